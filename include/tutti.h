@@ -1,0 +1,290 @@
+/* tutti: run one language model for many users at once.
+ *
+ * Three objects. A *model* is a checkpoint loaded and packed for this machine. An *engine* owns the KV cache, the
+ * scheduler and three kinds of threads, and answers any number of requests from one model. A *request* is a prompt
+ * with sampling settings; its answer arrives through a callback, piece by piece, until one event says finish.
+ *
+ * What a request is answered with never depends on the other requests: logits are bit-identical alone and among
+ * many, so greedy and seeded answers are byte-identical too.
+ *
+ * Threads: every function may be called from any thread, except where its comment says otherwise.
+ * Strings are UTF-8. Pointers inside options and requests are borrowed for the duration of the call alone. */
+#ifndef TUTTI_H
+#define TUTTI_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32) || !defined(__GNUC__)
+#define TUTTI_API
+#else
+#define TUTTI_API __attribute__((visibility("default")))
+#endif
+
+/* ---- errors ---------------------------------------------------------------------------------------------------- */
+
+enum tutti_status {
+    TUTTI_OK = 0,
+    TUTTI_E_ARGUMENT,    /* a field of the request or an option is wrong; HTTP 400 */
+    TUTTI_E_FORMAT,      /* a file is not what its format demands */
+    TUTTI_E_UNSUPPORTED, /* well-formed, but of a kind that tutti does not run */
+    TUTTI_E_IO,          /* the system refused to open, read, write or listen */
+    TUTTI_E_NOT_FOUND,   /* no such file, model, tensor or request; HTTP 404 */
+    TUTTI_E_MEMORY,      /* the system has no more memory or threads */
+    TUTTI_E_LIMIT,       /* can never fit: context length, KV memory; HTTP 400 with both figures */
+    TUTTI_E_BUSY,        /* the queue is full, try later; HTTP 429 */
+    TUTTI_E_CLOSED,      /* the engine is draining or closed; HTTP 503 */
+    TUTTI_E_CANCELLED,   /* the caller cancelled the request */
+    TUTTI_E_NUMERIC,     /* the model produced NaN or infinite logits; this request alone ends */
+    TUTTI_E_INTERNAL,    /* a defect of tutti itself */
+};
+
+/* What went wrong, for a person: which file, tensor or field, what was found, what was expected. Plain memory that
+ * may be copied freely. Functions that take one accept NULL. */
+struct tutti_error {
+    enum tutti_status status;
+    char param[64]; /* the request field at fault, for example "temperature"; "" where there is none */
+    char text[512];
+};
+
+/* A short name, "format" for TUTTI_E_FORMAT. Never NULL. */
+TUTTI_API const char *tutti_status_name(enum tutti_status status);
+
+/* "0.1.0". */
+TUTTI_API const char *tutti_version(void);
+
+/* ---- model ----------------------------------------------------------------------------------------------------- */
+
+typedef struct tutti_model tutti_model;
+
+/* Zero-initialise, then set what differs from the default. */
+struct tutti_model_options {
+    int n_threads;           /* compute threads; 0: one for each core that this process may use */
+    bool pin_threads;        /* bind each compute thread to a core */
+    const char *weight_type; /* NULL: as stored; "f32" "f16" "bf16" "q8_0" "q4_0": converted while loading */
+    const char *kv_type;     /* NULL or "f16"; "f32" */
+    const char *chat_format; /* NULL: from the checkpoint; else a name such as "chatglm3" or "llama2" */
+    const char *cpu; /* NULL: the best this processor has; "ref", "avx2", "avx512": at most that, for tests */
+    /* Called from the calling thread while weights are packed; done and total in bytes. May be NULL. */
+    void (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+};
+
+/* Loads the checkpoint at path: a Hugging Face folder or a GGUF file.
+ * On success *out is the caller's, for tutti_model_close() after every engine on it is closed. */
+TUTTI_API enum tutti_status tutti_model_open(tutti_model **out, const char *path,
+                                             const struct tutti_model_options *options,
+                                             struct tutti_error *err);
+TUTTI_API void tutti_model_close(tutti_model *model); /* NULL is allowed */
+
+struct tutti_model_info {
+    const char *name;        /* the folder's or file's name without extension; lives as long as the model */
+    const char *family;      /* "chatglm3", "llama" */
+    const char *chat_format; /* "" where the model has none */
+    const char *weight_type;
+    const char *kv_type;
+    int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab;
+    int n_ctx;                   /* tokens of context the model was made for */
+    uint64_t n_params;           /* weights, counted once */
+    uint64_t weight_bytes;       /* resident size of the packed weights */
+    uint64_t kv_bytes_per_token; /* over all layers, keys and values */
+    bool has_tokenizer;
+};
+TUTTI_API void tutti_model_info(const tutti_model *model, struct tutti_model_info *out);
+
+/* Text to ids, without the ids that the model's format puts around a prompt unless add_special.
+ * Returns the number of ids of the whole text (may exceed max_ids; ids then holds the first max_ids). -1: the model
+ * has no tokenizer, or there is no memory. Text never yields special tokens by spelling them. */
+TUTTI_API int64_t tutti_tokenize(const tutti_model *model, const char *text, size_t n_bytes, bool add_special,
+                                 int32_t *ids, size_t max_ids);
+
+/* Ids to text as the tokenizer's reference library decodes them. Returns the number of bytes of the whole text
+ * (without terminator; may exceed max_bytes), or -1: no tokenizer, no memory, or an id outside the vocabulary. */
+TUTTI_API int64_t tutti_detokenize(const tutti_model *model, const int32_t *ids, size_t n_ids, char *text,
+                                   size_t max_bytes);
+
+/* float32 logits of every position of one sequence, for checking a model: [n_ids][n_vocab].
+ * Must not run while an engine is open on the model. */
+TUTTI_API enum tutti_status tutti_model_logits(tutti_model *model, const int32_t *ids, size_t n_ids,
+                                               float *logits, struct tutti_error *err);
+
+/* ---- engine ---------------------------------------------------------------------------------------------------- */
+
+typedef struct tutti_engine tutti_engine;
+
+struct tutti_engine_options {
+    uint64_t kv_bytes; /* KV cache; 0: from free memory, at most what max_seqs full contexts can use */
+    int max_context; /* tokens of one sequence; 0: the model's, or what the KV cache holds if that is less */
+    int max_batch_tokens;  /* rows of a step; 0: 256 */
+    int max_seqs;          /* sequences that run at the same time; 0: 256 */
+    int max_queue;         /* requests that wait beyond those; 0: 1024 */
+    bool no_prefix_cache;  /* do not reuse pages of earlier prompts */
+    uint64_t default_seed; /* for requests without a seed: 0 takes one from the system */
+};
+
+/* Starts the engine's threads. One engine for each model at a time.
+ * Everything that serving needs is reserved here; later requests cannot run out of memory half-way. */
+TUTTI_API enum tutti_status tutti_engine_open(tutti_engine **out, tutti_model *model,
+                                              const struct tutti_engine_options *options,
+                                              struct tutti_error *err);
+
+/* Cancels what still runs, waits until every callback has returned and every thread has ended. NULL is allowed. */
+TUTTI_API void tutti_engine_close(tutti_engine *engine);
+
+/* From now on submissions are refused with TUTTI_E_CLOSED; what runs goes on to its end. */
+TUTTI_API void tutti_engine_drain(tutti_engine *engine);
+
+/* ---- requests -------------------------------------------------------------------------------------------------- */
+
+struct tutti_message {
+    const char *role; /* "system", "user", "assistant", "tool" (or "observation") */
+    const char *content;
+    size_t n_bytes;   /* of content */
+    const char *name; /* tool call's or author's name; may be NULL */
+};
+
+struct tutti_logit_bias {
+    int32_t token;
+    float bias; /* added to the logit; -100 bans, 100 forces, as in OpenAI's API */
+};
+
+struct tutti_string {
+    const char *text;
+    size_t n_bytes;
+};
+
+/* How tokens are chosen. Fill with tutti_sampling_init() first.
+ * Order of application: logit bias, repetition penalty, presence and frequency penalties, temperature, top-k, top-p,
+ * min-p, draw. */
+struct tutti_sampling {
+    float temperature; /* 0: greedy; [0, 100] */
+    int top_k;         /* 0: off */
+    float top_p;       /* (0, 1]; 1: off */
+    float min_p;       /* [0, 1]; 0: off; relative to the most probable token */
+    float
+        repetition_penalty; /* > 0; 1: off; over prompt and answer, as in transformers (Keskar et al., 2019) */
+    float presence_penalty;  /* [-2, 2]; over the answer, as in OpenAI's API */
+    float frequency_penalty; /* [-2, 2] */
+    bool has_seed;
+    uint64_t seed;
+    const struct tutti_logit_bias *logit_bias;
+    size_t n_logit_bias;
+};
+
+/* Defaults: the model's own (generation_config.json), else the family's. model NULL: temperature 1, all else off. */
+TUTTI_API void tutti_sampling_init(struct tutti_sampling *out, const tutti_model *model);
+
+struct tutti_request {
+    /* Exactly one kind of prompt: ids, messages, or text. */
+    const int32_t *ids; /* used as they are */
+    size_t n_ids;
+    const struct tutti_message *messages; /* rendered by the model's chat format */
+    size_t n_messages;
+    const char *text; /* tokenized with the ids that the model puts in front of a text */
+    size_t n_text_bytes;
+
+    struct tutti_sampling sampling;
+    int n_choices;                   /* 1..128; 0 is 1; choices share the prompt's KV pages */
+    int max_tokens;                  /* of the answer, each choice; 0: as many as the context holds */
+    const struct tutti_string *stop; /* the text before the first of these is the answer; up to 16 */
+    size_t n_stop;
+    const int32_t *stop_ids; /* beyond the model's own */
+    size_t n_stop_ids;
+    bool ignore_eos;  /* go on to max_tokens; for benchmarks */
+    bool logprobs;    /* report the log-probability of each token */
+    int top_logprobs; /* and of the most probable ones: 0..20 */
+};
+
+enum tutti_finish {
+    TUTTI_FINISH_NONE = 0, /* more will come */
+    TUTTI_FINISH_STOP,     /* a stop token or stop string */
+    TUTTI_FINISH_LENGTH,   /* max_tokens or the context's end */
+    TUTTI_FINISH_CANCELLED,
+    TUTTI_FINISH_ERROR, /* event.error says why */
+};
+
+struct tutti_top_token {
+    int32_t id;
+    float logprob;     /* natural logarithm, of the distribution before temperature and truncation */
+    const char *bytes; /* the token's own bytes: may be part of a character */
+    size_t n_bytes;
+};
+
+struct tutti_token {
+    int32_t id;
+    float logprob;
+    const char *bytes;
+    size_t n_bytes;
+    const struct tutti_top_token *top; /* [n_top], most probable first */
+    int n_top;
+};
+
+/* One piece of one choice's answer. Everything it points to is valid during the callback alone. */
+struct tutti_event {
+    uint64_t request_id;
+    int choice; /* 0..n_choices-1 */
+
+    const char *text; /* text that became certain, whole UTF-8 characters; may be empty */
+    size_t n_text_bytes;
+    const struct tutti_token *tokens; /* the tokens since the last event, the visible ones (no stop token) */
+    size_t n_tokens;
+
+    enum tutti_finish finish; /* not NONE: the choice's last event */
+    bool is_last;             /* the request's last event: its id is forgotten */
+    struct tutti_error error; /* where finish is TUTTI_FINISH_ERROR */
+
+    /* So far: */
+    size_t n_prompt_tokens,
+        n_cached_tokens;                  /* of the prompt, and how many of them came from the prefix cache */
+    size_t n_generated_tokens;            /* of this choice */
+    uint64_t queue_us, ttft_us, total_us; /* since the submission: to first row, to first token, until now */
+};
+
+/* Called on the engine's text thread, one call at a time, in order. It must not block: all streams wait for it.
+ * It may call tutti_engine_cancel(), and must not call tutti_engine_close(). */
+typedef void (*tutti_callback)(void *user, const struct tutti_event *event);
+
+/* Queues a request. What it points to is copied. On success exactly one event with is_last will come (also after a
+ * cancel, also when the engine closes); faults that show later (a prompt beyond the context) come as an event with
+ * TUTTI_FINISH_ERROR. On failure there is no event. TUTTI_E_BUSY: the queue is full. */
+TUTTI_API enum tutti_status tutti_engine_submit(tutti_engine *engine, const struct tutti_request *request,
+                                                tutti_callback callback, void *user, uint64_t *request_id,
+                                                struct tutti_error *err);
+
+/* Ends a request soon: its KV pages are free within two steps. Unknown or ended ids are ignored. */
+TUTTI_API void tutti_engine_cancel(tutti_engine *engine, uint64_t request_id);
+
+/* ---- figures --------------------------------------------------------------------------------------------------- */
+
+enum { TUTTI_HISTOGRAM_BUCKETS = 20 };
+
+/* Seconds, cumulative counts as in Prometheus: count[i] values were <= bound[i]; count of all in n. */
+struct tutti_histogram {
+    double bound[TUTTI_HISTOGRAM_BUCKETS];
+    uint64_t count[TUTTI_HISTOGRAM_BUCKETS];
+    uint64_t n;
+    double sum;
+};
+
+struct tutti_stats {
+    uint64_t n_waiting, n_running; /* requests in the queue, sequences in the batch */
+    uint64_t kv_pages_total, kv_pages_used, kv_pages_cached, kv_pages_free;
+    uint64_t kv_page_tokens;
+    uint64_t n_requests, n_finished, n_cancelled, n_failed, n_refused;
+    uint64_t n_prompt_tokens, n_cached_tokens, n_generated_tokens;
+    uint64_t n_steps, n_preemptions, n_evictions;
+    uint64_t n_text_waits; /* steps that had to wait for the text thread */
+    int max_context;       /* tokens that one sequence may hold */
+    struct tutti_histogram ttft, inter_token, step, queue;
+};
+TUTTI_API void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,136 @@
+/* What a transformer needs of a machine: memory, and about a dozen operations over the rows of a step.
+ *
+ * Memory that a backend hands out (float *, struct matrix, struct kv_memory) may lie on another device: only its own
+ * operations look inside, except where "host" is said. Operations run in the order of the calls; on return of
+ * step_end() their results are there. One thread calls them.
+ *
+ * Contract of every operation: the bits of an output row depend on that row's inputs alone, never on n_rows, on the
+ * other rows, or on the number of threads.
+ *
+ * No operation of a step allocates. */
+#ifndef TUTTI_BACKEND_H
+#define TUTTI_BACKEND_H
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+enum { KV_PAGE_TOKENS = 16 }; /* one vector register of scores per page and head */
+
+struct matrix;    /* a linear layer's weights [n_out][n_in], packed for the kernels, and its bias */
+struct kv_memory; /* keys and values of all pages and layers */
+
+/* Rows of one stored matrix: n_rows rows of n_in elements, row-major, as GGUF or safetensors store them. */
+struct matrix_part {
+    const void *data; /* host; no alignment is promised */
+    enum dtype dtype; /* a weight type */
+    int n_rows;
+};
+
+struct matrix_source {
+    const char *name; /* for messages */
+    const struct matrix_part *parts;
+    int n_parts;
+    int n_in;
+    enum dtype type; /* type to run; n_in must be a multiple of its block */
+    bool is_gate_up; /* two halves of n_out / 2 rows, gate then up, for linear_glu() alone */
+    const float *const
+        *biases; /* host; NULL: none; else [n_parts], each [n_rows of the part] or NULL for zeros */
+};
+
+enum rope_kind {
+    ROPE_NONE,
+    ROPE_INTERLEAVED /* pairs (2j, 2j+1) */,
+    ROPE_HALF /* pairs (j, j + rotary_dim/2) */
+};
+enum activation { ACT_SILU };
+
+/* The shape of attention, the same in every layer. A qkv row: q [n_heads][head_dim], k and v [n_kv_heads][head_dim],
+ * one behind the other. Query head h reads KV head h / (n_heads / n_kv_heads). */
+struct attention_shape {
+    int n_layers, n_heads, n_kv_heads, head_dim;
+    int rotary_dim; /* even, <= head_dim: dimensions 0..rotary_dim-1 of each head are rotated */
+    enum rope_kind rope;
+    const float *rope_freqs; /* host, [rotary_dim / 2]: angle = (float)position * freq, in float32 */
+    float rope_scale;        /* cos and sin are multiplied by it; 1 for most */
+    float scale;             /* of q . k; usually 1 / sqrt(head_dim) */
+};
+
+/* The rows of one step, in host memory. Row r is token token_ids[r] at position positions[r] of sequence seqs[r];
+ * rows of one sequence stand in order of position, and the KV of all earlier positions is in its pages (or earlier
+ * in this step). */
+struct step {
+    int n_rows, n_seqs, n_outputs;
+    const int32_t *token_ids;          /* [n_rows] */
+    const int32_t *positions;          /* [n_rows] */
+    const int32_t *seqs;               /* [n_rows], 0..n_seqs-1 */
+    const int32_t *const *page_tables; /* [n_seqs]: page_tables[s][p / KV_PAGE_TOKENS] holds position p */
+    const int32_t *output_rows;        /* [n_outputs], ascending: rows whose logits are wanted */
+};
+
+struct backend;
+
+struct backend_ops {
+    const char *name;
+    void (*free)(struct backend *be);
+
+    /* Zeroed, aligned to 64 bytes. NULL: no memory. */
+    float *(*alloc)(struct backend *be, size_t n_floats);
+    void (*dealloc)(struct backend *be, float *memory); /* NULL is allowed */
+    /* Copies host floats to the backend's memory. */
+    void (*upload)(struct backend *be, float *dst, const float *src, size_t n_floats);
+
+    /* Packs (and converts to source->type where the stored type differs, through float32). TUTTI_E_UNSUPPORTED: n_in
+     * does not fit the type's block. */
+    enum tutti_status (*matrix_new)(struct backend *be, struct matrix **out,
+                                    const struct matrix_source *source, struct tutti_error *err);
+    void (*matrix_free)(struct backend *be, struct matrix *m); /* NULL is allowed */
+    size_t (*matrix_bytes)(const struct matrix *m);
+
+    /* n_pages pages for every layer; dtype F16 or F32. Memory is reserved and committed here. */
+    enum tutti_status (*kv_new)(struct backend *be, struct kv_memory **out, int n_pages, enum dtype dtype,
+                                struct tutti_error *err);
+    void (*kv_free)(struct backend *be, struct kv_memory *kv);           /* NULL is allowed */
+    size_t (*kv_page_bytes)(const struct backend *be, enum dtype dtype); /* all layers, keys and values */
+    void (*kv_copy_page)(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src);
+
+    /* Sizes scratch memory for steps of up to max_rows rows; before the first step, after the last matrix_new(). */
+    enum tutti_status (*reserve)(struct backend *be, int max_rows, struct tutti_error *err);
+
+    /* ---- one step; step and all it points to stay as they are until step_end() ---- */
+    void (*step_begin)(struct backend *be, const struct step *step);
+    /* x [n_rows][n_in of table] = rows token_ids of table, as float32 */
+    void (*embed)(struct backend *be, float *x, const struct matrix *table);
+    /* if add: x += add first. Then y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps). [n_rows][n]; y differs from x. */
+    void (*rmsnorm)(struct backend *be, float *y, float *x, const float *add, const float *w, int n_rows,
+                    int n, float eps);
+    /* y [n_rows][n_out] = x [n_rows][n_in] . W^T + bias */
+    void (*linear)(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows);
+    /* y [n_rows][n_out / 2] = act(gate) * up, of a matrix made with is_gate_up */
+    void (*linear_glu)(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
+                       enum activation act);
+    /* Rotates q and k of each row of qkv in place, and puts k and v into the row's page. */
+    void (*rope_store)(struct backend *be, float *qkv, struct kv_memory *kv, int layer);
+    /* y [n_rows][n_heads * head_dim] = causal attention of each row over its sequence's positions 0..position */
+    void (*attention)(struct backend *be, float *y, const float *qkv, const struct kv_memory *kv, int layer);
+    /* y [n_outputs][n] = x[output_rows[i]] + add[output_rows[i]] (add may be NULL) */
+    void (*gather)(struct backend *be, float *y, const float *x, const float *add, int n);
+    /* Waits for all of it; copies n_floats of result to host. result may be NULL. */
+    void (*step_end)(struct backend *be, const float *result, float *host, size_t n_floats);
+};
+
+struct backend {
+    const struct backend_ops *ops;
+};
+
+struct backend_options {
+    int n_threads; /* 0: one for each core */
+    bool pin_threads;
+    const char *cpu; /* NULL: best; "ref", "avx2", "avx512" */
+    struct attention_shape attention;
+};
+
+/* The CPU backend. On success *out is the caller's, for (*out)->ops->free(). */
+MUST_CHECK enum tutti_status backend_cpu_new(struct backend **out, const struct backend_options *options,
+                                             struct tutti_error *err);
+
+#endif

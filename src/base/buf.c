@@ -1,0 +1,69 @@
+#include "base/buf.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool buf_reserve(struct buf *buf, size_t n_bytes)
+{
+    size_t need;
+    if (__builtin_add_overflow(buf->n_bytes, n_bytes, &need) || need > SIZE_MAX / 2 - 1)
+        return false;
+    if (need + 1 <= buf->capacity)
+        return true;
+    size_t capacity = buf->capacity ? buf->capacity : 64;
+    while (capacity < need + 1)
+        capacity += capacity / 2 + 1;
+    char *bytes = realloc(buf->bytes, capacity);
+    if (!bytes)
+        return false;
+    buf->bytes = bytes;
+    buf->capacity = capacity;
+    return true;
+}
+
+bool buf_add(struct buf *buf, const void *bytes, size_t n_bytes)
+{
+    if (!buf_reserve(buf, n_bytes))
+        return false;
+    if (n_bytes > 0)
+        memcpy(buf->bytes + buf->n_bytes, bytes, n_bytes);
+    buf->n_bytes += n_bytes;
+    buf->bytes[buf->n_bytes] = '\0';
+    return true;
+}
+
+bool buf_add_string(struct buf *buf, const char *text)
+{
+    return buf_add(buf, text, strlen(text));
+}
+
+bool buf_printf(struct buf *buf, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    bool ok = n >= 0 && buf_reserve(buf, (size_t)n);
+    if (ok) {
+        vsnprintf(buf->bytes + buf->n_bytes, (size_t)n + 1, format, again);
+        buf->n_bytes += (size_t)n;
+    }
+    va_end(again);
+    return ok;
+}
+
+void buf_truncate(struct buf *buf, size_t n_bytes)
+{
+    if (n_bytes < buf->n_bytes) {
+        buf->n_bytes = n_bytes;
+        buf->bytes[n_bytes] = '\0';
+    }
+}
+
+void buf_clear(struct buf *buf)
+{
+    free(buf->bytes);
+    *buf = (struct buf){ 0 };
+}

@@ -1,0 +1,25 @@
+/* A byte string that grows. Not for the compute path: growing allocates. */
+#ifndef TUTTI_BASE_BUF_H
+#define TUTTI_BASE_BUF_H
+
+#include "base/error.h"
+
+#include <stdarg.h>
+
+/* Zero-initialised is empty and valid. bytes[n_bytes] is always '\0' once anything was added. */
+struct buf {
+    char *bytes;
+    size_t n_bytes, capacity;
+};
+
+/* Each adds at the end. False: out of memory; the content is unchanged. */
+MUST_CHECK bool buf_add(struct buf *buf, const void *bytes, size_t n_bytes);
+MUST_CHECK bool buf_add_string(struct buf *buf, const char *text);
+MUST_CHECK bool buf_printf(struct buf *buf, const char *format, ...) PRINTF_LIKE(2, 3);
+/* Room for n_bytes more without a further allocation. */
+MUST_CHECK bool buf_reserve(struct buf *buf, size_t n_bytes);
+
+void buf_truncate(struct buf *buf, size_t n_bytes); /* n_bytes <= buf->n_bytes */
+void buf_clear(struct buf *buf);                    /* frees the storage; the buf may be used again */
+
+#endif

@@ -1,0 +1,57 @@
+#include "base/dtype.h"
+
+#include <strings.h>
+
+static const struct {
+    const char *name;
+    int block_elems, block_bytes;
+} DTYPES[DTYPE_COUNT] = {
+    [DTYPE_F32] = { "f32", 1, 4 },     [DTYPE_F16] = { "f16", 1, 2 },     [DTYPE_BF16] = { "bf16", 1, 2 },
+    [DTYPE_Q8_0] = { "q8_0", 32, 34 }, [DTYPE_Q4_0] = { "q4_0", 32, 18 }, [DTYPE_F64] = { "f64", 1, 8 },
+    [DTYPE_I8] = { "i8", 1, 1 },       [DTYPE_I16] = { "i16", 1, 2 },     [DTYPE_I32] = { "i32", 1, 4 },
+    [DTYPE_I64] = { "i64", 1, 8 },     [DTYPE_U8] = { "u8", 1, 1 },       [DTYPE_U16] = { "u16", 1, 2 },
+    [DTYPE_U32] = { "u32", 1, 4 },     [DTYPE_U64] = { "u64", 1, 8 },     [DTYPE_BOOL] = { "bool", 1, 1 },
+};
+
+const char *dtype_name(enum dtype dtype)
+{
+    return DTYPES[dtype].name;
+}
+
+bool dtype_find(const char *name, enum dtype *out)
+{
+    for (int i = 0; i < DTYPE_COUNT; i++) {
+        if (strcasecmp(name, DTYPES[i].name) == 0) {
+            *out = (enum dtype)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+int dtype_block_elems(enum dtype dtype)
+{
+    return DTYPES[dtype].block_elems;
+}
+
+int dtype_block_bytes(enum dtype dtype)
+{
+    return DTYPES[dtype].block_bytes;
+}
+
+bool dtype_is_weight(enum dtype dtype)
+{
+    return dtype <= DTYPE_Q4_0;
+}
+
+bool dtype_bytes(enum dtype dtype, int64_t n_elems, size_t *out)
+{
+    int block = DTYPES[dtype].block_elems;
+    if (n_elems < 0 || n_elems % block != 0)
+        return false;
+    size_t n_bytes;
+    if (__builtin_mul_overflow((size_t)(n_elems / block), (size_t)DTYPES[dtype].block_bytes, &n_bytes))
+        return false;
+    *out = n_bytes;
+    return true;
+}

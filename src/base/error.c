@@ -1,0 +1,111 @@
+/* Formatting of errors. Allocates nothing, so that "out of memory" can be said. */
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A cut text must not end in half a character: drop the incomplete tail. */
+static void trim_utf8(char *text, size_t n)
+{
+    size_t start = n;
+    while (start > 0 && n - start < 3 && ((unsigned char)text[start - 1] & 0xC0) == 0x80)
+        start--;
+    if (start == 0)
+        return;
+    unsigned char lead = (unsigned char)text[start - 1];
+    size_t want = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    if (want > 1 && n - (start - 1) < want)
+        text[start - 1] = '\0';
+}
+
+static void format_text(char *text, size_t size, const char *format, va_list args)
+{
+    int n = vsnprintf(text, size, format, args);
+    if (n < 0)
+        text[0] = '\0';
+    else if ((size_t)n >= size)
+        trim_utf8(text, size - 1);
+}
+
+enum tutti_status error_set(struct tutti_error *err, enum tutti_status status, const char *format, ...)
+{
+    if (err) {
+        va_list args;
+        va_start(args, format);
+        char text[sizeof err->text]; /* the arguments may point into *err */
+        format_text(text, sizeof text, format, args);
+        va_end(args);
+        err->status = status;
+        err->param[0] = '\0';
+        memcpy(err->text, text, sizeof text);
+    }
+    return status;
+}
+
+enum tutti_status error_set_param(struct tutti_error *err, enum tutti_status status, const char *param,
+                                  const char *format, ...)
+{
+    if (err) {
+        va_list args;
+        va_start(args, format);
+        char text[sizeof err->text];
+        format_text(text, sizeof text, format, args);
+        va_end(args);
+        err->status = status;
+        snprintf(err->param, sizeof err->param, "%s", param);
+        memcpy(err->text, text, sizeof text);
+    }
+    return status;
+}
+
+void error_prefix(struct tutti_error *err, const char *format, ...)
+{
+    if (!err)
+        return;
+    char prefix[sizeof err->text];
+    va_list args;
+    va_start(args, format);
+    format_text(prefix, sizeof prefix, format, args);
+    va_end(args);
+    char text[2 * sizeof err->text + 4];
+    int n = snprintf(text, sizeof text, "%s: %s", prefix, err->text);
+    if (n >= (int)sizeof err->text) {
+        text[sizeof err->text - 1] = '\0';
+        trim_utf8(text, sizeof err->text - 1);
+    }
+    memcpy(err->text, text, sizeof err->text);
+}
+
+const char *tutti_status_name(enum tutti_status status)
+{
+    switch (status) {
+    case TUTTI_OK:
+        return "ok";
+    case TUTTI_E_ARGUMENT:
+        return "argument";
+    case TUTTI_E_FORMAT:
+        return "format";
+    case TUTTI_E_UNSUPPORTED:
+        return "unsupported";
+    case TUTTI_E_IO:
+        return "io";
+    case TUTTI_E_NOT_FOUND:
+        return "not_found";
+    case TUTTI_E_MEMORY:
+        return "memory";
+    case TUTTI_E_LIMIT:
+        return "limit";
+    case TUTTI_E_BUSY:
+        return "busy";
+    case TUTTI_E_CLOSED:
+        return "closed";
+    case TUTTI_E_CANCELLED:
+        return "cancelled";
+    case TUTTI_E_NUMERIC:
+        return "numeric";
+    case TUTTI_E_INTERNAL:
+        return "internal";
+    }
+    return "unknown";
+}

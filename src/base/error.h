@@ -1,0 +1,21 @@
+/* The one error idiom: a function that can fail returns enum tutti_status and takes struct tutti_error *err last. */
+#ifndef TUTTI_BASE_ERROR_H
+#define TUTTI_BASE_ERROR_H
+
+#include "tutti.h"
+
+#define MUST_CHECK                         __attribute__((warn_unused_result))
+#define PRINTF_LIKE(format_arg, first_arg) __attribute__((format(printf, format_arg, first_arg)))
+
+/* Formats the text (cut to fit, at a UTF-8 border) and returns status. err may be NULL. Clears err->param. */
+enum tutti_status error_set(struct tutti_error *err, enum tutti_status status, const char *format, ...)
+    PRINTF_LIKE(3, 4);
+
+/* The same, and names the request field that is at fault. */
+enum tutti_status error_set_param(struct tutti_error *err, enum tutti_status status, const char *param,
+                                  const char *format, ...) PRINTF_LIKE(4, 5);
+
+/* Puts "prefix: " before the text that is there already. */
+void error_prefix(struct tutti_error *err, const char *format, ...) PRINTF_LIKE(2, 3);
+
+#endif

@@ -1,0 +1,22 @@
+/* Limits on input from outside. Each stands here once; errors quote them. */
+#ifndef TUTTI_BASE_LIMITS_H
+#define TUTTI_BASE_LIMITS_H
+
+enum {
+    LIMIT_JSON_FILE_BYTES = 128 * 1024 * 1024, /* config.json, index, tokenizer_config.json */
+    LIMIT_JSON_DEPTH = 64,
+    LIMIT_TENSORS = 1 << 20,
+    LIMIT_TENSOR_NAME_BYTES = 512,
+    LIMIT_TENSOR_DIMS = 4,
+    LIMIT_LAYERS = 4096,
+    LIMIT_DIMENSION = 1 << 24, /* d_model, d_ff, heads * head_dim */
+    LIMIT_VOCAB = 1 << 24,
+    LIMIT_CONTEXT = 1 << 24,
+    LIMIT_SHARDS = 10000,
+    LIMIT_CHOICES = 128,
+    LIMIT_STOPS = 16,
+    LIMIT_TOP_LOGPROBS = 20,
+    LIMIT_BODY_BYTES = 16 * 1024 * 1024, /* of one HTTP request */
+};
+
+#endif

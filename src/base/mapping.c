@@ -1,0 +1,56 @@
+#include "base/mapping.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum tutti_status mapping_open(struct mapping *out, const char *path, struct tutti_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path,
+                         strerror(errno));
+    enum tutti_status st = TUTTI_OK;
+    struct stat info;
+    if (fstat(fd, &info) != 0) {
+        st = error_set(err, TUTTI_E_IO, "%s: %s", path, strerror(errno));
+        goto done;
+    }
+    if (!S_ISREG(info.st_mode)) {
+        st = error_set(err, TUTTI_E_FORMAT, "%s: not a regular file", path);
+        goto done;
+    }
+    if (info.st_size == 0) {
+        *out = (struct mapping){ 0 };
+        goto done;
+    }
+    void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (bytes == MAP_FAILED) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: cannot map %lld bytes: %s", path, (long long)info.st_size,
+                       strerror(errno));
+        goto done;
+    }
+    *out = (struct mapping){ .bytes = bytes, .n_bytes = (size_t)info.st_size };
+done:
+    close(fd); /* the mapping stays */
+    return st;
+}
+
+void mapping_close(struct mapping *map)
+{
+    if (map->bytes)
+        munmap((void *)(uintptr_t)map->bytes, map->n_bytes);
+    *map = (struct mapping){ 0 };
+}
+
+void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)data + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)data + n_bytes) / page * page;
+    if (map->bytes && end > begin)
+        madvise((void *)begin, end - begin, MADV_DONTNEED);
+}

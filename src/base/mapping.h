@@ -1,0 +1,20 @@
+/* A whole file mapped read-only. */
+#ifndef TUTTI_BASE_MAPPING_H
+#define TUTTI_BASE_MAPPING_H
+
+#include "base/error.h"
+
+struct mapping {
+    const uint8_t *bytes; /* NULL where the file is empty */
+    size_t n_bytes;
+};
+
+/* Fills *out, for mapping_close(). The error names the path. A file that another program truncates while it is
+ * mapped ends the process with SIGBUS when read: checkpoints are replaced by rename, not rewritten in place. */
+MUST_CHECK enum tutti_status mapping_open(struct mapping *out, const char *path, struct tutti_error *err);
+void mapping_close(struct mapping *map); /* a zeroed one is allowed */
+
+/* The pages that lie wholly within [data, data + n_bytes) leave this process' memory; they come back when read. */
+void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes);
+
+#endif

@@ -1,0 +1,55 @@
+/* A checkpoint, whatever its format: named tensors in a mapped file, and its configuration.
+ *
+ * checkpoint_open() knows a format by what lies at the path: a folder with config.json and safetensors (single, or
+ * sharded by model.safetensors.index.json), or a GGUF file. Nothing is copied: tensors point into the mapping.
+ * Every size and offset was checked against the file when a checkpoint is open. */
+#ifndef TUTTI_CHECKPOINT_H
+#define TUTTI_CHECKPOINT_H
+
+#include "base/dtype.h"
+#include "base/error.h"
+#include "base/limits.h"
+
+#include <jansson.h>
+
+struct tensor {
+    const char *name;
+    enum dtype dtype;
+    int n_dims;                       /* 0..LIMIT_TENSOR_DIMS */
+    int64_t shape[LIMIT_TENSOR_DIMS]; /* as C indexes, the last contiguous (GGUF's ne reversed) */
+    const void *data;                 /* no alignment is promised */
+    size_t n_bytes;
+    const char *file; /* for messages */
+};
+
+struct checkpoint;
+struct gguf;
+
+/* On success *out is the caller's, for checkpoint_close(). Errors name file, tensor or key, found and expected. */
+MUST_CHECK enum tutti_status checkpoint_open(struct checkpoint **out, const char *path,
+                                             struct tutti_error *err);
+void checkpoint_close(struct checkpoint *ck); /* NULL is allowed */
+
+/* Everything below is borrowed, and lives as long as the checkpoint. */
+
+const char *checkpoint_path(const struct checkpoint *ck);
+size_t checkpoint_n_tensors(const struct checkpoint *ck);
+const struct tensor *checkpoint_tensor(const struct checkpoint *ck, size_t index);   /* in the files' order */
+const struct tensor *checkpoint_find(const struct checkpoint *ck, const char *name); /* NULL: there is none */
+
+/* config.json as it is; for GGUF an object that holds every scalar of its metadata under its full key, for example
+ * "llama.embedding_length". (Arrays: gguf.h.) Never NULL. */
+const json_t *checkpoint_config(const struct checkpoint *ck);
+
+/* NULL: not a GGUF file. Arrays such as the vocabulary are read through gguf.h. */
+const struct gguf *checkpoint_gguf(const struct checkpoint *ck);
+
+/* Another JSON file of the folder ("tokenizer_config.json"). *out: the caller's reference; NULL with TUTTI_OK where
+ * there is no such file (or the checkpoint is a GGUF file). */
+MUST_CHECK enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file, json_t **out,
+                                             struct tutti_error *err);
+
+/* Lets go of the memory behind a tensor's data; it may still be read, at the price of reading the file again. */
+void checkpoint_forget(const struct checkpoint *ck, const struct tensor *tensor);
+
+#endif

@@ -1,0 +1,90 @@
+/* Text to token ids and back. A tokenizer is immutable once made: any number of threads may read it.
+ *
+ * Pieces have ids 0..n-1. Text from a user never yields CONTROL, UNKNOWN or UNUSED pieces by spelling them. */
+#ifndef TUTTI_TOKENIZER_H
+#define TUTTI_TOKENIZER_H
+
+#include "base/buf.h"
+#include "base/error.h"
+#include "base/ids.h"
+
+/* As SentencePiece and GGUF number them. */
+enum piece_type {
+    PIECE_NORMAL = 1,
+    PIECE_UNKNOWN,
+    PIECE_CONTROL,
+    PIECE_USER_DEFINED,
+    PIECE_UNUSED,
+    PIECE_BYTE
+};
+
+struct tokenizer;
+
+/* From the bytes of a SentencePiece tokenizer.model (BPE). name is for messages. The bytes may go away afterwards. */
+MUST_CHECK enum tutti_status tokenizer_from_sentencepiece(struct tokenizer **out, const void *bytes,
+                                                          size_t n_bytes, const char *name,
+                                                          struct tutti_error *err);
+
+/* One piece of a vocabulary given as arrays (GGUF's tokenizer.ggml.*). */
+struct piece {
+    const char *bytes; /* not terminated */
+    size_t n_bytes;
+    float score;
+    enum piece_type type;
+};
+
+/* A SentencePiece BPE vocabulary from arrays, GGUF's tokenizer.ggml.model "llama". */
+struct bpe_vocab {
+    const struct piece *pieces;
+    size_t n_pieces;
+    bool add_dummy_prefix, remove_extra_whitespaces, byte_fallback;
+    int32_t unk_id, bos_id, eos_id; /* -1: none */
+};
+MUST_CHECK enum tutti_status tokenizer_from_bpe_vocab(struct tokenizer **out, const struct bpe_vocab *vocab,
+                                                      const char *name, struct tutti_error *err);
+
+void tokenizer_free(struct tokenizer *tok); /* NULL is allowed */
+
+/* Appends a CONTROL piece behind the vocabulary, while a model is being loaded; *id: its id. */
+MUST_CHECK enum tutti_status tokenizer_add_control(struct tokenizer *tok, const char *text, int32_t *id,
+                                                   struct tutti_error *err);
+
+int32_t tokenizer_n_pieces(const struct tokenizer *tok);
+int32_t tokenizer_bos(const struct tokenizer *tok); /* -1: none */
+int32_t tokenizer_eos(const struct tokenizer *tok);
+int32_t tokenizer_unk(const struct tokenizer *tok);
+struct piece tokenizer_piece(const struct tokenizer *tok,
+                             int32_t id); /* id within the vocabulary; borrowed */
+int32_t tokenizer_find(const struct tokenizer *tok, const char *piece, size_t n_bytes); /* -1: none */
+bool tokenizer_adds_dummy_prefix(const struct tokenizer *tok);
+
+/* Adds the ids of text, equal to SentencePiece's EncodeAsIds() for every sequence of bytes. False: out of memory. */
+MUST_CHECK bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                                 struct ids *out);
+
+/* Adds the text of all ids together, equal to SentencePiece's DecodeIds(). Ids must lie within the vocabulary.
+ * False: out of memory. */
+MUST_CHECK bool tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t n_ids,
+                                 struct buf *out);
+
+/* The bytes that one token stands for inside a text (the blank mark as a space, a BYTE piece as its byte, nothing for
+ * CONTROL). Adds them to out. False: out of memory. */
+MUST_CHECK bool tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *out);
+
+/* ---- incremental detokenizer ----
+ * The concatenation of all output, detokenizer_finish() included, equals tokenizer_decode() of all ids. Each push
+ * yields all text that no later token can change, in whole UTF-8 characters. */
+struct detokenizer {
+    const struct tokenizer *tok;
+    bool at_start;   /* nothing but control pieces so far: the blank of the dummy prefix is dropped */
+    uint8_t held[4]; /* the start of a character that is not complete */
+    int n_held;
+};
+
+/* keep_first_blank: the text continues another one, so its first blank is text. */
+void detokenizer_init(struct detokenizer *d, const struct tokenizer *tok, bool keep_first_blank);
+/* False: out of memory. Ids outside the vocabulary yield nothing. */
+MUST_CHECK bool detokenizer_push(struct detokenizer *d, int32_t id, struct buf *out);
+MUST_CHECK bool detokenizer_finish(struct detokenizer *d, struct buf *out);
+
+#endif

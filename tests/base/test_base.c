@@ -1,0 +1,171 @@
+/* Tests of src/base: errors, conversions, buffers, the thread team. */
+#include "base/buf.h"
+#include "base/dtype.h"
+#include "base/half.h"
+#include "base/ids.h"
+#include "base/mapping.h"
+#include "base/team.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void a_long_error_is_cut_between_characters(void **state)
+{
+    (void)state;
+    char text[1024] = "";
+    for (int i = 0; i < 300; i++)
+        strcat(text, "é");
+    for (int shift = 0; shift < 2; shift++) {
+        struct tutti_error err;
+        assert_int_equal(error_set(&err, TUTTI_E_IO, "%s%s", shift ? "x" : "", text), TUTTI_E_IO);
+        size_t n = strlen(err.text);
+        assert_true(n >= sizeof err.text - 3);
+        assert_true((unsigned char)err.text[n - 1] == 0xA9); /* the second byte of é */
+    }
+}
+
+static void an_error_takes_its_own_text_as_argument(void **state)
+{
+    (void)state;
+    struct tutti_error err;
+    error_set(&err, TUTTI_E_IO, "inner");
+    error_set(&err, TUTTI_E_FORMAT, "outer: %s", err.text);
+    assert_string_equal(err.text, "outer: inner");
+    error_prefix(&err, "file %d", 3);
+    assert_string_equal(err.text, "file 3: outer: inner");
+}
+
+static void every_half_survives_the_way_to_float_and_back(void **state)
+{
+    (void)state;
+    for (unsigned h = 0; h < 0x10000; h++) {
+        bool is_nan = (h & 0x7C00) == 0x7C00 && (h & 0x3FF);
+        assert_int_equal(float_to_half(half_to_float((uint16_t)h)), is_nan ? h | 0x200 : h);
+    }
+}
+
+static void halves_round_to_nearest_even(void **state)
+{
+    (void)state;
+    assert_int_equal(float_to_half(1.0f + 0x1p-11f), 0x3C00);     /* a tie, down to even */
+    assert_int_equal(float_to_half(1.0f + 3 * 0x1p-11f), 0x3C02); /* a tie, up to even */
+    assert_int_equal(float_to_half(1.0f + 0x1p-11f + 0x1p-20f), 0x3C01);
+    assert_int_equal(float_to_half(65519.0f), 0x7BFF);
+    assert_int_equal(float_to_half(65520.0f), 0x7C00);
+    assert_int_equal(float_to_half(0x1p-25f), 0);
+    assert_int_equal(float_to_half(0x1.8p-25f), 1);
+    assert_int_equal(float_to_bf16(bits_float(0x3F808000)), 0x3F80);
+    assert_int_equal(float_to_bf16(bits_float(0x3F818000)), 0x3F82);
+    assert_int_equal(float_to_bf16(bits_float(0x7F800001)), 0x7FC0);
+}
+
+static void block_sizes_refuse_what_does_not_fit(void **state)
+{
+    (void)state;
+    size_t n;
+    assert_true(dtype_bytes(DTYPE_Q4_0, 64, &n) && n == 36);
+    assert_false(dtype_bytes(DTYPE_Q4_0, 33, &n));
+    assert_false(dtype_bytes(DTYPE_F32, -1, &n));
+    assert_false(dtype_bytes(DTYPE_F64, INT64_MAX, &n));
+    enum dtype dtype;
+    assert_true(dtype_find("Q8_0", &dtype) && dtype == DTYPE_Q8_0);
+    assert_false(dtype_find("q9_9", &dtype));
+}
+
+static void a_buffer_grows_and_stays_terminated(void **state)
+{
+    (void)state;
+    struct buf buf = { 0 };
+    for (int i = 0; i < 1000; i++)
+        assert_true(buf_printf(&buf, "%d,", i));
+    assert_int_equal(buf.n_bytes, 3890);
+    assert_int_equal(buf.bytes[buf.n_bytes], 0);
+    buf_truncate(&buf, 4);
+    assert_string_equal(buf.bytes, "0,1,");
+    buf_clear(&buf);
+}
+
+static void a_missing_file_is_named(void **state)
+{
+    (void)state;
+    struct mapping map;
+    struct tutti_error err;
+    assert_int_equal(mapping_open(&map, "/nowhere/at all", &err), TUTTI_E_NOT_FOUND);
+    assert_non_null(strstr(err.text, "/nowhere/at all"));
+    assert_int_equal(mapping_open(&map, "/", &err), TUTTI_E_FORMAT);
+}
+
+static void shares_cover_everything_once(void **state)
+{
+    (void)state;
+    for (int n = 0; n < 100; n++) {
+        for (int n_threads = 1; n_threads < 8; n_threads++) {
+            int64_t next = 0;
+            for (int t = 0; t < n_threads; t++) {
+                int64_t begin, end;
+                team_share(n, 16, t, n_threads, &begin, &end);
+                assert_int_equal(begin, next);
+                assert_true(end >= begin && (begin % 16 == 0 || begin == n));
+                next = end;
+            }
+            assert_int_equal(next, n);
+        }
+    }
+}
+
+struct work {
+    struct team *team;
+    atomic_int n;
+    int seen[64];
+};
+
+static void count_twice(void *arg, int thread, int n_threads)
+{
+    struct work *work = arg;
+    atomic_fetch_add(&work->n, 1);
+    team_barrier(work->team);
+    assert_int_equal(atomic_load(&work->n) % n_threads, 0);
+    team_barrier(work->team);
+    work->seen[thread]++;
+}
+
+static void every_thread_runs_each_piece_of_work(void **state)
+{
+    (void)state;
+    for (int n_threads = 1; n_threads <= 5; n_threads++) {
+        struct work work = { 0 };
+        assert_int_equal(team_new(&work.team, n_threads, false, NULL), TUTTI_OK);
+        for (int i = 0; i < 200; i++) {
+            team_run(work.team, count_twice, &work);
+            if (i % 50 == 0)
+                usleep(3000); /* long enough for the workers to fall asleep */
+        }
+        assert_int_equal(atomic_load(&work.n), 200 * n_threads);
+        for (int t = 0; t < n_threads; t++)
+            assert_int_equal(work.seen[t], 200);
+        team_free(work.team);
+    }
+    assert_int_equal(team_new(&(struct team *){ NULL }, 1000, false, NULL), TUTTI_E_ARGUMENT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_long_error_is_cut_between_characters),
+        cmocka_unit_test(an_error_takes_its_own_text_as_argument),
+        cmocka_unit_test(every_half_survives_the_way_to_float_and_back),
+        cmocka_unit_test(halves_round_to_nearest_even),
+        cmocka_unit_test(block_sizes_refuse_what_does_not_fit),
+        cmocka_unit_test(a_buffer_grows_and_stays_terminated),
+        cmocka_unit_test(a_missing_file_is_named),
+        cmocka_unit_test(shares_cover_everything_once),
+        cmocka_unit_test(every_thread_runs_each_piece_of_work),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
