@@ -1,0 +1,36 @@
+/* The HTTP server: OpenAI's API, metrics and the chat page in front of one engine.
+ *
+ * One thread, the caller's, runs the event loop: it parses requests, submits them and writes sockets. Events of the
+ * engine reach it through a queue with one wakeup for many of them; nothing else is shared. */
+#ifndef TUTTI_SERVER_SERVER_H
+#define TUTTI_SERVER_SERVER_H
+
+#include "base/error.h"
+
+/* Zero-initialise, then server_options_init(). Strings are borrowed while server_run() runs. */
+struct server_options {
+    const char *host;         /* name or address to listen on; ignored with unix_path */
+    int port;                 /* 0: any free one */
+    const char *unix_path;    /* NULL: TCP. A socket file, removed at the end; a stale one is replaced */
+    const char *api_key_file; /* NULL: open to all. One key a line, blank lines and lines with # in front ignored */
+    const char *cors_origin;  /* NULL: no CORS headers; "*" or one origin such as "https://chat.example" */
+    const char *model_id;     /* what requests call the model; NULL: tutti_model_info's name */
+    size_t max_body_bytes;    /* of one request; beyond: 413 */
+    size_t max_output_bytes;  /* buffered for a reader that does not read; beyond: the connection is dropped */
+    int header_timeout_s;     /* from the first byte of a request to its last */
+    int idle_timeout_s;       /* of a connection between requests, and of a reader that takes no byte */
+    int drain_timeout_s;      /* after SIGTERM running requests have this long to end */
+    bool access_log;          /* one line for each request */
+};
+
+/* The defaults: 127.0.0.1:8080, 16 MiB body, 1 MiB output, 30 s header, 120 s idle, 30 s drain, access log on. */
+void server_options_init(struct server_options *options);
+
+/* Listens, prints "listening on http://HOST:PORT" (or "listening on unix:PATH") on standard output and serves until
+ * SIGTERM or SIGINT; then new requests get 503 and running ones end; a second signal stops at once. The engine is
+ * drained afterwards; closing it stays with the caller.
+ * TUTTI_E_ARGUMENT: an option is out of range. TUTTI_E_IO: cannot listen, or the key file cannot be read. */
+MUST_CHECK enum tutti_status server_run(tutti_engine *engine, tutti_model *model,
+                                        const struct server_options *options, struct tutti_error *err);
+
+#endif
