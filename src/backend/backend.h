@@ -13,6 +13,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/team.h"
 
 enum { KV_PAGE_TOKENS = 16 }; /* one vector register of scores per page and head */
 
@@ -116,6 +117,9 @@ struct backend_ops {
     void (*gather)(struct backend *be, float *y, const float *x, const float *add, int n);
     /* Waits for all of it; copies n_floats of result to host. result may be NULL. */
     void (*step_end)(struct backend *be, const float *result, float *host, size_t n_floats);
+
+    /* Between steps: runs host work (sampling) on the backend's compute threads. NULL: there are none to lend. */
+    void (*run)(struct backend *be, team_fn *fn, void *arg);
 };
 
 struct backend {
