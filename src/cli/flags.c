@@ -1,0 +1,220 @@
+#include "cli/flags.h"
+
+#include "base/limits.h"
+#include "cli/progress.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- the model ------------------------------------------------------------------------------------------------- */
+
+static const char *const WEIGHT_TYPES[] = { "f32", "f16", "bf16", "q8_0", "q4_0", NULL };
+static const char *const KV_TYPES[] = { "f16", "f32", NULL };
+static const char *const CPU_LEVELS[] = { "ref", "avx2", "avx512", NULL };
+
+#define MODEL struct model_flags
+const struct option MODEL_OPTIONS[] = {
+    { .name = "type",
+      CHOICE_IN(MODEL, type),
+      .value = "TYPE",
+      .choices = WEIGHT_TYPES,
+      .help = "convert the weights while loading, instead of running them as stored" },
+    { .name = "kv-type",
+      CHOICE_IN(MODEL, kv_type),
+      .value = "TYPE",
+      .choices = KV_TYPES,
+      .initial = "f16",
+      .help = "type of the stored keys and values" },
+    { .name = "chat-format",
+      TEXT_IN(MODEL, chat_format),
+      .value = "NAME",
+      .help = "chat format, such as chatglm3 or llama2, instead of the checkpoint's own" },
+    { .name = "threads",
+      .letter = 't',
+      INT_IN(MODEL, threads),
+      .value = "N",
+      .min = 1,
+      .max = 256,
+      .help = "compute threads; without it, one for each core that this process may use" },
+    { .name = "pin", FLAG_IN(MODEL, pin), .help = "bind each compute thread to a core of its own" },
+    { .name = "cpu",
+      CHOICE_IN(MODEL, cpu),
+      .value = "LEVEL",
+      .choices = CPU_LEVELS,
+      .help = "use at most these instructions, for comparisons" },
+    { .name = NULL },
+};
+
+struct tutti_model_options model_flags_options(const struct model_flags *flags)
+{
+    return (struct tutti_model_options){
+        .n_threads = flags->threads > 0 ? (int)flags->threads : 0,
+        .pin_threads = flags->pin,
+        .weight_type = flags->type,
+        .kv_type = flags->kv_type,
+        .chat_format = flags->chat_format,
+        .cpu = flags->cpu,
+    };
+}
+
+enum tutti_status model_flags_open(const struct model_flags *flags, const char *path, tutti_model **out,
+                                   struct tutti_error *err)
+{
+    struct tutti_model_options options = model_flags_options(flags);
+    struct progress progress;
+    progress_begin(&progress, "loading", PROGRESS_BYTES);
+    options.progress = progress_update;
+    options.user = &progress;
+    enum tutti_status st = tutti_model_open(out, path, &options, err);
+    progress_end(&progress);
+    return st;
+}
+
+/* ---- the engine ------------------------------------------------------------------------------------------------ */
+
+#define ENGINE struct engine_flags
+const struct option ENGINE_OPTIONS[] = {
+    { .name = "kv-memory",
+      SIZE_IN(ENGINE, kv_memory),
+      .value = "SIZE",
+      .min = 1,
+      .max = INFINITY,
+      .help = "memory for keys and values of all sequences together, such as 4G; without it, taken from free "
+              "memory" },
+    { .name = "context",
+      .letter = 'c',
+      INT_IN(ENGINE, context),
+      .value = "N",
+      .min = 1,
+      .max = LIMIT_CONTEXT,
+      .help = "tokens of one conversation; without it, the model's" },
+    { .name = "max-batch-tokens",
+      INT_IN(ENGINE, max_batch_tokens),
+      .value = "N",
+      .min = 1,
+      .max = 65536,
+      .initial = "256",
+      .help = "rows of one step" },
+    { .name = "max-seqs",
+      INT_IN(ENGINE, max_seqs),
+      .value = "N",
+      .min = 1,
+      .max = 65536,
+      .initial = "256",
+      .help = "sequences that run at the same time" },
+    { .name = "max-queue",
+      INT_IN(ENGINE, max_queue),
+      .value = "N",
+      .min = 1,
+      .max = 1000000,
+      .initial = "1024",
+      .help = "requests that wait beyond those" },
+    { .name = "no-prefix-cache",
+      FLAG_IN(ENGINE, no_prefix_cache),
+      .help = "do not reuse what earlier prompts computed" },
+    { .name = NULL },
+};
+
+enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs, tutti_model *model,
+                                    tutti_engine **out, struct tutti_error *err)
+{
+    int max_seqs = (int)flags->max_seqs;
+    struct tutti_engine_options options = {
+        .kv_bytes = flags->kv_memory > 0 ? (uint64_t)flags->kv_memory : 0,
+        .max_context = flags->context > 0 ? (int)flags->context : 0,
+        .max_batch_tokens = (int)flags->max_batch_tokens,
+        .max_seqs = n_seqs > 0 && n_seqs < max_seqs ? n_seqs : max_seqs,
+        .max_queue = (int)flags->max_queue,
+        .no_prefix_cache = flags->no_prefix_cache,
+    };
+    return tutti_engine_open(out, model, &options, err);
+}
+
+/* ---- sampling -------------------------------------------------------------------------------------------------- */
+
+#define SAMPLING struct sampling_flags
+const struct option SAMPLING_OPTIONS[] = {
+    { .name = "max-tokens",
+      .letter = 'n',
+      INT_IN(SAMPLING, max_tokens),
+      .value = "N",
+      .min = 1,
+      .max = LIMIT_CONTEXT,
+      .help = "tokens of an answer; without it, as many as the context holds" },
+    { .name = "temperature",
+      FLOAT_IN(SAMPLING, temperature),
+      .value = "T",
+      .min = 0,
+      .max = 100,
+      .help = "0: always the most probable token; without it, the model's default, as for all of these" },
+    { .name = "top-k",
+      INT_IN(SAMPLING, top_k),
+      .value = "K",
+      .max = INT32_MAX,
+      .help = "draw among the K most probable tokens; 0: among all" },
+    { .name = "top-p",
+      FLOAT_IN(SAMPLING, top_p),
+      .value = "P",
+      .max = 1,
+      .above_min = true,
+      .help = "draw among the most probable tokens that together have probability P" },
+    { .name = "min-p",
+      FLOAT_IN(SAMPLING, min_p),
+      .value = "P",
+      .max = 1,
+      .help = "drop tokens less probable than P times the most probable one" },
+    { .name = "repetition-penalty",
+      FLOAT_IN(SAMPLING, repetition_penalty),
+      .value = "R",
+      .max = INFINITY,
+      .above_min = true,
+      .help = "divide the score of tokens that occurred; 1: off" },
+    { .name = "presence-penalty",
+      FLOAT_IN(SAMPLING, presence_penalty),
+      .value = "R",
+      .min = -2,
+      .max = 2,
+      .help = "subtract from the score of tokens that the answer has" },
+    { .name = "frequency-penalty",
+      FLOAT_IN(SAMPLING, frequency_penalty),
+      .value = "R",
+      .min = -2,
+      .max = 2,
+      .help = "subtract for each time that the answer has the token" },
+    { .name = "seed", INT_IN(SAMPLING, seed), .value = "N", .help = "the same seed gives the same answer" },
+    { .name = "stop", TEXTS_IN(SAMPLING, stop), .value = "TEXT", .help = "end the answer before this text" },
+    { .name = "ignore-eos", FLAG_IN(SAMPLING, ignore_eos), .help = "go on where the model would end" },
+    { .name = NULL },
+};
+
+static void override(float *member, double given)
+{
+    if (!isnan(given))
+        *member = (float)given;
+}
+
+void sampling_flags_apply(const struct sampling_flags *flags, const tutti_model *model,
+                          struct tutti_string stops[OPTION_MAX_TEXTS], struct tutti_request *request)
+{
+    struct tutti_sampling *sampling = &request->sampling;
+    tutti_sampling_init(sampling, model);
+    override(&sampling->temperature, flags->temperature);
+    override(&sampling->top_p, flags->top_p);
+    override(&sampling->min_p, flags->min_p);
+    override(&sampling->repetition_penalty, flags->repetition_penalty);
+    override(&sampling->presence_penalty, flags->presence_penalty);
+    override(&sampling->frequency_penalty, flags->frequency_penalty);
+    if (flags->top_k >= 0)
+        sampling->top_k = (int)flags->top_k;
+    if (flags->seed >= 0) {
+        sampling->has_seed = true;
+        sampling->seed = (uint64_t)flags->seed;
+    }
+    request->max_tokens = flags->max_tokens > 0 ? (int)flags->max_tokens : 0;
+    request->ignore_eos = flags->ignore_eos;
+    request->n_stop = 0;
+    request->stop = stops;
+    for (int i = 0; i < flags->stop.n; i++)
+        stops[request->n_stop++] = (struct tutti_string){ flags->stop.texts[i],
+                                                          strlen(flags->stop.texts[i]) };
+}

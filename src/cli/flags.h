@@ -1,0 +1,50 @@
+/* Groups of options that several commands share, and what the values mean to the library. */
+#ifndef TUTTI_CLI_FLAGS_H
+#define TUTTI_CLI_FLAGS_H
+
+#include "base/error.h"
+#include "cli/options.h"
+
+/* ---- the model ---- */
+struct model_flags {
+    const char *type, *kv_type, *cpu, *chat_format;
+    int64_t threads;
+    bool pin;
+};
+extern const struct option MODEL_OPTIONS[];
+
+/* The options without the callback for progress. */
+struct tutti_model_options model_flags_options(const struct model_flags *flags);
+
+/* Opens the model, with a progress bar while it is being loaded. */
+MUST_CHECK enum tutti_status model_flags_open(const struct model_flags *flags, const char *path,
+                                              tutti_model **out, struct tutti_error *err);
+
+/* ---- the engine ---- */
+struct engine_flags {
+    int64_t kv_memory, context, max_batch_tokens, max_seqs, max_queue;
+    bool no_prefix_cache;
+};
+extern const struct option ENGINE_OPTIONS[];
+
+/* n_seqs: sequences that can run at the same time at all, so that no more memory than they can use is reserved; 0: not
+ * known. */
+MUST_CHECK enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs,
+                                               tutti_model *model, tutti_engine **out,
+                                               struct tutti_error *err);
+
+/* ---- sampling ---- */
+struct sampling_flags {
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k, seed, max_tokens;
+    struct option_texts stop;
+    bool ignore_eos;
+};
+extern const struct option SAMPLING_OPTIONS[];
+
+/* Fills sampling, max_tokens, stop and ignore_eos of the request: the model's defaults, then what was given. The stop
+ * strings are borrowed from flags and put into stops. */
+void sampling_flags_apply(const struct sampling_flags *flags, const tutti_model *model,
+                          struct tutti_string stops[OPTION_MAX_TEXTS], struct tutti_request *request);
+
+#endif

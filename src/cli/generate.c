@@ -1,0 +1,395 @@
+/* tutti generate: the answer to one prompt as it comes, or to a file of prompts as one batch. */
+#include "base/buf.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/input.h"
+#include "cli/interrupt.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "cli/prompts.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct generate_values {
+    const char *prompt, *file, *system;
+    bool chat, json;
+    struct sampling_flags sampling;
+    struct model_flags model;
+    struct engine_flags engine;
+};
+
+#define VALUES struct generate_values
+static const struct option OPTIONS[] = {
+    { .name = "prompt",
+      .letter = 'p',
+      TEXT_IN(VALUES, prompt),
+      .value = "TEXT",
+      .help = "the prompt; - reads it from standard input" },
+    { .name = "file",
+      .letter = 'f',
+      TEXT_IN(VALUES, file),
+      .value = "FILE",
+      .help =
+          "answer all prompts of the file as one batch: one a line, or JSON Lines with {\"prompt\": TEXT} or "
+          "{\"messages\": [...]}; - is standard input" },
+    { .name = "chat",
+      FLAG_IN(VALUES, chat),
+      .help = "put the prompt to the model as a user's message, in its chat format" },
+    { .name = "system",
+      TEXT_IN(VALUES, system),
+      .value = "TEXT",
+      .help = "with --chat: a system message before the prompt" },
+    { .name = "json",
+      FLAG_IN(VALUES, json),
+      .help = "one JSON object a line for each answer, in the order in which they end: index, text, "
+              "finish_reason, "
+              "usage" },
+    { .name = NULL },
+};
+
+static const struct option_group GROUPS[] = {
+    { "Options", OPTIONS, 0 },
+    { "Answer", SAMPLING_OPTIONS, offsetof(VALUES, sampling) },
+    { "Model", MODEL_OPTIONS, offsetof(VALUES, model) },
+    { "Engine", ENGINE_OPTIONS, offsetof(VALUES, engine) },
+    { .title = NULL },
+};
+
+struct answer {
+    struct batch *batch;
+    struct buf text; /* that was not printed yet */
+    uint64_t request_id;
+    bool is_running, is_done, lost_text;
+    enum tutti_finish finish;
+    struct tutti_error error;
+    size_t n_prompt_tokens, n_cached_tokens, n_generated_tokens;
+};
+
+struct batch {
+    const struct generate_values *values;
+    tutti_engine *engine;
+    struct prompts prompts;
+    struct answer *answers; /* [prompts.n] */
+    struct tutti_request request;
+    struct tutti_string stops[OPTION_MAX_TEXTS];
+    size_t n_submitted, n_printed; /* plain text is printed in the order of the prompts */
+    size_t n_failed;
+    bool is_stopping;
+
+    pthread_mutex_t mutex; /* guards the answers, from their submission on, and what follows */
+    size_t *ended;         /* [prompts.n]: indices of the answers that ended, in that order */
+    size_t n_ended;
+};
+
+/* ---- the text thread's side ------------------------------------------------------------------------------------ */
+
+static void end_answer(struct answer *answer)
+{
+    struct batch *batch = answer->batch;
+    answer->is_done = true;
+    answer->is_running = false;
+    batch->ended[batch->n_ended++] = (size_t)(answer - batch->answers);
+}
+
+static void on_event(void *user, const struct tutti_event *event)
+{
+    struct answer *answer = user;
+    struct batch *batch = answer->batch;
+    pthread_mutex_lock(&batch->mutex);
+    if (!answer->lost_text && !buf_add(&answer->text, event->text, event->n_text_bytes))
+        answer->lost_text = true;
+    if (event->finish != TUTTI_FINISH_NONE) {
+        answer->finish = event->finish;
+        answer->error = event->error;
+    }
+    answer->n_prompt_tokens = event->n_prompt_tokens;
+    answer->n_cached_tokens = event->n_cached_tokens;
+    answer->n_generated_tokens = event->n_generated_tokens;
+    if (event->is_last)
+        end_answer(answer);
+    pthread_mutex_unlock(&batch->mutex);
+    interrupt_wake();
+}
+
+/* ---- submitting ------------------------------------------------------------------------------------------------ */
+
+static enum tutti_status submit(struct batch *batch, size_t index, struct tutti_error *err)
+{
+    const struct prompt *prompt = &batch->prompts.prompts[index];
+    struct tutti_message messages[2];
+    size_t n_messages = 0;
+    struct tutti_request request = batch->request;
+    const char *system = batch->values->system;
+    if (!prompt->text) {
+        request.messages = prompt->messages;
+        request.n_messages = prompt->n_messages;
+    } else if (batch->values->chat) {
+        if (system)
+            messages[n_messages++] = (struct tutti_message){ "system", system, strlen(system), NULL };
+        messages[n_messages++] = (struct tutti_message){ "user", prompt->text, prompt->n_bytes, NULL };
+        request.messages = messages;
+        request.n_messages = n_messages;
+    } else {
+        request.text = prompt->text;
+        request.n_text_bytes = prompt->n_bytes;
+    }
+    return tutti_engine_submit(batch->engine, &request, on_event, &batch->answers[index],
+                               &batch->answers[index].request_id, err);
+}
+
+/* Submits until all are, or the queue is full; then the end of an answer is waited for. */
+static void submit_more(struct batch *batch)
+{
+    while (batch->n_submitted < batch->prompts.n) {
+        struct answer *answer = &batch->answers[batch->n_submitted];
+        struct tutti_error err = { 0 };
+        pthread_mutex_lock(&batch->mutex);
+        size_t n_running = batch->n_submitted - batch->n_ended;
+        answer->is_running = true; /* before its first event */
+        pthread_mutex_unlock(&batch->mutex);
+        enum tutti_status st = submit(batch, batch->n_submitted, &err);
+        if (st == TUTTI_E_BUSY && n_running > 0) {
+            answer->is_running = false;
+            return;
+        }
+        batch->n_submitted++;
+        if (st == TUTTI_OK)
+            continue;
+        pthread_mutex_lock(&batch->mutex);
+        answer->finish = TUTTI_FINISH_ERROR;
+        answer->error = err;
+        end_answer(answer);
+        pthread_mutex_unlock(&batch->mutex);
+    }
+}
+
+static void stop_all(struct batch *batch)
+{
+    batch->is_stopping = true;
+    for (size_t i = 0; i < batch->n_submitted; i++) {
+        pthread_mutex_lock(&batch->mutex);
+        bool is_running = batch->answers[i].is_running;
+        pthread_mutex_unlock(&batch->mutex);
+        if (is_running)
+            tutti_engine_cancel(batch->engine, batch->answers[i].request_id);
+    }
+}
+
+/* ---- printing -------------------------------------------------------------------------------------------------- */
+
+static const char *finish_name(enum tutti_finish finish)
+{
+    switch (finish) {
+    case TUTTI_FINISH_STOP:
+        return "stop";
+    case TUTTI_FINISH_LENGTH:
+        return "length";
+    case TUTTI_FINISH_CANCELLED:
+        return "cancelled";
+    case TUTTI_FINISH_ERROR:
+        return "error";
+    case TUTTI_FINISH_NONE:
+        break;
+    }
+    return "none";
+}
+
+static void print_json(const struct answer *answer, size_t index)
+{
+    size_t n_prompt = answer->n_prompt_tokens, n_generated = answer->n_generated_tokens;
+    json_t *object = json_pack("{s:I, s:s%, s:s, s:{s:I, s:I, s:I, s:{s:I}}}", "index", (json_int_t)index,
+                               "text", answer->text.bytes ? answer->text.bytes : "", answer->text.n_bytes,
+                               "finish_reason", finish_name(answer->finish), "usage", "prompt_tokens",
+                               (json_int_t)n_prompt, "completion_tokens", (json_int_t)n_generated,
+                               "total_tokens", (json_int_t)(n_prompt + n_generated), "prompt_tokens_details",
+                               "cached_tokens", (json_int_t)answer->n_cached_tokens);
+    if (object && answer->finish == TUTTI_FINISH_ERROR &&
+        json_object_set_new(object, "error",
+                            json_pack("{s:s, s:s}", "type", tutti_status_name(answer->error.status),
+                                      "message", answer->error.text)) != 0) {
+        json_decref(object);
+        object = NULL;
+    }
+    output_json(object, false);
+    json_decref(object);
+}
+
+static void report_failure(struct batch *batch, const struct answer *answer)
+{
+    size_t index = (size_t)(answer - batch->answers);
+    if (answer->finish != TUTTI_FINISH_ERROR)
+        return;
+    batch->n_failed++;
+    if (batch->prompts.n > 1)
+        fprintf(stderr, "tutti: prompt %zu: %s\n", index, answer->error.text);
+    else
+        fprintf(stderr, "tutti: %s\n", answer->error.text);
+}
+
+static void mark_lost_text(struct answer *answer)
+{
+    if (answer->lost_text && answer->finish != TUTTI_FINISH_ERROR) {
+        answer->finish = TUTTI_FINISH_ERROR;
+        error_set(&answer->error, TUTTI_E_MEMORY, "out of memory for the answer's text");
+    }
+}
+
+/* Prints what came of the first answer that is not complete; false: nothing more can be printed now. */
+static bool print_text(struct batch *batch)
+{
+    if (batch->n_printed == batch->n_submitted)
+        return false;
+    struct answer *answer = &batch->answers[batch->n_printed];
+    pthread_mutex_lock(&batch->mutex);
+    struct buf text = answer->text; /* the text thread must not wait for a slow reader of ours */
+    answer->text = (struct buf){ 0 };
+    bool is_done = answer->is_done;
+    pthread_mutex_unlock(&batch->mutex);
+    output_write(text.bytes, text.n_bytes);
+    buf_clear(&text);
+    if (!is_done)
+        return false;
+    mark_lost_text(answer);
+    output_write("\n", 1);
+    report_failure(batch, answer);
+    batch->n_printed++;
+    return true;
+}
+
+static bool print_ended(struct batch *batch)
+{
+    pthread_mutex_lock(&batch->mutex);
+    bool has_ended = batch->n_printed < batch->n_ended;
+    size_t index = has_ended ? batch->ended[batch->n_printed] : 0;
+    pthread_mutex_unlock(&batch->mutex);
+    if (!has_ended)
+        return false;
+    struct answer *answer = &batch->answers[index]; /* ended: it is ours alone */
+    mark_lost_text(answer);
+    print_json(answer, index);
+    report_failure(batch, answer);
+    buf_clear(&answer->text);
+    batch->n_printed++;
+    return true;
+}
+
+static bool all_ended(struct batch *batch)
+{
+    pthread_mutex_lock(&batch->mutex);
+    bool all = batch->n_ended == (batch->is_stopping ? batch->n_submitted : batch->prompts.n);
+    pthread_mutex_unlock(&batch->mutex);
+    return all;
+}
+
+static enum tutti_status run_batch(struct batch *batch, struct tutti_error *err)
+{
+    struct progress progress;
+    enum tutti_status st = TUTTI_OK;
+    bool is_json = batch->values->json, is_interrupted = false;
+    progress_begin(&progress, "answering", PROGRESS_STEPS);
+    if (isatty(STDOUT_FILENO) || batch->prompts.n == 1)
+        progress.is_terminal = false; /* the answers themselves show how it goes on */
+    interrupt_catch(true);
+    for (bool is_over = false; !is_over;) {
+        if (!batch->is_stopping)
+            submit_more(batch);
+        is_over = all_ended(batch);
+        while (is_json ? print_ended(batch) : print_text(batch))
+            ;
+        st = output_flush(err);
+        progress_update(&progress, batch->n_printed, batch->prompts.n);
+        if (interrupt_taken() != 0) {
+            is_interrupted = true;
+            interrupt_restore(); /* a second one ends the program at once */
+        }
+        if ((is_interrupted || st != TUTTI_OK) && !batch->is_stopping)
+            stop_all(batch);
+        else if (!is_over)
+            interrupt_wait();
+    }
+    interrupt_restore();
+    progress_end(&progress);
+    if (st == TUTTI_OK && is_interrupted)
+        st = TUTTI_E_CANCELLED;
+    if (st == TUTTI_OK && batch->n_failed > 0) /* each was reported */
+        st = error_set(err, TUTTI_E_INTERNAL, "%s", "");
+    return st;
+}
+
+/* ---- starting -------------------------------------------------------------------------------------------------- */
+
+static enum tutti_status read_prompts(const struct generate_values *values, struct prompts *out,
+                                      struct tutti_error *err)
+{
+    if (!values->prompt == !values->file)
+        return error_set(err, TUTTI_E_ARGUMENT, "expected either --prompt TEXT or --file FILE");
+    if (values->system && !values->chat)
+        return error_set(err, TUTTI_E_ARGUMENT, "--system needs --chat");
+    if (values->file)
+        return prompts_read(out, values->file, err);
+    if (strcmp(values->prompt, "-") != 0)
+        return prompts_single(out, values->prompt, strlen(values->prompt), err);
+    struct buf text = { 0 };
+    enum tutti_status st = input_read(&text, "-", err);
+    if (st == TUTTI_OK)
+        st = prompts_single(out, text.bytes, text.n_bytes, err);
+    buf_clear(&text);
+    return st;
+}
+
+static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
+                             struct tutti_error *err)
+{
+    (void)n_operands;
+    const struct generate_values *values = v;
+    struct batch batch = { .values = values, .mutex = PTHREAD_MUTEX_INITIALIZER };
+    tutti_model *model = NULL;
+    enum tutti_status st = read_prompts(values, &batch.prompts, err);
+    size_t n = batch.prompts.n;
+    if (st != TUTTI_OK)
+        goto done;
+    batch.answers = calloc(n, sizeof *batch.answers);
+    batch.ended = calloc(n, sizeof *batch.ended);
+    if (!batch.answers || !batch.ended) {
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for %zu prompts", n);
+        goto done;
+    }
+    for (size_t i = 0; i < n; i++)
+        batch.answers[i].batch = &batch;
+    st = model_flags_open(&values->model, operands[0], &model, err);
+    if (st != TUTTI_OK)
+        goto done;
+    st = engine_flags_open(&values->engine, n < INT32_MAX ? (int)n : INT32_MAX, model, &batch.engine, err);
+    if (st != TUTTI_OK)
+        goto done;
+    sampling_flags_apply(&values->sampling, model, batch.stops, &batch.request);
+    st = run_batch(&batch, err);
+done:
+    tutti_engine_close(batch.engine);
+    tutti_model_close(model);
+    for (size_t i = 0; batch.answers && i < n; i++)
+        buf_clear(&batch.answers[i].text);
+    free(batch.ended);
+    free(batch.answers);
+    prompts_clear(&batch.prompts);
+    return st;
+}
+
+const struct command COMMAND_GENERATE = {
+    .name = "generate",
+    .summary = "answer a prompt, or a file of prompts at once",
+    .about =
+        "Writes the model's answer to standard output while it comes. A file of prompts runs as one batch: "
+        "the "
+        "answers are printed in the order of the prompts, each followed by a line break, or as JSON Lines as "
+        "they end. Index 0 is the first prompt.",
+    .example = "tutti generate models/demo --chat -p \"What is the capital of France?\"\n"
+               "tutti generate models/demo --chat -f questions.txt --json --temperature 0 > answers.jsonl",
+    .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),
+    .values_bytes = sizeof(struct generate_values),
+    .run = run,
+};

@@ -1,0 +1,143 @@
+/* tutti logits: raw token ids in, the logits of every position out, to check a model with. */
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/input.h"
+#include "cli/new_file.h"
+#include "cli/output.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct logits_values {
+    const char *ids, *out;
+    struct model_flags model;
+};
+
+static const struct option OPTIONS[] = {
+    { .name = "ids",
+      TEXT_IN(struct logits_values, ids),
+      .value = "LIST",
+      .help = "token ids with commas or blanks between them; @FILE reads them from a file, @- from standard "
+              "input" },
+    { .name = "out",
+      .letter = 'o',
+      TEXT_IN(struct logits_values, out),
+      .value = "FILE",
+      .help = "the safetensors file to write" },
+    { .name = NULL },
+};
+
+static const struct option_group GROUPS[] = {
+    { "Options", OPTIONS, 0 },
+    { "Model", MODEL_OPTIONS, offsetof(struct logits_values, model) },
+    { .title = NULL },
+};
+
+/* Safetensors: the length of a JSON header as 64 bits, the header, the data (huggingface/safetensors, "Format"). The
+ * header is filled with blanks so that the data is aligned to 8 bytes. */
+static enum tutti_status write_logits(struct new_file *file, const struct ids *ids, const float *logits,
+                                      int n_vocab, struct tutti_error *err)
+{
+    uint64_t logits_bytes = (uint64_t)ids->n * (uint64_t)n_vocab * sizeof *logits;
+    uint64_t ids_bytes = (uint64_t)ids->n * sizeof *ids->ids;
+    char header[512];
+    int n = snprintf(header, sizeof header,
+                     "{\"logits\":{\"dtype\":\"F32\",\"shape\":[%zu,%d],\"data_offsets\":[0,%" PRIu64 "]},"
+                     "\"ids\":{\"dtype\":\"I32\",\"shape\":[%zu],\"data_offsets\":[%" PRIu64 ",%" PRIu64
+                     "]}}",
+                     ids->n, n_vocab, logits_bytes, ids->n, logits_bytes, logits_bytes + ids_bytes);
+    for (; n % 8 != 0; n++)
+        header[n] = ' ';
+    uint8_t length[8] = { (uint8_t)n, (uint8_t)(n >> 8) };
+    enum tutti_status st = new_file_write(file, length, sizeof length, err);
+    if (st == TUTTI_OK)
+        st = new_file_write(file, header, (size_t)n, err);
+    if (st == TUTTI_OK)
+        st = new_file_write(file, logits, (size_t)logits_bytes, err);
+    if (st == TUTTI_OK)
+        st = new_file_write(file, ids->ids, (size_t)ids_bytes, err);
+    return st == TUTTI_OK ? new_file_finish(file, err) : st;
+}
+
+static enum tutti_status read_ids(const char *given, struct ids *out, struct tutti_error *err)
+{
+    struct buf text = { 0 };
+    enum tutti_status st;
+    if (given[0] != '@') {
+        st = input_parse_ids(out, "--ids", given, strlen(given), err);
+    } else {
+        st = input_read(&text, given + 1, err);
+        if (st == TUTTI_OK)
+            st = input_parse_ids(out, input_name(given + 1), text.bytes, text.n_bytes, err);
+    }
+    if (st == TUTTI_OK && out->n == 0)
+        st = error_set(err, TUTTI_E_ARGUMENT, "--ids: expected at least one token id");
+    buf_clear(&text);
+    return st;
+}
+
+static enum tutti_status compute(tutti_model *model, const struct ids *ids, const char *path,
+                                 struct tutti_error *err)
+{
+    struct tutti_model_info info;
+    tutti_model_info(model, &info);
+    for (size_t i = 0; i < ids->n; i++)
+        if (ids->ids[i] >= info.n_vocab)
+            return error_set(err, TUTTI_E_ARGUMENT, "--ids: found %d at id %zu, expected 0 to %d",
+                             ids->ids[i], i, info.n_vocab - 1);
+    struct new_file *file = NULL;
+    size_t n_floats, n_bytes;
+    float *logits = NULL;
+    if (!__builtin_mul_overflow(ids->n, (size_t)info.n_vocab, &n_floats) &&
+        !__builtin_mul_overflow(n_floats, sizeof *logits, &n_bytes))
+        logits = malloc(n_bytes);
+    enum tutti_status st = TUTTI_OK;
+    if (!logits) {
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for the logits of %zu tokens", ids->n);
+        goto done;
+    }
+    st = new_file_open(&file, path, err); /* before the work: a path that cannot be written is told at once */
+    if (st == TUTTI_OK)
+        st = tutti_model_logits(model, ids->ids, ids->n, logits, err);
+    if (st == TUTTI_OK)
+        st = write_logits(file, ids, logits, info.n_vocab, err);
+done:
+    new_file_free(file);
+    free(logits);
+    return st;
+}
+
+static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
+                             struct tutti_error *err)
+{
+    (void)n_operands;
+    const struct logits_values *values = v;
+    struct ids ids = { 0 };
+    tutti_model *model = NULL;
+    if (!values->ids || !values->out)
+        return error_set(err, TUTTI_E_ARGUMENT, "expected %s", values->ids ? "--out FILE" : "--ids LIST");
+    enum tutti_status st = read_ids(values->ids, &ids, err);
+    if (st == TUTTI_OK)
+        st = model_flags_open(&values->model, operands[0], &model, err);
+    if (st == TUTTI_OK)
+        st = compute(model, &ids, values->out, err);
+    tutti_model_close(model);
+    ids_clear(&ids);
+    return st;
+}
+
+const struct command COMMAND_LOGITS = {
+    .name = "logits",
+    .summary = "write the logits of given token ids to a file",
+    .about = "Runs the model over the ids as they are and writes a safetensors file that holds \"logits\", "
+             "float32 "
+             "[n, vocabulary], one row for each position, and \"ids\", int32 [n]. No tokenizer is needed. "
+             "The file "
+             "appears under its name when it is complete.",
+    .example = "tutti logits models/demo --ids 5,17,3 --out logits.safetensors --type f32 --kv-type f32",
+    .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),
+    .values_bytes = sizeof(struct logits_values),
+    .run = run,
+};

@@ -1,0 +1,225 @@
+/* tutti: the command line. Finds the command, reads its options, reports its error. */
+#include "cli/command.h"
+#include "cli/output.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 }; /* 128 + SIGINT, as shells say it */
+
+static const struct command *const COMMANDS[] = {
+    &COMMAND_SERVE, &COMMAND_CHAT, &COMMAND_GENERATE, &COMMAND_TOKENIZE, &COMMAND_LOGITS,
+};
+enum { N_COMMANDS = sizeof COMMANDS / sizeof *COMMANDS };
+
+static const char INTRODUCTION[] =
+    "tutti runs one language model for many users at once.\n"
+    "\n"
+    "MODEL is a Hugging Face folder (config.json and safetensors) or a GGUF file.\n";
+
+static const struct command *find_command(const char *name)
+{
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (strcmp(COMMANDS[i]->name, name) == 0)
+            return COMMANDS[i];
+    return NULL;
+}
+
+static int complain(const char *text)
+{
+    fprintf(stderr, "tutti: %s\n", text);
+    return EXIT_USAGE;
+}
+
+static int unknown_command(const char *name)
+{
+    static const char *const MORE[] = { "help", "version" };
+    const char *words[N_COMMANDS + sizeof MORE / sizeof *MORE + 1] = { NULL };
+    for (int i = 0; i < N_COMMANDS; i++)
+        words[i] = COMMANDS[i]->name;
+    memcpy(words + N_COMMANDS, MORE, sizeof MORE);
+    const char *meant = options_nearest(name, words);
+    char text[200];
+    snprintf(text, sizeof text, "unknown %s '%.64s'%s%s%s", name[0] == '-' ? "option" : "command", name,
+             meant ? "; did you mean '" : "; 'tutti help' lists what there is", meant ? meant : "",
+             meant ? "'?" : "");
+    return complain(text);
+}
+
+/* ---- help ------------------------------------------------------------------------------------------------------ */
+
+static bool add_overview(struct buf *out)
+{
+    bool ok = buf_add_string(out, "usage: tutti COMMAND [ARGUMENTS]\n\n") &&
+              buf_add_string(out, INTRODUCTION) && buf_add_string(out, "\nCommands:\n");
+    for (int i = 0; ok && i < N_COMMANDS; i++)
+        ok = buf_printf(out, "  %-10s %s\n", COMMANDS[i]->name, COMMANDS[i]->summary);
+    return ok &&
+           buf_add_string(out, "  help       explain a command: tutti help COMMAND\n"
+                               "  version    print the version\n"
+                               "\n"
+                               "For example:\n"
+                               "  tutti serve models/demo\n"
+                               "  tutti generate models/demo --chat -p \"What is the capital of France?\"\n");
+}
+
+static bool add_usage(const struct command *command, struct buf *out)
+{
+    const char *operands = command->options.operands;
+    return buf_printf(out, "tutti %s%s%s [OPTIONS]\n", command->name, *operands ? " " : "", operands);
+}
+
+/* The lines of the example, each behind a prefix. */
+static bool add_example(const struct command *command, const char *prefix, struct buf *out)
+{
+    bool ok = true;
+    for (const char *line = command->example; ok && *line;) {
+        size_t n = strcspn(line, "\n");
+        ok = buf_printf(out, "%s%.*s\n", prefix, (int)n, line);
+        line += n + (line[n] == '\n');
+    }
+    return ok;
+}
+
+static bool add_help(const struct command *command, struct buf *out)
+{
+    bool ok = buf_add_string(out, "usage: ") && add_usage(command, out) && buf_add_string(out, "\n") &&
+              options_wrap(out, command->about, 0, 0) && buf_add_string(out, "\n\n");
+    if (command->example)
+        ok = ok && buf_add_string(out, "For example:\n") && add_example(command, "  ", out) &&
+             buf_add_string(out, "\n");
+    return ok && options_help(&command->options, out);
+}
+
+static bool add_markdown(struct buf *out)
+{
+    bool ok =
+        buf_add_string(out, "# The command line\n\n"
+                            "This page is what `tutti help --markdown` prints.\n\n") &&
+        buf_add_string(out, INTRODUCTION) &&
+        buf_add_string(
+            out,
+            "Options and operands may stand in any order; `--name VALUE` and `--name=VALUE` are the same, "
+            "and `--` ends the\noptions. Sizes take the binary suffixes K, M, G and T.\n\n"
+            "Standard output carries the result alone; everything else goes to standard error. Exit status: "
+            "0 "
+            "success,\n1 failure, 2 wrong arguments, 130 interrupted.\n\n"
+            "| command | |\n| --- | --- |\n");
+    for (int i = 0; ok && i < N_COMMANDS; i++)
+        ok = buf_printf(out, "| [`%s`](#tutti-%s) | %s |\n", COMMANDS[i]->name, COMMANDS[i]->name,
+                        COMMANDS[i]->summary);
+    for (int i = 0; ok && i < N_COMMANDS; i++) {
+        ok = buf_printf(out, "\n## tutti %s\n\n```\n", COMMANDS[i]->name) && add_usage(COMMANDS[i], out) &&
+             buf_printf(out, "```\n\n%s\n", COMMANDS[i]->about);
+        if (COMMANDS[i]->example)
+            ok = ok && buf_add_string(out, "\n```sh\n") && add_example(COMMANDS[i], "", out) &&
+                 buf_add_string(out, "```\n");
+        ok = ok && options_markdown(&COMMANDS[i]->options, out);
+    }
+    return ok;
+}
+
+/* Takes over what was built; ok: whether there was memory for it. */
+static int print(struct buf *text, bool ok)
+{
+    struct tutti_error err = { 0 };
+    if (!ok) {
+        buf_clear(text);
+        complain("out of memory");
+        return EXIT_FAILURE;
+    }
+    output_write(text->bytes, text->n_bytes);
+    buf_clear(text);
+    if (output_flush(&err) == TUTTI_OK)
+        return EXIT_SUCCESS;
+    if (err.text[0] != '\0')
+        complain(err.text);
+    return EXIT_FAILURE;
+}
+
+static int help(int argc, char **argv)
+{
+    struct buf text = { 0 };
+    if (argc > 1)
+        return complain("help: expected one command at most");
+    if (argc == 0 || strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "help") == 0)
+        return print(&text, add_overview(&text));
+    if (strcmp(argv[0], "--markdown") == 0)
+        return print(&text, add_markdown(&text));
+    const struct command *command = find_command(argv[0]);
+    return command ? print(&text, add_help(command, &text)) : unknown_command(argv[0]);
+}
+
+static int version(void)
+{
+    struct buf text = { 0 };
+    return print(&text, buf_printf(&text, "tutti %s\n", tutti_version()));
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------- */
+
+static int report(const struct command *command, enum tutti_status st, const struct tutti_error *err)
+{
+    if (st == TUTTI_OK)
+        return EXIT_SUCCESS;
+    if (st == TUTTI_E_CANCELLED)
+        return EXIT_INTERRUPTED;
+    if (err->text[0] != '\0')
+        fprintf(stderr, "tutti: %s\n", err->text);
+    if (st != TUTTI_E_ARGUMENT)
+        return EXIT_FAILURE;
+    fprintf(stderr, "See: tutti help %s\n", command->name);
+    return EXIT_USAGE;
+}
+
+static int run_command(const struct command *command, int argc, char **argv)
+{
+    struct tutti_error err = { 0 };
+    struct buf text = { 0 };
+    int n_operands;
+    bool wants_help;
+    void *values = calloc(1, command->values_bytes);
+    const char **operands = calloc((size_t)argc + 1, sizeof *operands);
+    enum tutti_status st = TUTTI_E_MEMORY;
+    int exit_status = EXIT_FAILURE;
+    if (!values || !operands) {
+        error_set(&err, st, "out of memory");
+        exit_status = report(command, st, &err);
+        goto done;
+    }
+    st = options_parse(&command->options, argc, argv, values, operands, &n_operands, &wants_help, &err);
+    if (st == TUTTI_OK && wants_help) {
+        exit_status = print(&text, add_help(command, &text));
+        goto done;
+    }
+    if (st == TUTTI_OK)
+        st = command->run(values, operands, n_operands, &err);
+    if (st == TUTTI_OK)
+        st = output_flush(&err);
+    exit_status = report(command, st, &err);
+done:
+    free(operands);
+    free(values);
+    return exit_status;
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error of a write */
+    if (argc < 2) {
+        struct buf text = { 0 };
+        if (add_overview(&text))
+            fputs(text.bytes, stderr);
+        buf_clear(&text);
+        return EXIT_USAGE;
+    }
+    const char *name = argv[1];
+    if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
+        return help(argc - 2, argv + 2);
+    if (strcmp(name, "version") == 0 || strcmp(name, "--version") == 0)
+        return argc == 2 ? version() : complain("version: expected no arguments");
+    const struct command *command = find_command(name);
+    return command ? run_command(command, argc - 2, argv + 2) : unknown_command(name);
+}

@@ -1,0 +1,21 @@
+/* A file that appears under its name only when it is complete: written beside it under a temporary name, renamed at
+ * the end. An end of the program by SIGINT, SIGTERM or SIGHUP removes the temporary file. */
+#ifndef TUTTI_CLI_NEW_FILE_H
+#define TUTTI_CLI_NEW_FILE_H
+
+#include "base/error.h"
+
+struct new_file;
+
+/* On success *out is the caller's, for new_file_free(). One at a time in a process. */
+MUST_CHECK enum tutti_status new_file_open(struct new_file **out, const char *path, struct tutti_error *err);
+MUST_CHECK enum tutti_status new_file_write(struct new_file *file, const void *bytes, size_t n_bytes,
+                                            struct tutti_error *err);
+
+/* Flushes to disk and renames. */
+MUST_CHECK enum tutti_status new_file_finish(struct new_file *file, struct tutti_error *err);
+
+/* Removes the temporary file unless it was finished. NULL is allowed. */
+void new_file_free(struct new_file *file);
+
+#endif

@@ -1,0 +1,178 @@
+/* tutti tokenize: text to token ids, and back. */
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/input.h"
+#include "cli/output.h"
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct tokenize_values {
+    bool ids, decode, special, json;
+};
+
+static const struct option OPTIONS[] = {
+    { .name = "ids", FLAG_IN(struct tokenize_values, ids), .help = "print the ids alone, on one line" },
+    { .name = "decode",
+      .letter = 'd',
+      FLAG_IN(struct tokenize_values, decode),
+      .help = "TEXT is a list of ids: print the text that they stand for" },
+    { .name = "special",
+      FLAG_IN(struct tokenize_values, special),
+      .help = "add the ids that the model puts around a text" },
+    { .name = "json", FLAG_IN(struct tokenize_values, json), .help = "print one JSON object" },
+    { .name = NULL },
+};
+
+static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .title = NULL } };
+
+/* The bytes of a token for a person: what is not printable as \xNN. */
+static bool add_readable(const struct tokenizer *tok, int32_t id, struct buf *out)
+{
+    struct piece piece = tokenizer_piece(tok, id);
+    bool ok = true;
+    for (size_t i = 0; ok && i < piece.n_bytes; i++) {
+        unsigned char c = (unsigned char)piece.bytes[i];
+        if (c == '\\')
+            ok = buf_add_string(out, "\\\\");
+        else if (c < 0x20 || c == 0x7F)
+            ok = buf_printf(out, c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\x%02X", c);
+        else
+            ok = buf_add(out, &c, 1);
+    }
+    return ok;
+}
+
+static bool print_pieces(const struct tokenizer *tok, const struct ids *list)
+{
+    struct buf line = { 0 };
+    bool ok = true;
+    for (size_t i = 0; ok && i < list->n; i++) {
+        buf_truncate(&line, 0);
+        ok = buf_printf(&line, "%7d  ", list->ids[i]) && add_readable(tok, list->ids[i], &line) &&
+             buf_add_string(&line, "\n");
+        if (ok)
+            output_write(line.bytes, line.n_bytes);
+    }
+    buf_clear(&line);
+    return ok;
+}
+
+static bool print_json(const struct tokenizer *tok, const struct ids *list, const struct buf *text)
+{
+    json_t *ids = json_array(), *pieces = json_array();
+    struct buf piece = { 0 };
+    bool ok = true;
+    for (size_t i = 0; ok && i < list->n; i++) {
+        buf_truncate(&piece, 0);
+        ok = json_array_append_new(ids, json_integer(list->ids[i])) == 0 &&
+             add_readable(tok, list->ids[i], &piece) && buf_add_string(&piece, "") &&
+             json_array_append_new(pieces, json_stringn(piece.bytes, piece.n_bytes)) == 0;
+    }
+    json_t *object = json_pack("{s:o, s:o, s:o?}", "ids", ids, "pieces", pieces, "text",
+                               text ? json_stringn(text->bytes ? text->bytes : "", text->n_bytes) : NULL);
+    ok = ok && object;
+    if (ok)
+        output_json(object, false);
+    json_decref(object);
+    buf_clear(&piece);
+    return ok;
+}
+
+static enum tutti_status encode(const struct tokenize_values *values, tutti_model *model,
+                                const struct buf *text, struct tutti_error *err)
+{
+    const struct tokenizer *tok = model_of(model)->tokenizer;
+    struct ids list = { 0 };
+    enum tutti_status st = TUTTI_OK;
+    bool ok = false;
+    int64_t n = tutti_tokenize(model, text->bytes, text->n_bytes, values->special, NULL, 0);
+    for (int64_t i = 0; i < n; i++)
+        if (!ids_add(&list, 0))
+            goto done;
+    if (n < 0 || tutti_tokenize(model, text->bytes, text->n_bytes, values->special, list.ids, list.n) != n)
+        goto done;
+    ok = true;
+    if (values->json) {
+        ok = print_json(tok, &list, NULL);
+    } else if (values->ids) {
+        for (size_t i = 0; i < list.n; i++)
+            output_printf("%s%d", i ? "," : "", list.ids[i]);
+        output_write("\n", 1);
+    } else {
+        ok = print_pieces(tok, &list);
+    }
+done:
+    if (!ok)
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for the ids of %zu bytes of text", text->n_bytes);
+    ids_clear(&list);
+    return st;
+}
+
+static enum tutti_status decode(const struct tokenize_values *values, tutti_model *model,
+                                const struct buf *input, struct tutti_error *err)
+{
+    const struct tokenizer *tok = model_of(model)->tokenizer;
+    struct ids list = { 0 };
+    struct buf text = { 0 };
+    enum tutti_status st = input_parse_ids(&list, "--decode", input->bytes, input->n_bytes, err);
+    for (size_t i = 0; st == TUTTI_OK && i < list.n; i++)
+        if (list.ids[i] >= tokenizer_n_pieces(tok))
+            st = error_set(err, TUTTI_E_ARGUMENT, "--decode: found id %d, expected 0 to %d", list.ids[i],
+                           tokenizer_n_pieces(tok) - 1);
+    if (st != TUTTI_OK)
+        goto done;
+    if (!tokenizer_decode(tok, list.ids, list.n, &text) || (values->json && !print_json(tok, &list, &text))) {
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for the text of %zu ids", list.n);
+        goto done;
+    }
+    if (!values->json) {
+        output_write(text.bytes, text.n_bytes);
+        output_write("\n", 1);
+    }
+done:
+    buf_clear(&text);
+    ids_clear(&list);
+    return st;
+}
+
+static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
+                             struct tutti_error *err)
+{
+    const struct tokenize_values *values = v;
+    struct model_flags flags = { .threads = 1 };
+    struct buf text = { 0 };
+    tutti_model *model = NULL;
+    const char *operand = n_operands > 1 ? operands[1] : "-";
+    enum tutti_status st = TUTTI_OK;
+    if (values->ids && values->json)
+        return error_set(err, TUTTI_E_ARGUMENT, "--ids and --json exclude each other");
+    if (strcmp(operand, "-") == 0)
+        st = input_read(&text, "-", err);
+    else if (!buf_add_string(&text, operand))
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for %zu bytes of text", strlen(operand));
+    if (st == TUTTI_OK)
+        st = model_flags_open(&flags, operands[0], &model, err);
+    if (st == TUTTI_OK && !model_of(model)->tokenizer)
+        st = error_set(err, TUTTI_E_UNSUPPORTED, "%s: the model has no tokenizer", operands[0]);
+    if (st == TUTTI_OK)
+        st = values->decode ? decode(values, model, &text, err) : encode(values, model, &text, err);
+    tutti_model_close(model);
+    buf_clear(&text);
+    return st;
+}
+
+const struct command COMMAND_TOKENIZE = {
+    .name = "tokenize",
+    .summary = "turn text into token ids, and back",
+    .about = "Prints the tokens of TEXT, one a line: the id and the piece of the vocabulary. TEXT is taken "
+             "as it is; "
+             "without it, or where it is -, all of standard input.",
+    .example = "tutti tokenize models/demo \"Hello, world\"\n"
+               "tutti tokenize models/demo --decode 402,344",
+    .options = OPTION_SET(GROUPS, "MODEL [TEXT|-]", 1, 2,
+                          "expected MODEL, a Hugging Face folder or a GGUF file"),
+    .values_bytes = sizeof(struct tokenize_values),
+    .run = run,
+};
