@@ -1,0 +1,230 @@
+/* The CPU backend: its table, and the operations that need no file of their own. */
+#include "backend/cpu.h"
+
+#include "backend/memory.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void free_scratch(struct cpu_backend *cpu)
+{
+    for (int t = 0; cpu->scratch && t < team_n_threads(cpu->team); t++)
+        free(cpu->scratch[t].tile);
+    free(cpu->scratch);
+    memory_free(cpu->activations, cpu->activation_bytes);
+    free(cpu->cos_sin);
+    free(cpu->row_tiles);
+    cpu->scratch = NULL;
+    cpu->activations = NULL;
+    cpu->cos_sin = NULL;
+    cpu->row_tiles = NULL;
+    cpu->max_rows = 0;
+}
+
+static void cpu_free(struct backend *be)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    if (!cpu)
+        return;
+    free_scratch(cpu);
+    free(cpu->rope_freqs);
+    team_free(cpu->team);
+    free(cpu);
+}
+
+static float *cpu_alloc(struct backend *be, size_t n_floats)
+{
+    (void)be;
+    size_t n_bytes;
+    if (__builtin_mul_overflow(n_floats > 0 ? n_floats : 1, sizeof(float), &n_bytes) ||
+        n_bytes > SIZE_MAX - 63)
+        return NULL;
+    n_bytes = (n_bytes + 63) / 64 * 64;
+    float *memory = aligned_alloc(64, n_bytes);
+    if (memory)
+        memset(memory, 0, n_bytes);
+    return memory;
+}
+
+static void cpu_dealloc(struct backend *be, float *memory)
+{
+    (void)be;
+    free(memory);
+}
+
+static void cpu_upload(struct backend *be, float *dst, const float *src, size_t n_floats)
+{
+    (void)be;
+    memcpy(dst, src, n_floats * sizeof *dst);
+}
+
+/* Everything a step needs is had here: its operations allocate nothing. */
+static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tutti_error *err)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    int n_threads = team_n_threads(cpu->team);
+    if (max_rows < 1)
+        return error_set(err, TUTTI_E_ARGUMENT, "%d rows of a step, expected at least 1", max_rows);
+    free_scratch(cpu);
+    size_t n_tiles = ((size_t)max_rows + TILE_ROWS - 1) / TILE_ROWS, n = (size_t)max_rows;
+    size_t tile = LINEAR_PIECE * TILE_ROWS * PANEL_ROWS;
+    size_t queries = (size_t)ATTENTION_QUERIES * (size_t)cpu->shape.head_dim;
+    bool fits = !__builtin_mul_overflow(n_tiles, cpu->tile_bytes, &cpu->activation_bytes);
+    cpu->activations = fits ? memory_new(cpu->activation_bytes) : NULL;
+    cpu->scratch = calloc((size_t)n_threads, sizeof *cpu->scratch);
+    cpu->cos_sin = calloc(n, ((size_t)cpu->shape.rotary_dim + 1) * sizeof *cpu->cos_sin);
+    cpu->row_tiles = calloc(n, sizeof *cpu->row_tiles);
+    bool has_all = cpu->activations && cpu->scratch && cpu->cos_sin && cpu->row_tiles;
+    for (int t = 0; has_all && t < n_threads; t++) {
+        struct cpu_scratch *scratch = &cpu->scratch[t];
+        scratch->tile = cpu_alloc(be, tile + 2 * queries);
+        has_all = scratch->tile != NULL;
+        if (has_all) {
+            scratch->q = scratch->tile + tile;
+            scratch->o = scratch->q + queries;
+        }
+    }
+    if (!has_all) {
+        free_scratch(cpu);
+        return error_set(err, TUTTI_E_MEMORY, "no memory for steps of %d rows", max_rows);
+    }
+    cpu->max_rows = max_rows;
+    return TUTTI_OK;
+}
+
+static void cpu_step_begin(struct backend *be, const struct step *step)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    cpu->step = step;
+    cpu_attention_begin(cpu);
+}
+
+struct rmsnorm_job {
+    const struct kernels *kernels;
+    float *y, *x;
+    const float *add, *w;
+    int n_rows, n;
+    float eps;
+};
+
+static void rmsnorm_some(void *arg, int thread, int n_threads)
+{
+    const struct rmsnorm_job *job = arg;
+    int64_t begin, end;
+    team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
+    for (int64_t r = begin; r < end; r++) {
+        float *x = job->x + r * job->n;
+        if (job->add)
+            job->kernels->add(x, job->add + r * job->n, job->n);
+        job->kernels->rmsnorm(job->y + r * job->n, x, job->w, 1, job->n, job->eps);
+    }
+}
+
+static void cpu_rmsnorm(struct backend *be, float *y, float *x, const float *add, const float *w, int n_rows,
+                        int n, float eps)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    struct rmsnorm_job job = { &cpu->kernels, y, x, add, w, n_rows, n, eps };
+    if (n_rows == 1)
+        rmsnorm_some(&job, 0, 1);
+    else
+        team_run(cpu->team, rmsnorm_some, &job);
+}
+
+static void cpu_gather(struct backend *be, float *y, const float *x, const float *add, int n)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    for (int i = 0; i < cpu->step->n_outputs; i++, y += n) {
+        size_t at = (size_t)cpu->step->output_rows[i] * (size_t)n;
+        memcpy(y, x + at, (size_t)n * sizeof *y);
+        if (add)
+            cpu->kernels.add(y, add + at, n);
+    }
+}
+
+static void cpu_step_end(struct backend *be, const float *result, float *host, size_t n_floats)
+{
+    if (result && result != host)
+        memcpy(host, result, n_floats * sizeof *host);
+    cpu_of(be)->step = NULL;
+}
+
+static const struct backend_ops CPU_OPS = {
+    .name = "cpu",
+    .free = cpu_free,
+    .alloc = cpu_alloc,
+    .dealloc = cpu_dealloc,
+    .upload = cpu_upload,
+    .matrix_new = cpu_matrix_new,
+    .matrix_free = cpu_matrix_free,
+    .matrix_bytes = cpu_matrix_bytes,
+    .kv_new = cpu_kv_new,
+    .kv_free = cpu_kv_free,
+    .kv_page_bytes = cpu_kv_page_bytes,
+    .kv_copy_page = cpu_kv_copy_page,
+    .reserve = cpu_reserve,
+    .step_begin = cpu_step_begin,
+    .embed = cpu_embed,
+    .rmsnorm = cpu_rmsnorm,
+    .linear = cpu_linear,
+    .linear_glu = cpu_linear_glu,
+    .rope_store = cpu_rope_store,
+    .attention = cpu_attention,
+    .gather = cpu_gather,
+    .step_end = cpu_step_end,
+};
+
+static enum tutti_status check_shape(const struct attention_shape *a, struct tutti_error *err)
+{
+    if (a->n_layers < 1 || a->n_heads < 1 || a->n_kv_heads < 1 || a->n_heads % a->n_kv_heads != 0)
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "attention: %d layers, %d heads, %d KV heads, expected heads a multiple of KV heads",
+                         a->n_layers, a->n_heads, a->n_kv_heads);
+    if (a->head_dim < 8 || a->head_dim % 8 != 0 || a->head_dim > 4096)
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "attention: heads of %d dimensions, expected a multiple of 8 up to 4096",
+                         a->head_dim);
+    if (a->rotary_dim < 0 || a->rotary_dim % 2 != 0 || a->rotary_dim > a->head_dim)
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "attention: %d rotary dimensions, expected an even number up to %d", a->rotary_dim,
+                         a->head_dim);
+    return TUTTI_OK;
+}
+
+enum tutti_status backend_cpu_new(struct backend **out, const struct backend_options *options,
+                                  struct tutti_error *err)
+{
+    unsigned level;
+    enum tutti_status st = cpu_find(&level, options->cpu, err);
+    if (st == TUTTI_OK)
+        st = check_shape(&options->attention, err);
+    if (st != TUTTI_OK)
+        return st;
+    size_t size = (sizeof(struct cpu_backend) + 63) / 64 * 64;
+    struct cpu_backend *cpu = aligned_alloc(64, size);
+    if (!cpu)
+        return error_set(err, TUTTI_E_MEMORY, "CPU backend: out of memory");
+    memset(cpu, 0, size);
+    cpu->backend.ops = &CPU_OPS;
+    kernels_init(&cpu->kernels, level);
+    cpu->shape = options->attention;
+    size_t n_freqs = options->attention.rope == ROPE_NONE ? 0 : (size_t)options->attention.rotary_dim / 2;
+    cpu->rope_freqs = calloc(n_freqs + 1, sizeof *cpu->rope_freqs);
+    if (!cpu->rope_freqs) {
+        st = error_set(err, TUTTI_E_MEMORY, "CPU backend: out of memory");
+        goto done;
+    }
+    if (n_freqs > 0)
+        memcpy(cpu->rope_freqs, options->attention.rope_freqs, n_freqs * sizeof *cpu->rope_freqs);
+    cpu->shape.rope_freqs = cpu->rope_freqs;
+    st = team_new(&cpu->team, options->n_threads, options->pin_threads, err);
+    if (st != TUTTI_OK)
+        goto done;
+    *out = &cpu->backend;
+    cpu = NULL;
+done:
+    if (cpu)
+        cpu_free(&cpu->backend);
+    return st;
+}

@@ -1,0 +1,91 @@
+/* The parts of the CPU backend: what its files share. */
+#ifndef TUTTI_BACKEND_CPU_H
+#define TUTTI_BACKEND_CPU_H
+
+#include "backend/backend.h"
+#include "base/team.h"
+#include "kernels/kernels.h"
+
+#include <stdatomic.h>
+
+/* Panels (kernels/pack.h) of one matrix. Where is_gate_up, panel 2i holds rows 16i.. of gate and panel 2i + 1 those of
+ * up, so that both stand in one cache line's reach when the activation joins them. */
+struct matrix {
+    enum dtype dtype;
+    int n_in, n_out, n_panels;
+    bool is_gate_up;
+    size_t panel_bytes, n_bytes;
+    uint8_t *panels;
+    float *bias; /* [n_panels][16], in the order of the panels; NULL: none */
+};
+
+/* Per layer, page and KV head: keys [head_dim][16], values [16][head_dim]; the heads of a page stand together. */
+struct kv_memory {
+    enum dtype dtype;
+    int n_pages;
+    size_t head_bytes;  /* keys of one page and head; values have the same size */
+    size_t page_bytes;  /* of one layer, keys and values of all heads */
+    size_t layer_bytes; /* all pages */
+    size_t n_bytes;
+    uint8_t *base;
+};
+
+/* Neighbouring rows of one sequence that read the same keys. */
+struct row_tile {
+    int begin, n_rows;
+};
+
+/* What one thread needs for itself. */
+struct cpu_scratch {
+    float *tile;  /* [panels of a piece][TILE_ROWS][16] */
+    float *q, *o; /* [ATTENTION_QUERIES][head_dim] */
+};
+
+struct cpu_backend {
+    struct backend backend; /* first: the two are cast to each other */
+    struct kernels kernels;
+    struct team *team;
+    struct attention_shape shape;
+    float *rope_freqs; /* our copy, [rotary_dim / 2] */
+
+    size_t tile_bytes; /* of a full tile of input rows, for the matrix that needs most */
+    int max_rows;      /* as reserved */
+    size_t activation_bytes;
+    uint8_t *activations;        /* packed tiles of input rows */
+    struct cpu_scratch *scratch; /* [n_threads] */
+    float *cos_sin;              /* [max_rows][rotary_dim]: cos, then sin, of each row's position */
+    struct row_tile *row_tiles;  /* [max_rows] */
+    int n_row_tiles;
+
+    const struct step *step;
+    _Alignas(64) atomic_int next; /* next piece of work of the running operation */
+};
+
+static inline struct cpu_backend *cpu_of(struct backend *be)
+{
+    return (struct cpu_backend *)be;
+}
+
+enum {
+    LINEAR_PIECE = 8
+}; /* panels that a thread takes at a time, at most; even: gate and up stay together */
+
+enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const struct matrix_source *source,
+                                 struct tutti_error *err);
+void cpu_matrix_free(struct backend *be, struct matrix *m);
+size_t cpu_matrix_bytes(const struct matrix *m);
+void cpu_embed(struct backend *be, float *x, const struct matrix *table);
+void cpu_linear(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows);
+void cpu_linear_glu(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
+                    enum activation act);
+
+enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_pages, enum dtype dtype,
+                             struct tutti_error *err);
+void cpu_kv_free(struct backend *be, struct kv_memory *kv);
+size_t cpu_kv_page_bytes(const struct backend *be, enum dtype dtype);
+void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src);
+void cpu_attention_begin(struct cpu_backend *cpu); /* cuts the step's rows into tiles, fills cos_sin */
+void cpu_rope_store(struct backend *be, float *qkv, struct kv_memory *kv, int layer);
+void cpu_attention(struct backend *be, float *y, const float *qkv, const struct kv_memory *kv, int layer);
+
+#endif

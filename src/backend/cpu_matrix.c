@@ -1,0 +1,226 @@
+/* Weights of the CPU backend: packing at load, and looking up rows. */
+#include "backend/cpu.h"
+#include "backend/memory.h"
+#include "kernels/pack.h"
+#include "kernels/quantize.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One job: the whole source into the panels of m. */
+struct packing {
+    const struct matrix_source *source;
+    struct matrix *m;
+    size_t stored_row_bytes; /* of the packed type, row-major */
+    uint8_t *scratch;        /* [n_threads][16 rows in the packed type, then one row of floats] */
+    size_t scratch_bytes;    /* of one thread */
+    atomic_int next;
+};
+
+enum { PACK_PIECE = 4 }; /* panels that a thread packs at a time */
+
+/* The matrix row that stands in a panel's place, or -1: padding. */
+static int row_of(const struct matrix *m, int panel, int i)
+{
+    if (!m->is_gate_up) {
+        int row = panel * PANEL_ROWS + i;
+        return row < m->n_out ? row : -1;
+    }
+    int half = m->n_out / 2, row = panel / 2 * PANEL_ROWS + i;
+    return row < half ? panel % 2 * half + row : -1;
+}
+
+static void place_of(const struct matrix *m, int row, int *panel, int *i)
+{
+    int half = m->n_out / 2, is_up = m->is_gate_up && row >= half;
+    if (is_up)
+        row -= half;
+    *i = row % PANEL_ROWS;
+    *panel = row / PANEL_ROWS;
+    if (m->is_gate_up)
+        *panel = 2 * *panel + is_up;
+}
+
+/* The part that holds the row, and the row's number in it. */
+static int part_of(const struct matrix_source *source, int *row)
+{
+    int p = 0;
+    while (*row >= source->parts[p].n_rows)
+        *row -= source->parts[p++].n_rows;
+    return p;
+}
+
+/* The row in the packed type: in place where it is stored so, else converted into converted. */
+static const uint8_t *row_as(const struct packing *job, int row, uint8_t *converted, float *floats)
+{
+    const struct matrix_part *part = &job->source->parts[part_of(job->source, &row)];
+    int n_in = job->source->n_in;
+    size_t row_bytes = 0;
+    bool fits = dtype_bytes(part->dtype, n_in, &row_bytes);
+    assert(fits);
+    (void)fits;
+    const uint8_t *stored = (const uint8_t *)part->data + (size_t)row * row_bytes;
+    if (part->dtype == job->m->dtype)
+        return stored;
+    dequantize(floats, stored, part->dtype, n_in);
+    quantize(converted, floats, job->m->dtype, n_in);
+    return converted;
+}
+
+static void pack_some(void *arg, int thread, int n_threads)
+{
+    (void)n_threads;
+    struct packing *job = arg;
+    struct matrix *m = job->m;
+    uint8_t *converted = job->scratch + (size_t)thread * job->scratch_bytes;
+    float *floats = (float *)(converted + job->scratch_bytes - (size_t)m->n_in * sizeof(float));
+    for (;;) {
+        int begin = atomic_fetch_add(&job->next, PACK_PIECE);
+        int end = begin + PACK_PIECE < m->n_panels ? begin + PACK_PIECE : m->n_panels;
+        if (begin >= end)
+            return;
+        for (int panel = begin; panel < end; panel++) {
+            const uint8_t *rows[PANEL_ROWS];
+            for (int i = 0; i < PANEL_ROWS; i++) {
+                int row = row_of(m, panel, i);
+                rows[i] = row < 0 ? NULL
+                                  : row_as(job, row, converted + (size_t)i * job->stored_row_bytes, floats);
+            }
+            pack_panel(m->panels + (size_t)panel * m->panel_bytes, rows, m->dtype, m->n_in);
+        }
+    }
+}
+
+static void pack_bias(struct matrix *m, const struct matrix_source *source)
+{
+    for (int row = 0; row < m->n_out; row++) {
+        int in_part = row, panel, i;
+        const float *bias = source->biases[part_of(source, &in_part)];
+        place_of(m, row, &panel, &i);
+        m->bias[panel * PANEL_ROWS + i] = bias ? bias[in_part] : 0.0f;
+    }
+}
+
+/* Fills in all that can be known without memory. */
+static enum tutti_status describe(struct matrix *m, const struct matrix_source *source,
+                                  struct tutti_error *err)
+{
+    int64_t n_out = 0;
+    for (int p = 0; p < source->n_parts; p++) {
+        if (source->parts[p].n_rows <= 0)
+            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: part of %d rows, expected at least 1",
+                             source->name, source->parts[p].n_rows);
+        if (!dtype_is_weight(source->parts[p].dtype))
+            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: type %s holds no weights", source->name,
+                             dtype_name(source->parts[p].dtype));
+        if (source->n_in <= 0 || source->n_in % dtype_block_elems(source->parts[p].dtype) != 0)
+            return error_set(err, TUTTI_E_UNSUPPORTED,
+                             "%s: rows of %d elements stored as %s, expected a multiple of %d", source->name,
+                             source->n_in, dtype_name(source->parts[p].dtype),
+                             dtype_block_elems(source->parts[p].dtype));
+        n_out += source->parts[p].n_rows;
+    }
+    if (n_out == 0 || n_out > INT32_MAX - 2 * PANEL_ROWS || (source->is_gate_up && n_out % 2 != 0))
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %lld rows, expected %s", source->name,
+                         (long long)n_out, source->is_gate_up ? "two equal halves" : "1 to 2147483615");
+    if (!panel_bytes(source->type, source->n_in, &m->panel_bytes))
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %d input columns, but type %s needs a multiple of %d",
+                         source->name, source->n_in, dtype_name(source->type),
+                         dtype_block_elems(source->type));
+    m->dtype = source->type;
+    m->n_in = source->n_in;
+    m->n_out = (int)n_out;
+    m->is_gate_up = source->is_gate_up;
+    int n_rows = source->is_gate_up ? m->n_out / 2 : m->n_out;
+    m->n_panels = (n_rows + PANEL_ROWS - 1) / PANEL_ROWS * (source->is_gate_up ? 2 : 1);
+    if (__builtin_mul_overflow(m->panel_bytes, (size_t)m->n_panels, &m->n_bytes))
+        return error_set(err, TUTTI_E_LIMIT, "%s: %d x %d elements overflow memory", source->name, m->n_out,
+                         m->n_in);
+    return TUTTI_OK;
+}
+
+enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const struct matrix_source *source,
+                                 struct tutti_error *err)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    struct packing job = { .source = source, .m = calloc(1, sizeof *job.m) };
+    struct matrix *m = job.m;
+    int n_threads = team_n_threads(cpu->team);
+    enum tutti_status st = TUTTI_OK;
+    if (m)
+        st = describe(m, source, err);
+    if (!m || st != TUTTI_OK)
+        goto done;
+    bool fits = dtype_bytes(m->dtype, m->n_in, &job.stored_row_bytes);
+    assert(fits);
+    (void)fits;
+    job.scratch_bytes = (PANEL_ROWS * job.stored_row_bytes + (size_t)m->n_in * sizeof(float) + 63) / 64 * 64;
+    job.scratch = memory_new((size_t)n_threads * job.scratch_bytes);
+    m->panels = memory_new(m->n_bytes);
+    if (source->biases)
+        m->bias = calloc((size_t)m->n_panels * PANEL_ROWS, sizeof *m->bias);
+    if (!job.scratch || !m->panels || (source->biases && !m->bias)) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: no memory for %zu bytes of packed weights", source->name,
+                       m->n_bytes);
+        goto done;
+    }
+    team_run(cpu->team, pack_some, &job);
+    if (m->bias)
+        pack_bias(m, source);
+    if (tile_bytes(m->dtype, TILE_ROWS, m->n_in) > cpu->tile_bytes)
+        cpu->tile_bytes = tile_bytes(m->dtype, TILE_ROWS, m->n_in);
+    *out = m;
+    m = NULL;
+done:
+    if (!job.m)
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", source->name);
+    memory_free(job.scratch, (size_t)n_threads * job.scratch_bytes);
+    cpu_matrix_free(be, m);
+    return st;
+}
+
+void cpu_matrix_free(struct backend *be, struct matrix *m)
+{
+    (void)be;
+    if (!m)
+        return;
+    memory_free(m->panels, m->n_bytes);
+    free(m->bias);
+    free(m);
+}
+
+size_t cpu_matrix_bytes(const struct matrix *m)
+{
+    return m->n_bytes + (m->bias ? (size_t)m->n_panels * PANEL_ROWS * sizeof(float) : 0);
+}
+
+struct embed_job {
+    const struct matrix *table;
+    const int32_t *ids;
+    float *x;
+    int n_rows;
+};
+
+static void embed_some(void *arg, int thread, int n_threads)
+{
+    const struct embed_job *job = arg;
+    int64_t begin, end;
+    team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
+    for (int64_t r = begin; r < end; r++) {
+        int panel, i;
+        place_of(job->table, job->ids[r], &panel, &i);
+        unpack_row(job->x + (size_t)r * (size_t)job->table->n_in,
+                   job->table->panels + (size_t)panel * job->table->panel_bytes, i, job->table->dtype,
+                   job->table->n_in);
+    }
+}
+
+void cpu_embed(struct backend *be, float *x, const struct matrix *table)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    struct embed_job job = { table, cpu->step->token_ids, x, cpu->step->n_rows };
+    for (int r = 0; r < job.n_rows; r++)
+        assert(job.ids[r] >= 0 && job.ids[r] < table->n_out);
+    team_run(cpu->team, embed_some, &job);
+}

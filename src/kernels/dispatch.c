@@ -1,0 +1,111 @@
+/* Which kernels this processor runs. */
+#include "kernels/kernels.h"
+#include "kernels/ref/ref.h"
+#if defined(__x86_64__)
+#include "kernels/x86/x86.h"
+
+#include <cpuid.h>
+#endif
+
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+/* State components that the operating system saves: SSE and AVX; opmask, upper halves and upper registers. */
+enum { XCR0_AVX = 0x06, XCR0_AVX512 = 0xE6 };
+
+static unsigned read_xcr0(void)
+{
+    unsigned low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+static bool has(unsigned word, unsigned bits)
+{
+    return (word & bits) == bits;
+}
+
+unsigned cpu_detect(void)
+{
+    unsigned a, b, c, d, cpu = CPU_REF;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !has(c, bit_OSXSAVE | bit_AVX | bit_FMA | bit_F16C))
+        return cpu;
+    unsigned xcr0 = read_xcr0();
+    if (!has(xcr0, XCR0_AVX) || !__get_cpuid_count(7, 0, &a, &b, &c, &d) || !has(b, bit_AVX2))
+        return cpu;
+    cpu |= CPU_AVX2;
+    if (has(xcr0, XCR0_AVX512) && has(b, bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL) &&
+        has(c, bit_AVX512VNNI))
+        cpu |= CPU_AVX512;
+    return cpu;
+}
+#else
+unsigned cpu_detect(void)
+{
+    return CPU_REF;
+}
+#endif
+
+const char *cpu_name(unsigned cpu)
+{
+    return cpu & CPU_AVX512 ? "avx512" : cpu & CPU_AVX2 ? "avx2" : "ref";
+}
+
+enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *err)
+{
+    const char *origin = "cpu";
+    if (!name) {
+        name = getenv("TUTTI_CPU");
+        origin = "TUTTI_CPU";
+    }
+    unsigned all = cpu_detect(), want;
+    if (!name || name[0] == '\0')
+        want = all;
+    else if (strcmp(name, "ref") == 0)
+        want = CPU_REF;
+    else if (strcmp(name, "avx2") == 0)
+        want = CPU_AVX2;
+    else if (strcmp(name, "avx512") == 0)
+        want = CPU_AVX2 | CPU_AVX512;
+    else
+        return error_set(err, TUTTI_E_ARGUMENT, "%s: \"%s\", expected \"ref\", \"avx2\" or \"avx512\"",
+                         origin, name);
+    if ((want & ~all) != 0)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: \"%s\", but this processor offers \"%s\" at most",
+                         origin, name, cpu_name(all));
+    *out = want;
+    return TUTTI_OK;
+}
+
+static void init_ref(struct kernels *k)
+{
+    k->tile[DTYPE_F32] = k->tile[DTYPE_F16] = k->tile[DTYPE_BF16] = tile_float_ref;
+    k->tile[DTYPE_Q8_0] = tile_q8_0_ref;
+    k->tile[DTYPE_Q4_0] = tile_q4_0_ref;
+    k->linear[DTYPE_F32] = linear_f32_ref;
+    k->linear[DTYPE_F16] = linear_f16_ref;
+    k->linear[DTYPE_BF16] = linear_bf16_ref;
+    k->linear[DTYPE_Q8_0] = linear_q8_0_ref;
+    k->linear[DTYPE_Q4_0] = linear_q4_0_ref;
+    k->rmsnorm = rmsnorm_ref;
+    k->add = add_ref;
+    k->silu_mul = silu_mul_ref;
+    k->softmax = softmax_ref;
+    k->rope_interleaved = rope_interleaved_ref;
+    k->rope_half = rope_half_ref;
+    k->attention_f16 = attention_f16_ref;
+    k->attention_f32 = attention_f32_ref;
+    k->scan_max = scan_max_ref;
+    k->sum_exp = sum_exp_ref;
+    k->find_above = find_above_ref;
+}
+
+void kernels_init(struct kernels *k, unsigned cpu)
+{
+    *k = (struct kernels){ .cpu = cpu };
+    init_ref(k);
+#if defined(__x86_64__)
+
+#endif
+}

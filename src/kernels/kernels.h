@@ -1,0 +1,147 @@
+/* The arithmetic: one table of kernels, filled for a processor at start.
+ *
+ * ref/ holds each operation in plain C and is the truth; x86/ holds its twins for AVX2 (with FMA and F16C) and for
+ * AVX-512 (F, BW, DQ, VL, VNNI). Twins yield the same bits as ref: the order of every sum is part of the contract
+ * written here, exp is our own polynomial, and nothing calls the mathematical library. Only the payload and sign of a
+ * NaN may differ.
+ *
+ * Every output row depends on its own input row alone, so callers may cut rows into tiles as they like.
+ *
+ * Matrices are packed in panels (pack.h): 16 output rows side by side, so that one vector register holds one column
+ * slice of a panel. Activations are packed in tiles of up to 16 input rows side by side. */
+#ifndef TUTTI_KERNELS_KERNELS_H
+#define TUTTI_KERNELS_KERNELS_H
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+enum {
+    PANEL_ROWS = 16,        /* output rows of a panel of weights */
+    TILE_ROWS = 16,         /* input rows of a tile, at most */
+    BLOCK = 32,             /* columns of a quantized block */
+    LINEAR_RUN = 512,       /* columns that a float sum runs over before it is added to the total */
+    ATTENTION_KEYS = 16,    /* positions of a KV page */
+    ATTENTION_QUERIES = 16, /* queries that attention works on at once, at most */
+};
+
+/* Bits of a processor level. Each includes the ones below it. */
+enum { CPU_REF = 0, CPU_AVX2 = 1, CPU_AVX512 = 2 };
+
+/* What processor and operating system offer. */
+unsigned cpu_detect(void);
+
+/* name: "ref", "avx2", "avx512": at most that; NULL: environment variable TUTTI_CPU, else the best there is.
+ * TUTTI_E_ARGUMENT: an unknown name. TUTTI_E_UNSUPPORTED: this processor lacks it. */
+MUST_CHECK enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *err);
+
+/* "ref", "avx2", "avx512": the highest level in cpu. */
+const char *cpu_name(unsigned cpu);
+
+/* ---- linear ---------------------------------------------------------------------------------------------------- */
+
+/* Packs columns begin..end-1 of a tile of input rows (n_rows: 1..16) as the weights' type wants them.
+ * x: row r at x + r * stride. Columns: multiples of 32 for the quantized types. dst: the whole tile, 64-byte aligned,
+ * tile_bytes() long.
+ *
+ * Float weights: float [n_in][n_rows].
+ * Quantized weights: for each block of 32 columns { int8 q[n_rows][32]; float d[n_rows]; int32 start[n_rows] }, where
+ * d = max|x| / 127, q = x * (127 / max|x|) rounded to nearest even, start = -zero_point * sum(q): what takes the
+ * offset of the unsigned weights out of the sum. A block with max|x| < 2^-100 is zero; one with a NaN or an infinity
+ * has q = 0, d = NaN, so that it makes its row NaN. */
+typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int begin, int end);
+
+/* out[p][r][i] = sum over columns of panel p's row i with input row r. out: [n_panels][n_rows][16].
+ * panels: packed weights of n_in columns; x: a tile of n_rows input rows.
+ *
+ * Float weights: fma over runs of 512 columns, from the first; each run starts at 0 and is added to the total.
+ * Quantized weights: the blocks' exact integer sums in order, total = fma(sum, weight scale * activation scale, total). */
+typedef void linear_fn(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in);
+
+/* ---- rows ------------------------------------------------------------------------------------------------------ */
+
+/* y[r][i] = x[r][i] * w[i] / sqrt(mean(x[r][:]^2) + eps). x, y: [n_rows][n], may be the same; w: [n].
+ * Element i goes into sum i % 16 by fused multiply-add; the 16 sums are folded by halves. Zhang and Sennrich, 2019,
+ * equation 4. */
+typedef void rmsnorm_fn(float *y, const float *x, const float *w, int n_rows, int n, float eps);
+
+/* x += y, n elements. */
+typedef void add_fn(float *x, const float *y, int64_t n);
+
+/* y[i] = gate[i] / (1 + exp(-gate[i])) * up[i]. y may be gate or up. Shazeer, 2020 (SwiGLU). */
+typedef void silu_mul_fn(float *y, const float *gate, const float *up, int64_t n);
+
+/* y = exp(x - max(x)) / sum. Element i goes into sum i % 16, folded by halves. y may be x. n >= 1. */
+typedef void softmax_fn(float *y, const float *x, int n);
+
+/* Rotates n_heads heads of head_dim floats in place: u' = u cos - v sin, v' = v cos + u sin.
+ * cos_sin: [2][rotary_dim / 2]. Pairs are (2j, 2j + 1) or (j, j + rotary_dim / 2). Su et al., 2021. */
+typedef void rope_fn(float *x, const float *cos_sin, int n_heads, int head_dim, int rotary_dim);
+
+/* ---- attention ------------------------------------------------------------------------------------------------- */
+
+/* Where the KV of one sequence, layer and head lies. Keys of a page: [head_dim][16]; values: [16][head_dim]. */
+struct attention_pages {
+    const uint8_t *base;       /* of this layer's and head's keys in page 0 */
+    size_t page_bytes;         /* from one page to the next */
+    size_t values_offset;      /* from keys to values */
+    const int32_t *page_table; /* page_table[p / 16] holds position p */
+};
+
+/* Attention of up to 16 queries that read the same keys.
+ * q: [n_queries][head_dim], already multiplied by the scale. out: the same shape; scratch, may not be q.
+ * lengths: [n_queries] positions 0..length-1 are seen, at least 1; nothing else of a page has influence.
+ *
+ * Online softmax page by page (Milakov and Gimelshein, 2018; Dao et al., 2022). A score is two sums by fma, over even
+ * and odd dimensions, then added. Per page: m' = max(m, scores); c = exp(m - m'); p = exp(score - m');
+ * l = l * c + (p folded by halves); o = fma(p of one position after the other, value, o * c). Result: o / l. */
+typedef void attention_fn(float *out, const float *q, const int *lengths, int n_queries, int head_dim,
+                          const struct attention_pages *pages);
+
+/* ---- sampling -------------------------------------------------------------------------------------------------- */
+
+struct logits_scan {
+    bool is_finite; /* no NaN, no infinity; else the rest has no meaning */
+    float max;
+    int argmax;        /* the lowest index that holds max */
+    float log_sum_exp; /* log(sum(exp(x))) */
+};
+
+/* The vector part of logits_scan(): false where any element is NaN or infinite. */
+typedef bool scan_max_fn(const float *x, int n, float *max);
+/* sum of exp(x - max), element i into sum i % 16, folded by halves. */
+typedef float sum_exp_fn(const float *x, int n, float max);
+/* Index of the first element in begin..n-1 that is > bound, else n. NaN is never found. */
+typedef int find_above_fn(const float *x, int begin, int n, float bound);
+
+/* ---- the table ------------------------------------------------------------------------------------------------- */
+
+struct kernels {
+    unsigned cpu;
+    tile_fn *tile[DTYPE_COUNT];     /* by weight type */
+    linear_fn *linear[DTYPE_COUNT]; /* by weight type */
+    rmsnorm_fn *rmsnorm;
+    add_fn *add;
+    silu_mul_fn *silu_mul;
+    softmax_fn *softmax;
+    rope_fn *rope_interleaved, *rope_half;
+    attention_fn *attention_f16, *attention_f32;
+    scan_max_fn *scan_max;
+    sum_exp_fn *sum_exp;
+    find_above_fn *find_above;
+};
+
+void kernels_init(struct kernels *k, unsigned cpu); /* cpu: what cpu_find() gave; less, to test */
+
+/* ---- built on the table ---------------------------------------------------------------------------------------- */
+
+/* Bytes of a tile of n_rows input rows for weights of this type: 0 where n_in does not fit the type's block. */
+size_t tile_bytes(enum dtype dtype, int n_rows, int n_in);
+
+/* A look at one row of logits. n >= 1. */
+struct logits_scan logits_scan(const struct kernels *k, const float *x, int n);
+
+/* The k largest of x[n], largest first; of equal ones the lower index first. NaN is never chosen.
+ * ids, values: [k]. Returns how many were found: k, or less where fewer are numbers. 1 <= k. */
+int top_k(const struct kernels *k, int32_t *ids, float *values, const float *x, int n, int n_best);
+
+#endif

@@ -1,0 +1,143 @@
+#include "kernels/measure.h"
+
+#include "base/clock.h"
+#include "kernels/kernels.h"
+#if defined(__x86_64__)
+#include "kernels/x86/x86.h"
+#endif
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+    BUFFER_BYTES = 512 << 20, /* beyond the third cache of any processor that tutti would meet */
+    REPEATS = 7,
+    ROUNDS = 3000000, /* of the peak loops: a few tens of milliseconds */
+};
+
+struct job {
+    const uint8_t *buffer;
+    int64_t rounds;
+    uint64_t (*read)(const uint8_t *bytes, size_t n);
+    uint64_t (*peak)(int64_t rounds);
+    _Alignas(
+        64) uint64_t sink[256 * 8]; /* a cache line for each thread: keeps the loops from being dropped */
+};
+
+#if !defined(__x86_64__)
+static uint64_t read_plain(const uint8_t *bytes, size_t n)
+{
+    uint64_t sum[8] = { 0 };
+    for (size_t i = 0; i < n; i += 64)
+        for (size_t j = 0; j < 8; j++) {
+            uint64_t word;
+            memcpy(&word, bytes + i + 8 * j, 8);
+            sum[j] += word;
+        }
+    return sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+}
+#endif
+
+static void read_some(void *arg, int thread, int n_threads)
+{
+    struct job *job = arg;
+    int64_t begin, end;
+    team_share(BUFFER_BYTES, 4096, thread, n_threads, &begin, &end);
+    job->sink[thread * 8] += job->read(job->buffer + begin, (size_t)(end - begin));
+}
+
+static void peak_some(void *arg, int thread, int n_threads)
+{
+    (void)n_threads;
+    struct job *job = arg;
+    job->sink[thread * 8] += job->peak(job->rounds);
+}
+
+/* The shortest of several runs, in seconds. */
+static double best_seconds(struct team *team, team_fn *fn, struct job *job)
+{
+    double best = 0;
+    for (int i = 0; i < REPEATS; i++) {
+        uint64_t begin = clock_now_ns();
+        team_run(team, fn, job);
+        double seconds = (double)(clock_now_ns() - begin) * 1e-9;
+        if (best == 0 || seconds < best)
+            best = seconds;
+    }
+    return best;
+}
+
+double measure_read_gbps(struct team *team)
+{
+    struct job *job = aligned_alloc(64, sizeof *job);
+    if (!job)
+        return 0;
+    memset(job, 0, sizeof *job);
+    uint8_t *buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    double gbps = 0;
+    if (buffer == MAP_FAILED)
+        goto done;
+#ifdef MADV_HUGEPAGE
+    (void)madvise(buffer, BUFFER_BYTES, MADV_HUGEPAGE);
+#endif
+    memset(buffer, 1, BUFFER_BYTES); /* pages that were never written share one of zeros */
+    job->buffer = buffer;
+#if defined(__x86_64__)
+    unsigned cpu = cpu_detect();
+    job->read = cpu & CPU_AVX512 ? measure_read_avx512
+                : cpu & CPU_AVX2 ? measure_read_avx2
+                                 : measure_read_sse2;
+#else
+    job->read = read_plain;
+#endif
+    gbps = (double)BUFFER_BYTES * 1e-9 / best_seconds(team, read_some, job);
+    munmap(buffer, BUFFER_BYTES);
+done:
+    free(job);
+    return gbps;
+}
+
+#if defined(__x86_64__)
+/* operations: of one round of peak on one thread. */
+static double measure_peak(struct team *team, uint64_t (*peak)(int64_t rounds), double operations)
+{
+    struct job *job = aligned_alloc(64, sizeof *job);
+    if (!job)
+        return 0;
+    memset(job, 0, sizeof *job);
+    job->peak = peak;
+    job->rounds = ROUNDS;
+    double seconds = best_seconds(team, peak_some, job);
+    free(job);
+    return operations * (double)ROUNDS * (double)team_n_threads(team) * 1e-9 / seconds;
+}
+
+double measure_peak_int8_gops(struct team *team, unsigned cpu)
+{
+    if (cpu & CPU_AVX512)
+        return measure_peak(team, measure_int8_avx512, MEASURE_INT8_AVX512_OPS);
+    return cpu & CPU_AVX2 ? measure_peak(team, measure_int8_avx2, MEASURE_INT8_AVX2_OPS) : 0;
+}
+
+double measure_peak_f32_gflops(struct team *team, unsigned cpu)
+{
+    if (cpu & CPU_AVX512)
+        return measure_peak(team, measure_f32_avx512, MEASURE_F32_AVX512_OPS);
+    return cpu & CPU_AVX2 ? measure_peak(team, measure_f32_avx2, MEASURE_F32_AVX2_OPS) : 0;
+}
+#else
+double measure_peak_int8_gops(struct team *team, unsigned cpu)
+{
+    (void)team;
+    (void)cpu;
+    return 0;
+}
+
+double measure_peak_f32_gflops(struct team *team, unsigned cpu)
+{
+    (void)team;
+    (void)cpu;
+    return 0;
+}
+#endif

@@ -1,0 +1,123 @@
+#include "kernels/quantize.h"
+
+#include "base/half.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { BLOCK_ELEMS = 32 };
+
+/* d is stored as half, but the quants come from the unrounded one, as ggml does it. A block with a NaN or an infinity
+ * has no meaning; its quants are clamped so that none is out of range. */
+static int clamped(float x, int low, int high)
+{
+    return x >= (float)high ? high : x > (float)low ? (int)x : low; /* NaN: low */
+}
+
+static void store_half(uint8_t *dst, float x)
+{
+    uint16_t half = float_to_half(x);
+    memcpy(dst, &half, 2);
+}
+
+static float load_half(const uint8_t *src)
+{
+    uint16_t half;
+    memcpy(&half, src, 2);
+    return half_to_float(half);
+}
+
+static void quantize_q8_0(uint8_t *dst, const float *x, int64_t n_blocks)
+{
+    for (int64_t b = 0; b < n_blocks; b++, dst += 34, x += BLOCK_ELEMS) {
+        float max = 0;
+        for (int i = 0; i < BLOCK_ELEMS; i++)
+            max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
+        float d = max / 127, id = d != 0 ? 1 / d : 0;
+        store_half(dst, d);
+        for (int i = 0; i < BLOCK_ELEMS; i++)
+            dst[2 + i] = (uint8_t)(int8_t)clamped(roundf(x[i] * id), -128, 127);
+    }
+}
+
+static void quantize_q4_0(uint8_t *dst, const float *x, int64_t n_blocks)
+{
+    for (int64_t b = 0; b < n_blocks; b++, dst += 18, x += BLOCK_ELEMS) {
+        float max = 0, signed_max = 0; /* the first of the largest decides the sign */
+        for (int i = 0; i < BLOCK_ELEMS; i++) {
+            if (fabsf(x[i]) > max) {
+                max = fabsf(x[i]);
+                signed_max = x[i];
+            }
+        }
+        float d = signed_max / -8, id = d != 0 ? 1 / d : 0;
+        store_half(dst, d);
+        for (int i = 0; i < BLOCK_ELEMS / 2; i++) {
+            int low = clamped(x[i] * id + 8.5f, 0, 15);
+            int high = clamped(x[i + BLOCK_ELEMS / 2] * id + 8.5f, 0, 15);
+            dst[2 + i] = (uint8_t)(low | high << 4);
+        }
+    }
+}
+
+void quantize(void *dst, const float *src, enum dtype dtype, int64_t n)
+{
+    uint8_t *to = dst;
+    switch (dtype) {
+    case DTYPE_Q8_0:
+        quantize_q8_0(to, src, n / BLOCK_ELEMS);
+        break;
+    case DTYPE_Q4_0:
+        quantize_q4_0(to, src, n / BLOCK_ELEMS);
+        break;
+    case DTYPE_F32:
+        memcpy(dst, src, (size_t)n * sizeof *src);
+        break;
+    case DTYPE_F16:
+    case DTYPE_BF16:
+        for (int64_t i = 0; i < n; i++) {
+            uint16_t half = dtype == DTYPE_F16 ? float_to_half(src[i]) : float_to_bf16(src[i]);
+            memcpy(to + 2 * i, &half, 2);
+        }
+        break;
+    default:
+        break;
+    }
+}
+
+void dequantize(float *dst, const void *src, enum dtype dtype, int64_t n)
+{
+    const uint8_t *from = src;
+    switch (dtype) {
+    case DTYPE_Q8_0:
+        for (int64_t b = 0; b < n / BLOCK_ELEMS; b++, from += 34)
+            for (int i = 0; i < BLOCK_ELEMS; i++)
+                *dst++ = (float)(int8_t)from[2 + i] * load_half(from);
+        break;
+    case DTYPE_Q4_0:
+        for (int64_t b = 0; b < n / BLOCK_ELEMS; b++, from += 18, dst += BLOCK_ELEMS) {
+            float d = load_half(from);
+            for (int i = 0; i < BLOCK_ELEMS / 2; i++) {
+                dst[i] = (float)((from[2 + i] & 15) - 8) * d;
+                dst[i + BLOCK_ELEMS / 2] = (float)((from[2 + i] >> 4) - 8) * d;
+            }
+        }
+        break;
+    case DTYPE_F32:
+        memcpy(dst, src, (size_t)n * sizeof *dst);
+        break;
+    case DTYPE_F16:
+        for (int64_t i = 0; i < n; i++, from += 2)
+            dst[i] = load_half(from);
+        break;
+    case DTYPE_BF16:
+        for (int64_t i = 0; i < n; i++, from += 2) {
+            uint16_t b;
+            memcpy(&b, from, 2);
+            dst[i] = bf16_to_float(b);
+        }
+        break;
+    default:
+        break;
+    }
+}

@@ -1,0 +1,49 @@
+#include "kernels/x86/x86.h"
+
+#include <immintrin.h>
+
+/* Four streams a quarter of each 4 KiB apart would thrash nothing and help little: one stream, as the kernels read. */
+uint64_t measure_read_avx2(const uint8_t *bytes, size_t n)
+{
+    const __m256i *at = (const __m256i *)bytes;
+    __m256i a = _mm256_setzero_si256(), b = a, c = a, d = a;
+    for (size_t i = 0; i < n / 128; i++, at += 4) {
+        _mm_prefetch((const char *)at + 2048, _MM_HINT_T0);
+        _mm_prefetch((const char *)at + 2048 + 64, _MM_HINT_T0);
+        a = _mm256_xor_si256(a, at[0]);
+        b = _mm256_xor_si256(b, at[1]);
+        c = _mm256_xor_si256(c, at[2]);
+        d = _mm256_xor_si256(d, at[3]);
+    }
+    a = _mm256_xor_si256(_mm256_xor_si256(a, b), _mm256_xor_si256(c, d));
+    return (uint64_t)_mm256_extract_epi64(a, 0);
+}
+
+/* The multiply-add of pairs and its addition: 16 multiply-adds. Eight chains hide the latency. */
+uint64_t measure_int8_avx2(int64_t rounds)
+{
+    __m256i acc[8], a = _mm256_set1_epi16(3), b = _mm256_set1_epi16(5);
+    for (int i = 0; i < 8; i++)
+        acc[i] = _mm256_set1_epi32(i);
+    for (int64_t r = 0; r < rounds; r++)
+        for (int i = 0; i < 8; i++) {
+            __asm__("" : "+x"(a)); /* else the product leaves the loop */
+            acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(a, b));
+        }
+    for (int i = 1; i < 8; i++)
+        acc[0] = _mm256_add_epi32(acc[0], acc[i]);
+    return (uint64_t)_mm256_extract_epi64(acc[0], 0);
+}
+
+uint64_t measure_f32_avx2(int64_t rounds)
+{
+    __m256 acc[12], a = _mm256_set1_ps(0.5f), b = _mm256_set1_ps(0.25f);
+    for (int i = 0; i < 12; i++)
+        acc[i] = _mm256_set1_ps((float)i);
+    for (int64_t r = 0; r < rounds; r++)
+        for (int i = 0; i < 12; i++)
+            acc[i] = _mm256_fmadd_ps(acc[i], a, b);
+    for (int i = 1; i < 12; i++)
+        acc[0] = _mm256_add_ps(acc[0], acc[i]);
+    return (uint64_t)_mm256_extract_epi64(_mm256_castps_si256(acc[0]), 0);
+}

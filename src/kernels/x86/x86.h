@@ -1,0 +1,37 @@
+/* The kernels of x86-64. A file of one instruction set is compiled with its flags and called only where the processor
+ * has it; nothing here is inlined into code without those flags. */
+#ifndef TUTTI_KERNELS_X86_X86_H
+#define TUTTI_KERNELS_X86_X86_H
+
+#include "kernels/kernels.h"
+
+tile_fn tile_float_avx2, tile_q8_0_avx2, tile_q4_0_avx2;
+tile_fn tile_float_avx512, tile_q8_0_avx512, tile_q4_0_avx512;
+linear_fn linear_f32_avx2, linear_f16_avx2, linear_bf16_avx2, linear_q8_0_avx2, linear_q4_0_avx2;
+linear_fn linear_f32_avx512, linear_f16_avx512, linear_bf16_avx512, linear_q8_0_avx512, linear_q4_0_avx512;
+rmsnorm_fn rmsnorm_avx2, rmsnorm_avx512;
+add_fn add_avx2, add_avx512;
+silu_mul_fn silu_mul_avx2, silu_mul_avx512;
+softmax_fn softmax_avx2, softmax_avx512;
+rope_fn rope_interleaved_avx2, rope_half_avx2, rope_interleaved_avx512, rope_half_avx512;
+attention_fn attention_f16_avx2, attention_f32_avx2, attention_f16_avx512, attention_f32_avx512;
+scan_max_fn scan_max_avx2, scan_max_avx512;
+sum_exp_fn sum_exp_avx2, sum_exp_avx512;
+find_above_fn find_above_avx2, find_above_avx512;
+
+/* measure.h: the loops; n is a multiple of 4096. Operations of one round. */
+enum {
+    MEASURE_INT8_AVX512_OPS = 16 * 64 * 2,
+    MEASURE_F32_AVX512_OPS = 16 * 16 * 2,
+    MEASURE_INT8_AVX2_OPS = 8 * 16 * 2,
+    MEASURE_F32_AVX2_OPS = 12 * 8 * 2,
+};
+uint64_t measure_read_sse2(const uint8_t *bytes, size_t n);
+uint64_t measure_read_avx2(const uint8_t *bytes, size_t n);
+uint64_t measure_read_avx512(const uint8_t *bytes, size_t n);
+uint64_t measure_int8_avx2(int64_t rounds);
+uint64_t measure_int8_avx512(int64_t rounds);
+uint64_t measure_f32_avx2(int64_t rounds);
+uint64_t measure_f32_avx512(int64_t rounds);
+
+#endif
