@@ -9,18 +9,19 @@
 
 /* Zero-initialise, then server_options_init(). Strings are borrowed while server_run() runs. */
 struct server_options {
-    const char *host;         /* name or address to listen on; ignored with unix_path */
-    int port;                 /* 0: any free one */
-    const char *unix_path;    /* NULL: TCP. A socket file, removed at the end; a stale one is replaced */
-    const char *api_key_file; /* NULL: open to all. One key a line, blank lines and lines with # in front ignored */
-    const char *cors_origin;  /* NULL: no CORS headers; "*" or one origin such as "https://chat.example" */
-    const char *model_id;     /* what requests call the model; NULL: tutti_model_info's name */
-    size_t max_body_bytes;    /* of one request; beyond: 413 */
-    size_t max_output_bytes;  /* buffered for a reader that does not read; beyond: the connection is dropped */
-    int header_timeout_s;     /* from the first byte of a request to its last */
-    int idle_timeout_s;       /* of a connection between requests, and of a reader that takes no byte */
-    int drain_timeout_s;      /* after SIGTERM running requests have this long to end */
-    bool access_log;          /* one line for each request */
+    const char *host;      /* name or address to listen on; ignored with unix_path */
+    int port;              /* 0: any free one */
+    const char *unix_path; /* NULL: TCP. A socket file, removed at the end; a stale one is replaced */
+    const char
+        *api_key_file; /* NULL: open to all. One key a line, blank lines and lines with # in front ignored */
+    const char *cors_origin; /* NULL: no CORS headers; "*" or one origin such as "https://chat.example" */
+    const char *model_id;    /* what requests call the model; NULL: tutti_model_info's name */
+    size_t max_body_bytes;   /* of one request; beyond: 413 */
+    size_t max_output_bytes; /* buffered for a reader that does not read; beyond: the connection is dropped */
+    int header_timeout_s;    /* from the first byte of a request to its last */
+    int idle_timeout_s;      /* of a connection between requests, and of a reader that takes no byte */
+    int drain_timeout_s;     /* after SIGTERM running requests have this long to end */
+    bool access_log;         /* one line for each request */
 };
 
 /* The defaults: 127.0.0.1:8080, 16 MiB body, 1 MiB output, 30 s header, 120 s idle, 30 s drain, access log on. */

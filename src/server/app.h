@@ -1,0 +1,64 @@
+/* What the routes share: the engine, the options, the figures. One instance, on the stack of server_run(). */
+#ifndef TUTTI_SERVER_APP_H
+#define TUTTI_SERVER_APP_H
+
+#include "server/http.h"
+#include "server/inbox.h"
+#include "server/json.h"
+#include "server/server.h"
+
+#include <time.h>
+
+struct keys;
+
+enum { APP_MAX_ROUTES = 16, APP_MAX_STATUSES = 16 };
+
+/* Requests by route and status, for /metrics. */
+struct app_counts {
+    uint64_t n[APP_MAX_ROUTES][APP_MAX_STATUSES];
+};
+
+struct app {
+    tutti_engine *engine;
+    tutti_model *model;
+    struct tutti_model_info info;
+    const struct server_options *options;
+    const char *model_id;
+    struct event_base *base;
+    struct http *http;
+    struct inbox *inbox;
+    struct keys *keys; /* NULL: open to all */
+    struct job *jobs;  /* those that the engine works on */
+    struct app_counts counts;
+    time_t start_time;
+    char fingerprint[32]; /* of program, model and weight type */
+    bool is_draining;
+};
+
+/* Replies with an error in OpenAI's shape; code NULL: the usual one. */
+void app_reply_error(struct http_conn *conn, int status, const char *code, const struct tutti_error *err);
+/* Replies with a JSON value and drops it. */
+void app_reply_json(struct http_conn *conn, int status, json_t *value);
+/* False: the request asks for a model that is not served here, and has been told so. */
+bool app_check_model(struct app *app, struct http_conn *conn, const char *model);
+
+/* The routes. */
+void chat_request(struct app *app, struct http_conn *conn);
+void completion_request(struct app *app, struct http_conn *conn);
+void models_request(struct app *app, struct http_conn *conn);
+void tokenize_request(struct app *app, struct http_conn *conn);
+void detokenize_request(struct app *app, struct http_conn *conn);
+void metrics_request(struct app *app, struct http_conn *conn);
+void page_request(struct app *app, struct http_conn *conn);
+bool page_has(const char *path);
+
+/* route.c: callbacks of struct http_options; user: struct app. */
+void route_head(void *app, struct http_conn *conn);
+void route_request(void *app, struct http_conn *conn);
+void route_reply(void *app, struct http_conn *conn, int status);
+void route_done(void *app, struct http_conn *conn, int status, bool is_complete);
+/* For metrics: names of the rows and columns of app_counts; NULL, 0 beyond the end. */
+const char *route_name(int route);
+int route_status(int column);
+
+#endif

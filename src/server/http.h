@@ -1,0 +1,83 @@
+/* HTTP connections on libevent's buffered sockets: requests in, replies and streams out, limits kept.
+ *
+ * libevent's evhttp is not used: in 2.1 it answers its own errors (413, 400, 501) in HTML, has no deadline for a head
+ * that trickles in, no moment between head and body, and takes framing that could be understood in two ways.
+ *
+ * One connection carries one request at a time; what a client sends ahead waits unread. A request's handler may reply
+ * at once or later. Everything runs on the thread of the event loop. */
+#ifndef TUTTI_SERVER_HTTP_H
+#define TUTTI_SERVER_HTTP_H
+
+#include "server/http_parse.h"
+
+struct event_base;
+struct http;      /* all connections */
+struct http_conn; /* one of them, and the request that it carries now */
+
+struct http_options {
+    size_t max_body_bytes, max_output_bytes;
+    int header_timeout_s, idle_timeout_s;
+    void *user;
+    /* The head has arrived, the body has not. May reply: then the body is not waited for. May be NULL. */
+    void (*head)(void *user, struct http_conn *conn);
+    /* The request is complete. Must reply, now or later. */
+    void (*request)(void *user, struct http_conn *conn);
+    /* Every reply passes here before its head is written, to add headers. May be NULL. */
+    void (*reply)(void *user, struct http_conn *conn, int status);
+    /* The reply's last byte was handed to the socket buffer, or the client is gone (is_complete false). May be NULL.
+     * status 0: no reply had begun. */
+    void (*done)(void *user, struct http_conn *conn, int status, bool is_complete);
+};
+
+struct http_counts {
+    uint64_t n_open;         /* connections now */
+    uint64_t n_accepted;     /* connections ever */
+    uint64_t n_disconnects;  /* clients that left before their reply was complete */
+    uint64_t n_slow_readers; /* connections dropped since their client read too slowly */
+    uint64_t n_timeouts;     /* requests that did not arrive in time */
+};
+
+MUST_CHECK enum tutti_status http_new(struct http **out, struct event_base *base,
+                                      const struct http_options *options, struct tutti_error *err);
+void http_free(struct http *http); /* closes every connection without further callbacks; NULL is allowed */
+
+/* Takes the accepted socket over; peer is a text for logs, copied. */
+void http_accept(struct http *http, int fd, const char *peer);
+
+/* No connection is kept alive from now on; those that wait for a request are closed. */
+void http_drain(struct http *http);
+/* True while a request is being answered or its reply is not yet wholly in the kernel's hands. */
+bool http_is_busy(const struct http *http);
+void http_counts(const struct http *http, struct http_counts *out);
+
+/* ---- the request, valid until the reply is complete ---- */
+const struct http_head *http_request_head(const struct http_conn *conn);
+const char *http_request_body(const struct http_conn *conn, size_t *n_bytes); /* never NULL */
+const char *http_request_peer(const struct http_conn *conn);
+const char *http_request_id(const struct http_conn *conn); /* "req_" and 24 hexadecimal digits */
+uint64_t http_request_start_us(const struct http_conn *conn);
+
+/* Anything the handler wants to find again in the callback done. */
+void http_set_data(struct http_conn *conn, void *data);
+void *http_data(const struct http_conn *conn);
+
+/* Called at most once, if the client goes (or is dropped) before the reply is complete; never from within a call
+ * below. The connection must not be used from then on. NULL: nobody. */
+void http_on_abort(struct http_conn *conn, void (*abort)(void *user), void *user);
+
+/* ---- the reply ---- */
+
+/* Adds a header to the reply that has not begun. value must hold no control characters. */
+void http_header(struct http_conn *conn, const char *name, const char *value);
+
+/* The whole reply. type: its Content-Type; NULL: no body. Afterwards the connection belongs to its next request. */
+void http_reply(struct http_conn *conn, int status, const char *type, const void *body, size_t n_bytes);
+
+/* A reply of unknown length, in pieces. Each piece goes out at once. A reader that leaves more than max_output_bytes
+ * unread, or takes no byte for idle_timeout_s, is dropped: later pieces then vanish and the abort follows. */
+void http_stream_begin(struct http_conn *conn, int status, const char *type);
+void http_stream_write(struct http_conn *conn, const void *bytes, size_t n_bytes);
+void http_stream_end(struct http_conn *conn);
+bool http_stream_has_begun(const struct http_conn *conn);
+
+#endif

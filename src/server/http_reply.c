@@ -1,0 +1,208 @@
+/* Replies: status line, headers, bodies whole and in chunks. */
+#include "server/http_conn.h"
+#include "server/json.h"
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+static const char *reason_of(int status)
+{
+    static const struct {
+        int status;
+        const char *reason;
+    } REASONS[] = {
+        { 200, "OK" },
+        { 204, "No Content" },
+        { 304, "Not Modified" },
+        { 400, "Bad Request" },
+        { 401, "Unauthorized" },
+        { 404, "Not Found" },
+        { 405, "Method Not Allowed" },
+        { 408, "Request Timeout" },
+        { 413, "Content Too Large" },
+        { 417, "Expectation Failed" },
+        { 429, "Too Many Requests" },
+        { 431, "Request Header Fields Too Large" },
+        { 500, "Internal Server Error" },
+        { 501, "Not Implemented" },
+        { 503, "Service Unavailable" },
+        { 505, "HTTP Version Not Supported" },
+    };
+    for (size_t i = 0; i < sizeof REASONS / sizeof *REASONS; i++)
+        if (REASONS[i].status == status)
+            return REASONS[i].reason;
+    return "Unknown";
+}
+
+void request_id_make(char *out, size_t n_bytes)
+{
+    /* Not secret, only unlike the others: where the system has no random bytes, the clock must do. */
+    uint64_t random[2] = { 0 };
+    if (getrandom(random, sizeof random, GRND_NONBLOCK) != sizeof random) {
+        static uint64_t count;
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        random[0] = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+        random[1] = ++count;
+    }
+    snprintf(out, n_bytes, "req_%016llx%08x", (unsigned long long)random[0], (unsigned)random[1]);
+}
+
+const struct http_head *http_request_head(const struct http_conn *conn)
+{
+    return &conn->head;
+}
+
+const char *http_request_body(const struct http_conn *conn, size_t *n_bytes)
+{
+    *n_bytes = conn->body.n_bytes;
+    return conn->body.bytes ? conn->body.bytes : "";
+}
+
+const char *http_request_peer(const struct http_conn *conn)
+{
+    return conn->peer;
+}
+
+const char *http_request_id(const struct http_conn *conn)
+{
+    return conn->id;
+}
+
+uint64_t http_request_start_us(const struct http_conn *conn)
+{
+    return conn->start_us;
+}
+
+void http_set_data(struct http_conn *conn, void *data)
+{
+    conn->data = data;
+}
+
+void *http_data(const struct http_conn *conn)
+{
+    return conn->data;
+}
+
+void http_on_abort(struct http_conn *conn, void (*aborted)(void *user), void *user)
+{
+    conn->aborted = aborted;
+    conn->aborted_user = user;
+}
+
+void http_header(struct http_conn *conn, const char *name, const char *value)
+{
+    if (!buf_printf(&conn->extra, "%s: %s\r\n", name, value))
+        conn_doom(conn);
+}
+
+bool http_stream_has_begun(const struct http_conn *conn)
+{
+    return conn->has_begun;
+}
+
+/* Hands bytes to the socket; drops who does not read them. */
+static void put(struct http_conn *conn, const void *bytes, size_t n_bytes)
+{
+    struct evbuffer *out = bufferevent_get_output(conn->bev);
+    if (conn->is_doomed)
+        return;
+    if (evbuffer_add(out, bytes, n_bytes))
+        conn_doom(conn);
+}
+
+static void put_head(struct http_conn *conn, int status, const char *type, const char *length_line)
+{
+    struct http *http = conn->http;
+    conn->status = status;
+    conn->has_begun = true;
+    if (http->options.reply)
+        http->options.reply(http->options.user, conn, status);
+    char date[64];
+    time_t now = time(NULL);
+    struct tm tm;
+    gmtime_r(&now, &tm);
+    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+    struct buf head = { 0 };
+    bool ok = buf_printf(&head, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: tutti\r\n", status, reason_of(status),
+                         date) &&
+              (!type || buf_printf(&head, "Content-Type: %s\r\n", type)) &&
+              buf_printf(&head, "%sConnection: %s\r\n", length_line, conn->closes ? "close" : "keep-alive") &&
+              (!conn->id[0] || buf_printf(&head, "x-request-id: %s\r\n", conn->id)) &&
+              (!conn->extra.n_bytes || buf_add(&head, conn->extra.bytes, conn->extra.n_bytes)) &&
+              buf_add_string(&head, "\r\n");
+    if (ok)
+        put(conn, head.bytes, head.n_bytes);
+    else
+        conn_doom(conn);
+    buf_clear(&head);
+}
+
+static void finish(struct http_conn *conn)
+{
+    struct http *http = conn->http;
+    conn->aborted = NULL;
+    if (http->options.done)
+        http->options.done(http->options.user, conn, conn->status, true);
+    conn_next(conn);
+}
+
+void http_reply(struct http_conn *conn, int status, const char *type, const void *body, size_t n_bytes)
+{
+    char length_line[64] = "";
+    if (status != 204 && status != 304)
+        snprintf(length_line, sizeof length_line, "Content-Length: %zu\r\n", type ? n_bytes : 0);
+    put_head(conn, status, type, length_line);
+    if (type && n_bytes > 0 && !(conn->head.method && !strcmp(conn->head.method, "HEAD")))
+        put(conn, body, n_bytes);
+    finish(conn);
+}
+
+void conn_reply_error(struct http_conn *conn, int status, const char *why)
+{
+    struct buf body = { 0 };
+    struct tutti_error err;
+    error_set(&err, TUTTI_E_ARGUMENT, "%s", why);
+    if (json_error_body(&body, status, NULL, &err))
+        http_reply(conn, status, "application/json", body.bytes, body.n_bytes);
+    else
+        http_reply(conn, status, NULL, NULL, 0);
+    buf_clear(&body);
+}
+
+void http_stream_begin(struct http_conn *conn, int status, const char *type)
+{
+    conn->is_chunked = conn->head.minor >= 1;
+    if (!conn->is_chunked)
+        conn->closes = true; /* HTTP/1.0 knows the end by the close alone */
+    put_head(conn, status, type, conn->is_chunked ? "Transfer-Encoding: chunked\r\n" : "");
+}
+
+void http_stream_write(struct http_conn *conn, const void *bytes, size_t n_bytes)
+{
+    if (n_bytes == 0 || conn->is_doomed)
+        return; /* an empty chunk would be the end */
+    if (evbuffer_get_length(bufferevent_get_output(conn->bev)) > conn->http->options.max_output_bytes) {
+        conn->http->counts.n_slow_readers++;
+        conn_doom(conn);
+        return;
+    }
+    if (conn->is_chunked) {
+        char size[32];
+        put(conn, size, (size_t)snprintf(size, sizeof size, "%zx\r\n", n_bytes));
+    }
+    put(conn, bytes, n_bytes);
+    if (conn->is_chunked)
+        put(conn, "\r\n", 2);
+}
+
+void http_stream_end(struct http_conn *conn)
+{
+    if (conn->is_chunked)
+        put(conn, "0\r\n\r\n", 5);
+    finish(conn);
+}

@@ -1,0 +1,142 @@
+#include "server/json.h"
+
+#include "base/limits.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The deepest nesting of brackets outside of strings. */
+static int depth_of(const char *text, size_t n_bytes)
+{
+    int depth = 0, deepest = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < n_bytes; i++) {
+        char c = text[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '[' || c == '{') {
+            if (++depth > deepest)
+                deepest = depth;
+        } else if (c == ']' || c == '}') {
+            depth--;
+        }
+        if (deepest > LIMIT_JSON_DEPTH)
+            break;
+    }
+    return deepest;
+}
+
+enum tutti_status json_read(json_t **out, const char *text, size_t n_bytes, struct tutti_error *err)
+{
+    if (n_bytes == 0)
+        return error_set(err, TUTTI_E_ARGUMENT, "the body is empty, expected JSON");
+    if (depth_of(text, n_bytes) > LIMIT_JSON_DEPTH)
+        return error_set(err, TUTTI_E_ARGUMENT, "the JSON nests deeper than %d levels", LIMIT_JSON_DEPTH);
+    json_error_t at;
+    json_t *value = json_loadb(text, n_bytes, JSON_ALLOW_NUL, &at);
+    if (!value)
+        return error_set(err, TUTTI_E_ARGUMENT, "the body is not valid JSON: line %d, column %d: %s", at.line,
+                         at.column, at.text);
+    *out = value;
+    return TUTTI_OK;
+}
+
+static int add_bytes(const char *bytes, size_t n_bytes, void *out)
+{
+    return buf_add(out, bytes, n_bytes) ? 0 : -1;
+}
+
+bool json_write(struct buf *out, const json_t *value)
+{
+    return value && json_dump_callback(value, add_bytes, out, JSON_COMPACT | JSON_ENCODE_ANY) == 0;
+}
+
+json_t *json_text(const char *bytes, size_t n_bytes)
+{
+    json_t *text = json_stringn(bytes ? bytes : "", n_bytes);
+    if (text)
+        return text;
+    struct buf escaped = { 0 };
+    bool ok = buf_add_string(&escaped, "bytes:");
+    for (size_t i = 0; i < n_bytes && ok; i++)
+        ok = buf_printf(&escaped, "\\x%02x", (unsigned char)bytes[i]);
+    text = ok ? json_stringn(escaped.bytes, escaped.n_bytes) : NULL;
+    buf_clear(&escaped);
+    return text;
+}
+
+json_t *json_byte_list(const char *bytes, size_t n_bytes)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n_bytes; i++)
+        json_array_append_new(list, json_integer((unsigned char)bytes[i]));
+    return list;
+}
+
+json_t *json_logprob(float logprob)
+{
+    return json_real(isfinite(logprob) && logprob > -9999.0f ? (double)logprob : -9999.0);
+}
+
+int json_error_status(enum tutti_status status)
+{
+    switch (status) {
+    case TUTTI_OK:
+        return 200;
+    case TUTTI_E_ARGUMENT:
+    case TUTTI_E_LIMIT:
+    case TUTTI_E_UNSUPPORTED:
+        return 400;
+    case TUTTI_E_NOT_FOUND:
+        return 404;
+    case TUTTI_E_BUSY:
+        return 429;
+    case TUTTI_E_CLOSED:
+    case TUTTI_E_CANCELLED:
+    case TUTTI_E_MEMORY:
+        return 503;
+    default:
+        return 500;
+    }
+}
+
+static const char *code_of(int http_status, enum tutti_status status)
+{
+    switch (http_status) {
+    case 400:
+        return status == TUTTI_E_LIMIT ? "context_length_exceeded" : NULL;
+    case 404:
+        return "not_found";
+    case 405:
+        return "method_not_allowed";
+    case 413:
+        return "request_too_large";
+    case 429:
+        return "rate_limit_exceeded";
+    case 503:
+        return "unavailable";
+    default:
+        return status == TUTTI_E_NUMERIC ? "model_error" : NULL;
+    }
+}
+
+bool json_error_body(struct buf *out, int http_status, const char *code, const struct tutti_error *err)
+{
+    const char *type = http_status == 429   ? "rate_limit_error"
+                       : http_status >= 500 ? "server_error"
+                                            : "invalid_request_error";
+    if (!code)
+        code = code_of(http_status, err->status);
+    /* Texts may quote the request; what is cut in a character must not fail the whole error. */
+    json_t *error = json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message",
+                              json_text(err->text, strlen(err->text)), "type", type, "param",
+                              err->param[0] ? err->param : NULL, "code", code);
+    bool ok = json_write(out, error);
+    json_decref(error);
+    return ok;
+}

@@ -1,0 +1,23 @@
+/* Listening sockets, TCP and Unix. */
+#ifndef TUTTI_SERVER_LISTEN_H
+#define TUTTI_SERVER_LISTEN_H
+
+#include "server/http.h"
+#include "server/server.h"
+
+struct listeners;
+
+/* Listens where options say and hands connections to http. *out is the caller's, for listeners_close().
+ * TUTTI_E_IO: the text names the address and the system's reason. */
+MUST_CHECK enum tutti_status listeners_open(struct listeners **out, struct event_base *base,
+                                            struct http *http, const struct server_options *options,
+                                            struct tutti_error *err);
+void listeners_close(struct listeners *listeners); /* removes a Unix socket's file; NULL is allowed */
+
+/* "http://127.0.0.1:8080" or "unix:/run/tutti.sock". */
+const char *listeners_address(const struct listeners *listeners);
+
+/* Lets the process open as many files as the system allows it: each client is one. */
+void raise_open_files(void);
+
+#endif

@@ -1,0 +1,107 @@
+/* GET /metrics in Prometheus' text format, version 0.0.4. */
+#include "server/app.h"
+
+/* One figure with its help. False: out of memory. */
+static bool add_figure(struct buf *out, const char *name, const char *type, const char *help, double value)
+{
+    return buf_printf(out, "# HELP tutti_%s %s\n# TYPE tutti_%s %s\ntutti_%s %.17g\n", name, help, name, type,
+                      name, value);
+}
+
+static bool add_histogram(struct buf *out, const char *name, const char *help,
+                          const struct tutti_histogram *h)
+{
+    bool ok = buf_printf(out, "# HELP tutti_%s %s\n# TYPE tutti_%s histogram\n", name, help, name);
+    for (int i = 0; ok && i < TUTTI_HISTOGRAM_BUCKETS; i++)
+        if (h->bound[i] > 0)
+            ok = buf_printf(out, "tutti_%s_bucket{le=\"%.9g\"} %llu\n", name, h->bound[i],
+                            (unsigned long long)h->count[i]);
+    return ok && buf_printf(out,
+                            "tutti_%s_bucket{le=\"+Inf\"} %llu\n"
+                            "tutti_%s_sum %.9g\n"
+                            "tutti_%s_count %llu\n",
+                            name, (unsigned long long)h->n, name, h->sum, name, (unsigned long long)h->n);
+}
+
+static bool add_engine(struct buf *out, tutti_engine *engine)
+{
+    struct tutti_stats s;
+    tutti_engine_stats(engine, &s);
+    const struct {
+        const char *name, *type, *help;
+        uint64_t value;
+    } figures[] = {
+        { "requests_waiting", "gauge", "Requests in the queue.", s.n_waiting },
+        { "sequences_running", "gauge", "Sequences in the batch.", s.n_running },
+        { "kv_pages", "gauge", "Pages of the KV cache in all.", s.kv_pages_total },
+        { "kv_pages_used", "gauge", "Pages held by sequences.", s.kv_pages_used },
+        { "kv_pages_cached", "gauge", "Pages kept for prompts to come.", s.kv_pages_cached },
+        { "kv_pages_free", "gauge", "Pages that hold nothing.", s.kv_pages_free },
+        { "kv_page_tokens", "gauge", "Tokens of a page.", s.kv_page_tokens },
+        { "engine_requests_total", "counter", "Requests submitted to the engine.", s.n_requests },
+        { "engine_requests_finished_total", "counter", "Requests that ended well.", s.n_finished },
+        { "engine_requests_cancelled_total", "counter", "Requests cancelled.", s.n_cancelled },
+        { "engine_requests_failed_total", "counter", "Requests that ended in an error.", s.n_failed },
+        { "engine_requests_refused_total", "counter", "Requests refused since the queue was full.",
+          s.n_refused },
+        { "prompt_tokens_total", "counter", "Tokens of prompts.", s.n_prompt_tokens },
+        { "prefix_cache_hit_tokens_total", "counter", "Tokens of prompts taken from the prefix cache.",
+          s.n_cached_tokens },
+        { "generated_tokens_total", "counter", "Tokens of answers.", s.n_generated_tokens },
+        { "steps_total", "counter", "Steps of the model.", s.n_steps },
+        { "preemptions_total", "counter", "Sequences put back to be recomputed.", s.n_preemptions },
+        { "evictions_total", "counter", "Cached pages given away.", s.n_evictions },
+        { "text_waits_total", "counter", "Steps that had to wait for the text thread.", s.n_text_waits },
+        { "max_context_tokens", "gauge", "Tokens that one sequence may hold.",
+          s.max_context > 0 ? (uint64_t)s.max_context : 0 },
+    };
+    bool ok = true;
+    for (size_t i = 0; ok && i < sizeof figures / sizeof *figures; i++)
+        ok = add_figure(out, figures[i].name, figures[i].type, figures[i].help, (double)figures[i].value);
+    return ok &&
+           add_histogram(out, "time_to_first_token_seconds", "From submission to the first token.",
+                         &s.ttft) &&
+           add_histogram(out, "inter_token_seconds", "Between two tokens of an answer.", &s.inter_token) &&
+           add_histogram(out, "step_seconds", "Duration of a step.", &s.step) &&
+           add_histogram(out, "queue_seconds", "From submission to the first step.", &s.queue);
+}
+
+static bool add_server(struct buf *out, const struct app *app)
+{
+    struct http_counts h;
+    http_counts(app->http, &h);
+    bool ok = add_figure(out, "http_connections", "gauge", "Connections open now.", (double)h.n_open) &&
+              add_figure(out, "http_connections_total", "counter", "Connections accepted.",
+                         (double)h.n_accepted) &&
+              add_figure(out, "http_disconnects_total", "counter",
+                         "Clients that left before their reply was complete.", (double)h.n_disconnects) &&
+              add_figure(out, "http_slow_readers_total", "counter",
+                         "Clients dropped since they read too slowly.", (double)h.n_slow_readers) &&
+              add_figure(out, "http_timeouts_total", "counter", "Requests that did not arrive in time.",
+                         (double)h.n_timeouts) &&
+              add_figure(out, "start_time_seconds", "gauge", "Start of the server, Unix time.",
+                         (double)app->start_time) &&
+              buf_add_string(
+                  out, "# HELP tutti_http_requests_total Requests by path and status; 499: the client left.\n"
+                       "# TYPE tutti_http_requests_total counter\n");
+    for (int route = 0; ok && route_name(route); route++)
+        for (int column = 0; ok && route_status(column); column++)
+            if (app->counts.n[route][column])
+                ok = buf_printf(out, "tutti_http_requests_total{path=\"%s\",status=\"%d\"} %llu\n",
+                                route_name(route), route_status(column),
+                                (unsigned long long)app->counts.n[route][column]);
+    return ok;
+}
+
+void metrics_request(struct app *app, struct http_conn *conn)
+{
+    struct buf text = { 0 };
+    struct tutti_error err;
+    if (add_engine(&text, app->engine) && add_server(&text, app)) {
+        http_reply(conn, 200, "text/plain; version=0.0.4; charset=utf-8", text.bytes, text.n_bytes);
+    } else {
+        error_set(&err, TUTTI_E_MEMORY, "out of memory for the metrics");
+        app_reply_error(conn, 503, NULL, &err);
+    }
+    buf_clear(&text);
+}

@@ -1,0 +1,188 @@
+/* The prompts of a request: messages, texts, ids. */
+#include "server/openai_request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *json_kind(const json_t *value)
+{
+    if (!value)
+        return "nothing";
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "a list";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a number";
+    case JSON_NULL:
+        return "null";
+    default:
+        return "a boolean";
+    }
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+
+/* Content in parts: only texts, joined without anything between them. */
+static enum tutti_status join_parts(struct buf *out, const json_t *parts, size_t message,
+                                    struct tutti_error *err)
+{
+    size_t i;
+    const json_t *part;
+    json_array_foreach(parts, i, part)
+    {
+        char param[64];
+        const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
+        snprintf(param, sizeof param, "messages[%zu].content[%zu]", message, i);
+        if (!json_is_object(part) || !json_is_string(type))
+            return error_set_param(
+                err, TUTTI_E_ARGUMENT, param,
+                "%s must be an object with a type, such as {\"type\": \"text\", \"text\": ...}", param);
+        if (strcmp(json_string_value(type), "text"))
+            return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                                   "%s: this model reads parts of type text only", param);
+        if (!json_is_string(text))
+            return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s.text must be a string, found %s", param,
+                                   json_kind(text));
+        if (!buf_add(out, json_string_value(text), json_string_length(text)))
+            return error_set(err, TUTTI_E_MEMORY, "out of memory for the messages");
+    }
+    if (!out->bytes && !buf_add(out, "", 0))
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the messages");
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_message(struct api_request *req, const json_t *value, size_t i,
+                                      struct tutti_error *err)
+{
+    char param[64];
+    struct tutti_message *message = &req->messages[i];
+    const json_t *role = json_object_get(value, "role"), *content = json_object_get(value, "content");
+    const json_t *name = json_object_get(value, "name"), *calls = json_object_get(value, "tool_calls");
+    snprintf(param, sizeof param, "messages[%zu]", i);
+    if (!json_is_object(value))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be an object, found %s", param,
+                               json_kind(value));
+    snprintf(param, sizeof param, "messages[%zu].role", i);
+    if (!json_is_string(role))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be a string, found %s", param,
+                               json_kind(role));
+    snprintf(param, sizeof param, "messages[%zu].tool_calls", i);
+    if (calls && !json_is_null(calls) && json_array_size(calls) > 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: tools are not supported", param);
+    snprintf(param, sizeof param, "messages[%zu].content", i);
+    message->role = json_string_value(role);
+    if (!strcmp(message->role, "developer")) /* OpenAI's newer word */
+        message->role = "system";
+    if (json_is_string(content)) {
+        message->content = json_string_value(content);
+        message->n_bytes = json_string_length(content);
+    } else if (json_is_array(content)) {
+        struct buf *joined = &req->joined[req->n_joined++];
+        enum tutti_status st = join_parts(joined, content, i, err);
+        if (st != TUTTI_OK)
+            return st;
+        message->content = joined->bytes;
+        message->n_bytes = joined->n_bytes;
+    } else if (json_is_null(content) && !strcmp(message->role, "assistant")) {
+        message->content = "";
+    } else {
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s must be a string or a list of parts, found %s", param, json_kind(content));
+    }
+    if (json_is_string(name))
+        message->name = json_string_value(name);
+    return TUTTI_OK;
+}
+
+enum tutti_status api_read_messages(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *list = json_object_get(req->root, "messages");
+    size_t n = json_array_size(list);
+    if (!json_is_array(list) || n == 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "messages",
+                               "messages must be a list of at least one message, found %s",
+                               json_is_array(list) ? "an empty one" : json_kind(list));
+    if (n > API_MAX_MESSAGES)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "messages",
+                               "messages holds %zu messages, at most %d are allowed", n, API_MAX_MESSAGES);
+    req->messages = calloc(n, sizeof *req->messages);
+    req->joined = calloc(n, sizeof *req->joined);
+    if (!req->messages || !req->joined)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the messages");
+    req->n_messages = n;
+    for (size_t i = 0; i < n; i++) {
+        enum tutti_status st = read_message(req, json_array_get(list, i), i, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    return TUTTI_OK;
+}
+
+/* ---- texts and ids ----------------------------------------------------------------------------------------------- */
+
+enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *param, int n_vocab,
+                               struct tutti_error *err)
+{
+    size_t i;
+    const json_t *value;
+    json_array_foreach(list, i, value)
+    {
+        json_int_t id = json_integer_value(value);
+        if (!json_is_integer(value))
+            return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s[%zu] must be a token id, found %s",
+                                   param, i, json_kind(value));
+        if (id < 0 || id >= n_vocab)
+            return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                                   "%s[%zu] is %lld, the vocabulary holds the ids 0 to %d", param, i,
+                                   (long long)id, n_vocab - 1);
+        if (!ids_add(out, (int32_t)id))
+            return error_set(err, TUTTI_E_MEMORY, "out of memory for %s", param);
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_prompt(struct api_request *req, struct api_prompt *prompt, const json_t *value,
+                                     int n_vocab, struct tutti_error *err)
+{
+    if (json_is_string(value)) {
+        prompt->text = json_string_value(value);
+        prompt->n_text_bytes = json_string_length(value);
+        return TUTTI_OK;
+    }
+    if (!json_is_array(value) || json_array_size(value) == 0)
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "prompt",
+            "prompt must be a string, a list of strings, a list of token ids or a list of such "
+            "lists; found %s",
+            json_is_array(value) ? "an empty list" : json_kind(value));
+    prompt->first_id = req->ids.n;
+    prompt->n_ids = json_array_size(value);
+    return api_read_ids(&req->ids, value, "prompt", n_vocab, err);
+}
+
+enum tutti_status api_read_prompts(struct api_request *req, int n_vocab, struct tutti_error *err)
+{
+    const json_t *value = json_object_get(req->root, "prompt"), *first = json_array_get(value, 0);
+    bool is_list = json_is_string(first) || json_is_array(first);
+    size_t n = is_list ? json_array_size(value) : 1;
+    if (n > API_MAX_PROMPTS)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "prompt",
+                               "prompt holds %zu prompts, at most %d are allowed", n, API_MAX_PROMPTS);
+    req->prompts = calloc(n, sizeof *req->prompts);
+    if (!req->prompts)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the prompts");
+    req->n_prompts = n;
+    for (size_t i = 0; i < n; i++) {
+        enum tutti_status st = read_prompt(req, &req->prompts[i], is_list ? json_array_get(value, i) : value,
+                                           n_vocab, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    return TUTTI_OK;
+}

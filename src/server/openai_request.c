@@ -1,0 +1,317 @@
+/* The settings of a request: one table of fields, and a few that need words of their own. */
+#include "server/openai_request.h"
+
+#include <float.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum field_type { FIELD_BOOL, FIELD_INT, FIELD_FLOAT };
+
+struct field {
+    const char *name;
+    enum field_type type;
+    unsigned apis;
+    size_t offset; /* in struct api_request; int, float or bool */
+    double min, max;
+};
+
+#define REQUEST(member)  offsetof(struct api_request, member)
+#define SAMPLING(member) offsetof(struct api_request, sampling.member)
+
+static const struct field FIELDS[] = {
+    { "stream", FIELD_BOOL, API_CHAT | API_COMPLETION, REQUEST(stream), 0, 0 },
+    { "ignore_eos", FIELD_BOOL, API_CHAT | API_COMPLETION, REQUEST(ignore_eos), 0, 0 },
+    { "echo", FIELD_BOOL, API_COMPLETION, REQUEST(echo), 0, 0 },
+    { "logprobs", FIELD_BOOL, API_CHAT, REQUEST(logprobs), 0, 0 },
+    { "top_logprobs", FIELD_INT, API_CHAT, REQUEST(top_logprobs), 0, LIMIT_TOP_LOGPROBS },
+    { "n", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(n), 1, LIMIT_CHOICES },
+    { "best_of", FIELD_INT, API_COMPLETION, REQUEST(best_of), 1, LIMIT_CHOICES },
+    { "max_tokens", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(max_tokens), 1, INT_MAX },
+    { "max_completion_tokens", FIELD_INT, API_CHAT, REQUEST(max_tokens), 1, INT_MAX },
+    { "temperature", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(temperature), 0, 2 },
+    { "top_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(top_p), 0, 1 },
+    { "top_k", FIELD_INT, API_CHAT | API_COMPLETION, SAMPLING(top_k), -1, INT_MAX },
+    { "min_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(min_p), 0, 1 },
+    { "repetition_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(repetition_penalty), 0.01, 100 },
+    { "presence_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(presence_penalty), -2, 2 },
+    { "frequency_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(frequency_penalty), -2, 2 },
+};
+
+/* A field's value; NULL where it is absent or null, which mean the same. */
+static const json_t *field_of(const struct api_request *req, const char *name)
+{
+    const json_t *value = json_object_get(req->root, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+static enum tutti_status wrong_type(const char *name, const char *expected, const json_t *value,
+                                    struct tutti_error *err)
+{
+    return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be %s, found %s", name, expected,
+                           json_kind(value));
+}
+
+static enum tutti_status read_field(struct api_request *req, const struct field *field,
+                                    struct tutti_error *err)
+{
+    const json_t *value = field_of(req, field->name);
+    char *place = (char *)req + field->offset;
+    if (!value)
+        return TUTTI_OK;
+    switch (field->type) {
+    case FIELD_BOOL:
+        if (!json_is_boolean(value))
+            return wrong_type(field->name, "true or false", value, err);
+        *(bool *)(void *)place = json_is_true(value);
+        return TUTTI_OK;
+    case FIELD_INT:
+        if (!json_is_integer(value))
+            return wrong_type(field->name, "an integer", value, err);
+        break;
+    case FIELD_FLOAT:
+        if (!json_is_number(value))
+            return wrong_type(field->name, "a number", value, err);
+        break;
+    }
+    double number = json_number_value(value);
+    if (!(number >= field->min && number <= field->max))
+        return error_set_param(err, TUTTI_E_ARGUMENT, field->name, "%s must lie between %g and %g, found %g",
+                               field->name, field->min, field->max, number);
+    if (field->type == FIELD_INT)
+        *(int *)(void *)place = (int)json_integer_value(value);
+    else
+        *(float *)(void *)place = (float)number;
+    return TUTTI_OK;
+}
+
+static enum tutti_status add_stop(struct api_request *req, const json_t *value, struct tutti_error *err)
+{
+    if (!json_is_string(value))
+        return wrong_type("stop", "a string or a list of strings", value, err);
+    if (json_string_length(value) == 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "stop must not hold an empty string");
+    if (req->n_stop == LIMIT_STOPS)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "stop holds more than %d strings", LIMIT_STOPS);
+    req->stop[req->n_stop++] = (struct tutti_string){ json_string_value(value), json_string_length(value) };
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_stop(struct api_request *req, int n_vocab, struct tutti_error *err)
+{
+    const json_t *value = field_of(req, "stop"), *ids = field_of(req, "stop_token_ids"), *entry;
+    size_t i;
+    enum tutti_status st = TUTTI_OK;
+    if (value && !json_is_array(value))
+        st = add_stop(req, value, err);
+    json_array_foreach(value, i, entry) if (st == TUTTI_OK) st = add_stop(req, entry, err);
+    if (st != TUTTI_OK || !ids)
+        return st;
+    if (!json_is_array(ids))
+        return wrong_type("stop_token_ids", "a list of token ids", ids, err);
+    return api_read_ids(&req->stop_ids, ids, "stop_token_ids", n_vocab, err);
+}
+
+static enum tutti_status read_seed(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *seed = field_of(req, "seed");
+    if (!seed)
+        return TUTTI_OK;
+    if (!json_is_integer(seed))
+        return wrong_type("seed", "an integer", seed, err);
+    req->sampling.has_seed = true;
+    req->sampling.seed = (uint64_t)json_integer_value(seed);
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_logit_bias(struct api_request *req, int n_vocab, struct tutti_error *err)
+{
+    const json_t *map = field_of(req, "logit_bias");
+    if (!map)
+        return TUTTI_OK;
+    if (!json_is_object(map))
+        return wrong_type("logit_bias", "an object that maps token ids to numbers", map, err);
+    req->logit_bias = calloc(json_object_size(map) + 1, sizeof *req->logit_bias);
+    if (!req->logit_bias)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for logit_bias");
+    size_t n = 0;
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)map, key, value)
+    {
+        char *end;
+        long id = strtol(key, &end, 10);
+        double bias = json_number_value(value);
+        if (!*key || *end || id < 0 || id >= n_vocab)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "logit_bias",
+                                   "logit_bias: \"%.32s\" is no token id, expected 0 to %d", key,
+                                   n_vocab - 1);
+        if (!json_is_number(value) || !(bias >= -100 && bias <= 100))
+            return error_set_param(err, TUTTI_E_ARGUMENT, "logit_bias",
+                                   "logit_bias: the bias of %ld must be a number between -100 and 100", id);
+        req->logit_bias[n++] = (struct tutti_logit_bias){ (int32_t)id, (float)bias };
+    }
+    req->sampling.logit_bias = req->logit_bias;
+    req->sampling.n_logit_bias = n;
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_stream_options(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *options = field_of(req, "stream_options");
+    if (!options)
+        return TUTTI_OK;
+    if (!json_is_object(options))
+        return wrong_type("stream_options", "an object", options, err);
+    if (!req->stream)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "stream_options",
+                               "stream_options is only allowed where stream is true");
+    const json_t *usage = json_object_get(options, "include_usage");
+    if (usage && !json_is_null(usage) && !json_is_boolean(usage))
+        return wrong_type("stream_options.include_usage", "true or false", usage, err);
+    req->include_usage = json_is_true(usage);
+    return TUTTI_OK;
+}
+
+/* Log-probabilities are asked for in two ways. */
+static enum tutti_status read_logprobs(struct api_request *req, struct tutti_error *err)
+{
+    if (req->kind == API_CHAT) {
+        if (req->top_logprobs > 0 && !req->logprobs)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "top_logprobs",
+                                   "top_logprobs is only allowed where logprobs is true");
+        return TUTTI_OK;
+    }
+    const json_t *value = field_of(req, "logprobs");
+    if (!value)
+        return TUTTI_OK;
+    if (!json_is_integer(value))
+        return wrong_type("logprobs", "an integer", value, err);
+    json_int_t n = json_integer_value(value);
+    if (n < 0 || n > LIMIT_TOP_LOGPROBS)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "logprobs",
+                               "logprobs must lie between 0 and %d, found %lld", LIMIT_TOP_LOGPROBS,
+                               (long long)n);
+    req->logprobs = true;
+    req->top_logprobs = (int)n;
+    return TUTTI_OK;
+}
+
+/* Fields that would change the answer in a way that does not exist here: silence would be a wrong answer. */
+static enum tutti_status refuse_unsupported(const struct api_request *req, struct tutti_error *err)
+{
+    const json_t *suffix = field_of(req, "suffix"), *format = field_of(req, "response_format");
+    static const char *const LISTS[] = { "tools", "functions" };
+    for (size_t i = 0; req->kind == API_CHAT && i < sizeof LISTS / sizeof *LISTS; i++) {
+        const json_t *list = field_of(req, LISTS[i]);
+        if (list && !(json_is_array(list) && json_array_size(list) == 0))
+            return error_set_param(err, TUTTI_E_ARGUMENT, LISTS[i], "%s are not supported", LISTS[i]);
+    }
+    if (format) {
+        const json_t *type = json_object_get(format, "type");
+        if (!json_is_string(type) || strcmp(json_string_value(type), "text"))
+            return error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
+                                   "the only response_format supported is {\"type\": \"text\"}");
+    }
+    if (req->kind != API_COMPLETION)
+        return TUTTI_OK;
+    if (suffix && !(json_is_string(suffix) && json_string_length(suffix) == 0))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "suffix", "suffix is not supported");
+    if (req->best_of && req->best_of != req->n)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "best_of", "best_of must equal n: %d, found %d", req->n,
+                               req->best_of);
+    if (req->echo && req->logprobs)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "echo", "echo together with logprobs is not supported");
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_settings(struct api_request *req, int n_vocab, struct tutti_error *err)
+{
+    const json_t *model = field_of(req, "model");
+    if (model && !json_is_string(model))
+        return wrong_type("model", "a string", model, err);
+    req->model = json_string_value(model);
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+        enum tutti_status st = FIELDS[i].apis & req->kind ? read_field(req, &FIELDS[i], err) : TUTTI_OK;
+        if (st != TUTTI_OK)
+            return st;
+    }
+    if (req->sampling.top_k < 0)
+        req->sampling.top_k = 0; /* -1 is a common way to say: off */
+    if (req->sampling.top_p <= 0.0f)
+        req->sampling.top_p = FLT_MIN; /* the most probable token alone */
+    enum tutti_status st = read_stop(req, n_vocab, err);
+    if (st == TUTTI_OK)
+        st = read_seed(req, err);
+    if (st == TUTTI_OK)
+        st = read_logit_bias(req, n_vocab, err);
+    if (st == TUTTI_OK)
+        st = read_stream_options(req, err);
+    if (st == TUTTI_OK)
+        st = read_logprobs(req, err);
+    return st == TUTTI_OK ? refuse_unsupported(req, err) : st;
+}
+
+enum tutti_status api_request_read(struct api_request *out, enum api_kind kind, const tutti_model *model,
+                                   const char *text, size_t n_bytes, struct tutti_error *err)
+{
+    struct tutti_model_info info;
+    tutti_model_info(model, &info);
+    *out = (struct api_request){ .kind = kind, .n = 1 };
+    tutti_sampling_init(&out->sampling, model);
+    if (kind == API_COMPLETION)
+        out->max_tokens = API_DEFAULT_COMPLETION_TOKENS;
+    enum tutti_status st = json_read(&out->root, text, n_bytes, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (!json_is_object(out->root))
+        return error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
+                         json_kind(out->root));
+    st = read_settings(out, info.n_vocab, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (kind == API_COMPLETION)
+        return api_read_prompts(out, info.n_vocab, err);
+    out->n_prompts = 1;
+    return api_read_messages(out, err);
+}
+
+void api_request_clear(struct api_request *req)
+{
+    for (size_t i = 0; i < req->n_joined; i++)
+        buf_clear(&req->joined[i]);
+    free(req->joined);
+    free(req->messages);
+    free(req->prompts);
+    free(req->logit_bias);
+    ids_clear(&req->ids);
+    ids_clear(&req->stop_ids);
+    json_decref(req->root);
+    *req = (struct api_request){ 0 };
+}
+
+struct tutti_request api_request_make(const struct api_request *req, size_t i)
+{
+    struct tutti_request out = {
+        .messages = req->messages,
+        .n_messages = req->n_messages,
+        .sampling = req->sampling,
+        .n_choices = req->n,
+        .max_tokens = req->max_tokens,
+        .stop = req->n_stop ? req->stop : NULL,
+        .n_stop = req->n_stop,
+        .stop_ids = req->stop_ids.ids,
+        .n_stop_ids = req->stop_ids.n,
+        .ignore_eos = req->ignore_eos,
+        .logprobs = req->logprobs,
+        .top_logprobs = req->top_logprobs,
+    };
+    if (req->kind == API_COMPLETION) {
+        const struct api_prompt *prompt = &req->prompts[i];
+        out.text = prompt->text;
+        out.n_text_bytes = prompt->n_text_bytes;
+        out.ids = prompt->text ? NULL : req->ids.ids + prompt->first_id;
+        out.n_ids = prompt->text ? 0 : prompt->n_ids;
+    }
+    return out;
+}

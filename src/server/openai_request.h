@@ -1,0 +1,59 @@
+/* The fields of OpenAI's chat and completion requests, read and checked. */
+#ifndef TUTTI_SERVER_OPENAI_REQUEST_H
+#define TUTTI_SERVER_OPENAI_REQUEST_H
+
+#include "base/ids.h"
+#include "base/limits.h"
+#include "server/json.h"
+
+enum api_kind { API_CHAT = 1, API_COMPLETION = 2 };
+
+enum { API_MAX_PROMPTS = 1024, API_MAX_MESSAGES = 16384, API_DEFAULT_COMPLETION_TOKENS = 16 };
+
+/* What stands at "prompt" is one of these for each entry; borrowed from the request. */
+struct api_prompt {
+    const char *text; /* NULL: ids */
+    size_t n_text_bytes;
+    size_t first_id, n_ids; /* in api_request.ids */
+};
+
+struct api_request {
+    enum api_kind kind;
+    json_t *root; /* strings below are borrowed from here */
+    const char *model;
+    struct tutti_message *messages;
+    size_t n_messages;
+    struct buf *joined; /* contents that came in several parts */
+    size_t n_joined;
+    struct api_prompt *prompts; /* chat: one, that stands for the messages */
+    size_t n_prompts;
+    struct ids ids, stop_ids;
+    struct tutti_sampling sampling;
+    struct tutti_logit_bias *logit_bias;
+    struct tutti_string stop[LIMIT_STOPS];
+    size_t n_stop;
+    int max_tokens; /* 0: as many as the context holds */
+    int n, best_of, top_logprobs;
+    bool stream, include_usage, logprobs, echo, ignore_eos;
+};
+
+/* Reads text. Unknown fields are ignored; a wrong type, a value out of range or a field that asks for what does not
+ * exist is TUTTI_E_ARGUMENT with err->param. Call api_request_clear() in either case. */
+MUST_CHECK enum tutti_status api_request_read(struct api_request *out, enum api_kind kind,
+                                              const tutti_model *model, const char *text, size_t n_bytes,
+                                              struct tutti_error *err);
+void api_request_clear(struct api_request *req);
+
+/* What the engine is asked for prompt number i. Borrowed from req. */
+struct tutti_request api_request_make(const struct api_request *req, size_t i);
+
+/* For other routes: prompts and messages alone. */
+MUST_CHECK enum tutti_status api_read_prompts(struct api_request *req, int n_vocab, struct tutti_error *err);
+MUST_CHECK enum tutti_status api_read_messages(struct api_request *req, struct tutti_error *err);
+MUST_CHECK enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *param, int n_vocab,
+                                          struct tutti_error *err);
+
+/* "a string", "a number", ... for errors. */
+const char *json_kind(const json_t *value);
+
+#endif

@@ -1,0 +1,196 @@
+/* Which path goes where, who may ask, and what is noted about it. */
+#include "server/job.h"
+#include "server/keys.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+
+#include <string.h>
+
+static void health_request(struct app *app, struct http_conn *conn)
+{
+    if (app->is_draining)
+        app_reply_json(conn, 503, json_pack("{s:s}", "status", "draining"));
+    else
+        app_reply_json(conn, 200, json_pack("{s:s}", "status", "ok"));
+}
+
+/* A key guards what computes or tells about the model, as in vLLM; /health and /metrics serve the machines that watch
+ * the server, and the page asks for a key itself. */
+static const struct route {
+    const char *path, *method;
+    void (*request)(struct app *app, struct http_conn *conn);
+    bool is_prefix, needs_key, works; /* works: gives the engine work, refused while draining */
+} ROUTES[] = {
+    { "/v1/chat/completions", "POST", chat_request, false, true, true },
+    { "/v1/completions", "POST", completion_request, false, true, true },
+    { "/v1/models", "GET", models_request, false, true, false },
+    { "/v1/models/", "GET", models_request, true, true, false },
+    { "/tokenize", "POST", tokenize_request, false, true, true },
+    { "/detokenize", "POST", detokenize_request, false, true, true },
+    { "/health", "GET", health_request, false, false, false },
+    { "/metrics", "GET", metrics_request, false, false, false },
+    { "/", "GET", page_request, false, false, false }, /* and every other file of the page */
+};
+
+enum { N_ROUTES = sizeof ROUTES / sizeof *ROUTES };
+
+static const int STATUSES[APP_MAX_STATUSES] = { 200, 204, 304, 400, 401, 404, 405, 408,
+                                                413, 417, 429, 431, 499, 500, 501, 503 };
+
+_Static_assert((int)N_ROUTES < (int)APP_MAX_ROUTES, "one more is for requests without a route");
+
+enum { STATUS_CLIENT_GONE = 499 }; /* nginx' number for it, in logs and metrics only */
+
+const char *route_name(int route)
+{
+    if (route < N_ROUTES)
+        return ROUTES[route].is_prefix ? "/v1/models/{id}" : ROUTES[route].path;
+    return route == N_ROUTES ? "other" : NULL;
+}
+
+int route_status(int column)
+{
+    return column < APP_MAX_STATUSES ? STATUSES[column] : 0;
+}
+
+static int route_find(const char *path)
+{
+    for (int i = 0; path && i < N_ROUTES; i++) {
+        size_t n = strlen(ROUTES[i].path);
+        if (ROUTES[i].is_prefix ? !strncmp(path, ROUTES[i].path, n) && path[n]
+                                : !strcmp(path, ROUTES[i].path))
+            return i;
+    }
+    return path && page_has(path) ? N_ROUTES - 1 : N_ROUTES;
+}
+
+/* ---- replies ----------------------------------------------------------------------------------------------------- */
+
+void app_reply_error(struct http_conn *conn, int status, const char *code, const struct tutti_error *err)
+{
+    struct buf body = { 0 };
+    if (status == 429 || status == 503)
+        http_header(conn, "Retry-After", "1");
+    if (json_error_body(&body, status, code, err))
+        http_reply(conn, status, "application/json", body.bytes, body.n_bytes);
+    else
+        http_reply(conn, status, NULL, NULL, 0);
+    buf_clear(&body);
+}
+
+void app_reply_json(struct http_conn *conn, int status, json_t *value)
+{
+    struct buf body = { 0 };
+    struct tutti_error err;
+    if (json_write(&body, value)) {
+        http_reply(conn, status, "application/json", body.bytes, body.n_bytes);
+    } else {
+        error_set(&err, TUTTI_E_MEMORY, "out of memory for the reply");
+        app_reply_error(conn, 503, NULL, &err);
+    }
+    buf_clear(&body);
+    json_decref(value);
+}
+
+bool app_check_model(struct app *app, struct http_conn *conn, const char *model)
+{
+    struct tutti_error err;
+    if (!model || !*model || !strcmp(model, app->model_id))
+        return true;
+    error_set_param(&err, TUTTI_E_NOT_FOUND, "model",
+                    "The model \"%.128s\" does not exist; this server has \"%s\"", model, app->model_id);
+    app_reply_error(conn, 404, "model_not_found", &err);
+    return false;
+}
+
+/* ---- before the body --------------------------------------------------------------------------------------------- */
+
+static void reply_preflight(struct app *app, struct http_conn *conn, const struct route *route)
+{
+    const struct http_head *head = http_request_head(conn);
+    const char *headers = http_head_find(head, "Access-Control-Request-Headers");
+    char methods[64];
+    snprintf(methods, sizeof methods, "%s, OPTIONS", route ? route->method : "GET, POST");
+    http_header(conn, "Allow", methods);
+    if (app->options->cors_origin) {
+        http_header(conn, "Access-Control-Allow-Methods", methods);
+        http_header(conn, "Access-Control-Allow-Headers", headers ? headers : "authorization, content-type");
+        http_header(conn, "Access-Control-Max-Age", "600");
+    }
+    http_reply(conn, 204, NULL, NULL, 0);
+}
+
+void route_head(void *user, struct http_conn *conn)
+{
+    struct app *app = user;
+    const struct http_head *head = http_request_head(conn);
+    struct tutti_error err;
+    int index = route_find(head->path);
+    const struct route *route = index < N_ROUTES ? &ROUTES[index] : NULL;
+    if (!strcmp(head->method, "OPTIONS") && (route || !strcmp(head->path, "*"))) {
+        reply_preflight(app, conn, route);
+    } else if (!route) {
+        error_set(&err, TUTTI_E_NOT_FOUND, "there is nothing at %.200s", head->path);
+        app_reply_error(conn, 404, NULL, &err);
+    } else if (strcmp(head->method, route->method) &&
+               !(!strcmp(head->method, "HEAD") && !strcmp(route->method, "GET"))) {
+        error_set(&err, TUTTI_E_ARGUMENT, "%.200s takes %s, not %.32s", head->path, route->method,
+                  head->method);
+        http_header(conn, "Allow", !strcmp(route->method, "GET") ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
+        app_reply_error(conn, 405, NULL, &err);
+    } else if (route->needs_key && app->keys &&
+               !keys_match(app->keys, http_head_find(head, "Authorization"))) {
+        error_set(&err, TUTTI_E_ARGUMENT,
+                  http_head_find(head, "Authorization")
+                      ? "Incorrect API key provided"
+                      : "You did not provide an API key: expected the header Authorization: Bearer KEY");
+        http_header(conn, "WWW-Authenticate", "Bearer");
+        app_reply_error(conn, 401, "invalid_api_key", &err);
+    } else if (route->works && app->is_draining) {
+        error_set(&err, TUTTI_E_CLOSED, "the server is shutting down");
+        app_reply_error(conn, 503, NULL, &err);
+    }
+}
+
+void route_request(void *user, struct http_conn *conn)
+{
+    struct app *app = user;
+    ROUTES[route_find(http_request_head(conn)->path)].request(app, conn);
+}
+
+/* ---- around every reply ------------------------------------------------------------------------------------------ */
+
+void route_reply(void *user, struct http_conn *conn, int status)
+{
+    struct app *app = user;
+    (void)status;
+    http_header(conn, "X-Content-Type-Options", "nosniff");
+    if (!app->options->cors_origin)
+        return;
+    http_header(conn, "Access-Control-Allow-Origin", app->options->cors_origin);
+    http_header(conn, "Access-Control-Expose-Headers", "x-request-id, retry-after");
+    if (strcmp(app->options->cors_origin, "*"))
+        http_header(conn, "Vary", "Origin");
+}
+
+void route_done(void *user, struct http_conn *conn, int status, bool is_complete)
+{
+    struct app *app = user;
+    const struct http_head *head = http_request_head(conn);
+    if (!is_complete)
+        status = STATUS_CLIENT_GONE;
+    int column = 0;
+    while (column < APP_MAX_STATUSES - 1 && STATUSES[column] != status)
+        column++;
+    app->counts.n[route_find(head->path)][column]++;
+    if (!app->options->access_log)
+        return;
+    char tokens[256] = "";
+    if (http_data(conn))
+        job_describe(http_data(conn), tokens, sizeof tokens);
+    log_info("%s %s \"%.16s %.200s\" %d %s%.1f ms%s", http_request_peer(conn), http_request_id(conn),
+             head->method ? head->method : "-", head->path ? head->path : "-", status,
+             is_complete ? "" : "client gone after ",
+             (double)(clock_now_us() - http_request_start_us(conn)) / 1e3, tokens);
+}

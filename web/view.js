@@ -1,0 +1,162 @@
+/* Messages as elements of the page. Whatever a model or a person wrote passes through textContent or DOMPurify. */
+import { word } from "./words.js";
+
+const ICONS = {
+    copy: "M9 9h10v10H9zM5 15V5h10",
+    edit: "M5 19l1-4L16 5l3 3L9 18z",
+    again: "M19 12a7 7 0 1 1-2-5l2 2M19 4v5h-5",
+    remove: "M6 8h12M10 8V5h4v3M8 8l1 11h6l1-11",
+};
+
+export function element(tag, properties = {}, ...children) {
+    const node = Object.assign(document.createElement(tag), properties);
+    node.append(...children);
+    return node;
+}
+
+function icon(name) {
+    const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+    svg.setAttribute("viewBox", "0 0 24 24");
+    svg.setAttribute("aria-hidden", "true");
+    path.setAttribute("d", ICONS[name]);
+    svg.append(path);
+    return svg;
+}
+
+export function iconButton(name, label, act) {
+    const button = element("button", { type: "button", className: "icon small " + name, title: label }, icon(name));
+    button.setAttribute("aria-label", label);
+    button.addEventListener("click", act);
+    return button;
+}
+
+/* The clipboard's API exists on https and localhost alone; elsewhere a selection does. */
+async function copyText(text) {
+    if (navigator.clipboard)
+        return navigator.clipboard.writeText(text);
+    const area = element("textarea", { value: text, className: "unseen" });
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+}
+
+export function copyButton(text) {
+    const button = iconButton("copy", word("copy"), async () => {
+        await copyText(text());
+        button.classList.add("ok");
+        button.title = word("copied");
+        setTimeout(() => {
+            button.classList.remove("ok");
+            button.title = word("copy");
+        }, 1500);
+    });
+    return button;
+}
+
+/* ---- Markdown ---- */
+
+/* DOMPurify 2.4.1 as Debian 12 patches it reads this undeclared name once, in a check that is to be false. */
+globalThis.shadowNode ??= { __depth: 0 };
+
+const PURIFY = {
+    RETURN_DOM_FRAGMENT: true,
+    USE_PROFILES: { html: true },
+    /* Images and forms would let an answer call or imitate others. */
+    FORBID_TAGS: ["img", "picture", "video", "audio", "source", "style", "form", "input", "textarea", "select", "button",
+                  "iframe", "object", "embed"],
+    FORBID_ATTR: ["style", "class", "id", "name"],
+};
+
+export function markdown(text) {
+    if (!DOMPurify.isSupported)
+        return element("div", { className: "plain-text", textContent: text });
+    const part = DOMPurify.sanitize(marked.parse(text, { breaks: true, gfm: true }), PURIFY);
+    for (const link of part.querySelectorAll("a")) {
+        link.target = "_blank";
+        link.rel = "noopener noreferrer nofollow";
+    }
+    for (const block of part.querySelectorAll("pre")) {
+        const frame = element("div", { className: "code" });
+        block.replaceWith(frame);
+        block.tabIndex = 0;
+        frame.append(block, copyButton(() => block.textContent.replace(/\n$/, "")));
+    }
+    for (const table of part.querySelectorAll("table")) {
+        const frame = element("div", { className: "table" });
+        table.replaceWith(frame);
+        frame.append(table);
+    }
+    return part;
+}
+
+/* ---- messages ---- */
+
+export function statsText(stats) {
+    const parts = [];
+    if (stats.tokens)
+        parts.push(`${stats.tokens} ${word("tokens")}`);
+    if (stats.rate)
+        parts.push(`${stats.rate.toFixed(1)} ${word("tokens")}/s`);
+    if (stats.first)
+        parts.push(`${word("firstAfter")} ${stats.first.toFixed(2)} s`);
+    return parts.join(" · ");
+}
+
+/* The element of a message. acts: {edit, again, remove, retry}, called without arguments; absent ones have no button. */
+export function messageView(message, acts) {
+    const isUser = message.role === "user";
+    const body = element("div", { className: "body", dir: "auto" });
+    const foot = element("div", { className: "foot" });
+    const item = element("li", { className: "message " + message.role },
+                         element("span", { className: "unseen", textContent: word(isUser ? "you" : "model") }), body,
+                         foot);
+    if (isUser)
+        body.textContent = message.text;
+    else
+        fillAnswer(item, message);
+    foot.append(copyButton(() => message.text));
+    if (acts.edit)
+        foot.append(iconButton("edit", word("edit"), acts.edit));
+    if (acts.again)
+        foot.append(iconButton("again", word("again"), acts.again));
+    if (acts.remove)
+        foot.append(iconButton("remove", word("remove"), acts.remove));
+    if (!isUser)
+        foot.append(element("span", { className: "stats", textContent: answerNote(message) }));
+    if (message.error) {
+        const box = element("div", { className: "error" }, element("span", { textContent: message.error }));
+        box.setAttribute("role", "alert");
+        if (acts.retry) {
+            const button = element("button", { type: "button", textContent: word("retry") });
+            button.addEventListener("click", acts.retry);
+            box.append(button);
+        }
+        item.append(box);
+    }
+    return item;
+}
+
+function answerNote(message) {
+    const parts = message.stats ? [statsText(message.stats)] : [];
+    if (message.stopped)
+        parts.push(word("stopped"));
+    if (message.cut)
+        parts.push(word("cut"));
+    return parts.filter(Boolean).join(" · ");
+}
+
+/* Writes an answer, whole or as far as it has come. */
+export function fillAnswer(item, message) {
+    const body = item.querySelector(".body");
+    if (message.text)
+        body.replaceChildren(markdown(message.text));
+    else if (message.busy)
+        body.replaceChildren(element("span", { className: "dots" }, element("i"), element("i"), element("i")));
+    item.classList.toggle("busy", Boolean(message.busy));
+    item.setAttribute("aria-busy", Boolean(message.busy));
+    const stats = item.querySelector(".stats");
+    if (stats)
+        stats.textContent = answerNote(message);
+}
