@@ -25,10 +25,14 @@ struct gguf;
 struct gguf_array; /* one array value of the metadata */
 
 MUST_CHECK enum tutti_status gguf_open(struct gguf **out, const char *path, struct tutti_error *err);
+/* The same from memory, which is borrowed until gguf_close(); name is for messages. */
+MUST_CHECK enum tutti_status gguf_open_memory(struct gguf **out, const void *bytes, size_t n_bytes,
+                                              const char *name, struct tutti_error *err);
 void gguf_close(struct gguf *file); /* NULL is allowed */
 size_t gguf_n_tensors(const struct gguf *file);
 const struct tensor *gguf_tensor(const struct gguf *file, size_t index);
 const json_t *gguf_scalars(const struct gguf *file);
+void gguf_forget(const struct gguf *file, const struct tensor *tensor);
 
 /* NULL: no such key, or it is no array. */
 const struct gguf_array *gguf_find_array(const struct gguf *file, const char *key);
@@ -37,7 +41,7 @@ size_t gguf_array_n(const struct gguf_array *array);
 
 /* Element index of an array of strings: bytes in the mapping, not terminated, any bytes. */
 void gguf_array_string(const struct gguf_array *array, size_t index, const char **bytes, size_t *n_bytes);
-/* Element index of an array of numbers or bools, converted. */
+/* Element index of an array of numbers or bools, converted; 0 where a float does not fit an integer. */
 int64_t gguf_array_int(const struct gguf_array *array, size_t index);
 double gguf_array_float(const struct gguf_array *array, size_t index);
 

@@ -1,0 +1,413 @@
+/* Knows a checkpoint's format by what lies at the path, and presents its tensors under one index by name. */
+#include "checkpoint/checkpoint.h"
+
+#include "base/buf.h"
+#include "base/mapping.h"
+#include "checkpoint/gguf.h"
+#include "checkpoint/safetensors.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct entry {
+    const struct tensor *tensor;
+    int shard; /* of the safetensors files; 0 for GGUF */
+};
+
+struct checkpoint {
+    char *path;   /* as given */
+    char *folder; /* NULL for GGUF */
+    json_t *config;
+    struct safetensors **shards;
+    int n_shards;
+    struct gguf *gguf;
+    struct entry *tensors; /* [n_tensors], in the files' order */
+    size_t n_tensors;
+    uint32_t *slots; /* [n_slots]: open-addressed index by name; tensor index + 1, 0: free */
+    size_t n_slots;
+};
+
+static uint64_t hash_name(const char *name)
+{
+    uint64_t h = 0xcbf29ce484222325; /* FNV-1a */
+    for (; *name; name++)
+        h = (h ^ (uint8_t)*name) * 0x100000001b3;
+    return h ^ h >> 32;
+}
+
+static char *join(const char *folder, const char *file)
+{
+    size_t n = strlen(folder) + strlen(file) + 2;
+    char *path = malloc(n);
+    if (path) {
+        strcpy(path, folder);
+        strcat(path, "/");
+        strcat(path, file);
+    }
+    return path;
+}
+
+/* *out stays NULL where the file does not exist. */
+static enum tutti_status load_json(const char *path, json_t **out, struct tutti_error *err)
+{
+    struct mapping map;
+    struct tutti_error inner;
+    enum tutti_status st = mapping_open(&map, path, &inner);
+    if (st == TUTTI_E_NOT_FOUND) {
+        *out = NULL;
+        return TUTTI_OK;
+    }
+    if (st != TUTTI_OK)
+        return error_set(err, st, "%s", inner.text);
+    if (map.n_bytes > LIMIT_JSON_FILE_BYTES) {
+        st = error_set(err, TUTTI_E_FORMAT, "%s: %zu bytes, expected at most %d", path, map.n_bytes,
+                       LIMIT_JSON_FILE_BYTES);
+        goto done;
+    }
+    json_error_t json_err;
+    json_t *root = json_loadb(map.bytes ? (const char *)map.bytes : "", map.n_bytes, JSON_ALLOW_NUL,
+                              &json_err);
+    if (!root && json_error_code(&json_err) == json_error_out_of_memory)
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    else if (!json_is_object(root))
+        st = error_set(err, TUTTI_E_FORMAT, "%s: %s (line %d, column %d)", path,
+                       root ? "expected an object" : json_err.text, json_err.line, json_err.column);
+    if (st == TUTTI_OK)
+        *out = root;
+    else
+        json_decref(root);
+done:
+    mapping_close(&map);
+    return st;
+}
+
+static bool file_exists(const char *folder, const char *file)
+{
+    char *path = join(folder, file);
+    bool yes = path && access(path, F_OK) == 0;
+    free(path);
+    return yes;
+}
+
+static enum tutti_status out_of_memory(const struct checkpoint *ck, struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", ck->path);
+}
+
+static enum tutti_status open_shard(struct checkpoint *ck, const char *file, struct tutti_error *err)
+{
+    struct safetensors **more = realloc(ck->shards,
+                                        ((size_t)ck->n_shards + 1) * sizeof(struct safetensors *));
+    if (!more)
+        return out_of_memory(ck, err);
+    ck->shards = more;
+    char *path = join(ck->folder, file);
+    if (!path)
+        return out_of_memory(ck, err);
+    enum tutti_status st = safetensors_open(&ck->shards[ck->n_shards], path, err);
+    if (st == TUTTI_OK)
+        ck->n_shards++;
+    free(path);
+    return st;
+}
+
+/* A shard's name comes from a stranger's file: it must name a file of this very folder. */
+static bool is_plain_name(const char *name)
+{
+    return name[0] != '\0' && name[0] != '.' && !strchr(name, '/') && !strchr(name, '\\') &&
+           strlen(name) < 256;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static enum tutti_status open_shards(struct checkpoint *ck, const char *index_path, const json_t *map,
+                                     struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    size_t n = json_object_size(map);
+    if (n == 0 || n > LIMIT_TENSORS)
+        return error_set(err, TUTTI_E_FORMAT, "%s: weight_map is missing, empty or no object of tensor names",
+                         index_path);
+    const char **files = malloc(n * sizeof *files);
+    if (!files)
+        return out_of_memory(ck, err);
+    size_t n_files = 0;
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)map, name, value)
+    {
+        const char *file = json_string_value(value);
+        if (!file || !is_plain_name(file)) {
+            st = error_set(
+                err, TUTTI_E_FORMAT,
+                "%s: tensor %s: expected the plain name of a file in the same folder, found \"%.64s\"",
+                index_path, name, file ? file : "(no string)");
+            goto done;
+        }
+        files[n_files++] = file;
+    }
+    qsort(files, n_files, sizeof *files, by_name);
+    for (size_t i = 0; i < n_files && st == TUTTI_OK; i++) {
+        if (i > 0 && strcmp(files[i], files[i - 1]) == 0)
+            continue;
+        if (ck->n_shards >= LIMIT_SHARDS)
+            st = error_set(err, TUTTI_E_FORMAT, "%s: more than %d files", index_path, LIMIT_SHARDS);
+        else
+            st = open_shard(ck, files[i], err);
+    }
+done:
+    free((void *)files);
+    return st;
+}
+
+/* Finds where name is, or the free slot where it belongs. n_slots is a power of two and never full. */
+static size_t find_slot(const struct checkpoint *ck, const char *name)
+{
+    size_t slot = (size_t)hash_name(name) & (ck->n_slots - 1);
+    while (ck->slots[slot] && strcmp(ck->tensors[ck->slots[slot] - 1].tensor->name, name) != 0)
+        slot = (slot + 1) & (ck->n_slots - 1);
+    return slot;
+}
+
+static enum tutti_status add_tensor(struct checkpoint *ck, const struct tensor *tensor, int shard,
+                                    struct tutti_error *err)
+{
+    size_t slot = find_slot(ck, tensor->name);
+    if (ck->slots[slot])
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: it stands in %s too", tensor->file,
+                         tensor->name, ck->tensors[ck->slots[slot] - 1].tensor->file);
+    ck->tensors[ck->n_tensors] = (struct entry){ .tensor = tensor, .shard = shard };
+    ck->slots[slot] = (uint32_t)++ck->n_tensors;
+    return TUTTI_OK;
+}
+
+static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error *err)
+{
+    size_t n = ck->gguf ? gguf_n_tensors(ck->gguf) : 0;
+    for (int i = 0; i < ck->n_shards; i++)
+        n += safetensors_n_tensors(ck->shards[i]);
+    if (n > LIMIT_TENSORS)
+        return error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, expected at most %d", ck->path, n,
+                         LIMIT_TENSORS);
+    ck->n_slots = 16;
+    while (ck->n_slots < 2 * n + 2)
+        ck->n_slots *= 2;
+    ck->slots = calloc(ck->n_slots, sizeof *ck->slots);
+    ck->tensors = calloc(n + 1, sizeof *ck->tensors);
+    if (!ck->slots || !ck->tensors)
+        return out_of_memory(ck, err);
+    enum tutti_status st = TUTTI_OK;
+    for (size_t i = 0; ck->gguf && i < gguf_n_tensors(ck->gguf) && st == TUTTI_OK; i++)
+        st = add_tensor(ck, gguf_tensor(ck->gguf, i), 0, err);
+    for (int s = 0; s < ck->n_shards; s++) {
+        for (size_t i = 0; i < safetensors_n_tensors(ck->shards[s]) && st == TUTTI_OK; i++)
+            st = add_tensor(ck, safetensors_tensor(ck->shards[s], i), s, err);
+    }
+    return st;
+}
+
+static enum tutti_status check_mapped_tensors(const struct checkpoint *ck, const char *index_path,
+                                              const json_t *map, struct tutti_error *err)
+{
+    const char *name;
+    json_t *file;
+    json_object_foreach((json_t *)(uintptr_t)map, name, file)
+    {
+        if (!checkpoint_find(ck, name))
+            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s is not in %s, nor in another file",
+                             index_path, name, json_string_value(file));
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status open_folder(struct checkpoint *ck, struct tutti_error *err)
+{
+    json_t *index = NULL;
+    char *config_path = join(ck->folder, "config.json");
+    char *index_path = join(ck->folder, "model.safetensors.index.json");
+    enum tutti_status st = TUTTI_OK;
+    if (!config_path || !index_path) {
+        st = out_of_memory(ck, err);
+        goto done;
+    }
+    st = load_json(config_path, &ck->config, err);
+    if (st != TUTTI_OK)
+        goto done;
+    if (!ck->config) {
+        st = error_set(err, TUTTI_E_NOT_FOUND,
+                       "%s: there is no config.json, so it is no Hugging Face checkpoint", ck->folder);
+        goto done;
+    }
+    if (file_exists(ck->folder,
+                    "model.safetensors")) { /* a whole file beside an index wins, as in transformers */
+        st = open_shard(ck, "model.safetensors", err);
+        if (st == TUTTI_OK)
+            st = index_tensors(ck, err);
+        goto done;
+    }
+    st = load_json(index_path, &index, err);
+    if (st != TUTTI_OK)
+        goto done;
+    if (!index) {
+        bool torch = file_exists(ck->folder, "pytorch_model.bin") ||
+                     file_exists(ck->folder, "pytorch_model.bin.index.json");
+        st = error_set(err, torch ? TUTTI_E_UNSUPPORTED : TUTTI_E_NOT_FOUND,
+                       torch ? "%s: only PyTorch .bin weights are here; expected model.safetensors"
+                             : "%s: there is neither model.safetensors nor model.safetensors.index.json",
+                       ck->folder);
+        goto done;
+    }
+    const json_t *map = json_object_get(index, "weight_map");
+    st = open_shards(ck, index_path, map, err);
+    if (st == TUTTI_OK)
+        st = index_tensors(ck, err);
+    if (st == TUTTI_OK)
+        st = check_mapped_tensors(ck, index_path, map, err);
+done:
+    json_decref(index);
+    free(config_path);
+    free(index_path);
+    return st;
+}
+
+/* A safetensors file given by its own path stands for its folder. */
+static enum tutti_status open_safetensors_file(struct checkpoint *ck, struct tutti_error *err)
+{
+    const char *slash = strrchr(ck->path, '/');
+    ck->folder = slash ? strndup(ck->path, (size_t)(slash - ck->path) + (slash == ck->path)) : strdup(".");
+    char *config_path = ck->folder ? join(ck->folder, "config.json") : NULL;
+    if (!config_path)
+        return out_of_memory(ck, err);
+    enum tutti_status st = load_json(config_path, &ck->config, err);
+    if (st == TUTTI_OK && !ck->config)
+        st = error_set(err, TUTTI_E_NOT_FOUND, "%s: expected config.json beside it", ck->path);
+    if (st == TUTTI_OK)
+        st = open_shard(ck, slash ? slash + 1 : ck->path, err);
+    if (st == TUTTI_OK)
+        st = index_tensors(ck, err);
+    free(config_path);
+    return st;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+static enum tutti_status open_any(struct checkpoint *ck, struct tutti_error *err)
+{
+    struct stat info;
+    if (stat(ck->path, &info) != 0)
+        return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", ck->path,
+                         strerror(errno));
+    if (S_ISDIR(info.st_mode)) {
+        ck->folder = strdup(ck->path);
+        return ck->folder ? open_folder(ck, err) : out_of_memory(ck, err);
+    }
+    if (ends_with(ck->path, ".safetensors"))
+        return open_safetensors_file(ck, err);
+    enum tutti_status st = gguf_open(&ck->gguf, ck->path, err);
+    if (st != TUTTI_OK)
+        return st;
+    ck->config = json_incref((json_t *)(uintptr_t)gguf_scalars(ck->gguf));
+    return index_tensors(ck, err);
+}
+
+enum tutti_status checkpoint_open(struct checkpoint **out, const char *path, struct tutti_error *err)
+{
+    enum tutti_status st;
+    struct checkpoint *ck = calloc(1, sizeof *ck);
+    if (!ck || !(ck->path = strdup(path))) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        goto done;
+    }
+    for (size_t n = strlen(ck->path); n > 1 && ck->path[n - 1] == '/'; n--)
+        ck->path[n - 1] = '\0';
+    st = open_any(ck, err);
+    if (st != TUTTI_OK)
+        goto done;
+    *out = ck;
+    ck = NULL;
+done:
+    checkpoint_close(ck);
+    return st;
+}
+
+void checkpoint_close(struct checkpoint *ck)
+{
+    if (!ck)
+        return;
+    free(ck->slots);
+    free(ck->tensors);
+    for (int i = 0; i < ck->n_shards; i++)
+        safetensors_close(ck->shards[i]);
+    free(ck->shards);
+    json_decref(ck->config);
+    gguf_close(ck->gguf);
+    free(ck->folder);
+    free(ck->path);
+    free(ck);
+}
+
+const char *checkpoint_path(const struct checkpoint *ck)
+{
+    return ck->path;
+}
+
+size_t checkpoint_n_tensors(const struct checkpoint *ck)
+{
+    return ck->n_tensors;
+}
+
+const struct tensor *checkpoint_tensor(const struct checkpoint *ck, size_t index)
+{
+    return ck->tensors[index].tensor;
+}
+
+const struct tensor *checkpoint_find(const struct checkpoint *ck, const char *name)
+{
+    uint32_t index = ck->slots[find_slot(ck, name)];
+    return index ? ck->tensors[index - 1].tensor : NULL;
+}
+
+const json_t *checkpoint_config(const struct checkpoint *ck)
+{
+    return ck->config;
+}
+
+const struct gguf *checkpoint_gguf(const struct checkpoint *ck)
+{
+    return ck->gguf;
+}
+
+enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file, json_t **out,
+                                  struct tutti_error *err)
+{
+    *out = NULL;
+    if (!ck->folder)
+        return TUTTI_OK;
+    char *path = join(ck->folder, file);
+    if (!path)
+        return out_of_memory(ck, err);
+    enum tutti_status st = load_json(path, out, err);
+    free(path);
+    return st;
+}
+
+void checkpoint_forget(const struct checkpoint *ck, const struct tensor *tensor)
+{
+    uint32_t index = ck->slots[find_slot(ck, tensor->name)];
+    if (!index)
+        return;
+    if (ck->gguf)
+        gguf_forget(ck->gguf, tensor);
+    else
+        safetensors_forget(ck->shards[ck->tensors[index - 1].shard], tensor);
+}

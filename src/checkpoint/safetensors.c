@@ -1,0 +1,261 @@
+#include "checkpoint/safetensors.h"
+
+#include "base/mapping.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_HEADER_BYTES = 100000000 }; /* the format's own limit */
+
+struct safetensors {
+    struct mapping map;
+    bool owns_map;
+    char *name;     /* for messages, and every tensor's file */
+    json_t *header; /* holds the tensors' names */
+    struct tensor *tensors;
+    size_t n_tensors;
+};
+
+static const struct {
+    const char *name;
+    enum dtype dtype;
+} DTYPES[] = {
+    { "F32", DTYPE_F32 },   { "F16", DTYPE_F16 }, { "BF16", DTYPE_BF16 }, { "F64", DTYPE_F64 },
+    { "I8", DTYPE_I8 },     { "I16", DTYPE_I16 }, { "I32", DTYPE_I32 },   { "I64", DTYPE_I64 },
+    { "U8", DTYPE_U8 },     { "U16", DTYPE_U16 }, { "U32", DTYPE_U32 },   { "U64", DTYPE_U64 },
+    { "BOOL", DTYPE_BOOL },
+};
+
+static const char *const KNOWN_BUT_NOT_RUN[] = { "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4",
+                                                 "F6_E2M3", "F6_E3M2", "C64" };
+
+static uint64_t load_le64(const uint8_t *p)
+{
+    uint64_t v = 0;
+    for (int i = 7; i >= 0; i--)
+        v = v << 8 | p[i];
+    return v;
+}
+
+static enum tutti_status read_dtype(const struct safetensors *file, const char *tensor, const json_t *value,
+                                    enum dtype *out, struct tutti_error *err)
+{
+    const char *text = json_string_value(value);
+    if (!text)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: dtype is missing or no string", file->name,
+                         tensor);
+    for (size_t i = 0; i < sizeof DTYPES / sizeof *DTYPES; i++) {
+        if (strcmp(text, DTYPES[i].name) == 0) {
+            *out = DTYPES[i].dtype;
+            return TUTTI_OK;
+        }
+    }
+    for (size_t i = 0; i < sizeof KNOWN_BUT_NOT_RUN / sizeof *KNOWN_BUT_NOT_RUN; i++) {
+        if (strcmp(text, KNOWN_BUT_NOT_RUN[i]) == 0)
+            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: type %s is not supported", file->name,
+                             tensor, text);
+    }
+    return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: unknown dtype \"%.32s\"", file->name, tensor, text);
+}
+
+static enum tutti_status read_shape(const struct safetensors *file, const json_t *value, struct tensor *t,
+                                    int64_t *n_elems, struct tutti_error *err)
+{
+    if (!json_is_array(value))
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: shape is missing or no array", file->name,
+                         t->name);
+    size_t n_dims = json_array_size(value);
+    if (n_dims > LIMIT_TENSOR_DIMS)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: %zu dimensions, expected at most %d",
+                         file->name, t->name, n_dims, LIMIT_TENSOR_DIMS);
+    t->n_dims = (int)n_dims;
+    *n_elems = 1;
+    for (size_t i = 0; i < n_dims; i++) {
+        const json_t *dim = json_array_get(value, i);
+        if (!json_is_integer(dim) || json_integer_value(dim) < 0)
+            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: shape[%zu] is no number of elements",
+                             file->name, t->name, i);
+        t->shape[i] = json_integer_value(dim);
+        if (__builtin_mul_overflow(*n_elems, t->shape[i], n_elems))
+            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the shape's product overflows", file->name,
+                             t->name);
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_tensor(struct safetensors *file, const char *name, const json_t *entry,
+                                     const uint8_t *data, size_t data_bytes, struct tutti_error *err)
+{
+    struct tensor *t = &file->tensors[file->n_tensors];
+    *t = (struct tensor){ .name = name, .file = file->name };
+    if (strlen(name) > LIMIT_TENSOR_NAME_BYTES)
+        return error_set(err, TUTTI_E_FORMAT, "%s: a tensor's name has %zu bytes, expected at most %d",
+                         file->name, strlen(name), LIMIT_TENSOR_NAME_BYTES);
+    if (!json_is_object(entry))
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its header entry is no object", file->name,
+                         name);
+    int64_t n_elems = 0;
+    enum tutti_status st = read_dtype(file, name, json_object_get(entry, "dtype"), &t->dtype, err);
+    if (st == TUTTI_OK)
+        st = read_shape(file, json_object_get(entry, "shape"), t, &n_elems, err);
+    if (st != TUTTI_OK)
+        return st;
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    const json_t *begin_value = json_array_get(offsets, 0), *end_value = json_array_get(offsets, 1);
+    if (json_array_size(offsets) != 2 || !json_is_integer(begin_value) || !json_is_integer(end_value))
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: data_offsets is not [begin, end]", file->name,
+                         name);
+    int64_t begin = json_integer_value(begin_value), end = json_integer_value(end_value);
+    if (begin < 0 || end < begin || (uint64_t)end > data_bytes)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tensor %s: data_offsets [%" PRId64 ", %" PRId64
+                         "] do not lie within %zu bytes of data",
+                         file->name, name, begin, end, data_bytes);
+    size_t want;
+    if (!dtype_bytes(t->dtype, n_elems, &want) || want != (size_t)(end - begin))
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tensor %s: %" PRId64 " bytes of data, but its shape holds %" PRId64
+                         " elements of %s",
+                         file->name, name, end - begin, n_elems, dtype_name(t->dtype));
+    t->data = data + begin;
+    t->n_bytes = want;
+    file->n_tensors++;
+    return TUTTI_OK;
+}
+
+static int by_data(const void *a, const void *b)
+{
+    const struct tensor *x = a, *y = b;
+    if (x->data != y->data)
+        return (uintptr_t)x->data < (uintptr_t)y->data ? -1 : 1;
+    return x->n_bytes < y->n_bytes ? -1 : x->n_bytes > y->n_bytes;
+}
+
+/* Sorted by place, each tensor must begin where the one before ended, and the last must end with the file. */
+static enum tutti_status check_cover(const struct safetensors *file, const uint8_t *data, size_t data_bytes,
+                                     struct tutti_error *err)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < file->n_tensors; i++) {
+        const struct tensor *t = &file->tensors[i];
+        size_t begin = (size_t)((const uint8_t *)t->data - data);
+        if (begin != at)
+            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its data begin at %zu, expected %zu (%s)",
+                             file->name, t->name, begin, at,
+                             begin < at ? "they overlap another tensor's" : "a hole lies before");
+        at += t->n_bytes;
+    }
+    if (at != data_bytes)
+        return error_set(err, TUTTI_E_FORMAT, "%s: %zu bytes of data, but its tensors hold %zu", file->name,
+                         data_bytes, at);
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_header(struct safetensors *file, struct tutti_error *err)
+{
+    size_t n_bytes = file->map.n_bytes;
+    uint64_t header_bytes = n_bytes < 8 ? 0 : load_le64(file->map.bytes);
+    if (n_bytes < 8 || header_bytes > n_bytes - 8) /* 8 + header_bytes could wrap */
+        return error_set(err, TUTTI_E_FORMAT, "%s: file of %zu bytes, expected 8 and a header of %" PRIu64,
+                         file->name, n_bytes, header_bytes);
+    if (header_bytes > MAX_HEADER_BYTES)
+        return error_set(err, TUTTI_E_FORMAT, "%s: header of %" PRIu64 " bytes, expected at most %d",
+                         file->name, header_bytes, MAX_HEADER_BYTES);
+    const char *text = (const char *)file->map.bytes + 8;
+    if (header_bytes == 0 || text[0] != '{')
+        return error_set(err, TUTTI_E_FORMAT, "%s: the header does not begin with '{'", file->name);
+    json_error_t json_err;
+    file->header = json_loadb(text, (size_t)header_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &json_err);
+    if (!json_is_object(file->header))
+        return error_set(err, TUTTI_E_FORMAT, "%s: header: %s at byte %d", file->name, json_err.text,
+                         json_err.position);
+    size_t n = json_object_size(file->header);
+    if (n > LIMIT_TENSORS)
+        return error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, expected at most %d", file->name, n,
+                         LIMIT_TENSORS);
+    file->tensors = calloc(n ? n : 1, sizeof *file->tensors);
+    if (!file->tensors)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
+    const uint8_t *data = file->map.bytes + 8 + header_bytes;
+    size_t data_bytes = n_bytes - 8 - (size_t)header_bytes;
+    const char *name;
+    json_t *entry;
+    json_object_foreach(file->header, name, entry)
+    {
+        if (strcmp(name, "__metadata__") == 0)
+            continue;
+        enum tutti_status st = read_tensor(file, name, entry, data, data_bytes, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    qsort(file->tensors, file->n_tensors, sizeof *file->tensors, by_data);
+    return check_cover(file, data, data_bytes, err);
+}
+
+static enum tutti_status open_mapping(struct safetensors **out, struct mapping map, bool owns_map,
+                                      const char *name, struct tutti_error *err)
+{
+    enum tutti_status st;
+    struct safetensors *file = calloc(1, sizeof *file);
+    if (file) {
+        file->map = map;
+        file->owns_map = owns_map;
+        file->name = strdup(name);
+    } else if (owns_map) {
+        mapping_close(&map);
+    }
+    if (!file || !file->name) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+        goto done;
+    }
+    st = read_header(file, err);
+    if (st != TUTTI_OK)
+        goto done;
+    *out = file;
+    file = NULL;
+done:
+    safetensors_close(file);
+    return st;
+}
+
+enum tutti_status safetensors_open(struct safetensors **out, const char *path, struct tutti_error *err)
+{
+    struct mapping map;
+    enum tutti_status st = mapping_open(&map, path, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, true, path, err);
+}
+
+enum tutti_status safetensors_open_memory(struct safetensors **out, const void *bytes, size_t n_bytes,
+                                          const char *name, struct tutti_error *err)
+{
+    return open_mapping(out, (struct mapping){ .bytes = bytes, .n_bytes = n_bytes }, false, name, err);
+}
+
+void safetensors_close(struct safetensors *file)
+{
+    if (!file)
+        return;
+    json_decref(file->header);
+    free(file->tensors);
+    free(file->name);
+    if (file->owns_map)
+        mapping_close(&file->map);
+    free(file);
+}
+
+size_t safetensors_n_tensors(const struct safetensors *file)
+{
+    return file->n_tensors;
+}
+
+const struct tensor *safetensors_tensor(const struct safetensors *file, size_t index)
+{
+    return &file->tensors[index];
+}
+
+void safetensors_forget(const struct safetensors *file, const struct tensor *tensor)
+{
+    if (file->owns_map)
+        mapping_forget(&file->map, tensor->data, tensor->n_bytes);
+}
