@@ -70,6 +70,7 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
     size_t n_tiles = ((size_t)max_rows + TILE_ROWS - 1) / TILE_ROWS, n = (size_t)max_rows;
     size_t tile = LINEAR_PIECE * TILE_ROWS * PANEL_ROWS;
     size_t queries = (size_t)ATTENTION_QUERIES * (size_t)cpu->shape.head_dim;
+    size_t halves = (size_t)cpu->shape.n_kv_heads * (size_t)cpu->shape.head_dim; /* two in a float's place */
     bool fits = !__builtin_mul_overflow(n_tiles, cpu->tile_bytes, &cpu->activation_bytes);
     cpu->activations = fits ? memory_new(cpu->activation_bytes) : NULL;
     cpu->scratch = calloc((size_t)n_threads, sizeof *cpu->scratch);
@@ -78,11 +79,12 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
     bool has_all = cpu->activations && cpu->scratch && cpu->cos_sin && cpu->row_tiles;
     for (int t = 0; has_all && t < n_threads; t++) {
         struct cpu_scratch *scratch = &cpu->scratch[t];
-        scratch->tile = cpu_alloc(be, tile + 2 * queries);
+        scratch->tile = cpu_alloc(be, tile + 2 * queries + halves);
         has_all = scratch->tile != NULL;
         if (has_all) {
             scratch->q = scratch->tile + tile;
             scratch->o = scratch->q + queries;
+            scratch->halves = (uint16_t *)(scratch->o + queries);
         }
     }
     if (!has_all) {

@@ -37,8 +37,9 @@ struct row_tile {
 
 /* What one thread needs for itself. */
 struct cpu_scratch {
-    float *tile;  /* [panels of a piece][TILE_ROWS][16] */
-    float *q, *o; /* [ATTENTION_QUERIES][head_dim] */
+    float *tile;      /* [panels of a piece][TILE_ROWS][16] */
+    float *q, *o;     /* [ATTENTION_QUERIES][head_dim] */
+    uint16_t *halves; /* [2][n_kv_heads][head_dim]: keys and values of a row */
 };
 
 struct cpu_backend {

@@ -112,27 +112,41 @@ struct attention_job {
     uint8_t *layer; /* of kv */
 };
 
-static void store_element(uint8_t *base, enum dtype dtype, size_t i, float x)
+/* Keys go to column `at` of [head_dim][16], values to row `at` of [16][head_dim]. */
+static void place_16bit(uint8_t *keys, uint8_t *values, int at, const uint16_t *k, const uint16_t *v,
+                        int head_dim)
 {
-    if (dtype == DTYPE_F16)
-        ((uint16_t *)base)[i] = float_to_half(x);
-    else
-        ((float *)base)[i] = x;
+    uint16_t *column = (uint16_t *)keys + at;
+    for (int d = 0; d < head_dim; d++)
+        column[d * KV_PAGE_TOKENS] = k[d];
+    memcpy((uint16_t *)values + at * head_dim, v, (size_t)head_dim * sizeof *v);
 }
 
-static void store_row(const struct attention_job *job, int row, const float *k, const float *v)
+static void place_32bit(uint8_t *keys, uint8_t *values, int at, const float *k, const float *v, int head_dim)
+{
+    float *column = (float *)keys + at;
+    for (int d = 0; d < head_dim; d++)
+        column[d * KV_PAGE_TOKENS] = k[d];
+    memcpy((float *)values + at * head_dim, v, (size_t)head_dim * sizeof *v);
+}
+
+/* kv: k [n_kv_heads][head_dim], then v. */
+static void store_row(const struct attention_job *job, int row, const float *kv, uint16_t *halves)
 {
     const struct attention_shape *shape = &job->cpu->shape;
     const struct step *step = job->cpu->step;
-    int pos = step->positions[row], at = pos % KV_PAGE_TOKENS;
+    int pos = step->positions[row], at = pos % KV_PAGE_TOKENS, n = shape->head_dim;
     size_t page_id = (size_t)step->page_tables[step->seqs[row]][pos / KV_PAGE_TOKENS];
     uint8_t *keys = job->layer + page_id * job->kv->page_bytes;
+    int n_kv = shape->n_kv_heads * n;
+    if (job->kv->dtype == DTYPE_F16)
+        job->cpu->kernels.to_half(halves, kv, 2 * n_kv);
     for (int h = 0; h < shape->n_kv_heads; h++, keys += 2 * job->kv->head_bytes) {
         uint8_t *values = keys + job->kv->head_bytes;
-        for (int d = 0; d < shape->head_dim; d++) {
-            store_element(keys, job->kv->dtype, (size_t)(d * KV_PAGE_TOKENS + at), *k++);
-            store_element(values, job->kv->dtype, (size_t)(at * shape->head_dim + d), *v++);
-        }
+        if (job->kv->dtype == DTYPE_F16)
+            place_16bit(keys, values, at, halves + h * n, halves + n_kv + h * n, n);
+        else
+            place_32bit(keys, values, at, kv + h * n, kv + n_kv + h * n, n);
     }
 }
 
@@ -151,7 +165,7 @@ static void rope_store_some(void *arg, int thread, int n_threads)
             job->cpu->kernels.rope_interleaved(row, cos_sin, n_heads, shape->head_dim, shape->rotary_dim);
         else if (shape->rope == ROPE_HALF)
             job->cpu->kernels.rope_half(row, cos_sin, n_heads, shape->head_dim, shape->rotary_dim);
-        store_row(job, (int)r, row + n_q, row + n_q + n_kv);
+        store_row(job, (int)r, row + n_q, job->cpu->scratch[thread].halves);
     }
 }
 

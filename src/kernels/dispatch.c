@@ -99,13 +99,65 @@ static void init_ref(struct kernels *k)
     k->scan_max = scan_max_ref;
     k->sum_exp = sum_exp_ref;
     k->find_above = find_above_ref;
+    k->to_half = to_half_ref;
 }
+
+#if defined(__x86_64__)
+static void init_avx2(struct kernels *k)
+{
+    k->tile[DTYPE_Q8_0] = tile_q8_0_avx2;
+    k->tile[DTYPE_Q4_0] = tile_q4_0_avx2;
+    k->linear[DTYPE_F32] = linear_f32_avx2;
+    k->linear[DTYPE_F16] = linear_f16_avx2;
+    k->linear[DTYPE_BF16] = linear_bf16_avx2;
+    k->linear[DTYPE_Q8_0] = linear_q8_0_avx2;
+    k->linear[DTYPE_Q4_0] = linear_q4_0_avx2;
+    k->rmsnorm = rmsnorm_avx2;
+    k->add = add_avx2;
+    k->silu_mul = silu_mul_avx2;
+    k->softmax = softmax_avx2;
+    k->rope_interleaved = rope_interleaved_avx2;
+    k->rope_half = rope_half_avx2;
+    k->attention_f16 = attention_f16_avx2;
+    k->attention_f32 = attention_f32_avx2;
+    k->scan_max = scan_max_avx2;
+    k->sum_exp = sum_exp_avx2;
+    k->find_above = find_above_avx2;
+    k->to_half = to_half_avx2;
+}
+
+static void init_avx512(struct kernels *k)
+{
+    k->tile[DTYPE_Q8_0] = tile_q8_0_avx512;
+    k->tile[DTYPE_Q4_0] = tile_q4_0_avx512;
+    k->linear[DTYPE_F32] = linear_f32_avx512;
+    k->linear[DTYPE_F16] = linear_f16_avx512;
+    k->linear[DTYPE_BF16] = linear_bf16_avx512;
+    k->linear[DTYPE_Q8_0] = linear_q8_0_avx512;
+    k->linear[DTYPE_Q4_0] = linear_q4_0_avx512;
+    k->rmsnorm = rmsnorm_avx512;
+    k->add = add_avx512;
+    k->silu_mul = silu_mul_avx512;
+    k->softmax = softmax_avx512;
+    k->rope_interleaved = rope_interleaved_avx512;
+    k->rope_half = rope_half_avx512;
+    k->attention_f16 = attention_f16_avx512;
+    k->attention_f32 = attention_f32_avx512;
+    k->scan_max = scan_max_avx512;
+    k->sum_exp = sum_exp_avx512;
+    k->find_above = find_above_avx512;
+    k->to_half = to_half_avx512;
+}
+#endif
 
 void kernels_init(struct kernels *k, unsigned cpu)
 {
     *k = (struct kernels){ .cpu = cpu };
     init_ref(k);
 #if defined(__x86_64__)
-
+    if (cpu & CPU_AVX2)
+        init_avx2(k);
+    if (cpu & CPU_AVX512)
+        init_avx512(k); /* the best comes last */
 #endif
 }

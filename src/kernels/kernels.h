@@ -77,6 +77,9 @@ typedef void softmax_fn(float *y, const float *x, int n);
  * cos_sin: [2][rotary_dim / 2]. Pairs are (2j, 2j + 1) or (j, j + rotary_dim / 2). Su et al., 2021. */
 typedef void rope_fn(float *x, const float *cos_sin, int n_heads, int head_dim, int rotary_dim);
 
+/* float32 to half precision, to nearest even. */
+typedef void to_half_fn(uint16_t *y, const float *x, int n);
+
 /* ---- attention ------------------------------------------------------------------------------------------------- */
 
 /* Where the KV of one sequence, layer and head lies. Keys of a page: [head_dim][16]; values: [16][head_dim]. */
@@ -128,6 +131,7 @@ struct kernels {
     scan_max_fn *scan_max;
     sum_exp_fn *sum_exp;
     find_above_fn *find_above;
+    to_half_fn *to_half;
 };
 
 void kernels_init(struct kernels *k, unsigned cpu); /* cpu: what cpu_find() gave; less, to test */

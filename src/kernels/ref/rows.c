@@ -73,7 +73,7 @@ bool scan_max_ref(const float *x, int n, float *max)
         is_finite = is_finite && fabsf(x[i]) <= 3.40282347e38f;
         top = max_of(x[i], top);
     }
-    *max = top;
+    *max = top + 0.0f; /* no negative zero, whose place among equals depends on the order */
     return is_finite;
 }
 
@@ -91,4 +91,10 @@ int find_above_ref(const float *x, int begin, int n, float bound)
     while (i < n && !(x[i] > bound))
         i++;
     return i;
+}
+
+void to_half_ref(uint16_t *y, const float *x, int n)
+{
+    for (int i = 0; i < n; i++)
+        y[i] = float_to_half(x[i]);
 }

@@ -5,8 +5,7 @@
 
 #include "kernels/kernels.h"
 
-tile_fn tile_float_avx2, tile_q8_0_avx2, tile_q4_0_avx2;
-tile_fn tile_float_avx512, tile_q8_0_avx512, tile_q4_0_avx512;
+tile_fn tile_q8_0_avx2, tile_q4_0_avx2, tile_q8_0_avx512, tile_q4_0_avx512;
 linear_fn linear_f32_avx2, linear_f16_avx2, linear_bf16_avx2, linear_q8_0_avx2, linear_q4_0_avx2;
 linear_fn linear_f32_avx512, linear_f16_avx512, linear_bf16_avx512, linear_q8_0_avx512, linear_q4_0_avx512;
 rmsnorm_fn rmsnorm_avx2, rmsnorm_avx512;
@@ -18,6 +17,7 @@ attention_fn attention_f16_avx2, attention_f32_avx2, attention_f16_avx512, atten
 scan_max_fn scan_max_avx2, scan_max_avx512;
 sum_exp_fn sum_exp_avx2, sum_exp_avx512;
 find_above_fn find_above_avx2, find_above_avx512;
+to_half_fn to_half_avx2, to_half_avx512;
 
 /* measure.h: the loops; n is a multiple of 4096. Operations of one round. */
 enum {
