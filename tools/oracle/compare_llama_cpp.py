@@ -13,8 +13,8 @@ next-token distribution at every position of the same path, so
 Exit status: 0 if the mean KL of all positions stays below one bound and the largest below another, else 1. A different
 choice alone is no failure: where the two best logits nearly tie, rounding decides.
 
-Why two bounds: with quantized weights both engines round activations to 8 bits, and a last digit of difference before
-that rounding becomes a whole step after it. llama.cpp itself, run on the demo model in Q8_0 with an f32 and then with an
+Why two bounds: with quantized weights both engines round activations to 8 bits, and a last digit of difference
+before that rounding becomes a whole step after it. llama.cpp itself, run on the demo model in Q8_0 with an f32 and then with an
 f16 KV cache, differs by up to 8e-4 in the mean of a path and by 1.4e-2 at the worst position (bf16: 7e-5 and 1e-3).
 Small models show it most: few dimensions average little; and random ids more than text, so give --text where there is a
 tokenizer. A wrong model is far beyond: on the demo model one layer without its q, k, v bias gives a mean of
@@ -52,7 +52,7 @@ class LlamaCpp:
         try:
             import llama_cpp
         except ImportError as e:
-            raise SystemExit(f"llama-cpp-python: {e}")
+            raise SystemExit(f"llama-cpp-python: {e}") from None
         kv_type = {"f32": llama_cpp.GGML_TYPE_F32, "f16": llama_cpp.GGML_TYPE_F16}[kv]
         self.llama = llama_cpp.Llama(model, n_ctx=n_ctx, logits_all=True, type_k=kv_type, type_v=kv_type,
                                      flash_attn=False, use_mmap=True, verbose=False)

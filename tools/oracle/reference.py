@@ -29,7 +29,7 @@ class Reference:
         return out.logits[0].float().numpy()
 
     def greedy(self, ids, n):
-        """n more ids, each the largest logit's, one step at a time; and the logits that decided: float32 [n, n_vocab]."""
+        """n more ids, each the largest logit's, one step at a time; and the logits that decided: [n, n_vocab]."""
         answer, rows = [], []
         past, step = None, list(map(int, ids))
         with torch.no_grad():
