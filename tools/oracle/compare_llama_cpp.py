@@ -14,10 +14,10 @@ Exit status: 0 if the mean KL of all positions stays below one bound and the lar
 choice alone is no failure: where the two best logits nearly tie, rounding decides.
 
 Why two bounds: with quantized weights both engines round activations to 8 bits, and a last digit of difference
-before that rounding becomes a whole step after it. llama.cpp itself, run on the demo model in Q8_0 with an f32 and then with an
-f16 KV cache, differs by up to 8e-4 in the mean of a path and by 1.4e-2 at the worst position (bf16: 7e-5 and 1e-3).
-Small models show it most: few dimensions average little; and random ids more than text, so give --text where there is a
-tokenizer. A wrong model is far beyond: on the demo model one layer without its q, k, v bias gives a mean of
+before that rounding becomes a whole step after it. llama.cpp itself, run on the demo model in Q8_0 with an f32 and then
+with an f16 KV cache, differs by up to 8e-4 in the mean of a path and by 1.4e-2 at the worst position (bf16: 7e-5 and
+1e-3). Small models show it most: few dimensions average little; and random ids more than text, so give --text where
+there is a tokenizer. A wrong model is far beyond: on the demo model one layer without its q, k, v bias gives a mean of
 2e-2, a rotary dimension of 14 instead of 16 one of 9e-2. But a norm epsilon of 1e-6 instead of 1e-5 stays below 1e-4:
 for that there are the float32 fixtures.
 
