@@ -1,0 +1,359 @@
+/* Opening and closing an engine, and what callers' threads do: submit, cancel, read figures. */
+#include "engine/engine.h"
+
+#include "base/clock.h"
+#include "engine/engine_state.h"
+#include "engine/rng.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum {
+    DEFAULT_BATCH_TOKENS = 256,
+    DEFAULT_SEQS = 256,
+    DEFAULT_QUEUE = 1024,
+    MAX_BATCH_TOKENS = 65536,
+    MAX_SEQS = 16384,
+    MAX_QUEUE = 1 << 20,
+    RECORDS_PER_SEQ = 64, /* tokens of each sequence that the text thread may be behind */
+    MIN_RECORDS = 4096,
+};
+
+/* ---- opening ---- */
+
+static enum tutti_status set_option(const char *name, int value, int fallback, int high, int *out,
+                                    struct tutti_error *err)
+{
+    if (value < 0 || value > high)
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s is %d, expected 0 to %d", name, value, high);
+    *out = value > 0 ? value : fallback;
+    return TUTTI_OK;
+}
+
+static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_engine_options *options,
+                                     struct tutti_error *err)
+{
+    if (options)
+        e->options = *options;
+    struct tutti_engine_options *o = &e->options;
+    int n_ctx = e->model->desc.n_ctx;
+    enum tutti_status st = set_option("max_batch_tokens", o->max_batch_tokens, DEFAULT_BATCH_TOKENS,
+                                      MAX_BATCH_TOKENS, &o->max_batch_tokens, err);
+    if (st == TUTTI_OK)
+        st = set_option("max_seqs", o->max_seqs, DEFAULT_SEQS, MAX_SEQS, &o->max_seqs, err);
+    if (st == TUTTI_OK)
+        st = set_option("max_queue", o->max_queue, DEFAULT_QUEUE, MAX_QUEUE, &o->max_queue, err);
+    if (st == TUTTI_OK && o->max_context != 0 && (o->max_context < 2 || o->max_context > n_ctx))
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "max_context",
+                             "max_context is %d, but model %s was made for 2 to %d tokens", o->max_context,
+                             e->model->name, n_ctx);
+    return st;
+}
+
+/* The KV cache, and how many tokens one sequence may have of it. */
+static enum tutti_status reserve_kv(struct tutti_engine *e, int *n_pages, struct tutti_error *err)
+{
+    struct backend *be = e->model->backend;
+    struct tutti_engine_options *o = &e->options;
+    size_t page_bytes = be->ops->kv_page_bytes(be, e->model->kv_type);
+    int n_ctx = o->max_context > 0 ? o->max_context : e->model->desc.n_ctx;
+    enum tutti_status st = engine_kv_pages(n_pages, page_bytes, o->kv_bytes, o->max_seqs, n_ctx, err);
+    if (st != TUTTI_OK)
+        return st;
+    int64_t n_tokens = (int64_t)*n_pages * KV_PAGE_TOKENS;
+    if (n_tokens < n_ctx && o->max_context > 0)
+        return error_set_param(err, TUTTI_E_LIMIT, "max_context",
+                               "a context of %d tokens was asked for, but the KV cache holds %lld", n_ctx,
+                               (long long)n_tokens);
+    o->max_context = n_tokens < n_ctx ? (int)n_tokens : n_ctx;
+    return be->ops->kv_new(be, &e->kv, *n_pages, e->model->kv_type, err);
+}
+
+static void count_threads(void *arg, int thread, int n_threads)
+{
+    if (thread == 0)
+        *(int *)arg = n_threads;
+}
+
+static enum tutti_status reserve_samplers(struct tutti_engine *e, struct tutti_error *err)
+{
+    int n_threads = 1;
+    run_on_team(e, count_threads, &n_threads);
+    e->samplers = calloc((size_t)n_threads, sizeof *e->samplers);
+    if (!e->samplers)
+        return error_set(err, TUTTI_E_MEMORY, "samplers: out of memory");
+    e->n_samplers = n_threads;
+    for (int i = 0; i < n_threads; i++) {
+        enum tutti_status st = sampler_new(&e->samplers[i], e->model->desc.n_vocab, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status reserve_lines(struct tutti_engine *e, struct tutti_error *err)
+{
+    const struct tutti_engine_options *o = &e->options;
+    int max_outputs = o->max_seqs < o->max_batch_tokens ? o->max_seqs : o->max_batch_tokens;
+    e->n_slots = o->max_seqs + o->max_queue;
+    e->slots = calloc((size_t)e->n_slots, sizeof *e->slots);
+    e->free_slots = calloc((size_t)e->n_slots, sizeof *e->free_slots);
+    e->logits = calloc((size_t)max_outputs * (size_t)e->model->desc.n_vocab, sizeof *e->logits);
+    e->draws = calloc((size_t)o->max_seqs, sizeof *e->draws);
+    if (!e->slots || !e->free_slots || !e->logits || !e->draws)
+        return error_set(err, TUTTI_E_MEMORY,
+                         "logits of %d sequences and a queue of %d requests: out of memory", max_outputs,
+                         e->n_slots);
+    for (; e->n_free_slots < e->n_slots; e->n_free_slots++)
+        e->free_slots[e->n_free_slots] = e->n_slots - 1 - e->n_free_slots;
+    size_t n_records = (size_t)o->max_seqs * RECORDS_PER_SEQ;
+    enum tutti_status st = queue_new(&e->ready, (size_t)e->n_slots, sizeof(struct request *), err);
+    if (st == TUTTI_OK)
+        st = queue_new(&e->records, n_records > MIN_RECORDS ? n_records : MIN_RECORDS, sizeof(struct record),
+                       err);
+    return st;
+}
+
+static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err)
+{
+    uint64_t hash_seed;
+    if (getrandom(&hash_seed, sizeof hash_seed, 0) != sizeof hash_seed)
+        return error_set(err, TUTTI_E_IO, "the system gives no random numbers");
+    e->seed = e->options.default_seed > 0 ? e->options.default_seed : mix64(hash_seed);
+    int n_pages = 0;
+    enum tutti_status st = e->hooks.reserve(e->model, e->options.max_batch_tokens, err);
+    if (st == TUTTI_OK)
+        st = reserve_lines(e, err);
+    if (st == TUTTI_OK)
+        st = reserve_samplers(e, err);
+    if (st == TUTTI_OK)
+        st = reserve_kv(e, &n_pages, err); /* last of the large ones: it takes from what is left */
+    if (st != TUTTI_OK)
+        return st;
+    const struct tutti_engine_options *o = &e->options;
+    struct scheduler_options options = { .max_seqs = o->max_seqs,
+                                         .max_batch_tokens = o->max_batch_tokens,
+                                         .max_context = o->max_context,
+                                         .n_pages = n_pages,
+                                         .no_prefix_cache = o->no_prefix_cache,
+                                         .hash_seed = hash_seed };
+    return scheduler_new(&e->scheduler, &options, err);
+}
+
+static enum tutti_status open_locks(struct tutti_engine *e, struct tutti_error *err)
+{
+    int rc = pthread_mutex_init(&e->lock, NULL);
+    if (rc != 0)
+        return error_set(err, TUTTI_E_MEMORY, "cannot make a lock: %s", strerror(rc));
+    e->has_lock = true;
+    enum tutti_status st = stats_init(&e->stats, err);
+    if (st == TUTTI_OK)
+        st = bell_init(&e->text_bell, err);
+    if (st == TUTTI_OK)
+        st = bell_init(&e->engine_bell, err);
+    return st;
+}
+
+static enum tutti_status start_thread(pthread_t *thread, bool *has_thread, void *(*entry)(void *), void *arg,
+                                      const char *name, struct tutti_error *err)
+{
+    int rc = pthread_create(thread, NULL, entry, arg);
+    if (rc != 0)
+        return error_set(err, TUTTI_E_MEMORY, "cannot make the %s thread: %s", name, strerror(rc));
+    *has_thread = true;
+    return TUTTI_OK;
+}
+
+/* Before any thread runs, so that the first reader sees the pool. */
+static void init_stats(struct tutti_engine *e)
+{
+    struct tutti_stats *now = &e->stats.now;
+    struct kv_counts counts = kv_pool_counts(e->scheduler->pool);
+    now->kv_pages_total = (uint64_t)counts.n_pages;
+    now->kv_pages_free = (uint64_t)counts.n_free;
+    now->kv_page_tokens = KV_PAGE_TOKENS;
+    now->max_context = e->options.max_context;
+    stats_publish(&e->stats);
+}
+
+enum tutti_status engine_open(tutti_engine **out, struct model *model,
+                              const struct tutti_engine_options *options, const struct engine_hooks *hooks,
+                              struct tutti_error *err)
+{
+    struct tutti_engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return error_set(err, TUTTI_E_MEMORY, "engine: out of memory");
+    e->model = model;
+    if (hooks)
+        e->hooks = *hooks;
+    if (!e->hooks.forward)
+        e->hooks.forward = model_forward;
+    if (!e->hooks.reserve)
+        e->hooks.reserve = model_reserve;
+    enum tutti_status st = set_options(e, options, err);
+    if (st == TUTTI_OK && __atomic_exchange_n(&model->in_use, true, __ATOMIC_ACQ_REL))
+        st = error_set(err, TUTTI_E_ARGUMENT, "model %s: an engine is open on it already", model->name);
+    else
+        e->has_model = st == TUTTI_OK;
+    if (st == TUTTI_OK)
+        st = open_locks(e, err);
+    if (st == TUTTI_OK)
+        st = reserve(e, err);
+    if (st == TUTTI_OK) {
+        init_stats(e);
+        st = start_thread(&e->engine_thread, &e->has_engine_thread, step_main, e, "engine", err);
+    }
+    if (st == TUTTI_OK)
+        st = start_thread(&e->text_thread, &e->has_text_thread, text_main, e, "text", err);
+    if (st != TUTTI_OK) {
+        tutti_engine_close(e);
+        return st;
+    }
+    *out = e;
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_engine_open(tutti_engine **out, tutti_model *model,
+                                    const struct tutti_engine_options *options, struct tutti_error *err)
+{
+    return engine_open(out, model_of(model), options, NULL, err);
+}
+
+/* ---- closing ---- */
+
+void tutti_engine_drain(tutti_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->is_draining = true;
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void cancel_all(struct tutti_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->is_draining = e->is_closing = true;
+    for (int i = 0; i < e->n_slots; i++)
+        if (e->slots[i])
+            atomic_store(&e->slots[i]->is_cancelled, true);
+    pthread_mutex_unlock(&e->lock);
+    atomic_store(&e->has_ends, true);
+    bell_ring(&e->engine_bell);
+    bell_ring(&e->text_bell);
+}
+
+static void join_threads(struct tutti_engine *e)
+{
+    if (e->has_text_thread) { /* it ends when every request has */
+        cancel_all(e);
+        pthread_join(e->text_thread, NULL);
+    }
+    if (e->has_engine_thread) {
+        atomic_store(&e->is_stopping, true);
+        bell_ring(&e->engine_bell);
+        pthread_join(e->engine_thread, NULL);
+    }
+}
+
+void tutti_engine_close(tutti_engine *e)
+{
+    if (!e)
+        return;
+    join_threads(e);
+    scheduler_free(e->scheduler);
+    if (e->kv)
+        e->model->backend->ops->kv_free(e->model->backend, e->kv);
+    for (int i = 0; i < e->n_samplers; i++)
+        sampler_free(e->samplers[i]);
+    free(e->samplers);
+    queue_free(e->records);
+    queue_free(e->ready);
+    free(e->draws);
+    free(e->logits);
+    free(e->free_slots);
+    free(e->slots);
+    free(e->scratch.tokens);
+    free(e->scratch.tops);
+    buf_clear(&e->scratch.bytes);
+    bell_clear(&e->engine_bell);
+    bell_clear(&e->text_bell);
+    stats_clear(&e->stats);
+    if (e->has_lock)
+        pthread_mutex_destroy(&e->lock);
+    if (e->has_model)
+        __atomic_store_n(&e->model->in_use, false, __ATOMIC_RELEASE);
+    free(e);
+}
+
+/* ---- callers ---- */
+
+/* Under the lock: gives the request an id and a place in the line to the text thread. */
+static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, struct tutti_error *err)
+{
+    if (e->is_draining)
+        return error_set(err, TUTTI_E_CLOSED, "the engine takes no further requests");
+    if (e->n_live_choices >= e->n_slots || e->n_free_slots == 0)
+        return error_set(err, TUTTI_E_BUSY,
+                         "%lld answers are running or waiting, at most %d can; try again later",
+                         (long long)e->n_live_choices, e->n_slots);
+    int32_t slot = e->free_slots[--e->n_free_slots];
+    r->serial = ++e->serial;
+    r->id = r->serial * (uint64_t)e->n_slots + (uint64_t)slot;
+    r->seed = r->spec.sampling.has_seed ? r->spec.sampling.seed : mix64(e->seed ^ mix64(r->serial));
+    e->slots[slot] = r;
+    e->n_live_choices += r->spec.n_choices;
+    e->n_alive++;
+    if (e->intake_tail)
+        e->intake_tail->next = r;
+    else
+        e->intake_head = r;
+    e->intake_tail = r;
+    atomic_fetch_add(&e->stats.n_requests, 1);
+    atomic_fetch_add(&e->stats.n_waiting, 1);
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_engine_submit(tutti_engine *e, const struct tutti_request *spec,
+                                      tutti_callback callback, void *user, uint64_t *request_id,
+                                      struct tutti_error *err)
+{
+    if (!spec || !callback)
+        return error_set(err, TUTTI_E_ARGUMENT, "a submission needs a request and a callback");
+    struct request *r = NULL;
+    enum tutti_status st = request_new(&r, spec, e->model, e->options.max_context, err);
+    if (st == TUTTI_OK) {
+        r->callback = callback;
+        r->user = user;
+        pthread_mutex_lock(&e->lock);
+        st = enqueue(e, r, err);
+        if (st == TUTTI_OK && request_id)
+            *request_id = r->id; /* here: it may be gone when the lock is */
+        pthread_mutex_unlock(&e->lock);
+    }
+    if (st != TUTTI_OK) {
+        request_free(r);
+        atomic_fetch_add(&e->stats.n_refused, 1);
+        return st;
+    }
+    bell_ring(&e->text_bell);
+    return TUTTI_OK;
+}
+
+void tutti_engine_cancel(tutti_engine *e, uint64_t request_id)
+{
+    pthread_mutex_lock(&e->lock);
+    struct request *r = e->slots[request_id % (uint64_t)e->n_slots];
+    bool is_found = r && r->id == request_id;
+    if (is_found)
+        atomic_store(&r->is_cancelled, true);
+    pthread_mutex_unlock(&e->lock);
+    if (is_found) {
+        atomic_store(&e->has_ends, true);
+        bell_ring(&e->engine_bell);
+    }
+}
+
+void tutti_engine_stats(tutti_engine *e, struct tutti_stats *out)
+{
+    stats_read(&e->stats, out);
+}

@@ -1,0 +1,94 @@
+/* What the threads of one engine share. Private to the engine's files. */
+#ifndef TUTTI_ENGINE_STATE_H
+#define TUTTI_ENGINE_STATE_H
+
+#include "base/queue.h"
+#include "engine/alloc_guard.h"
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "engine/stats.h"
+
+/* From the engine thread to the text thread: a token, or the end of a choice, or both. */
+struct record {
+    struct request *request;
+    int choice;
+    bool has_token;
+    enum tutti_finish finish;
+    enum tutti_status status; /* where finish is TUTTI_FINISH_ERROR */
+    size_t n_cached;          /* prompt tokens from the prefix cache */
+    uint64_t queue_us, ttft_us;
+    struct sample sample;
+};
+
+/* A token to be drawn after the step. */
+struct draw {
+    struct sequence *seq;
+    float *logits;
+    struct sample sample;
+    bool is_finite;
+};
+
+struct tutti_engine {
+    struct model *model;
+    struct engine_hooks hooks;
+    struct tutti_engine_options options; /* every 0 replaced */
+    uint64_t seed;                       /* for requests without one */
+    bool has_model;                      /* model->in_use is ours */
+
+    /* ---- callers, under lock ---- */
+    pthread_mutex_t lock;
+    bool has_lock;
+    struct request **slots; /* [n_slots] requests whose last event was not sent; id % n_slots is the slot */
+    int32_t *free_slots;    /* [n_slots] a stack */
+    int n_slots, n_free_slots;
+    int64_t n_live_choices; /* accepted, last event not sent */
+    int64_t n_alive;        /* requests in memory */
+    uint64_t serial;
+    struct request *intake_head, *intake_tail; /* line to the text thread */
+    bool is_draining, is_closing;
+
+    /* ---- text thread ---- */
+    pthread_t text_thread;
+    bool has_text_thread;
+    struct bell text_bell;
+    struct token_scratch {
+        struct tutti_token *tokens;
+        struct tutti_top_token *tops;
+        size_t n_tokens, n_tops; /* room */
+        struct buf bytes;
+    } scratch; /* of one event */
+
+    /* ---- between the two ---- */
+    struct queue *ready;     /* struct request *: prompts are tokens now */
+    struct queue *records;   /* struct record */
+    atomic_bool has_ends;    /* a request was cancelled or a choice ended by its text: look for it */
+    atomic_bool wants_room;  /* the engine thread waits for room in records */
+    atomic_bool is_stopping; /* the engine thread shall end */
+
+    /* ---- engine thread ---- */
+    pthread_t engine_thread;
+    bool has_engine_thread;
+    struct bell engine_bell;
+    struct scheduler *scheduler;
+    struct kv_memory *kv;
+    float *logits;      /* [max outputs of a step][n_vocab] */
+    struct draw *draws; /* [max_seqs] */
+    int n_draws;
+    struct sampler **samplers; /* [n_samplers], one for each compute thread */
+    int n_samplers;
+    alloc_phase phase;
+    struct stats stats;
+};
+
+/* text.c */
+void *text_main(void *engine);
+
+/* step.c */
+void *step_main(void *engine);
+/* Calls fn(arg, thread, n_threads) on the compute threads, or on the caller alone. */
+void run_on_team(struct tutti_engine *e, team_fn *fn, void *arg);
+/* audit.c */
+void audit_check(struct tutti_engine *e);
+
+#endif

@@ -1,0 +1,62 @@
+/* The books of the KV pages: who holds which, and what the prefix cache can lend. The bytes lie with the backend.
+ *
+ * A page has holders (sequences), or is cached (no holder, but its content is known and may be asked for again), or
+ * is free. A full page can be published: its content is then found again by what stands in it, a chain of
+ * (parent page, 16 token ids), so that equal beginnings of prompts share pages. A hit compares ids and parent, not
+ * the hash alone: two different texts never share a page.
+ *
+ * Whoever holds a published page holds its parents too; shares are dropped deepest page first. So a parent is never
+ * evicted before its children, and a page id names its whole beginning for as long as it is published.
+ *
+ * Only the engine thread calls these functions, so there is no lock; nothing allocates after kv_pool_new().
+ * After Kwon et al., "Efficient Memory Management for LLM Serving with PagedAttention", 2023, section 4, and Zheng et
+ * al., "SGLang", 2024, section 3 (reuse of prefixes, least recently used first out). */
+#ifndef TUTTI_KV_POOL_H
+#define TUTTI_KV_POOL_H
+
+#include "backend/backend.h"
+#include "base/error.h"
+
+struct kv_pool;
+
+struct kv_counts {
+    int n_pages; /* = n_used + n_cached + n_free */
+    int n_used, n_cached, n_free;
+    uint64_t n_evictions;
+};
+
+/* n_pages: 1 or more. On success *out is the caller's, for kv_pool_free(). hash_seed: unknown to those who write
+ * prompts, so that nobody can make long chains. TUTTI_E_MEMORY. */
+MUST_CHECK enum tutti_status kv_pool_new(struct kv_pool **out, int n_pages, uint64_t hash_seed,
+                                         struct tutti_error *err);
+void kv_pool_free(struct kv_pool *pool); /* NULL is allowed */
+
+struct kv_counts kv_pool_counts(const struct kv_pool *pool);
+
+/* Takes n_pages unpublished pages, all or none, free ones first, then the cached ones that nobody used for longest.
+ * False: wait or preempt. page_ids: [n_pages], written only on true; each page then has one holder. */
+MUST_CHECK bool kv_pool_take(struct kv_pool *pool, int n_pages, int32_t *page_ids);
+
+/* One more holder for each page; they must have one already. */
+void kv_pool_share(struct kv_pool *pool, const int32_t *page_ids, int n_pages);
+
+/* Drops one share of each page, the last page first. A page without holders is cached if published, else free. */
+void kv_pool_drop(struct kv_pool *pool, const int32_t *page_ids, int n_pages);
+
+/* More holders than one: it must be copied before it is written to. */
+bool kv_pool_is_shared(const struct kv_pool *pool, int32_t page_id);
+
+/* Takes a share of the longest chain of published pages that holds the beginning of ids; returns its length, at most
+ * n_ids / KV_PAGE_TOKENS. page_ids: room for that many. */
+int kv_pool_match(struct kv_pool *pool, const int32_t *ids, int n_ids, int32_t *page_ids);
+
+/* Makes the full page page_id known as the one that holds ids [KV_PAGE_TOKENS] behind parent (-1: at the beginning;
+ * else published, and held by the caller). Returns page_id, or where a page with that content is known already, that
+ * one: the caller's share was moved there. */
+int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, int32_t parent, const int32_t *ids);
+
+/* For the audit: checks all invariants against n_holders [n_pages], counted by the caller from its page tables.
+ * NULL: all is well; else what is wrong, in a static buffer of the thread. */
+const char *kv_pool_audit(const struct kv_pool *pool, const int32_t *n_holders);
+
+#endif

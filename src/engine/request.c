@@ -1,0 +1,329 @@
+/* Copying and checking. Nothing in a request is trusted; comparisons are written so that a NaN fails them. */
+#include "engine/request.h"
+
+#include "base/clock.h"
+#include "base/limits.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_STOP_BYTES = 4096, /* of one stop string */
+    MAX_REQUEST_STOP_IDS = 256,
+    MAX_LOGIT_BIAS = 1024,
+    MAX_MESSAGES = 65536,
+};
+
+/* ---- checks ---- */
+
+static enum tutti_status check_range(const char *param, double value, double low, bool low_is_in, double high,
+                                     struct tutti_error *err)
+{
+    if ((low_is_in ? value >= low : value > low) && value <= high)
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s is %g, expected %s %g and at most %g", param,
+                           value, low_is_in ? "at least" : "more than", low, high);
+}
+
+static enum tutti_status check_sampling(const struct tutti_sampling *s, const struct model_desc *desc,
+                                        struct tutti_error *err)
+{
+    const struct {
+        const char *param;
+        double value, low;
+        bool low_is_in;
+        double high;
+    } ranges[] = {
+        { "temperature", (double)s->temperature, 0, true, 100 },
+        { "top_k", s->top_k, 0, true, INT32_MAX },
+        { "top_p", (double)s->top_p, 0, false, 1 },
+        { "min_p", (double)s->min_p, 0, true, 1 },
+        { "repetition_penalty", (double)s->repetition_penalty, 0.01 - 1e-9, true, 100 },
+        { "presence_penalty", (double)s->presence_penalty, -2, true, 2 },
+        { "frequency_penalty", (double)s->frequency_penalty, -2, true, 2 },
+        { "logit_bias", (double)s->n_logit_bias, 0, true, MAX_LOGIT_BIAS },
+    };
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        enum tutti_status st = check_range(ranges[i].param, ranges[i].value, ranges[i].low,
+                                           ranges[i].low_is_in, ranges[i].high, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    if (s->n_logit_bias > 0 && !s->logit_bias)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "logit_bias", "logit_bias is missing");
+    for (size_t i = 0; i < s->n_logit_bias; i++) {
+        const struct tutti_logit_bias *b = &s->logit_bias[i];
+        if (b->token < 0 || b->token >= desc->n_vocab)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "logit_bias",
+                                   "logit_bias is for token %d, expected 0 to %d", b->token,
+                                   desc->n_vocab - 1);
+        enum tutti_status st = check_range("logit_bias", (double)b->bias, -100, true, 100, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status check_ids(const char *param, const int32_t *ids, size_t n,
+                                   const struct model_desc *desc, struct tutti_error *err)
+{
+    if (n > 0 && !ids)
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: the ids are missing", param);
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= desc->n_vocab)
+            return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: id %d at place %zu, expected 0 to %d",
+                                   param, ids[i], i, desc->n_vocab - 1);
+    return TUTTI_OK;
+}
+
+static enum tutti_status prompt_too_long(const char *param, size_t n, int max_context,
+                                         struct tutti_error *err)
+{
+    return error_set_param(err, TUTTI_E_LIMIT, param,
+                           "the prompt has %zu tokens, but prompt and answer together can have %d", n,
+                           max_context);
+}
+
+static enum tutti_status check_messages(const struct tutti_request *spec, const struct model *model,
+                                        struct tutti_error *err)
+{
+    if (!model->chat || !model->tokenizer)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "messages", "model %s has no chat format", model->name);
+    if (!spec->messages || spec->n_messages > MAX_MESSAGES)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "messages", "%zu messages, expected 1 to %d",
+                               spec->n_messages, MAX_MESSAGES);
+    for (size_t i = 0; i < spec->n_messages; i++) {
+        const struct tutti_message *m = &spec->messages[i];
+        if (!m->role || (m->n_bytes > 0 && !m->content)) {
+            char param[64];
+            snprintf(param, sizeof param, "messages[%zu].%s", i, m->role ? "content" : "role");
+            return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s is missing", param);
+        }
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status check_prompt(const struct tutti_request *spec, const struct model *model,
+                                      int max_context, struct tutti_error *err)
+{
+    int n_kinds = (spec->ids || spec->n_ids > 0) + (spec->messages || spec->n_messages > 0) +
+                  (spec->text || spec->n_text_bytes > 0);
+    if (n_kinds != 1)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "prompt",
+                               "%d prompts, expected exactly one of ids, messages and text", n_kinds);
+    if (spec->messages || spec->n_messages > 0) {
+        if (spec->n_messages == 0)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "messages", "messages is empty");
+        return check_messages(spec, model, err);
+    }
+    if (spec->text || spec->n_text_bytes > 0) {
+        if (!model->tokenizer)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "prompt", "model %s has no tokenizer", model->name);
+        if (!spec->text)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "prompt", "the prompt's text is missing");
+        return TUTTI_OK;
+    }
+    if (spec->n_ids == 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "prompt", "the prompt is empty");
+    if (spec->n_ids >= (size_t)max_context)
+        return prompt_too_long("prompt", spec->n_ids, max_context, err);
+    return check_ids("prompt", spec->ids, spec->n_ids, &model->desc, err);
+}
+
+static enum tutti_status check_stops(const struct tutti_request *spec, const struct model *model,
+                                     struct tutti_error *err)
+{
+    if (spec->n_stop > LIMIT_STOPS || (spec->n_stop > 0 && !spec->stop))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "%zu stop strings, expected at most %d",
+                               spec->n_stop, LIMIT_STOPS);
+    if (spec->n_stop > 0 && !model->tokenizer)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "model %s has no tokenizer", model->name);
+    for (size_t i = 0; i < spec->n_stop; i++)
+        if (spec->stop[i].n_bytes == 0 || spec->stop[i].n_bytes > MAX_STOP_BYTES || !spec->stop[i].text)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "stop",
+                                   "stop string %zu has %zu bytes, expected 1 to %d", i,
+                                   spec->stop[i].n_bytes, MAX_STOP_BYTES);
+    if (spec->n_stop_ids > MAX_REQUEST_STOP_IDS)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "stop_ids", "%zu stop ids, expected at most %d",
+                               spec->n_stop_ids, MAX_REQUEST_STOP_IDS);
+    return check_ids("stop_ids", spec->stop_ids, spec->n_stop_ids, &model->desc, err);
+}
+
+static enum tutti_status check_spec(const struct tutti_request *spec, const struct model *model,
+                                    int max_context, struct tutti_error *err)
+{
+    const struct {
+        const char *param;
+        int value, high;
+    } ranges[] = {
+        { "n", spec->n_choices, LIMIT_CHOICES },
+        { "max_tokens", spec->max_tokens, INT32_MAX },
+        { "top_logprobs", spec->top_logprobs, LIMIT_TOP_LOGPROBS },
+    };
+    enum tutti_status st = check_prompt(spec, model, max_context, err);
+    if (st == TUTTI_OK)
+        st = check_sampling(&spec->sampling, &model->desc, err);
+    if (st == TUTTI_OK)
+        st = check_stops(spec, model, err);
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges && st == TUTTI_OK; i++)
+        st = check_range(ranges[i].param, ranges[i].value, 0, true, ranges[i].high, err);
+    return st;
+}
+
+/* ---- the copy ---- */
+
+/* A piece of memory is measured first and handed out then, by the same walk over the request: out is NULL while
+ * measuring. */
+struct carver {
+    uint8_t *out;
+    size_t n_bytes;
+    bool is_too_large;
+};
+
+static void *carve(struct carver *c, const void *bytes, size_t n_items, size_t item_bytes)
+{
+    size_t n, begin = (c->n_bytes + 15) & ~(size_t)15;
+    if (__builtin_mul_overflow(n_items, item_bytes, &n) || begin < c->n_bytes ||
+        __builtin_add_overflow(begin, n, &c->n_bytes)) {
+        c->is_too_large = true;
+        return NULL;
+    }
+    if (!c->out)
+        return NULL;
+    if (bytes && n > 0)
+        memcpy(c->out + begin, bytes, n);
+    return c->out + begin;
+}
+
+static char *carve_text(struct carver *c, const char *text, size_t n_bytes)
+{
+    if (n_bytes == SIZE_MAX) {
+        c->is_too_large = true;
+        return NULL;
+    }
+    char *copy = carve(c, NULL, n_bytes + 1, 1);
+    if (copy) {
+        if (n_bytes > 0)
+            memcpy(copy, text, n_bytes);
+        copy[n_bytes] = '\0';
+    }
+    return copy;
+}
+
+static void copy_messages(struct carver *c, const struct tutti_request *spec, struct tutti_request *to)
+{
+    struct tutti_message *messages = carve(c, spec->messages, spec->n_messages, sizeof *messages);
+    to->messages = messages;
+    for (size_t i = 0; i < spec->n_messages; i++) {
+        const struct tutti_message *m = &spec->messages[i];
+        struct tutti_message copy = *m;
+        copy.role = carve_text(c, m->role, strlen(m->role));
+        copy.content = carve_text(c, m->content, m->n_bytes);
+        copy.name = m->name ? carve_text(c, m->name, strlen(m->name)) : NULL;
+        if (messages)
+            messages[i] = copy;
+    }
+}
+
+static void copy_spec(struct carver *c, const struct tutti_request *spec, struct tutti_request *to)
+{
+    *to = *spec;
+    to->n_choices = spec->n_choices > 0 ? spec->n_choices : 1;
+    if (spec->n_ids > 0)
+        to->ids = carve(c, spec->ids, spec->n_ids, sizeof *spec->ids);
+    if (spec->n_messages > 0)
+        copy_messages(c, spec, to);
+    if (spec->text)
+        to->text = carve_text(c, spec->text, spec->n_text_bytes);
+    to->sampling.logit_bias = carve(c, spec->sampling.logit_bias, spec->sampling.n_logit_bias,
+                                    sizeof *spec->sampling.logit_bias);
+    struct tutti_string *stops = carve(c, spec->stop, spec->n_stop, sizeof *stops);
+    to->stop = stops;
+    for (size_t i = 0; i < spec->n_stop; i++) {
+        char *copy = carve_text(c, spec->stop[i].text, spec->stop[i].n_bytes);
+        if (stops)
+            stops[i].text = copy;
+    }
+    to->stop_ids = carve(c, spec->stop_ids, spec->n_stop_ids, sizeof *spec->stop_ids);
+}
+
+enum tutti_status request_new(struct request **out, const struct tutti_request *spec,
+                              const struct model *model, int max_context, struct tutti_error *err)
+{
+    enum tutti_status st = check_spec(spec, model, max_context, err);
+    if (st != TUTTI_OK)
+        return st;
+    size_t n_choices = spec->n_choices > 0 ? (size_t)spec->n_choices : 1;
+    size_t head_bytes = sizeof(struct request) + n_choices * sizeof(struct choice);
+    struct carver measure = { .n_bytes = head_bytes };
+    struct tutti_request scratch;
+    copy_spec(&measure, spec, &scratch);
+    struct request *r = measure.is_too_large ? NULL : malloc(measure.n_bytes);
+    if (!r)
+        return error_set(err, TUTTI_E_MEMORY, "request of %zu bytes: out of memory", measure.n_bytes);
+    memset(r, 0, head_bytes);
+    struct carver copy = { .out = (uint8_t *)r, .n_bytes = head_bytes };
+    copy_spec(&copy, spec, &r->spec);
+    r->n_unreported = r->n_unfinished = r->spec.n_choices;
+    r->submit_us = clock_now_us();
+    *out = r;
+    return TUTTI_OK;
+}
+
+void request_free(struct request *r)
+{
+    if (!r)
+        return;
+    for (int i = 0; i < r->spec.n_choices; i++)
+        reply_clear(&r->choices[i].reply);
+    ids_clear(&r->rendered);
+    free(r);
+}
+
+/* ---- on the text thread ---- */
+
+static enum tutti_status tokenize_text(struct request *r, const struct model *model, struct tutti_error *err)
+{
+    bool ok = true;
+    if (model->desc.bos_id >= 0)
+        ok = ids_add(&r->rendered, model->desc.bos_id);
+    if (!ok || !tokenizer_encode(model->tokenizer, r->spec.text, r->spec.n_text_bytes, &r->rendered))
+        return error_set(err, TUTTI_E_MEMORY, "tokenizing the prompt: out of memory");
+    return TUTTI_OK;
+}
+
+enum tutti_status request_prepare(struct request *r, const struct model *model, int max_context,
+                                  struct tutti_error *err)
+{
+    if (r->spec.n_ids > 0) { /* checked when it was submitted */
+        r->prompt = r->spec.ids;
+        r->n_prompt = (int)r->spec.n_ids;
+        return TUTTI_OK;
+    }
+    bool is_chat = r->spec.n_messages > 0;
+    enum tutti_status st = is_chat ? model->chat->render(model->tokenizer, &model->desc, r->spec.messages,
+                                                         r->spec.n_messages, &r->rendered, err)
+                                   : tokenize_text(r, model, err);
+    if (st != TUTTI_OK)
+        return st;
+    const char *param = is_chat ? "messages" : "prompt";
+    if (r->rendered.n == 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "the prompt is empty");
+    if (r->rendered.n >= (size_t)max_context)
+        return prompt_too_long(param, r->rendered.n, max_context, err);
+    r->prompt = r->rendered.ids;
+    r->n_prompt = (int)r->rendered.n;
+    return TUTTI_OK;
+}
+
+bool request_is_stop_id(const struct request *r, const struct model_desc *desc, int32_t id)
+{
+    for (int i = 0; i < desc->n_stop_ids && !r->spec.ignore_eos; i++)
+        if (desc->stop_ids[i] == id)
+            return true;
+    for (size_t i = 0; i < r->spec.n_stop_ids; i++)
+        if (r->spec.stop_ids[i] == id)
+            return true;
+    return false;
+}

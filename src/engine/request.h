@@ -1,0 +1,63 @@
+/* A request: a checked copy of what the caller asked, in one allocation, and what each thread keeps about it.
+ *
+ * It is made by the caller's thread, belongs to the text thread, and is lent to the engine thread from the moment the
+ * prompt's ids are known until the engine has sent the end of every choice. */
+#ifndef TUTTI_REQUEST_H
+#define TUTTI_REQUEST_H
+
+#include "base/ids.h"
+#include "engine/reply.h"
+#include "model/model.h"
+
+#include <stdatomic.h>
+
+/* One of the n answers. */
+struct choice {
+    atomic_bool is_ended; /* the text thread has seen its end: a stop string, no memory */
+    struct reply reply;   /* text thread */
+    bool is_reported;     /* text thread: its last event was sent */
+};
+
+struct request {
+    uint64_t id, serial; /* serial: counts submissions */
+    tutti_callback callback;
+    void *user;
+    struct tutti_request spec; /* every pointer leads into this allocation; n_choices is 1 or more */
+    uint64_t seed;
+    uint64_t submit_us;
+    atomic_bool is_cancelled;
+    struct request *next; /* in the line to the text thread, then in the scheduler's */
+
+    /* Written by the text thread before the hand-over, then only read: */
+    const int32_t *prompt; /* [n_prompt] */
+    int n_prompt;
+    struct ids rendered; /* where the prompt was text or messages */
+
+    /* Engine thread: */
+    int n_started; /* choices 0..n_started-1 have or had a sequence */
+    bool is_in_line;
+    bool is_counted; /* among those that do not wait any more */
+    bool is_reading; /* one of its sequences reads the prompt for the others */
+
+    /* Text thread: */
+    struct reply_format format;
+    int n_unreported;               /* choices whose last event has not been sent */
+    int n_unfinished;               /* choices whose end the engine has not sent */
+    bool has_failed, was_cancelled; /* one of its choices */
+    struct choice choices[];        /* [spec.n_choices] */
+};
+
+/* Checks every field and copies it. max_context: tokens a sequence may hold, for prompts given as ids.
+ * TUTTI_E_ARGUMENT names the field; TUTTI_E_LIMIT; TUTTI_E_MEMORY. */
+MUST_CHECK enum tutti_status request_new(struct request **out, const struct tutti_request *spec,
+                                         const struct model *model, int max_context, struct tutti_error *err);
+void request_free(struct request *request); /* NULL is allowed */
+
+/* Fills prompt and n_prompt: renders and tokenizes. TUTTI_E_LIMIT: the prompt is longer than the context allows. */
+MUST_CHECK enum tutti_status request_prepare(struct request *request, const struct model *model,
+                                             int max_context, struct tutti_error *err);
+
+/* The model's stop tokens unless ignore_eos, and the request's own. */
+bool request_is_stop_id(const struct request *request, const struct model_desc *desc, int32_t id);
+
+#endif

@@ -1,0 +1,307 @@
+/* The common cases touch the row once or twice: greedy is one pass, plain temperature two, top-p sorts only the
+ * candidates that can be in the nucleus. */
+#include "engine/sampler.h"
+
+#include "engine/rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct candidate {
+    float x; /* logit divided by the temperature */
+    int32_t id;
+};
+
+struct sampler {
+    int n_vocab;
+    float *row;      /* [n_vocab] the logits after bias and penalties */
+    int32_t *counts; /* [n_vocab] zero between calls */
+    struct candidate *candidates;
+};
+
+enum tutti_status sampler_new(struct sampler **out, int n_vocab, struct tutti_error *err)
+{
+    struct sampler *s = calloc(1, sizeof *s);
+    if (s) {
+        s->n_vocab = n_vocab;
+        s->row = calloc((size_t)n_vocab, sizeof *s->row);
+        s->counts = calloc((size_t)n_vocab, sizeof *s->counts);
+        s->candidates = malloc((size_t)n_vocab * sizeof *s->candidates);
+    }
+    if (!s || !s->row || !s->counts || !s->candidates) {
+        sampler_free(s);
+        return error_set(err, TUTTI_E_MEMORY, "sampler of %d tokens: out of memory", n_vocab);
+    }
+    *out = s;
+    return TUTTI_OK;
+}
+
+void sampler_free(struct sampler *s)
+{
+    if (!s)
+        return;
+    free(s->candidates);
+    free(s->counts);
+    free(s->row);
+    free(s);
+}
+
+/* ---- order of candidates: larger first, of equals the lower id ---- */
+
+static inline bool is_before(struct candidate a, struct candidate b)
+{
+    return a.x > b.x || (a.x == b.x && a.id < b.id);
+}
+
+/* Restores the heap below place i, with the candidate that comes last in order on top. */
+static void sift_down(struct candidate *heap, int n, int i)
+{
+    struct candidate moved = heap[i];
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && is_before(heap[child], heap[child + 1]))
+            child++;
+        if (!is_before(moved, heap[child]))
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = moved;
+}
+
+/* Heapsort: in place, and no input makes it slow. (The C library's qsort may allocate.) */
+static void sort_candidates(struct candidate *c, int n)
+{
+    for (int i = n / 2; i-- > 0;)
+        sift_down(c, n, i);
+    for (int last = n - 1; last > 0; last--) {
+        struct candidate first = c[0];
+        c[0] = c[last];
+        c[last] = first;
+        sift_down(c, last, 0);
+    }
+}
+
+/* The k largest of x [n], sorted, into out; returns min(k, n). */
+static int take_largest(const float *x, int n, int k, struct candidate *out)
+{
+    if (k > n)
+        k = n;
+    for (int i = 0; i < k; i++)
+        out[i] = (struct candidate){ x[i], i };
+    for (int i = k / 2; i-- > 0;)
+        sift_down(out, k, i);
+    for (int i = k; i < n; i++) {
+        if (x[i] > out[0].x) { /* an equal one has the higher id */
+            out[0] = (struct candidate){ x[i], i };
+            sift_down(out, k, 0);
+        }
+    }
+    sort_candidates(out, k);
+    return k;
+}
+
+static int argmax(const float *x, int n)
+{
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (x[i] > x[best])
+            best = i;
+    return best;
+}
+
+/* ---- log-probabilities ---- */
+
+static double log_sum_exp(const float *x, int n, float max)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += (double)expf(x[i] - max);
+    return (double)max + log(sum);
+}
+
+static void report_logprobs(struct sampler *s, const struct sample_input *in, float max, struct sample *out)
+{
+    double total = log_sum_exp(in->logits, in->n_usable, max);
+    out->logprob = (float)((double)in->logits[out->token] - total);
+    out->n_top = take_largest(in->logits, in->n_usable, in->n_top, s->candidates);
+    for (int i = 0; i < out->n_top; i++)
+        out->top[i] = (struct sample_top){ s->candidates[i].id, (float)((double)s->candidates[i].x - total) };
+}
+
+/* ---- bias and penalties ---- */
+
+static bool has_processors(const struct tutti_sampling *p)
+{
+    return p->n_logit_bias > 0 || p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f ||
+           p->frequency_penalty != 0.0f;
+}
+
+static void penalize_repetition(struct sampler *s, const struct sample_input *in)
+{
+    float penalty = in->sampling->repetition_penalty;
+    for (int i = 0; i < in->n_ids; i++) {
+        int32_t id = in->ids[i];
+        if (s->counts[id]++ == 0)
+            s->row[id] = s->row[id] < 0 ? s->row[id] * penalty : s->row[id] / penalty;
+    }
+    for (int i = 0; i < in->n_ids; i++)
+        s->counts[in->ids[i]] = 0;
+}
+
+static void penalize_answer(struct sampler *s, const struct sample_input *in)
+{
+    for (int i = in->n_prompt; i < in->n_ids; i++)
+        s->counts[in->ids[i]]++;
+    for (int i = in->n_prompt; i < in->n_ids; i++) {
+        int32_t id = in->ids[i];
+        if (s->counts[id] == 0)
+            continue;
+        s->row[id] -= in->sampling->presence_penalty + in->sampling->frequency_penalty * (float)s->counts[id];
+        s->counts[id] = 0;
+    }
+}
+
+/* The row after bias and penalties: the logits themselves where nothing is asked for. */
+static const float *process(struct sampler *s, const struct sample_input *in)
+{
+    const struct tutti_sampling *p = in->sampling;
+    if (!has_processors(p))
+        return in->logits;
+    memcpy(s->row, in->logits, (size_t)in->n_usable * sizeof *s->row);
+    for (size_t i = 0; i < p->n_logit_bias; i++)
+        if (p->logit_bias[i].token < in->n_usable)
+            s->row[p->logit_bias[i].token] += p->logit_bias[i].bias;
+    if (p->repetition_penalty != 1.0f)
+        penalize_repetition(s, in);
+    if (p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f)
+        penalize_answer(s, in);
+    return s->row;
+}
+
+/* ---- truncation and draw ---- */
+
+/* What a candidate weighs beside the most probable one. */
+static inline double weight(float x, float max, float temperature)
+{
+    return (double)expf((x - max) / temperature);
+}
+
+/* The candidates of top-p without top-k: the longest sorted beginning that may be needed. Widens a window below the
+ * maximum until it holds the share p of the whole mass, and sorts that alone. */
+static int take_nucleus_window(struct sampler *s, const float *x, int n, float max, float temperature,
+                               double mass, double total)
+{
+    for (float width = 4.0f;; width *= 2) { /* the last: exp(-64) is below all rounding */
+        float floor = width > 64.0f ? -INFINITY : max - width * temperature;
+        double held = 0;
+        int n_held = 0;
+        for (int i = 0; i < n; i++) {
+            if (x[i] >= floor) {
+                held += weight(x[i], max, temperature);
+                s->candidates[n_held++] = (struct candidate){ x[i], i };
+            }
+        }
+        if (held > mass * total * (1 + 1e-9) || n_held == n || width > 64.0f) {
+            sort_candidates(s->candidates, n_held);
+            return n_held;
+        }
+    }
+}
+
+/* Keeps the smallest beginning of sorted candidates whose share of total is p or more; at least one. */
+static int cut_top_p(const struct candidate *c, int n, float max, float temperature, double total, double p)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        sum += weight(c[i].x, max, temperature);
+        if (sum >= p * total)
+            return i + 1;
+    }
+    return n;
+}
+
+static int32_t draw_sorted(const struct candidate *c, int n, float max, const struct tutti_sampling *p,
+                           double uniform)
+{
+    double sum = 0;
+    int n_kept = 0;
+    for (; n_kept < n; n_kept++) {
+        double w = weight(c[n_kept].x, max, p->temperature);
+        if (n_kept > 0 && w < (double)p->min_p)
+            break;
+        sum += w;
+    }
+    double left = uniform * sum;
+    for (int i = 0; i < n_kept; i++) {
+        left -= weight(c[i].x, max, p->temperature);
+        if (left < 0)
+            return c[i].id;
+    }
+    return c[0].id; /* rounding took the last crumb */
+}
+
+static int32_t draw_truncated(struct sampler *s, const float *x, int n, float max,
+                              const struct tutti_sampling *p, double uniform)
+{
+    int n_kept;
+    double total = 0;
+    if (p->top_k > 0) {
+        n_kept = take_largest(x, n, p->top_k, s->candidates);
+        for (int i = 0; i < n_kept; i++)
+            total += weight(s->candidates[i].x, max, p->temperature);
+    } else {
+        for (int i = 0; i < n; i++)
+            total += weight(x[i], max, p->temperature);
+        n_kept = take_nucleus_window(s, x, n, max, p->temperature, (double)p->top_p, total);
+    }
+    if (p->top_p < 1.0f)
+        n_kept = cut_top_p(s->candidates, n_kept, max, p->temperature, total, (double)p->top_p);
+    return draw_sorted(s->candidates, n_kept, max, p, uniform);
+}
+
+/* Without top-k and top-p no order is needed: walks the row by id. */
+static int32_t draw_plain(const float *x, int n, int best, const struct tutti_sampling *p, double uniform)
+{
+    double sum = 0, floor = (double)p->min_p;
+    float max = x[best];
+    for (int i = 0; i < n; i++) {
+        double w = weight(x[i], max, p->temperature);
+        sum += w < floor ? 0 : w;
+    }
+    double left = uniform * sum;
+    for (int i = 0; i < n; i++) {
+        double w = weight(x[i], max, p->temperature);
+        if (w < floor)
+            continue;
+        left -= w;
+        if (left < 0)
+            return i;
+    }
+    return best;
+}
+
+bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sample *out)
+{
+    const struct tutti_sampling *p = in->sampling;
+    out->token = 0;
+    out->logprob = 0;
+    out->n_top = 0;
+    for (int i = 0; i < in->n_usable; i++) {
+        if (!isfinite(in->logits[i])) {
+            out->token = i;
+            return false;
+        }
+    }
+    const float *x = process(s, in);
+    int best = argmax(x, in->n_usable);
+    if (p->temperature <= 0.0f) {
+        out->token = best;
+    } else {
+        double uniform = rng_uniform(in->seed, (uint64_t)in->choice, (uint64_t)(in->n_ids - in->n_prompt));
+        out->token = p->top_k > 0 || p->top_p < 1.0f ? draw_truncated(s, x, in->n_usable, x[best], p, uniform)
+                                                     : draw_plain(x, in->n_usable, best, p, uniform);
+    }
+    if (in->logprobs)
+        report_logprobs(s, in, in->logits == x ? x[best] : in->logits[argmax(in->logits, in->n_usable)], out);
+    return true;
+}

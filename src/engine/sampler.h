@@ -1,0 +1,42 @@
+/* From one row of logits to one token.
+ *
+ * Order: logit bias, repetition penalty, presence and frequency penalties, temperature, top-k, top-p, min-p, draw.
+ * Each as transformers' LogitsProcessors do it, where they have it; of equal logits the lower id counts as the larger
+ * one, so top-k keeps exactly k. A row is worked on by one thread; what comes out depends on the arguments alone. */
+#ifndef TUTTI_SAMPLER_H
+#define TUTTI_SAMPLER_H
+
+#include "base/error.h"
+#include "base/limits.h"
+
+struct sampler; /* scratch memory for one thread */
+
+MUST_CHECK enum tutti_status sampler_new(struct sampler **out, int n_vocab, struct tutti_error *err);
+void sampler_free(struct sampler *sampler); /* NULL is allowed */
+
+struct sample_input {
+    const float *logits; /* [n_vocab of sampler_new()] */
+    int n_usable;        /* ids from here on are never chosen, and have no share in probabilities */
+    const struct tutti_sampling *sampling;
+    const int32_t *ids; /* prompt, then answer so far */
+    int n_prompt, n_ids;
+    uint64_t seed;
+    int choice;
+    bool logprobs;
+    int n_top; /* 0..LIMIT_TOP_LOGPROBS */
+};
+
+struct sample {
+    int32_t token;
+    float logprob; /* natural logarithm of the softmax of the logits as they came */
+    int n_top;
+    struct sample_top {
+        int32_t id;
+        float logprob;
+    } top[LIMIT_TOP_LOGPROBS]; /* most probable first */
+};
+
+/* Allocates nothing. False: a logit is NaN or infinite; *out->token is then its id. */
+MUST_CHECK bool sampler_draw(struct sampler *sampler, const struct sample_input *in, struct sample *out);
+
+#endif

@@ -1,0 +1,472 @@
+#include "engine/scheduler.h"
+
+#include "base/clock.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory ---- */
+
+static bool reserve(struct scheduler *s)
+{
+    size_t n_seqs = (size_t)s->options.max_seqs, n_rows = (size_t)s->options.max_batch_tokens;
+    size_t n_ids = (size_t)s->options.max_context, n_pages = (size_t)pages_of(s->options.max_context);
+    s->seqs = calloc(n_seqs, sizeof *s->seqs);
+    s->entries = calloc(n_seqs, sizeof *s->entries);
+    s->copies = calloc(n_seqs, sizeof *s->copies);
+    s->page_tables = calloc(n_seqs, sizeof *s->page_tables);
+    s->token_ids = calloc(n_rows, sizeof *s->token_ids);
+    s->positions = calloc(n_rows, sizeof *s->positions);
+    s->row_seqs = calloc(n_rows, sizeof *s->row_seqs);
+    s->output_rows = calloc(n_rows, sizeof *s->output_rows);
+    s->n_holders = calloc((size_t)s->options.n_pages, sizeof *s->n_holders);
+    s->ids_memory = calloc(n_seqs, n_ids * sizeof *s->ids_memory);
+    s->page_table_memory = calloc(n_seqs, n_pages * sizeof *s->page_table_memory);
+    if (!s->seqs || !s->entries || !s->copies || !s->page_tables || !s->token_ids || !s->positions ||
+        !s->row_seqs || !s->output_rows || !s->n_holders || !s->ids_memory || !s->page_table_memory)
+        return false;
+    for (size_t i = 0; i < n_seqs; i++) {
+        s->seqs[i].ids = s->ids_memory + i * n_ids;
+        s->seqs[i].page_table = s->page_table_memory + i * n_pages;
+    }
+    return true;
+}
+
+enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_options *options,
+                                struct tutti_error *err)
+{
+    assert(options->n_pages >= pages_of(options->max_context));
+    struct scheduler *s = calloc(1, sizeof *s);
+    if (s)
+        s->options = *options;
+    enum tutti_status st = TUTTI_OK;
+    if (!s || !reserve(s))
+        st = error_set(err, TUTTI_E_MEMORY, "%d sequences of %d tokens: out of memory", options->max_seqs,
+                       options->max_context);
+    if (st == TUTTI_OK)
+        st = kv_pool_new(&s->pool, options->n_pages, options->hash_seed, err);
+    if (st != TUTTI_OK) {
+        scheduler_free(s);
+        return st;
+    }
+    *out = s;
+    return TUTTI_OK;
+}
+
+void scheduler_free(struct scheduler *s)
+{
+    if (!s)
+        return;
+    kv_pool_free(s->pool);
+    free(s->page_table_memory);
+    free(s->ids_memory);
+    free(s->n_holders);
+    free(s->output_rows);
+    free(s->row_seqs);
+    free(s->positions);
+    free(s->token_ids);
+    free(s->page_tables);
+    free(s->copies);
+    free(s->entries);
+    free(s->seqs);
+    free(s);
+}
+
+/* ---- the line ---- */
+
+void scheduler_add(struct scheduler *s, struct request *r)
+{
+    r->next = NULL;
+    r->is_in_line = true;
+    if (s->line_tail)
+        s->line_tail->next = r;
+    else
+        s->line_head = r;
+    s->line_tail = r;
+    s->n_in_line++;
+}
+
+static void line_put_first(struct scheduler *s, struct request *r)
+{
+    r->next = s->line_head;
+    r->is_in_line = true;
+    s->line_head = r;
+    if (!s->line_tail)
+        s->line_tail = r;
+    s->n_in_line++;
+}
+
+void scheduler_remove(struct scheduler *s, struct request *r)
+{
+    if (!r->is_in_line)
+        return;
+    struct request *before = NULL;
+    for (struct request *at = s->line_head; at != r; at = at->next)
+        before = at;
+    if (before)
+        before->next = r->next;
+    else
+        s->line_head = r->next;
+    if (s->line_tail == r)
+        s->line_tail = before;
+    r->next = NULL;
+    r->is_in_line = false;
+    s->n_in_line--;
+}
+
+/* ---- sequences ---- */
+
+static bool uses_cache(const struct scheduler *s)
+{
+    return !s->options.no_prefix_cache;
+}
+
+static int n_pending(const struct sequence *seq)
+{
+    return seq->n_ids - seq->n_computed;
+}
+
+static void drop_pages(struct scheduler *s, struct sequence *seq)
+{
+    kv_pool_drop(s->pool, seq->page_table, seq->n_pages);
+    seq->n_pages = seq->n_computed = seq->n_published = 0;
+}
+
+static void preempt(struct scheduler *s, struct sequence *seq)
+{
+    drop_pages(s, seq);
+    seq->state = SEQUENCE_PREEMPTED;
+    seq->n_planned = 0;
+    s->n_running--;
+    s->n_preempted++;
+    s->n_preemptions++;
+}
+
+void scheduler_end(struct scheduler *s, struct sequence *seq)
+{
+    drop_pages(s, seq);
+    if (seq->state == SEQUENCE_RUNNING)
+        s->n_running--;
+    else
+        s->n_preempted--;
+    seq->state = SEQUENCE_FREE;
+    seq->request = NULL;
+    seq->n_planned = 0;
+}
+
+static struct sequence *free_slot(struct scheduler *s)
+{
+    for (int i = 0; i < s->options.max_seqs; i++)
+        if (s->seqs[i].state == SEQUENCE_FREE)
+            return &s->seqs[i];
+    return NULL;
+}
+
+/* The oldest preempted sequence, or NULL. */
+static struct sequence *oldest_preempted(struct scheduler *s)
+{
+    struct sequence *oldest = NULL;
+    for (int i = 0; i < s->options.max_seqs && s->n_preempted > 0; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state == SEQUENCE_PREEMPTED && (!oldest || seq->order < oldest->order))
+            oldest = seq;
+    }
+    return oldest;
+}
+
+static struct sequence *newest_running(struct scheduler *s)
+{
+    struct sequence *newest = NULL;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state == SEQUENCE_RUNNING && (!newest || seq->order > newest->order))
+            newest = seq;
+    }
+    return newest;
+}
+
+/* Takes the pages of n_ids tokens, the cached beginning among them. At least one token stays to be computed, since its
+ * logits are wanted. Besides, each running sequence must find a page to grow into, or the newcomer would soon be
+ * thrown out again. False: not now. */
+static bool take_prompt_pages(struct scheduler *s, struct sequence *seq)
+{
+    int n_need = pages_of(seq->n_ids), n_matched = 0;
+    if (uses_cache(s))
+        n_matched = kv_pool_match(s->pool, seq->ids, seq->n_ids - 1, seq->page_table);
+    struct kv_counts counts = kv_pool_counts(s->pool);
+    if (n_need - n_matched + s->n_running > counts.n_free + counts.n_cached ||
+        !kv_pool_take(s->pool, n_need - n_matched, seq->page_table + n_matched)) {
+        kv_pool_drop(s->pool, seq->page_table, n_matched);
+        return false;
+    }
+    seq->n_pages = n_need;
+    seq->n_published = n_matched;
+    seq->n_computed = n_matched * KV_PAGE_TOKENS;
+    return true;
+}
+
+static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
+{
+    int room = s->options.max_context - r->n_prompt;
+    int n_answer = r->spec.max_tokens > 0 && r->spec.max_tokens < room ? r->spec.max_tokens : room;
+    seq->request = r;
+    seq->choice = r->n_started;
+    seq->order = r->serial * LIMIT_CHOICES + (uint64_t)r->n_started;
+    memcpy(seq->ids, r->prompt, (size_t)r->n_prompt * sizeof *seq->ids);
+    seq->n_ids = seq->n_prompt = r->n_prompt;
+    seq->max_ids = r->n_prompt + n_answer;
+    seq->n_pages = seq->n_computed = seq->n_published = seq->n_cached = seq->n_planned = 0;
+    seq->queue_us = seq->ttft_us = seq->last_token_us = 0;
+}
+
+/* Lets waiting ones begin, in order, until one does not fit: nobody overtakes. */
+static void admit(struct scheduler *s)
+{
+    for (struct sequence *seq; (seq = oldest_preempted(s));) {
+        if (!take_prompt_pages(s, seq))
+            return;
+        seq->state = SEQUENCE_RUNNING;
+        s->n_preempted--;
+        s->n_running++;
+    }
+    while (s->line_head) {
+        struct request *r = s->line_head;
+        struct sequence *seq = free_slot(s);
+        if (!seq)
+            return;
+        set_up(s, seq, r);
+        if (!take_prompt_pages(s, seq))
+            return;
+        seq->n_cached = seq->n_computed;
+        seq->queue_us = clock_now_us() - r->submit_us;
+        seq->state = SEQUENCE_RUNNING;
+        s->n_running++;
+        r->n_started++;
+        r->is_reading = true;
+        scheduler_remove(s, r);
+    }
+}
+
+struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *from)
+{
+    struct request *r = from->request;
+    struct sequence *seq = r->n_started < r->spec.n_choices ? free_slot(s) : NULL;
+    if (!seq)
+        return NULL;
+    set_up(s, seq, r);
+    memcpy(seq->page_table, from->page_table, (size_t)from->n_pages * sizeof *seq->page_table);
+    kv_pool_share(s->pool, seq->page_table, from->n_pages);
+    seq->n_pages = from->n_pages;
+    seq->n_computed = from->n_computed;
+    seq->n_published = from->n_published;
+    seq->n_cached = from->n_cached;
+    seq->queue_us = from->queue_us;
+    seq->state = SEQUENCE_RUNNING;
+    s->n_running++;
+    r->n_started++;
+    return seq;
+}
+
+void scheduler_end_reading(struct scheduler *s, struct sequence *seq)
+{
+    struct request *r = seq->request;
+    r->is_reading = false;
+    if (r->n_started < r->spec.n_choices && !r->is_in_line)
+        line_put_first(s, r);
+}
+
+/* ---- planning ---- */
+
+/* Decoding sequences, each one row, from the cursor on. Returns the rows given. */
+static int choose_decoding(struct scheduler *s, int n_rows)
+{
+    int n = s->options.max_seqs, given = 0, start = s->cursor;
+    for (int i = 0; i < n && given < n_rows; i++) {
+        int slot = (start + i) % n;
+        struct sequence *seq = &s->seqs[slot];
+        if (seq->state == SEQUENCE_RUNNING && n_pending(seq) == 1) {
+            seq->n_planned = 1;
+            given++;
+            s->cursor = (slot + 1) % n;
+        }
+    }
+    return given;
+}
+
+/* Pieces of prompts, the oldest sequence first. */
+static void choose_reading(struct scheduler *s, int n_rows)
+{
+    while (n_rows > 0) {
+        struct sequence *oldest = NULL;
+        for (int i = 0; i < s->options.max_seqs; i++) {
+            struct sequence *seq = &s->seqs[i];
+            if (seq->state == SEQUENCE_RUNNING && n_pending(seq) > 1 && seq->n_planned == 0 &&
+                (!oldest || seq->order < oldest->order))
+                oldest = seq;
+        }
+        if (!oldest)
+            return;
+        oldest->n_planned = n_pending(oldest) < n_rows ? n_pending(oldest) : n_rows;
+        n_rows -= oldest->n_planned;
+    }
+}
+
+static void choose_rows(struct scheduler *s)
+{
+    int n_rows = s->options.max_batch_tokens;
+    int64_t n_decoding = 0, n_reading = 0; /* rows that could be computed */
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        seq->n_planned = 0;
+        if (seq->state == SEQUENCE_RUNNING)
+            *(n_pending(seq) == 1 ? &n_decoding : &n_reading) += n_pending(seq);
+    }
+    int n_for_prompts = n_rows >= 8 ? n_rows / 4 : n_rows > 1;
+    if (n_reading < n_for_prompts)
+        n_for_prompts = (int)n_reading;
+    if (n_rows == 1 && n_reading > 0 && n_decoding > 0) {
+        n_for_prompts = s->is_prompt_turn;
+        s->is_prompt_turn = !s->is_prompt_turn;
+    }
+    n_rows -= choose_decoding(s, n_rows - n_for_prompts);
+    choose_reading(s, n_rows);
+}
+
+/* Whether the next row of a planned sequence needs a page: a new one, or its own copy of a shared one. */
+static bool needs_page(const struct scheduler *s, const struct sequence *seq)
+{
+    int page = seq->n_computed / KV_PAGE_TOKENS;
+    return page >= seq->n_pages || kv_pool_is_shared(s->pool, seq->page_table[page]);
+}
+
+static void give_page(struct scheduler *s, struct sequence *seq, int32_t page_id)
+{
+    int page = seq->n_computed / KV_PAGE_TOKENS;
+    if (page >= seq->n_pages) {
+        seq->page_table[seq->n_pages++] = page_id;
+        return;
+    }
+    s->copies[s->n_copies++] = (struct page_copy){ .dst = page_id, .src = seq->page_table[page] };
+    kv_pool_drop(s->pool, &seq->page_table[page], 1);
+    seq->page_table[page] = page_id;
+}
+
+/* Finds pages for the planned sequences, the oldest first; preempts from the newest where there are none. A page that
+ * is dropped here may be taken again at once: copies are made in order, before anything is written. */
+static void find_pages(struct scheduler *s)
+{
+    s->n_copies = 0;
+    for (;;) {
+        struct sequence *oldest = NULL;
+        for (int i = 0; i < s->options.max_seqs; i++) {
+            struct sequence *seq = &s->seqs[i];
+            if (seq->n_planned > 0 && (!oldest || seq->order < oldest->order) && needs_page(s, seq))
+                oldest = seq;
+        }
+        if (!oldest)
+            return;
+        int32_t page_id;
+        bool is_taken;
+        while (!(is_taken = kv_pool_take(s->pool, 1, &page_id))) {
+            struct sequence *victim = newest_running(s);
+            preempt(s, victim);
+            if (victim == oldest)
+                break;
+        }
+        if (is_taken)
+            give_page(s, oldest, page_id);
+    }
+}
+
+static void fill_rows(struct scheduler *s)
+{
+    struct step *step = &s->step;
+    *step = (struct step){ .token_ids = s->token_ids,
+                           .positions = s->positions,
+                           .seqs = s->row_seqs,
+                           .page_tables = s->page_tables,
+                           .output_rows = s->output_rows };
+    s->n_entries = 0;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->n_planned == 0)
+            continue;
+        struct plan_entry *entry = &s->entries[s->n_entries++];
+        *entry = (struct plan_entry){ .seq = seq, .n_rows = seq->n_planned, .output = -1 };
+        for (int k = 0; k < seq->n_planned; k++) {
+            int pos = seq->n_computed + k;
+            s->token_ids[step->n_rows] = seq->ids[pos];
+            s->positions[step->n_rows] = pos;
+            s->row_seqs[step->n_rows++] = step->n_seqs;
+        }
+        s->page_tables[step->n_seqs++] = seq->page_table;
+        if (seq->n_planned == n_pending(seq)) {
+            entry->output = step->n_outputs;
+            s->output_rows[step->n_outputs++] = step->n_rows - 1;
+        }
+    }
+}
+
+bool scheduler_plan(struct scheduler *s)
+{
+    admit(s);
+    choose_rows(s);
+    find_pages(s);
+    fill_rows(s);
+    return s->step.n_rows > 0;
+}
+
+void scheduler_advance(struct scheduler *s)
+{
+    for (int i = 0; i < s->n_entries; i++) {
+        struct sequence *seq = s->entries[i].seq;
+        seq->n_computed += seq->n_planned;
+        seq->n_planned = 0;
+        int n_full = uses_cache(s) ? seq->n_computed / KV_PAGE_TOKENS : 0;
+        for (int page = seq->n_published; page < n_full; page++) {
+            seq->page_table[page] = kv_pool_publish(s->pool, seq->page_table[page],
+                                                    page > 0 ? seq->page_table[page - 1] : -1,
+                                                    seq->ids + page * KV_PAGE_TOKENS);
+            seq->n_published = page + 1;
+        }
+    }
+}
+
+/* ---- audit ---- */
+
+const char *scheduler_audit(struct scheduler *s)
+{
+    static _Thread_local char text[160];
+    int n_running = 0, n_preempted = 0, n_in_line = 0;
+    memset(s->n_holders, 0, (size_t)s->options.n_pages * sizeof *s->n_holders);
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        const struct sequence *seq = &s->seqs[i];
+        n_running += seq->state == SEQUENCE_RUNNING;
+        n_preempted += seq->state == SEQUENCE_PREEMPTED;
+        bool is_running = seq->state == SEQUENCE_RUNNING;
+        if (seq->n_pages < pages_of(seq->n_computed) || (!is_running && seq->n_pages > 0) ||
+            (is_running && (seq->n_ids > seq->max_ids || seq->n_computed >= seq->n_ids))) {
+            snprintf(text, sizeof text, "sequence %d: state %d, %d pages, %d of %d tokens computed", i,
+                     (int)seq->state, seq->n_pages, seq->n_computed, seq->n_ids);
+            return text;
+        }
+        for (int k = 0; k < seq->n_pages; k++) {
+            int32_t page_id = seq->page_table[k];
+            if (page_id < 0 || page_id >= s->options.n_pages) {
+                snprintf(text, sizeof text, "sequence %d: page %d is %d", i, k, page_id);
+                return text;
+            }
+            s->n_holders[page_id]++;
+        }
+    }
+    for (const struct request *r = s->line_head; r; r = r->next)
+        n_in_line++;
+    if (n_running != s->n_running || n_preempted != s->n_preempted || n_in_line != s->n_in_line) {
+        snprintf(text, sizeof text, "%d running, %d preempted, %d in line; counted %d, %d, %d", s->n_running,
+                 s->n_preempted, s->n_in_line, n_running, n_preempted, n_in_line);
+        return text;
+    }
+    return kv_pool_audit(s->pool, s->n_holders);
+}

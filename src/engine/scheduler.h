@@ -1,0 +1,97 @@
+/* Who runs now: fills each step with rows, and owns the sequences, their pages and the line of those who wait.
+ *
+ * A step has up to max_batch_tokens rows. One row for each decoding sequence comes first (in turn, where they are more
+ * than fit), then pieces of the prompts that are being read, in order of arrival. While prompts are read, a quarter of
+ * the rows is theirs, so neither kind can starve the other.
+ *
+ * Pages: a sequence takes those of its prompt when it begins, later ones as it grows. Where none is left the newest
+ * sequence is preempted: it gives its pages back, keeps its tokens, and is read again from the prefix cache or anew
+ * before anybody new begins. The pool holds at least one sequence of max_context tokens, so the oldest sequence can
+ * always go on to its end.
+ *
+ * Engine thread only. Nothing here allocates after scheduler_new(). */
+#ifndef TUTTI_SCHEDULER_H
+#define TUTTI_SCHEDULER_H
+
+#include "engine/kv_pool.h"
+#include "engine/sequence.h"
+
+struct scheduler_options {
+    int max_seqs, max_batch_tokens, max_context, n_pages;
+    bool no_prefix_cache;
+    uint64_t hash_seed;
+};
+
+/* A page whose content must be copied before the step; in this order. */
+struct page_copy {
+    int32_t dst, src;
+};
+
+/* One sequence's share of a step. */
+struct plan_entry {
+    struct sequence *seq;
+    int n_rows;
+    int output; /* row of the logits; -1: none, its prompt is not read to the end */
+};
+
+struct scheduler {
+    struct scheduler_options options;
+    struct kv_pool *pool;
+    struct sequence *seqs; /* [max_seqs] */
+    int n_running, n_preempted;
+    struct request *line_head,
+        *line_tail; /* requests with choices that have not begun, in order of arrival */
+    int n_in_line;
+    uint64_t n_preemptions;
+    int cursor;          /* decoding sequences take turns from this slot on */
+    bool is_prompt_turn; /* with one row a step: decoding and reading alternate */
+
+    /* The planned step */
+    struct step step;
+    struct plan_entry *entries; /* [max_seqs] */
+    int n_entries;
+    struct page_copy *copies; /* [max_seqs] */
+    int n_copies;
+
+    int32_t *token_ids, *positions, *row_seqs, *output_rows; /* [max_batch_tokens] */
+    const int32_t **page_tables;                             /* [max_seqs] */
+    int32_t *ids_memory, *page_table_memory;                 /* of all sequences */
+    int32_t *n_holders;                                      /* [n_pages] scratch of the audit */
+};
+
+/* options.n_pages: at least those of max_context tokens. TUTTI_E_MEMORY. */
+MUST_CHECK enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_options *options,
+                                           struct tutti_error *err);
+void scheduler_free(struct scheduler *s); /* NULL is allowed */
+
+/* Puts a request whose prompt is ready at the end of the line. */
+void scheduler_add(struct scheduler *s, struct request *request);
+
+/* Fills step, entries and copies. False: there is nothing to do. */
+bool scheduler_plan(struct scheduler *s);
+
+/* After the step: its rows are computed; full pages become known to the prefix cache. */
+void scheduler_advance(struct scheduler *s);
+
+/* Another choice of a request whose prompt seq has just read: a sequence that shares all its pages. NULL: no slot is
+ * free, or every choice has begun. */
+struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *seq);
+
+/* seq has read the prompt, and all forks were made: choices that found no slot begin later by themselves. */
+void scheduler_end_reading(struct scheduler *s, struct sequence *seq);
+
+/* Ends a sequence: its pages are dropped, its slot is free. */
+void scheduler_end(struct scheduler *s, struct sequence *seq);
+
+/* Takes a request with choices that have not begun out of the line. */
+void scheduler_remove(struct scheduler *s, struct request *request);
+
+/* NULL: the books agree. Else what is wrong. */
+const char *scheduler_audit(struct scheduler *s);
+
+static inline int pages_of(int n_tokens)
+{
+    return (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+}
+
+#endif

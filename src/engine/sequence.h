@@ -1,0 +1,33 @@
+/* A sequence: one choice of one request that runs, in a slot reserved when the engine opened. Engine thread only. */
+#ifndef TUTTI_SEQUENCE_H
+#define TUTTI_SEQUENCE_H
+
+#include "engine/request.h"
+
+enum sequence_state {
+    SEQUENCE_FREE,
+    SEQUENCE_RUNNING,
+    SEQUENCE_PREEMPTED, /* keeps its tokens, holds no pages, waits to be read again */
+};
+
+struct sequence {
+    enum sequence_state state;
+    struct request *request;
+    int choice;
+    uint64_t order; /* of arrival: the smaller the older; unique */
+
+    int32_t *ids;        /* [max_context] prompt, then answer */
+    int32_t *page_table; /* [pages of max_context] */
+    int n_ids;           /* tokens known */
+    int n_computed;      /* of those, how many have their KV in the pages */
+    int n_published;     /* full pages that the prefix cache knows */
+    int n_pages;
+    int n_prompt;
+    int n_cached; /* tokens of the prompt that came from the prefix cache, when it began */
+    int max_ids;  /* prompt and answer: ends there */
+
+    int n_planned; /* rows in the step that is being planned */
+    uint64_t queue_us, ttft_us, last_token_us;
+};
+
+#endif

@@ -1,0 +1,31 @@
+/* Figures of the engine. Each is counted by one thread; a reader gets a snapshot that the engine thread leaves between
+ * two steps, under a lock that is held for one copy. */
+#ifndef TUTTI_STATS_H
+#define TUTTI_STATS_H
+
+#include "base/error.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct stats {
+    struct tutti_stats now; /* engine thread */
+    pthread_mutex_t lock;
+    bool has_lock;
+    struct tutti_stats shared;
+    /* Counted by callers and the text thread: */
+    atomic_uint_fast64_t n_requests, n_refused, n_waiting;
+    atomic_uint_fast64_t n_finished, n_cancelled, n_failed, n_generated_tokens;
+};
+
+MUST_CHECK enum tutti_status stats_init(struct stats *stats, struct tutti_error *err);
+void stats_clear(struct stats *stats); /* a zeroed one is allowed */
+
+/* Engine thread: */
+void histogram_add(struct tutti_histogram *h, uint64_t us);
+void stats_publish(struct stats *stats);
+
+/* Any thread: */
+void stats_read(struct stats *stats, struct tutti_stats *out);
+
+#endif

@@ -1,0 +1,305 @@
+/* The engine thread: takes in what came, plans a step, computes it, draws tokens, hands them to the text thread. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/engine_state.h"
+
+#include <assert.h>
+
+static void enter_phase(struct tutti_engine *e, const char *phase)
+{
+    atomic_store_explicit(&e->phase, phase, memory_order_relaxed);
+}
+
+void run_on_team(struct tutti_engine *e, team_fn *fn, void *arg)
+{
+    const struct backend_ops *ops = e->model->backend->ops;
+    if (ops->run)
+        ops->run(e->model->backend, fn, arg);
+    else
+        fn(arg, 0, 1);
+}
+
+/* ---- to the text thread ---- */
+
+/* The ring holds many steps of tokens; where the text thread is that far behind, the engine waits, and says so. */
+static void send(struct tutti_engine *e, const struct record *record)
+{
+    if (queue_push(e->records, record))
+        return;
+    e->stats.now.n_text_waits++;
+    for (;;) {
+        unsigned ticket = bell_ticket(&e->engine_bell);
+        atomic_store(&e->wants_room, true);
+        queue_publish(e->records);
+        bell_ring(&e->text_bell);
+        if (queue_push(e->records, record))
+            break;
+        bell_wait(&e->engine_bell, ticket);
+    }
+    atomic_store(&e->wants_room, false);
+}
+
+static void flush(struct tutti_engine *e)
+{
+    queue_publish(e->records);
+    bell_ring(&e->text_bell);
+}
+
+static struct record record_of(const struct sequence *seq)
+{
+    return (struct record){ .request = seq->request,
+                            .choice = seq->choice,
+                            .n_cached = (size_t)seq->n_cached,
+                            .queue_us = seq->queue_us,
+                            .ttft_us = seq->ttft_us };
+}
+
+/* After this the request may be gone. */
+static void end_sequence(struct tutti_engine *e, struct sequence *seq, enum tutti_finish finish,
+                         enum tutti_status status)
+{
+    struct record record = record_of(seq);
+    record.finish = finish;
+    record.status = status;
+    scheduler_end(e->scheduler, seq);
+    send(e, &record);
+}
+
+/* ---- what came ---- */
+
+static void take_ready(struct tutti_engine *e)
+{
+    for (struct request *const *item; (item = queue_front(e->ready));) {
+        /* A cancel that came before the hand-over was looked for in vain. */
+        if (atomic_load(&(*item)->is_cancelled))
+            atomic_store(&e->has_ends, true);
+        scheduler_add(e->scheduler, *item);
+        queue_pop(e->ready);
+    }
+}
+
+/* Choices that have not begun need their end too. */
+static void cancel_unstarted(struct tutti_engine *e, struct request *r)
+{
+    scheduler_remove(e->scheduler, r);
+    if (r->n_started == 0)
+        atomic_fetch_sub(&e->stats.n_waiting, 1);
+    int first = r->n_started, n_choices = r->spec.n_choices;
+    r->n_started = n_choices;
+    for (int choice = first; choice < n_choices; choice++)
+        send(e, &(struct record){ .request = r, .choice = choice, .finish = TUTTI_FINISH_CANCELLED });
+}
+
+/* Requests that were cancelled, choices whose text came to a stop string. */
+static void take_ends(struct tutti_engine *e)
+{
+    if (!atomic_exchange(&e->has_ends, false))
+        return;
+    struct scheduler *s = e->scheduler;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state == SEQUENCE_FREE)
+            continue;
+        struct request *r = seq->request;
+        bool is_cancelled = atomic_load(&r->is_cancelled);
+        if (!is_cancelled && !atomic_load(&r->choices[seq->choice].is_ended))
+            continue;
+        if (is_cancelled && r->n_started < r->spec.n_choices)
+            cancel_unstarted(e, r); /* r lives on: this sequence has not ended yet */
+        end_sequence(e, seq, TUTTI_FINISH_CANCELLED, TUTTI_OK);
+    }
+    for (struct request *r = s->line_head, *next; r; r = next) {
+        next = r->next;
+        if (atomic_load(&r->is_cancelled))
+            cancel_unstarted(e, r);
+    }
+}
+
+/* ---- drawing ---- */
+
+static void draw_share(void *arg, int thread, int n_threads)
+{
+    struct tutti_engine *e = arg;
+    const struct model_desc *desc = &e->model->desc;
+    for (int i = thread; i < e->n_draws; i += n_threads) {
+        struct draw *draw = &e->draws[i];
+        const struct sequence *seq = draw->seq;
+        const struct request *r = seq->request;
+        struct sample_input in = { .logits = draw->logits,
+                                   .n_usable = desc->n_usable_vocab,
+                                   .sampling = &r->spec.sampling,
+                                   .ids = seq->ids,
+                                   .n_prompt = seq->n_prompt,
+                                   .n_ids = seq->n_ids,
+                                   .seed = r->seed,
+                                   .choice = seq->choice,
+                                   .logprobs = r->spec.logprobs,
+                                   .n_top = r->spec.top_logprobs };
+        if (e->hooks.logits)
+            e->hooks.logits(e->hooks.user, r->id, seq->choice, seq->n_ids - seq->n_prompt, draw->logits,
+                            desc->n_vocab);
+        draw->is_finite = sampler_draw(e->samplers[thread], &in, &draw->sample);
+    }
+}
+
+/* Each sequence whose logits came, and the choices that now begin from the same logits. */
+static void collect_draws(struct tutti_engine *e)
+{
+    struct scheduler *s = e->scheduler;
+    e->n_draws = 0;
+    for (int i = 0; i < s->n_entries; i++) {
+        const struct plan_entry *entry = &s->entries[i];
+        struct sequence *seq = entry->seq;
+        if (entry->output < 0)
+            continue;
+        float *logits = e->logits + (size_t)entry->output * (size_t)e->model->desc.n_vocab;
+        e->draws[e->n_draws++] = (struct draw){ .seq = seq, .logits = logits };
+        if (!seq->request->is_reading || seq->n_ids > seq->n_prompt)
+            continue;
+        for (struct sequence *fork; (fork = scheduler_fork(s, seq));)
+            e->draws[e->n_draws++] = (struct draw){ .seq = fork, .logits = logits };
+        scheduler_end_reading(s, seq);
+    }
+}
+
+static void note_times(struct tutti_engine *e, struct sequence *seq, uint64_t now_us)
+{
+    const struct request *r = seq->request;
+    if (seq->last_token_us == 0) {
+        seq->ttft_us = now_us - r->submit_us;
+        histogram_add(&e->stats.now.ttft, seq->ttft_us);
+        histogram_add(&e->stats.now.queue, seq->queue_us);
+    } else {
+        histogram_add(&e->stats.now.inter_token, now_us - seq->last_token_us);
+    }
+    seq->last_token_us = now_us;
+}
+
+/* Puts a drawn token behind its sequence, or ends it. */
+static void commit(struct tutti_engine *e, const struct draw *draw, uint64_t now_us)
+{
+    struct sequence *seq = draw->seq;
+    if (!draw->is_finite) {
+        end_sequence(e, seq, TUTTI_FINISH_ERROR, TUTTI_E_NUMERIC);
+        return;
+    }
+    note_times(e, seq, now_us);
+    if (request_is_stop_id(seq->request, &e->model->desc, draw->sample.token)) {
+        end_sequence(e, seq, TUTTI_FINISH_STOP, TUTTI_OK);
+        return;
+    }
+    seq->ids[seq->n_ids++] = draw->sample.token;
+    struct record record = record_of(seq);
+    record.has_token = true;
+    record.sample = draw->sample;
+    if (seq->n_ids == seq->max_ids) {
+        record.finish = TUTTI_FINISH_LENGTH;
+        scheduler_end(e->scheduler, seq);
+    }
+    send(e, &record);
+}
+
+/* ---- the step ---- */
+
+static void note_counts(struct tutti_engine *e)
+{
+    struct kv_counts counts = kv_pool_counts(e->scheduler->pool);
+    struct tutti_stats *now = &e->stats.now;
+    now->kv_pages_used = (uint64_t)counts.n_used;
+    now->kv_pages_cached = (uint64_t)counts.n_cached;
+    now->kv_pages_free = (uint64_t)counts.n_free;
+    now->n_evictions = counts.n_evictions;
+    now->n_running = (uint64_t)e->scheduler->n_running;
+    now->n_waiting = (uint64_t)e->scheduler->n_preempted;
+    now->n_preemptions = e->scheduler->n_preemptions;
+    stats_publish(&e->stats);
+}
+
+/* Sequences that begin in this step were waiting until now. */
+static void note_starts(struct tutti_engine *e)
+{
+    const struct scheduler *s = e->scheduler;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state != SEQUENCE_FREE && seq->choice == 0 && !seq->request->is_counted) {
+            seq->request->is_counted = true;
+            e->stats.now.n_prompt_tokens += (uint64_t)seq->n_prompt;
+            e->stats.now.n_cached_tokens += (uint64_t)seq->n_cached;
+            atomic_fetch_sub(&e->stats.n_waiting, 1);
+        }
+    }
+}
+
+/* True: something was done. */
+static bool do_step(struct tutti_engine *e)
+{
+    struct scheduler *s = e->scheduler;
+    uint64_t start_us = clock_now_us();
+    enter_phase(e, "planning");
+    bool has_rows = scheduler_plan(s);
+    note_starts(e);
+    if (!has_rows) {
+        enter_phase(e, NULL);
+        return s->n_running + s->n_preempted + s->n_in_line > 0;
+    }
+    struct backend *be = e->model->backend;
+    enter_phase(e, "copying pages");
+    for (int i = 0; i < s->n_copies; i++)
+        be->ops->kv_copy_page(be, e->kv, s->copies[i].dst, s->copies[i].src);
+    enter_phase(e, "forward pass");
+    e->hooks.forward(e->model, e->kv, &s->step, e->logits);
+    enter_phase(e, "sampling");
+    scheduler_advance(s);
+    collect_draws(e);
+    if (e->n_draws == 1)
+        draw_share(e, 0, 1);
+    else
+        run_on_team(e, draw_share, e);
+    enter_phase(e, "handing over");
+    uint64_t now_us = clock_now_us();
+    for (int i = 0; i < e->n_draws; i++)
+        commit(e, &e->draws[i], now_us);
+    e->stats.now.n_steps++;
+    histogram_add(&e->stats.now.step, clock_now_us() - start_us);
+    audit_check(e);
+    enter_phase(e, NULL);
+    return true;
+}
+
+static void watch_thread(void *arg, int thread, int n_threads)
+{
+    struct tutti_engine *e = arg;
+    (void)thread;
+    (void)n_threads;
+    alloc_guard_watch(&e->phase);
+}
+
+static void unwatch_thread(void *arg, int thread, int n_threads)
+{
+    (void)arg;
+    (void)thread;
+    (void)n_threads;
+    alloc_guard_watch(NULL);
+}
+
+void *step_main(void *arg)
+{
+    struct tutti_engine *e = arg;
+    pthread_setname_np(pthread_self(), "tutti-engine");
+    run_on_team(e, watch_thread, e);
+    for (;;) {
+        unsigned ticket = bell_ticket(&e->engine_bell);
+        take_ready(e);
+        take_ends(e);
+        bool is_busy = do_step(e);
+        note_counts(e);
+        flush(e);
+        if (is_busy)
+            continue;
+        if (atomic_load(&e->is_stopping))
+            break;
+        bell_wait(&e->engine_bell, ticket);
+    }
+    run_on_team(e, unwatch_thread, NULL);
+    return NULL;
+}

@@ -1,0 +1,272 @@
+/* The text thread: makes tokens of prompts and text of tokens while the next step computes, and calls back. */
+#include "base/clock.h"
+#include "engine/engine_state.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* ---- events ---- */
+
+static bool make_room(struct token_scratch *scratch, size_t n_tokens, size_t n_tops)
+{
+    if (n_tokens > scratch->n_tokens) {
+        struct tutti_token *tokens = realloc(scratch->tokens, n_tokens * sizeof *tokens);
+        if (!tokens)
+            return false;
+        scratch->tokens = tokens;
+        scratch->n_tokens = n_tokens;
+    }
+    if (n_tops > scratch->n_tops) {
+        struct tutti_top_token *tops = realloc(scratch->tops, n_tops * sizeof *tops);
+        if (!tops)
+            return false;
+        scratch->tops = tops;
+        scratch->n_tops = n_tops;
+    }
+    return true;
+}
+
+/* The visible tokens of a reply with their bytes, in the scratch memory. False: out of memory. */
+static bool describe_tokens(struct tutti_engine *e, const struct reply *reply)
+{
+    struct token_scratch *scratch = &e->scratch;
+    const struct tokenizer *tok = e->model->tokenizer;
+    size_t n_tops = 0, top = 0;
+    for (size_t i = 0; i < reply->n_visible; i++)
+        n_tops += (size_t)reply->tokens[i].sample.n_top;
+    if (!make_room(scratch, reply->n_visible, n_tops))
+        return false;
+    buf_truncate(&scratch->bytes, 0);
+    /* First all bytes, since adding moves them; then the pointers, in the same order. */
+    for (size_t i = 0; i < reply->n_visible; i++) {
+        const struct sample *sample = &reply->tokens[i].sample;
+        for (int k = -1; k < sample->n_top; k++) {
+            size_t begin = scratch->bytes.n_bytes;
+            if (tok &&
+                !tokenizer_token_bytes(tok, k < 0 ? sample->token : sample->top[k].id, &scratch->bytes))
+                return false;
+            size_t n_bytes = scratch->bytes.n_bytes - begin;
+            if (k < 0)
+                scratch->tokens[i] = (struct tutti_token){ .id = sample->token,
+                                                           .logprob = sample->logprob,
+                                                           .n_bytes = n_bytes,
+                                                           .top = scratch->tops + top,
+                                                           .n_top = sample->n_top };
+            else
+                scratch->tops[top++] = (struct tutti_top_token){ .id = sample->top[k].id,
+                                                                 .logprob = sample->top[k].logprob,
+                                                                 .n_bytes = n_bytes };
+        }
+    }
+    const char *at = scratch->bytes.bytes ? scratch->bytes.bytes : "";
+    for (size_t i = 0; i < reply->n_visible; i++) {
+        struct tutti_token *token = &scratch->tokens[i];
+        token->bytes = at;
+        at += token->n_bytes;
+        for (int k = 0; k < token->n_top; k++) {
+            struct tutti_top_token *next = &scratch->tops[token->top - scratch->tops + k];
+            next->bytes = at;
+            at += next->n_bytes;
+        }
+    }
+    return true;
+}
+
+/* The choice's end is being told: nobody waits for it any more, and with the last one the id is forgotten. */
+static void count_end(struct tutti_engine *e, struct request *r, struct tutti_event *event)
+{
+    r->has_failed |= event->finish == TUTTI_FINISH_ERROR;
+    r->was_cancelled |= event->finish == TUTTI_FINISH_CANCELLED;
+    event->is_last = --r->n_unreported == 0;
+    pthread_mutex_lock(&e->lock);
+    e->n_live_choices--;
+    if (event->is_last) {
+        int32_t slot = (int32_t)(r->id % (uint64_t)e->n_slots);
+        e->slots[slot] = NULL;
+        e->free_slots[e->n_free_slots++] = slot;
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (event->is_last)
+        atomic_fetch_add(r->has_failed      ? &e->stats.n_failed
+                         : r->was_cancelled ? &e->stats.n_cancelled
+                                            : &e->stats.n_finished,
+                         1);
+}
+
+/* Calls back with what became certain; says nothing where there is nothing to say. */
+static void report(struct tutti_engine *e, const struct record *record, enum tutti_finish finish,
+                   const struct tutti_error *error)
+{
+    struct request *r = record->request;
+    struct choice *choice = &r->choices[record->choice];
+    struct reply *reply = &choice->reply;
+    if (finish == TUTTI_FINISH_NONE && reply->text.n_bytes == 0 && reply->n_visible == 0)
+        return;
+    struct tutti_event event = { .request_id = r->id,
+                                 .choice = record->choice,
+                                 .text = reply->text.bytes ? reply->text.bytes : "",
+                                 .n_text_bytes = reply->text.n_bytes,
+                                 .tokens = e->scratch.tokens,
+                                 .n_tokens = reply->n_visible,
+                                 .finish = finish,
+                                 .n_prompt_tokens = (size_t)r->n_prompt,
+                                 .n_cached_tokens = record->n_cached,
+                                 .n_generated_tokens = reply->n_generated,
+                                 .queue_us = record->queue_us,
+                                 .ttft_us = record->ttft_us,
+                                 .total_us = clock_now_us() - r->submit_us };
+    if (!describe_tokens(e, reply)) {
+        event.finish = TUTTI_FINISH_ERROR;
+        error_set(&event.error, TUTTI_E_MEMORY, "describing tokens: out of memory");
+        event.n_tokens = event.n_text_bytes = 0;
+        event.text = "";
+        atomic_store(&choice->is_ended, true);
+        atomic_store(&e->has_ends, true);
+    } else if (error) {
+        event.error = *error;
+    }
+    event.tokens = e->scratch.tokens;
+    atomic_fetch_add(&e->stats.n_generated_tokens, event.n_tokens);
+    if (event.finish != TUTTI_FINISH_NONE) {
+        choice->is_reported = true;
+        count_end(e, r, &event);
+    }
+    r->callback(r->user, &event);
+    if (choice->is_reported)
+        reply_clear(reply);
+    else
+        reply_sent(reply);
+}
+
+static void request_done(struct tutti_engine *e, struct request *r)
+{
+    request_free(r);
+    pthread_mutex_lock(&e->lock);
+    e->n_alive--;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- tokens to text ---- */
+
+static void end_error(enum tutti_status status, int32_t token, struct tutti_error *err)
+{
+    if (status == TUTTI_E_NUMERIC)
+        error_set(err, status, "the model produced a NaN or infinite logit for token %d", token);
+    else
+        error_set(err, TUTTI_E_INTERNAL, "the sequence ended with status %s", tutti_status_name(status));
+}
+
+static void read_record(struct tutti_engine *e, const struct record *record)
+{
+    struct choice *choice = &record->request->choices[record->choice];
+    struct reply *reply = &choice->reply;
+    enum tutti_finish finish = record->finish;
+    struct tutti_error err = { 0 };
+    bool is_stopped = false, has_memory = true;
+    if (record->has_token)
+        has_memory = reply_push(reply, &record->sample, &is_stopped);
+    if (has_memory && !is_stopped && (finish == TUTTI_FINISH_STOP || finish == TUTTI_FINISH_LENGTH))
+        has_memory = reply_finish(reply, &is_stopped);
+    if (!has_memory) {
+        finish = TUTTI_FINISH_ERROR;
+        error_set(&err, TUTTI_E_MEMORY, "the text of an answer: out of memory");
+    } else if (is_stopped) {
+        finish = TUTTI_FINISH_STOP;
+    } else if (finish == TUTTI_FINISH_ERROR) {
+        end_error(record->status, record->sample.token, &err);
+    }
+    if (finish != TUTTI_FINISH_NONE && record->finish == TUTTI_FINISH_NONE) {
+        atomic_store(&choice->is_ended, true);
+        atomic_store(&e->has_ends, true);
+        bell_ring(&e->engine_bell);
+    }
+    report(e, record, finish, finish == TUTTI_FINISH_ERROR ? &err : NULL);
+}
+
+static void handle_record(struct tutti_engine *e, const struct record *record)
+{
+    struct request *r = record->request;
+    if (!r->choices[record->choice].is_reported) /* else: computed while the end was being decided */
+        read_record(e, record);
+    if (record->finish != TUTTI_FINISH_NONE && --r->n_unfinished == 0)
+        request_done(e, r);
+}
+
+/* ---- prompts to tokens ---- */
+
+/* Ends a request that the engine thread has not seen. */
+static void refuse(struct tutti_engine *e, struct request *r, enum tutti_finish finish,
+                   const struct tutti_error *err)
+{
+    atomic_fetch_sub(&e->stats.n_waiting, 1);
+    for (int choice = 0; choice < r->spec.n_choices; choice++)
+        report(e, &(struct record){ .request = r, .choice = choice }, finish, err);
+    request_done(e, r);
+}
+
+static void prepare(struct tutti_engine *e, struct request *r)
+{
+    struct tutti_error err = { 0 };
+    if (atomic_load(&r->is_cancelled)) {
+        refuse(e, r, TUTTI_FINISH_CANCELLED, NULL);
+        return;
+    }
+    enum tutti_status st = request_prepare(r, e->model, e->options.max_context, &err);
+    if (st != TUTTI_OK) {
+        refuse(e, r, TUTTI_FINISH_ERROR, &err);
+        return;
+    }
+    const struct chat_format *chat = r->spec.n_messages > 0 ? e->model->chat : NULL;
+    r->format = (struct reply_format){ .tok = e->model->tokenizer,
+                                       .stops = r->spec.stop,
+                                       .n_stops = r->spec.n_stop,
+                                       .hides_blank_first_line = chat && chat->has_metadata_line,
+                                       .trims = chat && chat->trims_reply };
+    for (int i = 0; i < r->spec.n_choices; i++)
+        reply_init(&r->choices[i].reply, &r->format);
+    bool is_pushed = queue_push(e->ready, &r); /* as long as the number of slots */
+    assert(is_pushed);
+    (void)is_pushed;
+    queue_publish(e->ready);
+    bell_ring(&e->engine_bell);
+}
+
+/* ---- the thread ---- */
+
+static struct request *take_intake(struct tutti_engine *e, bool *is_over)
+{
+    pthread_mutex_lock(&e->lock);
+    struct request *r = e->intake_head;
+    if (r) {
+        e->intake_head = r->next;
+        if (!e->intake_head)
+            e->intake_tail = NULL;
+    }
+    *is_over = e->is_closing && e->n_alive == 0;
+    pthread_mutex_unlock(&e->lock);
+    return r;
+}
+
+/* Streams come first: one prompt, then all tokens that have come meanwhile. */
+void *text_main(void *arg)
+{
+    struct tutti_engine *e = arg;
+    pthread_setname_np(pthread_self(), "tutti-text");
+    for (;;) {
+        unsigned ticket = bell_ticket(&e->text_bell);
+        bool is_busy = false, is_over = false;
+        for (const struct record *record; (record = queue_front(e->records)); is_busy = true) {
+            handle_record(e, record);
+            queue_pop(e->records);
+            if (atomic_load(&e->wants_room))
+                bell_ring(&e->engine_bell);
+        }
+        struct request *r = take_intake(e, &is_over);
+        if (r)
+            prepare(e, r);
+        else if (is_over)
+            return NULL;
+        else if (!is_busy)
+            bell_wait(&e->text_bell, ticket);
+    }
+}

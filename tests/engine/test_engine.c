@@ -1,0 +1,554 @@
+/* The engine with a model whose answers are known: every request, in whatever company, gets exactly its own. */
+#include "support/collect.h"
+#include "support/mock_model.h"
+
+#include "base/clock.h"
+#include "engine/rng.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { N_CTX = 256 };
+
+static uint64_t page_bytes(int n_pages)
+{
+    return (uint64_t)n_pages * KV_PAGE_TOKENS * sizeof(int32_t);
+}
+
+static struct tutti_request request_of(const int32_t *ids, size_t n_ids, uint64_t seed, int max_tokens)
+{
+    struct tutti_request r = { .ids = ids, .n_ids = n_ids, .max_tokens = max_tokens };
+    r.sampling = (struct tutti_sampling){
+        .temperature = 1, .top_p = 1, .repetition_penalty = 1, .has_seed = true, .seed = seed
+    };
+    return r;
+}
+
+/* Prompts of a few families, so that beginnings are shared; ids [N_CTX]. */
+static size_t make_prompt(uint64_t number, int32_t *ids)
+{
+    size_t n = 1 + mix64(number) % 100;
+    for (size_t i = 0; i < n; i++)
+        ids[i] = (int32_t)(mix64((i < 40 ? number % 3 : number) ^ (uint64_t)i << 32) % MOCK_USABLE);
+    return n;
+}
+
+static void check_answer(const struct collect *c, const struct tutti_request *r, int max_context,
+                         bool has_stop)
+{
+    int32_t want[N_CTX];
+    for (int choice = 0; choice < c->n_choices; choice++) {
+        int n = mock_answer(r, choice, max_context, has_stop, want, N_CTX);
+        const struct collected *got = &c->choices[choice];
+        assert_int_equal(got->ids.n, n);
+        assert_memory_equal(got->ids.ids, want, (size_t)n * sizeof *want);
+        bool is_full = n == r->max_tokens || (size_t)n + r->n_ids == (size_t)max_context;
+        assert_int_equal(got->finish, is_full ? TUTTI_FINISH_LENGTH : TUTTI_FINISH_STOP);
+    }
+}
+
+/* Runs n requests at once and checks each; returns the figures afterwards. */
+static struct tutti_stats run_many(const struct tutti_engine_options *options, int n, int n_choices,
+                                   bool has_stop)
+{
+    struct mock_model *mock = mock_model_new(N_CTX, has_stop);
+    tutti_engine *engine = mock_engine(mock, options, NULL);
+    struct tutti_stats stats;
+    tutti_engine_stats(engine, &stats);
+    struct collect *all = calloc((size_t)n, sizeof *all);
+    struct tutti_request *requests = calloc((size_t)n, sizeof *requests);
+    int32_t(*ids)[N_CTX] = calloc((size_t)n, sizeof *ids);
+    for (int i = 0; i < n; i++) {
+        size_t n_ids = make_prompt((uint64_t)i, ids[i]);
+        requests[i] = request_of(ids[i], n_ids, (uint64_t)i, 1 + (int)(mix64((uint64_t)i + 99) % 60));
+        requests[i].n_choices = n_choices;
+        if (i % 4 == 0)
+            requests[i].sampling.temperature = 0;
+        if (i % 4 == 1)
+            requests[i].sampling.repetition_penalty = 1.3f;
+        if (i % 4 == 2)
+            requests[i].sampling.top_p = 0.7f;
+        collect_init(&all[i]);
+        collect_submit(&all[i], engine, &requests[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        collect_wait(&all[i]);
+        check_answer(&all[i], &requests[i], stats.max_context, has_stop);
+        collect_clear(&all[i]);
+    }
+    wait_until_idle(engine, &stats);
+    assert_int_equal(stats.kv_pages_cached + stats.kv_pages_free, stats.kv_pages_total);
+    assert_int_equal(stats.n_finished, n);
+    assert_int_equal(stats.n_text_waits, 0);
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+    free(ids);
+    free(requests);
+    free(all);
+    return stats;
+}
+
+static void one_request_is_answered(void **state)
+{
+    (void)state;
+    run_many(&(struct tutti_engine_options){ .kv_bytes = page_bytes(64) }, 1, 1, true);
+}
+
+static void many_requests_each_get_their_own_answer(void **state)
+{
+    (void)state;
+    struct tutti_stats stats = run_many(
+        &(struct tutti_engine_options){ .kv_bytes = page_bytes(4096), .max_seqs = 70 }, 200, 1, true);
+    assert_true(stats.n_cached_tokens > 0);
+    assert_int_equal(stats.n_preemptions, 0);
+}
+
+static void chunks_of_any_size_give_the_same_answers(void **state)
+{
+    (void)state;
+    static const int sizes[] = { 1, 2, 7, 16, 64, 512 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        run_many(&(struct tutti_engine_options){ .kv_bytes = page_bytes(1024), .max_batch_tokens = sizes[i] },
+                 40, 1, true);
+}
+
+static void a_full_pool_preempts_and_loses_nothing(void **state)
+{
+    (void)state;
+    struct tutti_stats stats = { 0 };
+    for (int no_cache = 0; no_cache < 2; no_cache++) {
+        stats = run_many(
+            &(struct tutti_engine_options){ .kv_bytes = page_bytes(20), .no_prefix_cache = no_cache }, 150, 1,
+            false);
+        assert_true(stats.n_preemptions > 0);
+        assert_int_equal(stats.n_cached_tokens > 0, !no_cache);
+    }
+}
+
+static void a_pool_smaller_than_the_context_limits_the_context(void **state)
+{
+    (void)state;
+    struct tutti_stats stats = run_many(&(struct tutti_engine_options){ .kv_bytes = page_bytes(8) }, 60, 1,
+                                        true);
+    assert_int_equal(stats.max_context, 8 * KV_PAGE_TOKENS);
+}
+
+static void choices_share_the_prompt_and_differ_after_it(void **state)
+{
+    (void)state;
+    run_many(&(struct tutti_engine_options){ .kv_bytes = page_bytes(512) }, 30, 3, true);
+    run_many(&(struct tutti_engine_options){ .kv_bytes = page_bytes(512), .max_seqs = 2 }, 10, 5, true);
+    run_many(&(struct tutti_engine_options){ .kv_bytes = page_bytes(20) }, 30, 4, true);
+    run_many(
+        &(struct tutti_engine_options){ .kv_bytes = page_bytes(20), .no_prefix_cache = true, .max_seqs = 7 },
+        20, 8, true);
+}
+
+static void choices_do_not_take_pages_for_the_prompt_again(void **state)
+{
+    (void)state;
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    mock->step_us = 2000;
+    tutti_engine *engine = mock_engine(mock, &(struct tutti_engine_options){ .kv_bytes = page_bytes(64) },
+                                       NULL);
+    int32_t ids[160];
+    for (int i = 0; i < 160; i++)
+        ids[i] = i % MOCK_USABLE;
+    struct tutti_request r = request_of(ids, 155, 1, 8);
+    r.n_choices = 4;
+    struct collect c;
+    collect_init(&c);
+    collect_submit(&c, engine, &r);
+    uint64_t most = 0;
+    struct tutti_stats stats;
+    do {
+        tutti_engine_stats(engine, &stats);
+        most = stats.kv_pages_used > most ? stats.kv_pages_used : most;
+        usleep(200);
+    } while (stats.n_finished == 0);
+    collect_wait(&c);
+    check_answer(&c, &r, N_CTX, false);
+    assert_true(most > 0);
+    assert_in_range(most, 10, 9 + 4 * 2); /* nine full pages of the prompt once, the rest four times */
+    assert_int_equal(mock->n_copies, 3);  /* the last holder of the partial page writes in place */
+    collect_clear(&c);
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
+static void a_prompt_seen_before_comes_from_the_cache(void **state)
+{
+    (void)state;
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    tutti_engine *engine = mock_engine(mock, &(struct tutti_engine_options){ .kv_bytes = page_bytes(64) },
+                                       NULL);
+    int32_t ids[64];
+    for (int i = 0; i < 64; i++)
+        ids[i] = (i * 7) % MOCK_USABLE;
+    for (int round = 0; round < 3; round++) {
+        struct tutti_request r = request_of(ids, round == 2 ? 50 : 64, 5, 10);
+        struct collect c;
+        collect_init(&c);
+        collect_submit(&c, engine, &r);
+        collect_wait(&c);
+        check_answer(&c, &r, N_CTX, false);
+        assert_int_equal(c.n_cached_tokens, round == 0 ? 0 : 48); /* the last token is always computed */
+        collect_clear(&c);
+    }
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
+static void cancelled_requests_give_their_pages_back(void **state)
+{
+    (void)state;
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    mock->step_us = 500;
+    struct tutti_engine_options options = { .kv_bytes = page_bytes(40), .max_seqs = 8 };
+    tutti_engine *engine = mock_engine(mock, &options, NULL);
+    enum { N = 24 };
+    struct collect all[N];
+    int32_t ids[N][N_CTX];
+    for (int i = 0; i < N; i++) { /* running, choices that wait, and requests that wait */
+        struct tutti_request r = request_of(ids[i], make_prompt((uint64_t)i, ids[i]), 1, 0);
+        r.n_choices = i % 3 + 1;
+        collect_init(&all[i]);
+        all[i].cancel_after = i % 2 ? 3 : 0;
+        collect_submit(&all[i], engine, &r);
+    }
+    usleep(10000);
+    for (int i = 0; i < N; i++)
+        tutti_engine_cancel(engine, all[i].id);
+    tutti_engine_cancel(engine, 12345678); /* nobody's */
+    for (int i = 0; i < N; i++) {
+        collect_wait(&all[i]);
+        for (int k = 0; k < all[i].n_choices; k++)
+            assert_in_range(all[i].choices[k].finish, TUTTI_FINISH_LENGTH, TUTTI_FINISH_CANCELLED);
+        collect_clear(&all[i]);
+    }
+    struct tutti_stats stats;
+    wait_until_idle(engine, &stats);
+    assert_true(stats.n_cancelled > 0);
+    assert_int_equal(stats.n_cancelled + stats.n_finished, N);
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
+static void a_cancelled_request_is_gone_within_two_steps(void **state)
+{
+    (void)state;
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    mock->step_us = 20000;
+    tutti_engine *engine = mock_engine(mock, &(struct tutti_engine_options){ .kv_bytes = page_bytes(64) },
+                                       NULL);
+    int32_t ids[2] = { 3, 4 };
+    struct tutti_request r = request_of(ids, 2, 1, 0);
+    struct collect c, other;
+    collect_init(&c);
+    collect_init(&other);
+    collect_submit(&other, engine, &r); /* keeps the steps going */
+    collect_submit(&c, engine, &r);
+    struct tutti_stats before, after;
+    do {
+        usleep(1000);
+        tutti_engine_stats(engine, &before);
+    } while (before.n_running < 2);
+    tutti_engine_stats(engine, &before);
+    tutti_engine_cancel(engine, c.id);
+    do {
+        usleep(500);
+        tutti_engine_stats(engine, &after);
+    } while (after.n_running > 1);
+    assert_true(after.n_steps - before.n_steps <= 2);
+    collect_wait(&c);
+    tutti_engine_cancel(engine, other.id);
+    collect_wait(&other);
+    collect_clear(&c);
+    collect_clear(&other);
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
+static void closing_ends_every_request_with_one_last_event(void **state)
+{
+    (void)state;
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    mock->step_us = 300;
+    tutti_engine *engine = mock_engine(
+        mock, &(struct tutti_engine_options){ .kv_bytes = page_bytes(16), .max_seqs = 4 }, NULL);
+    enum { N = 20 };
+    struct collect all[N];
+    int32_t ids[N][N_CTX];
+    for (int i = 0; i < N; i++) {
+        struct tutti_request r = request_of(ids[i], make_prompt((uint64_t)i, ids[i]), 1, 0);
+        collect_init(&all[i]);
+        collect_submit(&all[i], engine, &r);
+    }
+    usleep(5000);
+    tutti_engine_drain(engine);
+    struct tutti_request late = request_of(ids[0], 1, 1, 1);
+    struct tutti_error err;
+    assert_int_equal(tutti_engine_submit(engine, &late, collect_event, NULL, NULL, &err), TUTTI_E_CLOSED);
+    tutti_engine_close(engine);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(all[i].n_last, 1);
+        assert_null(all[i].complaint);
+        collect_clear(&all[i]);
+    }
+    mock_model_free(mock);
+}
+
+static void draining_lets_what_runs_go_on(void **state)
+{
+    (void)state;
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    mock->step_us = 300;
+    tutti_engine *engine = mock_engine(mock, &(struct tutti_engine_options){ .kv_bytes = page_bytes(16) },
+                                       NULL);
+    int32_t ids[3] = { 1, 2, 3 };
+    struct tutti_request r = request_of(ids, 3, 9, 40);
+    struct collect c;
+    collect_init(&c);
+    collect_submit(&c, engine, &r);
+    tutti_engine_drain(engine);
+    collect_wait(&c);
+    check_answer(&c, &r, N_CTX, false);
+    collect_clear(&c);
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
+static void a_full_queue_refuses_and_recovers(void **state)
+{
+    (void)state;
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    mock->step_us = 1000;
+    struct tutti_engine_options options = { .kv_bytes = page_bytes(64), .max_seqs = 2, .max_queue = 3 };
+    tutti_engine *engine = mock_engine(mock, &options, NULL);
+    int32_t ids[3] = { 1, 2, 3 };
+    struct tutti_request r = request_of(ids, 3, 9, 100);
+    struct collect all[5], more;
+    for (int i = 0; i < 5; i++) {
+        collect_init(&all[i]);
+        collect_submit(&all[i], engine, &r);
+    }
+    struct tutti_error err;
+    assert_int_equal(tutti_engine_submit(engine, &r, collect_event, NULL, NULL, &err), TUTTI_E_BUSY);
+    assert_non_null(strstr(err.text, "5"));
+    tutti_engine_cancel(engine, all[1].id);
+    collect_wait(&all[1]);
+    collect_init(&more); /* after the last event there is room at once */
+    collect_submit(&more, engine, &r);
+    collect_wait(&more);
+    for (int i = 0; i < 5; i++) {
+        if (i != 1)
+            collect_wait(&all[i]);
+        collect_clear(&all[i]);
+    }
+    collect_clear(&more);
+    struct tutti_stats stats;
+    wait_until_idle(engine, &stats);
+    assert_int_equal(stats.n_refused, 1);
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
+/* Two decode while a third's long prompt is read: with four rows a step nobody waits for another's end. */
+static void neither_reading_nor_decoding_starves(void **state)
+{
+    (void)state;
+    for (int rows = 1; rows <= 4; rows += 3) {
+        struct mock_model *mock = mock_model_new(N_CTX, false);
+        struct tutti_engine_options options = { .kv_bytes = page_bytes(256), .max_batch_tokens = rows };
+        tutti_engine *engine = mock_engine(mock, &options, NULL);
+        enum { N = 12 }; /* more decode than rows fit */
+        struct collect all[N];
+        int32_t ids[N_CTX] = { 0 };
+        struct tutti_request r = request_of(ids, 10, 9, 60);
+        for (int i = 0; i < N; i++) {
+            if (i == N - 1)
+                r = request_of(ids, 100, 9, 5);
+            collect_init(&all[i]);
+            collect_submit(&all[i], engine, &r);
+        }
+        for (int i = 0; i < N; i++)
+            collect_wait(&all[i]);
+        assert_true(mock->max_rows <= rows);
+        for (int i = 0; i < N; i++)
+            collect_clear(&all[i]);
+        tutti_engine_close(engine);
+        mock_model_free(mock);
+    }
+}
+
+static void poison(void *user, uint64_t id, int choice, int index, float *logits, int n_vocab)
+{
+    (void)id;
+    (void)n_vocab;
+    if (choice == 1 && index == 5)
+        logits[7] = *(const float *)user;
+}
+
+static void a_bad_logit_ends_its_choice_alone(void **state)
+{
+    (void)state;
+    float bad[] = { (float)NAN, (float)INFINITY, -(float)INFINITY };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct mock_model *mock = mock_model_new(N_CTX, false);
+        struct engine_hooks hooks = { .logits = poison, .user = &bad[i] };
+        tutti_engine *engine = mock_engine(mock, &(struct tutti_engine_options){ .kv_bytes = page_bytes(64) },
+                                           &hooks);
+        int32_t ids[3] = { 1, 2, 3 };
+        struct tutti_request r = request_of(ids, 3, 9, 20);
+        r.n_choices = 3;
+        struct collect c;
+        collect_init(&c);
+        collect_submit(&c, engine, &r);
+        collect_wait(&c);
+        assert_int_equal(c.choices[0].finish, TUTTI_FINISH_LENGTH);
+        assert_int_equal(c.choices[1].finish, TUTTI_FINISH_ERROR);
+        assert_int_equal(c.choices[1].error.status, TUTTI_E_NUMERIC);
+        assert_int_equal(c.choices[1].ids.n, 5);
+        assert_int_equal(c.choices[2].finish, TUTTI_FINISH_LENGTH);
+        struct tutti_stats stats;
+        wait_until_idle(engine, &stats);
+        assert_int_equal(stats.n_failed, 1);
+        collect_clear(&c);
+        tutti_engine_close(engine);
+        mock_model_free(mock);
+    }
+}
+
+static void wrong_requests_are_refused_with_their_field(void **state)
+{
+    (void)state;
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    tutti_engine *engine = mock_engine(mock, &(struct tutti_engine_options){ .kv_bytes = page_bytes(8) },
+                                       NULL);
+    static const int32_t ids[200] = { 1 }, bad_ids[] = { 1, MOCK_VOCAB }, negative[] = { -1 };
+    static const struct tutti_logit_bias bias[] = { { MOCK_VOCAB, 1 } }, nan_bias[] = { { 1, (float)NAN } };
+    static const struct tutti_string stops[] = { { "", 0 } };
+    static const struct tutti_message message[] = { { "user", "x", 1, NULL } };
+    struct tutti_request good = request_of(ids, 3, 1, 4);
+    struct {
+        struct tutti_request r;
+        enum tutti_status status;
+        const char *param, *words;
+    } cases[32];
+    int n = 0;
+#define CASE(field, value, st, name, text)                                                                   \
+    (cases[n].r = good, cases[n].r.field = (value), cases[n].status = (st), cases[n].param = (name),         \
+     cases[n++].words = (text))
+    CASE(sampling.temperature, (float)NAN, TUTTI_E_ARGUMENT, "temperature", "nan");
+    CASE(sampling.temperature, -1.0f, TUTTI_E_ARGUMENT, "temperature", "-1");
+    CASE(sampling.temperature, 101.0f, TUTTI_E_ARGUMENT, "temperature", "100");
+    CASE(sampling.top_k, -1, TUTTI_E_ARGUMENT, "top_k", "-1");
+    CASE(sampling.top_p, 0.0f, TUTTI_E_ARGUMENT, "top_p", "more than 0");
+    CASE(sampling.top_p, 1.5f, TUTTI_E_ARGUMENT, "top_p", "1.5");
+    CASE(sampling.min_p, -0.5f, TUTTI_E_ARGUMENT, "min_p", "-0.5");
+    CASE(sampling.repetition_penalty, 0.0f, TUTTI_E_ARGUMENT, "repetition_penalty", "0");
+    CASE(sampling.presence_penalty, 3.0f, TUTTI_E_ARGUMENT, "presence_penalty", "3");
+    CASE(sampling.frequency_penalty, -3.0f, TUTTI_E_ARGUMENT, "frequency_penalty", "-3");
+    CASE(n_choices, 129, TUTTI_E_ARGUMENT, "n", "128");
+    CASE(n_choices, -1, TUTTI_E_ARGUMENT, "n", "-1");
+    CASE(max_tokens, -5, TUTTI_E_ARGUMENT, "max_tokens", "-5");
+    CASE(top_logprobs, 21, TUTTI_E_ARGUMENT, "top_logprobs", "20");
+    CASE(ids, NULL, TUTTI_E_ARGUMENT, "prompt", "missing");
+    CASE(n_ids, 0, TUTTI_E_ARGUMENT, "prompt", "empty");
+    CASE(n_ids, 128, TUTTI_E_LIMIT, "prompt", "128 tokens");
+    CASE(text, "x", TUTTI_E_ARGUMENT, "prompt", "exactly one");
+    CASE(n_stop_ids, 1, TUTTI_E_ARGUMENT, "stop_ids", "missing");
+    CASE(n_stop_ids, 1000, TUTTI_E_ARGUMENT, "stop_ids", "1000");
+    CASE(n_stop, 17, TUTTI_E_ARGUMENT, "stop", "17");
+    CASE(ids, bad_ids, TUTTI_E_ARGUMENT, "prompt", "48");
+    cases[n - 1].r.n_ids = 2;
+    CASE(ids, negative, TUTTI_E_ARGUMENT, "prompt", "-1");
+    cases[n - 1].r.n_ids = 1;
+    CASE(sampling.logit_bias, bias, TUTTI_E_ARGUMENT, "logit_bias", "token 48");
+    cases[n - 1].r.sampling.n_logit_bias = 1;
+    CASE(sampling.logit_bias, nan_bias, TUTTI_E_ARGUMENT, "logit_bias", "nan");
+    cases[n - 1].r.sampling.n_logit_bias = 1;
+    CASE(stop, stops, TUTTI_E_ARGUMENT, "stop", "no tokenizer");
+    cases[n - 1].r.n_stop = 1;
+    CASE(ids, NULL, TUTTI_E_ARGUMENT, "messages", "no chat format");
+    cases[n - 1].r.n_ids = 0;
+    cases[n - 1].r.messages = message;
+    cases[n - 1].r.n_messages = 1;
+    CASE(ids, NULL, TUTTI_E_ARGUMENT, "prompt", "no tokenizer");
+    cases[n - 1].r.n_ids = 0;
+    cases[n - 1].r.text = "x";
+    cases[n - 1].r.n_text_bytes = 1;
+#undef CASE
+    for (int i = 0; i < n; i++) {
+        struct tutti_error err = { 0 };
+        assert_int_equal(tutti_engine_submit(engine, &cases[i].r, collect_event, NULL, NULL, &err),
+                         cases[i].status);
+        assert_string_equal(err.param, cases[i].param);
+        if (!strstr(err.text, cases[i].words))
+            fail_msg("case %d: \"%s\" should say \"%s\"", i, err.text, cases[i].words);
+    }
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
+static void wrong_options_are_refused(void **state)
+{
+    (void)state;
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    const struct {
+        struct tutti_engine_options options;
+        enum tutti_status status;
+        const char *param;
+    } cases[] = {
+        { { .max_batch_tokens = -1 }, TUTTI_E_ARGUMENT, "max_batch_tokens" },
+        { { .max_seqs = 1 << 20 }, TUTTI_E_ARGUMENT, "max_seqs" },
+        { { .max_queue = -7 }, TUTTI_E_ARGUMENT, "max_queue" },
+        { { .max_context = N_CTX + 1 }, TUTTI_E_ARGUMENT, "max_context" },
+        { { .max_context = 200, .kv_bytes = page_bytes(4) }, TUTTI_E_LIMIT, "max_context" },
+        { { .kv_bytes = 7 }, TUTTI_E_LIMIT, "kv_bytes" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tutti_engine *engine = NULL;
+        struct tutti_error err = { 0 };
+        struct engine_hooks hooks = { 0 };
+        tutti_engine *probe = mock_engine(mock, &(struct tutti_engine_options){ .kv_bytes = page_bytes(4) },
+                                          NULL);
+        assert_int_equal(engine_open(&engine, &mock->model, NULL, &hooks, &err), TUTTI_E_ARGUMENT);
+        assert_non_null(strstr(err.text, "already"));
+        tutti_engine_close(probe);
+        assert_int_equal(mock_engine_try(mock, &cases[i].options, &err), cases[i].status);
+        assert_string_equal(err.param, cases[i].param);
+        assert_null(engine);
+    }
+    mock_model_free(mock);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_request_is_answered),
+        cmocka_unit_test(many_requests_each_get_their_own_answer),
+        cmocka_unit_test(chunks_of_any_size_give_the_same_answers),
+        cmocka_unit_test(a_full_pool_preempts_and_loses_nothing),
+        cmocka_unit_test(a_pool_smaller_than_the_context_limits_the_context),
+        cmocka_unit_test(choices_share_the_prompt_and_differ_after_it),
+        cmocka_unit_test(choices_do_not_take_pages_for_the_prompt_again),
+        cmocka_unit_test(a_prompt_seen_before_comes_from_the_cache),
+        cmocka_unit_test(cancelled_requests_give_their_pages_back),
+        cmocka_unit_test(a_cancelled_request_is_gone_within_two_steps),
+        cmocka_unit_test(closing_ends_every_request_with_one_last_event),
+        cmocka_unit_test(draining_lets_what_runs_go_on),
+        cmocka_unit_test(a_full_queue_refuses_and_recovers),
+        cmocka_unit_test(neither_reading_nor_decoding_starves),
+        cmocka_unit_test(a_bad_logit_ends_its_choice_alone),
+        cmocka_unit_test(wrong_requests_are_refused_with_their_field),
+        cmocka_unit_test(wrong_options_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

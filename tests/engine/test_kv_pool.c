@@ -1,0 +1,214 @@
+/* The books of the KV pages. */
+#include "engine/kv_pool.h"
+#include "engine/rng.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N_PAGES = 6, T = KV_PAGE_TOKENS };
+
+static int make_pool(void **state)
+{
+    struct kv_pool *pool = NULL;
+    assert_int_equal(kv_pool_new(&pool, N_PAGES, 1, NULL), TUTTI_OK);
+    *state = pool;
+    return 0;
+}
+
+static int free_pool(void **state)
+{
+    kv_pool_free(*state);
+    return 0;
+}
+
+/* ids of a text: the pages of texts that begin alike are alike. */
+static void fill_ids(int32_t *ids, int n, int text)
+{
+    for (int i = 0; i < n; i++)
+        ids[i] = text * 1000 + i;
+}
+
+/* Takes, fills and publishes n pages of a text, and keeps them. */
+static void fill_pages(struct kv_pool *pool, const int32_t *ids, int n, int32_t *page_ids)
+{
+    assert_true(kv_pool_take(pool, n, page_ids));
+    for (int i = 0; i < n; i++)
+        page_ids[i] = kv_pool_publish(pool, page_ids[i], i > 0 ? page_ids[i - 1] : -1, ids + i * T);
+}
+
+static void check_books(const struct kv_pool *pool, const int32_t *held, int n_held)
+{
+    int32_t n_holders[N_PAGES] = { 0 };
+    for (int i = 0; i < n_held; i++)
+        n_holders[held[i]]++;
+    const char *complaint = kv_pool_audit(pool, n_holders);
+    if (complaint)
+        fail_msg("%s", complaint);
+}
+
+static void takes_all_pages_or_none(void **state)
+{
+    struct kv_pool *pool = *state;
+    int32_t ids[N_PAGES] = { -5, -5, -5, -5, -5, -5 };
+    assert_true(kv_pool_take(pool, 4, ids));
+    assert_false(kv_pool_take(pool, 3, ids + 4));
+    assert_int_equal(ids[4], -5);
+    assert_int_equal(kv_pool_counts(pool).n_free, 2); /* the refused call took nothing */
+    assert_int_equal(kv_pool_counts(pool).n_used, 4);
+    check_books(pool, ids, 4);
+    kv_pool_drop(pool, ids, 4);
+    assert_int_equal(kv_pool_counts(pool).n_free, N_PAGES);
+}
+
+static void a_page_lives_as_long_as_it_has_holders(void **state)
+{
+    struct kv_pool *pool = *state;
+    int32_t id;
+    assert_true(kv_pool_take(pool, 1, &id));
+    assert_false(kv_pool_is_shared(pool, id));
+    kv_pool_share(pool, &id, 1);
+    assert_true(kv_pool_is_shared(pool, id));
+    kv_pool_drop(pool, &id, 1);
+    assert_int_equal(kv_pool_counts(pool).n_used, 1);
+    kv_pool_drop(pool, &id, 1);
+    assert_int_equal(kv_pool_counts(pool).n_used, 0);
+    assert_int_equal(kv_pool_counts(pool).n_cached, 0); /* nobody knows what stood in it */
+}
+
+static void a_published_beginning_is_found_again(void **state)
+{
+    struct kv_pool *pool = *state;
+    int32_t ids[3 * T + 5], pages[3], found[3];
+    fill_ids(ids, 3 * T + 5, 1);
+    fill_pages(pool, ids, 3, pages);
+    kv_pool_drop(pool, pages, 3);
+    assert_int_equal(kv_pool_counts(pool).n_cached, 3);
+    assert_int_equal(kv_pool_match(pool, ids, 3 * T + 5, found), 3);
+    assert_memory_equal(found, pages, sizeof found);
+    check_books(pool, found, 3);
+    kv_pool_drop(pool, found, 3);
+    assert_int_equal(kv_pool_match(pool, ids, 3 * T - 1, found), 2);
+    kv_pool_drop(pool, found, 2);
+    ids[T + 3]++; /* the second page differs */
+    assert_int_equal(kv_pool_match(pool, ids, 3 * T, found), 1);
+    kv_pool_drop(pool, found, 1);
+    ids[0]++; /* the third page is as it was, but what stands before it is not */
+    assert_int_equal(kv_pool_match(pool, ids, 3 * T, found), 0);
+    assert_int_equal(kv_pool_match(pool, ids + 2 * T, T, found), 0);
+}
+
+static void the_page_that_nobody_used_for_longest_goes_first(void **state)
+{
+    struct kv_pool *pool = *state;
+    int32_t first[2 * T], second[2 * T], a[2], b[2], c[3], found[2];
+    fill_ids(first, 2 * T, 1);
+    fill_ids(second, 2 * T, 2);
+    fill_pages(pool, first, 2, a);
+    fill_pages(pool, second, 2, b);
+    kv_pool_drop(pool, a, 2);
+    kv_pool_drop(pool, b, 2);
+    assert_int_equal(kv_pool_match(pool, first, 2 * T, found), 2); /* used again: newer than the second */
+    kv_pool_drop(pool, found, 2);
+    assert_true(kv_pool_take(pool, 3, c)); /* two free ones, one evicted: the second text's last page */
+    assert_int_equal(kv_pool_counts(pool).n_evictions, 1);
+    assert_int_equal(kv_pool_match(pool, first, 2 * T, found), 2);
+    kv_pool_drop(pool, found, 2);
+    assert_int_equal(kv_pool_match(pool, second, 2 * T, found), 1);
+    int32_t held[4] = { c[0], c[1], c[2], found[0] };
+    check_books(pool, held, 4);
+    kv_pool_drop(pool, found, 1);
+    kv_pool_drop(pool, c, 3);
+}
+
+static void equal_pages_become_one(void **state)
+{
+    struct kv_pool *pool = *state;
+    int32_t ids[2 * T], a[2], b[2];
+    fill_ids(ids, 2 * T, 1);
+    fill_pages(pool, ids, 2, a);
+    fill_pages(pool, ids, 2, b);
+    assert_memory_equal(a, b, sizeof a);
+    assert_int_equal(kv_pool_counts(pool).n_used, 2);
+    int32_t held[4] = { a[0], a[1], b[0], b[1] };
+    check_books(pool, held, 4);
+    kv_pool_drop(pool, a, 2);
+    kv_pool_drop(pool, b, 2);
+    assert_int_equal(kv_pool_counts(pool).n_cached, 2);
+}
+
+static void the_audit_sees_a_lost_and_an_invented_share(void **state)
+{
+    struct kv_pool *pool = *state;
+    int32_t ids[2], n_holders[N_PAGES] = { 0 };
+    assert_true(kv_pool_take(pool, 2, ids));
+    n_holders[ids[0]] = 1;
+    assert_non_null(kv_pool_audit(pool, n_holders)); /* ids[1] is held by nobody */
+    n_holders[ids[1]] = 2;
+    assert_non_null(kv_pool_audit(pool, n_holders)); /* once too often */
+    n_holders[ids[1]] = 1;
+    assert_null(kv_pool_audit(pool, n_holders));
+    kv_pool_drop(pool, ids, 2);
+}
+
+/* A tiny token alphabet and few slots: prefixes meet, pages are evicted and found again all the time. Whatever a match
+ * returns must hold the ids asked for, by a record kept beside the pool. */
+static void random_use_never_hands_out_a_wrong_page(void **state)
+{
+    (void)state;
+    enum { N = 40, N_SEQS = 5, MAX = 12 };
+    struct kv_pool *pool = NULL;
+    assert_int_equal(kv_pool_new(&pool, N, 7, NULL), TUTTI_OK);
+    static int32_t content[N][T];
+    int32_t tables[N_SEQS][MAX], ids[MAX * T];
+    int n[N_SEQS] = { 0 };
+    uint64_t n_matched = 0;
+    for (uint64_t round = 0; round < 20000; round++) {
+        int seq = (int)(mix64(round) % N_SEQS), want = 1 + (int)(mix64(round + 1) % (MAX - 1));
+        kv_pool_drop(pool, tables[seq], n[seq]);
+        n[seq] = 0;
+        for (int i = 0; i < want * T; i++)
+            ids[i] = i % T == 0 ? (int32_t)(mix64(round * 64 + (uint64_t)(i / T)) % 2) : 5;
+        int n_found = kv_pool_match(pool, ids, want * T, tables[seq]);
+        for (int i = 0; i < n_found; i++)
+            assert_memory_equal(content[tables[seq][i]], ids + i * T, sizeof content[0]);
+        n_matched += (uint64_t)n_found;
+        n[seq] = n_found;
+        if (kv_pool_take(pool, want - n_found, tables[seq] + n_found)) {
+            n[seq] = want;
+            for (int i = n_found; i < want; i++) {
+                memcpy(content[tables[seq][i]], ids + i * T, sizeof content[0]);
+                tables[seq][i] = kv_pool_publish(pool, tables[seq][i], i > 0 ? tables[seq][i - 1] : -1,
+                                                 ids + i * T);
+            }
+        }
+        int32_t n_holders[N] = { 0 };
+        for (int s = 0; s < N_SEQS; s++)
+            for (int i = 0; i < n[s]; i++)
+                n_holders[tables[s][i]]++;
+        const char *complaint = kv_pool_audit(pool, n_holders);
+        if (complaint)
+            fail_msg("round %llu: %s", (unsigned long long)round, complaint);
+    }
+    assert_true(n_matched > 1000);
+    assert_true(kv_pool_counts(pool).n_evictions > 1000);
+    kv_pool_free(pool);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(takes_all_pages_or_none, make_pool, free_pool),
+        cmocka_unit_test_setup_teardown(a_page_lives_as_long_as_it_has_holders, make_pool, free_pool),
+        cmocka_unit_test_setup_teardown(a_published_beginning_is_found_again, make_pool, free_pool),
+        cmocka_unit_test_setup_teardown(the_page_that_nobody_used_for_longest_goes_first, make_pool,
+                                        free_pool),
+        cmocka_unit_test_setup_teardown(equal_pages_become_one, make_pool, free_pool),
+        cmocka_unit_test_setup_teardown(the_audit_sees_a_lost_and_an_invented_share, make_pool, free_pool),
+        cmocka_unit_test(random_use_never_hands_out_a_wrong_page),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,411 @@
+/* The sampler: against the distributions of transformers, and against a plain reference of its own. */
+#include "engine/rng.h"
+#include "engine/sampler.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N_DRAWS = 20000, MAX_VOCAB = 1000 };
+
+static const struct tutti_sampling defaults = { .temperature = 1, .top_p = 1, .repetition_penalty = 1 };
+
+static struct sampler *make_sampler(int n_vocab)
+{
+    struct sampler *sampler = NULL;
+    assert_int_equal(sampler_new(&sampler, n_vocab, NULL), TUTTI_OK);
+    return sampler;
+}
+
+static void fill_logits(float *logits, int n, uint64_t seed, float scale)
+{
+    for (int i = 0; i < n; i++) /* a sum of uniforms: near enough to a bell */
+        logits[i] = scale * (float)(rng_uniform(seed, 1, (uint64_t)i) + rng_uniform(seed, 2, (uint64_t)i) +
+                                    rng_uniform(seed, 3, (uint64_t)i) - 1.5);
+}
+
+/* Draws N_DRAWS times with different seeds, and compares the counts with what is expected by chi-squared. Cells of
+ * fewer than five expected draws are put together. The bound is seven standard deviations: seeds are fixed, so it
+ * holds always or never. */
+static void check_distribution(struct sampler *sampler, struct sample_input in, const double *probability,
+                               const char *name)
+{
+    int *counts = calloc((size_t)in.n_usable, sizeof *counts);
+    assert_non_null(counts);
+    for (uint64_t i = 0; i < N_DRAWS; i++) {
+        struct sample sample;
+        in.seed = i;
+        assert_true(sampler_draw(sampler, &in, &sample));
+        assert_in_range(sample.token, 0, in.n_usable - 1);
+        counts[sample.token]++;
+    }
+    double chi = 0, rest_expected = 0;
+    int n_cells = 0, rest = 0;
+    for (int i = 0; i < in.n_usable; i++) {
+        double expected = probability[i] * N_DRAWS;
+        if (expected < 1e-9 && counts[i] > 0)
+            fail_msg("%s: token %d was drawn %d times, expected never", name, i, counts[i]);
+        if (expected < 5) {
+            rest_expected += expected;
+            rest += counts[i];
+        } else {
+            chi += (counts[i] - expected) * (counts[i] - expected) / expected;
+            n_cells++;
+        }
+    }
+    if (rest_expected >= 5) {
+        chi += (rest - rest_expected) * (rest - rest_expected) / rest_expected;
+        n_cells++;
+    }
+    free(counts);
+    int freedom = n_cells > 1 ? n_cells - 1 : 1;
+    double bound = freedom + 7 * sqrt(2.0 * freedom);
+    if (chi > bound)
+        fail_msg("%s: chi-squared %.1f with %d cells, expected at most %.1f", name, chi, n_cells, bound);
+}
+
+static double setting(const json_t *settings, const char *key, double fallback)
+{
+    const json_t *value = json_object_get(settings, key);
+    return value ? json_number_value(value) : fallback;
+}
+
+static void distributions_are_those_of_transformers(void **state)
+{
+    (void)state;
+    json_error_t error;
+    json_t *cases = json_load_file(TEST_FIXTURES "/sampling/cases.json", 0, &error), *one;
+    assert_non_null(cases);
+    size_t index;
+    json_array_foreach(cases, index, one)
+    {
+        float logits[64];
+        double probability[64];
+        int32_t ids[64];
+        const json_t *settings = json_object_get(one, "settings");
+        int n = (int)json_array_size(json_object_get(one, "logits"));
+        int n_ids = (int)json_array_size(json_object_get(one, "ids"));
+        assert_in_range(n, 1, 64);
+        assert_in_range(n_ids, 1, 64);
+        for (int i = 0; i < n; i++) {
+            logits[i] = (float)json_number_value(json_array_get(json_object_get(one, "logits"), (size_t)i));
+            probability[i] = json_number_value(
+                json_array_get(json_object_get(one, "probabilities"), (size_t)i));
+        }
+        for (int i = 0; i < n_ids; i++)
+            ids[i] = (int32_t)json_integer_value(json_array_get(json_object_get(one, "ids"), (size_t)i));
+        struct tutti_sampling sampling = {
+            .temperature = (float)setting(settings, "temperature", 1),
+            .top_k = (int)setting(settings, "top_k", 0),
+            .top_p = (float)setting(settings, "top_p", 1),
+            .min_p = (float)setting(settings, "min_p", 0),
+            .repetition_penalty = (float)setting(settings, "repetition_penalty", 1),
+        };
+        char name[32];
+        snprintf(name, sizeof name, "case %zu", index);
+        struct sampler *sampler = make_sampler(n);
+        struct sample_input in = { .logits = logits,
+                                   .n_usable = n,
+                                   .sampling = &sampling,
+                                   .ids = ids,
+                                   .n_prompt = n_ids / 2,
+                                   .n_ids = n_ids };
+        check_distribution(sampler, in, probability, name);
+        sampler_free(sampler);
+    }
+    assert_true(index >= 10);
+    json_decref(cases);
+}
+
+/* ---- a plain reference: full sort, double ---- */
+
+struct entry {
+    double x;
+    int id;
+};
+
+static int by_size(const void *a, const void *b)
+{
+    const struct entry *p = a, *q = b;
+    return p->x != q->x ? (p->x < q->x ? 1 : -1) : p->id - q->id;
+}
+
+static void reference(const struct sample_input *in, double *probability)
+{
+    const struct tutti_sampling *p = in->sampling;
+    int n = in->n_usable;
+    struct entry *e = calloc((size_t)n, sizeof *e);
+    assert_non_null(e);
+    for (int i = 0; i < n; i++) {
+        double x = (double)in->logits[i];
+        for (size_t k = 0; k < p->n_logit_bias; k++)
+            if (p->logit_bias[k].token == i)
+                x += (double)p->logit_bias[k].bias;
+        int n_seen = 0, n_answer = 0;
+        for (int k = 0; k < in->n_ids; k++) {
+            n_seen += in->ids[k] == i;
+            n_answer += k >= in->n_prompt && in->ids[k] == i;
+        }
+        if (n_seen > 0)
+            x = x < 0 ? x * (double)p->repetition_penalty : x / (double)p->repetition_penalty;
+        if (n_answer > 0)
+            x -= (double)p->presence_penalty + (double)p->frequency_penalty * n_answer;
+        e[i] = (struct entry){ x / (double)p->temperature, i };
+    }
+    qsort(e, (size_t)n, sizeof *e, by_size);
+    int n_kept = p->top_k > 0 && p->top_k < n ? p->top_k : n;
+    double max = e[0].x, total = 0, sum = 0;
+    for (int i = 0; i < n_kept; i++)
+        total += exp(e[i].x - max);
+    for (int i = 0; i < n_kept && p->top_p < 1; i++) {
+        sum += exp(e[i].x - max);
+        if (sum >= (double)p->top_p * total)
+            n_kept = i + 1;
+    }
+    memset(probability, 0, (size_t)n * sizeof *probability);
+    total = 0;
+    for (int i = 0; i < n_kept; i++)
+        total += i > 0 && exp(e[i].x - max) < (double)p->min_p ? 0 : exp(e[i].x - max);
+    for (int i = 0; i < n_kept; i++)
+        if (i == 0 || exp(e[i].x - max) >= (double)p->min_p)
+            probability[e[i].id] = exp(e[i].x - max) / total;
+    free(e);
+}
+
+static void every_processor_agrees_with_the_reference(void **state)
+{
+    (void)state;
+    static const struct tutti_logit_bias bias[] = { { 3, -100 }, { 5, 4 }, { 5, -1 }, { 39, 2 } };
+    static const int32_t ids[] = { 1, 2, 2, 9, 9, 9, 4, 2, 4, 4 };
+    const struct tutti_sampling settings[] = {
+        { .temperature = 1, .top_p = 1, .repetition_penalty = 1 },
+        { .temperature = 0.3f, .top_p = 1, .repetition_penalty = 1 },
+        { .temperature = 1, .top_p = 1, .repetition_penalty = 1, .logit_bias = bias, .n_logit_bias = 4 },
+        { .temperature = 1, .top_p = 1, .repetition_penalty = 1.5f },
+        { .temperature = 1, .top_p = 1, .repetition_penalty = 1, .presence_penalty = 1.5f },
+        { .temperature = 1, .top_p = 1, .repetition_penalty = 1, .frequency_penalty = -0.7f },
+        { .temperature = 1.2f, .top_k = 6, .top_p = 1, .repetition_penalty = 1 },
+        { .temperature = 1.2f, .top_p = 0.6f, .repetition_penalty = 1 },
+        { .temperature = 1.2f, .top_p = 1, .min_p = 0.25f, .repetition_penalty = 1 },
+        { .temperature = 0.8f,
+          .top_k = 12,
+          .top_p = 0.9f,
+          .min_p = 0.05f,
+          .repetition_penalty = 1.1f,
+          .presence_penalty = 0.4f,
+          .frequency_penalty = 0.2f,
+          .logit_bias = bias,
+          .n_logit_bias = 4 },
+    };
+    float logits[44];
+    double probability[44];
+    struct sampler *sampler = make_sampler(44);
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "settings %zu", i);
+        fill_logits(logits, 40, i, 3);
+        for (int k = 40; k < 44; k++)
+            logits[k] = 50; /* padding rows */
+        struct sample_input in = {
+            .logits = logits, .n_usable = 40, .sampling = &settings[i], .ids = ids, .n_prompt = 5, .n_ids = 10
+        };
+        reference(&in, probability);
+        check_distribution(sampler, in, probability, name);
+    }
+    sampler_free(sampler);
+}
+
+/* Large vocabularies take the window of the nucleus through several widths. */
+static void the_nucleus_of_a_large_vocabulary_is_exact(void **state)
+{
+    (void)state;
+    static float logits[MAX_VOCAB];
+    static double probability[MAX_VOCAB];
+    struct sampler *sampler = make_sampler(MAX_VOCAB);
+    int n_checked = 0;
+    static const float scales[] = { 0.01f, 2, 10, 60 }, masses[] = { 0.01f, 0.5f, 0.95f, 0.999f };
+    for (size_t i = 0; i < 4; i++) {
+        for (size_t k = 0; k < 4; k++) {
+            struct tutti_sampling p = defaults;
+            p.top_p = masses[k];
+            fill_logits(logits, MAX_VOCAB, i, scales[i]);
+            struct sample_input in = { .logits = logits, .n_usable = MAX_VOCAB, .sampling = &p };
+            reference(&in, probability);
+            int n_kept = 0;
+            for (int t = 0; t < MAX_VOCAB; t++)
+                n_kept += probability[t] > 0;
+            for (uint64_t seed = 0; seed < 300; seed++) {
+                struct sample sample;
+                in.seed = seed;
+                assert_true(sampler_draw(sampler, &in, &sample));
+                assert_true(probability[sample.token] > 0);
+            }
+            if (n_kept > 1 && n_kept <= 60 && n_checked++ < 3)
+                check_distribution(sampler, in, probability, "nucleus");
+        }
+    }
+    assert_true(n_checked > 0);
+    sampler_free(sampler);
+}
+
+static void greedy_takes_the_lowest_of_equal_ids(void **state)
+{
+    (void)state;
+    float logits[] = { 1, 7, 3, 7, 7, 9, 9 };
+    struct tutti_sampling p = defaults;
+    p.temperature = 0;
+    struct sampler *sampler = make_sampler(7);
+    struct sample_input in = { .logits = logits, .n_usable = 5, .sampling = &p };
+    struct sample sample;
+    assert_true(sampler_draw(sampler, &in, &sample));
+    assert_int_equal(sample.token, 1); /* 5 and 6 are padding */
+    p.temperature = 1;
+    p.top_k = 1;
+    assert_true(sampler_draw(sampler, &in, &sample));
+    assert_int_equal(sample.token, 1);
+    p.temperature = 1e-30f;
+    p.top_k = 0;
+    p.top_p = 0.3f;
+    assert_true(sampler_draw(sampler, &in, &sample));
+    assert_int_equal(sample.token, 1);
+    sampler_free(sampler);
+}
+
+static void the_same_seed_draws_the_same(void **state)
+{
+    (void)state;
+    float logits[100];
+    int32_t ids[50] = { 0 };
+    fill_logits(logits, 100, 3, 1);
+    struct sampler *a = make_sampler(100), *b = make_sampler(100);
+    int n_differ = 0;
+    for (int i = 0; i < 50; i++) {
+        struct sample_input in = { .logits = logits,
+                                   .n_usable = 100,
+                                   .sampling = &defaults,
+                                   .ids = ids,
+                                   .n_ids = i,
+                                   .seed = 5,
+                                   .choice = 2 };
+        struct sample first, second, other;
+        assert_true(sampler_draw(a, &in, &first));
+        assert_true(sampler_draw(b, &in, &second));
+        assert_int_equal(first.token, second.token);
+        in.choice = 3;
+        assert_true(sampler_draw(b, &in, &other));
+        n_differ += other.token != first.token;
+    }
+    assert_true(n_differ > 40); /* another choice draws other numbers */
+    sampler_free(a);
+    sampler_free(b);
+}
+
+static void logprobs_are_of_the_untouched_distribution(void **state)
+{
+    (void)state;
+    float logits[30];
+    fill_logits(logits, 30, 11, 4);
+    static const struct tutti_logit_bias bias[] = { { 3, 90 } };
+    struct tutti_sampling p = { .temperature = 0.1f,
+                                .top_k = 2,
+                                .top_p = 0.5f,
+                                .repetition_penalty = 2,
+                                .logit_bias = bias,
+                                .n_logit_bias = 1 };
+    struct sampler *sampler = make_sampler(30);
+    int32_t ids[] = { 1, 2, 3 };
+    struct sample_input in = { .logits = logits,
+                               .n_usable = 28,
+                               .sampling = &p,
+                               .ids = ids,
+                               .n_ids = 3,
+                               .logprobs = true,
+                               .n_top = 20 };
+    struct sample sample;
+    assert_true(sampler_draw(sampler, &in, &sample));
+    assert_int_equal(sample.token, 3); /* the bias forces it */
+    double total = 0;
+    for (int i = 0; i < 28; i++)
+        total += exp((double)logits[i]);
+    assert_float_equal(sample.logprob, (double)logits[3] - log(total), 1e-5);
+    assert_int_equal(sample.n_top, 20);
+    for (int i = 0; i < 20; i++) {
+        assert_float_equal(sample.top[i].logprob, (double)logits[sample.top[i].id] - log(total), 1e-5);
+        assert_true(i == 0 || sample.top[i].logprob <= sample.top[i - 1].logprob);
+        int n_larger = 0;
+        for (int k = 0; k < 28; k++)
+            n_larger += logits[k] > logits[sample.top[i].id];
+        assert_int_equal(n_larger, i);
+    }
+    in.n_top = 0;
+    assert_true(sampler_draw(sampler, &in, &sample));
+    assert_int_equal(sample.n_top, 0);
+    sampler_free(sampler);
+}
+
+static void logits_that_are_no_numbers_are_found(void **state)
+{
+    (void)state;
+    float bad[] = { (float)NAN, (float)INFINITY, -(float)INFINITY };
+    struct sampler *sampler = make_sampler(20);
+    for (size_t i = 0; i < 3; i++) {
+        float logits[20] = { 0 };
+        struct sample_input in = { .logits = logits, .n_usable = 18, .sampling = &defaults };
+        struct sample sample;
+        logits[19] = bad[i]; /* padding is not looked at */
+        assert_true(sampler_draw(sampler, &in, &sample));
+        logits[11] = bad[i];
+        assert_false(sampler_draw(sampler, &in, &sample));
+        assert_int_equal(sample.token, 11);
+    }
+    sampler_free(sampler);
+}
+
+static void huge_logits_and_settings_stay_defined(void **state)
+{
+    (void)state;
+    float logits[16];
+    int32_t ids[] = { 0, 1, 2, 3 };
+    struct sampler *sampler = make_sampler(16);
+    for (uint64_t round = 0; round < 2000; round++) {
+        for (int i = 0; i < 16; i++)
+            logits[i] = (float)((rng_uniform(round, 9, (uint64_t)i) - 0.5) * (i % 3 ? 6e38 : 1e-38));
+        struct tutti_sampling p = { .temperature = round % 3 ? 1e-38f : 100,
+                                    .top_k = (int)(round % 5) * 4,
+                                    .top_p = round % 2 ? 1 : 1e-6f,
+                                    .min_p = round % 7 ? 0 : 1,
+                                    .repetition_penalty = round % 4 ? 0.01f : 100 };
+        struct sample_input in = { .logits = logits,
+                                   .n_usable = 16,
+                                   .sampling = &p,
+                                   .ids = ids,
+                                   .n_ids = 4,
+                                   .seed = round,
+                                   .logprobs = true,
+                                   .n_top = 5 };
+        struct sample sample;
+        assert_true(sampler_draw(sampler, &in, &sample));
+        assert_in_range(sample.token, 0, 15);
+    }
+    sampler_free(sampler);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(distributions_are_those_of_transformers),
+        cmocka_unit_test(every_processor_agrees_with_the_reference),
+        cmocka_unit_test(the_nucleus_of_a_large_vocabulary_is_exact),
+        cmocka_unit_test(greedy_takes_the_lowest_of_equal_ids),
+        cmocka_unit_test(the_same_seed_draws_the_same),
+        cmocka_unit_test(logprobs_are_of_the_untouched_distribution),
+        cmocka_unit_test(logits_that_are_no_numbers_are_found),
+        cmocka_unit_test(huge_logits_and_settings_stay_defined),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,197 @@
+#include "support/mock_model.h"
+
+#include "engine/rng.h"
+#include "engine/sampler.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct kv_memory {
+    int32_t (*pages)[KV_PAGE_TOKENS];
+};
+
+static struct mock_model *mock_of(const struct backend *be)
+{
+    return (struct mock_model *)((uintptr_t)be - offsetof(struct mock_model, backend));
+}
+
+static enum tutti_status mock_kv_new(struct backend *be, struct kv_memory **out, int n_pages,
+                                     enum dtype dtype, struct tutti_error *err)
+{
+    (void)be;
+    (void)dtype;
+    struct kv_memory *kv = malloc(sizeof *kv);
+    if (kv)
+        kv->pages = malloc((size_t)n_pages * sizeof *kv->pages);
+    if (!kv || !kv->pages) {
+        free(kv);
+        return error_set(err, TUTTI_E_MEMORY, "mock pages: out of memory");
+    }
+    memset(kv->pages, 0xA5, (size_t)n_pages * sizeof *kv->pages);
+    *out = kv;
+    return TUTTI_OK;
+}
+
+static void mock_kv_free(struct backend *be, struct kv_memory *kv)
+{
+    (void)be;
+    free(kv->pages);
+    free(kv);
+}
+
+static size_t mock_kv_page_bytes(const struct backend *be, enum dtype dtype)
+{
+    (void)be;
+    (void)dtype;
+    return KV_PAGE_TOKENS * sizeof(int32_t);
+}
+
+static void mock_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src)
+{
+    mock_of(be)->n_copies++;
+    memcpy(kv->pages[dst], kv->pages[src], sizeof kv->pages[dst]);
+}
+
+static const struct backend_ops mock_ops = {
+    .name = "mock",
+    .kv_new = mock_kv_new,
+    .kv_free = mock_kv_free,
+    .kv_page_bytes = mock_kv_page_bytes,
+    .kv_copy_page = mock_kv_copy_page,
+};
+
+struct mock_model *mock_model_new(int n_ctx, bool has_stop)
+{
+    struct mock_model *mock = calloc(1, sizeof *mock);
+    assert_non_null(mock);
+    mock->backend.ops = &mock_ops;
+    mock->model.backend = &mock->backend;
+    strcpy(mock->model.name, "mock");
+    mock->model.desc = (struct model_desc){ .n_vocab = MOCK_VOCAB,
+                                            .n_usable_vocab = MOCK_USABLE,
+                                            .n_ctx = n_ctx,
+                                            .bos_id = -1,
+                                            .pad_id = -1,
+                                            .n_stop_ids = has_stop,
+                                            .stop_ids = { MOCK_STOP } };
+    return mock;
+}
+
+void mock_model_free(struct mock_model *mock)
+{
+    assert_false(mock->model.in_use);
+    free(mock);
+}
+
+static void mock_logits(uint64_t hash, float *logits)
+{
+    for (int i = 0; i < MOCK_VOCAB; i++)
+        logits[i] = (float)(mix64(hash ^ (uint64_t)i) >> 40) * 0x1p-21f; /* 0..8 */
+    for (int i = MOCK_USABLE; i < MOCK_VOCAB; i++)
+        logits[i] = 100.0f; /* padding, which must not be chosen */
+}
+
+static uint64_t mock_hash(uint64_t hash, int32_t id)
+{
+    return mix64(hash ^ (uint32_t)id);
+}
+
+static enum tutti_status mock_reserve(struct model *model, int max_rows, struct tutti_error *err)
+{
+    (void)model;
+    (void)max_rows;
+    (void)err;
+    return TUTTI_OK;
+}
+
+static void mock_forward(struct model *model, struct kv_memory *kv, const struct step *step, float *logits)
+{
+    struct mock_model *mock = (struct mock_model *)model;
+    for (int r = 0; r < step->n_rows; r++) {
+        int pos = step->positions[r];
+        int32_t page_id = step->page_tables[step->seqs[r]][pos / KV_PAGE_TOKENS];
+        kv->pages[page_id][pos % KV_PAGE_TOKENS] = step->token_ids[r];
+    }
+    for (int i = 0; i < step->n_outputs; i++) {
+        int r = step->output_rows[i];
+        uint64_t hash = 0;
+        for (int pos = 0; pos <= step->positions[r]; pos++) {
+            int32_t page_id = step->page_tables[step->seqs[r]][pos / KV_PAGE_TOKENS];
+            hash = mock_hash(hash, kv->pages[page_id][pos % KV_PAGE_TOKENS]);
+        }
+        mock_logits(hash, logits + (size_t)i * MOCK_VOCAB);
+    }
+    mock->n_steps++;
+    mock->n_rows += step->n_rows;
+    if (step->n_rows > mock->max_rows)
+        mock->max_rows = step->n_rows;
+    if (mock->step_us > 0)
+        usleep((useconds_t)mock->step_us);
+}
+
+tutti_engine *mock_engine(struct mock_model *mock, const struct tutti_engine_options *options,
+                          const struct engine_hooks *hooks)
+{
+    struct engine_hooks all = hooks ? *hooks : (struct engine_hooks){ 0 };
+    all.reserve = mock_reserve;
+    all.forward = mock_forward;
+    tutti_engine *engine = NULL;
+    struct tutti_error err = { 0 };
+    if (engine_open(&engine, &mock->model, options, &all, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    return engine;
+}
+
+enum tutti_status mock_engine_try(struct mock_model *mock, const struct tutti_engine_options *options,
+                                  struct tutti_error *err)
+{
+    struct engine_hooks hooks = { .reserve = mock_reserve, .forward = mock_forward };
+    tutti_engine *engine = NULL;
+    enum tutti_status st = engine_open(&engine, &mock->model, options, &hooks, err);
+    if (st == TUTTI_OK)
+        tutti_engine_close(engine);
+    return st;
+}
+
+int mock_answer(const struct tutti_request *request, int choice, int max_context, bool has_stop, int32_t *ids,
+                int max_ids)
+{
+    struct sampler *sampler = NULL;
+    assert_int_equal(sampler_new(&sampler, MOCK_VOCAB, NULL), TUTTI_OK);
+    int32_t *all = malloc((size_t)max_context * sizeof *all);
+    float logits[MOCK_VOCAB];
+    int n = 0;
+    uint64_t hash = 0;
+    assert_non_null(all);
+    for (; (size_t)n < request->n_ids; n++)
+        hash = mock_hash(hash, all[n] = request->ids[n]);
+    int end = request->max_tokens > 0 && n + request->max_tokens < max_context ? n + request->max_tokens
+                                                                               : max_context;
+    for (; n < end; n++) {
+        mock_logits(hash, logits);
+        struct sample_input in = { .logits = logits,
+                                   .n_usable = MOCK_USABLE,
+                                   .sampling = &request->sampling,
+                                   .ids = all,
+                                   .n_prompt = (int)request->n_ids,
+                                   .n_ids = n,
+                                   .seed = request->sampling.seed,
+                                   .choice = choice };
+        struct sample sample;
+        assert_true(sampler_draw(sampler, &in, &sample));
+        if (has_stop && sample.token == MOCK_STOP)
+            break;
+        hash = mock_hash(hash, all[n] = sample.token);
+    }
+    int n_answer = n - (int)request->n_ids;
+    assert_true(n_answer <= max_ids);
+    memcpy(ids, all + request->n_ids, (size_t)n_answer * sizeof *ids);
+    free(all);
+    sampler_free(sampler);
+    return n_answer;
+}

@@ -1,0 +1,37 @@
+/* A model without arithmetic: its KV pages hold the token ids themselves, and the logits of a position are made from a
+ * hash of all ids up to it, read back through the page table. So a page that was lost, lent twice or not copied shows
+ * at once as a wrong answer, and the right one is known without any engine. */
+#ifndef TEST_MOCK_MODEL_H
+#define TEST_MOCK_MODEL_H
+
+#include "engine/engine.h"
+
+enum { MOCK_VOCAB = 48, MOCK_USABLE = 45, MOCK_STOP = 1 };
+
+struct mock_model {
+    struct model model; /* first */
+    struct backend backend;
+    int step_us;  /* how long a step takes */
+    int n_steps;  /* forward passes so far */
+    int max_rows; /* most rows of a step so far */
+    int n_copies;
+    int64_t n_rows;
+};
+
+/* No stop token unless has_stop. */
+struct mock_model *mock_model_new(int n_ctx, bool has_stop);
+void mock_model_free(struct mock_model *mock);
+
+/* Opens an engine on it; hooks: only logits and user are looked at; may be NULL. Fails the test on an error. */
+tutti_engine *mock_engine(struct mock_model *mock, const struct tutti_engine_options *options,
+                          const struct engine_hooks *hooks);
+
+/* The same, and gives the status; an engine that opened is closed again. */
+enum tutti_status mock_engine_try(struct mock_model *mock, const struct tutti_engine_options *options,
+                                  struct tutti_error *err);
+
+/* What the engine must answer: ids [max_ids], returns how many. seed: of the request. */
+int mock_answer(const struct tutti_request *request, int choice, int max_context, bool has_stop, int32_t *ids,
+                int max_ids);
+
+#endif
