@@ -28,7 +28,7 @@ static void format_text(char *text, size_t size, const char *format, va_list arg
         trim_utf8(text, size - 1);
 }
 
-enum tutti_status error_set(struct tutti_error *err, enum tutti_status status, const char *format, ...)
+enum tutti_status(error_set)(struct tutti_error *err, enum tutti_status status, const char *format, ...)
 {
     if (err) {
         va_list args;
