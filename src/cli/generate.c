@@ -201,12 +201,13 @@ static const char *finish_name(enum tutti_finish finish)
 static void print_json(const struct answer *answer, size_t index)
 {
     size_t n_prompt = answer->n_prompt_tokens, n_generated = answer->n_generated_tokens;
+    size_t n_total = n_prompt + n_generated;
     json_t *object = json_pack("{s:I, s:s%, s:s, s:{s:I, s:I, s:I, s:{s:I}}}", "index", (json_int_t)index,
                                "text", answer->text.bytes ? answer->text.bytes : "", answer->text.n_bytes,
                                "finish_reason", finish_name(answer->finish), "usage", "prompt_tokens",
                                (json_int_t)n_prompt, "completion_tokens", (json_int_t)n_generated,
-                               "total_tokens", (json_int_t)(n_prompt + n_generated), "prompt_tokens_details",
-                               "cached_tokens", (json_int_t)answer->n_cached_tokens);
+                               "total_tokens", (json_int_t)n_total, "prompt_tokens_details", "cached_tokens",
+                               (json_int_t)answer->n_cached_tokens);
     if (object && answer->finish == TUTTI_FINISH_ERROR &&
         json_object_set_new(object, "error",
                             json_pack("{s:s, s:s}", "type", tutti_status_name(answer->error.status),

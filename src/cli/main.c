@@ -10,9 +10,9 @@
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 }; /* 128 + SIGINT, as shells say it */
 
 static const struct command *const COMMANDS[] = {
-    &COMMAND_SERVE, &COMMAND_CHAT, &COMMAND_GENERATE, &COMMAND_TOKENIZE, &COMMAND_LOGITS,
+    &COMMAND_SERVE, &COMMAND_CHAT, &COMMAND_GENERATE, &COMMAND_BENCH, &COMMAND_TOKENIZE, &COMMAND_LOGITS,
 };
-enum { N_COMMANDS = sizeof COMMANDS / sizeof *COMMANDS };
+enum { N_COMMANDS = sizeof COMMANDS / sizeof COMMANDS[0] };
 
 static const char INTRODUCTION[] =
     "tutti runs one language model for many users at once.\n"

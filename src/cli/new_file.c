@@ -57,8 +57,10 @@ enum tutti_status new_file_open(struct new_file **out, const char *path, struct 
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
     file->fd = -1;
     file->path = strdup(path);
-    if (!file->path || asprintf(&file->temporary, "%s.XXXXXX", path) < 0) {
-        file->temporary = NULL; /* undefined after a failure */
+    char *temporary = NULL;
+    int n = asprintf(&temporary, "%s.XXXXXX", path);
+    file->temporary = n < 0 ? NULL : temporary; /* undefined after a failure */
+    if (!file->path || !file->temporary) {
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
         goto done;
     }

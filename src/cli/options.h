@@ -35,21 +35,23 @@ enum option_kind {
 };
 
 struct option {
-    const char *name; /* without the dashes */
-    char letter;      /* '\0': none */
-    enum option_kind kind;
-    size_t field;      /* offset of the member it fills */
-    const char *value; /* how help calls the value, "N"; NULL for flags */
-    double min, max;   /* of numbers; max 0 with min 0: no bounds but those of the type, and not negative */
-    bool above_min;    /* min itself is not allowed */
+    const char *name;           /* without the dashes */
+    size_t field;               /* offset of the member it fills */
+    const char *value;          /* how help calls the value, "N"; NULL for flags */
+    double min, max;            /* of numbers; both 0: no bounds but those of the type, and not negative */
     const char *const *choices; /* ends with NULL */
     const char *initial;        /* value where it is not given; NULL: see above */
     const char *help;           /* a phrase without a full stop */
+    enum option_kind kind;
+    char letter;    /* '\0': none */
+    bool above_min; /* min itself is not allowed */
 };
 
-/* The kind and the member in one; a member of another type does not compile. */
+/* The kind and the member in one; a member of another type does not compile.
+ * NOLINTBEGIN(bugprone-macro-parentheses): C_TYPE is a type */
 #define OPTION_MEMBER(KIND, C_TYPE, type, member)                                                            \
     .kind = (KIND), .field = offsetof(type, member) + _Generic(((type *)0)->member, C_TYPE : 0)
+/* NOLINTEND(bugprone-macro-parentheses) */
 #define FLAG_IN(type, member)   OPTION_MEMBER(OPTION_FLAG, bool, type, member)
 #define INT_IN(type, member)    OPTION_MEMBER(OPTION_INT, int64_t, type, member)
 #define SIZE_IN(type, member)   OPTION_MEMBER(OPTION_SIZE, int64_t, type, member)

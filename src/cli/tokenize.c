@@ -70,7 +70,7 @@ static bool print_json(const struct tokenizer *tok, const struct ids *list, cons
              add_readable(tok, list->ids[i], &piece) && buf_add_string(&piece, "") &&
              json_array_append_new(pieces, json_stringn(piece.bytes, piece.n_bytes)) == 0;
     }
-    json_t *object = json_pack("{s:o, s:o, s:o?}", "ids", ids, "pieces", pieces, "text",
+    json_t *object = json_pack("{s:o, s:o, s:o*}", "ids", ids, "pieces", pieces, "text",
                                text ? json_stringn(text->bytes ? text->bytes : "", text->n_bytes) : NULL);
     ok = ok && object;
     if (ok)

@@ -1,0 +1,306 @@
+/* tutti bench: the speed of a model on this machine, beside the limit of the machine. */
+#include "cli/bench.h"
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/numbers.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "engine/engine.h"
+#include "kernels/kernels.h"
+#include "kernels/measure.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_USERS = 4096, MAX_TOKENS = 1 << 17, MAX_REPETITIONS = 10000 };
+
+struct bench_values {
+    const char *shape;
+    struct option_ints users;
+    int64_t context, prefill, repetitions;
+    bool json, engine;
+    struct model_flags model;
+};
+
+#define VALUES struct bench_values
+static const struct option OPTIONS[] = {
+    { .name = "shape",
+      TEXT_IN(VALUES, shape),
+      .value = "NAME",
+      .help = "instead of MODEL: a known shape with made-up weights, such as chatglm3-6b; list prints their "
+              "names" },
+    { .name = "users",
+      .letter = 'u',
+      INTS_IN(VALUES, users),
+      .value = "LIST",
+      .min = 1,
+      .max = MAX_USERS,
+      .initial = "1,8,17,32",
+      .help = "how many decode together" },
+    { .name = "context",
+      .letter = 'c',
+      INT_IN(VALUES, context),
+      .value = "N",
+      .max = MAX_TOKENS,
+      .initial = "64",
+      .help = "tokens that each user has behind it while decoding" },
+    { .name = "prefill",
+      INT_IN(VALUES, prefill),
+      .value = "N",
+      .max = MAX_TOKENS,
+      .initial = "256",
+      .help = "tokens of the prompt that is read in one step; 0: none" },
+    { .name = "repetitions",
+      .letter = 'r',
+      INT_IN(VALUES, repetitions),
+      .value = "N",
+      .min = 1,
+      .max = MAX_REPETITIONS,
+      .help = "of each point, behind one to warm up; without it, as many as a few seconds hold, at least 3" },
+    { .name = "engine",
+      FLAG_IN(VALUES, engine),
+      .help = "measure through the engine as well: scheduler, sampling and text thread included" },
+    { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
+    { .name = NULL },
+};
+
+static const struct option_group GROUPS[] = {
+    { "Options", OPTIONS, 0 },
+    { "Model", MODEL_OPTIONS, offsetof(VALUES, model) },
+    { .title = NULL },
+};
+
+struct report {
+    const char *name, *cpu;
+    int n_threads;
+    struct bench_limits limits;
+    struct bench_result *results;
+    struct bench_engine_result *engine_results;
+    int n_results, n_engine_results;
+};
+
+/* ---- the machine ----------------------------------------------------------------------------------------------- */
+
+static double larger(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Takes over what is better than before: other programs only ever slow a measurement down. */
+static enum tutti_status measure_limits(const struct model_flags *flags, struct report *report,
+                                        struct tutti_error *err)
+{
+    struct team *team = NULL;
+    unsigned cpu;
+    enum tutti_status st = cpu_find(&cpu, flags->cpu, err);
+    if (st == TUTTI_OK)
+        st = team_new(&team, flags->threads > 0 ? (int)flags->threads : 0, flags->pin, err);
+    if (st != TUTTI_OK)
+        return st;
+    struct bench_limits *limits = &report->limits;
+    report->cpu = cpu_name(cpu);
+    report->n_threads = team_n_threads(team);
+    limits->read_gbps = larger(limits->read_gbps, measure_read_gbps(team));
+    limits->peak_int8_gops = larger(limits->peak_int8_gops, measure_peak_int8_gops(team, cpu));
+    limits->peak_f32_gflops = larger(limits->peak_f32_gflops, measure_peak_f32_gflops(team, cpu));
+    team_free(team);
+    if (limits->read_gbps <= 0 || limits->peak_f32_gflops <= 0)
+        return error_set(err, TUTTI_E_MEMORY, "no memory to measure the machine's read bandwidth in");
+    return TUTTI_OK;
+}
+
+/* ---- printing -------------------------------------------------------------------------------------------------- */
+
+static const char *phase_name(enum bench_phase phase)
+{
+    return phase == BENCH_DECODE ? "decode" : "prefill";
+}
+
+static void print_table(const struct report *report, const struct model *model)
+{
+    char weights[NUMBER_SIZE_BYTES];
+    const struct bench_limits *limits = &report->limits;
+    output_printf("%s: %s of %s weights, %s keys and values; %d threads, %s\n", report->name,
+                  number_write_size(weights, model->weight_bytes), dtype_name(model->weight_type),
+                  dtype_name(model->kv_type), report->n_threads, report->cpu);
+    output_printf("this machine: reads %.1f GB/s, computes %.0f Gop/s in int8, %.0f Gflop/s in f32\n\n",
+                  limits->read_gbps, limits->peak_int8_gops, limits->peak_f32_gflops);
+    output_printf("%-8s %6s %8s %7s %10s %10s %9s %7s\n", "phase", "users", "context", "tokens", "tokens/s",
+                  "limit", "of limit", "spread");
+    for (int i = 0; i < report->n_results; i++) {
+        const struct bench_result *r = &report->results[i];
+        output_printf("%-8s %6d %8d %7d %10.2f %10.2f %7.1f %% %5.1f %%\n", phase_name(r->phase), r->n_users,
+                      r->context, r->n_tokens, r->tok_s, r->limit_tok_s, 100 * r->tok_s / r->limit_tok_s,
+                      100 * r->time.spread);
+    }
+    if (report->n_engine_results > 0)
+        output_printf("\n%-8s %6s %8s %7s %10s %10s %9s %7s %11s\n", "engine", "users", "context", "tokens",
+                      "tokens/s", "TTFT ms", "step ms", "steps", "text waits");
+    for (int i = 0; i < report->n_engine_results; i++) {
+        const struct bench_engine_result *r = &report->engine_results[i];
+        output_printf("%-8s %6d %8d %7d %10.2f %10.1f %9.2f %7" PRIu64 " %11" PRIu64 "\n",
+                      r->has_text_work ? "text" : "plain", r->n_users, r->context, r->n_tokens, r->tok_s,
+                      r->ttft_ms, r->step_ms, r->n_steps, r->n_text_waits);
+    }
+}
+
+static json_t *result_json(const struct bench_result *r)
+{
+    return json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:i}", "phase", phase_name(r->phase), "users",
+                     r->n_users, "context", r->context, "tokens", r->n_tokens, "tok_s", r->tok_s,
+                     "limit_tok_s", r->limit_tok_s, "of_limit", r->tok_s / r->limit_tok_s, "spread",
+                     r->time.spread, "repetitions", r->time.n);
+}
+
+static json_t *engine_result_json(const struct bench_engine_result *r)
+{
+    return json_pack("{s:i, s:i, s:i, s:b, s:f, s:f, s:f, s:I, s:I}", "users", r->n_users, "context",
+                     r->context, "tokens", r->n_tokens, "text_work", r->has_text_work, "tok_s", r->tok_s,
+                     "ttft_ms", r->ttft_ms, "step_ms", r->step_ms, "steps", (json_int_t)r->n_steps,
+                     "text_waits", (json_int_t)r->n_text_waits);
+}
+
+static void print_json(const struct report *report, const struct model *model)
+{
+    json_t *results = json_array(), *engine = NULL;
+    bool ok = results != NULL;
+    for (int i = 0; ok && i < report->n_results; i++)
+        ok = json_array_append_new(results, result_json(&report->results[i])) == 0;
+    if (report->n_engine_results > 0) {
+        engine = json_array();
+        for (int i = 0; ok && i < report->n_engine_results; i++)
+            ok = json_array_append_new(engine, engine_result_json(&report->engine_results[i])) == 0;
+    }
+    json_t *object = json_pack(
+        "{s:s, s:s, s:s, s:i, s:s, s:f, s:f, s:f, s:I, s:I, s:o, s:o*}", "model", report->name, "type",
+        dtype_name(model->weight_type), "kv_type", dtype_name(model->kv_type), "threads", report->n_threads,
+        "cpu", report->cpu, "read_gbps", report->limits.read_gbps, "peak_int8_gops",
+        report->limits.peak_int8_gops, "peak_f32_gflops", report->limits.peak_f32_gflops, "weight_bytes",
+        (json_int_t)model->weight_bytes, "n_params", (json_int_t)model->n_params, "results", results,
+        "engine", engine);
+    if (!ok) {
+        json_decref(object);
+        object = NULL;
+    }
+    output_json(object, true); /* NULL: fails, which output_flush() reports */
+    json_decref(object);
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------- */
+
+static enum tutti_status load(const struct bench_values *values, const char *path, struct model **out,
+                              struct tutti_error *err)
+{
+    struct tutti_model_options options = model_flags_options(&values->model);
+    struct progress progress;
+    enum dtype type = DTYPE_Q4_0; /* of a shape, where none is given */
+    enum tutti_status st;
+    if (values->model.type && !dtype_find(values->model.type, &type))
+        return error_set(err, TUTTI_E_ARGUMENT, "--type: unknown type '%s'", values->model.type);
+    progress_begin(&progress, path ? "loading" : "making weights", PROGRESS_BYTES);
+    options.progress = progress_update;
+    options.user = &progress;
+    st = path ? model_load(out, path, &options, err) : model_make(out, values->shape, type, &options, err);
+    progress_end(&progress);
+    return st;
+}
+
+static enum tutti_status measure_model(const struct bench_values *values, struct model *model,
+                                       struct report *report, struct tutti_error *err)
+{
+    struct bench_plan plan = {
+        .users = values->users,
+        .context = (int)values->context,
+        .n_prefill = (int)values->prefill,
+        .n_repetitions = values->repetitions > 0 ? (int)values->repetitions : 0,
+    };
+    struct progress progress;
+    progress_begin(&progress, "measuring", PROGRESS_STEPS);
+    enum tutti_status st = bench_steps(model, &plan, report->results, &report->n_results, progress_update,
+                                       &progress, err);
+    progress_end(&progress);
+    if (st != TUTTI_OK || !values->engine)
+        return st;
+    progress_begin(&progress, "measuring the engine", PROGRESS_STEPS);
+    st = bench_engine(model, &plan, report->engine_results, &report->n_engine_results, progress_update,
+                      &progress, err);
+    progress_end(&progress);
+    return st;
+}
+
+static enum tutti_status check_context(const struct bench_values *values, const struct model *model,
+                                       struct tutti_error *err)
+{
+    if (values->context + 1 > model->desc.n_ctx)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "--context: found %" PRId64 ", expected at most %d for this model", values->context,
+                         model->desc.n_ctx - 1);
+    if (values->prefill > model->desc.n_ctx)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "--prefill: found %" PRId64 ", expected at most %d for this model", values->prefill,
+                         model->desc.n_ctx);
+    return TUTTI_OK;
+}
+
+static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
+                             struct tutti_error *err)
+{
+    const struct bench_values *values = v;
+    struct report report = { 0 };
+    struct model *model = NULL;
+    const char *path = n_operands > 0 ? operands[0] : NULL;
+    if (!path == !values->shape)
+        return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
+    size_t n_users = (size_t)values->users.n;
+    report.results = calloc(n_users + 1, sizeof *report.results);
+    report.engine_results = calloc(2 * n_users, sizeof *report.engine_results);
+    enum tutti_status st = TUTTI_OK;
+    if (!report.results || !report.engine_results)
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory");
+    if (st == TUTTI_OK)
+        st = load(values, path, &model, err);
+    if (st == TUTTI_OK)
+        st = check_context(values, model, err);
+    if (st == TUTTI_OK) /* before and after, so that the limits are those of the same time */
+        st = measure_limits(&values->model, &report, err);
+    if (st == TUTTI_OK)
+        st = measure_model(values, model, &report, err);
+    if (st == TUTTI_OK)
+        st = measure_limits(&values->model, &report, err);
+    if (st == TUTTI_OK) {
+        report.name = path ? model->name : values->shape;
+        for (int i = 0; i < report.n_results; i++)
+            bench_limit(model, &report.limits, &report.results[i]);
+        values->json ? print_json(&report, model) : print_table(&report, model);
+    }
+    model_free(model);
+    free(report.results);
+    free(report.engine_results);
+    return st;
+}
+
+const struct command COMMAND_BENCH = {
+    .name = "bench",
+    .summary = "measure speed, beside the limit of this machine",
+    .about = "Times single steps of the model: decoding, one token for each of some users, and reading a "
+             "prompt. Figures "
+             "are medians; spread is the distance between the quartiles, of the median. The limit is the "
+             "longer one of "
+             "the time to read all weights, keys and values once at the speed of memory and the time to "
+             "compute at the "
+             "peak of the arithmetic units, both measured in the same run; weights that fit into the "
+             "processor's caches "
+             "can be read faster than that. With --engine each user asks for 32 tokens; plain runs are "
+             "followed by ones "
+             "with much text work (20 log-probabilities a token, 16 stop strings), and text waits counts the "
+             "steps that "
+             "had to wait for text.",
+    .example = "tutti bench models/demo --engine\n"
+               "tutti bench --shape chatglm3-6b --type q4_0 --json",
+    .options = OPTION_SET(GROUPS, "[MODEL]", 0, 1, ""),
+    .values_bytes = sizeof(struct bench_values),
+    .run = run,
+};

@@ -1,0 +1,67 @@
+/* The parts of tutti bench: what a run measures, and the figures it gives. */
+#ifndef TUTTI_CLI_BENCH_H
+#define TUTTI_CLI_BENCH_H
+
+#include "cli/options.h"
+#include "model/model.h"
+
+enum bench_phase { BENCH_DECODE, BENCH_PREFILL };
+
+struct bench_plan {
+    struct option_ints users; /* of the decoding steps */
+    int context;              /* tokens that each of them has behind it */
+    int n_prefill;            /* tokens of the prompt that is read; 0: none */
+    int n_repetitions;        /* 0: as many as a few seconds hold */
+};
+
+/* What the machine can do at most, measured: best of what was seen. */
+struct bench_limits {
+    double read_gbps, peak_int8_gops, peak_f32_gflops;
+};
+
+/* n seconds-per-repetition: median and spread, (third quartile - first quartile) / median. Sorts them. */
+struct bench_time {
+    double median_s, spread;
+    int n;
+};
+struct bench_time bench_time(double *seconds, int n);
+
+struct bench_result {
+    enum bench_phase phase;
+    int n_users, context, n_tokens; /* tokens of one repetition */
+    struct bench_time time;
+    double tok_s, limit_tok_s;
+};
+
+typedef void bench_progress_fn(void *user, uint64_t done, uint64_t total);
+
+/* ---- steps of the model alone: no scheduler, no sampling, no text ---- */
+
+/* results: [plan->users.n + 1]. */
+MUST_CHECK enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan,
+                                         struct bench_result *results, int *n_results,
+                                         bench_progress_fn *progress, void *user, struct tutti_error *err);
+
+/* Fills limit_tok_s: the longer one of the time to read weights and KV once and the time to compute. */
+void bench_limit(const struct model *model, const struct bench_limits *limits, struct bench_result *result);
+
+/* ---- the same through the engine: scheduler, sampling and text thread included ---- */
+
+struct bench_engine_result {
+    int n_users, context, n_tokens; /* n_tokens: that each user was answered with */
+    bool has_text_work;             /* log-probabilities of 20 tokens each and 16 stop strings */
+    double tok_s;                   /* sum over the users of each one's rate behind its first token */
+    double ttft_ms;                 /* median; all prompts arrive at once */
+    double step_ms;                 /* mean */
+    uint64_t n_steps, n_text_waits; /* steps that waited for the text thread */
+};
+
+/* results: [2 * plan->users.n]. */
+MUST_CHECK enum tutti_status bench_engine(struct model *model, const struct bench_plan *plan,
+                                          struct bench_engine_result *results, int *n_results,
+                                          bench_progress_fn *progress, void *user, struct tutti_error *err);
+
+/* Token ids without meaning, always the same ones. */
+void bench_fill_ids(int32_t *ids, int n, int n_vocab, uint64_t seed);
+
+#endif

@@ -1,0 +1,199 @@
+/* Users of an engine at work together: what one gets after scheduling, sampling and text, and whether steps wait for
+ * the text thread. */
+#include "base/clock.h"
+#include "cli/bench.h"
+#include "engine/engine.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ANSWER_TOKENS = 32 };
+
+struct user {
+    struct run *run;
+    uint64_t first_ns, last_ns; /* when its first and its last token came */
+    size_t n_tokens;
+};
+
+struct run {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    int n_running;
+    bool has_failed;
+    struct tutti_error error; /* of the first failure */
+};
+
+static void on_event(void *user_data, const struct tutti_event *event)
+{
+    struct user *user = user_data;
+    struct run *run = user->run;
+    uint64_t now = clock_now_ns();
+    pthread_mutex_lock(&run->mutex);
+    if (user->first_ns == 0 && event->n_generated_tokens > 0)
+        user->first_ns = now;
+    if (event->finish == TUTTI_FINISH_ERROR && !run->has_failed) {
+        run->has_failed = true;
+        run->error = event->error;
+    }
+    user->last_ns = now;
+    user->n_tokens = event->n_generated_tokens;
+    if (event->is_last) {
+        run->n_running--;
+        pthread_cond_signal(&run->changed);
+    }
+    pthread_mutex_unlock(&run->mutex);
+}
+
+/* Strings that no answer will hold, which every piece of text must be compared with. */
+static const struct tutti_string STOPS[LIMIT_STOPS] = {
+    { "\x01one", 4 },      { "\x01two", 4 }, { "\x01three", 6 },   { "\x01four", 5 },
+    { "\x01 five", 6 },    { "\x01six", 4 }, { "\x01seven", 6 },   { "\x01 eight", 7 },
+    { "\x01nine", 5 },     { "\x01ten", 4 }, { "\x01 eleven", 8 }, { "\x01 twelve", 8 },
+    { "\x01thirteen", 9 }, { "\x01 14", 4 }, { "\x01 15", 4 },     { "\x01 16", 4 },
+};
+
+static enum tutti_status submit_all(tutti_engine *engine, const struct model *model, struct run *run,
+                                    struct user *users, struct bench_engine_result *result,
+                                    struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    int n_prompt = result->context > 0 ? result->context : 1;
+    int32_t *ids = calloc((size_t)n_prompt, sizeof *ids);
+    if (!ids)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for a prompt of %d tokens", n_prompt);
+    for (int i = 0; i < result->n_users && st == TUTTI_OK; i++) {
+        struct tutti_request request = {
+            .ids = ids,
+            .n_ids = (size_t)n_prompt,
+            .max_tokens = result->n_tokens,
+            .ignore_eos = true,
+        };
+        uint64_t id;
+        tutti_sampling_init(&request.sampling, NULL);
+        request.sampling.has_seed = true;
+        request.sampling.seed = (uint64_t)i;
+        if (result->has_text_work) {
+            request.stop = STOPS;
+            request.n_stop = LIMIT_STOPS;
+            request.logprobs = true;
+            request.top_logprobs = LIMIT_TOP_LOGPROBS;
+        }
+        bench_fill_ids(ids, n_prompt, model->desc.n_usable_vocab, (uint64_t)i + 1);
+        pthread_mutex_lock(&run->mutex);
+        run->n_running++;
+        pthread_mutex_unlock(&run->mutex);
+        st = tutti_engine_submit(engine, &request, on_event, &users[i], &id, err);
+        if (st != TUTTI_OK) {
+            pthread_mutex_lock(&run->mutex);
+            run->n_running--;
+            pthread_mutex_unlock(&run->mutex);
+        }
+    }
+    free(ids);
+    return st;
+}
+
+static void wait_for_all(struct run *run)
+{
+    pthread_mutex_lock(&run->mutex);
+    while (run->n_running > 0)
+        pthread_cond_wait(&run->changed, &run->mutex);
+    pthread_mutex_unlock(&run->mutex);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static enum tutti_status evaluate(const struct user *users, uint64_t begin_ns,
+                                  struct bench_engine_result *result, struct tutti_error *err)
+{
+    int n = result->n_users;
+    double *ttft = calloc((size_t)n, sizeof *ttft);
+    if (!ttft)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for %d users", n);
+    result->tok_s = 0;
+    for (int i = 0; i < n; i++) {
+        const struct user *user = &users[i];
+        ttft[i] = (double)(user->first_ns - begin_ns) / 1e6;
+        if (user->last_ns > user->first_ns)
+            result->tok_s += (double)(user->n_tokens - 1) / ((double)(user->last_ns - user->first_ns) / 1e9);
+    }
+    qsort(ttft, (size_t)n, sizeof *ttft, compare);
+    result->ttft_ms = ttft[n / 2];
+    free(ttft);
+    return TUTTI_OK;
+}
+
+static enum tutti_status measure(tutti_engine *engine, const struct model *model,
+                                 struct bench_engine_result *result, struct tutti_error *err)
+{
+    struct run run = { .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+    struct tutti_stats before, after;
+    struct user *users = calloc((size_t)result->n_users, sizeof *users);
+    if (!users)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for %d users", result->n_users);
+    for (int i = 0; i < result->n_users; i++)
+        users[i].run = &run;
+    tutti_engine_stats(engine, &before);
+    uint64_t begin_ns = clock_now_ns();
+    enum tutti_status st = submit_all(engine, model, &run, users, result, err);
+    wait_for_all(&run); /* also after a failure: the callbacks reach into users */
+    if (st == TUTTI_OK && run.has_failed) {
+        if (err)
+            *err = run.error;
+        st = run.error.status;
+    }
+    if (st == TUTTI_OK)
+        st = evaluate(users, begin_ns, result, err);
+    tutti_engine_stats(engine, &after);
+    result->n_steps = after.n_steps - before.n_steps;
+    result->n_text_waits = after.n_text_waits - before.n_text_waits;
+    uint64_t n_timed = after.step.n - before.step.n;
+    result->step_ms = n_timed > 0 ? 1e3 * (after.step.sum - before.step.sum) / (double)n_timed : 0;
+    free(users);
+    return st;
+}
+
+static enum tutti_status open_engine(struct model *model, const struct bench_plan *plan, tutti_engine **out,
+                                     struct tutti_error *err)
+{
+    int n_users = 1, n_tokens = plan->context + ANSWER_TOKENS + KV_PAGE_TOKENS;
+    for (int i = 0; i < plan->users.n; i++)
+        if (plan->users.ints[i] > n_users)
+            n_users = (int)plan->users.ints[i];
+    int pages_per_user = (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    size_t page_bytes = model->backend->ops->kv_page_bytes(model->backend, model->kv_type);
+    struct tutti_engine_options options = {
+        .kv_bytes = (uint64_t)page_bytes * (uint64_t)n_users * (uint64_t)pages_per_user,
+        .max_seqs = n_users,
+        .no_prefix_cache = true, /* every run reads its prompts */
+    };
+    return tutti_engine_open(out, model_handle(model), &options, err);
+}
+
+enum tutti_status bench_engine(struct model *model, const struct bench_plan *plan,
+                               struct bench_engine_result *results, int *n_results,
+                               bench_progress_fn *progress, void *user, struct tutti_error *err)
+{
+    tutti_engine *engine = NULL;
+    int n = 0, n_kinds = model->tokenizer ? 2 : 1; /* without a tokenizer there is no text */
+    enum tutti_status st = open_engine(model, plan, &engine, err);
+    for (int i = 0; st == TUTTI_OK && i < plan->users.n; i++)
+        for (int kind = 0; st == TUTTI_OK && kind < n_kinds; kind++) {
+            results[n] = (struct bench_engine_result){
+                .n_users = (int)plan->users.ints[i],
+                .context = plan->context,
+                .n_tokens = ANSWER_TOKENS,
+                .has_text_work = kind == 1,
+            };
+            progress(user, (uint64_t)n, (uint64_t)plan->users.n * (uint64_t)n_kinds);
+            st = measure(engine, model, &results[n++], err);
+        }
+    *n_results = n;
+    tutti_engine_close(engine);
+    return st;
+}

@@ -1,0 +1,275 @@
+/* Steps of a model by themselves: rows at their positions over real page tables, timed one by one. */
+#include "base/clock.h"
+#include "cli/bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_REPETITIONS = 200,
+    MIN_REPETITIONS = 3,
+    MIN_NS = 3000000000u / 2, /* a point is repeated for this long, */
+    MAX_NS = 20000000000u,    /* and not beyond this once it has its least number of repetitions */
+    CHUNK_ROWS = 256,         /* rows of a step that fills the cache */
+};
+
+struct bench {
+    struct model *model;
+    struct kv_memory *kv;
+    int n_users, pages_per_user, max_rows;
+    int32_t *ids;                /* [max_rows] */
+    int32_t *positions, *seqs;   /* [max_rows] */
+    int32_t *outputs;            /* [n_users]: rows with logits */
+    int32_t *pages;              /* [n_users * pages_per_user] */
+    const int32_t **page_tables; /* [n_users] */
+    float *logits;               /* [n_users][n_vocab] */
+};
+
+static int pages_of(int n_tokens)
+{
+    return (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+}
+
+static int max_int(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+void bench_fill_ids(int32_t *ids, int n, int n_vocab, uint64_t seed)
+{
+    for (int i = 0; i < n; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u; /* Knuth, MMIX */
+        ids[i] = (int32_t)((seed >> 33) % (uint64_t)n_vocab);
+    }
+}
+
+static int compare_seconds(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+struct bench_time bench_time(double *seconds, int n)
+{
+    qsort(seconds, (size_t)n, sizeof *seconds, compare_seconds);
+    double median = n % 2 ? seconds[n / 2] : (seconds[n / 2 - 1] + seconds[n / 2]) / 2;
+    return (struct bench_time){
+        .median_s = median,
+        .spread = median > 0 ? (seconds[(3 * n - 1) / 4] - seconds[n / 4]) / median : 0,
+        .n = n,
+    };
+}
+
+/* ---- the steps ------------------------------------------------------------------------------------------------- */
+
+/* n_rows tokens of user 0 from position first on; logits of the last one. */
+static void run_prompt(struct bench *b, int first, int n_rows)
+{
+    for (int i = 0; i < n_rows; i++) {
+        b->positions[i] = first + i;
+        b->seqs[i] = 0;
+    }
+    b->outputs[0] = n_rows - 1;
+    struct step step = {
+        .n_rows = n_rows,
+        .n_seqs = 1,
+        .n_outputs = 1,
+        .token_ids = b->ids,
+        .positions = b->positions,
+        .seqs = b->seqs,
+        .page_tables = b->page_tables,
+        .output_rows = b->outputs,
+    };
+    model_forward(b->model, b->kv, &step, b->logits);
+}
+
+/* One token for each of n_users, each at position context. */
+static void run_decode(struct bench *b, int n_users, int context)
+{
+    for (int i = 0; i < n_users; i++) {
+        b->positions[i] = context;
+        b->seqs[i] = b->outputs[i] = i;
+    }
+    struct step step = {
+        .n_rows = n_users,
+        .n_seqs = n_users,
+        .n_outputs = n_users,
+        .token_ids = b->ids,
+        .positions = b->positions,
+        .seqs = b->seqs,
+        .page_tables = b->page_tables,
+        .output_rows = b->outputs,
+    };
+    model_forward(b->model, b->kv, &step, b->logits);
+}
+
+/* Reads context tokens for one user and gives the others copies of the pages: the same work for attention. */
+static void fill_cache(struct bench *b, int context)
+{
+    struct backend *be = b->model->backend;
+    for (int first = 0; first < context; first += CHUNK_ROWS)
+        run_prompt(b, first, context - first < CHUNK_ROWS ? context - first : CHUNK_ROWS);
+    for (int user = 1; user < b->n_users; user++)
+        for (int page = 0; page < pages_of(context); page++)
+            be->ops->kv_copy_page(be, b->kv, b->pages[user * b->pages_per_user + page], b->pages[page]);
+}
+
+static bool needs_more(int n, uint64_t spent_ns, int n_wanted)
+{
+    if (n_wanted > 0)
+        return n < n_wanted;
+    return n < MIN_REPETITIONS || (n < MAX_REPETITIONS && spent_ns < MIN_NS);
+}
+
+/* users 0: the prompt of n_tokens. */
+static void measure(struct bench *b, const struct bench_plan *plan, double *seconds,
+                    struct bench_result *result)
+{
+    uint64_t begin = 0, spent = 0;
+    int n = 0;
+    for (int i = -1; i < 0 || needs_more(n, spent, plan->n_repetitions); i++) { /* -1: to warm up */
+        begin = clock_now_ns();
+        if (result->phase == BENCH_PREFILL)
+            run_prompt(b, 0, result->n_tokens);
+        else
+            run_decode(b, result->n_users, result->context);
+        uint64_t ns = clock_now_ns() - begin;
+        if (i < 0)
+            continue;
+        seconds[n++] = (double)ns / 1e9;
+        spent += ns;
+        if (plan->n_repetitions == 0 && n >= MIN_REPETITIONS && spent > MAX_NS)
+            break;
+    }
+    result->time = bench_time(seconds, n);
+    result->tok_s = result->n_tokens / result->time.median_s;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+static void clear(struct bench *b)
+{
+    struct backend *be = b->model->backend;
+    if (b->kv)
+        be->ops->kv_free(be, b->kv);
+    free(b->ids);
+    free(b->positions);
+    free(b->seqs);
+    free(b->outputs);
+    free(b->pages);
+    free(b->page_tables);
+    free(b->logits);
+}
+
+/* The plan's numbers have bounds (bench.c) that keep these products within int. */
+static enum tutti_status init(struct bench *b, struct model *model, const struct bench_plan *plan,
+                              struct tutti_error *err)
+{
+    struct backend *be = model->backend;
+    *b = (struct bench){ .model = model, .n_users = 1 };
+    for (int i = 0; i < plan->users.n; i++)
+        b->n_users = max_int(b->n_users, (int)plan->users.ints[i]);
+    b->pages_per_user = pages_of(max_int(plan->context + 1, plan->n_prefill));
+    b->max_rows = max_int(max_int(b->n_users, plan->n_prefill), CHUNK_ROWS);
+    int decode_pages = pages_of(plan->context + 1), n_pages = b->n_users * decode_pages;
+    size_t rows = (size_t)b->max_rows, users = (size_t)b->n_users;
+    b->ids = calloc(rows, sizeof *b->ids);
+    b->positions = calloc(rows, sizeof *b->positions);
+    b->seqs = calloc(rows, sizeof *b->seqs);
+    b->outputs = calloc(users, sizeof *b->outputs);
+    b->pages = calloc(users * (size_t)b->pages_per_user, sizeof *b->pages);
+    b->page_tables = calloc(users, sizeof *b->page_tables);
+    b->logits = calloc(users * (size_t)model->desc.n_vocab, sizeof *b->logits);
+    if (!b->ids || !b->positions || !b->seqs || !b->outputs || !b->pages || !b->page_tables || !b->logits)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the steps of %d users", b->n_users);
+    bench_fill_ids(b->ids, b->max_rows, model->desc.n_usable_vocab, 1);
+    /* User 0 alone has pages for the prompt; every user has those for the context. */
+    for (int user = 0; user < b->n_users; user++) {
+        b->page_tables[user] = b->pages + user * b->pages_per_user;
+        for (int page = 0; page < decode_pages; page++)
+            b->pages[user * b->pages_per_user + page] = user * decode_pages + page;
+    }
+    for (int page = decode_pages; page < b->pages_per_user; page++)
+        b->pages[page] = n_pages++;
+    enum tutti_status st = model_reserve(model, b->max_rows, err);
+    return st == TUTTI_OK ? be->ops->kv_new(be, &b->kv, n_pages, model->kv_type, err) : st;
+}
+
+enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan,
+                              struct bench_result *results, int *n_results, bench_progress_fn *progress,
+                              void *user, struct tutti_error *err)
+{
+    struct bench b;
+    int n = 0, n_repetitions = plan->n_repetitions > 0 ? plan->n_repetitions : MAX_REPETITIONS;
+    uint64_t total = (uint64_t)plan->users.n + (plan->n_prefill > 0);
+    double *seconds = calloc((size_t)n_repetitions, sizeof *seconds);
+    enum tutti_status st = init(&b, model, plan, err);
+    if (st == TUTTI_OK && !seconds)
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for %d repetitions", n_repetitions);
+    if (st != TUTTI_OK)
+        goto done;
+    progress(user, 0, total);
+    fill_cache(&b, plan->context);
+    for (int i = 0; i < plan->users.n; i++) {
+        int n_users = (int)plan->users.ints[i];
+        results[n] = (struct bench_result){
+            .phase = BENCH_DECODE, .n_users = n_users, .context = plan->context, .n_tokens = n_users
+        };
+        measure(&b, plan, seconds, &results[n++]);
+        progress(user, (uint64_t)n, total);
+    }
+    if (plan->n_prefill > 0) {
+        results[n] = (struct bench_result){ .phase = BENCH_PREFILL,
+                                            .n_users = 1,
+                                            .n_tokens = plan->n_prefill };
+        measure(&b, plan, seconds, &results[n++]);
+        progress(user, (uint64_t)n, total);
+    }
+    *n_results = n;
+done:
+    clear(&b);
+    free(seconds);
+    return st;
+}
+
+/* ---- the limit ------------------------------------------------------------------------------------------------- */
+
+/* Bytes that every step must read: the packed matrices. Of the embedding it reads a row for each token alone. */
+static double bytes_of_weights(const struct model *model)
+{
+    const struct backend_ops *ops = model->backend->ops;
+    size_t n_bytes = ops->matrix_bytes(model->output);
+    for (int i = 0; i < model->desc.n_layers; i++) {
+        const struct layer *layer = &model->layers[i];
+        n_bytes += ops->matrix_bytes(layer->qkv) + ops->matrix_bytes(layer->attn_out) +
+                   ops->matrix_bytes(layer->gate_up) + ops->matrix_bytes(layer->down);
+    }
+    return (double)n_bytes;
+}
+
+/* A multiply-add is two operations. */
+static double layer_ops_of_row(const struct model_desc *d)
+{
+    double heads = (double)d->n_heads * d->head_dim, kv_heads = (double)d->n_kv_heads * d->head_dim;
+    double qkv = d->d_model * (heads + 2 * kv_heads), ffn = 3.0 * d->d_model * d->d_ff;
+    return 2 * d->n_layers * (qkv + heads * d->d_model + ffn);
+}
+
+void bench_limit(const struct model *model, const struct bench_limits *limits, struct bench_result *result)
+{
+    const struct model_desc *d = &model->desc;
+    bool is_prefill = result->phase == BENCH_PREFILL;
+    double rows = result->n_tokens, outputs = is_prefill ? 1 : rows;
+    /* positions that all rows together look at, and those whose keys and values come from memory */
+    double seen = is_prefill ? rows * (rows + 1) / 2 : rows * (result->context + 1.0);
+    double stored = is_prefill ? rows : seen;
+    double kv_bytes = 2.0 * d->n_layers * d->n_kv_heads * d->head_dim * dtype_block_bytes(model->kv_type) *
+                      stored;
+    double linear_ops = rows * layer_ops_of_row(d) + outputs * 2 * d->d_model * (double)d->n_vocab;
+    double attention_ops = 4.0 * d->n_layers * d->n_heads * d->head_dim * seen; /* q . k, and weights . v */
+    bool is_integer = dtype_block_elems(model->weight_type) > 1 && limits->peak_int8_gops > 0;
+    double peak = is_integer ? limits->peak_int8_gops : limits->peak_f32_gflops;
+    double read_s = (bytes_of_weights(model) + kv_bytes) / (limits->read_gbps * 1e9);
+    double compute_s = linear_ops / (peak * 1e9) + attention_ops / (limits->peak_f32_gflops * 1e9);
+    result->limit_tok_s = rows / (read_s > compute_s ? read_s : compute_s);
+}

@@ -1,0 +1,234 @@
+"""tutti chat, typed into a terminal of its own (a pty), and with standard input that is no terminal."""
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti"))
+DEMO = os.path.join(ROOT, "models", "demo")
+PATIENCE = 60 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+GREEDY = ["--temperature", "0", "--type", "f32", "--kv-type", "f32"]
+FRANCE = "What is the capital of France?"
+PARIS = "The capital of France is Paris."
+CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|[\r\x07\x08]")
+
+
+class Terminal:
+    """A chat in a pty; its screen is the text that came, without control sequences."""
+
+    def __init__(self, *args, home, term="xterm"):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
+        env = {**os.environ, "TERM": term, "HOME": str(home), "XDG_STATE_HOME": str(home / "state"), "LC_ALL": "C"}
+        self.process = subprocess.Popen([BIN, "chat", DEMO, *args], stdin=slave, stdout=slave, stderr=slave, env=env,
+                                        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        os.close(slave)
+        self.raw = b""
+        self.seen = 0
+
+    def screen(self):
+        return CONTROLS.sub("", self.raw.decode("utf-8", "replace"))
+
+    def wait_for(self, text):
+        """Waits until text comes behind what was waited for before; returns what came, text included."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            screen = self.screen()
+            at = screen.find(text, self.seen)
+            if at >= 0:
+                found = screen[self.seen:at + len(text)]
+                self.seen = at + len(text)
+                return found
+            left = end - time.monotonic()
+            assert left > 0, f"{text!r} did not come; behind it: {screen[self.seen:]!r}"
+            if select.select([self.master], [], [], min(left, 1))[0]:
+                try:
+                    self.raw += os.read(self.master, 65536)
+                except OSError:  # the other end is closed
+                    time.sleep(0.05)
+
+    def type(self, keys):
+        os.write(self.master, keys.encode())
+
+    def say(self, line):
+        """Types a line and waits until the answer's figures are there; returns what was shown between."""
+        self.type(line + "\n")
+        return self.wait_for(" tokens")
+
+    def end(self):
+        """Waits for the end of the program; returns its exit status."""
+        deadline = time.monotonic() + PATIENCE
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if select.select([self.master], [], [], 0.1)[0]:
+                try:
+                    self.raw += os.read(self.master, 65536)
+                except OSError:
+                    pass
+        if self.process.poll() is None:
+            self.process.kill()
+        return self.process.wait()
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+
+@pytest.fixture
+def chat(tmp_path):
+    terminals = []
+
+    def start(*args, **more):
+        terminal = Terminal(*args, *GREEDY, home=tmp_path, **more)
+        terminals.append(terminal)
+        terminal.wait_for("> ")
+        return terminal
+
+    yield start
+    for terminal in terminals:
+        terminal.close()
+
+
+def test_answers_and_shows_tokens_per_second(chat):
+    terminal = chat()
+    assert PARIS in terminal.say(FRANCE)
+    assert "tokens/s" in terminal.wait_for("]")
+    terminal.wait_for("> ")
+    terminal.type("\x04")
+    assert terminal.end() == 0
+
+
+def test_reads_chinese_as_typed(chat):
+    terminal = chat()
+    assert "中国的首都是北京。" in terminal.say("中国的首都是哪个城市?")
+
+
+def test_ctrl_c_stops_the_answer_and_the_talk_goes_on(chat):
+    terminal = chat("--cpu", "ref", "--ignore-eos", "--max-tokens", "450")
+    terminal.type("Tell me a story about a fox named Mia.\n")
+    terminal.wait_for("Mia.")
+    terminal.wait_for("Mia")
+    terminal.type("\x03")
+    terminal.wait_for(", stopped]")
+    terminal.wait_for("> ")
+    terminal.type("/quit\n")
+    assert terminal.end() == 0
+
+
+def test_ctrl_c_at_the_prompt_drops_the_line(chat):
+    terminal = chat()
+    terminal.type("half a line")
+    terminal.wait_for("half a line")
+    terminal.type("\x03")
+    terminal.wait_for("[Ctrl-D or /quit ends]")
+    terminal.wait_for("> ")
+    assert PARIS in terminal.say(FRANCE)
+    terminal.type("/quit\n")
+    assert terminal.end() == 0
+
+
+def test_commands(chat):
+    terminal = chat("--system", "You are a helpful assistant.")
+    terminal.type("/help\n")
+    assert "/reset" in terminal.wait_for("Ctrl-C stops an answer.")
+    terminal.type("/rest\n")
+    terminal.wait_for("unknown command /rest; did you mean /reset?")
+    first = terminal.say(FRANCE)
+    terminal.wait_for("> ")
+    terminal.type("/reset\n")
+    terminal.wait_for("[forgotten]")
+    assert terminal.say(FRANCE).splitlines()[1:] == first.splitlines()[1:]  # as if it had not been asked before
+    terminal.type("/system Be short.\n")
+    terminal.wait_for("[system message set]")
+    terminal.type("/system\n")
+    terminal.wait_for("[no system message]")
+    terminal.type("/quit\n")
+    assert terminal.end() == 0
+
+
+def test_a_pasted_text_of_several_lines_is_one_message(chat):
+    terminal = chat()
+    terminal.type("What is the capital\nof\nFrance?\n")
+    terminal.wait_for(" tokens")
+    terminal.wait_for("> ")
+    terminal.type("/quit\n")
+    assert terminal.end() == 0
+    assert terminal.screen().count(" tokens,") == 1
+
+
+def test_a_backslash_continues_the_message(chat):
+    terminal = chat()
+    terminal.type("What is the capital \\\n")
+    terminal.wait_for(". ")
+    assert terminal.say("of France?")
+    terminal.wait_for("> ")
+    terminal.type("/quit\n")
+    assert terminal.end() == 0
+    assert terminal.screen().count(" tokens,") == 1
+
+
+def test_history_comes_back_in_the_next_talk(chat, tmp_path):
+    first = chat()
+    first.say(FRANCE)
+    first.wait_for("> ")
+    first.type("/quit\n")
+    assert first.end() == 0
+    path = tmp_path / "state" / "tutti" / "history"
+    assert oct(path.stat().st_mode & 0o777) == "0o600"
+    second = chat()
+    second.type("\x1b[A\x1b[A")  # /quit, then the question
+    second.wait_for(FRANCE)
+    assert PARIS in second.say("")
+
+
+def test_works_in_a_dumb_terminal(chat):
+    terminal = chat(term="dumb")
+    assert PARIS in terminal.say(FRANCE)
+    assert "\x1b" not in terminal.raw.decode()
+
+
+def test_sigterm_ends_it_and_leaves_the_terminal_as_it_was(chat):
+    terminal = chat()
+    terminal.process.send_signal(signal.SIGTERM)
+    assert terminal.end() == 130
+    assert termios.tcgetattr(terminal.master)[3] & termios.ECHO
+
+
+def pipe(text, *args, check=0):
+    done = subprocess.run([BIN, "chat", DEMO, *GREEDY, *args], input=text, capture_output=True, encoding="utf-8",
+                          timeout=PATIENCE, check=False)
+    assert done.returncode == check, done.stderr
+    return done
+
+
+def test_without_a_terminal_the_answers_alone_are_printed():
+    done = pipe(FRANCE + "\n\n/reset\n" + FRANCE)  # the last line has no end
+    assert done.stdout == PARIS + "\n" + PARIS + "\n"
+    assert done.stderr == ""
+
+
+def test_a_conversation_that_no_longer_fits_is_an_error():
+    done = pipe("word " * 2000 + "\n", check=1)
+    assert "/reset forgets the conversation" in done.stderr
+    assert done.stdout == ""
+
+
+def test_ctrl_c_without_a_terminal_ends_it():
+    process = subprocess.Popen([BIN, "chat", DEMO, *GREEDY, "--ignore-eos", "--cpu", "ref"], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdin.write(b"Tell me a story.\n")
+    process.stdin.flush()
+    assert process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130

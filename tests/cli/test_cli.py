@@ -1,0 +1,458 @@
+"""The command line, driven as people and scripts drive it: build/tutti (or $TUTTI_BIN) against the demo model."""
+import array
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import time
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti"))
+DEMO = os.path.join(ROOT, "models", "demo")
+FIXTURES = os.path.join(ROOT, "tests", "fixtures")
+COMMANDS = ["serve", "chat", "generate", "bench", "convert", "inspect", "tokenize", "logits"]
+PATIENCE = 120 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+EXACT = ["--type", "f32", "--kv-type", "f32"]
+GREEDY = ["--temperature", "0"] + EXACT
+
+with open(os.path.join(FIXTURES, "demo", "golden.json"), encoding="utf-8") as f:
+    GOLDEN = json.load(f)
+SINGLE = [case for case in GOLDEN if len(case["messages"]) == 1]
+
+
+def tutti(*args, stdin=None, env=None, check=0, **more):
+    """Runs tutti; check: the expected exit status. Returns the finished process, with text decoded."""
+    done = subprocess.run([BIN, *map(str, args)], input=stdin if stdin is not None else "", capture_output=True,
+                          encoding="utf-8", timeout=PATIENCE, env={**os.environ, **(env or {})}, **more)
+    assert done.returncode == check, (args, done.returncode, done.stdout[-2000:], done.stderr[-2000:])
+    return done
+
+
+def wrong(*args, stdin=None):
+    """A call that must be refused as wrong usage; returns the first line of what it says."""
+    done = tutti(*args, stdin=stdin, check=2)
+    assert done.stdout == ""
+    line = done.stderr.splitlines()[0]
+    assert line.startswith("tutti: ")
+    return line[len("tutti: "):]
+
+
+def read_safetensors(path):
+    with open(path, "rb") as file:
+        n, = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(n))
+        data = file.read()
+    tensors = {}
+    for name, info in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = info["data_offsets"]
+        values = array.array({"F32": "f", "I32": "i", "I64": "q"}[info["dtype"]])
+        values.frombytes(data[begin:end])
+        tensors[name] = (info["dtype"], info["shape"], values)
+    return tensors
+
+
+# ---- help, version, wrong calls ---------------------------------------------------------------------------------
+
+
+def test_no_arguments_explain_the_commands():
+    done = tutti(check=2)
+    assert done.stdout == ""
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} ", done.stderr, re.M)
+
+
+def test_help_for_each_command():
+    overview = tutti("help").stdout
+    assert tutti("--help").stdout == overview
+    for command in COMMANDS:
+        assert command in overview
+        text = tutti(command, "--help").stdout
+        assert tutti("help", command).stdout == text
+        assert tutti(command, "--whatever", "-h").stdout == text
+        assert text.startswith(f"usage: tutti {command}")
+        assert "--help" in text
+        assert max(map(len, text.splitlines())) <= 100
+        options = text[text.index("Options:" if "Options:" in text else "Server:"):]
+        assert max(map(len, options.splitlines())) <= 80
+
+
+def test_version():
+    assert re.fullmatch(r"tutti \d+\.\d+\.\d+\n", tutti("version").stdout)
+    assert tutti("--version").stdout == tutti("version").stdout
+    wrong("version", "please")
+
+
+def test_the_reference_page_is_what_help_prints():
+    with open(os.path.join(ROOT, "docs", "cli.md"), encoding="utf-8") as file:
+        assert file.read() == tutti("help", "--markdown").stdout
+
+
+@pytest.mark.parametrize("args, said", [
+    (["sevre"], "unknown command 'sevre'; did you mean 'serve'?"),
+    (["xyzzy"], "unknown command 'xyzzy'; 'tutti help' lists what there is"),
+    (["--serve"], "unknown option '--serve'; did you mean 'serve'?"),
+    (["help", "genrate"], "unknown command 'genrate'; did you mean 'generate'?"),
+    (["generate", "m", "-p", "x", "--temprature", "1"], "unknown option --temprature; did you mean --temperature?"),
+    (["generate", "m", "-p", "x", "--temperature", "hot"],
+     "--temperature: found 'hot', expected a number from 0 to 100"),
+    (["generate", "m", "-p", "x", "--temperature=101"], "--temperature: found '101', expected a number from 0 to 100"),
+    (["generate", "m", "-p", "x", "--top-p", "0"], "--top-p: found '0', expected a number above 0, up to 1"),
+    (["generate", "m", "-p", "x", "-n", "0"], "-n: found '0', expected a whole number from 1 to 16777216"),
+    (["generate", "m", "-p", "x", "-n", "99999999999999999999"],
+     "-n: found '99999999999999999999', expected a whole number from 1 to 16777216"),
+    (["generate", "m", "-p"], "-p: needs a value TEXT"),
+    (["generate", "m"], "expected either --prompt TEXT or --file FILE"),
+    (["generate", "m", "-p", "x", "-f", "y"], "expected either --prompt TEXT or --file FILE"),
+    (["generate", "m", "-p", "x", "--system", "s"], "--system needs --chat"),
+    (["generate", "-p", "x"], "expected MODEL, a Hugging Face folder or a GGUF file"),
+    (["generate", "m", "more", "-p", "x"], "unexpected 'more'; expected MODEL"),
+    (["generate", "m", "-p", "x", "--type", "q4"],
+     "--type: found 'q4', expected f32, f16, bf16, q8_0 or q4_0; did you mean q4_0?"),
+    (["generate", "m", "-p", "x", "--kv-memory", "4Q"],
+     "--kv-memory: found '4Q', expected a size such as 512M or 4G of at least 1 B"),
+    (["serve"], "expected MODEL, a Hugging Face folder or a GGUF file; './run serve' takes models/demo"),
+    (["serve", "m", "--port", "65536"], "--port: found '65536', expected a whole number from 0 to 65535"),
+    (["serve", "m", "--log-level", "inf"],
+     "--log-level: found 'inf', expected debug, info, warn or error; did you mean info?"),
+    (["bench"], "expected either MODEL or --shape NAME"),
+    (["bench", "m", "--shape", "tiny"], "expected either MODEL or --shape NAME"),
+    (["bench", "--shape", "tiny", "--users", "1,0"],
+     "--users: found '1,0', expected whole numbers with commas between them, each from 1 to 4096"),
+    (["logits", "m", "--ids", "1"], "expected --out FILE"),
+    (["logits", "m", "--out", "f"], "expected --ids LIST"),
+    (["logits", "m", "--ids", "1,x", "--out", "f"], "--ids: found 'x' at id 1, expected a token id"),
+    (["logits", "m", "--ids", ",", "--out", "f"], "--ids: expected at least one token id"),
+    (["tokenize", "m", "x", "--ids", "--json"], "--ids and --json exclude each other"),
+    (["tokenize"], "expected MODEL, a Hugging Face folder or a GGUF file"),
+])
+def test_wrong_calls_say_what_was_expected(args, said):
+    assert wrong(*args) == said
+
+
+@pytest.mark.parametrize("command", ["serve", "chat", "inspect", "tokenize", "generate"])
+def test_a_missing_model_is_named(command):
+    more = ["-p", "x"] if command == "generate" else []
+    done = tutti(command, "/nowhere/model", *more, check=1)
+    assert done.stderr.startswith("tutti: /nowhere/model")
+    assert done.stdout == ""
+
+
+# ---- tokenize ----------------------------------------------------------------------------------------------------
+
+TEXTS = ["Hello, world", "中国的首都是北京。", "  two  blanks\tand\nlines \n", "emoji 🦊 and é", "1 + 2 = 3"]
+
+
+def test_tokenize_round_trip():
+    for text in TEXTS:
+        ids = tutti("tokenize", DEMO, text, "--ids").stdout.strip()
+        assert re.fullmatch(r"\d+(,\d+)*", ids)
+        assert tutti("tokenize", DEMO, "--ids", stdin=text).stdout.strip() == ids
+        assert tutti("tokenize", DEMO, "-", "--ids", stdin=text).stdout.strip() == ids
+        assert tutti("tokenize", DEMO, "--decode", ids).stdout == text + "\n"
+        assert tutti("tokenize", DEMO, "-d", "-", stdin=ids.replace(",", "\n")).stdout == text + "\n"
+
+
+def test_tokenize_prints_pieces_and_json():
+    lines = tutti("tokenize", DEMO, "A fox\n").stdout.splitlines()
+    found = json.loads(tutti("tokenize", DEMO, "A fox\n", "--json").stdout)
+    assert [int(line.split()[0]) for line in lines] == found["ids"]
+    assert [line.split("  ", 1)[1].strip() for line in map(str.lstrip, lines)] == found["pieces"]
+    assert "".join(found["pieces"]).replace("▁", " ").startswith(" A fox")
+    assert "text" not in found
+    back = json.loads(tutti("tokenize", DEMO, "--decode", "--json", ",".join(map(str, found["ids"]))).stdout)
+    assert back["text"] == "A fox\n"
+
+
+def test_tokenize_agrees_with_the_golden_prompt():
+    # [gMASK] sop <|user|> then blank, line break and the message, then <|assistant|>
+    case = SINGLE[0]
+    ids = tutti("tokenize", DEMO, "\n " + case["messages"][0]["content"], "--ids").stdout.strip().split(",")
+    assert list(map(int, ids)) == case["prompt_ids"][3:-1]
+
+
+def test_tokenize_refuses_ids_outside_the_vocabulary():
+    assert re.match(r"--decode: found id 99999, expected 0 to \d+", wrong("tokenize", DEMO, "--decode", "1,99999"))
+
+
+def test_text_does_not_spell_special_tokens():
+    ids = tutti("tokenize", DEMO, "<|user|>", "--ids").stdout.strip().split(",")
+    assert not set(map(int, ids)) & set(range(4096, 4160))
+
+
+# ---- logits ------------------------------------------------------------------------------------------------------
+
+
+def check_logits(model, ids, expected, tmp_path, limit, *args):
+    out = tmp_path / "logits.safetensors"
+    tutti("logits", model, "--ids", ",".join(map(str, ids)), "--out", out, *args)
+    found = read_safetensors(out)
+    n_vocab = expected[1][-1]
+    assert found["logits"][:2] == ("F32", [len(ids), n_vocab])
+    assert found["ids"][:2] == ("I32", [len(ids)])
+    assert list(found["ids"][2]) == list(ids)
+    assert max(abs(a - b) for a, b in zip(found["logits"][2], expected[2])) <= limit
+    assert os.listdir(tmp_path) == ["logits.safetensors"]
+
+
+@pytest.mark.parametrize("index", range(len(GOLDEN)))
+def test_logits_equal_the_golden_ones(index, tmp_path):
+    golden = read_safetensors(os.path.join(FIXTURES, "demo", "golden.safetensors"))
+    check_logits(DEMO, golden[f"{index}.ids"][2], golden[f"{index}.logits"], tmp_path, 2e-3, *EXACT)
+
+
+def test_logits_need_no_tokenizer(tmp_path):
+    model = os.path.join(FIXTURES, "chatglm3-tiny")
+    assert not os.path.exists(os.path.join(model, "tokenizer.model"))
+    ids = tmp_path / "ids.txt"
+    ids.write_text("5 17\n3,8\n")
+    out = tmp_path / "out.safetensors"
+    tutti("logits", model, "--ids", f"@{ids}", "-o", out)
+    assert list(read_safetensors(out)["ids"][2]) == [5, 17, 3, 8]
+    again = tmp_path / "again.safetensors"
+    tutti("logits", model, "--ids", "@-", "-o", again, stdin="5,17,3,8")
+    assert again.read_bytes() == out.read_bytes()
+
+
+def test_logits_replace_a_file_only_when_complete(tmp_path):
+    out = tmp_path / "out.safetensors"
+    out.write_text("old")
+    said = tutti("logits", DEMO, "--ids", "5,999999", "--out", out, check=2).stderr
+    assert "--ids: found 999999 at id 1, expected 0 to 4159" in said
+    assert out.read_text() == "old"
+    tutti("logits", DEMO, "--ids", "5", "--out", tmp_path / "no" / "folder", check=1)
+    assert os.listdir(tmp_path) == ["out.safetensors"]
+    assert oct(out.stat().st_mode & 0o777) == oct(0o666 & ~current_umask())
+
+
+def current_umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# ---- generate ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", SINGLE, ids=range(len(SINGLE)))
+def test_generate_chat_answers_the_golden_questions(case):
+    question = case["messages"][0]["content"]
+    done = tutti("generate", DEMO, "--chat", "-p", question, *GREEDY)
+    assert done.stdout == case["answer"].strip() + "\n"
+    assert done.stderr == ""
+    assert tutti("generate", DEMO, "--chat", "-p", "-", *GREEDY, stdin=question).stdout == done.stdout
+
+
+def test_generate_continues_plain_text():
+    done = tutti("generate", DEMO, "-p", "One windy day", "-n", "8", *GREEDY)
+    assert 0 < len(done.stdout.strip()) < 100
+    assert done.stdout == tutti("generate", DEMO, "--prompt=One windy day", "-n8", *GREEDY).stdout
+
+
+def test_generate_with_a_seed_repeats_itself():
+    args = ["generate", DEMO, "--chat", "-p", "Tell me a story.", "-n", "40", "--temperature", "1.5"]
+    first = tutti(*args, "--seed", "7").stdout
+    assert tutti(*args, "--seed", "7").stdout == first
+    assert any(tutti(*args, "--seed", seed).stdout != first for seed in (8, 9, 10))
+
+
+def test_generate_stops_before_a_stop_string():
+    text = tutti("generate", DEMO, "--chat", "-p", "What is the capital of France?", "--stop", "Paris", *GREEDY).stdout
+    assert text.rstrip() == "The capital of France is"
+
+
+def test_a_file_of_prompts_is_answered_in_order(tmp_path):
+    questions = tmp_path / "questions.txt"
+    questions.write_text("\n".join(case["messages"][0]["content"] for case in SINGLE) + "\n\n")
+    done = tutti("generate", DEMO, "--chat", "-f", questions, *GREEDY)
+    assert done.stdout == "".join(case["answer"].strip() + "\n" for case in SINGLE)
+    again = tutti("generate", DEMO, "--chat", "-f", "-", *GREEDY, stdin=questions.read_text())
+    assert again.stdout == done.stdout
+
+
+def test_json_lines_in_and_out(tmp_path):
+    batch = tmp_path / "batch.jsonl"
+    batch.write_text("".join(json.dumps({"messages": case["messages"]}) + "\n" for case in GOLDEN))
+    lines = tutti("generate", DEMO, "-f", batch, "--json", *GREEDY).stdout.splitlines()
+    answers = {answer["index"]: answer for answer in map(json.loads, lines)}
+    assert sorted(answers) == list(range(len(GOLDEN)))
+    for index, case in enumerate(GOLDEN):
+        answer = answers[index]
+        assert answer["text"] == case["answer"].strip()
+        assert answer["finish_reason"] == "stop"
+        usage = answer["usage"]
+        assert usage["prompt_tokens"] == len(case["prompt_ids"])
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    cut = json.loads(tutti("generate", DEMO, "--chat", "-p", "Tell me a story about a fox named Mia.", "--json", "-n",
+                           "5", *GREEDY).stdout)
+    assert cut["finish_reason"] == "length"
+    assert cut["usage"]["completion_tokens"] == 5
+
+
+def test_a_small_queue_holds_back_a_large_batch(tmp_path):
+    batch = tmp_path / "batch.jsonl"
+    batch.write_text("".join(json.dumps({"prompt": case["messages"][0]["content"]}) + "\n" for case in SINGLE * 4))
+    lines = tutti("generate", DEMO, "--chat", "-f", batch, "--json", "--max-seqs", "2", "--max-queue", "1",
+                  *GREEDY).stdout.splitlines()
+    answers = {answer["index"]: answer["text"] for answer in map(json.loads, lines)}
+    assert [answers[i] for i in range(len(SINGLE) * 4)] == [case["answer"].strip() for case in SINGLE * 4]
+
+
+@pytest.mark.parametrize("line, said", [
+    ('{"prompt": 5}', "prompt: found a number, expected a string"),
+    ('{"prompt": "x", "messages": []}', 'expected either "prompt" or "messages"'),
+    ('{}', 'expected either "prompt" or "messages"'),
+    ('{"promt": "x"}', 'found the key "promt", expected "prompt" or "messages"'),
+    ('{"messages": []}', "messages: found an empty array, expected an array of messages"),
+    ('{"messages": {}}', "messages: found an object, expected an array of messages"),
+    ('{"messages": ["x"]}', "messages[0]: found a string, expected an object"),
+    ('{"messages": [{"role": "user"}]}', "messages[0].content: found nothing, expected a string"),
+    ('{"messages": [{"role": 1, "content": "x"}]}', "messages[0].role: found a number, expected a string"),
+    ('["x"]', "expected"),
+    ('{"prompt": "x"', "column"),
+    ('{"prompt": "\\ud800"}', "column"),
+    ('plain text', "column"),
+])
+def test_a_broken_line_of_a_batch_is_named(line, said, tmp_path):
+    batch = tmp_path / "batch.jsonl"
+    batch.write_text('{"prompt": "good"}\n\n' + line + "\n")
+    done = tutti("generate", DEMO, "-f", batch, check=1)
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"tutti: {batch}, line 3: ")
+    assert said in done.stderr
+
+
+def test_an_empty_batch_is_an_error(tmp_path):
+    (tmp_path / "empty").write_text(" \n\n")
+    assert "there is no prompt in it" in tutti("generate", DEMO, "-f", tmp_path / "empty", check=1).stderr
+    assert str(tmp_path) in tutti("generate", DEMO, "-f", tmp_path, check=1).stderr
+
+
+def test_one_failed_answer_does_not_stop_the_others(tmp_path):
+    batch = tmp_path / "batch.jsonl"
+    batch.write_text(json.dumps({"prompt": "word " * 2000}) + "\n" +
+                     json.dumps({"messages": [{"role": "wizard", "content": "x"}]}) + "\n" +
+                     json.dumps({"messages": SINGLE[-1]["messages"]}) + "\n")
+    done = tutti("generate", DEMO, "-f", batch, "--json", *GREEDY, check=1)
+    answers = {answer["index"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+    assert answers[0]["finish_reason"] == answers[1]["finish_reason"] == "error"
+    assert answers[0]["error"]["type"] == "limit"
+    assert answers[1]["error"]["type"] == "argument"
+    assert answers[2]["text"] == SINGLE[-1]["answer"].strip()
+    assert "tutti: prompt 0: " in done.stderr and "tutti: prompt 1: " in done.stderr
+
+
+# ---- output that fails, interrupts -------------------------------------------------------------------------------
+
+
+def test_a_reader_that_goes_away_is_no_drama():
+    process = subprocess.Popen([BIN, "generate", DEMO, "-p", "Once", "-n", "400", "--ignore-eos"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.wait(timeout=PATIENCE) == 1
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def test_a_full_disk_is_an_error():
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        for args in (["help"], ["tokenize", DEMO, "x"], ["generate", DEMO, "-p", "x", "-n", "3"]):
+            done = subprocess.run([BIN, *args], stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
+            assert done.returncode == 1
+            assert done.stderr == b"tutti: standard output: No space left on device\n"
+
+
+def test_ctrl_c_ends_generate_with_130():
+    process = subprocess.Popen([BIN, "generate", DEMO, "-p", "Once", "-n", "480", "--ignore-eos", "--cpu", "ref"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert out.endswith(b"\n")
+    assert err == b""
+
+
+# ---- convert, inspect --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["f16", "q8_0", "q4_0"])
+def test_convert_then_generate(dtype, tmp_path):
+    out = tmp_path / f"demo-{dtype}.gguf"
+    done = tutti("convert", DEMO, out, "--type", dtype)
+    assert done.stdout == "" and done.stderr == ""
+    assert os.listdir(tmp_path) == [out.name]
+    assert out.read_bytes()[:4] == b"GGUF"
+    question = "What is the capital of France?"
+    assert tutti("generate", out, "--chat", "-p", question, "--temperature", "0").stdout == \
+        "The capital of France is Paris.\n"
+    info = json.loads(tutti("inspect", out, "--json").stdout)
+    assert info["n_layers"] == 6
+
+
+def test_convert_names_what_is_wrong(tmp_path):
+    assert "expected" in wrong("convert", DEMO)
+    assert wrong("convert", DEMO, tmp_path / "x.gguf", "--type", "q5").startswith("--type: found 'q5', expected ")
+    done = tutti("convert", DEMO, tmp_path / "no" / "x.gguf", "--type", "f16", check=1)
+    assert "/no/x.gguf" in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_inspect_figures():
+    info = json.loads(tutti("inspect", DEMO, "--json", "--memory", "1G", "--context", "512").stdout)
+    assert info["n_layers"] == 6
+    assert info["d_model"] == 256
+    assert info["n_heads"] == 8
+    assert info["n_kv_heads"] == 2
+    assert info["n_vocab"] == 4160
+    text = tutti("inspect", DEMO, "--memory", "1G", "--context", "512").stdout
+    assert "transformer.encoder.layers.0.self_attention.query_key_value.weight" in text
+    # keys and values, 6 layers, 2 heads of 32, two bytes each
+    assert info["kv_bytes_per_token"] == 2 * 6 * 2 * 32 * 2
+    assert str(2 * 6 * 2 * 32 * 2) in text
+
+
+# ---- bench -------------------------------------------------------------------------------------------------------
+
+
+def test_bench_prints_every_figure():
+    report = json.loads(tutti("bench", "--shape", "tiny", "--type", "q4_0", "--json", "--users", "1,3", "--prefill",
+                              "32", "--context", "20", "--repetitions", "3", "--threads", "1").stdout)
+    assert report["model"] == "tiny"
+    assert report["type"] == "q4_0"
+    assert report["threads"] == 1
+    assert report["cpu"] in ("ref", "avx2", "avx512")
+    assert report["read_gbps"] > 0
+    assert report["peak_int8_gops"] >= 0
+    assert report["weight_bytes"] > 0
+    points = [(r["phase"], r["users"], r["context"], r["tokens"]) for r in report["results"]]
+    assert points == [("decode", 1, 20, 1), ("decode", 3, 20, 3), ("prefill", 1, 0, 32)]
+    for r in report["results"]:
+        assert r["tok_s"] > 0 and r["limit_tok_s"] > 0 and r["spread"] >= 0 and r["repetitions"] == 3
+        assert abs(r["of_limit"] - r["tok_s"] / r["limit_tok_s"]) < 1e-6
+
+
+def test_bench_of_a_model_through_the_engine():
+    args = ["bench", DEMO, "--users", "2", "--prefill", "0", "--repetitions", "2", "--engine"]
+    report = json.loads(tutti(*args, "--json").stdout)
+    assert report["model"] == "demo"
+    plain, text = report["engine"]
+    assert not plain["text_work"] and text["text_work"]
+    for r in (plain, text):
+        assert r["users"] == 2 and r["tokens"] == 32
+        assert r["tok_s"] > 0 and r["ttft_ms"] > 0 and r["step_ms"] > 0 and r["steps"] >= 32
+        assert r["text_waits"] == 0
+    table = tutti(*args).stdout
+    assert "of limit" in table and "text waits" in table
+
+
+def test_bench_names_a_wrong_shape():
+    said = tutti("bench", "--shape", "chatglm9", check=1).stderr
+    assert "chatglm9" in said and "chatglm3-6b" in said
+    assert "--context: found 600, expected at most 511" in wrong("bench", DEMO, "--context", "600")
