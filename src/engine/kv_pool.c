@@ -202,13 +202,20 @@ int kv_pool_match(struct kv_pool *pool, const int32_t *ids, int n_ids, int32_t *
     int32_t parent = NONE;
     int n = 0;
     for (; (n + 1) * KV_PAGE_TOKENS <= n_ids; n++, ids += KV_PAGE_TOKENS) {
-        int32_t page_id = find_published(pool, chain_hash(pool, parent, ids), parent, ids);
-        if (page_id == NONE)
+        parent = kv_pool_take_next(pool, parent, ids);
+        if (parent == NONE)
             break;
-        add_holder(pool, page_id);
-        page_ids[n] = parent = page_id;
+        page_ids[n] = parent;
     }
     return n;
+}
+
+int32_t kv_pool_take_next(struct kv_pool *pool, int32_t parent, const int32_t *ids)
+{
+    int32_t page_id = find_published(pool, chain_hash(pool, parent, ids), parent, ids);
+    if (page_id != NONE)
+        add_holder(pool, page_id);
+    return page_id;
 }
 
 int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, int32_t parent, const int32_t *ids)

@@ -50,6 +50,9 @@ bool kv_pool_is_shared(const struct kv_pool *pool, int32_t page_id);
  * n_ids / KV_PAGE_TOKENS. page_ids: room for that many. */
 int kv_pool_match(struct kv_pool *pool, const int32_t *ids, int n_ids, int32_t *page_ids);
 
+/* Takes a share of the published page that holds ids [KV_PAGE_TOKENS] behind parent (as below); -1: there is none. */
+int32_t kv_pool_take_next(struct kv_pool *pool, int32_t parent, const int32_t *ids);
+
 /* Makes the full page page_id known as the one that holds ids [KV_PAGE_TOKENS] behind parent (-1: at the beginning;
  * else published, and held by the caller). Returns page_id, or where a page with that content is known already, that
  * one: the caller's share was moved there. */

@@ -295,6 +295,27 @@ static int choose_decoding(struct scheduler *s, int n_rows)
     return given;
 }
 
+/* Pages that others have filled since this sequence began are taken over instead of computed again: of many users who
+ * come at once with the same long beginning, one reads it. */
+static void adopt_pages(struct scheduler *s, struct sequence *seq)
+{
+    if (!uses_cache(s) || seq->n_computed % KV_PAGE_TOKENS != 0)
+        return;
+    while (seq->n_computed + KV_PAGE_TOKENS < seq->n_ids) {
+        int page = seq->n_computed / KV_PAGE_TOKENS;
+        int32_t known = kv_pool_take_next(s->pool, page > 0 ? seq->page_table[page - 1] : -1,
+                                          seq->ids + seq->n_computed);
+        if (known < 0)
+            return;
+        kv_pool_drop(s->pool, &seq->page_table[page], 1);
+        seq->page_table[page] = known;
+        seq->n_published = page + 1;
+        seq->n_computed += KV_PAGE_TOKENS;
+        if (seq->n_ids == seq->n_prompt)
+            seq->n_cached += KV_PAGE_TOKENS;
+    }
+}
+
 /* Pieces of prompts, the oldest sequence first. */
 static void choose_reading(struct scheduler *s, int n_rows)
 {
@@ -308,6 +329,7 @@ static void choose_reading(struct scheduler *s, int n_rows)
         }
         if (!oldest)
             return;
+        adopt_pages(s, oldest);
         oldest->n_planned = n_pending(oldest) < n_rows ? n_pending(oldest) : n_rows;
         n_rows -= oldest->n_planned;
     }

@@ -169,6 +169,10 @@ static void note_times(struct tutti_engine *e, struct sequence *seq, uint64_t no
         seq->ttft_us = now_us - r->submit_us;
         histogram_add(&e->stats.now.ttft, seq->ttft_us);
         histogram_add(&e->stats.now.queue, seq->queue_us);
+        if (seq->choice == 0) {
+            e->stats.now.n_prompt_tokens += (uint64_t)seq->n_prompt;
+            e->stats.now.n_cached_tokens += (uint64_t)seq->n_cached;
+        }
     } else {
         histogram_add(&e->stats.now.inter_token, now_us - seq->last_token_us);
     }
@@ -223,8 +227,6 @@ static void note_starts(struct tutti_engine *e)
         struct sequence *seq = &s->seqs[i];
         if (seq->state != SEQUENCE_FREE && seq->choice == 0 && !seq->request->is_counted) {
             seq->request->is_counted = true;
-            e->stats.now.n_prompt_tokens += (uint64_t)seq->n_prompt;
-            e->stats.now.n_cached_tokens += (uint64_t)seq->n_cached;
             atomic_fetch_sub(&e->stats.n_waiting, 1);
         }
     }

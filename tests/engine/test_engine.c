@@ -205,6 +205,36 @@ static void a_prompt_seen_before_comes_from_the_cache(void **state)
     mock_model_free(mock);
 }
 
+static void of_many_who_begin_alike_one_reads(void **state)
+{
+    (void)state;
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    struct tutti_engine_options options = { .kv_bytes = page_bytes(1024), .max_batch_tokens = 32 };
+    mock->step_us = 1000;
+    tutti_engine *engine = mock_engine(mock, &options, NULL);
+    enum { N = 20, N_SHARED = 160 };
+    struct collect all[N];
+    struct tutti_request requests[N];
+    int32_t ids[N][N_SHARED + 1];
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < N_SHARED; k++)
+            ids[i][k] = k % 40;
+        ids[i][N_SHARED] = i;
+        requests[i] = request_of(ids[i], N_SHARED + 1, 5, 4);
+        collect_init(&all[i]);
+        collect_submit(&all[i], engine, &requests[i]);
+    }
+    for (int i = 0; i < N; i++) {
+        collect_wait(&all[i]);
+        check_answer(&all[i], &requests[i], N_CTX, false);
+        assert_int_equal(all[i].n_cached_tokens, i == 0 ? 0 : N_SHARED);
+        collect_clear(&all[i]);
+    }
+    assert_int_equal(mock->n_rows, N_SHARED + N * 4);
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
 static void cancelled_requests_give_their_pages_back(void **state)
 {
     (void)state;
@@ -540,6 +570,7 @@ int main(void)
         cmocka_unit_test(choices_share_the_prompt_and_differ_after_it),
         cmocka_unit_test(choices_do_not_take_pages_for_the_prompt_again),
         cmocka_unit_test(a_prompt_seen_before_comes_from_the_cache),
+        cmocka_unit_test(of_many_who_begin_alike_one_reads),
         cmocka_unit_test(cancelled_requests_give_their_pages_back),
         cmocka_unit_test(a_cancelled_request_is_gone_within_two_steps),
         cmocka_unit_test(closing_ends_every_request_with_one_last_event),
