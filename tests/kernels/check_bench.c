@@ -1,0 +1,187 @@
+/* The speed of linear layers and attention at each processor level, beside what this machine can do at most. */
+#include "base/clock.h"
+#include "check.h"
+#include "kernels/measure.h"
+#include "kernels/pack.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static const int ROWS[] = { 1, 2, 4, 8, 16, 17, 32, 256 };
+static const int SHAPES[][2] = { { 4096, 4096 }, { 4096, 13696 }, { 13696, 4096 } }; /* n_out, n_in */
+static const enum dtype TYPES[] = { DTYPE_Q4_0, DTYPE_Q8_0, DTYPE_F16, DTYPE_BF16, DTYPE_F32 };
+
+struct job {
+    const struct kernels *k;
+    struct team *team;
+    enum dtype type;
+    int n_in, n_panels, n_rows, n_tiles, piece, n_copies;
+    size_t stride, tile_stride;
+    uint8_t *panels, *tiles;
+    const float *x;
+    float *out; /* of each thread */
+    int copy;   /* which of the copies of the matrix: together they exceed the caches */
+    _Alignas(64) atomic_int next;
+};
+
+static void *big(size_t n_bytes)
+{
+    void *p = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        fprintf(stderr, "checkkernels: no memory\n");
+        exit(1);
+    }
+    madvise(p, n_bytes, MADV_HUGEPAGE);
+    return p;
+}
+
+/* As the backend does it: input rows packed, then pieces of the panels over all tiles. */
+static void run_linear(void *arg, int thread, int n_threads)
+{
+    struct job *job = arg;
+    int64_t first, last, begin, end;
+    team_share(job->n_in, 2 * BLOCK, thread, n_threads, &begin, &end);
+    for (int tile = 0; tile < job->n_tiles && begin < end; tile++) {
+        team_share(job->n_rows, 1, tile, job->n_tiles, &first, &last);
+        job->k->tile[job->type](job->tiles + (size_t)tile * job->tile_stride, job->x + first * job->n_in,
+                                (size_t)job->n_in, (int)(last - first), (int)begin, (int)end);
+    }
+    team_barrier(job->team);
+    float *out = job->out + (size_t)thread * 8 * TILE_ROWS * PANEL_ROWS;
+    const uint8_t *panels = job->panels + (size_t)job->copy * job->stride * (size_t)job->n_panels;
+    for (;;) {
+        int from = atomic_fetch_add_explicit(&job->next, job->piece, memory_order_relaxed);
+        if (from >= job->n_panels)
+            return;
+        int n = job->n_panels - from < job->piece ? job->n_panels - from : job->piece;
+        for (int tile = 0; tile < job->n_tiles; tile++) {
+            team_share(job->n_rows, 1, tile, job->n_tiles, &first, &last);
+            job->k->linear[job->type](out, panels + (size_t)from * job->stride, n,
+                                      job->tiles + (size_t)tile * job->tile_stride, (int)(last - first),
+                                      job->n_in);
+        }
+    }
+}
+
+static double best_seconds(struct job *job)
+{
+    double best = 0, total = 0;
+    for (int i = 0; i < 60 && (i < 5 || total < 0.4); i++) {
+        job->copy = i % job->n_copies;
+        atomic_store(&job->next, 0);
+        uint64_t begin = clock_now_ns();
+        team_run(job->team, run_linear, job);
+        double seconds = (double)(clock_now_ns() - begin) * 1e-9;
+        total += seconds;
+        best = best == 0 || seconds < best ? seconds : best;
+    }
+    return best;
+}
+
+static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
+{
+    enum { MOST_ROWS = 256 };
+    struct job *job = aligned_alloc(64, (sizeof *job + 63) / 64 * 64);
+    *job = (struct job){
+        .k = c->k, .team = c->team, .type = type, .n_in = n_in, .n_panels = n_out / PANEL_ROWS
+    };
+    panel_bytes(type, n_in, &job->stride);
+    size_t n_bytes = job->stride * (size_t)job->n_panels;
+    job->n_copies = (int)((size_t)200000000 / n_bytes) + 1;
+    job->panels = big(n_bytes * (size_t)job->n_copies);
+    for (size_t i = 0; i < n_bytes * (size_t)job->n_copies; i++) /* small numbers in every type */
+        job->panels[i] = (uint8_t)((i * 2654435761u) >> 13) & 0x3B;
+    job->tile_stride = tile_bytes(type, TILE_ROWS, n_in);
+    job->tiles = big(job->tile_stride * (MOST_ROWS / TILE_ROWS));
+    float *x = big(sizeof *x * (size_t)n_in * MOST_ROWS);
+    for (size_t i = 0; i < (size_t)n_in * MOST_ROWS; i++)
+        x[i] = (float)(int32_t)check_random(c) * 0x1p-31f;
+    job->x = x;
+    job->out = big((size_t)team_n_threads(c->team) * 8 * TILE_ROWS * PANEL_ROWS * sizeof *job->out);
+    job->piece = (int)(384 * 1024 / job->stride) / 2 * 2;
+    job->piece = job->piece < 2 ? 2 : job->piece > 8 ? 8 : job->piece;
+    bool is_block = dtype_block_elems(type) > 1;
+    double peak = is_block ? c->peak_int8_gops : c->peak_f32_gflops;
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        job->n_rows = ROWS[i];
+        job->n_tiles = (ROWS[i] + TILE_ROWS - 1) / TILE_ROWS;
+        if (c->level == CPU_REF && ROWS[i] > 1)
+            break;
+        double seconds = best_seconds(job), gbps = (double)n_bytes * 1e-9 / seconds;
+        double gops = 2.0 * n_out * n_in * ROWS[i] * 1e-9 / seconds;
+        printf("%-6s %-5s %5d x %5d %4d rows %8.1f us %7.1f GB/s %3.0f%% %8.1f Gop/s %3.0f%%\n",
+               cpu_name(c->level), dtype_name(type), n_out, n_in, ROWS[i], seconds * 1e6, gbps,
+               c->read_gbps > 0 ? 100 * gbps / c->read_gbps : 0, gops, peak > 0 ? 100 * gops / peak : 0);
+        fflush(stdout);
+    }
+    munmap(job->panels, n_bytes * (size_t)job->n_copies);
+    munmap(job->tiles, job->tile_stride * (MOST_ROWS / TILE_ROWS));
+    munmap(x, sizeof *x * (size_t)n_in * MOST_ROWS);
+    munmap(job->out, (size_t)team_n_threads(c->team) * 8 * TILE_ROWS * PANEL_ROWS * sizeof *job->out);
+    free(job);
+}
+
+static void bench_attention(struct check *c, int n_queries, int head_dim, int length)
+{
+    int n_pages = (length + 15) / 16;
+    size_t head_bytes = 16 * (size_t)head_dim * 2;
+    uint8_t *kv = big(2 * head_bytes * (size_t)n_pages);
+    int32_t *table = calloc((size_t)n_pages, sizeof *table);
+    int lengths[ATTENTION_QUERIES];
+    float *q = calloc((size_t)(n_queries * head_dim), sizeof *q),
+          *out = calloc((size_t)(n_queries * head_dim), sizeof *out);
+    for (size_t i = 0; i < head_bytes * (size_t)n_pages; i++)
+        ((uint16_t *)kv)[i] = (uint16_t)(0x3000 | (check_random(c) & 0x83FF));
+    for (int i = 0; i < n_pages; i++)
+        table[i] = (i * 7) % n_pages;
+    for (int i = 0; i < n_queries; i++)
+        lengths[i] = length;
+    struct attention_pages pages = { kv, 2 * head_bytes, head_bytes, table };
+    double best = 0;
+    for (int i = 0; i < 20; i++) {
+        uint64_t begin = clock_now_ns();
+        c->k->attention_f16(out, q, lengths, n_queries, head_dim, &pages);
+        double seconds = (double)(clock_now_ns() - begin) * 1e-9;
+        best = best == 0 || seconds < best ? seconds : best;
+    }
+    printf("%-6s attention f16, one thread, %2d queries x %3d, %5d keys %8.1f us %6.1f GB/s %6.1f Gflop/s\n",
+           cpu_name(c->level), n_queries, head_dim, length, best * 1e6,
+           2.0 * (double)head_bytes * n_pages * 1e-9 / best,
+           4.0 * n_queries * head_dim * length * 1e-9 / best);
+    munmap(kv, 2 * head_bytes * (size_t)n_pages);
+    free(table);
+    free(q);
+    free(out);
+}
+
+void bench_all(struct check *c)
+{
+    static const unsigned LEVELS[] = { CPU_AVX2 | CPU_AVX512, CPU_AVX2, CPU_REF };
+    c->random = 88172645463325252u;
+    for (size_t l = 0; l < sizeof LEVELS / sizeof *LEVELS; l++) {
+        struct kernels k;
+        if ((LEVELS[l] & ~cpu_detect()) != 0 ||
+            (c->only && strcmp(c->only, cpu_name(LEVELS[l])) != 0 && l > 0))
+            continue;
+        kernels_init(&k, LEVELS[l]);
+        c->k = &k;
+        c->level = LEVELS[l];
+        c->read_gbps = measure_read_gbps(c->team);
+        c->peak_int8_gops = measure_peak_int8_gops(c->team, c->level);
+        c->peak_f32_gflops = measure_peak_f32_gflops(c->team, c->level);
+        printf("%s, %d threads: reads %.1f GB/s, %.0f Gop/s int8, %.0f Gflop/s float32\n", cpu_name(c->level),
+               team_n_threads(c->team), c->read_gbps, c->peak_int8_gops, c->peak_f32_gflops);
+        for (size_t t = 0; t < sizeof TYPES / sizeof *TYPES; t++)
+            for (size_t s = 0; s < sizeof SHAPES / sizeof *SHAPES; s++)
+                if (!c->only || strcmp(c->only, dtype_name(TYPES[t])) == 0 ||
+                    strcmp(c->only, cpu_name(c->level)) == 0)
+                    bench_matrix(c, TYPES[t], SHAPES[s][0], SHAPES[s][1]);
+        if (!c->only || strcmp(c->only, "attention") == 0)
+            for (int length = 256; length <= 16384; length *= 8) {
+                bench_attention(c, 1, 128, length);
+                bench_attention(c, 16, 128, length);
+            }
+    }
+}

@@ -1,0 +1,110 @@
+/* Linear layers: packed input rows, register tiles of every number of rows, every weight type. */
+#include "check.h"
+#include "kernels/pack.h"
+
+#include <string.h>
+
+static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_0 };
+enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
+
+/* Weights of any bytes at all: what a hostile file could hold. In floats every NaN and denormal occurs; scales of
+ * blocks are kept finite in half of the cases, so that sums are seen too. */
+static void fill_stored(struct check *c, uint8_t *bytes, enum dtype dtype, size_t n_bytes, bool is_tame)
+{
+    for (size_t i = 0; i < n_bytes; i++)
+        bytes[i] = (uint8_t)check_random(c);
+    if (!is_tame)
+        return;
+    size_t step = (size_t)dtype_block_bytes(dtype), high = dtype == DTYPE_F32 ? 3 : 1;
+    for (size_t i = 0; i + step <= n_bytes; i += step)
+        bytes[i + high] = (uint8_t)((bytes[i + high] & 0x83) | 0x34); /* of the order of one */
+}
+
+static uint8_t *packed_panels(struct check *c, enum dtype dtype, int n_panels, int n_in, bool is_tame)
+{
+    size_t row_bytes = 0, stride = 0;
+    if (!dtype_bytes(dtype, n_in, &row_bytes) || !panel_bytes(dtype, n_in, &stride))
+        return NULL;
+    uint8_t *stored = check_bytes(c, PANEL_ROWS * row_bytes),
+            *panels = check_bytes(c, (size_t)n_panels * stride);
+    for (int p = 0; p < n_panels; p++) {
+        const uint8_t *rows[PANEL_ROWS];
+        fill_stored(c, stored, dtype, PANEL_ROWS * row_bytes, is_tame);
+        for (int i = 0; i < PANEL_ROWS; i++)
+            rows[i] = i == 5 && p == 1 ? NULL : stored + (size_t)i * row_bytes;
+        pack_panel(panels + (size_t)p * stride, rows, dtype, n_in);
+    }
+    return panels;
+}
+
+static void check_tile(struct check *c, const struct kernels *ref, enum dtype type, int n_rows, int n_in)
+{
+    if (check_next(c, (any_fn *)c->k->tile[type], "tile_%s_%dx%d_%d", dtype_name(type), n_rows, n_in,
+                   (int)c->fill)) {
+        size_t stride = (size_t)n_in + 3, n_bytes = tile_bytes(type, n_rows, n_in);
+        float *x = check_floats(c, (size_t)(n_rows - 1) * stride + (size_t)n_in);
+        uint8_t *want = check_bytes(c, n_bytes), *got = check_bytes(c, n_bytes);
+        check_fill(c, x, (size_t)(n_rows - 1) * stride + (size_t)n_in);
+        int middle = n_in / 64 * 32; /* in two parts, as two threads do it */
+        ref->tile[type](want, x, stride, n_rows, 0, n_in);
+        c->k->tile[type](got, x, stride, n_rows, middle, n_in);
+        c->k->tile[type](got, x, stride, n_rows, 0, middle);
+        if (c->fill == FILL_HOSTILE && dtype_block_elems(type) > 1) { /* a NaN's sign and payload are free */
+            for (int b = 0; b < n_in / BLOCK; b++) {
+                size_t at = (size_t)b * (size_t)n_rows * (BLOCK + 8), q = (size_t)n_rows * BLOCK;
+                check_same(c, want + at, got + at, q);
+                check_bits(c, (const float *)(want + at + q), (const float *)(got + at + q), (size_t)n_rows);
+                check_same(c, want + at + q + 4 * n_rows, got + at + q + 4 * n_rows, 4 * (size_t)n_rows);
+            }
+        } else {
+            check_same(c, want, got, n_bytes);
+        }
+        check_done(c);
+    }
+}
+
+static void check_panels(struct check *c, const struct kernels *ref, enum dtype type, int n_rows, int n_in)
+{
+    enum { PANELS = 7 };
+    if (check_next(c, (any_fn *)c->k->linear[type], "linear_%s_%dx%d_%d", dtype_name(type), n_rows, n_in,
+                   (int)c->fill)) {
+        size_t n_out = (size_t)PANELS * (size_t)n_rows * PANEL_ROWS, row = 0;
+        uint8_t *panels = packed_panels(c, type, PANELS, n_in, c->fill != FILL_HOSTILE);
+        float *x = check_floats(c, (size_t)n_rows * (size_t)n_in);
+        uint8_t *tile = check_bytes(c, tile_bytes(type, n_rows, n_in)),
+                *alone = check_bytes(c, tile_bytes(type, 1, n_in));
+        float *want = check_floats(c, n_out), *got = check_floats(c, n_out),
+              *one = check_floats(c, PANELS * PANEL_ROWS);
+        check_fill(c, x, (size_t)n_rows * (size_t)n_in);
+        ref->tile[type](tile, x, (size_t)n_in, n_rows, 0, n_in);
+        ref->linear[type](want, panels, PANELS, tile, n_rows, n_in);
+        c->k->linear[type](got, panels, PANELS, tile, n_rows, n_in);
+        check_bits(c, want, got, n_out);
+        row = (size_t)n_rows / 2; /* alone: the same bits */
+        ref->tile[type](alone, x + row * (size_t)n_in, (size_t)n_in, 1, 0, n_in);
+        c->k->linear[type](one, panels, PANELS, alone, 1, n_in);
+        for (size_t p = 0; p < PANELS; p++)
+            check_bits(c, want + (p * (size_t)n_rows + row) * PANEL_ROWS, one + p * PANEL_ROWS, PANEL_ROWS);
+        check_done(c);
+    }
+}
+
+void check_linear(struct check *c)
+{
+    struct kernels ref;
+    kernels_init(&ref, CPU_REF);
+    for (int t = 0; t < N_TYPES; t++)
+        for (int n_rows = 1; n_rows <= TILE_ROWS; n_rows++) {
+            bool is_block = dtype_block_elems(TYPES[t]) > 1;
+            c->fill = (enum fill)(n_rows % FILL_COUNT);
+            int n_in = is_block ? 32 * (1 + n_rows % 4) : 29 + 37 * (n_rows % 4);
+            check_panels(c, &ref, TYPES[t], n_rows, n_in);
+            check_tile(c, &ref, TYPES[t], n_rows, n_in);
+            if (n_rows == 1 || n_rows == 2 || n_rows == 7 || n_rows == 16)
+                for (int fill = 0; fill < FILL_COUNT; fill++) {
+                    c->fill = (enum fill)fill;
+                    check_panels(c, &ref, TYPES[t], n_rows, is_block ? 1056 : 1043);
+                    check_tile(c, &ref, TYPES[t], n_rows, is_block ? 96 : 51);
+                }
+        }
+}

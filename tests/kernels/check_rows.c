@@ -1,0 +1,192 @@
+/* Operations on whole rows, and what sampling asks. */
+#include "check.h"
+#include "kernels/ref/ref.h"
+
+#include <string.h>
+
+static const int LENGTHS[] = { 1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 64, 80, 256, 1003, 4096, 4099 };
+enum { N_LENGTHS = sizeof LENGTHS / sizeof *LENGTHS };
+
+static void check_rmsnorm(struct check *c, int n)
+{
+    size_t all = 5 * (size_t)n;
+    if (check_next(c, (any_fn *)c->k->rmsnorm, "rmsnorm_%d_%d", n, (int)c->fill)) {
+        float *x = check_floats(c, all), *w = check_floats(c, (size_t)n);
+        float *want = check_floats(c, all), *got = check_floats(c, all);
+        check_fill(c, x, all);
+        check_fill(c, w, (size_t)n);
+        rmsnorm_ref(want, x, w, 5, n, 1e-5f);
+        c->k->rmsnorm(got, x, w, 5, n, 1e-5f);
+        check_bits(c, want, got, all);
+        c->k->rmsnorm(got, x + 3 * n, w, 1, n, 1e-5f); /* row 3 alone: the same bits again */
+        check_bits(c, want + 3 * n, got, (size_t)n);
+        c->k->rmsnorm(x, x, w, 5, n, 1e-5f); /* in place */
+        check_bits(c, want, x, all);
+        check_done(c);
+    }
+}
+
+static void check_elements(struct check *c, int n)
+{
+    if (check_next(c, (any_fn *)c->k->add, "add_%d_%d", n, (int)c->fill)) {
+        float *x = check_floats(c, (size_t)n), *y = check_floats(c, (size_t)n),
+              *want = check_floats(c, (size_t)n);
+        check_fill(c, x, (size_t)n);
+        check_fill(c, y, (size_t)n);
+        memcpy(want, x, (size_t)n * sizeof *x);
+        add_ref(want, y, n);
+        c->k->add(x, y, n);
+        check_bits(c, want, x, (size_t)n);
+        check_done(c);
+    }
+    if (check_next(c, (any_fn *)c->k->silu_mul, "silu_mul_%d_%d", n, (int)c->fill)) {
+        float *gate = check_floats(c, (size_t)n), *up = check_floats(c, (size_t)n),
+              *want = check_floats(c, (size_t)n);
+        check_fill(c, gate, (size_t)n);
+        check_fill(c, up, (size_t)n);
+        for (int i = 0; i < n; i++) /* where exp has something to say */
+            gate[i] *= c->fill == FILL_RANDOM ? 100.0f : 1.0f;
+        silu_mul_ref(want, gate, up, n);
+        c->k->silu_mul(gate, gate, up, n);
+        check_bits(c, want, gate, (size_t)n);
+        check_done(c);
+    }
+    if (check_next(c, (any_fn *)c->k->softmax, "softmax_%d_%d", n, (int)c->fill)) {
+        float *x = check_floats(c, (size_t)n), *want = check_floats(c, (size_t)n),
+              *got = check_floats(c, (size_t)n);
+        check_fill(c, x, (size_t)n);
+        for (int i = 0; i < n; i++)
+            x[i] *= c->fill == FILL_RANDOM ? 50.0f : 1.0f;
+        softmax_ref(want, x, n);
+        c->k->softmax(got, x, n);
+        check_bits(c, want, got, (size_t)n);
+        check_done(c);
+    }
+    if (check_next(c, (any_fn *)c->k->to_half, "to_half_%d_%d", n, (int)c->fill)) {
+        float *x = check_floats(c, (size_t)n);
+        uint16_t *want = check_bytes(c, (size_t)n * 2), *got = check_bytes(c, (size_t)n * 2);
+        check_fill(c, x, (size_t)n);
+        for (int i = 0; i < n; i++)
+            x[i] = c->fill == FILL_DENORMAL ? x[i] * 0x1p106f
+                   : c->fill == FILL_HUGE   ? x[i] * 0x1p-111f
+                                            : x[i];
+        to_half_ref(want, x, n);
+        c->k->to_half(got, x, n);
+        check_same(c, want, got, (size_t)n * 2);
+        check_done(c);
+    }
+}
+
+static void check_rope(struct check *c, int head_dim, int rotary_dim)
+{
+    for (int half = 0; half < 2; half++) {
+        rope_fn *variant = half ? c->k->rope_half : c->k->rope_interleaved;
+        if (check_next(c, (any_fn *)variant, "rope_%d_%d_%d_%d", half, head_dim, rotary_dim, (int)c->fill)) {
+            size_t n = 3 * (size_t)head_dim;
+            float *x = check_floats(c, n), *want = check_floats(c, n),
+                  *angles = check_floats(c, (size_t)rotary_dim);
+            check_fill(c, x, n);
+            check_fill(c, angles, (size_t)rotary_dim);
+            memcpy(want, x, n * sizeof *x);
+            (half ? rope_half_ref : rope_interleaved_ref)(want, angles, 3, head_dim, rotary_dim);
+            variant(x, angles, 3, head_dim, rotary_dim);
+            check_bits(c, want, x, n);
+            check_done(c);
+        }
+    }
+}
+
+void check_rows(struct check *c)
+{
+    static const int HEADS[][2] = { { 8, 2 },    { 16, 16 },   { 32, 16 },  { 64, 64 }, { 80, 32 },
+                                    { 128, 64 }, { 128, 128 }, { 256, 96 }, { 24, 6 } };
+    for (int fill = 0; fill < FILL_COUNT; fill++) {
+        c->fill = (enum fill)fill;
+        for (int i = 0; i < N_LENGTHS; i++) {
+            check_rmsnorm(c, LENGTHS[i]);
+            check_elements(c, LENGTHS[i]);
+        }
+        for (size_t i = 0; i < sizeof HEADS / sizeof *HEADS; i++)
+            check_rope(c, HEADS[i][0], HEADS[i][1]);
+    }
+}
+
+static void check_find(struct check *c, int n)
+{
+    if (check_next(c, (any_fn *)c->k->find_above, "find_above_%d_%d", n, (int)c->fill)) {
+        float *x = check_floats(c, (size_t)n);
+        check_fill(c, x, (size_t)n);
+        for (int begin = 0; begin < n; begin += 1 + n / 20) {
+            float bound = begin % 3 == 0 ? x[begin] : begin % 3 == 1 ? -1.0f : -(float)INFINITY;
+            check_true(c, c->k->find_above(x, begin, n, bound) == find_above_ref(x, begin, n, bound),
+                       "another index");
+        }
+        check_done(c);
+    }
+}
+
+/* The whole of top_k() against its definition: repeatedly the largest that is left, the lower index first. */
+static void check_top_k(struct check *c, int n, int n_best)
+{
+    if (!check_next(c, (any_fn *)c->k->find_above, "top_k_%d_%d_%d", n, n_best, (int)c->fill))
+        return;
+    float *x = check_floats(c, (size_t)n), *values = check_floats(c, (size_t)n_best);
+    int32_t *ids = check_bytes(c, (size_t)n_best * sizeof *ids);
+    check_fill(c, x, (size_t)n);
+    for (int i = 0; i < n; i += 3)
+        x[i] = x[i % 7]; /* equal ones */
+    int n_found = top_k(c->k, ids, values, x, n, n_best), n_numbers = 0;
+    for (int i = 0; i < n; i++)
+        n_numbers += !isnan(x[i]);
+    check_true(c, n_found == (n_numbers < n_best ? n_numbers : n_best), "another number of them");
+    for (int i = 0; i < n_found && !c->has_failed; i++) {
+        int best = -1;
+        for (int j = 0; j < n; j++)
+            if (!isnan(x[j]) && (best < 0 || x[j] > x[best]))
+                best = j;
+        check_true(c, ids[i] == best && values[i] == x[best], "another order");
+        x[best] = (float)NAN;
+    }
+    check_done(c);
+}
+
+static void check_scan(struct check *c, int n)
+{
+    if (!check_next(c, (any_fn *)c->k->scan_max, "logits_scan_%d_%d", n, (int)c->fill))
+        return;
+    float *x = check_floats(c, (size_t)n), max;
+    check_fill(c, x, (size_t)n);
+    struct kernels ref;
+    kernels_init(&ref, CPU_REF);
+    struct logits_scan want = logits_scan(&ref, x, n), got = logits_scan(c->k, x, n);
+    check_true(c, want.is_finite == got.is_finite, "is_finite");
+    check_true(c, scan_max_ref(x, n, &max) == want.is_finite, "scan_max");
+    if (want.is_finite) {
+        check_bits(c, &want.max, &got.max, 1);
+        check_true(c, want.argmax == got.argmax, "argmax");
+        check_bits(c, &want.log_sum_exp, &got.log_sum_exp, 1);
+        double sum = 0;
+        for (int i = 0; i < n; i++)
+            sum += exp((double)x[i] - (double)want.max);
+        double exact = (double)want.max + log(sum);
+        check_true(c, fabs((double)want.log_sum_exp - exact) <= 2e-6 * (1 + fabs(exact)),
+                   "log_sum_exp is inexact");
+    }
+    check_done(c);
+}
+
+void check_sampling(struct check *c)
+{
+    for (int fill = 0; fill < FILL_COUNT; fill++) {
+        c->fill = (enum fill)fill;
+        for (int i = 0; i < N_LENGTHS; i++) {
+            check_find(c, LENGTHS[i]);
+            check_scan(c, LENGTHS[i]);
+            if (LENGTHS[i] <= 1003) {
+                check_top_k(c, LENGTHS[i], 1);
+                check_top_k(c, LENGTHS[i], 40);
+                check_top_k(c, LENGTHS[i], LENGTHS[i]);
+            }
+        }
+    }
+}

@@ -1,0 +1,85 @@
+/* checkkernels                      each kernel variant against plain C, as TAP
+ * checkkernels --bench [NAME] [-t N] the speed of each variant beside the machine's limits */
+#include "check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const unsigned LEVELS[] = { CPU_REF, CPU_AVX2, CPU_AVX2 | CPU_AVX512 };
+enum { N_LEVELS = 3 };
+
+static const struct {
+    const char *name;
+    void (*check)(struct check *c);
+} CHECKS[] = {
+    { "linear", check_linear },
+    { "rows", check_rows },
+    { "attention", check_attention },
+    { "sampling", check_sampling },
+};
+enum { N_CHECKS = sizeof CHECKS / sizeof *CHECKS };
+
+/* The lowest level runs too: it marks the plain C variants as seen. */
+static int run_checks(struct check *c)
+{
+    unsigned all = cpu_detect();
+    printf("TAP version 13\n1..%d\n", N_CHECKS * N_LEVELS);
+    int n_failed = 0;
+    for (int i = 0; i < N_CHECKS; i++) {
+        c->n_seen = 0;
+        for (int level = 0; level < N_LEVELS; level++) {
+            int number = i * N_LEVELS + level + 1;
+            if ((LEVELS[level] & ~all) != 0) {
+                printf("ok %d %s %s # SKIP this processor lacks it\n", number, CHECKS[i].name,
+                       cpu_name(LEVELS[level]));
+                continue;
+            }
+            struct kernels k;
+            kernels_init(&k, LEVELS[level]);
+            c->k = &k;
+            c->level = LEVELS[level];
+            c->random = 88172645463325252u;
+            c->n_passed = c->n_failed = 0;
+            CHECKS[i].check(c);
+            printf("%s %d %s %s: %d variants passed, %d failed\n", c->n_failed ? "not ok" : "ok", number,
+                   CHECKS[i].name, cpu_name(c->level), c->n_passed, c->n_failed);
+            n_failed += c->n_failed;
+        }
+    }
+    return n_failed > 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct check *c = calloc(1, sizeof *c);
+    int n_threads = 0, rc = 0;
+    if (!c)
+        return 1;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--bench") == 0)
+            c->is_bench = true;
+        else if (strcmp(argv[i], "-t") == 0 && i + 1 < argc)
+            n_threads = atoi(argv[++i]);
+        else if (argv[i][0] != '-')
+            c->only = argv[i];
+        else {
+            fprintf(stderr, "usage: checkkernels [--bench [NAME] [-t THREADS]]\n");
+            free(c);
+            return 2;
+        }
+    }
+    if (c->is_bench) {
+        struct tutti_error err;
+        if (team_new(&c->team, n_threads, true, &err) != TUTTI_OK) {
+            fprintf(stderr, "checkkernels: %s\n", err.text);
+            free(c);
+            return 1;
+        }
+        bench_all(c);
+        team_free(c->team);
+    } else {
+        rc = run_checks(c);
+    }
+    free(c);
+    return rc;
+}
