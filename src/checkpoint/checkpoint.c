@@ -361,6 +361,11 @@ const char *checkpoint_path(const struct checkpoint *ck)
     return ck->path;
 }
 
+const char *checkpoint_folder(const struct checkpoint *ck)
+{
+    return ck->folder;
+}
+
 size_t checkpoint_n_tensors(const struct checkpoint *ck)
 {
     return ck->n_tensors;

@@ -33,6 +33,7 @@ void checkpoint_close(struct checkpoint *ck); /* NULL is allowed */
 /* Everything below is borrowed, and lives as long as the checkpoint. */
 
 const char *checkpoint_path(const struct checkpoint *ck);
+const char *checkpoint_folder(const struct checkpoint *ck); /* NULL: a GGUF file */
 size_t checkpoint_n_tensors(const struct checkpoint *ck);
 const struct tensor *checkpoint_tensor(const struct checkpoint *ck, size_t index);   /* in the files' order */
 const struct tensor *checkpoint_find(const struct checkpoint *ck, const char *name); /* NULL: there is none */

@@ -27,7 +27,9 @@ struct model_desc {
         double factor, low_freq_factor, high_freq_factor;
         int original_n_ctx;
     } rope_scaling;
-    bool has_qkv_bias; /* bias on q, k, v */
+    bool has_qkv_bias;      /* on q, k, v */
+    bool has_attn_out_bias; /* on the projection behind attention */
+    bool has_mlp_bias;      /* on gate, up and down */
     bool tied_output;  /* the embedding is the output matrix too */
     enum activation activation;
     int32_t bos_id, pad_id; /* -1: none */

@@ -56,6 +56,8 @@ int32_t tokenizer_unk(const struct tokenizer *tok);
 struct piece tokenizer_piece(const struct tokenizer *tok,
                              int32_t id); /* id within the vocabulary; borrowed */
 int32_t tokenizer_find(const struct tokenizer *tok, const char *piece, size_t n_bytes); /* -1: none */
+/* The id of a CONTROL piece by its spelling; a NORMAL piece may be spelled alike. -1: none. */
+int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling);
 bool tokenizer_adds_dummy_prefix(const struct tokenizer *tok);
 
 /* Adds the ids of text, equal to SentencePiece's EncodeAsIds() for every sequence of bytes. False: out of memory. */

@@ -1,0 +1,254 @@
+/* ChatGLM2-6B, ChatGLM3-6B and GLM-4-9B in their authors' layout, and GGUF's architecture "chatglm".
+ * RMSNorm, grouped attention with biases on q, k, v, interleaved rotary positions on the first half of each head, SwiGLU. */
+#include "model/family.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct tensor_names LAYOUTS[] = {
+    {
+        .embedding = "transformer.embedding.word_embeddings.weight",
+        .output = "transformer.output_layer.weight",
+        .output_norm = "transformer.encoder.final_layernorm.weight",
+        .attn_norm = "transformer.encoder.layers.%d.input_layernorm.weight",
+        .ffn_norm = "transformer.encoder.layers.%d.post_attention_layernorm.weight",
+        .qkv = { "transformer.encoder.layers.%d.self_attention.query_key_value.weight" },
+        .attn_out = "transformer.encoder.layers.%d.self_attention.dense.weight",
+        .gate_up = { "transformer.encoder.layers.%d.mlp.dense_h_to_4h.weight" },
+        .down = "transformer.encoder.layers.%d.mlp.dense_4h_to_h.weight",
+    },
+    {
+        .embedding = "token_embd.weight",
+        .output = "output.weight",
+        .output_norm = "output_norm.weight",
+        .attn_norm = "blk.%d.attn_norm.weight",
+        .ffn_norm = "blk.%d.ffn_norm.weight",
+        .qkv = { "blk.%d.attn_qkv.weight" },
+        .attn_out = "blk.%d.attn_output.weight",
+        .gate_up = { "blk.%d.ffn_up.weight" },
+        .down = "blk.%d.ffn_down.weight",
+        .is_gguf = true,
+    },
+    {
+        .embedding = "token_embd.weight",
+        .output = "output.weight",
+        .output_norm = "output_norm.weight",
+        .attn_norm = "blk.%d.attn_norm.weight",
+        .ffn_norm = "blk.%d.ffn_norm.weight",
+        .qkv = { "blk.%d.attn_q.weight", "blk.%d.attn_k.weight", "blk.%d.attn_v.weight" },
+        .attn_out = "blk.%d.attn_output.weight",
+        .gate_up = { "blk.%d.ffn_up.weight" },
+        .down = "blk.%d.ffn_down.weight",
+        .is_gguf = true,
+    },
+};
+
+static const char *const IGNORED[] = { "rotary_pos_emb.inv_freq", "rope_freqs.weight" };
+
+static bool is_mine(const json_t *config)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    return type && strcmp(type, "chatglm") == 0;
+}
+
+static void describe_hf(struct model_desc *d, struct config *c)
+{
+    if (config_find(c, "inner_hidden_size") || config_find(c, "position_encoding_2d")) {
+        config_unsupported(c, "inner_hidden_size", "ChatGLM-6B, the first generation,");
+        return;
+    }
+    if (config_int_or(c, "quantization_bit", 0, 32, 0) != 0)
+        config_unsupported(c, "quantization_bit", "a checkpoint that is stored quantized");
+    if (!config_bool_or(c, "rmsnorm", true))
+        config_unsupported(c, "rmsnorm", "LayerNorm");
+    if (!config_bool_or(c, "post_layer_norm", true))
+        config_unsupported(c, "post_layer_norm", "a model without a final norm");
+    if (config_bool_or(c, "apply_residual_connection_post_layernorm", false))
+        config_unsupported(c, "apply_residual_connection_post_layernorm", "a residual taken behind the norm");
+    if (config_bool_or(c, "add_bias_linear", false))
+        config_unsupported(c, "add_bias_linear", "a bias on every linear layer");
+    if (!config_bool_or(c, "multi_query_attention", true))
+        config_unsupported(c, "multi_query_attention", "qkv interleaved by head");
+    if (config_int_or(c, "pre_seq_len", 0, LIMIT_CONTEXT, 0) != 0)
+        config_unsupported(c, "pre_seq_len", "P-Tuning");
+    d->n_layers = config_int(c, "num_layers", 1, LIMIT_LAYERS);
+    d->d_model = config_int(c, "hidden_size", 1, LIMIT_DIMENSION);
+    d->n_heads = config_int(c, "num_attention_heads", 1, LIMIT_DIMENSION);
+    d->n_kv_heads = config_int(c, "multi_query_group_num", 1, LIMIT_DIMENSION);
+    d->head_dim = config_int_or(c, "kv_channels", 1, LIMIT_DIMENSION, d->d_model / d->n_heads);
+    d->d_ff = config_int(c, "ffn_hidden_size", 1, LIMIT_DIMENSION);
+    d->n_vocab = config_int(c, "padded_vocab_size", 1, LIMIT_VOCAB);
+    d->n_ctx = config_int(c, "seq_length", 1, LIMIT_CONTEXT);
+    d->norm_eps = (float)config_float(c, "layernorm_epsilon", 0, 1);
+    d->rope_theta = 10000 * config_float_or(c, "rope_ratio", 1e-6, 1e9, 1);
+    d->has_qkv_bias = config_bool_or(c, "add_qkv_bias", false);
+    d->tied_output = config_bool_or(c, "tie_word_embeddings", false);
+    d->rotary_dim = d->head_dim / 2;
+}
+
+static void describe_gguf(struct model_desc *d, struct config *c)
+{
+    d->n_layers = config_int(c, "block_count", 1, LIMIT_LAYERS);
+    d->d_model = config_int(c, "embedding_length", 1, LIMIT_DIMENSION);
+    d->n_heads = config_int(c, "attention.head_count", 1, LIMIT_DIMENSION);
+    d->n_kv_heads = config_int_or(c, "attention.head_count_kv", 1, LIMIT_DIMENSION, d->n_heads);
+    d->head_dim = config_int_or(c, "attention.key_length", 1, LIMIT_DIMENSION, d->d_model / d->n_heads);
+    d->d_ff = config_int(c, "feed_forward_length", 1, LIMIT_DIMENSION);
+    d->n_ctx = config_int(c, "context_length", 1, LIMIT_CONTEXT);
+    d->norm_eps = (float)config_float(c, "attention.layer_norm_rms_epsilon", 0, 1);
+    d->rope_theta = config_float_or(c, "rope.freq_base", 1e-6, 1e12, 10000);
+    d->rotary_dim = config_int_or(c, "rope.dimension_count", 0, LIMIT_DIMENSION, d->head_dim / 2);
+    d->has_qkv_bias = true; /* load.c looks whether the tensors are there */
+    d->n_vocab = config_int_or(c, "vocab_size", 1, LIMIT_VOCAB, 0);
+}
+
+static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    d->rope = ROPE_INTERLEAVED;
+    d->activation = ACT_SILU;
+    if (is_gguf)
+        describe_gguf(d, c);
+    else
+        describe_hf(d, c);
+}
+
+/* ---- tokenizer and chat ---- */
+
+static const char *const SPECIALS[] = { "[MASK]",     "[gMASK]",  "[sMASK]",       "sop",            "eop",
+                                        "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>" };
+
+/* ChatGLM2 has the first five; its role tokens' rows are padding that text never reaches, so they do no harm. */
+static enum tutti_status extend_tokenizer(struct tokenizer *tok, const struct model_desc *desc, struct tutti_error *err)
+{
+    for (size_t i = 0; i < sizeof SPECIALS / sizeof *SPECIALS; i++) {
+        int32_t id;
+        if (tokenizer_n_pieces(tok) >= desc->n_vocab)
+            return error_set(err, TUTTI_E_FORMAT, "tokenizer.model: %d pieces leave no room for %s in a vocabulary of %d",
+                             tokenizer_n_pieces(tok), SPECIALS[i], desc->n_vocab);
+        enum tutti_status st = tokenizer_add_control(tok, SPECIALS[i], &id, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    return TUTTI_OK;
+}
+
+static bool mentions(const json_t *object, const char *key, const char *what)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text && strstr(text, what);
+}
+
+static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
+                               const json_t *tokenizer_config)
+{
+    (void)desc;
+    if (tokenizer_find_control(tok, "[gMASK]") < 0)
+        return "";
+    if (mentions(config, "tokenizer.ggml.pre", "chatglm-spm"))
+        return "chatglm3";
+    bool is_3 = mentions(config, "_name_or_path", "chatglm3") || mentions(tokenizer_config, "name_or_path", "chatglm3") ||
+                mentions(tokenizer_config, "chat_template", "<|");
+    return is_3 ? "chatglm3" : "chatglm2";
+}
+
+static enum tutti_status text_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
+{
+    enum tutti_status st = chat_add_special(tok, "[gMASK]", out, err);
+    return st == TUTTI_OK ? chat_add_special(tok, "sop", out, err) : st;
+}
+
+/* ChatGLM3's authors write a role, then metadata and content as two separately tokenized strings. */
+static enum tutti_status render_chatglm3(const struct tokenizer *tok, const struct model_desc *desc,
+                                         const struct tutti_message *messages, size_t n_messages, struct ids *out,
+                                         struct tutti_error *err)
+{
+    static const struct {
+        const char *role, *token;
+    } ROLES[] = { { "system", "<|system|>" },          { "user", "<|user|>" }, { "assistant", "<|assistant|>" },
+                  { "observation", "<|observation|>" }, { "tool", "<|observation|>" } };
+    (void)desc;
+    enum tutti_status st = text_prefix(tok, out, err);
+    for (size_t i = 0; i < n_messages && st == TUTTI_OK; i++) {
+        const char *token = NULL;
+        for (size_t r = 0; r < sizeof ROLES / sizeof *ROLES; r++) {
+            if (strcmp(messages[i].role, ROLES[r].role) == 0)
+                token = ROLES[r].token;
+        }
+        if (!token)
+            return chat_bad_role(&messages[i], i, "system, user, assistant or tool", err);
+        st = chat_add_special(tok, token, out, err);
+        if (st == TUTTI_OK && (!tokenizer_encode(tok, "\n", 1, out) ||
+                               !tokenizer_encode(tok, messages[i].content, messages[i].n_bytes, out)))
+            st = chat_out_of_memory(err);
+    }
+    return st == TUTTI_OK ? chat_add_special(tok, "<|assistant|>", out, err) : st;
+}
+
+/* ChatGLM2 numbers the rounds: "[Round 1]\n\n问：...\n\n答：...". It knows no system role; such a message goes before the
+ * question that follows it. */
+static enum tutti_status render_chatglm2(const struct tokenizer *tok, const struct model_desc *desc,
+                                         const struct tutti_message *messages, size_t n_messages, struct ids *out,
+                                         struct tutti_error *err)
+{
+    (void)desc;
+    enum tutti_status st = TUTTI_OK;
+    struct buf text = { 0 }, system = { 0 };
+    int round = 1;
+    bool ok = true, answered = true;
+    for (size_t i = 0; i < n_messages && ok; i++) {
+        const struct tutti_message *m = &messages[i];
+        if (strcmp(m->role, "system") == 0) {
+            ok = buf_add(&system, m->content, m->n_bytes) && buf_add(&system, "\n", 1);
+        } else if (strcmp(m->role, "user") == 0) {
+            ok = (answered || buf_add(&text, "\n\n", 2)) && buf_printf(&text, "[Round %d]\n\n问：", round) &&
+                 buf_add(&text, system.bytes, system.n_bytes) && buf_add(&text, m->content, m->n_bytes) &&
+                 buf_add_string(&text, "\n\n答：");
+            buf_truncate(&system, 0);
+            answered = false;
+        } else if (strcmp(m->role, "assistant") == 0) {
+            ok = buf_add(&text, m->content, m->n_bytes) && buf_add(&text, "\n\n", 2);
+            answered = true;
+            round++;
+        } else {
+            st = chat_bad_role(m, i, "system, user or assistant", err);
+            goto done;
+        }
+    }
+    st = ok ? text_prefix(tok, out, err) : chat_out_of_memory(err);
+    if (st == TUTTI_OK && !tokenizer_encode(tok, text.bytes, text.n_bytes, out))
+        st = chat_out_of_memory(err);
+done:
+    buf_clear(&text);
+    buf_clear(&system);
+    return st;
+}
+
+static const struct chat_format CHATGLM3 = {
+    .name = "chatglm3", .render = render_chatglm3, .has_metadata_line = true, .trims_reply = true
+};
+static const struct chat_format CHATGLM2 = { .name = "chatglm2", .render = render_chatglm2, .trims_reply = true };
+static const struct chat_format *const CHAT_FORMATS[] = { &CHATGLM3, &CHATGLM2 };
+
+static void defaults(struct tutti_sampling *sampling, const char *chat_format)
+{
+    (void)chat_format;
+    sampling->temperature = 0.8f;
+    sampling->top_p = 0.8f;
+}
+
+const struct family FAMILY_CHATGLM = {
+    .name = "chatglm",
+    .gguf_architecture = "chatglm",
+    .is_mine = is_mine,
+    .describe = describe,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .extend_tokenizer = extend_tokenizer,
+    .choose_chat = choose_chat,
+    .chat_formats = CHAT_FORMATS,
+    .n_chat_formats = sizeof CHAT_FORMATS / sizeof *CHAT_FORMATS,
+    .defaults = defaults,
+    .text_prefix = text_prefix,
+};

@@ -1,0 +1,439 @@
+/* From a checkpoint to a model that runs: description, packed weights, tokenizer, chat format, defaults. */
+#include "base/log.h"
+#include "model/forward.h"
+#include "model/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What loading carries from step to step. */
+struct loader {
+    struct model *model;
+    struct checkpoint *ck;
+    const struct family *family;
+    const struct tensor_names *names;
+    const struct tutti_model_options *options;
+    bool has_type;
+    enum dtype type; /* asked for, where has_type */
+    bool said_fallback;
+    uint64_t done, total; /* bytes, for progress */
+};
+
+static void name_model(struct model *model, const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    size_t begin = n;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    snprintf(model->name, sizeof model->name, "%.*s", (int)(n - begin), path + begin);
+    char *dot = strrchr(model->name, '.');
+    if (dot && dot != model->name && (strcmp(dot, ".gguf") == 0 || strcmp(dot, ".safetensors") == 0))
+        *dot = '\0';
+}
+
+static void progress(struct loader *l, const struct tensor *t)
+{
+    l->done += t->n_bytes;
+    if (l->options->progress)
+        l->options->progress(l->options->user, l->done, l->total);
+}
+
+static enum tutti_status out_of_memory(const struct loader *l, struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(l->ck));
+}
+
+static enum tutti_status pack(struct loader *l, struct matrix **out, const struct weight *w, struct tutti_error *err)
+{
+    struct backend *be = l->model->backend;
+    struct matrix_part parts[MAX_PARTS];
+    float *biases[MAX_PARTS] = { NULL };
+    bool has_bias = false;
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; i < w->n_parts; i++) {
+        parts[i] = (struct matrix_part){ .data = w->parts[i]->data,
+                                         .dtype = w->parts[i]->dtype,
+                                         .n_rows = (int)w->parts[i]->shape[0] };
+        if (w->biases[i]) {
+            has_bias = true;
+            biases[i] = weights_to_floats(w->biases[i]);
+            if (!biases[i]) {
+                st = out_of_memory(l, err);
+                goto done;
+            }
+        }
+    }
+    enum dtype want = l->has_type ? l->type : w->parts[0]->dtype;
+    struct matrix_source source = { .name = w->name,
+                                    .parts = parts,
+                                    .n_parts = w->n_parts,
+                                    .n_in = w->n_in,
+                                    .type = weights_fit_type(want, w->n_in),
+                                    .is_gate_up = w->is_gate_up,
+                                    .biases = has_bias ? (const float *const *)biases : NULL };
+    if (source.type != want && !l->said_fallback) {
+        l->said_fallback = true;
+        log_info("%s: %d columns are no multiple of %d, so it and its like run as f16", w->name, w->n_in,
+                 dtype_block_elems(want));
+    }
+    st = be->ops->matrix_new(be, out, &source, err);
+    if (st != TUTTI_OK)
+        goto done;
+    l->model->weight_bytes += be->ops->matrix_bytes(*out);
+    l->model->n_params += (uint64_t)w->n_in * (uint64_t)w->n_out;
+    for (int i = 0; i < w->n_parts; i++) {
+        checkpoint_forget(l->ck, w->parts[i]);
+        progress(l, w->parts[i]);
+    }
+done:
+    for (int i = 0; i < w->n_parts; i++)
+        free(biases[i]);
+    return st;
+}
+
+static enum tutti_status upload(struct loader *l, float **out, const struct tensor *tensor, struct tutti_error *err)
+{
+    struct backend *be = l->model->backend;
+    size_t n = (size_t)tensor->shape[0];
+    float *values = weights_to_floats(tensor);
+    *out = be->ops->alloc(be, n);
+    if (values && *out)
+        be->ops->upload(be, *out, values, n);
+    bool ok = values && *out;
+    free(values);
+    l->model->n_params += n;
+    l->model->weight_bytes += n * sizeof(float);
+    progress(l, tensor);
+    return ok ? TUTTI_OK : out_of_memory(l, err);
+}
+
+static enum tutti_status load_layer(struct loader *l, int index, struct tutti_error *err)
+{
+    struct layer *layer = &l->model->layers[index];
+    struct layer_weights w;
+    enum tutti_status st = weights_find_layer(&w, &l->model->desc, l->names, l->ck, index, err);
+    if (st == TUTTI_OK && index == 0)
+        l->model->weight_type = l->has_type ? l->type : weights_stored_type(&w);
+    if (st == TUTTI_OK)
+        st = upload(l, &layer->attn_norm, w.attn_norm, err);
+    if (st == TUTTI_OK)
+        st = pack(l, &layer->qkv, &w.qkv, err);
+    if (st == TUTTI_OK)
+        st = pack(l, &layer->attn_out, &w.attn_out, err);
+    if (st == TUTTI_OK)
+        st = upload(l, &layer->ffn_norm, w.ffn_norm, err);
+    if (st == TUTTI_OK)
+        st = pack(l, &layer->gate_up, &w.gate_up, err);
+    if (st == TUTTI_OK)
+        st = pack(l, &layer->down, &w.down, err);
+    return st;
+}
+
+static bool is_ignored(const struct family *family, const char *name)
+{
+    size_t n = strlen(name);
+    for (int i = 0; i < family->n_ignored; i++) {
+        size_t m = strlen(family->ignored[i]);
+        if (n >= m && strcmp(name + n - m, family->ignored[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+static enum tutti_status load_weights(struct loader *l, struct tutti_error *err)
+{
+    struct model *model = l->model;
+    model->layers = calloc((size_t)model->desc.n_layers, sizeof *model->layers);
+    if (!model->layers)
+        return out_of_memory(l, err);
+    struct outer_weights outer;
+    enum tutti_status st = weights_find_outer(&outer, &model->desc, l->names, l->ck, err);
+    if (st == TUTTI_OK)
+        st = pack(l, &model->embedding, &outer.embedding, err);
+    for (int i = 0; i < model->desc.n_layers && st == TUTTI_OK; i++)
+        st = load_layer(l, i, err);
+    if (st == TUTTI_OK)
+        st = upload(l, &model->output_norm, outer.output_norm, err);
+    if (st == TUTTI_OK && !model->desc.tied_output)
+        st = pack(l, &model->output, &outer.output, err);
+    else if (st == TUTTI_OK)
+        model->output = model->embedding;
+    return st;
+}
+
+/* GGUF bakes llama3's rotary scaling into a tensor of divisors. */
+static enum tutti_status apply_rope_factors(struct loader *l, struct tutti_error *err)
+{
+    const struct tensor *t = checkpoint_find(l->ck, "rope_freqs.weight");
+    int n = l->model->desc.rotary_dim / 2;
+    if (!t)
+        return TUTTI_OK;
+    if (t->n_dims != 1 || t->shape[0] != n || t->dtype != DTYPE_F32)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: expected f32 of shape [%d]", t->file, t->name, n);
+    float *factors = weights_to_floats(t);
+    if (!factors)
+        return out_of_memory(l, err);
+    enum tutti_status st = TUTTI_OK;
+    for (int j = 0; j < n && st == TUTTI_OK; j++) {
+        if (!(factors[j] > 0))
+            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: element %d is not positive", t->file, t->name, j);
+        else
+            l->model->rope_freqs[j] /= factors[j];
+    }
+    free(factors);
+    return st;
+}
+
+/* ---- tokenizer, stops, defaults ---- */
+
+static void add_stop(struct model_desc *d, json_int_t id)
+{
+    for (int i = 0; i < d->n_stop_ids; i++) {
+        if (d->stop_ids[i] == id)
+            return;
+    }
+    if (id >= 0 && id < d->n_vocab && d->n_stop_ids < MAX_STOP_IDS)
+        d->stop_ids[d->n_stop_ids++] = (int32_t)id;
+}
+
+static void add_stops(struct model_desc *d, const json_t *value)
+{
+    if (json_is_integer(value))
+        add_stop(d, json_integer_value(value));
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        if (json_is_integer(json_array_get(value, i)))
+            add_stop(d, json_integer_value(json_array_get(value, i)));
+    }
+}
+
+/* Words that GGUF files use for "the turn ends here", beside the ids in their metadata. */
+static const char *const END_TOKENS[] = { "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
+                                          "<|eom_id|>", "<EOT>",      "<|user|>", "<|observation|>" };
+
+static void find_stops(struct loader *l, const json_t *generation)
+{
+    struct model_desc *d = &l->model->desc;
+    const struct tokenizer *tok = l->model->tokenizer;
+    const json_t *config = checkpoint_config(l->ck);
+    if (generation && json_object_get(generation, "eos_token_id"))
+        add_stops(d, json_object_get(generation, "eos_token_id"));
+    else
+        add_stops(d, json_object_get(config, "eos_token_id"));
+    static const char *const KEYS[] = { "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                        "tokenizer.ggml.eom_token_id" };
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++)
+        add_stops(d, json_object_get(config, KEYS[i]));
+    if (!tok)
+        return;
+    add_stop(d, tokenizer_eos(tok));
+    for (size_t i = 0; i < sizeof END_TOKENS / sizeof *END_TOKENS; i++)
+        add_stop(d, tokenizer_find_control(tok, END_TOKENS[i]));
+}
+
+/* Rows of the vocabulary behind the last piece that can appear are padding: never sampled. */
+static int usable_vocab(const struct model *model)
+{
+    if (!model->tokenizer)
+        return model->desc.n_vocab;
+    int n = tokenizer_n_pieces(model->tokenizer);
+    while (n > 1 && tokenizer_piece(model->tokenizer, n - 1).type == PIECE_UNUSED)
+        n--;
+    return n < model->desc.n_vocab ? n : model->desc.n_vocab;
+}
+
+static float number_or(const json_t *object, const char *key, float lo, float hi, float fallback)
+{
+    const json_t *value = json_object_get(object, key);
+    double x = json_number_value(value);
+    return json_is_number(value) && x >= (double)lo && x <= (double)hi ? (float)x : fallback;
+}
+
+static void read_defaults(struct loader *l, const json_t *generation)
+{
+    struct tutti_sampling *s = &l->model->sampling;
+    tutti_sampling_init(s, NULL);
+    if (l->model->chat && l->family->defaults)
+        l->family->defaults(s, l->model->chat->name);
+    if (!generation)
+        return;
+    s->temperature = number_or(generation, "temperature", 0, 100, s->temperature);
+    s->top_p = number_or(generation, "top_p", 1e-6f, 1, s->top_p);
+    s->top_k = (int)number_or(generation, "top_k", 0, LIMIT_VOCAB, (float)s->top_k);
+    s->repetition_penalty = number_or(generation, "repetition_penalty", 0.01f, 100, s->repetition_penalty);
+    if (json_is_false(json_object_get(generation, "do_sample")))
+        s->temperature = 0;
+}
+
+static enum tutti_status choose_chat(struct loader *l, const json_t *tokenizer_config, struct tutti_error *err)
+{
+    struct model *model = l->model;
+    const char *name = l->options->chat_format;
+    if (!name && model->tokenizer)
+        name = l->family->choose_chat(&model->desc, model->tokenizer, checkpoint_config(l->ck), tokenizer_config);
+    if (!name || name[0] == '\0' || !model->tokenizer)
+        return TUTTI_OK;
+    for (int i = 0; i < l->family->n_chat_formats; i++) {
+        if (strcmp(l->family->chat_formats[i]->name, name) == 0) {
+            model->chat = l->family->chat_formats[i];
+            snprintf(model->desc.chat_format, sizeof model->desc.chat_format, "%s", name);
+            return TUTTI_OK;
+        }
+    }
+    char known[128] = "";
+    for (int i = 0; i < l->family->n_chat_formats; i++)
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
+                 l->family->chat_formats[i]->name);
+    return error_set_param(err, TUTTI_E_ARGUMENT, "chat_format", "chat format \"%.32s\", expected %s", name, known);
+}
+
+static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
+{
+    struct model *model = l->model;
+    json_t *generation = NULL, *tokenizer_config = NULL;
+    char why[512] = "";
+    enum tutti_status st = model_tokenizer_load(&model->tokenizer, l->family, &model->desc, l->ck, why, sizeof why, err);
+    if (st != TUTTI_OK)
+        goto done;
+    if (!model->tokenizer)
+        log_warn("no tokenizer, so only token ids can be used: %s", why);
+    else
+        model->desc.bos_id = tokenizer_bos(model->tokenizer);
+    st = checkpoint_json(l->ck, "generation_config.json", &generation, err);
+    if (st == TUTTI_OK)
+        st = checkpoint_json(l->ck, "tokenizer_config.json", &tokenizer_config, err);
+    if (st != TUTTI_OK)
+        goto done;
+    model->desc.n_usable_vocab = usable_vocab(model);
+    find_stops(l, generation);
+    st = choose_chat(l, tokenizer_config, err);
+    if (st == TUTTI_OK)
+        read_defaults(l, generation);
+done:
+    json_decref(generation);
+    json_decref(tokenizer_config);
+    return st;
+}
+
+/* ---- putting it together ---- */
+
+static enum tutti_status read_type(enum dtype *out, const char *name, const char *param, bool is_kv,
+                                   struct tutti_error *err)
+{
+    bool ok = dtype_find(name, out) && (is_kv ? *out == DTYPE_F16 || *out == DTYPE_F32 : dtype_is_weight(*out));
+    return ok ? TUTTI_OK
+              : error_set_param(err, TUTTI_E_ARGUMENT, param, "%s \"%.32s\", expected %s", param, name,
+                                is_kv ? "f16 or f32" : "f32, f16, bf16, q8_0 or q4_0");
+}
+
+enum tutti_status model_start_backend(struct model *model, const struct tutti_model_options *options,
+                                      struct tutti_error *err)
+{
+    const struct model_desc *d = &model->desc;
+    model->kv_type = DTYPE_F16;
+    if (options->kv_type) {
+        enum tutti_status st = read_type(&model->kv_type, options->kv_type, "kv_type", true, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    struct backend_options backend = {
+        .n_threads = options->n_threads,
+        .pin_threads = options->pin_threads,
+        .cpu = options->cpu,
+        .attention = { .n_layers = d->n_layers,
+                       .n_heads = d->n_heads,
+                       .n_kv_heads = d->n_kv_heads,
+                       .head_dim = d->head_dim,
+                       .rotary_dim = d->rope == ROPE_NONE ? 0 : d->rotary_dim,
+                       .rope = d->rope,
+                       .rope_freqs = model->rope_freqs,
+                       .rope_scale = 1,
+                       .scale = 1.0f / __builtin_sqrtf((float)d->head_dim) },
+    };
+    return backend_cpu_new(&model->backend, &backend, err);
+}
+
+static enum tutti_status load(struct loader *l, struct tutti_error *err)
+{
+    struct model *model = l->model;
+    enum tutti_status st = model_desc_read(&model->desc, &l->family, l->ck, err);
+    if (st != TUTTI_OK)
+        return st;
+    l->names = family_layout(l->family, l->ck);
+    if (!l->names)
+        return error_set(err, TUTTI_E_FORMAT, "%s: no tensor is named as in a %s model, expected for example %s",
+                         checkpoint_path(l->ck), l->family->name, l->family->layouts[0].embedding);
+    if (l->options->weight_type) {
+        l->has_type = true;
+        st = read_type(&l->type, l->options->weight_type, "weight_type", false, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    for (size_t i = 0; i < checkpoint_n_tensors(l->ck); i++) {
+        const struct tensor *t = checkpoint_tensor(l->ck, i);
+        if (!is_ignored(l->family, t->name))
+            l->total += t->n_bytes;
+    }
+    model->rope_freqs = calloc((size_t)model->desc.rotary_dim / 2 + 1, sizeof *model->rope_freqs);
+    if (!model->rope_freqs)
+        return out_of_memory(l, err);
+    model_rope_freqs(&model->desc, model->rope_freqs);
+    st = apply_rope_factors(l, err);
+    if (st == TUTTI_OK)
+        st = load_text(l, err); /* before the weights: it is quick, and more often wrong */
+    if (st == TUTTI_OK)
+        st = model_start_backend(model, l->options, err);
+    if (st == TUTTI_OK)
+        st = load_weights(l, err);
+    return st;
+}
+
+enum tutti_status model_load(struct model **out, const char *path, const struct tutti_model_options *options,
+                             struct tutti_error *err)
+{
+    static const struct tutti_model_options DEFAULTS = { 0 };
+    struct loader l = { .options = options ? options : &DEFAULTS };
+    l.model = calloc(1, sizeof *l.model);
+    if (!l.model)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    name_model(l.model, path);
+    enum tutti_status st = checkpoint_open(&l.ck, path, err);
+    if (st == TUTTI_OK)
+        st = load(&l, err);
+    checkpoint_close(l.ck);
+    if (st == TUTTI_OK)
+        *out = l.model;
+    else
+        model_free(l.model);
+    return st;
+}
+
+void model_free(struct model *model)
+{
+    if (!model)
+        return;
+    struct backend *be = model->backend;
+    if (be) {
+        workspace_free(model->workspace, be);
+        for (int i = 0; model->layers && i < model->desc.n_layers; i++) {
+            struct layer *layer = &model->layers[i];
+            be->ops->dealloc(be, layer->attn_norm);
+            be->ops->dealloc(be, layer->ffn_norm);
+            be->ops->matrix_free(be, layer->qkv);
+            be->ops->matrix_free(be, layer->attn_out);
+            be->ops->matrix_free(be, layer->gate_up);
+            be->ops->matrix_free(be, layer->down);
+        }
+        if (model->output != model->embedding)
+            be->ops->matrix_free(be, model->output);
+        be->ops->matrix_free(be, model->embedding);
+        be->ops->dealloc(be, model->output_norm);
+        be->ops->free(be);
+    }
+    free(model->layers);
+    free(model->rope_freqs);
+    tokenizer_free(model->tokenizer);
+    free(model);
+}

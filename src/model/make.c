@@ -1,0 +1,209 @@
+/* Known shapes with made-up weights: what a benchmark needs of a model, without a download.
+ *
+ * chatglm-6b and gpt2 have LayerNorm, other positions and another activation. Here their matrices run through the same
+ * block as the others: the sizes, and so the bytes and operations of a step, are theirs (a feed-forward layer without a
+ * gate is made as one with a gate of two thirds the width, which costs the same). */
+#include "kernels/quantize.h"
+#include "model/family.h"
+#include "model/forward.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct shape {
+    const char *name;
+    int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab, n_ctx, rotary_dim;
+    enum rope_kind rope;
+    bool has_qkv_bias, tied_output;
+} SHAPES[] = {
+    { "chatglm-6b", 28, 4096, 32, 32, 128, 10944, 130528, 2048, 128, ROPE_HALF, true, true },
+    { "chatglm2-6b", 28, 4096, 32, 2, 128, 13696, 65024, 32768, 64, ROPE_INTERLEAVED, true, false },
+    { "chatglm3-6b", 28, 4096, 32, 2, 128, 13696, 65024, 8192, 64, ROPE_INTERLEAVED, true, false },
+    { "glm-4-9b", 40, 4096, 32, 2, 128, 13696, 151552, 131072, 64, ROPE_INTERLEAVED, true, false },
+    { "llama-7b", 32, 4096, 32, 32, 128, 11008, 32000, 4096, 128, ROPE_HALF, false, false },
+    { "llama-3-8b", 32, 4096, 32, 8, 128, 14336, 128256, 8192, 128, ROPE_HALF, false, false },
+    { "qwen2.5-7b", 28, 3584, 28, 4, 128, 18944, 152064, 32768, 128, ROPE_HALF, true, false },
+    { "gpt2", 12, 768, 12, 12, 64, 2048, 50257, 1024, 64, ROPE_HALF, true, true },
+    { "tiny", 4, 256, 8, 2, 32, 704, 4096, 2048, 32, ROPE_HALF, false, false },
+};
+enum { N_SHAPES = sizeof SHAPES / sizeof *SHAPES };
+
+/* Pseudo-random weights of one row after the other repeat after this many rows: a matrix is larger than any cache, and
+ * what it holds does not matter to its speed. */
+enum { SOURCE_ROWS = 64 };
+
+struct maker {
+    struct model *model;
+    enum dtype type;
+    uint64_t state;
+};
+
+static uint64_t next_random(uint64_t *state) /* splitmix64 (Steele, Lea and Flood, 2014) */
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+}
+
+static float *random_floats(struct maker *m, int64_t n, float spread)
+{
+    float *values = malloc((size_t)n * sizeof *values);
+    for (int64_t i = 0; values && i < n; i++)
+        values[i] = ((float)(next_random(&m->state) >> 40) * 0x1p-23f - 1.0f) * spread;
+    return values;
+}
+
+static enum tutti_status out_of_memory(struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "made-up weights: out of memory");
+}
+
+static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const char *name, int n_in, int n_out,
+                                     bool is_gate_up, bool has_bias, struct tutti_error *err)
+{
+    struct backend *be = m->model->backend;
+    enum dtype type = n_in % dtype_block_elems(m->type) == 0 ? m->type : DTYPE_F16;
+    int n_parts = (n_out + SOURCE_ROWS - 1) / SOURCE_ROWS;
+    float *values = random_floats(m, (int64_t)SOURCE_ROWS * n_in, 1.7f / __builtin_sqrtf((float)n_in));
+    float *bias = has_bias ? random_floats(m, SOURCE_ROWS, 0.1f) : NULL;
+    struct matrix_part *parts = calloc((size_t)n_parts, sizeof *parts);
+    const float **biases = calloc((size_t)n_parts, sizeof *biases);
+    size_t n_bytes = 0;
+    enum tutti_status st = TUTTI_OK;
+    bool fits = dtype_bytes(type, (int64_t)SOURCE_ROWS * n_in, &n_bytes);
+    uint8_t *source = fits ? malloc(n_bytes) : NULL;
+    if (!values || (has_bias && !bias) || !parts || !biases || !source) {
+        st = out_of_memory(err);
+        goto done;
+    }
+    quantize(source, values, type, (int64_t)SOURCE_ROWS * n_in);
+    for (int i = 0; i < n_parts; i++) {
+        int left = n_out - i * SOURCE_ROWS;
+        parts[i] = (struct matrix_part){ .data = source, .dtype = type, .n_rows = left < SOURCE_ROWS ? left : SOURCE_ROWS };
+        biases[i] = bias;
+    }
+    struct matrix_source description = { .name = name,
+                                         .parts = parts,
+                                         .n_parts = n_parts,
+                                         .n_in = n_in,
+                                         .type = type,
+                                         .is_gate_up = is_gate_up,
+                                         .biases = has_bias ? biases : NULL };
+    st = be->ops->matrix_new(be, out, &description, err);
+    if (st == TUTTI_OK) {
+        m->model->weight_bytes += be->ops->matrix_bytes(*out);
+        m->model->n_params += (uint64_t)n_in * (uint64_t)n_out;
+    }
+done:
+    free(source);
+    free(values);
+    free(bias);
+    free(parts);
+    free((void *)biases);
+    return st;
+}
+
+static enum tutti_status make_norm(struct maker *m, float **out, struct tutti_error *err)
+{
+    struct backend *be = m->model->backend;
+    int n = m->model->desc.d_model;
+    float *values = malloc((size_t)n * sizeof *values);
+    *out = be->ops->alloc(be, (size_t)n);
+    for (int i = 0; values && i < n; i++)
+        values[i] = 1.0f;
+    if (values && *out)
+        be->ops->upload(be, *out, values, (size_t)n);
+    bool ok = values && *out;
+    free(values);
+    return ok ? TUTTI_OK : out_of_memory(err);
+}
+
+static enum tutti_status make_layer(struct maker *m, struct layer *layer, struct tutti_error *err)
+{
+    const struct model_desc *d = &m->model->desc;
+    int q = d->n_heads * d->head_dim, qkv = q + 2 * d->n_kv_heads * d->head_dim;
+    enum tutti_status st = make_norm(m, &layer->attn_norm, err);
+    if (st == TUTTI_OK)
+        st = make_norm(m, &layer->ffn_norm, err);
+    if (st == TUTTI_OK)
+        st = make_matrix(m, &layer->qkv, "qkv", d->d_model, qkv, false, d->has_qkv_bias, err);
+    if (st == TUTTI_OK)
+        st = make_matrix(m, &layer->attn_out, "attn_out", q, d->d_model, false, false, err);
+    if (st == TUTTI_OK)
+        st = make_matrix(m, &layer->gate_up, "gate_up", d->d_model, 2 * d->d_ff, true, false, err);
+    if (st == TUTTI_OK)
+        st = make_matrix(m, &layer->down, "down", d->d_ff, d->d_model, false, false, err);
+    return st;
+}
+
+static enum tutti_status make(struct maker *m, const struct tutti_model_options *options, struct tutti_error *err)
+{
+    struct model *model = m->model;
+    const struct model_desc *d = &model->desc;
+    enum tutti_status st = model_desc_check(d, model->name, err);
+    if (st != TUTTI_OK)
+        return st;
+    model->rope_freqs = calloc((size_t)d->rotary_dim / 2 + 1, sizeof *model->rope_freqs);
+    model->layers = calloc((size_t)d->n_layers, sizeof *model->layers);
+    if (!model->rope_freqs || !model->layers)
+        return out_of_memory(err);
+    model_rope_freqs(d, model->rope_freqs);
+    st = model_start_backend(model, options, err);
+    if (st == TUTTI_OK)
+        st = make_matrix(m, &model->embedding, "embedding", d->d_model, d->n_vocab, false, false, err);
+    for (int i = 0; i < d->n_layers && st == TUTTI_OK; i++)
+        st = make_layer(m, &model->layers[i], err);
+    if (st == TUTTI_OK)
+        st = make_norm(m, &model->output_norm, err);
+    if (st == TUTTI_OK && !d->tied_output)
+        st = make_matrix(m, &model->output, "output", d->d_model, d->n_vocab, false, false, err);
+    else if (st == TUTTI_OK)
+        model->output = model->embedding;
+    return st;
+}
+
+static const struct shape *find_shape(const char *name)
+{
+    for (int i = 0; i < N_SHAPES; i++) {
+        if (strcmp(SHAPES[i].name, name) == 0)
+            return &SHAPES[i];
+    }
+    return NULL;
+}
+
+enum tutti_status model_make(struct model **out, const char *name, enum dtype type,
+                             const struct tutti_model_options *options, struct tutti_error *err)
+{
+    static const struct tutti_model_options DEFAULTS = { 0 };
+    const struct shape *s = find_shape(name);
+    if (!s) {
+        char known[256] = "";
+        for (int i = 0; i < N_SHAPES; i++)
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", SHAPES[i].name);
+        return error_set_param(err, TUTTI_E_ARGUMENT, "shape", "shape \"%.32s\", expected one of %s", name, known);
+    }
+    if (!dtype_is_weight(type))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "type", "type %s holds no weights", dtype_name(type));
+    struct maker m = { .type = type, .state = 1 };
+    struct model *model = m.model = calloc(1, sizeof *model);
+    if (!model)
+        return out_of_memory(err);
+    snprintf(model->name, sizeof model->name, "%s", name);
+    model->weight_type = type;
+    model->desc = (struct model_desc){ .family = "shape", .n_layers = s->n_layers, .d_model = s->d_model,
+                                       .n_heads = s->n_heads, .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim,
+                                       .d_ff = s->d_ff, .n_vocab = s->n_vocab, .n_ctx = s->n_ctx, .norm_eps = 1e-5f,
+                                       .rope = s->rope, .rotary_dim = s->rotary_dim, .rope_theta = 10000,
+                                       .has_qkv_bias = s->has_qkv_bias, .tied_output = s->tied_output,
+                                       .activation = ACT_SILU, .bos_id = -1, .pad_id = -1,
+                                       .n_usable_vocab = s->n_vocab };
+    tutti_sampling_init(&model->sampling, NULL);
+    enum tutti_status st = make(&m, options ? options : &DEFAULTS, err);
+    if (st == TUTTI_OK)
+        *out = model;
+    else
+        model_free(model);
+    return st;
+}
