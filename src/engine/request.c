@@ -285,12 +285,10 @@ void request_free(struct request *r)
 
 static enum tutti_status tokenize_text(struct request *r, const struct model *model, struct tutti_error *err)
 {
-    bool ok = true;
-    if (model->desc.bos_id >= 0)
-        ok = ids_add(&r->rendered, model->desc.bos_id);
-    if (!ok || !tokenizer_encode(model->tokenizer, r->spec.text, r->spec.n_text_bytes, &r->rendered))
-        return error_set(err, TUTTI_E_MEMORY, "tokenizing the prompt: out of memory");
-    return TUTTI_OK;
+    enum tutti_status st = model_text_prefix(model, &r->rendered, err);
+    if (st == TUTTI_OK && !tokenizer_encode(model->tokenizer, r->spec.text, r->spec.n_text_bytes, &r->rendered))
+        st = error_set(err, TUTTI_E_MEMORY, "tokenizing the prompt: out of memory");
+    return st;
 }
 
 enum tutti_status request_prepare(struct request *r, const struct model *model, int max_context,

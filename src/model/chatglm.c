@@ -114,16 +114,19 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 
 /* ---- tokenizer and chat ---- */
 
-static const char *const SPECIALS[] = { "[MASK]",     "[gMASK]",  "[sMASK]",       "sop",            "eop",
-                                        "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>" };
+static const char *const SPECIALS[] = { "[MASK]",   "[gMASK]",       "[sMASK]",
+                                        "sop",      "eop",           "<|system|>",
+                                        "<|user|>", "<|assistant|>", "<|observation|>" };
 
 /* ChatGLM2 has the first five; its role tokens' rows are padding that text never reaches, so they do no harm. */
-static enum tutti_status extend_tokenizer(struct tokenizer *tok, const struct model_desc *desc, struct tutti_error *err)
+static enum tutti_status extend_tokenizer(struct tokenizer *tok, const struct model_desc *desc,
+                                          struct tutti_error *err)
 {
     for (size_t i = 0; i < sizeof SPECIALS / sizeof *SPECIALS; i++) {
         int32_t id;
         if (tokenizer_n_pieces(tok) >= desc->n_vocab)
-            return error_set(err, TUTTI_E_FORMAT, "tokenizer.model: %d pieces leave no room for %s in a vocabulary of %d",
+            return error_set(err, TUTTI_E_FORMAT,
+                             "tokenizer.model: %d pieces leave no room for %s in a vocabulary of %d",
                              tokenizer_n_pieces(tok), SPECIALS[i], desc->n_vocab);
         enum tutti_status st = tokenizer_add_control(tok, SPECIALS[i], &id, err);
         if (st != TUTTI_OK)
@@ -138,15 +141,16 @@ static bool mentions(const json_t *object, const char *key, const char *what)
     return text && strstr(text, what);
 }
 
-static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
-                               const json_t *tokenizer_config)
+static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
+                               const json_t *config, const json_t *tokenizer_config)
 {
     (void)desc;
     if (tokenizer_find_control(tok, "[gMASK]") < 0)
         return "";
     if (mentions(config, "tokenizer.ggml.pre", "chatglm-spm"))
         return "chatglm3";
-    bool is_3 = mentions(config, "_name_or_path", "chatglm3") || mentions(tokenizer_config, "name_or_path", "chatglm3") ||
+    bool is_3 = mentions(config, "_name_or_path", "chatglm3") ||
+                mentions(tokenizer_config, "name_or_path", "chatglm3") ||
                 mentions(tokenizer_config, "chat_template", "<|");
     return is_3 ? "chatglm3" : "chatglm2";
 }
@@ -159,13 +163,16 @@ static enum tutti_status text_prefix(const struct tokenizer *tok, struct ids *ou
 
 /* ChatGLM3's authors write a role, then metadata and content as two separately tokenized strings. */
 static enum tutti_status render_chatglm3(const struct tokenizer *tok, const struct model_desc *desc,
-                                         const struct tutti_message *messages, size_t n_messages, struct ids *out,
-                                         struct tutti_error *err)
+                                         const struct tutti_message *messages, size_t n_messages,
+                                         struct ids *out, struct tutti_error *err)
 {
     static const struct {
         const char *role, *token;
-    } ROLES[] = { { "system", "<|system|>" },          { "user", "<|user|>" }, { "assistant", "<|assistant|>" },
-                  { "observation", "<|observation|>" }, { "tool", "<|observation|>" } };
+    } ROLES[] = { { "system", "<|system|>" },
+                  { "user", "<|user|>" },
+                  { "assistant", "<|assistant|>" },
+                  { "observation", "<|observation|>" },
+                  { "tool", "<|observation|>" } };
     (void)desc;
     enum tutti_status st = text_prefix(tok, out, err);
     for (size_t i = 0; i < n_messages && st == TUTTI_OK; i++) {
@@ -187,8 +194,8 @@ static enum tutti_status render_chatglm3(const struct tokenizer *tok, const stru
 /* ChatGLM2 numbers the rounds: "[Round 1]\n\n问：...\n\n答：...". It knows no system role; such a message goes before the
  * question that follows it. */
 static enum tutti_status render_chatglm2(const struct tokenizer *tok, const struct model_desc *desc,
-                                         const struct tutti_message *messages, size_t n_messages, struct ids *out,
-                                         struct tutti_error *err)
+                                         const struct tutti_message *messages, size_t n_messages,
+                                         struct ids *out, struct tutti_error *err)
 {
     (void)desc;
     enum tutti_status st = TUTTI_OK;
@@ -226,7 +233,9 @@ done:
 static const struct chat_format CHATGLM3 = {
     .name = "chatglm3", .render = render_chatglm3, .has_metadata_line = true, .trims_reply = true
 };
-static const struct chat_format CHATGLM2 = { .name = "chatglm2", .render = render_chatglm2, .trims_reply = true };
+static const struct chat_format CHATGLM2 = { .name = "chatglm2",
+                                             .render = render_chatglm2,
+                                             .trims_reply = true };
 static const struct chat_format *const CHAT_FORMATS[] = { &CHATGLM3, &CHATGLM2 };
 
 static void defaults(struct tutti_sampling *sampling, const char *chat_format)

@@ -18,16 +18,18 @@ const json_t *config_find(const struct config *c, const char *key)
     return json_is_null(value) ? NULL : value;
 }
 
-static void fail(struct config *c, enum tutti_status status, const char *key, const char *found, const char *expected)
+static void fail(struct config *c, enum tutti_status status, const char *key, const char *found,
+                 const char *expected)
 {
     if (c->status == TUTTI_OK)
-        c->status = error_set(c->err, status, "%s: %s%s: %s, expected %s", c->file, c->prefix, key, found, expected);
+        c->status = error_set(c->err, status, "%s: %s%s: %s, expected %s", c->file, c->prefix, key, found,
+                              expected);
 }
 
 static const char *kind_of(const json_t *value)
 {
-    static const char *const NAMES[] = { "an object", "an array", "a string", "an integer", "a number",
-                                         "true",      "false",    "null" };
+    static const char *const NAMES[] = { "an object", "an array", "a string", "an integer",
+                                         "a number",  "true",     "false",    "null" };
     return value ? NAMES[json_typeof(value)] : "missing";
 }
 
@@ -96,5 +98,6 @@ const char *config_string_or(struct config *c, const char *key, const char *fall
 void config_unsupported(struct config *c, const char *key, const char *what)
 {
     if (c->status == TUTTI_OK)
-        c->status = error_set(c->err, TUTTI_E_UNSUPPORTED, "%s: %s%s: %s is not supported", c->file, c->prefix, key, what);
+        c->status = error_set(c->err, TUTTI_E_UNSUPPORTED, "%s: %s%s: %s is not supported", c->file,
+                              c->prefix, key, what);
 }

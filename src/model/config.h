@@ -28,6 +28,7 @@ bool config_bool_or(struct config *c, const char *key, bool fallback);
 const char *config_string_or(struct config *c, const char *key, const char *fallback);
 
 /* Says that the checkpoint is well-formed, but of a kind that is not run. */
-void config_unsupported(struct config *c, const char *key, const char *what) __attribute__((nonnull(1, 2, 3)));
+void config_unsupported(struct config *c, const char *key, const char *what)
+    __attribute__((nonnull(1, 2, 3)));
 
 #endif

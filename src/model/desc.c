@@ -50,9 +50,10 @@ enum tutti_status model_desc_check(const struct model_desc *d, const char *file,
             fault = "a stop id lies outside the vocabulary";
     }
     return fault ? error_set(err, TUTTI_E_FORMAT,
-                             "%s: %s (heads %d, KV heads %d, head dimension %d, rotary dimension %d, vocabulary %d of %d)",
-                             file, fault, d->n_heads, d->n_kv_heads, d->head_dim, d->rotary_dim, d->n_usable_vocab,
-                             d->n_vocab)
+                             "%s: %s (heads %d, KV heads %d, head dimension %d, rotary dimension %d, "
+                             "vocabulary %d of %d)",
+                             file, fault, d->n_heads, d->n_kv_heads, d->head_dim, d->rotary_dim,
+                             d->n_usable_vocab, d->n_vocab)
                  : TUTTI_OK;
 }
 
@@ -71,20 +72,21 @@ const struct tensor_names *family_layout(const struct family *family, const stru
 }
 
 /* GGUF need not say how large the vocabulary is: the embedding's rows tell. */
-static enum tutti_status find_vocab(struct model_desc *desc, const struct family *family, const struct checkpoint *ck,
-                                    struct tutti_error *err)
+static enum tutti_status find_vocab(struct model_desc *desc, const struct family *family,
+                                    const struct checkpoint *ck, struct tutti_error *err)
 {
     const struct tensor_names *names = family_layout(family, ck);
     const struct tensor *table = names ? checkpoint_find(ck, names->embedding) : NULL;
     if (!table || table->n_dims != 2 || table->shape[0] < 1 || table->shape[0] > LIMIT_VOCAB)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s is missing, or its shape is not [vocabulary, width]",
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tensor %s is missing, or its shape is not [vocabulary, width]",
                          checkpoint_path(ck), names ? names->embedding : family->layouts[0].embedding);
     desc->n_vocab = (int)table->shape[0];
     return TUTTI_OK;
 }
 
-enum tutti_status model_desc_read(struct model_desc *desc, const struct family **family, const struct checkpoint *ck,
-                                  struct tutti_error *err)
+enum tutti_status model_desc_read(struct model_desc *desc, const struct family **family,
+                                  const struct checkpoint *ck, struct tutti_error *err)
 {
     enum tutti_status st = family_find(family, ck, err);
     if (st != TUTTI_OK)
@@ -152,7 +154,8 @@ enum tutti_status chat_bad_role(const struct tutti_message *message, size_t inde
 {
     char param[64];
     snprintf(param, sizeof param, "messages[%zu].role", index);
-    return error_set_param(err, TUTTI_E_ARGUMENT, param, "role \"%.32s\", expected %s", message->role, expected);
+    return error_set_param(err, TUTTI_E_ARGUMENT, param, "role \"%.32s\", expected %s", message->role,
+                           expected);
 }
 
 enum tutti_status chat_add_special(const struct tokenizer *tok, const char *spelling, struct ids *out,
@@ -160,7 +163,7 @@ enum tutti_status chat_add_special(const struct tokenizer *tok, const char *spel
 {
     int32_t id = tokenizer_find_control(tok, spelling);
     if (id < 0)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "the tokenizer has no special token %s, which the chat format needs",
-                         spelling);
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "the tokenizer has no special token %s, which the chat format needs", spelling);
     return ids_add(out, id) ? TUTTI_OK : chat_out_of_memory(err);
 }

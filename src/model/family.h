@@ -10,7 +10,7 @@
 struct tensor_names {
     const char *embedding, *output, *output_norm;
     const char *attn_norm, *ffn_norm;
-    const char *qkv[3];     /* one fused tensor and NULLs, or q, k, v */
+    const char *qkv[3]; /* one fused tensor and NULLs, or q, k, v */
     const char *attn_out;
     const char *gate_up[2]; /* one fused tensor (gate rows first) and NULL, or gate, up */
     const char *down;
@@ -28,10 +28,11 @@ struct family {
     const char *const *ignored; /* [n_ignored] ends of names of tensors that hold no weights to run */
     int n_ignored;
     /* Appends special tokens to the tokenizer.model of a Hugging Face folder. NULL: none. */
-    enum tutti_status (*extend_tokenizer)(struct tokenizer *tok, const struct model_desc *desc, struct tutti_error *err);
+    enum tutti_status (*extend_tokenizer)(struct tokenizer *tok, const struct model_desc *desc,
+                                          struct tutti_error *err);
     /* Chooses the chat format: a name of chat_formats, or "". */
-    const char *(*choose_chat)(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
-                               const json_t *tokenizer_config);
+    const char *(*choose_chat)(const struct model_desc *desc, const struct tokenizer *tok,
+                               const json_t *config, const json_t *tokenizer_config);
     const struct chat_format *const *chat_formats;
     int n_chat_formats;
     void (*defaults)(struct tutti_sampling *sampling, const char *chat_format);
@@ -42,14 +43,16 @@ struct family {
 extern const struct family FAMILY_LLAMA, FAMILY_CHATGLM;
 
 /* The family of a checkpoint. TUTTI_E_UNSUPPORTED names what it is. */
-MUST_CHECK enum tutti_status family_find(const struct family **out, const struct checkpoint *ck, struct tutti_error *err);
+MUST_CHECK enum tutti_status family_find(const struct family **out, const struct checkpoint *ck,
+                                         struct tutti_error *err);
 
 /* Fills *desc from the checkpoint's configuration and checks it. */
 MUST_CHECK enum tutti_status model_desc_read(struct model_desc *desc, const struct family **family,
                                              const struct checkpoint *ck, struct tutti_error *err);
 
 /* Every range and relation that forward.c relies on. file is for messages. */
-MUST_CHECK enum tutti_status model_desc_check(const struct model_desc *desc, const char *file, struct tutti_error *err);
+MUST_CHECK enum tutti_status model_desc_check(const struct model_desc *desc, const char *file,
+                                              struct tutti_error *err);
 
 /* The layout of a checkpoint's tensor names; NULL: none of the family's. */
 const struct tensor_names *family_layout(const struct family *family, const struct checkpoint *ck);
@@ -59,12 +62,12 @@ void model_rope_freqs(const struct model_desc *desc, float *freqs);
 
 /* The tokenizer of a checkpoint, or NULL in *out where it has none that tutti reads; then *why (size bytes) says it. */
 MUST_CHECK enum tutti_status model_tokenizer_load(struct tokenizer **out, const struct family *family,
-                                                  const struct model_desc *desc, const struct checkpoint *ck, char *why,
-                                                  size_t size, struct tutti_error *err);
+                                                  const struct model_desc *desc, const struct checkpoint *ck,
+                                                  char *why, size_t size, struct tutti_error *err);
 
 /* Adds a special token by its spelling. TUTTI_E_UNSUPPORTED: the vocabulary lacks it. */
-MUST_CHECK enum tutti_status chat_add_special(const struct tokenizer *tok, const char *spelling, struct ids *out,
-                                              struct tutti_error *err);
+MUST_CHECK enum tutti_status chat_add_special(const struct tokenizer *tok, const char *spelling,
+                                              struct ids *out, struct tutti_error *err);
 /* TUTTI_E_ARGUMENT with param messages[i].role. */
 enum tutti_status chat_bad_role(const struct tutti_message *message, size_t index, const char *expected,
                                 struct tutti_error *err);

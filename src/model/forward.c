@@ -7,21 +7,23 @@
 /* The backend's memory. A residual stream, and what is computed from it on the way. */
 struct workspace {
     int max_rows;
-    float *x;      /* [max_rows][d_model]: the residual stream */
-    float *normed; /* [max_rows][d_model] */
-    float *delta;  /* [max_rows][d_model]: what a block adds to the stream */
-    float *qkv;    /* [max_rows][(n_heads + 2 n_kv_heads) head_dim] */
+    float *x;        /* [max_rows][d_model]: the residual stream */
+    float *normed;   /* [max_rows][d_model] */
+    float *delta;    /* [max_rows][d_model]: what a block adds to the stream */
+    float *qkv;      /* [max_rows][(n_heads + 2 n_kv_heads) head_dim] */
     float *attended; /* [max_rows][n_heads head_dim] */
-    float *hidden; /* [max_rows][d_ff] */
+    float *hidden;   /* [max_rows][d_ff] */
     float *gathered; /* [max_rows][d_model]: the stream of the rows that sample */
-    float *logits; /* [max_rows][n_vocab]; touched only as far as a step has outputs */
+    float *logits;   /* [max_rows][n_vocab]; touched only as far as a step has outputs */
 };
 
 void workspace_free(struct workspace *w, struct backend *be)
 {
     if (!w)
         return;
-    float *const all[] = { w->x, w->normed, w->delta, w->qkv, w->attended, w->hidden, w->gathered, w->logits };
+    float *const all[] = {
+        w->x, w->normed, w->delta, w->qkv, w->attended, w->hidden, w->gathered, w->logits
+    };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
     free(w);
@@ -32,7 +34,8 @@ enum tutti_status model_reserve(struct model *model, int max_rows, struct tutti_
     const struct model_desc *d = &model->desc;
     struct backend *be = model->backend;
     if (max_rows < 1 || max_rows > LIMIT_CONTEXT)
-        return error_set(err, TUTTI_E_ARGUMENT, "rows of a step: %d, expected 1 to %d", max_rows, LIMIT_CONTEXT);
+        return error_set(err, TUTTI_E_ARGUMENT, "rows of a step: %d, expected 1 to %d", max_rows,
+                         LIMIT_CONTEXT);
     if (model->workspace && model->workspace->max_rows == max_rows)
         return TUTTI_OK;
     enum tutti_status st = be->ops->reserve(be, max_rows, err);
@@ -46,8 +49,10 @@ enum tutti_status model_reserve(struct model *model, int max_rows, struct tutti_
     const struct {
         float **memory;
         int width;
-    } wanted[] = { { &w->x, d->d_model }, { &w->normed, d->d_model }, { &w->delta, d->d_model }, { &w->qkv, qkv },
-                   { &w->attended, q },   { &w->hidden, d->d_ff },    { &w->gathered, d->d_model }, { &w->logits, d->n_vocab } };
+    } wanted[] = { { &w->x, d->d_model },        { &w->normed, d->d_model },
+                   { &w->delta, d->d_model },    { &w->qkv, qkv },
+                   { &w->attended, q },          { &w->hidden, d->d_ff },
+                   { &w->gathered, d->d_model }, { &w->logits, d->n_vocab } };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].memory = be->ops->alloc(be, (size_t)max_rows * (size_t)wanted[i].width);
         if (!*wanted[i].memory) {
@@ -74,7 +79,8 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
     for (int i = 0; i < d->n_layers; i++) {
         const struct layer *layer = &model->layers[i];
         /* The feed-forward output of the layer before joins the stream here, in one pass with the norm. */
-        op->rmsnorm(be, w->normed, w->x, i > 0 ? w->delta : NULL, layer->attn_norm, n, d->d_model, d->norm_eps);
+        op->rmsnorm(be, w->normed, w->x, i > 0 ? w->delta : NULL, layer->attn_norm, n, d->d_model,
+                    d->norm_eps);
         op->linear(be, w->qkv, layer->qkv, w->normed, n);
         op->rope_store(be, w->qkv, kv, i);
         op->attention(be, w->attended, w->qkv, kv, i);

@@ -63,8 +63,8 @@ static void read_rope_scaling(struct model_desc *d, struct config *c, const char
     d->rope_scaling.factor = config_float(c, KEY("factor"), 1e-3, 1e6);
     d->rope_scaling.low_freq_factor = config_float_or(c, KEY("low_freq_factor"), 1e-3, 1e6, 1);
     d->rope_scaling.high_freq_factor = config_float_or(c, KEY("high_freq_factor"), 1e-3, 1e6, 4);
-    d->rope_scaling.original_n_ctx =
-        config_int_or(c, KEY("original_max_position_embeddings"), 1, LIMIT_CONTEXT, 8192);
+    d->rope_scaling.original_n_ctx = config_int_or(c, KEY("original_max_position_embeddings"), 1,
+                                                   LIMIT_CONTEXT, 8192);
 #undef KEY
 }
 
@@ -88,7 +88,8 @@ static void describe_hf(struct model_desc *d, struct config *c)
     if (config_find(c, "sliding_window"))
         config_unsupported(c, "sliding_window", "a window of attention");
     bool nested = config_find(c, "rope_parameters") != NULL;
-    d->rope_theta = config_float_or(c, nested ? "rope_parameters.rope_theta" : "rope_theta", 1e-6, 1e12, 10000);
+    d->rope_theta = config_float_or(c, nested ? "rope_parameters.rope_theta" : "rope_theta", 1e-6, 1e12,
+                                    10000);
     if (nested || config_find(c, "rope_scaling"))
         read_rope_scaling(d, c, nested ? "rope_parameters" : "rope_scaling");
     d->rope = ROPE_HALF;
@@ -135,8 +136,8 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 
 /* ---- chat ---- */
 
-static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
-                               const json_t *tokenizer_config)
+static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
+                               const json_t *config, const json_t *tokenizer_config)
 {
     (void)desc;
     const char *template = json_string_value(json_object_get(tokenizer_config, "chat_template"));
@@ -166,8 +167,8 @@ static void strip(const struct tutti_message *m, const char **text, size_t *n_by
 /* Each round is tokenized by itself between bos and eos: "[INST] <<SYS>>\n{system}\n<</SYS>>\n\n{user} [/INST] {answer} ".
  */
 static enum tutti_status render_llama2(const struct tokenizer *tok, const struct model_desc *desc,
-                                       const struct tutti_message *messages, size_t n_messages, struct ids *out,
-                                       struct tutti_error *err)
+                                       const struct tutti_message *messages, size_t n_messages,
+                                       struct ids *out, struct tutti_error *err)
 {
     (void)desc;
     struct buf text = { 0 };
@@ -184,7 +185,8 @@ static enum tutti_status render_llama2(const struct tokenizer *tok, const struct
     }
     for (size_t i = first; i < n_messages && ok; i++) {
         if (strcmp(messages[i].role, wants_user ? "user" : "assistant") != 0) {
-            st = chat_bad_role(&messages[i], i, wants_user ? "user (roles alternate)" : "assistant (roles alternate)", err);
+            st = chat_bad_role(&messages[i], i,
+                               wants_user ? "user (roles alternate)" : "assistant (roles alternate)", err);
             goto done;
         }
         if (wants_user) {

@@ -46,7 +46,8 @@ static enum tutti_status out_of_memory(const struct loader *l, struct tutti_erro
     return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(l->ck));
 }
 
-static enum tutti_status pack(struct loader *l, struct matrix **out, const struct weight *w, struct tutti_error *err)
+static enum tutti_status pack(struct loader *l, struct matrix **out, const struct weight *w,
+                              struct tutti_error *err)
 {
     struct backend *be = l->model->backend;
     struct matrix_part parts[MAX_PARTS];
@@ -94,7 +95,8 @@ done:
     return st;
 }
 
-static enum tutti_status upload(struct loader *l, float **out, const struct tensor *tensor, struct tutti_error *err)
+static enum tutti_status upload(struct loader *l, float **out, const struct tensor *tensor,
+                                struct tutti_error *err)
 {
     struct backend *be = l->model->backend;
     size_t n = (size_t)tensor->shape[0];
@@ -172,14 +174,16 @@ static enum tutti_status apply_rope_factors(struct loader *l, struct tutti_error
     if (!t)
         return TUTTI_OK;
     if (t->n_dims != 1 || t->shape[0] != n || t->dtype != DTYPE_F32)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: expected f32 of shape [%d]", t->file, t->name, n);
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: expected f32 of shape [%d]", t->file, t->name,
+                         n);
     float *factors = weights_to_floats(t);
     if (!factors)
         return out_of_memory(l, err);
     enum tutti_status st = TUTTI_OK;
     for (int j = 0; j < n && st == TUTTI_OK; j++) {
         if (!(factors[j] > 0))
-            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: element %d is not positive", t->file, t->name, j);
+            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: element %d is not positive", t->file, t->name,
+                           j);
         else
             l->model->rope_freqs[j] /= factors[j];
     }
@@ -210,8 +214,9 @@ static void add_stops(struct model_desc *d, const json_t *value)
 }
 
 /* Words that GGUF files use for "the turn ends here", beside the ids in their metadata. */
-static const char *const END_TOKENS[] = { "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
-                                          "<|eom_id|>", "<EOT>",      "<|user|>", "<|observation|>" };
+static const char *const END_TOKENS[] = { "<|eot_id|>",    "<|im_end|>",    "<|end|>",
+                                          "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
+                                          "<EOT>",         "<|user|>",      "<|observation|>" };
 
 static void find_stops(struct loader *l, const json_t *generation)
 {
@@ -267,12 +272,14 @@ static void read_defaults(struct loader *l, const json_t *generation)
         s->temperature = 0;
 }
 
-static enum tutti_status choose_chat(struct loader *l, const json_t *tokenizer_config, struct tutti_error *err)
+static enum tutti_status choose_chat(struct loader *l, const json_t *tokenizer_config,
+                                     struct tutti_error *err)
 {
     struct model *model = l->model;
     const char *name = l->options->chat_format;
     if (!name && model->tokenizer)
-        name = l->family->choose_chat(&model->desc, model->tokenizer, checkpoint_config(l->ck), tokenizer_config);
+        name = l->family->choose_chat(&model->desc, model->tokenizer, checkpoint_config(l->ck),
+                                      tokenizer_config);
     if (!name || name[0] == '\0' || !model->tokenizer)
         return TUTTI_OK;
     for (int i = 0; i < l->family->n_chat_formats; i++) {
@@ -286,7 +293,8 @@ static enum tutti_status choose_chat(struct loader *l, const json_t *tokenizer_c
     for (int i = 0; i < l->family->n_chat_formats; i++)
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
                  l->family->chat_formats[i]->name);
-    return error_set_param(err, TUTTI_E_ARGUMENT, "chat_format", "chat format \"%.32s\", expected %s", name, known);
+    return error_set_param(err, TUTTI_E_ARGUMENT, "chat_format", "chat format \"%.32s\", expected %s", name,
+                           known);
 }
 
 static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
@@ -294,7 +302,8 @@ static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
     struct model *model = l->model;
     json_t *generation = NULL, *tokenizer_config = NULL;
     char why[512] = "";
-    enum tutti_status st = model_tokenizer_load(&model->tokenizer, l->family, &model->desc, l->ck, why, sizeof why, err);
+    enum tutti_status st = model_tokenizer_load(&model->tokenizer, l->family, &model->desc, l->ck, why,
+                                                sizeof why, err);
     if (st != TUTTI_OK)
         goto done;
     if (!model->tokenizer)
@@ -322,7 +331,8 @@ done:
 static enum tutti_status read_type(enum dtype *out, const char *name, const char *param, bool is_kv,
                                    struct tutti_error *err)
 {
-    bool ok = dtype_find(name, out) && (is_kv ? *out == DTYPE_F16 || *out == DTYPE_F32 : dtype_is_weight(*out));
+    bool ok = dtype_find(name, out) &&
+              (is_kv ? *out == DTYPE_F16 || *out == DTYPE_F32 : dtype_is_weight(*out));
     return ok ? TUTTI_OK
               : error_set_param(err, TUTTI_E_ARGUMENT, param, "%s \"%.32s\", expected %s", param, name,
                                 is_kv ? "f16 or f32" : "f32, f16, bf16, q8_0 or q4_0");
@@ -361,9 +371,11 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
     enum tutti_status st = model_desc_read(&model->desc, &l->family, l->ck, err);
     if (st != TUTTI_OK)
         return st;
+    model->family = l->family;
     l->names = family_layout(l->family, l->ck);
     if (!l->names)
-        return error_set(err, TUTTI_E_FORMAT, "%s: no tensor is named as in a %s model, expected for example %s",
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: no tensor is named as in a %s model, expected for example %s",
                          checkpoint_path(l->ck), l->family->name, l->family->layouts[0].embedding);
     if (l->options->weight_type) {
         l->has_type = true;
@@ -408,6 +420,12 @@ enum tutti_status model_load(struct model **out, const char *path, const struct 
     else
         model_free(l.model);
     return st;
+}
+
+enum tutti_status model_text_prefix(const struct model *model, struct ids *out, struct tutti_error *err)
+{
+    return model->family && model->tokenizer ? model->family->text_prefix(model->tokenizer, out, err)
+                                             : TUTTI_OK;
 }
 
 void model_free(struct model *model)

@@ -60,8 +60,8 @@ static enum tutti_status out_of_memory(struct tutti_error *err)
     return error_set(err, TUTTI_E_MEMORY, "made-up weights: out of memory");
 }
 
-static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const char *name, int n_in, int n_out,
-                                     bool is_gate_up, bool has_bias, struct tutti_error *err)
+static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const char *name, int n_in,
+                                     int n_out, bool is_gate_up, bool has_bias, struct tutti_error *err)
 {
     struct backend *be = m->model->backend;
     enum dtype type = n_in % dtype_block_elems(m->type) == 0 ? m->type : DTYPE_F16;
@@ -81,7 +81,9 @@ static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const
     quantize(source, values, type, (int64_t)SOURCE_ROWS * n_in);
     for (int i = 0; i < n_parts; i++) {
         int left = n_out - i * SOURCE_ROWS;
-        parts[i] = (struct matrix_part){ .data = source, .dtype = type, .n_rows = left < SOURCE_ROWS ? left : SOURCE_ROWS };
+        parts[i] = (struct matrix_part){ .data = source,
+                                         .dtype = type,
+                                         .n_rows = left < SOURCE_ROWS ? left : SOURCE_ROWS };
         biases[i] = bias;
     }
     struct matrix_source description = { .name = name,
@@ -138,7 +140,8 @@ static enum tutti_status make_layer(struct maker *m, struct layer *layer, struct
     return st;
 }
 
-static enum tutti_status make(struct maker *m, const struct tutti_model_options *options, struct tutti_error *err)
+static enum tutti_status make(struct maker *m, const struct tutti_model_options *options,
+                              struct tutti_error *err)
 {
     struct model *model = m->model;
     const struct model_desc *d = &model->desc;
@@ -181,8 +184,10 @@ enum tutti_status model_make(struct model **out, const char *name, enum dtype ty
     if (!s) {
         char known[256] = "";
         for (int i = 0; i < N_SHAPES; i++)
-            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "", SHAPES[i].name);
-        return error_set_param(err, TUTTI_E_ARGUMENT, "shape", "shape \"%.32s\", expected one of %s", name, known);
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
+                     SHAPES[i].name);
+        return error_set_param(err, TUTTI_E_ARGUMENT, "shape", "shape \"%.32s\", expected one of %s", name,
+                               known);
     }
     if (!dtype_is_weight(type))
         return error_set_param(err, TUTTI_E_ARGUMENT, "type", "type %s holds no weights", dtype_name(type));
@@ -192,12 +197,24 @@ enum tutti_status model_make(struct model **out, const char *name, enum dtype ty
         return out_of_memory(err);
     snprintf(model->name, sizeof model->name, "%s", name);
     model->weight_type = type;
-    model->desc = (struct model_desc){ .family = "shape", .n_layers = s->n_layers, .d_model = s->d_model,
-                                       .n_heads = s->n_heads, .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim,
-                                       .d_ff = s->d_ff, .n_vocab = s->n_vocab, .n_ctx = s->n_ctx, .norm_eps = 1e-5f,
-                                       .rope = s->rope, .rotary_dim = s->rotary_dim, .rope_theta = 10000,
-                                       .has_qkv_bias = s->has_qkv_bias, .tied_output = s->tied_output,
-                                       .activation = ACT_SILU, .bos_id = -1, .pad_id = -1,
+    model->desc = (struct model_desc){ .family = "shape",
+                                       .n_layers = s->n_layers,
+                                       .d_model = s->d_model,
+                                       .n_heads = s->n_heads,
+                                       .n_kv_heads = s->n_kv_heads,
+                                       .head_dim = s->head_dim,
+                                       .d_ff = s->d_ff,
+                                       .n_vocab = s->n_vocab,
+                                       .n_ctx = s->n_ctx,
+                                       .norm_eps = 1e-5f,
+                                       .rope = s->rope,
+                                       .rotary_dim = s->rotary_dim,
+                                       .rope_theta = 10000,
+                                       .has_qkv_bias = s->has_qkv_bias,
+                                       .tied_output = s->tied_output,
+                                       .activation = ACT_SILU,
+                                       .bos_id = -1,
+                                       .pad_id = -1,
                                        .n_usable_vocab = s->n_vocab };
     tutti_sampling_init(&model->sampling, NULL);
     enum tutti_status st = make(&m, options ? options : &DEFAULTS, err);

@@ -30,7 +30,7 @@ struct model_desc {
     bool has_qkv_bias;      /* on q, k, v */
     bool has_attn_out_bias; /* on the projection behind attention */
     bool has_mlp_bias;      /* on gate, up and down */
-    bool tied_output;  /* the embedding is the output matrix too */
+    bool tied_output;       /* the embedding is the output matrix too */
     enum activation activation;
     int32_t bos_id, pad_id; /* -1: none */
     int32_t stop_ids[MAX_STOP_IDS];
@@ -51,6 +51,8 @@ struct chat_format {
     bool trims_reply;       /* blanks and newlines around the reply are not shown */
 };
 
+struct family;
+
 struct layer {
     float *attn_norm, *ffn_norm; /* [d_model] */
     struct matrix *qkv, *attn_out, *gate_up, *down;
@@ -65,6 +67,7 @@ struct model {
     struct matrix *embedding, *output; /* the same where tied */
     float *output_norm;                /* [d_model] */
     struct tokenizer *tokenizer;       /* NULL: none */
+    const struct family *family;       /* NULL: made-up weights */
     const struct chat_format *chat;    /* NULL: none */
     struct tutti_sampling sampling;    /* defaults */
     uint64_t n_params, weight_bytes;
@@ -80,6 +83,10 @@ MUST_CHECK enum tutti_status model_load(struct model **out, const char *path,
 MUST_CHECK enum tutti_status model_make(struct model **out, const char *shape, enum dtype type,
                                         const struct tutti_model_options *options, struct tutti_error *err);
 void model_free(struct model *model); /* NULL is allowed */
+
+/* Adds the ids that stand before a text that the model is to continue (bos, or [gMASK] sop). */
+MUST_CHECK enum tutti_status model_text_prefix(const struct model *model, struct ids *out,
+                                               struct tutti_error *err);
 
 /* Sizes activations and scratch memory for steps of up to max_rows rows. May be called again with another size. */
 MUST_CHECK enum tutti_status model_reserve(struct model *model, int max_rows, struct tutti_error *err);

@@ -15,8 +15,8 @@ static bool is_sentencepiece(const struct mapping *map)
 }
 
 static enum tutti_status load_from_folder(struct tokenizer **out, const struct family *family,
-                                          const struct model_desc *desc, const char *folder, char *why, size_t size,
-                                          struct tutti_error *err)
+                                          const struct model_desc *desc, const char *folder, char *why,
+                                          size_t size, struct tutti_error *err)
 {
     struct mapping map = { 0 };
     struct tokenizer *tok = NULL;
@@ -75,13 +75,14 @@ static bool flag_of(const json_t *scalars, const char *key, bool fallback)
     return json_is_boolean(value) ? json_is_true(value) : fallback;
 }
 
-static enum tutti_status load_from_gguf(struct tokenizer **out, const struct gguf *gguf, const char *path, char *why,
-                                        size_t size, struct tutti_error *err)
+static enum tutti_status load_from_gguf(struct tokenizer **out, const struct gguf *gguf, const char *path,
+                                        char *why, size_t size, struct tutti_error *err)
 {
     const json_t *scalars = gguf_scalars(gguf);
     const char *kind = json_string_value(json_object_get(scalars, "tokenizer.ggml.model"));
     if (!kind || strcmp(kind, "llama") != 0) {
-        snprintf(why, size, "%s: tokenizer.ggml.model is %s, expected \"llama\"", path, kind ? kind : "missing");
+        snprintf(why, size, "%s: tokenizer.ggml.model is %s, expected \"llama\"", path,
+                 kind ? kind : "missing");
         return TUTTI_OK;
     }
     const struct gguf_array *tokens = gguf_find_array(gguf, "tokenizer.ggml.tokens");
@@ -89,13 +90,14 @@ static enum tutti_status load_from_gguf(struct tokenizer **out, const struct ggu
     const struct gguf_array *types = gguf_find_array(gguf, "tokenizer.ggml.token_type");
     size_t n = tokens && gguf_array_type(tokens) == GGUF_STRING ? gguf_array_n(tokens) : 0;
     if (n == 0 || n > LIMIT_VOCAB)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tokenizer.ggml.tokens is missing, empty or no array of strings", path);
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tokenizer.ggml.tokens is missing, empty or no array of strings", path);
     if (!scores || gguf_array_type(scores) == GGUF_STRING || gguf_array_n(scores) != n)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tokenizer.ggml.scores: expected %zu numbers, one for each token", path,
-                         n);
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tokenizer.ggml.scores: expected %zu numbers, one for each token", path, n);
     if (!types || gguf_array_type(types) == GGUF_STRING || gguf_array_n(types) != n)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tokenizer.ggml.token_type: expected %zu numbers, one for each token",
-                         path, n);
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tokenizer.ggml.token_type: expected %zu numbers, one for each token", path, n);
     struct piece *pieces = calloc(n, sizeof *pieces);
     if (!pieces)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
@@ -103,8 +105,8 @@ static enum tutti_status load_from_gguf(struct tokenizer **out, const struct ggu
     for (size_t i = 0; i < n; i++) {
         int64_t type = gguf_array_int(types, i);
         if (type < PIECE_NORMAL || type > PIECE_BYTE) {
-            st = error_set(err, TUTTI_E_FORMAT, "%s: tokenizer.ggml.token_type[%zu] is %lld, expected 1 to 6", path, i,
-                           (long long)type);
+            st = error_set(err, TUTTI_E_FORMAT, "%s: tokenizer.ggml.token_type[%zu] is %lld, expected 1 to 6",
+                           path, i, (long long)type);
             goto done;
         }
         gguf_array_string(tokens, i, &pieces[i].bytes, &pieces[i].n_bytes);
@@ -137,8 +139,8 @@ enum tutti_status model_tokenizer_load(struct tokenizer **out, const struct fami
         return load_from_folder(out, family, desc, checkpoint_folder(ck), why, size, err);
     enum tutti_status st = load_from_gguf(out, gguf, checkpoint_path(ck), why, size, err);
     if (st == TUTTI_OK && *out && tokenizer_n_pieces(*out) > desc->n_vocab) {
-        st = error_set(err, TUTTI_E_FORMAT, "%s: %d tokens, but the model's vocabulary holds %d", checkpoint_path(ck),
-                       tokenizer_n_pieces(*out), desc->n_vocab);
+        st = error_set(err, TUTTI_E_FORMAT, "%s: %d tokens, but the model's vocabulary holds %d",
+                       checkpoint_path(ck), tokenizer_n_pieces(*out), desc->n_vocab);
         tokenizer_free(*out);
         *out = NULL;
     }

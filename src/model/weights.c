@@ -32,11 +32,12 @@ static enum tutti_status find_tensor(const struct tensor **out, const struct che
         char found[128], expected[128];
         shape_text(found, sizeof found, t->shape, t->n_dims);
         shape_text(expected, sizeof expected, wanted, n_dims);
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: shape %s, expected %s", t->file, name, found, expected);
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: shape %s, expected %s", t->file, name, found,
+                         expected);
     }
     if (!dtype_is_weight(t->dtype))
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: type %s, expected f32, f16, bf16, q8_0 or q4_0", t->file,
-                         name, dtype_name(t->dtype));
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: type %s, expected f32, f16, bf16, q8_0 or q4_0",
+                         t->file, name, dtype_name(t->dtype));
     *out = t;
     return TUTTI_OK;
 }
@@ -50,8 +51,8 @@ static void layer_name(char *out, size_t size, const char *pattern, int layer)
         snprintf(out, size, "%s", pattern);
 }
 
-static enum tutti_status find_bias(const struct tensor **out, const struct checkpoint *ck, const char *weight_name,
-                                   int64_t n, struct tutti_error *err)
+static enum tutti_status find_bias(const struct tensor **out, const struct checkpoint *ck,
+                                   const char *weight_name, int64_t n, struct tutti_error *err)
 {
     static const char END[] = "weight";
     char name[LIMIT_TENSOR_NAME_BYTES];
@@ -61,9 +62,9 @@ static enum tutti_status find_bias(const struct tensor **out, const struct check
 }
 
 /* patterns: [n_parts] names; rows: [n_parts]. */
-static enum tutti_status find_weight(struct weight *w, const struct checkpoint *ck, const char *const *patterns,
-                                     const int *rows, int n_parts, int n_in, int layer, bool has_bias,
-                                     struct tutti_error *err)
+static enum tutti_status find_weight(struct weight *w, const struct checkpoint *ck,
+                                     const char *const *patterns, const int *rows, int n_parts, int n_in,
+                                     int layer, bool has_bias, struct tutti_error *err)
 {
     *w = (struct weight){ .n_parts = n_parts, .n_in = n_in };
     layer_name(w->name, sizeof w->name, patterns[0], layer);
@@ -80,8 +81,8 @@ static enum tutti_status find_weight(struct weight *w, const struct checkpoint *
     return TUTTI_OK;
 }
 
-static enum tutti_status find_vector(const struct tensor **out, const struct checkpoint *ck, const char *pattern,
-                                     int layer, int n, struct tutti_error *err)
+static enum tutti_status find_vector(const struct tensor **out, const struct checkpoint *ck,
+                                     const char *pattern, int layer, int n, struct tutti_error *err)
 {
     char name[LIMIT_TENSOR_NAME_BYTES];
     layer_name(name, sizeof name, pattern, layer);
@@ -98,9 +99,11 @@ enum tutti_status weights_find_layer(struct layer_weights *out, const struct mod
     int gate_rows[2] = { one_gate_up ? 2 * d->d_ff : d->d_ff, d->d_ff };
     enum tutti_status st = find_vector(&out->attn_norm, ck, names->attn_norm, layer, d->d_model, err);
     if (st == TUTTI_OK)
-        st = find_weight(&out->qkv, ck, names->qkv, qkv_rows, one_qkv ? 1 : 3, d->d_model, layer, d->has_qkv_bias, err);
+        st = find_weight(&out->qkv, ck, names->qkv, qkv_rows, one_qkv ? 1 : 3, d->d_model, layer,
+                         d->has_qkv_bias, err);
     if (st == TUTTI_OK)
-        st = find_weight(&out->attn_out, ck, &names->attn_out, &d->d_model, 1, q, layer, d->has_attn_out_bias, err);
+        st = find_weight(&out->attn_out, ck, &names->attn_out, &d->d_model, 1, q, layer, d->has_attn_out_bias,
+                         err);
     if (st == TUTTI_OK)
         st = find_vector(&out->ffn_norm, ck, names->ffn_norm, layer, d->d_model, err);
     if (st == TUTTI_OK)
@@ -117,7 +120,8 @@ enum tutti_status weights_find_outer(struct outer_weights *out, const struct mod
                                      struct tutti_error *err)
 {
     *out = (struct outer_weights){ 0 };
-    enum tutti_status st = find_weight(&out->embedding, ck, &names->embedding, &d->n_vocab, 1, d->d_model, 0, false, err);
+    enum tutti_status st = find_weight(&out->embedding, ck, &names->embedding, &d->n_vocab, 1, d->d_model, 0,
+                                       false, err);
     if (st == TUTTI_OK)
         st = find_vector(&out->output_norm, ck, names->output_norm, 0, d->d_model, err);
     if (st == TUTTI_OK && !d->tied_output)

@@ -1,0 +1,164 @@
+/* The model handle of include/tutti.h over struct model. */
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *tutti_version(void)
+{
+    return TUTTI_VERSION;
+}
+
+enum tutti_status tutti_model_open(tutti_model **out, const char *path,
+                                   const struct tutti_model_options *options, struct tutti_error *err)
+{
+    struct model *model;
+    if (!out || !path)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_model_open: out and path must not be NULL");
+    enum tutti_status st = model_load(&model, path, options, err);
+    if (st == TUTTI_OK)
+        *out = model_handle(model);
+    return st;
+}
+
+void tutti_model_close(tutti_model *model)
+{
+    model_free(model_of(model));
+}
+
+void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
+{
+    const struct model *model = model_of(handle);
+    const struct model_desc *d = &model->desc;
+    uint64_t kv_page = model->backend->ops->kv_page_bytes(model->backend, model->kv_type);
+    *out = (struct tutti_model_info){ .name = model->name,
+                                      .family = d->family,
+                                      .chat_format = d->chat_format,
+                                      .weight_type = dtype_name(model->weight_type),
+                                      .kv_type = dtype_name(model->kv_type),
+                                      .n_layers = d->n_layers,
+                                      .d_model = d->d_model,
+                                      .n_heads = d->n_heads,
+                                      .n_kv_heads = d->n_kv_heads,
+                                      .head_dim = d->head_dim,
+                                      .d_ff = d->d_ff,
+                                      .n_vocab = d->n_vocab,
+                                      .n_ctx = d->n_ctx,
+                                      .n_params = model->n_params,
+                                      .weight_bytes = model->weight_bytes,
+                                      .kv_bytes_per_token = kv_page / KV_PAGE_TOKENS,
+                                      .has_tokenizer = model->tokenizer != NULL };
+}
+
+int64_t tutti_tokenize(const tutti_model *handle, const char *text, size_t n_bytes, bool add_special,
+                       int32_t *ids, size_t max_ids)
+{
+    const struct model *model = model_of(handle);
+    struct ids list = { 0 };
+    if (!model->tokenizer)
+        return -1;
+    int64_t n = -1;
+    bool ok = !add_special || model_text_prefix(model, &list, NULL) == TUTTI_OK;
+    if (ok && tokenizer_encode(model->tokenizer, text, n_bytes, &list)) {
+        n = (int64_t)list.n;
+        if (list.n > 0 && max_ids > 0)
+            memcpy(ids, list.ids, (list.n < max_ids ? list.n : max_ids) * sizeof *ids);
+    }
+    ids_clear(&list);
+    return n;
+}
+
+int64_t tutti_detokenize(const tutti_model *handle, const int32_t *ids, size_t n_ids, char *text,
+                         size_t max_bytes)
+{
+    const struct model *model = model_of(handle);
+    struct buf buf = { 0 };
+    if (!model->tokenizer)
+        return -1;
+    for (size_t i = 0; i < n_ids; i++) {
+        if (ids[i] < 0 || ids[i] >= tokenizer_n_pieces(model->tokenizer))
+            return -1;
+    }
+    int64_t n = -1;
+    if (tokenizer_decode(model->tokenizer, ids, n_ids, &buf)) {
+        n = (int64_t)buf.n_bytes;
+        if (buf.n_bytes > 0 && max_bytes > 0)
+            memcpy(text, buf.bytes, buf.n_bytes < max_bytes ? buf.n_bytes : max_bytes);
+    }
+    buf_clear(&buf);
+    return n;
+}
+
+void tutti_sampling_init(struct tutti_sampling *out, const tutti_model *model)
+{
+    if (model)
+        *out = model_of(model)->sampling;
+    else
+        *out = (struct tutti_sampling){ .temperature = 1, .top_p = 1, .repetition_penalty = 1 };
+}
+
+/* ---- logits of one sequence, for checking a model ---- */
+
+enum { LOGITS_ROWS = 64 }; /* of a step: every one of them has a whole row of logits */
+
+static enum tutti_status check_ids(const struct model *model, const int32_t *ids, size_t n_ids,
+                                   struct tutti_error *err)
+{
+    if (n_ids < 1 || n_ids > LIMIT_CONTEXT)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "ids", "%zu token ids, expected 1 to %d", n_ids,
+                               LIMIT_CONTEXT);
+    for (size_t i = 0; i < n_ids; i++) {
+        if (ids[i] < 0 || ids[i] >= model->desc.n_vocab)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "ids", "token id %d at %zu, expected 0 to %d",
+                                   ids[i], i, model->desc.n_vocab - 1);
+    }
+    if (model->in_use)
+        return error_set(err, TUTTI_E_ARGUMENT, "an engine is open on this model");
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_model_logits(tutti_model *handle, const int32_t *ids, size_t n_ids, float *logits,
+                                     struct tutti_error *err)
+{
+    struct model *model = model_of(handle);
+    struct backend *be = model->backend;
+    enum tutti_status st = check_ids(model, ids, n_ids, err);
+    if (st != TUTTI_OK)
+        return st;
+    int n_pages = (int)((n_ids + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
+    struct kv_memory *kv = NULL;
+    int32_t *pages = malloc((size_t)n_pages * sizeof *pages);
+    int32_t positions[LOGITS_ROWS], seqs[LOGITS_ROWS] = { 0 }, outputs[LOGITS_ROWS];
+    if (!pages) {
+        st = error_set(err, TUTTI_E_MEMORY, "logits: out of memory");
+        goto done;
+    }
+    st = model_reserve(model, LOGITS_ROWS, err);
+    if (st == TUTTI_OK)
+        st = be->ops->kv_new(be, &kv, n_pages, model->kv_type, err);
+    if (st != TUTTI_OK)
+        goto done;
+    for (int i = 0; i < n_pages; i++)
+        pages[i] = i;
+    for (size_t at = 0; at < n_ids; at += LOGITS_ROWS) {
+        int n = (int)(n_ids - at < LOGITS_ROWS ? n_ids - at : LOGITS_ROWS);
+        for (int i = 0; i < n; i++) {
+            positions[i] = (int32_t)at + i;
+            outputs[i] = i;
+        }
+        const int32_t *tables[1] = { pages };
+        struct step step = { .n_rows = n,
+                             .n_seqs = 1,
+                             .n_outputs = n,
+                             .token_ids = ids + at,
+                             .positions = positions,
+                             .seqs = seqs,
+                             .page_tables = tables,
+                             .output_rows = outputs };
+        model_forward(model, kv, &step, logits + at * (size_t)model->desc.n_vocab);
+    }
+done:
+    be->ops->kv_free(be, kv);
+    free(pages);
+    return st;
+}
