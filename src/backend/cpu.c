@@ -152,6 +152,11 @@ static void cpu_step_end(struct backend *be, const float *result, float *host, s
     cpu_of(be)->step = NULL;
 }
 
+static void cpu_run(struct backend *be, team_fn *fn, void *arg)
+{
+    team_run(cpu_of(be)->team, fn, arg);
+}
+
 static const struct backend_ops CPU_OPS = {
     .name = "cpu",
     .free = cpu_free,
@@ -175,6 +180,7 @@ static const struct backend_ops CPU_OPS = {
     .attention = cpu_attention,
     .gather = cpu_gather,
     .step_end = cpu_step_end,
+    .run = cpu_run,
 };
 
 static enum tutti_status check_shape(const struct attention_shape *a, struct tutti_error *err)
