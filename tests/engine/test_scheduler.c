@@ -1,0 +1,218 @@
+/* The scheduler alone: who gets the rows of a step, and who gives way when pages run out. */
+#include "engine/scheduler.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MAX_REQUESTS = 16, MAX_PROMPT = 200 };
+
+struct bench {
+    struct scheduler *s;
+    struct request *requests[MAX_REQUESTS];
+    int n_requests;
+    int32_t prompts[MAX_REQUESTS][MAX_PROMPT];
+    int n_generated[MAX_REQUESTS]; /* by request */
+    int n_rows[MAX_REQUESTS];      /* of the last step */
+};
+
+static struct bench *bench_new(struct scheduler_options options)
+{
+    struct bench *b = calloc(1, sizeof *b);
+    assert_non_null(b);
+    assert_int_equal(scheduler_new(&b->s, &options, NULL), TUTTI_OK);
+    return b;
+}
+
+static void bench_free(struct bench *b)
+{
+    scheduler_free(b->s);
+    for (int i = 0; i < b->n_requests; i++)
+        free(b->requests[i]);
+    free(b);
+}
+
+/* A request whose prompt nobody else has. */
+static void add(struct bench *b, int n_prompt, int max_tokens)
+{
+    int i = b->n_requests++;
+    struct request *r = calloc(1, sizeof *r + sizeof(struct choice));
+    assert_non_null(r);
+    for (int k = 0; k < n_prompt; k++)
+        b->prompts[i][k] = i * 1000 + k;
+    r->serial = (uint64_t)i + 1;
+    r->prompt = b->prompts[i];
+    r->n_prompt = n_prompt;
+    r->spec.n_choices = 1;
+    r->spec.max_tokens = max_tokens;
+    b->requests[i] = r;
+    scheduler_add(b->s, r);
+}
+
+static int number_of(const struct sequence *seq)
+{
+    return (int)seq->request->serial - 1;
+}
+
+/* One step with made-up tokens. Returns its rows. */
+static int step(struct bench *b)
+{
+    memset(b->n_rows, 0, sizeof b->n_rows);
+    if (!scheduler_plan(b->s))
+        return 0;
+    int n_rows = b->s->step.n_rows;
+    for (int i = 0; i < b->s->n_entries; i++)
+        b->n_rows[number_of(b->s->entries[i].seq)] = b->s->entries[i].n_rows;
+    scheduler_advance(b->s);
+    for (int i = 0; i < b->s->n_entries; i++) {
+        struct sequence *seq = b->s->entries[i].seq;
+        if (b->s->entries[i].output < 0)
+            continue;
+        if (seq->request->is_reading)
+            scheduler_end_reading(b->s, seq);
+        seq->ids[seq->n_ids] = 7 * seq->n_ids + number_of(seq);
+        seq->n_ids++;
+        b->n_generated[number_of(seq)]++;
+        if (seq->n_ids == seq->max_ids)
+            scheduler_end(b->s, seq);
+    }
+    const char *complaint = scheduler_audit(b->s);
+    if (complaint)
+        fail_msg("%s", complaint);
+    return n_rows;
+}
+
+static void a_step_takes_decoding_rows_first_then_prompts_in_order(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 8, .max_batch_tokens = 16, .max_context = 256, .n_pages = 200 });
+    add(b, 4, 50);
+    add(b, 5, 50);
+    assert_int_equal(step(b), 9); /* both prompts at once */
+    add(b, 30, 50);
+    add(b, 30, 50);
+    assert_int_equal(step(b), 16);
+    assert_int_equal(b->n_rows[0], 1);
+    assert_int_equal(b->n_rows[1], 1);
+    assert_int_equal(b->n_rows[2], 14); /* the older prompt has all that is left */
+    assert_int_equal(b->n_rows[3], 0);
+    assert_int_equal(step(b), 16);
+    assert_int_equal(b->n_rows[2], 14);
+    step(b);
+    assert_int_equal(b->n_rows[2], 2);
+    assert_int_equal(b->n_rows[3], 12);
+    bench_free(b);
+}
+
+static void more_decoding_sequences_than_rows_take_turns(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 16, .max_batch_tokens = 5, .max_context = 256, .n_pages = 400 });
+    enum { N = 12 };
+    for (int i = 0; i < N; i++)
+        add(b, 1, 100);
+    for (int i = 0; i < 240; i++) {
+        assert_int_equal(step(b), 5);
+        int least = b->n_generated[0], most = least;
+        for (int k = 1; k < N; k++) {
+            least = b->n_generated[k] < least ? b->n_generated[k] : least;
+            most = b->n_generated[k] > most ? b->n_generated[k] : most;
+        }
+        assert_true(most - least <= 1);
+    }
+    assert_int_equal(b->n_generated[0], 100);
+    bench_free(b);
+}
+
+static void decoding_sequences_do_not_starve_a_prompt(void **state)
+{
+    (void)state;
+    static const struct {
+        int n_rows, n_steps;
+    } cases[] = { { 1, 40 }, { 2, 20 }, { 4, 20 }, { 8, 10 } }; /* steps that 20 tokens of prompt may take */
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct bench *b = bench_new((struct scheduler_options){
+            .max_seqs = 16, .max_batch_tokens = cases[c].n_rows, .max_context = 256, .n_pages = 400 });
+        for (int i = 0; i < 10; i++)
+            add(b, 1, 200);
+        for (int i = 0; i < 20; i++)
+            step(b);
+        int before = b->n_generated[0];
+        add(b, 20, 5);
+        for (int i = 0; i < cases[c].n_steps; i++)
+            step(b);
+        assert_true(b->n_generated[10] > 0);
+        assert_true(b->n_generated[0] > before); /* nor does the prompt starve them */
+        bench_free(b);
+    }
+}
+
+static void a_long_prompt_does_not_stop_those_who_decode(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 8, .max_batch_tokens = 16, .max_context = 256, .n_pages = 200 });
+    add(b, 3, 100);
+    step(b);
+    add(b, 200, 10);
+    for (int i = 0; i < 13; i++) {
+        step(b);
+        assert_int_equal(b->n_generated[0], i + 2);
+        assert_int_equal(b->n_rows[1], 15);
+    }
+    bench_free(b);
+}
+
+static void the_newest_gives_way_and_comes_back_first(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 8, .max_batch_tokens = 64, .max_context = 128, .n_pages = 8 });
+    add(b, 16, 112);
+    add(b, 16, 50);
+    add(b, 16, 40);
+    int n_steps = 0;
+    bool was_preempted = false;
+    for (; b->n_generated[2] < 40 && n_steps < 1000; n_steps++) {
+        step(b);
+        if (n_steps == 20)
+            add(b, 16, 5); /* must not overtake the third */
+        for (int i = 0; i < b->s->options.max_seqs; i++) {
+            const struct sequence *seq = &b->s->seqs[i];
+            if (seq->state == SEQUENCE_PREEMPTED) {
+                was_preempted = true;
+                assert_true(number_of(seq) > 0); /* the oldest never is */
+                assert_int_equal(b->n_generated[3], 0);
+            }
+        }
+        if (n_steps < 112)
+            assert_int_equal(b->n_generated[0], n_steps + 1); /* the oldest goes on without a pause */
+    }
+    assert_true(was_preempted);
+    assert_true(b->s->n_preemptions > 0);
+    while (step(b) > 0)
+        n_steps++;
+    assert_int_equal(b->n_generated[0], 112);
+    assert_int_equal(b->n_generated[1], 50);
+    assert_int_equal(b->n_generated[2], 40);
+    assert_int_equal(b->n_generated[3], 5);
+    assert_int_equal(kv_pool_counts(b->s->pool).n_used, 0);
+    bench_free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_takes_decoding_rows_first_then_prompts_in_order),
+        cmocka_unit_test(more_decoding_sequences_than_rows_take_turns),
+        cmocka_unit_test(decoding_sequences_do_not_starve_a_prompt),
+        cmocka_unit_test(a_long_prompt_does_not_stop_those_who_decode),
+        cmocka_unit_test(the_newest_gives_way_and_comes_back_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,91 @@
+/* Text and steps overlap: callbacks that take as long as most of a step do not slow a step, and no step waits. The
+ * figures are printed; only the count of waits is asserted, since a busy machine may stretch any time. */
+#include "support/collect.h"
+#include "support/mock_model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N_STREAMS = 32, N_TOKENS = 60, STEP_US = 4000 };
+
+/* Mean time of a step in milliseconds. */
+static double run_streams(int callback_us, struct tutti_stats *stats)
+{
+    struct mock_model *mock = mock_model_new(256, false);
+    mock->step_us = STEP_US;
+    struct tutti_engine_options options = { .kv_bytes = 1 << 20 };
+    tutti_engine *engine = mock_engine(mock, &options, NULL);
+    static struct collect all[N_STREAMS];
+    int32_t ids[] = { 5, 6, 7 };
+    struct tutti_request r = { .ids = ids, .n_ids = 3, .max_tokens = N_TOKENS };
+    r.sampling = (struct tutti_sampling){ .temperature = 1, .top_p = 1, .repetition_penalty = 1 };
+    for (int i = 0; i < N_STREAMS; i++) {
+        collect_init(&all[i]);
+        all[i].sleep_us = callback_us;
+        collect_submit(&all[i], engine, &r);
+    }
+    for (int i = 0; i < N_STREAMS; i++) {
+        collect_wait(&all[i]);
+        assert_int_equal(all[i].choices[0].ids.n, N_TOKENS);
+        collect_clear(&all[i]);
+    }
+    wait_until_idle(engine, stats);
+    double mean_ms = stats->step.sum / (double)stats->step.n * 1e3;
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+    return mean_ms;
+}
+
+static void a_step_never_waits_for_text(void **state)
+{
+    (void)state;
+    struct tutti_stats stats;
+    double quick_ms = run_streams(0, &stats);
+    assert_int_equal(stats.n_text_waits, 0);
+    print_message("# step of %d streams: %.2f ms with quick callbacks\n", N_STREAMS, quick_ms);
+    static const int times_us[] = { 30, 100, 200 }; /* of one callback; times 32: up to more than a step */
+    for (size_t i = 0; i < sizeof times_us / sizeof *times_us; i++) {
+        double slow_ms = run_streams(times_us[i], &stats);
+        assert_int_equal(stats.n_text_waits, 0);
+        print_message(
+            "# step of %d streams: %.2f ms with callbacks of %d us (%.1f ms of text for each step)\n",
+            N_STREAMS, slow_ms, times_us[i], N_STREAMS * times_us[i] / 1e3);
+    }
+}
+
+/* A text thread that is behind by the whole ring makes the engine wait, which is counted, and loses nothing. */
+static void a_full_ring_is_waited_for_and_counted(void **state)
+{
+    (void)state;
+    struct mock_model *mock = mock_model_new(8192, false);
+    struct tutti_engine_options options = { .kv_bytes = 1 << 20, .max_seqs = 1 };
+    tutti_engine *engine = mock_engine(mock, &options, NULL);
+    struct collect c;
+    int32_t id = 5;
+    struct tutti_request r = { .ids = &id, .n_ids = 1, .max_tokens = 5000 };
+    r.sampling = (struct tutti_sampling){ .temperature = 1, .top_p = 1, .repetition_penalty = 1 };
+    collect_init(&c);
+    c.sleep_us = 300;
+    collect_submit(&c, engine, &r);
+    collect_wait(&c);
+    assert_int_equal(c.choices[0].ids.n, 5000);
+    struct tutti_stats stats;
+    wait_until_idle(engine, &stats);
+    assert_true(stats.n_text_waits > 0);
+    collect_clear(&c);
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_step_never_waits_for_text),
+        cmocka_unit_test(a_full_ring_is_waited_for_and_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
