@@ -64,7 +64,7 @@ static void run_piece(const struct linear_job *job, float *out, int tile, int be
     int row, n;
     tile_rows(job, tile, &row, &n);
     k->linear[m->dtype](out, m->panels + (size_t)begin * m->panel_bytes, end - begin,
-                        job->cpu->activations + (size_t)tile * job->cpu->tile_bytes, n, m->n_in);
+                        job->cpu->activations + (size_t)tile * job->cpu->tile_bytes, n, m->n_in, tile == 0);
     if (m->bias)
         add_bias(out, m->bias + (size_t)begin * PANEL_ROWS, end - begin, n);
     size_t panel = (size_t)n * PANEL_ROWS;

@@ -51,11 +51,13 @@ const char *cpu_name(unsigned cpu);
 typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int begin, int end);
 
 /* out[p][r][i] = sum over columns of panel p's row i with input row r. out: [n_panels][n_rows][16].
- * panels: packed weights of n_in columns; x: a tile of n_rows input rows.
+ * panels: packed weights of n_in columns; x: a tile of n_rows input rows. is_cold: the panels come from memory, so that
+ * it pays to ask ahead.
  *
  * Float weights: fma over runs of 512 columns, from the first; each run starts at 0 and is added to the total.
  * Quantized weights: the blocks' exact integer sums in order, total = fma(sum, weight scale * activation scale, total). */
-typedef void linear_fn(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in);
+typedef void linear_fn(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
+                       bool is_cold);
 
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
 

@@ -60,7 +60,7 @@ static void run_linear(void *arg, int thread, int n_threads)
             team_share(job->n_rows, 1, tile, job->n_tiles, &first, &last);
             job->k->linear[job->type](out, panels + (size_t)from * job->stride, n,
                                       job->tiles + (size_t)tile * job->tile_stride, (int)(last - first),
-                                      job->n_in);
+                                      job->n_in, tile == 0);
         }
     }
 }

@@ -77,12 +77,12 @@ static void check_panels(struct check *c, const struct kernels *ref, enum dtype 
               *one = check_floats(c, PANELS * PANEL_ROWS);
         check_fill(c, x, (size_t)n_rows * (size_t)n_in);
         ref->tile[type](tile, x, (size_t)n_in, n_rows, 0, n_in);
-        ref->linear[type](want, panels, PANELS, tile, n_rows, n_in);
-        c->k->linear[type](got, panels, PANELS, tile, n_rows, n_in);
+        ref->linear[type](want, panels, PANELS, tile, n_rows, n_in, c->fill % 2 == 0);
+        c->k->linear[type](got, panels, PANELS, tile, n_rows, n_in, c->fill % 2 == 0);
         check_bits(c, want, got, n_out);
         row = (size_t)n_rows / 2; /* alone: the same bits */
         ref->tile[type](alone, x + row * (size_t)n_in, (size_t)n_in, 1, 0, n_in);
-        c->k->linear[type](one, panels, PANELS, alone, 1, n_in);
+        c->k->linear[type](one, panels, PANELS, alone, 1, n_in, c->fill % 2 == 0);
         for (size_t p = 0; p < PANELS; p++)
             check_bits(c, want + (p * (size_t)n_rows + row) * PANEL_ROWS, one + p * PANEL_ROWS, PANEL_ROWS);
         check_done(c);

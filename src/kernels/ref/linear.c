@@ -97,18 +97,24 @@ static void linear_float(float *out, const uint8_t *panels, enum dtype dtype, in
     }
 }
 
-void linear_f32_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in)
+void linear_f32_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
+                    bool is_cold)
 {
+    (void)is_cold;
     linear_float(out, panels, DTYPE_F32, n_panels, x, n_rows, n_in);
 }
 
-void linear_f16_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in)
+void linear_f16_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
+                    bool is_cold)
 {
+    (void)is_cold;
     linear_float(out, panels, DTYPE_F16, n_panels, x, n_rows, n_in);
 }
 
-void linear_bf16_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in)
+void linear_bf16_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
+                     bool is_cold)
 {
+    (void)is_cold;
     linear_float(out, panels, DTYPE_BF16, n_panels, x, n_rows, n_in);
 }
 
@@ -155,12 +161,16 @@ static void linear_quantized(float *out, const uint8_t *panels, dot_fn *dot, siz
     }
 }
 
-void linear_q8_0_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in)
+void linear_q8_0_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
+                     bool is_cold)
 {
+    (void)is_cold;
     linear_quantized(out, panels, dot_q8_0, PACK_Q8_0_BLOCK, n_panels, x, n_rows, n_in);
 }
 
-void linear_q4_0_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in)
+void linear_q4_0_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
+                     bool is_cold)
 {
+    (void)is_cold;
     linear_quantized(out, panels, dot_q4_0, PACK_Q4_0_BLOCK, n_panels, x, n_rows, n_in);
 }

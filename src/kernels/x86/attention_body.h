@@ -30,16 +30,19 @@ INLINE void scores(const struct page_work *w, int first, const int n, const bool
 {
     vec16 even[8], odd[8];
     const float *q = w->q + first * w->head_dim;
+    UNROLL
     for (int i = 0; i < n; i++)
         even[i] = odd[i] = v_set(0);
     for (int d = 0; d < w->head_dim; d += 2) {
         vec16 k0 = load_16(w->keys, is_half, d * ATTENTION_KEYS);
         vec16 k1 = load_16(w->keys, is_half, (d + 1) * ATTENTION_KEYS);
+        UNROLL
         for (int i = 0; i < n; i++) {
             even[i] = v_fma(v_set(q[i * w->head_dim + d]), k0, even[i]);
             odd[i] = v_fma(v_set(q[i * w->head_dim + d + 1]), k1, odd[i]);
         }
     }
+    UNROLL
     for (int i = 0; i < n; i++)
         v_store(w->p + (first + i) * ATTENTION_KEYS, v_add(even[i], odd[i]));
 }
@@ -50,21 +53,28 @@ INLINE void add_values(const struct page_work *w, const float *c, int first, con
 {
     vec16 sum[16];
     float *o = w->o + first * w->head_dim + column;
+    UNROLL
     for (int i = 0; i < n; i++)
-        for (int v = 0; v < n_vecs; v++)
-            sum[i * n_vecs + v] = v_mul(v_load(o + i * w->head_dim + 16 * v), v_set(c[first + i]));
+        UNROLL
+    for (int v = 0; v < n_vecs; v++)
+        sum[i * n_vecs + v] = v_mul(v_load(o + i * w->head_dim + 16 * v), v_set(c[first + i]));
     for (int key = 0; key < w->n_keys; key++) {
         vec16 value[16];
+        UNROLL
         for (int v = 0; v < n_vecs; v++)
             value[v] = load_16(w->values, is_half, key * w->head_dim + column + 16 * v);
+        UNROLL
         for (int i = 0; i < n; i++)
-            for (int v = 0; v < n_vecs; v++)
-                sum[i * n_vecs + v] = v_fma(v_set(w->p[(first + i) * ATTENTION_KEYS + key]), value[v],
-                                            sum[i * n_vecs + v]);
-    }
-    for (int i = 0; i < n; i++)
+            UNROLL
         for (int v = 0; v < n_vecs; v++)
-            v_store(o + i * w->head_dim + 16 * v, sum[i * n_vecs + v]);
+            sum[i * n_vecs + v] = v_fma(v_set(w->p[(first + i) * ATTENTION_KEYS + key]), value[v],
+                                        sum[i * n_vecs + v]);
+    }
+    UNROLL
+    for (int i = 0; i < n; i++)
+        UNROLL
+    for (int v = 0; v < n_vecs; v++)
+        v_store(o + i * w->head_dim + 16 * v, sum[i * n_vecs + v]);
 }
 
 /* The last eight columns, where head_dim is an odd multiple of 8. */

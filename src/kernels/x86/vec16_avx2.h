@@ -2,11 +2,12 @@
 #ifndef TUTTI_KERNELS_X86_VEC16_AVX2_H
 #define TUTTI_KERNELS_X86_VEC16_AVX2_H
 
+#include "kernels/x86/x86.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 
 #define VARIANT(name) name##_avx2
-#define INLINE        static inline __attribute__((always_inline))
 
 enum { VEC_TOTALS = 4 }; /* vec16 that a register tile may hold beside its operands */
 

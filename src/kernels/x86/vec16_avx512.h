@@ -2,11 +2,12 @@
 #ifndef TUTTI_KERNELS_X86_VEC16_AVX512_H
 #define TUTTI_KERNELS_X86_VEC16_AVX512_H
 
+#include "kernels/x86/x86.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 
 #define VARIANT(name) name##_avx512
-#define INLINE        static inline __attribute__((always_inline))
 
 enum { VEC_TOTALS = 16 }; /* vec16 that a register tile may hold beside its operands */
 

@@ -5,6 +5,9 @@
 
 #include "kernels/kernels.h"
 
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16") /* before loops whose arrays must live in registers */
+
 tile_fn tile_q8_0_avx2, tile_q4_0_avx2, tile_q8_0_avx512, tile_q4_0_avx512;
 linear_fn linear_f32_avx2, linear_f16_avx2, linear_bf16_avx2, linear_q8_0_avx2, linear_q4_0_avx2;
 linear_fn linear_f32_avx512, linear_f16_avx512, linear_bf16_avx512, linear_q8_0_avx512, linear_q4_0_avx512;
