@@ -33,18 +33,39 @@ static bool read_number(const char *path, uint64_t *out)
     return ok;
 }
 
-/* What the control group leaves, versions 2 and 1; UINT64_MAX: no limit. File pages count as used there, but can be
- * taken back: a quarter of the limit at most is assumed to be such. */
+/* Pages of files count as used, but the kernel takes them back when memory is asked for: the two lists of them in
+ * memory.stat ("inactive_file 4096"). */
+static uint64_t file_bytes(const char *stat_path)
+{
+    FILE *file = fopen(stat_path, "re");
+    char line[256];
+    uint64_t n_bytes, sum = 0;
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "inactive_file %" SCNu64, &n_bytes) == 1 ||
+            sscanf(line, "active_file %" SCNu64, &n_bytes) == 1)
+            sum += n_bytes;
+    if (file)
+        fclose(file);
+    return sum;
+}
+
+/* What the control group leaves, versions 2 and 1; UINT64_MAX: no limit. */
 static uint64_t cgroup_bytes(void)
 {
-    static const char *const paths[][2] = {
-        { "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current" },
-        { "/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes" },
+    static const struct {
+        const char *limit, *used, *stat;
+    } files[] = {
+        { "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat" },
+        { "/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+          "/sys/fs/cgroup/memory/memory.stat" },
     };
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-        uint64_t limit, used;
-        if (read_number(paths[i][0], &limit) && read_number(paths[i][1], &used))
-            return limit > used ? limit - used : limit / 64;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        uint64_t limit, used, reclaimable;
+        if (!read_number(files[i].limit, &limit) || !read_number(files[i].used, &used))
+            continue;
+        reclaimable = file_bytes(files[i].stat);
+        used -= reclaimable < used ? reclaimable : used;
+        return limit > used ? limit - used : 0;
     }
     return UINT64_MAX;
 }

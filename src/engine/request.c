@@ -286,7 +286,8 @@ void request_free(struct request *r)
 static enum tutti_status tokenize_text(struct request *r, const struct model *model, struct tutti_error *err)
 {
     enum tutti_status st = model_text_prefix(model, &r->rendered, err);
-    if (st == TUTTI_OK && !tokenizer_encode(model->tokenizer, r->spec.text, r->spec.n_text_bytes, &r->rendered))
+    if (st == TUTTI_OK &&
+        !tokenizer_encode(model->tokenizer, r->spec.text, r->spec.n_text_bytes, &r->rendered))
         st = error_set(err, TUTTI_E_MEMORY, "tokenizing the prompt: out of memory");
     return st;
 }

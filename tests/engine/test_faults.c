@@ -1,0 +1,118 @@
+/* Every allocation, mapping, thread and lock from the start to the end of a request fails once, in turn: each time a
+ * clear error, nothing lost, and the next run works. (Leaks show under the address sanitizer: ./run sanitize.) */
+#include "support/collect.h"
+#include "support/fault.h"
+#include "support/questions.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { MAX_CALLS = 100000 };
+
+struct outcome {
+    enum tutti_status status;
+    struct tutti_error err;
+    bool was_accepted;
+    int n_last;
+    struct buf text;
+};
+
+static void note(void *user, const struct tutti_event *event)
+{
+    struct outcome *outcome = user;
+    outcome->n_last += event->is_last;
+    if (event->finish == TUTTI_FINISH_ERROR) {
+        outcome->err = event->error;
+        outcome->status = event->error.status;
+    }
+    if (outcome->text.n_bytes + event->n_text_bytes < 256) { /* reserved before: no fault of ours */
+        memcpy(outcome->text.bytes + outcome->text.n_bytes, event->text, event->n_text_bytes);
+        outcome->text.n_bytes += event->n_text_bytes;
+    }
+}
+
+/* Loads, serves one request, and closes; the n-th call fails. */
+static void run_once(struct outcome *outcome, char *text, long n)
+{
+    *outcome = (struct outcome){ .text = { .bytes = text } };
+    memset(text, 0, 256);
+    tutti_model *model = NULL;
+    tutti_engine *engine = NULL;
+    struct question q;
+    question_make(&q, 2, 8); /* What is the capital of France? */
+    q.request.n_choices = 2;
+    q.request.logprobs = true;
+    q.request.top_logprobs = 3;
+    q.request.stop = &(struct tutti_string){ "@@", 2 };
+    q.request.n_stop = 1;
+    struct tutti_model_options model_options = { .n_threads = 2 };
+    struct tutti_engine_options options = {
+        .kv_bytes = 1 << 20, .max_seqs = 2, .max_queue = 2, .max_batch_tokens = 16
+    };
+    fault_arm(n);
+    outcome->status = tutti_model_open(&model, TEST_DEMO_MODEL, &model_options, &outcome->err);
+    if (outcome->status == TUTTI_OK)
+        outcome->status = tutti_engine_open(&engine, model, &options, &outcome->err);
+    if (outcome->status == TUTTI_OK) {
+        enum tutti_status st = tutti_engine_submit(engine, &q.request, note, outcome, NULL, &outcome->err);
+        outcome->was_accepted = st == TUTTI_OK;
+        if (st == TUTTI_OK) {
+            struct tutti_stats stats;
+            wait_until_idle(engine, &stats);
+        } else {
+            outcome->status = st;
+        }
+    }
+    tutti_engine_close(engine);
+    tutti_model_close(model);
+}
+
+static void every_failure_is_a_clear_error_and_the_next_run_works(void **state)
+{
+    (void)state;
+    char want[256], text[256];
+    struct outcome outcome;
+    run_once(&outcome, want, 0);
+    assert_int_equal(outcome.status, TUTTI_OK);
+    assert_true(outcome.text.n_bytes > 0);
+    long n_runs = 0, n_calls = fault_n_calls();
+    const char *step = getenv("TUTTI_FAULT_STEP"); /* a coarser look, for slow machines */
+    long stride = step ? atol(step) : 1;
+    for (long n = 1; n < MAX_CALLS; n += stride, n_runs++) {
+        run_once(&outcome, text, n);
+        bool has_hit = fault_has_hit();
+        const char *function = fault_function();
+        fault_arm(0);
+        if (outcome.was_accepted)
+            assert_int_equal(outcome.n_last, 1);
+        if (!has_hit) {
+            assert_int_equal(outcome.status, TUTTI_OK);
+            assert_memory_equal(text, want, sizeof want);
+            break;
+        }
+        if (outcome.status == TUTTI_OK)
+            assert_memory_equal(text, want, sizeof want); /* something that can be done without */
+        else if (outcome.status != TUTTI_E_MEMORY && outcome.status != TUTTI_E_IO)
+            fail_msg("call %ld (%s) failed with status %s: %s", n, function,
+                     tutti_status_name(outcome.status), outcome.err.text);
+        else
+            assert_true(outcome.err.text[0] != '\0');
+    }
+    assert_true(n_runs * stride >= n_calls / 2);
+    print_message("# %ld calls, each made to fail once\n", n_runs * stride);
+    run_once(&outcome, text, 0);
+    assert_int_equal(outcome.status, TUTTI_OK);
+    assert_memory_equal(text, want, sizeof want);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_failure_is_a_clear_error_and_the_next_run_works),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
