@@ -1,0 +1,70 @@
+#include "base/utf8.h"
+
+#include <stdint.h>
+
+/* What the second byte may be decides between valid, overlong, surrogate and too large. */
+static int length_and_second(uint8_t lead, uint8_t *lo, uint8_t *hi)
+{
+    *lo = 0x80;
+    *hi = 0xBF;
+    if (lead < 0x80)
+        return 1;
+    if (lead >= 0xC2 && lead <= 0xDF)
+        return 2;
+    if (lead >= 0xE0 && lead <= 0xEF) {
+        if (lead == 0xE0)
+            *lo = 0xA0;
+        if (lead == 0xED)
+            *hi = 0x9F;
+        return 3;
+    }
+    if (lead >= 0xF0 && lead <= 0xF4) {
+        if (lead == 0xF0)
+            *lo = 0x90;
+        if (lead == 0xF4)
+            *hi = 0x8F;
+        return 4;
+    }
+    return 0;
+}
+
+/* How many of the character's bytes are there and right; *want: how many it has, 0: the lead byte is wrong. */
+static int good_bytes(const char *text, size_t n_bytes, int *want)
+{
+    const uint8_t *p = (const uint8_t *)text;
+    uint8_t lo, hi;
+    *want = n_bytes > 0 ? length_and_second(p[0], &lo, &hi) : 0;
+    if (*want == 0)
+        return 0;
+    int n = 1;
+    while (n < *want && (size_t)n < n_bytes) {
+        if (p[n] < (n == 1 ? lo : 0x80) || p[n] > (n == 1 ? hi : 0xBF))
+            break;
+        n++;
+    }
+    return n;
+}
+
+int utf8_char(const char *text, size_t n_bytes)
+{
+    int want, good = good_bytes(text, n_bytes, &want);
+    return good == want ? want : 0;
+}
+
+bool utf8_is_start(const char *text, size_t n_bytes)
+{
+    int want, good = good_bytes(text, n_bytes, &want);
+    return good < want && (size_t)good == n_bytes;
+}
+
+bool utf8_is_valid(const char *text, size_t n_bytes)
+{
+    while (n_bytes > 0) {
+        int n = utf8_char(text, n_bytes);
+        if (n == 0)
+            return false;
+        text += n;
+        n_bytes -= (size_t)n;
+    }
+    return true;
+}

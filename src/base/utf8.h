@@ -1,0 +1,16 @@
+/* UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF. */
+#ifndef TUTTI_BASE_UTF8_H
+#define TUTTI_BASE_UTF8_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Bytes of the character at text (1 to 4), or 0: there is no valid one. n_bytes: how many may be read. */
+int utf8_char(const char *text, size_t n_bytes);
+
+/* True where text is a proper beginning of a character, so that more bytes could make it valid. n_bytes >= 1. */
+bool utf8_is_start(const char *text, size_t n_bytes);
+
+bool utf8_is_valid(const char *text, size_t n_bytes);
+
+#endif

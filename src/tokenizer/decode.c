@@ -1,0 +1,115 @@
+/* Ids to text: all at once, and one by one as they are generated. The first is made of the second, so they agree. */
+#include "base/utf8.h"
+#include "tokenizer/vocab.h"
+
+#include <string.h>
+
+static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
+
+/* A piece's bytes with every blank mark as a space. */
+static bool add_with_blanks(const char *bytes, size_t n_bytes, struct buf *out)
+{
+    while (n_bytes > 0) {
+        const char *mark = memmem(bytes, n_bytes, BLANK_MARK, 3);
+        size_t n = mark ? (size_t)(mark - bytes) : n_bytes;
+        if (!buf_add(out, bytes, n) || (mark && !buf_add(out, " ", 1)))
+            return false;
+        bytes += n + (mark ? 3 : 0);
+        n_bytes -= n + (mark ? 3 : 0);
+    }
+    return true;
+}
+
+void detokenizer_init(struct detokenizer *d, const struct tokenizer *tok, bool keep_first_blank)
+{
+    *d = (struct detokenizer){ .tok = tok, .at_start = !keep_first_blank };
+}
+
+/* Takes characters out of the held bytes. Each byte that can be no part of one becomes U+FFFD; a beginning of a
+ * character stays, unless all must go. */
+static bool release_held(struct detokenizer *d, bool all, struct buf *out)
+{
+    while (d->n_held > 0) {
+        const char *held = (const char *)d->held;
+        int n = utf8_char(held, (size_t)d->n_held);
+        if (n == 0 && !all && utf8_is_start(held, (size_t)d->n_held))
+            return true;
+        if (!(n > 0 ? buf_add(out, held, (size_t)n) : buf_add(out, REPLACEMENT, 3)))
+            return false;
+        d->at_start = false;
+        n = n > 0 ? n : 1;
+        memmove(d->held, d->held + n, (size_t)(d->n_held - n));
+        d->n_held -= n;
+    }
+    return true;
+}
+
+static bool push_text(struct detokenizer *d, int32_t id, struct buf *out)
+{
+    const struct tokenizer *tok = d->tok;
+    struct piece piece = tokenizer_piece(tok, id);
+    size_t before = out->n_bytes;
+    if (piece.type == PIECE_CONTROL)
+        return true;
+    if (piece.type == PIECE_UNKNOWN) {
+        if (!buf_add(out, tok->unk_surface.bytes, tok->unk_surface.n_bytes))
+            return false;
+    } else {
+        bool drops = d->at_start && (tok->add_dummy_prefix || tok->remove_extra_whitespaces) &&
+                     piece.n_bytes >= 3 && memcmp(piece.bytes, BLANK_MARK, 3) == 0;
+        if (drops) {
+            piece.bytes += 3;
+            piece.n_bytes -= 3;
+            d->at_start = tok->remove_extra_whitespaces; /* then every leading blank goes, else only one */
+        }
+        if (!add_with_blanks(piece.bytes, piece.n_bytes, out))
+            return false;
+    }
+    if (out->n_bytes > before)
+        d->at_start = false;
+    return true;
+}
+
+bool detokenizer_push(struct detokenizer *d, int32_t id, struct buf *out)
+{
+    const struct tokenizer *tok = d->tok;
+    if (id < 0 || id >= tok->n_pieces)
+        return true;
+    if (tok->pieces[id].type != PIECE_BYTE)
+        return release_held(d, true, out) && push_text(d, id, out);
+    int value = vocab_byte_value(vocab_bytes(tok, id), tok->pieces[id].n_bytes);
+    d->held[d->n_held++] = (uint8_t)value;
+    return release_held(d, false, out);
+}
+
+bool detokenizer_finish(struct detokenizer *d, struct buf *out)
+{
+    return release_held(d, true, out);
+}
+
+bool tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t n_ids, struct buf *out)
+{
+    struct detokenizer d;
+    detokenizer_init(&d, tok, false);
+    for (size_t i = 0; i < n_ids; i++) {
+        if (!detokenizer_push(&d, ids[i], out))
+            return false;
+    }
+    return detokenizer_finish(&d, out);
+}
+
+bool tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *out)
+{
+    if (id < 0 || id >= tok->n_pieces)
+        return true;
+    struct piece piece = tokenizer_piece(tok, id);
+    if (piece.type == PIECE_CONTROL)
+        return true;
+    if (piece.type == PIECE_BYTE) {
+        char byte = (char)vocab_byte_value(piece.bytes, piece.n_bytes);
+        return buf_add(out, &byte, 1);
+    }
+    if (piece.type == PIECE_UNKNOWN)
+        return buf_add(out, tok->unk_surface.bytes, tok->unk_surface.n_bytes);
+    return add_with_blanks(piece.bytes, piece.n_bytes, out);
+}
