@@ -10,7 +10,7 @@
 
 enum {
     MOST_PANELS = 4,
-    AHEAD = 2048, /* bytes ahead of the weights being read that are asked for where they come from memory */
+    AHEAD = 8192, /* bytes ahead of the weights being read that are asked for where they come from memory */
 };
 
 INLINE vec16 load_weights(const uint8_t *panel, enum dtype dtype, int column)

@@ -10,7 +10,7 @@
 
 enum {
     MOST_ROWS = 4, /* totals of two registers each */
-    AHEAD = 2304,  /* bytes ahead of the weights being read that are asked for where they come from memory */
+    AHEAD = 8192,  /* bytes ahead of the weights being read that are asked for where they come from memory */
 };
 
 struct block {

@@ -11,7 +11,7 @@
 #include <immintrin.h>
 
 /* Bytes ahead of the weights being read that are asked for: one row is bound by memory. */
-enum { AHEAD = 2304 };
+enum { AHEAD = 9216 };
 
 /* sum += w . q, where the four signed bytes at q stand for every lane. GCC 12 cannot be brought to use the broadcast
  * memory operand, which saves an instruction and a register. */
