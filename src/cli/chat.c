@@ -216,7 +216,9 @@ static enum tutti_status answer(struct chat *chat, int *signal_number, struct tu
     if (!is_refused && st == TUTTI_OK) {
         st = output_flush(err);
         show_figures(chat);
-        if (st == TUTTI_OK)
+        if (st == TUTTI_OK && text.n_bytes == 0) /* stopped before the first word: as if it was not asked */
+            remove_message(chat, chat->n_messages - 1);
+        else if (st == TUTTI_OK)
             st = add_message(chat, chat->n_messages, "assistant", text.bytes, text.n_bytes, err);
     } else if (is_refused) {
         fprintf(stderr, "tutti: %s%s\n", err->text,

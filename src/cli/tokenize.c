@@ -1,9 +1,8 @@
 /* tutti tokenize: text to token ids, and back. */
 #include "cli/command.h"
-#include "cli/flags.h"
 #include "cli/input.h"
 #include "cli/output.h"
-#include "engine/engine.h"
+#include "model/family.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,6 +25,28 @@ static const struct option OPTIONS[] = {
 };
 
 static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .title = NULL } };
+
+struct vocabulary {
+    const struct family *family;
+    struct tokenizer *tok;
+};
+
+/* The tokenizer alone: no weights are read. */
+static enum tutti_status vocabulary_load(struct vocabulary *out, const char *path, struct tutti_error *err)
+{
+    struct checkpoint *ck = NULL;
+    struct model_desc desc;
+    char why[256] = "";
+    enum tutti_status st = checkpoint_open(&ck, path, err);
+    if (st == TUTTI_OK)
+        st = model_desc_read(&desc, &out->family, ck, err);
+    if (st == TUTTI_OK)
+        st = model_tokenizer_load(&out->tok, out->family, &desc, ck, why, sizeof why, err);
+    if (st == TUTTI_OK && !out->tok)
+        st = error_set(err, TUTTI_E_UNSUPPORTED, "%s: the model has no tokenizer: %s", path, why);
+    checkpoint_close(ck);
+    return st;
+}
 
 /* The bytes of a token for a person: what is not printable as \xNN. */
 static bool add_readable(const struct tokenizer *tok, int32_t id, struct buf *out)
@@ -80,40 +101,35 @@ static bool print_json(const struct tokenizer *tok, const struct ids *list, cons
     return ok;
 }
 
-static enum tutti_status encode(const struct tokenize_values *values, tutti_model *model,
+static enum tutti_status encode(const struct tokenize_values *values, const struct vocabulary *vocabulary,
                                 const struct buf *text, struct tutti_error *err)
 {
-    const struct tokenizer *tok = model_of(model)->tokenizer;
     struct ids list = { 0 };
     enum tutti_status st = TUTTI_OK;
-    bool ok = false;
-    int64_t n = tutti_tokenize(model, text->bytes, text->n_bytes, values->special, NULL, 0);
-    for (int64_t i = 0; i < n; i++)
-        if (!ids_add(&list, 0))
-            goto done;
-    if (n < 0 || tutti_tokenize(model, text->bytes, text->n_bytes, values->special, list.ids, list.n) != n)
+    if (values->special && vocabulary->family->text_prefix)
+        st = vocabulary->family->text_prefix(vocabulary->tok, &list, err);
+    if (st != TUTTI_OK)
         goto done;
-    ok = true;
-    if (values->json) {
-        ok = print_json(tok, &list, NULL);
-    } else if (values->ids) {
+    bool ok = tokenizer_encode(vocabulary->tok, text->bytes, text->n_bytes, &list);
+    if (ok && values->json) {
+        ok = print_json(vocabulary->tok, &list, NULL);
+    } else if (ok && values->ids) {
         for (size_t i = 0; i < list.n; i++)
             output_printf("%s%d", i ? "," : "", list.ids[i]);
         output_write("\n", 1);
-    } else {
-        ok = print_pieces(tok, &list);
+    } else if (ok) {
+        ok = print_pieces(vocabulary->tok, &list);
     }
-done:
     if (!ok)
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for the ids of %zu bytes of text", text->n_bytes);
+done:
     ids_clear(&list);
     return st;
 }
 
-static enum tutti_status decode(const struct tokenize_values *values, tutti_model *model,
+static enum tutti_status decode(const struct tokenize_values *values, const struct tokenizer *tok,
                                 const struct buf *input, struct tutti_error *err)
 {
-    const struct tokenizer *tok = model_of(model)->tokenizer;
     struct ids list = { 0 };
     struct buf text = { 0 };
     enum tutti_status st = input_parse_ids(&list, "--decode", input->bytes, input->n_bytes, err);
@@ -141,24 +157,20 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
                              struct tutti_error *err)
 {
     const struct tokenize_values *values = v;
-    struct model_flags flags = { .threads = 1 };
+    struct vocabulary vocabulary = { 0 };
     struct buf text = { 0 };
-    tutti_model *model = NULL;
     const char *operand = n_operands > 1 ? operands[1] : "-";
-    enum tutti_status st = TUTTI_OK;
     if (values->ids && values->json)
         return error_set(err, TUTTI_E_ARGUMENT, "--ids and --json exclude each other");
-    if (strcmp(operand, "-") == 0)
+    enum tutti_status st = vocabulary_load(&vocabulary, operands[0], err);
+    if (st == TUTTI_OK && strcmp(operand, "-") == 0)
         st = input_read(&text, "-", err);
-    else if (!buf_add_string(&text, operand))
+    else if (st == TUTTI_OK && !buf_add_string(&text, operand))
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for %zu bytes of text", strlen(operand));
     if (st == TUTTI_OK)
-        st = model_flags_open(&flags, operands[0], &model, err);
-    if (st == TUTTI_OK && !model_of(model)->tokenizer)
-        st = error_set(err, TUTTI_E_UNSUPPORTED, "%s: the model has no tokenizer", operands[0]);
-    if (st == TUTTI_OK)
-        st = values->decode ? decode(values, model, &text, err) : encode(values, model, &text, err);
-    tutti_model_close(model);
+        st = values->decode ? decode(values, vocabulary.tok, &text, err)
+                            : encode(values, &vocabulary, &text, err);
+    tokenizer_free(vocabulary.tok);
     buf_clear(&text);
     return st;
 }

@@ -6,7 +6,8 @@ import re
 import signal
 import struct
 import subprocess
-import time
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -453,6 +454,43 @@ def test_bench_of_a_model_through_the_engine():
 
 
 def test_bench_names_a_wrong_shape():
-    said = tutti("bench", "--shape", "chatglm9", check=1).stderr
-    assert "chatglm9" in said and "chatglm3-6b" in said
+    said = wrong("bench", "--shape", "chatglm9")
+    for shape in ("chatglm-6b", "chatglm2-6b", "chatglm3-6b", "glm-4-9b", "llama-7b", "llama-3-8b", "qwen2.5-7b", "gpt2",
+                  "tiny"):
+        assert shape in said
     assert "--context: found 600, expected at most 511" in wrong("bench", DEMO, "--context", "600")
+
+
+# ---- serve -------------------------------------------------------------------------------------------------------
+
+
+def test_serve_passes_its_options_on(tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("# who may ask\nsecret\n")
+    process = subprocess.Popen([BIN, "serve", DEMO, "--port", "0", "--name", "fox", "--api-key-file", keys,
+                                "--kv-memory", "8M", "--context", "256", "--max-seqs", "3", "--log-level", "warn"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+    try:
+        line = process.stdout.readline()
+        found = re.fullmatch(r"listening on (http://127\.0\.0\.1:\d+)\n", line)
+        assert found, line
+        url = found.group(1) + "/v1/models"
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(url, timeout=PATIENCE)
+        assert refused.value.code == 401
+        request = urllib.request.Request(url, headers={"Authorization": "Bearer secret"})
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            assert [model["id"] for model in json.load(answer)["data"]] == ["fox"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert " info " not in err
+
+
+def test_serve_names_what_it_cannot_use(tmp_path):
+    done = tutti("serve", DEMO, "--port", "0", "--api-key-file", tmp_path / "none", check=1)
+    assert str(tmp_path / "none") in done.stderr
+    assert "--kv-memory" in tutti("serve", DEMO, "--kv-memory", "0", check=2).stderr
+    done = tutti("serve", DEMO, "--kv-memory", "1", "--port", "0", check=1)  # not one page fits
+    assert done.stderr.startswith("tutti: ")

@@ -231,7 +231,7 @@ static const struct option_set SET = {
     .groups = GROUPS,
 };
 
-enum { MAX_WORDS = 32 };
+enum { MAX_WORDS = 64 };
 
 struct parsed {
     struct values values;
@@ -250,8 +250,10 @@ static enum tutti_status parse(struct parsed *parsed, const char *line)
     int n = 0;
     assert_true(strlen(line) < sizeof copy);
     strcpy(copy, line);
-    for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save))
+    for (char *word = strtok_r(copy, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+        assert_true(n < MAX_WORDS);
         words[n++] = strcmp(word, "_") == 0 ? empty : word;
+    }
     memset(parsed, 0, sizeof *parsed);
     return options_parse(&SET, n, words, &parsed->values, parsed->operands, &parsed->n_operands,
                          &parsed->wants_help, &parsed->err);
