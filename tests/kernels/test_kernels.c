@@ -1,0 +1,156 @@
+/* The plain C kernels against float64, and the choice of a processor level. That the other variants yield the same
+ * bits is checkkernels' part. */
+#include "kernels/kernels.h"
+#include "kernels/pack.h"
+#include "kernels/quantize.h"
+#include "kernels/ref/ref.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void exp_is_within_two_steps_of_a_float(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (double x = -87.33; x < 88.37; x += 0.0009765) {
+        float f = (float)x;
+        double exact = exp((double)f), error = fabs((double)exp_ref(f) - exact) / exact;
+        worst = fmax(worst, error);
+    }
+    if (!(worst <= 2 * 0x1p-24))
+        fail_msg("error of %g, in halves of a step %g", worst, worst / 0x1p-24);
+    assert_true(exp_ref(0.0f) == 1.0f && exp_ref(-0.0f) == 1.0f);
+}
+
+static void exp_has_no_overflow_at_its_ends(void **state)
+{
+    (void)state;
+    assert_true(exp_ref(-87.34f) == 0 && exp_ref(-1e30f) == 0 && exp_ref(-(float)INFINITY) == 0);
+    assert_true(exp_ref(88.38f) == (float)INFINITY && exp_ref(3e38f) == (float)INFINITY);
+    assert_true(exp_ref((float)INFINITY) == (float)INFINITY);
+    assert_true(isnan(exp_ref((float)NAN)));
+    assert_true(isfinite(exp_ref(88.37f)) && exp_ref(-87.33f) > 0);
+    assert_true(exp_ref(1e-45f) == 1.0f);
+}
+
+static void softmax_and_silu_are_near_float64(void **state)
+{
+    (void)state;
+    enum { N = 1000 };
+    static float x[N], y[N], up[N];
+    double sum = 0, max = -INFINITY;
+    for (int i = 0; i < N; i++) {
+        x[i] = sinf((float)i) * 20;
+        up[i] = cosf((float)i);
+        max = fmax(max, (double)x[i]);
+    }
+    for (int i = 0; i < N; i++)
+        sum += exp((double)x[i] - max);
+    softmax_ref(y, x, N);
+    for (int i = 0; i < N; i++) {
+        double want = exp((double)x[i] - max) / sum;
+        assert_true(fabs((double)y[i] - want) <= 3e-6 * want + 1e-37); /* x - max is rounded at 2^-19 */
+    }
+    silu_mul_ref(y, x, up, N);
+    for (int i = 0; i < N; i++) {
+        double want = (double)x[i] / (1 + exp(-(double)x[i])) * (double)up[i];
+        assert_true(fabs((double)y[i] - want) <= 1e-6 * fabs(want) + 1e-37);
+    }
+    float huge[4] = { 3e38f, -3e38f, 100, -100 }, one[4] = { 1, 1, 1, 1 };
+    silu_mul_ref(y, huge, one, 4);
+    assert_true(y[0] == 3e38f && y[1] == 0 && y[2] == 100 && y[3] == 0);
+}
+
+static void a_panel_gives_back_the_rows_it_was_packed_from(void **state)
+{
+    (void)state;
+    static const struct {
+        enum dtype dtype;
+        int n_in;
+    } CASES[] = {
+        { DTYPE_F32, 37 }, { DTYPE_F16, 37 }, { DTYPE_BF16, 70 }, { DTYPE_Q8_0, 96 }, { DTYPE_Q4_0, 160 }
+    };
+    for (size_t c = 0; c < sizeof CASES / sizeof *CASES; c++) {
+        enum dtype dtype = CASES[c].dtype;
+        int n = CASES[c].n_in;
+        size_t row_bytes = 0, size = 0;
+        assert_true(dtype_bytes(dtype, n, &row_bytes) && panel_bytes(dtype, n, &size) && size % 64 == 0);
+        uint8_t *stored = malloc(16 * row_bytes), *panel = aligned_alloc(64, size);
+        float *want = malloc((size_t)n * sizeof *want), *got = malloc((size_t)n * sizeof *got);
+        const uint8_t *rows[PANEL_ROWS];
+        for (size_t i = 0; i < 16 * row_bytes; i++)
+            stored[i] = (uint8_t)((i * 2654435761u) >> 9) &
+                        0xBB; /* no NaN: their copies need not compare equal */
+        for (int r = 0; r < PANEL_ROWS; r++)
+            rows[r] = r == 13 ? NULL : stored + (size_t)r * row_bytes;
+        pack_panel(panel, rows, dtype, n);
+        for (int r = 0; r < PANEL_ROWS; r++) {
+            unpack_row(got, panel, r, dtype, n);
+            if (rows[r])
+                dequantize(want, rows[r], dtype, n);
+            else
+                memset(want, 0, (size_t)n * sizeof *want);
+            for (int i = 0; i < n; i++)
+                assert_true(got[i] == want[i]); /* a zero's sign is free */
+        }
+        free(stored);
+        free(panel);
+        free(want);
+        free(got);
+    }
+}
+
+static void sizes_that_do_not_fit_are_refused(void **state)
+{
+    (void)state;
+    size_t size;
+    assert_false(panel_bytes(DTYPE_Q8_0, 40, &size));
+    assert_false(panel_bytes(DTYPE_F32, 0, &size));
+    assert_false(panel_bytes(DTYPE_I8, 32, &size));
+    assert_true(tile_bytes(DTYPE_Q4_0, 3, 40) == 0);
+    assert_true(tile_bytes(DTYPE_Q4_0, 16, 64) == 16 * 2 * 40);
+}
+
+static void a_level_is_chosen_by_name_or_environment(void **state)
+{
+    (void)state;
+    unsigned cpu = 99;
+    struct tutti_error err;
+    assert_int_equal(cpu_find(&cpu, "ref", &err), TUTTI_OK);
+    assert_int_equal(cpu, CPU_REF);
+    assert_int_equal(cpu_find(&cpu, "sse9", &err), TUTTI_E_ARGUMENT);
+    assert_non_null(strstr(err.text, "sse9"));
+    assert_non_null(strstr(err.text, "avx512"));
+    char *before = getenv("TUTTI_CPU"), kept[32] = "";
+    if (before)
+        snprintf(kept, sizeof kept, "%s", before);
+    setenv("TUTTI_CPU", "ref", 1);
+    assert_int_equal(cpu_find(&cpu, NULL, &err), TUTTI_OK);
+    assert_int_equal(cpu, CPU_REF);
+    setenv("TUTTI_CPU", "nonsense", 1);
+    assert_int_equal(cpu_find(&cpu, NULL, &err), TUTTI_E_ARGUMENT);
+    assert_non_null(strstr(err.text, "TUTTI_CPU"));
+    unsetenv("TUTTI_CPU");
+    assert_int_equal(cpu_find(&cpu, NULL, &err), TUTTI_OK);
+    assert_int_equal(cpu, cpu_detect());
+    if (before)
+        setenv("TUTTI_CPU", kept, 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exp_is_within_two_steps_of_a_float),
+        cmocka_unit_test(exp_has_no_overflow_at_its_ends),
+        cmocka_unit_test(softmax_and_silu_are_near_float64),
+        cmocka_unit_test(a_panel_gives_back_the_rows_it_was_packed_from),
+        cmocka_unit_test(sizes_that_do_not_fit_are_refused),
+        cmocka_unit_test(a_level_is_chosen_by_name_or_environment),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
