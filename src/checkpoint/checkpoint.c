@@ -7,6 +7,8 @@
 #include "checkpoint/safetensors.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -70,7 +72,7 @@ static enum tutti_status load_json(const char *path, json_t **out, struct tutti_
     json_error_t json_err;
     json_t *root = json_loadb(map.bytes ? (const char *)map.bytes : "", map.n_bytes, JSON_ALLOW_NUL,
                               &json_err);
-    if (!root && json_error_code(&json_err) == json_error_out_of_memory)
+    if (!root && json_err.text[0] == '\0') /* jansson has words for everything else */
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
     else if (!json_is_object(root))
         st = error_set(err, TUTTI_E_FORMAT, "%s: %s (line %d, column %d)", path,
@@ -86,10 +88,9 @@ done:
 
 static bool file_exists(const char *folder, const char *file)
 {
-    char *path = join(folder, file);
-    bool yes = path && access(path, F_OK) == 0;
-    free(path);
-    return yes;
+    char path[PATH_MAX]; /* no allocation: a lack of memory must not look like a missing file */
+    int n = snprintf(path, sizeof path, "%s/%s", folder, file);
+    return n > 0 && (size_t)n < sizeof path && access(path, F_OK) == 0;
 }
 
 static enum tutti_status out_of_memory(const struct checkpoint *ck, struct tutti_error *err)

@@ -167,6 +167,8 @@ static enum tutti_status read_header(struct safetensors *file, struct tutti_erro
         return error_set(err, TUTTI_E_FORMAT, "%s: the header does not begin with '{'", file->name);
     json_error_t json_err;
     file->header = json_loadb(text, (size_t)header_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &json_err);
+    if (!file->header && json_err.text[0] == '\0') /* jansson has words for everything else */
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
     if (!json_is_object(file->header))
         return error_set(err, TUTTI_E_FORMAT, "%s: header: %s at byte %d", file->name, json_err.text,
                          json_err.position);

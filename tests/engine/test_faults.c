@@ -96,7 +96,9 @@ static void every_failure_is_a_clear_error_and_the_next_run_works(void **state)
         }
         if (outcome.status == TUTTI_OK)
             assert_memory_equal(text, want, sizeof want); /* something that can be done without */
-        else if (outcome.status != TUTTI_E_MEMORY && outcome.status != TUTTI_E_IO)
+        else if (outcome.status != TUTTI_E_MEMORY &&
+                 !(strcmp(function, "jansson") == 0 &&
+                   outcome.status == TUTTI_E_FORMAT)) /* "invalid token" */
             fail_msg("call %ld (%s) failed with status %s: %s", n, function,
                      tutti_status_name(outcome.status), outcome.err.text);
         else

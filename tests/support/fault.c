@@ -153,7 +153,12 @@ int __wrap_pthread_cond_init(pthread_cond_t *cond, const pthread_condattr_t *att
     return shall_fail("pthread_cond_init") ? ENOMEM : __real_pthread_cond_init(cond, attributes);
 }
 
+static void *jansson_malloc(size_t n)
+{
+    return shall_fail("jansson") ? no_memory() : __real_malloc(n);
+}
+
 __attribute__((constructor)) static void wrap_jansson(void)
 {
-    json_set_alloc_funcs(__wrap_malloc, __wrap_free);
+    json_set_alloc_funcs(jansson_malloc, __wrap_free);
 }

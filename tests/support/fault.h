@@ -13,7 +13,7 @@ void fault_arm(long n);
 /* Calls since fault_arm(), and whether one of them was made to fail. */
 long fault_n_calls(void);
 bool fault_has_hit(void);
-/* The function that failed, "malloc"; "" where none did. */
+/* The function that failed, "malloc", or "jansson" for its allocations; "" where none did. */
 const char *fault_function(void);
 
 #endif
