@@ -2,7 +2,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/input.h"
-#include "cli/new_file.h"
+#include "base/new_file.h"
 #include "cli/output.h"
 
 #include <inttypes.h>

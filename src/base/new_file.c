@@ -1,4 +1,4 @@
-#include "cli/new_file.h"
+#include "base/new_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,8 @@
 /* A file that appears under its name only when it is complete: written beside it under a temporary name, renamed at
- * the end. An end of the program by SIGINT, SIGTERM or SIGHUP removes the temporary file. */
-#ifndef TUTTI_CLI_NEW_FILE_H
-#define TUTTI_CLI_NEW_FILE_H
+ * the end. While one is open an end of the program by SIGINT, SIGTERM or SIGHUP removes the temporary file, so this is
+ * for the commands of a program: a library that a stranger links leaves signals alone. */
+#ifndef TUTTI_BASE_NEW_FILE_H
+#define TUTTI_BASE_NEW_FILE_H
 
 #include "base/error.h"
 

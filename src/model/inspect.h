@@ -1,0 +1,24 @@
+/* What a checkpoint is, and what it will cost to serve, without loading its weights. */
+#ifndef TUTTI_MODEL_INSPECT_H
+#define TUTTI_MODEL_INSPECT_H
+
+#include "base/dtype.h"
+#include "base/error.h"
+
+#include <stdio.h>
+
+struct inspect_options {
+    bool as_json;
+    bool lists_tensors;
+    bool has_type;
+    enum dtype type;       /* the weights run as it; without has_type: as stored */
+    enum dtype kv_type;    /* F16 or F32 */
+    uint64_t memory_bytes; /* for weights and KV cache together; 0: the machine's available memory */
+    int context;           /* tokens of one user; 0: the model's context */
+};
+
+/* Writes the report to out: description, tensors, sizes, KV bytes for each token, users that fit into memory. */
+MUST_CHECK enum tutti_status model_inspect(const char *path, const struct inspect_options *options, FILE *out,
+                                           struct tutti_error *err);
+
+#endif
