@@ -51,15 +51,16 @@ struct cpu_backend {
 
     size_t tile_bytes; /* of a full tile of input rows, for the matrix that needs most */
     int max_rows;      /* as reserved */
+    int n_row_tiles;
     size_t activation_bytes;
     uint8_t *activations;        /* packed tiles of input rows */
     struct cpu_scratch *scratch; /* [n_threads] */
     float *cos_sin;              /* [max_rows][rotary_dim]: cos, then sin, of each row's position */
-    struct row_tile *row_tiles;  /* [max_rows] */
-    int n_row_tiles;
+    struct row_tile *row_tiles;  /* [max_rows], n_row_tiles of them in use */
 
     const struct step *step;
-    _Alignas(64) atomic_int next; /* next piece of work of the running operation */
+    uint8_t apart[64]; /* what all threads write stands in a cache line of its own */
+    atomic_int next;   /* next piece of work of the running operation */
 };
 
 static inline struct cpu_backend *cpu_of(struct backend *be)
@@ -67,9 +68,8 @@ static inline struct cpu_backend *cpu_of(struct backend *be)
     return (struct cpu_backend *)be;
 }
 
-enum {
-    LINEAR_PIECE = 8
-}; /* panels that a thread takes at a time, at most; even: gate and up stay together */
+/* Panels that a thread takes at a time, at most. Even: gate and up stay together. */
+enum { LINEAR_PIECE = 8 };
 
 enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const struct matrix_source *source,
                                  struct tutti_error *err);

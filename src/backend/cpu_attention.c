@@ -204,7 +204,7 @@ static void attend(const struct attention_job *job, struct cpu_scratch *scratch,
     const struct kernels *k = &job->cpu->kernels;
     (job->kv->dtype == DTYPE_F16 ? k->attention_f16 : k->attention_f32)(scratch->o, scratch->q, lengths,
                                                                         n_queries, head_dim, &pages);
-    size_t n = (size_t)(n_heads * head_dim);
+    size_t n = (size_t)n_heads * (size_t)head_dim;
     for (int r = 0; r < tile->n_rows; r++)
         memcpy(job->y + (size_t)(tile->begin + r) * y_row + (size_t)(begin_head * head_dim),
                scratch->o + (size_t)r * n, n * sizeof(float));

@@ -94,9 +94,10 @@ static void pack_some(void *arg, int thread, int n_threads)
 
 static void pack_bias(struct matrix *m, const struct matrix_source *source)
 {
-    for (int row = 0; row < m->n_out; row++) {
+    const float *const *biases = source->biases;
+    for (int row = 0; biases && row < m->n_out; row++) {
         int in_part = row, panel, i;
-        const float *bias = source->biases[part_of(source, &in_part)];
+        const float *bias = biases[part_of(source, &in_part)];
         place_of(m, row, &panel, &i);
         m->bias[panel * PANEL_ROWS + i] = bias ? bias[in_part] : 0.0f;
     }

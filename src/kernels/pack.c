@@ -135,8 +135,10 @@ static void unpack_q8_0(float *dst, const uint8_t *panel, int row, int n_blocks)
         const uint8_t *group = panel + (size_t)(b / 2) * PACK_Q8_0_GROUP;
         const uint8_t *quants = group + PACK_SCALE_BYTES + (size_t)(b % 2) * PACK_Q8_0_BLOCK;
         float d = half_to_float(((const uint16_t *)group)[b % 2 * PANEL_ROWS + row]);
-        for (int c = 0; c < BLOCK; c++)
-            dst[c] = (float)(quants[(c / 4 * PANEL_ROWS + row) * 4 + c % 4] - 128) * d;
+        for (int c = 0; c < BLOCK; c++) {
+            int q = quants[(c / 4 * PANEL_ROWS + row) * 4 + c % 4] - 128;
+            dst[c] = (float)q * d;
+        }
     }
 }
 

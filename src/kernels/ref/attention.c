@@ -9,7 +9,7 @@ static float score(const float *q, const uint8_t *keys, bool is_half, int key, i
 {
     float sum[2] = { 0, 0 };
     for (int d = 0; d < head_dim; d++)
-        sum[d % 2] = fmaf(q[d], element(keys, is_half, (size_t)(d * ATTENTION_KEYS + key)), sum[d % 2]);
+        sum[d % 2] = fmaf(q[d], element(keys, is_half, (size_t)d * ATTENTION_KEYS + (size_t)key), sum[d % 2]);
     return sum[0] + sum[1];
 }
 
@@ -29,7 +29,7 @@ static void see_page(float *o, float *max, float *total, const float *q, const u
     for (int d = 0; d < head_dim; d++) {
         float sum = o[d] * c;
         for (int i = 0; i < n_keys; i++)
-            sum = fmaf(s[i], element(values, is_half, (size_t)(i * head_dim + d)), sum);
+            sum = fmaf(s[i], element(values, is_half, (size_t)i * (size_t)head_dim + (size_t)d), sum);
         o[d] = sum;
     }
 }

@@ -83,7 +83,7 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const bool is_q4, 
 #define CASE(n)                                                                                              \
     case n:                                                                                                  \
         for (int p = 0; p < n_panels; p++)                                                                   \
-            quantized_panel(out + p * n * PANEL_ROWS, panels + (size_t)p * stride, is_q4, x, n,              \
+            quantized_panel(out + p * (n)*PANEL_ROWS, panels + (size_t)p * stride, is_q4, x, n,              \
                             n_in / BLOCK, is_cold);                                                          \
         break;
 
