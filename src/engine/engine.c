@@ -309,7 +309,6 @@ static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, stru
         e->intake_head = r;
     e->intake_tail = r;
     atomic_fetch_add(&e->stats.n_requests, 1);
-    atomic_fetch_add(&e->stats.n_waiting, 1);
     return TUTTI_OK;
 }
 

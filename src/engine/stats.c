@@ -48,6 +48,7 @@ void stats_publish(struct stats *stats)
 {
     pthread_mutex_lock(&stats->lock);
     stats->shared = stats->now;
+    stats->shared_n_begun = stats->n_begun;
     pthread_mutex_unlock(&stats->lock);
 }
 
@@ -55,10 +56,12 @@ void stats_read(struct stats *stats, struct tutti_stats *out)
 {
     pthread_mutex_lock(&stats->lock);
     *out = stats->shared;
+    uint64_t n_not_waiting = stats->shared_n_begun;
     pthread_mutex_unlock(&stats->lock);
-    out->n_requests = atomic_load(&stats->n_requests);
+    n_not_waiting += atomic_load(&stats->n_unprepared);
+    out->n_requests = atomic_load(&stats->n_requests); /* after those that do not wait: it counts them too */
+    out->n_waiting += out->n_requests - n_not_waiting;
     out->n_refused = atomic_load(&stats->n_refused);
-    out->n_waiting += atomic_load(&stats->n_waiting);
     out->n_finished = atomic_load(&stats->n_finished);
     out->n_cancelled = atomic_load(&stats->n_cancelled);
     out->n_failed = atomic_load(&stats->n_failed);

@@ -13,8 +13,11 @@ struct stats {
     pthread_mutex_t lock;
     bool has_lock;
     struct tutti_stats shared;
+    uint64_t n_begun,
+        shared_n_begun; /* requests that wait no more: their first row was planned, or they ended */
     /* Counted by callers and the text thread: */
-    atomic_uint_fast64_t n_requests, n_refused, n_waiting;
+    atomic_uint_fast64_t n_requests, n_refused;
+    atomic_uint_fast64_t n_unprepared; /* ended before the engine thread saw them */
     atomic_uint_fast64_t n_finished, n_cancelled, n_failed, n_generated_tokens;
 };
 

@@ -83,7 +83,7 @@ static void cancel_unstarted(struct tutti_engine *e, struct request *r)
 {
     scheduler_remove(e->scheduler, r);
     if (r->n_started == 0)
-        atomic_fetch_sub(&e->stats.n_waiting, 1);
+        e->stats.n_begun++;
     int first = r->n_started, n_choices = r->spec.n_choices;
     r->n_started = n_choices;
     for (int choice = first; choice < n_choices; choice++)
@@ -227,7 +227,7 @@ static void note_starts(struct tutti_engine *e)
         struct sequence *seq = &s->seqs[i];
         if (seq->state != SEQUENCE_FREE && seq->choice == 0 && !seq->request->is_counted) {
             seq->request->is_counted = true;
-            atomic_fetch_sub(&e->stats.n_waiting, 1);
+            e->stats.n_begun++;
         }
     }
 }

@@ -198,7 +198,7 @@ static void handle_record(struct tutti_engine *e, const struct record *record)
 static void refuse(struct tutti_engine *e, struct request *r, enum tutti_finish finish,
                    const struct tutti_error *err)
 {
-    atomic_fetch_sub(&e->stats.n_waiting, 1);
+    atomic_fetch_add(&e->stats.n_unprepared, 1);
     for (int choice = 0; choice < r->spec.n_choices; choice++)
         report(e, &(struct record){ .request = r, .choice = choice }, finish, err);
     request_done(e, r);

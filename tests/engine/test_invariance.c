@@ -196,7 +196,7 @@ static void check_clauses(const char *weight_type, bool is_whole)
     assert_true(stats.n_cached_tokens > 0);
     how.n_rounds = 1;
 
-    how.engine.kv_bytes = pages(model, 12);
+    how.engine.kv_bytes = pages(model, 7);
     how.engine.no_prefix_cache = true;
     check_how(model, how, want, "preempted", &stats);
     assert_true(stats.n_preemptions > 0);
@@ -249,7 +249,7 @@ static void choices_are_the_same_together_and_apart(void **state)
     together.engine = (struct tutti_engine_options){ .kv_bytes = pages(model, 2000) };
     together.one_after_the_other = false;
     check_how(model, together, want, "choices together", &stats);
-    together.engine.kv_bytes = pages(model, 14);
+    together.engine.kv_bytes = pages(model, 8);
     check_how(model, together, want, "choices in a small pool", &stats);
     assert_true(stats.n_preemptions > 0);
     free_answers(want, N_FEW);
