@@ -158,7 +158,11 @@ static const char *choose_chat(const struct model_desc *desc, const struct token
 static enum tutti_status text_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
 {
     enum tutti_status st = chat_add_special(tok, "[gMASK]", out, err);
-    return st == TUTTI_OK ? chat_add_special(tok, "sop", out, err) : st;
+    if (st != TUTTI_OK)
+        return st;
+    /* A GGUF vocabulary spells it so where a plain piece is spelled "sop" too: there all spellings must differ. */
+    bool renamed = tokenizer_find_control(tok, "sop") < 0;
+    return chat_add_special(tok, renamed ? "<sop>" : "sop", out, err);
 }
 
 /* ChatGLM3's authors write a role, then metadata and content as two separately tokenized strings. */

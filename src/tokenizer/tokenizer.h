@@ -59,6 +59,10 @@ int32_t tokenizer_find(const struct tokenizer *tok, const char *piece, size_t n_
 /* The id of a CONTROL piece by its spelling; a NORMAL piece may be spelled alike. -1: none. */
 int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling);
 bool tokenizer_adds_dummy_prefix(const struct tokenizer *tok);
+bool tokenizer_removes_extra_whitespaces(const struct tokenizer *tok);
+
+/* Nothing but pieces and struct bpe_vocab's settings make it up, with byte fallback: GGUF's "llama" can say all of it. */
+bool tokenizer_is_plain(const struct tokenizer *tok);
 
 /* Adds the ids of text, equal to SentencePiece's EncodeAsIds() for every sequence of bytes. False: out of memory. */
 MUST_CHECK bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes,

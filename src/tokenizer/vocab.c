@@ -237,3 +237,13 @@ bool tokenizer_adds_dummy_prefix(const struct tokenizer *tok)
 {
     return tok->add_dummy_prefix;
 }
+
+bool tokenizer_removes_extra_whitespaces(const struct tokenizer *tok)
+{
+    return tok->remove_extra_whitespaces;
+}
+
+bool tokenizer_is_plain(const struct tokenizer *tok)
+{
+    return tok->byte_fallback && tok->escape_whitespaces && !tok->blank_is_suffix && tok->map.n_units == 0;
+}

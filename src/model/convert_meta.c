@@ -1,0 +1,188 @@
+#include "model/convert_meta.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Labels of general.file_type. */
+static uint32_t file_type(enum dtype type)
+{
+    switch (type) {
+    case DTYPE_F16:
+        return 1;
+    case DTYPE_Q4_0:
+        return 2;
+    case DTYPE_Q8_0:
+        return 7;
+    case DTYPE_BF16:
+        return 32;
+    default:
+        return 0;
+    }
+}
+
+static void put_u32(struct gguf_writer *w, const char *arch, const char *key, int value)
+{
+    char full[128];
+    snprintf(full, sizeof full, "%s.%s", arch, key);
+    gguf_writer_u32(w, full, (uint32_t)value);
+}
+
+static void put_f32(struct gguf_writer *w, const char *arch, const char *key, float value)
+{
+    char full[128];
+    snprintf(full, sizeof full, "%s.%s", arch, key);
+    gguf_writer_f32(w, full, value);
+}
+
+static void put_string(struct gguf_writer *w, const char *key, const char *text)
+{
+    gguf_writer_string(w, key, text, strlen(text));
+}
+
+void convert_describe(struct gguf_writer *w, const struct family *family, const struct model_desc *d,
+                      const char *name, enum dtype type)
+{
+    const char *arch = family->gguf_architecture;
+    put_string(w, "general.architecture", arch);
+    put_string(w, "general.type", "model");
+    put_string(w, "general.name", name);
+    gguf_writer_u32(w, "general.file_type", file_type(type));
+    gguf_writer_u32(w, "general.quantization_version", 2);
+    put_u32(w, arch, "context_length", d->n_ctx);
+    put_u32(w, arch, "embedding_length", d->d_model);
+    put_u32(w, arch, "block_count", d->n_layers);
+    put_u32(w, arch, "feed_forward_length", d->d_ff);
+    put_u32(w, arch, "vocab_size", d->n_vocab);
+    put_u32(w, arch, "attention.head_count", d->n_heads);
+    put_u32(w, arch, "attention.head_count_kv", d->n_kv_heads);
+    put_f32(w, arch, "attention.layer_norm_rms_epsilon", d->norm_eps);
+    put_u32(w, arch, "rope.dimension_count", d->rotary_dim);
+    put_f32(w, arch, "rope.freq_base", (float)d->rope_theta);
+    if ((int64_t)d->head_dim * d->n_heads != d->d_model) {
+        put_u32(w, arch, "attention.key_length", d->head_dim);
+        put_u32(w, arch, "attention.value_length", d->head_dim);
+    }
+    if (d->rope_scaling.kind == ROPE_SCALING_LINEAR) {
+        char key[128];
+        snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
+        put_string(w, key, "linear");
+        put_f32(w, arch, "rope.scaling.factor", (float)d->rope_scaling.factor);
+    }
+}
+
+/* The vocabulary as GGUF wants it: n_vocab tokens, all spelled differently. */
+struct vocabulary {
+    int n;
+    const char **texts;
+    size_t *n_bytes;
+    float *scores;
+    int32_t *types;
+    char (*made)[48]; /* spellings that had to be made up */
+};
+
+static void vocabulary_clear(struct vocabulary *v)
+{
+    free((void *)v->texts);
+    free(v->n_bytes);
+    free(v->scores);
+    free(v->types);
+    free(v->made);
+}
+
+static bool vocabulary_fill(struct vocabulary *v, const struct tokenizer *tok, int n_vocab)
+{
+    size_t n = (size_t)n_vocab;
+    *v = (struct vocabulary){ .n = n_vocab,
+                              .texts = calloc(n, sizeof *v->texts),
+                              .n_bytes = calloc(n, sizeof *v->n_bytes),
+                              .scores = calloc(n, sizeof *v->scores),
+                              .types = calloc(n, sizeof *v->types),
+                              .made = calloc(n, sizeof *v->made) };
+    if (!v->texts || !v->n_bytes || !v->scores || !v->types || !v->made)
+        return false;
+    for (int32_t id = 0; id < n_vocab; id++) {
+        if (id >= tokenizer_n_pieces(tok)) { /* a padding row of the embedding */
+            snprintf(v->made[id], sizeof v->made[id], "[PAD%d]", id);
+            v->texts[id] = v->made[id];
+            v->n_bytes[id] = strlen(v->made[id]);
+            v->types[id] = PIECE_UNUSED;
+            continue;
+        }
+        struct piece p = tokenizer_piece(tok, id);
+        v->texts[id] = p.bytes;
+        v->n_bytes[id] = p.n_bytes;
+        v->scores[id] = p.score;
+        v->types[id] = (int32_t)p.type;
+        if (p.type == PIECE_CONTROL && p.n_bytes < 40 && tokenizer_find(tok, p.bytes, p.n_bytes) >= 0 &&
+            tokenizer_find(tok, p.bytes, p.n_bytes) != id) { /* a special token spelled like a plain piece */
+            snprintf(v->made[id], sizeof v->made[id], "<%.*s>", (int)p.n_bytes, p.bytes);
+            v->texts[id] = v->made[id];
+            v->n_bytes[id] = strlen(v->made[id]);
+        }
+    }
+    return true;
+}
+
+static const char *find_template(const struct checkpoint *ck, const json_t *tokenizer_config,
+                                 const char *chat)
+{
+    const char *text = json_string_value(json_object_get(tokenizer_config, "chat_template"));
+    if (!text)
+        text = json_string_value(json_object_get(checkpoint_config(ck), "tokenizer.chat_template"));
+    if (!text &&
+        strcmp(chat, "chatglm3") == 0) /* its authors render ids; this is the nearest that text can say */
+        text = "{% for m in messages %}{% if loop.first %}[gMASK]sop{% endif %}<|{{ m['role'] }}|>\n {{ "
+               "m['content'] }}"
+               "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
+    return text;
+}
+
+static void put_special(struct gguf_writer *w, const char *key, int32_t id)
+{
+    if (id >= 0)
+        gguf_writer_u32(w, key, (uint32_t)id);
+}
+
+enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *family,
+                                    const struct model_desc *d, const struct tokenizer *tok,
+                                    const struct checkpoint *ck, struct tutti_error *err)
+{
+    struct vocabulary v = { 0 };
+    json_t *tokenizer_config = NULL;
+    if (!tokenizer_is_plain(tok))
+        return error_set(
+            err, TUTTI_E_UNSUPPORTED,
+            "%s: its tokenizer has a normalization table or no byte fallback, which GGUF cannot say",
+            checkpoint_path(ck));
+    enum tutti_status st = checkpoint_json(ck, "tokenizer_config.json", &tokenizer_config, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (!vocabulary_fill(&v, tok, d->n_vocab)) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(ck));
+        goto done;
+    }
+    const char *chat = family->choose_chat(d, tok, checkpoint_config(ck), tokenizer_config);
+    bool is_chatglm = strncmp(chat, "chatglm", 7) == 0;
+    put_string(w, "tokenizer.ggml.model", "llama");
+    put_string(w, "tokenizer.ggml.pre", strcmp(chat, "chatglm3") == 0 ? "chatglm-spm" : "default");
+    gguf_writer_strings(w, "tokenizer.ggml.tokens", v.texts, v.n_bytes, (size_t)v.n);
+    gguf_writer_f32s(w, "tokenizer.ggml.scores", v.scores, (size_t)v.n);
+    gguf_writer_i32s(w, "tokenizer.ggml.token_type", v.types, (size_t)v.n);
+    put_special(w, "tokenizer.ggml.bos_token_id", tokenizer_bos(tok));
+    put_special(w, "tokenizer.ggml.eos_token_id", tokenizer_eos(tok));
+    put_special(w, "tokenizer.ggml.unknown_token_id", tokenizer_unk(tok));
+    if (is_chatglm)
+        put_special(w, "tokenizer.ggml.eot_token_id", tokenizer_find_control(tok, "<|user|>"));
+    gguf_writer_bool(w, "tokenizer.ggml.add_bos_token", !is_chatglm && tokenizer_bos(tok) >= 0);
+    gguf_writer_bool(w, "tokenizer.ggml.add_eos_token", false);
+    gguf_writer_bool(w, "tokenizer.ggml.add_space_prefix", tokenizer_adds_dummy_prefix(tok));
+    gguf_writer_bool(w, "tokenizer.ggml.remove_extra_whitespaces", tokenizer_removes_extra_whitespaces(tok));
+    const char *template = find_template(ck, tokenizer_config, chat);
+    if (template)
+        put_string(w, "tokenizer.chat_template", template);
+done:
+    vocabulary_clear(&v);
+    json_decref(tokenizer_config);
+    return st;
+}

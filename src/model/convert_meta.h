@@ -1,0 +1,17 @@
+/* The metadata of a converted file: what llama.cpp and tutti need to open and run it. */
+#ifndef TUTTI_MODEL_CONVERT_META_H
+#define TUTTI_MODEL_CONVERT_META_H
+
+#include "checkpoint/gguf.h"
+#include "model/family.h"
+
+/* name: of the model. type: of most matrices. */
+void convert_describe(struct gguf_writer *w, const struct family *family, const struct model_desc *desc,
+                      const char *name, enum dtype type);
+
+/* tok: with everything that the family appends. TUTTI_E_UNSUPPORTED: GGUF has no words for its rules. */
+MUST_CHECK enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *family,
+                                               const struct model_desc *desc, const struct tokenizer *tok,
+                                               const struct checkpoint *ck, struct tutti_error *err);
+
+#endif

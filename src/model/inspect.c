@@ -1,0 +1,225 @@
+#include "model/inspect.h"
+
+#include "model/weights.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static uint64_t available_bytes(void)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    char line[256];
+    uint64_t kib = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+            break;
+    }
+    if (file)
+        fclose(file);
+    return kib * 1024;
+}
+
+/* Everything the report says, as one JSON object; the text is written from it. */
+struct report {
+    struct checkpoint *ck;
+    const struct family *family;
+    const struct tensor_names *names;
+    struct model_desc desc;
+    const struct inspect_options *options;
+    enum dtype type;
+    uint64_t n_params, stored_bytes, weight_bytes, kv_token_bytes, memory_bytes, users;
+    int context;
+};
+
+/* Bytes of a matrix packed for running: panels of 16 rows, so n_out is rounded up. */
+static uint64_t packed_bytes(const struct report *r, const struct weight *w)
+{
+    size_t row = 0;
+    enum dtype want = r->options->has_type ? r->options->type : w->parts[0]->dtype;
+    if (!dtype_bytes(weights_fit_type(want, w->n_in), w->n_in, &row))
+        return 0;
+    return (uint64_t)((w->n_out + 15) / 16 * 16) * row;
+}
+
+static enum tutti_status sum_weights(struct report *r, struct tutti_error *err)
+{
+    struct outer_weights outer;
+    struct layer_weights l;
+    enum tutti_status st = weights_find_outer(&outer, &r->desc, r->names, r->ck, err);
+    if (st != TUTTI_OK)
+        return st;
+    r->weight_bytes = packed_bytes(r, &outer.embedding);
+    r->n_params = (uint64_t)outer.embedding.n_in * (uint64_t)outer.embedding.n_out +
+                  (uint64_t)r->desc.d_model;
+    if (!r->desc.tied_output) {
+        r->weight_bytes += packed_bytes(r, &outer.output);
+        r->n_params += (uint64_t)outer.output.n_in * (uint64_t)outer.output.n_out;
+    }
+    for (int i = 0; i < r->desc.n_layers; i++) {
+        st = weights_find_layer(&l, &r->desc, r->names, r->ck, i, err);
+        if (st != TUTTI_OK)
+            return st;
+        const struct weight *all[] = { &l.qkv, &l.attn_out, &l.gate_up, &l.down };
+        for (int k = 0; k < 4; k++) {
+            r->weight_bytes += packed_bytes(r, all[k]);
+            r->n_params += (uint64_t)all[k]->n_in * (uint64_t)all[k]->n_out;
+        }
+        r->n_params += 2 * (uint64_t)r->desc.d_model;
+        if (i == 0)
+            r->type = r->options->has_type ? r->options->type : weights_stored_type(&l);
+    }
+    return TUTTI_OK;
+}
+
+static void count_users(struct report *r)
+{
+    const struct model_desc *d = &r->desc;
+    size_t element = r->options->kv_type == DTYPE_F32 ? 4 : 2;
+    r->kv_token_bytes = 2 * (uint64_t)d->n_layers * (uint64_t)d->n_kv_heads * (uint64_t)d->head_dim * element;
+    r->memory_bytes = r->options->memory_bytes ? r->options->memory_bytes : available_bytes();
+    r->context = r->options->context > 0 ? r->options->context : d->n_ctx;
+    uint64_t pages = ((uint64_t)r->context + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    uint64_t user_bytes = pages * KV_PAGE_TOKENS * r->kv_token_bytes;
+    r->users = r->memory_bytes > r->weight_bytes && user_bytes
+                   ? (r->memory_bytes - r->weight_bytes) / user_bytes
+                   : 0;
+}
+
+static const char *scaling_name(const struct model_desc *d)
+{
+    static const char *const NAMES[] = { "none", "linear", "llama3" };
+    return NAMES[d->rope_scaling.kind];
+}
+
+static const char *rope_name(const struct model_desc *d)
+{
+    static const char *const NAMES[] = { "none", "interleaved", "half-split" };
+    return NAMES[d->rope];
+}
+
+static bool tensors_to_json(const struct report *r, json_t *root)
+{
+    json_t *list = json_array();
+    bool ok = list && json_object_set_new(root, "tensors", list) == 0;
+    for (size_t i = 0; ok && i < checkpoint_n_tensors(r->ck); i++) {
+        const struct tensor *t = checkpoint_tensor(r->ck, i);
+        json_t *shape = json_array();
+        for (int k = 0; shape && k < t->n_dims; k++)
+            ok = ok && json_array_append_new(shape, json_integer(t->shape[k])) == 0;
+        ok = ok && shape &&
+             json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I}", "name", t->name, "type",
+                                                   dtype_name(t->dtype), "shape", shape, "bytes",
+                                                   (json_int_t)t->n_bytes)) == 0;
+    }
+    return ok;
+}
+
+static enum tutti_status write_json(const struct report *r, FILE *out, struct tutti_error *err)
+{
+    const struct model_desc *d = &r->desc;
+    json_t *root = json_pack(
+        "{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:s, s:i, s:f, s:s, s:b, s:b}", "path",
+        checkpoint_path(r->ck), "family", d->family, "layers", d->n_layers, "d_model", d->d_model, "heads",
+        d->n_heads, "kv_heads", d->n_kv_heads, "head_dim", d->head_dim, "d_ff", d->d_ff, "vocab", d->n_vocab,
+        "context", d->n_ctx, "norm_eps", (double)d->norm_eps, "rope", rope_name(d), "rotary_dim",
+        d->rotary_dim, "rope_theta", d->rope_theta, "rope_scaling", scaling_name(d), "qkv_bias",
+        d->has_qkv_bias, "tied_output", d->tied_output);
+    json_t *cost = json_pack("{s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:i, s:I}", "weight_type",
+                             dtype_name(r->type), "params", (json_int_t)r->n_params, "stored_bytes",
+                             (json_int_t)r->stored_bytes, "weight_bytes", (json_int_t)r->weight_bytes,
+                             "kv_type", dtype_name(r->options->kv_type), "kv_bytes_per_token",
+                             (json_int_t)r->kv_token_bytes, "memory_bytes", (json_int_t)r->memory_bytes,
+                             "user_context", r->context, "users", (json_int_t)r->users);
+    bool ok = root && cost && json_object_update(root, cost) == 0 &&
+              (!r->options->lists_tensors || tensors_to_json(r, root)) &&
+              json_dumpf(root, out, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0 && fputc('\n', out) != EOF;
+    json_decref(root);
+    json_decref(cost);
+    return ok ? TUTTI_OK
+              : error_set(err, TUTTI_E_IO, "%s: the report could not be written", checkpoint_path(r->ck));
+}
+
+static void put_size(FILE *out, const char *label, uint64_t bytes)
+{
+    static const char *const UNITS[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    double x = (double)bytes;
+    int unit = 0;
+    while (x >= 1024 && unit < 4) {
+        x /= 1024;
+        unit++;
+    }
+    fprintf(out, "%-16s %.*f %s\n", label, unit ? 2 : 0, x, UNITS[unit]);
+}
+
+static void write_tensors(const struct report *r, FILE *out)
+{
+    fprintf(out, "\n%-64s %-6s %-22s %s\n", "tensor", "type", "shape", "bytes");
+    for (size_t i = 0; i < checkpoint_n_tensors(r->ck); i++) {
+        const struct tensor *t = checkpoint_tensor(r->ck, i);
+        char shape[96] = "";
+        for (int k = 0; k < t->n_dims; k++) {
+            size_t n = strlen(shape);
+            snprintf(shape + n, sizeof shape - n, "%s%" PRId64, k ? " x " : "", t->shape[k]);
+        }
+        fprintf(out, "%-64s %-6s %-22s %zu\n", t->name, dtype_name(t->dtype), shape, t->n_bytes);
+    }
+}
+
+static void write_text(const struct report *r, FILE *out)
+{
+    const struct model_desc *d = &r->desc;
+    fprintf(out, "%-16s %s\n", "checkpoint", checkpoint_path(r->ck));
+    fprintf(out, "%-16s %s\n", "family", d->family);
+    fprintf(out, "%-16s %.2f million\n", "parameters", (double)r->n_params / 1e6);
+    fprintf(out, "%-16s %d x (%d wide, feed-forward %d)\n", "layers", d->n_layers, d->d_model, d->d_ff);
+    fprintf(out, "%-16s %d heads of %d, %d KV heads%s\n", "attention", d->n_heads, d->head_dim, d->n_kv_heads,
+            d->has_qkv_bias ? ", biases on q, k, v" : "");
+    fprintf(out, "%-16s %s, %d dimensions, theta %g, scaling %s\n", "rotary", rope_name(d), d->rotary_dim,
+            d->rope_theta, scaling_name(d));
+    fprintf(out, "%-16s %d%s\n", "vocabulary", d->n_vocab,
+            d->tied_output ? " (output tied to the embedding)" : "");
+    fprintf(out, "%-16s %d tokens\n", "context", d->n_ctx);
+    put_size(out, "stored", r->stored_bytes);
+    fprintf(out, "%-16s %s\n", "runs as", dtype_name(r->type));
+    put_size(out, "weights", r->weight_bytes);
+    fprintf(out, "%-16s %s, %" PRIu64 " bytes for each token\n", "KV cache", dtype_name(r->options->kv_type),
+            r->kv_token_bytes);
+    put_size(out, "memory", r->memory_bytes);
+    fprintf(out, "%-16s %" PRIu64 " of %d tokens each\n", "users that fit", r->users, r->context);
+    if (r->options->lists_tensors)
+        write_tensors(r, out);
+}
+
+static enum tutti_status inspect(struct report *r, FILE *out, struct tutti_error *err)
+{
+    enum tutti_status st = model_desc_read(&r->desc, &r->family, r->ck, err);
+    if (st != TUTTI_OK)
+        return st;
+    r->names = family_layout(r->family, r->ck);
+    if (!r->names)
+        return error_set(err, TUTTI_E_FORMAT, "%s: no tensor is named as in a %s model",
+                         checkpoint_path(r->ck), r->family->name);
+    st = sum_weights(r, err);
+    if (st != TUTTI_OK)
+        return st;
+    for (size_t i = 0; i < checkpoint_n_tensors(r->ck); i++)
+        r->stored_bytes += checkpoint_tensor(r->ck, i)->n_bytes;
+    count_users(r);
+    if (r->options->as_json)
+        return write_json(r, out, err);
+    write_text(r, out);
+    return ferror(out) ? error_set(err, TUTTI_E_IO, "the report could not be written") : TUTTI_OK;
+}
+
+enum tutti_status model_inspect(const char *path, const struct inspect_options *options, FILE *out,
+                                struct tutti_error *err)
+{
+    struct report r = { .options = options };
+    enum tutti_status st = checkpoint_open(&r.ck, path, err);
+    if (st == TUTTI_OK)
+        st = inspect(&r, out, err);
+    checkpoint_close(r.ck);
+    return st;
+}
