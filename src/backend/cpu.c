@@ -29,6 +29,7 @@ static void cpu_free(struct backend *be)
         return;
     free_scratch(cpu);
     free(cpu->rope_freqs);
+    free(cpu->shares);
     team_free(cpu->team);
     free(cpu);
 }
@@ -229,6 +230,13 @@ enum tutti_status backend_cpu_new(struct backend **out, const struct backend_opt
     st = team_new(&cpu->team, options->n_threads, options->pin_threads, err);
     if (st != TUTTI_OK)
         goto done;
+    size_t shares_bytes = (size_t)team_n_threads(cpu->team) * sizeof *cpu->shares;
+    cpu->shares = aligned_alloc(64, shares_bytes);
+    if (!cpu->shares) {
+        st = error_set(err, TUTTI_E_MEMORY, "CPU backend: out of memory");
+        goto done;
+    }
+    memset(cpu->shares, 0, shares_bytes);
     *out = &cpu->backend;
     cpu = NULL;
 done:

@@ -42,6 +42,14 @@ struct cpu_scratch {
     uint16_t *halves; /* [2][n_kv_heads][head_dim]: keys and values of a row */
 };
 
+/* What is left of one thread's part of an operation. It works from the front; threads that are done with their own
+ * part help: which thread computes a panel has no influence on its bits. A cache line each. */
+struct cpu_share {
+    atomic_int next;
+    int end;
+    uint8_t apart[56];
+};
+
 struct cpu_backend {
     struct backend backend; /* first: the two are cast to each other */
     struct kernels kernels;
@@ -58,9 +66,9 @@ struct cpu_backend {
     float *cos_sin;              /* [max_rows][rotary_dim]: cos, then sin, of each row's position */
     struct row_tile *row_tiles;  /* [max_rows], n_row_tiles of them in use */
 
+    struct cpu_share *shares; /* [n_threads], of the running operation */
+
     const struct step *step;
-    uint8_t apart[64]; /* what all threads write stands in a cache line of its own */
-    atomic_int next;   /* next piece of work of the running operation */
 };
 
 static inline struct cpu_backend *cpu_of(struct backend *be)

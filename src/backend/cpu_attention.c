@@ -173,7 +173,10 @@ void cpu_rope_store(struct backend *be, float *qkv, struct kv_memory *kv, int la
 {
     struct attention_job job = { .cpu = cpu_of(be), .qkv = qkv, .kv = kv };
     job.layer = kv->base + (size_t)layer * kv->layer_bytes;
-    team_run(job.cpu->team, rope_store_some, &job);
+    if (job.cpu->step->n_rows == 1)
+        rope_store_some(&job, 0, 1);
+    else
+        team_run(job.cpu->team, rope_store_some, &job);
 }
 
 /* ---- attention -------------------------------------------------------------------------------------------------- */
@@ -218,7 +221,7 @@ static void attention_some(void *arg, int thread, int n_threads)
     int n_kv_heads = cpu->shape.n_kv_heads, group = cpu->shape.n_heads / n_kv_heads;
     for (;;) {
         /* The last rows of a prompt read most: they come first, so that the threads end together. */
-        int piece = atomic_fetch_add_explicit(&cpu->next, 1, memory_order_relaxed);
+        int piece = atomic_fetch_add_explicit(&cpu->shares[0].next, 1, memory_order_relaxed);
         if (piece >= cpu->n_row_tiles * n_kv_heads)
             return;
         int kv_head = piece % n_kv_heads;
@@ -234,6 +237,6 @@ void cpu_attention(struct backend *be, float *y, const float *qkv, const struct 
 {
     struct attention_job job = { .cpu = cpu_of(be), .qkv = (float *)(uintptr_t)qkv, .y = y, .kv = kv };
     job.layer = kv->base + (size_t)layer * kv->layer_bytes;
-    atomic_store_explicit(&job.cpu->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&job.cpu->shares[0].next, 0, memory_order_relaxed);
     team_run(job.cpu->team, attention_some, &job);
 }

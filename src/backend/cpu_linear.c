@@ -79,18 +79,30 @@ static void run_piece(const struct linear_job *job, float *out, int tile, int be
     }
 }
 
+/* Takes panels of a share: pieces that grow smaller towards its end, so that the threads end together. */
+static bool take(const struct linear_job *job, struct cpu_share *share, int *begin, int *end)
+{
+    int left = share->end - atomic_load_explicit(&share->next, memory_order_relaxed);
+    int piece = left / 8 * 2;
+    piece = piece < 2 ? 2 : piece > job->piece ? job->piece : piece;
+    if (left <= 0)
+        return false;
+    *begin = atomic_fetch_add_explicit(&share->next, piece, memory_order_relaxed);
+    *end = *begin + piece < share->end ? *begin + piece : share->end;
+    return *begin < *end;
+}
+
 static void linear_some(void *arg, int thread, int n_threads)
 {
     struct linear_job *job = arg;
     pack_input(job, thread, n_threads);
     team_barrier(job->cpu->team);
-    for (;;) {
-        int begin = atomic_fetch_add_explicit(&job->cpu->next, job->piece, memory_order_relaxed);
-        int end = begin + job->piece < job->m->n_panels ? begin + job->piece : job->m->n_panels;
-        if (begin >= end)
-            return;
-        for (int tile = 0; tile < job->n_tiles; tile++)
-            run_piece(job, job->cpu->scratch[thread].tile, tile, begin, end);
+    for (int i = 0; i < n_threads; i++) {
+        struct cpu_share *share = &job->cpu->shares[(thread + i) % n_threads];
+        int begin, end;
+        while (take(job, share, &begin, &end))
+            for (int tile = 0; tile < job->n_tiles; tile++)
+                run_piece(job, job->cpu->scratch[thread].tile, tile, begin, end);
     }
 }
 
@@ -100,13 +112,15 @@ static void run(struct linear_job *job)
         return;
     assert(job->n_rows <= job->cpu->max_rows);
     int n_threads = team_n_threads(job->cpu->team);
-    int piece = job->m->n_panels / (n_threads * 4); /* small enough that the threads end together */
-    if (piece > (int)(PIECE_BYTES / job->m->panel_bytes))
-        piece = (int)(PIECE_BYTES / job->m->panel_bytes);
-    piece = piece / 2 * 2;
+    int piece = (int)(PIECE_BYTES / job->m->panel_bytes) / 2 * 2;
     job->piece = piece < 2 ? 2 : piece > LINEAR_PIECE ? LINEAR_PIECE : piece;
     job->n_tiles = (job->n_rows + TILE_ROWS - 1) / TILE_ROWS;
-    atomic_store_explicit(&job->cpu->next, 0, memory_order_relaxed);
+    for (int t = 0; t < n_threads; t++) {
+        int64_t begin, end;
+        team_share(job->m->n_panels, 2, t, n_threads, &begin, &end);
+        atomic_store_explicit(&job->cpu->shares[t].next, (int)begin, memory_order_relaxed);
+        job->cpu->shares[t].end = (int)end;
+    }
     team_run(job->cpu->team, linear_some, job);
 }
 

@@ -6,13 +6,16 @@
 #include "kernels/x86/x86.h"
 #endif
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 enum {
     BUFFER_BYTES = 512 << 20, /* beyond the third cache of any processor that tutti would meet */
-    REPEATS = 7,
+    PIECE_BYTES =
+        1 << 20, /* that a thread reads at a time: a thread that is held up does not hold up the others */
+    REPEATS = 15,
     ROUNDS = 3000000, /* of the peak loops: a few tens of milliseconds */
 };
 
@@ -21,8 +24,9 @@ struct job {
     int64_t rounds;
     uint64_t (*read)(const uint8_t *bytes, size_t n);
     uint64_t (*peak)(int64_t rounds);
+    atomic_int next; /* piece */
     _Alignas(
-        64) uint64_t sink[256 * 8]; /* a cache line for each thread: keeps the loops from being dropped */
+        64) uint64_t sink[256 * 8]; /* a cache line for each thread; keeps the loops from being dropped */
 };
 
 #if !defined(__x86_64__)
@@ -41,10 +45,14 @@ static uint64_t read_plain(const uint8_t *bytes, size_t n)
 
 static void read_some(void *arg, int thread, int n_threads)
 {
+    (void)n_threads;
     struct job *job = arg;
-    int64_t begin, end;
-    team_share(BUFFER_BYTES, 4096, thread, n_threads, &begin, &end);
-    job->sink[thread * 8] += job->read(job->buffer + begin, (size_t)(end - begin));
+    for (;;) {
+        int piece = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
+        if (piece >= BUFFER_BYTES / PIECE_BYTES)
+            return;
+        job->sink[thread * 8] += job->read(job->buffer + (size_t)piece * PIECE_BYTES, PIECE_BYTES);
+    }
 }
 
 static void peak_some(void *arg, int thread, int n_threads)
@@ -59,6 +67,7 @@ static double best_seconds(struct team *team, team_fn *fn, struct job *job)
 {
     double best = 0;
     for (int i = 0; i < REPEATS; i++) {
+        atomic_store(&job->next, 0);
         uint64_t begin = clock_now_ns();
         team_run(team, fn, job);
         double seconds = (double)(clock_now_ns() - begin) * 1e-9;

@@ -8,7 +8,7 @@ uint64_t measure_read_avx512(const uint8_t *bytes, size_t n)
     __m512i a = _mm512_setzero_si512(), b = a, c = a, d = a;
     for (size_t i = 0; i < n / 256; i++, at += 4) {
         for (int line = 0; line < 4; line++)
-            _mm_prefetch((const char *)(at + line) + 4096, _MM_HINT_T0);
+            _mm_prefetch((const char *)(at + line) + 8192, _MM_HINT_T0);
         a = _mm512_xor_si512(a, at[0]);
         b = _mm512_xor_si512(b, at[1]);
         c = _mm512_xor_si512(c, at[2]);
