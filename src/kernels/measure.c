@@ -10,23 +10,29 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 enum {
     BUFFER_BYTES = 512 << 20, /* beyond the third cache of any processor that tutti would meet */
     PIECE_BYTES =
         1 << 20, /* that a thread reads at a time: a thread that is held up does not hold up the others */
     REPEATS = 15,
-    ROUNDS = 3000000, /* of the peak loops: a few tens of milliseconds */
+    ROUNDS = 1 << 20, /* of the peak loops: about ten milliseconds */
+};
+
+/* Of one thread, a cache line each. */
+struct result {
+    uint64_t value;    /* keeps the loops from being dropped */
+    double per_second; /* rounds */
+    uint8_t apart[48];
 };
 
 struct job {
     const uint8_t *buffer;
-    int64_t rounds;
     uint64_t (*read)(const uint8_t *bytes, size_t n);
     uint64_t (*peak)(int64_t rounds);
     atomic_int next; /* piece */
-    _Alignas(
-        64) uint64_t sink[256 * 8]; /* a cache line for each thread; keeps the loops from being dropped */
+    struct result *results;
 };
 
 #if !defined(__x86_64__)
@@ -51,75 +57,84 @@ static void read_some(void *arg, int thread, int n_threads)
         int piece = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
         if (piece >= BUFFER_BYTES / PIECE_BYTES)
             return;
-        job->sink[thread * 8] += job->read(job->buffer + (size_t)piece * PIECE_BYTES, PIECE_BYTES);
+        job->results[thread].value += job->read(job->buffer + (size_t)piece * PIECE_BYTES, PIECE_BYTES);
     }
 }
 
-static void peak_some(void *arg, int thread, int n_threads)
-{
-    (void)n_threads;
-    struct job *job = arg;
-    job->sink[thread * 8] += job->peak(job->rounds);
-}
-
-/* The shortest of several runs, in seconds. */
-static double best_seconds(struct team *team, team_fn *fn, struct job *job)
+static double read_gbps(struct team *team, struct job *job)
 {
     double best = 0;
     for (int i = 0; i < REPEATS; i++) {
         atomic_store(&job->next, 0);
         uint64_t begin = clock_now_ns();
-        team_run(team, fn, job);
-        double seconds = (double)(clock_now_ns() - begin) * 1e-9;
-        if (best == 0 || seconds < best)
-            best = seconds;
+        team_run(team, read_some, job);
+        double gbps = (double)BUFFER_BYTES / (double)(clock_now_ns() - begin);
+        best = gbps > best ? gbps : best;
     }
     return best;
 }
 
 double measure_read_gbps(struct team *team)
 {
-    struct job *job = aligned_alloc(64, sizeof *job);
-    if (!job)
-        return 0;
-    memset(job, 0, sizeof *job);
+    struct job job = { .results = calloc((size_t)team_n_threads(team), sizeof *job.results) };
     uint8_t *buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     double gbps = 0;
-    if (buffer == MAP_FAILED)
+    if (!job.results || buffer == MAP_FAILED)
         goto done;
 #ifdef MADV_HUGEPAGE
     (void)madvise(buffer, BUFFER_BYTES, MADV_HUGEPAGE);
 #endif
     memset(buffer, 1, BUFFER_BYTES); /* pages that were never written share one of zeros */
-    job->buffer = buffer;
+    job.buffer = buffer;
 #if defined(__x86_64__)
     unsigned cpu = cpu_detect();
-    job->read = cpu & CPU_AVX512 ? measure_read_avx512
-                : cpu & CPU_AVX2 ? measure_read_avx2
-                                 : measure_read_sse2;
+    job.read = cpu & CPU_AVX512 ? measure_read_avx512
+               : cpu & CPU_AVX2 ? measure_read_avx2
+                                : measure_read_sse2;
 #else
-    job->read = read_plain;
+    job.read = read_plain;
 #endif
-    gbps = (double)BUFFER_BYTES * 1e-9 / best_seconds(team, read_some, job);
-    munmap(buffer, BUFFER_BYTES);
+    gbps = read_gbps(team, &job);
 done:
-    free(job);
+    if (buffer != MAP_FAILED)
+        munmap(buffer, BUFFER_BYTES);
+    free(job.results);
     return gbps;
 }
 
 #if defined(__x86_64__)
-/* operations: of one round of peak on one thread. */
+static double thread_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* By the processor time of each thread: what other programs take meanwhile does not count. */
+static void peak_some(void *arg, int thread, int n_threads)
+{
+    (void)n_threads;
+    struct job *job = arg;
+    double begin = thread_seconds();
+    job->results[thread].value += job->peak(ROUNDS);
+    double seconds = thread_seconds() - begin;
+    job->results[thread].per_second = seconds > 0 ? ROUNDS / seconds : 0;
+}
+
+/* operations: of one round. All threads run at once: a processor may clock lower when all of it is busy. */
 static double measure_peak(struct team *team, uint64_t (*peak)(int64_t rounds), double operations)
 {
-    struct job *job = aligned_alloc(64, sizeof *job);
-    if (!job)
-        return 0;
-    memset(job, 0, sizeof *job);
-    job->peak = peak;
-    job->rounds = ROUNDS;
-    double seconds = best_seconds(team, peak_some, job);
-    free(job);
-    return operations * (double)ROUNDS * (double)team_n_threads(team) * 1e-9 / seconds;
+    struct job job = { .peak = peak, .results = calloc((size_t)team_n_threads(team), sizeof *job.results) };
+    double best = 0;
+    for (int i = 0; job.results && i < REPEATS; i++) {
+        double sum = 0;
+        team_run(team, peak_some, &job);
+        for (int t = 0; t < team_n_threads(team); t++)
+            sum += job.results[t].per_second * operations * 1e-9;
+        best = sum > best ? sum : best;
+    }
+    free(job.results);
+    return best;
 }
 
 double measure_peak_int8_gops(struct team *team, unsigned cpu)
