@@ -13,7 +13,7 @@ void reply_init(struct reply *reply, const struct reply_format *format)
     *reply = (struct reply){ .format = format,
                              .is_leading = format->hides_blank_first_line || format->trims };
     if (format->tok)
-        detokenizer_init(&reply->detok, format->tok, false);
+        detokenizer_init(&reply->detok, format->tok, format->continues_text);
 }
 
 void reply_clear(struct reply *reply)
@@ -56,35 +56,18 @@ static bool add_leading(struct reply *reply, const char *bytes, size_t n)
 
 /* ---- stop strings ---- */
 
-/* The length of the longest end of text that is the beginning of a stop string. */
-static size_t possible_stop(const struct reply *reply)
+/* Scans what is new of pending. True: it holds a stop string, which begins at *place. */
+static bool find_stop(struct reply *reply, size_t *place)
 {
-    const struct buf *text = &reply->pending;
-    size_t longest = 0;
-    for (size_t i = 0; i < reply->format->n_stops; i++) {
-        const struct tutti_string *stop = &reply->format->stops[i];
-        size_t n = stop->n_bytes - 1 < text->n_bytes ? stop->n_bytes - 1 : text->n_bytes;
-        for (; n > longest; n--) {
-            if (memcmp(text->bytes + text->n_bytes - n, stop->text, n) == 0)
-                longest = n;
+    while (reply->n_scanned < reply->pending.n_bytes) {
+        char byte = reply->pending.bytes[reply->n_scanned++];
+        size_t n_bytes = stops_feed(&reply->format->stops, &reply->stop_state, byte);
+        if (n_bytes > 0) {
+            *place = reply->n_scanned - n_bytes;
+            return true;
         }
     }
-    return longest;
-}
-
-static bool find_stop(const struct reply *reply, size_t *place)
-{
-    const struct buf *text = &reply->pending;
-    bool is_found = false;
-    for (size_t i = 0; i < reply->format->n_stops && text->n_bytes > 0; i++) {
-        const struct tutti_string *stop = &reply->format->stops[i];
-        const char *at = memmem(text->bytes, text->n_bytes, stop->text, stop->n_bytes);
-        if (at && (!is_found || (size_t)(at - text->bytes) < *place)) {
-            is_found = true;
-            *place = (size_t)(at - text->bytes);
-        }
-    }
-    return is_found;
+    return false;
 }
 
 /* ---- certain text ---- */
@@ -115,6 +98,7 @@ static bool make_certain(struct reply *reply, size_t n)
         return false;
     memmove(reply->pending.bytes, reply->pending.bytes + n, reply->pending.n_bytes - n);
     buf_truncate(&reply->pending, reply->pending.n_bytes - n);
+    reply->n_scanned -= n;
     reply->n_certain += n;
     return true;
 }
@@ -130,7 +114,8 @@ static bool advance(struct reply *reply, bool is_end, bool *is_stopped)
         while (reply->n_visible < reply->n_tokens && reply->tokens[reply->n_visible].begin < reply->n_certain)
             reply->n_visible++;
     } else {
-        if (!make_certain(reply, reply->pending.n_bytes - (is_end ? 0 : possible_stop(reply))))
+        size_t n_held = is_end ? 0 : stops_held(&reply->format->stops, &reply->stop_state);
+        if (!make_certain(reply, reply->pending.n_bytes - n_held))
             return false;
         while (reply->n_visible < reply->n_tokens &&
                (is_end || reply->tokens[reply->n_visible].end <= reply->n_certain))

@@ -7,12 +7,13 @@
 #define TUTTI_REPLY_H
 
 #include "engine/sampler.h"
+#include "engine/stops.h"
 #include "tokenizer/tokenizer.h"
 
 struct reply_format {
-    const struct tokenizer *tok;      /* NULL: no text, tokens alone */
-    const struct tutti_string *stops; /* borrowed for the reply's life */
-    size_t n_stops;
+    const struct tokenizer *tok; /* NULL: no text, tokens alone */
+    struct stops stops;          /* borrowed for the reply's life */
+    bool continues_text; /* the prompt was a text: a blank before the first word is part of the answer */
     bool hides_blank_first_line;
     bool trims; /* blanks at both ends are not shown */
 };
@@ -28,9 +29,11 @@ struct reply {
     bool is_leading;    /* nothing but blanks so far */
     struct buf leading; /* blanks of a first line that may turn out not to be blank */
     struct buf pending; /* the text behind n_certain */
-    size_t n_certain;   /* bytes of the reply's text that no stop string can hide any more */
-    struct buf blanks;  /* certain, but shown only if something follows */
-    struct buf piece;   /* scratch */
+    struct stop_state stop_state;
+    size_t n_scanned;  /* of pending, for stop strings */
+    size_t n_certain;  /* bytes of the reply's text that no stop string can hide any more */
+    struct buf blanks; /* certain, but shown only if something follows */
+    struct buf piece;  /* scratch */
 
     struct buf text;            /* certain, and not sent */
     struct reply_token *tokens; /* not sent; the first n_visible of them may be */

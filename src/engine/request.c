@@ -9,7 +9,6 @@
 #include <string.h>
 
 enum {
-    MAX_STOP_BYTES = 4096, /* of one stop string */
     MAX_REQUEST_STOP_IDS = 256,
     MAX_LOGIT_BIAS = 1024,
     MAX_MESSAGES = 65536,
@@ -140,10 +139,10 @@ static enum tutti_status check_stops(const struct tutti_request *spec, const str
     if (spec->n_stop > 0 && !model->tokenizer)
         return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "model %s has no tokenizer", model->name);
     for (size_t i = 0; i < spec->n_stop; i++)
-        if (spec->stop[i].n_bytes == 0 || spec->stop[i].n_bytes > MAX_STOP_BYTES || !spec->stop[i].text)
+        if (spec->stop[i].n_bytes == 0 || spec->stop[i].n_bytes > LIMIT_STOP_BYTES || !spec->stop[i].text)
             return error_set_param(err, TUTTI_E_ARGUMENT, "stop",
                                    "stop string %zu has %zu bytes, expected 1 to %d", i,
-                                   spec->stop[i].n_bytes, MAX_STOP_BYTES);
+                                   spec->stop[i].n_bytes, LIMIT_STOP_BYTES);
     if (spec->n_stop_ids > MAX_REQUEST_STOP_IDS)
         return error_set_param(err, TUTTI_E_ARGUMENT, "stop_ids", "%zu stop ids, expected at most %d",
                                spec->n_stop_ids, MAX_REQUEST_STOP_IDS);
@@ -226,7 +225,28 @@ static void copy_messages(struct carver *c, const struct tutti_request *spec, st
     }
 }
 
-static void copy_spec(struct carver *c, const struct tutti_request *spec, struct tutti_request *to)
+/* The stop strings, and what is needed to find them. */
+static void copy_stops(struct carver *c, const struct tutti_request *spec, struct tutti_request *to,
+                       const uint16_t *const **stop_borders)
+{
+    struct tutti_string *stops = carve(c, spec->stop, spec->n_stop, sizeof *stops);
+    const uint16_t **borders = carve(c, NULL, spec->n_stop, sizeof *borders);
+    for (size_t i = 0; i < spec->n_stop; i++) {
+        size_t n_bytes = spec->stop[i].n_bytes;
+        char *text = carve_text(c, spec->stop[i].text, n_bytes);
+        uint16_t *own = carve(c, NULL, n_bytes, sizeof *own);
+        if (!own)
+            continue; /* measuring */
+        stops_find_borders(own, text, n_bytes);
+        stops[i].text = text;
+        borders[i] = own;
+    }
+    to->stop = stops;
+    *stop_borders = borders;
+}
+
+static void copy_spec(struct carver *c, const struct tutti_request *spec, struct tutti_request *to,
+                      const uint16_t *const **stop_borders)
 {
     *to = *spec;
     to->n_choices = spec->n_choices > 0 ? spec->n_choices : 1;
@@ -238,13 +258,7 @@ static void copy_spec(struct carver *c, const struct tutti_request *spec, struct
         to->text = carve_text(c, spec->text, spec->n_text_bytes);
     to->sampling.logit_bias = carve(c, spec->sampling.logit_bias, spec->sampling.n_logit_bias,
                                     sizeof *spec->sampling.logit_bias);
-    struct tutti_string *stops = carve(c, spec->stop, spec->n_stop, sizeof *stops);
-    to->stop = stops;
-    for (size_t i = 0; i < spec->n_stop; i++) {
-        char *copy = carve_text(c, spec->stop[i].text, spec->stop[i].n_bytes);
-        if (stops)
-            stops[i].text = copy;
-    }
+    copy_stops(c, spec, to, stop_borders);
     to->stop_ids = carve(c, spec->stop_ids, spec->n_stop_ids, sizeof *spec->stop_ids);
 }
 
@@ -258,13 +272,14 @@ enum tutti_status request_new(struct request **out, const struct tutti_request *
     size_t head_bytes = sizeof(struct request) + n_choices * sizeof(struct choice);
     struct carver measure = { .n_bytes = head_bytes };
     struct tutti_request scratch;
-    copy_spec(&measure, spec, &scratch);
+    const uint16_t *const *no_borders;
+    copy_spec(&measure, spec, &scratch, &no_borders);
     struct request *r = measure.is_too_large ? NULL : malloc(measure.n_bytes);
     if (!r)
         return error_set(err, TUTTI_E_MEMORY, "request of %zu bytes: out of memory", measure.n_bytes);
     memset(r, 0, head_bytes);
     struct carver copy = { .out = (uint8_t *)r, .n_bytes = head_bytes };
-    copy_spec(&copy, spec, &r->spec);
+    copy_spec(&copy, spec, &r->spec, &r->stop_borders);
     r->n_unreported = r->n_unfinished = r->spec.n_choices;
     r->submit_us = clock_now_us();
     *out = r;

@@ -40,6 +40,7 @@ struct request {
     bool is_reading; /* one of its sequences reads the prompt for the others */
 
     /* Text thread: */
+    const uint16_t *const *stop_borders; /* of each of spec.stop */
     struct reply_format format;
     int n_unreported;               /* choices whose last event has not been sent */
     int n_unfinished;               /* choices whose end the engine has not sent */

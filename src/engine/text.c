@@ -218,8 +218,8 @@ static void prepare(struct tutti_engine *e, struct request *r)
     }
     const struct chat_format *chat = r->spec.n_messages > 0 ? e->model->chat : NULL;
     r->format = (struct reply_format){ .tok = e->model->tokenizer,
-                                       .stops = r->spec.stop,
-                                       .n_stops = r->spec.n_stop,
+                                       .stops = { r->spec.stop, r->spec.n_stop, r->stop_borders },
+                                       .continues_text = r->spec.n_messages == 0,
                                        .hides_blank_first_line = chat && chat->has_metadata_line,
                                        .trims = chat && chat->trims_reply };
     for (int i = 0; i < r->spec.n_choices; i++)
