@@ -57,10 +57,10 @@ void bell_ring(struct bell *bell)
 /* Places count up for ever; an item's slot is its place modulo the capacity. Each side keeps what it last saw of the
  * other, so that it touches the other's cache line only when it must. */
 struct queue {
-    size_t mask, item_bytes;
-    uint8_t *items;
     _Alignas(64) atomic_size_t head; /* places below are published; written by the producer */
     size_t next_push, seen_tail;
+    size_t mask, item_bytes;
+    uint8_t *items;
     _Alignas(64) atomic_size_t tail; /* places below are free again; written by the consumer */
     size_t seen_head;
 };

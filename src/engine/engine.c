@@ -80,7 +80,7 @@ static enum tutti_status reserve_samplers(struct tutti_engine *e, struct tutti_e
 {
     int n_threads = 1;
     run_on_team(e, count_threads, &n_threads);
-    e->samplers = calloc((size_t)n_threads, sizeof *e->samplers);
+    e->samplers = calloc((size_t)n_threads, sizeof(struct sampler *));
     if (!e->samplers)
         return error_set(err, TUTTI_E_MEMORY, "samplers: out of memory");
     e->n_samplers = n_threads;
@@ -97,7 +97,7 @@ static enum tutti_status reserve_lines(struct tutti_engine *e, struct tutti_erro
     const struct tutti_engine_options *o = &e->options;
     int max_outputs = o->max_seqs < o->max_batch_tokens ? o->max_seqs : o->max_batch_tokens;
     e->n_slots = o->max_seqs + o->max_queue;
-    e->slots = calloc((size_t)e->n_slots, sizeof *e->slots);
+    e->slots = calloc((size_t)e->n_slots, sizeof(struct request *));
     e->free_slots = calloc((size_t)e->n_slots, sizeof *e->free_slots);
     e->logits = calloc((size_t)max_outputs * (size_t)e->model->desc.n_vocab, sizeof *e->logits);
     e->draws = calloc((size_t)o->max_seqs, sizeof *e->draws);

@@ -34,11 +34,11 @@ struct tutti_engine {
     struct engine_hooks hooks;
     struct tutti_engine_options options; /* every 0 replaced */
     uint64_t seed;                       /* for requests without one */
-    bool has_model;                      /* model->in_use is ours */
+    /* What close must undo; has_model: model->in_use is ours */
+    bool has_model, has_lock, has_text_thread, has_engine_thread;
 
     /* ---- callers, under lock ---- */
     pthread_mutex_t lock;
-    bool has_lock;
     struct request **slots; /* [n_slots] requests whose last event was not sent; id % n_slots is the slot */
     int32_t *free_slots;    /* [n_slots] a stack */
     int n_slots, n_free_slots;
@@ -50,7 +50,6 @@ struct tutti_engine {
 
     /* ---- text thread ---- */
     pthread_t text_thread;
-    bool has_text_thread;
     struct bell text_bell;
     struct token_scratch {
         struct tutti_token *tokens;
@@ -68,7 +67,6 @@ struct tutti_engine {
 
     /* ---- engine thread ---- */
     pthread_t engine_thread;
-    bool has_engine_thread;
     struct bell engine_bell;
     struct scheduler *scheduler;
     struct kv_memory *kv;

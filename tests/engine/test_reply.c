@@ -161,6 +161,24 @@ static void tokens_of_hidden_text_are_not_visible(void **state)
     buf_clear(&shown.text);
 }
 
+static void a_token_becomes_visible_with_its_character(void **state)
+{
+    (void)state;
+    static const char *const bytes[] = { "<0xE4>", "<0xBD>", "<0xA0>" }; /* U+4F60 */
+    struct reply_format format = { .tok = tok };
+    struct reply reply;
+    reply_init(&reply, &format);
+    for (size_t i = 0; i < 3; i++) {
+        struct sample sample = { .token = tokenizer_find(tok, bytes[i], 6) };
+        bool is_stopped;
+        assert_true(sample.token >= 0);
+        assert_true(reply_push(&reply, &sample, &is_stopped));
+        assert_int_equal(reply.n_visible, i < 2 ? 0 : 3);
+        assert_int_equal(reply.text.n_bytes, i < 2 ? 0 : 3);
+    }
+    reply_clear(&reply);
+}
+
 /* ---- any tokens, any stop strings: against the rule written down plainly ---- */
 
 static bool is_blank_char(char c)
@@ -264,6 +282,7 @@ int main(void)
         cmocka_unit_test(a_chat_reply_hides_what_its_format_hides),
         cmocka_unit_test(a_stop_string_does_not_end_in_hidden_text),
         cmocka_unit_test(tokens_of_hidden_text_are_not_visible),
+        cmocka_unit_test(a_token_becomes_visible_with_its_character),
         cmocka_unit_test(any_tokens_and_stops_follow_the_rule),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
