@@ -80,10 +80,11 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
     bool has_all = cpu->activations && cpu->scratch && cpu->cos_sin && cpu->row_tiles;
     for (int t = 0; has_all && t < n_threads; t++) {
         struct cpu_scratch *scratch = &cpu->scratch[t];
-        scratch->tile = cpu_alloc(be, tile + 2 * queries + halves);
+        scratch->tile = cpu_alloc(be, tile + cpu->row_bytes / sizeof(float) + 2 * queries + halves);
         has_all = scratch->tile != NULL;
         if (has_all) {
-            scratch->q = scratch->tile + tile;
+            scratch->row = (uint8_t *)(scratch->tile + tile);
+            scratch->q = scratch->tile + tile + cpu->row_bytes / sizeof(float);
             scratch->o = scratch->q + queries;
             scratch->halves = (uint16_t *)(scratch->o + queries);
         }

@@ -38,6 +38,7 @@ struct row_tile {
 /* What one thread needs for itself. */
 struct cpu_scratch {
     float *tile;      /* [panels of a piece][TILE_ROWS][16] */
+    uint8_t *row;     /* one packed input row */
     float *q, *o;     /* [ATTENTION_QUERIES][head_dim] */
     uint16_t *halves; /* [2][n_kv_heads][head_dim]: keys and values of a row */
 };
@@ -58,6 +59,7 @@ struct cpu_backend {
     float *rope_freqs; /* our copy, [rotary_dim / 2] */
 
     size_t tile_bytes; /* of a full tile of input rows, for the matrix that needs most */
+    size_t row_bytes;  /* of a tile of one row */
     int max_rows;      /* as reserved */
     int n_row_tiles;
     size_t activation_bytes;

@@ -25,19 +25,27 @@ static void tile_rows(const struct linear_job *job, int tile, int *begin, int *n
     *n = (int)(last - first);
 }
 
-static void pack_input(const struct linear_job *job, int thread, int n_threads)
+/* The packed tiles that the thread is to read. A single row is packed by each thread for itself: that takes less time
+ * than to wait for one another. */
+static const uint8_t *pack_input(const struct linear_job *job, int thread, int n_threads)
 {
+    struct cpu_backend *cpu = job->cpu;
+    int n_in = job->m->n_in;
+    tile_fn *pack = cpu->kernels.tile[job->m->dtype];
+    if (job->n_rows == 1) {
+        pack(cpu->scratch[thread].row, job->x, (size_t)n_in, 1, 0, n_in);
+        return cpu->scratch[thread].row;
+    }
     int64_t begin, end;
-    team_share(job->m->n_in, 2 * BLOCK, thread, n_threads, &begin, &end);
-    if (begin == end)
-        return;
-    for (int tile = 0; tile < job->n_tiles; tile++) {
+    team_share(n_in, 2 * BLOCK, thread, n_threads, &begin, &end);
+    for (int tile = 0; tile < job->n_tiles && begin < end; tile++) {
         int row, n;
         tile_rows(job, tile, &row, &n);
-        job->cpu->kernels.tile[job->m->dtype](job->cpu->activations + (size_t)tile * job->cpu->tile_bytes,
-                                              job->x + (size_t)row * (size_t)job->m->n_in,
-                                              (size_t)job->m->n_in, n, (int)begin, (int)end);
+        pack(cpu->activations + (size_t)tile * cpu->tile_bytes, job->x + (size_t)row * (size_t)n_in,
+             (size_t)n_in, n, (int)begin, (int)end);
     }
+    team_barrier(cpu->team);
+    return cpu->activations;
 }
 
 static void add_bias(float *tile, const float *bias, int n_panels, int n)
@@ -57,14 +65,15 @@ static void store(float *y, int n_columns, int column, const float *tile, int n)
 }
 
 /* Panels begin..end-1 over one tile. */
-static void run_piece(const struct linear_job *job, float *out, int tile, int begin, int end)
+static void run_piece(const struct linear_job *job, float *out, const uint8_t *input, int tile, int begin,
+                      int end)
 {
     const struct matrix *m = job->m;
     const struct kernels *k = &job->cpu->kernels;
     int row, n;
     tile_rows(job, tile, &row, &n);
     k->linear[m->dtype](out, m->panels + (size_t)begin * m->panel_bytes, end - begin,
-                        job->cpu->activations + (size_t)tile * job->cpu->tile_bytes, n, m->n_in, tile == 0);
+                        input + (size_t)tile * job->cpu->tile_bytes, n, m->n_in, tile == 0);
     if (m->bias)
         add_bias(out, m->bias + (size_t)begin * PANEL_ROWS, end - begin, n);
     size_t panel = (size_t)n * PANEL_ROWS;
@@ -95,14 +104,13 @@ static bool take(const struct linear_job *job, struct cpu_share *share, int *beg
 static void linear_some(void *arg, int thread, int n_threads)
 {
     struct linear_job *job = arg;
-    pack_input(job, thread, n_threads);
-    team_barrier(job->cpu->team);
+    const uint8_t *input = pack_input(job, thread, n_threads);
     for (int i = 0; i < n_threads; i++) {
         struct cpu_share *share = &job->cpu->shares[(thread + i) % n_threads];
         int begin, end;
         while (take(job, share, &begin, &end))
             for (int tile = 0; tile < job->n_tiles; tile++)
-                run_piece(job, job->cpu->scratch[thread].tile, tile, begin, end);
+                run_piece(job, job->cpu->scratch[thread].tile, input, tile, begin, end);
     }
 }
 

@@ -169,8 +169,9 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
     team_run(cpu->team, pack_some, &job);
     if (m->bias)
         pack_bias(m, source);
-    if (tile_bytes(m->dtype, TILE_ROWS, m->n_in) > cpu->tile_bytes)
-        cpu->tile_bytes = tile_bytes(m->dtype, TILE_ROWS, m->n_in);
+    size_t tile = tile_bytes(m->dtype, TILE_ROWS, m->n_in), row = tile_bytes(m->dtype, 1, m->n_in);
+    cpu->tile_bytes = tile > cpu->tile_bytes ? tile : cpu->tile_bytes;
+    cpu->row_bytes = row > cpu->row_bytes ? row : cpu->row_bytes;
     *out = m;
     m = NULL;
 done:
