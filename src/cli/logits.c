@@ -1,8 +1,8 @@
 /* tutti logits: raw token ids in, the logits of every position out, to check a model with. */
+#include "base/new_file.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/input.h"
-#include "base/new_file.h"
 #include "cli/output.h"
 
 #include <inttypes.h>
