@@ -217,6 +217,8 @@ enum tutti_status engine_open(tutti_engine **out, struct model *model,
 enum tutti_status tutti_engine_open(tutti_engine **out, tutti_model *model,
                                     const struct tutti_engine_options *options, struct tutti_error *err)
 {
+    if (!out || !model)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_engine_open: out and model must not be NULL");
     return engine_open(out, model_of(model), options, NULL, err);
 }
 
@@ -316,8 +318,9 @@ enum tutti_status tutti_engine_submit(tutti_engine *e, const struct tutti_reques
                                       tutti_callback callback, void *user, uint64_t *request_id,
                                       struct tutti_error *err)
 {
-    if (!spec || !callback)
-        return error_set(err, TUTTI_E_ARGUMENT, "a submission needs a request and a callback");
+    if (!e || !spec || !callback)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "tutti_engine_submit: engine, request and callback must not be NULL");
     struct request *r = NULL;
     enum tutti_status st = request_new(&r, spec, e->model, e->options.max_context, err);
     if (st == TUTTI_OK) {

@@ -1,5 +1,4 @@
-/* The common cases touch the row once or twice: greedy is one pass, plain temperature two, top-p sorts only the
- * candidates that can be in the nucleus. */
+/* Greedy is one pass over the row, plain temperature two more; nothing is sorted but the reported log-probabilities. */
 #include "engine/sampler.h"
 
 #include "engine/rng.h"
@@ -81,11 +80,13 @@ static void sort_candidates(struct candidate *c, int n)
     }
 }
 
-/* The k largest of x [n], sorted, into out; returns min(k, n). */
+/* The k largest of x [n] into out, in no order; returns min(k, n). */
 static int take_largest(const float *x, int n, int k, struct candidate *out)
 {
     if (k > n)
         k = n;
+    if (k == 0)
+        return 0;
     for (int i = 0; i < k; i++)
         out[i] = (struct candidate){ x[i], i };
     for (int i = k / 2; i-- > 0;)
@@ -96,17 +97,38 @@ static int take_largest(const float *x, int n, int k, struct candidate *out)
             sift_down(out, k, 0);
         }
     }
-    sort_candidates(out, k);
     return k;
 }
 
-static int argmax(const float *x, int n)
+/* The largest logit, of equals the one with the lowest id. -1: one of them is NaN or infinite. */
+static int find_largest(const float *x, int n)
 {
-    int best = 0;
-    for (int i = 1; i < n; i++)
-        if (x[i] > x[best])
-            best = i;
-    return best;
+    enum { LANES = 16 };
+    float top[LANES], zero[LANES] = { 0 }; /* v * 0 is 0, or NaN where v is not finite */
+    int i = 0;
+    for (int k = 0; k < LANES; k++)
+        top[k] = x[0];
+    for (; i + LANES <= n; i += LANES) {
+        for (int k = 0; k < LANES; k++) {
+            float v = x[i + k];
+            top[k] = v > top[k] ? v : top[k];
+            zero[k] += v * 0.0f;
+        }
+    }
+    float max = x[0], sum = 0;
+    for (; i < n; i++) {
+        max = x[i] > max ? x[i] : max;
+        sum += x[i] * 0.0f;
+    }
+    for (int k = 0; k < LANES; k++) {
+        max = top[k] > max ? top[k] : max;
+        sum += zero[k];
+    }
+    if (!(sum == 0.0f))
+        return -1;
+    for (i = 0; x[i] != max;)
+        i++;
+    return i;
 }
 
 /* ---- log-probabilities ---- */
@@ -124,6 +146,7 @@ static void report_logprobs(struct sampler *s, const struct sample_input *in, fl
     double total = log_sum_exp(in->logits, in->n_usable, max);
     out->logprob = (float)((double)in->logits[out->token] - total);
     out->n_top = take_largest(in->logits, in->n_usable, in->n_top, s->candidates);
+    sort_candidates(s->candidates, out->n_top);
     for (int i = 0; i < out->n_top; i++)
         out->top[i] = (struct sample_top){ s->candidates[i].id, (float)((double)s->candidates[i].x - total) };
 }
@@ -186,10 +209,17 @@ static inline double weight(float x, float max, float temperature)
     return (double)expf((x - max) / temperature);
 }
 
-/* The candidates of top-p without top-k: the longest sorted beginning that may be needed. Widens a window below the
- * maximum until it holds the share p of the whole mass, and sorts that alone. */
-static int take_nucleus_window(struct sampler *s, const float *x, int n, float max, float temperature,
-                               double mass, double total)
+static double weight_of_all(const struct candidate *c, int n, float max, float temperature)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += weight(c[i].x, max, temperature);
+    return sum;
+}
+
+/* The candidates that top-p may keep: widens a window below the maximum until it holds the share p of the whole. */
+static int take_window(const float *x, int n, float max, float temperature, double mass,
+                       struct candidate *out)
 {
     for (float width = 4.0f;; width *= 2) { /* the last: exp(-64) is below all rounding */
         float floor = width > 64.0f ? -INFINITY : max - width * temperature;
@@ -198,65 +228,90 @@ static int take_nucleus_window(struct sampler *s, const float *x, int n, float m
         for (int i = 0; i < n; i++) {
             if (x[i] >= floor) {
                 held += weight(x[i], max, temperature);
-                s->candidates[n_held++] = (struct candidate){ x[i], i };
+                out[n_held++] = (struct candidate){ x[i], i };
             }
         }
-        if (held > mass * total * (1 + 1e-9) || n_held == n || width > 64.0f) {
-            sort_candidates(s->candidates, n_held);
+        if (held > mass * (1 + 1e-9) || n_held == n || width > 64.0f)
             return n_held;
+    }
+}
+
+/* Moves the candidates before c[pivot] in order to the front, and it behind them; returns its new place. */
+static int partition(struct candidate *c, int n, int pivot)
+{
+    struct candidate middle = c[pivot];
+    c[pivot] = c[n - 1];
+    int n_before = 0;
+    for (int i = 0; i < n - 1; i++) {
+        if (is_before(c[i], middle)) {
+            struct candidate moved = c[i];
+            c[i] = c[n_before];
+            c[n_before++] = moved;
         }
     }
+    c[n - 1] = c[n_before];
+    c[n_before] = middle;
+    return n_before;
 }
 
-/* Keeps the smallest beginning of sorted candidates whose share of total is p or more; at least one. */
-static int cut_top_p(const struct candidate *c, int n, float max, float temperature, double total, double p)
+/* Puts the smallest set of largest candidates that weighs mass or more to the front, in no order; returns its size, at
+ * least 1. Quickselect by weight; the pivots look random, so no row of logits makes it slow. */
+static int cut_top_p(struct candidate *c, int n, float max, float temperature, double mass)
 {
-    double sum = 0;
-    for (int i = 0; i < n; i++) {
-        sum += weight(c[i].x, max, temperature);
-        if (sum >= p * total)
-            return i + 1;
-    }
-    return n;
-}
-
-static int32_t draw_sorted(const struct candidate *c, int n, float max, const struct tutti_sampling *p,
-                           double uniform)
-{
-    double sum = 0;
-    int n_kept = 0;
-    for (; n_kept < n; n_kept++) {
-        double w = weight(c[n_kept].x, max, p->temperature);
-        if (n_kept > 0 && w < (double)p->min_p)
+    int begin = 0, end = n;
+    while (begin < end) {
+        int pivot = (int)(mix64((uint64_t)begin << 32 | (uint64_t)end) % (uint64_t)(end - begin));
+        pivot = begin + partition(c + begin, end - begin, pivot);
+        double before = weight_of_all(c + begin, pivot - begin, max, temperature);
+        if (before >= mass && pivot > begin) {
+            end = pivot;
+            continue;
+        }
+        mass -= before + weight(c[pivot].x, max, temperature);
+        begin = pivot + 1;
+        if (mass <= 0)
             break;
-        sum += w;
+    }
+    return begin;
+}
+
+static int32_t draw_candidate(const struct candidate *c, int n, int best, float max,
+                              const struct tutti_sampling *p, double uniform)
+{
+    double sum = 0, floor = (double)p->min_p;
+    for (int i = 0; i < n; i++) {
+        double w = weight(c[i].x, max, p->temperature);
+        sum += w < floor ? 0 : w;
     }
     double left = uniform * sum;
-    for (int i = 0; i < n_kept; i++) {
-        left -= weight(c[i].x, max, p->temperature);
+    for (int i = 0; i < n; i++) {
+        double w = weight(c[i].x, max, p->temperature);
+        left -= w < floor ? 0 : w;
         if (left < 0)
             return c[i].id;
     }
-    return c[0].id; /* rounding took the last crumb */
+    return best; /* rounding took the last crumb */
 }
 
-static int32_t draw_truncated(struct sampler *s, const float *x, int n, float max,
+static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best,
                               const struct tutti_sampling *p, double uniform)
 {
+    float max = x[best];
+    struct candidate *c = s->candidates;
+    double mass = 0;
     int n_kept;
-    double total = 0;
     if (p->top_k > 0) {
-        n_kept = take_largest(x, n, p->top_k, s->candidates);
-        for (int i = 0; i < n_kept; i++)
-            total += weight(s->candidates[i].x, max, p->temperature);
+        n_kept = take_largest(x, n, p->top_k, c);
+        mass = (double)p->top_p * weight_of_all(c, n_kept, max, p->temperature);
     } else {
         for (int i = 0; i < n; i++)
-            total += weight(x[i], max, p->temperature);
-        n_kept = take_nucleus_window(s, x, n, max, p->temperature, (double)p->top_p, total);
+            mass += weight(x[i], max, p->temperature);
+        mass *= (double)p->top_p;
+        n_kept = take_window(x, n, max, p->temperature, mass, c);
     }
     if (p->top_p < 1.0f)
-        n_kept = cut_top_p(s->candidates, n_kept, max, p->temperature, total, (double)p->top_p);
-    return draw_sorted(s->candidates, n_kept, max, p, uniform);
+        n_kept = cut_top_p(c, n_kept, max, p->temperature, mass);
+    return draw_candidate(c, n_kept, best, max, p, uniform);
 }
 
 /* Without top-k and top-p no order is needed: walks the row by id. */
@@ -286,22 +341,24 @@ bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sampl
     out->token = 0;
     out->logprob = 0;
     out->n_top = 0;
-    for (int i = 0; i < in->n_usable; i++) {
-        if (!isfinite(in->logits[i])) {
-            out->token = i;
-            return false;
-        }
+    int largest = find_largest(in->logits, in->n_usable);
+    if (largest < 0) {
+        while (isfinite(in->logits[out->token]))
+            out->token++;
+        return false;
     }
     const float *x = process(s, in);
-    int best = argmax(x, in->n_usable);
+    int best = x == in->logits ? largest : find_largest(x, in->n_usable);
+    if (best < 0) /* a penalty made a huge logit infinite */
+        best = largest;
     if (p->temperature <= 0.0f) {
         out->token = best;
     } else {
         double uniform = rng_uniform(in->seed, (uint64_t)in->choice, (uint64_t)(in->n_ids - in->n_prompt));
-        out->token = p->top_k > 0 || p->top_p < 1.0f ? draw_truncated(s, x, in->n_usable, x[best], p, uniform)
+        out->token = p->top_k > 0 || p->top_p < 1.0f ? draw_truncated(s, x, in->n_usable, best, p, uniform)
                                                      : draw_plain(x, in->n_usable, best, p, uniform);
     }
     if (in->logprobs)
-        report_logprobs(s, in, in->logits == x ? x[best] : in->logits[argmax(in->logits, in->n_usable)], out);
+        report_logprobs(s, in, in->logits[largest], out);
     return true;
 }

@@ -2,6 +2,9 @@
  * figures are printed; only the count of waits is asserted, since a busy machine may stretch any time. */
 #include "support/collect.h"
 #include "support/mock_model.h"
+#include "support/questions.h"
+
+#include "base/limits.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,6 +60,64 @@ static void a_step_never_waits_for_text(void **state)
     }
 }
 
+/* The demo model, with texts that are searched for many long stop strings. */
+static double ask_questions(tutti_model *model, bool is_slow, struct collect *all, struct tutti_stats *stats)
+{
+    static char text[LIMIT_STOPS][1000];
+    struct tutti_string stops[LIMIT_STOPS];
+    for (size_t i = 0; i < LIMIT_STOPS; i++) {
+        memset(text[i], 'e', sizeof text[i]);
+        stops[i] = (struct tutti_string){ text[i], sizeof text[i] - i };
+    }
+    tutti_engine *engine = NULL;
+    struct tutti_engine_options options = { .kv_bytes = 32 << 20 };
+    assert_int_equal(tutti_engine_open(&engine, model, &options, NULL), TUTTI_OK);
+    for (int i = 0; i < N_STREAMS; i++) {
+        struct question q;
+        question_make(&q, i, N_TOKENS);
+        q.request.ignore_eos = true;
+        if (is_slow) {
+            q.request.stop = stops;
+            q.request.n_stop = LIMIT_STOPS;
+        }
+        collect_init(&all[i]);
+        collect_submit(&all[i], engine, &q.request);
+    }
+    for (int i = 0; i < N_STREAMS; i++)
+        collect_wait(&all[i]);
+    wait_until_idle(engine, stats);
+    tutti_engine_close(engine);
+    return stats->step.sum / (double)stats->step.n * 1e3;
+}
+
+static void long_stop_lists_do_not_slow_a_step(void **state)
+{
+    (void)state;
+    static struct collect quick[N_STREAMS], slow[N_STREAMS];
+    struct tutti_stats stats;
+    tutti_model *model = NULL;
+    struct tutti_model_options one_thread = {
+        .n_threads = 1
+    }; /* where there are two cores, one is for text */
+    assert_int_equal(tutti_model_open(&model, TEST_DEMO_MODEL, &one_thread, NULL), TUTTI_OK);
+    double quick_ms = ask_questions(model, false, quick, &stats);
+    assert_int_equal(stats.n_text_waits, 0);
+    double slow_ms = ask_questions(model, true, slow, &stats);
+    assert_int_equal(stats.n_text_waits, 0);
+    print_message(
+        "# step of %d streams of the demo model: %.2f ms, %.2f ms with %d stop strings of 1000 bytes\n",
+        N_STREAMS, quick_ms, slow_ms, LIMIT_STOPS);
+    for (int i = 0; i < N_STREAMS; i++) {
+        assert_int_equal(quick[i].choices[0].ids.n, N_TOKENS);
+        assert_int_equal(quick[i].choices[0].text.n_bytes, slow[i].choices[0].text.n_bytes);
+        assert_memory_equal(quick[i].choices[0].text.bytes, slow[i].choices[0].text.bytes,
+                            quick[i].choices[0].text.n_bytes);
+        collect_clear(&quick[i]);
+        collect_clear(&slow[i]);
+    }
+    tutti_model_close(model);
+}
+
 /* A text thread that is behind by the whole ring makes the engine wait, which is counted, and loses nothing. */
 static void a_full_ring_is_waited_for_and_counted(void **state)
 {
@@ -85,6 +146,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_never_waits_for_text),
+        cmocka_unit_test(long_stop_lists_do_not_slow_a_step),
         cmocka_unit_test(a_full_ring_is_waited_for_and_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
