@@ -123,6 +123,8 @@ static void run(struct linear_job *job)
     int piece = (int)(PIECE_BYTES / job->m->panel_bytes) / 2 * 2;
     job->piece = piece < 2 ? 2 : piece > LINEAR_PIECE ? LINEAR_PIECE : piece;
     job->n_tiles = (job->n_rows + TILE_ROWS - 1) / TILE_ROWS;
+    assert((size_t)job->n_tiles * job->cpu->tile_bytes <=
+           job->cpu->activation_bytes); /* else made after reserve() */
     for (int t = 0; t < n_threads; t++) {
         int64_t begin, end;
         team_share(job->m->n_panels, 2, t, n_threads, &begin, &end);
