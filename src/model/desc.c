@@ -31,8 +31,8 @@ enum tutti_status model_desc_check(const struct model_desc *d, const char *file,
     const char *fault = NULL;
     if (d->n_heads % d->n_kv_heads != 0)
         fault = "the number of heads is no multiple of the number of KV heads";
-    else if (d->head_dim % 8 != 0)
-        fault = "the head dimension is no multiple of 8";
+    else if (d->head_dim < 8 || d->head_dim % 8 != 0)
+        fault = "the head dimension is no positive multiple of 8";
     else if (d->head_dim > 1024)
         fault = "the head dimension is above 1024";
     else if (d->rotary_dim < 0 || d->rotary_dim % 2 != 0 || d->rotary_dim > d->head_dim)

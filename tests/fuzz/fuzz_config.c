@@ -1,0 +1,48 @@
+/* Any text as config.json: an error, or a description within its ranges. */
+#include "model/family.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
+
+static void describe(const struct family *family, const json_t *root, bool is_gguf)
+{
+    struct tutti_error err = { 0 };
+    struct model_desc desc = { .bos_id = -1, .pad_id = -1 };
+    char prefix[32] = "";
+    if (is_gguf) {
+        strcpy(prefix, family->gguf_architecture);
+        strcat(prefix, ".");
+    }
+    struct config c = { .root = root, .file = "fuzz", .prefix = prefix, .is_flat = is_gguf, .err = &err };
+    family->describe(&desc, &c, is_gguf);
+    if (c.status != TUTTI_OK) {
+        assert(err.text[0] != '\0');
+        return;
+    }
+    if (desc.n_vocab == 0)
+        desc.n_vocab = 1;
+    desc.n_usable_vocab = desc.n_vocab;
+    if (model_desc_check(&desc, "fuzz", &err) != TUTTI_OK || desc.rotary_dim > 4096)
+        return;
+    float freqs[2048];
+    model_rope_freqs(&desc, freqs);
+    assert(desc.n_layers > 0 && desc.head_dim > 0 && desc.n_heads % desc.n_kv_heads == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
+{
+    json_t *root = json_loadb((const char *)bytes, n_bytes, JSON_ALLOW_NUL, NULL);
+    if (json_is_object(root)) {
+        FAMILY_LLAMA.is_mine(root);
+        FAMILY_CHATGLM.is_mine(root);
+        for (int is_gguf = 0; is_gguf < 2; is_gguf++) {
+            describe(&FAMILY_LLAMA, root, is_gguf);
+            describe(&FAMILY_CHATGLM, root, is_gguf);
+        }
+    }
+    json_decref(root);
+    return 0;
+}
