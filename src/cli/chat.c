@@ -336,8 +336,9 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     if (st != TUTTI_OK)
         goto done;
     sampling_flags_apply(&values->sampling, model, chat.stops, &chat.request);
-    interrupt_catch(true);
-    st = chat_line_new(&chat.reader, err);
+    st = interrupt_catch(err);
+    if (st == TUTTI_OK)
+        st = chat_line_new(&chat.reader, err);
     if (st == TUTTI_OK && values->system)
         st = set_system(&chat, values->system, err);
     if (st == TUTTI_OK) {

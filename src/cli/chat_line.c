@@ -15,6 +15,7 @@
 
 enum {
     HISTORY_LINES = 1000,
+    CHUNK_BYTES = 4096,
     PASTE_WAIT_MS = 40, /* a paste arrives at once; nobody types a line in this time */
 };
 
@@ -24,8 +25,10 @@ struct chat_line {
     History *history;
     char *history_path; /* NULL: there is no place to keep it */
     bool is_continued;  /* for the prompt */
-    char *line;         /* of getline() */
-    size_t line_capacity;
+
+    /* Where there is no editor: bytes of standard input, lines from the first n_taken bytes on were not given out. */
+    struct buf input;
+    size_t n_taken;
 };
 
 /* ---- history file ---------------------------------------------------------------------------------------------- */
@@ -90,15 +93,19 @@ static char *prompt(EditLine *editor)
     return reader->is_continued ? more : first;
 }
 
-/* libedit reads characters through this. Its own function takes up the read again after the first Ctrl-C. */
+/* libedit reads characters through this: its own function would not see a Ctrl-C that comes between two reads. */
 static int read_character(EditLine *editor, wchar_t *out)
 {
     mbstate_t state = { 0 };
     (void)editor;
     for (;;) {
         char byte;
+        if (!interrupt_wait_input(STDIN_FILENO)) {
+            errno = EINTR;
+            return -1;
+        }
         ssize_t n = read(STDIN_FILENO, &byte, 1);
-        if (n < 0 && errno == EINTR && !interrupt_is_pending())
+        if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
             return (int)n;
@@ -131,6 +138,9 @@ enum tutti_status chat_line_new(struct chat_line **out, struct tutti_error *err)
         el_set(reader->editor, EL_PROMPT, prompt);
         el_set(reader->editor, EL_EDITOR, "emacs");
         el_set(reader->editor, EL_SIGNAL, 0);
+        /* Ctrl-C must not discard what was written and not shown yet, neither while editing nor between lines. */
+        el_set(reader->editor, EL_SETTY, "-d", "+noflsh", NULL);
+        el_set(reader->editor, EL_SETTY, "-x", "+noflsh", NULL);
         el_set(reader->editor, EL_GETCFN, read_character);
         open_history(reader);
         el_source(reader->editor, NULL); /* ~/.editrc, if there is one */
@@ -147,7 +157,7 @@ void chat_line_free(struct chat_line *reader)
     if (reader->editor)
         el_end(reader->editor);
     free(reader->history_path);
-    free(reader->line);
+    buf_clear(&reader->input);
     free(reader);
 }
 
@@ -158,9 +168,49 @@ bool chat_line_is_interactive(const struct chat_line *reader)
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
-/* One line; *line is valid until the next one is read. */
-static enum chat_line_end read_line(struct chat_line *reader, const char **line, size_t *n_bytes)
+/* One line without an editor, or what stands before the end of the input; *n_bytes 0: the end, or a signal. */
+static enum tutti_status read_plain(struct chat_line *reader, const char **line, size_t *n_bytes,
+                                    struct tutti_error *err)
 {
+    struct buf *input = &reader->input;
+    *n_bytes = 0;
+    if (!buf_reserve(input, CHUNK_BYTES))
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for a line");
+    memmove(input->bytes, input->bytes + reader->n_taken, input->n_bytes - reader->n_taken);
+    buf_truncate(input, input->n_bytes - reader->n_taken);
+    reader->n_taken = 0;
+    for (size_t n_seen = 0;;) {
+        const char *end = memchr(input->bytes + n_seen, '\n', input->n_bytes - n_seen);
+        if (end)
+            reader->n_taken = (size_t)(end + 1 - input->bytes);
+        if (end)
+            break;
+        n_seen = input->n_bytes;
+        if (!interrupt_wait_input(STDIN_FILENO))
+            return TUTTI_OK;
+        if (!buf_reserve(input, CHUNK_BYTES))
+            return error_set(err, TUTTI_E_MEMORY, "out of memory for a line of %zu bytes", n_seen);
+        ssize_t n = read(STDIN_FILENO, input->bytes + n_seen, CHUNK_BYTES);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return error_set(err, TUTTI_E_IO, "standard input: %s", strerror(errno));
+        if (n == 0) {
+            reader->n_taken = n_seen;
+            break;
+        }
+        input->n_bytes += (size_t)n;
+    }
+    *line = input->bytes;
+    *n_bytes = reader->n_taken;
+    return TUTTI_OK;
+}
+
+/* One line; *line is valid until the next one is read. */
+static enum tutti_status read_line(struct chat_line *reader, const char **line, size_t *n_bytes,
+                                   enum chat_line_end *end, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
     if (reader->editor) {
         int n = 0;
         el_resize(reader->editor);
@@ -171,15 +221,10 @@ static enum chat_line_end read_line(struct chat_line *reader, const char **line,
             fputs(reader->is_continued ? ". " : "> ", stdout);
             fflush(stdout);
         }
-        errno = 0;
-        ssize_t n = getline(&reader->line, &reader->line_capacity, stdin);
-        *line = reader->line;
-        *n_bytes = n > 0 ? (size_t)n : 0;
-        clearerr(stdin); /* so that an interrupted read can be taken up again */
+        st = read_plain(reader, line, n_bytes, err);
     }
-    if (interrupt_is_pending())
-        return CHAT_LINE_INTERRUPTED;
-    return *n_bytes == 0 ? CHAT_LINE_EOF : CHAT_LINE_READ;
+    *end = interrupt_is_pending() ? CHAT_LINE_INTERRUPTED : *n_bytes == 0 ? CHAT_LINE_EOF : CHAT_LINE_READ;
+    return st;
 }
 
 static bool has_more(const struct chat_line *reader)
@@ -201,9 +246,11 @@ enum tutti_status chat_line_read(struct chat_line *reader, struct buf *out, enum
     buf_truncate(out, 0);
     reader->is_continued = false;
     for (;;) {
-        const char *line;
-        size_t n_bytes;
-        *end = read_line(reader, &line, &n_bytes);
+        const char *line = NULL;
+        size_t n_bytes = 0;
+        enum tutti_status st = read_line(reader, &line, &n_bytes, end, err);
+        if (st != TUTTI_OK)
+            return st;
         if (*end == CHAT_LINE_EOF && out->n_bytes > 0)
             *end = CHAT_LINE_READ; /* the end of the input ends the message too */
         else if (*end != CHAT_LINE_READ)

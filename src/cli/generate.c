@@ -294,7 +294,9 @@ static enum tutti_status run_batch(struct batch *batch, struct tutti_error *err)
     progress_begin(&progress, "answering", PROGRESS_STEPS);
     if (isatty(STDOUT_FILENO) || batch->prompts.n == 1)
         progress.is_terminal = false; /* the answers themselves show how it goes on */
-    interrupt_catch(true);
+    st = interrupt_catch(err);
+    if (st != TUTTI_OK)
+        return st;
     for (bool is_over = false; !is_over;) {
         if (!batch->is_stopping)
             submit_more(batch);
