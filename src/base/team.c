@@ -1,4 +1,5 @@
-/* Fork and join by one generation counter. A worker sleeps on a futex-backed condition only after SPINS looks. */
+/* Fork and join by one generation counter. Who waits looks a while without giving up its core, then offers the core to
+ * others between looks (there may be more threads than cores, or other programs), and a worker sleeps in the end. */
 #include "base/team.h"
 
 #include <errno.h>
@@ -11,11 +12,14 @@
 
 enum {
     MAX_THREADS = 256,
-    SPINS = 20000, /* about 0.2 ms of pauses: longer than the gaps between the operations of a step */
+    SPINS = 1000,       /* about 10 us of pauses: most waits between the operations of a step */
+    SPINS_CROWDED = 50, /* more threads than cores: who spins keeps the others from the work it waits for */
+    YIELDS = 300,       /* about 0.2 ms where nobody takes the core: what lies between two steps */
 };
 
 struct team {
     int n_threads, n_started;
+    unsigned spins;
     bool pin;
     pthread_t threads[MAX_THREADS];
     team_fn *fn;
@@ -43,6 +47,15 @@ static inline void relax(void)
 #endif
 }
 
+/* Between two looks; i counts them. */
+static inline void pass_time(const struct team *team, unsigned i)
+{
+    if (i < team->spins)
+        relax();
+    else
+        sched_yield();
+}
+
 static void pin_to_core(int index)
 {
     cpu_set_t all, one;
@@ -61,10 +74,10 @@ static void pin_to_core(int index)
 
 static void wait_for_generation(struct team *team, unsigned last)
 {
-    for (int i = 0; i < SPINS; i++) {
+    for (unsigned i = 0; i < team->spins + YIELDS; i++) {
         if (atomic_load_explicit(&team->generation, memory_order_acquire) != last)
             return;
-        relax();
+        pass_time(team, i);
     }
     pthread_mutex_lock(&team->lock);
     atomic_fetch_add(&team->n_sleeping, 1);
@@ -132,6 +145,7 @@ enum tutti_status team_new(struct team **out, int n_threads, bool pin, struct tu
     if (team->n_threads > MAX_THREADS)
         team->n_threads = MAX_THREADS;
     team->pin = pin;
+    team->spins = team->n_threads > team_n_cores() ? SPINS_CROWDED : SPINS;
     enum tutti_status st = TUTTI_OK;
     int rc = pthread_mutex_init(&team->lock, NULL);
     team->has_lock = rc == 0;
@@ -186,12 +200,8 @@ void team_run(struct team *team, team_fn *fn, void *arg)
     atomic_store_explicit(&team->n_running, team->n_threads - 1, memory_order_relaxed);
     start_generation(team);
     fn(arg, 0, team->n_threads);
-    for (unsigned i = 0; atomic_load_explicit(&team->n_running, memory_order_acquire) != 0; i++) {
-        if (i < SPINS)
-            relax();
-        else
-            sched_yield(); /* more threads than cores: let the others finish */
-    }
+    for (unsigned i = 0; atomic_load_explicit(&team->n_running, memory_order_acquire) != 0; i++)
+        pass_time(team, i);
 }
 
 void team_barrier(struct team *team)
@@ -204,12 +214,8 @@ void team_barrier(struct team *team)
         atomic_store_explicit(&team->barrier_generation, last + 1, memory_order_release);
         return;
     }
-    for (unsigned i = 0; atomic_load_explicit(&team->barrier_generation, memory_order_acquire) == last; i++) {
-        if (i < SPINS)
-            relax();
-        else
-            sched_yield();
-    }
+    for (unsigned i = 0; atomic_load_explicit(&team->barrier_generation, memory_order_acquire) == last; i++)
+        pass_time(team, i);
 }
 
 void team_share(int64_t n, int64_t step, int thread, int n_threads, int64_t *begin, int64_t *end)
