@@ -394,7 +394,7 @@ def test_convert_then_generate(dtype, tmp_path):
     assert tutti("generate", out, "--chat", "-p", question, "--temperature", "0").stdout == \
         "The capital of France is Paris.\n"
     info = json.loads(tutti("inspect", out, "--json").stdout)
-    assert info["n_layers"] == 6
+    assert info["layers"] == 6
 
 
 def test_convert_names_what_is_wrong(tmp_path):
@@ -407,13 +407,15 @@ def test_convert_names_what_is_wrong(tmp_path):
 
 def test_inspect_figures():
     info = json.loads(tutti("inspect", DEMO, "--json", "--memory", "1G", "--context", "512").stdout)
-    assert info["n_layers"] == 6
+    assert info["layers"] == 6
     assert info["d_model"] == 256
-    assert info["n_heads"] == 8
-    assert info["n_kv_heads"] == 2
-    assert info["n_vocab"] == 4160
+    assert info["heads"] == 8
+    assert info["kv_heads"] == 2
+    assert info["vocab"] == 4160
+    assert info["users"] == (2**30 - info["weight_bytes"]) // (512 * info["kv_bytes_per_token"])
     text = tutti("inspect", DEMO, "--memory", "1G", "--context", "512").stdout
     assert "transformer.encoder.layers.0.self_attention.query_key_value.weight" in text
+    assert "encoder.layers.0" not in tutti("inspect", DEMO, "--no-tensors").stdout
     # keys and values, 6 layers, 2 heads of 32, two bytes each
     assert info["kv_bytes_per_token"] == 2 * 6 * 2 * 32 * 2
     assert str(2 * 6 * 2 * 32 * 2) in text
