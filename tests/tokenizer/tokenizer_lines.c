@@ -1,0 +1,156 @@
+/* Runs a tokenizer.model over records, for tools/oracle/compare_tokenizer.py.
+ *
+ *   tokenizer_lines MODEL encode    lines in, ids out
+ *   tokenizer_lines MODEL decode    ids in, lines out, by tokenizer_decode()
+ *   tokenizer_lines MODEL stream    the same, one by one through the detokenizer; every output must be whole UTF-8
+ *   tokenizer_lines MODEL time      lines in; out: bytes, seconds of encoding, as text
+ *
+ * A line is a u32 with its number of bytes, then the bytes; ids are a u32 with their number, then an i32 each; all
+ * little endian, as this machine is. */
+#include "base/mapping.h"
+#include "base/utf8.h"
+#include "tokenizer/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct record {
+    void *bytes;
+    size_t n_bytes, capacity;
+};
+
+static void fail(const char *text)
+{
+    fprintf(stderr, "tokenizer_lines: %s\n", text);
+    exit(1);
+}
+
+/* False at the end of the input. */
+static bool read_record(struct record *record, size_t element_bytes)
+{
+    uint32_t n;
+    size_t got = fread(&n, 1, sizeof n, stdin);
+    if (got == 0)
+        return false;
+    if (got != sizeof n)
+        fail("the input ends inside a length");
+    record->n_bytes = n * element_bytes;
+    if (record->n_bytes > record->capacity) {
+        free(record->bytes);
+        record->bytes = malloc(record->n_bytes);
+        record->capacity = record->n_bytes;
+        if (!record->bytes)
+            fail("out of memory");
+    }
+    if (fread(record->bytes, 1, record->n_bytes, stdin) != record->n_bytes)
+        fail("the input ends inside a record");
+    return true;
+}
+
+static void write_record(const void *bytes, size_t n, size_t element_bytes)
+{
+    uint32_t count = (uint32_t)n;
+    if (fwrite(&count, sizeof count, 1, stdout) != 1 || fwrite(bytes, element_bytes, n, stdout) != n)
+        fail("cannot write");
+}
+
+static void encode(const struct tokenizer *tok)
+{
+    struct record line = { 0 };
+    struct ids ids = { 0 };
+    while (read_record(&line, 1)) {
+        ids.n = 0;
+        if (!tokenizer_encode(tok, line.bytes, line.n_bytes, &ids))
+            fail("out of memory");
+        write_record(ids.ids, ids.n, sizeof *ids.ids);
+    }
+    ids_clear(&ids);
+    free(line.bytes);
+}
+
+static void stream(const struct tokenizer *tok, const int32_t *ids, size_t n_ids, struct buf *text)
+{
+    struct detokenizer d;
+    detokenizer_init(&d, tok, false);
+    for (size_t i = 0; i <= n_ids; i++) {
+        size_t before = text->n_bytes;
+        if (!(i < n_ids ? detokenizer_push(&d, ids[i], text) : detokenizer_finish(&d, text)))
+            fail("out of memory");
+        if (text->n_bytes > before && !utf8_is_valid(text->bytes + before, text->n_bytes - before))
+            fail("the detokenizer gave half a character");
+    }
+}
+
+static void decode(const struct tokenizer *tok, bool one_by_one)
+{
+    struct record record = { 0 };
+    struct buf text = { 0 };
+    while (read_record(&record, sizeof(int32_t))) {
+        size_t n_ids = record.n_bytes / sizeof(int32_t);
+        buf_truncate(&text, 0);
+        if (one_by_one)
+            stream(tok, record.bytes, n_ids, &text);
+        else if (!tokenizer_decode(tok, record.bytes, n_ids, &text))
+            fail("out of memory");
+        write_record(text.bytes, text.n_bytes, 1);
+    }
+    buf_clear(&text);
+    free(record.bytes);
+}
+
+/* Processor time, since the machine may have other work. */
+static double seconds_used(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void time_encoding(const struct tokenizer *tok)
+{
+    struct record line = { 0 };
+    struct buf all = { 0 };
+    struct ids lengths = { 0 }, ids = { 0 };
+    while (read_record(&line, 1)) {
+        if (!buf_add(&all, line.bytes, line.n_bytes) || !ids_add(&lengths, (int32_t)line.n_bytes))
+            fail("out of memory");
+    }
+    double start = seconds_used();
+    size_t at = 0;
+    for (size_t i = 0; i < lengths.n; i++) {
+        ids.n = 0;
+        if (!tokenizer_encode(tok, all.bytes + at, (size_t)lengths.ids[i], &ids))
+            fail("out of memory");
+        at += (size_t)lengths.ids[i];
+    }
+    printf("%zu %.6f\n", all.n_bytes, seconds_used() - start);
+    ids_clear(&ids);
+    ids_clear(&lengths);
+    buf_clear(&all);
+    free(line.bytes);
+}
+
+int main(int argc, char **argv)
+{
+    struct tutti_error err;
+    struct mapping map;
+    struct tokenizer *tok;
+    if (argc != 3)
+        fail("usage: tokenizer_lines MODEL encode|decode|stream|time");
+    if (mapping_open(&map, argv[1], &err) != TUTTI_OK ||
+        tokenizer_from_sentencepiece(&tok, map.bytes, map.n_bytes, argv[1], &err) != TUTTI_OK)
+        fail(err.text);
+    mapping_close(&map);
+    if (strcmp(argv[2], "encode") == 0)
+        encode(tok);
+    else if (strcmp(argv[2], "decode") == 0 || strcmp(argv[2], "stream") == 0)
+        decode(tok, argv[2][0] == 's');
+    else if (strcmp(argv[2], "time") == 0)
+        time_encoding(tok);
+    else
+        fail("expected encode, decode, stream or time");
+    tokenizer_free(tok);
+    return fflush(stdout) == 0 ? 0 : 1;
+}

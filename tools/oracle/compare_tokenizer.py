@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Compares tutti's tokenizer with the sentencepiece library, both directions.
+
+  compare_tokenizer.py MODEL LINES.bin [--driver build/tests/tokenizer/tokenizer_lines] [--seed 1] [--show 5]
+
+LINES.bin: for each line a u32 (little endian) with its length, then its bytes (tools/fixtures/make_corpus_lines.py).
+
+1. ids of every line;
+2. text of every line's ids, and of as many random id sequences (many byte pieces, every kind of piece), decoded at
+   once and id by id;
+3. seconds of both, each alone in one thread.
+
+Exits with 1 where anything differs.
+"""
+import argparse
+import random
+import struct
+import subprocess
+import sys
+import time
+
+import sentencepiece
+
+
+def read_records(data, element_bytes=1):
+    at = 0
+    while at < len(data):
+        (n,) = struct.unpack_from("<I", data, at)
+        at += 4
+        yield data[at:at + n * element_bytes]
+        at += n * element_bytes
+
+
+def pack_lines(lines):
+    return b"".join(struct.pack("<I", len(line)) + line for line in lines)
+
+
+def pack_ids(sequences):
+    return b"".join(struct.pack(f"<I{len(ids)}i", len(ids), *ids) for ids in sequences)
+
+
+def unpack_ids(record):
+    return list(struct.unpack(f"<{len(record) // 4}i", record))
+
+
+def random_ids(sp, n, seed):
+    """Sequences in which every kind of piece is likely, also beside each other."""
+    rng = random.Random(seed)
+    n_pieces = sp.get_piece_size()
+    kinds = {
+        "any": list(range(n_pieces)),
+        "byte": [i for i in range(n_pieces) if sp.is_byte(i)],
+        "odd": [i for i in range(n_pieces) if sp.is_control(i) or sp.is_unknown(i) or sp.is_unused(i)],
+        "blank": [i for i in range(n_pieces) if sp.id_to_piece(i).startswith("\u2581")],
+    }
+    kinds = [kind for kind in kinds.values() if kind]
+    characters = "é世界👋\ufffdß𠮷\u2581".encode()
+    byte_of = {sp.id_to_piece(i): i for i in range(n_pieces) if sp.is_byte(i)}
+    for _ in range(n):
+        ids = []
+        for _ in range(rng.randrange(12)):
+            if byte_of and rng.random() < 0.2:   # pieces of real characters, so that many are valid
+                start = rng.randrange(len(characters))
+                for byte in characters[start:start + rng.randrange(1, 7)]:
+                    ids.append(byte_of[f"<0x{byte:02X}>"])
+            else:
+                ids.append(rng.choice(rng.choice(kinds)))
+        yield ids
+
+
+def run(driver, model, mode, data):
+    return subprocess.run([driver, model, mode], input=data, stdout=subprocess.PIPE, check=True).stdout
+
+
+def count_differences(what, inputs, expected, got, n_shown):
+    if len(expected) != len(got):
+        print(f"{what}: {len(got)} answers for {len(expected)} inputs")
+        return 1
+    n = 0
+    for question, e, g in zip(inputs, expected, got):
+        if e != g:
+            n += 1
+            if n <= n_shown:
+                print(f"{what}: {question!r}\n  sentencepiece {e!r}\n  tutti         {g!r}")
+    print(f"{what}: {n} differences in {len(expected)}")
+    return n
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("lines")
+    parser.add_argument("--driver", default="build/tests/tokenizer/tokenizer_lines")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--show", type=int, default=5)
+    args = parser.parse_args()
+
+    sp = sentencepiece.SentencePieceProcessor(model_file=args.model)
+    with open(args.lines, "rb") as file:
+        data = file.read()
+    lines = list(read_records(data))
+
+    start = time.process_time()
+    expected = [sp.EncodeAsIds(line) for line in lines]
+    library_s = time.process_time() - start
+    got = [unpack_ids(r) for r in read_records(run(args.driver, args.model, "encode", data), 4)]
+    n = count_differences("encode", lines, expected, got, args.show)
+
+    sequences = expected + list(random_ids(sp, len(lines), args.seed))
+    texts = [sp.DecodeIds(ids).encode() for ids in sequences]
+    packed = pack_ids(sequences)
+    for mode in "decode", "stream":
+        got = list(read_records(run(args.driver, args.model, mode, packed)))
+        n += count_differences(mode, sequences, texts, got, args.show)
+
+    n_bytes, own_s = run(args.driver, args.model, "time", data).split()
+    mb = int(n_bytes) / 1e6
+    print(f"speed: sentencepiece {sentencepiece.__version__} {mb / library_s:.1f} MB/s (through Python), "
+          f"tutti {mb / float(own_s):.1f} MB/s")
+    long_line = b" ".join(lines)
+    start = time.process_time()
+    expected = sp.EncodeAsIds(long_line)
+    library_s = time.process_time() - start
+    n_bytes, own_s = run(args.driver, args.model, "time", pack_lines([long_line])).split()
+    got = unpack_ids(next(read_records(run(args.driver, args.model, "encode", pack_lines([long_line])), 4)))
+    print(f"speed, all as one line: sentencepiece {mb / library_s:.1f} MB/s, tutti {mb / float(own_s):.1f} MB/s")
+    n += count_differences("encode, all as one line", ["…"], [len(expected)] if expected != got else [0],
+                           [len(got) + 0.5] if expected != got else [0], args.show)
+    return 1 if n else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
