@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -118,6 +119,22 @@ static void long_stop_lists_do_not_slow_a_step(void **state)
     tutti_model_close(model);
 }
 
+/* Holds the first event back until the steps stand still. */
+static void hold_first(void *user, const struct tutti_event *event)
+{
+    struct collect *c = user;
+    if (c->n_events == 0) {
+        struct tutti_stats stats;
+        uint64_t n_before = 0;
+        for (int n_still = 0; n_still < 20; usleep(10000)) {
+            tutti_engine_stats(c->engine, &stats);
+            n_still = stats.n_steps > 0 && stats.n_steps == n_before ? n_still + 1 : 0;
+            n_before = stats.n_steps;
+        }
+    }
+    collect_event(user, event);
+}
+
 /* A text thread that is behind by the whole ring makes the engine wait, which is counted, and loses nothing. */
 static void a_full_ring_is_waited_for_and_counted(void **state)
 {
@@ -130,8 +147,9 @@ static void a_full_ring_is_waited_for_and_counted(void **state)
     struct tutti_request r = { .ids = &id, .n_ids = 1, .max_tokens = 5000 };
     r.sampling = (struct tutti_sampling){ .temperature = 1, .top_p = 1, .repetition_penalty = 1 };
     collect_init(&c);
-    c.sleep_us = 300;
-    collect_submit(&c, engine, &r);
+    c.engine = engine;
+    c.n_choices = 1;
+    assert_int_equal(tutti_engine_submit(engine, &r, hold_first, &c, NULL, NULL), TUTTI_OK);
     collect_wait(&c);
     assert_int_equal(c.choices[0].ids.n, 5000);
     struct tutti_stats stats;
