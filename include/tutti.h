@@ -122,7 +122,7 @@ struct tutti_engine_options {
     int max_context; /* tokens of one sequence; 0: the model's, or what the KV cache holds if that is less */
     int max_batch_tokens;  /* rows of a step; 0: 256 */
     int max_seqs;          /* sequences that run at the same time; 0: 256 */
-    int max_queue;         /* requests that wait beyond those; 0: 1024 */
+    int max_queue;         /* requests that wait beyond those, each choice counted; 0: 1024 */
     bool no_prefix_cache;  /* do not reuse pages of earlier prompts */
     uint64_t default_seed; /* for requests without a seed: 0 takes one from the system */
 };
