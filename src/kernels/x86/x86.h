@@ -8,6 +8,12 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16") /* before loops whose arrays must live in registers */
 
+/* How many of sixteen lanes a row of n elements fills from element i on. */
+INLINE int lanes_left(int64_t i, int64_t n)
+{
+    return n - i < 16 ? (int)(n - i) : 16;
+}
+
 tile_fn tile_q8_0_avx2, tile_q4_0_avx2, tile_q8_0_avx512, tile_q4_0_avx512;
 linear_fn linear_f32_avx2, linear_f16_avx2, linear_bf16_avx2, linear_q8_0_avx2, linear_q4_0_avx2;
 linear_fn linear_f32_avx512, linear_f16_avx512, linear_bf16_avx512, linear_q8_0_avx512, linear_q4_0_avx512;

@@ -1,3 +1,3 @@
 #include "kernels/x86/vec16_avx2.h"
 
-#include "kernels/x86/rows_body.h"
+#include "kernels/x86/half_body.h"

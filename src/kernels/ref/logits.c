@@ -1,0 +1,30 @@
+/* What sampling asks of a row of logits. */
+#include "kernels/ref/ref.h"
+
+bool scan_max_ref(const float *x, int n, float *max)
+{
+    float top = -(float)INFINITY;
+    bool is_finite = true;
+    for (int i = 0; i < n; i++) {
+        is_finite = is_finite && fabsf(x[i]) <= 3.40282347e38f;
+        top = max_of(x[i], top);
+    }
+    *max = top + 0.0f; /* no negative zero, whose place among equals depends on the order */
+    return is_finite;
+}
+
+float sum_exp_ref(const float *x, int n, float max)
+{
+    float sum[16] = { 0 };
+    for (int i = 0; i < n; i++)
+        sum[i % 16] += exp_ref(x[i] - max);
+    return fold16(sum);
+}
+
+int find_above_ref(const float *x, int begin, int n, float bound)
+{
+    int i = begin;
+    while (i < n && !(x[i] > bound))
+        i++;
+    return i;
+}

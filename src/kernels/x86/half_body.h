@@ -1,0 +1,8 @@
+/* float32 to half precision, over vec16: the twin of ref/half.c. Included by a file of one instruction set. */
+#include "kernels/x86/x86.h"
+
+void VARIANT(to_half)(uint16_t *y, const float *x, int n)
+{
+    for (int i = 0; i < n; i += 16)
+        v_store_half_n(y + i, v_load_n(x + i, lanes_left(i, n)), lanes_left(i, n));
+}

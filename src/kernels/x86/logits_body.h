@@ -1,0 +1,43 @@
+/* What sampling asks of a row of logits, over vec16: the twin of ref/logits.c. Included by a file of one instruction set. */
+#include "kernels/x86/exp_body.h"
+#include "kernels/x86/x86.h"
+
+#include <math.h>
+
+bool VARIANT(scan_max)(const float *x, int n, float *max)
+{
+    vec16 top = v_set(-(float)INFINITY);
+    unsigned finite = 0xFFFF;
+    for (int i = 0; i < n; i += 16) {
+        int lanes = lanes_left(i, n);
+        vec16 v = lanes == 16 ? v_load(x + i) : v_load_n(x + i, lanes);
+        finite &= v_bits(v_less_equal(v_abs(v), v_set(3.40282347e38f)));
+        top = lanes == 16 ? v_max(v, top) : v_select(first_lanes(lanes), v_max(v, top), top);
+    }
+    *max = v_fold_max(top) + 0.0f;
+    return finite == 0xFFFF;
+}
+
+float VARIANT(sum_exp)(const float *x, int n, float max)
+{
+    vec16 sum = v_set(0);
+    for (int i = 0; i < n; i += 16) {
+        int lanes = lanes_left(i, n);
+        vec16 e = v_exp(v_sub(v_load_n(x + i, lanes), v_set(max)));
+        sum = lanes == 16 ? v_add(sum, e) : v_select(first_lanes(lanes), v_add(sum, e), sum);
+    }
+    return v_fold(sum);
+}
+
+int VARIANT(find_above)(const float *x, int begin, int n, float bound)
+{
+    vec16 limit = v_set(bound);
+    for (int i = begin; i < n; i += 16) {
+        int lanes = lanes_left(i, n);
+        unsigned found = v_bits(v_less(limit, lanes == 16 ? v_load(x + i) : v_load_n(x + i, lanes)));
+        found &= (1u << lanes) - 1; /* what lies behind the end reads as zero */
+        if (found != 0)
+            return i + __builtin_ctz(found);
+    }
+    return n;
+}

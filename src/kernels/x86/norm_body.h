@@ -1,0 +1,33 @@
+/* RMSNorm, and the addition that goes before it, over vec16: the twin of ref/norm.c. Included by a file of one instruction set. */
+#include "kernels/x86/x86.h"
+
+#include <math.h>
+
+void VARIANT(rmsnorm)(float *y, const float *x, const float *w, int n_rows, int n, float eps)
+{
+    int whole = n / 16 * 16, rest = n - whole;
+    for (int row = 0; row < n_rows; row++, x += n, y += n) {
+        vec16 sum = v_set(0);
+        for (int i = 0; i < whole; i += 16)
+            sum = v_fma(v_load(x + i), v_load(x + i), sum);
+        if (rest > 0) {
+            vec16 last = v_load_n(x + whole, rest);
+            sum = v_fma(last, last, sum);
+        }
+        vec16 scale = v_set(1.0f / sqrtf(v_fold(sum) / (float)n + eps));
+        for (int i = 0; i < whole; i += 16)
+            v_store(y + i, v_mul(v_mul(v_load(x + i), scale), v_load(w + i)));
+        if (rest > 0)
+            v_store_n(y + whole, v_mul(v_mul(v_load_n(x + whole, rest), scale), v_load_n(w + whole, rest)),
+                      rest);
+    }
+}
+
+void VARIANT(add)(float *x, const float *y, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        v_store(x + i, v_add(v_load(x + i), v_load(y + i)));
+    if (i < n)
+        v_store_n(x + i, v_add(v_load_n(x + i, (int)(n - i)), v_load_n(y + i, (int)(n - i))), (int)(n - i));
+}
