@@ -165,6 +165,19 @@ static enum tutti_status text_prefix(const struct tokenizer *tok, struct ids *ou
     return chat_add_special(tok, renamed ? "<sop>" : "sop", out, err);
 }
 
+/* The first line is metadata: a tool's name where the assistant called one, else empty. */
+static enum tutti_status add_message(const struct tokenizer *tok, const struct tutti_message *message,
+                                     struct ids *out, struct tutti_error *err)
+{
+    struct buf metadata = { 0 };
+    bool is_call = message->name && strcmp(message->role, "assistant") == 0;
+    bool ok = (!is_call || buf_add_string(&metadata, message->name)) && buf_add(&metadata, "\n", 1) &&
+              tokenizer_encode(tok, metadata.bytes, metadata.n_bytes, out) &&
+              tokenizer_encode(tok, message->content, message->n_bytes, out);
+    buf_clear(&metadata);
+    return ok ? TUTTI_OK : chat_out_of_memory(err);
+}
+
 /* ChatGLM3's authors write a role, then metadata and content as two separately tokenized strings. */
 static enum tutti_status render_chatglm3(const struct tokenizer *tok, const struct model_desc *desc,
                                          const struct tutti_message *messages, size_t n_messages,
@@ -188,9 +201,8 @@ static enum tutti_status render_chatglm3(const struct tokenizer *tok, const stru
         if (!token)
             return chat_bad_role(&messages[i], i, "system, user, assistant or tool", err);
         st = chat_add_special(tok, token, out, err);
-        if (st == TUTTI_OK && (!tokenizer_encode(tok, "\n", 1, out) ||
-                               !tokenizer_encode(tok, messages[i].content, messages[i].n_bytes, out)))
-            st = chat_out_of_memory(err);
+        if (st == TUTTI_OK)
+            st = add_message(tok, &messages[i], out, err);
     }
     return st == TUTTI_OK ? chat_add_special(tok, "<|assistant|>", out, err) : st;
 }

@@ -1,0 +1,304 @@
+/* Broken configurations and tensors: each with the words its error must contain. Chat formats. */
+#include "model/family.h"
+#include "util.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char folder[] = "/tmp/tutti-test-XXXXXX";
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/tutti-test-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static void path_of(char *path, size_t size, const char *name)
+{
+    snprintf(path, size, "%s/%s", folder, name);
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    static const char *const FILES[] = { "config.json", "model.safetensors" };
+    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
+        char path[256];
+        path_of(path, sizeof path, FILES[i]);
+        unlink(path);
+    }
+    return rmdir(folder);
+}
+
+/* The fixture's configuration with one key changed; value NULL: without it. */
+static void write_config(const char *fixture, const char *key, const char *value)
+{
+    char path[512];
+    snprintf(path, sizeof path, TEST_FIXTURES "/%s/config.json", fixture);
+    json_t *config = json_load_file(path, 0, NULL);
+    assert_non_null(config);
+    if (key && value)
+        assert_int_equal(json_object_set_new(config, key, json_loads(value, JSON_DECODE_ANY, NULL)), 0);
+    else if (key)
+        json_object_del(config, key);
+    path_of(path, sizeof path, "config.json");
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+}
+
+/* The fixture's tensors; where old is not NULL, its name in the header becomes new (of the same length). */
+static void write_tensors(const char *fixture, const char *old, const char *new)
+{
+    char path[512];
+    snprintf(path, sizeof path, TEST_FIXTURES "/%s/model.safetensors", fixture);
+    FILE *in = fopen(path, "rb");
+    assert_non_null(in);
+    fseek(in, 0, SEEK_END);
+    size_t n = (size_t)ftell(in);
+    rewind(in);
+    char *bytes = malloc(n);
+    assert_non_null(bytes);
+    assert_int_equal(fread(bytes, 1, n, in), n);
+    fclose(in);
+    if (old) {
+        char *at = memmem(bytes, n, old, strlen(old));
+        assert_non_null(at);
+        memcpy(at, new, strlen(new));
+    }
+    path_of(path, sizeof path, "model.safetensors");
+    FILE *out = fopen(path, "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(bytes, 1, n, out), n);
+    fclose(out);
+    free(bytes);
+}
+
+static void expect(const char *what, enum tutti_status status, const char *words)
+{
+    struct model *model = NULL;
+    struct tutti_error err = { 0 };
+    enum tutti_status st = model_load(&model, folder, NULL, &err);
+    if (st != status || !strstr(err.text, words))
+        fail_msg("%s: status %d, \"%s\", expected %d, \"%s\"", what, st, err.text, status, words);
+}
+
+static void a_broken_configuration_is_told_what_is_wrong(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fixture, *key, *value, *words;
+        enum tutti_status status;
+    } CASES[] = {
+        { "chatglm3-tiny", "model_type", NULL, "model_type is missing", TUTTI_E_FORMAT },
+        { "chatglm3-tiny", "model_type", "\"mamba\"", "\"mamba\" is not supported", TUTTI_E_UNSUPPORTED },
+        { "chatglm3-tiny", "num_layers", NULL, "num_layers: missing, expected an integer from 1",
+          TUTTI_E_FORMAT },
+        { "chatglm3-tiny", "num_layers", "0", "num_layers: 0, expected", TUTTI_E_FORMAT },
+        { "chatglm3-tiny", "num_layers", "99999999999", "num_layers: 99999999999, expected", TUTTI_E_FORMAT },
+        { "chatglm3-tiny", "num_layers", "\"3\"", "num_layers: a string", TUTTI_E_FORMAT },
+        { "chatglm3-tiny", "num_layers", "4", "is missing", TUTTI_E_FORMAT },
+        { "chatglm3-tiny", "hidden_size", "64", "expected", TUTTI_E_FORMAT },
+        { "chatglm3-tiny", "multi_query_group_num", "3", "no multiple", TUTTI_E_FORMAT },
+        { "chatglm3-tiny", "kv_channels", "12", "head dimension", TUTTI_E_FORMAT },
+        { "chatglm3-tiny", "layernorm_epsilon", "0", "epsilon", TUTTI_E_FORMAT },
+        { "chatglm3-tiny", "layernorm_epsilon", "\"x\"", "layernorm_epsilon: a string", TUTTI_E_FORMAT },
+        { "chatglm3-tiny", "rmsnorm", "false", "LayerNorm is not supported", TUTTI_E_UNSUPPORTED },
+        { "chatglm3-tiny", "apply_residual_connection_post_layernorm", "true", "residual",
+          TUTTI_E_UNSUPPORTED },
+        { "chatglm3-tiny", "add_bias_linear", "true", "add_bias_linear", TUTTI_E_UNSUPPORTED },
+        { "chatglm3-tiny", "add_qkv_bias", "1", "true or false", TUTTI_E_FORMAT },
+        { "chatglm3-tiny", "quantization_bit", "4", "quantization_bit", TUTTI_E_UNSUPPORTED },
+        { "chatglm3-tiny", "inner_hidden_size", "16384", "ChatGLM-6B", TUTTI_E_UNSUPPORTED },
+        { "llama-tiny-tied", "rope_parameters", "{\"rope_type\":\"yarn\",\"rope_theta\":10000}", "yarn",
+          TUTTI_E_UNSUPPORTED },
+        { "llama-tiny-tied", "sliding_window", "4096", "sliding_window", TUTTI_E_UNSUPPORTED },
+        { "llama-tiny-tied", "hidden_act", "\"gelu\"", "gelu is not supported", TUTTI_E_UNSUPPORTED },
+        { "llama-tiny-tied", "vocab_size", "301", "expected [301, 64]", TUTTI_E_FORMAT },
+        { "llama-tiny-tied", "attention_bias", "true", "q_proj.bias is missing", TUTTI_E_FORMAT },
+        { "llama-tiny-tied", "num_attention_heads", "0", "num_attention_heads: 0", TUTTI_E_FORMAT },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        write_tensors(CASES[i].fixture, NULL, NULL);
+        write_config(CASES[i].fixture, CASES[i].key, CASES[i].value);
+        expect(CASES[i].key, CASES[i].status, CASES[i].words);
+    }
+}
+
+static void a_tensor_that_is_not_there_is_named(void **state)
+{
+    (void)state;
+    static const char *const NAMES[] = { "model.layers.1.mlp.up_proj.weight", "model.norm.weight",
+                                         "model.layers.2.self_attn.k_proj.weight",
+                                         "model.embed_tokens.weight" };
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        char quoted[128], changed[128];
+        snprintf(quoted, sizeof quoted, "\"%s\"", NAMES[i]);
+        snprintf(changed, sizeof changed, "\"%s\"", NAMES[i]);
+        changed[1] = 'x';
+        write_config("llama-tiny-tied", NULL, NULL);
+        write_tensors("llama-tiny-tied", quoted, changed);
+        expect(NAMES[i], TUTTI_E_FORMAT, NAMES[i]);
+    }
+}
+
+static void random_changes_of_a_header_give_an_error_or_a_model(void **state)
+{
+    (void)state;
+    write_config("llama-tiny-tied", NULL, NULL);
+    char path[256];
+    path_of(path, sizeof path, "model.safetensors");
+    uint32_t seed = 7;
+    for (int i = 0; i < 200; i++) {
+        write_tensors("llama-tiny-tied", NULL, NULL);
+        FILE *file = fopen(path, "r+b");
+        assert_non_null(file);
+        seed = seed * 1664525 + 1013904223;
+        fseek(file, 8 + (long)((seed >> 8) % 2000), SEEK_SET);
+        fputc((int)(seed >> 24 & 0x7F), file);
+        fclose(file);
+        struct model *model = NULL;
+        struct tutti_error err = { 0 };
+        if (model_load(&model, folder, NULL, &err) != TUTTI_OK)
+            assert_true(err.text[0] != '\0' && !model);
+        model_free(model);
+    }
+}
+
+/* ---- chat ---- */
+
+static void a_role_that_the_format_does_not_know_is_refused(void **state)
+{
+    (void)state;
+    struct model *model = util_load(TEST_DEMO_MODEL, NULL, NULL, 1, NULL);
+    struct tutti_message messages[2] = { { .role = "user", .content = "a", .n_bytes = 1 },
+                                         { .role = "wizard", .content = "b", .n_bytes = 1 } };
+    struct ids ids = { 0 };
+    struct tutti_error err;
+    assert_int_equal(model->chat->render(model->tokenizer, &model->desc, messages, 2, &ids, &err),
+                     TUTTI_E_ARGUMENT);
+    assert_string_equal(err.param, "messages[1].role");
+    assert_non_null(strstr(err.text, "wizard"));
+    ids_clear(&ids);
+    model_free(model);
+}
+
+static const struct chat_format *find_format(const struct family *family, const char *name)
+{
+    for (int i = 0; i < family->n_chat_formats; i++) {
+        if (strcmp(family->chat_formats[i]->name, name) == 0)
+            return family->chat_formats[i];
+    }
+    fail_msg("no chat format %s", name);
+    return NULL;
+}
+
+static void add_text(const struct tokenizer *tok, struct ids *ids, const char *text)
+{
+    assert_true(tokenizer_encode(tok, text, strlen(text), ids));
+}
+
+static struct tutti_message say(const char *role, const char *content)
+{
+    return (struct tutti_message){ .role = role, .content = content, .n_bytes = strlen(content) };
+}
+
+static void expect_rendering(const struct model *model, const struct chat_format *format,
+                             const struct tutti_message *messages, size_t n, const struct ids *want)
+{
+    struct ids got = { 0 };
+    struct tutti_error err = { 0 };
+    if (format->render(model->tokenizer, &model->desc, messages, n, &got, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    assert_int_equal(got.n, want->n);
+    assert_memory_equal(got.ids, want->ids, want->n * sizeof *want->ids);
+    ids_clear(&got);
+}
+
+static void chatglm2_numbers_the_rounds(void **state)
+{
+    (void)state;
+    struct model *model = util_load(TEST_DEMO_MODEL, NULL, NULL, 1, NULL);
+    const struct tokenizer *tok = model->tokenizer;
+    struct ids want = { 0 };
+    assert_true(ids_add(&want, tokenizer_find_control(tok, "[gMASK]")));
+    assert_true(ids_add(&want, tokenizer_find_control(tok, "sop")));
+    add_text(tok, &want, "[Round 1]\n\n问：q1\n\n答：a1\n\n[Round 2]\n\n问：q2\n\n答：");
+    struct tutti_message messages[] = { say("user", "q1"), say("assistant", "a1"), say("user", "q2") };
+    expect_rendering(model, find_format(&FAMILY_CHATGLM, "chatglm2"), messages, 3, &want);
+    ids_clear(&want);
+    model_free(model);
+}
+
+static void chatglm3_writes_a_tools_name_as_metadata(void **state)
+{
+    (void)state;
+    struct model *model = util_load(TEST_DEMO_MODEL, NULL, NULL, 1, NULL);
+    const struct tokenizer *tok = model->tokenizer;
+    struct ids want = { 0 };
+    static const char *const ROLES[] = { "<|user|>", "<|assistant|>", "<|observation|>" };
+    static const char *const METADATA[] = { "\n", "get_weather\n", "\n" };
+    static const char *const CONTENT[] = { "q", "call", "22" };
+    assert_true(ids_add(&want, tokenizer_find_control(tok, "[gMASK]")));
+    assert_true(ids_add(&want, tokenizer_find_control(tok, "sop")));
+    for (int i = 0; i < 3; i++) {
+        assert_true(ids_add(&want, tokenizer_find_control(tok, ROLES[i])));
+        add_text(tok, &want, METADATA[i]);
+        add_text(tok, &want, CONTENT[i]);
+    }
+    assert_true(ids_add(&want, tokenizer_find_control(tok, "<|assistant|>")));
+    struct tutti_message messages[] = { say("user", "q"), say("assistant", "call"), say("tool", "22") };
+    messages[1].name = "get_weather";
+    expect_rendering(model, find_format(&FAMILY_CHATGLM, "chatglm3"), messages, 3, &want);
+    ids_clear(&want);
+    model_free(model);
+}
+
+static void llama2_wraps_instructions_and_closes_rounds(void **state)
+{
+    (void)state;
+    struct model *model = util_load(TEST_DEMO_MODEL, NULL, NULL, 1, NULL);
+    const struct tokenizer *tok = model->tokenizer;
+    const struct chat_format *format = find_format(&FAMILY_LLAMA, "llama2");
+    struct ids want = { 0 };
+    assert_true(ids_add(&want, tokenizer_bos(tok)));
+    add_text(tok, &want, "[INST] <<SYS>>\nbe kind\n<</SYS>>\n\nq1 [/INST] a1 ");
+    assert_true(ids_add(&want, tokenizer_eos(tok)));
+    assert_true(ids_add(&want, tokenizer_bos(tok)));
+    add_text(tok, &want, "[INST] q2 [/INST]");
+    struct tutti_message messages[] = { say("system", " be kind\n"), say("user", "q1"),
+                                        say("assistant", "a1 "), say("user", "  q2") };
+    expect_rendering(model, format, messages, 4, &want);
+    struct tutti_error err;
+    struct ids ids = { 0 };
+    struct tutti_message twice[] = { say("user", "q1"), say("user", "q2") };
+    assert_int_equal(format->render(tok, &model->desc, twice, 2, &ids, &err), TUTTI_E_ARGUMENT);
+    assert_non_null(strstr(err.text, "alternate"));
+    assert_int_equal(format->render(tok, &model->desc, twice, 0, &ids, &err), TUTTI_E_ARGUMENT);
+    ids_clear(&ids);
+    ids_clear(&want);
+    model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_broken_configuration_is_told_what_is_wrong, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(a_tensor_that_is_not_there_is_named, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(random_changes_of_a_header_give_an_error_or_a_model, make_folder,
+                                        remove_folder),
+        cmocka_unit_test(a_role_that_the_format_does_not_know_is_refused),
+        cmocka_unit_test(chatglm2_numbers_the_rounds),
+        cmocka_unit_test(chatglm3_writes_a_tools_name_as_metadata),
+        cmocka_unit_test(llama2_wraps_instructions_and_closes_rounds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

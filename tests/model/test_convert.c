@@ -1,0 +1,165 @@
+/* A converted checkpoint runs with the bits of the one it came from. */
+#include "model/convert.h"
+#include "model/inspect.h"
+#include "util.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const int32_t IDS[] = { 5, 17, 3, 250, 9, 11, 42, 100, 7, 8, 1, 2, 3, 4, 5, 6, 7, 60 };
+enum { N = sizeof IDS / sizeof *IDS };
+
+static void make_path(char *path, size_t size)
+{
+    snprintf(path, size, "/tmp/tutti-convert-%d.gguf", (int)getpid());
+}
+
+static void convert(const char *src, const char *dst, enum dtype type)
+{
+    struct convert_options options = { .type = type, .n_threads = 2 };
+    struct tutti_error err;
+    if (convert_to_gguf(src, dst, &options, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+}
+
+static void check_same_logits(const char *a, const char *a_type, const char *b, bool bits)
+{
+    struct model *x = util_load(a, a_type, "f32", 2, NULL), *y = util_load(b, NULL, "f32", 2, NULL);
+    float *p = util_logits(x, IDS, N, N), *q = util_logits(y, IDS, N, N);
+    size_t n = (size_t)N * (size_t)x->desc.n_vocab;
+    assert_int_equal(x->desc.n_vocab, y->desc.n_vocab);
+    for (size_t i = 0; i < n; i++) {
+        /* Where rows of q and k were permuted, scores are summed in another order. */
+        double d = (double)p[i] - (double)q[i];
+        if (bits ? p[i] != q[i] : d > 2e-3 || d < -2e-3)
+            fail_msg("%s: logit %zu: %.9g, expected %.9g", b, i, (double)q[i], (double)p[i]);
+    }
+    free(p);
+    free(q);
+    model_free(x);
+    model_free(y);
+}
+
+static void a_converted_chatglm_has_the_same_bits(void **state)
+{
+    (void)state;
+    static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_0 };
+    char path[128];
+    make_path(path, sizeof path);
+    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
+        convert(TEST_FIXTURES "/chatglm3-tiny", path, TYPES[i]);
+        check_same_logits(TEST_FIXTURES "/chatglm3-tiny", dtype_name(TYPES[i]), path, true);
+    }
+    unlink(path);
+}
+
+static void a_converted_llama_has_the_same_logits(void **state)
+{
+    (void)state;
+    char path[128];
+    make_path(path, sizeof path);
+    convert(TEST_FIXTURES "/llama-tiny", path, DTYPE_F32);
+    check_same_logits(TEST_FIXTURES "/llama-tiny", "f32", path, false);
+    convert(TEST_FIXTURES "/llama-tiny-tied", path, DTYPE_F32); /* rope scaling becomes a tensor */
+    check_same_logits(TEST_FIXTURES "/llama-tiny-tied", "f32", path, false);
+    unlink(path);
+}
+
+static void a_gguf_file_converts_to_another_type(void **state)
+{
+    (void)state;
+    char path[128];
+    make_path(path, sizeof path);
+    convert(TEST_FIXTURES "/gguf/llama-tiny-q8_0.gguf", path, DTYPE_F32);
+    check_same_logits(TEST_FIXTURES "/gguf/llama-tiny-q8_0.gguf", "f32", path, true);
+    unlink(path);
+}
+
+static void the_demo_model_keeps_its_tokenizer_and_chat(void **state)
+{
+    (void)state;
+    char path[128];
+    make_path(path, sizeof path);
+    convert(TEST_DEMO_MODEL, path, DTYPE_Q8_0);
+    struct model *a = util_load(TEST_DEMO_MODEL, NULL, NULL, 1, NULL),
+                 *b = util_load(path, NULL, NULL, 1, NULL);
+    assert_string_equal(b->desc.chat_format, "chatglm3");
+    assert_int_equal(a->desc.n_usable_vocab, b->desc.n_usable_vocab);
+    static const char TEXT[] =
+        "  Tell me a story about a fox named Mia.\n\xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x98\x80 \xFF";
+    struct ids x = { 0 }, y = { 0 };
+    struct tutti_message message = { .role = "user", .content = TEXT, .n_bytes = sizeof TEXT - 1 };
+    assert_int_equal(a->chat->render(a->tokenizer, &a->desc, &message, 1, &x, NULL), TUTTI_OK);
+    assert_int_equal(b->chat->render(b->tokenizer, &b->desc, &message, 1, &y, NULL), TUTTI_OK);
+    assert_int_equal(x.n, y.n);
+    assert_memory_equal(x.ids, y.ids, x.n * sizeof *x.ids);
+    assert_int_equal(a->desc.n_stop_ids, b->desc.n_stop_ids);
+    ids_clear(&x);
+    ids_clear(&y);
+    model_free(a);
+    model_free(b);
+    unlink(path);
+}
+
+static void a_checkpoint_is_never_its_own_target(void **state)
+{
+    (void)state;
+    char path[128];
+    struct tutti_error err;
+    struct convert_options options = { .type = DTYPE_F16 };
+    make_path(path, sizeof path);
+    convert(TEST_FIXTURES "/chatglm3-tiny", path, DTYPE_F32);
+    assert_int_equal(convert_to_gguf(path, path, &options, &err), TUTTI_E_ARGUMENT);
+    assert_int_equal(convert_to_gguf(path, "/tmp", &options, &err), TUTTI_E_ARGUMENT);
+    assert_int_equal(convert_to_gguf("/no/such", path, &options, &err), TUTTI_E_NOT_FOUND);
+    assert_int_equal(convert_to_gguf(path, "/no/such/folder/x.gguf", &options, &err), TUTTI_E_NOT_FOUND);
+    options.type = DTYPE_I8;
+    assert_int_equal(convert_to_gguf(path, "/tmp/x.gguf", &options, &err), TUTTI_E_ARGUMENT);
+    unlink(path);
+}
+
+static void inspect_counts_users(void **state)
+{
+    (void)state;
+    struct inspect_options options = {
+        .as_json = true, .lists_tensors = true, .kv_type = DTYPE_F16, .memory_bytes = 64 << 20, .context = 100
+    };
+    char *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    assert_int_equal(model_inspect(TEST_DEMO_MODEL, &options, out, NULL), TUTTI_OK);
+    fclose(out);
+    json_t *report = json_loads(text, 0, NULL);
+    assert_non_null(report);
+    json_int_t kv = json_integer_value(json_object_get(report, "kv_bytes_per_token"));
+    json_int_t weights = json_integer_value(json_object_get(report, "weight_bytes"));
+    assert_int_equal(kv, 2 * 6 * 2 * 32 * 2); /* keys and values, layers, KV heads, dimension, bytes */
+    assert_int_equal(json_integer_value(json_object_get(report, "users")),
+                     ((64 << 20) - weights) / (112 * kv));
+    assert_int_equal(json_array_size(json_object_get(report, "tensors")), 45);
+    struct model *model = util_load(TEST_DEMO_MODEL, NULL, NULL, 1, NULL);
+    assert_int_equal(json_integer_value(json_object_get(report, "params")), model->n_params);
+    model_free(model);
+    json_decref(report);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_converted_chatglm_has_the_same_bits),
+        cmocka_unit_test(a_converted_llama_has_the_same_logits),
+        cmocka_unit_test(a_gguf_file_converts_to_another_type),
+        cmocka_unit_test(the_demo_model_keeps_its_tokenizer_and_chat),
+        cmocka_unit_test(a_checkpoint_is_never_its_own_target),
+        cmocka_unit_test(inspect_counts_users),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,164 @@
+/* The bits of logits depend on the sequence alone: not on chunks, neighbours in the step, threads, or the processor. */
+#include "util.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N_IDS = 100 };
+
+static void fill_ids(int32_t *ids, int n, int n_vocab, uint32_t seed)
+{
+    for (int i = 0; i < n; i++) {
+        seed = seed * 1664525 + 1013904223;
+        ids[i] = (int32_t)((seed >> 8) % (uint32_t)n_vocab);
+    }
+}
+
+static const char *const TYPES[] = { "f32", "f16", "bf16", "q8_0", "q4_0" };
+enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
+
+static void chunks_change_no_bit(void **state)
+{
+    (void)state;
+    static const int CHUNKS[] = { 1, 7, 64 };
+    for (int t = 0; t < N_TYPES; t++) {
+        struct model *model = util_load(TEST_DEMO_MODEL, TYPES[t], NULL, 2, NULL);
+        int32_t ids[N_IDS];
+        fill_ids(ids, N_IDS, 4096, 1);
+        float *whole = util_logits(model, ids, N_IDS, N_IDS);
+        for (int c = 0; c < 3; c++) {
+            float *cut = util_logits(model, ids, N_IDS, CHUNKS[c]);
+            assert_memory_equal(cut, whole, sizeof *cut * N_IDS * (size_t)model->desc.n_vocab);
+            free(cut);
+        }
+        free(whole);
+        model_free(model);
+    }
+}
+
+static void threads_change_no_bit(void **state)
+{
+    (void)state;
+    for (int t = 0; t < N_TYPES; t++) {
+        float *first = NULL;
+        for (int n_threads = 1; n_threads <= 3; n_threads++) {
+            struct model *model = util_load(TEST_DEMO_MODEL, TYPES[t], NULL, n_threads, NULL);
+            int32_t ids[N_IDS];
+            fill_ids(ids, N_IDS, 4096, 2);
+            float *logits = util_logits(model, ids, N_IDS, N_IDS);
+            if (!first)
+                first = logits;
+            else {
+                assert_memory_equal(logits, first, sizeof *logits * N_IDS * (size_t)model->desc.n_vocab);
+                free(logits);
+            }
+            model_free(model);
+        }
+        free(first);
+    }
+}
+
+static void processors_change_no_bit(void **state)
+{
+    (void)state;
+    static const char *const CPUS[] = { "ref", "avx2", "avx512" };
+    for (int t = 0; t < N_TYPES; t++) {
+        float *first = NULL;
+        for (int c = 0; c < 3; c++) {
+            struct tutti_model_options options = { .weight_type = TYPES[t], .cpu = CPUS[c] };
+            struct model *model = NULL;
+            enum tutti_status st = model_load(&model, TEST_DEMO_MODEL, &options, NULL);
+            if (st == TUTTI_E_UNSUPPORTED) /* this processor has no such instructions */
+                continue;
+            assert_int_equal(st, TUTTI_OK);
+            int32_t ids[40];
+            fill_ids(ids, 40, 4096, 3);
+            float *logits = util_logits(model, ids, 40, 40);
+            if (!first)
+                first = logits;
+            else {
+                assert_memory_equal(logits, first, sizeof *logits * 40 * (size_t)model->desc.n_vocab);
+                free(logits);
+            }
+            model_free(model);
+        }
+        free(first);
+    }
+}
+
+/* Five sequences of different lengths, prompt rows and single rows mixed in every step. */
+static void neighbours_change_no_bit(void **state)
+{
+    (void)state;
+    enum { N_SEQS = 5, MAX_PAGES = 8 };
+    static const int LENGTHS[N_SEQS] = { 1, 16, 17, 33, 100 };
+    for (int t = 0; t < N_TYPES; t++) {
+        struct model *model = util_load(TEST_DEMO_MODEL, TYPES[t], NULL, 2, NULL);
+        const struct backend_ops *op = model->backend->ops;
+        size_t n_vocab = (size_t)model->desc.n_vocab;
+        int32_t ids[N_SEQS][N_IDS], pages[N_SEQS][MAX_PAGES];
+        const int32_t *tables[N_SEQS];
+        float *alone[N_SEQS], *logits;
+        for (int s = 0; s < N_SEQS; s++) {
+            fill_ids(ids[s], LENGTHS[s], 4096, 10 + (uint32_t)s);
+            alone[s] = util_logits(model, ids[s], LENGTHS[s], LENGTHS[s]);
+            for (int p = 0; p < MAX_PAGES; p++)
+                pages[s][p] = p * N_SEQS + s;
+            tables[s] = pages[s];
+        }
+        struct kv_memory *kv;
+        assert_int_equal(model_reserve(model, 64, NULL), TUTTI_OK);
+        assert_int_equal(op->kv_new(model->backend, &kv, N_SEQS * MAX_PAGES, model->kv_type, NULL), TUTTI_OK);
+        logits = malloc(64 * n_vocab * sizeof *logits);
+        assert_non_null(logits);
+        int done[N_SEQS] = { 0 };
+        for (int turn = 0;; turn++) {
+            int32_t rows_ids[64], positions[64], seqs[64], outputs[64];
+            int n = 0;
+            for (int s = 0; s < N_SEQS; s++) {
+                int take = 1 + (turn * 7 + s * 5) % 12; /* another mixture each step */
+                for (; take > 0 && done[s] < LENGTHS[s] && n < 64; take--, n++) {
+                    rows_ids[n] = ids[s][done[s]];
+                    positions[n] = done[s]++;
+                    seqs[n] = s;
+                    outputs[n] = n;
+                }
+            }
+            if (n == 0)
+                break;
+            struct step step = { .n_rows = n,
+                                 .n_seqs = N_SEQS,
+                                 .n_outputs = n,
+                                 .token_ids = rows_ids,
+                                 .positions = positions,
+                                 .seqs = seqs,
+                                 .page_tables = tables,
+                                 .output_rows = outputs };
+            model_forward(model, kv, &step, logits);
+            for (int r = 0; r < n; r++)
+                assert_memory_equal(logits + (size_t)r * n_vocab,
+                                    alone[seqs[r]] + (size_t)positions[r] * n_vocab,
+                                    n_vocab * sizeof *logits);
+        }
+        op->kv_free(model->backend, kv);
+        free(logits);
+        for (int s = 0; s < N_SEQS; s++)
+            free(alone[s]);
+        model_free(model);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_change_no_bit),
+        cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(processors_change_no_bit),
+        cmocka_unit_test(neighbours_change_no_bit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,123 @@
+#include "util.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+struct model *util_load(const char *path, const char *weight_type, const char *kv_type, int n_threads,
+                        const char *cpu)
+{
+    struct tutti_model_options options = {
+        .weight_type = weight_type, .kv_type = kv_type, .n_threads = n_threads, .cpu = cpu
+    };
+    struct tutti_error err;
+    struct model *model = NULL;
+    if (model_load(&model, path, &options, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    return model;
+}
+
+/* A sequence with pages of its own, fed in chunks. */
+struct run {
+    struct model *model;
+    struct kv_memory *kv;
+    int32_t *pages;
+    int n_done;
+};
+
+static struct run start(struct model *model, int n_tokens, int max_rows)
+{
+    struct run run = { .model = model };
+    int n_pages = (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    assert_int_equal(model_reserve(model, max_rows, NULL), TUTTI_OK);
+    assert_int_equal(model->backend->ops->kv_new(model->backend, &run.kv, n_pages, model->kv_type, NULL),
+                     TUTTI_OK);
+    run.pages = malloc((size_t)n_pages * sizeof *run.pages);
+    assert_non_null(run.pages);
+    for (int i = 0; i < n_pages; i++)
+        run.pages[i] = n_pages - 1 - i; /* not in order: positions go through the table */
+    return run;
+}
+
+static void feed(struct run *run, const int32_t *ids, int n, bool all_outputs, float *logits)
+{
+    int32_t *numbers = malloc(3 * (size_t)n * sizeof *numbers), *positions = numbers, *seqs = numbers + n,
+            *outputs = numbers + 2 * n;
+    assert_non_null(numbers);
+    for (int i = 0; i < n; i++) {
+        positions[i] = run->n_done + i;
+        seqs[i] = 0;
+        outputs[i] = all_outputs ? i : n - 1;
+    }
+    const int32_t *tables[1] = { run->pages };
+    struct step step = { .n_rows = n,
+                         .n_seqs = 1,
+                         .n_outputs = all_outputs ? n : 1,
+                         .token_ids = ids,
+                         .positions = positions,
+                         .seqs = seqs,
+                         .page_tables = tables,
+                         .output_rows = outputs };
+    model_forward(run->model, run->kv, &step, logits);
+    run->n_done += n;
+    free(numbers);
+}
+
+static void stop(struct run *run)
+{
+    run->model->backend->ops->kv_free(run->model->backend, run->kv);
+    free(run->pages);
+}
+
+float *util_logits(struct model *model, const int32_t *ids, int n, int chunk)
+{
+    size_t n_vocab = (size_t)model->desc.n_vocab;
+    float *logits = malloc((size_t)n * n_vocab * sizeof *logits);
+    assert_non_null(logits);
+    struct run run = start(model, n, chunk < n ? chunk : n);
+    for (int at = 0; at < n; at += chunk)
+        feed(&run, ids + at, n - at < chunk ? n - at : chunk, true, logits + (size_t)at * n_vocab);
+    stop(&run);
+    return logits;
+}
+
+static int32_t largest(const float *x, int n)
+{
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++) {
+        if (x[i] > x[best])
+            best = i;
+    }
+    return best;
+}
+
+void util_greedy(struct model *model, const int32_t *prompt, int n_prompt, int32_t *answer, int n)
+{
+    int n_vocab = model->desc.n_vocab;
+    float *logits = malloc((size_t)n_vocab * sizeof *logits);
+    assert_non_null(logits);
+    struct run run = start(model, n_prompt + n, n_prompt);
+    feed(&run, prompt, n_prompt, false, logits);
+    for (int i = 0; i < n; i++) {
+        answer[i] = largest(logits, n_vocab);
+        feed(&run, &answer[i], 1, false, logits);
+    }
+    stop(&run);
+    free(logits);
+}
+
+const struct tensor *util_golden(const struct safetensors *file, int k, const char *name)
+{
+    char want[64];
+    snprintf(want, sizeof want, "%d.%s", k, name);
+    for (size_t i = 0; i < safetensors_n_tensors(file); i++) {
+        if (strcmp(safetensors_tensor(file, i)->name, want) == 0)
+            return safetensors_tensor(file, i);
+    }
+    fail_msg("golden tensor %s is missing", want);
+    return NULL;
+}
