@@ -1,42 +1,51 @@
-/* Byte-pair encoding in SentencePiece's order: of all pairs of neighbours whose union is a piece, the one with the highest
- * score merges next, of equal ones the leftmost. Sennrich, Haddow and Birch, 2016; Kudo and Richardson, 2018. */
+/* Byte-pair encoding in SentencePiece's order: of all pairs of neighbours whose union is a piece, the one with the
+ * highest score merges next, of equal ones the leftmost. Sennrich, Haddow and Birch, 2016; Kudo and Richardson, 2018.
+ *
+ * Merges on the two sides of a place that no piece spans cannot see each other, so the text is cut at all such places
+ * and the segments are merged one by one. Most are words: they take a scan for each merge; long ones take a heap. */
 #include "tokenizer/vocab.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum {
+    INLINE_SYMBOLS = 128, /* segments up to this length need no allocation */
+    SCANNED_SYMBOLS = 32, /* up to this length a scan beats the heap */
+};
+
 struct symbol {
     uint32_t offset, n_bytes; /* in the normalized text; n_bytes 0: merged into its left neighbour */
-    int32_t prev, next;       /* -1: none */
-    bool is_frozen;           /* a user-defined piece: never merges */
+    int32_t prev, next;       /* used beside the heap; -1: none */
+    int32_t id;               /* the piece that it was merged into, or CHARACTER or FROZEN */
+    int32_t union_id; /* used by the scan: the piece that this and the next one would make; -1: none */
 };
+
+enum { CHARACTER = -1, FROZEN = -2 }; /* one character; a USER_DEFINED piece, which never merges */
 
 struct pair {
     float score;
     int32_t left, right;
     uint32_t n_bytes; /* of both together, to see whether either has changed since */
+    int32_t id;
 };
 
 struct encoder {
     const struct tokenizer *tok;
     const char *text;
-    struct symbol *symbols;
-    int32_t n_symbols;
-    struct pair *heap;
-    size_t n_heap, heap_capacity;
-    uint32_t *
-        split_at; /* [n_pieces], only where the vocabulary has UNUSED pieces: bytes of the left part that such a
-                           piece was last made from */
-    bool has_memory;
+    struct ids *out;
+    struct symbol *symbols; /* of this segment: [capacity] */
+    struct pair *heap; /* [2 * capacity]: one for each pair at first, and a merge takes one and gives two */
+    int32_t n_symbols, capacity;
+    size_t n_heap;
+    bool after_unknown; /* a run of unknown characters is one unknown piece */
+    /* [n_pieces], only where the vocabulary has UNUSED pieces: the bytes of the left part that such a piece was last
+     * made from, 0: never. */
+    uint32_t *split_at;
+    struct buf parts; /* of an UNUSED piece that falls apart, still to be added */
+    struct symbol inline_symbols[INLINE_SYMBOLS];
+    struct pair inline_heap[2 * INLINE_SYMBOLS];
 };
-
-/* Length of a character by its lead byte alone, as the library cuts its normalized text. */
-static size_t char_length(const char *text, size_t n_bytes)
-{
-    static const uint8_t LENGTHS[16] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 4 };
-    size_t n = LENGTHS[(uint8_t)*text >> 4];
-    return n < n_bytes ? n : n_bytes;
-}
 
 static bool goes_first(const struct pair *a, const struct pair *b)
 {
@@ -45,16 +54,6 @@ static bool goes_first(const struct pair *a, const struct pair *b)
 
 static void heap_push(struct encoder *e, struct pair pair)
 {
-    if (e->n_heap == e->heap_capacity) {
-        size_t capacity = e->heap_capacity + e->heap_capacity / 2 + 64;
-        struct pair *more = realloc(e->heap, capacity * sizeof *more);
-        if (!more) {
-            e->has_memory = false;
-            return;
-        }
-        e->heap = more;
-        e->heap_capacity = capacity;
-    }
     size_t i = e->n_heap++;
     while (i > 0 && goes_first(&pair, &e->heap[(i - 1) / 2])) {
         e->heap[i] = e->heap[(i - 1) / 2];
@@ -82,34 +81,49 @@ static struct pair heap_pop(struct encoder *e)
     return top;
 }
 
-static bool can_merge_into(enum piece_type type)
+/* The piece that two neighbours make together; -1: none. */
+static int32_t find_union(struct encoder *e, const struct symbol *left, const struct symbol *right)
 {
-    return type == PIECE_NORMAL || type == PIECE_USER_DEFINED || type == PIECE_UNUSED;
+    uint32_t n_bytes = left->n_bytes + right->n_bytes;
+    if (left->id == FROZEN || right->id == FROZEN || n_bytes > e->tok->n_merge_bytes)
+        return -1;
+    int32_t id = tokenizer_find(e->tok, e->text + left->offset, n_bytes);
+    if (id < 0 || !vocab_is_mergeable(e->tok, id))
+        return -1;
+    if (e->split_at && e->tok->pieces[id].type == PIECE_UNUSED)
+        e->split_at[id] = left->n_bytes;
+    return id;
 }
+
+/* ---- many symbols: a heap of pairs, over a linked list ---- */
 
 static void consider(struct encoder *e, int32_t left, int32_t right)
 {
-    if (left < 0 || right < 0 || e->symbols[left].is_frozen || e->symbols[right].is_frozen)
-        return;
-    const struct symbol *l = &e->symbols[left];
-    uint32_t n_bytes = l->n_bytes + e->symbols[right].n_bytes;
-    int32_t id = tokenizer_find(e->tok, e->text + l->offset, n_bytes);
-    if (id < 0 || !can_merge_into((enum piece_type)e->tok->pieces[id].type))
-        return;
-    heap_push(e, (struct pair){
-                     .score = e->tok->pieces[id].score, .left = left, .right = right, .n_bytes = n_bytes });
-    if (e->split_at)
-        e->split_at[id] = l->n_bytes;
+    int32_t id = left < 0 || right < 0 ? -1 : find_union(e, &e->symbols[left], &e->symbols[right]);
+    if (id >= 0)
+        heap_push(e, (struct pair){ .score = e->tok->pieces[id].score,
+                                    .left = left,
+                                    .right = right,
+                                    .n_bytes = e->symbols[left].n_bytes + e->symbols[right].n_bytes,
+                                    .id = id });
 }
 
-static void merge_all(struct encoder *e)
+static void merge_by_heap(struct encoder *e)
 {
-    while (e->n_heap > 0 && e->has_memory) {
+    e->n_heap = 0;
+    for (int32_t i = 0; i < e->n_symbols; i++) {
+        e->symbols[i].prev = i - 1;
+        e->symbols[i].next = i + 1 < e->n_symbols ? i + 1 : -1;
+    }
+    for (int32_t i = 1; i < e->n_symbols; i++)
+        consider(e, i - 1, i);
+    while (e->n_heap > 0) {
         struct pair p = heap_pop(e);
         struct symbol *left = &e->symbols[p.left], *right = &e->symbols[p.right];
         if (left->n_bytes == 0 || right->n_bytes == 0 || left->n_bytes + right->n_bytes != p.n_bytes)
             continue; /* one of them has merged with another meanwhile */
         left->n_bytes = p.n_bytes;
+        left->id = p.id;
         left->next = right->next;
         if (right->next >= 0)
             e->symbols[right->next].prev = p.left;
@@ -119,108 +133,206 @@ static void merge_all(struct encoder *e)
     }
 }
 
-static bool add_unknown(const struct encoder *e, const char *text, uint32_t n_bytes, bool *after_unknown,
-                        struct ids *out)
+/* ---- few symbols: look at all of them before each merge ---- */
+
+static void look_right(struct encoder *e, int32_t i)
+{
+    if (i >= 0 && i < e->n_symbols)
+        e->symbols[i].union_id = i + 1 < e->n_symbols ? find_union(e, &e->symbols[i], &e->symbols[i + 1])
+                                                      : -1;
+}
+
+static void merge_by_scan(struct encoder *e)
+{
+    const struct piece_entry *pieces = e->tok->pieces;
+    for (int32_t i = 0; i < e->n_symbols; i++)
+        look_right(e, i);
+    for (;;) {
+        int32_t best = -1;
+        float best_score = 0;
+        for (int32_t i = 0; i + 1 < e->n_symbols; i++) {
+            int32_t id = e->symbols[i].union_id;
+            if (id >= 0 && (best < 0 || pieces[id].score > best_score)) {
+                best = i;
+                best_score = pieces[id].score;
+            }
+        }
+        if (best < 0)
+            return;
+        struct symbol *left = &e->symbols[best];
+        left->id = left->union_id;
+        left->n_bytes += left[1].n_bytes;
+        e->n_symbols--;
+        memmove(left + 1, left + 2, (size_t)(e->n_symbols - best - 1) * sizeof *left);
+        look_right(e, best - 1);
+        look_right(e, best);
+    }
+}
+
+/* ---- symbols to ids ---- */
+
+static bool add_unknown(struct encoder *e, const char *text, uint32_t n_bytes)
 {
     if (e->tok->byte_fallback) {
         for (uint32_t i = 0; i < n_bytes; i++) {
-            if (!ids_add(out, e->tok->byte_ids[(uint8_t)text[i]]))
+            if (!ids_add(e->out, e->tok->byte_ids[(uint8_t)text[i]]))
                 return false;
         }
         return true;
     }
-    bool fuses = *after_unknown; /* a run of unknown characters is one unknown piece */
-    *after_unknown = true;
-    return fuses || ids_add(out, e->tok->unk_id);
+    bool fuses = e->after_unknown;
+    e->after_unknown = true;
+    return fuses || ids_add(e->out, e->tok->unk_id);
 }
 
-/* A symbol's id. An UNUSED piece falls apart into what it was merged from, until its parts are usable. */
-static bool add_symbol(const struct encoder *e, const struct symbol *symbol, struct buf *stack,
-                       bool *after_unknown, struct ids *out)
+static int32_t find_character(const struct tokenizer *tok, const char *text, uint32_t n_bytes)
+{
+    if (n_bytes == 1 && !(text[0] & 0x80))
+        return tok->ascii_ids[(int)text[0]];
+    int32_t id = tokenizer_find(tok, text, n_bytes);
+    return id >= 0 && vocab_is_mergeable(tok, id) ? id : -1;
+}
+
+/* An UNUSED piece falls apart into what it was merged from, until its parts are usable. One that was not merged from
+ * anything is unknown. */
+static bool add_unused(struct encoder *e, const struct symbol *symbol, int32_t id)
 {
     struct part {
         uint32_t offset, n_bytes;
     } part = { symbol->offset, symbol->n_bytes };
-    buf_truncate(stack, 0);
+    buf_truncate(&e->parts, 0);
     for (;;) {
         const char *text = e->text + part.offset;
-        int32_t id = tokenizer_find(e->tok, text, part.n_bytes);
-        enum piece_type type = id < 0 ? PIECE_UNKNOWN : (enum piece_type)e->tok->pieces[id].type;
-        uint32_t left = type == PIECE_UNUSED && e->split_at ? e->split_at[id] : 0;
+        bool is_unused = id >= 0 && e->tok->pieces[id].type == PIECE_UNUSED;
+        uint32_t left = is_unused ? e->split_at[id] : 0;
         if (left > 0 && left < part.n_bytes) {
             struct part right = { part.offset + left, part.n_bytes - left };
-            if (!buf_add(stack, &right, sizeof right))
+            if (!buf_add(&e->parts, &right, sizeof right))
                 return false;
             part.n_bytes = left;
-            continue;
-        }
-        if (type == PIECE_UNKNOWN) {
-            if (!add_unknown(e, text, part.n_bytes, after_unknown, out))
-                return false;
         } else {
-            *after_unknown = false;
-            if (!ids_add(out, id))
+            bool is_unknown = id < 0 || is_unused;
+            e->after_unknown &= is_unknown;
+            if (!(is_unknown ? add_unknown(e, text, part.n_bytes) : ids_add(e->out, id)))
                 return false;
+            if (e->parts.n_bytes == 0)
+                return true;
+            memcpy(&part, e->parts.bytes + e->parts.n_bytes - sizeof part, sizeof part);
+            buf_truncate(&e->parts, e->parts.n_bytes - sizeof part);
         }
-        if (stack->n_bytes == 0)
-            return true;
-        memcpy(&part, stack->bytes + stack->n_bytes - sizeof part, sizeof part);
-        buf_truncate(stack, stack->n_bytes - sizeof part);
+        id = find_character(e->tok, e->text + part.offset, part.n_bytes);
     }
 }
 
-static bool split(struct encoder *e, size_t n_bytes)
+static bool add_symbol(struct encoder *e, const struct symbol *symbol)
 {
-    size_t at = 0;
-    while (at < n_bytes) {
-        const char *text = e->text + at;
-        size_t frozen = vocab_match_user_defined(e->tok, text, n_bytes - at);
-        size_t n = frozen ? frozen : char_length(text, n_bytes - at);
-        int32_t i = e->n_symbols++;
-        e->symbols[i] = (struct symbol){ .offset = (uint32_t)at,
-                                         .n_bytes = (uint32_t)n,
-                                         .prev = i - 1,
-                                         .next = at + n < n_bytes ? i + 1 : -1,
-                                         .is_frozen = frozen > 0 };
-        at += n;
-    }
-    return e->n_symbols > 0;
+    const char *text = e->text + symbol->offset;
+    int32_t id = symbol->id >= 0 ? symbol->id : find_character(e->tok, text, symbol->n_bytes);
+    if (id >= 0 && e->tok->pieces[id].type == PIECE_UNUSED)
+        return add_unused(e, symbol, id);
+    if (id < 0)
+        return add_unknown(e, text, symbol->n_bytes);
+    e->after_unknown = false;
+    return ids_add(e->out, id);
 }
 
-static bool encode_normalized(struct encoder *e, size_t n_bytes, struct ids *out)
+static bool end_segment(struct encoder *e)
 {
-    bool after_unknown = false, ok = true;
-    struct buf stack = { 0 };
-    if (split(e, n_bytes)) {
-        for (int32_t i = 1; i < e->n_symbols; i++)
-            consider(e, i - 1, i);
-        merge_all(e);
+    bool ok = true;
+    if (e->n_symbols > SCANNED_SYMBOLS) {
+        merge_by_heap(e);
+        for (int32_t i = 0; ok && i >= 0; i = e->symbols[i].next)
+            ok = add_symbol(e, &e->symbols[i]);
+    } else {
+        merge_by_scan(e);
+        for (int32_t i = 0; ok && i < e->n_symbols; i++)
+            ok = add_symbol(e, &e->symbols[i]);
     }
-    ok = e->has_memory;
-    for (int32_t i = e->n_symbols > 0 ? 0 : -1; ok && i >= 0; i = e->symbols[i].next)
-        ok = add_symbol(e, &e->symbols[i], &stack, &after_unknown, out);
-    buf_clear(&stack);
+    e->n_symbols = 0;
     return ok;
+}
+
+/* ---- text to segments ---- */
+
+static bool grow(struct encoder *e)
+{
+    assert(e->capacity >= INLINE_SYMBOLS);
+    int32_t capacity = 2 * e->capacity;
+    struct symbol *symbols = malloc((size_t)capacity * (sizeof *symbols + 2 * sizeof *e->heap));
+    if (!symbols)
+        return false;
+    memcpy(symbols, e->symbols, (size_t)e->n_symbols * sizeof *symbols);
+    if (e->symbols != e->inline_symbols)
+        free(e->symbols);
+    e->symbols = symbols;
+    e->heap = (struct pair *)(symbols + capacity);
+    e->capacity = capacity;
+    return true;
+}
+
+static bool add_to_segment(struct encoder *e, size_t offset, size_t n_bytes, int32_t id)
+{
+    if (e->n_symbols == e->capacity && !grow(e))
+        return false;
+    e->symbols[e->n_symbols++] = (struct symbol){ .offset = (uint32_t)offset,
+                                                  .n_bytes = (uint32_t)n_bytes,
+                                                  .id = id };
+    return true;
+}
+
+/* Where there are UNUSED pieces the library remembers for all of a text how one was made last, so nothing is cut. */
+static bool encode_normalized(struct encoder *e, size_t n_bytes)
+{
+    const struct tokenizer *tok = e->tok;
+    uint32_t last = 0;
+    bool is_closed = true; /* nothing can join what stands to the left */
+    for (size_t at = 0, n; at < n_bytes; at += n) {
+        const char *text = e->text + at;
+        n = tok->n_user_defined > 0 ? vocab_match_user_defined(tok, text, n_bytes - at) : 0;
+        bool is_frozen = n > 0;
+        uint32_t code = 0;
+        if (!is_frozen) {
+            n = vocab_char_length(text, n_bytes - at);
+            code = vocab_char_code(text, n);
+        }
+        if ((is_closed || is_frozen || !vocab_may_join(tok, last, code)) && !tok->has_unused &&
+            e->n_symbols > 0 && !end_segment(e))
+            return false;
+        if (!add_to_segment(e, at, n, is_frozen ? FROZEN : CHARACTER))
+            return false;
+        last = code;
+        is_closed = is_frozen;
+    }
+    return e->n_symbols == 0 || end_segment(e);
 }
 
 bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ids *out)
 {
     struct buf normalized = { 0 };
-    struct encoder e = { .tok = tok, .has_memory = true };
     size_t n_before = out->n;
-    bool ok = n_bytes < INT32_MAX / 4 && tokenizer_normalize(tok, text, n_bytes, &normalized) &&
-              normalized.n_bytes < INT32_MAX;
-    if (ok && normalized.n_bytes > 0) {
-        e.text = normalized.bytes;
-        e.symbols = malloc(normalized.n_bytes * sizeof *e.symbols);
-        e.split_at = tok->has_unused ? calloc((size_t)tok->n_pieces, sizeof *e.split_at) : NULL;
-        ok = e.symbols && (e.split_at || !tok->has_unused) && encode_normalized(&e, normalized.n_bytes, out);
+    if (n_bytes >= INT32_MAX / 4 || !tokenizer_normalize(tok, text, n_bytes, &normalized) ||
+        normalized.n_bytes >= INT32_MAX / 4) { /* so that no count of symbols overflows */
+        buf_clear(&normalized);
+        return false;
     }
+    struct encoder e;
+    e.tok = tok;
+    e.text = normalized.bytes;
+    e.out = out;
+    e.symbols = e.inline_symbols;
+    e.heap = e.inline_heap;
+    e.n_symbols = 0;
+    e.capacity = INLINE_SYMBOLS;
+    e.after_unknown = false;
+    e.parts = (struct buf){ 0 };
+    e.split_at = tok->has_unused ? calloc((size_t)tok->n_pieces, sizeof *e.split_at) : NULL;
+    bool ok = (e.split_at || !tok->has_unused) && encode_normalized(&e, normalized.n_bytes);
     if (!ok)
         out->n = n_before;
-    free(e.symbols);
+    if (e.symbols != e.inline_symbols)
+        free(e.symbols);
     free(e.split_at);
-    free(e.heap);
+    buf_clear(&e.parts);
     buf_clear(&normalized);
     return ok;
 }

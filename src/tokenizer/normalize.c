@@ -16,15 +16,24 @@ static size_t unit_base(uint32_t unit)
     return (size_t)(unit >> 10) << ((unit & 512) >> 6);
 }
 
-/* Longest key that text begins with; its replacement in *to. 0: none. */
+enum { LIBRARY_MATCHES = 32 };
+
+bool charsmap_has_lead(const struct charsmap *map, uint8_t byte)
+{
+    size_t node = map->n_units > 0 ? unit_base(unit_at(map, 0)) ^ byte : 0;
+    return node < map->n_units && (unit_at(map, node) & 0x800000FF) == byte;
+}
+
+/* Longest key that text begins with (as in the library, of the 32 shortest ones); its replacement in *to. 0: none. */
 static size_t map_match(const struct charsmap *map, const char *text, size_t n_bytes, const char **to,
                         size_t *n_to)
 {
     size_t best = 0;
+    int n_matches = 0;
     if (map->n_units == 0)
         return 0;
     size_t node = unit_base(unit_at(map, 0));
-    for (size_t i = 0; i < n_bytes; i++) {
+    for (size_t i = 0; i < n_bytes && n_matches < LIBRARY_MATCHES; i++) {
         uint8_t byte = (uint8_t)text[i];
         node ^= byte;
         if (node >= map->n_units)
@@ -41,10 +50,24 @@ static size_t map_match(const struct charsmap *map, const char *text, size_t n_b
         if (offset >= map->n_string_bytes)
             break;
         best = i + 1;
+        n_matches++;
         *to = map->strings + offset;
         *n_to = strnlen(*to, map->n_string_bytes - offset);
     }
     return best;
+}
+
+/* Bytes that the normalizer copies as they are: whole characters that no rule can begin with. */
+static size_t plain_run(const struct tokenizer *tok, const char *text, size_t n_bytes)
+{
+    size_t at = 0;
+    while (at < n_bytes && tok->is_plain[(uint8_t)text[at]]) {
+        int n = (uint8_t)text[at] < 0x80 ? 1 : utf8_char(text + at, n_bytes - at);
+        if (n == 0)
+            break;
+        at += (size_t)n;
+    }
+    return at;
 }
 
 /* One step at text: what it becomes in *to, and how many bytes it takes. n_bytes >= 1. */
@@ -103,6 +126,15 @@ bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n
         return false;
     bool after_space = trims;
     while (n_bytes > 0) {
+        n = plain_run(tok, text, n_bytes);
+        if (n > 0) {
+            if (!buf_add(out, text, n))
+                return false;
+            after_space = false;
+            text += n;
+            n_bytes -= n;
+            continue;
+        }
         n = step(tok, text, n_bytes, &to, &n_to);
         while (after_space && n_to > 0 && to[0] == ' ') {
             to++;

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MODEL_UNIGRAM = 1, MODEL_BPE = 2 };
+enum { MODEL_UNIGRAM = 1, MODEL_BPE = 2, MODEL_WORD = 3, MODEL_CHAR = 4 };
 
 /* Field numbers of the messages. */
-enum { FIELD_PIECES = 1, FIELD_TRAINER = 2, FIELD_NORMALIZER = 3 };
+enum { FIELD_PIECES = 1, FIELD_TRAINER = 2, FIELD_NORMALIZER = 3, FIELD_DENORMALIZER = 5 };
 enum { PIECE_TEXT = 1, PIECE_SCORE = 2, PIECE_TYPE = 3 };
 enum {
     TRAINER_MODEL_TYPE = 3,
@@ -31,8 +31,8 @@ struct reader {
     const char *name;
     struct tutti_error *err;
     int64_t model_type;
-    const uint8_t *bos, *eos; /* spellings; NULL: the default */
-    size_t n_bos, n_eos;
+    const uint8_t *bos, *eos; /* spellings */
+    size_t n_bos, n_eos;      /* 0: the default */
 };
 
 static enum tutti_status bad(const struct reader *r, const char *message)
@@ -64,12 +64,16 @@ static enum tutti_status read_piece(struct reader *r, const struct protobuf_fiel
         }
     }
     if (m.is_bad)
-        return bad(r, "a piece");
+        return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d] is truncated or no protobuf message",
+                         r->name, r->tok->n_pieces);
     if (n_bytes == 0 || n_bytes > MAX_PIECE_BYTES)
-        return error_set(r->err, TUTTI_E_FORMAT, "%s: piece %d has %zu bytes, expected 1 to %d", r->name,
-                         r->tok->n_pieces, n_bytes, MAX_PIECE_BYTES);
+        return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d].piece has %zu bytes, expected 1 to %d",
+                         r->name, r->tok->n_pieces, n_bytes, MAX_PIECE_BYTES);
+    if (memchr(text, 0, n_bytes))
+        return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d].piece holds a zero byte", r->name,
+                         r->tok->n_pieces);
     if (type < PIECE_NORMAL || type > PIECE_BYTE)
-        return error_set(r->err, TUTTI_E_FORMAT, "%s: piece %d is of type %" PRIu64 ", expected 1 to 6",
+        return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d].type is %" PRIu64 ", expected 1 to 6",
                          r->name, r->tok->n_pieces, type);
     if (r->tok->n_pieces >= LIMIT_VOCAB)
         return error_set(r->err, TUTTI_E_FORMAT, "%s: more than %d pieces", r->name, LIMIT_VOCAB);
@@ -100,21 +104,23 @@ static enum tutti_status read_trainer(struct reader *r, const struct protobuf_fi
                 return out_of_memory(r);
         }
     }
-    return m.is_bad ? bad(r, "the trainer specification") : TUTTI_OK;
+    return m.is_bad ? bad(r, "trainer_spec") : TUTTI_OK;
 }
 
 static enum tutti_status read_map(struct reader *r, const struct protobuf_field *f)
 {
     struct tokenizer *tok = r->tok;
+    tok->map = (struct charsmap){ 0 };
     if (f->n_bytes == 0)
         return TUTTI_OK;
     uint64_t trie_bytes = 0;
     for (int i = 0; i < 4 && f->n_bytes >= 4; i++)
         trie_bytes |= (uint64_t)f->bytes[i] << (8 * i);
     if (f->n_bytes < 4 || trie_bytes > f->n_bytes - 4 || trie_bytes % 4 != 0 || trie_bytes == 0)
-        return error_set(r->err, TUTTI_E_FORMAT,
-                         "%s: precompiled_charsmap of %zu bytes says that its trie has %" PRIu64, r->name,
-                         f->n_bytes, trie_bytes);
+        return error_set(
+            r->err, TUTTI_E_FORMAT,
+            "%s: normalizer_spec.precompiled_charsmap of %zu bytes says that its trie has %" PRIu64, r->name,
+            f->n_bytes, trie_bytes);
     free(tok->map_storage);
     tok->map_storage = malloc(f->n_bytes);
     if (!tok->map_storage)
@@ -144,7 +150,21 @@ static enum tutti_status read_normalizer(struct reader *r, const struct protobuf
             r->tok->escape_whitespaces = f.value != 0;
         }
     }
-    return m.is_bad ? bad(r, "the normalizer specification") : TUTTI_OK;
+    return m.is_bad ? bad(r, "normalizer_spec") : TUTTI_OK;
+}
+
+/* A map that is applied to decoded text. No known model has one, and text could not be streamed through it. */
+static enum tutti_status read_denormalizer(const struct reader *r, const struct protobuf_field *message)
+{
+    struct protobuf m = protobuf_open(message->bytes, message->n_bytes);
+    struct protobuf_field f;
+    while (protobuf_next(&m, &f)) {
+        if (f.wire == PROTOBUF_BYTES && f.number == NORMALIZER_MAP && f.n_bytes > 0)
+            return error_set(r->err, TUTTI_E_UNSUPPORTED,
+                             "%s: denormalizer_spec.precompiled_charsmap has %zu bytes, expected none",
+                             r->name, f.n_bytes);
+    }
+    return m.is_bad ? bad(r, "denormalizer_spec") : TUTTI_OK;
 }
 
 static enum tutti_status read_model(struct reader *r, const void *bytes, size_t n_bytes)
@@ -161,6 +181,8 @@ static enum tutti_status read_model(struct reader *r, const void *bytes, size_t 
             st = read_trainer(r, &f);
         else if (f.number == FIELD_NORMALIZER)
             st = read_normalizer(r, &f);
+        else if (f.number == FIELD_DENORMALIZER)
+            st = read_denormalizer(r, &f);
     }
     return st == TUTTI_OK && m.is_bad ? bad(r, "the file") : st;
 }
@@ -168,22 +190,46 @@ static enum tutti_status read_model(struct reader *r, const void *bytes, size_t 
 static int32_t find_special(const struct tokenizer *tok, const void *spelling, size_t n_bytes,
                             const char *fallback)
 {
-    int32_t id = spelling ? tokenizer_find(tok, spelling, n_bytes)
-                          : tokenizer_find(tok, fallback, strlen(fallback));
+    int32_t id = n_bytes > 0 ? tokenizer_find(tok, spelling, n_bytes)
+                             : tokenizer_find(tok, fallback, strlen(fallback));
     return id >= 0 && tok->pieces[id].type == PIECE_CONTROL ? id : -1;
 }
 
-static int32_t find_unknown(const struct tokenizer *tok)
+/* What a model file must hold beside single pieces that are right. */
+static enum tutti_status check_pieces(struct reader *r)
 {
-    int32_t found = -1;
+    struct tokenizer *tok = r->tok;
     for (int32_t id = 0; id < tok->n_pieces; id++) {
-        if (tok->pieces[id].type == PIECE_UNKNOWN) {
-            if (found >= 0)
-                return -2;
-            found = id;
-        }
+        if (tok->pieces[id].type == PIECE_BYTE && !tok->byte_fallback)
+            return error_set(r->err, TUTTI_E_FORMAT,
+                             "%s: pieces[%d] is of type BYTE, but trainer_spec.byte_fallback is not set",
+                             r->name, id);
+        if (tok->pieces[id].type != PIECE_UNKNOWN)
+            continue;
+        if (tok->unk_id >= 0)
+            return error_set(r->err, TUTTI_E_FORMAT,
+                             "%s: pieces[%d] and pieces[%d] are of type UNKNOWN, expected one", r->name,
+                             tok->unk_id, id);
+        tok->unk_id = id;
     }
-    return found;
+    return tok->unk_id >= 0
+               ? TUTTI_OK
+               : error_set(r->err, TUTTI_E_FORMAT, "%s: no piece is of type UNKNOWN, expected one", r->name);
+}
+
+static enum tutti_status check_model_type(const struct reader *r)
+{
+    static const char *const NAMES[] = {
+        [MODEL_UNIGRAM] = "unigram", [MODEL_WORD] = "word", [MODEL_CHAR] = "char"
+    };
+    if (r->model_type == MODEL_BPE)
+        return TUTTI_OK;
+    bool is_known = r->model_type >= MODEL_UNIGRAM && r->model_type <= MODEL_CHAR;
+    return error_set(r->err, TUTTI_E_UNSUPPORTED,
+                     "%s: trainer_spec.model_type is %" PRId64
+                     "%s%s%s; of SentencePiece models only BPE (2) is supported",
+                     r->name, r->model_type, is_known ? " (" : "", is_known ? NAMES[r->model_type] : "",
+                     is_known ? ")" : "");
 }
 
 static struct tokenizer *new_tokenizer(void)
@@ -211,23 +257,14 @@ enum tutti_status tokenizer_from_sentencepiece(struct tokenizer **out, const voi
     enum tutti_status st = read_model(&r, bytes, n_bytes);
     if (st != TUTTI_OK)
         goto done;
-    if (tok->n_pieces == 0) {
-        st = error_set(err, TUTTI_E_FORMAT, "%s: there are no pieces", name);
-        goto done;
-    }
-    if (r.model_type != MODEL_BPE) {
-        st = error_set(err, TUTTI_E_UNSUPPORTED,
-                       "%s: a SentencePiece model of type %" PRId64 ", expected 2 (BPE)", name, r.model_type);
-        goto done;
-    }
-    st = vocab_finish(tok, name, err);
+    st = tok->n_pieces > 0 ? check_model_type(&r)
+                           : error_set(err, TUTTI_E_FORMAT, "%s: there are no pieces", name);
+    if (st == TUTTI_OK)
+        st = vocab_finish(tok, name, err);
+    if (st == TUTTI_OK)
+        st = check_pieces(&r);
     if (st != TUTTI_OK)
         goto done;
-    tok->unk_id = find_unknown(tok);
-    if (tok->unk_id < 0) {
-        st = error_set(err, TUTTI_E_FORMAT, "%s: expected exactly one piece of type UNKNOWN", name);
-        goto done;
-    }
     tok->bos_id = find_special(tok, r.bos, r.n_bos, "<s>");
     tok->eos_id = find_special(tok, r.eos, r.n_eos, "</s>");
     *out = tok;
@@ -235,6 +272,31 @@ enum tutti_status tokenizer_from_sentencepiece(struct tokenizer **out, const voi
 done:
     tokenizer_free(tok);
     return st;
+}
+
+static enum tutti_status add_vocab_piece(struct tokenizer *tok, const struct piece *p, const char *name,
+                                         struct tutti_error *err)
+{
+    if (tok->n_pieces >= LIMIT_VOCAB)
+        return error_set(err, TUTTI_E_FORMAT, "%s: more than %d tokens", name, LIMIT_VOCAB);
+    if (p->n_bytes == 0 || p->n_bytes > MAX_PIECE_BYTES)
+        return error_set(err, TUTTI_E_FORMAT, "%s: token %d has %zu bytes, expected 1 to %d", name,
+                         tok->n_pieces, p->n_bytes, MAX_PIECE_BYTES);
+    if ((int)p->type < PIECE_NORMAL || (int)p->type > PIECE_BYTE)
+        return error_set(err, TUTTI_E_FORMAT, "%s: token %d is of type %d, expected 1 to 6", name,
+                         tok->n_pieces, (int)p->type);
+    return vocab_add(tok, p->bytes, p->n_bytes, p->score, p->type)
+               ? TUTTI_OK
+               : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+}
+
+static enum tutti_status check_special(const struct tokenizer *tok, const char *what, int32_t id,
+                                       const char *name, struct tutti_error *err)
+{
+    return id >= -1 && id < tok->n_pieces
+               ? TUTTI_OK
+               : error_set(err, TUTTI_E_FORMAT, "%s: the id of the %s token is %d, expected 0 to %d", name,
+                           what, id, tok->n_pieces - 1);
 }
 
 enum tutti_status tokenizer_from_bpe_vocab(struct tokenizer **out, const struct bpe_vocab *vocab,
@@ -247,19 +309,20 @@ enum tutti_status tokenizer_from_bpe_vocab(struct tokenizer **out, const struct 
     tok->add_dummy_prefix = vocab->add_dummy_prefix;
     tok->remove_extra_whitespaces = vocab->remove_extra_whitespaces;
     tok->byte_fallback = vocab->byte_fallback;
-    for (size_t i = 0; i < vocab->n_pieces; i++) {
-        const struct piece *p = &vocab->pieces[i];
-        if (p->n_bytes == 0 || p->n_bytes > MAX_PIECE_BYTES || i >= LIMIT_VOCAB) {
-            st = error_set(err, TUTTI_E_FORMAT, "%s: token %zu has %zu bytes, expected 1 to %d", name, i,
-                           p->n_bytes, MAX_PIECE_BYTES);
-            goto done;
-        }
-        if (!vocab_add(tok, p->bytes, p->n_bytes, p->score, p->type)) {
-            st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-            goto done;
-        }
-    }
-    st = vocab_finish(tok, name, err);
+    for (size_t i = 0; st == TUTTI_OK && i < vocab->n_pieces; i++)
+        st = add_vocab_piece(tok, &vocab->pieces[i], name, err);
+    if (st == TUTTI_OK && tok->n_pieces == 0)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: there are no tokens", name);
+    if (st == TUTTI_OK)
+        st = vocab_finish(tok, name, err);
+    if (st == TUTTI_OK)
+        st = check_special(tok, "unknown", vocab->unk_id, name, err);
+    if (st == TUTTI_OK)
+        st = check_special(tok, "begin", vocab->bos_id, name, err);
+    if (st == TUTTI_OK)
+        st = check_special(tok, "end", vocab->eos_id, name, err);
+    if (st == TUTTI_OK && vocab->unk_id < 0 && !vocab->byte_fallback)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: there are neither BYTE tokens nor an unknown token", name);
     if (st != TUTTI_OK)
         goto done;
     tok->unk_id = vocab->unk_id;

@@ -1,6 +1,7 @@
 /* Text to token ids and back. A tokenizer is immutable once made: any number of threads may read it.
  *
- * Pieces have ids 0..n-1. Text from a user never yields CONTROL, UNKNOWN or UNUSED pieces by spelling them. */
+ * Pieces have ids 0..n-1. Text never yields CONTROL or UNUSED pieces by spelling them, nor UNKNOWN and BYTE ones: these
+ * stand for characters that are no piece. */
 #ifndef TUTTI_TOKENIZER_H
 #define TUTTI_TOKENIZER_H
 
@@ -20,7 +21,9 @@ enum piece_type {
 
 struct tokenizer;
 
-/* From the bytes of a SentencePiece tokenizer.model (BPE). name is for messages. The bytes may go away afterwards. */
+/* From the bytes of a SentencePiece tokenizer.model (BPE). name is for messages. The bytes may go away afterwards.
+ * TUTTI_E_FORMAT: the library would refuse the file too, or a score is no finite number. TUTTI_E_UNSUPPORTED: a unigram,
+ * word or character model, or one with a denormalizer. */
 MUST_CHECK enum tutti_status tokenizer_from_sentencepiece(struct tokenizer **out, const void *bytes,
                                                           size_t n_bytes, const char *name,
                                                           struct tutti_error *err);
@@ -33,7 +36,8 @@ struct piece {
     enum piece_type type;
 };
 
-/* A SentencePiece BPE vocabulary from arrays, GGUF's tokenizer.ggml.model "llama". */
+/* A SentencePiece BPE vocabulary from arrays, GGUF's tokenizer.ggml.model "llama". byte_fallback: all 256 BYTE pieces are
+ * there; without it unk_id must be. The arrays are borrowed for the call. */
 struct bpe_vocab {
     const struct piece *pieces;
     size_t n_pieces;
@@ -64,7 +68,10 @@ bool tokenizer_removes_extra_whitespaces(const struct tokenizer *tok);
 /* Nothing but pieces and struct bpe_vocab's settings make it up, with byte fallback: GGUF's "llama" can say all of it. */
 bool tokenizer_is_plain(const struct tokenizer *tok);
 
-/* Adds the ids of text, equal to SentencePiece's EncodeAsIds() for every sequence of bytes. False: out of memory. */
+/* Adds the ids of text, equal to SentencePiece's EncodeAsIds() for every sequence of bytes (version 0.2.3 of the library;
+ * older ones differ where a model has a CONTROL or UNUSED piece of a single character). The time is that of n log n in
+ * the longest part that merges could join, which is mostly a word.
+ * False: out of memory, or a text of 512 MiB and more. */
 MUST_CHECK bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                  struct ids *out);
 

@@ -7,12 +7,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+static uint64_t load(const char *bytes, size_t n_bytes)
+{
+    uint64_t x = 0;
+    memcpy(&x, bytes, n_bytes);
+    return x;
+}
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    unsigned __int128 product = (unsigned __int128)a * b;
+    return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+/* Eight bytes at a time, folded by a long multiplication; most pieces need one or two. */
 static uint32_t hash_bytes(const char *bytes, size_t n_bytes)
 {
-    uint64_t h = 0xcbf29ce484222325; /* FNV-1a, folded */
-    for (size_t i = 0; i < n_bytes; i++)
-        h = (h ^ (uint8_t)bytes[i]) * 0x100000001b3;
-    return (uint32_t)(h ^ h >> 29);
+    uint64_t h = n_bytes * 0x9E3779B97F4A7C15, tail;
+    for (; n_bytes > 8; n_bytes -= 8, bytes += 8)
+        h = mix(h ^ load(bytes, 8), 0xD6E8FEB86659FD93);
+    if (n_bytes >= 4) /* two loads that may overlap */
+        tail = load(bytes, 4) << 32 | load(bytes + n_bytes - 4, 4);
+    else
+        tail = n_bytes == 0 ? 0
+                            : (uint64_t)(uint8_t)bytes[0] << 16 | (uint64_t)(uint8_t)bytes[n_bytes / 2] << 8 |
+                                  (uint8_t)bytes[n_bytes - 1];
+    return (uint32_t)mix(h ^ tail, 0xA0761D6478BD642F);
 }
 
 bool vocab_add(struct tokenizer *tok, const char *bytes, size_t n_bytes, float score, enum piece_type type)
@@ -39,12 +59,15 @@ static bool piece_is(const struct tokenizer *tok, int32_t id, const char *bytes,
     return tok->pieces[id].n_bytes == n_bytes && memcmp(vocab_bytes(tok, id), bytes, n_bytes) == 0;
 }
 
-static uint32_t find_slot(const struct tokenizer *tok, const char *bytes, size_t n_bytes)
+/* The slot of a spelling, or the free one where it belongs. */
+static struct piece_slot *find_slot(const struct tokenizer *tok, uint32_t hash, const char *bytes,
+                                    size_t n_bytes)
 {
-    uint32_t slot = hash_bytes(bytes, n_bytes) & (tok->n_slots - 1);
-    while (tok->slots[slot] && !piece_is(tok, tok->slots[slot] - 1, bytes, n_bytes))
-        slot = (slot + 1) & (tok->n_slots - 1);
-    return slot;
+    uint32_t i = hash & tok->slot_mask;
+    while (tok->slots[i].id >= 0 &&
+           (tok->slots[i].hash != hash || !piece_is(tok, tok->slots[i].id, bytes, n_bytes)))
+        i = (i + 1) & tok->slot_mask;
+    return &tok->slots[i];
 }
 
 int vocab_byte_value(const char *bytes, size_t n_bytes)
@@ -60,38 +83,67 @@ static enum tutti_status index_piece(struct tokenizer *tok, int32_t id, const ch
                                      struct tutti_error *err)
 {
     const struct piece_entry *p = &tok->pieces[id];
-    uint32_t slot = find_slot(tok, vocab_bytes(tok, id), p->n_bytes);
-    if (tok->slots[slot])
+    const char *bytes = vocab_bytes(tok, id);
+    uint32_t hash = hash_bytes(bytes, p->n_bytes);
+    struct piece_slot *slot = find_slot(tok, hash, bytes, p->n_bytes);
+    if (slot->id >= 0)
         return error_set(err, TUTTI_E_FORMAT, "%s: pieces %d and %d are both spelled \"%.*s\"", name,
-                         tok->slots[slot] - 1, id, (int)(p->n_bytes < 64 ? p->n_bytes : 64),
-                         vocab_bytes(tok, id));
-    tok->slots[slot] = id + 1;
+                         slot->id, id, (int)(p->n_bytes < 64 ? p->n_bytes : 64), bytes);
+    *slot = (struct piece_slot){ .hash = hash, .id = id };
+    if (!isfinite(p->score))
+        return error_set(err, TUTTI_E_FORMAT, "%s: piece %d: its score is not finite", name, id);
     if (p->type == PIECE_BYTE) {
-        int value = vocab_byte_value(vocab_bytes(tok, id), p->n_bytes);
+        int value = vocab_byte_value(bytes, p->n_bytes);
         if (value < 0)
-            return error_set(err, TUTTI_E_FORMAT, "%s: piece %d is of type BYTE, expected <0x00> to <0xFF>",
-                             name, id);
+            return error_set(err, TUTTI_E_FORMAT,
+                             "%s: piece %d is of type BYTE, but spelled \"%.*s\", expected <0x00> to <0xFF>",
+                             name, id, (int)(p->n_bytes < 64 ? p->n_bytes : 64), bytes);
         tok->byte_ids[value] = id;
     }
+    if (vocab_is_mergeable(tok, id) && p->n_bytes == 1 && !(bytes[0] & 0x80))
+        tok->ascii_ids[(int)bytes[0]] = id;
     tok->has_unused |= p->type == PIECE_UNUSED;
     return TUTTI_OK;
 }
 
+static bool index_joints(struct tokenizer *tok)
+{
+    int log2_bits = 10;
+    while (log2_bits < 22 && 1 << log2_bits < 8 * tok->n_pieces)
+        log2_bits++;
+    tok->joint_shift = 64 - log2_bits;
+    tok->joints = calloc((size_t)1 << (log2_bits - 6), sizeof *tok->joints);
+    for (int32_t id = 0; tok->joints && id < tok->n_pieces; id++) {
+        if (!vocab_is_mergeable(tok, id))
+            continue;
+        const char *bytes = vocab_bytes(tok, id);
+        size_t n_bytes = tok->pieces[id].n_bytes, n = vocab_char_length(bytes, n_bytes);
+        uint32_t left = vocab_char_code(bytes, n);
+        for (size_t at = n; at < n_bytes; at += n) {
+            n = vocab_char_length(bytes + at, n_bytes - at);
+            uint32_t right = vocab_char_code(bytes + at, n);
+            uint64_t bit = vocab_joint_hash(left, right) >> tok->joint_shift;
+            tok->joints[bit / 64] |= (uint64_t)1 << (bit % 64);
+            left = right;
+        }
+        if (n_bytes > tok->n_merge_bytes)
+            tok->n_merge_bytes = (uint32_t)n_bytes;
+    }
+    return tok->joints != NULL;
+}
+
 /* qsort has no argument for the tokenizer, so what is compared stands in the elements. */
-struct user_defined {
-    uint8_t first;
-    uint32_t n_bytes;
+struct spelling {
+    const char *bytes;
+    size_t n_bytes;
     int32_t id;
 };
 
-static int by_first_then_longest(const void *a, const void *b)
+static int by_bytes(const void *a, const void *b)
 {
-    const struct user_defined *x = a, *y = b;
-    if (x->first != y->first)
-        return x->first < y->first ? -1 : 1;
-    if (x->n_bytes != y->n_bytes)
-        return x->n_bytes > y->n_bytes ? -1 : 1;
-    return x->id < y->id ? -1 : x->id > y->id;
+    const struct spelling *x = a, *y = b;
+    int order = memcmp(x->bytes, y->bytes, x->n_bytes < y->n_bytes ? x->n_bytes : y->n_bytes);
+    return order != 0 ? order : (x->n_bytes > y->n_bytes) - (x->n_bytes < y->n_bytes);
 }
 
 static bool collect_user_defined(struct tokenizer *tok)
@@ -101,56 +153,76 @@ static bool collect_user_defined(struct tokenizer *tok)
         n += tok->pieces[id].type == PIECE_USER_DEFINED;
     if (n == 0)
         return true;
-    struct user_defined *list = malloc((size_t)n * sizeof *list);
+    struct spelling *list = malloc((size_t)n * sizeof *list);
     tok->user_defined = malloc((size_t)n * sizeof *tok->user_defined);
     bool ok = list && tok->user_defined;
     for (int32_t id = 0; ok && id < tok->n_pieces; id++) {
         if (tok->pieces[id].type == PIECE_USER_DEFINED)
-            list[tok->n_user_defined++] = (struct user_defined){ .first = (uint8_t)vocab_bytes(tok, id)[0],
-                                                                 .n_bytes = tok->pieces[id].n_bytes,
-                                                                 .id = id };
+            list[tok->n_user_defined++] = (struct spelling){ .bytes = vocab_bytes(tok, id),
+                                                             .n_bytes = tok->pieces[id].n_bytes,
+                                                             .id = id };
     }
     if (ok)
-        qsort(list, (size_t)n, sizeof *list, by_first_then_longest);
+        qsort(list, (size_t)n, sizeof *list, by_bytes);
     for (int32_t i = 0; ok && i < n; i++)
         tok->user_defined[i] = list[i].id;
     free(list);
     return ok;
 }
 
-size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, size_t n_bytes)
+/* In user_defined[lo, hi), whose spellings agree before position at: the first whose byte there is >= byte (or, for 256,
+ * hi). Spellings that end before it come first. */
+static int32_t first_with(const struct tokenizer *tok, int32_t lo, int32_t hi, size_t at, int byte)
 {
-    if (tok->n_user_defined == 0 || n_bytes == 0)
-        return 0;
-    int32_t lo = 0, hi = tok->n_user_defined; /* the first whose first byte is not below text's */
     while (lo < hi) {
-        int32_t mid = lo + (hi - lo) / 2;
-        if ((uint8_t)vocab_bytes(tok, tok->user_defined[mid])[0] < (uint8_t)text[0])
+        int32_t mid = lo + (hi - lo) / 2, id = tok->user_defined[mid];
+        if (tok->pieces[id].n_bytes <= at || (uint8_t)vocab_bytes(tok, id)[at] < byte)
             lo = mid + 1;
         else
             hi = mid;
     }
-    for (; lo < tok->n_user_defined && vocab_bytes(tok, tok->user_defined[lo])[0] == text[0]; lo++) {
-        const struct piece_entry *p = &tok->pieces[tok->user_defined[lo]];
-        if (p->n_bytes <= n_bytes && memcmp(tok->bytes.bytes + p->offset, text, p->n_bytes) == 0)
-            return p->n_bytes;
+    return lo;
+}
+
+size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, size_t n_bytes)
+{
+    enum { LIBRARY_MATCHES = 64 };
+    size_t longest = 0;
+    int n_matches = 0;
+    int32_t lo = 0, hi = tok->n_user_defined;
+    for (size_t at = 0; lo < hi && at < n_bytes && n_matches < LIBRARY_MATCHES; at++) {
+        uint8_t byte = (uint8_t)text[at];
+        lo = first_with(tok, lo, hi, at, byte);
+        hi = first_with(tok, lo, hi, at, byte + 1);
+        if (lo < hi && tok->pieces[tok->user_defined[lo]].n_bytes == at + 1) {
+            longest = at + 1;
+            n_matches++;
+        }
     }
-    return 0;
+    return longest;
+}
+
+static void find_plain_bytes(struct tokenizer *tok)
+{
+    for (int byte = 0; byte < 256; byte++)
+        tok->is_plain[byte] = byte != ' ' && !charsmap_has_lead(&tok->map, (uint8_t)byte);
+    for (int32_t i = 0; i < tok->n_user_defined; i++)
+        tok->is_plain[(uint8_t)vocab_bytes(tok, tok->user_defined[i])[0]] = false;
 }
 
 enum tutti_status vocab_finish(struct tokenizer *tok, const char *name, struct tutti_error *err)
 {
-    for (int i = 0; i < 256; i++)
-        tok->byte_ids[i] = -1;
-    tok->n_slots = 16;
-    while (tok->n_slots < 2 * (uint32_t)tok->n_pieces + 512) /* room for appended special tokens */
-        tok->n_slots *= 2;
-    tok->slots = calloc(tok->n_slots, sizeof *tok->slots);
-    if (!tok->slots || !collect_user_defined(tok))
+    memset(tok->byte_ids, -1, sizeof tok->byte_ids);
+    memset(tok->ascii_ids, -1, sizeof tok->ascii_ids);
+    uint32_t n_slots = 16;
+    while (n_slots < 2 * (uint32_t)tok->n_pieces)
+        n_slots *= 2;
+    tok->slot_mask = n_slots - 1;
+    tok->slots = malloc(n_slots * sizeof *tok->slots);
+    if (!tok->slots || !index_joints(tok) || !collect_user_defined(tok))
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+    memset(tok->slots, -1, n_slots * sizeof *tok->slots);
     for (int32_t id = 0; id < tok->n_pieces; id++) {
-        if (!isfinite(tok->pieces[id].score))
-            return error_set(err, TUTTI_E_FORMAT, "%s: piece %d: its score is not finite", name, id);
         enum tutti_status st = index_piece(tok, id, name, err);
         if (st != TUTTI_OK)
             return st;
@@ -160,6 +232,7 @@ enum tutti_status vocab_finish(struct tokenizer *tok, const char *name, struct t
             return error_set(err, TUTTI_E_FORMAT, "%s: byte_fallback is set, but there is no piece <0x%02X>",
                              name, i);
     }
+    find_plain_bytes(tok);
     tok->n_library_pieces = tok->n_pieces;
     return TUTTI_OK;
 }
@@ -183,6 +256,7 @@ void tokenizer_free(struct tokenizer *tok)
     buf_clear(&tok->unk_surface);
     free(tok->pieces);
     free(tok->slots);
+    free(tok->joints);
     free(tok->user_defined);
     free(tok->map_storage);
     free(tok);
@@ -219,7 +293,7 @@ struct piece tokenizer_piece(const struct tokenizer *tok, int32_t id)
 
 int32_t tokenizer_find(const struct tokenizer *tok, const char *piece, size_t n_bytes)
 {
-    return tok->slots[find_slot(tok, piece, n_bytes)] - 1;
+    return find_slot(tok, hash_bytes(piece, n_bytes), piece, n_bytes)->id;
 }
 
 int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling)

@@ -8,7 +8,7 @@
 
 enum { MAX_PIECE_BYTES = 65536 };
 
-/* The precompiled normalization table: a double array of units, then replacement strings. NULL units: none. */
+/* The precompiled normalization table: a double array of units, then replacement strings. n_units 0: none. */
 struct charsmap {
     const uint8_t *units; /* [n_units], 32 bits each, little endian */
     size_t n_units;
@@ -22,31 +22,46 @@ struct piece_entry {
     uint8_t type;
 };
 
+/* Open addressing. The hash stands in the slot, so that a miss costs one cache line. */
+struct piece_slot {
+    uint32_t hash;
+    int32_t id; /* -1: free */
+};
+
 struct tokenizer {
     struct buf bytes; /* of all pieces */
     struct piece_entry *pieces;
     int32_t n_pieces, capacity;
-    int32_t *
-        slots; /* [n_slots] open-addressed: id + 1; pieces by their bytes, CONTROL pieces that were added included */
-    uint32_t n_slots;
-    int32_t byte_ids[256]; /* -1: none */
+    int32_t
+        n_library_pieces; /* those that the vocabulary came with, which the index knows; the rest was appended */
+    struct piece_slot *slots; /* [slot_mask + 1] */
+    uint32_t slot_mask;
+    int32_t byte_ids[256];  /* of BYTE pieces; -1: none */
+    int32_t ascii_ids[128]; /* of mergeable pieces of one ASCII character; -1: none */
     bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, byte_fallback, blank_is_suffix;
     bool has_unused;
     int32_t unk_id, bos_id, eos_id;
-    int32_t n_library_pieces; /* those that the vocabulary came with; the rest was appended */
     struct buf unk_surface;
-    /* USER_DEFINED pieces by first byte: ids sorted by length, longest first. */
-    int32_t *user_defined;
+
+    /* One bit for each hash of two characters that stand side by side in some mergeable piece (and for others, by
+     * collision). Where it is not set no merge can ever join the two, so a text falls apart into short segments. */
+    uint64_t *joints;
+    int joint_shift;        /* a 64-bit hash >> joint_shift is the number of a bit */
+    uint32_t n_merge_bytes; /* of the longest mergeable piece */
+
+    int32_t *user_defined; /* [n_user_defined] ids of the USER_DEFINED pieces, sorted by their bytes */
     int32_t n_user_defined;
     struct charsmap map;
     uint8_t *map_storage;
+    bool is_plain
+        [256]; /* characters that begin with this byte are copied by the normalizer, whatever follows */
 };
 
 /* Adds a piece at the end of the vocabulary. False: no memory. */
 MUST_CHECK bool vocab_add(struct tokenizer *tok, const char *bytes, size_t n_bytes, float score,
                           enum piece_type type);
 
-/* Builds the index; every piece must have its own spelling. name is for messages. */
+/* Builds the indices; every piece must have its own spelling. name is for messages. */
 MUST_CHECK enum tutti_status vocab_finish(struct tokenizer *tok, const char *name, struct tutti_error *err);
 
 static inline const char *vocab_bytes(const struct tokenizer *tok, int32_t id)
@@ -54,8 +69,48 @@ static inline const char *vocab_bytes(const struct tokenizer *tok, int32_t id)
     return tok->bytes.bytes + tok->pieces[id].offset;
 }
 
-/* The longest USER_DEFINED piece that text begins with; 0: none. */
+/* A piece that text may become: NORMAL, USER_DEFINED, and UNUSED on the way to others. */
+static inline bool vocab_is_mergeable(const struct tokenizer *tok, int32_t id)
+{
+    uint8_t type = tok->pieces[id].type;
+    return type == PIECE_NORMAL || type == PIECE_USER_DEFINED || type == PIECE_UNUSED;
+}
+
+/* Length of a character by its lead byte alone, as the library cuts its normalized text. n_bytes >= 1. */
+static inline size_t vocab_char_length(const char *text, size_t n_bytes)
+{
+    static const uint8_t LENGTHS[16] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 4 };
+    size_t n = LENGTHS[(uint8_t)*text >> 4];
+    return n < n_bytes ? n : n_bytes;
+}
+
+/* The bytes of one character (1 to 4) as a number. */
+static inline uint32_t vocab_char_code(const char *text, size_t n_bytes)
+{
+    uint32_t code = 0;
+    for (size_t i = 0; i < n_bytes; i++)
+        code = code << 8 | (uint8_t)text[i];
+    return code;
+}
+
+static inline uint64_t vocab_joint_hash(uint32_t left, uint32_t right)
+{
+    return ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15;
+}
+
+/* May two characters that follow each other end up in one piece? */
+static inline bool vocab_may_join(const struct tokenizer *tok, uint32_t left, uint32_t right)
+{
+    uint64_t bit = vocab_joint_hash(left, right) >> tok->joint_shift;
+    return tok->joints[bit / 64] >> (bit % 64) & 1;
+}
+
+/* The USER_DEFINED piece that text begins with, the longest one; 0: none. As the library, it looks at the 64 shortest
+ * alone. */
 size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, size_t n_bytes);
+
+/* Does any key of the map begin with this byte? */
+bool charsmap_has_lead(const struct charsmap *map, uint8_t byte);
 
 /* Normalizes text as SentencePiece does. False: no memory. */
 MUST_CHECK bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n_bytes,

@@ -233,22 +233,33 @@ static void a_broken_file_is_told_what_is_wrong(void **state)
         BROKEN("", "no pieces"),
         BROKEN("\x0a", "truncated"),
         BROKEN("\x0a\x09\x0a\x05<un", "truncated"),
+        BROKEN("\x0a\x04\x0a\x05<u", "pieces[0] is truncated"),
         BROKEN("\x0b", "no protobuf"), /* a group */
         BROKEN("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "no protobuf"),
-        BROKEN(PIECE_UNK PIECE_A, "type 1, expected 2"), /* unigram is the default */
-        BROKEN(PIECE_A IS_BPE, "exactly one piece of type UNKNOWN"),
+        BROKEN(PIECE_UNK PIECE_A, "model_type is 1 (unigram)"), /* unigram is the default */
+        BROKEN(PIECE_A IS_BPE, "no piece is of type UNKNOWN"),
         BROKEN(PIECE_UNK PIECE_UNK IS_BPE, "both spelled"),
         BROKEN(PIECE_UNK PIECE_A PIECE_A IS_BPE, "both spelled"),
         BROKEN(PIECE_UNK "\x0a\x02\x0a\x00" IS_BPE, "0 bytes"),
         BROKEN(PIECE_UNK "\x0a\x05\x0a\x01"
                          "b\x18\x09" IS_BPE,
-               "type 9"),
+               "pieces[1].type is 9"),
         BROKEN(PIECE_UNK "\x0a\x05\x0a\x01"
                          "b\x18\x06" IS_BPE,
                "BYTE"),
         BROKEN(PIECE_UNK "\x0a\x08\x0a\x01"
                          "b\x15\x00\x00\xc0\x7f" IS_BPE,
                "not finite"),
+        BROKEN(PIECE_UNK "\x0a\x0a\x0a\x06<0x0A>\x18\x06" IS_BPE, "byte_fallback is not set"),
+        BROKEN(PIECE_UNK "\x0a\x04\x0a\x02"
+                         "b\0" IS_BPE,
+               "zero byte"),
+        BROKEN(PIECE_UNK "\x0a\x06\x0a\x02"
+                         "<u\x18\x02" IS_BPE,
+               "pieces[0] and pieces[1] are of type UNKNOWN"),
+        BROKEN(PIECE_UNK PIECE_A IS_BPE "\x2a\x07\x12\x05\x01\x00\x00\x00\x00", "denormalizer_spec"),
+        BROKEN(PIECE_UNK PIECE_A IS_BPE "\x1a\x02\x12\x04", "normalizer_spec is truncated"),
+        BROKEN(PIECE_UNK PIECE_A "\x12\x02\x18\x07", "model_type is 7"),
         BROKEN(PIECE_UNK PIECE_A "\x12\x05\x18\x02\x98\x02\x01", "<0x00>"), /* byte_fallback */
         BROKEN(PIECE_UNK PIECE_A IS_BPE "\x1a\x06\x12\x04\xff\xff\xff\x00", "trie"),
     };

@@ -136,7 +136,7 @@ int main(int argc, char **argv)
 {
     struct tutti_error err;
     struct mapping map;
-    struct tokenizer *tok;
+    struct tokenizer *tok = NULL;
     if (argc != 3)
         fail("usage: tokenizer_lines MODEL encode|decode|stream|time");
     if (mapping_open(&map, argv[1], &err) != TUTTI_OK ||

@@ -107,7 +107,7 @@ def main():
     n = count_differences("encode", lines, expected, got, args.show)
 
     sequences = expected + list(random_ids(sp, len(lines), args.seed))
-    texts = [sp.DecodeIds(ids).encode() for ids in sequences]
+    texts = [sp.DecodeIds(ids, return_type=bytes) for ids in sequences]
     packed = pack_ids(sequences)
     for mode in "decode", "stream":
         got = list(read_records(run(args.driver, args.model, mode, packed)))
