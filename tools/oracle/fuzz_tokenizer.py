@@ -16,7 +16,7 @@ import sentencepiece
 from compare_tokenizer import count_differences, pack_ids, pack_lines, random_ids, read_records, run, unpack_ids
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures"))
-import spm_writer as spm  # noqa: E402
+import spm_writer as spm
 
 CHARACTERS = ["a", "b", "c", "\u2581", "\u2581", "é", "世", "👋", "\ufffd", "\n", "\t", "@", "ﬁ", "か\u3099"]
 TEXTS = [c.encode() for c in CHARACTERS] + [b" ", b" ", b"  ", b"a", b"b", b"\0", b"\xff", b"\xe4\xb8", b"\xc0\x80",
