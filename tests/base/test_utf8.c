@@ -1,0 +1,118 @@
+/* Tests of src/base/utf8: against the definition, for every code point and every short sequence of bytes. */
+#include "base/utf8.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* RFC 3629, section 3, the other way round: from code points to bytes. */
+static int encode(uint32_t code, char *out)
+{
+    if (code < 0x80) {
+        out[0] = (char)code;
+        return 1;
+    }
+    int n = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (int i = n - 1; i > 0; i--, code >>= 6)
+        out[i] = (char)(0x80 | (code & 0x3F));
+    out[0] = (char)((0xF00 >> n & 0xFF) | code);
+    return n;
+}
+
+static bool is_character(uint32_t code)
+{
+    return code < 0xD800 || (code > 0xDFFF && code <= 0x10FFFF);
+}
+
+static void every_code_point_is_a_character_unless_a_surrogate_or_too_large(void **state)
+{
+    (void)state;
+    char bytes[4];
+    for (uint32_t code = 0; code < 0x200000; code++) {
+        int n = encode(code, bytes);
+        if (utf8_char(bytes, (size_t)n) != (is_character(code) ? n : 0))
+            fail_msg("U+%04X", code);
+        for (int cut = 1; cut < n; cut++) {
+            if (utf8_char(bytes, (size_t)cut) != 0)
+                fail_msg("U+%04X cut after %d bytes", code, cut);
+        }
+        if (utf8_is_start(bytes, (size_t)n))
+            fail_msg("U+%04X is whole, and no start", code);
+    }
+}
+
+/* Every sequence of up to three bytes: those that begin a character are marked from the code points. */
+static void only_beginnings_of_characters_are_starts(void **state)
+{
+    (void)state;
+    uint8_t *is_start = calloc(1 << 24, 1), *is_whole = calloc(1 << 24, 1);
+    assert_non_null(is_start);
+    assert_non_null(is_whole);
+    char bytes[4];
+    for (uint32_t code = 0; code <= 0x10FFFF; code++) {
+        if (!is_character(code))
+            continue;
+        int n = encode(code, bytes);
+        uint32_t prefix = 0;
+        for (int i = 0; i < n && i < 3; i++) {
+            prefix = prefix << 8 | (uint8_t)bytes[i];
+            uint8_t bit = (uint8_t)(1 << i);
+            *(i + 1 < n ? &is_start[prefix] : &is_whole[prefix]) |= bit;
+        }
+    }
+    for (int n = 1; n <= 3; n++) {
+        for (uint32_t code = 0; code < (uint32_t)1 << (8 * n); code++) {
+            for (int i = 0; i < n; i++)
+                bytes[i] = (char)(code >> (8 * (n - 1 - i)));
+            bool start = is_start[code] >> (n - 1) & 1, whole = is_whole[code] >> (n - 1) & 1;
+            if (utf8_is_start(bytes, (size_t)n) != start || (utf8_char(bytes, (size_t)n) == n) != whole)
+                fail_msg("%d bytes %0*X", n, 2 * n, code);
+        }
+    }
+    free(is_start);
+    free(is_whole);
+}
+
+static void no_byte_behind_the_end_is_read(void **state)
+{
+    (void)state;
+    for (int lead = 0; lead < 256; lead++) {
+        char *bytes = malloc(1); /* memory checkers watch its end */
+        assert_non_null(bytes);
+        bytes[0] = (char)lead;
+        assert_int_equal(utf8_char(bytes, 1), lead < 0x80);
+        assert_int_equal(utf8_is_start(bytes, 1), lead >= 0xC2 && lead <= 0xF4);
+        assert_int_equal(utf8_is_valid(bytes, 1), lead < 0x80);
+        free(bytes);
+    }
+    assert_true(utf8_is_valid("", 0));
+    assert_int_equal(utf8_char("", 0), 0);
+}
+
+static void a_text_is_valid_as_a_whole(void **state)
+{
+    (void)state;
+    static const char GOOD[] = "a\xC3\xA9\xE4\xB8\x96\xF0\x9F\x98\x80\0b";
+    assert_true(utf8_is_valid(GOOD, sizeof GOOD - 1));
+    static const char *const BAD[] = {
+        "a\x80",    "\xC0\x80", "\xC3", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF8\x88\x80\x80\x80",
+        "\xE4\xB8", "\xFF"
+    };
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++)
+        assert_false(utf8_is_valid(BAD[i], strlen(BAD[i])));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_code_point_is_a_character_unless_a_surrogate_or_too_large),
+        cmocka_unit_test(only_beginnings_of_characters_are_starts),
+        cmocka_unit_test(no_byte_behind_the_end_is_read),
+        cmocka_unit_test(a_text_is_valid_as_a_whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
