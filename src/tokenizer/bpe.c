@@ -16,17 +16,21 @@ enum {
 
 struct symbol {
     uint32_t offset, n_bytes; /* in the normalized text; n_bytes 0: merged into its left neighbour */
-    int32_t prev, next;       /* used beside the heap; -1: none */
     int32_t id;               /* the piece that it was merged into, or CHARACTER or FROZEN */
-    int32_t union_id; /* used by the scan: the piece that this and the next one would make; -1: none */
+    union {
+        int32_t prev;     /* beside the heap; -1: none */
+        int32_t union_id; /* in a scan: the piece that this and the next one would make; -1: none */
+    };
+    int32_t next; /* beside the heap; -1: none */
 };
 
 enum { CHARACTER = -1, FROZEN = -2 }; /* one character; a USER_DEFINED piece, which never merges */
 
 struct pair {
     float score;
-    int32_t left, right;
-    uint32_t n_bytes; /* of both together, to see whether either has changed since */
+    int32_t left; /* the other one is its next */
+    uint32_t
+        n_bytes; /* of both together: neighbours only grow, so this tells whether they are the same still */
     int32_t id;
 };
 
@@ -97,14 +101,16 @@ static int32_t find_union(struct encoder *e, const struct symbol *left, const st
 
 /* ---- many symbols: a heap of pairs, over a linked list ---- */
 
-static void consider(struct encoder *e, int32_t left, int32_t right)
+static void consider(struct encoder *e, int32_t left)
 {
-    int32_t id = left < 0 || right < 0 ? -1 : find_union(e, &e->symbols[left], &e->symbols[right]);
+    struct symbol *l = left < 0 ? NULL : &e->symbols[left];
+    if (!l || l->next < 0)
+        return;
+    int32_t id = find_union(e, l, &e->symbols[l->next]);
     if (id >= 0)
         heap_push(e, (struct pair){ .score = e->tok->pieces[id].score,
                                     .left = left,
-                                    .right = right,
-                                    .n_bytes = e->symbols[left].n_bytes + e->symbols[right].n_bytes,
+                                    .n_bytes = l->n_bytes + e->symbols[l->next].n_bytes,
                                     .id = id });
 }
 
@@ -115,21 +121,22 @@ static void merge_by_heap(struct encoder *e)
         e->symbols[i].prev = i - 1;
         e->symbols[i].next = i + 1 < e->n_symbols ? i + 1 : -1;
     }
-    for (int32_t i = 1; i < e->n_symbols; i++)
-        consider(e, i - 1, i);
+    for (int32_t i = 0; i < e->n_symbols; i++)
+        consider(e, i);
     while (e->n_heap > 0) {
         struct pair p = heap_pop(e);
-        struct symbol *left = &e->symbols[p.left], *right = &e->symbols[p.right];
-        if (left->n_bytes == 0 || right->n_bytes == 0 || left->n_bytes + right->n_bytes != p.n_bytes)
-            continue; /* one of them has merged with another meanwhile */
+        struct symbol *left = &e->symbols[p.left];
+        struct symbol *right = left->next < 0 ? NULL : &e->symbols[left->next];
+        if (left->n_bytes == 0 || !right || left->n_bytes + right->n_bytes != p.n_bytes)
+            continue; /* one of the two has merged with another meanwhile */
         left->n_bytes = p.n_bytes;
         left->id = p.id;
         left->next = right->next;
         if (right->next >= 0)
             e->symbols[right->next].prev = p.left;
         right->n_bytes = 0;
-        consider(e, left->prev, p.left);
-        consider(e, p.left, left->next);
+        consider(e, left->prev);
+        consider(e, p.left);
     }
 }
 

@@ -72,6 +72,26 @@ static void check_decode(const struct tokenizer *tok, const char *name, int numb
     buf_clear(&pieces);
 }
 
+/* Checks one case and returns what stands behind it. */
+static const uint8_t *check_case(const struct tokenizer *tok, const char *name, int number, const uint8_t *at)
+{
+    uint32_t n_text = take_u32(&at);
+    bool decodes_only = n_text == UINT32_MAX;
+    const uint8_t *text = at;
+    at += decodes_only ? 0 : n_text;
+    uint32_t n_ids = take_u32(&at);
+    int32_t *ids = malloc((n_ids + 1) * sizeof *ids);
+    assert_non_null(ids);
+    memcpy(ids, at, n_ids * sizeof *ids);
+    at += n_ids * sizeof *ids;
+    uint32_t n_back = take_u32(&at);
+    if (!decodes_only)
+        check_encode(tok, name, number, text, n_text, ids, n_ids);
+    check_decode(tok, name, number, ids, n_ids, at, n_back);
+    free(ids);
+    return at + n_back;
+}
+
 static void check_model(const char *model, const char *name)
 {
     char path[512];
@@ -79,25 +99,9 @@ static void check_model(const char *model, const char *name)
     struct tokenizer *tok = load(model);
     snprintf(path, sizeof path, FOLDER "%s.cases", name);
     assert_int_equal(mapping_open(&map, path, NULL), TUTTI_OK);
-    const uint8_t *at = map.bytes, *end = map.bytes + map.n_bytes;
     int n_cases = 0;
-    for (; at < end; n_cases++) {
-        uint32_t n_text = take_u32(&at);
-        bool decodes_only = n_text == UINT32_MAX;
-        const uint8_t *text = at;
-        at += decodes_only ? 0 : n_text;
-        uint32_t n_ids = take_u32(&at);
-        int32_t *ids = malloc((n_ids + 1) * sizeof *ids);
-        assert_non_null(ids);
-        memcpy(ids, at, n_ids * sizeof *ids);
-        at += n_ids * sizeof *ids;
-        uint32_t n_back = take_u32(&at);
-        if (!decodes_only)
-            check_encode(tok, name, n_cases, text, n_text, ids, n_ids);
-        check_decode(tok, name, n_cases, ids, n_ids, at, n_back);
-        at += n_back;
-        free(ids);
-    }
+    for (const uint8_t *at = map.bytes; at < map.bytes + map.n_bytes; n_cases++)
+        at = check_case(tok, name, n_cases, at);
     assert_true(n_cases > 700);
     mapping_close(&map);
     tokenizer_free(tok);
@@ -145,6 +149,141 @@ static void unused_pieces_fall_apart_as_in_the_library(void **state)
     check_model(FOLDER "unused.model", "unused");
 }
 
+/* Models of few characters with every kind of piece, equal scores, every option and maps of their own. */
+static void odd_models_encode_as_the_library(void **state)
+{
+    (void)state;
+    struct mapping map;
+    assert_int_equal(mapping_open(&map, FOLDER "odd.cases", NULL), TUTTI_OK);
+    int n_models = 0;
+    for (const uint8_t *at = map.bytes; at < map.bytes + map.n_bytes; n_models++) {
+        char name[32];
+        struct tutti_error err;
+        struct tokenizer *tok = NULL;
+        snprintf(name, sizeof name, "odd %d", n_models);
+        uint32_t n_model = take_u32(&at);
+        if (tokenizer_from_sentencepiece(&tok, at, n_model, name, &err) != TUTTI_OK)
+            fail_msg("%s", err.text);
+        at += n_model;
+        uint32_t n_cases = take_u32(&at);
+        for (uint32_t i = 0; i < n_cases; i++)
+            at = check_case(tok, name, (int)i, at);
+        tokenizer_free(tok);
+    }
+    assert_true(n_models >= 24);
+    mapping_close(&map);
+}
+
+static void encode_both(const struct tokenizer *a, const struct tokenizer *b, const char *text,
+                        size_t n_bytes)
+{
+    struct ids x = { 0 }, y = { 0 };
+    assert_true(tokenizer_encode(a, text, n_bytes, &x));
+    assert_true(tokenizer_encode(b, text, n_bytes, &y));
+    assert_int_equal(x.n, y.n);
+    if (x.n > 0)
+        assert_memory_equal(x.ids, y.ids, x.n * sizeof *x.ids);
+    ids_clear(&x);
+    ids_clear(&y);
+}
+
+static void a_vocabulary_from_arrays_encodes_as_the_file(void **state)
+{
+    (void)state;
+    struct tokenizer *file = load(TEST_DEMO_MODEL "/tokenizer.model"), *arrays = NULL;
+    int32_t n = tokenizer_n_pieces(file);
+    struct piece *pieces = malloc((size_t)n * sizeof *pieces);
+    assert_non_null(pieces);
+    for (int32_t id = 0; id < n; id++)
+        pieces[id] = tokenizer_piece(file, id);
+    struct bpe_vocab vocab = { .pieces = pieces,
+                               .n_pieces = (size_t)n,
+                               .add_dummy_prefix = tokenizer_adds_dummy_prefix(file),
+                               .remove_extra_whitespaces = tokenizer_removes_extra_whitespaces(file),
+                               .byte_fallback = true,
+                               .unk_id = tokenizer_unk(file),
+                               .bos_id = tokenizer_bos(file),
+                               .eos_id = tokenizer_eos(file) };
+    assert_int_equal(tokenizer_from_bpe_vocab(&arrays, &vocab, "arrays", NULL), TUTTI_OK);
+    free(pieces);
+    srand(3);
+    for (int i = 0; i < 2000; i++) {
+        static const char *const PARTS[] = { "Mia ", "the", " ",    "\n", "\xE4\xB8\x96",
+                                             "\xFF", "12",  "\xE4", "?" };
+        struct buf text = { 0 };
+        for (int k = rand() % 30; k > 0; k--)
+            assert_true(buf_add_string(&text, PARTS[rand() % (int)(sizeof PARTS / sizeof *PARTS)]));
+        encode_both(file, arrays, text.bytes, text.n_bytes);
+        buf_clear(&text);
+    }
+    tokenizer_free(file);
+    tokenizer_free(arrays);
+}
+
+static void broken_arrays_are_told_what_is_wrong(void **state)
+{
+    (void)state;
+#define PIECE(text, score_, type_)                                                                           \
+    {                                                                                                        \
+        .bytes = text, .n_bytes = sizeof text - 1, .score = score_, .type = type_                            \
+    }
+    static const struct {
+        struct piece pieces[2];
+        size_t n_pieces;
+        bool byte_fallback;
+        int32_t unk_id, bos_id, eos_id;
+        const char *words;
+    } CASES[] = {
+        { .n_pieces = 0, .words = "no tokens" },
+        { { PIECE("a", 0, PIECE_NORMAL), PIECE("", 0, PIECE_NORMAL) }, 2, .words = "token 1 has 0 bytes" },
+        { { PIECE("a", 0, 0) }, 1, .words = "token 0 is of type 0" },
+        { { PIECE("a", 0, 7) }, 1, .words = "token 0 is of type 7" },
+        { { PIECE("a", 0, -1) }, 1, .words = "token 0 is of type -1" },
+        { { PIECE("a", 0, 1), PIECE("a", 0, 3) }, 2, .words = "both spelled" },
+        { { PIECE("a", __builtin_nanf(""), 1) }, 1, .words = "not finite" },
+        { { PIECE("a", 0, 1) }, 1, .unk_id = 1, .words = "the unknown token is 1, expected 0 to 0" },
+        { { PIECE("a", 0, 1) }, 1, .bos_id = -2, .words = "the begin token is -2" },
+        { { PIECE("a", 0, 1) }, 1, .eos_id = 0x7FFFFFFF, .words = "the end token is" },
+        { { PIECE("a", 0, 1) }, 1, .unk_id = -1, .words = "neither BYTE tokens nor an unknown token" },
+        { { PIECE("a", 0, 1) }, 1, .byte_fallback = true, .words = "no piece <0x00>" },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct bpe_vocab vocab = { .pieces = CASES[i].pieces,
+                                   .n_pieces = CASES[i].n_pieces,
+                                   .byte_fallback = CASES[i].byte_fallback,
+                                   .unk_id = CASES[i].unk_id,
+                                   .bos_id = CASES[i].bos_id,
+                                   .eos_id = CASES[i].eos_id };
+        struct tokenizer *tok = NULL;
+        struct tutti_error err = { 0 };
+        if (tokenizer_from_bpe_vocab(&tok, &vocab, "some.gguf", &err) != TUTTI_E_FORMAT || tok ||
+            !strstr(err.text, CASES[i].words) || !strstr(err.text, "some.gguf"))
+            fail_msg("case %zu: \"%s\", expected \"%s\"", i, err.text, CASES[i].words);
+    }
+}
+
+static void a_continued_text_keeps_its_first_blank(void **state)
+{
+    (void)state;
+    struct tokenizer *tok = load(TEST_DEMO_MODEL "/tokenizer.model");
+    struct ids ids = { 0 };
+    assert_true(tokenizer_encode(tok, "the sea", 7, &ids));
+    for (int keeps = 0; keeps < 2; keeps++) {
+        struct detokenizer d;
+        struct buf text = { 0 };
+        detokenizer_init(&d, tok, keeps);
+        for (size_t i = 0; i < ids.n; i++)
+            assert_true(detokenizer_push(&d, ids.ids[i], &text));
+        assert_true(detokenizer_push(&d, -1, &text)); /* no ids of this vocabulary */
+        assert_true(detokenizer_push(&d, tokenizer_n_pieces(tok), &text));
+        assert_true(detokenizer_finish(&d, &text));
+        assert_string_equal(text.bytes, keeps ? " the sea" : "the sea");
+        buf_clear(&text);
+    }
+    ids_clear(&ids);
+    tokenizer_free(tok);
+}
+
 static void the_detokenizer_says_a_character_with_its_last_byte(void **state)
 {
     (void)state;
@@ -189,21 +328,33 @@ static void special_tokens_are_found_but_never_spelled(void **state)
     tokenizer_free(tok);
 }
 
+/* Words, one long word, blanks, bytes that are no text, and characters that are no pieces. */
 static void a_long_text_takes_no_quadratic_time(void **state)
 {
     (void)state;
+    static const char *const TEXTS[] = { "a fox named Mia and the sea ",
+                                         "a",
+                                         "the",
+                                         " ",
+                                         "\xFF",
+                                         "\xE4\xB8\x96",
+                                         "\xF0\x9F\x98\x80",
+                                         "\xE2\x96\x81" };
     struct tokenizer *tok = load(TEST_DEMO_MODEL "/tokenizer.model");
     size_t n = 1 << 20;
     char *text = malloc(n);
-    struct ids ids = { 0 };
     assert_non_null(text);
-    for (size_t i = 0; i < n; i++)
-        text[i] = "a fox named Mia and the sea "[i % 28];
-    uint64_t start = clock_now_us();
-    assert_true(tokenizer_encode(tok, text, n, &ids));
-    print_message("# 1 MiB in %.0f ms\n", (double)(clock_now_us() - start) / 1000);
-    assert_true(ids.n > n / 10);
-    ids_clear(&ids);
+    for (size_t k = 0; k < sizeof TEXTS / sizeof *TEXTS; k++) {
+        struct ids ids = { 0 };
+        for (size_t i = 0; i < n; i++)
+            text[i] = TEXTS[k][i % strlen(TEXTS[k])];
+        uint64_t start = clock_now_us();
+        assert_true(tokenizer_encode(tok, text, n, &ids));
+        uint64_t us = clock_now_us() - start;
+        print_message("# 1 MiB of \"%s\" in %.0f ms\n", k == 4 ? "0xFF" : TEXTS[k], (double)us / 1000);
+        assert_true(ids.n > 0 && us < 60 * 1000000u); /* quadratic would be hours; sanitizers are slow */
+        ids_clear(&ids);
+    }
     free(text);
     tokenizer_free(tok);
 }
@@ -299,6 +450,10 @@ int main(void)
         cmocka_unit_test(a_model_without_dummy_prefix_encodes_as_the_library),
         cmocka_unit_test(blanks_as_suffixes_encode_as_the_library),
         cmocka_unit_test(unused_pieces_fall_apart_as_in_the_library),
+        cmocka_unit_test(odd_models_encode_as_the_library),
+        cmocka_unit_test(a_vocabulary_from_arrays_encodes_as_the_file),
+        cmocka_unit_test(broken_arrays_are_told_what_is_wrong),
+        cmocka_unit_test(a_continued_text_keeps_its_first_blank),
         cmocka_unit_test(the_detokenizer_says_a_character_with_its_last_byte),
         cmocka_unit_test(special_tokens_are_found_but_never_spelled),
         cmocka_unit_test(a_long_text_takes_no_quadratic_time),
