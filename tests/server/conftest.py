@@ -1,0 +1,113 @@
+"""Servers for the tests: build/tutti (or $TUTTI_BIN) serving the demo model on a free port."""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import requests
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti"))
+DEMO = os.path.join(ROOT, "models", "demo")
+PATIENCE = 30 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+
+
+class Server:
+    """A running server. url: its address; metrics(): its figures by name."""
+
+    def __init__(self, *args, log):
+        self.log_path = log
+        with open(log, "wb") as err:
+            self.process = subprocess.Popen([BIN, "serve", DEMO, "--port", "0", *map(str, args)], stdout=subprocess.PIPE,
+                                            stderr=err, stdin=subprocess.DEVNULL)
+        line = self.process.stdout.readline().decode()
+        if not line.startswith("listening on "):
+            self.process.wait(PATIENCE)
+            raise RuntimeError(f"no server: {line!r} {self.log()}")
+        self.url = line[len("listening on "):].strip()
+        self.port = int(self.url.rsplit(":", 1)[1]) if self.url.startswith("http") else None
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def post(self, path, body, **more):
+        return requests.post(self.url + path, json=body, timeout=PATIENCE, **more)
+
+    def get(self, path, **more):
+        return requests.get(self.url + path, timeout=PATIENCE, **more)
+
+    def chat(self, text, **more):
+        return self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], **more})
+
+    def metrics(self):
+        figures = {}
+        for line in self.get("/metrics").text.splitlines():
+            found = re.match(r"^(\w+(?:\{[^}]*\})?) (\S+)$", line)
+            if found:
+                figures[found.group(1)] = float(found.group(2))
+        return figures
+
+    def wait_until(self, condition, seconds=PATIENCE):
+        """Asks for the figures until condition(figures) holds; returns them."""
+        end = time.monotonic() + seconds
+        while True:
+            figures = self.metrics()
+            if condition(figures):
+                return figures
+            assert time.monotonic() < end, {k: v for k, v in figures.items() if "bucket" not in k}
+            time.sleep(0.02)
+
+    def wait_idle(self):
+        return self.wait_until(lambda m: m["tutti_kv_pages_used"] == 0 and m["tutti_sequences_running"] == 0
+                               and m["tutti_requests_waiting"] == 0)
+
+    def rss_bytes(self):
+        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as file:
+            return 1024 * int(re.search(r"VmRSS:\s+(\d+) kB", file.read()).group(1))
+
+    def stop(self):
+        """Ends it as an administrator would; returns the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(PATIENCE)
+        finally:
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def start(tmp_path):
+    """start(*flags): a server of one's own; each must end well by itself."""
+    servers = []
+
+    def begin(*args):
+        servers.append(Server(*args, log=tmp_path / f"server{len(servers)}.log"))
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        status = server.stop()
+        assert status == 0, (status, server.log()[-4000:])
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """One server for all tests that only ask."""
+    one = Server(log=tmp_path_factory.mktemp("server") / "log")
+    yield one
+    one.wait_idle()
+    status = one.stop()
+    assert status == 0, (status, one.log()[-4000:])
+
+
+@pytest.fixture(scope="session")
+def golden():
+    with open(os.path.join(ROOT, "tests", "fixtures", "demo", "golden.json"), encoding="utf-8") as file:
+        return json.load(file)
