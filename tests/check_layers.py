@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""Holds the includes of src/ against the order of the rooms, and compiles every header alone.
+
+  check_layers.py [SOURCE_ROOT]
+
+An include may only point downwards: cli, server, engine, model, backend, kernels, base; checkpoint and tokenizer stand
+beside model on base. Prints TAP.
+"""
+import os
+import re
+import subprocess
+import sys
+
+MAY_USE = {
+    "base": set(),
+    "checkpoint": {"base"},
+    "tokenizer": {"base"},
+    "kernels": {"base"},
+    "backend": {"kernels", "base"},
+    "model": {"backend", "kernels", "checkpoint", "tokenizer", "base"},
+    "engine": {"model", "backend", "kernels", "checkpoint", "tokenizer", "base"},
+    "server": {"engine", "model", "base"},
+    "cli": {"server", "engine", "model", "backend", "kernels", "checkpoint", "tokenizer", "base"},
+}
+
+
+def includes(path):
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            found = re.match(r'\s*#\s*include\s+"([^"]+)"', line)
+            if found:
+                yield number, found.group(1)
+
+
+def wrong_includes(root):
+    for folder, _, names in os.walk(os.path.join(root, "src")):
+        room = os.path.relpath(folder, os.path.join(root, "src")).split(os.sep)[0]
+        for name in names:
+            if not name.endswith((".c", ".h")):
+                continue
+            path = os.path.join(folder, name)
+            for number, target in includes(path):
+                other = target.split("/")[0] if "/" in target else None
+                if other in MAY_USE and other != room and other not in MAY_USE[room]:
+                    yield f"{os.path.relpath(path, root)}:{number}: {room} must not include {target}"
+
+
+def headers_that_need_others(root):
+    compiler = os.environ.get("CC", "gcc").split()
+    for top in ("include", "src"):
+        for folder, _, names in os.walk(os.path.join(root, top)):
+            for name in sorted(names):
+                path = os.path.join(folder, name)
+                # A body is a function's text, made into code once for each instruction set.
+                if not name.endswith(".h") or name.endswith("_body.h"):
+                    continue
+                flags = ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni", "-mavx2", "-mfma", "-mf16c"]
+                done = subprocess.run(
+                    [*compiler, "-std=gnu11", "-D_GNU_SOURCE", "-fsyntax-only", *(flags if "x86" in folder else []), "-x", "c",
+                     "-I", os.path.join(root, "include"), "-I", os.path.join(root, "src"), "-include", path, "/dev/null"],
+                    capture_output=True, text=True, check=False)
+                if done.returncode != 0:
+                    yield f"{os.path.relpath(path, root)}: {done.stderr.strip().splitlines()[0]}"
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    checks = (("every include points downwards", wrong_includes), ("every header compiles alone", headers_that_need_others))
+    print(f"1..{len(checks)}")
+    failed = False
+    for number, (name, check) in enumerate(checks, 1):
+        faults = list(check(root))
+        failed |= bool(faults)
+        print(f"{'not ok' if faults else 'ok'} {number} - {name}")
+        for fault in faults:
+            print(f"# {fault}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
