@@ -1,12 +1,14 @@
 """Many clients at once: nobody gets another's answer, nothing leaks, and the texts are those of a client alone."""
 import http.client
 import json
+import os
 import random
 import socket
 import struct
 import threading
 import time
 
+SANITIZED = "ASAN_OPTIONS" in os.environ or "TSAN_OPTIONS" in os.environ
 ANIMALS = ["fox", "bear", "cat", "dog", "owl", "rabbit", "mouse", "frog"]
 NAMES = ["Mia", "Lily", "Ava", "Zoe", "Ella", "Ruby", "Nora", "Ivy"]
 COUNTRIES = ["France", "Germany", "Italy", "Spain", "Japan", "China", "Egypt", "Peru"]
@@ -159,7 +161,7 @@ class Fire:
 
 
 def test_2000_requests_with_cancels_disconnects_and_slow_readers(start):
-    server = start("--max-seqs", "64", "--kv-memory", "3M", "--no-access-log")  # small enough to preempt
+    server = start("--max-seqs", "64", "--kv-memory", "2M", "--no-access-log")  # small enough to preempt
     wanted = [(body, ask(server, body, False)) for body in questions(96)]
     for _ in range(100):
         ask(server, wanted[0][0], True)
@@ -174,10 +176,12 @@ def test_2000_requests_with_cancels_disconnects_and_slow_readers(start):
     figures = server.wait_idle()
     assert figures["tutti_kv_pages_free"] + figures["tutti_kv_pages_cached"] == figures["tutti_kv_pages"]
     assert figures["tutti_engine_requests_cancelled_total"] > 50
+    # Asked once more, every question still has its own answer.
+    assert [ask(server, body, True) for body, _ in wanted] == [want for _, want in wanted]
     tenth = len(fire.rss) // 10
     first, last = sorted(fire.rss[:tenth])[tenth // 2], sorted(fire.rss[-tenth:])[tenth // 2]
     print(f"RSS {first / 1e6:.1f} MB at first, {last / 1e6:.1f} MB at last; "
           f"{int(figures['tutti_preemptions_total'])} preemptions")
+    if SANITIZED:  # the address sanitizer keeps what was freed in quarantine
+        return
     assert last < first * 1.10 + 2e6, (first, last)
-    # Asked once more, every question still has its own answer.
-    assert [ask(server, body, True) for body, _ in wanted] == [want for _, want in wanted]

@@ -15,7 +15,7 @@ uint64_t measure_read_avx512(const uint8_t *bytes, size_t n)
         d = _mm512_xor_si512(d, at[3]);
     }
     a = _mm512_xor_si512(_mm512_xor_si512(a, b), _mm512_xor_si512(c, d));
-    return (uint64_t)_mm512_reduce_add_epi64(a);
+    return (uint64_t)_mm512_reduce_or_epi64(a);
 }
 
 uint64_t measure_int8_avx512(int64_t rounds)
@@ -28,7 +28,7 @@ uint64_t measure_int8_avx512(int64_t rounds)
             acc[i] = _mm512_dpbusd_epi32(acc[i], a, b);
     for (int i = 1; i < 16; i++)
         acc[0] = _mm512_add_epi32(acc[0], acc[i]);
-    return (uint64_t)_mm512_reduce_add_epi32(acc[0]);
+    return (uint64_t)_mm512_reduce_or_epi32(acc[0]);
 }
 
 uint64_t measure_f32_avx512(int64_t rounds)
@@ -41,5 +41,5 @@ uint64_t measure_f32_avx512(int64_t rounds)
             acc[i] = _mm512_fmadd_ps(acc[i], a, b);
     for (int i = 1; i < 16; i++)
         acc[0] = _mm512_add_ps(acc[0], acc[i]);
-    return (uint64_t)_mm512_reduce_add_epi32(_mm512_castps_si512(acc[0]));
+    return (uint64_t)_mm512_reduce_or_epi32(_mm512_castps_si512(acc[0]));
 }
