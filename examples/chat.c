@@ -1,6 +1,4 @@
-/* One question to a chat model, answered as it is generated: the public API in one page.
- *
- *     chat MODEL QUESTION */
+/* One question to a chat model, answered as it is generated: chat MODEL QUESTION */
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
