@@ -339,7 +339,8 @@ static void a_broken_gguf_value_is_told_what_is_wrong(void **state)
     struct bytes b;
     put_head(&b, 3, 0, 1);
     put(&b, UINT64_MAX, 8); /* the length of a key */
-    put(&b, 0, 16);
+    put(&b, 0, 8);
+    put(&b, 0, 8);
     expect_gguf(&b, TUTTI_E_FORMAT, "ends inside the metadata");
     put_head(&b, 3, 0, 1);
     put_string(&b, "key");
