@@ -165,17 +165,18 @@ def test_2000_requests_with_cancels_disconnects_and_slow_readers(start):
     wanted = [(body, ask(server, body, False)) for body in questions(96)]
     for _ in range(100):
         ask(server, wanted[0][0], True)
-    fire = Fire(server, 2000, wanted)
+    n_requests = 300 if "TSAN_OPTIONS" in os.environ else 2000  # each costs thirty times as much there
+    fire = Fire(server, n_requests, wanted)
     threads = [threading.Thread(target=fire.run, args=(seed, 20)) for seed in range(24)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert not fire.faults, fire.faults[:3]
-    assert fire.n_right > 900
+    assert fire.n_right > 0.45 * n_requests
     figures = server.wait_idle()
     assert figures["tutti_kv_pages_free"] + figures["tutti_kv_pages_cached"] == figures["tutti_kv_pages"]
-    assert figures["tutti_engine_requests_cancelled_total"] > 50
+    assert figures["tutti_engine_requests_cancelled_total"] > 0.02 * n_requests
     # Asked once more, every question still has its own answer.
     assert [ask(server, body, True) for body, _ in wanted] == [want for _, want in wanted]
     tenth = len(fire.rss) // 10
