@@ -228,7 +228,7 @@ def test_cors_is_for_the_named_origin(start):
 
 
 def test_sigterm_lets_running_answers_end(start):
-    server = start()
+    server = start("--drain-timeout", "600")
     with connect(server) as sock:
         sock.sendall(raw_request({**LONG, "n": 32, "stream": True}, extra="Connection: close\r\n"))
         server.wait_until(lambda m: m["tutti_sequences_running"] > 0)
