@@ -124,7 +124,7 @@ static double llama3_scaled(const struct model_desc *d, double freq)
     double factor = d->rope_scaling.factor;
     if (wavelength < original / high)
         return freq;
-    if (wavelength > original / low)
+    if (wavelength >= original / low) /* where both factors are equal nothing is left between them */
         return freq / factor;
     double smooth = (original / wavelength - low) / (high - low);
     return (1 - smooth) * freq / factor + smooth * freq;

@@ -2,6 +2,7 @@
 #include "model/family.h"
 #include "util.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -149,6 +150,50 @@ static void a_tensor_that_is_not_there_is_named(void **state)
     }
 }
 
+static void a_tensor_of_another_type_or_shape_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *old, *new, *words[2];
+    } CASES[] = {
+        { "\"model.norm.weight\":{\"dtype\":\"BF16\"",
+          "\"model.norm.weight\":{\"dtype\": \"I16\"",
+          { "tensor model.norm.weight: type i16", "expected f32, f16, bf16" } },
+        { "\"model.layers.1.mlp.up_proj.weight\":{\"dtype\":\"BF16\"",
+          "\"model.layers.1.mlp.up_proj.weight\":{\"dtype\": \"U16\"",
+          { "tensor model.layers.1.mlp.up_proj.weight: type u16", "expected f32, f16, bf16" } },
+        { "\"model.layers.1.mlp.up_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[96,64]",
+          "\"model.layers.1.mlp.up_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[64,96]",
+          { "tensor model.layers.1.mlp.up_proj.weight: shape [64, 96]", "expected [96, 64]" } },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        write_config("llama-tiny-tied", NULL, NULL);
+        write_tensors("llama-tiny-tied", CASES[i].old, CASES[i].new);
+        expect(CASES[i].words[0], TUTTI_E_FORMAT, CASES[i].words[0]);
+        expect(CASES[i].words[1], TUTTI_E_FORMAT, CASES[i].words[1]);
+    }
+}
+
+/* Equal factors leave no frequencies between scaled and unscaled ones: 0 / 0 at the border otherwise. */
+static void equal_factors_of_llama3_scaling_give_finite_frequencies(void **state)
+{
+    (void)state;
+    float freqs[8];
+    struct model_desc desc = { .rotary_dim = 16,
+                               .rope_theta = 10000,
+                               .rope_scaling = { .kind = ROPE_SCALING_LLAMA3,
+                                                 .factor = 8,
+                                                 .low_freq_factor = 1,
+                                                 .high_freq_factor = 1 } };
+    for (int original = 1; original <= 8192; original++) {
+        desc.rope_scaling.original_n_ctx = original;
+        desc.rope_scaling.low_freq_factor = desc.rope_scaling.high_freq_factor = original / (2 * M_PI);
+        model_rope_freqs(&desc, freqs);
+        for (int j = 0; j < desc.rotary_dim / 2; j++)
+            assert_true(isfinite(freqs[j]));
+    }
+}
+
 static void random_changes_of_a_header_give_an_error_or_a_model(void **state)
 {
     (void)state;
@@ -293,6 +338,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_broken_configuration_is_told_what_is_wrong, make_folder,
                                         remove_folder),
         cmocka_unit_test_setup_teardown(a_tensor_that_is_not_there_is_named, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_tensor_of_another_type_or_shape_is_named, make_folder,
+                                        remove_folder),
+        cmocka_unit_test(equal_factors_of_llama3_scaling_give_finite_frequencies),
         cmocka_unit_test_setup_teardown(random_changes_of_a_header_give_an_error_or_a_model, make_folder,
                                         remove_folder),
         cmocka_unit_test(a_role_that_the_format_does_not_know_is_refused),
