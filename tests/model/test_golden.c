@@ -177,6 +177,20 @@ static void gguf_files_agree_with_their_dequantized_weights(void **state)
     check_gguf("chatglm3-tiny-q8_0", 1e-4);
 }
 
+/* Unlike blocks, bf16 weights meet activations in float32, so nothing is lost. */
+static void bf16_weights_as_stored_lose_nothing(void **state)
+{
+    (void)state;
+    double max_abs = 0, max_relative = 0;
+    struct model *model = util_load(TEST_FIXTURES "/gguf/llama-tiny-tied-bf16.gguf", NULL, "f32", 2, NULL);
+    assert_int_equal(model->weight_type, DTYPE_BF16);
+    compare_file(model, TEST_FIXTURES "/gguf/llama-tiny-tied-bf16.golden.safetensors", "logits", 2, &max_abs,
+                 &max_relative);
+    print_message("# llama-tiny-tied-bf16 as stored: max abs %.2e, relative %.2e\n", max_abs, max_relative);
+    assert_true(max_relative <= 1e-5);
+    model_free(model);
+}
+
 /* Activations rounded to 8 bits a block cost this much on models that were made to react to everything. */
 static void quantized_arithmetic_stays_near_exact_arithmetic(void **state)
 {
@@ -204,6 +218,7 @@ int main(void)
         cmocka_unit_test(llama_with_tied_output_and_scaled_rope_agrees_with_transformers),
         cmocka_unit_test(chatglm3_agrees_with_its_authors_code),
         cmocka_unit_test(gguf_files_agree_with_their_dequantized_weights),
+        cmocka_unit_test(bf16_weights_as_stored_lose_nothing),
         cmocka_unit_test(quantized_arithmetic_stays_near_exact_arithmetic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
