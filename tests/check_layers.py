@@ -4,7 +4,7 @@
   check_layers.py [SOURCE_ROOT]
 
 An include may only point downwards: cli, server, engine, model, backend, kernels, base; checkpoint and tokenizer stand
-beside model on base. Prints TAP.
+beside model on base. A room that is not in the table is a fault, so that a new one must be given its place. Prints TAP.
 """
 import os
 import re
@@ -32,17 +32,50 @@ def includes(path):
                 yield number, found.group(1)
 
 
-def wrong_includes(root):
-    for folder, _, names in os.walk(os.path.join(root, "src")):
-        room = os.path.relpath(folder, os.path.join(root, "src")).split(os.sep)[0]
-        for name in names:
+def room_of(path, source):
+    """The folder of src/ in which a path lies; None: it lies elsewhere."""
+    inside = os.path.relpath(path, source).split(os.sep)
+    return inside[0] if len(inside) > 1 and inside[0] != os.pardir else None
+
+
+def source_includes(root):
+    """Yields (path, line number, text of the include, room, room that it points into or None) of all of src/."""
+    source = os.path.join(root, "src")
+    for folder, _, names in os.walk(source):
+        for name in sorted(names):
             if not name.endswith((".c", ".h")):
                 continue
             path = os.path.join(folder, name)
             for number, target in includes(path):
-                other = target.split("/")[0] if "/" in target else None
-                if other in MAY_USE and other != room and other not in MAY_USE[room]:
-                    yield f"{os.path.relpath(path, root)}:{number}: {room} must not include {target}"
+                # A compiler looks beside the file first, then along the include path.
+                beside = os.path.normpath(os.path.join(folder, target))
+                found = beside if os.path.exists(beside) else os.path.join(source, target)
+                other = room_of(found, source) if os.path.exists(found) else None
+                yield os.path.relpath(path, root), number, target, room_of(path, source), other
+
+
+def wrong_includes(root):
+    for path, number, target, room, other in source_includes(root):
+        if room not in MAY_USE:
+            yield f"{path}: room {room} has no place in the order"
+        elif other is not None and other != room and other not in MAY_USE[room]:
+            yield f"{path}:{number}: {room} must not include {target}"
+
+
+def cycles(root):
+    """Follows the includes that are really there, whatever the table allows."""
+    uses = {}
+    for _, _, _, room, other in source_includes(root):
+        uses.setdefault(room, set())
+        if other not in (None, room):
+            uses[room].add(other)
+    free = {room for room in uses if not uses[room]}
+    while free != set(uses):
+        more = {room for room in uses if uses[room] <= free} - free
+        if not more:
+            yield "a cycle among " + ", ".join(sorted(str(room) for room in set(uses) - free))
+            return
+        free |= more
 
 
 def headers_that_need_others(root):
@@ -65,7 +98,8 @@ def headers_that_need_others(root):
 
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    checks = (("every include points downwards", wrong_includes), ("every header compiles alone", headers_that_need_others))
+    checks = (("every include points downwards", wrong_includes), ("no cycle leads through the rooms", cycles),
+              ("every header compiles alone", headers_that_need_others))
     print(f"1..{len(checks)}")
     failed = False
     for number, (name, check) in enumerate(checks, 1):
