@@ -29,6 +29,8 @@ static void describe(const struct family *family, const json_t *root, bool is_gg
         return;
     float freqs[2048];
     model_rope_freqs(&desc, freqs);
+    for (int i = 0; i < desc.rotary_dim / 2; i++)
+        assert(isfinite(freqs[i]));
     assert(desc.n_layers > 0 && desc.head_dim > 0 && desc.n_heads % desc.n_kv_heads == 0);
 }
 
