@@ -1,6 +1,8 @@
 /* Formatting of errors. Allocates nothing, so that "out of memory" can be said. */
 #include "base/error.h"
 
+#include "base/utf8.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +21,22 @@ static void trim_utf8(char *text, size_t n)
         text[start - 1] = '\0';
 }
 
+/* Texts quote names from files and requests. On a terminal and in a log they must be characters, not commands. */
+static void make_printable(char *text)
+{
+    for (size_t left = strlen(text); left > 0;) {
+        int n = utf8_char(text, left);
+        bool is_control = n == 1   ? (unsigned char)*text < 0x20 || *text == 0x7F
+                          : n == 2 ? (unsigned char)text[0] == 0xC2 && (unsigned char)text[1] < 0xA0
+                                   : n == 0;
+        int step = n ? n : 1;
+        if (is_control)
+            memset(text, '?', (size_t)step);
+        text += step;
+        left -= (size_t)step;
+    }
+}
+
 static void format_text(char *text, size_t size, const char *format, va_list args)
 {
     int n = vsnprintf(text, size, format, args);
@@ -26,6 +44,7 @@ static void format_text(char *text, size_t size, const char *format, va_list arg
         text[0] = '\0';
     else if ((size_t)n >= size)
         trim_utf8(text, size - 1);
+    make_printable(text);
 }
 
 enum tutti_status(error_set)(struct tutti_error *err, enum tutti_status status, const char *format, ...)

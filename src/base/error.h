@@ -7,7 +7,8 @@
 #define MUST_CHECK                         __attribute__((warn_unused_result))
 #define PRINTF_LIKE(format_arg, first_arg) __attribute__((format(printf, format_arg, first_arg)))
 
-/* Formats the text (cut to fit, at a UTF-8 border) and returns status. err may be NULL. Clears err->param. */
+/* Formats the text (cut to fit, at a UTF-8 border; '?' in place of control characters and of what is no UTF-8) and
+ * returns status. err may be NULL. Clears err->param. */
 enum tutti_status error_set(struct tutti_error *err, enum tutti_status status, const char *format, ...)
     PRINTF_LIKE(3, 4);
 

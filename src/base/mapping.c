@@ -9,7 +9,7 @@
 
 enum tutti_status mapping_open(struct mapping *out, const char *path, struct tutti_error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* to open a pipe must not wait for a writer */
     if (fd < 0)
         return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path,
                          strerror(errno));

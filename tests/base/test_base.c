@@ -9,8 +9,10 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -39,6 +41,18 @@ static void an_error_takes_its_own_text_as_argument(void **state)
     assert_string_equal(err.text, "outer: inner");
     error_prefix(&err, "file %d", 3);
     assert_string_equal(err.text, "file 3: outer: inner");
+}
+
+static void an_error_quotes_characters_not_commands(void **state)
+{
+    (void)state;
+    struct tutti_error err;
+    error_set(&err, TUTTI_E_FORMAT, "a\x1B[2Jb\nc\x7F\xC2\x9B \xC2\xA0\xE4\xBD\xA0 \xFFz\xE4\xBD");
+    assert_string_equal(err.text, "a?[2Jb?c??? \xC2\xA0\xE4\xBD\xA0 ?z??");
+    error_set_param(&err, TUTTI_E_FORMAT, "x", "\t%s", "\r");
+    assert_string_equal(err.text, "??");
+    error_prefix(&err, "\x80");
+    assert_string_equal(err.text, "?: ??");
 }
 
 static void every_half_survives_the_way_to_float_and_back(void **state)
@@ -101,6 +115,55 @@ static void a_missing_file_is_named(void **state)
     assert_int_equal(mapping_open(&map, "/", &err), TUTTI_E_FORMAT);
 }
 
+static void a_pipe_is_refused_without_waiting(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tutti-test-XXXXXX", path[64];
+    struct mapping map;
+    struct tutti_error err;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/pipe", folder);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(mapping_open(&map, path, &err), TUTTI_E_FORMAT);
+    assert_non_null(strstr(err.text, "not a regular file"));
+    unlink(path);
+    rmdir(folder);
+}
+
+/* Of a file of 3 pages and 5 bytes every piece is forgotten, from every border. */
+static void forgotten_bytes_are_read_again(void **state)
+{
+    (void)state;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), n = 3 * page + 5;
+    char path[] = "/tmp/tutti-test-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    struct mapping map;
+    assert_int_equal(mapping_open(&map, path, NULL), TUTTI_OK);
+    assert_true(!map.bytes && map.n_bytes == 0);
+    mapping_forget(&map, NULL, 0);
+    mapping_close(&map);
+    uint8_t *bytes = malloc(n);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < n; i++)
+        bytes[i] = (uint8_t)(i * 7 + i / 251);
+    assert_int_equal(write(fd, bytes, n), n);
+    close(fd);
+    assert_int_equal(mapping_open(&map, path, NULL), TUTTI_OK);
+    assert_int_equal(map.n_bytes, n);
+    const size_t borders[] = { 0, 1, page - 1, page, page + 1, 2 * page, 3 * page, n };
+    for (int a = 0; a < 8; a++) {
+        for (int b = a; b < 8; b++) {
+            mapping_forget(&map, map.bytes + borders[a], borders[b] - borders[a]);
+            assert_memory_equal(map.bytes, bytes, n);
+        }
+    }
+    mapping_close(&map);
+    assert_null(map.bytes);
+    free(bytes);
+    unlink(path);
+}
+
 static void shares_cover_everything_once(void **state)
 {
     (void)state;
@@ -159,11 +222,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_long_error_is_cut_between_characters),
         cmocka_unit_test(an_error_takes_its_own_text_as_argument),
+        cmocka_unit_test(an_error_quotes_characters_not_commands),
         cmocka_unit_test(every_half_survives_the_way_to_float_and_back),
         cmocka_unit_test(halves_round_to_nearest_even),
         cmocka_unit_test(block_sizes_refuse_what_does_not_fit),
         cmocka_unit_test(a_buffer_grows_and_stays_terminated),
         cmocka_unit_test(a_missing_file_is_named),
+        cmocka_unit_test(a_pipe_is_refused_without_waiting),
+        cmocka_unit_test(forgotten_bytes_are_read_again),
         cmocka_unit_test(shares_cover_everything_once),
         cmocka_unit_test(every_thread_runs_each_piece_of_work),
     };
