@@ -26,14 +26,11 @@ static void make_printable(char *text)
 {
     for (size_t left = strlen(text); left > 0;) {
         int n = utf8_char(text, left);
-        bool is_control = n == 1   ? (unsigned char)*text < 0x20 || *text == 0x7F
-                          : n == 2 ? (unsigned char)text[0] == 0xC2 && (unsigned char)text[1] < 0xA0
-                                   : n == 0;
-        int step = n ? n : 1;
-        if (is_control)
-            memset(text, '?', (size_t)step);
+        size_t step = n ? (size_t)n : 1;
+        if (!utf8_is_printable(text, step))
+            memset(text, '?', step);
         text += step;
-        left -= (size_t)step;
+        left -= step;
     }
 }
 

@@ -57,6 +57,24 @@ bool utf8_is_start(const char *text, size_t n_bytes)
     return good < want && (size_t)good == n_bytes;
 }
 
+static bool is_control(const char *text, int n_bytes)
+{
+    const uint8_t *p = (const uint8_t *)text;
+    return n_bytes == 1 ? p[0] < 0x20 || p[0] == 0x7F : n_bytes == 2 && p[0] == 0xC2 && p[1] < 0xA0;
+}
+
+bool utf8_is_printable(const char *text, size_t n_bytes)
+{
+    while (n_bytes > 0) {
+        int n = utf8_char(text, n_bytes);
+        if (n == 0 || is_control(text, n))
+            return false;
+        text += n;
+        n_bytes -= (size_t)n;
+    }
+    return true;
+}
+
 bool utf8_is_valid(const char *text, size_t n_bytes)
 {
     while (n_bytes > 0) {

@@ -13,4 +13,7 @@ bool utf8_is_start(const char *text, size_t n_bytes);
 
 bool utf8_is_valid(const char *text, size_t n_bytes);
 
+/* True where text is valid and holds no control character (below U+0020, U+007F to U+009F): it can be printed. */
+bool utf8_is_printable(const char *text, size_t n_bytes);
+
 #endif

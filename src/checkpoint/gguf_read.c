@@ -1,6 +1,8 @@
 /* Reads GGUF. Counts and lengths are held against what is left of the file before anything is allocated for them. */
-#include "base/mapping.h"
 #include "checkpoint/gguf.h"
+
+#include "base/mapping.h"
+#include "base/utf8.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -62,7 +64,7 @@ static const struct {
     [23] = { "IQ4_XS", -1 },      [24] = { "I8", DTYPE_I8 },     [25] = { "I16", DTYPE_I16 },
     [26] = { "I32", DTYPE_I32 },  [27] = { "I64", DTYPE_I64 },   [28] = { "F64", DTYPE_F64 },
     [29] = { "IQ1_M", -1 },       [30] = { "BF16", DTYPE_BF16 }, [34] = { "TQ1_0", -1 },
-    [35] = { "TQ2_0", -1 },       [39] = { "MXFP4", -1 },
+    [35] = { "TQ2_0", -1 },       [39] = { "MXFP4", -1 },        [40] = { "NVFP4", -1 },
 };
 enum { N_TENSOR_TYPES = sizeof TENSOR_TYPES / sizeof *TENSOR_TYPES };
 
@@ -160,7 +162,7 @@ static enum tutti_status read_scalar(struct gguf *file, struct cursor *c, const 
     if (type == GGUF_STRING) {
         uint64_t n;
         const char *text = take_string(c, &n);
-        /* A string of metadata that is no UTF-8 stays as it is: jansson's unchecked form keeps the bytes. */
+        /* A string that is no UTF-8 stays as it is: jansson's unchecked form keeps the bytes. */
         value = text ? json_stringn_nocheck(text, n) : NULL;
     } else {
         const uint8_t *p = take(c, (uint64_t)VALUE_TYPES[type].n_bytes);
@@ -242,10 +244,10 @@ static enum tutti_status read_metadata(struct gguf *file, struct cursor *c, uint
         uint64_t type = take_int(c, 4);
         if (c->is_short)
             return ends_early(file, "the metadata", err);
-        if (n_bytes == 0 || n_bytes > MAX_KEY_BYTES || memchr(bytes, '\0', (size_t)n_bytes))
+        if (n_bytes == 0 || n_bytes > MAX_KEY_BYTES || !utf8_is_printable(bytes, (size_t)n_bytes))
             return error_set(err, TUTTI_E_FORMAT,
                              "%s: metadata entry %" PRIu64 ": a key of %" PRIu64
-                             " bytes, expected 1 to %d without a NUL",
+                             " bytes, expected 1 to %d of printable UTF-8",
                              file->name, i, n_bytes, MAX_KEY_BYTES);
         char *key = strndup(bytes, (size_t)n_bytes);
         if (!key)
@@ -279,13 +281,17 @@ static enum tutti_status read_shape(const struct gguf *file, struct cursor *c, s
                                     int64_t *n_elems, struct tutti_error *err)
 {
     uint64_t n_dims = take_int(c, 4);
-    if (c->is_short || n_dims < 1 || n_dims > LIMIT_TENSOR_DIMS)
+    if (c->is_short)
+        return ends_early(file, "the list of tensors", err);
+    if (n_dims < 1 || n_dims > LIMIT_TENSOR_DIMS)
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: %" PRIu64 " dimensions, expected 1 to %d",
                          file->name, t->name, n_dims, LIMIT_TENSOR_DIMS);
     t->n_dims = (int)n_dims;
     *n_elems = 1;
     for (int i = t->n_dims - 1; i >= 0; i--) {
         t->shape[i] = (int64_t)take_int(c, 8);
+        if (c->is_short)
+            return ends_early(file, "the list of tensors", err);
         if (t->shape[i] < 0 || __builtin_mul_overflow(*n_elems, t->shape[i], n_elems))
             return error_set(err, TUTTI_E_FORMAT,
                              "%s: tensor %s: dimension %d of %" PRId64 " is out of range", file->name,
@@ -303,13 +309,14 @@ static enum tutti_status read_tensor(struct gguf *file, struct cursor *c, char *
     const char *bytes = take_string(c, &n_bytes);
     if (c->is_short)
         return ends_early(file, "the list of tensors", err);
-    if (n_bytes == 0 || n_bytes > MAX_TENSOR_NAME || memchr(bytes, '\0', (size_t)n_bytes))
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %zu: a name of %" PRIu64 " bytes, expected 1 to %d",
+    if (n_bytes == 0 || n_bytes > MAX_TENSOR_NAME || !utf8_is_printable(bytes, (size_t)n_bytes))
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tensor %zu: a name of %" PRIu64 " bytes, expected 1 to %d of printable UTF-8",
                          file->name, file->n_tensors, n_bytes, MAX_TENSOR_NAME);
     memcpy(name, bytes, (size_t)n_bytes);
     name[n_bytes] = '\0';
     *t = (struct tensor){ .name = name, .file = file->name };
-    int64_t n_elems;
+    int64_t n_elems = 0;
     enum tutti_status st = read_shape(file, c, t, &n_elems, err);
     if (st != TUTTI_OK)
         return st;

@@ -106,6 +106,19 @@ static void a_text_is_valid_as_a_whole(void **state)
         assert_false(utf8_is_valid(BAD[i], strlen(BAD[i])));
 }
 
+static void control_characters_cannot_be_printed(void **state)
+{
+    (void)state;
+    for (unsigned c = 0; c < 0x100; c++) { /* as a character: U+0000 to U+00FF */
+        char text[2] = { (char)(c < 0x80 ? c : 0xC0 | c >> 6), (char)(0x80 | (c & 0x3F)) };
+        assert_int_equal(utf8_is_printable(text, c < 0x80 ? 1 : 2), c >= 0xA0 || (c >= 0x20 && c < 0x7F));
+    }
+    assert_true(utf8_is_printable("", 0));
+    assert_true(utf8_is_printable("model.\xE4\xBD\xA0 \xF0\x9F\x8E\xBB", 14));
+    assert_false(utf8_is_printable("model.\xE4\xBD", 8));
+    assert_false(utf8_is_printable("ab\n", 3));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -113,6 +126,7 @@ int main(void)
         cmocka_unit_test(only_beginnings_of_characters_are_starts),
         cmocka_unit_test(no_byte_behind_the_end_is_read),
         cmocka_unit_test(a_text_is_valid_as_a_whole),
+        cmocka_unit_test(control_characters_cannot_be_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

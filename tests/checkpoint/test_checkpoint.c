@@ -338,6 +338,11 @@ static void a_broken_gguf_value_is_told_what_is_wrong(void **state)
     (void)state;
     struct bytes b;
     put_head(&b, 3, 0, 1);
+    put_string(&b, "a\nb");
+    put(&b, GGUF_U32, 4);
+    put(&b, 1, 4);
+    expect_gguf(&b, TUTTI_E_FORMAT, "printable");
+    put_head(&b, 3, 0, 1);
     put(&b, UINT64_MAX, 8); /* the length of a key */
     put(&b, 0, 8);
     put(&b, 0, 8);
@@ -403,6 +408,8 @@ static void a_broken_gguf_tensor_is_told_what_is_wrong(void **state)
         { "t", 1, { 8 }, 0, 1ull << 60, "do not lie within", TUTTI_E_FORMAT },
         { "t", 1, { 17 }, 0, 0, "do not lie within", TUTTI_E_FORMAT },
         { "", 1, { 8 }, 0, 0, "a name of 0 bytes", TUTTI_E_FORMAT },
+        { "t\x1B[2J", 1, { 8 }, 0, 0, "of printable UTF-8", TUTTI_E_FORMAT },
+        { "t\xFF", 1, { 8 }, 0, 0, "of printable UTF-8", TUTTI_E_FORMAT },
     };
     struct bytes b;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
@@ -412,6 +419,13 @@ static void a_broken_gguf_tensor_is_told_what_is_wrong(void **state)
         expect_gguf(&b, CASES[i].status, CASES[i].words);
     }
     static const uint64_t EIGHT[] = { 8 };
+    static const char LONG[] = "a.tensor.with.a.name.of.32.bytes";
+    put_head(&b, 3, 1, 0);
+    put_tensor(&b, LONG, 1, EIGHT, 0, 0);
+    for (size_t n = b.n - 1; n >= 24 + 8 + strlen(LONG); n--) { /* cut in every field behind the name */
+        b.n = n;
+        expect_gguf(&b, TUTTI_E_FORMAT, "ends inside the list of tensors");
+    }
     put_head(&b, 3, 2, 0);
     put_tensor(&b, "a", 1, EIGHT, 0, 0);
     put_tensor(&b, "b", 1, EIGHT, 0, 0);
