@@ -92,7 +92,7 @@ def test_stop_keeps_what_was_said(page):
     page.driver.execute_script("""
         new MutationObserver((_, observer) => {
             const body = document.querySelector("#messages .assistant .body");
-            if (body && body.textContent.length > 3) {
+            if (body && body.textContent.trim().length > 3) {
                 observer.disconnect();
                 document.getElementById("stop").click();
             }
