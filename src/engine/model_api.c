@@ -127,7 +127,7 @@ enum tutti_status tutti_model_logits(tutti_model *handle, const int32_t *ids, si
         return st;
     int n_pages = (int)((n_ids + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
     struct kv_memory *kv = NULL;
-    int32_t *pages = malloc((size_t)n_pages * sizeof *pages);
+    int32_t *pages = calloc((size_t)n_pages + 1, sizeof *pages);
     int32_t positions[LOGITS_ROWS], seqs[LOGITS_ROWS] = { 0 }, outputs[LOGITS_ROWS];
     if (!pages) {
         st = error_set(err, TUTTI_E_MEMORY, "logits: out of memory");

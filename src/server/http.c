@@ -64,8 +64,11 @@ void http_free(struct http *http)
 {
     if (!http)
         return;
-    while (http->conns)
-        conn_free(http->conns);
+    struct http_conn *next;
+    for (struct http_conn *conn = http->conns; conn; conn = next) {
+        next = conn->next;
+        conn_free(conn);
+    }
     event_free(http->reap);
     free(http);
 }

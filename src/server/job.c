@@ -78,9 +78,10 @@ static json_t *usage_of(const struct job *job)
     }
     for (size_t i = 0; i < job->n_choices; i++)
         n_generated += job->choices[i].n_generated;
+    size_t n_total = n_prompt + n_generated;
     return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)n_prompt, "completion_tokens",
-                     (json_int_t)n_generated, "total_tokens", (json_int_t)(n_prompt + n_generated),
-                     "prompt_tokens_details", "cached_tokens", (json_int_t)n_cached);
+                     (json_int_t)n_generated, "total_tokens", (json_int_t)n_total, "prompt_tokens_details",
+                     "cached_tokens", (json_int_t)n_cached);
 }
 
 /* Fails the job: what was not sent yet becomes an error, the rest is cancelled. */

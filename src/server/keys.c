@@ -46,8 +46,7 @@ enum tutti_status keys_open(struct keys **out, const char *path, struct tutti_er
         st = error_set(err, TUTTI_E_IO, "%s: %s", path, strerror(errno));
         goto done;
     }
-    ssize_t n;
-    for (int number = 1; st == TUTTI_OK && (n = getline(&line, &capacity, file)) >= 0; number++) {
+    for (int number = 1; st == TUTTI_OK && getline(&line, &capacity, file) >= 0; number++) {
         const char *key = line + strspn(line, " \t\r\n");
         size_t length = strcspn(key, " \t\r\n");
         if (length > 0 && *key != '#')

@@ -103,12 +103,17 @@ static int bind_address(const struct addrinfo *address)
 
 static int port_of(int fd)
 {
-    struct sockaddr_storage sa = { 0 };
-    socklen_t n = sizeof sa;
-    if (getsockname(fd, (struct sockaddr *)&sa, &n))
+    union {
+        struct sockaddr any;
+        struct sockaddr_in in;
+        struct sockaddr_in6 in6;
+    } address;
+    socklen_t n = sizeof address;
+    memset(&address, 0, sizeof address);
+    if (getsockname(fd, &address.any, &n) != 0)
         return 0;
-    return ntohs(sa.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&sa)->sin6_port
-                                          : ((struct sockaddr_in *)&sa)->sin_port);
+    in_port_t port = address.any.sa_family == AF_INET6 ? address.in6.sin6_port : address.in.sin_port;
+    return ntohs(port);
 }
 
 /* A name may have several addresses ("localhost": IPv4 and IPv6); all of them get the same port. */
