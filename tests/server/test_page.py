@@ -6,11 +6,14 @@ import pytest
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed")
 from selenium import webdriver  # noqa: E402
+from selenium.common.exceptions import (  # noqa: E402
+    ElementNotInteractableException, NoSuchElementException, StaleElementReferenceException)
 from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
+TRANSIENT = (NoSuchElementException, StaleElementReferenceException, ElementNotInteractableException)
 PATIENCE = 30 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
 
 
@@ -30,14 +33,14 @@ def chromium():
 
 
 class Page:
-    def __init__(self, driver, url):
+    def __init__(self, driver, url, shown="#model"):
         self.driver = driver
         driver.set_window_size(1200, 850)
         driver.get(url)
         driver.execute_script("localStorage.clear()")
         driver.get_log("browser")
         driver.get(url)
-        self.wait(lambda: self.one("#model").is_displayed())
+        self.wait(lambda: self.one(shown).is_displayed())
 
     def one(self, selector):
         return self.driver.find_element(By.CSS_SELECTOR, selector)
@@ -46,7 +49,23 @@ class Page:
         return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def wait(self, condition):
-        return WebDriverWait(self.driver, PATIENCE, 0.02).until(lambda _: condition())
+        """Waits for something true. The page replaces elements while it draws: one that went between finding it and
+        reading it is looked for again."""
+        return WebDriverWait(self.driver, PATIENCE, 0.02, TRANSIENT).until(lambda _: condition())
+
+    def texts(self, selector):
+        """What is written in every element of this kind, read in one step inside the browser."""
+        return self.driver.execute_script(
+            "return [...document.querySelectorAll(arguments[0])].map(e => e.innerText)", selector)
+
+    def text(self, selector):
+        return self.wait(lambda: self.texts(selector))[0]
+
+    def click(self, selector):
+        def clicked():
+            self.one(selector).click()
+            return True
+        self.wait(clicked)
 
     def ask(self, text):
         n = len(self.all("#messages .assistant"))
@@ -56,15 +75,15 @@ class Page:
     def answer(self):
         """The text of the last answer, once it is complete."""
         self.wait(lambda: not self.all("#messages .assistant.busy"))
-        return self.all("#messages .assistant .body")[-1].text
+        return self.texts("#messages .assistant .body")[-1]
 
     def set(self, **values):
-        self.one("#open-settings").click()
+        self.click("#open-settings")
         for name, value in values.items():
             field = self.one(f"#settings-form [name={name}]")
             field.clear()
             field.send_keys(str(value))
-        self.one("#settings-form .primary").click()
+        self.click("#settings-form .primary")
 
     def complaints(self):
         return [e["message"] for e in self.driver.get_log("browser") if e["level"] == "SEVERE"]
@@ -78,11 +97,11 @@ def page(chromium, server):
 
 
 def test_a_question_is_answered_with_its_rate(page):
-    assert page.one("#model").text == "demo"
+    assert page.text("#model") == "demo"
     page.set(temperature=0)
     page.ask("What is the capital of France?")
     assert page.answer() == "The capital of France is Paris."
-    assert "tokens/s" in page.one("#messages .assistant .stats").text
+    assert "tokens/s" in page.text("#messages .assistant .stats")
     page.ask("What is the capital of Japan?")
     assert "Tokyo" in page.answer()
     assert len(page.all("#messages .user")) == 2
@@ -100,7 +119,7 @@ def test_stop_keeps_what_was_said(page):
     page.ask("Tell me a story about a fox named Mia.")
     text = page.answer()
     assert len(text) > 3
-    note = page.one("#messages .assistant .stats").text
+    note = page.text("#messages .assistant .stats")
     assert "stopped" in note or text.rstrip().endswith((".", "!", "”", '"'))
     page.ask("What is the capital of France?")
     assert page.answer()
@@ -111,7 +130,7 @@ def test_again_gives_another_answer_in_its_place(page):
     page.ask("Tell me a story about a fox named Mia.")
     first = page.answer()
     for _ in range(5):
-        page.one("#messages .assistant .again").click()
+        page.click("#messages .assistant .again")
         page.wait(lambda: page.all("#messages .assistant"))
         if page.answer() != first:
             break
@@ -122,11 +141,11 @@ def test_a_question_can_be_edited(page):
     page.set(temperature=0)
     page.ask("What is the capital of France?")
     page.answer()
-    page.one("#messages .user .edit").click()
-    area = page.one("#messages .editing textarea")
+    page.click("#messages .user .edit")
+    area = page.wait(lambda: page.one("#messages .editing textarea"))
     area.clear()
     area.send_keys("What is the capital of Italy?", Keys.ENTER)
-    page.wait(lambda: page.all("#messages .user .body") and "Italy" in page.one("#messages .user .body").text)
+    page.wait(lambda: "Italy" in "".join(page.texts("#messages .user .body")))
     assert "Rome" in page.answer() and len(page.all("#messages .user")) == 1
 
 
@@ -134,7 +153,7 @@ def test_conversations_are_kept_apart_and_survive_a_reload(page):
     page.set(temperature=0)
     page.ask("What is the capital of France?")
     page.answer()
-    page.one("#new-chat").click()
+    page.click("#new-chat")
     assert page.all("#messages li") == []
     page.ask("What is the capital of Japan?")
     page.answer()
@@ -143,9 +162,8 @@ def test_conversations_are_kept_apart_and_survive_a_reload(page):
     page.wait(lambda: len(page.all("#chat-list li")) == 2)
     texts = set()
     for i in range(2):
-        page.all("#chat-list li button")[0 if i == 0 else len(page.all("#chat-list li:first-child button"))].click()
-        page.wait(lambda: page.all("#messages .assistant"))
-        texts.add(page.one("#messages .assistant .body").text)
+        page.click(f"#chat-list li:nth-child({i + 1}) button")
+        texts.add(page.text("#messages .assistant .body"))
     assert len(texts) == 2
 
 
@@ -153,7 +171,7 @@ def test_settings_are_used(page):
     page.set(temperature=0, max_tokens=3, system="You are a helpful assistant.")
     page.ask("Tell me a story about a fox named Mia.")
     assert len(page.answer().split()) <= 3
-    assert "cut" in page.one("#messages .assistant .stats").text
+    assert "cut" in page.text("#messages .assistant .stats")
 
 
 def test_markup_from_a_person_or_a_model_does_nothing(page):
@@ -199,7 +217,7 @@ def test_a_phone_can_use_it(page):
     assert page.answer()
     width = page.driver.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
     assert width[0] <= width[1]
-    page.one("#open-side").click()
+    page.click("#open-side")
     page.wait(lambda: page.one("#new-chat").is_displayed() and page.one("#side").rect["x"] >= 0)
 
 
@@ -209,16 +227,13 @@ def test_the_page_asks_for_a_key_where_the_server_wants_one(chromium, start, tmp
     server = start("--api-key-file", keys)
     chromium.get(server.url)
     chromium.execute_script("localStorage.clear()")
-    chromium.get(server.url)
-    dialog = chromium.find_element(By.ID, "settings")
-    WebDriverWait(chromium, PATIENCE).until(lambda _: dialog.is_displayed())
-    assert chromium.find_element(By.ID, "settings-error").text
-    chromium.find_element(By.CSS_SELECTOR, "#settings-form [name=key]").send_keys("sesame")
-    chromium.find_element(By.CSS_SELECTOR, "#settings-form .primary").click()
-    WebDriverWait(chromium, PATIENCE).until(lambda _: chromium.find_element(By.ID, "model").is_displayed())
-    chromium.find_element(By.ID, "question").send_keys("What is the capital of France?", Keys.ENTER)
-    WebDriverWait(chromium, PATIENCE).until(
-        lambda d: "Paris" in "".join(e.text for e in d.find_elements(By.CSS_SELECTOR, "#messages .assistant .body")))
+    page = Page(chromium, server.url, "#settings")
+    assert page.text("#settings-error")
+    page.wait(lambda: page.one("#settings-form [name=key]")).send_keys("sesame")
+    page.click("#settings-form .primary")
+    page.wait(lambda: page.one("#model").is_displayed())
+    page.ask("What is the capital of France?")
+    assert "Paris" in page.answer()
 
 
 def test_a_server_that_went_away_is_told(chromium, start):
@@ -227,6 +242,6 @@ def test_a_server_that_went_away_is_told(chromium, start):
     server.stop()
     page.ask("Hello")
     page.wait(lambda: page.all("#messages .error"))
-    assert "connection" in page.one("#messages .error").text
+    assert "connection" in page.text("#messages .error")
     time.sleep(0.1)
     chromium.get_log("browser")
