@@ -98,7 +98,7 @@ static void describe_gguf(struct model_desc *d, struct config *c)
     d->norm_eps = (float)config_float(c, "attention.layer_norm_rms_epsilon", 0, 1);
     d->rope_theta = config_float_or(c, "rope.freq_base", 1e-6, 1e12, 10000);
     d->rotary_dim = config_int_or(c, "rope.dimension_count", 0, LIMIT_DIMENSION, d->head_dim / 2);
-    d->has_qkv_bias = true; /* load.c looks whether the tensors are there */
+    d->has_qkv_bias = true;
     d->n_vocab = config_int_or(c, "vocab_size", 1, LIMIT_VOCAB, 0);
 }
 

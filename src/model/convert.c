@@ -41,15 +41,6 @@ static enum tutti_status out_of_memory(const struct converter *c, struct tutti_e
     return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(c->ck));
 }
 
-static void format_name(char *out, size_t size, const char *pattern, int layer)
-{
-    const char *mark = strstr(pattern, "%d");
-    if (mark)
-        snprintf(out, size, "%.*s%d%s", (int)(mark - pattern), pattern, layer, mark + 2);
-    else
-        snprintf(out, size, "%s", pattern);
-}
-
 static enum tutti_status plan_tensor(struct converter *c, const char *pattern, int layer,
                                      const struct tensor *t, int n_permuted_heads, struct tutti_error *err)
 {
@@ -63,7 +54,7 @@ static enum tutti_status plan_tensor(struct converter *c, const char *pattern, i
     }
     struct planned *p = &c->plan[c->n_plan++];
     *p = (struct planned){ .tensor = t, .n_permuted_heads = n_permuted_heads, .type = DTYPE_F32 };
-    format_name(p->name, sizeof p->name, pattern, layer);
+    weights_layer_name(p->name, sizeof p->name, pattern, layer);
     int64_t n = 1;
     size_t n_bytes = 0;
     if (t && t->n_dims == 2)
@@ -77,24 +68,28 @@ static enum tutti_status plan_tensor(struct converter *c, const char *pattern, i
     return TUTTI_OK;
 }
 
-/* "blk.%d.attn_q.weight" -> "blk.%d.attn_q.bias" */
-static void bias_pattern(char *out, size_t size, const char *pattern)
+static enum tutti_status plan_norm(struct converter *c, const char *pattern, int layer,
+                                   const struct norm_tensors *norm, struct tutti_error *err)
 {
-    snprintf(out, size, "%.*sbias", (int)(strlen(pattern) - strlen("weight")), pattern);
+    if (!norm->w)
+        return TUTTI_OK;
+    char bias[64];
+    weights_bias_name(bias, sizeof bias, pattern);
+    enum tutti_status st = plan_tensor(c, pattern, layer, norm->w, 0, err);
+    return st == TUTTI_OK && norm->b ? plan_tensor(c, bias, layer, norm->b, 0, err) : st;
 }
 
 static enum tutti_status plan_weight(struct converter *c, const char *const *patterns, int layer,
                                      const struct weight *w, bool is_qkv, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
-    /* GGUF's "llama" rotates interleaved pairs, so q and k of a half-split checkpoint change the order of their rows. */
-    bool permutes = is_qkv && w->n_parts == 3 && c->desc.rope == ROPE_HALF;
+    bool permutes = is_qkv && w->n_parts == 3 && c->family->is_permuted_in_gguf && c->desc.rope == ROPE_HALF;
     for (int i = 0; i < w->n_parts && st == TUTTI_OK; i++) {
         int n_heads = !permutes || i == 2 ? 0 : i == 0 ? c->desc.n_heads : c->desc.n_kv_heads;
         st = plan_tensor(c, patterns[i], layer, w->parts[i], n_heads, err);
         if (st == TUTTI_OK && w->biases[i]) {
             char bias[64];
-            bias_pattern(bias, sizeof bias, patterns[i]);
+            weights_bias_name(bias, sizeof bias, patterns[i]);
             st = plan_tensor(c, bias, layer, w->biases[i], n_heads, err);
         }
     }
@@ -106,13 +101,13 @@ static enum tutti_status plan_layer(struct converter *c, int layer, struct tutti
     struct layer_weights w;
     enum tutti_status st = weights_find_layer(&w, &c->desc, c->from, c->ck, layer, err);
     if (st == TUTTI_OK)
-        st = plan_tensor(c, c->to->attn_norm, layer, w.attn_norm, 0, err);
+        st = plan_norm(c, c->to->attn_norm, layer, &w.attn_norm, err);
     if (st == TUTTI_OK)
         st = plan_weight(c, c->to->qkv, layer, &w.qkv, true, err);
     if (st == TUTTI_OK)
         st = plan_weight(c, &c->to->attn_out, layer, &w.attn_out, false, err);
     if (st == TUTTI_OK)
-        st = plan_tensor(c, c->to->ffn_norm, layer, w.ffn_norm, 0, err);
+        st = plan_norm(c, c->to->ffn_norm, layer, &w.ffn_norm, err);
     if (st == TUTTI_OK)
         st = plan_weight(c, c->to->gate_up, layer, &w.gate_up, false, err);
     if (st == TUTTI_OK)
@@ -156,7 +151,7 @@ static enum tutti_status make_plan(struct converter *c, struct tutti_error *err)
     for (int i = 0; i < c->desc.n_layers && st == TUTTI_OK; i++)
         st = plan_layer(c, i, err);
     if (st == TUTTI_OK)
-        st = plan_tensor(c, c->to->output_norm, 0, outer.output_norm, 0, err);
+        st = plan_norm(c, c->to->output_norm, 0, &outer.output_norm, err);
     if (st == TUTTI_OK && !c->desc.tied_output)
         st = plan_weight(c, &c->to->output, 0, &outer.output, false, err);
     return st;

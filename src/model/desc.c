@@ -1,12 +1,18 @@
 /* From configuration to description: which family, its values, and the checks that every family shares. */
-#include "model/family.h"
+#include "model/weights.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-static const struct family *const FAMILIES[] = { &FAMILY_CHATGLM, &FAMILY_LLAMA };
-enum { N_FAMILIES = sizeof FAMILIES / sizeof *FAMILIES };
+const struct family *const FAMILIES[] = { &FAMILY_CHATGLM, &FAMILY_LLAMA, &FAMILY_QWEN2, NULL };
+
+static bool is_of(const struct family *family, const json_t *config, const char *type, bool is_gguf)
+{
+    if (!is_gguf)
+        return family->is_mine(config);
+    return family->gguf_architecture && strcmp(type, family->gguf_architecture) == 0;
+}
 
 enum tutti_status family_find(const struct family **out, const struct checkpoint *ck, struct tutti_error *err)
 {
@@ -16,14 +22,17 @@ enum tutti_status family_find(const struct family **out, const struct checkpoint
     const char *type = json_string_value(json_object_get(config, key));
     if (!type)
         return error_set(err, TUTTI_E_FORMAT, "%s: %s is missing or no string", checkpoint_path(ck), key);
-    for (int i = 0; i < N_FAMILIES; i++) {
-        if (is_gguf ? strcmp(type, FAMILIES[i]->gguf_architecture) == 0 : FAMILIES[i]->is_mine(config)) {
+    char known[256] = "";
+    for (int i = 0; FAMILIES[i]; i++) {
+        if (is_of(FAMILIES[i], config, type, is_gguf)) {
             *out = FAMILIES[i];
             return TUTTI_OK;
         }
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i > 0 ? ", " : "",
+                 FAMILIES[i]->name);
     }
-    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %s \"%.64s\" is not supported, expected chatglm or llama",
-                     checkpoint_path(ck), key, type);
+    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %s \"%.64s\" is not supported, expected one of %s",
+                     checkpoint_path(ck), key, type, known);
 }
 
 enum tutti_status model_desc_check(const struct model_desc *d, const char *file, struct tutti_error *err)
@@ -61,10 +70,7 @@ const struct tensor_names *family_layout(const struct family *family, const stru
 {
     for (int i = 0; i < family->n_layouts; i++) {
         char name[LIMIT_TENSOR_NAME_BYTES];
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wformat-nonliteral"
-        snprintf(name, sizeof name, family->layouts[i].qkv[0], 0);
-#pragma GCC diagnostic pop
+        weights_layer_name(name, sizeof name, family->layouts[i].qkv[0], 0);
         if (checkpoint_find(ck, name))
             return &family->layouts[i];
     }
@@ -85,6 +91,15 @@ static enum tutti_status find_vocab(struct model_desc *desc, const struct family
     return TUTTI_OK;
 }
 
+/* GGUF has no keys for biases: the first layer's tensors tell. */
+static bool has_bias(const struct checkpoint *ck, const char *pattern)
+{
+    char weight[LIMIT_TENSOR_NAME_BYTES], bias[LIMIT_TENSOR_NAME_BYTES];
+    weights_layer_name(weight, sizeof weight, pattern, 0);
+    weights_bias_name(bias, sizeof bias, weight);
+    return checkpoint_find(ck, bias) != NULL;
+}
+
 enum tutti_status model_desc_read(struct model_desc *desc, const struct family **family,
                                   const struct checkpoint *ck, struct tutti_error *err)
 {
@@ -92,21 +107,25 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
     if (st != TUTTI_OK)
         return st;
     bool is_gguf = checkpoint_gguf(ck) != NULL;
-    char prefix[64];
-    snprintf(prefix, sizeof prefix, "%s%s", is_gguf ? (*family)->gguf_architecture : "", is_gguf ? "." : "");
+    char prefix[64] = "";
+    if (is_gguf)
+        snprintf(prefix, sizeof prefix, "%s.", (*family)->gguf_architecture);
     struct config c = { .root = checkpoint_config(ck),
                         .file = checkpoint_path(ck),
                         .prefix = prefix,
                         .is_flat = is_gguf,
                         .err = err };
-    *desc = (struct model_desc){ .bos_id = -1, .pad_id = -1 };
+    *desc = (struct model_desc){ .has_gate = true, .bos_id = -1, .pad_id = -1 };
     snprintf(desc->family, sizeof desc->family, "%s", (*family)->name);
     (*family)->describe(desc, &c, is_gguf);
     if (c.status != TUTTI_OK)
         return c.status;
-    if (is_gguf) {
-        const struct tensor_names *names = family_layout(*family, ck);
-        desc->tied_output = names && !checkpoint_find(ck, names->output);
+    const struct tensor_names *names = family_layout(*family, ck);
+    if (is_gguf && names) {
+        desc->tied_output = !checkpoint_find(ck, names->output);
+        desc->has_qkv_bias = desc->has_qkv_bias || has_bias(ck, names->qkv[0]);
+        desc->has_attn_out_bias = desc->has_attn_out_bias || has_bias(ck, names->attn_out);
+        desc->has_mlp_bias = desc->has_mlp_bias || has_bias(ck, names->down);
     }
     if (desc->n_vocab == 0) {
         st = find_vocab(desc, *family, ck, err);
@@ -130,8 +149,45 @@ static double llama3_scaled(const struct model_desc *d, double freq)
     return (1 - smooth) * freq / factor + smooth * freq;
 }
 
+/* Peng et al., 2023 (YaRN): high frequencies stay, low ones are divided, a ramp between them. */
+struct yarn {
+    double low, high; /* of the ramp, in pairs */
+};
+
+/* The pair whose wave turns n times within the original context. */
+static double yarn_pair(const struct model_desc *d, double n)
+{
+    return d->rotary_dim * log(d->rope_scaling.original_n_ctx / (2 * M_PI * n)) / (2 * log(d->rope_theta));
+}
+
+static struct yarn yarn_range(const struct model_desc *d)
+{
+    struct yarn y = { floor(yarn_pair(d, d->rope_scaling.beta_fast)),
+                      ceil(yarn_pair(d, d->rope_scaling.beta_slow)) };
+    y.low = y.low > 0 ? y.low : 0;
+    y.high = y.high < d->rotary_dim - 1 ? y.high : d->rotary_dim - 1;
+    return y;
+}
+
+static double yarn_scaled(const struct model_desc *d, const struct yarn *y, int pair, double freq)
+{
+    double width = y->high - y->low > 0.001 ? y->high - y->low : 0.001;
+    double ramp = (pair - y->low) / width;
+    ramp = ramp > 1 ? 1 : ramp > 0 ? ramp : 0;
+    return freq * (1 - ramp) + freq / d->rope_scaling.factor * ramp;
+}
+
+float model_rope_scale(const struct model_desc *d)
+{
+    if (d->rope_scaling.kind != ROPE_SCALING_YARN)
+        return 1;
+    double given = d->rope_scaling.attention_factor;
+    return (float)(given > 0 ? given : 0.1 * log(d->rope_scaling.factor) + 1);
+}
+
 void model_rope_freqs(const struct model_desc *d, float *freqs)
 {
+    struct yarn yarn = yarn_range(d);
     for (int j = 0; j < d->rotary_dim / 2; j++) {
         /* The reference computes exponent, power and inverse in float32, each rounded. */
         float exponent = (float)(2 * j) / (float)d->rotary_dim;
@@ -140,6 +196,8 @@ void model_rope_freqs(const struct model_desc *d, float *freqs)
             freq = (float)((double)freq / d->rope_scaling.factor);
         else if (d->rope_scaling.kind == ROPE_SCALING_LLAMA3)
             freq = (float)llama3_scaled(d, (double)freq);
+        else if (d->rope_scaling.kind == ROPE_SCALING_YARN)
+            freq = (float)yarn_scaled(d, &yarn, j, (double)freq);
         freqs[j] = freq;
     }
 }

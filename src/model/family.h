@@ -6,20 +6,32 @@
 #include "model/config.h"
 #include "model/model.h"
 
-/* Names of tensors; "%d" stands for the layer. A bias has the name of its weight with "bias" at the end. */
+/* Matrices that a checkpoint stores as [in][out]. */
+enum { TRANSPOSED_QKV = 1, TRANSPOSED_ATTN_OUT = 2, TRANSPOSED_MLP = 4, TRANSPOSED_ALL = 7 };
+
+/* Names of tensors; "%d" stands for the layer. A bias has the name of its weight with "bias" at the end in place of
+ * "weight", or "beta" in place of "gamma". NULL: the description tells that there is none. */
 struct tensor_names {
-    const char *embedding, *output, *output_norm;
-    const char *attn_norm, *ffn_norm;
+    const char *embedding, *embedding_norm, *positions;
+    const char *output, *output_norm;
+    const char *attn_norm, *attn_post_norm, *ffn_norm, *ffn_post_norm;
     const char *qkv[3]; /* one fused tensor and NULLs, or q, k, v */
     const char *attn_out;
-    const char *gate_up[2]; /* one fused tensor (gate rows first) and NULL, or gate, up */
+    const char *
+        gate_up[2]; /* one fused tensor (gate rows first) and NULL, or gate, up; up and NULL without a gate */
     const char *down;
+    const char *top_query;          /* the table of has_top_query */
+    const struct tensor_names *top; /* names of that last layer */
+    unsigned transposed;            /* TRANSPOSED_... */
+    bool is_by_head;                /* a fused qkv is stored as [n_heads][q, k, v][head_dim] */
     bool is_gguf;
 };
 
 struct family {
     const char *name;
-    const char *gguf_architecture;
+    const char *gguf_architecture; /* NULL: GGUF knows none */
+    /* GGUF rotates interleaved pairs where the configuration says half-split: rows of q and k change their order. */
+    bool is_permuted_in_gguf;
     bool (*is_mine)(const json_t *config); /* of a Hugging Face config.json */
     /* Fills desc; errors go into c. */
     void (*describe)(struct model_desc *desc, struct config *c, bool is_gguf);
@@ -40,7 +52,10 @@ struct family {
     enum tutti_status (*text_prefix)(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
 };
 
-extern const struct family FAMILY_LLAMA, FAMILY_CHATGLM;
+extern const struct family FAMILY_LLAMA, FAMILY_CHATGLM, FAMILY_QWEN2;
+
+/* All families, then NULL; the first one that a configuration fits is taken. */
+extern const struct family *const FAMILIES[];
 
 /* The family of a checkpoint. TUTTI_E_UNSUPPORTED names what it is. */
 MUST_CHECK enum tutti_status family_find(const struct family **out, const struct checkpoint *ck,
@@ -59,6 +74,9 @@ const struct tensor_names *family_layout(const struct family *family, const stru
 
 /* Rotary frequencies [rotary_dim / 2], as transformers computes them in float32. */
 void model_rope_freqs(const struct model_desc *desc, float *freqs);
+
+/* What cos and sin are multiplied by. */
+float model_rope_scale(const struct model_desc *desc);
 
 /* The tokenizer of a checkpoint, or NULL in *out where it has none that tutti reads; then *why (size bytes) says it. */
 MUST_CHECK enum tutti_status model_tokenizer_load(struct tokenizer **out, const struct family *family,

@@ -79,20 +79,21 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
     for (int i = 0; i < d->n_layers; i++) {
         const struct layer *layer = &model->layers[i];
         /* The feed-forward output of the layer before joins the stream here, in one pass with the norm. */
-        op->rmsnorm(be, w->normed, w->x, i > 0 ? w->delta : NULL, layer->attn_norm, n, d->d_model,
+        op->rmsnorm(be, w->normed, w->x, i > 0 ? w->delta : NULL, layer->attn_norm.w, n, d->d_model,
                     d->norm_eps);
         op->linear(be, w->qkv, layer->qkv, w->normed, n);
         op->rope_store(be, w->qkv, kv, i);
         op->attention(be, w->attended, w->qkv, kv, i);
         op->linear(be, w->delta, layer->attn_out, w->attended, n);
-        op->rmsnorm(be, w->normed, w->x, w->delta, layer->ffn_norm, n, d->d_model, d->norm_eps);
+        op->rmsnorm(be, w->normed, w->x, w->delta, layer->ffn_norm.w, n, d->d_model, d->norm_eps);
         op->linear_glu(be, w->hidden, layer->gate_up, w->normed, n, d->activation);
         op->linear(be, w->delta, layer->down, w->hidden, n);
     }
     int n_outputs = step->n_outputs;
     if (n_outputs > 0) { /* only rows that sample pay for the vocabulary */
         op->gather(be, w->gathered, w->x, w->delta, d->d_model);
-        op->rmsnorm(be, w->normed, w->gathered, NULL, model->output_norm, n_outputs, d->d_model, d->norm_eps);
+        op->rmsnorm(be, w->normed, w->gathered, NULL, model->output_norm.w, n_outputs, d->d_model,
+                    d->norm_eps);
         op->linear(be, w->logits, model->output, w->normed, n_outputs);
     }
     op->step_end(be, w->logits, logits, (size_t)n_outputs * (size_t)d->n_vocab);

@@ -89,7 +89,7 @@ static void count_users(struct report *r)
 
 static const char *scaling_name(const struct model_desc *d)
 {
-    static const char *const NAMES[] = { "none", "linear", "llama3" };
+    static const char *const NAMES[] = { "none", "linear", "llama3", "yarn" };
     return NAMES[d->rope_scaling.kind];
 }
 

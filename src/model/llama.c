@@ -1,9 +1,8 @@
 /* LLaMA 1, 2, 3 and what has its layout: RMSNorm, rotary positions over the whole head, grouped attention, SwiGLU.
  * Hugging Face stores q and k for half-split rotation; GGUF's architecture "llama" stores them permuted for interleaved
  * rotation. Each is run as it is stored. */
-#include "model/family.h"
+#include "model/describe.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static const struct tensor_names LAYOUTS[] = {
@@ -37,101 +36,23 @@ static const char *const IGNORED[] = { "rotary_emb.inv_freq", "rope_freqs.weight
 
 static bool is_mine(const json_t *config)
 {
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    return type && strcmp(type, "llama") == 0;
-}
-
-static void read_rope_scaling(struct model_desc *d, struct config *c, const char *object)
-{
-    char key[128];
-#define KEY(name) (snprintf(key, sizeof key, "%s.%s", object, name), key)
-    const char *type = config_string_or(c, KEY("rope_type"), config_string_or(c, KEY("type"), "default"));
-    if (strcmp(type, "default") == 0)
-        return;
-    if (strcmp(type, "linear") == 0) {
-        d->rope_scaling.kind = ROPE_SCALING_LINEAR;
-        d->rope_scaling.factor = config_float(c, KEY("factor"), 1e-3, 1e6);
-        return;
-    }
-    if (strcmp(type, "llama3") != 0) {
-        char what[64];
-        snprintf(what, sizeof what, "\"%.40s\"", type);
-        config_unsupported(c, KEY("rope_type"), what);
-        return;
-    }
-    d->rope_scaling.kind = ROPE_SCALING_LLAMA3;
-    d->rope_scaling.factor = config_float(c, KEY("factor"), 1e-3, 1e6);
-    d->rope_scaling.low_freq_factor = config_float_or(c, KEY("low_freq_factor"), 1e-3, 1e6, 1);
-    d->rope_scaling.high_freq_factor = config_float_or(c, KEY("high_freq_factor"), 1e-3, 1e6, 4);
-    d->rope_scaling.original_n_ctx = config_int_or(c, KEY("original_max_position_embeddings"), 1,
-                                                   LIMIT_CONTEXT, 8192);
-#undef KEY
-}
-
-static void describe_hf(struct model_desc *d, struct config *c)
-{
-    d->n_layers = config_int(c, "num_hidden_layers", 1, LIMIT_LAYERS);
-    d->d_model = config_int(c, "hidden_size", 1, LIMIT_DIMENSION);
-    d->n_heads = config_int(c, "num_attention_heads", 1, LIMIT_DIMENSION);
-    d->n_kv_heads = config_int_or(c, "num_key_value_heads", 1, LIMIT_DIMENSION, d->n_heads);
-    d->head_dim = config_int_or(c, "head_dim", 1, LIMIT_DIMENSION, d->d_model / d->n_heads);
-    d->d_ff = config_int(c, "intermediate_size", 1, LIMIT_DIMENSION);
-    d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
-    d->n_ctx = config_int_or(c, "max_position_embeddings", 1, LIMIT_CONTEXT, 2048);
-    d->norm_eps = (float)config_float_or(c, "rms_norm_eps", 0, 1, 1e-6);
-    d->tied_output = config_bool_or(c, "tie_word_embeddings", false);
-    d->has_qkv_bias = d->has_attn_out_bias = config_bool_or(c, "attention_bias", false);
-    d->has_mlp_bias = config_bool_or(c, "mlp_bias", false);
-    const char *act = config_string_or(c, "hidden_act", "silu");
-    if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
-        config_unsupported(c, "hidden_act", act);
-    if (config_find(c, "sliding_window"))
-        config_unsupported(c, "sliding_window", "a window of attention");
-    bool nested = config_find(c, "rope_parameters") != NULL;
-    d->rope_theta = config_float_or(c, nested ? "rope_parameters.rope_theta" : "rope_theta", 1e-6, 1e12,
-                                    10000);
-    if (nested || config_find(c, "rope_scaling"))
-        read_rope_scaling(d, c, nested ? "rope_parameters" : "rope_scaling");
-    d->rope = ROPE_HALF;
-    d->rotary_dim = d->head_dim;
-}
-
-static void describe_gguf(struct model_desc *d, struct config *c)
-{
-    if (config_int_or(c, "expert_count", 0, INT32_MAX, 0) != 0)
-        config_unsupported(c, "expert_count", "a mixture of experts");
-    d->n_layers = config_int(c, "block_count", 1, LIMIT_LAYERS);
-    d->d_model = config_int(c, "embedding_length", 1, LIMIT_DIMENSION);
-    d->n_heads = config_int(c, "attention.head_count", 1, LIMIT_DIMENSION);
-    d->n_kv_heads = config_int_or(c, "attention.head_count_kv", 1, LIMIT_DIMENSION, d->n_heads);
-    d->head_dim = config_int_or(c, "attention.key_length", 1, LIMIT_DIMENSION, d->d_model / d->n_heads);
-    if (config_int_or(c, "attention.value_length", 1, LIMIT_DIMENSION, d->head_dim) != d->head_dim)
-        config_unsupported(c, "attention.value_length", "a head of values unlike the head of keys");
-    if (config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0) != 0)
-        config_unsupported(c, "attention.sliding_window", "a window of attention");
-    d->d_ff = config_int(c, "feed_forward_length", 1, LIMIT_DIMENSION);
-    d->n_vocab = config_int_or(c, "vocab_size", 1, LIMIT_VOCAB, 0);
-    d->n_ctx = config_int(c, "context_length", 1, LIMIT_CONTEXT);
-    d->norm_eps = (float)config_float(c, "attention.layer_norm_rms_epsilon", 0, 1);
-    d->rope_theta = config_float_or(c, "rope.freq_base", 1e-6, 1e12, 10000);
-    d->rotary_dim = config_int_or(c, "rope.dimension_count", 0, LIMIT_DIMENSION, d->head_dim);
-    d->rope = ROPE_INTERLEAVED;
-    const char *scaling = config_string_or(c, "rope.scaling.type", "none");
-    if (strcmp(scaling, "linear") == 0) {
-        d->rope_scaling.kind = ROPE_SCALING_LINEAR;
-        d->rope_scaling.factor = config_float(c, "rope.scaling.factor", 1e-3, 1e6);
-    } else if (strcmp(scaling, "none") != 0) {
-        config_unsupported(c, "rope.scaling.type", scaling);
-    }
+    return describe_has_type(config, "llama");
 }
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    d->activation = ACT_SILU;
-    if (is_gguf)
+    if (is_gguf) {
         describe_gguf(d, c);
-    else
-        describe_hf(d, c);
+        d->rope = ROPE_INTERLEAVED;
+        if (config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0) != 0)
+            config_unsupported(c, "attention.sliding_window", "a window of attention");
+        return;
+    }
+    describe_transformers(d, c);
+    d->has_qkv_bias = d->has_attn_out_bias = config_bool_or(c, "attention_bias", false);
+    d->has_mlp_bias = config_bool_or(c, "mlp_bias", false);
+    if (config_find(c, "sliding_window"))
+        config_unsupported(c, "sliding_window", "a window of attention");
 }
 
 /* ---- chat ---- */
@@ -228,6 +149,7 @@ static void defaults(struct tutti_sampling *sampling, const char *chat_format)
 const struct family FAMILY_LLAMA = {
     .name = "llama",
     .gguf_architecture = "llama",
+    .is_permuted_in_gguf = true,
     .is_mine = is_mine,
     .describe = describe,
     .layouts = LAYOUTS,

@@ -1,24 +1,12 @@
 /* From a checkpoint to a model that runs: description, packed weights, tokenizer, chat format, defaults. */
+#include "model/load.h"
+
 #include "base/log.h"
 #include "model/forward.h"
-#include "model/weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* What loading carries from step to step. */
-struct loader {
-    struct model *model;
-    struct checkpoint *ck;
-    const struct family *family;
-    const struct tensor_names *names;
-    const struct tutti_model_options *options;
-    bool has_type;
-    enum dtype type; /* asked for, where has_type */
-    bool said_fallback;
-    uint64_t done, total; /* bytes, for progress */
-};
 
 static void name_model(struct model *model, const char *path)
 {
@@ -34,104 +22,9 @@ static void name_model(struct model *model, const char *path)
         *dot = '\0';
 }
 
-static void progress(struct loader *l, const struct tensor *t)
-{
-    l->done += t->n_bytes;
-    if (l->options->progress)
-        l->options->progress(l->options->user, l->done, l->total);
-}
-
-static enum tutti_status out_of_memory(const struct loader *l, struct tutti_error *err)
+enum tutti_status load_out_of_memory(const struct loader *l, struct tutti_error *err)
 {
     return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(l->ck));
-}
-
-static enum tutti_status pack(struct loader *l, struct matrix **out, const struct weight *w,
-                              struct tutti_error *err)
-{
-    struct backend *be = l->model->backend;
-    struct matrix_part parts[MAX_PARTS];
-    float *biases[MAX_PARTS] = { NULL };
-    bool has_bias = false;
-    enum tutti_status st = TUTTI_OK;
-    for (int i = 0; i < w->n_parts; i++) {
-        parts[i] = (struct matrix_part){ .data = w->parts[i]->data,
-                                         .dtype = w->parts[i]->dtype,
-                                         .n_rows = (int)w->parts[i]->shape[0] };
-        if (w->biases[i]) {
-            has_bias = true;
-            biases[i] = weights_to_floats(w->biases[i]);
-            if (!biases[i]) {
-                st = out_of_memory(l, err);
-                goto done;
-            }
-        }
-    }
-    enum dtype want = l->has_type ? l->type : w->parts[0]->dtype;
-    struct matrix_source source = { .name = w->name,
-                                    .parts = parts,
-                                    .n_parts = w->n_parts,
-                                    .n_in = w->n_in,
-                                    .type = weights_fit_type(want, w->n_in),
-                                    .is_gate_up = w->is_gate_up,
-                                    .biases = has_bias ? (const float *const *)biases : NULL };
-    if (source.type != want && !l->said_fallback) {
-        l->said_fallback = true;
-        log_info("%s: %d columns are no multiple of %d, so it and its like run as f16", w->name, w->n_in,
-                 dtype_block_elems(want));
-    }
-    st = be->ops->matrix_new(be, out, &source, err);
-    if (st != TUTTI_OK)
-        goto done;
-    l->model->weight_bytes += be->ops->matrix_bytes(*out);
-    l->model->n_params += (uint64_t)w->n_in * (uint64_t)w->n_out;
-    for (int i = 0; i < w->n_parts; i++) {
-        checkpoint_forget(l->ck, w->parts[i]);
-        progress(l, w->parts[i]);
-    }
-done:
-    for (int i = 0; i < w->n_parts; i++)
-        free(biases[i]);
-    return st;
-}
-
-static enum tutti_status upload(struct loader *l, float **out, const struct tensor *tensor,
-                                struct tutti_error *err)
-{
-    struct backend *be = l->model->backend;
-    size_t n = (size_t)tensor->shape[0];
-    float *values = weights_to_floats(tensor);
-    *out = be->ops->alloc(be, n);
-    if (values && *out)
-        be->ops->upload(be, *out, values, n);
-    bool ok = values && *out;
-    free(values);
-    l->model->n_params += n;
-    l->model->weight_bytes += n * sizeof(float);
-    progress(l, tensor);
-    return ok ? TUTTI_OK : out_of_memory(l, err);
-}
-
-static enum tutti_status load_layer(struct loader *l, int index, struct tutti_error *err)
-{
-    struct layer *layer = &l->model->layers[index];
-    struct layer_weights w;
-    enum tutti_status st = weights_find_layer(&w, &l->model->desc, l->names, l->ck, index, err);
-    if (st == TUTTI_OK && index == 0)
-        l->model->weight_type = l->has_type ? l->type : weights_stored_type(&w);
-    if (st == TUTTI_OK)
-        st = upload(l, &layer->attn_norm, w.attn_norm, err);
-    if (st == TUTTI_OK)
-        st = pack(l, &layer->qkv, &w.qkv, err);
-    if (st == TUTTI_OK)
-        st = pack(l, &layer->attn_out, &w.attn_out, err);
-    if (st == TUTTI_OK)
-        st = upload(l, &layer->ffn_norm, w.ffn_norm, err);
-    if (st == TUTTI_OK)
-        st = pack(l, &layer->gate_up, &w.gate_up, err);
-    if (st == TUTTI_OK)
-        st = pack(l, &layer->down, &w.down, err);
-    return st;
 }
 
 static bool is_ignored(const struct family *family, const char *name)
@@ -145,27 +38,6 @@ static bool is_ignored(const struct family *family, const char *name)
     return false;
 }
 
-static enum tutti_status load_weights(struct loader *l, struct tutti_error *err)
-{
-    struct model *model = l->model;
-    model->layers = calloc((size_t)model->desc.n_layers, sizeof *model->layers);
-    if (!model->layers)
-        return out_of_memory(l, err);
-    struct outer_weights outer;
-    enum tutti_status st = weights_find_outer(&outer, &model->desc, l->names, l->ck, err);
-    if (st == TUTTI_OK)
-        st = pack(l, &model->embedding, &outer.embedding, err);
-    for (int i = 0; i < model->desc.n_layers && st == TUTTI_OK; i++)
-        st = load_layer(l, i, err);
-    if (st == TUTTI_OK)
-        st = upload(l, &model->output_norm, outer.output_norm, err);
-    if (st == TUTTI_OK && !model->desc.tied_output)
-        st = pack(l, &model->output, &outer.output, err);
-    else if (st == TUTTI_OK)
-        model->output = model->embedding;
-    return st;
-}
-
 /* GGUF bakes llama3's rotary scaling into a tensor of divisors. */
 static enum tutti_status apply_rope_factors(struct loader *l, struct tutti_error *err)
 {
@@ -176,9 +48,9 @@ static enum tutti_status apply_rope_factors(struct loader *l, struct tutti_error
     if (t->n_dims != 1 || t->shape[0] != n || t->dtype != DTYPE_F32)
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: expected f32 of shape [%d]", t->file, t->name,
                          n);
-    float *factors = weights_to_floats(t);
+    float *factors = weights_to_floats(t, 1);
     if (!factors)
-        return out_of_memory(l, err);
+        return load_out_of_memory(l, err);
     enum tutti_status st = TUTTI_OK;
     for (int j = 0; j < n && st == TUTTI_OK; j++) {
         if (!(factors[j] > 0))
@@ -359,7 +231,7 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
                        .rotary_dim = d->rope == ROPE_NONE ? 0 : d->rotary_dim,
                        .rope = d->rope,
                        .rope_freqs = model->rope_freqs,
-                       .rope_scale = 1,
+                       .rope_scale = model_rope_scale(d),
                        .scale = 1.0f / __builtin_sqrtf((float)d->head_dim) },
     };
     return backend_cpu_new(&model->backend, &backend, err);
@@ -390,7 +262,7 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
     }
     model->rope_freqs = calloc((size_t)model->desc.rotary_dim / 2 + 1, sizeof *model->rope_freqs);
     if (!model->rope_freqs)
-        return out_of_memory(l, err);
+        return load_out_of_memory(l, err);
     model_rope_freqs(&model->desc, model->rope_freqs);
     st = apply_rope_factors(l, err);
     if (st == TUTTI_OK)
@@ -428,6 +300,24 @@ enum tutti_status model_text_prefix(const struct model *model, struct ids *out, 
                                              : TUTTI_OK;
 }
 
+static void free_norm(struct backend *be, const struct norm *norm)
+{
+    be->ops->dealloc(be, norm->w);
+    be->ops->dealloc(be, norm->b);
+}
+
+static void free_layer(struct backend *be, const struct layer *layer)
+{
+    free_norm(be, &layer->attn_norm);
+    free_norm(be, &layer->ffn_norm);
+    free_norm(be, &layer->attn_post_norm);
+    free_norm(be, &layer->ffn_post_norm);
+    be->ops->matrix_free(be, layer->qkv);
+    be->ops->matrix_free(be, layer->attn_out);
+    be->ops->matrix_free(be, layer->gate_up);
+    be->ops->matrix_free(be, layer->down);
+}
+
 void model_free(struct model *model)
 {
     if (!model)
@@ -435,19 +325,17 @@ void model_free(struct model *model)
     struct backend *be = model->backend;
     if (be) {
         workspace_free(model->workspace, be);
-        for (int i = 0; model->layers && i < model->desc.n_layers; i++) {
-            struct layer *layer = &model->layers[i];
-            be->ops->dealloc(be, layer->attn_norm);
-            be->ops->dealloc(be, layer->ffn_norm);
-            be->ops->matrix_free(be, layer->qkv);
-            be->ops->matrix_free(be, layer->attn_out);
-            be->ops->matrix_free(be, layer->gate_up);
-            be->ops->matrix_free(be, layer->down);
-        }
+        for (int i = 0; model->layers && i < model->desc.n_layers; i++)
+            free_layer(be, &model->layers[i]);
         if (model->output != model->embedding)
             be->ops->matrix_free(be, model->output);
         be->ops->matrix_free(be, model->embedding);
-        be->ops->dealloc(be, model->output_norm);
+        be->ops->matrix_free(be, model->top_query.query);
+        be->ops->matrix_free(be, model->top_query.kv);
+        be->ops->dealloc(be, model->top_query.table);
+        be->ops->dealloc(be, model->positions);
+        free_norm(be, &model->embedding_norm);
+        free_norm(be, &model->output_norm);
         be->ops->free(be);
     }
     free(model->layers);

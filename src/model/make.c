@@ -107,17 +107,17 @@ done:
     return st;
 }
 
-static enum tutti_status make_norm(struct maker *m, float **out, struct tutti_error *err)
+static enum tutti_status make_norm(struct maker *m, struct norm *out, struct tutti_error *err)
 {
     struct backend *be = m->model->backend;
     int n = m->model->desc.d_model;
     float *values = malloc((size_t)n * sizeof *values);
-    *out = be->ops->alloc(be, (size_t)n);
+    out->w = be->ops->alloc(be, (size_t)n);
     for (int i = 0; values && i < n; i++)
         values[i] = 1.0f;
-    if (values && *out)
-        be->ops->upload(be, *out, values, (size_t)n);
-    bool ok = values && *out;
+    if (values && out->w)
+        be->ops->upload(be, out->w, values, (size_t)n);
+    bool ok = values && out->w;
     free(values);
     return ok ? TUTTI_OK : out_of_memory(err);
 }
@@ -213,6 +213,7 @@ enum tutti_status model_make(struct model **out, const char *name, enum dtype ty
                                        .has_qkv_bias = s->has_qkv_bias,
                                        .tied_output = s->tied_output,
                                        .activation = ACT_SILU,
+                                       .has_gate = true,
                                        .bos_id = -1,
                                        .pad_id = -1,
                                        .n_usable_vocab = s->n_vocab };

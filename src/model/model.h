@@ -1,6 +1,6 @@
 /* A loaded model: description, packed weights, tokenizer, chat format.
  *
- * A family (llama.c, chatglm.c) turns a checkpoint's configuration into a struct model_desc and says under which names
+ * A family (llama.c, chatglm.c, ...) turns a checkpoint's configuration into a struct model_desc and says under which names
  * the tensors stand; forward.c runs any description. Families hold no arithmetic. */
 #ifndef TUTTI_MODEL_H
 #define TUTTI_MODEL_H
@@ -18,18 +18,29 @@ struct model_desc {
     char family[32];      /* "llama", "chatglm" */
     char chat_format[32]; /* "llama2", "chatglm2", "chatglm3"; "": none */
     int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab, n_ctx;
+    enum { NORM_RMS, NORM_LAYER /* mean taken off, biases */ } norm;
     float norm_eps;
+    bool has_embedding_norm; /* on the embedding, before the first layer */
+    bool has_post_norms; /* on what attention and the feed-forward layer give, before it joins the stream */
+    /* 0: a block's output is added to the residual stream; else to the block's normed input times this. */
+    float residual_scale;
+    bool has_learned_positions; /* a table of n_ctx rows is added to the embedding */
+    /* The last layer's queries are made of a table of n_ctx rows by position; the output norm stands before that layer,
+     * none behind it. */
+    bool has_top_query;
     enum rope_kind rope;
     int rotary_dim;
     double rope_theta;
     struct rope_scaling {
-        enum { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_LLAMA3 } kind;
-        double factor, low_freq_factor, high_freq_factor;
+        enum { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_LLAMA3, ROPE_SCALING_YARN } kind;
+        double factor, low_freq_factor, high_freq_factor; /* llama3 */
+        double beta_fast, beta_slow, attention_factor;    /* yarn; attention_factor 0: 0.1 ln(factor) + 1 */
         int original_n_ctx;
     } rope_scaling;
     bool has_qkv_bias;      /* on q, k, v */
     bool has_attn_out_bias; /* on the projection behind attention */
     bool has_mlp_bias;      /* on gate, up and down */
+    bool has_gate;          /* act(gate) * up, else act(up) */
     bool tied_output;       /* the embedding is the output matrix too */
     enum activation activation;
     int32_t bos_id, pad_id; /* -1: none */
@@ -53,9 +64,22 @@ struct chat_format {
 
 struct family;
 
+/* [d_model] each; b is NULL for NORM_RMS. Both NULL: the model has no such norm. */
+struct norm {
+    float *w, *b;
+};
+
 struct layer {
-    float *attn_norm, *ffn_norm; /* [d_model] */
-    struct matrix *qkv, *attn_out, *gate_up, *down;
+    struct norm attn_norm, ffn_norm;
+    struct norm attn_post_norm, ffn_post_norm; /* has_post_norms */
+    struct matrix *qkv, *attn_out;
+    struct matrix *gate_up, *down; /* gate_up: up alone without has_gate */
+};
+
+/* has_top_query: the last layer's qkv is NULL, these stand in its place. */
+struct top_query {
+    float *table;              /* [n_ctx][d_model] */
+    struct matrix *query, *kv; /* [d_model] to q; to k and v */
 };
 
 struct model {
@@ -65,11 +89,13 @@ struct model {
     struct backend *backend;
     struct layer *layers;              /* [n_layers] */
     struct matrix *embedding, *output; /* the same where tied */
-    float *output_norm;                /* [d_model] */
-    struct tokenizer *tokenizer;       /* NULL: none */
-    const struct family *family;       /* NULL: made-up weights */
-    const struct chat_format *chat;    /* NULL: none */
-    struct tutti_sampling sampling;    /* defaults */
+    struct norm embedding_norm, output_norm;
+    float *positions; /* [n_ctx][d_model], where has_learned_positions */
+    struct top_query top_query;
+    struct tokenizer *tokenizer;    /* NULL: none */
+    const struct family *family;    /* NULL: made-up weights */
+    const struct chat_format *chat; /* NULL: none */
+    struct tutti_sampling sampling; /* defaults */
     uint64_t n_params, weight_bytes;
     float *rope_freqs;           /* host */
     struct workspace *workspace; /* activations for max_rows rows, by model_reserve() */

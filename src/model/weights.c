@@ -42,7 +42,7 @@ static enum tutti_status find_tensor(const struct tensor **out, const struct che
     return TUTTI_OK;
 }
 
-static void layer_name(char *out, size_t size, const char *pattern, int layer)
+void weights_layer_name(char *out, size_t size, const char *pattern, int layer)
 {
     const char *mark = strstr(pattern, "%d");
     if (mark)
@@ -51,67 +51,134 @@ static void layer_name(char *out, size_t size, const char *pattern, int layer)
         snprintf(out, size, "%s", pattern);
 }
 
+void weights_bias_name(char *out, size_t size, const char *weight_name)
+{
+    size_t n = strlen(weight_name), gamma = sizeof "gamma" - 1, weight = sizeof "weight" - 1;
+    if (n > gamma && strcmp(weight_name + n - gamma, "gamma") == 0)
+        snprintf(out, size, "%.*sbeta", (int)(n - gamma), weight_name);
+    else
+        snprintf(out, size, "%.*sbias", (int)(n - weight), weight_name);
+}
+
 static enum tutti_status find_bias(const struct tensor **out, const struct checkpoint *ck,
                                    const char *weight_name, int64_t n, struct tutti_error *err)
 {
-    static const char END[] = "weight";
     char name[LIMIT_TENSOR_NAME_BYTES];
-    size_t stem = strlen(weight_name) - (sizeof END - 1);
-    snprintf(name, sizeof name, "%.*sbias", (int)stem, weight_name);
+    weights_bias_name(name, sizeof name, weight_name);
     return find_tensor(out, ck, name, 1, 0, n, err);
 }
 
-/* patterns: [n_parts] names; rows: [n_parts]. */
+/* What a matrix is to be: how many rows each part has, of how many columns. */
+struct wanted {
+    int rows[MAX_PARTS];
+    int n_parts, n_in;
+    bool has_bias, is_transposed;
+};
+
 static enum tutti_status find_weight(struct weight *w, const struct checkpoint *ck,
-                                     const char *const *patterns, const int *rows, int n_parts, int n_in,
-                                     int layer, bool has_bias, struct tutti_error *err)
+                                     const char *const *patterns, const struct wanted *want, int layer,
+                                     struct tutti_error *err)
 {
-    *w = (struct weight){ .n_parts = n_parts, .n_in = n_in };
-    layer_name(w->name, sizeof w->name, patterns[0], layer);
-    for (int i = 0; i < n_parts; i++) {
+    *w = (struct weight){ .n_parts = want->n_parts,
+                          .n_in = want->n_in,
+                          .is_transposed = want->is_transposed };
+    weights_layer_name(w->name, sizeof w->name, patterns[0], layer);
+    for (int i = 0; i < want->n_parts; i++) {
         char name[LIMIT_TENSOR_NAME_BYTES];
-        layer_name(name, sizeof name, patterns[i], layer);
-        enum tutti_status st = find_tensor(&w->parts[i], ck, name, 2, rows[i], n_in, err);
-        if (st == TUTTI_OK && has_bias)
-            st = find_bias(&w->biases[i], ck, name, rows[i], err);
+        int rows = want->rows[i];
+        weights_layer_name(name, sizeof name, patterns[i], layer);
+        enum tutti_status st = want->is_transposed
+                                   ? find_tensor(&w->parts[i], ck, name, 2, want->n_in, rows, err)
+                                   : find_tensor(&w->parts[i], ck, name, 2, rows, want->n_in, err);
+        if (st == TUTTI_OK && want->is_transposed && dtype_block_elems(w->parts[i]->dtype) != 1)
+            st = error_set(err, TUTTI_E_UNSUPPORTED,
+                           "%s: tensor %s: type %s stored as [in, out], expected f32, f16 or bf16",
+                           w->parts[i]->file, name, dtype_name(w->parts[i]->dtype));
+        if (st == TUTTI_OK && want->has_bias)
+            st = find_bias(&w->biases[i], ck, name, rows, err);
         if (st != TUTTI_OK)
             return st;
-        w->n_out += rows[i];
+        w->n_out += rows;
     }
     return TUTTI_OK;
 }
 
-static enum tutti_status find_vector(const struct tensor **out, const struct checkpoint *ck,
-                                     const char *pattern, int layer, int n, struct tutti_error *err)
+/* pattern NULL: there is none. */
+static enum tutti_status find_norm(struct norm_tensors *out, const struct model_desc *d,
+                                   const struct checkpoint *ck, const char *pattern, int layer,
+                                   struct tutti_error *err)
 {
     char name[LIMIT_TENSOR_NAME_BYTES];
-    layer_name(name, sizeof name, pattern, layer);
-    return find_tensor(out, ck, name, 1, 0, n, err);
+    *out = (struct norm_tensors){ 0 };
+    if (!pattern)
+        return TUTTI_OK;
+    weights_layer_name(name, sizeof name, pattern, layer);
+    enum tutti_status st = find_tensor(&out->w, ck, name, 1, 0, d->d_model, err);
+    if (st == TUTTI_OK && d->norm == NORM_LAYER)
+        st = find_bias(&out->b, ck, name, d->d_model, err);
+    return st;
 }
 
 enum tutti_status weights_find_layer(struct layer_weights *out, const struct model_desc *d,
                                      const struct tensor_names *names, const struct checkpoint *ck, int layer,
                                      struct tutti_error *err)
 {
+    if (d->has_top_query && layer == d->n_layers - 1)
+        names = names->top;
     int q = d->n_heads * d->head_dim, kv = d->n_kv_heads * d->head_dim;
     bool one_qkv = !names->qkv[1], one_gate_up = !names->gate_up[1];
-    int qkv_rows[3] = { one_qkv ? q + 2 * kv : q, kv, kv };
-    int gate_rows[2] = { one_gate_up ? 2 * d->d_ff : d->d_ff, d->d_ff };
-    enum tutti_status st = find_vector(&out->attn_norm, ck, names->attn_norm, layer, d->d_model, err);
+    unsigned transposed = names->transposed;
+    struct wanted qkv = { .rows = { one_qkv ? q + 2 * kv : q, kv, kv },
+                          .n_parts = one_qkv ? 1 : 3,
+                          .n_in = d->d_model,
+                          .has_bias = d->has_qkv_bias,
+                          .is_transposed = transposed & TRANSPOSED_QKV };
+    struct wanted attn_out = { .rows = { d->d_model },
+                               .n_parts = 1,
+                               .n_in = q,
+                               .has_bias = d->has_attn_out_bias,
+                               .is_transposed = transposed & TRANSPOSED_ATTN_OUT };
+    struct wanted gate_up = { .rows = { one_gate_up && d->has_gate ? 2 * d->d_ff : d->d_ff, d->d_ff },
+                              .n_parts = one_gate_up ? 1 : 2,
+                              .n_in = d->d_model,
+                              .has_bias = d->has_mlp_bias,
+                              .is_transposed = transposed & TRANSPOSED_MLP };
+    struct wanted down = { .rows = { d->d_model },
+                           .n_parts = 1,
+                           .n_in = d->d_ff,
+                           .has_bias = d->has_mlp_bias,
+                           .is_transposed = transposed & TRANSPOSED_MLP };
+    enum tutti_status st = find_norm(&out->attn_norm, d, ck, names->attn_norm, layer, err);
     if (st == TUTTI_OK)
-        st = find_weight(&out->qkv, ck, names->qkv, qkv_rows, one_qkv ? 1 : 3, d->d_model, layer,
-                         d->has_qkv_bias, err);
+        st = find_weight(&out->qkv, ck, names->qkv, &qkv, layer, err);
     if (st == TUTTI_OK)
-        st = find_weight(&out->attn_out, ck, &names->attn_out, &d->d_model, 1, q, layer, d->has_attn_out_bias,
-                         err);
+        st = find_weight(&out->attn_out, ck, &names->attn_out, &attn_out, layer, err);
     if (st == TUTTI_OK)
-        st = find_vector(&out->ffn_norm, ck, names->ffn_norm, layer, d->d_model, err);
+        st = find_norm(&out->attn_post_norm, d, ck, names->attn_post_norm, layer, err);
     if (st == TUTTI_OK)
-        st = find_weight(&out->gate_up, ck, names->gate_up, gate_rows, one_gate_up ? 1 : 2, d->d_model, layer,
-                         d->has_mlp_bias, err);
+        st = find_norm(&out->ffn_norm, d, ck, names->ffn_norm, layer, err);
     if (st == TUTTI_OK)
-        st = find_weight(&out->down, ck, &names->down, &d->d_model, 1, d->d_ff, layer, d->has_mlp_bias, err);
-    out->gate_up.is_gate_up = true;
+        st = find_weight(&out->gate_up, ck, names->gate_up, &gate_up, layer, err);
+    if (st == TUTTI_OK)
+        st = find_weight(&out->down, ck, &names->down, &down, layer, err);
+    if (st == TUTTI_OK)
+        st = find_norm(&out->ffn_post_norm, d, ck, names->ffn_post_norm, layer, err);
+    out->qkv.by_head_dim = names->is_by_head ? d->head_dim : 0;
+    out->gate_up.is_gate_up = d->has_gate;
+    return st;
+}
+
+/* A table by position may have more rows than the context. name NULL: there is none. */
+static enum tutti_status find_table(const struct tensor **out, const struct model_desc *d,
+                                    const struct checkpoint *ck, const char *name, struct tutti_error *err)
+{
+    if (!name)
+        return TUTTI_OK;
+    enum tutti_status st = find_tensor(out, ck, name, 2, -1, d->d_model, err);
+    if (st == TUTTI_OK && (*out)->shape[0] < d->n_ctx)
+        st = error_set(err, TUTTI_E_FORMAT,
+                       "%s: tensor %s: %" PRId64 " rows, expected one for each of %d positions", (*out)->file,
+                       name, (*out)->shape[0], d->n_ctx);
     return st;
 }
 
@@ -120,13 +187,47 @@ enum tutti_status weights_find_outer(struct outer_weights *out, const struct mod
                                      struct tutti_error *err)
 {
     *out = (struct outer_weights){ 0 };
-    enum tutti_status st = find_weight(&out->embedding, ck, &names->embedding, &d->n_vocab, 1, d->d_model, 0,
-                                       false, err);
+    struct wanted table = { .rows = { d->n_vocab }, .n_parts = 1, .n_in = d->d_model };
+    enum tutti_status st = find_weight(&out->embedding, ck, &names->embedding, &table, 0, err);
     if (st == TUTTI_OK)
-        st = find_vector(&out->output_norm, ck, names->output_norm, 0, d->d_model, err);
+        st = find_table(&out->positions, d, ck, names->positions, err);
+    if (st == TUTTI_OK)
+        st = find_table(&out->top_query, d, ck, names->top_query, err);
+    if (st == TUTTI_OK)
+        st = find_norm(&out->embedding_norm, d, ck, names->embedding_norm, 0, err);
+    if (st == TUTTI_OK)
+        st = find_norm(&out->output_norm, d, ck, names->output_norm, 0, err);
     if (st == TUTTI_OK && !d->tied_output)
-        st = find_weight(&out->output, ck, &names->output, &d->n_vocab, 1, d->d_model, 0, false, err);
+        st = find_weight(&out->output, ck, &names->output, &table, 0, err);
     return st;
+}
+
+int64_t weight_stored_row(const struct weight *w, int64_t row)
+{
+    if (w->by_head_dim == 0)
+        return row;
+    int64_t third = w->n_out / 3, d = w->by_head_dim;
+    int64_t kind = row / third, head = row % third / d;
+    return (3 * head + kind) * d + row % d;
+}
+
+void *weights_transposed(const struct tensor *part)
+{
+    int64_t n_in = part->shape[0], n_out = part->shape[1];
+    int size = dtype_block_bytes(part->dtype);
+    uint8_t *out = malloc(part->n_bytes);
+    const uint8_t *in = part->data;
+    enum {
+        SQUARE = 32
+    }; /* of elements: rows that are read and rows that are written stay in the first cache */
+    for (int64_t r0 = 0; out && r0 < n_out; r0 += SQUARE) {
+        for (int64_t c = 0; c < n_in; c++) {
+            for (int64_t r = r0; r < n_out && r < r0 + SQUARE; r++)
+                memcpy(out + (size_t)((r * n_in + c) * size), in + (size_t)((c * n_out + r) * size),
+                       (size_t)size);
+        }
+    }
+    return out;
 }
 
 enum dtype weights_fit_type(enum dtype want, int n_in)
@@ -140,7 +241,7 @@ enum dtype weights_stored_type(const struct layer_weights *layer)
     const struct weight *all[] = { &layer->qkv, &layer->attn_out, &layer->gate_up, &layer->down };
     for (int i = 0; i < 4; i++) {
         for (int p = 0; p < all[i]->n_parts; p++)
-            elems[all[i]->parts[p]->dtype] += all[i]->parts[p]->shape[0] * all[i]->n_in;
+            elems[all[i]->parts[p]->dtype] += all[i]->parts[p]->shape[0] * all[i]->parts[p]->shape[1];
     }
     enum dtype best = DTYPE_F32;
     for (int i = 0; i < DTYPE_COUNT; i++) {
@@ -150,9 +251,9 @@ enum dtype weights_stored_type(const struct layer_weights *layer)
     return best;
 }
 
-float *weights_to_floats(const struct tensor *tensor)
+float *weights_to_floats(const struct tensor *tensor, int64_t n_rows)
 {
-    int64_t n = tensor->shape[0];
+    int64_t n = n_rows * tensor->shape[tensor->n_dims - 1];
     float *values = malloc((size_t)n * sizeof *values);
     if (values)
         dequantize(values, tensor->data, tensor->dtype, n);

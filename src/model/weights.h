@@ -14,16 +14,24 @@ struct weight {
     int n_parts;
     int n_in, n_out;
     bool is_gate_up;
+    bool is_transposed; /* stored as [n_in][n_out]; plain types alone */
+    int by_head_dim;    /* > 0: rows are stored as [heads][q, k, v][by_head_dim]; weight_stored_row() tells */
 };
 
-/* The matrices of one layer, and the three outside. */
+/* A norm's weight and bias; NULL: none. */
+struct norm_tensors {
+    const struct tensor *w, *b;
+};
+
+/* The matrices of one layer, and what stands outside. */
 struct layer_weights {
-    const struct tensor *attn_norm, *ffn_norm;
+    struct norm_tensors attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;
     struct weight qkv, attn_out, gate_up, down;
 };
 struct outer_weights {
     struct weight embedding, output; /* output: n_parts 0 where tied */
-    const struct tensor *output_norm;
+    struct norm_tensors embedding_norm, output_norm;
+    const struct tensor *positions, *top_query; /* [n_ctx or more][d_model]; NULL: none */
 };
 
 /* Errors name the tensor, what was found and what was expected. */
@@ -34,13 +42,25 @@ MUST_CHECK enum tutti_status weights_find_outer(struct outer_weights *out, const
                                                 const struct tensor_names *names, const struct checkpoint *ck,
                                                 struct tutti_error *err);
 
+/* The name of a layer's tensor: layer in the place of "%d". */
+void weights_layer_name(char *out, size_t size, const char *pattern, int layer);
+
+/* The name of the bias beside a weight. */
+void weights_bias_name(char *out, size_t size, const char *weight_name);
+
+/* Where row of the matrix (q, then k, then v) is stored in its one tensor. */
+int64_t weight_stored_row(const struct weight *w, int64_t row);
+
+/* part of a transposed weight as [out][in] of the same type. Freed by the caller. NULL: no memory. */
+void *weights_transposed(const struct tensor *part);
+
 /* The type that a matrix of n_in columns runs as when want is asked for: want, or F16 where n_in does not fit. */
 enum dtype weights_fit_type(enum dtype want, int n_in);
 
 /* The most frequent type, by elements, of the matrices of layer 0: what a checkpoint "is stored as". */
 enum dtype weights_stored_type(const struct layer_weights *layer);
 
-/* A vector tensor as float32: n values, freed by the caller. NULL: no memory. */
-float *weights_to_floats(const struct tensor *tensor);
+/* The elements of a tensor's first n_rows rows (of a vector: n_rows 1) as float32, freed by the caller. NULL: no memory. */
+float *weights_to_floats(const struct tensor *tensor, int64_t n_rows);
 
 #endif

@@ -38,11 +38,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
 {
     json_t *root = json_loadb((const char *)bytes, n_bytes, JSON_ALLOW_NUL, NULL);
     if (json_is_object(root)) {
-        FAMILY_LLAMA.is_mine(root);
-        FAMILY_CHATGLM.is_mine(root);
-        for (int is_gguf = 0; is_gguf < 2; is_gguf++) {
-            describe(&FAMILY_LLAMA, root, is_gguf);
-            describe(&FAMILY_CHATGLM, root, is_gguf);
+        for (int i = 0; FAMILIES[i]; i++) {
+            FAMILIES[i]->is_mine(root);
+            describe(FAMILIES[i], root, false);
+            if (FAMILIES[i]->gguf_architecture)
+                describe(FAMILIES[i], root, true);
         }
     }
     json_decref(root);

@@ -1,5 +1,6 @@
 #include "util.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -120,4 +121,63 @@ const struct tensor *util_golden(const struct safetensors *file, int k, const ch
     }
     fail_msg("golden tensor %s is missing", want);
     return NULL;
+}
+
+json_t *util_load_json(const char *path)
+{
+    json_error_t err;
+    json_t *root = json_load_file(path, 0, &err);
+    if (!root)
+        fail_msg("%s: %s", path, err.text);
+    return root;
+}
+
+int util_read_ids(const json_t *array, int32_t *ids)
+{
+    for (size_t i = 0; i < json_array_size(array); i++)
+        ids[i] = (int32_t)json_integer_value(json_array_get(array, i));
+    return (int)json_array_size(array);
+}
+
+static void compare(struct util_errors *e, const float *got, const float *want, int n, int n_vocab)
+{
+    for (int p = 0; p < n; p++) {
+        double peak = 0, worst = 0;
+        for (int i = 0; i < n_vocab; i++) {
+            double w = (double)want[(size_t)p * (size_t)n_vocab + (size_t)i];
+            double d = fabs((double)got[(size_t)p * (size_t)n_vocab + (size_t)i] - w);
+            assert_true(d == d);
+            peak = fabs(w) > peak ? fabs(w) : peak;
+            worst = d > worst ? d : worst;
+            e->sum_squares += w * w;
+            e->sum_squared_errors += d * d;
+        }
+        e->max_abs = worst > e->max_abs ? worst : e->max_abs;
+        e->max_relative = worst / peak > e->max_relative ? worst / peak : e->max_relative;
+    }
+    e->rms = sqrt(e->sum_squared_errors / e->sum_squares);
+}
+
+struct util_errors util_compare_file(struct model *model, const char *golden_path, const char *tensor,
+                                     int n_prompts)
+{
+    struct util_errors errors = { 0 };
+    struct safetensors *golden;
+    assert_int_equal(safetensors_open(&golden, golden_path, NULL), TUTTI_OK);
+    for (int k = 0; k < n_prompts; k++) {
+        const struct tensor *ids = util_golden(golden, k, "ids"), *logits = util_golden(golden, k, tensor);
+        int n = (int)ids->shape[0];
+        int32_t *copy = malloc(ids->n_bytes);
+        float *want = malloc(logits->n_bytes);
+        assert_true(copy && want);
+        memcpy(copy, ids->data, ids->n_bytes);
+        memcpy(want, logits->data, logits->n_bytes);
+        float *got = util_logits(model, copy, n, n);
+        compare(&errors, got, want, n, model->desc.n_vocab);
+        free(got);
+        free(want);
+        free(copy);
+    }
+    safetensors_close(golden);
+    return errors;
 }

@@ -18,4 +18,19 @@ void util_greedy(struct model *model, const int32_t *prompt, int n_prompt, int32
 /* Tensor "k.name" of a golden file; the test fails where it is missing. */
 const struct tensor *util_golden(const struct safetensors *file, int k, const char *name);
 
+json_t *util_load_json(const char *path);
+
+/* Returns how many there are. */
+int util_read_ids(const json_t *array, int32_t *ids);
+
+struct util_errors {
+    double max_abs, max_relative; /* relative: to the largest |logit| of its position */
+    double rms;                   /* of all errors, relative to that of all logits */
+    double sum_squares, sum_squared_errors;
+};
+
+/* Logits of the prompts of a golden file against its tensors "k.TENSOR". */
+struct util_errors util_compare_file(struct model *model, const char *golden_path, const char *tensor,
+                                     int n_prompts);
+
 #endif

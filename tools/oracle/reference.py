@@ -76,6 +76,16 @@ def make_chatglm(config_json, modeling_dir):
     return model_class(config, device="cpu")
 
 
+def make_empty(config_json, modeling_dir=None):
+    """An uninitialised float32 model for a configuration."""
+    if config_json["model_type"] == "chatglm":
+        return make_chatglm(config_json, modeling_dir)
+    from transformers import AutoConfig, AutoModelForCausalLM
+    fields = {k: v for k, v in config_json.items() if k not in ("architectures", "model_type", "torch_dtype")}
+    config = AutoConfig.for_model(config_json["model_type"], **fields)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+
+
 def read_weights(model_dir):
     """All tensors of a folder's safetensors or PyTorch files, in float32."""
     files = sorted(f for f in os.listdir(model_dir) if f.endswith(".safetensors") and not f.startswith("golden"))

@@ -1,0 +1,24 @@
+/* What loading carries from step to step. */
+#ifndef TUTTI_MODEL_LOAD_H
+#define TUTTI_MODEL_LOAD_H
+
+#include "model/weights.h"
+
+struct loader {
+    struct model *model;
+    struct checkpoint *ck;
+    const struct family *family;
+    const struct tensor_names *names;
+    const struct tutti_model_options *options;
+    bool has_type;
+    enum dtype type; /* asked for, where has_type */
+    bool said_fallback;
+    uint64_t done, total; /* bytes, for progress */
+};
+
+/* Packs and uploads every weight of model->desc. model->backend is there. */
+MUST_CHECK enum tutti_status load_weights(struct loader *l, struct tutti_error *err);
+
+enum tutti_status load_out_of_memory(const struct loader *l, struct tutti_error *err);
+
+#endif

@@ -1,0 +1,148 @@
+/* Every family against other people's arithmetic, on tiny random checkpoints in its publishers' layouts
+ * (tests/fixtures/README.md): logits of every position, greedy answers, every type, and answers that do not depend on how
+ * the rows were cut into steps. */
+#include "util.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* Bounds of the error of all logits together: what rounding the weights, and for the quantized types also the
+ * activations, costs models that were made to react to everything. */
+static const struct {
+    const char *type;
+    double rms;
+} BOUNDS[] = {
+    { "f16", 5e-3 },
+    { "bf16", 2e-2 },
+    { "q8_0", 8e-2 },
+    { "q4_0", 0.6 },
+};
+enum { N_TYPES = sizeof BOUNDS / sizeof *BOUNDS };
+
+static const struct fixture {
+    const char *name, *family;
+} FIXTURES[] = {
+    { "qwen2-tiny", "qwen2" },
+    { "qwen2-tiny-yarn", "qwen2" },
+};
+enum { N_FIXTURES = sizeof FIXTURES / sizeof *FIXTURES };
+
+static struct model *load_fixture(const struct fixture *f, const char *type, int n_threads, const char *cpu)
+{
+    char path[512];
+    snprintf(path, sizeof path, TEST_FIXTURES "/%s", f->name);
+    struct model *model = util_load(path, type, "f32", n_threads, cpu);
+    assert_string_equal(model->desc.family, f->family);
+    return model;
+}
+
+static struct util_errors compare(const struct fixture *f, const char *type)
+{
+    char path[512];
+    snprintf(path, sizeof path, TEST_FIXTURES "/%s/golden.safetensors", f->name);
+    struct model *model = load_fixture(f, type, 2, NULL);
+    struct util_errors e = util_compare_file(model, path, "logits", 3);
+    print_message("# %s %s: relative %.2e at most, rms %.2e\n", f->name, type, e.max_relative, e.rms);
+    model_free(model);
+    return e;
+}
+
+static void logits_agree_with_the_reference(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_FIXTURES; i++)
+        assert_true(compare(&FIXTURES[i], "f32").max_relative <= 1e-4);
+}
+
+static void other_types_cost_no_more_than_they_must(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_FIXTURES; i++) {
+        for (int t = 0; t < N_TYPES; t++)
+            assert_true(compare(&FIXTURES[i], BOUNDS[t].type).rms <= BOUNDS[t].rms);
+    }
+}
+
+static void greedy_answers_are_the_same(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_FIXTURES; i++) {
+        char path[512];
+        int32_t prompt[512], want[512], got[512];
+        snprintf(path, sizeof path, TEST_FIXTURES "/%s/golden.json", FIXTURES[i].name);
+        json_t *golden = util_load_json(path);
+        const json_t *greedy = json_object_get(golden, "greedy");
+        int n_prompt = util_read_ids(json_object_get(greedy, "prompt_ids"), prompt);
+        int n = util_read_ids(json_object_get(greedy, "answer_ids"), want);
+        assert_int_equal(n, 100);
+        struct model *model = load_fixture(&FIXTURES[i], "f32", 2, NULL);
+        util_greedy(model, prompt, n_prompt, got, n);
+        assert_memory_equal(got, want, (size_t)n * sizeof *want);
+        model_free(model);
+        json_decref(golden);
+    }
+}
+
+/* ---- the bits do not depend on how rows are cut into steps, on threads, on the processor ---- */
+
+enum { N_IDS = 70 };
+
+static void fill_ids(int32_t *ids, int n_vocab)
+{
+    uint32_t seed = 5;
+    for (int i = 0; i < N_IDS; i++) {
+        seed = seed * 1664525 + 1013904223;
+        ids[i] = (int32_t)((seed >> 8) % (uint32_t)n_vocab);
+    }
+}
+
+static void check_bits(const struct fixture *f, const char *type, int n_threads, const char *cpu, int chunk,
+                       const float *want)
+{
+    int32_t ids[N_IDS];
+    struct model *model = load_fixture(f, type, n_threads, cpu);
+    fill_ids(ids, model->desc.n_vocab);
+    float *got = util_logits(model, ids, N_IDS, chunk);
+    size_t n = (size_t)N_IDS * (size_t)model->desc.n_vocab;
+    if (memcmp(got, want, n * sizeof *got) != 0)
+        fail_msg("%s as %s, %d threads, %s, %d rows a step: other bits", f->name, type, n_threads,
+                 cpu ? cpu : "best processor", chunk);
+    free(got);
+    model_free(model);
+}
+
+static void steps_threads_and_processors_change_no_bit(void **state)
+{
+    (void)state;
+    static const char *const TYPES[] = { "f32", "q8_0" };
+    for (int i = 0; i < N_FIXTURES; i++) {
+        for (int t = 0; t < 2; t++) {
+            const struct fixture *f = &FIXTURES[i];
+            int32_t ids[N_IDS];
+            struct model *model = load_fixture(f, TYPES[t], 1, NULL);
+            fill_ids(ids, model->desc.n_vocab);
+            float *want = util_logits(model, ids, N_IDS, N_IDS);
+            check_bits(f, TYPES[t], 2, NULL, 1, want);
+            check_bits(f, TYPES[t], 3, NULL, 19, want);
+            check_bits(f, TYPES[t], 2, "ref", 33, want);
+            free(want);
+            model_free(model);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_agree_with_the_reference),
+        cmocka_unit_test(other_types_cost_no_more_than_they_must),
+        cmocka_unit_test(greedy_answers_are_the_same),
+        cmocka_unit_test(steps_threads_and_processors_change_no_bit),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
