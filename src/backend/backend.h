@@ -39,9 +39,11 @@ struct matrix_source {
 };
 
 enum rope_kind {
-    ROPE_NONE,
-    ROPE_INTERLEAVED /* pairs (2j, 2j+1) */,
-    ROPE_HALF /* pairs (j, j + rotary_dim/2) */
+    ROPE_NONE,        /* positions come from elsewhere: learned, or ALiBi */
+    ROPE_INTERLEAVED, /* pairs (2j, 2j+1) */
+    ROPE_HALF,        /* pairs (j, j + rotary_dim/2); also called NEOX */
+    ROPE_2D,          /* dimensions 0..rotary_dim/2-1 turn with rope_positions, the next rotary_dim/2 with
+                         block_positions, each as ROPE_HALF. Du et al., 2022 (GLM), section 2.2 */
 };
 enum activation { ACT_SILU };
 
@@ -49,16 +51,28 @@ enum activation { ACT_SILU };
  * one behind the other. Query head h reads KV head h / (n_heads / n_kv_heads). */
 struct attention_shape {
     int n_layers, n_heads, n_kv_heads, head_dim;
-    int rotary_dim; /* even, <= head_dim: dimensions 0..rotary_dim-1 of each head are rotated */
+    int rotary_dim; /* even (ROPE_2D: a multiple of 4), <= head_dim: dimensions 0..rotary_dim-1 of a head turn */
     enum rope_kind rope;
-    const float *rope_freqs; /* host, [rotary_dim / 2]: angle = (float)position * freq, in float32 */
-    float rope_scale;        /* cos and sin are multiplied by it; 1 for most */
-    float scale;             /* of q . k; usually 1 / sqrt(head_dim) */
+    const float
+        *rope_freqs;  /* host, [rotary_dim / 2], ROPE_2D: [rotary_dim / 4]: angle = (float)position * freq,
+                                in float32 */
+    float rope_scale; /* cos and sin are multiplied by it; 1 for most */
+    float scale;      /* of q . k; usually 1 / sqrt(head_dim) */
+    int window;       /* a row sees positions from its own - window + 1 on; 0: from 0 on */
+    const float
+        *alibi_slopes; /* host, [n_heads]; a score gets slope * (key's position - row's position) added. NULL:
+                                  none. Press et al., 2021 */
+    float qk_norm_eps; /* of the norms that rope_store() may be given */
 };
 
 /* The rows of one step, in host memory. Row r is token token_ids[r] at position positions[r] of sequence seqs[r];
  * rows of one sequence stand in order of position, and the KV of all earlier positions is in its pages (or earlier
- * in this step). */
+ * in this step).
+ *
+ * A row sees the positions up to its own, and those before prefix_lens[s] of its sequence too: a prefix is read in both
+ * directions. What a layer makes of a position of the prefix then depends on all of the prefix, so a prefix is never
+ * cut: its positions 0..prefix_len-1 are all rows of one step, and pages that hold only a part of a prefix (or the same
+ * tokens as part of a longer one) must not be reused. Behind the prefix, rows may come in any chunks. */
 struct step {
     int n_rows, n_seqs, n_outputs;
     const int32_t *token_ids;          /* [n_rows] */
@@ -66,6 +80,9 @@ struct step {
     const int32_t *seqs;               /* [n_rows], 0..n_seqs-1 */
     const int32_t *const *page_tables; /* [n_seqs]: page_tables[s][p / KV_PAGE_TOKENS] holds position p */
     const int32_t *output_rows;        /* [n_outputs], ascending: rows whose logits are wanted */
+    const int32_t *prefix_lens;        /* [n_seqs]; NULL: 0 for all */
+    const int32_t *rope_positions;     /* [n_rows]: what rope turns by; NULL: positions */
+    const int32_t *block_positions;    /* [n_rows]: the second ones of ROPE_2D; NULL: 0 for all */
 };
 
 struct backend;
@@ -109,9 +126,11 @@ struct backend_ops {
     /* y [n_rows][n_out / 2] = act(gate) * up, of a matrix made with is_gate_up */
     void (*linear_glu)(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
                        enum activation act);
-    /* Rotates q and k of each row of qkv in place, and puts k and v into the row's page. */
-    void (*rope_store)(struct backend *be, float *qkv, struct kv_memory *kv, int layer);
-    /* y [n_rows][n_heads * head_dim] = causal attention of each row over its sequence's positions 0..position */
+    /* Rotates q and k of each row of qkv in place, and puts k and v into the row's page. q_norm, k_norm: [head_dim]
+     * weights of an RMSNorm of each head of q, of k, before that; NULL: none. */
+    void (*rope_store)(struct backend *be, float *qkv, const float *q_norm, const float *k_norm,
+                       struct kv_memory *kv, int layer);
+    /* y [n_rows][n_heads * head_dim] = attention of each row over the positions of its sequence that it sees */
     void (*attention)(struct backend *be, float *y, const float *qkv, const struct kv_memory *kv, int layer);
     /* y [n_outputs][n] = x[output_rows[i]] + add[output_rows[i]] (add may be NULL) */
     void (*gather)(struct backend *be, float *y, const float *x, const float *add, int n);

@@ -29,6 +29,7 @@ static void cpu_free(struct backend *be)
         return;
     free_scratch(cpu);
     free(cpu->rope_freqs);
+    free(cpu->alibi_slopes);
     free(cpu->shares);
     team_free(cpu->team);
     free(cpu);
@@ -199,6 +200,31 @@ static enum tutti_status check_shape(const struct attention_shape *a, struct tut
         return error_set(err, TUTTI_E_UNSUPPORTED,
                          "attention: %d rotary dimensions, expected an even number up to %d", a->rotary_dim,
                          a->head_dim);
+    if (a->rope == ROPE_2D && a->rotary_dim % 4 != 0)
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "attention: %d rotary dimensions for two positions, expected a multiple of 4",
+                         a->rotary_dim);
+    if (a->window < 0)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "attention: a window of %d positions", a->window);
+    return TUTTI_OK;
+}
+
+static enum tutti_status copy_shape(struct cpu_backend *cpu, const struct attention_shape *a,
+                                    struct tutti_error *err)
+{
+    size_t n_freqs = a->rope == ROPE_NONE ? 0 : (size_t)a->rotary_dim / (a->rope == ROPE_2D ? 4 : 2);
+    size_t n_slopes = a->alibi_slopes ? (size_t)a->n_heads : 0;
+    cpu->shape = *a;
+    cpu->rope_freqs = calloc(n_freqs + 1, sizeof *cpu->rope_freqs);
+    cpu->alibi_slopes = n_slopes > 0 ? calloc(n_slopes, sizeof *cpu->alibi_slopes) : NULL;
+    if (!cpu->rope_freqs || (n_slopes > 0 && !cpu->alibi_slopes))
+        return error_set(err, TUTTI_E_MEMORY, "CPU backend: out of memory");
+    if (n_freqs > 0)
+        memcpy(cpu->rope_freqs, a->rope_freqs, n_freqs * sizeof *cpu->rope_freqs);
+    if (n_slopes > 0)
+        memcpy(cpu->alibi_slopes, a->alibi_slopes, n_slopes * sizeof *cpu->alibi_slopes);
+    cpu->shape.rope_freqs = cpu->rope_freqs;
+    cpu->shape.alibi_slopes = cpu->alibi_slopes;
     return TUTTI_OK;
 }
 
@@ -218,17 +244,9 @@ enum tutti_status backend_cpu_new(struct backend **out, const struct backend_opt
     memset(cpu, 0, size);
     cpu->backend.ops = &CPU_OPS;
     kernels_init(&cpu->kernels, level);
-    cpu->shape = options->attention;
-    size_t n_freqs = options->attention.rope == ROPE_NONE ? 0 : (size_t)options->attention.rotary_dim / 2;
-    cpu->rope_freqs = calloc(n_freqs + 1, sizeof *cpu->rope_freqs);
-    if (!cpu->rope_freqs) {
-        st = error_set(err, TUTTI_E_MEMORY, "CPU backend: out of memory");
-        goto done;
-    }
-    if (n_freqs > 0)
-        memcpy(cpu->rope_freqs, options->attention.rope_freqs, n_freqs * sizeof *cpu->rope_freqs);
-    cpu->shape.rope_freqs = cpu->rope_freqs;
-    st = team_new(&cpu->team, options->n_threads, options->pin_threads, err);
+    st = copy_shape(cpu, &options->attention, err);
+    if (st == TUTTI_OK)
+        st = team_new(&cpu->team, options->n_threads, options->pin_threads, err);
     if (st != TUTTI_OK)
         goto done;
     size_t shares_bytes = (size_t)team_n_threads(cpu->team) * sizeof *cpu->shares;

@@ -56,7 +56,8 @@ struct cpu_backend {
     struct kernels kernels;
     struct team *team;
     struct attention_shape shape;
-    float *rope_freqs; /* our copy, [rotary_dim / 2] */
+    float *rope_freqs;   /* our copy, [rotary_dim / 2] */
+    float *alibi_slopes; /* our copy, [n_heads]; NULL: none */
 
     size_t tile_bytes; /* of a full tile of input rows, for the matrix that needs most */
     size_t row_bytes;  /* of a tile of one row */
@@ -65,8 +66,8 @@ struct cpu_backend {
     size_t activation_bytes;
     uint8_t *activations;        /* packed tiles of input rows */
     struct cpu_scratch *scratch; /* [n_threads] */
-    float *cos_sin;              /* [max_rows][rotary_dim]: cos, then sin, of each row's position */
-    struct row_tile *row_tiles;  /* [max_rows], n_row_tiles of them in use */
+    float *cos_sin; /* [max_rows][rotary_dim]: cos, then sin, of each row's position; of both in turn */
+    struct row_tile *row_tiles; /* [max_rows], n_row_tiles of them in use */
 
     struct cpu_share *shares; /* [n_threads], of the running operation */
 
@@ -96,7 +97,8 @@ void cpu_kv_free(struct backend *be, struct kv_memory *kv);
 size_t cpu_kv_page_bytes(const struct backend *be, enum dtype dtype);
 void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src);
 void cpu_attention_begin(struct cpu_backend *cpu); /* cuts the step's rows into tiles, fills cos_sin */
-void cpu_rope_store(struct backend *be, float *qkv, struct kv_memory *kv, int layer);
+void cpu_rope_store(struct backend *be, float *qkv, const float *q_norm, const float *k_norm,
+                    struct kv_memory *kv, int layer);
 void cpu_attention(struct backend *be, float *y, const float *qkv, const struct kv_memory *kv, int layer);
 
 #endif

@@ -69,18 +69,32 @@ void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int
 
 /* ---- the step's rows ------------------------------------------------------------------------------------------- */
 
+/* cos_sin: [2][n_pairs] */
+static void fill_turns(const struct cpu_backend *cpu, float *cos_sin, int32_t pos, int n_pairs)
+{
+    for (int j = 0; j < n_pairs; j++) {
+        float angle = (float)pos * cpu->rope_freqs[j];
+        cos_sin[j] = (float)cos((double)angle) * cpu->shape.rope_scale;
+        cos_sin[n_pairs + j] = (float)sin((double)angle) * cpu->shape.rope_scale;
+    }
+}
+
 static void fill_angles(void *arg, int thread, int n_threads)
 {
     struct cpu_backend *cpu = arg;
-    int n_pairs = cpu->shape.rotary_dim / 2;
+    const struct step *step = cpu->step;
+    const int32_t *rope_positions = step->rope_positions ? step->rope_positions : step->positions;
+    int rotary_dim = cpu->shape.rotary_dim;
     int64_t begin, end;
-    team_share(cpu->step->n_rows, 1, thread, n_threads, &begin, &end);
+    team_share(step->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
-        float *cos_sin = cpu->cos_sin + r * 2 * n_pairs;
-        for (int j = 0; j < n_pairs; j++) {
-            float angle = (float)cpu->step->positions[r] * cpu->rope_freqs[j];
-            cos_sin[j] = (float)cos((double)angle) * cpu->shape.rope_scale;
-            cos_sin[n_pairs + j] = (float)sin((double)angle) * cpu->shape.rope_scale;
+        float *cos_sin = cpu->cos_sin + r * rotary_dim;
+        if (cpu->shape.rope == ROPE_2D) {
+            fill_turns(cpu, cos_sin, rope_positions[r], rotary_dim / 4);
+            fill_turns(cpu, cos_sin + rotary_dim / 2, step->block_positions ? step->block_positions[r] : 0,
+                       rotary_dim / 4);
+        } else {
+            fill_turns(cpu, cos_sin, rope_positions[r], rotary_dim / 2);
         }
     }
 }
@@ -108,6 +122,7 @@ void cpu_attention_begin(struct cpu_backend *cpu)
 struct attention_job {
     struct cpu_backend *cpu;
     float *qkv, *y;
+    const float *q_norm, *k_norm;
     const struct kv_memory *kv;
     uint8_t *layer; /* of kv */
 };
@@ -150,28 +165,53 @@ static void store_row(const struct attention_job *job, int row, const float *kv,
     }
 }
 
+/* The heads of q and k: k stands right behind q. */
+static void turn_row(const struct cpu_backend *cpu, float *row, const float *cos_sin)
+{
+    const struct attention_shape *shape = &cpu->shape;
+    int n_heads = shape->n_heads + shape->n_kv_heads, half = shape->rotary_dim / 2;
+    switch (shape->rope) {
+    case ROPE_NONE:
+        break;
+    case ROPE_INTERLEAVED:
+        cpu->kernels.rope_interleaved(row, cos_sin, n_heads, shape->head_dim, shape->rotary_dim);
+        break;
+    case ROPE_HALF:
+        cpu->kernels.rope_half(row, cos_sin, n_heads, shape->head_dim, shape->rotary_dim);
+        break;
+    case ROPE_2D:
+        cpu->kernels.rope_half(row, cos_sin, n_heads, shape->head_dim, half);
+        cpu->kernels.rope_half(row + half, cos_sin + half, n_heads, shape->head_dim, half);
+        break;
+    }
+}
+
 static void rope_store_some(void *arg, int thread, int n_threads)
 {
     const struct attention_job *job = arg;
     const struct attention_shape *shape = &job->cpu->shape;
+    const struct kernels *k = &job->cpu->kernels;
     int n_q = shape->n_heads * shape->head_dim, n_kv = shape->n_kv_heads * shape->head_dim;
     int64_t begin, end;
     team_share(job->cpu->step->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
         float *row = job->qkv + r * (n_q + 2 * n_kv);
-        const float *cos_sin = job->cpu->cos_sin + r * shape->rotary_dim;
-        int n_heads = shape->n_heads + shape->n_kv_heads; /* k stands right behind q */
-        if (shape->rope == ROPE_INTERLEAVED)
-            job->cpu->kernels.rope_interleaved(row, cos_sin, n_heads, shape->head_dim, shape->rotary_dim);
-        else if (shape->rope == ROPE_HALF)
-            job->cpu->kernels.rope_half(row, cos_sin, n_heads, shape->head_dim, shape->rotary_dim);
+        if (job->q_norm)
+            k->rmsnorm(row, row, job->q_norm, shape->n_heads, shape->head_dim, shape->qk_norm_eps);
+        if (job->k_norm)
+            k->rmsnorm(row + n_q, row + n_q, job->k_norm, shape->n_kv_heads, shape->head_dim,
+                       shape->qk_norm_eps);
+        turn_row(job->cpu, row, job->cpu->cos_sin + r * shape->rotary_dim);
         store_row(job, (int)r, row + n_q, job->cpu->scratch[thread].halves);
     }
 }
 
-void cpu_rope_store(struct backend *be, float *qkv, struct kv_memory *kv, int layer)
+void cpu_rope_store(struct backend *be, float *qkv, const float *q_norm, const float *k_norm,
+                    struct kv_memory *kv, int layer)
 {
-    struct attention_job job = { .cpu = cpu_of(be), .qkv = qkv, .kv = kv };
+    struct attention_job job = {
+        .cpu = cpu_of(be), .qkv = qkv, .q_norm = q_norm, .k_norm = k_norm, .kv = kv
+    };
     job.layer = kv->base + (size_t)layer * kv->layer_bytes;
     if (job.cpu->step->n_rows == 1)
         rope_store_some(&job, 0, 1);
@@ -181,13 +221,25 @@ void cpu_rope_store(struct backend *be, float *qkv, struct kv_memory *kv, int la
 
 /* ---- attention -------------------------------------------------------------------------------------------------- */
 
+/* What a row sees, but for the slope, which each head has of its own. */
+static struct attention_view view_of(const struct attention_shape *shape, const struct step *step, int row)
+{
+    int pos = step->positions[row], prefix_len = step->prefix_lens ? step->prefix_lens[step->seqs[row]] : 0;
+    return (struct attention_view){
+        .begin = shape->window > 0 && pos >= shape->window ? pos - shape->window + 1 : 0,
+        .end = pos < prefix_len ? prefix_len : pos + 1,
+        .pos = pos,
+    };
+}
+
 /* Queries of a tile: heads begin_head..+n_heads of one KV head, of every row; a query for each pair. */
 static void attend(const struct attention_job *job, struct cpu_scratch *scratch, const struct row_tile *tile,
                    int kv_head, int begin_head, int n_heads)
 {
     const struct attention_shape *shape = &job->cpu->shape;
     const struct step *step = job->cpu->step;
-    int head_dim = shape->head_dim, n_queries = 0, lengths[ATTENTION_QUERIES];
+    int head_dim = shape->head_dim, n_queries = 0;
+    struct attention_view views[ATTENTION_QUERIES];
     size_t q_row = (size_t)(shape->n_heads + 2 * shape->n_kv_heads) * (size_t)head_dim;
     size_t y_row = (size_t)shape->n_heads * (size_t)head_dim;
     for (int r = tile->begin; r < tile->begin + tile->n_rows; r++) {
@@ -195,8 +247,11 @@ static void attend(const struct attention_job *job, struct cpu_scratch *scratch,
         float *to = scratch->q + n_queries * head_dim;
         for (int i = 0; i < n_heads * head_dim; i++)
             to[i] = q[i] * shape->scale;
-        for (int h = 0; h < n_heads; h++)
-            lengths[n_queries++] = step->positions[r] + 1;
+        struct attention_view view = view_of(shape, step, r);
+        for (int h = 0; h < n_heads; h++) {
+            view.slope = shape->alibi_slopes ? shape->alibi_slopes[begin_head + h] : 0;
+            views[n_queries++] = view;
+        }
     }
     struct attention_pages pages = {
         .base = job->layer + (size_t)kv_head * 2 * job->kv->head_bytes,
@@ -205,7 +260,7 @@ static void attend(const struct attention_job *job, struct cpu_scratch *scratch,
         .page_table = step->page_tables[step->seqs[tile->begin]],
     };
     const struct kernels *k = &job->cpu->kernels;
-    (job->kv->dtype == DTYPE_F16 ? k->attention_f16 : k->attention_f32)(scratch->o, scratch->q, lengths,
+    (job->kv->dtype == DTYPE_F16 ? k->attention_f16 : k->attention_f32)(scratch->o, scratch->q, views,
                                                                         n_queries, head_dim, &pages);
     size_t n = (size_t)n_heads * (size_t)head_dim;
     for (int r = 0; r < tile->n_rows; r++)

@@ -92,15 +92,22 @@ struct attention_pages {
     const int32_t *page_table; /* page_table[p / 16] holds position p */
 };
 
+/* What one query sees: positions begin..end-1, at least one. */
+struct attention_view {
+    int begin, end;
+    int pos;     /* its own position */
+    float slope; /* ALiBi; 0: none */
+};
+
 /* Attention of up to 16 queries that read the same keys.
  * q: [n_queries][head_dim], already multiplied by the scale. out: the same shape; scratch, may not be q.
- * lengths: [n_queries] positions 0..length-1 are seen, at least 1; nothing else of a page has influence.
+ * views: [n_queries]; what a query does not see has no influence on it, whatever the page holds there.
  *
  * Online softmax page by page (Milakov and Gimelshein, 2018; Dao et al., 2022). A score is two sums by fma, over even
- * and odd dimensions, then added. Per page: m' = max(m, scores); c = exp(m - m'); p = exp(score - m');
+ * and odd dimensions, then added; with a slope, fma(slope, (float)(key's position - pos), score). Per page: m' = max(m, scores); c = exp(m - m'); p = exp(score - m');
  * l = l * c + (p folded by halves); o = fma(p of one position after the other, value, o * c). Result: o / l. */
-typedef void attention_fn(float *out, const float *q, const int *lengths, int n_queries, int head_dim,
-                          const struct attention_pages *pages);
+typedef void attention_fn(float *out, const float *q, const struct attention_view *views, int n_queries,
+                          int head_dim, const struct attention_pages *pages);
 
 /* ---- sampling -------------------------------------------------------------------------------------------------- */
 

@@ -82,7 +82,7 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
         op->rmsnorm(be, w->normed, w->x, i > 0 ? w->delta : NULL, layer->attn_norm.w, n, d->d_model,
                     d->norm_eps);
         op->linear(be, w->qkv, layer->qkv, w->normed, n);
-        op->rope_store(be, w->qkv, kv, i);
+        op->rope_store(be, w->qkv, NULL, NULL, kv, i);
         op->attention(be, w->attended, w->qkv, kv, i);
         op->linear(be, w->delta, layer->attn_out, w->attended, n);
         op->rmsnorm(be, w->normed, w->x, w->delta, layer->ffn_norm.w, n, d->d_model, d->norm_eps);

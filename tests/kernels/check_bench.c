@@ -129,7 +129,7 @@ static void bench_attention(struct check *c, int n_queries, int head_dim, int le
     size_t head_bytes = 16 * (size_t)head_dim * 2;
     uint8_t *kv = big(2 * head_bytes * (size_t)n_pages);
     int32_t *table = calloc((size_t)n_pages, sizeof *table);
-    int lengths[ATTENTION_QUERIES];
+    struct attention_view views[ATTENTION_QUERIES];
     float *q = calloc((size_t)(n_queries * head_dim), sizeof *q),
           *out = calloc((size_t)(n_queries * head_dim), sizeof *out);
     for (size_t i = 0; i < head_bytes * (size_t)n_pages; i++)
@@ -137,12 +137,12 @@ static void bench_attention(struct check *c, int n_queries, int head_dim, int le
     for (int i = 0; i < n_pages; i++)
         table[i] = (i * 7) % n_pages;
     for (int i = 0; i < n_queries; i++)
-        lengths[i] = length;
+        views[i] = (struct attention_view){ .end = length, .pos = length - 1 };
     struct attention_pages pages = { kv, 2 * head_bytes, head_bytes, table };
     double best = 0;
     for (int i = 0; i < 20; i++) {
         uint64_t begin = clock_now_ns();
-        c->k->attention_f16(out, q, lengths, n_queries, head_dim, &pages);
+        c->k->attention_f16(out, q, views, n_queries, head_dim, &pages);
         double seconds = (double)(clock_now_ns() - begin) * 1e-9;
         best = best == 0 || seconds < best ? seconds : best;
     }

@@ -323,12 +323,46 @@ struct attention_case {
     int n_heads, n_kv_heads, head_dim;
     enum rope_kind rope;
     enum dtype kv_type;
+    int window, prefix_len;
+    bool has_slopes, has_qk_norm;
 };
+
+/* What cases share. */
+struct attention_fixture {
+    float freqs[64], slopes[40], q_norm[256], k_norm[256];
+    int32_t rope_positions[N_CTX],
+        block_positions[N_CTX]; /* of ROPE_2D: the last third is what ChatGLM generates */
+};
+
+static void attention_fixture_init(struct attention_fixture *f)
+{
+    for (int j = 0; j < 64; j++)
+        f->freqs[j] = powf(10000, -(float)j / 16);
+    for (int h = 0; h < 40; h++)
+        f->slopes[h] = powf(2, -(float)(h + 1) / 5);
+    for (int d = 0; d < 256; d++) {
+        f->q_norm[d] = 1 + random_float();
+        f->k_norm[d] = 1 + random_float();
+    }
+    for (int i = 0; i < N_CTX; i++) {
+        f->rope_positions[i] = i < 50 ? i : 48;
+        f->block_positions[i] = i < 50 ? 0 : i - 49;
+    }
+}
+
+static struct attention_shape shape_of_case(const struct attention_case *c, const struct attention_fixture *f)
+{
+    struct attention_shape shape = shape_of(c->n_heads, c->n_kv_heads, c->head_dim, c->rope, f->freqs);
+    shape.window = c->window;
+    shape.alibi_slopes = c->has_slopes ? f->slopes : NULL;
+    shape.qk_norm_eps = 1e-6f;
+    return shape;
+}
 
 /* Runs n rows of one sequence in chunks over scattered pages; other != 0: each step also has a row of another
  * sequence, in front. Writes y [n][n_heads * head_dim]. */
-static void attend(struct backend *be, const struct attention_case *c, const float *qkv, float *y, int n,
-                   int chunk, bool has_other)
+static void attend(struct backend *be, const struct attention_case *c, const struct attention_fixture *f,
+                   const float *qkv, float *y, int n, int chunk, bool has_other)
 {
     int n_q = c->n_heads * c->head_dim, n_row = n_q + 2 * c->n_kv_heads * c->head_dim;
     struct tutti_error err;
@@ -339,12 +373,16 @@ static void attend(struct backend *be, const struct attention_case *c, const flo
     if (has_other)
         table[2] = 15;
     const int32_t *tables[] = { other_table, table };
-    float *rows = malloc((size_t)((chunk + 1) * n_row) * sizeof *rows);
-    float *out = malloc((size_t)((chunk + 1) * n_q) * sizeof *out);
-    int32_t positions[N_CTX + 1], seqs[N_CTX + 1];
+    float *rows = malloc((size_t)((N_CTX + 1) * n_row) * sizeof *rows);
+    float *out = malloc((size_t)((N_CTX + 1) * n_q) * sizeof *out);
+    int32_t positions[N_CTX + 1], seqs[N_CTX + 1], rope[N_CTX + 1] = { 0 }, block[N_CTX + 1] = { 0 };
+    int32_t prefix_lens[] = { 0, c->prefix_len };
     int n_other = 0;
-    for (int begin = 0; begin < n; begin += chunk) {
-        int n_here = n - begin < chunk ? n - begin : chunk, extra = has_other ? 1 : 0;
+    for (int begin = 0, n_here; begin < n; begin += n_here) {
+        int extra = has_other ? 1 : 0;
+        n_here = n - begin < chunk ? n - begin : chunk;
+        if (begin == 0 && n_here < c->prefix_len) /* a prefix is never cut */
+            n_here = c->prefix_len;
         if (has_other) {
             memcpy(rows, qkv + (size_t)(begin % n) * (size_t)n_row, (size_t)n_row * sizeof *rows);
             positions[0] = n_other++;
@@ -352,14 +390,23 @@ static void attend(struct backend *be, const struct attention_case *c, const flo
         }
         for (int i = 0; i < n_here; i++) {
             positions[extra + i] = begin + i;
+            rope[extra + i] = f->rope_positions[begin + i];
+            block[extra + i] = f->block_positions[begin + i];
             seqs[extra + i] = 1;
         }
         memcpy(rows + extra * n_row, qkv + begin * n_row, (size_t)(n_here * n_row) * sizeof *rows);
         struct step step = {
             .n_rows = n_here + extra, .n_seqs = 2, .positions = positions, .seqs = seqs, .page_tables = tables
         };
+        if (c->prefix_len > 0)
+            step.prefix_lens = prefix_lens;
+        if (c->rope == ROPE_2D) {
+            step.rope_positions = rope;
+            step.block_positions = block;
+        }
         be->ops->step_begin(be, &step);
-        be->ops->rope_store(be, rows, kv, 1);
+        be->ops->rope_store(be, rows, c->has_qk_norm ? f->q_norm : NULL, c->has_qk_norm ? f->k_norm : NULL,
+                            kv, 1);
         be->ops->attention(be, out, rows, kv, 1);
         be->ops->step_end(be, NULL, NULL, 0);
         memcpy(y + begin * n_q, out + extra * n_q, (size_t)(n_here * n_q) * sizeof *y);
@@ -369,16 +416,32 @@ static void attend(struct backend *be, const struct attention_case *c, const flo
     be->ops->kv_free(be, kv);
 }
 
-static void rotate(double *to, const float *x, int pos, const struct attention_case *c, const float *freqs)
+/* Turns dimensions first..first + 2 n_pairs - 1. */
+static void rotate(double *x, int first, int n_pairs, bool is_interleaved, int pos, const float *freqs)
 {
-    int n_pairs = c->head_dim / 4;
+    for (int j = 0; j < n_pairs; j++) {
+        int u = first + (is_interleaved ? 2 * j : j), v = is_interleaved ? u + 1 : u + n_pairs;
+        double angle = (double)((float)pos * freqs[j]), a = x[u], b = x[v];
+        x[u] = a * cos(angle) - b * sin(angle);
+        x[v] = b * cos(angle) + a * sin(angle);
+    }
+}
+
+/* A head of q or k as attention sees it. */
+static void prepare(double *to, const float *x, int pos, const struct attention_case *c,
+                    const struct attention_fixture *f, const float *norm)
+{
+    double square = 0;
     for (int d = 0; d < c->head_dim; d++)
-        to[d] = (double)x[d];
-    for (int j = 0; j < n_pairs && c->rope != ROPE_NONE; j++) {
-        int u = c->rope == ROPE_HALF ? j : 2 * j, v = c->rope == ROPE_HALF ? j + n_pairs : 2 * j + 1;
-        double angle = (double)((float)pos * freqs[j]);
-        to[u] = (double)x[u] * cos(angle) - (double)x[v] * sin(angle);
-        to[v] = (double)x[v] * cos(angle) + (double)x[u] * sin(angle);
+        square += (double)x[d] * (double)x[d];
+    for (int d = 0; d < c->head_dim; d++)
+        to[d] = (double)x[d] * (c->has_qk_norm ? (double)norm[d] / sqrt(square / c->head_dim + 1e-6) : 1);
+    int quarter = c->head_dim / 4; /* half of the head turns */
+    if (c->rope == ROPE_2D) {
+        rotate(to, 0, quarter / 2, false, f->rope_positions[pos], f->freqs);
+        rotate(to, quarter, quarter / 2, false, f->block_positions[pos], f->freqs);
+    } else if (c->rope != ROPE_NONE) {
+        rotate(to, 0, quarter, c->rope == ROPE_INTERLEAVED, pos, f->freqs);
     }
 }
 
@@ -388,27 +451,29 @@ static double as_stored(double x, enum dtype type)
 }
 
 /* The plain formula, in float64. */
-static void attend_float64(const struct attention_case *c, const float *qkv, double *y, int n,
-                           const float *freqs)
+static void attend_float64(const struct attention_case *c, const struct attention_fixture *f,
+                           const float *qkv, double *y, int n)
 {
     int hd = c->head_dim, n_row = (c->n_heads + 2 * c->n_kv_heads) * hd;
     for (int r = 0; r < n; r++)
         for (int h = 0; h < c->n_heads; h++, y += hd) {
             int kv_head = h / (c->n_heads / c->n_kv_heads);
+            int begin = c->window > 0 && r >= c->window ? r - c->window + 1 : 0;
+            int end = r < c->prefix_len ? c->prefix_len : r + 1;
             double q[256], k[256], score[N_CTX], max = -INFINITY, sum = 0;
-            rotate(q, qkv + r * n_row + h * hd, r, c, freqs);
-            for (int t = 0; t <= r; t++) {
-                rotate(k, qkv + t * n_row + (c->n_heads + kv_head) * hd, t, c, freqs);
-                score[t] = 0;
+            prepare(q, qkv + r * n_row + h * hd, r, c, f, f->q_norm);
+            for (int t = begin; t < end; t++) {
+                prepare(k, qkv + t * n_row + (c->n_heads + kv_head) * hd, t, c, f, f->k_norm);
+                score[t] = c->has_slopes ? (double)f->slopes[h] * t : 0; /* as transformers writes it */
                 for (int d = 0; d < hd; d++)
                     score[t] += q[d] * as_stored(k[d], c->kv_type) / sqrt(hd);
                 max = fmax(max, score[t]);
             }
-            for (int t = 0; t <= r; t++)
+            for (int t = begin; t < end; t++)
                 sum += score[t] = exp(score[t] - max);
             for (int d = 0; d < hd; d++) {
                 y[d] = 0;
-                for (int t = 0; t <= r; t++)
+                for (int t = begin; t < end; t++)
                     y[d] += score[t] / sum *
                             as_stored(
                                 (double)qkv[t * n_row + (c->n_heads + c->n_kv_heads + kv_head) * hd + d],
@@ -421,14 +486,24 @@ static void attention_is_near_float64_and_the_same_in_any_chunks(void **state)
 {
     (void)state;
     static const struct attention_case CASES[] = {
-        { 4, 4, 16, ROPE_HALF, DTYPE_F32 },         { 8, 2, 32, ROPE_INTERLEAVED, DTYPE_F16 },
-        { 3, 1, 80, ROPE_HALF, DTYPE_F16 },         { 2, 2, 128, ROPE_INTERLEAVED, DTYPE_F32 },
-        { 40, 2, 8, ROPE_NONE, DTYPE_F16 },         { 2, 1, 256, ROPE_HALF, DTYPE_F16 },
-        { 32, 2, 24, ROPE_INTERLEAVED, DTYPE_F32 },
+        { 4, 4, 16, ROPE_HALF, DTYPE_F32, 0, 0, false, false },
+        { 8, 2, 32, ROPE_INTERLEAVED, DTYPE_F16, 0, 0, false, false },
+        { 3, 1, 80, ROPE_HALF, DTYPE_F16, 0, 0, false, false },
+        { 2, 2, 128, ROPE_INTERLEAVED, DTYPE_F32, 0, 0, false, false },
+        { 40, 2, 8, ROPE_NONE, DTYPE_F16, 0, 0, false, false },
+        { 2, 1, 256, ROPE_HALF, DTYPE_F16, 0, 0, false, false },
+        { 32, 2, 24, ROPE_INTERLEAVED, DTYPE_F32, 0, 0, false, false },
+        { 8, 2, 32, ROPE_HALF, DTYPE_F32, 33, 0, false, false }, /* Mistral */
+        { 4, 4, 16, ROPE_HALF, DTYPE_F16, 1, 0, false, false },
+        { 12, 12, 64, ROPE_NONE, DTYPE_F32, 0, 0, true, false }, /* BLOOM */
+        { 6, 3, 40, ROPE_NONE, DTYPE_F16, 20, 0, true, false },
+        { 4, 2, 128, ROPE_HALF, DTYPE_F32, 0, 0, false, true }, /* Qwen3 */
+        { 4, 4, 128, ROPE_2D, DTYPE_F32, 0, 50, false, false }, /* ChatGLM */
+        { 3, 3, 64, ROPE_2D, DTYPE_F16, 0, 7, false, false },
+        { 4, 1, 64, ROPE_2D, DTYPE_F16, 0, N_CTX, false, false },
     };
-    float freqs[64];
-    for (int j = 0; j < 64; j++)
-        freqs[j] = powf(10000, -(float)j / 16);
+    struct attention_fixture f;
+    attention_fixture_init(&f);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         const struct attention_case *c = &CASES[i];
         int n_q = c->n_heads * c->head_dim, n_row = n_q + 2 * c->n_kv_heads * c->head_dim;
@@ -437,14 +512,14 @@ static void attention_is_near_float64_and_the_same_in_any_chunks(void **state)
             qkv[j] *= 3;
         float *want = random_floats((size_t)(N_CTX * n_q)), *y = random_floats((size_t)(N_CTX * n_q));
         double *exact = malloc((size_t)(N_CTX * n_q) * sizeof *exact);
-        attend_float64(c, qkv, exact, N_CTX, freqs);
-        struct attention_shape shape = shape_of(c->n_heads, c->n_kv_heads, c->head_dim, c->rope, freqs);
+        attend_float64(c, &f, qkv, exact, N_CTX);
+        struct attention_shape shape = shape_of_case(c, &f);
         static const int CHUNKS[] = { N_CTX, 1, 7, 64, 16 };
         for (int n_threads = 1; n_threads <= 3; n_threads++) {
             struct backend *be = backend_make(n_threads, NULL, shape);
             reserve(be, N_CTX + 1);
             for (int k = 0; k < 5; k++) {
-                attend(be, c, qkv, n_threads == 1 && k == 0 ? want : y, N_CTX, CHUNKS[k], k % 2 == 1);
+                attend(be, c, &f, qkv, n_threads == 1 && k == 0 ? want : y, N_CTX, CHUNKS[k], k % 2 == 1);
                 if (n_threads > 1 || k > 0)
                     assert_memory_equal(y, want, (size_t)(N_CTX * n_q) * sizeof *y);
             }
@@ -465,12 +540,11 @@ static void attention_is_near_float64_and_the_same_in_any_chunks(void **state)
 static void what_a_page_held_before_has_no_influence(void **state)
 {
     (void)state;
-    struct attention_case c = { 4, 2, 32, ROPE_NONE, DTYPE_F16 };
     struct backend *be = backend_make(1, NULL, shape_of(4, 2, 32, ROPE_NONE, NULL));
     reserve(be, 16);
     struct tutti_error err;
     struct kv_memory *kv = NULL;
-    assert_int_equal(be->ops->kv_new(be, &kv, 2, c.kv_type, &err), TUTTI_OK);
+    assert_int_equal(be->ops->kv_new(be, &kv, 2, DTYPE_F16, &err), TUTTI_OK);
     int n_row = (4 + 4) * 32;
     float *bad = malloc((size_t)(16 * n_row) * sizeof *bad), *good = random_floats((size_t)(5 * n_row));
     for (int i = 0; i < 16 * n_row; i++)
@@ -487,7 +561,7 @@ static void what_a_page_held_before_has_no_influence(void **state)
         if (run == 1) { /* page 0 is filled with what must not be seen */
             memcpy(row, bad, (size_t)(16 * n_row) * sizeof *row);
             be->ops->step_begin(be, &step);
-            be->ops->rope_store(be, row, kv, 0);
+            be->ops->rope_store(be, row, NULL, NULL, kv, 0);
             be->ops->attention(be, junk, row, kv, 0);
             be->ops->step_end(be, NULL, NULL, 0);
             assert_true(isnan(junk[0]));
@@ -495,7 +569,7 @@ static void what_a_page_held_before_has_no_influence(void **state)
         step.n_rows = 5;
         memcpy(row, good, (size_t)(5 * n_row) * sizeof *row);
         be->ops->step_begin(be, &step);
-        be->ops->rope_store(be, row, kv, 0);
+        be->ops->rope_store(be, row, NULL, NULL, kv, 0);
         be->ops->attention(be, y[run], row, kv, 0);
         be->ops->step_end(be, NULL, NULL, 0);
     }

@@ -11,8 +11,10 @@ struct page_work {
     const uint8_t *keys, *values;
     const float *q; /* of the first query */
     float *o;
-    float *p; /* [queries][16]: scores, then probabilities */
-    int head_dim, n_keys;
+    float *p;     /* [queries][16]: scores, then probabilities */
+    int first;    /* position of the page's first key */
+    int from, to; /* keys of the page that all of these queries see */
+    int head_dim;
 };
 
 INLINE vec16 load_16(const uint8_t *base, bool is_half, int i)
@@ -58,7 +60,7 @@ INLINE void add_values(const struct page_work *w, const float *c, int first, con
         UNROLL
     for (int v = 0; v < n_vecs; v++)
         sum[i * n_vecs + v] = v_mul(v_load(o + i * w->head_dim + 16 * v), v_set(c[first + i]));
-    for (int key = 0; key < w->n_keys; key++) {
+    for (int key = w->from; key < w->to; key++) {
         vec16 value[16];
         UNROLL
         for (int v = 0; v < n_vecs; v++)
@@ -83,7 +85,7 @@ INLINE void add_last_values(const struct page_work *w, const float *c, int query
     int column = w->head_dim - 8;
     float *o = w->o + query * w->head_dim + column;
     vec16 sum = v_mul(v_load_n(o, 8), v_set(c[query]));
-    for (int key = 0; key < w->n_keys; key++)
+    for (int key = w->from; key < w->to; key++)
         sum = v_fma(v_set(w->p[query * ATTENTION_KEYS + key]),
                     load_8(w->values, is_half, key * w->head_dim + column), sum);
     v_store_n(o, sum, 8);
@@ -101,8 +103,17 @@ INLINE void add_all_values(const struct page_work *w, const float *c, int first,
         add_last_values(w, c, first + i, is_half);
 }
 
+/* slope * (key's position - pos) is added to the scores of a page. */
+INLINE vec16 add_slope(const struct page_work *w, const struct attention_view *view, vec16 score)
+{
+    static const float LANES[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    vec16 distance = v_add(v_set((float)(w->first - view->pos)), v_load(LANES)); /* exact */
+    return v_fma(v_set(view->slope), distance, score);
+}
+
 /* n_queries queries through one page; max and total: their running state. */
-INLINE void see_page(const struct page_work *w, float *max, float *total, int n_queries, const bool is_half)
+INLINE void see_page(const struct page_work *w, const struct attention_view *views, float *max, float *total,
+                     int n_queries, const bool is_half)
 {
     enum { MOST = VEC_TOTALS / 2 }; /* two sums a query */
     float change[ATTENTION_QUERIES];
@@ -111,13 +122,15 @@ INLINE void see_page(const struct page_work *w, float *max, float *total, int n_
         scores(w, i, MOST, is_half);
     for (; i < n_queries; i++)
         scores(w, i, 1, is_half);
-    mask16 seen = first_lanes(w->n_keys);
+    mask16 before = first_lanes(w->from), seen = first_lanes(w->to);
     for (i = 0; i < n_queries; i++) {
-        vec16 s = v_load(w->p + i * ATTENTION_KEYS);
-        float page_max = v_fold_max(v_select(seen, s, v_set(-(float)INFINITY)));
+        vec16 s = v_load(w->p + i * ATTENTION_KEYS), unseen = v_set(-(float)INFINITY);
+        if (views[i].slope != 0)
+            s = add_slope(w, &views[i], s);
+        float page_max = v_fold_max(v_select(before, unseen, v_select(seen, s, unseen)));
         float top = max[i] > page_max ? max[i] : page_max;
         /* The change of scale in lane 0 of a vector of its own: one exp for both would need a lane to spare. */
-        vec16 p = v_select(seen, v_exp(v_sub(s, v_set(top))), v_set(0));
+        vec16 p = v_select(before, v_set(0), v_select(seen, v_exp(v_sub(s, v_set(top))), v_set(0)));
         float c[16];
         v_store(c, v_exp(v_set(max[i] - top)));
         change[i] = c[0];
@@ -131,34 +144,54 @@ INLINE void see_page(const struct page_work *w, float *max, float *total, int n_
         add_all_values(w, change, i, 1, MOST, is_half);
 }
 
-INLINE void attention(float *out, const float *q, const int *lengths, int n_queries, int head_dim,
-                      const struct attention_pages *pages, const bool is_half)
+/* n_queries queries over positions begin..end-1, which all of them see. */
+INLINE void see_pages(struct page_work *w, const struct attention_pages *pages,
+                      const struct attention_view *views, float *max, float *total, int n_queries, int begin,
+                      int end, const bool is_half)
+{
+    while (begin < end) {
+        int page = begin / ATTENTION_KEYS;
+        w->first = page * ATTENTION_KEYS;
+        w->from = begin - w->first;
+        w->to = end - w->first < ATTENTION_KEYS ? end - w->first : ATTENTION_KEYS;
+        w->keys = pages->base + (size_t)pages->page_table[page] * pages->page_bytes;
+        w->values = w->keys + pages->values_offset;
+        see_page(w, views, max, total, n_queries, is_half);
+        begin = w->first + ATTENTION_KEYS;
+    }
+}
+
+INLINE void attention(float *out, const float *q, const struct attention_view *views, int n_queries,
+                      int head_dim, const struct attention_pages *pages, const bool is_half)
 {
     float max[ATTENTION_QUERIES], total[ATTENTION_QUERIES] = { 0 };
     _Alignas(64) float p[ATTENTION_QUERIES * ATTENTION_KEYS];
-    int shortest = lengths[0];
+    int begin = 0, end = views[0].end; /* the pages that all queries see whole */
     for (int i = 0; i < n_queries; i++) {
         max[i] = -(float)INFINITY;
-        shortest = lengths[i] < shortest ? lengths[i] : shortest;
+        begin = views[i].begin > begin ? views[i].begin : begin;
+        end = views[i].end < end ? views[i].end : end;
     }
+    begin = (begin + ATTENTION_KEYS - 1) / ATTENTION_KEYS * ATTENTION_KEYS;
+    end = end / ATTENTION_KEYS * ATTENTION_KEYS;
+    if (end < begin)
+        end = begin;
     for (int i = 0; i < n_queries * head_dim; i++)
         out[i] = 0;
-    struct page_work w = { .q = q, .o = out, .p = p, .head_dim = head_dim, .n_keys = ATTENTION_KEYS };
-    int begin = 0;
-    for (; begin + ATTENTION_KEYS <= shortest; begin += ATTENTION_KEYS) {
-        w.keys = pages->base + (size_t)pages->page_table[begin / ATTENTION_KEYS] * pages->page_bytes;
-        w.values = w.keys + pages->values_offset;
-        see_page(&w, max, total, n_queries, is_half);
-    }
+    struct page_work w = { .q = q, .o = out, .p = p, .head_dim = head_dim };
     for (int i = 0; i < n_queries; i++) {
         w.q = q + i * head_dim;
         w.o = out + i * head_dim;
-        for (int at = begin; at < lengths[i]; at += ATTENTION_KEYS) {
-            w.keys = pages->base + (size_t)pages->page_table[at / ATTENTION_KEYS] * pages->page_bytes;
-            w.values = w.keys + pages->values_offset;
-            w.n_keys = lengths[i] - at < ATTENTION_KEYS ? lengths[i] - at : ATTENTION_KEYS;
-            see_page(&w, max + i, total + i, 1, is_half);
-        }
+        see_pages(&w, pages, views + i, max + i, total + i, 1, views[i].begin,
+                  views[i].end < begin ? views[i].end : begin, is_half);
+    }
+    w.q = q;
+    w.o = out;
+    see_pages(&w, pages, views, max, total, n_queries, begin, end, is_half);
+    for (int i = 0; i < n_queries; i++) {
+        w.q = q + i * head_dim;
+        w.o = out + i * head_dim;
+        see_pages(&w, pages, views + i, max + i, total + i, 1, end, views[i].end, is_half);
         int d = 0;
         for (; d + 16 <= head_dim; d += 16)
             v_store(w.o + d, v_div(v_load(w.o + d), v_set(total[i])));
@@ -167,14 +200,14 @@ INLINE void attention(float *out, const float *q, const int *lengths, int n_quer
     }
 }
 
-void VARIANT(attention_f16)(float *out, const float *q, const int *lengths, int n_queries, int head_dim,
-                            const struct attention_pages *pages)
+void VARIANT(attention_f16)(float *out, const float *q, const struct attention_view *views, int n_queries,
+                            int head_dim, const struct attention_pages *pages)
 {
-    attention(out, q, lengths, n_queries, head_dim, pages, true);
+    attention(out, q, views, n_queries, head_dim, pages, true);
 }
 
-void VARIANT(attention_f32)(float *out, const float *q, const int *lengths, int n_queries, int head_dim,
-                            const struct attention_pages *pages)
+void VARIANT(attention_f32)(float *out, const float *q, const struct attention_view *views, int n_queries,
+                            int head_dim, const struct attention_pages *pages)
 {
-    attention(out, q, lengths, n_queries, head_dim, pages, false);
+    attention(out, q, views, n_queries, head_dim, pages, false);
 }
