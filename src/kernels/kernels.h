@@ -66,11 +66,23 @@ typedef void linear_fn(float *out, const uint8_t *panels, int n_panels, const vo
  * equation 4. */
 typedef void rmsnorm_fn(float *y, const float *x, const float *w, int n_rows, int n, float eps);
 
+/* y[r][i] = (x[r][i] - mean) * (1 / sqrt(variance + eps)) * w[i] + b[i]; mean and variance (biased) of row r, each from 16
+ * sums as above. x, y: [n_rows][n], may be the same; w, b: [n]. Ba et al., 2016. */
+typedef void layernorm_fn(float *y, const float *x, const float *w, const float *b, int n_rows, int n,
+                          float eps);
+
 /* x += y, n elements. */
 typedef void add_fn(float *x, const float *y, int64_t n);
 
+/* x = fma(scale, base, add), n elements. x may be base or add. */
+typedef void scale_add_fn(float *x, const float *base, float scale, const float *add, int64_t n);
+
 /* y[i] = gate[i] / (1 + exp(-gate[i])) * up[i]. y may be gate or up. Shazeer, 2020 (SwiGLU). */
 typedef void silu_mul_fn(float *y, const float *gate, const float *up, int64_t n);
+
+/* x = x / (1 + exp(-z)), n elements in place; Hendrycks and Gimpel, 2016.
+ * gelu_tanh: z = 2 sqrt(2 / pi) x (1 + 0.044715 x^2), which is their approximation by tanh; gelu_sigmoid: z = 1.702 x. */
+typedef void gelu_fn(float *x, int64_t n);
 
 /* y = exp(x - max(x)) / sum. Element i goes into sum i % 16, folded by halves. y may be x. n >= 1. */
 typedef void softmax_fn(float *y, const float *x, int n);
@@ -132,8 +144,11 @@ struct kernels {
     tile_fn *tile[DTYPE_COUNT];     /* by weight type */
     linear_fn *linear[DTYPE_COUNT]; /* by weight type */
     rmsnorm_fn *rmsnorm;
+    layernorm_fn *layernorm;
     add_fn *add;
+    scale_add_fn *scale_add;
     silu_mul_fn *silu_mul;
+    gelu_fn *gelu_tanh, *gelu_sigmoid;
     softmax_fn *softmax;
     rope_fn *rope_interleaved, *rope_half;
     attention_fn *attention_f16, *attention_f32;

@@ -2,6 +2,7 @@
 #include "check.h"
 #include "kernels/ref/ref.h"
 
+#include <math.h>
 #include <string.h>
 
 static const int LENGTHS[] = { 1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 64, 80, 256, 1003, 4096, 4099 };
@@ -22,6 +23,74 @@ static void check_rmsnorm(struct check *c, int n)
         check_bits(c, want + 3 * n, got, (size_t)n);
         c->k->rmsnorm(x, x, w, 5, n, 1e-5f); /* in place */
         check_bits(c, want, x, all);
+        check_done(c);
+    }
+}
+
+static void check_layernorm(struct check *c, int n)
+{
+    size_t all = 5 * (size_t)n;
+    if (check_next(c, (any_fn *)c->k->layernorm, "layernorm_%d_%d", n, (int)c->fill)) {
+        float *x = check_floats(c, all), *w = check_floats(c, (size_t)n), *b = check_floats(c, (size_t)n);
+        float *want = check_floats(c, all), *got = check_floats(c, all);
+        check_fill(c, x, all);
+        check_fill(c, w, (size_t)n);
+        check_fill(c, b, (size_t)n);
+        layernorm_ref(want, x, w, b, 5, n, 1e-5f);
+        c->k->layernorm(got, x, w, b, 5, n, 1e-5f);
+        check_bits(c, want, got, all);
+        c->k->layernorm(got, x + 3 * n, w, b, 1, n, 1e-5f); /* row 3 alone: the same bits again */
+        check_bits(c, want + 3 * n, got, (size_t)n);
+        c->k->layernorm(x, x, w, b, 5, n, 1e-5f); /* in place */
+        check_bits(c, want, x, all);
+        check_done(c);
+    }
+}
+
+/* The definition in double precision; exp is within 2 ulp, the rest rounds a few times. */
+static void check_gelu_values(struct check *c, bool is_tanh, const float *x, const float *got, int n)
+{
+    for (int i = 0; i < n; i++) {
+        double v = (double)x[i], u = sqrt(2 / M_PI) * (v + 0.044715 * v * v * v);
+        double want = is_tanh ? 0.5 * v * (1 + tanh(u)) : v / (1 + exp(-1.702 * v));
+        check_true(c, fabs((double)got[i] - want) <= 1e-6 * fabs(want) + 1e-6, "inexact");
+    }
+}
+
+static void check_gelu(struct check *c, int n)
+{
+    for (int is_tanh = 0; is_tanh < 2; is_tanh++) {
+        gelu_fn *variant = is_tanh ? c->k->gelu_tanh : c->k->gelu_sigmoid;
+        if (check_next(c, (any_fn *)variant, "gelu_%d_%d_%d", is_tanh, n, (int)c->fill)) {
+            float *x = check_floats(c, (size_t)n), *want = check_floats(c, (size_t)n),
+                  *got = check_floats(c, (size_t)n);
+            check_fill(c, x, (size_t)n);
+            for (int i = 0; i < n; i++) /* where exp has something to say */
+                x[i] *= c->fill == FILL_RANDOM ? 10.0f : 1.0f;
+            memcpy(want, x, (size_t)n * sizeof *x);
+            memcpy(got, x, (size_t)n * sizeof *x);
+            (is_tanh ? gelu_tanh_ref : gelu_sigmoid_ref)(want, n);
+            variant(got, n);
+            check_bits(c, want, got, (size_t)n);
+            if (c->fill == FILL_RANDOM)
+                check_gelu_values(c, is_tanh, x, got, n);
+            check_done(c);
+        }
+    }
+}
+
+static void check_scale_add(struct check *c, int n)
+{
+    if (check_next(c, (any_fn *)c->k->scale_add, "scale_add_%d_%d", n, (int)c->fill)) {
+        float *base = check_floats(c, (size_t)n), *add = check_floats(c, (size_t)n),
+              *want = check_floats(c, (size_t)n), *got = check_floats(c, (size_t)n);
+        check_fill(c, base, (size_t)n);
+        check_fill(c, add, (size_t)n);
+        scale_add_ref(want, base, 7.48f, add, n);
+        c->k->scale_add(got, base, 7.48f, add, n);
+        check_bits(c, want, got, (size_t)n);
+        c->k->scale_add(base, base, 7.48f, add, n); /* in place */
+        check_bits(c, want, base, (size_t)n);
         check_done(c);
     }
 }
@@ -104,6 +173,9 @@ void check_rows(struct check *c)
         c->fill = (enum fill)fill;
         for (int i = 0; i < N_LENGTHS; i++) {
             check_rmsnorm(c, LENGTHS[i]);
+            check_layernorm(c, LENGTHS[i]);
+            check_gelu(c, LENGTHS[i]);
+            check_scale_add(c, LENGTHS[i]);
             check_elements(c, LENGTHS[i]);
         }
         for (size_t i = 0; i < sizeof HEADS / sizeof *HEADS; i++)

@@ -1,4 +1,4 @@
-/* RMSNorm, and the addition that goes before it. */
+/* RMSNorm, LayerNorm, and the additions that go before them. */
 #include "kernels/ref/ref.h"
 
 void rmsnorm_ref(float *y, const float *x, const float *w, int n_rows, int n, float eps)
@@ -13,8 +13,29 @@ void rmsnorm_ref(float *y, const float *x, const float *w, int n_rows, int n, fl
     }
 }
 
+void layernorm_ref(float *y, const float *x, const float *w, const float *b, int n_rows, int n, float eps)
+{
+    for (int row = 0; row < n_rows; row++, x += n, y += n) {
+        float sum[16] = { 0 }, squares[16] = { 0 };
+        for (int i = 0; i < n; i++)
+            sum[i % 16] += x[i];
+        float mean = fold16(sum) / (float)n;
+        for (int i = 0; i < n; i++)
+            squares[i % 16] = fmaf(x[i] - mean, x[i] - mean, squares[i % 16]);
+        float scale = 1.0f / sqrtf(fold16(squares) / (float)n + eps);
+        for (int i = 0; i < n; i++)
+            y[i] = fmaf((x[i] - mean) * scale, w[i], b[i]);
+    }
+}
+
 void add_ref(float *x, const float *y, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         x[i] += y[i];
+}
+
+void scale_add_ref(float *x, const float *base, float scale, const float *add, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = fmaf(scale, base[i], add[i]);
 }

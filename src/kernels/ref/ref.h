@@ -11,8 +11,11 @@
 tile_fn tile_float_ref, tile_q8_0_ref, tile_q4_0_ref;
 linear_fn linear_f32_ref, linear_f16_ref, linear_bf16_ref, linear_q8_0_ref, linear_q4_0_ref;
 rmsnorm_fn rmsnorm_ref;
+layernorm_fn layernorm_ref;
 add_fn add_ref;
+scale_add_fn scale_add_ref;
 silu_mul_fn silu_mul_ref;
+gelu_fn gelu_tanh_ref, gelu_sigmoid_ref;
 softmax_fn softmax_ref;
 rope_fn rope_interleaved_ref, rope_half_ref;
 attention_fn attention_f16_ref, attention_f32_ref;

@@ -1,0 +1,40 @@
+/* Activations without a gate, over vec16: the twin of ref/gelu.c. Included by a file of one instruction set. */
+#include "kernels/ref/gelu.h"
+#include "kernels/x86/exp_body.h"
+#include "kernels/x86/x86.h"
+
+INLINE vec16 sigmoid_times(vec16 x, vec16 z)
+{
+    return v_div(x, v_add(v_set(1.0f), v_exp(v_negate(z))));
+}
+
+INLINE vec16 gelu_tanh_one(vec16 x)
+{
+    vec16 cube = v_fma(v_set(GELU_TANH_CUBE), v_mul(x, x), v_set(1.0f));
+    return sigmoid_times(x, v_mul(v_mul(v_set(GELU_TANH_SLOPE), x), cube));
+}
+
+INLINE vec16 gelu_sigmoid_one(vec16 x)
+{
+    return sigmoid_times(x, v_mul(v_set(GELU_SIGMOID_SLOPE), x));
+}
+
+void VARIANT(gelu_tanh)(float *x, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        v_store(x + i, gelu_tanh_one(v_load(x + i)));
+    int rest = (int)(n - i);
+    if (rest > 0)
+        v_store_n(x + i, gelu_tanh_one(v_load_n(x + i, rest)), rest);
+}
+
+void VARIANT(gelu_sigmoid)(float *x, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        v_store(x + i, gelu_sigmoid_one(v_load(x + i)));
+    int rest = (int)(n - i);
+    if (rest > 0)
+        v_store_n(x + i, gelu_sigmoid_one(v_load_n(x + i, rest)), rest);
+}
