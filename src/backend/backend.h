@@ -45,7 +45,11 @@ enum rope_kind {
     ROPE_2D,          /* dimensions 0..rotary_dim/2-1 turn with rope_positions, the next rotary_dim/2 with
                          block_positions, each as ROPE_HALF. Du et al., 2022 (GLM), section 2.2 */
 };
-enum activation { ACT_SILU };
+enum activation {
+    ACT_SILU,         /* with a gate */
+    ACT_GELU_TANH,    /* without one: GELU's approximation by tanh */
+    ACT_GELU_SIGMOID, /* without one: x * sigmoid(1.702 x) */
+};
 
 /* The shape of attention, the same in every layer. A qkv row: q [n_heads][head_dim], k and v [n_kv_heads][head_dim],
  * one behind the other. Query head h reads KV head h / (n_heads / n_kv_heads). */
@@ -118,9 +122,22 @@ struct backend_ops {
     void (*step_begin)(struct backend *be, const struct step *step);
     /* x [n_rows][n_in of table] = rows token_ids of table, as float32 */
     void (*embed)(struct backend *be, float *x, const struct matrix *table);
-    /* if add: x += add first. Then y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps). [n_rows][n]; y differs from x. */
+    /* if add: x += add first. Then y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps). [n_rows][n]; y differs from x, but may be add. */
     void (*rmsnorm)(struct backend *be, float *y, float *x, const float *add, const float *w, int n_rows,
                     int n, float eps);
+    /* if add: x += add first. Then y[r] = (x[r] - mean(x[r])) / sqrt(variance(x[r]) + eps) * w + b. As rmsnorm. */
+    void (*layernorm)(struct backend *be, float *y, float *x, const float *add, const float *w,
+                      const float *b, int n_rows, int n, float eps);
+    /* x = scale * base + add, all [n_rows][n] */
+    void (*scale_add)(struct backend *be, float *x, const float *base, float scale, const float *add,
+                      int n_rows, int n);
+    /* x = act(x), [n_rows][n], in place */
+    void (*activate)(struct backend *be, float *x, int n_rows, int n, enum activation act);
+    /* x [n_rows][n]: x[r] = table[positions[r]], or that is added to it. table: [more than any position][n] */
+    void (*positions)(struct backend *be, float *x, const float *table, int n, bool adds);
+    /* y[r] = a[r] and behind it b[r]: [n_rows][n_a], [n_rows][n_b] */
+    void (*concat)(struct backend *be, float *y, const float *a, int n_a, const float *b, int n_b,
+                   int n_rows);
     /* y [n_rows][n_out] = x [n_rows][n_in] . W^T + bias */
     void (*linear)(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows);
     /* y [n_rows][n_out / 2] = act(gate) * up, of a matrix made with is_gate_up */

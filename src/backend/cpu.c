@@ -105,49 +105,6 @@ static void cpu_step_begin(struct backend *be, const struct step *step)
     cpu_attention_begin(cpu);
 }
 
-struct rmsnorm_job {
-    const struct kernels *kernels;
-    float *y, *x;
-    const float *add, *w;
-    int n_rows, n;
-    float eps;
-};
-
-static void rmsnorm_some(void *arg, int thread, int n_threads)
-{
-    const struct rmsnorm_job *job = arg;
-    int64_t begin, end;
-    team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
-    for (int64_t r = begin; r < end; r++) {
-        float *x = job->x + r * job->n;
-        if (job->add)
-            job->kernels->add(x, job->add + r * job->n, job->n);
-        job->kernels->rmsnorm(job->y + r * job->n, x, job->w, 1, job->n, job->eps);
-    }
-}
-
-static void cpu_rmsnorm(struct backend *be, float *y, float *x, const float *add, const float *w, int n_rows,
-                        int n, float eps)
-{
-    struct cpu_backend *cpu = cpu_of(be);
-    struct rmsnorm_job job = { &cpu->kernels, y, x, add, w, n_rows, n, eps };
-    if (n_rows == 1)
-        rmsnorm_some(&job, 0, 1);
-    else
-        team_run(cpu->team, rmsnorm_some, &job);
-}
-
-static void cpu_gather(struct backend *be, float *y, const float *x, const float *add, int n)
-{
-    struct cpu_backend *cpu = cpu_of(be);
-    for (int i = 0; i < cpu->step->n_outputs; i++, y += n) {
-        size_t at = (size_t)cpu->step->output_rows[i] * (size_t)n;
-        memcpy(y, x + at, (size_t)n * sizeof *y);
-        if (add)
-            cpu->kernels.add(y, add + at, n);
-    }
-}
-
 static void cpu_step_end(struct backend *be, const float *result, float *host, size_t n_floats)
 {
     if (result && result != host)
@@ -177,6 +134,11 @@ static const struct backend_ops CPU_OPS = {
     .step_begin = cpu_step_begin,
     .embed = cpu_embed,
     .rmsnorm = cpu_rmsnorm,
+    .layernorm = cpu_layernorm,
+    .scale_add = cpu_scale_add,
+    .activate = cpu_activate,
+    .positions = cpu_positions,
+    .concat = cpu_concat,
     .linear = cpu_linear,
     .linear_glu = cpu_linear_glu,
     .rope_store = cpu_rope_store,

@@ -91,6 +91,17 @@ void cpu_linear(struct backend *be, float *y, const struct matrix *m, const floa
 void cpu_linear_glu(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
                     enum activation act);
 
+void cpu_rmsnorm(struct backend *be, float *y, float *x, const float *add, const float *w, int n_rows, int n,
+                 float eps);
+void cpu_layernorm(struct backend *be, float *y, float *x, const float *add, const float *w, const float *b,
+                   int n_rows, int n, float eps);
+void cpu_scale_add(struct backend *be, float *x, const float *base, float scale, const float *add, int n_rows,
+                   int n);
+void cpu_activate(struct backend *be, float *x, int n_rows, int n, enum activation act);
+void cpu_positions(struct backend *be, float *x, const float *table, int n, bool adds);
+void cpu_concat(struct backend *be, float *y, const float *a, int n_a, const float *b, int n_b, int n_rows);
+void cpu_gather(struct backend *be, float *y, const float *x, const float *add, int n);
+
 enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_pages, enum dtype dtype,
                              struct tutti_error *err);
 void cpu_kv_free(struct backend *be, struct kv_memory *kv);

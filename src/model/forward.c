@@ -1,5 +1,6 @@
-/* One transformer, over any description: pre-norm residual blocks of grouped attention and a gated feed-forward layer.
- * Vaswani et al., 2017; Zhang and Sennrich, 2019 (RMSNorm); Su et al., 2021 (rotary positions); Shazeer, 2020 (SwiGLU). */
+/* One transformer, over any description: residual blocks of grouped attention and a feed-forward layer.
+ * Vaswani et al., 2017; Zhang and Sennrich, 2019 (RMSNorm); Su et al., 2021 (rotary positions); Shazeer, 2020 (SwiGLU);
+ * Radford et al., 2019 (GPT-2); Zeng et al., 2021 (PanGu-Alpha's query layer); Wang et al., 2022 (scaled residuals). */
 #include "model/forward.h"
 
 #include <stdlib.h>
@@ -12,6 +13,7 @@ struct workspace {
     float *delta;    /* [max_rows][d_model]: what a block adds to the stream */
     float *qkv;      /* [max_rows][(n_heads + 2 n_kv_heads) head_dim] */
     float *attended; /* [max_rows][n_heads head_dim] */
+    float *kv;       /* [max_rows][2 n_kv_heads head_dim]; NULL without a top query */
     float *hidden;   /* [max_rows][d_ff] */
     float *gathered; /* [max_rows][d_model]: the stream of the rows that sample */
     float *logits;   /* [max_rows][n_vocab]; touched only as far as a step has outputs */
@@ -21,9 +23,8 @@ void workspace_free(struct workspace *w, struct backend *be)
 {
     if (!w)
         return;
-    float *const all[] = {
-        w->x, w->normed, w->delta, w->qkv, w->attended, w->hidden, w->gathered, w->logits
-    };
+    float *const all[] = { w->x,  w->normed, w->delta,    w->qkv,   w->attended,
+                           w->kv, w->hidden, w->gathered, w->logits };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
     free(w);
@@ -49,10 +50,15 @@ enum tutti_status model_reserve(struct model *model, int max_rows, struct tutti_
     const struct {
         float **memory;
         int width;
-    } wanted[] = { { &w->x, d->d_model },        { &w->normed, d->d_model },
-                   { &w->delta, d->d_model },    { &w->qkv, qkv },
-                   { &w->attended, q },          { &w->hidden, d->d_ff },
-                   { &w->gathered, d->d_model }, { &w->logits, d->n_vocab } };
+    } wanted[] = { { &w->x, d->d_model },
+                   { &w->normed, d->d_model },
+                   { &w->delta, d->d_model },
+                   { &w->qkv, qkv },
+                   { &w->attended, q },
+                   { &w->hidden, d->d_ff },
+                   { &w->kv, d->has_top_query ? qkv - q : 0 },
+                   { &w->gathered, d->d_model },
+                   { &w->logits, d->n_vocab } };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].memory = be->ops->alloc(be, (size_t)max_rows * (size_t)wanted[i].width);
         if (!*wanted[i].memory) {
@@ -66,35 +72,132 @@ enum tutti_status model_reserve(struct model *model, int max_rows, struct tutti_
     return TUTTI_OK;
 }
 
+/* The step that runs, and where its residual stream stands. */
+struct pass {
+    const struct model *model;
+    struct backend *be;
+    const struct backend_ops *op;
+    struct workspace w; /* a copy: x and normed may change places */
+    struct kv_memory *kv;
+    const float *pending; /* what is still to be added to x, [n_rows][d_model]; NULL: nothing */
+    int n_rows;
+};
+
+/* normed = norm(x), where x first takes what is pending: one pass for both. */
+static void normalize(struct pass *p, const struct norm *norm, int n_rows)
+{
+    const struct model_desc *d = &p->model->desc;
+    if (d->norm == NORM_LAYER)
+        p->op->layernorm(p->be, p->w.normed, p->w.x, p->pending, norm->w, norm->b, n_rows, d->d_model,
+                         d->norm_eps);
+    else
+        p->op->rmsnorm(p->be, p->w.normed, p->w.x, p->pending, norm->w, n_rows, d->d_model, d->norm_eps);
+    p->pending = NULL;
+}
+
+static void swap_stream(struct pass *p)
+{
+    float *x = p->w.x;
+    p->w.x = p->w.normed;
+    p->w.normed = x;
+}
+
+/* A block's output, in delta, joins the stream: at the next norm, or at once where the stream is the block's normed input
+ * scaled. */
+static void join(struct pass *p, const struct norm *post_norm)
+{
+    const struct model_desc *d = &p->model->desc;
+    struct workspace *w = &p->w;
+    p->pending = w->delta;
+    if (d->has_post_norms) {
+        p->op->rmsnorm(p->be, w->normed, w->delta, NULL, post_norm->w, p->n_rows, d->d_model, d->norm_eps);
+        p->pending = w->normed;
+    }
+    if (d->residual_scale != 0) {
+        p->op->scale_add(p->be, w->x, w->normed, d->residual_scale, w->delta, p->n_rows, d->d_model);
+        p->pending = NULL;
+    }
+}
+
+/* The top layer of PanGu-Alpha asks by position: its q comes from a table, its k and v from the stream. */
+static void query_by_position(struct pass *p)
+{
+    const struct model_desc *d = &p->model->desc;
+    const struct top_query *top = &p->model->top_query;
+    struct workspace *w = &p->w;
+    int q = d->n_heads * d->head_dim, kv = 2 * d->n_kv_heads * d->head_dim;
+    p->op->linear(p->be, w->kv, top->kv, w->normed, p->n_rows);
+    p->op->positions(p->be, w->normed, top->table, d->d_model, false);
+    p->op->linear(p->be, w->attended, top->query, w->normed, p->n_rows);
+    p->op->concat(p->be, w->qkv, w->attended, q, w->kv, kv, p->n_rows);
+}
+
+static void run_layer(struct pass *p, int i)
+{
+    const struct model_desc *d = &p->model->desc;
+    const struct layer *layer = &p->model->layers[i];
+    const struct backend_ops *op = p->op;
+    struct workspace *w = &p->w;
+    bool is_top = d->has_top_query && i == d->n_layers - 1;
+    if (is_top) { /* its stream begins with the norm that others have behind the last layer */
+        normalize(p, &p->model->output_norm, p->n_rows);
+        swap_stream(p);
+    }
+    normalize(p, &layer->attn_norm, p->n_rows);
+    if (is_top)
+        query_by_position(p);
+    else
+        op->linear(p->be, w->qkv, layer->qkv, w->normed, p->n_rows);
+    op->rope_store(p->be, w->qkv, NULL, NULL, p->kv, i);
+    op->attention(p->be, w->attended, w->qkv, p->kv, i);
+    op->linear(p->be, w->delta, layer->attn_out, w->attended, p->n_rows);
+    join(p, &layer->attn_post_norm);
+    normalize(p, &layer->ffn_norm, p->n_rows);
+    if (d->has_gate) {
+        op->linear_glu(p->be, w->hidden, layer->gate_up, w->normed, p->n_rows, d->activation);
+    } else {
+        op->linear(p->be, w->hidden, layer->gate_up, w->normed, p->n_rows);
+        op->activate(p->be, w->hidden, p->n_rows, d->d_ff, d->activation);
+    }
+    op->linear(p->be, w->delta, layer->down, w->hidden, p->n_rows);
+    join(p, &layer->ffn_post_norm);
+}
+
+/* Only rows that sample pay for the vocabulary. */
+static void make_logits(struct pass *p, int n_outputs)
+{
+    const struct model_desc *d = &p->model->desc;
+    struct workspace *w = &p->w;
+    p->op->gather(p->be, w->gathered, w->x, p->pending, d->d_model);
+    p->pending = NULL;
+    w->x = w->gathered;
+    if (d->has_top_query)
+        w->normed = w->gathered;
+    else
+        normalize(p, &p->model->output_norm, n_outputs);
+    p->op->linear(p->be, w->logits, p->model->output, w->normed, n_outputs);
+}
+
 void model_forward(struct model *model, struct kv_memory *kv, const struct step *step, float *logits)
 {
     const struct model_desc *d = &model->desc;
-    const struct workspace *w = model->workspace;
-    struct backend *be = model->backend;
-    const struct backend_ops *op = be->ops;
-    int n = step->n_rows;
-
-    op->step_begin(be, step);
-    op->embed(be, w->x, model->embedding);
-    for (int i = 0; i < d->n_layers; i++) {
-        const struct layer *layer = &model->layers[i];
-        /* The feed-forward output of the layer before joins the stream here, in one pass with the norm. */
-        op->rmsnorm(be, w->normed, w->x, i > 0 ? w->delta : NULL, layer->attn_norm.w, n, d->d_model,
-                    d->norm_eps);
-        op->linear(be, w->qkv, layer->qkv, w->normed, n);
-        op->rope_store(be, w->qkv, NULL, NULL, kv, i);
-        op->attention(be, w->attended, w->qkv, kv, i);
-        op->linear(be, w->delta, layer->attn_out, w->attended, n);
-        op->rmsnorm(be, w->normed, w->x, w->delta, layer->ffn_norm.w, n, d->d_model, d->norm_eps);
-        op->linear_glu(be, w->hidden, layer->gate_up, w->normed, n, d->activation);
-        op->linear(be, w->delta, layer->down, w->hidden, n);
+    struct pass p = { .model = model,
+                      .be = model->backend,
+                      .op = model->backend->ops,
+                      .w = *model->workspace,
+                      .kv = kv,
+                      .n_rows = step->n_rows };
+    p.op->step_begin(p.be, step);
+    p.op->embed(p.be, p.w.x, model->embedding);
+    if (d->has_learned_positions)
+        p.op->positions(p.be, p.w.x, model->positions, d->d_model, true);
+    if (d->has_embedding_norm) {
+        normalize(&p, &model->embedding_norm, p.n_rows);
+        swap_stream(&p);
     }
-    int n_outputs = step->n_outputs;
-    if (n_outputs > 0) { /* only rows that sample pay for the vocabulary */
-        op->gather(be, w->gathered, w->x, w->delta, d->d_model);
-        op->rmsnorm(be, w->normed, w->gathered, NULL, model->output_norm.w, n_outputs, d->d_model,
-                    d->norm_eps);
-        op->linear(be, w->logits, model->output, w->normed, n_outputs);
-    }
-    op->step_end(be, w->logits, logits, (size_t)n_outputs * (size_t)d->n_vocab);
+    for (int i = 0; i < d->n_layers; i++)
+        run_layer(&p, i);
+    if (step->n_outputs > 0)
+        make_logits(&p, step->n_outputs);
+    p.op->step_end(p.be, p.w.logits, logits, (size_t)step->n_outputs * (size_t)d->n_vocab);
 }

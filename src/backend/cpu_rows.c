@@ -1,0 +1,149 @@
+/* Operations of the CPU backend in which each row stands by itself. A single row is not worth waking the team. */
+#include "backend/cpu.h"
+
+#include <assert.h>
+#include <string.h>
+
+static void run_rows(struct cpu_backend *cpu, team_fn *fn, void *job, int n_rows)
+{
+    if (n_rows == 1)
+        fn(job, 0, 1);
+    else
+        team_run(cpu->team, fn, job);
+}
+
+struct norm_job {
+    const struct kernels *kernels;
+    float *y, *x;
+    const float *add, *w, *b; /* b NULL: RMSNorm */
+    int n_rows, n;
+    float eps;
+};
+
+static void norm_some(void *arg, int thread, int n_threads)
+{
+    const struct norm_job *job = arg;
+    int64_t begin, end;
+    team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
+    for (int64_t r = begin; r < end; r++) {
+        float *x = job->x + r * job->n, *y = job->y + r * job->n;
+        if (job->add)
+            job->kernels->add(x, job->add + r * job->n, job->n);
+        if (job->b)
+            job->kernels->layernorm(y, x, job->w, job->b, 1, job->n, job->eps);
+        else
+            job->kernels->rmsnorm(y, x, job->w, 1, job->n, job->eps);
+    }
+}
+
+void cpu_rmsnorm(struct backend *be, float *y, float *x, const float *add, const float *w, int n_rows, int n,
+                 float eps)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    struct norm_job job = { &cpu->kernels, y, x, add, w, NULL, n_rows, n, eps };
+    run_rows(cpu, norm_some, &job, n_rows);
+}
+
+void cpu_layernorm(struct backend *be, float *y, float *x, const float *add, const float *w, const float *b,
+                   int n_rows, int n, float eps)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    struct norm_job job = { &cpu->kernels, y, x, add, w, b, n_rows, n, eps };
+    run_rows(cpu, norm_some, &job, n_rows);
+}
+
+/* What needs no more than a pass over each row's elements. */
+struct rows_job {
+    const struct kernels *kernels;
+    const struct step *step;
+    float *x;
+    const float *base, *add; /* of scale_add */
+    float scale;
+    const float *table; /* of positions */
+    bool adds;
+    enum activation act;
+    int n_rows, n;
+};
+
+static void scale_add_some(void *arg, int thread, int n_threads)
+{
+    const struct rows_job *job = arg;
+    int64_t begin, end;
+    team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
+    job->kernels->scale_add(job->x + begin * job->n, job->base + begin * job->n, job->scale,
+                            job->add + begin * job->n, (end - begin) * job->n);
+}
+
+void cpu_scale_add(struct backend *be, float *x, const float *base, float scale, const float *add, int n_rows,
+                   int n)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    struct rows_job job = {
+        .kernels = &cpu->kernels, .x = x, .base = base, .scale = scale, .add = add, .n_rows = n_rows, .n = n
+    };
+    run_rows(cpu, scale_add_some, &job, n_rows);
+}
+
+static void activate_some(void *arg, int thread, int n_threads)
+{
+    const struct rows_job *job = arg;
+    gelu_fn *gelu = job->act == ACT_GELU_TANH ? job->kernels->gelu_tanh : job->kernels->gelu_sigmoid;
+    int64_t begin, end;
+    team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
+    gelu(job->x + begin * job->n, (end - begin) * job->n);
+}
+
+void cpu_activate(struct backend *be, float *x, int n_rows, int n, enum activation act)
+{
+    assert(act != ACT_SILU);
+    struct cpu_backend *cpu = cpu_of(be);
+    struct rows_job job = { .kernels = &cpu->kernels, .x = x, .act = act, .n_rows = n_rows, .n = n };
+    run_rows(cpu, activate_some, &job, n_rows);
+}
+
+static void positions_some(void *arg, int thread, int n_threads)
+{
+    const struct rows_job *job = arg;
+    int64_t begin, end;
+    team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
+    for (int64_t r = begin; r < end; r++) {
+        const float *row = job->table + (size_t)job->step->positions[r] * (size_t)job->n;
+        if (job->adds)
+            job->kernels->add(job->x + r * job->n, row, job->n);
+        else
+            memcpy(job->x + r * job->n, row, (size_t)job->n * sizeof *row);
+    }
+}
+
+void cpu_positions(struct backend *be, float *x, const float *table, int n, bool adds)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    struct rows_job job = { .kernels = &cpu->kernels,
+                            .step = cpu->step,
+                            .x = x,
+                            .table = table,
+                            .adds = adds,
+                            .n_rows = cpu->step->n_rows,
+                            .n = n };
+    run_rows(cpu, positions_some, &job, job.n_rows);
+}
+
+void cpu_concat(struct backend *be, float *y, const float *a, int n_a, const float *b, int n_b, int n_rows)
+{
+    (void)be;
+    for (int r = 0; r < n_rows; r++, a += n_a, b += n_b, y += n_a + n_b) {
+        memcpy(y, a, (size_t)n_a * sizeof *y);
+        memcpy(y + n_a, b, (size_t)n_b * sizeof *y);
+    }
+}
+
+void cpu_gather(struct backend *be, float *y, const float *x, const float *add, int n)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    for (int i = 0; i < cpu->step->n_outputs; i++, y += n) {
+        size_t at = (size_t)cpu->step->output_rows[i] * (size_t)n;
+        memcpy(y, x + at, (size_t)n * sizeof *y);
+        if (add)
+            cpu->kernels.add(y, add + at, n);
+    }
+}
