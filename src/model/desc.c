@@ -5,7 +5,21 @@
 #include <stdio.h>
 #include <string.h>
 
-const struct family *const FAMILIES[] = { &FAMILY_CHATGLM, &FAMILY_LLAMA, &FAMILY_QWEN2, NULL };
+const struct family *const FAMILIES[] = { &FAMILY_CHATGLM, &FAMILY_GLM,  &FAMILY_GLM4, &FAMILY_LLAMA,
+                                          &FAMILY_QWEN2,   &FAMILY_GPT2, NULL };
+
+const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
+                           const json_t *tokenizer_config)
+{
+    (void)desc, (void)tok, (void)config, (void)tokenizer_config;
+    return "";
+}
+
+enum tutti_status family_no_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
+{
+    (void)tok, (void)out, (void)err;
+    return TUTTI_OK;
+}
 
 static bool is_of(const struct family *family, const json_t *config, const char *type, bool is_gguf)
 {

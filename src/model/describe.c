@@ -76,9 +76,7 @@ static void read_rope(struct model_desc *d, struct config *c)
                                     10000);
     if (nested || config_find(c, "rope_scaling"))
         read_rope_scaling(d, c, nested ? "rope_parameters" : "rope_scaling");
-    const char *key = config_find(c, "partial_rotary_factor") ? "partial_rotary_factor"
-                                                              : "rope_parameters.partial_rotary_factor";
-    d->rotary_dim = (int)(d->head_dim * config_float_or(c, key, 0, 1, 1));
+    d->rotary_dim = d->head_dim;
     d->rope = ROPE_HALF;
 }
 
@@ -135,7 +133,8 @@ void describe_gguf(struct model_desc *d, struct config *c)
     d->d_ff = config_int(c, "feed_forward_length", 1, LIMIT_DIMENSION);
     d->n_vocab = config_int_or(c, "vocab_size", 1, LIMIT_VOCAB, 0);
     d->n_ctx = config_int(c, "context_length", 1, LIMIT_CONTEXT);
-    d->norm_eps = (float)config_float(c, "attention.layer_norm_rms_epsilon", 0, 1);
+    d->norm_eps = (float)config_float(
+        c, d->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", 0, 1);
     d->activation = ACT_SILU;
     d->rope_theta = config_float_or(c, "rope.freq_base", 1e-6, 1e12, 10000);
     d->rotary_dim = config_int_or(c, "rope.dimension_count", 0, LIMIT_DIMENSION, d->head_dim);

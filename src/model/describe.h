@@ -5,10 +5,11 @@
 #include "model/family.h"
 
 /* The keys of transformers' decoder classes since LLaMA: RMSNorm, grouped attention, rotary positions over
- * head_dim * partial_rotary_factor dimensions of half-split heads, SwiGLU. Biases and windows are left to the family. */
+ * whole half-split heads, SwiGLU. Biases and windows are left to the family. */
 void describe_transformers(struct model_desc *desc, struct config *c);
 
-/* The keys that GGUF's architectures share under their prefix; the rotation's kind is left to the family. */
+/* The keys that GGUF's architectures share under their prefix; desc->norm is set before. The rotation's kind is left to
+ * the family. */
 void describe_gguf(struct model_desc *desc, struct config *c);
 
 /* Refuses an activation that is not silu. */

@@ -52,10 +52,15 @@ struct family {
     enum tutti_status (*text_prefix)(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
 };
 
-extern const struct family FAMILY_LLAMA, FAMILY_CHATGLM, FAMILY_QWEN2;
+extern const struct family FAMILY_CHATGLM, FAMILY_GLM, FAMILY_GLM4, FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_GPT2;
 
 /* All families, then NULL; the first one that a configuration fits is taken. */
 extern const struct family *const FAMILIES[];
+
+/* For families without a chat format, and without a prefix. */
+const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
+                           const json_t *tokenizer_config);
+enum tutti_status family_no_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
 
 /* The family of a checkpoint. TUTTI_E_UNSUPPORTED names what it is. */
 MUST_CHECK enum tutti_status family_find(const struct family **out, const struct checkpoint *ck,

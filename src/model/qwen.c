@@ -49,19 +49,6 @@ static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
     d->has_qkv_bias = true;
 }
 
-static const char *no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
-                           const json_t *tokenizer_config)
-{
-    (void)desc, (void)tok, (void)config, (void)tokenizer_config;
-    return "";
-}
-
-static enum tutti_status no_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
-{
-    (void)tok, (void)out, (void)err;
-    return TUTTI_OK;
-}
-
 const struct family FAMILY_QWEN2 = {
     .name = "qwen2",
     .gguf_architecture = "qwen2",
@@ -71,6 +58,6 @@ const struct family FAMILY_QWEN2 = {
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .choose_chat = no_chat,
-    .text_prefix = no_prefix,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
 };

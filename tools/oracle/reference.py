@@ -73,7 +73,12 @@ def make_chatglm(config_json, modeling_dir):
     # The files were written for transformers 4, where each configuration had these.
     config.use_cache = True
     config.max_length = config_json.get("seq_length", 8192)
-    return model_class(config, device="cpu")
+    model = model_class(config, device="cpu")
+    # GLM-4's files differ from ChatGLM3's in one line that matters here: the rotary base takes a factor.
+    rope = model.transformer.rotary_pos_emb
+    plain, base = rope.forward_impl, 10000 * config_json.get("rope_ratio", 1)
+    rope.forward_impl = lambda *args, **more: plain(*args, **{"base": base, **more})
+    return model
 
 
 def make_empty(config_json, modeling_dir=None):

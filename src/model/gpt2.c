@@ -1,0 +1,97 @@
+/* GPT-2: LayerNorm, learned positions, GELU without a gate, biases everywhere. Hugging Face keeps its matrices as
+ * [in][out] (Conv1D), with or without "transformer." before every name. */
+#include "model/describe.h"
+
+#include <string.h>
+
+#define HF_NAMES(prefix)                                                                                     \
+    {                                                                                                        \
+        .embedding = prefix "wte.weight", .positions = prefix "wpe.weight", .output = "lm_head.weight",      \
+        .output_norm = prefix "ln_f.weight", .attn_norm = prefix "h.%d.ln_1.weight",                         \
+        .ffn_norm = prefix "h.%d.ln_2.weight", .qkv = { prefix "h.%d.attn.c_attn.weight" },                  \
+        .attn_out = prefix "h.%d.attn.c_proj.weight", .gate_up = { prefix "h.%d.mlp.c_fc.weight" },          \
+        .down = prefix "h.%d.mlp.c_proj.weight", .transposed = TRANSPOSED_ALL,                               \
+    }
+
+static const struct tensor_names LAYOUTS[] = {
+    HF_NAMES("transformer."),
+    HF_NAMES(""),
+    {
+        .embedding = "token_embd.weight",
+        .positions = "position_embd.weight",
+        .output = "output.weight",
+        .output_norm = "output_norm.weight",
+        .attn_norm = "blk.%d.attn_norm.weight",
+        .ffn_norm = "blk.%d.ffn_norm.weight",
+        .qkv = { "blk.%d.attn_qkv.weight" },
+        .attn_out = "blk.%d.attn_output.weight",
+        .gate_up = { "blk.%d.ffn_up.weight" },
+        .down = "blk.%d.ffn_down.weight",
+        .is_gguf = true,
+    },
+};
+
+/* Buffers of the causal mask. */
+static const char *const IGNORED[] = { "attn.bias", "attn.masked_bias" };
+
+static bool is_mine(const json_t *config)
+{
+    return describe_has_type(config, "gpt2");
+}
+
+static void describe_hf(struct model_desc *d, struct config *c)
+{
+    static const char *const TANH[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast" };
+    d->n_layers = config_int(c, "n_layer", 1, LIMIT_LAYERS);
+    d->d_model = config_int(c, "n_embd", 1, LIMIT_DIMENSION);
+    d->n_heads = config_int(c, "n_head", 1, LIMIT_DIMENSION);
+    d->d_ff = config_int_or(c, "n_inner", 1, LIMIT_DIMENSION, 4 * d->d_model);
+    d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
+    d->n_ctx = config_int_or(c, "n_positions", 1, LIMIT_CONTEXT, 1024);
+    d->norm_eps = (float)config_float_or(c, "layer_norm_epsilon", 0, 1, 1e-5);
+    d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
+    d->n_kv_heads = d->n_heads;
+    d->head_dim = d->d_model / d->n_heads;
+    if (d->head_dim * d->n_heads != d->d_model)
+        config_unsupported(c, "n_head", "a width that is no multiple of the heads");
+    const char *act = config_string_or(c, "activation_function", "gelu_new");
+    bool known = false;
+    for (size_t i = 0; i < sizeof TANH / sizeof *TANH; i++)
+        known = known || strcmp(act, TANH[i]) == 0;
+    if (!known)
+        config_unsupported(c, "activation_function", act);
+    if (!config_bool_or(c, "scale_attn_weights", true))
+        config_unsupported(c, "scale_attn_weights", "attention without a scale");
+    if (config_bool_or(c, "scale_attn_by_inverse_layer_idx", false))
+        config_unsupported(c, "scale_attn_by_inverse_layer_idx", "a scale of attention by layer");
+    if (config_bool_or(c, "add_cross_attention", false))
+        config_unsupported(c, "add_cross_attention", "attention to an encoder");
+}
+
+static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    d->norm = NORM_LAYER;
+    if (is_gguf)
+        describe_gguf(d, c);
+    else
+        describe_hf(d, c);
+    d->has_learned_positions = true;
+    d->rope = ROPE_NONE;
+    d->rotary_dim = 0;
+    d->has_gate = false;
+    d->activation = ACT_GELU_TANH;
+    d->has_qkv_bias = d->has_attn_out_bias = d->has_mlp_bias = true;
+}
+
+const struct family FAMILY_GPT2 = {
+    .name = "gpt2",
+    .gguf_architecture = "gpt2",
+    .is_mine = is_mine,
+    .describe = describe,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
