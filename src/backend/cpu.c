@@ -69,11 +69,11 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
     if (max_rows < 1)
         return error_set(err, TUTTI_E_ARGUMENT, "%d rows of a step, expected at least 1", max_rows);
     free_scratch(cpu);
-    size_t n_tiles = ((size_t)max_rows + TILE_ROWS - 1) / TILE_ROWS, n = (size_t)max_rows;
+    size_t n = (size_t)max_rows;
     size_t tile = LINEAR_PIECE * TILE_ROWS * PANEL_ROWS;
     size_t queries = (size_t)ATTENTION_QUERIES * (size_t)cpu->shape.head_dim;
     size_t halves = (size_t)cpu->shape.n_kv_heads * (size_t)cpu->shape.head_dim; /* two in a float's place */
-    bool fits = !__builtin_mul_overflow(n_tiles, cpu->tile_bytes, &cpu->activation_bytes);
+    bool fits = !__builtin_mul_overflow(n + n / LEAST_TILE_ROWS + 1, cpu->row_bytes, &cpu->activation_bytes);
     cpu->activations = fits ? memory_new(cpu->activation_bytes) : NULL;
     cpu->scratch = calloc((size_t)n_threads, sizeof *cpu->scratch);
     cpu->cos_sin = calloc(n, ((size_t)cpu->shape.rotary_dim + 1) * sizeof *cpu->cos_sin);

@@ -8,15 +8,15 @@
 
 #include <stdatomic.h>
 
-/* Panels (kernels/pack.h) of one matrix. Where is_gate_up, panel 2i holds rows 16i.. of gate and panel 2i + 1 those of
- * up, so that both stand in one cache line's reach when the activation joins them. */
+/* Panels (kernels/pack.h) of one matrix. Where is_gate_up, the halves of panel i hold rows 16i.. of gate and of up, so
+ * that both are at hand when the activation joins them. */
 struct matrix {
     enum dtype dtype;
     int n_in, n_out, n_panels;
     bool is_gate_up;
     size_t panel_bytes, n_bytes;
     uint8_t *panels;
-    float *bias; /* [n_panels][16], in the order of the panels; NULL: none */
+    float *bias; /* [n_panels][32], in the order of the panels; NULL: none */
 };
 
 /* Per layer, page and KV head: keys [head_dim][16], values [16][head_dim]; the heads of a page stand together. */
@@ -37,7 +37,7 @@ struct row_tile {
 
 /* What one thread needs for itself. */
 struct cpu_scratch {
-    float *tile;      /* [panels of a piece][TILE_ROWS][16] */
+    float *tile;      /* [panels of a piece][2][TILE_ROWS][16] */
     uint8_t *row;     /* one packed input row */
     float *q, *o;     /* [ATTENTION_QUERIES][head_dim] */
     uint16_t *halves; /* [2][n_kv_heads][head_dim]: keys and values of a row */
@@ -59,9 +59,8 @@ struct cpu_backend {
     float *rope_freqs;   /* our copy, [rotary_dim / 2] */
     float *alibi_slopes; /* our copy, [n_heads]; NULL: none */
 
-    size_t tile_bytes; /* of a full tile of input rows, for the matrix that needs most */
-    size_t row_bytes;  /* of a tile of one row */
-    int max_rows;      /* as reserved */
+    size_t row_bytes; /* of a tile of one row, for the matrix that needs most */
+    int max_rows;     /* as reserved */
     int n_row_tiles;
     size_t activation_bytes;
     uint8_t *activations;        /* packed tiles of input rows */
@@ -79,8 +78,10 @@ static inline struct cpu_backend *cpu_of(struct backend *be)
     return (struct cpu_backend *)be;
 }
 
-/* Panels that a thread takes at a time, at most. Even: gate and up stay together. */
-enum { LINEAR_PIECE = 8 };
+enum {
+    LINEAR_PIECE = 4,    /* panels that a thread takes at a time, at most */
+    LEAST_TILE_ROWS = 8, /* a tile is no lower, unless there are no more rows */
+};
 
 enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const struct matrix_source *source,
                                  struct tutti_error *err);

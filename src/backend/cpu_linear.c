@@ -5,7 +5,11 @@
 #include <assert.h>
 #include <string.h>
 
-enum { PIECE_BYTES = 384 * 1024 }; /* of weights: half of the second cache of current processors, or less */
+enum {
+    PIECE_BYTES = 384 * 1024, /* of weights, */
+    TILE_BYTES =
+        512 * 1024, /* and of a tile: together they fit the second cache of current processors, or nearly */
+};
 
 struct linear_job {
     struct cpu_backend *cpu;
@@ -13,6 +17,7 @@ struct linear_job {
     const float *x;
     float *y;
     int n_rows, n_tiles, piece;
+    size_t tile_stride; /* bytes */
     bool is_glu;
 };
 
@@ -37,31 +42,33 @@ static const uint8_t *pack_input(const struct linear_job *job, int thread, int n
         return cpu->scratch[thread].row;
     }
     int64_t begin, end;
-    team_share(n_in, 2 * BLOCK, thread, n_threads, &begin, &end);
+    team_share(n_in, GROUP, thread, n_threads, &begin, &end);
     for (int tile = 0; tile < job->n_tiles && begin < end; tile++) {
         int row, n;
         tile_rows(job, tile, &row, &n);
-        pack(cpu->activations + (size_t)tile * cpu->tile_bytes, job->x + (size_t)row * (size_t)n_in,
+        pack(cpu->activations + (size_t)tile * job->tile_stride, job->x + (size_t)row * (size_t)n_in,
              (size_t)n_in, n, (int)begin, (int)end);
     }
     team_barrier(cpu->team);
     return cpu->activations;
 }
 
-static void add_bias(float *tile, const float *bias, int n_panels, int n)
+static void add_bias(float *tile, const float *bias, int n_halves, int n)
 {
-    for (int p = 0; p < n_panels; p++, bias += PANEL_ROWS)
-        for (int r = 0; r < n; r++, tile += PANEL_ROWS)
-            for (int i = 0; i < PANEL_ROWS; i++)
+    for (int h = 0; h < n_halves; h++, bias += LANES)
+        for (int r = 0; r < n; r++, tile += LANES)
+            for (int i = 0; i < LANES; i++)
                 tile[i] += bias[i];
 }
 
 /* tile: [n rows][16] of the output columns from column on; y: the first row of the tile. */
 static void store(float *y, int n_columns, int column, const float *tile, int n)
 {
-    size_t n_here = (size_t)(n_columns - column < PANEL_ROWS ? n_columns - column : PANEL_ROWS);
+    if (column >= n_columns)
+        return;
+    size_t n_here = (size_t)(n_columns - column < LANES ? n_columns - column : LANES);
     for (int r = 0; r < n; r++)
-        memcpy(y + (size_t)r * (size_t)n_columns + (size_t)column, tile + r * PANEL_ROWS, n_here * sizeof *y);
+        memcpy(y + (size_t)r * (size_t)n_columns + (size_t)column, tile + r * LANES, n_here * sizeof *y);
 }
 
 /* Panels begin..end-1 over one tile. */
@@ -73,18 +80,19 @@ static void run_piece(const struct linear_job *job, float *out, const uint8_t *i
     int row, n;
     tile_rows(job, tile, &row, &n);
     k->linear[m->dtype](out, m->panels + (size_t)begin * m->panel_bytes, end - begin,
-                        input + (size_t)tile * job->cpu->tile_bytes, n, m->n_in, tile == 0);
+                        input + (size_t)tile * job->tile_stride, n, m->n_in, tile == 0);
     if (m->bias)
-        add_bias(out, m->bias + (size_t)begin * PANEL_ROWS, end - begin, n);
-    size_t panel = (size_t)n * PANEL_ROWS;
-    if (!job->is_glu) {
-        for (int p = begin; p < end; p++, out += panel)
-            store(job->y + (size_t)row * (size_t)m->n_out, m->n_out, p * PANEL_ROWS, out, n);
-        return;
-    }
-    for (int p = begin; p < end; p += 2, out += 2 * panel) {
-        k->silu_mul(out, out, out + panel, (int64_t)panel);
-        store(job->y + (size_t)row * (size_t)(m->n_out / 2), m->n_out / 2, p / 2 * PANEL_ROWS, out, n);
+        add_bias(out, m->bias + (size_t)begin * PANEL_ROWS, 2 * (end - begin), n);
+    size_t half = (size_t)n * LANES;
+    for (int p = begin; p < end; p++, out += 2 * half) {
+        if (job->is_glu) {
+            k->silu_mul(out, out, out + half, (int64_t)half);
+            store(job->y + (size_t)row * (size_t)(m->n_out / 2), m->n_out / 2, p * LANES, out, n);
+        } else {
+            float *y = job->y + (size_t)row * (size_t)m->n_out;
+            store(y, m->n_out, p * PANEL_ROWS, out, n);
+            store(y, m->n_out, p * PANEL_ROWS + LANES, out + half, n);
+        }
     }
 }
 
@@ -92,8 +100,8 @@ static void run_piece(const struct linear_job *job, float *out, const uint8_t *i
 static bool take(const struct linear_job *job, struct cpu_share *share, int *begin, int *end)
 {
     int left = share->end - atomic_load_explicit(&share->next, memory_order_relaxed);
-    int piece = left / 8 * 2;
-    piece = piece < 2 ? 2 : piece > job->piece ? job->piece : piece;
+    int piece = left / 4;
+    piece = piece < 1 ? 1 : piece > job->piece ? job->piece : piece;
     if (left <= 0)
         return false;
     *begin = atomic_fetch_add_explicit(&share->next, piece, memory_order_relaxed);
@@ -120,14 +128,18 @@ static void run(struct linear_job *job)
         return;
     assert(job->n_rows <= job->cpu->max_rows);
     int n_threads = team_n_threads(job->cpu->team);
-    int piece = (int)(PIECE_BYTES / job->m->panel_bytes) / 2 * 2;
-    job->piece = piece < 2 ? 2 : piece > LINEAR_PIECE ? LINEAR_PIECE : piece;
-    job->n_tiles = (job->n_rows + TILE_ROWS - 1) / TILE_ROWS;
-    assert((size_t)job->n_tiles * job->cpu->tile_bytes <=
+    const struct matrix *m = job->m;
+    int piece = (int)(PIECE_BYTES / m->panel_bytes);
+    job->piece = piece < 1 ? 1 : piece > LINEAR_PIECE ? LINEAR_PIECE : piece;
+    int most = (int)(TILE_BYTES / tile_bytes(m->dtype, 1, m->n_in));
+    most = most < LEAST_TILE_ROWS ? LEAST_TILE_ROWS : most > TILE_ROWS ? TILE_ROWS : most;
+    job->n_tiles = (job->n_rows + most - 1) / most;
+    job->tile_stride = tile_bytes(m->dtype, (job->n_rows + job->n_tiles - 1) / job->n_tiles, m->n_in);
+    assert((size_t)job->n_tiles * job->tile_stride <=
            job->cpu->activation_bytes); /* else made after reserve() */
     for (int t = 0; t < n_threads; t++) {
         int64_t begin, end;
-        team_share(job->m->n_panels, 2, t, n_threads, &begin, &end);
+        team_share(m->n_panels, 1, t, n_threads, &begin, &end);
         atomic_store_explicit(&job->cpu->shares[t].next, (int)begin, memory_order_relaxed);
         job->cpu->shares[t].end = (int)end;
     }

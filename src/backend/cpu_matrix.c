@@ -27,19 +27,18 @@ static int row_of(const struct matrix *m, int panel, int i)
         int row = panel * PANEL_ROWS + i;
         return row < m->n_out ? row : -1;
     }
-    int half = m->n_out / 2, row = panel / 2 * PANEL_ROWS + i;
-    return row < half ? panel % 2 * half + row : -1;
+    int half = m->n_out / 2, row = panel * LANES + i % LANES;
+    return row < half ? i / LANES * half + row : -1;
 }
 
 static void place_of(const struct matrix *m, int row, int *panel, int *i)
 {
     int half = m->n_out / 2, is_up = m->is_gate_up && row >= half;
+    int rows = m->is_gate_up ? LANES : PANEL_ROWS;
     if (is_up)
         row -= half;
-    *i = row % PANEL_ROWS;
-    *panel = row / PANEL_ROWS;
-    if (m->is_gate_up)
-        *panel = 2 * *panel + is_up;
+    *i = row % rows + is_up * LANES;
+    *panel = row / rows;
 }
 
 /* The part that holds the row, and the row's number in it. */
@@ -133,8 +132,9 @@ static enum tutti_status describe(struct matrix *m, const struct matrix_source *
     m->n_in = source->n_in;
     m->n_out = (int)n_out;
     m->is_gate_up = source->is_gate_up;
-    int n_rows = source->is_gate_up ? m->n_out / 2 : m->n_out;
-    m->n_panels = (n_rows + PANEL_ROWS - 1) / PANEL_ROWS * (source->is_gate_up ? 2 : 1);
+    /* half panels of gate stand beside as many of up */
+    m->n_panels = source->is_gate_up ? (m->n_out / 2 + LANES - 1) / LANES
+                                     : (m->n_out + PANEL_ROWS - 1) / PANEL_ROWS;
     if (__builtin_mul_overflow(m->panel_bytes, (size_t)m->n_panels, &m->n_bytes))
         return error_set(err, TUTTI_E_LIMIT, "%s: %d x %d elements overflow memory", source->name, m->n_out,
                          m->n_in);
@@ -169,8 +169,7 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
     team_run(cpu->team, pack_some, &job);
     if (m->bias)
         pack_bias(m, source);
-    size_t tile = tile_bytes(m->dtype, TILE_ROWS, m->n_in), row = tile_bytes(m->dtype, 1, m->n_in);
-    cpu->tile_bytes = tile > cpu->tile_bytes ? tile : cpu->tile_bytes;
+    size_t row = tile_bytes(m->dtype, 1, m->n_in);
     cpu->row_bytes = row > cpu->row_bytes ? row : cpu->row_bytes;
     *out = m;
     m = NULL;

@@ -146,8 +146,24 @@ static uint32_t type_number(enum dtype dtype)
         return 1;
     case DTYPE_Q4_0:
         return 2;
+    case DTYPE_Q4_1:
+        return 3;
+    case DTYPE_Q5_0:
+        return 6;
+    case DTYPE_Q5_1:
+        return 7;
     case DTYPE_Q8_0:
         return 8;
+    case DTYPE_Q2_K:
+        return 10;
+    case DTYPE_Q3_K:
+        return 11;
+    case DTYPE_Q4_K:
+        return 12;
+    case DTYPE_Q5_K:
+        return 13;
+    case DTYPE_Q6_K:
+        return 14;
     case DTYPE_BF16:
         return 30;
     default:

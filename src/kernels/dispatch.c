@@ -38,6 +38,8 @@ unsigned cpu_detect(void)
     if (has(xcr0, XCR0_AVX512) && has(b, bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL) &&
         has(c, bit_AVX512VNNI))
         cpu |= CPU_AVX512;
+    if ((cpu & CPU_AVX512) && __get_cpuid_count(7, 1, &a, &b, &c, &d) && has(a, bit_AVX512BF16))
+        cpu |= CPU_BF16;
     return cpu;
 }
 #else
@@ -67,7 +69,7 @@ enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *
     else if (strcmp(name, "avx2") == 0)
         want = CPU_AVX2;
     else if (strcmp(name, "avx512") == 0)
-        want = CPU_AVX2 | CPU_AVX512;
+        want = CPU_AVX2 | CPU_AVX512 | (all & CPU_BF16);
     else
         return error_set(err, TUTTI_E_ARGUMENT, "%s: \"%s\", expected \"ref\", \"avx2\" or \"avx512\"",
                          origin, name);
@@ -80,14 +82,17 @@ enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *
 
 static void init_ref(struct kernels *k)
 {
-    k->tile[DTYPE_F32] = k->tile[DTYPE_F16] = k->tile[DTYPE_BF16] = tile_float_ref;
-    k->tile[DTYPE_Q8_0] = tile_q8_0_ref;
-    k->tile[DTYPE_Q4_0] = tile_q4_0_ref;
+    k->tile[DTYPE_F32] = k->tile[DTYPE_F16] = tile_float_ref;
+    k->tile[DTYPE_BF16] = tile_bf16_ref;
+#define SET_TILE(name, dtype) k->tile[dtype] = tile_quantized_ref;
+    FOR_EACH_QUANTIZED(SET_TILE)
+#undef SET_TILE
+#define SET_LINEAR(name, dtype) k->linear[dtype] = linear_##name##_ref;
+    FOR_EACH_QUANTIZED(SET_LINEAR)
+#undef SET_LINEAR
     k->linear[DTYPE_F32] = linear_f32_ref;
     k->linear[DTYPE_F16] = linear_f16_ref;
     k->linear[DTYPE_BF16] = linear_bf16_ref;
-    k->linear[DTYPE_Q8_0] = linear_q8_0_ref;
-    k->linear[DTYPE_Q4_0] = linear_q4_0_ref;
     k->rmsnorm = rmsnorm_ref;
     k->layernorm = layernorm_ref;
     k->add = add_ref;
@@ -109,13 +114,15 @@ static void init_ref(struct kernels *k)
 #if defined(__x86_64__)
 static void init_avx2(struct kernels *k)
 {
-    k->tile[DTYPE_Q8_0] = tile_q8_0_avx2;
-    k->tile[DTYPE_Q4_0] = tile_q4_0_avx2;
+#define SET_TILE(name, dtype) k->tile[dtype] = tile_quantized_avx2;
+    FOR_EACH_QUANTIZED(SET_TILE)
+#undef SET_TILE
+#define SET_LINEAR(name, dtype) k->linear[dtype] = linear_##name##_avx2;
+    FOR_EACH_QUANTIZED(SET_LINEAR)
+#undef SET_LINEAR
     k->linear[DTYPE_F32] = linear_f32_avx2;
     k->linear[DTYPE_F16] = linear_f16_avx2;
     k->linear[DTYPE_BF16] = linear_bf16_avx2;
-    k->linear[DTYPE_Q8_0] = linear_q8_0_avx2;
-    k->linear[DTYPE_Q4_0] = linear_q4_0_avx2;
     k->rmsnorm = rmsnorm_avx2;
     k->layernorm = layernorm_avx2;
     k->add = add_avx2;
@@ -136,13 +143,15 @@ static void init_avx2(struct kernels *k)
 
 static void init_avx512(struct kernels *k)
 {
-    k->tile[DTYPE_Q8_0] = tile_q8_0_avx512;
-    k->tile[DTYPE_Q4_0] = tile_q4_0_avx512;
+#define SET_TILE(name, dtype) k->tile[dtype] = tile_quantized_avx512;
+    FOR_EACH_QUANTIZED(SET_TILE)
+#undef SET_TILE
+#define SET_LINEAR(name, dtype) k->linear[dtype] = linear_##name##_avx512;
+    FOR_EACH_QUANTIZED(SET_LINEAR)
+#undef SET_LINEAR
     k->linear[DTYPE_F32] = linear_f32_avx512;
     k->linear[DTYPE_F16] = linear_f16_avx512;
     k->linear[DTYPE_BF16] = linear_bf16_avx512;
-    k->linear[DTYPE_Q8_0] = linear_q8_0_avx512;
-    k->linear[DTYPE_Q4_0] = linear_q4_0_avx512;
     k->rmsnorm = rmsnorm_avx512;
     k->layernorm = layernorm_avx512;
     k->add = add_avx512;
@@ -171,5 +180,7 @@ void kernels_init(struct kernels *k, unsigned cpu)
         init_avx2(k);
     if (cpu & CPU_AVX512)
         init_avx512(k); /* the best comes last */
+    if (cpu & CPU_BF16)
+        k->linear[DTYPE_BF16] = linear_bf16_avx512bf16;
 #endif
 }

@@ -7,8 +7,9 @@
  *
  * Every output row depends on its own input row alone, so callers may cut rows into tiles as they like.
  *
- * Matrices are packed in panels (pack.h): 16 output rows side by side, so that one vector register holds one column
- * slice of a panel. Activations are packed in tiles of up to 16 input rows side by side. */
+ * Matrices are packed in panels (pack.h): 32 output rows side by side, as two halves of 16, so that one vector register
+ * holds one column slice of a half and both halves share what was loaded of the input. Activations are packed in tiles
+ * of up to 32 input rows side by side. */
 #ifndef TUTTI_KERNELS_KERNELS_H
 #define TUTTI_KERNELS_KERNELS_H
 
@@ -16,16 +17,18 @@
 #include "base/error.h"
 
 enum {
-    PANEL_ROWS = 16,        /* output rows of a panel of weights */
-    TILE_ROWS = 16,         /* input rows of a tile, at most */
-    BLOCK = 32,             /* columns of a quantized block */
+    LANES = 16,             /* output rows of half a panel */
+    PANEL_ROWS = 2 * LANES, /* output rows of a panel of weights */
+    TILE_ROWS = 32,         /* input rows of a tile, at most */
+    BLOCK = 32,             /* columns of a block of quantized weights */
+    GROUP = 4 * BLOCK,      /* columns of quantized activations under one scale */
     LINEAR_RUN = 512,       /* columns that a float sum runs over before it is added to the total */
     ATTENTION_KEYS = 16,    /* positions of a KV page */
     ATTENTION_QUERIES = 16, /* queries that attention works on at once, at most */
 };
 
 /* Bits of a processor level. Each includes the ones below it. */
-enum { CPU_REF = 0, CPU_AVX2 = 1, CPU_AVX512 = 2 };
+enum { CPU_REF = 0, CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_BF16 = 4 /* vdpbf16ps, beside AVX-512 */ };
 
 /* What processor and operating system offer. */
 unsigned cpu_detect(void);
@@ -39,23 +42,30 @@ const char *cpu_name(unsigned cpu);
 
 /* ---- linear ---------------------------------------------------------------------------------------------------- */
 
-/* Packs columns begin..end-1 of a tile of input rows (n_rows: 1..16) as the weights' type wants them.
- * x: row r at x + r * stride. Columns: multiples of 32 for the quantized types. dst: the whole tile, 64-byte aligned,
+/* Packs columns begin..end-1 of a tile of input rows (n_rows: 1..32) as the weights' type wants them.
+ * x: row r at x + r * stride. begin: a multiple of 128; end too, or n_in. dst: the whole tile, 64-byte aligned,
  * tile_bytes() long.
  *
- * Float weights: float [n_in][n_rows].
- * Quantized weights: for each block of 32 columns { int8 q[n_rows][32]; float d[n_rows]; int32 start[n_rows] }, where
- * d = max|x| / 127, q = x * (127 / max|x|) rounded to nearest even, start = -zero_point * sum(q): what takes the
- * offset of the unsigned weights out of the sum. A block with max|x| < 2^-100 is zero; one with a NaN or an infinity
- * has q = 0, d = NaN, so that it makes its row NaN. */
+ * F32 and F16 weights: float [n_in][n_rows].
+ * BF16 weights: bf16 [n_in / 2, rounded up][n_rows][2 columns], rounded to nearest even.
+ * Quantized weights, whatever their type: for each group of 128 columns (the last may be shorter), for each block of 32
+ * in it { int8 q[n_rows][32]; int32 sum[n_rows][2] }, then float d[n_rows]. d = max|x| / 127 over the group,
+ * q = x * (127 / max|x|) rounded to nearest even; the sums are those of -q over the block, and over its first half: with
+ * them a zero point or a min is taken out. A group with max|x| < 2^-100 is zero; one with a NaN or an infinity has
+ * q = 0, d = NaN, so that it makes its row NaN. */
 typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int begin, int end);
 
-/* out[p][r][i] = sum over columns of panel p's row i with input row r. out: [n_panels][n_rows][16].
+/* out[p][h][r][i] = sum over columns of row 16h + i of panel p with input row r. out: [n_panels][2][n_rows][16].
  * panels: packed weights of n_in columns; x: a tile of n_rows input rows. is_cold: the panels come from memory, so that
  * it pays to ask ahead.
  *
- * Float weights: fma over runs of 512 columns, from the first; each run starts at 0 and is added to the total.
- * Quantized weights: the blocks' exact integer sums in order, total = fma(sum, weight scale * activation scale, total). */
+ * F32 and F16 weights: fma over runs of 512 columns, from the first; each run starts at 0 and is added to the total.
+ * BF16 weights: the same, but of each pair of columns the odd one comes first, and denormals are zero, in what goes in
+ * and in every sum: what vdpbf16ps does.
+ * Quantized weights (formats.h): over each group of 128 columns, run by run of sub columns, g = fma(number, scale, g),
+ * where number is the exact integer sum of (u - zero) * q, then, where has_min, g = fma(-sum(q), min, g); the first
+ * run starts it with number * scale. Where sub is 16, both numbers of a block come before both mins. Then
+ * total = fma(g, d, total). */
 typedef void linear_fn(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
                        bool is_cold);
 

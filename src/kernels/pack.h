@@ -1,32 +1,37 @@
-/* Packed weights: panels of 16 output rows.
+/* Packed weights: panels of 32 output rows, as two halves of 16.
  *
- * Float types: [n_in][16] elements.
- * Quantized types: groups of two blocks of 32 columns, { half scale[2][16]; u8 quants[2][block] }, so that every
- * vector is aligned and one matrix is one stream. Of an odd number of blocks the last has no partner and its place is
- * zero. In a block the four columns 4g..4g+3 of the 16 rows lie together:
- *   Q8_0: [8 groups of columns][16 rows][4 columns], value + 128;
- *   Q4_0: [4][16][4], the low nibble of column c, the high one of column c + 16.
- * A panel's size is a multiple of 64 bytes. */
+ * F32, F16: [n_in][32] elements. BF16: [n_in / 2, rounded up][32][2 columns]; what lacks a partner stands beside zero.
+ * Quantized types (formats.h): units of 32 columns, or of 256 where the type is_super, one after the other. A unit:
+ *     half scale[32]; half min[32] where has_min;
+ *     where is_super: int8 sub_scale[256 / sub][32], and int8 sub_min of the same shape unless they share bytes;
+ *     for each block of 32 columns, for each half of the rows: the low plane, then the high plane of the numbers.
+ * In a plane the columns 4g..4g+3 of the 16 rows lie together, as [16][4]: the group g of eight.
+ *     8 bits: [8 groups][16][4]. 4 bits: [4][16][4], group g in the low nibbles, g + 4 in the high ones.
+ *     2 bits: [2][16][4], group g in byte row g % 2 at bit 2 (g / 2).
+ *     1 bit (high plane): [16][4], group g at bit g. 
+ * A panel's size is a multiple of 64 bytes, and so is every part of it: each load is aligned. */
 #ifndef TUTTI_KERNELS_PACK_H
 #define TUTTI_KERNELS_PACK_H
 
-#include "kernels/kernels.h"
-
-enum {
-    PACK_SCALE_BYTES = 64, /* of a group of two blocks */
-    PACK_Q8_0_BLOCK = 512,
-    PACK_Q4_0_BLOCK = 256,
-    PACK_Q8_0_GROUP = PACK_SCALE_BYTES + 2 * PACK_Q8_0_BLOCK,
-    PACK_Q4_0_GROUP = PACK_SCALE_BYTES + 2 * PACK_Q4_0_BLOCK,
-};
+#include "kernels/formats.h"
 
 /* Bytes of one panel. False: n_in does not fit the type's block, or the product overflows. */
 bool panel_bytes(enum dtype dtype, int n_in, size_t *out);
 
-/* Packs 16 rows of n_in elements of the type; a row that is NULL is packed as zeros. panel: 64-byte aligned. */
+/* Packs 32 rows of n_in elements of the type; a row that is NULL is packed as zeros. panel: 64-byte aligned. */
 void pack_panel(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dtype dtype, int n_in);
 
-/* Row 0..15 of a panel as float32. */
+/* Row 0..31 of a panel as float32. */
 void unpack_row(float *dst, const uint8_t *panel, int row, enum dtype dtype, int n_in);
+
+/* ---- pack_blocks.c: the same for the quantized types ---- */
+void pack_blocks(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dtype dtype, int n_in);
+void unpack_blocks(float *dst, const uint8_t *panel, int row, enum dtype dtype, int n_in);
+
+/* One number of a block, still with its zero point. half: the 16 rows of a block; row: 0..15; column: 0..31. */
+int packed_number(const uint8_t *half, struct quant_format f, int row, int column);
+/* Scale and min of run sub of a unit; row: 0..31. */
+float packed_scale(const uint8_t *unit, struct quant_format f, int row, int sub);
+float packed_min(const uint8_t *unit, struct quant_format f, int row, int sub);
 
 #endif

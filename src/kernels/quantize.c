@@ -1,4 +1,5 @@
 #include "kernels/quantize.h"
+#include "kernels/stored.h"
 
 #include "base/half.h"
 
@@ -60,6 +61,11 @@ static void quantize_q4_0(uint8_t *dst, const float *x, int64_t n_blocks)
     }
 }
 
+bool quantizes(enum dtype dtype)
+{
+    return dtype <= DTYPE_Q4_0;
+}
+
 void quantize(void *dst, const float *src, enum dtype dtype, int64_t n)
 {
     uint8_t *to = dst;
@@ -85,24 +91,29 @@ void quantize(void *dst, const float *src, enum dtype dtype, int64_t n)
     }
 }
 
+static void dequantize_blocks(float *dst, const uint8_t *src, enum dtype dtype, int64_t n)
+{
+    const struct quant_format f = quant_format(dtype);
+    int n_elems = dtype_block_elems(dtype);
+    struct stored_unit unit = { 0 };
+    for (; n > 0; n -= n_elems, src += dtype_block_bytes(dtype)) {
+        stored_read(&unit, src, dtype);
+        for (int begin = 0; begin < n_elems; begin += f.sub) {
+            float scale = stored_scale(&unit, f, begin / f.sub);
+            float min = f.has_min ? stored_min(&unit, f, begin / f.sub) : 0;
+            for (int i = begin; i < begin + f.sub; i++) {
+                int number = (int)(unit.words[i / BLOCK][i % BLOCK / 4] >> (i % 4 * 8) & 255) - f.zero;
+                float value = scale * (float)number;
+                *dst++ = f.has_min ? value - min : value;
+            }
+        }
+    }
+}
+
 void dequantize(float *dst, const void *src, enum dtype dtype, int64_t n)
 {
     const uint8_t *from = src;
     switch (dtype) {
-    case DTYPE_Q8_0:
-        for (int64_t b = 0; b < n / BLOCK_ELEMS; b++, from += 34)
-            for (int i = 0; i < BLOCK_ELEMS; i++)
-                *dst++ = (float)(int8_t)from[2 + i] * load_half(from);
-        break;
-    case DTYPE_Q4_0:
-        for (int64_t b = 0; b < n / BLOCK_ELEMS; b++, from += 18, dst += BLOCK_ELEMS) {
-            float d = load_half(from);
-            for (int i = 0; i < BLOCK_ELEMS / 2; i++) {
-                dst[i] = (float)((from[2 + i] & 15) - 8) * d;
-                dst[i + BLOCK_ELEMS / 2] = (float)((from[2 + i] >> 4) - 8) * d;
-            }
-        }
-        break;
     case DTYPE_F32:
         memcpy(dst, src, (size_t)n * sizeof *dst);
         break;
@@ -118,6 +129,6 @@ void dequantize(float *dst, const void *src, enum dtype dtype, int64_t n)
         }
         break;
     default:
-        break;
+        dequantize_blocks(dst, from, dtype, n);
     }
 }

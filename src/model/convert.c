@@ -339,8 +339,8 @@ static enum tutti_status convert(struct converter *c, const char *dst, struct tu
 enum tutti_status convert_to_gguf(const char *src, const char *dst, const struct convert_options *options,
                                   struct tutti_error *err)
 {
-    if (!dtype_is_weight(options->type))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "type", "type %s holds no weights",
+    if (!dtype_is_weight(options->type) || !quantizes(options->type))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "type", "type %s cannot be written",
                                dtype_name(options->type));
     struct converter c = { .options = options };
     enum tutti_status st = checkpoint_open(&c.ck, src, err);

@@ -11,7 +11,9 @@
 
 static const int ROWS[] = { 1, 2, 4, 8, 16, 17, 32, 256 };
 static const int SHAPES[][2] = { { 4096, 4096 }, { 4096, 13696 }, { 13696, 4096 } }; /* n_out, n_in */
-static const enum dtype TYPES[] = { DTYPE_Q4_0, DTYPE_Q8_0, DTYPE_F16, DTYPE_BF16, DTYPE_F32 };
+static const enum dtype TYPES[] = { DTYPE_Q4_0, DTYPE_Q8_0, DTYPE_F16,  DTYPE_BF16, DTYPE_F32,
+                                    DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_Q5_K, DTYPE_Q4_1, DTYPE_Q5_0,
+                                    DTYPE_Q5_1, DTYPE_Q2_K, DTYPE_Q3_K };
 
 struct job {
     const struct kernels *k;
@@ -42,14 +44,14 @@ static void run_linear(void *arg, int thread, int n_threads)
 {
     struct job *job = arg;
     int64_t first, last, begin, end;
-    team_share(job->n_in, 2 * BLOCK, thread, n_threads, &begin, &end);
+    team_share(job->n_in, GROUP, thread, n_threads, &begin, &end);
     for (int tile = 0; tile < job->n_tiles && begin < end; tile++) {
         team_share(job->n_rows, 1, tile, job->n_tiles, &first, &last);
         job->k->tile[job->type](job->tiles + (size_t)tile * job->tile_stride, job->x + first * job->n_in,
                                 (size_t)job->n_in, (int)(last - first), (int)begin, (int)end);
     }
     team_barrier(job->team);
-    float *out = job->out + (size_t)thread * 8 * TILE_ROWS * PANEL_ROWS;
+    float *out = job->out + (size_t)thread * 4 * TILE_ROWS * PANEL_ROWS;
     const uint8_t *panels = job->panels + (size_t)job->copy * job->stride * (size_t)job->n_panels;
     for (;;) {
         int from = atomic_fetch_add_explicit(&job->next, job->piece, memory_order_relaxed);
@@ -94,19 +96,21 @@ static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
     for (size_t i = 0; i < n_bytes * (size_t)job->n_copies; i++) /* small numbers in every type */
         job->panels[i] = (uint8_t)((i * 2654435761u) >> 13) & 0x3B;
     job->tile_stride = tile_bytes(type, TILE_ROWS, n_in);
-    job->tiles = big(job->tile_stride * (MOST_ROWS / TILE_ROWS));
+    job->tiles = big(job->tile_stride * (MOST_ROWS / 8));
     float *x = big(sizeof *x * (size_t)n_in * MOST_ROWS);
     for (size_t i = 0; i < (size_t)n_in * MOST_ROWS; i++)
         x[i] = (float)(int32_t)check_random(c) * 0x1p-31f;
     job->x = x;
-    job->out = big((size_t)team_n_threads(c->team) * 8 * TILE_ROWS * PANEL_ROWS * sizeof *job->out);
-    job->piece = (int)(384 * 1024 / job->stride) / 2 * 2;
-    job->piece = job->piece < 2 ? 2 : job->piece > 8 ? 8 : job->piece;
+    job->out = big((size_t)team_n_threads(c->team) * 4 * TILE_ROWS * PANEL_ROWS * sizeof *job->out);
+    job->piece = (int)(384 * 1024 / job->stride);
+    job->piece = job->piece < 1 ? 1 : job->piece > 4 ? 4 : job->piece;
+    int most = (int)(512 * 1024 / tile_bytes(type, 1, n_in));
+    most = most < 8 ? 8 : most > TILE_ROWS ? TILE_ROWS : most;
     bool is_block = dtype_block_elems(type) > 1;
     double peak = is_block ? c->peak_int8_gops : c->peak_f32_gflops;
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         job->n_rows = ROWS[i];
-        job->n_tiles = (ROWS[i] + TILE_ROWS - 1) / TILE_ROWS;
+        job->n_tiles = (ROWS[i] + most - 1) / most;
         if (c->level == CPU_REF && ROWS[i] > 1)
             break;
         double seconds = best_seconds(job), gbps = (double)n_bytes * 1e-9 / seconds;
@@ -117,9 +121,9 @@ static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
         fflush(stdout);
     }
     munmap(job->panels, n_bytes * (size_t)job->n_copies);
-    munmap(job->tiles, job->tile_stride * (MOST_ROWS / TILE_ROWS));
+    munmap(job->tiles, job->tile_stride * (MOST_ROWS / 8));
     munmap(x, sizeof *x * (size_t)n_in * MOST_ROWS);
-    munmap(job->out, (size_t)team_n_threads(c->team) * 8 * TILE_ROWS * PANEL_ROWS * sizeof *job->out);
+    munmap(job->out, (size_t)team_n_threads(c->team) * 4 * TILE_ROWS * PANEL_ROWS * sizeof *job->out);
     free(job);
 }
 
@@ -158,7 +162,8 @@ static void bench_attention(struct check *c, int n_queries, int head_dim, int le
 
 void bench_all(struct check *c)
 {
-    static const unsigned LEVELS[] = { CPU_AVX2 | CPU_AVX512, CPU_AVX2, CPU_REF };
+    static const unsigned LEVELS[] = { CPU_AVX2 | CPU_AVX512 | CPU_BF16, CPU_AVX2 | CPU_AVX512, CPU_AVX2,
+                                       CPU_REF };
     c->random = 88172645463325252u;
     for (size_t l = 0; l < sizeof LEVELS / sizeof *LEVELS; l++) {
         struct kernels k;

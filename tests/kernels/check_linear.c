@@ -4,8 +4,25 @@
 
 #include <string.h>
 
-static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_0 };
+static const enum dtype TYPES[] = { DTYPE_F32,  DTYPE_F16,  DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_0,
+                                    DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1, DTYPE_Q2_K, DTYPE_Q3_K,
+                                    DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K };
 enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
+
+/* Where the upper bytes of a block's floats or halves stand. */
+static int high_bytes(enum dtype dtype, size_t high[2])
+{
+    static const size_t SECOND[DTYPE_COUNT] = {
+        [DTYPE_Q4_1] = 3, [DTYPE_Q5_1] = 3, [DTYPE_Q4_K] = 3, [DTYPE_Q5_K] = 3, [DTYPE_Q2_K] = 83
+    };
+    high[0] = dtype == DTYPE_F32    ? 3
+              : dtype == DTYPE_Q2_K ? 81
+              : dtype == DTYPE_Q3_K ? 109
+              : dtype == DTYPE_Q6_K ? 209
+                                    : 1;
+    high[1] = SECOND[dtype];
+    return high[1] > 0 ? 2 : 1;
+}
 
 /* Weights of any bytes at all: what a hostile file could hold. In floats every NaN and denormal occurs; scales of
  * blocks are kept finite in half of the cases, so that sums are seen too. */
@@ -15,9 +32,11 @@ static void fill_stored(struct check *c, uint8_t *bytes, enum dtype dtype, size_
         bytes[i] = (uint8_t)check_random(c);
     if (!is_tame)
         return;
-    size_t step = (size_t)dtype_block_bytes(dtype), high = dtype == DTYPE_F32 ? 3 : 1;
+    size_t step = (size_t)dtype_block_bytes(dtype), high[2];
+    int n = high_bytes(dtype, high);
     for (size_t i = 0; i + step <= n_bytes; i += step)
-        bytes[i + high] = (uint8_t)((bytes[i + high] & 0x83) | 0x34); /* of the order of one */
+        for (int h = 0; h < n; h++)
+            bytes[i + high[h]] = (uint8_t)((bytes[i + high[h]] & 0x83) | 0x34); /* of the order of one */
 }
 
 static uint8_t *packed_panels(struct check *c, enum dtype dtype, int n_panels, int n_in, bool is_tame)
@@ -45,16 +64,17 @@ static void check_tile(struct check *c, const struct kernels *ref, enum dtype ty
         float *x = check_floats(c, (size_t)(n_rows - 1) * stride + (size_t)n_in);
         uint8_t *want = check_bytes(c, n_bytes), *got = check_bytes(c, n_bytes);
         check_fill(c, x, (size_t)(n_rows - 1) * stride + (size_t)n_in);
-        int middle = n_in / 64 * 32; /* in two parts, as two threads do it */
+        int middle = n_in / 256 * 128; /* in two parts, as two threads do it */
         ref->tile[type](want, x, stride, n_rows, 0, n_in);
         c->k->tile[type](got, x, stride, n_rows, middle, n_in);
         c->k->tile[type](got, x, stride, n_rows, 0, middle);
-        if (c->fill == FILL_HOSTILE && dtype_block_elems(type) > 1) { /* a NaN's sign and payload are free */
-            for (int b = 0; b < n_in / BLOCK; b++) {
-                size_t at = (size_t)b * (size_t)n_rows * (BLOCK + 8), q = (size_t)n_rows * BLOCK;
-                check_same(c, want + at, got + at, q);
-                check_bits(c, (const float *)(want + at + q), (const float *)(got + at + q), (size_t)n_rows);
-                check_same(c, want + at + q + 4 * n_rows, got + at + q + 4 * n_rows, 4 * (size_t)n_rows);
+        if (dtype_block_elems(type) > 1) { /* a NaN's sign and payload are free */
+            size_t n = (size_t)n_rows, block = n * (BLOCK + 8), at = 0;
+            for (int begin = 0; begin < n_in; begin += GROUP) {
+                size_t group = block * (size_t)((n_in - begin < GROUP ? n_in - begin : GROUP) / BLOCK);
+                check_same(c, want + at, got + at, group);
+                check_bits(c, (const float *)(want + at + group), (const float *)(got + at + group), n);
+                at += group + n * sizeof(float);
             }
         } else {
             check_same(c, want, got, n_bytes);
@@ -65,7 +85,7 @@ static void check_tile(struct check *c, const struct kernels *ref, enum dtype ty
 
 static void check_panels(struct check *c, const struct kernels *ref, enum dtype type, int n_rows, int n_in)
 {
-    enum { PANELS = 7 };
+    enum { PANELS = 3 };
     if (check_next(c, (any_fn *)c->k->linear[type], "linear_%s_%dx%d_%d", dtype_name(type), n_rows, n_in,
                    (int)c->fill)) {
         size_t n_out = (size_t)PANELS * (size_t)n_rows * PANEL_ROWS, row = 0;
@@ -83,8 +103,8 @@ static void check_panels(struct check *c, const struct kernels *ref, enum dtype 
         row = (size_t)n_rows / 2; /* alone: the same bits */
         ref->tile[type](alone, x + row * (size_t)n_in, (size_t)n_in, 1, 0, n_in);
         c->k->linear[type](one, panels, PANELS, alone, 1, n_in, c->fill % 2 == 0);
-        for (size_t p = 0; p < PANELS; p++)
-            check_bits(c, want + (p * (size_t)n_rows + row) * PANEL_ROWS, one + p * PANEL_ROWS, PANEL_ROWS);
+        for (size_t h = 0; h < 2 * PANELS; h++)
+            check_bits(c, want + (h * (size_t)n_rows + row) * LANES, one + h * LANES, LANES);
         check_done(c);
     }
 }
@@ -97,14 +117,20 @@ void check_linear(struct check *c)
         for (int n_rows = 1; n_rows <= TILE_ROWS; n_rows++) {
             bool is_block = dtype_block_elems(TYPES[t]) > 1;
             c->fill = (enum fill)(n_rows % FILL_COUNT);
-            int n_in = is_block ? 32 * (1 + n_rows % 4) : 29 + 37 * (n_rows % 4);
+            int n_in = is_block ? dtype_block_elems(TYPES[t]) * (1 + n_rows % 6) : 29 + 37 * (n_rows % 4);
             check_panels(c, &ref, TYPES[t], n_rows, n_in);
             check_tile(c, &ref, TYPES[t], n_rows, n_in);
-            if (n_rows == 1 || n_rows == 2 || n_rows == 7 || n_rows == 16)
+            if (n_rows == 1 || n_rows == 2 || n_rows == 7 || n_rows == 16 || n_rows == 31)
                 for (int fill = 0; fill < FILL_COUNT; fill++) {
                     c->fill = (enum fill)fill;
-                    check_panels(c, &ref, TYPES[t], n_rows, is_block ? 1056 : 1043);
-                    check_tile(c, &ref, TYPES[t], n_rows, is_block ? 96 : 51);
+                    check_panels(c, &ref, TYPES[t], n_rows,
+                                 dtype_block_elems(TYPES[t]) > 32 ? 1024
+                                 : is_block                       ? 1056
+                                                                  : 1043);
+                    check_tile(c, &ref, TYPES[t], n_rows,
+                               dtype_block_elems(TYPES[t]) > 32 ? 512
+                               : is_block                       ? 416
+                                                                : 51);
                 }
         }
 }

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const unsigned LEVELS[] = { CPU_REF, CPU_AVX2, CPU_AVX2 | CPU_AVX512 };
+static const unsigned LEVELS[] = { CPU_REF, CPU_AVX2, CPU_AVX2 | CPU_AVX512,
+                                   CPU_AVX2 | CPU_AVX512 | CPU_BF16 };
 enum { N_LEVELS = 3 };
 
 static const struct {

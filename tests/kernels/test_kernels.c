@@ -73,17 +73,20 @@ static void a_panel_gives_back_the_rows_it_was_packed_from(void **state)
         enum dtype dtype;
         int n_in;
     } CASES[] = {
-        { DTYPE_F32, 37 }, { DTYPE_F16, 37 }, { DTYPE_BF16, 70 }, { DTYPE_Q8_0, 96 }, { DTYPE_Q4_0, 160 }
+        { DTYPE_F32, 37 },   { DTYPE_F16, 37 },   { DTYPE_BF16, 71 },  { DTYPE_Q8_0, 96 },
+        { DTYPE_Q4_0, 160 }, { DTYPE_Q4_1, 160 }, { DTYPE_Q5_0, 64 },  { DTYPE_Q5_1, 64 },
+        { DTYPE_Q2_K, 512 }, { DTYPE_Q3_K, 512 }, { DTYPE_Q4_K, 512 }, { DTYPE_Q5_K, 256 },
+        { DTYPE_Q6_K, 512 },
     };
     for (size_t c = 0; c < sizeof CASES / sizeof *CASES; c++) {
         enum dtype dtype = CASES[c].dtype;
         int n = CASES[c].n_in;
         size_t row_bytes = 0, size = 0;
         assert_true(dtype_bytes(dtype, n, &row_bytes) && panel_bytes(dtype, n, &size) && size % 64 == 0);
-        uint8_t *stored = malloc(16 * row_bytes), *panel = aligned_alloc(64, size);
+        uint8_t *stored = malloc(PANEL_ROWS * row_bytes), *panel = aligned_alloc(64, size);
         float *want = malloc((size_t)n * sizeof *want), *got = malloc((size_t)n * sizeof *got);
         const uint8_t *rows[PANEL_ROWS];
-        for (size_t i = 0; i < 16 * row_bytes; i++)
+        for (size_t i = 0; i < PANEL_ROWS * row_bytes; i++)
             stored[i] = (uint8_t)((i * 2654435761u) >> 9) &
                         0xBB; /* no NaN: their copies need not compare equal */
         for (int r = 0; r < PANEL_ROWS; r++)
@@ -113,7 +116,7 @@ static void sizes_that_do_not_fit_are_refused(void **state)
     assert_false(panel_bytes(DTYPE_F32, 0, &size));
     assert_false(panel_bytes(DTYPE_I8, 32, &size));
     assert_true(tile_bytes(DTYPE_Q4_0, 3, 40) == 0);
-    assert_true(tile_bytes(DTYPE_Q4_0, 16, 64) == 16 * 2 * 40);
+    assert_true(tile_bytes(DTYPE_Q4_0, 16, 160) == 16 * (5 * 40 + 2 * 4));
 }
 
 static void a_level_is_chosen_by_name_or_environment(void **state)

@@ -117,8 +117,8 @@ static void gguf_files_agree_with_their_dequantized_weights(void **state)
     check_gguf("chatglm3-tiny-q8_0", 1e-4);
 }
 
-/* Unlike blocks, bf16 weights meet activations in float32, so nothing is lost. */
-static void bf16_weights_as_stored_lose_nothing(void **state)
+/* bf16 weights meet activations in bf16: 2^-9 of each product. */
+static void bf16_arithmetic_stays_near_exact_arithmetic(void **state)
 {
     (void)state;
     struct model *model = util_load(TEST_FIXTURES "/gguf/llama-tiny-tied-bf16.gguf", NULL, "f32", 2, NULL);
@@ -127,7 +127,7 @@ static void bf16_weights_as_stored_lose_nothing(void **state)
         model, TEST_FIXTURES "/gguf/llama-tiny-tied-bf16.golden.safetensors", "logits", 2);
     print_message("# llama-tiny-tied-bf16 as stored: max abs %.2e, relative %.2e\n", e.max_abs,
                   e.max_relative);
-    assert_true(e.max_relative <= 1e-5);
+    assert_true(e.max_relative <= 3e-2);
     model_free(model);
 }
 
@@ -157,7 +157,7 @@ int main(void)
         cmocka_unit_test(llama_with_tied_output_and_scaled_rope_agrees_with_transformers),
         cmocka_unit_test(chatglm3_agrees_with_its_authors_code),
         cmocka_unit_test(gguf_files_agree_with_their_dequantized_weights),
-        cmocka_unit_test(bf16_weights_as_stored_lose_nothing),
+        cmocka_unit_test(bf16_arithmetic_stays_near_exact_arithmetic),
         cmocka_unit_test(quantized_arithmetic_stays_near_exact_arithmetic),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

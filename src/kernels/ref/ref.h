@@ -3,13 +3,16 @@
 #define TUTTI_KERNELS_REF_REF_H
 
 #include "base/half.h"
-#include "kernels/kernels.h"
+#include "kernels/formats.h"
 #include "kernels/ref/exp.h"
 
 #include <math.h>
 
-tile_fn tile_float_ref, tile_q8_0_ref, tile_q4_0_ref;
-linear_fn linear_f32_ref, linear_f16_ref, linear_bf16_ref, linear_q8_0_ref, linear_q4_0_ref;
+tile_fn tile_float_ref, tile_bf16_ref, tile_quantized_ref;
+linear_fn linear_f32_ref, linear_f16_ref, linear_bf16_ref;
+#define DECLARE_LINEAR(name, dtype) linear_fn linear_##name##_ref;
+FOR_EACH_QUANTIZED(DECLARE_LINEAR)
+#undef DECLARE_LINEAR
 rmsnorm_fn rmsnorm_ref;
 layernorm_fn layernorm_ref;
 add_fn add_ref;

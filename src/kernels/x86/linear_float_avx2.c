@@ -1,14 +1,13 @@
 #include "kernels/x86/vec16_avx2.h"
 
+enum { MOST_ROWS = 2 }; /* eight registers of sums, four of weights */
+
 #include "kernels/x86/linear_float_body.h"
 
-/* Four rows: eight registers of sums, two of weights. */
-#define FLOAT_TILES_WIDE(t, dtype)
-#define FLOAT_TILES_TABLE(t)                                                                                 \
-    {                                                                                                        \
-        NULL, t##_1x1, t##_1x2, t##_1x3, t##_1x4                                                             \
-    }
+#define FLOAT_TILES(t, dtype)                                                                                \
+    FLOAT_TILE(t, dtype, 1)                                                                                  \
+    FLOAT_TILE(t, dtype, 2)
+#define FLOAT_TILES_TABLE(t) t##_1, t##_2
 
 LINEAR_FLOAT(f32, DTYPE_F32)
 LINEAR_FLOAT(f16, DTYPE_F16)
-LINEAR_FLOAT(bf16, DTYPE_BF16)

@@ -1,154 +1,222 @@
-/* Linear layers of quantized weights with AVX2: the twin of linear_quantized() in ref/linear.c.
+/* Linear layers of quantized weights with AVX2: the twin of ref/linear_quantized.c.
  *
- * Q4_0: vpmaddubsw multiplies unsigned weights (0..15) by signed activations (-127..127) and adds pairs in 16 bits. The
- * eight pairs of a lane in a block stay within 8 * 2 * 15 * 127 = 30480, so that nothing saturates and one widening
- * addition a block is enough. Q8_0: 255 * 127 * 2 would saturate; weights and activations are widened and go through vpmaddwd. */
+ * vpmaddubsw multiplies unsigned weights by signed activations (-127..127) and adds pairs in 16 bits; so many groups of
+ * columns are added there as cannot saturate, and then widened. Numbers of eight bits go as two nibbles. A block's
+ * eight output rows fill eight registers, and the input rows pass by. */
 #include "kernels/pack.h"
 #include "kernels/x86/x86.h"
 
 #include <immintrin.h>
+#include <string.h>
 
 enum {
-    MOST_ROWS = 4, /* totals of two registers each */
-    AHEAD = 8192,  /* bytes ahead of the weights being read that are asked for where they come from memory */
+    STRIP = 8,    /* output rows of a register */
+    AHEAD = 8192, /* bytes ahead of the weights being read that are asked for where they come from memory */
 };
 
-struct block {
-    const uint8_t *quants;
-    const int32_t *q, *start; /* of the first row */
+/* Eight output rows of one block. */
+struct weights {
+    __m256i w[8], high[8]; /* high: the upper nibbles of eight bits */
+    __m256 scale[2], min[2];
+};
+
+struct input {
+    const int32_t *q, *sums;
     const float *d;
-    __m256 scale[2];
+    float *group, *total; /* [n_rows][16], of the half that the strip lies in */
+    int n_rows;
 };
 
-/* Adds the sums of a block, as whole numbers, to the totals. */
-INLINE void add_sums(const struct block *b, __m256 total[2], int r, __m256i sum0, __m256i sum1)
+INLINE __m256i load(const uint8_t *p)
 {
-    __m256 d = _mm256_set1_ps(b->d[r]);
-    total[0] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum0), _mm256_mul_ps(b->scale[0], d), total[0]);
-    total[1] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum1), _mm256_mul_ps(b->scale[1], d), total[1]);
+    return _mm256_load_si256((const __m256i *)p);
 }
 
-INLINE void block_q4_0(const struct block *b, __m256 total[][2], const int n_rows)
+/* strip: 0 or 1, of the half. */
+INLINE void unpack(struct weights *w, const uint8_t *half, int strip, const struct quant_format f)
 {
-    const __m256i low = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
-    __m256i sum[MOST_ROWS][2];
-    UNROLL
-    for (int r = 0; r < n_rows; r++)
-        sum[r][0] = sum[r][1] = _mm256_setzero_si256();
-    UNROLL
-    for (int g = 0; g < 4; g++)
+    const int n = f.low_bits, m = f.high_bits;
+    const uint8_t *at = half + 32 * strip, *plane = at + format_low_bytes(f);
+    const __m256i nibble = _mm256_set1_epi8(15);
+    if (n == 8) {
         UNROLL
-    for (int half = 0; half < 2; half++) {
-        __m256i two = _mm256_load_si256((const __m256i *)(b->quants + 64 * g + 32 * half));
-        __m256i w0 = _mm256_and_si256(two, low), w1 = _mm256_and_si256(_mm256_srli_epi16(two, 4), low);
-        UNROLL
-        for (int r = 0; r < n_rows; r++) {
-            __m256i p0 = _mm256_maddubs_epi16(w0, _mm256_set1_epi32(b->q[r * 8 + g]));
-            __m256i p1 = _mm256_maddubs_epi16(w1, _mm256_set1_epi32(b->q[r * 8 + g + 4]));
-            sum[r][half] = _mm256_add_epi16(sum[r][half], _mm256_add_epi16(p0, p1));
+        for (int g = 0; g < 8; g++) {
+            __m256i bytes = load(at + 64 * g);
+            w->w[g] = _mm256_and_si256(bytes, nibble);
+            w->high[g] = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
         }
+        return;
     }
+    const __m256i mask = n == 4 ? nibble : _mm256_set1_epi8(3);
     UNROLL
-    for (int r = 0; r < n_rows; r++) {
-        __m256i start = _mm256_set1_epi32(b->start[r]);
-        add_sums(b, total[r], r, _mm256_add_epi32(start, _mm256_madd_epi16(sum[r][0], ones)),
-                 _mm256_add_epi32(start, _mm256_madd_epi16(sum[r][1], ones)));
-    }
-}
-
-/* Even and odd columns apart: bytes 0 and 2 of each four, then 1 and 3, stand in the 16-bit halves of a lane. */
-INLINE void block_q8_0(const struct block *b, __m256 total[][2], const int n_rows)
-{
-    const __m256i low = _mm256_set1_epi16(255);
-    __m256i sum[MOST_ROWS][2];
-    UNROLL
-    for (int r = 0; r < n_rows; r++)
-        sum[r][0] = sum[r][1] = _mm256_set1_epi32(b->start[r]);
+    for (int g = 0; g < 8; g++)
+        w->w[g] = _mm256_and_si256(_mm256_srli_epi16(load(at + 64 * (g % n)), g / n * n), mask);
+    if (m == 0)
+        return;
+    const __m256i above = _mm256_set1_epi8((char)(((1 << m) - 1) << n));
     UNROLL
     for (int g = 0; g < 8; g++) {
-        __m256i w[2][2];
-        UNROLL
-        for (int half = 0; half < 2; half++) {
-            __m256i four = _mm256_load_si256((const __m256i *)(b->quants + 64 * g + 32 * half));
-            w[half][0] = _mm256_and_si256(four, low);
-            w[half][1] = _mm256_srli_epi16(four, 8);
-        }
-        UNROLL
-        for (int r = 0; r < n_rows; r++) {
-            __m256i q = _mm256_set1_epi32(b->q[r * 8 + g]);
-            __m256i q0 = _mm256_srai_epi16(_mm256_slli_epi16(q, 8), 8), q1 = _mm256_srai_epi16(q, 8);
-            UNROLL
-            for (int half = 0; half < 2; half++) {
-                __m256i p0 = _mm256_madd_epi16(w[half][0], q0), p1 = _mm256_madd_epi16(w[half][1], q1);
-                sum[r][half] = _mm256_add_epi32(sum[r][half], _mm256_add_epi32(p0, p1));
-            }
-        }
+        int up = n - g / m * m;
+        __m256i bytes = load(plane + 64 * (g % m));
+        bytes = up >= 0 ? _mm256_slli_epi16(bytes, up >= 0 ? up : 0)
+                        : _mm256_srli_epi16(bytes, up < 0 ? -up : 0);
+        w->w[g] = _mm256_or_si256(w->w[g], _mm256_and_si256(bytes, above));
     }
-    UNROLL
-    for (int r = 0; r < n_rows; r++)
-        add_sums(b, total[r], r, sum[r][0], sum[r][1]);
 }
 
-/* One panel with n_rows of the tile's all_rows rows, from row first; n_rows and is_q4 are known when it is compiled. */
-INLINE void quantized_panel(float *out, const uint8_t *panel, const bool is_q4, const uint8_t *x,
-                            int all_rows, int first, const int n_rows, int n_blocks, bool is_cold)
+INLINE __m256 load_halves(const uint8_t *p)
 {
-    const size_t packed = is_q4 ? PACK_Q4_0_BLOCK : PACK_Q8_0_BLOCK, group = PACK_SCALE_BYTES + 2 * packed;
-    __m256 total[MOST_ROWS][2];
+    return _mm256_cvtph_ps(_mm_load_si128((const __m128i *)p));
+}
+
+INLINE __m256 load_bytes(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
+
+/* row: the first of the strip in its panel. */
+INLINE void load_scales(struct weights *w, const uint8_t *unit, int row, int block,
+                        const struct quant_format f)
+{
+    const int n = BLOCK / f.sub;
+    const uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS + (size_t)(block * n) * PANEL_ROWS + row;
+    __m256 scale = load_halves(unit + 2 * row);
+    __m256 min = f.has_min ? load_halves(unit + 2 * PANEL_ROWS + 2 * row) : _mm256_setzero_ps();
     UNROLL
-    for (int r = 0; r < n_rows; r++)
-        total[r][0] = total[r][1] = _mm256_setzero_ps();
-    for (int i = 0; i < n_blocks; i++, x += all_rows * (BLOCK + 8)) {
-        const uint8_t *at = panel + (size_t)(i / 2) * group;
-        const __m128i *scales = (const __m128i *)(at + i % 2 * 32);
-        struct block b = { .quants = at + PACK_SCALE_BYTES + (size_t)(i % 2) * packed,
-                           .q = (const int32_t *)x + first * 8,
-                           .d = (const float *)x + all_rows * 8 + first,
-                           .start = (const int32_t *)x + all_rows * 9 + first,
-                           .scale = { _mm256_cvtph_ps(scales[0]), _mm256_cvtph_ps(scales[1]) } };
+    for (int i = 0; i < n; i++, subs += PANEL_ROWS) {
+        if (f.is_joint) {
+            __m256i both = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)subs));
+            w->scale[i] = _mm256_mul_ps(scale,
+                                        _mm256_cvtepi32_ps(_mm256_and_si256(both, _mm256_set1_epi32(15))));
+            w->min[i] = _mm256_mul_ps(min, _mm256_cvtepi32_ps(_mm256_srli_epi32(both, 4)));
+        } else {
+            w->scale[i] = f.is_super ? _mm256_mul_ps(scale, load_bytes(subs)) : scale;
+            w->min[i] = f.is_super && f.has_min ? _mm256_mul_ps(min, load_bytes(subs + format_subs_bytes(f)))
+                                                : min;
+        }
+    }
+}
+
+/* sum += w . q over groups begin..begin + n - 1 of columns. */
+INLINE __m256i dot_groups(__m256i sum, const struct weights *w, const int32_t *q, const int begin,
+                          const int n, const struct quant_format f)
+{
+    const __m256i ones = _mm256_set1_epi16(1);
+    if (f.low_bits == 8) {
+        __m256i low = _mm256_setzero_si256(), high = low;
+        UNROLL
+        for (int g = begin; g < begin + n; g++) {
+            __m256i four = _mm256_set1_epi32(q[g]);
+            low = _mm256_add_epi16(low, _mm256_maddubs_epi16(w->w[g], four));
+            high = _mm256_add_epi16(high, _mm256_maddubs_epi16(w->high[g], four));
+        }
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(low, ones));
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(high, _mm256_set1_epi16(16)));
+    }
+    const int most = (1 << (f.low_bits + f.high_bits)) - 1; /* the largest number */
+    const int fit = 32767 / (2 * 127 * most) >= 8 ? 8 : 32767 / (2 * 127 * most) >= 4 ? 4 : 2;
+    const int step = fit < n ? fit : n;
+    UNROLL
+    for (int g = begin; g < begin + n; g += step) {
+        __m256i short_sum = _mm256_maddubs_epi16(w->w[g], _mm256_set1_epi32(q[g]));
+        UNROLL
+        for (int k = 1; k < step; k++)
+            short_sum = _mm256_add_epi16(short_sum,
+                                         _mm256_maddubs_epi16(w->w[g + k], _mm256_set1_epi32(q[g + k])));
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(short_sum, ones));
+    }
+    return sum;
+}
+
+INLINE void block_row(const struct weights *w, const struct input *x, int r, const struct quant_format f,
+                      const bool is_first, const bool is_last)
+{
+    const int runs = BLOCK / f.sub;
+    float *group = x->group + r * LANES, *total = x->total + r * LANES;
+    __m256 g = is_first ? _mm256_setzero_ps() : _mm256_load_ps(group);
+    __m256i negative[2] = { _mm256_set1_epi32(x->sums[2 * r]), _mm256_setzero_si256() };
+    if (runs == 2) {
+        __m256i first = _mm256_set1_epi32(x->sums[2 * r + 1]);
+        negative[1] = _mm256_sub_epi32(negative[0], first);
+        negative[0] = first;
+    }
+    UNROLL
+    for (int s = 0; s < runs; s++) {
+        __m256i start = f.zero == 0 ? _mm256_setzero_si256()
+                                    : _mm256_slli_epi32(negative[s], __builtin_ctz((unsigned)f.zero | 256u));
+        __m256 value = _mm256_cvtepi32_ps(dot_groups(start, w, x->q + r * 8, s * 8 / runs, 8 / runs, f));
+        g = is_first && s == 0 ? _mm256_mul_ps(value, w->scale[s]) : _mm256_fmadd_ps(value, w->scale[s], g);
+    }
+    if (f.has_min)
+        g = _mm256_fmadd_ps(_mm256_cvtepi32_ps(negative[0]), w->min[0], g);
+    if (f.has_min && runs == 2)
+        g = _mm256_fmadd_ps(_mm256_cvtepi32_ps(negative[1]), w->min[1], g);
+    if (is_last)
+        _mm256_storeu_ps(total, _mm256_fmadd_ps(g, _mm256_set1_ps(x->d[r]), _mm256_loadu_ps(total)));
+    else
+        _mm256_store_ps(group, g);
+}
+
+INLINE void block_all(const struct weights *w, const struct input *x, const struct quant_format f,
+                      const bool is_first, const bool is_last)
+{
+    for (int r = 0; r < x->n_rows; r++)
+        block_row(w, x, r, f, is_first, is_last);
+}
+
+INLINE void strip_block(const struct weights *w, const struct input *x, const struct quant_format f,
+                        bool is_first, bool is_last)
+{
+    if (is_first && is_last)
+        block_all(w, x, f, true, true);
+    else if (is_first)
+        block_all(w, x, f, true, false);
+    else if (is_last)
+        block_all(w, x, f, false, true);
+    else
+        block_all(w, x, f, false, false);
+}
+
+/* One panel. out: [2][n_rows][16]. */
+INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant_format f,
+                            const uint8_t *tile, int n_rows, int n_blocks, bool is_cold)
+{
+    _Alignas(64) float group[2 * TILE_ROWS * LANES];
+    const int per_unit = format_unit_columns(f) / BLOCK;
+    const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
+    memset(out, 0, (size_t)n_rows * PANEL_ROWS * sizeof *out);
+    for (int b = 0; b < n_blocks; b++) {
+        const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
+        const uint8_t *block = unit + format_param_bytes(f) + (size_t)(b % per_unit) * block_bytes;
+        bool is_first = b % (GROUP / BLOCK) == 0;
+        bool is_last = b % (GROUP / BLOCK) == GROUP / BLOCK - 1 || b == n_blocks - 1;
         if (is_cold)
-            for (size_t line = 0; line < packed + 32; line += 64)
-                _mm_prefetch((const char *)b.quants + AHEAD + line, _MM_HINT_T0);
-        if (is_q4)
-            block_q4_0(&b, total, n_rows);
-        else
-            block_q8_0(&b, total, n_rows);
+            for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
+                _mm_prefetch((const char *)block + AHEAD + line, _MM_HINT_T0);
+        for (int row = 0; row < PANEL_ROWS; row += STRIP) {
+            size_t at = (size_t)(row / LANES * n_rows * LANES + row % LANES);
+            struct weights w;
+            struct input x = { .q = (const int32_t *)tile,
+                               .sums = (const int32_t *)tile + n_rows * 8,
+                               .d = (const float *)tile + n_rows * 10,
+                               .group = group + at,
+                               .total = out + at,
+                               .n_rows = n_rows };
+            unpack(&w, block + (size_t)(row / LANES) * format_half_bytes(f), row % LANES / STRIP, f);
+            load_scales(&w, unit, row, b % per_unit, f);
+            strip_block(&w, &x, f, is_first, is_last);
+        }
+        tile += n_rows * (BLOCK + 8) + (is_last ? n_rows * (int)sizeof(float) : 0);
     }
-    UNROLL
-    for (int r = 0; r < n_rows; r++) {
-        _mm256_storeu_ps(out + (first + r) * PANEL_ROWS, total[r][0]);
-        _mm256_storeu_ps(out + (first + r) * PANEL_ROWS + 8, total[r][1]);
+}
+
+#define LINEAR(name, dtype)                                                                                  \
+    void linear_##name##_avx2(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows,    \
+                              int n_in, bool is_cold)                                                        \
+    {                                                                                                        \
+        size_t stride = 0;                                                                                   \
+        panel_bytes(dtype, n_in, &stride);                                                                   \
+        for (int p = 0; p < n_panels; p++, out += n_rows * PANEL_ROWS, panels += stride)                     \
+            quantized_panel(out, panels, quant_format(dtype), x, n_rows, n_in / BLOCK, is_cold);             \
     }
-}
-
-#define CASE(n)                                                                                              \
-    case n:                                                                                                  \
-        quantized_panel(out, panels, is_q4, x, n_rows, r, n, n_in / BLOCK, is_cold && r == 0);               \
-        break;
-
-INLINE void linear_quantized(float *out, const uint8_t *panels, const bool is_q4, int n_panels, const void *x,
-                             int n_rows, int n_in, bool is_cold)
-{
-    size_t stride = 0;
-    panel_bytes(is_q4 ? DTYPE_Q4_0 : DTYPE_Q8_0, n_in, &stride);
-    for (int p = 0; p < n_panels; p++, panels += stride, out += n_rows * PANEL_ROWS)
-        for (int r = 0; r < n_rows; r += MOST_ROWS)
-            switch (n_rows - r < MOST_ROWS ? n_rows - r : MOST_ROWS) {
-                CASE(1)
-                CASE(2)
-                CASE(3)
-                CASE(4)
-            }
-}
-
-void linear_q8_0_avx2(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
-                      bool is_cold)
-{
-    linear_quantized(out, panels, false, n_panels, x, n_rows, n_in, is_cold);
-}
-
-void linear_q4_0_avx2(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
-                      bool is_cold)
-{
-    linear_quantized(out, panels, true, n_panels, x, n_rows, n_in, is_cold);
-}
+FOR_EACH_QUANTIZED(LINEAR)

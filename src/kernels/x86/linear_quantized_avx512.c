@@ -1,125 +1,248 @@
-/* Linear layers of quantized weights with VNNI: the twin of linear_quantized() in ref/linear.c.
+/* Linear layers of quantized weights with VNNI: the twin of ref/linear_quantized.c.
  *
  * vpdpbusd adds to each of 16 lanes (output rows) the products of four unsigned weights and four signed activations,
- * which are the same for all lanes and come broadcast from memory. The sum of a block starts where the weights' offset
- * is already taken out, so that a tile of 16 rows costs ten multiplies a block and input row: eight dot products, the
- * product of the scales, and the addition to the total. The sums of different rows are independent and hide each
- * other's latency. */
+ * which are the same for all lanes. The weights of a block and panel, unpacked, fill 16 registers; then the input rows
+ * pass by, a few at a time: what is broadcast of a row serves both halves of the panel. A block's sum starts where the
+ * zero point is already taken out. So a half costs nine multiplies and a quarter for each block and input row: eight
+ * dot products, the product with the scale added to the sum of the group, and one more addition a group. The sums of
+ * the groups and the totals wait in the first cache. */
 #include "kernels/pack.h"
 #include "kernels/x86/x86.h"
 
 #include <immintrin.h>
+#include <string.h>
 
-/* Bytes ahead of the weights being read that are asked for: one row is bound by memory. */
+/* Bytes ahead of the weights being read that are asked for: few rows are bound by memory. */
 enum { AHEAD = 9216 };
 
-/* sum += w . q, where the four signed bytes at q stand for every lane. GCC 12 cannot be brought to use the broadcast
- * memory operand, which saves an instruction and a register. */
-INLINE __m512i add_dot(__m512i sum, __m512i w, const int32_t *q)
+/* One block of a panel, ready to be multiplied. [half], then [group of columns] or [run of sub columns]. */
+struct weights {
+    __m512i w[2][8];
+    __m512 scale[2][2], min[2][2];
+};
+
+/* The input rows of one block, and where their sums wait. */
+struct input {
+    const int32_t *q;     /* [n_rows][8] times four bytes */
+    const int32_t *sums;  /* [n_rows][2] */
+    const float *d;       /* [n_rows]; at the end of a group */
+    float *group, *total; /* [2][n_rows][16] */
+    int n_rows;
+};
+
+INLINE __m512i dot(__m512i sum, __m512i w, __m512i q)
 {
-    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*q));
-    return sum;
+    return _mm512_dpbusd_epi32(sum, w, q);
 }
 
-INLINE void load_q8_0(__m512i w[8], const uint8_t *quants)
+INLINE void unpack_low(__m512i w[8], const uint8_t *plane, const struct quant_format f)
 {
-    for (int g = 0; g < 8; g++)
-        w[g] = _mm512_load_si512(quants + 64 * g);
-}
-
-INLINE void load_q4_0(__m512i w[8], const uint8_t *quants)
-{
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int g = 0; g < 4; g++) {
-        __m512i two = _mm512_load_si512(quants + 64 * g);
-        w[g] = _mm512_and_si512(two, low);
-        w[g + 4] = _mm512_and_si512(_mm512_srli_epi16(two, 4), low);
+    if (f.low_bits == 8) {
+        UNROLL
+        for (int g = 0; g < 8; g++)
+            w[g] = _mm512_load_si512(plane + 64 * g);
+        return;
+    }
+    const int n = f.low_bits; /* vectors: 4 or 2, of two or four numbers a byte */
+    const __m512i mask = _mm512_set1_epi8(f.low_bits == 4 ? 15 : 3);
+    UNROLL
+    for (int v = 0; v < n; v++) {
+        __m512i bytes = _mm512_load_si512(plane + 64 * v);
+        UNROLL
+        for (int k = 0; k < 8 / n; k++)
+            w[v + k * n] = _mm512_and_si512(
+                k == 0 ? bytes : _mm512_srli_epi16(bytes, (unsigned)(k * f.low_bits)), mask);
     }
 }
 
-/* One panel; n_rows and is_q4 are known when it is compiled. */
-INLINE void quantized_panel(float *out, const uint8_t *panel, const bool is_q4, const uint8_t *x,
-                            const int n_rows, int n_blocks, bool is_cold)
+/* Puts the bits of the high plane above those of the low one. */
+INLINE void unpack_high(__m512i w[8], const uint8_t *plane, const struct quant_format f)
 {
-    const size_t packed = is_q4 ? PACK_Q4_0_BLOCK : PACK_Q8_0_BLOCK, group = PACK_SCALE_BYTES + 2 * packed;
-    __m512 total[TILE_ROWS];
+    const int n = f.high_bits;
+    const __m512i mask = _mm512_set1_epi8((char)(((1 << n) - 1) << f.low_bits));
     UNROLL
-    for (int r = 0; r < n_rows; r++)
-        total[r] = _mm512_setzero_ps();
-    for (int b = 0; b < n_blocks; b++, x += n_rows * (BLOCK + 8)) {
-        const uint8_t *at = panel + (size_t)(b / 2) * group,
-                      *quants = at + PACK_SCALE_BYTES + (size_t)(b % 2) * packed;
-        __m512i w[8];
-        if (is_q4)
-            load_q4_0(w, quants);
-        else
-            load_q8_0(w, quants);
-        if (is_cold)
-            for (size_t line = 0; line < packed + 32; line += 64)
-                _mm_prefetch((const char *)quants + AHEAD + line, _MM_HINT_T0);
-        __m512 scale = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)(at + b % 2 * 32)));
-        const int32_t *q = (const int32_t *)x, *start = q + n_rows * 9;
-        const float *d = (const float *)x + n_rows * 8;
+    for (int v = 0; v < n; v++) {
+        __m512i bytes = _mm512_load_si512(plane + 64 * v);
         UNROLL
-        for (int r = 0; r < n_rows; r++) {
-            __m512i sum = _mm512_set1_epi32(start[r]);
-            __m512i second =
-                _mm512_setzero_si512(); /* two short chains fit the scheduler better than one long */
-            UNROLL
-            for (int g = 0; g < 4; g++) {
-                sum = add_dot(sum, w[g], q + r * 8 + g);
-                second = add_dot(second, w[g + 4], q + r * 8 + g + 4);
+        for (int k = 0; k < 8 / n; k++) {
+            int up = f.low_bits - k * n;
+            __m512i moved = up >= 0 ? _mm512_slli_epi16(bytes, (unsigned)(up >= 0 ? up : 0))
+                                    : _mm512_srli_epi16(bytes, (unsigned)(up < 0 ? -up : 0));
+            w[v + k * n] = _mm512_ternarylogic_epi32(w[v + k * n], moved, mask, 0xF8); /* a | (b & c) */
+        }
+    }
+}
+
+INLINE __m512 load_halves(const uint8_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)p));
+}
+
+INLINE __m512 load_bytes(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_load_si128((const __m128i *)p)));
+}
+
+/* Scales and mins of block `block` of the unit. */
+INLINE void load_scales(struct weights *w, const uint8_t *unit, int block, const struct quant_format f)
+{
+    const int n = BLOCK / f.sub;
+    const uint8_t *subs = unit + (f.has_min ? 4 : 2) * PANEL_ROWS + (size_t)(block * n) * PANEL_ROWS;
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        __m512 scale = load_halves(unit + 32 * h);
+        __m512 min = f.has_min ? load_halves(unit + 2 * PANEL_ROWS + 32 * h) : _mm512_setzero_ps();
+        UNROLL
+        for (int i = 0; i < n; i++) {
+            const uint8_t *at = subs + i * PANEL_ROWS + 16 * h;
+            if (f.is_joint) {
+                __m512i both = _mm512_cvtepu8_epi32(_mm_load_si128((const __m128i *)at));
+                w->scale[h][i] = _mm512_mul_ps(
+                    scale, _mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(15))));
+                w->min[h][i] = _mm512_mul_ps(min, _mm512_cvtepi32_ps(_mm512_srli_epi32(both, 4)));
+            } else {
+                w->scale[h][i] = f.is_super ? _mm512_mul_ps(scale, load_bytes(at)) : scale;
+                w->min[h][i] = f.is_super && f.has_min
+                                   ? _mm512_mul_ps(min, load_bytes(at + format_subs_bytes(f)))
+                                   : min;
             }
-            sum = _mm512_add_epi32(sum, second);
-            total[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(scale, _mm512_set1_ps(d[r])),
-                                       total[r]);
+        }
+    }
+}
+
+/* The sum that takes the zero point out, from -sum(q). */
+INLINE __m512i start_of(__m512i sum, const struct quant_format f)
+{
+    return f.zero == 0 ? _mm512_setzero_si512()
+                       : _mm512_slli_epi32(sum, (unsigned)__builtin_ctz((unsigned)f.zero | 256u));
+}
+
+/* One block with n input rows from row r on; n and the three flags are known when it is compiled. */
+INLINE void block_rows(const struct weights *w, const struct input *x, int r, const int n,
+                       const struct quant_format f, const bool is_first, const bool is_last)
+{
+    const int runs = BLOCK / f.sub, per_run = 8 / runs;
+    __m512i sum[4][2][2], negative[4][2];
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        __m512i all = _mm512_set1_epi32(x->sums[2 * (r + i)]);
+        if (runs == 1) {
+            negative[i][0] = all;
+        } else {
+            negative[i][0] = _mm512_set1_epi32(x->sums[2 * (r + i) + 1]);
+            negative[i][1] = _mm512_sub_epi32(all, negative[i][0]);
+        }
+        UNROLL
+        for (int s = 0; s < runs; s++)
+            sum[i][0][s] = sum[i][1][s] = start_of(negative[i][s], f);
+    }
+    UNROLL
+    for (int g = 0; g < 8; g++) {
+        UNROLL
+        for (int i = 0; i < n; i++) {
+            __m512i q;
+            /* Kept from being folded into both products: one load serves two. */
+            __asm__("vpbroadcastd %1, %0" : "=v"(q) : "m"(x->q[(r + i) * 8 + g]));
+            sum[i][0][g / per_run] = dot(sum[i][0][g / per_run], w->w[0][g], q);
+            sum[i][1][g / per_run] = dot(sum[i][1][g / per_run], w->w[1][g], q);
         }
     }
     UNROLL
-    for (int r = 0; r < n_rows; r++)
-        _mm512_storeu_ps(out + r * PANEL_ROWS, total[r]);
-}
-
-#define CASE(n)                                                                                              \
-    case n:                                                                                                  \
-        for (int p = 0; p < n_panels; p++)                                                                   \
-            quantized_panel(out + p * (n)*PANEL_ROWS, panels + (size_t)p * stride, is_q4, x, n,              \
-                            n_in / BLOCK, is_cold);                                                          \
-        break;
-
-INLINE void linear_quantized(float *out, const uint8_t *panels, const bool is_q4, int n_panels, const void *x,
-                             int n_rows, int n_in, bool is_cold)
-{
-    size_t stride = 0;
-    panel_bytes(is_q4 ? DTYPE_Q4_0 : DTYPE_Q8_0, n_in, &stride);
-    switch (n_rows) {
-        CASE(1)
-        CASE(2)
-        CASE(3)
-        CASE(4)
-        CASE(5)
-        CASE(6)
-        CASE(7)
-        CASE(8)
-        CASE(9)
-        CASE(10)
-        CASE(11)
-        CASE(12)
-        CASE(13)
-        CASE(14)
-        CASE(15)
-        CASE(16)
+    for (int i = 0; i < n; i++) {
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            float *group = x->group + (h * x->n_rows + r + i) * LANES, *total = x->total + (group - x->group);
+            __m512 value = _mm512_cvtepi32_ps(sum[i][h][0]);
+            __m512 g = is_first ? _mm512_mul_ps(value, w->scale[h][0])
+                                : _mm512_fmadd_ps(value, w->scale[h][0], _mm512_load_ps(group));
+            if (runs == 2)
+                g = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i][h][1]), w->scale[h][1], g);
+            if (f.has_min)
+                g = _mm512_fmadd_ps(_mm512_cvtepi32_ps(negative[i][0]), w->min[h][0], g);
+            if (f.has_min && runs == 2)
+                g = _mm512_fmadd_ps(_mm512_cvtepi32_ps(negative[i][1]), w->min[h][1], g);
+            if (is_last)
+                _mm512_storeu_ps(total,
+                                 _mm512_fmadd_ps(g, _mm512_set1_ps(x->d[r + i]), _mm512_loadu_ps(total)));
+            else
+                _mm512_store_ps(group, g);
+        }
     }
 }
 
-void linear_q8_0_avx512(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
-                        bool is_cold)
+/* All input rows; those of 16-column runs two at a time, for want of registers. */
+INLINE void block_all(const struct weights *w, const struct input *x, const struct quant_format f,
+                      const bool is_first, const bool is_last)
 {
-    linear_quantized(out, panels, false, n_panels, x, n_rows, n_in, is_cold);
+    const int step = f.sub == BLOCK ? 4 : 2;
+    int r = 0;
+    for (; r + step <= x->n_rows; r += step)
+        block_rows(w, x, r, step, f, is_first, is_last);
+    switch (x->n_rows - r) {
+    case 3:
+        block_rows(w, x, r, 3, f, is_first, is_last);
+        break;
+    case 2:
+        block_rows(w, x, r, 2, f, is_first, is_last);
+        break;
+    case 1:
+        block_rows(w, x, r, 1, f, is_first, is_last);
+        break;
+    default:
+        break;
+    }
 }
 
-void linear_q4_0_avx512(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
-                        bool is_cold)
+/* One panel. out: [2][n_rows][16]. */
+INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant_format f,
+                            const uint8_t *tile, int n_rows, int n_blocks, bool is_cold)
 {
-    linear_quantized(out, panels, true, n_panels, x, n_rows, n_in, is_cold);
+    _Alignas(64) float group[2 * TILE_ROWS * LANES];
+    const int per_unit = format_unit_columns(f) / BLOCK;
+    const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
+    struct input x = { .group = group, .total = out, .n_rows = n_rows };
+    memset(out, 0, (size_t)n_rows * PANEL_ROWS * sizeof *out);
+    for (int b = 0; b < n_blocks; b++) {
+        const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
+        const uint8_t *block = unit + format_param_bytes(f) + (size_t)(b % per_unit) * block_bytes;
+        struct weights w;
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            const uint8_t *half = block + (size_t)h * format_half_bytes(f);
+            unpack_low(w.w[h], half, f);
+            if (f.high_bits > 0)
+                unpack_high(w.w[h], half + format_low_bytes(f), f);
+        }
+        load_scales(&w, unit, b % per_unit, f);
+        if (is_cold)
+            for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
+                _mm_prefetch((const char *)block + AHEAD + line, _MM_HINT_T0);
+        x.q = (const int32_t *)tile;
+        x.sums = x.q + n_rows * 8;
+        x.d = (const float *)x.sums + 2 * n_rows;
+        tile += n_rows * (BLOCK + 8);
+        bool is_last = b % (GROUP / BLOCK) == GROUP / BLOCK - 1 || b == n_blocks - 1;
+        if (b % (GROUP / BLOCK) == 0) {
+            if (is_last)
+                block_all(&w, &x, f, true, true);
+            else
+                block_all(&w, &x, f, true, false);
+        } else if (is_last) {
+            block_all(&w, &x, f, false, true);
+        } else {
+            block_all(&w, &x, f, false, false);
+        }
+        tile += is_last ? (size_t)n_rows * sizeof(float) : 0;
+    }
 }
+
+#define LINEAR(name, dtype)                                                                                  \
+    void linear_##name##_avx512(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows,  \
+                                int n_in, bool is_cold)                                                      \
+    {                                                                                                        \
+        size_t stride = 0;                                                                                   \
+        panel_bytes(dtype, n_in, &stride);                                                                   \
+        for (int p = 0; p < n_panels; p++, out += n_rows * PANEL_ROWS, panels += stride)                     \
+            quantized_panel(out, panels, quant_format(dtype), x, n_rows, n_in / BLOCK, is_cold);             \
+    }
+FOR_EACH_QUANTIZED(LINEAR)

@@ -2,7 +2,7 @@
 #ifndef TUTTI_KERNELS_X86_VEC16_AVX2_H
 #define TUTTI_KERNELS_X86_VEC16_AVX2_H
 
-#include "kernels/x86/x86.h"
+#include "kernels/x86/bytes.h"
 
 #include <immintrin.h>
 #include <stdint.h>
@@ -55,12 +55,25 @@ INLINE vec16 v_load_half_n(const uint16_t *p, int n)
     return v_load_half(all);
 }
 
-INLINE vec16 v_load_bf16(const uint16_t *p)
+/* Sixteen pairs of bf16: the lower, and the upper of each. */
+INLINE vec16 v_load_even_bf16(const void *p)
 {
-    __m256i a = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
-    __m256i b = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p + 8)));
-    return (vec16){ _mm256_castsi256_ps(_mm256_slli_epi32(a, 16)),
-                    _mm256_castsi256_ps(_mm256_slli_epi32(b, 16)) };
+    const __m256i *at = p;
+    return (vec16){ _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(at), 16)),
+                    _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(at + 1), 16)) };
+}
+
+INLINE vec16 v_load_odd_bf16(const void *p)
+{
+    const __m256i *at = p, mask = _mm256_set1_epi32(-65536);
+    return (vec16){ _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(at), mask)),
+                    _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(at + 1), mask)) };
+}
+
+INLINE vec16 v_set_bits(uint32_t bits)
+{
+    __m256 x = _mm256_castsi256_ps(_mm256_set1_epi32((int)bits));
+    return (vec16){ x, x };
 }
 
 INLINE void v_store(float *p, vec16 x)
@@ -94,12 +107,9 @@ INLINE int v_store_low_bytes(int8_t *p, vec16 x)
 {
     __m256i a = signed_low_bytes(x.a), b = signed_low_bytes(x.b);
     __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xD8); /* the halves in order */
-    _mm_storeu_si128((__m128i *)p,
-                     _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
-    __m256i both = _mm256_add_epi32(a, b);
-    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
-    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4E));
-    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1)));
+    __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128((__m128i *)p, bytes);
+    return sum_of_bytes(bytes);
 }
 
 INLINE vec16 v_add(vec16 a, vec16 b)
@@ -145,6 +155,15 @@ INLINE vec16 v_max(vec16 a, vec16 b) /* b where either is NaN, or both are zero 
 INLINE vec16 v_min(vec16 a, vec16 b)
 {
     return (vec16){ _mm256_min_ps(a.a, b.a), _mm256_min_ps(a.b, b.b) };
+}
+
+/* Of numbers without a sign; a NaN is larger than all others. */
+INLINE vec16 v_max_bits(vec16 a, vec16 b)
+{
+    return (vec16){
+        _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a.a), _mm256_castps_si256(b.a))),
+        _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(a.b), _mm256_castps_si256(b.b))),
+    };
 }
 
 INLINE vec16 v_negate(vec16 x)
@@ -221,6 +240,11 @@ INLINE float v_fold_max(vec16 x)
     __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     b = _mm_max_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+
+INLINE float v_fold_max_bits(vec16 x)
+{
+    return fold_max_bits(_mm256_max_epi32(_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)));
 }
 
 #endif

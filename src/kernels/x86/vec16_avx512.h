@@ -2,7 +2,7 @@
 #ifndef TUTTI_KERNELS_X86_VEC16_AVX512_H
 #define TUTTI_KERNELS_X86_VEC16_AVX512_H
 
-#include "kernels/x86/x86.h"
+#include "kernels/x86/bytes.h"
 
 #include <immintrin.h>
 #include <stdint.h>
@@ -45,10 +45,20 @@ INLINE vec16 v_load_half_n(const uint16_t *p, int n)
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(n), p));
 }
 
-INLINE vec16 v_load_bf16(const uint16_t *p)
+/* Sixteen pairs of bf16: the lower, and the upper of each. */
+INLINE vec16 v_load_even_bf16(const void *p)
 {
-    __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
+}
+
+INLINE vec16 v_load_odd_bf16(const void *p)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(-65536)));
+}
+
+INLINE vec16 v_set_bits(uint32_t bits)
+{
+    return _mm512_castsi512_ps(_mm512_set1_epi32((int)bits));
 }
 
 INLINE void v_store(float *p, vec16 x)
@@ -70,9 +80,9 @@ INLINE void v_store_half_n(uint16_t *p, vec16 x, int n)
 /* Stores the low byte of each lane's bits, and returns the sum of those signed bytes. */
 INLINE int v_store_low_bytes(int8_t *p, vec16 x)
 {
-    __m512i bits = _mm512_castps_si512(x);
-    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(bits));
-    return _mm512_reduce_add_epi32(_mm512_srai_epi32(_mm512_slli_epi32(bits, 24), 24));
+    __m128i bytes = _mm512_cvtepi32_epi8(_mm512_castps_si512(x));
+    _mm_storeu_si128((__m128i *)p, bytes);
+    return sum_of_bytes(bytes);
 }
 
 INLINE vec16 v_add(vec16 a, vec16 b)
@@ -118,6 +128,12 @@ INLINE vec16 v_max(vec16 a, vec16 b) /* b where either is NaN, or both are zero 
 INLINE vec16 v_min(vec16 a, vec16 b)
 {
     return _mm512_min_ps(a, b);
+}
+
+/* Of numbers without a sign; a NaN is larger than all others. */
+INLINE vec16 v_max_bits(vec16 a, vec16 b)
+{
+    return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
 }
 
 INLINE vec16 v_negate(vec16 x)
@@ -186,6 +202,12 @@ INLINE float v_fold_max(vec16 x)
     __m128 b = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     b = _mm_max_ps(b, _mm_movehl_ps(b, b));
     return _mm_cvtss_f32(_mm_max_ss(b, _mm_movehdup_ps(b)));
+}
+
+INLINE float v_fold_max_bits(vec16 x)
+{
+    __m512i bits = _mm512_castps_si512(x);
+    return fold_max_bits(_mm256_max_epi32(_mm512_castsi512_si256(bits), _mm512_extracti64x4_epi64(bits, 1)));
 }
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef TUTTI_KERNELS_X86_X86_H
 #define TUTTI_KERNELS_X86_X86_H
 
-#include "kernels/kernels.h"
+#include "kernels/formats.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16") /* before loops whose arrays must live in registers */
@@ -14,9 +14,12 @@ INLINE int lanes_left(int64_t i, int64_t n)
     return n - i < 16 ? (int)(n - i) : 16;
 }
 
-tile_fn tile_q8_0_avx2, tile_q4_0_avx2, tile_q8_0_avx512, tile_q4_0_avx512;
-linear_fn linear_f32_avx2, linear_f16_avx2, linear_bf16_avx2, linear_q8_0_avx2, linear_q4_0_avx2;
-linear_fn linear_f32_avx512, linear_f16_avx512, linear_bf16_avx512, linear_q8_0_avx512, linear_q4_0_avx512;
+tile_fn tile_quantized_avx2, tile_quantized_avx512;
+linear_fn linear_f32_avx2, linear_f16_avx2, linear_bf16_avx2;
+linear_fn linear_f32_avx512, linear_f16_avx512, linear_bf16_avx512, linear_bf16_avx512bf16;
+#define DECLARE_LINEAR(name, dtype) linear_fn linear_##name##_avx2, linear_##name##_avx512;
+FOR_EACH_QUANTIZED(DECLARE_LINEAR)
+#undef DECLARE_LINEAR
 rmsnorm_fn rmsnorm_avx2, rmsnorm_avx512;
 layernorm_fn layernorm_avx2, layernorm_avx512;
 add_fn add_avx2, add_avx512;

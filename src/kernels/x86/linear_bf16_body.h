@@ -1,0 +1,78 @@
+/* Linear layers of bf16 weights over vec16: the twin of ref/linear_bf16.c. Included by a file of one instruction set,
+ * which defines NAME(), MOST_ROWS, BF16_TILES, BF16_TILES_TABLE, struct input_pair with load_pair(), and dot_pair().
+ *
+ * vdpbf16ps takes denormals for zero and yields none; so does this where it is built of other instructions. */
+#include "kernels/pack.h"
+#include "kernels/x86/x86.h"
+
+#include <string.h>
+
+enum {
+    AHEAD = 8192
+}; /* bytes ahead of the weights being read that are asked for where they come from memory */
+
+/* out: [2][out_rows][16], zeroed; x: [pairs of columns][out_rows]. n_rows is known when it is compiled. */
+INLINE void bf16_tile(float *out, int out_rows, const uint8_t *panel, const uint32_t *x, const int n_rows,
+                      int n_pairs, bool is_cold)
+{
+    for (int begin = 0; begin < n_pairs; begin += LINEAR_RUN / 2) {
+        int end = n_pairs - begin < LINEAR_RUN / 2 ? n_pairs : begin + LINEAR_RUN / 2;
+        vec16 run[2][MOST_ROWS];
+        UNROLL
+        for (int r = 0; r < n_rows; r++)
+            run[0][r] = run[1][r] = v_set(0);
+        const uint32_t *at = x + (size_t)begin * (size_t)out_rows;
+        for (int c = begin; c < end; c++, at += out_rows) {
+            const uint8_t *column = panel + (size_t)c * 128;
+            weight_pair w0 = load_weights(column), w1 = load_weights(column + 64);
+            if (is_cold) {
+                _mm_prefetch((const char *)column + AHEAD, _MM_HINT_T0);
+                _mm_prefetch((const char *)column + AHEAD + 64, _MM_HINT_T0);
+            }
+            UNROLL
+            for (int r = 0; r < n_rows; r++) {
+                input_pair value = load_input(at + r);
+                run[0][r] = dot_pair(run[0][r], w0, value);
+                run[1][r] = dot_pair(run[1][r], w1, value);
+            }
+        }
+        UNROLL
+        for (int r = 0; r < n_rows; r++)
+            UNROLL
+        for (int h = 0; h < 2; h++) {
+            float *total = out + (h * out_rows + r) * LANES;
+            v_store(total, v_add(v_load(total), run[h][r]));
+        }
+    }
+}
+
+typedef void bf16_tile_fn(float *out, int out_rows, const uint8_t *panel, const uint32_t *x, int n_pairs,
+                          bool is_cold);
+
+#define BF16_TILE(rows)                                                                                      \
+    static void tile_##rows(float *out, int out_rows, const uint8_t *panel, const uint32_t *x, int n_pairs,  \
+                            bool is_cold)                                                                    \
+    {                                                                                                        \
+        bf16_tile(out, out_rows, panel, x, rows, n_pairs, is_cold);                                          \
+    }
+
+BF16_TILES
+static bf16_tile_fn *const TILES[] = { NULL, BF16_TILES_TABLE };
+
+void NAME(linear_bf16)(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
+                       bool is_cold)
+{
+    size_t stride = 0;
+    panel_bytes(DTYPE_BF16, n_in, &stride);
+    unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8040); /* flush to zero, denormals are zero */
+    memset(out, 0, (size_t)n_panels * (size_t)n_rows * PANEL_ROWS * sizeof *out);
+    int n_tiles = (n_rows + MOST_ROWS - 1) / MOST_ROWS;
+    for (int p = 0; p < n_panels; p++, panels += stride, out += n_rows * PANEL_ROWS)
+        for (int tile = 0; tile < n_tiles; tile++) { /* of even height: 13 rows make 7 and 6 */
+            int begin = n_rows * tile / n_tiles, end = n_rows * (tile + 1) / n_tiles;
+            TILES[end - begin](out + begin * LANES, n_rows, panels, (const uint32_t *)x + begin,
+                               (n_in + 1) / 2, is_cold && tile == 0);
+        }
+    _mm_setcsr(mode);
+}
