@@ -106,8 +106,8 @@ INLINE void add_all_values(const struct page_work *w, const float *c, int first,
 /* slope * (key's position - pos) is added to the scores of a page. */
 INLINE vec16 add_slope(const struct page_work *w, const struct attention_view *view, vec16 score)
 {
-    static const float LANES[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
-    vec16 distance = v_add(v_set((float)(w->first - view->pos)), v_load(LANES)); /* exact */
+    static const float STEPS[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    vec16 distance = v_add(v_set((float)(w->first - view->pos)), v_load(STEPS)); /* exact */
     return v_fma(v_set(view->slope), distance, score);
 }
 
