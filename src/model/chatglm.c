@@ -1,6 +1,7 @@
 /* ChatGLM2-6B, ChatGLM3-6B and GLM-4-9B in their authors' layout, and GGUF's architecture "chatglm".
  * RMSNorm, grouped attention with biases on q, k, v, interleaved rotary positions on the first half of each head, SwiGLU. */
-#include "model/family.h"
+#include "model/describe.h"
+#include "model/names.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,38 +18,15 @@ static const struct tensor_names LAYOUTS[] = {
         .gate_up = { "transformer.encoder.layers.%d.mlp.dense_h_to_4h.weight" },
         .down = "transformer.encoder.layers.%d.mlp.dense_4h_to_h.weight",
     },
-    {
-        .embedding = "token_embd.weight",
-        .output = "output.weight",
-        .output_norm = "output_norm.weight",
-        .attn_norm = "blk.%d.attn_norm.weight",
-        .ffn_norm = "blk.%d.ffn_norm.weight",
-        .qkv = { "blk.%d.attn_qkv.weight" },
-        .attn_out = "blk.%d.attn_output.weight",
-        .gate_up = { "blk.%d.ffn_up.weight" },
-        .down = "blk.%d.ffn_down.weight",
-        .is_gguf = true,
-    },
-    {
-        .embedding = "token_embd.weight",
-        .output = "output.weight",
-        .output_norm = "output_norm.weight",
-        .attn_norm = "blk.%d.attn_norm.weight",
-        .ffn_norm = "blk.%d.ffn_norm.weight",
-        .qkv = { "blk.%d.attn_q.weight", "blk.%d.attn_k.weight", "blk.%d.attn_v.weight" },
-        .attn_out = "blk.%d.attn_output.weight",
-        .gate_up = { "blk.%d.ffn_up.weight" },
-        .down = "blk.%d.ffn_down.weight",
-        .is_gguf = true,
-    },
+    { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP },
 };
 
 static const char *const IGNORED[] = { "rotary_pos_emb.inv_freq", "rope_freqs.weight" };
 
 static bool is_mine(const json_t *config)
 {
-    const char *type = json_string_value(json_object_get(config, "model_type"));
-    return type && strcmp(type, "chatglm") == 0;
+    return describe_has_type(config, "chatglm");
 }
 
 static void describe_hf(struct model_desc *d, struct config *c)
@@ -86,30 +64,17 @@ static void describe_hf(struct model_desc *d, struct config *c)
     d->rotary_dim = d->head_dim / 2;
 }
 
-static void describe_gguf(struct model_desc *d, struct config *c)
-{
-    d->n_layers = config_int(c, "block_count", 1, LIMIT_LAYERS);
-    d->d_model = config_int(c, "embedding_length", 1, LIMIT_DIMENSION);
-    d->n_heads = config_int(c, "attention.head_count", 1, LIMIT_DIMENSION);
-    d->n_kv_heads = config_int_or(c, "attention.head_count_kv", 1, LIMIT_DIMENSION, d->n_heads);
-    d->head_dim = config_int_or(c, "attention.key_length", 1, LIMIT_DIMENSION, d->d_model / d->n_heads);
-    d->d_ff = config_int(c, "feed_forward_length", 1, LIMIT_DIMENSION);
-    d->n_ctx = config_int(c, "context_length", 1, LIMIT_CONTEXT);
-    d->norm_eps = (float)config_float(c, "attention.layer_norm_rms_epsilon", 0, 1);
-    d->rope_theta = config_float_or(c, "rope.freq_base", 1e-6, 1e12, 10000);
-    d->rotary_dim = config_int_or(c, "rope.dimension_count", 0, LIMIT_DIMENSION, d->head_dim / 2);
-    d->has_qkv_bias = true;
-    d->n_vocab = config_int_or(c, "vocab_size", 1, LIMIT_VOCAB, 0);
-}
-
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 {
+    if (is_gguf) {
+        describe_gguf(d, c);
+        d->rotary_dim = config_int_or(c, "rope.dimension_count", 0, LIMIT_DIMENSION, d->head_dim / 2);
+        d->has_qkv_bias = true;
+    } else {
+        describe_hf(d, c);
+    }
     d->rope = ROPE_INTERLEAVED;
     d->activation = ACT_SILU;
-    if (is_gguf)
-        describe_gguf(d, c);
-    else
-        describe_hf(d, c);
 }
 
 /* ---- tokenizer and chat ---- */

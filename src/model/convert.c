@@ -104,6 +104,10 @@ static enum tutti_status plan_layer(struct converter *c, int layer, struct tutti
         st = plan_norm(c, c->to->attn_norm, layer, &w.attn_norm, err);
     if (st == TUTTI_OK)
         st = plan_weight(c, c->to->qkv, layer, &w.qkv, true, err);
+    if (st == TUTTI_OK && w.q_norm)
+        st = plan_tensor(c, c->to->q_norm, layer, w.q_norm, 0, err);
+    if (st == TUTTI_OK && w.k_norm)
+        st = plan_tensor(c, c->to->k_norm, layer, w.k_norm, 0, err);
     if (st == TUTTI_OK)
         st = plan_weight(c, &c->to->attn_out, layer, &w.attn_out, false, err);
     if (st == TUTTI_OK)

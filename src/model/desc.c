@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-const struct family *const FAMILIES[] = { &FAMILY_CHATGLM, &FAMILY_GLM,  &FAMILY_GLM4, &FAMILY_LLAMA,
-                                          &FAMILY_QWEN2,   &FAMILY_GPT2, NULL };
+const struct family *const FAMILIES[] = {
+    &FAMILY_CHATGLM, &FAMILY_GLM,  &FAMILY_GLM4,  &FAMILY_LLAMA, &FAMILY_QWEN2,
+    &FAMILY_QWEN3,   &FAMILY_GPT2, &FAMILY_BLOOM, NULL,
+};
 
 const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
                            const json_t *tokenizer_config)
@@ -214,6 +216,16 @@ void model_rope_freqs(const struct model_desc *d, float *freqs)
             freq = (float)yarn_scaled(d, &yarn, j, (double)freq);
         freqs[j] = freq;
     }
+}
+
+/* Press et al., 2021: a geometric sequence for a power of two heads; others take every other one of twice as many. */
+void model_alibi_slopes(const struct model_desc *d, float *slopes)
+{
+    int n = 1;
+    while (2 * n <= d->n_heads)
+        n *= 2;
+    for (int h = 0; h < d->n_heads; h++)
+        slopes[h] = (float)(h < n ? exp2(-8.0 * (h + 1) / n) : exp2(-4.0 * (2 * (h - n) + 1) / n));
 }
 
 enum tutti_status chat_out_of_memory(struct tutti_error *err)

@@ -15,7 +15,8 @@ struct tensor_names {
     const char *embedding, *embedding_norm, *positions;
     const char *output, *output_norm;
     const char *attn_norm, *attn_post_norm, *ffn_norm, *ffn_post_norm;
-    const char *qkv[3]; /* one fused tensor and NULLs, or q, k, v */
+    const char *qkv[3];          /* one fused tensor and NULLs, or q, k, v */
+    const char *q_norm, *k_norm; /* of each head */
     const char *attn_out;
     const char *
         gate_up[2]; /* one fused tensor (gate rows first) and NULL, or gate, up; up and NULL without a gate */
@@ -52,7 +53,8 @@ struct family {
     enum tutti_status (*text_prefix)(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
 };
 
-extern const struct family FAMILY_CHATGLM, FAMILY_GLM, FAMILY_GLM4, FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_GPT2;
+extern const struct family FAMILY_CHATGLM, FAMILY_GLM, FAMILY_GLM4, FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_QWEN3,
+    FAMILY_GPT2, FAMILY_BLOOM;
 
 /* All families, then NULL; the first one that a configuration fits is taken. */
 extern const struct family *const FAMILIES[];
@@ -79,6 +81,9 @@ const struct tensor_names *family_layout(const struct family *family, const stru
 
 /* Rotary frequencies [rotary_dim / 2], as transformers computes them in float32. */
 void model_rope_freqs(const struct model_desc *desc, float *freqs);
+
+/* ALiBi's slopes [n_heads]. */
+void model_alibi_slopes(const struct model_desc *desc, float *slopes);
 
 /* What cos and sin are multiplied by. */
 float model_rope_scale(const struct model_desc *desc);

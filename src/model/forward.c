@@ -148,7 +148,7 @@ static void run_layer(struct pass *p, int i)
         query_by_position(p);
     else
         op->linear(p->be, w->qkv, layer->qkv, w->normed, p->n_rows);
-    op->rope_store(p->be, w->qkv, NULL, NULL, p->kv, i);
+    op->rope_store(p->be, w->qkv, layer->q_norm, layer->k_norm, p->kv, i);
     op->attention(p->be, w->attended, w->qkv, p->kv, i);
     op->linear(p->be, w->delta, layer->attn_out, w->attended, p->n_rows);
     join(p, &layer->attn_post_norm);

@@ -1,65 +1,19 @@
 /* GLM-4 in transformers' layouts: "glm" (GLM-4-9B), and "glm4" (the 0414 series) with norms behind both blocks as well.
  * LLaMA's names, but ChatGLM's interleaved rotary positions on a part of each head, and gate and up in one tensor. */
 #include "model/describe.h"
-
-#define HF_LAYER "model.layers.%d."
+#include "model/names.h"
 
 static const struct tensor_names GLM_LAYOUTS[] = {
-    {
-        .embedding = "model.embed_tokens.weight",
-        .output = "lm_head.weight",
-        .output_norm = "model.norm.weight",
-        .attn_norm = HF_LAYER "input_layernorm.weight",
-        .ffn_norm = HF_LAYER "post_attention_layernorm.weight",
-        .qkv = { HF_LAYER "self_attn.q_proj.weight", HF_LAYER "self_attn.k_proj.weight",
-                 HF_LAYER "self_attn.v_proj.weight" },
-        .attn_out = HF_LAYER "self_attn.o_proj.weight",
-        .gate_up = { HF_LAYER "mlp.gate_up_proj.weight" },
-        .down = HF_LAYER "mlp.down_proj.weight",
-    },
-    {
-        .embedding = "token_embd.weight",
-        .output = "output.weight",
-        .output_norm = "output_norm.weight",
-        .attn_norm = "blk.%d.attn_norm.weight",
-        .ffn_norm = "blk.%d.ffn_norm.weight",
-        .qkv = { "blk.%d.attn_q.weight", "blk.%d.attn_k.weight", "blk.%d.attn_v.weight" },
-        .attn_out = "blk.%d.attn_output.weight",
-        .gate_up = { "blk.%d.ffn_up.weight" },
-        .down = "blk.%d.ffn_down.weight",
-        .is_gguf = true,
-    },
+    { NAMES_TRANSFORMERS, .gate_up = { "model.layers.%d.mlp.gate_up_proj.weight" } },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP },
 };
 
 static const struct tensor_names GLM4_LAYOUTS[] = {
-    {
-        .embedding = "model.embed_tokens.weight",
-        .output = "lm_head.weight",
-        .output_norm = "model.norm.weight",
-        .attn_norm = HF_LAYER "input_layernorm.weight",
-        .attn_post_norm = HF_LAYER "post_self_attn_layernorm.weight",
-        .ffn_norm = HF_LAYER "post_attention_layernorm.weight",
-        .ffn_post_norm = HF_LAYER "post_mlp_layernorm.weight",
-        .qkv = { HF_LAYER "self_attn.q_proj.weight", HF_LAYER "self_attn.k_proj.weight",
-                 HF_LAYER "self_attn.v_proj.weight" },
-        .attn_out = HF_LAYER "self_attn.o_proj.weight",
-        .gate_up = { HF_LAYER "mlp.gate_up_proj.weight" },
-        .down = HF_LAYER "mlp.down_proj.weight",
-    },
-    {
-        .embedding = "token_embd.weight",
-        .output = "output.weight",
-        .output_norm = "output_norm.weight",
-        .attn_norm = "blk.%d.attn_norm.weight",
-        .attn_post_norm = "blk.%d.post_attention_norm.weight",
-        .ffn_norm = "blk.%d.ffn_norm.weight",
-        .ffn_post_norm = "blk.%d.post_ffw_norm.weight",
-        .qkv = { "blk.%d.attn_q.weight", "blk.%d.attn_k.weight", "blk.%d.attn_v.weight" },
-        .attn_out = "blk.%d.attn_output.weight",
-        .gate_up = { "blk.%d.ffn_up.weight" },
-        .down = "blk.%d.ffn_down.weight",
-        .is_gguf = true,
-    },
+    { NAMES_TRANSFORMERS, .gate_up = { "model.layers.%d.mlp.gate_up_proj.weight" },
+      .attn_post_norm = "model.layers.%d.post_self_attn_layernorm.weight",
+      .ffn_post_norm = "model.layers.%d.post_mlp_layernorm.weight" },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP, .attn_post_norm = "blk.%d.post_attention_norm.weight",
+      .ffn_post_norm = "blk.%d.post_ffw_norm.weight" },
 };
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };

@@ -1,6 +1,7 @@
 /* GPT-2: LayerNorm, learned positions, GELU without a gate, biases everywhere. Hugging Face keeps its matrices as
  * [in][out] (Conv1D), with or without "transformer." before every name. */
 #include "model/describe.h"
+#include "model/names.h"
 
 #include <string.h>
 
@@ -16,19 +17,7 @@
 static const struct tensor_names LAYOUTS[] = {
     HF_NAMES("transformer."),
     HF_NAMES(""),
-    {
-        .embedding = "token_embd.weight",
-        .positions = "position_embd.weight",
-        .output = "output.weight",
-        .output_norm = "output_norm.weight",
-        .attn_norm = "blk.%d.attn_norm.weight",
-        .ffn_norm = "blk.%d.ffn_norm.weight",
-        .qkv = { "blk.%d.attn_qkv.weight" },
-        .attn_out = "blk.%d.attn_output.weight",
-        .gate_up = { "blk.%d.ffn_up.weight" },
-        .down = "blk.%d.ffn_down.weight",
-        .is_gguf = true,
-    },
+    { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP, .positions = "position_embd.weight" },
 };
 
 /* Buffers of the causal mask. */
@@ -43,7 +32,7 @@ static void describe_hf(struct model_desc *d, struct config *c)
 {
     static const char *const TANH[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast" };
     d->n_layers = config_int(c, "n_layer", 1, LIMIT_LAYERS);
-    d->d_model = config_int(c, "n_embd", 1, LIMIT_DIMENSION);
+    d->d_model = config_int(c, "n_embd", 1, LIMIT_DIMENSION / 4);
     d->n_heads = config_int(c, "n_head", 1, LIMIT_DIMENSION);
     d->d_ff = config_int_or(c, "n_inner", 1, LIMIT_DIMENSION, 4 * d->d_model);
     d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);

@@ -2,41 +2,21 @@
  * Hugging Face stores q and k for half-split rotation; GGUF's architecture "llama" stores them permuted for interleaved
  * rotation. Each is run as it is stored. */
 #include "model/describe.h"
+#include "model/names.h"
 
 #include <string.h>
 
 static const struct tensor_names LAYOUTS[] = {
-    {
-        .embedding = "model.embed_tokens.weight",
-        .output = "lm_head.weight",
-        .output_norm = "model.norm.weight",
-        .attn_norm = "model.layers.%d.input_layernorm.weight",
-        .ffn_norm = "model.layers.%d.post_attention_layernorm.weight",
-        .qkv = { "model.layers.%d.self_attn.q_proj.weight", "model.layers.%d.self_attn.k_proj.weight",
-                 "model.layers.%d.self_attn.v_proj.weight" },
-        .attn_out = "model.layers.%d.self_attn.o_proj.weight",
-        .gate_up = { "model.layers.%d.mlp.gate_proj.weight", "model.layers.%d.mlp.up_proj.weight" },
-        .down = "model.layers.%d.mlp.down_proj.weight",
-    },
-    {
-        .embedding = "token_embd.weight",
-        .output = "output.weight",
-        .output_norm = "output_norm.weight",
-        .attn_norm = "blk.%d.attn_norm.weight",
-        .ffn_norm = "blk.%d.ffn_norm.weight",
-        .qkv = { "blk.%d.attn_q.weight", "blk.%d.attn_k.weight", "blk.%d.attn_v.weight" },
-        .attn_out = "blk.%d.attn_output.weight",
-        .gate_up = { "blk.%d.ffn_gate.weight", "blk.%d.ffn_up.weight" },
-        .down = "blk.%d.ffn_down.weight",
-        .is_gguf = true,
-    },
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP },
 };
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq", "rope_freqs.weight" };
 
+/* Mistral is LLaMA's layout with a window of attention (v0.1). */
 static bool is_mine(const json_t *config)
 {
-    return describe_has_type(config, "llama");
+    return describe_has_type(config, "llama") || describe_has_type(config, "mistral");
 }
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
@@ -44,15 +24,13 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     if (is_gguf) {
         describe_gguf(d, c);
         d->rope = ROPE_INTERLEAVED;
-        if (config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0) != 0)
-            config_unsupported(c, "attention.sliding_window", "a window of attention");
+        d->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
         return;
     }
     describe_transformers(d, c);
     d->has_qkv_bias = d->has_attn_out_bias = config_bool_or(c, "attention_bias", false);
     d->has_mlp_bias = config_bool_or(c, "mlp_bias", false);
-    if (config_find(c, "sliding_window"))
-        config_unsupported(c, "sliding_window", "a window of attention");
+    d->window = config_int_or(c, "sliding_window", 1, INT32_MAX, 0);
 }
 
 /* ---- chat ---- */

@@ -220,6 +220,11 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
         if (st != TUTTI_OK)
             return st;
     }
+    float *slopes = d->has_alibi ? calloc((size_t)d->n_heads, sizeof *slopes) : NULL;
+    if (d->has_alibi && !slopes)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", model->name);
+    if (slopes)
+        model_alibi_slopes(d, slopes);
     struct backend_options backend = {
         .n_threads = options->n_threads,
         .pin_threads = options->pin_threads,
@@ -232,9 +237,14 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
                        .rope = d->rope,
                        .rope_freqs = model->rope_freqs,
                        .rope_scale = model_rope_scale(d),
-                       .scale = 1.0f / __builtin_sqrtf((float)d->head_dim) },
+                       .scale = 1.0f / __builtin_sqrtf((float)d->head_dim),
+                       .window = d->window,
+                       .alibi_slopes = slopes,
+                       .qk_norm_eps = d->norm_eps },
     };
-    return backend_cpu_new(&model->backend, &backend, err);
+    enum tutti_status st = backend_cpu_new(&model->backend, &backend, err);
+    free(slopes);
+    return st;
 }
 
 static enum tutti_status load(struct loader *l, struct tutti_error *err)
@@ -312,6 +322,8 @@ static void free_layer(struct backend *be, const struct layer *layer)
     free_norm(be, &layer->ffn_norm);
     free_norm(be, &layer->attn_post_norm);
     free_norm(be, &layer->ffn_post_norm);
+    be->ops->dealloc(be, layer->q_norm);
+    be->ops->dealloc(be, layer->k_norm);
     be->ops->matrix_free(be, layer->qkv);
     be->ops->matrix_free(be, layer->attn_out);
     be->ops->matrix_free(be, layer->gate_up);

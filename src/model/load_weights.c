@@ -173,6 +173,10 @@ static enum tutti_status load_layer(struct loader *l, int index, struct tutti_er
         st = d->has_top_query && index == d->n_layers - 1 ? pack_top_query(l, &w.qkv, err)
                                                           : pack(l, &layer->qkv, &w.qkv, err);
     if (st == TUTTI_OK)
+        st = upload(l, &layer->q_norm, w.q_norm, 1, err);
+    if (st == TUTTI_OK)
+        st = upload(l, &layer->k_norm, w.k_norm, 1, err);
+    if (st == TUTTI_OK)
         st = pack(l, &layer->attn_out, &w.attn_out, err);
     if (st == TUTTI_OK)
         st = upload_norm(l, &layer->attn_post_norm, &w.attn_post_norm, err);

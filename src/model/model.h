@@ -37,6 +37,9 @@ struct model_desc {
         double beta_fast, beta_slow, attention_factor;    /* yarn; attention_factor 0: 0.1 ln(factor) + 1 */
         int original_n_ctx;
     } rope_scaling;
+    bool has_qk_norm;       /* RMSNorm of each head of q and k, with norm_eps, before the rotation */
+    bool has_alibi;         /* scores fall with the distance, in place of a rotation */
+    int window;             /* a position sees this many, itself with them; 0: all before it */
     bool has_qkv_bias;      /* on q, k, v */
     bool has_attn_out_bias; /* on the projection behind attention */
     bool has_mlp_bias;      /* on gate, up and down */
@@ -72,6 +75,7 @@ struct norm {
 struct layer {
     struct norm attn_norm, ffn_norm;
     struct norm attn_post_norm, ffn_post_norm; /* has_post_norms */
+    float *q_norm, *k_norm;                    /* [head_dim]; NULL without has_qk_norm */
     struct matrix *qkv, *attn_out;
     struct matrix *gate_up, *down; /* gate_up: up alone without has_gate */
 };

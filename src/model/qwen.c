@@ -1,31 +1,18 @@
-/* Qwen2 and Qwen2.5: LLaMA's block with biases on q, k, v. GGUF keeps q and k for half-split rotation. */
+/* Qwen2 and Qwen2.5: LLaMA's block with biases on q, k, v. Qwen3: without them, but with norms of the heads of q and k.
+ * GGUF keeps q and k for half-split rotation. */
 #include "model/describe.h"
+#include "model/names.h"
 
-static const struct tensor_names LAYOUTS[] = {
-    {
-        .embedding = "model.embed_tokens.weight",
-        .output = "lm_head.weight",
-        .output_norm = "model.norm.weight",
-        .attn_norm = "model.layers.%d.input_layernorm.weight",
-        .ffn_norm = "model.layers.%d.post_attention_layernorm.weight",
-        .qkv = { "model.layers.%d.self_attn.q_proj.weight", "model.layers.%d.self_attn.k_proj.weight",
-                 "model.layers.%d.self_attn.v_proj.weight" },
-        .attn_out = "model.layers.%d.self_attn.o_proj.weight",
-        .gate_up = { "model.layers.%d.mlp.gate_proj.weight", "model.layers.%d.mlp.up_proj.weight" },
-        .down = "model.layers.%d.mlp.down_proj.weight",
-    },
-    {
-        .embedding = "token_embd.weight",
-        .output = "output.weight",
-        .output_norm = "output_norm.weight",
-        .attn_norm = "blk.%d.attn_norm.weight",
-        .ffn_norm = "blk.%d.ffn_norm.weight",
-        .qkv = { "blk.%d.attn_q.weight", "blk.%d.attn_k.weight", "blk.%d.attn_v.weight" },
-        .attn_out = "blk.%d.attn_output.weight",
-        .gate_up = { "blk.%d.ffn_gate.weight", "blk.%d.ffn_up.weight" },
-        .down = "blk.%d.ffn_down.weight",
-        .is_gguf = true,
-    },
+static const struct tensor_names QWEN2_LAYOUTS[] = {
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP },
+};
+
+static const struct tensor_names QWEN3_LAYOUTS[] = {
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, .q_norm = "model.layers.%d.self_attn.q_norm.weight",
+      .k_norm = "model.layers.%d.self_attn.k_norm.weight" },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP, .q_norm = "blk.%d.attn_q_norm.weight",
+      .k_norm = "blk.%d.attn_k_norm.weight" },
 };
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
@@ -35,18 +22,48 @@ static bool is_qwen2(const json_t *config)
     return describe_has_type(config, "qwen2");
 }
 
-static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
+static bool is_qwen3(const json_t *config)
+{
+    return describe_has_type(config, "qwen3");
+}
+
+/* Files give a window's size also where it is not used. It is for the layers from max_window_layers on. */
+static void read_window(struct model_desc *d, struct config *c)
+{
+    if (!config_bool_or(c, "use_sliding_window", false))
+        return;
+    int first = config_int_or(c, "max_window_layers", 0, INT32_MAX, 28);
+    if (first == 0)
+        d->window = config_int_or(c, "sliding_window", 1, INT32_MAX, 0);
+    else if (first < d->n_layers)
+        config_unsupported(c, "use_sliding_window", "a window of attention in some layers");
+}
+
+static void describe_qwen(struct model_desc *d, struct config *c, bool is_gguf)
 {
     if (is_gguf) {
         describe_gguf(d, c);
         d->rope = ROPE_HALF;
     } else {
         describe_transformers(d, c);
-        /* Files give a window's size also where it is not used. */
-        if (config_bool_or(c, "use_sliding_window", false))
-            config_unsupported(c, "use_sliding_window", "a window of attention in some layers");
+        read_window(d, c);
     }
+}
+
+static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    describe_qwen(d, c, is_gguf);
     d->has_qkv_bias = true;
+}
+
+static void describe_qwen3(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    describe_qwen(d, c, is_gguf);
+    d->has_qk_norm = true;
+    if (is_gguf)
+        return;
+    d->head_dim = d->rotary_dim = config_int_or(c, "head_dim", 1, LIMIT_DIMENSION, 128);
+    d->has_qkv_bias = d->has_attn_out_bias = config_bool_or(c, "attention_bias", false);
 }
 
 const struct family FAMILY_QWEN2 = {
@@ -54,8 +71,21 @@ const struct family FAMILY_QWEN2 = {
     .gguf_architecture = "qwen2",
     .is_mine = is_qwen2,
     .describe = describe_qwen2,
-    .layouts = LAYOUTS,
-    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .layouts = QWEN2_LAYOUTS,
+    .n_layouts = sizeof QWEN2_LAYOUTS / sizeof *QWEN2_LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
+
+const struct family FAMILY_QWEN3 = {
+    .name = "qwen3",
+    .gguf_architecture = "qwen3",
+    .is_mine = is_qwen3,
+    .describe = describe_qwen3,
+    .layouts = QWEN3_LAYOUTS,
+    .n_layouts = sizeof QWEN3_LAYOUTS / sizeof *QWEN3_LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,

@@ -103,6 +103,21 @@ static enum tutti_status find_weight(struct weight *w, const struct checkpoint *
     return TUTTI_OK;
 }
 
+/* The norms of q's and k's heads. */
+static enum tutti_status find_head_norms(struct layer_weights *out, const struct model_desc *d,
+                                         const struct tensor_names *names, const struct checkpoint *ck,
+                                         int layer, struct tutti_error *err)
+{
+    out->q_norm = out->k_norm = NULL;
+    if (!d->has_qk_norm)
+        return TUTTI_OK;
+    char name[LIMIT_TENSOR_NAME_BYTES];
+    weights_layer_name(name, sizeof name, names->q_norm, layer);
+    enum tutti_status st = find_tensor(&out->q_norm, ck, name, 1, 0, d->head_dim, err);
+    weights_layer_name(name, sizeof name, names->k_norm, layer);
+    return st == TUTTI_OK ? find_tensor(&out->k_norm, ck, name, 1, 0, d->head_dim, err) : st;
+}
+
 /* pattern NULL: there is none. */
 static enum tutti_status find_norm(struct norm_tensors *out, const struct model_desc *d,
                                    const struct checkpoint *ck, const char *pattern, int layer,
@@ -151,6 +166,8 @@ enum tutti_status weights_find_layer(struct layer_weights *out, const struct mod
     enum tutti_status st = find_norm(&out->attn_norm, d, ck, names->attn_norm, layer, err);
     if (st == TUTTI_OK)
         st = find_weight(&out->qkv, ck, names->qkv, &qkv, layer, err);
+    if (st == TUTTI_OK)
+        st = find_head_norms(out, d, names, ck, layer, err);
     if (st == TUTTI_OK)
         st = find_weight(&out->attn_out, ck, &names->attn_out, &attn_out, layer, err);
     if (st == TUTTI_OK)

@@ -26,6 +26,7 @@ struct norm_tensors {
 /* The matrices of one layer, and what stands outside. */
 struct layer_weights {
     struct norm_tensors attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;
+    const struct tensor *q_norm, *k_norm; /* [head_dim]; NULL: none */
     struct weight qkv, attn_out, gate_up, down;
 };
 struct outer_weights {

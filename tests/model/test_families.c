@@ -27,8 +27,18 @@ enum { N_TYPES = sizeof BOUNDS / sizeof *BOUNDS };
 static const struct fixture {
     const char *name, *family;
 } FIXTURES[] = {
-    { "qwen2-tiny", "qwen2" }, { "qwen2-tiny-yarn", "qwen2" }, { "glm-4-9b-tiny", "chatglm" },
-    { "glm-tiny", "glm" },     { "glm4-tiny", "glm4" },        { "gpt2-tiny", "gpt2" },
+    /* clang-format off */
+    { "qwen2-tiny", "qwen2" },
+    { "qwen2-tiny-yarn", "qwen2" },
+    { "qwen3-tiny", "qwen3" },
+    { "mistral-tiny", "llama" },
+    { "glm-4-9b-tiny", "chatglm" },
+    { "glm-tiny", "glm" },
+    { "glm4-tiny", "glm4" },
+    { "gpt2-tiny", "gpt2" },
+    { "bloom-tiny", "bloom" },
+    { "bloom-tiny-post", "bloom" },
+    /* clang-format on */
 };
 enum { N_FIXTURES = sizeof FIXTURES / sizeof *FIXTURES };
 

@@ -1,0 +1,78 @@
+/* BLOOM: LayerNorm, also on the embedding, ALiBi in place of positions, GELU without a gate, biases everywhere. Hugging Face
+ * keeps q, k and v of one head together, with or without "transformer." before every name; GGUF has them apart. */
+#include "model/describe.h"
+#include "model/names.h"
+
+#define HF_NAMES(prefix)                                                                                     \
+    {                                                                                                        \
+        .embedding = prefix "word_embeddings.weight",                                                        \
+        .embedding_norm = prefix "word_embeddings_layernorm.weight", .output = "lm_head.weight",             \
+        .output_norm = prefix "ln_f.weight", .attn_norm = prefix "h.%d.input_layernorm.weight",              \
+        .ffn_norm = prefix "h.%d.post_attention_layernorm.weight",                                           \
+        .qkv = { prefix "h.%d.self_attention.query_key_value.weight" },                                      \
+        .attn_out = prefix "h.%d.self_attention.dense.weight",                                               \
+        .gate_up = { prefix "h.%d.mlp.dense_h_to_4h.weight" },                                               \
+        .down = prefix "h.%d.mlp.dense_4h_to_h.weight", .is_by_head = true,                                  \
+    }
+
+static const struct tensor_names LAYOUTS[] = {
+    HF_NAMES("transformer."),
+    HF_NAMES(""),
+    { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP, .embedding_norm = "token_embd_norm.weight" },
+};
+
+static bool is_mine(const json_t *config)
+{
+    return describe_has_type(config, "bloom");
+}
+
+/* Some keys have an older spelling. */
+static const char *either(const struct config *c, const char *key, const char *older)
+{
+    return config_find(c, key) ? key : older;
+}
+
+static void describe_hf(struct model_desc *d, struct config *c)
+{
+    d->n_layers = config_int(c, either(c, "num_hidden_layers", "n_layer"), 1, LIMIT_LAYERS);
+    d->d_model = config_int(c, either(c, "n_embed", "hidden_size"), 1, LIMIT_DIMENSION / 4);
+    d->n_heads = config_int(c, either(c, "num_attention_heads", "n_head"), 1, LIMIT_DIMENSION);
+    d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
+    d->n_ctx = config_int_or(c, "seq_length", 1, LIMIT_CONTEXT, 2048); /* as trained; nothing ends there */
+    d->norm_eps = (float)config_float_or(c, "layer_norm_epsilon", 0, 1, 1e-5);
+    d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
+    d->n_kv_heads = d->n_heads;
+    d->head_dim = d->d_model / d->n_heads;
+    d->d_ff = 4 * d->d_model;
+    if (d->head_dim * d->n_heads != d->d_model)
+        config_unsupported(c, "num_attention_heads", "a width that is no multiple of the heads");
+    if (config_bool_or(c, "apply_residual_connection_post_layernorm", false))
+        d->residual_scale = 1;
+}
+
+static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    d->norm = NORM_LAYER;
+    if (is_gguf)
+        describe_gguf(d, c);
+    else
+        describe_hf(d, c);
+    d->has_embedding_norm = true;
+    d->has_alibi = true;
+    d->rope = ROPE_NONE;
+    d->rotary_dim = 0;
+    d->has_gate = false;
+    d->activation = ACT_GELU_TANH;
+    d->has_qkv_bias = d->has_attn_out_bias = d->has_mlp_bias = true;
+}
+
+const struct family FAMILY_BLOOM = {
+    .name = "bloom",
+    .gguf_architecture = "bloom",
+    .is_mine = is_mine,
+    .describe = describe,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
