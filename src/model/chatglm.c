@@ -31,10 +31,6 @@ static bool is_mine(const json_t *config)
 
 static void describe_hf(struct model_desc *d, struct config *c)
 {
-    if (config_find(c, "inner_hidden_size") || config_find(c, "position_encoding_2d")) {
-        config_unsupported(c, "inner_hidden_size", "ChatGLM-6B, the first generation,");
-        return;
-    }
     if (config_int_or(c, "quantization_bit", 0, 32, 0) != 0)
         config_unsupported(c, "quantization_bit", "a checkpoint that is stored quantized");
     if (!config_bool_or(c, "rmsnorm", true))

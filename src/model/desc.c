@@ -1,4 +1,5 @@
 /* From configuration to description: which family, its values, and the checks that every family shares. */
+#include "base/half.h"
 #include "model/weights.h"
 
 #include <math.h>
@@ -6,8 +7,8 @@
 #include <string.h>
 
 const struct family *const FAMILIES[] = {
-    &FAMILY_CHATGLM, &FAMILY_GLM,  &FAMILY_GLM4,  &FAMILY_LLAMA, &FAMILY_QWEN2,
-    &FAMILY_QWEN3,   &FAMILY_GPT2, &FAMILY_BLOOM, NULL,
+    &FAMILY_CHATGLM_6B, &FAMILY_CHATGLM, &FAMILY_GLM,   &FAMILY_GLM4,  &FAMILY_LLAMA, &FAMILY_QWEN2,
+    &FAMILY_QWEN3,      &FAMILY_GPT2,    &FAMILY_BLOOM, &FAMILY_PANGU, NULL,
 };
 
 const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
@@ -62,6 +63,8 @@ enum tutti_status model_desc_check(const struct model_desc *d, const char *file,
         fault = "the head dimension is above 1024";
     else if (d->rotary_dim < 0 || d->rotary_dim % 2 != 0 || d->rotary_dim > d->head_dim)
         fault = "the rotary dimension is odd or larger than the head";
+    else if (d->rope == ROPE_2D && d->rotary_dim % 4 != 0)
+        fault = "the rotary dimension is no multiple of 4, as two streams of positions need";
     else if ((int64_t)(d->n_heads + 2 * (int64_t)d->n_kv_heads) * d->head_dim > LIMIT_DIMENSION)
         fault = "heads times head dimension is too large";
     else if (2 * (int64_t)d->d_ff > LIMIT_DIMENSION)
@@ -204,9 +207,10 @@ float model_rope_scale(const struct model_desc *d)
 void model_rope_freqs(const struct model_desc *d, float *freqs)
 {
     struct yarn yarn = yarn_range(d);
-    for (int j = 0; j < d->rotary_dim / 2; j++) {
+    int n = d->rope == ROPE_2D ? d->rotary_dim / 2 : d->rotary_dim; /* each of two streams turns a half */
+    for (int j = 0; j < n / 2; j++) {
         /* The reference computes exponent, power and inverse in float32, each rounded. */
-        float exponent = (float)(2 * j) / (float)d->rotary_dim;
+        float exponent = (float)(2 * j) / (float)n;
         float freq = 1.0f / (float)pow(d->rope_theta, (double)exponent);
         if (d->rope_scaling.kind == ROPE_SCALING_LINEAR)
             freq = (float)((double)freq / d->rope_scaling.factor);
@@ -214,7 +218,7 @@ void model_rope_freqs(const struct model_desc *d, float *freqs)
             freq = (float)llama3_scaled(d, (double)freq);
         else if (d->rope_scaling.kind == ROPE_SCALING_YARN)
             freq = (float)yarn_scaled(d, &yarn, j, (double)freq);
-        freqs[j] = freq;
+        freqs[j] = d->has_half_freqs ? half_to_float(float_to_half(freq)) : freq;
     }
 }
 
@@ -226,6 +230,33 @@ void model_alibi_slopes(const struct model_desc *d, float *slopes)
         n *= 2;
     for (int h = 0; h < d->n_heads; h++)
         slopes[h] = (float)(h < n ? exp2(-8.0 * (h + 1) / n) : exp2(-4.0 * (2 * (h - n) + 1) / n));
+}
+
+struct prefix model_find_prefix(const struct model_desc *d, const int32_t *ids, int n_ids)
+{
+    struct prefix prefix = { 0 };
+    if (!d->has_prefix)
+        return prefix;
+    while (prefix.n < n_ids && ids[prefix.n] != d->prefix_end_id)
+        prefix.n++;
+    if (prefix.n == n_ids) /* no end: all of it is read from left to right */
+        return (struct prefix){ .n = 0, .has_no_end = true };
+    prefix.mask_position = prefix.n;
+    for (int k = 0; k < 2 && prefix.mask_position == prefix.n; k++) {
+        prefix.mask_position = 0;
+        while (prefix.mask_position < n_ids && ids[prefix.mask_position] != d->mask_ids[k])
+            prefix.mask_position++;
+        if (prefix.mask_position == n_ids)
+            prefix.mask_position = prefix.n;
+    }
+    return prefix;
+}
+
+void model_prefix_positions(const struct prefix *prefix, int position, int32_t *rope, int32_t *block)
+{
+    bool is_behind = !prefix->has_no_end && position >= prefix->n;
+    *rope = is_behind ? prefix->mask_position : position;
+    *block = is_behind ? position - prefix->n + 1 : 0;
 }
 
 enum tutti_status chat_out_of_memory(struct tutti_error *err)

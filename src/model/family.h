@@ -53,8 +53,8 @@ struct family {
     enum tutti_status (*text_prefix)(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
 };
 
-extern const struct family FAMILY_CHATGLM, FAMILY_GLM, FAMILY_GLM4, FAMILY_LLAMA, FAMILY_QWEN2, FAMILY_QWEN3,
-    FAMILY_GPT2, FAMILY_BLOOM;
+extern const struct family FAMILY_CHATGLM_6B, FAMILY_CHATGLM, FAMILY_GLM, FAMILY_GLM4, FAMILY_LLAMA,
+    FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_GPT2, FAMILY_BLOOM, FAMILY_PANGU;
 
 /* All families, then NULL; the first one that a configuration fits is taken. */
 extern const struct family *const FAMILIES[];
@@ -79,7 +79,7 @@ MUST_CHECK enum tutti_status model_desc_check(const struct model_desc *desc, con
 /* The layout of a checkpoint's tensor names; NULL: none of the family's. */
 const struct tensor_names *family_layout(const struct family *family, const struct checkpoint *ck);
 
-/* Rotary frequencies [rotary_dim / 2], as transformers computes them in float32. */
+/* Rotary frequencies [rotary_dim / 2] (of ROPE_2D [rotary_dim / 4]), as transformers computes them in float32. */
 void model_rope_freqs(const struct model_desc *desc, float *freqs);
 
 /* ALiBi's slopes [n_heads]. */

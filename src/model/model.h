@@ -31,6 +31,7 @@ struct model_desc {
     enum rope_kind rope;
     int rotary_dim;
     double rope_theta;
+    bool has_half_freqs; /* rotary frequencies are rounded to half precision */
     struct rope_scaling {
         enum { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_LLAMA3, ROPE_SCALING_YARN } kind;
         double factor, low_freq_factor, high_freq_factor; /* llama3 */
@@ -46,6 +47,10 @@ struct model_desc {
     bool has_gate;          /* act(gate) * up, else act(up) */
     bool tied_output;       /* the embedding is the output matrix too */
     enum activation activation;
+    /* What stands before the first prefix_end_id is read in both directions; rotary positions behind it stay at the first of
+     * mask_ids that there is, and count in a second stream. */
+    bool has_prefix;
+    int32_t prefix_end_id, mask_ids[2];
     int32_t bos_id, pad_id; /* -1: none */
     int32_t stop_ids[MAX_STOP_IDS];
     int n_stop_ids;
@@ -117,6 +122,16 @@ void model_free(struct model *model); /* NULL is allowed */
 /* Adds the ids that stand before a text that the model is to continue (bos, or [gMASK] sop). */
 MUST_CHECK enum tutti_status model_text_prefix(const struct model *model, struct ids *out,
                                                struct tutti_error *err);
+
+/* The part of a sequence that desc.has_prefix is about; its ids must all be rows of one step. All zero for other models. */
+struct prefix {
+    int n, mask_position;
+    bool has_no_end; /* of a model with prefixes: prefix_end_id is not there */
+};
+struct prefix model_find_prefix(const struct model_desc *desc, const int32_t *ids, int n_ids);
+
+/* The rope_positions and block_positions of a step's row, for models with prefixes. */
+void model_prefix_positions(const struct prefix *prefix, int position, int32_t *rope, int32_t *block);
 
 /* Sizes activations and scratch memory for steps of up to max_rows rows. May be called again with another size. */
 MUST_CHECK enum tutti_status model_reserve(struct model *model, int max_rows, struct tutti_error *err);

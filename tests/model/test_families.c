@@ -38,6 +38,8 @@ static const struct fixture {
     { "gpt2-tiny", "gpt2" },
     { "bloom-tiny", "bloom" },
     { "bloom-tiny-post", "bloom" },
+    { "pangu-tiny", "pangualpha" },
+    { "chatglm-6b-tiny", "chatglm-6b" },
     /* clang-format on */
 };
 enum { N_FIXTURES = sizeof FIXTURES / sizeof *FIXTURES };
@@ -102,13 +104,15 @@ static void greedy_answers_are_the_same(void **state)
 
 enum { N_IDS = 70 };
 
-static void fill_ids(int32_t *ids, int n_vocab)
+static void fill_ids(int32_t *ids, const struct model_desc *d)
 {
     uint32_t seed = 5;
     for (int i = 0; i < N_IDS; i++) {
         seed = seed * 1664525 + 1013904223;
-        ids[i] = (int32_t)((seed >> 8) % (uint32_t)n_vocab);
+        ids[i] = (int32_t)((seed >> 8) % (uint32_t)d->n_vocab);
     }
+    for (int i = 0; d->has_prefix && i < N_IDS; i++) /* the prefix ends at 27 */
+        ids[i] = i == 26 ? d->mask_ids[0] : i == 27 ? d->prefix_end_id : ids[i] % 50;
 }
 
 static void check_bits(const struct fixture *f, const char *type, int n_threads, const char *cpu, int chunk,
@@ -116,7 +120,7 @@ static void check_bits(const struct fixture *f, const char *type, int n_threads,
 {
     int32_t ids[N_IDS];
     struct model *model = load_fixture(f, type, n_threads, cpu);
-    fill_ids(ids, model->desc.n_vocab);
+    fill_ids(ids, &model->desc);
     float *got = util_logits(model, ids, N_IDS, chunk);
     size_t n = (size_t)N_IDS * (size_t)model->desc.n_vocab;
     if (memcmp(got, want, n * sizeof *got) != 0)
@@ -135,7 +139,7 @@ static void steps_threads_and_processors_change_no_bit(void **state)
             const struct fixture *f = &FIXTURES[i];
             int32_t ids[N_IDS];
             struct model *model = load_fixture(f, TYPES[t], 1, NULL);
-            fill_ids(ids, model->desc.n_vocab);
+            fill_ids(ids, &model->desc);
             float *want = util_logits(model, ids, N_IDS, N_IDS);
             check_bits(f, TYPES[t], 2, NULL, 1, want);
             check_bits(f, TYPES[t], 3, NULL, 19, want);

@@ -27,12 +27,13 @@ struct run {
     struct model *model;
     struct kv_memory *kv;
     int32_t *pages;
+    struct prefix prefix;
     int n_done;
 };
 
-static struct run start(struct model *model, int n_tokens, int max_rows)
+static struct run start(struct model *model, const int32_t *prompt, int n_prompt, int n_tokens, int max_rows)
 {
-    struct run run = { .model = model };
+    struct run run = { .model = model, .prefix = model_find_prefix(&model->desc, prompt, n_prompt) };
     int n_pages = (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
     assert_int_equal(model_reserve(model, max_rows, NULL), TUTTI_OK);
     assert_int_equal(model->backend->ops->kv_new(model->backend, &run.kv, n_pages, model->kv_type, NULL),
@@ -46,11 +47,14 @@ static struct run start(struct model *model, int n_tokens, int max_rows)
 
 static void feed(struct run *run, const int32_t *ids, int n, bool all_outputs, float *logits)
 {
-    int32_t *numbers = malloc(3 * (size_t)n * sizeof *numbers), *positions = numbers, *seqs = numbers + n,
-            *outputs = numbers + 2 * n;
+    int32_t *numbers = malloc(5 * (size_t)n * sizeof *numbers), *positions = numbers, *seqs = numbers + n,
+            *outputs = numbers + 2 * n, *ropes = numbers + 3 * n, *blocks = numbers + 4 * n;
+    bool has_prefix = run->model->desc.has_prefix;
     assert_non_null(numbers);
+    assert_true(run->n_done >= run->prefix.n || n >= run->prefix.n); /* prefixes are not cut */
     for (int i = 0; i < n; i++) {
         positions[i] = run->n_done + i;
+        model_prefix_positions(&run->prefix, positions[i], &ropes[i], &blocks[i]);
         seqs[i] = 0;
         outputs[i] = all_outputs ? i : n - 1;
     }
@@ -62,7 +66,10 @@ static void feed(struct run *run, const int32_t *ids, int n, bool all_outputs, f
                          .positions = positions,
                          .seqs = seqs,
                          .page_tables = tables,
-                         .output_rows = outputs };
+                         .output_rows = outputs,
+                         .prefix_lens = has_prefix ? &run->prefix.n : NULL,
+                         .rope_positions = has_prefix ? ropes : NULL,
+                         .block_positions = has_prefix ? blocks : NULL };
     model_forward(run->model, run->kv, &step, logits);
     run->n_done += n;
     free(numbers);
@@ -79,9 +86,14 @@ float *util_logits(struct model *model, const int32_t *ids, int n, int chunk)
     size_t n_vocab = (size_t)model->desc.n_vocab;
     float *logits = malloc((size_t)n * n_vocab * sizeof *logits);
     assert_non_null(logits);
-    struct run run = start(model, n, chunk < n ? chunk : n);
-    for (int at = 0; at < n; at += chunk)
-        feed(&run, ids + at, n - at < chunk ? n - at : chunk, true, logits + (size_t)at * n_vocab);
+    struct prefix prefix = model_find_prefix(&model->desc, ids, n);
+    int most = chunk < prefix.n ? prefix.n : chunk < n ? chunk : n;
+    struct run run = start(model, ids, n, n, most);
+    for (int at = 0, take; at < n; at += take) {
+        take = at < prefix.n && chunk < prefix.n ? prefix.n : chunk;
+        take = n - at < take ? n - at : take;
+        feed(&run, ids + at, take, true, logits + (size_t)at * n_vocab);
+    }
     stop(&run);
     return logits;
 }
@@ -101,7 +113,7 @@ void util_greedy(struct model *model, const int32_t *prompt, int n_prompt, int32
     int n_vocab = model->desc.n_vocab;
     float *logits = malloc((size_t)n_vocab * sizeof *logits);
     assert_non_null(logits);
-    struct run run = start(model, n_prompt + n, n_prompt);
+    struct run run = start(model, prompt, n_prompt, n_prompt + n, n_prompt);
     feed(&run, prompt, n_prompt, false, logits);
     for (int i = 0; i < n; i++) {
         answer[i] = largest(logits, n_vocab);

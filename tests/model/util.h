@@ -9,7 +9,7 @@
 struct model *util_load(const char *path, const char *weight_type, const char *kv_type, int n_threads,
                         const char *cpu);
 
-/* Logits of every position, [n][n_vocab], freed by the caller; chunk rows a step. */
+/* Logits of every position, [n][n_vocab], freed by the caller; chunk rows a step, but a prefix in one. */
 float *util_logits(struct model *model, const int32_t *ids, int n, int chunk);
 
 /* n greedy tokens behind the prompt, one row a step. */

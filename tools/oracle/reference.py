@@ -13,6 +13,8 @@ import types
 import numpy as np
 import torch
 
+from published import published_class
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
@@ -83,6 +85,8 @@ def make_chatglm(config_json, modeling_dir):
 
 def make_empty(config_json, modeling_dir=None):
     """An uninitialised float32 model for a configuration."""
+    if published_class(config_json):
+        return published_class(config_json)(config_json)
     if config_json["model_type"] == "chatglm":
         return make_chatglm(config_json, modeling_dir)
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -111,6 +115,10 @@ def open_reference(model_dir, modeling_dir=None):
     """The model of a folder. modeling_dir: where modeling_chatglm.py lies; by default in the folder itself."""
     with open(os.path.join(model_dir, "config.json"), encoding="utf-8") as f:
         config_json = json.load(f)
+    if published_class(config_json):
+        model = published_class(config_json)(config_json)
+        model.load(read_weights(model_dir))
+        return model
     if config_json["model_type"] == "chatglm":
         model = make_chatglm(config_json, modeling_dir or model_dir)
         missing, unexpected = model.load_state_dict(read_weights(model_dir), strict=False)

@@ -1,0 +1,85 @@
+/* ChatGLM-6B, the first generation: a prefix read in both directions, rotary positions of two streams, residuals taken from
+ * the normed input and scaled, GELU without a gate. Du et al., 2022 (GLM); Zeng et al., 2022 (GLM-130B).
+ * Its vocabulary came in two sizes: the first has 20000 image tokens in front. */
+#include "model/describe.h"
+
+#include <math.h>
+
+#define LAYER "transformer.layers.%d."
+
+static const struct tensor_names LAYOUTS[] = {
+    {
+        .embedding = "transformer.word_embeddings.weight",
+        .output = "lm_head.weight",
+        .output_norm = "transformer.final_layernorm.weight",
+        .attn_norm = LAYER "input_layernorm.weight",
+        .ffn_norm = LAYER "post_attention_layernorm.weight",
+        .qkv = { LAYER "attention.query_key_value.weight" },
+        .attn_out = LAYER "attention.dense.weight",
+        .gate_up = { LAYER "mlp.dense_h_to_4h.weight" },
+        .down = LAYER "mlp.dense_4h_to_h.weight",
+        .is_by_head = true,
+    },
+};
+
+static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
+
+enum { FIRST_VOCAB = 150528, FIRST_MASK_ID = 150000, MASK_ID = 130000 };
+
+static bool is_mine(const json_t *config)
+{
+    return describe_has_type(config, "chatglm") &&
+           (json_object_get(config, "inner_hidden_size") || json_object_get(config, "position_encoding_2d"));
+}
+
+static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    (void)is_gguf; /* GGUF has no such architecture */
+    if (!config_bool_or(c, "position_encoding_2d", true))
+        config_unsupported(c, "position_encoding_2d", "ChatGLM-6B with one stream of positions");
+    if (config_int_or(c, "quantization_bit", 0, 32, 0) != 0)
+        config_unsupported(c, "quantization_bit", "a checkpoint that is stored quantized");
+    if (config_int_or(c, "pre_seq_len", 0, LIMIT_CONTEXT, 0) != 0)
+        config_unsupported(c, "pre_seq_len", "P-Tuning");
+    d->n_layers = config_int(c, "num_layers", 1, LIMIT_LAYERS);
+    d->d_model = config_int(c, "hidden_size", 1, LIMIT_DIMENSION / 4);
+    d->n_heads = config_int(c, "num_attention_heads", 1, LIMIT_DIMENSION);
+    d->d_ff = config_int_or(c, "inner_hidden_size", 1, LIMIT_DIMENSION, 4 * d->d_model);
+    d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
+    d->n_ctx = config_int_or(c, "max_sequence_length", 1, LIMIT_CONTEXT, 2048);
+    d->norm_eps = (float)config_float_or(c, "layernorm_epsilon", 0, 1, 1e-5);
+    d->n_kv_heads = d->n_heads;
+    d->head_dim = d->d_model / d->n_heads;
+    if (d->head_dim * d->n_heads != d->d_model)
+        config_unsupported(c, "num_attention_heads", "a width that is no multiple of the heads");
+    d->norm = NORM_LAYER;
+    d->residual_scale = sqrtf(2.0f * (float)d->n_layers);
+    d->rope = ROPE_2D;
+    d->rotary_dim = d->head_dim;
+    d->rope_theta = 10000;
+    d->has_half_freqs = true;
+    d->has_gate = false;
+    d->activation = ACT_GELU_TANH;
+    d->has_qkv_bias = d->has_attn_out_bias = d->has_mlp_bias = true;
+    /* Files hold the head too, but its authors' class ties it. */
+    d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
+    int mask_id = d->n_vocab == FIRST_VOCAB ? FIRST_MASK_ID : MASK_ID, last = d->n_vocab - 1;
+    if (mask_id + 4 > last)
+        mask_id = 0; /* no released vocabulary: the configuration must name them */
+    d->has_prefix = true;
+    d->mask_ids[0] = config_int_or(c, "gmask_token_id", 0, last, mask_id + 1);
+    d->mask_ids[1] = config_int_or(c, "mask_token_id", 0, last, mask_id);
+    d->prefix_end_id = config_int_or(c, "bos_token_id", 0, last, mask_id + 4);
+}
+
+const struct family FAMILY_CHATGLM_6B = {
+    .name = "chatglm-6b",
+    .is_mine = is_mine,
+    .describe = describe,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
