@@ -13,12 +13,9 @@ static void free_scratch(struct cpu_backend *cpu)
         free(cpu->scratch[t].tile);
     free(cpu->scratch);
     memory_free(cpu->activations, cpu->activation_bytes);
-    free(cpu->cos_sin);
-    free(cpu->row_tiles);
+    cpu_attention_release(cpu);
     cpu->scratch = NULL;
     cpu->activations = NULL;
-    cpu->cos_sin = NULL;
-    cpu->row_tiles = NULL;
     cpu->max_rows = 0;
 }
 
@@ -30,6 +27,8 @@ static void cpu_free(struct backend *be)
     free_scratch(cpu);
     free(cpu->rope_freqs);
     free(cpu->alibi_slopes);
+    memory_free(cpu->cut_sums, cpu->cut_sums_bytes);
+    free(cpu->cut_pending);
     free(cpu->shares);
     team_free(cpu->team);
     free(cpu);
@@ -71,24 +70,16 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
     free_scratch(cpu);
     size_t n = (size_t)max_rows;
     size_t tile = LINEAR_PIECE * TILE_ROWS * PANEL_ROWS;
-    size_t queries = (size_t)ATTENTION_QUERIES * (size_t)cpu->shape.head_dim;
-    size_t halves = (size_t)cpu->shape.n_kv_heads * (size_t)cpu->shape.head_dim; /* two in a float's place */
     bool fits = !__builtin_mul_overflow(n + n / LEAST_TILE_ROWS + 1, cpu->row_bytes, &cpu->activation_bytes);
     cpu->activations = fits ? memory_new(cpu->activation_bytes) : NULL;
     cpu->scratch = calloc((size_t)n_threads, sizeof *cpu->scratch);
-    cpu->cos_sin = calloc(n, ((size_t)cpu->shape.rotary_dim + 1) * sizeof *cpu->cos_sin);
-    cpu->row_tiles = calloc(n, sizeof *cpu->row_tiles);
-    bool has_all = cpu->activations && cpu->scratch && cpu->cos_sin && cpu->row_tiles;
+    bool has_all = cpu->activations && cpu->scratch && cpu_attention_reserve(cpu, max_rows);
     for (int t = 0; has_all && t < n_threads; t++) {
         struct cpu_scratch *scratch = &cpu->scratch[t];
-        scratch->tile = cpu_alloc(be, tile + cpu->row_bytes / sizeof(float) + 2 * queries + halves);
+        scratch->tile = cpu_alloc(be, tile + cpu->row_bytes / sizeof(float));
         has_all = scratch->tile != NULL;
-        if (has_all) {
+        if (has_all)
             scratch->row = (uint8_t *)(scratch->tile + tile);
-            scratch->q = scratch->tile + tile + cpu->row_bytes / sizeof(float);
-            scratch->o = scratch->q + queries;
-            scratch->halves = (uint16_t *)(scratch->o + queries);
-        }
     }
     if (!has_all) {
         free_scratch(cpu);

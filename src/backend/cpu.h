@@ -19,7 +19,7 @@ struct matrix {
     float *bias; /* [n_panels][32], in the order of the panels; NULL: none */
 };
 
-/* Per layer, page and KV head: keys [head_dim][16], values [16][head_dim]; the heads of a page stand together. */
+/* Per layer, page and KV head: keys, then values, as kernels.h says; the heads of a page stand together. */
 struct kv_memory {
     enum dtype dtype;
     int n_pages;
@@ -30,17 +30,31 @@ struct kv_memory {
     uint8_t *base;
 };
 
-/* Neighbouring rows of one sequence that read the same keys. */
+/* Neighbouring rows of one sequence, which go through its blocks of positions together. Its work is cut into units: one
+ * for each KV head and up to 16 of the heads that read it (a head group); where there are few units for many threads,
+ * one for each block of those too. */
 struct row_tile {
     int begin, n_rows;
+    int first_block, n_blocks; /* of ATTENTION_BLOCK positions */
+    int first_unit;            /* units of all tiles before this one */
+    bool is_cut;
+    size_t slots;      /* cut: where in cut_sums its blocks' sums begin */
+    int first_pending; /* cut: where in cut_pending its head groups begin */
 };
 
 /* What one thread needs for itself. */
 struct cpu_scratch {
-    float *tile;      /* [panels of a piece][2][TILE_ROWS][16] */
-    uint8_t *row;     /* one packed input row */
-    float *q, *o;     /* [ATTENTION_QUERIES][head_dim] */
-    uint16_t *halves; /* [2][n_kv_heads][head_dim]: keys and values of a row */
+    float *tile;  /* [panels of a piece][2][TILE_ROWS][16] */
+    uint8_t *row; /* one packed input row */
+};
+
+/* What one thread needs for attention. */
+struct attention_scratch {
+    float *q, *o;   /* [ATTENTION_ROWS][head_dim]: the queries of a unit, and their sums */
+    float *block_o; /* [ATTENTION_QUERIES][head_dim]: sums of a block alone */
+    int16_t *q_int; /* [ATTENTION_QUERIES][head_dim] */
+    uint8_t *kv;    /* [2][n_kv_heads][head_dim]: keys and values of a row, as they are stored */
+    struct attention_view *views; /* [ATTENTION_ROWS] */
 };
 
 /* What is left of one thread's part of an operation. It works from the front; threads that are done with their own
@@ -66,7 +80,12 @@ struct cpu_backend {
     uint8_t *activations;        /* packed tiles of input rows */
     struct cpu_scratch *scratch; /* [n_threads] */
     float *cos_sin; /* [max_rows][rotary_dim]: cos, then sin, of each row's position; of both in turn */
-    struct row_tile *row_tiles; /* [max_rows], n_row_tiles of them in use */
+    struct row_tile *row_tiles;                  /* [max_rows], n_row_tiles of them in use */
+    struct attention_scratch *attention_scratch; /* [n_threads] */
+    int n_units;                                 /* of attention, of all tiles */
+    float *cut_sums;                             /* of blocks of cut tiles: max, total, o */
+    size_t n_cut_sums, cut_sums_bytes;
+    atomic_int *cut_pending; /* [CUT_UNITS n_threads]: blocks that are not done yet, of each head group */
 
     struct cpu_share *shares; /* [n_threads], of the running operation */
 
@@ -81,6 +100,9 @@ static inline struct cpu_backend *cpu_of(struct backend *be)
 enum {
     LINEAR_PIECE = 4,    /* panels that a thread takes at a time, at most */
     LEAST_TILE_ROWS = 8, /* a tile is no lower, unless there are no more rows */
+    ATTENTION_ROWS =
+        64, /* queries of a unit of attention, at most: they share what a block brings into the cache */
+    CUT_UNITS = 4, /* a unit of attention above 1 / (CUT_UNITS * n_threads) of all the work is cut */
 };
 
 enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const struct matrix_source *source,
@@ -108,6 +130,11 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
 void cpu_kv_free(struct backend *be, struct kv_memory *kv);
 size_t cpu_kv_page_bytes(const struct backend *be, enum dtype dtype);
 void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src);
+void cpu_kv_store(struct cpu_backend *cpu, const struct kv_memory *kv, int layer, int row, const float *k,
+                  const float *v, uint8_t *scratch);
+bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows); /* false: no memory */
+void cpu_attention_release(struct cpu_backend *cpu);
+bool cpu_attention_reserve_cuts(struct cpu_backend *cpu, int n_pages); /* false: no memory */
 void cpu_attention_begin(struct cpu_backend *cpu); /* cuts the step's rows into tiles, fills cos_sin */
 void cpu_rope_store(struct backend *be, float *qkv, const float *q_norm, const float *k_norm,
                     struct kv_memory *kv, int layer);

@@ -1,70 +1,87 @@
-/* KV memory, rotary embedding and attention of the CPU backend. */
+/* Rotary embedding and attention of the CPU backend.
+ *
+ * Positions are cut into blocks of ATTENTION_BLOCK, counted from 0; a query's sums over each are computed on their own
+ * and merged in order. So nothing depends on who computes which block: a single long context is spread over all
+ * threads, and the bits are those of one thread. */
 #include "backend/cpu.h"
 #include "backend/memory.h"
-#include "base/half.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static size_t head_bytes(const struct attention_shape *shape, enum dtype dtype)
+/* ---- memory ----------------------------------------------------------------------------------------------------- */
+
+void cpu_attention_release(struct cpu_backend *cpu)
 {
-    return (size_t)KV_PAGE_TOKENS * (size_t)shape->head_dim * (size_t)dtype_block_bytes(dtype);
+    for (int t = 0; cpu->attention_scratch && t < team_n_threads(cpu->team); t++)
+        free(cpu->attention_scratch[t].q);
+    free(cpu->attention_scratch);
+    free(cpu->cos_sin);
+    free(cpu->row_tiles);
+    cpu->attention_scratch = NULL;
+    cpu->cos_sin = NULL;
+    cpu->row_tiles = NULL;
 }
 
-size_t cpu_kv_page_bytes(const struct backend *be, enum dtype dtype)
+bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows)
 {
-    const struct attention_shape *shape = &((const struct cpu_backend *)be)->shape;
-    return (size_t)shape->n_layers * (size_t)shape->n_kv_heads * 2 * head_bytes(shape, dtype);
-}
-
-enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_pages, enum dtype dtype,
-                             struct tutti_error *err)
-{
-    const struct attention_shape *shape = &cpu_of(be)->shape;
-    if (dtype != DTYPE_F16 && dtype != DTYPE_F32)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "KV cache: type %s, expected f16 or f32",
-                         dtype_name(dtype));
-    size_t n_bytes;
-    if (n_pages < 1 || __builtin_mul_overflow((size_t)n_pages, cpu_kv_page_bytes(be, dtype), &n_bytes))
-        return error_set(err, TUTTI_E_LIMIT, "KV cache: %d pages of %zu bytes do not fit", n_pages,
-                         cpu_kv_page_bytes(be, dtype));
-    struct kv_memory *kv = calloc(1, sizeof *kv);
-    if (!kv)
-        return error_set(err, TUTTI_E_MEMORY, "KV cache: out of memory");
-    kv->dtype = dtype;
-    kv->n_pages = n_pages;
-    kv->head_bytes = head_bytes(shape, dtype);
-    kv->page_bytes = (size_t)shape->n_kv_heads * 2 * kv->head_bytes;
-    kv->layer_bytes = (size_t)n_pages * kv->page_bytes;
-    kv->n_bytes = n_bytes;
-    kv->base = memory_new(n_bytes);
-    if (!kv->base) {
-        free(kv);
-        return error_set(err, TUTTI_E_MEMORY, "KV cache: no memory for %zu bytes", n_bytes);
+    size_t n = (size_t)max_rows, head_dim = (size_t)cpu->shape.head_dim;
+    size_t row = ATTENTION_ROWS * head_dim * sizeof(float),
+           block = ATTENTION_QUERIES * head_dim * sizeof(float);
+    size_t q_int = ATTENTION_QUERIES * head_dim * sizeof(int16_t);
+    size_t kv = 2 * (size_t)cpu->shape.n_kv_heads * head_dim * sizeof(uint16_t);
+    size_t views = ATTENTION_ROWS * sizeof(struct attention_view);
+    int n_threads = team_n_threads(cpu->team);
+    cpu->attention_scratch = calloc((size_t)n_threads, sizeof *cpu->attention_scratch);
+    cpu->cos_sin = calloc(n, ((size_t)cpu->shape.rotary_dim + 1) * sizeof *cpu->cos_sin);
+    cpu->row_tiles = calloc(n, sizeof *cpu->row_tiles);
+    if (!cpu->attention_scratch || !cpu->cos_sin || !cpu->row_tiles)
+        return false;
+    for (int t = 0; t < n_threads; t++) {
+        struct attention_scratch *scratch = &cpu->attention_scratch[t];
+        uint8_t *memory = aligned_alloc(64, (2 * row + block + q_int + kv + views + 63) / 64 * 64);
+        if (!memory)
+            return false;
+        scratch->q = (float *)memory;
+        scratch->o = (float *)(memory + row);
+        scratch->block_o = (float *)(memory + 2 * row);
+        scratch->q_int = (int16_t *)(memory + 2 * row + block);
+        scratch->kv = memory + 2 * row + block + q_int;
+        scratch->views = (struct attention_view *)(memory + 2 * row + block + q_int + kv);
     }
-    for (size_t i = 0; i < n_bytes; i += 4096) /* commits it: serving must not find out later */
-        ((volatile uint8_t *)kv->base)[i] = 0;
-    *out = kv;
-    return TUTTI_OK;
+    return true;
 }
 
-void cpu_kv_free(struct backend *be, struct kv_memory *kv)
+/* Enough for all blocks of all pages, where each belongs to one decoding sequence; where pages are shared by many, some
+ * tiles may stay whole. */
+bool cpu_attention_reserve_cuts(struct cpu_backend *cpu, int n_pages)
 {
-    (void)be;
-    if (!kv)
-        return;
-    memory_free(kv->base, kv->n_bytes);
-    free(kv);
-}
-
-void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src)
-{
-    for (int layer = 0; layer < cpu_of(be)->shape.n_layers; layer++) {
-        uint8_t *base = kv->base + (size_t)layer * kv->layer_bytes;
-        memcpy(base + (size_t)dst * kv->page_bytes, base + (size_t)src * kv->page_bytes, kv->page_bytes);
+    enum { BLOCK_PAGES = ATTENTION_BLOCK / KV_PAGE_TOKENS };
+    size_t n_pending = CUT_UNITS * (size_t)team_n_threads(cpu->team), n_sums, n_bytes;
+    size_t n_blocks = (size_t)n_pages / BLOCK_PAGES + n_pending;
+    size_t block = (size_t)cpu->shape.n_heads * ((size_t)cpu->shape.head_dim + 2);
+    if (!cpu->cut_pending) {
+        cpu->cut_pending = calloc(n_pending, sizeof *cpu->cut_pending);
+        if (!cpu->cut_pending)
+            return false;
     }
+    if (__builtin_mul_overflow(n_blocks, block, &n_sums) ||
+        __builtin_mul_overflow(n_sums, sizeof *cpu->cut_sums, &n_bytes))
+        return false;
+    if (n_sums <= cpu->n_cut_sums)
+        return true;
+    float *sums = memory_new(n_bytes);
+    if (!sums)
+        return false;
+    for (size_t i = 0; i < n_sums; i += 1024) /* commits it */
+        ((volatile float *)sums)[i] = 0;
+    memory_free(cpu->cut_sums, cpu->cut_sums_bytes);
+    cpu->cut_sums = sums;
+    cpu->n_cut_sums = n_sums;
+    cpu->cut_sums_bytes = n_bytes;
+    return true;
 }
 
 /* ---- the step's rows ------------------------------------------------------------------------------------------- */
@@ -99,21 +116,98 @@ static void fill_angles(void *arg, int thread, int n_threads)
     }
 }
 
+/* What a row sees, but for the slope, which each head has of its own. */
+static struct attention_view view_of(const struct attention_shape *shape, const struct step *step, int row)
+{
+    int pos = step->positions[row], prefix_len = step->prefix_lens ? step->prefix_lens[step->seqs[row]] : 0;
+    return (struct attention_view){
+        .begin = shape->window > 0 && pos >= shape->window ? pos - shape->window + 1 : 0,
+        .end = pos < prefix_len ? prefix_len : pos + 1,
+        .pos = pos,
+    };
+}
+
+static int min_int(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Heads that read one KV head, at most ATTENTION_QUERIES of them at a time. */
+static int group_heads(const struct attention_shape *shape)
+{
+    return min_int(shape->n_heads / shape->n_kv_heads, ATTENTION_QUERIES);
+}
+
+static int n_head_groups(const struct attention_shape *shape)
+{
+    int heads = shape->n_heads / shape->n_kv_heads;
+    return shape->n_kv_heads * ((heads + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES);
+}
+
+/* Rows of a sequence make tiles of up to `most`. Returns the blocks of all tiles. */
+static int64_t make_tiles(struct cpu_backend *cpu, int most)
+{
+    const struct step *step = cpu->step;
+    int64_t n_blocks = 0;
+    cpu->n_row_tiles = 0;
+    for (int r = 0; r < step->n_rows;) {
+        struct row_tile tile = { .begin = r };
+        int begin = INT32_MAX, end = 0;
+        for (; tile.n_rows < most && r < step->n_rows && step->seqs[r] == step->seqs[tile.begin]; r++) {
+            struct attention_view view = view_of(&cpu->shape, step, r);
+            begin = min_int(view.begin, begin);
+            end = view.end > end ? view.end : end;
+            tile.n_rows++;
+        }
+        tile.first_block = begin / ATTENTION_BLOCK;
+        tile.n_blocks = (end + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK - tile.first_block;
+        n_blocks += tile.n_blocks;
+        cpu->row_tiles[cpu->n_row_tiles++] = tile;
+    }
+    return n_blocks;
+}
+
+/* Floats that a block's sums of one head group take in cut_sums. */
+static size_t slot_floats(const struct attention_shape *shape, const struct row_tile *tile)
+{
+    return (size_t)tile->n_rows * (size_t)group_heads(shape) * ((size_t)shape->head_dim + 2);
+}
+
+/* Numbers the units, and cuts the tiles that would keep one thread busy while others wait. */
+static void make_units(struct cpu_backend *cpu, int64_t n_blocks)
+{
+    int n_groups = n_head_groups(&cpu->shape), n_pending = 0, n_threads = team_n_threads(cpu->team);
+    size_t n_sums = 0;
+    cpu->n_units = 0;
+    for (int t = 0; t < cpu->n_row_tiles; t++) {
+        struct row_tile *tile = &cpu->row_tiles[t];
+        int n_queries = tile->n_rows * group_heads(&cpu->shape);
+        size_t wanted = slot_floats(&cpu->shape, tile) * (size_t)(tile->n_blocks * n_groups);
+        tile->is_cut = n_threads > 1 && tile->n_blocks > 1 && n_queries <= ATTENTION_QUERIES &&
+                       (int64_t)tile->n_blocks * CUT_UNITS * n_threads > n_blocks * n_groups &&
+                       n_pending + n_groups <= CUT_UNITS * n_threads && wanted <= cpu->n_cut_sums - n_sums;
+        tile->first_unit = cpu->n_units;
+        cpu->n_units += tile->is_cut ? n_groups * tile->n_blocks : n_groups;
+        if (!tile->is_cut)
+            continue;
+        tile->slots = n_sums;
+        tile->first_pending = n_pending;
+        n_sums += wanted;
+        for (int i = 0; i < n_groups; i++)
+            atomic_init(&cpu->cut_pending[n_pending++], tile->n_blocks);
+    }
+}
+
 void cpu_attention_begin(struct cpu_backend *cpu)
 {
     const struct step *step = cpu->step;
-    int group = cpu->shape.n_heads / cpu->shape.n_kv_heads;
-    int most = group < ATTENTION_QUERIES ? ATTENTION_QUERIES / group : 1;
+    const struct attention_shape *shape = &cpu->shape;
     assert(step->n_rows <= cpu->max_rows);
-    cpu->n_row_tiles = 0;
-    for (int r = 0; r < step->n_rows; r++) {
-        struct row_tile *tile = cpu->n_row_tiles > 0 ? &cpu->row_tiles[cpu->n_row_tiles - 1] : NULL;
-        if (tile && tile->n_rows < most && step->seqs[r] == step->seqs[r - 1])
-            tile->n_rows++;
-        else
-            cpu->row_tiles[cpu->n_row_tiles++] = (struct row_tile){ r, 1 };
-    }
-    if (cpu->shape.rope != ROPE_NONE)
+    /* Few rows make small tiles, so that there is a unit for every thread. */
+    int64_t n_units = (int64_t)step->n_rows * shape->n_heads / ATTENTION_ROWS;
+    int n_queries = n_units >= 8 * team_n_threads(cpu->team) ? ATTENTION_ROWS : ATTENTION_QUERIES;
+    make_units(cpu, make_tiles(cpu, n_queries / group_heads(shape)));
+    if (shape->rope != ROPE_NONE)
         team_run(cpu->team, fill_angles, cpu);
 }
 
@@ -124,46 +218,9 @@ struct attention_job {
     float *qkv, *y;
     const float *q_norm, *k_norm;
     const struct kv_memory *kv;
-    uint8_t *layer; /* of kv */
+    int layer;
+    _Alignas(64) atomic_int next; /* unit */
 };
-
-/* Keys go to column `at` of [head_dim][16], values to row `at` of [16][head_dim]. */
-static void place_16bit(uint8_t *keys, uint8_t *values, int at, const uint16_t *k, const uint16_t *v,
-                        int head_dim)
-{
-    uint16_t *column = (uint16_t *)keys + at;
-    for (int d = 0; d < head_dim; d++)
-        column[d * KV_PAGE_TOKENS] = k[d];
-    memcpy((uint16_t *)values + at * head_dim, v, (size_t)head_dim * sizeof *v);
-}
-
-static void place_32bit(uint8_t *keys, uint8_t *values, int at, const float *k, const float *v, int head_dim)
-{
-    float *column = (float *)keys + at;
-    for (int d = 0; d < head_dim; d++)
-        column[d * KV_PAGE_TOKENS] = k[d];
-    memcpy((float *)values + at * head_dim, v, (size_t)head_dim * sizeof *v);
-}
-
-/* kv: k [n_kv_heads][head_dim], then v. */
-static void store_row(const struct attention_job *job, int row, const float *kv, uint16_t *halves)
-{
-    const struct attention_shape *shape = &job->cpu->shape;
-    const struct step *step = job->cpu->step;
-    int pos = step->positions[row], at = pos % KV_PAGE_TOKENS, n = shape->head_dim;
-    size_t page_id = (size_t)step->page_tables[step->seqs[row]][pos / KV_PAGE_TOKENS];
-    uint8_t *keys = job->layer + page_id * job->kv->page_bytes;
-    int n_kv = shape->n_kv_heads * n;
-    if (job->kv->dtype == DTYPE_F16)
-        job->cpu->kernels.to_half(halves, kv, 2 * n_kv);
-    for (int h = 0; h < shape->n_kv_heads; h++, keys += 2 * job->kv->head_bytes) {
-        uint8_t *values = keys + job->kv->head_bytes;
-        if (job->kv->dtype == DTYPE_F16)
-            place_16bit(keys, values, at, halves + h * n, halves + n_kv + h * n, n);
-        else
-            place_32bit(keys, values, at, kv + h * n, kv + n_kv + h * n, n);
-    }
-}
 
 /* The heads of q and k: k stands right behind q. */
 static void turn_row(const struct cpu_backend *cpu, float *row, const float *cos_sin)
@@ -202,7 +259,8 @@ static void rope_store_some(void *arg, int thread, int n_threads)
             k->rmsnorm(row + n_q, row + n_q, job->k_norm, shape->n_kv_heads, shape->head_dim,
                        shape->qk_norm_eps);
         turn_row(job->cpu, row, job->cpu->cos_sin + r * shape->rotary_dim);
-        store_row(job, (int)r, row + n_q, job->cpu->scratch[thread].halves);
+        cpu_kv_store(job->cpu, job->kv, job->layer, (int)r, row + n_q, row + n_q + n_kv,
+                     job->cpu->attention_scratch[thread].kv);
     }
 }
 
@@ -210,9 +268,8 @@ void cpu_rope_store(struct backend *be, float *qkv, const float *q_norm, const f
                     struct kv_memory *kv, int layer)
 {
     struct attention_job job = {
-        .cpu = cpu_of(be), .qkv = qkv, .q_norm = q_norm, .k_norm = k_norm, .kv = kv
+        .cpu = cpu_of(be), .qkv = qkv, .q_norm = q_norm, .k_norm = k_norm, .kv = kv, .layer = layer
     };
-    job.layer = kv->base + (size_t)layer * kv->layer_bytes;
     if (job.cpu->step->n_rows == 1)
         rope_store_some(&job, 0, 1);
     else
@@ -221,77 +278,167 @@ void cpu_rope_store(struct backend *be, float *qkv, const float *q_norm, const f
 
 /* ---- attention -------------------------------------------------------------------------------------------------- */
 
-/* What a row sees, but for the slope, which each head has of its own. */
-static struct attention_view view_of(const struct attention_shape *shape, const struct step *step, int row)
+/* The heads of a unit: heads begin..begin + n - 1, which read kv_head. */
+struct heads {
+    int kv_head, begin, n;
+};
+
+static struct heads heads_of_group(const struct attention_shape *shape, int group)
 {
-    int pos = step->positions[row], prefix_len = step->prefix_lens ? step->prefix_lens[step->seqs[row]] : 0;
-    return (struct attention_view){
-        .begin = shape->window > 0 && pos >= shape->window ? pos - shape->window + 1 : 0,
-        .end = pos < prefix_len ? prefix_len : pos + 1,
-        .pos = pos,
-    };
+    int heads = shape->n_heads / shape->n_kv_heads, groups = n_head_groups(shape) / shape->n_kv_heads;
+    int from = group % groups * ATTENTION_QUERIES, left = heads - from;
+    return (struct heads){ group / groups, group / groups * heads + from, min_int(left, ATTENTION_QUERIES) };
 }
 
-/* Queries of a tile: heads begin_head..+n_heads of one KV head, of every row; a query for each pair. */
-static void attend(const struct attention_job *job, struct cpu_scratch *scratch, const struct row_tile *tile,
-                   int kv_head, int begin_head, int n_heads)
+/* Fills work for the queries of rows begin.. of a tile: a query for each row and head. */
+static void load_queries(const struct attention_job *job, const struct attention_scratch *scratch,
+                         struct attention_work *work, const struct row_tile *tile, const struct heads *heads)
 {
     const struct attention_shape *shape = &job->cpu->shape;
     const struct step *step = job->cpu->step;
     int head_dim = shape->head_dim, n_queries = 0;
-    struct attention_view views[ATTENTION_QUERIES];
     size_t q_row = (size_t)(shape->n_heads + 2 * shape->n_kv_heads) * (size_t)head_dim;
-    size_t y_row = (size_t)shape->n_heads * (size_t)head_dim;
     for (int r = tile->begin; r < tile->begin + tile->n_rows; r++) {
-        const float *q = job->qkv + (size_t)r * q_row + (size_t)(begin_head * head_dim);
+        const float *q = job->qkv + (size_t)r * q_row + (size_t)(heads->begin * head_dim);
         float *to = scratch->q + n_queries * head_dim;
-        for (int i = 0; i < n_heads * head_dim; i++)
+        for (int i = 0; i < heads->n * head_dim; i++)
             to[i] = q[i] * shape->scale;
         struct attention_view view = view_of(shape, step, r);
-        for (int h = 0; h < n_heads; h++) {
-            view.slope = shape->alibi_slopes ? shape->alibi_slopes[begin_head + h] : 0;
-            views[n_queries++] = view;
+        for (int h = 0; h < heads->n; h++) {
+            view.slope = shape->alibi_slopes ? shape->alibi_slopes[heads->begin + h] : 0;
+            scratch->views[n_queries++] = view;
         }
     }
-    struct attention_pages pages = {
-        .base = job->layer + (size_t)kv_head * 2 * job->kv->head_bytes,
+    *work = (struct attention_work){
+        .q = scratch->q,
+        .views = scratch->views,
+        .n_queries = n_queries,
+        .head_dim = head_dim,
+        .base = job->kv->base + (size_t)job->layer * job->kv->layer_bytes +
+                (size_t)heads->kv_head * 2 * job->kv->head_bytes,
         .page_bytes = job->kv->page_bytes,
         .values_offset = job->kv->head_bytes,
         .page_table = step->page_tables[step->seqs[tile->begin]],
+        .scratch = scratch->q_int,
     };
+}
+
+static attention_fn *kernel_of(const struct attention_job *job)
+{
     const struct kernels *k = &job->cpu->kernels;
-    (job->kv->dtype == DTYPE_F16 ? k->attention_f16 : k->attention_f32)(scratch->o, scratch->q, views,
-                                                                        n_queries, head_dim, &pages);
-    size_t n = (size_t)n_heads * (size_t)head_dim;
-    for (int r = 0; r < tile->n_rows; r++)
-        memcpy(job->y + (size_t)(tile->begin + r) * y_row + (size_t)(begin_head * head_dim),
-               scratch->o + (size_t)r * n, n * sizeof(float));
+    return job->kv->dtype == DTYPE_F16  ? k->attention_f16
+           : job->kv->dtype == DTYPE_I8 ? k->attention_int8
+                                        : k->attention_f32;
+}
+
+/* Divides the sums of all queries of a tile by their totals. */
+static void store_outputs(const struct attention_job *job, const struct row_tile *tile,
+                          const struct heads *heads, const struct attention_sums *sums)
+{
+    int head_dim = job->cpu->shape.head_dim, query = 0;
+    for (int r = tile->begin; r < tile->begin + tile->n_rows; r++) {
+        float *y = job->y +
+                   ((size_t)r * (size_t)job->cpu->shape.n_heads + (size_t)heads->begin) * (size_t)head_dim;
+        for (int h = 0; h < heads->n; h++, query++, y += head_dim)
+            job->cpu->kernels.divide(y, sums->o + query * head_dim, sums->total[query], head_dim);
+    }
+}
+
+/* All blocks of a tile; rows that fit the kernel together take turns at each block, while it is in the cache. */
+static void attend_whole(const struct attention_job *job, const struct attention_scratch *scratch,
+                         const struct row_tile *tile, const struct heads *heads)
+{
+    float max[ATTENTION_ROWS], total[ATTENTION_ROWS] = { 0 };
+    float block_max[ATTENTION_QUERIES], block_total[ATTENTION_QUERIES];
+    struct attention_sums one = { block_max, block_total, scratch->block_o };
+    struct attention_work all, some;
+    load_queries(job, scratch, &all, tile, heads);
+    int most = ATTENTION_QUERIES / heads->n * heads->n;
+    for (int block = tile->first_block; block < tile->first_block + tile->n_blocks; block++) {
+        for (int i = 0; i < all.n_queries; i += most) {
+            struct attention_sums sums = { max + i, total + i, scratch->o + i * all.head_dim };
+            some = all;
+            some.q += i * all.head_dim;
+            some.views += i;
+            some.n_queries = min_int(all.n_queries - i, most);
+            kernel_of(job)(block == tile->first_block ? &sums : &one, &some, block);
+            if (block > tile->first_block)
+                job->cpu->kernels.attention_merge(&sums, &one, some.n_queries, all.head_dim);
+        }
+    }
+    struct attention_sums sums = { max, total, scratch->o };
+    store_outputs(job, tile, heads, &sums);
+}
+
+static struct attention_sums slot_of(const struct cpu_backend *cpu, const struct row_tile *tile, int group,
+                                     int block)
+{
+    size_t index = (size_t)group * (size_t)tile->n_blocks + (size_t)block;
+    float *slot = cpu->cut_sums + tile->slots + index * slot_floats(&cpu->shape, tile);
+    int n_queries = tile->n_rows * group_heads(&cpu->shape);
+    return (struct attention_sums){ slot, slot + n_queries, slot + 2 * n_queries };
+}
+
+/* One block of a cut tile. Who does the last one of a head group merges all of them, in order. */
+static void attend_block(const struct attention_job *job, const struct attention_scratch *scratch,
+                         const struct row_tile *tile, const struct heads *heads, int group, int block)
+{
+    struct cpu_backend *cpu = job->cpu;
+    struct attention_work work;
+    struct attention_sums sums = slot_of(cpu, tile, group, block);
+    load_queries(job, scratch, &work, tile, heads);
+    kernel_of(job)(&sums, &work, tile->first_block + block);
+    atomic_int *pending = &cpu->cut_pending[tile->first_pending + group];
+    if (atomic_fetch_sub_explicit(pending, 1, memory_order_acq_rel) > 1)
+        return;
+    atomic_store_explicit(pending, tile->n_blocks, memory_order_relaxed); /* for the next layer */
+    sums = slot_of(cpu, tile, group, 0);
+    for (int i = 1; i < tile->n_blocks; i++) {
+        struct attention_sums more = slot_of(cpu, tile, group, i);
+        cpu->kernels.attention_merge(&sums, &more, work.n_queries, work.head_dim);
+    }
+    store_outputs(job, tile, heads, &sums);
+}
+
+/* The tile that unit belongs to: the last that begins at it or before. */
+static const struct row_tile *tile_of_unit(const struct cpu_backend *cpu, int unit)
+{
+    int low = 0, high = cpu->n_row_tiles - 1;
+    while (low < high) {
+        int middle = low + (high - low + 1) / 2;
+        if (cpu->row_tiles[middle].first_unit <= unit)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &cpu->row_tiles[low];
 }
 
 static void attention_some(void *arg, int thread, int n_threads)
 {
     (void)n_threads;
-    const struct attention_job *job = arg;
-    struct cpu_backend *cpu = job->cpu;
-    int n_kv_heads = cpu->shape.n_kv_heads, group = cpu->shape.n_heads / n_kv_heads;
+    struct attention_job *job = arg;
+    const struct cpu_backend *cpu = job->cpu;
+    const struct attention_scratch *scratch = &cpu->attention_scratch[thread];
     for (;;) {
         /* The last rows of a prompt read most: they come first, so that the threads end together. */
-        int piece = atomic_fetch_add_explicit(&cpu->shares[0].next, 1, memory_order_relaxed);
-        if (piece >= cpu->n_row_tiles * n_kv_heads)
+        int unit = cpu->n_units - 1 - atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
+        if (unit < 0)
             return;
-        int kv_head = piece % n_kv_heads;
-        const struct row_tile *tile = &cpu->row_tiles[cpu->n_row_tiles - 1 - piece / n_kv_heads];
-        for (int h = 0; h < group; h += ATTENTION_QUERIES) {
-            int n = group - h < ATTENTION_QUERIES ? group - h : ATTENTION_QUERIES;
-            attend(job, &cpu->scratch[thread], tile, kv_head, kv_head * group + h, n);
-        }
+        const struct row_tile *tile = tile_of_unit(cpu, unit);
+        int part = unit - tile->first_unit, group = tile->is_cut ? part / tile->n_blocks : part;
+        struct heads heads = heads_of_group(&cpu->shape, group);
+        if (tile->is_cut)
+            attend_block(job, scratch, tile, &heads, group, part % tile->n_blocks);
+        else
+            attend_whole(job, scratch, tile, &heads);
     }
 }
 
 void cpu_attention(struct backend *be, float *y, const float *qkv, const struct kv_memory *kv, int layer)
 {
-    struct attention_job job = { .cpu = cpu_of(be), .qkv = (float *)(uintptr_t)qkv, .y = y, .kv = kv };
-    job.layer = kv->base + (size_t)layer * kv->layer_bytes;
-    atomic_store_explicit(&job.cpu->shares[0].next, 0, memory_order_relaxed);
+    struct attention_job job = {
+        .cpu = cpu_of(be), .qkv = (float *)(uintptr_t)qkv, .y = y, .kv = kv, .layer = layer
+    };
     team_run(job.cpu->team, attention_some, &job);
 }

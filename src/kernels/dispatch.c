@@ -105,6 +105,10 @@ static void init_ref(struct kernels *k)
     k->rope_half = rope_half_ref;
     k->attention_f16 = attention_f16_ref;
     k->attention_f32 = attention_f32_ref;
+    k->attention_int8 = attention_int8_ref;
+    k->attention_merge = attention_merge_ref;
+    k->to_int8 = to_int8_ref;
+    k->divide = divide_ref;
     k->scan_max = scan_max_ref;
     k->sum_exp = sum_exp_ref;
     k->find_above = find_above_ref;
@@ -135,6 +139,10 @@ static void init_avx2(struct kernels *k)
     k->rope_half = rope_half_avx2;
     k->attention_f16 = attention_f16_avx2;
     k->attention_f32 = attention_f32_avx2;
+    k->attention_int8 = attention_int8_avx2;
+    k->attention_merge = attention_merge_avx2;
+    k->to_int8 = to_int8_avx2;
+    k->divide = divide_avx2;
     k->scan_max = scan_max_avx2;
     k->sum_exp = sum_exp_avx2;
     k->find_above = find_above_avx2;
@@ -164,6 +172,10 @@ static void init_avx512(struct kernels *k)
     k->rope_half = rope_half_avx512;
     k->attention_f16 = attention_f16_avx512;
     k->attention_f32 = attention_f32_avx512;
+    k->attention_int8 = attention_int8_avx512;
+    k->attention_merge = attention_merge_avx512;
+    k->to_int8 = to_int8_avx512;
+    k->divide = divide_avx512;
     k->scan_max = scan_max_avx512;
     k->sum_exp = sum_exp_avx512;
     k->find_above = find_above_avx512;

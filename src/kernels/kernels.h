@@ -25,6 +25,7 @@ enum {
     LINEAR_RUN = 512,       /* columns that a float sum runs over before it is added to the total */
     ATTENTION_KEYS = 16,    /* positions of a KV page */
     ATTENTION_QUERIES = 16, /* queries that attention works on at once, at most */
+    ATTENTION_BLOCK = 256,  /* positions that are summed up on their own, then merged */
 };
 
 /* Bits of a processor level. Each includes the ones below it. */
@@ -106,13 +107,11 @@ typedef void to_half_fn(uint16_t *y, const float *x, int n);
 
 /* ---- attention ------------------------------------------------------------------------------------------------- */
 
-/* Where the KV of one sequence, layer and head lies. Keys of a page: [head_dim][16]; values: [16][head_dim]. */
-struct attention_pages {
-    const uint8_t *base;       /* of this layer's and head's keys in page 0 */
-    size_t page_bytes;         /* from one page to the next */
-    size_t values_offset;      /* from keys to values */
-    const int32_t *page_table; /* page_table[p / 16] holds position p */
-};
+/* Keys and values of a page and head, for float types: keys [head_dim][16], values [16][head_dim]. For int8, so that two
+ * products at a time make one 32-bit sum: keys [head_dim / 2][16][2] and float scales [16]; values [8][head_dim][2] (two
+ * positions side by side) and float scales [16]. An element is int8 * the scale of its position.
+ *
+ * Rows of keys and values become int8 as to_int8_fn says. */
 
 /* What one query sees: positions begin..end-1, at least one. */
 struct attention_view {
@@ -121,15 +120,48 @@ struct attention_view {
     float slope; /* ALiBi; 0: none */
 };
 
-/* Attention of up to 16 queries that read the same keys.
- * q: [n_queries][head_dim], already multiplied by the scale. out: the same shape; scratch, may not be q.
- * views: [n_queries]; what a query does not see has no influence on it, whatever the page holds there.
+/* Up to 16 queries that read the same keys. */
+struct attention_work {
+    const float *q;                     /* [n_queries][head_dim], multiplied by the scale */
+    const struct attention_view *views; /* [n_queries] */
+    int n_queries, head_dim;
+    const uint8_t *base;       /* of the keys of this layer and head in page 0 */
+    size_t page_bytes;         /* from one page to the next */
+    size_t values_offset;      /* from keys to values */
+    const int32_t *page_table; /* page_table[p / 16] holds position p */
+    int16_t *scratch;          /* [n_queries][head_dim], for int8 */
+};
+
+/* The state of queries of which some blocks are done. total 0: none yet; then the rest has no meaning. */
+struct attention_sums {
+    float *max, *total; /* [n_queries]: the largest score; the sum of exp(score - max) */
+    float *o;           /* [n_queries][head_dim]: the sum of exp(score - max) * value */
+};
+
+/* Positions 256 block .. 256 block + 255 alone, into sums; a query that sees none of them gets total 0. What a query does
+ * not see has no influence on it, whatever the page holds there.
  *
- * Online softmax page by page (Milakov and Gimelshein, 2018; Dao et al., 2022). A score is two sums by fma, over even
- * and odd dimensions, then added; with a slope, fma(slope, (float)(key's position - pos), score). Per page: m' = max(m, scores); c = exp(m - m'); p = exp(score - m');
- * l = l * c + (p folded by halves); o = fma(p of one position after the other, value, o * c). Result: o / l. */
-typedef void attention_fn(float *out, const float *q, const struct attention_view *views, int n_queries,
-                          int head_dim, const struct attention_pages *pages);
+ * A score is a chain of fma over the dimensions; with a slope, fma(slope, (float)(key's position - pos), score).
+ * p = exp(score - max); total: position i goes into sum i % 16, folded by halves; o: fma(p, value, o) from 0, one
+ * position after the other.
+ *
+ * int8: q is quantized like a row of keys, but to +-limit, the largest number up to 32767 with which no sum overflows:
+ * score = (float)(integer sum) * (key's scale * q's scale). Let w = p * value's scale, and top the largest w; then
+ * o = (float)(integer sum of values with w rounded to 32767ths of top) * (top / 32767), or 0 where top < 2^-100. */
+typedef void attention_fn(const struct attention_sums *sums, const struct attention_work *work, int block);
+
+/* Adds the blocks of from to those of into, which all lie before: scale a = exp(into's max - top), b of from likewise;
+ * into = fma(from, b, into * a), for totals and o. After Milakov and Gimelshein, 2018, and Dao et al., 2022; to cut a
+ * long context at fixed positions and merge in order makes the bits independent of who computes which block. */
+typedef void attention_merge_fn(const struct attention_sums *into, const struct attention_sums *from,
+                                int n_queries, int head_dim);
+
+/* q = x * (127 / max|x|) rounded to nearest even; returns the scale max|x| / 127. Where max|x| < 2^-100, q and scale are 0;
+ * where an x is no finite number, q = 0 and the scale is NaN. */
+typedef float to_int8_fn(int8_t *q, const float *x, int n);
+
+/* y = x / divisor, n elements. */
+typedef void divide_fn(float *y, const float *x, float divisor, int n);
 
 /* ---- sampling -------------------------------------------------------------------------------------------------- */
 
@@ -161,7 +193,10 @@ struct kernels {
     gelu_fn *gelu_tanh, *gelu_sigmoid;
     softmax_fn *softmax;
     rope_fn *rope_interleaved, *rope_half;
-    attention_fn *attention_f16, *attention_f32;
+    attention_fn *attention_f16, *attention_f32, *attention_int8;
+    attention_merge_fn *attention_merge;
+    to_int8_fn *to_int8;
+    divide_fn *divide;
     scan_max_fn *scan_max;
     sum_exp_fn *sum_exp;
     find_above_fn *find_above;

@@ -127,37 +127,71 @@ static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
     free(job);
 }
 
-static void bench_attention(struct check *c, int n_queries, int head_dim, int length)
+static const struct attention_kind {
+    const char *name;
+    size_t head_bytes; /* of the keys of a page of 128 dimensions */
+} ATTENTION_KINDS[] = { { "f16", 4096 }, { "int8", 2048 + 64 }, { "f32", 8192 } };
+enum { HEAD_DIM = 128, N_ATTENTION_KINDS = sizeof ATTENTION_KINDS / sizeof *ATTENTION_KINDS };
+
+/* Half precision or int8 of both signs, small; scales that are powers of two. */
+static void fill_kv(struct check *c, uint8_t *kv, size_t n_bytes, int kind)
 {
-    int n_pages = (length + 15) / 16;
-    size_t head_bytes = 16 * (size_t)head_dim * 2;
-    uint8_t *kv = big(2 * head_bytes * (size_t)n_pages);
+    size_t head_bytes = ATTENTION_KINDS[kind].head_bytes;
+    for (size_t i = 0; i < n_bytes; i += 4) {
+        uint32_t bits = check_random(c);
+        if (kind == 1 ? i % head_bytes >= 2048 : kind == 2)
+            bits = 0x3C000000;
+        else if (kind == 0)
+            bits = 0x30003000 | (bits & 0x83FF83FF);
+        memcpy(kv + i, &bits, sizeof bits);
+    }
+}
+
+static void bench_attention(struct check *c, int kind, int n_queries, int length)
+{
+    int n_pages = (length + 15) / 16, n_floats = n_queries * HEAD_DIM;
+    size_t head_bytes = ATTENTION_KINDS[kind].head_bytes, n_bytes = 2 * head_bytes * (size_t)n_pages;
+    attention_fn *const attention[] = { c->k->attention_f16, c->k->attention_int8, c->k->attention_f32 };
+    uint8_t *kv = big(n_bytes);
     int32_t *table = calloc((size_t)n_pages, sizeof *table);
     struct attention_view views[ATTENTION_QUERIES];
-    float *q = calloc((size_t)(n_queries * head_dim), sizeof *q),
-          *out = calloc((size_t)(n_queries * head_dim), sizeof *out);
-    for (size_t i = 0; i < head_bytes * (size_t)n_pages; i++)
-        ((uint16_t *)kv)[i] = (uint16_t)(0x3000 | (check_random(c) & 0x83FF));
+    float *floats = big(sizeof *floats * 4 * (size_t)n_floats), max[2][ATTENTION_QUERIES],
+          total[2][ATTENTION_QUERIES];
+    fill_kv(c, kv, n_bytes, kind);
     for (int i = 0; i < n_pages; i++)
         table[i] = (i * 7) % n_pages;
     for (int i = 0; i < n_queries; i++)
         views[i] = (struct attention_view){ .end = length, .pos = length - 1 };
-    struct attention_pages pages = { kv, 2 * head_bytes, head_bytes, table };
+    for (int i = 0; i < n_floats; i++)
+        floats[i] = (float)(int32_t)check_random(c) * 0x1p-31f;
+    struct attention_sums all = { max[0], total[0], floats + n_floats };
+    struct attention_sums one = { max[1], total[1], floats + 2 * n_floats };
+    struct attention_work work = { .q = floats,
+                                   .views = views,
+                                   .n_queries = n_queries,
+                                   .head_dim = HEAD_DIM,
+                                   .base = kv,
+                                   .page_bytes = 2 * head_bytes,
+                                   .values_offset = head_bytes,
+                                   .page_table = table,
+                                   .scratch = (int16_t *)(floats + 3 * n_floats) };
     double best = 0;
     for (int i = 0; i < 20; i++) {
         uint64_t begin = clock_now_ns();
-        c->k->attention_f16(out, q, views, n_queries, head_dim, &pages);
+        memset(total[0], 0, sizeof total[0]);
+        for (int block = 0; block * ATTENTION_BLOCK < length; block++) {
+            attention[kind](&one, &work, block);
+            c->k->attention_merge(&all, &one, n_queries, HEAD_DIM);
+        }
         double seconds = (double)(clock_now_ns() - begin) * 1e-9;
         best = best == 0 || seconds < best ? seconds : best;
     }
-    printf("%-6s attention f16, one thread, %2d queries x %3d, %5d keys %8.1f us %6.1f GB/s %6.1f Gflop/s\n",
-           cpu_name(c->level), n_queries, head_dim, length, best * 1e6,
-           2.0 * (double)head_bytes * n_pages * 1e-9 / best,
-           4.0 * n_queries * head_dim * length * 1e-9 / best);
-    munmap(kv, 2 * head_bytes * (size_t)n_pages);
+    printf("%-6s attention %-4s one thread, %2d queries x %3d, %5d keys %8.1f us %6.1f GB/s %6.1f Gflop/s\n",
+           cpu_name(c->level), ATTENTION_KINDS[kind].name, n_queries, HEAD_DIM, length, best * 1e6,
+           (double)n_bytes * 1e-9 / best, 4.0 * n_queries * HEAD_DIM * length * 1e-9 / best);
+    munmap(kv, n_bytes);
+    munmap(floats, sizeof *floats * 4 * (size_t)n_floats);
     free(table);
-    free(q);
-    free(out);
 }
 
 void bench_all(struct check *c)
@@ -184,9 +218,9 @@ void bench_all(struct check *c)
                     strcmp(c->only, cpu_name(c->level)) == 0)
                     bench_matrix(c, TYPES[t], SHAPES[s][0], SHAPES[s][1]);
         if (!c->only || strcmp(c->only, "attention") == 0)
-            for (int length = 256; length <= 16384; length *= 8) {
-                bench_attention(c, 1, 128, length);
-                bench_attention(c, 16, 128, length);
-            }
+            for (int kind = 0; kind < N_ATTENTION_KINDS; kind++)
+                for (int length = 256; length <= 16384; length *= 8)
+                    for (int n_queries = 1; n_queries <= ATTENTION_QUERIES; n_queries *= 4)
+                        bench_attention(c, kind, n_queries, length);
     }
 }

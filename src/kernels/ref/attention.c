@@ -1,72 +1,195 @@
+/* Attention over a block of positions, and merging blocks. */
 #include "kernels/ref/ref.h"
 
-static float element(const uint8_t *base, bool is_half, size_t i)
+enum kv_kind { KV_F32, KV_F16, KV_INT8 };
+
+/* One query, and what it sees of the block. */
+struct query {
+    const struct attention_work *work;
+    const float *q;
+    const struct attention_view *view;
+    const int16_t *q_int;
+    float q_scale;
+    int begin, end; /* positions */
+};
+
+static const uint8_t *keys_of(const struct attention_work *work, int pos)
 {
-    return is_half ? half_to_float(((const uint16_t *)base)[i]) : ((const float *)base)[i];
+    return work->base + (size_t)work->page_table[pos / ATTENTION_KEYS] * work->page_bytes;
 }
 
-static float score(const float *q, const uint8_t *keys, bool is_half, int key, int head_dim)
+static float element(const uint8_t *base, enum kv_kind kind, size_t i)
 {
-    float sum[2] = { 0, 0 };
-    for (int d = 0; d < head_dim; d++)
-        sum[d % 2] = fmaf(q[d], element(keys, is_half, (size_t)d * ATTENTION_KEYS + (size_t)key), sum[d % 2]);
-    return sum[0] + sum[1];
+    return kind == KV_F16 ? half_to_float(((const uint16_t *)base)[i]) : ((const float *)base)[i];
 }
 
-/* One query over the page that holds positions first..; of those it sees what view says, at least one. */
-static void see_page(float *o, float *max, float *total, const float *q, const struct attention_view *view,
-                     int first, const uint8_t *keys, const uint8_t *values, bool is_half, int head_dim)
+static float scale_of(const uint8_t *base, int head_dim, int pos)
 {
-    float p[16], s[16];
-    for (int i = 0; i < ATTENTION_KEYS; i++) {
-        bool is_seen = first + i >= view->begin && first + i < view->end;
-        p[i] = s[i] = is_seen ? score(q, keys, is_half, i, head_dim) : -(float)INFINITY;
-        if (is_seen && view->slope != 0)
-            p[i] = s[i] = fmaf(view->slope, (float)(first + i - view->pos), s[i]);
+    return ((const float *)(base + (size_t)ATTENTION_KEYS * (size_t)head_dim))[pos % ATTENTION_KEYS];
+}
+
+static float score_of(const struct query *x, enum kv_kind kind, int pos)
+{
+    const uint8_t *keys = keys_of(x->work, pos);
+    int head_dim = x->work->head_dim, key = pos % ATTENTION_KEYS;
+    float score = 0;
+    if (kind == KV_INT8) {
+        int sum = 0;
+        for (int d = 0; d < head_dim && !isnan(x->q_scale); d++)
+            sum += x->q_int[d] * ((const int8_t *)keys)[(d / 2 * ATTENTION_KEYS + key) * 2 + d % 2];
+        score = (float)sum * (scale_of(keys, head_dim, pos) * x->q_scale);
+    } else {
+        for (int d = 0; d < head_dim; d++)
+            score = fmaf(x->q[d], element(keys, kind, (size_t)(d * ATTENTION_KEYS + key)), score);
     }
-    float top = max_of(*max, fold16_max(p));
-    float c = exp_ref(*max - top);
-    for (int i = 0; i < ATTENTION_KEYS; i++) {
-        bool is_seen = first + i >= view->begin && first + i < view->end;
-        s[i] = p[i] = is_seen ? exp_ref(s[i] - top) : 0.0f;
+    return x->view->slope != 0 ? fmaf(x->view->slope, (float)(pos - x->view->pos), score) : score;
+}
+
+/* o = sum of p[pos % 256] * value, over the positions. */
+static void add_floats(float *o, const struct query *x, enum kv_kind kind, const float *p)
+{
+    int head_dim = x->work->head_dim;
+    for (int pos = x->begin; pos < x->end; pos++) {
+        const uint8_t *values = keys_of(x->work, pos) + x->work->values_offset;
+        for (int d = 0; d < head_dim; d++)
+            o[d] = fmaf(p[pos % ATTENTION_BLOCK],
+                        element(values, kind, (size_t)(pos % ATTENTION_KEYS * head_dim + d)), o[d]);
     }
-    *max = top;
-    *total = *total * c + fold16(p);
-    int from = view->begin > first ? view->begin - first : 0;
-    int to = view->end - first < ATTENTION_KEYS ? view->end - first : ATTENTION_KEYS;
+}
+
+static void add_integers(float *o, const struct query *x, const float *p)
+{
+    int head_dim = x->work->head_dim;
+    float weights[ATTENTION_BLOCK], top = 0;
+    bool is_nan = false;
+    for (int pos = x->begin; pos < x->end; pos++) {
+        float scale = scale_of(keys_of(x->work, pos) + x->work->values_offset, head_dim, pos);
+        float w = weights[pos % ATTENTION_BLOCK] = p[pos % ATTENTION_BLOCK] * scale;
+        is_nan |= isnan(w);
+        top = max_of(w, top);
+    }
+    if (top < 0x1p-100f && !is_nan)
+        return;
+    float inverse = 32767.0f / top, step = is_nan ? (float)NAN : top / 32767.0f;
     for (int d = 0; d < head_dim; d++) {
-        float sum = o[d] * c;
-        for (int i = from; i < to; i++)
-            sum = fmaf(s[i], element(values, is_half, (size_t)i * (size_t)head_dim + (size_t)d), sum);
-        o[d] = sum;
-    }
-}
-
-static void attention(float *out, const float *q, const struct attention_view *views, int n_queries,
-                      int head_dim, const struct attention_pages *pages, bool is_half)
-{
-    for (int i = 0; i < n_queries; i++, out += head_dim, q += head_dim) {
-        float max = -(float)INFINITY, total = 0;
-        for (int d = 0; d < head_dim; d++)
-            out[d] = 0;
-        for (int page = views[i].begin / ATTENTION_KEYS; page * ATTENTION_KEYS < views[i].end; page++) {
-            const uint8_t *keys = pages->base + (size_t)pages->page_table[page] * pages->page_bytes;
-            see_page(out, &max, &total, q, &views[i], page * ATTENTION_KEYS, keys,
-                     keys + pages->values_offset, is_half, head_dim);
+        int sum = 0;
+        for (int pos = x->begin; pos < x->end && !is_nan; pos++) {
+            const uint8_t *values = keys_of(x->work, pos) + x->work->values_offset;
+            int key = pos % ATTENTION_KEYS;
+            int w = (int)rintf(weights[pos % ATTENTION_BLOCK] * inverse);
+            sum += w * ((const int8_t *)values)[(key / 2 * head_dim + d) * 2 + key % 2];
         }
-        for (int d = 0; d < head_dim; d++)
-            out[d] /= total;
+        o[d] = (float)sum * step;
     }
 }
 
-void attention_f16_ref(float *out, const float *q, const struct attention_view *views, int n_queries,
-                       int head_dim, const struct attention_pages *pages)
+/* max|x|, or a NaN if there is one: as integers, absolute values have the same order, and NaN is the largest. */
+static float max_abs(const float *x, int n)
 {
-    attention(out, q, views, n_queries, head_dim, pages, true);
+    uint32_t bits = 0;
+    for (int i = 0; i < n; i++)
+        bits = (float_bits(x[i]) & 0x7FFFFFFF) > bits ? float_bits(x[i]) & 0x7FFFFFFF : bits;
+    return bits_float(bits);
 }
 
-void attention_f32_ref(float *out, const float *q, const struct attention_view *views, int n_queries,
-                       int head_dim, const struct attention_pages *pages)
+static float quantize_query(int16_t *q, const float *x, int n)
 {
-    attention(out, q, views, n_queries, head_dim, pages, false);
+    int limit = ATTENTION_LIMIT(n);
+    float max = max_abs(x, n), inverse = (float)limit / max;
+    bool is_zero = max < 0x1p-100f || !isfinite(max);
+    for (int i = 0; i < n; i++)
+        q[i] = is_zero ? 0 : (int16_t)rintf(x[i] * inverse);
+    return !isfinite(max) ? (float)NAN : is_zero ? 0 : max / (float)limit;
+}
+
+static void see_block(float *o, float *max, float *total, const struct query *x, enum kv_kind kind)
+{
+    float p[ATTENTION_BLOCK], top[16], sum[16] = { 0 };
+    for (int d = 0; d < x->work->head_dim; d++)
+        o[d] = 0;
+    for (int i = 0; i < 16; i++)
+        top[i] = -(float)INFINITY;
+    for (int pos = x->begin; pos < x->end; pos++) {
+        float score = p[pos % ATTENTION_BLOCK] = score_of(x, kind, pos);
+        top[pos % 16] = max_of(top[pos % 16], score);
+    }
+    *max = fold16_max(top);
+    for (int pos = x->begin; pos < x->end; pos++) {
+        float weight = p[pos % ATTENTION_BLOCK] = exp_ref(p[pos % ATTENTION_BLOCK] - *max);
+        sum[pos % 16] += weight;
+    }
+    *total = fold16(sum);
+    if (kind == KV_INT8)
+        add_integers(o, x, p);
+    else
+        add_floats(o, x, kind, p);
+}
+
+static void attention(const struct attention_sums *sums, const struct attention_work *work, int block,
+                      enum kv_kind kind)
+{
+    int begin = block * ATTENTION_BLOCK, end = begin + ATTENTION_BLOCK;
+    for (int i = 0; i < work->n_queries; i++) {
+        const struct attention_view *view = &work->views[i];
+        struct query x = { .work = work, .q = work->q + i * work->head_dim, .view = view };
+        x.begin = view->begin > begin ? view->begin : begin;
+        x.end = view->end < end ? view->end : end;
+        sums->total[i] = 0;
+        sums->max[i] = -(float)INFINITY;
+        if (x.begin >= x.end)
+            continue;
+        if (kind == KV_INT8) {
+            x.q_scale = quantize_query(work->scratch, x.q, work->head_dim);
+            x.q_int = work->scratch;
+        }
+        see_block(sums->o + i * work->head_dim, &sums->max[i], &sums->total[i], &x, kind);
+    }
+}
+
+void attention_f16_ref(const struct attention_sums *sums, const struct attention_work *work, int block)
+{
+    attention(sums, work, block, KV_F16);
+}
+
+void attention_f32_ref(const struct attention_sums *sums, const struct attention_work *work, int block)
+{
+    attention(sums, work, block, KV_F32);
+}
+
+void attention_int8_ref(const struct attention_sums *sums, const struct attention_work *work, int block)
+{
+    attention(sums, work, block, KV_INT8);
+}
+
+void attention_merge_ref(const struct attention_sums *into, const struct attention_sums *from, int n_queries,
+                         int head_dim)
+{
+    for (int i = 0; i < n_queries; i++) {
+        float *o = into->o + i * head_dim;
+        const float *more = from->o + i * head_dim;
+        if (from->total[i] == 0)
+            continue;
+        bool is_first = into->total[i] == 0;
+        float top = is_first ? from->max[i] : max_of(into->max[i], from->max[i]);
+        float a = exp_ref(into->max[i] - top), b = exp_ref(from->max[i] - top);
+        into->max[i] = top;
+        into->total[i] = is_first ? from->total[i] : fmaf(from->total[i], b, into->total[i] * a);
+        for (int d = 0; d < head_dim; d++)
+            o[d] = is_first ? more[d] : fmaf(more[d], b, o[d] * a);
+    }
+}
+
+float to_int8_ref(int8_t *q, const float *x, int n)
+{
+    float max = max_abs(x, n), inverse = 127.0f / max;
+    bool is_zero = max < 0x1p-100f || !isfinite(max);
+    for (int i = 0; i < n; i++)
+        q[i] = is_zero ? 0 : (int8_t)rintf(x[i] * inverse);
+    return !isfinite(max) ? (float)NAN : is_zero ? 0 : max / 127.0f;
+}
+
+void divide_ref(float *y, const float *x, float divisor, int n)
+{
+    for (int i = 0; i < n; i++)
+        y[i] = x[i] / divisor;
 }

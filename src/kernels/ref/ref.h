@@ -21,11 +21,17 @@ silu_mul_fn silu_mul_ref;
 gelu_fn gelu_tanh_ref, gelu_sigmoid_ref;
 softmax_fn softmax_ref;
 rope_fn rope_interleaved_ref, rope_half_ref;
-attention_fn attention_f16_ref, attention_f32_ref;
+attention_fn attention_f16_ref, attention_f32_ref, attention_int8_ref;
+attention_merge_fn attention_merge_ref;
+to_int8_fn to_int8_ref;
+divide_fn divide_ref;
 scan_max_fn scan_max_ref;
 sum_exp_fn sum_exp_ref;
 find_above_fn find_above_ref;
 to_half_fn to_half_ref;
+
+/* Largest |q| of a query of n dimensions over int8 keys: no sum of n products overflows, and q fits 16 bits. */
+#define ATTENTION_LIMIT(n) (INT32_MAX / 127 / (n) < 32767 ? INT32_MAX / 127 / (n) : 32767)
 
 /* The 16 sums of a row in one: lanes i and i + 8, then 4, 2, 1. */
 static inline float fold16(float sum[16])

@@ -1,213 +1,551 @@
 /* Attention over vec16: the twin of ref/attention.c. Included by a file of one instruction set.
  *
- * Queries go through a page together, so that its keys and values are loaded (and widened from half precision) once
- * for several of them. Pages that not all queries see whole are done query by query. */
+ * A block is gone through three times: scores of all its positions, their softmax, and the sum of the values. Register
+ * tiles of queries times pages (scores) and queries times columns (values) widen what they load once for several
+ * queries; pages come in groups that the first-level cache holds, so that further tiles of queries find them there. */
+#include "kernels/ref/ref.h"
 #include "kernels/x86/exp_body.h"
 #include "kernels/x86/x86.h"
 
-#include <math.h>
+#include <string.h>
 
-struct page_work {
-    const uint8_t *keys, *values;
-    const float *q; /* of the first query */
+enum {
+    PAGE_GROUP = 4, /* pages */
+    BLOCK_PAGES = ATTENTION_BLOCK / ATTENTION_KEYS,
+};
+enum kv_kind { KV_F32, KV_F16, KV_INT8 };
+
+/* The running block. Pages count from its begin. */
+struct block {
+    const struct attention_work *work;
+    int first;                    /* position */
+    int begin_page, end_page;     /* what any query sees */
+    int begin[ATTENTION_QUERIES]; /* positions from first on; begin = end: nothing */
+    int end[ATTENTION_QUERIES];
+    int common_begin, common_end; /* what all queries see */
+    /* Keys. Beside the pages that are seen, the first and last of them again: tiles may look, nobody uses it. */
+    const uint8_t *pages[BLOCK_PAGES]; /* keys */
+    float q_scale[ATTENTION_QUERIES];  /* int8 */
     float *o;
-    float *p;     /* [queries][16]: scores, then probabilities */
-    int first;    /* position of the page's first key */
-    int from, to; /* keys of the page that all of these queries see */
-    int head_dim;
+    float *p;       /* [n_queries][ATTENTION_BLOCK]: scores, then exp(score - max) */
+    int16_t *p_int; /* int8: [n_queries][ATTENTION_BLOCK] */
 };
 
-INLINE vec16 load_16(const uint8_t *base, bool is_half, int i)
+INLINE vec16 load_16(const uint8_t *base, const enum kv_kind kind, int i)
 {
-    return is_half ? v_load_half((const uint16_t *)base + i) : v_load((const float *)base + i);
+    return kind == KV_F16 ? v_load_half((const uint16_t *)base + i) : v_load((const float *)base + i);
 }
 
-INLINE vec16 load_8(const uint8_t *base, bool is_half, int i)
+INLINE vec16 load_8(const uint8_t *base, const enum kv_kind kind, int i)
 {
-    return is_half ? v_load_half_n((const uint16_t *)base + i, 8) : v_load_n((const float *)base + i, 8);
+    return kind == KV_F16 ? v_load_half_n((const uint16_t *)base + i, 8)
+                          : v_load_n((const float *)base + i, 8);
 }
 
-/* Scores of n queries with the 16 keys of a page; n is known when it is compiled. */
-INLINE void scores(const struct page_work *w, int first, const int n, const bool is_half)
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
+
+/* Scores of n queries with n_pages pages from page on; both numbers are known when it is compiled. */
+INLINE void score_tile(const struct block *b, int query, const int n, int page, const int n_pages,
+                       const enum kv_kind kind)
 {
-    vec16 even[8], odd[8];
-    const float *q = w->q + first * w->head_dim;
+    int head_dim = b->work->head_dim;
+    const float *q = b->work->q + query * head_dim;
+    const uint8_t *keys[PAGE_GROUP];
+    vec16 sum[16];
     UNROLL
-    for (int i = 0; i < n; i++)
-        even[i] = odd[i] = v_set(0);
-    for (int d = 0; d < w->head_dim; d += 2) {
-        vec16 k0 = load_16(w->keys, is_half, d * ATTENTION_KEYS);
-        vec16 k1 = load_16(w->keys, is_half, (d + 1) * ATTENTION_KEYS);
+    for (int j = 0; j < n_pages; j++)
+        keys[j] = b->pages[page + j];
+    UNROLL
+    for (int i = 0; i < n * n_pages; i++)
+        sum[i] = v_set(0);
+    for (int d = 0; d < head_dim; d++) {
+        vec16 k[PAGE_GROUP];
+        UNROLL
+        for (int j = 0; j < n_pages; j++)
+            k[j] = load_16(keys[j], kind, d * ATTENTION_KEYS);
         UNROLL
         for (int i = 0; i < n; i++) {
-            even[i] = v_fma(v_set(q[i * w->head_dim + d]), k0, even[i]);
-            odd[i] = v_fma(v_set(q[i * w->head_dim + d + 1]), k1, odd[i]);
+            vec16 x = v_set(q[i * head_dim + d]);
+            UNROLL
+            for (int j = 0; j < n_pages; j++)
+                sum[i * n_pages + j] = v_fma(x, k[j], sum[i * n_pages + j]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < n; i++) {
+        float *p = b->p + (query + i) * ATTENTION_BLOCK + page * ATTENTION_KEYS;
+        UNROLL
+        for (int j = 0; j < n_pages; j++)
+            v_store(p + j * ATTENTION_KEYS, sum[i * n_pages + j]);
+    }
+}
+
+INLINE void score_tile_int8(const struct block *b, int query, const int n, int page, const int n_pages)
+{
+    int head_dim = b->work->head_dim;
+    const int16_t *q = b->work->scratch + query * head_dim;
+    const int8_t *keys[PAGE_GROUP];
+    ivec16 sum[16];
+    UNROLL
+    for (int j = 0; j < n_pages; j++)
+        keys[j] = (const int8_t *)b->pages[page + j];
+    UNROLL
+    for (int i = 0; i < n * n_pages; i++)
+        sum[i] = iv_zero();
+    for (int d = 0; d < head_dim; d += 2) {
+        ivec16 k[PAGE_GROUP];
+        UNROLL
+        for (int j = 0; j < n_pages; j++)
+            k[j] = iv_load_bytes(keys[j] + d * ATTENTION_KEYS);
+        UNROLL
+        for (int i = 0; i < n; i++) {
+            ivec16 x = iv_set_pair(q + i * head_dim + d);
+            UNROLL
+            for (int j = 0; j < n_pages; j++)
+                sum[i * n_pages + j] = iv_dot(x, k[j], sum[i * n_pages + j]);
+        }
+    }
+    UNROLL
+    for (int j = 0; j < n_pages; j++) {
+        vec16 scale = v_load((const float *)(keys[j] + head_dim * ATTENTION_KEYS));
+        UNROLL
+        for (int i = 0; i < n; i++)
+            v_store(b->p + (query + i) * ATTENTION_BLOCK + (page + j) * ATTENTION_KEYS,
+                    v_mul(v_from_int(sum[i * n_pages + j]), v_mul(scale, v_set(b->q_scale[query + i]))));
+    }
+}
+
+/* n queries, a group of pages. */
+INLINE void score_group(const struct block *b, int query, const int n, int page, const enum kv_kind kind)
+{
+    enum { MOST = VEC_TOTALS };
+    const int n_pages = MOST / n < PAGE_GROUP ? MOST / n : PAGE_GROUP;
+    for (int j = 0; j < PAGE_GROUP && page + j < b->end_page; j += n_pages) {
+        if (kind == KV_INT8)
+            score_tile_int8(b, query, n, page + j, n_pages);
+        else
+            score_tile(b, query, n, page + j, n_pages, kind);
+    }
+}
+
+INLINE void score_block(const struct block *b, const enum kv_kind kind)
+{
+    int n_queries = b->work->n_queries;
+    for (int page = b->begin_page / PAGE_GROUP * PAGE_GROUP; page < b->end_page; page += PAGE_GROUP) {
+        int i = 0;
+        for (; VEC_TOTALS >= 16 && i + 8 <= n_queries; i += 8)
+            score_group(b, i, 8, page, kind);
+        for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
+            score_group(b, i, 4, page, kind);
+        for (; i + 2 <= n_queries; i += 2)
+            score_group(b, i, 2, page, kind);
+        for (; i < n_queries; i++)
+            score_group(b, i, 1, page, kind);
+    }
+}
+
+/* ---- softmax ----------------------------------------------------------------------------------------------------- */
+
+/* Masks what a query does not see of a page of scores. */
+INLINE vec16 mask_page(const struct block *b, int query, int page, vec16 score)
+{
+    int from = b->begin[query] - page * ATTENTION_KEYS, to = b->end[query] - page * ATTENTION_KEYS;
+    if (to < ATTENTION_KEYS)
+        score = v_select(first_lanes(to), score, v_set(-(float)INFINITY));
+    if (from > 0)
+        score = v_select(first_lanes(from), v_set(-(float)INFINITY), score);
+    return score;
+}
+
+/* Turns scores into exp(score - max). */
+INLINE void soften(const struct block *b, int query, float *max, float *total)
+{
+    static const float STEPS[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
+    const struct attention_view *view = &b->work->views[query];
+    float *p = b->p + query * ATTENTION_BLOCK;
+    int begin = b->begin[query] / ATTENTION_KEYS;
+    int end = (b->end[query] + ATTENTION_KEYS - 1) / ATTENTION_KEYS;
+    vec16 top = v_set(-(float)INFINITY), sum = v_set(0);
+    for (int page = begin; page < end; page++) {
+        vec16 s = v_load(p + page * ATTENTION_KEYS);
+        if (view->slope != 0) {
+            float distance = (float)(b->first + page * ATTENTION_KEYS - view->pos); /* sums below are exact */
+            s = v_fma(v_set(view->slope), v_add(v_set(distance), v_load(STEPS)), s);
+        }
+        s = mask_page(b, query, page, s);
+        v_store(p + page * ATTENTION_KEYS, s);
+        top = v_max(top, s);
+    }
+    *max = v_fold_max(top);
+    for (int page = begin; page < end; page++) {
+        vec16 e = v_exp(v_sub(v_load(p + page * ATTENTION_KEYS), v_set(*max)));
+        v_store(p + page * ATTENTION_KEYS, e);
+        sum = v_add(sum, e);
+    }
+    *total = v_fold(sum);
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+/* Adds positions from..to-1 of the block to columns of n queries' outputs: n_vecs times 16 of them, from column on. */
+INLINE void value_tile(const struct block *b, int query, const int n, int from, int to, int column,
+                       const int n_vecs, const enum kv_kind kind)
+{
+    int head_dim = b->work->head_dim;
+    float *o = b->o + query * head_dim + column;
+    const float *p = b->p + query * ATTENTION_BLOCK;
+    vec16 sum[16];
+    UNROLL
+    for (int i = 0; i < n; i++)
+        UNROLL
+    for (int v = 0; v < n_vecs; v++)
+        sum[i * n_vecs + v] = v_load(o + i * head_dim + 16 * v);
+    while (from < to) {
+        int page = from / ATTENTION_KEYS, last = (page + 1) * ATTENTION_KEYS;
+        const uint8_t *values = b->pages[page] + b->work->values_offset;
+        last = last < to ? last : to;
+        for (; from < last; from++) {
+            vec16 value[8];
+            UNROLL
+            for (int v = 0; v < n_vecs; v++)
+                value[v] = load_16(values, kind, from % ATTENTION_KEYS * head_dim + column + 16 * v);
+            UNROLL
+            for (int i = 0; i < n; i++) {
+                vec16 x = v_set(p[i * ATTENTION_BLOCK + from]);
+                UNROLL
+                for (int v = 0; v < n_vecs; v++)
+                    sum[i * n_vecs + v] = v_fma(x, value[v], sum[i * n_vecs + v]);
+            }
         }
     }
     UNROLL
     for (int i = 0; i < n; i++)
-        v_store(w->p + (first + i) * ATTENTION_KEYS, v_add(even[i], odd[i]));
-}
-
-/* Adds the page's values to columns of n queries' outputs: n_vecs times 16 of them, from column on. */
-INLINE void add_values(const struct page_work *w, const float *c, int first, const int n, int column,
-                       const int n_vecs, const bool is_half)
-{
-    vec16 sum[16];
-    float *o = w->o + first * w->head_dim + column;
-    UNROLL
-    for (int i = 0; i < n; i++)
         UNROLL
     for (int v = 0; v < n_vecs; v++)
-        sum[i * n_vecs + v] = v_mul(v_load(o + i * w->head_dim + 16 * v), v_set(c[first + i]));
-    for (int key = w->from; key < w->to; key++) {
-        vec16 value[16];
-        UNROLL
-        for (int v = 0; v < n_vecs; v++)
-            value[v] = load_16(w->values, is_half, key * w->head_dim + column + 16 * v);
-        UNROLL
-        for (int i = 0; i < n; i++)
-            UNROLL
-        for (int v = 0; v < n_vecs; v++)
-            sum[i * n_vecs + v] = v_fma(v_set(w->p[(first + i) * ATTENTION_KEYS + key]), value[v],
-                                        sum[i * n_vecs + v]);
-    }
-    UNROLL
-    for (int i = 0; i < n; i++)
-        UNROLL
-    for (int v = 0; v < n_vecs; v++)
-        v_store(o + i * w->head_dim + 16 * v, sum[i * n_vecs + v]);
+        v_store(o + i * head_dim + 16 * v, sum[i * n_vecs + v]);
 }
 
 /* The last eight columns, where head_dim is an odd multiple of 8. */
-INLINE void add_last_values(const struct page_work *w, const float *c, int query, const bool is_half)
+INLINE void value_tail(const struct block *b, int query, int from, int to, const enum kv_kind kind)
 {
-    int column = w->head_dim - 8;
-    float *o = w->o + query * w->head_dim + column;
-    vec16 sum = v_mul(v_load_n(o, 8), v_set(c[query]));
-    for (int key = w->from; key < w->to; key++)
-        sum = v_fma(v_set(w->p[query * ATTENTION_KEYS + key]),
-                    load_8(w->values, is_half, key * w->head_dim + column), sum);
+    int head_dim = b->work->head_dim, column = head_dim - 8;
+    float *o = b->o + query * head_dim + column;
+    vec16 sum = v_load_n(o, 8);
+    for (; from < to; from++) {
+        const uint8_t *values = b->pages[from / ATTENTION_KEYS] + b->work->values_offset;
+        sum = v_fma(v_set(b->p[query * ATTENTION_BLOCK + from]),
+                    load_8(values, kind, from % ATTENTION_KEYS * head_dim + column), sum);
+    }
     v_store_n(o, sum, 8);
 }
 
-INLINE void add_all_values(const struct page_work *w, const float *c, int first, const int n,
-                           const int n_vecs, const bool is_half)
+/* n queries, all columns. */
+INLINE void value_rows(const struct block *b, int query, const int n, int from, int to,
+                       const enum kv_kind kind)
 {
-    int column = 0;
-    for (; column + 16 * n_vecs <= w->head_dim; column += 16 * n_vecs)
-        add_values(w, c, first, n, column, n_vecs, is_half);
-    for (; column + 16 <= w->head_dim; column += 16)
-        add_values(w, c, first, n, column, 1, is_half);
-    for (int i = 0; i < n && column < w->head_dim; i++)
-        add_last_values(w, c, first + i, is_half);
+    const int most = VEC_TOTALS / n < 8 ? VEC_TOTALS / n : 8;
+    int head_dim = b->work->head_dim, column = 0;
+    for (; column + 16 * most <= head_dim; column += 16 * most)
+        value_tile(b, query, n, from, to, column, most, kind);
+    for (; most > 2 && column + 32 <= head_dim; column += 32)
+        value_tile(b, query, n, from, to, column, 2, kind);
+    for (; column + 16 <= head_dim; column += 16)
+        value_tile(b, query, n, from, to, column, 1, kind);
+    for (int i = 0; i < n && column < head_dim; i++)
+        value_tail(b, query + i, from, to, kind);
 }
 
-/* slope * (key's position - pos) is added to the scores of a page. */
-INLINE vec16 add_slope(const struct page_work *w, const struct attention_view *view, vec16 score)
+/* Positions that all queries see. */
+INLINE void value_common(const struct block *b, int from, int to, const enum kv_kind kind)
 {
-    static const float STEPS[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
-    vec16 distance = v_add(v_set((float)(w->first - view->pos)), v_load(STEPS)); /* exact */
-    return v_fma(v_set(view->slope), distance, score);
-}
-
-/* n_queries queries through one page; max and total: their running state. */
-INLINE void see_page(const struct page_work *w, const struct attention_view *views, float *max, float *total,
-                     int n_queries, const bool is_half)
-{
-    enum { MOST = VEC_TOTALS / 2 }; /* two sums a query */
-    float change[ATTENTION_QUERIES];
-    int i = 0;
-    for (; i + MOST <= n_queries; i += MOST)
-        scores(w, i, MOST, is_half);
+    int n_queries = b->work->n_queries, i = 0;
+    for (; VEC_TOTALS >= 16 && i + 8 <= n_queries; i += 8)
+        value_rows(b, i, 8, from, to, kind);
+    for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
+        value_rows(b, i, 4, from, to, kind);
+    for (; i + 2 <= n_queries; i += 2)
+        value_rows(b, i, 2, from, to, kind);
     for (; i < n_queries; i++)
-        scores(w, i, 1, is_half);
-    mask16 before = first_lanes(w->from), seen = first_lanes(w->to);
-    for (i = 0; i < n_queries; i++) {
-        vec16 s = v_load(w->p + i * ATTENTION_KEYS), unseen = v_set(-(float)INFINITY);
-        if (views[i].slope != 0)
-            s = add_slope(w, &views[i], s);
-        float page_max = v_fold_max(v_select(before, unseen, v_select(seen, s, unseen)));
-        float top = max[i] > page_max ? max[i] : page_max;
-        /* The change of scale in lane 0 of a vector of its own: one exp for both would need a lane to spare. */
-        vec16 p = v_select(before, v_set(0), v_select(seen, v_exp(v_sub(s, v_set(top))), v_set(0)));
-        float c[16];
-        v_store(c, v_exp(v_set(max[i] - top)));
-        change[i] = c[0];
-        max[i] = top;
-        total[i] = total[i] * change[i] + v_fold(p);
-        v_store(w->p + i * ATTENTION_KEYS, p);
+        value_rows(b, i, 1, from, to, kind);
+}
+
+INLINE void value_block(const struct block *b, const enum kv_kind kind)
+{
+    int n_queries = b->work->n_queries;
+    for (int i = 0; i < n_queries; i++) {
+        int end = b->end[i] < b->common_begin ? b->end[i] : b->common_begin;
+        if (b->begin[i] < end)
+            value_rows(b, i, 1, b->begin[i], end, kind);
     }
-    for (i = 0; i + MOST <= n_queries; i += MOST)
-        add_all_values(w, change, i, MOST, 2, is_half);
+    for (int from = b->common_begin; from < b->common_end;) {
+        int to = (from / (PAGE_GROUP * ATTENTION_KEYS) + 1) * (PAGE_GROUP * ATTENTION_KEYS);
+        to = to < b->common_end ? to : b->common_end;
+        value_common(b, from, to, kind);
+        from = to;
+    }
+    for (int i = 0; i < n_queries; i++) {
+        int begin = b->begin[i] > b->common_end ? b->begin[i] : b->common_end;
+        if (begin < b->end[i])
+            value_rows(b, i, 1, begin, b->end[i], kind);
+    }
+}
+
+/* ---- values of int8 ---------------------------------------------------------------------------------------------- */
+
+/* Zero where a query does not look: what lies there may have any scale. */
+INLINE vec16 mask_weights(const struct block *b, int query, int page, vec16 w)
+{
+    int from = b->begin[query] - page * ATTENTION_KEYS, to = b->end[query] - page * ATTENTION_KEYS;
+    if (to < ATTENTION_KEYS)
+        w = v_select(first_lanes(to), w, v_set(0));
+    if (from > 0)
+        w = v_select(first_lanes(from), v_set(0), w);
+    return w;
+}
+
+/* p as integers: of all pages that any query sees, 0 where this one does not. Returns the size of a step. */
+INLINE float quantize_weights(const struct block *b, int query)
+{
+    float *p = b->p + query * ATTENTION_BLOCK;
+    int16_t *p_int = b->p_int + query * ATTENTION_BLOCK;
+    int begin = b->begin[query] / ATTENTION_KEYS;
+    int end = (b->end[query] + ATTENTION_KEYS - 1) / ATTENTION_KEYS;
+    size_t scales = b->work->values_offset + (size_t)b->work->head_dim * ATTENTION_KEYS;
+    vec16 top = v_set(0);
+    for (int page = begin; page < end; page++) {
+        vec16 w = v_mul(v_load(p + page * ATTENTION_KEYS), v_load((const float *)(b->pages[page] + scales)));
+        w = mask_weights(b, query, page, w);
+        v_store(p + page * ATTENTION_KEYS, w);
+        top = v_max_bits(top, w);
+    }
+    float max = v_fold_max_bits(top);
+    bool is_zero = max < 0x1p-100f;
+    vec16 inverse = v_set(is_zero ? 0 : 32767.0f / max), magic = v_set(EXP_MAGIC);
+    for (int page = b->begin_page; page < b->end_page; page++) {
+        bool is_seen = page >= begin && page < end;
+        vec16 w = is_seen ? v_load(p + page * ATTENTION_KEYS) : v_set(0);
+        v_store_low_words(p_int + page * ATTENTION_KEYS, v_add(v_mul(w, inverse), magic));
+    }
+    return is_zero ? 0 : max / 32767.0f;
+}
+
+INLINE void value_tile_int8(const struct block *b, const float *step, int query, const int n, int column,
+                            const int n_vecs)
+{
+    int head_dim = b->work->head_dim, lanes = head_dim - column;
+    const int16_t *p = b->p_int + query * ATTENTION_BLOCK;
+    ivec16 sum[16];
+    UNROLL
+    for (int i = 0; i < n * n_vecs; i++)
+        sum[i] = iv_zero();
+    for (int page = b->begin_page; page < b->end_page; page++) {
+        const int8_t *values = (const int8_t *)b->pages[page] + b->work->values_offset + 2 * column;
+        for (int key = 0; key < ATTENTION_KEYS; key += 2, values += 2 * head_dim) {
+            ivec16 value[8];
+            UNROLL
+            for (int v = 0; v < n_vecs; v++)
+                value[v] = iv_load_bytes(values + 32 * v);
+            UNROLL
+            for (int i = 0; i < n; i++) {
+                ivec16 x = iv_set_pair(p + i * ATTENTION_BLOCK + page * ATTENTION_KEYS + key);
+                UNROLL
+                for (int v = 0; v < n_vecs; v++)
+                    sum[i * n_vecs + v] = iv_dot(x, value[v], sum[i * n_vecs + v]);
+            }
+        }
+    }
+    UNROLL
+    for (int i = 0; i < n; i++)
+        UNROLL
+    for (int v = 0; v < n_vecs; v++) {
+        float *o = b->o + (query + i) * head_dim + column + 16 * v;
+        vec16 x = v_mul(v_from_int(sum[i * n_vecs + v]), v_set(step[query + i]));
+        if (lanes < 16)
+            v_store_n(o, x, lanes);
+        else
+            v_store(o, x);
+    }
+}
+
+/* The last half of a vector may reach beyond the values: their scales are there. */
+INLINE void value_rows_int8(const struct block *b, const float *step, int query, const int n)
+{
+    const int most = VEC_TOTALS / n < 8 ? VEC_TOTALS / n : 8;
+    int head_dim = b->work->head_dim, column = 0;
+    for (; column + 16 * most <= head_dim; column += 16 * most)
+        value_tile_int8(b, step, query, n, column, most);
+    for (; column < head_dim; column += 16)
+        value_tile_int8(b, step, query, n, column, 1);
+}
+
+INLINE void value_block_int8(const struct block *b)
+{
+    float step[ATTENTION_QUERIES];
+    int n_queries = b->work->n_queries, i = 0;
     for (; i < n_queries; i++)
-        add_all_values(w, change, i, 1, MOST, is_half);
+        step[i] = quantize_weights(b, i);
+    for (i = 0; VEC_TOTALS >= 16 && i + 8 <= n_queries; i += 8)
+        value_rows_int8(b, step, i, 8);
+    for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
+        value_rows_int8(b, step, i, 4);
+    for (; i + 2 <= n_queries; i += 2)
+        value_rows_int8(b, step, i, 2);
+    for (; i < n_queries; i++)
+        value_rows_int8(b, step, i, 1);
 }
 
-/* n_queries queries over positions begin..end-1, which all of them see. */
-INLINE void see_pages(struct page_work *w, const struct attention_pages *pages,
-                      const struct attention_view *views, float *max, float *total, int n_queries, int begin,
-                      int end, const bool is_half)
+/* ---- a block ----------------------------------------------------------------------------------------------------- */
+
+/* Returns the scale. */
+INLINE float quantize_query(int16_t *q, const float *x, int n)
 {
-    while (begin < end) {
-        int page = begin / ATTENTION_KEYS;
-        w->first = page * ATTENTION_KEYS;
-        w->from = begin - w->first;
-        w->to = end - w->first < ATTENTION_KEYS ? end - w->first : ATTENTION_KEYS;
-        w->keys = pages->base + (size_t)pages->page_table[page] * pages->page_bytes;
-        w->values = w->keys + pages->values_offset;
-        see_page(w, views, max, total, n_queries, is_half);
-        begin = w->first + ATTENTION_KEYS;
+    const float limit = (float)ATTENTION_LIMIT(n);
+    vec16 top = v_set(0), magic = v_set(EXP_MAGIC);
+    for (int i = 0; i < n; i += 16)
+        top = v_max_bits(top, v_abs(v_load_n(x + i, lanes_left(i, n))));
+    float max = v_fold_max_bits(top);
+    bool is_finite = max <= 3.40282347e38f, is_zero = max < 0x1p-100f || !is_finite;
+    vec16 inverse = v_set(limit / max);
+    for (int i = 0; i < n; i += 16) {
+        int16_t words[16] = { 0 };
+        if (!is_zero)
+            v_store_low_words(words, v_add(v_mul(v_load_n(x + i, lanes_left(i, n)), inverse), magic));
+        memcpy(q + i, words, (size_t)lanes_left(i, n) * sizeof *words);
     }
+    return !is_finite ? __builtin_nanf("") : is_zero ? 0 : max / limit;
 }
 
-INLINE void attention(float *out, const float *q, const struct attention_view *views, int n_queries,
-                      int head_dim, const struct attention_pages *pages, const bool is_half)
+/* What the queries see of the block; false: nothing. */
+INLINE bool look_at_block(struct block *b, const struct attention_work *work, int block)
 {
-    float max[ATTENTION_QUERIES], total[ATTENTION_QUERIES] = { 0 };
-    _Alignas(64) float p[ATTENTION_QUERIES * ATTENTION_KEYS];
-    int begin = 0, end = views[0].end; /* the pages that all queries see whole */
-    for (int i = 0; i < n_queries; i++) {
-        max[i] = -(float)INFINITY;
-        begin = views[i].begin > begin ? views[i].begin : begin;
-        end = views[i].end < end ? views[i].end : end;
+    int begin = ATTENTION_BLOCK, end = 0;
+    b->work = work;
+    b->first = block * ATTENTION_BLOCK;
+    b->common_begin = 0;
+    b->common_end = ATTENTION_BLOCK;
+    for (int i = 0; i < work->n_queries; i++) {
+        int from = work->views[i].begin - b->first, to = work->views[i].end - b->first;
+        from = from > 0 ? from : 0;
+        to = to < ATTENTION_BLOCK ? to : ATTENTION_BLOCK;
+        if (from >= to)
+            from = to = 0; /* nothing */
+        b->begin[i] = from;
+        b->end[i] = to;
+        b->common_begin = from > b->common_begin ? from : b->common_begin;
+        b->common_end = to < b->common_end ? to : b->common_end;
+        if (from < to) {
+            begin = from < begin ? from : begin;
+            end = to > end ? to : end;
+        }
     }
-    begin = (begin + ATTENTION_KEYS - 1) / ATTENTION_KEYS * ATTENTION_KEYS;
-    end = end / ATTENTION_KEYS * ATTENTION_KEYS;
-    if (end < begin)
-        end = begin;
-    for (int i = 0; i < n_queries * head_dim; i++)
-        out[i] = 0;
-    struct page_work w = { .q = q, .o = out, .p = p, .head_dim = head_dim };
-    for (int i = 0; i < n_queries; i++) {
-        w.q = q + i * head_dim;
-        w.o = out + i * head_dim;
-        see_pages(&w, pages, views + i, max + i, total + i, 1, views[i].begin,
-                  views[i].end < begin ? views[i].end : begin, is_half);
+    if (b->common_end < b->common_begin)
+        b->common_end = b->common_begin;
+    b->begin_page = begin / ATTENTION_KEYS;
+    b->end_page = (end + ATTENTION_KEYS - 1) / ATTENTION_KEYS;
+    for (int page = 0; page < BLOCK_PAGES && begin < end; page++) {
+        int known = page < b->begin_page ? b->begin_page : page < b->end_page ? page : b->end_page - 1;
+        int32_t page_id = work->page_table[b->first / ATTENTION_KEYS + known];
+        b->pages[page] = work->base + (size_t)page_id * work->page_bytes;
     }
-    w.q = q;
-    w.o = out;
-    see_pages(&w, pages, views, max, total, n_queries, begin, end, is_half);
+    return begin < end;
+}
+
+INLINE void attention(const struct attention_sums *sums, const struct attention_work *work, int block,
+                      const enum kv_kind kind)
+{
+    _Alignas(64) float p[ATTENTION_QUERIES * ATTENTION_BLOCK];
+    _Alignas(64) int16_t p_int[ATTENTION_QUERIES * ATTENTION_BLOCK];
+    struct block b;
+    b.p = p;
+    b.p_int = p_int;
+    b.o = sums->o;
+    bool sees_some = look_at_block(&b, work, block);
+    for (int i = 0; i < work->n_queries; i++) {
+        sums->max[i] = -__builtin_inff();
+        sums->total[i] = 0;
+        if (kind == KV_INT8 && sees_some)
+            b.q_scale[i] = quantize_query(work->scratch + i * work->head_dim, work->q + i * work->head_dim,
+                                          work->head_dim);
+    }
+    if (!sees_some)
+        return;
+    score_block(&b, kind);
+    for (int i = 0; i < work->n_queries; i++)
+        if (b.begin[i] < b.end[i])
+            soften(&b, i, &sums->max[i], &sums->total[i]);
+    if (kind == KV_INT8) {
+        value_block_int8(&b);
+        return;
+    }
+    memset(sums->o, 0, sizeof(float) * (size_t)(work->n_queries * work->head_dim));
+    value_block(&b, kind);
+}
+
+void VARIANT(attention_f16)(const struct attention_sums *sums, const struct attention_work *work, int block)
+{
+    attention(sums, work, block, KV_F16);
+}
+
+void VARIANT(attention_f32)(const struct attention_sums *sums, const struct attention_work *work, int block)
+{
+    attention(sums, work, block, KV_F32);
+}
+
+void VARIANT(attention_int8)(const struct attention_sums *sums, const struct attention_work *work, int block)
+{
+    attention(sums, work, block, KV_INT8);
+}
+
+/* ---- merging and storing ----------------------------------------------------------------------------------------- */
+
+void VARIANT(attention_merge)(const struct attention_sums *into, const struct attention_sums *from,
+                              int n_queries, int head_dim)
+{
     for (int i = 0; i < n_queries; i++) {
-        w.q = q + i * head_dim;
-        w.o = out + i * head_dim;
-        see_pages(&w, pages, views + i, max + i, total + i, 1, end, views[i].end, is_half);
+        float *o = into->o + i * head_dim;
+        const float *more = from->o + i * head_dim;
+        if (from->total[i] == 0)
+            continue;
+        if (into->total[i] == 0) {
+            into->max[i] = from->max[i];
+            into->total[i] = from->total[i];
+            memcpy(o, more, (size_t)head_dim * sizeof *o);
+            continue;
+        }
+        float top = into->max[i] > from->max[i] ? into->max[i] : from->max[i];
+        float a = exp_ref(into->max[i] - top), b = exp_ref(from->max[i] - top);
+        into->max[i] = top;
+        into->total[i] = fmaf(from->total[i], b, into->total[i] * a);
         int d = 0;
         for (; d + 16 <= head_dim; d += 16)
-            v_store(w.o + d, v_div(v_load(w.o + d), v_set(total[i])));
+            v_store(o + d, v_fma(v_load(more + d), v_set(b), v_mul(v_load(o + d), v_set(a))));
         if (d < head_dim)
-            v_store_n(w.o + d, v_div(v_load_n(w.o + d, 8), v_set(total[i])), 8);
+            v_store_n(o + d, v_fma(v_load_n(more + d, 8), v_set(b), v_mul(v_load_n(o + d, 8), v_set(a))), 8);
     }
 }
 
-void VARIANT(attention_f16)(float *out, const float *q, const struct attention_view *views, int n_queries,
-                            int head_dim, const struct attention_pages *pages)
+float VARIANT(to_int8)(int8_t *q, const float *x, int n)
 {
-    attention(out, q, views, n_queries, head_dim, pages, true);
+    vec16 top = v_set(0), magic = v_set(EXP_MAGIC);
+    for (int i = 0; i < n; i += 16)
+        top = v_max_bits(top, v_abs(v_load_n(x + i, lanes_left(i, n))));
+    float max = v_fold_max_bits(top);
+    bool is_finite = max <= 3.40282347e38f;
+    if (!is_finite || max < 0x1p-100f) {
+        memset(q, 0, (size_t)n);
+        return is_finite ? 0 : __builtin_nanf("");
+    }
+    vec16 inverse = v_set(127.0f / max);
+    for (int i = 0; i < n; i += 16) {
+        int8_t bytes[16];
+        v_store_low_bytes(bytes, v_add(v_mul(v_load_n(x + i, lanes_left(i, n)), inverse), magic));
+        memcpy(q + i, bytes, (size_t)lanes_left(i, n));
+    }
+    return max / 127.0f;
 }
 
-void VARIANT(attention_f32)(float *out, const float *q, const struct attention_view *views, int n_queries,
-                            int head_dim, const struct attention_pages *pages)
+void VARIANT(divide)(float *y, const float *x, float divisor, int n)
 {
-    attention(out, q, views, n_queries, head_dim, pages, false);
+    for (int i = 0; i < n; i += 16)
+        v_store_n(y + i, v_div(v_load_n(x + i, lanes_left(i, n)), v_set(divisor)), lanes_left(i, n));
 }

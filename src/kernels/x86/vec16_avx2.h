@@ -15,6 +15,9 @@ typedef struct {
     __m256 a, b; /* lanes 0..7, 8..15 */
 } vec16;
 typedef vec16 mask16; /* all bits of a lane */
+typedef struct {
+    __m256i a, b; /* lanes 0..7, 8..15: int32, or pairs of int16 */
+} ivec16;
 
 INLINE __m256i first_eight(int n) /* n: may lie outside 0..8 */
 {
@@ -176,6 +179,46 @@ INLINE vec16 v_abs(vec16 x)
 {
     __m256 sign = _mm256_set1_ps(-0.0f);
     return (vec16){ _mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b) };
+}
+
+/* Stores the low 16 bits of each lane. */
+INLINE void v_store_low_words(int16_t *p, vec16 x)
+{
+    __m256i a = _mm256_srai_epi32(_mm256_slli_epi32(_mm256_castps_si256(x.a), 16), 16);
+    __m256i b = _mm256_srai_epi32(_mm256_slli_epi32(_mm256_castps_si256(x.b), 16), 16);
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xD8));
+}
+
+INLINE ivec16 iv_zero(void)
+{
+    return (ivec16){ _mm256_setzero_si256(), _mm256_setzero_si256() };
+}
+
+/* Thirty-two int8 as int16. */
+INLINE ivec16 iv_load_bytes(const int8_t *p)
+{
+    return (ivec16){ _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)),
+                     _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(p + 16))) };
+}
+
+/* p[0] and p[1] in each lane. */
+INLINE ivec16 iv_set_pair(const int16_t *p)
+{
+    int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return (ivec16){ _mm256_set1_epi32(pair), _mm256_set1_epi32(pair) };
+}
+
+/* sum + the two products of each lane's int16. */
+INLINE ivec16 iv_dot(ivec16 a, ivec16 b, ivec16 sum)
+{
+    return (ivec16){ _mm256_add_epi32(sum.a, _mm256_madd_epi16(a.a, b.a)),
+                     _mm256_add_epi32(sum.b, _mm256_madd_epi16(a.b, b.b)) };
+}
+
+INLINE vec16 v_from_int(ivec16 x)
+{
+    return (vec16){ _mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b) };
 }
 
 INLINE __m256 exponent_eight(__m256 shifted)

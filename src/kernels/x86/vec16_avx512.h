@@ -13,6 +13,7 @@ enum { VEC_TOTALS = 16 }; /* vec16 that a register tile may hold beside its oper
 
 typedef __m512 vec16;
 typedef __mmask16 mask16;
+typedef __m512i ivec16; /* sixteen int32, or sixteen pairs of int16 */
 
 INLINE mask16 first_lanes(int n) /* n: 0..16 */
 {
@@ -144,6 +145,42 @@ INLINE vec16 v_negate(vec16 x)
 INLINE vec16 v_abs(vec16 x)
 {
     return _mm512_andnot_ps(_mm512_set1_ps(-0.0f), x);
+}
+
+/* Stores the low 16 bits of each lane. */
+INLINE void v_store_low_words(int16_t *p, vec16 x)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(_mm512_castps_si512(x)));
+}
+
+INLINE ivec16 iv_zero(void)
+{
+    return _mm512_setzero_si512();
+}
+
+/* Thirty-two int8 as int16. */
+INLINE ivec16 iv_load_bytes(const int8_t *p)
+{
+    return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p));
+}
+
+/* p[0] and p[1] in each lane. */
+INLINE ivec16 iv_set_pair(const int16_t *p)
+{
+    int32_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return _mm512_set1_epi32(pair);
+}
+
+/* sum + the two products of each lane's int16. */
+INLINE ivec16 iv_dot(ivec16 a, ivec16 b, ivec16 sum)
+{
+    return _mm512_dpwssd_epi32(sum, a, b);
+}
+
+INLINE vec16 v_from_int(ivec16 x)
+{
+    return _mm512_cvtepi32_ps(x);
 }
 
 /* 2^n from the float 1.5 * 2^23 + n: n stands in its low bits. */
