@@ -120,7 +120,9 @@ typedef struct tutti_engine tutti_engine;
 struct tutti_engine_options {
     uint64_t kv_bytes; /* KV cache; 0: from free memory, at most what max_seqs full contexts can use */
     int max_context; /* tokens of one sequence; 0: the model's, or what the KV cache holds if that is less */
-    int max_batch_tokens;  /* rows of a step; 0: 256 */
+    /* Rows of a step; 0: 256. A model that reads prompts in both directions (ChatGLM-6B) gets at least max_context +
+     * max_seqs, so that any prompt fits into one step. */
+    int max_batch_tokens;
     int max_seqs;          /* sequences that run at the same time; 0: 256 */
     int max_queue;         /* requests that wait beyond those, each choice counted; 0: 1024 */
     bool no_prefix_cache;  /* do not reuse pages of earlier prompts */

@@ -191,7 +191,7 @@ static enum tutti_status init(struct bench *b, struct model *model, const struct
     }
     for (int page = decode_pages; page < b->pages_per_user; page++)
         b->pages[page] = n_pages++;
-    enum tutti_status st = model_reserve(model, b->max_rows, err);
+    enum tutti_status st = model_reserve(model, b->max_rows, b->max_rows, err);
     return st == TUTTI_OK ? be->ops->kv_new(be, &b->kv, n_pages, model->kv_type, err) : st;
 }
 

@@ -48,6 +48,11 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
         st = error_set_param(err, TUTTI_E_ARGUMENT, "max_context",
                              "max_context is %d, but model %s was made for 2 to %d tokens", o->max_context,
                              e->model->name, n_ctx);
+    if (st == TUTTI_OK &&
+        e->model->desc.has_prefix) { /* a prompt is read in one step, whoever decodes beside it */
+        int n_rows = (o->max_context > 0 ? o->max_context : n_ctx) + o->max_seqs;
+        o->max_batch_tokens = n_rows > o->max_batch_tokens ? n_rows : o->max_batch_tokens;
+    }
     return st;
 }
 
@@ -92,18 +97,24 @@ static enum tutti_status reserve_samplers(struct tutti_engine *e, struct tutti_e
     return TUTTI_OK;
 }
 
+/* Rows of logits in a step, at most. */
+static int max_outputs(const struct tutti_engine *e)
+{
+    const struct tutti_engine_options *o = &e->options;
+    return o->max_seqs < o->max_batch_tokens ? o->max_seqs : o->max_batch_tokens;
+}
+
 static enum tutti_status reserve_lines(struct tutti_engine *e, struct tutti_error *err)
 {
     const struct tutti_engine_options *o = &e->options;
-    int max_outputs = o->max_seqs < o->max_batch_tokens ? o->max_seqs : o->max_batch_tokens;
     e->n_slots = o->max_seqs + o->max_queue;
     e->slots = calloc((size_t)e->n_slots, sizeof(struct request *));
     e->free_slots = calloc((size_t)e->n_slots, sizeof *e->free_slots);
-    e->logits = calloc((size_t)max_outputs * (size_t)e->model->desc.n_vocab, sizeof *e->logits);
+    e->logits = calloc((size_t)max_outputs(e) * (size_t)e->model->desc.n_vocab, sizeof *e->logits);
     e->draws = calloc((size_t)o->max_seqs, sizeof *e->draws);
     if (!e->slots || !e->free_slots || !e->logits || !e->draws)
         return error_set(err, TUTTI_E_MEMORY,
-                         "logits of %d sequences and a queue of %d requests: out of memory", max_outputs,
+                         "logits of %d sequences and a queue of %d requests: out of memory", max_outputs(e),
                          e->n_slots);
     for (; e->n_free_slots < e->n_slots; e->n_free_slots++)
         e->free_slots[e->n_free_slots] = e->n_slots - 1 - e->n_free_slots;
@@ -122,7 +133,7 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
         return error_set(err, TUTTI_E_IO, "the system gives no random numbers");
     e->seed = e->options.default_seed > 0 ? e->options.default_seed : mix64(hash_seed);
     int n_pages = 0;
-    enum tutti_status st = e->hooks.reserve(e->model, e->options.max_batch_tokens, err);
+    enum tutti_status st = e->hooks.reserve(e->model, e->options.max_batch_tokens, max_outputs(e), err);
     if (st == TUTTI_OK)
         st = reserve_lines(e, err);
     if (st == TUTTI_OK)
@@ -137,7 +148,8 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
                                          .max_context = o->max_context,
                                          .n_pages = n_pages,
                                          .no_prefix_cache = o->no_prefix_cache,
-                                         .hash_seed = hash_seed };
+                                         .hash_seed = hash_seed,
+                                         .desc = e->model->desc.has_prefix ? &e->model->desc : NULL };
     return scheduler_new(&e->scheduler, &options, err);
 }
 

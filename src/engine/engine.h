@@ -17,7 +17,7 @@ static inline struct model *model_of(const tutti_model *handle)
 /* For tests: what the engine does with the model can be looked at and replaced. */
 struct engine_hooks {
     /* NULL: model_reserve(), model_forward() */
-    enum tutti_status (*reserve)(struct model *model, int max_rows, struct tutti_error *err);
+    enum tutti_status (*reserve)(struct model *model, int max_rows, int max_outputs, struct tutti_error *err);
     void (*forward)(struct model *model, struct kv_memory *kv, const struct step *step, float *logits);
     /* Sees, and may change, the logits that token number index (from 0) of an answer is chosen from. On the engine
      * thread or on a compute thread. May be NULL. */

@@ -59,7 +59,9 @@ int64_t tutti_tokenize(const tutti_model *handle, const char *text, size_t n_byt
         return -1;
     int64_t n = -1;
     bool ok = !add_special || model_text_prefix(model, &list, NULL) == TUTTI_OK;
-    if (ok && tokenizer_encode(model->tokenizer, text, n_bytes, &list)) {
+    ok = ok && tokenizer_encode(model->tokenizer, text, n_bytes, &list) &&
+         (!add_special || model_text_suffix(model, &list, NULL) == TUTTI_OK);
+    if (ok) {
         n = (int64_t)list.n;
         if (list.n > 0 && max_ids > 0)
             memcpy(ids, list.ids, (list.n < max_ids ? list.n : max_ids) * sizeof *ids);
@@ -99,7 +101,9 @@ void tutti_sampling_init(struct tutti_sampling *out, const tutti_model *model)
 
 /* ---- logits of one sequence, for checking a model ---- */
 
-enum { LOGITS_ROWS = 64 }; /* of a step: every one of them has a whole row of logits */
+enum {
+    LOGITS_ROWS = 64
+}; /* of a step, but a prefix is one step: every one of them has a whole row of logits */
 
 static enum tutti_status check_ids(const struct model *model, const int32_t *ids, size_t n_ids,
                                    struct tutti_error *err)
@@ -112,9 +116,57 @@ static enum tutti_status check_ids(const struct model *model, const int32_t *ids
             return error_set_param(err, TUTTI_E_ARGUMENT, "ids", "token id %d at %zu, expected 0 to %d",
                                    ids[i], i, model->desc.n_vocab - 1);
     }
+    if ((model->desc.has_learned_positions || model->desc.has_top_query) && n_ids > (size_t)model->desc.n_ctx)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "ids",
+                               "%zu token ids, but the model knows %d positions", n_ids, model->desc.n_ctx);
     if (model->in_use)
         return error_set(err, TUTTI_E_ARGUMENT, "an engine is open on this model");
     return TUTTI_OK;
+}
+
+/* The numbers of a step of one sequence, for up to max_rows rows. */
+struct logits_step {
+    int32_t *numbers; /* the memory of all: [5][max_rows] */
+    int32_t *positions, *seqs, *outputs, *ropes, *blocks;
+};
+
+static bool logits_step_init(struct logits_step *s, int max_rows)
+{
+    size_t n = (size_t)max_rows;
+    *s = (struct logits_step){ .numbers = calloc(5 * n, sizeof *s->numbers) };
+    if (!s->numbers)
+        return false;
+    s->positions = s->numbers;
+    s->seqs = s->numbers + n;
+    s->outputs = s->numbers + 2 * n;
+    s->ropes = s->numbers + 3 * n;
+    s->blocks = s->numbers + 4 * n;
+    return true;
+}
+
+static void run_logits(struct model *model, struct kv_memory *kv, const struct logits_step *s,
+                       const struct prefix *prefix, const int32_t *pages, const int32_t *ids, int begin,
+                       int n, float *logits)
+{
+    bool has_prefix = model->desc.has_prefix;
+    const int32_t *tables[1] = { pages };
+    for (int i = 0; i < n; i++) {
+        s->positions[i] = begin + i;
+        s->outputs[i] = i;
+        model_prefix_positions(prefix, begin + i, &s->ropes[i], &s->blocks[i]);
+    }
+    struct step step = { .n_rows = n,
+                         .n_seqs = 1,
+                         .n_outputs = n,
+                         .token_ids = ids + begin,
+                         .positions = s->positions,
+                         .seqs = s->seqs,
+                         .page_tables = tables,
+                         .output_rows = s->outputs,
+                         .prefix_lens = has_prefix ? &prefix->n : NULL,
+                         .rope_positions = has_prefix ? s->ropes : NULL,
+                         .block_positions = has_prefix ? s->blocks : NULL };
+    model_forward(model, kv, &step, logits + (size_t)begin * (size_t)model->desc.n_vocab);
 }
 
 enum tutti_status tutti_model_logits(tutti_model *handle, const int32_t *ids, size_t n_ids, float *logits,
@@ -125,40 +177,31 @@ enum tutti_status tutti_model_logits(tutti_model *handle, const int32_t *ids, si
     enum tutti_status st = check_ids(model, ids, n_ids, err);
     if (st != TUTTI_OK)
         return st;
-    int n_pages = (int)((n_ids + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
+    int n = (int)n_ids, n_pages = (n + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    struct prefix prefix = model_find_prefix(&model->desc, ids, n);
+    int max_rows = prefix.n > LOGITS_ROWS ? prefix.n : LOGITS_ROWS;
     struct kv_memory *kv = NULL;
+    struct logits_step step = { 0 };
     int32_t *pages = calloc((size_t)n_pages + 1, sizeof *pages);
-    int32_t positions[LOGITS_ROWS], seqs[LOGITS_ROWS] = { 0 }, outputs[LOGITS_ROWS];
-    if (!pages) {
+    if (!pages || !logits_step_init(&step, max_rows)) {
         st = error_set(err, TUTTI_E_MEMORY, "logits: out of memory");
         goto done;
     }
-    st = model_reserve(model, LOGITS_ROWS, err);
+    st = model_reserve(model, max_rows, max_rows, err);
     if (st == TUTTI_OK)
         st = be->ops->kv_new(be, &kv, n_pages, model->kv_type, err);
     if (st != TUTTI_OK)
         goto done;
     for (int i = 0; i < n_pages; i++)
         pages[i] = i;
-    for (size_t at = 0; at < n_ids; at += LOGITS_ROWS) {
-        int n = (int)(n_ids - at < LOGITS_ROWS ? n_ids - at : LOGITS_ROWS);
-        for (int i = 0; i < n; i++) {
-            positions[i] = (int32_t)at + i;
-            outputs[i] = i;
-        }
-        const int32_t *tables[1] = { pages };
-        struct step step = { .n_rows = n,
-                             .n_seqs = 1,
-                             .n_outputs = n,
-                             .token_ids = ids + at,
-                             .positions = positions,
-                             .seqs = seqs,
-                             .page_tables = tables,
-                             .output_rows = outputs };
-        model_forward(model, kv, &step, logits + at * (size_t)model->desc.n_vocab);
+    for (int at = 0, rows; at < n; at += rows) {
+        rows = at < prefix.n ? max_rows : LOGITS_ROWS;
+        rows = n - at < rows ? n - at : rows;
+        run_logits(model, kv, &step, &prefix, pages, ids, at, rows, logits);
     }
 done:
     be->ops->kv_free(be, kv);
+    free(step.numbers);
     free(pages);
     return st;
 }

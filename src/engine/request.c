@@ -304,7 +304,7 @@ static enum tutti_status tokenize_text(struct request *r, const struct model *mo
     if (st == TUTTI_OK &&
         !tokenizer_encode(model->tokenizer, r->spec.text, r->spec.n_text_bytes, &r->rendered))
         st = error_set(err, TUTTI_E_MEMORY, "tokenizing the prompt: out of memory");
-    return st;
+    return st == TUTTI_OK ? model_text_suffix(model, &r->rendered, err) : st;
 }
 
 enum tutti_status request_prepare(struct request *r, const struct model *model, int max_context,

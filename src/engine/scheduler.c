@@ -21,11 +21,15 @@ static bool reserve(struct scheduler *s)
     s->positions = calloc(n_rows, sizeof *s->positions);
     s->row_seqs = calloc(n_rows, sizeof *s->row_seqs);
     s->output_rows = calloc(n_rows, sizeof *s->output_rows);
+    s->rope_positions = calloc(n_rows, sizeof *s->rope_positions);
+    s->block_positions = calloc(n_rows, sizeof *s->block_positions);
+    s->prefix_lens = calloc(n_seqs, sizeof *s->prefix_lens);
     s->n_holders = calloc((size_t)s->options.n_pages, sizeof *s->n_holders);
     s->ids_memory = calloc(n_seqs, n_ids * sizeof *s->ids_memory);
     s->page_table_memory = calloc(n_seqs, n_pages * sizeof *s->page_table_memory);
     if (!s->seqs || !s->entries || !s->copies || !s->page_tables || !s->token_ids || !s->positions ||
-        !s->row_seqs || !s->output_rows || !s->n_holders || !s->ids_memory || !s->page_table_memory)
+        !s->row_seqs || !s->output_rows || !s->rope_positions || !s->block_positions || !s->prefix_lens ||
+        !s->n_holders || !s->ids_memory || !s->page_table_memory)
         return false;
     for (size_t i = 0; i < n_seqs; i++) {
         s->seqs[i].ids = s->ids_memory + i * n_ids;
@@ -38,6 +42,7 @@ enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_o
                                 struct tutti_error *err)
 {
     assert(options->n_pages >= pages_of(options->max_context));
+    assert(!options->desc || options->max_batch_tokens >= options->max_context + options->max_seqs);
     struct scheduler *s = calloc(1, sizeof *s);
     if (s)
         s->options = *options;
@@ -64,6 +69,9 @@ void scheduler_free(struct scheduler *s)
     free(s->ids_memory);
     free(s->n_holders);
     free(s->output_rows);
+    free(s->rope_positions);
+    free(s->block_positions);
+    free(s->prefix_lens);
     free(s->row_seqs);
     free(s->positions);
     free(s->token_ids);
@@ -120,7 +128,7 @@ void scheduler_remove(struct scheduler *s, struct request *r)
 
 static bool uses_cache(const struct scheduler *s)
 {
-    return !s->options.no_prefix_cache;
+    return !s->options.no_prefix_cache && !s->options.desc;
 }
 
 static int n_pending(const struct sequence *seq)
@@ -216,6 +224,8 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->order = r->serial * LIMIT_CHOICES + (uint64_t)r->n_started;
     memcpy(seq->ids, r->prompt, (size_t)r->n_prompt * sizeof *seq->ids);
     seq->n_ids = seq->n_prompt = r->n_prompt;
+    if (s->options.desc)
+        seq->prefix = model_find_prefix(s->options.desc, r->prompt, r->n_prompt);
     seq->max_ids = r->n_prompt + n_answer;
     seq->n_pages = seq->n_computed = seq->n_published = seq->n_cached = seq->n_planned = 0;
     seq->queue_us = seq->ttft_us = seq->last_token_us = 0;
@@ -329,6 +339,8 @@ static void choose_reading(struct scheduler *s, int n_rows)
         }
         if (!oldest)
             return;
+        if (oldest->n_computed < oldest->prefix.n && oldest->prefix.n > n_rows)
+            return; /* first in the next step, which has room for it */
         adopt_pages(s, oldest);
         oldest->n_planned = n_pending(oldest) < n_rows ? n_pending(oldest) : n_rows;
         n_rows -= oldest->n_planned;
@@ -410,6 +422,11 @@ static void fill_rows(struct scheduler *s)
                            .seqs = s->row_seqs,
                            .page_tables = s->page_tables,
                            .output_rows = s->output_rows };
+    if (s->options.desc) {
+        step->prefix_lens = s->prefix_lens;
+        step->rope_positions = s->rope_positions;
+        step->block_positions = s->block_positions;
+    }
     s->n_entries = 0;
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
@@ -421,8 +438,11 @@ static void fill_rows(struct scheduler *s)
             int pos = seq->n_computed + k;
             s->token_ids[step->n_rows] = seq->ids[pos];
             s->positions[step->n_rows] = pos;
+            model_prefix_positions(&seq->prefix, pos, &s->rope_positions[step->n_rows],
+                                   &s->block_positions[step->n_rows]);
             s->row_seqs[step->n_rows++] = step->n_seqs;
         }
+        s->prefix_lens[step->n_seqs] = seq->prefix.n;
         s->page_tables[step->n_seqs++] = seq->page_table;
         if (seq->n_planned == n_pending(seq)) {
             entry->output = step->n_outputs;

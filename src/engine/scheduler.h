@@ -9,6 +9,9 @@
  * before anybody new begins. The pool holds at least one sequence of max_context tokens, so the oldest sequence can
  * always go on to its end.
  *
+ * Where a model reads prefixes in both directions, a prefix is read in one step, and nothing of it is shared with others:
+ * max_batch_tokens must leave room for max_context beside max_seqs decoding rows, and there is no prefix cache.
+ *
  * Engine thread only. Nothing here allocates after scheduler_new(). */
 #ifndef TUTTI_SCHEDULER_H
 #define TUTTI_SCHEDULER_H
@@ -20,6 +23,7 @@ struct scheduler_options {
     int max_seqs, max_batch_tokens, max_context, n_pages;
     bool no_prefix_cache;
     uint64_t hash_seed;
+    const struct model_desc *desc; /* of a model with prefixes that are read in both directions; else NULL */
 };
 
 /* A page whose content must be copied before the step; in this order. */
@@ -54,7 +58,9 @@ struct scheduler {
     int n_copies;
 
     int32_t *token_ids, *positions, *row_seqs, *output_rows; /* [max_batch_tokens] */
+    int32_t *rope_positions, *block_positions;               /* [max_batch_tokens]; with options.desc */
     const int32_t **page_tables;                             /* [max_seqs] */
+    int32_t *prefix_lens;                                    /* [max_seqs] */
     int32_t *ids_memory, *page_table_memory;                 /* of all sequences */
     int32_t *n_holders;                                      /* [n_pages] scratch of the audit */
 };

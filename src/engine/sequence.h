@@ -23,8 +23,9 @@ struct sequence {
     int n_published;     /* full pages that the prefix cache knows */
     int n_pages;
     int n_prompt;
-    int n_cached; /* tokens of the prompt that came from the prefix cache, when it began */
-    int max_ids;  /* prompt and answer: ends there */
+    struct prefix prefix; /* of the prompt, where the model reads one in both directions */
+    int n_cached;         /* tokens of the prompt that came from the prefix cache, when it began */
+    int max_ids;          /* prompt and answer: ends there */
 
     int n_planned; /* rows in the step that is being planned */
     uint64_t queue_us, ttft_us, last_token_us;

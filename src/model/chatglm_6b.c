@@ -72,6 +72,12 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     d->prefix_end_id = config_int_or(c, "bos_token_id", 0, last, mask_id + 4);
 }
 
+static enum tutti_status text_suffix(const struct model_desc *d, struct ids *out, struct tutti_error *err)
+{
+    return ids_add(out, d->mask_ids[0]) && ids_add(out, d->prefix_end_id) ? TUTTI_OK
+                                                                          : chat_out_of_memory(err);
+}
+
 const struct family FAMILY_CHATGLM_6B = {
     .name = "chatglm-6b",
     .is_mine = is_mine,
@@ -82,4 +88,5 @@ const struct family FAMILY_CHATGLM_6B = {
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = family_no_chat,
     .text_prefix = family_no_prefix,
+    .text_suffix = text_suffix,
 };

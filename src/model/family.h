@@ -51,6 +51,8 @@ struct family {
     void (*defaults)(struct tutti_sampling *sampling, const char *chat_format);
     /* Ids that stand before a text that is to be continued. */
     enum tutti_status (*text_prefix)(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
+    /* Ids that stand behind it. NULL: none. */
+    enum tutti_status (*text_suffix)(const struct model_desc *desc, struct ids *out, struct tutti_error *err);
 };
 
 extern const struct family FAMILY_CHATGLM_6B, FAMILY_CHATGLM, FAMILY_GLM, FAMILY_GLM4, FAMILY_LLAMA,

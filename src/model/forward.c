@@ -3,20 +3,21 @@
  * Radford et al., 2019 (GPT-2); Zeng et al., 2021 (PanGu-Alpha's query layer); Wang et al., 2022 (scaled residuals). */
 #include "model/forward.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /* The backend's memory. A residual stream, and what is computed from it on the way. */
 struct workspace {
-    int max_rows;
+    int max_rows, max_outputs;
     float *x;        /* [max_rows][d_model]: the residual stream */
     float *normed;   /* [max_rows][d_model] */
     float *delta;    /* [max_rows][d_model]: what a block adds to the stream */
     float *qkv;      /* [max_rows][(n_heads + 2 n_kv_heads) head_dim] */
     float *attended; /* [max_rows][n_heads head_dim] */
-    float *kv;       /* [max_rows][2 n_kv_heads head_dim]; NULL without a top query */
+    float *kv;       /* [max_rows][2 n_kv_heads head_dim]; empty without a top query */
     float *hidden;   /* [max_rows][d_ff] */
-    float *gathered; /* [max_rows][d_model]: the stream of the rows that sample */
-    float *logits;   /* [max_rows][n_vocab]; touched only as far as a step has outputs */
+    float *gathered; /* [max_outputs][d_model]: the stream of the rows that sample */
+    float *logits;   /* [max_outputs][n_vocab] */
 };
 
 void workspace_free(struct workspace *w, struct backend *be)
@@ -30,14 +31,16 @@ void workspace_free(struct workspace *w, struct backend *be)
     free(w);
 }
 
-enum tutti_status model_reserve(struct model *model, int max_rows, struct tutti_error *err)
+enum tutti_status model_reserve(struct model *model, int max_rows, int max_outputs, struct tutti_error *err)
 {
     const struct model_desc *d = &model->desc;
     struct backend *be = model->backend;
     if (max_rows < 1 || max_rows > LIMIT_CONTEXT)
         return error_set(err, TUTTI_E_ARGUMENT, "rows of a step: %d, expected 1 to %d", max_rows,
                          LIMIT_CONTEXT);
-    if (model->workspace && model->workspace->max_rows == max_rows)
+    assert(max_outputs >= 1 && max_outputs <= max_rows);
+    if (model->workspace && model->workspace->max_rows == max_rows &&
+        model->workspace->max_outputs == max_outputs)
         return TUTTI_OK;
     enum tutti_status st = be->ops->reserve(be, max_rows, err);
     if (st != TUTTI_OK)
@@ -46,25 +49,24 @@ enum tutti_status model_reserve(struct model *model, int max_rows, struct tutti_
     if (!w)
         return error_set(err, TUTTI_E_MEMORY, "workspace: out of memory");
     w->max_rows = max_rows;
+    w->max_outputs = max_outputs;
     int q = d->n_heads * d->head_dim, qkv = q + 2 * d->n_kv_heads * d->head_dim;
     const struct {
         float **memory;
-        int width;
-    } wanted[] = { { &w->x, d->d_model },
-                   { &w->normed, d->d_model },
-                   { &w->delta, d->d_model },
-                   { &w->qkv, qkv },
-                   { &w->attended, q },
-                   { &w->hidden, d->d_ff },
-                   { &w->kv, d->has_top_query ? qkv - q : 0 },
-                   { &w->gathered, d->d_model },
-                   { &w->logits, d->n_vocab } };
+        int n_rows, width;
+    } wanted[] = {
+        { &w->x, max_rows, d->d_model },        { &w->normed, max_rows, d->d_model },
+        { &w->delta, max_rows, d->d_model },    { &w->qkv, max_rows, qkv },
+        { &w->attended, max_rows, q },          { &w->kv, max_rows, d->has_top_query ? qkv - q : 0 },
+        { &w->hidden, max_rows, d->d_ff },      { &w->gathered, max_outputs, d->d_model },
+        { &w->logits, max_outputs, d->n_vocab }
+    };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        *wanted[i].memory = be->ops->alloc(be, (size_t)max_rows * (size_t)wanted[i].width);
+        *wanted[i].memory = be->ops->alloc(be, (size_t)wanted[i].n_rows * (size_t)wanted[i].width);
         if (!*wanted[i].memory) {
             workspace_free(w, be);
-            return error_set(err, TUTTI_E_MEMORY, "workspace: cannot reserve %d rows of %d floats", max_rows,
-                             wanted[i].width);
+            return error_set(err, TUTTI_E_MEMORY, "workspace: cannot reserve %d rows of %d floats",
+                             wanted[i].n_rows, wanted[i].width);
         }
     }
     workspace_free(model->workspace, be);

@@ -310,6 +310,12 @@ enum tutti_status model_text_prefix(const struct model *model, struct ids *out, 
                                              : TUTTI_OK;
 }
 
+enum tutti_status model_text_suffix(const struct model *model, struct ids *out, struct tutti_error *err)
+{
+    return model->family && model->family->text_suffix ? model->family->text_suffix(&model->desc, out, err)
+                                                       : TUTTI_OK;
+}
+
 static void free_norm(struct backend *be, const struct norm *norm)
 {
     be->ops->dealloc(be, norm->w);

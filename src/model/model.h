@@ -133,8 +133,13 @@ struct prefix model_find_prefix(const struct model_desc *desc, const int32_t *id
 /* The rope_positions and block_positions of a step's row, for models with prefixes. */
 void model_prefix_positions(const struct prefix *prefix, int position, int32_t *rope, int32_t *block);
 
-/* Sizes activations and scratch memory for steps of up to max_rows rows. May be called again with another size. */
-MUST_CHECK enum tutti_status model_reserve(struct model *model, int max_rows, struct tutti_error *err);
+/* Adds the ids that stand behind such a text. */
+MUST_CHECK enum tutti_status model_text_suffix(const struct model *model, struct ids *out,
+                                               struct tutti_error *err);
+
+/* Sizes activations and scratch memory for steps of up to max_rows rows, max_outputs of them with logits. May be called again with another size. */
+MUST_CHECK enum tutti_status model_reserve(struct model *model, int max_rows, int max_outputs,
+                                           struct tutti_error *err);
 
 /* One forward pass over the rows of step. logits: host, [n_outputs][n_vocab]. n_rows: at most what was reserved.
  * Allocates nothing. */

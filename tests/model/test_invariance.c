@@ -111,7 +111,7 @@ static void neighbours_change_no_bit(void **state)
             tables[s] = pages[s];
         }
         struct kv_memory *kv;
-        assert_int_equal(model_reserve(model, 64, NULL), TUTTI_OK);
+        assert_int_equal(model_reserve(model, 64, 64, NULL), TUTTI_OK);
         assert_int_equal(op->kv_new(model->backend, &kv, N_SEQS * MAX_PAGES, model->kv_type, NULL), TUTTI_OK);
         logits = malloc(64 * n_vocab * sizeof *logits);
         assert_non_null(logits);

@@ -101,10 +101,12 @@ static uint64_t mock_hash(uint64_t hash, int32_t id)
     return mix64(hash ^ (uint32_t)id);
 }
 
-static enum tutti_status mock_reserve(struct model *model, int max_rows, struct tutti_error *err)
+static enum tutti_status mock_reserve(struct model *model, int max_rows, int max_outputs,
+                                      struct tutti_error *err)
 {
     (void)model;
     (void)max_rows;
+    (void)max_outputs;
     (void)err;
     return TUTTI_OK;
 }

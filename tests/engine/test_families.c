@@ -1,0 +1,182 @@
+/* Every family through the engine: the greedy answers of the reference (tests/fixtures/README.md), and the same tokens and
+ * log-probabilities, bit for bit, alone and in company, in small pieces, after preemptions, from the prefix cache. */
+#include "support/collect.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char *const NAMES[] = { "qwen2-tiny",    "qwen2-tiny-yarn", "qwen3-tiny", "mistral-tiny",
+                                     "glm-4-9b-tiny", "glm-tiny",        "glm4-tiny",  "gpt2-tiny",
+                                     "bloom-tiny",    "bloom-tiny-post", "pangu-tiny", "chatglm-6b-tiny",
+                                     "chatglm3-tiny", "llama-tiny" };
+enum { N_NAMES = sizeof NAMES / sizeof *NAMES, N_REQUESTS = 10, MAX_PROMPT = 120, N_ANSWER = 24, N_TOP = 3 };
+
+/* Of chatglm-6b-tiny's configuration: what a prompt of its ends in. */
+enum { GMASK = 101, SOP = 104 };
+
+static tutti_model *open_model(const char *name, int n_threads)
+{
+    char path[512];
+    tutti_model *model = NULL;
+    struct tutti_error err = { 0 };
+    struct tutti_model_options options = { .weight_type = "f32", .kv_type = "f32", .n_threads = n_threads };
+    snprintf(path, sizeof path, TEST_FIXTURES "/%s", name);
+    if (tutti_model_open(&model, path, &options, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    return model;
+}
+
+static tutti_engine *open_engine(tutti_model *model, const struct tutti_engine_options *options)
+{
+    tutti_engine *engine = NULL;
+    struct tutti_error err = { 0 };
+    if (tutti_engine_open(&engine, model, options, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    return engine;
+}
+
+/* Half of the prompts begin alike, further than a page. */
+static size_t make_prompt(int32_t *ids, const char *name, int number)
+{
+    size_t n = (size_t)(3 + number * number);
+    bool has_prefix = strcmp(name, "chatglm-6b-tiny") == 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t seed = (uint32_t)(i * 2654435761u) ^ (number % 2 && i > 40 ? (uint32_t)number * 40503u : 0);
+        ids[i] = (int32_t)((seed >> 9) % 97);
+    }
+    if (has_prefix) {
+        ids[n - 2] = GMASK;
+        ids[n - 1] = SOP;
+    }
+    return n;
+}
+
+static void ask(struct collect *answers, tutti_engine *engine, const char *name, bool one_after_the_other)
+{
+    int32_t ids[N_REQUESTS][MAX_PROMPT];
+    for (int i = 0; i < N_REQUESTS; i++) {
+        struct tutti_request request = { .ids = ids[i],
+                                         .n_ids = make_prompt(ids[i], name, i),
+                                         .max_tokens = N_ANSWER,
+                                         .logprobs = true,
+                                         .top_logprobs = N_TOP,
+                                         .ignore_eos = true };
+        tutti_sampling_init(&request.sampling, NULL);
+        request.sampling.temperature = 0;
+        collect_init(&answers[i]);
+        collect_submit(&answers[i], engine, &request);
+        if (one_after_the_other)
+            collect_wait(&answers[i]);
+    }
+    for (int i = 0; i < N_REQUESTS; i++)
+        collect_wait(&answers[i]);
+}
+
+static void check_same(const char *name, const char *how, const struct ids *got, const struct ids *want)
+{
+    if (got->n != want->n || memcmp(got->ids, want->ids, want->n * sizeof *want->ids) != 0)
+        fail_msg("%s, %s: another answer", name, how);
+}
+
+static void check_company(const char *name, int n_threads, struct tutti_engine_options options,
+                          const struct collect *want, const char *how, struct tutti_stats *stats)
+{
+    struct collect got[N_REQUESTS];
+    tutti_model *model = open_model(name, n_threads);
+    tutti_engine *engine = open_engine(model, &options);
+    ask(got, engine, name, false);
+    wait_until_idle(engine, stats);
+    for (int i = 0; i < N_REQUESTS; i++) {
+        check_same(name, how, &got[i].choices[0].ids, &want[i].choices[0].ids);
+        check_same(name, how, &got[i].choices[0].logprob_bits, &want[i].choices[0].logprob_bits);
+        collect_clear(&got[i]);
+    }
+    tutti_engine_close(engine);
+    tutti_model_close(model);
+}
+
+static void answers_are_the_same_in_any_company(void **state)
+{
+    (void)state;
+    for (int k = 0; k < N_NAMES; k++) {
+        const char *name = NAMES[k];
+        bool has_prefix = strcmp(name, "chatglm-6b-tiny") == 0;
+        struct collect want[N_REQUESTS];
+        struct tutti_stats stats;
+        struct tutti_model_info info;
+        tutti_model *model = open_model(name, 1);
+        tutti_model_info(model, &info);
+        uint64_t page_bytes = info.kv_bytes_per_token * 16;
+        struct tutti_engine_options alone = { .kv_bytes = 64 * page_bytes, .no_prefix_cache = true };
+        tutti_engine *engine = open_engine(model, &alone);
+        ask(want, engine, name, true);
+        tutti_engine_close(engine);
+        tutti_model_close(model);
+        for (int i = 0; i < N_REQUESTS; i++)
+            assert_int_equal(want[i].choices[0].ids.n, N_ANSWER);
+
+        struct tutti_engine_options options = { .kv_bytes = 200 * page_bytes };
+        check_company(name, 2, options, want, "together", &stats);
+        options.max_batch_tokens = 7;
+        check_company(name, 1, options, want, "in pieces", &stats);
+        assert_true(has_prefix ? stats.n_cached_tokens == 0 : stats.n_cached_tokens > 0);
+        options = (struct tutti_engine_options){ .kv_bytes = 12 * page_bytes };
+        check_company(name, 2, options, want, "in a small pool", &stats);
+        assert_true(stats.n_preemptions > 0);
+        for (int i = 0; i < N_REQUESTS; i++)
+            collect_clear(&want[i]);
+    }
+}
+
+static size_t read_ids(const json_t *array, int32_t *ids)
+{
+    for (size_t i = 0; i < json_array_size(array); i++)
+        ids[i] = (int32_t)json_integer_value(json_array_get(array, i));
+    return json_array_size(array);
+}
+
+static void greedy_answers_are_those_of_the_reference(void **state)
+{
+    (void)state;
+    for (int k = 0; k < N_NAMES; k++) {
+        char path[512];
+        int32_t prompt[256], want[256];
+        snprintf(path, sizeof path, TEST_FIXTURES "/%s/golden.json", NAMES[k]);
+        json_t *golden = json_load_file(path, 0, NULL);
+        const json_t *greedy = json_object_get(golden, "greedy");
+        struct tutti_request request = { .ids = prompt, .ignore_eos = true };
+        request.n_ids = read_ids(json_object_get(greedy, "prompt_ids"), prompt);
+        size_t n = read_ids(json_object_get(greedy, "answer_ids"), want);
+        assert_true(n >= 100);
+        request.max_tokens = (int)n;
+        tutti_sampling_init(&request.sampling, NULL);
+        request.sampling.temperature = 0;
+        tutti_model *model = open_model(NAMES[k], 2);
+        tutti_engine *engine = open_engine(model, NULL);
+        struct collect answer;
+        collect_init(&answer);
+        collect_submit(&answer, engine, &request);
+        collect_wait(&answer);
+        assert_int_equal(answer.choices[0].ids.n, n);
+        assert_memory_equal(answer.choices[0].ids.ids, want, n * sizeof *want);
+        collect_clear(&answer);
+        tutti_engine_close(engine);
+        tutti_model_close(model);
+        json_decref(golden);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_are_the_same_in_any_company),
+        cmocka_unit_test(greedy_answers_are_those_of_the_reference),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
