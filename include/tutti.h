@@ -67,7 +67,7 @@ struct tutti_model_options {
     int n_threads;           /* compute threads; 0: one for each core that this process may use */
     bool pin_threads;        /* bind each compute thread to a core */
     const char *weight_type; /* NULL: as stored; "f32" "f16" "bf16" "q8_0" "q4_0": converted while loading */
-    const char *kv_type;     /* NULL or "f16"; "f32" */
+    const char *kv_type;     /* NULL or "f16"; "f32"; "int8": a scale for each token and head, half the memory of f16 */
     const char *chat_format; /* NULL: from the checkpoint; else a name such as "chatglm3" or "llama2" */
     const char *cpu; /* NULL: the best this processor has; "ref", "avx2", "avx512": at most that, for tests */
     /* Called from the calling thread while weights are packed; done and total in bytes. May be NULL. */

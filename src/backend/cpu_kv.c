@@ -1,5 +1,6 @@
 /* KV memory of the CPU backend: its pages, and what a row puts there. */
 #include "backend/cpu.h"
+#include "backend/kv_type.h"
 #include "backend/memory.h"
 
 #include <stdlib.h>
@@ -7,8 +8,7 @@
 
 static size_t head_bytes(const struct attention_shape *shape, enum dtype dtype)
 {
-    size_t scales = dtype == DTYPE_I8 ? KV_PAGE_TOKENS * sizeof(float) : 0;
-    return (size_t)KV_PAGE_TOKENS * (size_t)shape->head_dim * (size_t)dtype_block_bytes(dtype) + scales;
+    return KV_PAGE_TOKENS * kv_type_bytes(dtype, shape->head_dim);
 }
 
 size_t cpu_kv_page_bytes(const struct backend *be, enum dtype dtype)
@@ -21,7 +21,7 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
                              struct tutti_error *err)
 {
     const struct attention_shape *shape = &cpu_of(be)->shape;
-    if (dtype != DTYPE_F16 && dtype != DTYPE_F32 && dtype != DTYPE_I8)
+    if (kv_type_bytes(dtype, shape->head_dim) == 0)
         return error_set(err, TUTTI_E_UNSUPPORTED, "KV cache: type %s, expected f16, f32 or int8",
                          dtype_name(dtype));
     size_t n_bytes;

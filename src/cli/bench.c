@@ -1,6 +1,7 @@
 /* tutti bench: the speed of a model on this machine, beside the limit of the machine. */
 #include "cli/bench.h"
 
+#include "backend/kv_type.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/numbers.h"
@@ -125,7 +126,7 @@ static void print_table(const struct report *report, const struct model *model)
     const struct bench_limits *limits = &report->limits;
     output_printf("%s: %s of %s weights, %s keys and values; %d threads, %s\n", report->name,
                   number_write_size(weights, model->weight_bytes), dtype_name(model->weight_type),
-                  dtype_name(model->kv_type), report->n_threads, report->cpu);
+                  kv_type_name(model->kv_type), report->n_threads, report->cpu);
     output_printf("this machine: reads %.1f GB/s, computes %.0f Gop/s in int8, %.0f Gflop/s in f32\n\n",
                   limits->read_gbps, limits->peak_int8_gops, limits->peak_f32_gflops);
     output_printf("%-8s %6s %8s %7s %10s %10s %9s %7s\n", "phase", "users", "context", "tokens", "tokens/s",
@@ -176,7 +177,7 @@ static void print_json(const struct report *report, const struct model *model)
     }
     json_t *object = json_pack(
         "{s:s, s:s, s:s, s:i, s:s, s:f, s:f, s:f, s:I, s:I, s:o, s:o*}", "model", report->name, "type",
-        dtype_name(model->weight_type), "kv_type", dtype_name(model->kv_type), "threads", report->n_threads,
+        dtype_name(model->weight_type), "kv_type", kv_type_name(model->kv_type), "threads", report->n_threads,
         "cpu", report->cpu, "read_gbps", report->limits.read_gbps, "peak_int8_gops",
         report->limits.peak_int8_gops, "peak_f32_gflops", report->limits.peak_f32_gflops, "weight_bytes",
         (json_int_t)model->weight_bytes, "n_params", (json_int_t)model->n_params, "results", results,

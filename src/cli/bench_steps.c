@@ -1,4 +1,5 @@
 /* Steps of a model by themselves: rows at their positions over real page tables, timed one by one. */
+#include "backend/kv_type.h"
 #include "base/clock.h"
 #include "cli/bench.h"
 
@@ -263,7 +264,7 @@ void bench_limit(const struct model *model, const struct bench_limits *limits, s
     /* positions that all rows together look at, and those whose keys and values come from memory */
     double seen = is_prefill ? rows * (rows + 1) / 2 : rows * (result->context + 1.0);
     double stored = is_prefill ? rows : seen;
-    double kv_bytes = 2.0 * d->n_layers * d->n_kv_heads * d->head_dim * dtype_block_bytes(model->kv_type) *
+    double kv_bytes = 2.0 * d->n_layers * d->n_kv_heads * (double)kv_type_bytes(model->kv_type, d->head_dim) *
                       stored;
     double linear_ops = rows * layer_ops_of_row(d) + outputs * 2 * d->d_model * (double)d->n_vocab;
     double attention_ops = 4.0 * d->n_layers * d->n_heads * d->head_dim * seen; /* q . k, and weights . v */

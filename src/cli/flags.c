@@ -1,5 +1,6 @@
 #include "cli/flags.h"
 
+#include "backend/kv_type.h"
 #include "base/limits.h"
 #include "cli/progress.h"
 
@@ -9,7 +10,6 @@
 /* ---- the model ------------------------------------------------------------------------------------------------- */
 
 static const char *const WEIGHT_TYPES[] = { "f32", "f16", "bf16", "q8_0", "q4_0", NULL };
-static const char *const KV_TYPES[] = { "f16", "f32", NULL };
 static const char *const CPU_LEVELS[] = { "ref", "avx2", "avx512", NULL };
 
 #define MODEL struct model_flags
@@ -22,7 +22,7 @@ const struct option MODEL_OPTIONS[] = {
     { .name = "kv-type",
       CHOICE_IN(MODEL, kv_type),
       .value = "TYPE",
-      .choices = KV_TYPES,
+      .choices = KV_TYPE_NAMES,
       .initial = "f16",
       .help = "type of the stored keys and values" },
     { .name = "chat-format",

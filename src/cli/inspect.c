@@ -1,6 +1,7 @@
 /* tutti inspect: what a checkpoint holds, and how many users of it fit into a memory. */
 #include "model/inspect.h"
 
+#include "backend/kv_type.h"
 #include "cli/command.h"
 #include "cli/output.h"
 
@@ -14,7 +15,6 @@ struct inspect_values {
 };
 
 static const char *const TYPES[] = { "f32", "f16", "bf16", "q8_0", "q4_0", NULL };
-static const char *const KV_TYPES[] = { "f16", "f32", NULL };
 
 #define VALUES struct inspect_values
 static const struct option OPTIONS[] = {
@@ -40,7 +40,7 @@ static const struct option OPTIONS[] = {
     { .name = "kv-type",
       CHOICE_IN(VALUES, kv_type),
       .value = "TYPE",
-      .choices = KV_TYPES,
+      .choices = KV_TYPE_NAMES,
       .initial = "f16",
       .help = "reckon with keys and values of this type" },
     { .name = "no-tensors", FLAG_IN(VALUES, no_tensors), .help = "leave out the list of tensors" },
@@ -64,7 +64,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     };
     if (values->type && !dtype_find(values->type, &options.type))
         return error_set(err, TUTTI_E_ARGUMENT, "--type: unknown type '%s'", values->type);
-    if (!dtype_find(values->kv_type, &options.kv_type))
+    if (!kv_type_find(values->kv_type, &options.kv_type))
         return error_set(err, TUTTI_E_ARGUMENT, "--kv-type: unknown type '%s'", values->kv_type);
     /* The report is written when it is whole: a failure half-way leaves standard output empty. */
     char *text = NULL;

@@ -1,4 +1,5 @@
 /* The model handle of include/tutti.h over struct model. */
+#include "backend/kv_type.h"
 #include "engine/engine.h"
 
 #include <stdlib.h>
@@ -35,7 +36,7 @@ void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
                                       .family = d->family,
                                       .chat_format = d->chat_format,
                                       .weight_type = dtype_name(model->weight_type),
-                                      .kv_type = dtype_name(model->kv_type),
+                                      .kv_type = kv_type_name(model->kv_type),
                                       .n_layers = d->n_layers,
                                       .d_model = d->d_model,
                                       .n_heads = d->n_heads,

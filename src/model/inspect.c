@@ -1,5 +1,6 @@
 #include "model/inspect.h"
 
+#include "backend/kv_type.h"
 #include "model/weights.h"
 
 #include <inttypes.h>
@@ -76,8 +77,8 @@ static enum tutti_status sum_weights(struct report *r, struct tutti_error *err)
 static void count_users(struct report *r)
 {
     const struct model_desc *d = &r->desc;
-    size_t element = r->options->kv_type == DTYPE_F32 ? 4 : 2;
-    r->kv_token_bytes = 2 * (uint64_t)d->n_layers * (uint64_t)d->n_kv_heads * (uint64_t)d->head_dim * element;
+    r->kv_token_bytes = 2 * (uint64_t)d->n_layers * (uint64_t)d->n_kv_heads *
+                        (uint64_t)kv_type_bytes(r->options->kv_type, d->head_dim);
     r->memory_bytes = r->options->memory_bytes ? r->options->memory_bytes : available_bytes();
     r->context = r->options->context > 0 ? r->options->context : d->n_ctx;
     uint64_t pages = ((uint64_t)r->context + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
@@ -95,7 +96,7 @@ static const char *scaling_name(const struct model_desc *d)
 
 static const char *rope_name(const struct model_desc *d)
 {
-    static const char *const NAMES[] = { "none", "interleaved", "half-split" };
+    static const char *const NAMES[] = { "none", "interleaved", "half-split", "two-dimensional" };
     return NAMES[d->rope];
 }
 
@@ -129,7 +130,7 @@ static enum tutti_status write_json(const struct report *r, FILE *out, struct tu
     json_t *cost = json_pack("{s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:i, s:I}", "weight_type",
                              dtype_name(r->type), "params", (json_int_t)r->n_params, "stored_bytes",
                              (json_int_t)r->stored_bytes, "weight_bytes", (json_int_t)r->weight_bytes,
-                             "kv_type", dtype_name(r->options->kv_type), "kv_bytes_per_token",
+                             "kv_type", kv_type_name(r->options->kv_type), "kv_bytes_per_token",
                              (json_int_t)r->kv_token_bytes, "memory_bytes", (json_int_t)r->memory_bytes,
                              "user_context", r->context, "users", (json_int_t)r->users);
     bool ok = root && cost && json_object_update(root, cost) == 0 &&
@@ -184,8 +185,8 @@ static void write_text(const struct report *r, FILE *out)
     put_size(out, "stored", r->stored_bytes);
     fprintf(out, "%-16s %s\n", "runs as", dtype_name(r->type));
     put_size(out, "weights", r->weight_bytes);
-    fprintf(out, "%-16s %s, %" PRIu64 " bytes for each token\n", "KV cache", dtype_name(r->options->kv_type),
-            r->kv_token_bytes);
+    fprintf(out, "%-16s %s, %" PRIu64 " bytes for each token\n", "KV cache",
+            kv_type_name(r->options->kv_type), r->kv_token_bytes);
     put_size(out, "memory", r->memory_bytes);
     fprintf(out, "%-16s %" PRIu64 " of %d tokens each\n", "users that fit", r->users, r->context);
     if (r->options->lists_tensors)

@@ -12,7 +12,7 @@ struct inspect_options {
     bool lists_tensors;
     bool has_type;
     enum dtype type;       /* the weights run as it; without has_type: as stored */
-    enum dtype kv_type;    /* F16 or F32 */
+    enum dtype kv_type;    /* as in backend/kv_type.h */
     uint64_t memory_bytes; /* for weights and KV cache together; 0: the machine's available memory */
     int context;           /* tokens of one user; 0: the model's context */
 };

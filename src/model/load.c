@@ -1,6 +1,7 @@
 /* From a checkpoint to a model that runs: description, packed weights, tokenizer, chat format, defaults. */
 #include "model/load.h"
 
+#include "backend/kv_type.h"
 #include "base/log.h"
 #include "model/forward.h"
 
@@ -200,14 +201,12 @@ done:
 
 /* ---- putting it together ---- */
 
-static enum tutti_status read_type(enum dtype *out, const char *name, const char *param, bool is_kv,
-                                   struct tutti_error *err)
+static enum tutti_status read_weight_type(enum dtype *out, const char *name, struct tutti_error *err)
 {
-    bool ok = dtype_find(name, out) &&
-              (is_kv ? *out == DTYPE_F16 || *out == DTYPE_F32 : dtype_is_weight(*out));
-    return ok ? TUTTI_OK
-              : error_set_param(err, TUTTI_E_ARGUMENT, param, "%s \"%.32s\", expected %s", param, name,
-                                is_kv ? "f16 or f32" : "f32, f16, bf16, q8_0 or q4_0");
+    if (dtype_find(name, out) && dtype_is_weight(*out))
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_ARGUMENT, "weight_type",
+                           "weight_type \"%.32s\", expected f32, f16, bf16, q8_0 or q4_0", name);
 }
 
 enum tutti_status model_start_backend(struct model *model, const struct tutti_model_options *options,
@@ -215,11 +214,9 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
 {
     const struct model_desc *d = &model->desc;
     model->kv_type = DTYPE_F16;
-    if (options->kv_type) {
-        enum tutti_status st = read_type(&model->kv_type, options->kv_type, "kv_type", true, err);
-        if (st != TUTTI_OK)
-            return st;
-    }
+    if (options->kv_type && !kv_type_find(options->kv_type, &model->kv_type))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "kv_type",
+                               "kv_type \"%.32s\", expected f16, f32 or int8", options->kv_type);
     float *slopes = d->has_alibi ? calloc((size_t)d->n_heads, sizeof *slopes) : NULL;
     if (d->has_alibi && !slopes)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", model->name);
@@ -261,7 +258,7 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
                          checkpoint_path(l->ck), l->family->name, l->family->layouts[0].embedding);
     if (l->options->weight_type) {
         l->has_type = true;
-        st = read_type(&l->type, l->options->weight_type, "weight_type", false, err);
+        st = read_weight_type(&l->type, l->options->weight_type, err);
         if (st != TUTTI_OK)
             return st;
     }

@@ -1,6 +1,6 @@
 /* An answer never depends on who else is talking: the logits of every token, bit for bit, and the texts are the same
  * alone and among 64, whatever the size of the pieces that prompts are read in, from the prefix cache, after a
- * preemption, on one thread and on two, with choices together and apart; for f16, q8_0 and q4_0 weights. */
+ * preemption, on one thread and on two, with choices together and apart; for f16, q8_0 and q4_0 weights, f16 and int8 keys. */
 #include "support/collect.h"
 #include "support/questions.h"
 
@@ -74,11 +74,13 @@ static void free_answers(struct answer *answers, int n)
     free(answers);
 }
 
-static tutti_model *open_model(const char *weight_type, int n_threads)
+static tutti_model *open_model(const char *weight_type, const char *kv_type, int n_threads)
 {
     tutti_model *model = NULL;
     struct tutti_error err = { 0 };
-    struct tutti_model_options options = { .weight_type = weight_type, .n_threads = n_threads };
+    struct tutti_model_options options = { .weight_type = weight_type,
+                                           .kv_type = kv_type,
+                                           .n_threads = n_threads };
     if (tutti_model_open(&model, TEST_DEMO_MODEL, &options, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     return model;
@@ -170,11 +172,11 @@ static uint64_t pages(const tutti_model *model, int n)
     return info.kv_bytes_per_token * 16 * (uint64_t)n;
 }
 
-/* Every clause, for one type of weights. */
-static void check_clauses(const char *weight_type, bool is_whole)
+/* Every clause, for one type of weights, and of keys and values. */
+static void check_clauses(const char *weight_type, const char *kv_type, bool is_whole)
 {
     struct tutti_stats stats;
-    tutti_model *model = open_model(weight_type, 1);
+    tutti_model *model = open_model(weight_type, kv_type, 1);
     struct how how = alone;
     how.n_questions = is_whole ? N_QUESTIONS : N_FEW;
     struct answer *want = ask(model, &how, &stats);
@@ -205,7 +207,7 @@ static void check_clauses(const char *weight_type, bool is_whole)
     assert_true(stats.n_preemptions > 0);
 
     tutti_model_close(model);
-    model = open_model(weight_type, 2);
+    model = open_model(weight_type, kv_type, 2);
     how.engine.kv_bytes = pages(model, 2000);
     check_how(model, how, want, "with two threads", &stats);
     tutti_model_close(model);
@@ -215,26 +217,32 @@ static void check_clauses(const char *weight_type, bool is_whole)
 static void answers_are_the_same_in_any_company_with_f16_weights(void **state)
 {
     (void)state;
-    check_clauses(NULL, true);
+    check_clauses(NULL, NULL, true);
 }
 
 static void answers_are_the_same_in_any_company_with_q8_0_weights(void **state)
 {
     (void)state;
-    check_clauses("q8_0", false);
+    check_clauses("q8_0", NULL, false);
 }
 
 static void answers_are_the_same_in_any_company_with_q4_0_weights(void **state)
 {
     (void)state;
-    check_clauses("q4_0", false);
+    check_clauses("q4_0", NULL, false);
+}
+
+static void answers_are_the_same_in_any_company_with_int8_keys(void **state)
+{
+    (void)state;
+    check_clauses("q8_0", "int8", false);
 }
 
 static void choices_are_the_same_together_and_apart(void **state)
 {
     (void)state;
     struct tutti_stats stats;
-    tutti_model *model = open_model(NULL, 1);
+    tutti_model *model = open_model(NULL, NULL, 1);
     struct how apart = alone; /* one sequence at a time: nothing is shared */
     apart.engine.max_seqs = 1;
     apart.n_questions = N_FEW;
@@ -262,6 +270,7 @@ int main(void)
         cmocka_unit_test(answers_are_the_same_in_any_company_with_f16_weights),
         cmocka_unit_test(answers_are_the_same_in_any_company_with_q8_0_weights),
         cmocka_unit_test(answers_are_the_same_in_any_company_with_q4_0_weights),
+        cmocka_unit_test(answers_are_the_same_in_any_company_with_int8_keys),
         cmocka_unit_test(choices_are_the_same_together_and_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

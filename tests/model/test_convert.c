@@ -125,11 +125,11 @@ static void a_checkpoint_is_never_its_own_target(void **state)
     unlink(path);
 }
 
-static void inspect_counts_users(void **state)
+/* What inspect says of the demo model in 64 MiB; freed by json_decref(). */
+static json_t *inspect_demo(enum dtype kv_type)
 {
-    (void)state;
     struct inspect_options options = {
-        .as_json = true, .lists_tensors = true, .kv_type = DTYPE_F16, .memory_bytes = 64 << 20, .context = 100
+        .as_json = true, .lists_tensors = true, .kv_type = kv_type, .memory_bytes = 64 << 20, .context = 100
     };
     char *text = NULL;
     size_t n = 0;
@@ -138,17 +138,36 @@ static void inspect_counts_users(void **state)
     fclose(out);
     json_t *report = json_loads(text, 0, NULL);
     assert_non_null(report);
-    json_int_t kv = json_integer_value(json_object_get(report, "kv_bytes_per_token"));
-    json_int_t weights = json_integer_value(json_object_get(report, "weight_bytes"));
-    assert_int_equal(kv, 2 * 6 * 2 * 32 * 2); /* keys and values, layers, KV heads, dimension, bytes */
-    assert_int_equal(json_integer_value(json_object_get(report, "users")),
-                     ((64 << 20) - weights) / (112 * kv));
-    assert_int_equal(json_array_size(json_object_get(report, "tensors")), 45);
-    struct model *model = util_load(TEST_DEMO_MODEL, NULL, NULL, 1, NULL);
-    assert_int_equal(json_integer_value(json_object_get(report, "params")), model->n_params);
-    model_free(model);
-    json_decref(report);
     free(text);
+    return report;
+}
+
+static void inspect_counts_users(void **state)
+{
+    (void)state;
+    static const struct {
+        enum dtype type;
+        const char *name;
+        int head_bytes; /* of 32 dimensions */
+    } KV[] = { { DTYPE_F16, "f16", 64 }, { DTYPE_F32, "f32", 128 }, { DTYPE_I8, "int8", 36 } };
+    for (int i = 0; i < 3; i++) {
+        json_t *report = inspect_demo(KV[i].type);
+        json_int_t kv = json_integer_value(json_object_get(report, "kv_bytes_per_token"));
+        json_int_t weights = json_integer_value(json_object_get(report, "weight_bytes"));
+        assert_int_equal(kv, 2 * 6 * 2 * KV[i].head_bytes); /* keys and values, layers, KV heads */
+        assert_string_equal(json_string_value(json_object_get(report, "kv_type")), KV[i].name);
+        assert_int_equal(json_integer_value(json_object_get(report, "users")),
+                         ((64 << 20) - weights) / (112 * kv));
+        assert_int_equal(json_array_size(json_object_get(report, "tensors")), 45);
+        struct model *model = util_load(TEST_DEMO_MODEL, NULL, KV[i].name, 1, NULL);
+        struct tutti_model_info info;
+        tutti_model_info((const tutti_model *)model, &info);
+        assert_int_equal(json_integer_value(json_object_get(report, "params")), info.n_params);
+        assert_int_equal(info.kv_bytes_per_token, kv); /* what it takes is what was reckoned */
+        assert_string_equal(info.kv_type, KV[i].name);
+        model_free(model);
+        json_decref(report);
+    }
 }
 
 int main(void)

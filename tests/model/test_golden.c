@@ -2,6 +2,7 @@
  * authors' modelling code for ChatGLM3 (tests/fixtures/README.md). */
 #include "util.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -148,6 +149,62 @@ static void quantized_arithmetic_stays_near_exact_arithmetic(void **state)
     }
 }
 
+/* Logits with keys and values of a type against those with f32, over 300 positions: the largest difference relative to
+ * its position's largest logit, and the mean divergence of the next token's distribution. */
+static void measure_kv_type(const char *path, const char *type, double *max_relative, double *mean_kl)
+{
+    enum { N = 300 };
+    int32_t ids[N];
+    float *logits[2];
+    int n_vocab = 0;
+    for (int i = 0; i < 2; i++) {
+        struct model *model = util_load(path, NULL, i == 0 ? "f32" : type, 2, NULL);
+        n_vocab = model->desc.n_vocab;
+        for (int k = 0; k < N; k++)
+            ids[k] = (int32_t)((unsigned)k * 2654435761u % (unsigned)model->desc.n_usable_vocab);
+        logits[i] = util_logits(model, ids, N, N);
+        model_free(model);
+    }
+    *max_relative = *mean_kl = 0;
+    for (int k = 0; k < N; k++) {
+        const float *want = logits[0] + (size_t)k * (size_t)n_vocab, *got = logits[1] + (want - logits[0]);
+        double max = 0, sum_want = 0, sum_got = 0, error = 0, kl = 0;
+        for (int i = 0; i < n_vocab; i++) {
+            max = fmax(max, fabs((double)want[i]));
+            error = fmax(error, fabs((double)want[i] - (double)got[i]));
+            sum_want += exp((double)want[i]);
+            sum_got += exp((double)got[i]);
+        }
+        for (int i = 0; i < n_vocab; i++)
+            kl += exp((double)want[i]) / sum_want *
+                  ((double)want[i] - (double)got[i] - log(sum_want) + log(sum_got));
+        *max_relative = fmax(*max_relative, error / max);
+        *mean_kl += kl / N;
+    }
+    free(logits[0]);
+    free(logits[1]);
+}
+
+static void keys_and_values_of_half_the_size_change_little(void **state)
+{
+    (void)state;
+    static const char *const PATHS[] = { TEST_DEMO_MODEL, TEST_FIXTURES "/chatglm3-tiny",
+                                         TEST_FIXTURES "/llama-tiny" };
+    static const struct {
+        const char *type;
+        double max_relative, mean_kl;
+    } BOUNDS[] = { { "f16", 3e-3, 1e-5 }, { "int8", 8e-2, 3e-3 } };
+    for (int i = 0; i < 3; i++)
+        for (int t = 0; t < 2; t++) {
+            double max_relative, mean_kl;
+            measure_kv_type(PATHS[i], BOUNDS[t].type, &max_relative, &mean_kl);
+            print_message("# %s, keys and values of %s: relative %.2e, mean divergence %.2e\n",
+                          strrchr(PATHS[i], '/') + 1, BOUNDS[t].type, max_relative, mean_kl);
+            assert_true(max_relative > 0 && max_relative <= BOUNDS[t].max_relative);
+            assert_true(mean_kl <= BOUNDS[t].mean_kl);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -159,6 +216,7 @@ int main(void)
         cmocka_unit_test(gguf_files_agree_with_their_dequantized_weights),
         cmocka_unit_test(bf16_arithmetic_stays_near_exact_arithmetic),
         cmocka_unit_test(quantized_arithmetic_stays_near_exact_arithmetic),
+        cmocka_unit_test(keys_and_values_of_half_the_size_change_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,7 +18,10 @@ static void fill_ids(int32_t *ids, int n, int n_vocab, uint32_t seed)
     }
 }
 
-static const char *const TYPES[] = { "f32", "f16", "bf16", "q8_0", "q4_0" };
+static const struct {
+    const char *weights, *kv;
+} TYPES[] = { { "f32", NULL },  { "f16", NULL },  { "bf16", NULL },
+              { "q8_0", NULL }, { "q4_0", NULL }, { "q8_0", "int8" } };
 enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 
 static void chunks_change_no_bit(void **state)
@@ -26,7 +29,7 @@ static void chunks_change_no_bit(void **state)
     (void)state;
     static const int CHUNKS[] = { 1, 7, 64 };
     for (int t = 0; t < N_TYPES; t++) {
-        struct model *model = util_load(TEST_DEMO_MODEL, TYPES[t], NULL, 2, NULL);
+        struct model *model = util_load(TEST_DEMO_MODEL, TYPES[t].weights, TYPES[t].kv, 2, NULL);
         int32_t ids[N_IDS];
         fill_ids(ids, N_IDS, 4096, 1);
         float *whole = util_logits(model, ids, N_IDS, N_IDS);
@@ -46,7 +49,7 @@ static void threads_change_no_bit(void **state)
     for (int t = 0; t < N_TYPES; t++) {
         float *first = NULL;
         for (int n_threads = 1; n_threads <= 3; n_threads++) {
-            struct model *model = util_load(TEST_DEMO_MODEL, TYPES[t], NULL, n_threads, NULL);
+            struct model *model = util_load(TEST_DEMO_MODEL, TYPES[t].weights, TYPES[t].kv, n_threads, NULL);
             int32_t ids[N_IDS];
             fill_ids(ids, N_IDS, 4096, 2);
             float *logits = util_logits(model, ids, N_IDS, N_IDS);
@@ -69,7 +72,9 @@ static void processors_change_no_bit(void **state)
     for (int t = 0; t < N_TYPES; t++) {
         float *first = NULL;
         for (int c = 0; c < 3; c++) {
-            struct tutti_model_options options = { .weight_type = TYPES[t], .cpu = CPUS[c] };
+            struct tutti_model_options options = { .weight_type = TYPES[t].weights,
+                                                   .kv_type = TYPES[t].kv,
+                                                   .cpu = CPUS[c] };
             struct model *model = NULL;
             enum tutti_status st = model_load(&model, TEST_DEMO_MODEL, &options, NULL);
             if (st == TUTTI_E_UNSUPPORTED) /* this processor has no such instructions */
@@ -97,7 +102,7 @@ static void neighbours_change_no_bit(void **state)
     enum { N_SEQS = 5, MAX_PAGES = 8 };
     static const int LENGTHS[N_SEQS] = { 1, 16, 17, 33, 100 };
     for (int t = 0; t < N_TYPES; t++) {
-        struct model *model = util_load(TEST_DEMO_MODEL, TYPES[t], NULL, 2, NULL);
+        struct model *model = util_load(TEST_DEMO_MODEL, TYPES[t].weights, TYPES[t].kv, 2, NULL);
         const struct backend_ops *op = model->backend->ops;
         size_t n_vocab = (size_t)model->desc.n_vocab;
         int32_t ids[N_SEQS][N_IDS], pages[N_SEQS][MAX_PAGES];

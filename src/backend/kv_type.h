@@ -1,0 +1,17 @@
+/* Types of stored keys and values: their names for users, and what they cost. */
+#ifndef TUTTI_BACKEND_KV_TYPE_H
+#define TUTTI_BACKEND_KV_TYPE_H
+
+#include "base/dtype.h"
+
+/* "f16", "f32", "int8", NULL. */
+extern const char *const KV_TYPE_NAMES[];
+
+/* F16, F32, or I8 with a float scale for each token and head, by name. False: there is none. */
+bool kv_type_find(const char *name, enum dtype *out);
+const char *kv_type_name(enum dtype type); /* of one of those three */
+
+/* Bytes of one token's keys, or values, of one head. type: any; 0: keys and values cannot have it. */
+size_t kv_type_bytes(enum dtype type, int head_dim);
+
+#endif
