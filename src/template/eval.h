@@ -1,0 +1,119 @@
+/* Running a template's tree. Names are looked up from the innermost frame outwards when they are read, as Jinja's compiled
+ * code does by closure. */
+#ifndef TUTTI_TEMPLATE_EVAL_H
+#define TUTTI_TEMPLATE_EVAL_H
+
+#include "template/syntax.h"
+
+/* One scope: a loop's turn, a macro's call, a block. */
+struct frame {
+    struct frame *outer;
+    struct binding *bindings;
+    size_t n_bindings;
+};
+
+struct binding {
+    struct binding *next;
+    const char *name;
+    struct value value;
+};
+
+struct macro {
+    const struct macro_def *def;
+    struct frame *frame; /* where it was defined */
+};
+
+struct loop {
+    const struct stmt *stmt; /* to call it again, where it is recursive */
+    struct frame *frame;     /* around it */
+    struct list *items;
+    size_t index;
+    int level;
+    struct value changed; /* what loop.changed() saw last; absent: nothing */
+};
+
+/* ---- calls ---- */
+
+enum { MAX_PARAMS = 6 };
+
+/* Arguments of a builtin, bound to its parameters. What was not given is VALUE_ABSENT. */
+struct args {
+    struct value values[MAX_PARAMS];
+    struct value *given; /* as the call had them */
+    size_t n_given;
+    struct keyword {
+        const char *name;
+        struct value value;
+    } * keywords;
+    size_t n_keywords;
+};
+
+typedef struct value builtin_fn(struct render *r, struct value self, const struct args *args);
+
+/* A function, filter, test or method. */
+struct builtin {
+    const char *name;
+    builtin_fn *call;
+    const char *params[MAX_PARAMS];
+    int n_required; /* -1: any arguments, unbound */
+};
+
+struct bound {
+    const struct builtin *builtin;
+    struct value self; /* of a method */
+};
+
+struct value builtin_call(struct render *r, const struct builtin *builtin, struct value self,
+                          struct args *args);
+struct value builtin_value(struct render *r, const struct builtin *builtin, struct value self);
+
+const struct builtin *filter_find(const char *name); /* NULL: none */
+const struct builtin *test_find(const char *name);
+const struct builtin *function_find(const char *name);
+const struct builtin *string_method_find(const char *name);
+const struct builtin *list_method_find(const char *name);
+const struct builtin *dict_method_find(const char *name);
+const struct builtin *loop_method_find(const char *name);
+
+/* The tables they are found in: each ends with a NULL name. */
+extern const struct builtin TEXT_FILTERS[], LIST_FILTERS[], ORDER_FILTERS[], PICK_FILTERS[];
+const struct builtin *builtin_in(const struct builtin *table, const char *name);
+
+/* The text of any argument, or a default. False: failed. */
+struct value arg_string(struct render *r, const struct args *args, int i, const char *fallback);
+int64_t arg_int(struct render *r, const struct args *args, int i, int64_t fallback);
+bool arg_bool(const struct args *args, int i, bool fallback);
+bool arg_given(const struct args *args, int i); /* and not none */
+
+/* ---- values ---- */
+
+struct value eval(struct render *r, struct frame *frame, const struct expr *e);
+struct value get_attr(struct render *r, struct value object, struct value name);
+struct value get_item(struct render *r, struct value object, struct value index);
+/* "a.b.0", as map and sort take it. */
+struct value get_path(struct render *r, struct value object, struct value path);
+struct value slice_value(struct render *r, struct value object, struct value begin, struct value end,
+                         struct value step);
+struct value binary_value(struct render *r, enum token_kind op, struct value a, struct value b);
+bool compare_values(struct render *r, enum token_kind op, struct value a, struct value b);
+bool contains(struct render *r, struct value container, struct value item);
+struct value format_percent(struct render *r, struct value format, struct value values);
+struct value call_value(struct render *r, struct value callee, struct args *args);
+struct value apply_filter(struct render *r, const char *name, struct value self, struct args *args);
+bool apply_test(struct render *r, const char *name, struct value self, struct args *args);
+/* The arguments of a call as values. False: failed. */
+bool eval_args(struct render *r, struct frame *frame, const struct arg *list, size_t n, struct args *out);
+
+struct value *frame_find(struct render *r, struct frame *frame, const char *name); /* NULL: none */
+void frame_set(struct render *r, struct frame *frame, const char *name, struct value value);
+struct frame *frame_new(struct render *r, struct frame *outer); /* NULL: failed */
+
+/* ---- statements ---- */
+
+enum flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE };
+
+enum flow exec(struct render *r, struct frame *frame, const struct block *block);
+struct value call_macro(struct render *r, const struct macro *macro, struct args *args);
+struct value call_loop(struct render *r, const struct loop *loop, struct value items);
+
+#endif

@@ -1,0 +1,274 @@
+/* Filters over lists and dicts: taking apart, choosing, mapping. Sorting is in filters_order.c. */
+#include "template/eval.h"
+#include "template/strings.h"
+
+#include <string.h>
+
+static struct value f_length(struct render *r, struct value self, const struct args *a)
+{
+    (void)a;
+    if (self.kind == VALUE_UNDEFINED)
+        return value_int(0);
+    if (self.kind == VALUE_STRING && spend(r, self.n_bytes))
+        return value_int((int64_t)text_length(self.bytes, self.n_bytes));
+    if (self.kind == VALUE_DICT)
+        return value_int((int64_t)self.dict->n);
+    if (self.kind == VALUE_LIST && self.list->kind != LIST_GENERATOR)
+        return value_int((int64_t)self.list->n);
+    return fail_type(r, "object of type '%s' has no len()", value_type_name(self));
+}
+
+static struct value f_default(struct render *r, struct value self, const struct args *a)
+{
+    (void)r;
+    bool takes_default = self.kind == VALUE_UNDEFINED || (arg_bool(a, 1, false) && !value_is_true(self));
+    if (!takes_default)
+        return self;
+    return a->values[0].kind == VALUE_ABSENT ? value_cstring("") : a->values[0];
+}
+
+static struct value f_first(struct render *r, struct value self, const struct args *a)
+{
+    (void)a;
+    struct list *items = value_iterate(r, self);
+    return items && items->n > 0 ? items->items[0] : value_undefined("No first item, sequence was empty.");
+}
+
+static struct value f_last(struct render *r, struct value self, const struct args *a)
+{
+    (void)a;
+    if (self.kind == VALUE_LIST && self.list->kind == LIST_GENERATOR)
+        return fail_type(r, "'generator' object is not reversible");
+    struct list *items = value_iterate(r, self);
+    return items && items->n > 0 ? items->items[items->n - 1]
+                                 : value_undefined("No last item, sequence was empty.");
+}
+
+static struct value copy_list(struct render *r, struct value self, enum list_kind kind)
+{
+    struct list *items = value_iterate(r, self);
+    struct value out = value_list(r, kind);
+    for (size_t i = 0; items && i < items->n && spend(r, 0); i++)
+        list_add(r, out.list, items->items[i]);
+    return out;
+}
+
+static struct value f_list(struct render *r, struct value self, const struct args *a)
+{
+    (void)a;
+    return copy_list(r, self, LIST_LIST);
+}
+
+static struct value f_reverse(struct render *r, struct value self, const struct args *a)
+{
+    (void)a;
+    if (self.kind == VALUE_STRING)
+        return slice_value(r, self, value_none(), value_none(), value_int(-1));
+    struct list *items = value_iterate(r, self);
+    struct value out = value_list(r, LIST_GENERATOR);
+    for (size_t i = items ? items->n : 0; i-- > 0 && spend(r, 0);)
+        list_add(r, out.list, items->items[i]);
+    return out;
+}
+
+static struct value f_items(struct render *r, struct value self, const struct args *a)
+{
+    (void)a;
+    struct value out = value_list(r, LIST_GENERATOR);
+    if (self.kind == VALUE_UNDEFINED)
+        return out;
+    if (self.kind != VALUE_DICT)
+        return fail_type(r, "Can only get item pairs from a mapping.");
+    for (size_t i = 0; i < self.dict->n && spend(r, 0); i++) {
+        struct value pair = value_list(r, LIST_TUPLE);
+        if (failed(r))
+            break;
+        list_add(r, pair.list, self.dict->pairs[i].key);
+        list_add(r, pair.list, self.dict->pairs[i].value);
+        list_add(r, out.list, pair);
+    }
+    return out;
+}
+
+static struct value f_join(struct render *r, struct value self, const struct args *a)
+{
+    struct value separator = a->values[0].kind == VALUE_ABSENT ? value_cstring("")
+                                                               : value_to_string(r, a->values[0]);
+    struct list *items = value_iterate(r, self);
+    if (!items)
+        return self;
+    if (!arg_given(a, 1))
+        return string_join(r, separator, items, true);
+    struct value parts = value_list(r, LIST_LIST);
+    for (size_t i = 0; i < items->n && !failed(r); i++)
+        list_add(r, parts.list, get_path(r, items->items[i], a->values[1]));
+    return failed(r) ? self : string_join(r, separator, parts.list, true);
+}
+
+static struct value f_batch(struct render *r, struct value self, const struct args *a)
+{
+    struct list *items = value_iterate(r, self);
+    struct value out = value_list(r, LIST_GENERATOR), row = value_absent();
+    int64_t n = arg_int(r, a, 0, 1);
+    if (n < 1)
+        return fail_type(r, "batch: expected a count of at least 1");
+    for (size_t i = 0; items && i < items->n && spend(r, 0); i++) {
+        if (row.kind == VALUE_ABSENT || row.list->n == (size_t)n) {
+            row = value_list(r, LIST_LIST);
+            if (failed(r))
+                break;
+            list_add(r, out.list, row);
+        }
+        list_add(r, row.list, items->items[i]);
+    }
+    while (!failed(r) && row.kind == VALUE_LIST && arg_given(a, 1) && row.list->n < (size_t)n && spend(r, 0))
+        list_add(r, row.list, a->values[1]);
+    return out;
+}
+
+static struct value f_sum(struct render *r, struct value self, const struct args *a)
+{
+    struct list *items = value_iterate(r, self);
+    struct value sum = a->values[1].kind == VALUE_ABSENT ? value_int(0) : a->values[1];
+    for (size_t i = 0; items && i < items->n && spend(r, 0); i++) {
+        struct value item = arg_given(a, 0) ? get_path(r, items->items[i], a->values[0]) : items->items[i];
+        if (!failed(r))
+            sum = binary_value(r, TOKEN_ADD, sum, item);
+    }
+    return sum;
+}
+
+/* ---- select, reject, map ---- */
+
+/* The rest of a call's arguments from `from` on. */
+static struct args rest_of(const struct args *a, size_t from)
+{
+    struct args rest = { 0 };
+    if (a->n_given > from) {
+        rest.given = a->given + from;
+        rest.n_given = a->n_given - from;
+    }
+    rest.keywords = a->keywords;
+    rest.n_keywords = a->n_keywords;
+    return rest;
+}
+
+static const char *name_arg(struct render *r, const struct args *a, size_t i, const char *what)
+{
+    if (i >= a->n_given || a->given[i].kind != VALUE_STRING) {
+        fail_type(r, "%s must be a string", what);
+        return "";
+    }
+    struct text text = { 0 };
+    text_add_string(r, &text, a->given[i]);
+    text_add(r, &text, "", 1, ORIGIN_TRUSTED);
+    return failed(r) ? "" : text.bytes;
+}
+
+/* Attributes of the object alone, never items. */
+static struct value f_attr(struct render *r, struct value self, const struct args *a)
+{
+    const char *name = name_arg(r, a, 0, "an attribute's name");
+    if (self.kind == VALUE_DICT && !dict_method_find(name))
+        return value_undefined("an attribute");
+    return failed(r) ? self : get_attr(r, self, a->given[0]);
+}
+
+/* Keeps what passes a test (all arguments: the test's name and its own) or is true. */
+static struct value choose(struct render *r, struct value self, const struct args *a, bool by_attr,
+                           bool keeps)
+{
+    struct value out = value_list(r, LIST_GENERATOR);
+    size_t first = by_attr;
+    if (!value_is_true(self)) /* none too: Jinja does not look further */
+        return out;
+    struct list *items = value_iterate(r, self);
+    if (by_attr && a->n_given == 0)
+        return fail_type(r, "selectattr and rejectattr need an attribute's name");
+    const char *test = a->n_given > first ? name_arg(r, a, first, "a test's name") : NULL;
+    for (size_t i = 0; items && i < items->n && spend(r, 0); i++) {
+        struct value item = by_attr ? get_path(r, items->items[i], a->given[0]) : items->items[i];
+        struct args rest = rest_of(a, first + 1);
+        bool passes = !failed(r) && (test ? apply_test(r, test, item, &rest) : value_is_true(item));
+        if (!failed(r) && passes == keeps)
+            list_add(r, out.list, items->items[i]);
+    }
+    return out;
+}
+
+static struct value f_select(struct render *r, struct value self, const struct args *a)
+{
+    return choose(r, self, a, false, true);
+}
+
+static struct value f_reject(struct render *r, struct value self, const struct args *a)
+{
+    return choose(r, self, a, false, false);
+}
+
+static struct value f_selectattr(struct render *r, struct value self, const struct args *a)
+{
+    return choose(r, self, a, true, true);
+}
+
+static struct value f_rejectattr(struct render *r, struct value self, const struct args *a)
+{
+    return choose(r, self, a, true, false);
+}
+
+static struct value keyword_arg(const struct args *a, const char *name)
+{
+    for (size_t i = 0; i < a->n_keywords; i++) {
+        if (strcmp(a->keywords[i].name, name) == 0)
+            return a->keywords[i].value;
+    }
+    return value_absent();
+}
+
+static struct value f_map(struct render *r, struct value self, const struct args *a)
+{
+    struct list *items = value_is_true(self) ? value_iterate(r, self) : NULL;
+    struct value out = value_list(r, LIST_GENERATOR), attribute = keyword_arg(a, "attribute");
+    struct value fallback = keyword_arg(a, "default");
+    bool by_attr = a->n_given == 0;
+    if (!items)
+        return out;
+    if (by_attr && attribute.kind == VALUE_ABSENT)
+        return fail_type(r, "map needs a filter's name or an attribute");
+    const char *filter = by_attr ? NULL : name_arg(r, a, 0, "a filter's name");
+    for (size_t i = 0; items && i < items->n && spend(r, 0); i++) {
+        struct value item = items->items[i];
+        struct args rest = rest_of(a, 1);
+        item = by_attr ? get_path(r, item, attribute) : apply_filter(r, filter, item, &rest);
+        if (by_attr && item.kind == VALUE_UNDEFINED && fallback.kind != VALUE_ABSENT)
+            item = fallback;
+        list_add(r, out.list, item);
+    }
+    return out;
+}
+
+const struct builtin LIST_FILTERS[] = {
+    { "batch", f_batch, { "linecount", "fill_with" }, 1 },
+    { "count", f_length, { NULL }, 0 },
+    { "d", f_default, { "default_value", "boolean" }, 0 },
+    { "default", f_default, { "default_value", "boolean" }, 0 },
+    { "first", f_first, { NULL }, 0 },
+    { "items", f_items, { NULL }, 0 },
+    { "join", f_join, { "d", "attribute" }, 0 },
+    { "last", f_last, { NULL }, 0 },
+    { "length", f_length, { NULL }, 0 },
+    { "list", f_list, { NULL }, 0 },
+    { "reverse", f_reverse, { NULL }, 0 },
+    { "sum", f_sum, { "attribute", "start" }, 0 },
+    { 0 },
+};
+
+const struct builtin PICK_FILTERS[] = {
+    { "attr", f_attr, { NULL }, -1 },
+    { "map", f_map, { NULL }, -1 },
+    { "reject", f_reject, { NULL }, -1 },
+    { "rejectattr", f_rejectattr, { NULL }, -1 },
+    { "select", f_select, { NULL }, -1 },
+    { "selectattr", f_selectattr, { NULL }, -1 },
+    { 0 },
+};

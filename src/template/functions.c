@@ -1,0 +1,196 @@
+/* Functions that every template sees, methods of loops, and what builtins read their arguments with. */
+#include "template/eval.h"
+
+#include <string.h>
+#include <time.h>
+
+enum { MAX_RANGE = 100000 }; /* as Jinja's sandbox has it */
+
+/* ---- arguments ---- */
+
+bool arg_given(const struct args *args, int i)
+{
+    return args->values[i].kind != VALUE_ABSENT && args->values[i].kind != VALUE_NONE;
+}
+
+struct value arg_string(struct render *r, const struct args *args, int i, const char *fallback)
+{
+    struct value value = args->values[i];
+    if (!arg_given(args, i))
+        return fallback ? value_cstring(fallback) : value_absent();
+    if (value.kind != VALUE_STRING)
+        fail_type(r, "expected a string, found %s", value_type_name(value));
+    return failed(r) ? value_cstring("") : value;
+}
+
+int64_t arg_int(struct render *r, const struct args *args, int i, int64_t fallback)
+{
+    struct value value = args->values[i];
+    if (!arg_given(args, i))
+        return fallback;
+    if (value.kind == VALUE_BOOL)
+        return value.is_true;
+    if (value.kind != VALUE_INT)
+        fail_type(r, "expected a whole number, found %s", value_type_name(value));
+    return failed(r) ? fallback : value.i;
+}
+
+bool arg_bool(const struct args *args, int i, bool fallback)
+{
+    return args->values[i].kind == VALUE_ABSENT ? fallback : value_is_true(args->values[i]);
+}
+
+/* ---- functions ---- */
+
+static struct value g_raise_exception(struct render *r, struct value self, const struct args *a)
+{
+    (void)self;
+    struct value text = value_to_string(r, a->values[0]);
+    return fail_type(r, "%.*s", (int)(text.n_bytes < 350 ? text.n_bytes : 350), text.bytes);
+}
+
+static struct value g_strftime_now(struct render *r, struct value self, const struct args *a)
+{
+    (void)self;
+    struct value format = arg_string(r, a, 0, "");
+    time_t now = r->now ? (time_t)r->now : time(NULL);
+    struct tm parts;
+    char text[512], pattern[128];
+    if (failed(r))
+        return self;
+    if (format.n_bytes + 1 > sizeof pattern)
+        return fail_type(r, "strftime_now: the format has more than %zu bytes", sizeof pattern - 1);
+    memcpy(pattern, format.bytes, format.n_bytes);
+    pattern[format.n_bytes] = '\0';
+    if (!localtime_r(&now, &parts))
+        return fail_type(r, "strftime_now: no such time");
+    size_t n = strftime(text, sizeof text, pattern, &parts);
+    struct text out = { 0 };
+    text_add(r, &out, text, n, format.origin == ORIGIN_TRUSTED ? ORIGIN_TRUSTED : ORIGIN_USER);
+    return text_value(&out);
+}
+
+static struct value g_range(struct render *r, struct value self, const struct args *a)
+{
+    (void)self;
+    bool has_end = arg_given(a, 1);
+    int64_t begin = has_end ? arg_int(r, a, 0, 0) : 0, end = arg_int(r, a, has_end ? 1 : 0, 0);
+    int64_t step = arg_int(r, a, 2, 1), span;
+    if (step == 0)
+        return fail_type(r, "range: the step must not be 0");
+    if (__builtin_sub_overflow(end, begin, &span) || step == INT64_MIN ||
+        (span != 0 && (span < 0) == (step < 0) && span / step > MAX_RANGE))
+        return fail(r, TUTTI_E_LIMIT, "range: more than %d numbers", MAX_RANGE);
+    struct value out = value_list(r, LIST_RANGE);
+    for (int64_t i = begin; (step > 0 ? i < end : i > end) && spend(r, 0);) {
+        list_add(r, out.list, value_int(i));
+        if (__builtin_add_overflow(i, step, &i))
+            break;
+    }
+    return out;
+}
+
+static struct value make_dict(struct render *r, const struct args *a)
+{
+    struct value out = value_dict(r);
+    if (a->n_given > 1)
+        return fail_type(r, "expected at most 1 argument, found %zu", a->n_given);
+    if (a->n_given == 1 && a->given[0].kind == VALUE_DICT) {
+        const struct dict *from = a->given[0].dict;
+        for (size_t i = 0; i < from->n && !failed(r); i++)
+            dict_set(r, out.dict, from->pairs[i].key, from->pairs[i].value);
+    } else if (a->n_given == 1) {
+        struct list *pairs = value_iterate(r, a->given[0]);
+        for (size_t i = 0; pairs && i < pairs->n && !failed(r); i++) {
+            struct list *pair = value_iterate(r, pairs->items[i]);
+            if (pair && pair->n != 2)
+                fail_type(r, "a dict is made of pairs");
+            else if (pair)
+                dict_set(r, out.dict, pair->items[0], pair->items[1]);
+        }
+    }
+    for (size_t i = 0; i < a->n_keywords && !failed(r); i++)
+        dict_set(r, out.dict, value_cstring(a->keywords[i].name), a->keywords[i].value);
+    return out;
+}
+
+static struct value g_dict(struct render *r, struct value self, const struct args *a)
+{
+    (void)self;
+    return make_dict(r, a);
+}
+
+static struct value g_namespace(struct render *r, struct value self, const struct args *a)
+{
+    (void)self;
+    struct value out = make_dict(r, a);
+    if (!failed(r))
+        out.kind = VALUE_NAMESPACE;
+    return out;
+}
+
+/* joiner() and cycler() are objects that remember: a list with a place, held by the function value. */
+static struct value call_joiner(struct render *r, struct value self, const struct args *a)
+{
+    (void)r, (void)a;
+    if (self.list->kind == LIST_LIST) { /* the first call */
+        self.list->kind = LIST_TUPLE;
+        return value_cstring("");
+    }
+    return self.list->items[0];
+}
+
+static struct value g_joiner(struct render *r, struct value self, const struct args *a)
+{
+    static const struct builtin JOINER = { "joiner", call_joiner, { NULL }, 0 };
+    struct value state = value_list(r, LIST_LIST);
+    (void)self;
+    if (!failed(r))
+        list_add(r, state.list, a->values[0].kind == VALUE_ABSENT ? value_cstring(", ") : a->values[0]);
+    return failed(r) ? state : builtin_value(r, &JOINER, state);
+}
+
+static const struct builtin FUNCTIONS[] = {
+    { "raise_exception", g_raise_exception, { "message" }, 1 },
+    { "strftime_now", g_strftime_now, { "format" }, 1 },
+    { "range", g_range, { "start", "stop", "step" }, 1 },
+    { "namespace", g_namespace, { NULL }, -1 },
+    { "dict", g_dict, { NULL }, -1 },
+    { "joiner", g_joiner, { "sep" }, 0 },
+    { 0 },
+};
+
+const struct builtin *function_find(const char *name)
+{
+    return builtin_in(FUNCTIONS, name);
+}
+
+/* ---- loops ---- */
+
+static struct value m_cycle(struct render *r, struct value self, const struct args *a)
+{
+    if (a->n_given == 0)
+        return fail_type(r, "loop.cycle needs items to cycle through");
+    return a->given[self.loop->index % a->n_given];
+}
+
+static struct value m_changed(struct render *r, struct value self, const struct args *a)
+{
+    struct value now = value_list(r, LIST_TUPLE);
+    for (size_t i = 0; i < a->n_given && !failed(r); i++)
+        list_add(r, now.list, a->given[i]);
+    bool same = !failed(r) && self.loop->changed.kind != VALUE_ABSENT &&
+                value_equals(r, now, self.loop->changed);
+    self.loop->changed = now;
+    return value_bool(!same);
+}
+
+const struct builtin *loop_method_find(const char *name)
+{
+    static const struct builtin METHODS[] = {
+        { "cycle", m_cycle, { NULL }, -1 },
+        { "changed", m_changed, { NULL }, -1 },
+        { 0 },
+    };
+    return builtin_in(METHODS, name);
+}

@@ -1,0 +1,174 @@
+/* Compiling and rendering: what callers see. */
+#include "template/eval.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_TEMPLATE_BYTES = 1024 * 1024, /* the longest published one has 40,000 */
+    TREE_BYTES = 256 * 1024 * 1024,
+    DEFAULT_STEPS = 10 * 1000 * 1000,
+    DEFAULT_MEMORY = 64 * 1024 * 1024,
+    MEMORY_PER_INPUT_BYTE = 24,
+    DEFAULT_OUTPUT = 64 * 1024 * 1024,
+    DEFAULT_DEPTH = 400,
+};
+
+enum tutti_status template_compile(struct template **out, const char *text, size_t n_bytes, const char *name,
+                                   struct tutti_error *err)
+{
+    if (n_bytes > MAX_TEMPLATE_BYTES)
+        return error_set(err, TUTTI_E_LIMIT, "%s: a template of %zu bytes, at most %d are allowed", name,
+                         n_bytes, MAX_TEMPLATE_BYTES);
+    enum tutti_status st;
+    struct template *tpl = calloc(1, sizeof *tpl);
+    if (!tpl || !(tpl->name = strdup(name))) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+        goto done;
+    }
+    tpl->arena.limit = TREE_BYTES;
+    st = lex(tpl, text, n_bytes, err);
+    if (st == TUTTI_OK)
+        st = parse(tpl, err);
+    if (st != TUTTI_OK)
+        goto done;
+    *out = tpl;
+    tpl = NULL;
+done:
+    template_free(tpl);
+    return st;
+}
+
+void template_free(struct template *tpl)
+{
+    if (!tpl)
+        return;
+    arena_clear(&tpl->arena);
+    free(tpl->name);
+    free(tpl);
+}
+
+bool template_mentions(const struct template *tpl, const char *variable)
+{
+    for (size_t i = 0; i < tpl->tokens.n; i++) {
+        const struct token *token = &tpl->tokens.tokens[i];
+        if (token->kind == TOKEN_NAME && strcmp(token->text, variable) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* ---- variables ---- */
+
+/* Bytes of all strings, so that memory may grow with a long conversation. Parsed JSON is not deeper than jansson lets it
+ * be, values made by hand are cut off. */
+static size_t text_bytes(const json_t *json, int depth)
+{
+    size_t n = 16, i;
+    const char *key;
+    json_t *item;
+    if (depth == 0)
+        return n;
+    if (json_is_string(json))
+        return n + json_string_length(json);
+    json_array_foreach(json, i, item) n += text_bytes(item, depth - 1);
+    json_object_foreach((json_t *)(uintptr_t)json, key, item) n += strlen(key) + text_bytes(item, depth - 1);
+    return n;
+}
+
+static void add_variables(struct render *r, const json_t *object, enum origin origin)
+{
+    const char *name;
+    json_t *item;
+    json_object_foreach((json_t *)(uintptr_t)object, name, item)
+    {
+        bool is_role = strcmp(name, "role") == 0;
+        frame_set(r, r->globals, name, value_from_json(r, item, origin, is_role));
+    }
+}
+
+static void set_limits(struct render *r, const struct template_input *input)
+{
+    struct template_limits limits = input->limits;
+    size_t n_input = text_bytes(input->user, 200) + text_bytes(input->trusted, 200);
+    limits.n_steps = limits.n_steps ? limits.n_steps : DEFAULT_STEPS;
+    limits.output_bytes = limits.output_bytes ? limits.output_bytes : DEFAULT_OUTPUT;
+    limits.depth = limits.depth ? limits.depth : DEFAULT_DEPTH;
+    if (!limits.memory_bytes)
+        limits.memory_bytes = DEFAULT_MEMORY + MEMORY_PER_INPUT_BYTE * n_input;
+    r->limits = limits;
+    r->arena.limit = limits.memory_bytes;
+}
+
+/* ---- output ---- */
+
+static bool add_segment(struct template_output *out, size_t *capacity, size_t end, bool is_user)
+{
+    if (out->n_segments == *capacity) {
+        *capacity = *capacity ? *capacity * 2 : 16;
+        void *more = realloc(out->segments, *capacity * sizeof *out->segments);
+        if (!more)
+            return false;
+        out->segments = more;
+    }
+    out->segments[out->n_segments++] = (struct template_segment){ end, is_user };
+    return true;
+}
+
+static bool copy_output(struct template_output *out, struct value text)
+{
+    size_t capacity = 0;
+    out->text = malloc(text.n_bytes + 1);
+    if (!out->text)
+        return false;
+    memcpy(out->text, text.bytes, text.n_bytes);
+    out->text[text.n_bytes] = '\0';
+    out->n_bytes = text.n_bytes;
+    if (text.n_bytes > 0 && text.origin != ORIGIN_MIXED)
+        return add_segment(out, &capacity, text.n_bytes, text.origin == ORIGIN_USER);
+    for (size_t begin = 0, end; begin < text.n_bytes; begin = end) {
+        end = begin + 1;
+        while (end < text.n_bytes && text.marks[end] == text.marks[begin])
+            end++;
+        if (!add_segment(out, &capacity, end, text.marks[begin]))
+            return false;
+    }
+    return true;
+}
+
+enum tutti_status template_render(const struct template *tpl, const struct template_input *input,
+                                  struct template_output *out, struct tutti_error *err)
+{
+    struct template_output result = { 0 };
+    struct text text = { 0 };
+    struct frame globals = { 0 };
+    struct render r = { .name = tpl->name,
+                        .line = 1,
+                        .roles = input->roles,
+                        .now = input->now,
+                        .err = err,
+                        .out = &text,
+                        .globals = &globals };
+    set_limits(&r, input);
+    add_variables(&r, input->user, ORIGIN_USER);
+    add_variables(&r, input->trusted, ORIGIN_TRUSTED);
+    struct frame *top = frame_new(&r, &globals);
+    if (top)
+        exec(&r, top, &tpl->body);
+    if (!failed(&r) && !copy_output(&result, text_value(&text)))
+        r.status = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", tpl->name);
+    arena_clear(&r.arena);
+    if (failed(&r)) {
+        template_output_clear(&result);
+        return r.status;
+    }
+    *out = result;
+    return TUTTI_OK;
+}
+
+void template_output_clear(struct template_output *out)
+{
+    free(out->text);
+    free(out->segments);
+    *out = (struct template_output){ 0 };
+}

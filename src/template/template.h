@@ -1,0 +1,67 @@
+/* Chat templates: the subset of Jinja2 that published checkpoints use in `chat_template`.
+ *
+ * A template is text from a stranger and runs over messages of strangers. It can compute and print, nothing else:
+ * it reaches no file, no clock but strftime_now, and each rendering is bounded in steps, memory, output and depth.
+ * The text keeps its origin: what came out of `user` (or was computed from it) stays marked byte for byte, through
+ * concatenation, slices, filters and methods, so that a user's text never becomes a special token.
+ *
+ * The language is that of Jinja2 3.1 as transformers sets it up (trim_blocks, lstrip_blocks, loop controls,
+ * generation blocks, raise_exception, strftime_now, a tojson that escapes no HTML), values behave and print as Python's.
+ * Not there: inheritance, includes and imports, autoescape. Beyond it: append, pop and the like on lists and dicts.
+ * https://jinja.palletsprojects.com/en/stable/templates/ */
+#ifndef TUTTI_TEMPLATE_H
+#define TUTTI_TEMPLATE_H
+
+#include "base/error.h"
+
+#include <jansson.h>
+
+struct template;
+
+/* On success *out is the caller's, for template_free(). name is for messages, which go "name: line 3: ...".
+ * TUTTI_E_FORMAT: the syntax is wrong. TUTTI_E_UNSUPPORTED: a statement that is not part of the subset.
+ * TUTTI_E_LIMIT: too long or nested too deeply. */
+MUST_CHECK enum tutti_status template_compile(struct template **out, const char *text, size_t n_bytes,
+                                              const char *name, struct tutti_error *err);
+void template_free(struct template *tpl); /* NULL is allowed */
+
+/* True where the template reads a variable of that name anywhere. */
+bool template_mentions(const struct template *tpl, const char *variable);
+
+/* 0: the default. */
+struct template_limits {
+    uint64_t n_steps;    /* evaluated nodes, and runs of 64 bytes that were looked at; 10 million */
+    size_t memory_bytes; /* of all values together; 64 MiB and 24 times the text of the variables */
+    size_t output_bytes; /* 64 MiB */
+    int depth;           /* of calls, nested values and expressions; 400 */
+};
+
+struct template_input {
+    const json_t *trusted; /* object of variables whose text counts as the template's own: bos_token, ... */
+    const json_t *user;    /* object of variables whose text is the user's: messages, tools, ... */
+    /* Roles become part of special tokens ("<|" + role + "|>"): the value of a key "role" in `user` that is one of these
+     * words counts as the template's own. NULL at the end; NULL alone: none. */
+    const char *const *roles;
+    int64_t now; /* seconds since 1970 for strftime_now; 0: the clock */
+    struct template_limits limits;
+};
+
+/* The rendered text, cut where its origin changes. */
+struct template_output {
+    char *text; /* n_bytes, and a terminating zero */
+    size_t n_bytes;
+    struct template_segment {
+        size_t end; /* byte behind the segment's last */
+        bool is_user;
+    } * segments;
+    size_t n_segments;
+};
+
+/* Renders. On success *out is to be given to template_output_clear(). Any number of threads may render one template.
+ * TUTTI_E_ARGUMENT: the template raised an exception or could not compute with these variables. TUTTI_E_LIMIT,
+ * TUTTI_E_MEMORY. */
+MUST_CHECK enum tutti_status template_render(const struct template *tpl, const struct template_input *input,
+                                             struct template_output *out, struct tutti_error *err);
+void template_output_clear(struct template_output *out); /* a zeroed one is allowed */
+
+#endif

@@ -1,0 +1,201 @@
+/* Strings of values: built with the origin of each byte, looked at by characters. */
+#include "base/utf8.h"
+#include "template/value.h"
+
+#include <string.h>
+
+/* ---- building ---- */
+
+static bool reserve(struct render *r, struct text *text, size_t n)
+{
+    size_t need;
+    if (failed(r))
+        return false;
+    if (__builtin_add_overflow(text->n, n, &need) || need > r->limits.output_bytes) {
+        fail(r, TUTTI_E_LIMIT, "more than %zu bytes of text", r->limits.output_bytes);
+        return false;
+    }
+    if (need <= text->capacity && text->bytes)
+        return true;
+    size_t capacity = text->capacity ? text->capacity * 2 : 64;
+    if (capacity < need)
+        capacity = need;
+    char *bytes = arena_take_raw(&r->arena, capacity);
+    if (!bytes)
+        return take(r, capacity, 1) != NULL; /* the same refusal, as an error */
+    if (text->n > 0)
+        memcpy(bytes, text->bytes, text->n);
+    if (text->marks) {
+        uint8_t *marks = take(r, capacity, 1);
+        if (!marks)
+            return false;
+        memcpy(marks, text->marks, text->n);
+        text->marks = marks;
+    }
+    text->bytes = bytes;
+    text->capacity = capacity;
+    return true;
+}
+
+/* From here on each byte has a mark of its own. */
+static bool mix(struct render *r, struct text *text)
+{
+    if (text->origin == ORIGIN_MIXED)
+        return true;
+    uint8_t *marks = take(r, text->capacity, 1);
+    if (!marks)
+        return false;
+    memset(marks, text->origin == ORIGIN_USER, text->n);
+    text->marks = marks;
+    text->origin = ORIGIN_MIXED;
+    return true;
+}
+
+static void add(struct render *r, struct text *text, const char *bytes, size_t n, enum origin origin,
+                const uint8_t *marks)
+{
+    if (n == 0 || !spend(r, n) || !reserve(r, text, n))
+        return;
+    if (text->n == 0 && origin != ORIGIN_MIXED && text->origin != ORIGIN_MIXED)
+        text->origin = origin;
+    if (text->origin != origin || origin == ORIGIN_MIXED) {
+        if (!mix(r, text))
+            return;
+        if (origin == ORIGIN_MIXED)
+            memcpy(text->marks + text->n, marks, n);
+        else
+            memset(text->marks + text->n, origin == ORIGIN_USER, n);
+    }
+    memcpy(text->bytes + text->n, bytes, n);
+    text->n += n;
+}
+
+void text_add(struct render *r, struct text *text, const char *bytes, size_t n_bytes, enum origin origin)
+{
+    add(r, text, bytes, n_bytes, origin, NULL);
+}
+
+void text_add_string(struct render *r, struct text *text, struct value string)
+{
+    add(r, text, string.bytes, string.n_bytes, string.origin, string.marks);
+}
+
+void text_add_cstring(struct render *r, struct text *text, const char *trusted)
+{
+    add(r, text, trusted, strlen(trusted), ORIGIN_TRUSTED, NULL);
+}
+
+void text_add_escaped(struct render *r, struct text *text, struct value string)
+{
+    static const struct {
+        char c;
+        const char *name;
+    } ESCAPES[] = { { '&', "&amp;" }, { '<', "&lt;" }, { '>', "&gt;" }, { '"', "&#34;" }, { '\'', "&#39;" } };
+    size_t done = 0;
+    for (size_t i = 0; i < string.n_bytes && !string.is_markup; i++) {
+        for (size_t e = 0; e < sizeof ESCAPES / sizeof *ESCAPES; e++) {
+            if (string.bytes[i] != ESCAPES[e].c)
+                continue;
+            bool is_user = string.origin == ORIGIN_MIXED ? string.marks[i] : string.origin == ORIGIN_USER;
+            text_add_string(r, text, value_slice(string, done, i));
+            text_add(r, text, ESCAPES[e].name, strlen(ESCAPES[e].name),
+                     is_user ? ORIGIN_USER : ORIGIN_TRUSTED);
+            done = i + 1;
+        }
+    }
+    text_add_string(r, text, value_slice(string, done, string.n_bytes));
+}
+
+struct value text_value(const struct text *text)
+{
+    return (struct value){ .kind = VALUE_STRING,
+                           .origin = text->n > 0 ? text->origin : ORIGIN_TRUSTED,
+                           .bytes = text->bytes ? text->bytes : "",
+                           .n_bytes = text->n,
+                           .marks = text->marks };
+}
+
+/* ---- characters ---- */
+
+int text_char(const char *bytes, size_t n_bytes, uint32_t *code)
+{
+    static const uint8_t LEAD[] = { 0, 0x7F, 0x1F, 0x0F, 0x07 };
+    int n = utf8_char(bytes, n_bytes);
+    *code = (uint8_t)bytes[0] & (n ? LEAD[n] : 0xFF);
+    for (int i = 1; i < n; i++)
+        *code = *code << 6 | ((uint8_t)bytes[i] & 0x3F);
+    return n ? n : 1;
+}
+
+size_t text_put_char(char out[4], uint32_t code)
+{
+    if (code < 0x80) {
+        out[0] = (char)code;
+        return 1;
+    }
+    size_t n = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = n; i-- > 1; code >>= 6)
+        out[i] = (char)(0x80 | (code & 0x3F));
+    out[0] = (char)((0xF00 >> n & 0xFF) | code);
+    return n;
+}
+
+size_t text_length(const char *bytes, size_t n_bytes)
+{
+    size_t n = 0;
+    uint32_t code;
+    for (size_t i = 0; i < n_bytes; n++)
+        i += (size_t)text_char(bytes + i, n_bytes - i, &code);
+    return n;
+}
+
+size_t text_offset(const char *bytes, size_t n_bytes, size_t n_chars)
+{
+    size_t i = 0;
+    uint32_t code;
+    while (i < n_bytes && n_chars-- > 0)
+        i += (size_t)text_char(bytes + i, n_bytes - i, &code);
+    return i;
+}
+
+size_t text_find(const char *bytes, size_t n_bytes, size_t from, const char *needle, size_t n_needle)
+{
+    if (from > n_bytes)
+        return SIZE_MAX;
+    if (n_needle == 0)
+        return from;
+    const char *at = memmem(bytes + from, n_bytes - from, needle, n_needle);
+    return at ? (size_t)(at - bytes) : SIZE_MAX;
+}
+
+bool text_is_blank(uint32_t c)
+{
+    return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+           c == 0x3000;
+}
+
+bool text_is_line_end(uint32_t c)
+{
+    return (c >= 10 && c <= 13) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+}
+
+/* Python prints everything but separators, controls, formats, surrogates, private use and what is unassigned. Of the
+ * unassigned ones only the noncharacters are known here. */
+bool text_is_printable(uint32_t c)
+{
+    static const uint32_t RANGES[][2] = {
+        { 0, 0x1F },          { 0x7F, 0xA0 },        { 0xAD, 0xAD },       { 0x600, 0x605 },
+        { 0x61C, 0x61C },     { 0x6DD, 0x6DD },      { 0x70F, 0x70F },     { 0x890, 0x891 },
+        { 0x8E2, 0x8E2 },     { 0x1680, 0x1680 },    { 0x180E, 0x180E },   { 0x2000, 0x200F },
+        { 0x2028, 0x202F },   { 0x205F, 0x206F },    { 0x3000, 0x3000 },   { 0xD800, 0xF8FF },
+        { 0xFDD0, 0xFDEF },   { 0xFEFF, 0xFEFF },    { 0xFFF0, 0xFFFB },   { 0x110BD, 0x110BD },
+        { 0x110CD, 0x110CD }, { 0x13430, 0x1343F },  { 0x1BCA0, 0x1BCA3 }, { 0x1D173, 0x1D17A },
+        { 0xE0000, 0xE00FF }, { 0xF0000, 0x10FFFF },
+    };
+    for (size_t i = 0; i < sizeof RANGES / sizeof *RANGES; i++) {
+        if (c >= RANGES[i][0] && c <= RANGES[i][1])
+            return false;
+    }
+    return (c & 0xFFFE) != 0xFFFE;
+}
