@@ -19,8 +19,15 @@ struct planned {
     char name[64];
     const struct tensor *tensor; /* NULL: rope factors */
     enum dtype type;
-    int n_permuted_heads; /* > 0: rows of each head go from half-split to interleaved order */
+    struct change {           /* from what is stored */
+        int n_permuted_heads; /* > 0: rows of each head go from half-split to interleaved order */
+        int by_head_dim;      /* > 0: rows are stored as [heads][q, k, v][by_head_dim] */
+        bool is_transposed;
+        bool is_table; /* by position: few rows, kept as float32 as llama.cpp does */
+    } change;
 };
+
+static const struct change NO_CHANGE = { 0 };
 
 struct converter {
     struct checkpoint *ck;
@@ -42,7 +49,7 @@ static enum tutti_status out_of_memory(const struct converter *c, struct tutti_e
 }
 
 static enum tutti_status plan_tensor(struct converter *c, const char *pattern, int layer,
-                                     const struct tensor *t, int n_permuted_heads, struct tutti_error *err)
+                                     const struct tensor *t, struct change change, struct tutti_error *err)
 {
     if (c->n_plan == c->capacity) {
         size_t capacity = c->capacity * 2 + 64;
@@ -53,12 +60,12 @@ static enum tutti_status plan_tensor(struct converter *c, const char *pattern, i
         c->capacity = capacity;
     }
     struct planned *p = &c->plan[c->n_plan++];
-    *p = (struct planned){ .tensor = t, .n_permuted_heads = n_permuted_heads, .type = DTYPE_F32 };
+    *p = (struct planned){ .tensor = t, .change = change, .type = DTYPE_F32 };
     weights_layer_name(p->name, sizeof p->name, pattern, layer);
     int64_t n = 1;
     size_t n_bytes = 0;
-    if (t && t->n_dims == 2)
-        p->type = weights_fit_type(c->options->type, (int)t->shape[1]);
+    if (t && t->n_dims == 2 && !change.is_table)
+        p->type = weights_fit_type(c->options->type, (int)t->shape[change.is_transposed ? 0 : 1]);
     for (int i = 0; t && i < t->n_dims; i++)
         n *= t->shape[i];
     if (!t)
@@ -75,8 +82,8 @@ static enum tutti_status plan_norm(struct converter *c, const char *pattern, int
         return TUTTI_OK;
     char bias[64];
     weights_bias_name(bias, sizeof bias, pattern);
-    enum tutti_status st = plan_tensor(c, pattern, layer, norm->w, 0, err);
-    return st == TUTTI_OK && norm->b ? plan_tensor(c, bias, layer, norm->b, 0, err) : st;
+    enum tutti_status st = plan_tensor(c, pattern, layer, norm->w, NO_CHANGE, err);
+    return st == TUTTI_OK && norm->b ? plan_tensor(c, bias, layer, norm->b, NO_CHANGE, err) : st;
 }
 
 static enum tutti_status plan_weight(struct converter *c, const char *const *patterns, int layer,
@@ -86,11 +93,15 @@ static enum tutti_status plan_weight(struct converter *c, const char *const *pat
     bool permutes = is_qkv && w->n_parts == 3 && c->family->is_permuted_in_gguf && c->desc.rope == ROPE_HALF;
     for (int i = 0; i < w->n_parts && st == TUTTI_OK; i++) {
         int n_heads = !permutes || i == 2 ? 0 : i == 0 ? c->desc.n_heads : c->desc.n_kv_heads;
-        st = plan_tensor(c, patterns[i], layer, w->parts[i], n_heads, err);
+        struct change change = { .n_permuted_heads = n_heads,
+                                 .by_head_dim = w->by_head_dim,
+                                 .is_transposed = w->is_transposed };
+        st = plan_tensor(c, patterns[i], layer, w->parts[i], change, err);
         if (st == TUTTI_OK && w->biases[i]) {
             char bias[64];
             weights_bias_name(bias, sizeof bias, patterns[i]);
-            st = plan_tensor(c, bias, layer, w->biases[i], n_heads, err);
+            change.is_transposed = false;
+            st = plan_tensor(c, bias, layer, w->biases[i], change, err);
         }
     }
     return st;
@@ -105,17 +116,21 @@ static enum tutti_status plan_layer(struct converter *c, int layer, struct tutti
     if (st == TUTTI_OK)
         st = plan_weight(c, c->to->qkv, layer, &w.qkv, true, err);
     if (st == TUTTI_OK && w.q_norm)
-        st = plan_tensor(c, c->to->q_norm, layer, w.q_norm, 0, err);
+        st = plan_tensor(c, c->to->q_norm, layer, w.q_norm, NO_CHANGE, err);
     if (st == TUTTI_OK && w.k_norm)
-        st = plan_tensor(c, c->to->k_norm, layer, w.k_norm, 0, err);
+        st = plan_tensor(c, c->to->k_norm, layer, w.k_norm, NO_CHANGE, err);
     if (st == TUTTI_OK)
         st = plan_weight(c, &c->to->attn_out, layer, &w.attn_out, false, err);
+    if (st == TUTTI_OK)
+        st = plan_norm(c, c->to->attn_post_norm, layer, &w.attn_post_norm, err);
     if (st == TUTTI_OK)
         st = plan_norm(c, c->to->ffn_norm, layer, &w.ffn_norm, err);
     if (st == TUTTI_OK)
         st = plan_weight(c, c->to->gate_up, layer, &w.gate_up, false, err);
     if (st == TUTTI_OK)
         st = plan_weight(c, &c->to->down, layer, &w.down, false, err);
+    if (st == TUTTI_OK)
+        st = plan_norm(c, c->to->ffn_post_norm, layer, &w.ffn_post_norm, err);
     return st;
 }
 
@@ -124,7 +139,7 @@ static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_err
 {
     const struct tensor *stored = checkpoint_find(c->ck, "rope_freqs.weight");
     if (stored)
-        return plan_tensor(c, "rope_freqs.weight", 0, stored, 0, err);
+        return plan_tensor(c, "rope_freqs.weight", 0, stored, NO_CHANGE, err);
     if (c->desc.rope_scaling.kind != ROPE_SCALING_LLAMA3)
         return TUTTI_OK;
     int n = c->desc.rotary_dim / 2;
@@ -141,7 +156,7 @@ static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_err
     for (int j = 0; j < n; j++)
         c->rope_factors[j] /= scaled[j];
     free(scaled);
-    return plan_tensor(c, "rope_freqs.weight", 0, NULL, 0, err);
+    return plan_tensor(c, "rope_freqs.weight", 0, NULL, NO_CHANGE, err);
 }
 
 static enum tutti_status make_plan(struct converter *c, struct tutti_error *err)
@@ -150,6 +165,10 @@ static enum tutti_status make_plan(struct converter *c, struct tutti_error *err)
     enum tutti_status st = weights_find_outer(&outer, &c->desc, c->from, c->ck, err);
     if (st == TUTTI_OK)
         st = plan_weight(c, &c->to->embedding, 0, &outer.embedding, false, err);
+    if (st == TUTTI_OK)
+        st = plan_norm(c, c->to->embedding_norm, 0, &outer.embedding_norm, err);
+    if (st == TUTTI_OK && outer.positions)
+        st = plan_tensor(c, c->to->positions, 0, outer.positions, (struct change){ .is_table = true }, err);
     if (st == TUTTI_OK)
         st = plan_rope_factors(c, err);
     for (int i = 0; i < c->desc.n_layers && st == TUTTI_OK; i++)
@@ -168,6 +187,7 @@ struct chunk {
     const struct planned *plan;
     int64_t first_row, n_rows, n_cols, n_total_rows;
     size_t in_bytes, out_bytes; /* of a row */
+    const uint8_t *in;          /* the stored rows, or the transposed copy of them */
     uint8_t *out;
     float *floats; /* [n_threads][n_cols] */
 };
@@ -175,9 +195,12 @@ struct chunk {
 /* Which stored row stands at a place of the converted tensor. */
 static int64_t source_row(const struct chunk *k, int64_t row)
 {
-    if (k->plan->n_permuted_heads == 0)
+    const struct change *change = &k->plan->change;
+    if (change->by_head_dim > 0)
+        return weights_by_head_row(k->n_total_rows, change->by_head_dim, row);
+    if (change->n_permuted_heads == 0)
         return row;
-    int64_t head_dim = k->n_total_rows / k->plan->n_permuted_heads;
+    int64_t head_dim = k->n_total_rows / change->n_permuted_heads;
     int64_t head = row / head_dim, j = row % head_dim;
     return head * head_dim + j / 2 + (j % 2) * (head_dim / 2);
 }
@@ -189,7 +212,7 @@ static void convert_rows(void *arg, int thread, int n_threads)
     int64_t begin, end;
     team_share(k->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        const uint8_t *in = (const uint8_t *)t->data + (size_t)source_row(k, k->first_row + i) * k->in_bytes;
+        const uint8_t *in = k->in + (size_t)source_row(k, k->first_row + i) * k->in_bytes;
         uint8_t *out = k->out + (size_t)i * k->out_bytes;
         if (t->dtype == k->plan->type) {
             memcpy(out, in, k->in_bytes);
@@ -201,29 +224,45 @@ static void convert_rows(void *arg, int thread, int n_threads)
     }
 }
 
+/* How the tensor is cut into rows. A vector is a column of rows of one element where its rows change their order, else one
+ * row. */
+static enum tutti_status measure_rows(struct chunk *k, struct tutti_error *err)
+{
+    const struct planned *p = k->plan;
+    const struct tensor *t = p->tensor;
+    bool is_column = p->change.n_permuted_heads > 0 || p->change.by_head_dim > 0;
+    if (t->n_dims == 2) {
+        k->n_total_rows = t->shape[p->change.is_transposed ? 1 : 0];
+        k->n_cols = t->shape[p->change.is_transposed ? 0 : 1];
+    } else {
+        k->n_total_rows = is_column ? t->shape[0] : 1;
+        k->n_cols = is_column ? 1 : t->shape[0];
+    }
+    if (!dtype_bytes(t->dtype, k->n_cols, &k->in_bytes) || !dtype_bytes(p->type, k->n_cols, &k->out_bytes))
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: rows of %lld do not fit its type", t->file,
+                         t->name, (long long)k->n_cols);
+    return TUTTI_OK;
+}
+
 static enum tutti_status write_tensor(struct converter *c, const struct planned *p, struct tutti_error *err)
 {
     const struct tensor *t = p->tensor;
-    /* A vector is a column of rows of one element where its rows are to be permuted, else one row. */
-    bool is_matrix = t->n_dims == 2, is_column = !is_matrix && p->n_permuted_heads > 0;
-    struct chunk k = { .plan = p,
-                       .n_total_rows = is_matrix || is_column ? t->shape[0] : 1,
-                       .n_cols = is_matrix   ? t->shape[1]
-                                 : is_column ? 1
-                                             : t->shape[0] };
-    if (!dtype_bytes(t->dtype, k.n_cols, &k.in_bytes) || !dtype_bytes(p->type, k.n_cols, &k.out_bytes))
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: rows of %lld do not fit its type", t->file,
-                         t->name, (long long)k.n_cols);
+    struct chunk k = { .plan = p, .in = t->data };
+    enum tutti_status st = measure_rows(&k, err);
+    if (st != TUTTI_OK)
+        return st;
     int64_t rows_at_once = CHUNK_BYTES / (int64_t)k.out_bytes;
     if (rows_at_once < 1)
         rows_at_once = 1;
     if (rows_at_once > k.n_total_rows)
         rows_at_once = k.n_total_rows;
-    enum tutti_status st = TUTTI_OK;
+    void *transposed = p->change.is_transposed ? weights_transposed(t) : NULL;
     k.out = malloc((size_t)rows_at_once * k.out_bytes);
     k.floats = malloc((size_t)team_n_threads(c->team) * (size_t)k.n_cols * sizeof *k.floats);
-    if (!k.out || !k.floats)
+    if (!k.out || !k.floats || (p->change.is_transposed && !transposed))
         st = out_of_memory(c, err);
+    if (transposed)
+        k.in = transposed;
     for (; st == TUTTI_OK && k.first_row < k.n_total_rows; k.first_row += k.n_rows) {
         int64_t left = k.n_total_rows - k.first_row;
         k.n_rows = left < rows_at_once ? left : rows_at_once;
@@ -233,6 +272,7 @@ static enum tutti_status write_tensor(struct converter *c, const struct planned 
         if (c->options->progress)
             c->options->progress(c->options->user, c->done, c->total);
     }
+    free(transposed);
     free(k.out);
     free(k.floats);
     checkpoint_forget(c->ck, t);
@@ -243,9 +283,15 @@ static enum tutti_status write_all(struct converter *c, struct tutti_error *err)
 {
     for (size_t i = 0; i < c->n_plan; i++) {
         const struct planned *p = &c->plan[i];
-        int64_t n_factors = c->desc.rotary_dim / 2;
+        int64_t n_factors = c->desc.rotary_dim / 2, turned[2] = { 0 };
+        const int64_t *shape = p->tensor ? p->tensor->shape : NULL;
+        if (p->change.is_transposed) {
+            turned[0] = shape[1];
+            turned[1] = shape[0];
+            shape = turned;
+        }
         if (p->tensor)
-            gguf_writer_tensor(c->writer, p->name, p->type, p->tensor->n_dims, p->tensor->shape);
+            gguf_writer_tensor(c->writer, p->name, p->type, p->tensor->n_dims, shape);
         else
             gguf_writer_tensor(c->writer, p->name, p->type, 1, &n_factors);
     }
@@ -308,8 +354,10 @@ static enum tutti_status write_tokenizer(struct converter *c, struct tutti_error
         return st;
     if (tok)
         st = convert_tokenizer(c->writer, c->family, &c->desc, tok, c->ck, err);
-    else
+    else {
         log_warn("the converted file has no tokenizer: %s", why);
+        gguf_writer_string(c->writer, "tokenizer.ggml.model", "no_vocab", strlen("no_vocab"));
+    }
     tokenizer_free(tok);
     return st;
 }
@@ -321,11 +369,21 @@ static enum tutti_status convert(struct converter *c, const char *dst, struct tu
         st = check_target(c->ck, dst, err);
     if (st != TUTTI_OK)
         return st;
+    if (!c->family->gguf_architecture)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: GGUF has no architecture for %s models",
+                         checkpoint_path(c->ck), c->family->name);
+    if (c->desc.residual_scale != 0)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: GGUF cannot say where its residuals are taken",
+                         checkpoint_path(c->ck));
     c->from = family_layout(c->family, c->ck);
-    c->to = c->from ? choose_layout(c->family, c->from) : NULL;
-    if (!c->to)
+    if (!c->from)
         return error_set(err, TUTTI_E_FORMAT, "%s: no tensor is named as in a %s model",
                          checkpoint_path(c->ck), c->family->name);
+    c->to = choose_layout(c->family, c->from);
+    if (!c->to)
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "%s: GGUF keeps what is behind %s in one tensor, this checkpoint in several",
+                         checkpoint_path(c->ck), c->from->qkv[0]);
     st = make_plan(c, err);
     if (st == TUTTI_OK)
         st = team_new(&c->team, c->options->n_threads, false, err);

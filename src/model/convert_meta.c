@@ -40,6 +40,28 @@ static void put_string(struct gguf_writer *w, const char *key, const char *text)
     gguf_writer_string(w, key, text, strlen(text));
 }
 
+static void describe_rope(struct gguf_writer *w, const char *arch, const struct model_desc *d)
+{
+    const struct rope_scaling *s = &d->rope_scaling;
+    char key[128];
+    put_u32(w, arch, "rope.dimension_count", d->rotary_dim);
+    put_f32(w, arch, "rope.freq_base", (float)d->rope_theta);
+    snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
+    if (s->kind == ROPE_SCALING_LINEAR) {
+        put_string(w, key, "linear");
+        put_f32(w, arch, "rope.scaling.factor", (float)s->factor);
+    } else if (s->kind == ROPE_SCALING_YARN) {
+        put_string(w, key, "yarn");
+        put_f32(w, arch, "rope.scaling.factor", (float)s->factor);
+        put_u32(w, arch, "rope.scaling.original_context_length", s->original_n_ctx);
+        put_f32(w, arch, "rope.scaling.yarn_beta_fast", (float)s->beta_fast);
+        put_f32(w, arch, "rope.scaling.yarn_beta_slow", (float)s->beta_slow);
+        if (s->attention_factor > 0) /* GGUF's stands before the usual one */
+            put_f32(w, arch, "rope.scaling.attn_factor",
+                    (float)(s->attention_factor / model_yarn_scale(s->factor)));
+    }
+}
+
 void convert_describe(struct gguf_writer *w, const struct family *family, const struct model_desc *d,
                       const char *name, enum dtype type)
 {
@@ -56,19 +78,17 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
     put_u32(w, arch, "vocab_size", d->n_vocab);
     put_u32(w, arch, "attention.head_count", d->n_heads);
     put_u32(w, arch, "attention.head_count_kv", d->n_kv_heads);
-    put_f32(w, arch, "attention.layer_norm_rms_epsilon", d->norm_eps);
-    put_u32(w, arch, "rope.dimension_count", d->rotary_dim);
-    put_f32(w, arch, "rope.freq_base", (float)d->rope_theta);
+    put_f32(w, arch,
+            d->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
+            d->norm_eps);
     if ((int64_t)d->head_dim * d->n_heads != d->d_model) {
         put_u32(w, arch, "attention.key_length", d->head_dim);
         put_u32(w, arch, "attention.value_length", d->head_dim);
     }
-    if (d->rope_scaling.kind == ROPE_SCALING_LINEAR) {
-        char key[128];
-        snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
-        put_string(w, key, "linear");
-        put_f32(w, arch, "rope.scaling.factor", (float)d->rope_scaling.factor);
-    }
+    if (d->window > 0)
+        put_u32(w, arch, "attention.sliding_window", d->window);
+    if (d->rope != ROPE_NONE)
+        describe_rope(w, arch, d);
 }
 
 /* The vocabulary as GGUF wants it: n_vocab tokens, all spelled differently. */

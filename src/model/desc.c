@@ -196,12 +196,17 @@ static double yarn_scaled(const struct model_desc *d, const struct yarn *y, int 
     return freq * (1 - ramp) + freq / d->rope_scaling.factor * ramp;
 }
 
+double model_yarn_scale(double factor)
+{
+    return 0.1 * log(factor) + 1;
+}
+
 float model_rope_scale(const struct model_desc *d)
 {
     if (d->rope_scaling.kind != ROPE_SCALING_YARN)
         return 1;
     double given = d->rope_scaling.attention_factor;
-    return (float)(given > 0 ? given : 0.1 * log(d->rope_scaling.factor) + 1);
+    return (float)(given > 0 ? given : model_yarn_scale(d->rope_scaling.factor));
 }
 
 void model_rope_freqs(const struct model_desc *d, float *freqs)

@@ -113,6 +113,8 @@ static void read_gguf_scaling(struct model_desc *d, struct config *c)
                                           d->n_ctx);
         s->beta_fast = config_float_or(c, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, 32);
         s->beta_slow = config_float_or(c, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, 1);
+        s->attention_factor = model_yarn_scale(s->factor) *
+                              config_float_or(c, "rope.scaling.attn_factor", 1e-3, 1e3, 1);
         stretch_context(d);
     } else {
         config_unsupported(c, "rope.scaling.type", scaling);

@@ -87,7 +87,8 @@ void model_rope_freqs(const struct model_desc *desc, float *freqs);
 /* ALiBi's slopes [n_heads]. */
 void model_alibi_slopes(const struct model_desc *desc, float *slopes);
 
-/* What cos and sin are multiplied by. */
+/* What YaRN usually multiplies cos and sin by; and what a description does. */
+double model_yarn_scale(double factor);
 float model_rope_scale(const struct model_desc *desc);
 
 /* The tokenizer of a checkpoint, or NULL in *out where it has none that tutti reads; then *why (size bytes) says it. */

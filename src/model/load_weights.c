@@ -40,7 +40,7 @@ static void cut_by_head(struct sources *s, const struct weight *w)
     size_t row_bytes = w->parts[0]->n_bytes / (size_t)w->n_out;
     s->n_parts = w->n_out / w->by_head_dim;
     for (int i = 0; i < s->n_parts; i++) {
-        size_t row = (size_t)weight_stored_row(w, (int64_t)i * w->by_head_dim);
+        size_t row = (size_t)weights_by_head_row(w->n_out, w->by_head_dim, (int64_t)i * w->by_head_dim);
         s->parts[i] = whole;
         s->parts[i].data = (const uint8_t *)whole.data + row * row_bytes;
         s->parts[i].n_rows = w->by_head_dim;

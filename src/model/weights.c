@@ -219,11 +219,9 @@ enum tutti_status weights_find_outer(struct outer_weights *out, const struct mod
     return st;
 }
 
-int64_t weight_stored_row(const struct weight *w, int64_t row)
+int64_t weights_by_head_row(int64_t n_rows, int head_dim, int64_t row)
 {
-    if (w->by_head_dim == 0)
-        return row;
-    int64_t third = w->n_out / 3, d = w->by_head_dim;
+    int64_t third = n_rows / 3, d = head_dim;
     int64_t kind = row / third, head = row % third / d;
     return (3 * head + kind) * d + row % d;
 }

@@ -15,7 +15,7 @@ struct weight {
     int n_in, n_out;
     bool is_gate_up;
     bool is_transposed; /* stored as [n_in][n_out]; plain types alone */
-    int by_head_dim;    /* > 0: rows are stored as [heads][q, k, v][by_head_dim]; weight_stored_row() tells */
+    int by_head_dim; /* > 0: rows are stored as [heads][q, k, v][by_head_dim]; weights_by_head_row() tells */
 };
 
 /* A norm's weight and bias; NULL: none. */
@@ -49,8 +49,8 @@ void weights_layer_name(char *out, size_t size, const char *pattern, int layer);
 /* The name of the bias beside a weight. */
 void weights_bias_name(char *out, size_t size, const char *weight_name);
 
-/* Where row of the matrix (q, then k, then v) is stored in its one tensor. */
-int64_t weight_stored_row(const struct weight *w, int64_t row);
+/* Where a row (q's heads first, then k's, then v's) is stored in a tensor of n_rows rows [heads][q, k, v][head_dim]. */
+int64_t weights_by_head_row(int64_t n_rows, int head_dim, int64_t row);
 
 /* part of a transposed weight as [out][in] of the same type. Freed by the caller. NULL: no memory. */
 void *weights_transposed(const struct tensor *part);

@@ -1,5 +1,6 @@
 /* A converted checkpoint runs with the bits of the one it came from. */
 #include "model/convert.h"
+#include "model/family.h"
 #include "model/inspect.h"
 #include "util.h"
 
@@ -13,7 +14,7 @@
 
 #include <cmocka.h>
 
-static const int32_t IDS[] = { 5, 17, 3, 250, 9, 11, 42, 100, 7, 8, 1, 2, 3, 4, 5, 6, 7, 60 };
+static const int32_t IDS[] = { 5, 17, 3, 105, 9, 11, 42, 100, 7, 8, 1, 2, 3, 4, 5, 6, 7, 60 };
 enum { N = sizeof IDS / sizeof *IDS };
 
 static void make_path(char *path, size_t size)
@@ -70,6 +71,56 @@ static void a_converted_llama_has_the_same_logits(void **state)
     convert(TEST_FIXTURES "/llama-tiny-tied", path, DTYPE_F32); /* rope scaling becomes a tensor */
     check_same_logits(TEST_FIXTURES "/llama-tiny-tied", "f32", path, false);
     unlink(path);
+}
+
+/* Rows of q, k, v that stood by head, matrices that stood transposed, norms, tables: the same bits come out, except of llama,
+ * whose q and k change their order. */
+static void every_family_that_gguf_knows_converts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *architecture;
+        bool bits;
+    } CASES[] = {
+        { "qwen2-tiny", "qwen2", true },      { "qwen2-tiny-yarn", "qwen2", true },
+        { "qwen3-tiny", "qwen3", true },      { "mistral-tiny", "llama", false },
+        { "glm-4-9b-tiny", "chatglm", true }, { "glm-tiny", "chatglm", true },
+        { "glm4-tiny", "glm4", true },        { "gpt2-tiny", "gpt2", true },
+        { "bloom-tiny", "bloom", true },
+    };
+    char path[128], source[512];
+    make_path(path, sizeof path);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        snprintf(source, sizeof source, TEST_FIXTURES "/%s", CASES[i].name);
+        convert(source, path, DTYPE_F32);
+        check_same_logits(source, "f32", path, CASES[i].bits);
+        convert(source, path, DTYPE_Q8_0);
+        if (CASES[i].bits)
+            check_same_logits(source, "q8_0", path, true);
+        struct model *model = util_load(path, NULL, NULL, 1, NULL);
+        assert_string_equal(model->family->gguf_architecture, CASES[i].architecture);
+        model_free(model);
+    }
+    unlink(path);
+}
+
+static void what_gguf_cannot_say_is_refused(void **state)
+{
+    (void)state;
+    static const char *const CASES[][2] = { { "chatglm-6b-tiny", "GGUF has no architecture for chatglm-6b" },
+                                            { "pangu-tiny", "GGUF has no architecture for pangualpha" },
+                                            { "bloom-tiny-post", "where its residuals are taken" } };
+    struct convert_options options = { .type = DTYPE_F16 };
+    char path[128], source[512];
+    make_path(path, sizeof path);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct tutti_error err = { 0 };
+        snprintf(source, sizeof source, TEST_FIXTURES "/%s", CASES[i][0]);
+        assert_int_equal(convert_to_gguf(source, path, &options, &err), TUTTI_E_UNSUPPORTED);
+        if (!strstr(err.text, CASES[i][1]))
+            fail_msg("%s: \"%s\"", CASES[i][0], err.text);
+        assert_int_equal(access(path, F_OK), -1);
+    }
 }
 
 static void a_gguf_file_converts_to_another_type(void **state)
@@ -175,6 +226,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_converted_chatglm_has_the_same_bits),
         cmocka_unit_test(a_converted_llama_has_the_same_logits),
+        cmocka_unit_test(every_family_that_gguf_knows_converts),
+        cmocka_unit_test(what_gguf_cannot_say_is_refused),
         cmocka_unit_test(a_gguf_file_converts_to_another_type),
         cmocka_unit_test(the_demo_model_keeps_its_tokenizer_and_chat),
         cmocka_unit_test(a_checkpoint_is_never_its_own_target),
