@@ -80,37 +80,42 @@ struct report {
     struct bench_limits limits;
     struct bench_result *results;
     struct bench_engine_result *engine_results;
+    double *samples; /* [n_results], for medians */
     int n_results, n_engine_results;
 };
 
 /* ---- the machine ----------------------------------------------------------------------------------------------- */
 
-static double larger(double a, double b)
+/* The same number of threads as the model's, which are idle meanwhile. */
+static enum tutti_status open_limits(const struct model_flags *flags, struct report *report,
+                                     struct team **team, struct measure **limits, struct tutti_error *err)
 {
-    return a > b ? a : b;
-}
-
-/* Takes over what is better than before: other programs only ever slow a measurement down. */
-static enum tutti_status measure_limits(const struct model_flags *flags, struct report *report,
-                                        struct tutti_error *err)
-{
-    struct team *team = NULL;
     unsigned cpu;
     enum tutti_status st = cpu_find(&cpu, flags->cpu, err);
     if (st == TUTTI_OK)
-        st = team_new(&team, flags->threads > 0 ? (int)flags->threads : 0, flags->pin, err);
+        st = team_new(team, flags->threads > 0 ? (int)flags->threads : 0, flags->pin, err);
     if (st != TUTTI_OK)
         return st;
-    struct bench_limits *limits = &report->limits;
     report->cpu = cpu_name(cpu);
-    report->n_threads = team_n_threads(team);
-    limits->read_gbps = larger(limits->read_gbps, measure_read_gbps(team));
-    limits->peak_int8_gops = larger(limits->peak_int8_gops, measure_peak_int8_gops(team, cpu));
-    limits->peak_f32_gflops = larger(limits->peak_f32_gflops, measure_peak_f32_gflops(team, cpu));
-    team_free(team);
-    if (limits->read_gbps <= 0 || limits->peak_f32_gflops <= 0)
-        return error_set(err, TUTTI_E_MEMORY, "no memory to measure the machine's read bandwidth in");
-    return TUTTI_OK;
+    report->n_threads = team_n_threads(*team);
+    *limits = measure_new(*team, cpu);
+    return *limits ? TUTTI_OK
+                   : error_set(err, TUTTI_E_MEMORY, "no memory to measure the machine's read bandwidth in");
+}
+
+/* Over all that was measured. */
+static void sum_up_limits(struct report *report)
+{
+    double *samples = report->samples;
+    for (int i = 0; i < report->n_results; i++)
+        samples[i] = report->results[i].limits.read_gbps;
+    report->limits.read_gbps = measure_median(samples, report->n_results);
+    for (int i = 0; i < report->n_results; i++)
+        samples[i] = report->results[i].limits.peak_int8_gops;
+    report->limits.peak_int8_gops = measure_median(samples, report->n_results);
+    for (int i = 0; i < report->n_results; i++)
+        samples[i] = report->results[i].limits.peak_f32_gflops;
+    report->limits.peak_f32_gflops = measure_median(samples, report->n_results);
 }
 
 /* ---- printing -------------------------------------------------------------------------------------------------- */
@@ -210,7 +215,7 @@ static enum tutti_status load(const struct bench_values *values, const char *pat
 }
 
 static enum tutti_status measure_model(const struct bench_values *values, struct model *model,
-                                       struct report *report, struct tutti_error *err)
+                                       struct measure *limits, struct report *report, struct tutti_error *err)
 {
     struct bench_plan plan = {
         .users = values->users,
@@ -220,8 +225,8 @@ static enum tutti_status measure_model(const struct bench_values *values, struct
     };
     struct progress progress;
     progress_begin(&progress, "measuring", PROGRESS_STEPS);
-    enum tutti_status st = bench_steps(model, &plan, report->results, &report->n_results, progress_update,
-                                       &progress, err);
+    enum tutti_status st = bench_steps(model, &plan, limits, report->results, &report->n_results,
+                                       progress_update, &progress, err);
     progress_end(&progress);
     if (st != TUTTI_OK || !values->engine)
         return st;
@@ -252,31 +257,34 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     const struct bench_values *values = v;
     struct report report = { 0 };
     struct model *model = NULL;
+    struct measure *limits = NULL;
+    struct team *team = NULL;
     const char *path = n_operands > 0 ? operands[0] : NULL;
     if (!path == !values->shape)
         return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
     size_t n_users = (size_t)values->users.n;
     report.results = calloc(n_users + 1, sizeof *report.results);
     report.engine_results = calloc(2 * n_users, sizeof *report.engine_results);
+    report.samples = calloc(n_users + 1, sizeof *report.samples);
     enum tutti_status st = TUTTI_OK;
-    if (!report.results || !report.engine_results)
+    if (!report.results || !report.engine_results || !report.samples)
         st = error_set(err, TUTTI_E_MEMORY, "out of memory");
     if (st == TUTTI_OK)
         st = load(values, path, &model, err);
     if (st == TUTTI_OK)
         st = check_context(values, model, err);
-    if (st == TUTTI_OK) /* before and after, so that the limits are those of the same time */
-        st = measure_limits(&values->model, &report, err);
     if (st == TUTTI_OK)
-        st = measure_model(values, model, &report, err);
+        st = open_limits(&values->model, &report, &team, &limits, err);
     if (st == TUTTI_OK)
-        st = measure_limits(&values->model, &report, err);
+        st = measure_model(values, model, limits, &report, err);
     if (st == TUTTI_OK) {
         report.name = path ? model->name : values->shape;
-        for (int i = 0; i < report.n_results; i++)
-            bench_limit(model, &report.limits, &report.results[i]);
+        sum_up_limits(&report);
         values->json ? print_json(&report, model) : print_table(&report, model);
     }
+    measure_free(limits);
+    team_free(team);
+    free(report.samples);
     model_free(model);
     free(report.results);
     free(report.engine_results);
@@ -292,7 +300,7 @@ const struct command COMMAND_BENCH = {
              "longer one of "
              "the time to read all weights, keys and values once at the speed of memory and the time to "
              "compute at the "
-             "peak of the arithmetic units, both measured in the same run; weights that fit into the "
+             "peak of the arithmetic units, both measured before each repetition; weights that fit into the "
              "processor's caches "
              "can be read faster than that. With --engine each user asks for 32 tokens; plain runs are "
              "followed by ones "

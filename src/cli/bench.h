@@ -3,6 +3,7 @@
 #define TUTTI_CLI_BENCH_H
 
 #include "cli/options.h"
+#include "kernels/measure.h"
 #include "model/model.h"
 
 enum bench_phase { BENCH_DECODE, BENCH_PREFILL };
@@ -14,22 +15,22 @@ struct bench_plan {
     int n_repetitions;        /* 0: as many as a few seconds hold */
 };
 
-/* What the machine can do at most, measured: best of what was seen. */
+/* What the machine could do at most while something was measured: medians. */
 struct bench_limits {
     double read_gbps, peak_int8_gops, peak_f32_gflops;
 };
 
-/* n seconds-per-repetition: median and spread, (third quartile - first quartile) / median. Sorts them. */
+/* Of n repetitions: median, and spread, (third quartile - first quartile) / median. */
 struct bench_time {
     double median_s, spread;
     int n;
 };
-struct bench_time bench_time(double *seconds, int n);
 
 struct bench_result {
     enum bench_phase phase;
     int n_users, context, n_tokens; /* tokens of one repetition */
     struct bench_time time;
+    struct bench_limits limits;
     double tok_s, limit_tok_s;
 };
 
@@ -37,13 +38,10 @@ typedef void bench_progress_fn(void *user, uint64_t done, uint64_t total);
 
 /* ---- steps of the model alone: no scheduler, no sampling, no text ---- */
 
-/* results: [plan->users.n + 1]. */
+/* results: [plan->users.n + 1]. limits: looked at before each repetition. */
 MUST_CHECK enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan,
-                                         struct bench_result *results, int *n_results,
+                                         struct measure *limits, struct bench_result *results, int *n_results,
                                          bench_progress_fn *progress, void *user, struct tutti_error *err);
-
-/* Fills limit_tok_s: the longer one of the time to read weights and KV once and the time to compute. */
-void bench_limit(const struct model *model, const struct bench_limits *limits, struct bench_result *result);
 
 /* ---- the same through the engine: scheduler, sampling and text thread included ---- */
 

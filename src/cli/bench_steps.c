@@ -16,6 +16,7 @@ enum {
 
 struct bench {
     struct model *model;
+    struct measure *measure;
     struct kv_memory *kv;
     int n_users, pages_per_user, max_rows;
     int32_t *ids;                /* [max_rows] */
@@ -44,16 +45,10 @@ void bench_fill_ids(int32_t *ids, int n, int n_vocab, uint64_t seed)
     }
 }
 
-static int compare_seconds(const void *a, const void *b)
+/* Sorts them. */
+static struct bench_time time_of(double *seconds, int n)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-struct bench_time bench_time(double *seconds, int n)
-{
-    qsort(seconds, (size_t)n, sizeof *seconds, compare_seconds);
-    double median = n % 2 ? seconds[n / 2] : (seconds[n / 2 - 1] + seconds[n / 2]) / 2;
+    double median = measure_median(seconds, n);
     return (struct bench_time){
         .median_s = median,
         .spread = median > 0 ? (seconds[(3 * n - 1) / 4] - seconds[n / 4]) / median : 0,
@@ -115,6 +110,53 @@ static void fill_cache(struct bench *b, int context)
             be->ops->kv_copy_page(be, b->kv, b->pages[user * b->pages_per_user + page], b->pages[page]);
 }
 
+/* ---- the limit ------------------------------------------------------------------------------------------------- */
+
+/* Bytes that every step must read: the packed matrices. Of the embedding it reads a row for each token alone. */
+static double bytes_of_weights(const struct model *model)
+{
+    const struct backend_ops *ops = model->backend->ops;
+    size_t n_bytes = ops->matrix_bytes(model->output);
+    for (int i = 0; i < model->desc.n_layers; i++) {
+        const struct layer *layer = &model->layers[i];
+        n_bytes += ops->matrix_bytes(layer->qkv) + ops->matrix_bytes(layer->attn_out) +
+                   ops->matrix_bytes(layer->gate_up) + ops->matrix_bytes(layer->down);
+    }
+    return (double)n_bytes;
+}
+
+/* A multiply-add is two operations. */
+static double layer_ops_of_row(const struct model_desc *d)
+{
+    double heads = (double)d->n_heads * d->head_dim, kv_heads = (double)d->n_kv_heads * d->head_dim;
+    double qkv = d->d_model * (heads + 2 * kv_heads), ffn = 3.0 * d->d_model * d->d_ff;
+    return 2 * d->n_layers * (qkv + heads * d->d_model + ffn);
+}
+
+/* The longer one of the time to read weights and KV once and the time to compute. */
+static void find_limit(const struct model *model, struct bench_result *result)
+{
+    const struct bench_limits *limits = &result->limits;
+    const struct model_desc *d = &model->desc;
+    bool is_prefill = result->phase == BENCH_PREFILL;
+    double rows = result->n_tokens, outputs = is_prefill ? 1 : rows;
+    /* positions that all rows together look at, and those whose keys and values come from memory */
+    double seen = is_prefill ? rows * (rows + 1) / 2 : rows * (result->context + 1.0);
+    double stored = is_prefill ? rows : seen;
+    double kv_bytes = 2.0 * d->n_layers * d->n_kv_heads * (double)kv_type_bytes(model->kv_type, d->head_dim) *
+                      stored;
+    double linear_ops = rows * layer_ops_of_row(d) + outputs * 2 * d->d_model * (double)d->n_vocab;
+    double attention_ops = 4.0 * d->n_layers * d->n_heads * d->head_dim * seen; /* q . k, and weights . v */
+    bool is_integer = dtype_block_elems(model->weight_type) > 1 && limits->peak_int8_gops > 0;
+    double peak = is_integer ? limits->peak_int8_gops : limits->peak_f32_gflops;
+    double read_s = (bytes_of_weights(model) + kv_bytes) / (limits->read_gbps * 1e9);
+    double compute_s = peak > 0 ? linear_ops / (peak * 1e9) + attention_ops / (limits->peak_f32_gflops * 1e9)
+                                : 0;
+    result->limit_tok_s = rows / (read_s > compute_s ? read_s : compute_s);
+}
+
+/* ---- measuring ------------------------------------------------------------------------------------------------- */
+
 static bool needs_more(int n, uint64_t spent_ns, int n_wanted)
 {
     if (n_wanted > 0)
@@ -122,14 +164,26 @@ static bool needs_more(int n, uint64_t spent_ns, int n_wanted)
     return n < MIN_REPETITIONS || (n < MAX_REPETITIONS && spent_ns < MIN_NS);
 }
 
-/* users 0: the prompt of n_tokens. */
-static void measure(struct bench *b, const struct bench_plan *plan, double *seconds,
+/* One repetition of a point, and what the machine could do just before. */
+struct samples {
+    double *seconds, *read, *int8, *f32; /* [n_most] */
+};
+
+static void look_at_limits(struct bench *b, struct samples *s, int n)
+{
+    s->read[n] = measure_read_gbps(b->measure);
+    s->int8[n] = measure_int8_gops(b->measure);
+    s->f32[n] = measure_f32_gflops(b->measure);
+}
+
+static void measure(struct bench *b, const struct bench_plan *plan, struct samples *s,
                     struct bench_result *result)
 {
-    uint64_t begin = 0, spent = 0;
+    uint64_t spent = 0;
     int n = 0;
     for (int i = -1; i < 0 || needs_more(n, spent, plan->n_repetitions); i++) { /* -1: to warm up */
-        begin = clock_now_ns();
+        look_at_limits(b, s, n);
+        uint64_t begin = clock_now_ns();
         if (result->phase == BENCH_PREFILL)
             run_prompt(b, 0, result->n_tokens);
         else
@@ -137,13 +191,17 @@ static void measure(struct bench *b, const struct bench_plan *plan, double *seco
         uint64_t ns = clock_now_ns() - begin;
         if (i < 0)
             continue;
-        seconds[n++] = (double)ns / 1e9;
+        s->seconds[n++] = (double)ns / 1e9;
         spent += ns;
         if (plan->n_repetitions == 0 && n >= MIN_REPETITIONS && spent > MAX_NS)
             break;
     }
-    result->time = bench_time(seconds, n);
+    result->time = time_of(s->seconds, n);
     result->tok_s = result->n_tokens / result->time.median_s;
+    result->limits = (struct bench_limits){ .read_gbps = measure_median(s->read, n),
+                                            .peak_int8_gops = measure_median(s->int8, n),
+                                            .peak_f32_gflops = measure_median(s->f32, n) };
+    find_limit(b->model, result);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */
@@ -196,19 +254,22 @@ static enum tutti_status init(struct bench *b, struct model *model, const struct
     return st == TUTTI_OK ? be->ops->kv_new(be, &b->kv, n_pages, model->kv_type, err) : st;
 }
 
-enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan,
+enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan, struct measure *limits,
                               struct bench_result *results, int *n_results, bench_progress_fn *progress,
                               void *user, struct tutti_error *err)
 {
     struct bench b;
     int n = 0, n_repetitions = plan->n_repetitions > 0 ? plan->n_repetitions : MAX_REPETITIONS;
     uint64_t total = (uint64_t)plan->users.n + (plan->n_prefill > 0);
-    double *seconds = calloc((size_t)n_repetitions, sizeof *seconds);
+    double *memory = calloc(4 * (size_t)n_repetitions, sizeof *memory);
     enum tutti_status st = init(&b, model, plan, err);
-    if (st == TUTTI_OK && !seconds)
+    if (st == TUTTI_OK && !memory)
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for %d repetitions", n_repetitions);
     if (st != TUTTI_OK)
         goto done;
+    struct samples s = { memory, memory + n_repetitions, memory + 2 * n_repetitions,
+                         memory + 3 * n_repetitions };
+    b.measure = limits;
     progress(user, 0, total);
     fill_cache(&b, plan->context);
     for (int i = 0; i < plan->users.n; i++) {
@@ -216,61 +277,19 @@ enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan
         results[n] = (struct bench_result){
             .phase = BENCH_DECODE, .n_users = n_users, .context = plan->context, .n_tokens = n_users
         };
-        measure(&b, plan, seconds, &results[n++]);
+        measure(&b, plan, &s, &results[n++]);
         progress(user, (uint64_t)n, total);
     }
     if (plan->n_prefill > 0) {
         results[n] = (struct bench_result){ .phase = BENCH_PREFILL,
                                             .n_users = 1,
                                             .n_tokens = plan->n_prefill };
-        measure(&b, plan, seconds, &results[n++]);
+        measure(&b, plan, &s, &results[n++]);
         progress(user, (uint64_t)n, total);
     }
     *n_results = n;
 done:
     clear(&b);
-    free(seconds);
+    free(memory);
     return st;
-}
-
-/* ---- the limit ------------------------------------------------------------------------------------------------- */
-
-/* Bytes that every step must read: the packed matrices. Of the embedding it reads a row for each token alone. */
-static double bytes_of_weights(const struct model *model)
-{
-    const struct backend_ops *ops = model->backend->ops;
-    size_t n_bytes = ops->matrix_bytes(model->output);
-    for (int i = 0; i < model->desc.n_layers; i++) {
-        const struct layer *layer = &model->layers[i];
-        n_bytes += ops->matrix_bytes(layer->qkv) + ops->matrix_bytes(layer->attn_out) +
-                   ops->matrix_bytes(layer->gate_up) + ops->matrix_bytes(layer->down);
-    }
-    return (double)n_bytes;
-}
-
-/* A multiply-add is two operations. */
-static double layer_ops_of_row(const struct model_desc *d)
-{
-    double heads = (double)d->n_heads * d->head_dim, kv_heads = (double)d->n_kv_heads * d->head_dim;
-    double qkv = d->d_model * (heads + 2 * kv_heads), ffn = 3.0 * d->d_model * d->d_ff;
-    return 2 * d->n_layers * (qkv + heads * d->d_model + ffn);
-}
-
-void bench_limit(const struct model *model, const struct bench_limits *limits, struct bench_result *result)
-{
-    const struct model_desc *d = &model->desc;
-    bool is_prefill = result->phase == BENCH_PREFILL;
-    double rows = result->n_tokens, outputs = is_prefill ? 1 : rows;
-    /* positions that all rows together look at, and those whose keys and values come from memory */
-    double seen = is_prefill ? rows * (rows + 1) / 2 : rows * (result->context + 1.0);
-    double stored = is_prefill ? rows : seen;
-    double kv_bytes = 2.0 * d->n_layers * d->n_kv_heads * (double)kv_type_bytes(model->kv_type, d->head_dim) *
-                      stored;
-    double linear_ops = rows * layer_ops_of_row(d) + outputs * 2 * d->d_model * (double)d->n_vocab;
-    double attention_ops = 4.0 * d->n_layers * d->n_heads * d->head_dim * seen; /* q . k, and weights . v */
-    bool is_integer = dtype_block_elems(model->weight_type) > 1 && limits->peak_int8_gops > 0;
-    double peak = is_integer ? limits->peak_int8_gops : limits->peak_f32_gflops;
-    double read_s = (bytes_of_weights(model) + kv_bytes) / (limits->read_gbps * 1e9);
-    double compute_s = linear_ops / (peak * 1e9) + attention_ops / (limits->peak_f32_gflops * 1e9);
-    result->limit_tok_s = rows / (read_s > compute_s ? read_s : compute_s);
 }

@@ -16,8 +16,7 @@ enum {
     BUFFER_BYTES = 512 << 20, /* beyond the third cache of any processor that tutti would meet */
     PIECE_BYTES =
         1 << 20, /* that a thread reads at a time: a thread that is held up does not hold up the others */
-    REPEATS = 15,
-    ROUNDS = 1 << 20, /* of the peak loops: about ten milliseconds */
+    ROUNDS = 1 << 18, /* of the peak loops: some milliseconds */
 };
 
 /* Of one thread, a cache line each. */
@@ -27,12 +26,14 @@ struct result {
     uint8_t apart[48];
 };
 
-struct job {
-    const uint8_t *buffer;
+struct measure {
+    struct team *team;
+    unsigned cpu;
+    uint8_t *buffer;
     uint64_t (*read)(const uint8_t *bytes, size_t n);
     uint64_t (*peak)(int64_t rounds);
-    atomic_int next; /* piece */
-    struct result *results;
+    atomic_int next;        /* piece */
+    struct result *results; /* [n_threads] */
 };
 
 #if !defined(__x86_64__)
@@ -52,54 +53,71 @@ static uint64_t read_plain(const uint8_t *bytes, size_t n)
 static void read_some(void *arg, int thread, int n_threads)
 {
     (void)n_threads;
-    struct job *job = arg;
+    struct measure *m = arg;
     for (;;) {
-        int piece = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
+        int piece = atomic_fetch_add_explicit(&m->next, 1, memory_order_relaxed);
         if (piece >= BUFFER_BYTES / PIECE_BYTES)
             return;
-        job->results[thread].value += job->read(job->buffer + (size_t)piece * PIECE_BYTES, PIECE_BYTES);
+        m->results[thread].value += m->read(m->buffer + (size_t)piece * PIECE_BYTES, PIECE_BYTES);
     }
 }
 
-static double read_gbps(struct team *team, struct job *job)
+struct measure *measure_new(struct team *team, unsigned cpu)
 {
-    double best = 0;
-    for (int i = 0; i < REPEATS; i++) {
-        atomic_store(&job->next, 0);
-        uint64_t begin = clock_now_ns();
-        team_run(team, read_some, job);
-        double gbps = (double)BUFFER_BYTES / (double)(clock_now_ns() - begin);
-        best = gbps > best ? gbps : best;
+    struct measure *m = calloc(1, sizeof *m);
+    if (!m)
+        return NULL;
+    *m = (struct measure){ .team = team, .cpu = cpu, .buffer = MAP_FAILED };
+    m->results = calloc((size_t)team_n_threads(team), sizeof *m->results);
+    if (m->results)
+        m->buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (m->buffer == MAP_FAILED) {
+        measure_free(m);
+        return NULL;
     }
-    return best;
-}
-
-double measure_read_gbps(struct team *team)
-{
-    struct job job = { .results = calloc((size_t)team_n_threads(team), sizeof *job.results) };
-    uint8_t *buffer = mmap(NULL, BUFFER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    double gbps = 0;
-    if (!job.results || buffer == MAP_FAILED)
-        goto done;
 #ifdef MADV_HUGEPAGE
-    (void)madvise(buffer, BUFFER_BYTES, MADV_HUGEPAGE);
+    (void)madvise(m->buffer, BUFFER_BYTES, MADV_HUGEPAGE);
 #endif
-    memset(buffer, 1, BUFFER_BYTES); /* pages that were never written share one of zeros */
-    job.buffer = buffer;
+    memset(m->buffer, 1, BUFFER_BYTES); /* pages that were never written share one of zeros */
 #if defined(__x86_64__)
-    unsigned cpu = cpu_detect();
-    job.read = cpu & CPU_AVX512 ? measure_read_avx512
-               : cpu & CPU_AVX2 ? measure_read_avx2
+    unsigned best = cpu_detect();
+    m->read = best & CPU_AVX512 ? measure_read_avx512
+              : best & CPU_AVX2 ? measure_read_avx2
                                 : measure_read_sse2;
 #else
-    job.read = read_plain;
+    m->read = read_plain;
 #endif
-    gbps = read_gbps(team, &job);
-done:
-    if (buffer != MAP_FAILED)
-        munmap(buffer, BUFFER_BYTES);
-    free(job.results);
-    return gbps;
+    return m;
+}
+
+void measure_free(struct measure *m)
+{
+    if (!m)
+        return;
+    if (m->buffer != MAP_FAILED)
+        munmap(m->buffer, BUFFER_BYTES);
+    free(m->results);
+    free(m);
+}
+
+double measure_read_gbps(struct measure *m)
+{
+    atomic_store(&m->next, 0);
+    uint64_t begin = clock_now_ns();
+    team_run(m->team, read_some, m);
+    return (double)BUFFER_BYTES / (double)(clock_now_ns() - begin);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double measure_median(double *samples, int n)
+{
+    qsort(samples, (size_t)n, sizeof *samples, compare);
+    return n % 2 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
 }
 
 #if defined(__x86_64__)
@@ -114,54 +132,47 @@ static double thread_seconds(void)
 static void peak_some(void *arg, int thread, int n_threads)
 {
     (void)n_threads;
-    struct job *job = arg;
+    struct measure *m = arg;
     double begin = thread_seconds();
-    job->results[thread].value += job->peak(ROUNDS);
+    m->results[thread].value += m->peak(ROUNDS);
     double seconds = thread_seconds() - begin;
-    job->results[thread].per_second = seconds > 0 ? ROUNDS / seconds : 0;
+    m->results[thread].per_second = seconds > 0 ? ROUNDS / seconds : 0;
 }
 
 /* operations: of one round. All threads run at once: a processor may clock lower when all of it is busy. */
-static double measure_peak(struct team *team, uint64_t (*peak)(int64_t rounds), double operations)
+static double measure_peak(struct measure *m, uint64_t (*peak)(int64_t rounds), double operations)
 {
-    struct job job = { .peak = peak, .results = calloc((size_t)team_n_threads(team), sizeof *job.results) };
-    double best = 0;
-    for (int i = 0; job.results && i < REPEATS; i++) {
-        double sum = 0;
-        team_run(team, peak_some, &job);
-        for (int t = 0; t < team_n_threads(team); t++)
-            sum += job.results[t].per_second * operations * 1e-9;
-        best = sum > best ? sum : best;
-    }
-    free(job.results);
-    return best;
+    double sum = 0;
+    m->peak = peak;
+    team_run(m->team, peak_some, m);
+    for (int t = 0; t < team_n_threads(m->team); t++)
+        sum += m->results[t].per_second * operations * 1e-9;
+    return sum;
 }
 
-double measure_peak_int8_gops(struct team *team, unsigned cpu)
+double measure_int8_gops(struct measure *m)
 {
-    if (cpu & CPU_AVX512)
-        return measure_peak(team, measure_int8_avx512, MEASURE_INT8_AVX512_OPS);
-    return cpu & CPU_AVX2 ? measure_peak(team, measure_int8_avx2, MEASURE_INT8_AVX2_OPS) : 0;
+    if (m->cpu & CPU_AVX512)
+        return measure_peak(m, measure_int8_avx512, MEASURE_INT8_AVX512_OPS);
+    return m->cpu & CPU_AVX2 ? measure_peak(m, measure_int8_avx2, MEASURE_INT8_AVX2_OPS) : 0;
 }
 
-double measure_peak_f32_gflops(struct team *team, unsigned cpu)
+double measure_f32_gflops(struct measure *m)
 {
-    if (cpu & CPU_AVX512)
-        return measure_peak(team, measure_f32_avx512, MEASURE_F32_AVX512_OPS);
-    return cpu & CPU_AVX2 ? measure_peak(team, measure_f32_avx2, MEASURE_F32_AVX2_OPS) : 0;
+    if (m->cpu & CPU_AVX512)
+        return measure_peak(m, measure_f32_avx512, MEASURE_F32_AVX512_OPS);
+    return m->cpu & CPU_AVX2 ? measure_peak(m, measure_f32_avx2, MEASURE_F32_AVX2_OPS) : 0;
 }
 #else
-double measure_peak_int8_gops(struct team *team, unsigned cpu)
+double measure_int8_gops(struct measure *m)
 {
-    (void)team;
-    (void)cpu;
+    (void)m;
     return 0;
 }
 
-double measure_peak_f32_gflops(struct team *team, unsigned cpu)
+double measure_f32_gflops(struct measure *m)
 {
-    (void)team;
-    (void)cpu;
+    (void)m;
     return 0;
 }
 #endif

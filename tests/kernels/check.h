@@ -28,7 +28,7 @@ struct check {
     bool is_bench;
     const char *only; /* bench: names that contain it; NULL: all */
     struct team *team;
-    double read_gbps, peak_int8_gops, peak_f32_gflops;
+    struct measure *limits; /* of bench_all() */
 
     uint64_t random;
     enum fill fill;

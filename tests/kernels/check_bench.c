@@ -24,7 +24,8 @@ struct job {
     uint8_t *panels, *tiles;
     const float *x;
     float *out; /* of each thread */
-    int copy;   /* which of the copies of the matrix: together they exceed the caches */
+    struct measure *limits;
+    int copy; /* which of the copies of the matrix: together they exceed the caches */
     _Alignas(64) atomic_int next;
 };
 
@@ -67,28 +68,40 @@ static void run_linear(void *arg, int thread, int n_threads)
     }
 }
 
-static double best_seconds(struct job *job)
+/* Medians of repetitions, each beside a look at what the machine can do at that moment. */
+struct timing {
+    double seconds, read_gbps, peak; /* peak: Gop/s of the arithmetic that the type uses */
+};
+
+static struct timing time_linear(struct job *job, bool is_block)
 {
-    double best = 0, total = 0;
-    for (int i = 0; i < 60 && (i < 5 || total < 0.4); i++) {
-        job->copy = i % job->n_copies;
+    enum { MOST = 60, LEAST = 9 };
+    double seconds[MOST], read[MOST], peak[MOST], total = 0;
+    int n = 0;
+    for (; n < MOST && (n < LEAST || total < 0.3); n++) {
+        read[n] = n < LEAST ? measure_read_gbps(job->limits) : read[n - 1];
+        peak[n] = is_block ? measure_int8_gops(job->limits) : measure_f32_gflops(job->limits);
+        job->copy = n % job->n_copies;
         atomic_store(&job->next, 0);
         uint64_t begin = clock_now_ns();
         team_run(job->team, run_linear, job);
-        double seconds = (double)(clock_now_ns() - begin) * 1e-9;
-        total += seconds;
-        best = best == 0 || seconds < best ? seconds : best;
+        seconds[n] = (double)(clock_now_ns() - begin) * 1e-9;
+        total += seconds[n];
     }
-    return best;
+    return (struct timing){ measure_median(seconds, n), measure_median(read, n < LEAST ? n : LEAST),
+                            measure_median(peak, n) };
 }
 
 static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
 {
     enum { MOST_ROWS = 256 };
     struct job *job = aligned_alloc(64, (sizeof *job + 63) / 64 * 64);
-    *job = (struct job){
-        .k = c->k, .team = c->team, .type = type, .n_in = n_in, .n_panels = n_out / PANEL_ROWS
-    };
+    *job = (struct job){ .k = c->k,
+                         .team = c->team,
+                         .limits = c->limits,
+                         .type = type,
+                         .n_in = n_in,
+                         .n_panels = n_out / PANEL_ROWS };
     panel_bytes(type, n_in, &job->stride);
     size_t n_bytes = job->stride * (size_t)job->n_panels;
     job->n_copies = (int)((size_t)200000000 / n_bytes) + 1;
@@ -107,17 +120,17 @@ static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
     int most = (int)(512 * 1024 / tile_bytes(type, 1, n_in));
     most = most < 8 ? 8 : most > TILE_ROWS ? TILE_ROWS : most;
     bool is_block = dtype_block_elems(type) > 1;
-    double peak = is_block ? c->peak_int8_gops : c->peak_f32_gflops;
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         job->n_rows = ROWS[i];
         job->n_tiles = (ROWS[i] + most - 1) / most;
         if (c->level == CPU_REF && ROWS[i] > 1)
             break;
-        double seconds = best_seconds(job), gbps = (double)n_bytes * 1e-9 / seconds;
-        double gops = 2.0 * n_out * n_in * ROWS[i] * 1e-9 / seconds;
+        struct timing t = time_linear(job, is_block);
+        double gbps = (double)n_bytes * 1e-9 / t.seconds,
+               gops = 2.0 * n_out * n_in * ROWS[i] * 1e-9 / t.seconds;
         printf("%-6s %-5s %5d x %5d %4d rows %8.1f us %7.1f GB/s %3.0f%% %8.1f Gop/s %3.0f%%\n",
-               cpu_name(c->level), dtype_name(type), n_out, n_in, ROWS[i], seconds * 1e6, gbps,
-               c->read_gbps > 0 ? 100 * gbps / c->read_gbps : 0, gops, peak > 0 ? 100 * gops / peak : 0);
+               cpu_name(c->level), dtype_name(type), n_out, n_in, ROWS[i], t.seconds * 1e6, gbps,
+               100 * gbps / t.read_gbps, gops, t.peak > 0 ? 100 * gops / t.peak : 0);
         fflush(stdout);
     }
     munmap(job->panels, n_bytes * (size_t)job->n_copies);
@@ -207,11 +220,14 @@ void bench_all(struct check *c)
         kernels_init(&k, LEVELS[l]);
         c->k = &k;
         c->level = LEVELS[l];
-        c->read_gbps = measure_read_gbps(c->team);
-        c->peak_int8_gops = measure_peak_int8_gops(c->team, c->level);
-        c->peak_f32_gflops = measure_peak_f32_gflops(c->team, c->level);
+        c->limits = measure_new(c->team, c->level);
+        if (!c->limits) {
+            fprintf(stderr, "checkkernels: no memory\n");
+            exit(1);
+        }
         printf("%s, %d threads: reads %.1f GB/s, %.0f Gop/s int8, %.0f Gflop/s float32\n", cpu_name(c->level),
-               team_n_threads(c->team), c->read_gbps, c->peak_int8_gops, c->peak_f32_gflops);
+               team_n_threads(c->team), measure_read_gbps(c->limits), measure_int8_gops(c->limits),
+               measure_f32_gflops(c->limits));
         for (size_t t = 0; t < sizeof TYPES / sizeof *TYPES; t++)
             for (size_t s = 0; s < sizeof SHAPES / sizeof *SHAPES; s++)
                 if (!c->only || strcmp(c->only, dtype_name(TYPES[t])) == 0 ||
@@ -222,5 +238,6 @@ void bench_all(struct check *c)
                 for (int length = 256; length <= 16384; length *= 8)
                     for (int n_queries = 1; n_queries <= ATTENTION_QUERIES; n_queries *= 4)
                         bench_attention(c, kind, n_queries, length);
+        measure_free(c->limits);
     }
 }
