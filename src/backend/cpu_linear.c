@@ -61,14 +61,39 @@ static void add_bias(float *tile, const float *bias, int n_halves, int n)
                 tile[i] += bias[i];
 }
 
-/* tile: [n rows][16] of the output columns from column on; y: the first row of the tile. */
-static void store(float *y, int n_columns, int column, const float *tile, int n)
+/* What a piece of panels gives of one tile: n rows of y from column on, in halves of 16 columns. */
+struct output {
+    float *y; /* the tile's first row */
+    int n_columns, column, n, n_halves;
+};
+
+/* Asks for the lines that will be written, which the kernel's time hides. */
+static void ask_for_output(const struct output *o)
 {
-    if (column >= n_columns)
-        return;
-    size_t n_here = (size_t)(n_columns - column < LANES ? n_columns - column : LANES);
-    for (int r = 0; r < n; r++)
-        memcpy(y + (size_t)r * (size_t)n_columns + (size_t)column, tile + r * LANES, n_here * sizeof *y);
+    int n_bytes = (o->n_columns - o->column < o->n_halves * LANES ? o->n_columns - o->column
+                                                                  : o->n_halves * LANES) *
+                  (int)sizeof *o->y;
+    for (int r = 0; r < o->n; r++) {
+        const char *row = (const char *)(o->y + (size_t)r * (size_t)o->n_columns + (size_t)o->column);
+        for (int line = 0; line < n_bytes; line += 64)
+            __builtin_prefetch(row + line, 1);
+    }
+}
+
+/* halves: the first at tile, the next stride floats further, each [n][16]. */
+static void store(const struct output *o, const float *tile, size_t stride)
+{
+    for (int r = 0; r < o->n; r++, tile += LANES) {
+        float *y = o->y + (size_t)r * (size_t)o->n_columns + (size_t)o->column;
+        const float *half = tile;
+        int left = o->n_columns - o->column;
+        for (int h = 0; h < o->n_halves && left > 0; h++, half += stride, y += LANES, left -= LANES) {
+            if (left >= LANES)
+                memcpy(y, half, LANES * sizeof *y);
+            else
+                memcpy(y, half, (size_t)left * sizeof *y);
+        }
+    }
 }
 
 /* Panels begin..end-1 over one tile. */
@@ -77,23 +102,25 @@ static void run_piece(const struct linear_job *job, float *out, const uint8_t *i
 {
     const struct matrix *m = job->m;
     const struct kernels *k = &job->cpu->kernels;
-    int row, n;
+    int row, n, n_panels = end - begin;
     tile_rows(job, tile, &row, &n);
-    k->linear[m->dtype](out, m->panels + (size_t)begin * m->panel_bytes, end - begin,
+    int n_columns = job->is_glu ? m->n_out / 2 : m->n_out;
+    struct output o = { .y = job->y + (size_t)row * (size_t)n_columns,
+                        .n_columns = n_columns,
+                        .column = begin * (job->is_glu ? LANES : PANEL_ROWS),
+                        .n = n,
+                        .n_halves = job->is_glu ? n_panels : 2 * n_panels };
+    ask_for_output(&o);
+    k->linear[m->dtype](out, m->panels + (size_t)begin * m->panel_bytes, n_panels,
                         input + (size_t)tile * job->tile_stride, n, m->n_in, tile == 0);
     if (m->bias)
-        add_bias(out, m->bias + (size_t)begin * PANEL_ROWS, 2 * (end - begin), n);
+        add_bias(out, m->bias + (size_t)begin * PANEL_ROWS, 2 * n_panels, n);
     size_t half = (size_t)n * LANES;
-    for (int p = begin; p < end; p++, out += 2 * half) {
-        if (job->is_glu) {
-            k->silu_mul(out, out, out + half, (int64_t)half);
-            store(job->y + (size_t)row * (size_t)(m->n_out / 2), m->n_out / 2, p * LANES, out, n);
-        } else {
-            float *y = job->y + (size_t)row * (size_t)m->n_out;
-            store(y, m->n_out, p * PANEL_ROWS, out, n);
-            store(y, m->n_out, p * PANEL_ROWS + LANES, out + half, n);
-        }
+    for (int p = 0; job->is_glu && p < n_panels; p++) {
+        float *gate = out + 2 * (size_t)p * half;
+        k->silu_mul(gate, gate, gate + half, (int64_t)half);
     }
+    store(&o, out, job->is_glu ? 2 * half : half);
 }
 
 /* Takes panels of a share: pieces that grow smaller towards its end, so that the threads end together. */

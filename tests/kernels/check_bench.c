@@ -1,10 +1,9 @@
 /* The speed of linear layers and attention at each processor level, beside what this machine can do at most. */
+#include "backend/backend.h"
 #include "base/clock.h"
 #include "check.h"
 #include "kernels/measure.h"
-#include "kernels/pack.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,20 +13,6 @@ static const int SHAPES[][2] = { { 4096, 4096 }, { 4096, 13696 }, { 13696, 4096 
 static const enum dtype TYPES[] = { DTYPE_Q4_0, DTYPE_Q8_0, DTYPE_F16,  DTYPE_BF16, DTYPE_F32,
                                     DTYPE_Q4_K, DTYPE_Q6_K, DTYPE_Q5_K, DTYPE_Q4_1, DTYPE_Q5_0,
                                     DTYPE_Q5_1, DTYPE_Q2_K, DTYPE_Q3_K };
-
-struct job {
-    const struct kernels *k;
-    struct team *team;
-    enum dtype type;
-    int n_in, n_panels, n_rows, n_tiles, piece, n_copies;
-    size_t stride, tile_stride;
-    uint8_t *panels, *tiles;
-    const float *x;
-    float *out; /* of each thread */
-    struct measure *limits;
-    int copy; /* which of the copies of the matrix: together they exceed the caches */
-    _Alignas(64) atomic_int next;
-};
 
 static void *big(size_t n_bytes)
 {
@@ -40,51 +25,30 @@ static void *big(size_t n_bytes)
     return p;
 }
 
-/* As the backend does it: input rows packed, then pieces of the panels over all tiles. */
-static void run_linear(void *arg, int thread, int n_threads)
-{
-    struct job *job = arg;
-    int64_t first, last, begin, end;
-    team_share(job->n_in, GROUP, thread, n_threads, &begin, &end);
-    for (int tile = 0; tile < job->n_tiles && begin < end; tile++) {
-        team_share(job->n_rows, 1, tile, job->n_tiles, &first, &last);
-        job->k->tile[job->type](job->tiles + (size_t)tile * job->tile_stride, job->x + first * job->n_in,
-                                (size_t)job->n_in, (int)(last - first), (int)begin, (int)end);
-    }
-    team_barrier(job->team);
-    float *out = job->out + (size_t)thread * 4 * TILE_ROWS * PANEL_ROWS;
-    const uint8_t *panels = job->panels + (size_t)job->copy * job->stride * (size_t)job->n_panels;
-    for (;;) {
-        int from = atomic_fetch_add_explicit(&job->next, job->piece, memory_order_relaxed);
-        if (from >= job->n_panels)
-            return;
-        int n = job->n_panels - from < job->piece ? job->n_panels - from : job->piece;
-        for (int tile = 0; tile < job->n_tiles; tile++) {
-            team_share(job->n_rows, 1, tile, job->n_tiles, &first, &last);
-            job->k->linear[job->type](out, panels + (size_t)from * job->stride, n,
-                                      job->tiles + (size_t)tile * job->tile_stride, (int)(last - first),
-                                      job->n_in, tile == 0);
-        }
-    }
-}
-
 /* Medians of repetitions, each beside a look at what the machine can do at that moment. */
 struct timing {
     double seconds, read_gbps, peak; /* peak: Gop/s of the arithmetic that the type uses */
 };
 
-static struct timing time_linear(struct job *job, bool is_block)
+/* Copies of a matrix, which together exceed the caches. */
+struct matrices {
+    struct backend *be;
+    struct matrix *copy[64];
+    int n;
+    float *x, *y;
+};
+
+static struct timing time_linear(struct measure *limits, const struct matrices *m, int n_rows, bool is_block)
 {
     enum { MOST = 60, LEAST = 9 };
     double seconds[MOST], read[MOST], peak[MOST], total = 0;
     int n = 0;
     for (; n < MOST && (n < LEAST || total < 0.3); n++) {
-        read[n] = n < LEAST ? measure_read_gbps(job->limits) : read[n - 1];
-        peak[n] = is_block ? measure_int8_gops(job->limits) : measure_f32_gflops(job->limits);
-        job->copy = n % job->n_copies;
-        atomic_store(&job->next, 0);
+        read[n] = n < LEAST ? measure_read_gbps(limits) : read[n - 1];
+        peak[n] = is_block ? measure_int8_gops(limits) : measure_f32_gflops(limits);
+        m->be->ops->linear(m->be, m->y, m->copy[n % m->n], m->x, 1); /* wakes the threads */
         uint64_t begin = clock_now_ns();
-        team_run(job->team, run_linear, job);
+        m->be->ops->linear(m->be, m->y, m->copy[(n + 1) % m->n], m->x, n_rows);
         seconds[n] = (double)(clock_now_ns() - begin) * 1e-9;
         total += seconds[n];
     }
@@ -92,40 +56,53 @@ static struct timing time_linear(struct job *job, bool is_block)
                             measure_median(peak, n) };
 }
 
+static void must(enum tutti_status st, const struct tutti_error *err)
+{
+    if (st != TUTTI_OK) {
+        fprintf(stderr, "checkkernels: %s\n", err->text);
+        exit(1);
+    }
+}
+
+/* Weights of small numbers in every type. */
+static void make_matrices(struct matrices *m, enum dtype type, int n_out, int n_in)
+{
+    struct tutti_error err;
+    size_t row = 0;
+    if (!dtype_bytes(type, n_in, &row))
+        exit(1);
+    uint8_t *stored = big(row * (size_t)n_out);
+    for (size_t i = 0; i < row * (size_t)n_out; i++)
+        stored[i] = (uint8_t)((i * 2654435761u) >> 13) & 0x3B;
+    struct matrix_part part = { stored, type, n_out };
+    struct matrix_source source = {
+        .name = "bench", .parts = &part, .n_parts = 1, .n_in = n_in, .type = type
+    };
+    for (m->n = 0; m->n == 0 || (size_t)m->n * row * (size_t)n_out < 200000000; m->n++)
+        must(m->be->ops->matrix_new(m->be, &m->copy[m->n], &source, &err), &err);
+    munmap(stored, row * (size_t)n_out);
+}
+
 static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
 {
     enum { MOST_ROWS = 256 };
-    struct job *job = aligned_alloc(64, (sizeof *job + 63) / 64 * 64);
-    *job = (struct job){ .k = c->k,
-                         .team = c->team,
-                         .limits = c->limits,
-                         .type = type,
-                         .n_in = n_in,
-                         .n_panels = n_out / PANEL_ROWS };
-    panel_bytes(type, n_in, &job->stride);
-    size_t n_bytes = job->stride * (size_t)job->n_panels;
-    job->n_copies = (int)((size_t)200000000 / n_bytes) + 1;
-    job->panels = big(n_bytes * (size_t)job->n_copies);
-    for (size_t i = 0; i < n_bytes * (size_t)job->n_copies; i++) /* small numbers in every type */
-        job->panels[i] = (uint8_t)((i * 2654435761u) >> 13) & 0x3B;
-    job->tile_stride = tile_bytes(type, TILE_ROWS, n_in);
-    job->tiles = big(job->tile_stride * (MOST_ROWS / 8));
-    float *x = big(sizeof *x * (size_t)n_in * MOST_ROWS);
+    struct tutti_error err;
+    struct matrices m = { .x = big(sizeof(float) * (size_t)n_in * MOST_ROWS),
+                          .y = big(sizeof(float) * (size_t)n_out * MOST_ROWS) };
+    struct backend_options options = {
+        .n_threads = team_n_threads(c->team),
+        .cpu = cpu_name(c->level),
+        .attention = { .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 8 },
+    };
+    must(backend_cpu_new(&m.be, &options, &err), &err);
+    make_matrices(&m, type, n_out, n_in);
+    must(m.be->ops->reserve(m.be, MOST_ROWS, &err), &err);
     for (size_t i = 0; i < (size_t)n_in * MOST_ROWS; i++)
-        x[i] = (float)(int32_t)check_random(c) * 0x1p-31f;
-    job->x = x;
-    job->out = big((size_t)team_n_threads(c->team) * 4 * TILE_ROWS * PANEL_ROWS * sizeof *job->out);
-    job->piece = (int)(384 * 1024 / job->stride);
-    job->piece = job->piece < 1 ? 1 : job->piece > 4 ? 4 : job->piece;
-    int most = (int)(512 * 1024 / tile_bytes(type, 1, n_in));
-    most = most < 8 ? 8 : most > TILE_ROWS ? TILE_ROWS : most;
+        m.x[i] = (float)(int32_t)check_random(c) * 0x1p-31f;
     bool is_block = dtype_block_elems(type) > 1;
-    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
-        job->n_rows = ROWS[i];
-        job->n_tiles = (ROWS[i] + most - 1) / most;
-        if (c->level == CPU_REF && ROWS[i] > 1)
-            break;
-        struct timing t = time_linear(job, is_block);
+    size_t n_bytes = m.be->ops->matrix_bytes(m.copy[0]);
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS && (c->level != CPU_REF || i == 0); i++) {
+        struct timing t = time_linear(c->limits, &m, ROWS[i], is_block);
         double gbps = (double)n_bytes * 1e-9 / t.seconds,
                gops = 2.0 * n_out * n_in * ROWS[i] * 1e-9 / t.seconds;
         printf("%-6s %-5s %5d x %5d %4d rows %8.1f us %7.1f GB/s %3.0f%% %8.1f Gop/s %3.0f%%\n",
@@ -133,11 +110,11 @@ static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
                100 * gbps / t.read_gbps, gops, t.peak > 0 ? 100 * gops / t.peak : 0);
         fflush(stdout);
     }
-    munmap(job->panels, n_bytes * (size_t)job->n_copies);
-    munmap(job->tiles, job->tile_stride * (MOST_ROWS / 8));
-    munmap(x, sizeof *x * (size_t)n_in * MOST_ROWS);
-    munmap(job->out, (size_t)team_n_threads(c->team) * 4 * TILE_ROWS * PANEL_ROWS * sizeof *job->out);
-    free(job);
+    for (int i = 0; i < m.n; i++)
+        m.be->ops->matrix_free(m.be, m.copy[i]);
+    m.be->ops->free(m.be);
+    munmap(m.x, sizeof(float) * (size_t)n_in * MOST_ROWS);
+    munmap(m.y, sizeof(float) * (size_t)n_out * MOST_ROWS);
 }
 
 static const struct attention_kind {
@@ -209,8 +186,7 @@ static void bench_attention(struct check *c, int kind, int n_queries, int length
 
 void bench_all(struct check *c)
 {
-    static const unsigned LEVELS[] = { CPU_AVX2 | CPU_AVX512 | CPU_BF16, CPU_AVX2 | CPU_AVX512, CPU_AVX2,
-                                       CPU_REF };
+    static const unsigned LEVELS[] = { CPU_AVX2 | CPU_AVX512 | CPU_BF16, CPU_AVX2, CPU_REF };
     c->random = 88172645463325252u;
     for (size_t l = 0; l < sizeof LEVELS / sizeof *LEVELS; l++) {
         struct kernels k;
