@@ -98,7 +98,7 @@ static inline struct cpu_backend *cpu_of(struct backend *be)
 }
 
 enum {
-    LINEAR_PIECE = 4,    /* panels that a thread takes at a time, at most */
+    LINEAR_PIECE = 8,    /* panels that a thread takes at a time, at most */
     LEAST_TILE_ROWS = 8, /* a tile is no lower, unless there are no more rows */
     ATTENTION_ROWS =
         64, /* queries of a unit of attention, at most: they share what a block brings into the cache */

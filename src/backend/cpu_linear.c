@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum {
-    PIECE_BYTES = 384 * 1024, /* of weights, */
+    PIECE_BYTES = 640 * 1024, /* of weights, */
     TILE_BYTES =
         512 * 1024, /* and of a tile: together they fit the second cache of current processors, or nearly */
 };

@@ -64,7 +64,7 @@ static void check_tile(struct check *c, const struct kernels *ref, enum dtype ty
         float *x = check_floats(c, (size_t)(n_rows - 1) * stride + (size_t)n_in);
         uint8_t *want = check_bytes(c, n_bytes), *got = check_bytes(c, n_bytes);
         check_fill(c, x, (size_t)(n_rows - 1) * stride + (size_t)n_in);
-        int middle = n_in / 256 * 128; /* in two parts, as two threads do it */
+        int middle = n_in / 512 * 256; /* in two parts, as two threads do it */
         ref->tile[type](want, x, stride, n_rows, 0, n_in);
         c->k->tile[type](got, x, stride, n_rows, middle, n_in);
         c->k->tile[type](got, x, stride, n_rows, 0, middle);

@@ -118,9 +118,9 @@ static void reserve(struct backend *be, int n_rows)
 static double allowed_error(enum dtype type, const float *x, const float *w, int n_in)
 {
     double rounding = 0, steps = 0;
-    for (int begin = 0; begin < n_in; begin += 128) {
+    for (int begin = 0; begin < n_in; begin += 256) {
         double max = 0, sum = 0;
-        for (int i = begin; i < begin + 128 && i < n_in; i++) {
+        for (int i = begin; i < begin + 256 && i < n_in; i++) {
             max = fmax(max, fabs((double)x[i]));
             sum += fabs((double)w[i]);
             rounding += fabs((double)x[i] * (double)w[i]);

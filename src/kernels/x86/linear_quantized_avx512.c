@@ -3,7 +3,7 @@
  * vpdpbusd adds to each of 16 lanes (output rows) the products of four unsigned weights and four signed activations,
  * which are the same for all lanes. The weights of a block and panel, unpacked, fill 16 registers; then the input rows
  * pass by, a few at a time: what is broadcast of a row serves both halves of the panel. A block's sum starts where the
- * zero point is already taken out. So a half costs nine multiplies and a quarter for each block and input row: eight
+ * zero point is already taken out. So a half costs nine multiplies and an eighth for each block and input row: eight
  * dot products, the product with the scale added to the sum of the group, and one more addition a group. The sums of
  * the groups and the totals wait in the first cache. */
 #include "kernels/pack.h"
@@ -12,8 +12,11 @@
 #include <immintrin.h>
 #include <string.h>
 
-/* Bytes ahead of the weights being read that are asked for: few rows are bound by memory. */
-enum { AHEAD = 9216 };
+enum {
+    AHEAD = 9216, /* bytes ahead of the weights being read that are asked for: few rows are bound by memory */
+    BLOCKS_AHEAD =
+        12, /* blocks ahead of the input rows: a tile comes from the third cache where there are many */
+};
 
 /* One block of a panel, ready to be multiplied. [half], then [group of columns] or [run of sub columns]. */
 struct weights {
@@ -176,8 +179,12 @@ INLINE void block_all(const struct weights *w, const struct input *x, const stru
 {
     const int step = f.sub == BLOCK ? 4 : 2;
     int r = 0;
-    for (; r + step <= x->n_rows; r += step)
+    for (; r + step <= x->n_rows; r += step) {
+        const char *ahead = (const char *)(x->q + 8 * r) + BLOCKS_AHEAD * (BLOCK + 8) * x->n_rows;
+        _mm_prefetch(ahead, _MM_HINT_T0);
+        _mm_prefetch(ahead + 64, _MM_HINT_T0);
         block_rows(w, x, r, step, f, is_first, is_last);
+    }
     switch (x->n_rows - r) {
     case 3:
         block_rows(w, x, r, 3, f, is_first, is_last);
