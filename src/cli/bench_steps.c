@@ -119,8 +119,12 @@ static double bytes_of_weights(const struct model *model)
     size_t n_bytes = ops->matrix_bytes(model->output);
     for (int i = 0; i < model->desc.n_layers; i++) {
         const struct layer *layer = &model->layers[i];
-        n_bytes += ops->matrix_bytes(layer->qkv) + ops->matrix_bytes(layer->attn_out) +
-                   ops->matrix_bytes(layer->gate_up) + ops->matrix_bytes(layer->down);
+        n_bytes += ops->matrix_bytes(layer->attn_out) + ops->matrix_bytes(layer->gate_up) +
+                   ops->matrix_bytes(layer->down);
+        if (layer->qkv)
+            n_bytes += ops->matrix_bytes(layer->qkv);
+        else
+            n_bytes += ops->matrix_bytes(model->top_query.query) + ops->matrix_bytes(model->top_query.kv);
     }
     return (double)n_bytes;
 }
@@ -129,7 +133,7 @@ static double bytes_of_weights(const struct model *model)
 static double layer_ops_of_row(const struct model_desc *d)
 {
     double heads = (double)d->n_heads * d->head_dim, kv_heads = (double)d->n_kv_heads * d->head_dim;
-    double qkv = d->d_model * (heads + 2 * kv_heads), ffn = 3.0 * d->d_model * d->d_ff;
+    double qkv = d->d_model * (heads + 2 * kv_heads), ffn = (d->has_gate ? 3.0 : 2.0) * d->d_model * d->d_ff;
     return 2 * d->n_layers * (qkv + heads * d->d_model + ffn);
 }
 

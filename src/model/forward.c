@@ -189,6 +189,8 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
                       .w = *model->workspace,
                       .kv = kv,
                       .n_rows = step->n_rows };
+    for (int r = 0; (d->has_learned_positions || d->has_top_query) && r < step->n_rows; r++)
+        assert(step->positions[r] < d->n_ctx);
     p.op->step_begin(p.be, step);
     p.op->embed(p.be, p.w.x, model->embedding);
     if (d->has_learned_positions)

@@ -44,6 +44,39 @@ static uint64_t packed_bytes(const struct report *r, const struct weight *w)
     return (uint64_t)((w->n_out + 15) / 16 * 16) * row;
 }
 
+static void add_vector(struct report *r, const struct tensor *t, int64_t n_rows)
+{
+    uint64_t n = t ? (uint64_t)n_rows * (uint64_t)t->shape[t->n_dims - 1] : 0;
+    r->n_params += n;
+    r->weight_bytes += n * sizeof(float);
+}
+
+static void add_norm(struct report *r, const struct norm_tensors *norm)
+{
+    add_vector(r, norm->w, 1);
+    add_vector(r, norm->b, 1);
+}
+
+static void add_matrix(struct report *r, const struct weight *w)
+{
+    r->weight_bytes += packed_bytes(r, w);
+    r->n_params += (uint64_t)w->n_in * (uint64_t)w->n_out;
+}
+
+static void add_layer(struct report *r, const struct layer_weights *l)
+{
+    add_matrix(r, &l->qkv);
+    add_matrix(r, &l->attn_out);
+    add_matrix(r, &l->gate_up);
+    add_matrix(r, &l->down);
+    add_norm(r, &l->attn_norm);
+    add_norm(r, &l->attn_post_norm);
+    add_norm(r, &l->ffn_norm);
+    add_norm(r, &l->ffn_post_norm);
+    add_vector(r, l->q_norm, 1);
+    add_vector(r, l->k_norm, 1);
+}
+
 static enum tutti_status sum_weights(struct report *r, struct tutti_error *err)
 {
     struct outer_weights outer;
@@ -51,23 +84,18 @@ static enum tutti_status sum_weights(struct report *r, struct tutti_error *err)
     enum tutti_status st = weights_find_outer(&outer, &r->desc, r->names, r->ck, err);
     if (st != TUTTI_OK)
         return st;
-    r->weight_bytes = packed_bytes(r, &outer.embedding);
-    r->n_params = (uint64_t)outer.embedding.n_in * (uint64_t)outer.embedding.n_out +
-                  (uint64_t)r->desc.d_model;
-    if (!r->desc.tied_output) {
-        r->weight_bytes += packed_bytes(r, &outer.output);
-        r->n_params += (uint64_t)outer.output.n_in * (uint64_t)outer.output.n_out;
-    }
+    add_matrix(r, &outer.embedding);
+    if (!r->desc.tied_output)
+        add_matrix(r, &outer.output);
+    add_norm(r, &outer.embedding_norm);
+    add_norm(r, &outer.output_norm);
+    add_vector(r, outer.positions, r->desc.n_ctx);
+    add_vector(r, outer.top_query, r->desc.n_ctx);
     for (int i = 0; i < r->desc.n_layers; i++) {
         st = weights_find_layer(&l, &r->desc, r->names, r->ck, i, err);
         if (st != TUTTI_OK)
             return st;
-        const struct weight *all[] = { &l.qkv, &l.attn_out, &l.gate_up, &l.down };
-        for (int k = 0; k < 4; k++) {
-            r->weight_bytes += packed_bytes(r, all[k]);
-            r->n_params += (uint64_t)all[k]->n_in * (uint64_t)all[k]->n_out;
-        }
-        r->n_params += 2 * (uint64_t)r->desc.d_model;
+        add_layer(r, &l);
         if (i == 0)
             r->type = r->options->has_type ? r->options->type : weights_stored_type(&l);
     }
@@ -100,6 +128,18 @@ static const char *rope_name(const struct model_desc *d)
     return NAMES[d->rope];
 }
 
+static const char *activation_name(const struct model_desc *d)
+{
+    static const char *const NAMES[] = { "silu", "gelu-tanh", "gelu-sigmoid" };
+    return NAMES[d->activation];
+}
+
+/* Where positions come from. */
+static const char *positions_name(const struct model_desc *d)
+{
+    return d->rope != ROPE_NONE ? "rotary" : d->has_alibi ? "alibi" : "learned";
+}
+
 static bool tensors_to_json(const struct report *r, json_t *root)
 {
     json_t *list = json_array();
@@ -127,16 +167,24 @@ static enum tutti_status write_json(const struct report *r, FILE *out, struct tu
         "context", d->n_ctx, "norm_eps", (double)d->norm_eps, "rope", rope_name(d), "rotary_dim",
         d->rotary_dim, "rope_theta", d->rope_theta, "rope_scaling", scaling_name(d), "qkv_bias",
         d->has_qkv_bias, "tied_output", d->tied_output);
+    json_t *kind = json_pack("{s:s, s:s, s:b, s:s, s:b, s:i, s:b, s:b, s:b, s:b, s:f}", "positions",
+                             positions_name(d), "norm", d->norm == NORM_RMS ? "rms" : "layer", "post_norms",
+                             d->has_post_norms, "activation", activation_name(d), "gate", d->has_gate,
+                             "window", d->window, "qk_norm", d->has_qk_norm, "embedding_norm",
+                             d->has_embedding_norm, "bidirectional_prefix", d->has_prefix, "top_query",
+                             d->has_top_query, "residual_scale", (double)d->residual_scale);
     json_t *cost = json_pack("{s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:i, s:I}", "weight_type",
                              dtype_name(r->type), "params", (json_int_t)r->n_params, "stored_bytes",
                              (json_int_t)r->stored_bytes, "weight_bytes", (json_int_t)r->weight_bytes,
                              "kv_type", kv_type_name(r->options->kv_type), "kv_bytes_per_token",
                              (json_int_t)r->kv_token_bytes, "memory_bytes", (json_int_t)r->memory_bytes,
                              "user_context", r->context, "users", (json_int_t)r->users);
-    bool ok = root && cost && json_object_update(root, cost) == 0 &&
+    bool ok = root && kind && cost && json_object_update(root, kind) == 0 &&
+              json_object_update(root, cost) == 0 &&
               (!r->options->lists_tensors || tensors_to_json(r, root)) &&
               json_dumpf(root, out, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0 && fputc('\n', out) != EOF;
     json_decref(root);
+    json_decref(kind);
     json_decref(cost);
     return ok ? TUTTI_OK
               : error_set(err, TUTTI_E_IO, "%s: the report could not be written", checkpoint_path(r->ck));
@@ -168,17 +216,36 @@ static void write_tensors(const struct report *r, FILE *out)
     }
 }
 
+static void write_layers(const struct model_desc *d, FILE *out)
+{
+    fprintf(out, "%-16s %d x (%d wide, feed-forward %d, %s%s)\n", "layers", d->n_layers, d->d_model, d->d_ff,
+            activation_name(d), d->has_gate ? " with a gate" : "");
+    fprintf(out, "%-16s %s%s%s%s\n", "norms", d->norm == NORM_RMS ? "RMSNorm" : "LayerNorm",
+            d->has_post_norms ? ", also behind each block" : "",
+            d->has_embedding_norm ? ", also on the embedding" : "",
+            d->has_qk_norm ? ", also on the heads of q and k" : "");
+    fprintf(out, "%-16s %d heads of %d, %d KV heads%s%s%s\n", "attention", d->n_heads, d->head_dim,
+            d->n_kv_heads, d->has_qkv_bias ? ", biases on q, k, v" : "",
+            d->has_prefix ? ", the prompt in both directions" : "",
+            d->has_top_query ? ", queries by position in the last layer" : "");
+    if (d->window > 0)
+        fprintf(out, "%-16s %d positions\n", "window", d->window);
+    if (d->rope != ROPE_NONE)
+        fprintf(out, "%-16s rotary, %s, %d dimensions, theta %g, scaling %s\n", "positions", rope_name(d),
+                d->rotary_dim, d->rope_theta, scaling_name(d));
+    else
+        fprintf(out, "%-16s %s\n", "positions", positions_name(d));
+    if (d->residual_scale != 0)
+        fprintf(out, "%-16s the normed input times %g\n", "residual", (double)d->residual_scale);
+}
+
 static void write_text(const struct report *r, FILE *out)
 {
     const struct model_desc *d = &r->desc;
     fprintf(out, "%-16s %s\n", "checkpoint", checkpoint_path(r->ck));
     fprintf(out, "%-16s %s\n", "family", d->family);
     fprintf(out, "%-16s %.2f million\n", "parameters", (double)r->n_params / 1e6);
-    fprintf(out, "%-16s %d x (%d wide, feed-forward %d)\n", "layers", d->n_layers, d->d_model, d->d_ff);
-    fprintf(out, "%-16s %d heads of %d, %d KV heads%s\n", "attention", d->n_heads, d->head_dim, d->n_kv_heads,
-            d->has_qkv_bias ? ", biases on q, k, v" : "");
-    fprintf(out, "%-16s %s, %d dimensions, theta %g, scaling %s\n", "rotary", rope_name(d), d->rotary_dim,
-            d->rope_theta, scaling_name(d));
+    write_layers(d, out);
     fprintf(out, "%-16s %d%s\n", "vocabulary", d->n_vocab,
             d->tied_output ? " (output tied to the embedding)" : "");
     fprintf(out, "%-16s %d tokens\n", "context", d->n_ctx);

@@ -1,8 +1,4 @@
-/* Known shapes with made-up weights: what a benchmark needs of a model, without a download.
- *
- * chatglm-6b and gpt2 have LayerNorm, other positions and another activation. Here their matrices run through the same
- * block as the others: the sizes, and so the bytes and operations of a step, are theirs (a feed-forward layer without a
- * gate is made as one with a gate of two thirds the width, which costs the same). */
+/* Known shapes with made-up weights: what a benchmark needs of a model, without a download. */
 #include "kernels/quantize.h"
 #include "model/family.h"
 #include "model/forward.h"
@@ -11,21 +7,50 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What families have in common; a shape's numbers follow. */
+#define SWIGLU .has_gate = true, .activation = ACT_SILU, .norm_eps = 1e-5f, .rope_theta = 10000
+#define GELU                                                                                                 \
+    .norm = NORM_LAYER, .activation = ACT_GELU_TANH, .norm_eps = 1e-5f, .rope_theta = 10000,                 \
+    .has_qkv_bias = true, .has_attn_out_bias = true, .has_mlp_bias = true, .tied_output = true
+#define SIZES(layers, model, heads, kv_heads, head, ff, vocab, ctx)                                          \
+    .n_layers = layers, .d_model = model, .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = head,        \
+    .d_ff = ff, .n_vocab = vocab, .n_ctx = ctx
+#define ROPE(kind, dim) .rope = kind, .rotary_dim = dim
+
 static const struct shape {
     const char *name;
-    int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab, n_ctx, rotary_dim;
-    enum rope_kind rope;
-    bool has_qkv_bias, tied_output;
+    struct model_desc desc;
 } SHAPES[] = {
-    { "chatglm-6b", 28, 4096, 32, 32, 128, 10944, 130528, 2048, 128, ROPE_HALF, true, true },
-    { "chatglm2-6b", 28, 4096, 32, 2, 128, 13696, 65024, 32768, 64, ROPE_INTERLEAVED, true, false },
-    { "chatglm3-6b", 28, 4096, 32, 2, 128, 13696, 65024, 8192, 64, ROPE_INTERLEAVED, true, false },
-    { "glm-4-9b", 40, 4096, 32, 2, 128, 13696, 151552, 131072, 64, ROPE_INTERLEAVED, true, false },
-    { "llama-7b", 32, 4096, 32, 32, 128, 11008, 32000, 4096, 128, ROPE_HALF, false, false },
-    { "llama-3-8b", 32, 4096, 32, 8, 128, 14336, 128256, 8192, 128, ROPE_HALF, false, false },
-    { "qwen2.5-7b", 28, 3584, 28, 4, 128, 18944, 152064, 32768, 128, ROPE_HALF, true, false },
-    { "gpt2", 12, 768, 12, 12, 64, 2048, 50257, 1024, 64, ROPE_HALF, true, true },
-    { "tiny", 4, 256, 8, 2, 32, 704, 4096, 2048, 32, ROPE_HALF, false, false },
+    { "chatglm-6b",
+      { GELU, SIZES(28, 4096, 32, 32, 128, 16384, 130528, 2048), ROPE(ROPE_2D, 128),
+        .residual_scale = 7.4833148f, .has_half_freqs = true } },
+    { "chatglm2-6b",
+      { SWIGLU, SIZES(28, 4096, 32, 2, 128, 13696, 65024, 32768), ROPE(ROPE_INTERLEAVED, 64),
+        .has_qkv_bias = true } },
+    { "chatglm3-6b",
+      { SWIGLU, SIZES(28, 4096, 32, 2, 128, 13696, 65024, 8192), ROPE(ROPE_INTERLEAVED, 64),
+        .has_qkv_bias = true } },
+    { "glm-4-9b",
+      { SWIGLU, SIZES(40, 4096, 32, 2, 128, 13696, 151552, 131072), ROPE(ROPE_INTERLEAVED, 64),
+        .has_qkv_bias = true } },
+    { "llama-7b", { SWIGLU, SIZES(32, 4096, 32, 32, 128, 11008, 32000, 4096), ROPE(ROPE_HALF, 128) } },
+    { "llama-3-8b", { SWIGLU, SIZES(32, 4096, 32, 8, 128, 14336, 128256, 8192), ROPE(ROPE_HALF, 128) } },
+    { "mistral-7b",
+      { SWIGLU, SIZES(32, 4096, 32, 8, 128, 14336, 32000, 32768), ROPE(ROPE_HALF, 128), .window = 4096 } },
+    { "qwen2.5-7b",
+      { SWIGLU, SIZES(28, 3584, 28, 4, 128, 18944, 152064, 32768), ROPE(ROPE_HALF, 128),
+        .has_qkv_bias = true } },
+    { "qwen3-8b",
+      { SWIGLU, SIZES(36, 4096, 32, 8, 128, 12288, 151936, 40960), ROPE(ROPE_HALF, 128),
+        .has_qk_norm = true } },
+    { "gpt2", { GELU, SIZES(12, 768, 12, 12, 64, 3072, 50257, 1024), .has_learned_positions = true } },
+    { "bloom-7b1",
+      { GELU, SIZES(30, 4096, 32, 32, 128, 16384, 250880, 2048), .has_alibi = true,
+        .has_embedding_norm = true } },
+    { "pangu-2.6b",
+      { GELU, SIZES(32, 2560, 32, 32, 80, 10240, 40000, 1024), .has_learned_positions = true,
+        .has_top_query = true } },
+    { "tiny", { SWIGLU, SIZES(4, 256, 8, 2, 32, 704, 4096, 2048), ROPE(ROPE_HALF, 32) } },
 };
 enum { N_SHAPES = sizeof SHAPES / sizeof *SHAPES };
 
@@ -107,36 +132,84 @@ done:
     return st;
 }
 
-static enum tutti_status make_norm(struct maker *m, struct norm *out, struct tutti_error *err)
+static enum tutti_status make_vector(struct maker *m, float **out, size_t n, float value,
+                                     struct tutti_error *err)
 {
     struct backend *be = m->model->backend;
-    int n = m->model->desc.d_model;
-    float *values = malloc((size_t)n * sizeof *values);
-    out->w = be->ops->alloc(be, (size_t)n);
-    for (int i = 0; values && i < n; i++)
-        values[i] = 1.0f;
-    if (values && out->w)
-        be->ops->upload(be, out->w, values, (size_t)n);
-    bool ok = values && out->w;
+    float *values = malloc(n * sizeof *values);
+    *out = be->ops->alloc(be, n);
+    for (size_t i = 0; values && i < n; i++)
+        values[i] = value;
+    if (values && *out)
+        be->ops->upload(be, *out, values, n);
+    bool ok = values && *out;
     free(values);
+    m->model->n_params += n;
+    m->model->weight_bytes += n * sizeof(float);
     return ok ? TUTTI_OK : out_of_memory(err);
 }
 
-static enum tutti_status make_layer(struct maker *m, struct layer *layer, struct tutti_error *err)
+static enum tutti_status make_norm(struct maker *m, struct norm *out, struct tutti_error *err)
 {
     const struct model_desc *d = &m->model->desc;
-    int q = d->n_heads * d->head_dim, qkv = q + 2 * d->n_kv_heads * d->head_dim;
+    enum tutti_status st = make_vector(m, &out->w, (size_t)d->d_model, 1, err);
+    return st == TUTTI_OK && d->norm == NORM_LAYER ? make_vector(m, &out->b, (size_t)d->d_model, 0, err) : st;
+}
+
+static enum tutti_status make_attention(struct maker *m, struct layer *layer, bool is_top,
+                                        struct tutti_error *err)
+{
+    const struct model_desc *d = &m->model->desc;
+    struct top_query *top = &m->model->top_query;
+    int q = d->n_heads * d->head_dim, kv = 2 * d->n_kv_heads * d->head_dim;
+    enum tutti_status st;
+    if (is_top) {
+        st = make_matrix(m, &top->query, "query", d->d_model, q, false, d->has_qkv_bias, err);
+        if (st == TUTTI_OK)
+            st = make_matrix(m, &top->kv, "kv", d->d_model, kv, false, d->has_qkv_bias, err);
+    } else {
+        st = make_matrix(m, &layer->qkv, "qkv", d->d_model, q + kv, false, d->has_qkv_bias, err);
+    }
+    if (st == TUTTI_OK && d->has_qk_norm)
+        st = make_vector(m, &layer->q_norm, (size_t)d->head_dim, 1, err);
+    if (st == TUTTI_OK && d->has_qk_norm)
+        st = make_vector(m, &layer->k_norm, (size_t)d->head_dim, 1, err);
+    return st == TUTTI_OK
+               ? make_matrix(m, &layer->attn_out, "attn_out", q, d->d_model, false, d->has_attn_out_bias, err)
+               : st;
+}
+
+static enum tutti_status make_layer(struct maker *m, struct layer *layer, bool is_top,
+                                    struct tutti_error *err)
+{
+    const struct model_desc *d = &m->model->desc;
+    int up = d->has_gate ? 2 * d->d_ff : d->d_ff;
     enum tutti_status st = make_norm(m, &layer->attn_norm, err);
+    if (st == TUTTI_OK)
+        st = make_attention(m, layer, is_top, err);
     if (st == TUTTI_OK)
         st = make_norm(m, &layer->ffn_norm, err);
     if (st == TUTTI_OK)
-        st = make_matrix(m, &layer->qkv, "qkv", d->d_model, qkv, false, d->has_qkv_bias, err);
+        st = make_matrix(m, &layer->gate_up, "gate_up", d->d_model, up, d->has_gate, d->has_mlp_bias, err);
     if (st == TUTTI_OK)
-        st = make_matrix(m, &layer->attn_out, "attn_out", q, d->d_model, false, false, err);
-    if (st == TUTTI_OK)
-        st = make_matrix(m, &layer->gate_up, "gate_up", d->d_model, 2 * d->d_ff, true, false, err);
-    if (st == TUTTI_OK)
-        st = make_matrix(m, &layer->down, "down", d->d_ff, d->d_model, false, false, err);
+        st = make_matrix(m, &layer->down, "down", d->d_ff, d->d_model, false, d->has_mlp_bias, err);
+    return st;
+}
+
+/* What stands before the first layer. */
+static enum tutti_status make_inputs(struct maker *m, struct tutti_error *err)
+{
+    struct model *model = m->model;
+    const struct model_desc *d = &model->desc;
+    size_t n_table = (size_t)d->n_ctx * (size_t)d->d_model;
+    enum tutti_status st = make_matrix(m, &model->embedding, "embedding", d->d_model, d->n_vocab, false,
+                                       false, err);
+    if (st == TUTTI_OK && d->has_embedding_norm)
+        st = make_norm(m, &model->embedding_norm, err);
+    if (st == TUTTI_OK && d->has_learned_positions)
+        st = make_vector(m, &model->positions, n_table, 0.01f, err);
+    if (st == TUTTI_OK && d->has_top_query)
+        st = make_vector(m, &model->top_query.table, n_table, 0.01f, err);
     return st;
 }
 
@@ -155,9 +228,9 @@ static enum tutti_status make(struct maker *m, const struct tutti_model_options 
     model_rope_freqs(d, model->rope_freqs);
     st = model_start_backend(model, options, err);
     if (st == TUTTI_OK)
-        st = make_matrix(m, &model->embedding, "embedding", d->d_model, d->n_vocab, false, false, err);
+        st = make_inputs(m, err);
     for (int i = 0; i < d->n_layers && st == TUTTI_OK; i++)
-        st = make_layer(m, &model->layers[i], err);
+        st = make_layer(m, &model->layers[i], d->has_top_query && i == d->n_layers - 1, err);
     if (st == TUTTI_OK)
         st = make_norm(m, &model->output_norm, err);
     if (st == TUTTI_OK && !d->tied_output)
@@ -197,26 +270,10 @@ enum tutti_status model_make(struct model **out, const char *name, enum dtype ty
         return out_of_memory(err);
     snprintf(model->name, sizeof model->name, "%s", name);
     model->weight_type = type;
-    model->desc = (struct model_desc){ .family = "shape",
-                                       .n_layers = s->n_layers,
-                                       .d_model = s->d_model,
-                                       .n_heads = s->n_heads,
-                                       .n_kv_heads = s->n_kv_heads,
-                                       .head_dim = s->head_dim,
-                                       .d_ff = s->d_ff,
-                                       .n_vocab = s->n_vocab,
-                                       .n_ctx = s->n_ctx,
-                                       .norm_eps = 1e-5f,
-                                       .rope = s->rope,
-                                       .rotary_dim = s->rotary_dim,
-                                       .rope_theta = 10000,
-                                       .has_qkv_bias = s->has_qkv_bias,
-                                       .tied_output = s->tied_output,
-                                       .activation = ACT_SILU,
-                                       .has_gate = true,
-                                       .bos_id = -1,
-                                       .pad_id = -1,
-                                       .n_usable_vocab = s->n_vocab };
+    model->desc = s->desc;
+    snprintf(model->desc.family, sizeof model->desc.family, "shape");
+    model->desc.bos_id = model->desc.pad_id = -1;
+    model->desc.n_usable_vocab = s->desc.n_vocab;
     tutti_sampling_init(&model->sampling, NULL);
     enum tutti_status st = make(&m, options ? options : &DEFAULTS, err);
     if (st == TUTTI_OK)

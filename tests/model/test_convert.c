@@ -221,6 +221,42 @@ static void inspect_counts_users(void **state)
     }
 }
 
+/* What inspect counts is what loading makes, of every kind of weight. */
+static void inspect_counts_what_is_loaded(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *key, *value;
+    } CASES[] = {
+        { "qwen2-tiny-yarn", "rope_scaling", "\"yarn\"" },
+        { "qwen3-tiny", "qk_norm", "true" },
+        { "mistral-tiny", "window", "23" },
+        { "glm4-tiny", "post_norms", "true" },
+        { "gpt2-tiny", "positions", "\"learned\"" },
+        { "bloom-tiny", "positions", "\"alibi\"" },
+        { "pangu-tiny", "top_query", "true" },
+        { "chatglm-6b-tiny", "bidirectional_prefix", "true" },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct inspect_options options = { .as_json = true, .kv_type = DTYPE_F16, .memory_bytes = 64 << 20 };
+        char *text = NULL, path[512];
+        size_t n = 0;
+        FILE *out = open_memstream(&text, &n);
+        snprintf(path, sizeof path, TEST_FIXTURES "/%s", CASES[i].name);
+        assert_int_equal(model_inspect(path, &options, out, NULL), TUTTI_OK);
+        fclose(out);
+        json_t *report = json_loads(text, 0, NULL);
+        json_t *want = json_loads(CASES[i].value, JSON_DECODE_ANY, NULL);
+        assert_true(json_equal(json_object_get(report, CASES[i].key), want));
+        struct model *model = util_load(path, NULL, NULL, 1, NULL);
+        assert_int_equal(json_integer_value(json_object_get(report, "params")), model->n_params);
+        model_free(model);
+        json_decref(want);
+        json_decref(report);
+        free(text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -232,6 +268,7 @@ int main(void)
         cmocka_unit_test(the_demo_model_keeps_its_tokenizer_and_chat),
         cmocka_unit_test(a_checkpoint_is_never_its_own_target),
         cmocka_unit_test(inspect_counts_users),
+        cmocka_unit_test(inspect_counts_what_is_loaded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
