@@ -15,9 +15,19 @@
         .down = prefix "h.%d.mlp.dense_4h_to_h.weight", .is_by_head = true,                                  \
     }
 
+#define MINDFORMERS_NAMES(prefix)                                                                            \
+    {                                                                                                        \
+        NAMES_MINDFORMERS_BLOCK(prefix "blocks.%d."),                                                        \
+            .embedding = prefix "embedding.word_embedding.embedding_table",                                  \
+            .embedding_norm = prefix "embedding.norm.gamma", .output = "head.weight",                        \
+            .output_norm = prefix "ln_f.gamma",                                                              \
+    }
+
 static const struct tensor_names LAYOUTS[] = {
     HF_NAMES("transformer."),
     HF_NAMES(""),
+    MINDFORMERS_NAMES("transformer."),
+    MINDFORMERS_NAMES(""),
     { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP, .embedding_norm = "token_embd_norm.weight" },
 };
 

@@ -6,18 +6,26 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LAYER "transformer.encoder.layers.%d."
+#define NAMES(table)                                                                                         \
+    .embedding = "transformer.embedding." table, .output = "transformer.output_layer.weight",                \
+    .output_norm = "transformer.encoder.final_layernorm.weight",                                             \
+    .attn_norm = LAYER "input_layernorm.weight", .ffn_norm = LAYER "post_attention_layernorm.weight",        \
+    .attn_out = LAYER "self_attention.dense.weight", .down = LAYER "mlp.dense_4h_to_h.weight"
+#define FUSED_QKV .qkv = { LAYER "self_attention.query_key_value.weight" }
+#define SPLIT_QKV                                                                                            \
+    .qkv = { LAYER "self_attention.wq.weight", LAYER "self_attention.wk.weight",                             \
+             LAYER "self_attention.wv.weight" }
+#define FUSED_GATE_UP .gate_up = { LAYER "mlp.dense_h_to_4h.weight" }
+#define SPLIT_GATE_UP .gate_up = { LAYER "mlp.dense_left.weight", LAYER "mlp.dense_right.weight" }
+
+/* The authors' names; MindFormers', which may cut what is fused. */
 static const struct tensor_names LAYOUTS[] = {
-    {
-        .embedding = "transformer.embedding.word_embeddings.weight",
-        .output = "transformer.output_layer.weight",
-        .output_norm = "transformer.encoder.final_layernorm.weight",
-        .attn_norm = "transformer.encoder.layers.%d.input_layernorm.weight",
-        .ffn_norm = "transformer.encoder.layers.%d.post_attention_layernorm.weight",
-        .qkv = { "transformer.encoder.layers.%d.self_attention.query_key_value.weight" },
-        .attn_out = "transformer.encoder.layers.%d.self_attention.dense.weight",
-        .gate_up = { "transformer.encoder.layers.%d.mlp.dense_h_to_4h.weight" },
-        .down = "transformer.encoder.layers.%d.mlp.dense_4h_to_h.weight",
-    },
+    { NAMES("word_embeddings.weight"), FUSED_QKV, FUSED_GATE_UP },
+    { NAMES("embedding_weight"), FUSED_QKV, FUSED_GATE_UP },
+    { NAMES("embedding_weight"), FUSED_QKV, SPLIT_GATE_UP },
+    { NAMES("embedding_weight"), SPLIT_QKV, FUSED_GATE_UP },
+    { NAMES("embedding_weight"), SPLIT_QKV, SPLIT_GATE_UP },
     { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP },
     { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP },
 };

@@ -7,22 +7,20 @@
 
 #define LAYER "transformer.layers.%d."
 
-static const struct tensor_names LAYOUTS[] = {
-    {
-        .embedding = "transformer.word_embeddings.weight",
-        .output = "lm_head.weight",
-        .output_norm = "transformer.final_layernorm.weight",
-        .attn_norm = LAYER "input_layernorm.weight",
-        .ffn_norm = LAYER "post_attention_layernorm.weight",
-        .qkv = { LAYER "attention.query_key_value.weight" },
-        .attn_out = LAYER "attention.dense.weight",
-        .gate_up = { LAYER "mlp.dense_h_to_4h.weight" },
-        .down = LAYER "mlp.dense_4h_to_h.weight",
-        .is_by_head = true,
-    },
-};
+/* scale: what norms call their weight. MindFormers changes that and the embedding's name alone. */
+#define NAMES(table, scale)                                                                                  \
+    {                                                                                                        \
+        .embedding = "transformer.word_embeddings." table, .output = "lm_head.weight",                       \
+        .output_norm = "transformer.final_layernorm." scale, .attn_norm = LAYER "input_layernorm." scale,    \
+        .ffn_norm = LAYER "post_attention_layernorm." scale,                                                 \
+        .qkv = { LAYER "attention.query_key_value.weight" }, .attn_out = LAYER "attention.dense.weight",     \
+        .gate_up = { LAYER "mlp.dense_h_to_4h.weight" }, .down = LAYER "mlp.dense_4h_to_h.weight",           \
+        .is_by_head = true,                                                                                  \
+    }
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
+static const struct tensor_names LAYOUTS[] = { NAMES("weight", "weight"), NAMES("embedding_table", "gamma") };
+
+static const char *const IGNORED[] = { "rotary_emb.inv_freq", "key_past", "value_past" };
 
 enum { FIRST_VOCAB = 150528, FIRST_MASK_ID = 150000, MASK_ID = 130000 };
 

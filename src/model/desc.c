@@ -85,15 +85,26 @@ enum tutti_status model_desc_check(const struct model_desc *d, const char *file,
                  : TUTTI_OK;
 }
 
+static bool has_tensor(const struct checkpoint *ck, const char *pattern)
+{
+    char name[LIMIT_TENSOR_NAME_BYTES];
+    weights_layer_name(name, sizeof name, pattern, 0);
+    return checkpoint_find(ck, name) != NULL;
+}
+
+/* Layouts may differ in a few names alone; where none fits wholly, the one that fits a little gives better errors. */
 const struct tensor_names *family_layout(const struct family *family, const struct checkpoint *ck)
 {
+    const struct tensor_names *nearest = NULL;
     for (int i = 0; i < family->n_layouts; i++) {
-        char name[LIMIT_TENSOR_NAME_BYTES];
-        weights_layer_name(name, sizeof name, family->layouts[i].qkv[0], 0);
-        if (checkpoint_find(ck, name))
-            return &family->layouts[i];
+        const struct tensor_names *names = &family->layouts[i];
+        if (!has_tensor(ck, names->qkv[0]))
+            continue;
+        if (has_tensor(ck, names->embedding) && has_tensor(ck, names->gate_up[0]))
+            return names;
+        nearest = nearest ? nearest : names;
     }
-    return NULL;
+    return nearest;
 }
 
 /* GGUF need not say how large the vocabulary is: the embedding's rows tell. */

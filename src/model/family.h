@@ -36,7 +36,7 @@ struct family {
     bool (*is_mine)(const json_t *config); /* of a Hugging Face config.json */
     /* Fills desc; errors go into c. */
     void (*describe)(struct model_desc *desc, struct config *c, bool is_gguf);
-    const struct tensor_names *layouts; /* the first whose qkv[0] exists is taken */
+    const struct tensor_names *layouts; /* family_layout() chooses */
     int n_layouts;
     const char *const *ignored; /* [n_ignored] ends of names of tensors that hold no weights to run */
     int n_ignored;

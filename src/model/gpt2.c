@@ -17,11 +17,16 @@
 static const struct tensor_names LAYOUTS[] = {
     HF_NAMES("transformer."),
     HF_NAMES(""),
+    { NAMES_MINDFORMERS_BLOCK("backbone.blocks.%d."),
+      .embedding = "backbone.embedding.word_embedding.embedding_table",
+      .positions = "backbone.embedding.position_embedding.embedding_table", .output = "head.weight",
+      .output_norm = "backbone.layernorm.gamma" },
     { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP, .positions = "position_embd.weight" },
 };
 
 /* Buffers of the causal mask. */
-static const char *const IGNORED[] = { "attn.bias", "attn.masked_bias" };
+static const char *const IGNORED[] = { "attn.bias", "attn.masked_bias", "attention.beta",
+                                       "attention.masked_beta" };
 
 static bool is_mine(const json_t *config)
 {

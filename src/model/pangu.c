@@ -1,21 +1,15 @@
 /* PanGu-Alpha: GPT-2's block with the quick GELU, and on top a layer whose queries come from a table by position. Published in
  * MindSpore's names alone; its projections are stored as [in][out], q, k and v are not. Zeng et al., 2021. */
 #include "model/describe.h"
+#include "model/names.h"
 
 #include <string.h>
 
-#define LAYER_NAMES(prefix)                                                                                  \
-    .attn_norm = prefix "layernorm1.gamma", .ffn_norm = prefix "layernorm2.gamma",                           \
-    .qkv = { prefix "attention.dense1.weight", prefix "attention.dense2.weight",                             \
-             prefix "attention.dense3.weight" },                                                             \
-    .attn_out = prefix "attention.projection.weight", .gate_up = { prefix "output.mapping.weight" },         \
-    .down = prefix "output.projection.weight", .transposed = TRANSPOSED_ATTN_OUT | TRANSPOSED_MLP
-
-static const struct tensor_names TOP_LAYER = { LAYER_NAMES("backbone.top_query_layer.") };
+static const struct tensor_names TOP_LAYER = { NAMES_MINDFORMERS_BLOCK("backbone.top_query_layer.") };
 
 static const struct tensor_names LAYOUTS[] = {
     {
-        LAYER_NAMES("backbone.blocks.%d."),
+        NAMES_MINDFORMERS_BLOCK("backbone.blocks.%d."),
         .embedding = "backbone.embedding.word_embedding.embedding_table",
         .positions = "backbone.embedding.position_embedding.embedding_table",
         .output_norm = "backbone.layernorm.gamma",

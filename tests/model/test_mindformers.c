@@ -1,0 +1,325 @@
+/* The names and layouts of MindFormers, made of the tiny checkpoints of each family: the same logits must come out. */
+#include "base/buf.h"
+#include "util.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* What becomes of a tensor. Elements are two bytes. */
+enum change {
+    AS_IT_IS,
+    TRANSPOSED,
+    ROWS,           /* begin..end-1 */
+    COLUMNS_TURNED, /* begin..end-1 of [in][out], as [out][in] */
+    BY_HEAD,        /* part begin (0: q, 1: k, 2: v) of rows [heads][q, k, v][end] */
+};
+
+struct rename {
+    const char *from, *to; /* "%d": each layer */
+    enum change change;
+    int begin, end;
+};
+
+static const struct rename LLAMA[] = {
+    { .from = "model.embed_tokens.weight", .to = "model.tok_embeddings.embedding_weight" },
+    { .from = "model.norm.weight", .to = "model.norm_out.weight" },
+    { .from = "lm_head.weight", .to = "lm_head.weight" },
+    { .from = "model.layers.%d.input_layernorm.weight", .to = "model.layers.%d.attention_norm.weight" },
+    { .from = "model.layers.%d.post_attention_layernorm.weight", .to = "model.layers.%d.ffn_norm.weight" },
+    { .from = "model.layers.%d.self_attn.q_proj.weight", .to = "model.layers.%d.attention.wq.weight" },
+    { .from = "model.layers.%d.self_attn.k_proj.weight", .to = "model.layers.%d.attention.wk.weight" },
+    { .from = "model.layers.%d.self_attn.v_proj.weight", .to = "model.layers.%d.attention.wv.weight" },
+    { .from = "model.layers.%d.self_attn.q_proj.bias", .to = "model.layers.%d.attention.wq.bias" },
+    { .from = "model.layers.%d.self_attn.k_proj.bias", .to = "model.layers.%d.attention.wk.bias" },
+    { .from = "model.layers.%d.self_attn.v_proj.bias", .to = "model.layers.%d.attention.wv.bias" },
+    { .from = "model.layers.%d.self_attn.o_proj.weight", .to = "model.layers.%d.attention.wo.weight" },
+    { .from = "model.layers.%d.mlp.gate_proj.weight", .to = "model.layers.%d.feed_forward.w1.weight" },
+    { .from = "model.layers.%d.mlp.up_proj.weight", .to = "model.layers.%d.feed_forward.w3.weight" },
+    { .from = "model.layers.%d.mlp.down_proj.weight", .to = "model.layers.%d.feed_forward.w2.weight" },
+};
+
+static const struct rename QWEN3[] = {
+    { .from = "model.embed_tokens.weight", .to = "embedding.word_embeddings.weight" },
+    { .from = "model.norm.weight", .to = "decoder.final_layernorm.weight" },
+    { .from = "model.layers.%d.input_layernorm.weight", .to = "decoder.layers.%d.input_layernorm.weight" },
+    { .from = "model.layers.%d.post_attention_layernorm.weight",
+      .to = "decoder.layers.%d.pre_mlp_layernorm.weight" },
+    { .from = "model.layers.%d.self_attn.q_proj.weight",
+      .to = "decoder.layers.%d.self_attention.linear_q.weight" },
+    { .from = "model.layers.%d.self_attn.k_proj.weight",
+      .to = "decoder.layers.%d.self_attention.linear_k.weight" },
+    { .from = "model.layers.%d.self_attn.v_proj.weight",
+      .to = "decoder.layers.%d.self_attention.linear_v.weight" },
+    { .from = "model.layers.%d.self_attn.q_norm.weight",
+      .to = "decoder.layers.%d.self_attention.q_layernorm.weight" },
+    { .from = "model.layers.%d.self_attn.k_norm.weight",
+      .to = "decoder.layers.%d.self_attention.k_layernorm.weight" },
+    { .from = "model.layers.%d.self_attn.o_proj.weight",
+      .to = "decoder.layers.%d.self_attention.linear_proj.weight" },
+    { .from = "model.layers.%d.mlp.gate_proj.weight", .to = "decoder.layers.%d.mlp.gating.weight" },
+    { .from = "model.layers.%d.mlp.up_proj.weight", .to = "decoder.layers.%d.mlp.linear_fc1.weight" },
+    { .from = "model.layers.%d.mlp.down_proj.weight", .to = "decoder.layers.%d.mlp.linear_fc2.weight" },
+};
+
+#define GLM "transformer.encoder.layers.%d."
+#define KEPT(name)                                                                                           \
+    {                                                                                                        \
+        .from = name, .to = name                                                                             \
+    }
+/* 4 heads of 16 and 2 KV heads; a feed-forward width of 96. */
+static const struct rename CHATGLM[] = {
+    { .from = "transformer.embedding.word_embeddings.weight",
+      .to = "transformer.embedding.embedding_weight" },
+    KEPT("transformer.output_layer.weight"),
+    KEPT("transformer.encoder.final_layernorm.weight"),
+    KEPT(GLM "input_layernorm.weight"),
+    KEPT(GLM "post_attention_layernorm.weight"),
+    KEPT(GLM "self_attention.dense.weight"),
+    KEPT(GLM "mlp.dense_4h_to_h.weight"),
+    { GLM "self_attention.query_key_value.weight", GLM "self_attention.wq.weight", ROWS, 0, 64 },
+    { GLM "self_attention.query_key_value.weight", GLM "self_attention.wk.weight", ROWS, 64, 96 },
+    { GLM "self_attention.query_key_value.weight", GLM "self_attention.wv.weight", ROWS, 96, 128 },
+    { GLM "self_attention.query_key_value.bias", GLM "self_attention.wq.bias", ROWS, 0, 64 },
+    { GLM "self_attention.query_key_value.bias", GLM "self_attention.wk.bias", ROWS, 64, 96 },
+    { GLM "self_attention.query_key_value.bias", GLM "self_attention.wv.bias", ROWS, 96, 128 },
+    { GLM "mlp.dense_h_to_4h.weight", GLM "mlp.dense_left.weight", ROWS, 0, 96 },
+    { GLM "mlp.dense_h_to_4h.weight", GLM "mlp.dense_right.weight", ROWS, 96, 192 },
+};
+
+#define BLOCK "backbone.blocks.%d."
+#define NORM(theirs, ours)                                                                                   \
+    { .from = theirs ".weight", .to = ours ".gamma" },                                                       \
+    {                                                                                                        \
+        .from = theirs ".bias", .to = ours ".beta"                                                           \
+    }
+static const struct rename GPT2[] = {
+    { .from = "wte.weight", .to = "backbone.embedding.word_embedding.embedding_table" },
+    { .from = "wpe.weight", .to = "backbone.embedding.position_embedding.embedding_table" },
+    NORM("ln_f", "backbone.layernorm"),
+    NORM("h.%d.ln_1", BLOCK "layernorm1"),
+    NORM("h.%d.ln_2", BLOCK "layernorm2"),
+    { "h.%d.attn.c_attn.weight", BLOCK "attention.dense1.weight", COLUMNS_TURNED, 0, 64 },
+    { "h.%d.attn.c_attn.weight", BLOCK "attention.dense2.weight", COLUMNS_TURNED, 64, 128 },
+    { "h.%d.attn.c_attn.weight", BLOCK "attention.dense3.weight", COLUMNS_TURNED, 128, 192 },
+    { "h.%d.attn.c_attn.bias", BLOCK "attention.dense1.bias", ROWS, 0, 64 },
+    { "h.%d.attn.c_attn.bias", BLOCK "attention.dense2.bias", ROWS, 64, 128 },
+    { "h.%d.attn.c_attn.bias", BLOCK "attention.dense3.bias", ROWS, 128, 192 },
+    { .from = "h.%d.attn.c_proj.weight", .to = BLOCK "attention.projection.weight" },
+    { .from = "h.%d.attn.c_proj.bias", .to = BLOCK "attention.projection.bias" },
+    { .from = "h.%d.mlp.c_fc.weight", .to = BLOCK "output.mapping.weight" },
+    { .from = "h.%d.mlp.c_fc.bias", .to = BLOCK "output.mapping.bias" },
+    { .from = "h.%d.mlp.c_proj.weight", .to = BLOCK "output.projection.weight" },
+    { .from = "h.%d.mlp.c_proj.bias", .to = BLOCK "output.projection.bias" },
+};
+
+#define BLOOM_QKV "h.%d.self_attention.query_key_value."
+static const struct rename BLOOM[] = {
+    /* heads of 8 */
+    { .from = "word_embeddings.weight", .to = "embedding.word_embedding.embedding_table" },
+    NORM("word_embeddings_layernorm", "embedding.norm"),
+    NORM("ln_f", "ln_f"),
+    NORM("h.%d.input_layernorm", "blocks.%d.layernorm1"),
+    NORM("h.%d.post_attention_layernorm", "blocks.%d.layernorm2"),
+    { BLOOM_QKV "weight", "blocks.%d.attention.dense1.weight", BY_HEAD, 0, 8 },
+    { BLOOM_QKV "weight", "blocks.%d.attention.dense2.weight", BY_HEAD, 1, 8 },
+    { BLOOM_QKV "weight", "blocks.%d.attention.dense3.weight", BY_HEAD, 2, 8 },
+    { BLOOM_QKV "bias", "blocks.%d.attention.dense1.bias", BY_HEAD, 0, 8 },
+    { BLOOM_QKV "bias", "blocks.%d.attention.dense2.bias", BY_HEAD, 1, 8 },
+    { BLOOM_QKV "bias", "blocks.%d.attention.dense3.bias", BY_HEAD, 2, 8 },
+    { "h.%d.self_attention.dense.weight", "blocks.%d.attention.projection.weight", TRANSPOSED, 0, 0 },
+    { .from = "h.%d.self_attention.dense.bias", .to = "blocks.%d.attention.projection.bias" },
+    { "h.%d.mlp.dense_h_to_4h.weight", "blocks.%d.output.mapping.weight", TRANSPOSED, 0, 0 },
+    { .from = "h.%d.mlp.dense_h_to_4h.bias", .to = "blocks.%d.output.mapping.bias" },
+    { "h.%d.mlp.dense_4h_to_h.weight", "blocks.%d.output.projection.weight", TRANSPOSED, 0, 0 },
+    { .from = "h.%d.mlp.dense_4h_to_h.bias", .to = "blocks.%d.output.projection.bias" },
+};
+
+#define GLM_6B       "transformer.layers.%d."
+#define LINEAR(name) KEPT(GLM_6B name ".weight"), KEPT(GLM_6B name ".bias")
+static const struct rename CHATGLM_6B[] = {
+    { .from = "transformer.word_embeddings.weight", .to = "transformer.word_embeddings.embedding_table" },
+    KEPT("lm_head.weight"),
+    NORM("transformer.final_layernorm", "transformer.final_layernorm"),
+    NORM(GLM_6B "input_layernorm", GLM_6B "input_layernorm"),
+    NORM(GLM_6B "post_attention_layernorm", GLM_6B "post_attention_layernorm"),
+    LINEAR("attention.query_key_value"),
+    LINEAR("attention.dense"),
+    LINEAR("mlp.dense_h_to_4h"),
+    LINEAR("mlp.dense_4h_to_h"),
+};
+
+/* ---- making the folder ---- */
+
+static char folder[64];
+
+static void path_of(char *path, size_t size, const char *name)
+{
+    snprintf(path, size, "%s/%s", folder, name);
+}
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/tutti-mindformers-%d", (int)getpid());
+    return mkdir(folder, 0700);
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    char path[128];
+    path_of(path, sizeof path, "config.json");
+    unlink(path);
+    path_of(path, sizeof path, "model.safetensors");
+    unlink(path);
+    return rmdir(folder);
+}
+
+static const struct tensor *find(const struct safetensors *file, const char *name)
+{
+    for (size_t i = 0; i < safetensors_n_tensors(file); i++) {
+        if (strcmp(safetensors_tensor(file, i)->name, name) == 0)
+            return safetensors_tensor(file, i);
+    }
+    return NULL;
+}
+
+/* Where row of the result is in t; for BY_HEAD and ROWS. */
+static int64_t row_of(const struct rename *r, int64_t row)
+{
+    return r->change == BY_HEAD ? (row / r->end * 3 + r->begin) * r->end + row % r->end : r->begin + row;
+}
+
+/* Adds the changed tensor to the data, and its entry to the header. */
+static void add(json_t *header, struct buf *data, const struct tensor *t, const char *name,
+                const struct rename *r)
+{
+    bool turns = r->change == TRANSPOSED || r->change == COLUMNS_TURNED;
+    int64_t cols = t->n_dims == 2 ? t->shape[1] : 1, n_rows = t->shape[0], n_cols = cols;
+    size_t begin = data->n_bytes, size = (size_t)dtype_block_bytes(t->dtype);
+    const char *bytes = t->data;
+    if (turns) {
+        n_rows = r->change == TRANSPOSED ? cols : r->end - r->begin;
+        n_cols = t->shape[0];
+    } else if (r->change != AS_IT_IS) {
+        n_rows = r->change == BY_HEAD ? t->shape[0] / 3 : r->end - r->begin;
+    }
+    for (int64_t i = 0; i < n_rows; i++) {
+        for (int64_t j = 0; j < n_cols; j++) {
+            int64_t at = turns ? j * cols + r->begin + i
+                               : (r->change == AS_IT_IS ? i : row_of(r, i)) * cols + j;
+            assert_true(buf_add(data, bytes + (size_t)at * size, size));
+        }
+    }
+    const char *dtype = t->dtype == DTYPE_F32 ? "F32" : t->dtype == DTYPE_F16 ? "F16" : "BF16";
+    json_t *shape = t->n_dims == 2 ? json_pack("[I, I]", (json_int_t)n_rows, (json_int_t)n_cols)
+                                   : json_pack("[I]", (json_int_t)n_rows);
+    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype, "shape", shape, "data_offsets",
+                              (json_int_t)begin, (json_int_t)data->n_bytes);
+    assert_int_equal(json_object_set_new(header, name, entry), 0);
+}
+
+static void write_file(json_t *header, const struct buf *data)
+{
+    char path[128];
+    path_of(path, sizeof path, "model.safetensors");
+    char *text = json_dumps(header, JSON_COMPACT);
+    uint64_t n = strlen(text);
+    FILE *out = fopen(path, "wb");
+    assert_non_null(out);
+    assert_int_equal(fwrite(&n, sizeof n, 1, out), 1);
+    assert_int_equal(fwrite(text, 1, n, out), n);
+    assert_int_equal(fwrite(data->bytes, 1, data->n_bytes, out), data->n_bytes);
+    fclose(out);
+    free(text);
+}
+
+static void layer_name(char *out, size_t size, const char *pattern, int layer)
+{
+    const char *mark = strstr(pattern, "%d");
+    if (mark)
+        snprintf(out, size, "%.*s%d%s", (int)(mark - pattern), pattern, layer, mark + 2);
+    else
+        snprintf(out, size, "%s", pattern);
+}
+
+/* The fixture under other names. Every tensor of it must be used. */
+static void make_checkpoint(const char *fixture, const struct rename *renames, size_t n_renames)
+{
+    char path[512];
+    struct safetensors *file;
+    struct buf data = { 0 };
+    json_t *header = json_object(), *used = json_object();
+    snprintf(path, sizeof path, TEST_FIXTURES "/%s/config.json", fixture);
+    json_t *config = util_load_json(path);
+    path_of(path, sizeof path, "config.json");
+    assert_int_equal(json_dump_file(config, path, 0), 0);
+    json_decref(config);
+    snprintf(path, sizeof path, TEST_FIXTURES "/%s/model.safetensors", fixture);
+    assert_int_equal(safetensors_open(&file, path, NULL), TUTTI_OK);
+    for (size_t i = 0; i < n_renames; i++) {
+        bool has_layers = strstr(renames[i].from, "%d");
+        for (int layer = 0; layer < (has_layers ? 8 : 1); layer++) {
+            char from[128], to[128];
+            layer_name(from, sizeof from, renames[i].from, layer);
+            layer_name(to, sizeof to, renames[i].to, layer);
+            const struct tensor *t = find(file, from);
+            if (!t)
+                continue;
+            add(header, &data, t, to, &renames[i]);
+            json_object_set_new(used, from, json_true());
+        }
+    }
+    assert_int_equal(json_object_size(used), safetensors_n_tensors(file));
+    write_file(header, &data);
+    safetensors_close(file);
+    buf_clear(&data);
+    json_decref(used);
+    json_decref(header);
+}
+
+static void names_and_layouts_of_mindformers_are_known(void **state)
+{
+    (void)state;
+#define RENAMES(table) table, sizeof table / sizeof *table
+    static const struct {
+        const char *fixture;
+        const struct rename *renames;
+        size_t n;
+    } CASES[] = {
+        { "mistral-tiny", RENAMES(LLAMA) },
+        { "qwen2-tiny", RENAMES(LLAMA) },
+        { "qwen3-tiny", RENAMES(QWEN3) },
+        { "glm-4-9b-tiny", RENAMES(CHATGLM) },
+        { "gpt2-tiny", RENAMES(GPT2) },
+        { "bloom-tiny", RENAMES(BLOOM) },
+        { "chatglm-6b-tiny", RENAMES(CHATGLM_6B) },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char golden[512];
+        make_checkpoint(CASES[i].fixture, CASES[i].renames, CASES[i].n);
+        snprintf(golden, sizeof golden, TEST_FIXTURES "/%s/golden.safetensors", CASES[i].fixture);
+        struct model *model = util_load(folder, "f32", "f32", 2, NULL);
+        struct util_errors e = util_compare_file(model, golden, "logits", 3);
+        print_message("# %s in MindFormers' names: relative %.2e at most\n", CASES[i].fixture,
+                      e.max_relative);
+        assert_true(e.max_relative <= 1e-4);
+        model_free(model);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(names_and_layouts_of_mindformers_are_known, make_folder,
+                                        remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
