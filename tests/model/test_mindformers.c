@@ -22,7 +22,7 @@ enum change {
 };
 
 struct rename {
-    const char *from, *to; /* "%d": each layer */
+    const char *from, *to; /* "%d": each layer; what has the name of the line before goes behind it */
     enum change change;
     int begin, end;
 };
@@ -43,6 +43,22 @@ static const struct rename LLAMA[] = {
     { .from = "model.layers.%d.mlp.gate_proj.weight", .to = "model.layers.%d.feed_forward.w1.weight" },
     { .from = "model.layers.%d.mlp.up_proj.weight", .to = "model.layers.%d.feed_forward.w3.weight" },
     { .from = "model.layers.%d.mlp.down_proj.weight", .to = "model.layers.%d.feed_forward.w2.weight" },
+};
+
+#define LLAMA_LAYER "model.layers.%d."
+static const struct rename LLAMA_FUSED[] = {
+    { .from = "model.embed_tokens.weight", .to = "model.tok_embeddings.embedding_weight" },
+    { .from = "model.norm.weight", .to = "model.norm_out.weight" },
+    { .from = "lm_head.weight", .to = "lm_head.weight" },
+    { .from = LLAMA_LAYER "input_layernorm.weight", .to = LLAMA_LAYER "attention_norm.weight" },
+    { .from = LLAMA_LAYER "post_attention_layernorm.weight", .to = LLAMA_LAYER "ffn_norm.weight" },
+    { .from = LLAMA_LAYER "self_attn.q_proj.weight", .to = LLAMA_LAYER "attention.w_qkv.weight" },
+    { .from = LLAMA_LAYER "self_attn.k_proj.weight", .to = LLAMA_LAYER "attention.w_qkv.weight" },
+    { .from = LLAMA_LAYER "self_attn.v_proj.weight", .to = LLAMA_LAYER "attention.w_qkv.weight" },
+    { .from = LLAMA_LAYER "self_attn.o_proj.weight", .to = LLAMA_LAYER "attention.wo.weight" },
+    { .from = LLAMA_LAYER "mlp.gate_proj.weight", .to = LLAMA_LAYER "feed_forward.w_gate_hidden.weight" },
+    { .from = LLAMA_LAYER "mlp.up_proj.weight", .to = LLAMA_LAYER "feed_forward.w_gate_hidden.weight" },
+    { .from = LLAMA_LAYER "mlp.down_proj.weight", .to = LLAMA_LAYER "feed_forward.w2.weight" },
 };
 
 static const struct rename QWEN3[] = {
@@ -91,6 +107,20 @@ static const struct rename CHATGLM[] = {
     { GLM "self_attention.query_key_value.bias", GLM "self_attention.wv.bias", ROWS, 96, 128 },
     { GLM "mlp.dense_h_to_4h.weight", GLM "mlp.dense_left.weight", ROWS, 0, 96 },
     { GLM "mlp.dense_h_to_4h.weight", GLM "mlp.dense_right.weight", ROWS, 96, 192 },
+};
+
+static const struct rename CHATGLM_FUSED[] = {
+    { .from = "transformer.embedding.word_embeddings.weight",
+      .to = "transformer.embedding.embedding_weight" },
+    KEPT("transformer.output_layer.weight"),
+    KEPT("transformer.encoder.final_layernorm.weight"),
+    KEPT(GLM "input_layernorm.weight"),
+    KEPT(GLM "post_attention_layernorm.weight"),
+    KEPT(GLM "self_attention.dense.weight"),
+    KEPT(GLM "self_attention.query_key_value.weight"),
+    KEPT(GLM "self_attention.query_key_value.bias"),
+    KEPT(GLM "mlp.dense_h_to_4h.weight"),
+    KEPT(GLM "mlp.dense_4h_to_h.weight"),
 };
 
 #define BLOCK "backbone.blocks.%d."
@@ -218,6 +248,11 @@ static void add(json_t *header, struct buf *data, const struct tensor *t, const 
             assert_true(buf_add(data, bytes + (size_t)at * size, size));
         }
     }
+    json_t *before = json_object_get(header, name);
+    if (before) {
+        begin = (size_t)json_integer_value(json_array_get(json_object_get(before, "data_offsets"), 0));
+        n_rows += json_integer_value(json_array_get(json_object_get(before, "shape"), 0));
+    }
     const char *dtype = t->dtype == DTYPE_F32 ? "F32" : t->dtype == DTYPE_F16 ? "F16" : "BF16";
     json_t *shape = t->n_dims == 2 ? json_pack("[I, I]", (json_int_t)n_rows, (json_int_t)n_cols)
                                    : json_pack("[I]", (json_int_t)n_rows);
@@ -264,14 +299,13 @@ static void make_checkpoint(const char *fixture, const struct rename *renames, s
     json_decref(config);
     snprintf(path, sizeof path, TEST_FIXTURES "/%s/model.safetensors", fixture);
     assert_int_equal(safetensors_open(&file, path, NULL), TUTTI_OK);
-    for (size_t i = 0; i < n_renames; i++) {
-        bool has_layers = strstr(renames[i].from, "%d");
-        for (int layer = 0; layer < (has_layers ? 8 : 1); layer++) {
+    for (int layer = 0; layer < 8; layer++) {
+        for (size_t i = 0; i < n_renames; i++) {
             char from[128], to[128];
             layer_name(from, sizeof from, renames[i].from, layer);
             layer_name(to, sizeof to, renames[i].to, layer);
             const struct tensor *t = find(file, from);
-            if (!t)
+            if (!t || (layer > 0 && !strstr(renames[i].from, "%d")))
                 continue;
             add(header, &data, t, to, &renames[i]);
             json_object_set_new(used, from, json_true());
@@ -297,6 +331,8 @@ static void names_and_layouts_of_mindformers_are_known(void **state)
         { "mistral-tiny", RENAMES(LLAMA) },
         { "qwen2-tiny", RENAMES(LLAMA) },
         { "qwen3-tiny", RENAMES(QWEN3) },
+        { "mistral-tiny", RENAMES(LLAMA_FUSED) },
+        { "glm-4-9b-tiny", RENAMES(CHATGLM_FUSED) },
         { "glm-4-9b-tiny", RENAMES(CHATGLM) },
         { "gpt2-tiny", RENAMES(GPT2) },
         { "bloom-tiny", RENAMES(BLOOM) },
