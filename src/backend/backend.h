@@ -108,7 +108,7 @@ struct backend_ops {
     void (*matrix_free)(struct backend *be, struct matrix *m); /* NULL is allowed */
     size_t (*matrix_bytes)(const struct matrix *m);
 
-    /* n_pages pages for every layer; dtype as in kv_type.h. Memory is reserved and committed here. */
+    /* n_pages pages for every layer; dtype as in kv_type.h. Memory is reserved here; the system backs it soon. */
     enum tutti_status (*kv_new)(struct backend *be, struct kv_memory **out, int n_pages, enum dtype dtype,
                                 struct tutti_error *err);
     void (*kv_free)(struct backend *be, struct kv_memory *kv);           /* NULL is allowed */

@@ -28,6 +28,7 @@ struct kv_memory {
     size_t layer_bytes; /* all pages */
     size_t n_bytes;
     uint8_t *base;
+    struct memory_backing *backing;
 };
 
 /* Neighbouring rows of one sequence, which go through its blocks of positions together. Its work is cut into units: one

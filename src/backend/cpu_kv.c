@@ -43,8 +43,7 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
         free(kv);
         return error_set(err, TUTTI_E_MEMORY, "KV cache: no memory for %zu bytes", n_bytes);
     }
-    for (size_t i = 0; i < n_bytes; i += 4096) /* commits it: serving must not find out later */
-        ((volatile uint8_t *)kv->base)[i] = 0;
+    kv->backing = memory_back(kv->base, n_bytes);
     *out = kv;
     return TUTTI_OK;
 }
@@ -54,6 +53,7 @@ void cpu_kv_free(struct backend *be, struct kv_memory *kv)
     (void)be;
     if (!kv)
         return;
+    memory_back_stop(kv->backing);
     memory_free(kv->base, kv->n_bytes);
     free(kv);
 }

@@ -1,5 +1,11 @@
 #include "backend/memory.h"
 
+#include "base/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,4 +55,77 @@ void memory_free(void *memory, size_t n_bytes)
         munmap(memory, round_up(n_bytes, 4096));
     else
         free(memory);
+}
+
+/* ---- backing --------------------------------------------------------------------------------------------------- */
+
+enum { BACK_AT_ONCE_BYTES = 64 << 20, BACK_PIECE_BYTES = 4 << 20 };
+
+struct memory_backing {
+    pthread_t thread;
+    atomic_bool stop;
+    uint8_t *memory;
+    size_t n_bytes;
+};
+
+/* Adds nothing to each page: what others write meanwhile stays. */
+static void touch(uint8_t *memory, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i += 4096)
+        atomic_fetch_add_explicit((_Atomic uint8_t *)(memory + i), 0, memory_order_relaxed);
+}
+
+/* False: the system has no more memory. */
+static bool back_piece(uint8_t *memory, size_t n_bytes)
+{
+#ifdef MADV_POPULATE_WRITE
+    if (madvise(memory, n_bytes, MADV_POPULATE_WRITE) == 0)
+        return true;
+    if (errno != EINVAL && errno != EAGAIN) /* EINVAL: Linux before 5.14 */
+        return false;
+#endif
+    touch(memory, n_bytes);
+    return true;
+}
+
+static void *back_all(void *arg)
+{
+    struct memory_backing *b = arg;
+#ifdef SCHED_IDLE
+    struct sched_param none = { 0 };
+    pthread_setschedparam(pthread_self(), SCHED_IDLE, &none);
+#endif
+    for (size_t at = 0; at < b->n_bytes && !atomic_load(&b->stop); at += BACK_PIECE_BYTES) {
+        size_t n = b->n_bytes - at < BACK_PIECE_BYTES ? b->n_bytes - at : BACK_PIECE_BYTES;
+        if (!back_piece(b->memory + at, n)) {
+            log_warn(
+                "the system has memory for %zu of the %zu MiB that were reserved: expect it to end programs",
+                at >> 20, b->n_bytes >> 20);
+            break;
+        }
+    }
+    return NULL;
+}
+
+struct memory_backing *memory_back(void *memory, size_t n_bytes)
+{
+    struct memory_backing *b = n_bytes > BACK_AT_ONCE_BYTES ? calloc(1, sizeof *b) : NULL;
+    if (b) {
+        b->memory = memory;
+        b->n_bytes = round_up(n_bytes, 4096);
+        if (pthread_create(&b->thread, NULL, back_all, b) == 0)
+            return b;
+        free(b);
+    }
+    touch(memory, n_bytes);
+    return NULL;
+}
+
+void memory_back_stop(struct memory_backing *backing)
+{
+    if (!backing)
+        return;
+    atomic_store(&backing->stop, true);
+    pthread_join(backing->thread, NULL);
+    free(backing);
 }

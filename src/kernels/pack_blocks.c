@@ -6,27 +6,22 @@
 
 #include <string.h>
 
+#define PACK_INLINE static inline __attribute__((always_inline))
+
 /* What a row that is not there holds: numbers of no weight. */
-static void empty_unit(struct stored_unit *u, struct quant_format f)
+PACK_INLINE void empty_unit(struct stored_unit *u, struct quant_format f)
 {
     memset(u, 0, sizeof *u);
     memset(u->words, f.zero, sizeof u->words);
 }
 
-static uint16_t half_at(const uint8_t *p)
-{
-    uint16_t half;
-    memcpy(&half, p, 2);
-    return half;
-}
-
-static void put_word(uint8_t *plane, int vector, int row, uint32_t word)
+PACK_INLINE void put_word(uint8_t *plane, int vector, int row, uint32_t word)
 {
     memcpy(plane + 64 * vector + 4 * row, &word, 4);
 }
 
 /* The planes of one block and row (0..15 of a half). */
-static void put_block(uint8_t *half, struct quant_format f, const uint32_t words[WORDS], int row)
+PACK_INLINE void put_block(uint8_t *half, struct quant_format f, const uint32_t words[WORDS], int row)
 {
     int per_byte = 8 / f.low_bits, n = WORDS / per_byte;
     uint32_t mask = f.low_bits == 8 ? 0xFFFFFFFF : f.low_bits == 4 ? 0x0F0F0F0F : 0x03030303;
@@ -48,7 +43,7 @@ static void put_block(uint8_t *half, struct quant_format f, const uint32_t words
     }
 }
 
-static void put_unit(uint8_t *unit, struct quant_format f, const struct stored_unit *u, int row)
+PACK_INLINE void put_unit(uint8_t *unit, struct quant_format f, const struct stored_unit *u, int row)
 {
     memcpy(unit + 2 * row, &u->scale, 2);
     if (f.has_min)
@@ -64,16 +59,17 @@ static void put_unit(uint8_t *unit, struct quant_format f, const struct stored_u
         put_block(half, f, u->words[b], row % 16);
 }
 
-static inline __attribute__((always_inline)) void
-pack_as(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], const enum dtype dtype, int n_in)
+PACK_INLINE void pack_as(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], const enum dtype dtype,
+                         int n_in)
 {
     const struct quant_format f = quant_format(dtype);
     const int columns = format_unit_columns(f);
+    const size_t stored_bytes = (size_t)dtype_block_bytes(dtype);
     struct stored_unit unit = { 0 };
     for (int i = 0; i < n_in / columns; i++, panel += format_unit_bytes(f))
         for (int row = 0; row < PANEL_ROWS; row++) {
             if (rows[row])
-                stored_read(&unit, rows[row] + (size_t)i * (size_t)dtype_block_bytes(dtype), dtype);
+                stored_read(&unit, rows[row] + (size_t)i * stored_bytes, dtype);
             else
                 empty_unit(&unit, f);
             put_unit(panel, f, &unit, row);

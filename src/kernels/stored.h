@@ -1,8 +1,14 @@
-/* Quantized weights as files hold them (base/dtype.h), one row at a time. */
+/* Quantized weights as files hold them (base/dtype.h), one row at a time. All of it is inlined: where the type is known
+ * to the compiler, reading a block is a handful of shifts. */
 #ifndef TUTTI_KERNELS_STORED_H
 #define TUTTI_KERNELS_STORED_H
 
+#include "base/half.h"
 #include "kernels/formats.h"
+
+#include <string.h>
+
+#define STORED_INLINE static inline __attribute__((always_inline))
 
 enum { WORDS = BLOCK / 4, MOST_BLOCKS = 8, MOST_SUBS = 16 };
 
@@ -14,11 +20,161 @@ struct stored_unit {
     uint32_t words[MOST_BLOCKS][WORDS]; /* unsigned numbers of columns 4g..4g+3, the first in the low byte */
 };
 
+STORED_INLINE uint32_t word_at(const uint8_t *p, int i)
+{
+    uint32_t word;
+    memcpy(&word, p + 4 * i, 4);
+    return word;
+}
+
+STORED_INLINE uint16_t half_at(const uint8_t *p)
+{
+    uint16_t half;
+    memcpy(&half, p, 2);
+    return half;
+}
+
+/* Four bits to the lowest bits of four bytes. */
+STORED_INLINE uint32_t spread(uint32_t bits)
+{
+    return ((bits & 15) * 0x00204081) & 0x01010101;
+}
+
+/* Q4_0, Q4_1, Q5_0, Q5_1: { half d; [half m]; [u32 high bits]; u8 nibbles[16] }. */
+STORED_INLINE void read_small(struct stored_unit *u, const uint8_t *src, bool has_min, bool has_high)
+{
+    u->scale = half_at(src);
+    src += 2;
+    if (has_min) { /* the stored one is added */
+        u->min = half_at(src) ^ 0x8000;
+        src += 2;
+    }
+    uint32_t high = has_high ? word_at(src, 0) : 0;
+    src += has_high ? 4 : 0;
+    for (int g = 0; g < 4; g++) {
+        uint32_t word = word_at(src, g);
+        u->words[0][g] = (word & 0x0F0F0F0F) | spread(high >> (4 * g)) << 4;
+        u->words[0][g + 4] = ((word >> 4) & 0x0F0F0F0F) | spread(high >> (4 * g + 16)) << 4;
+    }
+}
+
+STORED_INLINE void read_q8_0(struct stored_unit *u, const uint8_t *src)
+{
+    u->scale = half_at(src);
+    for (int g = 0; g < WORDS; g++)
+        u->words[0][g] = word_at(src + 2, g) ^ 0x80808080;
+}
+
+/* Q2_K: { u8 scale_and_min[16]; u8 q[64]; half d, dmin }. */
+STORED_INLINE void read_q2_k(struct stored_unit *u, const uint8_t *src)
+{
+    memcpy(u->subs, src, 16);
+    for (int b = 0; b < 8; b++)
+        for (int g = 0; g < WORDS; g++)
+            u->words[b][g] = (word_at(src + 16 + b / 4 * 32, g) >> (b % 4 * 2)) & 0x03030303;
+    u->scale = half_at(src + 80);
+    u->min = half_at(src + 82);
+}
+
+/* Q3_K: { u8 high[32]; u8 q[64]; u8 scales[12]; half d }; a scale has its low four bits in the first eight bytes, the
+ * high two in the last four, and 32 is taken off. */
+STORED_INLINE void read_q3_k(struct stored_unit *u, const uint8_t *src)
+{
+    const uint8_t *scales = src + 96;
+    for (int s = 0; s < 16; s++) {
+        int low = s < 8 ? scales[s] & 15 : scales[s - 8] >> 4;
+        int high = (scales[8 + s % 4] >> (s / 4 * 2)) & 3;
+        u->subs[s] = (int8_t)((low | high << 4) - 32);
+    }
+    for (int b = 0; b < 8; b++)
+        for (int g = 0; g < WORDS; g++) {
+            uint32_t low = (word_at(src + 32 + b / 4 * 32, g) >> (b % 4 * 2)) & 0x03030303;
+            u->words[b][g] = low | ((word_at(src, g) >> b) & 0x01010101) << 2;
+        }
+    u->scale = half_at(src + 108);
+}
+
+/* The twelve bytes of Q4_K and Q5_K: eight scales and eight mins of six bits. */
+STORED_INLINE void read_six_bits(struct stored_unit *u, const uint8_t *p)
+{
+    for (int s = 0; s < 4; s++) {
+        u->subs[s] = (int8_t)(p[s] & 63);
+        u->sub_mins[s] = (int8_t)(p[s + 4] & 63);
+        u->subs[s + 4] = (int8_t)((p[s + 8] & 15) | (p[s] >> 6) << 4);
+        u->sub_mins[s + 4] = (int8_t)((p[s + 8] >> 4) | (p[s + 4] >> 6) << 4);
+    }
+}
+
+/* Q4_K, Q5_K: { half d, dmin; u8 scales[12]; [u8 high[32]]; u8 nibbles[128] }. */
+STORED_INLINE void read_q45_k(struct stored_unit *u, const uint8_t *src, bool has_high)
+{
+    u->scale = half_at(src);
+    u->min = half_at(src + 2);
+    read_six_bits(u, src + 4);
+    const uint8_t *high = src + 16, *q = high + (has_high ? 32 : 0);
+    for (int b = 0; b < 8; b++)
+        for (int g = 0; g < WORDS; g++) {
+            uint32_t low = (word_at(q + b / 2 * 32, g) >> (b % 2 * 4)) & 0x0F0F0F0F;
+            u->words[b][g] = has_high ? low | ((word_at(high, g) >> b) & 0x01010101) << 4 : low;
+        }
+}
+
+/* Q6_K: { u8 low[128]; u8 high[64]; i8 scales[16]; half d }. */
+STORED_INLINE void read_q6_k(struct stored_unit *u, const uint8_t *src)
+{
+    for (int b = 0; b < 8; b++)
+        for (int g = 0; g < WORDS; g++) {
+            int chunk = b / 4, part = b % 4;
+            uint32_t low = word_at(src + chunk * 64 + part % 2 * 32, g) >> (part / 2 * 4);
+            uint32_t high = word_at(src + 128 + chunk * 32, g) >> (part * 2);
+            u->words[b][g] = (low & 0x0F0F0F0F) | (high & 0x03030303) << 4;
+        }
+    memcpy(u->subs, src + 192, 16);
+    u->scale = half_at(src + 208);
+}
+
 /* src: one block of a quantized type; needs no alignment. */
-void stored_read(struct stored_unit *unit, const uint8_t *src, enum dtype dtype);
+STORED_INLINE void stored_read(struct stored_unit *u, const uint8_t *src, enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_Q2_K:
+        read_q2_k(u, src);
+        break;
+    case DTYPE_Q3_K:
+        read_q3_k(u, src);
+        break;
+    case DTYPE_Q4_K:
+    case DTYPE_Q5_K:
+        read_q45_k(u, src, dtype == DTYPE_Q5_K);
+        break;
+    case DTYPE_Q6_K:
+        read_q6_k(u, src);
+        break;
+    case DTYPE_Q8_0:
+        read_q8_0(u, src);
+        break;
+    default:
+        read_small(u, src, quant_format(dtype).has_min, quant_format(dtype).high_bits > 0);
+    }
+}
 
-/* The scale of run sub of a unit, and what is taken off. */
-float stored_scale(const struct stored_unit *unit, struct quant_format f, int sub);
-float stored_min(const struct stored_unit *unit, struct quant_format f, int sub); /* only where has_min */
+/* The scale of run sub of a unit. */
+STORED_INLINE float stored_scale(const struct stored_unit *unit, struct quant_format f, int sub)
+{
+    float scale = half_to_float(unit->scale);
+    if (!f.is_super)
+        return scale;
+    return scale * (float)(f.is_joint ? unit->subs[sub] & 15 : unit->subs[sub]);
+}
 
+/* What is taken off; only where has_min. */
+STORED_INLINE float stored_min(const struct stored_unit *unit, struct quant_format f, int sub)
+{
+    float min = half_to_float(unit->min);
+    if (!f.is_super)
+        return min;
+    return min * (float)(f.is_joint ? (uint8_t)unit->subs[sub] >> 4 : unit->sub_mins[sub]);
+}
+
+#undef STORED_INLINE
 #endif
