@@ -145,10 +145,10 @@ static enum tutti_status check_shape(const struct attention_shape *a, struct tut
         return error_set(err, TUTTI_E_UNSUPPORTED,
                          "attention: %d layers, %d heads, %d KV heads, expected heads a multiple of KV heads",
                          a->n_layers, a->n_heads, a->n_kv_heads);
-    if (a->head_dim < 8 || a->head_dim % 8 != 0 || a->head_dim > 4096)
+    if (a->head_dim < 8 || a->head_dim % 8 != 0 || a->head_dim > ATTENTION_MAX_DIM)
         return error_set(err, TUTTI_E_UNSUPPORTED,
-                         "attention: heads of %d dimensions, expected a multiple of 8 up to 4096",
-                         a->head_dim);
+                         "attention: heads of %d dimensions, expected a multiple of 8 up to %d", a->head_dim,
+                         ATTENTION_MAX_DIM);
     if (a->rotary_dim < 0 || a->rotary_dim % 2 != 0 || a->rotary_dim > a->head_dim)
         return error_set(err, TUTTI_E_UNSUPPORTED,
                          "attention: %d rotary dimensions, expected an even number up to %d", a->rotary_dim,

@@ -53,7 +53,6 @@ struct cpu_scratch {
 struct attention_scratch {
     float *q, *o;   /* [ATTENTION_ROWS][head_dim]: the queries of a unit, and their sums */
     float *block_o; /* [ATTENTION_QUERIES][head_dim]: sums of a block alone */
-    int16_t *q_int; /* [ATTENTION_QUERIES][head_dim] */
     uint8_t *kv;    /* [2][n_kv_heads][head_dim]: keys and values of a row, as they are stored */
     struct attention_view *views; /* [ATTENTION_ROWS] */
 };

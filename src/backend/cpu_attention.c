@@ -30,7 +30,6 @@ bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows)
     size_t n = (size_t)max_rows, head_dim = (size_t)cpu->shape.head_dim;
     size_t row = ATTENTION_ROWS * head_dim * sizeof(float),
            block = ATTENTION_QUERIES * head_dim * sizeof(float);
-    size_t q_int = ATTENTION_QUERIES * head_dim * sizeof(int16_t);
     size_t kv = 2 * (size_t)cpu->shape.n_kv_heads * head_dim * sizeof(uint16_t);
     size_t views = ATTENTION_ROWS * sizeof(struct attention_view);
     int n_threads = team_n_threads(cpu->team);
@@ -41,15 +40,14 @@ bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows)
         return false;
     for (int t = 0; t < n_threads; t++) {
         struct attention_scratch *scratch = &cpu->attention_scratch[t];
-        uint8_t *memory = aligned_alloc(64, (2 * row + block + q_int + kv + views + 63) / 64 * 64);
+        uint8_t *memory = aligned_alloc(64, (2 * row + block + kv + views + 63) / 64 * 64);
         if (!memory)
             return false;
         scratch->q = (float *)memory;
         scratch->o = (float *)(memory + row);
         scratch->block_o = (float *)(memory + 2 * row);
-        scratch->q_int = (int16_t *)(memory + 2 * row + block);
-        scratch->kv = memory + 2 * row + block + q_int;
-        scratch->views = (struct attention_view *)(memory + 2 * row + block + q_int + kv);
+        scratch->kv = memory + 2 * row + block;
+        scratch->views = (struct attention_view *)(memory + 2 * row + block + kv);
     }
     return true;
 }
@@ -319,7 +317,7 @@ static void load_queries(const struct attention_job *job, const struct attention
         .page_bytes = job->kv->page_bytes,
         .values_offset = job->kv->head_bytes,
         .page_table = step->page_tables[step->seqs[tile->begin]],
-        .scratch = scratch->q_int,
+        .next_block = -1,
     };
 }
 
@@ -344,6 +342,14 @@ static void store_outputs(const struct attention_job *job, const struct row_tile
     }
 }
 
+/* block if it is one of the tile's and its first pages are there; else -1. */
+static int next_block(const struct attention_job *job, const struct row_tile *tile, int block)
+{
+    enum { ENOUGH = 4 * KV_PAGE_TOKENS }; /* the kernel looks at four pages */
+    int last = job->cpu->step->positions[tile->begin + tile->n_rows - 1];
+    return block >= tile->first_block && block * ATTENTION_BLOCK + ENOUGH <= last + 1 ? block : -1;
+}
+
 /* All blocks of a tile; rows that fit the kernel together take turns at each block, while it is in the cache. */
 static void attend_whole(const struct attention_job *job, const struct attention_scratch *scratch,
                          const struct row_tile *tile, const struct heads *heads)
@@ -361,6 +367,8 @@ static void attend_whole(const struct attention_job *job, const struct attention
             some.q += i * all.head_dim;
             some.views += i;
             some.n_queries = min_int(all.n_queries - i, most);
+            if (i + most >= all.n_queries)
+                some.next_block = next_block(job, tile, block + 1);
             kernel_of(job)(block == tile->first_block ? &sums : &one, &some, block);
             if (block > tile->first_block)
                 job->cpu->kernels.attention_merge(&sums, &one, some.n_queries, all.head_dim);
@@ -387,6 +395,8 @@ static void attend_block(const struct attention_job *job, const struct attention
     struct attention_work work;
     struct attention_sums sums = slot_of(cpu, tile, group, block);
     load_queries(job, scratch, &work, tile, heads);
+    /* Units are taken from the last to the first; threads that are equally fast take turns. */
+    work.next_block = next_block(job, tile, tile->first_block + block - team_n_threads(cpu->team));
     kernel_of(job)(&sums, &work, tile->first_block + block);
     atomic_int *pending = &cpu->cut_pending[tile->first_pending + group];
     if (atomic_fetch_sub_explicit(pending, 1, memory_order_acq_rel) > 1)

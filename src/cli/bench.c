@@ -17,10 +17,11 @@
 #include <string.h>
 
 enum { MAX_USERS = 4096, MAX_TOKENS = 1 << 17, MAX_REPETITIONS = 10000 };
+static const size_t MAX_ATTENTION_BYTES = (size_t)8 << 30; /* keys and values of --attention */
 
 struct bench_values {
     const char *shape;
-    struct option_ints users;
+    struct option_ints users, attention;
     int64_t context, prefill, repetitions;
     bool json, engine;
     struct model_flags model;
@@ -54,6 +55,12 @@ static const struct option OPTIONS[] = {
       .max = MAX_TOKENS,
       .initial = "256",
       .help = "tokens of the prompt that is read in one step; 0: none" },
+    { .name = "attention",
+      INTS_IN(VALUES, attention),
+      .value = "LIST",
+      .min = 1,
+      .max = MAX_TOKENS,
+      .help = "time attention alone at these contexts, with f16 and with int8 keys and values" },
     { .name = "repetitions",
       .letter = 'r',
       INT_IN(VALUES, repetitions),
@@ -80,8 +87,9 @@ struct report {
     struct bench_limits limits;
     struct bench_result *results;
     struct bench_engine_result *engine_results;
+    struct bench_attention_result *attention_results;
     double *samples; /* [n_results], for medians */
-    int n_results, n_engine_results;
+    int n_results, n_engine_results, n_attention_results;
 };
 
 /* ---- the machine ----------------------------------------------------------------------------------------------- */
@@ -125,6 +133,22 @@ static const char *phase_name(enum bench_phase phase)
     return phase == BENCH_DECODE ? "decode" : "prefill";
 }
 
+static void print_attention(const struct report *report)
+{
+    output_printf("\n%-9s %4s %8s %5s %9s %8s %7s %6s %9s %9s %6s %7s\n", "attention", "KV", "context",
+                  "rows", "ms a row", "MB read", "GB/s", "memory", "of memory", "Gflop/s", "of f32",
+                  "spread");
+    for (int i = 0; i < report->n_attention_results; i++) {
+        const struct bench_attention_result *r = &report->attention_results[i];
+        double s = r->time.median_s, gbps = r->read_bytes / s / 1e9, gflops = r->ops / s / 1e9;
+        output_printf("%-9s %4s %8d %5d %9.3f %8.1f %7.1f %6.1f %7.1f %% %9.1f %4.0f %% %5.1f %%\n",
+                      r->n_rows == 1 ? "decode" : "prompt", kv_type_name(r->kv_type), r->context, r->n_rows,
+                      s * 1e3 / r->n_rows, r->read_bytes / 1e6, gbps, r->limits.read_gbps,
+                      100 * gbps / r->limits.read_gbps, gflops, 100 * gflops / r->limits.peak_f32_gflops,
+                      100 * r->time.spread);
+    }
+}
+
 static void print_table(const struct report *report, const struct model *model)
 {
     char weights[NUMBER_SIZE_BYTES];
@@ -151,6 +175,8 @@ static void print_table(const struct report *report, const struct model *model)
                       r->has_text_work ? "text" : "plain", r->n_users, r->context, r->n_tokens, r->tok_s,
                       r->ttft_ms, r->step_ms, r->n_steps, r->n_text_waits);
     }
+    if (report->n_attention_results > 0)
+        print_attention(report);
 }
 
 static json_t *result_json(const struct bench_result *r)
@@ -159,6 +185,16 @@ static json_t *result_json(const struct bench_result *r)
                      r->n_users, "context", r->context, "tokens", r->n_tokens, "tok_s", r->tok_s,
                      "limit_tok_s", r->limit_tok_s, "of_limit", r->tok_s / r->limit_tok_s, "spread",
                      r->time.spread, "repetitions", r->time.n);
+}
+
+static json_t *attention_json(const struct bench_attention_result *r)
+{
+    double s = r->time.median_s, gbps = r->read_bytes / s / 1e9, gflops = r->ops / s / 1e9;
+    return json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i}", "kv_type",
+                     kv_type_name(r->kv_type), "context", r->context, "rows", r->n_rows, "row_ms",
+                     s * 1e3 / r->n_rows, "read_bytes", r->read_bytes, "gbps", gbps, "read_gbps",
+                     r->limits.read_gbps, "of_read", gbps / r->limits.read_gbps, "gflops", gflops, "of_f32",
+                     gflops / r->limits.peak_f32_gflops, "spread", r->time.spread, "repetitions", r->time.n);
 }
 
 static json_t *engine_result_json(const struct bench_engine_result *r)
@@ -180,13 +216,19 @@ static void print_json(const struct report *report, const struct model *model)
         for (int i = 0; ok && i < report->n_engine_results; i++)
             ok = json_array_append_new(engine, engine_result_json(&report->engine_results[i])) == 0;
     }
+    json_t *attention = NULL;
+    if (report->n_attention_results > 0) {
+        attention = json_array();
+        for (int i = 0; ok && i < report->n_attention_results; i++)
+            ok = json_array_append_new(attention, attention_json(&report->attention_results[i])) == 0;
+    }
     json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:i, s:s, s:f, s:f, s:f, s:I, s:I, s:o, s:o*}", "model", report->name, "type",
+        "{s:s, s:s, s:s, s:i, s:s, s:f, s:f, s:f, s:I, s:I, s:o, s:o*, s:o*}", "model", report->name, "type",
         dtype_name(model->weight_type), "kv_type", kv_type_name(model->kv_type), "threads", report->n_threads,
         "cpu", report->cpu, "read_gbps", report->limits.read_gbps, "peak_int8_gops",
         report->limits.peak_int8_gops, "peak_f32_gflops", report->limits.peak_f32_gflops, "weight_bytes",
         (json_int_t)model->weight_bytes, "n_params", (json_int_t)model->n_params, "results", results,
-        "engine", engine);
+        "engine", engine, "attention", attention);
     if (!ok) {
         json_decref(object);
         object = NULL;
@@ -237,6 +279,18 @@ static enum tutti_status measure_model(const struct bench_values *values, struct
     return st;
 }
 
+static enum tutti_status measure_attention(const struct bench_values *values, struct model *model,
+                                           struct measure *limits, struct report *report,
+                                           struct tutti_error *err)
+{
+    struct progress progress;
+    progress_begin(&progress, "measuring attention", PROGRESS_STEPS);
+    enum tutti_status st = bench_attention(model, &values->attention, limits, report->attention_results,
+                                           &report->n_attention_results, progress_update, &progress, err);
+    progress_end(&progress);
+    return st;
+}
+
 static enum tutti_status check_context(const struct bench_values *values, const struct model *model,
                                        struct tutti_error *err)
 {
@@ -248,6 +302,15 @@ static enum tutti_status check_context(const struct bench_values *values, const 
         return error_set(err, TUTTI_E_ARGUMENT,
                          "--prefill: found %" PRId64 ", expected at most %d for this model", values->prefill,
                          model->desc.n_ctx);
+    for (int i = 0; i < values->attention.n; i++) {
+        size_t n_pages = ((size_t)values->attention.ints[i] + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+        size_t n_bytes = n_pages * model->backend->ops->kv_page_bytes(model->backend, DTYPE_F16);
+        if (n_bytes > MAX_ATTENTION_BYTES)
+            return error_set(err, TUTTI_E_LIMIT,
+                             "--attention: %" PRId64
+                             " tokens of this model take %zu bytes, at most %zu are measured",
+                             values->attention.ints[i], n_bytes, MAX_ATTENTION_BYTES);
+    }
     return TUTTI_OK;
 }
 
@@ -265,9 +328,11 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     size_t n_users = (size_t)values->users.n;
     report.results = calloc(n_users + 1, sizeof *report.results);
     report.engine_results = calloc(2 * n_users, sizeof *report.engine_results);
+    report.attention_results = calloc(BENCH_ATTENTION_POINTS * (size_t)values->attention.n + 1,
+                                      sizeof *report.attention_results);
     report.samples = calloc(n_users + 1, sizeof *report.samples);
     enum tutti_status st = TUTTI_OK;
-    if (!report.results || !report.engine_results || !report.samples)
+    if (!report.results || !report.engine_results || !report.attention_results || !report.samples)
         st = error_set(err, TUTTI_E_MEMORY, "out of memory");
     if (st == TUTTI_OK)
         st = load(values, path, &model, err);
@@ -277,6 +342,8 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         st = open_limits(&values->model, &report, &team, &limits, err);
     if (st == TUTTI_OK)
         st = measure_model(values, model, limits, &report, err);
+    if (st == TUTTI_OK && values->attention.n > 0)
+        st = measure_attention(values, model, limits, &report, err);
     if (st == TUTTI_OK) {
         report.name = path ? model->name : values->shape;
         sum_up_limits(&report);
@@ -288,6 +355,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     model_free(model);
     free(report.results);
     free(report.engine_results);
+    free(report.attention_results);
     return st;
 }
 

@@ -34,6 +34,9 @@ struct bench_result {
     double tok_s, limit_tok_s;
 };
 
+/* Sorts seconds, at least 1. */
+struct bench_time bench_time_of(double *seconds, int n);
+
 typedef void bench_progress_fn(void *user, uint64_t done, uint64_t total);
 
 /* ---- steps of the model alone: no scheduler, no sampling, no text ---- */
@@ -42,6 +45,25 @@ typedef void bench_progress_fn(void *user, uint64_t done, uint64_t total);
 MUST_CHECK enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan,
                                          struct measure *limits, struct bench_result *results, int *n_results,
                                          bench_progress_fn *progress, void *user, struct tutti_error *err);
+
+/* ---- attention alone, for f16 and int8 keys and values ---- */
+
+enum { BENCH_ATTENTION_POINTS = 4 }; /* results of a context, at most: types times numbers of rows */
+
+struct bench_attention_result {
+    enum dtype kv_type;
+    int context, n_rows;    /* n_rows: 1 to decode, more for the end of a prompt of context tokens */
+    double read_bytes, ops; /* of all layers: keys and values read once; multiplications and additions */
+    struct bench_time time; /* of all layers */
+    struct bench_limits limits;
+};
+
+/* results: [BENCH_ATTENTION_POINTS * contexts->n]. limits: looked at before each repetition, which also empties the
+ * caches. */
+MUST_CHECK enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
+                                             struct measure *limits, struct bench_attention_result *results,
+                                             int *n_results, bench_progress_fn *progress, void *user,
+                                             struct tutti_error *err);
 
 /* ---- the same through the engine: scheduler, sampling and text thread included ---- */
 

@@ -46,7 +46,7 @@ void bench_fill_ids(int32_t *ids, int n, int n_vocab, uint64_t seed)
 }
 
 /* Sorts them. */
-static struct bench_time time_of(double *seconds, int n)
+struct bench_time bench_time_of(double *seconds, int n)
 {
     double median = measure_median(seconds, n);
     return (struct bench_time){
@@ -200,7 +200,7 @@ static void measure(struct bench *b, const struct bench_plan *plan, struct sampl
         if (plan->n_repetitions == 0 && n >= MIN_REPETITIONS && spent > MAX_NS)
             break;
     }
-    result->time = time_of(s->seconds, n);
+    result->time = bench_time_of(s->seconds, n);
     result->tok_s = result->n_tokens / result->time.median_s;
     result->limits = (struct bench_limits){ .read_gbps = measure_median(s->read, n),
                                             .peak_int8_gops = measure_median(s->int8, n),

@@ -17,15 +17,16 @@
 #include "base/error.h"
 
 enum {
-    LANES = 16,             /* output rows of half a panel */
-    PANEL_ROWS = 2 * LANES, /* output rows of a panel of weights */
-    TILE_ROWS = 32,         /* input rows of a tile, at most */
-    BLOCK = 32,             /* columns of a block of quantized weights */
-    GROUP = 8 * BLOCK,      /* columns of quantized activations under one scale */
-    LINEAR_RUN = 512,       /* columns that a float sum runs over before it is added to the total */
-    ATTENTION_KEYS = 16,    /* positions of a KV page */
-    ATTENTION_QUERIES = 16, /* queries that attention works on at once, at most */
-    ATTENTION_BLOCK = 256,  /* positions that are summed up on their own, then merged */
+    LANES = 16,              /* output rows of half a panel */
+    PANEL_ROWS = 2 * LANES,  /* output rows of a panel of weights */
+    TILE_ROWS = 32,          /* input rows of a tile, at most */
+    BLOCK = 32,              /* columns of a block of quantized weights */
+    GROUP = 8 * BLOCK,       /* columns of quantized activations under one scale */
+    LINEAR_RUN = 512,        /* columns that a float sum runs over before it is added to the total */
+    ATTENTION_KEYS = 16,     /* positions of a KV page */
+    ATTENTION_QUERIES = 16,  /* queries that attention works on at once, at most */
+    ATTENTION_MAX_DIM = 512, /* of a head */
+    ATTENTION_BLOCK = 256,   /* positions that are summed up on their own, then merged */
 };
 
 /* Bits of a processor level. Each includes the ones below it. */
@@ -124,12 +125,12 @@ struct attention_view {
 struct attention_work {
     const float *q;                     /* [n_queries][head_dim], multiplied by the scale */
     const struct attention_view *views; /* [n_queries] */
-    int n_queries, head_dim;
-    const uint8_t *base;       /* of the keys of this layer and head in page 0 */
-    size_t page_bytes;         /* from one page to the next */
-    size_t values_offset;      /* from keys to values */
-    const int32_t *page_table; /* page_table[p / 16] holds position p */
-    int16_t *scratch;          /* [n_queries][head_dim], for int8 */
+    int n_queries, head_dim;            /* head_dim: a multiple of 8 up to ATTENTION_MAX_DIM */
+    const uint8_t *base;                /* of the keys of this layer and head in page 0 */
+    size_t page_bytes;                  /* from one page to the next */
+    size_t values_offset;               /* from keys to values */
+    const int32_t *page_table;          /* page_table[p / 16] holds position p */
+    int next_block; /* what will be read behind this block, whole pages of it; -1: nobody knows */
 };
 
 /* The state of queries of which some blocks are done. total 0: none yet; then the rest has no meaning. */

@@ -145,7 +145,7 @@ static void bench_attention(struct check *c, int kind, int n_queries, int length
     uint8_t *kv = big(n_bytes);
     int32_t *table = calloc((size_t)n_pages, sizeof *table);
     struct attention_view views[ATTENTION_QUERIES];
-    float *floats = big(sizeof *floats * 4 * (size_t)n_floats), max[2][ATTENTION_QUERIES],
+    float *floats = big(sizeof *floats * 3 * (size_t)n_floats), max[2][ATTENTION_QUERIES],
           total[2][ATTENTION_QUERIES];
     fill_kv(c, kv, n_bytes, kind);
     for (int i = 0; i < n_pages; i++)
@@ -164,12 +164,13 @@ static void bench_attention(struct check *c, int kind, int n_queries, int length
                                    .page_bytes = 2 * head_bytes,
                                    .values_offset = head_bytes,
                                    .page_table = table,
-                                   .scratch = (int16_t *)(floats + 3 * n_floats) };
+                                   .next_block = -1 };
     double best = 0;
     for (int i = 0; i < 20; i++) {
         uint64_t begin = clock_now_ns();
         memset(total[0], 0, sizeof total[0]);
         for (int block = 0; block * ATTENTION_BLOCK < length; block++) {
+            work.next_block = (block + 2) * ATTENTION_BLOCK <= length ? block + 1 : -1;
             attention[kind](&one, &work, block);
             c->k->attention_merge(&all, &one, n_queries, HEAD_DIM);
         }
@@ -180,7 +181,7 @@ static void bench_attention(struct check *c, int kind, int n_queries, int length
            cpu_name(c->level), ATTENTION_KINDS[kind].name, n_queries, HEAD_DIM, length, best * 1e6,
            (double)n_bytes * 1e-9 / best, 4.0 * n_queries * HEAD_DIM * length * 1e-9 / best);
     munmap(kv, n_bytes);
-    munmap(floats, sizeof *floats * 4 * (size_t)n_floats);
+    munmap(floats, sizeof *floats * 3 * (size_t)n_floats);
     free(table);
 }
 

@@ -129,6 +129,7 @@ static void attention(const struct attention_sums *sums, const struct attention_
                       enum kv_kind kind)
 {
     int begin = block * ATTENTION_BLOCK, end = begin + ATTENTION_BLOCK;
+    int16_t q_int[ATTENTION_MAX_DIM];
     for (int i = 0; i < work->n_queries; i++) {
         const struct attention_view *view = &work->views[i];
         struct query x = { .work = work, .q = work->q + i * work->head_dim, .view = view };
@@ -139,8 +140,8 @@ static void attention(const struct attention_sums *sums, const struct attention_
         if (x.begin >= x.end)
             continue;
         if (kind == KV_INT8) {
-            x.q_scale = quantize_query(work->scratch, x.q, work->head_dim);
-            x.q_int = work->scratch;
+            x.q_scale = quantize_query(q_int, x.q, work->head_dim);
+            x.q_int = q_int;
         }
         see_block(sums->o + i * work->head_dim, &sums->max[i], &sums->total[i], &x, kind);
     }

@@ -2,7 +2,10 @@
  *
  * A block is gone through three times: scores of all its positions, their softmax, and the sum of the values. Register
  * tiles of queries times pages (scores) and queries times columns (values) widen what they load once for several
- * queries; pages come in groups that the first-level cache holds, so that further tiles of queries find them there. */
+ * queries; pages come in groups that the first-level cache holds, so that further tiles of queries find them there.
+ *
+ * Pages are as good as random addresses to the processor, and too short for it to find the pattern: whatever the first
+ * tile of queries reads of a group, it asks for the same place in the pages of the group that comes next. */
 #include "kernels/ref/ref.h"
 #include "kernels/x86/exp_body.h"
 #include "kernels/x86/x86.h"
@@ -11,7 +14,9 @@
 
 enum {
     PAGE_GROUP = 4, /* pages */
+    GROUP_KEYS = PAGE_GROUP * ATTENTION_KEYS,
     BLOCK_PAGES = ATTENTION_BLOCK / ATTENTION_KEYS,
+    Q_STRIDE = ATTENTION_MAX_DIM + 32, /* known when it is compiled: one address for all queries of a tile */
 };
 enum kv_kind { KV_F32, KV_F16, KV_INT8 };
 
@@ -24,16 +29,41 @@ struct block {
     int end[ATTENTION_QUERIES];
     int common_begin, common_end; /* what all queries see */
     /* Keys. Beside the pages that are seen, the first and last of them again: tiles may look, nobody uses it. */
-    const uint8_t *pages[BLOCK_PAGES]; /* keys */
-    float q_scale[ATTENTION_QUERIES];  /* int8 */
+    const uint8_t *pages[BLOCK_PAGES];
+    const uint8_t *next[PAGE_GROUP];  /* what comes behind the running group: keys or values of a page each */
+    float q_scale[ATTENTION_QUERIES]; /* int8 */
+    int16_t *q_int;                   /* int8: [n_queries][Q_STRIDE] */
     float *o;
     float *p;       /* [n_queries][ATTENTION_BLOCK]: scores, then exp(score - max) */
     int16_t *p_int; /* int8: [n_queries][ATTENTION_BLOCK] */
 };
 
+INLINE void ask_ahead(const uint8_t *line)
+{
+    _mm_prefetch((const char *)line, _MM_HINT_T0);
+}
+
+INLINE int bytes_of(const enum kv_kind kind, int n)
+{
+    return kind == KV_F32 ? 4 * n : kind == KV_F16 ? 2 * n : n;
+}
+
 INLINE vec16 load_16(const uint8_t *base, const enum kv_kind kind, int i)
 {
     return kind == KV_F16 ? v_load_half((const uint16_t *)base + i) : v_load((const float *)base + i);
+}
+
+INLINE vec16 load_lanes(const float *p, const int lanes)
+{
+    return lanes == 16 ? v_load(p) : v_load_n(p, lanes);
+}
+
+INLINE void store_lanes(float *p, vec16 x, const int lanes)
+{
+    if (lanes == 16)
+        v_store(p, x);
+    else
+        v_store_n(p, x, lanes);
 }
 
 INLINE vec16 load_8(const uint8_t *base, const enum kv_kind kind, int i)
@@ -42,33 +72,65 @@ INLINE vec16 load_8(const uint8_t *base, const enum kv_kind kind, int i)
                           : v_load_n((const float *)base + i, 8);
 }
 
+/* What comes behind the group that begins at page: the next of the same kind, else the first group of values, else the
+ * first of the keys of the block that is read next. */
+INLINE void look_ahead(struct block *b, int page, bool is_values)
+{
+    const struct attention_work *work = b->work;
+    size_t offset = is_values ? work->values_offset : 0;
+    page += PAGE_GROUP;
+    if (page >= b->end_page && !is_values) {
+        page = b->begin_page / PAGE_GROUP * PAGE_GROUP;
+        offset = work->values_offset;
+    } else if (page >= b->end_page) {
+        for (int j = 0; j < PAGE_GROUP; j++)
+            b->next[j] = work->next_block < 0
+                             ? b->pages[0]
+                             : work->base + (size_t)work->page_table[work->next_block * BLOCK_PAGES + j] *
+                                                work->page_bytes;
+        return;
+    }
+    for (int j = 0; j < PAGE_GROUP; j++)
+        b->next[j] = b->pages[page + j] + offset;
+}
+
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
 /* Scores of n queries with n_pages pages from page on; both numbers are known when it is compiled. */
 INLINE void score_tile(const struct block *b, int query, const int n, int page, const int n_pages,
                        const enum kv_kind kind)
 {
+    enum { LINE = 64 };
+    const int n_dims = LINE / bytes_of(kind, ATTENTION_KEYS);
     int head_dim = b->work->head_dim;
     const float *q = b->work->q + query * head_dim;
-    const uint8_t *keys[PAGE_GROUP];
+    const uint8_t *keys[PAGE_GROUP], *next[PAGE_GROUP];
     vec16 sum[16];
     UNROLL
-    for (int j = 0; j < n_pages; j++)
+    for (int j = 0; j < n_pages; j++) {
         keys[j] = b->pages[page + j];
+        next[j] = b->next[(page + j) % PAGE_GROUP];
+    }
     UNROLL
     for (int i = 0; i < n * n_pages; i++)
         sum[i] = v_set(0);
-    for (int d = 0; d < head_dim; d++) {
-        vec16 k[PAGE_GROUP];
+    for (int line = 0; line < head_dim; line += n_dims) {
         UNROLL
-        for (int j = 0; j < n_pages; j++)
-            k[j] = load_16(keys[j], kind, d * ATTENTION_KEYS);
+        for (int j = 0; j < n_pages && query == 0; j++)
+            ask_ahead(next[j] + bytes_of(kind, line * ATTENTION_KEYS));
         UNROLL
-        for (int i = 0; i < n; i++) {
-            vec16 x = v_set(q[i * head_dim + d]);
+        for (int d = line; d < line + n_dims; d++) {
+            vec16 k[PAGE_GROUP];
             UNROLL
             for (int j = 0; j < n_pages; j++)
-                sum[i * n_pages + j] = v_fma(x, k[j], sum[i * n_pages + j]);
+                k[j] = load_16(keys[j], kind, d * ATTENTION_KEYS);
+            UNROLL
+            for (int i = 0; i < n; i++) {
+                vec16 x = v_set(q[i * head_dim + d]);
+                UNROLL
+                for (int j = 0; j < n_pages; j++)
+                    sum[i * n_pages + j] = v_fma(x, k[j], sum[i * n_pages + j]);
+            }
         }
     }
     UNROLL
@@ -83,26 +145,35 @@ INLINE void score_tile(const struct block *b, int query, const int n, int page, 
 INLINE void score_tile_int8(const struct block *b, int query, const int n, int page, const int n_pages)
 {
     int head_dim = b->work->head_dim;
-    const int16_t *q = b->work->scratch + query * head_dim;
+    const int16_t *q = b->q_int + query * Q_STRIDE;
     const int8_t *keys[PAGE_GROUP];
+    const uint8_t *next[PAGE_GROUP];
     ivec16 sum[16];
     UNROLL
-    for (int j = 0; j < n_pages; j++)
+    for (int j = 0; j < n_pages; j++) {
         keys[j] = (const int8_t *)b->pages[page + j];
+        next[j] = b->next[(page + j) % PAGE_GROUP];
+    }
     UNROLL
     for (int i = 0; i < n * n_pages; i++)
         sum[i] = iv_zero();
-    for (int d = 0; d < head_dim; d += 2) {
-        ivec16 k[PAGE_GROUP];
+    for (int line = 0; line < head_dim; line += 4) {
         UNROLL
-        for (int j = 0; j < n_pages; j++)
-            k[j] = iv_load_bytes(keys[j] + d * ATTENTION_KEYS);
+        for (int j = 0; j < n_pages && query == 0; j++)
+            ask_ahead(next[j] + line * ATTENTION_KEYS);
         UNROLL
-        for (int i = 0; i < n; i++) {
-            ivec16 x = iv_set_pair(q + i * head_dim + d);
+        for (int d = line; d < line + 4; d += 2) {
+            ivec16 k[PAGE_GROUP];
             UNROLL
             for (int j = 0; j < n_pages; j++)
-                sum[i * n_pages + j] = iv_dot(x, k[j], sum[i * n_pages + j]);
+                k[j] = iv_load_bytes(keys[j] + d * ATTENTION_KEYS);
+            UNROLL
+            for (int i = 0; i < n; i++) {
+                ivec16 x = iv_set_pair(q + i * Q_STRIDE + d);
+                UNROLL
+                for (int j = 0; j < n_pages; j++)
+                    sum[i * n_pages + j] = iv_dot(x, k[j], sum[i * n_pages + j]);
+            }
         }
     }
     UNROLL
@@ -128,11 +199,12 @@ INLINE void score_group(const struct block *b, int query, const int n, int page,
     }
 }
 
-INLINE void score_block(const struct block *b, const enum kv_kind kind)
+INLINE void score_block(struct block *b, const enum kv_kind kind)
 {
     int n_queries = b->work->n_queries;
     for (int page = b->begin_page / PAGE_GROUP * PAGE_GROUP; page < b->end_page; page += PAGE_GROUP) {
         int i = 0;
+        look_ahead(b, page, false);
         for (; VEC_TOTALS >= 16 && i + 8 <= n_queries; i += 8)
             score_group(b, i, 8, page, kind);
         for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
@@ -202,13 +274,16 @@ INLINE void value_tile(const struct block *b, int query, const int n, int from, 
         sum[i * n_vecs + v] = v_load(o + i * head_dim + 16 * v);
     while (from < to) {
         int page = from / ATTENTION_KEYS, last = (page + 1) * ATTENTION_KEYS;
-        const uint8_t *values = b->pages[page] + b->work->values_offset;
+        const uint8_t *values = b->pages[page] + b->work->values_offset, *next = b->next[page % PAGE_GROUP];
         last = last < to ? last : to;
         for (; from < last; from++) {
+            int first = from % ATTENTION_KEYS * head_dim + column;
+            for (int line = 0; line < bytes_of(kind, 16 * n_vecs) && query == 0; line += 64)
+                ask_ahead(next + bytes_of(kind, first) + line);
             vec16 value[8];
             UNROLL
             for (int v = 0; v < n_vecs; v++)
-                value[v] = load_16(values, kind, from % ATTENTION_KEYS * head_dim + column + 16 * v);
+                value[v] = load_16(values, kind, first + 16 * v);
             UNROLL
             for (int i = 0; i < n; i++) {
                 vec16 x = v_set(p[i * ATTENTION_BLOCK + from]);
@@ -269,17 +344,19 @@ INLINE void value_common(const struct block *b, int from, int to, const enum kv_
         value_rows(b, i, 1, from, to, kind);
 }
 
-INLINE void value_block(const struct block *b, const enum kv_kind kind)
+INLINE void value_block(struct block *b, const enum kv_kind kind)
 {
     int n_queries = b->work->n_queries;
+    look_ahead(b, b->common_begin / GROUP_KEYS * PAGE_GROUP, true);
     for (int i = 0; i < n_queries; i++) {
         int end = b->end[i] < b->common_begin ? b->end[i] : b->common_begin;
         if (b->begin[i] < end)
             value_rows(b, i, 1, b->begin[i], end, kind);
     }
     for (int from = b->common_begin; from < b->common_end;) {
-        int to = (from / (PAGE_GROUP * ATTENTION_KEYS) + 1) * (PAGE_GROUP * ATTENTION_KEYS);
+        int to = (from / GROUP_KEYS + 1) * GROUP_KEYS;
         to = to < b->common_end ? to : b->common_end;
+        look_ahead(b, from / GROUP_KEYS * PAGE_GROUP, true);
         value_common(b, from, to, kind);
         from = to;
     }
@@ -329,22 +406,30 @@ INLINE float quantize_weights(const struct block *b, int query)
     return is_zero ? 0 : max / 32767.0f;
 }
 
-INLINE void value_tile_int8(const struct block *b, const float *step, int query, const int n, int column,
-                            const int n_vecs)
+/* Adds the pages of a group to columns of n queries' sums: lanes of each of n_vecs vectors. The integers stand in the
+ * place of o until the block is done. */
+INLINE void value_tile_int8(const struct block *b, int query, const int n, int page, int column,
+                            const int n_vecs, const int lanes)
 {
-    int head_dim = b->work->head_dim, lanes = head_dim - column;
+    int head_dim = b->work->head_dim, end = page + PAGE_GROUP < b->end_page ? page + PAGE_GROUP : b->end_page;
     const int16_t *p = b->p_int + query * ATTENTION_BLOCK;
+    float *o = b->o + query * head_dim + column;
     ivec16 sum[16];
     UNROLL
-    for (int i = 0; i < n * n_vecs; i++)
-        sum[i] = iv_zero();
-    for (int page = b->begin_page; page < b->end_page; page++) {
+    for (int i = 0; i < n; i++)
+        UNROLL
+    for (int v = 0; v < n_vecs; v++)
+        sum[i * n_vecs + v] = iv_cast(load_lanes(o + i * head_dim + 16 * v, lanes));
+    for (page = page < b->begin_page ? b->begin_page : page; page < end; page++) {
         const int8_t *values = (const int8_t *)b->pages[page] + b->work->values_offset + 2 * column;
-        for (int key = 0; key < ATTENTION_KEYS; key += 2, values += 2 * head_dim) {
+        const uint8_t *next = b->next[page % PAGE_GROUP] + 2 * column;
+        for (int key = 0; key < ATTENTION_KEYS; key += 2, values += 2 * head_dim, next += 2 * head_dim) {
             ivec16 value[8];
+            for (int line = 0; line < 32 * n_vecs && query == 0; line += 64)
+                ask_ahead(next + line);
             UNROLL
             for (int v = 0; v < n_vecs; v++)
-                value[v] = iv_load_bytes(values + 32 * v);
+                value[v] = iv_load_bytes(values + 32 * v); /* of 8 lanes, the rest may be scales */
             UNROLL
             for (int i = 0; i < n; i++) {
                 ivec16 x = iv_set_pair(p + i * ATTENTION_BLOCK + page * ATTENTION_KEYS + key);
@@ -357,41 +442,48 @@ INLINE void value_tile_int8(const struct block *b, const float *step, int query,
     UNROLL
     for (int i = 0; i < n; i++)
         UNROLL
-    for (int v = 0; v < n_vecs; v++) {
-        float *o = b->o + (query + i) * head_dim + column + 16 * v;
-        vec16 x = v_mul(v_from_int(sum[i * n_vecs + v]), v_set(step[query + i]));
-        if (lanes < 16)
-            v_store_n(o, x, lanes);
-        else
-            v_store(o, x);
-    }
+    for (int v = 0; v < n_vecs; v++)
+        store_lanes(o + i * head_dim + 16 * v, v_cast(sum[i * n_vecs + v]), lanes);
 }
 
-/* The last half of a vector may reach beyond the values: their scales are there. */
-INLINE void value_rows_int8(const struct block *b, const float *step, int query, const int n)
+INLINE void value_rows_int8(const struct block *b, int query, const int n, int page)
 {
     const int most = VEC_TOTALS / n < 8 ? VEC_TOTALS / n : 8;
     int head_dim = b->work->head_dim, column = 0;
     for (; column + 16 * most <= head_dim; column += 16 * most)
-        value_tile_int8(b, step, query, n, column, most);
-    for (; column < head_dim; column += 16)
-        value_tile_int8(b, step, query, n, column, 1);
+        value_tile_int8(b, query, n, page, column, most, 16);
+    for (; most > 2 && column + 32 <= head_dim; column += 32)
+        value_tile_int8(b, query, n, page, column, 2, 16);
+    for (; column + 16 <= head_dim; column += 16)
+        value_tile_int8(b, query, n, page, column, 1, 16);
+    if (column < head_dim)
+        value_tile_int8(b, query, n, page, column, 1, 8);
 }
 
-INLINE void value_block_int8(const struct block *b)
+INLINE void value_block_int8(struct block *b)
 {
+    int n_queries = b->work->n_queries, head_dim = b->work->head_dim;
     float step[ATTENTION_QUERIES];
-    int n_queries = b->work->n_queries, i = 0;
-    for (; i < n_queries; i++)
+    for (int i = 0; i < n_queries; i++)
         step[i] = quantize_weights(b, i);
-    for (i = 0; VEC_TOTALS >= 16 && i + 8 <= n_queries; i += 8)
-        value_rows_int8(b, step, i, 8);
-    for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
-        value_rows_int8(b, step, i, 4);
-    for (; i + 2 <= n_queries; i += 2)
-        value_rows_int8(b, step, i, 2);
-    for (; i < n_queries; i++)
-        value_rows_int8(b, step, i, 1);
+    for (int page = b->begin_page / PAGE_GROUP * PAGE_GROUP; page < b->end_page; page += PAGE_GROUP) {
+        int i = 0;
+        look_ahead(b, page, true);
+        for (; VEC_TOTALS >= 16 && i + 8 <= n_queries; i += 8)
+            value_rows_int8(b, i, 8, page);
+        for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
+            value_rows_int8(b, i, 4, page);
+        for (; i + 2 <= n_queries; i += 2)
+            value_rows_int8(b, i, 2, page);
+        for (; i < n_queries; i++)
+            value_rows_int8(b, i, 1, page);
+    }
+    for (int i = 0; i < n_queries; i++)
+        for (int d = 0; d < head_dim; d += 16) {
+            float *o = b->o + i * head_dim + d;
+            const int lanes = head_dim - d < 16 ? 8 : 16;
+            store_lanes(o, v_mul(v_from_int(iv_cast(load_lanes(o, lanes))), v_set(step[i])), lanes);
+        }
 }
 
 /* ---- a block ----------------------------------------------------------------------------------------------------- */
@@ -455,8 +547,10 @@ INLINE void attention(const struct attention_sums *sums, const struct attention_
 {
     _Alignas(64) float p[ATTENTION_QUERIES * ATTENTION_BLOCK];
     _Alignas(64) int16_t p_int[ATTENTION_QUERIES * ATTENTION_BLOCK];
+    _Alignas(64) int16_t q_int[ATTENTION_QUERIES * Q_STRIDE];
     struct block b;
     b.p = p;
+    b.q_int = q_int;
     b.p_int = p_int;
     b.o = sums->o;
     bool sees_some = look_at_block(&b, work, block);
@@ -464,8 +558,7 @@ INLINE void attention(const struct attention_sums *sums, const struct attention_
         sums->max[i] = -__builtin_inff();
         sums->total[i] = 0;
         if (kind == KV_INT8 && sees_some)
-            b.q_scale[i] = quantize_query(work->scratch + i * work->head_dim, work->q + i * work->head_dim,
-                                          work->head_dim);
+            b.q_scale[i] = quantize_query(q_int + i * Q_STRIDE, work->q + i * work->head_dim, work->head_dim);
     }
     if (!sees_some)
         return;
@@ -473,12 +566,11 @@ INLINE void attention(const struct attention_sums *sums, const struct attention_
     for (int i = 0; i < work->n_queries; i++)
         if (b.begin[i] < b.end[i])
             soften(&b, i, &sums->max[i], &sums->total[i]);
-    if (kind == KV_INT8) {
-        value_block_int8(&b);
-        return;
-    }
     memset(sums->o, 0, sizeof(float) * (size_t)(work->n_queries * work->head_dim));
-    value_block(&b, kind);
+    if (kind == KV_INT8)
+        value_block_int8(&b);
+    else
+        value_block(&b, kind);
 }
 
 void VARIANT(attention_f16)(const struct attention_sums *sums, const struct attention_work *work, int block)

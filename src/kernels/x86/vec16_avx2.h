@@ -194,6 +194,17 @@ INLINE ivec16 iv_zero(void)
     return (ivec16){ _mm256_setzero_si256(), _mm256_setzero_si256() };
 }
 
+/* The same bits. */
+INLINE ivec16 iv_cast(vec16 x)
+{
+    return (ivec16){ _mm256_castps_si256(x.a), _mm256_castps_si256(x.b) };
+}
+
+INLINE vec16 v_cast(ivec16 x)
+{
+    return (vec16){ _mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b) };
+}
+
 /* Thirty-two int8 as int16. */
 INLINE ivec16 iv_load_bytes(const int8_t *p)
 {

@@ -158,6 +158,17 @@ INLINE ivec16 iv_zero(void)
     return _mm512_setzero_si512();
 }
 
+/* The same bits. */
+INLINE ivec16 iv_cast(vec16 x)
+{
+    return _mm512_castps_si512(x);
+}
+
+INLINE vec16 v_cast(ivec16 x)
+{
+    return _mm512_castsi512_ps(x);
+}
+
 /* Thirty-two int8 as int16. */
 INLINE ivec16 iv_load_bytes(const int8_t *p)
 {
@@ -175,7 +186,9 @@ INLINE ivec16 iv_set_pair(const int16_t *p)
 /* sum + the two products of each lane's int16. */
 INLINE ivec16 iv_dot(ivec16 a, ivec16 b, ivec16 sum)
 {
-    return _mm512_dpwssd_epi32(sum, a, b);
+    /* Written out, because gcc copies the sums of a loop from register to register around its intrinsic. */
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
 }
 
 INLINE vec16 v_from_int(ivec16 x)
