@@ -67,8 +67,11 @@ struct tutti_model_options {
     int n_threads;           /* compute threads; 0: one for each core that this process may use */
     bool pin_threads;        /* bind each compute thread to a core */
     const char *weight_type; /* NULL: as stored; "f32" "f16" "bf16" "q8_0" "q4_0": converted while loading */
-    const char *kv_type;     /* NULL or "f16"; "f32"; "int8": a scale for each token and head, half the memory of f16 */
-    const char *chat_format; /* NULL: from the checkpoint; else a name such as "chatglm3" or "llama2" */
+    const char
+        *kv_type; /* NULL or "f16"; "f32"; "int8": a scale for each token and head, half the memory of f16 */
+    const char *
+        chat_format; /* NULL: from the checkpoint; else a name such as "chatglm3" or "llama2", "template" (the
+                              * one that the checkpoint carries), or the path of a file with a Jinja template */
     const char *cpu; /* NULL: the best this processor has; "ref", "avx2", "avx512": at most that, for tests */
     /* Called from the calling thread while weights are packed; done and total in bytes. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
@@ -148,6 +151,11 @@ struct tutti_message {
     const char *content;
     size_t n_bytes;   /* of content */
     const char *name; /* tool call's or author's name; may be NULL */
+
+    /* Each may be NULL. */
+    const char *tool_calls;   /* of the assistant: a JSON list as in OpenAI's API */
+    const char *tool_call_id; /* of a tool's answer */
+    const char *reasoning;    /* of the assistant: what it thought before the content */
 };
 
 struct tutti_logit_bias {
@@ -187,7 +195,11 @@ struct tutti_request {
     size_t n_ids;
     const struct tutti_message *messages; /* rendered by the model's chat format */
     size_t n_messages;
-    const char *text; /* tokenized with the ids that the model puts in front of a text */
+    const char *tools; /* with messages: a JSON list of tools as in OpenAI's API; NULL: none */
+    const char *
+        template_arguments; /* with messages: a JSON object of further variables for the model's chat template,
+                                     * such as {"enable_thinking": false}; NULL: none */
+    const char *text;       /* tokenized with the ids that the model puts in front of a text */
     size_t n_text_bytes;
 
     struct tutti_sampling sampling;

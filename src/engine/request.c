@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/limits.h"
+#include "model/chat.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -210,6 +211,11 @@ static char *carve_text(struct carver *c, const char *text, size_t n_bytes)
     return copy;
 }
 
+static char *carve_string(struct carver *c, const char *text)
+{
+    return text ? carve_text(c, text, strlen(text)) : NULL;
+}
+
 static void copy_messages(struct carver *c, const struct tutti_request *spec, struct tutti_request *to)
 {
     struct tutti_message *messages = carve(c, spec->messages, spec->n_messages, sizeof *messages);
@@ -219,7 +225,10 @@ static void copy_messages(struct carver *c, const struct tutti_request *spec, st
         struct tutti_message copy = *m;
         copy.role = carve_text(c, m->role, strlen(m->role));
         copy.content = carve_text(c, m->content, m->n_bytes);
-        copy.name = m->name ? carve_text(c, m->name, strlen(m->name)) : NULL;
+        copy.name = carve_string(c, m->name);
+        copy.tool_calls = carve_string(c, m->tool_calls);
+        copy.tool_call_id = carve_string(c, m->tool_call_id);
+        copy.reasoning = carve_string(c, m->reasoning);
         if (messages)
             messages[i] = copy;
     }
@@ -254,6 +263,8 @@ static void copy_spec(struct carver *c, const struct tutti_request *spec, struct
         to->ids = carve(c, spec->ids, spec->n_ids, sizeof *spec->ids);
     if (spec->n_messages > 0)
         copy_messages(c, spec, to);
+    to->tools = carve_string(c, spec->tools);
+    to->template_arguments = carve_string(c, spec->template_arguments);
     if (spec->text)
         to->text = carve_text(c, spec->text, spec->n_text_bytes);
     to->sampling.logit_bias = carve(c, spec->sampling.logit_bias, spec->sampling.n_logit_bias,
@@ -316,8 +327,7 @@ enum tutti_status request_prepare(struct request *r, const struct model *model, 
         return TUTTI_OK;
     }
     bool is_chat = r->spec.n_messages > 0;
-    enum tutti_status st = is_chat ? model->chat->render(model->tokenizer, &model->desc, r->spec.messages,
-                                                         r->spec.n_messages, &r->rendered, err)
+    enum tutti_status st = is_chat ? chat_render(model, &r->spec, &r->rendered, err)
                                    : tokenize_text(r, model, err);
     if (st != TUTTI_OK)
         return st;

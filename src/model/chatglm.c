@@ -116,6 +116,8 @@ static const char *choose_chat(const struct model_desc *desc, const struct token
     (void)desc;
     if (tokenizer_find_control(tok, "[gMASK]") < 0)
         return "";
+    if (tokenizer_find_control(tok, "<|endoftext|>") >= 0)
+        return "glm4";
     if (mentions(config, "tokenizer.ggml.pre", "chatglm-spm"))
         return "chatglm3";
     bool is_3 = mentions(config, "_name_or_path", "chatglm3") ||
@@ -133,95 +135,6 @@ static enum tutti_status text_prefix(const struct tokenizer *tok, struct ids *ou
     bool renamed = tokenizer_find_control(tok, "sop") < 0;
     return chat_add_special(tok, renamed ? "<sop>" : "sop", out, err);
 }
-
-/* The first line is metadata: a tool's name where the assistant called one, else empty. */
-static enum tutti_status add_message(const struct tokenizer *tok, const struct tutti_message *message,
-                                     struct ids *out, struct tutti_error *err)
-{
-    struct buf metadata = { 0 };
-    bool is_call = message->name && strcmp(message->role, "assistant") == 0;
-    bool ok = (!is_call || buf_add_string(&metadata, message->name)) && buf_add(&metadata, "\n", 1) &&
-              tokenizer_encode(tok, metadata.bytes, metadata.n_bytes, out) &&
-              tokenizer_encode(tok, message->content, message->n_bytes, out);
-    buf_clear(&metadata);
-    return ok ? TUTTI_OK : chat_out_of_memory(err);
-}
-
-/* ChatGLM3's authors write a role, then metadata and content as two separately tokenized strings. */
-static enum tutti_status render_chatglm3(const struct tokenizer *tok, const struct model_desc *desc,
-                                         const struct tutti_message *messages, size_t n_messages,
-                                         struct ids *out, struct tutti_error *err)
-{
-    static const struct {
-        const char *role, *token;
-    } ROLES[] = { { "system", "<|system|>" },
-                  { "user", "<|user|>" },
-                  { "assistant", "<|assistant|>" },
-                  { "observation", "<|observation|>" },
-                  { "tool", "<|observation|>" } };
-    (void)desc;
-    enum tutti_status st = text_prefix(tok, out, err);
-    for (size_t i = 0; i < n_messages && st == TUTTI_OK; i++) {
-        const char *token = NULL;
-        for (size_t r = 0; r < sizeof ROLES / sizeof *ROLES; r++) {
-            if (strcmp(messages[i].role, ROLES[r].role) == 0)
-                token = ROLES[r].token;
-        }
-        if (!token)
-            return chat_bad_role(&messages[i], i, "system, user, assistant or tool", err);
-        st = chat_add_special(tok, token, out, err);
-        if (st == TUTTI_OK)
-            st = add_message(tok, &messages[i], out, err);
-    }
-    return st == TUTTI_OK ? chat_add_special(tok, "<|assistant|>", out, err) : st;
-}
-
-/* ChatGLM2 numbers the rounds: "[Round 1]\n\n问：...\n\n答：...". It knows no system role; such a message goes before the
- * question that follows it. */
-static enum tutti_status render_chatglm2(const struct tokenizer *tok, const struct model_desc *desc,
-                                         const struct tutti_message *messages, size_t n_messages,
-                                         struct ids *out, struct tutti_error *err)
-{
-    (void)desc;
-    enum tutti_status st = TUTTI_OK;
-    struct buf text = { 0 }, system = { 0 };
-    int round = 1;
-    bool ok = true, answered = true;
-    for (size_t i = 0; i < n_messages && ok; i++) {
-        const struct tutti_message *m = &messages[i];
-        if (strcmp(m->role, "system") == 0) {
-            ok = buf_add(&system, m->content, m->n_bytes) && buf_add(&system, "\n", 1);
-        } else if (strcmp(m->role, "user") == 0) {
-            ok = (answered || buf_add(&text, "\n\n", 2)) && buf_printf(&text, "[Round %d]\n\n问：", round) &&
-                 buf_add(&text, system.bytes, system.n_bytes) && buf_add(&text, m->content, m->n_bytes) &&
-                 buf_add_string(&text, "\n\n答：");
-            buf_truncate(&system, 0);
-            answered = false;
-        } else if (strcmp(m->role, "assistant") == 0) {
-            ok = buf_add(&text, m->content, m->n_bytes) && buf_add(&text, "\n\n", 2);
-            answered = true;
-            round++;
-        } else {
-            st = chat_bad_role(m, i, "system, user or assistant", err);
-            goto done;
-        }
-    }
-    st = ok ? text_prefix(tok, out, err) : chat_out_of_memory(err);
-    if (st == TUTTI_OK && !tokenizer_encode(tok, text.bytes, text.n_bytes, out))
-        st = chat_out_of_memory(err);
-done:
-    buf_clear(&text);
-    buf_clear(&system);
-    return st;
-}
-
-static const struct chat_format CHATGLM3 = {
-    .name = "chatglm3", .render = render_chatglm3, .has_metadata_line = true, .trims_reply = true
-};
-static const struct chat_format CHATGLM2 = { .name = "chatglm2",
-                                             .render = render_chatglm2,
-                                             .trims_reply = true };
-static const struct chat_format *const CHAT_FORMATS[] = { &CHATGLM3, &CHATGLM2 };
 
 static void defaults(struct tutti_sampling *sampling, const char *chat_format)
 {
@@ -241,8 +154,6 @@ const struct family FAMILY_CHATGLM = {
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .extend_tokenizer = extend_tokenizer,
     .choose_chat = choose_chat,
-    .chat_formats = CHAT_FORMATS,
-    .n_chat_formats = sizeof CHAT_FORMATS / sizeof *CHAT_FORMATS,
     .defaults = defaults,
     .text_prefix = text_prefix,
 };

@@ -76,6 +76,20 @@ static enum tutti_status text_suffix(const struct model_desc *d, struct ids *out
                                                                           : chat_out_of_memory(err);
 }
 
+static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
+                               const json_t *config, const json_t *tokenizer_config)
+{
+    (void)desc, (void)tok, (void)config, (void)tokenizer_config;
+    return "chatglm";
+}
+
+static void defaults(struct tutti_sampling *sampling, const char *chat_format)
+{
+    (void)chat_format;
+    sampling->temperature = 0.95f;
+    sampling->top_p = 0.7f;
+}
+
 const struct family FAMILY_CHATGLM_6B = {
     .name = "chatglm-6b",
     .is_mine = is_mine,
@@ -84,7 +98,8 @@ const struct family FAMILY_CHATGLM_6B = {
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .choose_chat = family_no_chat,
+    .choose_chat = choose_chat,
+    .defaults = defaults,
     .text_prefix = family_no_prefix,
     .text_suffix = text_suffix,
 };

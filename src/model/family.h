@@ -43,11 +43,9 @@ struct family {
     /* Appends special tokens to the tokenizer.model of a Hugging Face folder. NULL: none. */
     enum tutti_status (*extend_tokenizer)(struct tokenizer *tok, const struct model_desc *desc,
                                           struct tutti_error *err);
-    /* Chooses the chat format: a name of chat_formats, or "". */
+    /* Chooses the chat format: a name that chat.c knows, or "" (then the checkpoint's template, if it has one). */
     const char *(*choose_chat)(const struct model_desc *desc, const struct tokenizer *tok,
                                const json_t *config, const json_t *tokenizer_config);
-    const struct chat_format *const *chat_formats;
-    int n_chat_formats;
     void (*defaults)(struct tutti_sampling *sampling, const char *chat_format);
     /* Ids that stand before a text that is to be continued. */
     enum tutti_status (*text_prefix)(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);

@@ -52,6 +52,28 @@ static void describe_glm4(struct model_desc *d, struct config *c, bool is_gguf)
         config_unsupported(c, "rope.dimension_sections", "rotation by several positions");
 }
 
+static bool has_turns(const struct tokenizer *tok)
+{
+    return tokenizer_find_control(tok, "[gMASK]") >= 0 && tokenizer_find_control(tok, "<|user|>") >= 0;
+}
+
+static const char *choose_glm_chat(const struct model_desc *desc, const struct tokenizer *tok,
+                                   const json_t *config, const json_t *tokenizer_config)
+{
+    (void)desc, (void)config, (void)tokenizer_config;
+    return has_turns(tok) ? "glm4" : "";
+}
+
+/* The 0414 series ships a template that says more. */
+static const char *choose_glm4_chat(const struct model_desc *desc, const struct tokenizer *tok,
+                                    const json_t *config, const json_t *tokenizer_config)
+{
+    (void)desc;
+    bool has_template = json_object_get(tokenizer_config, "chat_template") ||
+                        json_object_get(config, "tokenizer.chat_template");
+    return !has_template && has_turns(tok) ? "glm4" : "";
+}
+
 /* Reading a GGUF file of architecture "chatglm" is the business of chatglm.c, whose layouts hold these names too. */
 const struct family FAMILY_GLM = {
     .name = "glm",
@@ -62,7 +84,7 @@ const struct family FAMILY_GLM = {
     .n_layouts = sizeof GLM_LAYOUTS / sizeof *GLM_LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .choose_chat = family_no_chat,
+    .choose_chat = choose_glm_chat,
     .text_prefix = family_no_prefix,
 };
 
@@ -75,6 +97,6 @@ const struct family FAMILY_GLM4 = {
     .n_layouts = sizeof GLM4_LAYOUTS / sizeof *GLM4_LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .choose_chat = family_no_chat,
+    .choose_chat = choose_glm4_chat,
     .text_prefix = family_no_prefix,
 };

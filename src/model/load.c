@@ -3,6 +3,7 @@
 
 #include "backend/kv_type.h"
 #include "base/log.h"
+#include "model/chat.h"
 #include "model/forward.h"
 
 #include <stdio.h>
@@ -149,25 +150,20 @@ static enum tutti_status choose_chat(struct loader *l, const json_t *tokenizer_c
                                      struct tutti_error *err)
 {
     struct model *model = l->model;
-    const char *name = l->options->chat_format;
-    if (!name && model->tokenizer)
-        name = l->family->choose_chat(&model->desc, model->tokenizer, checkpoint_config(l->ck),
-                                      tokenizer_config);
-    if (!name || name[0] == '\0' || !model->tokenizer)
+    const json_t *config = checkpoint_config(l->ck);
+    if (!model->tokenizer)
         return TUTTI_OK;
-    for (int i = 0; i < l->family->n_chat_formats; i++) {
-        if (strcmp(l->family->chat_formats[i]->name, name) == 0) {
-            model->chat = l->family->chat_formats[i];
-            snprintf(model->desc.chat_format, sizeof model->desc.chat_format, "%s", name);
-            return TUTTI_OK;
-        }
-    }
-    char known[128] = "";
-    for (int i = 0; i < l->family->n_chat_formats; i++)
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
-                 l->family->chat_formats[i]->name);
-    return error_set_param(err, TUTTI_E_ARGUMENT, "chat_format", "chat format \"%.32s\", expected %s", name,
-                           known);
+    struct chat_source source = {
+        .option = l->options->chat_format,
+        .family = l->family->choose_chat(&model->desc, model->tokenizer, config, tokenizer_config),
+        .folder = checkpoint_folder(l->ck),
+        .config = config,
+        .tokenizer_config = tokenizer_config,
+    };
+    enum tutti_status st = chat_choose(&model->chat, &model->chat_template, &source, model->tokenizer, err);
+    if (st == TUTTI_OK && model->chat)
+        snprintf(model->desc.chat_format, sizeof model->desc.chat_format, "%s", model->chat->name);
+    return st;
 }
 
 static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
@@ -355,6 +351,7 @@ void model_free(struct model *model)
     }
     free(model->layers);
     free(model->rope_freqs);
+    chat_template_free(model->chat_template);
     tokenizer_free(model->tokenizer);
     free(model);
 }

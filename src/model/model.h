@@ -57,15 +57,16 @@ struct model_desc {
     int n_usable_vocab; /* ids from here on are padding rows, never sampled */
 };
 
-/* A chat format renders messages to ids and says how a reply becomes text. One const instance a format, in the
- * family's file. */
+struct chat_call;
+struct chat_template;
+
+/* A chat format renders messages to ids and says how a reply becomes text. See model/chat.h. */
 struct chat_format {
     const char *name;
     /* Adds the ids of the whole prompt, ready for the assistant's answer. TUTTI_E_ARGUMENT: an unknown role (param
-     * names messages[i].role); TUTTI_E_MEMORY. */
-    enum tutti_status (*render)(const struct tokenizer *tok, const struct model_desc *desc,
-                                const struct tutti_message *messages, size_t n_messages, struct ids *out,
-                                struct tutti_error *err);
+     * names messages[i].role), or what the format cannot say; TUTTI_E_MEMORY. */
+    enum tutti_status (*render)(const struct chat_call *call, struct ids *out, struct tutti_error *err);
+    bool is_own_template;   /* chat_source() has its text */
     bool has_metadata_line; /* a reply's first line is metadata: not shown where it is blank */
     bool trims_reply;       /* blanks and newlines around the reply are not shown */
 };
@@ -101,10 +102,11 @@ struct model {
     struct norm embedding_norm, output_norm;
     float *positions; /* [n_ctx][d_model], where has_learned_positions */
     struct top_query top_query;
-    struct tokenizer *tokenizer;    /* NULL: none */
-    const struct family *family;    /* NULL: made-up weights */
-    const struct chat_format *chat; /* NULL: none */
-    struct tutti_sampling sampling; /* defaults */
+    struct tokenizer *tokenizer;         /* NULL: none */
+    const struct family *family;         /* NULL: made-up weights */
+    const struct chat_format *chat;      /* NULL: none */
+    struct chat_template *chat_template; /* of a format that is a template */
+    struct tutti_sampling sampling;      /* defaults */
     uint64_t n_params, weight_bytes;
     float *rope_freqs;           /* host */
     struct workspace *workspace; /* activations for max_rows rows, by model_reserve() */

@@ -2,6 +2,7 @@
 #include "server/job.h"
 
 #include "engine/engine.h"
+#include "model/chat.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -67,10 +68,14 @@ static enum tutti_status tokenize_messages(struct app *app, json_t *root, struct
     const struct model *model = model_of(app->model);
     struct api_request req = { .kind = API_CHAT, .root = json_incref(root), .n = 1 };
     enum tutti_status st = api_read_messages(&req, err);
+    if (st == TUTTI_OK)
+        st = api_read_tools(&req, err);
     if (st == TUTTI_OK && (!model->chat || !model->tokenizer))
         st = error_set_param(err, TUTTI_E_UNSUPPORTED, "messages", "the model has no chat format");
-    if (st == TUTTI_OK)
-        st = model->chat->render(model->tokenizer, &model->desc, req.messages, req.n_messages, ids, err);
+    if (st == TUTTI_OK) {
+        struct tutti_request request = api_request_make(&req, 0);
+        st = chat_render(model, &request, ids, err);
+    }
     api_request_clear(&req);
     return st;
 }

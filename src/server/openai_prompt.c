@@ -57,13 +57,83 @@ static enum tutti_status join_parts(struct buf *out, const json_t *parts, size_t
     return TUTTI_OK;
 }
 
+/* Keeps a value as text; there is room for it. */
+static enum tutti_status dump(struct api_request *req, const json_t *value, const char **text,
+                              struct tutti_error *err)
+{
+    char *dumped = json_dumps(value, JSON_COMPACT);
+    if (!dumped)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the messages");
+    req->dumped[req->n_dumped++] = dumped;
+    *text = dumped;
+    return TUTTI_OK;
+}
+
+/* {"type": "function", "function": {"name": "..."}}: of tools and of calls, which have arguments as well. */
+static enum tutti_status check_function(const json_t *value, const char *param, bool is_call,
+                                        struct tutti_error *err)
+{
+    const json_t *type = json_object_get(value, "type"), *function = json_object_get(value, "function");
+    const json_t *arguments = json_object_get(function, "arguments");
+    if (!json_is_object(value))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be an object, found %s", param,
+                               json_kind(value));
+    if ((!is_call || type) && (!json_is_string(type) || strcmp(json_string_value(type), "function")))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: the only type supported is \"function\"",
+                               param);
+    if (!json_is_object(function) || !json_is_string(json_object_get(function, "name")))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must hold a function with a name", param);
+    if (is_call && arguments && !json_is_string(arguments) && !json_is_object(arguments))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s.function.arguments must be a string, found %s", param,
+                               json_kind(arguments));
+    return TUTTI_OK;
+}
+
+static enum tutti_status check_functions(const json_t *list, const char *name, bool is_call,
+                                         struct tutti_error *err)
+{
+    size_t i;
+    const json_t *entry;
+    if (!json_is_array(list))
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be a list, found %s", name,
+                               json_kind(list));
+    json_array_foreach(list, i, entry)
+    {
+        char param[64];
+        snprintf(param, sizeof param, "%s[%zu]", name, i);
+        enum tutti_status st = check_function(entry, param, is_call, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    return TUTTI_OK;
+}
+
+/* Fields that only some roles have: an assistant's calls and reasoning, the call that a tool answers. */
+static enum tutti_status read_extras(struct api_request *req, struct tutti_message *message,
+                                     const json_t *value, size_t i, struct tutti_error *err)
+{
+    char param[64];
+    const json_t *calls = json_object_get(value, "tool_calls"), *id = json_object_get(value, "tool_call_id");
+    const json_t *reasoning = json_object_get(value, "reasoning_content");
+    if (json_is_string(id))
+        message->tool_call_id = json_string_value(id);
+    if (json_is_string(reasoning))
+        message->reasoning = json_string_value(reasoning);
+    if (!calls || json_is_null(calls))
+        return TUTTI_OK;
+    snprintf(param, sizeof param, "messages[%zu].tool_calls", i);
+    enum tutti_status st = check_functions(calls, param, true, err);
+    return st == TUTTI_OK && json_array_size(calls) > 0 ? dump(req, calls, &message->tool_calls, err) : st;
+}
+
 static enum tutti_status read_message(struct api_request *req, const json_t *value, size_t i,
                                       struct tutti_error *err)
 {
     char param[64];
     struct tutti_message *message = &req->messages[i];
     const json_t *role = json_object_get(value, "role"), *content = json_object_get(value, "content");
-    const json_t *name = json_object_get(value, "name"), *calls = json_object_get(value, "tool_calls");
+    const json_t *name = json_object_get(value, "name");
     snprintf(param, sizeof param, "messages[%zu]", i);
     if (!json_is_object(value))
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be an object, found %s", param,
@@ -72,9 +142,6 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
     if (!json_is_string(role))
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be a string, found %s", param,
                                json_kind(role));
-    snprintf(param, sizeof param, "messages[%zu].tool_calls", i);
-    if (calls && !json_is_null(calls) && json_array_size(calls) > 0)
-        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: tools are not supported", param);
     snprintf(param, sizeof param, "messages[%zu].content", i);
     message->role = json_string_value(role);
     if (!strcmp(message->role, "developer")) /* OpenAI's newer word */
@@ -89,7 +156,7 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
             return st;
         message->content = joined->bytes;
         message->n_bytes = joined->n_bytes;
-    } else if (json_is_null(content) && !strcmp(message->role, "assistant")) {
+    } else if ((!content || json_is_null(content)) && !strcmp(message->role, "assistant")) {
         message->content = "";
     } else {
         return error_set_param(err, TUTTI_E_ARGUMENT, param,
@@ -97,7 +164,7 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
     }
     if (json_is_string(name))
         message->name = json_string_value(name);
-    return TUTTI_OK;
+    return read_extras(req, message, value, i, err);
 }
 
 enum tutti_status api_read_messages(struct api_request *req, struct tutti_error *err)
@@ -113,7 +180,8 @@ enum tutti_status api_read_messages(struct api_request *req, struct tutti_error 
                                "messages holds %zu messages, at most %d are allowed", n, API_MAX_MESSAGES);
     req->messages = calloc(n, sizeof *req->messages);
     req->joined = calloc(n, sizeof *req->joined);
-    if (!req->messages || !req->joined)
+    req->dumped = calloc(n + 2, sizeof *req->dumped);
+    if (!req->messages || !req->joined || !req->dumped)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the messages");
     req->n_messages = n;
     for (size_t i = 0; i < n; i++) {
@@ -122,6 +190,29 @@ enum tutti_status api_read_messages(struct api_request *req, struct tutti_error 
             return st;
     }
     return TUTTI_OK;
+}
+
+enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *tools = json_object_get(req->root, "tools"),
+                 *choice = json_object_get(req->root, "tool_choice");
+    const json_t *arguments = json_object_get(req->root, "chat_template_kwargs");
+    enum tutti_status st = TUTTI_OK;
+    bool has_choice = choice && !json_is_null(choice);
+    const char *word = json_string_value(choice);
+    if (has_choice && !(word && (!strcmp(word, "auto") || !strcmp(word, "none"))))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
+                               "tool_choice must be \"auto\" or \"none\": a call cannot be forced");
+    if (tools && !json_is_null(tools))
+        st = check_functions(tools, "tools", false, err);
+    if (st == TUTTI_OK && json_array_size(tools) > 0 && !(word && !strcmp(word, "none")))
+        st = dump(req, tools, &req->tools, err);
+    if (st != TUTTI_OK || !arguments || json_is_null(arguments))
+        return st;
+    if (!json_is_object(arguments))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "chat_template_kwargs",
+                               "chat_template_kwargs must be an object, found %s", json_kind(arguments));
+    return dump(req, arguments, &req->template_arguments, err);
 }
 
 /* ---- texts and ids ----------------------------------------------------------------------------------------------- */

@@ -201,12 +201,9 @@ static enum tutti_status read_logprobs(struct api_request *req, struct tutti_err
 static enum tutti_status refuse_unsupported(const struct api_request *req, struct tutti_error *err)
 {
     const json_t *suffix = field_of(req, "suffix"), *format = field_of(req, "response_format");
-    static const char *const LISTS[] = { "tools", "functions" };
-    for (size_t i = 0; req->kind == API_CHAT && i < sizeof LISTS / sizeof *LISTS; i++) {
-        const json_t *list = field_of(req, LISTS[i]);
-        if (list && !(json_is_array(list) && json_array_size(list) == 0))
-            return error_set_param(err, TUTTI_E_ARGUMENT, LISTS[i], "%s are not supported", LISTS[i]);
-    }
+    const json_t *functions = field_of(req, "functions");
+    if (req->kind == API_CHAT && functions && !(json_is_array(functions) && json_array_size(functions) == 0))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "functions", "functions are not supported, only tools");
     if (format) {
         const json_t *type = json_object_get(format, "type");
         if (!json_is_string(type) || strcmp(json_string_value(type), "text"))
@@ -273,13 +270,17 @@ enum tutti_status api_request_read(struct api_request *out, enum api_kind kind, 
     if (kind == API_COMPLETION)
         return api_read_prompts(out, info.n_vocab, err);
     out->n_prompts = 1;
-    return api_read_messages(out, err);
+    st = api_read_messages(out, err);
+    return st == TUTTI_OK ? api_read_tools(out, err) : st;
 }
 
 void api_request_clear(struct api_request *req)
 {
     for (size_t i = 0; i < req->n_joined; i++)
         buf_clear(&req->joined[i]);
+    for (size_t i = 0; i < req->n_dumped; i++)
+        free(req->dumped[i]);
+    free(req->dumped);
     free(req->joined);
     free(req->messages);
     free(req->prompts);
@@ -295,6 +296,8 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
     struct tutti_request out = {
         .messages = req->messages,
         .n_messages = req->n_messages,
+        .tools = req->tools,
+        .template_arguments = req->template_arguments,
         .sampling = req->sampling,
         .n_choices = req->n,
         .max_tokens = req->max_tokens,

@@ -25,6 +25,9 @@ struct api_request {
     size_t n_messages;
     struct buf *joined; /* contents that came in several parts */
     size_t n_joined;
+    char **dumped; /* tool calls, tools and template arguments, as JSON texts */
+    size_t n_dumped;
+    const char *tools, *template_arguments;
     struct api_prompt *prompts; /* chat: one, that stands for the messages */
     size_t n_prompts;
     struct ids ids, stop_ids;
@@ -50,6 +53,8 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i);
 /* For other routes: prompts and messages alone. */
 MUST_CHECK enum tutti_status api_read_prompts(struct api_request *req, int n_vocab, struct tutti_error *err);
 MUST_CHECK enum tutti_status api_read_messages(struct api_request *req, struct tutti_error *err);
+/* tools, tool_choice and chat_template_kwargs; after the messages. */
+MUST_CHECK enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err);
 MUST_CHECK enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *param, int n_vocab,
                                           struct tutti_error *err);
 

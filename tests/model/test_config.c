@@ -1,4 +1,4 @@
-/* Broken configurations and tensors: each with the words its error must contain. Chat formats. */
+/* Broken configurations and tensors: each with the words its error must contain. */
 #include "model/family.h"
 #include "util.h"
 
@@ -239,121 +239,6 @@ static void random_changes_of_a_header_give_an_error_or_a_model(void **state)
     }
 }
 
-/* ---- chat ---- */
-
-static void a_role_that_the_format_does_not_know_is_refused(void **state)
-{
-    (void)state;
-    struct model *model = util_load(TEST_DEMO_MODEL, NULL, NULL, 1, NULL);
-    struct tutti_message messages[2] = { { .role = "user", .content = "a", .n_bytes = 1 },
-                                         { .role = "wizard", .content = "b", .n_bytes = 1 } };
-    struct ids ids = { 0 };
-    struct tutti_error err;
-    assert_int_equal(model->chat->render(model->tokenizer, &model->desc, messages, 2, &ids, &err),
-                     TUTTI_E_ARGUMENT);
-    assert_string_equal(err.param, "messages[1].role");
-    assert_non_null(strstr(err.text, "wizard"));
-    ids_clear(&ids);
-    model_free(model);
-}
-
-static const struct chat_format *find_format(const struct family *family, const char *name)
-{
-    for (int i = 0; i < family->n_chat_formats; i++) {
-        if (strcmp(family->chat_formats[i]->name, name) == 0)
-            return family->chat_formats[i];
-    }
-    fail_msg("no chat format %s", name);
-    return NULL;
-}
-
-static void add_text(const struct tokenizer *tok, struct ids *ids, const char *text)
-{
-    assert_true(tokenizer_encode(tok, text, strlen(text), ids));
-}
-
-static struct tutti_message say(const char *role, const char *content)
-{
-    return (struct tutti_message){ .role = role, .content = content, .n_bytes = strlen(content) };
-}
-
-static void expect_rendering(const struct model *model, const struct chat_format *format,
-                             const struct tutti_message *messages, size_t n, const struct ids *want)
-{
-    struct ids got = { 0 };
-    struct tutti_error err = { 0 };
-    if (format->render(model->tokenizer, &model->desc, messages, n, &got, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    assert_int_equal(got.n, want->n);
-    assert_memory_equal(got.ids, want->ids, want->n * sizeof *want->ids);
-    ids_clear(&got);
-}
-
-static void chatglm2_numbers_the_rounds(void **state)
-{
-    (void)state;
-    struct model *model = util_load(TEST_DEMO_MODEL, NULL, NULL, 1, NULL);
-    const struct tokenizer *tok = model->tokenizer;
-    struct ids want = { 0 };
-    assert_true(ids_add(&want, tokenizer_find_control(tok, "[gMASK]")));
-    assert_true(ids_add(&want, tokenizer_find_control(tok, "sop")));
-    add_text(tok, &want, "[Round 1]\n\n问：q1\n\n答：a1\n\n[Round 2]\n\n问：q2\n\n答：");
-    struct tutti_message messages[] = { say("user", "q1"), say("assistant", "a1"), say("user", "q2") };
-    expect_rendering(model, find_format(&FAMILY_CHATGLM, "chatglm2"), messages, 3, &want);
-    ids_clear(&want);
-    model_free(model);
-}
-
-static void chatglm3_writes_a_tools_name_as_metadata(void **state)
-{
-    (void)state;
-    struct model *model = util_load(TEST_DEMO_MODEL, NULL, NULL, 1, NULL);
-    const struct tokenizer *tok = model->tokenizer;
-    struct ids want = { 0 };
-    static const char *const ROLES[] = { "<|user|>", "<|assistant|>", "<|observation|>" };
-    static const char *const METADATA[] = { "\n", "get_weather\n", "\n" };
-    static const char *const CONTENT[] = { "q", "call", "22" };
-    assert_true(ids_add(&want, tokenizer_find_control(tok, "[gMASK]")));
-    assert_true(ids_add(&want, tokenizer_find_control(tok, "sop")));
-    for (int i = 0; i < 3; i++) {
-        assert_true(ids_add(&want, tokenizer_find_control(tok, ROLES[i])));
-        add_text(tok, &want, METADATA[i]);
-        add_text(tok, &want, CONTENT[i]);
-    }
-    assert_true(ids_add(&want, tokenizer_find_control(tok, "<|assistant|>")));
-    struct tutti_message messages[] = { say("user", "q"), say("assistant", "call"), say("tool", "22") };
-    messages[1].name = "get_weather";
-    expect_rendering(model, find_format(&FAMILY_CHATGLM, "chatglm3"), messages, 3, &want);
-    ids_clear(&want);
-    model_free(model);
-}
-
-static void llama2_wraps_instructions_and_closes_rounds(void **state)
-{
-    (void)state;
-    struct model *model = util_load(TEST_DEMO_MODEL, NULL, NULL, 1, NULL);
-    const struct tokenizer *tok = model->tokenizer;
-    const struct chat_format *format = find_format(&FAMILY_LLAMA, "llama2");
-    struct ids want = { 0 };
-    assert_true(ids_add(&want, tokenizer_bos(tok)));
-    add_text(tok, &want, "[INST] <<SYS>>\nbe kind\n<</SYS>>\n\nq1 [/INST] a1 ");
-    assert_true(ids_add(&want, tokenizer_eos(tok)));
-    assert_true(ids_add(&want, tokenizer_bos(tok)));
-    add_text(tok, &want, "[INST] q2 [/INST]");
-    struct tutti_message messages[] = { say("system", " be kind\n"), say("user", "q1"),
-                                        say("assistant", "a1 "), say("user", "  q2") };
-    expect_rendering(model, format, messages, 4, &want);
-    struct tutti_error err;
-    struct ids ids = { 0 };
-    struct tutti_message twice[] = { say("user", "q1"), say("user", "q2") };
-    assert_int_equal(format->render(tok, &model->desc, twice, 2, &ids, &err), TUTTI_E_ARGUMENT);
-    assert_non_null(strstr(err.text, "alternate"));
-    assert_int_equal(format->render(tok, &model->desc, twice, 0, &ids, &err), TUTTI_E_ARGUMENT);
-    ids_clear(&ids);
-    ids_clear(&want);
-    model_free(model);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -365,10 +250,6 @@ int main(void)
         cmocka_unit_test(equal_factors_of_llama3_scaling_give_finite_frequencies),
         cmocka_unit_test_setup_teardown(random_changes_of_a_header_give_an_error_or_a_model, make_folder,
                                         remove_folder),
-        cmocka_unit_test(a_role_that_the_format_does_not_know_is_refused),
-        cmocka_unit_test(chatglm2_numbers_the_rounds),
-        cmocka_unit_test(chatglm3_writes_a_tools_name_as_metadata),
-        cmocka_unit_test(llama2_wraps_instructions_and_closes_rounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

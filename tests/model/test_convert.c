@@ -1,4 +1,5 @@
 /* A converted checkpoint runs with the bits of the one it came from. */
+#include "model/chat.h"
 #include "model/convert.h"
 #include "model/family.h"
 #include "model/inspect.h"
@@ -147,8 +148,9 @@ static void the_demo_model_keeps_its_tokenizer_and_chat(void **state)
         "  Tell me a story about a fox named Mia.\n\xE4\xBD\xA0\xE5\xA5\xBD \xF0\x9F\x98\x80 \xFF";
     struct ids x = { 0 }, y = { 0 };
     struct tutti_message message = { .role = "user", .content = TEXT, .n_bytes = sizeof TEXT - 1 };
-    assert_int_equal(a->chat->render(a->tokenizer, &a->desc, &message, 1, &x, NULL), TUTTI_OK);
-    assert_int_equal(b->chat->render(b->tokenizer, &b->desc, &message, 1, &y, NULL), TUTTI_OK);
+    struct tutti_request request = { .messages = &message, .n_messages = 1 };
+    assert_int_equal(chat_render(a, &request, &x, NULL), TUTTI_OK);
+    assert_int_equal(chat_render(b, &request, &y, NULL), TUTTI_OK);
     assert_int_equal(x.n, y.n);
     assert_memory_equal(x.ids, y.ids, x.n * sizeof *x.ids);
     assert_int_equal(a->desc.n_stop_ids, b->desc.n_stop_ids);

@@ -1,5 +1,6 @@
 /* Logits and greedy answers against other people's arithmetic: NumPy for the demo model, transformers for LLaMA, the
  * authors' modelling code for ChatGLM3 (tests/fixtures/README.md). */
+#include "model/chat.h"
 #include "util.h"
 
 #include <math.h>
@@ -43,9 +44,8 @@ static void the_demo_model_renders_and_answers_as_the_golden_chats(void **state)
         struct ids rendered = { 0 };
         int n_prompt = util_read_ids(json_object_get(chat, "prompt_ids"), prompt);
         int n_answer = util_read_ids(json_object_get(chat, "answer_ids"), want);
-        assert_int_equal(
-            model->chat->render(model->tokenizer, &model->desc, messages, n_messages, &rendered, NULL),
-            TUTTI_OK);
+        struct tutti_request request = { .messages = messages, .n_messages = n_messages };
+        assert_int_equal(chat_render(model, &request, &rendered, NULL), TUTTI_OK);
         assert_int_equal(rendered.n, n_prompt);
         assert_memory_equal(rendered.ids, prompt, (size_t)n_prompt * sizeof *prompt);
         util_greedy(model, prompt, n_prompt, got, n_answer);

@@ -213,7 +213,14 @@ def test_health_is_open(server):
     ({"top_logprobs": 3}, "top_logprobs", "logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "between"),
     ({"presence_penalty": 3}, "presence_penalty", "between"),
-    ({"tools": [{"type": "function"}]}, "tools", "not supported"),
+    ({"tools": [{"type": "function"}]}, "tools[0]", "a name"),
+    ({"tools": [{"type": "retrieval"}]}, "tools[0]", "function"),
+    ({"tools": {"type": "function"}}, "tools", "list"),
+    ({"tool_choice": "required"}, "tool_choice", "forced"),
+    ({"functions": [{"name": "f"}]}, "functions", "tools"),
+    ({"chat_template_kwargs": [1]}, "chat_template_kwargs", "object"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}]},
+     "messages[0].tool_calls[0]", "arguments"),
     ({"response_format": {"type": "json_object"}}, "response_format", "response_format"),
     ({"messages": []}, "messages", "messages"),
     ({"messages": "hello"}, "messages", "messages"),
@@ -240,6 +247,28 @@ def test_content_may_come_in_parts(server):
     body = server.post("/v1/chat/completions", {"temperature": 0, "messages": [
         {"role": "user", "content": [{"type": "text", "text": "What is the capital "}, {"type": "text", "text": "of France?"}]}]})
     assert body.json()["choices"][0]["message"]["content"] == "The capital of France is Paris."
+
+
+def test_tools_and_their_calls_are_rendered(server):
+    """ChatGLM3: a system turn that lists the tools, the call's name as metadata, the result as an observation."""
+    tools = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": {"type": "object"}}}]
+    user = {"role": "user", "content": "hi"}
+    call = {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "weather", "arguments": "{\"city\": \"Paris\"}"}}]}
+    result = {"role": "tool", "tool_call_id": "1", "content": "22"}
+
+    def text(**body):
+        tokens = server.post("/tokenize", body).json()["tokens"]
+        return server.post("/detokenize", {"tokens": tokens}).json()["prompt"]
+
+    plain = text(messages=[user])
+    listed = text(messages=[user], tools=tools)
+    assert "weather" not in plain and '"name": "weather"' in listed and "following tools" in listed
+    assert text(messages=[user], tools=tools, tool_choice="none") == plain
+    called = text(messages=[user, call, result], tools=tools)
+    assert "tool_call(city='Paris')" in called and "22" in called
+    answer = server.post("/v1/chat/completions", {"messages": [user, call, result], "tools": tools, "max_tokens": 4})
+    assert answer.status_code == 200, answer.text
 
 
 def test_an_unknown_model_is_not_found(server):

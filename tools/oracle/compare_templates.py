@@ -488,7 +488,9 @@ def main():
             n += 1
             compare(tutti, name, text, [("", {}, {})], counts, options.show, fixture)
     if fixture:
-        pathlib.Path(options.fixture).write_text(json.dumps(fixture, indent=1) + "\n", encoding="utf-8")
+        cases = ",\n".join(json.dumps(case, ensure_ascii=False) for case in fixture.pop("cases"))
+        rest = json.dumps(fixture, ensure_ascii=False, indent=1)[:-2]
+        pathlib.Path(options.fixture).write_text(f'{rest},\n "cases": [\n{cases}\n]}}\n', encoding="utf-8")
     names = counts.pop("names")
     print(f"{n} templates: " + ", ".join(f"{value} {key}" for key, value in counts.items()))
     if names:
