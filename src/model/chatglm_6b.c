@@ -22,12 +22,31 @@ static const struct tensor_names LAYOUTS[] = { NAMES("weight", "weight"), NAMES(
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq", "key_past", "value_past" };
 
-enum { FIRST_VOCAB = 150528, FIRST_MASK_ID = 150000, MASK_ID = 130000 };
-
 static bool is_mine(const json_t *config)
 {
     return describe_has_type(config, "chatglm") &&
            (json_object_get(config, "inner_hidden_size") || json_object_get(config, "position_encoding_2d"));
+}
+
+/* The first release's configuration did not name its mask tokens; another vocabulary's must. */
+static void read_specials(struct model_desc *d, struct config *c)
+{
+    static const struct {
+        int n_vocab, mask_id;
+    } RELEASES[] = { { 150528, 150000 }, { 130528, 130000 } };
+    int last = d->n_vocab - 1;
+    for (int i = 0; i < 2; i++) {
+        if (d->n_vocab == RELEASES[i].n_vocab) {
+            int mask_id = RELEASES[i].mask_id;
+            d->mask_ids[0] = config_int_or(c, "gmask_token_id", 0, last, mask_id + 1);
+            d->mask_ids[1] = config_int_or(c, "mask_token_id", 0, last, mask_id);
+            d->prefix_end_id = config_int_or(c, "bos_token_id", 0, last, mask_id + 4);
+            return;
+        }
+    }
+    d->mask_ids[0] = config_int(c, "gmask_token_id", 0, last);
+    d->mask_ids[1] = config_int(c, "mask_token_id", 0, last);
+    d->prefix_end_id = config_int(c, "bos_token_id", 0, last);
 }
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
@@ -61,13 +80,8 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     d->has_qkv_bias = d->has_attn_out_bias = d->has_mlp_bias = true;
     /* Files hold the head too, but its authors' class ties it. */
     d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
-    int mask_id = d->n_vocab == FIRST_VOCAB ? FIRST_MASK_ID : MASK_ID, last = d->n_vocab - 1;
-    if (mask_id + 4 > last)
-        mask_id = 0; /* no released vocabulary: the configuration must name them */
     d->has_prefix = true;
-    d->mask_ids[0] = config_int_or(c, "gmask_token_id", 0, last, mask_id + 1);
-    d->mask_ids[1] = config_int_or(c, "mask_token_id", 0, last, mask_id);
-    d->prefix_end_id = config_int_or(c, "bos_token_id", 0, last, mask_id + 4);
+    read_specials(d, c);
 }
 
 static enum tutti_status text_suffix(const struct model_desc *d, struct ids *out, struct tutti_error *err)

@@ -362,6 +362,77 @@ static void rmsnorm_adds_first_and_gather_picks_rows(void **state)
     be->ops->free(be);
 }
 
+/* By their definitions in double precision, and each row alone with the same bits. */
+static void operations_on_rows_do_what_they_say(void **state)
+{
+    (void)state;
+    enum { ROWS = 5, N = 37, N_TABLE = 9 };
+    struct backend *be = backend_make(3, NULL, shape_of(1, 1, 8, ROPE_NONE, NULL));
+    const struct backend_ops *op = be->ops;
+    reserve(be, ROWS);
+    float *x = random_floats(ROWS * N), *add = random_floats(ROWS * N), *w = random_floats(N),
+          *b = random_floats(N), *table = random_floats(N_TABLE * N);
+    float stream[ROWS * N], y[ROWS * N], one[2 * N];
+    memcpy(stream, x, sizeof stream);
+    op->layernorm(be, y, stream, add, w, b, ROWS, N, 1e-5f);
+    for (int r = 0; r < ROWS; r++) {
+        double mean = 0, variance = 0;
+        for (int i = 0; i < N; i++) {
+            assert_true(stream[r * N + i] == x[r * N + i] + add[r * N + i]);
+            mean += (double)stream[r * N + i] / N;
+        }
+        for (int i = 0; i < N; i++)
+            variance += pow((double)stream[r * N + i] - mean, 2) / N;
+        for (int i = 0; i < N; i++)
+            assert_float_equal(y[r * N + i],
+                               ((double)stream[r * N + i] - mean) / sqrt(variance + 1e-5) * (double)w[i] +
+                                   (double)b[i],
+                               1e-5);
+        memcpy(one, x + r * N, N * sizeof *one);
+        op->layernorm(be, one + N, one, add + r * N, w, b, 1, N, 1e-5f);
+        assert_memory_equal(one + N, y + r * N, N * sizeof *one);
+    }
+    op->scale_add(be, y, x, 2.5f, add, ROWS, N);
+    for (int i = 0; i < ROWS * N; i++)
+        assert_true(y[i] == fmaf(2.5f, x[i], add[i]));
+    memcpy(y, x, sizeof y);
+    op->activate(be, y, ROWS, N, ACT_GELU_SIGMOID);
+    for (int i = 0; i < ROWS * N; i++)
+        assert_float_equal(y[i], (double)x[i] / (1 + exp(-1.702 * (double)x[i])), 1e-6);
+    memcpy(y, x, sizeof y);
+    op->activate(be, y, ROWS, N, ACT_GELU_TANH);
+    for (int i = 0; i < ROWS * N; i++) {
+        double v = (double)x[i], u = sqrt(2 / M_PI) * (v + 0.044715 * v * v * v);
+        assert_float_equal(y[i], 0.5 * v * (1 + tanh(u)), 1e-6);
+    }
+    static const int32_t positions[ROWS] = { 8, 0, 3, 3, 1 }, seqs[ROWS], page[] = { 0 };
+    static const int32_t *const tables[] = { page };
+    struct step step = {
+        .n_rows = ROWS, .n_seqs = 1, .positions = positions, .seqs = seqs, .page_tables = tables
+    };
+    op->step_begin(be, &step);
+    memcpy(y, x, sizeof y);
+    op->positions(be, y, table, N, true);
+    for (int i = 0; i < ROWS * N; i++)
+        assert_true(y[i] == x[i] + table[positions[i / N] * N + i % N]);
+    op->positions(be, y, table, N, false);
+    for (int i = 0; i < ROWS * N; i++)
+        assert_true(y[i] == table[positions[i / N] * N + i % N]);
+    float both[ROWS * (N + 7)];
+    op->concat(be, both, x, N, add, 7, ROWS);
+    op->step_end(be, NULL, NULL, 0);
+    for (int r = 0; r < ROWS; r++) {
+        assert_memory_equal(both + r * (N + 7), x + r * N, N * sizeof *x);
+        assert_memory_equal(both + r * (N + 7) + N, add + r * 7, 7 * sizeof *x);
+    }
+    free(x);
+    free(add);
+    free(w);
+    free(b);
+    free(table);
+    op->free(be);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -372,6 +443,7 @@ int main(void)
         cmocka_unit_test(weights_are_converted_as_the_quantizers_do_it),
         cmocka_unit_test(a_matrix_that_does_not_fit_its_type_is_refused),
         cmocka_unit_test(rmsnorm_adds_first_and_gather_picks_rows),
+        cmocka_unit_test(operations_on_rows_do_what_they_say),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,6 +118,7 @@ static void a_broken_configuration_is_told_what_is_wrong(void **state)
         { "chatglm3-tiny", "add_qkv_bias", "1", "true or false", TUTTI_E_FORMAT },
         { "chatglm3-tiny", "quantization_bit", "4", "quantization_bit", TUTTI_E_UNSUPPORTED },
         { "chatglm-6b-tiny", "bos_token_id", "109", "bos_token_id: 109, expected", TUTTI_E_FORMAT },
+        { "chatglm-6b-tiny", "gmask_token_id", NULL, "gmask_token_id: missing", TUTTI_E_FORMAT },
         { "chatglm-6b-tiny", "position_encoding_2d", "false", "one stream", TUTTI_E_UNSUPPORTED },
         { "chatglm-6b-tiny", "quantization_bit", "8", "quantization_bit", TUTTI_E_UNSUPPORTED },
         { "pangu-tiny", "num_layers", "1", "num_layers: 1, expected", TUTTI_E_FORMAT },
@@ -152,6 +153,123 @@ static void a_broken_configuration_is_told_what_is_wrong(void **state)
         write_tensors(CASES[i].fixture, NULL, NULL);
         write_config(CASES[i].fixture, CASES[i].key, CASES[i].value);
         expect(CASES[i].key, CASES[i].status, CASES[i].words);
+    }
+}
+
+/* What the configurations of published models say, as far as it decides a shape. */
+static const struct published {
+    const char *config, *family;
+    int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab, n_ctx, rotary_dim;
+    double rope_theta;
+    bool has_qkv_bias, tied_output;
+} PUBLISHED[] = {
+    { "{\"model_type\":\"chatglm\",\"hidden_size\":4096,\"inner_hidden_size\":16384,\"num_layers\":28,"
+      "\"num_attention_heads\":32,\"layernorm_epsilon\":1e-05,\"max_sequence_length\":2048,"
+      "\"position_encoding_2d\":true,\"vocab_size\":130528,\"bos_token_id\":130004,\"eos_token_id\":130005,"
+      "\"mask_token_id\":130000,\"gmask_token_id\":130001,\"pad_token_id\":3}",
+      "chatglm-6b", 28, 4096, 32, 32, 128, 16384, 130528, 2048, 128, 10000, true, true },
+    { "{\"model_type\":\"chatglm\",\"hidden_size\":4096,\"inner_hidden_size\":16384,\"num_layers\":28,"
+      "\"num_attention_heads\":32,\"layernorm_epsilon\":1e-05,\"max_sequence_length\":2048,"
+      "\"position_encoding_2d\":true,\"vocab_size\":150528,\"bos_token_id\":150004,\"eos_token_id\":150005}",
+      "chatglm-6b", 28, 4096, 32, 32, 128, 16384, 150528, 2048, 128, 10000, true, true },
+    { "{\"model_type\":\"chatglm\",\"add_bias_linear\":false,\"add_qkv_bias\":true,\"ffn_hidden_size\":13696,"
+      "\"hidden_size\":4096,\"kv_channels\":128,\"layernorm_epsilon\":1.5625e-07,"
+      "\"multi_query_attention\":true,\"multi_query_group_num\":2,\"num_attention_heads\":32,"
+      "\"num_layers\":40,\"padded_vocab_size\":151552,\"rmsnorm\":true,\"rope_ratio\":500,"
+      "\"seq_length\":131072,\"eos_token_id\":[151329,151336,151338]}",
+      "chatglm", 40, 4096, 32, 2, 128, 13696, 151552, 131072, 64, 5e6, true, false },
+    { "{\"model_type\":\"glm\",\"hidden_size\":4096,\"intermediate_size\":13696,\"num_hidden_layers\":40,"
+      "\"num_attention_heads\":32,\"num_key_value_heads\":2,\"head_dim\":128,\"hidden_act\":\"silu\","
+      "\"max_position_embeddings\":131072,\"rms_norm_eps\":1.5625e-07,\"rope_theta\":5000000.0,"
+      "\"attention_bias\":true,\"vocab_size\":151552}",
+      "glm", 40, 4096, 32, 2, 128, 13696, 151552, 131072, 64, 5e6, true, false },
+    { "{\"model_type\":\"glm4\",\"hidden_size\":6144,\"intermediate_size\":23040,\"num_hidden_layers\":61,"
+      "\"num_attention_heads\":48,\"num_key_value_heads\":2,\"head_dim\":128,\"attention_bias\":false,"
+      "\"partial_rotary_factor\":0.5,\"max_position_embeddings\":32768,\"rms_norm_eps\":1e-05,"
+      "\"rope_theta\":10000.0,\"vocab_size\":151552,"
+      "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":32768}}",
+      "glm4", 61, 6144, 48, 2, 128, 23040, 151552, 131072, 64, 10000, false, false },
+    { "{\"model_type\":\"llama\",\"hidden_size\":4096,\"intermediate_size\":14336,\"num_hidden_layers\":32,"
+      "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"max_position_embeddings\":131072,"
+      "\"rms_norm_eps\":1e-05,\"rope_theta\":500000.0,\"vocab_size\":128256,\"rope_scaling\":{\"factor\":8.0,"
+      "\"high_freq_factor\":4.0,\"low_freq_factor\":1.0,\"original_max_position_embeddings\":8192,"
+      "\"rope_type\":\"llama3\"}}",
+      "llama", 32, 4096, 32, 8, 128, 14336, 128256, 131072, 128, 500000, false, false },
+    { "{\"model_type\":\"mistral\",\"hidden_size\":5120,\"intermediate_size\":14336,\"num_hidden_layers\":40,"
+      "\"num_attention_heads\":32,\"num_key_value_heads\":8,\"head_dim\":128,"
+      "\"max_position_embeddings\":131072,\"rms_norm_eps\":1e-05,\"rope_theta\":1000000.0,"
+      "\"sliding_window\":null,\"vocab_size\":131072}",
+      "llama", 40, 5120, 32, 8, 128, 14336, 131072, 131072, 128, 1e6, false, false },
+    { "{\"model_type\":\"qwen2\",\"hidden_size\":896,\"intermediate_size\":4864,\"num_hidden_layers\":24,"
+      "\"num_attention_heads\":14,\"num_key_value_heads\":2,\"max_position_embeddings\":32768,"
+      "\"max_window_layers\":21,\"rms_norm_eps\":1e-06,\"rope_theta\":1000000.0,\"sliding_window\":32768,"
+      "\"tie_word_embeddings\":true,\"use_sliding_window\":false,\"vocab_size\":151936}",
+      "qwen2", 24, 896, 14, 2, 64, 4864, 151936, 32768, 64, 1e6, true, true },
+    { "{\"model_type\":\"qwen3\",\"hidden_size\":1024,\"intermediate_size\":3072,\"num_hidden_layers\":28,"
+      "\"num_attention_heads\":16,\"num_key_value_heads\":8,\"head_dim\":128,\"attention_bias\":false,"
+      "\"max_position_embeddings\":40960,\"rms_norm_eps\":1e-06,\"rope_theta\":1000000,"
+      "\"tie_word_embeddings\":true,\"vocab_size\":151936}",
+      "qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, 128, 1e6, false, true },
+    { "{\"model_type\":\"gpt2\",\"activation_function\":\"gelu_new\",\"layer_norm_epsilon\":1e-05,"
+      "\"n_ctx\":1024,\"n_embd\":768,\"n_head\":12,\"n_layer\":12,\"n_positions\":1024,"
+      "\"vocab_size\":50257}",
+      "gpt2", 12, 768, 12, 12, 64, 3072, 50257, 1024, 0, 0, true, true },
+    { "{\"model_type\":\"bloom\",\"apply_residual_connection_post_layernorm\":false,\"n_layer\":24,"
+      "\"num_attention_heads\":16,\"n_embed\":1024,\"layer_norm_epsilon\":1e-05,\"seq_length\":2048,"
+      "\"vocab_size\":250880}",
+      "bloom", 24, 1024, 16, 16, 64, 4096, 250880, 2048, 0, 0, true, true },
+    { "{\"model_type\":\"bloom\",\"hidden_size\":4096,\"n_head\":32,\"n_layer\":30,"
+      "\"vocab_size\":250880}",
+      "bloom", 30, 4096, 32, 32, 128, 16384, 250880, 2048, 0, 0, true, true },
+    { "{\"model_type\":\"pangualpha\",\"hidden_size\":2560,\"num_layers\":32,\"num_heads\":32,"
+      "\"seq_length\":1024,\"vocab_size\":40000}",
+      "pangualpha", 32, 2560, 32, 32, 80, 10240, 40000, 1024, 0, 0, true, true },
+};
+
+static const struct family *family_of(const json_t *config)
+{
+    for (int i = 0; FAMILIES[i]; i++) {
+        if (FAMILIES[i]->is_mine(config))
+            return FAMILIES[i];
+    }
+    fail_msg("no family");
+    return NULL;
+}
+
+static void published_configurations_are_described(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof PUBLISHED / sizeof *PUBLISHED; i++) {
+        const struct published *p = &PUBLISHED[i];
+        json_t *root = json_loads(p->config, 0, NULL);
+        assert_non_null(root);
+        const struct family *family = family_of(root);
+        assert_string_equal(family->name, p->family);
+        struct tutti_error err = { 0 };
+        struct model_desc d = { .has_gate = true };
+        struct config c = { .root = root, .file = p->family, .prefix = "", .err = &err };
+        family->describe(&d, &c, false);
+        if (c.status != TUTTI_OK)
+            fail_msg("%s", err.text);
+        d.n_usable_vocab = d.n_vocab;
+        assert_int_equal(model_desc_check(&d, p->family, &err), TUTTI_OK);
+        const int got[] = { d.n_layers, d.d_model, d.n_heads, d.n_kv_heads, d.head_dim,
+                            d.d_ff,     d.n_vocab, d.n_ctx,   d.rotary_dim },
+                  want[] = { p->n_layers, p->d_model, p->n_heads, p->n_kv_heads, p->head_dim,
+                             p->d_ff,     p->n_vocab, p->n_ctx,   p->rotary_dim };
+        for (size_t k = 0; k < sizeof got / sizeof *got; k++) {
+            if (got[k] != want[k])
+                fail_msg("%s, number %zu, field %zu: %d, expected %d", p->family, i, k, got[k], want[k]);
+        }
+        assert_true(d.rope_theta == p->rope_theta);
+        assert_int_equal(d.has_qkv_bias, p->has_qkv_bias);
+        assert_int_equal(d.tied_output, p->tied_output);
+        if (d.has_prefix) { /* [MASK], [gMASK], two others, <sop> */
+            assert_int_equal(d.prefix_end_id, d.mask_ids[1] + 4);
+            assert_int_equal(d.mask_ids[0], d.mask_ids[1] + 1);
+            assert_int_equal(d.mask_ids[1], d.n_vocab - 528);
+        }
+        json_decref(root);
     }
 }
 
@@ -216,6 +334,41 @@ static void equal_factors_of_llama3_scaling_give_finite_frequencies(void **state
     }
 }
 
+/* 101 [gMASK], 100 [MASK], 104 <sop>: Du et al., 2022, and the release's positions. */
+static void a_prefix_ends_where_the_answer_begins(void **state)
+{
+    (void)state;
+    struct model_desc d = { .has_prefix = true, .prefix_end_id = 104, .mask_ids = { 101, 100 } };
+    static const struct {
+        int32_t ids[8];
+        int n, n_prefix, mask_position;
+        bool has_no_end;
+    } CASES[] = {
+        { { 5, 6, 101, 104, 7, 8 }, 6, 3, 2, false },
+        { { 5, 100, 101, 104, 104 }, 5, 3, 2, false }, /* the first end; [gMASK] before [MASK] */
+        { { 5, 100, 6, 104 }, 4, 3, 1, false },
+        { { 5, 6, 104 }, 3, 2, 2, false }, /* no mask: where it ends */
+        { { 104, 5 }, 2, 0, 0, false },
+        { { 5, 101, 6 }, 3, 0, 0, true },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct prefix p = model_find_prefix(&d, CASES[i].ids, CASES[i].n);
+        assert_int_equal(p.n, CASES[i].n_prefix);
+        assert_int_equal(p.mask_position, CASES[i].mask_position);
+        assert_int_equal(p.has_no_end, CASES[i].has_no_end);
+    }
+    struct prefix p = model_find_prefix(&d, CASES[0].ids, 6);
+    static const int32_t ROPE[] = { 0, 1, 2, 2, 2, 2 }, BLOCKS[] = { 0, 0, 0, 1, 2, 3 };
+    for (int pos = 0; pos < 6; pos++) {
+        int32_t rope, block;
+        model_prefix_positions(&p, pos, &rope, &block);
+        assert_int_equal(rope, ROPE[pos]);
+        assert_int_equal(block, BLOCKS[pos]);
+    }
+    d.has_prefix = false;
+    assert_int_equal(model_find_prefix(&d, CASES[0].ids, 6).n, 0);
+}
+
 static void random_changes_of_a_header_give_an_error_or_a_model(void **state)
 {
     (void)state;
@@ -244,10 +397,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_broken_configuration_is_told_what_is_wrong, make_folder,
                                         remove_folder),
+        cmocka_unit_test(published_configurations_are_described),
         cmocka_unit_test_setup_teardown(a_tensor_that_is_not_there_is_named, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_tensor_of_another_type_or_shape_is_named, make_folder,
                                         remove_folder),
         cmocka_unit_test(equal_factors_of_llama3_scaling_give_finite_frequencies),
+        cmocka_unit_test(a_prefix_ends_where_the_answer_begins),
         cmocka_unit_test_setup_teardown(random_changes_of_a_header_give_an_error_or_a_model, make_folder,
                                         remove_folder),
     };
