@@ -126,23 +126,6 @@ static const char *choose_chat(const struct model_desc *desc, const struct token
     return is_3 ? "chatglm3" : "chatglm2";
 }
 
-static enum tutti_status text_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
-{
-    enum tutti_status st = chat_add_special(tok, "[gMASK]", out, err);
-    if (st != TUTTI_OK)
-        return st;
-    /* A GGUF vocabulary spells it so where a plain piece is spelled "sop" too: there all spellings must differ. */
-    bool renamed = tokenizer_find_control(tok, "sop") < 0;
-    return chat_add_special(tok, renamed ? "<sop>" : "sop", out, err);
-}
-
-static void defaults(struct tutti_sampling *sampling, const char *chat_format)
-{
-    (void)chat_format;
-    sampling->temperature = 0.8f;
-    sampling->top_p = 0.8f;
-}
-
 const struct family FAMILY_CHATGLM = {
     .name = "chatglm",
     .gguf_architecture = "chatglm",
@@ -154,6 +137,6 @@ const struct family FAMILY_CHATGLM = {
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .extend_tokenizer = extend_tokenizer,
     .choose_chat = choose_chat,
-    .defaults = defaults,
-    .text_prefix = text_prefix,
+    .defaults = family_glm_defaults,
+    .text_prefix = family_glm_prefix,
 };

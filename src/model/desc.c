@@ -24,6 +24,23 @@ enum tutti_status family_no_prefix(const struct tokenizer *tok, struct ids *out,
     return TUTTI_OK;
 }
 
+enum tutti_status family_glm_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
+{
+    enum tutti_status st = chat_add_special(tok, "[gMASK]", out, err);
+    if (st != TUTTI_OK)
+        return st;
+    /* A GGUF vocabulary spells it so where a plain piece is spelled "sop" too: there all spellings must differ. */
+    bool renamed = tokenizer_find_control(tok, "sop") < 0;
+    return chat_add_special(tok, renamed ? "<sop>" : "sop", out, err);
+}
+
+void family_glm_defaults(struct tutti_sampling *sampling, const char *chat_format)
+{
+    (void)chat_format;
+    sampling->temperature = 0.8f;
+    sampling->top_p = 0.8f;
+}
+
 static bool is_of(const struct family *family, const json_t *config, const char *type, bool is_gguf)
 {
     if (!is_gguf)

@@ -64,6 +64,10 @@ const char *family_no_chat(const struct model_desc *desc, const struct tokenizer
                            const json_t *tokenizer_config);
 enum tutti_status family_no_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
 
+/* What the GLM families share: [gMASK] sop before a text, temperature and top_p of 0.8. */
+enum tutti_status family_glm_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
+void family_glm_defaults(struct tutti_sampling *sampling, const char *chat_format);
+
 /* The family of a checkpoint. TUTTI_E_UNSUPPORTED names what it is. */
 MUST_CHECK enum tutti_status family_find(const struct family **out, const struct checkpoint *ck,
                                          struct tutti_error *err);

@@ -85,7 +85,8 @@ const struct family FAMILY_GLM = {
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = choose_glm_chat,
-    .text_prefix = family_no_prefix,
+    .defaults = family_glm_defaults,
+    .text_prefix = family_glm_prefix,
 };
 
 const struct family FAMILY_GLM4 = {
@@ -98,5 +99,6 @@ const struct family FAMILY_GLM4 = {
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
     .choose_chat = choose_glm4_chat,
-    .text_prefix = family_no_prefix,
+    .defaults = family_glm_defaults,
+    .text_prefix = family_glm_prefix,
 };
