@@ -64,8 +64,9 @@ static struct value f_reverse(struct render *r, struct value self, const struct 
     (void)a;
     if (self.kind == VALUE_STRING)
         return slice_value(r, self, value_none(), value_none(), value_int(-1));
+    bool is_generator = self.kind == VALUE_LIST && self.list->kind == LIST_GENERATOR;
     struct list *items = value_iterate(r, self);
-    struct value out = value_list(r, LIST_GENERATOR);
+    struct value out = value_list(r, is_generator ? LIST_LIST : LIST_GENERATOR);
     for (size_t i = items ? items->n : 0; i-- > 0 && spend(r, 0);)
         list_add(r, out.list, items->items[i]);
     return out;

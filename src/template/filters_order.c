@@ -42,7 +42,8 @@ static void sort_keyed(struct render *r, struct keyed *items, struct keyed *scra
     for (size_t i = 0; i < n && !failed(r); i++) {
         bool takes_b = a == half;
         if (a < half && b < n) {
-            int order = value_compare(r, items[b].key, items[a].key);
+            bool same = value_equals(r, items[b].key, items[a].key); /* even where they have no order */
+            int order = same ? 0 : value_compare(r, items[b].key, items[a].key);
             takes_b = is_reversed ? order > 0 : order < 0;
         }
         scratch[i] = takes_b ? items[b++] : items[a++];

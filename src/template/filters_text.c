@@ -86,8 +86,10 @@ static struct value f_format(struct render *r, struct value self, const struct a
 /* Jinja's own indentation: lines as Python's splitlines() has them, joined by newlines. */
 static struct value f_indent(struct render *r, struct value self, const struct args *a)
 {
-    struct value s = value_to_string(r, self), lines;
+    struct value s = self, lines;
     struct text text = { 0 };
+    if (self.kind != VALUE_STRING)
+        return fail_type(r, "indent: expected a string, found %s", value_type_name(self));
     struct value width = a->values[0];
     int64_t n_blanks = width.kind == VALUE_STRING ? 0 : arg_int(r, a, 0, 4);
     struct value mark = width.kind == VALUE_STRING ? width : value_cstring(" ");
@@ -127,15 +129,21 @@ static struct value f_wordcount(struct render *r, struct value self, const struc
 
 static struct value f_truncate(struct render *r, struct value self, const struct args *a)
 {
-    struct value s = value_to_string(r, self), end = arg_string(r, a, 2, "...");
-    int64_t length = arg_int(r, a, 0, 255), leeway = arg_int(r, a, 3, 5);
-    int64_t n = (int64_t)text_length(s.bytes, s.n_bytes),
-            n_end = (int64_t)text_length(end.bytes, end.n_bytes);
-    if (failed(r) || n <= length + leeway)
-        return s;
-    if (length < n_end)
-        return fail_type(r, "truncate: expected a length of at least %lld", (long long)n_end);
-    s = value_slice(s, 0, text_offset(s.bytes, s.n_bytes, (size_t)(length - n_end)));
+    struct value end = arg_string(r, a, 2, "...");
+    int64_t length = arg_int(r, a, 0, 255), leeway = arg_int(r, a, 3, 5), n;
+    bool is_list = self.kind == VALUE_LIST && self.list->kind != LIST_GENERATOR;
+    if (self.kind == VALUE_STRING)
+        n = (int64_t)text_length(self.bytes, self.n_bytes);
+    else
+        n = is_list ? (int64_t)self.list->n : self.kind == VALUE_DICT ? (int64_t)self.dict->n : 0;
+    if (self.kind != VALUE_STRING && !is_list && self.kind != VALUE_DICT && self.kind != VALUE_UNDEFINED)
+        return fail_type(r, "object of type '%s' has no len()", value_type_name(self));
+    if (failed(r) || n - leeway <= length)
+        return self;
+    int64_t n_end = (int64_t)text_length(end.bytes, end.n_bytes);
+    if (self.kind != VALUE_STRING || length < n_end)
+        return fail_type(r, "truncate: expected a string and a length of at least %lld", (long long)n_end);
+    struct value s = value_slice(self, 0, text_offset(self.bytes, self.n_bytes, (size_t)(length - n_end)));
     for (size_t i = s.n_bytes; !arg_bool(a, 1, false) && i-- > 0;) {
         if (s.bytes[i] == ' ') {
             s = value_slice(s, 0, i);
@@ -203,6 +211,8 @@ static struct value f_int(struct render *r, struct value self, const struct args
 {
     struct value number, fallback = a->values[0].kind == VALUE_ABSENT ? value_int(0) : a->values[0];
     int64_t base = arg_int(r, a, 1, 10);
+    if (self.kind == VALUE_UNDEFINED)
+        return fail_type(r, "int: the value is undefined");
     if (self.kind == VALUE_STRING) {
         if (base < 2 || base > 36)
             return fail_type(r, "int: the base must lie between 2 and 36");
@@ -222,6 +232,8 @@ static struct value f_int(struct render *r, struct value self, const struct args
 static struct value f_float(struct render *r, struct value self, const struct args *a)
 {
     struct value number, fallback = a->values[0].kind == VALUE_ABSENT ? value_float(0) : a->values[0];
+    if (self.kind == VALUE_UNDEFINED)
+        return fail_type(r, "float: the value is undefined");
     if (self.kind == VALUE_STRING)
         return read_number(r, self, 0, &number) ? number : fallback;
     return value_is_number(self) ? value_float(value_number(self)) : fallback;

@@ -465,6 +465,8 @@ const struct builtin *list_method_find(const char *name)
 
 static struct value m_get(struct render *r, struct value self, const struct args *a)
 {
+    if (!value_is_key(r, a->values[0]))
+        return self;
     struct value *found = dict_find(r, self.dict, a->values[0]);
     if (found)
         return *found;
@@ -509,6 +511,8 @@ static struct value m_values(struct render *r, struct value self, const struct a
 
 static struct value m_dict_pop(struct render *r, struct value self, const struct args *a)
 {
+    if (!value_is_key(r, a->values[0]))
+        return self;
     struct value out;
     if (dict_remove(r, self.dict, a->values[0], &out))
         return out;
@@ -530,6 +534,8 @@ static struct value m_update(struct render *r, struct value self, const struct a
 
 static struct value m_setdefault(struct render *r, struct value self, const struct args *a)
 {
+    if (!value_is_key(r, a->values[0]))
+        return self;
     struct value *found = dict_find(r, self.dict, a->values[0]);
     struct value value = a->values[1].kind == VALUE_ABSENT ? value_none() : a->values[1];
     if (found)

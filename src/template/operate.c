@@ -156,10 +156,10 @@ struct value binary_value(struct render *r, enum token_kind op, struct value a, 
         return format_percent(r, a, b);
     bool a_repeats = a.kind == VALUE_STRING || is_plain_list(a),
          b_repeats = b.kind == VALUE_STRING || is_plain_list(b);
-    if (op == TOKEN_MUL && a_repeats && b.kind == VALUE_INT)
-        return repeat(r, a, b.i);
-    if (op == TOKEN_MUL && b_repeats && a.kind == VALUE_INT)
-        return repeat(r, b, a.i);
+    if (op == TOKEN_MUL && a_repeats && (b.kind == VALUE_INT || b.kind == VALUE_BOOL))
+        return repeat(r, a, b.kind == VALUE_INT ? b.i : b.is_true);
+    if (op == TOKEN_MUL && b_repeats && (a.kind == VALUE_INT || a.kind == VALUE_BOOL))
+        return repeat(r, b, a.kind == VALUE_INT ? a.i : a.is_true);
     return wrong_operands(r, op, a, b);
 }
 
@@ -173,7 +173,7 @@ bool contains(struct render *r, struct value container, struct value item)
         return spend(r, container.n_bytes) &&
                text_find(container.bytes, container.n_bytes, 0, item.bytes, item.n_bytes) != SIZE_MAX;
     }
-    if (container.kind == VALUE_DICT || container.kind == VALUE_NAMESPACE)
+    if (container.kind == VALUE_DICT && value_is_key(r, item))
         return dict_find(r, container.dict, item) != NULL;
     struct list *list = value_iterate(r, container);
     for (size_t i = 0; list && i < list->n && spend(r, 0); i++) {
@@ -253,7 +253,7 @@ struct value slice_value(struct render *r, struct value object, struct value beg
     if (object.kind == VALUE_UNDEFINED)
         return wrong_operands(r, TOKEN_LBRACKET, object, object);
     if (object.kind != VALUE_STRING && !is_list)
-        return value_undefined("a slice");
+        return fail_type(r, "'%s' object is not subscriptable", value_type_name(object));
     if (by == 0)
         return fail_type(r, "the step of a slice must be a number other than 0");
     if (!spend(r, object.kind == VALUE_STRING ? object.n_bytes : 0))
@@ -410,7 +410,9 @@ struct value format_percent(struct render *r, struct value format, struct value 
         done = i;
     }
     text_add_string(r, &out, value_slice(format, done, format.n_bytes));
-    if (n_used < n_values && values.kind != VALUE_DICT)
+    bool is_scalar = value_is_number(values) || values.kind == VALUE_STRING || values.kind == VALUE_NONE;
+    bool is_left_over = is_tuple || is_scalar; /* Python does not count what can be indexed */
+    if (n_used < n_values && is_left_over)
         return fail_type(r, "not all arguments converted during string formatting");
     return text_value(&out);
 }

@@ -147,7 +147,9 @@ static void add_repr(struct render *r, struct text *out, struct value value)
             add_number(r, out, value, false);
             break;
         case VALUE_STRING:
+            text_add_cstring(r, out, value.is_markup ? "Markup(" : "");
             add_string_repr(r, out, value);
+            text_add_cstring(r, out, value.is_markup ? ")" : "");
             break;
         case VALUE_LIST:
             add_list_repr(r, out, value.list);

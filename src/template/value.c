@@ -269,20 +269,20 @@ static bool index_pairs(struct render *r, struct dict *dict)
     return dict->slots != NULL;
 }
 
-static bool is_key(struct value key)
+bool value_is_key(struct render *r, struct value key)
 {
     bool is_tuple = key.kind == VALUE_LIST && key.list->kind == LIST_TUPLE;
-    return is_tuple || (key.kind != VALUE_LIST && key.kind != VALUE_DICT && key.kind != VALUE_UNDEFINED);
+    if (!is_tuple && (key.kind == VALUE_LIST || key.kind == VALUE_DICT || key.kind == VALUE_UNDEFINED))
+        fail_type(r, "unhashable type: '%s'", value_type_name(key));
+    return !failed(r);
 }
 
 bool dict_set(struct render *r, struct dict *dict, struct value key, struct value value)
 {
     if (failed(r))
         return false;
-    if (!is_key(key)) {
-        fail_type(r, "unhashable type: '%s'", value_type_name(key));
+    if (!value_is_key(r, key))
         return false;
-    }
     struct value *there = dict_find(r, dict, key);
     if (there || failed(r)) {
         if (there)

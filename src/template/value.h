@@ -111,6 +111,7 @@ struct value value_from_json(struct render *r, const json_t *json, enum origin o
 
 /* ---- lists and dicts; false: failed ---- */
 bool list_add(struct render *r, struct list *list, struct value item);
+bool value_is_key(struct render *r, struct value key); /* false: failed, since it is no key of a dict */
 bool dict_set(struct render *r, struct dict *dict, struct value key, struct value value);
 struct value *dict_find(struct render *r, const struct dict *dict, struct value key); /* NULL: none */
 struct value *dict_find_name(struct render *r, const struct dict *dict, const char *name);
