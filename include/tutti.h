@@ -130,6 +130,9 @@ struct tutti_engine_options {
     int max_queue;         /* requests that wait beyond those, each choice counted; 0: 1024 */
     bool no_prefix_cache;  /* do not reuse pages of earlier prompts */
     uint64_t default_seed; /* for requests without a seed: 0 takes one from the system */
+    /* While prompts are read, a step may take this many times as long as one that only decodes, above 1 to 1000; 0: 2.
+     * More reads prompts sooner, less keeps the tokens of the others coming evenly. */
+    double max_slowdown;
 };
 
 /* Starts the engine's threads. One engine for each model at a time.

@@ -112,6 +112,15 @@ const struct option ENGINE_OPTIONS[] = {
       .max = 1000000,
       .initial = "1024",
       .help = "requests that wait beyond those" },
+    { .name = "max-slowdown",
+      FLOAT_IN(ENGINE, max_slowdown),
+      .value = "X",
+      .min = 1.01,
+      .max = 1000,
+      .initial = "2",
+      .help = "while a prompt is read, a step may take X times as long as one that only decodes: more reads "
+              "it sooner, "
+              "less keeps the others' tokens coming evenly" },
     { .name = "no-prefix-cache",
       FLAG_IN(ENGINE, no_prefix_cache),
       .help = "do not reuse what earlier prompts computed" },
@@ -129,6 +138,7 @@ enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs
         .max_seqs = n_seqs > 0 && n_seqs < max_seqs ? n_seqs : max_seqs,
         .max_queue = (int)flags->max_queue,
         .no_prefix_cache = flags->no_prefix_cache,
+        .max_slowdown = flags->max_slowdown,
     };
     return tutti_engine_open(out, model, &options, err);
 }

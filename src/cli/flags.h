@@ -23,6 +23,7 @@ MUST_CHECK enum tutti_status model_flags_open(const struct model_flags *flags, c
 /* ---- the engine ---- */
 struct engine_flags {
     int64_t kv_memory, context, max_batch_tokens, max_seqs, max_queue;
+    double max_slowdown;
     bool no_prefix_cache;
 };
 extern const struct option ENGINE_OPTIONS[];

@@ -19,6 +19,7 @@ enum {
     RECORDS_PER_SEQ = 64, /* tokens of each sequence that the text thread may be behind */
     MIN_RECORDS = 4096,
 };
+static const double DEFAULT_SLOWDOWN = 2;
 
 /* ---- opening ---- */
 
@@ -44,6 +45,11 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
         st = set_option("max_seqs", o->max_seqs, DEFAULT_SEQS, MAX_SEQS, &o->max_seqs, err);
     if (st == TUTTI_OK)
         st = set_option("max_queue", o->max_queue, DEFAULT_QUEUE, MAX_QUEUE, &o->max_queue, err);
+    if (st == TUTTI_OK && o->max_slowdown != 0 && !(o->max_slowdown > 1 && o->max_slowdown <= 1000))
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "max_slowdown",
+                             "max_slowdown is %g, expected above 1 to 1000", o->max_slowdown);
+    if (o->max_slowdown == 0)
+        o->max_slowdown = DEFAULT_SLOWDOWN;
     if (st == TUTTI_OK && o->max_context != 0 && (o->max_context < 2 || o->max_context > n_ctx))
         st = error_set_param(err, TUTTI_E_ARGUMENT, "max_context",
                              "max_context is %d, but model %s was made for 2 to %d tokens", o->max_context,
@@ -145,6 +151,7 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
     const struct tutti_engine_options *o = &e->options;
     struct scheduler_options options = { .max_seqs = o->max_seqs,
                                          .max_batch_tokens = o->max_batch_tokens,
+                                         .max_slowdown = o->max_slowdown,
                                          .max_context = o->max_context,
                                          .n_pages = n_pages,
                                          .no_prefix_cache = o->no_prefix_cache,

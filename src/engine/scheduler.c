@@ -44,8 +44,10 @@ enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_o
     assert(options->n_pages >= pages_of(options->max_context));
     assert(!options->desc || options->max_batch_tokens >= options->max_context + options->max_seqs);
     struct scheduler *s = calloc(1, sizeof *s);
-    if (s)
+    if (s) {
         s->options = *options;
+        s->pace.max_slowdown = options->max_slowdown;
+    }
     enum tutti_status st = TUTTI_OK;
     if (!s || !reserve(s))
         st = error_set(err, TUTTI_E_MEMORY, "%d sequences of %d tokens: out of memory", options->max_seqs,
@@ -364,7 +366,13 @@ static void choose_rows(struct scheduler *s)
         n_for_prompts = s->is_prompt_turn;
         s->is_prompt_turn = !s->is_prompt_turn;
     }
-    n_rows -= choose_decoding(s, n_rows - n_for_prompts);
+    int given = choose_decoding(s, n_rows - n_for_prompts);
+    n_rows -= given;
+    s->n_decoding_rows = given;
+    if (given > 0 && !s->options.desc) { /* a prefix in both directions cannot be cut */
+        int most = pace_reading_rows(&s->pace, given);
+        n_rows = n_rows < most ? n_rows : most;
+    }
     choose_reading(s, n_rows);
 }
 

@@ -2,7 +2,7 @@
  *
  * A step has up to max_batch_tokens rows. One row for each decoding sequence comes first (in turn, where they are more
  * than fit), then pieces of the prompts that are being read, in order of arrival. While prompts are read, a quarter of
- * the rows is theirs, so neither kind can starve the other.
+ * the rows is theirs, so neither kind can starve the other; and no more than pace (pace.h) allows.
  *
  * Pages: a sequence takes those of its prompt when it begins, later ones as it grows. Where none is left the newest
  * sequence is preempted: it gives its pages back, keeps its tokens, and is read again from the prefix cache or anew
@@ -17,12 +17,14 @@
 #define TUTTI_SCHEDULER_H
 
 #include "engine/kv_pool.h"
+#include "engine/pace.h"
 #include "engine/sequence.h"
 
 struct scheduler_options {
     int max_seqs, max_batch_tokens, max_context, n_pages;
     bool no_prefix_cache;
     uint64_t hash_seed;
+    double max_slowdown;           /* struct pace */
     const struct model_desc *desc; /* of a model with prefixes that are read in both directions; else NULL */
 };
 
@@ -47,11 +49,13 @@ struct scheduler {
         *line_tail; /* requests with choices that have not begun, in order of arrival */
     int n_in_line;
     uint64_t n_preemptions;
+    struct pace pace;
     int cursor;          /* decoding sequences take turns from this slot on */
     bool is_prompt_turn; /* with one row a step: decoding and reading alternate */
 
     /* The planned step */
     struct step step;
+    int n_decoding_rows; /* of it */
     struct plan_entry *entries; /* [max_seqs] */
     int n_entries;
     struct page_copy *copies; /* [max_seqs] */

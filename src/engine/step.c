@@ -249,7 +249,9 @@ static bool do_step(struct tutti_engine *e)
     for (int i = 0; i < s->n_copies; i++)
         be->ops->kv_copy_page(be, e->kv, s->copies[i].dst, s->copies[i].src);
     enter_phase(e, "forward pass");
+    uint64_t forward_us = clock_now_us();
     e->hooks.forward(e->model, e->kv, &s->step, e->logits);
+    pace_note(&s->pace, s->n_decoding_rows, s->step.n_rows - s->n_decoding_rows, clock_now_us() - forward_us);
     enter_phase(e, "sampling");
     scheduler_advance(s);
     collect_draws(e);
