@@ -172,11 +172,38 @@ static void greedy_answers_are_those_of_the_reference(void **state)
     }
 }
 
+/* A table by position ends; the engine's context ends with it. */
+static void positions_behind_a_learned_table_are_refused(void **state)
+{
+    (void)state;
+    static const char *const WITH_TABLES[] = { "gpt2-tiny", "pangu-tiny" };
+    for (int k = 0; k < 2; k++) {
+        tutti_model *model = open_model(WITH_TABLES[k], 1);
+        struct tutti_model_info info;
+        struct tutti_error err = { 0 };
+        tutti_model_info(model, &info);
+        size_t n = (size_t)info.n_ctx;
+        int32_t *ids = calloc(n + 1, sizeof *ids);
+        float *logits = malloc((n + 1) * (size_t)info.n_vocab * sizeof *logits);
+        assert_true(ids && logits);
+        assert_int_equal(tutti_model_logits(model, ids, n, logits, &err), TUTTI_OK);
+        assert_int_equal(tutti_model_logits(model, ids, n + 1, logits, &err), TUTTI_E_ARGUMENT);
+        assert_non_null(strstr(err.text, "positions"));
+        struct tutti_engine_options options = { .max_context = info.n_ctx + 1 };
+        tutti_engine *engine = NULL;
+        assert_int_equal(tutti_engine_open(&engine, model, &options, &err), TUTTI_E_ARGUMENT);
+        free(ids);
+        free(logits);
+        tutti_model_close(model);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_the_same_in_any_company),
         cmocka_unit_test(greedy_answers_are_those_of_the_reference),
+        cmocka_unit_test(positions_behind_a_learned_table_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

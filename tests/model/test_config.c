@@ -369,6 +369,22 @@ static void a_prefix_ends_where_the_answer_begins(void **state)
     assert_int_equal(model_find_prefix(&d, CASES[0].ids, 6).n, 0);
 }
 
+static void linear_scaling_divides_every_frequency(void **state)
+{
+    (void)state;
+    float plain[8], scaled[8];
+    struct model_desc desc = { .rotary_dim = 16, .rope = ROPE_HALF, .rope_theta = 10000 };
+    model_rope_freqs(&desc, plain);
+    desc.rope_scaling.kind = ROPE_SCALING_LINEAR;
+    desc.rope_scaling.factor = 4;
+    model_rope_freqs(&desc, scaled);
+    for (int j = 0; j < 8; j++) {
+        assert_true(fabs((double)plain[j] - pow(10000, -j / 8.0)) <= 1e-6 * (double)plain[j]);
+        assert_true(scaled[j] == plain[j] / 4);
+    }
+    assert_true(model_rope_scale(&desc) == 1);
+}
+
 static void random_changes_of_a_header_give_an_error_or_a_model(void **state)
 {
     (void)state;
@@ -402,6 +418,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_tensor_of_another_type_or_shape_is_named, make_folder,
                                         remove_folder),
         cmocka_unit_test(equal_factors_of_llama3_scaling_give_finite_frequencies),
+        cmocka_unit_test(linear_scaling_divides_every_frequency),
         cmocka_unit_test(a_prefix_ends_where_the_answer_begins),
         cmocka_unit_test_setup_teardown(random_changes_of_a_header_give_an_error_or_a_model, make_folder,
                                         remove_folder),
