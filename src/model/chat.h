@@ -60,6 +60,14 @@ bool chat_template_takes_tools(const struct chat_template *tpl);
 MUST_CHECK enum tutti_status chat_render(const struct model *model, const struct tutti_request *request,
                                          struct ids *out, struct tutti_error *err);
 
+/* ---- calls of tools in an answer ---- */
+
+/* The calls in a whole answer, [{"name", "arguments": JSON as text}], and how many bytes of it come before them as content.
+ * NULL: there are none (all is content), or there is no memory. For json_decref(). */
+json_t *chat_find_calls(const char *text, size_t n_bytes, const json_t *tools, size_t *n_content);
+/* How many bytes of an answer that still grows are content, whatever follows. */
+size_t chat_sure_content(const char *text, size_t n_bytes, const json_t *tools);
+
 /* ---- for formats ---- */
 
 enum tutti_status chat_render_template(const struct chat_call *call, struct ids *out,

@@ -10,7 +10,8 @@
 
 /* What has been said of one choice so far. */
 struct choice {
-    struct buf text;  /* whole replies: the answer; streams: unused */
+    struct buf text;  /* the answer; streams: only where tools may be called */
+    size_t n_sent;    /* streams: bytes of it that were sent */
     json_t *logprobs; /* whole replies: in the API's shape */
     size_t n_chars;   /* of the tokens reported: text_offset of the next one */
     size_t n_generated;

@@ -1,4 +1,5 @@
 /* POST /v1/chat/completions: https://platform.openai.com/docs/api-reference/chat */
+#include "model/chat.h"
 #include "server/job.h"
 
 /* {"content": [{"token", "logprob", "bytes", "top_logprobs": [...]}, ...]} */
@@ -26,18 +27,100 @@ static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_
     return into;
 }
 
-static json_t *whole(struct job *job, size_t index, struct choice *choice)
+/* ---- calls of tools ---- */
+
+static const json_t *tools_of(const struct job *job)
 {
-    json_t *lp = job->req.logprobs && choice->logprobs ? json_incref(choice->logprobs) : json_null();
-    return json_pack("{s:I, s:{s:s, s:o, s:n}, s:o, s:o}", "index", (json_int_t)index, "message", "role",
-                     "assistant", "content", json_text(choice->text.bytes, choice->text.n_bytes), "refusal",
-                     "logprobs", lp, "finish_reason", job_finish_reason(choice->finish));
+    return job->req.tools ? json_object_get(job->req.root, "tools") : NULL;
 }
 
-static json_t *chunk_choice(size_t index, json_t *delta, json_t *lp, enum tutti_finish finish)
+/* [{"id", "type", "function": {"name", "arguments"}}]; chunks have an index as well. */
+static json_t *tool_calls(const struct job *job, size_t choice, const json_t *calls, bool is_chunk)
+{
+    json_t *out = json_array();
+    size_t i;
+    const json_t *call;
+    json_array_foreach(calls, i, call)
+    {
+        char id[80];
+        snprintf(id, sizeof id, "call_%s_%zu_%zu", job->id, choice, i);
+        json_t *entry = json_pack("{s:s, s:s, s:O}", "id", id, "type", "function", "function", call);
+        if (entry && is_chunk)
+            json_object_set_new(entry, "index", json_integer((json_int_t)i));
+        if (json_array_append_new(out, entry) != 0) {
+            json_decref(out);
+            return NULL;
+        }
+    }
+    return out;
+}
+
+/* A call that was cut off is text. */
+static json_t *find_calls(const struct job *job, const struct choice *choice, enum tutti_finish finish,
+                          size_t *n_content)
+{
+    const json_t *tools = tools_of(job);
+    *n_content = choice->text.n_bytes;
+    if (!tools || finish != TUTTI_FINISH_STOP || choice->text.n_bytes == 0)
+        return NULL;
+    return chat_find_calls(choice->text.bytes, choice->text.n_bytes, tools, n_content);
+}
+
+/* ---- replies ---- */
+
+static json_t *whole(struct job *job, size_t index, struct choice *choice)
+{
+    size_t n_content;
+    json_t *lp = job->req.logprobs && choice->logprobs ? json_incref(choice->logprobs) : json_null();
+    json_t *calls = find_calls(job, choice, choice->finish, &n_content);
+    json_t *content = calls && n_content == 0 ? json_null() : json_text(choice->text.bytes, n_content);
+    json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", content, "refusal");
+    if (message && calls)
+        json_object_set_new(message, "tool_calls", tool_calls(job, index, calls, false));
+    json_t *reason = calls ? json_string("tool_calls") : job_finish_reason(choice->finish);
+    json_decref(calls);
+    return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)index, "message", message, "logprobs", lp,
+                     "finish_reason", reason);
+}
+
+static json_t *chunk_choice(size_t index, json_t *delta, json_t *lp, json_t *finish_reason)
 {
     return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)index, "delta", delta, "logprobs",
-                     lp ? lp : json_null(), "finish_reason", job_finish_reason(finish));
+                     lp ? lp : json_null(), "finish_reason", finish_reason);
+}
+
+static void stream_content(struct job *job, size_t index, const char *text, size_t n_bytes, json_t *lp)
+{
+    if (n_bytes > 0 || lp)
+        job_stream_choice(job, chunk_choice(index, json_pack("{s:o}", "content", json_text(text, n_bytes)),
+                                            lp, json_null()));
+}
+
+/* Where tools may be called, text is held back for as long as it may be a call. */
+static json_t *stream_with_tools(struct job *job, size_t index, struct choice *choice,
+                                 const struct tutti_event *event, json_t *lp)
+{
+    size_t n_sure;
+    json_t *calls = NULL, *reason = NULL;
+    if (!buf_add(&choice->text, event->text, event->n_text_bytes)) {
+        job_stream_choice(job, NULL); /* ends the job: no memory */
+        json_decref(lp);
+        return NULL;
+    }
+    if (event->finish == TUTTI_FINISH_NONE)
+        n_sure = chat_sure_content(choice->text.bytes, choice->text.n_bytes, tools_of(job));
+    else
+        calls = find_calls(job, choice, event->finish, &n_sure);
+    size_t n_new = n_sure > choice->n_sent ? n_sure - choice->n_sent : 0;
+    stream_content(job, index, choice->text.bytes + choice->n_sent, n_new, lp);
+    choice->n_sent += n_new;
+    if (calls) {
+        json_t *delta = json_pack("{s:o}", "tool_calls", tool_calls(job, index, calls, true));
+        job_stream_choice(job, chunk_choice(index, delta, NULL, json_null()));
+        reason = json_string("tool_calls");
+    }
+    json_decref(calls);
+    return reason;
 }
 
 static void stream(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
@@ -46,16 +129,19 @@ static void stream(struct job *job, size_t index, struct choice *choice, const s
         choice->has_begun = true;
         job_stream_choice(job,
                           chunk_choice(index, json_pack("{s:s, s:s}", "role", "assistant", "content", ""),
-                                       NULL, TUTTI_FINISH_NONE));
+                                       NULL, json_null()));
     }
     bool has_tokens = job->req.logprobs && event->n_tokens > 0;
-    if (event->n_text_bytes > 0 || has_tokens)
-        job_stream_choice(
-            job,
-            chunk_choice(index, json_pack("{s:o}", "content", json_text(event->text, event->n_text_bytes)),
-                         has_tokens ? logprobs(NULL, choice, event) : NULL, TUTTI_FINISH_NONE));
+    json_t *lp = has_tokens ? logprobs(NULL, choice, event) : NULL, *reason = NULL;
+    if (tools_of(job))
+        reason = stream_with_tools(job, index, choice, event, lp);
+    else
+        stream_content(job, index, event->text, event->n_text_bytes, lp);
     if (event->finish != TUTTI_FINISH_NONE)
-        job_stream_choice(job, chunk_choice(index, json_object(), NULL, event->finish));
+        job_stream_choice(job, chunk_choice(index, json_object(), NULL,
+                                            reason ? reason : job_finish_reason(event->finish)));
+    else
+        json_decref(reason);
 }
 
 static const struct job_api CHAT_API = {

@@ -166,6 +166,60 @@ enum tutti_status template_render(const struct template *tpl, const struct templ
     return TUTTI_OK;
 }
 
+/* Constants, signs, and lists of them. */
+static bool is_literal(const struct expr *e)
+{
+    if (e->kind == EXPR_CONST)
+        return true;
+    if (e->kind == EXPR_UNARY)
+        return e->op != TOKEN_NOT && is_literal(e->left);
+    if (e->kind != EXPR_LIST && e->kind != EXPR_TUPLE && e->kind != EXPR_DICT)
+        return false;
+    for (size_t i = 0; i < e->n_args; i++) {
+        if (!is_literal(e->args[i].value))
+            return false;
+    }
+    return true;
+}
+
+/* `{{ dict(...) | tojson }}` and nothing else. */
+static bool is_call_of_literals(const struct template *tpl)
+{
+    const struct stmt *s = tpl->body.n == 1 ? tpl->body.stmts[0] : NULL;
+    const struct expr *filter = s && s->kind == STMT_PRINT ? s->value : NULL;
+    const struct expr *call = filter && filter->kind == EXPR_FILTER ? filter->left : NULL;
+    if (!call || call->kind != EXPR_CALL || call->left->kind != EXPR_NAME ||
+        strcmp(call->left->name, "dict") != 0)
+        return false;
+    for (size_t i = 0; i < call->n_args; i++) {
+        if (!call->args[i].name || !is_literal(call->args[i].value))
+            return false;
+    }
+    return true;
+}
+
+enum tutti_status template_read_arguments(const char *text, size_t n_bytes, struct template_output *out,
+                                          struct tutti_error *err)
+{
+    static const char HEAD[] = "{{ dict(", TAIL[] = ") | tojson }}";
+    struct template *tpl = NULL;
+    enum tutti_status st = TUTTI_OK;
+    char *source = malloc(n_bytes + sizeof HEAD + sizeof TAIL);
+    if (!source)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory");
+    memcpy(source, HEAD, sizeof HEAD - 1);
+    memcpy(source + sizeof HEAD - 1, text, n_bytes);
+    memcpy(source + sizeof HEAD - 1 + n_bytes, TAIL, sizeof TAIL);
+    st = template_compile(&tpl, source, n_bytes + sizeof HEAD + sizeof TAIL - 2, "call", err);
+    if (st == TUTTI_OK && !is_call_of_literals(tpl))
+        st = error_set(err, TUTTI_E_FORMAT, "call: expected named literals");
+    if (st == TUTTI_OK)
+        st = template_render(tpl, &(struct template_input){ 0 }, out, err);
+    template_free(tpl);
+    free(source);
+    return st;
+}
+
 void template_output_clear(struct template_output *out)
 {
     free(out->text);

@@ -62,6 +62,11 @@ struct template_output {
  * TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status template_render(const struct template *tpl, const struct template_input *input,
                                              struct template_output *out, struct tutti_error *err);
+
+/* Named arguments of a call in Python, "a=1, b='x'", as a JSON object in *out. Literals alone: no names, no operators.
+ * TUTTI_E_FORMAT: they are something else. */
+MUST_CHECK enum tutti_status template_read_arguments(const char *text, size_t n_bytes,
+                                                     struct template_output *out, struct tutti_error *err);
 void template_output_clear(struct template_output *out); /* a zeroed one is allowed */
 
 #endif

@@ -39,5 +39,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     assert(begin == out.n_bytes);
     template_output_clear(&out);
     template_free(tpl);
+    if (template_read_arguments((const char *)bytes, n_bytes, &out, &err) == TUTTI_OK) {
+        json_t *object = json_loadb(out.text, out.n_bytes, JSON_ALLOW_NUL, NULL);
+        assert(!object || json_is_object(object)); /* NULL: NaN, or bytes that are no UTF-8 */
+        json_decref(object);
+    }
+    template_output_clear(&out);
     return 0;
 }

@@ -1,0 +1,89 @@
+"""Calls of tools in answers, whole and streamed, in front of the mock engine: it answers with the question's words."""
+import json
+import os
+import subprocess
+
+import pytest
+import requests
+
+from conftest import PATIENCE, ROOT
+
+MOCK = os.path.join(os.environ.get("TUTTI_BUILD", os.path.join(ROOT, "build")), "tests", "server", "mock_server")
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": {"type": "object"}}}]
+CALL = "<tool_call> {\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}} </tool_call>"
+
+
+@pytest.fixture(scope="module")
+def mock():
+    with subprocess.Popen([MOCK], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        line = process.stdout.readline().decode()
+        yield line[len("listening on "):].strip() + "/v1/chat/completions"
+        process.terminate()
+
+
+def ask(url, text, **more):
+    body = {"messages": [{"role": "user", "content": text}], "tools": TOOLS, **more}
+    answer = requests.post(url, json=body, timeout=PATIENCE)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def chunks(url, text, **more):
+    lines = ask(url, text, stream=True, **more).text.split("\n\n")
+    return [json.loads(line[len("data: "):])["choices"][0] for line in lines if line.startswith("data: {")]
+
+
+def whole(url, text, **more):
+    return ask(url, text, **more).json()["choices"][0]
+
+
+def joined(pieces):
+    return "".join(piece["delta"].get("content") or "" for piece in pieces)
+
+
+def test_a_call_is_no_text(mock):
+    choice = whole(mock, CALL)
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+    call, = choice["message"]["tool_calls"]
+    assert call["type"] == "function" and call["id"].startswith("call_")
+    assert call["function"]["name"] == "weather" and json.loads(call["function"]["arguments"]) == {"city": "Paris"}
+
+
+def test_text_before_a_call_stays(mock):
+    choice = whole(mock, "Let me see. " + CALL)
+    assert choice["message"]["content"] == "Let me see." and len(choice["message"]["tool_calls"]) == 1
+
+
+@pytest.mark.parametrize("text", ["plain words", "a <tool_call> without an end", "{\"name\": \"unknown\"}", "weather is fine"])
+def test_what_is_no_call_is_text(mock, text):
+    choice = whole(mock, text)
+    assert choice["message"]["content"].strip() == text and "tool_calls" not in choice["message"]
+    assert choice["finish_reason"] == "stop"
+    pieces = chunks(mock, text)
+    assert joined(pieces).strip() == text and pieces[-1]["finish_reason"] == "stop"
+
+
+def test_without_tools_a_call_is_text(mock):
+    assert whole(mock, CALL, tools=None)["message"]["content"].strip() == CALL
+    assert whole(mock, CALL, tool_choice="none")["message"]["content"].strip() == CALL
+    assert joined(chunks(mock, CALL, tools=None)).strip() == CALL
+
+
+def test_a_call_is_streamed_in_one_piece(mock):
+    pieces = chunks(mock, "Let me see. " + CALL)
+    assert joined(pieces) == "Let me see."
+    call, = [call for piece in pieces for call in piece["delta"].get("tool_calls", [])]
+    assert call["index"] == 0 and call["function"]["name"] == "weather"
+    assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
+    assert pieces[-1]["finish_reason"] == "tool_calls"
+
+
+def test_plain_text_is_streamed_as_it_comes(mock):
+    pieces = chunks(mock, "one two three four five")
+    assert sum(1 for piece in pieces if piece["delta"].get("content")) >= 4
+
+
+def test_a_call_that_is_cut_off_is_text(mock):
+    choice = whole(mock, CALL, max_tokens=3)
+    assert choice["finish_reason"] == "length" and "tool_calls" not in choice["message"]
+    assert choice["message"]["content"].startswith("<tool_call>")
