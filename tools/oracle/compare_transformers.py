@@ -47,6 +47,8 @@ def main():
     for k, n in enumerate(int(n) for n in args.lengths.split(",")):
         config = model.model.config
         ids = random_ids(args.seed + k, n, config.vocab_size)
+        if hasattr(model, "prompt"):
+            ids = model.prompt(ids)
         want = model.logits(ids)
         got = tutti_logits(args.tutti, args.model_dir, ids, args.tutti_args.split())
         if got.shape != want.shape:

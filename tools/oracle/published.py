@@ -4,6 +4,7 @@ ChatGLM-6B (Du et al., 2022; its release's modelling code of 2023) and PanGu-Alp
 Plain float32, every sequence computed as a whole, every step of these papers spelled out: slow, and easy to check.
 """
 import math
+import types
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ class Published:
 
     def __init__(self, config):
         self.config = config
+        self.model = types.SimpleNamespace(config=types.SimpleNamespace(**config))
         self.w = {}
 
     def named_parameters(self):
@@ -43,6 +45,10 @@ class Published:
 
 
 class ChatGLM6B(Published):
+    def prompt(self, ids):
+        """A text's ids as a prompt: the mask and <sop> behind them."""
+        return list(ids) + [self.config["gmask_token_id"], self.config["bos_token_id"]]
+
     def shapes(self):
         c = self.config
         h, f, v = c["hidden_size"], c["inner_hidden_size"], c["vocab_size"]
