@@ -134,7 +134,7 @@ static bool is_sequence(struct value value)
 
 static struct value char_at(struct render *r, struct value string, int64_t index)
 {
-    if (!spend(r, string.n_bytes))
+    if (!spend_chars(r, string.n_bytes))
         return string;
     int64_t n = (int64_t)text_length(string.bytes, string.n_bytes);
     index += index < 0 ? n : 0;

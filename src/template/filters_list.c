@@ -9,7 +9,7 @@ static struct value f_length(struct render *r, struct value self, const struct a
     (void)a;
     if (self.kind == VALUE_UNDEFINED)
         return value_int(0);
-    if (self.kind == VALUE_STRING && spend(r, self.n_bytes))
+    if (self.kind == VALUE_STRING && spend_chars(r, self.n_bytes))
         return value_int((int64_t)text_length(self.bytes, self.n_bytes));
     if (self.kind == VALUE_DICT)
         return value_int((int64_t)self.dict->n);

@@ -117,6 +117,8 @@ static struct value f_wordcount(struct render *r, struct value self, const struc
     int64_t n = 0;
     bool inside = false;
     struct value s = value_to_string(r, self);
+    if (!spend_chars(r, s.n_bytes))
+        return self;
     for (size_t i = 0; i < s.n_bytes;) {
         uint32_t c;
         i += (size_t)text_char(s.bytes + i, s.n_bytes - i, &c);
@@ -132,7 +134,7 @@ static struct value f_truncate(struct render *r, struct value self, const struct
     struct value end = arg_string(r, a, 2, "...");
     int64_t length = arg_int(r, a, 0, 255), leeway = arg_int(r, a, 3, 5), n;
     bool is_list = self.kind == VALUE_LIST && self.list->kind != LIST_GENERATOR;
-    if (self.kind == VALUE_STRING)
+    if (self.kind == VALUE_STRING && spend_chars(r, self.n_bytes))
         n = (int64_t)text_length(self.bytes, self.n_bytes);
     else
         n = is_list ? (int64_t)self.list->n : self.kind == VALUE_DICT ? (int64_t)self.dict->n : 0;

@@ -46,6 +46,8 @@ static bool has_affix(struct value s, struct value affix, bool at_end)
 static struct value find_affix(struct render *r, struct value self, const struct args *a, bool at_end)
 {
     struct value affix = a->values[0];
+    if (!spend(r, self.n_bytes))
+        return self;
     size_t begin = text_offset(self.bytes, self.n_bytes,
                                (size_t)(arg_int(r, a, 1, 0) > 0 ? arg_int(r, a, 1, 0) : 0));
     struct value s = value_slice(self, begin, self.n_bytes);
@@ -56,6 +58,8 @@ static struct value find_affix(struct render *r, struct value self, const struct
     for (size_t i = 0; i < affix.list->n && spend(r, 0); i++) {
         if (affix.list->items[i].kind != VALUE_STRING)
             return fail_type(r, "expected a tuple of strings");
+        if (!spend(r, self.n_bytes))
+            break;
         if (has_affix(s, affix.list->items[i], at_end))
             return value_bool(true);
     }
@@ -75,12 +79,16 @@ static struct value m_endswith(struct render *r, struct value self, const struct
 static struct value m_removeprefix(struct render *r, struct value self, const struct args *a)
 {
     struct value affix = arg_string(r, a, 0, "");
+    if (!spend(r, self.n_bytes))
+        return self;
     return has_affix(self, affix, false) ? value_slice(self, affix.n_bytes, self.n_bytes) : self;
 }
 
 static struct value m_removesuffix(struct render *r, struct value self, const struct args *a)
 {
     struct value affix = arg_string(r, a, 0, "");
+    if (!spend(r, self.n_bytes))
+        return self;
     return has_affix(self, affix, true) ? value_slice(self, 0, self.n_bytes - affix.n_bytes) : self;
 }
 
@@ -118,7 +126,7 @@ static int64_t place_of(struct render *r, struct value self, const struct args *
     if (!spend(r, self.n_bytes))
         return -1;
     while ((at = text_find(self.bytes, self.n_bytes, at, needle.bytes, needle.n_bytes)) != SIZE_MAX &&
-           spend(r, 0)) {
+           spend(r, 8 * needle.n_bytes)) { /* each search prepares the needle anew */
         found = at++;
         if (!last)
             break;
@@ -205,7 +213,7 @@ static bool is_word_char(uint32_t c)
     return is_digit_char(c) || text_is_letter(c);
 }
 
-static struct value all_chars(struct value self, bool (*is_kind)(uint32_t code))
+static struct value all_chars(struct render *r, struct value self, bool (*is_kind)(uint32_t code))
 {
     for (size_t i = 0; i < self.n_bytes;) {
         uint32_t c;
@@ -213,31 +221,31 @@ static struct value all_chars(struct value self, bool (*is_kind)(uint32_t code))
         if (!is_kind(c))
             return value_bool(false);
     }
-    return value_bool(self.n_bytes > 0);
+    return value_bool(spend_chars(r, self.n_bytes) && self.n_bytes > 0);
 }
 
 static struct value m_isdigit(struct render *r, struct value self, const struct args *a)
 {
-    (void)r, (void)a;
-    return all_chars(self, is_digit_char);
+    (void)a;
+    return all_chars(r, self, is_digit_char);
 }
 
 static struct value m_isalpha(struct render *r, struct value self, const struct args *a)
 {
-    (void)r, (void)a;
-    return all_chars(self, text_is_letter);
+    (void)a;
+    return all_chars(r, self, text_is_letter);
 }
 
 static struct value m_isalnum(struct render *r, struct value self, const struct args *a)
 {
-    (void)r, (void)a;
-    return all_chars(self, is_word_char);
+    (void)a;
+    return all_chars(r, self, is_word_char);
 }
 
 static struct value m_isspace(struct render *r, struct value self, const struct args *a)
 {
-    (void)r, (void)a;
-    return all_chars(self, text_is_blank);
+    (void)a;
+    return all_chars(r, self, text_is_blank);
 }
 
 static struct value m_isupper(struct render *r, struct value self, const struct args *a)
@@ -294,7 +302,7 @@ static struct value format_field(struct render *r, struct value field, const str
     struct value name = value_slice(field, 0, colon == SIZE_MAX ? field.n_bytes : colon),
                  value = value_absent();
     size_t place = 0;
-    bool is_place = all_chars(name, is_digit_char).is_true && name.n_bytes < 9;
+    bool is_place = all_chars(r, name, is_digit_char).is_true && name.n_bytes < 9;
     for (size_t i = 0; is_place && i < name.n_bytes; i++)
         place = place * 10 + (size_t)(name.bytes[i] - '0');
     if (name.n_bytes == 0 || is_place) {

@@ -256,7 +256,7 @@ struct value slice_value(struct render *r, struct value object, struct value beg
         return fail_type(r, "'%s' object is not subscriptable", value_type_name(object));
     if (by == 0)
         return fail_type(r, "the step of a slice must be a number other than 0");
-    if (!spend(r, object.kind == VALUE_STRING ? object.n_bytes : 0))
+    if (!spend_chars(r, object.kind == VALUE_STRING ? object.n_bytes : 0))
         return object;
     int64_t n = object.kind == VALUE_STRING ? (int64_t)text_length(object.bytes, object.n_bytes)
                                             : (int64_t)object.list->n;
@@ -302,6 +302,8 @@ static size_t read_conversion(const char *text, size_t n, struct conversion *c)
 
 static void add_padded(struct render *r, struct text *out, const struct conversion *c, struct value s)
 {
+    if (!spend(r, s.n_bytes))
+        return;
     if (c->precision >= 0)
         s = value_slice(s, 0, text_offset(s.bytes, s.n_bytes, (size_t)c->precision));
     int64_t pad = c->width - (int64_t)text_length(s.bytes, s.n_bytes);

@@ -19,7 +19,7 @@ struct value string_strip(struct render *r, struct value s, struct value chars, 
 {
     size_t begin = 0, end = 0;
     uint32_t c;
-    if (!spend(r, s.n_bytes * (chars.kind == VALUE_STRING ? chars.n_bytes + 1 : 1)))
+    if (!spend_chars(r, s.n_bytes * (chars.kind == VALUE_STRING ? chars.n_bytes + 1 : 1)))
         return s;
     while (left && begin < s.n_bytes) {
         size_t n = (size_t)text_char(s.bytes + begin, s.n_bytes - begin, &c);
@@ -61,6 +61,8 @@ struct value string_map(struct render *r, struct value s, enum case_mapping mapp
     struct text text = { 0 };
     bool at_start = true;
     size_t done = 0;
+    if (!spend_chars(r, s.n_bytes))
+        return s;
     for (size_t i = 0; i < s.n_bytes && !failed(r);) {
         uint32_t c;
         char out[4];
@@ -144,7 +146,8 @@ static struct value split_right(struct render *r, struct value s, struct value s
     struct value out = value_list(r, LIST_LIST);
     size_t end = s.n_bytes;
     for (size_t at = s.n_bytes; at-- > 0 && n != 0 && !failed(r);) {
-        if (at + separator.n_bytes > end || memcmp(s.bytes + at, separator.bytes, separator.n_bytes) != 0)
+        if (at + separator.n_bytes > end || s.bytes[at] != separator.bytes[0] ||
+            !spend(r, separator.n_bytes) || memcmp(s.bytes + at, separator.bytes, separator.n_bytes) != 0)
             continue;
         list_add(r, out.list, value_slice(s, at + separator.n_bytes, end));
         end = at;
@@ -224,6 +227,8 @@ struct value string_lines(struct render *r, struct value s, bool keeps_ends)
 {
     struct value out = value_list(r, LIST_LIST);
     size_t begin = 0;
+    if (!spend_chars(r, s.n_bytes))
+        return out;
     for (size_t i = 0; i < s.n_bytes && !failed(r);) {
         uint32_t c;
         size_t end = i;
@@ -243,8 +248,10 @@ struct value string_pad(struct render *r, struct value s, int64_t width, struct 
                         enum padding padding)
 {
     struct text text = { 0 };
+    if (!spend_chars(r, s.n_bytes))
+        return s;
     int64_t pad = width - (int64_t)text_length(s.bytes, s.n_bytes);
-    if (pad <= 0 || !spend(r, s.n_bytes))
+    if (pad <= 0)
         return s;
     /* Python puts the odd one on the left where the width is odd. */
     int64_t left = padding == PAD_LEFT ? pad : padding == PAD_RIGHT ? 0 : pad / 2 + (pad & width & 1);

@@ -91,7 +91,7 @@ static void set_limits(struct render *r, const struct template_input *input)
 {
     struct template_limits limits = input->limits;
     size_t n_input = text_bytes(input->user, 200) + text_bytes(input->trusted, 200);
-    limits.n_steps = limits.n_steps ? limits.n_steps : DEFAULT_STEPS;
+    limits.n_steps = limits.n_steps ? limits.n_steps : DEFAULT_STEPS + n_input;
     limits.output_bytes = limits.output_bytes ? limits.output_bytes : DEFAULT_OUTPUT;
     limits.depth = limits.depth ? limits.depth : DEFAULT_DEPTH;
     if (!limits.memory_bytes)

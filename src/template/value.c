@@ -454,7 +454,7 @@ static bool lists_equal(struct render *r, const struct list *a, const struct lis
     if (!same_kind || a->n != b->n)
         return false;
     for (size_t i = 0; i < a->n && i < b->n; i++) {
-        if (!value_equals(r, a->items[i], b->items[i]))
+        if (!spend(r, 0) || !value_equals(r, a->items[i], b->items[i]))
             return false;
     }
     return true;

@@ -89,6 +89,11 @@ struct value fail(struct render *r, enum tutti_status status, const char *format
 
 /* Counts n_bytes that are looked at (and one step); false: the limit is reached. */
 bool spend(struct render *r, size_t n_bytes);
+/* The same for n_bytes that are gone through character by character. */
+static inline bool spend_chars(struct render *r, size_t n_bytes)
+{
+    return spend(r, 4 * n_bytes);
+}
 /* Enters a nested value, expression or call; false: too deep. In either case leave() follows. */
 bool enter(struct render *r);
 void leave(struct render *r);
