@@ -99,15 +99,17 @@ static void run_decode(struct bench *b, int n_users, int context)
     model_forward(b->model, b->kv, &step, b->logits);
 }
 
-/* Reads context tokens for one user and gives the others copies of the pages: the same work for attention. */
+/* Reads a chunk for one user; all other pages become copies of it: the same work for attention. */
 static void fill_cache(struct bench *b, int context)
 {
     struct backend *be = b->model->backend;
-    for (int first = 0; first < context; first += CHUNK_ROWS)
-        run_prompt(b, first, context - first < CHUNK_ROWS ? context - first : CHUNK_ROWS);
-    for (int user = 1; user < b->n_users; user++)
-        for (int page = 0; page < pages_of(context); page++)
-            be->ops->kv_copy_page(be, b->kv, b->pages[user * b->pages_per_user + page], b->pages[page]);
+    int n_read = context < CHUNK_ROWS ? context : CHUNK_ROWS, n_pages = n_read / KV_PAGE_TOKENS;
+    if (n_read > 0)
+        run_prompt(b, 0, n_read);
+    for (int user = 0; user < b->n_users; user++)
+        for (int page = user == 0 ? pages_of(n_read) : 0; page < pages_of(context); page++)
+            be->ops->kv_copy_page(be, b->kv, b->pages[user * b->pages_per_user + page],
+                                  b->pages[n_pages > 0 ? page % n_pages : 0]);
 }
 
 /* ---- the limit ------------------------------------------------------------------------------------------------- */
