@@ -18,7 +18,7 @@ void measure_free(struct measure *m); /* NULL is allowed */
 /* Streaming read of a buffer far larger than the caches. */
 double measure_read_gbps(struct measure *m);
 
-/* Integer dot products from registers: vpdpbusd, or on AVX2 the exact vpmaddwd with its addition; 0 on other
+/* Integer dot products from registers: vpdpbusd, or on AVX2 vpmaddubsw with its addition in 16 bits; 0 on other
  * processors, for which there is no integer kernel beyond plain C. */
 double measure_int8_gops(struct measure *m);
 

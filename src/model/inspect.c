@@ -34,14 +34,14 @@ struct report {
     int context;
 };
 
-/* Bytes of a matrix packed for running: panels of 16 rows, so n_out is rounded up. */
+/* Bytes of a matrix packed for running: panels of 32 rows, so n_out is rounded up. */
 static uint64_t packed_bytes(const struct report *r, const struct weight *w)
 {
     size_t row = 0;
-    enum dtype want = r->options->has_type ? r->options->type : w->parts[0]->dtype;
+    enum dtype want = r->options->has_type ? r->options->type : weights_common_type(w);
     if (!dtype_bytes(weights_fit_type(want, w->n_in), w->n_in, &row))
         return 0;
-    return (uint64_t)((w->n_out + 15) / 16 * 16) * row;
+    return (uint64_t)((w->n_out + 31) / 32 * 32) * row;
 }
 
 static void add_vector(struct report *r, const struct tensor *t, int64_t n_rows)

@@ -91,7 +91,7 @@ static enum tutti_status pack(struct loader *l, struct matrix **out, const struc
         st = load_out_of_memory(l, err);
         goto done;
     }
-    enum dtype want = l->has_type ? l->type : w->parts[0]->dtype;
+    enum dtype want = l->has_type ? l->type : weights_common_type(w);
     struct matrix_source source = { .name = w->name,
                                     .parts = s.parts,
                                     .n_parts = s.n_parts,

@@ -36,8 +36,8 @@ static enum tutti_status find_tensor(const struct tensor **out, const struct che
                          expected);
     }
     if (!dtype_is_weight(t->dtype))
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: type %s, expected f32, f16, bf16, q8_0 or q4_0",
-                         t->file, name, dtype_name(t->dtype));
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: type %s holds no weights", t->file, name,
+                         dtype_name(t->dtype));
     *out = t;
     return TUTTI_OK;
 }
@@ -248,6 +248,17 @@ void *weights_transposed(const struct tensor *part)
 enum dtype weights_fit_type(enum dtype want, int n_in)
 {
     return n_in % dtype_block_elems(want) == 0 ? want : DTYPE_F16;
+}
+
+enum dtype weights_common_type(const struct weight *w)
+{
+    enum dtype first = w->parts[0]->dtype;
+    bool are_same = true, are_quantized = true;
+    for (int p = 0; p < w->n_parts; p++) {
+        are_same = are_same && w->parts[p]->dtype == first;
+        are_quantized = are_quantized && dtype_block_elems(w->parts[p]->dtype) > 1;
+    }
+    return are_same ? first : are_quantized ? DTYPE_Q8_0 : quantizes(first) ? first : DTYPE_F16;
 }
 
 enum dtype weights_stored_type(const struct layer_weights *layer)

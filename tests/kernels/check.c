@@ -119,11 +119,16 @@ void check_true(struct check *c, bool is_true, const char *what)
         fail(c, what);
 }
 
-void check_done(struct check *c)
+void check_forget(struct check *c)
 {
     for (int i = 0; i < c->n_memory; i++)
         munmap(c->memory[i].base, c->memory[i].n_bytes);
     c->n_memory = 0;
+}
+
+void check_done(struct check *c)
+{
+    check_forget(c);
     if (c->has_failed)
         c->n_failed++;
     else

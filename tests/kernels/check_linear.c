@@ -56,6 +56,11 @@ static uint8_t *packed_panels(struct check *c, enum dtype dtype, int n_panels, i
     return panels;
 }
 
+uint8_t *check_tame_panels(struct check *c, enum dtype dtype, int n_panels, int n_in)
+{
+    return packed_panels(c, dtype, n_panels, n_in, true);
+}
+
 static void check_tile(struct check *c, const struct kernels *ref, enum dtype type, int n_rows, int n_in)
 {
     if (check_next(c, (any_fn *)c->k->tile[type], "tile_%s_%dx%d_%d", dtype_name(type), n_rows, n_in,

@@ -1,5 +1,6 @@
 /* checkkernels                      each kernel variant against plain C, as TAP
- * checkkernels --bench [NAME] [-t N] the speed of each variant beside the machine's limits */
+ * checkkernels --bench [NAME] [-t N] the speed of each variant beside the machine's limits
+ * checkkernels --error              the error of each weight type's arithmetic */
 #include "check.h"
 
 #include <stdlib.h>
@@ -7,7 +8,7 @@
 
 static const unsigned LEVELS[] = { CPU_REF, CPU_AVX2, CPU_AVX2 | CPU_AVX512,
                                    CPU_AVX2 | CPU_AVX512 | CPU_BF16 };
-enum { N_LEVELS = 3 };
+enum { N_LEVELS = sizeof LEVELS / sizeof *LEVELS };
 
 static const struct {
     const char *name;
@@ -19,6 +20,11 @@ static const struct {
     { "sampling", check_sampling },
 };
 enum { N_CHECKS = sizeof CHECKS / sizeof *CHECKS };
+
+static const char *level_name(unsigned level)
+{
+    return level & CPU_BF16 ? "avx512+bf16" : cpu_name(level);
+}
 
 /* The lowest level runs too: it marks the plain C variants as seen. */
 static int run_checks(struct check *c)
@@ -32,7 +38,7 @@ static int run_checks(struct check *c)
             int number = i * N_LEVELS + level + 1;
             if ((LEVELS[level] & ~all) != 0) {
                 printf("ok %d %s %s # SKIP this processor lacks it\n", number, CHECKS[i].name,
-                       cpu_name(LEVELS[level]));
+                       level_name(LEVELS[level]));
                 continue;
             }
             struct kernels k;
@@ -43,7 +49,7 @@ static int run_checks(struct check *c)
             c->n_passed = c->n_failed = 0;
             CHECKS[i].check(c);
             printf("%s %d %s %s: %d variants passed, %d failed\n", c->n_failed ? "not ok" : "ok", number,
-                   CHECKS[i].name, cpu_name(c->level), c->n_passed, c->n_failed);
+                   CHECKS[i].name, level_name(c->level), c->n_passed, c->n_failed);
             n_failed += c->n_failed;
         }
     }
@@ -54,22 +60,27 @@ int main(int argc, char **argv)
 {
     struct check *c = calloc(1, sizeof *c);
     int n_threads = 0, rc = 0;
+    bool is_error = false;
     if (!c)
         return 1;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--bench") == 0)
             c->is_bench = true;
+        else if (strcmp(argv[i], "--error") == 0)
+            is_error = true;
         else if (strcmp(argv[i], "-t") == 0 && i + 1 < argc)
             n_threads = atoi(argv[++i]);
         else if (argv[i][0] != '-')
             c->only = argv[i];
         else {
-            fprintf(stderr, "usage: checkkernels [--bench [NAME] [-t THREADS]]\n");
+            fprintf(stderr, "usage: checkkernels [--bench [NAME] [-t THREADS] | --error]\n");
             free(c);
             return 2;
         }
     }
-    if (c->is_bench) {
+    if (is_error) {
+        report_errors(c);
+    } else if (c->is_bench) {
         struct tutti_error err;
         if (team_new(&c->team, n_threads, true, &err) != TUTTI_OK) {
             fprintf(stderr, "checkkernels: %s\n", err.text);

@@ -42,7 +42,7 @@ to_half_fn to_half_avx2, to_half_avx512;
 enum {
     MEASURE_INT8_AVX512_OPS = 16 * 64 * 2,
     MEASURE_F32_AVX512_OPS = 16 * 16 * 2,
-    MEASURE_INT8_AVX2_OPS = 8 * 16 * 2,
+    MEASURE_INT8_AVX2_OPS = 8 * 32 * 2,
     MEASURE_F32_AVX2_OPS = 12 * 8 * 2,
 };
 uint64_t measure_read_sse2(const uint8_t *bytes, size_t n);
