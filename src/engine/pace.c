@@ -24,7 +24,8 @@ int pace_reading_rows(const struct pace *p, int n_decoding)
 {
     if (p->max_slowdown <= 0 || p->row_us <= 0)
         return INT32_MAX;
-    double alone = p->decode_us > 0 ? p->decode_us : n_decoding * p->row_us;
+    /* The last step that only decoded may have had fewer rows: while prompts follow each other there is none. */
+    double alone = n_decoding * p->row_us > p->decode_us ? n_decoding * p->row_us : p->decode_us;
     double rows = MARGIN * p->max_slowdown * alone / p->row_us - n_decoding;
     return rows < 1 ? 1 : rows < INT32_MAX ? (int)rows : INT32_MAX;
 }

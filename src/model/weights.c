@@ -36,7 +36,8 @@ static enum tutti_status find_tensor(const struct tensor **out, const struct che
                          expected);
     }
     if (!dtype_is_weight(t->dtype))
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: type %s holds no weights", t->file, name,
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tensor %s: type %s, expected f32, f16, bf16 or a quantized type", t->file, name,
                          dtype_name(t->dtype));
     *out = t;
     return TUTTI_OK;

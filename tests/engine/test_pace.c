@@ -54,6 +54,18 @@ static void a_step_that_reads_stays_within_the_slowdown_and_uses_it(void **state
         }
 }
 
+/* One decodes, then many, and prompts never stop: what was learned of one must not starve the prompts. */
+static void prompts_are_read_beside_many_that_were_never_alone(void **state)
+{
+    (void)state;
+    struct pace p = { .max_slowdown = 2 };
+    decode(&p, 1, 40);
+    for (int n = 1; n <= 64; n++)
+        read_beside(&p, n, 8);
+    double ms = read_beside(&p, 64, 1);
+    assert_true(ms <= 2 * step_ms(64) && ms >= 1.6 * step_ms(64));
+}
+
 static void one_delay_is_forgotten_and_a_slower_machine_is_learned(void **state)
 {
     (void)state;
@@ -84,6 +96,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_held_back_before_anything_is_known),
         cmocka_unit_test(a_step_that_reads_stays_within_the_slowdown_and_uses_it),
+        cmocka_unit_test(prompts_are_read_beside_many_that_were_never_alone),
         cmocka_unit_test(one_delay_is_forgotten_and_a_slower_machine_is_learned),
         cmocka_unit_test(zero_means_no_limit),
     };
