@@ -54,17 +54,17 @@ static const struct {
     const char *name;
     int dtype;
 } TENSOR_TYPES[] = {
-    [0] = { "F32", DTYPE_F32 },   [1] = { "F16", DTYPE_F16 },    [2] = { "Q4_0", DTYPE_Q4_0 },
-    [3] = { "Q4_1", DTYPE_Q4_1 },         [6] = { "Q5_0", DTYPE_Q5_0 },          [7] = { "Q5_1", DTYPE_Q5_1 },
-    [8] = { "Q8_0", DTYPE_Q8_0 }, [9] = { "Q8_1", -1 },          [10] = { "Q2_K", DTYPE_Q2_K },
-    [11] = { "Q3_K", DTYPE_Q3_K },        [12] = { "Q4_K", DTYPE_Q4_K },         [13] = { "Q5_K", DTYPE_Q5_K },
-    [14] = { "Q6_K", DTYPE_Q6_K },        [15] = { "Q8_K", -1 },         [16] = { "IQ2_XXS", -1 },
-    [17] = { "IQ2_XS", -1 },      [18] = { "IQ3_XXS", -1 },      [19] = { "IQ1_S", -1 },
-    [20] = { "IQ4_NL", -1 },      [21] = { "IQ3_S", -1 },        [22] = { "IQ2_S", -1 },
-    [23] = { "IQ4_XS", -1 },      [24] = { "I8", DTYPE_I8 },     [25] = { "I16", DTYPE_I16 },
-    [26] = { "I32", DTYPE_I32 },  [27] = { "I64", DTYPE_I64 },   [28] = { "F64", DTYPE_F64 },
-    [29] = { "IQ1_M", -1 },       [30] = { "BF16", DTYPE_BF16 }, [34] = { "TQ1_0", -1 },
-    [35] = { "TQ2_0", -1 },       [39] = { "MXFP4", -1 },        [40] = { "NVFP4", -1 },
+    [0] = { "F32", DTYPE_F32 },    [1] = { "F16", DTYPE_F16 },    [2] = { "Q4_0", DTYPE_Q4_0 },
+    [3] = { "Q4_1", DTYPE_Q4_1 },  [6] = { "Q5_0", DTYPE_Q5_0 },  [7] = { "Q5_1", DTYPE_Q5_1 },
+    [8] = { "Q8_0", DTYPE_Q8_0 },  [9] = { "Q8_1", -1 },          [10] = { "Q2_K", DTYPE_Q2_K },
+    [11] = { "Q3_K", DTYPE_Q3_K }, [12] = { "Q4_K", DTYPE_Q4_K }, [13] = { "Q5_K", DTYPE_Q5_K },
+    [14] = { "Q6_K", DTYPE_Q6_K }, [15] = { "Q8_K", -1 },         [16] = { "IQ2_XXS", -1 },
+    [17] = { "IQ2_XS", -1 },       [18] = { "IQ3_XXS", -1 },      [19] = { "IQ1_S", -1 },
+    [20] = { "IQ4_NL", -1 },       [21] = { "IQ3_S", -1 },        [22] = { "IQ2_S", -1 },
+    [23] = { "IQ4_XS", -1 },       [24] = { "I8", DTYPE_I8 },     [25] = { "I16", DTYPE_I16 },
+    [26] = { "I32", DTYPE_I32 },   [27] = { "I64", DTYPE_I64 },   [28] = { "F64", DTYPE_F64 },
+    [29] = { "IQ1_M", -1 },        [30] = { "BF16", DTYPE_BF16 }, [34] = { "TQ1_0", -1 },
+    [35] = { "TQ2_0", -1 },        [39] = { "MXFP4", -1 },        [40] = { "NVFP4", -1 },
 };
 enum { N_TENSOR_TYPES = sizeof TENSOR_TYPES / sizeof *TENSOR_TYPES };
 

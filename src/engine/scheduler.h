@@ -55,7 +55,7 @@ struct scheduler {
 
     /* The planned step */
     struct step step;
-    int n_decoding_rows; /* of it */
+    int n_decoding_rows;        /* of it */
     struct plan_entry *entries; /* [max_seqs] */
     int n_entries;
     struct page_copy *copies; /* [max_seqs] */
