@@ -123,9 +123,10 @@ static void a_full_pool_preempts_and_loses_nothing(void **state)
     (void)state;
     struct tutti_stats stats = { 0 };
     for (int no_cache = 0; no_cache < 2; no_cache++) {
-        stats = run_many(
-            &(struct tutti_engine_options){ .kv_bytes = page_bytes(20), .no_prefix_cache = no_cache }, 150, 1,
-            false);
+        stats = run_many(&(struct tutti_engine_options){ .kv_bytes = page_bytes(20),
+                                                         .no_prefix_cache = no_cache,
+                                                         .max_slowdown = 1000 },
+                         150, 1, false);
         assert_true(stats.n_preemptions > 0);
         assert_int_equal(stats.n_cached_tokens > 0, !no_cache);
     }
