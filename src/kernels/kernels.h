@@ -21,7 +21,7 @@ enum {
     PANEL_ROWS = 2 * LANES,  /* output rows of a panel of weights */
     TILE_ROWS = 32,          /* input rows of a tile, at most */
     BLOCK = 32,              /* columns of a block of quantized weights */
-    GROUP = 8 * BLOCK,       /* columns of quantized activations under one scale */
+    GROUP = BLOCK,           /* columns of quantized activations under one scale */
     LINEAR_RUN = 512,        /* columns that a float sum runs over before it is added to the total */
     ATTENTION_KEYS = 16,     /* positions of a KV page */
     ATTENTION_QUERIES = 16,  /* queries that attention works on at once, at most */
@@ -45,12 +45,12 @@ const char *cpu_name(unsigned cpu);
 /* ---- linear ---------------------------------------------------------------------------------------------------- */
 
 /* Packs columns begin..end-1 of a tile of input rows (n_rows: 1..32) as the weights' type wants them.
- * x: row r at x + r * stride. begin: a multiple of 256; end too, or n_in. dst: the whole tile, 64-byte aligned,
+ * x: row r at x + r * stride. begin: a multiple of 32; end too, or n_in. dst: the whole tile, 64-byte aligned,
  * tile_bytes() long.
  *
  * F32 and F16 weights: float [n_in][n_rows].
  * BF16 weights: bf16 [n_in / 2, rounded up][n_rows][2 columns], rounded to nearest even.
- * Quantized weights, whatever their type: for each group of 256 columns (the last may be shorter), for each block of 32
+ * Quantized weights, whatever their type: for each group of GROUP columns (the last may be shorter), for each block of 32
  * in it { int8 q[n_rows][32]; int32 sum[n_rows][2] }, then float d[n_rows]. d = max|x| / 127 over the group,
  * q = x * (127 / max|x|) rounded to nearest even; the sums are those of -q over the block, and over its first half: with
  * them a zero point or a min is taken out. A group with max|x| < 2^-100 is zero; one with a NaN or an infinity has
@@ -64,7 +64,7 @@ typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int b
  * F32 and F16 weights: fma over runs of 512 columns, from the first; each run starts at 0 and is added to the total.
  * BF16 weights: the same, but of each pair of columns the odd one comes first, and denormals are zero, in what goes in
  * and in every sum: what vdpbf16ps does.
- * Quantized weights (formats.h): over each group of 256 columns, run by run of sub columns, g = fma(number, scale, g),
+ * Quantized weights (formats.h): over each group of GROUP columns, run by run of sub columns, g = fma(number, scale, g),
  * where number is the exact integer sum of (u - zero) * q, then, where has_min, g = fma(-sum(q), min, g); the first
  * run starts it with number * scale. Where sub is 16, both numbers of a block come before both mins. Then
  * total = fma(g, d, total). */

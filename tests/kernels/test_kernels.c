@@ -116,7 +116,7 @@ static void sizes_that_do_not_fit_are_refused(void **state)
     assert_false(panel_bytes(DTYPE_F32, 0, &size));
     assert_false(panel_bytes(DTYPE_I8, 32, &size));
     assert_true(tile_bytes(DTYPE_Q4_0, 3, 40) == 0);
-    assert_true(tile_bytes(DTYPE_Q4_0, 16, 160) == 16 * (5 * 40 + 4));
+    assert_true(tile_bytes(DTYPE_Q4_0, 16, 160) == 16 * (5 * 40 + 5 * 4));
 }
 
 static void a_level_is_chosen_by_name_or_environment(void **state)

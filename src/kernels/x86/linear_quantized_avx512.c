@@ -3,7 +3,7 @@
  * vpdpbusd adds to each of 16 lanes (output rows) the products of four unsigned weights and four signed activations,
  * which are the same for all lanes. The weights of a block and panel, unpacked, fill 16 registers; then the input rows
  * pass by, a few at a time: what is broadcast of a row serves both halves of the panel. A block's sum starts where the
- * zero point is already taken out. So a half costs nine multiplies and an eighth for each block and input row: eight
+ * zero point is already taken out. So a half costs ten multiplies for each block and input row: eight
  * dot products, the product with the scale added to the sum of the group, and one more addition a group. The sums of
  * the groups and the totals wait in the first cache. */
 #include "kernels/pack.h"
