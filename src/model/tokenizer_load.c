@@ -14,52 +14,94 @@ static bool is_sentencepiece(const struct mapping *map)
     return map->n_bytes > 0 && map->bytes[0] == 0x0A;
 }
 
-static enum tutti_status load_from_folder(struct tokenizer **out, const struct family *family,
-                                          const struct model_desc *desc, const char *folder, char *why,
-                                          size_t size, struct tutti_error *err)
+/* What is needed to read a folder's tokenizer. */
+struct source {
+    const struct family *family;
+    const struct model_desc *desc;
+    const char *folder;
+    json_t *tokenizer_config; /* NULL: none */
+    char path[4096];          /* of the file that is read */
+};
+
+/* Is there such a file? Its path is in s->path then. */
+static bool has_file(struct source *s, const char *name)
 {
-    struct mapping map = { 0 };
-    struct tokenizer *tok = NULL;
-    char path[4096];
-    if (snprintf(path, sizeof path, "%s/tokenizer.model", folder) >= (int)sizeof path)
-        return error_set(err, TUTTI_E_ARGUMENT, "%s: the path is too long", folder);
-    if (access(path, F_OK) != 0) {
-        snprintf(why, size, "%s: there is no tokenizer.model", folder);
-        return TUTTI_OK;
+    int n = snprintf(s->path, sizeof s->path, "%s/%s", s->folder, name);
+    return n < (int)sizeof s->path && access(s->path, F_OK) == 0;
+}
+
+static enum tutti_status read_tokenizer_model(struct tokenizer **out, const struct source *s,
+                                              const struct mapping *map, struct tutti_error *err)
+{
+    if (!is_sentencepiece(map))
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: not a SentencePiece file", s->path);
+    enum tutti_status st = tokenizer_from_sentencepiece(out, map->bytes, map->n_bytes, s->path, err);
+    if (st == TUTTI_OK && s->family->extend_tokenizer)
+        st = s->family->extend_tokenizer(*out, s->desc, err);
+    return st;
+}
+
+/* ChatGLM-6B's file. Its first release does not say how many tokens of images stand in front: the model's size does. */
+static enum tutti_status read_icetext(struct tokenizer **out, const struct source *s,
+                                      const struct mapping *map, struct tutti_error *err)
+{
+    enum { FIRST_RELEASE_VOCAB = 150528, FIRST_RELEASE_IMAGES = 20000 };
+    const json_t *value = json_object_get(s->tokenizer_config, "num_image_tokens");
+    json_int_t n = s->desc->n_vocab == FIRST_RELEASE_VOCAB ? FIRST_RELEASE_IMAGES : 0;
+    if (value) {
+        n = json_is_integer(value) ? json_integer_value(value) : -1;
+        if (n < 0 || n > s->desc->n_vocab)
+            return error_set(err, TUTTI_E_FORMAT,
+                             "%s/tokenizer_config.json: num_image_tokens: expected a number of 0 to %d",
+                             s->folder, s->desc->n_vocab);
     }
-    enum tutti_status st = mapping_open(&map, path, err);
-    if (st != TUTTI_OK)
+    return tokenizer_from_icetext(out, map->bytes, map->n_bytes, (int32_t)n, s->path, err);
+}
+
+/* By name, in the order in which they are tried. */
+static const struct {
+    const char *name;
+    enum tutti_status (*read)(struct tokenizer **out, const struct source *s, const struct mapping *map,
+                              struct tutti_error *err);
+} FILES[] = {
+    { "tokenizer.model", read_tokenizer_model },
+    { "ice_text.model", read_icetext },
+    { "vocab.model", read_tokenizer_model }, /* PanGu-Alpha's */
+};
+
+static enum tutti_status read_first_file(struct tokenizer **out, struct source *s, struct tutti_error *err)
+{
+    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
+        struct mapping map = { 0 };
+        if (!has_file(s, FILES[i].name))
+            continue;
+        enum tutti_status st = mapping_open(&map, s->path, err);
+        if (st == TUTTI_OK)
+            st = FILES[i].read(out, s, &map, err);
+        mapping_close(&map);
         return st;
-    if (!is_sentencepiece(&map)) {
-        snprintf(why, size, "%s: not a SentencePiece file", path);
-        goto done;
     }
+    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: there is no file of a tokenizer", s->folder);
+}
+
+static enum tutti_status load_from_folder(struct tokenizer **out, struct source *s, char *why, size_t size,
+                                          struct tutti_error *err)
+{
+    struct tokenizer *tok = NULL;
     struct tutti_error inner;
-    st = tokenizer_from_sentencepiece(&tok, map.bytes, map.n_bytes, path, &inner);
-    if (st == TUTTI_E_UNSUPPORTED) {
-        snprintf(why, size, "%s", inner.text);
-        st = TUTTI_OK;
-        goto done;
-    }
-    if (st != TUTTI_OK) {
-        error_set(err, st, "%s", inner.text);
-        goto done;
-    }
-    if (tokenizer_n_pieces(tok) > desc->n_vocab) {
-        st = error_set(err, TUTTI_E_FORMAT, "%s: %d pieces, but the model's vocabulary holds %d", path,
-                       tokenizer_n_pieces(tok), desc->n_vocab);
-        goto done;
-    }
-    if (family->extend_tokenizer)
-        st = family->extend_tokenizer(tok, desc, err);
+    enum tutti_status st = read_first_file(&tok, s, &inner);
+    if (st == TUTTI_OK && tokenizer_n_pieces(tok) > s->desc->n_vocab)
+        st = error_set(&inner, TUTTI_E_FORMAT, "%s: %d pieces, but the model's vocabulary holds %d", s->path,
+                       tokenizer_n_pieces(tok), s->desc->n_vocab);
     if (st == TUTTI_OK) {
         *out = tok;
-        tok = NULL;
+        return TUTTI_OK;
     }
-done:
     tokenizer_free(tok);
-    mapping_close(&map);
-    return st;
+    if (st != TUTTI_E_UNSUPPORTED)
+        return error_set(err, st, "%s", inner.text);
+    snprintf(why, size, "%s", inner.text);
+    return TUTTI_OK;
 }
 
 static int32_t id_of(const json_t *scalars, const char *key, int32_t fallback, size_t n_pieces)
@@ -75,58 +117,117 @@ static bool flag_of(const json_t *scalars, const char *key, bool fallback)
     return json_is_boolean(value) ? json_is_true(value) : fallback;
 }
 
-static enum tutti_status load_from_gguf(struct tokenizer **out, const struct gguf *gguf, const char *path,
-                                        char *why, size_t size, struct tutti_error *err)
+/* What a vocabulary in a GGUF file is made from; for gguf_vocab_clear(). */
+struct gguf_vocab {
+    struct piece *pieces; /* their bytes are the file's */
+    size_t n;
+    bool has_bytes;
+    uint8_t *map;
+    size_t n_map_bytes;
+};
+
+static void gguf_vocab_clear(struct gguf_vocab *v)
 {
-    const json_t *scalars = gguf_scalars(gguf);
-    const char *kind = json_string_value(json_object_get(scalars, "tokenizer.ggml.model"));
-    if (!kind || strcmp(kind, "llama") != 0) {
-        snprintf(why, size, "%s: tokenizer.ggml.model is %s, expected \"llama\"", path,
-                 kind ? kind : "missing");
-        return TUTTI_OK;
-    }
+    free(v->pieces);
+    free(v->map);
+}
+
+static enum tutti_status read_pieces(struct gguf_vocab *v, const struct gguf *gguf, const char *path,
+                                     struct tutti_error *err)
+{
     const struct gguf_array *tokens = gguf_find_array(gguf, "tokenizer.ggml.tokens");
     const struct gguf_array *scores = gguf_find_array(gguf, "tokenizer.ggml.scores");
     const struct gguf_array *types = gguf_find_array(gguf, "tokenizer.ggml.token_type");
-    size_t n = tokens && gguf_array_type(tokens) == GGUF_STRING ? gguf_array_n(tokens) : 0;
-    if (n == 0 || n > LIMIT_VOCAB)
+    v->n = tokens && gguf_array_type(tokens) == GGUF_STRING ? gguf_array_n(tokens) : 0;
+    if (v->n == 0 || v->n > LIMIT_VOCAB)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: tokenizer.ggml.tokens is missing, empty or no array of strings", path);
-    if (!scores || gguf_array_type(scores) == GGUF_STRING || gguf_array_n(scores) != n)
+    if (!scores || gguf_array_type(scores) == GGUF_STRING || gguf_array_n(scores) != v->n)
         return error_set(err, TUTTI_E_FORMAT,
-                         "%s: tokenizer.ggml.scores: expected %zu numbers, one for each token", path, n);
-    if (!types || gguf_array_type(types) == GGUF_STRING || gguf_array_n(types) != n)
+                         "%s: tokenizer.ggml.scores: expected %zu numbers, one for each token", path, v->n);
+    if (!types || gguf_array_type(types) == GGUF_STRING || gguf_array_n(types) != v->n)
         return error_set(err, TUTTI_E_FORMAT,
-                         "%s: tokenizer.ggml.token_type: expected %zu numbers, one for each token", path, n);
-    struct piece *pieces = calloc(n, sizeof *pieces);
-    if (!pieces)
+                         "%s: tokenizer.ggml.token_type: expected %zu numbers, one for each token", path,
+                         v->n);
+    v->pieces = calloc(v->n, sizeof *v->pieces);
+    if (!v->pieces)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
-    enum tutti_status st = TUTTI_OK;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < v->n; i++) {
         int64_t type = gguf_array_int(types, i);
-        if (type < PIECE_NORMAL || type > PIECE_BYTE) {
-            st = error_set(err, TUTTI_E_FORMAT, "%s: tokenizer.ggml.token_type[%zu] is %lld, expected 1 to 6",
-                           path, i, (long long)type);
-            goto done;
-        }
-        gguf_array_string(tokens, i, &pieces[i].bytes, &pieces[i].n_bytes);
-        pieces[i].score = (float)gguf_array_float(scores, i);
-        pieces[i].type = (enum piece_type)type;
+        if (type < PIECE_NORMAL || type > PIECE_BYTE)
+            return error_set(err, TUTTI_E_FORMAT,
+                             "%s: tokenizer.ggml.token_type[%zu] is %lld, expected 1 to 6", path, i,
+                             (long long)type);
+        gguf_array_string(tokens, i, &v->pieces[i].bytes, &v->pieces[i].n_bytes);
+        v->pieces[i].score = (float)gguf_array_float(scores, i);
+        v->pieces[i].type = (enum piece_type)type;
+        v->has_bytes |= type == PIECE_BYTE;
     }
-    struct bpe_vocab vocab = {
-        .pieces = pieces,
-        .n_pieces = n,
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_charsmap(struct gguf_vocab *v, const struct gguf *gguf, const char *path,
+                                       struct tutti_error *err)
+{
+    static const char KEY[] = "tokenizer.ggml.precompiled_charsmap";
+    const struct gguf_array *bytes = gguf_find_array(gguf, KEY);
+    if (!bytes) {
+        return json_object_get(gguf_scalars(gguf), KEY)
+                   ? error_set(err, TUTTI_E_FORMAT, "%s: %s is no array, expected one of bytes", path, KEY)
+                   : TUTTI_OK;
+    }
+    if (gguf_array_type(bytes) != GGUF_U8 && gguf_array_type(bytes) != GGUF_I8)
+        return error_set(err, TUTTI_E_FORMAT, "%s: %s is an array of type %d, expected one of bytes", path,
+                         KEY, (int)gguf_array_type(bytes));
+    v->n_map_bytes = gguf_array_n(bytes);
+    v->map = malloc(v->n_map_bytes + 1);
+    if (!v->map)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    for (size_t i = 0; i < v->n_map_bytes; i++)
+        v->map[i] = (uint8_t)gguf_array_int(bytes, i);
+    return TUTTI_OK;
+}
+
+/* SentencePiece's kinds. */
+static enum tutti_status load_pieces(struct tokenizer **out, const struct gguf *gguf, bool is_unigram,
+                                     const char *path, struct tutti_error *err)
+{
+    const json_t *scalars = gguf_scalars(gguf);
+    struct gguf_vocab v = { 0 };
+    enum tutti_status st = read_pieces(&v, gguf, path, err);
+    if (st == TUTTI_OK)
+        st = read_charsmap(&v, gguf, path, err);
+    if (st != TUTTI_OK)
+        goto done;
+    struct piece_vocab vocab = {
+        .pieces = v.pieces,
+        .n_pieces = v.n,
         .add_dummy_prefix = flag_of(scalars, "tokenizer.ggml.add_space_prefix", true),
         .remove_extra_whitespaces = flag_of(scalars, "tokenizer.ggml.remove_extra_whitespaces", false),
-        .byte_fallback = true,
-        .unk_id = id_of(scalars, "tokenizer.ggml.unknown_token_id", 0, n),
-        .bos_id = id_of(scalars, "tokenizer.ggml.bos_token_id", 1, n),
-        .eos_id = id_of(scalars, "tokenizer.ggml.eos_token_id", 2, n),
+        .byte_fallback = !is_unigram || v.has_bytes,
+        .is_unigram = is_unigram,
+        .map = v.map,
+        .n_map_bytes = v.n_map_bytes,
+        .unk_id = id_of(scalars, "tokenizer.ggml.unknown_token_id", is_unigram ? 2 : 0, v.n),
+        .bos_id = id_of(scalars, "tokenizer.ggml.bos_token_id", is_unigram ? -1 : 1, v.n),
+        .eos_id = id_of(scalars, "tokenizer.ggml.eos_token_id", is_unigram ? 1 : 2, v.n),
     };
-    st = tokenizer_from_bpe_vocab(out, &vocab, path, err);
+    st = tokenizer_from_pieces(out, &vocab, path, err);
 done:
-    free(pieces);
+    gguf_vocab_clear(&v);
     return st;
+}
+
+static enum tutti_status load_from_gguf(struct tokenizer **out, const struct gguf *gguf, const char *path,
+                                        char *why, size_t size, struct tutti_error *err)
+{
+    const char *kind = json_string_value(json_object_get(gguf_scalars(gguf), "tokenizer.ggml.model"));
+    bool is_unigram = kind && strcmp(kind, "t5") == 0;
+    if (is_unigram || (kind && strcmp(kind, "llama") == 0))
+        return load_pieces(out, gguf, is_unigram, path, err);
+    snprintf(why, size, "%s: tokenizer.ggml.model is %s, expected \"llama\" or \"t5\"", path,
+             kind ? kind : "missing");
+    return TUTTI_OK;
 }
 
 enum tutti_status model_tokenizer_load(struct tokenizer **out, const struct family *family,
@@ -135,9 +236,16 @@ enum tutti_status model_tokenizer_load(struct tokenizer **out, const struct fami
 {
     *out = NULL;
     const struct gguf *gguf = checkpoint_gguf(ck);
-    if (!gguf)
-        return load_from_folder(out, family, desc, checkpoint_folder(ck), why, size, err);
-    enum tutti_status st = load_from_gguf(out, gguf, checkpoint_path(ck), why, size, err);
+    enum tutti_status st;
+    if (!gguf) {
+        struct source s = { .family = family, .desc = desc, .folder = checkpoint_folder(ck) };
+        st = checkpoint_json(ck, "tokenizer_config.json", &s.tokenizer_config, err);
+        if (st == TUTTI_OK)
+            st = load_from_folder(out, &s, why, size, err);
+        json_decref(s.tokenizer_config);
+        return st;
+    }
+    st = load_from_gguf(out, gguf, checkpoint_path(ck), why, size, err);
     if (st == TUTTI_OK && *out && tokenizer_n_pieces(*out) > desc->n_vocab) {
         st = error_set(err, TUTTI_E_FORMAT, "%s: %d tokens, but the model's vocabulary holds %d",
                        checkpoint_path(ck), tokenizer_n_pieces(*out), desc->n_vocab);

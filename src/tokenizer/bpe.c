@@ -313,18 +313,11 @@ static bool encode_normalized(struct encoder *e, size_t n_bytes)
     return e->n_symbols == 0 || end_segment(e);
 }
 
-bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ids *out)
+bool bpe_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ids *out)
 {
-    struct buf normalized = { 0 };
-    size_t n_before = out->n;
-    if (n_bytes >= INT32_MAX / 4 || !tokenizer_normalize(tok, text, n_bytes, &normalized) ||
-        normalized.n_bytes >= INT32_MAX / 4) { /* so that no count of symbols overflows */
-        buf_clear(&normalized);
-        return false;
-    }
     struct encoder e;
     e.tok = tok;
-    e.text = normalized.bytes;
+    e.text = text;
     e.out = out;
     e.symbols = e.inline_symbols;
     e.heap = e.inline_heap;
@@ -333,13 +326,10 @@ bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_by
     e.after_unknown = false;
     e.parts = (struct buf){ 0 };
     e.split_at = tok->has_unused ? calloc((size_t)tok->n_pieces, sizeof *e.split_at) : NULL;
-    bool ok = (e.split_at || !tok->has_unused) && encode_normalized(&e, normalized.n_bytes);
-    if (!ok)
-        out->n = n_before;
+    bool ok = (e.split_at || !tok->has_unused) && encode_normalized(&e, n_bytes);
     if (e.symbols != e.inline_symbols)
         free(e.symbols);
     free(e.split_at);
     buf_clear(&e.parts);
-    buf_clear(&normalized);
     return ok;
 }

@@ -1,6 +1,6 @@
 /* Ids to text: all at once, and one by one as they are generated. The first is made of the second, so they agree. */
 #include "base/utf8.h"
-#include "tokenizer/vocab.h"
+#include "tokenizer/icetext.h"
 
 #include <string.h>
 
@@ -18,6 +18,13 @@ static bool add_with_blanks(const char *bytes, size_t n_bytes, struct buf *out)
         n_bytes -= n + (mark ? 3 : 0);
     }
     return true;
+}
+
+static bool add_repeated(char c, int n, struct buf *out)
+{
+    while (n > 0 && buf_add(out, &c, 1))
+        n--;
+    return n == 0;
 }
 
 void detokenizer_init(struct detokenizer *d, const struct tokenizer *tok, bool keep_first_blank)
@@ -49,10 +56,15 @@ static bool push_text(struct detokenizer *d, int32_t id, struct buf *out)
     const struct tokenizer *tok = d->tok;
     struct piece piece = tokenizer_piece(tok, id);
     size_t before = out->n_bytes;
+    char c;
+    int n;
     if (piece.type == PIECE_CONTROL)
         return true;
     if (piece.type == PIECE_UNKNOWN) {
         if (!buf_add(out, tok->unk_surface.bytes, tok->unk_surface.n_bytes))
+            return false;
+    } else if (tok->is_icetext && icetext_surface(tok, id, &c, &n)) {
+        if (!add_repeated(c, n, out))
             return false;
     } else {
         bool drops = d->at_start && (tok->add_dummy_prefix || tok->remove_extra_whitespaces) &&
@@ -73,7 +85,7 @@ static bool push_text(struct detokenizer *d, int32_t id, struct buf *out)
 bool detokenizer_push(struct detokenizer *d, int32_t id, struct buf *out)
 {
     const struct tokenizer *tok = d->tok;
-    if (id < 0 || id >= tok->n_pieces)
+    if (id < tok->n_images || id >= tok->n_pieces)
         return true;
     if (tok->pieces[id].type != PIECE_BYTE)
         return release_held(d, true, out) && push_text(d, id, out);
@@ -105,6 +117,10 @@ bool tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *
     struct piece piece = tokenizer_piece(tok, id);
     if (piece.type == PIECE_CONTROL)
         return true;
+    char c;
+    int n;
+    if (tok->is_icetext && icetext_surface(tok, id, &c, &n))
+        return add_repeated(c, n, out);
     if (piece.type == PIECE_BYTE) {
         char byte = (char)vocab_byte_value(piece.bytes, piece.n_bytes);
         return buf_add(out, &byte, 1);

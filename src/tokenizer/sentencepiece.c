@@ -2,9 +2,11 @@
  * Format: sentencepiece_model.proto of the SentencePiece project. */
 #include "base/limits.h"
 #include "base/protobuf.h"
-#include "tokenizer/vocab.h"
+#include "tokenizer/icetext.h"
+#include "tokenizer/unigram.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +33,7 @@ struct reader {
     const char *name;
     struct tutti_error *err;
     int64_t model_type;
+    int32_t first;            /* id of the file's first piece */
     const uint8_t *bos, *eos; /* spellings */
     size_t n_bos, n_eos;      /* 0: the default */
 };
@@ -53,6 +56,7 @@ static enum tutti_status read_piece(struct reader *r, const struct protobuf_fiel
     size_t n_bytes = 0;
     uint64_t type = PIECE_NORMAL;
     float score = 0;
+    int32_t number = r->tok->n_pieces - r->first;
     while (protobuf_next(&m, &f)) {
         if (f.number == PIECE_TEXT && f.wire == PROTOBUF_BYTES) {
             text = f.bytes;
@@ -65,16 +69,15 @@ static enum tutti_status read_piece(struct reader *r, const struct protobuf_fiel
     }
     if (m.is_bad)
         return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d] is truncated or no protobuf message",
-                         r->name, r->tok->n_pieces);
+                         r->name, number);
     if (n_bytes == 0 || n_bytes > MAX_PIECE_BYTES)
         return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d].piece has %zu bytes, expected 1 to %d",
-                         r->name, r->tok->n_pieces, n_bytes, MAX_PIECE_BYTES);
+                         r->name, number, n_bytes, MAX_PIECE_BYTES);
     if (memchr(text, 0, n_bytes))
-        return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d].piece holds a zero byte", r->name,
-                         r->tok->n_pieces);
+        return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d].piece holds a zero byte", r->name, number);
     if (type < PIECE_NORMAL || type > PIECE_BYTE)
         return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d].type is %" PRIu64 ", expected 1 to 6",
-                         r->name, r->tok->n_pieces, type);
+                         r->name, number, type);
     if (r->tok->n_pieces >= LIMIT_VOCAB)
         return error_set(r->err, TUTTI_E_FORMAT, "%s: more than %d pieces", r->name, LIMIT_VOCAB);
     return vocab_add(r->tok, (const char *)text, n_bytes, score, (enum piece_type)type) ? TUTTI_OK
@@ -107,30 +110,42 @@ static enum tutti_status read_trainer(struct reader *r, const struct protobuf_fi
     return m.is_bad ? bad(r, "trainer_spec") : TUTTI_OK;
 }
 
-static enum tutti_status read_map(struct reader *r, const struct protobuf_field *f)
+/* A trie's size in bytes, the trie (whole blocks of 256 units), and its strings, each with a zero byte behind it. */
+static enum tutti_status set_map(struct tokenizer *tok, const uint8_t *bytes, size_t n_bytes,
+                                 const char *name, struct tutti_error *err)
 {
-    struct tokenizer *tok = r->tok;
+    enum { BLOCK_BYTES = 1024 };
+    free(tok->map_storage);
+    tok->map_storage = NULL;
     tok->map = (struct charsmap){ 0 };
-    if (f->n_bytes == 0)
+    if (n_bytes == 0)
         return TUTTI_OK;
     uint64_t trie_bytes = 0;
-    for (int i = 0; i < 4 && f->n_bytes >= 4; i++)
-        trie_bytes |= (uint64_t)f->bytes[i] << (8 * i);
-    if (f->n_bytes < 4 || trie_bytes > f->n_bytes - 4 || trie_bytes % 4 != 0 || trie_bytes == 0)
-        return error_set(
-            r->err, TUTTI_E_FORMAT,
-            "%s: normalizer_spec.precompiled_charsmap of %zu bytes says that its trie has %" PRIu64, r->name,
-            f->n_bytes, trie_bytes);
-    free(tok->map_storage);
-    tok->map_storage = malloc(f->n_bytes);
+    for (int i = 0; i < 4 && n_bytes > 4; i++)
+        trie_bytes |= (uint64_t)bytes[i] << (8 * i);
+    if (n_bytes <= 4 || trie_bytes >= n_bytes - 4 || trie_bytes % BLOCK_BYTES != 0 || trie_bytes == 0)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s of %zu bytes says that its trie has %" PRIu64
+                         ", expected a multiple of %d and strings behind it",
+                         name, n_bytes, trie_bytes, BLOCK_BYTES);
+    if (bytes[n_bytes - 1] != 0)
+        return error_set(err, TUTTI_E_FORMAT, "%s: its last string does not end with a zero byte", name);
+    tok->map_storage = malloc(n_bytes);
     if (!tok->map_storage)
-        return out_of_memory(r);
-    memcpy(tok->map_storage, f->bytes, f->n_bytes);
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+    memcpy(tok->map_storage, bytes, n_bytes);
     tok->map = (struct charsmap){ .units = tok->map_storage + 4,
                                   .n_units = (size_t)trie_bytes / 4,
                                   .strings = (const char *)tok->map_storage + 4 + trie_bytes,
-                                  .n_string_bytes = f->n_bytes - 4 - (size_t)trie_bytes };
+                                  .n_string_bytes = n_bytes - 4 - (size_t)trie_bytes };
     return TUTTI_OK;
+}
+
+static enum tutti_status read_map(struct reader *r, const struct protobuf_field *f)
+{
+    char what[512];
+    snprintf(what, sizeof what, "%s: normalizer_spec.precompiled_charsmap", r->name);
+    return set_map(r->tok, f->bytes, f->n_bytes, what, r->err);
 }
 
 static enum tutti_status read_normalizer(struct reader *r, const struct protobuf_field *message)
@@ -217,19 +232,19 @@ static enum tutti_status check_pieces(struct reader *r)
                : error_set(r->err, TUTTI_E_FORMAT, "%s: no piece is of type UNKNOWN, expected one", r->name);
 }
 
-static enum tutti_status check_model_type(const struct reader *r)
+static enum tutti_status choose_kind(const struct reader *r)
 {
-    static const char *const NAMES[] = {
-        [MODEL_UNIGRAM] = "unigram", [MODEL_WORD] = "word", [MODEL_CHAR] = "char"
-    };
-    if (r->model_type == MODEL_BPE)
+    bool is_known = r->model_type == MODEL_WORD || r->model_type == MODEL_CHAR;
+    r->tok->kind = r->model_type == MODEL_UNIGRAM ? TOKENIZER_UNIGRAM : TOKENIZER_BPE;
+    if (r->model_type == MODEL_UNIGRAM || r->model_type == MODEL_BPE)
         return TUTTI_OK;
-    bool is_known = r->model_type >= MODEL_UNIGRAM && r->model_type <= MODEL_CHAR;
     return error_set(r->err, TUTTI_E_UNSUPPORTED,
                      "%s: trainer_spec.model_type is %" PRId64
-                     "%s%s%s; of SentencePiece models only BPE (2) is supported",
-                     r->name, r->model_type, is_known ? " (" : "", is_known ? NAMES[r->model_type] : "",
-                     is_known ? ")" : "");
+                     "%s; of SentencePiece models unigram (1) and BPE (2) are supported",
+                     r->name, r->model_type,
+                     !is_known                     ? ""
+                     : r->model_type == MODEL_WORD ? " (word)"
+                                                   : " (char)");
 }
 
 static struct tokenizer *new_tokenizer(void)
@@ -247,31 +262,59 @@ static struct tokenizer *new_tokenizer(void)
     return tok;
 }
 
-enum tutti_status tokenizer_from_sentencepiece(struct tokenizer **out, const void *bytes, size_t n_bytes,
-                                               const char *name, struct tutti_error *err)
+/* n_images: tokens in front of the file's; -1: a file that is no icetext. */
+static enum tutti_status read_file(struct tokenizer **out, const void *bytes, size_t n_bytes,
+                                   int32_t n_images, const char *name, struct tutti_error *err)
 {
+    bool is_icetext = n_images >= 0;
+    enum tutti_status st = TUTTI_OK;
     struct tokenizer *tok = new_tokenizer();
     if (!tok)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
     struct reader r = { .tok = tok, .name = name, .err = err, .model_type = MODEL_UNIGRAM };
-    enum tutti_status st = read_model(&r, bytes, n_bytes);
-    if (st != TUTTI_OK)
-        goto done;
-    st = tok->n_pieces > 0 ? check_model_type(&r)
-                           : error_set(err, TUTTI_E_FORMAT, "%s: there are no pieces", name);
+    if (is_icetext)
+        st = icetext_add_images(tok, n_images, name, err);
+    r.first = tok->n_pieces;
+    if (st == TUTTI_OK)
+        st = read_model(&r, bytes, n_bytes);
+    if (st == TUTTI_OK)
+        st = tok->n_pieces > r.first ? choose_kind(&r)
+                                     : error_set(err, TUTTI_E_FORMAT, "%s: there are no pieces", name);
+    if (st == TUTTI_OK && is_icetext)
+        st = icetext_add_specials(tok, name, err);
     if (st == TUTTI_OK)
         st = vocab_finish(tok, name, err);
     if (st == TUTTI_OK)
         st = check_pieces(&r);
+    if (st == TUTTI_OK && tok->kind == TOKENIZER_UNIGRAM)
+        st = unigram_finish(tok, name, err);
+    if (st == TUTTI_OK && is_icetext)
+        st = icetext_finish(tok, name, err);
     if (st != TUTTI_OK)
         goto done;
-    tok->bos_id = find_special(tok, r.bos, r.n_bos, "<s>");
-    tok->eos_id = find_special(tok, r.eos, r.n_eos, "</s>");
+    tok->bos_id = is_icetext ? find_special(tok, NULL, 0, "<sop>") : find_special(tok, r.bos, r.n_bos, "<s>");
+    tok->eos_id = is_icetext ? find_special(tok, NULL, 0, "<eop>")
+                             : find_special(tok, r.eos, r.n_eos, "</s>");
     *out = tok;
     tok = NULL;
 done:
     tokenizer_free(tok);
     return st;
+}
+
+enum tutti_status tokenizer_from_sentencepiece(struct tokenizer **out, const void *bytes, size_t n_bytes,
+                                               const char *name, struct tutti_error *err)
+{
+    return read_file(out, bytes, n_bytes, -1, name, err);
+}
+
+enum tutti_status tokenizer_from_icetext(struct tokenizer **out, const void *bytes, size_t n_bytes,
+                                         int32_t n_images, const char *name, struct tutti_error *err)
+{
+    if (n_images < 0 || n_images > LIMIT_VOCAB / 2)
+        return error_set(err, TUTTI_E_FORMAT, "%s: %d image tokens, expected 0 to %d", name, n_images,
+                         LIMIT_VOCAB / 2);
+    return read_file(out, bytes, n_bytes, n_images, name, err);
 }
 
 static enum tutti_status add_vocab_piece(struct tokenizer *tok, const struct piece *p, const char *name,
@@ -299,8 +342,8 @@ static enum tutti_status check_special(const struct tokenizer *tok, const char *
                            what, id, tok->n_pieces - 1);
 }
 
-enum tutti_status tokenizer_from_bpe_vocab(struct tokenizer **out, const struct bpe_vocab *vocab,
-                                           const char *name, struct tutti_error *err)
+enum tutti_status tokenizer_from_pieces(struct tokenizer **out, const struct piece_vocab *vocab,
+                                        const char *name, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
     struct tokenizer *tok = new_tokenizer();
@@ -309,6 +352,12 @@ enum tutti_status tokenizer_from_bpe_vocab(struct tokenizer **out, const struct 
     tok->add_dummy_prefix = vocab->add_dummy_prefix;
     tok->remove_extra_whitespaces = vocab->remove_extra_whitespaces;
     tok->byte_fallback = vocab->byte_fallback;
+    tok->kind = vocab->is_unigram ? TOKENIZER_UNIGRAM : TOKENIZER_BPE;
+    if (vocab->n_map_bytes > 0) {
+        char what[512];
+        snprintf(what, sizeof what, "%s: the normalization table", name);
+        st = set_map(tok, vocab->map, vocab->n_map_bytes, what, err);
+    }
     for (size_t i = 0; st == TUTTI_OK && i < vocab->n_pieces; i++)
         st = add_vocab_piece(tok, &vocab->pieces[i], name, err);
     if (st == TUTTI_OK && tok->n_pieces == 0)
@@ -323,6 +372,8 @@ enum tutti_status tokenizer_from_bpe_vocab(struct tokenizer **out, const struct 
         st = check_special(tok, "end", vocab->eos_id, name, err);
     if (st == TUTTI_OK && vocab->unk_id < 0 && !vocab->byte_fallback)
         st = error_set(err, TUTTI_E_FORMAT, "%s: there are neither BYTE tokens nor an unknown token", name);
+    if (st == TUTTI_OK && vocab->is_unigram)
+        st = unigram_finish(tok, name, err);
     if (st != TUTTI_OK)
         goto done;
     tok->unk_id = vocab->unk_id;

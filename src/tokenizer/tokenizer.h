@@ -21,12 +21,19 @@ enum piece_type {
 
 struct tokenizer;
 
-/* From the bytes of a SentencePiece tokenizer.model (BPE). name is for messages. The bytes may go away afterwards.
- * TUTTI_E_FORMAT: the library would refuse the file too, or a score is no finite number. TUTTI_E_UNSUPPORTED: a unigram,
- * word or character model, or one with a denormalizer. */
+/* From the bytes of a SentencePiece tokenizer.model (unigram or BPE). name is for messages. The bytes may go away
+ * afterwards. TUTTI_E_FORMAT: the library would refuse the file too, or a score is no finite number.
+ * TUTTI_E_UNSUPPORTED: a word or character model, or one with a denormalizer. */
 MUST_CHECK enum tutti_status tokenizer_from_sentencepiece(struct tokenizer **out, const void *bytes,
                                                           size_t n_bytes, const char *name,
                                                           struct tutti_error *err);
+
+/* From ChatGLM-6B's ice_text.model. n_images: tokens of images in front of those of the file (20000 in its first
+ * release). Line feeds, tabs and runs of blanks have pieces of their own here; a text that spells those pieces is not told
+ * apart from them, as by its authors. bos and eos are <sop> and <eop>. */
+MUST_CHECK enum tutti_status tokenizer_from_icetext(struct tokenizer **out, const void *bytes, size_t n_bytes,
+                                                    int32_t n_images, const char *name,
+                                                    struct tutti_error *err);
 
 /* One piece of a vocabulary given as arrays (GGUF's tokenizer.ggml.*). */
 struct piece {
@@ -36,16 +43,19 @@ struct piece {
     enum piece_type type;
 };
 
-/* A SentencePiece BPE vocabulary from arrays, GGUF's tokenizer.ggml.model "llama". byte_fallback: all 256 BYTE pieces are
- * there; without it unk_id must be. The arrays are borrowed for the call. */
-struct bpe_vocab {
+/* A SentencePiece vocabulary as arrays, GGUF's tokenizer.ggml.model "llama" (BPE) and "t5" (unigram). byte_fallback: all
+ * 256 BYTE pieces are there; without it unk_id must be. The arrays are borrowed for the call. */
+struct piece_vocab {
     const struct piece *pieces;
     size_t n_pieces;
     bool add_dummy_prefix, remove_extra_whitespaces, byte_fallback;
     int32_t unk_id, bos_id, eos_id; /* -1: none */
+    bool is_unigram;
+    const uint8_t *map; /* [n_map_bytes] the normalizer's precompiled_charsmap; NULL: none */
+    size_t n_map_bytes;
 };
-MUST_CHECK enum tutti_status tokenizer_from_bpe_vocab(struct tokenizer **out, const struct bpe_vocab *vocab,
-                                                      const char *name, struct tutti_error *err);
+MUST_CHECK enum tutti_status tokenizer_from_pieces(struct tokenizer **out, const struct piece_vocab *vocab,
+                                                   const char *name, struct tutti_error *err);
 
 void tokenizer_free(struct tokenizer *tok); /* NULL is allowed */
 
@@ -65,7 +75,7 @@ int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling
 bool tokenizer_adds_dummy_prefix(const struct tokenizer *tok);
 bool tokenizer_removes_extra_whitespaces(const struct tokenizer *tok);
 
-/* Nothing but pieces and struct bpe_vocab's settings make it up, with byte fallback: GGUF's "llama" can say all of it. */
+/* Nothing but pieces and struct piece_vocab's settings make it up, with byte fallback: GGUF's "llama" can say all of it. */
 bool tokenizer_is_plain(const struct tokenizer *tok);
 
 /* Adds the ids of text, equal to SentencePiece's EncodeAsIds() for every sequence of bytes (version 0.2.3 of the library;

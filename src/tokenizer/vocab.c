@@ -132,13 +132,6 @@ static bool index_joints(struct tokenizer *tok)
     return tok->joints != NULL;
 }
 
-/* qsort has no argument for the tokenizer, so what is compared stands in the elements. */
-struct spelling {
-    const char *bytes;
-    size_t n_bytes;
-    int32_t id;
-};
-
 static int by_bytes(const void *a, const void *b)
 {
     const struct spelling *x = a, *y = b;
@@ -259,6 +252,7 @@ void tokenizer_free(struct tokenizer *tok)
     free(tok->joints);
     free(tok->user_defined);
     free(tok->map_storage);
+    trie_clear(&tok->trie);
     free(tok);
 }
 
@@ -319,5 +313,6 @@ bool tokenizer_removes_extra_whitespaces(const struct tokenizer *tok)
 
 bool tokenizer_is_plain(const struct tokenizer *tok)
 {
-    return tok->byte_fallback && tok->escape_whitespaces && !tok->blank_is_suffix && tok->map.n_units == 0;
+    return tok->byte_fallback && tok->kind == TOKENIZER_BPE && tok->escape_whitespaces &&
+           !tok->blank_is_suffix && tok->map.n_units == 0;
 }

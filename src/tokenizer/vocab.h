@@ -3,10 +3,11 @@
 #define TUTTI_TOKENIZER_VOCAB_H
 
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/trie.h"
 
 #define BLANK_MARK "\xE2\x96\x81" /* U+2581, what SentencePiece writes for a space */
 
-enum { MAX_PIECE_BYTES = 65536 };
+enum { MAX_PIECE_BYTES = 7999 }; /* the library refuses longer ones */
 
 /* The precompiled normalization table: a double array of units, then replacement strings. n_units 0: none. */
 struct charsmap {
@@ -28,7 +29,10 @@ struct piece_slot {
     int32_t id; /* -1: free */
 };
 
+enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_UNIGRAM }; /* SentencePiece's */
+
 struct tokenizer {
+    enum tokenizer_kind kind;
     struct buf bytes; /* of all pieces */
     struct piece_entry *pieces;
     int32_t n_pieces, capacity;
@@ -53,6 +57,16 @@ struct tokenizer {
     int32_t n_user_defined;
     struct charsmap map;
     uint8_t *map_storage;
+
+    struct trie trie; /* of a unigram model: the mergeable pieces */
+    float unknown_score;
+
+    /* ChatGLM-6B's pieces for what its normalizer would lose; blanks_id: of two blanks, up to 80 follow. */
+    bool is_icetext;
+    int32_t
+        n_images; /* the first ids: not even the end of a character, as its authors take them away first */
+    int32_t newline_id, tab_id, blanks_id;
+
     bool is_plain
         [256]; /* characters that begin with this byte are copied by the normalizer, whatever follows */
 };
@@ -115,6 +129,9 @@ bool charsmap_has_lead(const struct charsmap *map, uint8_t byte);
 /* Normalizes text as SentencePiece does. False: no memory. */
 MUST_CHECK bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                     struct buf *out);
+
+/* Adds the ids of normalized text by SentencePiece's BPE. False: out of memory. */
+MUST_CHECK bool bpe_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ids *out);
 
 /* The byte of a BYTE piece "<0xHH>", or -1. */
 int vocab_byte_value(const char *bytes, size_t n_bytes);

@@ -2,8 +2,7 @@
  * tools/fixtures/make_tokenizer_fixture.py. */
 #include "base/clock.h"
 #include "base/mapping.h"
-#include "base/utf8.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer_cases.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,198 +12,73 @@
 
 #include <cmocka.h>
 
-#define FOLDER TEST_FIXTURES "/tokenizer/"
-
-static struct tokenizer *load(const char *path)
-{
-    struct mapping map;
-    struct tutti_error err;
-    struct tokenizer *tok = NULL;
-    assert_int_equal(mapping_open(&map, path, &err), TUTTI_OK);
-    if (tokenizer_from_sentencepiece(&tok, map.bytes, map.n_bytes, path, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    mapping_close(&map);
-    return tok;
-}
-
-static uint32_t take_u32(const uint8_t **at)
-{
-    uint32_t value;
-    memcpy(&value, *at, sizeof value);
-    *at += sizeof value;
-    return value;
-}
-
-static void check_encode(const struct tokenizer *tok, const char *name, int number, const uint8_t *text,
-                         uint32_t n_text, const int32_t *want, uint32_t n_want)
-{
-    struct ids ids = { 0 };
-    assert_true(tokenizer_encode(tok, (const char *)text, n_text, &ids));
-    bool same = ids.n == n_want && (n_want == 0 || memcmp(ids.ids, want, n_want * sizeof *want) == 0);
-    if (!same)
-        fail_msg("%s: case %d: \"%.*s\": %zu ids, expected %u", name, number, (int)n_text, text, ids.n,
-                 n_want);
-    ids_clear(&ids);
-}
-
-/* All at once, and piece by piece: whole characters only, nothing held that could have been said. */
-static void check_decode(const struct tokenizer *tok, const char *name, int number, const int32_t *ids,
-                         uint32_t n_ids, const uint8_t *want, uint32_t n_want)
-{
-    struct buf text = { 0 }, pieces = { 0 };
-    struct detokenizer d;
-    assert_true(tokenizer_decode(tok, ids, n_ids, &text));
-    detokenizer_init(&d, tok, false);
-    for (uint32_t i = 0; i < n_ids; i++) {
-        assert_true(detokenizer_push(&d, ids[i], &pieces));
-        assert_true(utf8_is_valid(pieces.bytes, pieces.n_bytes));
-        assert_true(d.n_held == 0 || utf8_is_start((const char *)d.held, (size_t)d.n_held));
-    }
-    assert_true(detokenizer_finish(&d, &pieces));
-    bool same = text.n_bytes == n_want && (n_want == 0 || memcmp(text.bytes, want, n_want) == 0);
-    if (!same)
-        fail_msg("%s: case %d: decoded \"%s\", expected \"%.*s\"", name, number, text.bytes ? text.bytes : "",
-                 (int)n_want, want);
-    assert_int_equal(pieces.n_bytes, n_want);
-    if (n_want > 0)
-        assert_memory_equal(pieces.bytes, want, n_want);
-    buf_clear(&text);
-    buf_clear(&pieces);
-}
-
-/* Checks one case and returns what stands behind it. */
-static const uint8_t *check_case(const struct tokenizer *tok, const char *name, int number, const uint8_t *at)
-{
-    uint32_t n_text = take_u32(&at);
-    bool decodes_only = n_text == UINT32_MAX;
-    const uint8_t *text = at;
-    at += decodes_only ? 0 : n_text;
-    uint32_t n_ids = take_u32(&at);
-    int32_t *ids = malloc((n_ids + 1) * sizeof *ids);
-    assert_non_null(ids);
-    memcpy(ids, at, n_ids * sizeof *ids);
-    at += n_ids * sizeof *ids;
-    uint32_t n_back = take_u32(&at);
-    if (!decodes_only)
-        check_encode(tok, name, number, text, n_text, ids, n_ids);
-    check_decode(tok, name, number, ids, n_ids, at, n_back);
-    free(ids);
-    return at + n_back;
-}
-
-static void check_model(const char *model, const char *name)
-{
-    char path[512];
-    struct mapping map;
-    struct tokenizer *tok = load(model);
-    snprintf(path, sizeof path, FOLDER "%s.cases", name);
-    assert_int_equal(mapping_open(&map, path, NULL), TUTTI_OK);
-    int n_cases = 0;
-    for (const uint8_t *at = map.bytes; at < map.bytes + map.n_bytes; n_cases++)
-        at = check_case(tok, name, n_cases, at);
-    assert_true(n_cases > 700);
-    mapping_close(&map);
-    tokenizer_free(tok);
-}
-
 static void the_demo_model_encodes_as_the_library(void **state)
 {
     (void)state;
-    check_model(TEST_DEMO_MODEL "/tokenizer.model", "demo");
+    cases_check(TEST_DEMO_MODEL "/tokenizer.model", "demo");
 }
 
 static void byte_fallback_encodes_as_the_library(void **state)
 {
     (void)state;
-    check_model(FOLDER "bytes.model", "bytes");
+    cases_check(TOKENIZER_FIXTURES "bytes.model", "bytes");
 }
 
 static void user_defined_pieces_encode_as_the_library(void **state)
 {
     (void)state;
-    check_model(FOLDER "user.model", "user");
+    cases_check(TOKENIZER_FIXTURES "user.model", "user");
 }
 
 static void a_normalization_table_works_as_the_library(void **state)
 {
     (void)state;
-    check_model(FOLDER "nfkc.model", "nfkc");
+    cases_check(TOKENIZER_FIXTURES "nfkc.model", "nfkc");
 }
 
 static void a_model_without_dummy_prefix_encodes_as_the_library(void **state)
 {
     (void)state;
-    check_model(FOLDER "bare.model", "bare");
+    cases_check(TOKENIZER_FIXTURES "bare.model", "bare");
 }
 
 static void blanks_as_suffixes_encode_as_the_library(void **state)
 {
     (void)state;
-    check_model(FOLDER "suffix.model", "suffix");
+    cases_check(TOKENIZER_FIXTURES "suffix.model", "suffix");
 }
 
 static void unused_pieces_fall_apart_as_in_the_library(void **state)
 {
     (void)state;
-    check_model(FOLDER "unused.model", "unused");
+    cases_check(TOKENIZER_FIXTURES "unused.model", "unused");
 }
 
 /* Models of few characters with every kind of piece, equal scores, every option and maps of their own. */
 static void odd_models_encode_as_the_library(void **state)
 {
     (void)state;
-    struct mapping map;
-    assert_int_equal(mapping_open(&map, FOLDER "odd.cases", NULL), TUTTI_OK);
-    int n_models = 0;
-    for (const uint8_t *at = map.bytes; at < map.bytes + map.n_bytes; n_models++) {
-        char name[32];
-        struct tutti_error err;
-        struct tokenizer *tok = NULL;
-        snprintf(name, sizeof name, "odd %d", n_models);
-        uint32_t n_model = take_u32(&at);
-        if (tokenizer_from_sentencepiece(&tok, at, n_model, name, &err) != TUTTI_OK)
-            fail_msg("%s", err.text);
-        at += n_model;
-        uint32_t n_cases = take_u32(&at);
-        for (uint32_t i = 0; i < n_cases; i++)
-            at = check_case(tok, name, (int)i, at);
-        tokenizer_free(tok);
-    }
-    assert_true(n_models >= 24);
-    mapping_close(&map);
-}
-
-static void encode_both(const struct tokenizer *a, const struct tokenizer *b, const char *text,
-                        size_t n_bytes)
-{
-    struct ids x = { 0 }, y = { 0 };
-    assert_true(tokenizer_encode(a, text, n_bytes, &x));
-    assert_true(tokenizer_encode(b, text, n_bytes, &y));
-    assert_int_equal(x.n, y.n);
-    if (x.n > 0)
-        assert_memory_equal(x.ids, y.ids, x.n * sizeof *x.ids);
-    ids_clear(&x);
-    ids_clear(&y);
+    cases_check_many("odd", 24);
 }
 
 static void a_vocabulary_from_arrays_encodes_as_the_file(void **state)
 {
     (void)state;
-    struct tokenizer *file = load(TEST_DEMO_MODEL "/tokenizer.model"), *arrays = NULL;
+    struct tokenizer *file = cases_load(TEST_DEMO_MODEL "/tokenizer.model"), *arrays = NULL;
     int32_t n = tokenizer_n_pieces(file);
     struct piece *pieces = malloc((size_t)n * sizeof *pieces);
     assert_non_null(pieces);
     for (int32_t id = 0; id < n; id++)
         pieces[id] = tokenizer_piece(file, id);
-    struct bpe_vocab vocab = { .pieces = pieces,
-                               .n_pieces = (size_t)n,
-                               .add_dummy_prefix = tokenizer_adds_dummy_prefix(file),
-                               .remove_extra_whitespaces = tokenizer_removes_extra_whitespaces(file),
-                               .byte_fallback = true,
-                               .unk_id = tokenizer_unk(file),
-                               .bos_id = tokenizer_bos(file),
-                               .eos_id = tokenizer_eos(file) };
-    assert_int_equal(tokenizer_from_bpe_vocab(&arrays, &vocab, "arrays", NULL), TUTTI_OK);
+    struct piece_vocab vocab = { .pieces = pieces,
+                                 .n_pieces = (size_t)n,
+                                 .add_dummy_prefix = tokenizer_adds_dummy_prefix(file),
+                                 .remove_extra_whitespaces = tokenizer_removes_extra_whitespaces(file),
+                                 .byte_fallback = true,
+                                 .unk_id = tokenizer_unk(file),
+                                 .bos_id = tokenizer_bos(file),
+                                 .eos_id = tokenizer_eos(file) };
+    assert_int_equal(tokenizer_from_pieces(&arrays, &vocab, "arrays", NULL), TUTTI_OK);
     free(pieces);
     srand(3);
     for (int i = 0; i < 2000; i++) {
@@ -213,7 +87,7 @@ static void a_vocabulary_from_arrays_encodes_as_the_file(void **state)
         struct buf text = { 0 };
         for (int k = rand() % 30; k > 0; k--)
             assert_true(buf_add_string(&text, PARTS[rand() % (int)(sizeof PARTS / sizeof *PARTS)]));
-        encode_both(file, arrays, text.bytes, text.n_bytes);
+        cases_encode_both(file, arrays, text.bytes, text.n_bytes);
         buf_clear(&text);
     }
     tokenizer_free(file);
@@ -248,15 +122,15 @@ static void broken_arrays_are_told_what_is_wrong(void **state)
         { { PIECE("a", 0, 1) }, 1, .byte_fallback = true, .words = "no piece <0x00>" },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        struct bpe_vocab vocab = { .pieces = CASES[i].pieces,
-                                   .n_pieces = CASES[i].n_pieces,
-                                   .byte_fallback = CASES[i].byte_fallback,
-                                   .unk_id = CASES[i].unk_id,
-                                   .bos_id = CASES[i].bos_id,
-                                   .eos_id = CASES[i].eos_id };
+        struct piece_vocab vocab = { .pieces = CASES[i].pieces,
+                                     .n_pieces = CASES[i].n_pieces,
+                                     .byte_fallback = CASES[i].byte_fallback,
+                                     .unk_id = CASES[i].unk_id,
+                                     .bos_id = CASES[i].bos_id,
+                                     .eos_id = CASES[i].eos_id };
         struct tokenizer *tok = NULL;
         struct tutti_error err = { 0 };
-        if (tokenizer_from_bpe_vocab(&tok, &vocab, "some.gguf", &err) != TUTTI_E_FORMAT || tok ||
+        if (tokenizer_from_pieces(&tok, &vocab, "some.gguf", &err) != TUTTI_E_FORMAT || tok ||
             !strstr(err.text, CASES[i].words) || !strstr(err.text, "some.gguf"))
             fail_msg("case %zu: \"%s\", expected \"%s\"", i, err.text, CASES[i].words);
     }
@@ -265,7 +139,7 @@ static void broken_arrays_are_told_what_is_wrong(void **state)
 static void a_continued_text_keeps_its_first_blank(void **state)
 {
     (void)state;
-    struct tokenizer *tok = load(TEST_DEMO_MODEL "/tokenizer.model");
+    struct tokenizer *tok = cases_load(TEST_DEMO_MODEL "/tokenizer.model");
     struct ids ids = { 0 };
     assert_true(tokenizer_encode(tok, "the sea", 7, &ids));
     for (int keeps = 0; keeps < 2; keeps++) {
@@ -287,7 +161,7 @@ static void a_continued_text_keeps_its_first_blank(void **state)
 static void the_detokenizer_says_a_character_with_its_last_byte(void **state)
 {
     (void)state;
-    struct tokenizer *tok = load(TEST_DEMO_MODEL "/tokenizer.model");
+    struct tokenizer *tok = cases_load(TEST_DEMO_MODEL "/tokenizer.model");
     static const char BYTES[] = "\xF0\x9F\x98\x80"; /* U+1F600 */
     struct detokenizer d;
     struct buf out = { 0 };
@@ -314,7 +188,7 @@ static void the_detokenizer_says_a_character_with_its_last_byte(void **state)
 static void special_tokens_are_found_but_never_spelled(void **state)
 {
     (void)state;
-    struct tokenizer *tok = load(TEST_DEMO_MODEL "/tokenizer.model");
+    struct tokenizer *tok = cases_load(TEST_DEMO_MODEL "/tokenizer.model");
     struct ids ids = { 0 };
     int32_t id;
     assert_int_equal(tokenizer_add_control(tok, "<|user|>", &id, NULL), TUTTI_OK);
@@ -340,7 +214,7 @@ static void a_long_text_takes_no_quadratic_time(void **state)
                                          "\xE4\xB8\x96",
                                          "\xF0\x9F\x98\x80",
                                          "\xE2\x96\x81" };
-    struct tokenizer *tok = load(TEST_DEMO_MODEL "/tokenizer.model");
+    struct tokenizer *tok = cases_load(TEST_DEMO_MODEL "/tokenizer.model");
     size_t n = 1 << 20;
     char *text = malloc(n);
     assert_non_null(text);
@@ -387,7 +261,7 @@ static void a_broken_file_is_told_what_is_wrong(void **state)
         BROKEN("\x0a\x04\x0a\x05<u", "pieces[0] is truncated"),
         BROKEN("\x0b", "no protobuf"), /* a group */
         BROKEN("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", "no protobuf"),
-        BROKEN(PIECE_UNK PIECE_A, "model_type is 1 (unigram)"), /* unigram is the default */
+        BROKEN(PIECE_UNK PIECE_A "\x12\x02\x18\x03", "model_type is 3 (word)"),
         BROKEN(PIECE_A IS_BPE, "no piece is of type UNKNOWN"),
         BROKEN(PIECE_UNK PIECE_UNK IS_BPE, "both spelled"),
         BROKEN(PIECE_UNK PIECE_A PIECE_A IS_BPE, "both spelled"),
@@ -429,7 +303,7 @@ static void every_prefix_of_a_model_is_an_error_or_a_smaller_model(void **state)
 {
     (void)state;
     struct mapping map;
-    assert_int_equal(mapping_open(&map, FOLDER "bytes.model", NULL), TUTTI_OK);
+    assert_int_equal(mapping_open(&map, TOKENIZER_FIXTURES "bytes.model", NULL), TUTTI_OK);
     for (size_t n = 0; n < map.n_bytes; n++) {
         struct tokenizer *tok = NULL;
         struct tutti_error err = { 0 };

@@ -1,10 +1,11 @@
-/* Runs a tokenizer.model over records, for tools/oracle/compare_tokenizer.py.
+/* Runs a tokenizer over records, for tools/oracle/compare_tokenizer.py.
  *
- *   tokenizer_lines MODEL encode    lines in, ids out
- *   tokenizer_lines MODEL decode    ids in, lines out, by tokenizer_decode()
- *   tokenizer_lines MODEL stream    the same, one by one through the detokenizer; every output must be whole UTF-8
- *   tokenizer_lines MODEL time      lines in; out: bytes, seconds of encoding, as text
+ *   tokenizer_lines SPEC encode     lines in, ids out
+ *   tokenizer_lines SPEC decode     ids in, lines out, by tokenizer_decode()
+ *   tokenizer_lines SPEC stream     the same, one by one through the detokenizer; every output must be whole UTF-8
+ *   tokenizer_lines SPEC time       lines in; out: bytes, seconds of encoding, as text
  *
+ * SPEC: sentencepiece:FILE, icetext:NUMBER OF IMAGE TOKENS:FILE.
  * A line is a u32 with its number of bytes, then the bytes; ids are a u32 with their number, then an i32 each; all
  * little endian, as this machine is. */
 #include "base/mapping.h"
@@ -132,17 +133,46 @@ static void time_encoding(const struct tokenizer *tok)
     free(line.bytes);
 }
 
-int main(int argc, char **argv)
+/* The next part of a specification; the last one takes all that is left. */
+static const char *next_part(char **spec, bool is_last)
+{
+    char *part = *spec, *colon = is_last ? NULL : strchr(part, ':');
+    if (!is_last && !colon)
+        fail("the specification lacks a part");
+    if (colon) {
+        *colon = '\0';
+        *spec = colon + 1;
+    }
+    return part;
+}
+
+static struct tokenizer *load(char *spec)
 {
     struct tutti_error err;
     struct mapping map;
     struct tokenizer *tok = NULL;
-    if (argc != 3)
-        fail("usage: tokenizer_lines MODEL encode|decode|stream|time");
-    if (mapping_open(&map, argv[1], &err) != TUTTI_OK ||
-        tokenizer_from_sentencepiece(&tok, map.bytes, map.n_bytes, argv[1], &err) != TUTTI_OK)
+    const char *kind = next_part(&spec, false);
+    bool is_icetext = strcmp(kind, "icetext") == 0;
+    const char *argument = is_icetext ? next_part(&spec, false) : "";
+    const char *path = next_part(&spec, true);
+    if (mapping_open(&map, path, &err) != TUTTI_OK)
+        fail(err.text);
+    enum tutti_status st;
+    if (is_icetext)
+        st = tokenizer_from_icetext(&tok, map.bytes, map.n_bytes, atoi(argument), path, &err);
+    else
+        st = tokenizer_from_sentencepiece(&tok, map.bytes, map.n_bytes, path, &err);
+    if (st != TUTTI_OK)
         fail(err.text);
     mapping_close(&map);
+    return tok;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3)
+        fail("usage: tokenizer_lines SPEC encode|decode|stream|time");
+    struct tokenizer *tok = load(argv[1]);
     if (strcmp(argv[2], "encode") == 0)
         encode(tok);
     else if (strcmp(argv[2], "decode") == 0 || strcmp(argv[2], "stream") == 0)

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Compares tutti's tokenizer with the sentencepiece library, both directions.
 
-  compare_tokenizer.py MODEL LINES.bin [--driver build/tests/tokenizer/tokenizer_lines] [--seed 1] [--show 5]
+  compare_tokenizer.py MODEL LINES.bin [--images N] [--driver build/tests/tokenizer/tokenizer_lines] [--seed 1] [--show 5]
+
+--images N: MODEL is ChatGLM-6B's ice_text.model with N tokens of images in front (0; of its first release 20000); the
+library is wrapped into the rules that its authors put around it (icetext.py).
 
 LINES.bin: for each line a u32 (little endian) with its length, then its bytes (tools/fixtures/make_corpus_lines.py).
 
@@ -19,6 +22,7 @@ import subprocess
 import sys
 import time
 
+import icetext
 import sentencepiece
 
 
@@ -69,7 +73,9 @@ def random_ids(sp, n, seed):
 
 
 def run(driver, model, mode, data):
-    return subprocess.run([driver, model, mode], input=data, stdout=subprocess.PIPE, check=True).stdout
+    """model: a path, or KIND:...:PATH as the driver takes it."""
+    spec = model if ":" in model else "sentencepiece:" + model
+    return subprocess.run([driver, spec, mode], input=data, stdout=subprocess.PIPE, check=True).stdout
 
 
 def count_differences(what, inputs, expected, got, n_shown):
@@ -90,12 +96,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("lines")
+    parser.add_argument("--images", type=int)
     parser.add_argument("--driver", default="build/tests/tokenizer/tokenizer_lines")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", type=int, default=5)
     args = parser.parse_args()
 
-    sp = sentencepiece.SentencePieceProcessor(model_file=args.model)
+    if args.images is None:
+        sp, model = sentencepiece.SentencePieceProcessor(model_file=args.model), args.model
+    else:
+        sp, model = icetext.Icetext(args.model, args.images), f"icetext:{args.images}:{args.model}"
     with open(args.lines, "rb") as file:
         data = file.read()
     lines = list(read_records(data))
@@ -103,17 +113,17 @@ def main():
     start = time.process_time()
     expected = [sp.EncodeAsIds(line) for line in lines]
     library_s = time.process_time() - start
-    got = [unpack_ids(r) for r in read_records(run(args.driver, args.model, "encode", data), 4)]
+    got = [unpack_ids(r) for r in read_records(run(args.driver, model, "encode", data), 4)]
     n = count_differences("encode", lines, expected, got, args.show)
 
     sequences = expected + list(random_ids(sp, len(lines), args.seed))
     texts = [sp.DecodeIds(ids, return_type=bytes) for ids in sequences]
     packed = pack_ids(sequences)
     for mode in "decode", "stream":
-        got = list(read_records(run(args.driver, args.model, mode, packed)))
+        got = list(read_records(run(args.driver, model, mode, packed)))
         n += count_differences(mode, sequences, texts, got, args.show)
 
-    n_bytes, own_s = run(args.driver, args.model, "time", data).split()
+    n_bytes, own_s = run(args.driver, model, "time", data).split()
     mb = int(n_bytes) / 1e6
     print(f"speed: sentencepiece {sentencepiece.__version__} {mb / library_s:.1f} MB/s (through Python), "
           f"tutti {mb / float(own_s):.1f} MB/s")
@@ -121,8 +131,8 @@ def main():
     start = time.process_time()
     expected = sp.EncodeAsIds(long_line)
     library_s = time.process_time() - start
-    n_bytes, own_s = run(args.driver, args.model, "time", pack_lines([long_line])).split()
-    got = unpack_ids(next(read_records(run(args.driver, args.model, "encode", pack_lines([long_line])), 4)))
+    n_bytes, own_s = run(args.driver, model, "time", pack_lines([long_line])).split()
+    got = unpack_ids(next(read_records(run(args.driver, model, "encode", pack_lines([long_line])), 4)))
     print(f"speed, all as one line: sentencepiece {mb / library_s:.1f} MB/s, tutti {mb / float(own_s):.1f} MB/s")
     n += count_differences("encode, all as one line", ["…"], [len(expected)] if expected != got else [0],
                            [len(got) + 0.5] if expected != got else [0], args.show)

@@ -2,7 +2,7 @@
 """Compares tutti's tokenizer with the sentencepiece library on random models: few characters, many kinds of pieces,
 equal scores, every option, normalization maps.
 
-  fuzz_tokenizer.py [--models 200] [--seed 1] [--driver build/tests/tokenizer/tokenizer_lines]
+  fuzz_tokenizer.py [--type bpe|unigram] [--models 200] [--seed 1] [--driver build/tests/tokenizer/tokenizer_lines]
 
 Exits with 1 where anything differs; the model at fault stays in --keep.
 """
@@ -17,21 +17,24 @@ from compare_tokenizer import count_differences, pack_ids, pack_lines, random_id
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures"))
 import spm_random
+import spm_writer
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--type", choices=["bpe", "unigram"], default="bpe")
     parser.add_argument("--models", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--driver", default="build/tests/tokenizer/tokenizer_lines")
     parser.add_argument("--keep", default=os.path.join(tempfile.gettempdir(), "tokenizer-fuzz.model"))
     args = parser.parse_args()
 
+    model_type = spm_writer.UNIGRAM if args.type == "unigram" else spm_writer.BPE
     maps = list(spm_random.library_maps())
     n_lines = 0
     for number in range(args.models):
         rng = random.Random(args.seed * 1000003 + number)
-        data = spm_random.random_model(rng, maps)
+        data = spm_random.random_model(rng, maps, model_type)
         with open(args.keep, "wb") as file:
             file.write(data)
         sp = sentencepiece.SentencePieceProcessor(model_proto=data)

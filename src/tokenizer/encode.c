@@ -1,0 +1,34 @@
+/* Text to ids: the ways of all kinds of tokenizers lead through here. */
+#include "tokenizer/icetext.h"
+#include "tokenizer/unigram.h"
+
+/* SentencePiece's kinds: normalize all of the text, then cut it. */
+static bool encode_sentencepiece(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                                 struct ids *out)
+{
+    struct buf rewritten = { 0 }, normalized = { 0 };
+    bool ok = true;
+    if (tok->is_icetext) {
+        ok = icetext_rewrite(text, n_bytes, &rewritten);
+        text = rewritten.bytes;
+        n_bytes = rewritten.n_bytes;
+    }
+    ok = ok && n_bytes < INT32_MAX / 4 && tokenizer_normalize(tok, text, n_bytes, &normalized) &&
+         normalized.n_bytes < INT32_MAX / 4; /* so that no count of symbols overflows */
+    ok = ok && (tok->kind == TOKENIZER_UNIGRAM ? unigram_encode : bpe_encode)(tok, normalized.bytes,
+                                                                              normalized.n_bytes, out);
+    buf_clear(&rewritten);
+    buf_clear(&normalized);
+    return ok;
+}
+
+bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ids *out)
+{
+    size_t n_before = out->n;
+    if (n_bytes >= INT32_MAX / 4)
+        return false;
+    bool ok = encode_sentencepiece(tok, text, n_bytes, out);
+    if (!ok)
+        out->n = n_before;
+    return ok;
+}
