@@ -136,6 +136,11 @@ void gguf_writer_i32s(struct gguf_writer *w, const char *key, const int32_t *val
     stick(w, ok);
 }
 
+void gguf_writer_u8s(struct gguf_writer *w, const char *key, const uint8_t *values, size_t n)
+{
+    stick(w, add_array(w, key, GGUF_U8, n) && buf_add(&w->metadata, values, n));
+}
+
 /* ggml's numbers. */
 static uint32_t type_number(enum dtype dtype)
 {

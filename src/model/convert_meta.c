@@ -170,11 +170,12 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
 {
     struct vocabulary v = { 0 };
     json_t *tokenizer_config = NULL;
-    if (!tokenizer_is_plain(tok))
-        return error_set(
-            err, TUTTI_E_UNSUPPORTED,
-            "%s: its tokenizer has a normalization table or no byte fallback, which GGUF cannot say",
-            checkpoint_path(ck));
+    const char *kind = tokenizer_gguf_kind(tok);
+    if (!kind)
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "%s: GGUF cannot say its tokenizer: BPE with a normalization table or without byte "
+                         "fallback, or blanks that are kept or stand behind words",
+                         checkpoint_path(ck));
     enum tutti_status st = checkpoint_json(ck, "tokenizer_config.json", &tokenizer_config, err);
     if (st != TUTTI_OK)
         return st;
@@ -184,7 +185,11 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
     }
     const char *chat = family->choose_chat(d, tok, checkpoint_config(ck), tokenizer_config);
     bool is_chatglm = strncmp(chat, "chatglm", 7) == 0;
-    put_string(w, "tokenizer.ggml.model", "llama");
+    size_t n_map_bytes;
+    const uint8_t *map = tokenizer_map(tok, &n_map_bytes);
+    put_string(w, "tokenizer.ggml.model", kind);
+    if (map)
+        gguf_writer_u8s(w, "tokenizer.ggml.precompiled_charsmap", map, n_map_bytes);
     put_string(w, "tokenizer.ggml.pre", strcmp(chat, "chatglm3") == 0 ? "chatglm-spm" : "default");
     gguf_writer_strings(w, "tokenizer.ggml.tokens", v.texts, v.n_bytes, (size_t)v.n);
     gguf_writer_f32s(w, "tokenizer.ggml.scores", v.scores, (size_t)v.n);

@@ -117,6 +117,7 @@ static enum tutti_status set_map(struct tokenizer *tok, const uint8_t *bytes, si
     enum { BLOCK_BYTES = 1024 };
     free(tok->map_storage);
     tok->map_storage = NULL;
+    tok->n_map_bytes = 0;
     tok->map = (struct charsmap){ 0 };
     if (n_bytes == 0)
         return TUTTI_OK;
@@ -134,6 +135,7 @@ static enum tutti_status set_map(struct tokenizer *tok, const uint8_t *bytes, si
     if (!tok->map_storage)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
     memcpy(tok->map_storage, bytes, n_bytes);
+    tok->n_map_bytes = n_bytes;
     tok->map = (struct charsmap){ .units = tok->map_storage + 4,
                                   .n_units = (size_t)trie_bytes / 4,
                                   .strings = (const char *)tok->map_storage + 4 + trie_bytes,

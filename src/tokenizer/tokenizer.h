@@ -75,8 +75,11 @@ int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling
 bool tokenizer_adds_dummy_prefix(const struct tokenizer *tok);
 bool tokenizer_removes_extra_whitespaces(const struct tokenizer *tok);
 
-/* Nothing but pieces and struct piece_vocab's settings make it up, with byte fallback: GGUF's "llama" can say all of it. */
-bool tokenizer_is_plain(const struct tokenizer *tok);
+const uint8_t *tokenizer_map(const struct tokenizer *tok,
+                             size_t *n_bytes); /* the precompiled_charsmap; NULL: none */
+
+/* GGUF's tokenizer.ggml.model that can say all of it, with struct piece_vocab's settings; NULL: none can. */
+const char *tokenizer_gguf_kind(const struct tokenizer *tok);
 
 /* Adds the ids of text, equal to SentencePiece's EncodeAsIds() for every sequence of bytes (version 0.2.3 of the library;
  * older ones differ where a model has a CONTROL or UNUSED piece of a single character). The time is that of n log n in

@@ -311,8 +311,17 @@ bool tokenizer_removes_extra_whitespaces(const struct tokenizer *tok)
     return tok->remove_extra_whitespaces;
 }
 
-bool tokenizer_is_plain(const struct tokenizer *tok)
+const uint8_t *tokenizer_map(const struct tokenizer *tok, size_t *n_bytes)
 {
-    return tok->byte_fallback && tok->kind == TOKENIZER_BPE && tok->escape_whitespaces &&
-           !tok->blank_is_suffix && tok->map.n_units == 0;
+    *n_bytes = tok->n_map_bytes;
+    return tok->map_storage;
+}
+
+const char *tokenizer_gguf_kind(const struct tokenizer *tok)
+{
+    if (!tok->escape_whitespaces || tok->blank_is_suffix || tok->is_icetext)
+        return NULL;
+    if (tok->kind == TOKENIZER_UNIGRAM)
+        return "t5";
+    return tok->byte_fallback && tok->n_map_bytes == 0 ? "llama" : NULL;
 }

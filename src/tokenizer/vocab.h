@@ -56,7 +56,8 @@ struct tokenizer {
     int32_t *user_defined; /* [n_user_defined] ids of the USER_DEFINED pieces, sorted by their bytes */
     int32_t n_user_defined;
     struct charsmap map;
-    uint8_t *map_storage;
+    uint8_t *map_storage; /* [n_map_bytes] the map as the file has it */
+    size_t n_map_bytes;
 
     struct trie trie; /* of a unigram model: the mergeable pieces */
     float unknown_score;

@@ -161,6 +161,66 @@ static void the_demo_model_keeps_its_tokenizer_and_chat(void **state)
     unlink(path);
 }
 
+/* The folder llama-tiny with a unigram tokenizer.model. Removed by remove_unigram_llama(). */
+static const char *const UNIGRAM_FILES[] = { "config.json", "model-00001-of-00002.safetensors",
+                                             "model-00002-of-00002.safetensors",
+                                             "model.safetensors.index.json", "tokenizer.model" };
+enum { N_UNIGRAM_FILES = sizeof UNIGRAM_FILES / sizeof *UNIGRAM_FILES };
+
+static void make_unigram_llama(const char *folder)
+{
+    assert_int_equal(mkdir(folder, 0700), 0);
+    for (int i = 0; i < N_UNIGRAM_FILES; i++) {
+        char from[512], to[512];
+        bool is_last = i == N_UNIGRAM_FILES - 1;
+        snprintf(from, sizeof from, "%s/%s",
+                 is_last ? TEST_FIXTURES "/tokenizer" : TEST_FIXTURES "/llama-tiny",
+                 is_last ? "unigram.model" : UNIGRAM_FILES[i]);
+        snprintf(to, sizeof to, "%s/%s", folder, UNIGRAM_FILES[i]);
+        assert_int_equal(symlink(from, to), 0);
+    }
+}
+
+static void remove_unigram_llama(const char *folder)
+{
+    for (int i = 0; i < N_UNIGRAM_FILES; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", folder, UNIGRAM_FILES[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+
+static void a_unigram_tokenizer_is_kept_with_its_map(void **state)
+{
+    (void)state;
+    static const char *const TEXTS[] = { "  hello  \xEF\xBC\xA6ull \xE2\x80\xA6 world ",
+                                         "the \xEF\xAC\x81ne house", "\xD0\x96 unknown \xFF", "", " " };
+    char path[128], folder[128];
+    make_path(path, sizeof path);
+    snprintf(folder, sizeof folder, "/tmp/tutti-convert-%d", (int)getpid());
+    make_unigram_llama(folder);
+    convert(folder, path, DTYPE_Q8_0);
+    struct model *a = util_load(folder, NULL, NULL, 1, NULL), *b = util_load(path, NULL, NULL, 1, NULL);
+    assert_int_equal(tokenizer_unk(a->tokenizer), tokenizer_unk(b->tokenizer));
+    assert_int_equal(tokenizer_eos(a->tokenizer), tokenizer_eos(b->tokenizer));
+    for (size_t i = 0; i < sizeof TEXTS / sizeof *TEXTS; i++) {
+        struct ids x = { 0 }, y = { 0 };
+        assert_true(tokenizer_encode(a->tokenizer, TEXTS[i], strlen(TEXTS[i]), &x));
+        assert_true(tokenizer_encode(b->tokenizer, TEXTS[i], strlen(TEXTS[i]), &y));
+        assert_int_equal(x.n, y.n);
+        assert_true(x.n > 0 || i >= 3);
+        for (size_t k = 0; k < x.n; k++)
+            assert_int_equal(x.ids[k], y.ids[k]);
+        ids_clear(&x);
+        ids_clear(&y);
+    }
+    model_free(a);
+    model_free(b);
+    remove_unigram_llama(folder);
+    unlink(path);
+}
+
 static void a_checkpoint_is_never_its_own_target(void **state)
 {
     (void)state;
@@ -268,6 +328,7 @@ int main(void)
         cmocka_unit_test(what_gguf_cannot_say_is_refused),
         cmocka_unit_test(a_gguf_file_converts_to_another_type),
         cmocka_unit_test(the_demo_model_keeps_its_tokenizer_and_chat),
+        cmocka_unit_test(a_unigram_tokenizer_is_kept_with_its_map),
         cmocka_unit_test(a_checkpoint_is_never_its_own_target),
         cmocka_unit_test(inspect_counts_users),
         cmocka_unit_test(inspect_counts_what_is_loaded),
