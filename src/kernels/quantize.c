@@ -1,4 +1,5 @@
 #include "kernels/quantize.h"
+#include "kernels/quantize_blocks.h"
 #include "kernels/stored.h"
 
 #include "base/half.h"
@@ -6,19 +7,13 @@
 #include <math.h>
 #include <string.h>
 
-enum { BLOCK_ELEMS = 32 };
+enum { BLOCK_ELEMS = 32, SUPER_ELEMS = 256 };
 
 /* d is stored as half, but the quants come from the unrounded one, as ggml does it. A block with a NaN or an infinity
  * has no meaning; its quants are clamped so that none is out of range. */
 static int clamped(float x, int low, int high)
 {
     return x >= (float)high ? high : x > (float)low ? (int)x : low; /* NaN: low */
-}
-
-static void store_half(uint8_t *dst, float x)
-{
-    uint16_t half = float_to_half(x);
-    memcpy(dst, &half, 2);
 }
 
 static float load_half(const uint8_t *src)
@@ -35,35 +30,10 @@ static void quantize_q8_0(uint8_t *dst, const float *x, int64_t n_blocks)
         for (int i = 0; i < BLOCK_ELEMS; i++)
             max = fabsf(x[i]) > max ? fabsf(x[i]) : max;
         float d = max / 127, id = d != 0 ? 1 / d : 0;
-        store_half(dst, d);
+        store_half(dst, float_to_half(d));
         for (int i = 0; i < BLOCK_ELEMS; i++)
             dst[2 + i] = (uint8_t)(int8_t)clamped(roundf(x[i] * id), -128, 127);
     }
-}
-
-static void quantize_q4_0(uint8_t *dst, const float *x, int64_t n_blocks)
-{
-    for (int64_t b = 0; b < n_blocks; b++, dst += 18, x += BLOCK_ELEMS) {
-        float max = 0, signed_max = 0; /* the first of the largest decides the sign */
-        for (int i = 0; i < BLOCK_ELEMS; i++) {
-            if (fabsf(x[i]) > max) {
-                max = fabsf(x[i]);
-                signed_max = x[i];
-            }
-        }
-        float d = signed_max / -8, id = d != 0 ? 1 / d : 0;
-        store_half(dst, d);
-        for (int i = 0; i < BLOCK_ELEMS / 2; i++) {
-            int low = clamped(x[i] * id + 8.5f, 0, 15);
-            int high = clamped(x[i + BLOCK_ELEMS / 2] * id + 8.5f, 0, 15);
-            dst[2 + i] = (uint8_t)(low | high << 4);
-        }
-    }
-}
-
-bool quantizes(enum dtype dtype)
-{
-    return dtype <= DTYPE_Q4_0;
 }
 
 void quantize(void *dst, const float *src, enum dtype dtype, int64_t n)
@@ -72,9 +42,6 @@ void quantize(void *dst, const float *src, enum dtype dtype, int64_t n)
     switch (dtype) {
     case DTYPE_Q8_0:
         quantize_q8_0(to, src, n / BLOCK_ELEMS);
-        break;
-    case DTYPE_Q4_0:
-        quantize_q4_0(to, src, n / BLOCK_ELEMS);
         break;
     case DTYPE_F32:
         memcpy(dst, src, (size_t)n * sizeof *src);
@@ -86,8 +53,16 @@ void quantize(void *dst, const float *src, enum dtype dtype, int64_t n)
             memcpy(to + 2 * i, &half, 2);
         }
         break;
-    default:
+    case DTYPE_Q4_0:
+    case DTYPE_Q4_1:
+    case DTYPE_Q5_0:
+    case DTYPE_Q5_1:
+        for (int64_t i = 0; i < n; i += BLOCK_ELEMS, to += dtype_block_bytes(dtype))
+            quantize_small(to, src + i, dtype);
         break;
+    default:
+        for (int64_t i = 0; i < n; i += SUPER_ELEMS, to += dtype_block_bytes(dtype))
+            quantize_k(to, src + i, dtype);
     }
 }
 

@@ -401,7 +401,7 @@ static enum tutti_status convert(struct converter *c, const char *dst, struct tu
 enum tutti_status convert_to_gguf(const char *src, const char *dst, const struct convert_options *options,
                                   struct tutti_error *err)
 {
-    if (!dtype_is_weight(options->type) || !quantizes(options->type))
+    if (!dtype_is_weight(options->type))
         return error_set_param(err, TUTTI_E_ARGUMENT, "type", "type %s cannot be written",
                                dtype_name(options->type));
     struct converter c = { .options = options };

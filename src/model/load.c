@@ -200,7 +200,7 @@ done:
 
 static enum tutti_status read_weight_type(enum dtype *out, const char *name, struct tutti_error *err)
 {
-    if (dtype_find(name, out) && dtype_is_weight(*out) && quantizes(*out))
+    if (dtype_find(name, out) && dtype_is_weight(*out))
         return TUTTI_OK;
     return error_set_param(err, TUTTI_E_ARGUMENT, "weight_type",
                            "weight_type \"%.32s\", expected f32, f16, bf16, q8_0 or q4_0", name);

@@ -262,7 +262,7 @@ enum tutti_status model_make(struct model **out, const char *name, enum dtype ty
         return error_set_param(err, TUTTI_E_ARGUMENT, "shape", "shape \"%.32s\", expected one of %s", name,
                                known);
     }
-    if (!dtype_is_weight(type) || !quantizes(type))
+    if (!dtype_is_weight(type))
         return error_set_param(err, TUTTI_E_ARGUMENT, "type", "type %s holds no weights", dtype_name(type));
     struct maker m = { .type = type, .state = 1 };
     struct model *model = m.model = calloc(1, sizeof *model);

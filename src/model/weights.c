@@ -259,7 +259,9 @@ enum dtype weights_common_type(const struct weight *w)
         are_same = are_same && w->parts[p]->dtype == first;
         are_quantized = are_quantized && dtype_block_elems(w->parts[p]->dtype) > 1;
     }
-    return are_same ? first : are_quantized ? DTYPE_Q8_0 : quantizes(first) ? first : DTYPE_F16;
+    if (are_same)
+        return first;
+    return are_quantized ? DTYPE_Q8_0 : dtype_block_elems(first) > 1 ? DTYPE_F16 : first;
 }
 
 enum dtype weights_stored_type(const struct layer_weights *layer)

@@ -59,7 +59,7 @@ void *weights_transposed(const struct tensor *part);
 enum dtype weights_fit_type(enum dtype want, int n_in);
 
 /* The type that the parts of a matrix run as: their own; where they differ Q8_0 if all are quantized (files of K-quants keep
- * the values finer than the queries and keys), else the first one's. */
+ * the values finer than the queries and keys), else the first one's, F16 where that is quantized. */
 enum dtype weights_common_type(const struct weight *w);
 
 /* The most frequent type, by elements, of the matrices of layer 0: what a checkpoint "is stored as". */

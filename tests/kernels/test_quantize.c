@@ -1,4 +1,5 @@
-/* The quantizers against the gguf package, bit for bit (tests/fixtures/gguf/quantize.*). */
+/* The quantizers against the gguf package, bit for bit (tests/fixtures/gguf/quantize.*), and against the errors that ggml's
+ * leave (quality.*). */
 #include "base/half.h"
 #include "kernels/quantize.h"
 
@@ -33,27 +34,39 @@ static char *read_file(const char *path, size_t *n_bytes)
     return bytes;
 }
 
-static int setup(void **state)
+static void fixture_open(struct fixture *f, const char *name)
 {
-    struct fixture *f = calloc(1, sizeof *f);
+    char path[512];
     size_t n_bytes;
     uint64_t n_header;
-    f->bytes = read_file(TEST_FIXTURES "/gguf/quantize.safetensors", &n_bytes);
+    snprintf(path, sizeof path, TEST_FIXTURES "/gguf/%s.safetensors", name);
+    f->bytes = read_file(path, &n_bytes);
     memcpy(&n_header, f->bytes, 8);
     f->header = json_loadb(f->bytes + 8, n_header, 0, NULL);
     f->data = f->bytes + 8 + n_header;
-    f->names = json_load_file(TEST_FIXTURES "/gguf/quantize.json", 0, NULL);
-    *state = f;
-    return f->header && f->names ? 0 : -1;
+    snprintf(path, sizeof path, TEST_FIXTURES "/gguf/%s.json", name);
+    f->names = json_load_file(path, 0, NULL);
+    assert_true(f->header && f->names);
+}
+
+static void fixture_close(struct fixture *f)
+{
+    json_decref(f->header);
+    json_decref(f->names);
+    free(f->bytes);
+}
+
+static int setup(void **state)
+{
+    static struct fixture fixture;
+    fixture_open(&fixture, "quantize");
+    *state = &fixture;
+    return 0;
 }
 
 static int teardown(void **state)
 {
-    struct fixture *f = *state;
-    json_decref(f->header);
-    json_decref(f->names);
-    free(f->bytes);
-    free(f);
+    fixture_close(*state);
     return 0;
 }
 
@@ -74,26 +87,140 @@ static void *tensor(const struct fixture *f, const char *name, int *n)
 static void rows_become_the_bytes_that_gguf_makes_of_them(void **state)
 {
     const struct fixture *f = *state;
-    static const struct {
-        enum dtype dtype;
-        const char *name;
-        size_t row_bytes;
-    } TYPES[] = { { DTYPE_Q8_0, "rows.q8_0", 68 }, { DTYPE_Q4_0, "rows.q4_0", 36 } };
-    for (int t = 0; t < 2; t++) {
-        int n, n_want;
-        float *rows = tensor(f, "rows", &n);
-        uint8_t *want = tensor(f, TYPES[t].name, &n_want), got[68];
-        assert_int_equal(n, n_want);
-        for (int r = 0; r < n; r++) {
-            quantize(got, rows + r * 64, TYPES[t].dtype, 64);
-            for (size_t i = 0; i < TYPES[t].row_bytes; i++)
-                if (got[i] != want[(size_t)r * TYPES[t].row_bytes + i])
-                    fail_msg("%s of %s: byte %zu is %d, expected %d", TYPES[t].name,
-                             json_string_value(json_array_get(json_object_get(f->names, "rows"), (size_t)r)),
-                             i, got[i], want[(size_t)r * TYPES[t].row_bytes + i]);
+    int n, n_want;
+    float *rows = tensor(f, "rows", &n);
+    uint8_t *want = tensor(f, "rows.q8_0", &n_want), got[68];
+    assert_int_equal(n, n_want);
+    for (int r = 0; r < n; r++) {
+        quantize(got, rows + r * 64, DTYPE_Q8_0, 64);
+        for (size_t i = 0; i < sizeof got; i++)
+            if (got[i] != want[(size_t)r * sizeof got + i])
+                fail_msg("%s: byte %zu is %d, expected %d",
+                         json_string_value(json_array_get(json_object_get(f->names, "rows"), (size_t)r)), i,
+                         got[i], want[(size_t)r * sizeof got + i]);
+    }
+    free(rows);
+    free(want);
+}
+
+static double squared_error(const float *x, const void *stored, enum dtype dtype, int n)
+{
+    float *back = malloc((size_t)n * sizeof *back);
+    double sum = 0;
+    assert_non_null(back);
+    dequantize(back, stored, dtype, n);
+    for (int i = 0; i < n; i++)
+        sum += ((double)back[i] - (double)x[i]) * ((double)back[i] - (double)x[i]);
+    free(back);
+    return sum;
+}
+
+/* Rows made to break a search: huge, tiny, equal, one of its kind. Where the plain rule overflows, the error is finite. */
+static void no_row_is_worse_than_by_the_plain_rule(void **state)
+{
+    const struct fixture *f = *state;
+    int n, n_want;
+    float *rows = tensor(f, "rows", &n);
+    uint8_t *plain = tensor(f, "rows.q4_0", &n_want), got[36];
+    for (int r = 0; r < n; r++) {
+        quantize(got, rows + r * 64, DTYPE_Q4_0, 64);
+        double ours = squared_error(rows + r * 64, got, DTYPE_Q4_0, 64);
+        double theirs = squared_error(rows + r * 64, plain + (size_t)r * 36, DTYPE_Q4_0, 64);
+        if (!isfinite(ours) || (isfinite(theirs) && ours > theirs * 1.000001))
+            fail_msg("%s: squared error %g, by the plain rule %g",
+                     json_string_value(json_array_get(json_object_get(f->names, "rows"), (size_t)r)), ours,
+                     theirs);
+    }
+    free(rows);
+    free(plain);
+}
+
+static const enum dtype BLOCK_TYPES[] = { DTYPE_Q8_0, DTYPE_Q4_0, DTYPE_Q4_1, DTYPE_Q5_0, DTYPE_Q5_1,
+                                          DTYPE_Q2_K, DTYPE_Q3_K, DTYPE_Q4_K, DTYPE_Q5_K, DTYPE_Q6_K };
+enum { N_BLOCK_TYPES = sizeof BLOCK_TYPES / sizeof *BLOCK_TYPES };
+
+static void errors_are_no_larger_than_those_of_ggml(void **state)
+{
+    (void)state;
+    struct fixture f;
+    fixture_open(&f, "quality");
+    int n_rows;
+    uint16_t *halves = tensor(&f, "rows", &n_rows);
+    const json_t *kinds = json_object_get(f.names, "kinds"),
+                 *errors = json_object_get(f.names, "mean_squared_error");
+    int n = 1024 * (int)json_integer_value(json_object_get(f.names, "rows_of_a_kind"));
+    assert_int_equal((size_t)n_rows * 1024, (size_t)n * json_array_size(kinds));
+    float *x = malloc((size_t)n * sizeof *x);
+    uint8_t *stored = malloc((size_t)n * sizeof *x);
+    for (int t = 0; t < N_BLOCK_TYPES; t++) {
+        const json_t *of_type = json_object_get(errors, dtype_name(BLOCK_TYPES[t]));
+        for (size_t k = 0; k < json_array_size(kinds); k++) {
+            const char *kind = json_string_value(json_array_get(kinds, k));
+            double bound = json_real_value(json_object_get(of_type, kind));
+            assert_true(bound > 0);
+            for (int i = 0; i < n; i++)
+                x[i] = half_to_float(halves[k * (size_t)n + (size_t)i]);
+            quantize(stored, x, BLOCK_TYPES[t], n);
+            double error = squared_error(x, stored, BLOCK_TYPES[t], n) / n;
+            if (!(error <= 1.01 * bound))
+                fail_msg("%s, %s: mean squared error %g, of ggml %g", dtype_name(BLOCK_TYPES[t]), kind, error,
+                         bound);
         }
-        free(rows);
-        free(want);
+    }
+    free(x);
+    free(stored);
+    free(halves);
+    fixture_close(&f);
+}
+
+/* The search finds a block's own scales again, or others that are as good. */
+static void stored_values_are_nearly_kept(void **state)
+{
+    (void)state;
+    float x[512], once[512], twice[512];
+    uint8_t stored[2048];
+    for (int i = 0; i < 512; i++)
+        x[i] = sinf((float)i * 1.7f) * (1 + (float)(i % 37)) * 0.01f;
+    for (int t = 0; t < N_BLOCK_TYPES; t++) {
+        enum dtype type = BLOCK_TYPES[t];
+        double lost = 0, size = 0, lost_again = 0;
+        quantize(stored, x, type, 512);
+        dequantize(once, stored, type, 512);
+        quantize(stored, once, type, 512);
+        dequantize(twice, stored, type, 512);
+        for (int i = 0; i < 512; i++) {
+            size += (double)x[i] * (double)x[i];
+            lost += ((double)x[i] - (double)once[i]) * ((double)x[i] - (double)once[i]);
+            lost_again += ((double)once[i] - (double)twice[i]) * ((double)once[i] - (double)twice[i]);
+        }
+        assert_true(lost > 0 && lost < 0.1 * size);
+        if (lost_again > 0.15 * lost)
+            fail_msg("%s: error %g, and again %g", dtype_name(type), lost, lost_again);
+    }
+}
+
+/* Zeros come back as zeros, a block's bytes do not depend on its neighbours, nothing behind the block is written. */
+static void blocks_stand_alone(void **state)
+{
+    (void)state;
+    float x[1024], back[1024];
+    uint8_t together[4096], alone[4096];
+    for (int i = 0; i < 1024; i++)
+        x[i] = i >= 256 && i < 512 ? 0 : cosf((float)i * 0.7f) * (i < 256 ? 1 : 1e-3f);
+    for (int t = 0; t < N_BLOCK_TYPES; t++) {
+        enum dtype type = BLOCK_TYPES[t];
+        size_t n_bytes;
+        assert_true(dtype_bytes(type, 256, &n_bytes));
+        memset(together, 0xAB, sizeof together);
+        quantize(together, x, type, 1024);
+        assert_int_equal(together[4 * n_bytes], 0xAB);
+        for (int b = 0; b < 4; b++) {
+            quantize(alone, x + 256 * b, type, 256);
+            assert_memory_equal(alone, together + (size_t)b * n_bytes, n_bytes);
+        }
+        dequantize(back, together, type, 1024);
+        for (int i = 256; i < 512; i++)
+            assert_true(back[i] == 0);
     }
 }
 
@@ -154,15 +281,21 @@ static void blocks_stand_for_quant_times_scale(void **state)
 static void rows_without_meaning_are_written_all_the_same(void **state)
 {
     (void)state;
-    float x[32];
-    uint8_t block[34];
-    for (int c = 0; c < 4; c++) {
-        for (int i = 0; i < 32; i++)
-            x[i] = (float)i;
-        x[5] = c == 0 ? NAN : c == 1 ? INFINITY : c == 2 ? -INFINITY : 1e-45f;
-        quantize(block, x, DTYPE_Q8_0, 32);
-        quantize(block, x, DTYPE_Q4_0, 32);
-        assert_in_range(block[2] & 15, 0, 15);
+    static const float ODD[] = { NAN, INFINITY, -INFINITY, 1e-45f, 3.4e38f, -0.0f };
+    float x[256], back[256];
+    uint8_t block[512];
+    for (int t = 0; t < N_BLOCK_TYPES; t++) {
+        for (size_t c = 0; c < sizeof ODD / sizeof *ODD; c++) {
+            for (int all = 0; all < 2; all++) {
+                for (int i = 0; i < 256; i++)
+                    x[i] = all ? ODD[c] : (float)i;
+                x[5] = ODD[c];
+                quantize(block, x, BLOCK_TYPES[t], 256);
+                dequantize(back, block, BLOCK_TYPES[t], 256);
+                for (int i = 0; i < 256 && BLOCK_TYPES[t] != DTYPE_Q8_0; i++)
+                    assert_true(isfinite(back[i]));
+            }
+        }
     }
 }
 
@@ -170,6 +303,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_become_the_bytes_that_gguf_makes_of_them),
+        cmocka_unit_test(no_row_is_worse_than_by_the_plain_rule),
+        cmocka_unit_test(errors_are_no_larger_than_those_of_ggml),
+        cmocka_unit_test(stored_values_are_nearly_kept),
+        cmocka_unit_test(blocks_stand_alone),
         cmocka_unit_test(halves_are_rounded_to_even),
         cmocka_unit_test(blocks_stand_for_quant_times_scale),
         cmocka_unit_test(rows_without_meaning_are_written_all_the_same),

@@ -1,0 +1,32 @@
+/* The writers of the block types, one file for each kind. */
+#ifndef TUTTI_KERNELS_QUANTIZE_BLOCKS_H
+#define TUTTI_KERNELS_QUANTIZE_BLOCKS_H
+
+#include "base/dtype.h"
+#include "base/half.h"
+
+#include <string.h>
+
+static inline void store_half(uint8_t *dst, uint16_t half)
+{
+    memcpy(dst, &half, 2);
+}
+
+/* The nearest half that is finite. */
+static inline uint16_t finite_half(float x)
+{
+    return float_to_half(x > 65504 ? 65504 : x < -65504 ? -65504 : x);
+}
+
+/* A copy of a block of 32 or 256 weights by which the search is safe: multiplied by a power of two so that the largest is
+ * below 1, with 0 in the place of what is not a number and the largest float for infinities. Returns the exponent of the
+ * power that undoes it. */
+int quantize_normalize(float *dst, const float *src, int n);
+
+/* Q4_0, Q4_1, Q5_0, Q5_1. */
+void quantize_small(uint8_t *dst, const float *x, enum dtype dtype);
+
+/* Q2_K to Q6_K. */
+void quantize_k(uint8_t *dst, const float *x, enum dtype dtype);
+
+#endif

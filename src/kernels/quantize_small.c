@@ -1,0 +1,114 @@
+/* Blocks of 32 with four or five bits. */
+#include "kernels/quantize_blocks.h"
+#include "kernels/quantize_fit.h"
+
+#include <float.h>
+#include <math.h>
+
+enum { ELEMS = 32 };
+
+int quantize_normalize(float *dst, const float *src, int n)
+{
+    float max = 0;
+    for (int i = 0; i < n; i++) {
+        float x = src[i];
+        dst[i] = isnan(x) ? 0 : x > FLT_MAX ? FLT_MAX : x < -FLT_MAX ? -FLT_MAX : x;
+        max = fabsf(dst[i]) > max ? fabsf(dst[i]) : max;
+    }
+    int exponent;
+    float factor = fit_normalizer(max, &exponent);
+    for (int i = 0; i < n; i++)
+        dst[i] *= factor;
+    return exponent;
+}
+
+/* { half d; [half m]; [u32 fifth bits]; u8 nibbles[16] }: number j in the low nibble of byte j, j + 16 in the high one. */
+static void store(uint8_t *dst, const uint8_t *numbers, bool has_high)
+{
+    uint32_t high = 0;
+    for (int i = 0; i < ELEMS; i++)
+        high |= (uint32_t)(numbers[i] >> 4 & 1) << i;
+    if (has_high) {
+        memcpy(dst, &high, sizeof high);
+        dst += sizeof high;
+    }
+    for (int i = 0; i < ELEMS / 2; i++)
+        dst[i] = (uint8_t)((numbers[i] & 15) | (numbers[i + ELEMS / 2] & 15) << 4);
+}
+
+/* A block while it is being fitted. */
+struct block {
+    float z[ELEMS];
+    int exponent;
+    struct fit_range range;
+};
+
+struct choice {
+    uint16_t d, m;
+    struct fit stored; /* what the halves say of normalized weights */
+    float error;
+};
+
+static void consider(const struct block *b, uint16_t d, uint16_t m, struct choice *best)
+{
+    struct choice c = { .d = d, .m = m };
+    c.stored.scale = ldexpf(half_to_float(d), -b->exponent);
+    c.stored.min = ldexpf(-half_to_float(m), -b->exponent);
+    c.error = fit_error(b->z, ELEMS, c.stored, b->range);
+    if (c.error < best->error)
+        *best = c;
+}
+
+/* A half is rounded, which may lose what the search has gained: its neighbours, and the scale that makes the largest weight
+ * the outermost number, are tried as well. */
+static struct choice choose_scale(const struct block *b)
+{
+    struct choice best = { .error = INFINITY };
+    float largest = 0;
+    for (int i = 0; i < ELEMS; i++)
+        largest = fabsf(b->z[i]) > fabsf(largest) ? b->z[i] : largest;
+    consider(b, finite_half(ldexpf(largest / b->range.low, b->exponent)), 0, &best);
+    uint16_t d = finite_half(ldexpf(fit_scale(b->z, ELEMS, b->range), b->exponent)), size = d & 0x7FFF;
+    consider(b, d, 0, &best);
+    if (size > 0)
+        consider(b, (uint16_t)(d - 1), 0, &best);
+    if (size < 0x7BFF) /* the largest finite one */
+        consider(b, (uint16_t)(d + 1), 0, &best);
+    return best;
+}
+
+static struct choice choose_both(const struct block *b)
+{
+    struct choice best = { .error = INFINITY };
+    struct fit fit = fit_affine(b->z, ELEMS, b->range.high, false);
+    uint16_t d = finite_half(ldexpf(fit.scale, b->exponent)), m = finite_half(ldexpf(-fit.min, b->exponent));
+    consider(b, d, m, &best);
+    if (d > 0)
+        consider(b, (uint16_t)(d - 1), m, &best);
+    if (d < 0x7BFF)
+        consider(b, (uint16_t)(d + 1), m, &best);
+    return best;
+}
+
+void quantize_small(uint8_t *dst, const float *x, enum dtype dtype)
+{
+    bool has_min = dtype == DTYPE_Q4_1 || dtype == DTYPE_Q5_1;
+    bool has_high = dtype == DTYPE_Q5_0 || dtype == DTYPE_Q5_1;
+    float zero = has_min ? 0 : has_high ? 16 : 8, last = has_high ? 31 : 15;
+    struct block b = { .range = { -zero, last - zero } };
+    b.exponent = quantize_normalize(b.z, x, ELEMS);
+    struct choice c = has_min ? choose_both(&b) : choose_scale(&b);
+    float numbers[ELEMS], scale = c.stored.scale;
+    uint8_t stored[ELEMS];
+    struct fit_sums sums;
+    fit_assign(&sums, b.z, ELEMS, scale != 0 ? 1 / scale : 0, c.stored.min, b.range, numbers);
+    for (int i = 0; i < ELEMS; i++)
+        stored[i] = (uint8_t)(numbers[i] + zero);
+    store_half(dst, c.d);
+    dst += 2;
+    if (has_min) {
+        store_half(dst, c.m);
+        dst += 2;
+    }
+    store(dst, stored, has_high);
+}
