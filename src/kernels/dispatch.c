@@ -113,6 +113,8 @@ static void init_ref(struct kernels *k)
     k->sum_exp = sum_exp_ref;
     k->find_above = find_above_ref;
     k->to_half = to_half_ref;
+    k->lora_down = lora_down_ref;
+    k->lora_up = lora_up_ref;
 }
 
 #if defined(__x86_64__)
@@ -147,6 +149,8 @@ static void init_avx2(struct kernels *k)
     k->sum_exp = sum_exp_avx2;
     k->find_above = find_above_avx2;
     k->to_half = to_half_avx2;
+    k->lora_down = lora_down_avx2;
+    k->lora_up = lora_up_avx2;
 }
 
 static void init_avx512(struct kernels *k)
@@ -180,6 +184,8 @@ static void init_avx512(struct kernels *k)
     k->sum_exp = sum_exp_avx512;
     k->find_above = find_above_avx512;
     k->to_half = to_half_avx512;
+    k->lora_down = lora_down_avx512;
+    k->lora_up = lora_up_avx512;
 }
 #endif
 

@@ -67,6 +67,7 @@ void check_done(struct check *c);
 void check_linear(struct check *c);
 void check_rows(struct check *c);
 void check_attention(struct check *c);
+void check_lora(struct check *c);
 void check_sampling(struct check *c);
 
 /* Packed weights of random numbers of the order of one. */

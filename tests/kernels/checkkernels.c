@@ -1,4 +1,4 @@
-/* checkkernels                      each kernel variant against plain C, as TAP
+/* checkkernels [NAME]               each kernel variant (of that group) against plain C, as TAP
  * checkkernels --bench [NAME] [-t N] the speed of each variant beside the machine's limits
  * checkkernels --error              the error of each weight type's arithmetic */
 #include "check.h"
@@ -17,6 +17,7 @@ static const struct {
     { "linear", check_linear },
     { "rows", check_rows },
     { "attention", check_attention },
+    { "lora", check_lora },
     { "sampling", check_sampling },
 };
 enum { N_CHECKS = sizeof CHECKS / sizeof *CHECKS };
@@ -36,6 +37,11 @@ static int run_checks(struct check *c)
         c->n_seen = 0;
         for (int level = 0; level < N_LEVELS; level++) {
             int number = i * N_LEVELS + level + 1;
+            if (c->only && strcmp(c->only, CHECKS[i].name) != 0) {
+                printf("ok %d %s %s # SKIP not asked for\n", number, CHECKS[i].name,
+                       level_name(LEVELS[level]));
+                continue;
+            }
             if ((LEVELS[level] & ~all) != 0) {
                 printf("ok %d %s %s # SKIP this processor lacks it\n", number, CHECKS[i].name,
                        level_name(LEVELS[level]));
@@ -73,7 +79,7 @@ int main(int argc, char **argv)
         else if (argv[i][0] != '-')
             c->only = argv[i];
         else {
-            fprintf(stderr, "usage: checkkernels [--bench [NAME] [-t THREADS] | --error]\n");
+            fprintf(stderr, "usage: checkkernels [NAME | --bench [NAME] [-t THREADS] | --error]\n");
             free(c);
             return 2;
         }
