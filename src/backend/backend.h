@@ -38,6 +38,19 @@ struct matrix_source {
         *biases; /* host; NULL: none; else [n_parts], each [n_rows of the part] or NULL for zeros */
 };
 
+/* The low-rank updates that one adapter makes to one matrix: to each run of rows its own, W += scale * B . A.
+ * Hu et al., 2021 (LoRA). */
+struct lora;
+
+struct lora_part {
+    int out_begin, n_out; /* rows of the matrix, for linear_glu() gate rows first; parts do not overlap */
+    int rank;             /* 1..LORA_MAX_RANK */
+    float scale;
+    const float *a; /* host, [rank][n_in] */
+    const float *b; /* host, [n_out][rank] */
+};
+enum { LORA_MAX_RANK = 4096 };
+
 enum rope_kind {
     ROPE_NONE,        /* positions come from elsewhere: learned, or ALiBi */
     ROPE_INTERLEAVED, /* pairs (2j, 2j+1) */
@@ -108,6 +121,12 @@ struct backend_ops {
     void (*matrix_free)(struct backend *be, struct matrix *m); /* NULL is allowed */
     size_t (*matrix_bytes)(const struct matrix *m);
 
+    /* Copies the parts. n_in, n_out: of the matrix. */
+    enum tutti_status (*lora_new)(struct backend *be, struct lora **out, const struct lora_part *parts,
+                                  int n_parts, int n_in, int n_out, struct tutti_error *err);
+    void (*lora_free)(struct backend *be, struct lora *lora); /* NULL is allowed */
+    size_t (*lora_bytes)(const struct lora *lora);
+
     /* n_pages pages for every layer; dtype as in kv_type.h. Memory is reserved here; the system backs it soon. */
     enum tutti_status (*kv_new)(struct backend *be, struct kv_memory **out, int n_pages, enum dtype dtype,
                                 struct tutti_error *err);
@@ -115,7 +134,8 @@ struct backend_ops {
     size_t (*kv_page_bytes)(const struct backend *be, enum dtype dtype); /* all layers, keys and values */
     void (*kv_copy_page)(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src);
 
-    /* Sizes scratch memory for steps of up to max_rows rows; before the first step, after the last matrix_new(). */
+    /* Sizes scratch memory for steps of up to max_rows rows; before the first step, after the last matrix_new() and
+     * lora_new(). */
     enum tutti_status (*reserve)(struct backend *be, int max_rows, struct tutti_error *err);
 
     /* ---- one step; step and all it points to stay as they are until step_end() ---- */
@@ -143,6 +163,14 @@ struct backend_ops {
     /* y [n_rows][n_out / 2] = act(gate) * up, of a matrix made with is_gate_up */
     void (*linear_glu)(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
                        enum activation act);
+    /* As linear_glu(), of gate + add's and up + add's where adds[r]. add: [n_rows][n_out], gate first; rows of it without
+     * adds[r] are not looked at. */
+    void (*linear_glu_add)(struct backend *be, float *y, const struct matrix *m, const float *x,
+                           const float *add, const bool *adds, int n_rows, enum activation act);
+    /* y[r] [n_out] += (is_new: =) the update of loras[adapters[r]] for x[r] [n_in]. Rows with adapter -1, or whose lora
+     * is NULL, are left as they are. loras: host, [adapters]; adapters: host, [n_rows]. */
+    void (*lora)(struct backend *be, float *y, const struct lora *const *loras, const int32_t *adapters,
+                 const float *x, int n_rows, bool is_new);
     /* Rotates q and k of each row of qkv in place, and puts k and v into the row's page. q_norm, k_norm: [head_dim]
      * weights of an RMSNorm of each head of q, of k, before that; NULL: none. */
     void (*rope_store)(struct backend *be, float *qkv, const float *q_norm, const float *k_norm,

@@ -14,6 +14,7 @@ static void free_scratch(struct cpu_backend *cpu)
     free(cpu->scratch);
     memory_free(cpu->activations, cpu->activation_bytes);
     cpu_attention_release(cpu);
+    cpu_lora_release(cpu);
     cpu->scratch = NULL;
     cpu->activations = NULL;
     cpu->max_rows = 0;
@@ -73,7 +74,8 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
     bool fits = !__builtin_mul_overflow(n + n / LEAST_TILE_ROWS + 1, cpu->row_bytes, &cpu->activation_bytes);
     cpu->activations = fits ? memory_new(cpu->activation_bytes) : NULL;
     cpu->scratch = calloc((size_t)n_threads, sizeof *cpu->scratch);
-    bool has_all = cpu->activations && cpu->scratch && cpu_attention_reserve(cpu, max_rows);
+    bool has_all = cpu->activations && cpu->scratch && cpu_attention_reserve(cpu, max_rows) &&
+                   cpu_lora_reserve(cpu, max_rows);
     for (int t = 0; has_all && t < n_threads; t++) {
         struct cpu_scratch *scratch = &cpu->scratch[t];
         scratch->tile = cpu_alloc(be, tile + cpu->row_bytes / sizeof(float));
@@ -117,6 +119,9 @@ static const struct backend_ops CPU_OPS = {
     .matrix_new = cpu_matrix_new,
     .matrix_free = cpu_matrix_free,
     .matrix_bytes = cpu_matrix_bytes,
+    .lora_new = cpu_lora_new,
+    .lora_free = cpu_lora_free,
+    .lora_bytes = cpu_lora_bytes,
     .kv_new = cpu_kv_new,
     .kv_free = cpu_kv_free,
     .kv_page_bytes = cpu_kv_page_bytes,
@@ -132,6 +137,8 @@ static const struct backend_ops CPU_OPS = {
     .concat = cpu_concat,
     .linear = cpu_linear,
     .linear_glu = cpu_linear_glu,
+    .linear_glu_add = cpu_linear_glu_add,
+    .lora = cpu_lora,
     .rope_store = cpu_rope_store,
     .attention = cpu_attention,
     .gather = cpu_gather,

@@ -19,6 +19,18 @@ struct matrix {
     float *bias; /* [n_panels][32], in the order of the panels; NULL: none */
 };
 
+/* Each part's a behind the other, so that a row of the input is read once for all of them. */
+struct lora {
+    int n_in, n_out, n_parts, rank; /* rank: of all parts together */
+    size_t n_bytes;
+    float *a; /* [rank][n_in] */
+    struct lora_piece {
+        int out_begin, n_out, rank_begin, rank;
+        float scale;
+        float *b; /* [rank][n_out] */
+    } parts[];
+};
+
 /* Per layer, page and KV head: keys, then values, as kernels.h says; the heads of a page stand together. */
 struct kv_memory {
     enum dtype dtype;
@@ -74,6 +86,9 @@ struct cpu_backend {
     float *alibi_slopes; /* our copy, [n_heads]; NULL: none */
 
     size_t row_bytes; /* of a tile of one row, for the matrix that needs most */
+    int lora_rank;    /* of the lora that has most */
+    float *lora_sums; /* [max_rows][lora_rank]: what the inputs give with a */
+    int *lora_rows;   /* [max_rows]: rows that have an update */
     int max_rows;     /* as reserved */
     int n_row_tiles;
     size_t activation_bytes;
@@ -113,6 +128,17 @@ void cpu_embed(struct backend *be, float *x, const struct matrix *table);
 void cpu_linear(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows);
 void cpu_linear_glu(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
                     enum activation act);
+
+void cpu_linear_glu_add(struct backend *be, float *y, const struct matrix *m, const float *x,
+                        const float *add, const bool *adds, int n_rows, enum activation act);
+enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const struct lora_part *parts,
+                               int n_parts, int n_in, int n_out, struct tutti_error *err);
+void cpu_lora_free(struct backend *be, struct lora *lora);
+size_t cpu_lora_bytes(const struct lora *lora);
+bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows); /* false: no memory */
+void cpu_lora_release(struct cpu_backend *cpu);
+void cpu_lora(struct backend *be, float *y, const struct lora *const *loras, const int32_t *adapters,
+              const float *x, int n_rows, bool is_new);
 
 void cpu_rmsnorm(struct backend *be, float *y, float *x, const float *add, const float *w, int n_rows, int n,
                  float eps);

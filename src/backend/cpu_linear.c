@@ -19,6 +19,8 @@ struct linear_job {
     int n_rows, n_tiles, piece;
     size_t tile_stride; /* bytes */
     bool is_glu;
+    const float *add; /* of linear_glu_add(); NULL: nothing */
+    const bool *adds;
 };
 
 /* n_rows over the tiles as evenly as can be: 17 rows make tiles of 9 and 8, not of 16 and 1. */
@@ -59,6 +61,22 @@ static void add_bias(float *tile, const float *bias, int n_halves, int n)
         for (int r = 0; r < n; r++, tile += LANES)
             for (int i = 0; i < LANES; i++)
                 tile[i] += bias[i];
+}
+
+/* What is to be added to gate and up, halves of n rows from panel begin on; row: the tile's first. */
+static void add_updates(const struct linear_job *job, float *tile, int row, int n, int begin, int end)
+{
+    int n_ff = job->m->n_out / 2;
+    for (int p = begin; p < end; p++) {
+        int left = n_ff - p * LANES < LANES ? n_ff - p * LANES : LANES;
+        for (int h = 0; h < 2; h++) {
+            const float *add = job->add + (size_t)row * (size_t)job->m->n_out +
+                               (size_t)(h * n_ff + p * LANES);
+            for (int r = 0; r < n; r++, tile += LANES, add += job->m->n_out)
+                for (int i = 0; i < left && job->adds[row + r]; i++)
+                    tile[i] += add[i];
+        }
+    }
 }
 
 /* What a piece of panels gives of one tile: n rows of y from column on, in halves of 16 columns. */
@@ -124,6 +142,8 @@ static void run_piece(const struct linear_job *job, float *out, const uint8_t *i
                         input + (size_t)tile * job->tile_stride, n, m->n_in, tile == 0);
     if (m->bias)
         add_bias(out, m->bias + (size_t)begin * PANEL_ROWS, 2 * n_panels, n);
+    if (job->add)
+        add_updates(job, out, row, n, begin, end);
     size_t half = (size_t)n * LANES;
     for (int p = 0; job->is_glu && p < n_panels; p++) {
         float *gate = out + 2 * (size_t)p * half;
@@ -194,4 +214,19 @@ void cpu_linear_glu(struct backend *be, float *y, const struct matrix *m, const 
     assert(m->is_gate_up && act == ACT_SILU);
     (void)act;
     run(&(struct linear_job){ .cpu = cpu_of(be), .m = m, .x = x, .y = y, .n_rows = n_rows, .is_glu = true });
+}
+
+void cpu_linear_glu_add(struct backend *be, float *y, const struct matrix *m, const float *x,
+                        const float *add, const bool *adds, int n_rows, enum activation act)
+{
+    assert(m->is_gate_up && act == ACT_SILU);
+    (void)act;
+    run(&(struct linear_job){ .cpu = cpu_of(be),
+                              .m = m,
+                              .x = x,
+                              .y = y,
+                              .n_rows = n_rows,
+                              .is_glu = true,
+                              .add = add,
+                              .adds = adds });
 }

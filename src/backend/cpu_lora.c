@@ -1,0 +1,212 @@
+/* Low-rank updates: first every sum of a row's input with a, then, behind a barrier, those times b.
+ * Rows of any adapters go through together; rows without one cost a comparison each. */
+#include "backend/cpu.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    RANKS = 4,    /* sums that a thread makes at a time: what the kernel makes side by side */
+    COLUMNS = 64, /* of b, likewise */
+};
+
+/* ---- factors ---- */
+
+static float *copy_a(struct backend *be, const struct lora_part *part, float *to, int n_in)
+{
+    size_t n = (size_t)part->rank * (size_t)n_in;
+    be->ops->upload(be, to, part->a, n);
+    return to + n;
+}
+
+/* Columns of b become rows: neighbours in memory are neighbours in the output. */
+static float *transpose_b(struct backend *be, const struct lora_part *part)
+{
+    float *b = be->ops->alloc(be, (size_t)part->rank * (size_t)part->n_out);
+    for (size_t j = 0; b && j < (size_t)part->n_out; j++)
+        for (size_t i = 0; i < (size_t)part->rank; i++)
+            b[i * (size_t)part->n_out + j] = part->b[j * (size_t)part->rank + i];
+    return b;
+}
+
+enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const struct lora_part *parts,
+                               int n_parts, int n_in, int n_out, struct tutti_error *err)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    struct lora *lora = calloc(1, sizeof *lora + (size_t)n_parts * sizeof *lora->parts);
+    if (!lora)
+        return error_set(err, TUTTI_E_MEMORY, "adapter: out of memory");
+    lora->n_in = n_in;
+    lora->n_out = n_out;
+    for (int i = 0; i < n_parts; i++) {
+        assert(parts[i].rank >= 1 && parts[i].rank <= LORA_MAX_RANK && parts[i].out_begin >= 0 &&
+               parts[i].out_begin + parts[i].n_out <= n_out);
+        lora->rank += parts[i].rank;
+    }
+    float *a = lora->a = be->ops->alloc(be, (size_t)lora->rank * (size_t)n_in);
+    bool has_all = a != NULL;
+    for (int i = 0, rank = 0; has_all && i < n_parts; i++) {
+        struct lora_piece *to = &lora->parts[lora->n_parts++];
+        *to = (struct lora_piece){ .out_begin = parts[i].out_begin,
+                                   .n_out = parts[i].n_out,
+                                   .rank_begin = rank,
+                                   .rank = parts[i].rank,
+                                   .scale = parts[i].scale,
+                                   .b = transpose_b(be, &parts[i]) };
+        a = copy_a(be, &parts[i], a, n_in);
+        rank += parts[i].rank;
+        lora->n_bytes += (size_t)parts[i].rank * (size_t)(n_in + parts[i].n_out) * sizeof(float);
+        has_all = to->b != NULL;
+    }
+    if (!has_all) {
+        cpu_lora_free(be, lora);
+        return error_set(err, TUTTI_E_MEMORY, "adapter: out of memory");
+    }
+    if (lora->rank > cpu->lora_rank)
+        cpu->lora_rank = lora->rank;
+    *out = lora;
+    return TUTTI_OK;
+}
+
+void cpu_lora_free(struct backend *be, struct lora *lora)
+{
+    if (!lora)
+        return;
+    for (int i = 0; i < lora->n_parts; i++)
+        be->ops->dealloc(be, lora->parts[i].b);
+    be->ops->dealloc(be, lora->a);
+    free(lora);
+}
+
+size_t cpu_lora_bytes(const struct lora *lora)
+{
+    return lora->n_bytes;
+}
+
+/* ---- scratch memory ---- */
+
+bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows)
+{
+    if (cpu->lora_rank == 0)
+        return true;
+    size_t n_rows = (size_t)max_rows;
+    cpu->lora_sums = cpu->backend.ops->alloc(&cpu->backend, n_rows * (size_t)cpu->lora_rank);
+    cpu->lora_rows = calloc(n_rows, sizeof *cpu->lora_rows);
+    return cpu->lora_sums && cpu->lora_rows;
+}
+
+void cpu_lora_release(struct cpu_backend *cpu)
+{
+    cpu->backend.ops->dealloc(&cpu->backend, cpu->lora_sums);
+    free(cpu->lora_rows);
+    cpu->lora_sums = NULL;
+    cpu->lora_rows = NULL;
+}
+
+/* ---- a step ---- */
+
+struct lora_job {
+    struct cpu_backend *cpu;
+    const struct lora *const *loras;
+    const int32_t *adapters;
+    const int *rows; /* [n]: rows that have an update */
+    const float *x;
+    float *y;
+    int n, rank, n_out; /* rank: of the adapter that has most */
+    bool is_new;
+};
+
+static const struct lora *lora_of(const struct lora_job *job, int row)
+{
+    return job->loras[job->adapters[row]];
+}
+
+static float *sums_of(const struct lora_job *job, int index)
+{
+    return job->cpu->lora_sums + (size_t)index * (size_t)job->cpu->lora_rank;
+}
+
+/* Runs of sums, over all rows. */
+static void run_down(const struct lora_job *job, int thread, int n_threads)
+{
+    int n_runs = (job->rank + RANKS - 1) / RANKS;
+    int64_t begin, end;
+    team_share((int64_t)job->n * n_runs, 1, thread, n_threads, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        int index = (int)(i / n_runs), first = (int)(i % n_runs) * RANKS, row = job->rows[index];
+        const struct lora *lora = lora_of(job, row);
+        int left = lora->rank - first;
+        if (left > 0)
+            job->cpu->kernels.lora_down(
+                sums_of(job, index) + first, lora->a + (size_t)first * (size_t)lora->n_in,
+                job->x + (size_t)row * (size_t)lora->n_in, left < RANKS ? left : RANKS, lora->n_in);
+    }
+}
+
+/* Columns begin..end-1 of one row. */
+static void run_up(const struct lora_job *job, int index, int begin, int end)
+{
+    int row = job->rows[index];
+    const struct lora *lora = lora_of(job, row);
+    float *y = job->y + (size_t)row * (size_t)job->n_out;
+    float scaled[64];
+    if (job->is_new)
+        memset(y + begin, 0, (size_t)(end - begin) * sizeof *y);
+    for (int p = 0; p < lora->n_parts; p++) {
+        const struct lora_piece *part = &lora->parts[p];
+        int first = begin > part->out_begin ? begin : part->out_begin;
+        int last = end < part->out_begin + part->n_out ? end : part->out_begin + part->n_out;
+        const float *sums = sums_of(job, index) + part->rank_begin;
+        for (int done = 0, n; first < last && done < part->rank; done += n) {
+            n = part->rank - done < 64 ? part->rank - done : 64;
+            for (int i = 0; i < n; i++)
+                scaled[i] = sums[done + i] * part->scale;
+            job->cpu->kernels.lora_up(
+                y + first, part->b + (size_t)done * (size_t)part->n_out + (size_t)(first - part->out_begin),
+                (size_t)part->n_out, scaled, n, last - first);
+        }
+    }
+}
+
+static void lora_some(void *arg, int thread, int n_threads)
+{
+    const struct lora_job *job = arg;
+    run_down(job, thread, n_threads);
+    if (n_threads > 1)
+        team_barrier(job->cpu->team);
+    int64_t n_runs = (job->n_out + COLUMNS - 1) / COLUMNS, begin, end;
+    team_share(job->n * n_runs, 1, thread, n_threads, &begin, &end);
+    while (begin < end) { /* of one row after the other */
+        int64_t first = begin % n_runs, last = first + end - begin;
+        last = last < n_runs ? last : n_runs;
+        run_up(job, (int)(begin / n_runs), (int)(first * COLUMNS),
+               last < n_runs ? (int)(last * COLUMNS) : job->n_out);
+        begin += last - first;
+    }
+}
+
+void cpu_lora(struct backend *be, float *y, const struct lora *const *loras, const int32_t *adapters,
+              const float *x, int n_rows, bool is_new)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    struct lora_job job = { .cpu = cpu,
+                            .loras = loras,
+                            .adapters = adapters,
+                            .rows = cpu->lora_rows,
+                            .x = x,
+                            .y = y,
+                            .is_new = is_new };
+    assert(n_rows <= cpu->max_rows);
+    for (int r = 0; r < n_rows; r++) {
+        const struct lora *lora = adapters[r] >= 0 ? loras[adapters[r]] : NULL;
+        if (!lora)
+            continue;
+        assert(lora->rank <= cpu->lora_rank); /* else made after reserve() */
+        job.rank = lora->rank > job.rank ? lora->rank : job.rank;
+        job.n_out = lora->n_out;
+        cpu->lora_rows[job.n++] = r;
+    }
+    if (job.n > 0)
+        team_run(cpu->team, lora_some, &job);
+}
