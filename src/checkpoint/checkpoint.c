@@ -406,14 +406,3 @@ enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file,
     free(path);
     return st;
 }
-
-void checkpoint_forget(const struct checkpoint *ck, const struct tensor *tensor)
-{
-    uint32_t index = ck->slots[find_slot(ck, tensor->name)];
-    if (!index)
-        return;
-    if (ck->gguf)
-        gguf_forget(ck->gguf, tensor);
-    else
-        safetensors_forget(ck->shards[ck->tensors[index - 1].shard], tensor);
-}

@@ -6,21 +6,9 @@
 #ifndef TUTTI_CHECKPOINT_H
 #define TUTTI_CHECKPOINT_H
 
-#include "base/dtype.h"
-#include "base/error.h"
-#include "base/limits.h"
+#include "checkpoint/tensor.h"
 
 #include <jansson.h>
-
-struct tensor {
-    const char *name;
-    enum dtype dtype;
-    int n_dims;                       /* 0..LIMIT_TENSOR_DIMS */
-    int64_t shape[LIMIT_TENSOR_DIMS]; /* as C indexes, the last contiguous (GGUF's ne reversed) */
-    const void *data;                 /* no alignment is promised */
-    size_t n_bytes;
-    const char *file; /* for messages */
-};
 
 struct checkpoint;
 struct gguf;
@@ -49,8 +37,5 @@ const struct gguf *checkpoint_gguf(const struct checkpoint *ck);
  * there is no such file (or the checkpoint is a GGUF file). */
 MUST_CHECK enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file, json_t **out,
                                              struct tutti_error *err);
-
-/* Lets go of the memory behind a tensor's data; it may still be read, at the price of reading the file again. */
-void checkpoint_forget(const struct checkpoint *ck, const struct tensor *tensor);
 
 #endif

@@ -48,9 +48,6 @@ size_t gguf_n_tensors(const struct gguf *file);
 const struct tensor *gguf_tensor(const struct gguf *file,
                                  size_t index); /* in the order of their declarations */
 
-/* Lets go of the memory behind a tensor's data; it may still be read, at the price of reading the file again. */
-void gguf_forget(const struct gguf *file, const struct tensor *tensor);
-
 /* Every value of the metadata but arrays, by key. A string keeps its bytes, also where they are no UTF-8: check before
  * giving it on (json_dumps() refuses it). */
 const json_t *gguf_scalars(const struct gguf *file);

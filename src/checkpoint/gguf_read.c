@@ -315,7 +315,7 @@ static enum tutti_status read_tensor(struct gguf *file, struct cursor *c, char *
                          file->name, file->n_tensors, n_bytes, MAX_TENSOR_NAME);
     memcpy(name, bytes, (size_t)n_bytes);
     name[n_bytes] = '\0';
-    *t = (struct tensor){ .name = name, .file = file->name };
+    *t = (struct tensor){ .name = name, .file = file->name, .map = file->owns_map ? &file->map : NULL };
     int64_t n_elems = 0;
     enum tutti_status st = read_shape(file, c, t, &n_elems, err);
     if (st != TUTTI_OK)
@@ -537,12 +537,6 @@ const struct tensor *gguf_tensor(const struct gguf *file, size_t index)
 const json_t *gguf_scalars(const struct gguf *file)
 {
     return file->scalars;
-}
-
-void gguf_forget(const struct gguf *file, const struct tensor *tensor)
-{
-    if (file->owns_map)
-        mapping_forget(&file->map, tensor->data, tensor->n_bytes);
 }
 
 const struct gguf_array *gguf_find_array(const struct gguf *file, const char *key)

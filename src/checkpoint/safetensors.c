@@ -88,7 +88,7 @@ static enum tutti_status read_tensor(struct safetensors *file, const char *name,
                                      const uint8_t *data, size_t data_bytes, struct tutti_error *err)
 {
     struct tensor *t = &file->tensors[file->n_tensors];
-    *t = (struct tensor){ .name = name, .file = file->name };
+    *t = (struct tensor){ .name = name, .file = file->name, .map = file->owns_map ? &file->map : NULL };
     if (strlen(name) > LIMIT_TENSOR_NAME_BYTES)
         return error_set(err, TUTTI_E_FORMAT, "%s: a tensor's name has %zu bytes, expected at most %d",
                          file->name, strlen(name), LIMIT_TENSOR_NAME_BYTES);
@@ -254,10 +254,4 @@ size_t safetensors_n_tensors(const struct safetensors *file)
 const struct tensor *safetensors_tensor(const struct safetensors *file, size_t index)
 {
     return &file->tensors[index];
-}
-
-void safetensors_forget(const struct safetensors *file, const struct tensor *tensor)
-{
-    if (file->owns_map)
-        mapping_forget(&file->map, tensor->data, tensor->n_bytes);
 }

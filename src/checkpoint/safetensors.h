@@ -22,7 +22,5 @@ void safetensors_close(struct safetensors *file); /* NULL is allowed */
 size_t safetensors_n_tensors(const struct safetensors *file);
 const struct tensor *safetensors_tensor(const struct safetensors *file,
                                         size_t index); /* in the order of the data */
-/* Lets the system take back the memory behind one of the file's tensors. */
-void safetensors_forget(const struct safetensors *file, const struct tensor *tensor);
 
 #endif

@@ -187,7 +187,7 @@ struct chunk {
     const struct planned *plan;
     int64_t first_row, n_rows, n_cols, n_total_rows;
     size_t in_bytes, out_bytes; /* of a row */
-    const uint8_t *in;          /* the stored rows, or the transposed copy of them */
+    const uint8_t *in;          /* the stored rows, or a copy put in order */
     uint8_t *out;
     float *floats; /* [n_threads][n_cols] */
 };
@@ -247,7 +247,7 @@ static enum tutti_status measure_rows(struct chunk *k, struct tutti_error *err)
 static enum tutti_status write_tensor(struct converter *c, const struct planned *p, struct tutti_error *err)
 {
     const struct tensor *t = p->tensor;
-    struct chunk k = { .plan = p, .in = t->data };
+    struct chunk k = { .plan = p };
     enum tutti_status st = measure_rows(&k, err);
     if (st != TUTTI_OK)
         return st;
@@ -256,13 +256,12 @@ static enum tutti_status write_tensor(struct converter *c, const struct planned 
         rows_at_once = 1;
     if (rows_at_once > k.n_total_rows)
         rows_at_once = k.n_total_rows;
-    void *transposed = p->change.is_transposed ? weights_transposed(t) : NULL;
+    void *made = NULL;
+    k.in = p->change.is_transposed ? (made = weights_transposed(t)) : tensor_bytes(t, &made);
     k.out = malloc((size_t)rows_at_once * k.out_bytes);
     k.floats = malloc((size_t)team_n_threads(c->team) * (size_t)k.n_cols * sizeof *k.floats);
-    if (!k.out || !k.floats || (p->change.is_transposed && !transposed))
+    if (!k.in || !k.out || !k.floats)
         st = out_of_memory(c, err);
-    if (transposed)
-        k.in = transposed;
     for (; st == TUTTI_OK && k.first_row < k.n_total_rows; k.first_row += k.n_rows) {
         int64_t left = k.n_total_rows - k.first_row;
         k.n_rows = left < rows_at_once ? left : rows_at_once;
@@ -272,10 +271,10 @@ static enum tutti_status write_tensor(struct converter *c, const struct planned 
         if (c->options->progress)
             c->options->progress(c->options->user, c->done, c->total);
     }
-    free(transposed);
+    free(made);
     free(k.out);
     free(k.floats);
-    checkpoint_forget(c->ck, t);
+    tensor_forget(t);
     return st;
 }
 

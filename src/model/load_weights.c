@@ -18,14 +18,14 @@ struct sources {
     struct matrix_part *parts;
     const float **biases; /* [n_parts] into floats; NULL: none */
     int n_parts;
-    void *transposed[MAX_PARTS];
+    void *made[MAX_PARTS]; /* what does not lie in the mapping as it is needed */
     float *floats[MAX_PARTS];
 };
 
 static void sources_clear(struct sources *s)
 {
     for (int i = 0; i < MAX_PARTS; i++) {
-        free(s->transposed[i]);
+        free(s->made[i]);
         free(s->floats[i]);
     }
     free(s->parts);
@@ -62,14 +62,12 @@ static bool sources_fill(struct sources *s, const struct weight *w)
         return false;
     for (int i = 0; i < w->n_parts; i++) {
         const struct tensor *t = w->parts[i];
-        s->parts[i] = (struct matrix_part){ .data = t->data,
-                                            .dtype = t->dtype,
+        s->parts[i] = (struct matrix_part){ .dtype = t->dtype,
                                             .n_rows = (int)t->shape[w->is_transposed ? 1 : 0] };
-        if (w->is_transposed) {
-            s->parts[i].data = s->transposed[i] = weights_transposed(t);
-            if (!s->transposed[i])
-                return false;
-        }
+        s->parts[i].data = w->is_transposed ? (s->made[i] = weights_transposed(t))
+                                            : tensor_bytes(t, &s->made[i]);
+        if (!s->parts[i].data)
+            return false;
         if (w->biases[i]) {
             s->biases[i] = s->floats[i] = weights_to_floats(w->biases[i], 1);
             if (!s->floats[i])
@@ -101,8 +99,8 @@ static enum tutti_status pack(struct loader *l, struct matrix **out, const struc
                                     .biases = s.biases };
     if (source.type != want && !l->said_fallback) {
         l->said_fallback = true;
-        log_info("%s: %d columns are no multiple of %d, so it and its like run as f16", w->name, w->n_in,
-                 dtype_block_elems(want));
+        log_info("%s: %d columns are no multiple of %d, so it and its like run as %s", w->name, w->n_in,
+                 dtype_block_elems(want), dtype_name(source.type));
     }
     st = be->ops->matrix_new(be, out, &source, err);
     if (st != TUTTI_OK)
@@ -110,7 +108,7 @@ static enum tutti_status pack(struct loader *l, struct matrix **out, const struc
     l->model->weight_bytes += be->ops->matrix_bytes(*out);
     l->model->n_params += (uint64_t)w->n_in * (uint64_t)w->n_out;
     for (int i = 0; i < w->n_parts; i++) {
-        checkpoint_forget(l->ck, w->parts[i]);
+        tensor_forget(w->parts[i]);
         progress(l, w->parts[i]);
     }
 done:

@@ -7,15 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void shape_text(char *text, size_t size, const int64_t *shape, int n_dims)
-{
-    size_t n = (size_t)snprintf(text, size, "[");
-    for (int i = 0; i < n_dims && n < size; i++)
-        n += (size_t)snprintf(text + n, size - n, "%s%" PRId64, i ? ", " : "", shape[i]);
-    if (n < size)
-        snprintf(text + n, size - n, "]");
-}
-
 /* n_rows -1: any number of rows. */
 static enum tutti_status find_tensor(const struct tensor **out, const struct checkpoint *ck, const char *name,
                                      int n_dims, int64_t n_rows, int64_t n_cols, struct tutti_error *err)
@@ -30,8 +21,8 @@ static enum tutti_status find_tensor(const struct tensor **out, const struct che
         fits = wanted[i] == -1 ? t->shape[i] >= 1 : t->shape[i] == wanted[i];
     if (!fits) {
         char found[128], expected[128];
-        shape_text(found, sizeof found, t->shape, t->n_dims);
-        shape_text(expected, sizeof expected, wanted, n_dims);
+        tensor_shape_text(found, sizeof found, t->shape, t->n_dims);
+        tensor_shape_text(expected, sizeof expected, wanted, n_dims);
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: shape %s, expected %s", t->file, name, found,
                          expected);
     }
@@ -231,8 +222,9 @@ void *weights_transposed(const struct tensor *part)
 {
     int64_t n_in = part->shape[0], n_out = part->shape[1];
     int size = dtype_block_bytes(part->dtype);
-    uint8_t *out = malloc(part->n_bytes);
-    const uint8_t *in = part->data;
+    void *owned;
+    const uint8_t *in = tensor_bytes(part, &owned);
+    uint8_t *out = in ? malloc(part->n_bytes) : NULL;
     enum {
         SQUARE = 32
     }; /* of elements: rows that are read and rows that are written stay in the first cache */
@@ -243,25 +235,47 @@ void *weights_transposed(const struct tensor *part)
                        (size_t)size);
         }
     }
+    free(owned);
     return out;
 }
 
 enum dtype weights_fit_type(enum dtype want, int n_in)
 {
-    return n_in % dtype_block_elems(want) == 0 ? want : DTYPE_F16;
+    if (n_in % dtype_block_elems(want) == 0)
+        return want;
+    if (n_in % dtype_block_elems(DTYPE_Q8_0) != 0)
+        return DTYPE_F16;
+    switch (want) { /* blocks of 32 with at least as many bits */
+    case DTYPE_Q2_K:
+    case DTYPE_Q3_K:
+    case DTYPE_Q4_K:
+        return DTYPE_Q5_0;
+    case DTYPE_Q5_K:
+        return DTYPE_Q5_1;
+    default:
+        return DTYPE_Q8_0;
+    }
+}
+
+/* The type that loses nothing worth keeping of either. */
+static enum dtype finer(enum dtype a, enum dtype b)
+{
+    bool a_is_plain = dtype_block_elems(a) == 1, b_is_plain = dtype_block_elems(b) == 1;
+    if (a == b)
+        return a;
+    if (!a_is_plain && !b_is_plain)
+        return DTYPE_Q8_0;
+    if (a_is_plain && b_is_plain) /* F32 and another, or F16 and BF16: neither of these holds the other */
+        return DTYPE_F32;
+    return a_is_plain ? a : b;
 }
 
 enum dtype weights_common_type(const struct weight *w)
 {
-    enum dtype first = w->parts[0]->dtype;
-    bool are_same = true, are_quantized = true;
-    for (int p = 0; p < w->n_parts; p++) {
-        are_same = are_same && w->parts[p]->dtype == first;
-        are_quantized = are_quantized && dtype_block_elems(w->parts[p]->dtype) > 1;
-    }
-    if (are_same)
-        return first;
-    return are_quantized ? DTYPE_Q8_0 : dtype_block_elems(first) > 1 ? DTYPE_F16 : first;
+    enum dtype type = w->parts[0]->dtype;
+    for (int p = 1; p < w->n_parts; p++)
+        type = finer(type, w->parts[p]->dtype);
+    return type;
 }
 
 enum dtype weights_stored_type(const struct layer_weights *layer)
@@ -283,8 +297,11 @@ enum dtype weights_stored_type(const struct layer_weights *layer)
 float *weights_to_floats(const struct tensor *tensor, int64_t n_rows)
 {
     int64_t n = n_rows * tensor->shape[tensor->n_dims - 1];
-    float *values = malloc((size_t)n * sizeof *values);
+    void *owned;
+    const void *bytes = tensor_bytes(tensor, &owned);
+    float *values = bytes ? malloc((size_t)n * sizeof *values) : NULL;
     if (values)
-        dequantize(values, tensor->data, tensor->dtype, n);
+        dequantize(values, bytes, tensor->dtype, n);
+    free(owned);
     return values;
 }

@@ -55,11 +55,12 @@ int64_t weights_by_head_row(int64_t n_rows, int head_dim, int64_t row);
 /* part of a transposed weight as [out][in] of the same type. Freed by the caller. NULL: no memory. */
 void *weights_transposed(const struct tensor *part);
 
-/* The type that a matrix of n_in columns runs as when want is asked for: want, or F16 where n_in does not fit. */
+/* The type that a matrix of n_in columns runs as when want is asked for: want, else blocks of 32 with at least as many bits,
+ * as llama.cpp's quantizer falls back, else F16. */
 enum dtype weights_fit_type(enum dtype want, int n_in);
 
-/* The type that the parts of a matrix run as: their own; where they differ Q8_0 if all are quantized (files of K-quants keep
- * the values finer than the queries and keys), else the first one's, F16 where that is quantized. */
+/* The type that the parts of a matrix run as: their own; where they differ the finest, which is Q8_0 if all are quantized
+ * (files of K-quants keep the values finer than the queries and keys), and F32 if F16 meets BF16. */
 enum dtype weights_common_type(const struct weight *w);
 
 /* The most frequent type, by elements, of the matrices of layer 0: what a checkpoint "is stored as". */
