@@ -1,4 +1,5 @@
 /* The tokenizer of a checkpoint: tokenizer.model of a folder, or the vocabulary in a GGUF file's metadata. */
+#include "base/log.h"
 #include "base/mapping.h"
 #include "checkpoint/gguf.h"
 #include "model/family.h"
@@ -58,6 +59,28 @@ static enum tutti_status read_icetext(struct tokenizer **out, const struct sourc
     return tokenizer_from_icetext(out, map->bytes, map->n_bytes, (int32_t)n, s->path, err);
 }
 
+/* PanGu-Alpha's file. Its authors cut text into words with the Python package jieba, whose files lie beside the model or
+ * where Debian's python3-jieba puts them. */
+static enum tutti_status read_pangu(struct tokenizer **out, const struct source *s, const struct mapping *map,
+                                    struct tutti_error *err)
+{
+    static const char INSTALLED[] = "/usr/lib/python3/dist-packages/jieba";
+    char beside[sizeof s->path], file[sizeof s->path + 16];
+    snprintf(beside, sizeof beside, "%s/jieba", s->folder);
+    const char *const folders[] = { beside, INSTALLED };
+    const char *jieba = NULL;
+    for (int i = 0; i < 2 && !jieba; i++) {
+        snprintf(file, sizeof file, "%s/dict.txt", folders[i]);
+        if (access(file, F_OK) == 0)
+            jieba = folders[i];
+    }
+    if (!jieba)
+        log_warn("%s: no word list: neither %s nor %s is a folder of the Python package jieba (Debian: "
+                 "python3-jieba); Chinese text gets other tokens than the model was trained on",
+                 s->path, beside, INSTALLED);
+    return tokenizer_from_pangu(out, map->bytes, map->n_bytes, jieba, s->path, err);
+}
+
 /* By name, in the order in which they are tried. */
 static const struct {
     const char *name;
@@ -66,7 +89,7 @@ static const struct {
 } FILES[] = {
     { "tokenizer.model", read_tokenizer_model },
     { "ice_text.model", read_icetext },
-    { "vocab.model", read_tokenizer_model }, /* PanGu-Alpha's */
+    { "vocab.model", read_pangu },
 };
 
 static enum tutti_status read_first_file(struct tokenizer **out, struct source *s, struct tutti_error *err)

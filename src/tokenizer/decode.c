@@ -1,18 +1,25 @@
 /* Ids to text: all at once, and one by one as they are generated. The first is made of the second, so they agree. */
 #include "base/utf8.h"
 #include "tokenizer/icetext.h"
+#include "tokenizer/pangu.h"
 
 #include <string.h>
 
 static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
+/* Whole characters of decoded text. */
+static bool add_text(const struct tokenizer *tok, const char *text, size_t n_bytes, struct buf *out)
+{
+    return tok->is_pangu ? pangu_restore(text, n_bytes, out) : buf_add(out, text, n_bytes);
+}
+
 /* A piece's bytes with every blank mark as a space. */
-static bool add_with_blanks(const char *bytes, size_t n_bytes, struct buf *out)
+static bool add_with_blanks(const struct tokenizer *tok, const char *bytes, size_t n_bytes, struct buf *out)
 {
     while (n_bytes > 0) {
         const char *mark = memmem(bytes, n_bytes, BLANK_MARK, 3);
         size_t n = mark ? (size_t)(mark - bytes) : n_bytes;
-        if (!buf_add(out, bytes, n) || (mark && !buf_add(out, " ", 1)))
+        if (!add_text(tok, bytes, n, out) || (mark && !add_text(tok, " ", 1, out)))
             return false;
         bytes += n + (mark ? 3 : 0);
         n_bytes -= n + (mark ? 3 : 0);
@@ -41,7 +48,7 @@ static bool release_held(struct detokenizer *d, bool all, struct buf *out)
         int n = utf8_char(held, (size_t)d->n_held);
         if (n == 0 && !all && utf8_is_start(held, (size_t)d->n_held))
             return true;
-        if (!(n > 0 ? buf_add(out, held, (size_t)n) : buf_add(out, REPLACEMENT, 3)))
+        if (!(n > 0 ? add_text(d->tok, held, (size_t)n, out) : buf_add(out, REPLACEMENT, 3)))
             return false;
         d->at_start = false;
         n = n > 0 ? n : 1;
@@ -61,7 +68,7 @@ static bool push_text(struct detokenizer *d, int32_t id, struct buf *out)
     if (piece.type == PIECE_CONTROL)
         return true;
     if (piece.type == PIECE_UNKNOWN) {
-        if (!buf_add(out, tok->unk_surface.bytes, tok->unk_surface.n_bytes))
+        if (!add_text(tok, tok->unk_surface.bytes, tok->unk_surface.n_bytes, out))
             return false;
     } else if (tok->is_icetext && icetext_surface(tok, id, &c, &n)) {
         if (!add_repeated(c, n, out))
@@ -74,7 +81,7 @@ static bool push_text(struct detokenizer *d, int32_t id, struct buf *out)
             piece.n_bytes -= 3;
             d->at_start = tok->remove_extra_whitespaces; /* then every leading blank goes, else only one */
         }
-        if (!add_with_blanks(piece.bytes, piece.n_bytes, out))
+        if (!add_with_blanks(tok, piece.bytes, piece.n_bytes, out))
             return false;
     }
     if (out->n_bytes > before)
@@ -126,6 +133,6 @@ bool tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *
         return buf_add(out, &byte, 1);
     }
     if (piece.type == PIECE_UNKNOWN)
-        return buf_add(out, tok->unk_surface.bytes, tok->unk_surface.n_bytes);
-    return add_with_blanks(piece.bytes, piece.n_bytes, out);
+        return add_text(tok, tok->unk_surface.bytes, tok->unk_surface.n_bytes, out);
+    return add_with_blanks(tok, piece.bytes, piece.n_bytes, out);
 }

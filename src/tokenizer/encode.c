@@ -1,5 +1,6 @@
 /* Text to ids: the ways of all kinds of tokenizers lead through here. */
 #include "tokenizer/icetext.h"
+#include "tokenizer/pangu.h"
 #include "tokenizer/unigram.h"
 
 /* SentencePiece's kinds: normalize all of the text, then cut it. */
@@ -8,8 +9,9 @@ static bool encode_sentencepiece(const struct tokenizer *tok, const char *text, 
 {
     struct buf rewritten = { 0 }, normalized = { 0 };
     bool ok = true;
-    if (tok->is_icetext) {
-        ok = icetext_rewrite(text, n_bytes, &rewritten);
+    if (tok->is_icetext || tok->is_pangu) {
+        ok = tok->is_icetext ? icetext_rewrite(text, n_bytes, &rewritten)
+                             : pangu_rewrite(tok, text, n_bytes, &rewritten);
         text = rewritten.bytes;
         n_bytes = rewritten.n_bytes;
     }

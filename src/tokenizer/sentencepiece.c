@@ -3,6 +3,7 @@
 #include "base/limits.h"
 #include "base/protobuf.h"
 #include "tokenizer/icetext.h"
+#include "tokenizer/jieba.h"
 #include "tokenizer/unigram.h"
 
 #include <inttypes.h>
@@ -317,6 +318,24 @@ enum tutti_status tokenizer_from_icetext(struct tokenizer **out, const void *byt
         return error_set(err, TUTTI_E_FORMAT, "%s: %d image tokens, expected 0 to %d", name, n_images,
                          LIMIT_VOCAB / 2);
     return read_file(out, bytes, n_bytes, n_images, name, err);
+}
+
+enum tutti_status tokenizer_from_pangu(struct tokenizer **out, const void *bytes, size_t n_bytes,
+                                       const char *jieba_folder, const char *name, struct tutti_error *err)
+{
+    struct tokenizer *tok = NULL;
+    enum tutti_status st = read_file(&tok, bytes, n_bytes, -1, name, err);
+    if (st == TUTTI_OK && jieba_folder)
+        st = jieba_open(&tok->jieba, jieba_folder, err);
+    if (st != TUTTI_OK) {
+        tokenizer_free(tok);
+        return st;
+    }
+    tok->is_pangu = true;
+    int32_t end_id = tokenizer_find(tok, "<eod>", 5);
+    tok->eos_id = end_id >= 0 ? end_id : tok->eos_id;
+    *out = tok;
+    return TUTTI_OK;
 }
 
 static enum tutti_status add_vocab_piece(struct tokenizer *tok, const struct piece *p, const char *name,

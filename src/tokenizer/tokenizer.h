@@ -35,6 +35,12 @@ MUST_CHECK enum tutti_status tokenizer_from_icetext(struct tokenizer **out, cons
                                                     int32_t n_images, const char *name,
                                                     struct tutti_error *err);
 
+/* From PanGu-Alpha's vocab.model. jieba_folder: the files of the Python package jieba, with which its authors cut text into
+ * words; NULL: without them, which gives other ids for Chinese text. eos is <eod>. */
+MUST_CHECK enum tutti_status tokenizer_from_pangu(struct tokenizer **out, const void *bytes, size_t n_bytes,
+                                                  const char *jieba_folder, const char *name,
+                                                  struct tutti_error *err);
+
 /* One piece of a vocabulary given as arrays (GGUF's tokenizer.ggml.*). */
 struct piece {
     const char *bytes; /* not terminated */

@@ -2,6 +2,7 @@
 #include "tokenizer/vocab.h"
 
 #include "base/limits.h"
+#include "tokenizer/jieba.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -253,6 +254,7 @@ void tokenizer_free(struct tokenizer *tok)
     free(tok->user_defined);
     free(tok->map_storage);
     trie_clear(&tok->trie);
+    jieba_free(tok->jieba);
     free(tok);
 }
 
@@ -319,7 +321,7 @@ const uint8_t *tokenizer_map(const struct tokenizer *tok, size_t *n_bytes)
 
 const char *tokenizer_gguf_kind(const struct tokenizer *tok)
 {
-    if (!tok->escape_whitespaces || tok->blank_is_suffix || tok->is_icetext)
+    if (!tok->escape_whitespaces || tok->blank_is_suffix || tok->is_icetext || tok->is_pangu)
         return NULL;
     if (tok->kind == TOKENIZER_UNIGRAM)
         return "t5";

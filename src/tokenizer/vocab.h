@@ -62,6 +62,9 @@ struct tokenizer {
     struct trie trie; /* of a unigram model: the mergeable pieces */
     float unknown_score;
 
+    bool is_pangu;
+    struct jieba *jieba; /* for PanGu-Alpha; NULL: no dictionary was found */
+
     /* ChatGLM-6B's pieces for what its normalizer would lose; blanks_id: of two blanks, up to 80 follow. */
     bool is_icetext;
     int32_t

@@ -5,7 +5,7 @@
  *   tokenizer_lines SPEC stream     the same, one by one through the detokenizer; every output must be whole UTF-8
  *   tokenizer_lines SPEC time       lines in; out: bytes, seconds of encoding, as text
  *
- * SPEC: sentencepiece:FILE, icetext:NUMBER OF IMAGE TOKENS:FILE.
+ * SPEC: sentencepiece:FILE, icetext:NUMBER OF IMAGE TOKENS:FILE, pangu:FOLDER OF JIEBA:FILE.
  * A line is a u32 with its number of bytes, then the bytes; ids are a u32 with their number, then an i32 each; all
  * little endian, as this machine is. */
 #include "base/mapping.h"
@@ -153,13 +153,16 @@ static struct tokenizer *load(char *spec)
     struct tokenizer *tok = NULL;
     const char *kind = next_part(&spec, false);
     bool is_icetext = strcmp(kind, "icetext") == 0;
-    const char *argument = is_icetext ? next_part(&spec, false) : "";
+    bool is_pangu = strcmp(kind, "pangu") == 0;
+    const char *argument = is_icetext || is_pangu ? next_part(&spec, false) : "";
     const char *path = next_part(&spec, true);
     if (mapping_open(&map, path, &err) != TUTTI_OK)
         fail(err.text);
     enum tutti_status st;
     if (is_icetext)
         st = tokenizer_from_icetext(&tok, map.bytes, map.n_bytes, atoi(argument), path, &err);
+    else if (is_pangu)
+        st = tokenizer_from_pangu(&tok, map.bytes, map.n_bytes, *argument ? argument : NULL, path, &err);
     else
         st = tokenizer_from_sentencepiece(&tok, map.bytes, map.n_bytes, path, &err);
     if (st != TUTTI_OK)

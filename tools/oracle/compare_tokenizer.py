@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Compares tutti's tokenizer with the sentencepiece library, both directions.
 
-  compare_tokenizer.py MODEL LINES.bin [--images N] [--driver build/tests/tokenizer/tokenizer_lines] [--seed 1] [--show 5]
+  compare_tokenizer.py MODEL LINES.bin [--images N | --jieba DIR] [--driver build/tests/tokenizer/tokenizer_lines] [--seed 1] [--show 5]
 
 --images N: MODEL is ChatGLM-6B's ice_text.model with N tokens of images in front (0; of its first release 20000); the
 library is wrapped into the rules that its authors put around it (icetext.py).
+--jieba DIR: MODEL is PanGu-Alpha's vocab.model, and text is cut into words first (pangu_text.py). Lines that are not
+UTF-8 are left out.
 
 LINES.bin: for each line a u32 (little endian) with its length, then its bytes (tools/fixtures/make_corpus_lines.py).
 
@@ -33,6 +35,14 @@ def read_records(data, element_bytes=1):
         at += 4
         yield data[at:at + n * element_bytes]
         at += n * element_bytes
+
+
+def is_utf8(line):
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def pack_lines(lines):
@@ -97,17 +107,22 @@ def main():
     parser.add_argument("model")
     parser.add_argument("lines")
     parser.add_argument("--images", type=int)
+    parser.add_argument("--jieba")
     parser.add_argument("--driver", default="build/tests/tokenizer/tokenizer_lines")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", type=int, default=5)
     args = parser.parse_args()
 
-    if args.images is None:
+    with open(args.lines, "rb") as file:
+        data = file.read()
+    if args.jieba:
+        import pangu_text
+        sp, model = pangu_text.Pangu(args.model, args.jieba), f"pangu:{args.jieba}:{args.model}"
+        data = pack_lines([line for line in read_records(data) if is_utf8(line)])
+    elif args.images is None:
         sp, model = sentencepiece.SentencePieceProcessor(model_file=args.model), args.model
     else:
         sp, model = icetext.Icetext(args.model, args.images), f"icetext:{args.images}:{args.model}"
-    with open(args.lines, "rb") as file:
-        data = file.read()
     lines = list(read_records(data))
 
     start = time.process_time()
