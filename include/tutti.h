@@ -66,7 +66,7 @@ typedef struct tutti_model tutti_model;
 struct tutti_model_options {
     int n_threads;           /* compute threads; 0: one for each core that this process may use */
     bool pin_threads;        /* bind each compute thread to a core */
-    const char *weight_type; /* NULL: as stored; "f32" "f16" "bf16" "q8_0" "q4_0": converted while loading */
+    const char *weight_type; /* NULL: as stored; "bf16", "q8_0", "q4_k_m", ...: converted while loading */
     const char
         *kv_type; /* NULL or "f16"; "f32"; "int8": a scale for each token and head, half the memory of f16 */
     const char *

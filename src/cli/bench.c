@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "kernels/kernels.h"
 #include "kernels/measure.h"
+#include "model/weight_type.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -244,10 +245,9 @@ static enum tutti_status load(const struct bench_values *values, const char *pat
 {
     struct tutti_model_options options = model_flags_options(&values->model);
     struct progress progress;
-    enum dtype type = DTYPE_Q4_0; /* of a shape, where none is given */
+    /* Of a shape, where none is given. */
+    enum dtype type = values->model.type ? weight_type_find(values->model.type)->dtype : DTYPE_Q4_0;
     enum tutti_status st;
-    if (values->model.type && !dtype_find(values->model.type, &type))
-        return error_set(err, TUTTI_E_ARGUMENT, "--type: unknown type '%s'", values->model.type);
     progress_begin(&progress, path ? "loading" : "making weights", PROGRESS_BYTES);
     options.progress = progress_update;
     options.user = &progress;

@@ -1,24 +1,41 @@
 /* tutti convert: any checkpoint to one GGUF file. */
 #include "model/convert.h"
 
+#include "base/new_file.h"
 #include "cli/command.h"
+#include "cli/numbers.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 
-struct convert_values {
-    const char *type;
-    int64_t threads;
-};
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-static const char *const TYPES[] = { "f32", "f16", "bf16", "q8_0", "q4_0", NULL };
+struct convert_values {
+    const char *type, *report_file;
+    int64_t threads;
+    bool pure, report;
+};
 
 #define VALUES struct convert_values
 static const struct option OPTIONS[] = {
     { .name = "type",
       CHOICE_IN(VALUES, type),
       .value = "TYPE",
-      .choices = TYPES,
+      .choices = WEIGHT_TYPE_NAMES,
+      .aliases = WEIGHT_TYPE_ALIASES,
       .initial = "f16",
       .help = "of the matrices" },
+    { .name = "pure",
+      FLAG_IN(VALUES, pure),
+      .help = "give every matrix the one type; without it, quantized types keep a few matrices finer" },
+    { .name = "report", FLAG_IN(VALUES, report), .help = "print the error of each tensor" },
+    { .name = "report-file",
+      TEXT_IN(VALUES, report_file),
+      .value = "FILE",
+      .help = "write the error of each tensor as JSON" },
     { .name = "threads",
       .letter = 't',
       INT_IN(VALUES, threads),
@@ -31,34 +48,148 @@ static const struct option OPTIONS[] = {
 
 static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .title = NULL } };
 
+/* ---- the report ------------------------------------------------------------------------------------------------ */
+
+struct report {
+    struct progress progress;
+    const char *type;
+    json_t *tensors; /* what --report-file writes; NULL: out of memory, or not wanted */
+    struct buf table;
+    bool is_table, ok;
+    double squares, squared_error;
+    float max_error;
+    uint64_t n_elems, n_bytes;
+};
+
+/* The root of the mean squared error, as a part of the root of the mean square. */
+static double relative(double squared_error, double squares)
+{
+    return squares > 0 ? sqrt(squared_error / squares) : 0;
+}
+
+static void add_to_table(struct report *r, const struct convert_result *t)
+{
+    char shape[64] = "", change[40], note[48] = "";
+    for (int i = 0; i < t->n_dims; i++)
+        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%s%lld", i ? "x" : "",
+                 (long long)t->shape[i]);
+    snprintf(change, sizeof change, "%s > %s", dtype_name(t->from), dtype_name(t->to));
+    if (t->to != t->wanted)
+        snprintf(note, sizeof note, "  does not fit %s", dtype_name(t->wanted));
+    r->ok = r->ok && buf_printf(&r->table, "%-28s %14s %14s %12.6f %12.4g%s\n", t->name, shape, change,
+                                relative(t->squared_error, t->squares), (double)t->max_error, note);
+}
+
+static void add_to_json(struct report *r, const struct convert_result *t)
+{
+    json_t *shape = json_array();
+    for (int i = 0; i < t->n_dims; i++)
+        r->ok = r->ok && json_array_append_new(shape, json_integer(t->shape[i])) == 0;
+    json_t *object = json_pack(
+        "{s:s, s:s, s:s, s:s, s:o, s:I, s:f, s:f}", "name", t->name, "from", dtype_name(t->from), "type",
+        dtype_name(t->to), "wanted", dtype_name(t->wanted), "shape", shape, "bytes", (json_int_t)t->n_bytes,
+        "relative_rms_error", relative(t->squared_error, t->squares), "max_error", (double)t->max_error);
+    r->ok = r->ok && json_array_append_new(r->tensors, object) == 0; /* NULL fails too */
+}
+
+static void on_progress(void *user, uint64_t done, uint64_t total)
+{
+    struct report *r = user;
+    progress_update(&r->progress, done, total);
+}
+
+static void on_tensor(void *user, const struct convert_result *t)
+{
+    struct report *r = user;
+    r->squares += t->squares;
+    r->squared_error += t->squared_error;
+    r->max_error = t->max_error > r->max_error ? t->max_error : r->max_error;
+    r->n_elems += t->n_elems;
+    r->n_bytes += t->n_bytes;
+    if (r->is_table)
+        add_to_table(r, t);
+    if (r->tensors)
+        add_to_json(r, t);
+}
+
+static void print_report(const struct report *r)
+{
+    char size[NUMBER_SIZE_BYTES];
+    output_printf("%-28s %14s %14s %12s %12s\n", "tensor", "shape", "type", "relative RMS", "largest");
+    output_write(r->table.bytes, r->table.n_bytes);
+    output_printf("%-28s %14s %14s %12.6f %12.4g\n", "all", number_write_size(size, r->n_bytes), r->type,
+                  relative(r->squared_error, r->squares), (double)r->max_error);
+    output_printf("%.3f bits for each of %llu weights\n", 8 * (double)r->n_bytes / (double)r->n_elems,
+                  (unsigned long long)r->n_elems);
+}
+
+static enum tutti_status write_report(const struct report *r, const char *path, struct tutti_error *err)
+{
+    struct new_file *file = NULL;
+    json_t *object = json_pack("{s:s, s:I, s:I, s:f, s:f, s:O}", "type", r->type, "weights",
+                               (json_int_t)r->n_elems, "bytes", (json_int_t)r->n_bytes, "relative_rms_error",
+                               relative(r->squared_error, r->squares), "max_error", (double)r->max_error,
+                               "tensors", r->tensors);
+    char *text = object ? json_dumps(object, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
+    enum tutti_status st = text ? new_file_open(&file, path, err)
+                                : error_set(err, TUTTI_E_MEMORY, "out of memory for the report");
+    if (st == TUTTI_OK)
+        st = new_file_write(file, text, strlen(text), err);
+    if (st == TUTTI_OK)
+        st = new_file_write(file, "\n", 1, err);
+    if (st == TUTTI_OK)
+        st = new_file_finish(file, err);
+    new_file_free(file);
+    free(text);
+    json_decref(object);
+    return st;
+}
+
 static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
                              struct tutti_error *err)
 {
     (void)n_operands;
     const struct convert_values *values = v;
-    struct progress progress;
+    bool wants_report = values->report || values->report_file;
+    struct report report = { .type = values->type, .is_table = values->report, .ok = true };
     struct convert_options options = {
+        .type = weight_type_find(values->type),
+        .is_pure = values->pure,
         .n_threads = values->threads > 0 ? (int)values->threads : 0,
-        .progress = progress_update,
-        .user = &progress,
+        .progress = on_progress,
+        .report = wants_report ? on_tensor : NULL,
+        .user = &report,
     };
-    if (!dtype_find(values->type, &options.type))
-        return error_set(err, TUTTI_E_ARGUMENT, "--type: unknown type '%s'", values->type);
-    progress_begin(&progress, "converting", PROGRESS_BYTES);
+    if (values->report_file && !(report.tensors = json_array()))
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the report");
+    progress_begin(&report.progress, "converting", PROGRESS_BYTES);
     enum tutti_status st = convert_to_gguf(operands[0], operands[1], &options, err);
-    progress_end(&progress);
+    progress_end(&report.progress);
+    if (st == TUTTI_OK && !report.ok)
+        st = error_set(err, TUTTI_E_MEMORY, "%s is written, but there was no memory for the report",
+                       operands[1]);
+    if (st == TUTTI_OK && values->report)
+        print_report(&report);
+    if (st == TUTTI_OK && values->report_file)
+        st = write_report(&report, values->report_file, err);
+    buf_clear(&report.table);
+    json_decref(report.tensors);
     return st;
 }
 
 const struct command COMMAND_CONVERT = {
     .name = "convert",
     .summary = "write a checkpoint as a GGUF file",
-    .about = "Reads the checkpoint at MODEL and writes FILE, with weights of the given type, tokenizer and "
-             "description. "
-             "Vectors stay f32; a matrix whose rows do not fit the blocks of the type becomes f16. FILE "
-             "appears under "
-             "its name when it is complete.",
-    .example = "tutti convert models/demo demo.gguf --type q8_0",
+    .about =
+        "Reads the checkpoint at MODEL and writes FILE, with weights of the given type, tokenizer and "
+        "description. The model streams through; no more than one matrix is in memory. FILE appears "
+        "under its name when it is complete, and its bytes do not depend on the number of threads.\n\n"
+        "Vectors stay f32. As in llama.cpp, quantized types keep the output in q6_k (q8_0 in q8_0), and the "
+        "types on _m and _l, q4_k_s and q2_k also some of the matrices that are most sensitive; q4_k means "
+        "q4_k_m. --pure gives all of them the one type. A matrix whose rows are no multiple of 256 becomes "
+        "q4_0 instead of q2_k and q3_k, q5_0 instead of q4_k, q5_1 instead of q5_k, q8_0 instead of q6_k; "
+        "where they are no multiple of 32 either, f16.",
+    .example = "tutti convert models/demo demo.gguf --type q4_k_m --report",
     .options = OPTION_SET(GROUPS, "MODEL FILE", 2, 2, "expected MODEL and FILE, the GGUF file to write"),
     .values_bytes = sizeof(struct convert_values),
     .run = run,

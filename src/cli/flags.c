@@ -3,13 +3,13 @@
 #include "backend/kv_type.h"
 #include "base/limits.h"
 #include "cli/progress.h"
+#include "model/weight_type.h"
 
 #include <math.h>
 #include <string.h>
 
 /* ---- the model ------------------------------------------------------------------------------------------------- */
 
-static const char *const WEIGHT_TYPES[] = { "f32", "f16", "bf16", "q8_0", "q4_0", NULL };
 static const char *const CPU_LEVELS[] = { "ref", "avx2", "avx512", NULL };
 
 #define MODEL struct model_flags
@@ -17,7 +17,8 @@ const struct option MODEL_OPTIONS[] = {
     { .name = "type",
       CHOICE_IN(MODEL, type),
       .value = "TYPE",
-      .choices = WEIGHT_TYPES,
+      .choices = WEIGHT_TYPE_NAMES,
+      .aliases = WEIGHT_TYPE_ALIASES,
       .help = "convert the weights while loading, instead of running them as stored" },
     { .name = "kv-type",
       CHOICE_IN(MODEL, kv_type),

@@ -14,8 +14,6 @@ struct inspect_values {
     bool json, no_tensors;
 };
 
-static const char *const TYPES[] = { "f32", "f16", "bf16", "q8_0", "q4_0", NULL };
-
 #define VALUES struct inspect_values
 static const struct option OPTIONS[] = {
     { .name = "memory",
@@ -35,7 +33,8 @@ static const struct option OPTIONS[] = {
     { .name = "type",
       CHOICE_IN(VALUES, type),
       .value = "TYPE",
-      .choices = TYPES,
+      .choices = WEIGHT_TYPE_NAMES,
+      .aliases = WEIGHT_TYPE_ALIASES,
       .help = "reckon with weights converted to it, instead of as stored" },
     { .name = "kv-type",
       CHOICE_IN(VALUES, kv_type),
@@ -58,12 +57,10 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     struct inspect_options options = {
         .as_json = values->json,
         .lists_tensors = !values->no_tensors,
-        .has_type = values->type != NULL,
+        .type = values->type ? weight_type_find(values->type) : NULL,
         .memory_bytes = values->memory > 0 ? (uint64_t)values->memory : 0,
         .context = values->context > 0 ? (int)values->context : 0,
     };
-    if (values->type && !dtype_find(values->type, &options.type))
-        return error_set(err, TUTTI_E_ARGUMENT, "--type: unknown type '%s'", values->type);
     if (!kv_type_find(values->kv_type, &options.kv_type))
         return error_set(err, TUTTI_E_ARGUMENT, "--kv-type: unknown type '%s'", values->kv_type);
     /* The report is written when it is whole: a failure half-way leaves standard output empty. */

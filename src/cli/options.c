@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 enum { MAX_WORD = 64 }; /* longer words are not compared for suggestions */
 
@@ -121,7 +122,7 @@ static void describe_expected(const struct option *o, char *text, size_t size)
 static enum tutti_status wrong_value(const struct option *o, const char *shown, const char *found,
                                      struct tutti_error *err)
 {
-    char expected[200];
+    char expected[256];
     if (o->kind == OPTION_CHOICE) {
         const char *meant = options_nearest(found, o->choices);
         size_t n = 0;
@@ -191,8 +192,11 @@ static enum tutti_status set_value(const struct option *o, void *values, size_t 
         return TUTTI_OK;
     }
     case OPTION_CHOICE:
+        for (const char *const *alias = o->aliases; alias && *alias; alias += 2)
+            if (strcasecmp(*alias, text) == 0)
+                text = alias[1];
         for (const char *const *choice = o->choices; *choice; choice++)
-            if (strcmp(*choice, text) == 0) {
+            if (strcasecmp(*choice, text) == 0) {
                 *(const char **)(void *)member = *choice;
                 return TUTTI_OK;
             }

@@ -39,9 +39,11 @@ struct option {
     size_t field;               /* offset of the member it fills */
     const char *value;          /* how help calls the value, "N"; NULL for flags */
     double min, max;            /* of numbers; both 0: no bounds but those of the type, and not negative */
-    const char *const *choices; /* ends with NULL */
-    const char *initial;        /* value where it is not given; NULL: see above */
-    const char *help;           /* a phrase without a full stop */
+    const char *const *choices; /* ends with NULL; upper case is as good */
+    const char *const
+        *aliases;        /* of choices: pairs of a word and what it stands for; ends with NULL. NULL: none */
+    const char *initial; /* value where it is not given; NULL: see above */
+    const char *help;    /* a phrase without a full stop */
     enum option_kind kind;
     char letter;    /* '\0': none */
     bool above_min; /* min itself is not allowed */

@@ -2,21 +2,38 @@
 #ifndef TUTTI_MODEL_CONVERT_H
 #define TUTTI_MODEL_CONVERT_H
 
-#include "base/dtype.h"
 #include "base/error.h"
+#include "base/limits.h"
+#include "model/weight_type.h"
+
+/* What became of one tensor. */
+struct convert_result {
+    const char *name; /* in the new file */
+    enum dtype from, to;
+    enum dtype wanted; /* other than to: the rows do not fit its blocks */
+    int n_dims;
+    int64_t shape[LIMIT_TENSOR_DIMS];
+    uint64_t n_elems, n_bytes;
+    /* Sums over all elements: of the squares of what was stored, and of its differences to what stands there now; and the
+     * largest difference. */
+    double squares, squared_error;
+    float max_error;
+};
 
 struct convert_options {
-    enum dtype
-        type; /* of the matrices: F32, F16, BF16, Q8_0, Q4_0. Vectors stay F32; a matrix whose rows do not fit the
-                        type's block becomes F16. */
-    int n_threads; /* 0: one for each core */
+    const struct weight_type *type; /* of the matrices. Vectors and tables by position are F32. */
+    bool is_pure;                   /* every matrix gets the one type, instead of a finer one for some */
+    int n_threads;                  /* 0: one for each core */
     /* Called from the calling thread; bytes written so far, and in the end. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
+    /* Called for each tensor when it is written. NULL: errors are not measured. */
+    void (*report)(void *user, const struct convert_result *result);
     void *user;
 };
 
-/* src: as for model_load(). dst appears under its name only when it is complete. The model streams through, a few
- * megabytes at a time. TUTTI_E_ARGUMENT: dst is (in) src. */
+/* src: as for model_load(). dst appears under its name only when it is complete, with the same bytes whatever n_threads
+ * is. The model streams through: no more is held than one tensor, and a few megabytes.
+ * TUTTI_E_ARGUMENT: dst is (in) src. TUTTI_E_NUMERIC: a weight is infinite, no number, or beyond the range of F16 where it is to be that. */
 MUST_CHECK enum tutti_status convert_to_gguf(const char *src, const char *dst,
                                              const struct convert_options *options, struct tutti_error *err);
 

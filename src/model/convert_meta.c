@@ -4,23 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Labels of general.file_type. */
-static uint32_t file_type(enum dtype type)
-{
-    switch (type) {
-    case DTYPE_F16:
-        return 1;
-    case DTYPE_Q4_0:
-        return 2;
-    case DTYPE_Q8_0:
-        return 7;
-    case DTYPE_BF16:
-        return 32;
-    default:
-        return 0;
-    }
-}
-
 static void put_u32(struct gguf_writer *w, const char *arch, const char *key, int value)
 {
     char full[128];
@@ -63,13 +46,13 @@ static void describe_rope(struct gguf_writer *w, const char *arch, const struct 
 }
 
 void convert_describe(struct gguf_writer *w, const struct family *family, const struct model_desc *d,
-                      const char *name, enum dtype type)
+                      const char *name, uint32_t file_type)
 {
     const char *arch = family->gguf_architecture;
     put_string(w, "general.architecture", arch);
     put_string(w, "general.type", "model");
     put_string(w, "general.name", name);
-    gguf_writer_u32(w, "general.file_type", file_type(type));
+    gguf_writer_u32(w, "general.file_type", file_type);
     gguf_writer_u32(w, "general.quantization_version", 2);
     put_u32(w, arch, "context_length", d->n_ctx);
     put_u32(w, arch, "embedding_length", d->d_model);

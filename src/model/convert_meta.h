@@ -5,9 +5,9 @@
 #include "checkpoint/gguf.h"
 #include "model/family.h"
 
-/* name: of the model. type: of most matrices. */
+/* name: of the model. */
 void convert_describe(struct gguf_writer *w, const struct family *family, const struct model_desc *desc,
-                      const char *name, enum dtype type);
+                      const char *name, uint32_t file_type);
 
 /* tok: with everything that the family appends. TUTTI_E_UNSUPPORTED: GGUF has no words for its rules. */
 MUST_CHECK enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *family,

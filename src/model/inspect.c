@@ -38,7 +38,8 @@ struct report {
 static uint64_t packed_bytes(const struct report *r, const struct weight *w)
 {
     size_t row = 0;
-    enum dtype want = r->options->has_type ? r->options->type : weights_common_type(w);
+    enum dtype want = r->options->type ? weight_type_choose(r->options->type, &w->place)
+                                       : weights_common_type(w);
     if (!dtype_bytes(weights_fit_type(want, w->n_in), w->n_in, &row))
         return 0;
     return (uint64_t)((w->n_out + 31) / 32 * 32) * row;
@@ -97,7 +98,7 @@ static enum tutti_status sum_weights(struct report *r, struct tutti_error *err)
             return st;
         add_layer(r, &l);
         if (i == 0)
-            r->type = r->options->has_type ? r->options->type : weights_stored_type(&l);
+            r->type = r->options->type ? r->options->type->dtype : weights_stored_type(&l);
     }
     return TUTTI_OK;
 }

@@ -2,19 +2,18 @@
 #ifndef TUTTI_MODEL_INSPECT_H
 #define TUTTI_MODEL_INSPECT_H
 
-#include "base/dtype.h"
 #include "base/error.h"
+#include "model/weight_type.h"
 
 #include <stdio.h>
 
 struct inspect_options {
     bool as_json;
     bool lists_tensors;
-    bool has_type;
-    enum dtype type;       /* the weights run as it; without has_type: as stored */
-    enum dtype kv_type;    /* as in backend/kv_type.h */
-    uint64_t memory_bytes; /* for weights and KV cache together; 0: the machine's available memory */
-    int context;           /* tokens of one user; 0: the model's context */
+    const struct weight_type *type; /* the weights run as it; NULL: as stored */
+    enum dtype kv_type;             /* as in backend/kv_type.h */
+    uint64_t memory_bytes;          /* for weights and KV cache together; 0: the machine's available memory */
+    int context;                    /* tokens of one user; 0: the model's context */
 };
 
 /* Writes the report to out: description, tensors, sizes, KV bytes for each token, users that fit into memory. */

@@ -3,7 +3,6 @@
 
 #include "backend/kv_type.h"
 #include "base/log.h"
-#include "kernels/quantize.h"
 #include "model/chat.h"
 #include "model/forward.h"
 
@@ -198,12 +197,16 @@ done:
 
 /* ---- putting it together ---- */
 
-static enum tutti_status read_weight_type(enum dtype *out, const char *name, struct tutti_error *err)
+static enum tutti_status read_weight_type(const struct weight_type **out, const char *name,
+                                          struct tutti_error *err)
 {
-    if (dtype_find(name, out) && dtype_is_weight(*out))
+    char known[256];
+    *out = weight_type_find(name);
+    if (*out)
         return TUTTI_OK;
-    return error_set_param(err, TUTTI_E_ARGUMENT, "weight_type",
-                           "weight_type \"%.32s\", expected f32, f16, bf16, q8_0 or q4_0", name);
+    weight_type_list(known, sizeof known);
+    return error_set_param(err, TUTTI_E_ARGUMENT, "weight_type", "weight_type \"%.32s\", expected %s", name,
+                           known);
 }
 
 enum tutti_status model_start_backend(struct model *model, const struct tutti_model_options *options,
@@ -254,7 +257,6 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
                          "%s: no tensor is named as in a %s model, expected for example %s",
                          checkpoint_path(l->ck), l->family->name, l->family->layouts[0].embedding);
     if (l->options->weight_type) {
-        l->has_type = true;
         st = read_weight_type(&l->type, l->options->weight_type, err);
         if (st != TUTTI_OK)
             return st;

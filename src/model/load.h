@@ -10,8 +10,7 @@ struct loader {
     const struct family *family;
     const struct tensor_names *names;
     const struct tutti_model_options *options;
-    bool has_type;
-    enum dtype type; /* asked for, where has_type */
+    const struct weight_type *type; /* asked for; NULL: as stored */
     bool said_fallback;
     uint64_t done, total; /* bytes, for progress */
 };

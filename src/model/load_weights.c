@@ -89,7 +89,7 @@ static enum tutti_status pack(struct loader *l, struct matrix **out, const struc
         st = load_out_of_memory(l, err);
         goto done;
     }
-    enum dtype want = l->has_type ? l->type : weights_common_type(w);
+    enum dtype want = l->type ? weight_type_choose(l->type, &w->place) : weights_common_type(w);
     struct matrix_source source = { .name = w->name,
                                     .parts = s.parts,
                                     .n_parts = s.n_parts,
@@ -164,7 +164,7 @@ static enum tutti_status load_layer(struct loader *l, int index, struct tutti_er
     struct layer_weights w;
     enum tutti_status st = weights_find_layer(&w, d, l->names, l->ck, index, err);
     if (st == TUTTI_OK && index == 0)
-        l->model->weight_type = l->has_type ? l->type : weights_stored_type(&w);
+        l->model->weight_type = l->type ? l->type->dtype : weights_stored_type(&w);
     if (st == TUTTI_OK)
         st = upload_norm(l, &layer->attn_norm, &w.attn_norm, err);
     if (st == TUTTI_OK)

@@ -172,6 +172,13 @@ enum tutti_status weights_find_layer(struct layer_weights *out, const struct mod
         st = find_weight(&out->down, ck, &names->down, &down, layer, err);
     if (st == TUTTI_OK)
         st = find_norm(&out->ffn_post_norm, d, ck, names->ffn_post_norm, layer, err);
+    const struct weight_place place = { .layer = layer,
+                                        .n_layers = d->n_layers,
+                                        .n_sharing = d->n_heads / d->n_kv_heads };
+    out->qkv.place = out->attn_out.place = out->gate_up.place = out->down.place = place;
+    out->qkv.place.role = WEIGHT_VALUES;
+    out->attn_out.place.role = WEIGHT_ATTN_OUT;
+    out->down.place.role = WEIGHT_DOWN;
     out->qkv.by_head_dim = names->is_by_head ? d->head_dim : 0;
     out->gate_up.is_gate_up = d->has_gate;
     return st;
@@ -208,6 +215,8 @@ enum tutti_status weights_find_outer(struct outer_weights *out, const struct mod
         st = find_norm(&out->output_norm, d, ck, names->output_norm, 0, err);
     if (st == TUTTI_OK && !d->tied_output)
         st = find_weight(&out->output, ck, &names->output, &table, 0, err);
+    out->embedding.place.role = d->tied_output ? WEIGHT_OUTPUT : WEIGHT_EMBEDDING;
+    out->output.place.role = WEIGHT_OUTPUT;
     return st;
 }
 
@@ -241,20 +250,14 @@ void *weights_transposed(const struct tensor *part)
 
 enum dtype weights_fit_type(enum dtype want, int n_in)
 {
+    static const enum dtype SMALLER[DTYPE_COUNT] = { [DTYPE_Q2_K] = DTYPE_Q4_0,
+                                                     [DTYPE_Q3_K] = DTYPE_Q4_0,
+                                                     [DTYPE_Q4_K] = DTYPE_Q5_0,
+                                                     [DTYPE_Q5_K] = DTYPE_Q5_1,
+                                                     [DTYPE_Q6_K] = DTYPE_Q8_0 };
     if (n_in % dtype_block_elems(want) == 0)
         return want;
-    if (n_in % dtype_block_elems(DTYPE_Q8_0) != 0)
-        return DTYPE_F16;
-    switch (want) { /* blocks of 32 with at least as many bits */
-    case DTYPE_Q2_K:
-    case DTYPE_Q3_K:
-    case DTYPE_Q4_K:
-        return DTYPE_Q5_0;
-    case DTYPE_Q5_K:
-        return DTYPE_Q5_1;
-    default:
-        return DTYPE_Q8_0;
-    }
+    return dtype_block_elems(want) == 256 && n_in % 32 == 0 ? SMALLER[want] : DTYPE_F16;
 }
 
 /* The type that loses nothing worth keeping of either. */

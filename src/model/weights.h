@@ -3,6 +3,7 @@
 #define TUTTI_MODEL_WEIGHTS_H
 
 #include "model/family.h"
+#include "model/weight_type.h"
 
 enum { MAX_PARTS = 3 };
 
@@ -13,6 +14,7 @@ struct weight {
     const struct tensor *biases[MAX_PARTS]; /* NULL: none */
     int n_parts;
     int n_in, n_out;
+    struct weight_place place;
     bool is_gate_up;
     bool is_transposed; /* stored as [n_in][n_out]; plain types alone */
     int by_head_dim; /* > 0: rows are stored as [heads][q, k, v][by_head_dim]; weights_by_head_row() tells */
@@ -55,8 +57,8 @@ int64_t weights_by_head_row(int64_t n_rows, int head_dim, int64_t row);
 /* part of a transposed weight as [out][in] of the same type. Freed by the caller. NULL: no memory. */
 void *weights_transposed(const struct tensor *part);
 
-/* The type that a matrix of n_in columns runs as when want is asked for: want, else blocks of 32 with at least as many bits,
- * as llama.cpp's quantizer falls back, else F16. */
+/* The type that a matrix of n_in columns becomes when want is asked for: want; where n_in is no multiple of 256 the type of 32
+ * that has no fewer bits, as llama.cpp chooses it; where it is none of 32 F16. */
 enum dtype weights_fit_type(enum dtype want, int n_in);
 
 /* The type that the parts of a matrix run as: their own; where they differ the finest, which is Q8_0 if all are quantized

@@ -114,7 +114,8 @@ def test_the_reference_page_is_what_help_prints():
     (["generate", "-p", "x"], "expected MODEL, a Hugging Face folder or a GGUF file"),
     (["generate", "m", "more", "-p", "x"], "unexpected 'more'; expected MODEL"),
     (["generate", "m", "-p", "x", "--type", "q4"],
-     "--type: found 'q4', expected f32, f16, bf16, q8_0 or q4_0; did you mean q4_0?"),
+     "--type: found 'q4', expected f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0, q4_k_m, q4_k_s, q4_1, "
+     "q4_0, q3_k_l, q3_k_m, q3_k_s, q2_k or q2_k_s; did you mean q4_k_m?"),
     (["generate", "m", "-p", "x", "--kv-memory", "4Q"],
      "--kv-memory: found '4Q', expected a size such as 512M or 4G of at least 1 B"),
     (["serve"], "expected MODEL, a Hugging Face folder or a GGUF file; './run serve' takes models/demo"),
@@ -383,11 +384,12 @@ def test_ctrl_c_ends_generate_with_130():
 # ---- convert, inspect --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("dtype", ["f16", "q8_0", "q4_0", "Q5_K_M"])
 def test_convert_then_generate(dtype, tmp_path):
     out = tmp_path / f"demo-{dtype}.gguf"
     done = tutti("convert", DEMO, out, "--type", dtype)
-    assert done.stdout == "" and done.stderr == ""
+    assert done.stdout == ""
+    assert ("its rows of 688 do not fit" in done.stderr) == (dtype != "f16")
     assert os.listdir(tmp_path) == [out.name]
     assert out.read_bytes()[:4] == b"GGUF"
     question = "What is the capital of France?"

@@ -5,6 +5,7 @@
 #include "model/inspect.h"
 #include "util.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -23,9 +24,9 @@ static void make_path(char *path, size_t size)
     snprintf(path, size, "/tmp/tutti-convert-%d.gguf", (int)getpid());
 }
 
-static void convert(const char *src, const char *dst, enum dtype type)
+static void convert(const char *src, const char *dst, const char *type)
 {
-    struct convert_options options = { .type = type, .n_threads = 2 };
+    struct convert_options options = { .type = weight_type_find(type), .n_threads = 2 };
     struct tutti_error err;
     if (convert_to_gguf(src, dst, &options, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
@@ -52,14 +53,118 @@ static void check_same_logits(const char *a, const char *a_type, const char *b, 
 static void a_converted_chatglm_has_the_same_bits(void **state)
 {
     (void)state;
-    static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_Q8_0, DTYPE_Q4_0 };
+    static const char *const TYPES[] = { "f32", "f16", "bf16", "q8_0", "q5_1", "q4_0", "q4_k_m" };
     char path[128];
     make_path(path, sizeof path);
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
         convert(TEST_FIXTURES "/chatglm3-tiny", path, TYPES[i]);
-        check_same_logits(TEST_FIXTURES "/chatglm3-tiny", dtype_name(TYPES[i]), path, true);
+        check_same_logits(TEST_FIXTURES "/chatglm3-tiny", TYPES[i], path, true);
     }
     unlink(path);
+}
+
+/* Converted beforehand or while loading: the same types for the same matrices. */
+static void types_mean_the_same_wherever_they_are_asked_for(void **state)
+{
+    (void)state;
+    static const char *const TYPES[] = { "q6_k", "Q5_K", "q3_k_l", "q2_k" };
+    char path[128];
+    make_path(path, sizeof path);
+    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
+        convert(TEST_DEMO_MODEL, path, TYPES[i]);
+        check_same_logits(TEST_DEMO_MODEL, TYPES[i], path, true);
+    }
+    unlink(path);
+}
+
+static void *read_whole(const char *path, size_t *n_bytes)
+{
+    struct stat info;
+    FILE *file = fopen(path, "rb");
+    assert_true(file && fstat(fileno(file), &info) == 0);
+    *n_bytes = (size_t)info.st_size;
+    void *bytes = malloc(*n_bytes);
+    assert_int_equal(fread(bytes, 1, *n_bytes, file), *n_bytes);
+    fclose(file);
+    return bytes;
+}
+
+static void bytes_do_not_depend_on_the_number_of_threads(void **state)
+{
+    (void)state;
+    char path[128];
+    void *first = NULL;
+    size_t n_first = 0;
+    make_path(path, sizeof path);
+    for (int n_threads = 1; n_threads <= 5; n_threads += 2) {
+        struct convert_options options = { .type = weight_type_find("q4_k_m"), .n_threads = n_threads };
+        assert_int_equal(convert_to_gguf(TEST_DEMO_MODEL, path, &options, NULL), TUTTI_OK);
+        size_t n;
+        void *bytes = read_whole(path, &n);
+        if (n_threads == 1) {
+            first = bytes;
+            n_first = n;
+            continue;
+        }
+        assert_int_equal(n, n_first);
+        assert_memory_equal(bytes, first, n);
+        free(bytes);
+    }
+    free(first);
+    unlink(path);
+}
+
+/* What a report is made of, summed up. */
+struct seen {
+    int n, n_of[DTYPE_COUNT], n_misfits;
+    uint64_t n_bytes;
+    double worst; /* relative error of a tensor */
+};
+
+static void on_result(void *user, const struct convert_result *r)
+{
+    struct seen *seen = user;
+    double error = r->squares > 0 ? sqrt(r->squared_error / r->squares) : 0;
+    seen->n++;
+    seen->n_of[r->to]++;
+    seen->n_misfits += r->to != r->wanted;
+    seen->n_bytes += r->n_bytes;
+    seen->worst = error > seen->worst ? error : seen->worst;
+    assert_true(r->n_elems > 0 && r->name && r->n_dims >= 1);
+    if (r->to == DTYPE_F32)
+        assert_true(error == 0 && r->max_error == 0);
+    else
+        assert_true(r->max_error <= sqrt(r->squared_error) * 1.0001);
+}
+
+static void convert_seen(struct seen *seen, const char *type, bool is_pure)
+{
+    char path[128];
+    make_path(path, sizeof path);
+    struct convert_options options = {
+        .type = weight_type_find(type), .is_pure = is_pure, .report = on_result, .user = seen
+    };
+    *seen = (struct seen){ 0 };
+    assert_int_equal(convert_to_gguf(TEST_DEMO_MODEL, path, &options, NULL), TUTTI_OK);
+    unlink(path);
+}
+
+static void a_report_tells_types_and_errors(void **state)
+{
+    (void)state;
+    struct seen seen, pure, eight;
+    convert_seen(&seen, "q4_k_m", false);
+    convert_seen(&pure, "q4_k_m", true);
+    convert_seen(&eight, "q8_0", false);
+    assert_int_equal(seen.n, pure.n);
+    assert_int_equal(pure.n_of[DTYPE_Q6_K], 0);
+    assert_int_equal(seen.n_of[DTYPE_Q6_K] + seen.n_of[DTYPE_Q4_K], pure.n_of[DTYPE_Q4_K]);
+    assert_int_equal(seen.n_of[DTYPE_Q6_K], 1 + 2); /* the output, and the values of layers 2 and 5 */
+    assert_int_equal(seen.n_misfits, 6);            /* rows of 688 */
+    assert_int_equal(pure.n_of[DTYPE_F16], 6);
+    assert_true(pure.n_bytes < seen.n_bytes && seen.n_bytes < eight.n_bytes);
+    assert_true(pure.worst > 0.06 && pure.worst < 0.08);
+    assert_true(eight.worst > 0.004 && eight.worst < 0.008);
 }
 
 static void a_converted_llama_has_the_same_logits(void **state)
@@ -67,9 +172,9 @@ static void a_converted_llama_has_the_same_logits(void **state)
     (void)state;
     char path[128];
     make_path(path, sizeof path);
-    convert(TEST_FIXTURES "/llama-tiny", path, DTYPE_F32);
+    convert(TEST_FIXTURES "/llama-tiny", path, "f32");
     check_same_logits(TEST_FIXTURES "/llama-tiny", "f32", path, false);
-    convert(TEST_FIXTURES "/llama-tiny-tied", path, DTYPE_F32); /* rope scaling becomes a tensor */
+    convert(TEST_FIXTURES "/llama-tiny-tied", path, "f32"); /* rope scaling becomes a tensor */
     check_same_logits(TEST_FIXTURES "/llama-tiny-tied", "f32", path, false);
     unlink(path);
 }
@@ -93,9 +198,9 @@ static void every_family_that_gguf_knows_converts(void **state)
     make_path(path, sizeof path);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         snprintf(source, sizeof source, TEST_FIXTURES "/%s", CASES[i].name);
-        convert(source, path, DTYPE_F32);
+        convert(source, path, "f32");
         check_same_logits(source, "f32", path, CASES[i].bits);
-        convert(source, path, DTYPE_Q8_0);
+        convert(source, path, "q8_0");
         if (CASES[i].bits)
             check_same_logits(source, "q8_0", path, true);
         struct model *model = util_load(path, NULL, NULL, 1, NULL);
@@ -111,7 +216,7 @@ static void what_gguf_cannot_say_is_refused(void **state)
     static const char *const CASES[][2] = { { "chatglm-6b-tiny", "GGUF has no architecture for chatglm-6b" },
                                             { "pangu-tiny", "GGUF has no architecture for pangualpha" },
                                             { "bloom-tiny-post", "where its residuals are taken" } };
-    struct convert_options options = { .type = DTYPE_F16 };
+    struct convert_options options = { .type = weight_type_find("f16") };
     char path[128], source[512];
     make_path(path, sizeof path);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
@@ -129,7 +234,7 @@ static void a_gguf_file_converts_to_another_type(void **state)
     (void)state;
     char path[128];
     make_path(path, sizeof path);
-    convert(TEST_FIXTURES "/gguf/llama-tiny-q8_0.gguf", path, DTYPE_F32);
+    convert(TEST_FIXTURES "/gguf/llama-tiny-q8_0.gguf", path, "f32");
     check_same_logits(TEST_FIXTURES "/gguf/llama-tiny-q8_0.gguf", "f32", path, true);
     unlink(path);
 }
@@ -139,7 +244,7 @@ static void the_demo_model_keeps_its_tokenizer_and_chat(void **state)
     (void)state;
     char path[128];
     make_path(path, sizeof path);
-    convert(TEST_DEMO_MODEL, path, DTYPE_Q8_0);
+    convert(TEST_DEMO_MODEL, path, "q8_0");
     struct model *a = util_load(TEST_DEMO_MODEL, NULL, NULL, 1, NULL),
                  *b = util_load(path, NULL, NULL, 1, NULL);
     assert_string_equal(b->desc.chat_format, "chatglm3");
@@ -200,7 +305,7 @@ static void a_unigram_tokenizer_is_kept_with_its_map(void **state)
     make_path(path, sizeof path);
     snprintf(folder, sizeof folder, "/tmp/tutti-convert-%d", (int)getpid());
     make_unigram_llama(folder);
-    convert(folder, path, DTYPE_Q8_0);
+    convert(folder, path, "q8_0");
     struct model *a = util_load(folder, NULL, NULL, 1, NULL), *b = util_load(path, NULL, NULL, 1, NULL);
     assert_int_equal(tokenizer_unk(a->tokenizer), tokenizer_unk(b->tokenizer));
     assert_int_equal(tokenizer_eos(a->tokenizer), tokenizer_eos(b->tokenizer));
@@ -226,15 +331,13 @@ static void a_checkpoint_is_never_its_own_target(void **state)
     (void)state;
     char path[128];
     struct tutti_error err;
-    struct convert_options options = { .type = DTYPE_F16 };
+    struct convert_options options = { .type = weight_type_find("f16") };
     make_path(path, sizeof path);
-    convert(TEST_FIXTURES "/chatglm3-tiny", path, DTYPE_F32);
+    convert(TEST_FIXTURES "/chatglm3-tiny", path, "f32");
     assert_int_equal(convert_to_gguf(path, path, &options, &err), TUTTI_E_ARGUMENT);
     assert_int_equal(convert_to_gguf(path, "/tmp", &options, &err), TUTTI_E_ARGUMENT);
     assert_int_equal(convert_to_gguf("/no/such", path, &options, &err), TUTTI_E_NOT_FOUND);
     assert_int_equal(convert_to_gguf(path, "/no/such/folder/x.gguf", &options, &err), TUTTI_E_NOT_FOUND);
-    options.type = DTYPE_I8;
-    assert_int_equal(convert_to_gguf(path, "/tmp/x.gguf", &options, &err), TUTTI_E_ARGUMENT);
     unlink(path);
 }
 
@@ -323,6 +426,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_converted_chatglm_has_the_same_bits),
+        cmocka_unit_test(types_mean_the_same_wherever_they_are_asked_for),
+        cmocka_unit_test(bytes_do_not_depend_on_the_number_of_threads),
+        cmocka_unit_test(a_report_tells_types_and_errors),
         cmocka_unit_test(a_converted_llama_has_the_same_logits),
         cmocka_unit_test(every_family_that_gguf_knows_converts),
         cmocka_unit_test(what_gguf_cannot_say_is_refused),

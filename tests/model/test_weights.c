@@ -40,12 +40,12 @@ static void the_finest_type_of_a_fused_matrix_wins(void **state)
     }
 }
 
-static void a_type_whose_blocks_do_not_fit_falls_back_to_one_as_fine(void **state)
+static void a_type_whose_blocks_do_not_fit_falls_back_to_the_next(void **state)
 {
     (void)state;
     assert_int_equal(weights_fit_type(DTYPE_Q4_K, 512), DTYPE_Q4_K);
-    assert_int_equal(weights_fit_type(DTYPE_Q2_K, 96), DTYPE_Q5_0);
-    assert_int_equal(weights_fit_type(DTYPE_Q3_K, 96), DTYPE_Q5_0);
+    assert_int_equal(weights_fit_type(DTYPE_Q2_K, 96), DTYPE_Q4_0);
+    assert_int_equal(weights_fit_type(DTYPE_Q3_K, 96), DTYPE_Q4_0);
     assert_int_equal(weights_fit_type(DTYPE_Q4_K, 96), DTYPE_Q5_0);
     assert_int_equal(weights_fit_type(DTYPE_Q5_K, 96), DTYPE_Q5_1);
     assert_int_equal(weights_fit_type(DTYPE_Q6_K, 96), DTYPE_Q8_0);
@@ -103,7 +103,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_finest_type_of_a_fused_matrix_wins),
-        cmocka_unit_test(a_type_whose_blocks_do_not_fit_falls_back_to_one_as_fine),
+        cmocka_unit_test(a_type_whose_blocks_do_not_fit_falls_back_to_the_next),
         cmocka_unit_test(a_tensor_with_a_source_is_read_as_any_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

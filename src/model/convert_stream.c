@@ -1,0 +1,211 @@
+#include "model/convert_stream.h"
+
+#include "kernels/quantize.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 8 << 20 };
+
+/* What conversion did to a row. */
+struct row_error {
+    double squares, squared_error;
+    float max_error;
+    enum { ROW_FINE, ROW_NOT_FINITE, ROW_TOO_LARGE } state;
+};
+
+/* A chunk of rows that all threads convert together. */
+struct chunk {
+    const struct planned *plan;
+    int64_t first_row, n_rows, n_cols, n_total_rows;
+    size_t in_bytes, out_bytes; /* of a row */
+    const uint8_t *in;          /* the stored rows, or a copy put in order */
+    uint8_t *out;
+    float *floats;            /* [n_threads][2][n_cols] */
+    struct row_error *errors; /* [n_rows] */
+    bool is_measured;
+};
+
+/* Which stored row stands at a place of the converted tensor. */
+static int64_t source_row(const struct chunk *k, int64_t row)
+{
+    const struct change *change = &k->plan->change;
+    if (change->by_head_dim > 0)
+        return weights_by_head_row(k->n_total_rows, change->by_head_dim, row);
+    if (change->n_permuted_heads == 0)
+        return row;
+    int64_t head_dim = k->n_total_rows / change->n_permuted_heads;
+    int64_t head = row / head_dim, j = row % head_dim;
+    return head * head_dim + j / 2 + (j % 2) * (head_dim / 2);
+}
+
+/* Whether a row can be converted; of smaller floats only F16 has a smaller range. */
+static int row_state(const float *x, int64_t n, enum dtype to)
+{
+    float sum = 0, largest = 0; /* 0 times anything finite is 0 */
+    for (int64_t i = 0; i < n; i++) {
+        sum += x[i] * 0;
+        largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+    }
+    return !(sum == 0) ? ROW_NOT_FINITE : to == DTYPE_F16 && largest >= 65520 ? ROW_TOO_LARGE : ROW_FINE;
+}
+
+static void measure_row(struct row_error *e, const float *before, const float *after, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double x = (double)before[i], error = x - (double)after[i];
+        float size = (float)fabs(error);
+        e->squares += x * x;
+        e->squared_error += error * error;
+        e->max_error = size > e->max_error ? size : e->max_error;
+    }
+}
+
+static void convert_row(const struct chunk *k, uint8_t *out, const uint8_t *in, float *floats,
+                        struct row_error *e)
+{
+    enum dtype from = k->plan->tensor->dtype, to = k->plan->type;
+    bool is_copied = from == to;
+    *e = (struct row_error){ 0 };
+    if (is_copied)
+        memcpy(out, in, k->in_bytes);
+    if (is_copied && !k->is_measured)
+        return;
+    dequantize(floats, in, from, k->n_cols);
+    if (!is_copied) {
+        e->state = row_state(floats, k->n_cols, to);
+        if (e->state != ROW_FINE)
+            return;
+        quantize(out, floats, to, k->n_cols);
+    }
+    if (!k->is_measured)
+        return;
+    float *after = floats + k->n_cols;
+    dequantize(after, out, to, k->n_cols);
+    measure_row(e, floats, after, k->n_cols);
+}
+
+static void convert_rows(void *arg, int thread, int n_threads)
+{
+    const struct chunk *k = arg;
+    int64_t begin, end;
+    team_share(k->n_rows, 1, thread, n_threads, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        const uint8_t *in = k->in + (size_t)source_row(k, k->first_row + i) * k->in_bytes;
+        convert_row(k, k->out + (size_t)i * k->out_bytes, in, k->floats + (int64_t)thread * 2 * k->n_cols,
+                    &k->errors[i]);
+    }
+}
+
+/* How the tensor is cut into rows. A vector is a column of rows of one element where its rows change their order, else one
+ * row. */
+static enum tutti_status measure_rows(struct chunk *k, struct tutti_error *err)
+{
+    const struct planned *p = k->plan;
+    const struct tensor *t = p->tensor;
+    bool is_column = p->change.n_permuted_heads > 0 || p->change.by_head_dim > 0;
+    if (t->n_dims == 2) {
+        k->n_total_rows = t->shape[p->change.is_transposed ? 1 : 0];
+        k->n_cols = t->shape[p->change.is_transposed ? 0 : 1];
+    } else {
+        k->n_total_rows = is_column ? t->shape[0] : 1;
+        k->n_cols = is_column ? 1 : t->shape[0];
+    }
+    if (!dtype_bytes(t->dtype, k->n_cols, &k->in_bytes) || !dtype_bytes(p->type, k->n_cols, &k->out_bytes))
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: rows of %lld do not fit its type", t->file,
+                         t->name, (long long)k->n_cols);
+    return TUTTI_OK;
+}
+
+/* Adds what happened to a chunk, in the order of its rows. */
+static enum tutti_status add_errors(const struct chunk *k, struct convert_result *result,
+                                    struct tutti_error *err)
+{
+    const struct tensor *t = k->plan->tensor;
+    for (int64_t i = 0; i < k->n_rows; i++) {
+        const struct row_error *e = &k->errors[i];
+        if (e->state != ROW_FINE)
+            return error_set(
+                err, TUTTI_E_NUMERIC, "%s: tensor %s: row %lld holds %s", t->file, t->name,
+                (long long)source_row(k, k->first_row + i),
+                e->state == ROW_TOO_LARGE
+                    ? "weights beyond the range of f16, which ends at 65504; bf16 and f32 hold them"
+                    : "infinities or what is no number, expected finite weights");
+        result->squares += e->squares;
+        result->squared_error += e->squared_error;
+        result->max_error = e->max_error > result->max_error ? e->max_error : result->max_error;
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status write_rows(struct convert_stream *s, struct chunk *k, int64_t rows_at_once,
+                                    struct convert_result *result, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    for (; st == TUTTI_OK && k->first_row < k->n_total_rows; k->first_row += k->n_rows) {
+        int64_t left = k->n_total_rows - k->first_row;
+        k->n_rows = left < rows_at_once ? left : rows_at_once;
+        team_run(s->team, convert_rows, k);
+        st = add_errors(k, result, err);
+        if (st == TUTTI_OK)
+            st = gguf_writer_data(s->writer, k->out, (size_t)k->n_rows * k->out_bytes, err);
+        s->done += (uint64_t)k->n_rows * k->out_bytes;
+        if (s->options->progress)
+            s->options->progress(s->options->user, s->done, s->total);
+    }
+    return st;
+}
+
+static void report(const struct convert_stream *s, const struct chunk *k, struct convert_result *result)
+{
+    const struct planned *p = k->plan;
+    if (!s->options->report)
+        return;
+    result->name = p->name;
+    result->from = p->tensor->dtype;
+    result->to = p->type;
+    result->wanted = p->wanted;
+    result->n_dims = p->tensor->n_dims;
+    memcpy(result->shape, p->tensor->shape, sizeof result->shape);
+    if (p->change.is_transposed) {
+        result->shape[0] = k->n_total_rows;
+        result->shape[1] = k->n_cols;
+    }
+    result->n_elems = (uint64_t)(k->n_total_rows * k->n_cols);
+    result->n_bytes = (uint64_t)k->n_total_rows * k->out_bytes;
+    s->options->report(s->options->user, result);
+}
+
+enum tutti_status convert_stream_tensor(struct convert_stream *s, const struct planned *plan,
+                                        struct tutti_error *err)
+{
+    const struct tensor *t = plan->tensor;
+    struct chunk k = { .plan = plan, .is_measured = s->options->report };
+    struct convert_result result = { 0 };
+    enum tutti_status st = measure_rows(&k, err);
+    if (st != TUTTI_OK)
+        return st;
+    int64_t rows_at_once = CHUNK_BYTES / (int64_t)k.out_bytes;
+    if (rows_at_once < 1)
+        rows_at_once = 1;
+    if (rows_at_once > k.n_total_rows)
+        rows_at_once = k.n_total_rows;
+    void *made = NULL;
+    k.in = plan->change.is_transposed ? (made = weights_transposed(t)) : tensor_bytes(t, &made);
+    k.out = malloc((size_t)rows_at_once * k.out_bytes);
+    k.floats = malloc((size_t)team_n_threads(s->team) * 2 * (size_t)k.n_cols * sizeof *k.floats);
+    k.errors = malloc((size_t)rows_at_once * sizeof *k.errors);
+    if (!k.in || !k.out || !k.floats || !k.errors)
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(s->ck));
+    if (st == TUTTI_OK)
+        st = write_rows(s, &k, rows_at_once, &result, err);
+    if (st == TUTTI_OK)
+        report(s, &k, &result);
+    free(made);
+    free(k.out);
+    free(k.floats);
+    free(k.errors);
+    tensor_forget(t);
+    return st;
+}

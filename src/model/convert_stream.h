@@ -1,0 +1,34 @@
+/* The data of a converted file, tensor after tensor: chunks of rows are read from the mapping, converted by all threads, and
+ * written. */
+#ifndef TUTTI_MODEL_CONVERT_STREAM_H
+#define TUTTI_MODEL_CONVERT_STREAM_H
+
+#include "base/team.h"
+#include "checkpoint/gguf.h"
+#include "model/convert.h"
+#include "model/weights.h"
+
+struct planned {
+    char name[64];
+    const struct tensor *tensor; /* NULL: rope factors */
+    enum dtype wanted, type;     /* type: fitted to the rows */
+    struct change {              /* from what is stored */
+        int n_permuted_heads;    /* > 0: rows of each head go from half-split to interleaved order */
+        int by_head_dim;         /* > 0: rows are stored as [heads][q, k, v][by_head_dim] */
+        bool is_transposed;
+    } change;
+};
+
+struct convert_stream {
+    const struct checkpoint *ck;
+    const struct convert_options *options;
+    struct gguf_writer *writer;
+    struct team *team;
+    uint64_t done, total; /* bytes, for progress */
+};
+
+/* Writes a tensor, whose turn it must be, and reports it. */
+MUST_CHECK enum tutti_status convert_stream_tensor(struct convert_stream *stream, const struct planned *plan,
+                                                   struct tutti_error *err);
+
+#endif
