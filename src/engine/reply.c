@@ -20,6 +20,8 @@ void reply_clear(struct reply *reply)
 {
     buf_clear(&reply->leading);
     buf_clear(&reply->pending);
+    rewrite_clear(&reply->rewrite);
+    buf_clear(&reply->rewritten);
     buf_clear(&reply->blanks);
     buf_clear(&reply->piece);
     buf_clear(&reply->text);
@@ -89,13 +91,26 @@ static bool show(struct reply *reply, const char *bytes, size_t n)
     return buf_add(&reply->blanks, bytes + n_solid, n - n_solid);
 }
 
-/* Shows the first n bytes of pending. */
-static bool make_certain(struct reply *reply, size_t n)
+/* The text as the chat format wants it. is_end: nothing follows. */
+static bool rewrite_and_show(struct reply *reply, const char *bytes, size_t n, bool is_end)
 {
+    const struct reply_format *format = reply->format;
+    if (!format->fills_in_time)
+        return show(reply, bytes, n);
+    buf_truncate(&reply->rewritten, 0);
+    return rewrite_push(&reply->rewrite, bytes, n, format->widens_marks, is_end, &reply->rewritten) &&
+           show(reply, reply->rewritten.bytes, reply->rewritten.n_bytes);
+}
+
+/* Shows the first n bytes of pending. */
+static bool make_certain(struct reply *reply, size_t n, bool is_end)
+{
+    if (n == 0 && !is_end)
+        return true;
+    if (!rewrite_and_show(reply, reply->pending.bytes, n, is_end))
+        return false;
     if (n == 0)
         return true;
-    if (!show(reply, reply->pending.bytes, n))
-        return false;
     memmove(reply->pending.bytes, reply->pending.bytes + n, reply->pending.n_bytes - n);
     buf_truncate(&reply->pending, reply->pending.n_bytes - n);
     reply->n_scanned -= n;
@@ -109,13 +124,13 @@ static bool advance(struct reply *reply, bool is_end, bool *is_stopped)
     size_t place = 0;
     *is_stopped = find_stop(reply, &place);
     if (*is_stopped) {
-        if (!make_certain(reply, place))
+        if (!make_certain(reply, place, true))
             return false;
         while (reply->n_visible < reply->n_tokens && reply->tokens[reply->n_visible].begin < reply->n_certain)
             reply->n_visible++;
     } else {
         size_t n_held = is_end ? 0 : stops_held(&reply->format->stops, &reply->stop_state);
-        if (!make_certain(reply, reply->pending.n_bytes - n_held))
+        if (!make_certain(reply, reply->pending.n_bytes - n_held, is_end))
             return false;
         while (reply->n_visible < reply->n_tokens &&
                (is_end || reply->tokens[reply->n_visible].end <= reply->n_certain))

@@ -2,10 +2,12 @@
  * the first stop string. Text thread only.
  *
  * A piece of text is certain once no later token can change or hide it: whole characters, no beginning of a stop
- * string, and no trailing blanks where the chat format trims a reply. A token becomes visible with its text. */
+ * string, and no trailing blanks where the chat format trims a reply. A token becomes visible with its text, but where the
+ * format rewrites a reply the text may follow a token later. */
 #ifndef TUTTI_REPLY_H
 #define TUTTI_REPLY_H
 
+#include "engine/rewrite.h"
 #include "engine/sampler.h"
 #include "engine/stops.h"
 #include "tokenizer/tokenizer.h"
@@ -15,7 +17,8 @@ struct reply_format {
     struct stops stops;          /* borrowed for the reply's life */
     bool continues_text; /* the prompt was a text: a blank before the first word is part of the answer */
     bool hides_blank_first_line;
-    bool trims; /* blanks at both ends are not shown */
+    bool trims;                       /* blanks at both ends are not shown */
+    bool fills_in_time, widens_marks; /* engine/rewrite.h */
 };
 
 struct reply_token {
@@ -30,10 +33,12 @@ struct reply {
     struct buf leading; /* blanks of a first line that may turn out not to be blank */
     struct buf pending; /* the text behind n_certain */
     struct stop_state stop_state;
-    size_t n_scanned;  /* of pending, for stop strings */
-    size_t n_certain;  /* bytes of the reply's text that no stop string can hide any more */
-    struct buf blanks; /* certain, but shown only if something follows */
-    struct buf piece;  /* scratch */
+    size_t n_scanned; /* of pending, for stop strings */
+    size_t n_certain; /* bytes of the reply's text that no stop string can hide any more */
+    struct rewrite rewrite;
+    struct buf rewritten; /* scratch */
+    struct buf blanks;    /* certain, but shown only if something follows */
+    struct buf piece;     /* scratch */
 
     struct buf text;            /* certain, and not sent */
     struct reply_token *tokens; /* not sent; the first n_visible of them may be */

@@ -221,7 +221,9 @@ static void prepare(struct tutti_engine *e, struct request *r)
                                        .stops = { r->spec.stop, r->spec.n_stop, r->stop_borders },
                                        .continues_text = r->spec.n_messages == 0,
                                        .hides_blank_first_line = chat && chat->has_metadata_line,
-                                       .trims = chat && chat->trims_reply };
+                                       .trims = chat && chat->trims_reply,
+                                       .fills_in_time = chat && chat->fills_in_time,
+                                       .widens_marks = chat && chat->widens_marks };
     for (int i = 0; i < r->spec.n_choices; i++)
         reply_init(&r->choices[i].reply, &r->format);
     bool is_pushed = queue_push(e->ready, &r); /* as long as the number of slots */

@@ -266,13 +266,21 @@ static enum tutti_status render_glm4(const struct chat_call *call, struct ids *o
     return st == TUTTI_OK ? chat_add_special(call->tok, "<|assistant|>", out, err) : st;
 }
 
-const struct chat_format CHAT_CHATGLM = { .name = "chatglm", .render = render_chatglm, .trims_reply = true };
-const struct chat_format CHAT_CHATGLM2 = { .name = "chatglm2",
-                                           .render = render_chatglm2,
-                                           .trims_reply = true };
-const struct chat_format CHAT_CHATGLM3 = {
-    .name = "chatglm3", .render = render_chatglm3, .has_metadata_line = true, .trims_reply = true
+const struct chat_format CHAT_CHATGLM = { .name = "chatglm",
+                                          .render = render_chatglm,
+                                          .trims_reply = true,
+                                          .fills_in_time = true,
+                                          .widens_marks = true };
+const struct chat_format CHAT_CHATGLM2 = {
+    .name = "chatglm2", .render = render_chatglm2, .trims_reply = true, .fills_in_time = true
 };
-const struct chat_format CHAT_GLM4 = {
-    .name = "glm4", .render = render_glm4, .has_metadata_line = true, .trims_reply = true
-};
+const struct chat_format CHAT_CHATGLM3 = { .name = "chatglm3",
+                                           .render = render_chatglm3,
+                                           .has_metadata_line = true,
+                                           .trims_reply = true,
+                                           .fills_in_time = true };
+const struct chat_format CHAT_GLM4 = { .name = "glm4",
+                                       .render = render_glm4,
+                                       .has_metadata_line = true,
+                                       .trims_reply = true,
+                                       .fills_in_time = true };

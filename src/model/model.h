@@ -69,6 +69,8 @@ struct chat_format {
     bool is_own_template;   /* chat_source() has its text */
     bool has_metadata_line; /* a reply's first line is metadata: not shown where it is blank */
     bool trims_reply;       /* blanks and newlines around the reply are not shown */
+    bool fills_in_time;     /* a reply's "[[训练时间]]", the time of training, is shown as "2023年" */
+    bool widens_marks;      /* , ! : ; ? beside a Chinese character are shown full-width; fills_in_time too */
 };
 
 struct family;

@@ -93,7 +93,7 @@ static enum tutti_status read_dictionary(struct jieba *j, const char *path, stru
     enum tutti_status st = mapping_open(&map, path, err);
     if (st != TUTTI_OK)
         return st;
-    const char *text = (const char *)map.bytes, *end = text + map.n_bytes;
+    const char *text = map.n_bytes > 0 ? (const char *)map.bytes : "", *end = text + map.n_bytes;
     while (st == TUTTI_OK && text < end) {
         const char *newline = memchr(text, '\n', (size_t)(end - text));
         size_t n = (size_t)((newline ? newline : end) - text);
@@ -256,8 +256,8 @@ static enum tutti_status read_table(struct jieba *j, const char *path,
     enum tutti_status st = mapping_open(&map, path, err);
     if (st != TUTTI_OK)
         return st;
-    const char *text = (const char *)map.bytes;
-    const char *table = map.n_bytes > 0 ? memmem(text, map.n_bytes, "P=", 2) : NULL;
+    const char *text = map.n_bytes > 0 ? (const char *)map.bytes : "";
+    const char *table = memmem(text, map.n_bytes, "P=", 2);
     struct scanner s = { .path = path, .start = text, .at = text, .end = text + map.n_bytes };
     if (table)
         s.at = table + 2;

@@ -133,6 +133,79 @@ static void a_chat_reply_hides_what_its_format_hides(void **state)
     check_shown(&plain, "\n Hello \n", "\n Hello \n", false);
 }
 
+/* What the authors' function of ChatGLM-6B, which strips and substitutes in the whole reply, makes of them. */
+static const char *const REWRITTEN[][2] = {
+    { "你好,世界!", "你好，世界！" },
+    { "a,b", "a,b" },
+    { "a,你", "a，你" },
+    { "你,b", "你，b" },
+    { "你,,b", "你，,b" },
+    { "a,,你", "a,，你" },
+    { ",你", "，你" },
+    { ",", "," },
+    { "你:好;我?", "你：好；我？" },
+    { "[[训练时间]]", "2023年" },
+    { "我在[[训练时间]],a", "我在2023年，a" },
+    { "a,[[训练时间]]b", "a,2023年b" },
+    { "[[训练时间]", "[[训练时间]" },
+    { "[[[训练时间]]]", "[2023年]" },
+    { "[[训练[[训练时间]]", "[[训练2023年" },
+    { "你?!", "你？!" },
+    { "a?!你b", "a?！你b" },
+    { "一,龥,鿿,", "一，龥，鿿，" },
+    { "あ,い", "あ,い" },
+    { "3,000!", "3,000!" },
+    { "你 ,好", "你 ，好" },
+};
+enum { N_REWRITTEN = sizeof REWRITTEN / sizeof *REWRITTEN };
+
+static void a_reply_is_rewritten_as_its_authors_do(void **state)
+{
+    (void)state;
+    struct reply_format chat = { .tok = tok, .trims = true, .fills_in_time = true, .widens_marks = true };
+    struct reply_format later = { .tok = tok, .trims = true, .fills_in_time = true };
+    struct reply_format plain = { .tok = tok };
+    for (int i = 0; i < N_REWRITTEN; i++) {
+        check_shown(&chat, REWRITTEN[i][0], REWRITTEN[i][1], false);
+        check_shown(&plain, REWRITTEN[i][0], REWRITTEN[i][0], false);
+    }
+    check_shown(&later, " 你,[[训练时间]]! ", "你,2023年!", false);
+    struct stop_set set;
+    static const char *const strings[] = { "时间]]", "," };
+    chat.stops = make_stops(&set, strings, 2); /* they are of the model's text */
+    check_shown(&chat, "你[[训练时间]]", "你[[训练", true);
+    check_shown(&chat, "你!,好", "你！", true);
+}
+
+static void a_rewritten_text_may_come_in_any_parts(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_REWRITTEN; i++) {
+        const char *text = REWRITTEN[i][0];
+        struct rewrite r = { 0 };
+        struct buf out = { 0 };
+        for (size_t at = 0; at < strlen(text); at++) { /* even bytes of characters */
+            size_t before = out.n_bytes;
+            assert_true(rewrite_push(&r, text + at, 1, true, false, &out));
+            assert_true(out.n_bytes >= before && r.held.n_bytes < strlen("[[训练时间]]"));
+        }
+        assert_true(rewrite_push(&r, "", 0, true, true, &out));
+        assert_string_equal(out.bytes, REWRITTEN[i][1]);
+        rewrite_clear(&r);
+        buf_clear(&out);
+    }
+    struct rewrite r = { 0 }; /* no text is held longer than it must be */
+    struct buf out = { 0 };
+    assert_true(rewrite_push(&r, "你好,", strlen("你好,"), true, false, &out));
+    assert_string_equal(out.bytes, "你好，");
+    assert_true(rewrite_push(&r, "a,b[", 4, true, false, &out));
+    assert_string_equal(out.bytes, "你好，a,b");
+    assert_true(rewrite_push(&r, "x,", 2, true, false, &out));
+    assert_string_equal(out.bytes, "你好，a,b[x");
+    rewrite_clear(&r);
+    buf_clear(&out);
+}
+
 static void a_stop_string_does_not_end_in_hidden_text(void **state)
 {
     (void)state;
@@ -280,6 +353,8 @@ int main(void)
         cmocka_unit_test(the_answer_is_the_text_before_the_first_stop_string),
         cmocka_unit_test(a_stop_string_may_lie_across_characters),
         cmocka_unit_test(a_chat_reply_hides_what_its_format_hides),
+        cmocka_unit_test(a_reply_is_rewritten_as_its_authors_do),
+        cmocka_unit_test(a_rewritten_text_may_come_in_any_parts),
         cmocka_unit_test(a_stop_string_does_not_end_in_hidden_text),
         cmocka_unit_test(tokens_of_hidden_text_are_not_visible),
         cmocka_unit_test(a_token_becomes_visible_with_its_character),
