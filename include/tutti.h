@@ -100,6 +100,16 @@ struct tutti_model_info {
 };
 TUTTI_API void tutti_model_info(const tutti_model *model, struct tutti_model_info *out);
 
+/* Adds an adapter: a folder with low-rank updates (LoRA) as PEFT saves them, of any layout of the model's family. Several
+ * may be loaded; each request chooses one, or none. name: 1 to 127 bytes without ':'. Must not run while an engine is open
+ * on the model. Errors name file and tensor. TUTTI_E_UNSUPPORTED: the folder holds more than low-rank updates of
+ * linear layers. */
+TUTTI_API enum tutti_status tutti_model_add_adapter(tutti_model *model, const char *name, const char *path,
+                                                    struct tutti_error *err);
+TUTTI_API int tutti_model_n_adapters(const tutti_model *model);
+/* In the order of loading; lives as long as the model. NULL: index is out of range. */
+TUTTI_API const char *tutti_model_adapter_name(const tutti_model *model, int index);
+
 /* Text to ids, without the ids that the model's format puts around a prompt unless add_special.
  * Returns the number of ids of the whole text (may exceed max_ids; ids then holds the first max_ids). -1: the model
  * has no tokenizer, or there is no memory. Text never yields special tokens by spelling them. */
@@ -204,6 +214,8 @@ struct tutti_request {
                                      * such as {"enable_thinking": false}; NULL: none */
     const char *text;       /* tokenized with the ids that the model puts in front of a text */
     size_t n_text_bytes;
+
+    const char *adapter; /* the name of one of the model's adapters; NULL: none */
 
     struct tutti_sampling sampling;
     int n_choices;                   /* 1..128; 0 is 1; choices share the prompt's KV pages */

@@ -100,6 +100,7 @@ struct step {
     const int32_t *prefix_lens;        /* [n_seqs]; NULL: 0 for all */
     const int32_t *rope_positions;     /* [n_rows]: what rope turns by; NULL: positions */
     const int32_t *block_positions;    /* [n_rows]: the second ones of ROPE_2D; NULL: 0 for all */
+    const int32_t *adapters;           /* [n_seqs]: the model's adapter of each; -1, or NULL for all: none */
 };
 
 struct backend;

@@ -11,7 +11,7 @@ enum { NONE = -1 };
 
 struct page {
     int32_t n_holders;
-    int32_t parent;       /* published: the page before it, or NONE */
+    int32_t parent;       /* published: the page before it, or a root */
     int32_t prev, next;   /* cached: in the order of use; free: next alone */
     int32_t next_in_slot; /* published: of the hash table */
     bool is_published;
@@ -102,7 +102,7 @@ static void use_list_add(struct kv_pool *pool, int32_t page_id)
 
 static uint64_t chain_hash(const struct kv_pool *pool, int32_t parent, const int32_t *ids)
 {
-    uint64_t hash = parent == NONE ? pool->hash_seed : pool->pages[parent].hash;
+    uint64_t hash = parent < 0 ? pool->hash_seed ^ mix64((uint32_t)parent) : pool->pages[parent].hash;
     for (int i = 0; i < KV_PAGE_TOKENS; i += 2)
         hash = mix64(hash ^ ((uint64_t)(uint32_t)ids[i] << 32 | (uint32_t)ids[i + 1]));
     return hash;
@@ -197,9 +197,9 @@ bool kv_pool_is_shared(const struct kv_pool *pool, int32_t page_id)
     return pool->pages[page_id].n_holders > 1;
 }
 
-int kv_pool_match(struct kv_pool *pool, const int32_t *ids, int n_ids, int32_t *page_ids)
+int kv_pool_match(struct kv_pool *pool, int32_t root, const int32_t *ids, int n_ids, int32_t *page_ids)
 {
-    int32_t parent = NONE;
+    int32_t parent = root;
     int n = 0;
     for (; (n + 1) * KV_PAGE_TOKENS <= n_ids; n++, ids += KV_PAGE_TOKENS) {
         parent = kv_pool_take_next(pool, parent, ids);
@@ -221,7 +221,7 @@ int32_t kv_pool_take_next(struct kv_pool *pool, int32_t parent, const int32_t *i
 int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, int32_t parent, const int32_t *ids)
 {
     struct page *page = &pool->pages[page_id];
-    assert(page->n_holders > 0 && (parent == NONE || pool->pages[parent].is_published));
+    assert(page->n_holders > 0 && (parent < 0 || pool->pages[parent].is_published));
     if (page->is_published) /* shared by choices of one prompt: one of them has done it */
         return page_id;
     uint64_t hash = chain_hash(pool, parent, ids);
@@ -287,7 +287,7 @@ const char *kv_pool_audit(const struct kv_pool *pool, const int32_t *n_holders)
         if (find_published(pool, page->hash, page->parent, page->ids) != i)
             return complain("published, but found in the table is", i,
                             find_published(pool, page->hash, page->parent, page->ids), i);
-        if (page->parent == NONE)
+        if (page->parent < 0)
             continue;
         const struct page *parent = &pool->pages[page->parent];
         if (!parent->is_published || parent->n_holders < (page->n_holders > 0))

@@ -3,7 +3,8 @@
  * A page has holders (sequences), or is cached (no holder, but its content is known and may be asked for again), or
  * is free. A full page can be published: its content is then found again by what stands in it, a chain of
  * (parent page, 16 token ids), so that equal beginnings of prompts share pages. A hit compares ids and parent, not
- * the hash alone: two different texts never share a page.
+ * the hash alone: two different texts never share a page. A chain begins at a root, a negative number: one for each adapter, whose
+ * keys and values differ from the others'.
  *
  * Whoever holds a published page holds its parents too; shares are dropped deepest page first. So a parent is never
  * evicted before its children, and a page id names its whole beginning for as long as it is published.
@@ -18,6 +19,12 @@
 #include "base/error.h"
 
 struct kv_pool;
+
+/* The root of the chains of an adapter; -1: of the model without one. */
+static inline int32_t kv_root(int adapter)
+{
+    return -2 - adapter;
+}
 
 struct kv_counts {
     int n_pages; /* = n_used + n_cached + n_free */
@@ -46,15 +53,15 @@ void kv_pool_drop(struct kv_pool *pool, const int32_t *page_ids, int n_pages);
 /* More holders than one: it must be copied before it is written to. */
 bool kv_pool_is_shared(const struct kv_pool *pool, int32_t page_id);
 
-/* Takes a share of the longest chain of published pages that holds the beginning of ids; returns its length, at most
- * n_ids / KV_PAGE_TOKENS. page_ids: room for that many. */
-int kv_pool_match(struct kv_pool *pool, const int32_t *ids, int n_ids, int32_t *page_ids);
+/* Takes a share of the longest chain of published pages from root that holds the beginning of ids; returns its length, at
+ * most n_ids / KV_PAGE_TOKENS. page_ids: room for that many. */
+int kv_pool_match(struct kv_pool *pool, int32_t root, const int32_t *ids, int n_ids, int32_t *page_ids);
 
 /* Takes a share of the published page that holds ids [KV_PAGE_TOKENS] behind parent (as below); -1: there is none. */
 int32_t kv_pool_take_next(struct kv_pool *pool, int32_t parent, const int32_t *ids);
 
-/* Makes the full page page_id known as the one that holds ids [KV_PAGE_TOKENS] behind parent (-1: at the beginning;
- * else published, and held by the caller). Returns page_id, or where a page with that content is known already, that
+/* Makes the full page page_id known as the one that holds ids [KV_PAGE_TOKENS] behind parent (a root: at the
+ * beginning; else published, and held by the caller). Returns page_id, or where a page with that content is known already, that
  * one: the caller's share was moved there. */
 int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, int32_t parent, const int32_t *ids);
 

@@ -1,6 +1,7 @@
 /* The model handle of include/tutti.h over struct model. */
 #include "backend/kv_type.h"
 #include "engine/engine.h"
+#include "model/adapter.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,29 @@ void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
                                       .weight_bytes = model->weight_bytes,
                                       .kv_bytes_per_token = kv_page / KV_PAGE_TOKENS,
                                       .has_tokenizer = model->tokenizer != NULL };
+}
+
+enum tutti_status tutti_model_add_adapter(tutti_model *handle, const char *name, const char *path,
+                                          struct tutti_error *err)
+{
+    struct model *model = model_of(handle);
+    if (!model || !name || !path)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "tutti_model_add_adapter: model, name and path must not be NULL");
+    if (__atomic_load_n(&model->in_use, __ATOMIC_ACQUIRE))
+        return error_set(err, TUTTI_E_ARGUMENT, "adapter %s: an engine is open on this model", name);
+    return model_add_adapter(model, name, path, err);
+}
+
+int tutti_model_n_adapters(const tutti_model *model)
+{
+    return model_n_adapters(model_of(model));
+}
+
+const char *tutti_model_adapter_name(const tutti_model *handle, int index)
+{
+    const struct model *model = model_of(handle);
+    return index >= 0 && index < model_n_adapters(model) ? model_adapter_name(model, index) : NULL;
 }
 
 int64_t tutti_tokenize(const tutti_model *handle, const char *text, size_t n_bytes, bool add_special,

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/limits.h"
+#include "model/adapter.h"
 #include "model/chat.h"
 
 #include <stdio.h>
@@ -162,6 +163,9 @@ static enum tutti_status check_spec(const struct tutti_request *spec, const stru
         { "top_logprobs", spec->top_logprobs, LIMIT_TOP_LOGPROBS },
     };
     enum tutti_status st = check_prompt(spec, model, max_context, err);
+    if (st == TUTTI_OK && spec->adapter && model_find_adapter(model, spec->adapter) < 0)
+        st = error_set_param(err, TUTTI_E_NOT_FOUND, "model", "model %s has no adapter %s", model->name,
+                             spec->adapter);
     if (st == TUTTI_OK)
         st = check_sampling(&spec->sampling, &model->desc, err);
     if (st == TUTTI_OK)
@@ -291,6 +295,8 @@ enum tutti_status request_new(struct request **out, const struct tutti_request *
     memset(r, 0, head_bytes);
     struct carver copy = { .out = (uint8_t *)r, .n_bytes = head_bytes };
     copy_spec(&copy, spec, &r->spec, &r->stop_borders);
+    r->adapter = spec->adapter ? model_find_adapter(model, spec->adapter) : -1;
+    r->spec.adapter = NULL; /* the number is enough */
     r->n_unreported = r->n_unfinished = r->spec.n_choices;
     r->submit_us = clock_now_us();
     *out = r;

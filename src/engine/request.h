@@ -23,6 +23,7 @@ struct request {
     tutti_callback callback;
     void *user;
     struct tutti_request spec; /* every pointer leads into this allocation; n_choices is 1 or more */
+    int adapter;               /* of the model; -1: none */
     uint64_t seed;
     uint64_t submit_us;
     atomic_bool is_cancelled;

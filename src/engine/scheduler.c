@@ -23,13 +23,14 @@ static bool reserve(struct scheduler *s)
     s->output_rows = calloc(n_rows, sizeof *s->output_rows);
     s->rope_positions = calloc(n_rows, sizeof *s->rope_positions);
     s->block_positions = calloc(n_rows, sizeof *s->block_positions);
+    s->adapters = calloc(n_seqs, sizeof *s->adapters);
     s->prefix_lens = calloc(n_seqs, sizeof *s->prefix_lens);
     s->n_holders = calloc((size_t)s->options.n_pages, sizeof *s->n_holders);
     s->ids_memory = calloc(n_seqs, n_ids * sizeof *s->ids_memory);
     s->page_table_memory = calloc(n_seqs, n_pages * sizeof *s->page_table_memory);
     if (!s->seqs || !s->entries || !s->copies || !s->page_tables || !s->token_ids || !s->positions ||
         !s->row_seqs || !s->output_rows || !s->rope_positions || !s->block_positions || !s->prefix_lens ||
-        !s->n_holders || !s->ids_memory || !s->page_table_memory)
+        !s->adapters || !s->n_holders || !s->ids_memory || !s->page_table_memory)
         return false;
     for (size_t i = 0; i < n_seqs; i++) {
         s->seqs[i].ids = s->ids_memory + i * n_ids;
@@ -73,6 +74,7 @@ void scheduler_free(struct scheduler *s)
     free(s->output_rows);
     free(s->rope_positions);
     free(s->block_positions);
+    free(s->adapters);
     free(s->prefix_lens);
     free(s->row_seqs);
     free(s->positions);
@@ -174,6 +176,12 @@ static struct sequence *free_slot(struct scheduler *s)
     return NULL;
 }
 
+/* What the content of a page stands behind. */
+static int32_t previous_page(const struct sequence *seq, int page)
+{
+    return page > 0 ? seq->page_table[page - 1] : kv_root(seq->request->adapter);
+}
+
 /* The oldest preempted sequence, or NULL. */
 static struct sequence *oldest_preempted(struct scheduler *s)
 {
@@ -204,7 +212,8 @@ static bool take_prompt_pages(struct scheduler *s, struct sequence *seq)
 {
     int n_need = pages_of(seq->n_ids), n_matched = 0;
     if (uses_cache(s))
-        n_matched = kv_pool_match(s->pool, seq->ids, seq->n_ids - 1, seq->page_table);
+        n_matched = kv_pool_match(s->pool, kv_root(seq->request->adapter), seq->ids, seq->n_ids - 1,
+                                  seq->page_table);
     struct kv_counts counts = kv_pool_counts(s->pool);
     if (n_need - n_matched + s->n_running > counts.n_free + counts.n_cached ||
         !kv_pool_take(s->pool, n_need - n_matched, seq->page_table + n_matched)) {
@@ -315,8 +324,7 @@ static void adopt_pages(struct scheduler *s, struct sequence *seq)
         return;
     while (seq->n_computed + KV_PAGE_TOKENS < seq->n_ids) {
         int page = seq->n_computed / KV_PAGE_TOKENS;
-        int32_t known = kv_pool_take_next(s->pool, page > 0 ? seq->page_table[page - 1] : -1,
-                                          seq->ids + seq->n_computed);
+        int32_t known = kv_pool_take_next(s->pool, previous_page(seq, page), seq->ids + seq->n_computed);
         if (known < 0)
             return;
         kv_pool_drop(s->pool, &seq->page_table[page], 1);
@@ -429,7 +437,8 @@ static void fill_rows(struct scheduler *s)
                            .positions = s->positions,
                            .seqs = s->row_seqs,
                            .page_tables = s->page_tables,
-                           .output_rows = s->output_rows };
+                           .output_rows = s->output_rows,
+                           .adapters = s->adapters };
     if (s->options.desc) {
         step->prefix_lens = s->prefix_lens;
         step->rope_positions = s->rope_positions;
@@ -450,6 +459,7 @@ static void fill_rows(struct scheduler *s)
                                    &s->block_positions[step->n_rows]);
             s->row_seqs[step->n_rows++] = step->n_seqs;
         }
+        s->adapters[step->n_seqs] = seq->request->adapter;
         s->prefix_lens[step->n_seqs] = seq->prefix.n;
         s->page_tables[step->n_seqs++] = seq->page_table;
         if (seq->n_planned == n_pending(seq)) {
@@ -476,8 +486,7 @@ void scheduler_advance(struct scheduler *s)
         seq->n_planned = 0;
         int n_full = uses_cache(s) ? seq->n_computed / KV_PAGE_TOKENS : 0;
         for (int page = seq->n_published; page < n_full; page++) {
-            seq->page_table[page] = kv_pool_publish(s->pool, seq->page_table[page],
-                                                    page > 0 ? seq->page_table[page - 1] : -1,
+            seq->page_table[page] = kv_pool_publish(s->pool, seq->page_table[page], previous_page(seq, page),
                                                     seq->ids + page * KV_PAGE_TOKENS);
             seq->n_published = page + 1;
         }

@@ -3,6 +3,8 @@
  * Radford et al., 2019 (GPT-2); Zeng et al., 2021 (PanGu-Alpha's query layer); Wang et al., 2022 (scaled residuals). */
 #include "model/forward.h"
 
+#include "model/adapter.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -18,16 +20,23 @@ struct workspace {
     float *hidden;   /* [max_rows][d_ff] */
     float *gathered; /* [max_outputs][d_model]: the stream of the rows that sample */
     float *logits;   /* [max_outputs][n_vocab] */
+    /* With adapters: */
+    float *update;                           /* [max_rows][2 d_ff]: of gate and up */
+    int32_t *row_adapters, *output_adapters; /* host, [max_rows], [max_outputs] */
+    bool *updates;                           /* host, [max_rows]: rows of update that are used */
 };
 
 void workspace_free(struct workspace *w, struct backend *be)
 {
     if (!w)
         return;
-    float *const all[] = { w->x,  w->normed, w->delta,    w->qkv,   w->attended,
-                           w->kv, w->hidden, w->gathered, w->logits };
+    float *const all[] = { w->x,  w->normed, w->delta,    w->qkv,    w->attended,
+                           w->kv, w->hidden, w->gathered, w->logits, w->update };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
+    free(w->row_adapters);
+    free(w->output_adapters);
+    free(w->updates);
     free(w);
 }
 
@@ -51,15 +60,27 @@ enum tutti_status model_reserve(struct model *model, int max_rows, int max_outpu
     w->max_rows = max_rows;
     w->max_outputs = max_outputs;
     int q = d->n_heads * d->head_dim, qkv = q + 2 * d->n_kv_heads * d->head_dim;
+    w->row_adapters = calloc((size_t)max_rows, sizeof *w->row_adapters);
+    w->output_adapters = calloc((size_t)max_outputs, sizeof *w->output_adapters);
+    w->updates = calloc((size_t)max_rows, sizeof *w->updates);
+    if (!w->row_adapters || !w->output_adapters || !w->updates) {
+        workspace_free(w, be);
+        return error_set(err, TUTTI_E_MEMORY, "workspace: out of memory");
+    }
     const struct {
         float **memory;
         int n_rows, width;
     } wanted[] = {
-        { &w->x, max_rows, d->d_model },        { &w->normed, max_rows, d->d_model },
-        { &w->delta, max_rows, d->d_model },    { &w->qkv, max_rows, qkv },
-        { &w->attended, max_rows, q },          { &w->kv, max_rows, d->has_top_query ? qkv - q : 0 },
-        { &w->hidden, max_rows, d->d_ff },      { &w->gathered, max_outputs, d->d_model },
-        { &w->logits, max_outputs, d->n_vocab }
+        { &w->x, max_rows, d->d_model },
+        { &w->normed, max_rows, d->d_model },
+        { &w->delta, max_rows, d->d_model },
+        { &w->qkv, max_rows, qkv },
+        { &w->attended, max_rows, q },
+        { &w->kv, max_rows, d->has_top_query ? qkv - q : 0 },
+        { &w->hidden, max_rows, d->d_ff },
+        { &w->gathered, max_outputs, d->d_model },
+        { &w->logits, max_outputs, d->n_vocab },
+        { &w->update, max_rows, model_adapts_gate(model) ? 2 * d->d_ff : 0 },
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].memory = be->ops->alloc(be, (size_t)wanted[i].n_rows * (size_t)wanted[i].width);
@@ -83,7 +104,37 @@ struct pass {
     struct kv_memory *kv;
     const float *pending; /* what is still to be added to x, [n_rows][d_model]; NULL: nothing */
     int n_rows;
+    const int32_t *adapters; /* [n_rows]; NULL: no row has one */
 };
+
+/* y = x . W^T + bias, and what each row's adapter adds. */
+static void linear(struct pass *p, enum site site, int layer, float *y, const struct matrix *m,
+                   const float *x)
+{
+    p->op->linear(p->be, y, m, x, p->n_rows);
+    const struct lora *const *loras = p->adapters ? model_loras(p->model, site, layer) : NULL;
+    if (loras)
+        p->op->lora(p->be, y, loras, p->adapters, x, p->n_rows, false);
+}
+
+/* What adapters add to gate and up comes before the activation. */
+static void linear_glu(struct pass *p, int layer, const struct matrix *m)
+{
+    struct workspace *w = &p->w;
+    enum activation act = p->model->desc.activation;
+    const struct lora *const *loras = p->adapters ? model_loras(p->model, SITE_GATE_UP, layer) : NULL;
+    bool has_update = false;
+    for (int r = 0; loras && r < p->n_rows; r++) {
+        w->updates[r] = p->adapters[r] >= 0 && loras[p->adapters[r]];
+        has_update = has_update || w->updates[r];
+    }
+    if (!has_update) {
+        p->op->linear_glu(p->be, w->hidden, m, w->normed, p->n_rows, act);
+        return;
+    }
+    p->op->lora(p->be, w->update, loras, p->adapters, w->normed, p->n_rows, true);
+    p->op->linear_glu_add(p->be, w->hidden, m, w->normed, w->update, w->updates, p->n_rows, act);
+}
 
 /* normed = norm(x), where x first takes what is pending: one pass for both. */
 static void normalize(struct pass *p, const struct norm *norm, int n_rows)
@@ -122,15 +173,15 @@ static void join(struct pass *p, const struct norm *post_norm)
 }
 
 /* The top layer of PanGu-Alpha asks by position: its q comes from a table, its k and v from the stream. */
-static void query_by_position(struct pass *p)
+static void query_by_position(struct pass *p, int layer)
 {
     const struct model_desc *d = &p->model->desc;
     const struct top_query *top = &p->model->top_query;
     struct workspace *w = &p->w;
     int q = d->n_heads * d->head_dim, kv = 2 * d->n_kv_heads * d->head_dim;
-    p->op->linear(p->be, w->kv, top->kv, w->normed, p->n_rows);
+    linear(p, SITE_QKV, layer, w->kv, top->kv, w->normed);
     p->op->positions(p->be, w->normed, top->table, d->d_model, false);
-    p->op->linear(p->be, w->attended, top->query, w->normed, p->n_rows);
+    linear(p, SITE_TOP_QUERY, layer, w->attended, top->query, w->normed);
     p->op->concat(p->be, w->qkv, w->attended, q, w->kv, kv, p->n_rows);
 }
 
@@ -147,21 +198,21 @@ static void run_layer(struct pass *p, int i)
     }
     normalize(p, &layer->attn_norm, p->n_rows);
     if (is_top)
-        query_by_position(p);
+        query_by_position(p, i);
     else
-        op->linear(p->be, w->qkv, layer->qkv, w->normed, p->n_rows);
+        linear(p, SITE_QKV, i, w->qkv, layer->qkv, w->normed);
     op->rope_store(p->be, w->qkv, layer->q_norm, layer->k_norm, p->kv, i);
     op->attention(p->be, w->attended, w->qkv, p->kv, i);
-    op->linear(p->be, w->delta, layer->attn_out, w->attended, p->n_rows);
+    linear(p, SITE_ATTN_OUT, i, w->delta, layer->attn_out, w->attended);
     join(p, &layer->attn_post_norm);
     normalize(p, &layer->ffn_norm, p->n_rows);
     if (d->has_gate) {
-        op->linear_glu(p->be, w->hidden, layer->gate_up, w->normed, p->n_rows, d->activation);
+        linear_glu(p, i, layer->gate_up);
     } else {
-        op->linear(p->be, w->hidden, layer->gate_up, w->normed, p->n_rows);
+        linear(p, SITE_GATE_UP, i, w->hidden, layer->gate_up, w->normed);
         op->activate(p->be, w->hidden, p->n_rows, d->d_ff, d->activation);
     }
-    op->linear(p->be, w->delta, layer->down, w->hidden, p->n_rows);
+    linear(p, SITE_DOWN, i, w->delta, layer->down, w->hidden);
     join(p, &layer->ffn_post_norm);
 }
 
@@ -177,7 +228,24 @@ static void make_logits(struct pass *p, int n_outputs)
         w->normed = w->gathered;
     else
         normalize(p, &p->model->output_norm, n_outputs);
-    p->op->linear(p->be, w->logits, p->model->output, w->normed, n_outputs);
+    p->n_rows = n_outputs;
+    p->adapters = p->adapters ? w->output_adapters : NULL;
+    linear(p, SITE_OUTPUT, 0, w->logits, p->model->output, w->normed);
+}
+
+/* The adapter of each row, where any row has one. */
+static const int32_t *spread_adapters(struct workspace *w, const struct step *step)
+{
+    bool has_any = false;
+    for (int s = 0; step->adapters && s < step->n_seqs; s++)
+        has_any = has_any || step->adapters[s] >= 0;
+    if (!has_any)
+        return NULL;
+    for (int r = 0; r < step->n_rows; r++)
+        w->row_adapters[r] = step->adapters[step->seqs[r]];
+    for (int i = 0; i < step->n_outputs; i++)
+        w->output_adapters[i] = w->row_adapters[step->output_rows[i]];
+    return w->row_adapters;
 }
 
 void model_forward(struct model *model, struct kv_memory *kv, const struct step *step, float *logits)
@@ -191,6 +259,7 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
                       .n_rows = step->n_rows };
     for (int r = 0; (d->has_learned_positions || d->has_top_query) && r < step->n_rows; r++)
         assert(step->positions[r] < d->n_ctx);
+    p.adapters = spread_adapters(model->workspace, step);
     p.op->step_begin(p.be, step);
     p.op->embed(p.be, p.w.x, model->embedding);
     if (d->has_learned_positions)

@@ -3,6 +3,7 @@
 
 #include "backend/kv_type.h"
 #include "base/log.h"
+#include "model/adapter.h"
 #include "model/chat.h"
 #include "model/forward.h"
 
@@ -256,6 +257,7 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: no tensor is named as in a %s model, expected for example %s",
                          checkpoint_path(l->ck), l->family->name, l->family->layouts[0].embedding);
+    model->is_gguf = l->names->is_gguf;
     if (l->options->weight_type) {
         st = read_weight_type(&l->type, l->options->weight_type, err);
         if (st != TUTTI_OK)
@@ -339,6 +341,7 @@ void model_free(struct model *model)
     struct backend *be = model->backend;
     if (be) {
         workspace_free(model->workspace, be);
+        adapters_free(model->adapters, be);
         for (int i = 0; model->layers && i < model->desc.n_layers; i++)
             free_layer(be, &model->layers[i]);
         if (model->output != model->embedding)

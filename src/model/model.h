@@ -74,6 +74,7 @@ struct chat_format {
 };
 
 struct family;
+struct adapters; /* model/adapter.h */
 
 /* [d_model] each; b is NULL for NORM_RMS. Both NULL: the model has no such norm. */
 struct norm {
@@ -105,6 +106,8 @@ struct model {
     float *positions; /* [n_ctx][d_model], where has_learned_positions */
     struct top_query top_query;
     struct tokenizer *tokenizer;         /* NULL: none */
+    struct adapters *adapters;           /* NULL: none */
+    bool is_gguf;                        /* rows of q and k are in GGUF's order */
     const struct family *family;         /* NULL: made-up weights */
     const struct chat_format *chat;      /* NULL: none */
     struct chat_template *chat_template; /* of a format that is a template */

@@ -87,18 +87,35 @@ static void a_published_beginning_is_found_again(void **state)
     fill_pages(pool, ids, 3, pages);
     kv_pool_drop(pool, pages, 3);
     assert_int_equal(kv_pool_counts(pool).n_cached, 3);
-    assert_int_equal(kv_pool_match(pool, ids, 3 * T + 5, found), 3);
+    assert_int_equal(kv_pool_match(pool, kv_root(-1), ids, 3 * T + 5, found), 3);
     assert_memory_equal(found, pages, sizeof found);
     check_books(pool, found, 3);
     kv_pool_drop(pool, found, 3);
-    assert_int_equal(kv_pool_match(pool, ids, 3 * T - 1, found), 2);
+    assert_int_equal(kv_pool_match(pool, kv_root(-1), ids, 3 * T - 1, found), 2);
     kv_pool_drop(pool, found, 2);
     ids[T + 3]++; /* the second page differs */
-    assert_int_equal(kv_pool_match(pool, ids, 3 * T, found), 1);
+    assert_int_equal(kv_pool_match(pool, kv_root(-1), ids, 3 * T, found), 1);
     kv_pool_drop(pool, found, 1);
     ids[0]++; /* the third page is as it was, but what stands before it is not */
-    assert_int_equal(kv_pool_match(pool, ids, 3 * T, found), 0);
-    assert_int_equal(kv_pool_match(pool, ids + 2 * T, T, found), 0);
+    assert_int_equal(kv_pool_match(pool, kv_root(-1), ids, 3 * T, found), 0);
+    assert_int_equal(kv_pool_match(pool, kv_root(-1), ids + 2 * T, T, found), 0);
+}
+
+static void adapters_never_share_pages(void **state)
+{
+    struct kv_pool *pool = *state;
+    int32_t ids[2 * T], page, found[2];
+    fill_ids(ids, 2 * T, 1);
+    assert_true(kv_pool_take(pool, 1, &page));
+    assert_int_equal(kv_pool_publish(pool, page, kv_root(0), ids), page);
+    assert_int_equal(kv_pool_match(pool, kv_root(-1), ids, 2 * T, found), 0);
+    assert_int_equal(kv_pool_match(pool, kv_root(1), ids, 2 * T, found), 0);
+    assert_int_equal(kv_pool_match(pool, kv_root(0), ids, 2 * T, found), 1);
+    assert_int_equal(found[0], page);
+    int32_t held[2] = { page, page };
+    check_books(pool, held, 2);
+    kv_pool_drop(pool, held, 1);
+    kv_pool_drop(pool, held, 1);
 }
 
 static void the_page_that_nobody_used_for_longest_goes_first(void **state)
@@ -111,13 +128,14 @@ static void the_page_that_nobody_used_for_longest_goes_first(void **state)
     fill_pages(pool, second, 2, b);
     kv_pool_drop(pool, a, 2);
     kv_pool_drop(pool, b, 2);
-    assert_int_equal(kv_pool_match(pool, first, 2 * T, found), 2); /* used again: newer than the second */
+    assert_int_equal(kv_pool_match(pool, kv_root(-1), first, 2 * T, found),
+                     2); /* used again: newer than the second */
     kv_pool_drop(pool, found, 2);
     assert_true(kv_pool_take(pool, 3, c)); /* two free ones, one evicted: the second text's last page */
     assert_int_equal(kv_pool_counts(pool).n_evictions, 1);
-    assert_int_equal(kv_pool_match(pool, first, 2 * T, found), 2);
+    assert_int_equal(kv_pool_match(pool, kv_root(-1), first, 2 * T, found), 2);
     kv_pool_drop(pool, found, 2);
-    assert_int_equal(kv_pool_match(pool, second, 2 * T, found), 1);
+    assert_int_equal(kv_pool_match(pool, kv_root(-1), second, 2 * T, found), 1);
     int32_t held[4] = { c[0], c[1], c[2], found[0] };
     check_books(pool, held, 4);
     kv_pool_drop(pool, found, 1);
@@ -172,7 +190,7 @@ static void random_use_never_hands_out_a_wrong_page(void **state)
         n[seq] = 0;
         for (int i = 0; i < want * T; i++)
             ids[i] = i % T == 0 ? (int32_t)(mix64(round * 64 + (uint64_t)(i / T)) % 2) : 5;
-        int n_found = kv_pool_match(pool, ids, want * T, tables[seq]);
+        int n_found = kv_pool_match(pool, kv_root(-1), ids, want * T, tables[seq]);
         for (int i = 0; i < n_found; i++)
             assert_memory_equal(content[tables[seq][i]], ids + i * T, sizeof content[0]);
         n_matched += (uint64_t)n_found;
@@ -204,6 +222,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(takes_all_pages_or_none, make_pool, free_pool),
         cmocka_unit_test_setup_teardown(a_page_lives_as_long_as_it_has_holders, make_pool, free_pool),
         cmocka_unit_test_setup_teardown(a_published_beginning_is_found_again, make_pool, free_pool),
+        cmocka_unit_test_setup_teardown(adapters_never_share_pages, make_pool, free_pool),
         cmocka_unit_test_setup_teardown(the_page_that_nobody_used_for_longest_goes_first, make_pool,
                                         free_pool),
         cmocka_unit_test_setup_teardown(equal_pages_become_one, make_pool, free_pool),

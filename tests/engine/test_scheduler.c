@@ -44,6 +44,7 @@ static void add(struct bench *b, int n_prompt, int max_tokens)
     for (int k = 0; k < n_prompt; k++)
         b->prompts[i][k] = i * 1000 + k;
     r->serial = (uint64_t)i + 1;
+    r->adapter = -1;
     r->prompt = b->prompts[i];
     r->n_prompt = n_prompt;
     r->spec.n_choices = 1;

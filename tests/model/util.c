@@ -9,6 +9,8 @@
 
 #include <cmocka.h>
 
+int32_t util_adapter = -1;
+
 struct model *util_load(const char *path, const char *weight_type, const char *kv_type, int n_threads,
                         const char *cpu)
 {
@@ -69,7 +71,8 @@ static void feed(struct run *run, const int32_t *ids, int n, bool all_outputs, f
                          .output_rows = outputs,
                          .prefix_lens = has_prefix ? &run->prefix.n : NULL,
                          .rope_positions = has_prefix ? ropes : NULL,
-                         .block_positions = has_prefix ? blocks : NULL };
+                         .block_positions = has_prefix ? blocks : NULL,
+                         .adapters = &util_adapter };
     model_forward(run->model, run->kv, &step, logits);
     run->n_done += n;
     free(numbers);

@@ -9,6 +9,9 @@
 struct model *util_load(const char *path, const char *weight_type, const char *kv_type, int n_threads,
                         const char *cpu);
 
+/* The adapter of what util_logits() and util_greedy() run; -1 (as it begins): none. */
+extern int32_t util_adapter;
+
 /* Logits of every position, [n][n_vocab], freed by the caller; chunk rows a step, but a prefix in one. */
 float *util_logits(struct model *model, const int32_t *ids, int n, int chunk);
 

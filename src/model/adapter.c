@@ -1,0 +1,187 @@
+/* The adapters of a loaded model: a table of updates by matrix and adapter. */
+#include "model/adapter.h"
+
+#include "model/forward.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct adapters {
+    int n;
+    char (*names)[LIMIT_ADAPTER_NAME]; /* [n] */
+    struct lora **loras;               /* [n_sites][n] */
+    bool *is_used;                     /* [n_sites] */
+    int n_sites;                       /* of all layers */
+    bool has_gate;
+};
+
+static size_t site_of(enum site site, int layer)
+{
+    return (size_t)layer * SITE_COUNT + (size_t)site;
+}
+
+void adapters_free(struct adapters *all, struct backend *be)
+{
+    if (!all)
+        return;
+    for (size_t i = 0; all->loras && i < (size_t)all->n_sites * (size_t)all->n; i++)
+        be->ops->lora_free(be, all->loras[i]);
+    free((void *)all->loras);
+    free(all->is_used);
+    free(all->names);
+    free(all);
+}
+
+int model_n_adapters(const struct model *model)
+{
+    return model->adapters ? model->adapters->n : 0;
+}
+
+const char *model_adapter_name(const struct model *model, int adapter)
+{
+    return model->adapters->names[adapter];
+}
+
+int model_find_adapter(const struct model *model, const char *name)
+{
+    for (int i = 0; i < model_n_adapters(model); i++)
+        if (strcmp(model->adapters->names[i], name) == 0)
+            return i;
+    return -1;
+}
+
+const struct lora *const *model_loras(const struct model *model, enum site site, int layer)
+{
+    const struct adapters *all = model->adapters;
+    size_t at = site_of(site, layer);
+    return all && all->is_used[at] ? (const struct lora *const *)all->loras + at * (size_t)all->n : NULL;
+}
+
+bool model_adapts_gate(const struct model *model)
+{
+    return model->adapters && model->adapters->has_gate && model->desc.has_gate;
+}
+
+static enum tutti_status check_name(const struct model *model, const char *name, struct tutti_error *err)
+{
+    size_t n = strlen(name);
+    bool is_fit = n > 0 && n < LIMIT_ADAPTER_NAME && !strchr(name, ':');
+    for (size_t i = 0; i < n; i++)
+        is_fit = is_fit && (uint8_t)name[i] >= 0x20 && (uint8_t)name[i] != 0x7f;
+    if (!is_fit)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "adapter",
+                               "adapter name \"%s\", expected 1 to %d bytes without ':'", name,
+                               LIMIT_ADAPTER_NAME - 1);
+    if (model_find_adapter(model, name) >= 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "adapter", "adapter %s is there already", name);
+    if (model_n_adapters(model) == LIMIT_ADAPTERS)
+        return error_set_param(err, TUTTI_E_LIMIT, "adapter", "adapter %s: %d adapters are loaded already",
+                               name, LIMIT_ADAPTERS);
+    if (!model->family)
+        return error_set_param(err, TUTTI_E_UNSUPPORTED, "adapter",
+                               "model %s has made-up weights: no adapter fits", model->name);
+    return TUTTI_OK;
+}
+
+/* The updates of one matrix, updates[0..n-1], to the backend. */
+static enum tutti_status upload(struct model *model, struct lora **out, const struct adapter_update *updates,
+                                int n, struct tutti_error *err)
+{
+    struct backend *be = model->backend;
+    struct lora_part *parts = calloc((size_t)n, sizeof *parts);
+    int n_in, n_out;
+    if (!parts)
+        return error_set(err, TUTTI_E_MEMORY, "adapter: out of memory");
+    adapter_site_shape(&model->desc, updates[0].site, updates[0].layer, &n_in, &n_out);
+    for (int i = 0; i < n; i++)
+        parts[i] = (struct lora_part){ .out_begin = updates[i].out_begin,
+                                       .n_out = updates[i].n_out,
+                                       .rank = updates[i].rank,
+                                       .scale = updates[i].scale,
+                                       .a = updates[i].a,
+                                       .b = updates[i].b };
+    enum tutti_status st = be->ops->lora_new(be, out, parts, n, n_in, n_out, err);
+    if (st == TUTTI_OK)
+        model->weight_bytes += be->ops->lora_bytes(*out);
+    free(parts);
+    return st;
+}
+
+/* The table with room for one adapter more, whose column is empty. NULL: no memory. */
+static struct adapters *grow(const struct model *model, const char *name)
+{
+    const struct adapters *old = model->adapters;
+    struct adapters *all = calloc(1, sizeof *all);
+    if (!all)
+        return NULL;
+    size_t n_old = old ? (size_t)old->n : 0, n = n_old + 1, n_sites = site_of(0, model->desc.n_layers);
+    all->n = (int)n;
+    all->n_sites = (int)n_sites;
+    all->has_gate = old && old->has_gate;
+    all->names = calloc(n, sizeof *all->names);
+    all->loras = calloc(n_sites * n, sizeof(struct lora *));
+    all->is_used = calloc(n_sites, sizeof *all->is_used);
+    if (!all->names || !all->loras || !all->is_used) {
+        free((void *)all->loras);
+        all->loras = NULL;
+        adapters_free(all, model->backend);
+        return NULL;
+    }
+    for (size_t i = 0; i < n_old; i++)
+        strcpy(all->names[i], old->names[i]);
+    strcpy(all->names[n_old], name);
+    for (size_t site = 0; site < n_sites && old; site++) {
+        all->is_used[site] = old->is_used[site];
+        for (size_t i = 0; i < n_old; i++)
+            all->loras[site * n + i] = old->loras[site * n_old + i];
+    }
+    return all;
+}
+
+/* Frees a table whose updates live on in another one, but for those of the last adapter where has_last. */
+static void discard(struct model *model, struct adapters *all, bool has_last)
+{
+    if (!all)
+        return;
+    for (int site = 0; site < all->n_sites && has_last; site++)
+        model->backend->ops->lora_free(model->backend, all->loras[(site + 1) * all->n - 1]);
+    free((void *)all->loras);
+    all->loras = NULL;
+    adapters_free(all, model->backend);
+}
+
+enum tutti_status model_add_adapter(struct model *model, const char *name, const char *path,
+                                    struct tutti_error *err)
+{
+    struct adapter_file file = { 0 };
+    struct adapters *all = NULL;
+    uint64_t weight_bytes = model->weight_bytes;
+    enum tutti_status st = check_name(model, name, err);
+    if (st == TUTTI_OK)
+        st = adapter_file_open(&file, path, &model->desc, model->family, model->is_gguf, err);
+    if (st != TUTTI_OK)
+        return st;
+    all = grow(model, name);
+    if (!all)
+        st = error_set(err, TUTTI_E_MEMORY, "adapter %s: out of memory", name);
+    for (int i = 0, n; i < file.n && st == TUTTI_OK; i += n) {
+        const struct adapter_update *first = &file.updates[i];
+        for (n = 1; i + n < file.n && first[n].site == first->site && first[n].layer == first->layer;)
+            n++;
+        size_t at = site_of(first->site, first->layer);
+        st = upload(model, &all->loras[at * (size_t)all->n + (size_t)all->n - 1], first, n, err);
+        all->is_used[at] = true;
+        all->has_gate = all->has_gate || first->site == SITE_GATE_UP;
+    }
+    adapter_file_clear(&file);
+    if (st != TUTTI_OK) {
+        discard(model, all, true);
+        model->weight_bytes = weight_bytes;
+        return st;
+    }
+    discard(model, model->adapters, false);
+    model->adapters = all;
+    workspace_free(model->workspace, model->backend); /* it lacks what updates need */
+    model->workspace = NULL;
+    return TUTTI_OK;
+}

@@ -1,0 +1,360 @@
+/* Low-rank adapters: PEFT's figures on every family, the bits of a row whoever stands beside it, and broken folders. */
+#include "model/adapter.h"
+#include "util.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static const struct fixture {
+    const char *name, *base;
+} FIXTURES[] = {
+    /* clang-format off */
+    { "llama-qv", "llama-tiny" },
+    { "llama-all", "llama-tiny" },
+    { "llama-tied", "llama-tiny-tied" },
+    { "llama-tied", "gguf/llama-tiny-tied-bf16.gguf" },
+    { "mistral", "mistral-tiny" },
+    { "qwen2", "qwen2-tiny" },
+    { "qwen3", "qwen3-tiny" },
+    { "glm", "glm-tiny" },
+    { "glm4", "glm4-tiny" },
+    { "gpt2", "gpt2-tiny" },
+    { "bloom", "bloom-tiny" },
+    { "chatglm3", "chatglm3-tiny" },
+    { "glm-4-9b", "glm-4-9b-tiny" },
+    { "chatglm-6b", "chatglm-6b-tiny" },
+    { "pangu", "pangu-tiny" },
+    /* clang-format on */
+};
+enum { N_FIXTURES = sizeof FIXTURES / sizeof *FIXTURES };
+
+static struct model *load_base(const char *base, const char *type, int n_threads)
+{
+    char path[512];
+    snprintf(path, sizeof path, TEST_FIXTURES "/%s", base);
+    return util_load(path, type, "f32", n_threads, NULL);
+}
+
+static void add_fixture(struct model *model, const char *as, const char *name)
+{
+    char path[512];
+    struct tutti_error err;
+    snprintf(path, sizeof path, TEST_FIXTURES "/adapters/%s", name);
+    if (model_add_adapter(model, as, path, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+}
+
+static void logits_and_greedy_answers_are_those_of_peft(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_FIXTURES; i++) {
+        const struct fixture *f = &FIXTURES[i];
+        char path[512];
+        int32_t prompt[512], want[512], got[512];
+        struct model *model = load_base(f->base, "f32", 2);
+        add_fixture(model, "a", f->name);
+        util_adapter = 0;
+        snprintf(path, sizeof path, TEST_FIXTURES "/adapters/%s/golden.safetensors", f->name);
+        struct util_errors e = util_compare_file(model, path, "logits", 3);
+        print_message("# %s on %s: relative %.2e\n", f->name, f->base, e.max_relative);
+        assert_true(e.max_relative <= 1e-4);
+        snprintf(path, sizeof path, TEST_FIXTURES "/adapters/%s/golden.json", f->name);
+        json_t *golden = util_load_json(path);
+        const json_t *greedy = json_object_get(golden, "greedy");
+        int n_prompt = util_read_ids(json_object_get(greedy, "prompt_ids"), prompt);
+        int n = util_read_ids(json_object_get(greedy, "answer_ids"), want);
+        assert_int_equal(n, 100);
+        util_greedy(model, prompt, n_prompt, got, n);
+        assert_memory_equal(got, want, (size_t)n * sizeof *want);
+        util_adapter = -1;
+        json_decref(golden);
+        model_free(model);
+    }
+}
+
+static void a_sequence_without_an_adapter_is_answered_as_if_there_were_none(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_FIXTURES; i++) {
+        const struct fixture *f = &FIXTURES[i];
+        int32_t ids[40];
+        for (int k = 0; k < 40; k++)
+            ids[k] = k * 7 % 100;
+        struct model *plain = load_base(f->base, "q8_0", 2), *adapted = load_base(f->base, "q8_0", 2);
+        add_fixture(adapted, "a", f->name);
+        float *want = util_logits(plain, ids, 40, 40), *got = util_logits(adapted, ids, 40, 40);
+        assert_memory_equal(got, want, 40 * (size_t)plain->desc.n_vocab * sizeof *got);
+        free(want);
+        free(got);
+        model_free(plain);
+        model_free(adapted);
+    }
+}
+
+enum { N_SEQS = 6, MAX_IDS = 50, N_PAGES = 4, MAX_ROWS = 40 };
+static const int LENGTHS[N_SEQS] = { 1, 16, 17, 33, 50, 40 };
+static const int32_t ADAPTERS[N_SEQS] = { 0, -1, 1, 0, 1, -1 };
+
+/* The logits of all positions of six sequences, rows of all of them mixed in each step. */
+static void run_mixed(struct model *model, int32_t ids[N_SEQS][MAX_IDS], float **logits)
+{
+    const struct backend_ops *op = model->backend->ops;
+    size_t n_vocab = (size_t)model->desc.n_vocab;
+    int32_t pages[N_SEQS][N_PAGES];
+    const int32_t *tables[N_SEQS];
+    struct kv_memory *kv;
+    float *rows = malloc(MAX_ROWS * n_vocab * sizeof *rows);
+    assert_non_null(rows);
+    assert_int_equal(model_reserve(model, MAX_ROWS, MAX_ROWS, NULL), TUTTI_OK);
+    assert_int_equal(op->kv_new(model->backend, &kv, N_SEQS * N_PAGES, model->kv_type, NULL), TUTTI_OK);
+    for (int s = 0; s < N_SEQS; s++) {
+        for (int p = 0; p < N_PAGES; p++)
+            pages[s][p] = p * N_SEQS + s;
+        tables[s] = pages[s];
+    }
+    int done[N_SEQS] = { 0 };
+    for (int turn = 0;; turn++) {
+        int32_t row_ids[MAX_ROWS], positions[MAX_ROWS], seqs[MAX_ROWS], outputs[MAX_ROWS];
+        int n = 0;
+        for (int s = 0; s < N_SEQS; s++) {
+            for (int take = 1 + (turn * 7 + s * 5) % 12; take > 0 && done[s] < LENGTHS[s] && n < MAX_ROWS;
+                 take--, n++) {
+                row_ids[n] = ids[s][done[s]];
+                positions[n] = done[s]++;
+                seqs[n] = s;
+                outputs[n] = n;
+            }
+        }
+        if (n == 0)
+            break;
+        struct step step = { .n_rows = n,
+                             .n_seqs = N_SEQS,
+                             .n_outputs = n,
+                             .token_ids = row_ids,
+                             .positions = positions,
+                             .seqs = seqs,
+                             .page_tables = tables,
+                             .output_rows = outputs,
+                             .adapters = ADAPTERS };
+        model_forward(model, kv, &step, rows);
+        for (int r = 0; r < n; r++)
+            memcpy(logits[seqs[r]] + (size_t)positions[r] * n_vocab, rows + (size_t)r * n_vocab,
+                   n_vocab * sizeof *rows);
+    }
+    op->kv_free(model->backend, kv);
+    free(rows);
+}
+
+static void adapters_in_one_batch_change_no_bit_of_each_other(void **state)
+{
+    (void)state;
+    static const char *const TYPES[] = { "f32", "q8_0" };
+    for (int t = 0; t < 2; t++) {
+        float *want[N_SEQS], *got[N_SEQS];
+        int32_t ids[N_SEQS][MAX_IDS];
+        for (int n_threads = 1; n_threads <= 3; n_threads++) {
+            struct model *model = load_base("llama-tiny", TYPES[t], n_threads);
+            size_t row_bytes = (size_t)model->desc.n_vocab * sizeof(float);
+            add_fixture(model, "some", "llama-qv");
+            add_fixture(model, "all", "llama-all");
+            for (int s = 0; s < N_SEQS; s++) {
+                for (int k = 0; k < LENGTHS[s]; k++)
+                    ids[s][k] = (s * 31 + k * 17) % model->desc.n_vocab;
+                got[s] = malloc((size_t)LENGTHS[s] * row_bytes);
+                assert_non_null(got[s]);
+                util_adapter = ADAPTERS[s];
+                if (n_threads == 1)
+                    want[s] = util_logits(model, ids[s], LENGTHS[s], 7);
+                util_adapter = -1;
+            }
+            run_mixed(model, ids, got);
+            for (int s = 0; s < N_SEQS; s++) {
+                assert_memory_equal(got[s], want[s], (size_t)LENGTHS[s] * row_bytes);
+                free(got[s]);
+            }
+            model_free(model);
+        }
+        for (int s = 0; s < N_SEQS; s++)
+            free(want[s]);
+    }
+}
+
+/* ---- broken folders ---- */
+
+#define CONFIG "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8, \"bias\": \"none\""
+#define Q      "base_model.model.model.layers.0.self_attn.q_proj"
+#define PAIR   Q ".lora_A.weight:4,128 " Q ".lora_B.weight:128,4"
+
+/* tensors: NAME:SHAPE, all zeros in float32. NULL: no such file. For llama-tiny. */
+static const struct broken {
+    const char *config, *tensors;
+    enum tutti_status status;
+    const char *words[3];
+} BROKEN[] = {
+    { NULL, PAIR, TUTTI_E_NOT_FOUND, { "adapter_config.json" } },
+    { CONFIG "}", NULL, TUTTI_E_NOT_FOUND, { "adapter_model.safetensors" } },
+    { "[]", PAIR, TUTTI_E_FORMAT, { "adapter_config.json", "expected an object" } },
+    { "{\"peft_type\": \"LORA\"", PAIR, TUTTI_E_FORMAT, { "adapter_config.json", "line 1" } },
+    { "{\"peft_type\": \"IA3\"}", PAIR, TUTTI_E_UNSUPPORTED, { "peft_type is \"IA3\"", "LORA" } },
+    { "{\"r\": 0}", PAIR, TUTTI_E_FORMAT, { "r", "0" } },
+    { "{\"r\": 8}", PAIR, TUTTI_E_FORMAT, { Q ".lora_A.weight", "[4, 128], expected [8, 128]" } },
+    { "{\"r\": \"four\"}", PAIR, TUTTI_E_FORMAT, { "r" } },
+    { CONFIG ", \"use_dora\": true}", PAIR, TUTTI_E_UNSUPPORTED, { "use_dora" } },
+    { CONFIG ", \"modules_to_save\": [\"lm_head\"]}", PAIR, TUTTI_E_UNSUPPORTED, { "modules_to_save" } },
+    { "{\"r\": 4, \"bias\": \"all\"}", PAIR, TUTTI_E_UNSUPPORTED, { "bias is \"all\"" } },
+    { CONFIG ", \"target_modules\": [\"q_proj\", \"v_proj\"]}", PAIR, TUTTI_E_FORMAT, { "v_proj" } },
+    { CONFIG ", \"target_modules\": [7]}", PAIR, TUTTI_E_FORMAT, { "target_modules[0]" } },
+    { CONFIG ", \"alpha_pattern\": {\"q_proj\": \"x\"}}",
+      PAIR,
+      TUTTI_E_FORMAT,
+      { "alpha_pattern", "q_proj" } },
+    { CONFIG ", \"rank_pattern\": {\"q_proj\": 5}}", PAIR, TUTTI_E_FORMAT, { "expected [5, 128]" } },
+    { CONFIG ", \"rank_pattern\": [5]}", PAIR, TUTTI_E_FORMAT, { "rank_pattern" } },
+    { CONFIG "}", "", TUTTI_E_FORMAT, { "no tensors" } },
+    { CONFIG "}", Q ".lora_A.weight:4,128", TUTTI_E_FORMAT, { "not one of a pair" } },
+    { CONFIG "}", Q ".lora_B.weight:128,4", TUTTI_E_FORMAT, { "not one of a pair" } },
+    { CONFIG "}", PAIR " " Q ".lora_b:128,4", TUTTI_E_FORMAT, { "not one of a pair" } },
+    { CONFIG "}",
+      Q ".lora_A.weight:4,64 " Q ".lora_B.weight:128,4",
+      TUTTI_E_FORMAT,
+      { "[4, 64]", "[4, 128]" } },
+    { CONFIG "}",
+      Q ".lora_A.weight:4,128 " Q ".lora_B.weight:64,4",
+      TUTTI_E_FORMAT,
+      { "[64, 4]", "[128, 4]" } },
+    { CONFIG "}", Q ".lora_A.weight:4,128 " Q ".lora_B.weight:128,3", TUTTI_E_FORMAT, { "[128, 3]" } },
+    { CONFIG "}", Q ".lora_A.weight:512 " Q ".lora_B.weight:128,4", TUTTI_E_FORMAT, { "1 dimensions" } },
+    { CONFIG "}", PAIR " model.embed_tokens.lora_embedding_A:4,317", TUTTI_E_UNSUPPORTED, { "embedding" } },
+    { CONFIG "}", PAIR " " Q ".lora_magnitude_vector.weight:128", TUTTI_E_UNSUPPORTED, { "DoRA" } },
+    { CONFIG "}", PAIR " lm_head.base_layer.weight:318,128", TUTTI_E_FORMAT, { "lm_head", "not as large" } },
+    { CONFIG "}",
+      PAIR " base_model.model.lm_head.weight:317,128",
+      TUTTI_E_UNSUPPORTED,
+      { "lm_head", "whole" } },
+    { CONFIG "}",
+      "model.layers.3.self_attn.q_proj.lora_A.weight:4,128 "
+      "model.layers.3.self_attn.q_proj.lora_B.weight:128,4",
+      TUTTI_E_FORMAT,
+      { "layer 3, but the model has 3" } },
+    { CONFIG "}",
+      "h.0.attn.c_attn.lora_A.weight:4,128 h.0.attn.c_attn.lora_B.weight:128,4",
+      TUTTI_E_FORMAT,
+      { "a llama model has no linear layer h.0.attn.c_attn" } },
+    { CONFIG "}",
+      "model.layers.x.self_attn.q_proj.lora_A.weight:4,128 "
+      "model.layers.x.self_attn.q_proj.lora_B.weight:128,4",
+      TUTTI_E_FORMAT,
+      { "no linear layer" } },
+    { CONFIG "}",
+      PAIR " model.layers.0.attention.wq.lora_a:4,128 model.layers.0.attention.wq.lora_b:128,4",
+      TUTTI_E_FORMAT,
+      { "layer 0", "same rows" } },
+};
+enum { N_BROKEN = sizeof BROKEN / sizeof *BROKEN };
+
+static void write_file(const char *path, const void *head, size_t n_head, const char *text, size_t n_text,
+                       size_t n_zeros)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(head, 1, n_head, f), n_head);
+    assert_int_equal(fwrite(text, 1, n_text, f), n_text);
+    for (size_t i = 0; i < n_zeros; i++)
+        assert_int_equal(fputc(0, f), 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void write_tensors(const char *path, const char *tensors)
+{
+    char header[4096] = "{", text[2048], *rest = text, *word;
+    size_t n = 1, at = 0;
+    snprintf(text, sizeof text, "%s", tensors);
+    while ((word = strtok_r(rest, " ", &rest))) {
+        char *colon = strrchr(word, ':');
+        size_t elems = 1;
+        *colon = '\0';
+        for (const char *d = colon + 1; d; d = strchr(d, ',') ? strchr(d, ',') + 1 : NULL)
+            elems *= (size_t)atoi(d);
+        n += (size_t)snprintf(header + n, sizeof header - n,
+                              "%s\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+                              at > 0 ? "," : "", word, colon + 1, at, at + 4 * elems);
+        at += 4 * elems;
+    }
+    n += (size_t)snprintf(header + n, sizeof header - n, "}");
+    uint64_t n_bytes = n;
+    write_file(path, &n_bytes, sizeof n_bytes, header, n, at);
+}
+
+static void broken_folders_are_refused_by_name(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tutti-adapter-XXXXXX", config[64], tensors[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(config, sizeof config, "%s/adapter_config.json", folder);
+    snprintf(tensors, sizeof tensors, "%s/adapter_model.safetensors", folder);
+    struct model *model = load_base("llama-tiny", "f32", 1);
+    for (int i = -1; i < N_BROKEN; i++) { /* -1: a sound one */
+        struct tutti_error err = { 0 };
+        unlink(config);
+        unlink(tensors);
+        const struct broken *b = i < 0 ? &(struct broken){ CONFIG "}", PAIR, TUTTI_OK, { "" } } : &BROKEN[i];
+        if (b->config)
+            write_file(config, "", 0, b->config, strlen(b->config), 0);
+        if (b->tensors)
+            write_tensors(tensors, b->tensors);
+        enum tutti_status st = model_add_adapter(model, "x", folder, &err);
+        if (st != b->status)
+            fail_msg("case %d: status %s, expected %s: %s", i, tutti_status_name(st),
+                     tutti_status_name(b->status), err.text);
+        for (int w = 0; w < 3 && b->words[w] && st != TUTTI_OK; w++)
+            if (!strstr(err.text, b->words[w]))
+                fail_msg("case %d: \"%s\" is not in: %s", i, b->words[w], err.text);
+        if (i < 0) {
+            model_free(model);
+            model = load_base("llama-tiny", "f32", 1);
+        }
+        assert_int_equal(model_n_adapters(model), 0);
+    }
+    unlink(config);
+    unlink(tensors);
+    rmdir(folder);
+    model_free(model);
+}
+
+static void names_are_checked_and_found(void **state)
+{
+    (void)state;
+    struct model *model = load_base("llama-tiny", "f32", 1);
+    struct tutti_error err;
+    add_fixture(model, "one", "llama-qv");
+    add_fixture(model, "two", "llama-all");
+    assert_int_equal(model_find_adapter(model, "two"), 1);
+    assert_int_equal(model_find_adapter(model, "three"), -1);
+    static const char *const BAD[] = { "", "a:b", "one", "tab\t" };
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        assert_int_equal(model_add_adapter(model, BAD[i], TEST_FIXTURES "/adapters/llama-qv", &err),
+                         TUTTI_E_ARGUMENT);
+        assert_string_equal(err.param, "adapter");
+    }
+    assert_int_equal(model_n_adapters(model), 2);
+    model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_and_greedy_answers_are_those_of_peft),
+        cmocka_unit_test(a_sequence_without_an_adapter_is_answered_as_if_there_were_none),
+        cmocka_unit_test(adapters_in_one_batch_change_no_bit_of_each_other),
+        cmocka_unit_test(broken_folders_are_refused_by_name),
+        cmocka_unit_test(names_are_checked_and_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
