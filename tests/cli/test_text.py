@@ -1,0 +1,69 @@
+"""Families whose tokenizers have rules of their own, text in and text out: tests/fixtures/*-text, whose answers come from
+their authors' rules and PyTorch (tools/fixtures/text_fixtures.py)."""
+import json
+import os
+import shutil
+
+import pytest
+
+from test_cli import FIXTURES, GREEDY, tutti
+
+FOLDERS = ["chatglm-6b-text", "pangu-text"]
+
+
+def read_cases(name):
+    with open(os.path.join(FIXTURES, name, "text.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def generate(model, requests, tmp_path, *args):
+    """Answers to JSON requests, in their order."""
+    batch = tmp_path / "batch.jsonl"
+    batch.write_text("".join(json.dumps(request) + "\n" for request in requests), encoding="utf-8")
+    lines = tutti("generate", model, "-f", batch, "--json", *GREEDY, *args).stdout.rstrip("\n").split("\n")
+    return sorted(map(json.loads, lines), key=lambda answer: answer["index"])
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_text_comes_back_as_its_authors_would_show_it(name, tmp_path):
+    cases = read_cases(name)
+    requests = [{key: case[key] for key in (["messages"] if "messages" in case else ["prompt"])} for case in cases]
+    answers = generate(os.path.join(FIXTURES, name), requests, tmp_path, "-n", len(cases[0]["answer_ids"]))
+    for case, answer in zip(cases, answers, strict=True):
+        assert answer["text"] == case["text"]
+        assert answer["usage"]["prompt_tokens"] == len(case["prompt_ids"])
+        assert answer["usage"]["completion_tokens"] == len(case["answer_ids"])
+
+
+def test_chat_talks_to_a_chatglm_6b():
+    case = read_cases("chatglm-6b-text")[0]
+    question = case["messages"][0]["content"]
+    done = tutti("chat", os.path.join(FIXTURES, "chatglm-6b-text"), "-n", len(case["answer_ids"]), *GREEDY, stdin=question + "\n")
+    assert case["text"] in done.stdout
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_tokenize_gives_the_ids_of_a_prompt(name):
+    n_behind = 2 if name.startswith("chatglm") else 0  # the mask and <sop>
+    for case in read_cases(name):
+        ids = tutti("tokenize", os.path.join(FIXTURES, name), "-", "--ids", stdin=case["prompt"]).stdout.split(",")
+        assert list(map(int, ids)) == case["prompt_ids"][:len(case["prompt_ids"]) - n_behind]
+
+
+def test_a_pangu_without_a_word_list_says_so_and_answers(tmp_path):
+    model = tmp_path / "pangu"
+    shutil.copytree(os.path.join(FIXTURES, "pangu-text"), model, ignore=shutil.ignore_patterns("jieba"))
+    if os.path.exists("/usr/lib/python3/dist-packages/jieba/dict.txt"):
+        pytest.skip("this machine has the word list of python3-jieba")
+    done = tutti("generate", model, "-p", "hello world", "-n", "3", *GREEDY)
+    assert "no word list" in done.stderr and "python3-jieba" in done.stderr
+    assert done.stdout.strip()
+
+
+def test_a_number_of_image_tokens_that_is_none_is_named(tmp_path):
+    model = tmp_path / "chatglm"
+    shutil.copytree(os.path.join(FIXTURES, "chatglm-6b-text"), model)
+    for value in "-1", "\"7\"", "20000":
+        (model / "tokenizer_config.json").write_text('{"num_image_tokens": %s}' % value)
+        said = tutti("generate", model, "-p", "hello", check=1).stderr
+        assert "num_image_tokens: expected a number of 0 to 1152" in said
