@@ -8,7 +8,7 @@
 enum {
     PIECE_BYTES = 640 * 1024, /* of weights, */
     TILE_BYTES =
-        512 * 1024, /* and of a tile: together they fit the second cache of current processors, or nearly */
+        800 * 1024, /* and of a tile: together they fit the second cache of current processors, or nearly */
 };
 
 struct linear_job {
@@ -44,7 +44,7 @@ static const uint8_t *pack_input(const struct linear_job *job, int thread, int n
         return cpu->scratch[thread].row;
     }
     int64_t begin, end;
-    team_share(n_in, GROUP, thread, n_threads, &begin, &end);
+    team_share(n_in, BLOCK, thread, n_threads, &begin, &end);
     for (int tile = 0; tile < job->n_tiles && begin < end; tile++) {
         int row, n;
         tile_rows(job, tile, &row, &n);

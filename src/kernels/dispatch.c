@@ -84,10 +84,9 @@ static void init_ref(struct kernels *k)
 {
     k->tile[DTYPE_F32] = k->tile[DTYPE_F16] = tile_float_ref;
     k->tile[DTYPE_BF16] = tile_bf16_ref;
-#define SET_TILE(name, dtype) k->tile[dtype] = tile_quantized_ref;
-    FOR_EACH_QUANTIZED(SET_TILE)
-#undef SET_TILE
-#define SET_LINEAR(name, dtype) k->linear[dtype] = linear_##name##_ref;
+#define SET_LINEAR(name, dtype)                                                                              \
+    k->tile[dtype] = tile_##name##_ref;                                                                      \
+    k->linear[dtype] = linear_##name##_ref;
     FOR_EACH_QUANTIZED(SET_LINEAR)
 #undef SET_LINEAR
     k->linear[DTYPE_F32] = linear_f32_ref;
@@ -120,10 +119,9 @@ static void init_ref(struct kernels *k)
 #if defined(__x86_64__)
 static void init_avx2(struct kernels *k)
 {
-#define SET_TILE(name, dtype) k->tile[dtype] = tile_quantized_avx2;
-    FOR_EACH_QUANTIZED(SET_TILE)
-#undef SET_TILE
-#define SET_LINEAR(name, dtype) k->linear[dtype] = linear_##name##_avx2;
+#define SET_LINEAR(name, dtype)                                                                              \
+    k->tile[dtype] = tile_##name##_avx2;                                                                     \
+    k->linear[dtype] = linear_##name##_avx2;
     FOR_EACH_QUANTIZED(SET_LINEAR)
 #undef SET_LINEAR
     k->linear[DTYPE_F32] = linear_f32_avx2;
@@ -155,10 +153,9 @@ static void init_avx2(struct kernels *k)
 
 static void init_avx512(struct kernels *k)
 {
-#define SET_TILE(name, dtype) k->tile[dtype] = tile_quantized_avx512;
-    FOR_EACH_QUANTIZED(SET_TILE)
-#undef SET_TILE
-#define SET_LINEAR(name, dtype) k->linear[dtype] = linear_##name##_avx512;
+#define SET_LINEAR(name, dtype)                                                                              \
+    k->tile[dtype] = tile_##name##_avx512;                                                                   \
+    k->linear[dtype] = linear_##name##_avx512;
     FOR_EACH_QUANTIZED(SET_LINEAR)
 #undef SET_LINEAR
     k->linear[DTYPE_F32] = linear_f32_avx512;

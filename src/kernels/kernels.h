@@ -21,7 +21,6 @@ enum {
     PANEL_ROWS = 2 * LANES,  /* output rows of a panel of weights */
     TILE_ROWS = 32,          /* input rows of a tile, at most */
     BLOCK = 32,              /* columns of a block of quantized weights */
-    GROUP = BLOCK,           /* columns of quantized activations under one scale */
     LINEAR_RUN = 512,        /* columns that a float sum runs over before it is added to the total */
     ATTENTION_KEYS = 16,     /* positions of a KV page */
     ATTENTION_QUERIES = 16,  /* queries that attention works on at once, at most */
@@ -50,11 +49,8 @@ const char *cpu_name(unsigned cpu);
  *
  * F32 and F16 weights: float [n_in][n_rows].
  * BF16 weights: bf16 [n_in / 2, rounded up][n_rows][2 columns], rounded to nearest even.
- * Quantized weights, whatever their type: for each group of GROUP columns (the last may be shorter), for each block of 32
- * in it { int8 q[n_rows][32]; int32 sum[n_rows][2] }, then float d[n_rows]. d = max|x| / 127 over the group,
- * q = x * (127 / max|x|) rounded to nearest even; the sums are those of -q over the block, and over its first half: with
- * them a zero point or a min is taken out. A group with max|x| < 2^-100 is zero; one with a NaN or an infinity has
- * q = 0, d = NaN, so that it makes its row NaN. */
+ * Quantized weights: blocks of 32 columns, as int8 with one scale for each (input_block.h). A block below 2^-100 is zero;
+ * one with a NaN, an infinity or a number of 2^110 and more makes its row NaN. */
 typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int begin, int end);
 
 /* out[p][h][r][i] = sum over columns of row 16h + i of panel p with input row r. out: [n_panels][2][n_rows][16].
@@ -64,10 +60,9 @@ typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int b
  * F32 and F16 weights: fma over runs of 512 columns, from the first; each run starts at 0 and is added to the total.
  * BF16 weights: the same, but of each pair of columns the odd one comes first, and denormals are zero, in what goes in
  * and in every sum: what vdpbf16ps does.
- * Quantized weights (formats.h): over each group of GROUP columns, run by run of sub columns, g = fma(number, scale, g),
- * where number is the exact integer sum of (u - zero) * q, then, where has_min, g = fma(-sum(q), min, g); the first
- * run starts it with number * scale. Where sub is 16, both numbers of a block come before both mins. Then
- * total = fma(g, d, total). */
+ * Quantized weights (formats.h): one block of 32 columns after the other, total = fma(number * d, scale, total) for each of
+ * its runs of sub columns, where number is the exact integer sum of (u - zero) * q, and d the activations' scale;
+ * then, where has_min, total = fma(-sum(q) * d, min, total) for each of them. All factors are exact. */
 typedef void linear_fn(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
                        bool is_cold);
 

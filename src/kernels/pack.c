@@ -1,4 +1,5 @@
 #include "kernels/pack.h"
+#include "kernels/input_block.h"
 
 #include "base/half.h"
 #include "kernels/formats.h"
@@ -36,8 +37,7 @@ size_t tile_bytes(enum dtype dtype, int n_rows, int n_in)
         return 0;
     size_t row = (size_t)n_in * sizeof(float);
     if (is_quantized(dtype))
-        row = (size_t)n_in / BLOCK * (BLOCK + 2 * sizeof(int32_t)) +
-              ((size_t)n_in + GROUP - 1) / GROUP * sizeof(float);
+        row = (size_t)n_in / BLOCK * (BLOCK + sizeof(struct input_row));
     return align64((size_t)n_rows * row);
 }
 

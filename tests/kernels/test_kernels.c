@@ -1,5 +1,6 @@
 /* The plain C kernels against float64, and the choice of a processor level. That the other variants yield the same
  * bits is checkkernels' part. */
+#include "kernels/input_block.h"
 #include "kernels/kernels.h"
 #include "kernels/pack.h"
 #include "kernels/quantize.h"
@@ -116,7 +117,32 @@ static void sizes_that_do_not_fit_are_refused(void **state)
     assert_false(panel_bytes(DTYPE_F32, 0, &size));
     assert_false(panel_bytes(DTYPE_I8, 32, &size));
     assert_true(tile_bytes(DTYPE_Q4_0, 3, 40) == 0);
-    assert_true(tile_bytes(DTYPE_Q4_0, 16, 160) == 16 * (5 * 40 + 5 * 4));
+    assert_true(tile_bytes(DTYPE_Q4_0, 16, 160) == 16 * 5 * (32 + sizeof(struct input_row)));
+}
+
+/* The scale of a block of inputs: the smallest with four significant bits that keeps all numbers within -127..127. */
+static void input_scales_are_the_smallest_of_few_bits(void **state)
+{
+    (void)state;
+    for (int e = -99; e < 110; e += 13) {
+        for (int i = 0; i < 1000; i++) {
+            float max = ldexpf(1 + (float)i / 1000, e - 1);
+            struct input_row row;
+            double inverse = (double)input_scale(&row, max);
+            assert_true(row.step >= 0 && row.step < INPUT_STEPS);
+            double unit = (double)input_unit(&row), d = (INPUT_STEPS + row.step) * unit;
+            assert_true(unit == exp2(ilogb(unit)));
+            assert_true(fabs(inverse * d - 1) < 1e-6);
+            assert_true((double)max / d < 127.00001);
+            double below = row.step > 0 ? d - unit : d - unit / 2; /* the next smaller scale */
+            assert_true((double)max / below > 126.9999);
+        }
+    }
+    static const float UNFIT[] = { 0x1p110f, INFINITY, NAN };
+    struct input_row row;
+    for (size_t i = 0; i < sizeof UNFIT / sizeof *UNFIT; i++)
+        assert_true(input_scale(&row, UNFIT[i]) == 0 && isnan(row.magic) && isnan(input_unit(&row)));
+    assert_true(input_scale(&row, 0) == 0 && input_unit(&row) == 1);
 }
 
 static void a_level_is_chosen_by_name_or_environment(void **state)
@@ -153,6 +179,7 @@ int main(void)
         cmocka_unit_test(softmax_and_silu_are_near_float64),
         cmocka_unit_test(a_panel_gives_back_the_rows_it_was_packed_from),
         cmocka_unit_test(sizes_that_do_not_fit_are_refused),
+        cmocka_unit_test(input_scales_are_the_smallest_of_few_bits),
         cmocka_unit_test(a_level_is_chosen_by_name_or_environment),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,9 +8,11 @@
 
 #include <math.h>
 
-tile_fn tile_float_ref, tile_bf16_ref, tile_quantized_ref;
+tile_fn tile_float_ref, tile_bf16_ref;
 linear_fn linear_f32_ref, linear_f16_ref, linear_bf16_ref;
-#define DECLARE_LINEAR(name, dtype) linear_fn linear_##name##_ref;
+#define DECLARE_LINEAR(name, dtype)                                                                          \
+    tile_fn tile_##name##_ref;                                                                               \
+    linear_fn linear_##name##_ref;
 FOR_EACH_QUANTIZED(DECLARE_LINEAR)
 #undef DECLARE_LINEAR
 rmsnorm_fn rmsnorm_ref;

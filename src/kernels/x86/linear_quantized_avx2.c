@@ -3,6 +3,7 @@
  * vpmaddubsw multiplies unsigned weights by signed activations (-127..127) and adds pairs in 16 bits; so many groups of
  * columns are added there as cannot saturate, and then widened. Numbers of eight bits go as two nibbles. A block's
  * eight output rows fill eight registers, and the input rows pass by. */
+#include "kernels/input_block.h"
 #include "kernels/pack.h"
 #include "kernels/x86/x86.h"
 
@@ -21,9 +22,9 @@ struct weights {
 };
 
 struct input {
-    const int32_t *q, *sums;
-    const float *d;
-    float *group, *total; /* [n_rows][16], of the half that the strip lies in */
+    const int32_t *q; /* [n_rows][8] times four bytes */
+    const struct input_row *rows;
+    float *total; /* [n_rows][16], of the half that the strip lies in */
     int n_rows;
 };
 
@@ -128,68 +129,39 @@ INLINE __m256i dot_groups(__m256i sum, const struct weights *w, const int32_t *q
     return sum;
 }
 
-INLINE void block_row(const struct weights *w, const struct input *x, int r, const struct quant_format f,
-                      const bool is_first, const bool is_last)
+INLINE void block_row(const struct weights *w, const struct input *x, int r, const struct quant_format f)
 {
     const int runs = BLOCK / f.sub;
-    float *group = x->group + r * LANES, *total = x->total + r * LANES;
-    __m256 g = is_first ? _mm256_setzero_ps() : _mm256_load_ps(group);
-    __m256i negative[2] = { _mm256_set1_epi32(x->sums[2 * r]), _mm256_setzero_si256() };
-    if (runs == 2) {
-        __m256i first = _mm256_set1_epi32(x->sums[2 * r + 1]);
-        negative[1] = _mm256_sub_epi32(negative[0], first);
-        negative[0] = first;
-    }
+    const struct input_row *row = x->rows + r;
+    const __m256 magic = _mm256_set1_ps(row->magic), step = _mm256_set1_ps((float)(INPUT_STEPS + row->step));
+    float *at = x->total + r * LANES;
+    __m256 total = _mm256_loadu_ps(at);
     UNROLL
     for (int s = 0; s < runs; s++) {
-        __m256i start = f.zero == 0 ? _mm256_setzero_si256()
-                                    : _mm256_slli_epi32(negative[s], __builtin_ctz((unsigned)f.zero | 256u));
-        __m256 value = _mm256_cvtepi32_ps(dot_groups(start, w, x->q + r * 8, s * 8 / runs, 8 / runs, f));
-        g = is_first && s == 0 ? _mm256_mul_ps(value, w->scale[s]) : _mm256_fmadd_ps(value, w->scale[s], g);
+        __m256i start = f.zero == 0 ? _mm256_castps_si256(magic) : _mm256_set1_epi32(row->start[s]);
+        __m256i sum = dot_groups(start, w, x->q + r * 8, s * 8 / runs, 8 / runs, f);
+        total = _mm256_fmadd_ps(_mm256_sub_ps(_mm256_castsi256_ps(sum), magic),
+                                _mm256_mul_ps(w->scale[s], step), total);
     }
-    if (f.has_min)
-        g = _mm256_fmadd_ps(_mm256_cvtepi32_ps(negative[0]), w->min[0], g);
-    if (f.has_min && runs == 2)
-        g = _mm256_fmadd_ps(_mm256_cvtepi32_ps(negative[1]), w->min[1], g);
-    if (is_last)
-        _mm256_storeu_ps(total, _mm256_fmadd_ps(g, _mm256_set1_ps(x->d[r]), _mm256_loadu_ps(total)));
-    else
-        _mm256_store_ps(group, g);
-}
-
-INLINE void block_all(const struct weights *w, const struct input *x, const struct quant_format f,
-                      const bool is_first, const bool is_last)
-{
-    for (int r = 0; r < x->n_rows; r++)
-        block_row(w, x, r, f, is_first, is_last);
-}
-
-INLINE void strip_block(const struct weights *w, const struct input *x, const struct quant_format f,
-                        bool is_first, bool is_last)
-{
-    if (is_first && is_last)
-        block_all(w, x, f, true, true);
-    else if (is_first)
-        block_all(w, x, f, true, false);
-    else if (is_last)
-        block_all(w, x, f, false, true);
-    else
-        block_all(w, x, f, false, false);
+    const int mins = f.has_min ? runs : 0;
+    UNROLL
+    for (int s = 0; s < mins; s++) {
+        __m256 start = _mm256_castsi256_ps(_mm256_set1_epi32(row->start[s]));
+        total = _mm256_fmadd_ps(_mm256_sub_ps(start, magic), _mm256_mul_ps(w->min[s], step), total);
+    }
+    _mm256_storeu_ps(at, total);
 }
 
 /* One panel. out: [2][n_rows][16]. */
 INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant_format f,
                             const uint8_t *tile, int n_rows, int n_blocks, bool is_cold)
 {
-    _Alignas(64) float group[2 * TILE_ROWS * LANES];
     const int per_unit = format_unit_columns(f) / BLOCK;
     const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
     memset(out, 0, (size_t)n_rows * PANEL_ROWS * sizeof *out);
     for (int b = 0; b < n_blocks; b++) {
         const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
         const uint8_t *block = unit + format_param_bytes(f) + (size_t)(b % per_unit) * block_bytes;
-        bool is_first = b % (GROUP / BLOCK) == 0;
-        bool is_last = b % (GROUP / BLOCK) == GROUP / BLOCK - 1 || b == n_blocks - 1;
         if (is_cold)
             for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
                 _mm_prefetch((const char *)block + AHEAD + line, _MM_HINT_T0);
@@ -197,16 +169,15 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
             size_t at = (size_t)(row / LANES * n_rows * LANES + row % LANES);
             struct weights w;
             struct input x = { .q = (const int32_t *)tile,
-                               .sums = (const int32_t *)tile + n_rows * 8,
-                               .d = (const float *)tile + n_rows * 10,
-                               .group = group + at,
+                               .rows = (const struct input_row *)(tile + n_rows * BLOCK),
                                .total = out + at,
                                .n_rows = n_rows };
             unpack(&w, block + (size_t)(row / LANES) * format_half_bytes(f), row % LANES / STRIP, f);
             load_scales(&w, unit, row, b % per_unit, f);
-            strip_block(&w, &x, f, is_first, is_last);
+            for (int r = 0; r < n_rows; r++)
+                block_row(&w, &x, r, f);
         }
-        tile += n_rows * (BLOCK + 8) + (is_last ? n_rows * (int)sizeof(float) : 0);
+        tile += (size_t)n_rows * (BLOCK + sizeof(struct input_row));
     }
 }
 

@@ -3,9 +3,10 @@
  * vpdpbusd adds to each of 16 lanes (output rows) the products of four unsigned weights and four signed activations,
  * which are the same for all lanes. The weights of a block and panel, unpacked, fill 16 registers; then the input rows
  * pass by, a few at a time: what is broadcast of a row serves both halves of the panel. A block's sum starts where the
- * zero point is already taken out. So a half costs ten multiplies for each block and input row: eight
- * dot products, the product with the scale added to the sum of the group, and one more addition a group. The sums of
- * the groups and the totals wait in the first cache. */
+ * zero point is already taken out, and as the bits of a float (input_block.h); what is left of the activations' scale
+ * selects one of eight multiples of the weights' scales. So a half costs nine multiplies for each block and input row:
+ * eight dot products, and one fused multiply-add to the total, which waits in the first cache. */
+#include "kernels/input_block.h"
 #include "kernels/pack.h"
 #include "kernels/x86/x86.h"
 
@@ -14,6 +15,7 @@
 
 enum {
     AHEAD = 9216, /* bytes ahead of the weights being read that are asked for: few rows are bound by memory */
+    FEW_ROWS = 4, /* so many cost less to multiply by their steps than a table of multiples does */
     BLOCKS_AHEAD =
         12, /* blocks ahead of the input rows: a tile comes from the third cache where there are many */
 };
@@ -24,12 +26,16 @@ struct weights {
     __m512 scale[2][2], min[2][2];
 };
 
+/* The scales and mins of a block times 8, 9, ... 15. */
+struct multiples {
+    _Alignas(64) float scale[2][2][INPUT_STEPS][LANES], min[2][2][INPUT_STEPS][LANES];
+};
+
 /* The input rows of one block, and where their sums wait. */
 struct input {
-    const int32_t *q;     /* [n_rows][8] times four bytes */
-    const int32_t *sums;  /* [n_rows][2] */
-    const float *d;       /* [n_rows]; at the end of a group */
-    float *group, *total; /* [2][n_rows][16] */
+    const int32_t *q; /* [n_rows][8] times four bytes */
+    const struct input_row *rows;
+    float *total; /* [2][n_rows][16] */
     int n_rows;
 };
 
@@ -46,13 +52,13 @@ INLINE void unpack_low(__m512i w[8], const uint8_t *plane, const struct quant_fo
             w[g] = _mm512_load_si512(plane + 64 * g);
         return;
     }
-    const int n = f.low_bits; /* vectors: 4 or 2, of two or four numbers a byte */
+    const int n = f.low_bits, per_byte = 8 / n; /* n vectors: 4 or 2, of two or four numbers a byte */
     const __m512i mask = _mm512_set1_epi8(f.low_bits == 4 ? 15 : 3);
     UNROLL
     for (int v = 0; v < n; v++) {
         __m512i bytes = _mm512_load_si512(plane + 64 * v);
         UNROLL
-        for (int k = 0; k < 8 / n; k++)
+        for (int k = 0; k < per_byte; k++)
             w[v + k * n] = _mm512_and_si512(
                 k == 0 ? bytes : _mm512_srli_epi16(bytes, (unsigned)(k * f.low_bits)), mask);
     }
@@ -61,13 +67,13 @@ INLINE void unpack_low(__m512i w[8], const uint8_t *plane, const struct quant_fo
 /* Puts the bits of the high plane above those of the low one. */
 INLINE void unpack_high(__m512i w[8], const uint8_t *plane, const struct quant_format f)
 {
-    const int n = f.high_bits;
+    const int n = f.high_bits, per_byte = 8 / n;
     const __m512i mask = _mm512_set1_epi8((char)(((1 << n) - 1) << f.low_bits));
     UNROLL
     for (int v = 0; v < n; v++) {
         __m512i bytes = _mm512_load_si512(plane + 64 * v);
         UNROLL
-        for (int k = 0; k < 8 / n; k++) {
+        for (int k = 0; k < per_byte; k++) {
             int up = f.low_bits - k * n;
             __m512i moved = up >= 0 ? _mm512_slli_epi16(bytes, (unsigned)(up >= 0 ? up : 0))
                                     : _mm512_srli_epi16(bytes, (unsigned)(up < 0 ? -up : 0));
@@ -113,31 +119,55 @@ INLINE void load_scales(struct weights *w, const uint8_t *unit, int block, const
     }
 }
 
-/* The sum that takes the zero point out, from -sum(q). */
-INLINE __m512i start_of(__m512i sum, const struct quant_format f)
+INLINE void store_multiples(float to[INPUT_STEPS][LANES], __m512 x)
 {
-    return f.zero == 0 ? _mm512_setzero_si512()
-                       : _mm512_slli_epi32(sum, (unsigned)__builtin_ctz((unsigned)f.zero | 256u));
+    __m512 x2 = _mm512_add_ps(x, x), x4 = _mm512_add_ps(x2, x2), x8 = _mm512_add_ps(x4, x4);
+    __m512 x10 = _mm512_add_ps(x8, x2), x12 = _mm512_add_ps(x8, x4), x14 = _mm512_add_ps(x12, x2);
+    _mm512_store_ps(to[0], x8);
+    _mm512_store_ps(to[1], _mm512_add_ps(x8, x));
+    _mm512_store_ps(to[2], x10);
+    _mm512_store_ps(to[3], _mm512_add_ps(x10, x));
+    _mm512_store_ps(to[4], x12);
+    _mm512_store_ps(to[5], _mm512_add_ps(x12, x));
+    _mm512_store_ps(to[6], x14);
+    _mm512_store_ps(to[7], _mm512_add_ps(x14, x));
 }
 
-/* One block with n input rows from row r on; n and the three flags are known when it is compiled. */
-INLINE void block_rows(const struct weights *w, const struct input *x, int r, const int n,
-                       const struct quant_format f, const bool is_first, const bool is_last)
+INLINE void multiply_scales(struct multiples *to, const struct weights *w, const struct quant_format f)
+{
+    const int runs = BLOCK / f.sub;
+    UNROLL
+    for (int h = 0; h < 2; h++) {
+        UNROLL
+        for (int i = 0; i < runs; i++) {
+            store_multiples(to->scale[h][i], w->scale[h][i]);
+            if (f.has_min)
+                store_multiples(to->min[h][i], w->min[h][i]);
+        }
+    }
+}
+
+static const float STEPS[INPUT_STEPS] = { 8, 9, 10, 11, 12, 13, 14, 15 };
+
+/* x times 8 + step: computed for a few rows, looked up for many. */
+INLINE __m512 multiple(__m512 x, const float table[INPUT_STEPS][LANES], int step, const bool is_few)
+{
+    return is_few ? _mm512_mul_ps(x, _mm512_set1_ps(STEPS[step])) : _mm512_load_ps(table[step]);
+}
+
+/* One block with n input rows from row r on; n and is_few are known when it is compiled. */
+INLINE void block_rows(const struct weights *w, const struct multiples *m, const struct input *x, int r,
+                       const int n, const struct quant_format f, const bool is_few)
 {
     const int runs = BLOCK / f.sub, per_run = 8 / runs;
-    __m512i sum[4][2][2], negative[4][2];
+    const struct input_row *rows = x->rows + r;
+    __m512i sum[4][2][2];
     UNROLL
     for (int i = 0; i < n; i++) {
-        __m512i all = _mm512_set1_epi32(x->sums[2 * (r + i)]);
-        if (runs == 1) {
-            negative[i][0] = all;
-        } else {
-            negative[i][0] = _mm512_set1_epi32(x->sums[2 * (r + i) + 1]);
-            negative[i][1] = _mm512_sub_epi32(all, negative[i][0]);
-        }
         UNROLL
         for (int s = 0; s < runs; s++)
-            sum[i][0][s] = sum[i][1][s] = start_of(negative[i][s], f);
+            sum[i][0][s] = sum[i][1][s] = f.zero == 0 ? _mm512_castps_si512(_mm512_set1_ps(rows[i].magic))
+                                                      : _mm512_set1_epi32(rows[i].start[s]);
     }
     UNROLL
     for (int g = 0; g < 8; g++) {
@@ -152,48 +182,52 @@ INLINE void block_rows(const struct weights *w, const struct input *x, int r, co
     }
     UNROLL
     for (int i = 0; i < n; i++) {
+        const __m512 magic = _mm512_set1_ps(rows[i].magic);
+        const int step = rows[i].step, mins = f.has_min ? runs : 0;
         UNROLL
         for (int h = 0; h < 2; h++) {
-            float *group = x->group + (h * x->n_rows + r + i) * LANES, *total = x->total + (group - x->group);
-            __m512 value = _mm512_cvtepi32_ps(sum[i][h][0]);
-            __m512 g = is_first ? _mm512_mul_ps(value, w->scale[h][0])
-                                : _mm512_fmadd_ps(value, w->scale[h][0], _mm512_load_ps(group));
-            if (runs == 2)
-                g = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i][h][1]), w->scale[h][1], g);
-            if (f.has_min)
-                g = _mm512_fmadd_ps(_mm512_cvtepi32_ps(negative[i][0]), w->min[h][0], g);
-            if (f.has_min && runs == 2)
-                g = _mm512_fmadd_ps(_mm512_cvtepi32_ps(negative[i][1]), w->min[h][1], g);
-            if (is_last)
-                _mm512_storeu_ps(total,
-                                 _mm512_fmadd_ps(g, _mm512_set1_ps(x->d[r + i]), _mm512_loadu_ps(total)));
-            else
-                _mm512_store_ps(group, g);
+            float *at = x->total + (h * x->n_rows + r + i) * LANES;
+            __m512 total = _mm512_loadu_ps(at);
+            UNROLL
+            for (int s = 0; s < runs; s++)
+                total = _mm512_fmadd_ps(_mm512_sub_ps(_mm512_castsi512_ps(sum[i][h][s]), magic),
+                                        multiple(w->scale[h][s], m->scale[h][s], step, is_few), total);
+            UNROLL
+            for (int s = 0; s < mins; s++) {
+                __m512 start = _mm512_castsi512_ps(_mm512_set1_epi32(rows[i].start[s]));
+                total = _mm512_fmadd_ps(_mm512_sub_ps(start, magic),
+                                        multiple(w->min[h][s], m->min[h][s], step, is_few), total);
+            }
+            _mm512_storeu_ps(at, total);
         }
     }
 }
 
 /* All input rows; those of 16-column runs two at a time, for want of registers. */
 INLINE void block_all(const struct weights *w, const struct input *x, const struct quant_format f,
-                      const bool is_first, const bool is_last)
+                      const bool is_few)
 {
     const int step = f.sub == BLOCK ? 4 : 2;
+    struct multiples m;
     int r = 0;
+    if (!is_few)
+        multiply_scales(&m, w, f);
     for (; r + step <= x->n_rows; r += step) {
-        const char *ahead = (const char *)(x->q + 8 * r) + BLOCKS_AHEAD * (BLOCK + 8) * x->n_rows;
+        const char *ahead = (const char *)(x->q + 8 * r) +
+                            BLOCKS_AHEAD * (BLOCK + (int)sizeof(struct input_row)) * x->n_rows;
         _mm_prefetch(ahead, _MM_HINT_T0);
         _mm_prefetch(ahead + 64, _MM_HINT_T0);
-        block_rows(w, x, r, step, f, is_first, is_last);
+        block_rows(w, &m, x, r, step, f, is_few);
     }
     switch (x->n_rows - r) {
     case 3:
-        block_rows(w, x, r, 3, f, is_first, is_last);
+        block_rows(w, &m, x, r, 3, f, is_few);
         break;
     case 2:
-        block_rows(w, x, r, 2, f, is_first, is_last);
+        block_rows(w, &m, x, r, 2, f, is_few);
         break;
     case 1:
-        block_rows(w, x, r, 1, f, is_first, is_last);
+        block_rows(w, &m, x, r, 1, f, is_few);
         break;
     default:
         break;
@@ -204,10 +238,9 @@ INLINE void block_all(const struct weights *w, const struct input *x, const stru
 INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant_format f,
                             const uint8_t *tile, int n_rows, int n_blocks, bool is_cold)
 {
-    _Alignas(64) float group[2 * TILE_ROWS * LANES];
     const int per_unit = format_unit_columns(f) / BLOCK;
     const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
-    struct input x = { .group = group, .total = out, .n_rows = n_rows };
+    struct input x = { .total = out, .n_rows = n_rows };
     memset(out, 0, (size_t)n_rows * PANEL_ROWS * sizeof *out);
     for (int b = 0; b < n_blocks; b++) {
         const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
@@ -225,21 +258,12 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
             for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
                 _mm_prefetch((const char *)block + AHEAD + line, _MM_HINT_T0);
         x.q = (const int32_t *)tile;
-        x.sums = x.q + n_rows * 8;
-        x.d = (const float *)x.sums + 2 * n_rows;
-        tile += n_rows * (BLOCK + 8);
-        bool is_last = b % (GROUP / BLOCK) == GROUP / BLOCK - 1 || b == n_blocks - 1;
-        if (b % (GROUP / BLOCK) == 0) {
-            if (is_last)
-                block_all(&w, &x, f, true, true);
-            else
-                block_all(&w, &x, f, true, false);
-        } else if (is_last) {
-            block_all(&w, &x, f, false, true);
-        } else {
-            block_all(&w, &x, f, false, false);
-        }
-        tile += is_last ? (size_t)n_rows * sizeof(float) : 0;
+        x.rows = (const struct input_row *)(tile + n_rows * BLOCK);
+        tile += (size_t)n_rows * (BLOCK + sizeof(struct input_row));
+        if (n_rows <= FEW_ROWS)
+            block_all(&w, &x, f, true);
+        else
+            block_all(&w, &x, f, false);
     }
 }
 

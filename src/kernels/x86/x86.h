@@ -14,10 +14,11 @@ INLINE int lanes_left(int64_t i, int64_t n)
     return n - i < 16 ? (int)(n - i) : 16;
 }
 
-tile_fn tile_quantized_avx2, tile_quantized_avx512;
 linear_fn linear_f32_avx2, linear_f16_avx2, linear_bf16_avx2;
 linear_fn linear_f32_avx512, linear_f16_avx512, linear_bf16_avx512, linear_bf16_avx512bf16;
-#define DECLARE_LINEAR(name, dtype) linear_fn linear_##name##_avx2, linear_##name##_avx512;
+#define DECLARE_LINEAR(name, dtype)                                                                          \
+    tile_fn tile_##name##_avx2, tile_##name##_avx512;                                                        \
+    linear_fn linear_##name##_avx2, linear_##name##_avx512;
 FOR_EACH_QUANTIZED(DECLARE_LINEAR)
 #undef DECLARE_LINEAR
 rmsnorm_fn rmsnorm_avx2, rmsnorm_avx512;
