@@ -1,8 +1,9 @@
-/* The tokenizer of a checkpoint: tokenizer.model of a folder, or the vocabulary in a GGUF file's metadata. */
+/* The tokenizer of a checkpoint: a file of a folder, or the vocabulary in a GGUF file's metadata. */
 #include "base/log.h"
 #include "base/mapping.h"
 #include "checkpoint/gguf.h"
-#include "model/family.h"
+#include "model/tokenizer_bytes.h"
+#include "tokenizer/byte_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,27 +16,21 @@ static bool is_sentencepiece(const struct mapping *map)
     return map->n_bytes > 0 && map->bytes[0] == 0x0A;
 }
 
-/* What is needed to read a folder's tokenizer. */
-struct source {
-    const struct family *family;
-    const struct model_desc *desc;
-    const char *folder;
-    json_t *tokenizer_config; /* NULL: none */
-    char path[4096];          /* of the file that is read */
-};
-
 /* Is there such a file? Its path is in s->path then. */
-static bool has_file(struct source *s, const char *name)
+static bool has_file(struct tokenizer_source *s, const char *name)
 {
     int n = snprintf(s->path, sizeof s->path, "%s/%s", s->folder, name);
     return n < (int)sizeof s->path && access(s->path, F_OK) == 0;
 }
 
-static enum tutti_status read_tokenizer_model(struct tokenizer **out, const struct source *s,
+static enum tutti_status read_tokenizer_model(struct tokenizer **out, const struct tokenizer_source *s,
                                               const struct mapping *map, struct tutti_error *err)
 {
+    if (!is_sentencepiece(map) && tokenizer_is_tiktoken(map->bytes, map->n_bytes))
+        return tokenizer_read_tiktoken(out, s, map, err);
     if (!is_sentencepiece(map))
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: not a SentencePiece file", s->path);
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: neither a SentencePiece file nor one of tiktoken",
+                         s->path);
     enum tutti_status st = tokenizer_from_sentencepiece(out, map->bytes, map->n_bytes, s->path, err);
     if (st == TUTTI_OK && s->family->extend_tokenizer)
         st = s->family->extend_tokenizer(*out, s->desc, err);
@@ -43,7 +38,7 @@ static enum tutti_status read_tokenizer_model(struct tokenizer **out, const stru
 }
 
 /* ChatGLM-6B's file. Its first release does not say how many tokens of images stand in front: the model's size does. */
-static enum tutti_status read_icetext(struct tokenizer **out, const struct source *s,
+static enum tutti_status read_icetext(struct tokenizer **out, const struct tokenizer_source *s,
                                       const struct mapping *map, struct tutti_error *err)
 {
     enum { FIRST_RELEASE_VOCAB = 150528, FIRST_RELEASE_IMAGES = 20000 };
@@ -61,8 +56,8 @@ static enum tutti_status read_icetext(struct tokenizer **out, const struct sourc
 
 /* PanGu-Alpha's file. Its authors cut text into words with the Python package jieba, whose files lie beside the model or
  * where Debian's python3-jieba puts them. */
-static enum tutti_status read_pangu(struct tokenizer **out, const struct source *s, const struct mapping *map,
-                                    struct tutti_error *err)
+static enum tutti_status read_pangu(struct tokenizer **out, const struct tokenizer_source *s,
+                                    const struct mapping *map, struct tutti_error *err)
 {
     static const char INSTALLED[] = "/usr/lib/python3/dist-packages/jieba";
     char beside[sizeof s->path], file[sizeof s->path + 16];
@@ -84,15 +79,18 @@ static enum tutti_status read_pangu(struct tokenizer **out, const struct source 
 /* By name, in the order in which they are tried. */
 static const struct {
     const char *name;
-    enum tutti_status (*read)(struct tokenizer **out, const struct source *s, const struct mapping *map,
-                              struct tutti_error *err);
+    enum tutti_status (*read)(struct tokenizer **out, const struct tokenizer_source *s,
+                              const struct mapping *map, struct tutti_error *err);
 } FILES[] = {
     { "tokenizer.model", read_tokenizer_model },
+    { "tokenizer.json", tokenizer_read_json },
+    { "vocab.json", tokenizer_read_vocab },
     { "ice_text.model", read_icetext },
     { "vocab.model", read_pangu },
 };
 
-static enum tutti_status read_first_file(struct tokenizer **out, struct source *s, struct tutti_error *err)
+static enum tutti_status read_first_file(struct tokenizer **out, struct tokenizer_source *s,
+                                         struct tutti_error *err)
 {
     for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
         struct mapping map = { 0 };
@@ -107,8 +105,8 @@ static enum tutti_status read_first_file(struct tokenizer **out, struct source *
     return error_set(err, TUTTI_E_UNSUPPORTED, "%s: there is no file of a tokenizer", s->folder);
 }
 
-static enum tutti_status load_from_folder(struct tokenizer **out, struct source *s, char *why, size_t size,
-                                          struct tutti_error *err)
+static enum tutti_status load_from_folder(struct tokenizer **out, struct tokenizer_source *s, char *why,
+                                          size_t size, struct tutti_error *err)
 {
     struct tokenizer *tok = NULL;
     struct tutti_error inner;
@@ -241,6 +239,17 @@ done:
     return st;
 }
 
+static enum tutti_status read_bytes(struct tokenizer **out, const struct gguf *gguf, const char *path,
+                                    char *why, size_t size, struct tutti_error *err)
+{
+    struct tutti_error inner;
+    enum tutti_status st = tokenizer_read_gguf(out, gguf, path, &inner);
+    if (st != TUTTI_E_UNSUPPORTED)
+        return st == TUTTI_OK ? st : error_set(err, st, "%s", inner.text);
+    snprintf(why, size, "%s", inner.text);
+    return TUTTI_OK;
+}
+
 static enum tutti_status load_from_gguf(struct tokenizer **out, const struct gguf *gguf, const char *path,
                                         char *why, size_t size, struct tutti_error *err)
 {
@@ -248,7 +257,9 @@ static enum tutti_status load_from_gguf(struct tokenizer **out, const struct ggu
     bool is_unigram = kind && strcmp(kind, "t5") == 0;
     if (is_unigram || (kind && strcmp(kind, "llama") == 0))
         return load_pieces(out, gguf, is_unigram, path, err);
-    snprintf(why, size, "%s: tokenizer.ggml.model is %s, expected \"llama\" or \"t5\"", path,
+    if (kind && strcmp(kind, "gpt2") == 0)
+        return read_bytes(out, gguf, path, why, size, err);
+    snprintf(why, size, "%s: tokenizer.ggml.model is %s, expected \"llama\", \"t5\" or \"gpt2\"", path,
              kind ? kind : "missing");
     return TUTTI_OK;
 }
@@ -261,7 +272,7 @@ enum tutti_status model_tokenizer_load(struct tokenizer **out, const struct fami
     const struct gguf *gguf = checkpoint_gguf(ck);
     enum tutti_status st;
     if (!gguf) {
-        struct source s = { .family = family, .desc = desc, .folder = checkpoint_folder(ck) };
+        struct tokenizer_source s = { .family = family, .desc = desc, .folder = checkpoint_folder(ck) };
         st = checkpoint_json(ck, "tokenizer_config.json", &s.tokenizer_config, err);
         if (st == TUTTI_OK)
             st = load_from_folder(out, &s, why, size, err);

@@ -1,5 +1,6 @@
 /* Ids to text: all at once, and one by one as they are generated. The first is made of the second, so they agree. */
 #include "base/utf8.h"
+#include "tokenizer/byte_level.h"
 #include "tokenizer/icetext.h"
 #include "tokenizer/pangu.h"
 
@@ -89,11 +90,59 @@ static bool push_text(struct detokenizer *d, int32_t id, struct buf *out)
     return true;
 }
 
+/* A beginning of a character that is not completed becomes one U+FFFD, as in Unicode's advice (chapter 3.9) and the
+ * byte-level libraries. */
+static bool push_byte(struct detokenizer *d, uint8_t byte, struct buf *out)
+{
+    const char *held = (const char *)d->held;
+    d->held[d->n_held++] = byte;
+    for (;;) {
+        int n = utf8_char(held, (size_t)d->n_held);
+        if (n == 0 && utf8_is_start(held, (size_t)d->n_held))
+            return true;
+        bool is_alone = d->n_held == 1;
+        if (n > 0 || is_alone)
+            d->n_held = 0;
+        if (n > 0)
+            return buf_add(out, held, (size_t)n);
+        if (!buf_add(out, REPLACEMENT, 3))
+            return false;
+        if (is_alone)
+            return true;
+        d->held[0] = byte;
+        d->n_held = 1;
+    }
+}
+
+static bool push_bytes(struct detokenizer *d, int32_t id, struct buf *out)
+{
+    const struct tokenizer *tok = d->tok;
+    const char *bytes = vocab_bytes(tok, id);
+    size_t n_bytes = tok->pieces[id].n_bytes;
+    struct buf own = { 0 };
+    if (tok->pieces[id].type == PIECE_NORMAL) {
+        if (d->n_held == 0 && utf8_is_valid(bytes, n_bytes))
+            return buf_add(out, bytes, n_bytes);
+    } else {
+        if (!byte_level_token_bytes(tok, id, &own))
+            return false;
+        bytes = own.bytes;
+        n_bytes = own.n_bytes;
+    }
+    bool ok = true;
+    for (size_t i = 0; ok && i < n_bytes; i++)
+        ok = push_byte(d, (uint8_t)bytes[i], out);
+    buf_clear(&own);
+    return ok;
+}
+
 bool detokenizer_push(struct detokenizer *d, int32_t id, struct buf *out)
 {
     const struct tokenizer *tok = d->tok;
     if (id < tok->n_images || id >= tok->n_pieces)
         return true;
+    if (tok->level)
+        return push_bytes(d, id, out);
     if (tok->pieces[id].type != PIECE_BYTE)
         return release_held(d, true, out) && push_text(d, id, out);
     int value = vocab_byte_value(vocab_bytes(tok, id), tok->pieces[id].n_bytes);
@@ -103,6 +152,10 @@ bool detokenizer_push(struct detokenizer *d, int32_t id, struct buf *out)
 
 bool detokenizer_finish(struct detokenizer *d, struct buf *out)
 {
+    if (d->tok->level && d->n_held > 0) {
+        d->n_held = 0;
+        return buf_add(out, REPLACEMENT, 3);
+    }
     return release_held(d, true, out);
 }
 
@@ -121,6 +174,8 @@ bool tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *
 {
     if (id < 0 || id >= tok->n_pieces)
         return true;
+    if (tok->level)
+        return byte_level_token_bytes(tok, id, out);
     struct piece piece = tokenizer_piece(tok, id);
     if (piece.type == PIECE_CONTROL)
         return true;

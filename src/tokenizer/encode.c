@@ -1,4 +1,5 @@
 /* Text to ids: the ways of all kinds of tokenizers lead through here. */
+#include "tokenizer/byte_level.h"
 #include "tokenizer/icetext.h"
 #include "tokenizer/pangu.h"
 #include "tokenizer/unigram.h"
@@ -29,7 +30,8 @@ bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_by
     size_t n_before = out->n;
     if (n_bytes >= INT32_MAX / 4)
         return false;
-    bool ok = encode_sentencepiece(tok, text, n_bytes, out);
+    bool ok = tok->level ? byte_level_encode(tok, text, n_bytes, false, out)
+                         : encode_sentencepiece(tok, text, n_bytes, out);
     if (!ok)
         out->n = n_before;
     return ok;

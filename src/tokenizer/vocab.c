@@ -2,6 +2,7 @@
 #include "tokenizer/vocab.h"
 
 #include "base/limits.h"
+#include "tokenizer/byte_level.h"
 #include "tokenizer/jieba.h"
 
 #include <math.h>
@@ -71,6 +72,29 @@ static struct piece_slot *find_slot(const struct tokenizer *tok, uint32_t hash, 
     return &tok->slots[i];
 }
 
+bool vocab_new_index(struct tokenizer *tok)
+{
+    uint32_t n_slots = 16;
+    while (n_slots < 2 * (uint32_t)tok->n_pieces)
+        n_slots *= 2;
+    tok->slot_mask = n_slots - 1;
+    tok->slots = malloc(n_slots * sizeof *tok->slots);
+    if (tok->slots)
+        memset(tok->slots, -1, n_slots * sizeof *tok->slots);
+    return tok->slots != NULL;
+}
+
+int32_t vocab_add_to_index(struct tokenizer *tok, int32_t id)
+{
+    const char *bytes = vocab_bytes(tok, id);
+    uint32_t n_bytes = tok->pieces[id].n_bytes, hash = hash_bytes(bytes, n_bytes);
+    struct piece_slot *slot = find_slot(tok, hash, bytes, n_bytes);
+    if (slot->id >= 0)
+        return slot->id;
+    *slot = (struct piece_slot){ .hash = hash, .id = id };
+    return -1;
+}
+
 int vocab_byte_value(const char *bytes, size_t n_bytes)
 {
     static const char HEX[] = "0123456789ABCDEF";
@@ -85,12 +109,10 @@ static enum tutti_status index_piece(struct tokenizer *tok, int32_t id, const ch
 {
     const struct piece_entry *p = &tok->pieces[id];
     const char *bytes = vocab_bytes(tok, id);
-    uint32_t hash = hash_bytes(bytes, p->n_bytes);
-    struct piece_slot *slot = find_slot(tok, hash, bytes, p->n_bytes);
-    if (slot->id >= 0)
-        return error_set(err, TUTTI_E_FORMAT, "%s: pieces %d and %d are both spelled \"%.*s\"", name,
-                         slot->id, id, (int)(p->n_bytes < 64 ? p->n_bytes : 64), bytes);
-    *slot = (struct piece_slot){ .hash = hash, .id = id };
+    int32_t other = vocab_add_to_index(tok, id);
+    if (other >= 0)
+        return error_set(err, TUTTI_E_FORMAT, "%s: pieces %d and %d are both spelled \"%.*s\"", name, other,
+                         id, (int)(p->n_bytes < 64 ? p->n_bytes : 64), bytes);
     if (!isfinite(p->score))
         return error_set(err, TUTTI_E_FORMAT, "%s: piece %d: its score is not finite", name, id);
     if (p->type == PIECE_BYTE) {
@@ -208,14 +230,8 @@ enum tutti_status vocab_finish(struct tokenizer *tok, const char *name, struct t
 {
     memset(tok->byte_ids, -1, sizeof tok->byte_ids);
     memset(tok->ascii_ids, -1, sizeof tok->ascii_ids);
-    uint32_t n_slots = 16;
-    while (n_slots < 2 * (uint32_t)tok->n_pieces)
-        n_slots *= 2;
-    tok->slot_mask = n_slots - 1;
-    tok->slots = malloc(n_slots * sizeof *tok->slots);
-    if (!tok->slots || !index_joints(tok) || !collect_user_defined(tok))
+    if (!vocab_new_index(tok) || !index_joints(tok) || !collect_user_defined(tok))
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-    memset(tok->slots, -1, n_slots * sizeof *tok->slots);
     for (int32_t id = 0; id < tok->n_pieces; id++) {
         enum tutti_status st = index_piece(tok, id, name, err);
         if (st != TUTTI_OK)
@@ -255,6 +271,7 @@ void tokenizer_free(struct tokenizer *tok)
     free(tok->map_storage);
     trie_clear(&tok->trie);
     jieba_free(tok->jieba);
+    byte_level_free(tok->level);
     free(tok);
 }
 
@@ -299,6 +316,8 @@ int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling
         if (piece_is(tok, id, spelling, n_bytes))
             return id;
     }
+    if (tok->level)
+        return byte_level_find_control(tok, spelling, n_bytes);
     int32_t id = tokenizer_find(tok, spelling, n_bytes);
     return id >= 0 && tok->pieces[id].type == PIECE_CONTROL ? id : -1;
 }

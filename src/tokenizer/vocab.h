@@ -29,11 +29,14 @@ struct piece_slot {
     int32_t id; /* -1: free */
 };
 
-enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_UNIGRAM }; /* SentencePiece's */
+struct byte_level;
+
+enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_UNIGRAM /* SentencePiece's */, TOKENIZER_BYTE_LEVEL };
 
 struct tokenizer {
     enum tokenizer_kind kind;
-    struct buf bytes; /* of all pieces */
+    struct byte_level *level; /* of TOKENIZER_BYTE_LEVEL alone */
+    struct buf bytes;         /* of all pieces */
     struct piece_entry *pieces;
     int32_t n_pieces, capacity;
     int32_t
@@ -81,6 +84,10 @@ MUST_CHECK bool vocab_add(struct tokenizer *tok, const char *bytes, size_t n_byt
 
 /* Builds the indices; every piece must have its own spelling. name is for messages. */
 MUST_CHECK enum tutti_status vocab_finish(struct tokenizer *tok, const char *name, struct tutti_error *err);
+
+/* The index alone, piece by piece: false: out of memory; -1: added, else the piece that is spelled so already. */
+MUST_CHECK bool vocab_new_index(struct tokenizer *tok);
+int32_t vocab_add_to_index(struct tokenizer *tok, int32_t id);
 
 static inline const char *vocab_bytes(const struct tokenizer *tok, int32_t id)
 {

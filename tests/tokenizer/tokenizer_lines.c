@@ -5,12 +5,17 @@
  *   tokenizer_lines SPEC stream     the same, one by one through the detokenizer; every output must be whole UTF-8
  *   tokenizer_lines SPEC time       lines in; out: bytes, seconds of encoding, as text
  *
- * SPEC: sentencepiece:FILE, icetext:NUMBER OF IMAGE TOKENS:FILE, pangu:FOLDER OF JIEBA:FILE.
+ *   tokenizer_lines SPEC trusted    as encode, but spellings of special tokens become them
+ *
+ * SPEC: sentencepiece:FILE, icetext:NUMBER OF IMAGE TOKENS:FILE, pangu:FOLDER OF JIEBA:FILE,
+ * json:FILE, tiktoken:PRE:FILE, vocab:PRE:FOLDER of
+ * vocab.json and merges.txt; PRE as GGUF names what cuts a text. tokenizer_config.json beside a file counts for the last
+ * three.
  * A line is a u32 with its number of bytes, then the bytes; ids are a u32 with their number, then an i32 each; all
  * little endian, as this machine is. */
 #include "base/mapping.h"
 #include "base/utf8.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/byte_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,13 +62,13 @@ static void write_record(const void *bytes, size_t n, size_t element_bytes)
         fail("cannot write");
 }
 
-static void encode(const struct tokenizer *tok)
+static void encode(const struct tokenizer *tok, bool is_trusted)
 {
     struct record line = { 0 };
     struct ids ids = { 0 };
     while (read_record(&line, 1)) {
         ids.n = 0;
-        if (!tokenizer_encode(tok, line.bytes, line.n_bytes, &ids))
+        if (!(is_trusted ? tokenizer_encode_trusted : tokenizer_encode)(tok, line.bytes, line.n_bytes, &ids))
             fail("out of memory");
         write_record(ids.ids, ids.n, sizeof *ids.ids);
     }
@@ -146,20 +151,67 @@ static const char *next_part(char **spec, bool is_last)
     return part;
 }
 
-static struct tokenizer *load(char *spec)
+static struct mapping open_file(const char *path)
 {
     struct tutti_error err;
     struct mapping map;
-    struct tokenizer *tok = NULL;
-    const char *kind = next_part(&spec, false);
-    bool is_icetext = strcmp(kind, "icetext") == 0;
-    bool is_pangu = strcmp(kind, "pangu") == 0;
-    const char *argument = is_icetext || is_pangu ? next_part(&spec, false) : "";
-    const char *path = next_part(&spec, true);
     if (mapping_open(&map, path, &err) != TUTTI_OK)
         fail(err.text);
+    return map;
+}
+
+static struct byte_file file_of(const struct mapping *map, const char *name)
+{
+    return (struct byte_file){ .bytes = map->bytes, .n_bytes = map->n_bytes, .name = name };
+}
+
+/* tokenizer_config.json in the folder of path, or NULL. */
+static json_t *load_config(const char *path, bool is_folder)
+{
+    char config[4096];
+    const char *slash = strrchr(path, '/');
+    int n = is_folder ? (int)strlen(path) : slash ? (int)(slash - path) : 0;
+    snprintf(config, sizeof config, "%.*s%stokenizer_config.json", n, path, n > 0 ? "/" : "");
+    return json_load_file(config, 0, NULL);
+}
+
+static enum tutti_status load_vocab(struct tokenizer **out, const char *folder, const char *pre,
+                                    const json_t *config, struct tutti_error *err)
+{
+    char vocab[4096], merges[4096];
+    snprintf(vocab, sizeof vocab, "%s/vocab.json", folder);
+    snprintf(merges, sizeof merges, "%s/merges.txt", folder);
+    struct mapping maps[2] = { open_file(vocab), open_file(merges) };
+    struct byte_file files[2] = { file_of(&maps[0], vocab), file_of(&maps[1], merges) };
+    enum tutti_status st = tokenizer_from_vocab_merges(out, &files[0], &files[1], pre, config, err);
+    mapping_close(&maps[0]);
+    mapping_close(&maps[1]);
+    return st;
+}
+
+static struct tokenizer *load(char *spec)
+{
+    struct tutti_error err;
+    struct tokenizer *tok = NULL;
+    const char *kind = next_part(&spec, false);
+    bool is_vocab = strcmp(kind, "vocab") == 0, is_icetext = strcmp(kind, "icetext") == 0,
+         is_pangu = strcmp(kind, "pangu") == 0, is_tiktoken = strcmp(kind, "tiktoken") == 0,
+         is_json = strcmp(kind, "json") == 0;
+    const char *argument = is_icetext || is_pangu || is_tiktoken || is_vocab ? next_part(&spec, false) : "";
+    const char *path = next_part(&spec, true);
+    struct mapping map = { 0 };
+    json_t *config = is_vocab || is_tiktoken || is_json ? load_config(path, is_vocab) : NULL;
+    if (!is_vocab)
+        map = open_file(path);
+    struct byte_file file = file_of(&map, path);
     enum tutti_status st;
-    if (is_icetext)
+    if (is_vocab)
+        st = load_vocab(&tok, path, argument, config, &err);
+    else if (is_json)
+        st = tokenizer_from_json(&tok, &file, config, &err);
+    else if (is_tiktoken)
+        st = tokenizer_from_tiktoken(&tok, &file, argument, NULL, 0, config, &err);
+    else if (is_icetext)
         st = tokenizer_from_icetext(&tok, map.bytes, map.n_bytes, atoi(argument), path, &err);
     else if (is_pangu)
         st = tokenizer_from_pangu(&tok, map.bytes, map.n_bytes, *argument ? argument : NULL, path, &err);
@@ -167,6 +219,7 @@ static struct tokenizer *load(char *spec)
         st = tokenizer_from_sentencepiece(&tok, map.bytes, map.n_bytes, path, &err);
     if (st != TUTTI_OK)
         fail(err.text);
+    json_decref(config);
     mapping_close(&map);
     return tok;
 }
@@ -174,16 +227,16 @@ static struct tokenizer *load(char *spec)
 int main(int argc, char **argv)
 {
     if (argc != 3)
-        fail("usage: tokenizer_lines SPEC encode|decode|stream|time");
+        fail("usage: tokenizer_lines SPEC encode|trusted|decode|stream|time");
     struct tokenizer *tok = load(argv[1]);
-    if (strcmp(argv[2], "encode") == 0)
-        encode(tok);
+    if (strcmp(argv[2], "encode") == 0 || strcmp(argv[2], "trusted") == 0)
+        encode(tok, argv[2][0] == 't');
     else if (strcmp(argv[2], "decode") == 0 || strcmp(argv[2], "stream") == 0)
         decode(tok, argv[2][0] == 's');
     else if (strcmp(argv[2], "time") == 0)
         time_encoding(tok);
     else
-        fail("expected encode, decode, stream or time");
+        fail("expected encode, trusted, decode, stream or time");
     tokenizer_free(tok);
     return fflush(stdout) == 0 ? 0 : 1;
 }

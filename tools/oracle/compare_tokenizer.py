@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Compares tutti's tokenizer with the sentencepiece library, both directions.
+"""Compares tutti's tokenizer with its reference library, both directions: sentencepiece, tokenizers or tiktoken.
 
-  compare_tokenizer.py MODEL LINES.bin [--images N | --jieba DIR] [--driver build/tests/tokenizer/tokenizer_lines] [--seed 1] [--show 5]
+  compare_tokenizer.py MODEL LINES.bin [--lines N] [--images N | --jieba DIR] [--driver build/tests/tokenizer/tokenizer_lines] [--seed 1] [--show 5]
 
 --images N: MODEL is ChatGLM-6B's ice_text.model with N tokens of images in front (0; of its first release 20000); the
 library is wrapped into the rules that its authors put around it (icetext.py).
 --jieba DIR: MODEL is PanGu-Alpha's vocab.model, and text is cut into words first (pangu_text.py). Lines that are not
 UTF-8 are left out.
+
+MODEL: a SentencePiece file; or, for byte-level tokenizers, json:FILE, vocab:PRE:FOLDER or tiktoken:PRE:FILE
+(byte_level.py; PRE: gpt-2, qwen2, llama-bpe, glm4). Those are compared with spellings of special tokens read as such, too.
 
 LINES.bin: for each line a u32 (little endian) with its length, then its bytes (tools/fixtures/make_corpus_lines.py).
 
@@ -24,6 +27,7 @@ import subprocess
 import sys
 import time
 
+import byte_level
 import icetext
 import sentencepiece
 
@@ -61,6 +65,12 @@ def random_ids(sp, n, seed):
     """Sequences in which every kind of piece is likely, also beside each other."""
     rng = random.Random(seed)
     n_pieces = sp.get_piece_size()
+    if not hasattr(sp, "id_to_piece"):   # every token may hold parts of characters
+        special = [i for i in range(n_pieces) if sp.is_control(i)]
+        kinds = [range(n_pieces), range(256)] + ([special] if special else [])
+        for _ in range(n):
+            yield [rng.choice(rng.choice(kinds)) for _ in range(rng.randrange(12))]
+        return
     kinds = {
         "any": list(range(n_pieces)),
         "byte": [i for i in range(n_pieces) if sp.is_byte(i)],
@@ -97,7 +107,7 @@ def count_differences(what, inputs, expected, got, n_shown):
         if e != g:
             n += 1
             if n <= n_shown:
-                print(f"{what}: {question!r}\n  sentencepiece {e!r}\n  tutti         {g!r}")
+                print(f"{what}: {question!r}\n  library {e!r}\n  tutti   {g!r}")
     print(f"{what}: {n} differences in {len(expected)}")
     return n
 
@@ -108,6 +118,7 @@ def main():
     parser.add_argument("lines")
     parser.add_argument("--images", type=int)
     parser.add_argument("--jieba")
+    parser.add_argument("--lines", type=int, dest="n_lines", help="compare the first N lines alone")
     parser.add_argument("--driver", default="build/tests/tokenizer/tokenizer_lines")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--show", type=int, default=5)
@@ -115,7 +126,10 @@ def main():
 
     with open(args.lines, "rb") as file:
         data = file.read()
-    if args.jieba:
+    library = byte_level.load(args.model)
+    if library:
+        sp, model = library, args.model
+    elif args.jieba:
         import pangu_text
         sp, model = pangu_text.Pangu(args.model, args.jieba), f"pangu:{args.jieba}:{args.model}"
         data = pack_lines([line for line in read_records(data) if is_utf8(line)])
@@ -123,13 +137,20 @@ def main():
         sp, model = sentencepiece.SentencePieceProcessor(model_file=args.model), args.model
     else:
         sp, model = icetext.Icetext(args.model, args.images), f"icetext:{args.images}:{args.model}"
-    lines = list(read_records(data))
+    lines = list(read_records(data))[:args.n_lines]
+    data = pack_lines(lines)
+    name = library.name if library else f"sentencepiece {sentencepiece.__version__}"
 
     start = time.process_time()
     expected = [sp.EncodeAsIds(line) for line in lines]
     library_s = time.process_time() - start
     got = [unpack_ids(r) for r in read_records(run(args.driver, model, "encode", data), 4)]
     n = count_differences("encode", lines, expected, got, args.show)
+
+    if library:
+        trusted = [sp.EncodeTrusted(line) for line in lines]
+        got = [unpack_ids(r) for r in read_records(run(args.driver, model, "trusted", data), 4)]
+        n += count_differences("encode with special tokens", lines, trusted, got, args.show)
 
     sequences = expected + list(random_ids(sp, len(lines), args.seed))
     texts = [sp.DecodeIds(ids, return_type=bytes) for ids in sequences]
@@ -140,7 +161,7 @@ def main():
 
     n_bytes, own_s = run(args.driver, model, "time", data).split()
     mb = int(n_bytes) / 1e6
-    print(f"speed: sentencepiece {sentencepiece.__version__} {mb / library_s:.1f} MB/s (through Python), "
+    print(f"speed: {name} {mb / library_s:.1f} MB/s (through Python), "
           f"tutti {mb / float(own_s):.1f} MB/s")
     long_line = b" ".join(lines)
     start = time.process_time()
@@ -148,7 +169,7 @@ def main():
     library_s = time.process_time() - start
     n_bytes, own_s = run(args.driver, model, "time", pack_lines([long_line])).split()
     got = unpack_ids(next(read_records(run(args.driver, model, "encode", pack_lines([long_line])), 4)))
-    print(f"speed, all as one line: sentencepiece {mb / library_s:.1f} MB/s, tutti {mb / float(own_s):.1f} MB/s")
+    print(f"speed, all as one line: {name} {mb / library_s:.1f} MB/s, tutti {mb / float(own_s):.1f} MB/s")
     n += count_differences("encode, all as one line", ["…"], [len(expected)] if expected != got else [0],
                            [len(got) + 0.5] if expected != got else [0], args.show)
     return 1 if n else 0

@@ -1,0 +1,30 @@
+/* Byte-level tokenizers of checkpoints: which file of a folder, which rules where the files do not say them. */
+#ifndef TUTTI_MODEL_TOKENIZER_BYTES_H
+#define TUTTI_MODEL_TOKENIZER_BYTES_H
+
+#include "base/mapping.h"
+#include "checkpoint/gguf.h"
+#include "model/family.h"
+
+/* What is needed to read a folder's tokenizer. */
+struct tokenizer_source {
+    const struct family *family;
+    const struct model_desc *desc;
+    const char *folder;
+    json_t *tokenizer_config; /* NULL: none */
+    char path[4096];          /* of the file that is read */
+};
+
+MUST_CHECK enum tutti_status tokenizer_read_json(struct tokenizer **out, const struct tokenizer_source *s,
+                                                 const struct mapping *map, struct tutti_error *err);
+/* vocab.json, with merges.txt beside it. */
+MUST_CHECK enum tutti_status tokenizer_read_vocab(struct tokenizer **out, const struct tokenizer_source *s,
+                                                  const struct mapping *map, struct tutti_error *err);
+MUST_CHECK enum tutti_status tokenizer_read_tiktoken(struct tokenizer **out, const struct tokenizer_source *s,
+                                                     const struct mapping *map, struct tutti_error *err);
+
+/* tokenizer.ggml.model "gpt2". */
+MUST_CHECK enum tutti_status tokenizer_read_gguf(struct tokenizer **out, const struct gguf *gguf,
+                                                 const char *path, struct tutti_error *err);
+
+#endif

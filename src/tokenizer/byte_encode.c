@@ -1,0 +1,155 @@
+/* Text to ids of a byte-level tokenizer: added tokens, normalization, words; and the bytes of ids. The order of things is
+ * that of the Hugging Face tokenizers library. */
+#include "base/utf8.h"
+#include "tokenizer/byte_level.h"
+#include "tokenizer/byte_map.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct encoder {
+    const struct tokenizer *tok;
+    struct pattern_matcher *m;
+    bool takes_special;
+    struct ids *out;
+};
+
+typedef bool between_fn(struct encoder *e, const char *text, size_t n_bytes);
+
+static bool add_word(void *to, const char *word, size_t n_bytes)
+{
+    struct encoder *e = to;
+    return byte_level_encode_word(e->tok, word, n_bytes, e->out);
+}
+
+static bool encode_plain(struct encoder *e, const char *text, size_t n_bytes)
+{
+    return pretokenize(&e->tok->level->pre, e->m, text, n_bytes, add_word, e);
+}
+
+/* The next added token in text from `from` on: leftmost, of these the longest. NULL: none. */
+static const struct added_token *find_added(const struct encoder *e, const struct trie *trie,
+                                            const char *text, size_t n_bytes, size_t from, size_t *begin,
+                                            size_t *end)
+{
+    for (size_t at = from; at < n_bytes; at++) {
+        size_t n = 0;
+        int32_t i = trie->roots[(uint8_t)text[at]] ? trie_match(trie, text + at, n_bytes - at, &n) : -1;
+        if (i < 0)
+            continue;
+        const struct added_token *added = &e->tok->level->added[i];
+        *begin = at;
+        *end = at + n;
+        /* One that does not count still hides what begins within it. */
+        if ((!added->is_special || e->takes_special) &&
+            !(added->is_single_word &&
+              (unicode_ends_with_word(text, at) || unicode_starts_with_word(text + *end, n_bytes - *end))))
+            return added;
+        at = *end - 1;
+    }
+    return NULL;
+}
+
+static bool cut_out(struct encoder *e, const struct trie *trie, const char *text, size_t n_bytes,
+                    between_fn *between)
+{
+    size_t done = 0, from = 0, begin, end;
+    const struct added_token *added;
+    while ((added = find_added(e, trie, text, n_bytes, from, &begin, &end))) {
+        from = end;
+        if (added->takes_left_blanks) {
+            begin -= unicode_blanks_at_end(text, begin);
+            begin = begin > done ? begin : done;
+        }
+        if (added->takes_right_blanks)
+            end += unicode_blanks_at_start(text + end, n_bytes - end);
+        if ((begin > done && !between(e, text + done, begin - done)) || !ids_add(e->out, added->id))
+            return false;
+        done = end;
+    }
+    return done >= n_bytes || between(e, text + done, n_bytes - done);
+}
+
+static bool encode_normalized(struct encoder *e, const char *text, size_t n_bytes)
+{
+    const struct trie *trie = &e->tok->level->normalized;
+    return trie->n_nodes > 1 ? cut_out(e, trie, text, n_bytes, encode_plain) : encode_plain(e, text, n_bytes);
+}
+
+static bool replace(const struct normalizer *n, const char *text, size_t n_bytes, struct buf *out)
+{
+    while (n_bytes > 0) {
+        const char *at = memmem(text, n_bytes, n->from.bytes, n->from.n_bytes);
+        size_t before = at ? (size_t)(at - text) : n_bytes, taken = before + (at ? n->from.n_bytes : 0);
+        if (!buf_add(out, text, before) || (at && !buf_add(out, n->to.bytes, n->to.n_bytes)))
+            return false;
+        text += taken;
+        n_bytes -= taken;
+    }
+    return true;
+}
+
+static bool normalize(const struct normalizer *n, const char *text, size_t n_bytes, struct buf *out)
+{
+    buf_truncate(out, 0);
+    if (n->kind == NORMALIZE_FORM)
+        return unicode_normalize(n->form, text, n_bytes, out);
+    if (n->kind == NORMALIZE_REPLACE)
+        return replace(n, text, n_bytes, out);
+    return buf_add(out, n->to.bytes, n->to.n_bytes) && buf_add(out, text, n_bytes);
+}
+
+/* Text between added tokens. */
+static bool encode_raw(struct encoder *e, const char *text, size_t n_bytes)
+{
+    const struct byte_level *level = e->tok->level;
+    struct buf steps[2] = { { 0 }, { 0 } };
+    bool ok = true;
+    for (int i = 0; ok && i < level->n_normalizers && n_bytes > 0; i++) {
+        struct buf *out = &steps[i % 2];
+        ok = normalize(&level->normalizers[i], text, n_bytes, out);
+        text = out->bytes;
+        n_bytes = out->n_bytes;
+    }
+    ok = ok && (n_bytes == 0 || encode_normalized(e, text, n_bytes));
+    buf_clear(&steps[0]);
+    buf_clear(&steps[1]);
+    return ok;
+}
+
+bool byte_level_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_special,
+                       struct ids *out)
+{
+    struct buf clean = { 0 };
+    if (n_bytes == 0)
+        return true;
+    if (!utf8_is_valid(text, n_bytes)) {
+        if (!unicode_clean(text, n_bytes, &clean)) {
+            buf_clear(&clean);
+            return false;
+        }
+        text = clean.bytes;
+        n_bytes = clean.n_bytes;
+    }
+    struct encoder e = {
+        .tok = tok, .m = pattern_matcher_new(n_bytes), .takes_special = takes_special, .out = out
+    };
+    bool ok = e.m && cut_out(&e, &tok->level->raw, text, n_bytes, encode_raw);
+    pattern_matcher_free(e.m);
+    buf_clear(&clean);
+    return ok;
+}
+
+/* An added token whose letters all are of the alphabet is read as spelled in it, as by the library. */
+bool byte_level_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *out)
+{
+    const struct piece_entry *p = &tok->pieces[id];
+    const char *bytes = vocab_bytes(tok, id);
+    if (p->type == PIECE_CONTROL)
+        return true;
+    if (!buf_reserve(out, p->n_bytes))
+        return false;
+    if (p->type == PIECE_USER_DEFINED && byte_map_read(bytes, p->n_bytes, out))
+        return true;
+    return buf_add(out, bytes, p->n_bytes);
+}

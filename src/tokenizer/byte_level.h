@@ -1,0 +1,127 @@
+/* Inside of byte-level BPE: tokens are sequences of bytes, merged in the order of a list of pairs.
+ * Sennrich, Haddow and Birch, 2016; on bytes: Radford et al., 2019.
+ *
+ * Text runs through four steps: added tokens are cut out, what is between them is normalized, patterns cut that into
+ * words, and in each word neighbours merge, the pair that stands first in the list before all others. */
+#ifndef TUTTI_TOKENIZER_BYTE_LEVEL_H
+#define TUTTI_TOKENIZER_BYTE_LEVEL_H
+
+#include "tokenizer/pretokenize.h"
+#include "tokenizer/unicode.h"
+#include "tokenizer/vocab.h"
+
+enum { MAX_ADDED_BYTES = 1024, MAX_NORMALIZERS = 8, MAX_PREFIX_IDS = 8 };
+
+/* A token that is found by its spelling before anything else is done to a text. */
+struct added_token {
+    int32_t id;
+    bool is_special;        /* a CONTROL piece */
+    bool takes_left_blanks; /* blanks beside it belong to it */
+    bool takes_right_blanks;
+    bool is_single_word; /* no letter, digit or underscore may stand beside it */
+    bool is_normalized;  /* it is looked for in normalized text */
+};
+
+struct normalizer {
+    enum { NORMALIZE_FORM, NORMALIZE_REPLACE, NORMALIZE_PREPEND } kind;
+    enum unicode_form form;
+    struct buf from, to; /* PREPEND: to */
+};
+
+/* What two neighbours become. Open addressing; id -1: free. */
+struct merge_slot {
+    int32_t left, right;
+    uint32_t rank;
+    int32_t id;
+};
+
+struct merge_pair {
+    int32_t left, right;
+};
+
+struct byte_level {
+    struct added_token *added; /* [n_added] */
+    size_t n_added;
+    struct trie raw, normalized; /* of the added tokens; ids are indices of them */
+    struct normalizer normalizers[MAX_NORMALIZERS];
+    int n_normalizers;
+    struct pretokenizer pre;
+    struct merge_pair *pairs; /* [n_pairs] by rank: as the file lists them. Ranks of tokens: NULL */
+    size_t n_pairs, pairs_capacity;
+    struct merge_slot *merges; /* [merge_mask + 1] */
+    uint32_t merge_mask;
+    int32_t byte_ids[256];  /* -1: no token */
+    uint32_t n_token_bytes; /* of the longest token that merges make */
+    bool has_ranks;         /* no list of pairs: the token with the lowest id is made first */
+    bool ignores_merges;    /* a word that is a token is that token, whatever merges would make of it */
+    bool fuses_unknown;
+    _Atomic uint8_t
+        *whole; /* [n_pieces] do merges make the token from its own bytes? 0: not known yet, 1: yes, 2: no */
+    bool knows_prefix; /* the file says what stands before a text: */
+    int32_t prefix[MAX_PREFIX_IDS];
+    int n_prefix;
+};
+
+/* A tokenizer without tokens. NULL: out of memory. */
+struct tokenizer *byte_level_new(void);
+void byte_level_free(struct byte_level *level); /* NULL is allowed */
+
+/* While one is made. Errors name `name`, a file. */
+
+/* Sets the token of an id. bytes: what it stands for; is_indexed: merges can make it.
+ * TUTTI_E_FORMAT: the id or the bytes were given before, or the id is beyond n_expected by far. */
+MUST_CHECK enum tutti_status byte_level_put(struct tokenizer *tok, int64_t id, const char *bytes,
+                                            size_t n_bytes, enum piece_type type, size_t n_expected,
+                                            const char *name, struct tutti_error *err);
+/* The same for a token spelled in the alphabet of byte_map.h; one that is not stays as it is, and no merge makes it. */
+MUST_CHECK enum tutti_status byte_level_put_spelled(struct tokenizer *tok, int64_t id, const char *spelling,
+                                                    size_t n_bytes, size_t n_expected, const char *name,
+                                                    struct tutti_error *err);
+/* All tokens are there: builds their index. Merges and added tokens follow. */
+MUST_CHECK enum tutti_status byte_level_index(struct tokenizer *tok, const char *name,
+                                              struct tutti_error *err);
+/* The next pair; both and what they make must be tokens. number: of the pair, for messages. */
+MUST_CHECK enum tutti_status byte_level_add_merge(struct tokenizer *tok, const char *left, size_t n_left,
+                                                  const char *right, size_t n_right, const char *name,
+                                                  struct tutti_error *err);
+/* "left right", as lines and strings spell it. */
+MUST_CHECK enum tutti_status byte_level_add_merge_line(struct tokenizer *tok, const char *line,
+                                                       size_t n_bytes, const char *name,
+                                                       struct tutti_error *err);
+/* Adds a token, or gives one that is there its role. added->id: its id. */
+MUST_CHECK enum tutti_status byte_level_add(struct tokenizer *tok, const char *text, size_t n_bytes,
+                                            struct added_token added, const char *name,
+                                            struct tutti_error *err);
+/* Cuts text as a name of GGUF says. named NULL: TUTTI_E_UNSUPPORTED, and says pre. */
+MUST_CHECK enum tutti_status byte_level_use(struct tokenizer *tok, const struct pre_name *named,
+                                            const char *pre, const char *name, struct tutti_error *err);
+/* Everything is there. by_rank: no list of pairs, the token with the lowest id is made first (tiktoken). */
+MUST_CHECK enum tutti_status byte_level_finish(struct tokenizer *tok, bool by_rank, const char *name,
+                                               struct tutti_error *err);
+
+/* What two neighbours become; NULL: they do not merge. */
+const struct merge_slot *byte_level_find_merge(const struct byte_level *level, int32_t left, int32_t right);
+
+/* Adds the ids of one word. False: out of memory. */
+MUST_CHECK bool byte_level_encode_word(const struct tokenizer *tok, const char *word, size_t n_bytes,
+                                       struct ids *out);
+/* The same by merges alone: of a word that may be a token. */
+MUST_CHECK bool byte_level_merge_word(const struct tokenizer *tok, const char *word, size_t n_bytes,
+                                      struct ids *out);
+
+/* By merges of a rank below `below` alone. */
+MUST_CHECK bool byte_level_merge_below(const struct tokenizer *tok, const char *word, size_t n_bytes,
+                                       uint32_t below, struct ids *out);
+
+/* Adds the ids of a text. takes_special: spellings of CONTROL tokens become them. False: out of memory, or the patterns
+ * take more steps than they are granted. */
+MUST_CHECK bool byte_level_encode(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                                  bool takes_special, struct ids *out);
+
+/* The id of an added token by its spelling; -1: none. */
+int32_t byte_level_find_control(const struct tokenizer *tok, const char *spelling, size_t n_bytes);
+
+/* Adds the bytes of a token, as they stand in decoded text. False: out of memory. */
+MUST_CHECK bool byte_level_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *out);
+
+#endif

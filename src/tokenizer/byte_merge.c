@@ -1,0 +1,233 @@
+/* Merging the bytes of one word. Short words take a scan for each merge, long ones a heap: n log n. */
+#include "tokenizer/byte_level.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SCANNED_SYMBOLS = 48 }; /* up to this length a scan beats the heap */
+
+#define NO_RANK UINT32_MAX
+
+/* ---- few symbols ---- */
+
+struct scan {
+    int32_t ids[SCANNED_SYMBOLS];
+    struct {
+        uint32_t rank; /* of this symbol with the next one; NO_RANK: they do not merge */
+        int32_t id;
+    } next[SCANNED_SYMBOLS];
+    int n;
+};
+
+static void look_right(struct scan *s, const struct byte_level *level, int i)
+{
+    const struct merge_slot *merge = i + 1 < s->n ? byte_level_find_merge(level, s->ids[i], s->ids[i + 1])
+                                                  : NULL;
+    s->next[i].rank = merge ? merge->rank : NO_RANK;
+    s->next[i].id = merge ? merge->id : -1;
+}
+
+static void merge_by_scan(struct scan *s, const struct byte_level *level, uint32_t below)
+{
+    for (int i = 0; i < s->n; i++)
+        look_right(s, level, i);
+    for (;;) {
+        int best = -1;
+        uint32_t best_rank = below;
+        for (int i = 0; i + 1 < s->n; i++) {
+            if (s->next[i].rank < best_rank) {
+                best = i;
+                best_rank = s->next[i].rank;
+            }
+        }
+        if (best < 0)
+            return;
+        s->ids[best] = s->next[best].id;
+        s->n--;
+        size_t n_behind = (size_t)(s->n - best - 1);
+        memmove(&s->ids[best + 1], &s->ids[best + 2], n_behind * sizeof *s->ids);
+        memmove(&s->next[best + 1], &s->next[best + 2], n_behind * sizeof *s->next);
+        if (best > 0)
+            look_right(s, level, best - 1);
+        look_right(s, level, best);
+    }
+}
+
+/* ---- many symbols ---- */
+
+struct symbol {
+    int32_t id; /* -1: merged into its left neighbour */
+    int32_t prev, next;
+};
+
+struct pair {
+    uint32_t rank;
+    int32_t at;          /* the left symbol */
+    int32_t left, right; /* their ids when this was found: they tell whether it is so still */
+    int32_t id;
+};
+
+struct heap {
+    const struct byte_level *level;
+    uint32_t below; /* this rank */
+    struct symbol *symbols;
+    struct pair *pairs;
+    size_t n;
+};
+
+static bool goes_first(const struct pair *a, const struct pair *b)
+{
+    return a->rank < b->rank || (a->rank == b->rank && a->at < b->at);
+}
+
+static void push(struct heap *h, int32_t at)
+{
+    const struct symbol *s = at < 0 ? NULL : &h->symbols[at];
+    if (!s || s->next < 0)
+        return;
+    const struct merge_slot *merge = byte_level_find_merge(h->level, s->id, h->symbols[s->next].id);
+    if (!merge || merge->rank >= h->below)
+        return;
+    struct pair pair = {
+        .rank = merge->rank, .at = at, .left = s->id, .right = h->symbols[s->next].id, .id = merge->id
+    };
+    size_t i = h->n++;
+    while (i > 0 && goes_first(&pair, &h->pairs[(i - 1) / 2])) {
+        h->pairs[i] = h->pairs[(i - 1) / 2];
+        i = (i - 1) / 2;
+    }
+    h->pairs[i] = pair;
+}
+
+static struct pair pop(struct heap *h)
+{
+    struct pair top = h->pairs[0], last = h->pairs[--h->n];
+    size_t i = 0;
+    for (;;) {
+        size_t child = 2 * i + 1;
+        if (child >= h->n)
+            break;
+        if (child + 1 < h->n && goes_first(&h->pairs[child + 1], &h->pairs[child]))
+            child++;
+        if (!goes_first(&h->pairs[child], &last))
+            break;
+        h->pairs[i] = h->pairs[child];
+        i = child;
+    }
+    h->pairs[i] = last;
+    return top;
+}
+
+/* ids[n], merged in place; returns how many are left, -1: out of memory. */
+static int32_t merge_by_heap(const struct byte_level *level, int32_t *ids, int32_t n, uint32_t below)
+{
+    /* One pair for each two neighbours at first; a merge takes one and gives two. */
+    struct heap h = { .level = level,
+                      .below = below,
+                      .symbols = malloc((size_t)n * sizeof *h.symbols),
+                      .pairs = malloc(2 * (size_t)n * sizeof *h.pairs) };
+    if (!h.symbols || !h.pairs) {
+        free(h.symbols);
+        free(h.pairs);
+        return -1;
+    }
+    for (int32_t i = 0; i < n; i++)
+        h.symbols[i] = (struct symbol){ .id = ids[i], .prev = i - 1, .next = i + 1 < n ? i + 1 : -1 };
+    for (int32_t i = 0; i < n; i++)
+        push(&h, i);
+    while (h.n > 0) {
+        struct pair p = pop(&h);
+        struct symbol *left = &h.symbols[p.at];
+        if (left->id != p.left || left->next < 0 || h.symbols[left->next].id != p.right)
+            continue;
+        struct symbol *right = &h.symbols[left->next];
+        left->id = p.id;
+        left->next = right->next;
+        right->id = -1;
+        if (left->next >= 0)
+            h.symbols[left->next].prev = p.at;
+        push(&h, left->prev);
+        push(&h, p.at);
+    }
+    int32_t n_left = 0;
+    for (int32_t i = 0; i >= 0; i = h.symbols[i].next)
+        ids[n_left++] = h.symbols[i].id;
+    free(h.symbols);
+    free(h.pairs);
+    return n_left;
+}
+
+/* ---- words ---- */
+
+/* The tokens of single bytes. A byte without one is unknown, or lost where nothing stands for the unknown. */
+static int32_t first_symbols(const struct tokenizer *tok, const char *word, size_t n_bytes, int32_t *ids)
+{
+    const struct byte_level *level = tok->level;
+    int32_t n = 0;
+    bool after_unknown = false;
+    for (size_t i = 0; i < n_bytes; i++) {
+        int32_t id = level->byte_ids[(uint8_t)word[i]];
+        bool is_unknown = id < 0;
+        if (is_unknown && (tok->unk_id < 0 || (after_unknown && level->fuses_unknown)))
+            continue;
+        ids[n++] = is_unknown ? tok->unk_id : id;
+        after_unknown = is_unknown;
+    }
+    return n;
+}
+
+bool byte_level_merge_below(const struct tokenizer *tok, const char *word, size_t n_bytes, uint32_t below,
+                            struct ids *out)
+{
+    if (n_bytes <= SCANNED_SYMBOLS) {
+        struct scan s;
+        s.n = first_symbols(tok, word, n_bytes, s.ids);
+        merge_by_scan(&s, tok->level, below);
+        return ids_add_all(out, s.ids, (size_t)s.n);
+    }
+    int32_t *ids = malloc(n_bytes * sizeof *ids);
+    int32_t n = ids ? first_symbols(tok, word, n_bytes, ids) : -1;
+    if (n > 0)
+        n = merge_by_heap(tok->level, ids, n, below);
+    bool ok = n >= 0 && ids_add_all(out, ids, (size_t)n);
+    free(ids);
+    return ok;
+}
+
+bool byte_level_merge_word(const struct tokenizer *tok, const char *word, size_t n_bytes, struct ids *out)
+{
+    return byte_level_merge_below(tok, word, n_bytes, NO_RANK, out);
+}
+
+/* Do merges make a token from its own bytes? Found out when it is first met; all threads find the same. */
+enum whole { WHOLE_UNKNOWN, WHOLE_YES, WHOLE_NO, WHOLE_NO_MEMORY };
+
+static enum whole is_whole(const struct tokenizer *tok, int32_t id)
+{
+    enum whole known = atomic_load_explicit(&tok->level->whole[id], memory_order_relaxed);
+    if (known != WHOLE_UNKNOWN)
+        return known;
+    struct ids ids = { 0 };
+    if (!byte_level_merge_word(tok, vocab_bytes(tok, id), tok->pieces[id].n_bytes, &ids)) {
+        ids_clear(&ids);
+        return WHOLE_NO_MEMORY;
+    }
+    known = ids.n == 1 && ids.ids[0] == id ? WHOLE_YES : WHOLE_NO;
+    atomic_store_explicit(&tok->level->whole[id], (uint8_t)known, memory_order_relaxed);
+    ids_clear(&ids);
+    return known;
+}
+
+bool byte_level_encode_word(const struct tokenizer *tok, const char *word, size_t n_bytes, struct ids *out)
+{
+    int32_t id = n_bytes <= tok->level->n_token_bytes ? tokenizer_find(tok, word, n_bytes) : -1;
+    if (id >= 0 && vocab_is_mergeable(tok, id)) {
+        enum whole whole = tok->level->ignores_merges ? WHOLE_YES : is_whole(tok, id);
+        if (whole == WHOLE_NO_MEMORY)
+            return false;
+        if (whole == WHOLE_YES)
+            return ids_add(out, id);
+    }
+    return byte_level_merge_word(tok, word, n_bytes, out);
+}

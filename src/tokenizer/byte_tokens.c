@@ -1,0 +1,183 @@
+/* Byte-level tokenizers from and for GGUF's arrays. */
+#include "base/limits.h"
+#include "tokenizer/byte_files.h"
+#include "tokenizer/byte_level.h"
+#include "tokenizer/byte_map.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static enum tutti_status put_token(struct tokenizer *tok, const struct byte_vocab *v, int32_t id,
+                                   const char *name, struct tutti_error *err)
+{
+    const struct piece *t = &v->tokens[id];
+    if (t->type == PIECE_NORMAL)
+        return byte_level_put_spelled(tok, id, t->bytes, t->n_bytes, v->n_tokens, name, err);
+    if ((int)t->type < PIECE_NORMAL || (int)t->type > PIECE_UNUSED)
+        return error_set(err, TUTTI_E_FORMAT, "%s: token %d is of type %d, expected 1 to 5", name, id,
+                         (int)t->type);
+    return byte_level_put(tok, id, t->bytes, t->n_bytes, t->type, v->n_tokens, name, err);
+}
+
+static bool is_added(enum piece_type type)
+{
+    return type == PIECE_CONTROL || type == PIECE_USER_DEFINED;
+}
+
+static enum tutti_status put_tokens(struct tokenizer *tok, const struct byte_vocab *v, const char *name,
+                                    struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    for (size_t i = 0; st == TUTTI_OK && i < v->n_tokens; i++)
+        st = put_token(tok, v, (int32_t)i, name, err);
+    if (st == TUTTI_OK)
+        st = byte_level_index(tok, name, err);
+    for (size_t i = 0; st == TUTTI_OK && i < v->n_tokens; i++) {
+        const struct piece *t = &v->tokens[i];
+        if (is_added(t->type))
+            st = byte_level_add(
+                tok, t->bytes, t->n_bytes,
+                (struct added_token){ .id = (int32_t)i, .is_special = t->type == PIECE_CONTROL }, name, err);
+    }
+    return st;
+}
+
+static enum tutti_status check_id(const struct byte_vocab *v, const char *what, int32_t id, const char *name,
+                                  struct tutti_error *err)
+{
+    return id >= -1 && (id < 0 || (size_t)id < v->n_tokens)
+               ? TUTTI_OK
+               : error_set(err, TUTTI_E_FORMAT, "%s: the id of the %s token is %d, expected 0 to %zu", name,
+                           what, id, v->n_tokens - 1);
+}
+
+static enum tutti_status fill(struct tokenizer *tok, const struct byte_vocab *v, const char *name,
+                              struct tutti_error *err)
+{
+    const struct pre_name *named = pre_name_find(v->pre);
+    if (v->n_tokens == 0 || v->n_tokens > LIMIT_VOCAB)
+        return error_set(err, TUTTI_E_FORMAT, "%s: %zu tokens, expected 1 to %d", name, v->n_tokens,
+                         LIMIT_VOCAB);
+    enum tutti_status st = byte_level_use(tok, named, v->pre, name, err);
+    if (st == TUTTI_OK)
+        st = put_tokens(tok, v, name, err);
+    for (size_t i = 0; st == TUTTI_OK && i < v->n_merges; i++)
+        st = byte_level_add_merge_line(tok, v->merges[i].bytes, v->merges[i].n_bytes, name, err);
+    if (st == TUTTI_OK)
+        st = byte_level_finish(tok, false, name, err);
+    if (st == TUTTI_OK)
+        st = check_id(v, "unknown", v->unk_id, name, err);
+    if (st == TUTTI_OK)
+        st = check_id(v, "begin", v->bos_id, name, err);
+    if (st == TUTTI_OK)
+        st = check_id(v, "end", v->eos_id, name, err);
+    if (st != TUTTI_OK)
+        return st;
+    tok->bos_id = v->bos_id;
+    tok->eos_id = v->eos_id;
+    bool adds_bos = v->adds_bos < 0 ? named->adds_bos : v->adds_bos > 0;
+    tok->level->knows_prefix = true;
+    if (adds_bos && v->bos_id >= 0)
+        tok->level->prefix[tok->level->n_prefix++] = v->bos_id;
+    return TUTTI_OK;
+}
+
+enum tutti_status tokenizer_from_byte_vocab(struct tokenizer **out, const struct byte_vocab *vocab,
+                                            const char *name, struct tutti_error *err)
+{
+    struct tokenizer *tok = byte_level_new();
+    if (!tok)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+    enum tutti_status st = fill(tok, vocab, name, err);
+    if (st == TUTTI_OK) {
+        *out = tok;
+        tok = NULL;
+    }
+    tokenizer_free(tok);
+    return st;
+}
+
+/* ---- for GGUF ---- */
+
+bool tokenizer_is_byte_level(const struct tokenizer *tok)
+{
+    return tok->level != NULL;
+}
+
+const char *tokenizer_pre(const struct tokenizer *tok)
+{
+    const struct byte_level *level = tok->level;
+    bool is_composed = level->n_normalizers == 1 && level->normalizers[0].kind == NORMALIZE_FORM &&
+                       level->normalizers[0].form == UNICODE_NFC;
+    if (level->n_normalizers > 0 && !is_composed)
+        return NULL;
+    const struct pre_name *named = pre_name_of(&level->pre, is_composed, level->ignores_merges);
+    return named ? named->name : NULL;
+}
+
+int tokenizer_adds_bos(const struct tokenizer *tok)
+{
+    const struct byte_level *level = tok->level;
+    if (!level || !level->knows_prefix)
+        return -1;
+    return level->n_prefix > 0 && level->prefix[0] == tok->bos_id;
+}
+
+bool tokenizer_spelling(const struct tokenizer *tok, int32_t id, struct buf *out)
+{
+    const struct piece_entry *p = &tok->pieces[id];
+    const char *bytes = vocab_bytes(tok, id);
+    bool is_spelled = p->type == PIECE_NORMAL && tokenizer_find(tok, bytes, p->n_bytes) == id;
+    return is_spelled ? byte_map_write(bytes, p->n_bytes, out) : buf_add(out, bytes, p->n_bytes);
+}
+
+static bool give_pair(const struct tokenizer *tok, struct merge_pair pair, struct buf *line,
+                      merge_line_fn *add, void *to)
+{
+    buf_truncate(line, 0);
+    return byte_map_write(vocab_bytes(tok, pair.left), tok->pieces[pair.left].n_bytes, line) &&
+           buf_add(line, " ", 1) &&
+           byte_map_write(vocab_bytes(tok, pair.right), tok->pieces[pair.right].n_bytes, line) &&
+           add(to, line->bytes, line->n_bytes);
+}
+
+/* Where ranks of tokens take the place of merges, the last merge that makes a token from its bytes, with only the tokens
+ * below it, is its pair. */
+static bool give_by_rank(const struct tokenizer *tok, struct buf *line, merge_line_fn *add, void *to)
+{
+    struct ids ids = { 0 };
+    bool ok = true;
+    for (int32_t id = 0; ok && id < tok->n_library_pieces; id++) {
+        if (tok->pieces[id].type != PIECE_NORMAL || tok->pieces[id].n_bytes < 2)
+            continue;
+        ids.n = 0;
+        ok = byte_level_merge_below(tok, vocab_bytes(tok, id), tok->pieces[id].n_bytes, (uint32_t)id, &ids);
+        if (ok && ids.n == 2)
+            ok = give_pair(tok, (struct merge_pair){ ids.ids[0], ids.ids[1] }, line, add, to);
+    }
+    ids_clear(&ids);
+    return ok;
+}
+
+bool tokenizer_each_merge(const struct tokenizer *tok, merge_line_fn *add, void *to)
+{
+    const struct byte_level *level = tok->level;
+    struct buf line = { 0 };
+    bool ok = true;
+    if (level->has_ranks)
+        ok = give_by_rank(tok, &line, add, to);
+    for (size_t i = 0; ok && i < level->n_pairs; i++)
+        ok = give_pair(tok, level->pairs[i], &line, add, to);
+    buf_clear(&line);
+    return ok;
+}
+
+bool tokenizer_encode_trusted(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ids *out)
+{
+    size_t n_before = out->n;
+    bool ok = tok->level ? n_bytes < INT32_MAX / 4 && byte_level_encode(tok, text, n_bytes, true, out)
+                         : tokenizer_encode(tok, text, n_bytes, out);
+    if (!ok)
+        out->n = n_before;
+    return ok;
+}

@@ -1,0 +1,370 @@
+/* tokenizer.json of the Hugging Face tokenizers library: models of byte-level BPE. */
+#include "tokenizer/byte_config.h"
+#include "tokenizer/byte_files.h"
+
+#include <string.h>
+
+struct reader {
+    struct tokenizer *tok;
+    const char *name;
+    struct tutti_error *err;
+    bool has_bytes; /* the pre-tokenizer ends with ByteLevel */
+};
+
+static enum tutti_status out_of_memory(const struct reader *r)
+{
+    return error_set(r->err, TUTTI_E_MEMORY, "%s: out of memory", r->name);
+}
+
+static const char *type_of(const json_t *part)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    return type ? type : "";
+}
+
+static enum tutti_status unsupported(const struct reader *r, const char *field, const json_t *part,
+                                     const char *expected)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    return error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: %s is of type %.64s, expected %s", r->name, field,
+                     type ? type : "(none)", expected);
+}
+
+static bool is_on(const json_t *part, const char *key)
+{
+    return json_is_true(json_object_get(part, key));
+}
+
+/* ---- normalizer ---- */
+
+static enum tutti_status add_normalizer(struct reader *r, struct normalizer n, const char *from,
+                                        size_t n_from, const char *to, size_t n_to)
+{
+    struct byte_level *level = r->tok->level;
+    if (level->n_normalizers >= MAX_NORMALIZERS)
+        return error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: normalizer: more than %d steps", r->name,
+                         MAX_NORMALIZERS);
+    struct normalizer *own = &level->normalizers[level->n_normalizers++];
+    *own = n;
+    return buf_add(&own->from, from, n_from) && buf_add(&own->to, to, n_to) ? TUTTI_OK : out_of_memory(r);
+}
+
+static enum tutti_status read_replace(struct reader *r, const json_t *part)
+{
+    const json_t *from = json_object_get(json_object_get(part, "pattern"), "String"),
+                 *to = json_object_get(part, "content");
+    if (!json_is_string(from) || json_string_length(from) == 0 || !json_is_string(to))
+        return error_set(r->err, TUTTI_E_UNSUPPORTED,
+                         "%s: normalizer: Replace: expected pattern.String and content, both text", r->name);
+    return add_normalizer(r, (struct normalizer){ .kind = NORMALIZE_REPLACE }, json_string_value(from),
+                          json_string_length(from), json_string_value(to), json_string_length(to));
+}
+
+static enum tutti_status read_prepend(struct reader *r, const json_t *part)
+{
+    const json_t *text = json_object_get(part, "prepend");
+    if (!json_is_string(text))
+        return error_set(r->err, TUTTI_E_FORMAT, "%s: normalizer: Prepend: prepend is no text", r->name);
+    return add_normalizer(r, (struct normalizer){ .kind = NORMALIZE_PREPEND }, "", 0, json_string_value(text),
+                          json_string_length(text));
+}
+
+static enum tutti_status read_normalizer(struct reader *r, const json_t *part, int depth)
+{
+    static const char *const FORMS[] = {
+        [UNICODE_NFC] = "NFC", [UNICODE_NFD] = "NFD", [UNICODE_NFKC] = "NFKC", [UNICODE_NFKD] = "NFKD"
+    };
+    const char *type = type_of(part);
+    if (!part || json_is_null(part))
+        return TUTTI_OK;
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(type, FORMS[i]) == 0)
+            return add_normalizer(
+                r, (struct normalizer){ .kind = NORMALIZE_FORM, .form = (enum unicode_form)i }, "", 0, "", 0);
+    }
+    if (strcmp(type, "Replace") == 0)
+        return read_replace(r, part);
+    if (strcmp(type, "Prepend") == 0)
+        return read_prepend(r, part);
+    if (strcmp(type, "Sequence") != 0 || depth > 8)
+        return unsupported(r, "normalizer", part, "NFC, NFD, NFKC, NFKD, Replace, Prepend or Sequence");
+    const json_t *list = json_object_get(part, "normalizers");
+    enum tutti_status st = TUTTI_OK;
+    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
+        st = read_normalizer(r, json_array_get(list, i), depth + 1);
+    return st;
+}
+
+/* ---- pre_tokenizer ---- */
+
+static enum tutti_status read_behavior(const struct reader *r, const json_t *part, enum split_behavior *out)
+{
+    static const char *const NAMES[] = { [SPLIT_ISOLATED] = "Isolated",
+                                         [SPLIT_REMOVED] = "Removed",
+                                         [SPLIT_WITH_PREVIOUS] = "MergedWithPrevious",
+                                         [SPLIT_WITH_NEXT] = "MergedWithNext",
+                                         [SPLIT_CONTIGUOUS] = "Contiguous" };
+    const char *behavior = json_string_value(json_object_get(part, "behavior"));
+    for (int i = 0; behavior && i < 5; i++) {
+        if (strcmp(behavior, NAMES[i]) == 0) {
+            *out = (enum split_behavior)i;
+            return TUTTI_OK;
+        }
+    }
+    return error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: pre_tokenizer: behavior \"%.32s\" is not known",
+                     r->name, behavior ? behavior : "");
+}
+
+static enum tutti_status read_split(struct reader *r, const json_t *part)
+{
+    const json_t *pattern = json_object_get(part, "pattern"), *regex = json_object_get(pattern, "Regex"),
+                 *text = json_object_get(pattern, "String");
+    enum split_behavior behavior;
+    enum tutti_status st = read_behavior(r, part, &behavior);
+    if (st != TUTTI_OK)
+        return st;
+    if (json_is_string(regex))
+        return pretokenizer_add(&r->tok->level->pre, json_string_value(regex), json_string_length(regex),
+                                behavior, is_on(part, "invert"), r->name, r->err);
+    if (json_is_string(text) && json_string_length(text) > 0)
+        return pretokenizer_add_literal(&r->tok->level->pre, json_string_value(text),
+                                        json_string_length(text), behavior, is_on(part, "invert"), r->name,
+                                        r->err);
+    return error_set(r->err, TUTTI_E_FORMAT,
+                     "%s: pre_tokenizer: Split: expected pattern.Regex or pattern.String", r->name);
+}
+
+static enum tutti_status read_bytes(struct reader *r, const json_t *part)
+{
+    struct pretokenizer *pre = &r->tok->level->pre;
+    const json_t *use_regex = json_object_get(part, "use_regex");
+    enum tutti_status st = TUTTI_OK;
+    r->has_bytes = true;
+    if (is_on(part, "add_prefix_space"))
+        st = pretokenizer_add_prefix(pre, r->name, r->err);
+    if (st == TUTTI_OK && !json_is_false(use_regex))
+        st = pretokenizer_add(pre, PATTERN_GPT2, strlen(PATTERN_GPT2), SPLIT_ISOLATED, false, r->name,
+                              r->err);
+    return st;
+}
+
+static enum tutti_status read_pattern(struct reader *r, const char *source, enum split_behavior behavior)
+{
+    return pretokenizer_add(&r->tok->level->pre, source, strlen(source), behavior, false, r->name, r->err);
+}
+
+static enum tutti_status read_pre_tokenizer(struct reader *r, const json_t *part, int depth)
+{
+    const char *type = type_of(part);
+    enum split_behavior behavior = SPLIT_ISOLATED;
+    enum tutti_status st = TUTTI_OK;
+    if (r->has_bytes)
+        return error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: pre_tokenizer: a step stands behind ByteLevel",
+                         r->name);
+    if (strcmp(type, "ByteLevel") == 0)
+        return read_bytes(r, part);
+    if (strcmp(type, "Split") == 0)
+        return read_split(r, part);
+    if (strcmp(type, "Digits") == 0)
+        return read_pattern(r, "\\p{N}",
+                            is_on(part, "individual_digits") ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS);
+    if (strcmp(type, "Punctuation") == 0) {
+        st = json_object_get(part, "behavior") ? read_behavior(r, part, &behavior) : TUTTI_OK;
+        return st == TUTTI_OK ? read_pattern(r, "[\\p{P}!-/:-@\\[-`{-~]", behavior) : st;
+    }
+    if (strcmp(type, "Sequence") != 0 || depth > 8)
+        return unsupported(r, "pre_tokenizer", part, "ByteLevel, Split, Digits, Punctuation or Sequence");
+    const json_t *list = json_object_get(part, "pretokenizers");
+    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
+        st = read_pre_tokenizer(r, json_array_get(list, i), depth + 1);
+    return st;
+}
+
+/* ---- model ---- */
+
+static bool is_empty(const json_t *part, const char *key)
+{
+    const json_t *value = json_object_get(part, key);
+    return !value || json_is_null(value) || (json_is_string(value) && json_string_length(value) == 0) ||
+           json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0);
+}
+
+static enum tutti_status read_merges(struct reader *r, const json_t *list)
+{
+    enum tutti_status st = TUTTI_OK;
+    if (!json_is_array(list))
+        return error_set(r->err, TUTTI_E_FORMAT, "%s: model.merges is no list", r->name);
+    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++) {
+        const json_t *merge = json_array_get(list, i), *left = json_array_get(merge, 0),
+                     *right = json_array_get(merge, 1);
+        if (json_is_string(merge))
+            st = byte_level_add_merge_line(r->tok, json_string_value(merge), json_string_length(merge),
+                                           r->name, r->err);
+        else if (json_array_size(merge) == 2 && json_is_string(left) && json_is_string(right))
+            st = byte_level_add_merge(r->tok, json_string_value(left), json_string_length(left),
+                                      json_string_value(right), json_string_length(right), r->name, r->err);
+        else
+            st = error_set(r->err, TUTTI_E_FORMAT,
+                           "%s: model.merges[%zu] is neither text nor a list of two texts", r->name, i);
+    }
+    return st;
+}
+
+static enum tutti_status read_model(struct reader *r, const json_t *model)
+{
+    static const char *const ABSENT[] = { "dropout", "continuing_subword_prefix", "end_of_word_suffix",
+                                          "byte_fallback" };
+    const json_t *type = json_object_get(model, "type");
+    if (!json_is_object(model) || (type && strcmp(type_of(model), "BPE") != 0))
+        return unsupported(r, "model", model, "BPE");
+    for (size_t i = 0; i < sizeof ABSENT / sizeof *ABSENT; i++) {
+        if (!is_empty(model, ABSENT[i]))
+            return error_set(r->err, TUTTI_E_UNSUPPORTED,
+                             "%s: model.%s is set, which byte-level models have no use for", r->name,
+                             ABSENT[i]);
+    }
+    r->tok->level->ignores_merges = is_on(model, "ignore_merges");
+    r->tok->level->fuses_unknown = is_on(model, "fuse_unk");
+    enum tutti_status st = byte_config_vocab(r->tok, json_object_get(model, "vocab"), r->name, r->err);
+    if (st == TUTTI_OK)
+        st = read_merges(r, json_object_get(model, "merges"));
+    if (st == TUTTI_OK && !is_empty(model, "unk_token")) {
+        const char *unknown = json_string_value(json_object_get(model, "unk_token"));
+        r->tok->unk_id = unknown ? byte_config_find(r->tok, unknown) : -1;
+        if (r->tok->unk_id < 0)
+            return error_set(r->err, TUTTI_E_FORMAT, "%s: model.unk_token is no token", r->name);
+    }
+    return st;
+}
+
+static enum tutti_status read_added(struct reader *r, const json_t *list)
+{
+    enum tutti_status st = TUTTI_OK;
+    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++) {
+        const json_t *entry = json_array_get(list, i), *id = json_object_get(entry, "id");
+        st = json_is_integer(id)
+                 ? byte_config_add(r->tok, entry, json_integer_value(id), r->name, r->err)
+                 : error_set(r->err, TUTTI_E_FORMAT, "%s: added_tokens[%zu].id is no number", r->name, i);
+    }
+    return st;
+}
+
+/* ---- post_processor, decoder ---- */
+
+static enum tutti_status add_prefix(struct reader *r, const json_t *part, const char *special)
+{
+    struct byte_level *level = r->tok->level;
+    const json_t *ids = json_object_get(json_object_get(json_object_get(part, "special_tokens"), special),
+                                        "ids");
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const json_t *id = json_array_get(ids, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= r->tok->n_pieces || level->n_prefix >= MAX_PREFIX_IDS)
+            return error_set(r->err, TUTTI_E_FORMAT,
+                             "%s: post_processor.special_tokens: expected up to %d ids of the vocabulary",
+                             r->name, MAX_PREFIX_IDS);
+        level->prefix[level->n_prefix++] = (int32_t)json_integer_value(id);
+    }
+    return TUTTI_OK;
+}
+
+/* What stands before a single text; nothing may stand behind it, since it is to be continued. */
+static enum tutti_status read_template(struct reader *r, const json_t *part)
+{
+    const json_t *single = json_object_get(part, "single");
+    bool after_text = false;
+    enum tutti_status st = TUTTI_OK;
+    r->tok->level->knows_prefix = true;
+    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(single); i++) {
+        const json_t *item = json_array_get(single, i);
+        const char *special = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
+        if (special && after_text)
+            return error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: post_processor adds %.64s behind a text",
+                             r->name, special);
+        if (special)
+            st = add_prefix(r, part, special);
+        else
+            after_text = true;
+    }
+    return st;
+}
+
+static enum tutti_status read_post_processor(struct reader *r, const json_t *part, int depth)
+{
+    const char *type = type_of(part);
+    enum tutti_status st = TUTTI_OK;
+    if (!part || json_is_null(part) || strcmp(type, "ByteLevel") == 0)
+        return TUTTI_OK;
+    if (strcmp(type, "TemplateProcessing") == 0)
+        return read_template(r, part);
+    if (strcmp(type, "Sequence") != 0 || depth > 8)
+        return unsupported(r, "post_processor", part, "ByteLevel, TemplateProcessing or Sequence");
+    const json_t *list = json_object_get(part, "processors");
+    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
+        st = read_post_processor(r, json_array_get(list, i), depth + 1);
+    return st;
+}
+
+static enum tutti_status read_decoder(const struct reader *r, const json_t *part, int depth)
+{
+    const char *type = type_of(part);
+    enum tutti_status st = TUTTI_OK;
+    if (strcmp(type, "ByteLevel") == 0 || (depth > 0 && strcmp(type, "Fuse") == 0))
+        return TUTTI_OK;
+    if (strcmp(type, "Sequence") != 0 || depth > 8)
+        return unsupported(r, "decoder", part, "ByteLevel");
+    const json_t *list = json_object_get(part, "decoders");
+    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
+        st = read_decoder(r, json_array_get(list, i), depth + 1);
+    return st;
+}
+
+/* ---- all ---- */
+
+static enum tutti_status read_all(struct reader *r, const json_t *root, const json_t *config)
+{
+    const json_t *pre = json_object_get(root, "pre_tokenizer");
+    enum tutti_status st = TUTTI_OK;
+    const json_t *type = json_object_get(json_object_get(root, "model"), "type");
+    if (type && strcmp(type_of(json_object_get(root, "model")), "BPE") != 0)
+        return unsupported(r, "model", json_object_get(root, "model"), "BPE");
+    if (json_is_object(pre))
+        st = read_pre_tokenizer(r, pre, 0);
+    if (st == TUTTI_OK && !r->has_bytes)
+        st = error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: pre_tokenizer: expected ByteLevel at its end",
+                       r->name);
+    if (st == TUTTI_OK)
+        st = read_decoder(r, json_object_get(root, "decoder"), 0);
+    if (st == TUTTI_OK)
+        st = read_normalizer(r, json_object_get(root, "normalizer"), 0);
+    if (st == TUTTI_OK)
+        st = read_model(r, json_object_get(root, "model"));
+    if (st == TUTTI_OK)
+        st = read_added(r, json_object_get(root, "added_tokens"));
+    if (st == TUTTI_OK)
+        st = byte_config_add_all(r->tok, config, r->name, r->err);
+    if (st == TUTTI_OK)
+        st = byte_level_finish(r->tok, false, r->name, r->err);
+    if (st == TUTTI_OK)
+        st = read_post_processor(r, json_object_get(root, "post_processor"), 0);
+    return st == TUTTI_OK ? byte_config_specials(r->tok, config, r->name, r->err) : st;
+}
+
+enum tutti_status tokenizer_from_json(struct tokenizer **out, const struct byte_file *file,
+                                      const json_t *config, struct tutti_error *err)
+{
+    json_t *root = NULL;
+    struct reader r = { .tok = byte_level_new(), .name = file->name, .err = err };
+    if (!r.tok)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
+    enum tutti_status st = byte_config_parse(&root, file->bytes, file->n_bytes, file->name, err);
+    if (st == TUTTI_OK)
+        st = read_all(&r, root, config);
+    if (st == TUTTI_OK) {
+        *out = r.tok;
+        r.tok = NULL;
+    }
+    json_decref(root);
+    tokenizer_free(r.tok);
+    return st;
+}
