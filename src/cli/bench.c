@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "kernels/kernels.h"
 #include "kernels/measure.h"
+#include "model/adapter.h"
 #include "model/weight_type.h"
 
 #include <inttypes.h>
@@ -26,6 +27,8 @@ struct bench_values {
     int64_t context, prefill, repetitions;
     bool json, engine;
     struct model_flags model;
+    struct adapter_flags adapters;
+    int64_t made_lora;
 };
 
 #define VALUES struct bench_values
@@ -72,6 +75,14 @@ static const struct option OPTIONS[] = {
     { .name = "engine",
       FLAG_IN(VALUES, engine),
       .help = "measure through the engine as well: scheduler, sampling and text thread included" },
+    { .name = "made-lora",
+      INT_IN(VALUES, made_lora),
+      .value = "RANK",
+      .min = 1,
+      .max = LORA_MAX_RANK,
+      .help = "an adapter of this rank with made-up updates of every linear layer. Users take turns: the "
+              "first has no "
+              "adapter, the next ones those that are there" },
     { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
     { .name = NULL },
 };
@@ -79,6 +90,7 @@ static const struct option OPTIONS[] = {
 static const struct option_group GROUPS[] = {
     { "Options", OPTIONS, 0 },
     { "Model", MODEL_OPTIONS, offsetof(VALUES, model) },
+    { "Adapters", ADAPTER_OPTIONS, offsetof(VALUES, adapters) },
     { .title = NULL },
 };
 
@@ -336,6 +348,10 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         st = error_set(err, TUTTI_E_MEMORY, "out of memory");
     if (st == TUTTI_OK)
         st = load(values, path, &model, err);
+    if (st == TUTTI_OK)
+        st = adapter_flags_load(&values->adapters, model_handle(model), err);
+    if (st == TUTTI_OK && values->made_lora > 0)
+        st = model_make_adapter(model, "made", (int)values->made_lora, err);
     if (st == TUTTI_OK)
         st = check_context(values, model, err);
     if (st == TUTTI_OK)

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "cli/bench.h"
 #include "engine/engine.h"
+#include "model/adapter.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -70,6 +71,8 @@ static enum tutti_status submit_all(tutti_engine *engine, const struct model *mo
             .ignore_eos = true,
         };
         uint64_t id;
+        request.adapter = tutti_model_adapter_name(model_handle((struct model *)(uintptr_t)model),
+                                                   i % (model_n_adapters(model) + 1) - 1);
         tutti_sampling_init(&request.sampling, NULL);
         request.sampling.has_seed = true;
         request.sampling.seed = (uint64_t)i;

@@ -2,6 +2,7 @@
 #include "backend/kv_type.h"
 #include "base/clock.h"
 #include "cli/bench.h"
+#include "model/adapter.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,7 @@ struct bench {
     int32_t *ids;                /* [max_rows] */
     int32_t *positions, *seqs;   /* [max_rows] */
     int32_t *outputs;            /* [n_users]: rows with logits */
+    int32_t *adapters;           /* [n_users]: the first has none */
     int32_t *pages;              /* [n_users * pages_per_user] */
     const int32_t **page_tables; /* [n_users] */
     float *logits;               /* [n_users][n_vocab] */
@@ -85,6 +87,7 @@ static void run_decode(struct bench *b, int n_users, int context)
     for (int i = 0; i < n_users; i++) {
         b->positions[i] = context;
         b->seqs[i] = b->outputs[i] = i;
+        b->adapters[i] = i % (model_n_adapters(b->model) + 1) - 1;
     }
     struct step step = {
         .n_rows = n_users,
@@ -95,6 +98,7 @@ static void run_decode(struct bench *b, int n_users, int context)
         .seqs = b->seqs,
         .page_tables = b->page_tables,
         .output_rows = b->outputs,
+        .adapters = b->adapters,
     };
     model_forward(b->model, b->kv, &step, b->logits);
 }
@@ -221,6 +225,7 @@ static void clear(struct bench *b)
     free(b->positions);
     free(b->seqs);
     free(b->outputs);
+    free(b->adapters);
     free(b->pages);
     free(b->page_tables);
     free(b->logits);
@@ -242,10 +247,12 @@ static enum tutti_status init(struct bench *b, struct model *model, const struct
     b->positions = calloc(rows, sizeof *b->positions);
     b->seqs = calloc(rows, sizeof *b->seqs);
     b->outputs = calloc(users, sizeof *b->outputs);
+    b->adapters = calloc(users, sizeof *b->adapters);
     b->pages = calloc(users * (size_t)b->pages_per_user, sizeof *b->pages);
     b->page_tables = calloc(users, sizeof *b->page_tables);
     b->logits = calloc(users * (size_t)model->desc.n_vocab, sizeof *b->logits);
-    if (!b->ids || !b->positions || !b->seqs || !b->outputs || !b->pages || !b->page_tables || !b->logits)
+    if (!b->ids || !b->positions || !b->seqs || !b->outputs || !b->adapters || !b->pages || !b->page_tables ||
+        !b->logits)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the steps of %d users", b->n_users);
     bench_fill_ids(b->ids, b->max_rows, model->desc.n_usable_vocab, 1);
     /* User 0 alone has pages for the prompt; every user has those for the context. */

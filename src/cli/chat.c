@@ -16,6 +16,8 @@ struct chat_values {
     const char *system;
     struct sampling_flags sampling;
     struct model_flags model;
+    struct adapter_flags adapters;
+    const char *adapter;
     struct engine_flags engine;
 };
 
@@ -24,6 +26,10 @@ static const struct option OPTIONS[] = {
       TEXT_IN(struct chat_values, system),
       .value = "TEXT",
       .help = "a system message before the conversation" },
+    { .name = "adapter",
+      TEXT_IN(struct chat_values, adapter),
+      .value = "NAME",
+      .help = "answer with this one of the adapters given by --lora, or with none; without it, the first" },
     { .name = NULL },
 };
 
@@ -31,6 +37,7 @@ static const struct option_group GROUPS[] = {
     { "Options", OPTIONS, 0 },
     { "Answer", SAMPLING_OPTIONS, offsetof(struct chat_values, sampling) },
     { "Model", MODEL_OPTIONS, offsetof(struct chat_values, model) },
+    { "Adapters", ADAPTER_OPTIONS, offsetof(struct chat_values, adapters) },
     { "Engine", ENGINE_OPTIONS, offsetof(struct chat_values, engine) },
     { .title = NULL },
 };
@@ -332,6 +339,11 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
             operands[0]);
         goto done;
     }
+    st = adapter_flags_load(&values->adapters, model, err);
+    if (st == TUTTI_OK)
+        st = adapter_flags_choose(values->adapter, model, &chat.request.adapter, err);
+    if (st != TUTTI_OK)
+        goto done;
     st = engine_flags_open(&values->engine, 1, model, &chat.engine, err);
     if (st != TUTTI_OK)
         goto done;

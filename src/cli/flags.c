@@ -6,6 +6,7 @@
 #include "model/weight_type.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- the model ------------------------------------------------------------------------------------------------- */
@@ -72,6 +73,55 @@ enum tutti_status model_flags_open(const struct model_flags *flags, const char *
     enum tutti_status st = tutti_model_open(out, path, &options, err);
     progress_end(&progress);
     return st;
+}
+
+/* ---- adapters -------------------------------------------------------------------------------------------------- */
+
+const struct option ADAPTER_OPTIONS[] = {
+    { .name = "lora",
+      TEXTS_IN(struct adapter_flags, lora),
+      .value = "NAME=PATH",
+      .help = "load the adapter in the folder PATH (LoRA, as PEFT saves it) beside the model" },
+    { .name = NULL },
+};
+
+enum tutti_status adapter_flags_load(const struct adapter_flags *flags, tutti_model *model,
+                                     struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; i < flags->lora.n && st == TUTTI_OK; i++) {
+        const char *text = flags->lora.texts[i], *equals = strchr(text, '=');
+        const char *path = equals ? equals + 1 : text;
+        size_t end = equals ? (size_t)(equals - text) : strlen(text), begin = 0;
+        while (!equals && end > 1 && text[end - 1] == '/')
+            end--;
+        for (size_t k = 0; !equals && k < end; k++)
+            begin = text[k] == '/' ? k + 1 : begin;
+        char name[256];
+        snprintf(name, sizeof name, "%.*s", (int)(end - begin), text + begin);
+        st = tutti_model_add_adapter(model, name, path, err);
+        if (st != TUTTI_OK)
+            error_prefix(err, "--lora %s", text);
+    }
+    return st;
+}
+
+enum tutti_status adapter_flags_choose(const char *named, const tutti_model *model, const char **out,
+                                       struct tutti_error *err)
+{
+    const char *name;
+    *out = NULL;
+    if (named && strcmp(named, "none") == 0)
+        return TUTTI_OK;
+    for (int i = 0; (name = tutti_model_adapter_name(model, i)); i++) {
+        if (!named || strcmp(name, named) == 0) {
+            *out = name;
+            return TUTTI_OK;
+        }
+    }
+    if (!named)
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_NOT_FOUND, "adapter", "--adapter %s: no --lora has this name", named);
 }
 
 /* ---- the engine ------------------------------------------------------------------------------------------------ */

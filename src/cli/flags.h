@@ -20,6 +20,21 @@ struct tutti_model_options model_flags_options(const struct model_flags *flags);
 MUST_CHECK enum tutti_status model_flags_open(const struct model_flags *flags, const char *path,
                                               tutti_model **out, struct tutti_error *err);
 
+/* ---- adapters ---- */
+struct adapter_flags {
+    struct option_texts lora;
+};
+extern const struct option ADAPTER_OPTIONS[];
+
+/* Loads each "NAME=PATH", or PATH under the name of its folder. */
+MUST_CHECK enum tutti_status adapter_flags_load(const struct adapter_flags *flags, tutti_model *model,
+                                                struct tutti_error *err);
+
+/* The adapter that a command with one conversation, or one for all, uses: the one named, else the first; NULL: none is
+ * loaded, or "none" was named. TUTTI_E_NOT_FOUND. */
+MUST_CHECK enum tutti_status adapter_flags_choose(const char *named, const tutti_model *model,
+                                                  const char **out, struct tutti_error *err);
+
 /* ---- the engine ---- */
 struct engine_flags {
     int64_t kv_memory, context, max_batch_tokens, max_seqs, max_queue;

@@ -19,6 +19,8 @@ struct generate_values {
     bool chat, json;
     struct sampling_flags sampling;
     struct model_flags model;
+    struct adapter_flags adapters;
+    const char *adapter;
     struct engine_flags engine;
 };
 
@@ -48,6 +50,10 @@ static const struct option OPTIONS[] = {
       .help = "one JSON object a line for each answer, in the order in which they end: index, text, "
               "finish_reason, "
               "usage" },
+    { .name = "adapter",
+      TEXT_IN(VALUES, adapter),
+      .value = "NAME",
+      .help = "answer with this one of the adapters given by --lora, or with none; without it, the first" },
     { .name = NULL },
 };
 
@@ -55,6 +61,7 @@ static const struct option_group GROUPS[] = {
     { "Options", OPTIONS, 0 },
     { "Answer", SAMPLING_OPTIONS, offsetof(VALUES, sampling) },
     { "Model", MODEL_OPTIONS, offsetof(VALUES, model) },
+    { "Adapters", ADAPTER_OPTIONS, offsetof(VALUES, adapters) },
     { "Engine", ENGINE_OPTIONS, offsetof(VALUES, engine) },
     { .title = NULL },
 };
@@ -364,6 +371,11 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     for (size_t i = 0; i < n; i++)
         batch.answers[i].batch = &batch;
     st = model_flags_open(&values->model, operands[0], &model, err);
+    if (st != TUTTI_OK)
+        goto done;
+    st = adapter_flags_load(&values->adapters, model, err);
+    if (st == TUTTI_OK)
+        st = adapter_flags_choose(values->adapter, model, &batch.request.adapter, err);
     if (st != TUTTI_OK)
         goto done;
     st = engine_flags_open(&values->engine, n < INT32_MAX ? (int)n : INT32_MAX, model, &batch.engine, err);

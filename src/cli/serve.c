@@ -15,6 +15,7 @@ struct serve_values {
     int64_t port, max_body, max_output, header_timeout, idle_timeout, drain_timeout;
     bool no_access_log;
     struct model_flags model;
+    struct adapter_flags adapters;
     struct engine_flags engine;
 };
 
@@ -98,6 +99,7 @@ static const struct option_group GROUPS[] = {
     { "Server", OPTIONS, 0 },
     { "Engine", ENGINE_OPTIONS, offsetof(VALUES, engine) },
     { "Model", MODEL_OPTIONS, offsetof(VALUES, model) },
+    { "Adapters", ADAPTER_OPTIONS, offsetof(VALUES, adapters) },
     { .title = NULL },
 };
 
@@ -138,6 +140,9 @@ static void log_model(const tutti_model *model, tutti_engine *engine)
     log_info("model %s: %s, %s of %s weights; %" PRIu64 " tokens of KV cache (%s), at most %d each",
              info.name, info.family, number_write_size(weights, info.weight_bytes), info.weight_type,
              n_tokens, number_write_size(kv, n_tokens * info.kv_bytes_per_token), stats.max_context);
+    for (int i = 0; i < tutti_model_n_adapters(model); i++)
+        log_info("adapter %s: requests for a model of this name behind ':' use it",
+                 tutti_model_adapter_name(model, i));
 }
 
 static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
@@ -150,6 +155,8 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     tutti_engine *engine = NULL;
     set_log_level(values->log_level);
     enum tutti_status st = model_flags_open(&values->model, operands[0], &model, err);
+    if (st == TUTTI_OK)
+        st = adapter_flags_load(&values->adapters, model, err);
     if (st == TUTTI_OK)
         st = engine_flags_open(&values->engine, 0, model, &engine, err);
     if (st == TUTTI_OK) {

@@ -77,9 +77,6 @@ static enum tutti_status check_name(const struct model *model, const char *name,
     if (model_n_adapters(model) == LIMIT_ADAPTERS)
         return error_set_param(err, TUTTI_E_LIMIT, "adapter", "adapter %s: %d adapters are loaded already",
                                name, LIMIT_ADAPTERS);
-    if (!model->family)
-        return error_set_param(err, TUTTI_E_UNSUPPORTED, "adapter",
-                               "model %s has made-up weights: no adapter fits", model->name);
     return TUTTI_OK;
 }
 
@@ -150,30 +147,25 @@ static void discard(struct model *model, struct adapters *all, bool has_last)
     adapters_free(all, model->backend);
 }
 
-enum tutti_status model_add_adapter(struct model *model, const char *name, const char *path,
-                                    struct tutti_error *err)
+/* Sorted updates become one adapter more. */
+static enum tutti_status add_updates(struct model *model, const char *name,
+                                     const struct adapter_update *updates, int n_updates,
+                                     struct tutti_error *err)
 {
-    struct adapter_file file = { 0 };
-    struct adapters *all = NULL;
     uint64_t weight_bytes = model->weight_bytes;
-    enum tutti_status st = check_name(model, name, err);
-    if (st == TUTTI_OK)
-        st = adapter_file_open(&file, path, &model->desc, model->family, model->is_gguf, err);
-    if (st != TUTTI_OK)
-        return st;
-    all = grow(model, name);
+    struct adapters *all = grow(model, name);
+    enum tutti_status st = TUTTI_OK;
     if (!all)
-        st = error_set(err, TUTTI_E_MEMORY, "adapter %s: out of memory", name);
-    for (int i = 0, n; i < file.n && st == TUTTI_OK; i += n) {
-        const struct adapter_update *first = &file.updates[i];
-        for (n = 1; i + n < file.n && first[n].site == first->site && first[n].layer == first->layer;)
+        return error_set(err, TUTTI_E_MEMORY, "adapter %s: out of memory", name);
+    for (int i = 0, n; i < n_updates && st == TUTTI_OK; i += n) {
+        const struct adapter_update *first = &updates[i];
+        for (n = 1; i + n < n_updates && first[n].site == first->site && first[n].layer == first->layer;)
             n++;
         size_t at = site_of(first->site, first->layer);
         st = upload(model, &all->loras[at * (size_t)all->n + (size_t)all->n - 1], first, n, err);
         all->is_used[at] = true;
         all->has_gate = all->has_gate || first->site == SITE_GATE_UP;
     }
-    adapter_file_clear(&file);
     if (st != TUTTI_OK) {
         discard(model, all, true);
         model->weight_bytes = weight_bytes;
@@ -184,4 +176,53 @@ enum tutti_status model_add_adapter(struct model *model, const char *name, const
     workspace_free(model->workspace, model->backend); /* it lacks what updates need */
     model->workspace = NULL;
     return TUTTI_OK;
+}
+
+enum tutti_status model_add_adapter(struct model *model, const char *name, const char *path,
+                                    struct tutti_error *err)
+{
+    struct adapter_file file = { 0 };
+    enum tutti_status st = check_name(model, name, err);
+    if (st == TUTTI_OK && !model->family)
+        st = error_set_param(err, TUTTI_E_UNSUPPORTED, "adapter",
+                             "model %s has made-up weights: no adapter fits", model->name);
+    if (st == TUTTI_OK)
+        st = adapter_file_open(&file, path, &model->desc, model->family, model->is_gguf, err);
+    if (st == TUTTI_OK)
+        st = add_updates(model, name, file.updates, file.n, err);
+    adapter_file_clear(&file);
+    return st;
+}
+
+enum tutti_status model_make_adapter(struct model *model, const char *name, int rank, struct tutti_error *err)
+{
+    const struct model_desc *d = &model->desc;
+    struct adapter_update *updates = calloc((size_t)d->n_layers * SITE_COUNT, sizeof *updates);
+    int n = 0, largest = 0;
+    enum tutti_status st = check_name(model, name, err);
+    for (int i = 0; updates && i < d->n_layers * SITE_COUNT; i++) {
+        struct adapter_update u = {
+            .site = (enum site)(i % SITE_COUNT), .layer = i / SITE_COUNT, .rank = rank, .scale = 0.01f
+        };
+        if (u.site == SITE_OUTPUT)
+            continue;
+        adapter_site_shape(d, u.site, u.layer, &u.n_in, &u.n_out);
+        largest = u.n_in > largest ? u.n_in : largest;
+        largest = u.n_out > largest ? u.n_out : largest;
+        if (u.n_out > 0)
+            updates[n++] = u;
+    }
+    float *values = calloc((size_t)largest * (size_t)rank,
+                           sizeof *values); /* the same for all: speed is all one asks */
+    if (st == TUTTI_OK && (!updates || !values))
+        st = error_set(err, TUTTI_E_MEMORY, "adapter %s: out of memory", name);
+    for (size_t i = 0; values && i < (size_t)largest * (size_t)rank; i++)
+        values[i] = (float)(i * 2654435761 % 1024) * 0x1p-10f - 0.5f;
+    for (int i = 0; i < n; i++)
+        updates[i].a = updates[i].b = values;
+    if (st == TUTTI_OK)
+        st = add_updates(model, name, updates, n, err);
+    free(values);
+    free(updates);
+    return st;
 }

@@ -46,6 +46,9 @@ struct adapters;
  * grows with the next model_reserve(), which must come before the next step. */
 MUST_CHECK enum tutti_status model_add_adapter(struct model *model, const char *name, const char *path,
                                                struct tutti_error *err);
+/* An adapter of made-up updates of every linear layer, for benchmarks. */
+MUST_CHECK enum tutti_status model_make_adapter(struct model *model, const char *name, int rank,
+                                                struct tutti_error *err);
 void adapters_free(struct adapters *adapters, struct backend *be); /* NULL is allowed */
 
 int model_n_adapters(const struct model *model);

@@ -39,8 +39,9 @@ struct app {
 void app_reply_error(struct http_conn *conn, int status, const char *code, const struct tutti_error *err);
 /* Replies with a JSON value and drops it. */
 void app_reply_json(struct http_conn *conn, int status, json_t *value);
-/* False: the request asks for a model that is not served here, and has been told so. */
-bool app_check_model(struct app *app, struct http_conn *conn, const char *model);
+/* model: "ID", or "ID:NAME" for one of its adapters; NULL or "" is ID. False: the request asks for what is not served
+ * here, and has been told so. *adapter (which may be NULL): the adapter's name, or NULL; borrowed from the model. */
+bool app_check_model(struct app *app, struct http_conn *conn, const char *model, const char **adapter);
 
 /* The routes. */
 void chat_request(struct app *app, struct http_conn *conn);

@@ -52,9 +52,11 @@ static struct http_conn *take_conn(struct job *job)
 
 json_t *job_frame(const struct job *job, const char *object)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", job->id, "object", object, "created",
-                     (json_int_t)job->created, "model", job->app->model_id, "system_fingerprint",
-                     job->app->fingerprint);
+    const char *adapter = job->req.adapter;
+    return json_pack("{s:s, s:s, s:I, s:o, s:s}", "id", job->id, "object", object, "created",
+                     (json_int_t)job->created, "model",
+                     json_sprintf("%s%s%s", job->app->model_id, adapter ? ":" : "", adapter ? adapter : ""),
+                     "system_fingerprint", job->app->fingerprint);
 }
 
 json_t *job_finish_reason(enum tutti_finish finish)
@@ -320,7 +322,7 @@ void job_start(struct app *app, struct http_conn *conn, enum api_kind kind, cons
         app_reply_error(conn, json_error_status(err.status), NULL, &err);
         return;
     }
-    if (!app_check_model(app, conn, job->req.model)) {
+    if (!app_check_model(app, conn, job->req.model, &job->req.adapter)) {
         job_free(job);
         return;
     }

@@ -16,19 +16,37 @@ static int max_context(struct app *app)
     return stats.max_context;
 }
 
-static json_t *model_value(struct app *app)
+/* adapter NULL: the model itself. root and parent are vLLM's words for what an adapter belongs to. */
+static json_t *model_value(struct app *app, const char *adapter)
 {
-    return json_pack("{s:s, s:s, s:I, s:s, s:i}", "id", app->model_id, "object", "model", "created",
-                     (json_int_t)app->start_time, "owned_by", "tutti", "max_model_len", max_context(app));
+    json_t *value = json_pack("{s:s, s:s, s:I, s:s, s:i}", "id", app->model_id, "object", "model", "created",
+                              (json_int_t)app->start_time, "owned_by", "tutti", "max_model_len",
+                              max_context(app));
+    if (value && adapter) {
+        json_object_set_new(value, "id", json_sprintf("%s:%s", app->model_id, adapter));
+        json_object_set_new(value, "root", json_string(adapter));
+        json_object_set_new(value, "parent", json_string(app->model_id));
+    }
+    return value;
+}
+
+static json_t *model_list(struct app *app)
+{
+    json_t *list = json_array();
+    json_array_append_new(list, model_value(app, NULL));
+    for (int i = 0; i < tutti_model_n_adapters(app->model); i++)
+        json_array_append_new(list, model_value(app, tutti_model_adapter_name(app->model, i)));
+    return json_pack("{s:s, s:o}", "object", "list", "data", list);
 }
 
 void models_request(struct app *app, struct http_conn *conn)
 {
     const char *name = http_request_head(conn)->path + strlen("/v1/models");
+    const char *adapter;
     if (!*name)
-        app_reply_json(conn, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", model_value(app)));
-    else if (app_check_model(app, conn, name + 1))
-        app_reply_json(conn, 200, model_value(app));
+        app_reply_json(conn, 200, model_list(app));
+    else if (app_check_model(app, conn, name + 1, &adapter))
+        app_reply_json(conn, 200, model_value(app, adapter));
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
@@ -90,7 +108,8 @@ void tokenize_request(struct app *app, struct http_conn *conn)
     enum tutti_status st = json_read(&root, body, n_bytes, &err);
     if (st == TUTTI_OK && !json_is_object(root))
         st = error_set(&err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s", json_kind(root));
-    if (st == TUTTI_OK && !app_check_model(app, conn, json_string_value(json_object_get(root, "model"))))
+    if (st == TUTTI_OK &&
+        !app_check_model(app, conn, json_string_value(json_object_get(root, "model")), NULL))
         goto done;
     if (st == TUTTI_OK)
         st = json_object_get(root, "messages") ? tokenize_messages(app, root, &ids, &err)
@@ -141,7 +160,8 @@ void detokenize_request(struct app *app, struct http_conn *conn)
     enum tutti_status st = json_read(&root, body, n_bytes, &err);
     if (st == TUTTI_OK && !json_is_object(root))
         st = error_set(&err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s", json_kind(root));
-    if (st == TUTTI_OK && !app_check_model(app, conn, json_string_value(json_object_get(root, "model"))))
+    if (st == TUTTI_OK &&
+        !app_check_model(app, conn, json_string_value(json_object_get(root, "model")), NULL))
         goto done;
     if (st == TUTTI_OK)
         st = detokenize(app, root, &ids, &text, &err);

@@ -298,6 +298,7 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
         .n_messages = req->n_messages,
         .tools = req->tools,
         .template_arguments = req->template_arguments,
+        .adapter = req->adapter,
         .sampling = req->sampling,
         .n_choices = req->n,
         .max_tokens = req->max_tokens,

@@ -21,6 +21,7 @@ struct api_request {
     enum api_kind kind;
     json_t *root; /* strings below are borrowed from here */
     const char *model;
+    const char *adapter; /* that model names; NULL: none. Set by app_check_model() */
     struct tutti_message *messages;
     size_t n_messages;
     struct buf *joined; /* contents that came in several parts */

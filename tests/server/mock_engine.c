@@ -67,6 +67,19 @@ void tutti_sampling_init(struct tutti_sampling *out, const tutti_model *model)
     *out = (struct tutti_sampling){ .temperature = 1, .top_p = 1, .repetition_penalty = 1 };
 }
 
+int tutti_model_n_adapters(const tutti_model *model)
+{
+    (void)model;
+    return 0;
+}
+
+const char *tutti_model_adapter_name(const tutti_model *model, int index)
+{
+    (void)model;
+    (void)index;
+    return NULL;
+}
+
 int64_t tutti_tokenize(const tutti_model *model, const char *text, size_t n_bytes, bool add_special,
                        int32_t *ids, size_t max_ids)
 {
