@@ -8,11 +8,13 @@
 
 enum { CHUNK_BYTES = 8 << 20 };
 
+enum row_state { ROW_FINE, ROW_NOT_FINITE, ROW_TOO_LARGE };
+
 /* What conversion did to a row. */
 struct row_error {
     double squares, squared_error;
     float max_error;
-    enum { ROW_FINE, ROW_NOT_FINITE, ROW_TOO_LARGE } state;
+    enum row_state state;
 };
 
 /* A chunk of rows that all threads convert together. */
@@ -41,7 +43,7 @@ static int64_t source_row(const struct chunk *k, int64_t row)
 }
 
 /* Whether a row can be converted; of smaller floats only F16 has a smaller range. */
-static int row_state(const float *x, int64_t n, enum dtype to)
+static enum row_state state_of_row(const float *x, int64_t n, enum dtype to)
 {
     float sum = 0, largest = 0; /* 0 times anything finite is 0 */
     for (int64_t i = 0; i < n; i++) {
@@ -74,7 +76,7 @@ static void convert_row(const struct chunk *k, uint8_t *out, const uint8_t *in, 
         return;
     dequantize(floats, in, from, k->n_cols);
     if (!is_copied) {
-        e->state = row_state(floats, k->n_cols, to);
+        e->state = state_of_row(floats, k->n_cols, to);
         if (e->state != ROW_FINE)
             return;
         quantize(out, floats, to, k->n_cols);
