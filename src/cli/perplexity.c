@@ -1,0 +1,381 @@
+/* tutti perplexity: how well a model foresees a text, and how far it is from another model that read the same. */
+#include "model/perplexity.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/input.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "engine/engine.h"
+#include "model/logits_base.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct perplexity_values {
+    const char *ids, *save, *base;
+    int64_t context, chunks, stride;
+    bool text_prefix, json;
+    struct model_flags model;
+};
+
+#define VALUES struct perplexity_values
+static const struct option OPTIONS[] = {
+    { .name = "context",
+      .letter = 'c',
+      INT_IN(VALUES, context),
+      .value = "N",
+      .min = 4,
+      .max = LIMIT_CONTEXT,
+      .help = "ids of a window; without it 512, or the base's" },
+    { .name = "stride",
+      INT_IN(VALUES, stride),
+      .value = "N",
+      .min = 1,
+      .max = LIMIT_CONTEXT,
+      .help = "begin a window every N ids and score its last N; without it windows follow one another, and "
+              "the second "
+              "half of each is scored" },
+    { .name = "chunks",
+      INT_IN(VALUES, chunks),
+      .value = "N",
+      .min = 1,
+      .max = INT32_MAX,
+      .help = "read the first N windows alone" },
+    { .name = "ids",
+      TEXT_IN(VALUES, ids),
+      .value = "LIST",
+      .help = "in the place of FILE: token ids with commas or blanks between them; @FILE reads them from a "
+              "file, @- "
+              "from standard input" },
+    { .name = "text-prefix",
+      FLAG_IN(VALUES, text_prefix),
+      .help =
+          "begin each window with all ids that the model expects before a text, such as GLM's [gMASK]<sop>; "
+          "without it, as llama.cpp does, with the one id that some models have" },
+    { .name = "save-logits",
+      TEXT_IN(VALUES, save),
+      .value = "BASE",
+      .help = "write the model's opinion of every scored token to a file, for --kl" },
+    { .name = "kl",
+      TEXT_IN(VALUES, base),
+      .value = "BASE",
+      .help = "compare with the opinions in a file of --save-logits or of llama-perplexity's "
+              "--kl-divergence-base, over "
+              "the text that it holds" },
+    { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
+    { .name = NULL },
+};
+
+static const struct option_group GROUPS[] = {
+    { "Options", OPTIONS, 0 },
+    { "Model", MODEL_OPTIONS, offsetof(VALUES, model) },
+    { .title = NULL },
+};
+
+struct job {
+    const struct perplexity_values *values;
+    const char *file; /* NULL: none */
+    tutti_model *handle;
+    struct model *model;
+    struct logits_base *base;
+    struct logits_base_writer *writer;
+    struct ids ids, head;
+    struct windows windows;
+    struct perplexity sums;
+    struct progress progress;
+    double seconds;
+};
+
+/* ---- what is read ---------------------------------------------------------------------------------------------- */
+
+static enum tutti_status check_call(const struct job *job, struct tutti_error *err)
+{
+    const struct perplexity_values *v = job->values;
+    if (job->file && v->ids)
+        return error_set(err, TUTTI_E_ARGUMENT, "expected either FILE or --ids");
+    if (!job->file && !v->ids && !v->base)
+        return error_set(err, TUTTI_E_ARGUMENT, "expected FILE, --ids LIST or --kl BASE");
+    if (v->base && v->save)
+        return error_set(err, TUTTI_E_ARGUMENT, "--kl and --save-logits exclude each other");
+    if (v->base && (v->context > 0 || v->stride > 0 || v->text_prefix))
+        return error_set(err, TUTTI_E_ARGUMENT, "--kl: the base says which windows are read; expected no %s",
+                         v->context > 0  ? "--context"
+                         : v->stride > 0 ? "--stride"
+                                         : "--text-prefix");
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_ids(struct job *job, struct ids *out, struct tutti_error *err)
+{
+    const char *given = job->values->ids;
+    struct buf text = { 0 };
+    enum tutti_status st;
+    if (given && given[0] != '@')
+        return input_parse_ids(out, "--ids", given, strlen(given), err);
+    const char *path = given ? given + 1 : job->file;
+    st = input_read(&text, path, err);
+    if (st == TUTTI_OK && given)
+        st = input_parse_ids(out, input_name(path), text.bytes, text.n_bytes, err);
+    else if (st == TUTTI_OK && !job->model->tokenizer)
+        st = error_set(err, TUTTI_E_UNSUPPORTED,
+                       "%s has no tokenizer that tutti reads; --ids takes token ids", job->model->name);
+    else if (st == TUTTI_OK && !tokenizer_encode(job->model->tokenizer, text.bytes, text.n_bytes, out))
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory for its ids", input_name(path));
+    buf_clear(&text);
+    return st;
+}
+
+/* What stands before the text: all that the model expects, or no more than the one id that begins every text. */
+static enum tutti_status find_head(struct job *job, bool all, struct tutti_error *err)
+{
+    enum tutti_status st = model_text_prefix(job->model, &job->head, err);
+    if (st == TUTTI_OK && !all && job->head.n != 1)
+        job->head.n = 0;
+    return st;
+}
+
+static enum tutti_status plan_windows(struct job *job, struct tutti_error *err)
+{
+    const struct perplexity_values *v = job->values;
+    struct ids text = { 0 };
+    int64_t n_context = v->context > 0 ? v->context : 512;
+    int64_t step = v->stride > 0 ? v->stride : n_context;
+    int64_t first = v->stride > 0 ? n_context - step - 1 : n_context / 2;
+    if (v->stride > 0 && v->stride >= n_context)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "--stride: found %lld, expected less than the %lld ids of a window",
+                         (long long)v->stride, (long long)n_context);
+    enum tutti_status st = find_head(job, v->text_prefix, err);
+    if (st == TUTTI_OK)
+        st = read_ids(job, &text, err);
+    for (size_t i = 0; i < job->head.n && st == TUTTI_OK && !v->ids; i++)
+        if (!ids_add(&job->ids, job->head.ids[i]))
+            st = error_set(err, TUTTI_E_MEMORY, "out of memory for the ids");
+    for (size_t i = 0; i < text.n && st == TUTTI_OK; i++)
+        if (!ids_add(&job->ids, text.ids[i]))
+            st = error_set(err, TUTTI_E_MEMORY, "out of memory for the ids");
+    ids_clear(&text);
+    if (st != TUTTI_OK)
+        return st;
+    int64_t n_ids = (int64_t)job->ids.n, n = n_ids < n_context ? 0 : (n_ids - n_context) / step + 1;
+    if (n == 0)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "the text has %lld ids, expected at least the %lld of a window; "
+                         "--context takes less",
+                         (long long)n_ids, (long long)n_context);
+    if (n > INT32_MAX)
+        return error_set(err, TUTTI_E_LIMIT, "the text has %lld windows, expected at most %d", (long long)n,
+                         INT32_MAX);
+    job->windows = (struct windows){ .ids = job->ids.ids,
+                                     .n = (int)(v->chunks > 0 && v->chunks < n ? v->chunks : n),
+                                     .n_context = (int)n_context,
+                                     .step = (int)step,
+                                     .first = (int)first,
+                                     .head = job->head.ids,
+                                     .n_head = (int)job->head.n };
+    return TUTTI_OK;
+}
+
+/* The base's windows. A text that is given must be the base's. */
+static enum tutti_status take_windows(struct job *job, struct tutti_error *err)
+{
+    const struct perplexity_values *v = job->values;
+    struct ids given = { 0 };
+    enum tutti_status st = TUTTI_OK;
+    job->windows = *logits_base_windows(job->base);
+    if (logits_base_n_vocab(job->base) != job->model->desc.n_vocab)
+        return error_set(err, TUTTI_E_ARGUMENT, "%s: has a vocabulary of %d, but the model one of %d",
+                         v->base, logits_base_n_vocab(job->base), job->model->desc.n_vocab);
+    if (!logits_base_fits(job->base, job->model))
+        log_warn("%s was made with %s, a model of another shape", v->base, logits_base_name(job->base));
+    if (logits_base_is_llama(job->base)) {
+        st = find_head(job, false, err);
+        job->windows.head = job->head.ids;
+        job->windows.n_head = (int)job->head.n;
+    }
+    if (st == TUTTI_OK && (job->file || v->ids)) {
+        const struct windows *w = &job->windows;
+        size_t n = (size_t)(w->n - 1) * (size_t)w->step + (size_t)w->n_context, n_head = 0;
+        st = read_ids(job, &given, err);
+        /* A text's own head stands at the base's first ids. */
+        if (st == TUTTI_OK && !v->ids && w->n_head > 0 &&
+            memcmp(w->ids, w->head, (size_t)w->n_head * sizeof *w->ids) == 0)
+            n_head = (size_t)w->n_head;
+        if (st == TUTTI_OK && (given.n < n - n_head ||
+                               memcmp(given.ids, w->ids + n_head, (n - n_head) * sizeof *given.ids) != 0))
+            st = error_set(err, TUTTI_E_ARGUMENT, "%s: was made from another text than %s", v->base,
+                           v->ids ? "--ids" : job->file);
+    }
+    if (v->chunks > 0 && v->chunks < job->windows.n)
+        job->windows.n = (int)v->chunks;
+    ids_clear(&given);
+    return st;
+}
+
+/* ---- reading it ------------------------------------------------------------------------------------------------ */
+
+static enum tutti_status on_rows(void *user, int window, int row, int n_rows, const float *logits,
+                                 struct tutti_error *err)
+{
+    struct job *job = user;
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; i < n_rows && st == TUTTI_OK; i++, logits += job->sums.n_vocab) {
+        int32_t target = windows_target(&job->windows, window, row + i);
+        struct coded_row base;
+        if (job->base)
+            st = logits_base_next(job->base, &base, err);
+        if (st == TUTTI_OK && job->writer)
+            st = logits_base_add(job->writer, &job->sums, logits, target, err);
+        if (st == TUTTI_OK)
+            st = perplexity_add(&job->sums, logits, target, job->base ? &base : NULL, err);
+    }
+    int n_scored = windows_n_scored(&job->windows);
+    uint64_t n_windows = job->sums.n / (uint64_t)n_scored, n_context = (uint64_t)job->windows.n_context;
+    progress_update(&job->progress, n_windows * n_context, (uint64_t)job->windows.n * n_context);
+    return st;
+}
+
+static enum tutti_status read_all(struct job *job, struct tutti_error *err)
+{
+    enum tutti_status st = perplexity_init(&job->sums, job->model->desc.n_vocab, job->base, err);
+    if (st == TUTTI_OK && job->values->save)
+        st = logits_base_create(&job->writer, job->values->save, job->model, &job->windows, err);
+    if (st != TUTTI_OK)
+        return st;
+    progress_begin(&job->progress, "reading", PROGRESS_TOKENS);
+    uint64_t begin = clock_now_us();
+    st = windows_run(job->model, &job->windows, on_rows, job, err);
+    job->seconds = (double)(clock_now_us() - begin) / 1e6;
+    progress_end(&job->progress);
+    return st == TUTTI_OK && job->writer ? logits_base_finish(job->writer, err) : st;
+}
+
+/* ---- what is said ---------------------------------------------------------------------------------------------- */
+
+static double n_read(const struct job *job)
+{
+    return (double)job->windows.n * (double)job->windows.n_context;
+}
+
+static void print_mean(const char *label, struct mean x, double factor, const char *unit)
+{
+    output_printf("%-28s %11.6f ± %.6f%s\n", label, factor * x.value, factor * x.error, unit);
+}
+
+static void print_base(struct job *job)
+{
+    struct perplexity *s = &job->sums;
+    print_mean("perplexity of the base", perplexity_base_value(s), 1, "");
+    print_mean("difference", perplexity_difference(s), 1, "");
+    print_mean("logarithm of the ratio", perplexity_log_ratio(s), 1, "");
+    print_mean("KL divergence, mean", perplexity_kl(s), 1, "");
+    output_printf("%-28s %11.6f\n", "  median", perplexity_kl_quantile(s, 0.5));
+    output_printf("%-28s %11.6f\n", "  99 % below", perplexity_kl_quantile(s, 0.99));
+    output_printf("%-28s %11.6f\n", "  largest", perplexity_kl_quantile(s, 1));
+    print_mean("change of probability, RMS", perplexity_change(s), 100, " %");
+    print_mean("same most probable token", perplexity_same_top(s), 100, " %");
+}
+
+static void print_text(struct job *job)
+{
+    const struct windows *w = &job->windows;
+    print_mean("perplexity", perplexity_value(&job->sums), 1, "");
+    if (job->base)
+        print_base(job);
+    output_printf("%llu ids scored of %.0f in %d window%s of %d; %.1f ids/s\n",
+                  (unsigned long long)job->sums.n, n_read(job), w->n, w->n == 1 ? "" : "s", w->n_context,
+                  job->seconds > 0 ? n_read(job) / job->seconds : 0);
+}
+
+static void print_json(struct job *job)
+{
+    struct perplexity *s = &job->sums;
+    struct mean value = perplexity_value(s);
+    json_t *object = json_pack("{s:f, s:f, s:I, s:I, s:i, s:i, s:i, s:f}", "perplexity", value.value,
+                               "perplexity_error", value.error, "scored", (json_int_t)s->n, "read",
+                               (json_int_t)n_read(job), "windows", job->windows.n, "context",
+                               job->windows.n_context, "step", job->windows.step, "ids_per_second",
+                               job->seconds > 0 ? n_read(job) / job->seconds : 0.0);
+    if (job->base) {
+        struct mean base = perplexity_base_value(s), change = perplexity_change(s), kl = perplexity_kl(s);
+        struct mean difference = perplexity_difference(s), ratio = perplexity_log_ratio(s),
+                    top = perplexity_same_top(s);
+        json_t *more = json_pack(
+            "{s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "base_perplexity",
+            base.value, "base_perplexity_error", base.error, "difference", difference.value,
+            "difference_error", difference.error, "log_ratio", ratio.value, "log_ratio_error", ratio.error,
+            "kl", kl.value, "kl_error", kl.error, "kl_median", perplexity_kl_quantile(s, 0.5), "kl_99",
+            perplexity_kl_quantile(s, 0.99), "kl_max", perplexity_kl_quantile(s, 1), "same_top", top.value,
+            "same_top_error", top.error, "probability_rms", change.value, "probability_rms_error",
+            change.error);
+        if (!more || !object || json_object_update(object, more) != 0) {
+            json_decref(object);
+            object = NULL;
+        }
+        json_decref(more);
+    }
+    output_json(object, true); /* NULL: fails, which output_flush() reports */
+    json_decref(object);
+}
+
+static enum tutti_status run_job(struct job *job, const char *path, struct tutti_error *err)
+{
+    enum tutti_status st = check_call(job, err);
+    if (st == TUTTI_OK && job->values->base) /* before the model: it is quick, and more often wrong */
+        st = logits_base_open(&job->base, job->values->base, err);
+    if (st == TUTTI_OK)
+        st = model_flags_open(&job->values->model, path, &job->handle, err);
+    if (st != TUTTI_OK)
+        return st;
+    job->model = model_of(job->handle);
+    st = job->base ? take_windows(job, err) : plan_windows(job, err);
+    if (st == TUTTI_OK && job->windows.n_context > job->model->desc.n_ctx)
+        log_warn("windows of %d ids, but the model was made for %d", job->windows.n_context,
+                 job->model->desc.n_ctx);
+    if (st == TUTTI_OK)
+        st = read_all(job, err);
+    if (st == TUTTI_OK && job->values->json)
+        print_json(job);
+    else if (st == TUTTI_OK)
+        print_text(job);
+    return st;
+}
+
+static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
+                             struct tutti_error *err)
+{
+    struct job job = { .values = v, .file = n_operands > 1 ? operands[1] : NULL };
+    enum tutti_status st = run_job(&job, operands[0], err);
+    perplexity_clear(&job.sums);
+    logits_base_writer_free(job.writer);
+    logits_base_close(job.base);
+    tutti_model_close(job.handle);
+    ids_clear(&job.ids);
+    ids_clear(&job.head);
+    return st;
+}
+
+const struct command COMMAND_PERPLEXITY = {
+    .name = "perplexity",
+    .summary = "measure how well a model foresees a text",
+    .about = "Reads FILE (- for standard input) as one text, in windows of equal length, and prints the "
+             "perplexity: e to "
+             "the mean of the negative log-probability of each scored token, with its standard error. The "
+             "windows and "
+             "the figures are those of llama-perplexity.\n\n"
+             "What a type costs: save the opinions of the model as it came, then compare a converted one "
+             "with them. The "
+             "Kullback-Leibler divergence tells more, and from less text, than the difference of "
+             "perplexities. A base "
+             "takes two bytes for each scored token and id of the vocabulary.",
+    .example = "tutti perplexity models/demo text.txt --save-logits demo.base\n"
+               "tutti perplexity demo-q4_k_m.gguf --kl demo.base",
+    .options = OPTION_SET(GROUPS, "MODEL [FILE]", 1, 2,
+                          "expected MODEL, a Hugging Face folder or a GGUF file"),
+    .values_bytes = sizeof(struct perplexity_values),
+    .run = run,
+};
