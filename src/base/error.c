@@ -21,19 +21,6 @@ static void trim_utf8(char *text, size_t n)
         text[start - 1] = '\0';
 }
 
-/* Texts quote names from files and requests. On a terminal and in a log they must be characters, not commands. */
-static void make_printable(char *text)
-{
-    for (size_t left = strlen(text); left > 0;) {
-        int n = utf8_char(text, left);
-        size_t step = n ? (size_t)n : 1;
-        if (!utf8_is_printable(text, step))
-            memset(text, '?', step);
-        text += step;
-        left -= step;
-    }
-}
-
 static void format_text(char *text, size_t size, const char *format, va_list args)
 {
     int n = vsnprintf(text, size, format, args);
@@ -41,7 +28,7 @@ static void format_text(char *text, size_t size, const char *format, va_list arg
         text[0] = '\0';
     else if ((size_t)n >= size)
         trim_utf8(text, size - 1);
-    make_printable(text);
+    utf8_make_printable(text, strlen(text)); /* it quotes names from files and requests */
 }
 
 enum tutti_status(error_set)(struct tutti_error *err, enum tutti_status status, const char *format, ...)

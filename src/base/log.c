@@ -1,5 +1,7 @@
 #include "base/log.h"
 
+#include "base/utf8.h"
+
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -28,8 +30,9 @@ void log_line(enum log_level level, const char *format, ...)
     va_start(args, format);
     int m = vsnprintf(line + n, sizeof line - n - 1, format, args);
     va_end(args);
-    if (m > 0)
-        n += (size_t)m < sizeof line - n - 1 ? (size_t)m : sizeof line - n - 2;
+    size_t n_text = m <= 0 ? 0 : (size_t)m < sizeof line - n - 1 ? (size_t)m : sizeof line - n - 2;
+    utf8_make_printable(line + n, n_text); /* it quotes names from files and requests */
+    n += n_text;
     line[n++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, n);
     (void)written; /* there is no further place to complain to */

@@ -1,6 +1,7 @@
 #include "base/utf8.h"
 
 #include <stdint.h>
+#include <string.h>
 
 /* What the second byte may be decides between valid, overlong, surrogate and too large. */
 static int length_and_second(uint8_t lead, uint8_t *lo, uint8_t *hi)
@@ -73,6 +74,18 @@ bool utf8_is_printable(const char *text, size_t n_bytes)
         n_bytes -= (size_t)n;
     }
     return true;
+}
+
+void utf8_make_printable(char *text, size_t n_bytes)
+{
+    while (n_bytes > 0) {
+        int n = utf8_char(text, n_bytes);
+        size_t step = n > 0 ? (size_t)n : 1;
+        if (!utf8_is_printable(text, step))
+            memset(text, '?', step);
+        text += step;
+        n_bytes -= step;
+    }
 }
 
 bool utf8_is_valid(const char *text, size_t n_bytes)

@@ -16,4 +16,8 @@ bool utf8_is_valid(const char *text, size_t n_bytes);
 /* True where text is valid and holds no control character (below U+0020, U+007F to U+009F): it can be printed. */
 bool utf8_is_printable(const char *text, size_t n_bytes);
 
+/* Puts '?' in the place of each byte of what cannot be printed: on a terminal and in a log a stranger's text must be
+ * characters, not commands. */
+void utf8_make_printable(char *text, size_t n_bytes);
+
 #endif

@@ -133,20 +133,6 @@ static void on_event(void *user, const struct tutti_event *event)
     interrupt_wake();
 }
 
-/* A model's text must not steer the terminal: control characters but line breaks and tabs are not shown. */
-static void show(const struct chat *chat, const struct buf *text)
-{
-    size_t start = 0;
-    for (size_t i = 0; chat->is_interactive && i < text->n_bytes; i++) {
-        unsigned char c = (unsigned char)text->bytes[i];
-        if ((c >= 0x20 || c == '\n' || c == '\t') && c != 0x7F)
-            continue;
-        output_write(text->bytes + start, i - start);
-        start = i + 1;
-    }
-    output_write(text->bytes + start, text->n_bytes - start);
-}
-
 /* Shows the answer while it comes and keeps it in *answer. *signal_number: the signal that stopped it, or 0. */
 static enum tutti_status receive(struct chat *chat, uint64_t request_id, struct buf *answer,
                                  int *signal_number, struct tutti_error *err)
@@ -160,7 +146,7 @@ static enum tutti_status receive(struct chat *chat, uint64_t request_id, struct 
         chat->text = (struct buf){ 0 };
         is_done = chat->is_done;
         pthread_mutex_unlock(&chat->mutex);
-        show(chat, &text);
+        output_write(text.bytes, text.n_bytes);
         if (!buf_add(answer, text.bytes, text.n_bytes))
             chat->lost_text = true;
         buf_clear(&text);

@@ -1,9 +1,13 @@
 #include "cli/output.h"
 
+#include "cli/terminal_text.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static int first_errno; /* one for the process, as standard output is */
 
@@ -13,19 +17,47 @@ static void note_failure(void)
         first_errno = errno ? errno : EIO;
 }
 
-void output_write(const void *bytes, size_t n_bytes)
+static void write_bytes(const void *bytes, size_t n_bytes)
 {
     if (first_errno == 0 && n_bytes > 0 && fwrite(bytes, 1, n_bytes, stdout) != n_bytes)
         note_failure();
 }
 
+/* Files and pipes get every byte as it is. */
+void output_write(const void *bytes, size_t n_bytes)
+{
+    static int is_terminal = -1; /* not asked yet */
+    static struct terminal_text text;
+    if (is_terminal < 0)
+        is_terminal = isatty(STDOUT_FILENO);
+    if (!is_terminal) {
+        write_bytes(bytes, n_bytes);
+        return;
+    }
+    struct buf shown = { 0 };
+    if (terminal_text_add(&text, bytes, n_bytes, &shown)) {
+        write_bytes(shown.bytes, shown.n_bytes);
+    } else {
+        errno = ENOMEM;
+        note_failure();
+    }
+    buf_clear(&shown);
+}
+
 void output_printf(const char *format, ...)
 {
+    char *text = NULL;
     va_list args;
     va_start(args, format);
-    if (first_errno == 0 && vprintf(format, args) < 0)
-        note_failure();
+    int n = vasprintf(&text, format, args);
     va_end(args);
+    if (n < 0) {
+        errno = ENOMEM;
+        note_failure();
+        return;
+    }
+    output_write(text, (size_t)n);
+    free(text);
 }
 
 static int write_chunk(const char *bytes, size_t n_bytes, void *user)

@@ -1,4 +1,5 @@
-/* Standard output, with every failure to write noticed. The first one is kept; later output is dropped. */
+/* Standard output, with every failure to write noticed. The first one is kept; later output is dropped. A terminal is shown
+ * no control characters (cli/terminal_text.h); files and pipes get every byte. */
 #ifndef TUTTI_CLI_OUTPUT_H
 #define TUTTI_CLI_OUTPUT_H
 

@@ -117,6 +117,9 @@ static void control_characters_cannot_be_printed(void **state)
     assert_true(utf8_is_printable("model.\xE4\xBD\xA0 \xF0\x9F\x8E\xBB", 14));
     assert_false(utf8_is_printable("model.\xE4\xBD", 8));
     assert_false(utf8_is_printable("ab\n", 3));
+    char text[] = "a\n\xC2\x9B\xE4\xBD\xA0\xE4\xBD\033";
+    utf8_make_printable(text, sizeof text - 1);
+    assert_string_equal(text, "a???\xE4\xBD\xA0???");
 }
 
 int main(void)

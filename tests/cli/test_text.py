@@ -2,11 +2,15 @@
 their authors' rules and PyTorch (tools/fixtures/text_fixtures.py)."""
 import json
 import os
+import pty
+import re
+import select
 import shutil
+import subprocess
 
 import pytest
 
-from test_cli import FIXTURES, GREEDY, tutti
+from test_cli import BIN, FIXTURES, GREEDY, PATIENCE, tutti
 
 FOLDERS = ["chatglm-6b-text", "pangu-text"]
 
@@ -67,3 +71,26 @@ def test_a_number_of_image_tokens_that_is_none_is_named(tmp_path):
         (model / "tokenizer_config.json").write_text('{"num_image_tokens": %s}' % value)
         said = tutti("generate", model, "-p", "hello", check=1).stderr
         assert "num_image_tokens: expected a number of 0 to 1152" in said
+
+
+def test_a_terminal_is_shown_no_control_characters_and_a_pipe_every_byte():
+    model = os.path.join(FIXTURES, "chatglm-6b-text")
+    case = read_cases("chatglm-6b-text")[0]
+    args = ["generate", model, "--chat", "-p", case["messages"][0]["content"], "-n", str(len(case["answer_ids"])), *GREEDY]
+    assert "\x01" in case["text"]
+    assert tutti(*args).stdout == case["text"] + "\n"
+    terminal, their_end = pty.openpty()
+    process = subprocess.Popen([BIN, *args], stdin=subprocess.DEVNULL, stdout=their_end, stderr=subprocess.DEVNULL)
+    os.close(their_end)
+    shown = b""
+    while select.select([terminal], [], [], PATIENCE)[0]:
+        try:
+            part = os.read(terminal, 4096)
+        except OSError:  # how the end looks on Linux
+            break
+        if not part:
+            break
+        shown += part
+    os.close(terminal)
+    assert process.wait(PATIENCE) == 0
+    assert shown.decode().replace("\r\n", "\n") == re.sub("[\x00-\x08\x0b-\x1f]", "\ufffd", case["text"]) + "\n"
