@@ -2,10 +2,10 @@
 #include "checkpoint/checkpoint.h"
 
 #include "base/buf.h"
-#include "base/mapping.h"
 #include "checkpoint/gguf.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -14,19 +14,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct entry {
-    const struct tensor *tensor;
-    int shard; /* of the safetensors files; 0 for GGUF */
-};
-
 struct checkpoint {
     char *path;   /* as given */
     char *folder; /* NULL for GGUF */
     json_t *config;
-    struct safetensors **shards;
-    int n_shards;
-    struct gguf *gguf;
-    struct entry *tensors; /* [n_tensors], in the files' order */
+    struct tensor_file **files;
+    int n_files;
+    const struct tensor **tensors; /* [n_tensors], in the files' order */
     size_t n_tensors;
     uint32_t *slots; /* [n_slots]: open-addressed index by name; tensor index + 1, 0: free */
     size_t n_slots;
@@ -98,19 +92,22 @@ static enum tutti_status out_of_memory(const struct checkpoint *ck, struct tutti
     return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", ck->path);
 }
 
-static enum tutti_status open_shard(struct checkpoint *ck, const char *file, struct tutti_error *err)
+static enum tutti_status open_file(struct checkpoint *ck, const char *path, struct tutti_error *err)
 {
-    struct safetensors **more = realloc(ck->shards,
-                                        ((size_t)ck->n_shards + 1) * sizeof(struct safetensors *));
+    struct tensor_file **more = realloc(ck->files, ((size_t)ck->n_files + 1) * sizeof(struct tensor_file *));
     if (!more)
         return out_of_memory(ck, err);
-    ck->shards = more;
-    char *path = join(ck->folder, file);
-    if (!path)
-        return out_of_memory(ck, err);
-    enum tutti_status st = safetensors_open(&ck->shards[ck->n_shards], path, err);
+    ck->files = more;
+    enum tutti_status st = tensor_file_open(&ck->files[ck->n_files], path, err);
     if (st == TUTTI_OK)
-        ck->n_shards++;
+        ck->n_files++;
+    return st;
+}
+
+static enum tutti_status open_in_folder(struct checkpoint *ck, const char *file, struct tutti_error *err)
+{
+    char *path = join(ck->folder, file);
+    enum tutti_status st = path ? open_file(ck, path, err) : out_of_memory(ck, err);
     free(path);
     return st;
 }
@@ -157,10 +154,10 @@ static enum tutti_status open_shards(struct checkpoint *ck, const char *index_pa
     for (size_t i = 0; i < n_files && st == TUTTI_OK; i++) {
         if (i > 0 && strcmp(files[i], files[i - 1]) == 0)
             continue;
-        if (ck->n_shards >= LIMIT_SHARDS)
+        if (ck->n_files >= LIMIT_SHARDS)
             st = error_set(err, TUTTI_E_FORMAT, "%s: more than %d files", index_path, LIMIT_SHARDS);
         else
-            st = open_shard(ck, files[i], err);
+            st = open_in_folder(ck, files[i], err);
     }
 done:
     free((void *)files);
@@ -171,28 +168,28 @@ done:
 static size_t find_slot(const struct checkpoint *ck, const char *name)
 {
     size_t slot = (size_t)hash_name(name) & (ck->n_slots - 1);
-    while (ck->slots[slot] && strcmp(ck->tensors[ck->slots[slot] - 1].tensor->name, name) != 0)
+    while (ck->slots[slot] && strcmp(ck->tensors[ck->slots[slot] - 1]->name, name) != 0)
         slot = (slot + 1) & (ck->n_slots - 1);
     return slot;
 }
 
-static enum tutti_status add_tensor(struct checkpoint *ck, const struct tensor *tensor, int shard,
+static enum tutti_status add_tensor(struct checkpoint *ck, const struct tensor *tensor,
                                     struct tutti_error *err)
 {
     size_t slot = find_slot(ck, tensor->name);
     if (ck->slots[slot])
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: it stands in %s too", tensor->file,
-                         tensor->name, ck->tensors[ck->slots[slot] - 1].tensor->file);
-    ck->tensors[ck->n_tensors] = (struct entry){ .tensor = tensor, .shard = shard };
+                         tensor->name, ck->tensors[ck->slots[slot] - 1]->file);
+    ck->tensors[ck->n_tensors] = tensor;
     ck->slots[slot] = (uint32_t)++ck->n_tensors;
     return TUTTI_OK;
 }
 
 static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error *err)
 {
-    size_t n = ck->gguf ? gguf_n_tensors(ck->gguf) : 0;
-    for (int i = 0; i < ck->n_shards; i++)
-        n += safetensors_n_tensors(ck->shards[i]);
+    size_t n = 0;
+    for (int i = 0; i < ck->n_files; i++)
+        n += tensor_file_n_tensors(ck->files[i]);
     if (n > LIMIT_TENSORS)
         return error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, expected at most %d", ck->path, n,
                          LIMIT_TENSORS);
@@ -204,11 +201,9 @@ static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error
     if (!ck->slots || !ck->tensors)
         return out_of_memory(ck, err);
     enum tutti_status st = TUTTI_OK;
-    for (size_t i = 0; ck->gguf && i < gguf_n_tensors(ck->gguf) && st == TUTTI_OK; i++)
-        st = add_tensor(ck, gguf_tensor(ck->gguf, i), 0, err);
-    for (int s = 0; s < ck->n_shards; s++) {
-        for (size_t i = 0; i < safetensors_n_tensors(ck->shards[s]) && st == TUTTI_OK; i++)
-            st = add_tensor(ck, safetensors_tensor(ck->shards[s], i), s, err);
+    for (int f = 0; f < ck->n_files; f++) {
+        for (size_t i = 0; i < tensor_file_n_tensors(ck->files[f]) && st == TUTTI_OK; i++)
+            st = add_tensor(ck, tensor_file_tensor(ck->files[f], i), err);
     }
     return st;
 }
@@ -227,72 +222,40 @@ static enum tutti_status check_mapped_tensors(const struct checkpoint *ck, const
     return TUTTI_OK;
 }
 
-static enum tutti_status open_folder(struct checkpoint *ck, struct tutti_error *err)
+/* *out stays NULL where the folder has none. */
+static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *err)
 {
-    json_t *index = NULL;
-    char *config_path = join(ck->folder, "config.json");
-    char *index_path = join(ck->folder, "model.safetensors.index.json");
-    enum tutti_status st = TUTTI_OK;
-    if (!config_path || !index_path) {
-        st = out_of_memory(ck, err);
-        goto done;
-    }
-    st = load_json(config_path, &ck->config, err);
-    if (st != TUTTI_OK)
-        goto done;
-    if (!ck->config) {
-        st = error_set(err, TUTTI_E_NOT_FOUND,
-                       "%s: there is no config.json, so it is no Hugging Face checkpoint", ck->folder);
-        goto done;
-    }
-    if (file_exists(ck->folder,
-                    "model.safetensors")) { /* a whole file beside an index wins, as in transformers */
-        st = open_shard(ck, "model.safetensors", err);
-        if (st == TUTTI_OK)
-            st = index_tensors(ck, err);
-        goto done;
-    }
-    st = load_json(index_path, &index, err);
-    if (st != TUTTI_OK)
-        goto done;
-    if (!index) {
-        bool torch = file_exists(ck->folder, "pytorch_model.bin") ||
-                     file_exists(ck->folder, "pytorch_model.bin.index.json");
-        st = error_set(err, torch ? TUTTI_E_UNSUPPORTED : TUTTI_E_NOT_FOUND,
-                       torch ? "%s: only PyTorch .bin weights are here; expected model.safetensors"
-                             : "%s: there is neither model.safetensors nor model.safetensors.index.json",
-                       ck->folder);
-        goto done;
-    }
-    const json_t *map = json_object_get(index, "weight_map");
-    st = open_shards(ck, index_path, map, err);
-    if (st == TUTTI_OK)
-        st = index_tensors(ck, err);
-    if (st == TUTTI_OK)
-        st = check_mapped_tensors(ck, index_path, map, err);
-done:
-    json_decref(index);
-    free(config_path);
-    free(index_path);
+    char *path = join(ck->folder, "config.json");
+    enum tutti_status st = path ? load_json(path, &ck->config, err) : out_of_memory(ck, err);
+    free(path);
     return st;
 }
 
-/* A safetensors file given by its own path stands for its folder. */
-static enum tutti_status open_safetensors_file(struct checkpoint *ck, struct tutti_error *err)
+/* The names under which weights stand in a folder, in the order in which transformers looks for them: one file, or an index
+ * of several. */
+static const struct {
+    const char *file, *index;
+} LAYOUTS[] = {
+    { "model.safetensors", "model.safetensors.index.json" },
+    { "pytorch_model.bin", "pytorch_model.bin.index.json" },
+};
+
+static enum tutti_status open_indexed(struct checkpoint *ck, const char *file, struct tutti_error *err)
 {
-    const char *slash = strrchr(ck->path, '/');
-    ck->folder = slash ? strndup(ck->path, (size_t)(slash - ck->path) + (slash == ck->path)) : strdup(".");
-    char *config_path = ck->folder ? join(ck->folder, "config.json") : NULL;
-    if (!config_path)
-        return out_of_memory(ck, err);
-    enum tutti_status st = load_json(config_path, &ck->config, err);
-    if (st == TUTTI_OK && !ck->config)
-        st = error_set(err, TUTTI_E_NOT_FOUND, "%s: expected config.json beside it", ck->path);
+    json_t *index = NULL;
+    char *path = join(ck->folder, file);
+    enum tutti_status st = path ? load_json(path, &index, err) : out_of_memory(ck, err);
+    if (st == TUTTI_OK && !index) /* it was there a moment ago */
+        st = error_set(err, TUTTI_E_NOT_FOUND, "%s: it is gone", path);
+    const json_t *map = json_object_get(index, "weight_map");
     if (st == TUTTI_OK)
-        st = open_shard(ck, slash ? slash + 1 : ck->path, err);
+        st = open_shards(ck, path, map, err);
     if (st == TUTTI_OK)
         st = index_tensors(ck, err);
-    free(config_path);
+    if (st == TUTTI_OK)
+        st = check_mapped_tensors(ck, path, map, err);
+    json_decref(index);
+    free(path);
     return st;
 }
 
@@ -300,6 +263,70 @@ static bool ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);
     return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* The folder's one MindSpore checkpoint. *is_there: false where it has none. */
+static enum tutti_status open_mindspore(struct checkpoint *ck, bool *is_there, struct tutti_error *err)
+{
+    char name[NAME_MAX + 1] = "";
+    enum tutti_status st = TUTTI_OK;
+    DIR *folder = opendir(ck->folder);
+    if (!folder)
+        return error_set(err, TUTTI_E_IO, "%s: %s", ck->folder, strerror(errno));
+    for (const struct dirent *entry; st == TUTTI_OK && (entry = readdir(folder));) {
+        if (entry->d_name[0] == '.' || !ends_with(entry->d_name, ".ckpt"))
+            continue;
+        if (name[0])
+            st = error_set(err, TUTTI_E_FORMAT,
+                           "%s: both %s and %s are here; give the path of the one that is meant", ck->folder,
+                           strcmp(name, entry->d_name) < 0 ? name : entry->d_name,
+                           strcmp(name, entry->d_name) < 0 ? entry->d_name : name);
+        snprintf(name, sizeof name, "%s", entry->d_name);
+    }
+    closedir(folder);
+    *is_there = name[0];
+    if (st == TUTTI_OK && *is_there)
+        st = open_in_folder(ck, name, err);
+    return st == TUTTI_OK && *is_there ? index_tensors(ck, err) : st;
+}
+
+static enum tutti_status open_folder(struct checkpoint *ck, struct tutti_error *err)
+{
+    enum tutti_status st = read_config(ck, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (!ck->config)
+        return error_set(err, TUTTI_E_NOT_FOUND,
+                         "%s: there is no config.json, so it is no Hugging Face checkpoint", ck->folder);
+    for (size_t i = 0; i < sizeof LAYOUTS / sizeof *LAYOUTS; i++) {
+        if (file_exists(ck->folder, LAYOUTS[i].file)) { /* a whole file beside an index wins */
+            st = open_in_folder(ck, LAYOUTS[i].file, err);
+            return st == TUTTI_OK ? index_tensors(ck, err) : st;
+        }
+        if (file_exists(ck->folder, LAYOUTS[i].index))
+            return open_indexed(ck, LAYOUTS[i].index, err);
+    }
+    bool is_there = false;
+    st = open_mindspore(ck, &is_there, err);
+    if (st == TUTTI_OK && !is_there)
+        st = error_set(err, TUTTI_E_NOT_FOUND,
+                       "%s: there is neither model.safetensors nor pytorch_model.bin, nor an index of either "
+                       "(.index.json), nor a MindSpore checkpoint (.ckpt)",
+                       ck->folder);
+    return st;
+}
+
+/* A file of weights alone stands for its folder. */
+static enum tutti_status open_beside_config(struct checkpoint *ck, struct tutti_error *err)
+{
+    const char *slash = strrchr(ck->path, '/');
+    ck->folder = slash ? strndup(ck->path, (size_t)(slash - ck->path) + (slash == ck->path)) : strdup(".");
+    if (!ck->folder)
+        return out_of_memory(ck, err);
+    enum tutti_status st = read_config(ck, err);
+    if (st == TUTTI_OK && !ck->config)
+        st = error_set(err, TUTTI_E_NOT_FOUND, "%s: expected config.json beside it", ck->path);
+    return st;
 }
 
 static enum tutti_status open_any(struct checkpoint *ck, struct tutti_error *err)
@@ -312,13 +339,12 @@ static enum tutti_status open_any(struct checkpoint *ck, struct tutti_error *err
         ck->folder = strdup(ck->path);
         return ck->folder ? open_folder(ck, err) : out_of_memory(ck, err);
     }
-    if (ends_with(ck->path, ".safetensors"))
-        return open_safetensors_file(ck, err);
-    enum tutti_status st = gguf_open(&ck->gguf, ck->path, err);
-    if (st != TUTTI_OK)
-        return st;
-    ck->config = json_incref((json_t *)(uintptr_t)gguf_scalars(ck->gguf));
-    return index_tensors(ck, err);
+    enum tutti_status st = open_file(ck, ck->path, err);
+    if (st == TUTTI_OK && checkpoint_gguf(ck))
+        ck->config = json_incref((json_t *)(uintptr_t)gguf_scalars(checkpoint_gguf(ck)));
+    else if (st == TUTTI_OK)
+        st = open_beside_config(ck, err);
+    return st == TUTTI_OK ? index_tensors(ck, err) : st;
 }
 
 enum tutti_status checkpoint_open(struct checkpoint **out, const char *path, struct tutti_error *err)
@@ -346,12 +372,11 @@ void checkpoint_close(struct checkpoint *ck)
     if (!ck)
         return;
     free(ck->slots);
-    free(ck->tensors);
-    for (int i = 0; i < ck->n_shards; i++)
-        safetensors_close(ck->shards[i]);
-    free(ck->shards);
+    free((void *)ck->tensors);
     json_decref(ck->config);
-    gguf_close(ck->gguf);
+    for (int i = 0; i < ck->n_files; i++)
+        tensor_file_close(ck->files[i]);
+    free(ck->files);
     free(ck->folder);
     free(ck->path);
     free(ck);
@@ -374,13 +399,13 @@ size_t checkpoint_n_tensors(const struct checkpoint *ck)
 
 const struct tensor *checkpoint_tensor(const struct checkpoint *ck, size_t index)
 {
-    return ck->tensors[index].tensor;
+    return ck->tensors[index];
 }
 
 const struct tensor *checkpoint_find(const struct checkpoint *ck, const char *name)
 {
     uint32_t index = ck->slots[find_slot(ck, name)];
-    return index ? ck->tensors[index - 1].tensor : NULL;
+    return index ? ck->tensors[index - 1] : NULL;
 }
 
 const json_t *checkpoint_config(const struct checkpoint *ck)
@@ -390,7 +415,7 @@ const json_t *checkpoint_config(const struct checkpoint *ck)
 
 const struct gguf *checkpoint_gguf(const struct checkpoint *ck)
 {
-    return ck->gguf;
+    return ck->n_files > 0 ? tensor_file_gguf(ck->files[0]) : NULL;
 }
 
 enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file, json_t **out,

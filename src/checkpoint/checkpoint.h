@@ -1,7 +1,8 @@
-/* A checkpoint, whatever its format: named tensors in a mapped file, and its configuration.
+/* A checkpoint, whatever its format: named tensors in mapped files, and its configuration.
  *
- * checkpoint_open() knows a format by what lies at the path: a folder with config.json and safetensors (single, or
- * sharded by model.safetensors.index.json), or a GGUF file. Nothing is copied: tensors point into the mapping.
+ * checkpoint_open() knows a format by what lies at the path: a GGUF file; a folder with config.json and weights in
+ * safetensors, PyTorch's or MindSpore's files (single, or sharded by an index); or such a file with config.json beside it.
+ * Little is copied: tensors point into the mappings, or say how they are put together.
  * Every size and offset was checked against the file when a checkpoint is open. */
 #ifndef TUTTI_CHECKPOINT_H
 #define TUTTI_CHECKPOINT_H

@@ -348,11 +348,6 @@ static int by_data(const void *a, const void *b)
     return x->n_bytes < y->n_bytes ? -1 : x->n_bytes > y->n_bytes;
 }
 
-static int by_tensor_name(const void *a, const void *b)
-{
-    return strcmp((*(const struct tensor *const *)a)->name, (*(const struct tensor *const *)b)->name);
-}
-
 /* Gaps between tensors are harmless and accepted; sharing bytes or a name is not. */
 static enum tutti_status check_tensors(const struct gguf *file, struct tutti_error *err)
 {
@@ -369,14 +364,8 @@ static enum tutti_status check_tensors(const struct gguf *file, struct tutti_err
             st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its data overlap those of %s", file->name,
                            b->name, a->name);
     }
-    qsort(sorted, file->n_tensors, sizeof *sorted, by_tensor_name);
-    for (size_t i = 1; i < file->n_tensors && st == TUTTI_OK; i++) {
-        if (strcmp(sorted[i]->name, sorted[i - 1]->name) == 0)
-            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: it stands there twice", file->name,
-                           sorted[i]->name);
-    }
     free((void *)sorted);
-    return st;
+    return st == TUTTI_OK ? tensors_check_names(file->tensors, file->n_tensors, err) : st;
 }
 
 static enum tutti_status read_alignment(const struct gguf *file, size_t *out, struct tutti_error *err)

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 const void *tensor_bytes(const struct tensor *tensor, void **owned)
 {
@@ -43,4 +44,29 @@ void tensor_shape_text(char *text, size_t size, const int64_t *shape, int n_dims
         n += (size_t)snprintf(text + n, size - n, "%s%" PRId64, i ? ", " : "", shape[i]);
     if (n < size)
         snprintf(text + n, size - n, "]");
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const struct tensor *const *)a)->name, (*(const struct tensor *const *)b)->name);
+}
+
+enum tutti_status tensors_check_names(const struct tensor *tensors, size_t n, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    if (n < 2)
+        return st;
+    const struct tensor **sorted = malloc(n * sizeof *sorted);
+    if (!sorted)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", tensors->file);
+    for (size_t i = 0; i < n; i++)
+        sorted[i] = &tensors[i];
+    qsort(sorted, n, sizeof *sorted, by_name);
+    for (size_t i = 1; i < n && st == TUTTI_OK; i++) {
+        if (strcmp(sorted[i]->name, sorted[i - 1]->name) == 0)
+            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: it stands there twice", sorted[i]->file,
+                           sorted[i]->name);
+    }
+    free((void *)sorted);
+    return st;
 }

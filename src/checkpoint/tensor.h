@@ -38,6 +38,10 @@ void tensor_forget(const struct tensor *tensor);
 /* Sets n_bytes from dtype and shape. False: a dimension is negative, or the size overflows. */
 MUST_CHECK bool tensor_measure(struct tensor *tensor);
 
+/* TUTTI_E_FORMAT: two of them have the same name. */
+MUST_CHECK enum tutti_status tensors_check_names(const struct tensor *tensors, size_t n,
+                                                 struct tutti_error *err);
+
 /* "[2, 3]". */
 void tensor_shape_text(char *text, size_t size, const int64_t *shape, int n_dims);
 

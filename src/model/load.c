@@ -20,9 +20,14 @@ static void name_model(struct model *model, const char *path)
     while (begin > 0 && path[begin - 1] != '/')
         begin--;
     snprintf(model->name, sizeof model->name, "%.*s", (int)(n - begin), path + begin);
+    static const char *const ENDS[] = { ".gguf", ".safetensors", ".bin", ".pt", ".pth", ".ckpt" };
     char *dot = strrchr(model->name, '.');
-    if (dot && dot != model->name && (strcmp(dot, ".gguf") == 0 || strcmp(dot, ".safetensors") == 0))
-        *dot = '\0';
+    for (size_t i = 0; dot && dot != model->name && i < sizeof ENDS / sizeof *ENDS; i++) {
+        if (strcmp(dot, ENDS[i]) == 0) {
+            *dot = '\0';
+            break;
+        }
+    }
 }
 
 enum tutti_status load_out_of_memory(const struct loader *l, struct tutti_error *err)

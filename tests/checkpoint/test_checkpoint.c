@@ -561,7 +561,7 @@ static void a_broken_folder_is_told_what_is_wrong(void **state)
     write_text("config.json", "{}");
     expect_folder(TUTTI_E_NOT_FOUND, "neither model.safetensors nor");
     write_text("pytorch_model.bin", "x");
-    expect_folder(TUTTI_E_UNSUPPORTED, "PyTorch");
+    expect_folder(TUTTI_E_FORMAT, "not a file of torch.save()");
     write_text("model.safetensors.index.json", "{}");
     expect_folder(TUTTI_E_FORMAT, "weight_map");
     write_text("model.safetensors.index.json", "{\"weight_map\": {\"a\": \"../a.safetensors\"}}");

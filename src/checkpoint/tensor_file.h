@@ -1,0 +1,21 @@
+/* One file with tensors, whatever its format: safetensors, GGUF, PyTorch's, MindSpore's. */
+#ifndef TUTTI_CHECKPOINT_TENSOR_FILE_H
+#define TUTTI_CHECKPOINT_TENSOR_FILE_H
+
+#include "checkpoint/checkpoint.h"
+
+struct tensor_file;
+
+/* The format is known by the file's first bytes, and by its name where these tell nothing. On success *out is the caller's.
+ * Errors as those of the format. */
+MUST_CHECK enum tutti_status tensor_file_open(struct tensor_file **out, const char *path,
+                                              struct tutti_error *err);
+void tensor_file_close(struct tensor_file *file); /* NULL is allowed */
+
+/* Borrowed, until tensor_file_close(). */
+size_t tensor_file_n_tensors(const struct tensor_file *file);
+const struct tensor *tensor_file_tensor(const struct tensor_file *file,
+                                        size_t index);               /* in the file's order */
+const struct gguf *tensor_file_gguf(const struct tensor_file *file); /* NULL: another format */
+
+#endif
