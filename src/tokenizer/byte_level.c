@@ -379,6 +379,7 @@ enum tutti_status byte_level_use(struct tokenizer *tok, const struct pre_name *n
     struct byte_level *level = tok->level;
     if (!named)
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: the pre-tokenizer \"%.64s\" is not known", name, pre);
+    level->named = named;
     level->ignores_merges = named->ignores_merges;
     if (named->is_composed)
         level->normalizers[level->n_normalizers++] = (struct normalizer){ .kind = NORMALIZE_FORM,

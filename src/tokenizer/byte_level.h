@@ -46,6 +46,7 @@ struct byte_level {
     struct normalizer normalizers[MAX_NORMALIZERS];
     int n_normalizers;
     struct pretokenizer pre;
+    const struct pre_name *named; /* the name that pre was made by; NULL: by single steps */
     struct merge_pair *pairs; /* [n_pairs] by rank: as the file lists them. Ranks of tokens: NULL */
     size_t n_pairs, pairs_capacity;
     struct merge_slot *merges; /* [merge_mask + 1] */

@@ -1,0 +1,283 @@
+/* Files of byte-level tokenizers that are wrong, or want what is not known here. */
+#include "byte_fixtures.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MODEL         "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}"
+#define PRE           "\"pre_tokenizer\":{\"type\":\"ByteLevel\"}"
+#define DECODER       "\"decoder\":{\"type\":\"ByteLevel\"}"
+#define WITH_PRE(pre) "{" DECODER ",\"pre_tokenizer\":" pre "," MODEL "}"
+#define WITH_PATTERN(pattern)                                                                                \
+    WITH_PRE(                                                                                                \
+        "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern    \
+        "\"},\"behavior\":\"Isolated\"},{\"type\":\"ByteLevel\"}]}")
+#define WITH_MODEL(model) "{" DECODER "," PRE ",\"model\":{" model "}}"
+#define WITH(part)        "{" DECODER "," PRE "," MODEL "," part "}"
+
+static const struct {
+    const char *text, *words;
+    enum tutti_status status;
+} JSON_CASES[] = {
+    { "", "line 1", TUTTI_E_FORMAT },
+    { "[]", "expected an object", TUTTI_E_FORMAT },
+    { "{\"a\":1,\"a\":2}", "duplicate", TUTTI_E_FORMAT },
+    { "{\"model\":{\"type\":\"Unigram\"}}", "model is of type Unigram", TUTTI_E_UNSUPPORTED },
+    { "{" DECODER "," MODEL "}", "expected ByteLevel at its end", TUTTI_E_UNSUPPORTED },
+    { "{" PRE "," MODEL "}", "decoder is of type (none)", TUTTI_E_UNSUPPORTED },
+    { WITH_PRE("{\"type\":\"Metaspace\"}"), "pre_tokenizer is of type Metaspace", TUTTI_E_UNSUPPORTED },
+    { WITH_PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":\"Digits\"}]}"),
+      "behind ByteLevel", TUTTI_E_UNSUPPORTED },
+    { WITH_PRE("{\"type\":\"Split\",\"pattern\":{\"String\":\"\"},\"behavior\":\"Isolated\"}"),
+      "pattern.Regex or pattern.String", TUTTI_E_FORMAT },
+    { WITH_PRE("{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Sideways\"}"), "Sideways",
+      TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN("(a"), "missing closing parenthesis", TUTTI_E_FORMAT },
+    { WITH_PATTERN("(*COMMIT)a"), "command of PCRE2", TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN("(?R)"), "kind of group", TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN("(?<n>a)"), "kind of group", TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN("(?C1)a"), "kind of group", TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN("[a&&b]"), "intersection", TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN("[a[^b]]"), "negated class within a class", TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN("[a"), "class without an end", TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN("a{2,3}+"), "different things", TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN("a{,3}"), "expected a number", TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN("\\\\K"), "escape", TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN("(a)\\\\1"), "escape", TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN("\\\\pL"), "expected {NAME}", TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN("\\\\xff"), "no ASCII", TUTTI_E_UNSUPPORTED },
+    { WITH_PATTERN(""), "0 bytes", TUTTI_E_FORMAT },
+    { WITH_MODEL("\"vocab\":{}"), "empty", TUTTI_E_FORMAT },
+    { WITH_MODEL("\"vocab\":{\"a\":\"x\"}"), "is no number", TUTTI_E_FORMAT },
+    { WITH_MODEL("\"vocab\":{\"a\":-1}"), "has id -1", TUTTI_E_FORMAT },
+    { WITH_MODEL("\"vocab\":{\"a\":99999999999}"), "has id 99999999999", TUTTI_E_FORMAT },
+    { WITH_MODEL("\"vocab\":{\"a\":1000000}"), "has id 1000000", TUTTI_E_FORMAT },
+    { WITH_MODEL("\"vocab\":{\"a\":0,\"b\":0}"), "both have id 0", TUTTI_E_FORMAT },
+    { WITH_MODEL("\"vocab\":{\"\":0}"), "has 0 bytes", TUTTI_E_FORMAT },
+    { WITH_MODEL("\"vocab\":{\"a\":0}"), "merges is no list", TUTTI_E_FORMAT },
+    { WITH_MODEL("\"vocab\":{\"a\":0},\"merges\":[\"a b\"]"), "\"b\" is no token", TUTTI_E_FORMAT },
+    { WITH_MODEL("\"vocab\":{\"a\":0},\"merges\":[\"a a\"]"), "makes \"aa\"", TUTTI_E_FORMAT },
+    { WITH_MODEL("\"vocab\":{\"a\":0},\"merges\":[\"aa\"]"), "blank between", TUTTI_E_FORMAT },
+    { WITH_MODEL("\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]"), "merges[0]", TUTTI_E_FORMAT },
+    { WITH_MODEL("\"vocab\":{\"a\":0},\"merges\":[],\"byte_fallback\":true"), "byte_fallback",
+      TUTTI_E_UNSUPPORTED },
+    { WITH_MODEL("\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.5"), "dropout", TUTTI_E_UNSUPPORTED },
+    { WITH_MODEL("\"vocab\":{\"a\":0},\"merges\":[],\"unk_token\":\"?\""), "unk_token is no token",
+      TUTTI_E_FORMAT },
+    { WITH("\"normalizer\":{\"type\":\"Lowercase\"}"), "normalizer is of type Lowercase",
+      TUTTI_E_UNSUPPORTED },
+    { WITH("\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},\"content\":\"\"}"),
+      "pattern.String", TUTTI_E_UNSUPPORTED },
+    { WITH("\"added_tokens\":[{\"content\":\"x\"}]"), "added_tokens[0].id", TUTTI_E_FORMAT },
+    { WITH("\"added_tokens\":[{\"id\":3}]"), "content is no text", TUTTI_E_FORMAT },
+    { WITH("\"added_tokens\":[{\"id\":3,\"content\":\"\"}]"), "1 to 1024 bytes", TUTTI_E_FORMAT },
+    { WITH("\"added_tokens\":[{\"id\":0,\"content\":\"x\"}]"), "which is \"a\"", TUTTI_E_FORMAT },
+    { WITH("\"added_tokens\":[{\"id\":16000000,\"content\":\"x\"}]"), "has id 16000000", TUTTI_E_FORMAT },
+    { WITH("\"post_processor\":{\"type\":\"BertProcessing\"}"), "post_processor is of type BertProcessing",
+      TUTTI_E_UNSUPPORTED },
+    { WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},"
+           "{\"SpecialToken\":{\"id\":\"ab\"}}]}"),
+      "adds ab behind a text", TUTTI_E_UNSUPPORTED },
+    { WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}"
+           "],"
+           "\"special_tokens\":{\"x\":{\"ids\":[3]}}}"),
+      "ids of the vocabulary", TUTTI_E_FORMAT },
+};
+
+static void a_wrong_tokenizer_json_is_told_what_is_wrong(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof JSON_CASES / sizeof *JSON_CASES; i++) {
+        struct tokenizer *tok = NULL;
+        struct tutti_error err = { 0 };
+        struct byte_file file = { JSON_CASES[i].text, strlen(JSON_CASES[i].text), "some.json" };
+        enum tutti_status st = tokenizer_from_json(&tok, &file, NULL, &err);
+        if (st != JSON_CASES[i].status || tok || !strstr(err.text, JSON_CASES[i].words) ||
+            !strstr(err.text, "some.json"))
+            fail_msg("case %zu: status %d, \"%s\", expected \"%s\"", i, (int)st, err.text,
+                     JSON_CASES[i].words);
+    }
+}
+
+static void reads_what_patterns_mean_elsewhere(void **state)
+{
+    (void)state;
+    static const char TEXT[] = WITH_PATTERN(
+        "[a[\\\\[:alpha:]]]|\\\\s\\\\S|\\\\p{Han}|\\\\u0062|\\\\x{61}|[\\\\s\\\\S]");
+    struct byte_file file = { TEXT, strlen(TEXT), "some.json" };
+    struct tokenizer *tok = NULL;
+    struct tutti_error err = { 0 };
+    if (tokenizer_from_json(&tok, &file, NULL, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    tokenizer_free(tok);
+}
+
+/* A pattern that takes exponential time ends with an error, and soon. */
+static void a_pattern_without_end_is_stopped(void **state)
+{
+    (void)state;
+    static const char TEXT[] = WITH_PATTERN("(?:a+)+$|(?:(?:a|b)*)*c");
+    struct byte_file file = { TEXT, strlen(TEXT), "some.json" };
+    struct tokenizer *tok = NULL;
+    struct ids ids = { 0 };
+    char text[201];
+    memset(text, 'a', 200);
+    text[200] = 'x';
+    assert_int_equal(tokenizer_from_json(&tok, &file, NULL, NULL), TUTTI_OK);
+    assert_false(tokenizer_encode(tok, text, sizeof text, &ids));
+    assert_int_equal(ids.n, 0);
+    ids_clear(&ids);
+    tokenizer_free(tok);
+}
+
+static void wrong_lines_of_tiktoken_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *words;
+    } CASES[] = {
+        { "", "no tokens" },
+        { "YQ==", "line 1" },
+        { "YQ== x\n", "line 1" },
+        { "YQ== 0\nY 1\n", "line 2" },
+        { "YQ== 0\nYQ==1\n", "line 2" },
+        { "!!!! 0\n", "line 1" },
+        { "YQ== 0\nYg== 0\n", "both have id 0" },
+        { "YQ== 0\nYQ== 1\n", "both spelled" },
+        { "YQ== 9999999\n", "has id 9999999" },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct tokenizer *tok = NULL;
+        struct tutti_error err = { 0 };
+        struct byte_file file = { CASES[i].text, strlen(CASES[i].text), "some.model" };
+        if (tokenizer_from_tiktoken(&tok, &file, "glm4", NULL, 0, NULL, &err) != TUTTI_E_FORMAT || tok ||
+            !strstr(err.text, CASES[i].words) || !strstr(err.text, "some.model"))
+            fail_msg("case %zu: \"%s\", expected \"%s\"", i, err.text, CASES[i].words);
+    }
+    struct tokenizer *tok = NULL;
+    struct tutti_error err = { 0 };
+    struct byte_file file = { "YQ== 0\n", 7, "some.model" };
+    assert_int_equal(tokenizer_from_tiktoken(&tok, &file, "nobody", NULL, 0, NULL, &err),
+                     TUTTI_E_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "nobody"));
+    assert_true(tokenizer_is_tiktoken("YQ== 0", 6));
+    assert_false(tokenizer_is_tiktoken("YQ== x", 6));
+    assert_false(tokenizer_is_tiktoken("{}", 2));
+    assert_false(tokenizer_is_tiktoken("", 0));
+}
+
+static void wrong_merges_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *merges, *words;
+    } CASES[] = {
+        { "#version: 0.2\na", "merge 0 is \"a\"" },
+        { "a b\nb x\n", "merge 1: \"x\"" },
+        { "a  b\n", "\" b\" is no token" },
+        { "b a\n", "makes \"ba\"" },
+    };
+    static const char VOCAB[] = "{\"a\":0,\"b\":1,\"ab\":2}";
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct tokenizer *tok = NULL;
+        struct tutti_error err = { 0 };
+        struct byte_file vocab = { VOCAB, strlen(VOCAB), "vocab.json" },
+                         merges = { CASES[i].merges, strlen(CASES[i].merges), "merges.txt" };
+        if (tokenizer_from_vocab_merges(&tok, &vocab, &merges, "gpt-2", NULL, &err) != TUTTI_E_FORMAT ||
+            tok || !strstr(err.text, CASES[i].words) || !strstr(err.text, "merges.txt"))
+            fail_msg("case %zu: \"%s\", expected \"%s\"", i, err.text, CASES[i].words);
+    }
+}
+
+static void use(struct tokenizer *tok)
+{
+    struct ids ids = { 0 };
+    struct buf text = { 0 };
+    static const char SAMPLE[] = "Hello  w\xC3\xB6rld 123 <|im_end|>\n\xE4\xBD\xA0 a\xCC\x81 \xFF";
+    if (tokenizer_encode_trusted(tok, SAMPLE, sizeof SAMPLE - 1, &ids)) {
+        for (size_t i = 0; i < ids.n; i++)
+            assert_true(ids.ids[i] >= 0 && ids.ids[i] < tokenizer_n_pieces(tok));
+        assert_true(tokenizer_decode(tok, ids.ids, ids.n, &text));
+    }
+    ids_clear(&ids);
+    buf_clear(&text);
+    tokenizer_free(tok);
+}
+
+/* One to four bytes changed, lost or doubled. */
+static void mutate(struct buf *out, const struct mapping *map)
+{
+    static const char BYTES[] = "{}[]\",:\\0123456789 \n\xFF";
+    buf_truncate(out, 0);
+    assert_true(buf_add(out, map->bytes, map->n_bytes));
+    for (int n = 1 + rand() % 4; n > 0; n--) {
+        size_t at = (size_t)rand() % out->n_bytes;
+        switch (rand() % 3) {
+        case 0:
+            out->bytes[at] = rand() % 2 ? (char)rand() : BYTES[rand() % (int)(sizeof BYTES - 1)];
+            break;
+        case 1:
+            memmove(out->bytes + at, out->bytes + at + 1, out->n_bytes - at - 1);
+            buf_truncate(out, out->n_bytes - 1);
+            break;
+        default:
+            buf_truncate(out, at > 0 && rand() % 8 == 0 ? at : out->n_bytes);
+        }
+    }
+}
+
+static void mutations_are_errors_or_tokenizers(void **state)
+{
+    (void)state;
+    enum { N_MUTATIONS = 200 };
+    static const char *const FILES[] = { "odd.json", "qwen2.json", "glm4/tokenizer.model", "gpt2/merges.txt",
+                                         "gpt2/vocab.json" };
+    struct mapping vocab = byte_fixture_open("gpt2/vocab.json"),
+                   merges = byte_fixture_open("gpt2/merges.txt");
+    struct buf bytes = { 0 };
+    srand(7);
+    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
+        struct mapping map = byte_fixture_open(FILES[i]);
+        for (int k = 0; k < N_MUTATIONS; k++) {
+            struct tokenizer *tok = NULL;
+            struct tutti_error err = { 0 };
+            mutate(&bytes, &map);
+            struct byte_file file = { bytes.bytes, bytes.n_bytes, "mutation" },
+                             other = { vocab.bytes, vocab.n_bytes, "vocab.json" },
+                             third = { merges.bytes, merges.n_bytes, "merges.txt" };
+            enum tutti_status st = i < 2 ? tokenizer_from_json(&tok, &file, NULL, &err)
+                                   : i == 2
+                                       ? tokenizer_from_tiktoken(&tok, &file, "glm4", NULL, 0, NULL, &err)
+                                   : i == 3
+                                       ? tokenizer_from_vocab_merges(&tok, &other, &file, "gpt-2", NULL, &err)
+                                       : tokenizer_from_vocab_merges(&tok, &file, &third, "qwen2", NULL,
+                                                                     &err);
+            assert_true((st == TUTTI_OK) == (tok != NULL));
+            assert_true(st == TUTTI_OK || err.text[0] != '\0');
+            if (tok)
+                use(tok);
+        }
+        mapping_close(&map);
+    }
+    mapping_close(&vocab);
+    mapping_close(&merges);
+    buf_clear(&bytes);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest TESTS[] = {
+        cmocka_unit_test(a_wrong_tokenizer_json_is_told_what_is_wrong),
+        cmocka_unit_test(reads_what_patterns_mean_elsewhere),
+        cmocka_unit_test(a_pattern_without_end_is_stopped),
+        cmocka_unit_test(wrong_lines_of_tiktoken_are_named),
+        cmocka_unit_test(wrong_merges_are_named),
+        cmocka_unit_test(mutations_are_errors_or_tokenizers),
+    };
+    return cmocka_run_group_tests(TESTS, NULL, NULL);
+}
