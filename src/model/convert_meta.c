@@ -1,4 +1,5 @@
 #include "model/convert_meta.h"
+#include "tokenizer/byte_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,27 +148,22 @@ static void put_special(struct gguf_writer *w, const char *key, int32_t id)
         gguf_writer_u32(w, key, (uint32_t)id);
 }
 
-enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *family,
-                                    const struct model_desc *d, const struct tokenizer *tok,
-                                    const struct checkpoint *ck, struct tutti_error *err)
+/* The pieces of SentencePiece's kinds. */
+static enum tutti_status put_pieces(struct gguf_writer *w, const struct model_desc *d,
+                                    const struct tokenizer *tok, const char *chat, const char *name,
+                                    struct tutti_error *err)
 {
     struct vocabulary v = { 0 };
-    json_t *tokenizer_config = NULL;
     const char *kind = tokenizer_gguf_kind(tok);
     if (!kind)
         return error_set(err, TUTTI_E_UNSUPPORTED,
                          "%s: GGUF cannot say its tokenizer: BPE with a normalization table or without byte "
                          "fallback, or blanks that are kept or stand behind words",
-                         checkpoint_path(ck));
-    enum tutti_status st = checkpoint_json(ck, "tokenizer_config.json", &tokenizer_config, err);
-    if (st != TUTTI_OK)
-        return st;
+                         name);
     if (!vocabulary_fill(&v, tok, d->n_vocab)) {
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(ck));
-        goto done;
+        vocabulary_clear(&v);
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
     }
-    const char *chat = family->choose_chat(d, tok, checkpoint_config(ck), tokenizer_config);
-    bool is_chatglm = strncmp(chat, "chatglm", 7) == 0;
     size_t n_map_bytes;
     const uint8_t *map = tokenizer_map(tok, &n_map_bytes);
     put_string(w, "tokenizer.ggml.model", kind);
@@ -177,20 +173,51 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
     gguf_writer_strings(w, "tokenizer.ggml.tokens", v.texts, v.n_bytes, (size_t)v.n);
     gguf_writer_f32s(w, "tokenizer.ggml.scores", v.scores, (size_t)v.n);
     gguf_writer_i32s(w, "tokenizer.ggml.token_type", v.types, (size_t)v.n);
+    gguf_writer_bool(w, "tokenizer.ggml.add_space_prefix", tokenizer_adds_dummy_prefix(tok));
+    gguf_writer_bool(w, "tokenizer.ggml.remove_extra_whitespaces", tokenizer_removes_extra_whitespaces(tok));
+    vocabulary_clear(&v);
+    return TUTTI_OK;
+}
+
+/* Where the tokenizer's files do not say it, the family does. */
+static bool adds_bos(const struct family *family, const struct tokenizer *tok)
+{
+    struct ids prefix = { 0 };
+    int adds = tokenizer_adds_bos(tok);
+    if (adds < 0)
+        adds = family->text_prefix(tok, &prefix, NULL) == TUTTI_OK && prefix.n == 1 &&
+               prefix.ids[0] == tokenizer_bos(tok);
+    ids_clear(&prefix);
+    return adds > 0;
+}
+
+enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *family,
+                                    const struct model_desc *d, const struct tokenizer *tok,
+                                    const struct checkpoint *ck, struct tutti_error *err)
+{
+    json_t *tokenizer_config = NULL;
+    enum tutti_status st = checkpoint_json(ck, "tokenizer_config.json", &tokenizer_config, err);
+    if (st != TUTTI_OK)
+        return st;
+    const char *chat = family->choose_chat(d, tok, checkpoint_config(ck), tokenizer_config);
+    const char *name = checkpoint_path(ck);
+    bool is_byte_level = tokenizer_is_byte_level(tok), is_chatglm = strncmp(chat, "chatglm", 7) == 0;
+    st = is_byte_level ? convert_byte_vocab(w, tok, d->n_vocab, name, err)
+                       : put_pieces(w, d, tok, chat, name, err);
+    if (st != TUTTI_OK)
+        goto done;
+    bool begins = is_byte_level ? adds_bos(family, tok) : !is_chatglm && tokenizer_bos(tok) >= 0;
     put_special(w, "tokenizer.ggml.bos_token_id", tokenizer_bos(tok));
     put_special(w, "tokenizer.ggml.eos_token_id", tokenizer_eos(tok));
     put_special(w, "tokenizer.ggml.unknown_token_id", tokenizer_unk(tok));
-    if (is_chatglm)
+    if (is_chatglm || strcmp(chat, "glm4") == 0)
         put_special(w, "tokenizer.ggml.eot_token_id", tokenizer_find_control(tok, "<|user|>"));
-    gguf_writer_bool(w, "tokenizer.ggml.add_bos_token", !is_chatglm && tokenizer_bos(tok) >= 0);
+    gguf_writer_bool(w, "tokenizer.ggml.add_bos_token", begins);
     gguf_writer_bool(w, "tokenizer.ggml.add_eos_token", false);
-    gguf_writer_bool(w, "tokenizer.ggml.add_space_prefix", tokenizer_adds_dummy_prefix(tok));
-    gguf_writer_bool(w, "tokenizer.ggml.remove_extra_whitespaces", tokenizer_removes_extra_whitespaces(tok));
     const char *template = find_template(ck, tokenizer_config, chat);
     if (template)
         put_string(w, "tokenizer.chat_template", template);
 done:
-    vocabulary_clear(&v);
     json_decref(tokenizer_config);
     return st;
 }

@@ -3,6 +3,7 @@
  * rotation. Each is run as it is stored. */
 #include "model/describe.h"
 #include "model/names.h"
+#include "tokenizer/byte_files.h"
 
 #include <string.h>
 
@@ -51,7 +52,7 @@ static const char *choose_chat(const struct model_desc *desc, const struct token
 static enum tutti_status text_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
 {
     int32_t bos = tokenizer_bos(tok);
-    return bos < 0 || ids_add(out, bos) ? TUTTI_OK : chat_out_of_memory(err);
+    return bos < 0 || tokenizer_adds_bos(tok) == 0 || ids_add(out, bos) ? TUTTI_OK : chat_out_of_memory(err);
 }
 
 static void defaults(struct tutti_sampling *sampling, const char *chat_format)

@@ -47,7 +47,7 @@ struct byte_level {
     int n_normalizers;
     struct pretokenizer pre;
     const struct pre_name *named; /* the name that pre was made by; NULL: by single steps */
-    struct merge_pair *pairs; /* [n_pairs] by rank: as the file lists them. Ranks of tokens: NULL */
+    struct merge_pair *pairs;     /* [n_pairs] by rank: as the file lists them. Ranks of tokens: NULL */
     size_t n_pairs, pairs_capacity;
     struct merge_slot *merges; /* [merge_mask + 1] */
     uint32_t merge_mask;
@@ -109,10 +109,6 @@ MUST_CHECK bool byte_level_encode_word(const struct tokenizer *tok, const char *
 /* The same by merges alone: of a word that may be a token. */
 MUST_CHECK bool byte_level_merge_word(const struct tokenizer *tok, const char *word, size_t n_bytes,
                                       struct ids *out);
-
-/* By merges of a rank below `below` alone. */
-MUST_CHECK bool byte_level_merge_below(const struct tokenizer *tok, const char *word, size_t n_bytes,
-                                       uint32_t below, struct ids *out);
 
 /* Adds the ids of a text. takes_special: spellings of CONTROL tokens become them. False: out of memory, or the patterns
  * take more steps than they are granted. */

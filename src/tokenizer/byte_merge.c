@@ -28,13 +28,13 @@ static void look_right(struct scan *s, const struct byte_level *level, int i)
     s->next[i].id = merge ? merge->id : -1;
 }
 
-static void merge_by_scan(struct scan *s, const struct byte_level *level, uint32_t below)
+static void merge_by_scan(struct scan *s, const struct byte_level *level)
 {
     for (int i = 0; i < s->n; i++)
         look_right(s, level, i);
     for (;;) {
         int best = -1;
-        uint32_t best_rank = below;
+        uint32_t best_rank = NO_RANK;
         for (int i = 0; i + 1 < s->n; i++) {
             if (s->next[i].rank < best_rank) {
                 best = i;
@@ -70,7 +70,6 @@ struct pair {
 
 struct heap {
     const struct byte_level *level;
-    uint32_t below; /* this rank */
     struct symbol *symbols;
     struct pair *pairs;
     size_t n;
@@ -87,7 +86,7 @@ static void push(struct heap *h, int32_t at)
     if (!s || s->next < 0)
         return;
     const struct merge_slot *merge = byte_level_find_merge(h->level, s->id, h->symbols[s->next].id);
-    if (!merge || merge->rank >= h->below)
+    if (!merge)
         return;
     struct pair pair = {
         .rank = merge->rank, .at = at, .left = s->id, .right = h->symbols[s->next].id, .id = merge->id
@@ -120,11 +119,10 @@ static struct pair pop(struct heap *h)
 }
 
 /* ids[n], merged in place; returns how many are left, -1: out of memory. */
-static int32_t merge_by_heap(const struct byte_level *level, int32_t *ids, int32_t n, uint32_t below)
+static int32_t merge_by_heap(const struct byte_level *level, int32_t *ids, int32_t n)
 {
     /* One pair for each two neighbours at first; a merge takes one and gives two. */
     struct heap h = { .level = level,
-                      .below = below,
                       .symbols = malloc((size_t)n * sizeof *h.symbols),
                       .pairs = malloc(2 * (size_t)n * sizeof *h.pairs) };
     if (!h.symbols || !h.pairs) {
@@ -177,27 +175,21 @@ static int32_t first_symbols(const struct tokenizer *tok, const char *word, size
     return n;
 }
 
-bool byte_level_merge_below(const struct tokenizer *tok, const char *word, size_t n_bytes, uint32_t below,
-                            struct ids *out)
+bool byte_level_merge_word(const struct tokenizer *tok, const char *word, size_t n_bytes, struct ids *out)
 {
     if (n_bytes <= SCANNED_SYMBOLS) {
         struct scan s;
         s.n = first_symbols(tok, word, n_bytes, s.ids);
-        merge_by_scan(&s, tok->level, below);
+        merge_by_scan(&s, tok->level);
         return ids_add_all(out, s.ids, (size_t)s.n);
     }
     int32_t *ids = malloc(n_bytes * sizeof *ids);
     int32_t n = ids ? first_symbols(tok, word, n_bytes, ids) : -1;
     if (n > 0)
-        n = merge_by_heap(tok->level, ids, n, below);
+        n = merge_by_heap(tok->level, ids, n);
     bool ok = n >= 0 && ids_add_all(out, ids, (size_t)n);
     free(ids);
     return ok;
-}
-
-bool byte_level_merge_word(const struct tokenizer *tok, const char *word, size_t n_bytes, struct ids *out)
-{
-    return byte_level_merge_below(tok, word, n_bytes, NO_RANK, out);
 }
 
 /* Do merges make a token from its own bytes? Found out when it is first met; all threads find the same. */

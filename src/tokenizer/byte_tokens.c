@@ -143,21 +143,21 @@ static bool give_pair(const struct tokenizer *tok, struct merge_pair pair, struc
            add(to, line->bytes, line->n_bytes);
 }
 
-/* Where ranks of tokens take the place of merges, the last merge that makes a token from its bytes, with only the tokens
- * below it, is its pair. */
+/* Where ranks of tokens take the place of merges, every two tokens that make a third one are a pair. One for each token would
+ * not do: some vocabularies hold tokens that merges reach from more than one side. */
 static bool give_by_rank(const struct tokenizer *tok, struct buf *line, merge_line_fn *add, void *to)
 {
-    struct ids ids = { 0 };
     bool ok = true;
     for (int32_t id = 0; ok && id < tok->n_library_pieces; id++) {
-        if (tok->pieces[id].type != PIECE_NORMAL || tok->pieces[id].n_bytes < 2)
-            continue;
-        ids.n = 0;
-        ok = byte_level_merge_below(tok, vocab_bytes(tok, id), tok->pieces[id].n_bytes, (uint32_t)id, &ids);
-        if (ok && ids.n == 2)
-            ok = give_pair(tok, (struct merge_pair){ ids.ids[0], ids.ids[1] }, line, add, to);
+        const char *bytes = vocab_bytes(tok, id);
+        uint32_t n_bytes = tok->pieces[id].type == PIECE_NORMAL ? tok->pieces[id].n_bytes : 0;
+        for (uint32_t at = 1; ok && at < n_bytes; at++) {
+            int32_t left = tokenizer_find(tok, bytes, at);
+            int32_t right = left < 0 ? -1 : tokenizer_find(tok, bytes + at, n_bytes - at);
+            if (right >= 0 && byte_level_find_merge(tok->level, left, right))
+                ok = give_pair(tok, (struct merge_pair){ left, right }, line, add, to);
+        }
     }
-    ids_clear(&ids);
     return ok;
 }
 

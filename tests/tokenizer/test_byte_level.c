@@ -137,7 +137,7 @@ static void says_the_same_through_ggufs_arrays(void **state)
     static const char *const NAMES[][2] = {
         { "gpt2", "gpt-2" },  { "qwen2", "qwen2" },   { "llama3", "llama-bpe" },
         { "bloom", "bloom" }, { "tekken", "tekken" }, { "starcoder", "starcoder" },
-        { "glm4", "glm4" },   { "deepseek", NULL },   { "odd", NULL }
+        { "glm4", "glm4" },   { "deepseek", "deepseek-coder" },   { "odd", NULL }
     };
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
         struct tokenizer *tok = byte_fixture_load(NAMES[i][0]);

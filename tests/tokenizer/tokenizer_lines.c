@@ -10,11 +10,12 @@
  * SPEC: sentencepiece:FILE, icetext:NUMBER OF IMAGE TOKENS:FILE, pangu:FOLDER OF JIEBA:FILE,
  * json:FILE, tiktoken:PRE:FILE, vocab:PRE:FOLDER of
  * vocab.json and merges.txt; PRE as GGUF names what cuts a text. tokenizer_config.json beside a file counts for the last
- * three.
+ * three. checkpoint:PATH is the tokenizer of a whole checkpoint, a folder or a GGUF file.
  * A line is a u32 with its number of bytes, then the bytes; ids are a u32 with their number, then an i32 each; all
  * little endian, as this machine is. */
 #include "base/mapping.h"
 #include "base/utf8.h"
+#include "model/family.h"
 #include "tokenizer/byte_files.h"
 
 #include <stdio.h>
@@ -189,6 +190,23 @@ static enum tutti_status load_vocab(struct tokenizer **out, const char *folder, 
     return st;
 }
 
+static enum tutti_status load_checkpoint(struct tokenizer **out, const char *path, struct tutti_error *err)
+{
+    struct checkpoint *ck = NULL;
+    const struct family *family;
+    struct model_desc desc;
+    char why[512] = "";
+    enum tutti_status st = checkpoint_open(&ck, path, err);
+    if (st == TUTTI_OK)
+        st = model_desc_read(&desc, &family, ck, err);
+    if (st == TUTTI_OK)
+        st = model_tokenizer_load(out, family, &desc, ck, why, sizeof why, err);
+    if (st == TUTTI_OK && !*out)
+        fail(why);
+    checkpoint_close(ck);
+    return st;
+}
+
 static struct tokenizer *load(char *spec)
 {
     struct tutti_error err;
@@ -199,13 +217,16 @@ static struct tokenizer *load(char *spec)
          is_json = strcmp(kind, "json") == 0;
     const char *argument = is_icetext || is_pangu || is_tiktoken || is_vocab ? next_part(&spec, false) : "";
     const char *path = next_part(&spec, true);
+    bool is_checkpoint = strcmp(kind, "checkpoint") == 0;
     struct mapping map = { 0 };
     json_t *config = is_vocab || is_tiktoken || is_json ? load_config(path, is_vocab) : NULL;
-    if (!is_vocab)
+    if (!is_vocab && !is_checkpoint)
         map = open_file(path);
     struct byte_file file = file_of(&map, path);
     enum tutti_status st;
-    if (is_vocab)
+    if (is_checkpoint)
+        st = load_checkpoint(&tok, path, &err);
+    else if (is_vocab)
         st = load_vocab(&tok, path, argument, config, &err);
     else if (is_json)
         st = tokenizer_from_json(&tok, &file, config, &err);
