@@ -223,7 +223,7 @@ static enum tutti_status load_pieces(struct tokenizer **out, const struct gguf *
     struct piece_vocab vocab = {
         .pieces = v.pieces,
         .n_pieces = v.n,
-        .add_dummy_prefix = flag_of(scalars, "tokenizer.ggml.add_space_prefix", true),
+        .add_dummy_prefix = flag_of(scalars, "tokenizer.ggml.add_space_prefix", !is_unigram),
         .remove_extra_whitespaces = flag_of(scalars, "tokenizer.ggml.remove_extra_whitespaces", false),
         .byte_fallback = !is_unigram || v.has_bytes,
         .is_unigram = is_unigram,
