@@ -29,19 +29,19 @@ static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .titl
 struct vocabulary {
     const struct family *family;
     struct tokenizer *tok;
+    struct model_desc desc;
 };
 
 /* The tokenizer alone: no weights are read. */
 static enum tutti_status vocabulary_load(struct vocabulary *out, const char *path, struct tutti_error *err)
 {
     struct checkpoint *ck = NULL;
-    struct model_desc desc;
     char why[256] = "";
     enum tutti_status st = checkpoint_open(&ck, path, err);
     if (st == TUTTI_OK)
-        st = model_desc_read(&desc, &out->family, ck, err);
+        st = model_desc_read(&out->desc, &out->family, ck, err);
     if (st == TUTTI_OK)
-        st = model_tokenizer_load(&out->tok, out->family, &desc, ck, why, sizeof why, err);
+        st = model_tokenizer_load(&out->tok, out->family, &out->desc, ck, why, sizeof why, err);
     if (st == TUTTI_OK && !out->tok)
         st = error_set(err, TUTTI_E_UNSUPPORTED, "%s: the model has no tokenizer: %s", path, why);
     checkpoint_close(ck);
@@ -111,6 +111,10 @@ static enum tutti_status encode(const struct tokenize_values *values, const stru
     if (st != TUTTI_OK)
         goto done;
     bool ok = tokenizer_encode(vocabulary->tok, text->bytes, text->n_bytes, &list);
+    if (ok && values->special && vocabulary->family->text_suffix)
+        st = vocabulary->family->text_suffix(&vocabulary->desc, &list, err);
+    if (st != TUTTI_OK)
+        goto done;
     if (ok && values->json) {
         ok = print_json(vocabulary->tok, &list, NULL);
     } else if (ok && values->ids) {
