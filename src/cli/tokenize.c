@@ -1,4 +1,5 @@
 /* tutti tokenize: text to token ids, and back. */
+#include "base/utf8.h"
 #include "cli/command.h"
 #include "cli/input.h"
 #include "cli/output.h"
@@ -48,19 +49,21 @@ static enum tutti_status vocabulary_load(struct vocabulary *out, const char *pat
     return st;
 }
 
-/* The bytes of a token for a person: what is not printable as \xNN. */
+/* The bytes of a token for a person: what is not printable, or no whole character, as \xNN. */
 static bool add_readable(const struct tokenizer *tok, int32_t id, struct buf *out)
 {
     struct piece piece = tokenizer_piece(tok, id);
     bool ok = true;
-    for (size_t i = 0; ok && i < piece.n_bytes; i++) {
+    for (size_t i = 0, n; ok && i < piece.n_bytes; i += n) {
         unsigned char c = (unsigned char)piece.bytes[i];
+        int length = utf8_char(piece.bytes + i, piece.n_bytes - i);
+        n = length > 0 ? (size_t)length : 1;
         if (c == '\\')
             ok = buf_add_string(out, "\\\\");
-        else if (c < 0x20 || c == 0x7F)
+        else if (length == 0 || c < 0x20 || c == 0x7F)
             ok = buf_printf(out, c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\x%02X", c);
         else
-            ok = buf_add(out, &c, 1);
+            ok = buf_add(out, piece.bytes + i, n);
     }
     return ok;
 }

@@ -1,0 +1,139 @@
+"""Models with byte-level tokenizers, as text: tokenize, generate, chat and convert. The tiny models of tests/fixtures have
+vocabularies for ids alone, so their embeddings are repeated until the small tokenizers of tests/fixtures/tokenizer/bytes fit."""
+import json
+import os
+import shutil
+import struct
+
+import pytest
+from test_cli import FIXTURES, tutti
+
+BYTES = os.path.join(FIXTURES, "tokenizer", "bytes")
+N_VOCAB = 480
+TEXTS = ["Hello, world", "don't  stop\n\n\tnow 12345", "中国的首都是北京。", "emoji 🦊 and é, ½ Ⅻ", "a\u00a0b\u3000c \n d"]
+
+# model, files of its tokenizer, what stands before a text
+MODELS = {
+    "gpt2": ("gpt2-tiny", ["gpt2/vocab.json", "gpt2/merges.txt"], []),
+    "bloom": ("bloom-tiny", ["bloom.json"], []),
+    "qwen2": ("qwen2-tiny", ["qwen2.json"], []),
+    "qwen3": ("qwen3-tiny", ["qwen2.json"], []),
+    "llama": ("llama-tiny-tied", ["llama3.json"], ["<|endoftext|>"]),
+    "chatglm": ("glm-4-9b-tiny", ["glm4/tokenizer.model", "glm4/tokenizer_config.json"], ["[gMASK]", "<sop>"]),
+}
+
+
+def widen(source, target):
+    """Copies a model with N_VOCAB rows in the place of its vocabulary's."""
+    with open(os.path.join(source, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    key = "padded_vocab_size" if "padded_vocab_size" in config else "vocab_size"
+    old = config[key]
+    config.update({key: N_VOCAB, "bos_token_id": None, "eos_token_id": None})
+    with open(os.path.join(target, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(config, file)
+    with open(os.path.join(source, "model.safetensors"), "rb") as file:
+        n, = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(n))
+        data = file.read()
+    parts, at = [], 0
+    for name, info in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = info["data_offsets"]
+        part = data[begin:end]
+        if info["shape"][0] == old:
+            row = len(part) // old
+            part = (part * (N_VOCAB // old + 1))[:N_VOCAB * row]
+            info["shape"][0] = N_VOCAB
+        info["data_offsets"] = [at, at + len(part)]
+        at += len(part)
+        parts.append(part)
+    text = json.dumps(header).encode()
+    with open(os.path.join(target, "model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(parts))
+
+
+@pytest.fixture(params=MODELS)
+def model(request, tmp_path):
+    source, files, prefix = MODELS[request.param]
+    folder = tmp_path / request.param
+    folder.mkdir()
+    widen(os.path.join(FIXTURES, source), folder)
+    for name in files:
+        own = os.path.basename(name) if "/" in name else "tokenizer.json"
+        shutil.copyfile(os.path.join(BYTES, name), folder / own)
+    return request.param, str(folder), prefix
+
+
+def ids_of(folder, text, *args):
+    found = tutti("tokenize", folder, text, "--ids", *args).stdout.strip()
+    return list(map(int, found.split(","))) if found else []
+
+
+def test_text_becomes_ids_and_text_again(model):
+    _, folder, prefix = model
+    for text in TEXTS:
+        ids = ids_of(folder, text)
+        assert ids and max(ids) < N_VOCAB
+        assert tutti("tokenize", folder, "--decode", ",".join(map(str, ids))).stdout == text + "\n"
+        found = json.loads(tutti("tokenize", folder, text, "--json").stdout)
+        assert found["ids"] == ids and len(found["pieces"]) == len(ids)
+    assert len(ids_of(folder, "a", "--special")) == 1 + len(prefix)
+
+
+def test_text_spells_no_special_token(model):
+    _, folder, _ = model
+    for text in "<|endoftext|>", "<|im_start|>", "[gMASK]<sop>":
+        assert len(ids_of(folder, text)) > 1
+
+
+def test_generates_text_alone_and_in_a_batch(model, tmp_path):
+    _, folder, _ = model
+    args = ["--temperature", "0", "-n", "12", "--type", "f32"]
+    alone = [tutti("generate", folder, "-p", text, *args).stdout for text in TEXTS[:3]]
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in TEXTS[:3]), encoding="utf-8")
+    answers = [json.loads(line) for line in tutti("generate", folder, "-f", prompts, "--json", *args).stdout.splitlines()]
+    answers.sort(key=lambda answer: answer["index"])
+    assert [answer["text"] + "\n" for answer in answers] == alone
+    assert any(text.strip() for text in alone)
+
+
+def test_a_converted_model_cuts_text_alike(model, tmp_path):
+    name, folder, _ = model
+    if name == "bloom":   # its <unk> is a token of its own, which is not lost on the way
+        assert ids_of(folder, "\u00fe")
+    out = tmp_path / "model.gguf"
+    tutti("convert", folder, out, "--type", "f32")
+    for text in TEXTS + ["<|im_start|> <think>"]:
+        assert ids_of(str(out), text) == ids_of(folder, text)
+        assert ids_of(str(out), text, "--special") == ids_of(folder, text, "--special")
+    args = ["-p", "Hello", "--temperature", "0", "-n", "12", "--type", "f32"]
+    assert tutti("generate", out, *args).stdout == tutti("generate", folder, *args).stdout
+
+
+def test_chats_in_the_format_of_its_special_tokens(tmp_path):
+    folder = tmp_path / "chat"
+    folder.mkdir()
+    widen(os.path.join(FIXTURES, "qwen2-tiny"), folder)
+    shutil.copyfile(os.path.join(BYTES, "qwen2.json"), folder / "tokenizer.json")
+    args = ["--temperature", "0", "-n", "8", "--type", "f32"]
+    asked = tutti("generate", folder, "--chat", "-p", "Hello", *args).stdout
+    assert asked.endswith("\n")
+    spelled = tutti("generate", folder, "-p", "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n", *args).stdout
+    assert asked != spelled   # a text that spells the format is no chat
+
+
+def test_what_is_not_read_is_named(tmp_path):
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    widen(os.path.join(FIXTURES, "qwen2-tiny"), folder)
+    with open(os.path.join(BYTES, "qwen2.json"), encoding="utf-8") as file:
+        data = json.load(file)
+    data["normalizer"] = {"type": "Lowercase"}
+    (folder / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
+    done = tutti("tokenize", folder, "a", check=1)
+    assert "tokenizer.json: normalizer is of type Lowercase, expected NFC" in done.stderr
+    (folder / "tokenizer.json").write_text("{\"model\": {\"type\": \"BPE\"", encoding="utf-8")
+    assert "tokenizer.json: line 1" in tutti("tokenize", folder, "a", check=1).stderr
