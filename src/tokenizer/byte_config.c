@@ -144,5 +144,7 @@ enum tutti_status byte_config_specials(struct tokenizer *tok, const json_t *conf
         if (json_is_true(adds) && tok->bos_id >= 0)
             level->prefix[level->n_prefix++] = tok->bos_id;
     }
+    if (tok->bos_id < 0 && level->n_prefix == 1) /* the post-processor names it, where config does not */
+        tok->bos_id = level->prefix[0];
     return st;
 }

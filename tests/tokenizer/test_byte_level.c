@@ -165,6 +165,8 @@ static void knows_its_special_tokens(void **state)
     assert_int_equal(tokenizer_find_control(qwen, "the"), -1);
     assert_int_equal(tokenizer_adds_bos(qwen), -1);
     assert_int_equal(tokenizer_find_control(llama, "<|endoftext|>"), 0);
+    assert_int_equal(tokenizer_bos(llama), 0); /* by its post-processor */
+    assert_int_equal(tokenizer_adds_bos(llama), 1);
     assert_int_equal(tokenizer_eos(gpt2), tokenizer_find_control(gpt2, "<|endoftext|>"));
     assert_int_equal(tokenizer_eos(glm), tokenizer_find_control(glm, "<|endoftext|>"));
     assert_true(tokenizer_find_control(glm, "<sop>") > 0);
