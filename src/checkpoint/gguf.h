@@ -28,13 +28,14 @@ enum gguf_type {
 struct gguf;
 struct gguf_array; /* one array value of the metadata */
 
-/* Opens and checks a whole file; on success *out is the caller's, for gguf_close(), on failure untouched. Gaps between
- * tensors are accepted, overlaps are not. Keys and tensor names must be printable UTF-8. Errors name the file and the
- * key or tensor, with what was found and expected.
- * TUTTI_E_UNSUPPORTED: version 1, big-endian, a part of a split file, or a tensor of a type that tutti does
- * not run (it is named).
+/* Opens and checks a whole file, and where it is a part of several (NAME-00001-of-00003.gguf, as llama.cpp's gguf-split
+ * names them) all of these; the metadata are the first one's. On success *out is the caller's, for gguf_close(), on failure
+ * untouched. Gaps between tensors are accepted, overlaps are not. Keys and tensor names must be printable UTF-8. Errors name
+ * the file and the key or tensor, with what was found and expected.
+ * TUTTI_E_UNSUPPORTED: version 1, big-endian, or a tensor of a type that tutti does not run (it is named).
  * TUTTI_E_FORMAT: anything that breaks the format's rules; an array of arrays; a number that JSON cannot hold (infinity,
- * not a number, above INT64_MAX). TUTTI_E_NOT_FOUND, TUTTI_E_IO, TUTTI_E_MEMORY: the system. */
+ * not a number, above INT64_MAX); a part of another file. TUTTI_E_NOT_FOUND (also a part), TUTTI_E_IO, TUTTI_E_MEMORY: the
+ * system. */
 MUST_CHECK enum tutti_status gguf_open(struct gguf **out, const char *path, struct tutti_error *err);
 
 /* The same from memory, which is borrowed until gguf_close(); name is for messages. */

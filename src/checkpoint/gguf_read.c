@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,8 +34,14 @@ struct gguf {
     struct gguf_array *arrays; /* sorted by key once all are read */
     size_t n_arrays;
     struct tensor *tensors;
-    char *tensor_names; /* [n_tensors][MAX_TENSOR_NAME + 1] */
+    char *tensor_names; /* [n_tensors][MAX_TENSOR_NAME + 1], of this file's own */
     size_t n_tensors;
+    struct split {
+        int no, count;     /* part no of count; count 0 or 1: a whole file */
+        int64_t n_tensors; /* of all parts */
+    } split;
+    struct gguf **parts; /* [n_parts]: the others, of which this first one has the tensors too */
+    int n_parts;
 };
 
 static const struct {
@@ -425,6 +432,22 @@ done:
     return st;
 }
 
+static enum tutti_status read_split(struct gguf *file, struct tutti_error *err)
+{
+    json_int_t count = json_integer_value(json_object_get(file->scalars, "split.count"));
+    json_int_t no = json_integer_value(json_object_get(file->scalars, "split.no"));
+    if (count < 0 || count > LIMIT_SHARDS || (count > 0 && (no < 0 || no >= count)))
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: split.no %" JSON_INTEGER_FORMAT " of split.count %" JSON_INTEGER_FORMAT
+                         ", expected at most %d parts, counted from 0",
+                         file->name, no, count, LIMIT_SHARDS);
+    file->split = (struct split){ .no = (int)no, .count = (int)count };
+    file->split.n_tensors = json_integer_value(json_object_get(file->scalars, "split.tensors.count"));
+    if (count > 1 && !file->owns_map)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: a part of a split file in memory", file->name);
+    return TUTTI_OK;
+}
+
 static enum tutti_status read_file(struct gguf *file, struct tutti_error *err)
 {
     struct cursor c = { .at = file->map.bytes, .end = file->map.bytes + file->map.n_bytes };
@@ -448,11 +471,9 @@ static enum tutti_status read_file(struct gguf *file, struct tutti_error *err)
     enum tutti_status st = read_metadata(file, &c, n_kv, err);
     if (st != TUTTI_OK)
         return st;
-    if (json_integer_value(json_object_get(file->scalars, "split.count")) > 1)
-        return error_set(err, TUTTI_E_UNSUPPORTED,
-                         "%s: a part of a split file (split.count is %" JSON_INTEGER_FORMAT
-                         "); join the parts first",
-                         file->name, json_integer_value(json_object_get(file->scalars, "split.count")));
+    st = read_split(file, err);
+    if (st != TUTTI_OK)
+        return st;
     return read_tensors(file, &c, n_tensors, err);
 }
 
@@ -482,11 +503,132 @@ done:
     return st;
 }
 
-enum tutti_status gguf_open(struct gguf **out, const char *path, struct tutti_error *err)
+static enum tutti_status open_part(struct gguf **out, const char *path, struct tutti_error *err)
 {
     struct mapping map;
     enum tutti_status st = mapping_open(&map, path, err);
     return st != TUTTI_OK ? st : open_mapping(out, map, true, path, err);
+}
+
+/* ---- files in parts: NAME-00001-of-00003.gguf, ... ---- */
+
+enum { MAX_PATH_END = 32 };
+
+static void part_name(char *end, const struct split *split, int no)
+{
+    snprintf(end, MAX_PATH_END, "-%05d-of-%05d.gguf", no + 1, split->count);
+}
+
+/* Part no, which belongs to first. path_begin: of all parts' names. */
+static enum tutti_status open_sibling(struct gguf **out, const struct gguf *first, const char *path_begin,
+                                      int n_begin, int no, struct tutti_error *err)
+{
+    char end[MAX_PATH_END], *path = NULL;
+    struct tutti_error inner;
+    part_name(end, &first->split, no);
+    if (asprintf(&path, "%.*s%s", n_begin, path_begin, end) < 0)
+        return out_of_memory(first, err);
+    struct gguf *part = NULL;
+    enum tutti_status st = open_part(&part, path, &inner);
+    if (st == TUTTI_E_NOT_FOUND)
+        st = error_set(err, st, "%s: part %d of %d is missing", path, no + 1, first->split.count);
+    else if (st != TUTTI_OK)
+        st = error_set(err, st, "%s", inner.text);
+    else if (part->split.no != no || part->split.count != first->split.count ||
+             part->split.n_tensors != first->split.n_tensors)
+        st = error_set(err, TUTTI_E_FORMAT,
+                       "%s: part %d of %d of a model of %" PRId64
+                       " tensors, expected part %d of %d of one of %" PRId64 ", as in %s",
+                       path, part->split.no + 1, part->split.count, part->split.n_tensors, no + 1,
+                       first->split.count, first->split.n_tensors, first->name);
+    free(path);
+    if (st == TUTTI_OK)
+        *out = part;
+    else
+        gguf_close(part);
+    return st;
+}
+
+/* Gives the first part the tensors of all. */
+static enum tutti_status join_tensors(struct gguf *first, struct tutti_error *err)
+{
+    size_t n = first->n_tensors;
+    for (int i = 0; i < first->n_parts; i++)
+        n += first->parts[i]->n_tensors;
+    if ((int64_t)n != first->split.n_tensors || n > LIMIT_TENSORS)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: all parts together hold %zu tensors, but split.tensors.count is %" PRId64,
+                         first->name, n, first->split.n_tensors);
+    struct tensor *all = realloc(first->tensors, (n + 1) * sizeof *all);
+    if (!all)
+        return out_of_memory(first, err);
+    first->tensors = all;
+    for (int i = 0; i < first->n_parts; i++) {
+        const struct gguf *part = first->parts[i];
+        if (part->n_tensors > 0)
+            memcpy(all + first->n_tensors, part->tensors, part->n_tensors * sizeof *all);
+        first->n_tensors += part->n_tensors;
+    }
+    return tensors_check_names(all, n, err);
+}
+
+/* Opens the parts beside given, which is one of them; *out: the first one, with the tensors of all. */
+static enum tutti_status open_parts(struct gguf **out, struct gguf *given, const char *path,
+                                    struct tutti_error *err)
+{
+    char end[MAX_PATH_END];
+    part_name(end, &given->split, given->split.no);
+    size_t n_end = strlen(end), n_path = strlen(path);
+    int n_begin = n_path > n_end ? (int)(n_path - n_end) : 0;
+    struct gguf *first = NULL;
+    enum tutti_status st = TUTTI_OK;
+    if (n_path <= n_end || strcmp(path + n_begin, end) != 0) {
+        st = error_set(err, TUTTI_E_FORMAT, "%s: it is part %d of %d, so its name must end with %s", path,
+                       given->split.no + 1, given->split.count, end);
+        goto done;
+    }
+    if (given->split.no == 0) {
+        first = given;
+        given = NULL;
+    } else {
+        st = open_sibling(&first, given, path, n_begin, 0, err);
+    }
+    if (st != TUTTI_OK)
+        goto done;
+    first->parts = calloc((size_t)first->split.count, sizeof(struct gguf *));
+    if (!first->parts)
+        st = out_of_memory(first, err);
+    for (int no = 1; no < first->split.count && st == TUTTI_OK; no++) {
+        struct gguf **part = &first->parts[first->n_parts];
+        if (given && no == given->split.no) {
+            *part = given;
+            given = NULL;
+        } else {
+            st = open_sibling(part, first, path, n_begin, no, err);
+        }
+        first->n_parts += st == TUTTI_OK;
+    }
+    if (st == TUTTI_OK)
+        st = join_tensors(first, err);
+    if (st == TUTTI_OK) {
+        *out = first;
+        first = NULL;
+    }
+done:
+    gguf_close(given);
+    gguf_close(first);
+    return st;
+}
+
+enum tutti_status gguf_open(struct gguf **out, const char *path, struct tutti_error *err)
+{
+    struct gguf *file = NULL;
+    enum tutti_status st = open_part(&file, path, err);
+    if (st == TUTTI_OK && file->split.count > 1)
+        return open_parts(out, file, path, err);
+    if (st == TUTTI_OK)
+        *out = file;
+    return st;
 }
 
 enum tutti_status gguf_open_memory(struct gguf **out, const void *bytes, size_t n_bytes, const char *name,
@@ -499,6 +641,9 @@ void gguf_close(struct gguf *file)
 {
     if (!file)
         return;
+    for (int i = 0; i < file->n_parts; i++)
+        gguf_close(file->parts[i]);
+    free(file->parts);
     for (size_t i = 0; i < file->n_arrays; i++) {
         free(file->arrays[i].key);
         free(file->arrays[i].offsets);

@@ -1,11 +1,13 @@
 /* PyTorch's and MindSpore's files: what the real libraries wrote is read bit for bit, and what nobody should have written
  * is told so. */
+#include "checkpoint/gguf.h"
 #include "checkpoint/mindspore.h"
 #include "checkpoint/pickle.h"
 #include "checkpoint/pytorch.h"
 #include "checkpoint/tensor_file.h"
 #include "checkpoint/zip.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -151,6 +153,103 @@ static void files_that_hold_more_than_tensors_are_refused_by_name(void **state)
             fail_msg("status %d, \"%s\", expected %d, \"%s\"", st, err.text, CASES[i].status, CASES[i].words);
     }
     assert_int_not_equal(access("/tmp/tutti-was-here", F_OK), 0); /* nothing was executed */
+}
+
+/* ---- GGUF in parts ---- */
+
+static void parts_of_a_gguf_file_are_one(void **state)
+{
+    (void)state;
+    for (int part = 1; part <= 3; part++) { /* whichever is named */
+        char path[512];
+        snprintf(path, sizeof path, TEST_FIXTURES "/gguf-split/llama-tiny-q4_0-%05d-of-00003.gguf", part);
+        expect_same_files(path, TEST_FIXTURES "/gguf/llama-tiny-q4_0.gguf");
+        struct tensor_file *file = open_file(path);
+        const json_t *scalars = gguf_scalars(tensor_file_gguf(file));
+        assert_string_equal(json_string_value(json_object_get(scalars, "general.architecture")), "llama");
+        assert_non_null(gguf_find_array(tensor_file_gguf(file), "tokenizer.ggml.tokens"));
+        tensor_file_close(file);
+    }
+    expect_same_files(TEST_FIXTURES "/gguf-split/tiny-quants-00001-of-00005.gguf",
+                      TEST_FIXTURES "/gguf/tiny-quants.gguf"); /* no tensor in the first */
+}
+
+static char folder[] = "/tmp/tutti-test-XXXXXX";
+
+static int make_folder(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/tutti-test-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    DIR *dir = opendir(folder);
+    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        unlink(path);
+    }
+    if (dir)
+        closedir(dir);
+    return rmdir(folder);
+}
+
+/* from: of tests/fixtures/gguf-split; NULL: there is no such part. */
+static void place_part(const char *from, const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    unlink(path);
+    if (!from)
+        return;
+    char target[512];
+    snprintf(target, sizeof target, TEST_FIXTURES "/gguf-split/%s", from);
+    assert_int_equal(symlink(target, path), 0);
+}
+
+static void wrong_parts_of_a_gguf_file_are_named(void **state)
+{
+    (void)state;
+#define PART(no) "llama-tiny-q4_0-0000" no "-of-00003.gguf"
+    static const struct {
+        const char *second, *words; /* what stands in the place of the second part */
+        enum tutti_status status;
+    } CASES[] = {
+        { PART("2"), "", TUTTI_OK },
+        { NULL, "m-00002-of-00003.gguf: part 2 of 3 is missing", TUTTI_E_NOT_FOUND },
+        { PART("1"), "m-00002-of-00003.gguf: part 1 of 3 of a model of 30 tensors, expected part 2 of 3",
+          TUTTI_E_FORMAT },
+        { "tiny-quants-00002-of-00005.gguf", "part 2 of 5 of a model of 8 tensors, expected part 2 of 3",
+          TUTTI_E_FORMAT },
+        { "../gguf/tiny-types.gguf", "part 1 of 0 of a model", TUTTI_E_FORMAT },
+        { "../README.md", "does not begin with \"GGUF\"", TUTTI_E_FORMAT },
+    };
+    place_part(PART("1"), "m-00001-of-00003.gguf");
+    place_part(PART("3"), "m-00003-of-00003.gguf");
+    place_part(PART("2"), "renamed.gguf");
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        place_part(CASES[i].second, "m-00002-of-00003.gguf");
+        for (int given = 1; given <= 3; given += 2) {
+            char path[512];
+            struct gguf *file = NULL;
+            struct tutti_error err = { 0 };
+            snprintf(path, sizeof path, "%s/m-%05d-of-00003.gguf", folder, given);
+            enum tutti_status st = gguf_open(&file, path, &err);
+            if (st != CASES[i].status || !strstr(err.text, CASES[i].words))
+                fail_msg("status %d, \"%s\", expected %d, \"%s\"", st, err.text, CASES[i].status,
+                         CASES[i].words);
+            gguf_close(file);
+        }
+    }
+    char path[512];
+    struct gguf *file;
+    struct tutti_error err;
+    snprintf(path, sizeof path, "%s/renamed.gguf", folder);
+    assert_int_equal(gguf_open(&file, path, &err), TUTTI_E_FORMAT);
+    assert_non_null(strstr(err.text, "its name must end with -00002-of-00003.gguf"));
 }
 
 /* ---- pickles ---- */
@@ -910,6 +1009,8 @@ int main(void)
         cmocka_unit_test(tensors_of_mindspore_are_read_as_they_were_written),
         cmocka_unit_test(folders_hold_the_same_tensors_in_every_format),
         cmocka_unit_test(files_that_hold_more_than_tensors_are_refused_by_name),
+        cmocka_unit_test(parts_of_a_gguf_file_are_one),
+        cmocka_unit_test_setup_teardown(wrong_parts_of_a_gguf_file_are_named, make_folder, remove_folder),
         cmocka_unit_test(a_broken_pickle_is_told_what_is_wrong),
         cmocka_unit_test(a_pickle_says_what_was_saved),
         cmocka_unit_test(a_pickle_bomb_ends_soon),
