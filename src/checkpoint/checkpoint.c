@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "checkpoint/gguf.h"
+#include "checkpoint/row_ints.h"
 #include "checkpoint/tensor_file.h"
 
 #include <dirent.h>
@@ -24,6 +25,8 @@ struct checkpoint {
     size_t n_tensors;
     uint32_t *slots; /* [n_slots]: open-addressed index by name; tensor index + 1, 0: free */
     size_t n_slots;
+    struct row_ints *row_ints; /* matrices that stand in tensors in the place of their integers */
+    size_t n_row_ints;
 };
 
 static uint64_t hash_name(const char *name)
@@ -78,6 +81,12 @@ static enum tutti_status load_json(const char *path, json_t **out, struct tutti_
 done:
     mapping_close(&map);
     return st;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
 }
 
 static bool file_exists(const char *folder, const char *file)
@@ -208,6 +217,41 @@ static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error
     return st;
 }
 
+/* What a tensor of integers is multiplied by, row by row; NULL: it is no such tensor. */
+static const struct tensor *find_scale(const struct checkpoint *ck, const struct tensor *t)
+{
+    char name[LIMIT_TENSOR_NAME_BYTES + sizeof "_scale"];
+    if (t->dtype != DTYPE_I8 || !ends_with(t->name, ".weight"))
+        return NULL;
+    snprintf(name, sizeof name, "%s_scale", t->name);
+    return checkpoint_find(ck, name);
+}
+
+/* ChatGLM's configuration tells of how many bits its integers are. */
+static enum tutti_status wrap_row_ints(struct checkpoint *ck, struct tutti_error *err)
+{
+    json_int_t n_bits = json_integer_value(json_object_get(ck->config, "quantization_bit"));
+    if (n_bits != 4 && n_bits != 8)
+        return TUTTI_OK;
+    size_t n = 0;
+    for (size_t i = 0; i < ck->n_tensors; i++)
+        n += find_scale(ck, ck->tensors[i]) != NULL;
+    ck->row_ints = calloc(n + 1, sizeof *ck->row_ints);
+    if (!ck->row_ints)
+        return out_of_memory(ck, err);
+    enum tutti_status st = TUTTI_OK;
+    for (size_t i = 0; i < ck->n_tensors && st == TUTTI_OK; i++) {
+        const struct tensor *scale = find_scale(ck, ck->tensors[i]);
+        if (!scale)
+            continue;
+        struct row_ints *r = &ck->row_ints[ck->n_row_ints++];
+        st = row_ints_init(r, ck->tensors[i], scale, (int)n_bits, err);
+        if (st == TUTTI_OK)
+            ck->tensors[i] = &r->tensor; /* of the same name, so the index holds */
+    }
+    return st;
+}
+
 static enum tutti_status check_mapped_tensors(const struct checkpoint *ck, const char *index_path,
                                               const json_t *map, struct tutti_error *err)
 {
@@ -257,12 +301,6 @@ static enum tutti_status open_indexed(struct checkpoint *ck, const char *file, s
     json_decref(index);
     free(path);
     return st;
-}
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
 }
 
 /* The folder's one MindSpore checkpoint. *is_there: false where it has none. */
@@ -358,6 +396,8 @@ enum tutti_status checkpoint_open(struct checkpoint **out, const char *path, str
     for (size_t n = strlen(ck->path); n > 1 && ck->path[n - 1] == '/'; n--)
         ck->path[n - 1] = '\0';
     st = open_any(ck, err);
+    if (st == TUTTI_OK)
+        st = wrap_row_ints(ck, err);
     if (st != TUTTI_OK)
         goto done;
     *out = ck;
@@ -373,6 +413,7 @@ void checkpoint_close(struct checkpoint *ck)
         return;
     free(ck->slots);
     free((void *)ck->tensors);
+    free(ck->row_ints);
     json_decref(ck->config);
     for (int i = 0; i < ck->n_files; i++)
         tensor_file_close(ck->files[i]);

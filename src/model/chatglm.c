@@ -30,7 +30,7 @@ static const struct tensor_names LAYOUTS[] = {
     { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP },
 };
 
-static const char *const IGNORED[] = { "rotary_pos_emb.inv_freq", "rope_freqs.weight" };
+static const char *const IGNORED[] = { ".weight_scale", "rotary_pos_emb.inv_freq", "rope_freqs.weight" };
 
 static bool is_mine(const json_t *config)
 {
@@ -39,8 +39,9 @@ static bool is_mine(const json_t *config)
 
 static void describe_hf(struct model_desc *d, struct config *c)
 {
-    if (config_int_or(c, "quantization_bit", 0, 32, 0) != 0)
-        config_unsupported(c, "quantization_bit", "a checkpoint that is stored quantized");
+    int n_bits = config_int_or(c, "quantization_bit", 0, 32, 0); /* the checkpoint puts matrices together */
+    if (n_bits != 0 && n_bits != 4 && n_bits != 8)
+        config_unsupported(c, "quantization_bit", "a checkpoint of integers of other than 4 or 8 bits");
     if (!config_bool_or(c, "rmsnorm", true))
         config_unsupported(c, "rmsnorm", "LayerNorm");
     if (!config_bool_or(c, "post_layer_norm", true))

@@ -20,7 +20,7 @@
 
 static const struct tensor_names LAYOUTS[] = { NAMES("weight", "weight"), NAMES("embedding_table", "gamma") };
 
-static const char *const IGNORED[] = { "rotary_emb.inv_freq", "key_past", "value_past" };
+static const char *const IGNORED[] = { ".weight_scale", "rotary_emb.inv_freq", "key_past", "value_past" };
 
 static bool is_mine(const json_t *config)
 {
@@ -54,8 +54,9 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     (void)is_gguf; /* GGUF has no such architecture */
     if (!config_bool_or(c, "position_encoding_2d", true))
         config_unsupported(c, "position_encoding_2d", "ChatGLM-6B with one stream of positions");
-    if (config_int_or(c, "quantization_bit", 0, 32, 0) != 0)
-        config_unsupported(c, "quantization_bit", "a checkpoint that is stored quantized");
+    int n_bits = config_int_or(c, "quantization_bit", 0, 32, 0); /* the checkpoint puts matrices together */
+    if (n_bits != 0 && n_bits != 4 && n_bits != 8)
+        config_unsupported(c, "quantization_bit", "a checkpoint of integers of other than 4 or 8 bits");
     if (config_int_or(c, "pre_seq_len", 0, LIMIT_CONTEXT, 0) != 0)
         config_unsupported(c, "pre_seq_len", "P-Tuning");
     d->n_layers = config_int(c, "num_layers", 1, LIMIT_LAYERS);

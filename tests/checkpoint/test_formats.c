@@ -4,8 +4,12 @@
 #include "checkpoint/mindspore.h"
 #include "checkpoint/pickle.h"
 #include "checkpoint/pytorch.h"
+#include "checkpoint/row_ints.h"
 #include "checkpoint/tensor_file.h"
 #include "checkpoint/zip.h"
+#include "kernels/quantize.h"
+
+#include "base/half.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -929,6 +933,63 @@ static void a_broken_mindspore_file_is_told_what_is_wrong(void **state)
     expect_mindspore(&b, TUTTI_E_FORMAT, "is broken");
 }
 
+/* ---- integers with a scale for each row ---- */
+
+static void integers_of_rows_keep_their_values(void **state)
+{
+    (void)state;
+    enum { N_OUT = 3, N_IN = 64, FEW = 20 };
+    int8_t ints[N_OUT * N_IN];
+    for (int i = 0; i < N_OUT * N_IN; i++)
+        ints[i] = (int8_t)(i * 37); /* every nibble, -8 too */
+    static const uint16_t SCALES[N_OUT] = { 0x3C01, 0x0001, 0xB555 };
+    struct tensor weight = {
+        .name = "w.weight", .dtype = DTYPE_I8, .n_dims = 2, .data = ints, .n_bytes = sizeof ints, .file = "x"
+    };
+    struct tensor scale = { .name = "w.weight_scale",
+                            .dtype = DTYPE_F16,
+                            .n_dims = 1,
+                            .shape = { N_OUT },
+                            .data = SCALES,
+                            .n_bytes = sizeof SCALES,
+                            .file = "x" };
+    for (int n_bits = 4; n_bits <= 8; n_bits += 4) {
+        for (int n_in = N_IN; n_in >= FEW; n_in -= N_IN - FEW) {
+            struct row_ints r;
+            int row_bytes = n_in * n_bits / 8;
+            weight.shape[0] = N_OUT;
+            weight.shape[1] = row_bytes;
+            assert_int_equal(row_ints_init(&r, &weight, &scale, n_bits, NULL), TUTTI_OK);
+            enum dtype want_type = n_in == FEW ? DTYPE_F32 : n_bits == 4 ? DTYPE_Q4_0 : DTYPE_Q8_0;
+            assert_int_equal(r.tensor.dtype, want_type);
+            assert_int_equal(r.tensor.shape[1], n_in);
+            float values[N_OUT * N_IN];
+            void *owned;
+            const void *bytes = tensor_bytes(&r.tensor, &owned);
+            assert_non_null(bytes);
+            dequantize(values, bytes, r.tensor.dtype, N_OUT * n_in);
+            free(owned);
+            for (int i = 0; i < N_OUT * n_in; i++) {
+                int row = i / n_in, c = i % n_in, byte = ints[row * row_bytes + c * n_bits / 8];
+                int q = n_bits == 8 ? byte : c % 2 == 0 ? byte >> 4 : (int8_t)((uint8_t)byte << 4) >> 4;
+                assert_true(values[i] == (float)q * half_to_float(SCALES[row]));
+            }
+        }
+    }
+    struct row_ints r;
+    struct tutti_error err;
+    scale.shape[0] = 4;
+    assert_int_equal(row_ints_init(&r, &weight, &scale, 8, &err), TUTTI_E_FORMAT);
+    assert_non_null(strstr(err.text, "tensor w.weight_scale: f16 of shape [4], expected"));
+    assert_non_null(strstr(err.text, "of shape [3]"));
+    scale.shape[0] = 3;
+    scale.dtype = DTYPE_I8;
+    assert_int_equal(row_ints_init(&r, &weight, &scale, 8, &err), TUTTI_E_FORMAT);
+    weight.n_dims = 1;
+    assert_int_equal(row_ints_init(&r, &weight, &scale, 8, &err), TUTTI_E_FORMAT);
+    assert_non_null(strstr(err.text, "expected a matrix of i8"));
+}
+
 /* ---- any file, cut and changed ---- */
 
 /* A changed file gives an error, or tensors that can all be read. */
@@ -1020,6 +1081,7 @@ int main(void)
         cmocka_unit_test(a_broken_tensor_of_pytorch_is_told_what_is_wrong),
         cmocka_unit_test(an_odd_archive_of_pytorch_is_told_what_is_wrong),
         cmocka_unit_test(a_broken_mindspore_file_is_told_what_is_wrong),
+        cmocka_unit_test(integers_of_rows_keep_their_values),
         cmocka_unit_test(cut_and_changed_files_are_errors_or_correct_reads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

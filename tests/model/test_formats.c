@@ -18,6 +18,10 @@ static void files_of_every_format_give_the_golden_logits(void **state)
         { "pytorch/old", "gpt2-tiny/golden", 3 },
         { "mindspore/glm", "glm-4-9b-tiny/golden", 3 },
         { "mindspore/pangu/pangu.ckpt", "pangu-tiny/golden", 3 },
+        { "gguf-split/llama-tiny-q4_0-00001-of-00003.gguf", "gguf/llama-tiny-q4_0.golden", 2 },
+        { "chatglm-ints/glm-4-9b-tiny-int4", "chatglm-ints/glm-4-9b-tiny-int4/golden", 3 },
+        { "chatglm-ints/glm-4-9b-tiny-int8", "chatglm-ints/glm-4-9b-tiny-int8/golden", 3 },
+        { "chatglm-ints/chatglm-6b-tiny-int4", "chatglm-ints/chatglm-6b-tiny-int4/golden", 3 },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         char path[512];
@@ -31,10 +35,34 @@ static void files_of_every_format_give_the_golden_logits(void **state)
     }
 }
 
+/* In blocks with the row's scale, as any file of these types: only activations are rounded. */
+static void integers_of_chatglm_run_as_they_are_stored(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        enum dtype type;
+    } CASES[] = { { "glm-4-9b-tiny-int4", DTYPE_Q4_0 },
+                  { "glm-4-9b-tiny-int8", DTYPE_Q8_0 },
+                  { "chatglm-6b-tiny-int4", DTYPE_Q4_0 } };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char path[512];
+        snprintf(path, sizeof path, TEST_FIXTURES "/chatglm-ints/%s", CASES[i].name);
+        struct model *model = util_load(path, NULL, "f32", 2, NULL);
+        assert_int_equal(model->weight_type, CASES[i].type);
+        snprintf(path, sizeof path, TEST_FIXTURES "/chatglm-ints/%s/golden.safetensors", CASES[i].name);
+        struct util_errors e = util_compare_file(model, path, "logits", 3);
+        print_message("# %s as stored: relative %.2e at most\n", CASES[i].name, e.max_relative);
+        assert_true(e.max_relative <= 8e-2);
+        model_free(model);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_of_every_format_give_the_golden_logits),
+        cmocka_unit_test(integers_of_chatglm_run_as_they_are_stored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
