@@ -1,0 +1,170 @@
+/* SentencePiece vocabularies in a GGUF file's metadata: what is taken from there, and what is told of a broken one. */
+#include "checkpoint/gguf.h"
+#include "model/family.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { N_TOKENS = 5 };
+static const char *const TOKENS[N_TOKENS] = { "<pad>", "</s>", "<unk>", "\xE2\x96\x81", "a" };
+static const int32_t TYPES[N_TOKENS] = { PIECE_CONTROL, PIECE_CONTROL, PIECE_UNKNOWN, PIECE_NORMAL,
+                                         PIECE_NORMAL };
+static const float SCORES[N_TOKENS] = { 0, 0, 0, -2, -3 };
+
+/* One thing that a file has otherwise. */
+struct change {
+    const char *key; /* "": nothing */
+    enum { MISSING, STRING, BYTES, WORDS, SHORT } as;
+    const char *words; /* of the error */
+};
+
+static bool is_changed(const struct change *c, const char *key, int as)
+{
+    return strcmp(c->key, key) == 0 && (int)c->as == as;
+}
+
+static void add_tokens(struct gguf_writer *w, const struct change *c)
+{
+    size_t n_bytes[N_TOKENS];
+    for (int i = 0; i < N_TOKENS; i++)
+        n_bytes[i] = strlen(TOKENS[i]);
+    if (is_changed(c, "tokenizer.ggml.tokens", WORDS))
+        gguf_writer_i32s(w, "tokenizer.ggml.tokens", TYPES, N_TOKENS);
+    else if (strcmp(c->key, "tokenizer.ggml.tokens") != 0)
+        gguf_writer_strings(w, "tokenizer.ggml.tokens", TOKENS, n_bytes, N_TOKENS);
+    else if (c->as == SHORT)
+        gguf_writer_strings(w, "tokenizer.ggml.tokens", TOKENS, n_bytes, 0);
+    if (is_changed(c, "tokenizer.ggml.scores", STRING))
+        gguf_writer_strings(w, "tokenizer.ggml.scores", TOKENS, n_bytes, N_TOKENS);
+    else if (!is_changed(c, "tokenizer.ggml.scores", MISSING))
+        gguf_writer_f32s(w, "tokenizer.ggml.scores", SCORES,
+                         N_TOKENS - is_changed(c, "tokenizer.ggml.scores", SHORT));
+    int32_t types[N_TOKENS];
+    memcpy(types, TYPES, sizeof types);
+    if (is_changed(c, "tokenizer.ggml.token_type", WORDS))
+        types[3] = 7;
+    if (!is_changed(c, "tokenizer.ggml.token_type", MISSING))
+        gguf_writer_i32s(w, "tokenizer.ggml.token_type", types,
+                         N_TOKENS - is_changed(c, "tokenizer.ggml.token_type", SHORT));
+}
+
+static void add_map(struct gguf_writer *w, const struct change *c)
+{
+    static const char KEY[] = "tokenizer.ggml.precompiled_charsmap";
+    static const uint8_t BROKEN[] = { 8, 0, 0, 0, 1, 2, 3, 4, 0 };
+    if (is_changed(c, KEY, BYTES))
+        gguf_writer_u8s(w, KEY, BROKEN, sizeof BROKEN);
+    else if (is_changed(c, KEY, WORDS))
+        gguf_writer_i32s(w, KEY, TYPES, N_TOKENS);
+    else if (is_changed(c, KEY, STRING))
+        gguf_writer_string(w, KEY, "x", 1);
+}
+
+static void write_file(const char *path, const char *kind, const struct change *c)
+{
+    struct gguf_writer *w = NULL;
+    assert_int_equal(gguf_writer_open(&w, path, NULL), TUTTI_OK);
+    gguf_writer_string(w, "general.architecture", "llama", 5);
+    gguf_writer_string(w, "tokenizer.ggml.model", kind, strlen(kind));
+    add_tokens(w, c);
+    add_map(w, c);
+    assert_int_equal(gguf_writer_begin_data(w, NULL), TUTTI_OK);
+    assert_int_equal(gguf_writer_finish(w, NULL), TUTTI_OK);
+    gguf_writer_free(w);
+}
+
+static enum tutti_status load(struct tokenizer **tok, const char *kind, const struct change *c, int n_vocab,
+                              char *why, struct tutti_error *err)
+{
+    char path[128];
+    snprintf(path, sizeof path, "/tmp/tutti-tokenizer-%d.gguf", (int)getpid());
+    write_file(path, kind, c);
+    struct checkpoint *ck = NULL;
+    struct model_desc desc = { .n_vocab = n_vocab };
+    assert_int_equal(checkpoint_open(&ck, path, NULL), TUTTI_OK);
+    why[0] = '\0';
+    enum tutti_status st = model_tokenizer_load(tok, &FAMILY_LLAMA, &desc, ck, why, 256, err);
+    checkpoint_close(ck);
+    unlink(path);
+    return st;
+}
+
+static const struct change NONE = { .key = "" };
+
+static void a_unigram_vocabulary_has_the_defaults_of_its_kind(void **state)
+{
+    (void)state;
+    char why[256];
+    struct tokenizer *tok = NULL;
+    struct ids ids = { 0 };
+    assert_int_equal(load(&tok, "t5", &NONE, N_TOKENS, why, NULL), TUTTI_OK);
+    assert_int_equal(tokenizer_bos(tok), -1);
+    assert_int_equal(tokenizer_eos(tok), 1);
+    assert_int_equal(tokenizer_unk(tok), 2);
+    static const int32_t WANT[] = { 4, 3, 2 };
+    assert_true(tokenizer_encode(tok, "a b", 3, &ids)); /* no blank in front, no byte pieces */
+    assert_int_equal(ids.n, 3);
+    assert_memory_equal(ids.ids, WANT, sizeof WANT);
+    ids_clear(&ids);
+    tokenizer_free(tok);
+}
+
+static void another_kind_is_no_error_but_no_tokenizer(void **state)
+{
+    (void)state;
+    char why[256];
+    struct tokenizer *tok = NULL;
+    assert_int_equal(load(&tok, "rwkv", &NONE, N_TOKENS, why, NULL), TUTTI_OK);
+    assert_null(tok);
+    assert_non_null(strstr(why, "tokenizer.ggml.model is rwkv"));
+}
+
+static void broken_metadata_is_told_what_is_wrong(void **state)
+{
+    (void)state;
+    static const struct change CHANGES[] = {
+        { "tokenizer.ggml.tokens", MISSING, "tokenizer.ggml.tokens is missing" },
+        { "tokenizer.ggml.tokens", WORDS, "no array of strings" },
+        { "tokenizer.ggml.tokens", SHORT, "tokenizer.ggml.tokens is missing, empty" },
+        { "tokenizer.ggml.scores", MISSING, "tokenizer.ggml.scores: expected 5 numbers" },
+        { "tokenizer.ggml.scores", STRING, "tokenizer.ggml.scores: expected 5 numbers" },
+        { "tokenizer.ggml.scores", SHORT, "tokenizer.ggml.scores: expected 5 numbers" },
+        { "tokenizer.ggml.token_type", MISSING, "tokenizer.ggml.token_type: expected 5 numbers" },
+        { "tokenizer.ggml.token_type", SHORT, "tokenizer.ggml.token_type: expected 5 numbers" },
+        { "tokenizer.ggml.token_type", WORDS, "tokenizer.ggml.token_type[3] is 7" },
+        { "tokenizer.ggml.precompiled_charsmap", BYTES, "of 9 bytes says that its trie has 8" },
+        { "tokenizer.ggml.precompiled_charsmap", WORDS, "precompiled_charsmap is an array of type 5" },
+        { "tokenizer.ggml.precompiled_charsmap", STRING, "precompiled_charsmap is no array" },
+    };
+    char why[256];
+    for (size_t i = 0; i < sizeof CHANGES / sizeof *CHANGES; i++) {
+        struct tokenizer *tok = NULL;
+        struct tutti_error err = { 0 };
+        enum tutti_status st = load(&tok, "t5", &CHANGES[i], N_TOKENS, why, &err);
+        if (st != TUTTI_E_FORMAT || tok || !strstr(err.text, CHANGES[i].words) || !strstr(err.text, ".gguf"))
+            fail_msg("case %zu: status %d, \"%s\", expected \"%s\"", i, st, err.text, CHANGES[i].words);
+    }
+    struct tokenizer *tok = NULL;
+    struct tutti_error err = { 0 };
+    assert_int_equal(load(&tok, "t5", &NONE, N_TOKENS - 1, why, &err), TUTTI_E_FORMAT);
+    assert_non_null(strstr(err.text, "5 tokens, but the model's vocabulary holds 4"));
+    assert_null(tok);
+    assert_int_equal(load(&tok, "llama", &NONE, N_TOKENS, why, &err), TUTTI_E_FORMAT);
+    assert_non_null(strstr(err.text, "there is no piece <0x00>"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_unigram_vocabulary_has_the_defaults_of_its_kind),
+        cmocka_unit_test(another_kind_is_no_error_but_no_tokenizer),
+        cmocka_unit_test(broken_metadata_is_told_what_is_wrong),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
