@@ -70,8 +70,7 @@ struct tokenizer {
 
     /* ChatGLM-6B's pieces for what its normalizer would lose; blanks_id: of two blanks, up to 80 follow. */
     bool is_icetext;
-    int32_t
-        n_images; /* the first ids: not even the end of a character, as its authors take them away first */
+    int32_t n_images; /* ids below it are images, over which decoding passes as if they were not there */
     int32_t newline_id, tab_id, blanks_id;
 
     bool is_plain
