@@ -202,6 +202,13 @@ struct tutti_sampling {
 /* Defaults: the model's own (generation_config.json), else the family's. model NULL: temperature 1, all else off. */
 TUTTI_API void tutti_sampling_init(struct tutti_sampling *out, const tutti_model *model);
 
+/* When a beam search with as many ended answers as beams is over, as transformers' early_stopping. */
+enum tutti_early_stopping {
+    TUTTI_EARLY_STOPPING_FALSE = 0, /* when no beam is likely to become better than they are */
+    TUTTI_EARLY_STOPPING_TRUE,      /* at once */
+    TUTTI_EARLY_STOPPING_NEVER,     /* when no beam can become better than they are */
+};
+
 struct tutti_request {
     /* Exactly one kind of prompt: ids, messages, or text. */
     const int32_t *ids; /* used as they are */
@@ -224,6 +231,17 @@ struct tutti_request {
     size_t n_stop;
     const int32_t *stop_ids; /* beyond the model's own */
     size_t n_stop_ids;
+    /* Every token is computed from position 0 again instead of from stored keys and values: slow, with the same bits. For
+     * checking. */
+    bool no_kv_cache;
+    /* Beam search: 2..64; 0 or 1: none. The n_choices best answers come as a whole at the end, choice 0 the best. Log-probabilities
+     * are taken of the logits; logit bias and penalties change those, as in transformers; nothing is drawn, so the other
+     * fields of sampling have no meaning. stop and top_logprobs must be empty. Needs n_beams free sequences of the
+     * engine, and that the KV cache holds n_beams whole answers with their prompt: else TUTTI_E_LIMIT. */
+    int n_beams;
+    double
+        length_penalty; /* an answer counts as its sum of log-probabilities / length ^ this; transformers' usual value is 1 */
+    enum tutti_early_stopping early_stopping;
     bool ignore_eos;  /* go on to max_tokens; for benchmarks */
     bool logprobs;    /* report the log-probability of each token */
     int top_logprobs; /* and of the most probable ones: 0..20 */
@@ -271,6 +289,7 @@ struct tutti_event {
     size_t n_prompt_tokens,
         n_cached_tokens;                  /* of the prompt, and how many of them came from the prefix cache */
     size_t n_generated_tokens;            /* of this choice */
+    float beam_score;                     /* of a beam search, this choice's; else 0 */
     uint64_t queue_us, ttft_us, total_us; /* since the submission: to first row, to first token, until now */
 };
 

@@ -14,9 +14,15 @@
 #include <string.h>
 #include <unistd.h>
 
+/* As in enum tutti_early_stopping. */
+static const char *const EARLY_STOPPING[] = { "false", "true", "never", NULL };
+
 struct generate_values {
-    const char *prompt, *file, *system;
-    bool chat, json;
+    struct option_texts prompt;
+    const char *file, *system, *early_stopping;
+    bool chat, json, no_kv_cache;
+    int64_t beams, best;
+    double length_penalty;
     struct sampling_flags sampling;
     struct model_flags model;
     struct adapter_flags adapters;
@@ -28,9 +34,9 @@ struct generate_values {
 static const struct option OPTIONS[] = {
     { .name = "prompt",
       .letter = 'p',
-      TEXT_IN(VALUES, prompt),
+      TEXTS_IN(VALUES, prompt),
       .value = "TEXT",
-      .help = "the prompt; - reads it from standard input" },
+      .help = "the prompt; - reads it from standard input. Several are answered as one batch" },
     { .name = "file",
       .letter = 'f',
       TEXT_IN(VALUES, file),
@@ -45,6 +51,41 @@ static const struct option OPTIONS[] = {
       TEXT_IN(VALUES, system),
       .value = "TEXT",
       .help = "with --chat: a system message before the prompt" },
+    { .name = "beams",
+      INT_IN(VALUES, beams),
+      .value = "N",
+      .min = 1,
+      .max = 64,
+      .initial = "1",
+      .help = "follow the N most probable answers side by side (beam search) instead of drawing one; what is "
+              "printed "
+              "comes at the end" },
+    { .name = "best",
+      INT_IN(VALUES, best),
+      .value = "N",
+      .min = 1,
+      .max = 64,
+      .initial = "1",
+      .help = "with --beams: print the N best answers to each prompt" },
+    { .name = "length-penalty",
+      FLOAT_IN(VALUES, length_penalty),
+      .value = "X",
+      .min = -100,
+      .max = 100,
+      .initial = "1",
+      .help = "with --beams: an answer is worth its sum of log-probabilities / length^X, so more favours "
+              "long ones" },
+    { .name = "early-stopping",
+      CHOICE_IN(VALUES, early_stopping),
+      .value = "WHEN",
+      .choices = EARLY_STOPPING,
+      .initial = "false",
+      .help = "with --beams: when N answers have ended, true ends the search, false ends it when no beam is "
+              "likely to "
+              "become better, never when none can" },
+    { .name = "no-kv-cache",
+      FLAG_IN(VALUES, no_kv_cache),
+      .help = "compute every token from the beginning again, for checking: the answer is the same" },
     { .name = "json",
       FLAG_IN(VALUES, json),
       .help = "one JSON object a line for each answer, in the order in which they end: index, text, "
@@ -74,21 +115,24 @@ struct answer {
     enum tutti_finish finish;
     struct tutti_error error;
     size_t n_prompt_tokens, n_cached_tokens, n_generated_tokens;
+    float beam_score;
 };
 
 struct batch {
     const struct generate_values *values;
     tutti_engine *engine;
     struct prompts prompts;
-    struct answer *answers; /* [prompts.n] */
+    size_t n_choices;       /* answers to each prompt */
+    struct answer *answers; /* [prompts.n][n_choices] */
     struct tutti_request request;
     struct tutti_string stops[OPTION_MAX_TEXTS];
-    size_t n_submitted, n_printed; /* plain text is printed in the order of the prompts */
+    size_t n_submitted; /* prompts */
+    size_t n_printed;   /* answers; plain text is printed in the order of the prompts */
     size_t n_failed;
     bool is_stopping;
 
     pthread_mutex_t mutex; /* guards the answers, from their submission on, and what follows */
-    size_t *ended;         /* [prompts.n]: indices of the answers that ended, in that order */
+    size_t *ended;         /* [prompts.n * n_choices]: indices of the answers that ended, in that order */
     size_t n_ended;
 };
 
@@ -104,7 +148,7 @@ static void end_answer(struct answer *answer)
 
 static void on_event(void *user, const struct tutti_event *event)
 {
-    struct answer *answer = user;
+    struct answer *answer = (struct answer *)user + event->choice;
     struct batch *batch = answer->batch;
     pthread_mutex_lock(&batch->mutex);
     if (!answer->lost_text && !buf_add(&answer->text, event->text, event->n_text_bytes))
@@ -116,7 +160,8 @@ static void on_event(void *user, const struct tutti_event *event)
     answer->n_prompt_tokens = event->n_prompt_tokens;
     answer->n_cached_tokens = event->n_cached_tokens;
     answer->n_generated_tokens = event->n_generated_tokens;
-    if (event->is_last)
+    answer->beam_score = event->beam_score;
+    if (event->finish != TUTTI_FINISH_NONE)
         end_answer(answer);
     pthread_mutex_unlock(&batch->mutex);
     interrupt_wake();
@@ -144,32 +189,36 @@ static enum tutti_status submit(struct batch *batch, size_t index, struct tutti_
         request.text = prompt->text;
         request.n_text_bytes = prompt->n_bytes;
     }
-    return tutti_engine_submit(batch->engine, &request, on_event, &batch->answers[index],
-                               &batch->answers[index].request_id, err);
+    struct answer *first = &batch->answers[index * batch->n_choices];
+    return tutti_engine_submit(batch->engine, &request, on_event, first, &first->request_id, err);
 }
 
 /* Submits until all are, or the queue is full; then the end of an answer is waited for. */
 static void submit_more(struct batch *batch)
 {
     while (batch->n_submitted < batch->prompts.n) {
-        struct answer *answer = &batch->answers[batch->n_submitted];
+        struct answer *answers = &batch->answers[batch->n_submitted * batch->n_choices];
         struct tutti_error err = { 0 };
         pthread_mutex_lock(&batch->mutex);
-        size_t n_running = batch->n_submitted - batch->n_ended;
-        answer->is_running = true; /* before its first event */
+        size_t n_running = batch->n_submitted * batch->n_choices - batch->n_ended;
+        for (size_t i = 0; i < batch->n_choices; i++)
+            answers[i].is_running = true; /* before the first event */
         pthread_mutex_unlock(&batch->mutex);
         enum tutti_status st = submit(batch, batch->n_submitted, &err);
         if (st == TUTTI_E_BUSY && n_running > 0) {
-            answer->is_running = false;
+            for (size_t i = 0; i < batch->n_choices; i++)
+                answers[i].is_running = false;
             return;
         }
         batch->n_submitted++;
         if (st == TUTTI_OK)
             continue;
         pthread_mutex_lock(&batch->mutex);
-        answer->finish = TUTTI_FINISH_ERROR;
-        answer->error = err;
-        end_answer(answer);
+        for (size_t i = 0; i < batch->n_choices; i++) {
+            answers[i].finish = TUTTI_FINISH_ERROR;
+            answers[i].error = err;
+            end_answer(&answers[i]);
+        }
         pthread_mutex_unlock(&batch->mutex);
     }
 }
@@ -179,10 +228,13 @@ static void stop_all(struct batch *batch)
     batch->is_stopping = true;
     for (size_t i = 0; i < batch->n_submitted; i++) {
         pthread_mutex_lock(&batch->mutex);
-        bool is_running = batch->answers[i].is_running;
+        bool is_running = false;
+        const struct answer *answers = &batch->answers[i * batch->n_choices];
+        for (size_t k = 0; k < batch->n_choices; k++)
+            is_running = is_running || answers[k].is_running;
         pthread_mutex_unlock(&batch->mutex);
         if (is_running)
-            tutti_engine_cancel(batch->engine, batch->answers[i].request_id);
+            tutti_engine_cancel(batch->engine, answers->request_id);
     }
 }
 
@@ -205,7 +257,7 @@ static const char *finish_name(enum tutti_finish finish)
     return "none";
 }
 
-static void print_json(const struct answer *answer, size_t index)
+static void print_json(const struct answer *answer, size_t index, size_t choice)
 {
     size_t n_prompt = answer->n_prompt_tokens, n_generated = answer->n_generated_tokens;
     size_t n_total = n_prompt + n_generated;
@@ -215,6 +267,12 @@ static void print_json(const struct answer *answer, size_t index)
                                (json_int_t)n_prompt, "completion_tokens", (json_int_t)n_generated,
                                "total_tokens", (json_int_t)n_total, "prompt_tokens_details", "cached_tokens",
                                (json_int_t)answer->n_cached_tokens);
+    if (object && answer->batch->values->beams > 1 &&
+        (json_object_set_new(object, "choice", json_integer((json_int_t)choice)) != 0 ||
+         json_object_set_new(object, "score", json_real((double)answer->beam_score)) != 0)) {
+        json_decref(object);
+        object = NULL;
+    }
     if (object && answer->finish == TUTTI_FINISH_ERROR &&
         json_object_set_new(object, "error",
                             json_pack("{s:s, s:s}", "type", tutti_status_name(answer->error.status),
@@ -228,7 +286,7 @@ static void print_json(const struct answer *answer, size_t index)
 
 static void report_failure(struct batch *batch, const struct answer *answer)
 {
-    size_t index = (size_t)(answer - batch->answers);
+    size_t index = (size_t)(answer - batch->answers) / batch->n_choices;
     if (answer->finish != TUTTI_FINISH_ERROR)
         return;
     batch->n_failed++;
@@ -249,7 +307,7 @@ static void mark_lost_text(struct answer *answer)
 /* Prints what came of the first answer that is not complete; false: nothing more can be printed now. */
 static bool print_text(struct batch *batch)
 {
-    if (batch->n_printed == batch->n_submitted)
+    if (batch->n_printed == batch->n_submitted * batch->n_choices)
         return false;
     struct answer *answer = &batch->answers[batch->n_printed];
     pthread_mutex_lock(&batch->mutex);
@@ -278,7 +336,7 @@ static bool print_ended(struct batch *batch)
         return false;
     struct answer *answer = &batch->answers[index]; /* ended: it is ours alone */
     mark_lost_text(answer);
-    print_json(answer, index);
+    print_json(answer, index / batch->n_choices, index % batch->n_choices);
     report_failure(batch, answer);
     buf_clear(&answer->text);
     batch->n_printed++;
@@ -288,7 +346,8 @@ static bool print_ended(struct batch *batch)
 static bool all_ended(struct batch *batch)
 {
     pthread_mutex_lock(&batch->mutex);
-    bool all = batch->n_ended == (batch->is_stopping ? batch->n_submitted : batch->prompts.n);
+    bool all = batch->n_ended ==
+               (batch->is_stopping ? batch->n_submitted : batch->prompts.n) * batch->n_choices;
     pthread_mutex_unlock(&batch->mutex);
     return all;
 }
@@ -311,7 +370,7 @@ static enum tutti_status run_batch(struct batch *batch, struct tutti_error *err)
         while (is_json ? print_ended(batch) : print_text(batch))
             ;
         st = output_flush(err);
-        progress_update(&progress, batch->n_printed, batch->prompts.n);
+        progress_update(&progress, batch->n_printed, batch->prompts.n * batch->n_choices);
         if (interrupt_taken() != 0) {
             is_interrupted = true;
             interrupt_restore(); /* a second one ends the program at once */
@@ -335,20 +394,43 @@ static enum tutti_status run_batch(struct batch *batch, struct tutti_error *err)
 static enum tutti_status read_prompts(const struct generate_values *values, struct prompts *out,
                                       struct tutti_error *err)
 {
-    if (!values->prompt == !values->file)
+    if ((values->prompt.n == 0) == !values->file)
         return error_set(err, TUTTI_E_ARGUMENT, "expected either --prompt TEXT or --file FILE");
+    if (values->best > values->beams)
+        return error_set(err, TUTTI_E_ARGUMENT, "--best %d: --beams %d has no more answers",
+                         (int)values->best, (int)values->beams);
     if (values->system && !values->chat)
         return error_set(err, TUTTI_E_ARGUMENT, "--system needs --chat");
     if (values->file)
         return prompts_read(out, values->file, err);
-    if (strcmp(values->prompt, "-") != 0)
-        return prompts_single(out, values->prompt, strlen(values->prompt), err);
     struct buf text = { 0 };
-    enum tutti_status st = input_read(&text, "-", err);
-    if (st == TUTTI_OK)
-        st = prompts_single(out, text.bytes, text.n_bytes, err);
+    enum tutti_status st = TUTTI_OK;
+    bool has_input = false;
+    for (int i = 0; i < values->prompt.n && st == TUTTI_OK; i++) {
+        const char *prompt = values->prompt.texts[i];
+        if (strcmp(prompt, "-") != 0) {
+            st = prompts_borrow(out, prompt, strlen(prompt), err);
+            continue;
+        }
+        st = has_input ? error_set(err, TUTTI_E_ARGUMENT, "--prompt -: standard input can be read once")
+                       : input_read(&text, "-", err);
+        if (st == TUTTI_OK)
+            st = prompts_single(out, text.bytes, text.n_bytes, err);
+        has_input = true;
+    }
     buf_clear(&text);
     return st;
+}
+
+static void apply_search(const struct generate_values *values, struct tutti_request *request)
+{
+    request->no_kv_cache = values->no_kv_cache;
+    request->n_beams = (int)values->beams;
+    request->n_choices = (int)values->best;
+    request->length_penalty = values->length_penalty;
+    for (int i = 0; EARLY_STOPPING[i]; i++)
+        if (strcmp(values->early_stopping, EARLY_STOPPING[i]) == 0)
+            request->early_stopping = (enum tutti_early_stopping)i;
 }
 
 static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
@@ -359,7 +441,8 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     struct batch batch = { .values = values, .mutex = PTHREAD_MUTEX_INITIALIZER };
     tutti_model *model = NULL;
     enum tutti_status st = read_prompts(values, &batch.prompts, err);
-    size_t n = batch.prompts.n;
+    batch.n_choices = (size_t)values->best;
+    size_t n = batch.prompts.n * batch.n_choices;
     if (st != TUTTI_OK)
         goto done;
     batch.answers = calloc(n, sizeof *batch.answers);
@@ -378,10 +461,13 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         st = adapter_flags_choose(values->adapter, model, &batch.request.adapter, err);
     if (st != TUTTI_OK)
         goto done;
-    st = engine_flags_open(&values->engine, n < INT32_MAX ? (int)n : INT32_MAX, model, &batch.engine, err);
+    size_t n_seqs = batch.prompts.n * (size_t)values->beams;
+    st = engine_flags_open(&values->engine, n_seqs < INT32_MAX ? (int)n_seqs : INT32_MAX, model,
+                           &batch.engine, err);
     if (st != TUTTI_OK)
         goto done;
     sampling_flags_apply(&values->sampling, model, batch.stops, &batch.request);
+    apply_search(values, &batch.request);
     st = run_batch(&batch, err);
 done:
     tutti_engine_close(batch.engine);

@@ -175,6 +175,17 @@ enum tutti_status prompts_read(struct prompts *out, const char *path, struct tut
     return st;
 }
 
+enum tutti_status prompts_borrow(struct prompts *out, const char *text, size_t n_bytes,
+                                 struct tutti_error *err)
+{
+    struct prompt *prompt = add_prompt(out);
+    if (!prompt)
+        return no_memory(err);
+    prompt->text = text;
+    prompt->n_bytes = n_bytes;
+    return TUTTI_OK;
+}
+
 enum tutti_status prompts_single(struct prompts *out, const char *text, size_t n_bytes,
                                  struct tutti_error *err)
 {

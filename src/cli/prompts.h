@@ -22,7 +22,11 @@ struct prompts {
 /* Fills *out, which must be zeroed, for prompts_clear() (also after a failure). The error names file and line. */
 MUST_CHECK enum tutti_status prompts_read(struct prompts *out, const char *path, struct tutti_error *err);
 
-/* One prompt; text is copied. */
+/* Adds a prompt whose text is borrowed. */
+MUST_CHECK enum tutti_status prompts_borrow(struct prompts *out, const char *text, size_t n_bytes,
+                                            struct tutti_error *err);
+
+/* Adds a prompt; text is copied. Once at most. */
 MUST_CHECK enum tutti_status prompts_single(struct prompts *out, const char *text, size_t n_bytes,
                                             struct tutti_error *err);
 void prompts_clear(struct prompts *prompts);

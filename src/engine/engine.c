@@ -157,6 +157,9 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
                                          .no_prefix_cache = o->no_prefix_cache,
                                          .hash_seed = hash_seed,
                                          .desc = e->model->desc.has_prefix ? &e->model->desc : NULL };
+    e->limits = (struct request_limits){ .max_context = o->max_context,
+                                         .max_seqs = o->max_seqs,
+                                         .n_pages = n_pages };
     return scheduler_new(&e->scheduler, &options, err);
 }
 
@@ -341,7 +344,7 @@ enum tutti_status tutti_engine_submit(tutti_engine *e, const struct tutti_reques
         return error_set(err, TUTTI_E_ARGUMENT,
                          "tutti_engine_submit: engine, request and callback must not be NULL");
     struct request *r = NULL;
-    enum tutti_status st = request_new(&r, spec, e->model, e->options.max_context, err);
+    enum tutti_status st = request_new(&r, spec, e->model, &e->limits, err);
     if (st == TUTTI_OK) {
         r->callback = callback;
         r->user = user;

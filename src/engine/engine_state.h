@@ -16,7 +16,8 @@ struct record {
     bool has_token;
     enum tutti_finish finish;
     enum tutti_status status; /* where finish is TUTTI_FINISH_ERROR */
-    size_t n_cached;          /* prompt tokens from the prefix cache */
+    float beam_score;
+    size_t n_cached; /* prompt tokens from the prefix cache */
     uint64_t queue_us, ttft_us;
     struct sample sample;
 };
@@ -33,7 +34,8 @@ struct tutti_engine {
     struct model *model;
     struct engine_hooks hooks;
     struct tutti_engine_options options; /* every 0 replaced */
-    uint64_t seed;                       /* for requests without one */
+    struct request_limits limits;
+    uint64_t seed; /* for requests without one */
     /* What close must undo; has_model: model->in_use is ours */
     bool has_model, has_lock, has_text_thread, has_engine_thread;
 

@@ -151,8 +151,43 @@ static enum tutti_status check_stops(const struct tutti_request *spec, const str
     return check_ids("stop_ids", spec->stop_ids, spec->n_stop_ids, &model->desc, err);
 }
 
+/* Ids that end an answer, at most. */
+static int n_stop_ids(const struct tutti_request *spec, const struct model_desc *desc)
+{
+    return (spec->ignore_eos ? 0 : desc->n_stop_ids) + (int)spec->n_stop_ids;
+}
+
+static enum tutti_status check_beams(const struct tutti_request *spec, const struct model *model,
+                                     int max_seqs, struct tutti_error *err)
+{
+    int n_choices = spec->n_choices > 0 ? spec->n_choices : 1;
+    enum tutti_status st = check_range("n_beams", spec->n_beams, 0, true, LIMIT_BEAMS, err);
+    if (st != TUTTI_OK || spec->n_beams < 2)
+        return st;
+    st = check_range("length_penalty", spec->length_penalty, -100, true, 100, err);
+    if (st == TUTTI_OK)
+        st = check_range("early_stopping", (double)spec->early_stopping, 0, true, TUTTI_EARLY_STOPPING_NEVER,
+                         err);
+    if (st != TUTTI_OK)
+        return st;
+    if (n_choices > spec->n_beams)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "n", "n is %d, but %d beams have no more answers",
+                               n_choices, spec->n_beams);
+    if (spec->n_stop > 0 || spec->top_logprobs > 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, spec->n_stop > 0 ? "stop" : "top_logprobs",
+                               "%s cannot go together with beam search",
+                               spec->n_stop > 0 ? "stop strings" : "top_logprobs");
+    if (spec->n_beams + n_stop_ids(spec, &model->desc) > model->desc.n_usable_vocab)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "n_beams", "%d beams of a vocabulary of %d tokens",
+                               spec->n_beams, model->desc.n_usable_vocab);
+    if (spec->n_beams > max_seqs)
+        return error_set_param(err, TUTTI_E_LIMIT, "n_beams",
+                               "n_beams is %d, but the engine runs %d sequences", spec->n_beams, max_seqs);
+    return TUTTI_OK;
+}
+
 static enum tutti_status check_spec(const struct tutti_request *spec, const struct model *model,
-                                    int max_context, struct tutti_error *err)
+                                    const struct request_limits *limits, struct tutti_error *err)
 {
     const struct {
         const char *param;
@@ -162,7 +197,7 @@ static enum tutti_status check_spec(const struct tutti_request *spec, const stru
         { "max_tokens", spec->max_tokens, INT32_MAX },
         { "top_logprobs", spec->top_logprobs, LIMIT_TOP_LOGPROBS },
     };
-    enum tutti_status st = check_prompt(spec, model, max_context, err);
+    enum tutti_status st = check_prompt(spec, model, limits->max_context, err);
     if (st == TUTTI_OK && spec->adapter && model_find_adapter(model, spec->adapter) < 0)
         st = error_set_param(err, TUTTI_E_NOT_FOUND, "model", "model %s has no adapter %s", model->name,
                              spec->adapter);
@@ -172,7 +207,7 @@ static enum tutti_status check_spec(const struct tutti_request *spec, const stru
         st = check_stops(spec, model, err);
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges && st == TUTTI_OK; i++)
         st = check_range(ranges[i].param, ranges[i].value, 0, true, ranges[i].high, err);
-    return st;
+    return st == TUTTI_OK ? check_beams(spec, model, limits->max_seqs, err) : st;
 }
 
 /* ---- the copy ---- */
@@ -278,9 +313,10 @@ static void copy_spec(struct carver *c, const struct tutti_request *spec, struct
 }
 
 enum tutti_status request_new(struct request **out, const struct tutti_request *spec,
-                              const struct model *model, int max_context, struct tutti_error *err)
+                              const struct model *model, const struct request_limits *limits,
+                              struct tutti_error *err)
 {
-    enum tutti_status st = check_spec(spec, model, max_context, err);
+    enum tutti_status st = check_spec(spec, model, limits, err);
     if (st != TUTTI_OK)
         return st;
     size_t n_choices = spec->n_choices > 0 ? (size_t)spec->n_choices : 1;
@@ -309,6 +345,7 @@ void request_free(struct request *r)
         return;
     for (int i = 0; i < r->spec.n_choices; i++)
         reply_clear(&r->choices[i].reply);
+    beam_search_free(r->beams);
     ids_clear(&r->rendered);
     free(r);
 }
@@ -324,13 +361,36 @@ static enum tutti_status tokenize_text(struct request *r, const struct model *mo
     return st == TUTTI_OK ? model_text_suffix(model, &r->rendered, err) : st;
 }
 
-enum tutti_status request_prepare(struct request *r, const struct model *model, int max_context,
-                                  struct tutti_error *err)
+/* Preempted beams may have to be read again each by itself, and each running sequence wants a page to grow into. */
+static enum tutti_status prepare_beams(struct request *r, const struct model *model,
+                                       const struct request_limits *limits, struct tutti_error *err)
 {
+    if (r->spec.n_beams < 2)
+        return TUTTI_OK;
+    int room = limits->max_context - r->n_prompt, n_beams = r->spec.n_beams;
+    int max_new = r->spec.max_tokens > 0 && r->spec.max_tokens < room ? r->spec.max_tokens : room;
+    int64_t n_pages = (r->n_prompt + max_new + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS + 1;
+    if (n_pages * n_beams > limits->n_pages)
+        return error_set_param(err, TUTTI_E_LIMIT, "n_beams",
+                               "%d beams of %d tokens each need %lld KV pages, but the KV cache has %d",
+                               n_beams, r->n_prompt + max_new, (long long)n_pages * n_beams, limits->n_pages);
+    int n_candidates = n_beams + n_stop_ids(&r->spec, &model->desc);
+    enum tutti_status st = beam_search_new(&r->beams, n_beams, n_candidates, max_new, err);
+    if (st != TUTTI_OK)
+        return st;
+    r->beams->length_penalty = r->spec.length_penalty;
+    r->beams->early_stopping = r->spec.early_stopping;
+    return TUTTI_OK;
+}
+
+enum tutti_status request_prepare(struct request *r, const struct model *model,
+                                  const struct request_limits *limits, struct tutti_error *err)
+{
+    int max_context = limits->max_context;
     if (r->spec.n_ids > 0) { /* checked when it was submitted */
         r->prompt = r->spec.ids;
         r->n_prompt = (int)r->spec.n_ids;
-        return TUTTI_OK;
+        return prepare_beams(r, model, limits, err);
     }
     bool is_chat = r->spec.n_messages > 0;
     enum tutti_status st = is_chat ? chat_render(model, &r->spec, &r->rendered, err)
@@ -344,7 +404,7 @@ enum tutti_status request_prepare(struct request *r, const struct model *model, 
         return prompt_too_long(param, r->rendered.n, max_context, err);
     r->prompt = r->rendered.ids;
     r->n_prompt = (int)r->rendered.n;
-    return TUTTI_OK;
+    return prepare_beams(r, model, limits, err);
 }
 
 bool request_is_stop_id(const struct request *r, const struct model_desc *desc, int32_t id)

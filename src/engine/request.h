@@ -6,6 +6,7 @@
 #define TUTTI_REQUEST_H
 
 #include "base/ids.h"
+#include "engine/beam.h"
 #include "engine/reply.h"
 #include "model/model.h"
 
@@ -32,7 +33,8 @@ struct request {
     /* Written by the text thread before the hand-over, then only read: */
     const int32_t *prompt; /* [n_prompt] */
     int n_prompt;
-    struct ids rendered; /* where the prompt was text or messages */
+    struct ids rendered;       /* where the prompt was text or messages */
+    struct beam_search *beams; /* NULL: none. Of the engine thread once handed over */
 
     /* Engine thread: */
     int n_started; /* choices 0..n_started-1 have or had a sequence */
@@ -49,15 +51,23 @@ struct request {
     struct choice choices[];        /* [spec.n_choices] */
 };
 
-/* Checks every field and copies it. max_context: tokens a sequence may hold, for prompts given as ids.
+/* What one request may take of an engine. */
+struct request_limits {
+    int max_context; /* tokens of a sequence */
+    int max_seqs, n_pages;
+};
+
+/* Checks every field and copies it.
  * TUTTI_E_ARGUMENT names the field; TUTTI_E_LIMIT; TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status request_new(struct request **out, const struct tutti_request *spec,
-                                         const struct model *model, int max_context, struct tutti_error *err);
+                                         const struct model *model, const struct request_limits *limits,
+                                         struct tutti_error *err);
 void request_free(struct request *request); /* NULL is allowed */
 
-/* Fills prompt and n_prompt: renders and tokenizes. TUTTI_E_LIMIT: the prompt is longer than the context allows. */
+/* Fills prompt and n_prompt: renders and tokenizes. TUTTI_E_LIMIT: the prompt is longer than the
+ * context allows, or its beams need more than the KV cache has. */
 MUST_CHECK enum tutti_status request_prepare(struct request *request, const struct model *model,
-                                             int max_context, struct tutti_error *err);
+                                             const struct request_limits *limits, struct tutti_error *err);
 
 /* The model's stop tokens unless ignore_eos, and the request's own. */
 bool request_is_stop_id(const struct request *request, const struct model_desc *desc, int32_t id);

@@ -362,3 +362,26 @@ bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sampl
         report_logprobs(s, in, in->logits[largest], out);
     return true;
 }
+
+bool sampler_best(struct sampler *s, const struct sample_input *in, float *row, int n_best,
+                  struct sample_candidate *out, int32_t *bad_id)
+{
+    int largest = find_largest(row, in->n_usable);
+    if (largest < 0) {
+        for (*bad_id = 0; isfinite(row[*bad_id]);)
+            ++*bad_id;
+        return false;
+    }
+    double total = log_sum_exp(row, in->n_usable, row[largest]);
+    for (int i = 0; i < in->n_usable; i++)
+        row[i] = (float)((double)row[i] - total);
+    struct sample_input scored = *in;
+    scored.logits = row;
+    const float *x = process(s, &scored);
+    take_largest(x, in->n_usable, n_best, s->candidates);
+    sort_candidates(s->candidates, n_best);
+    for (int i = 0; i < n_best; i++)
+        out[i] = (struct sample_candidate){ s->candidates[i].id, s->candidates[i].x,
+                                            row[s->candidates[i].id] };
+    return true;
+}

@@ -39,4 +39,17 @@ struct sample {
 /* Allocates nothing. False: a logit is NaN or infinite; *out->token is then its id. */
 MUST_CHECK bool sampler_draw(struct sampler *sampler, const struct sample_input *in, struct sample *out);
 
+/* A token that may come next. */
+struct sample_candidate {
+    int32_t id;
+    float score;   /* log-probability after bias and penalties */
+    float logprob; /* before them */
+};
+
+/* The n_best largest scores, the largest first, of equal ones the lower id first: for beam search. Bias and penalties
+ * work on log-probabilities here, as in transformers. row [n_vocab]: in->logits, which become log-probabilities.
+ * n_best: at most in->n_usable. False, and *bad_id: a logit is NaN or infinite. */
+MUST_CHECK bool sampler_best(struct sampler *sampler, const struct sample_input *in, float *row, int n_best,
+                             struct sample_candidate *out, int32_t *bad_id);
+
 #endif

@@ -130,9 +130,9 @@ void scheduler_remove(struct scheduler *s, struct request *r)
 
 /* ---- sequences ---- */
 
-static bool uses_cache(const struct scheduler *s)
+static bool uses_cache(const struct scheduler *s, const struct sequence *seq)
 {
-    return !s->options.no_prefix_cache && !s->options.desc;
+    return !s->options.no_prefix_cache && !s->options.desc && !seq->request->spec.no_kv_cache;
 }
 
 static int n_pending(const struct sequence *seq)
@@ -146,7 +146,7 @@ static void drop_pages(struct scheduler *s, struct sequence *seq)
     seq->n_pages = seq->n_computed = seq->n_published = 0;
 }
 
-static void preempt(struct scheduler *s, struct sequence *seq)
+static void preempt_one(struct scheduler *s, struct sequence *seq)
 {
     drop_pages(s, seq);
     seq->state = SEQUENCE_PREEMPTED;
@@ -156,16 +156,38 @@ static void preempt(struct scheduler *s, struct sequence *seq)
     s->n_preemptions++;
 }
 
-void scheduler_end(struct scheduler *s, struct sequence *seq)
+/* Beams share pages and wait for each other: one alone would give little back and stop all. */
+static void preempt(struct scheduler *s, struct sequence *seq)
+{
+    struct beam_search *search = seq->request->beams;
+    for (int i = 0; search && i < search->n_beams; i++) {
+        search->beams[i].has_candidates = false; /* they come again */
+        if (search->beams[i].seq->state == SEQUENCE_RUNNING)
+            preempt_one(s, search->beams[i].seq);
+    }
+    if (!search)
+        preempt_one(s, seq);
+}
+
+static void end_one(struct scheduler *s, struct sequence *seq)
 {
     drop_pages(s, seq);
     if (seq->state == SEQUENCE_RUNNING)
         s->n_running--;
-    else
+    else if (seq->state == SEQUENCE_PREEMPTED)
         s->n_preempted--;
     seq->state = SEQUENCE_FREE;
     seq->request = NULL;
     seq->n_planned = 0;
+}
+
+void scheduler_end(struct scheduler *s, struct sequence *seq)
+{
+    struct beam_search *search = seq->request->beams;
+    for (int i = 0; search && i < search->n_beams; i++)
+        end_one(s, search->beams[i].seq);
+    if (!search)
+        end_one(s, seq);
 }
 
 static struct sequence *free_slot(struct scheduler *s)
@@ -180,6 +202,16 @@ static struct sequence *free_slot(struct scheduler *s)
 static int32_t previous_page(const struct sequence *seq, int page)
 {
     return page > 0 ? seq->page_table[page - 1] : kv_root(seq->request->adapter);
+}
+
+/* Free slots for the beams of a request, all or none. */
+static bool find_slots(struct scheduler *s, struct beam_search *search)
+{
+    int n = 0;
+    for (int i = 0; i < s->options.max_seqs && n < search->n_beams; i++)
+        if (s->seqs[i].state == SEQUENCE_FREE)
+            search->beams[n++].seq = &s->seqs[i];
+    return n == search->n_beams;
 }
 
 /* The oldest preempted sequence, or NULL. */
@@ -211,7 +243,7 @@ static struct sequence *newest_running(struct scheduler *s)
 static bool take_prompt_pages(struct scheduler *s, struct sequence *seq)
 {
     int n_need = pages_of(seq->n_ids), n_matched = 0;
-    if (uses_cache(s))
+    if (uses_cache(s, seq))
         n_matched = kv_pool_match(s->pool, kv_root(seq->request->adapter), seq->ids, seq->n_ids - 1,
                                   seq->page_table);
     struct kv_counts counts = kv_pool_counts(s->pool);
@@ -232,6 +264,7 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     int n_answer = r->spec.max_tokens > 0 && r->spec.max_tokens < room ? r->spec.max_tokens : room;
     seq->request = r;
     seq->choice = r->n_started;
+    seq->beam = 0;
     seq->order = r->serial * LIMIT_CHOICES + (uint64_t)r->n_started;
     memcpy(seq->ids, r->prompt, (size_t)r->n_prompt * sizeof *seq->ids);
     seq->n_ids = seq->n_prompt = r->n_prompt;
@@ -240,6 +273,18 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->max_ids = r->n_prompt + n_answer;
     seq->n_pages = seq->n_computed = seq->n_published = seq->n_cached = seq->n_planned = 0;
     seq->queue_us = seq->ttft_us = seq->last_token_us = 0;
+}
+
+/* The slots of the beams that will branch off when the first has read the prompt. */
+static void reserve_beams(struct scheduler *s, struct request *r)
+{
+    for (int i = 1; i < r->beams->n_beams; i++) {
+        struct sequence *seq = r->beams->beams[i].seq;
+        set_up(s, seq, r);
+        seq->state = SEQUENCE_RESERVED;
+        seq->order += (uint64_t)i;
+        seq->beam = i;
+    }
 }
 
 /* Lets waiting ones begin, in order, until one does not fit: nobody overtakes. */
@@ -254,20 +299,93 @@ static void admit(struct scheduler *s)
     }
     while (s->line_head) {
         struct request *r = s->line_head;
-        struct sequence *seq = free_slot(s);
+        if (r->beams && !find_slots(s, r->beams))
+            return;
+        struct sequence *seq = r->beams ? r->beams->beams[0].seq : free_slot(s);
         if (!seq)
             return;
         set_up(s, seq, r);
         if (!take_prompt_pages(s, seq))
             return;
+        if (r->beams)
+            reserve_beams(s, r);
         seq->n_cached = seq->n_computed;
         seq->queue_us = clock_now_us() - r->submit_us;
         seq->state = SEQUENCE_RUNNING;
         s->n_running++;
-        r->n_started++;
+        r->n_started = r->beams ? r->spec.n_choices : r->n_started + 1;
         r->is_reading = true;
         scheduler_remove(s, r);
     }
+}
+
+void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token)
+{
+    seq->ids[seq->n_ids++] = token;
+    if (seq->request->spec.no_kv_cache)
+        drop_pages(s, seq); /* all of it is read again */
+}
+
+/* to becomes a copy of from, but for its place in the order. */
+static void copy_sequence(struct scheduler *s, struct sequence *to, const struct sequence *from)
+{
+    drop_pages(s, to);
+    memcpy(to->ids, from->ids, (size_t)from->n_ids * sizeof *to->ids);
+    memcpy(to->page_table, from->page_table, (size_t)from->n_pages * sizeof *to->page_table);
+    kv_pool_share(s->pool, to->page_table, from->n_pages);
+    to->n_ids = from->n_ids;
+    to->n_pages = from->n_pages;
+    to->n_computed = from->n_computed;
+    to->n_published = from->n_published;
+    to->n_cached = from->n_cached;
+    to->queue_us = from->queue_us;
+    to->ttft_us = from->ttft_us;
+    to->last_token_us = from->last_token_us;
+    if (to->state == SEQUENCE_RESERVED) {
+        to->state = SEQUENCE_RUNNING;
+        s->n_running++;
+    }
+}
+
+void scheduler_branch(struct scheduler *s, struct request *r)
+{
+    struct beam_search *b = r->beams;
+    int n_new = b->beams[0].seq->n_ids - r->n_prompt;
+    for (int i = 0; i < b->n_beams; i++) /* the first that continues a beam stays in its place */
+        b->reordered[i].seq = NULL;
+    for (int i = 0; i < b->n_next; i++) {
+        struct beam *parent = &b->beams[b->next[i].parent];
+        if (!parent->seq)
+            continue;
+        b->reordered[i] = *parent;
+        parent->seq = NULL;
+    }
+    for (int i = 0, spare = 0; i < b->n_next; i++) { /* the others take those that nobody continues */
+        int first = 0;
+        if (b->reordered[i].seq)
+            continue;
+        while (!b->beams[spare].seq)
+            spare++;
+        while (b->next[first].parent != b->next[i].parent)
+            first++;
+        b->reordered[i] = b->beams[spare];
+        b->beams[spare].seq = NULL;
+        copy_sequence(s, b->reordered[i].seq, b->reordered[first].seq);
+        memcpy(b->reordered[i].logprobs, b->reordered[first].logprobs, (size_t)n_new * sizeof(float));
+    }
+    for (int i = 0; i < b->n_next; i++) {
+        struct beam *beam = &b->reordered[i];
+        beam->score = b->next[i].score;
+        beam->has_candidates = false;
+        beam->logprobs[n_new] = b->next[i].logprob;
+        beam->seq->beam = i;
+    }
+    struct beam *old = b->beams;
+    b->beams = b->reordered;
+    b->reordered = old;
+    b->n_live = b->n_next;
+    for (int i = 0; i < b->n_next; i++)
+        scheduler_append(s, b->beams[i].seq, b->next[i].token);
 }
 
 struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *from)
@@ -320,7 +438,7 @@ static int choose_decoding(struct scheduler *s, int n_rows)
  * come at once with the same long beginning, one reads it. */
 static void adopt_pages(struct scheduler *s, struct sequence *seq)
 {
-    if (!uses_cache(s) || seq->n_computed % KV_PAGE_TOKENS != 0)
+    if (!uses_cache(s, seq) || seq->n_computed % KV_PAGE_TOKENS != 0)
         return;
     while (seq->n_computed + KV_PAGE_TOKENS < seq->n_ids) {
         int page = seq->n_computed / KV_PAGE_TOKENS;
@@ -384,20 +502,24 @@ static void choose_rows(struct scheduler *s)
     choose_reading(s, n_rows);
 }
 
-/* Whether the next row of a planned sequence needs a page: a new one, or its own copy of a shared one. */
-static bool needs_page(const struct scheduler *s, const struct sequence *seq)
+/* The first page of a planned sequence's rows that it lacks, or that it shares with others; -1: it has all. */
+static int page_needed(const struct scheduler *s, const struct sequence *seq)
 {
-    int page = seq->n_computed / KV_PAGE_TOKENS;
-    return page >= seq->n_pages || kv_pool_is_shared(s->pool, seq->page_table[page]);
+    for (int page = seq->n_computed / KV_PAGE_TOKENS;
+         page * KV_PAGE_TOKENS < seq->n_computed + seq->n_planned; page++)
+        if (page >= seq->n_pages || kv_pool_is_shared(s->pool, seq->page_table[page]))
+            return page;
+    return -1;
 }
 
-static void give_page(struct scheduler *s, struct sequence *seq, int32_t page_id)
+static void give_page(struct scheduler *s, struct sequence *seq, int page, int32_t page_id)
 {
-    int page = seq->n_computed / KV_PAGE_TOKENS;
     if (page >= seq->n_pages) {
         seq->page_table[seq->n_pages++] = page_id;
         return;
     }
+    assert(seq->n_computed >
+           page * KV_PAGE_TOKENS); /* one copy a sequence: whole pages are not written to twice */
     s->copies[s->n_copies++] = (struct page_copy){ .dst = page_id, .src = seq->page_table[page] };
     kv_pool_drop(s->pool, &seq->page_table[page], 1);
     seq->page_table[page] = page_id;
@@ -412,21 +534,21 @@ static void find_pages(struct scheduler *s)
         struct sequence *oldest = NULL;
         for (int i = 0; i < s->options.max_seqs; i++) {
             struct sequence *seq = &s->seqs[i];
-            if (seq->n_planned > 0 && (!oldest || seq->order < oldest->order) && needs_page(s, seq))
+            if (seq->n_planned > 0 && (!oldest || seq->order < oldest->order) && page_needed(s, seq) >= 0)
                 oldest = seq;
         }
         if (!oldest)
             return;
         int32_t page_id;
+        int page = page_needed(s, oldest);
         bool is_taken;
         while (!(is_taken = kv_pool_take(s->pool, 1, &page_id))) {
-            struct sequence *victim = newest_running(s);
-            preempt(s, victim);
-            if (victim == oldest)
+            preempt(s, newest_running(s));
+            if (oldest->state != SEQUENCE_RUNNING)
                 break;
         }
         if (is_taken)
-            give_page(s, oldest, page_id);
+            give_page(s, oldest, page, page_id);
     }
 }
 
@@ -484,7 +606,7 @@ void scheduler_advance(struct scheduler *s)
         struct sequence *seq = s->entries[i].seq;
         seq->n_computed += seq->n_planned;
         seq->n_planned = 0;
-        int n_full = uses_cache(s) ? seq->n_computed / KV_PAGE_TOKENS : 0;
+        int n_full = uses_cache(s, seq) ? seq->n_computed / KV_PAGE_TOKENS : 0;
         for (int page = seq->n_published; page < n_full; page++) {
             seq->page_table[page] = kv_pool_publish(s->pool, seq->page_table[page], previous_page(seq, page),
                                                     seq->ids + page * KV_PAGE_TOKENS);
@@ -506,7 +628,8 @@ const char *scheduler_audit(struct scheduler *s)
         n_preempted += seq->state == SEQUENCE_PREEMPTED;
         bool is_running = seq->state == SEQUENCE_RUNNING;
         if (seq->n_pages < pages_of(seq->n_computed) || (!is_running && seq->n_pages > 0) ||
-            (is_running && (seq->n_ids > seq->max_ids || seq->n_computed >= seq->n_ids))) {
+            (is_running &&
+             (seq->n_ids > seq->max_ids || seq->n_computed >= seq->n_ids + !!seq->request->beams))) {
             snprintf(text, sizeof text, "sequence %d: state %d, %d pages, %d of %d tokens computed", i,
                      (int)seq->state, seq->n_pages, seq->n_computed, seq->n_ids);
             return text;

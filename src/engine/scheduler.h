@@ -9,6 +9,9 @@
  * before anybody new begins. The pool holds at least one sequence of max_context tokens, so the oldest sequence can
  * always go on to its end.
  *
+ * The beams of a beam search are sequences side by side that share the pages of what they have in common. They take their
+ * slots together, are preempted together, and end together; one that has its candidates waits for the others.
+ *
  * Where a model reads prefixes in both directions, a prefix is read in one step, and nothing of it is shared with others:
  * max_batch_tokens must leave room for max_context beside max_seqs decoding rows, and there is no prefix cache.
  *
@@ -87,10 +90,17 @@ void scheduler_advance(struct scheduler *s);
  * free, or every choice has begun. */
 struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *seq);
 
+/* The beams of a request become what its search has chosen as next; a token more each. Those that continue the same beam
+ * share its pages. All live beams have run, none is preempted. */
+void scheduler_branch(struct scheduler *s, struct request *request);
+
+/* Puts a token behind a sequence that goes on. */
+void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token);
+
 /* seq has read the prompt, and all forks were made: choices that found no slot begin later by themselves. */
 void scheduler_end_reading(struct scheduler *s, struct sequence *seq);
 
-/* Ends a sequence: its pages are dropped, its slot is free. */
+/* Ends a sequence, and all others of its beam search: their pages are dropped, their slots are free. */
 void scheduler_end(struct scheduler *s, struct sequence *seq);
 
 /* Takes a request with choices that have not begun out of the line. */

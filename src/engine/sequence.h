@@ -1,4 +1,4 @@
-/* A sequence: one choice of one request that runs, in a slot reserved when the engine opened. Engine thread only. */
+/* A sequence: one choice of one request, or one of its beams, that runs, in a slot reserved when the engine opened. Engine thread only. */
 #ifndef TUTTI_SEQUENCE_H
 #define TUTTI_SEQUENCE_H
 
@@ -8,12 +8,14 @@ enum sequence_state {
     SEQUENCE_FREE,
     SEQUENCE_RUNNING,
     SEQUENCE_PREEMPTED, /* keeps its tokens, holds no pages, waits to be read again */
+    SEQUENCE_RESERVED,  /* for a beam of a request whose prompt another sequence still reads */
 };
 
 struct sequence {
     enum sequence_state state;
     struct request *request;
-    int choice;
+    int choice;     /* of beams: 0 */
+    int beam;       /* number in request->beams */
     uint64_t order; /* of arrival: the smaller the older; unique */
 
     int32_t *ids;        /* [max_context] prompt, then answer */

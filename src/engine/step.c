@@ -54,15 +54,18 @@ static struct record record_of(const struct sequence *seq)
                             .ttft_us = seq->ttft_us };
 }
 
-/* After this the request may be gone. */
+/* With all choices of a beam search. After this the request may be gone. */
 static void end_sequence(struct tutti_engine *e, struct sequence *seq, enum tutti_finish finish,
-                         enum tutti_status status)
+                         enum tutti_status status, int32_t token)
 {
     struct record record = record_of(seq);
+    int n_choices = seq->request->beams ? seq->request->spec.n_choices : 1;
     record.finish = finish;
     record.status = status;
+    record.sample.token = token; /* what was wrong with its logit, where something was */
     scheduler_end(e->scheduler, seq);
-    send(e, &record);
+    for (; n_choices > 0; n_choices--, record.choice++)
+        send(e, &record);
 }
 
 /* ---- what came ---- */
@@ -106,7 +109,7 @@ static void take_ends(struct tutti_engine *e)
             continue;
         if (is_cancelled && r->n_started < r->spec.n_choices)
             cancel_unstarted(e, r); /* r lives on: this sequence has not ended yet */
-        end_sequence(e, seq, TUTTI_FINISH_CANCELLED, TUTTI_OK);
+        end_sequence(e, seq, TUTTI_FINISH_CANCELLED, TUTTI_OK, 0);
     }
     for (struct request *r = s->line_head, *next; r; r = next) {
         next = r->next;
@@ -138,7 +141,14 @@ static void draw_share(void *arg, int thread, int n_threads)
         if (e->hooks.logits)
             e->hooks.logits(e->hooks.user, r->id, seq->choice, seq->n_ids - seq->n_prompt, draw->logits,
                             desc->n_vocab);
-        draw->is_finite = sampler_draw(e->samplers[thread], &in, &draw->sample);
+        if (r->beams) {
+            struct beam *beam = &r->beams->beams[seq->beam];
+            draw->is_finite = sampler_best(e->samplers[thread], &in, draw->logits, r->beams->n_candidates,
+                                           beam->candidates, &draw->sample.token);
+            beam->has_candidates = draw->is_finite;
+        } else {
+            draw->is_finite = sampler_draw(e->samplers[thread], &in, &draw->sample);
+        }
     }
 }
 
@@ -179,20 +189,90 @@ static void note_times(struct tutti_engine *e, struct sequence *seq, uint64_t no
     seq->last_token_us = now_us;
 }
 
+/* ---- beams ---- */
+
+struct stop_test {
+    const struct request *request;
+    const struct model_desc *desc;
+};
+
+static bool is_stop(const void *user, int32_t id)
+{
+    const struct stop_test *test = user;
+    return request_is_stop_id(test->request, test->desc, id);
+}
+
+/* Sends the best answers, each as a whole. */
+static void send_answers(struct tutti_engine *e, struct sequence *seq)
+{
+    struct request *r = seq->request;
+    struct record record = record_of(seq);
+    const struct beam_search *b = r->beams;
+    scheduler_end(e->scheduler, seq);
+    int n_choices = r->spec.n_choices;
+    for (int choice = 0; choice < n_choices; choice++) {
+        struct beam_answer answer =
+            b->answers[choice]; /* a copy: with the last record the request may be gone */
+        record.choice = choice;
+        record.beam_score = answer.score;
+        record.has_token = true;
+        record.finish = TUTTI_FINISH_NONE;
+        for (int i = 0; i < answer.n; i++) {
+            record.sample = (struct sample){ .token = answer.ids[i], .logprob = answer.logprobs[i] };
+            if (!answer.has_stop && i == answer.n - 1)
+                record.finish = TUTTI_FINISH_LENGTH;
+            send(e, &record);
+        }
+        if (!answer.has_stop)
+            continue;
+        record.has_token = false;
+        record.finish = TUTTI_FINISH_STOP;
+        send(e, &record);
+    }
+}
+
+/* When the last beam has its candidates, all of them go on, or the search ends. */
+static void commit_beam(struct tutti_engine *e, struct sequence *seq, uint64_t now_us)
+{
+    struct request *r = seq->request;
+    struct beam_search *b = r->beams;
+    const int32_t *ids[LIMIT_BEAMS];
+    for (int i = 0; i < b->n_live; i++) {
+        if (!b->beams[i].has_candidates)
+            return;
+        ids[i] = b->beams[i].seq->ids + r->n_prompt;
+    }
+    note_times(e, b->beams[0].seq, now_us);
+    for (int i = 1; i < b->n_live; i++)
+        b->beams[i].seq->last_token_us = now_us;
+    struct stop_test test = { r, &e->model->desc };
+    int n_new = seq->n_ids - r->n_prompt + 1;
+    if (beam_search_choose(b, n_new, ids, is_stop, &test))
+        scheduler_branch(e->scheduler, r);
+    else
+        send_answers(e, seq);
+}
+
 /* Puts a drawn token behind its sequence, or ends it. */
 static void commit(struct tutti_engine *e, const struct draw *draw, uint64_t now_us)
 {
     struct sequence *seq = draw->seq;
+    if (seq->state == SEQUENCE_FREE) /* another beam of its search has ended it */
+        return;
     if (!draw->is_finite) {
-        end_sequence(e, seq, TUTTI_FINISH_ERROR, TUTTI_E_NUMERIC);
+        end_sequence(e, seq, TUTTI_FINISH_ERROR, TUTTI_E_NUMERIC, draw->sample.token);
+        return;
+    }
+    if (seq->request->beams) {
+        commit_beam(e, seq, now_us);
         return;
     }
     note_times(e, seq, now_us);
     if (request_is_stop_id(seq->request, &e->model->desc, draw->sample.token)) {
-        end_sequence(e, seq, TUTTI_FINISH_STOP, TUTTI_OK);
+        end_sequence(e, seq, TUTTI_FINISH_STOP, TUTTI_OK, 0);
         return;
     }
-    seq->ids[seq->n_ids++] = draw->sample.token;
+    scheduler_append(e->scheduler, seq, draw->sample.token);
     struct record record = record_of(seq);
     record.has_token = true;
     record.sample = draw->sample;

@@ -112,6 +112,7 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
                                  .n_prompt_tokens = (size_t)r->n_prompt,
                                  .n_cached_tokens = record->n_cached,
                                  .n_generated_tokens = reply->n_generated,
+                                 .beam_score = record->beam_score,
                                  .queue_us = record->queue_us,
                                  .ttft_us = record->ttft_us,
                                  .total_us = clock_now_us() - r->submit_us };
@@ -211,7 +212,7 @@ static void prepare(struct tutti_engine *e, struct request *r)
         refuse(e, r, TUTTI_FINISH_CANCELLED, NULL);
         return;
     }
-    enum tutti_status st = request_prepare(r, e->model, e->options.max_context, &err);
+    enum tutti_status st = request_prepare(r, e->model, &e->limits, &err);
     if (st != TUTTI_OK) {
         refuse(e, r, TUTTI_FINISH_ERROR, &err);
         return;

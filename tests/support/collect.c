@@ -61,6 +61,7 @@ static const char *note(struct collect *c, const struct tutti_event *event)
         return "no memory";
     choice->finish = event->finish;
     choice->error = event->error;
+    choice->beam_score = event->beam_score;
     choice->n_generated = event->n_generated_tokens;
     c->n_prompt_tokens = event->n_prompt_tokens;
     c->n_cached_tokens = event->n_cached_tokens;

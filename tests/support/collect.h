@@ -17,6 +17,7 @@ struct collected {
     enum tutti_finish finish;
     struct tutti_error error;
     size_t n_generated;
+    float beam_score;
 };
 
 /* Zeroed by collect_init(); one for each request. */
