@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "checkpoint/gguf.h"
+#include "checkpoint/mindspore_ranks.h"
 #include "checkpoint/row_ints.h"
 #include "checkpoint/tensor_file.h"
 
@@ -312,7 +313,8 @@ static enum tutti_status open_mindspore(struct checkpoint *ck, bool *is_there, s
     if (!folder)
         return error_set(err, TUTTI_E_IO, "%s: %s", ck->folder, strerror(errno));
     for (const struct dirent *entry; st == TUTTI_OK && (entry = readdir(folder));) {
-        if (entry->d_name[0] == '.' || !ends_with(entry->d_name, ".ckpt"))
+        if (entry->d_name[0] == '.' || !ends_with(entry->d_name, ".ckpt") ||
+            strstr(entry->d_name, "ckpt_strategy"))
             continue;
         if (name[0])
             st = error_set(err, TUTTI_E_FORMAT,
@@ -344,12 +346,16 @@ static enum tutti_status open_folder(struct checkpoint *ck, struct tutti_error *
         if (file_exists(ck->folder, LAYOUTS[i].index))
             return open_indexed(ck, LAYOUTS[i].index, err);
     }
+    if (mindspore_ranks_is(ck->folder)) {
+        st = open_file(ck, ck->folder, err);
+        return st == TUTTI_OK ? index_tensors(ck, err) : st;
+    }
     bool is_there = false;
     st = open_mindspore(ck, &is_there, err);
     if (st == TUTTI_OK && !is_there)
         st = error_set(err, TUTTI_E_NOT_FOUND,
                        "%s: there is neither model.safetensors nor pytorch_model.bin, nor an index of either "
-                       "(.index.json), nor a MindSpore checkpoint (.ckpt)",
+                       "(.index.json), nor a MindSpore checkpoint (.ckpt, or folders rank_0, ...)",
                        ck->folder);
     return st;
 }

@@ -2,13 +2,21 @@
 
 #include "checkpoint/gguf.h"
 #include "checkpoint/mindspore.h"
+#include "checkpoint/mindspore_ranks.h"
 #include "checkpoint/pytorch.h"
 #include "checkpoint/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum format { FORMAT_SAFETENSORS, FORMAT_GGUF, FORMAT_PYTORCH, FORMAT_MINDSPORE, FORMAT_UNKNOWN };
+enum format {
+    FORMAT_SAFETENSORS,
+    FORMAT_GGUF,
+    FORMAT_PYTORCH,
+    FORMAT_MINDSPORE,
+    FORMAT_RANKS,
+    FORMAT_UNKNOWN
+};
 
 struct tensor_file {
     enum format format;
@@ -17,6 +25,7 @@ struct tensor_file {
         struct gguf *gguf;
         struct pytorch *pytorch;
         struct mindspore *mindspore;
+        struct mindspore_ranks *ranks;
     };
 };
 
@@ -55,13 +64,14 @@ static enum format find_format(const char *path, const uint8_t *bytes, size_t n_
 
 enum tutti_status tensor_file_open(struct tensor_file **out, const char *path, struct tutti_error *err)
 {
-    struct mapping map;
-    enum tutti_status st = mapping_open(&map, path, err);
+    struct mapping map = { 0 };
+    bool is_ranks = mindspore_ranks_is(path);
+    enum tutti_status st = is_ranks ? TUTTI_OK : mapping_open(&map, path, err);
     if (st != TUTTI_OK)
         return st;
     struct tensor_file *file = calloc(1, sizeof *file);
     if (file)
-        file->format = find_format(path, map.bytes, map.n_bytes);
+        file->format = is_ranks ? FORMAT_RANKS : find_format(path, map.bytes, map.n_bytes);
     mapping_close(&map);
     if (!file)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
@@ -77,6 +87,9 @@ enum tutti_status tensor_file_open(struct tensor_file **out, const char *path, s
         break;
     case FORMAT_MINDSPORE:
         st = mindspore_open(&file->mindspore, path, err);
+        break;
+    case FORMAT_RANKS:
+        st = mindspore_ranks_open(&file->ranks, path, err);
         break;
     default:
         st = error_set(err, TUTTI_E_FORMAT,
@@ -104,6 +117,9 @@ void tensor_file_close(struct tensor_file *file)
     case FORMAT_PYTORCH:
         pytorch_close(file->pytorch);
         break;
+    case FORMAT_RANKS:
+        mindspore_ranks_close(file->ranks);
+        break;
     default:
         mindspore_close(file->mindspore);
     }
@@ -119,6 +135,8 @@ size_t tensor_file_n_tensors(const struct tensor_file *file)
         return gguf_n_tensors(file->gguf);
     case FORMAT_PYTORCH:
         return pytorch_n_tensors(file->pytorch);
+    case FORMAT_RANKS:
+        return mindspore_ranks_n_tensors(file->ranks);
     default:
         return mindspore_n_tensors(file->mindspore);
     }
@@ -133,6 +151,8 @@ const struct tensor *tensor_file_tensor(const struct tensor_file *file, size_t i
         return gguf_tensor(file->gguf, index);
     case FORMAT_PYTORCH:
         return pytorch_tensor(file->pytorch, index);
+    case FORMAT_RANKS:
+        return mindspore_ranks_tensor(file->ranks, index);
     default:
         return mindspore_tensor(file->mindspore, index);
     }

@@ -1,4 +1,5 @@
-/* One file with tensors, whatever its format: safetensors, GGUF, PyTorch's, MindSpore's. */
+/* One file with tensors, whatever its format: safetensors, GGUF (in parts, too), PyTorch's, MindSpore's; or a folder of
+ * MindSpore's rank_N. */
 #ifndef TUTTI_CHECKPOINT_TENSOR_FILE_H
 #define TUTTI_CHECKPOINT_TENSOR_FILE_H
 

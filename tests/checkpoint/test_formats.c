@@ -110,6 +110,9 @@ static void folders_hold_the_same_tensors_in_every_format(void **state)
         { PYTORCH "old/pytorch_model.bin", TEST_FIXTURES "/gpt2-tiny", { 0 } },
         { MINDSPORE "pangu", TEST_FIXTURES "/pangu-tiny", { 0 } },
         { MINDSPORE "pangu/pangu.ckpt", TEST_FIXTURES "/pangu-tiny", { 0 } },
+        { MINDSPORE "ranks",
+          TEST_FIXTURES "/glm-4-9b-tiny",
+          { "transformer.embedding.word_embeddings.weight", "transformer.embedding.embedding_weight" } },
         { MINDSPORE "glm",
           TEST_FIXTURES "/glm-4-9b-tiny",
           { "transformer.embedding.word_embeddings.weight", "transformer.embedding.embedding_weight" } },
@@ -199,6 +202,101 @@ static int remove_folder(void **state)
     if (dir)
         closedir(dir);
     return rmdir(folder);
+}
+
+static void ranks_of_mindspore_are_put_together(void **state)
+{
+    (void)state;
+    expect_same_files(MINDSPORE "ranks-json", MINDSPORE "ranks-json/whole.safetensors");
+}
+
+/* target NULL: the name is removed. */
+static void place_link(const char *target, const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    unlink(path);
+    if (target)
+        assert_int_equal(symlink(target, path), 0);
+}
+
+static void expect_ranks(enum tutti_status status, const char *words)
+{
+    struct tensor_file *file = NULL;
+    struct tutti_error err = { 0 };
+    enum tutti_status st = tensor_file_open(&file, folder, &err);
+    if (st != status || !strstr(err.text, words))
+        fail_msg("status %d, \"%s\", expected %d, \"%s\"", st, err.text, status, words);
+    tensor_file_close(file);
+}
+
+static void place_text(const char *name, const char *text)
+{
+    char path[512];
+    place_link(NULL, name);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
+    fclose(file);
+}
+
+static void wrong_ranks_are_named(void **state)
+{
+    (void)state;
+#define ITEM(axes, map, step, size)                                                                          \
+    "{\"parallel_layout_item\": {\"float32\": {\"dev_matrix\": " axes ", \"tensor_map\": " map               \
+    ", \"opt_weight_shard_step\": " step ", \"opt_weight_shard_size\": " size "}}}"
+    static const struct {
+        const char *strategy, *words;
+        enum tutti_status status;
+    } CASES[] = {
+        { ITEM("[2]", "[0, -1]", "0", "0"), "", TUTTI_OK },
+        { ITEM("[2]", "[[0], [-1]]", "0", "0"), "", TUTTI_OK },
+        { ITEM("[1, 2]", "[[1, 0], []]", "0", "0"), "", TUTTI_OK },
+        { ITEM("[2]", "[-1, -1]", "1", "-1"), "", TUTTI_OK },
+        { ITEM("[4]", "[0, -1]", "0", "0"),
+          "tensor float32: the strategy is for 4 devices a stage, but 2 ranks", TUTTI_E_FORMAT },
+        { ITEM("[2]", "[0]", "0", "0"), "tensor float32: 2 dimensions, but the strategy has 1",
+          TUTTI_E_FORMAT },
+        { ITEM("[2]", "[1, -1]", "0", "0"), "parameter float32: its tensor map names an axis",
+          TUTTI_E_FORMAT },
+        { ITEM("[2]", "[0, 0]", "0", "0"), "parameter float32: its tensor map names an axis",
+          TUTTI_E_FORMAT },
+        { ITEM("[2]", "[-2, 0]", "0", "0"), "parameter float32: its tensor map names an axis",
+          TUTTI_E_FORMAT },
+        { ITEM("[0]", "[0, -1]", "0", "0"), "its device matrix is out of range", TUTTI_E_FORMAT },
+        { ITEM("[1048576, 1048576]", "[0, -1]", "0", "0"), "its device matrix is out of range",
+          TUTTI_E_FORMAT },
+        { ITEM("[2]", "[0, -1]", "1", "2"), "its optimizer's shards do not fit", TUTTI_E_FORMAT },
+        { ITEM("[2]", "[-1, -1]", "1", "3"), "its optimizer's shards do not fit", TUTTI_E_FORMAT },
+        { ITEM("[1,1,1,1,1,1,1,1,2]", "[0, -1]", "0", "0"), "more axes or dimensions", TUTTI_E_UNSUPPORTED },
+        { "{\"parallel_layout_item\": {\"7-w\": {\"dev_matrix\": [1], \"tensor_map\": [-1]}}}",
+          "2 ranks cannot be 8 pipeline stages", TUTTI_E_FORMAT },
+        { "{\"parallel_layout_item\": {\"99999-w\": {\"dev_matrix\": [1], \"tensor_map\": [-1]}}}",
+          "pipeline stage is out of range", TUTTI_E_FORMAT },
+        { "{", "ckpt_strategy.json", TUTTI_E_FORMAT },
+    };
+    place_link(MINDSPORE "ranks-json/rank_0", "rank_0");
+    place_link(MINDSPORE "ranks-json/rank_1", "rank_1");
+    expect_ranks(TUTTI_E_NOT_FOUND, "2 ranks, but no strategy file");
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        place_text("ckpt_strategy.json", CASES[i].strategy);
+        expect_ranks(CASES[i].status, CASES[i].words);
+    }
+    place_text("ckpt_strategy.json", CASES[0].strategy);
+    place_link(MINDSPORE "ranks-json/rank_1", "rank_2");
+    place_link(NULL, "rank_1");
+    expect_ranks(TUTTI_E_NOT_FOUND, "rank_1 is missing, but rank_2 is there");
+    place_link(NULL, "rank_2");
+    place_link(MINDSPORE "glm", "rank_1");
+    expect_ranks(TUTTI_E_FORMAT, "rank_1: tensor float32 is missing, but rank_0 has it");
+    place_link(MINDSPORE "ranks-json/strategy", "rank_1");
+    expect_ranks(TUTTI_E_NOT_FOUND, "rank_1: there is no .ckpt file");
+    place_text("ckpt_strategy.ckpt", "\x1A\x05"
+                                     "abc"); /* cut off */
+    place_link(MINDSPORE "ranks-json/rank_1", "rank_1");
+    expect_ranks(TUTTI_E_FORMAT, "ckpt_strategy.ckpt: not a strategy of MindSpore");
 }
 
 /* from: of tests/fixtures/gguf-split; NULL: there is no such part. */
@@ -1071,6 +1169,8 @@ int main(void)
         cmocka_unit_test(folders_hold_the_same_tensors_in_every_format),
         cmocka_unit_test(files_that_hold_more_than_tensors_are_refused_by_name),
         cmocka_unit_test(parts_of_a_gguf_file_are_one),
+        cmocka_unit_test(ranks_of_mindspore_are_put_together),
+        cmocka_unit_test_setup_teardown(wrong_ranks_are_named, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(wrong_parts_of_a_gguf_file_are_named, make_folder, remove_folder),
         cmocka_unit_test(a_broken_pickle_is_told_what_is_wrong),
         cmocka_unit_test(a_pickle_says_what_was_saved),

@@ -17,6 +17,7 @@ static void files_of_every_format_give_the_golden_logits(void **state)
         { "pytorch/sharded", "glm-4-9b-tiny/golden", 3 },
         { "pytorch/old", "gpt2-tiny/golden", 3 },
         { "mindspore/glm", "glm-4-9b-tiny/golden", 3 },
+        { "mindspore/ranks", "glm-4-9b-tiny/golden", 3 },
         { "mindspore/pangu/pangu.ckpt", "pangu-tiny/golden", 3 },
         { "gguf-split/llama-tiny-q4_0-00001-of-00003.gguf", "gguf/llama-tiny-q4_0.golden", 2 },
         { "chatglm-ints/glm-4-9b-tiny-int4", "chatglm-ints/glm-4-9b-tiny-int4/golden", 3 },
