@@ -183,12 +183,15 @@ struct tutti_string {
 
 /* How tokens are chosen. Fill with tutti_sampling_init() first.
  * Order of application: logit bias, repetition penalty, presence and frequency penalties, temperature, top-k, top-p,
- * min-p, draw. */
+ * min-p, typical-p, draw. */
 struct tutti_sampling {
     float temperature; /* 0: greedy; [0, 100] */
     int top_k;         /* 0: off */
     float top_p;       /* (0, 1]; 1: off */
     float min_p;       /* [0, 1]; 0: off; relative to the most probable token */
+    /* [0, 1]; 0 and 1: off. Of the tokens whose information is nearest to the entropy, the share that is kept (Meister et
+     * al., 2022, "Locally Typical Sampling"). */
+    float typical_p;
     float
         repetition_penalty; /* > 0; 1: off; over prompt and answer, as in transformers (Keskar et al., 2019) */
     float presence_penalty;  /* [-2, 2]; over the answer, as in OpenAI's API */
@@ -242,9 +245,11 @@ struct tutti_request {
     double
         length_penalty; /* an answer counts as its sum of log-probabilities / length ^ this; transformers' usual value is 1 */
     enum tutti_early_stopping early_stopping;
-    bool ignore_eos;  /* go on to max_tokens; for benchmarks */
-    bool logprobs;    /* report the log-probability of each token */
-    int top_logprobs; /* and of the most probable ones: 0..20 */
+    bool keeps_stop;   /* the stop string that ends the answer is a part of it */
+    bool reports_held; /* an event for each token, also while its text is not certain yet */
+    bool ignore_eos;   /* go on to max_tokens; for benchmarks */
+    bool logprobs;     /* report the log-probability of each token */
+    int top_logprobs;  /* and of the most probable ones: 0..20 */
 };
 
 enum tutti_finish {
@@ -281,7 +286,14 @@ struct tutti_event {
     const struct tutti_token *tokens; /* the tokens since the last event, the visible ones (no stop token) */
     size_t n_tokens;
 
+    char held[4]; /* bytes of a character that is not complete yet */
+    size_t n_held;
+
     enum tutti_finish finish; /* not NONE: the choice's last event */
+    /* The choice ended with this token of the model, which is none of its text. */
+    bool has_stop_token;
+    int32_t stop_token;
+    float stop_logprob;       /* with logprobs */
     bool is_last;             /* the request's last event: its id is forgotten */
     struct tutti_error error; /* where finish is TUTTI_FINISH_ERROR */
 

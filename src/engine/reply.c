@@ -58,14 +58,14 @@ static bool add_leading(struct reply *reply, const char *bytes, size_t n)
 
 /* ---- stop strings ---- */
 
-/* Scans what is new of pending. True: it holds a stop string, which begins at *place. */
+/* Scans what is new of pending. True: it holds a stop string; what is shown ends at *place. */
 static bool find_stop(struct reply *reply, size_t *place)
 {
     while (reply->n_scanned < reply->pending.n_bytes) {
         char byte = reply->pending.bytes[reply->n_scanned++];
         size_t n_bytes = stops_feed(&reply->format->stops, &reply->stop_state, byte);
         if (n_bytes > 0) {
-            *place = reply->n_scanned - n_bytes;
+            *place = reply->n_scanned - (reply->format->keeps_stop ? 0 : n_bytes);
             return true;
         }
     }
@@ -129,7 +129,8 @@ static bool advance(struct reply *reply, bool is_end, bool *is_stopped)
         while (reply->n_visible < reply->n_tokens && reply->tokens[reply->n_visible].begin < reply->n_certain)
             reply->n_visible++;
     } else {
-        size_t n_held = is_end ? 0 : stops_held(&reply->format->stops, &reply->stop_state);
+        bool holds = !is_end && !reply->format->keeps_stop;
+        size_t n_held = holds ? stops_held(&reply->format->stops, &reply->stop_state) : 0;
         if (!make_certain(reply, reply->pending.n_bytes - n_held, is_end))
             return false;
         while (reply->n_visible < reply->n_tokens &&

@@ -17,6 +17,7 @@ struct reply_format {
     struct stops stops;          /* borrowed for the reply's life */
     bool continues_text; /* the prompt was a text: a blank before the first word is part of the answer */
     bool hides_blank_first_line;
+    bool keeps_stop;                  /* a stop string is shown before it ends the reply */
     bool trims;                       /* blanks at both ends are not shown */
     bool fills_in_time, widens_marks; /* engine/rewrite.h */
 };

@@ -217,6 +217,15 @@ static double weight_of_all(const struct candidate *c, int n, float max, float t
     return sum;
 }
 
+/* The same, where the candidates' x is something else: their logits stand in row. */
+static double weight_in_row(const float *row, const struct candidate *c, int n, float max, float temperature)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += weight(row[c[i].id], max, temperature);
+    return sum;
+}
+
 /* The candidates that top-p may keep: widens a window below the maximum until it holds the share p of the whole. */
 static int take_window(const float *x, int n, float max, float temperature, double mass,
                        struct candidate *out)
@@ -254,25 +263,62 @@ static int partition(struct candidate *c, int n, int pivot)
     return n_before;
 }
 
-/* Puts the smallest set of largest candidates that weighs mass or more to the front, in no order; returns its size, at
+/* Puts the smallest set of first candidates that weighs mass or more to the front, in no order; returns its size, at
  * least 1. Quickselect by weight; the pivots look random, so no row of logits makes it slow. */
-static int cut_top_p(struct candidate *c, int n, float max, float temperature, double mass)
+static int cut_by_mass(const float *row, struct candidate *c, int n, float max, float temperature,
+                       double mass)
 {
     int begin = 0, end = n;
     while (begin < end) {
         int pivot = (int)(mix64((uint64_t)begin << 32 | (uint64_t)end) % (uint64_t)(end - begin));
         pivot = begin + partition(c + begin, end - begin, pivot);
-        double before = weight_of_all(c + begin, pivot - begin, max, temperature);
+        double before = weight_in_row(row, c + begin, pivot - begin, max, temperature);
         if (before >= mass && pivot > begin) {
             end = pivot;
             continue;
         }
-        mass -= before + weight(c[pivot].x, max, temperature);
+        mass -= before + weight(row[c[pivot].id], max, temperature);
         begin = pivot + 1;
         if (mass <= 0)
             break;
     }
     return begin;
+}
+
+static bool has_typical(const struct tutti_sampling *p)
+{
+    return p->typical_p > 0.0f && p->typical_p < 1.0f;
+}
+
+/* Keeps, of the candidates that min-p leaves, the smallest set nearest to the entropy that weighs typical_p of them all, and
+ * all that are as near as the last of those, as transformers' TypicalLogitsWarper does. Returns its size, at least 1. */
+static int cut_typical(const float *row, struct candidate *c, int n, float max,
+                       const struct tutti_sampling *p)
+{
+    double sum = 0, energy = 0;
+    int n_left = 0;
+    for (int i = 0; i < n; i++) {
+        double w = weight(c[i].x, max, p->temperature);
+        if (w <= 0 || w < (double)p->min_p)
+            continue;
+        sum += w;
+        energy += w * (double)((c[i].x - max) / p->temperature);
+        c[n_left++] = c[i];
+    }
+    /* -log p = log(sum) - x; the entropy is the mean of that. */
+    double mean = energy / sum;
+    for (int i = 0; i < n_left; i++)
+        c[i].x = -(float)fabs(mean - (double)((c[i].x - max) / p->temperature));
+    int n_kept = cut_by_mass(row, c, n_left, max, p->temperature, (double)p->typical_p * sum);
+    float last = c[0].x;
+    for (int i = 1; i < n_kept; i++)
+        last = c[i].x < last ? c[i].x : last;
+    for (int i = n_kept; i < n_left; i++)
+        if (c[i].x == last)
+            c[n_kept++] = c[i];
+    for (int i = 0; i < n_kept; i++)
+        c[i].x = row[c[i].id];
+    return n_kept;
 }
 
 static int32_t draw_candidate(const struct candidate *c, int n, int best, float max,
@@ -303,6 +349,10 @@ static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best
     if (p->top_k > 0) {
         n_kept = take_largest(x, n, p->top_k, c);
         mass = (double)p->top_p * weight_of_all(c, n_kept, max, p->temperature);
+    } else if (p->top_p >= 1.0f) {
+        n_kept = n;
+        for (int i = 0; i < n; i++)
+            c[i] = (struct candidate){ x[i], i };
     } else {
         for (int i = 0; i < n; i++)
             mass += weight(x[i], max, p->temperature);
@@ -310,7 +360,11 @@ static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best
         n_kept = take_window(x, n, max, p->temperature, mass, c);
     }
     if (p->top_p < 1.0f)
-        n_kept = cut_top_p(c, n_kept, max, p->temperature, mass);
+        n_kept = cut_by_mass(x, c, n_kept, max, p->temperature, mass);
+    if (has_typical(p)) {
+        n_kept = cut_typical(x, c, n_kept, max, p);
+        best = c[n_kept - 1].id;
+    }
     return draw_candidate(c, n_kept, best, max, p, uniform);
 }
 
@@ -355,8 +409,9 @@ bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sampl
         out->token = best;
     } else {
         double uniform = rng_uniform(in->seed, (uint64_t)in->choice, (uint64_t)(in->n_ids - in->n_prompt));
-        out->token = p->top_k > 0 || p->top_p < 1.0f ? draw_truncated(s, x, in->n_usable, best, p, uniform)
-                                                     : draw_plain(x, in->n_usable, best, p, uniform);
+        bool is_truncated = p->top_k > 0 || p->top_p < 1.0f || has_typical(p);
+        out->token = is_truncated ? draw_truncated(s, x, in->n_usable, best, p, uniform)
+                                  : draw_plain(x, in->n_usable, best, p, uniform);
     }
     if (in->logprobs)
         report_logprobs(s, in, in->logits[largest], out);

@@ -1,6 +1,7 @@
 /* From one row of logits to one token.
  *
- * Order: logit bias, repetition penalty, presence and frequency penalties, temperature, top-k, top-p, min-p, draw.
+ * Order: logit bias, repetition penalty, presence and frequency penalties, temperature, top-k, top-p, min-p, typical-p,
+ * draw.
  * Each as transformers' LogitsProcessors do it, where they have it; of equal logits the lower id counts as the larger
  * one, so top-k keeps exactly k. A row is worked on by one thread; what comes out depends on the arguments alone. */
 #ifndef TUTTI_SAMPLER_H

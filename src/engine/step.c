@@ -54,15 +54,17 @@ static struct record record_of(const struct sequence *seq)
                             .ttft_us = seq->ttft_us };
 }
 
-/* With all choices of a beam search. After this the request may be gone. */
+/* With all choices of a beam search. sample: what ended it, or was wrong with it; NULL: no token. After this the request may
+ * be gone. */
 static void end_sequence(struct tutti_engine *e, struct sequence *seq, enum tutti_finish finish,
-                         enum tutti_status status, int32_t token)
+                         enum tutti_status status, const struct sample *sample)
 {
     struct record record = record_of(seq);
     int n_choices = seq->request->beams ? seq->request->spec.n_choices : 1;
     record.finish = finish;
     record.status = status;
-    record.sample.token = token; /* what was wrong with its logit, where something was */
+    if (sample)
+        record.sample = *sample;
     scheduler_end(e->scheduler, seq);
     for (; n_choices > 0; n_choices--, record.choice++)
         send(e, &record);
@@ -109,7 +111,7 @@ static void take_ends(struct tutti_engine *e)
             continue;
         if (is_cancelled && r->n_started < r->spec.n_choices)
             cancel_unstarted(e, r); /* r lives on: this sequence has not ended yet */
-        end_sequence(e, seq, TUTTI_FINISH_CANCELLED, TUTTI_OK, 0);
+        end_sequence(e, seq, TUTTI_FINISH_CANCELLED, TUTTI_OK, NULL);
     }
     for (struct request *r = s->line_head, *next; r; r = next) {
         next = r->next;
@@ -260,7 +262,7 @@ static void commit(struct tutti_engine *e, const struct draw *draw, uint64_t now
     if (seq->state == SEQUENCE_FREE) /* another beam of its search has ended it */
         return;
     if (!draw->is_finite) {
-        end_sequence(e, seq, TUTTI_FINISH_ERROR, TUTTI_E_NUMERIC, draw->sample.token);
+        end_sequence(e, seq, TUTTI_FINISH_ERROR, TUTTI_E_NUMERIC, &draw->sample);
         return;
     }
     if (seq->request->beams) {
@@ -269,7 +271,7 @@ static void commit(struct tutti_engine *e, const struct draw *draw, uint64_t now
     }
     note_times(e, seq, now_us);
     if (request_is_stop_id(seq->request, &e->model->desc, draw->sample.token)) {
-        end_sequence(e, seq, TUTTI_FINISH_STOP, TUTTI_OK, 0);
+        end_sequence(e, seq, TUTTI_FINISH_STOP, TUTTI_OK, &draw->sample);
         return;
     }
     scheduler_append(e->scheduler, seq, draw->sample.token);

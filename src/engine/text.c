@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- events ---- */
 
@@ -100,7 +101,8 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
     struct request *r = record->request;
     struct choice *choice = &r->choices[record->choice];
     struct reply *reply = &choice->reply;
-    if (finish == TUTTI_FINISH_NONE && reply->text.n_bytes == 0 && reply->n_visible == 0)
+    if (finish == TUTTI_FINISH_NONE && reply->text.n_bytes == 0 && reply->n_visible == 0 &&
+        !r->spec.reports_held)
         return;
     struct tutti_event event = { .request_id = r->id,
                                  .choice = record->choice,
@@ -108,7 +110,11 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
                                  .n_text_bytes = reply->text.n_bytes,
                                  .tokens = e->scratch.tokens,
                                  .n_tokens = reply->n_visible,
+                                 .n_held = (size_t)reply->detok.n_held,
                                  .finish = finish,
+                                 .has_stop_token = record->finish == TUTTI_FINISH_STOP && r->spec.n_beams < 2,
+                                 .stop_token = record->sample.token,
+                                 .stop_logprob = record->sample.logprob,
                                  .n_prompt_tokens = (size_t)r->n_prompt,
                                  .n_cached_tokens = record->n_cached,
                                  .n_generated_tokens = reply->n_generated,
@@ -116,6 +122,7 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
                                  .queue_us = record->queue_us,
                                  .ttft_us = record->ttft_us,
                                  .total_us = clock_now_us() - r->submit_us };
+    memcpy(event.held, reply->detok.held, sizeof event.held);
     if (!describe_tokens(e, reply)) {
         event.finish = TUTTI_FINISH_ERROR;
         error_set(&event.error, TUTTI_E_MEMORY, "describing tokens: out of memory");
@@ -221,6 +228,7 @@ static void prepare(struct tutti_engine *e, struct request *r)
     r->format = (struct reply_format){ .tok = e->model->tokenizer,
                                        .stops = { r->spec.stop, r->spec.n_stop, r->stop_borders },
                                        .continues_text = r->spec.n_messages == 0,
+                                       .keeps_stop = r->spec.keeps_stop,
                                        .hides_blank_first_line = chat && chat->has_metadata_line,
                                        .trims = chat && chat->trims_reply,
                                        .fills_in_time = chat && chat->fills_in_time,

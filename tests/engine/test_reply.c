@@ -107,6 +107,17 @@ static void the_answer_is_the_text_before_the_first_stop_string(void **state)
     check_shown(&format, "azzzz", "a", true);
 }
 
+static void a_stop_string_is_kept_where_it_is_wanted(void **state)
+{
+    (void)state;
+    struct stop_set set;
+    static const char *const strings[] = { "capital of", "首都" };
+    struct reply_format format = { .tok = tok, .stops = make_stops(&set, strings, 2), .keeps_stop = true };
+    check_shown(&format, "The capital of France", "The capital of", true);
+    check_shown(&format, "法国的首都是", "法国的首都", true);
+    check_shown(&format, "The capital", "The capital", false);
+}
+
 static void a_stop_string_may_lie_across_characters(void **state)
 {
     (void)state;
@@ -351,6 +362,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_answer_is_the_text_before_the_first_stop_string),
+        cmocka_unit_test(a_stop_string_is_kept_where_it_is_wanted),
         cmocka_unit_test(a_stop_string_may_lie_across_characters),
         cmocka_unit_test(a_chat_reply_hides_what_its_format_hides),
         cmocka_unit_test(a_reply_is_rewritten_as_its_authors_do),

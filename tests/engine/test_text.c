@@ -160,12 +160,77 @@ static void a_full_ring_is_waited_for_and_counted(void **state)
     mock_model_free(mock);
 }
 
+/* What an event says of tokens whose text is not certain, and of the token that ends an answer. */
+struct watch {
+    struct collect collect;
+    int n_events, n_held;
+    bool has_stop_token;
+    int32_t stop_token;
+    float stop_logprob;
+};
+
+static void watch_event(void *user, const struct tutti_event *event)
+{
+    struct watch *watch = user;
+    watch->n_events++;
+    watch->n_held += event->n_held > 0;
+    if (event->finish != TUTTI_FINISH_NONE) {
+        watch->has_stop_token = event->has_stop_token;
+        watch->stop_token = event->stop_token;
+        watch->stop_logprob = event->stop_logprob;
+    }
+    bool says_something = event->n_tokens > 0 || event->n_text_bytes > 0;
+    if (says_something || event->finish != TUTTI_FINISH_NONE)
+        collect_event(&watch->collect, event);
+}
+
+static void watch_answer(tutti_engine *engine, const char *question, bool reports_held, struct watch *watch)
+{
+    struct tutti_message message = { .role = "user", .content = question, .n_bytes = strlen(question) };
+    struct tutti_request request = { .messages = &message, .n_messages = 1, .logprobs = true };
+    request.sampling = (struct tutti_sampling){ .top_p = 1, .repetition_penalty = 1 };
+    request.reports_held = reports_held;
+    *watch = (struct watch){ 0 };
+    collect_init(&watch->collect);
+    watch->collect.n_choices = 1;
+    uint64_t id;
+    assert_int_equal(tutti_engine_submit(engine, &request, watch_event, watch, &id, NULL), TUTTI_OK);
+    collect_wait(&watch->collect);
+}
+
+static void held_text_and_the_last_token_are_told(void **state)
+{
+    (void)state;
+    tutti_model *model = NULL;
+    tutti_engine *engine = NULL;
+    struct tutti_engine_options options = { .kv_bytes = 1 << 22 };
+    assert_int_equal(tutti_model_open(&model, TEST_DEMO_MODEL, NULL, NULL), TUTTI_OK);
+    assert_int_equal(tutti_engine_open(&engine, model, &options, NULL), TUTTI_OK);
+    static struct watch plain, held;
+    /* The answer has characters that are several byte tokens each. */
+    const char *question = "Repeat after me: \xF0\x9F\x98\x80\xF0\x9F\x90\xBB";
+    watch_answer(engine, question, false, &plain);
+    watch_answer(engine, question, true, &held);
+    const struct collected *a = &plain.collect.choices[0], *b = &held.collect.choices[0];
+    assert_string_equal(a->text.bytes, b->text.bytes);
+    assert_int_equal(a->finish, TUTTI_FINISH_STOP);
+    assert_true(plain.has_stop_token && held.has_stop_token);
+    assert_int_equal(plain.stop_token, held.stop_token);
+    assert_true(plain.stop_logprob <= 0 && plain.stop_logprob > -20);
+    assert_true(held.n_events > (int)b->n_generated); /* each of them, and the end */
+    collect_clear(&plain.collect);
+    collect_clear(&held.collect);
+    tutti_engine_close(engine);
+    tutti_model_close(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_step_never_waits_for_text),
         cmocka_unit_test(long_stop_lists_do_not_slow_a_step),
         cmocka_unit_test(a_full_ring_is_waited_for_and_counted),
+        cmocka_unit_test(held_text_and_the_last_token_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
