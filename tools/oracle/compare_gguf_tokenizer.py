@@ -3,7 +3,7 @@
 
   compare_gguf_tokenizer.py SPEC FILE.gguf LINES.bin [--lines N] [--driver build/tests/tokenizer/tokenizer_lines]
 
-SPEC: what the file was converted from, as compare_tokenizer.py takes it. llama-cpp-python must find its library
+SPEC: what the file was converted from, as compare_tokenizer.py takes it, or a SentencePiece file. llama-cpp-python must find its library
 (LLAMA_CPP_LIB_PATH). Lines that are not UTF-8, hold a zero byte, or change in NFC are left out for llama.cpp, which neither
 cleans nor normalizes text. Exits with 1 where tutti differs from the library.
 """
@@ -12,6 +12,7 @@ import sys
 import unicodedata
 
 import byte_level
+import sentencepiece
 from compare_tokenizer import count_differences, pack_lines, read_records, run, unpack_ids
 
 
@@ -34,9 +35,13 @@ def main():
     args = parser.parse_args()
     with open(args.lines, "rb") as file:
         lines = list(read_records(file.read()))[:args.n_lines]
-    library = byte_level.load(args.spec)
+    if ":" in args.spec:
+        library = byte_level.load(args.spec)
+        modes = {"encode": library.EncodeAsIds, "trusted": library.EncodeTrusted}
+    else:
+        modes = {"encode": sentencepiece.SentencePieceProcessor(model_file=args.spec).EncodeAsIds}
     n = 0
-    for mode, encode in ("encode", library.EncodeAsIds), ("trusted", library.EncodeTrusted):
+    for mode, encode in modes.items():
         got = [unpack_ids(r) for r in read_records(run(args.driver, "checkpoint:" + args.gguf, mode, pack_lines(lines)), 4)]
         n += count_differences(mode, lines, [encode(line) for line in lines], got, args.show)
         if mode == "encode":
