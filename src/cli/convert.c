@@ -17,6 +17,7 @@ struct convert_values {
     const char *type, *report_file;
     int64_t threads;
     bool pure, report;
+    struct option_texts merge_lora;
 };
 
 #define VALUES struct convert_values
@@ -31,6 +32,11 @@ static const struct option OPTIONS[] = {
     { .name = "pure",
       FLAG_IN(VALUES, pure),
       .help = "give every matrix the one type; without it, quantized types keep a few matrices finer" },
+    { .name = "merge-lora",
+      TEXTS_IN(VALUES, merge_lora),
+      .value = "PATH[:SCALE]",
+      .help = "put the adapter in the folder PATH (LoRA, as PEFT saves it) into the weights, its updates "
+              "times SCALE" },
     { .name = "report", FLAG_IN(VALUES, report), .help = "print the error of each tensor" },
     { .name = "report-file",
       TEXT_IN(VALUES, report_file),
@@ -145,6 +151,27 @@ static enum tutti_status write_report(const struct report *r, const char *path, 
     return st;
 }
 
+/* "PATH" or "PATH:SCALE". paths: [OPTION_MAX_TEXTS] copies without the scale, freed by the caller. */
+static enum tutti_status read_merges(const struct option_texts *texts, struct merge_source *out, char **paths,
+                                     struct tutti_error *err)
+{
+    for (int i = 0; i < texts->n; i++) {
+        const char *text = texts->texts[i], *colon = strrchr(text, ':');
+        size_t n = strlen(text);
+        out[i].scale = 1;
+        if (colon && colon > text && number_read_float(colon + 1, &out[i].scale))
+            n = (size_t)(colon - text);
+        if (!(fabs(out[i].scale) <= 1000))
+            return error_set_param(err, TUTTI_E_ARGUMENT, "merge-lora",
+                                   "--merge-lora %s: the scale is not from -1000 to 1000", text);
+        paths[i] = strndup(text, n);
+        if (!paths[i])
+            return error_set(err, TUTTI_E_MEMORY, "out of memory for the options");
+        out[i].path = paths[i];
+    }
+    return TUTTI_OK;
+}
+
 static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
                              struct tutti_error *err)
 {
@@ -160,10 +187,18 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         .report = wants_report ? on_tensor : NULL,
         .user = &report,
     };
+    struct merge_source merges[OPTION_MAX_TEXTS];
+    char *paths[OPTION_MAX_TEXTS] = { NULL };
+    options.merges = merges;
+    options.n_merges = values->merge_lora.n;
     if (values->report_file && !(report.tensors = json_array()))
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the report");
     progress_begin(&report.progress, "converting", PROGRESS_BYTES);
-    enum tutti_status st = convert_to_gguf(operands[0], operands[1], &options, err);
+    enum tutti_status st = read_merges(&values->merge_lora, merges, paths, err);
+    if (st == TUTTI_OK)
+        st = convert_to_gguf(operands[0], operands[1], &options, err);
+    for (int i = 0; i < OPTION_MAX_TEXTS; i++)
+        free(paths[i]);
     progress_end(&report.progress);
     if (st == TUTTI_OK && !report.ok)
         st = error_set(err, TUTTI_E_MEMORY, "%s is written, but there was no memory for the report",

@@ -2,7 +2,7 @@
 #include "model/adapter_names.h"
 
 #include "base/mapping.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_file.h"
 #include "model/weights.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -201,13 +201,13 @@ static enum tutti_status check_base(const struct reader *r, const struct tensor 
 }
 
 /* *n_entries: the factors alone. */
-static enum tutti_status list_entries(struct reader *r, const struct safetensors *file, struct entry *entries,
+static enum tutti_status list_entries(struct reader *r, const struct tensor_file *file, struct entry *entries,
                                       size_t *n_entries, struct tutti_error *err)
 {
     char path[LIMIT_TENSOR_NAME_BYTES];
-    size_t n = safetensors_n_tensors(file);
+    size_t n = tensor_file_n_tensors(file);
     for (size_t i = 0; i < n; i++) {
-        const struct tensor *t = safetensors_tensor(file, i);
+        const struct tensor *t = tensor_file_tensor(file, i);
         struct entry *entry = &entries[*n_entries];
         *entry = (struct entry){ .tensor = t, .factor = adapter_split_name(path, t->name) };
         if (entry->factor == FACTOR_NONE)
@@ -378,14 +378,31 @@ static enum tutti_status check_targets(const struct reader *r, const struct entr
     return TUTTI_OK;
 }
 
+/* The first of the names that PEFT and MindFormers give the file; of none the first, to be missed by name. False: the
+ * path is too long. */
+static bool find_tensors(struct reader *r, const char *folder)
+{
+    static const char *const NAMES[] = { "safetensors", "bin", "ckpt" };
+    enum { N_NAMES = sizeof NAMES / sizeof *NAMES };
+    for (int i = 0; i <= N_NAMES; i++) {
+        int n = snprintf(r->tensors_path, sizeof r->tensors_path, "%s/adapter_model.%s", folder,
+                         NAMES[i % N_NAMES]);
+        if (n < 0 || (size_t)n >= sizeof r->tensors_path)
+            return false;
+        if (access(r->tensors_path, F_OK) == 0)
+            break;
+    }
+    return true;
+}
+
 static enum tutti_status read_tensors(struct reader *r, struct tutti_error *err)
 {
-    struct safetensors *file;
-    enum tutti_status st = safetensors_open(&file, r->tensors_path, err);
+    struct tensor_file *file;
+    enum tutti_status st = tensor_file_open(&file, r->tensors_path, err);
     if (st != TUTTI_OK)
         return st;
     size_t n = 0;
-    struct entry *entries = calloc(safetensors_n_tensors(file) + 1, sizeof *entries);
+    struct entry *entries = calloc(tensor_file_n_tensors(file) + 1, sizeof *entries);
     st = entries ? list_entries(r, file, entries, &n, err) : out_of_memory(r->tensors_path, err);
     if (st == TUTTI_OK && n == 0)
         st = error_set(err, TUTTI_E_FORMAT, "%s: no tensors, expected pairs of lora_A and lora_B",
@@ -399,7 +416,7 @@ static enum tutti_status read_tensors(struct reader *r, struct tutti_error *err)
     for (size_t i = 0; entries && i < n; i++)
         free(entries[i].path);
     free(entries);
-    safetensors_close(file);
+    tensor_file_close(file);
     return st;
 }
 
@@ -415,10 +432,9 @@ enum tutti_status adapter_file_open(struct adapter_file *out, const char *path, 
     r->is_gguf = is_gguf;
     r->out = &file;
     int n = snprintf(r->config_path, sizeof r->config_path, "%s/adapter_config.json", path);
-    int n_tensors = snprintf(r->tensors_path, sizeof r->tensors_path, "%s/adapter_model.safetensors", path);
+
     enum tutti_status st = TUTTI_OK;
-    if (n < 0 || (size_t)n >= sizeof r->config_path || n_tensors < 0 ||
-        (size_t)n_tensors >= sizeof r->tensors_path)
+    if (n < 0 || (size_t)n >= sizeof r->config_path || !find_tensors(r, path))
         st = error_set(err, TUTTI_E_ARGUMENT, "adapter: a path of more than %zu bytes",
                        sizeof r->config_path);
     if (st == TUTTI_OK)

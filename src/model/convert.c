@@ -19,6 +19,7 @@ struct converter {
     const struct tensor_names *from, *to;
     struct model_desc desc;
     const struct convert_options *options;
+    struct merge merge;
     struct planned *plan;
     size_t n_plan, capacity;
     float *rope_factors; /* [rotary_dim / 2]; NULL: none */
@@ -73,9 +74,11 @@ static enum tutti_status plan_norm(struct converter *c, const char *pattern, int
 }
 
 static enum tutti_status plan_weight(struct converter *c, const char *const *patterns, int layer,
-                                     const struct weight *w, bool is_qkv, struct tutti_error *err)
+                                     const struct weight *w, enum site site, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
+    bool is_qkv = site == SITE_QKV;
+    int first_row = 0;
     bool permutes = is_qkv && w->n_parts == 3 && c->family->is_permuted_in_gguf && c->desc.rope == ROPE_HALF;
     for (int i = 0; i < w->n_parts && st == TUTTI_OK; i++) {
         int n_heads = !permutes || i == 2 ? 0 : i == 0 ? c->desc.n_heads : c->desc.n_kv_heads;
@@ -86,6 +89,9 @@ static enum tutti_status plan_weight(struct converter *c, const char *const *pat
         if (is_qkv && w->n_parts == 3 && i < 2)
             place.role = WEIGHT_OTHER;
         st = plan_tensor(c, patterns[i], layer, w->parts[i], change, &place, err);
+        if (st == TUTTI_OK)
+            c->plan[c->n_plan - 1].merge = merge_find(&c->merge, site, layer, first_row);
+        first_row += (int)w->parts[i]->shape[w->is_transposed ? 1 : 0];
         if (st == TUTTI_OK && w->biases[i]) {
             char bias[64];
             weights_bias_name(bias, sizeof bias, patterns[i]);
@@ -103,21 +109,21 @@ static enum tutti_status plan_layer(struct converter *c, int layer, struct tutti
     if (st == TUTTI_OK)
         st = plan_norm(c, c->to->attn_norm, layer, &w.attn_norm, err);
     if (st == TUTTI_OK)
-        st = plan_weight(c, c->to->qkv, layer, &w.qkv, true, err);
+        st = plan_weight(c, c->to->qkv, layer, &w.qkv, SITE_QKV, err);
     if (st == TUTTI_OK && w.q_norm)
         st = plan_tensor(c, c->to->q_norm, layer, w.q_norm, NO_CHANGE, NULL, err);
     if (st == TUTTI_OK && w.k_norm)
         st = plan_tensor(c, c->to->k_norm, layer, w.k_norm, NO_CHANGE, NULL, err);
     if (st == TUTTI_OK)
-        st = plan_weight(c, &c->to->attn_out, layer, &w.attn_out, false, err);
+        st = plan_weight(c, &c->to->attn_out, layer, &w.attn_out, SITE_ATTN_OUT, err);
     if (st == TUTTI_OK)
         st = plan_norm(c, c->to->attn_post_norm, layer, &w.attn_post_norm, err);
     if (st == TUTTI_OK)
         st = plan_norm(c, c->to->ffn_norm, layer, &w.ffn_norm, err);
     if (st == TUTTI_OK)
-        st = plan_weight(c, c->to->gate_up, layer, &w.gate_up, false, err);
+        st = plan_weight(c, c->to->gate_up, layer, &w.gate_up, SITE_GATE_UP, err);
     if (st == TUTTI_OK)
-        st = plan_weight(c, &c->to->down, layer, &w.down, false, err);
+        st = plan_weight(c, &c->to->down, layer, &w.down, SITE_DOWN, err);
     if (st == TUTTI_OK)
         st = plan_norm(c, c->to->ffn_post_norm, layer, &w.ffn_post_norm, err);
     return st;
@@ -171,7 +177,7 @@ static enum tutti_status make_plan(struct converter *c, struct tutti_error *err)
     struct outer_weights outer;
     enum tutti_status st = weights_find_outer(&outer, &c->desc, c->from, c->ck, err);
     if (st == TUTTI_OK)
-        st = plan_weight(c, &c->to->embedding, 0, &outer.embedding, false, err);
+        st = plan_weight(c, &c->to->embedding, 0, &outer.embedding, SITE_COUNT, err);
     if (st == TUTTI_OK)
         st = plan_norm(c, c->to->embedding_norm, 0, &outer.embedding_norm, err);
     if (st == TUTTI_OK && outer.positions)
@@ -183,7 +189,7 @@ static enum tutti_status make_plan(struct converter *c, struct tutti_error *err)
     if (st == TUTTI_OK)
         st = plan_norm(c, c->to->output_norm, 0, &outer.output_norm, err);
     if (st == TUTTI_OK && !c->desc.tied_output)
-        st = plan_weight(c, &c->to->output, 0, &outer.output, false, err);
+        st = plan_weight(c, &c->to->output, 0, &outer.output, SITE_OUTPUT, err);
     return st;
 }
 
@@ -306,7 +312,10 @@ static enum tutti_status convert(struct converter *c, const char *dst, struct tu
                          "%s: GGUF keeps what is behind %s in one tensor, this checkpoint in several",
                          checkpoint_path(c->ck), c->from->qkv[0]);
     c->stream.ck = c->ck;
-    st = make_plan(c, err);
+    st = merge_open(&c->merge, c->options->merges, c->options->n_merges, &c->desc, c->family,
+                    c->from->is_gguf, err);
+    if (st == TUTTI_OK)
+        st = make_plan(c, err);
     note_fallbacks(c);
     if (st == TUTTI_OK)
         st = team_new(&c->stream.team, c->options->n_threads, false, err);
@@ -331,6 +340,7 @@ enum tutti_status convert_to_gguf(const char *src, const char *dst, const struct
     gguf_writer_free(c.stream.writer);
     team_free(c.stream.team);
     free(c.plan);
+    merge_clear(&c.merge);
     free(c.rope_factors);
     checkpoint_close(c.ck);
     return st;

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/limits.h"
+#include "model/merge.h"
 #include "model/weight_type.h"
 
 /* What became of one tensor. */
@@ -21,9 +22,11 @@ struct convert_result {
 };
 
 struct convert_options {
-    const struct weight_type *type; /* of the matrices. Vectors and tables by position are F32. */
-    bool is_pure;                   /* every matrix gets the one type, instead of a finer one for some */
-    int n_threads;                  /* 0: one for each core */
+    const struct weight_type *type;    /* of the matrices. Vectors and tables by position are F32. */
+    bool is_pure;                      /* every matrix gets the one type, instead of a finer one for some */
+    int n_threads;                     /* 0: one for each core */
+    const struct merge_source *merges; /* adapters that are put into the weights */
+    int n_merges;
     /* Called from the calling thread; bytes written so far, and in the end. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     /* Called for each tensor when it is written. NULL: errors are not measured. */

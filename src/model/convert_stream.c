@@ -64,17 +64,24 @@ static void measure_row(struct row_error *e, const float *before, const float *a
     }
 }
 
-static void convert_row(const struct chunk *k, uint8_t *out, const uint8_t *in, float *floats,
+/* row: of the converted tensor, where its heads stand in the order of the model that runs. */
+static int64_t merged_row(const struct chunk *k, int64_t row)
+{
+    return k->plan->change.n_permuted_heads > 0 ? source_row(k, row) : row;
+}
+
+static void convert_row(const struct chunk *k, int64_t row, uint8_t *out, const uint8_t *in, float *floats,
                         struct row_error *e)
 {
     enum dtype from = k->plan->tensor->dtype, to = k->plan->type;
-    bool is_copied = from == to;
+    bool is_copied = from == to && k->plan->merge.n == 0;
     *e = (struct row_error){ 0 };
     if (is_copied)
         memcpy(out, in, k->in_bytes);
     if (is_copied && !k->is_measured)
         return;
     dequantize(floats, in, from, k->n_cols);
+    merge_add(&k->plan->merge, merged_row(k, row), floats);
     if (!is_copied) {
         e->state = state_of_row(floats, k->n_cols, to);
         if (e->state != ROW_FINE)
@@ -95,8 +102,8 @@ static void convert_rows(void *arg, int thread, int n_threads)
     team_share(k->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         const uint8_t *in = k->in + (size_t)source_row(k, k->first_row + i) * k->in_bytes;
-        convert_row(k, k->out + (size_t)i * k->out_bytes, in, k->floats + (int64_t)thread * 2 * k->n_cols,
-                    &k->errors[i]);
+        convert_row(k, k->first_row + i, k->out + (size_t)i * k->out_bytes, in,
+                    k->floats + (int64_t)thread * 2 * k->n_cols, &k->errors[i]);
     }
 }
 

@@ -17,6 +17,7 @@ struct planned {
         int by_head_dim;         /* > 0: rows are stored as [heads][q, k, v][by_head_dim] */
         bool is_transposed;
     } change;
+    struct merge_rows merge; /* what adapters add to its rows */
 };
 
 struct convert_stream {

@@ -1,5 +1,6 @@
 /* Low-rank adapters: PEFT's figures on every family, the bits of a row whoever stands beside it, and broken folders. */
 #include "model/adapter.h"
+#include "model/convert.h"
 #include "util.h"
 
 #include <math.h>
@@ -77,6 +78,57 @@ static void logits_and_greedy_answers_are_those_of_peft(void **state)
         json_decref(golden);
         model_free(model);
     }
+}
+
+/* The greedy answer and the logits of a golden file, within a bound. */
+static void check_merged(struct model *model, const struct fixture *f)
+{
+    char path[512];
+    snprintf(path, sizeof path, TEST_FIXTURES "/adapters/%s/golden.safetensors", f->name);
+    struct util_errors e = util_compare_file(model, path, "logits", 3);
+    print_message("# %s merged into %s: relative %.2e\n", f->name, f->base, e.max_relative);
+    assert_true(e.max_relative <= 1e-4);
+}
+
+/* Half of an adapter, twice, is the adapter. */
+static void merged_weights_give_what_the_adapter_gives(void **state)
+{
+    (void)state;
+    char file[] = "/tmp/tutti-merged-XXXXXX.gguf", path[512], base[512];
+    assert_true(mkstemps(file, 5) >= 0);
+    for (int i = 0; i < N_FIXTURES; i++) {
+        const struct fixture *f = &FIXTURES[i];
+        if (strcmp(f->name, "chatglm-6b") == 0 || strcmp(f->name, "pangu") == 0)
+            continue; /* GGUF has no such architecture */
+        snprintf(path, sizeof path, TEST_FIXTURES "/adapters/%s", f->name);
+        snprintf(base, sizeof base, TEST_FIXTURES "/%s", f->base);
+        const struct merge_source merges[] = { { path, i % 2 ? 1 : 0.5 }, { path, 0.5 } };
+        struct convert_options options = {
+            .type = weight_type_find("f32"), .n_threads = 2, .merges = merges, .n_merges = i % 2 ? 1 : 2
+        };
+        struct tutti_error err;
+        if (convert_to_gguf(base, file, &options, &err) != TUTTI_OK)
+            fail_msg("%s: %s", f->name, err.text);
+        struct model *model = util_load(file, "f32", "f32", 2, NULL);
+        check_merged(model, f);
+        model_free(model);
+    }
+    unlink(file);
+}
+
+static void what_cannot_be_merged_is_refused(void **state)
+{
+    (void)state;
+    struct tutti_error err;
+    const struct merge_source merge = { TEST_FIXTURES "/adapters/llama-all", 1 };
+    struct convert_options options = {
+        .type = weight_type_find("f32"), .n_threads = 1, .merges = &merge, .n_merges = 1
+    };
+    assert_int_equal(
+        convert_to_gguf(TEST_FIXTURES "/llama-tiny-tied", "/tmp/tutti-not-written.gguf", &options, &err),
+        TUTTI_E_FORMAT);
+    assert_non_null(strstr(err.text, "adapter_model.safetensors: tensor"));
+    assert_int_equal(access("/tmp/tutti-not-written.gguf", F_OK), -1);
 }
 
 static void a_sequence_without_an_adapter_is_answered_as_if_there_were_none(void **state)
@@ -351,6 +403,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_and_greedy_answers_are_those_of_peft),
+        cmocka_unit_test(merged_weights_give_what_the_adapter_gives),
+        cmocka_unit_test(what_cannot_be_merged_is_refused),
         cmocka_unit_test(a_sequence_without_an_adapter_is_answered_as_if_there_were_none),
         cmocka_unit_test(adapters_in_one_batch_change_no_bit_of_each_other),
         cmocka_unit_test(broken_folders_are_refused_by_name),
