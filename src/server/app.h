@@ -11,7 +11,7 @@
 
 struct keys;
 
-enum { APP_MAX_ROUTES = 16, APP_MAX_STATUSES = 16 };
+enum { APP_MAX_ROUTES = 40, APP_MAX_STATUSES = 20 };
 
 /* Requests by route and status, for /metrics. */
 struct app_counts {
@@ -39,8 +39,11 @@ struct app {
 void app_reply_error(struct http_conn *conn, int status, const char *code, const struct tutti_error *err);
 /* Replies with a JSON value and drops it. */
 void app_reply_json(struct http_conn *conn, int status, json_t *value);
-/* model: "ID", or "ID:NAME" for one of its adapters; NULL or "" is ID. False: the request asks for what is not served
- * here, and has been told so. *adapter (which may be NULL): the adapter's name, or NULL; borrowed from the model. */
+/* model: "ID", or "ID:NAME" for one of its adapters; NULL or "" is ID. *adapter (which may be NULL): the adapter's name, or
+ * NULL; borrowed from the model. TUTTI_E_NOT_FOUND: the model is not served here. */
+MUST_CHECK enum tutti_status app_find_model(struct app *app, const char *model, const char **adapter,
+                                            struct tutti_error *err);
+/* The same; false: it is not served, and the client has been told so. */
 bool app_check_model(struct app *app, struct http_conn *conn, const char *model, const char **adapter);
 
 /* The routes. */

@@ -10,24 +10,35 @@
 
 /* What has been said of one choice so far. */
 struct choice {
-    struct buf text;  /* the answer; streams: only where tools may be called */
+    struct buf text;  /* the answer, or what of it an API has not sent */
     size_t n_sent;    /* streams: bytes of it that were sent */
+    struct buf held;  /* text that waits for a token to carry it */
     json_t *logprobs; /* whole replies: in the API's shape */
-    size_t n_chars;   /* of the tokens reported: text_offset of the next one */
+    json_t *tokens,
+        *tops;      /* APIs that tell of each token: all of them, and the most probable ones beside each */
+    size_t n_chars; /* of the tokens reported: text_offset of the next one */
     size_t n_generated;
+    double logprob_sum; /* over n_scored tokens */
+    size_t n_scored;
     enum tutti_finish finish;
     bool has_begun;
+    bool has_stop_token; /* ended by a token of the model */
 };
 
-/* How an API words its replies. Values returned are new references; NULL: out of memory. */
+/* How an API reads its requests and words its replies. */
 struct job_api {
-    const char *id_prefix, *object, *chunk_object;
-    /* The choice of a whole reply. */
-    json_t *(*whole)(struct job *job, size_t index, struct choice *choice);
-    /* Writes the chunks of one event. */
-    void (*stream)(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
-    /* The log-probabilities of an event in the API's shape, added to into, or into a new value where that is NULL. */
-    json_t *(*logprobs)(json_t *into, struct choice *choice, const struct tutti_event *event);
+    const char *id_prefix;
+    /* Reads the request that conn carries. req is zeroed; it is cleared by the caller in either case. */
+    enum tutti_status (*read)(struct api_request *req, struct app *app, struct http_conn *conn,
+                              struct tutti_error *err);
+    /* An event of a choice, while somebody listens. */
+    void (*event)(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
+    /* Every choice has finished: says the rest. */
+    void (*finish)(struct job *job);
+    /* The last words of a request that failed; where the stream has begun, the status line is gone. job may be NULL, and conn
+     * too where the API listens without one. */
+    void (*fail)(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err);
+    bool is_detached; /* events are listened to also without a connection */
 };
 
 struct job {
@@ -35,6 +46,8 @@ struct job {
     struct job *next, **link;
     struct http_conn *conn; /* NULL: the client has all that it will get */
     const struct job_api *api;
+    void *user;   /* the API's own */
+    bool is_over; /* nobody listens any more */
     struct api_request req;
     char id[48];
     time_t created;
@@ -46,7 +59,15 @@ struct job {
 };
 
 /* Reads the request, submits it and sees to the reply. */
-void job_start(struct app *app, struct http_conn *conn, enum api_kind kind, const struct job_api *api);
+void job_start(struct app *app, struct http_conn *conn, const struct job_api *api);
+
+/* The same for a request that was read: takes req over, and does not reply on conn, which gives the job its name. NULL: it was
+ * refused. */
+struct job *job_open(struct app *app, const struct http_conn *conn, const struct job_api *api,
+                     struct api_request *req, void *user, struct tutti_error *err);
+
+/* Nobody wants the answer: its requests are cancelled. */
+void job_drop(struct job *job);
 
 /* Cancels every job; their clients hear that the server stops. */
 void job_stop_all(struct app *app);
@@ -59,12 +80,17 @@ void job_describe(const struct job *job, char *out, size_t n_bytes);
 
 /* ---- for the APIs ---- */
 
-/* {"id", "object", "created", "model", "system_fingerprint"} and room for more. */
-json_t *job_frame(const struct job *job, const char *object);
-/* Writes one chunk with this choice and drops it. */
-void job_stream_choice(struct job *job, json_t *choice);
-/* "stop" or "length"; null while there is none. */
-json_t *job_finish_reason(enum tutti_finish finish);
+/* Takes the connection off the job, to write its last words. */
+struct http_conn *job_take_conn(struct job *job);
+/* Begins a stream of the usual kind, where it has not begun. */
+void job_begin_stream(struct job *job);
+/* Ends the job with an error. */
+void job_fail(struct job *job, const struct tutti_error *err);
+void job_fail_memory(struct job *job);
+/* Writes prefix, the value and "\n\n" or another end to the stream, and drops the value. False: out of memory. */
+MUST_CHECK bool job_stream_json(struct job *job, const char *prefix, json_t *value, const char *end);
+size_t job_n_prompt_tokens(const struct job *job, size_t *n_cached); /* n_cached may be NULL */
+size_t job_n_generated(const struct job *job);
 /* The text of the prompt that choice index answers, for echo. False: no memory or no tokenizer. */
 MUST_CHECK bool job_prompt_text(const struct job *job, size_t index, struct buf *out);
 

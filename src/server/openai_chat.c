@@ -1,6 +1,6 @@
 /* POST /v1/chat/completions: https://platform.openai.com/docs/api-reference/chat */
 #include "model/chat.h"
-#include "server/job.h"
+#include "server/openai_reply.h"
 
 /* {"content": [{"token", "logprob", "bytes", "top_logprobs": [...]}, ...]} */
 static json_t *token_entry(const char *bytes, size_t n_bytes, float logprob)
@@ -77,7 +77,7 @@ static json_t *whole(struct job *job, size_t index, struct choice *choice)
     json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", content, "refusal");
     if (message && calls)
         json_object_set_new(message, "tool_calls", tool_calls(job, index, calls, false));
-    json_t *reason = calls ? json_string("tool_calls") : job_finish_reason(choice->finish);
+    json_t *reason = calls ? json_string("tool_calls") : openai_finish_reason(choice->finish);
     json_decref(calls);
     return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)index, "message", message, "logprobs", lp,
                      "finish_reason", reason);
@@ -92,8 +92,8 @@ static json_t *chunk_choice(size_t index, json_t *delta, json_t *lp, json_t *fin
 static void stream_content(struct job *job, size_t index, const char *text, size_t n_bytes, json_t *lp)
 {
     if (n_bytes > 0 || lp)
-        job_stream_choice(job, chunk_choice(index, json_pack("{s:o}", "content", json_text(text, n_bytes)),
-                                            lp, json_null()));
+        openai_stream_choice(job, chunk_choice(index, json_pack("{s:o}", "content", json_text(text, n_bytes)),
+                                               lp, json_null()));
 }
 
 /* Where tools may be called, text is held back for as long as it may be a call. */
@@ -103,7 +103,7 @@ static json_t *stream_with_tools(struct job *job, size_t index, struct choice *c
     size_t n_sure;
     json_t *calls = NULL, *reason = NULL;
     if (!buf_add(&choice->text, event->text, event->n_text_bytes)) {
-        job_stream_choice(job, NULL); /* ends the job: no memory */
+        openai_stream_choice(job, NULL); /* ends the job: no memory */
         json_decref(lp);
         return NULL;
     }
@@ -116,7 +116,7 @@ static json_t *stream_with_tools(struct job *job, size_t index, struct choice *c
     choice->n_sent += n_new;
     if (calls) {
         json_t *delta = json_pack("{s:o}", "tool_calls", tool_calls(job, index, calls, true));
-        job_stream_choice(job, chunk_choice(index, delta, NULL, json_null()));
+        openai_stream_choice(job, chunk_choice(index, delta, NULL, json_null()));
         reason = json_string("tool_calls");
     }
     json_decref(calls);
@@ -127,9 +127,9 @@ static void stream(struct job *job, size_t index, struct choice *choice, const s
 {
     if (!choice->has_begun) {
         choice->has_begun = true;
-        job_stream_choice(job,
-                          chunk_choice(index, json_pack("{s:s, s:s}", "role", "assistant", "content", ""),
-                                       NULL, json_null()));
+        openai_stream_choice(job,
+                             chunk_choice(index, json_pack("{s:s, s:s}", "role", "assistant", "content", ""),
+                                          NULL, json_null()));
     }
     bool has_tokens = job->req.logprobs && event->n_tokens > 0;
     json_t *lp = has_tokens ? logprobs(NULL, choice, event) : NULL, *reason = NULL;
@@ -138,14 +138,24 @@ static void stream(struct job *job, size_t index, struct choice *choice, const s
     else
         stream_content(job, index, event->text, event->n_text_bytes, lp);
     if (event->finish != TUTTI_FINISH_NONE)
-        job_stream_choice(job, chunk_choice(index, json_object(), NULL,
-                                            reason ? reason : job_finish_reason(event->finish)));
+        openai_stream_choice(job, chunk_choice(index, json_object(), NULL,
+                                               reason ? reason : openai_finish_reason(event->finish)));
     else
         json_decref(reason);
 }
 
-static const struct job_api CHAT_API = {
-    .id_prefix = "chatcmpl",
+static enum tutti_status read_request(struct api_request *req, struct app *app, struct http_conn *conn,
+                                      struct tutti_error *err)
+{
+    return openai_read(req, API_CHAT, app, conn, err);
+}
+
+static const struct openai_api CHAT_API = {
+    .job.read = read_request,
+    .job.event = openai_event,
+    .job.finish = openai_finish,
+    .job.fail = openai_fail,
+    .job.id_prefix = "chatcmpl",
     .object = "chat.completion",
     .chunk_object = "chat.completion.chunk",
     .whole = whole,
@@ -155,5 +165,5 @@ static const struct job_api CHAT_API = {
 
 void chat_request(struct app *app, struct http_conn *conn)
 {
-    job_start(app, conn, API_CHAT, &CHAT_API);
+    job_start(app, conn, &CHAT_API.job);
 }

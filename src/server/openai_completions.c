@@ -1,5 +1,5 @@
 /* POST /v1/completions: https://platform.openai.com/docs/api-reference/completions */
-#include "server/job.h"
+#include "server/openai_reply.h"
 
 /* {"tokens": [], "token_logprobs": [], "top_logprobs": [{token: logprob}], "text_offset": []}; offsets in characters */
 static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_event *event)
@@ -34,7 +34,7 @@ static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_
 static json_t *choice_value(size_t index, json_t *text, json_t *lp, enum tutti_finish finish)
 {
     return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)index, "text", text, "logprobs",
-                     lp ? lp : json_null(), "finish_reason", job_finish_reason(finish));
+                     lp ? lp : json_null(), "finish_reason", openai_finish_reason(finish));
 }
 
 static json_t *whole(struct job *job, size_t index, struct choice *choice)
@@ -55,19 +55,29 @@ static void stream(struct job *job, size_t index, struct choice *choice, const s
     if (!choice->has_begun && job->req.echo) {
         struct buf prompt = { 0 };
         json_t *text = job_prompt_text(job, index, &prompt) ? json_text(prompt.bytes, prompt.n_bytes) : NULL;
-        job_stream_choice(job, text ? choice_value(index, text, NULL, TUTTI_FINISH_NONE) : NULL);
+        openai_stream_choice(job, text ? choice_value(index, text, NULL, TUTTI_FINISH_NONE) : NULL);
         buf_clear(&prompt);
     }
     choice->has_begun = true;
     bool has_tokens = job->req.logprobs && event->n_tokens > 0;
     if (event->n_text_bytes > 0 || has_tokens || event->finish != TUTTI_FINISH_NONE)
-        job_stream_choice(job,
-                          choice_value(index, json_text(event->text, event->n_text_bytes),
-                                       has_tokens ? logprobs(NULL, choice, event) : NULL, event->finish));
+        openai_stream_choice(job,
+                             choice_value(index, json_text(event->text, event->n_text_bytes),
+                                          has_tokens ? logprobs(NULL, choice, event) : NULL, event->finish));
 }
 
-static const struct job_api COMPLETION_API = {
-    .id_prefix = "cmpl",
+static enum tutti_status read_request(struct api_request *req, struct app *app, struct http_conn *conn,
+                                      struct tutti_error *err)
+{
+    return openai_read(req, API_COMPLETION, app, conn, err);
+}
+
+static const struct openai_api COMPLETION_API = {
+    .job.read = read_request,
+    .job.event = openai_event,
+    .job.finish = openai_finish,
+    .job.fail = openai_fail,
+    .job.id_prefix = "cmpl",
     .object = "text_completion",
     .chunk_object = "text_completion",
     .whole = whole,
@@ -77,5 +87,5 @@ static const struct job_api COMPLETION_API = {
 
 void completion_request(struct app *app, struct http_conn *conn)
 {
-    job_start(app, conn, API_COMPLETION, &COMPLETION_API);
+    job_start(app, conn, &COMPLETION_API.job);
 }

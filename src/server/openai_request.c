@@ -214,9 +214,12 @@ static enum tutti_status refuse_unsupported(const struct api_request *req, struc
         return TUTTI_OK;
     if (suffix && !(json_is_string(suffix) && json_string_length(suffix) == 0))
         return error_set_param(err, TUTTI_E_ARGUMENT, "suffix", "suffix is not supported");
-    if (req->best_of && req->best_of != req->n)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "best_of", "best_of must equal n: %d, found %d", req->n,
-                               req->best_of);
+    if (req->best_of && req->best_of < req->n)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "best_of", "best_of must be at least n: %d, found %d",
+                               req->n, req->best_of);
+    if (req->best_of > req->n && req->stream)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "best_of",
+                               "best_of above n is not allowed where stream is true");
     if (req->echo && req->logprobs)
         return error_set_param(err, TUTTI_E_ARGUMENT, "echo", "echo together with logprobs is not supported");
     return TUTTI_OK;
@@ -267,6 +270,11 @@ enum tutti_status api_request_read(struct api_request *out, enum api_kind kind, 
     st = read_settings(out, info.n_vocab, err);
     if (st != TUTTI_OK)
         return st;
+    if (out->best_of > out->n) {
+        out->n_best = out->n;
+        out->n = out->best_of;
+        out->scores = true;
+    }
     if (kind == API_COMPLETION)
         return api_read_prompts(out, info.n_vocab, err);
     out->n_prompts = 1;
@@ -306,11 +314,13 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
         .n_stop = req->n_stop,
         .stop_ids = req->stop_ids.ids,
         .n_stop_ids = req->stop_ids.n,
+        .keeps_stop = req->keeps_stop,
+        .reports_held = req->reports_held,
         .ignore_eos = req->ignore_eos,
-        .logprobs = req->logprobs,
+        .logprobs = req->logprobs || req->scores,
         .top_logprobs = req->top_logprobs,
     };
-    if (req->kind == API_COMPLETION) {
+    if (req->prompts) {
         const struct api_prompt *prompt = &req->prompts[i];
         out.text = prompt->text;
         out.n_text_bytes = prompt->n_text_bytes;

@@ -6,7 +6,7 @@
 #include "base/limits.h"
 #include "server/json.h"
 
-enum api_kind { API_CHAT = 1, API_COMPLETION = 2 };
+enum api_kind { API_CHAT = 1, API_COMPLETION = 2, API_INPUTS = 4, API_STEP = 8 };
 
 enum { API_MAX_PROMPTS = 1024, API_MAX_MESSAGES = 16384, API_DEFAULT_COMPLETION_TOKENS = 16 };
 
@@ -29,7 +29,7 @@ struct api_request {
     char **dumped; /* tool calls, tools and template arguments, as JSON texts */
     size_t n_dumped;
     const char *tools, *template_arguments;
-    struct api_prompt *prompts; /* chat: one, that stands for the messages */
+    struct api_prompt *prompts; /* NULL: messages, which count as one */
     size_t n_prompts;
     struct ids ids, stop_ids;
     struct tutti_sampling sampling;
@@ -38,6 +38,9 @@ struct api_request {
     size_t n_stop;
     int max_tokens; /* 0: as many as the context holds */
     int n, best_of, top_logprobs;
+    int n_best;  /* of the n choices of a prompt, how many are answered with; 0: all */
+    bool scores; /* the choices' log-probabilities are wanted, if not by the client */
+    bool keeps_stop, reports_held;
     bool stream, include_usage, logprobs, echo, ignore_eos;
 };
 

@@ -93,23 +93,30 @@ void app_reply_json(struct http_conn *conn, int status, json_t *value)
     json_decref(value);
 }
 
-bool app_check_model(struct app *app, struct http_conn *conn, const char *model, const char **adapter)
+enum tutti_status app_find_model(struct app *app, const char *model, const char **adapter,
+                                 struct tutti_error *err)
 {
-    struct tutti_error err;
     size_t n_id = strlen(app->model_id);
     const char *unused;
     adapter = adapter ? adapter : &unused;
     *adapter = NULL;
     if (!model || !*model || !strcmp(model, app->model_id))
-        return true;
+        return TUTTI_OK;
     bool has_adapter = strncmp(model, app->model_id, n_id) == 0 && model[n_id] == ':';
     for (int i = 0; has_adapter && (*adapter = tutti_model_adapter_name(app->model, i)); i++)
         if (!strcmp(*adapter, model + n_id + 1))
-            return true;
+            return TUTTI_OK;
     int n_adapters = tutti_model_n_adapters(app->model);
-    error_set_param(&err, TUTTI_E_NOT_FOUND, "model",
-                    "The model \"%.128s\" does not exist; this server has \"%s\"%s", model, app->model_id,
-                    n_adapters > 0 ? " and its adapters, as GET /v1/models lists them" : "");
+    return error_set_param(
+        err, TUTTI_E_NOT_FOUND, "model", "The model \"%.128s\" does not exist; this server has \"%s\"%s",
+        model, app->model_id, n_adapters > 0 ? " and its adapters, as GET /v1/models lists them" : "");
+}
+
+bool app_check_model(struct app *app, struct http_conn *conn, const char *model, const char **adapter)
+{
+    struct tutti_error err;
+    if (app_find_model(app, model, adapter, &err) == TUTTI_OK)
+        return true;
     app_reply_error(conn, 404, "model_not_found", &err);
     return false;
 }

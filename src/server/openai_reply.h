@@ -1,0 +1,33 @@
+/* What OpenAI's chat and completion APIs have in common. */
+#ifndef TUTTI_SERVER_OPENAI_REPLY_H
+#define TUTTI_SERVER_OPENAI_REPLY_H
+
+#include "server/job.h"
+
+/* Values returned are new references; NULL: out of memory. */
+struct openai_api {
+    struct job_api job; /* with openai_event(), openai_finish(), openai_fail() */
+    const char *object, *chunk_object;
+    /* The choice of a whole reply. */
+    json_t *(*whole)(struct job *job, size_t index, struct choice *choice);
+    /* Writes the chunks of one event. */
+    void (*stream)(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
+    /* The log-probabilities of an event in the API's shape, added to into, or into a new value where that is NULL. */
+    json_t *(*logprobs)(json_t *into, struct choice *choice, const struct tutti_event *event);
+};
+
+enum tutti_status openai_read(struct api_request *req, enum api_kind kind, struct app *app,
+                              const struct http_conn *conn, struct tutti_error *err);
+void openai_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
+void openai_finish(struct job *job);
+void openai_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err);
+
+/* {"id", "object", "created", "model", "system_fingerprint"} and room for more. */
+json_t *openai_frame(const struct job *job, const char *object);
+json_t *openai_usage(const struct job *job);
+/* Writes one chunk with this choice and drops it. */
+void openai_stream_choice(struct job *job, json_t *choice);
+/* "stop" or "length"; null while there is none. */
+json_t *openai_finish_reason(enum tutti_finish finish);
+
+#endif
