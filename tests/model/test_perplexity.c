@@ -368,6 +368,39 @@ static void broken_bases_are_refused(void **state)
     free(bytes);
 }
 
+/* Whatever is changed, opening and reading say yes or no. */
+static void changed_bases_are_read_or_refused(void **state)
+{
+    size_t n;
+    uint32_t x = 5;
+    write_base(*state, &WINDOWS);
+    uint8_t *bytes = read_base(&n), *changed = malloc(n);
+    int n_opened = 0;
+    for (int round = 0; round < 400; round++) {
+        struct logits_base *base = NULL;
+        struct coded_row row;
+        struct tutti_error err = { 0 };
+        memcpy(changed, bytes, n);
+        for (int i = 0; i < 1 + round % 4; i++) {
+            x = x * 1664525 + 1013904223;
+            size_t at = (x >> 8) % (round % 2 ? 112 : n);
+            changed[at] = (uint8_t)(round % 3 ? changed[at] ^ 1u << (x >> 5) % 8 : x >> 24);
+        }
+        rewrite(changed, n);
+        if (logits_base_open(&base, path, &err) == TUTTI_OK) {
+            n_opened++;
+            for (int i = 0; i < 9 && logits_base_next(base, &row, &err) == TUTTI_OK; i++)
+                assert_true(isfinite(row.scale) && isfinite(row.min));
+            logits_base_close(base);
+        } else {
+            assert_true(err.text[0] != '\0');
+        }
+    }
+    assert_in_range(n_opened, 50, 350);
+    free(bytes);
+    free(changed);
+}
+
 /* Two windows of four ids of a vocabulary of three: one row each, two numbers and four codes. */
 static void a_base_of_llama_perplexity_is_read(void **state)
 {
@@ -411,6 +444,7 @@ int main(void)
         cmocka_unit_test(rows_far_apart_equal_or_broken_are_coded),
         cmocka_unit_test(a_base_comes_back),
         cmocka_unit_test(broken_bases_are_refused),
+        cmocka_unit_test(changed_bases_are_read_or_refused),
         cmocka_unit_test(a_base_of_llama_perplexity_is_read),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
