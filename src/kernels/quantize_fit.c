@@ -159,7 +159,7 @@ static void move(struct moved *m, const float *x, int n, float high, bool is_min
 struct fit fit_affine(const float *x, int n, float high, bool is_min_positive)
 {
     /* The parts of the range that lie below and above all numbers. */
-    static const float OUTSIDE[] = { -0.04f, 0.0f, 0.04f, 0.08f, 0.14f, 0.2f };
+    static const float OUTSIDE[] = { -0.02f, 0.05f, 0.13f };
     enum { N_OUTSIDE = sizeof OUTSIDE / sizeof *OUTSIDE };
     struct moved m;
     move(&m, x, n, high, is_min_positive);
@@ -169,10 +169,8 @@ struct fit fit_affine(const float *x, int n, float high, bool is_min_positive)
     float least = INFINITY, step = 3.0f / high; /* the fewer the numbers, the more may lie outside */
     for (int i = 0; i < N_OUTSIDE; i++) {
         for (int j = 0; j < N_OUTSIDE; j++) {
-            if (i + j > N_OUTSIDE)
-                continue;
             float below = OUTSIDE[i] * step, above = OUTSIDE[j] * step;
-            struct fit fit;
+            struct fit fit = best;
             float inverse = high / (m.range * (1 - below - above));
             float error = search_from(&m, inverse, -below * m.range, 2, &fit);
             if (error < least) {
