@@ -41,7 +41,7 @@ static int teardown(void **state)
 /* ---- windows ---- */
 
 struct expected {
-    struct model *model;
+    struct model *model, *other; /* other: the same, to compare with; the first is in the middle of a step */
     const struct windows *windows;
     int window, row; /* that must come next */
     const int32_t *head;
@@ -62,14 +62,10 @@ static enum tutti_status compare_rows(void *user, int window, int row, int n_row
         e->row = 0;
         e->window++;
     }
-    /* A model of its own: the one that runs the windows is in the middle of a step. */
-    static struct model *other;
-    if (!other)
-        other = util_load(TEST_FIXTURES "/llama-tiny", "q8_0", NULL, 1, NULL);
     int32_t one[N_IDS];
     memcpy(one, w->ids + window * w->step, (size_t)w->n_context * sizeof *one);
     memcpy(one, e->head, (size_t)e->n_head * sizeof *one);
-    float *want = util_logits(other, one, w->n_context, 17);
+    float *want = util_logits(e->other, one, w->n_context, 17);
     for (int i = 0; i < n_rows; i++) {
         assert_memory_equal(logits + (size_t)i * (size_t)n_vocab,
                             want + (size_t)(w->first + row + i) * (size_t)n_vocab,
@@ -91,10 +87,11 @@ static void rows_have_the_bits_of_each_window_alone(void **state)
         { .n = 9, .n_context = 40, .step = 10, .first = 29, .head = HEAD, .n_head = 2 },
         { .n = 1, .n_context = 2, .step = 2, .first = 0, .head = HEAD, .n_head = 1 },
     };
+    struct model *other = util_load(TEST_FIXTURES "/llama-tiny", "q8_0", NULL, 1, NULL);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct windows w = CASES[i];
         struct expected e = {
-            .model = *state, .windows = &w, .head = w.head ? w.head : ids, .n_head = w.n_head
+            .model = *state, .other = other, .windows = &w, .head = w.head ? w.head : ids, .n_head = w.n_head
         };
         struct tutti_error err;
         w.ids = ids;
@@ -102,6 +99,31 @@ static void rows_have_the_bits_of_each_window_alone(void **state)
             fail_msg("%s", err.text);
         assert_int_equal(e.window, w.n);
     }
+    model_free(other);
+}
+
+/* ChatGLM-6B reads what stands before its <sop> in both directions, which must then be one step. */
+static void a_prefix_is_not_cut(void **state)
+{
+    (void)state;
+    static const char PATH[] = TEST_FIXTURES "/chatglm-6b-tiny";
+    static const int ENDS[] = { 10, 280, 400 }; /* 400: none in the window */
+    struct model *model = util_load(PATH, NULL, NULL, 2, NULL), *other = util_load(PATH, NULL, NULL, 1, NULL);
+    for (size_t i = 0; i < sizeof ENDS / sizeof *ENDS; i++) {
+        int32_t text[600];
+        for (int p = 0; p < 600; p++)
+            text[p] = p % 300 == ENDS[i]       ? model->desc.prefix_end_id
+                      : p % 300 == ENDS[i] - 1 ? model->desc.mask_ids[0]
+                                               : 5 + ids[p] % 50;
+        struct windows w = { .ids = text, .n = 2, .n_context = 300, .step = 300, .first = 285 };
+        struct expected e = { .model = model, .other = other, .windows = &w, .head = text };
+        struct tutti_error err;
+        if (windows_run(model, &w, compare_rows, &e, &err) != TUTTI_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(e.window, 2);
+    }
+    model_free(model);
+    model_free(other);
 }
 
 static enum tutti_status stop_at_once(void *user, int window, int row, int n_rows, const float *logits,
@@ -439,6 +461,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_have_the_bits_of_each_window_alone),
+        cmocka_unit_test(a_prefix_is_not_cut),
         cmocka_unit_test(windows_that_cannot_be_are_refused),
         cmocka_unit_test(figures_are_what_their_definitions_say),
         cmocka_unit_test(rows_far_apart_equal_or_broken_are_coded),
