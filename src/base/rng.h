@@ -1,0 +1,24 @@
+/* Random numbers without a state: a number is a function of (seed, stream, index), so that what a request draws does
+ * not depend on what else runs, nor on being preempted and read again. */
+#ifndef TUTTI_BASE_RNG_H
+#define TUTTI_BASE_RNG_H
+
+#include <stdint.h>
+
+/* A bijection that scatters every bit: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014), with its step. */
+static inline uint64_t mix64(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+/* In [0, 1), 53 bits. */
+static inline double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    uint64_t bits = mix64(mix64(mix64(seed) ^ stream) ^ index);
+    return (double)(bits >> 11) * 0x1p-53;
+}
+
+#endif
