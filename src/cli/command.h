@@ -19,8 +19,8 @@ struct command {
                              struct tutti_error *err);
 };
 
-extern const struct command COMMAND_SERVE, COMMAND_CHAT, COMMAND_GENERATE, COMMAND_BENCH, COMMAND_CONVERT,
-    COMMAND_INSPECT, COMMAND_TOKENIZE, COMMAND_LOGITS, COMMAND_PERPLEXITY;
+extern const struct command COMMAND_SERVE, COMMAND_CHAT, COMMAND_GENERATE, COMMAND_BENCH, COMMAND_LOAD,
+    COMMAND_CONVERT, COMMAND_INSPECT, COMMAND_TOKENIZE, COMMAND_LOGITS, COMMAND_PERPLEXITY;
 
 /* For commands with options of their own alone. */
 #define OPTION_SET(groups_, operands_, min_, max_, missing_)                                                 \

@@ -1,0 +1,512 @@
+/* tutti load: load on a server, from here or elsewhere, and the figures of how it bore it. */
+#include "base/buf.h"
+#include "base/new_file.h"
+#include "base/utf8.h"
+#include "cli/command.h"
+#include "cli/input.h"
+#include "cli/output.h"
+#include "load/result.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+static const char *const APIS[] = { "openai", "llm-serving", "tgi", NULL };
+static const char *const PROCESSES[] = { "poisson", "even", NULL };
+
+enum { DEFAULT_REQUESTS = 100, MAX_KEYS = 4096 };
+
+struct load_values {
+    double rate, duration, drain, timeout;
+    int64_t requests, concurrency, seed;
+    const char *arrivals;
+    const char *prompts;
+    int64_t prompt_tokens, shared_tokens, max_tokens;
+    double spread, temperature;
+    bool in_order, chat, ignore_eos, no_reuse, details;
+    const char *body;
+    const char *api, *model, *api_key_file, *ca_file;
+    double ttft_target, itl_target;
+    const char *json;
+};
+
+#define VALUES struct load_values
+static const struct option LOAD_OPTIONS[] = {
+    { .name = "rate",
+      .letter = 'r',
+      FLOAT_IN(VALUES, rate),
+      .value = "X",
+      .max = 100000,
+      .above_min = true,
+      .help = "open loop: X requests arrive in a second, whatever the server does; without it, closed loop" },
+    { .name = "arrivals",
+      CHOICE_IN(VALUES, arrivals),
+      .value = "HOW",
+      .choices = PROCESSES,
+      .initial = "poisson",
+      .help = "with --rate: at random times, or at equal distances" },
+    { .name = "concurrency",
+      .letter = 'c',
+      INT_IN(VALUES, concurrency),
+      .value = "C",
+      .min = 1,
+      .max = LOAD_MAX_OPEN,
+      .help = "closed loop: C users, each of whom asks again when its answer ended, 1 without it; with "
+              "--rate: at "
+              "most C requests are open at once, and the others wait" },
+    { .name = "duration",
+      .letter = 'd',
+      FLOAT_IN(VALUES, duration),
+      .value = "SECONDS",
+      .max = 604800,
+      .above_min = true,
+      .help = "new requests come for so long" },
+    { .name = "requests",
+      .letter = 'N',
+      INT_IN(VALUES, requests),
+      .value = "N",
+      .min = 1,
+      .max = LOAD_MAX_REQUESTS,
+      .help = "number of requests; without it and --duration, each prompt of the file once, or 100" },
+    { .name = "seed",
+      INT_IN(VALUES, seed),
+      .value = "S",
+      .initial = "0",
+      .help = "of arrivals, order and made-up prompts: the same seed gives the same load" },
+    { .name = "timeout",
+      FLOAT_IN(VALUES, timeout),
+      .value = "SECONDS",
+      .max = 604800,
+      .above_min = true,
+      .initial = "600",
+      .help = "time for one request" },
+    { .name = "drain",
+      FLOAT_IN(VALUES, drain),
+      .value = "SECONDS",
+      .max = 604800,
+      .help = "time for what still runs or waits behind the last arrival; without it, as --timeout" },
+    { .name = NULL },
+};
+
+static const struct option REQUEST_OPTIONS[] = {
+    { .name = "prompts",
+      .letter = 'f',
+      TEXT_IN(VALUES, prompts),
+      .value = "FILE",
+      .help =
+          "prompts: one a line, or JSON Lines with {\"prompt\": TEXT} or {\"messages\": [...]} and, if it "
+          "differs, \"max_tokens\" (or \"output_len\"); - is standard input" },
+    { .name = "in-order",
+      FLAG_IN(VALUES, in_order),
+      .help = "take them in the order of the file, instead of a random one" },
+    { .name = "prompt-tokens",
+      INT_IN(VALUES, prompt_tokens),
+      .value = "N",
+      .min = 1,
+      .max = 1000000,
+      .initial = "64",
+      .help = "without a file: words of the made-up prompts, about a token each" },
+    { .name = "shared-tokens",
+      INT_IN(VALUES, shared_tokens),
+      .value = "N",
+      .min = 0,
+      .max = 1000000,
+      .initial = "0",
+      .help = "of these, the first N are the same in all prompts, as a system message is" },
+    { .name = "max-tokens",
+      .letter = 'n',
+      INT_IN(VALUES, max_tokens),
+      .value = "N",
+      .min = 1,
+      .max = LIMIT_CONTEXT,
+      .initial = "128",
+      .help = "tokens of an answer, where the file does not say" },
+    { .name = "spread",
+      FLOAT_IN(VALUES, spread),
+      .value = "P",
+      .max = 1,
+      .initial = "0",
+      .help =
+          "without a file: lengths of prompts and answers are drawn evenly from those lengths less and plus "
+          "the part P" },
+    { .name = "chat",
+      FLAG_IN(VALUES, chat),
+      .help = "send texts as a user's message to the chat endpoint; messages go there anyway" },
+    { .name = "temperature",
+      FLOAT_IN(VALUES, temperature),
+      .value = "T",
+      .max = 100,
+      .help = "without it, what the server takes by itself" },
+    { .name = "ignore-eos",
+      FLAG_IN(VALUES, ignore_eos),
+      .help = "ask for answers of just the number of tokens, as tutti, vLLM and llama-server can" },
+    { .name = "body",
+      TEXT_IN(VALUES, body),
+      .value = "JSON",
+      .help = "an object whose members are added to each request, such as '{\"top_p\": 0.9}'" },
+    { .name = NULL },
+};
+
+static const struct option SERVER_OPTIONS[] = {
+    { .name = "api",
+      CHOICE_IN(VALUES, api),
+      .value = "NAME",
+      .choices = APIS,
+      .initial = "openai",
+      .help = "interface of the server" },
+    { .name = "model",
+      .letter = 'm',
+      TEXT_IN(VALUES, model),
+      .value = "NAME",
+      .help = "model to ask for; without it, the first one that the server lists" },
+    { .name = "api-key-file",
+      TEXT_IN(VALUES, api_key_file),
+      .value = "FILE",
+      .help = "keys to send, one a line, in turns; without it, the one in the environment's TUTTI_API_KEY if "
+              "any" },
+    { .name = "ca-file",
+      TEXT_IN(VALUES, ca_file),
+      .value = "FILE",
+      .help = "trust servers with certificates signed by those in FILE, instead of the system's" },
+    { .name = "no-reuse", FLAG_IN(VALUES, no_reuse), .help = "open a connection for each request" },
+    { .name = NULL },
+};
+
+static const struct option REPORT_OPTIONS[] = {
+    { .name = "ttft-target",
+      FLOAT_IN(VALUES, ttft_target),
+      .value = "MS",
+      .max = 86400000,
+      .above_min = true,
+      .help = "goodput: count answers whose first token came within MS milliseconds of their arrival" },
+    { .name = "itl-target",
+      FLOAT_IN(VALUES, itl_target),
+      .value = "MS",
+      .max = 86400000,
+      .above_min = true,
+      .help = "goodput: count answers whose mean time from token to token is at most MS milliseconds" },
+    { .name = "json",
+      TEXT_IN(VALUES, json),
+      .value = "FILE",
+      .help = "write the figures as JSON; - prints them instead of the text" },
+    { .name = "details", FLAG_IN(VALUES, details), .help = "every request into the JSON as well" },
+    { .name = NULL },
+};
+
+static const struct option_group GROUPS[] = {
+    { "Options", LOAD_OPTIONS, 0 },
+    { "Requests", REQUEST_OPTIONS, 0 },
+    { "Server", SERVER_OPTIONS, 0 },
+    { "Report", REPORT_OPTIONS, 0 },
+    { .title = NULL },
+};
+
+/* ---- keys ------------------------------------------------------------------------------------------------------ */
+
+struct key_list {
+    struct buf bytes;
+    const char *keys[MAX_KEYS];
+    size_t n;
+};
+
+static void clear_keys(struct key_list *list)
+{
+    if (list->bytes.bytes)
+        explicit_bzero(list->bytes.bytes, list->bytes.n_bytes);
+    buf_clear(&list->bytes);
+}
+
+/* The first word of each line; '#' begins a comment, as in the file that `serve` reads. */
+static enum tutti_status read_keys(struct key_list *list, const char *path, struct tutti_error *err)
+{
+    enum tutti_status st = input_read(&list->bytes, path, err);
+    char *rest = list->bytes.bytes;
+    for (int number = 1; st == TUTTI_OK && rest && *rest; number++) {
+        char *line = strsep(&rest, "\n");
+        char *key = line + strspn(line, " \t\r");
+        key[strcspn(key, " \t\r")] = '\0';
+        if (*key == '\0' || *key == '#') {
+            if (!rest)
+                break;
+            continue;
+        }
+        if (!utf8_is_printable(key, strlen(key)))
+            return error_set(err, TUTTI_E_FORMAT, "%s, line %d: expected a key of printable characters",
+                             input_name(path), number);
+        if (list->n == MAX_KEYS)
+            return error_set(err, TUTTI_E_LIMIT, "%s: expected %d keys at most", input_name(path), MAX_KEYS);
+        list->keys[list->n++] = key;
+    }
+    if (st == TUTTI_OK && list->n == 0)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: holds no key, expected one a line", input_name(path));
+    return st;
+}
+
+static enum tutti_status find_keys(struct key_list *list, const char *path, struct tutti_error *err)
+{
+    const char *from_environment = getenv("TUTTI_API_KEY");
+    if (path)
+        return read_keys(list, path, err);
+    if (!from_environment || *from_environment == '\0')
+        return TUTTI_OK;
+    if (!utf8_is_printable(from_environment, strlen(from_environment)))
+        return error_set(err, TUTTI_E_ARGUMENT, "TUTTI_API_KEY: expected a key of printable characters");
+    list->keys[list->n++] = from_environment;
+    return TUTTI_OK;
+}
+
+/* ---- while it runs --------------------------------------------------------------------------------------------- */
+
+static void draw(void *user, const struct load_progress *now)
+{
+    struct winsize size;
+    char line[200];
+    int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+    (void)user;
+    snprintf(line, sizeof line,
+             "%.1f s: %" PRIu64 " arrived, %" PRIu64 " running, %" PRIu64 " complete, %" PRIu64
+             " failed, %.0f pieces/s",
+             now->elapsed_s, now->n_arrived, now->n_running, now->n_complete, now->n_failed,
+             now->elapsed_s > 0 ? (double)now->n_pieces / now->elapsed_s : 0);
+    fprintf(stderr, "\r\033[K%.*s", columns - 1, line);
+    fflush(stderr);
+}
+
+static bool wants_progress(void)
+{
+    const char *term = getenv("TERM");
+    return isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
+}
+
+/* ---- reports --------------------------------------------------------------------------------------------------- */
+
+/* Finds out before an hour of measuring, not behind it. */
+static enum tutti_status check_writable(const char *path, struct tutti_error *err)
+{
+    struct new_file *file = NULL;
+    if (!path || strcmp(path, "-") == 0)
+        return TUTTI_OK;
+    enum tutti_status st = new_file_open(&file, path, err);
+    new_file_free(file);
+    return st;
+}
+
+static enum tutti_status write_file(const char *path, const struct buf *text, struct tutti_error *err)
+{
+    struct new_file *file = NULL;
+    enum tutti_status st = new_file_open(&file, path, err);
+    if (st == TUTTI_OK)
+        st = new_file_write(file, text->bytes, text->n_bytes, err);
+    if (st == TUTTI_OK)
+        st = new_file_finish(file, err);
+    new_file_free(file);
+    return st;
+}
+
+static enum tutti_status report(const struct load_values *values, const struct load_report *report,
+                                struct tutti_error *err)
+{
+    struct buf text = { 0 };
+    bool json_alone = values->json && strcmp(values->json, "-") == 0;
+    enum tutti_status st = json_alone ? TUTTI_OK : load_report_text(&text, report, err);
+    if (st == TUTTI_OK && !json_alone)
+        output_write(text.bytes, text.n_bytes);
+    buf_truncate(&text, 0);
+    if (st == TUTTI_OK && values->json) {
+        st = load_report_json(&text, report, values->details, err);
+        if (st == TUTTI_OK && json_alone)
+            output_write(text.bytes, text.n_bytes);
+        else if (st == TUTTI_OK)
+            st = write_file(values->json, &text, err);
+    }
+    buf_clear(&text);
+    return st;
+}
+
+/* ---- the command ----------------------------------------------------------------------------------------------- */
+
+static enum tutti_status prepare_work(const struct load_values *values, struct work *out,
+                                      struct tutti_error *err)
+{
+    struct buf bytes = { 0 };
+    struct made_prompts made = {
+        .n_words = (int)values->prompt_tokens,
+        .n_shared = (int)values->shared_tokens,
+        .spread = values->spread,
+        .seed = (uint64_t)values->seed,
+    };
+    if (!values->prompts) {
+        work_make(out, &made);
+        return TUTTI_OK;
+    }
+    enum tutti_status st = input_read(&bytes, values->prompts, err);
+    if (st == TUTTI_OK)
+        st = work_read(out, input_name(values->prompts), &bytes, err);
+    buf_clear(&bytes);
+    return st;
+}
+
+static enum tutti_status prepare_body(const char *text, json_t **out, struct tutti_error *err)
+{
+    json_error_t json_err;
+    if (!text)
+        return TUTTI_OK;
+    *out = json_loads(text, JSON_REJECT_DUPLICATES, &json_err);
+    if (!*out)
+        return error_set(err, TUTTI_E_ARGUMENT, "--body: column %d: %s", json_err.column, json_err.text);
+    if (!json_is_object(*out))
+        return error_set(err, TUTTI_E_ARGUMENT, "--body: expected a JSON object");
+    return TUTTI_OK;
+}
+
+static enum load_api api_of(const char *name)
+{
+    return strcmp(name, "openai") == 0        ? LOAD_API_OPENAI
+           : strcmp(name, "llm-serving") == 0 ? LOAD_API_LLM_SERVING
+                                              : LOAD_API_TGI;
+}
+
+static struct load_options options_of(const struct load_values *values, const char *url,
+                                      const struct work *work)
+{
+    struct load_options options = {
+        .url = url,
+        .ca_file = values->ca_file,
+        .work = work,
+        .style = { .api = api_of(values->api),
+                   .model = values->model,
+                   .as_chat = values->chat,
+                   .max_tokens = (int)values->max_tokens,
+                   .temperature = values->temperature,
+                   .ignore_eos = values->ignore_eos },
+        .rate = isnan(values->rate) ? 0 : values->rate,
+        .process = strcmp(values->arrivals, "even") == 0 ? ARRIVALS_EVEN : ARRIVALS_POISSON,
+        .concurrency = values->concurrency > 0 ? (int)values->concurrency
+                       : isnan(values->rate)   ? 1
+                                               : 0,
+        .duration_s = isnan(values->duration) ? 0 : values->duration,
+        .n_requests = values->requests > 0 ? (uint64_t)values->requests : 0,
+        .timeout_s = values->timeout,
+        .drain_s = isnan(values->drain) ? values->timeout : values->drain,
+        .seed = (uint64_t)values->seed,
+        .in_order = values->in_order,
+        .no_reuse = values->no_reuse,
+        .progress = wants_progress() ? draw : NULL,
+    };
+    if (options.n_requests == 0 && options.duration_s == 0)
+        options.n_requests = work->items ? work->n : DEFAULT_REQUESTS;
+    return options;
+}
+
+static enum tutti_status check_values(const struct load_values *values, const char *url,
+                                      struct tutti_error *err)
+{
+    if (!utf8_is_printable(url, strlen(url)))
+        return error_set(err, TUTTI_E_ARGUMENT, "expected a URL such as http://127.0.0.1:8080");
+    if (values->model && !utf8_is_printable(values->model, strlen(values->model)))
+        return error_set(err, TUTTI_E_ARGUMENT, "--model: expected a name of printable characters");
+    if (values->details && !values->json)
+        return error_set(err, TUTTI_E_ARGUMENT, "--details needs --json");
+    if (values->in_order && !values->prompts)
+        return error_set(err, TUTTI_E_ARGUMENT, "--in-order needs --prompts");
+    return check_writable(values->json, err);
+}
+
+/* Measures and reports. */
+static enum tutti_status measure(const struct load_values *values, const struct load_options *options,
+                                 struct tutti_error *err)
+{
+    struct load_run loaded = { 0 };
+    struct load_result result = { 0 };
+    struct load_targets targets = { values->ttft_target, values->itl_target };
+    enum tutti_status st = load_run(&loaded, options, err);
+    if (options->progress)
+        fputs("\r\033[K", stderr);
+    if (st == TUTTI_OK)
+        st = load_result_compute(&result, &loaded, &targets, err);
+    if (st == TUTTI_OK)
+        st = report(values, &(struct load_report){ options, &loaded, &result, targets }, err);
+    if (st == TUTTI_OK)
+        st = output_flush(err);
+    if (st == TUTTI_OK && loaded.was_interrupted)
+        st = TUTTI_E_CANCELLED;
+    else if (st == TUTTI_OK && result.n_requests > 0 && result.n_outcomes[LOAD_COMPLETE] == 0)
+        st = error_set(err, TUTTI_E_IO, "%s: none of the %" PRIu64 " requests had a complete answer",
+                       options->url, result.n_requests);
+    load_result_clear(&result);
+    load_run_clear(&loaded);
+    return st;
+}
+
+static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
+                             struct tutti_error *err)
+{
+    (void)n_operands;
+    const struct load_values *values = v;
+    struct work work = { 0 };
+    struct buf model = { 0 };
+    json_t *more = NULL;
+    struct key_list *keys = calloc(1, sizeof *keys);
+    enum tutti_status st = keys ? check_values(values, operands[0], err)
+                                : error_set(err, TUTTI_E_MEMORY, "out of memory for the keys");
+    if (st == TUTTI_OK)
+        st = prepare_work(values, &work, err);
+    if (st == TUTTI_OK)
+        st = prepare_body(values->body, &more, err);
+    if (st == TUTTI_OK)
+        st = find_keys(keys, values->api_key_file, err);
+    if (st != TUTTI_OK)
+        goto done;
+    struct load_options options = options_of(values, operands[0], &work);
+    options.keys = keys->keys;
+    options.n_keys = keys->n;
+    options.style.more = more;
+    st = work_check(&work, &options.style, err);
+    if (st == TUTTI_OK && options.style.api == LOAD_API_OPENAI && !options.style.model) {
+        st = load_find_model(&model, &options, err);
+        options.style.model = model.n_bytes ? model.bytes : NULL;
+    }
+    if (st == TUTTI_OK)
+        st = measure(values, &options, err);
+done:
+    if (keys)
+        clear_keys(keys);
+    free(keys);
+    json_decref(more);
+    buf_clear(&model);
+    work_clear(&work);
+    return st;
+}
+
+const struct command COMMAND_LOAD = {
+    .name = "load",
+    .summary = "put load on a server, and measure how it bears it",
+    .about =
+        "Sends requests to the server at URL (of tutti, llama-server, vLLM, or another with one of the "
+        "interfaces "
+        "below), reads the streams, and prints throughput, times (mean, median, 90th and 99th percentile of "
+        "all "
+        "samples) and failures by their kind. With --rate requests arrive at times drawn beforehand, and all "
+        "times "
+        "count from the arrival, also where a request had to wait before it could be sent. Without it, users "
+        "ask "
+        "one after another; one whose request failed waits for what Retry-After says, 0.1 to 60 seconds.\n"
+        "\n"
+        "Numbers of tokens are those that the server tells, else of pieces of the streams; the report says "
+        "which. "
+        "\"Between pieces\" is the time between two pieces of one answer; \"time per output token\" is the "
+        "time "
+        "from the first to the last piece of an answer divided by its tokens less one, so that servers which "
+        "send "
+        "several tokens at once can be compared. Ctrl-C ends the measuring; what was measured is still "
+        "reported.",
+    .example = "tutti load http://127.0.0.1:8080 --rate 6 --duration 250 --prompt-tokens 20 --max-tokens 65\n"
+               "tutti load http://127.0.0.1:8080 -c 32 -N 500 -f prompts.jsonl --json figures.json",
+    .options = OPTION_SET(GROUPS, "URL", 1, 1, "expected URL, such as http://127.0.0.1:8080"),
+    .values_bytes = sizeof(struct load_values),
+    .run = run,
+};

@@ -1,0 +1,97 @@
+/* Inside of the load room: one run, and the slots in which its requests run, one after another. */
+#ifndef TUTTI_LOAD_CLIENT_H
+#define TUTTI_LOAD_CLIENT_H
+
+#include "base/clock.h"
+#include "load/answer.h"
+#include "load/load.h"
+
+#include <curl/curl.h>
+#include <event2/event.h>
+
+struct slot {
+    struct client *client;
+    CURL *easy;
+    struct answer answer;
+    struct buf body;       /* of the request */
+    struct buf error_body; /* of a refusal: its beginning */
+    size_t record;         /* index */
+    size_t n_error_bytes;
+    long status; /* HTTP; 0: not known yet */
+    int n_sends;
+    bool is_open; /* its handle is with the multi handle */
+    char curl_text[CURL_ERROR_SIZE];
+    struct event *wake; /* of a user who waits before asking again; NULL in the open loop */
+    struct slot *next_free;
+};
+
+/* The places that requests go to. */
+struct endpoints {
+    char *plain, *chat; /* URLs; chat: of OpenAI's interface alone */
+};
+
+struct client {
+    const struct load_options *options;
+    struct load_run *run;
+    size_t capacity; /* of the records */
+    struct rounds rounds;
+    struct arrivals arrivals;
+    struct endpoints endpoints;
+    struct curl_slist **headers; /* [max(1, n_keys)] */
+
+    CURLM *multi;
+    struct event_base *base;
+    struct event *curl_timer, *arrival, *closing, *draining, *progress, *signals[2];
+    uint64_t start_ns;
+    int64_t next_arrival_us;
+
+    struct slot **slots;                      /* [max_open]; NULL: not needed so far */
+    int max_open, n_slots, n_open, n_waiting; /* n_waiting: users who will ask again */
+    struct slot *free_slots;
+    size_t next_start; /* record whose request goes next */
+    uint64_t n_complete, n_failed, n_pieces;
+    size_t ticks_capacity;
+    bool arrivals_over, is_stopping;
+    enum tutti_status status; /* of what ends the run early */
+    struct tutti_error *err;
+};
+
+static inline int64_t client_now_us(const struct client *c)
+{
+    return (int64_t)((clock_now_ns() - c->start_ns) / 1000);
+}
+
+/* Ends the run: memory is short, or a library refused. */
+void client_fail(struct client *c, enum tutti_status status, const char *what);
+
+/* ---- endpoints.c ---- */
+
+/* Fills *out for endpoints_clear(). TUTTI_E_ARGUMENT: the URL. */
+MUST_CHECK enum tutti_status endpoints_init(struct endpoints *out, const struct load_options *options,
+                                            struct tutti_error *err);
+void endpoints_clear(struct endpoints *e);
+
+/* base with path behind it, for curl_free(). NULL: *err says why. */
+char *endpoints_join(const char *base, const char *path, enum tutti_status *st, struct tutti_error *err);
+
+/* Options that all handles have. */
+void client_set_common(CURL *easy, const struct load_options *options);
+
+/* Headers with a key (NULL: none), for curl_slist_free_all(). NULL: out of memory. */
+struct curl_slist *client_headers(const char *key);
+
+/* ---- slot.c ---- */
+struct slot *slot_new(struct client *c); /* NULL: out of memory */
+void slot_free(struct slot *slot);       /* NULL is allowed */
+
+/* Sends the request of a record. False: the run was ended by client_fail(). */
+bool slot_start(struct slot *slot, size_t record);
+
+/* Writes the record's end. The handle is taken from the multi handle. */
+void slot_finish(struct slot *slot, CURLcode code);
+void slot_abort(struct slot *slot);
+
+/* Seconds to wait before asking again, after what slot_finish() saw. */
+double slot_pause_s(const struct slot *slot);
+
+#endif

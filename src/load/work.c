@@ -1,0 +1,336 @@
+#include "load/work.h"
+
+#include "base/limits.h"
+#include "base/rng.h"
+#include "base/utf8.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Short common words: nearly every vocabulary has each of them, with the blank before it, as one token. */
+static const char *const WORDS[] = {
+    "the",    "of",    "and",   "to",     "in",      "is",    "that",    "for",     "it",    "was",
+    "on",     "are",   "as",    "with",   "they",    "at",    "be",      "this",    "from",  "have",
+    "or",     "by",    "one",   "had",    "not",     "but",   "what",    "all",     "were",  "when",
+    "we",     "there", "can",   "an",     "your",    "which", "their",   "said",    "if",    "do",
+    "will",   "each",  "about", "how",    "up",      "out",   "them",    "then",    "she",   "many",
+    "some",   "so",    "these", "would",  "other",   "into",  "has",     "more",    "her",   "two",
+    "like",   "him",   "see",   "time",   "could",   "no",    "make",    "than",    "first", "been",
+    "its",    "who",   "now",   "people", "my",      "made",  "over",    "did",     "down",  "only",
+    "way",    "find",  "use",   "may",    "water",   "long",  "little",  "very",    "after", "words",
+    "called", "just",  "where", "most",   "know",    "get",   "through", "back",    "much",  "before",
+    "go",     "good",  "new",   "write",  "our",     "used",  "me",      "man",     "too",   "any",
+    "day",    "same",  "right", "look",   "think",   "also",  "around",  "another", "came",  "come",
+    "work",   "three", "word",  "must",   "because", "does",  "part",
+};
+enum { N_WORDS = sizeof WORDS / sizeof *WORDS };
+
+enum { STREAM_SHARED = 3, STREAM_LENGTHS = 4, STREAM_WORDS = 5 }; /* beside those of arrivals.c */
+
+static enum tutti_status no_memory(struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "out of memory for the prompts");
+}
+
+/* ---- reading --------------------------------------------------------------------------------------------------- */
+
+static struct work_item *add_item(struct work *work)
+{
+    if (work->n == work->capacity) {
+        size_t capacity = work->capacity ? 2 * work->capacity : 16;
+        struct work_item *grown = reallocarray(work->items, capacity, sizeof *grown);
+        if (!grown)
+            return NULL;
+        work->items = grown;
+        work->capacity = capacity;
+    }
+    struct work_item *item = &work->items[work->n++];
+    *item = (struct work_item){ 0 };
+    return item;
+}
+
+static const char *type_name(const json_t *value)
+{
+    static const char *const NAMES[] = { "an object", "an array", "a string", "a number",
+                                         "a number",  "true",     "false",    "null" };
+    return value ? NAMES[json_typeof(value)] : "nothing";
+}
+
+static enum tutti_status check_messages(const json_t *messages, struct tutti_error *err)
+{
+    size_t i;
+    json_t *message;
+    if (json_array_size(messages) == 0)
+        return error_set(err, TUTTI_E_FORMAT, "messages: found %s, expected an array of messages",
+                         json_is_array(messages) ? "an empty array" : type_name(messages));
+    json_array_foreach(messages, i, message)
+    {
+        if (!json_is_object(message))
+            return error_set(err, TUTTI_E_FORMAT, "messages[%zu]: found %s, expected an object", i,
+                             type_name(message));
+        const json_t *role = json_object_get(message, "role");
+        if (!json_is_string(role))
+            return error_set(err, TUTTI_E_FORMAT, "messages[%zu].role: found %s, expected a string", i,
+                             type_name(role));
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status set_length(struct work_item *item, const char *key, const json_t *value,
+                                    struct tutti_error *err)
+{
+    if (item->max_tokens)
+        return error_set(err, TUTTI_E_FORMAT, "expected either \"max_tokens\" or \"output_len\"");
+    if (!json_is_integer(value))
+        return error_set(err, TUTTI_E_FORMAT, "%s: found %s, expected a whole number", key, type_name(value));
+    if (json_integer_value(value) < 1 || json_integer_value(value) > LIMIT_CONTEXT)
+        return error_set(err, TUTTI_E_FORMAT, "%s: found %" JSON_INTEGER_FORMAT ", expected 1 to %d", key,
+                         json_integer_value(value), LIMIT_CONTEXT);
+    item->max_tokens = (int)json_integer_value(value);
+    return TUTTI_OK;
+}
+
+static enum tutti_status set_member(struct work_item *item, const char *key, json_t *value,
+                                    struct tutti_error *err)
+{
+    if (strcmp(key, "prompt") == 0) {
+        if (!json_is_string(value))
+            return error_set(err, TUTTI_E_FORMAT, "prompt: found %s, expected a string", type_name(value));
+        item->text = json_string_value(value);
+        item->n_bytes = json_string_length(value);
+        return TUTTI_OK;
+    }
+    if (strcmp(key, "messages") == 0) {
+        item->messages = value;
+        return check_messages(value, err);
+    }
+    if (strcmp(key, "max_tokens") == 0 || strcmp(key, "output_len") == 0)
+        return set_length(item, key, value, err);
+    return error_set(err, TUTTI_E_FORMAT,
+                     "found the key \"%.64s\", expected \"prompt\", \"messages\", \"max_tokens\" or "
+                     "\"output_len\"",
+                     key);
+}
+
+static enum tutti_status add_json(struct work *work, const char *line, size_t n_bytes,
+                                  struct tutti_error *err)
+{
+    json_error_t json_err;
+    json_t *value = json_loadb(line, n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &json_err), *member;
+    const char *key;
+    if (!value)
+        return error_set(err, TUTTI_E_FORMAT, "column %d: %s", json_err.column, json_err.text);
+    if (json_array_append_new(work->values, value) != 0)
+        return no_memory(err);
+    if (!json_is_object(value))
+        return error_set(err, TUTTI_E_FORMAT, "found %s, expected an object", type_name(value));
+    struct work_item *item = add_item(work);
+    if (!item)
+        return no_memory(err);
+    json_object_foreach(value, key, member)
+    {
+        enum tutti_status st = set_member(item, key, member, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    if (!item->text == !item->messages)
+        return error_set(err, TUTTI_E_FORMAT, "expected either \"prompt\" or \"messages\"");
+    return TUTTI_OK;
+}
+
+static bool is_blank(const char *line, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i++)
+        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r')
+            return false;
+    return true;
+}
+
+static enum tutti_status add_line(struct work *work, bool is_json, const char *line, size_t n_bytes,
+                                  struct tutti_error *err)
+{
+    if (is_json)
+        return add_json(work, line, n_bytes, err);
+    if (!utf8_is_valid(line, n_bytes))
+        return error_set(err, TUTTI_E_FORMAT, "it is no valid UTF-8");
+    struct work_item *item = add_item(work);
+    if (!item)
+        return no_memory(err);
+    item->text = line;
+    item->n_bytes = n_bytes > 0 && line[n_bytes - 1] == '\r' ? n_bytes - 1 : n_bytes;
+    return TUTTI_OK;
+}
+
+enum tutti_status work_read(struct work *out, const char *name, struct buf *bytes, struct tutti_error *err)
+{
+    *out = (struct work){ .bytes = *bytes, .values = json_array() };
+    *bytes = (struct buf){ 0 };
+    if (!out->values)
+        return no_memory(err);
+    enum tutti_status st = TUTTI_OK;
+    bool is_json = false;
+    size_t line_number = 0;
+    for (size_t start = 0; st == TUTTI_OK && start < out->bytes.n_bytes;) {
+        const char *line = out->bytes.bytes + start;
+        const char *end = memchr(line, '\n', out->bytes.n_bytes - start);
+        size_t n_bytes = end ? (size_t)(end - line) : out->bytes.n_bytes - start;
+        start += n_bytes + 1;
+        line_number++;
+        if (is_blank(line, n_bytes))
+            continue;
+        if (out->n == 0)
+            is_json = line[strspn(line, " \t")] == '{';
+        st = add_line(out, is_json, line, n_bytes, err);
+        if (st != TUTTI_OK)
+            error_prefix(err, "%s, line %zu", name, line_number);
+    }
+    if (st == TUTTI_OK && out->n == 0)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: there is no prompt in it", name);
+    if (st == TUTTI_OK && out->n > UINT32_MAX)
+        st = error_set(err, TUTTI_E_LIMIT, "%s: found %zu prompts, expected %u at most", name, out->n,
+                       UINT32_MAX);
+    return st;
+}
+
+void work_make(struct work *out, const struct made_prompts *made)
+{
+    *out = (struct work){ .made = *made };
+}
+
+void work_clear(struct work *work)
+{
+    free(work->items);
+    json_decref(work->values);
+    buf_clear(&work->bytes);
+    *work = (struct work){ 0 };
+}
+
+/* ---- making ---------------------------------------------------------------------------------------------------- */
+
+/* A whole number within n * (1 - spread) to n * (1 + spread), at least 1. */
+static int spread_number(const struct made_prompts *made, uint64_t index, unsigned which, int n)
+{
+    double u = rng_uniform(made->seed, STREAM_LENGTHS, 2 * index + which);
+    double drawn = round(n * (1 + made->spread * (2 * u - 1)));
+    return drawn < 1 ? 1 : (int)drawn;
+}
+
+static bool make_text(const struct made_prompts *made, uint64_t index, struct buf *out)
+{
+    int n_words = spread_number(made, index, 0, made->n_words);
+    uint64_t own = mix64(index) ^ STREAM_WORDS;
+    bool ok = true;
+    for (int i = 0; ok && i < n_words; i++) {
+        double u = rng_uniform(made->seed, i < made->n_shared ? STREAM_SHARED : own, (uint64_t)i);
+        ok = (i == 0 || buf_add(out, " ", 1)) && buf_add_string(out, WORDS[(int)(u * N_WORDS)]);
+    }
+    return ok;
+}
+
+/* ---- bodies ---------------------------------------------------------------------------------------------------- */
+
+bool work_is_chat(const struct work *work, const struct work_style *style, uint64_t index)
+{
+    return style->api == LOAD_API_OPENAI &&
+           (style->as_chat || (work->items && work->items[index].messages != NULL));
+}
+
+enum tutti_status work_check(const struct work *work, const struct work_style *style, struct tutti_error *err)
+{
+    if (style->api == LOAD_API_OPENAI)
+        return TUTTI_OK;
+    if (style->as_chat)
+        return error_set(err, TUTTI_E_ARGUMENT, "messages can be sent by --api openai alone");
+    if (style->ignore_eos)
+        return error_set(err, TUTTI_E_ARGUMENT, "--ignore-eos: only --api openai has a field for it");
+    if (style->api == LOAD_API_LLM_SERVING && !style->model)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "--api llm-serving needs --model NAME: it is part of the path");
+    for (size_t i = 0; work->items && i < work->n; i++)
+        if (work->items[i].messages)
+            return error_set(err, TUTTI_E_ARGUMENT,
+                             "prompt %zu of the file has messages, which can be sent by --api openai alone",
+                             i + 1);
+    return TUTTI_OK;
+}
+
+/* Each builder takes over prompt, a string or (of chats) an array; NULL: out of memory. */
+static json_t *openai_body(const struct work_style *style, json_t *prompt, int max_tokens)
+{
+    json_t *body = json_pack("{s:o, s:i, s:b, s:{s:b}}", json_is_array(prompt) ? "messages" : "prompt",
+                             prompt, "max_tokens", max_tokens, "stream", 1, "stream_options", "include_usage",
+                             1);
+    bool ok = body != NULL;
+    if (ok && style->model)
+        ok = json_object_set_new(body, "model", json_string(style->model)) == 0;
+    if (ok && !isnan(style->temperature))
+        ok = json_object_set_new(body, "temperature", json_real(style->temperature)) == 0;
+    if (ok && style->ignore_eos)
+        ok = json_object_set_new(body, "ignore_eos", json_true()) == 0;
+    if (ok)
+        return body;
+    json_decref(body);
+    return NULL;
+}
+
+/* llm-serving and TGI. Where no temperature is given they are asked for the most probable tokens, as is their own way. */
+static json_t *inputs_body(const struct work_style *style, json_t *prompt, int max_tokens)
+{
+    bool samples = style->temperature > 0; /* false of NaN */
+    json_t *parameters = json_pack("{s:i, s:b}", "max_new_tokens", max_tokens, "do_sample", (int)samples);
+    bool ok = parameters != NULL;
+    if (ok && samples)
+        ok = json_object_set_new(parameters, "temperature", json_real(style->temperature)) == 0;
+    /* The last line of llm-serving's stream, which tells the number of tokens, comes for whole texts alone. */
+    if (ok)
+        ok = json_object_set_new(parameters, style->api == LOAD_API_TGI ? "details" : "return_full_text",
+                                 json_true()) == 0;
+    if (!ok) {
+        json_decref(parameters);
+        json_decref(prompt);
+        return NULL;
+    }
+    return json_pack("{s:o, s:o, s:b}", "inputs", prompt, "parameters", parameters, "stream", 1);
+}
+
+static int add_chunk(const char *bytes, size_t n_bytes, void *user)
+{
+    return buf_add(user, bytes, n_bytes) ? 0 : -1;
+}
+
+/* The prompt as the body holds it. */
+static json_t *prompt_value(const struct work *work, const struct work_style *style, uint64_t index)
+{
+    struct buf made = { 0 };
+    json_t *text = NULL;
+    if (work->items && work->items[index].messages)
+        return json_incref(work->items[index].messages);
+    if (work->items)
+        text = json_stringn(work->items[index].text, work->items[index].n_bytes);
+    else if (make_text(&work->made, index, &made))
+        text = json_stringn(made.bytes, made.n_bytes);
+    buf_clear(&made);
+    if (!text || !work_is_chat(work, style, index))
+        return text;
+    return json_pack("[{s:s, s:o}]", "role", "user", "content", text);
+}
+
+enum tutti_status work_body(const struct work *work, const struct work_style *style, uint64_t index,
+                            struct buf *out, struct tutti_error *err)
+{
+    int max_tokens = style->max_tokens;
+    if (work->items && work->items[index].max_tokens)
+        max_tokens = work->items[index].max_tokens;
+    else if (!work->items)
+        max_tokens = spread_number(&work->made, index, 1, max_tokens);
+    json_t *prompt = prompt_value(work, style, index), *body = NULL;
+    if (prompt)
+        body = style->api == LOAD_API_OPENAI ? openai_body(style, prompt, max_tokens)
+                                             : inputs_body(style, prompt, max_tokens);
+    bool ok = body && (!style->more || json_object_update_recursive(body, (json_t *)style->more) == 0);
+    buf_truncate(out, 0);
+    ok = ok && json_dump_callback(body, add_chunk, out, JSON_COMPACT) == 0;
+    json_decref(body);
+    return ok ? TUTTI_OK : no_memory(err);
+}
