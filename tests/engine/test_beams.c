@@ -1,11 +1,13 @@
 /* Beam search through the engine: transformers' answers on 70 prompts, and the same bits alone and in company, in small
  * pieces, after preemptions, with every token computed anew. */
+#include "engine/engine.h"
 #include "support/collect.h"
 
 #include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -346,6 +348,57 @@ static void a_cancelled_search_gives_all_its_pages_back(void **state)
     tutti_model_close(model);
 }
 
+/* The sixth token of the search that comes first has a logit that is no number. */
+static void spoil(void *user, uint64_t request_id, int choice, int index, float *logits, int n_vocab)
+{
+    (void)choice;
+    (void)n_vocab;
+    uint64_t first = 0;
+    atomic_compare_exchange_strong((_Atomic uint64_t *)user, &first, request_id);
+    if (request_id == atomic_load((_Atomic uint64_t *)user) && index == 5)
+        logits[7] = NAN;
+}
+
+static void a_bad_logit_ends_its_search_alone(void **state)
+{
+    (void)state;
+    static const int32_t IDS[] = { 5, 17, 60 };
+    _Atomic uint64_t spoiled = 0;
+    struct engine_hooks hooks = { .logits = spoil, .user = &spoiled };
+    tutti_model *model = open_model("llama-tiny", 2);
+    struct tutti_engine_options options = { .kv_bytes = 8 << 20, .max_context = 128, .max_seqs = 16 };
+    tutti_engine *engine = NULL;
+    assert_int_equal(engine_open(&engine, model_of(model), &options, &hooks, NULL), TUTTI_OK);
+    struct collect answers[2];
+    struct tutti_request request = { .ids = IDS,
+                                     .n_ids = 3,
+                                     .max_tokens = 20,
+                                     .ignore_eos = true,
+                                     .n_beams = 3,
+                                     .n_choices = 2,
+                                     .length_penalty = 1 };
+    tutti_sampling_init(&request.sampling, NULL);
+    for (int i = 0; i < 2; i++) {
+        collect_init(&answers[i]);
+        collect_submit(&answers[i], engine, &request);
+    }
+    for (int i = 0; i < 2; i++)
+        collect_wait(&answers[i]);
+    assert_int_equal(answers[0].id, atomic_load(&spoiled));
+    for (int choice = 0; choice < 2; choice++) {
+        assert_int_equal(answers[0].choices[choice].finish, TUTTI_FINISH_ERROR);
+        assert_int_equal(answers[0].choices[choice].error.status, TUTTI_E_NUMERIC);
+        assert_non_null(strstr(answers[0].choices[choice].error.text, "token 7"));
+        assert_int_equal(answers[1].choices[choice].finish, TUTTI_FINISH_LENGTH);
+        collect_clear(&answers[choice]);
+    }
+    struct tutti_stats stats;
+    wait_until_idle(engine, &stats);
+    assert_int_equal(stats.kv_pages_used, 0);
+    tutti_engine_close(engine);
+    tutti_model_close(model);
+}
+
 static void searches_that_cannot_be_are_refused(void **state)
 {
     (void)state;
@@ -408,6 +461,7 @@ int main(void)
         cmocka_unit_test(answers_have_the_same_bits_alone_and_in_any_company),
         cmocka_unit_test(prefixes_in_both_directions_are_recomputed_and_searched),
         cmocka_unit_test(a_cancelled_search_gives_all_its_pages_back),
+        cmocka_unit_test(a_bad_logit_ends_its_search_alone),
         cmocka_unit_test(searches_that_cannot_be_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -80,7 +80,31 @@ static void logits_and_greedy_answers_are_those_of_peft(void **state)
     }
 }
 
-/* The greedy answer and the logits of a golden file, within a bound. */
+static void adapters_in_other_formats_give_the_same_bits(void **state)
+{
+    (void)state;
+    static const char *const NAMES[][3] = { { "llama-qv", "llama-qv-bin", "llama-tiny" },
+                                            { "pangu", "pangu-ckpt", "pangu-tiny" } };
+    for (int i = 0; i < 2; i++) {
+        int32_t ids[20];
+        for (int k = 0; k < 20; k++)
+            ids[k] = k * 7 % 100;
+        struct model *model = load_base(NAMES[i][2], "f32", 2);
+        add_fixture(model, "one", NAMES[i][0]);
+        add_fixture(model, "other", NAMES[i][1]);
+        util_adapter = 0;
+        float *want = util_logits(model, ids, 20, 20);
+        util_adapter = 1;
+        float *got = util_logits(model, ids, 20, 20);
+        util_adapter = -1;
+        assert_memory_equal(got, want, 20 * (size_t)model->desc.n_vocab * sizeof *got);
+        free(want);
+        free(got);
+        model_free(model);
+    }
+}
+
+/* The logits of a golden file, within a bound. */
 static void check_merged(struct model *model, const struct fixture *f)
 {
     char path[512];
@@ -403,6 +427,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_and_greedy_answers_are_those_of_peft),
+        cmocka_unit_test(adapters_in_other_formats_give_the_same_bits),
         cmocka_unit_test(merged_weights_give_what_the_adapter_gives),
         cmocka_unit_test(what_cannot_be_merged_is_refused),
         cmocka_unit_test(a_sequence_without_an_adapter_is_answered_as_if_there_were_none),

@@ -1,0 +1,95 @@
+"""tutti generate as in MindFormers: several prompts, beam search, full recomputation, adapters; tutti convert --merge-lora."""
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti"))
+DEMO = os.path.join(ROOT, "models", "demo")
+sys.path.insert(0, os.path.join(ROOT, "tests", "server"))
+
+from test_adapters import write_adapter  # noqa: E402
+
+PROMPTS = ["What is the capital of France?", "Count to five.", "Tell me a story about a fox named Mia. " * 4]
+PATIENCE = 60 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+
+
+def tutti(*args, status=0, **more):
+    done = subprocess.run([BIN, *map(str, args)], capture_output=True, text=True, timeout=PATIENCE, check=False, **more)
+    assert done.returncode == status, (args, done.stdout, done.stderr)
+    return done
+
+
+def generate(*args, prompts=PROMPTS, **more):
+    ask = [word for prompt in prompts for word in ("-p", prompt)]
+    return tutti("generate", DEMO, "--chat", *ask, "-n", 24, "--temperature", 0, *args, **more)
+
+
+def test_unequal_prompts_are_answered_together_as_alone():
+    alone = "".join(generate(prompts=[prompt]).stdout for prompt in PROMPTS)
+    assert generate().stdout == alone
+    assert generate("--max-batch-tokens", 8).stdout == alone
+
+
+@pytest.mark.parametrize("more", [(), ("--beams", 4), ("--temperature", 1, "--seed", 5)], ids=["greedy", "beams", "drawn"])
+def test_full_recomputation_gives_the_same_answers(more):
+    assert generate(*more, "--no-kv-cache").stdout == generate(*more).stdout
+
+
+def test_the_best_answers_of_a_beam_search():
+    best = generate("--beams", 4).stdout
+    lines = generate("--beams", 4, "--best", 3, "--json").stdout.splitlines()
+    answers = {(a["index"], a["choice"]): a for a in map(json.loads, lines)}
+    assert sorted(answers) == [(i, k) for i in range(3) for k in range(3)]
+    assert "".join(answers[i, 0]["text"] + "\n" for i in range(3)) == best
+    for i in range(3):
+        scores = [answers[i, k]["score"] for k in range(3)]
+        assert scores == sorted(scores, reverse=True)
+    plain = generate("--beams", 4, "--best", 3).stdout
+    assert plain == "".join(answers[i, k]["text"] + "\n" for i in range(3) for k in range(3))
+
+
+def test_length_penalty_and_early_stopping_reach_the_search():
+    def lengths(*more):
+        lines = generate("--beams", 4, "--json", "-n", 60, *more).stdout.splitlines()
+        return sum(json.loads(line)["usage"]["completion_tokens"] for line in lines)
+
+    assert lengths("--length-penalty", 4) > lengths("--length-penalty", -4)
+    for early in ("true", "false", "never"):
+        assert lengths("--early-stopping", early) > 0
+
+
+@pytest.mark.parametrize("args, words", [
+    (["--beams", "65"], "--beams: found '65', expected a whole number from 1 to 64"),
+    (["--best", "2"], "--best 2: --beams 1 has no more answers"),
+    (["--beams", "2", "--early-stopping", "nevr"], "did you mean never?"),
+    (["--adapter", "red"], "--adapter red: no --lora has this name"),
+    (["--lora", "red=/nowhere"], "--lora red=/nowhere: "),
+    (["--lora", "a:b=/nowhere"], "adapter name"),
+])
+def test_what_cannot_be_is_said(args, words):
+    done = subprocess.run([BIN, "generate", DEMO, "-p", "x", *args], capture_output=True, text=True, timeout=PATIENCE,
+                          check=False)
+    assert done.returncode != 0
+    assert words in done.stderr
+
+
+def test_adapters_are_chosen_merged_and_searched(tmp_path):
+    red, blue = (write_adapter(tmp_path / name, seed) for seed, name in enumerate(("red", "blue")))
+    both = ["--lora", "red=" + red, "--lora", blue]
+    plain = generate().stdout
+    answers = {name: generate(*both, "--adapter", name).stdout for name in ("red", "blue", "none")}
+    assert answers["none"] == plain
+    assert len(set(answers.values())) == 3
+    assert generate(*both).stdout == answers["red"]
+    assert generate(*both, "--no-kv-cache").stdout == answers["red"]
+    assert generate(*both, "--beams", 3, "--no-kv-cache").stdout == generate(*both, "--beams", 3).stdout
+    merged = tmp_path / "merged.gguf"
+    tutti("convert", DEMO, merged, "--type", "f32", "--merge-lora", red)
+    ask = ["--chat", "-p", PROMPTS[0], "-n", 24, "--temperature", 0, "--type", "f32"]
+    assert tutti("generate", merged, *ask).stdout == tutti("generate", DEMO, *ask, "--lora", red).stdout
+    tutti("convert", DEMO, merged, "--type", "f32", "--merge-lora", red + ":0")
+    assert tutti("generate", merged, *ask).stdout == tutti("generate", DEMO, *ask).stdout
