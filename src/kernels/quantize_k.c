@@ -118,7 +118,8 @@ static uint16_t choose_half(const struct block *b, const struct wishes *w, float
             largest = w->values[r];
     int n_ends = w->low < 0 ? 2 : 1, n_steps = w->high > 40 ? 8 : w->high > 20 ? 12 : 24;
     for (int i = 0; largest != 0 && i < n_ends * n_steps; i++) {
-        float below = 0.25f * (float)(i / n_ends) - 0.4f, value;
+        int n_quarters = i / n_ends;
+        float below = 0.25f * (float)n_quarters - 0.4f, value;
         stored_half(b, largest / (i % 2 < n_ends - 1 ? (float)w->low + below : (float)w->high - below),
                     &value);
         for (int pass = 0; pass < 2 && value != 0; pass++)
@@ -310,7 +311,7 @@ void quantize_k(uint8_t *dst, const float *x, enum dtype dtype)
 {
     struct block b = { .form = form_of(dtype) };
     struct choice c;
-    float numbers[ELEMS];
+    float numbers[ELEMS] = { 0 };
     uint8_t stored[ELEMS];
     struct fit_sums sums;
     b.n_runs = ELEMS / b.form.run;

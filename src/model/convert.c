@@ -199,7 +199,7 @@ static enum tutti_status write_all(struct converter *c, struct tutti_error *err)
         const struct planned *p = &c->plan[i];
         int64_t n_factors = c->desc.rotary_dim / 2, turned[2] = { 0 };
         const int64_t *shape = p->tensor ? p->tensor->shape : NULL;
-        if (p->change.is_transposed) {
+        if (shape && p->change.is_transposed) {
             turned[0] = shape[1];
             turned[1] = shape[0];
             shape = turned;

@@ -32,7 +32,13 @@ static uint64_t shape_fingerprint(const struct model *model)
     const struct model_desc *d = &model->desc;
     const int32_t shape[] = { d->n_layers, d->d_model, d->n_heads, d->n_kv_heads,
                               d->head_dim, d->d_ff,    d->n_vocab };
-    return fnv(FNV_START, shape, sizeof shape);
+    uint64_t hash = FNV_START;
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
+        uint32_t x = (uint32_t)shape[i];
+        uint8_t bytes[4] = { (uint8_t)x, (uint8_t)(x >> 8), (uint8_t)(x >> 16), (uint8_t)(x >> 24) };
+        hash = fnv(hash, bytes, sizeof bytes);
+    }
+    return hash;
 }
 
 /* Codes are padded, so that every row starts at a multiple of four bytes. */

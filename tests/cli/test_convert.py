@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from test_cli import BIN, DEMO, FIXTURES, PATIENCE, tutti, wrong
+from test_cli import BIN, DEMO, PATIENCE, tutti, wrong
 
 
 def write_llama(folder, n_layers, d_model=512, d_ff=1536, n_vocab=512):
@@ -154,8 +154,8 @@ def test_broken_weights_are_refused(tmp_path):
 
 
 def test_the_model_streams_through(tmp_path):
-    """32 times the layers, and hardly more memory. Mapped pages of the source count too while they are there, and what the
-    process that ran this held when it forked."""
+    """32 times the layers, and hardly more memory. Mapped pages of the source count too while they are there, and
+    what the process that ran this held when it forked."""
     peaks = []
     for n_layers in (1, 32):
         folder = tmp_path / str(n_layers)

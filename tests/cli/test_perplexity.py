@@ -7,8 +7,8 @@ import pytest
 
 from test_cli import COMMANDS, DEMO, FIXTURES, read_safetensors, tutti, wrong
 
-STORY = ("Once upon a time there was a small fox named Mia. She lived in a green forest. One morning Mia could not find "
-         "her red ball. She looked under the bed, but it was not there. Then she met an old owl named Tom. ")
+STORY = ("Once upon a time there was a small fox named Mia. She lived in a green forest. One morning Mia could not "
+         "find her red ball. She looked under the bed, but it was not there. Then she met an old owl named Tom. ")
 EXACT = ["--type", "f32", "--kv-type", "f32"]
 
 

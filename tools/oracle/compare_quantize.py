@@ -6,12 +6,12 @@
 Both convert the file to each type; then for each type
 
 * every tensor must have the same type in both results;
-* what tutti wrote, read by ggml's own C, must be at most 1.01 times as far from the original as what llama-quantize wrote:
-  sum of squared differences, tensor by tensor;
+* what tutti wrote, read by ggml's own C, must be at most 1.01 times as far from the original as what llama-quantize
+  wrote: sum of squared differences, tensor by tensor;
 * the error that tutti reports for a tensor must be the one that ggml's reading finds.
 
-With --text, tutti perplexity --kl says how far each result is from the original: the two columns may be compared, but no
-bound is put on them.
+With --text, tutti perplexity --kl says how far each result is from the original: the two columns may be compared, but
+no bound is put on them.
 
 Exit status 0 if all that holds. Needs the Python packages gguf and numpy."""
 import argparse
@@ -37,7 +37,8 @@ class Ggml:
         kind = tensor.tensor_type.name
         if kind == "F32":
             return np.array(tensor.data, np.float32).ravel()
-        name = {"F16": "ggml_fp16_to_fp32_row", "BF16": "ggml_bf16_to_fp32_row"}.get(kind, f"dequantize_row_{kind.lower()}")
+        plain = {"F16": "ggml_fp16_to_fp32_row", "BF16": "ggml_bf16_to_fp32_row"}
+        name = plain.get(kind, f"dequantize_row_{kind.lower()}")
         if kind.endswith("_K"):
             name = name[:-1] + "K"
         function = getattr(self.lib, name)
@@ -54,7 +55,8 @@ def tensors(path):
 
 
 def kl(tutti, path, base):
-    done = subprocess.run([tutti, "perplexity", path, "--kl", base, "--json"], check=True, capture_output=True, text=True)
+    done = subprocess.run([tutti, "perplexity", path, "--kl", base, "--json"], check=True, capture_output=True,
+                          text=True)
     found = json.loads(done.stdout)
     return f"{found['kl']:.6f} ± {found['kl_error']:.6f}"
 
@@ -63,8 +65,8 @@ def compare(args, ggml, kind, folder, base, original):
     ours, theirs, report = (os.path.join(folder, name) for name in ("tutti.gguf", "llama.gguf", "report.json"))
     subprocess.run([args.tutti, "convert", args.model, ours, "--type", kind, "--report-file", report], check=True,
                    stderr=subprocess.DEVNULL)
-    subprocess.run([os.path.join(args.llama, "llama-quantize"), "--allow-requantize", args.model, theirs, kind], check=True,
-                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run([os.path.join(args.llama, "llama-quantize"), "--allow-requantize", args.model, theirs, kind],
+                   check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     mine, other = tensors(ours), tensors(theirs)
     reported = {t["name"]: t["relative_rms_error"] for t in json.load(open(report, encoding="utf-8"))["tensors"]}
     bad, sums, worst = [], [0.0, 0.0, 0.0], 0.0
