@@ -1,0 +1,529 @@
+#include "grammar/automaton.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* An edge and the state that it leaves, in the order of their making. */
+struct draft_edge {
+    int32_t from;
+    struct edge edge;
+};
+
+struct draft {
+    const struct syntax *syntax;
+    struct draft_edge *edges;
+    size_t n_edges, room;
+    int32_t n_states;
+    int32_t *starts, *ends; /* [n_rules] -1: the rule has no place yet */
+    int32_t *line;          /* [n_rules] rules to be built */
+    size_t n_line;
+    bool is_full, has_no_memory;
+};
+
+static int32_t add_state(struct draft *d)
+{
+    if (d->n_states >= LIMIT_GRAMMAR_STATES)
+        d->is_full = true;
+    return d->is_full ? 0 : d->n_states++;
+}
+
+static void add_edge(struct draft *d, int32_t from, struct edge edge)
+{
+    if (d->n_edges >= LIMIT_GRAMMAR_EDGES)
+        d->is_full = true;
+    if (d->is_full)
+        return;
+    if (d->n_edges == d->room) {
+        size_t room = d->room ? d->room * 2 : 256;
+        struct draft_edge *edges = realloc(d->edges, room * sizeof *edges);
+        if (!edges) {
+            d->is_full = d->has_no_memory = true;
+            return;
+        }
+        d->edges = edges;
+        d->room = room;
+    }
+    d->edges[d->n_edges++] = (struct draft_edge){ from, edge };
+}
+
+static void add_byte(struct draft *d, int32_t from, int32_t to, uint8_t low, uint8_t high)
+{
+    add_edge(d, from, (struct edge){ .kind = EDGE_BYTE, .low = low, .high = high, .to = to });
+}
+
+static void add_nothing(struct draft *d, int32_t from, int32_t to)
+{
+    add_edge(d, from, (struct edge){ .kind = EDGE_NOTHING, .to = to });
+}
+
+/* ---- characters as bytes ---- */
+
+/* tails[k]: from this state any k continuation bytes lead to the target; made when needed. */
+struct tails {
+    int32_t states[4];
+};
+
+static int32_t any_tail(struct draft *d, struct tails *tails, int n)
+{
+    if (tails->states[n] < 0) {
+        int32_t next = any_tail(d, tails, n - 1);
+        tails->states[n] = add_state(d);
+        add_byte(d, tails->states[n], next, 0x80, 0xBF);
+    }
+    return tails->states[n];
+}
+
+static bool is_all(const uint8_t *bytes, int n, uint8_t value)
+{
+    for (int i = 0; i < n; i++)
+        if (bytes[i] != value)
+            return false;
+    return true;
+}
+
+/* All sequences of n bytes from low to high, both within, whose tails are continuation bytes. */
+static void add_sequences(struct draft *d, int32_t from, struct tails *tails, const uint8_t *low,
+                          const uint8_t *high, int n)
+{
+    if (n == 1) {
+        add_byte(d, from, tails->states[0], low[0], high[0]);
+        return;
+    }
+    if (low[0] == high[0]) {
+        int32_t next = is_all(low + 1, n - 1, 0x80) && is_all(high + 1, n - 1, 0xBF)
+                           ? any_tail(d, tails, n - 1)
+                           : add_state(d);
+        add_byte(d, from, next, low[0], low[0]);
+        if (next != tails->states[n - 1])
+            add_sequences(d, next, tails, low + 1, high + 1, n - 1);
+        return;
+    }
+    static const uint8_t FIRST[3] = { 0x80, 0x80, 0x80 }, LAST[3] = { 0xBF, 0xBF, 0xBF };
+    uint8_t first = low[0], last = high[0];
+    if (!is_all(low + 1, n - 1, 0x80)) {
+        int32_t next = add_state(d);
+        add_byte(d, from, next, first, first);
+        add_sequences(d, next, tails, low + 1, LAST, n - 1);
+        first++;
+    }
+    if (!is_all(high + 1, n - 1, 0xBF)) {
+        int32_t next = add_state(d);
+        add_byte(d, from, next, last, last);
+        add_sequences(d, next, tails, FIRST, high + 1, n - 1);
+        last--;
+    }
+    if (first <= last)
+        add_byte(d, from, any_tail(d, tails, n - 1), first, last);
+}
+
+static int encode(uint32_t code, uint8_t *out)
+{
+    static const uint8_t LEADS[] = { 0, 0, 0xC0, 0xE0, 0xF0 };
+    int n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (int i = n - 1; i > 0; i--, code >>= 6)
+        out[i] = (uint8_t)(0x80 | (code & 63));
+    out[0] = (uint8_t)(n == 1 ? code : LEADS[n] | code);
+    return n;
+}
+
+/* The ranges in which all characters have the same number of bytes, and are characters. */
+static void build_chars(struct draft *d, const struct char_range *ranges, int32_t n, int32_t from, int32_t to)
+{
+    static const struct char_range PARTS[] = {
+        { 0, 0x7F }, { 0x80, 0x7FF }, { 0x800, 0xD7FF }, { 0xE000, 0xFFFF }, { 0x10000, MAX_CODE_POINT }
+    };
+    struct tails tails = { { to, -1, -1, -1 } };
+    for (int32_t i = 0; i < n; i++) {
+        for (size_t p = 0; p < sizeof PARTS / sizeof *PARTS; p++) {
+            uint32_t low = ranges[i].low > PARTS[p].low ? ranges[i].low : PARTS[p].low;
+            uint32_t high = ranges[i].high < PARTS[p].high ? ranges[i].high : PARTS[p].high;
+            uint8_t first[4], last[4];
+            if (low > high)
+                continue;
+            int n_bytes = encode(low, first);
+            encode(high, last);
+            add_sequences(d, from, &tails, first, last, n_bytes);
+        }
+    }
+}
+
+/* ---- nodes ---- */
+
+static void place_rule(struct draft *d, int32_t rule)
+{
+    if (d->starts[rule] >= 0)
+        return;
+    d->starts[rule] = add_state(d);
+    d->ends[rule] = add_state(d);
+    d->line[d->n_line++] = rule;
+}
+
+static void build(struct draft *d, int32_t node, int32_t from, int32_t to);
+
+/* x{m,n}: m copies in a row, then either a loop or n - m more, behind each of which it may end. */
+static void build_repeat(struct draft *d, const struct node *node, int32_t from, int32_t to)
+{
+    int32_t at = from;
+    for (int32_t i = 0; i < node->min && !d->is_full; i++) {
+        int32_t next = add_state(d);
+        build(d, node->first, at, next);
+        at = next;
+    }
+    if (node->max == REPEAT_FOREVER) {
+        int32_t loop = add_state(d);
+        add_nothing(d, at, loop);
+        build(d, node->first, loop, loop);
+        add_nothing(d, loop, to);
+        return;
+    }
+    for (int32_t i = node->min; i < node->max && !d->is_full; i++) {
+        int32_t next = add_state(d);
+        add_nothing(d, at, to);
+        build(d, node->first, at, next);
+        at = next;
+    }
+    add_nothing(d, at, to);
+}
+
+/* Adds the ways from one state to another: none into from, none out of to, except through the two themselves. */
+static void build(struct draft *d, int32_t index, int32_t from, int32_t to)
+{
+    const struct syntax *s = d->syntax;
+    if (d->is_full)
+        return;
+    const struct node *node = &s->nodes[index];
+    switch (node->kind) {
+    case NODE_EMPTY:
+        add_nothing(d, from, to);
+        return;
+    case NODE_BYTES:
+        for (int32_t i = 0; i < node->n; i++) {
+            uint8_t byte = (uint8_t)s->bytes.bytes[node->first + i];
+            int32_t next = i + 1 < node->n ? add_state(d) : to;
+            add_byte(d, from, next, byte, byte);
+            from = next;
+        }
+        return;
+    case NODE_CHARS:
+        build_chars(d, s->ranges + node->first, node->n, from, to);
+        return;
+    case NODE_SEQ:
+        for (int32_t i = 0; i < node->n; i++) {
+            int32_t next = i + 1 < node->n ? add_state(d) : to;
+            build(d, s->children[node->first + i], from, next);
+            from = next;
+        }
+        return;
+    case NODE_CHOICE:
+        for (int32_t i = 0; i < node->n; i++)
+            build(d, s->children[node->first + i], from, to);
+        return;
+    case NODE_REPEAT:
+        build_repeat(d, node, from, to);
+        return;
+    case NODE_RULE:
+        place_rule(d, node->first);
+        add_edge(d, from, (struct edge){ .kind = EDGE_CALL, .call = d->starts[node->first], .to = to });
+        return;
+    }
+}
+
+/* ---- from the draft to the automaton ---- */
+
+static enum tutti_status too_large(const struct draft *d, struct tutti_error *err)
+{
+    if (d->has_no_memory)
+        return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
+    return error_set(
+        err, TUTTI_E_LIMIT,
+        "the grammar is too large: it needs more than %d states or %d edges; repetitions with large "
+        "bounds cost most",
+        LIMIT_GRAMMAR_STATES, LIMIT_GRAMMAR_EDGES);
+}
+
+static enum tutti_status order_edges(struct automaton *a, const struct draft *d, struct tutti_error *err)
+{
+    size_t n_states = (size_t)d->n_states;
+    a->n_states = d->n_states;
+    a->n_edges = (int32_t)d->n_edges;
+    a->first_edge = calloc(n_states + 2, sizeof *a->first_edge);
+    a->edges = calloc(d->n_edges + 1, sizeof *a->edges);
+    a->is_end = calloc(n_states, sizeof *a->is_end);
+    if (!a->first_edge || !a->edges || !a->is_end)
+        return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
+    for (size_t i = 0; i < d->n_edges; i++)
+        a->first_edge[d->edges[i].from + 2]++;
+    for (size_t i = 2; i <= n_states + 1; i++)
+        a->first_edge[i] += a->first_edge[i - 1];
+    for (size_t i = 0; i < d->n_edges; i++)
+        a->edges[a->first_edge[d->edges[i].from + 1]++] = d->edges[i].edge;
+    for (size_t i = 0; i < d->syntax->n_rules; i++)
+        if (d->ends[i] >= 0)
+            a->is_end[d->ends[i]] = true;
+    return TUTTI_OK;
+}
+
+/* Marks the states from which the end of their rule can be reached; without bytes: without reading any. is_marked:
+ * [n_states]. False: out of memory. */
+static bool mark_reaching(const struct automaton *a, const struct draft *d, bool over_bytes, bool *is_marked)
+{
+    size_t n = (size_t)a->n_states, n_work = 0;
+    int32_t *begin = calloc(n + 2, sizeof *begin), *work = calloc(n, sizeof *work);
+    /* Edges by what they wait for: the state that they lead to, and for calls the rule's start as well. */
+    int32_t *waiting = calloc(2 * d->n_edges + 1, sizeof *waiting);
+    bool ok = begin && work && waiting;
+    for (size_t i = 0; ok && i < d->n_edges; i++) {
+        begin[d->edges[i].edge.to + 2]++;
+        if (d->edges[i].edge.kind == EDGE_CALL)
+            begin[d->edges[i].edge.call + 2]++;
+    }
+    for (size_t i = 2; ok && i <= n + 1; i++)
+        begin[i] += begin[i - 1];
+    for (size_t i = 0; ok && i < d->n_edges; i++) {
+        waiting[begin[d->edges[i].edge.to + 1]++] = (int32_t)i;
+        if (d->edges[i].edge.kind == EDGE_CALL)
+            waiting[begin[d->edges[i].edge.call + 1]++] = (int32_t)i;
+    }
+    for (size_t i = 0; ok && i < n; i++) {
+        is_marked[i] = a->is_end[i];
+        if (a->is_end[i])
+            work[n_work++] = (int32_t)i;
+    }
+    while (ok && n_work > 0) {
+        int32_t state = work[--n_work];
+        for (int32_t k = begin[state]; k < begin[state + 1]; k++) {
+            const struct draft_edge *e = &d->edges[waiting[k]];
+            bool leads_on = is_marked[e->edge.to] && (e->edge.kind != EDGE_CALL || is_marked[e->edge.call]) &&
+                            (over_bytes || e->edge.kind != EDGE_BYTE);
+            if (leads_on && !is_marked[e->from]) {
+                is_marked[e->from] = true;
+                work[n_work++] = e->from;
+            }
+        }
+    }
+    free(begin);
+    free(work);
+    free(waiting);
+    return ok;
+}
+
+/* Takes the edges away from which no end can be reached. */
+static bool prune(struct automaton *a, const struct draft *d)
+{
+    bool *is_alive = calloc((size_t)a->n_states, sizeof *is_alive);
+    int32_t kept = 0;
+    if (!is_alive || !mark_reaching(a, d, true, is_alive)) {
+        free(is_alive);
+        return false;
+    }
+    for (int32_t state = 0, k = 0; state < a->n_states; state++) {
+        int32_t last = a->first_edge[state + 1];
+        a->first_edge[state] = kept;
+        for (; k < last; k++) {
+            const struct edge *e = &a->edges[k];
+            if (is_alive[e->to] && (e->kind != EDGE_CALL || is_alive[e->call]))
+                a->edges[kept++] = *e;
+        }
+    }
+    a->first_edge[a->n_states] = a->n_edges = kept;
+    free(is_alive);
+    return true;
+}
+
+/* ---- rules that begin with themselves ---- */
+
+struct left_search {
+    const struct automaton *a;
+    const struct draft *d;
+    int32_t *rule_at;      /* [n_states] the rule that begins here; -1 */
+    bool *is_nullable;     /* [n_states] its rule's end can be reached without a byte */
+    int32_t *stack, *seen; /* [n_states] seen: by which search */
+    int32_t n_searches;
+};
+
+/* The rules that can be called before a byte was read: one for each edge that does so. */
+static size_t find_first_calls(struct left_search *l, int32_t rule, int32_t *called)
+{
+    const struct automaton *a = l->a;
+    size_t n = 0, n_called = 0;
+    int32_t mark = ++l->n_searches;
+    l->stack[n++] = l->d->starts[rule];
+    l->seen[l->d->starts[rule]] = mark;
+    while (n > 0) {
+        int32_t state = l->stack[--n];
+        for (int32_t k = a->first_edge[state]; k < a->first_edge[state + 1]; k++) {
+            const struct edge *e = &a->edges[k];
+            if (e->kind == EDGE_CALL)
+                called[n_called++] = l->rule_at[e->call];
+            if (e->kind == EDGE_BYTE || (e->kind == EDGE_CALL && !l->is_nullable[e->call]))
+                continue;
+            if (l->seen[e->to] != mark) {
+                l->seen[e->to] = mark;
+                l->stack[n++] = e->to;
+            }
+        }
+    }
+    return n_called;
+}
+
+/* Depth first without recursion: frames hold a rule and which of its first calls come next. A call that leads to a rule
+ * which is still open closes a circle. */
+static int32_t find_circle(struct left_search *l)
+{
+    size_t n_rules = l->d->syntax->n_rules, n_edges = (size_t)l->a->n_edges + 1, n_calls = 0;
+    struct frame {
+        int32_t rule;
+        size_t first, next, last;
+    } *frames = calloc(n_rules + 1, sizeof *frames);
+    int32_t *calls = calloc(n_edges, sizeof *calls);
+    uint8_t *state = calloc(n_rules, 1); /* 1: open, 2: done */
+    int32_t circle = -1;
+    if (!frames || !calls || !state)
+        circle = -2;
+    for (size_t i = 0; circle == -1 && i < l->d->n_line; i++) {
+        size_t depth = 0;
+        int32_t next = state[l->d->line[i]] ? -1 : l->d->line[i];
+        while (circle == -1 && (next >= 0 || depth > 0)) {
+            if (next >= 0) {
+                state[next] = 1;
+                size_t n = find_first_calls(l, next,
+                                            calls + n_calls); /* each edge is of one rule: there is room */
+                frames[depth++] = (struct frame){ next, n_calls, n_calls, n_calls + n };
+                n_calls += n;
+            }
+            struct frame *top = &frames[depth - 1];
+            next = -1;
+            if (top->next == top->last) {
+                state[top->rule] = 2;
+                n_calls = top->first;
+                depth--;
+                continue;
+            }
+            int32_t other = calls[top->next++];
+            if (state[other] == 1)
+                circle = other;
+            else if (state[other] == 0)
+                next = other;
+        }
+    }
+    free(frames);
+    free(calls);
+    free(state);
+    return circle;
+}
+
+static enum tutti_status refuse_left_recursion(const struct automaton *a, const struct draft *d,
+                                               struct tutti_error *err)
+{
+    size_t n_states = (size_t)a->n_states;
+    struct left_search l = { .a = a, .d = d };
+    l.rule_at = malloc(n_states * sizeof *l.rule_at);
+    l.is_nullable = calloc(n_states, sizeof *l.is_nullable);
+    l.stack = calloc(n_states, sizeof *l.stack);
+    l.seen = calloc(n_states, sizeof *l.seen);
+    int32_t circle = -2;
+    if (l.rule_at && l.is_nullable && l.stack && l.seen && mark_reaching(a, d, false, l.is_nullable)) {
+        memset(l.rule_at, 0xFF, n_states * sizeof *l.rule_at);
+        for (size_t i = 0; i < d->n_line; i++)
+            l.rule_at[d->starts[d->line[i]]] = d->line[i];
+        circle = find_circle(&l);
+    }
+    free(l.rule_at);
+    free(l.is_nullable);
+    free(l.stack);
+    free(l.seen);
+    if (circle == -2)
+        return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
+    if (circle < 0)
+        return TUTTI_OK;
+    const struct rule *rule = &d->syntax->rules[circle];
+    if (!rule->name)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
+                               "the schema refers to itself before it asks for any text");
+    return error_set_param(
+        err, TUTTI_E_ARGUMENT, "grammar",
+        "grammar: line %d, column %d: rule \"%.64s\" can begin with itself; write what repeats as "
+        "(...)* or put it at the end",
+        rule->line, rule->column, rule->name);
+}
+
+/* ---- classes of bytes ---- */
+
+static void find_classes(struct automaton *a)
+{
+    bool begins[257] = { true };
+    for (int32_t i = 0; i < a->n_edges; i++) {
+        if (a->edges[i].kind == EDGE_BYTE) {
+            begins[a->edges[i].low] = true;
+            begins[a->edges[i].high + 1] = true;
+        }
+    }
+    for (int byte = 0; byte < 256; byte++) {
+        if (begins[byte])
+            a->a_byte_of[a->n_classes++] = (uint8_t)byte;
+        a->class_of[byte] = (uint8_t)(a->n_classes - 1);
+    }
+}
+
+/* ---- all together ---- */
+
+static enum tutti_status draft_rules(struct draft *d, struct tutti_error *err)
+{
+    size_t n_rules = d->syntax->n_rules;
+    d->starts = malloc(n_rules * sizeof *d->starts);
+    d->ends = malloc(n_rules * sizeof *d->ends);
+    d->line = malloc(n_rules * sizeof *d->line);
+    if (!d->starts || !d->ends || !d->line)
+        return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
+    memset(d->starts, 0xFF, n_rules * sizeof *d->starts);
+    memset(d->ends, 0xFF, n_rules * sizeof *d->ends);
+    place_rule(d, d->syntax->root);
+    for (size_t i = 0; i < d->n_line && !d->is_full; i++)
+        build(d, d->syntax->rules[d->line[i]].node, d->starts[d->line[i]], d->ends[d->line[i]]);
+    return d->is_full ? too_large(d, err) : TUTTI_OK;
+}
+
+enum tutti_status automaton_new(struct automaton **out, const struct syntax *syntax, struct tutti_error *err)
+{
+    struct draft d = { .syntax = syntax };
+    struct automaton *a = calloc(1, sizeof *a);
+    enum tutti_status st = a ? draft_rules(&d, err)
+                             : error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
+    if (st == TUTTI_OK)
+        st = order_edges(a, &d, err);
+    if (st == TUTTI_OK && !prune(a, &d))
+        st = error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
+    if (st == TUTTI_OK) {
+        a->start = d.starts[syntax->root];
+        if (a->first_edge[a->start] == a->first_edge[a->start + 1])
+            st = error_set_param(err, TUTTI_E_ARGUMENT, "grammar", "the grammar admits no finite text");
+    }
+    if (st == TUTTI_OK)
+        st = refuse_left_recursion(a, &d, err);
+    if (st == TUTTI_OK) {
+        find_classes(a);
+        *out = a;
+        a = NULL;
+    }
+    free(d.starts);
+    free(d.ends);
+    free(d.line);
+    free(d.edges);
+    automaton_free(a);
+    return st;
+}
+
+void automaton_free(struct automaton *a)
+{
+    if (!a)
+        return;
+    free(a->first_edge);
+    free(a->edges);
+    free(a->is_end);
+    free(a);
+}
+
+size_t automaton_bytes(const struct automaton *a)
+{
+    return sizeof *a + (size_t)a->n_edges * sizeof *a->edges + (size_t)a->n_states * 5;
+}

@@ -1,0 +1,561 @@
+#include "grammar/gbnf.h"
+
+#include "base/ids.h"
+#include "base/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct reader {
+    struct syntax *out;
+    const char *text, *at, *end;
+    int depth; /* of parentheses */
+    struct tutti_error *err;
+    enum tutti_status status;
+    /* Rules by name: open addressing, the rule + 1; 0: free. */
+    int32_t *slots;
+    size_t n_slots;
+};
+
+static void place(const struct reader *r, const char *at, int *line, int *column)
+{
+    *line = 1;
+    *column = 1;
+    for (const char *c = r->text; c < at; c++) {
+        *column = *c == '\n' ? 1 : *column + 1;
+        *line += *c == '\n';
+    }
+}
+
+/* Keeps the first error. Returns -1, which is no node. */
+static int32_t fail(struct reader *r, const char *at, const char *what)
+{
+    int line, column;
+    if (r->status != TUTTI_OK)
+        return -1;
+    place(r, at, &line, &column);
+    r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "grammar", "grammar: line %d, column %d: %s", line,
+                                column, what);
+    return -1;
+}
+
+static bool is_word(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+}
+
+static bool is_next(const struct reader *r, char c)
+{
+    return r->at < r->end && *r->at == c;
+}
+
+/* Blanks and comments; a line's end only where a rule may go on behind it. */
+static void skip(struct reader *r, bool over_lines)
+{
+    while (r->at < r->end) {
+        char c = *r->at;
+        if (c == '#') {
+            while (r->at < r->end && *r->at != '\n' && *r->at != '\r')
+                r->at++;
+        } else if (c == ' ' || c == '\t' || (over_lines && (c == '\n' || c == '\r'))) {
+            r->at++;
+        } else {
+            return;
+        }
+    }
+}
+
+/* ---- rules by name ---- */
+
+static uint64_t hash_name(const char *name, size_t n)
+{
+    uint64_t h = 14695981039346656037u;
+    for (size_t i = 0; i < n; i++)
+        h = (h ^ (uint8_t)name[i]) * 1099511628211u;
+    return h ^ h >> 29;
+}
+
+static bool grow_slots(struct reader *r)
+{
+    size_t n = r->n_slots ? r->n_slots * 2 : 64;
+    int32_t *slots = calloc(n, sizeof *slots);
+    if (!slots)
+        return false;
+    for (size_t i = 0; i < r->out->n_rules; i++) {
+        const char *name = r->out->rules[i].name;
+        size_t k = hash_name(name, strlen(name)) & (n - 1);
+        while (slots[k])
+            k = (k + 1) & (n - 1);
+        slots[k] = (int32_t)i + 1;
+    }
+    free(r->slots);
+    r->slots = slots;
+    r->n_slots = n;
+    return true;
+}
+
+/* The rule of a name, made where it is not known. -1: no room. */
+static int32_t find_rule(struct reader *r, const char *name, size_t n)
+{
+    struct syntax *s = r->out;
+    if (s->n_rules * 2 >= r->n_slots && !grow_slots(r)) {
+        s->is_full = s->has_no_memory = true;
+        return -1;
+    }
+    size_t k = hash_name(name, n) & (r->n_slots - 1);
+    for (; r->slots[k]; k = (k + 1) & (r->n_slots - 1)) {
+        const char *known = s->rules[r->slots[k] - 1].name;
+        if (strlen(known) == n && memcmp(known, name, n) == 0)
+            return r->slots[k] - 1;
+    }
+    int32_t rule = syntax_add_rule(s, name, n);
+    if (rule >= 0) {
+        r->slots[k] = rule + 1;
+        place(r, name, &s->rules[rule].line, &s->rules[rule].column);
+    }
+    return rule;
+}
+
+/* ---- characters ---- */
+
+static int hex_value(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+static bool read_hex(struct reader *r, const char *begin, int n_digits, uint32_t *code)
+{
+    *code = 0;
+    for (int i = 0; i < n_digits; i++, r->at++) {
+        int value = r->at < r->end ? hex_value(*r->at) : -1;
+        if (value < 0) {
+            fail(r, begin,
+                 n_digits == 2   ? "\\x must be followed by 2 hexadecimal digits"
+                 : n_digits == 4 ? "\\u must be followed by 4 hexadecimal digits"
+                                 : "\\U must be followed by 8 hexadecimal digits");
+            return false;
+        }
+        *code = *code << 4 | (uint32_t)value;
+    }
+    if (*code <= MAX_CODE_POINT && !(*code >= 0xD800 && *code <= 0xDFFF))
+        return true;
+    fail(r, begin, "this is no Unicode character: U+D800 to U+DFFF and above U+10FFFF are none");
+    return false;
+}
+
+static uint32_t decode(const char *c, int n)
+{
+    const uint8_t *b = (const uint8_t *)c;
+    switch (n) {
+    case 1:
+        return b[0];
+    case 2:
+        return (uint32_t)(b[0] & 31) << 6 | (b[1] & 63);
+    case 3:
+        return (uint32_t)(b[0] & 15) << 12 | (uint32_t)(b[1] & 63) << 6 | (b[2] & 63);
+    default:
+        return (uint32_t)(b[0] & 7) << 18 | (uint32_t)(b[1] & 63) << 12 | (uint32_t)(b[2] & 63) << 6 |
+               (b[3] & 63);
+    }
+}
+
+/* One character of a literal or a class, escaped or not. */
+static bool read_char(struct reader *r, uint32_t *code)
+{
+    const char *begin = r->at;
+    if (*begin != '\\') {
+        int n = utf8_char(begin, (size_t)(r->end - begin));
+        if (n == 0) {
+            fail(r, begin, "the text is not valid UTF-8");
+            return false;
+        }
+        *code = decode(begin, n);
+        r->at += n;
+        return true;
+    }
+    char c = r->end - begin > 1 ? begin[1] : '\0';
+    r->at += 2;
+    switch (c) {
+    case 'x':
+        return read_hex(r, begin, 2, code);
+    case 'u':
+        return read_hex(r, begin, 4, code);
+    case 'U':
+        return read_hex(r, begin, 8, code);
+    case 't':
+        *code = '\t';
+        return true;
+    case 'r':
+        *code = '\r';
+        return true;
+    case 'n':
+        *code = '\n';
+        return true;
+    case '\\':
+    case '"':
+    case '[':
+    case ']':
+        *code = (uint32_t)c;
+        return true;
+    default:
+        r->at = begin;
+        fail(r, begin, "unknown escape; known are \\x \\u \\U \\t \\r \\n \\\\ \\\" \\[ \\]");
+        return false;
+    }
+}
+
+static size_t encode(uint32_t code, char *out)
+{
+    if (code < 0x80) {
+        out[0] = (char)code;
+        return 1;
+    }
+    int n = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    static const uint8_t LEADS[] = { 0, 0, 0xC0, 0xE0, 0xF0 };
+    for (int i = n - 1; i > 0; i--, code >>= 6)
+        out[i] = (char)(0x80 | (code & 63));
+    out[0] = (char)(LEADS[n] | code);
+    return (size_t)n;
+}
+
+static int32_t read_literal(struct reader *r)
+{
+    const char *begin = r->at++;
+    struct buf bytes = { 0 };
+    int32_t node = -1;
+    while (r->at < r->end && *r->at != '"') {
+        uint32_t code;
+        char c[4];
+        if (!read_char(r, &code))
+            goto done;
+        if (!buf_add(&bytes, c, encode(code, c))) {
+            r->out->is_full = r->out->has_no_memory = true;
+            goto done;
+        }
+    }
+    if (r->at == r->end) {
+        fail(r, begin, "this string has no closing \"");
+        goto done;
+    }
+    r->at++;
+    node = syntax_bytes(r->out, bytes.bytes, bytes.n_bytes);
+done:
+    buf_clear(&bytes);
+    return node;
+}
+
+static bool add_range(struct reader *r, struct char_range **ranges, size_t *n, size_t *room,
+                      struct char_range range)
+{
+    if (*n == *room) {
+        size_t more = *room ? *room * 2 : 16;
+        struct char_range *grown = realloc(*ranges, (more + 1) * sizeof *grown);
+        if (!grown) {
+            r->out->is_full = r->out->has_no_memory = true;
+            return false;
+        }
+        *ranges = grown;
+        *room = more;
+    }
+    (*ranges)[(*n)++] = range;
+    return true;
+}
+
+/* "[a-z_]" or "[^a-z_]". */
+static int32_t read_class(struct reader *r)
+{
+    const char *begin = r->at++;
+    struct char_range *ranges = NULL, *inverse;
+    size_t n = 0, room = 0;
+    int32_t node = -1;
+    bool is_negated = is_next(r, '^');
+    r->at += is_negated;
+    while (r->at < r->end && *r->at != ']') {
+        struct char_range range;
+        const char *first = r->at;
+        if (!read_char(r, &range.low))
+            goto done;
+        range.high = range.low;
+        if (is_next(r, '-') && r->end - r->at > 1 && r->at[1] != ']') {
+            r->at++;
+            if (!read_char(r, &range.high))
+                goto done;
+        }
+        if (range.high < range.low) {
+            fail(r, first, "the range ends before it begins");
+            goto done;
+        }
+        if (!add_range(r, &ranges, &n, &room, range))
+            goto done;
+    }
+    if (r->at == r->end) {
+        fail(r, begin, "this class has no closing ]");
+        goto done;
+    }
+    r->at++;
+    n = ranges_normalize(ranges, n);
+    inverse = is_negated ? malloc((n + 1) * sizeof *inverse) : NULL;
+    if (is_negated && !inverse) {
+        r->out->is_full = r->out->has_no_memory = true;
+        goto done;
+    }
+    if (is_negated)
+        n = ranges_invert(ranges, n, inverse);
+    node = syntax_chars(r->out, is_negated ? inverse : ranges, n);
+    free(inverse);
+done:
+    free(ranges);
+    return node;
+}
+
+/* ---- expressions ---- */
+
+static int32_t read_choice(struct reader *r);
+
+static int32_t read_group(struct reader *r)
+{
+    const char *begin = r->at++;
+    if (++r->depth > LIMIT_GRAMMAR_NESTING)
+        return fail(r, begin, "parentheses nest deeper than 64");
+    skip(r, true);
+    int32_t node = read_choice(r);
+    if (r->status != TUTTI_OK)
+        return -1;
+    if (!is_next(r, ')'))
+        return fail(r, begin, "this ( has no closing )");
+    r->at++;
+    r->depth--;
+    return node;
+}
+
+static int32_t read_reference(struct reader *r)
+{
+    const char *name = r->at;
+    while (r->at < r->end && is_word(*r->at))
+        r->at++;
+    int32_t rule = find_rule(r, name, (size_t)(r->at - name));
+    return rule < 0 ? -1 : syntax_rule(r->out, rule);
+}
+
+/* The next part of a sequence. *is_end: there is none. */
+static int32_t read_part(struct reader *r, bool *is_end)
+{
+    char c = r->at < r->end ? *r->at : '\0';
+    *is_end = false;
+    if (c == '"')
+        return read_literal(r);
+    if (c == '[')
+        return read_class(r);
+    if (c == '(')
+        return read_group(r);
+    if (c == '.') {
+        r->at++;
+        return syntax_chars(r->out, &(struct char_range){ 0, MAX_CODE_POINT }, 1);
+    }
+    if (is_word(c))
+        return read_reference(r);
+    if (c == '<' || c == '!')
+        return fail(r, r->at, "tokens (<...>) are not supported, only text");
+    if (c == '*' || c == '+' || c == '?' || c == '{')
+        return fail(r, r->at, "there is nothing in front of this to be repeated");
+    *is_end = true;
+    return -1;
+}
+
+/* A number of {m,n}. */
+static bool read_count(struct reader *r, int32_t *out)
+{
+    const char *begin = r->at;
+    int32_t value = 0;
+    while (r->at < r->end && *r->at >= '0' && *r->at <= '9') {
+        value = value * 10 + (*r->at++ - '0');
+        if (value > LIMIT_GRAMMAR_REPEAT) {
+            fail(r, begin, "repetitions must be at most 65536");
+            return false;
+        }
+    }
+    if (r->at == begin)
+        fail(r, begin, "a number must stand here");
+    *out = value;
+    return r->at > begin;
+}
+
+static bool read_counts(struct reader *r, int32_t *min, int32_t *max)
+{
+    const char *begin = r->at++;
+    skip(r, true);
+    if (!read_count(r, min))
+        return false;
+    *max = *min;
+    skip(r, true);
+    if (is_next(r, ',')) {
+        r->at++;
+        skip(r, true);
+        *max = REPEAT_FOREVER;
+        if (!is_next(r, '}') && !read_count(r, max))
+            return false;
+        skip(r, true);
+    }
+    if (!is_next(r, '}')) {
+        fail(r, begin, "this { has no closing }");
+        return false;
+    }
+    r->at++;
+    if (*max != REPEAT_FOREVER && *max < *min) {
+        fail(r, begin, "the largest number of repetitions is below the smallest");
+        return false;
+    }
+    return true;
+}
+
+static int32_t read_postfix(struct reader *r, int32_t node)
+{
+    while (r->at < r->end && r->status == TUTTI_OK) {
+        int32_t min = 0, max = REPEAT_FOREVER;
+        switch (*r->at) {
+        case '*':
+            r->at++;
+            break;
+        case '+':
+            min = 1;
+            r->at++;
+            break;
+        case '?':
+            max = 1;
+            r->at++;
+            break;
+        case '{':
+            if (!read_counts(r, &min, &max))
+                return -1;
+            break;
+        default:
+            return node;
+        }
+        node = syntax_repeat(r->out, node, min, max);
+        skip(r, r->depth > 0);
+    }
+    return node;
+}
+
+static int32_t read_sequence(struct reader *r)
+{
+    struct ids parts = { 0 };
+    int32_t node = -1;
+    for (;;) {
+        bool is_end;
+        int32_t part = read_part(r, &is_end);
+        if (is_end)
+            break;
+        skip(r, r->depth > 0);
+        if (r->status == TUTTI_OK)
+            part = read_postfix(r, part);
+        if (r->status != TUTTI_OK || r->out->is_full)
+            goto done;
+        if (!ids_add(&parts, part)) {
+            r->out->is_full = r->out->has_no_memory = true;
+            goto done;
+        }
+    }
+    node = syntax_seq(r->out, parts.ids, parts.n);
+done:
+    ids_clear(&parts);
+    return node;
+}
+
+static int32_t read_choice(struct reader *r)
+{
+    struct ids ways = { 0 };
+    int32_t node = -1;
+    for (;;) {
+        int32_t way = read_sequence(r);
+        if (r->status != TUTTI_OK || r->out->is_full)
+            goto done;
+        if (!ids_add(&ways, way)) {
+            r->out->is_full = r->out->has_no_memory = true;
+            goto done;
+        }
+        if (!is_next(r, '|'))
+            break;
+        r->at++;
+        skip(r, true);
+    }
+    node = syntax_choice(r->out, ways.ids, ways.n);
+done:
+    ids_clear(&ways);
+    return node;
+}
+
+/* ---- rules ---- */
+
+static void read_rule(struct reader *r)
+{
+    const char *name = r->at;
+    while (r->at < r->end && is_word(*r->at))
+        r->at++;
+    size_t n = (size_t)(r->at - name);
+    if (n == 0) {
+        fail(r, name, "the name of a rule must stand here");
+        return;
+    }
+    int32_t rule = find_rule(r, name, n);
+    if (rule < 0)
+        return;
+    if (r->out->rules[rule].node >= 0) {
+        fail(r, name, "this rule was defined before");
+        return;
+    }
+    skip(r, false);
+    if (r->end - r->at < 3 || memcmp(r->at, "::=", 3) != 0) {
+        fail(r, r->at, "::= must stand here");
+        return;
+    }
+    r->at += 3;
+    skip(r, true);
+    int32_t node = read_choice(r);
+    if (r->status != TUTTI_OK || r->out->is_full)
+        return;
+    if (r->at < r->end && *r->at != '\n' && *r->at != '\r') {
+        fail(r, r->at, "this does not belong here: a rule ends with its line");
+        return;
+    }
+    syntax_define(r->out, rule, node);
+    skip(r, true);
+}
+
+static void check_rules(struct reader *r)
+{
+    struct syntax *s = r->out;
+    for (size_t i = 0; i < s->n_rules; i++) {
+        const struct rule *rule = &s->rules[i];
+        if (rule->node < 0) {
+            r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "grammar",
+                                        "grammar: line %d, column %d: there is no rule \"%.64s\"", rule->line,
+                                        rule->column, rule->name);
+            return;
+        }
+    }
+    size_t n_before = s->n_rules;
+    s->root = find_rule(r, "root", 4);
+    if (s->n_rules > n_before || s->root < 0)
+        r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "grammar",
+                                    "grammar: there is no rule \"root\", with which every text begins");
+}
+
+enum tutti_status gbnf_read(struct syntax *out, const char *text, size_t n_bytes, struct tutti_error *err)
+{
+    struct reader r = { .out = out, .text = text, .at = text, .end = text + n_bytes, .err = err };
+    skip(&r, true);
+    while (r.at < r.end && r.status == TUTTI_OK && !out->is_full)
+        read_rule(&r);
+    if (r.status == TUTTI_OK)
+        r.status = syntax_check(out, err);
+    if (r.status == TUTTI_OK)
+        check_rules(&r);
+    if (r.status == TUTTI_OK)
+        r.status = syntax_check(out, err);
+    free(r.slots);
+    return r.status;
+}

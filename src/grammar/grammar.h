@@ -1,0 +1,67 @@
+/* Constrained decoding: which tokens may come next, so that the text of an answer fits a grammar.
+ *
+ * A grammar is compiled once and shared by any number of answers. A matcher is one answer's place in it. For each place the
+ * mask of allowed tokens is put together from two parts, after Dong et al., "XGrammar", 2024: what a place in a rule says by
+ * itself, whatever the rule was called from, which is found once by walking through the vocabulary as a tree and is kept; and
+ * tokens that reach beyond the end of that rule, for which the walk goes on with the stack as it is.
+ *
+ * Only valid UTF-8 fits. The text may end exactly where the whole grammar has been read.
+ *
+ * A grammar is made by one thread and its matchers are used by one thread at a time; shares may be taken and dropped by
+ * any thread. */
+#ifndef TUTTI_GRAMMAR_H
+#define TUTTI_GRAMMAR_H
+
+#include "grammar/token_trie.h"
+
+enum grammar_kind {
+    GRAMMAR_NONE,
+    GRAMMAR_GBNF,
+    GRAMMAR_JSON_SCHEMA,
+    GRAMMAR_JSON_OBJECT, /* any JSON object; no text */
+};
+
+enum { LIMIT_GRAMMAR_BYTES = 1 << 20 }; /* of its text */
+
+struct grammar;
+
+/* trie must outlive the grammar. TUTTI_E_ARGUMENT with err->param "grammar" or "response_format": the text is wrong, or asks for
+ * what is not supported; TUTTI_E_LIMIT: it is too large; TUTTI_E_MEMORY. *out has one share. */
+MUST_CHECK enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, const char *text,
+                                         size_t n_bytes, const struct token_trie *trie,
+                                         struct tutti_error *err);
+struct grammar *grammar_share(struct grammar *g); /* one share more; returns g */
+void grammar_drop(struct grammar *g);             /* frees it with the last share; NULL is allowed */
+size_t grammar_bytes(const struct grammar *g);    /* of memory, now */
+
+/* Words of a mask: bit id % 32 of word id / 32. */
+static inline size_t grammar_mask_words(int32_t n_vocab)
+{
+    return ((size_t)n_vocab + 31) / 32;
+}
+
+/* What may come first; never changes. */
+const uint32_t *grammar_first_mask(const struct grammar *g, bool *can_end);
+
+/* ---- one answer ---- */
+
+struct matcher {
+    struct grammar *grammar; /* NULL: not in use; a share */
+    int32_t set;
+    struct matcher *next, **link;
+};
+
+void matcher_init(struct matcher *m, struct grammar *g); /* takes a share; at the beginning */
+void matcher_clear(struct matcher *m);                   /* a zeroed one is allowed */
+
+/* Goes on by a token, or by bytes. False: they do not fit; the matcher is where it was. */
+MUST_CHECK bool matcher_take(struct matcher *m, int32_t token);
+MUST_CHECK bool matcher_take_bytes(struct matcher *m, const char *bytes, size_t n_bytes);
+
+bool matcher_can_end(const struct matcher *m);
+
+/* The tokens that may come next: mask [grammar_mask_words()]. TUTTI_E_LIMIT: the grammar says the same in too many ways;
+ * TUTTI_E_MEMORY. */
+MUST_CHECK enum tutti_status matcher_mask(struct matcher *m, uint32_t *mask, struct tutti_error *err);
+
+#endif

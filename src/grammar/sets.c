@@ -1,0 +1,324 @@
+#include "grammar/sets.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEEN_SLOTS = 4 * MAX_PLACES };
+
+static uint64_t mix(uint64_t h)
+{
+    h ^= h >> 31;
+    h *= 0x7FB5D329728EA185u;
+    h ^= h >> 27;
+    h *= 0x81DADEF4BC2DD44Du;
+    return h ^ h >> 33;
+}
+
+static uint64_t hash_pair(int32_t a, int32_t b)
+{
+    return mix((uint64_t)(uint32_t)a << 32 | (uint32_t)b);
+}
+
+static void give_up(struct sets *s, enum tutti_status status)
+{
+    if (s->status == TUTTI_OK)
+        s->status = status;
+}
+
+static bool grow(struct sets *s, void *array, size_t *room, size_t n, size_t item_bytes)
+{
+    if (n < *room)
+        return true;
+    size_t more = *room ? *room * 2 : 64;
+    void *grown = realloc(*(void **)array, more * item_bytes);
+    if (!grown) {
+        give_up(s, TUTTI_E_MEMORY);
+        return false;
+    }
+    *(void **)array = grown;
+    *room = more;
+    return true;
+}
+
+/* ---- stacks ---- */
+
+static bool grow_frame_slots(struct sets *s)
+{
+    size_t n = s->n_frame_slots ? s->n_frame_slots * 2 : 256;
+    int32_t *slots = calloc(n, sizeof *slots);
+    if (!slots) {
+        give_up(s, TUTTI_E_MEMORY);
+        return false;
+    }
+    for (size_t i = 2; i < s->n_frames; i++) {
+        size_t k = hash_pair(s->frames[i].below, s->frames[i].state) & (n - 1);
+        while (slots[k])
+            k = (k + 1) & (n - 1);
+        slots[k] = (int32_t)i + 1;
+    }
+    free(s->frame_slots);
+    s->frame_slots = slots;
+    s->n_frame_slots = n;
+    return true;
+}
+
+int32_t sets_push(struct sets *s, int32_t below, int32_t state)
+{
+    int32_t depth = s->frames[below].depth + 1;
+    if (depth > MAX_STACK_DEPTH || (s->n_frames * 2 >= s->n_frame_slots && !grow_frame_slots(s)))
+        return -1;
+    size_t k = hash_pair(below, state) & (s->n_frame_slots - 1);
+    for (; s->frame_slots[k]; k = (k + 1) & (s->n_frame_slots - 1)) {
+        const struct frame *f = &s->frames[s->frame_slots[k] - 1];
+        if (f->below == below && f->state == state)
+            return s->frame_slots[k] - 1;
+    }
+    if (!grow(s, &s->frames, &s->frames_room, s->n_frames, sizeof *s->frames))
+        return -1;
+    s->frames[s->n_frames] = (struct frame){ state, below, depth };
+    s->frame_slots[k] = (int32_t)s->n_frames + 1;
+    return (int32_t)s->n_frames++;
+}
+
+/* ---- sets ---- */
+
+static uint64_t hash_set(const struct place *places, size_t n, bool can_end, bool escapes)
+{
+    uint64_t h = mix(n * 4 + can_end * 2u + escapes);
+    for (size_t i = 0; i < n; i++)
+        h = mix(h ^ hash_pair(places[i].state, places[i].stack));
+    return h;
+}
+
+static bool grow_set_slots(struct sets *s)
+{
+    size_t n = s->n_set_slots ? s->n_set_slots * 2 : 256;
+    int32_t *slots = calloc(n, sizeof *slots);
+    if (!slots) {
+        give_up(s, TUTTI_E_MEMORY);
+        return false;
+    }
+    for (size_t i = 1; i < s->n_sets; i++) {
+        const struct set *set = &s->sets[i];
+        size_t k = hash_set(s->places + set->first, (size_t)set->n, set->can_end, set->escapes) & (n - 1);
+        while (slots[k])
+            k = (k + 1) & (n - 1);
+        slots[k] = (int32_t)i + 1;
+    }
+    free(s->set_slots);
+    s->set_slots = slots;
+    s->n_set_slots = n;
+    return true;
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    const struct place *x = a, *y = b;
+    if (x->state != y->state)
+        return x->state < y->state ? -1 : 1;
+    return x->stack < y->stack ? -1 : x->stack > y->stack;
+}
+
+static void sort_places(struct place *places, size_t n)
+{
+    if (n > 16) {
+        qsort(places, n, sizeof *places, compare_places);
+        return;
+    }
+    for (size_t i = 1; i < n; i++) {
+        struct place moved = places[i];
+        size_t k = i;
+        for (; k > 0 && compare_places(&places[k - 1], &moved) > 0; k--)
+            places[k] = places[k - 1];
+        places[k] = moved;
+    }
+}
+
+/* Room for one set more, with a row of the table. */
+static bool grow_sets(struct sets *s)
+{
+    size_t before = s->sets_room, row = (size_t)s->a->n_classes;
+    if (s->n_sets < before)
+        return true;
+    if (!grow(s, &s->sets, &s->sets_room, s->n_sets, sizeof *s->sets))
+        return false;
+    int32_t *next = realloc(s->next, s->sets_room * row * sizeof *next);
+    if (!next) {
+        s->sets_room = before;
+        give_up(s, TUTTI_E_MEMORY);
+        return false;
+    }
+    memset(next + before * row, 0, (s->sets_room - before) * row * sizeof *next);
+    s->next = next;
+    return true;
+}
+
+static bool make_room_for_places(struct sets *s, size_t n)
+{
+    while (s->n_places + n > s->places_room)
+        if (!grow(s, &s->places, &s->places_room, s->places_room, sizeof *s->places))
+            return false;
+    return true;
+}
+
+int32_t sets_intern(struct sets *s, struct place *places, size_t n, bool can_end, bool escapes)
+{
+    if (s->status != TUTTI_OK || (s->n_sets * 2 >= s->n_set_slots && !grow_set_slots(s)))
+        return SET_DEAD;
+    sort_places(places, n);
+    size_t k = hash_set(places, n, can_end, escapes) & (s->n_set_slots - 1);
+    for (; s->set_slots[k]; k = (k + 1) & (s->n_set_slots - 1)) {
+        const struct set *set = &s->sets[s->set_slots[k] - 1];
+        if ((size_t)set->n == n && set->can_end == can_end && set->escapes == escapes &&
+            (n == 0 || memcmp(s->places + set->first, places, n * sizeof *places) == 0))
+            return s->set_slots[k] - 1;
+    }
+    if (!grow_sets(s) || !make_room_for_places(s, n))
+        return SET_DEAD;
+    if (n > 0)
+        memcpy(s->places + s->n_places, places, n * sizeof *places);
+    s->sets[s->n_sets] = (struct set){
+        .first = (int32_t)s->n_places, .n = (int32_t)n, .can_end = can_end, .escapes = escapes
+    };
+    s->n_places += n;
+    s->set_slots[k] = (int32_t)s->n_sets + 1;
+    return (int32_t)s->n_sets++;
+}
+
+/* ---- closure ---- */
+
+static void begin_closure(struct sets *s)
+{
+    s->n_work = s->n_found = s->n_seen = 0;
+    if (++s->mark == 0) {
+        memset(s->seen_mark, 0, SEEN_SLOTS * sizeof *s->seen_mark);
+        s->mark = 1;
+    }
+}
+
+static void look_at(struct sets *s, int32_t state, int32_t stack)
+{
+    uint64_t key = (uint64_t)(uint32_t)state << 32 | (uint32_t)stack;
+    size_t k = hash_pair(state, stack) & (SEEN_SLOTS - 1);
+    for (; s->seen_mark[k] == s->mark; k = (k + 1) & (SEEN_SLOTS - 1))
+        if (s->seen[k] == key)
+            return;
+    if (s->n_seen == MAX_PLACES || --s->budget < 0) {
+        give_up(s, TUTTI_E_LIMIT);
+        return;
+    }
+    s->n_seen++;
+    s->seen_mark[k] = s->mark;
+    s->seen[k] = key;
+    s->work[s->n_work++] = (struct place){ state, stack };
+}
+
+/* Follows every way that reads nothing. */
+static int32_t end_closure(struct sets *s)
+{
+    const struct automaton *a = s->a;
+    bool can_end = false, escapes = false;
+    while (s->n_work > 0 && s->status == TUTTI_OK) {
+        struct place at = s->work[--s->n_work];
+        bool reads = false;
+        if (a->is_end[at.state]) {
+            can_end |= at.stack == STACK_EMPTY;
+            escapes |= at.stack == STACK_UNKNOWN;
+            if (at.stack > STACK_UNKNOWN)
+                look_at(s, s->frames[at.stack].state, s->frames[at.stack].below);
+        }
+        for (int32_t k = a->first_edge[at.state]; k < a->first_edge[at.state + 1]; k++) {
+            const struct edge *e = &a->edges[k];
+            int32_t stack = at.stack;
+            reads |= e->kind == EDGE_BYTE;
+            if (e->kind == EDGE_NOTHING)
+                look_at(s, e->to, stack);
+            if (e->kind != EDGE_CALL)
+                continue;
+            if (!a->is_end[e->to])
+                stack = sets_push(s, stack, e->to);
+            if (stack >= 0)
+                look_at(s, e->call, stack);
+        }
+        if (reads)
+            s->found[s->n_found++] = at;
+    }
+    if (s->status != TUTTI_OK || (s->n_found == 0 && !can_end && !escapes))
+        return SET_DEAD;
+    return sets_intern(s, s->found, s->n_found, can_end, escapes);
+}
+
+int32_t sets_close(struct sets *s, int32_t state, int32_t stack)
+{
+    begin_closure(s);
+    look_at(s, state, stack);
+    return end_closure(s);
+}
+
+int32_t sets_find_next(struct sets *s, int32_t set, int byte_class)
+{
+    const struct automaton *a = s->a;
+    uint8_t byte = a->a_byte_of[byte_class];
+    begin_closure(s);
+    for (int32_t i = 0; i < s->sets[set].n && s->status == TUTTI_OK; i++) {
+        struct place at = s->places[s->sets[set].first + i];
+        for (int32_t k = a->first_edge[at.state]; k < a->first_edge[at.state + 1]; k++) {
+            const struct edge *e = &a->edges[k];
+            if (e->kind == EDGE_BYTE && byte >= e->low && byte <= e->high)
+                look_at(s, e->to, at.stack);
+        }
+    }
+    int32_t next = end_closure(s);
+    if (s->status == TUTTI_OK)
+        s->next[(size_t)set * (size_t)a->n_classes + (size_t)byte_class] = next;
+    return next;
+}
+
+/* ---- all together ---- */
+
+enum tutti_status sets_init(struct sets *s, const struct automaton *a, struct tutti_error *err)
+{
+    *s = (struct sets){ .a = a, .budget = INT64_MAX };
+    s->work = calloc(MAX_PLACES, sizeof *s->work);
+    s->found = calloc(MAX_PLACES, sizeof *s->found);
+    s->seen = calloc(SEEN_SLOTS, sizeof *s->seen);
+    s->seen_mark = calloc(SEEN_SLOTS, sizeof *s->seen_mark);
+    bool ok = s->work && s->found && s->seen && s->seen_mark &&
+              grow(s, &s->frames, &s->frames_room, 0, sizeof *s->frames) && grow_sets(s) && grow_set_slots(s);
+    if (!ok) {
+        sets_clear(s);
+        return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
+    }
+    s->frames[STACK_EMPTY] = s->frames[STACK_UNKNOWN] = (struct frame){ -1, -1, 0 };
+    s->n_frames = 2;
+    s->sets[SET_NOT_KNOWN] = (struct set){ 0 };
+    s->n_sets = 1;
+    int32_t dead = sets_intern(s, s->found, 0, false, false);
+    if (dead == SET_DEAD && s->n_sets == 2)
+        for (int c = 0; c < a->n_classes; c++)
+            s->next[a->n_classes + c] = SET_DEAD;
+    return TUTTI_OK;
+}
+
+void sets_clear(struct sets *s)
+{
+    free(s->frames);
+    free(s->places);
+    free(s->sets);
+    free(s->next);
+    free(s->frame_slots);
+    free(s->set_slots);
+    free(s->work);
+    free(s->found);
+    free(s->seen);
+    free(s->seen_mark);
+    *s = (struct sets){ 0 };
+}
+
+size_t sets_bytes(const struct sets *s)
+{
+    return s->frames_room * sizeof *s->frames + s->places_room * sizeof *s->places +
+           s->sets_room * (sizeof *s->sets + (size_t)s->a->n_classes * sizeof *s->next) +
+           (s->n_frame_slots + s->n_set_slots) * sizeof(int32_t) + MAX_PLACES * 2 * sizeof(struct place) +
+           SEEN_SLOTS * (sizeof *s->seen + sizeof *s->seen_mark);
+}

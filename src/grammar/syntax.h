@@ -1,0 +1,90 @@
+/* A grammar as a tree: rules over Unicode characters, made by the readers of GBNF and of JSON Schema.
+ *
+ * Nodes lie in one array and are named by their index; one node may stand in several places. Whoever builds need not look at
+ * every result: a syntax that ran out of memory or of room stays full, and syntax_check() says so at the end. */
+#ifndef TUTTI_GRAMMAR_SYNTAX_H
+#define TUTTI_GRAMMAR_SYNTAX_H
+
+#include "base/buf.h"
+
+enum {
+    LIMIT_GRAMMAR_NODES = 1 << 19,
+    LIMIT_GRAMMAR_RULES = 1 << 16,
+    LIMIT_GRAMMAR_REPEAT = 1 << 16, /* the m and n of {m,n} */
+    LIMIT_GRAMMAR_NESTING = 64,
+    MAX_CODE_POINT = 0x10FFFF,
+};
+
+enum node_kind {
+    NODE_EMPTY,
+    NODE_BYTES,  /* first, n: in the syntax's bytes */
+    NODE_CHARS,  /* first, n: in its ranges; one character of any of them */
+    NODE_SEQ,    /* first, n: in its children */
+    NODE_CHOICE, /* first, n: in its children; none of them: nothing fits */
+    NODE_REPEAT, /* first: the child; min, max */
+    NODE_RULE,   /* first: the rule */
+};
+
+enum { REPEAT_FOREVER = -1 };
+
+struct node {
+    enum node_kind kind;
+    int32_t first, n;
+    int32_t min, max;
+};
+
+struct char_range {
+    uint32_t low, high; /* code points, both within */
+};
+
+struct rule {
+    int32_t node;     /* -1: not defined yet */
+    char *name;       /* own; NULL: made by a reader */
+    int line, column; /* of the first place that names it; 0: none */
+};
+
+struct syntax {
+    struct node *nodes;
+    int32_t *children;
+    struct char_range *ranges;
+    struct rule *rules;
+    struct buf bytes;
+    size_t n_nodes, n_children, n_ranges, n_rules;
+    size_t nodes_room, children_room, ranges_room, rules_room;
+    int32_t root; /* a rule */
+    bool is_full, has_no_memory;
+};
+
+void syntax_clear(struct syntax *s); /* a zeroed one is allowed */
+
+/* Each gives a node. Where there is no room, node 0 or -1: still safe to give to the others. */
+int32_t syntax_empty(struct syntax *s);
+int32_t syntax_bytes(struct syntax *s, const char *bytes, size_t n_bytes);
+int32_t syntax_text(struct syntax *s, const char *text);
+int32_t syntax_chars(struct syntax *s, const struct char_range *ranges, size_t n); /* sorted or not */
+int32_t syntax_seq(struct syntax *s, const int32_t *nodes, size_t n);
+int32_t syntax_choice(struct syntax *s, const int32_t *nodes, size_t n);
+int32_t syntax_repeat(struct syntax *s, int32_t node, int32_t min, int32_t max);
+int32_t syntax_rule(struct syntax *s, int32_t rule);
+
+/* syntax_seq(s, (int32_t[]){ ... }, count) */
+#define SYNTAX_SEQ(s, ...)                                                                                   \
+    syntax_seq(s, (const int32_t[]){ __VA_ARGS__ },                                                          \
+               sizeof((const int32_t[]){ __VA_ARGS__ }) / sizeof(int32_t))
+#define SYNTAX_CHOICE(s, ...)                                                                                \
+    syntax_choice(s, (const int32_t[]){ __VA_ARGS__ },                                                       \
+                  sizeof((const int32_t[]){ __VA_ARGS__ }) / sizeof(int32_t))
+
+/* A rule without a definition; give it one by syntax_define(). name (may be NULL) is copied. -1: no room. */
+int32_t syntax_add_rule(struct syntax *s, const char *name, size_t n_bytes);
+void syntax_define(struct syntax *s, int32_t rule, int32_t node);
+
+/* TUTTI_E_LIMIT: the grammar is too large; TUTTI_E_MEMORY. */
+MUST_CHECK enum tutti_status syntax_check(const struct syntax *s, struct tutti_error *err);
+
+/* The ranges in order without overlap, in place; returns how many. */
+size_t ranges_normalize(struct char_range *ranges, size_t n);
+/* All other code points. out: room for n + 1. ranges must be in order. */
+size_t ranges_invert(const struct char_range *ranges, size_t n, struct char_range *out);
+
+#endif
