@@ -6,7 +6,7 @@
  * "n_tokens", "mask_us": [median, largest]}. accepts: the text fits, is the beginning of one that does, or neither. outputs: what a model
  * would write whose every logit is the same. Without a file the vocabulary is 256 bytes and some longer tokens. */
 #include "base/clock.h"
-#include "engine/rng.h"
+#include "base/rng.h"
 #include "grammar/grammar.h"
 
 #include <jansson.h>
