@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct convert_values {
     const char *type, *report_file;
@@ -172,6 +173,13 @@ static enum tutti_status read_merges(const struct option_texts *texts, struct me
     return TUTTI_OK;
 }
 
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return strcmp(a, b) == 0 ||
+           (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
+}
+
 static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
                              struct tutti_error *err)
 {
@@ -191,6 +199,8 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     char *paths[OPTION_MAX_TEXTS] = { NULL };
     options.merges = merges;
     options.n_merges = values->merge_lora.n;
+    if (values->report_file && is_same_file(values->report_file, operands[1]))
+        return error_set(err, TUTTI_E_ARGUMENT, "--report-file: %s is the file to convert to", operands[1]);
     if (values->report_file && !(report.tensors = json_array()))
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the report");
     progress_begin(&report.progress, "converting", PROGRESS_BYTES);

@@ -91,6 +91,7 @@ def test_source_and_target_must_differ(tmp_path):
     assert "it is the checkpoint that is to be converted" in wrong("convert", out, out, "--type", "q4_0")
     os.symlink(out, tmp_path / "link.gguf")
     assert "it is the checkpoint" in wrong("convert", out, tmp_path / "link.gguf", "--type", "q4_0")
+    assert "is the file to convert to" in wrong("convert", DEMO, out, "--report-file", tmp_path / "link.gguf")
     assert out.read_bytes() == before
     assert sorted(os.listdir(tmp_path)) == ["demo.gguf", "link.gguf"]
 

@@ -210,6 +210,28 @@ static void every_family_that_gguf_knows_converts(void **state)
     unlink(path);
 }
 
+/* Slices in several files, integers in another packing, zip archives, split files: all of them stream through. */
+static void every_format_that_is_read_converts(void **state)
+{
+    (void)state;
+    static const char *const NAMES[] = { "mindspore/ranks",
+                                         "pytorch/sharded",
+                                         "pytorch/old",
+                                         "chatglm-ints/glm-4-9b-tiny-int4",
+                                         "chatglm-ints/glm-4-9b-tiny-int8",
+                                         "gguf-split/llama-tiny-q4_0-00001-of-00003.gguf" };
+    char path[128], source[512];
+    make_path(path, sizeof path);
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        snprintf(source, sizeof source, TEST_FIXTURES "/%s", NAMES[i]);
+        convert(source, path, "f32");
+        check_same_logits(source, "f32", path, true);
+        convert(source, path, "q5_1");
+        check_same_logits(source, "q5_1", path, true);
+    }
+    unlink(path);
+}
+
 static void what_gguf_cannot_say_is_refused(void **state)
 {
     (void)state;
@@ -431,6 +453,7 @@ int main(void)
         cmocka_unit_test(a_report_tells_types_and_errors),
         cmocka_unit_test(a_converted_llama_has_the_same_logits),
         cmocka_unit_test(every_family_that_gguf_knows_converts),
+        cmocka_unit_test(every_format_that_is_read_converts),
         cmocka_unit_test(what_gguf_cannot_say_is_refused),
         cmocka_unit_test(a_gguf_file_converts_to_another_type),
         cmocka_unit_test(the_demo_model_keeps_its_tokenizer_and_chat),
