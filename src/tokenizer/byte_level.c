@@ -44,6 +44,7 @@ void byte_level_free(struct byte_level *level)
     free(level->added);
     free(level->pairs);
     free(level->merges);
+    free(level->merge_filter);
     free((void *)level->whole);
     free(level);
 }
@@ -220,36 +221,29 @@ enum tutti_status byte_level_add_merge_line(struct tokenizer *tok, const char *l
     return byte_level_add_merge(tok, line, n_left, blank + 1, n_bytes - n_left - 1, name, err);
 }
 
-static uint32_t pair_hash(int32_t left, int32_t right)
-{
-    uint64_t h = ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15;
-    return (uint32_t)(h >> 32) ^ (uint32_t)(h >> 15);
-}
-
-static struct merge_slot *merge_slot(const struct byte_level *level, int32_t left, int32_t right)
-{
-    uint32_t i = pair_hash(left, right) & level->merge_mask;
-    while (level->merges[i].id >= 0 && (level->merges[i].left != left || level->merges[i].right != right))
-        i = (i + 1) & level->merge_mask;
-    return &level->merges[i];
-}
-
-const struct merge_slot *byte_level_find_merge(const struct byte_level *level, int32_t left, int32_t right)
-{
-    const struct merge_slot *slot = merge_slot(level, left, right);
-    return slot->id >= 0 ? slot : NULL;
-}
-
 static bool new_merges(struct byte_level *level, size_t n)
 {
     uint32_t n_slots = 16;
+    int log2_bits = 10;
     while (n_slots < n + n / 2 + 1)
         n_slots *= 2;
+    while (log2_bits < 21 && (size_t)1 << log2_bits < 16 * n)
+        log2_bits++;
     level->merge_mask = n_slots - 1;
+    level->filter_shift = 64 - log2_bits;
     level->merges = malloc(n_slots * sizeof *level->merges);
-    if (level->merges)
-        memset(level->merges, -1, n_slots * sizeof *level->merges);
-    return level->merges != NULL;
+    level->merge_filter = calloc((size_t)1 << (log2_bits - 6), sizeof *level->merge_filter);
+    if (!level->merges || !level->merge_filter)
+        return false;
+    memset(level->merges, -1, n_slots * sizeof *level->merges);
+    return true;
+}
+
+static void set_merge(struct byte_level *level, struct merge_slot merge)
+{
+    uint64_t bit = byte_level_pair_hash(merge.left, merge.right) >> level->filter_shift;
+    level->merge_filter[bit / 64] |= (uint64_t)1 << (bit % 64);
+    *byte_level_merge_slot(level, merge.left, merge.right) = merge;
 }
 
 /* What two tokens make together; -1: no token. */
@@ -277,9 +271,8 @@ static enum tutti_status index_pairs(struct tokenizer *tok, const char *name, st
             st = error_set(err, TUTTI_E_FORMAT, "%s: merge %zu makes \"%.*s\", which is no token", name, i,
                            (int)(scratch.n_bytes < 64 ? scratch.n_bytes : 64), scratch.bytes);
         else if (tok->pieces[id].type != PIECE_CONTROL)
-            *merge_slot(level, pair.left, pair.right) = (struct merge_slot){
-                .left = pair.left, .right = pair.right, .rank = (uint32_t)i, .id = id
-            };
+            set_merge(level, (struct merge_slot){
+                                 .left = pair.left, .right = pair.right, .rank = (uint32_t)i, .id = id });
     }
     buf_clear(&scratch);
     return st;
@@ -298,9 +291,8 @@ static size_t each_split(const struct tokenizer *tok, int32_t id, struct byte_le
             continue;
         n++;
         if (to)
-            *merge_slot(to, left, right) = (struct merge_slot){
-                .left = left, .right = right, .rank = (uint32_t)id, .id = id
-            };
+            set_merge(to,
+                      (struct merge_slot){ .left = left, .right = right, .rank = (uint32_t)id, .id = id });
     }
     return n;
 }

@@ -51,6 +51,9 @@ struct byte_level {
     size_t n_pairs, pairs_capacity;
     struct merge_slot *merges; /* [merge_mask + 1] */
     uint32_t merge_mask;
+    /* One bit for some hash of each pair that merges: most pairs do not, and this much stays in a near cache. */
+    uint64_t *merge_filter;
+    int filter_shift;       /* a 64-bit hash >> filter_shift is the number of a bit */
     int32_t byte_ids[256];  /* -1: no token */
     uint32_t n_token_bytes; /* of the longest token that merges make */
     bool has_ranks;         /* no list of pairs: the token with the lowest id is made first */
@@ -100,8 +103,32 @@ MUST_CHECK enum tutti_status byte_level_use(struct tokenizer *tok, const struct 
 MUST_CHECK enum tutti_status byte_level_finish(struct tokenizer *tok, bool by_rank, const char *name,
                                                struct tutti_error *err);
 
+static inline uint64_t byte_level_pair_hash(int32_t left, int32_t right)
+{
+    return ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15;
+}
+
+/* The slot of a pair, or the free one where it belongs. */
+static inline struct merge_slot *byte_level_merge_slot(const struct byte_level *level, int32_t left,
+                                                       int32_t right)
+{
+    uint64_t hash = byte_level_pair_hash(left, right);
+    uint32_t i = ((uint32_t)(hash >> 32) ^ (uint32_t)(hash >> 15)) & level->merge_mask;
+    while (level->merges[i].id >= 0 && (level->merges[i].left != left || level->merges[i].right != right))
+        i = (i + 1) & level->merge_mask;
+    return &level->merges[i];
+}
+
 /* What two neighbours become; NULL: they do not merge. */
-const struct merge_slot *byte_level_find_merge(const struct byte_level *level, int32_t left, int32_t right);
+static inline const struct merge_slot *byte_level_find_merge(const struct byte_level *level, int32_t left,
+                                                             int32_t right)
+{
+    uint64_t bit = byte_level_pair_hash(left, right) >> level->filter_shift;
+    if (!(level->merge_filter[bit / 64] >> (bit % 64) & 1))
+        return NULL;
+    const struct merge_slot *slot = byte_level_merge_slot(level, left, right);
+    return slot->id >= 0 ? slot : NULL;
+}
 
 /* Adds the ids of one word. False: out of memory. */
 MUST_CHECK bool byte_level_encode_word(const struct tokenizer *tok, const char *word, size_t n_bytes,
