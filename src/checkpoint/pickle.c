@@ -63,8 +63,8 @@ struct pickle {
     const char *file; /* while reading */
     struct chunk *chunks;
     size_t chunk_used, chunk_size, n_taken;
-    struct pickle_value *stack; /* [MAX_STACK] while reading */
-    size_t n_stack;
+    struct pickle_value *stack; /* while reading */
+    size_t n_stack, stack_size;
     struct pickle_items memo, persistents;
     struct pickle_value result;
     bool is_memory_short;
@@ -127,8 +127,15 @@ static enum tutti_status broken(const struct pickle *p, const char *what, struct
 
 static bool push(struct pickle *p, struct pickle_value value)
 {
-    if (p->n_stack >= MAX_STACK)
-        return false;
+    if (p->n_stack == p->stack_size) {
+        size_t size = p->stack_size ? 2 * p->stack_size : 256;
+        struct pickle_value *more = size <= MAX_STACK ? realloc(p->stack, size * sizeof *more) : NULL;
+        p->is_memory_short = !more && size <= MAX_STACK;
+        if (!more)
+            return false;
+        p->stack = more;
+        p->stack_size = size;
+    }
     p->stack[p->n_stack++] = value;
     return true;
 }
@@ -471,28 +478,21 @@ enum tutti_status pickle_open(struct pickle **out, const void *bytes, size_t n_b
                               const struct pickle_global *globals, size_t n_globals, const char *file,
                               struct tutti_error *err)
 {
-    enum tutti_status st;
     struct pickle *p = calloc(1, sizeof *p);
-    if (p)
-        p->stack = malloc(MAX_STACK * sizeof *p->stack);
-    if (!p || !p->stack) {
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file);
-        goto done;
-    }
+    if (!p)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file);
     p->bytes = p->at = bytes;
     p->end = p->bytes + n_bytes;
     p->globals = globals;
     p->n_globals = n_globals;
     p->file = file;
-    st = read_all(p, err);
-    if (st != TUTTI_OK)
-        goto done;
+    enum tutti_status st = read_all(p, err);
     free(p->stack);
     p->stack = NULL;
-    *out = p;
-    p = NULL;
-done:
-    pickle_close(p);
+    if (st == TUTTI_OK)
+        *out = p;
+    else
+        pickle_close(p);
     return st;
 }
 
