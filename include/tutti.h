@@ -78,7 +78,7 @@ struct tutti_model_options {
     void *user;
 };
 
-/* Loads the checkpoint at path: a Hugging Face folder or a GGUF file.
+/* Loads the checkpoint at path: a Hugging Face folder, a GGUF file, or another that docs/checkpoints.md names.
  * On success *out is the caller's, for tutti_model_close() after every engine on it is closed. */
 TUTTI_API enum tutti_status tutti_model_open(tutti_model **out, const char *path,
                                              const struct tutti_model_options *options,

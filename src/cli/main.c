@@ -18,7 +18,8 @@ enum { N_COMMANDS = sizeof COMMANDS / sizeof COMMANDS[0] };
 static const char INTRODUCTION[] =
     "tutti runs one language model for many users at once.\n"
     "\n"
-    "MODEL is a Hugging Face folder (config.json and safetensors) or a GGUF file.\n";
+    "MODEL is a Hugging Face folder (config.json and safetensors), a GGUF file, or a checkpoint of PyTorch or\n"
+    "MindSpore with config.json beside it (docs/checkpoints.md).\n";
 
 static const struct command *find_command(const char *name)
 {
