@@ -4,9 +4,11 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 
 import pytest
-from test_cli import FIXTURES, tutti
+import requests
+from test_cli import BIN, FIXTURES, PATIENCE, tutti
 
 BYTES = os.path.join(FIXTURES, "tokenizer", "bytes")
 N_VOCAB = 480
@@ -123,6 +125,38 @@ def test_chats_in_the_format_of_its_special_tokens(tmp_path):
     assert asked.endswith("\n")
     spelled = tutti("generate", folder, "-p", "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n", *args).stdout
     assert asked != spelled   # a text that spells the format is no chat
+
+
+def test_serves_text_and_chat(tmp_path):
+    folder = tmp_path / "serve"
+    folder.mkdir()
+    widen(os.path.join(FIXTURES, "qwen2-tiny"), folder)
+    shutil.copyfile(os.path.join(BYTES, "qwen2.json"), folder / "tokenizer.json")
+    server = subprocess.Popen([BIN, "serve", str(folder), "--port", "0", "--type", "f32"], stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    try:
+        url = server.stdout.readline().decode().removeprefix("listening on ").strip()
+
+        def post(path, body):
+            return requests.post(url + path, json=body, timeout=PATIENCE).json()
+
+        text = TEXTS[3]
+        found = post("/tokenize", {"prompt": text, "add_special_tokens": False})
+        assert found["tokens"] == ids_of(str(folder), text)
+        assert post("/detokenize", {"tokens": found["tokens"]})["prompt"] == text
+        prompt = {"prompt": text, "temperature": 0, "max_tokens": 8}
+        alone = tutti("generate", folder, "-p", text, "--temperature", "0", "-n", "8", "--type", "f32").stdout
+        assert post("/v1/completions", prompt)["choices"][0]["text"] + "\n" == alone
+        chat = post("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 8})
+        asked = tutti("generate", folder, "--chat", "-p", text, "--temperature", "0", "-n", "8", "--type", "f32").stdout
+        assert chat["choices"][0]["message"]["content"] + "\n" == asked
+        with requests.post(url + "/v1/completions", json={**prompt, "stream": True}, timeout=PATIENCE, stream=True) as answer:
+            events = [line[6:] for line in answer.iter_lines() if line.startswith(b"data: ") and line != b"data: [DONE]"]
+        pieces = [json.loads(event)["choices"] for event in events]
+        assert "".join(choices[0]["text"] for choices in pieces if choices) + "\n" == alone
+    finally:
+        server.terminate()
+        server.wait(PATIENCE)
 
 
 def test_what_is_not_read_is_named(tmp_path):
