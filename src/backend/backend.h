@@ -122,9 +122,10 @@ struct backend_ops {
     void (*matrix_free)(struct backend *be, struct matrix *m); /* NULL is allowed */
     size_t (*matrix_bytes)(const struct matrix *m);
 
-    /* Copies the parts. n_in, n_out: of the matrix. */
+    /* Copies the parts. n_in, n_out: of the matrix. type: F32, or F16, which halves what a step has to read; each part's
+     * factors are then scaled by powers of two, so that none is too large or too small for it. */
     enum tutti_status (*lora_new)(struct backend *be, struct lora **out, const struct lora_part *parts,
-                                  int n_parts, int n_in, int n_out, struct tutti_error *err);
+                                  int n_parts, int n_in, int n_out, enum dtype type, struct tutti_error *err);
     void (*lora_free)(struct backend *be, struct lora *lora); /* NULL is allowed */
     size_t (*lora_bytes)(const struct lora *lora);
 

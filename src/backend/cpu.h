@@ -23,7 +23,8 @@ struct matrix {
 struct lora {
     int n_in, n_out, n_parts, rank; /* rank: of all parts together */
     size_t n_bytes;
-    float *a; /* [rank][n_in] */
+    bool is_half; /* a and b hold half precision, else float32 */
+    float *a;     /* [rank][n_in] */
     struct lora_piece {
         int out_begin, n_out, rank_begin, rank;
         float scale;
@@ -132,7 +133,7 @@ void cpu_linear_glu(struct backend *be, float *y, const struct matrix *m, const 
 void cpu_linear_glu_add(struct backend *be, float *y, const struct matrix *m, const float *x,
                         const float *add, const bool *adds, int n_rows, enum activation act);
 enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const struct lora_part *parts,
-                               int n_parts, int n_in, int n_out, struct tutti_error *err);
+                               int n_parts, int n_in, int n_out, enum dtype type, struct tutti_error *err);
 void cpu_lora_free(struct backend *be, struct lora *lora);
 size_t cpu_lora_bytes(const struct lora *lora);
 bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows); /* false: no memory */

@@ -2,7 +2,10 @@
  * Rows of any adapters go through together; rows without one cost a comparison each. */
 #include "backend/cpu.h"
 
+#include "base/half.h"
+
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,51 +16,80 @@ enum {
 
 /* ---- factors ---- */
 
-static float *copy_a(struct backend *be, const struct lora_part *part, float *to, int n_in)
+/* The exponent of the largest of n numbers; 0 where that is no finite one, or 0. */
+static int exponent_of(const float *x, size_t n)
 {
-    size_t n = (size_t)part->rank * (size_t)n_in;
-    be->ops->upload(be, to, part->a, n);
-    return to + n;
+    float most = 0;
+    int exponent = 0;
+    for (size_t i = 0; i < n; i++)
+        most = fabsf(x[i]) > most ? fabsf(x[i]) : most;
+    if (most > 0 && isfinite(most))
+        frexpf(most, &exponent);
+    return exponent;
 }
 
-/* Columns of b become rows: neighbours in memory are neighbours in the output. */
-static float *transpose_b(struct backend *be, const struct lora_part *part)
+/* Factor number i of memory, times 2^-exponent. */
+static void put_factor(struct lora *lora, float *memory, size_t i, float x, int exponent)
 {
-    float *b = be->ops->alloc(be, (size_t)part->rank * (size_t)part->n_out);
-    for (size_t j = 0; b && j < (size_t)part->n_out; j++)
-        for (size_t i = 0; i < (size_t)part->rank; i++)
-            b[i * (size_t)part->n_out + j] = part->b[j * (size_t)part->rank + i];
-    return b;
+    if (lora->is_half)
+        ((uint16_t *)memory)[i] = float_to_half(ldexpf(x, -exponent));
+    else
+        memory[i] = x;
+}
+
+static float *alloc_factors(struct backend *be, struct lora *lora, size_t n)
+{
+    size_t n_floats = lora->is_half ? n / 2 + 1 : n;
+    lora->n_bytes += n * (lora->is_half ? sizeof(uint16_t) : sizeof(float));
+    return be->ops->alloc(be, n_floats);
+}
+
+/* Columns of b become rows: neighbours in memory are neighbours in the output. False: no memory. */
+static bool copy_part(struct backend *be, struct lora *lora, const struct lora_part *part, int rank_begin)
+{
+    size_t n_in = (size_t)lora->n_in, n_out = (size_t)part->n_out, rank = (size_t)part->rank;
+    struct lora_piece *to = &lora->parts[lora->n_parts];
+    *to = (struct lora_piece){ .out_begin = part->out_begin,
+                               .n_out = part->n_out,
+                               .rank_begin = rank_begin,
+                               .rank = part->rank,
+                               .scale = part->scale,
+                               .b = alloc_factors(be, lora, rank * n_out) };
+    if (!to->b)
+        return false;
+    lora->n_parts++;
+    int a_exponent = exponent_of(part->a, rank * n_in), b_exponent = exponent_of(part->b, rank * n_out);
+    if (lora->is_half)
+        to->scale = ldexpf(part->scale, a_exponent + b_exponent);
+    for (size_t i = 0; i < rank * n_in; i++)
+        put_factor(lora, lora->a, (size_t)rank_begin * n_in + i, part->a[i], a_exponent);
+    for (size_t j = 0; j < n_out; j++)
+        for (size_t i = 0; i < rank; i++)
+            put_factor(lora, to->b, i * n_out + j, part->b[j * rank + i], b_exponent);
+    return true;
 }
 
 enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const struct lora_part *parts,
-                               int n_parts, int n_in, int n_out, struct tutti_error *err)
+                               int n_parts, int n_in, int n_out, enum dtype type, struct tutti_error *err)
 {
+    assert(type == DTYPE_F32 || type == DTYPE_F16);
     struct cpu_backend *cpu = cpu_of(be);
     struct lora *lora = calloc(1, sizeof *lora + (size_t)n_parts * sizeof *lora->parts);
     if (!lora)
         return error_set(err, TUTTI_E_MEMORY, "adapter: out of memory");
     lora->n_in = n_in;
     lora->n_out = n_out;
+    lora->is_half = type == DTYPE_F16;
     for (int i = 0; i < n_parts; i++) {
         assert(parts[i].rank >= 1 && parts[i].rank <= LORA_MAX_RANK && parts[i].out_begin >= 0 &&
                parts[i].out_begin + parts[i].n_out <= n_out);
         lora->rank += parts[i].rank;
     }
-    float *a = lora->a = be->ops->alloc(be, (size_t)lora->rank * (size_t)n_in);
-    bool has_all = a != NULL;
+    lora->a = alloc_factors(be, lora, (size_t)lora->rank * (size_t)n_in);
+    bool has_all = lora->a != NULL;
     for (int i = 0, rank = 0; has_all && i < n_parts; i++) {
-        struct lora_piece *to = &lora->parts[lora->n_parts++];
-        *to = (struct lora_piece){ .out_begin = parts[i].out_begin,
-                                   .n_out = parts[i].n_out,
-                                   .rank_begin = rank,
-                                   .rank = parts[i].rank,
-                                   .scale = parts[i].scale,
-                                   .b = transpose_b(be, &parts[i]) };
-        a = copy_a(be, &parts[i], a, n_in);
+        has_all = copy_part(be, lora, &parts[i], rank);
         rank += parts[i].rank;
-        lora->n_bytes += (size_t)parts[i].rank * (size_t)(n_in + parts[i].n_out) * sizeof(float);
-        has_all = to->b != NULL;
     }
     if (!has_all) {
         cpu_lora_free(be, lora);
@@ -137,10 +169,16 @@ static void run_down(const struct lora_job *job, int thread, int n_threads)
         int index = (int)(i / n_runs), first = (int)(i % n_runs) * RANKS, row = job->rows[index];
         const struct lora *lora = lora_of(job, row);
         int left = lora->rank - first;
-        if (left > 0)
-            job->cpu->kernels.lora_down(
-                sums_of(job, index) + first, lora->a + (size_t)first * (size_t)lora->n_in,
-                job->x + (size_t)row * (size_t)lora->n_in, left < RANKS ? left : RANKS, lora->n_in);
+        if (left <= 0)
+            continue;
+        size_t at = (size_t)first * (size_t)lora->n_in;
+        const float *x = job->x + (size_t)row * (size_t)lora->n_in;
+        float *sums = sums_of(job, index) + first;
+        left = left < RANKS ? left : RANKS;
+        if (lora->is_half)
+            job->cpu->kernels.lora_down_half(sums, (const uint16_t *)lora->a + at, x, left, lora->n_in);
+        else
+            job->cpu->kernels.lora_down(sums, lora->a + at, x, left, lora->n_in);
     }
 }
 
@@ -162,9 +200,13 @@ static void run_up(const struct lora_job *job, int index, int begin, int end)
             n = part->rank - done < 64 ? part->rank - done : 64;
             for (int i = 0; i < n; i++)
                 scaled[i] = sums[done + i] * part->scale;
-            job->cpu->kernels.lora_up(
-                y + first, part->b + (size_t)done * (size_t)part->n_out + (size_t)(first - part->out_begin),
-                (size_t)part->n_out, scaled, n, last - first);
+            size_t stride = (size_t)part->n_out,
+                   at = (size_t)done * stride + (size_t)(first - part->out_begin);
+            if (lora->is_half)
+                job->cpu->kernels.lora_up_half(y + first, (const uint16_t *)part->b + at, stride, scaled, n,
+                                               last - first);
+            else
+                job->cpu->kernels.lora_up(y + first, part->b + at, stride, scaled, n, last - first);
         }
     }
 }

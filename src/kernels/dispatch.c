@@ -114,6 +114,8 @@ static void init_ref(struct kernels *k)
     k->to_half = to_half_ref;
     k->lora_down = lora_down_ref;
     k->lora_up = lora_up_ref;
+    k->lora_down_half = lora_down_half_ref;
+    k->lora_up_half = lora_up_half_ref;
 }
 
 #if defined(__x86_64__)
@@ -149,6 +151,8 @@ static void init_avx2(struct kernels *k)
     k->to_half = to_half_avx2;
     k->lora_down = lora_down_avx2;
     k->lora_up = lora_up_avx2;
+    k->lora_down_half = lora_down_half_avx2;
+    k->lora_up_half = lora_up_half_avx2;
 }
 
 static void init_avx512(struct kernels *k)
@@ -183,6 +187,8 @@ static void init_avx512(struct kernels *k)
     k->to_half = to_half_avx512;
     k->lora_down = lora_down_avx512;
     k->lora_up = lora_up_avx512;
+    k->lora_down_half = lora_down_half_avx512;
+    k->lora_up_half = lora_up_half_avx512;
 }
 #endif
 

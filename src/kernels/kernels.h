@@ -104,6 +104,9 @@ typedef void rope_fn(float *x, const float *cos_sin, int n_heads, int head_dim, 
  * y and b may begin at any column, as elements do not depend on each other. */
 typedef void lora_down_fn(float *t, const float *a, const float *x, int rank, int n);
 typedef void lora_up_fn(float *y, const float *b, size_t stride, const float *t, int rank, int n);
+/* The same with a and b in half precision. */
+typedef void lora_down_half_fn(float *t, const uint16_t *a, const float *x, int rank, int n);
+typedef void lora_up_half_fn(float *y, const uint16_t *b, size_t stride, const float *t, int rank, int n);
 
 /* float32 to half precision, to nearest even. */
 typedef void to_half_fn(uint16_t *y, const float *x, int n);
@@ -206,6 +209,8 @@ struct kernels {
     to_half_fn *to_half;
     lora_down_fn *lora_down;
     lora_up_fn *lora_up;
+    lora_down_half_fn *lora_down_half;
+    lora_up_half_fn *lora_up_half;
 };
 
 void kernels_init(struct kernels *k, unsigned cpu); /* cpu: what cpu_find() gave; less, to test */

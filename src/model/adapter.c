@@ -97,7 +97,9 @@ static enum tutti_status upload(struct model *model, struct lora **out, const st
                                        .scale = updates[i].scale,
                                        .a = updates[i].a,
                                        .b = updates[i].b };
-    enum tutti_status st = be->ops->lora_new(be, out, parts, n, n_in, n_out, err);
+    /* Beside rounded weights, factors of half precision are exact enough by far. */
+    enum dtype type = model->weight_type == DTYPE_F32 ? DTYPE_F32 : DTYPE_F16;
+    enum tutti_status st = be->ops->lora_new(be, out, parts, n, n_in, n_out, type, err);
     if (st == TUTTI_OK)
         model->weight_bytes += be->ops->lora_bytes(*out);
     free(parts);

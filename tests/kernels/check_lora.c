@@ -45,6 +45,43 @@ static void check_up(struct check *c, int rank, int n)
     }
 }
 
+static uint16_t *check_halves(struct check *c, size_t n)
+{
+    float *x = check_floats(c, n);
+    uint16_t *halves = check_bytes(c, n * sizeof *halves);
+    check_fill(c, x, n);
+    for (size_t i = 0; i < n; i++)
+        halves[i] = float_to_half(x[i]);
+    return halves;
+}
+
+static void check_half(struct check *c, int rank, int n)
+{
+    size_t n_row = (size_t)n, all = (size_t)rank * n_row;
+    if (check_next(c, (any_fn *)c->k->lora_down_half, "lora_down_half_%d_%d_%d", rank, n, (int)c->fill)) {
+        uint16_t *a = check_halves(c, all);
+        float *x = check_floats(c, n_row), *want = check_floats(c, (size_t)rank),
+              *got = check_floats(c, (size_t)rank);
+        check_fill(c, x, n_row);
+        lora_down_half_ref(want, a, x, rank, n);
+        c->k->lora_down_half(got, a, x, rank, n);
+        check_bits(c, want, got, (size_t)rank);
+        check_done(c);
+    }
+    if (check_next(c, (any_fn *)c->k->lora_up_half, "lora_up_half_%d_%d_%d", rank, n, (int)c->fill)) {
+        uint16_t *b = check_halves(c, all);
+        float *t = check_floats(c, (size_t)rank), *want = check_floats(c, n_row),
+              *got = check_floats(c, n_row);
+        check_fill(c, t, (size_t)rank);
+        check_fill(c, want, n_row);
+        memcpy(got, want, n_row * sizeof *got);
+        lora_up_half_ref(want, b, n_row, t, rank, n);
+        c->k->lora_up_half(got, b, n_row, t, rank, n);
+        check_bits(c, want, got, n_row);
+        check_done(c);
+    }
+}
+
 void check_lora(struct check *c)
 {
     for (int fill = 0; fill < FILL_COUNT; fill++) {
@@ -53,6 +90,7 @@ void check_lora(struct check *c)
             for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++) {
                 check_down(c, RANKS[r], LENGTHS[i]);
                 check_up(c, RANKS[r], LENGTHS[i]);
+                check_half(c, RANKS[r], LENGTHS[i]);
             }
         }
     }

@@ -80,6 +80,25 @@ static void logits_and_greedy_answers_are_those_of_peft(void **state)
     }
 }
 
+/* Beside f16 weights the factors are f16 too: no more is lost than what the weights lose without an adapter. */
+static void adapters_beside_rounded_weights_are_exact_enough(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_FIXTURES; i++) {
+        const struct fixture *f = &FIXTURES[i];
+        char path[512];
+        struct model *model = load_base(f->base, "f16", 2);
+        add_fixture(model, "a", f->name);
+        util_adapter = 0;
+        snprintf(path, sizeof path, TEST_FIXTURES "/adapters/%s/golden.safetensors", f->name);
+        struct util_errors e = util_compare_file(model, path, "logits", 3);
+        util_adapter = -1;
+        print_message("# %s on %s as f16: rms %.2e\n", f->name, f->base, e.rms);
+        assert_true(e.rms <= 1e-2);
+        model_free(model);
+    }
+}
+
 static void adapters_in_other_formats_give_the_same_bits(void **state)
 {
     (void)state;
@@ -427,6 +446,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_and_greedy_answers_are_those_of_peft),
+        cmocka_unit_test(adapters_beside_rounded_weights_are_exact_enough),
         cmocka_unit_test(adapters_in_other_formats_give_the_same_bits),
         cmocka_unit_test(merged_weights_give_what_the_adapter_gives),
         cmocka_unit_test(what_cannot_be_merged_is_refused),

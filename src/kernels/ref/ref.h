@@ -33,6 +33,8 @@ find_above_fn find_above_ref;
 to_half_fn to_half_ref;
 lora_down_fn lora_down_ref;
 lora_up_fn lora_up_ref;
+lora_down_half_fn lora_down_half_ref;
+lora_up_half_fn lora_up_half_ref;
 
 /* Largest |q| of a query of n dimensions over int8 keys: no sum of n products overflows, and q fits 16 bits. */
 #define ATTENTION_LIMIT(n) (INT32_MAX / 127 / (n) < 32767 ? INT32_MAX / 127 / (n) : 32767)

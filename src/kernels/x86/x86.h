@@ -40,6 +40,8 @@ find_above_fn find_above_avx2, find_above_avx512;
 to_half_fn to_half_avx2, to_half_avx512;
 lora_down_fn lora_down_avx2, lora_down_avx512;
 lora_up_fn lora_up_avx2, lora_up_avx512;
+lora_down_half_fn lora_down_half_avx2, lora_down_half_avx512;
+lora_up_half_fn lora_up_half_avx2, lora_up_half_avx512;
 
 /* measure.h: the loops; n is a multiple of 4096. Operations of one round. */
 enum {
