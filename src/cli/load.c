@@ -31,7 +31,7 @@ struct load_values {
     const char *body;
     const char *api, *model, *api_key_file, *ca_file;
     double ttft_target, itl_target;
-    const char *json;
+    const char *json, *html;
 };
 
 #define VALUES struct load_values
@@ -193,6 +193,10 @@ static const struct option REPORT_OPTIONS[] = {
       TEXT_IN(VALUES, json),
       .value = "FILE",
       .help = "write the figures as JSON; - prints them instead of the text" },
+    { .name = "html",
+      TEXT_IN(VALUES, html),
+      .value = "FILE",
+      .help = "write a page with the figures and plots, which needs nothing else to be shown" },
     { .name = "details", FLAG_IN(VALUES, details), .help = "every request into the JSON as well" },
     { .name = NULL },
 };
@@ -323,6 +327,12 @@ static enum tutti_status report(const struct load_values *values, const struct l
         else if (st == TUTTI_OK)
             st = write_file(values->json, &text, err);
     }
+    buf_truncate(&text, 0);
+    if (st == TUTTI_OK && values->html) {
+        st = load_report_html(&text, report, err);
+        if (st == TUTTI_OK)
+            st = write_file(values->html, &text, err);
+    }
     buf_clear(&text);
     return st;
 }
@@ -413,7 +423,8 @@ static enum tutti_status check_values(const struct load_values *values, const ch
         return error_set(err, TUTTI_E_ARGUMENT, "--details needs --json");
     if (values->in_order && !values->prompts)
         return error_set(err, TUTTI_E_ARGUMENT, "--in-order needs --prompts");
-    return check_writable(values->json, err);
+    enum tutti_status st = check_writable(values->json, err);
+    return st == TUTTI_OK ? check_writable(values->html, err) : st;
 }
 
 /* Measures and reports. */

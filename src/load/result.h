@@ -56,5 +56,7 @@ MUST_CHECK enum tutti_status load_report_text(struct buf *out, const struct load
                                               struct tutti_error *err);
 MUST_CHECK enum tutti_status load_report_json(struct buf *out, const struct load_report *report, bool details,
                                               struct tutti_error *err);
+MUST_CHECK enum tutti_status load_report_html(struct buf *out, const struct load_report *report,
+                                              struct tutti_error *err);
 
 #endif

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 import time
+from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 
@@ -308,6 +310,32 @@ def test_an_interrupted_run_is_reported(mock, tmp_path, number):
     assert b"unfinished" in out
 
 
+def test_the_page_stands_for_itself(mock, tmp_path):
+    """Well-formed, without scripts and without anything that a browser would fetch; texts from outside stay texts."""
+    server = mock(gap_s=0.002)
+    page = tmp_path / "report.html"
+    path = lines(tmp_path, "fine", "fine", "wrong")
+    load(server.url, "-m", "</h1><script>alert('&')</script>", "-f", path, "--rate", 100, "-N", 60, "-n", 4, "--html", page,
+         "--ttft-target", 100)
+    text = page.read_text(encoding="utf-8")
+    seen = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            seen.append(tag)
+            for name, value in attrs:
+                assert not name.startswith("on") and name not in ("src", "href", "srcset"), (tag, name)
+                assert "url(" not in value and (name != "d" or "nan" not in value), (tag, name, value)
+
+    Reader().feed(text)
+    assert seen.count("figure") == 5 and "script" not in seen and "link" not in seen and "img" not in seen
+    assert "&lt;/h1&gt;&lt;script&gt;" in text and "default-src 'none'" in text
+    assert "http://" not in text.replace(server.url, "") and "@import" not in text
+    for svg in re.findall(r"<svg.*?</svg>", text, re.S):
+        ElementTree.fromstring(svg)
+    assert "HTTP 400" in text and "answers that kept the targets" in text
+
+
 @pytest.mark.parametrize("args, said", [
     ([], "expected URL, such as http://127.0.0.1:8080"),
     (["127.0.0.1:8080"], "expected a URL such as http://127.0.0.1:8080"),
@@ -340,7 +368,8 @@ def test_files_that_cannot_be_used_end_it_before_it_begins(mock, tmp_path):
     server = mock()
     empty = tmp_path / "empty"
     empty.write_text("# none\n")
-    for args, said in ((["--json", tmp_path / "no" / "such"], "No such file"), (["-f", tmp_path / "none"], "No such file"),
+    for args, said in ((["--json", tmp_path / "no" / "such"], "No such file"),
+                       (["--html", tmp_path / "no" / "such"], "No such file"), (["-f", tmp_path / "none"], "No such file"),
                        (["--api-key-file", empty], "holds no key"),
                        (["-f", lines(tmp_path, {"prompt": "x", "max_tokens": -1})], "max_tokens: found -1")):
         done = load(server.url, *args, check=1)
