@@ -3,6 +3,7 @@
 #include "checkpoint/mindspore.h"
 #include "checkpoint/mindspore_strategy.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -109,32 +110,33 @@ static enum tutti_status open_rank(struct mindspore_ranks *r, int rank, struct t
 /* Ranks are counted from 0 without a gap. */
 static enum tutti_status open_files(struct mindspore_ranks *r, struct tutti_error *err)
 {
-    int last = -1;
+    long last = 0;
     DIR *dir = opendir(r->folder);
     if (!dir)
         return error_set(err, TUTTI_E_IO, "%s: %s", r->folder, strerror(errno));
     for (const struct dirent *entry; (entry = readdir(dir));) {
-        int rank;
-        char end;
-        if (sscanf(entry->d_name, "rank_%d%c", &rank, &end) == 1 && rank > last)
+        char *end = NULL;
+        bool is_rank = strncmp(entry->d_name, "rank_", 5) == 0 && isdigit((unsigned char)entry->d_name[5]);
+        long rank = is_rank ? strtol(entry->d_name + 5, &end, 10) : 0;
+        if (is_rank && *end == '\0' && rank > last)
             last = rank;
     }
     closedir(dir);
     if (last >= MAX_RANKS)
-        return error_set(err, TUTTI_E_FORMAT, "%s: rank_%d, expected less than %d ranks", r->folder, last,
+        return error_set(err, TUTTI_E_FORMAT, "%s: rank_%ld, expected less than %d ranks", r->folder, last,
                          MAX_RANKS);
     r->files = calloc((size_t)last + 1, sizeof(struct mindspore *));
     r->by_name = calloc((size_t)last + 1, sizeof(const struct tensor **));
     if (!r->files || !r->by_name)
         return out_of_memory(r->folder, err);
-    r->n_ranks = last + 1;
+    r->n_ranks = (int)last + 1;
     enum tutti_status st = TUTTI_OK;
     for (int rank = 0; rank <= last && st == TUTTI_OK; rank++) {
         char name[32];
         snprintf(name, sizeof name, "rank_%d", rank);
         st = is_folder(r->folder, name)
                  ? open_rank(r, rank, err)
-                 : error_set(err, TUTTI_E_NOT_FOUND, "%s: %s is missing, but rank_%d is there", r->folder,
+                 : error_set(err, TUTTI_E_NOT_FOUND, "%s: %s is missing, but rank_%ld is there", r->folder,
                              name, last);
     }
     return st;

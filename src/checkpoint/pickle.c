@@ -365,7 +365,7 @@ static bool run_container(struct pickle *p, int op)
     case OP_TUPLE1:
     case OP_TUPLE2:
     case OP_TUPLE3: {
-        size_t n = (size_t)(op - OP_TUPLE1 + 1);
+        size_t n = (size_t)op - OP_TUPLE1 + 1;
         if (!has(p, n))
             return false;
         p->n_stack -= n;

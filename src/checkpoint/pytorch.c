@@ -11,7 +11,7 @@
 
 enum { MAX_PICKLE_BYTES = LIMIT_JSON_FILE_BYTES, MAX_KEY_BYTES = 64, MAX_PARAMETER_DEPTH = 4 };
 
-/* Globals that tensors need. Storage types and dtypes stand in the order of STORED. */
+/* Globals that tensors need. Storage types and dtypes stand in the order of STORED; its last ones have no storage type. */
 enum {
     G_ORDERED_DICT,
     G_TENSOR_V2,
@@ -26,8 +26,9 @@ enum {
 };
 
 static const enum dtype STORED[] = { DTYPE_F32, DTYPE_F64, DTYPE_F16, DTYPE_BF16, DTYPE_I8,
-                                     DTYPE_U8,  DTYPE_I16, DTYPE_I32, DTYPE_I64,  DTYPE_BOOL };
-enum { N_STORED = sizeof STORED / sizeof *STORED, G_DTYPES = G_STORAGES + N_STORED };
+                                     DTYPE_U8,  DTYPE_I16, DTYPE_I32, DTYPE_I64,  DTYPE_BOOL,
+                                     DTYPE_U16, DTYPE_U32, DTYPE_U64 };
+enum { N_STORAGES = 10, G_DTYPES = G_STORAGES + N_STORAGES };
 
 static const struct pickle_global GLOBALS[] = {
     [G_ORDERED_DICT] = { "collections", "OrderedDict", .is_dict = true },
@@ -59,6 +60,9 @@ static const struct pickle_global GLOBALS[] = {
     { "torch", "int32" },
     { "torch", "int64" },
     { "torch", "bool" },
+    { "torch", "uint16" },
+    { "torch", "uint32" },
+    { "torch", "uint64" },
 };
 enum { N_GLOBALS = sizeof GLOBALS / sizeof *GLOBALS };
 

@@ -299,6 +299,57 @@ static void wrong_ranks_are_named(void **state)
     expect_ranks(TUTTI_E_FORMAT, "ckpt_strategy.ckpt: not a strategy of MindSpore");
 }
 
+static void changed_strategies_are_errors_or_correct_reads(void **state)
+{
+    (void)state;
+    static const char *const FILES[][2] = { { MINDSPORE "ranks", "merged_ckpt_strategy.ckpt" },
+                                            { MINDSPORE "ranks-json",
+                                              "strategy/ckpt_strategy_rank_0.json" } };
+    for (int f = 0; f < 2; f++) {
+        char path[512];
+        struct mapping map;
+        uint32_t random = 1;
+        for (int rank = 0; rank < 8; rank++) {
+            char name[16];
+            snprintf(path, sizeof path, "%s/rank_%d", FILES[f][0], rank);
+            snprintf(name, sizeof name, "rank_%d", rank);
+            place_link(rank < 2 || f == 0 ? path : NULL, name);
+        }
+        snprintf(path, sizeof path, "%s/%s", FILES[f][0], FILES[f][1]);
+        assert_int_equal(mapping_open(&map, path, NULL), TUTTI_OK);
+        snprintf(path, sizeof path, "%s/ckpt_strategy%s", folder, strrchr(FILES[f][1], '.'));
+        uint8_t *copy = malloc(map.n_bytes);
+        assert_non_null(copy);
+        for (int i = 0; i < 300; i++) {
+            size_t n = i % 5 ? map.n_bytes : (size_t)i * map.n_bytes / 300;
+            memcpy(copy, map.bytes, map.n_bytes);
+            for (int k = 0; k <= i % 4; k++) {
+                random = random * 1664525 + 1013904223;
+                copy[(random >> 8) % map.n_bytes] = (uint8_t)(random >> 24);
+            }
+            FILE *out = fopen(path, "wb");
+            assert_non_null(out);
+            assert_int_equal(fwrite(copy, 1, n, out), n);
+            fclose(out);
+            struct tensor_file *file = NULL;
+            struct tutti_error err = { 0 };
+            if (tensor_file_open(&file, folder, &err) != TUTTI_OK) {
+                assert_true(err.text[0] != '\0' && !file);
+                continue;
+            }
+            for (size_t t = 0; t < tensor_file_n_tensors(file); t++) {
+                void *owned;
+                assert_non_null(tensor_bytes(tensor_file_tensor(file, t), &owned));
+                free(owned);
+            }
+            tensor_file_close(file);
+        }
+        free(copy);
+        unlink(path);
+        mapping_close(&map);
+    }
+}
+
 /* from: of tests/fixtures/gguf-split; NULL: there is no such part. */
 static void place_part(const char *from, const char *name)
 {
@@ -1171,6 +1222,8 @@ int main(void)
         cmocka_unit_test(parts_of_a_gguf_file_are_one),
         cmocka_unit_test(ranks_of_mindspore_are_put_together),
         cmocka_unit_test_setup_teardown(wrong_ranks_are_named, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(changed_strategies_are_errors_or_correct_reads, make_folder,
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(wrong_parts_of_a_gguf_file_are_named, make_folder, remove_folder),
         cmocka_unit_test(a_broken_pickle_is_told_what_is_wrong),
         cmocka_unit_test(a_pickle_says_what_was_saved),
