@@ -212,6 +212,14 @@ enum tutti_early_stopping {
     TUTTI_EARLY_STOPPING_NEVER,     /* when no beam can become better than they are */
 };
 
+/* What the text of an answer must be. */
+enum tutti_grammar_kind {
+    TUTTI_GRAMMAR_NONE = 0,
+    TUTTI_GRAMMAR_GBNF,        /* llama.cpp's notation of grammars; the whole text is a "root" */
+    TUTTI_GRAMMAR_JSON_SCHEMA, /* JSON that is valid by a schema, with properties in its order */
+    TUTTI_GRAMMAR_JSON_OBJECT, /* any JSON object; there is no text to it */
+};
+
 struct tutti_request {
     /* Exactly one kind of prompt: ids, messages, or text. */
     const int32_t *ids; /* used as they are */
@@ -245,6 +253,14 @@ struct tutti_request {
     double
         length_penalty; /* an answer counts as its sum of log-probabilities / length ^ this; transformers' usual value is 1 */
     enum tutti_early_stopping early_stopping;
+    /* Constrained decoding: only tokens are drawn whose text goes on as the grammar demands, and the answer may end exactly where
+     * the grammar has been read. The text is shown as it is, without what a chat format would hide or replace. Not with
+     * n_beams. Faults of the grammar come as an event with TUTTI_E_ARGUMENT, which names line and column or the place in
+     * the schema. docs/grammars.md says what is supported. */
+    enum tutti_grammar_kind grammar_kind;
+    const char *grammar;
+    size_t n_grammar_bytes; /* up to 1 MiB */
+
     bool keeps_stop;   /* the stop string that ends the answer is a part of it */
     bool reports_held; /* an event for each token, also while its text is not certain yet */
     bool ignore_eos;   /* go on to max_tokens; for benchmarks */
@@ -338,6 +354,7 @@ struct tutti_stats {
     uint64_t n_requests, n_finished, n_cancelled, n_failed, n_refused;
     uint64_t n_prompt_tokens, n_cached_tokens, n_generated_tokens;
     uint64_t n_steps, n_preemptions, n_evictions;
+    uint64_t n_late_masks; /* rows that were computed in vain, since the mask of a grammar came too late */
     uint64_t n_text_waits; /* steps that had to wait for the text thread */
     int max_context;       /* tokens that one sequence may hold */
     struct tutti_histogram ttft, inter_token, step, queue;

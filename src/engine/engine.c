@@ -163,6 +163,33 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
     return scheduler_new(&e->scheduler, &options, err);
 }
 
+/* A request whose grammar was compiled: the text thread goes on with it. */
+static void return_compiled(void *user, struct request *r)
+{
+    struct tutti_engine *e = user;
+    r->next = NULL;
+    pthread_mutex_lock(&e->lock);
+    if (e->intake_tail)
+        e->intake_tail->next = r;
+    else
+        e->intake_head = r;
+    e->intake_tail = r;
+    pthread_mutex_unlock(&e->lock);
+    bell_ring(&e->text_bell);
+}
+
+static enum tutti_status open_constraints(struct tutti_engine *e, struct tutti_error *err)
+{
+    const struct tokenizer *tok = e->model->tokenizer;
+    struct constraint_options options = { .tok = tok,
+                                          .n_vocab = e->model->desc.n_usable_vocab,
+                                          .max_seqs = e->options.max_seqs,
+                                          .engine_bell = &e->engine_bell,
+                                          .is_compiled = return_compiled,
+                                          .user = e };
+    return tok ? constraints_new(&e->constraints, &options, err) : TUTTI_OK;
+}
+
 static enum tutti_status open_locks(struct tutti_engine *e, struct tutti_error *err)
 {
     int rc = pthread_mutex_init(&e->lock, NULL);
@@ -222,6 +249,8 @@ enum tutti_status engine_open(tutti_engine **out, struct model *model,
         st = open_locks(e, err);
     if (st == TUTTI_OK)
         st = reserve(e, err);
+    if (st == TUTTI_OK)
+        st = open_constraints(e, err);
     if (st == TUTTI_OK) {
         init_stats(e);
         st = start_thread(&e->engine_thread, &e->has_engine_thread, step_main, e, "engine", err);
@@ -284,6 +313,7 @@ void tutti_engine_close(tutti_engine *e)
     if (!e)
         return;
     join_threads(e);
+    constraints_free(e->constraints);
     scheduler_free(e->scheduler);
     if (e->kv)
         e->model->backend->ops->kv_free(e->model->backend, e->kv);

@@ -4,6 +4,7 @@
 
 #include "base/queue.h"
 #include "engine/alloc_guard.h"
+#include "engine/constraint.h"
 #include "engine/engine.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -16,6 +17,7 @@ struct record {
     bool has_token;
     enum tutti_finish finish;
     enum tutti_status status; /* where finish is TUTTI_FINISH_ERROR */
+    bool is_over;             /* it ended without a stop token */
     float beam_score;
     size_t n_cached; /* prompt tokens from the prefix cache */
     uint64_t queue_us, ttft_us;
@@ -28,6 +30,8 @@ struct draw {
     float *logits;
     struct sample sample;
     bool is_finite;
+    struct constraint_mask mask; /* where the request has a grammar */
+    bool is_over;                /* the grammar admits nothing more, and there is no stop token to draw */
 };
 
 struct tutti_engine {
@@ -75,7 +79,8 @@ struct tutti_engine {
     float *logits;      /* [max outputs of a step][n_vocab] */
     struct draw *draws; /* [max_seqs] */
     int n_draws;
-    struct sampler **samplers; /* [n_samplers], one for each compute thread */
+    struct constraints *constraints; /* NULL: the model has no tokenizer */
+    struct sampler **samplers;       /* [n_samplers], one for each compute thread */
     int n_samplers;
     alloc_phase phase;
     struct stats stats;

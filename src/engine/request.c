@@ -187,6 +187,28 @@ static enum tutti_status check_beams(const struct tutti_request *spec, const str
     return TUTTI_OK;
 }
 
+static enum tutti_status check_grammar(const struct tutti_request *spec, const struct model *model,
+                                       struct tutti_error *err)
+{
+    bool has_text = spec->grammar_kind == TUTTI_GRAMMAR_GBNF ||
+                    spec->grammar_kind == TUTTI_GRAMMAR_JSON_SCHEMA;
+    enum tutti_status st = check_range("grammar_kind", (double)spec->grammar_kind, 0, true,
+                                       TUTTI_GRAMMAR_JSON_OBJECT, err);
+    if (st != TUTTI_OK || spec->grammar_kind == TUTTI_GRAMMAR_NONE)
+        return st;
+    const char *param = spec->grammar_kind == TUTTI_GRAMMAR_GBNF ? "grammar" : "response_format";
+    if (!model->tokenizer)
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "model %s has no tokenizer", model->name);
+    if (has_text && (!spec->grammar || spec->n_grammar_bytes == 0))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "the grammar is empty");
+    if (spec->n_grammar_bytes > LIMIT_GRAMMAR_BYTES)
+        return error_set_param(err, TUTTI_E_LIMIT, param, "the grammar has %zu bytes, at most %d are allowed",
+                               spec->n_grammar_bytes, LIMIT_GRAMMAR_BYTES);
+    if (spec->n_beams > 1)
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "a grammar cannot go together with beam search");
+    return TUTTI_OK;
+}
+
 static enum tutti_status check_spec(const struct tutti_request *spec, const struct model *model,
                                     const struct request_limits *limits, struct tutti_error *err)
 {
@@ -208,6 +230,8 @@ static enum tutti_status check_spec(const struct tutti_request *spec, const stru
         st = check_stops(spec, model, err);
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges && st == TUTTI_OK; i++)
         st = check_range(ranges[i].param, ranges[i].value, 0, true, ranges[i].high, err);
+    if (st == TUTTI_OK)
+        st = check_grammar(spec, model, err);
     return st == TUTTI_OK ? check_beams(spec, model, limits->max_seqs, err) : st;
 }
 
@@ -310,6 +334,12 @@ static void copy_spec(struct carver *c, const struct tutti_request *spec, struct
     to->sampling.logit_bias = carve(c, spec->sampling.logit_bias, spec->sampling.n_logit_bias,
                                     sizeof *spec->sampling.logit_bias);
     copy_stops(c, spec, to, stop_borders);
+    if (spec->grammar_kind == TUTTI_GRAMMAR_GBNF || spec->grammar_kind == TUTTI_GRAMMAR_JSON_SCHEMA) {
+        to->grammar = carve_text(c, spec->grammar, spec->n_grammar_bytes);
+    } else {
+        to->grammar = NULL;
+        to->n_grammar_bytes = 0;
+    }
     to->stop_ids = carve(c, spec->stop_ids, spec->n_stop_ids, sizeof *spec->stop_ids);
 }
 
@@ -347,6 +377,7 @@ void request_free(struct request *r)
     for (int i = 0; i < r->spec.n_choices; i++)
         reply_clear(&r->choices[i].reply);
     beam_search_free(r->beams);
+    grammar_drop(r->grammar);
     ids_clear(&r->rendered);
     free(r);
 }

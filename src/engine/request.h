@@ -8,6 +8,7 @@
 #include "base/ids.h"
 #include "engine/beam.h"
 #include "engine/reply.h"
+#include "grammar/grammar.h"
 #include "model/model.h"
 
 #include <stdatomic.h>
@@ -35,6 +36,10 @@ struct request {
     int n_prompt;
     struct ids rendered;       /* where the prompt was text or messages */
     struct beam_search *beams; /* NULL: none. Of the engine thread once handed over */
+
+    /* Written by the compiling thread, which has the request before its prompt is read: */
+    struct grammar *grammar;          /* a share; NULL: none */
+    struct tutti_error grammar_error; /* its status is not TUTTI_OK: there can be none */
 
     /* Engine thread: */
     int n_started; /* choices 0..n_started-1 have or had a sequence */

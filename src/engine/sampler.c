@@ -3,9 +3,12 @@
 
 #include "engine/rng.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { MAX_SAMPLE_STOPS = 512 }; /* more than a model and a request can have */
 
 struct candidate {
     float x; /* logit divided by the temperature */
@@ -184,11 +187,37 @@ static void penalize_answer(struct sampler *s, const struct sample_input *in)
     }
 }
 
-/* The row after bias and penalties: the logits themselves where nothing is asked for. */
+/* No infinity: what is drawn from stays finite. */
+static inline float clamp(float x)
+{
+    const float most = FLT_MAX / 2;
+    return x > most ? most : x < -most ? -most : x;
+}
+
+/* All others get the least of all numbers, which has no weight beside an allowed one. */
+static void keep_allowed(struct sampler *s, const struct sample_input *in)
+{
+    float *row = s->row, kept[MAX_SAMPLE_STOPS];
+    size_t n_kept = 0;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < in->stops[k].n && n_kept < MAX_SAMPLE_STOPS; i++)
+            kept[n_kept++] = in->stops[k].ids[i] < in->n_usable ? row[in->stops[k].ids[i]] : 0;
+    for (int i = 0; i < in->n_usable; i++)
+        row[i] = in->allowed[i >> 5] >> (i & 31) & 1 ? clamp(row[i]) : -FLT_MAX;
+    n_kept = 0;
+    for (int k = 0; k < 2; k++) {
+        for (size_t i = 0; i < in->stops[k].n && n_kept < MAX_SAMPLE_STOPS; i++, n_kept++) {
+            if (in->stops[k].ids[i] < in->n_usable)
+                row[in->stops[k].ids[i]] = in->stop_is_allowed ? clamp(kept[n_kept]) : -FLT_MAX;
+        }
+    }
+}
+
+/* The row after bias, penalties and grammar: the logits themselves where nothing is asked for. */
 static const float *process(struct sampler *s, const struct sample_input *in)
 {
     const struct tutti_sampling *p = in->sampling;
-    if (!has_processors(p))
+    if (!has_processors(p) && !in->allowed)
         return in->logits;
     memcpy(s->row, in->logits, (size_t)in->n_usable * sizeof *s->row);
     for (size_t i = 0; i < p->n_logit_bias; i++)
@@ -198,6 +227,8 @@ static const float *process(struct sampler *s, const struct sample_input *in)
         penalize_repetition(s, in);
     if (p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f)
         penalize_answer(s, in);
+    if (in->allowed)
+        keep_allowed(s, in);
     return s->row;
 }
 

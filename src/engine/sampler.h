@@ -1,6 +1,6 @@
 /* From one row of logits to one token.
  *
- * Order: logit bias, repetition penalty, presence and frequency penalties, temperature, top-k, top-p, min-p, typical-p,
+ * Order: logit bias, repetition penalty, presence and frequency penalties, allowed tokens, temperature, top-k, top-p, min-p, typical-p,
  * draw.
  * Each as transformers' LogitsProcessors do it, where they have it; of equal logits the lower id counts as the larger
  * one, so top-k keeps exactly k. A row is worked on by one thread; what comes out depends on the arguments alone. */
@@ -25,6 +25,14 @@ struct sample_input {
     int choice;
     bool logprobs;
     int n_top; /* 0..LIMIT_TOP_LOGPROBS */
+    /* NULL: all tokens are allowed. Else those whose bit id % 32 of word id / 32 is set, and stop tokens exactly where stop_is_allowed:
+     * at least one. Log-probabilities are of the whole vocabulary all the same. */
+    const uint32_t *allowed;
+    bool stop_is_allowed;
+    struct sample_stops {
+        const int32_t *ids;
+        size_t n;
+    } stops[2];
 };
 
 struct sample {

@@ -273,6 +273,7 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->max_ids = r->n_prompt + n_answer;
     seq->n_pages = seq->n_computed = seq->n_published = seq->n_cached = seq->n_planned = 0;
     seq->queue_us = seq->ttft_us = seq->last_token_us = 0;
+    seq->is_waiting = false;
 }
 
 /* The slots of the beams that will branch off when the first has read the prompt. */
@@ -425,7 +426,7 @@ static int choose_decoding(struct scheduler *s, int n_rows)
     for (int i = 0; i < n && given < n_rows; i++) {
         int slot = (start + i) % n;
         struct sequence *seq = &s->seqs[slot];
-        if (seq->state == SEQUENCE_RUNNING && n_pending(seq) == 1) {
+        if (seq->state == SEQUENCE_RUNNING && n_pending(seq) == 1 && !seq->is_waiting) {
             seq->n_planned = 1;
             given++;
             s->cursor = (slot + 1) % n;
@@ -482,7 +483,7 @@ static void choose_rows(struct scheduler *s)
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
         seq->n_planned = 0;
-        if (seq->state == SEQUENCE_RUNNING)
+        if (seq->state == SEQUENCE_RUNNING && !(n_pending(seq) == 1 && seq->is_waiting))
             *(n_pending(seq) == 1 ? &n_decoding : &n_reading) += n_pending(seq);
     }
     int n_for_prompts = n_rows >= 8 ? n_rows / 4 : n_rows > 1;

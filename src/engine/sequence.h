@@ -29,7 +29,8 @@ struct sequence {
     int n_cached;         /* tokens of the prompt that came from the prefix cache, when it began */
     int max_ids;          /* prompt and answer: ends there */
 
-    int n_planned; /* rows in the step that is being planned */
+    bool is_waiting; /* for the mask of its grammar: not to be planned before that is there */
+    int n_planned;   /* rows in the step that is being planned */
     uint64_t queue_us, ttft_us, last_token_us;
 };
 

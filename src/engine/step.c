@@ -4,6 +4,7 @@
 #include "engine/engine_state.h"
 
 #include <assert.h>
+#include <sched.h>
 
 static void enter_phase(struct tutti_engine *e, const char *phase)
 {
@@ -45,6 +46,18 @@ static void flush(struct tutti_engine *e)
     bell_ring(&e->text_bell);
 }
 
+static int slot_of(const struct tutti_engine *e, const struct sequence *seq)
+{
+    return (int)(seq - e->scheduler->seqs);
+}
+
+static void end_slot(struct tutti_engine *e, struct sequence *seq)
+{
+    if (seq->request->grammar)
+        constraint_end(e->constraints, slot_of(e, seq));
+    scheduler_end(e->scheduler, seq);
+}
+
 static struct record record_of(const struct sequence *seq)
 {
     return (struct record){ .request = seq->request,
@@ -63,9 +76,10 @@ static void end_sequence(struct tutti_engine *e, struct sequence *seq, enum tutt
     int n_choices = seq->request->beams ? seq->request->spec.n_choices : 1;
     record.finish = finish;
     record.status = status;
+    record.is_over = !sample;
     if (sample)
         record.sample = *sample;
-    scheduler_end(e->scheduler, seq);
+    end_slot(e, seq);
     for (; n_choices > 0; n_choices--, record.choice++)
         send(e, &record);
 }
@@ -122,6 +136,21 @@ static void take_ends(struct tutti_engine *e)
 
 /* ---- drawing ---- */
 
+/* Leaves the tokens that the grammar allows. Where it allows none, the end does not need a stop token. */
+static void constrain(struct sample_input *in, struct draw *draw, const struct request *r,
+                      const struct model_desc *desc)
+{
+    in->allowed = draw->mask.bits;
+    in->stop_is_allowed = draw->mask.can_end;
+    in->stops[0] = (struct sample_stops){ desc->stop_ids, r->spec.ignore_eos ? 0 : (size_t)desc->n_stop_ids };
+    in->stops[1] = (struct sample_stops){ r->spec.stop_ids, r->spec.n_stop_ids };
+    bool has_stop = false;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < in->stops[k].n; i++)
+            has_stop |= in->stops[k].ids[i] < in->n_usable;
+    draw->is_over = draw->mask.is_empty && !has_stop;
+}
+
 static void draw_share(void *arg, int thread, int n_threads)
 {
     struct tutti_engine *e = arg;
@@ -148,10 +177,73 @@ static void draw_share(void *arg, int thread, int n_threads)
             draw->is_finite = sampler_best(e->samplers[thread], &in, draw->logits, r->beams->n_candidates,
                                            beam->candidates, &draw->sample.token);
             beam->has_candidates = draw->is_finite;
+        } else if (draw->mask.bits &&
+                   (draw->mask.status != TUTTI_OK || (draw->mask.is_empty && !draw->mask.can_end))) {
+            continue; /* there is nothing to draw from */
         } else {
+            if (draw->mask.bits)
+                constrain(&in, draw, r, desc);
+            if (draw->is_over)
+                continue;
             draw->is_finite = sampler_draw(e->samplers[thread], &in, &draw->sample);
         }
     }
+}
+
+static struct constraint_mask mask_of(const struct tutti_engine *e, const struct sequence *seq)
+{
+    const struct grammar *grammar = seq->request->grammar;
+    return grammar ? constraint_get(e->constraints, slot_of(e, seq), grammar, seq->n_ids - seq->n_prompt)
+                   : (struct constraint_mask){ 0 };
+}
+
+/* Is this the row of a sequence whose mask is not there yet? */
+static bool is_late(const struct tutti_engine *e, const struct plan_entry *entry)
+{
+    const struct sequence *seq = entry->seq;
+    return entry->output >= 0 && seq->request->grammar && seq->n_ids > seq->n_prompt &&
+           !constraint_is_ready(e->constraints, slot_of(e, seq));
+}
+
+/* Masks are mostly there when the step is. For one that is not, a twentieth of the step is waited at most where others
+ * would wait too; else its row counts as not computed, and the sequence waits. */
+static void drop_late_rows(struct tutti_engine *e, uint64_t step_us)
+{
+    struct scheduler *s = e->scheduler;
+    int n_late = 0, n_outputs = 0;
+    for (int i = 0; i < s->n_entries; i++) {
+        n_outputs += s->entries[i].output >= 0;
+        n_late += is_late(e, &s->entries[i]);
+    }
+    uint64_t end_us = n_late > 0 ? clock_now_us() + (n_late == n_outputs ? step_us : step_us / 20) : 0;
+    for (int i = 0; i < s->n_entries && n_late > 0; i++) {
+        struct plan_entry *entry = &s->entries[i];
+        while (is_late(e, entry) && clock_now_us() < end_us) {
+            constraint_flush(e->constraints);
+            sched_yield();
+        }
+        if (!is_late(e, entry))
+            continue;
+        entry->output = -1;
+        entry->seq->n_planned--;
+        entry->seq->is_waiting = true;
+        e->stats.now.n_late_masks++;
+    }
+}
+
+/* Sequences whose mask has come may be planned again. True: one still waits. */
+static bool wake_waiting(struct tutti_engine *e)
+{
+    struct scheduler *s = e->scheduler;
+    bool is_any_waiting = false;
+    constraint_flush(e->constraints);
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state != SEQUENCE_FREE && seq->is_waiting)
+            seq->is_waiting = !constraint_is_ready(e->constraints, i);
+        is_any_waiting |= seq->state == SEQUENCE_RUNNING && seq->is_waiting;
+    }
+    return is_any_waiting;
 }
 
 /* Each sequence whose logits came, and the choices that now begin from the same logits. */
@@ -165,11 +257,11 @@ static void collect_draws(struct tutti_engine *e)
         if (entry->output < 0)
             continue;
         float *logits = e->logits + (size_t)entry->output * (size_t)e->model->desc.n_vocab;
-        e->draws[e->n_draws++] = (struct draw){ .seq = seq, .logits = logits };
+        e->draws[e->n_draws++] = (struct draw){ .seq = seq, .logits = logits, .mask = mask_of(e, seq) };
         if (!seq->request->is_reading || seq->n_ids > seq->n_prompt)
             continue;
         for (struct sequence *fork; (fork = scheduler_fork(s, seq));)
-            e->draws[e->n_draws++] = (struct draw){ .seq = fork, .logits = logits };
+            e->draws[e->n_draws++] = (struct draw){ .seq = fork, .logits = logits, .mask = mask_of(e, fork) };
         scheduler_end_reading(s, seq);
     }
 }
@@ -261,6 +353,17 @@ static void commit(struct tutti_engine *e, const struct draw *draw, uint64_t now
     struct sequence *seq = draw->seq;
     if (seq->state == SEQUENCE_FREE) /* another beam of its search has ended it */
         return;
+    const struct constraint_mask *mask = &draw->mask;
+    if (mask->bits && (mask->status != TUTTI_OK || (mask->is_empty && !mask->can_end))) {
+        end_sequence(e, seq, TUTTI_FINISH_ERROR,
+                     mask->status != TUTTI_OK ? mask->status : TUTTI_E_UNSUPPORTED, NULL);
+        return;
+    }
+    if (draw->is_over) {
+        note_times(e, seq, now_us);
+        end_sequence(e, seq, TUTTI_FINISH_STOP, TUTTI_OK, NULL);
+        return;
+    }
     if (!draw->is_finite) {
         end_sequence(e, seq, TUTTI_FINISH_ERROR, TUTTI_E_NUMERIC, &draw->sample);
         return;
@@ -280,7 +383,10 @@ static void commit(struct tutti_engine *e, const struct draw *draw, uint64_t now
     record.sample = draw->sample;
     if (seq->n_ids == seq->max_ids) {
         record.finish = TUTTI_FINISH_LENGTH;
-        scheduler_end(e->scheduler, seq);
+        end_slot(e, seq);
+    } else if (seq->request->grammar) {
+        constraint_advance(e->constraints, slot_of(e, seq), seq->request->grammar, draw->sample.token,
+                           seq->n_ids == seq->n_prompt + 1);
     }
     send(e, &record);
 }
@@ -320,11 +426,13 @@ static bool do_step(struct tutti_engine *e)
     struct scheduler *s = e->scheduler;
     uint64_t start_us = clock_now_us();
     enter_phase(e, "planning");
+    bool is_any_waiting = e->constraints && wake_waiting(e);
     bool has_rows = scheduler_plan(s);
     note_starts(e);
     if (!has_rows) {
         enter_phase(e, NULL);
-        return s->n_running + s->n_preempted + s->n_in_line > 0;
+        /* A mask that comes rings the bell. */
+        return !is_any_waiting && s->n_running + s->n_preempted + s->n_in_line > 0;
     }
     struct backend *be = e->model->backend;
     enter_phase(e, "copying pages");
@@ -333,8 +441,11 @@ static bool do_step(struct tutti_engine *e)
     enter_phase(e, "forward pass");
     uint64_t forward_us = clock_now_us();
     e->hooks.forward(e->model, e->kv, &s->step, e->logits);
-    pace_note(&s->pace, s->n_decoding_rows, s->step.n_rows - s->n_decoding_rows, clock_now_us() - forward_us);
+    uint64_t step_us = clock_now_us() - forward_us;
+    pace_note(&s->pace, s->n_decoding_rows, s->step.n_rows - s->n_decoding_rows, step_us);
     enter_phase(e, "sampling");
+    if (e->constraints)
+        drop_late_rows(e, step_us);
     scheduler_advance(s);
     collect_draws(e);
     if (e->n_draws == 1)

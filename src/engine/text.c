@@ -112,7 +112,8 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
                                  .n_tokens = reply->n_visible,
                                  .n_held = (size_t)reply->detok.n_held,
                                  .finish = finish,
-                                 .has_stop_token = record->finish == TUTTI_FINISH_STOP && r->spec.n_beams < 2,
+                                 .has_stop_token = record->finish == TUTTI_FINISH_STOP &&
+                                                   r->spec.n_beams < 2 && !record->is_over,
                                  .stop_token = record->sample.token,
                                  .stop_logprob = record->sample.logprob,
                                  .n_prompt_tokens = (size_t)r->n_prompt,
@@ -161,7 +162,7 @@ static void end_error(enum tutti_status status, int32_t token, struct tutti_erro
     if (status == TUTTI_E_NUMERIC)
         error_set(err, status, "the model produced a NaN or infinite logit for token %d", token);
     else
-        error_set(err, TUTTI_E_INTERNAL, "the sequence ended with status %s", tutti_status_name(status));
+        constraint_explain(status, err);
 }
 
 static void read_record(struct tutti_engine *e, const struct record *record)
@@ -219,15 +220,22 @@ static void prepare(struct tutti_engine *e, struct request *r)
         refuse(e, r, TUTTI_FINISH_CANCELLED, NULL);
         return;
     }
-    enum tutti_status st = request_prepare(r, e->model, &e->limits, &err);
-    if (st != TUTTI_OK) {
-        refuse(e, r, TUTTI_FINISH_ERROR, &err);
+    if (r->spec.grammar_kind != TUTTI_GRAMMAR_NONE && !r->grammar && r->grammar_error.status == TUTTI_OK) {
+        constraint_compile(e->constraints, r); /* it comes back */
         return;
     }
-    const struct chat_format *chat = r->spec.n_messages > 0 ? e->model->chat : NULL;
+    enum tutti_status st = r->grammar_error.status;
+    if (st == TUTTI_OK)
+        st = request_prepare(r, e->model, &e->limits, &err);
+    if (st != TUTTI_OK) {
+        refuse(e, r, TUTTI_FINISH_ERROR, r->grammar_error.status != TUTTI_OK ? &r->grammar_error : &err);
+        return;
+    }
+    /* A text that fits a grammar is shown as it is. */
+    const struct chat_format *chat = r->spec.n_messages > 0 && !r->grammar ? e->model->chat : NULL;
     r->format = (struct reply_format){ .tok = e->model->tokenizer,
                                        .stops = { r->spec.stop, r->spec.n_stop, r->stop_borders },
-                                       .continues_text = r->spec.n_messages == 0,
+                                       .continues_text = r->spec.n_messages == 0 || r->grammar,
                                        .keeps_stop = r->spec.keeps_stop,
                                        .hides_blank_first_line = chat && chat->has_metadata_line,
                                        .trims = chat && chat->trims_reply,

@@ -1,0 +1,59 @@
+/* Constrained decoding beside the steps: grammars are compiled on one thread, masks of allowed tokens are made on another, so
+ * that neither the compute threads nor other answers wait.
+ *
+ * What may come first is known with the grammar. After each token the engine thread asks for the next mask, which is made while
+ * the next step computes. A sequence whose mask is late loses one row and waits; the others go on. For each slot of a
+ * sequence one question is under way at most: the two threads take turns on its memory, and no queue can run full. */
+#ifndef TUTTI_CONSTRAINT_H
+#define TUTTI_CONSTRAINT_H
+
+#include "base/queue.h"
+#include "engine/request.h"
+
+struct constraints;
+
+struct constraint_options {
+    const struct tokenizer *tok;
+    int n_vocab; /* tokens that may be drawn */
+    int max_seqs;
+    struct bell *engine_bell; /* rung when a mask is there */
+    /* Gets a request back whose grammar was compiled or refused. On the compiling thread. */
+    void (*is_compiled)(void *user, struct request *request);
+    void *user;
+};
+
+/* Takes the memory for all masks and starts both threads. TUTTI_E_MEMORY. */
+MUST_CHECK enum tutti_status
+constraints_new(struct constraints **out, const struct constraint_options *options, struct tutti_error *err);
+/* Ends the threads; no sequence and no request may use it any more. NULL is allowed. */
+void constraints_free(struct constraints *c);
+
+/* Text thread: takes a request with a grammar until is_compiled() gives it back with grammar or grammar_error set. */
+void constraint_compile(struct constraints *c, struct request *request);
+
+/* ---- engine thread: slot is a sequence's number; nothing here waits or allocates ---- */
+
+/* The answer in a slot has gone on by a token, its first one where is_first. */
+void constraint_advance(struct constraints *c, int slot, struct grammar *grammar, int32_t token,
+                        bool is_first);
+/* The answer in a slot is over. */
+void constraint_end(struct constraints *c, int slot);
+/* Hands over what found its slot busy. Before each step. */
+void constraint_flush(struct constraints *c);
+/* Is the mask behind the last token there? */
+bool constraint_is_ready(const struct constraints *c, int slot);
+
+struct constraint_mask {
+    const uint32_t *bits; /* as grammar.h has them */
+    bool can_end;
+    bool is_empty;            /* no token may come */
+    enum tutti_status status; /* TUTTI_OK, else why there is no mask */
+};
+/* What may come next in a slot; index: tokens of the answer so far. Only where index is 0 or the mask is ready. */
+struct constraint_mask constraint_get(const struct constraints *c, int slot, const struct grammar *grammar,
+                                      int index);
+
+/* What status means, for the one who asked. */
+void constraint_explain(enum tutti_status status, struct tutti_error *err);
+
+#endif
