@@ -14,6 +14,7 @@ enum {
     LIMIT_CONTEXT = 1 << 24,
     LIMIT_SHARDS = 10000,
     LIMIT_CHOICES = 128,
+    LIMIT_BEAMS = 64, /* at most LIMIT_CHOICES */
     LIMIT_STOPS = 16,
     LIMIT_TOP_LOGPROBS = 20,
     LIMIT_BODY_BYTES = 16 * 1024 * 1024, /* of one HTTP request */

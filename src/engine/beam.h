@@ -10,8 +10,6 @@
 
 #include "engine/sampler.h"
 
-enum { LIMIT_BEAMS = 64 };
-
 struct sequence;
 
 /* A continuation that goes on. */

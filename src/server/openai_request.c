@@ -27,6 +27,8 @@ static const struct field FIELDS[] = {
     { "top_logprobs", FIELD_INT, API_CHAT, REQUEST(top_logprobs), 0, LIMIT_TOP_LOGPROBS },
     { "n", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(n), 1, LIMIT_CHOICES },
     { "best_of", FIELD_INT, API_COMPLETION, REQUEST(best_of), 1, LIMIT_CHOICES },
+    { "num_beams", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(n_beams), 1, LIMIT_BEAMS },
+    { "length_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, REQUEST(length_penalty), -100, 100 },
     { "max_tokens", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(max_tokens), 1, INT_MAX },
     { "max_completion_tokens", FIELD_INT, API_CHAT, REQUEST(max_tokens), 1, INT_MAX },
     { "temperature", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(temperature), 0, 2 },
@@ -156,6 +158,21 @@ static enum tutti_status read_logit_bias(struct api_request *req, int n_vocab, s
     return TUTTI_OK;
 }
 
+/* As in transformers, beside num_beams and length_penalty: true, false or "never". */
+static enum tutti_status read_early_stopping(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *value = field_of(req, "early_stopping");
+    bool is_never = json_is_string(value) && strcmp(json_string_value(value), "never") == 0;
+    if (value && !json_is_boolean(value) && !is_never)
+        return wrong_type("early_stopping", "true, false or \"never\"", value, err);
+    req->early_stopping = is_never              ? TUTTI_EARLY_STOPPING_NEVER
+                          : json_is_true(value) ? TUTTI_EARLY_STOPPING_TRUE
+                                                : TUTTI_EARLY_STOPPING_FALSE;
+    if (req->n_beams > 1 && req->best_of > req->n)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "best_of", "best_of cannot go together with num_beams");
+    return TUTTI_OK;
+}
+
 static enum tutti_status read_stream_options(struct api_request *req, struct tutti_error *err)
 {
     const json_t *options = field_of(req, "stream_options");
@@ -246,6 +263,8 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
     if (st == TUTTI_OK)
         st = read_logit_bias(req, n_vocab, err);
     if (st == TUTTI_OK)
+        st = read_early_stopping(req, err);
+    if (st == TUTTI_OK)
         st = read_stream_options(req, err);
     if (st == TUTTI_OK)
         st = read_logprobs(req, err);
@@ -257,7 +276,7 @@ enum tutti_status api_request_read(struct api_request *out, enum api_kind kind, 
 {
     struct tutti_model_info info;
     tutti_model_info(model, &info);
-    *out = (struct api_request){ .kind = kind, .n = 1 };
+    *out = (struct api_request){ .kind = kind, .n = 1, .n_beams = 1, .length_penalty = 1 };
     tutti_sampling_init(&out->sampling, model);
     if (kind == API_COMPLETION)
         out->max_tokens = API_DEFAULT_COMPLETION_TOKENS;
@@ -309,6 +328,9 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
         .adapter = req->adapter,
         .sampling = req->sampling,
         .n_choices = req->n,
+        .n_beams = req->n_beams,
+        .length_penalty = (double)req->length_penalty,
+        .early_stopping = req->early_stopping,
         .max_tokens = req->max_tokens,
         .stop = req->n_stop ? req->stop : NULL,
         .n_stop = req->n_stop,

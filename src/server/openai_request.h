@@ -41,6 +41,9 @@ struct api_request {
     int n_best;  /* of the n choices of a prompt, how many are answered with; 0: all */
     bool scores; /* the choices' log-probabilities are wanted, if not by the client */
     bool keeps_stop, reports_held;
+    int n_beams;
+    float length_penalty;
+    enum tutti_early_stopping early_stopping;
     bool stream, include_usage, logprobs, echo, ignore_eos;
 };
 

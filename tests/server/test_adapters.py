@@ -3,11 +3,12 @@ import json
 import os
 import random
 import struct
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from conftest import DEMO
+from conftest import BIN, DEMO, PATIENCE
 
 with open(os.path.join(DEMO, "config.json"), encoding="utf-8") as file:
     CONFIG = json.load(file)
@@ -40,7 +41,9 @@ def write_adapter(folder, seed, rank=4):
 @pytest.fixture
 def adapted(start, tmp_path):
     folders = [write_adapter(tmp_path / name, seed) for seed, name in enumerate(("red", "blue"))]
-    return start("--name", "demo", "--lora", "red=" + folders[0], "--lora", folders[1])
+    server = start("--name", "demo", "--lora", "red=" + folders[0], "--lora", folders[1])
+    server.folders = folders
+    return server
 
 
 def ask(server, model, question, **more):
@@ -97,3 +100,29 @@ def test_a_stream_names_the_adapter(adapted):
     chunks = [json.loads(line[6:]) for line in reply.text.splitlines()
               if line.startswith("data: ") and line != "data: [DONE]"]
     assert {chunk["model"] for chunk in chunks} == {"demo:red"}
+
+
+def test_beam_search_answers_as_the_command_does(adapted):
+    reply = adapted.chat(QUESTIONS[0], model="demo:red", num_beams=4, n=2, max_tokens=24, early_stopping="never")
+    texts = [choice["message"]["content"] for choice in reply.json()["choices"]]
+    assert len(texts) == 2
+    stream = adapted.chat(QUESTIONS[0], model="demo:red", num_beams=4, n=2, max_tokens=24, early_stopping="never",
+                          stream=True)
+    streamed = ["", ""]
+    for line in stream.text.splitlines():
+        if line.startswith("data: ") and line != "data: [DONE]":
+            for choice in json.loads(line[6:])["choices"]:
+                streamed[choice["index"]] += choice["delta"].get("content") or ""
+    assert streamed == texts
+    done = subprocess.run([BIN, "generate", DEMO, "--lora", adapted.folders[0], "--chat", "-p", QUESTIONS[0], "-n", "24",
+                           "--beams", "4", "--best", "2", "--early-stopping", "never"], capture_output=True, text=True,
+                          timeout=PATIENCE, check=True)
+    assert done.stdout == "".join(text + "\n" for text in texts)
+
+
+@pytest.mark.parametrize("field, value", [("num_beams", 65), ("num_beams", 0), ("early_stopping", "sometimes"),
+                                          ("length_penalty", "long"), ("n", 3), ("stop", "x")])
+def test_wrong_beam_settings_are_refused(adapted, field, value):
+    reply = adapted.chat("Hello", **{"num_beams": 2, field: value})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == field
