@@ -10,7 +10,7 @@
 static void free_scratch(struct cpu_backend *cpu)
 {
     for (int t = 0; cpu->scratch && t < team_n_threads(cpu->team); t++)
-        free(cpu->scratch[t].tile);
+        free(cpu->scratch[t].out);
     free(cpu->scratch);
     memory_free(cpu->activations, cpu->activation_bytes);
     cpu_attention_release(cpu);
@@ -70,7 +70,7 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
         return error_set(err, TUTTI_E_ARGUMENT, "%d rows of a step, expected at least 1", max_rows);
     free_scratch(cpu);
     size_t n = (size_t)max_rows;
-    size_t tile = LINEAR_PIECE * TILE_ROWS * PANEL_ROWS;
+    size_t out = TILE_ROWS * PANEL_ROWS;
     bool fits = !__builtin_mul_overflow(n + n / LEAST_TILE_ROWS + 1, cpu->row_bytes, &cpu->activation_bytes);
     cpu->activations = fits ? memory_new(cpu->activation_bytes) : NULL;
     cpu->scratch = calloc((size_t)n_threads, sizeof *cpu->scratch);
@@ -78,10 +78,10 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
                    cpu_lora_reserve(cpu, max_rows);
     for (int t = 0; has_all && t < n_threads; t++) {
         struct cpu_scratch *scratch = &cpu->scratch[t];
-        scratch->tile = cpu_alloc(be, tile + cpu->row_bytes / sizeof(float));
-        has_all = scratch->tile != NULL;
+        scratch->out = cpu_alloc(be, out + cpu->row_bytes / sizeof(float));
+        has_all = scratch->out != NULL;
         if (has_all)
-            scratch->row = (uint8_t *)(scratch->tile + tile);
+            scratch->row = (uint8_t *)(scratch->out + out);
     }
     if (!has_all) {
         free_scratch(cpu);

@@ -58,7 +58,7 @@ struct row_tile {
 
 /* What one thread needs for itself. */
 struct cpu_scratch {
-    float *tile;  /* [panels of a piece][2][TILE_ROWS][16] */
+    float *out;   /* [2][TILE_ROWS][16] */
     uint8_t *row; /* one packed input row */
 };
 

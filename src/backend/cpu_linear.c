@@ -55,31 +55,29 @@ static const uint8_t *pack_input(const struct linear_job *job, int thread, int n
     return cpu->activations;
 }
 
-static void add_bias(float *tile, const float *bias, int n_halves, int n)
+static void add_bias(float *out, const float *bias, int n)
 {
-    for (int h = 0; h < n_halves; h++, bias += LANES)
-        for (int r = 0; r < n; r++, tile += LANES)
+    for (int h = 0; h < 2; h++, bias += LANES)
+        for (int r = 0; r < n; r++, out += LANES)
             for (int i = 0; i < LANES; i++)
-                tile[i] += bias[i];
+                out[i] += bias[i];
 }
 
-/* What is to be added to gate and up, halves of n rows from panel begin on; row: the tile's first. */
-static void add_updates(const struct linear_job *job, float *tile, int row, int n, int begin, int end)
+/* What is to be added to gate and up, the halves of a panel, of n rows; row: the tile's first. */
+static void add_updates(const struct linear_job *job, float *out, int row, int n, int panel)
 {
-    int n_ff = job->m->n_out / 2;
-    for (int p = begin; p < end; p++) {
-        int left = n_ff - p * LANES < LANES ? n_ff - p * LANES : LANES;
-        for (int h = 0; h < 2; h++) {
-            const float *add = job->add + (size_t)row * (size_t)job->m->n_out +
-                               (size_t)(h * n_ff + p * LANES);
-            for (int r = 0; r < n; r++, tile += LANES, add += job->m->n_out)
-                for (int i = 0; i < left && job->adds[row + r]; i++)
-                    tile[i] += add[i];
-        }
+    int n_ff = job->m->n_out / 2, column = panel * LANES;
+    int n_columns = n_ff - column < LANES ? n_ff - column : LANES;
+    for (int h = 0; h < 2; h++) {
+        const float *add = job->add + (size_t)row * (size_t)job->m->n_out + (size_t)h * (size_t)n_ff +
+                           (size_t)column;
+        for (int r = 0; r < n; r++, out += LANES, add += job->m->n_out)
+            for (int i = 0; i < n_columns && job->adds[row + r]; i++)
+                out[i] += add[i];
     }
 }
 
-/* What a piece of panels gives of one tile: n rows of y from column on, in halves of 16 columns. */
+/* What a panel gives of one tile: n rows of y from column on, in one half of 16 columns or two. */
 struct output {
     float *y; /* the tile's first row */
     int n_columns, column, n, n_halves;
@@ -88,13 +86,11 @@ struct output {
 /* Asks for the lines that will be written, which the kernel's time hides. */
 static void ask_for_output(const struct output *o)
 {
-    int n_bytes = (o->n_columns - o->column < o->n_halves * LANES ? o->n_columns - o->column
-                                                                  : o->n_halves * LANES) *
-                  (int)sizeof *o->y;
     for (int r = 0; r < o->n; r++) {
-        const char *row = (const char *)(o->y + (size_t)r * (size_t)o->n_columns + (size_t)o->column);
-        for (int line = 0; line < n_bytes; line += 64)
-            __builtin_prefetch(row + line, 1);
+        const float *row = o->y + (size_t)r * (size_t)o->n_columns + (size_t)o->column;
+        __builtin_prefetch(row, 1);
+        if (o->n_halves == 2 && o->column + LANES < o->n_columns)
+            __builtin_prefetch(row + LANES, 1);
     }
 }
 
@@ -107,49 +103,47 @@ static inline void copy_lanes(float *to, const float *from)
         *(four_floats *)(to + i) = *(const four_floats *)(from + i);
 }
 
-/* halves: the first at tile, the next stride floats further, each [n][16]. */
-static void store(const struct output *o, const float *tile, size_t stride)
+/* out: [n_halves][n][16] */
+static void store(const struct output *o, const float *out)
 {
-    for (int r = 0; r < o->n; r++, tile += LANES) {
-        float *y = o->y + (size_t)r * (size_t)o->n_columns + (size_t)o->column;
-        const float *half = tile;
-        int left = o->n_columns - o->column;
-        for (int h = 0; h < o->n_halves && left > 0; h++, half += stride, y += LANES, left -= LANES) {
+    for (int h = 0; h < o->n_halves; h++) {
+        int column = o->column + h * LANES, left = o->n_columns - column;
+        float *y = o->y + column;
+        for (int r = 0; r < o->n && left > 0; r++, out += LANES, y += o->n_columns) {
             if (left >= LANES)
-                copy_lanes(y, half);
+                copy_lanes(y, out);
             else
-                memcpy(y, half, (size_t)left * sizeof *y);
+                memcpy(y, out, (size_t)left * sizeof *y);
         }
     }
 }
 
-/* Panels begin..end-1 over one tile. */
+/* Panels begin..end-1 over one tile. out: scratch, one panel's. */
 static void run_piece(const struct linear_job *job, float *out, const uint8_t *input, int tile, int begin,
                       int end)
 {
     const struct matrix *m = job->m;
     const struct kernels *k = &job->cpu->kernels;
-    int row, n, n_panels = end - begin;
+    int row, n;
     tile_rows(job, tile, &row, &n);
     int n_columns = job->is_glu ? m->n_out / 2 : m->n_out;
     struct output o = { .y = job->y + (size_t)row * (size_t)n_columns,
                         .n_columns = n_columns,
-                        .column = begin * (job->is_glu ? LANES : PANEL_ROWS),
                         .n = n,
-                        .n_halves = job->is_glu ? n_panels : 2 * n_panels };
-    ask_for_output(&o);
-    k->linear[m->dtype](out, m->panels + (size_t)begin * m->panel_bytes, n_panels,
-                        input + (size_t)tile * job->tile_stride, n, m->n_in, tile == 0);
-    if (m->bias)
-        add_bias(out, m->bias + (size_t)begin * PANEL_ROWS, 2 * n_panels, n);
-    if (job->add)
-        add_updates(job, out, row, n, begin, end);
-    size_t half = (size_t)n * LANES;
-    for (int p = 0; job->is_glu && p < n_panels; p++) {
-        float *gate = out + 2 * (size_t)p * half;
-        k->silu_mul(gate, gate, gate + half, (int64_t)half);
+                        .n_halves = job->is_glu ? 1 : 2 };
+    for (int panel = begin; panel < end; panel++) {
+        o.column = panel * o.n_halves * LANES;
+        ask_for_output(&o);
+        k->linear[m->dtype](out, m->panels + (size_t)panel * m->panel_bytes,
+                            input + (size_t)tile * job->tile_stride, n, m->n_in, tile == 0);
+        if (m->bias)
+            add_bias(out, m->bias + (size_t)panel * PANEL_ROWS, n);
+        if (job->add)
+            add_updates(job, out, row, n, panel);
+        if (job->is_glu)
+            k->silu_mul(out, out, out + n * LANES, (int64_t)n * LANES);
+        store(&o, out);
     }
-    store(&o, out, job->is_glu ? 2 * half : half);
 }
 
 /* Takes panels of a share: pieces that grow smaller towards its end, so that the threads end together. */
@@ -174,7 +168,7 @@ static void linear_some(void *arg, int thread, int n_threads)
         int begin, end;
         while (take(job, share, &begin, &end))
             for (int tile = 0; tile < job->n_tiles; tile++)
-                run_piece(job, job->cpu->scratch[thread].tile, input, tile, begin, end);
+                run_piece(job, job->cpu->scratch[thread].out, input, tile, begin, end);
     }
 }
 

@@ -53,9 +53,9 @@ const char *cpu_name(unsigned cpu);
  * one with a NaN, an infinity or a number of 2^110 and more makes its row NaN. */
 typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int begin, int end);
 
-/* out[p][h][r][i] = sum over columns of row 16h + i of panel p with input row r. out: [n_panels][2][n_rows][16].
- * panels: packed weights of n_in columns; x: a tile of n_rows input rows. is_cold: the panels come from memory, so that
- * it pays to ask ahead.
+/* out[h][r][i] = sum over columns of row 16h + i of the panel with input row r. out: [2][n_rows][16].
+ * panel: packed weights of n_in columns; x: a tile of n_rows input rows. is_cold: the panel comes from memory, and others
+ * may stand behind it, so that it pays to ask ahead.
  *
  * F32 and F16 weights: fma over runs of 512 columns, from the first; each run starts at 0 and is added to the total.
  * BF16 weights: the same, but of each pair of columns the odd one comes first, and denormals are zero, in what goes in
@@ -63,8 +63,7 @@ typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int b
  * Quantized weights (formats.h): one block of 32 columns after the other, total = fma(number * d, scale, total) for each of
  * its runs of sub columns, where number is the exact integer sum of (u - zero) * q, and d the activations' scale;
  * then, where has_min, total = fma(-sum(q) * d, min, total) for each of them. All factors are exact. */
-typedef void linear_fn(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
-                       bool is_cold);
+typedef void linear_fn(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in, bool is_cold);
 
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
 

@@ -71,7 +71,7 @@ void check_lora(struct check *c);
 void check_sampling(struct check *c);
 
 /* Packed weights of random numbers of the order of one. */
-uint8_t *check_tame_panels(struct check *c, enum dtype dtype, int n_panels, int n_in);
+uint8_t *check_tame_panel(struct check *c, enum dtype dtype, int n_in);
 void check_forget(struct check *c); /* frees the memory, outside a check */
 
 void bench_all(struct check *c);

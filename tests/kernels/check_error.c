@@ -19,7 +19,7 @@ static float activation(struct check *c, int i, bool has_outliers)
 /* Root of the mean square of the error, of the mean square of the result. */
 static double relative_error(struct check *c, const struct kernels *k, enum dtype type, bool has_outliers)
 {
-    uint8_t *panel = check_tame_panels(c, type, 1, N_IN);
+    uint8_t *panel = check_tame_panel(c, type, N_IN);
     float *x = check_floats(c, (size_t)N_ROWS * N_IN), *w = check_floats(c, N_IN);
     float *y = check_floats(c, (size_t)N_ROWS * PANEL_ROWS);
     void *tile = check_bytes(c, tile_bytes(type, N_ROWS, N_IN));
@@ -27,7 +27,7 @@ static double relative_error(struct check *c, const struct kernels *k, enum dtyp
     for (int i = 0; i < N_ROWS * N_IN; i++)
         x[i] = activation(c, i, has_outliers);
     k->tile[type](tile, x, N_IN, N_ROWS, 0, N_IN);
-    k->linear[type](y, panel, 1, tile, N_ROWS, N_IN, false);
+    k->linear[type](y, panel, tile, N_ROWS, N_IN, false);
     for (int row = 0; row < PANEL_ROWS; row++) {
         unpack_row(w, panel, row, type, N_IN);
         for (int r = 0; r < N_ROWS; r++) {

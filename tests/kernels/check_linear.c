@@ -39,26 +39,23 @@ static void fill_stored(struct check *c, uint8_t *bytes, enum dtype dtype, size_
             bytes[i + high[h]] = (uint8_t)((bytes[i + high[h]] & 0x83) | 0x34); /* of the order of one */
 }
 
-static uint8_t *packed_panels(struct check *c, enum dtype dtype, int n_panels, int n_in, bool is_tame)
+static uint8_t *packed_panel(struct check *c, enum dtype dtype, int n_in, bool is_tame)
 {
-    size_t row_bytes = 0, stride = 0;
-    if (!dtype_bytes(dtype, n_in, &row_bytes) || !panel_bytes(dtype, n_in, &stride))
+    size_t row_bytes = 0, n_bytes = 0;
+    if (!dtype_bytes(dtype, n_in, &row_bytes) || !panel_bytes(dtype, n_in, &n_bytes))
         return NULL;
-    uint8_t *stored = check_bytes(c, PANEL_ROWS * row_bytes),
-            *panels = check_bytes(c, (size_t)n_panels * stride);
-    for (int p = 0; p < n_panels; p++) {
-        const uint8_t *rows[PANEL_ROWS];
-        fill_stored(c, stored, dtype, PANEL_ROWS * row_bytes, is_tame);
-        for (int i = 0; i < PANEL_ROWS; i++)
-            rows[i] = i == 5 && p == 1 ? NULL : stored + (size_t)i * row_bytes;
-        pack_panel(panels + (size_t)p * stride, rows, dtype, n_in);
-    }
-    return panels;
+    uint8_t *stored = check_bytes(c, PANEL_ROWS * row_bytes), *panel = check_bytes(c, n_bytes);
+    const uint8_t *rows[PANEL_ROWS];
+    fill_stored(c, stored, dtype, PANEL_ROWS * row_bytes, is_tame);
+    for (int i = 0; i < PANEL_ROWS; i++)
+        rows[i] = i == 5 && !is_tame ? NULL : stored + (size_t)i * row_bytes;
+    pack_panel(panel, rows, dtype, n_in);
+    return panel;
 }
 
-uint8_t *check_tame_panels(struct check *c, enum dtype dtype, int n_panels, int n_in)
+uint8_t *check_tame_panel(struct check *c, enum dtype dtype, int n_in)
 {
-    return packed_panels(c, dtype, n_panels, n_in, true);
+    return packed_panel(c, dtype, n_in, true);
 }
 
 static void check_tile(struct check *c, const struct kernels *ref, enum dtype type, int n_rows, int n_in)
@@ -78,27 +75,26 @@ static void check_tile(struct check *c, const struct kernels *ref, enum dtype ty
     }
 }
 
-static void check_panels(struct check *c, const struct kernels *ref, enum dtype type, int n_rows, int n_in)
+static void check_panel(struct check *c, const struct kernels *ref, enum dtype type, int n_rows, int n_in)
 {
-    enum { PANELS = 3 };
     if (check_next(c, (any_fn *)c->k->linear[type], "linear_%s_%dx%d_%d", dtype_name(type), n_rows, n_in,
                    (int)c->fill)) {
-        size_t n_out = (size_t)PANELS * (size_t)n_rows * PANEL_ROWS, row = 0;
-        uint8_t *panels = packed_panels(c, type, PANELS, n_in, c->fill != FILL_HOSTILE);
+        size_t n_out = (size_t)n_rows * PANEL_ROWS, row = 0;
+        uint8_t *panel = packed_panel(c, type, n_in, c->fill != FILL_HOSTILE);
         float *x = check_floats(c, (size_t)n_rows * (size_t)n_in);
         uint8_t *tile = check_bytes(c, tile_bytes(type, n_rows, n_in)),
                 *alone = check_bytes(c, tile_bytes(type, 1, n_in));
         float *want = check_floats(c, n_out), *got = check_floats(c, n_out),
-              *one = check_floats(c, PANELS * PANEL_ROWS);
+              *one = check_floats(c, PANEL_ROWS);
         check_fill(c, x, (size_t)n_rows * (size_t)n_in);
         ref->tile[type](tile, x, (size_t)n_in, n_rows, 0, n_in);
-        ref->linear[type](want, panels, PANELS, tile, n_rows, n_in, c->fill % 2 == 0);
-        c->k->linear[type](got, panels, PANELS, tile, n_rows, n_in, c->fill % 2 == 0);
+        ref->linear[type](want, panel, tile, n_rows, n_in, c->fill % 2 == 0);
+        c->k->linear[type](got, panel, tile, n_rows, n_in, c->fill % 2 == 0);
         check_bits(c, want, got, n_out);
         row = (size_t)n_rows / 2; /* alone: the same bits */
         ref->tile[type](alone, x + row * (size_t)n_in, (size_t)n_in, 1, 0, n_in);
-        c->k->linear[type](one, panels, PANELS, alone, 1, n_in, c->fill % 2 == 0);
-        for (size_t h = 0; h < 2 * PANELS; h++)
+        c->k->linear[type](one, panel, alone, 1, n_in, c->fill % 2 == 0);
+        for (size_t h = 0; h < 2; h++)
             check_bits(c, want + (h * (size_t)n_rows + row) * LANES, one + h * LANES, LANES);
         check_done(c);
     }
@@ -113,15 +109,15 @@ void check_linear(struct check *c)
             bool is_block = dtype_block_elems(TYPES[t]) > 1;
             c->fill = (enum fill)(n_rows % FILL_COUNT);
             int n_in = is_block ? dtype_block_elems(TYPES[t]) * (1 + n_rows % 6) : 29 + 37 * (n_rows % 4);
-            check_panels(c, &ref, TYPES[t], n_rows, n_in);
+            check_panel(c, &ref, TYPES[t], n_rows, n_in);
             check_tile(c, &ref, TYPES[t], n_rows, n_in);
             if (n_rows == 1 || n_rows == 2 || n_rows == 7 || n_rows == 16 || n_rows == 31)
                 for (int fill = 0; fill < FILL_COUNT; fill++) {
                     c->fill = (enum fill)fill;
-                    check_panels(c, &ref, TYPES[t], n_rows,
-                                 dtype_block_elems(TYPES[t]) > 32 ? 1024
-                                 : is_block                       ? 1056
-                                                                  : 1043);
+                    check_panel(c, &ref, TYPES[t], n_rows,
+                                dtype_block_elems(TYPES[t]) > 32 ? 1024
+                                : is_block                       ? 1056
+                                                                 : 1043);
                     check_tile(c, &ref, TYPES[t], n_rows,
                                dtype_block_elems(TYPES[t]) > 32 ? 512
                                : is_block                       ? 416

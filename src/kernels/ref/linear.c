@@ -24,40 +24,34 @@ static float weight_at(const uint8_t *panel, enum dtype dtype, int column, int r
     return half_to_float(halves[c * PANEL_ROWS + r]);
 }
 
-static void linear_float(float *out, const uint8_t *panels, enum dtype dtype, int n_panels, const float *x,
-                         int n_rows, int n_in)
+static void linear_float(float *out, const uint8_t *panel, enum dtype dtype, const float *x, int n_rows,
+                         int n_in)
 {
-    size_t stride = 0;
-    panel_bytes(dtype, n_in, &stride);
-    for (int p = 0; p < n_panels; p++, panels += stride) {
-        for (int hr = 0; hr < 2 * n_rows; hr++, out += LANES) {
-            int r = hr % n_rows, row = hr / n_rows * LANES;
-            for (int i = 0; i < LANES; i++, row++) {
-                float total = 0;
-                for (int begin = 0; begin < n_in; begin += LINEAR_RUN) {
-                    int end = n_in - begin < LINEAR_RUN ? n_in : begin + LINEAR_RUN;
-                    float run = 0;
-                    for (int c = begin; c < end; c++)
-                        run = fmaf(weight_at(panels, dtype, c, row),
-                                   x[(size_t)c * (size_t)n_rows + (size_t)r], run);
-                    total += run;
-                }
-                out[i] = total;
+    for (int hr = 0; hr < 2 * n_rows; hr++, out += LANES) {
+        int r = hr % n_rows, row = hr / n_rows * LANES;
+        for (int i = 0; i < LANES; i++, row++) {
+            float total = 0;
+            for (int begin = 0; begin < n_in; begin += LINEAR_RUN) {
+                int end = n_in - begin < LINEAR_RUN ? n_in : begin + LINEAR_RUN;
+                float run = 0;
+                for (int c = begin; c < end; c++)
+                    run = fmaf(weight_at(panel, dtype, c, row), x[(size_t)c * (size_t)n_rows + (size_t)r],
+                               run);
+                total += run;
             }
+            out[i] = total;
         }
     }
 }
 
-void linear_f32_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
-                    bool is_cold)
+void linear_f32_ref(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in, bool is_cold)
 {
     (void)is_cold;
-    linear_float(out, panels, DTYPE_F32, n_panels, x, n_rows, n_in);
+    linear_float(out, panel, DTYPE_F32, x, n_rows, n_in);
 }
 
-void linear_f16_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
-                    bool is_cold)
+void linear_f16_ref(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in, bool is_cold)
 {
     (void)is_cold;
-    linear_float(out, panels, DTYPE_F16, n_panels, x, n_rows, n_in);
+    linear_float(out, panel, DTYPE_F16, x, n_rows, n_in);
 }

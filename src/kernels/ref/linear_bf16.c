@@ -43,15 +43,10 @@ static float dot_row(const uint16_t *weights, const uint16_t *x, int row, int r,
     return total;
 }
 
-void linear_bf16_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows, int n_in,
-                     bool is_cold)
+void linear_bf16_ref(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in, bool is_cold)
 {
     (void)is_cold;
-    size_t stride = 0;
-    panel_bytes(DTYPE_BF16, n_in, &stride);
-    for (int p = 0; p < n_panels; p++, panels += stride)
-        for (int hr = 0; hr < 2 * n_rows; hr++)
-            for (int i = 0; i < LANES; i++)
-                *out++ = dot_row((const uint16_t *)panels, x, hr / n_rows * LANES + i, hr % n_rows, n_rows,
-                                 n_in);
+    for (int hr = 0; hr < 2 * n_rows; hr++)
+        for (int i = 0; i < LANES; i++)
+            *out++ = dot_row((const uint16_t *)panel, x, hr / n_rows * LANES + i, hr % n_rows, n_rows, n_in);
 }

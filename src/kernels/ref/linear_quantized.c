@@ -93,23 +93,19 @@ static float dot_row(const uint8_t *panel, struct quant_format f, int row, const
     return total;
 }
 
-static void linear_quantized(float *out, const uint8_t *panels, enum dtype dtype, int n_panels,
-                             const uint8_t *x, int n_rows, int n_in)
+static void linear_quantized(float *out, const uint8_t *panel, struct quant_format f, const uint8_t *x,
+                             int n_rows, int n_in)
 {
-    struct quant_format f = quant_format(dtype);
-    size_t stride = 0;
-    panel_bytes(dtype, n_in, &stride);
-    for (int p = 0; p < n_panels; p++, panels += stride)
-        for (int hr = 0; hr < 2 * n_rows; hr++)
-            for (int i = 0; i < LANES; i++)
-                *out++ = dot_row(panels, f, hr / n_rows * LANES + i, x, hr % n_rows, n_rows, n_in);
+    for (int hr = 0; hr < 2 * n_rows; hr++)
+        for (int i = 0; i < LANES; i++)
+            *out++ = dot_row(panel, f, hr / n_rows * LANES + i, x, hr % n_rows, n_rows, n_in);
 }
 
 #define LINEAR(name, dtype)                                                                                  \
-    void linear_##name##_ref(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows,     \
-                             int n_in, bool is_cold)                                                         \
+    void linear_##name##_ref(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in,          \
+                             bool is_cold)                                                                   \
     {                                                                                                        \
         (void)is_cold;                                                                                       \
-        linear_quantized(out, panels, dtype, n_panels, x, n_rows, n_in);                                     \
+        linear_quantized(out, panel, quant_format(dtype), x, n_rows, n_in);                                  \
     }
 FOR_EACH_QUANTIZED(LINEAR)

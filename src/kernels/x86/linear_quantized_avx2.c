@@ -182,12 +182,9 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
 }
 
 #define LINEAR(name, dtype)                                                                                  \
-    void linear_##name##_avx2(float *out, const uint8_t *panels, int n_panels, const void *x, int n_rows,    \
-                              int n_in, bool is_cold)                                                        \
+    void linear_##name##_avx2(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in,         \
+                              bool is_cold)                                                                  \
     {                                                                                                        \
-        size_t stride = 0;                                                                                   \
-        panel_bytes(dtype, n_in, &stride);                                                                   \
-        for (int p = 0; p < n_panels; p++, out += n_rows * PANEL_ROWS, panels += stride)                     \
-            quantized_panel(out, panels, quant_format(dtype), x, n_rows, n_in / BLOCK, is_cold);             \
+        quantized_panel(out, panel, quant_format(dtype), x, n_rows, n_in / BLOCK, is_cold);                  \
     }
 FOR_EACH_QUANTIZED(LINEAR)

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+enum { INPUT_AHEAD = 4 * BLOCK }; /* columns: as many streams as rows, which processors do not foresee */
+
 INLINE void quantize_block(int8_t *q, struct input_row *row, const float *x, const struct quant_format f)
 {
     vec16 first = v_load(x), second = v_load(x + 16);
@@ -30,8 +32,12 @@ INLINE void tile_quantized(uint8_t *dst, const float *x, size_t stride, int n_ro
     for (int c = begin; c < end; c += BLOCK) {
         uint8_t *block = dst + (size_t)(c / BLOCK) * n * (BLOCK + sizeof(struct input_row));
         struct input_row *rows = (struct input_row *)(block + n * BLOCK);
-        for (int r = 0; r < n_rows; r++)
-            quantize_block((int8_t *)block + r * BLOCK, rows + r, x + (size_t)r * stride + c, f);
+        for (int r = 0; r < n_rows; r++) {
+            const float *from = x + (size_t)r * stride + c;
+            _mm_prefetch((const char *)(from + INPUT_AHEAD), _MM_HINT_T0);
+            _mm_prefetch((const char *)(from + INPUT_AHEAD + LANES), _MM_HINT_T0);
+            quantize_block((int8_t *)block + r * BLOCK, rows + r, from, f);
+        }
     }
 }
 
