@@ -119,7 +119,7 @@ static enum tutti_status read_split(struct reader *r, const json_t *part)
 {
     const json_t *pattern = json_object_get(part, "pattern"), *regex = json_object_get(pattern, "Regex"),
                  *text = json_object_get(pattern, "String");
-    enum split_behavior behavior;
+    enum split_behavior behavior = SPLIT_REMOVED;
     enum tutti_status st = read_behavior(r, part, &behavior);
     if (st != TUTTI_OK)
         return st;
