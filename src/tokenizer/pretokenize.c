@@ -36,6 +36,11 @@ static const struct pre_name NAMES[] = {
       .same = " deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2 ",
       .is_composed = true,
       .patterns = { CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}" BEHIND_WORDS } },
+    { .name = "qwen35",
+      .same = " ",
+      .patterns = { CONTRACTIONS
+                    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*"
+                    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+" } },
     { .name = "bloom",
       .same = " poro-chat gpt3-finnish ",
       .patterns = { " ?[^(\\s|[.,!?\u2026\u3002\uFF0C\u3001\u0964\u06D4\u060C])]+" } },

@@ -10,12 +10,13 @@
  * SPEC: sentencepiece:FILE, icetext:NUMBER OF IMAGE TOKENS:FILE, pangu:FOLDER OF JIEBA:FILE,
  * json:FILE, tiktoken:PRE:FILE, vocab:PRE:FOLDER of
  * vocab.json and merges.txt; PRE as GGUF names what cuts a text. tokenizer_config.json beside a file counts for the last
- * three. checkpoint:PATH is the tokenizer of a whole checkpoint, a folder or a GGUF file.
+ * three. checkpoint:PATH is the tokenizer of a whole checkpoint, a folder or a GGUF file;
+ * gguf:FILE a byte-level one of a GGUF file that may hold nothing else.
  * A line is a u32 with its number of bytes, then the bytes; ids are a u32 with their number, then an i32 each; all
  * little endian, as this machine is. */
 #include "base/mapping.h"
 #include "base/utf8.h"
-#include "model/family.h"
+#include "model/tokenizer_bytes.h"
 #include "tokenizer/byte_files.h"
 
 #include <stdio.h>
@@ -207,6 +208,16 @@ static enum tutti_status load_checkpoint(struct tokenizer **out, const char *pat
     return st;
 }
 
+static enum tutti_status load_gguf(struct tokenizer **out, const char *path, struct tutti_error *err)
+{
+    struct gguf *file = NULL;
+    enum tutti_status st = gguf_open(&file, path, err);
+    if (st == TUTTI_OK)
+        st = tokenizer_read_gguf(out, file, path, err);
+    gguf_close(file);
+    return st;
+}
+
 static struct tokenizer *load(char *spec)
 {
     struct tutti_error err;
@@ -217,15 +228,17 @@ static struct tokenizer *load(char *spec)
          is_json = strcmp(kind, "json") == 0;
     const char *argument = is_icetext || is_pangu || is_tiktoken || is_vocab ? next_part(&spec, false) : "";
     const char *path = next_part(&spec, true);
-    bool is_checkpoint = strcmp(kind, "checkpoint") == 0;
+    bool is_checkpoint = strcmp(kind, "checkpoint") == 0, is_gguf = strcmp(kind, "gguf") == 0;
     struct mapping map = { 0 };
     json_t *config = is_vocab || is_tiktoken || is_json ? load_config(path, is_vocab) : NULL;
-    if (!is_vocab && !is_checkpoint)
+    if (!is_vocab && !is_checkpoint && !is_gguf)
         map = open_file(path);
     struct byte_file file = file_of(&map, path);
     enum tutti_status st;
     if (is_checkpoint)
         st = load_checkpoint(&tok, path, &err);
+    else if (is_gguf)
+        st = load_gguf(&tok, path, &err);
     else if (is_vocab)
         st = load_vocab(&tok, path, argument, config, &err);
     else if (is_json)
