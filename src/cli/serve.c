@@ -12,6 +12,7 @@
 
 struct serve_values {
     const char *host, *unix_path, *name, *api_key_file, *cors_origin, *log_level;
+    const char *tls_cert, *tls_key, *tls_client_ca;
     int64_t port, max_body, max_output, header_timeout, idle_timeout, drain_timeout;
     bool no_access_log;
     struct model_flags model;
@@ -46,6 +47,19 @@ static const struct option OPTIONS[] = {
       TEXT_IN(VALUES, api_key_file),
       .value = "FILE",
       .help = "answer those alone who send one of the keys in FILE, one a line" },
+    { .name = "tls-cert",
+      TEXT_IN(VALUES, tls_cert),
+      .value = "FILE",
+      .help = "speak HTTPS with the certificate in FILE (PEM), those that vouch for it behind it; SIGHUP "
+              "reads it anew" },
+    { .name = "tls-key",
+      TEXT_IN(VALUES, tls_key),
+      .value = "FILE",
+      .help = "the private key of --tls-cert (PEM, no passphrase)" },
+    { .name = "tls-client-ca",
+      TEXT_IN(VALUES, tls_client_ca),
+      .value = "FILE",
+      .help = "answer those alone who show a certificate that one in FILE (PEM) has signed" },
     { .name = "cors-origin",
       TEXT_IN(VALUES, cors_origin),
       .value = "ORIGIN",
@@ -118,6 +132,9 @@ static struct server_options server_options(const struct serve_values *values)
     options.port = (int)values->port;
     options.unix_path = values->unix_path;
     options.api_key_file = values->api_key_file;
+    options.tls_cert_file = values->tls_cert;
+    options.tls_key_file = values->tls_key;
+    options.tls_client_ca_file = values->tls_client_ca;
     options.cors_origin = values->cors_origin;
     options.model_id = values->name;
     options.max_body_bytes = (size_t)values->max_body;

@@ -10,6 +10,7 @@
 #include <time.h>
 
 struct keys;
+struct tls;
 
 enum { APP_MAX_ROUTES = 40, APP_MAX_STATUSES = 20 };
 
@@ -28,8 +29,10 @@ struct app {
     struct http *http;
     struct inbox *inbox;
     struct keys *keys; /* NULL: open to all */
+    struct tls *tls;   /* NULL: plain HTTP */
     struct job *jobs;  /* those that the engine works on */
     struct app_counts counts;
+    uint64_t n_reloads, n_failed_reloads;
     time_t start_time;
     char fingerprint[32]; /* of program, model and weight type */
     bool is_draining;

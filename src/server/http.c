@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/tls.h"
 
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
@@ -20,6 +21,7 @@ enum {
     PIPELINE_BYTES = 64 * 1024,   /* read ahead at most, while a request is answered */
     READ_BYTES = 256 * 1024,      /* read at most before they are looked at */
     BODIES_AT_ONCE = 16,          /* all bodies together: as many full ones */
+    MAX_HANDSHAKES = 1024,        /* begun and not done; each holds some 50 KiB */
 };
 
 static void conn_process(struct http_conn *conn);
@@ -52,7 +54,9 @@ static void conn_free(struct http_conn *conn)
         conn->next->link = conn->link;
     http->n_body_bytes -= conn->body.n_bytes;
     http->counts.n_open--;
+    http->n_handshakes -= conn->is_handshaking;
     event_free(conn->timer);
+    tls_say_end(conn->bev);
     bufferevent_free(conn->bev);
     http_head_clear(&conn->head);
     buf_clear(&conn->body);
@@ -129,6 +133,7 @@ void conn_linger(struct http_conn *conn)
     /* Closing with unread input would reset the connection and could take the reply along. */
     conn->state = CONN_LINGER;
     bufferevent_setwatermark(conn->bev, EV_READ, 0, READ_BYTES);
+    tls_say_end(conn->bev);
     shutdown(bufferevent_getfd(conn->bev), SHUT_WR);
     set_timer(conn, LINGER_S);
     if (conn->saw_end)
@@ -346,9 +351,26 @@ static void on_write(struct bufferevent *bev, void *arg)
         conn_process(conn);
 }
 
+static void drop_handshake(struct http_conn *conn, const char *why)
+{
+    conn->http->counts.n_tls_failures++;
+    log_debug("%s: TLS handshake: %s", conn->peer, why);
+    conn_close(conn);
+}
+
 static void on_event(struct bufferevent *bev, short what, void *arg)
 {
     struct http_conn *conn = arg;
+    if (what & BEV_EVENT_CONNECTED) {
+        conn->is_handshaking = false;
+        conn->http->n_handshakes--;
+        set_timer(conn, conn->http->options.idle_timeout_s);
+        return;
+    }
+    if (conn->is_handshaking) {
+        drop_handshake(conn, tls_why(bev));
+        return;
+    }
     if (what & BEV_EVENT_TIMEOUT)
         conn->http->counts.n_slow_readers++;
     /* A client that has sent all and closed its side may still read a reply that is complete. */
@@ -358,6 +380,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
         conn->saw_end = true;
         conn->state = CONN_FLUSH;
         set_timer(conn, 0);
+        bufferevent_enable(bev, EV_WRITE); /* at the end of its input libevent's TLS stops writing too */
         return;
     }
     conn_close(conn);
@@ -370,15 +393,35 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
     if (conn->state == CONN_HEAD || conn->state == CONN_BODY) {
         conn->http->counts.n_timeouts++;
         conn_refuse(conn, 408, "the request did not arrive in time");
+    } else if (conn->is_handshaking) {
+        drop_handshake(conn, "not done in time");
     } else {
         conn_close(conn);
     }
 }
 
+static struct bufferevent *open_socket(struct http *http, int fd)
+{
+    return http->options.tls ? tls_accept(http->options.tls, http->base, fd)
+                             : bufferevent_socket_new(http->base, fd, BEV_OPT_CLOSE_ON_FREE);
+}
+
+/* Who begins handshakes and does not go on must not keep others out: the oldest one has had its time. */
+static void drop_oldest_handshake(struct http *http)
+{
+    struct http_conn *oldest = NULL;
+    for (struct http_conn *conn = http->conns; conn; conn = conn->next)
+        oldest = conn->is_handshaking ? conn : oldest; /* new ones stand in front */
+    if (oldest)
+        drop_handshake(oldest, "too many at once");
+}
+
 void http_accept(struct http *http, int fd, const char *peer)
 {
+    if (http->n_handshakes >= MAX_HANDSHAKES)
+        drop_oldest_handshake(http);
     struct http_conn *conn = calloc(1, sizeof *conn);
-    struct bufferevent *bev = conn ? bufferevent_socket_new(http->base, fd, BEV_OPT_CLOSE_ON_FREE) : NULL;
+    struct bufferevent *bev = conn ? open_socket(http, fd) : NULL;
     struct event *timer = bev ? evtimer_new(http->base, on_timer, conn) : NULL;
     if (!timer) {
         log_error("%s: no memory for a connection", peer);
@@ -395,6 +438,8 @@ void http_accept(struct http *http, int fd, const char *peer)
     conn->bev = bev;
     conn->timer = timer;
     conn->closes = http->is_draining;
+    conn->is_handshaking = http->options.tls != NULL;
+    http->n_handshakes += conn->is_handshaking;
     snprintf(conn->peer, sizeof conn->peer, "%s", peer);
     conn->next = http->conns;
     conn->link = &http->conns;
@@ -408,7 +453,7 @@ void http_accept(struct http *http, int fd, const char *peer)
     bufferevent_setcb(bev, on_read, on_write, on_event, conn);
     bufferevent_setwatermark(bev, EV_READ, 0, READ_BYTES);
     bufferevent_enable(bev, EV_READ | EV_WRITE);
-    set_timer(conn, http->options.idle_timeout_s);
+    set_timer(conn, conn->is_handshaking ? http->options.header_timeout_s : http->options.idle_timeout_s);
 }
 
 void http_drain(struct http *http)

@@ -11,12 +11,14 @@
 #include "server/http_parse.h"
 
 struct event_base;
+struct tls;
 struct http;      /* all connections */
 struct http_conn; /* one of them, and the request that it carries now */
 
 struct http_options {
     size_t max_body_bytes, max_output_bytes;
     int header_timeout_s, idle_timeout_s;
+    struct tls *tls; /* NULL: plain HTTP */
     void *user;
     /* The head has arrived, the body has not. May reply: then the body is not waited for. May be NULL. */
     void (*head)(void *user, struct http_conn *conn);
@@ -35,6 +37,7 @@ struct http_counts {
     uint64_t n_disconnects;  /* clients that left before their reply was complete */
     uint64_t n_slow_readers; /* connections dropped since their client read too slowly */
     uint64_t n_timeouts;     /* requests that did not arrive in time */
+    uint64_t n_tls_failures; /* TLS handshakes that failed or were not done in time */
 };
 
 MUST_CHECK enum tutti_status http_new(struct http **out, struct event_base *base,

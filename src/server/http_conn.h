@@ -16,6 +16,7 @@ struct http {
     struct event *reap; /* closes doomed connections when no handler is on the stack */
     struct http_counts counts;
     size_t n_body_bytes; /* in memory, of all connections */
+    int n_handshakes;    /* connections whose TLS is being set up */
     bool is_draining;
 };
 
@@ -36,6 +37,7 @@ struct http_conn {
     bool is_processing; /* conn_process() is on the stack */
     bool is_doomed;     /* to be closed by the reaper */
     bool saw_end;       /* the client has closed its side */
+    bool is_handshaking;
     char peer[64];
 
     char id[32];

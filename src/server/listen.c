@@ -1,6 +1,7 @@
 #include "server/listen.h"
 
 #include "base/log.h"
+#include "server/supervisor.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -24,6 +25,7 @@ struct listeners {
     struct http *http;
     struct event *resume; /* after the system ran out of descriptors */
     char *unix_path;
+    const char *scheme;
     char address[512];
 };
 
@@ -65,14 +67,14 @@ static void on_resume(evutil_socket_t fd, short what, void *arg)
         evconnlistener_enable(listeners->list[i]);
 }
 
-/* Takes the bound socket over. */
+/* Takes the bound socket over. backlog 0: it is listened on already. */
 static enum tutti_status add_listener(struct listeners *listeners, struct event_base *base, int fd,
-                                      struct tutti_error *err)
+                                      int backlog, struct tutti_error *err)
 {
     evutil_make_socket_nonblocking(fd);
     struct evconnlistener *listener = evconnlistener_new(
         base, on_accept, listeners, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
-        BACKLOG, fd);
+        backlog, fd);
     if (!listener) {
         int error = errno;
         close(fd);
@@ -101,19 +103,27 @@ static int bind_address(const struct addrinfo *address)
     return -1;
 }
 
-static int port_of(int fd)
+union address {
+    struct sockaddr any;
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+    struct sockaddr_un un;
+};
+
+static union address address_of(int fd)
 {
-    union {
-        struct sockaddr any;
-        struct sockaddr_in in;
-        struct sockaddr_in6 in6;
-    } address;
+    union address address;
     socklen_t n = sizeof address;
     memset(&address, 0, sizeof address);
     if (getsockname(fd, &address.any, &n) != 0)
-        return 0;
-    in_port_t port = address.any.sa_family == AF_INET6 ? address.in6.sin6_port : address.in.sin_port;
-    return ntohs(port);
+        address.any.sa_family = AF_UNSPEC;
+    return address;
+}
+
+static int port_of(int fd)
+{
+    union address address = address_of(fd);
+    return ntohs(address.any.sa_family == AF_INET6 ? address.in6.sin6_port : address.in.sin_port);
 }
 
 /* A name may have several addresses ("localhost": IPv4 and IPv6); all of them get the same port. */
@@ -143,15 +153,15 @@ static enum tutti_status listen_tcp(struct listeners *listeners, struct event_ba
             continue;
         }
         port = port_of(fd);
-        st = add_listener(listeners, base, fd, err);
+        st = add_listener(listeners, base, fd, BACKLOG, err);
     }
     freeaddrinfo(found);
     if (st == TUTTI_OK && listeners->n == 0)
         st = error_set(err, TUTTI_E_IO, "cannot listen on %s port %d: %s", options->host, options->port,
                        strerror(error));
     bool is_v6 = strchr(options->host, ':') != NULL;
-    snprintf(listeners->address, sizeof listeners->address, "http://%s%s%s:%d", is_v6 ? "[" : "",
-             options->host, is_v6 ? "]" : "", port);
+    snprintf(listeners->address, sizeof listeners->address, "%s://%s%s%s:%d", listeners->scheme,
+             is_v6 ? "[" : "", options->host, is_v6 ? "]" : "", port);
     return st;
 }
 
@@ -190,7 +200,38 @@ static enum tutti_status listen_unix(struct listeners *listeners, struct event_b
     }
     listeners->unix_path = strdup(path);
     snprintf(listeners->address, sizeof listeners->address, "unix:%s", path);
-    return add_listener(listeners, base, fd, err);
+    return add_listener(listeners, base, fd, BACKLOG, err);
+}
+
+/* ---- inherited --------------------------------------------------------------------------------------------------- */
+
+static void describe(struct listeners *listeners, int fd)
+{
+    union address address = address_of(fd);
+    char host[INET6_ADDRSTRLEN] = "", *out = listeners->address;
+    size_t n_bytes = sizeof listeners->address;
+    if (address.any.sa_family == AF_UNIX) /* a name that begins with zero is of the abstract kind */
+        snprintf(out, n_bytes, "unix:%s%.*s", address.un.sun_path[0] ? "" : "@",
+                 (int)sizeof address.un.sun_path - 1, address.un.sun_path + !address.un.sun_path[0]);
+    else if (address.any.sa_family == AF_INET6)
+        snprintf(out, n_bytes, "%s://[%s]:%d", listeners->scheme,
+                 inet_ntop(AF_INET6, &address.in6.sin6_addr, host, sizeof host), port_of(fd));
+    else if (address.any.sa_family == AF_INET)
+        snprintf(out, n_bytes, "%s://%s:%d", listeners->scheme,
+                 inet_ntop(AF_INET, &address.in.sin_addr, host, sizeof host), port_of(fd));
+    else
+        snprintf(out, n_bytes, "descriptor %d", fd);
+}
+
+static enum tutti_status listen_inherited(struct listeners *listeners, struct event_base *base,
+                                          const int *fds, int n, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    describe(listeners, fds[0]);
+    for (int i = 0; st == TUTTI_OK && i < n; i++)
+        st = add_listener(listeners, base, fds[i], 0, err);
+    log_info("listening on %d socket%s of systemd, whatever address the options name", n, n == 1 ? "" : "s");
+    return st;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ */
@@ -202,10 +243,16 @@ enum tutti_status listeners_open(struct listeners **out, struct event_base *base
     if (!listeners)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
     listeners->http = http;
+    listeners->scheme = options->tls_cert_file ? "https" : "http";
     listeners->resume = evtimer_new(base, on_resume, listeners);
-    enum tutti_status st;
-    if (!listeners->resume)
+    int fds[MAX_LISTENERS], n_fds = 0;
+    enum tutti_status st = supervisor_sockets(fds, MAX_LISTENERS, &n_fds, err);
+    if (st == TUTTI_OK && !listeners->resume)
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
+    if (st != TUTTI_OK)
+        ; /* nothing to listen on */
+    else if (n_fds > 0)
+        st = listen_inherited(listeners, base, fds, n_fds, err);
     else if (options->unix_path)
         st = listen_unix(listeners, base, options->unix_path, err);
     else

@@ -1,4 +1,4 @@
-/* Listening sockets, TCP and Unix. */
+/* Listening sockets: TCP, Unix, and those that systemd has opened. */
 #ifndef TUTTI_SERVER_LISTEN_H
 #define TUTTI_SERVER_LISTEN_H
 
@@ -7,14 +7,14 @@
 
 struct listeners;
 
-/* Listens where options say and hands connections to http. *out is the caller's, for listeners_close().
+/* Listens where options say, or on the sockets that the process was started with, and hands connections to http. *out is the caller's, for listeners_close().
  * TUTTI_E_IO: the text names the address and the system's reason. */
 MUST_CHECK enum tutti_status listeners_open(struct listeners **out, struct event_base *base,
                                             struct http *http, const struct server_options *options,
                                             struct tutti_error *err);
 void listeners_close(struct listeners *listeners); /* removes a Unix socket's file; NULL is allowed */
 
-/* "http://127.0.0.1:8080" or "unix:/run/tutti.sock". */
+/* "http://127.0.0.1:8080", "https://..." or "unix:/run/tutti.sock"; of several the first. */
 const char *listeners_address(const struct listeners *listeners);
 
 /* Lets the process open as many files as the system allows it: each client is one. */

@@ -1,5 +1,6 @@
 /* GET /metrics in Prometheus' text format, version 0.0.4. */
 #include "server/app.h"
+#include "server/tls.h"
 
 /* One figure with its help. False: out of memory. */
 static bool add_figure(struct buf *out, const char *name, const char *type, const char *help, double value)
@@ -79,6 +80,15 @@ static bool add_server(struct buf *out, const struct app *app)
                          "Clients dropped since they read too slowly.", (double)h.n_slow_readers) &&
               add_figure(out, "http_timeouts_total", "counter", "Requests that did not arrive in time.",
                          (double)h.n_timeouts) &&
+              add_figure(out, "tls_handshake_failures_total", "counter",
+                         "TLS handshakes that failed or were not done in time.", (double)h.n_tls_failures) &&
+              (!app->tls ||
+               add_figure(out, "tls_certificate_end_seconds", "gauge",
+                          "End of the server's certificate, Unix time.", (double)tls_end_time(app->tls))) &&
+              add_figure(out, "reloads_total", "counter", "Keys and certificates read again, at SIGHUP.",
+                         (double)app->n_reloads) &&
+              add_figure(out, "reload_failures_total", "counter", "Attempts at that which changed nothing.",
+                         (double)app->n_failed_reloads) &&
               add_figure(out, "start_time_seconds", "gauge", "Start of the server, Unix time.",
                          (double)app->start_time) &&
               buf_add_string(

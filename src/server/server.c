@@ -7,20 +7,26 @@
 #include "server/job.h"
 #include "server/keys.h"
 #include "server/listen.h"
+#include "server/supervisor.h"
+#include "server/tls.h"
 
 #include <event2/event.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { DRAIN_LOOK_MS = 20 };
 
 struct server {
     struct app app;
     struct listeners *listeners;
-    struct event *sigterm, *sigint, *drain;
+    struct supervisor *supervisor;
+    struct event *sigterm, *sigint, *sighup, *drain;
     uint64_t drain_end_us;
-    bool is_stopping; /* every job is cancelled, only their last events are awaited */
+    uint64_t n_steps;  /* of the engine when the watchdog last looked */
+    bool has_terminal; /* at the start */
+    bool is_stopping;  /* every job is cancelled, only their last events are awaited */
 };
 
 void server_options_init(struct server_options *options)
@@ -41,6 +47,14 @@ static enum tutti_status check_options(const struct server_options *options, str
 {
     if (!options->unix_path && (!options->host || !*options->host))
         return error_set(err, TUTTI_E_ARGUMENT, "host is empty");
+    if (!options->tls_cert_file != !options->tls_key_file)
+        return error_set(err, TUTTI_E_ARGUMENT, "TLS needs both a certificate and its key, found only the %s",
+                         options->tls_cert_file ? "certificate" : "key");
+    if (options->tls_client_ca_file && !options->tls_cert_file)
+        return error_set(
+            err, TUTTI_E_ARGUMENT,
+            "certificates of clients can be asked for with TLS alone: a certificate and key of the "
+            "server are missing");
     if (options->port < 0 || options->port > 65535)
         return error_set(err, TUTTI_E_ARGUMENT, "port must lie between 0 and 65535, found %d", options->port);
     if (options->max_body_bytes < 1 || options->max_body_bytes > (size_t)1 << 30)
@@ -96,6 +110,7 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
         on_drain(-1, 0, server);
         return;
     }
+    supervisor_stopping();
     log_info("%s: draining, running requests have %d s to end", strsignal((int)number),
              server->app.options->drain_timeout_s);
     server->app.is_draining = true;
@@ -104,6 +119,68 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
     http_drain(server->app.http);
     struct timeval look = { .tv_usec = DRAIN_LOOK_MS * 1000 };
     event_add(server->drain, &look);
+}
+
+/* ---- on the way -------------------------------------------------------------------------------------------------- */
+
+static void tell_ready(const struct server *server)
+{
+    char status[768];
+    snprintf(status, sizeof status, "serving %.128s on %s", server->app.model_id,
+             listeners_address(server->listeners));
+    supervisor_ready(status);
+}
+
+/* All the files or none: half of a change would be a third configuration, which nobody has written down. */
+static enum tutti_status reload(struct app *app, struct tutti_error *err)
+{
+    struct keys *keys = NULL;
+    enum tutti_status st = TUTTI_OK;
+    if (app->options->api_key_file)
+        st = keys_open(&keys, app->options->api_key_file, err);
+    if (st == TUTTI_OK && app->tls)
+        st = tls_reload(app->tls, err);
+    if (st != TUTTI_OK) {
+        keys_close(keys);
+        return st;
+    }
+    keys_close(app->keys);
+    app->keys = keys;
+    return TUTTI_OK;
+}
+
+/* The signal has two meanings: an administrator's "read the files again", and the end of the terminal. */
+static void on_hangup(evutil_socket_t number, short what, void *arg)
+{
+    struct server *server = arg;
+    struct tutti_error err;
+    if (server->has_terminal && !isatty(STDIN_FILENO)) {
+        on_signal(number, what, arg);
+        return;
+    }
+    supervisor_reloading();
+    if (reload(&server->app, &err) == TUTTI_OK) {
+        server->app.n_reloads++;
+        log_info("%s: keys and certificates were read again", strsignal((int)number));
+    } else {
+        server->app.n_failed_reloads++;
+        log_error("%s: nothing was changed: %s", strsignal((int)number), err.text);
+    }
+    if (server->app.is_draining)
+        supervisor_stopping();
+    else
+        tell_ready(server);
+}
+
+/* The loop is alive since it asks; the engine is, if it has made a step or has nothing to do. */
+static bool is_alive(void *user)
+{
+    struct server *server = user;
+    struct tutti_stats stats;
+    tutti_engine_stats(server->app.engine, &stats);
+    bool alive = stats.n_running == 0 || stats.n_steps != server->n_steps;
+    server->n_steps = stats.n_steps;
+    return alive;
 }
 
 /* ---- start ------------------------------------------------------------------------------------------------------- */
@@ -119,6 +196,33 @@ static void make_fingerprint(struct app *app)
     snprintf(app->fingerprint, sizeof app->fingerprint, "fp_%08x", (unsigned)hash);
 }
 
+static enum tutti_status open_files(struct app *app, struct tutti_error *err)
+{
+    const struct server_options *options = app->options;
+    const struct tls_files files = { options->tls_cert_file, options->tls_key_file,
+                                     options->tls_client_ca_file };
+    enum tutti_status st = TUTTI_OK;
+    if (options->api_key_file)
+        st = keys_open(&app->keys, options->api_key_file, err);
+    if (st == TUTTI_OK && files.cert)
+        st = tls_new(&app->tls, &files, err);
+    return st;
+}
+
+static enum tutti_status open_signals(struct server *server, struct tutti_error *err)
+{
+    struct event_base *base = server->app.base;
+    server->sigterm = evsignal_new(base, SIGTERM, on_signal, server);
+    server->sigint = evsignal_new(base, SIGINT, on_signal, server);
+    server->sighup = evsignal_new(base, SIGHUP, on_hangup, server);
+    server->drain = event_new(base, -1, EV_PERSIST, on_drain, server);
+    if (!server->sigterm || !server->sigint || !server->sighup || !server->drain ||
+        event_add(server->sigterm, NULL) || event_add(server->sigint, NULL) ||
+        event_add(server->sighup, NULL))
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
+    return supervisor_new(&server->supervisor, base, is_alive, server, err);
+}
+
 static enum tutti_status open_all(struct server *server, struct tutti_error *err)
 {
     struct app *app = &server->app;
@@ -128,27 +232,19 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
         .max_output_bytes = options->max_output_bytes,
         .header_timeout_s = options->header_timeout_s,
         .idle_timeout_s = options->idle_timeout_s,
+        .tls = app->tls,
         .user = app,
         .head = route_head,
         .request = route_request,
         .reply = route_reply,
         .done = route_done,
     };
-    enum tutti_status st = TUTTI_OK;
-    if (options->api_key_file)
-        st = keys_open(&app->keys, options->api_key_file, err);
-    if (st != TUTTI_OK)
-        return st;
     app->base = event_base_new();
     if (!app->base)
         return error_set(err, TUTTI_E_MEMORY, "the system has no event descriptor left");
-    server->sigterm = evsignal_new(app->base, SIGTERM, on_signal, server);
-    server->sigint = evsignal_new(app->base, SIGINT, on_signal, server);
-    server->drain = event_new(app->base, -1, EV_PERSIST, on_drain, server);
-    if (!server->sigterm || !server->sigint || !server->drain || event_add(server->sigterm, NULL) ||
-        event_add(server->sigint, NULL))
-        return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
-    st = inbox_new(&app->inbox, app->base, job_read_letter, app, err);
+    enum tutti_status st = open_signals(server, err);
+    if (st == TUTTI_OK)
+        st = inbox_new(&app->inbox, app->base, job_read_letter, app, err);
     if (st == TUTTI_OK)
         st = http_new(&app->http, app->base, &http_options, err);
     if (st == TUTTI_OK)
@@ -165,10 +261,14 @@ static void close_all(struct server *server)
         event_free(server->sigterm);
     if (server->sigint)
         event_free(server->sigint);
+    if (server->sighup)
+        event_free(server->sighup);
     if (server->drain)
         event_free(server->drain);
+    supervisor_free(server->supervisor);
     if (server->app.base)
         event_base_free(server->app.base);
+    tls_free(server->app.tls);
     keys_close(server->app.keys);
 }
 
@@ -185,10 +285,14 @@ enum tutti_status server_run(tutti_engine *engine, tutti_model *model, const str
     make_fingerprint(&server.app);
     raise_open_files();
     signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error of write() */
-    st = open_all(&server, err);
+    server.has_terminal = isatty(STDIN_FILENO);
+    st = open_files(&server.app, err);
+    if (st == TUTTI_OK)
+        st = open_all(&server, err);
     if (st == TUTTI_OK) {
         printf("listening on %s\n", listeners_address(server.listeners));
         fflush(stdout);
+        tell_ready(&server);
         if (event_base_dispatch(server.app.base) < 0)
             st = error_set(err, TUTTI_E_IO, "the event loop failed");
         tutti_engine_drain(engine);

@@ -14,6 +14,9 @@ struct server_options {
     const char *unix_path; /* NULL: TCP. A socket file, removed at the end; a stale one is replaced */
     const char
         *api_key_file; /* NULL: open to all. One key a line, blank lines and lines with # in front ignored */
+    const char *tls_cert_file, *tls_key_file; /* PEM; both or neither: plain HTTP */
+    const char
+        *tls_client_ca_file; /* NULL: clients need no certificate; else one signed by a certificate in it */
     const char *cors_origin; /* NULL: no CORS headers; "*" or one origin such as "https://chat.example" */
     const char *model_id;    /* what requests call the model; NULL: tutti_model_info's name */
     size_t max_body_bytes;   /* of one request; beyond: 413 */
@@ -29,8 +32,9 @@ void server_options_init(struct server_options *options);
 
 /* Listens, prints "listening on http://HOST:PORT" (or "listening on unix:PATH") on standard output and serves until
  * SIGTERM or SIGINT; then new requests get 503 and running ones end; a second signal stops at once. The engine is
- * drained afterwards; closing it stays with the caller.
- * TUTTI_E_ARGUMENT: an option is out of range. TUTTI_E_IO: cannot listen, or the key file cannot be read. */
+ * drained afterwards; closing it stays with the caller. SIGHUP reads keys and certificates anew. Where systemd started the
+ * process, its sockets are used, and it is told of each change.
+ * TUTTI_E_ARGUMENT: an option is out of range. TUTTI_E_IO, TUTTI_E_FORMAT: cannot listen, or a file cannot be used. */
 MUST_CHECK enum tutti_status server_run(tutti_engine *engine, tutti_model *model,
                                         const struct server_options *options, struct tutti_error *err);
 
