@@ -80,9 +80,10 @@ static const struct option OPTIONS[] = {
       .value = "RANK",
       .min = 1,
       .max = LORA_MAX_RANK,
-      .help = "an adapter of this rank with made-up updates of every linear layer. Users take turns: the "
-              "first has no "
-              "adapter, the next ones those that are there" },
+      .help =
+          "an adapter of this rank with made-up updates of every linear layer. Users take turns: the "
+          "first has no "
+          "adapter, the next ones those that are there; the same steps without adapters are timed in turn" },
     { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
     { .name = NULL },
 };
@@ -179,6 +180,12 @@ static void print_table(const struct report *report, const struct model *model)
                       r->context, r->n_tokens, r->tok_s, r->limit_tok_s, 100 * r->tok_s / r->limit_tok_s,
                       100 * r->time.spread);
     }
+    for (int i = 0; i < report->n_results; i++) {
+        const struct bench_result *r = &report->results[i];
+        if (r->has_adapters)
+            output_printf("%sadapters lengthen the step of %d users by %.2f %%\n", i == 0 ? "\n" : "",
+                          r->n_users, 100 * r->adapter_cost);
+    }
     if (report->n_engine_results > 0)
         output_printf("\n%-8s %6s %8s %7s %10s %10s %9s %7s %11s\n", "engine", "users", "context", "tokens",
                       "tokens/s", "TTFT ms", "step ms", "steps", "text waits");
@@ -194,10 +201,11 @@ static void print_table(const struct report *report, const struct model *model)
 
 static json_t *result_json(const struct bench_result *r)
 {
-    return json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:i}", "phase", phase_name(r->phase), "users",
-                     r->n_users, "context", r->context, "tokens", r->n_tokens, "tok_s", r->tok_s,
+    json_t *cost = r->has_adapters ? json_real(r->adapter_cost) : NULL;
+    return json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:i, s:o*}", "phase", phase_name(r->phase),
+                     "users", r->n_users, "context", r->context, "tokens", r->n_tokens, "tok_s", r->tok_s,
                      "limit_tok_s", r->limit_tok_s, "of_limit", r->tok_s / r->limit_tok_s, "spread",
-                     r->time.spread, "repetitions", r->time.n);
+                     r->time.spread, "repetitions", r->time.n, "adapter_cost", cost);
 }
 
 static json_t *attention_json(const struct bench_attention_result *r)

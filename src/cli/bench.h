@@ -32,6 +32,8 @@ struct bench_result {
     struct bench_time time;
     struct bench_limits limits;
     double tok_s, limit_tok_s;
+    bool has_adapters;
+    double adapter_cost; /* has_adapters: by how much the step takes longer than without them, of that */
 };
 
 /* Sorts seconds, at least 1. */

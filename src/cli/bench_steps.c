@@ -81,8 +81,8 @@ static void run_prompt(struct bench *b, int first, int n_rows)
     model_forward(b->model, b->kv, &step, b->logits);
 }
 
-/* One token for each of n_users, each at position context. */
-static void run_decode(struct bench *b, int n_users, int context)
+/* One token for each of n_users, each at position context; adapts: the users take turns with the adapters that there are. */
+static void run_decode(struct bench *b, int n_users, int context, bool adapts)
 {
     for (int i = 0; i < n_users; i++) {
         b->positions[i] = context;
@@ -98,7 +98,7 @@ static void run_decode(struct bench *b, int n_users, int context)
         .seqs = b->seqs,
         .page_tables = b->page_tables,
         .output_rows = b->outputs,
-        .adapters = b->adapters,
+        .adapters = adapts ? b->adapters : NULL,
     };
     model_forward(b->model, b->kv, &step, b->logits);
 }
@@ -177,6 +177,7 @@ static bool needs_more(int n, uint64_t spent_ns, int n_wanted)
 /* One repetition of a point, and what the machine could do just before. */
 struct samples {
     double *seconds, *read, *int8, *f32; /* [n_most] */
+    double *plain;                       /* [n_most] the same step without adapters */
 };
 
 static void look_at_limits(struct bench *b, struct samples *s, int n)
@@ -191,13 +192,21 @@ static void measure(struct bench *b, const struct bench_plan *plan, struct sampl
 {
     uint64_t spent = 0;
     int n = 0;
+    bool compares = result->phase == BENCH_DECODE && model_n_adapters(b->model) > 0;
     for (int i = -1; i < 0 || needs_more(n, spent, plan->n_repetitions); i++) { /* -1: to warm up */
         look_at_limits(b, s, n);
         uint64_t begin = clock_now_ns();
+        if (compares) { /* in turn with the others, so that both see the same machine */
+            run_decode(b, result->n_users, result->context, false); /* the first one wakes the threads */
+            begin = clock_now_ns();
+            run_decode(b, result->n_users, result->context, false);
+            s->plain[n] = (double)(clock_now_ns() - begin) / 1e9;
+            begin = clock_now_ns();
+        }
         if (result->phase == BENCH_PREFILL)
             run_prompt(b, 0, result->n_tokens);
         else
-            run_decode(b, result->n_users, result->context);
+            run_decode(b, result->n_users, result->context, true);
         uint64_t ns = clock_now_ns() - begin;
         if (i < 0)
             continue;
@@ -208,6 +217,9 @@ static void measure(struct bench *b, const struct bench_plan *plan, struct sampl
     }
     result->time = bench_time_of(s->seconds, n);
     result->tok_s = result->n_tokens / result->time.median_s;
+    result->has_adapters = compares;
+    if (compares)
+        result->adapter_cost = result->time.median_s / measure_median(s->plain, n) - 1;
     result->limits = (struct bench_limits){ .read_gbps = measure_median(s->read, n),
                                             .peak_int8_gops = measure_median(s->int8, n),
                                             .peak_f32_gflops = measure_median(s->f32, n) };
@@ -274,14 +286,14 @@ enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan
     struct bench b;
     int n = 0, n_repetitions = plan->n_repetitions > 0 ? plan->n_repetitions : MAX_REPETITIONS;
     uint64_t total = (uint64_t)plan->users.n + (plan->n_prefill > 0);
-    double *memory = calloc(4 * (size_t)n_repetitions, sizeof *memory);
+    double *memory = calloc(5 * (size_t)n_repetitions, sizeof *memory);
     enum tutti_status st = init(&b, model, plan, err);
     if (st == TUTTI_OK && !memory)
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for %d repetitions", n_repetitions);
     if (st != TUTTI_OK)
         goto done;
     struct samples s = { memory, memory + n_repetitions, memory + 2 * n_repetitions,
-                         memory + 3 * n_repetitions };
+                         memory + 3 * n_repetitions, memory + 4 * n_repetitions };
     b.measure = limits;
     progress(user, 0, total);
     fill_cache(&b, plan->context);
