@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/numbers.h"
+#include "cli/serving_config.h"
 #include "server/server.h"
 
 #include <inttypes.h>
@@ -13,7 +14,9 @@
 struct serve_values {
     const char *host, *unix_path, *name, *api_key_file, *cors_origin, *log_level;
     const char *tls_cert, *tls_key, *tls_client_ca;
-    int64_t port, max_body, max_output, header_timeout, idle_timeout, drain_timeout;
+    const char *config;
+    struct option_texts apis;
+    int64_t port, max_body, max_output, header_timeout, idle_timeout, drain_timeout, step_timeout;
     bool no_access_log;
     struct model_flags model;
     struct adapter_flags adapters;
@@ -22,27 +25,44 @@ struct serve_values {
 
 static const char *const LOG_LEVELS[] = { "debug", "info", "warn", "error", NULL }; /* as in enum log_level */
 
-enum { MAX_SECONDS = 7 * 24 * 3600 };
+enum {
+    MAX_SECONDS = 7 * 24 * 3600,
+    INITIAL_MAX_SEQS =
+        256, /* of ENGINE_OPTIONS: where it stands, the flag was not given, or says the usual */
+};
 
 #define VALUES struct serve_values
 static const struct option OPTIONS[] = {
     { .name = "host",
       TEXT_IN(VALUES, host),
       .value = "ADDRESS",
-      .initial = "127.0.0.1",
-      .help = "address to listen on; 0.0.0.0 is every one of the machine" },
+      .help = "address to listen on; 0.0.0.0 is every one of the machine (default 127.0.0.1)" },
     { .name = "port",
       .letter = 'p',
       INT_IN(VALUES, port),
       .value = "N",
       .max = 65535,
-      .initial = "8080",
-      .help = "0 takes a free one" },
+      .help = "0 takes a free one; without it, 8080" },
     { .name = "unix",
       TEXT_IN(VALUES, unix_path),
       .value = "PATH",
       .help = "listen on a Unix socket instead" },
     { .name = "name", TEXT_IN(VALUES, name), .value = "ID", .help = "how requests call the model" },
+    { .name = "api",
+      TEXTS_IN(VALUES, apis),
+      .value = "NAME",
+      .help = "a further API beside OpenAI's: llm-serving, step or tgi; commas between several" },
+    { .name = "config",
+      TEXT_IN(VALUES, config),
+      .value = "FILE",
+      .help = "take settings from the YAML file of an llm-serving, and switch its API on; flags come first" },
+    { .name = "step-timeout",
+      INT_IN(VALUES, step_timeout),
+      .value = "SECONDS",
+      .min = 1,
+      .max = 86400,
+      .initial = "60",
+      .help = "a chat of the API step that nobody asks for so long is cancelled" },
     { .name = "api-key-file",
       TEXT_IN(VALUES, api_key_file),
       .value = "FILE",
@@ -128,8 +148,10 @@ static struct server_options server_options(const struct serve_values *values)
 {
     struct server_options options = { 0 };
     server_options_init(&options);
-    options.host = values->host;
-    options.port = (int)values->port;
+    if (values->host)
+        options.host = values->host;
+    if (values->port >= 0)
+        options.port = (int)values->port;
     options.unix_path = values->unix_path;
     options.api_key_file = values->api_key_file;
     options.tls_cert_file = values->tls_cert;
@@ -143,7 +165,69 @@ static struct server_options server_options(const struct serve_values *values)
     options.idle_timeout_s = (int)values->idle_timeout;
     options.drain_timeout_s = (int)values->drain_timeout;
     options.access_log = !values->no_access_log;
+    options.step_timeout_s = (int)values->step_timeout;
     return options;
+}
+
+/* Names with commas between them. */
+static enum tutti_status read_apis(const struct option_texts *texts, unsigned *out, struct tutti_error *err)
+{
+    static const struct {
+        const char *name;
+        unsigned api;
+    } APIS[] = { { "openai", 0 }, /* always on */
+                 { "llm-serving", SERVER_API_LLM_SERVING },
+                 { "step", SERVER_API_STEP },
+                 { "tgi", SERVER_API_TGI },
+                 { "all", SERVER_API_LLM_SERVING | SERVER_API_STEP | SERVER_API_TGI } };
+    for (int i = 0; i < texts->n; i++) {
+        for (const char *word = texts->texts[i]; word;) {
+            size_t n = strcspn(word, ","), k = 0, n_apis = sizeof APIS / sizeof *APIS;
+            while (k < n_apis && (strlen(APIS[k].name) != n || strncmp(APIS[k].name, word, n)))
+                k++;
+            if (k == n_apis)
+                return error_set_param(err, TUTTI_E_ARGUMENT, "api",
+                                       "--api: found '%.*s', expected llm-serving, step, tgi or all",
+                                       (int)(n < 64 ? n : 64), word);
+            *out |= APIS[k].api;
+            word = word[n] ? word + n + 1 : NULL;
+        }
+    }
+    return TUTTI_OK;
+}
+
+/* Settings of the file where no flag says otherwise. */
+static void apply_config(const struct serving_config *config, const struct serve_values *values,
+                         struct server_options *options, struct engine_flags *engine)
+{
+    options->apis |= SERVER_API_LLM_SERVING;
+    if (!values->host && config->host[0])
+        options->host = config->host;
+    if (values->port < 0 && config->port >= 0)
+        options->port = config->port;
+    if (!values->name && config->model_name[0])
+        options->model_id = config->model_name;
+    if (engine->context < 0)
+        engine->context = config->max_context;
+    if (engine->max_seqs == INITIAL_MAX_SEQS && config->max_seqs > 0)
+        engine->max_seqs = config->max_seqs;
+    if (config->unused.n_bytes > 0)
+        log_warn("%s: without a meaning here: %s", values->config, config->unused.bytes);
+}
+
+/* The file's pages as bytes of this model; no more context than the model has. */
+static void fit_config(const struct serving_config *config, const tutti_model *model,
+                       struct engine_flags *engine)
+{
+    struct tutti_model_info info;
+    uint64_t n_bytes;
+    tutti_model_info(model, &info);
+    if (engine->kv_memory < 0 && config->n_kv_tokens > 0 &&
+        !__builtin_mul_overflow((uint64_t)config->n_kv_tokens, info.kv_bytes_per_token, &n_bytes) &&
+        n_bytes <= INT64_MAX)
+        engine->kv_memory = (int64_t)n_bytes;
+    if (config->max_context > info.n_ctx && engine->context == config->max_context)
+        engine->context = info.n_ctx;
 }
 
 static void log_model(const tutti_model *model, tutti_engine *engine)
@@ -168,20 +252,32 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     (void)n_operands;
     const struct serve_values *values = v;
     struct server_options options = server_options(values);
+    struct engine_flags engine_flags = values->engine;
+    struct serving_config config = { 0 };
     tutti_model *model = NULL;
     tutti_engine *engine = NULL;
     set_log_level(values->log_level);
-    enum tutti_status st = model_flags_open(&values->model, operands[0], &model, err);
+    enum tutti_status st = read_apis(&values->apis, &options.apis, err);
+    if (st == TUTTI_OK && values->config)
+        st = serving_config_read(&config, values->config, err);
+    if (st == TUTTI_OK && values->config)
+        apply_config(&config, values, &options, &engine_flags);
+    if (st == TUTTI_OK)
+        st = model_flags_open(&values->model, operands[0], &model, err);
     if (st == TUTTI_OK)
         st = adapter_flags_load(&values->adapters, model, err);
+    if (st == TUTTI_OK && values->config)
+        fit_config(&config, model, &engine_flags);
     if (st == TUTTI_OK)
-        st = engine_flags_open(&values->engine, 0, model, &engine, err);
+        st = engine_flags_open(&engine_flags, 0, model, &engine, err);
     if (st == TUTTI_OK) {
         log_model(model, engine);
+        options.max_requests = (int)(engine_flags.max_seqs + engine_flags.max_queue);
         st = server_run(engine, model, &options, err);
     }
     tutti_engine_close(engine);
     tutti_model_close(model);
+    serving_config_clear(&config);
     return st;
 }
 

@@ -11,6 +11,7 @@
 
 struct keys;
 struct tls;
+struct steps;
 
 enum { APP_MAX_ROUTES = 40, APP_MAX_STATUSES = 20 };
 
@@ -28,9 +29,10 @@ struct app {
     struct event_base *base;
     struct http *http;
     struct inbox *inbox;
-    struct keys *keys; /* NULL: open to all */
-    struct tls *tls;   /* NULL: plain HTTP */
-    struct job *jobs;  /* those that the engine works on */
+    struct keys *keys;   /* NULL: open to all */
+    struct tls *tls;     /* NULL: plain HTTP */
+    struct job *jobs;    /* those that the engine works on */
+    struct steps *steps; /* NULL: its API is off */
     struct app_counts counts;
     uint64_t n_reloads, n_failed_reloads;
     time_t start_time;
@@ -58,6 +60,17 @@ void detokenize_request(struct app *app, struct http_conn *conn);
 void metrics_request(struct app *app, struct http_conn *conn);
 void page_request(struct app *app, struct http_conn *conn);
 bool page_has(const char *path);
+void tgi_request(struct app *app, struct http_conn *conn);
+void tgi_stream_request(struct app *app, struct http_conn *conn);
+void tgi_compat_request(struct app *app, struct http_conn *conn);
+void tgi_info_request(struct app *app, struct http_conn *conn);
+void llm_serving_request(struct app *app, struct http_conn *conn);
+void llm_serving_whole_request(struct app *app, struct http_conn *conn);
+void llm_serving_stream_request(struct app *app, struct http_conn *conn);
+void llm_serving_batch_request(struct app *app, struct http_conn *conn);
+void llm_serving_queue_request(struct app *app, struct http_conn *conn);
+void llm_serving_info_request(struct app *app, struct http_conn *conn);
+void step_request(struct app *app, struct http_conn *conn);
 
 /* route.c: callbacks of struct http_options; user: struct app. */
 void route_head(void *app, struct http_conn *conn);

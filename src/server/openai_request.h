@@ -17,6 +17,15 @@ struct api_prompt {
     size_t first_id, n_ids; /* in api_request.ids */
 };
 
+/* What API_INPUTS asks for beside the fields that all have: server/inputs_request.h. */
+struct inputs_wants {
+    bool details, input_details, full_text;
+    bool has_full_text; /* return_full_text was given */
+    bool is_sampled;
+    bool has_other_protocol; /* return_protocol is there, and is not "sse" */
+    int truncate;            /* 0: no */
+};
+
 struct api_request {
     enum api_kind kind;
     json_t *root; /* strings below are borrowed from here */
@@ -44,6 +53,7 @@ struct api_request {
     int n_beams;
     float length_penalty;
     enum tutti_early_stopping early_stopping;
+    struct inputs_wants inputs;
     bool stream, include_usage, logprobs, echo, ignore_eos;
 };
 

@@ -18,25 +18,39 @@ static void health_request(struct app *app, struct http_conn *conn)
 /* A key guards what computes or tells about the model, as in vLLM; /health and /metrics serve the machines that watch
  * the server, and the page asks for a key itself. */
 static const struct route {
-    const char *path, *method;
+    const char *path, *method; /* "{...}" in a path stands for one byte or more */
     void (*request)(struct app *app, struct http_conn *conn);
-    bool is_prefix, needs_key, works; /* works: gives the engine work, refused while draining */
+    bool needs_key, works; /* works: gives the engine work, refused while draining */
+    unsigned api;          /* enum server_api: only where it is on; 0: always */
 } ROUTES[] = {
-    { "/v1/chat/completions", "POST", chat_request, false, true, true },
-    { "/v1/completions", "POST", completion_request, false, true, true },
-    { "/v1/models", "GET", models_request, false, true, false },
-    { "/v1/models/", "GET", models_request, true, true, false },
-    { "/tokenize", "POST", tokenize_request, false, true, true },
-    { "/detokenize", "POST", detokenize_request, false, true, true },
-    { "/health", "GET", health_request, false, false, false },
-    { "/metrics", "GET", metrics_request, false, false, false },
-    { "/", "GET", page_request, false, false, false }, /* and every other file of the page */
+    { "/v1/chat/completions", "POST", chat_request, true, true, 0 },
+    { "/v1/completions", "POST", completion_request, true, true, 0 },
+    { "/v1/models", "GET", models_request, true, false, 0 },
+    { "/v1/models/{id}", "GET", models_request, true, false, 0 },
+    { "/tokenize", "POST", tokenize_request, true, true, 0 },
+    { "/detokenize", "POST", detokenize_request, true, true, 0 },
+    { "/health", "GET", health_request, false, false, 0 },
+    { "/metrics", "GET", metrics_request, false, false, 0 },
+    { "/generate", "POST", tgi_request, true, true, SERVER_API_TGI },
+    { "/generate_stream", "POST", tgi_stream_request, true, true, SERVER_API_TGI },
+    { "/info", "GET", tgi_info_request, true, false, SERVER_API_TGI },
+    { "/", "POST", tgi_compat_request, true, true, SERVER_API_TGI },
+    { "/models/{name}/generate", "POST", llm_serving_whole_request, true, true, SERVER_API_LLM_SERVING },
+    { "/models/{name}/generate_stream", "POST", llm_serving_stream_request, true, true,
+      SERVER_API_LLM_SERVING },
+    { "/models/{name}", "POST", llm_serving_request, true, true, SERVER_API_LLM_SERVING },
+    { "/serving/get_bs", "GET", llm_serving_batch_request, true, false, SERVER_API_LLM_SERVING },
+    { "/serving/get_request_numbers", "GET", llm_serving_queue_request, true, false, SERVER_API_LLM_SERVING },
+    { "/serving/get_serverd_model_info", "GET", llm_serving_info_request, true, false,
+      SERVER_API_LLM_SERVING },
+    { "/llm/generate", "POST", step_request, true, false, SERVER_API_STEP }, /* refuses new chats itself */
+    { "/", "GET", page_request, false, false, 0 }, /* and every other file of the page */
 };
 
-enum { N_ROUTES = sizeof ROUTES / sizeof *ROUTES };
+enum { N_ROUTES = sizeof ROUTES / sizeof *ROUTES, PAGE_ROUTE = N_ROUTES - 1 };
 
-static const int STATUSES[APP_MAX_STATUSES] = { 200, 204, 304, 400, 401, 404, 405, 408,
-                                                413, 417, 429, 431, 499, 500, 501, 503 };
+static const int STATUSES[APP_MAX_STATUSES] = { 200, 204, 304, 400, 401, 404, 405, 408, 409, 413,
+                                                417, 422, 424, 429, 431, 499, 500, 501, 503 };
 
 _Static_assert((int)N_ROUTES < (int)APP_MAX_ROUTES, "one more is for requests without a route");
 
@@ -45,7 +59,7 @@ enum { STATUS_CLIENT_GONE = 499 }; /* nginx' number for it, in logs and metrics 
 const char *route_name(int route)
 {
     if (route < N_ROUTES)
-        return ROUTES[route].is_prefix ? "/v1/models/{id}" : ROUTES[route].path;
+        return ROUTES[route].path;
     return route == N_ROUTES ? "other" : NULL;
 }
 
@@ -54,15 +68,35 @@ int route_status(int column)
     return column < APP_MAX_STATUSES ? STATUSES[column] : 0;
 }
 
-static int route_find(const char *path)
+static bool path_is(const char *pattern, const char *path)
 {
+    const char *open = strchr(pattern, '{');
+    if (!open)
+        return !strcmp(path, pattern);
+    const char *end = strchr(open, '}') + 1;
+    size_t n_before = (size_t)(open - pattern), n_after = strlen(end), n_path = strlen(path);
+    return n_path > n_before + n_after && !strncmp(path, pattern, n_before) &&
+           !strcmp(path + n_path - n_after, end);
+}
+
+static bool method_is(const char *wanted, const char *method)
+{
+    return !strcmp(wanted, method) || (!strcmp(wanted, "GET") && !strcmp(method, "HEAD"));
+}
+
+/* The route of a request; where none has its method, one of its path; N_ROUTES: nothing is there. method may be NULL. */
+static int route_find(const struct app *app, const char *path, const char *method)
+{
+    int found = N_ROUTES;
     for (int i = 0; path && i < N_ROUTES; i++) {
-        size_t n = strlen(ROUTES[i].path);
-        if (ROUTES[i].is_prefix ? !strncmp(path, ROUTES[i].path, n) && path[n]
-                                : !strcmp(path, ROUTES[i].path))
+        bool is_on = !ROUTES[i].api || (ROUTES[i].api & app->options->apis);
+        if (!is_on || !path_is(ROUTES[i].path, path))
+            continue;
+        if (method && method_is(ROUTES[i].method, method))
             return i;
+        found = i;
     }
-    return path && page_has(path) ? N_ROUTES - 1 : N_ROUTES;
+    return found == N_ROUTES && path && page_has(path) ? PAGE_ROUTE : found;
 }
 
 /* ---- replies ----------------------------------------------------------------------------------------------------- */
@@ -143,15 +177,14 @@ void route_head(void *user, struct http_conn *conn)
     struct app *app = user;
     const struct http_head *head = http_request_head(conn);
     struct tutti_error err;
-    int index = route_find(head->path);
+    int index = route_find(app, head->path, head->method);
     const struct route *route = index < N_ROUTES ? &ROUTES[index] : NULL;
     if (!strcmp(head->method, "OPTIONS") && (route || !strcmp(head->path, "*"))) {
         reply_preflight(app, conn, route);
     } else if (!route) {
         error_set(&err, TUTTI_E_NOT_FOUND, "there is nothing at %.200s", head->path);
         app_reply_error(conn, 404, NULL, &err);
-    } else if (strcmp(head->method, route->method) &&
-               !(!strcmp(head->method, "HEAD") && !strcmp(route->method, "GET"))) {
+    } else if (!method_is(route->method, head->method)) {
         error_set(&err, TUTTI_E_ARGUMENT, "%.200s takes %s, not %.32s", head->path, route->method,
                   head->method);
         http_header(conn, "Allow", !strcmp(route->method, "GET") ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
@@ -173,7 +206,8 @@ void route_head(void *user, struct http_conn *conn)
 void route_request(void *user, struct http_conn *conn)
 {
     struct app *app = user;
-    ROUTES[route_find(http_request_head(conn)->path)].request(app, conn);
+    const struct http_head *head = http_request_head(conn);
+    ROUTES[route_find(app, head->path, head->method)].request(app, conn);
 }
 
 /* ---- around every reply ------------------------------------------------------------------------------------------ */
@@ -191,6 +225,15 @@ void route_reply(void *user, struct http_conn *conn, int status)
         http_header(conn, "Vary", "Origin");
 }
 
+/* Routes of one path are counted together. */
+static int series_of(int route)
+{
+    for (int i = 0; i < route && route < N_ROUTES; i++)
+        if (!strcmp(ROUTES[i].path, ROUTES[route].path))
+            return i;
+    return route;
+}
+
 void route_done(void *user, struct http_conn *conn, int status, bool is_complete)
 {
     struct app *app = user;
@@ -200,7 +243,7 @@ void route_done(void *user, struct http_conn *conn, int status, bool is_complete
     int column = 0;
     while (column < APP_MAX_STATUSES - 1 && STATUSES[column] != status)
         column++;
-    app->counts.n[route_find(head->path)][column]++;
+    app->counts.n[series_of(route_find(app, head->path, head->method))][column]++;
     if (!app->options->access_log)
         return;
     char tokens[256] = "";

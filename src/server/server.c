@@ -7,6 +7,7 @@
 #include "server/job.h"
 #include "server/keys.h"
 #include "server/listen.h"
+#include "server/step_api.h"
 #include "server/supervisor.h"
 #include "server/tls.h"
 
@@ -40,6 +41,7 @@ void server_options_init(struct server_options *options)
         .idle_timeout_s = 120,
         .drain_timeout_s = 30,
         .access_log = true,
+        .step_timeout_s = 60,
     };
 }
 
@@ -67,7 +69,8 @@ static enum tutti_status check_options(const struct server_options *options, str
         int value;
     } seconds[] = { { "header", options->header_timeout_s },
                     { "idle", options->idle_timeout_s },
-                    { "drain", options->drain_timeout_s } };
+                    { "drain", options->drain_timeout_s },
+                    { "step", options->step_timeout_s } };
     for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++)
         if (seconds[i].value < 1 || seconds[i].value > 86400)
             return error_set(err, TUTTI_E_ARGUMENT,
@@ -87,7 +90,8 @@ static void on_drain(evutil_socket_t fd, short what, void *arg)
     struct server *server = arg;
     (void)fd, (void)what;
     bool late = clock_now_us() >= server->drain_end_us;
-    if (!server->app.jobs && (late || !http_is_busy(server->app.http))) {
+    bool is_idle = !http_is_busy(server->app.http) && steps_n(server->app.steps) == 0;
+    if (!server->app.jobs && (late || is_idle)) {
         event_base_loopbreak(server->app.base);
         return;
     }
@@ -245,6 +249,8 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     enum tutti_status st = open_signals(server, err);
     if (st == TUTTI_OK)
         st = inbox_new(&app->inbox, app->base, job_read_letter, app, err);
+    if (st == TUTTI_OK && (options->apis & SERVER_API_STEP))
+        st = steps_new(&app->steps, err);
     if (st == TUTTI_OK)
         st = http_new(&app->http, app->base, &http_options, err);
     if (st == TUTTI_OK)
@@ -256,6 +262,7 @@ static void close_all(struct server *server)
 {
     listeners_close(server->listeners);
     http_free(server->app.http);
+    steps_free(server->app.steps);
     inbox_free(server->app.inbox);
     if (server->sigterm)
         event_free(server->sigterm);

@@ -7,6 +7,13 @@
 
 #include "base/error.h"
 
+/* APIs beside OpenAI's, off unless they are asked for. */
+enum server_api {
+    SERVER_API_LLM_SERVING = 1, /* MindSpore's */
+    SERVER_API_STEP = 2,        /* a chat in steps, POST /llm/generate */
+    SERVER_API_TGI = 4,         /* Hugging Face's Text Generation Inference */
+};
+
 /* Zero-initialise, then server_options_init(). Strings are borrowed while server_run() runs. */
 struct server_options {
     const char *host;      /* name or address to listen on; ignored with unix_path */
@@ -25,9 +32,13 @@ struct server_options {
     int idle_timeout_s;      /* of a connection between requests, and of a reader that takes no byte */
     int drain_timeout_s;     /* after SIGTERM running requests have this long to end */
     bool access_log;         /* one line for each request */
+    unsigned apis;           /* enum server_api, put together with | */
+    int step_timeout_s;      /* a chat in steps that nobody asks for so long is cancelled */
+    int max_requests;        /* those that may run and wait, as the engine was opened; to be told */
 };
 
-/* The defaults: 127.0.0.1:8080, 16 MiB body, 1 MiB output, 30 s header, 120 s idle, 30 s drain, access log on. */
+/* The defaults: 127.0.0.1:8080, 16 MiB body, 1 MiB output, 30 s header, 120 s idle, 30 s drain, access log on, no other API, 60 s
+ * for a step. */
 void server_options_init(struct server_options *options);
 
 /* Listens, prints "listening on http://HOST:PORT" (or "listening on unix:PATH") on standard output and serves until

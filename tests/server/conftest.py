@@ -108,6 +108,16 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def compat(tmp_path_factory):
+    """The same with every further API."""
+    one = Server("--api", "llm-serving,step", "--api", "tgi", "--step-timeout", 2, log=tmp_path_factory.mktemp("compat") / "log")
+    yield one
+    one.wait_idle()
+    status = one.stop()
+    assert status == 0, (status, one.log()[-4000:])
+
+
+@pytest.fixture(scope="session")
 def golden():
     with open(os.path.join(ROOT, "tests", "fixtures", "demo", "golden.json"), encoding="utf-8") as file:
         return json.load(file)

@@ -9,6 +9,7 @@ int main(int argc, char **argv)
 {
     struct server_options options;
     struct tutti_engine_options engine_options = { 0 };
+    int apis = 0;
     server_options_init(&options);
     options.port = 0;
     for (int i = 1; i + 1 < argc; i += 2) {
@@ -27,6 +28,8 @@ int main(int argc, char **argv)
             { "--header-timeout", NULL, &options.header_timeout_s, NULL },
             { "--idle-timeout", NULL, &options.idle_timeout_s, NULL },
             { "--drain-timeout", NULL, &options.drain_timeout_s, NULL },
+            { "--step-timeout", NULL, &options.step_timeout_s, NULL },
+            { "--apis", NULL, &apis, NULL }, /* enum server_api */
             { "--max-queue", NULL, &engine_options.max_queue, NULL },
             { "--max-body", NULL, NULL, &options.max_body_bytes },
             { "--max-output", NULL, NULL, &options.max_output_bytes },
@@ -48,6 +51,7 @@ int main(int argc, char **argv)
             return 2;
         }
     }
+    options.apis = (unsigned)apis;
     struct tutti_error err;
     tutti_engine *engine = NULL;
     tutti_model *model = NULL;
