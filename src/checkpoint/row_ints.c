@@ -28,14 +28,19 @@ static float load_scale(const uint8_t *scales, enum dtype dtype, int64_t row)
     return dtype == DTYPE_F16 ? half_to_float(half) : bf16_to_float(half);
 }
 
-/* Block b of a row behind its scale. */
+/* Block b of a row behind its scale. Of Q4_0 byte j has elements j and j + 16, 8 added to each. */
 static void put_block(uint8_t *to, const int8_t *row, int n_bits, int64_t b)
 {
-    for (int j = 0; n_bits == 8 && j < BLOCK; j++)
-        to[j] = (uint8_t)row[b * BLOCK + j];
-    for (int j = 0; n_bits == 4 && j < BLOCK / 2; j++) {
-        int low = value(row, 4, b * BLOCK + j) + 8, high = value(row, 4, b * BLOCK + BLOCK / 2 + j) + 8;
-        to[j] = (uint8_t)(low | high << 4);
+    if (n_bits == 8) {
+        memcpy(to, row + b * BLOCK, BLOCK);
+        return;
+    }
+    const uint8_t *from = (const uint8_t *)row + b * (BLOCK / 2);
+    for (int k = 0; k < BLOCK / 4; k++) {
+        unsigned low = from[k] ^ 0x88u,
+                 high = from[k + BLOCK / 4] ^ 0x88u; /* elements 2k, 2k + 1; and 16 on */
+        to[2 * k] = (uint8_t)(low >> 4 | (high & 0xF0));
+        to[2 * k + 1] = (uint8_t)((low & 15) | high << 4);
     }
 }
 

@@ -81,6 +81,7 @@ static void views_of_pytorch_are_read_as_pytorch_reads_them(void **state)
     (void)state;
     expect_same_files(PYTORCH "odd/views.pt", PYTORCH "odd/views.safetensors");
     expect_same_files(PYTORCH "odd/views-old.pt", PYTORCH "odd/views.safetensors");
+    expect_same_files(PYTORCH "odd/module.pt", PYTORCH "odd/module.safetensors"); /* with attributes */
     struct tensor_file *file = open_file(PYTORCH "odd/views.pt");
     assert_null(find(file, "rows")->source); /* no copy of what is contiguous */
     assert_non_null(find(file, "turned")->source);
