@@ -61,11 +61,10 @@ struct symbol {
     int32_t prev, next;
 };
 
+/* A rank tells the pair, and a place with it what the pair makes: so it tells whether both are there still. */
 struct pair {
     uint32_t rank;
-    int32_t at;          /* the left symbol */
-    int32_t left, right; /* their ids when this was found: they tell whether it is so still */
-    int32_t id;
+    int32_t at; /* the left symbol */
 };
 
 struct heap {
@@ -80,17 +79,20 @@ static bool goes_first(const struct pair *a, const struct pair *b)
     return a->rank < b->rank || (a->rank == b->rank && a->at < b->at);
 }
 
-static void push(struct heap *h, int32_t at)
+/* What a symbol and the next one make; NULL: nothing, or it is none. */
+static const struct merge_slot *find_at(const struct heap *h, int32_t at)
 {
     const struct symbol *s = at < 0 ? NULL : &h->symbols[at];
-    if (!s || s->next < 0)
-        return;
-    const struct merge_slot *merge = byte_level_find_merge(h->level, s->id, h->symbols[s->next].id);
+    return s && s->id >= 0 && s->next >= 0 ? byte_level_find_merge(h->level, s->id, h->symbols[s->next].id)
+                                           : NULL;
+}
+
+static void push(struct heap *h, int32_t at)
+{
+    const struct merge_slot *merge = find_at(h, at);
     if (!merge)
         return;
-    struct pair pair = {
-        .rank = merge->rank, .at = at, .left = s->id, .right = h->symbols[s->next].id, .id = merge->id
-    };
+    struct pair pair = { .rank = merge->rank, .at = at };
     size_t i = h->n++;
     while (i > 0 && goes_first(&pair, &h->pairs[(i - 1) / 2])) {
         h->pairs[i] = h->pairs[(i - 1) / 2];
@@ -136,11 +138,11 @@ static int32_t merge_by_heap(const struct byte_level *level, int32_t *ids, int32
         push(&h, i);
     while (h.n > 0) {
         struct pair p = pop(&h);
-        struct symbol *left = &h.symbols[p.at];
-        if (left->id != p.left || left->next < 0 || h.symbols[left->next].id != p.right)
-            continue;
-        struct symbol *right = &h.symbols[left->next];
-        left->id = p.id;
+        const struct merge_slot *merge = find_at(&h, p.at);
+        if (!merge || merge->rank != p.rank)
+            continue; /* one of the two has merged with another meanwhile */
+        struct symbol *left = &h.symbols[p.at], *right = &h.symbols[left->next];
+        left->id = merge->id;
         left->next = right->next;
         right->id = -1;
         if (left->next >= 0)
