@@ -20,6 +20,7 @@ static const char *const EARLY_STOPPING[] = { "false", "true", "never", NULL };
 struct generate_values {
     struct option_texts prompt;
     const char *file, *system, *early_stopping;
+    const char *grammar, *json_schema;
     bool chat, json, no_kv_cache;
     int64_t beams, best;
     double length_penalty;
@@ -51,6 +52,14 @@ static const struct option OPTIONS[] = {
       TEXT_IN(VALUES, system),
       .value = "TEXT",
       .help = "with --chat: a system message before the prompt" },
+    { .name = "grammar",
+      TEXT_IN(VALUES, grammar),
+      .value = "FILE",
+      .help = "the answer fits the grammar of the file, in GBNF as llama.cpp has it; - is standard input" },
+    { .name = "json-schema",
+      TEXT_IN(VALUES, json_schema),
+      .value = "FILE",
+      .help = "the answer is JSON that is valid by the JSON Schema of the file; - is standard input" },
     { .name = "beams",
       INT_IN(VALUES, beams),
       .value = "N",
@@ -433,6 +442,24 @@ static void apply_search(const struct generate_values *values, struct tutti_requ
             request->early_stopping = (enum tutti_early_stopping)i;
 }
 
+/* text: keeps what the request points to. */
+static enum tutti_status read_grammar(const struct generate_values *values, struct buf *text,
+                                      struct tutti_request *request, struct tutti_error *err)
+{
+    const char *path = values->grammar ? values->grammar : values->json_schema;
+    if (!path)
+        return TUTTI_OK;
+    if (values->grammar && values->json_schema)
+        return error_set(err, TUTTI_E_ARGUMENT, "--grammar and --json-schema cannot go together");
+    enum tutti_status st = input_read(text, path, err);
+    if (st == TUTTI_OK && text->n_bytes == 0)
+        st = error_set(err, TUTTI_E_ARGUMENT, "%s is empty", input_name(path));
+    request->grammar_kind = values->grammar ? TUTTI_GRAMMAR_GBNF : TUTTI_GRAMMAR_JSON_SCHEMA;
+    request->grammar = text->bytes;
+    request->n_grammar_bytes = text->n_bytes;
+    return st;
+}
+
 static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
                              struct tutti_error *err)
 {
@@ -440,7 +467,10 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     const struct generate_values *values = v;
     struct batch batch = { .values = values, .mutex = PTHREAD_MUTEX_INITIALIZER };
     tutti_model *model = NULL;
+    struct buf grammar = { 0 };
     enum tutti_status st = read_prompts(values, &batch.prompts, err);
+    if (st == TUTTI_OK)
+        st = read_grammar(values, &grammar, &batch.request, err);
     batch.n_choices = (size_t)values->best;
     size_t n = batch.prompts.n * batch.n_choices;
     if (st != TUTTI_OK)
@@ -477,6 +507,7 @@ done:
     free(batch.ended);
     free(batch.answers);
     prompts_clear(&batch.prompts);
+    buf_clear(&grammar);
     return st;
 }
 

@@ -5,6 +5,7 @@
 #include "grammar/sets.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,6 +145,8 @@ enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, cons
         note_bytes(g);
         *out = g;
         g = NULL;
+    } else if (err && st != TUTTI_E_MEMORY) {
+        snprintf(err->param, sizeof err->param, "%s", kind == GRAMMAR_GBNF ? "grammar" : "response_format");
     }
     grammar_drop(g);
     return st;

@@ -105,11 +105,13 @@ int json_error_status(enum tutti_status status)
     }
 }
 
-static const char *code_of(int http_status, enum tutti_status status)
+static const char *code_of(int http_status, const struct tutti_error *err)
 {
+    enum tutti_status status = err->status;
+    bool is_grammar = !strcmp(err->param, "grammar") || !strcmp(err->param, "response_format");
     switch (http_status) {
     case 400:
-        return status == TUTTI_E_LIMIT ? "context_length_exceeded" : NULL;
+        return status == TUTTI_E_LIMIT && !is_grammar ? "context_length_exceeded" : NULL;
     case 404:
         return "not_found";
     case 405:
@@ -131,7 +133,7 @@ bool json_error_body(struct buf *out, int http_status, const char *code, const s
                        : http_status >= 500 ? "server_error"
                                             : "invalid_request_error";
     if (!code)
-        code = code_of(http_status, err->status);
+        code = code_of(http_status, err);
     /* Texts may quote the request; what is cut in a character must not fail the whole error. */
     json_t *error = json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message",
                               json_text(err->text, strlen(err->text)), "type", type, "param",

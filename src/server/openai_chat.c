@@ -31,7 +31,10 @@ static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_
 
 static const json_t *tools_of(const struct job *job)
 {
-    return job->req.tools ? json_object_get(job->req.root, "tools") : NULL;
+    /* What must fit a grammar is the answer, whatever it looks like. */
+    return job->req.tools && job->req.grammar_kind == TUTTI_GRAMMAR_NONE
+               ? json_object_get(job->req.root, "tools")
+               : NULL;
 }
 
 /* [{"id", "type", "function": {"name", "arguments"}}]; chunks have an index as well. */

@@ -217,16 +217,10 @@ static enum tutti_status read_logprobs(struct api_request *req, struct tutti_err
 /* Fields that would change the answer in a way that does not exist here: silence would be a wrong answer. */
 static enum tutti_status refuse_unsupported(const struct api_request *req, struct tutti_error *err)
 {
-    const json_t *suffix = field_of(req, "suffix"), *format = field_of(req, "response_format");
+    const json_t *suffix = field_of(req, "suffix");
     const json_t *functions = field_of(req, "functions");
     if (req->kind == API_CHAT && functions && !(json_is_array(functions) && json_array_size(functions) == 0))
         return error_set_param(err, TUTTI_E_ARGUMENT, "functions", "functions are not supported, only tools");
-    if (format) {
-        const json_t *type = json_object_get(format, "type");
-        if (!json_is_string(type) || strcmp(json_string_value(type), "text"))
-            return error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
-                                   "the only response_format supported is {\"type\": \"text\"}");
-    }
     if (req->kind != API_COMPLETION)
         return TUTTI_OK;
     if (suffix && !(json_is_string(suffix) && json_string_length(suffix) == 0))
@@ -268,6 +262,8 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
         st = read_stream_options(req, err);
     if (st == TUTTI_OK)
         st = read_logprobs(req, err);
+    if (st == TUTTI_OK)
+        st = api_read_format(req, err);
     return st == TUTTI_OK ? refuse_unsupported(req, err) : st;
 }
 
@@ -312,6 +308,7 @@ void api_request_clear(struct api_request *req)
     free(req->messages);
     free(req->prompts);
     free(req->logit_bias);
+    free(req->schema);
     ids_clear(&req->ids);
     ids_clear(&req->stop_ids);
     json_decref(req->root);
@@ -326,6 +323,9 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
         .tools = req->tools,
         .template_arguments = req->template_arguments,
         .adapter = req->adapter,
+        .grammar_kind = req->grammar_kind,
+        .grammar = req->grammar,
+        .n_grammar_bytes = req->n_grammar_bytes,
         .sampling = req->sampling,
         .n_choices = req->n,
         .n_beams = req->n_beams,

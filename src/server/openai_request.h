@@ -38,6 +38,10 @@ struct api_request {
     char **dumped; /* tool calls, tools and template arguments, as JSON texts */
     size_t n_dumped;
     const char *tools, *template_arguments;
+    enum tutti_grammar_kind grammar_kind;
+    const char *grammar;
+    size_t n_grammar_bytes;
+    char *schema;               /* own: grammar, where it is a schema */
     struct api_prompt *prompts; /* NULL: messages, which count as one */
     size_t n_prompts;
     struct ids ids, stop_ids;
@@ -72,6 +76,8 @@ MUST_CHECK enum tutti_status api_read_prompts(struct api_request *req, int n_voc
 MUST_CHECK enum tutti_status api_read_messages(struct api_request *req, struct tutti_error *err);
 /* tools, tool_choice and chat_template_kwargs; after the messages. */
 MUST_CHECK enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err);
+/* response_format and grammar. */
+MUST_CHECK enum tutti_status api_read_format(struct api_request *req, struct tutti_error *err);
 MUST_CHECK enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *param, int n_vocab,
                                           struct tutti_error *err);
 
