@@ -28,7 +28,8 @@ def refusal(status, body, *headers):
 
 
 class MockServer:
-    def __init__(self, first_s=0.0, gap_s=0.0, usage=True, models=("mock",), closes=False, serial=False):
+    def __init__(self, first_s=0.0, gap_s=0.0, usage=True, models=("mock",), closes=False, serial=False,
+                 tls=None):
         self.first_s, self.gap_s, self.usage, self.models, self.closes = first_s, gap_s, usage, models, closes
         self.serial = asyncio.Lock() if serial else None
         self.requests, self.n_connections, self.n_open, self.most_open = [], 0, 0, 0
@@ -38,7 +39,7 @@ class MockServer:
         def work():
             asyncio.set_event_loop(self.loop)
             self.server = self.loop.run_until_complete(asyncio.start_server(self.serve, "127.0.0.1", 0, limit=1 << 24,
-                                                                            backlog=4096))
+                                                                            backlog=4096, ssl=tls))
             started.set()
             self.loop.run_forever()
 
@@ -46,7 +47,7 @@ class MockServer:
         self.thread.start()
         started.wait(10)
         self.port = self.server.sockets[0].getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
 
     def stop(self):
         async def end():

@@ -1,9 +1,11 @@
 """tutti load against servers that answer well, badly, slowly, or not at all; and against tutti itself."""
 import json
 import os
+import pty
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -188,6 +190,20 @@ def test_keys_are_sent_in_turns_and_shown_nowhere(mock, tmp_path):
     assert server.requests[0]["key"] is None
 
 
+def test_trusts_the_certificates_that_it_is_told(mock, tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days",
+                    "2", "-subj", "/CN=mock", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+                   check=True, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    server = mock(tls=tls)
+    assert figures(server.url, "-N", 6, "-c", 2, "-n", 3, "--ca-file", certificate)["complete"] == 6
+    assert "certificate" in load(server.url, check=1).stderr
+    d = json.loads(load(server.url, "-m", "m", "-N", 1, "--json", "-", check=1).stdout)
+    assert d["failures"]["no connection"]["count"] == 1
+
+
 def test_proxies_of_the_environment_are_left_out(mock):
     env = {name: "http://127.0.0.1:9" for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy")}
     assert figures(mock().url, "-N", 1, "-n", 1, env=env)["complete"] == 1
@@ -291,6 +307,26 @@ def test_a_duration_ends_the_arrivals(mock):
     assert max(r["arrival"] for r in d["records"]) <= 1
     nobody = load(server.url, "-m", "m", "--rate", 0.001, "-d", 0.2)
     assert re.search(r"complete +0 ", nobody.stdout)
+
+
+def test_progress_is_drawn_at_a_terminal_and_wiped(mock):
+    server = mock(gap_s=0.1)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([BIN, "load", server.url, "-N", "2", "-n", "9"], stdout=subprocess.PIPE, stderr=theirs,
+                               env={**os.environ, "TERM": "xterm"})
+    out = process.communicate(timeout=PATIENCE)[0]
+    os.close(theirs)
+    drawn = b""
+    while True:
+        try:
+            more = os.read(ours, 65536)
+        except OSError:  # all of it was read
+            break
+        drawn += more
+    os.close(ours)
+    assert process.returncode == 0 and b"\x1b" not in out
+    assert re.search(rb"\r\x1b\[K\d\.\d s: 1 arrived, 1 running, 0 complete, 0 failed, \d+ pieces/s", drawn)
+    assert drawn.endswith(b"\r\x1b[K")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
