@@ -468,7 +468,7 @@ static void run_loop(struct client *c)
 
 static void clear_client(struct client *c)
 {
-    for (int i = 0; i < c->n_slots; i++)
+    for (int i = 0; c->slots && i < c->n_slots; i++)
         slot_free(c->slots[i]);
     free(c->slots);
     if (c->multi)
