@@ -8,6 +8,7 @@
 #include "cli/progress.h"
 #include "cli/prompts.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -475,6 +476,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     size_t n = batch.prompts.n * batch.n_choices;
     if (st != TUTTI_OK)
         goto done;
+    assert(n > 0); /* at least one answer to at least one prompt */
     batch.answers = calloc(n, sizeof *batch.answers);
     batch.ended = calloc(n, sizeof *batch.ended);
     if (!batch.answers || !batch.ended) {

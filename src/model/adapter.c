@@ -200,7 +200,7 @@ enum tutti_status model_make_adapter(struct model *model, const char *name, int 
 {
     const struct model_desc *d = &model->desc;
     struct adapter_update *updates = calloc((size_t)d->n_layers * SITE_COUNT, sizeof *updates);
-    int n = 0, largest = 0;
+    int n = 0, largest = 1;
     enum tutti_status st = check_name(model, name, err);
     for (int i = 0; updates && i < d->n_layers * SITE_COUNT; i++) {
         struct adapter_update u = {
