@@ -2,38 +2,142 @@
 
 #include "base/utf8.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-static atomic_int min_level = LOG_INFO; /* one for the process, as standard error is */
+enum { TEXT_BYTES = 1024, LINE_BYTES = 8 * 1024 };
+
+/* One of each for the process, as standard error is. */
+static atomic_int min_level = LOG_INFO;
+static atomic_bool is_json;
+
+static const char *const NAMES[] = { "debug", "info", "warn", "error" };
+
+struct line {
+    char bytes[LINE_BYTES];
+    size_t n;
+};
 
 void log_set_level(enum log_level level)
 {
     atomic_store_explicit(&min_level, (int)level, memory_order_relaxed);
 }
 
+void log_set_format(enum log_format format)
+{
+    atomic_store_explicit(&is_json, format == LOG_JSON, memory_order_relaxed);
+}
+
+bool log_is_json(void)
+{
+    return atomic_load_explicit(&is_json, memory_order_relaxed);
+}
+
+static bool is_dropped(enum log_level level)
+{
+    return (int)level < atomic_load_explicit(&min_level, memory_order_relaxed);
+}
+
+static void put(struct line *line, const char *text, size_t n)
+{
+    if (n > sizeof line->bytes - line->n)
+        n = sizeof line->bytes - line->n;
+    memcpy(line->bytes + line->n, text, n);
+    line->n += n;
+}
+
+/* What a line quotes comes from files and requests: nothing of it may be taken for more than a text. */
+static void put_text(struct line *line, const char *text, size_t n, bool is_quoted)
+{
+    char clean[TEXT_BYTES];
+    if (n > sizeof clean)
+        n = sizeof clean;
+    memcpy(clean, text, n);
+    utf8_make_printable(clean, n);
+    for (size_t i = 0; i < n; i++) {
+        if (is_quoted && (clean[i] == '"' || clean[i] == '\\'))
+            put(line, "\\", 1);
+        put(line, clean + i, 1);
+    }
+}
+
+static void put_time(struct line *line, bool with_milliseconds)
+{
+    char text[64];
+    struct timespec now;
+    struct tm tm;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &tm);
+    size_t n = strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &tm);
+    if (with_milliseconds)
+        n += (size_t)snprintf(text + n, sizeof text - n, ".%03d", (int)(now.tv_nsec / 1000000));
+    put(line, text, n);
+    put(line, "Z", 1);
+}
+
+static void put_field(struct line *line, const struct log_field *field, bool json)
+{
+    char number[64];
+    size_t n_text = field->text ? strlen(field->text) : 0;
+    /* A field stands there whole or not at all: each byte may be escaped, and the end must fit behind it. */
+    if (line->n + strlen(field->name) + 2 * (n_text < TEXT_BYTES ? n_text : TEXT_BYTES) + sizeof number + 16 >
+        sizeof line->bytes)
+        return;
+    put(line, json ? ",\"" : " ", json ? 2 : 1);
+    put(line, field->name, strlen(field->name));
+    put(line, json ? "\":" : "=", json ? 2 : 1);
+    if (field->text) {
+        put(line, "\"", json);
+        put_text(line, field->text, n_text, json);
+        put(line, "\"", json);
+    } else if (isfinite(field->number)) {
+        put(line, number, (size_t)snprintf(number, sizeof number, "%.15g", field->number));
+    } else {
+        put(line, "null", 4);
+    }
+}
+
+void log_record(enum log_level level, const char *message, const struct log_field *fields, size_t n_fields)
+{
+    if (is_dropped(level))
+        return;
+    struct line line;
+    bool json = log_is_json();
+    line.n = 0;
+    put(&line, "{\"time\":\"", json ? 9 : 0);
+    put_time(&line, json);
+    if (json)
+        put(&line, "\",\"level\":\"", 11);
+    else
+        put(&line, " ", 1);
+    put(&line, NAMES[level], strlen(NAMES[level]));
+    if (json)
+        put(&line, "\",\"message\":\"", 13);
+    else
+        put(&line, " ", 1);
+    put_text(&line, message, strlen(message), json);
+    put(&line, "\"", json);
+    for (size_t i = 0; i < n_fields; i++)
+        put_field(&line, &fields[i], json);
+    put(&line, "}", json);
+    put(&line, "\n", 1);
+    ssize_t written = write(STDERR_FILENO, line.bytes, line.n);
+    (void)written; /* there is no further place to complain to */
+}
+
 void log_line(enum log_level level, const char *format, ...)
 {
-    static const char *const NAMES[] = { "debug", "info", "warn", "error" };
-    if ((int)level < atomic_load_explicit(&min_level, memory_order_relaxed))
-        return;
-    char line[1024];
-    time_t now = time(NULL);
-    struct tm tm;
-    gmtime_r(&now, &tm);
-    size_t n = strftime(line, sizeof line, "%Y-%m-%dT%H:%M:%SZ ", &tm);
-    n += (size_t)snprintf(line + n, sizeof line - n, "%s ", NAMES[level]);
+    char text[TEXT_BYTES];
     va_list args;
+    if (is_dropped(level))
+        return;
     va_start(args, format);
-    int m = vsnprintf(line + n, sizeof line - n - 1, format, args);
+    int n = vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    size_t n_text = m <= 0 ? 0 : (size_t)m < sizeof line - n - 1 ? (size_t)m : sizeof line - n - 2;
-    utf8_make_printable(line + n, n_text); /* it quotes names from files and requests */
-    n += n_text;
-    line[n++] = '\n';
-    ssize_t written = write(STDERR_FILENO, line, n);
-    (void)written; /* there is no further place to complain to */
+    log_record(level, n < 0 ? "" : text, NULL, 0);
 }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 struct serve_values {
-    const char *host, *unix_path, *name, *api_key_file, *cors_origin, *log_level;
+    const char *host, *unix_path, *name, *api_key_file, *cors_origin, *log_level, *log_format;
     const char *tls_cert, *tls_key, *tls_client_ca;
     const char *config;
     struct option_texts apis;
@@ -24,6 +24,8 @@ struct serve_values {
 };
 
 static const char *const LOG_LEVELS[] = { "debug", "info", "warn", "error", NULL }; /* as in enum log_level */
+
+static const char *const LOG_FORMATS[] = { "text", "json", NULL }; /* as in enum log_format */
 
 enum {
     MAX_SECONDS = 7 * 24 * 3600,
@@ -66,7 +68,8 @@ static const struct option OPTIONS[] = {
     { .name = "api-key-file",
       TEXT_IN(VALUES, api_key_file),
       .value = "FILE",
-      .help = "answer those alone who send one of the keys in FILE, one a line" },
+      .help = "answer those alone who send one of the keys in FILE: one a line, behind it a name for the "
+              "log; SIGHUP reads it anew" },
     { .name = "tls-cert",
       TEXT_IN(VALUES, tls_cert),
       .value = "FILE",
@@ -125,6 +128,12 @@ static const struct option OPTIONS[] = {
       .choices = LOG_LEVELS,
       .initial = "info",
       .help = "least important lines that are written" },
+    { .name = "log-format",
+      CHOICE_IN(VALUES, log_format),
+      .value = "FORMAT",
+      .choices = LOG_FORMATS,
+      .initial = "text",
+      .help = "lines for people, or each a JSON object" },
     { .name = "no-access-log", FLAG_IN(VALUES, no_access_log), .help = "no line for each request" },
     { .name = NULL },
 };
@@ -257,6 +266,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     tutti_model *model = NULL;
     tutti_engine *engine = NULL;
     set_log_level(values->log_level);
+    log_set_format(strcmp(values->log_format, LOG_FORMATS[LOG_JSON]) == 0 ? LOG_JSON : LOG_TEXT);
     enum tutti_status st = read_apis(&values->apis, &options.apis, err);
     if (st == TUTTI_OK && values->config)
         st = serving_config_read(&config, values->config, err);

@@ -152,6 +152,7 @@ void conn_next(struct http_conn *conn)
     conn->aborted = NULL;
     conn->data = NULL;
     conn->status = 0;
+    conn->caller[0] = '\0';
     conn->has_begun = false;
     if (conn->closes) {
         conn->state = CONN_FLUSH;

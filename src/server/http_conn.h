@@ -40,7 +40,7 @@ struct http_conn {
     bool is_handshaking;
     char peer[64];
 
-    char id[32];
+    char id[32], caller[64];
     uint64_t start_us;
     struct http_head head;
     struct buf body;

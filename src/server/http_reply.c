@@ -81,6 +81,16 @@ uint64_t http_request_start_us(const struct http_conn *conn)
     return conn->start_us;
 }
 
+void http_set_caller(struct http_conn *conn, const char *name)
+{
+    snprintf(conn->caller, sizeof conn->caller, "%s", name);
+}
+
+const char *http_caller(const struct http_conn *conn)
+{
+    return conn->caller;
+}
+
 void http_set_data(struct http_conn *conn, void *data)
 {
     conn->data = data;

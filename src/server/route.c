@@ -1,9 +1,8 @@
 /* Which path goes where, who may ask, and what is noted about it. */
+#include "server/access.h"
 #include "server/job.h"
 #include "server/keys.h"
-
-#include "base/clock.h"
-#include "base/log.h"
+#include "server/trace.h"
 
 #include <string.h>
 
@@ -172,6 +171,14 @@ static void reply_preflight(struct app *app, struct http_conn *conn, const struc
     http_reply(conn, 204, NULL, NULL, 0);
 }
 
+static bool has_key(const struct app *app, struct http_conn *conn)
+{
+    const char *name = keys_find(app->keys, http_head_find(http_request_head(conn), "Authorization"));
+    if (name)
+        http_set_caller(conn, name);
+    return name != NULL;
+}
+
 void route_head(void *user, struct http_conn *conn)
 {
     struct app *app = user;
@@ -189,8 +196,7 @@ void route_head(void *user, struct http_conn *conn)
                   head->method);
         http_header(conn, "Allow", !strcmp(route->method, "GET") ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
         app_reply_error(conn, 405, NULL, &err);
-    } else if (route->needs_key && app->keys &&
-               !keys_match(app->keys, http_head_find(head, "Authorization"))) {
+    } else if (route->needs_key && app->keys && !has_key(app, conn)) {
         error_set(&err, TUTTI_E_ARGUMENT,
                   http_head_find(head, "Authorization")
                       ? "Incorrect API key provided"
@@ -216,11 +222,17 @@ void route_reply(void *user, struct http_conn *conn, int status)
 {
     struct app *app = user;
     (void)status;
+    struct trace trace;
+    char traceparent[TRACE_TEXT_BYTES];
     http_header(conn, "X-Content-Type-Options", "nosniff");
+    if (trace_find(&trace, conn)) {
+        trace_write(&trace, traceparent);
+        http_header(conn, "traceparent", traceparent);
+    }
     if (!app->options->cors_origin)
         return;
     http_header(conn, "Access-Control-Allow-Origin", app->options->cors_origin);
-    http_header(conn, "Access-Control-Expose-Headers", "x-request-id, retry-after");
+    http_header(conn, "Access-Control-Expose-Headers", "x-request-id, retry-after, traceparent");
     if (strcmp(app->options->cors_origin, "*"))
         http_header(conn, "Vary", "Origin");
 }
@@ -244,13 +256,6 @@ void route_done(void *user, struct http_conn *conn, int status, bool is_complete
     while (column < APP_MAX_STATUSES - 1 && STATUSES[column] != status)
         column++;
     app->counts.n[series_of(route_find(app, head->path, head->method))][column]++;
-    if (!app->options->access_log)
-        return;
-    char tokens[256] = "";
-    if (http_data(conn))
-        job_describe(http_data(conn), tokens, sizeof tokens);
-    log_info("%s %s \"%.16s %.200s\" %d %s%.1f ms%s", http_request_peer(conn), http_request_id(conn),
-             head->method ? head->method : "-", head->path ? head->path : "-", status,
-             is_complete ? "" : "client gone after ",
-             (double)(clock_now_us() - http_request_start_us(conn)) / 1e3, tokens);
+    if (app->options->access_log)
+        access_log(conn, status, is_complete);
 }

@@ -16,11 +16,10 @@ enum server_api {
 
 /* Zero-initialise, then server_options_init(). Strings are borrowed while server_run() runs. */
 struct server_options {
-    const char *host;      /* name or address to listen on; ignored with unix_path */
-    int port;              /* 0: any free one */
-    const char *unix_path; /* NULL: TCP. A socket file, removed at the end; a stale one is replaced */
-    const char
-        *api_key_file; /* NULL: open to all. One key a line, blank lines and lines with # in front ignored */
+    const char *host;         /* name or address to listen on; ignored with unix_path */
+    int port;                 /* 0: any free one */
+    const char *unix_path;    /* NULL: TCP. A socket file, removed at the end; a stale one is replaced */
+    const char *api_key_file; /* NULL: open to all. As keys.h has it */
     const char *tls_cert_file, *tls_key_file; /* PEM; both or neither: plain HTTP */
     const char
         *tls_client_ca_file; /* NULL: clients need no certificate; else one signed by a certificate in it */
