@@ -423,6 +423,72 @@ static void broken_folders_are_refused_by_name(void **state)
     model_free(model);
 }
 
+static char *read_file(const char *name, size_t *n)
+{
+    char path[512];
+    snprintf(path, sizeof path, TEST_FIXTURES "/adapters/%s", name);
+    FILE *f = fopen(path, "rb");
+    char *bytes = malloc(1 << 20);
+    assert_true(f && bytes);
+    *n = fread(bytes, 1, 1 << 20, f);
+    fclose(f);
+    return bytes;
+}
+
+/* Bytes changed, left out and cut off, in either file: an error with words, or an adapter that can run. */
+static void mutated_files_are_read_or_refused(void **state)
+{
+    (void)state;
+    static const char *const NAMES[][2] = { { "llama-qv", "safetensors" }, { "llama-qv-bin", "bin" } };
+    char folder[] = "/tmp/tutti-mutated-XXXXXX", paths[2][64], name[64];
+    uint64_t random = 1;
+    int n_read = 0, n_refused = 0;
+    assert_non_null(mkdtemp(folder));
+    for (int kind = 0; kind < 2; kind++) {
+        char *files[2];
+        size_t sizes[2];
+        snprintf(name, sizeof name, "%s/adapter_config.json", NAMES[kind][0]);
+        files[0] = read_file(name, &sizes[0]);
+        snprintf(name, sizeof name, "%s/adapter_model.%s", NAMES[kind][0], NAMES[kind][1]);
+        files[1] = read_file(name, &sizes[1]);
+        snprintf(paths[0], sizeof paths[0], "%s/adapter_config.json", folder);
+        snprintf(paths[1], sizeof paths[1], "%s/adapter_model.%s", folder, NAMES[kind][1]);
+        for (int i = 0; i < 200; i++) {
+            struct model *model = load_base("llama-tiny", "f32", 1);
+            for (int which = 0; which < 2; which++) {
+                char *copy = malloc(sizes[which]);
+                assert_non_null(copy);
+                memcpy(copy, files[which], sizes[which]);
+                size_t n = sizes[which];
+                random = random * 6364136223846793005u + 1442695040888963407u;
+                size_t at = (size_t)(random >> 33) % (which && i % 3 ? 2500 : n);
+                if (which == i % 2 && i % 8 == 7)
+                    n = at;
+                else if (which == i % 2)
+                    copy[at] = (char)(i % 4 ? random >> 20 : (uint64_t)copy[at] ^ 1u << i / 4 % 8);
+                write_file(paths[which], copy, n, "", 0, 0);
+                free(copy);
+            }
+            struct tutti_error err = { 0 };
+            if (model_add_adapter(model, "x", folder, &err) == TUTTI_OK) {
+                n_read++;
+            } else {
+                n_refused++;
+                assert_true(strlen(err.text) > 10);
+                assert_int_equal(model_n_adapters(model), 0);
+            }
+            model_free(model);
+        }
+        for (int which = 0; which < 2; which++) {
+            unlink(paths[which]);
+            free(files[which]);
+        }
+    }
+    rmdir(folder);
+    print_message("# %d mutated adapters read, %d refused\n", n_read, n_refused);
+    assert_true(n_read > 0 && n_refused > 0);
+}
+
 static void names_are_checked_and_found(void **state)
 {
     (void)state;
@@ -453,6 +519,7 @@ int main(void)
         cmocka_unit_test(a_sequence_without_an_adapter_is_answered_as_if_there_were_none),
         cmocka_unit_test(adapters_in_one_batch_change_no_bit_of_each_other),
         cmocka_unit_test(broken_folders_are_refused_by_name),
+        cmocka_unit_test(mutated_files_are_read_or_refused),
         cmocka_unit_test(names_are_checked_and_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
