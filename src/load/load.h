@@ -40,6 +40,7 @@ struct load_record {
     int64_t ended_us;
     uint32_t prompt; /* index into the work */
     uint32_t n_pieces;
+    uint32_t longest_gap_us; /* between two pieces; 0: there are not two */
     uint32_t prompt_tokens, cached_tokens, output_tokens;
     uint16_t status;                   /* HTTP; 0: none */
     uint8_t outcome;                   /* enum load_outcome */

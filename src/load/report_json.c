@@ -4,76 +4,151 @@
 #include <math.h>
 #include <time.h>
 
+struct member {
+    const char *name;
+    json_t *value;
+};
+
+/* Takes over every value, also on failure. NULL: memory was short here or where a value was made. */
+static json_t *object(const struct member *members, size_t n)
+{
+    json_t *made = json_object();
+    bool ok = made != NULL;
+    for (size_t i = 0; i < n; i++)
+        ok = json_object_set_new(made, members[i].name, members[i].value) == 0 && ok;
+    if (ok)
+        return made;
+    json_decref(made);
+    return NULL;
+}
+
+#define OBJECT(members) object((members), sizeof(members) / sizeof *(members))
+
 static json_t *number(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
 }
 
+static json_t *count(uint64_t n)
+{
+    return json_integer((json_int_t)n);
+}
+
+static json_t *text(const char *value)
+{
+    return value && *value ? json_string(value) : json_null();
+}
+
 static json_t *summary(const struct sample_summary *s)
 {
-    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "count", (json_int_t)s->n, "mean",
-                     number(s->mean), "deviation", number(s->deviation), "min", number(s->min), "p50",
-                     number(s->p50), "p90", number(s->p90), "p99", number(s->p99), "max", number(s->max));
+    const struct member members[] = {
+        { "count", count(s->n) },  { "mean", number(s->mean) }, { "deviation", number(s->deviation) },
+        { "min", number(s->min) }, { "p50", number(s->p50) },   { "p90", number(s->p90) },
+        { "p99", number(s->p99) }, { "max", number(s->max) },
+    };
+    return OBJECT(members);
+}
+
+static json_t *made_prompts(const struct work *work)
+{
+    const struct member members[] = {
+        { "prompt_tokens", count((uint64_t)work->made.n_words) },
+        { "shared_tokens", count((uint64_t)work->made.n_shared) },
+        { "spread", number(work->made.spread) },
+    };
+    return OBJECT(members);
 }
 
 static json_t *settings(const struct load_options *o)
 {
-    return json_pack("{s:s, s:s, s:s?, s:o, s:s, s:i, s:o, s:I, s:f, s:I, s:s?, s:i, s:o, s:b}", "url",
-                     o->url, "api", load_api_name(o->style.api), "model", o->style.model, "rate",
-                     o->rate > 0 ? json_real(o->rate) : json_null(), "arrivals",
-                     o->rate <= 0                     ? "closed loop"
-                     : o->process == ARRIVALS_POISSON ? "poisson"
-                                                      : "even",
-                     "concurrency", o->concurrency, "duration",
-                     o->duration_s > 0 ? json_real(o->duration_s) : json_null(), "requests",
-                     (json_int_t)o->n_requests, "timeout", o->timeout_s, "seed", (json_int_t)o->seed,
-                     "prompts", o->work->items ? "file" : "made", "max_tokens", o->style.max_tokens,
-                     "temperature", number(o->style.temperature), "ignore_eos", (int)o->style.ignore_eos);
+    const char *arrivals = o->rate <= 0 ? "closed loop" : o->process == ARRIVALS_POISSON ? "poisson" : "even";
+    const struct member members[] = {
+        { "url", text(o->url) },
+        { "api", text(load_api_name(o->style.api)) },
+        { "model", text(o->style.model) },
+        { "rate", o->rate > 0 ? number(o->rate) : json_null() },
+        { "arrivals", text(arrivals) },
+        { "concurrency", o->concurrency > 0 ? count((uint64_t)o->concurrency) : json_null() },
+        { "duration", o->duration_s > 0 ? number(o->duration_s) : json_null() },
+        { "requests", o->n_requests > 0 ? count(o->n_requests) : json_null() },
+        { "timeout", number(o->timeout_s) },
+        { "drain", number(o->drain_s) },
+        { "seed", count(o->seed) },
+        { "prompts", text(o->work->items ? "file" : "made") },
+        { "made", o->work->items ? json_null() : made_prompts(o->work) },
+        { "max_tokens", count((uint64_t)o->style.max_tokens) },
+        { "temperature", number(o->style.temperature) },
+        { "ignore_eos", json_boolean(o->style.ignore_eos) },
+        { "chat", json_boolean(o->style.as_chat) },
+        { "body", o->style.more ? json_deep_copy(o->style.more) : json_null() },
+    };
+    return OBJECT(members);
 }
 
 static json_t *failures(const struct load_report *report)
 {
-    json_t *list = json_object();
+    struct member kinds[LOAD_OUTCOMES - 1];
     for (int i = LOAD_COMPLETE + 1; i < LOAD_OUTCOMES; i++) {
-        const char *said = report->run->first_words[i];
-        json_t *one = json_pack("{s:I, s:s?}", "count", (json_int_t)report->result->n_outcomes[i], "first",
-                                said[0] ? said : NULL);
-        json_object_set_new(list, load_outcome_name((enum load_outcome)i), one);
+        const struct member members[] = {
+            { "count", count(report->result->n_outcomes[i]) },
+            { "first", text(report->run->first_words[i]) },
+        };
+        kinds[i - 1] = (struct member){ load_outcome_name((enum load_outcome)i), OBJECT(members) };
     }
-    return list;
+    return OBJECT(kinds);
 }
 
 static json_t *tokens(const struct load_result *r)
 {
     double s = r->total_s > 0 ? r->total_s : NAN;
-    return json_pack(
-        "{s:o, s:o, s:o, s:I, s:o, s:s}", "prompt",
-        r->has_prompt_tokens ? json_integer((json_int_t)r->prompt_tokens) : json_null(), "prompt_per_s",
-        r->has_prompt_tokens ? number((double)r->prompt_tokens / s) : json_null(), "prompt_cached",
-        r->has_prompt_tokens ? json_integer((json_int_t)r->cached_tokens) : json_null(), "output",
-        (json_int_t)r->output_tokens, "output_per_s", number((double)r->output_tokens / s), "counted_by",
-        load_counted_name(r->counted));
+    bool told = r->has_prompt_tokens;
+    const struct member members[] = {
+        { "prompt", told ? count(r->prompt_tokens) : json_null() },
+        { "prompt_per_s", told ? number((double)r->prompt_tokens / s) : json_null() },
+        { "prompt_cached", told ? count(r->cached_tokens) : json_null() },
+        { "output", count(r->output_tokens) },
+        { "output_per_s", number((double)r->output_tokens / s) },
+        { "counted_by", text(load_counted_name(r->counted)) },
+    };
+    return OBJECT(members);
 }
 
 static json_t *goodput(const struct load_report *report)
 {
     const struct load_result *r = report->result;
+    bool has_gaps = !isnan(report->targets.itl_ms) && r->gap_ms.n > 0;
     if (!r->has_targets)
         return json_null();
-    bool has_gaps = !isnan(report->targets.itl_ms) && r->gap_ms.n > 0;
-    return json_pack("{s:o, s:o, s:I, s:o, s:o, s:o}", "ttft_target_ms", number(report->targets.ttft_ms),
-                     "itl_target_ms", number(report->targets.itl_ms), "requests", (json_int_t)r->n_good,
-                     "requests_per_s", number(r->total_s > 0 ? (double)r->n_good / r->total_s : NAN), "part",
-                     number(r->n_requests ? (double)r->n_good / (double)r->n_requests : NAN),
-                     "gaps_within_part",
-                     has_gaps ? json_real((double)r->n_gaps_within / (double)r->gap_ms.n) : json_null());
+    const struct member members[] = {
+        { "ttft_target_ms", number(report->targets.ttft_ms) },
+        { "itl_target_ms", number(report->targets.itl_ms) },
+        { "requests", count(r->n_good) },
+        { "requests_per_s", number(r->total_s > 0 ? (double)r->n_good / r->total_s : NAN) },
+        { "part", number(r->n_requests ? (double)r->n_good / (double)r->n_requests : NAN) },
+        { "gaps_within_part", number(has_gaps ? (double)r->n_gaps_within / (double)r->gap_ms.n : NAN) },
+    };
+    return OBJECT(members);
 }
 
 static json_t *tool(const struct load_report *report)
 {
-    const struct load_run *run = report->run;
-    return json_pack("{s:s, s:o, s:o, s:I}", "version", TUTTI_VERSION, "busy", number(run->busy), "late_ms",
-                     summary(&report->result->late_ms), "sent_again", (json_int_t)run->n_resent);
+    const struct member members[] = {
+        { "version", text(TUTTI_VERSION) },
+        { "busy", number(report->run->busy) },
+        { "late_ms", summary(&report->result->late_ms) },
+        { "sent_again", count(report->run->n_resent) },
+    };
+    return OBJECT(members);
+}
+
+static json_t *retry_after(const struct load_run *run)
+{
+    const struct member members[] = {
+        { "count", count(run->n_retry_after) },
+        { "mean_s",
+          number(run->n_retry_after ? (double)run->retry_after_s / (double)run->n_retry_after : NAN) },
+    };
+    return OBJECT(members);
 }
 
 static json_t *ms_between(int64_t from_us, int64_t to_us)
@@ -81,34 +156,46 @@ static json_t *ms_between(int64_t from_us, int64_t to_us)
     return from_us < 0 || to_us < 0 ? json_null() : json_real((double)(to_us - from_us) / 1e3);
 }
 
-static json_t *record(const struct load_record *r)
+/* index: of the record, which says whose key was sent. */
+static json_t *record(const struct load_record *r, size_t index, size_t n_keys)
 {
-    return json_pack("{s:s, s:i, s:I, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I}", "outcome",
-                     load_outcome_name((enum load_outcome)r->outcome), "http_status", (int)r->status,
-                     "prompt", (json_int_t)r->prompt, "arrival", json_real((double)r->scheduled_us / 1e6),
-                     "late_ms", ms_between(r->scheduled_us, r->started_us), "ttft_ms",
-                     ms_between(r->scheduled_us, r->first_us), "last_token_ms",
-                     ms_between(r->scheduled_us, r->last_us), "latency_ms",
-                     ms_between(r->scheduled_us, r->ended_us), "prompt_tokens", (json_int_t)r->prompt_tokens,
-                     "output_tokens", (json_int_t)r->output_tokens, "pieces", (json_int_t)r->n_pieces);
+    const struct member members[] = {
+        { "outcome", text(load_outcome_name((enum load_outcome)r->outcome)) },
+        { "http_status", count(r->status) },
+        { "prompt", count(r->prompt) },
+        { "key", n_keys ? count(index % n_keys) : json_null() },
+        { "arrival", number((double)r->scheduled_us / 1e6) },
+        { "late_ms", ms_between(r->scheduled_us, r->started_us) },
+        { "ttft_ms", ms_between(r->scheduled_us, r->first_us) },
+        { "last_token_ms", ms_between(r->scheduled_us, r->last_us) },
+        { "longest_gap_ms", number(r->n_pieces > 1 ? r->longest_gap_us / 1e3 : NAN) },
+        { "latency_ms", ms_between(r->scheduled_us, r->ended_us) },
+        { "prompt_tokens", r->has_prompt_tokens ? count(r->prompt_tokens) : json_null() },
+        { "output_tokens", count(r->output_tokens) },
+        { "pieces", count(r->n_pieces) },
+    };
+    return OBJECT(members);
 }
 
-static json_t *records(const struct load_run *run)
+static json_t *records(const struct load_run *run, size_t n_keys)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < run->n_records; i++)
-        json_array_append_new(list, record(&run->records[i]));
+        if (json_array_append_new(list, record(&run->records[i], i, n_keys)) != 0) {
+            json_decref(list);
+            return NULL;
+        }
     return list;
 }
 
 static json_t *started_at(const struct load_run *run)
 {
-    char text[32] = "";
+    char when[32] = "";
     struct tm parts;
-    time_t when = (time_t)run->started_unix_s;
-    if (gmtime_r(&when, &parts))
-        strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-    return json_string(text);
+    time_t started = (time_t)run->started_unix_s;
+    if (gmtime_r(&started, &parts))
+        strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &parts);
+    return text(when);
 }
 
 static int add_chunk(const char *bytes, size_t n_bytes, void *user)
@@ -120,15 +207,28 @@ enum tutti_status load_report_json(struct buf *out, const struct load_report *re
                                    struct tutti_error *err)
 {
     const struct load_result *r = report->result;
-    json_t *whole = json_pack(
-        "{s:o, s:o, s:b, s:f, s:I, s:I, s:f, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "started",
-        started_at(report->run), "settings", settings(report->options), "interrupted",
-        (int)report->run->was_interrupted, "total_s", r->total_s, "requests", (json_int_t)r->n_requests,
-        "complete", (json_int_t)r->n_outcomes[LOAD_COMPLETE], "requests_per_s", r->requests_per_s, "silent",
-        (json_int_t)r->n_silent, "failures", failures(report), "tokens", tokens(r), "ttft_ms",
-        summary(&r->ttft_ms), "itl_ms", summary(&r->gap_ms), "time_per_token_ms", summary(&r->token_time_ms),
-        "latency_ms", summary(&r->latency_ms), "goodput", goodput(report), "tool", tool(report));
-    bool ok = whole && (!details || json_object_set_new(whole, "records", records(report->run)) == 0);
+    const struct member members[] = {
+        { "started", started_at(report->run) },
+        { "settings", settings(report->options) },
+        { "interrupted", json_boolean(report->run->was_interrupted) },
+        { "total_s", number(r->total_s) },
+        { "requests", count(r->n_requests) },
+        { "complete", count(r->n_outcomes[LOAD_COMPLETE]) },
+        { "requests_per_s", number(r->requests_per_s) },
+        { "silent", count(r->n_silent) },
+        { "failures", failures(report) },
+        { "retry_after", retry_after(report->run) },
+        { "tokens", tokens(r) },
+        { "ttft_ms", summary(&r->ttft_ms) },
+        { "itl_ms", summary(&r->gap_ms) },
+        { "time_per_token_ms", summary(&r->token_time_ms) },
+        { "latency_ms", summary(&r->latency_ms) },
+        { "goodput", goodput(report) },
+        { "tool", tool(report) },
+    };
+    json_t *whole = OBJECT(members);
+    bool ok = whole && (!details || json_object_set_new(whole, "records",
+                                                        records(report->run, report->options->n_keys)) == 0);
     ok = ok && json_dump_callback(whole, add_chunk, out, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0 &&
          buf_add_string(out, "\n");
     json_decref(whole);

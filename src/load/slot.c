@@ -45,10 +45,14 @@ static bool add_pieces(struct slot *slot, uint32_t n, int64_t now_us)
     struct load_record *record = record_of(slot);
     bool ok = add_tick(c, now_us, n);
     for (uint32_t i = 0; ok && i < n; i++) {
-        if (record->first_us < 0)
+        uint64_t gap_us = (uint64_t)(now_us - record->last_us);
+        if (record->first_us < 0) {
             record->first_us = now_us;
-        else
-            ok = samples_add(&c->run->gaps, (uint64_t)(now_us - record->last_us));
+        } else {
+            ok = samples_add(&c->run->gaps, gap_us);
+            if (gap_us > record->longest_gap_us)
+                record->longest_gap_us = gap_us > UINT32_MAX ? UINT32_MAX : (uint32_t)gap_us;
+        }
         record->last_us = now_us;
     }
     record->n_pieces += n;

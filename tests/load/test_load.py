@@ -121,6 +121,8 @@ def test_times_are_those_of_the_stream(mock):
     assert 195 <= d["ttft_ms"]["min"] <= 200 + SLACK_MS
     assert 28 <= d["itl_ms"]["p50"] <= 30 + SLACK_MS
     assert 28 <= d["time_per_token_ms"]["min"] <= 30 + SLACK_MS
+    assert min(r["longest_gap_ms"] for r in d["records"]) >= 28
+    assert max(r["longest_gap_ms"] for r in d["records"]) == pytest.approx(d["itl_ms"]["max"])
     assert 345 <= d["latency_ms"]["min"] <= 350 + 2 * SLACK_MS
     assert d["goodput"]["requests"] == 3 and d["goodput"]["part"] == 1 and d["goodput"]["gaps_within_part"] == 1
     missed = figures(server.url, "-N", 2, "-n", 3, "--itl-target", 10)["goodput"]
@@ -182,6 +184,8 @@ def test_keys_are_sent_in_turns_and_shown_nowhere(mock, tmp_path):
     said = load(server.url, "-N", 4, "-n", 1, "--api-key-file", keys, "--json", tmp_path / "out.json", "--details")
     assert sorted(r["key"] for r in server.requests) == ["Bearer sk-one"] * 2 + ["Bearer sk-two"] * 2
     assert "sk-" not in said.stdout + said.stderr + (tmp_path / "out.json").read_text()
+    records = json.loads((tmp_path / "out.json").read_text())["records"]
+    assert [r["key"] for r in records] == [0, 1, 0, 1]
     server.requests.clear()
     load(server.url, "-N", 1, "-n", 1, env={"TUTTI_API_KEY": "sk-env"})
     assert server.requests[0]["key"] == "Bearer sk-env"
@@ -235,7 +239,7 @@ def test_failures_are_told_apart(mock, tmp_path, loop):
         assert "\x1b" not in (failure["first"] or "")
     assert d["failures"]["HTTP 429"]["first"] == "HTTP 429: slow down, please"
     assert d["failures"]["rejected"]["first"].startswith("HTTP 400: {")
-    assert d["silent"] == 1
+    assert d["silent"] == 1 and d["retry_after"] == {"count": 1, "mean_s": 3}
     assert d["tokens"]["output"] == 3 + 0 + 1  # of the complete ones
 
 
@@ -424,8 +428,8 @@ def test_many_streams_at_once(mock):
 
 
 def test_measures_tutti(tmp_path):
-    server = subprocess.Popen([BIN, "serve", DEMO, "--port", "0", "--no-access-log"], stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([BIN, "serve", DEMO, "--port", "0", "--no-access-log", "--api", "tgi,llm-serving"],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         url = server.stdout.readline().decode().split()[-1]
         assert url.startswith("http://")
@@ -437,6 +441,9 @@ def test_measures_tutti(tmp_path):
         assert d["settings"]["model"] == "demo"
         text = load(url, "--rate", 20, "-N", 10, "-n", 4, "--chat").stdout
         assert re.search(r"complete +10 ", text) and "as the server tells" in text
+        for api in (["--api", "tgi"], ["--api", "llm-serving", "-m", "demo"]):
+            d = figures(url, "-N", 6, "-c", 3, "-n", 5, *api)
+            assert d["complete"] == 6 and d["tokens"]["counted_by"] == "server" and 6 <= d["tokens"]["output"] <= 30
         refused = load(url, "-N", 1, "-n", 1, "--body", '{"temperature": "hot"}', check=1)
         assert "HTTP 400" in refused.stdout
     finally:
