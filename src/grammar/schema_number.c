@@ -31,8 +31,17 @@ static bool is_all(const char *text, char c)
     return true;
 }
 
-/* Digit strings of one length, from low to high, both within. */
-static int32_t same_length(struct schema_reader *r, const char *low, const char *high)
+static int32_t same_length(struct schema_reader *r, const char *low, const char *high, bool is_fraction);
+
+/* The digits behind the first one. A fraction may end where nothing but zeros would make it large enough. */
+static int32_t further_digits(struct schema_reader *r, const char *low, const char *high, bool is_fraction)
+{
+    int32_t rest = same_length(r, low, high, is_fraction);
+    return is_fraction && *low && is_all(low, '0') ? SYNTAX_CHOICE(r->out, syntax_empty(r->out), rest) : rest;
+}
+
+/* Digit strings of one length, from low to high, both within. A fraction may be shorter, with at least one digit. */
+static int32_t same_length(struct schema_reader *r, const char *low, const char *high, bool is_fraction)
 {
     struct syntax *s = r->out;
     int32_t ways[3], n_rest = (int32_t)strlen(low) - 1;
@@ -40,17 +49,21 @@ static int32_t same_length(struct schema_reader *r, const char *low, const char 
     if (n_rest < 0)
         return syntax_empty(s);
     if (*low == *high)
-        return SYNTAX_SEQ(s, digits(r, *low, *high), same_length(r, low + 1, high + 1));
+        return SYNTAX_SEQ(s, digits(r, *low, *high), further_digits(r, low + 1, high + 1, is_fraction));
     char first = *low, last = *high, nines[24], zeros[24];
     memset(nines, '9', sizeof nines);
     memset(zeros, '0', sizeof zeros);
     nines[n_rest] = zeros[n_rest] = '\0';
-    if (!is_all(low + 1, '0'))
-        ways[n++] = SYNTAX_SEQ(s, digits(r, first, first), same_length(r, low + 1, nines)), first++;
-    if (!is_all(high + 1, '9'))
-        ways[n++] = SYNTAX_SEQ(s, digits(r, last, last), same_length(r, zeros, high + 1)), last--;
+    if (!is_all(low + 1, '0')) {
+        ways[n++] = SYNTAX_SEQ(s, digits(r, first, first), further_digits(r, low + 1, nines, is_fraction));
+        first++;
+    }
+    if (!is_all(high + 1, '9')) {
+        ways[n++] = SYNTAX_SEQ(s, digits(r, last, last), further_digits(r, zeros, high + 1, is_fraction));
+        last--;
+    }
     if (first <= last)
-        ways[n++] = SYNTAX_SEQ(s, digits(r, first, last), any_digits(r, n_rest, n_rest));
+        ways[n++] = SYNTAX_SEQ(s, digits(r, first, last), any_digits(r, is_fraction ? 0 : n_rest, n_rest));
     return syntax_choice(s, ways, n);
 }
 
@@ -71,7 +84,7 @@ static int32_t natural(struct schema_reader *r, int64_t low, int64_t high)
             continue;
         snprintf(first, sizeof first, "%lld", (long long)(low > smallest ? low : smallest));
         snprintf(last, sizeof last, "%lld", (long long)(high < largest ? high : largest));
-        ways[n++] = same_length(r, first, last);
+        ways[n++] = same_length(r, first, last, false);
     }
     return syntax_choice(r->out, ways, n);
 }
@@ -157,7 +170,7 @@ static int32_t with_fraction(struct schema_reader *r, int64_t low, int64_t high)
     return SYNTAX_SEQ(s, natural(r, low, high), syntax_text(s, "."), any_digits(r, 1, FRACTION_DIGITS));
 }
 
-/* Units of 10^-FRACTION_DIGITS from low to high, 0 or more, written with all digits. */
+/* Units of 10^-FRACTION_DIGITS from low to high, 0 or more, with a point and at least one digit behind it. */
 static int32_t scaled(struct schema_reader *r, int64_t low, int64_t high)
 {
     struct syntax *s = r->out;
@@ -170,11 +183,11 @@ static int32_t scaled(struct schema_reader *r, int64_t low, int64_t high)
     snprintf(last, sizeof last, "%06lld", (long long)(high % unit));
     if (whole_low == whole_high)
         return SYNTAX_SEQ(s, natural(r, whole_low, whole_low), syntax_text(s, "."),
-                          same_length(r, first, last));
+                          same_length(r, first, last, true));
     ways[n++] = SYNTAX_SEQ(s, natural(r, whole_low, whole_low), syntax_text(s, "."),
-                           same_length(r, first, "999999"));
+                           same_length(r, first, "999999", true));
     ways[n++] = SYNTAX_SEQ(s, natural(r, whole_high, whole_high), syntax_text(s, "."),
-                           same_length(r, "000000", last));
+                           same_length(r, "000000", last, true));
     if (whole_low + 1 < whole_high)
         ways[n++] = with_fraction(r, whole_low + 1, whole_high - 1);
     return syntax_choice(s, ways, n);

@@ -7,6 +7,7 @@
  * would write whose every logit is the same. Without a file the vocabulary is 256 bytes and some longer tokens. */
 #include "base/clock.h"
 #include "base/rng.h"
+#include "base/utf8.h"
 #include "grammar/grammar.h"
 
 #include <jansson.h>
@@ -135,6 +136,8 @@ static json_t *write_one(struct grammar *g, uint64_t seed, int max_tokens, int *
         ++*n_tokens;
     }
     matcher_clear(&m);
+    for (int i = 0; i < 3 && !is_finished && !utf8_is_valid(text.bytes, text.n_bytes); i++)
+        buf_truncate(&text, text.n_bytes - 1); /* cut off within a character */
     json_t *out = json_pack("{s:o, s:b}", "text",
                             json_stringn_nocheck(text.bytes ? text.bytes : "", text.n_bytes), "finished",
                             is_finished);
