@@ -2,8 +2,8 @@
 #include "engine/engine.h"
 
 #include "base/clock.h"
+#include "base/rng.h"
 #include "engine/engine_state.h"
-#include "engine/rng.h"
 
 #include <stdlib.h>
 #include <string.h>

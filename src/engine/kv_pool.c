@@ -1,6 +1,6 @@
 #include "engine/kv_pool.h"
 
-#include "engine/rng.h"
+#include "base/rng.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Greedy is one pass over the row, plain temperature two more; nothing is sorted but the reported log-probabilities. */
 #include "engine/sampler.h"
 
-#include "engine/rng.h"
+#include "base/rng.h"
 
 #include <float.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "support/mock_model.h"
 
 #include "base/clock.h"
-#include "engine/rng.h"
+#include "base/rng.h"
 
 #include <math.h>
 #include <setjmp.h>

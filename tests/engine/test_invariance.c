@@ -4,8 +4,8 @@
 #include "support/collect.h"
 #include "support/questions.h"
 
+#include "base/rng.h"
 #include "engine/engine.h"
-#include "engine/rng.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

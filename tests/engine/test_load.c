@@ -3,7 +3,7 @@
 #include "support/collect.h"
 #include "support/questions.h"
 
-#include "engine/rng.h"
+#include "base/rng.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

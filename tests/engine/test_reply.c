@@ -1,9 +1,9 @@
 /* From tokens to shown text: stop strings across token borders, hidden blanks, whole characters, visible tokens. */
 #include "base/buf.h"
 #include "base/ids.h"
+#include "base/rng.h"
 #include "engine/engine.h"
 #include "engine/reply.h"
-#include "engine/rng.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

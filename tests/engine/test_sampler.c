@@ -1,5 +1,5 @@
 /* The sampler: against the distributions of transformers, and against a plain reference of its own. */
-#include "engine/rng.h"
+#include "base/rng.h"
 #include "engine/sampler.h"
 
 #include <jansson.h>

@@ -1,6 +1,6 @@
 #include "support/mock_model.h"
 
-#include "engine/rng.h"
+#include "base/rng.h"
 #include "engine/sampler.h"
 
 #include <setjmp.h>
