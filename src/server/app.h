@@ -53,6 +53,7 @@ bool app_check_model(struct app *app, struct http_conn *conn, const char *model,
 
 /* The routes. */
 void chat_request(struct app *app, struct http_conn *conn);
+void responses_request(struct app *app, struct http_conn *conn);
 void completion_request(struct app *app, struct http_conn *conn);
 void models_request(struct app *app, struct http_conn *conn);
 void tokenize_request(struct app *app, struct http_conn *conn);

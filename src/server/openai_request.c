@@ -267,22 +267,19 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
     return st == TUTTI_OK ? refuse_unsupported(req, err) : st;
 }
 
-enum tutti_status api_request_read(struct api_request *out, enum api_kind kind, const tutti_model *model,
-                                   const char *text, size_t n_bytes, struct tutti_error *err)
+enum tutti_status api_request_read_value(struct api_request *out, enum api_kind kind,
+                                         const tutti_model *model, json_t *root, struct tutti_error *err)
 {
     struct tutti_model_info info;
     tutti_model_info(model, &info);
-    *out = (struct api_request){ .kind = kind, .n = 1, .n_beams = 1, .length_penalty = 1 };
+    *out = (struct api_request){ .kind = kind, .root = root, .n = 1, .n_beams = 1, .length_penalty = 1 };
     tutti_sampling_init(&out->sampling, model);
     if (kind == API_COMPLETION)
         out->max_tokens = API_DEFAULT_COMPLETION_TOKENS;
-    enum tutti_status st = json_read(&out->root, text, n_bytes, err);
-    if (st != TUTTI_OK)
-        return st;
     if (!json_is_object(out->root))
         return error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
                          json_kind(out->root));
-    st = read_settings(out, info.n_vocab, err);
+    enum tutti_status st = read_settings(out, info.n_vocab, err);
     if (st != TUTTI_OK)
         return st;
     if (out->best_of > out->n) {
@@ -295,6 +292,14 @@ enum tutti_status api_request_read(struct api_request *out, enum api_kind kind, 
     out->n_prompts = 1;
     st = api_read_messages(out, err);
     return st == TUTTI_OK ? api_read_tools(out, err) : st;
+}
+
+enum tutti_status api_request_read(struct api_request *out, enum api_kind kind, const tutti_model *model,
+                                   const char *text, size_t n_bytes, struct tutti_error *err)
+{
+    json_t *root = NULL;
+    enum tutti_status st = json_read(&root, text, n_bytes, err);
+    return st == TUTTI_OK ? api_request_read_value(out, kind, model, root, err) : st;
 }
 
 void api_request_clear(struct api_request *req)

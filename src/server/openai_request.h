@@ -66,6 +66,10 @@ struct api_request {
 MUST_CHECK enum tutti_status api_request_read(struct api_request *out, enum api_kind kind,
                                               const tutti_model *model, const char *text, size_t n_bytes,
                                               struct tutti_error *err);
+/* The same of a value, which is taken over. */
+MUST_CHECK enum tutti_status api_request_read_value(struct api_request *out, enum api_kind kind,
+                                                    const tutti_model *model, json_t *root,
+                                                    struct tutti_error *err);
 void api_request_clear(struct api_request *req);
 
 /* What the engine is asked for prompt number i. Borrowed from req. */

@@ -81,3 +81,61 @@ def test_a_wrong_key_is_an_authentication_error(start, tmp_path):
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=server.url + "/v1", api_key="wrong-key", max_retries=0).models.list()
     assert openai.OpenAI(base_url=server.url + "/v1", api_key="right-key", max_retries=0).models.list()
+
+
+def test_best_of(client):
+    settings = {"model": "demo", "prompt": "One day", "max_tokens": 8, "temperature": 2.0, "seed": 3, "logprobs": 0}
+
+    def mean(choice):
+        return sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs)
+
+    every = client.completions.create(n=6, **settings)
+    best = client.completions.create(n=2, best_of=6, **settings)
+    assert [c.index for c in best.choices] == [0, 1]
+    assert sorted(map(mean, best.choices)) == sorted(map(mean, every.choices))[-2:]
+    assert best.usage.completion_tokens == every.usage.completion_tokens
+    with pytest.raises(openai.BadRequestError) as wrong:
+        client.completions.create(n=3, best_of=2, **settings)
+    assert wrong.value.param == "best_of"
+
+
+def test_a_response(client):
+    response = client.responses.create(model="demo", input="What is the capital of France?", temperature=0)
+    assert response.output_text == ANSWER and response.status == "completed" and response.id.startswith("resp")
+    assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
+    listed = client.responses.create(model="demo", temperature=0, metadata={"a": "b"}, input=[
+        {"role": "user", "content": [{"type": "input_text", "text": "What is the capital "}, {"type": "input_text", "text": "of France?"}]}])
+    assert listed.output_text == ANSWER and listed.metadata == {"a": "b"}
+    cut = client.responses.create(model="demo", input="What is the capital of France?", temperature=0, max_output_tokens=3)
+    assert cut.status == "incomplete" and cut.incomplete_details.reason == "max_output_tokens" and ANSWER.startswith(cut.output_text)
+
+
+def test_instructions_are_a_system_message(client):
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    chat = client.chat.completions.create(model="demo", messages=messages, temperature=0, max_tokens=20)
+    response = client.responses.create(model="demo", instructions="Be brief.", input="Hello", temperature=0, max_output_tokens=20)
+    assert response.output_text == chat.choices[0].message.content and response.instructions == "Be brief."
+
+
+def test_a_response_in_events(client):
+    events = list(client.responses.create(model="demo", input="What is the capital of France?", temperature=0, stream=True))
+    kinds = [e.type for e in events]
+    assert kinds[:4] == ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"]
+    assert kinds[-4:] == ["response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed"]
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == ANSWER == events[-1].response.output_text
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    assert len({e.item_id for e in events if hasattr(e, "item_id")}) == 1
+    with client.responses.stream(model="demo", input="What is the capital of France?", temperature=0) as stream:
+        assert stream.get_final_response().output_text == ANSWER
+
+
+@pytest.mark.parametrize("change, param", [
+    ({"input": []}, "input"), ({"input": 5}, "input"), ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
+    ({"input": [{"type": "function_call"}]}, "input[0]"), ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"tools": [{"type": "web_search"}]}, "tools"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"temperature": 9}, "temperature"),
+    ({"instructions": 5}, "instructions"), ({"background": True}, "background"),
+])
+def test_wrong_responses_are_named(client, change, param):
+    with pytest.raises(openai.BadRequestError) as wrong:
+        client.responses.create(**{"model": "demo", "input": "Hello", **change})
+    assert wrong.value.param == param
