@@ -15,6 +15,7 @@ struct record {
     struct request *request;
     int choice;
     bool has_token;
+    bool has_stop_token; /* sample is the token that ended the choice */
     enum tutti_finish finish;
     enum tutti_status status; /* where finish is TUTTI_FINISH_ERROR */
     bool is_over;             /* it ended without a stop token */

@@ -79,6 +79,7 @@ static void end_sequence(struct tutti_engine *e, struct sequence *seq, enum tutt
     record.is_over = !sample;
     if (sample)
         record.sample = *sample;
+    record.has_stop_token = sample && finish == TUTTI_FINISH_STOP;
     end_slot(e, seq);
     for (; n_choices > 0; n_choices--, record.choice++)
         send(e, &record);

@@ -112,8 +112,7 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
                                  .n_tokens = reply->n_visible,
                                  .n_held = (size_t)reply->detok.n_held,
                                  .finish = finish,
-                                 .has_stop_token = record->finish == TUTTI_FINISH_STOP &&
-                                                   r->spec.n_beams < 2 && !record->is_over,
+                                 .has_stop_token = record->has_stop_token,
                                  .stop_token = record->sample.token,
                                  .stop_logprob = record->sample.logprob,
                                  .n_prompt_tokens = (size_t)r->n_prompt,

@@ -174,6 +174,30 @@ static enum tutti_status read_seed(const json_t *value, bool is_lenient, struct 
     return TUTTI_OK;
 }
 
+/* {"type": "json", "value": a schema, or its text}, {"type": "json_schema", "value": {"schema"}}. */
+static enum tutti_status read_grammar(struct api_request *req, const json_t *grammar, struct tutti_error *err)
+{
+    const char *type = json_string_value(json_object_get(grammar, "type"));
+    const json_t *schema = json_object_get(grammar, "value");
+    bool is_named = type && !strcmp(type, "json_schema");
+    if (!type || (strcmp(type, "json") && !is_named))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "grammar",
+                               "`grammar` must be of type json or json_schema, found %.64s",
+                               type ? type : "none");
+    if (is_named)
+        schema = json_object_get(schema, "schema");
+    if (!json_is_object(schema) && !json_is_string(schema))
+        return wrong_type("grammar.value", "a schema", schema, err);
+    req->schema = json_is_string(schema) ? strdup(json_string_value(schema))
+                                         : json_dumps(schema, JSON_COMPACT);
+    if (!req->schema)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the grammar");
+    req->grammar_kind = TUTTI_GRAMMAR_JSON_SCHEMA;
+    req->grammar = req->schema;
+    req->n_grammar_bytes = strlen(req->schema);
+    return TUTTI_OK;
+}
+
 static enum tutti_status read_parameters(struct api_request *req, const json_t *object, bool is_lenient,
                                          struct parameters *p, struct tutti_error *err)
 {
@@ -192,8 +216,7 @@ static enum tutti_status read_parameters(struct api_request *req, const json_t *
     if (st == TUTTI_OK && adapter && !json_is_string(adapter))
         st = wrong_type("adapter_id", "a string", adapter, err);
     if (st == TUTTI_OK && value_of(object, "grammar") && !is_lenient)
-        st = error_set_param(err, TUTTI_E_ARGUMENT, "grammar",
-                             "grammar is not supported by this API of the server");
+        st = read_grammar(req, value_of(object, "grammar"), err);
     p->has_temperature = value_of(object, "temperature") && p->temperature > 0;
     p->has_full_text = value_of(object, "return_full_text") != NULL;
     return st;

@@ -94,6 +94,19 @@ def test_a_seed_repeats(tg, compat):
     assert text(5) == text(5) and len({text(seed) for seed in range(5)}) > 1
 
 
+def test_the_client_constrains_by_a_schema(tg, compat):
+    from text_generation.types import Grammar
+    schema = {"type": "object", "properties": {"n": {"enum": [1, 2, 3]}}, "required": ["n"],
+              "additionalProperties": False}
+    answer = tg.Client(compat.url).generate(PROMPT, max_new_tokens=300, grammar=Grammar(type="json", value=schema))
+    assert json.loads(answer.generated_text)["n"] in (1, 2, 3) and len(json.loads(answer.generated_text)) == 1
+    streamed = ask(compat, "/generate_stream", PROMPT, max_new_tokens=300, grammar={"type": "json", "value": json.dumps(schema)})
+    assert json.loads(events(streamed)[-1]["generated_text"]) == json.loads(answer.generated_text)
+    for grammar in ({"type": "regex", "value": "a+"}, {"type": "json"}, 5, {"type": "json", "value": "{"}):
+        refused = ask(compat, "/generate", PROMPT, grammar=grammar)
+        assert refused.status_code == 422 and refused.json()["error_type"] == "validation", refused.text
+
+
 # ---- shapes ----
 
 def test_details_are_shown_on_demand(compat):
