@@ -103,9 +103,88 @@ int32_t syntax_seq(struct syntax *s, const int32_t *nodes, size_t n)
     return n == 0 ? syntax_empty(s) : add_list(s, NODE_SEQ, nodes, n);
 }
 
+/* ---- alternatives that begin alike ----
+ * "a" x | "a" y becomes "a" (x | y): otherwise each level of "(" expr "+" expr ")" | "(" expr "-" expr ")" would double the ways
+ * in which a text can be read. */
+
+enum { MAX_FACTORED = 256, MAX_FACTOR_DEPTH = 64 };
+
+static int32_t part_of(const struct syntax *s, int32_t way, int32_t skip)
+{
+    const struct node *node = &s->nodes[way];
+    if (node->kind == NODE_SEQ)
+        return skip < node->n ? s->children[node->first + skip] : -1;
+    return skip == 0 && node->kind != NODE_EMPTY ? way : -1;
+}
+
+static bool are_equal(const struct syntax *s, int32_t a, int32_t b)
+{
+    if (a < 0 || b < 0 || a == b)
+        return a == b;
+    const struct node *x = &s->nodes[a], *y = &s->nodes[b];
+    if (x->kind != y->kind || x->n != y->n)
+        return false;
+    switch (x->kind) {
+    case NODE_RULE:
+        return x->first == y->first;
+    case NODE_BYTES:
+        return memcmp(s->bytes.bytes + x->first, s->bytes.bytes + y->first, (size_t)x->n) == 0;
+    case NODE_CHARS:
+        return x->n == 0 ||
+               memcmp(s->ranges + x->first, s->ranges + y->first, (size_t)x->n * sizeof *s->ranges) == 0;
+    default:
+        return false;
+    }
+}
+
+/* What is left of a way behind skip parts. */
+static int32_t rest_of(struct syntax *s, int32_t way, int32_t skip)
+{
+    int32_t first = s->nodes[way].first, n = s->nodes[way].n, left;
+    if (skip == 0)
+        return way;
+    if (part_of(s, way, skip) < 0)
+        return syntax_empty(s);
+    left = n - skip;
+    if (left == 1)
+        return s->children[first + skip];
+    /* The parts stand in the children already. */
+    return add_node(s, (struct node){ .kind = NODE_SEQ, .first = first + skip, .n = left });
+}
+
+static int32_t factor(struct syntax *s, const int32_t *ways, size_t n, int32_t skip, int depth)
+{
+    int32_t out[MAX_FACTORED], group[MAX_FACTORED];
+    bool is_taken[MAX_FACTORED] = { false };
+    size_t n_out = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t n_group = 0;
+        int32_t head = part_of(s, ways[i], skip);
+        if (is_taken[i])
+            continue;
+        for (size_t k = i; k < n; k++) {
+            if (!is_taken[k] && are_equal(s, head, part_of(s, ways[k], skip))) {
+                is_taken[k] = true;
+                group[n_group++] = ways[k];
+            }
+        }
+        if (n_group == 1 || head < 0 || depth == MAX_FACTOR_DEPTH) {
+            for (size_t k = 0; k < (head < 0 ? 1 : n_group); k++)
+                out[n_out++] = rest_of(s, group[k], skip);
+        } else {
+            int32_t tail = factor(s, group, n_group, skip + 1, depth + 1);
+            out[n_out++] = SYNTAX_SEQ(s, head, tail);
+        }
+    }
+    return n_out == 1 ? out[0] : add_list(s, NODE_CHOICE, out, n_out);
+}
+
 int32_t syntax_choice(struct syntax *s, const int32_t *nodes, size_t n)
 {
-    return n == 1 ? nodes[0] : add_list(s, NODE_CHOICE, nodes, n);
+    if (n == 1)
+        return nodes[0];
+    return n == 0 || n > MAX_FACTORED || s->is_full ? add_list(s, NODE_CHOICE, nodes, n)
+                                                    : factor(s, nodes, n, 0, 0);
 }
 
 int32_t syntax_repeat(struct syntax *s, int32_t node, int32_t min, int32_t max)
