@@ -1,5 +1,6 @@
 /* tutti: the command line. Finds the command, reads its options, reports its error. */
 #include "cli/command.h"
+#include "cli/manual.h"
 #include "cli/output.h"
 
 #include <signal.h>
@@ -15,11 +16,13 @@ static const struct command *const COMMANDS[] = {
 };
 enum { N_COMMANDS = sizeof COMMANDS / sizeof COMMANDS[0] };
 
-static const char INTRODUCTION[] =
-    "tutti runs one language model for many users at once.\n"
-    "\n"
-    "MODEL is a Hugging Face folder (config.json and safetensors), a GGUF file, or a checkpoint of PyTorch or\n"
-    "MindSpore with config.json beside it (docs/checkpoints.md).\n";
+static const char INTRODUCTION[] = "tutti runs one language model for many users at once.\n"
+                                   "\n"
+                                   "MODEL is a Hugging Face folder (config.json and safetensors), a GGUF "
+                                   "file, or a checkpoint of PyTorch or\n"
+                                   "MindSpore with config.json beside it (docs/checkpoints.md).\n";
+
+static const struct command_list LIST = { COMMANDS, N_COMMANDS, INTRODUCTION };
 
 static const struct command *find_command(const char *name)
 {
@@ -141,11 +144,38 @@ static int print(struct buf *text, bool ok)
     return EXIT_FAILURE;
 }
 
+/* help --man [COMMAND]: for the system's man pages. */
+static int help_man(int argc, char **argv)
+{
+    const struct command *command = argc > 0 ? find_command(argv[0]) : NULL;
+    struct buf text = { 0 };
+    if (argc > 0 && !command)
+        return unknown_command(argv[0]);
+    return print(&text, command ? manual_command(command, &text) : manual_overview(&LIST, &text));
+}
+
+/* help --completion SHELL */
+static int help_completion(int argc, char **argv)
+{
+    struct buf text = { 0 };
+    if (argc > 0 && strcmp(argv[0], "bash") == 0)
+        return print(&text, completion_bash(&LIST, &text));
+    if (argc > 0 && strcmp(argv[0], "zsh") == 0)
+        return print(&text, completion_zsh(&LIST, &text));
+    return complain("help --completion: expected bash or zsh");
+}
+
 static int help(int argc, char **argv)
 {
     struct buf text = { 0 };
-    if (argc > 1)
+    bool is_man = argc > 0 && strcmp(argv[0], "--man") == 0;
+    bool is_completion = argc > 0 && strcmp(argv[0], "--completion") == 0;
+    if (argc > 1 + (is_man || is_completion))
         return complain("help: expected one command at most");
+    if (is_man)
+        return help_man(argc - 1, argv + 1);
+    if (is_completion)
+        return help_completion(argc - 1, argv + 1);
     if (argc == 0 || strcmp(argv[0], "--help") == 0 || strcmp(argv[0], "help") == 0)
         return print(&text, add_overview(&text));
     if (strcmp(argv[0], "--markdown") == 0)

@@ -87,9 +87,10 @@ MUST_CHECK enum tutti_status options_parse(const struct option_set *set, int arg
 /* The word of the list (which ends with NULL) that word was probably meant to be; NULL: none is near. */
 const char *options_nearest(const char *word, const char *const *words);
 
-/* Adds the options as help shows them, or as Markdown tables. False: out of memory. */
+/* Adds the options as help shows them, as Markdown tables, or in the language of man(7). False: out of memory. */
 MUST_CHECK bool options_help(const struct option_set *set, struct buf *out);
 MUST_CHECK bool options_markdown(const struct option_set *set, struct buf *out);
+MUST_CHECK bool options_man(const struct option_set *set, struct buf *out);
 
 /* Adds text with lines broken at blanks so that none is wider than 80 columns; each line but the first begins with
  * indent blanks; column: where the first one starts. False: out of memory. */

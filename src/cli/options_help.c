@@ -1,4 +1,5 @@
-/* The option table as people read it: --help and docs/cli.md. */
+/* The option table as people read it: --help, docs/cli.md, man pages. */
+#include "cli/manual.h"
 #include "cli/options.h"
 
 #include <math.h>
@@ -123,6 +124,32 @@ bool options_markdown(const struct option_set *set, struct buf *out)
         ok = buf_printf(out, "\n%s:\n\n| option | meaning |\n| --- | --- |\n", group->title);
         for (const struct option *o = group->options; ok && o->name; o++)
             ok = add_markdown_row(o, out);
+    }
+    return ok;
+}
+
+static bool add_man_option(const struct option *o, struct buf *out)
+{
+    struct buf meaning = { 0 };
+    bool ok = buf_add_string(out, ".TP\n") && (!o->letter || buf_printf(out, "\\fB\\-%c\\fR, ", o->letter)) &&
+              buf_add_string(out, "\\fB\\-\\-") && manual_text(out, o->name) && buf_add_string(out, "\\fR") &&
+              (!o->value ||
+               (buf_add_string(out, " \\fI") && manual_text(out, o->value) && buf_add_string(out, "\\fR"))) &&
+              buf_add_string(out, "\n") && add_meaning(o, &meaning) && manual_text(out, meaning.bytes) &&
+              buf_add_string(out, "\n");
+    buf_clear(&meaning);
+    return ok;
+}
+
+bool options_man(const struct option_set *set, struct buf *out)
+{
+    bool ok = true;
+    for (const struct option_group *group = set->groups; ok && group->title; group++) {
+        ok = buf_add_string(out, ".SS ") && manual_text(out, group->title) && buf_add_string(out, "\n");
+        for (const struct option *o = group->options; ok && o->name; o++)
+            ok = add_man_option(o, out);
+        if (ok && group == set->groups)
+            ok = add_man_option(&HELP_OPTION, out);
     }
     return ok;
 }

@@ -1,0 +1,113 @@
+"""The Debian package of this build: what is in it, that it installs, and that its parts are understood by those they are for."""
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("TUTTI_BUILD", os.path.join(ROOT, "build"))
+PATIENCE = 120 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+
+
+def run(*args, check=True, **more):
+    done = subprocess.run([str(a) for a in args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE,
+                          check=False, **more)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    with open(os.path.join(BUILD, "deploy", "tutti.service"), encoding="utf-8") as file:
+        if "ExecStart=/usr/bin/tutti " not in file.read():
+            pytest.skip("this build is not set up with --prefix=/usr")
+    if not shutil.which("dpkg-shlibdeps"):
+        pytest.skip("dpkg-dev is not installed")
+    made = run(os.path.join(ROOT, "deploy", "debian", "build.sh"), BUILD, tmp_path_factory.mktemp("deb"))
+    return made.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def unpacked(package, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("root")
+    run("dpkg-deb", "-x", package, folder)
+    return folder
+
+
+def test_it_holds_what_an_administrator_expects(package):
+    lines = run("dpkg-deb", "-c", package).stdout.splitlines()
+    listed = {line.split()[5]: line.split()[:2] for line in lines}
+    assert all(owner == "root/root" for _, owner in listed.values())
+    for path, mode in {"usr/bin/tutti": "-rwxr-xr-x", "usr/lib/systemd/system/tutti.service": "-rw-r--r--",
+                       "usr/lib/systemd/system/tutti.socket": "-rw-r--r--", "usr/lib/sysusers.d/tutti.conf": "-rw-r--r--",
+                       "etc/tutti/tutti.conf": "-rw-r--r--", "usr/share/man/man1/tutti.1.gz": "-rw-r--r--",
+                       "usr/share/man/man1/tutti-serve.1.gz": "-rw-r--r--",
+                       "usr/share/bash-completion/completions/tutti": "-rw-r--r--",
+                       "usr/share/zsh/vendor-completions/_tutti": "-rw-r--r--",
+                       "usr/share/tutti/grafana/tutti.json": "-rw-r--r--"}.items():
+        assert listed["./" + path][0] == mode, path
+    assert not [p for p in listed if re.search(r"\.so(\.|$)|/include/", p)]
+    depends = run("dpkg-deb", "-f", package, "Depends").stdout
+    for library in ("libc6", "libssl3", "libevent-2.1", "libsystemd0", "libjansson4"):
+        assert library in depends
+
+
+def test_the_same_build_gives_the_same_package(package, tmp_path):
+    again = run(os.path.join(ROOT, "deploy", "debian", "build.sh"), BUILD, tmp_path).stdout.strip()
+    with open(package, "rb") as one, open(again, "rb") as other:
+        assert one.read() == other.read()
+
+
+def test_the_program_runs_from_it(unpacked):
+    assert re.fullmatch(r"tutti \d+\.\d+\.\d+\n", run(unpacked / "usr/bin/tutti", "--version").stdout)
+
+
+def test_it_installs_and_is_removed(package, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("only root may install")
+    for folder in ("var/lib/dpkg/info", "var/lib/dpkg/updates", "etc", "usr"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "var/lib/dpkg/status").touch()
+    (tmp_path / "etc/passwd").touch()
+    (tmp_path / "etc/group").touch()
+    dpkg = ["dpkg", f"--root={tmp_path}", "--force-script-chrootless", "--force-depends", "--log=/dev/null"]
+    run(*dpkg, "-i", package)
+    assert "installed" in run("dpkg-query", f"--admindir={tmp_path}/var/lib/dpkg", "-W", "-f", "${Status}", "tutti").stdout
+    assert run(tmp_path / "usr/bin/tutti", "--version").stdout.startswith("tutti ")
+    if shutil.which("systemd-sysusers"):
+        assert re.search(r"^tutti:", (tmp_path / "etc/passwd").read_text(), re.M)
+    run(*dpkg, "-r", "tutti")
+    assert not (tmp_path / "usr/bin/tutti").exists() and (tmp_path / "etc/tutti/tutti.conf").exists()
+    run(*dpkg, "--purge", "tutti")
+    assert not (tmp_path / "etc/tutti").exists()
+
+
+def test_systemd_understands_the_units(unpacked, tmp_path):
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    units = unpacked / "usr/lib/systemd/system"
+    service = (units / "tutti.service").read_text().replace("=/usr/bin/tutti", f"={unpacked}/usr/bin/tutti")
+    for line in ("User=tutti", "Group=tutti"):
+        assert line in service
+    (tmp_path / "tutti.service").write_text(service)
+    shutil.copy(units / "tutti.socket", tmp_path)
+    done = run("systemd-analyze", "verify", "--man=no", tmp_path / "tutti.service", tmp_path / "tutti.socket", check=False)
+    ours = [line for line in (done.stdout + done.stderr).splitlines() if "tutti" in line]
+    assert not ours, ours
+    offline = run("systemd-analyze", "security", "--offline=yes", "--threshold=25", tmp_path / "tutti.service", check=False)
+    assert offline.returncode == 0, offline.stdout[-3000:] + offline.stderr
+
+
+def test_lintian_finds_no_error(package):
+    if not shutil.which("lintian"):
+        pytest.skip("lintian is not installed")
+    done = run("lintian", "--allow-root", "--fail-on", "error", package, check=False)
+    assert done.returncode == 0 and "E: " not in done.stdout, done.stdout
+
+
+def test_shell_scripts_are_right():
+    folder = os.path.join(ROOT, "deploy", "debian")
+    for name in ("build.sh", "postinst", "prerm", "postrm"):
+        run("sh", "-n", os.path.join(folder, name))
