@@ -182,7 +182,7 @@ static bool is_alive(void *user)
     struct server *server = user;
     struct tutti_stats stats;
     tutti_engine_stats(server->app.engine, &stats);
-    bool alive = stats.n_running == 0 || stats.n_steps != server->n_steps;
+    bool alive = stats.n_running + stats.n_waiting == 0 || stats.n_steps != server->n_steps;
     server->n_steps = stats.n_steps;
     return alive;
 }

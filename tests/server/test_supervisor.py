@@ -7,13 +7,15 @@ import time
 
 import pytest
 import requests
-from conftest import BIN, DEMO, PATIENCE
+from conftest import BIN, DEMO, PATIENCE, ROOT
+
+MOCK = os.path.join(os.environ.get("TUTTI_BUILD", os.path.join(ROOT, "build")), "tests", "server", "mock_server")
 
 
 class Started:
     """A server in an environment like that which systemd makes. sockets: become the descriptors from 3 on."""
 
-    def __init__(self, *flags, sockets=(), notify=None, log, **variables):
+    def __init__(self, *flags, command=(BIN, "serve", DEMO), sockets=(), notify=None, log, **variables):
         env = {**os.environ, **variables}
         if notify:
             env["NOTIFY_SOCKET"] = notify
@@ -23,7 +25,7 @@ class Started:
         self.log_path = log
         with open(log, "wb") as err:
             self.process = subprocess.Popen(
-                ["bash", "-c", f'{listen}WATCHDOG_PID=$$ exec "$@" {words}', "bash", BIN, "serve", DEMO, "--port", "0", *flags],
+                ["bash", "-c", f'{listen}WATCHDOG_PID=$$ exec "$@" {words}', "bash", *command, "--port", "0", *flags],
                 stdout=subprocess.PIPE, stderr=err, stdin=subprocess.DEVNULL, env=env,
                 pass_fds=[s.fileno() for s in sockets])
         self.line = self.process.stdout.readline().decode().strip()
@@ -78,7 +80,7 @@ def manager(tmp_path):
             if word in heard[-1].split("\n"):
                 return heard[-1]
 
-    until.path, until.heard = path, heard
+    until.path, until.heard, until.socket = path, heard, sock
     yield until
     sock.close()
 
@@ -146,3 +148,25 @@ def test_the_watchdog_hears_from_a_server_that_rests_and_one_that_works(begin, m
                        timeout=PATIENCE) as reply:
         next(reply.iter_lines())
         manager("WATCHDOG=1")
+
+
+def test_the_watchdog_hears_nothing_while_the_engine_makes_no_step(begin, manager):
+    """The mock engine counts no steps: to the server a slow answer of it is one that hangs."""
+    if not os.path.exists(MOCK):
+        pytest.skip("mock_server is not built")
+    server = begin(command=[MOCK], notify=manager.path, WATCHDOG_USEC="400000")
+    manager("WATCHDOG=1")
+    url = server.line.removeprefix("listening on ") + "/v1/completions"
+    before = time.monotonic()
+    reply = requests.post(url, json={"prompt": "slow=1500 one"}, timeout=PATIENCE)
+    took = time.monotonic() - before
+    assert reply.ok and took > 1.4
+    manager.socket.setblocking(False)
+    heard = 0
+    try:
+        while True:
+            heard += "WATCHDOG" in manager.socket.recv(4096).decode()
+    except BlockingIOError:
+        manager.socket.settimeout(PATIENCE)
+    assert heard <= 4, heard  # of about 14: one before it was submitted, one after, and what a loaded machine adds
+    manager("WATCHDOG=1")
