@@ -79,7 +79,7 @@ int32_t syntax_chars(struct syntax *s, const struct char_range *ranges, size_t n
     size_t first = s->n_ranges;
     if (n > 0)
         memcpy(s->ranges + first, ranges, n * sizeof *ranges);
-    n = ranges_normalize(s->ranges + first, n);
+    n = n > 0 ? ranges_normalize(s->ranges + first, n) : 0;
     s->n_ranges += n;
     return add_node(s, (struct node){ .kind = NODE_CHARS, .first = (int32_t)first, .n = (int32_t)n });
 }

@@ -1,0 +1,83 @@
+/* Any bytes as a grammar: the first byte chooses the notation, what stands behind the last "\n\n" is fed as text. A mask must allow
+ * exactly the tokens that can be taken. */
+#include "grammar/grammar.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
+
+enum { N_BYTES = 256, N_LONGER = 6, N_TOKENS = 2 + N_BYTES + N_LONGER };
+
+static struct token_trie *make_trie(void)
+{
+    static const char *const LONGER[N_LONGER] = { "\":",
+                                                  "{\"a",
+                                                  "aa",
+                                                  "]}",
+                                                  "tru",
+                                                  "\xC3\xA9"
+                                                  "1" };
+    static char names[N_BYTES][8];
+    struct piece pieces[N_TOKENS] = { { "<unk>", 5, 0, PIECE_UNKNOWN }, { "</s>", 4, 0, PIECE_CONTROL } };
+    struct tokenizer *tok;
+    struct token_trie *trie;
+    for (int i = 0; i < N_BYTES; i++) {
+        snprintf(names[i], sizeof names[i], "<0x%02X>", (unsigned)i);
+        pieces[2 + i] = (struct piece){ names[i], 6, 0, PIECE_BYTE };
+    }
+    for (int i = 0; i < N_LONGER; i++)
+        pieces[2 + N_BYTES + i] = (struct piece){ LONGER[i], strlen(LONGER[i]), 0, PIECE_NORMAL };
+    struct piece_vocab vocab = {
+        .pieces = pieces, .n_pieces = N_TOKENS, .byte_fallback = true, .bos_id = -1, .eos_id = 1
+    };
+    if (tokenizer_from_pieces(&tok, &vocab, "fuzz", NULL) != TUTTI_OK ||
+        token_trie_new(&trie, tok, N_TOKENS, NULL) != TUTTI_OK)
+        abort();
+    tokenizer_free(tok);
+    return trie;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
+{
+    static struct token_trie *trie;
+    struct tutti_error err = { 0 };
+    struct grammar *g = NULL;
+    struct matcher m;
+    if (!trie)
+        trie = make_trie();
+    if (n_bytes == 0 || n_bytes > 4096)
+        return 0;
+    const char *text = (const char *)bytes + 1, *end = (const char *)bytes + n_bytes, *input = end;
+    for (const char *c = text; c + 1 < end; c++)
+        if (c[0] == '\n' && c[1] == '\n')
+            input = c + 2;
+    size_t n_text = (size_t)((input < end ? input - 2 : end) - text);
+    enum tutti_status st = grammar_new(&g, *bytes % 2 ? GRAMMAR_JSON_SCHEMA : GRAMMAR_GBNF, text, n_text,
+                                       trie, &err);
+    assert(st == TUTTI_OK || err.text[0] != '\0');
+    assert(st != TUTTI_E_INTERNAL);
+    if (st != TUTTI_OK)
+        return 0;
+    matcher_init(&m, g);
+    for (int i = 0; i < 12; i++) {
+        uint32_t mask[(N_TOKENS + 31) / 32];
+        if (matcher_mask(&m, mask, NULL) != TUTTI_OK)
+            break;
+        for (int32_t token = 0; token < N_TOKENS; token++) {
+            struct matcher probe;
+            matcher_init(&probe, g);
+            probe.set = m.set;
+            bool is_taken = matcher_take(&probe, token);
+            assert(is_taken == (mask[token / 32] >> (token % 32) & 1));
+            matcher_clear(&probe);
+        }
+        if (input >= end || !matcher_take_bytes(&m, input++, 1))
+            break;
+    }
+    matcher_clear(&m);
+    grammar_drop(g);
+    return 0;
+}
