@@ -143,6 +143,10 @@ struct tutti_engine_options {
     /* While prompts are read, a step may take this many times as long as one that only decodes, above 1 to 1000; 0: 2.
      * More reads prompts sooner, less keeps the tokens of the others coming evenly. */
     double max_slowdown;
+    /* Speculative decoding: tokens of a sequence that are guessed and verified in one step, 0 to 32; 0: none. What comes
+     * out is the same, the seeds' texts too. Guesses are what stood behind the same tokens before, in prompt or answer; how
+     * many are verified follows from how often they are right, and from what rows cost. */
+    int max_guesses;
 };
 
 /* Starts the engine's threads. One engine for each model at a time.
@@ -261,6 +265,7 @@ struct tutti_request {
     const char *grammar;
     size_t n_grammar_bytes; /* up to 1 MiB */
 
+    int max_guesses;   /* > 0: at most so many of the engine's; -1: none; 0: the engine's */
     bool keeps_stop;   /* the stop string that ends the answer is a part of it */
     bool reports_held; /* an event for each token, also while its text is not certain yet */
     bool ignore_eos;   /* go on to max_tokens; for benchmarks */
@@ -315,9 +320,10 @@ struct tutti_event {
 
     /* So far: */
     size_t n_prompt_tokens,
-        n_cached_tokens;                  /* of the prompt, and how many of them came from the prefix cache */
-    size_t n_generated_tokens;            /* of this choice */
-    float beam_score;                     /* of a beam search, this choice's; else 0 */
+        n_cached_tokens;       /* of the prompt, and how many of them came from the prefix cache */
+    size_t n_generated_tokens; /* of this choice */
+    size_t n_accepted_guesses, n_rejected_guesses; /* of this choice: tokens that speculation guessed */
+    float beam_score;                              /* of a beam search, this choice's; else 0 */
     uint64_t queue_us, ttft_us, total_us; /* since the submission: to first row, to first token, until now */
 };
 
@@ -354,6 +360,7 @@ struct tutti_stats {
     uint64_t n_requests, n_finished, n_cancelled, n_failed, n_refused;
     uint64_t n_prompt_tokens, n_cached_tokens, n_generated_tokens;
     uint64_t n_steps, n_preemptions, n_evictions;
+    uint64_t n_accepted_guesses, n_rejected_guesses; /* of speculation; accepted ones are generated tokens */
     uint64_t n_late_masks; /* rows that were computed in vain, since the mask of a grammar came too late */
     uint64_t n_text_waits; /* steps that had to wait for the text thread */
     int max_context;       /* tokens that one sequence may hold */

@@ -45,6 +45,8 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
         st = set_option("max_seqs", o->max_seqs, DEFAULT_SEQS, MAX_SEQS, &o->max_seqs, err);
     if (st == TUTTI_OK)
         st = set_option("max_queue", o->max_queue, DEFAULT_QUEUE, MAX_QUEUE, &o->max_queue, err);
+    if (st == TUTTI_OK)
+        st = set_option("max_guesses", o->max_guesses, 0, MAX_GUESSES, &o->max_guesses, err);
     if (st == TUTTI_OK && o->max_slowdown != 0 && !(o->max_slowdown > 1 && o->max_slowdown <= 1000))
         st = error_set_param(err, TUTTI_E_ARGUMENT, "max_slowdown",
                              "max_slowdown is %g, expected above 1 to 1000", o->max_slowdown);
@@ -103,11 +105,19 @@ static enum tutti_status reserve_samplers(struct tutti_engine *e, struct tutti_e
     return TUTTI_OK;
 }
 
+/* Rows of guessed tokens in a step, at most. */
+static int max_guess_rows(const struct tutti_engine *e)
+{
+    int64_t n = (int64_t)e->options.max_seqs * e->options.max_guesses;
+    return n < MAX_GUESS_ROWS ? (int)n : MAX_GUESS_ROWS;
+}
+
 /* Rows of logits in a step, at most. */
 static int max_outputs(const struct tutti_engine *e)
 {
     const struct tutti_engine_options *o = &e->options;
-    return o->max_seqs < o->max_batch_tokens ? o->max_seqs : o->max_batch_tokens;
+    int n = o->max_seqs + max_guess_rows(e);
+    return n < o->max_batch_tokens ? n : o->max_batch_tokens;
 }
 
 static enum tutti_status reserve_lines(struct tutti_engine *e, struct tutti_error *err)
@@ -117,7 +127,7 @@ static enum tutti_status reserve_lines(struct tutti_engine *e, struct tutti_erro
     e->slots = calloc((size_t)e->n_slots, sizeof(struct request *));
     e->free_slots = calloc((size_t)e->n_slots, sizeof *e->free_slots);
     e->logits = calloc((size_t)max_outputs(e) * (size_t)e->model->desc.n_vocab, sizeof *e->logits);
-    e->draws = calloc((size_t)o->max_seqs, sizeof *e->draws);
+    e->draws = calloc((size_t)(o->max_seqs + max_guess_rows(e)), sizeof *e->draws);
     if (!e->slots || !e->free_slots || !e->logits || !e->draws)
         return error_set(err, TUTTI_E_MEMORY,
                          "logits of %d sequences and a queue of %d requests: out of memory", max_outputs(e),
@@ -152,6 +162,8 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
     struct scheduler_options options = { .max_seqs = o->max_seqs,
                                          .max_batch_tokens = o->max_batch_tokens,
                                          .max_slowdown = o->max_slowdown,
+                                         .max_guesses = o->max_guesses,
+                                         .forces_guesses = e->hooks.forces_guesses,
                                          .max_context = o->max_context,
                                          .n_pages = n_pages,
                                          .no_prefix_cache = o->no_prefix_cache,

@@ -23,6 +23,7 @@ struct engine_hooks {
      * thread or on a compute thread. May be NULL. */
     void (*logits)(void *user, uint64_t request_id, int choice, int index, float *logits, int n_vocab);
     void *user;
+    bool forces_guesses; /* every guess is verified, whatever that costs */
 };
 
 /* tutti_engine_open() with hooks (NULL: none), which are copied. */

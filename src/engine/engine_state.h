@@ -22,14 +22,18 @@ struct record {
     float beam_score;
     size_t n_cached; /* prompt tokens from the prefix cache */
     uint64_t queue_us, ttft_us;
+    size_t n_accepted, n_rejected; /* guesses so far */
     struct sample sample;
 };
 
-/* A token to be drawn after the step. */
+/* A token to be drawn after the step. Those of a sequence's guesses stand behind its first one. */
 struct draw {
     struct sequence *seq;
     float *logits;
     struct sample sample;
+    int n_ids;     /* tokens before it, the guessed ones among them */
+    int32_t guess; /* -1: none, the last of its sequence */
+    bool is_right; /* it was drawn, is the guess, and does not end the answer: the next one counts too */
     bool is_finite;
     struct constraint_mask mask; /* where the request has a grammar */
     bool is_over;                /* the grammar admits nothing more, and there is no stop token to draw */
@@ -78,7 +82,7 @@ struct tutti_engine {
     struct scheduler *scheduler;
     struct kv_memory *kv;
     float *logits;      /* [max outputs of a step][n_vocab] */
-    struct draw *draws; /* [max_seqs] */
+    struct draw *draws; /* [max_seqs, and rows of guesses] */
     int n_draws;
     struct constraints *constraints; /* NULL: the model has no tokenizer */
     struct sampler **samplers;       /* [n_samplers], one for each compute thread */

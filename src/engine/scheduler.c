@@ -7,7 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Tokens of prompts that are read for guesses in a step: they are read once, and this takes less than a millisecond. */
+enum { GUESS_READ_TOKENS = 8192 };
+
 /* ---- memory ---- */
+
+static bool reserve_guessers(struct scheduler *s)
+{
+    size_t n_seqs = (size_t)s->options.max_seqs, n_places = (size_t)guesser_n_places(s->options.max_context);
+    s->guess_memory = calloc(n_seqs, GUESS_KINDS * n_places * sizeof *s->guess_memory);
+    for (size_t i = 0; s->guess_memory && i < n_seqs; i++) {
+        struct guesser *g = &s->seqs[i].guesser;
+        g->mask = (uint32_t)n_places - 1;
+        for (size_t kind = 0; kind < GUESS_KINDS; kind++)
+            g->places[kind] = s->guess_memory + (i * GUESS_KINDS + kind) * n_places;
+    }
+    return s->guess_memory;
+}
 
 static bool reserve(struct scheduler *s)
 {
@@ -16,6 +32,7 @@ static bool reserve(struct scheduler *s)
     s->seqs = calloc(n_seqs, sizeof *s->seqs);
     s->entries = calloc(n_seqs, sizeof *s->entries);
     s->copies = calloc(n_seqs, sizeof *s->copies);
+    s->offers = calloc(n_seqs, sizeof *s->offers);
     s->page_tables = calloc(n_seqs, sizeof *s->page_tables);
     s->token_ids = calloc(n_rows, sizeof *s->token_ids);
     s->positions = calloc(n_rows, sizeof *s->positions);
@@ -28,15 +45,15 @@ static bool reserve(struct scheduler *s)
     s->n_holders = calloc((size_t)s->options.n_pages, sizeof *s->n_holders);
     s->ids_memory = calloc(n_seqs, n_ids * sizeof *s->ids_memory);
     s->page_table_memory = calloc(n_seqs, n_pages * sizeof *s->page_table_memory);
-    if (!s->seqs || !s->entries || !s->copies || !s->page_tables || !s->token_ids || !s->positions ||
-        !s->row_seqs || !s->output_rows || !s->rope_positions || !s->block_positions || !s->prefix_lens ||
-        !s->adapters || !s->n_holders || !s->ids_memory || !s->page_table_memory)
+    if (!s->seqs || !s->entries || !s->copies || !s->offers || !s->page_tables || !s->token_ids ||
+        !s->positions || !s->row_seqs || !s->output_rows || !s->rope_positions || !s->block_positions ||
+        !s->prefix_lens || !s->adapters || !s->n_holders || !s->ids_memory || !s->page_table_memory)
         return false;
     for (size_t i = 0; i < n_seqs; i++) {
         s->seqs[i].ids = s->ids_memory + i * n_ids;
         s->seqs[i].page_table = s->page_table_memory + i * n_pages;
     }
-    return true;
+    return s->options.max_guesses == 0 || reserve_guessers(s);
 }
 
 enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_options *options,
@@ -48,6 +65,8 @@ enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_o
     if (s) {
         s->options = *options;
         s->pace.max_slowdown = options->max_slowdown;
+        s->speculation.max_guesses = options->max_guesses;
+        s->speculation.is_forced = options->forces_guesses;
     }
     enum tutti_status st = TUTTI_OK;
     if (!s || !reserve(s))
@@ -68,6 +87,7 @@ void scheduler_free(struct scheduler *s)
     if (!s)
         return;
     kv_pool_free(s->pool);
+    free(s->guess_memory);
     free(s->page_table_memory);
     free(s->ids_memory);
     free(s->n_holders);
@@ -80,6 +100,7 @@ void scheduler_free(struct scheduler *s)
     free(s->positions);
     free(s->token_ids);
     free(s->page_tables);
+    free(s->offers);
     free(s->copies);
     free(s->entries);
     free(s->seqs);
@@ -150,7 +171,7 @@ static void preempt_one(struct scheduler *s, struct sequence *seq)
 {
     drop_pages(s, seq);
     seq->state = SEQUENCE_PREEMPTED;
-    seq->n_planned = 0;
+    seq->n_planned = seq->n_guesses = 0;
     s->n_running--;
     s->n_preempted++;
     s->n_preemptions++;
@@ -178,7 +199,7 @@ static void end_one(struct scheduler *s, struct sequence *seq)
         s->n_preempted--;
     seq->state = SEQUENCE_FREE;
     seq->request = NULL;
-    seq->n_planned = 0;
+    seq->n_planned = seq->n_guesses = 0;
 }
 
 void scheduler_end(struct scheduler *s, struct sequence *seq)
@@ -274,6 +295,9 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->n_pages = seq->n_computed = seq->n_published = seq->n_cached = seq->n_planned = 0;
     seq->queue_us = seq->ttft_us = seq->last_token_us = 0;
     seq->is_waiting = false;
+    seq->n_guesses = 0;
+    seq->n_accepted = seq->n_rejected = 0;
+    guesser_begin(&seq->guesser);
 }
 
 /* The slots of the beams that will branch off when the first has read the prompt. */
@@ -476,13 +500,60 @@ static void choose_reading(struct scheduler *s, int n_rows)
     }
 }
 
+void scheduler_drop_guesses(struct scheduler *s, struct sequence *seq)
+{
+    int n_keep = pages_of(seq->n_ids);
+    seq->n_guesses = 0;
+    if (seq->n_pages <= n_keep)
+        return;
+    kv_pool_drop(s->pool, seq->page_table + n_keep, seq->n_pages - n_keep);
+    seq->n_pages = n_keep;
+}
+
+/* A mask or a beam would have to be known for each guess; from the first token's logits all choices begin. */
+static int most_guesses(const struct scheduler *s, const struct sequence *seq)
+{
+    const struct request *r = seq->request;
+    if (r->beams || r->spec.grammar_kind != TUTTI_GRAMMAR_NONE || r->spec.no_kv_cache ||
+        r->spec.max_guesses < 0 || seq->n_ids == seq->n_prompt)
+        return 0;
+    int most = s->speculation.max_guesses, room = seq->max_ids - seq->n_ids - 1;
+    if (r->spec.max_guesses > 0 && r->spec.max_guesses < most)
+        most = r->spec.max_guesses;
+    return most < room ? most : room;
+}
+
+/* Rows of guessed tokens behind those of the n_seqs sequences that decode. */
+static void choose_guesses(struct scheduler *s, int n_seqs, int n_rows)
+{
+    int n_offers = 0, n_to_read = GUESS_READ_TOKENS;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        int most = seq->n_planned == 1 ? most_guesses(s, seq) : 0;
+        if (most <= 0)
+            continue;
+        n_to_read -= guesser_read(&seq->guesser, seq->ids, seq->n_ids, n_to_read);
+        float chance = guesser_chance(&seq->guesser);
+        if (chance > 0)
+            s->offers[n_offers++] = (struct guess_offer){ .chance = chance, .most = most, .seq = i };
+    }
+    s->n_guess_rows = speculation_choose(&s->speculation, n_seqs, n_rows, s->pace.row_us, s->offers,
+                                         n_offers);
+    for (int i = 0; i < n_offers && s->n_guess_rows > 0; i++) {
+        struct sequence *seq = &s->seqs[s->offers[i].seq];
+        guesser_write(&seq->guesser, seq->ids, seq->n_ids, s->offers[i].n);
+        seq->n_guesses = s->offers[i].n;
+        seq->n_planned += seq->n_guesses;
+    }
+}
+
 static void choose_rows(struct scheduler *s)
 {
     int n_rows = s->options.max_batch_tokens;
     int64_t n_decoding = 0, n_reading = 0; /* rows that could be computed */
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
-        seq->n_planned = 0;
+        seq->n_planned = seq->n_guesses = 0;
         if (seq->state == SEQUENCE_RUNNING && !(n_pending(seq) == 1 && seq->is_waiting))
             *(n_pending(seq) == 1 ? &n_decoding : &n_reading) += n_pending(seq);
     }
@@ -496,6 +567,9 @@ static void choose_rows(struct scheduler *s)
     int given = choose_decoding(s, n_rows - n_for_prompts);
     n_rows -= given;
     s->n_decoding_rows = given;
+    s->n_guess_rows = 0;
+    if (s->speculation.max_guesses > 0 && n_reading == 0 && given == n_decoding && given > 0)
+        choose_guesses(s, given, n_rows);
     if (given > 0 && !s->options.desc) { /* a prefix in both directions cannot be cut */
         int most = pace_reading_rows(&s->pace, given);
         n_rows = n_rows < most ? n_rows : most;
@@ -511,6 +585,21 @@ static int page_needed(const struct scheduler *s, const struct sequence *seq)
         if (page >= seq->n_pages || kv_pool_is_shared(s->pool, seq->page_table[page]))
             return page;
     return -1;
+}
+
+/* False: there were none. */
+static bool drop_all_guesses(struct scheduler *s)
+{
+    bool is_any = s->n_guess_rows > 0;
+    for (int i = 0; i < s->options.max_seqs && is_any; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->n_guesses == 0)
+            continue;
+        seq->n_planned -= seq->n_guesses;
+        scheduler_drop_guesses(s, seq);
+    }
+    s->n_guess_rows = 0;
+    return is_any;
 }
 
 static void give_page(struct scheduler *s, struct sequence *seq, int page, int32_t page_id)
@@ -544,6 +633,8 @@ static void find_pages(struct scheduler *s)
         int page = page_needed(s, oldest);
         bool is_taken;
         while (!(is_taken = kv_pool_take(s->pool, 1, &page_id))) {
+            if (drop_all_guesses(s))
+                break; /* perhaps there is a page now, or none is needed */
             preempt(s, newest_running(s));
             if (oldest->state != SEQUENCE_RUNNING)
                 break;
@@ -573,7 +664,9 @@ static void fill_rows(struct scheduler *s)
         if (seq->n_planned == 0)
             continue;
         struct plan_entry *entry = &s->entries[s->n_entries++];
-        *entry = (struct plan_entry){ .seq = seq, .n_rows = seq->n_planned, .output = -1 };
+        *entry = (struct plan_entry){
+            .seq = seq, .n_rows = seq->n_planned, .n_guesses = seq->n_guesses, .output = -1
+        };
         for (int k = 0; k < seq->n_planned; k++) {
             int pos = seq->n_computed + k;
             s->token_ids[step->n_rows] = seq->ids[pos];
@@ -585,9 +678,10 @@ static void fill_rows(struct scheduler *s)
         s->adapters[step->n_seqs] = seq->request->adapter;
         s->prefix_lens[step->n_seqs] = seq->prefix.n;
         s->page_tables[step->n_seqs++] = seq->page_table;
-        if (seq->n_planned == n_pending(seq)) {
+        if (seq->n_planned - seq->n_guesses == n_pending(seq)) {
             entry->output = step->n_outputs;
-            s->output_rows[step->n_outputs++] = step->n_rows - 1;
+            for (int k = seq->n_guesses; k >= 0; k--)
+                s->output_rows[step->n_outputs++] = step->n_rows - 1 - k;
         }
     }
 }
@@ -601,19 +695,30 @@ bool scheduler_plan(struct scheduler *s)
     return s->step.n_rows > 0;
 }
 
+static void publish_pages(struct scheduler *s, struct sequence *seq)
+{
+    int n_full = uses_cache(s, seq) ? seq->n_computed / KV_PAGE_TOKENS : 0;
+    for (int page = seq->n_published; page < n_full; page++) {
+        seq->page_table[page] = kv_pool_publish(s->pool, seq->page_table[page], previous_page(seq, page),
+                                                seq->ids + page * KV_PAGE_TOKENS);
+        seq->n_published = page + 1;
+    }
+}
+
 void scheduler_advance(struct scheduler *s)
 {
     for (int i = 0; i < s->n_entries; i++) {
         struct sequence *seq = s->entries[i].seq;
-        seq->n_computed += seq->n_planned;
+        seq->n_computed += seq->n_planned - seq->n_guesses;
         seq->n_planned = 0;
-        int n_full = uses_cache(s, seq) ? seq->n_computed / KV_PAGE_TOKENS : 0;
-        for (int page = seq->n_published; page < n_full; page++) {
-            seq->page_table[page] = kv_pool_publish(s->pool, seq->page_table[page], previous_page(seq, page),
-                                                    seq->ids + page * KV_PAGE_TOKENS);
-            seq->n_published = page + 1;
-        }
+        publish_pages(s, seq);
     }
+}
+
+void scheduler_accept(struct scheduler *s, struct sequence *seq)
+{
+    seq->n_computed++;
+    publish_pages(s, seq);
 }
 
 /* ---- audit ---- */

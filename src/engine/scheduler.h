@@ -12,6 +12,9 @@
  * The beams of a beam search are sequences side by side that share the pages of what they have in common. They take their
  * slots together, are preempted together, and end together; one that has its candidates waits for the others.
  *
+ * Where guesses are allowed (speculation.h), rows that are left when nobody reads a prompt verify guessed tokens. Nobody is
+ * preempted for those, and only tokens that were drawn become known to the prefix cache.
+ *
  * Where a model reads prefixes in both directions, a prefix is read in one step, and nothing of it is shared with others:
  * max_batch_tokens must leave room for max_context beside max_seqs decoding rows, and there is no prefix cache.
  *
@@ -22,12 +25,15 @@
 #include "engine/kv_pool.h"
 #include "engine/pace.h"
 #include "engine/sequence.h"
+#include "engine/speculation.h"
 
 struct scheduler_options {
     int max_seqs, max_batch_tokens, max_context, n_pages;
     bool no_prefix_cache;
     uint64_t hash_seed;
     double max_slowdown;           /* struct pace */
+    int max_guesses;               /* struct speculation; 0: none */
+    bool forces_guesses;           /* for tests */
     const struct model_desc *desc; /* of a model with prefixes that are read in both directions; else NULL */
 };
 
@@ -40,7 +46,8 @@ struct page_copy {
 struct plan_entry {
     struct sequence *seq;
     int n_rows;
-    int output; /* row of the logits; -1: none, its prompt is not read to the end */
+    int n_guesses; /* of those: their logits stand behind the others' */
+    int output;    /* row of the logits; -1: none, its prompt is not read to the end */
 };
 
 struct scheduler {
@@ -53,12 +60,15 @@ struct scheduler {
     int n_in_line;
     uint64_t n_preemptions;
     struct pace pace;
-    int cursor;          /* decoding sequences take turns from this slot on */
-    bool is_prompt_turn; /* with one row a step: decoding and reading alternate */
+    struct speculation speculation;
+    struct guess_offer *offers; /* [max_seqs] scratch */
+    int cursor;                 /* decoding sequences take turns from this slot on */
+    bool is_prompt_turn;        /* with one row a step: decoding and reading alternate */
 
     /* The planned step */
     struct step step;
-    int n_decoding_rows;        /* of it */
+    int n_decoding_rows; /* of it, without guesses */
+    int n_guess_rows;
     struct plan_entry *entries; /* [max_seqs] */
     int n_entries;
     struct page_copy *copies; /* [max_seqs] */
@@ -68,7 +78,7 @@ struct scheduler {
     int32_t *rope_positions, *block_positions;               /* [max_batch_tokens]; with options.desc */
     const int32_t **page_tables;                             /* [max_seqs] */
     int32_t *prefix_lens, *adapters;                         /* [max_seqs] */
-    int32_t *ids_memory, *page_table_memory;                 /* of all sequences */
+    int32_t *ids_memory, *page_table_memory, *guess_memory;  /* of all sequences */
     int32_t *n_holders;                                      /* [n_pages] scratch of the audit */
 };
 
@@ -83,7 +93,7 @@ void scheduler_add(struct scheduler *s, struct request *request);
 /* Fills step, entries and copies. False: there is nothing to do. */
 bool scheduler_plan(struct scheduler *s);
 
-/* After the step: its rows are computed; full pages become known to the prefix cache. */
+/* After the step: its rows are computed, but for guesses; full pages become known to the prefix cache. */
 void scheduler_advance(struct scheduler *s);
 
 /* Another choice of a request whose prompt seq has just read: a sequence that shares all its pages. NULL: no slot is
@@ -96,6 +106,12 @@ void scheduler_branch(struct scheduler *s, struct request *request);
 
 /* Puts a token behind a sequence that goes on. */
 void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token);
+
+/* The token put behind seq last was guessed, so it is computed already. */
+void scheduler_accept(struct scheduler *s, struct sequence *seq);
+
+/* The guesses that were not accepted are given up, with their pages. */
+void scheduler_drop_guesses(struct scheduler *s, struct sequence *seq);
 
 /* seq has read the prompt, and all forks were made: choices that found no slot begin later by themselves. */
 void scheduler_end_reading(struct scheduler *s, struct sequence *seq);

@@ -64,7 +64,9 @@ static struct record record_of(const struct sequence *seq)
                             .choice = seq->choice,
                             .n_cached = (size_t)seq->n_cached,
                             .queue_us = seq->queue_us,
-                            .ttft_us = seq->ttft_us };
+                            .ttft_us = seq->ttft_us,
+                            .n_accepted = seq->n_accepted,
+                            .n_rejected = seq->n_rejected };
 }
 
 /* With all choices of a beam search. sample: what ended it, or was wrong with it; NULL: no token. After this the request may
@@ -152,42 +154,54 @@ static void constrain(struct sample_input *in, struct draw *draw, const struct r
     draw->is_over = draw->mask.is_empty && !has_stop;
 }
 
+static void draw_one(struct tutti_engine *e, struct sampler *sampler, struct draw *draw)
+{
+    const struct model_desc *desc = &e->model->desc;
+    const struct sequence *seq = draw->seq;
+    const struct request *r = seq->request;
+    struct sample_input in = { .logits = draw->logits,
+                               .n_usable = desc->n_usable_vocab,
+                               .sampling = &r->spec.sampling,
+                               .ids = seq->ids,
+                               .n_prompt = seq->n_prompt,
+                               .n_ids = draw->n_ids,
+                               .seed = r->seed,
+                               .choice = seq->choice,
+                               .logprobs = r->spec.logprobs,
+                               .n_top = r->spec.top_logprobs };
+    if (e->hooks.logits)
+        e->hooks.logits(e->hooks.user, r->id, seq->choice, draw->n_ids - seq->n_prompt, draw->logits,
+                        desc->n_vocab);
+    if (r->beams) {
+        struct beam *beam = &r->beams->beams[seq->beam];
+        draw->is_finite = sampler_best(sampler, &in, draw->logits, r->beams->n_candidates, beam->candidates,
+                                       &draw->sample.token);
+        beam->has_candidates = draw->is_finite;
+    } else if (draw->mask.bits &&
+               (draw->mask.status != TUTTI_OK || (draw->mask.is_empty && !draw->mask.can_end))) {
+        return; /* there is nothing to draw from */
+    } else {
+        if (draw->mask.bits)
+            constrain(&in, draw, r, desc);
+        if (draw->is_over)
+            return;
+        draw->is_finite = sampler_draw(sampler, &in, &draw->sample);
+        int32_t token = draw->sample.token;
+        draw->is_right = draw->is_finite && token == draw->guess && !request_is_stop_id(r, desc, token);
+    }
+}
+
+/* A sequence's tokens are drawn by one thread, up to the first that was not guessed: no more than will be used. */
 static void draw_share(void *arg, int thread, int n_threads)
 {
     struct tutti_engine *e = arg;
-    const struct model_desc *desc = &e->model->desc;
-    for (int i = thread; i < e->n_draws; i += n_threads) {
-        struct draw *draw = &e->draws[i];
-        const struct sequence *seq = draw->seq;
-        const struct request *r = seq->request;
-        struct sample_input in = { .logits = draw->logits,
-                                   .n_usable = desc->n_usable_vocab,
-                                   .sampling = &r->spec.sampling,
-                                   .ids = seq->ids,
-                                   .n_prompt = seq->n_prompt,
-                                   .n_ids = seq->n_ids,
-                                   .seed = r->seed,
-                                   .choice = seq->choice,
-                                   .logprobs = r->spec.logprobs,
-                                   .n_top = r->spec.top_logprobs };
-        if (e->hooks.logits)
-            e->hooks.logits(e->hooks.user, r->id, seq->choice, seq->n_ids - seq->n_prompt, draw->logits,
-                            desc->n_vocab);
-        if (r->beams) {
-            struct beam *beam = &r->beams->beams[seq->beam];
-            draw->is_finite = sampler_best(e->samplers[thread], &in, draw->logits, r->beams->n_candidates,
-                                           beam->candidates, &draw->sample.token);
-            beam->has_candidates = draw->is_finite;
-        } else if (draw->mask.bits &&
-                   (draw->mask.status != TUTTI_OK || (draw->mask.is_empty && !draw->mask.can_end))) {
-            continue; /* there is nothing to draw from */
-        } else {
-            if (draw->mask.bits)
-                constrain(&in, draw, r, desc);
-            if (draw->is_over)
-                continue;
-            draw->is_finite = sampler_draw(e->samplers[thread], &in, &draw->sample);
-        }
+    for (int i = 0, n_seqs = 0; i < e->n_draws; n_seqs++) {
+        bool is_wanted = n_seqs % n_threads == thread;
+        do {
+            if (is_wanted)
+                draw_one(e, e->samplers[thread], &e->draws[i]);
+            is_wanted = is_wanted && e->draws[i].is_right;
+        } while (e->draws[i++].guess >= 0);
     }
 }
 
@@ -258,11 +272,20 @@ static void collect_draws(struct tutti_engine *e)
         if (entry->output < 0)
             continue;
         float *logits = e->logits + (size_t)entry->output * (size_t)e->model->desc.n_vocab;
-        e->draws[e->n_draws++] = (struct draw){ .seq = seq, .logits = logits, .mask = mask_of(e, seq) };
+        for (int k = 0; k <= entry->n_guesses; k++)
+            e->draws[e->n_draws++] = (struct draw){
+                .seq = seq,
+                .logits = logits + (size_t)k * (size_t)e->model->desc.n_vocab,
+                .n_ids = seq->n_ids + k,
+                .guess = k < entry->n_guesses ? seq->ids[seq->n_ids + k] : -1,
+                .mask = mask_of(e, seq)
+            };
         if (!seq->request->is_reading || seq->n_ids > seq->n_prompt)
             continue;
         for (struct sequence *fork; (fork = scheduler_fork(s, seq));)
-            e->draws[e->n_draws++] = (struct draw){ .seq = fork, .logits = logits, .mask = mask_of(e, fork) };
+            e->draws[e->n_draws++] = (struct draw){
+                .seq = fork, .logits = logits, .n_ids = fork->n_ids, .guess = -1, .mask = mask_of(e, fork)
+            };
         scheduler_end_reading(s, seq);
     }
 }
@@ -392,6 +415,31 @@ static void commit(struct tutti_engine *e, const struct draw *draw, uint64_t now
     send(e, &record);
 }
 
+/* The same for a sequence and its guesses, whose draws follow each other: takes tokens up to the first one that was not guessed.
+ * Returns the number of draws. */
+static int commit_all(struct tutti_engine *e, const struct draw *draws, uint64_t now_us)
+{
+    struct sequence *seq = draws->seq;
+    int n_draws = 1, n_right = 0;
+    while (draws[n_draws - 1].guess >= 0)
+        n_draws++;
+    while (draws[n_right].is_right)
+        n_right++;
+    seq->n_rejected += (size_t)(n_draws - 1 - n_right);
+    e->stats.now.n_rejected_guesses += (uint64_t)(n_draws - 1 - n_right);
+    for (int i = 0; i < n_right; i++) {
+        seq->n_accepted++;
+        e->stats.now.n_accepted_guesses++;
+        commit(e, &draws[i], now_us);
+        assert(seq->state == SEQUENCE_RUNNING); /* a guess is never the last token */
+        scheduler_accept(e->scheduler, seq);
+    }
+    commit(e, &draws[n_right], now_us);
+    if (n_draws > 1 && seq->state == SEQUENCE_RUNNING)
+        scheduler_drop_guesses(e->scheduler, seq);
+    return n_draws;
+}
+
 /* ---- the step ---- */
 
 static void note_counts(struct tutti_engine *e)
@@ -443,7 +491,11 @@ static bool do_step(struct tutti_engine *e)
     uint64_t forward_us = clock_now_us();
     e->hooks.forward(e->model, e->kv, &s->step, e->logits);
     uint64_t step_us = clock_now_us() - forward_us;
-    pace_note(&s->pace, s->n_decoding_rows, s->step.n_rows - s->n_decoding_rows, step_us);
+    int n_reading = s->step.n_rows - s->n_decoding_rows - s->n_guess_rows;
+    if (s->n_guess_rows == 0)
+        pace_note(&s->pace, s->n_decoding_rows, n_reading, step_us);
+    if (n_reading == 0)
+        speculation_note(&s->speculation, s->step.n_rows, s->n_guess_rows, step_us);
     enter_phase(e, "sampling");
     if (e->constraints)
         drop_late_rows(e, step_us);
@@ -455,8 +507,8 @@ static bool do_step(struct tutti_engine *e)
         run_on_team(e, draw_share, e);
     enter_phase(e, "handing over");
     uint64_t now_us = clock_now_us();
-    for (int i = 0; i < e->n_draws; i++)
-        commit(e, &e->draws[i], now_us);
+    for (int i = 0; i < e->n_draws;)
+        i += commit_all(e, &e->draws[i], now_us);
     e->stats.now.n_steps++;
     histogram_add(&e->stats.now.step, clock_now_us() - start_us);
     audit_check(e);

@@ -118,6 +118,8 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
                                  .n_prompt_tokens = (size_t)r->n_prompt,
                                  .n_cached_tokens = record->n_cached,
                                  .n_generated_tokens = reply->n_generated,
+                                 .n_accepted_guesses = record->n_accepted,
+                                 .n_rejected_guesses = record->n_rejected,
                                  .beam_score = record->beam_score,
                                  .queue_us = record->queue_us,
                                  .ttft_us = record->ttft_us,

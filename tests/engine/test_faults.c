@@ -51,7 +51,7 @@ static void run_once(struct outcome *outcome, char *text, long n)
     q.request.n_stop = 1;
     struct tutti_model_options model_options = { .n_threads = 2 };
     struct tutti_engine_options options = {
-        .kv_bytes = 1 << 20, .max_seqs = 2, .max_queue = 2, .max_batch_tokens = 16
+        .kv_bytes = 1 << 20, .max_seqs = 2, .max_queue = 2, .max_batch_tokens = 16, .max_guesses = 4
     };
     fault_arm(n);
     outcome->status = tutti_model_open(&model, TEST_DEMO_MODEL, &model_options, &outcome->err);

@@ -25,7 +25,7 @@ struct collect {
     struct collected choices[COLLECT_CHOICES];
     int n_choices;
     uint64_t id;
-    size_t n_prompt_tokens, n_cached_tokens;
+    size_t n_prompt_tokens, n_cached_tokens, n_accepted_guesses, n_rejected_guesses;
     int n_events, n_last, n_finished;
     const char *complaint; /* what an event did wrong */
     int cancel_after;      /* > 0: cancels the request after so many events */
