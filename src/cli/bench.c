@@ -24,7 +24,7 @@ static const size_t MAX_ATTENTION_BYTES = (size_t)8 << 30; /* keys and values of
 struct bench_values {
     const char *shape;
     struct option_ints users, attention;
-    int64_t context, prefill, repetitions;
+    int64_t context, prefill, repetitions, speculate;
     bool json, engine;
     struct model_flags model;
     struct adapter_flags adapters;
@@ -75,6 +75,14 @@ static const struct option OPTIONS[] = {
     { .name = "engine",
       FLAG_IN(VALUES, engine),
       .help = "measure through the engine as well: scheduler, sampling and text thread included" },
+    { .name = "speculate",
+      INT_IN(VALUES, speculate),
+      .value = "N",
+      .max = 32,
+      .initial = "0",
+      .help =
+          "with --engine: up to N guessed tokens in a step, for answers that repeat one token and for random "
+          "ones, beside the same without guesses" },
     { .name = "made-lora",
       INT_IN(VALUES, made_lora),
       .value = "RANK",
@@ -147,6 +155,14 @@ static const char *phase_name(enum bench_phase phase)
     return phase == BENCH_DECODE ? "decode" : "prefill";
 }
 
+static const char *engine_result_name(const struct bench_engine_result *r)
+{
+    static const char *const names[] = { "plain", "text", "copied", "random" };
+    static const char *const guessed[] = { "plain, guessed", "text, guessed", "copied, guessed",
+                                           "random, guessed" };
+    return (r->speculates ? guessed : names)[r->text];
+}
+
 static void print_attention(const struct report *report)
 {
     output_printf("\n%-9s %4s %8s %5s %9s %8s %7s %6s %9s %9s %6s %7s\n", "attention", "KV", "context",
@@ -187,13 +203,15 @@ static void print_table(const struct report *report, const struct model *model)
                           r->n_users, 100 * r->adapter_cost);
     }
     if (report->n_engine_results > 0)
-        output_printf("\n%-8s %6s %8s %7s %10s %10s %9s %7s %11s\n", "engine", "users", "context", "tokens",
-                      "tokens/s", "TTFT ms", "step ms", "steps", "text waits");
+        output_printf("\n%-16s %6s %8s %7s %10s %10s %9s %7s %11s %9s %9s\n", "engine", "users", "context",
+                      "tokens", "tokens/s", "TTFT ms", "step ms", "steps", "text waits", "accepted",
+                      "rejected");
     for (int i = 0; i < report->n_engine_results; i++) {
         const struct bench_engine_result *r = &report->engine_results[i];
-        output_printf("%-8s %6d %8d %7d %10.2f %10.1f %9.2f %7" PRIu64 " %11" PRIu64 "\n",
-                      r->has_text_work ? "text" : "plain", r->n_users, r->context, r->n_tokens, r->tok_s,
-                      r->ttft_ms, r->step_ms, r->n_steps, r->n_text_waits);
+        output_printf("%-16s %6d %8d %7d %10.2f %10.1f %9.2f %7" PRIu64 " %11" PRIu64 " %9" PRIu64
+                      " %9" PRIu64 "\n",
+                      engine_result_name(r), r->n_users, r->context, r->n_tokens, r->tok_s, r->ttft_ms,
+                      r->step_ms, r->n_steps, r->n_text_waits, r->n_accepted, r->n_rejected);
     }
     if (report->n_attention_results > 0)
         print_attention(report);
@@ -220,10 +238,12 @@ static json_t *attention_json(const struct bench_attention_result *r)
 
 static json_t *engine_result_json(const struct bench_engine_result *r)
 {
-    return json_pack("{s:i, s:i, s:i, s:b, s:f, s:f, s:f, s:I, s:I}", "users", r->n_users, "context",
-                     r->context, "tokens", r->n_tokens, "text_work", r->has_text_work, "tok_s", r->tok_s,
-                     "ttft_ms", r->ttft_ms, "step_ms", r->step_ms, "steps", (json_int_t)r->n_steps,
-                     "text_waits", (json_int_t)r->n_text_waits);
+    return json_pack("{s:s, s:i, s:i, s:i, s:b, s:f, s:f, s:f, s:I, s:I, s:I, s:I}", "kind",
+                     engine_result_name(r), "users", r->n_users, "context", r->context, "tokens", r->n_tokens,
+                     "text_work", r->text == BENCH_TEXT_WORK, "tok_s", r->tok_s, "ttft_ms", r->ttft_ms,
+                     "step_ms", r->step_ms, "steps", (json_int_t)r->n_steps, "text_waits",
+                     (json_int_t)r->n_text_waits, "accepted", (json_int_t)r->n_accepted, "rejected",
+                     (json_int_t)r->n_rejected);
 }
 
 static void print_json(const struct report *report, const struct model *model)
@@ -284,6 +304,7 @@ static enum tutti_status measure_model(const struct bench_values *values, struct
         .context = (int)values->context,
         .n_prefill = (int)values->prefill,
         .n_repetitions = values->repetitions > 0 ? (int)values->repetitions : 0,
+        .max_guesses = (int)values->speculate,
     };
     struct progress progress;
     progress_begin(&progress, "measuring", PROGRESS_STEPS);
@@ -347,7 +368,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
     size_t n_users = (size_t)values->users.n;
     report.results = calloc(n_users + 1, sizeof *report.results);
-    report.engine_results = calloc(2 * n_users, sizeof *report.engine_results);
+    report.engine_results = calloc(BENCH_ENGINE_POINTS * n_users, sizeof *report.engine_results);
     report.attention_results = calloc(BENCH_ATTENTION_POINTS * (size_t)values->attention.n + 1,
                                       sizeof *report.attention_results);
     report.samples = calloc(n_users + 1, sizeof *report.samples);

@@ -13,6 +13,7 @@ struct bench_plan {
     int context;              /* tokens that each of them has behind it */
     int n_prefill;            /* tokens of the prompt that is read; 0: none */
     int n_repetitions;        /* 0: as many as a few seconds hold */
+    int max_guesses;          /* through the engine; 0: no speculation */
 };
 
 /* What the machine could do at most while something was measured: medians. */
@@ -69,16 +70,27 @@ MUST_CHECK enum tutti_status bench_attention(struct model *model, const struct o
 
 /* ---- the same through the engine: scheduler, sampling and text thread included ---- */
 
-struct bench_engine_result {
-    int n_users, context, n_tokens; /* n_tokens: that each user was answered with */
-    bool has_text_work;             /* log-probabilities of 20 tokens each and 16 stop strings */
-    double tok_s;                   /* sum over the users of each one's rate behind its first token */
-    double ttft_ms;                 /* median; all prompts arrive at once */
-    double step_ms;                 /* mean */
-    uint64_t n_steps, n_text_waits; /* steps that waited for the text thread */
+enum bench_text {
+    BENCH_PLAIN,
+    BENCH_TEXT_WORK, /* log-probabilities of 20 tokens each and 16 stop strings */
+    BENCH_COPIED,    /* the same token again and again: every guess is right */
+    BENCH_RANDOM, /* 16 tokens at random behind a prompt of such: there is always a guess, and mostly a wrong one */
 };
 
-/* results: [2 * plan->users.n]. */
+struct bench_engine_result {
+    enum bench_text text;
+    bool speculates;
+    int n_users, context, n_tokens;  /* n_tokens: that each user was answered with */
+    double tok_s;                    /* sum over the users of each one's rate behind its first token */
+    double ttft_ms;                  /* median; all prompts arrive at once */
+    double step_ms;                  /* mean */
+    uint64_t n_steps, n_text_waits;  /* steps that waited for the text thread */
+    uint64_t n_accepted, n_rejected; /* guessed tokens */
+};
+
+enum { BENCH_ENGINE_POINTS = 6 }; /* results for a number of users, at most */
+
+/* results: [BENCH_ENGINE_POINTS * plan->users.n]. */
 MUST_CHECK enum tutti_status bench_engine(struct model *model, const struct bench_plan *plan,
                                           struct bench_engine_result *results, int *n_results,
                                           bench_progress_fn *progress, void *user, struct tutti_error *err);

@@ -1,6 +1,7 @@
 /* Users of an engine at work together: what one gets after scheduling, sampling and text, and whether steps wait for
  * the text thread. */
 #include "base/clock.h"
+#include "base/rng.h"
 #include "cli/bench.h"
 #include "engine/engine.h"
 #include "model/adapter.h"
@@ -9,7 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ANSWER_TOKENS = 32 };
+enum {
+    ANSWER_TOKENS = 32,
+    LONG_ANSWER_TOKENS = 192, /* where guesses are made, which take time to be right */
+    N_RANDOM = 16,
+};
 
 struct user {
     struct run *run;
@@ -54,13 +59,31 @@ static const struct tutti_string STOPS[LIMIT_STOPS] = {
     { "\x01thirteen", 9 }, { "\x01 14", 4 }, { "\x01 15", 4 },     { "\x01 16", 4 },
 };
 
+/* What answers are made of, where guesses are looked at. */
+static void choose_text(struct tutti_request *request, const struct bench_engine_result *result,
+                        struct tutti_logit_bias bias[N_RANDOM], int32_t *ids)
+{
+    int n = result->text == BENCH_COPIED ? 1 : N_RANDOM;
+    if (result->text != BENCH_COPIED && result->text != BENCH_RANDOM)
+        return;
+    for (int i = 0; i < n; i++)
+        bias[i] = (struct tutti_logit_bias){ ids[i], 100 };
+    for (size_t i = N_RANDOM; i < request->n_ids; i++)
+        ids[i] = ids[mix64(request->sampling.seed << 32 | i) % (size_t)n];
+    request->sampling.temperature = result->text == BENCH_COPIED ? 0 : 100;
+    request->sampling.top_k = n; /* nearly all alike */
+    request->sampling.logit_bias = bias;
+    request->sampling.n_logit_bias = (size_t)n;
+}
+
 static enum tutti_status submit_all(tutti_engine *engine, const struct model *model, struct run *run,
                                     struct user *users, struct bench_engine_result *result,
                                     struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
     int n_prompt = result->context > 0 ? result->context : 1;
-    int32_t *ids = calloc((size_t)n_prompt, sizeof *ids);
+    int32_t *ids = calloc((size_t)n_prompt + N_RANDOM, sizeof *ids);
+    struct tutti_logit_bias bias[N_RANDOM];
     if (!ids)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for a prompt of %d tokens", n_prompt);
     for (int i = 0; i < result->n_users && st == TUTTI_OK; i++) {
@@ -69,6 +92,7 @@ static enum tutti_status submit_all(tutti_engine *engine, const struct model *mo
             .n_ids = (size_t)n_prompt,
             .max_tokens = result->n_tokens,
             .ignore_eos = true,
+            .max_guesses = result->speculates ? 0 : -1,
         };
         uint64_t id;
         request.adapter = tutti_model_adapter_name(model_handle((struct model *)(uintptr_t)model),
@@ -76,13 +100,14 @@ static enum tutti_status submit_all(tutti_engine *engine, const struct model *mo
         tutti_sampling_init(&request.sampling, NULL);
         request.sampling.has_seed = true;
         request.sampling.seed = (uint64_t)i;
-        if (result->has_text_work) {
+        if (result->text == BENCH_TEXT_WORK) {
             request.stop = STOPS;
             request.n_stop = LIMIT_STOPS;
             request.logprobs = true;
             request.top_logprobs = LIMIT_TOP_LOGPROBS;
         }
-        bench_fill_ids(ids, n_prompt, model->desc.n_usable_vocab, (uint64_t)i + 1);
+        bench_fill_ids(ids, n_prompt + N_RANDOM, model->desc.n_usable_vocab, (uint64_t)i + 1);
+        choose_text(&request, result, bias, ids);
         pthread_mutex_lock(&run->mutex);
         run->n_running++;
         pthread_mutex_unlock(&run->mutex);
@@ -155,6 +180,8 @@ static enum tutti_status measure(tutti_engine *engine, const struct model *model
     tutti_engine_stats(engine, &after);
     result->n_steps = after.n_steps - before.n_steps;
     result->n_text_waits = after.n_text_waits - before.n_text_waits;
+    result->n_accepted = after.n_accepted_guesses - before.n_accepted_guesses;
+    result->n_rejected = after.n_rejected_guesses - before.n_rejected_guesses;
     uint64_t n_timed = after.step.n - before.step.n;
     result->step_ms = n_timed > 0 ? 1e3 * (after.step.sum - before.step.sum) / (double)n_timed : 0;
     free(users);
@@ -164,7 +191,8 @@ static enum tutti_status measure(tutti_engine *engine, const struct model *model
 static enum tutti_status open_engine(struct model *model, const struct bench_plan *plan, tutti_engine **out,
                                      struct tutti_error *err)
 {
-    int n_users = 1, n_tokens = plan->context + ANSWER_TOKENS + KV_PAGE_TOKENS;
+    int n_answer = plan->max_guesses > 0 ? LONG_ANSWER_TOKENS : ANSWER_TOKENS;
+    int n_users = 1, n_tokens = plan->context + n_answer + 2 * KV_PAGE_TOKENS;
     for (int i = 0; i < plan->users.n; i++)
         if (plan->users.ints[i] > n_users)
             n_users = (int)plan->users.ints[i];
@@ -174,6 +202,7 @@ static enum tutti_status open_engine(struct model *model, const struct bench_pla
         .kv_bytes = (uint64_t)page_bytes * (uint64_t)n_users * (uint64_t)pages_per_user,
         .max_seqs = n_users,
         .no_prefix_cache = true, /* every run reads its prompts */
+        .max_guesses = plan->max_guesses,
     };
     return tutti_engine_open(out, model_handle(model), &options, err);
 }
@@ -183,15 +212,25 @@ enum tutti_status bench_engine(struct model *model, const struct bench_plan *pla
                                bench_progress_fn *progress, void *user, struct tutti_error *err)
 {
     tutti_engine *engine = NULL;
-    int n = 0, n_kinds = model->tokenizer ? 2 : 1; /* without a tokenizer there is no text */
+    static const struct {
+        enum bench_text text;
+        bool speculates;
+    } kinds[BENCH_ENGINE_POINTS] = { { BENCH_PLAIN, false },  { BENCH_TEXT_WORK, false },
+                                     { BENCH_COPIED, false }, { BENCH_COPIED, true },
+                                     { BENCH_RANDOM, false }, { BENCH_RANDOM, true } };
+    int n = 0, n_kinds = plan->max_guesses > 0 ? BENCH_ENGINE_POINTS : 2;
     enum tutti_status st = open_engine(model, plan, &engine, err);
     for (int i = 0; st == TUTTI_OK && i < plan->users.n; i++)
         for (int kind = 0; st == TUTTI_OK && kind < n_kinds; kind++) {
+            if (kinds[kind].text == BENCH_TEXT_WORK && !model->tokenizer)
+                continue; /* there is no text */
+            bool is_guessed = kinds[kind].text == BENCH_COPIED || kinds[kind].text == BENCH_RANDOM;
             results[n] = (struct bench_engine_result){
                 .n_users = (int)plan->users.ints[i],
                 .context = plan->context,
-                .n_tokens = ANSWER_TOKENS,
-                .has_text_work = kind == 1,
+                .n_tokens = is_guessed ? LONG_ANSWER_TOKENS : ANSWER_TOKENS,
+                .text = kinds[kind].text,
+                .speculates = kinds[kind].speculates,
             };
             progress(user, (uint64_t)n, (uint64_t)plan->users.n * (uint64_t)n_kinds);
             st = measure(engine, model, &results[n++], err);

@@ -172,6 +172,14 @@ const struct option ENGINE_OPTIONS[] = {
       .help = "while a prompt is read, a step may take X times as long as one that only decodes: more reads "
               "it sooner, "
               "less keeps the others' tokens coming evenly" },
+    { .name = "speculate",
+      INT_IN(ENGINE, speculate),
+      .value = "N",
+      .max = 32,
+      .initial = "0",
+      .help = "guess up to N tokens of a text that repeats itself or its prompt, and verify them in one step "
+              "where that is "
+              "faster; what is answered stays the same. 0: none" },
     { .name = "no-prefix-cache",
       FLAG_IN(ENGINE, no_prefix_cache),
       .help = "do not reuse what earlier prompts computed" },
@@ -190,6 +198,7 @@ enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs
         .max_queue = (int)flags->max_queue,
         .no_prefix_cache = flags->no_prefix_cache,
         .max_slowdown = flags->max_slowdown,
+        .max_guesses = (int)flags->speculate,
     };
     return tutti_engine_open(out, model, &options, err);
 }

@@ -37,7 +37,7 @@ MUST_CHECK enum tutti_status adapter_flags_choose(const char *named, const tutti
 
 /* ---- the engine ---- */
 struct engine_flags {
-    int64_t kv_memory, context, max_batch_tokens, max_seqs, max_queue;
+    int64_t kv_memory, context, max_batch_tokens, max_seqs, max_queue, speculate;
     double max_slowdown;
     bool no_prefix_cache;
 };

@@ -124,7 +124,7 @@ struct answer {
     bool is_running, is_done, lost_text;
     enum tutti_finish finish;
     struct tutti_error error;
-    size_t n_prompt_tokens, n_cached_tokens, n_generated_tokens;
+    size_t n_prompt_tokens, n_cached_tokens, n_generated_tokens, n_accepted, n_rejected;
     float beam_score;
 };
 
@@ -170,6 +170,8 @@ static void on_event(void *user, const struct tutti_event *event)
     answer->n_prompt_tokens = event->n_prompt_tokens;
     answer->n_cached_tokens = event->n_cached_tokens;
     answer->n_generated_tokens = event->n_generated_tokens;
+    answer->n_accepted = event->n_accepted_guesses;
+    answer->n_rejected = event->n_rejected_guesses;
     answer->beam_score = event->beam_score;
     if (event->finish != TUTTI_FINISH_NONE)
         end_answer(answer);
@@ -271,12 +273,14 @@ static void print_json(const struct answer *answer, size_t index, size_t choice)
 {
     size_t n_prompt = answer->n_prompt_tokens, n_generated = answer->n_generated_tokens;
     size_t n_total = n_prompt + n_generated;
-    json_t *object = json_pack("{s:I, s:s%, s:s, s:{s:I, s:I, s:I, s:{s:I}}}", "index", (json_int_t)index,
-                               "text", answer->text.bytes ? answer->text.bytes : "", answer->text.n_bytes,
-                               "finish_reason", finish_name(answer->finish), "usage", "prompt_tokens",
-                               (json_int_t)n_prompt, "completion_tokens", (json_int_t)n_generated,
-                               "total_tokens", (json_int_t)n_total, "prompt_tokens_details", "cached_tokens",
-                               (json_int_t)answer->n_cached_tokens);
+    json_t *object = json_pack(
+        "{s:I, s:s%, s:s, s:{s:I, s:I, s:I, s:{s:I}, s:{s:I, s:I}}}", "index", (json_int_t)index, "text",
+        answer->text.bytes ? answer->text.bytes : "", answer->text.n_bytes, "finish_reason",
+        finish_name(answer->finish), "usage", "prompt_tokens", (json_int_t)n_prompt, "completion_tokens",
+        (json_int_t)n_generated, "total_tokens", (json_int_t)n_total, "prompt_tokens_details",
+        "cached_tokens", (json_int_t)answer->n_cached_tokens, "completion_tokens_details",
+        "accepted_prediction_tokens", (json_int_t)answer->n_accepted, "rejected_prediction_tokens",
+        (json_int_t)answer->n_rejected);
     if (object && answer->batch->values->beams > 1 &&
         (json_object_set_new(object, "choice", json_integer((json_int_t)choice)) != 0 ||
          json_object_set_new(object, "score", json_real((double)answer->beam_score)) != 0)) {

@@ -166,6 +166,8 @@ void job_read_letter(void *user, const struct letter *letter)
     sub->n_prompt_tokens = event->n_prompt_tokens;
     sub->n_cached_tokens = event->n_cached_tokens;
     choice->n_generated = event->n_generated_tokens;
+    choice->n_accepted_guesses = event->n_accepted_guesses;
+    choice->n_rejected_guesses = event->n_rejected_guesses;
     if (event->ttft_us && !job->ttft_us)
         job->ttft_us = event->ttft_us;
     job->total_us = event->total_us;

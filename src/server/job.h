@@ -18,6 +18,7 @@ struct choice {
         *tops;      /* APIs that tell of each token: all of them, and the most probable ones beside each */
     size_t n_chars; /* of the tokens reported: text_offset of the next one */
     size_t n_generated;
+    size_t n_accepted_guesses, n_rejected_guesses;
     double logprob_sum; /* over n_scored tokens */
     size_t n_scored;
     enum tutti_finish finish;

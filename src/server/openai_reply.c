@@ -33,9 +33,16 @@ json_t *openai_usage(const struct job *job)
 {
     size_t n_cached, n_prompt = job_n_prompt_tokens(job, &n_cached), n_generated = job_n_generated(job);
     size_t n_total = n_prompt + n_generated;
-    return json_pack("{s:I, s:I, s:I, s:{s:I}}", "prompt_tokens", (json_int_t)n_prompt, "completion_tokens",
-                     (json_int_t)n_generated, "total_tokens", (json_int_t)n_total, "prompt_tokens_details",
-                     "cached_tokens", (json_int_t)n_cached);
+    size_t n_accepted = 0, n_rejected = 0;
+    for (size_t i = 0; i < job->n_choices; i++) {
+        n_accepted += job->choices[i].n_accepted_guesses;
+        n_rejected += job->choices[i].n_rejected_guesses;
+    }
+    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I, s:I}}", "prompt_tokens", (json_int_t)n_prompt,
+                     "completion_tokens", (json_int_t)n_generated, "total_tokens", (json_int_t)n_total,
+                     "prompt_tokens_details", "cached_tokens", (json_int_t)n_cached,
+                     "completion_tokens_details", "accepted_prediction_tokens", (json_int_t)n_accepted,
+                     "rejected_prediction_tokens", (json_int_t)n_rejected);
 }
 
 void openai_stream_choice(struct job *job, json_t *choice)

@@ -457,6 +457,17 @@ def test_bench_of_a_model_through_the_engine():
     assert "of limit" in table and "text waits" in table
 
 
+def test_bench_of_guesses():
+    args = ["bench", DEMO, "--users", "1", "--prefill", "0", "--repetitions", "1", "--engine", "--speculate", "8"]
+    points = {r["kind"]: r for r in json.loads(tutti(*args, "--json").stdout)["engine"]}
+    assert list(points) == ["plain", "text", "copied", "copied, guessed", "random", "random, guessed"]
+    for kind, r in points.items():
+        assert r["tok_s"] > 0
+        if "guessed" not in kind:
+            assert r["accepted"] == r["rejected"] == 0 and r["steps"] >= r["tokens"]
+    copied = points["copied, guessed"]
+    assert copied["accepted"] > 0 and copied["steps"] < points["copied"]["steps"]
+
 def test_bench_names_a_wrong_shape():
     said = wrong("bench", "--shape", "chatglm9")
     for shape in ("chatglm-6b", "chatglm2-6b", "chatglm3-6b", "glm-4-9b", "llama-7b", "llama-3-8b", "qwen2.5-7b", "gpt2",

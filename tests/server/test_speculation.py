@@ -1,0 +1,55 @@
+"""A server that guesses tokens: the same texts in fewer steps, and figures of both kinds."""
+import pytest
+
+from conftest import Server
+
+COPY = "one two three four five six seven eight nine ten. " * 4
+
+
+@pytest.fixture(scope="module")
+def guessing(tmp_path_factory):
+    server = Server("--speculate", 8, log=tmp_path_factory.mktemp("guessing") / "log")
+    yield server
+    assert server.stop() == 0, server.log()
+
+
+def repeat(server, **more):
+    """An answer that repeats a token, whatever the model thinks."""
+    token = server.post("/tokenize", {"prompt": "one", "add_special_tokens": False}).json()["tokens"][-1]
+    return server.post("/v1/completions", {"prompt": COPY, "temperature": 0, "max_tokens": 60, "ignore_eos": True,
+                                           "logit_bias": {str(token): 100}, **more}).json()
+
+
+def test_accepted_tokens_are_counted(guessing):
+    before = guessing.wait_idle()
+    body = repeat(guessing)
+    after = guessing.wait_idle()
+    details = body["usage"]["completion_tokens_details"]
+    assert body["usage"]["completion_tokens"] == 60
+    assert 0 < details["accepted_prediction_tokens"] < 60
+    for word in "accepted", "rejected":
+        name = f"tutti_speculation_{word}_tokens_total"
+        assert after[name] - before[name] == details[f"{word}_prediction_tokens"]
+    assert after["tutti_steps_total"] - before["tutti_steps_total"] < 60
+
+
+def test_a_request_can_do_without(guessing):
+    without, few = repeat(guessing, speculate=0), repeat(guessing, speculate=2)
+    details = without["usage"]["completion_tokens_details"]
+    assert details == {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0}
+    assert few["choices"][0]["text"] == without["choices"][0]["text"] == repeat(guessing)["choices"][0]["text"]
+
+
+def test_texts_are_those_without_guesses(guessing, server):
+    for i in range(12):
+        ask = {"prompt": COPY + "one two", "max_tokens": 40, "ignore_eos": True, "seed": i,
+               "temperature": 0 if i % 2 else 0.8, "stop": ["."] if i % 3 == 0 else None,
+               "frequency_penalty": 0.2 if i % 4 == 0 else 0}
+        texts = [s.post("/v1/completions", ask).json()["choices"][0] for s in (guessing, server)]
+        assert texts[0] == texts[1]
+
+
+def test_a_wrong_value_is_named(guessing):
+    for value in -1, 33, 1.5, "many":
+        reply = guessing.post("/v1/completions", {"prompt": "x", "speculate": value})
+        assert reply.status_code == 400 and reply.json()["error"]["param"] == "speculate"
