@@ -104,6 +104,8 @@ int32_t byte_config_find(const struct tokenizer *tok, const char *text)
         if (tok->pieces[id].n_bytes == n_bytes && memcmp(vocab_bytes(tok, id), text, n_bytes) == 0)
             return id;
     }
+    if (level->has_characters)
+        return tokenizer_find(tok, text, n_bytes);
     struct buf bytes = { 0 };
     int32_t id = n_bytes > 0 && byte_map_read(text, n_bytes, &bytes)
                      ? tokenizer_find(tok, bytes.bytes, bytes.n_bytes)

@@ -12,6 +12,8 @@ struct encoder {
     struct pattern_matcher *m;
     bool takes_special;
     struct ids *out;
+    const char *begin, *normalized_begin; /* of the text; of what is between two added tokens of it */
+    bool is_first;                        /* that part begins the text */
 };
 
 typedef bool between_fn(struct encoder *e, const char *text, size_t n_bytes);
@@ -22,8 +24,56 @@ static bool add_word(void *to, const char *word, size_t n_bytes)
     return byte_level_encode_word(e->tok, word, n_bytes, e->out);
 }
 
+static bool encode_whole(struct encoder *e, const char *text, size_t n_bytes)
+{
+    return n_bytes == 0 || add_word(e, text, n_bytes);
+}
+
+static bool add_blank_marks(const struct metaspace *m, bool is_first, const char *text, size_t n_bytes,
+                            struct buf *out)
+{
+    bool has_mark = n_bytes > 0 && (*text == ' ' || (n_bytes >= 3 && memcmp(text, BLANK_MARK, 3) == 0));
+    bool prepends = m->prepends == METASPACE_ALWAYS || (m->prepends == METASPACE_FIRST && is_first);
+    bool ok = !prepends || has_mark || buf_add(out, BLANK_MARK, 3);
+    while (ok && n_bytes > 0) {
+        const char *space = memchr(text, ' ', n_bytes);
+        size_t n = space ? (size_t)(space - text) : n_bytes;
+        ok = buf_add(out, text, n) && (!space || buf_add(out, BLANK_MARK, 3));
+        n += space != NULL;
+        text += n;
+        n_bytes -= n;
+    }
+    return ok;
+}
+
+/* Words that begin with blank marks. */
+static bool split_at_marks(struct encoder *e, const char *text, size_t n_bytes)
+{
+    while (n_bytes > 0) {
+        const char *mark = n_bytes > 1 ? memmem(text + 1, n_bytes - 1, BLANK_MARK, 3) : NULL;
+        size_t n = mark ? (size_t)(mark - text) : n_bytes;
+        if (!add_word(e, text, n))
+            return false;
+        text += n;
+        n_bytes -= n;
+    }
+    return true;
+}
+
+static bool encode_metaspace(struct encoder *e, const char *text, size_t n_bytes)
+{
+    const struct metaspace *m = &e->tok->level->metaspace;
+    struct buf marked = { 0 };
+    bool ok = add_blank_marks(m, e->is_first && text == e->normalized_begin, text, n_bytes, &marked);
+    ok = ok && (m->splits ? split_at_marks : encode_whole)(e, marked.bytes, marked.n_bytes);
+    buf_clear(&marked);
+    return ok;
+}
+
 static bool encode_plain(struct encoder *e, const char *text, size_t n_bytes)
 {
+    if (e->tok->level->metaspace.prepends != METASPACE_NONE)
+        return encode_metaspace(e, text, n_bytes);
     return pretokenize(&e->tok->level->pre, e->m, text, n_bytes, add_word, e);
 }
 
@@ -99,21 +149,34 @@ static bool normalize(const struct normalizer *n, const char *text, size_t n_byt
     return buf_add(out, n->to.bytes, n->to.n_bytes) && buf_add(out, text, n_bytes);
 }
 
+bool byte_level_normalize(const struct byte_level *level, const char *text, size_t n_bytes, struct buf *out)
+{
+    struct buf step = { 0 };
+    bool ok = buf_add(out, text, n_bytes);
+    for (int i = 0; ok && i < level->n_normalizers && out->n_bytes > 0; i++) {
+        ok = normalize(&level->normalizers[i], out->bytes, out->n_bytes, &step);
+        struct buf before = *out;
+        *out = step;
+        step = before;
+    }
+    buf_clear(&step);
+    return ok;
+}
+
 /* Text between added tokens. */
 static bool encode_raw(struct encoder *e, const char *text, size_t n_bytes)
 {
     const struct byte_level *level = e->tok->level;
-    struct buf steps[2] = { { 0 }, { 0 } };
-    bool ok = true;
-    for (int i = 0; ok && i < level->n_normalizers && n_bytes > 0; i++) {
-        struct buf *out = &steps[i % 2];
-        ok = normalize(&level->normalizers[i], text, n_bytes, out);
-        text = out->bytes;
-        n_bytes = out->n_bytes;
+    struct buf normal = { 0 };
+    e->is_first = text == e->begin;
+    bool ok = level->n_normalizers == 0 || byte_level_normalize(level, text, n_bytes, &normal);
+    if (level->n_normalizers > 0) {
+        text = normal.bytes;
+        n_bytes = normal.n_bytes;
     }
+    e->normalized_begin = text;
     ok = ok && (n_bytes == 0 || encode_normalized(e, text, n_bytes));
-    buf_clear(&steps[0]);
-    buf_clear(&steps[1]);
+    buf_clear(&normal);
     return ok;
 }
 
@@ -132,7 +195,11 @@ bool byte_level_encode(const struct tokenizer *tok, const char *text, size_t n_b
         n_bytes = clean.n_bytes;
     }
     struct encoder e = {
-        .tok = tok, .m = pattern_matcher_new(n_bytes), .takes_special = takes_special, .out = out
+        .tok = tok,
+        .m = pattern_matcher_new(n_bytes),
+        .takes_special = takes_special,
+        .out = out,
+        .begin = text,
     };
     bool ok = e.m && cut_out(&e, &tok->level->raw, text, n_bytes, encode_raw);
     pattern_matcher_free(e.m);

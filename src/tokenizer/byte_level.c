@@ -27,6 +27,7 @@ struct tokenizer *byte_level_new(void)
         return NULL;
     }
     memset(tok->level->byte_ids, -1, sizeof tok->level->byte_ids);
+    memset(tok->byte_ids, -1, sizeof tok->byte_ids);
     return tok;
 }
 
@@ -97,10 +98,24 @@ enum tutti_status byte_level_put(struct tokenizer *tok, int64_t id, const char *
 /* A NORMAL token outside the alphabet keeps the score 1: no merge makes it. */
 static const float LITERAL_SCORE = 1;
 
+static enum tutti_status put_characters(struct tokenizer *tok, int64_t id, const char *spelling,
+                                        size_t n_bytes, size_t n_expected, const char *name,
+                                        struct tutti_error *err)
+{
+    int value = tok->byte_fallback ? vocab_byte_value(spelling, n_bytes) : -1;
+    enum tutti_status st = byte_level_put(tok, id, spelling, n_bytes, value >= 0 ? PIECE_BYTE : PIECE_NORMAL,
+                                          n_expected, name, err);
+    if (st == TUTTI_OK && value >= 0)
+        tok->byte_ids[value] = (int32_t)id;
+    return st;
+}
+
 enum tutti_status byte_level_put_spelled(struct tokenizer *tok, int64_t id, const char *spelling,
                                          size_t n_bytes, size_t n_expected, const char *name,
                                          struct tutti_error *err)
 {
+    if (tok->level->has_characters)
+        return put_characters(tok, id, spelling, n_bytes, n_expected, name, err);
     struct buf bytes = { 0 };
     if (!buf_reserve(&bytes, n_bytes + 1))
         return out_of_memory(name, err);
@@ -162,6 +177,8 @@ enum tutti_status byte_level_index(struct tokenizer *tok, const char *name, stru
 static int32_t find_spelled(const struct tokenizer *tok, const char *spelling, size_t n_bytes,
                             struct buf *scratch)
 {
+    if (tok->level->has_characters)
+        return tokenizer_find(tok, spelling, n_bytes);
     buf_truncate(scratch, 0);
     return byte_map_read(spelling, n_bytes, scratch)
                ? tokenizer_find(tok, scratch->bytes ? scratch->bytes : "", scratch->n_bytes)
@@ -379,19 +396,32 @@ enum tutti_status byte_level_use(struct tokenizer *tok, const struct pre_name *n
     return pretokenizer_add_named(&level->pre, named, name, err);
 }
 
+/* Tokens that are looked for in normalized text are normalized too. */
 static bool build_trie(struct tokenizer *tok, bool of_normalized, struct trie *trie)
 {
     struct byte_level *level = tok->level;
     struct spelling *list = calloc(level->n_added + 1, sizeof *list);
+    struct buf *normal = calloc(level->n_added + 1, sizeof *normal);
     size_t n = 0;
-    for (size_t i = 0; list && i < level->n_added; i++) {
+    bool ok = list && normal;
+    for (size_t i = 0; ok && i < level->n_added; i++) {
         int32_t id = level->added[i].id;
-        if (level->added[i].is_normalized == of_normalized)
-            list[n++] = (struct spelling){ .bytes = vocab_bytes(tok, id),
-                                           .n_bytes = tok->pieces[id].n_bytes,
-                                           .id = (int32_t)i };
+        if (level->added[i].is_normalized != of_normalized)
+            continue;
+        list[n] = (struct spelling){ .bytes = vocab_bytes(tok, id),
+                                     .n_bytes = tok->pieces[id].n_bytes,
+                                     .id = (int32_t)i };
+        if (of_normalized) {
+            ok = byte_level_normalize(level, list[n].bytes, list[n].n_bytes, &normal[i]);
+            list[n].bytes = normal[i].bytes;
+            list[n].n_bytes = normal[i].n_bytes;
+        }
+        n += list[n].n_bytes > 0;
     }
-    bool ok = list && trie_build(trie, list, n);
+    ok = ok && trie_build(trie, list, n);
+    for (size_t i = 0; normal && i < level->n_added; i++)
+        buf_clear(&normal[i]);
+    free(normal);
     free(list);
     return ok;
 }
@@ -407,6 +437,11 @@ enum tutti_status byte_level_finish(struct tokenizer *tok, bool by_rank, const c
         int32_t id = level->byte_ids[i];
         if (id >= 0 && !vocab_is_mergeable(tok, id))
             level->byte_ids[i] = -1;
+    }
+    for (int i = 0; tok->byte_fallback && i < 256; i++) {
+        if (tok->byte_ids[i] < 0)
+            return error_set(err, TUTTI_E_FORMAT, "%s: byte_fallback is set, but there is no token <0x%02X>",
+                             name, i);
     }
     tok->n_library_pieces = tok->n_pieces;
     level->has_ranks = by_rank;

@@ -1,4 +1,5 @@
-/* Inside of byte-level BPE: tokens are sequences of bytes, merged in the order of a list of pairs.
+/* Inside of byte-level BPE: tokens are sequences of bytes, merged in the order of a list of pairs. Tokens may be made of
+ * characters as well: SentencePiece's BPE as the Hugging Face tokenizers library has it.
  * Sennrich, Haddow and Birch, 2016; on bytes: Radford et al., 2019.
  *
  * Text runs through four steps: added tokens are cut out, what is between them is normalized, patterns cut that into
@@ -26,6 +27,17 @@ struct normalizer {
     enum { NORMALIZE_FORM, NORMALIZE_REPLACE, NORMALIZE_PREPEND } kind;
     enum unicode_form form;
     struct buf from, to; /* PREPEND: to */
+};
+
+/* Spaces become blank marks, and one is put in front; words are cut off there. */
+struct metaspace {
+    enum metaspace_prepends {
+        METASPACE_NONE /* no such step */,
+        METASPACE_NEVER,
+        METASPACE_FIRST,
+        METASPACE_ALWAYS
+    } prepends;
+    bool splits;
 };
 
 /* What two neighbours become. Open addressing; id -1: free. */
@@ -59,6 +71,10 @@ struct byte_level {
     bool has_ranks;         /* no list of pairs: the token with the lowest id is made first */
     bool ignores_merges;    /* a word that is a token is that token, whatever merges would make of it */
     bool fuses_unknown;
+    /* Merging begins with characters instead of bytes; one without a token is those of its bytes where tok->byte_fallback.
+     * Spellings are the text itself, with blank marks. */
+    bool has_characters;
+    struct metaspace metaspace;
     _Atomic uint8_t
         *whole; /* [n_pieces] do merges make the token from its own bytes? 0: not known yet, 1: yes, 2: no */
     bool knows_prefix; /* the file says what stands before a text: */
@@ -130,12 +146,22 @@ static inline const struct merge_slot *byte_level_find_merge(const struct byte_l
     return slot->id >= 0 ? slot : NULL;
 }
 
+/* Does a tokenizer write what its tokens stand for in the alphabet of bytes? */
+static inline bool byte_level_is_of_bytes(const struct tokenizer *tok)
+{
+    return tok->level && !tok->level->has_characters;
+}
+
 /* Adds the ids of one word. False: out of memory. */
 MUST_CHECK bool byte_level_encode_word(const struct tokenizer *tok, const char *word, size_t n_bytes,
                                        struct ids *out);
 /* The same by merges alone: of a word that may be a token. */
 MUST_CHECK bool byte_level_merge_word(const struct tokenizer *tok, const char *word, size_t n_bytes,
                                       struct ids *out);
+
+/* Adds a text as the normalizers leave it. False: out of memory. */
+MUST_CHECK bool byte_level_normalize(const struct byte_level *level, const char *text, size_t n_bytes,
+                                     struct buf *out);
 
 /* Adds the ids of a text. takes_special: spellings of CONTROL tokens become them. False: out of memory, or the patterns
  * take more steps than they are granted. */

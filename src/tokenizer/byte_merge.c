@@ -1,4 +1,5 @@
 /* Merging the bytes of one word. Short words take a scan for each merge, long ones a heap: n log n. */
+#include "base/utf8.h"
 #include "tokenizer/byte_level.h"
 
 #include <stdatomic.h>
@@ -177,16 +178,45 @@ static int32_t first_symbols(const struct tokenizer *tok, const char *word, size
     return n;
 }
 
+/* The tokens of single characters, else of their bytes, else the unknown one. No more than bytes. */
+static int32_t first_characters(const struct tokenizer *tok, const char *word, size_t n_bytes, int32_t *ids)
+{
+    const struct byte_level *level = tok->level;
+    int32_t n = 0;
+    bool after_unknown = false;
+    for (size_t at = 0; at < n_bytes;) {
+        int length = utf8_char(word + at, n_bytes - at);
+        size_t n_char = length > 0 ? (size_t)length : 1; /* text is valid, but steps may cut it anywhere */
+        int32_t id = n_char == 1 ? level->byte_ids[(uint8_t)word[at]]
+                                 : tokenizer_find(tok, word + at, n_char);
+        bool is_unknown = id < 0 && !tok->byte_fallback;
+        if (id >= 0)
+            ids[n++] = id;
+        for (size_t i = 0; id < 0 && !is_unknown && i < n_char; i++)
+            ids[n++] = tok->byte_ids[(uint8_t)word[at + i]];
+        if (is_unknown && tok->unk_id >= 0 && !(after_unknown && level->fuses_unknown))
+            ids[n++] = tok->unk_id;
+        after_unknown = is_unknown;
+        at += n_char;
+    }
+    return n;
+}
+
+static int32_t first_ids(const struct tokenizer *tok, const char *word, size_t n_bytes, int32_t *ids)
+{
+    return (tok->level->has_characters ? first_characters : first_symbols)(tok, word, n_bytes, ids);
+}
+
 bool byte_level_merge_word(const struct tokenizer *tok, const char *word, size_t n_bytes, struct ids *out)
 {
     if (n_bytes <= SCANNED_SYMBOLS) {
         struct scan s;
-        s.n = first_symbols(tok, word, n_bytes, s.ids);
+        s.n = first_ids(tok, word, n_bytes, s.ids);
         merge_by_scan(&s, tok->level);
         return ids_add_all(out, s.ids, (size_t)s.n);
     }
     int32_t *ids = malloc(n_bytes * sizeof *ids);
-    int32_t n = ids ? first_symbols(tok, word, n_bytes, ids) : -1;
+    int32_t n = ids ? first_ids(tok, word, n_bytes, ids) : -1;
     if (n > 0)
         n = merge_by_heap(tok->level, ids, n);
     bool ok = n >= 0 && ids_add_all(out, ids, (size_t)n);

@@ -109,6 +109,8 @@ const char *tokenizer_pre(const struct tokenizer *tok)
     const struct byte_level *level = tok->level;
     bool is_composed = level->n_normalizers == 1 && level->normalizers[0].kind == NORMALIZE_FORM &&
                        level->normalizers[0].form == UNICODE_NFC;
+    if (level->has_characters)
+        return NULL;
     if (level->named && level->named->ignores_merges == level->ignores_merges)
         return level->named->name;
     if (level->n_normalizers > 0 && !is_composed)

@@ -49,7 +49,9 @@ static bool release_held(struct detokenizer *d, bool all, struct buf *out)
         int n = utf8_char(held, (size_t)d->n_held);
         if (n == 0 && !all && utf8_is_start(held, (size_t)d->n_held))
             return true;
-        if (!(n > 0 ? add_text(d->tok, held, (size_t)n, out) : buf_add(out, REPLACEMENT, 3)))
+        /* The library of tokenizer.json drops the first blank of a text wherever it comes from. */
+        bool drops = d->at_start && d->tok->level && d->tok->add_dummy_prefix && n == 1 && *held == ' ';
+        if (!drops && !(n > 0 ? add_text(d->tok, held, (size_t)n, out) : buf_add(out, REPLACEMENT, 3)))
             return false;
         d->at_start = false;
         n = n > 0 ? n : 1;
@@ -141,8 +143,10 @@ bool detokenizer_push(struct detokenizer *d, int32_t id, struct buf *out)
     const struct tokenizer *tok = d->tok;
     if (id < tok->n_images || id >= tok->n_pieces)
         return true;
-    if (tok->level)
+    if (byte_level_is_of_bytes(tok))
         return push_bytes(d, id, out);
+    if (tok->level && tok->pieces[id].type == PIECE_CONTROL)
+        return true; /* dropped before bytes are put together */
     if (tok->pieces[id].type != PIECE_BYTE)
         return release_held(d, true, out) && push_text(d, id, out);
     int value = vocab_byte_value(vocab_bytes(tok, id), tok->pieces[id].n_bytes);
@@ -152,7 +156,7 @@ bool detokenizer_push(struct detokenizer *d, int32_t id, struct buf *out)
 
 bool detokenizer_finish(struct detokenizer *d, struct buf *out)
 {
-    if (d->tok->level && d->n_held > 0) {
+    if (byte_level_is_of_bytes(d->tok) && d->n_held > 0) {
         d->n_held = 0;
         return buf_add(out, REPLACEMENT, 3);
     }
@@ -174,7 +178,7 @@ bool tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *
 {
     if (id < 0 || id >= tok->n_pieces)
         return true;
-    if (tok->level)
+    if (byte_level_is_of_bytes(tok))
         return byte_level_token_bytes(tok, id, out);
     struct piece piece = tokenizer_piece(tok, id);
     if (piece.type == PIECE_CONTROL)

@@ -1,4 +1,4 @@
-/* tokenizer.json of the Hugging Face tokenizers library: models of byte-level BPE. */
+/* tokenizer.json of the Hugging Face tokenizers library: models of BPE, on bytes and on characters. */
 #include "tokenizer/byte_config.h"
 #include "tokenizer/byte_files.h"
 
@@ -9,6 +9,7 @@ struct reader {
     const char *name;
     struct tutti_error *err;
     bool has_bytes; /* the pre-tokenizer ends with ByteLevel */
+    bool decodes_marks, decodes_bytes;
 };
 
 static enum tutti_status out_of_memory(const struct reader *r)
@@ -180,6 +181,33 @@ static enum tutti_status read_pre_tokenizer(struct reader *r, const json_t *part
     return st;
 }
 
+/* Older files say add_prefix_space. */
+static enum tutti_status read_prepends(const struct reader *r, const json_t *part,
+                                       enum metaspace_prepends *out)
+{
+    const char *replacement = json_string_value(json_object_get(part, "replacement"));
+    const char *scheme = json_string_value(json_object_get(part, "prepend_scheme"));
+    if (!scheme)
+        scheme = json_is_false(json_object_get(part, "add_prefix_space")) ? "never" : "always";
+    *out = strcmp(scheme, "always") == 0  ? METASPACE_ALWAYS
+           : strcmp(scheme, "first") == 0 ? METASPACE_FIRST
+           : strcmp(scheme, "never") == 0 ? METASPACE_NEVER
+                                          : METASPACE_NONE;
+    return *out != METASPACE_NONE && replacement && strcmp(replacement, BLANK_MARK) == 0
+               ? TUTTI_OK
+               : error_set(r->err, TUTTI_E_UNSUPPORTED,
+                           "%s: Metaspace: expected replacement \"" BLANK_MARK
+                           "\" and prepend_scheme always, first or never",
+                           r->name);
+}
+
+static enum tutti_status read_metaspace(struct reader *r, const json_t *part)
+{
+    struct metaspace *m = &r->tok->level->metaspace;
+    m->splits = !json_is_false(json_object_get(part, "split"));
+    return read_prepends(r, part, &m->prepends);
+}
+
 /* ---- model ---- */
 
 static bool is_empty(const json_t *part, const char *key)
@@ -214,15 +242,17 @@ static enum tutti_status read_model(struct reader *r, const json_t *model)
 {
     static const char *const ABSENT[] = { "dropout", "continuing_subword_prefix", "end_of_word_suffix",
                                           "byte_fallback" };
+    bool has_characters = r->tok->level->has_characters;
     const json_t *type = json_object_get(model, "type");
     if (!json_is_object(model) || (type && strcmp(type_of(model), "BPE") != 0))
         return unsupported(r, "model", model, "BPE");
-    for (size_t i = 0; i < sizeof ABSENT / sizeof *ABSENT; i++) {
+    for (size_t i = 0; i < sizeof ABSENT / sizeof *ABSENT - has_characters; i++) {
         if (!is_empty(model, ABSENT[i]))
             return error_set(r->err, TUTTI_E_UNSUPPORTED,
-                             "%s: model.%s is set, which byte-level models have no use for", r->name,
+                             "%s: model.%s is set, which models of this kind have no use for", r->name,
                              ABSENT[i]);
     }
+    r->tok->byte_fallback = is_on(model, "byte_fallback");
     r->tok->level->ignores_merges = is_on(model, "ignore_merges");
     r->tok->level->fuses_unknown = is_on(model, "fuse_unk");
     enum tutti_status st = byte_config_vocab(r->tok, json_object_get(model, "vocab"), r->name, r->err);
@@ -319,26 +349,80 @@ static enum tutti_status read_decoder(const struct reader *r, const json_t *part
     return st;
 }
 
+static enum tutti_status read_strip(struct reader *r, const json_t *part)
+{
+    const char *content = json_string_value(json_object_get(part, "content"));
+    json_int_t start = json_integer_value(json_object_get(part, "start")),
+               stop = json_integer_value(json_object_get(part, "stop"));
+    if (!content || strcmp(content, " ") != 0 || start < 0 || start > 1 || stop != 0)
+        return error_set(r->err, TUTTI_E_UNSUPPORTED,
+                         "%s: decoder: Strip: expected one blank or none at the start", r->name);
+    r->tok->add_dummy_prefix = start == 1;
+    return TUTTI_OK;
+}
+
+/* Of tokens of characters: marks become blanks, BYTE tokens bytes, and the first blank may go. */
+static enum tutti_status read_character_decoder(struct reader *r, const json_t *part, int depth)
+{
+    const char *type = type_of(part);
+    enum tutti_status st = TUTTI_OK;
+    if (strcmp(type, "Fuse") == 0)
+        return TUTTI_OK;
+    if (strcmp(type, "Strip") == 0)
+        return read_strip(r, part);
+    if (strcmp(type, "ByteFallback") == 0) {
+        r->decodes_bytes = true;
+        return TUTTI_OK;
+    }
+    if (strcmp(type, "Replace") == 0) {
+        const char *from = json_string_value(json_object_get(json_object_get(part, "pattern"), "String")),
+                   *to = json_string_value(json_object_get(part, "content"));
+        r->decodes_marks = from && to && strcmp(from, BLANK_MARK) == 0 && strcmp(to, " ") == 0;
+        return r->decodes_marks
+                   ? TUTTI_OK
+                   : error_set(r->err, TUTTI_E_UNSUPPORTED,
+                               "%s: decoder: Replace: expected \"" BLANK_MARK "\" by a blank", r->name);
+    }
+    if (strcmp(type, "Metaspace") == 0) {
+        enum metaspace_prepends prepends = METASPACE_NONE;
+        st = read_prepends(r, part, &prepends);
+        r->decodes_marks = true;
+        r->tok->add_dummy_prefix = prepends != METASPACE_NEVER;
+        return st;
+    }
+    if (strcmp(type, "Sequence") != 0 || depth > 8)
+        return unsupported(r, "decoder", part, "Replace, ByteFallback, Fuse, Strip, Metaspace or Sequence");
+    const json_t *list = json_object_get(part, "decoders");
+    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
+        st = read_character_decoder(r, json_array_get(list, i), depth + 1);
+    return st;
+}
+
 /* ---- all ---- */
 
 static enum tutti_status read_all(struct reader *r, const json_t *root, const json_t *config)
 {
     const json_t *pre = json_object_get(root, "pre_tokenizer");
+    bool is_metaspace = strcmp(type_of(pre), "Metaspace") == 0;
     enum tutti_status st = TUTTI_OK;
     const json_t *type = json_object_get(json_object_get(root, "model"), "type");
     if (type && strcmp(type_of(json_object_get(root, "model")), "BPE") != 0)
         return unsupported(r, "model", json_object_get(root, "model"), "BPE");
     if (json_is_object(pre))
-        st = read_pre_tokenizer(r, pre, 0);
-    if (st == TUTTI_OK && !r->has_bytes)
-        st = error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: pre_tokenizer: expected ByteLevel at its end",
-                       r->name);
+        st = is_metaspace ? read_metaspace(r, pre) : read_pre_tokenizer(r, pre, 0);
+    r->tok->level->has_characters = !r->has_bytes;
     if (st == TUTTI_OK)
-        st = read_decoder(r, json_object_get(root, "decoder"), 0);
+        st = r->has_bytes ? read_decoder(r, json_object_get(root, "decoder"), 0)
+                          : read_character_decoder(r, json_object_get(root, "decoder"), 0);
     if (st == TUTTI_OK)
         st = read_normalizer(r, json_object_get(root, "normalizer"), 0);
     if (st == TUTTI_OK)
         st = read_model(r, json_object_get(root, "model"));
+    if (st == TUTTI_OK && !r->has_bytes && (!r->decodes_marks || r->decodes_bytes != r->tok->byte_fallback))
+        st = error_set(r->err, TUTTI_E_UNSUPPORTED,
+                       "%s: decoder: without ByteLevel expected one that makes blanks of \"" BLANK_MARK
+                       "\", with ByteFallback where model.byte_fallback is set, and only there",
+                       r->name);
     if (st == TUTTI_OK)
         st = read_added(r, json_object_get(root, "added_tokens"));
     if (st == TUTTI_OK)

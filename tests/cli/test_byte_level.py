@@ -11,7 +11,7 @@ import requests
 from test_cli import BIN, FIXTURES, PATIENCE, tutti
 
 BYTES = os.path.join(FIXTURES, "tokenizer", "bytes")
-N_VOCAB = 480
+N_VOCAB = 640
 TEXTS = ["Hello, world", "don't  stop\n\n\tnow 12345", "中国的首都是北京。", "emoji 🦊 and é, ½ Ⅻ", "a\u00a0b\u3000c \n d"]
 
 # model, files of its tokenizer, what stands before a text
@@ -21,6 +21,8 @@ MODELS = {
     "qwen2": ("qwen2-tiny", ["qwen2.json"], []),
     "qwen3": ("qwen3-tiny", ["qwen2.json"], []),
     "llama": ("llama-tiny-tied", ["llama3.json"], ["<|endoftext|>"]),
+    "mistral": ("mistral-tiny", ["llama2.json"], ["<s>"]),
+    "tinyllama": ("llama-tiny-tied", ["metaspace.json"], ["<s>"]),
     "chatglm": ("glm-4-9b-tiny", ["glm4/tokenizer.model", "glm4/tokenizer_config.json"], ["[gMASK]", "<sop>"]),
 }
 
@@ -86,7 +88,7 @@ def test_text_becomes_ids_and_text_again(model):
 
 def test_text_spells_no_special_token(model):
     _, folder, _ = model
-    for text in "<|endoftext|>", "<|im_start|>", "[gMASK]<sop>":
+    for text in "<|endoftext|>", "<|im_start|>", "[gMASK]<sop>", "<s>", "</s>":
         assert len(ids_of(folder, text)) > 1
 
 

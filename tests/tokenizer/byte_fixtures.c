@@ -9,7 +9,8 @@
 #include <cmocka.h>
 
 const char *const BYTE_FIXTURE_NAMES[] = { "gpt2",      "qwen2",    "llama3", "bloom", "tekken",
-                                           "starcoder", "deepseek", "odd",    "glm4",  NULL };
+                                           "starcoder", "deepseek", "odd",    "glm4",  "llama2",
+                                           "metaspace", "gemma",    "marks",  NULL };
 
 struct mapping byte_fixture_open(const char *file)
 {

@@ -9,10 +9,12 @@
 
 #include <cmocka.h>
 
-#define MODEL         "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}"
-#define PRE           "\"pre_tokenizer\":{\"type\":\"ByteLevel\"}"
-#define DECODER       "\"decoder\":{\"type\":\"ByteLevel\"}"
-#define WITH_PRE(pre) "{" DECODER ",\"pre_tokenizer\":" pre "," MODEL "}"
+#define MODEL          "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}"
+#define PRE            "\"pre_tokenizer\":{\"type\":\"ByteLevel\"}"
+#define DECODER        "\"decoder\":{\"type\":\"ByteLevel\"}"
+#define REPLACE        "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},\"content\":\" \"}"
+#define SEQUENCE(list) "{\"type\":\"Sequence\",\"decoders\":[" list "]}"
+#define WITH_PRE(pre)  "{" DECODER ",\"pre_tokenizer\":" pre "," MODEL "}"
 #define WITH_PATTERN(pattern)                                                                                \
     WITH_PRE(                                                                                                \
         "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" pattern    \
@@ -28,9 +30,29 @@ static const struct {
     { "[]", "expected an object", TUTTI_E_FORMAT },
     { "{\"a\":1,\"a\":2}", "duplicate", TUTTI_E_FORMAT },
     { "{\"model\":{\"type\":\"Unigram\"}}", "model is of type Unigram", TUTTI_E_UNSUPPORTED },
-    { "{" DECODER "," MODEL "}", "expected ByteLevel at its end", TUTTI_E_UNSUPPORTED },
+    { "{" DECODER "," MODEL "}", "decoder is of type ByteLevel", TUTTI_E_UNSUPPORTED },
     { "{" PRE "," MODEL "}", "decoder is of type (none)", TUTTI_E_UNSUPPORTED },
-    { WITH_PRE("{\"type\":\"Metaspace\"}"), "pre_tokenizer is of type Metaspace", TUTTI_E_UNSUPPORTED },
+    { WITH_PRE("{\"type\":\"Metaspace\"}"), "Metaspace: expected replacement", TUTTI_E_UNSUPPORTED },
+    { WITH_PRE("{\"type\":\"Metaspace\",\"replacement\":\"_\"}"), "Metaspace: expected replacement",
+      TUTTI_E_UNSUPPORTED },
+    { WITH_PRE("{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"x\"}"),
+      "always, first or never", TUTTI_E_UNSUPPORTED },
+    { WITH_PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Metaspace\"}]}"),
+      "pre_tokenizer is of type Metaspace", TUTTI_E_UNSUPPORTED },
+    { "{\"decoder\":{\"type\":\"Fuse\"}," MODEL "}", "expected one that makes blanks", TUTTI_E_UNSUPPORTED },
+    { "{\"decoder\":" SEQUENCE(REPLACE ",{\"type\":\"ByteFallback\"}") "," MODEL "}", "and only there",
+      TUTTI_E_UNSUPPORTED },
+    { "{\"decoder\":" REPLACE ",\"model\":{\"vocab\":{\"a\":0},\"merges\":[],\"byte_fallback\":true}}",
+      "and only there", TUTTI_E_UNSUPPORTED },
+    { "{\"decoder\":" SEQUENCE(
+          REPLACE ",{\"type\":\"ByteFallback\"}") ",\"model\":{\"vocab\":{\"a\":0},\"merges\":[],"
+                                                  "\"byte_fallback\":true}}",
+      "no token <0x00>", TUTTI_E_FORMAT },
+    { "{\"decoder\":" SEQUENCE(
+          REPLACE ",{\"type\":\"Strip\",\"content\":\" \",\"start\":2,\"stop\":0}") "," MODEL "}",
+      "Strip", TUTTI_E_UNSUPPORTED },
+    { "{\"decoder\":{\"type\":\"Replace\",\"pattern\":{\"String\":\"x\"},\"content\":\" \"}," MODEL "}",
+      "Replace: expected", TUTTI_E_UNSUPPORTED },
     { WITH_PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":\"Digits\"}]}"),
       "behind ByteLevel", TUTTI_E_UNSUPPORTED },
     { WITH_PRE("{\"type\":\"Split\",\"pattern\":{\"String\":\"\"},\"behavior\":\"Isolated\"}"),

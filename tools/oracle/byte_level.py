@@ -52,11 +52,32 @@ class Tiktoken:
         return i in self.ids_of_special
 
 
+def characters(run):
+    """Each character of a run of bytes, U+FFFD for each byte that is part of none."""
+    text = ""
+    while run:
+        for n in range(1, 5):
+            try:
+                text += run[:n].decode()
+                break
+            except UnicodeDecodeError:
+                continue
+        else:
+            text, n = text + "\ufffd", 1
+        run = run[n:]
+    return text
+
+
 class HuggingFace:
     def __init__(self, tokenizer):
         import tokenizers
         self.name = f"tokenizers {tokenizers.__version__}"
         self.tokenizer = tokenizer
+        data = json.loads(tokenizer.to_str())
+        self.special = {entry["id"] for entry in data["added_tokens"] if entry["special"]}
+        bytes_of = {f"<0x{b:02X}>": bytes([b]) for b in range(256)} if data["model"].get("byte_fallback") else {}
+        self.values = {i: bytes_of[token] for token, i in data["model"]["vocab"].items() if token in bytes_of}
+        self.strips = "Strip" in json.dumps(data["decoder"])
 
     def encode(self, text, is_trusted):
         self.tokenizer.encode_special_tokens = not is_trusted
@@ -69,7 +90,22 @@ class HuggingFace:
         return self.encode(text, True)
 
     def DecodeIds(self, ids, return_type=bytes):
-        return self.tokenizer.decode(ids, skip_special_tokens=True).encode()
+        # It shows special tokens that are looked for in normalized text, by what these are normalized to.
+        ids = [i for i in ids if i not in self.special]
+        return (self.decode_bytes(ids) if self.values else self.tokenizer.decode(ids, skip_special_tokens=True)).encode()
+
+    def decode_bytes(self, ids):
+        """The library shows nothing of a run of bytes that is not UTF-8 as a whole; here its characters are, as by SentencePiece."""
+        kept = []
+        for i in ids:
+            if i not in self.values:
+                kept.append(i)
+            elif kept and isinstance(kept[-1], bytes):
+                kept[-1] += self.values[i]
+            else:
+                kept.append(self.values[i])
+        text = "".join(characters(i) if isinstance(i, bytes) else self.tokenizer.id_to_token(i).replace("\u2581", " ") for i in kept)
+        return text.removeprefix(" ") if self.strips else text
 
     def get_piece_size(self):
         return self.tokenizer.get_vocab_size()
