@@ -31,9 +31,16 @@ static const struct tensor_names LAYOUTS[] = {
     { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP, .embedding_norm = "token_embd_norm.weight" },
 };
 
-static bool is_mine(const json_t *config)
+static bool is_bloom(const json_t *config)
 {
     return describe_has_type(config, "bloom");
+}
+
+/* The block's output is added to its normed input. */
+static bool is_bloom_post(const json_t *config)
+{
+    return is_bloom(config) &&
+           json_is_true(json_object_get(config, "apply_residual_connection_post_layernorm"));
 }
 
 /* Some keys have an older spelling. */
@@ -56,8 +63,6 @@ static void describe_hf(struct model_desc *d, struct config *c)
     d->d_ff = 4 * d->d_model;
     if (d->head_dim * d->n_heads != d->d_model)
         config_unsupported(c, "num_attention_heads", "a width that is no multiple of the heads");
-    if (config_bool_or(c, "apply_residual_connection_post_layernorm", false))
-        d->residual_scale = 1;
 }
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
@@ -76,11 +81,29 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     d->has_qkv_bias = d->has_attn_out_bias = d->has_mlp_bias = true;
 }
 
+static void describe_post(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    describe(d, c, is_gguf);
+    d->residual_scale = 1;
+}
+
 const struct family FAMILY_BLOOM = {
     .name = "bloom",
     .gguf_architecture = "bloom",
-    .is_mine = is_mine,
+    .is_mine = is_bloom,
     .describe = describe,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
+
+/* GGUF's "bloom" cannot say where residuals are taken. */
+const struct family FAMILY_BLOOM_POST = {
+    .name = "bloom-post",
+    .gguf_architecture = "bloom-post",
+    .is_mine = is_bloom_post,
+    .describe = describe_post,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .choose_chat = family_no_chat,

@@ -2,6 +2,7 @@
  * the normed input and scaled, GELU without a gate. Du et al., 2022 (GLM); Zeng et al., 2022 (GLM-130B).
  * Its vocabulary came in two sizes: the first has 20000 image tokens in front. */
 #include "model/describe.h"
+#include "model/names.h"
 
 #include <math.h>
 
@@ -18,7 +19,11 @@
         .is_by_head = true,                                                                                  \
     }
 
-static const struct tensor_names LAYOUTS[] = { NAMES("weight", "weight"), NAMES("embedding_table", "gamma") };
+static const struct tensor_names LAYOUTS[] = {
+    NAMES("weight", "weight"),
+    NAMES("embedding_table", "gamma"),
+    { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP },
+};
 
 static const char *const IGNORED[] = { ".weight_scale", "rotary_emb.inv_freq", "key_past", "value_past" };
 
@@ -49,9 +54,8 @@ static void read_specials(struct model_desc *d, struct config *c)
     d->prefix_end_id = config_int(c, "bos_token_id", 0, last);
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void describe_hf(struct model_desc *d, struct config *c)
 {
-    (void)is_gguf; /* GGUF has no such architecture */
     if (!config_bool_or(c, "position_encoding_2d", true))
         config_unsupported(c, "position_encoding_2d", "ChatGLM-6B with one stream of positions");
     int n_bits = config_int_or(c, "quantization_bit", 0, 32, 0); /* the checkpoint puts matrices together */
@@ -70,19 +74,46 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     d->head_dim = d->d_model / d->n_heads;
     if (d->head_dim * d->n_heads != d->d_model)
         config_unsupported(c, "num_attention_heads", "a width that is no multiple of the heads");
-    d->norm = NORM_LAYER;
     d->residual_scale = sqrtf(2.0f * (float)d->n_layers);
-    d->rope = ROPE_2D;
     d->rotary_dim = d->head_dim;
     d->rope_theta = 10000;
+    /* Files hold the head too, but its authors' class ties it. */
+    d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
+    read_specials(d, c);
+}
+
+static void read_metadata(struct model_desc *d, struct config *c)
+{
+    describe_gguf(d, c);
+    int last = config_int(c, "vocab_size", 1, LIMIT_VOCAB) - 1;
+    d->residual_scale = (float)config_float(c, "residual_scale", 1e-3, 1e3);
+    d->mask_ids[0] = config_int(c, "gmask_token_id", 0, last);
+    d->mask_ids[1] = config_int(c, "mask_token_id", 0, last);
+    d->prefix_end_id = config_int(c, "prefix_end_token_id", 0, last);
+}
+
+#define KEY(name) "chatglm-6b." name
+static void put_metadata(struct gguf_writer *w, const struct model_desc *d)
+{
+    gguf_writer_f32(w, KEY("residual_scale"), d->residual_scale);
+    gguf_writer_u32(w, KEY("gmask_token_id"), (uint32_t)d->mask_ids[0]);
+    gguf_writer_u32(w, KEY("mask_token_id"), (uint32_t)d->mask_ids[1]);
+    gguf_writer_u32(w, KEY("prefix_end_token_id"), (uint32_t)d->prefix_end_id);
+}
+
+static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    d->norm = NORM_LAYER;
+    if (is_gguf)
+        read_metadata(d, c);
+    else
+        describe_hf(d, c);
+    d->rope = ROPE_2D;
     d->has_half_freqs = true;
     d->has_gate = false;
     d->activation = ACT_GELU_TANH;
     d->has_qkv_bias = d->has_attn_out_bias = d->has_mlp_bias = true;
-    /* Files hold the head too, but its authors' class ties it. */
-    d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
     d->has_prefix = true;
-    read_specials(d, c);
 }
 
 static enum tutti_status text_suffix(const struct model_desc *d, struct ids *out, struct tutti_error *err)
@@ -107,8 +138,10 @@ static void defaults(struct tutti_sampling *sampling, const char *chat_format)
 
 const struct family FAMILY_CHATGLM_6B = {
     .name = "chatglm-6b",
+    .gguf_architecture = "chatglm-6b",
     .is_mine = is_mine,
     .describe = describe,
+    .put_metadata = put_metadata,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
     .ignored = IGNORED,

@@ -1,4 +1,6 @@
 #include "model/convert_meta.h"
+#include "model/tokenizer_bytes.h"
+#include "model/word_list.h"
 #include "tokenizer/byte_files.h"
 
 #include <stdio.h>
@@ -73,6 +75,8 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
         put_u32(w, arch, "attention.sliding_window", d->window);
     if (d->rope != ROPE_NONE)
         describe_rope(w, arch, d);
+    if (family->put_metadata)
+        family->put_metadata(w, d);
 }
 
 /* The vocabulary as GGUF wants it: n_vocab tokens, all spelled differently. */
@@ -148,34 +152,101 @@ static void put_special(struct gguf_writer *w, const char *key, int32_t id)
         gguf_writer_u32(w, key, (uint32_t)id);
 }
 
+/* The words of PanGu-Alpha's tokenizer, from where it got them. */
+static enum tutti_status put_words(struct gguf_writer *w, const struct checkpoint *ck,
+                                   struct tutti_error *err)
+{
+    const struct gguf *gguf = checkpoint_gguf(ck);
+    struct word_list words = { 0 };
+    enum tutti_status st = gguf ? word_list_read(&words, gguf, checkpoint_path(ck), err)
+                                : word_list_open(&words, checkpoint_folder(ck), err);
+    if (st == TUTTI_OK && words.is_there) {
+        const char *bytes[N_WORD_FILES];
+        size_t n_bytes[N_WORD_FILES];
+        for (int i = 0; i < N_WORD_FILES; i++) {
+            bytes[i] = words.files.file[i].n_bytes > 0 ? words.files.file[i].bytes : "";
+            n_bytes[i] = words.files.file[i].n_bytes;
+        }
+        gguf_writer_strings(w, WORD_LIST_KEY, bytes, n_bytes, N_WORD_FILES);
+    }
+    word_list_close(&words);
+    return st;
+}
+
+/* What the kinds that llama.cpp knows cannot say. */
+static enum tutti_status put_own_settings(struct gguf_writer *w, const struct piece_vocab *v,
+                                          const struct checkpoint *ck, struct tutti_error *err)
+{
+    static const char *const RULES[] = {
+        [PIECES_PLAIN] = "none", [PIECES_ICETEXT] = "icetext", [PIECES_PANGU] = "pangu"
+    };
+    put_string(w, TOKENIZER_OWN_KEY("model"), v->is_unigram ? "unigram" : "bpe");
+    put_string(w, TOKENIZER_OWN_KEY("rules"), RULES[v->rules]);
+    gguf_writer_bool(w, TOKENIZER_OWN_KEY("byte_fallback"), v->byte_fallback);
+    gguf_writer_bool(w, TOKENIZER_OWN_KEY("escape_whitespaces"), !v->keeps_blanks);
+    gguf_writer_bool(w, TOKENIZER_OWN_KEY("treat_whitespace_as_suffix"), v->blank_is_suffix);
+    gguf_writer_string(w, TOKENIZER_OWN_KEY("unk_surface"), v->n_unk_surface > 0 ? v->unk_surface : "",
+                       v->n_unk_surface);
+    if (v->rules == PIECES_ICETEXT)
+        gguf_writer_u32(w, TOKENIZER_OWN_KEY("image_tokens"), (uint32_t)v->n_images);
+    return v->rules == PIECES_PANGU ? put_words(w, ck, err) : TUTTI_OK;
+}
+
 /* The pieces of SentencePiece's kinds. */
 static enum tutti_status put_pieces(struct gguf_writer *w, const struct model_desc *d,
-                                    const struct tokenizer *tok, const char *chat, const char *name,
-                                    struct tutti_error *err)
+                                    const struct tokenizer *tok, const char *chat,
+                                    const struct checkpoint *ck, struct tutti_error *err)
 {
     struct vocabulary v = { 0 };
+    struct piece_vocab settings;
     const char *kind = tokenizer_gguf_kind(tok);
-    if (!kind)
-        return error_set(err, TUTTI_E_UNSUPPORTED,
-                         "%s: GGUF cannot say its tokenizer: BPE with a normalization table or without byte "
-                         "fallback, or blanks that are kept or stand behind words",
-                         name);
-    if (!vocabulary_fill(&v, tok, d->n_vocab)) {
+    tokenizer_describe(tok, &settings);
+    if (!vocabulary_fill(&v, tok, kind ? d->n_vocab : tokenizer_n_pieces(tok))) {
         vocabulary_clear(&v);
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(ck));
     }
-    size_t n_map_bytes;
-    const uint8_t *map = tokenizer_map(tok, &n_map_bytes);
-    put_string(w, "tokenizer.ggml.model", kind);
-    if (map)
-        gguf_writer_u8s(w, "tokenizer.ggml.precompiled_charsmap", map, n_map_bytes);
+    put_string(w, "tokenizer.ggml.model", kind ? kind : TOKENIZER_KIND_OWN);
+    if (settings.map)
+        gguf_writer_u8s(w, "tokenizer.ggml.precompiled_charsmap", settings.map, settings.n_map_bytes);
     put_string(w, "tokenizer.ggml.pre", strcmp(chat, "chatglm3") == 0 ? "chatglm-spm" : "default");
     gguf_writer_strings(w, "tokenizer.ggml.tokens", v.texts, v.n_bytes, (size_t)v.n);
     gguf_writer_f32s(w, "tokenizer.ggml.scores", v.scores, (size_t)v.n);
     gguf_writer_i32s(w, "tokenizer.ggml.token_type", v.types, (size_t)v.n);
-    gguf_writer_bool(w, "tokenizer.ggml.add_space_prefix", tokenizer_adds_dummy_prefix(tok));
-    gguf_writer_bool(w, "tokenizer.ggml.remove_extra_whitespaces", tokenizer_removes_extra_whitespaces(tok));
+    gguf_writer_bool(w, "tokenizer.ggml.add_space_prefix", settings.add_dummy_prefix);
+    gguf_writer_bool(w, "tokenizer.ggml.remove_extra_whitespaces", settings.remove_extra_whitespaces);
     vocabulary_clear(&v);
+    return kind ? TUTTI_OK : put_own_settings(w, &settings, ck, err);
+}
+
+/* A tokenizer.json whose rules have no name that others know, as it is. */
+static enum tutti_status put_json(struct gguf_writer *w, const struct checkpoint *ck,
+                                  const json_t *tokenizer_config, struct tutti_error *err)
+{
+    const json_t *scalars = checkpoint_config(ck);
+    const json_t *text = json_object_get(scalars, TOKENIZER_JSON_KEY),
+                 *settings = json_object_get(scalars, TOKENIZER_JSON_CONFIG_KEY);
+    put_string(w, "tokenizer.ggml.model", TOKENIZER_KIND_JSON);
+    if (checkpoint_gguf(ck)) {
+        gguf_writer_string(w, TOKENIZER_JSON_KEY, json_string_value(text), json_string_length(text));
+        if (settings)
+            gguf_writer_string(w, TOKENIZER_JSON_CONFIG_KEY, json_string_value(settings),
+                               json_string_length(settings));
+        return TUTTI_OK;
+    }
+    struct mapping map;
+    char path[4200];
+    snprintf(path, sizeof path, "%s/tokenizer.json", checkpoint_folder(ck));
+    enum tutti_status st = mapping_open(&map, path, err);
+    if (st != TUTTI_OK)
+        return st;
+    gguf_writer_string(w, TOKENIZER_JSON_KEY, (const char *)map.bytes, map.n_bytes);
+    mapping_close(&map);
+    char *config = tokenizer_config ? json_dumps(tokenizer_config, JSON_COMPACT) : NULL;
+    if (tokenizer_config && !config)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    if (config)
+        put_string(w, TOKENIZER_JSON_CONFIG_KEY, config);
+    free(config);
     return TUTTI_OK;
 }
 
@@ -200,10 +271,13 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
     if (st != TUTTI_OK)
         return st;
     const char *chat = family->choose_chat(d, tok, checkpoint_config(ck), tokenizer_config);
-    const char *name = checkpoint_path(ck);
     bool is_byte_level = tokenizer_is_byte_level(tok), is_chatglm = strncmp(chat, "chatglm", 7) == 0;
-    st = is_byte_level ? convert_byte_vocab(w, tok, d->n_vocab, name, err)
-                       : put_pieces(w, d, tok, chat, name, err);
+    if (!is_byte_level)
+        st = put_pieces(w, d, tok, chat, ck, err);
+    else if (tokenizer_pre(tok))
+        st = convert_byte_vocab(w, tok, d->n_vocab, checkpoint_path(ck), err);
+    else
+        st = put_json(w, ck, tokenizer_config, err);
     if (st != TUTTI_OK)
         goto done;
     bool begins = is_byte_level ? adds_bos(family, tok) : !is_chatglm && tokenizer_bos(tok) >= 0;

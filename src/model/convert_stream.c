@@ -19,27 +19,34 @@ struct row_error {
 
 /* A chunk of rows that all threads convert together. */
 struct chunk {
-    const struct planned *plan;
-    int64_t first_row, n_rows, n_cols, n_total_rows;
-    size_t in_bytes, out_bytes; /* of a row */
-    const uint8_t *in;          /* the stored rows, or a copy put in order */
+    const struct planned_part *part;
+    enum dtype type;
+    int64_t first_row, n_rows, n_cols, n_total_rows; /* of the part */
+    int64_t base, n_stored_rows;                     /* of the tensor: where the part begins; all */
+    size_t in_bytes, out_bytes;                      /* of a row */
+    const uint8_t *in;                               /* the stored rows, or a copy put in order */
     uint8_t *out;
     float *floats;            /* [n_threads][2][n_cols] */
     struct row_error *errors; /* [n_rows] */
     bool is_measured;
 };
 
-/* Which stored row stands at a place of the converted tensor. */
+/* The row of the model that runs at a place of the part. */
+static int64_t ordered_row(const struct chunk *k, int64_t row)
+{
+    int n_heads = k->part->change.n_permuted_heads;
+    if (n_heads == 0)
+        return row;
+    int64_t head_dim = k->n_total_rows / n_heads, head = row / head_dim, j = row % head_dim;
+    return head * head_dim + j / 2 + (j % 2) * (head_dim / 2);
+}
+
+/* Which stored row stands there. */
 static int64_t source_row(const struct chunk *k, int64_t row)
 {
-    const struct change *change = &k->plan->change;
-    if (change->by_head_dim > 0)
-        return weights_by_head_row(k->n_total_rows, change->by_head_dim, row);
-    if (change->n_permuted_heads == 0)
-        return row;
-    int64_t head_dim = k->n_total_rows / change->n_permuted_heads;
-    int64_t head = row / head_dim, j = row % head_dim;
-    return head * head_dim + j / 2 + (j % 2) * (head_dim / 2);
+    int64_t ordered = k->base + ordered_row(k, row);
+    int by_head_dim = k->part->change.by_head_dim;
+    return by_head_dim > 0 ? weights_by_head_row(k->n_stored_rows, by_head_dim, ordered) : ordered;
 }
 
 /* Whether a row can be converted; of smaller floats only F16 has a smaller range. */
@@ -64,24 +71,18 @@ static void measure_row(struct row_error *e, const float *before, const float *a
     }
 }
 
-/* row: of the converted tensor, where its heads stand in the order of the model that runs. */
-static int64_t merged_row(const struct chunk *k, int64_t row)
-{
-    return k->plan->change.n_permuted_heads > 0 ? source_row(k, row) : row;
-}
-
 static void convert_row(const struct chunk *k, int64_t row, uint8_t *out, const uint8_t *in, float *floats,
                         struct row_error *e)
 {
-    enum dtype from = k->plan->tensor->dtype, to = k->plan->type;
-    bool is_copied = from == to && k->plan->merge.n == 0;
+    enum dtype from = k->part->tensor->dtype, to = k->type;
+    bool is_copied = from == to && k->part->merge.n == 0;
     *e = (struct row_error){ 0 };
     if (is_copied)
         memcpy(out, in, k->in_bytes);
     if (is_copied && !k->is_measured)
         return;
     dequantize(floats, in, from, k->n_cols);
-    merge_add(&k->plan->merge, merged_row(k, row), floats);
+    merge_add(&k->part->merge, ordered_row(k, row), floats);
     if (!is_copied) {
         e->state = state_of_row(floats, k->n_cols, to);
         if (e->state != ROW_FINE)
@@ -107,21 +108,24 @@ static void convert_rows(void *arg, int thread, int n_threads)
     }
 }
 
-/* How the tensor is cut into rows. A vector is a column of rows of one element where its rows change their order, else one
- * row. */
+/* How the part is cut into rows. A vector is a column of rows of one element where these are some of it or change their order,
+ * else one row. */
 static enum tutti_status measure_rows(struct chunk *k, struct tutti_error *err)
 {
-    const struct planned *p = k->plan;
+    const struct planned_part *p = k->part;
     const struct tensor *t = p->tensor;
-    bool is_column = p->change.n_permuted_heads > 0 || p->change.by_head_dim > 0;
+    bool is_column = p->change.n_permuted_heads > 0 || p->change.by_head_dim > 0 || p->n_rows != t->shape[0];
+    k->n_total_rows = p->n_rows;
+    k->base = p->first_row;
     if (t->n_dims == 2) {
-        k->n_total_rows = t->shape[p->change.is_transposed ? 1 : 0];
+        k->n_stored_rows = t->shape[p->change.is_transposed ? 1 : 0];
         k->n_cols = t->shape[p->change.is_transposed ? 0 : 1];
     } else {
-        k->n_total_rows = is_column ? t->shape[0] : 1;
+        k->n_total_rows = is_column ? p->n_rows : 1;
+        k->n_stored_rows = is_column ? t->shape[0] : 1;
         k->n_cols = is_column ? 1 : t->shape[0];
     }
-    if (!dtype_bytes(t->dtype, k->n_cols, &k->in_bytes) || !dtype_bytes(p->type, k->n_cols, &k->out_bytes))
+    if (!dtype_bytes(t->dtype, k->n_cols, &k->in_bytes) || !dtype_bytes(k->type, k->n_cols, &k->out_bytes))
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: rows of %lld do not fit its type", t->file,
                          t->name, (long long)k->n_cols);
     return TUTTI_OK;
@@ -131,7 +135,7 @@ static enum tutti_status measure_rows(struct chunk *k, struct tutti_error *err)
 static enum tutti_status add_errors(const struct chunk *k, struct convert_result *result,
                                     struct tutti_error *err)
 {
-    const struct tensor *t = k->plan->tensor;
+    const struct tensor *t = k->part->tensor;
     for (int64_t i = 0; i < k->n_rows; i++) {
         const struct row_error *e = &k->errors[i];
         if (e->state != ROW_FINE)
@@ -166,32 +170,24 @@ static enum tutti_status write_rows(struct convert_stream *s, struct chunk *k, i
     return st;
 }
 
-static void report(const struct convert_stream *s, const struct chunk *k, struct convert_result *result)
+static void report(const struct convert_stream *s, const struct planned *p, struct convert_result *result)
 {
-    const struct planned *p = k->plan;
     if (!s->options->report)
         return;
     result->name = p->name;
-    result->from = p->tensor->dtype;
+    result->from = p->parts[0].tensor->dtype;
     result->to = p->type;
     result->wanted = p->wanted;
-    result->n_dims = p->tensor->n_dims;
-    memcpy(result->shape, p->tensor->shape, sizeof result->shape);
-    if (p->change.is_transposed) {
-        result->shape[0] = k->n_total_rows;
-        result->shape[1] = k->n_cols;
-    }
-    result->n_elems = (uint64_t)(k->n_total_rows * k->n_cols);
-    result->n_bytes = (uint64_t)k->n_total_rows * k->out_bytes;
+    result->n_dims = p->n_dims;
+    memcpy(result->shape, p->shape, sizeof p->shape);
     s->options->report(s->options->user, result);
 }
 
-enum tutti_status convert_stream_tensor(struct convert_stream *s, const struct planned *plan,
-                                        struct tutti_error *err)
+static enum tutti_status stream_part(struct convert_stream *s, const struct planned_part *part,
+                                     enum dtype type, struct convert_result *result, struct tutti_error *err)
 {
-    const struct tensor *t = plan->tensor;
-    struct chunk k = { .plan = plan, .is_measured = s->options->report };
-    struct convert_result result = { 0 };
+    const struct tensor *t = part->tensor;
+    struct chunk k = { .part = part, .type = type, .is_measured = s->options->report };
     enum tutti_status st = measure_rows(&k, err);
     if (st != TUTTI_OK)
         return st;
@@ -201,20 +197,32 @@ enum tutti_status convert_stream_tensor(struct convert_stream *s, const struct p
     if (rows_at_once > k.n_total_rows)
         rows_at_once = k.n_total_rows;
     void *made = NULL;
-    k.in = plan->change.is_transposed ? (made = weights_transposed(t)) : tensor_bytes(t, &made);
+    k.in = part->change.is_transposed ? (made = weights_transposed(t)) : tensor_bytes(t, &made);
     k.out = malloc((size_t)rows_at_once * k.out_bytes);
     k.floats = malloc((size_t)team_n_threads(s->team) * 2 * (size_t)k.n_cols * sizeof *k.floats);
     k.errors = malloc((size_t)rows_at_once * sizeof *k.errors);
     if (!k.in || !k.out || !k.floats || !k.errors)
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(s->ck));
     if (st == TUTTI_OK)
-        st = write_rows(s, &k, rows_at_once, &result, err);
-    if (st == TUTTI_OK)
-        report(s, &k, &result);
+        st = write_rows(s, &k, rows_at_once, result, err);
+    result->n_elems += (uint64_t)(k.n_total_rows * k.n_cols);
+    result->n_bytes += (uint64_t)k.n_total_rows * k.out_bytes;
     free(made);
     free(k.out);
     free(k.floats);
     free(k.errors);
     tensor_forget(t);
+    return st;
+}
+
+enum tutti_status convert_stream_tensor(struct convert_stream *s, const struct planned *plan,
+                                        struct tutti_error *err)
+{
+    struct convert_result result = { 0 };
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; i < plan->n_parts && st == TUTTI_OK; i++)
+        st = stream_part(s, &plan->parts[i], plan->type, &result, err);
+    if (st == TUTTI_OK)
+        report(s, plan, &result);
     return st;
 }

@@ -8,16 +8,26 @@
 #include "model/convert.h"
 #include "model/weights.h"
 
-struct planned {
-    char name[64];
-    const struct tensor *tensor; /* NULL: rope factors */
-    enum dtype wanted, type;     /* type: fitted to the rows */
-    struct change {              /* from what is stored */
-        int n_permuted_heads;    /* > 0: rows of each head go from half-split to interleaved order */
-        int by_head_dim;         /* > 0: rows are stored as [heads][q, k, v][by_head_dim] */
+/* A run of rows of one stored tensor. Rows are counted in the order of the model that runs. */
+struct planned_part {
+    const struct tensor *tensor;
+    int64_t first_row, n_rows; /* of a vector: elements */
+    struct change {            /* from what is stored */
+        int n_permuted_heads;  /* > 0: rows of each head go from half-split to interleaved order */
+        int by_head_dim;       /* > 0: rows are stored as [heads][q, k, v][by_head_dim] */
         bool is_transposed;
     } change;
     struct merge_rows merge; /* what adapters add to its rows */
+};
+
+/* A tensor of the converted file, from parts one above the other. */
+struct planned {
+    char name[64];
+    struct planned_part parts[MAX_PARTS];
+    int n_parts; /* 0: rope factors */
+    int n_dims;
+    int64_t shape[2];
+    enum dtype wanted, type; /* type: fitted to the rows */
 };
 
 struct convert_stream {

@@ -7,8 +7,8 @@
 #include <string.h>
 
 const struct family *const FAMILIES[] = {
-    &FAMILY_CHATGLM_6B, &FAMILY_CHATGLM, &FAMILY_GLM,   &FAMILY_GLM4,  &FAMILY_LLAMA, &FAMILY_QWEN2,
-    &FAMILY_QWEN3,      &FAMILY_GPT2,    &FAMILY_BLOOM, &FAMILY_PANGU, NULL,
+    &FAMILY_CHATGLM_6B, &FAMILY_CHATGLM, &FAMILY_GLM,        &FAMILY_GLM4,  &FAMILY_LLAMA, &FAMILY_QWEN2,
+    &FAMILY_QWEN3,      &FAMILY_GPT2,    &FAMILY_BLOOM_POST, &FAMILY_BLOOM, &FAMILY_PANGU, NULL,
 };
 
 const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
@@ -45,7 +45,7 @@ static bool is_of(const struct family *family, const json_t *config, const char 
 {
     if (!is_gguf)
         return family->is_mine(config);
-    return family->gguf_architecture && strcmp(type, family->gguf_architecture) == 0;
+    return strcmp(type, family->gguf_architecture) == 0;
 }
 
 enum tutti_status family_find(const struct family **out, const struct checkpoint *ck, struct tutti_error *err)

@@ -3,6 +3,7 @@
 #ifndef TUTTI_MODEL_FAMILY_H
 #define TUTTI_MODEL_FAMILY_H
 
+#include "checkpoint/gguf.h"
 #include "model/config.h"
 #include "model/model.h"
 
@@ -30,13 +31,16 @@ struct tensor_names {
 
 struct family {
     const char *name;
-    const char *gguf_architecture; /* NULL: GGUF knows none */
+    /* general.architecture. Where llama.cpp knows none that computes the same it is a name of ours, which it refuses. */
+    const char *gguf_architecture;
     /* GGUF rotates interleaved pairs where the configuration says half-split: rows of q and k change their order. */
     bool is_permuted_in_gguf;
     bool (*is_mine)(const json_t *config); /* of a Hugging Face config.json */
     /* Fills desc; errors go into c. */
     void (*describe)(struct model_desc *desc, struct config *c, bool is_gguf);
-    const struct tensor_names *layouts; /* family_layout() chooses */
+    /* Adds to a GGUF file's metadata what describe() reads there beyond what all have. NULL: nothing. */
+    void (*put_metadata)(struct gguf_writer *w, const struct model_desc *desc);
+    const struct tensor_names *layouts; /* family_layout() chooses; at least one is_gguf */
     int n_layouts;
     const char *const *ignored; /* [n_ignored] ends of names of tensors that hold no weights to run */
     int n_ignored;
@@ -54,7 +58,7 @@ struct family {
 };
 
 extern const struct family FAMILY_CHATGLM_6B, FAMILY_CHATGLM, FAMILY_GLM, FAMILY_GLM4, FAMILY_LLAMA,
-    FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_GPT2, FAMILY_BLOOM, FAMILY_PANGU;
+    FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_GPT2, FAMILY_BLOOM, FAMILY_BLOOM_POST, FAMILY_PANGU;
 
 /* All families, then NULL; the first one that a configuration fits is taken. */
 extern const struct family *const FAMILIES[];

@@ -7,6 +7,8 @@
 
 static const struct tensor_names TOP_LAYER = { NAMES_MINDFORMERS_BLOCK("backbone.top_query_layer.") };
 
+static const struct tensor_names GGUF_TOP_LAYER = { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP };
+
 static const struct tensor_names LAYOUTS[] = {
     {
         NAMES_MINDFORMERS_BLOCK("backbone.blocks.%d."),
@@ -16,6 +18,10 @@ static const struct tensor_names LAYOUTS[] = {
         .top_query = "backbone.top_query_embedding.embedding_table",
         .top = &TOP_LAYER,
     },
+    {
+        NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP, .positions = "position_embd.weight",
+        .top_query = "top_query_embd.weight", .top = &GGUF_TOP_LAYER, /* the last block */
+    },
 };
 
 static bool is_mine(const json_t *config)
@@ -23,9 +29,8 @@ static bool is_mine(const json_t *config)
     return describe_has_type(config, "pangualpha") || describe_has_type(config, "pangu_alpha");
 }
 
-static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+static void describe_mindformers(struct model_desc *d, struct config *c)
 {
-    (void)is_gguf; /* GGUF has no such architecture */
     d->n_layers = config_int(c, "num_layers", 2, LIMIT_LAYERS);
     d->d_model = config_int(c, "hidden_size", 1, LIMIT_DIMENSION / 4);
     d->n_heads = config_int(c, "num_heads", 1, LIMIT_DIMENSION);
@@ -42,7 +47,18 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
         config_unsupported(c, "hidden_act", act);
     if (config_bool_or(c, "post_layernorm_residual", false))
         config_unsupported(c, "post_layernorm_residual", "a residual taken behind the norm");
+}
+
+static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
     d->norm = NORM_LAYER;
+    if (is_gguf)
+        describe_gguf(d, c);
+    else
+        describe_mindformers(d, c);
+    if (d->n_layers < 2)
+        config_unsupported(c, "block_count", "a model of the query layer alone");
+    d->rotary_dim = 0;
     d->has_learned_positions = true;
     d->has_top_query = true;
     d->tied_output = true;
@@ -54,6 +70,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 
 const struct family FAMILY_PANGU = {
     .name = "pangualpha",
+    .gguf_architecture = "pangu-alpha",
     .is_mine = is_mine,
     .describe = describe,
     .layouts = LAYOUTS,

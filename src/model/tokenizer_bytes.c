@@ -215,3 +215,31 @@ enum tutti_status tokenizer_read_gguf(struct tokenizer **out, const struct gguf 
     free(merges);
     return st;
 }
+
+enum tutti_status tokenizer_read_gguf_json(struct tokenizer **out, const struct gguf *gguf, const char *path,
+                                           struct tutti_error *err)
+{
+    const json_t *scalars = gguf_scalars(gguf);
+    const json_t *text = json_object_get(scalars, TOKENIZER_JSON_KEY),
+                 *settings = json_object_get(scalars, TOKENIZER_JSON_CONFIG_KEY);
+    json_t *config = NULL;
+    char name[4200];
+    if (!json_is_string(text))
+        return error_set(err, TUTTI_E_FORMAT, "%s: " TOKENIZER_JSON_KEY " is missing or no text", path);
+    if (settings) {
+        json_error_t where;
+        config = json_loadb(json_string_value(settings), json_string_length(settings), 0, &where);
+        if (!json_is_object(config)) {
+            json_decref(config);
+            return error_set(err, TUTTI_E_FORMAT, "%s: " TOKENIZER_JSON_CONFIG_KEY " is no JSON object",
+                             path);
+        }
+    }
+    snprintf(name, sizeof name, "%s: " TOKENIZER_JSON_KEY, path);
+    struct byte_file file = { .bytes = json_string_value(text),
+                              .n_bytes = json_string_length(text),
+                              .name = name };
+    enum tutti_status st = tokenizer_from_json(out, &file, config, err);
+    json_decref(config);
+    return st;
+}

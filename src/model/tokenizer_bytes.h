@@ -23,6 +23,17 @@ MUST_CHECK enum tutti_status tokenizer_read_vocab(struct tokenizer **out, const 
 MUST_CHECK enum tutti_status tokenizer_read_tiktoken(struct tokenizer **out, const struct tokenizer_source *s,
                                                      const struct mapping *map, struct tutti_error *err);
 
+/* Names of tokenizer.ggml.model that no other program has, for what those that others know cannot say: SentencePiece's
+ * settings one by one, and the text of a tokenizer.json with that of tokenizer_config.json. */
+#define TOKENIZER_KIND_OWN        "sentencepiece"
+#define TOKENIZER_OWN_KEY(name)   "tokenizer.sentencepiece." name
+#define TOKENIZER_KIND_JSON       "huggingface"
+#define TOKENIZER_JSON_KEY        "tokenizer.huggingface.json"
+#define TOKENIZER_JSON_CONFIG_KEY "tokenizer.huggingface.config"
+
+MUST_CHECK enum tutti_status tokenizer_read_gguf_json(struct tokenizer **out, const struct gguf *gguf,
+                                                      const char *path, struct tutti_error *err);
+
 /* tokenizer.ggml.model "gpt2". */
 MUST_CHECK enum tutti_status tokenizer_read_gguf(struct tokenizer **out, const struct gguf *gguf,
                                                  const char *path, struct tutti_error *err);

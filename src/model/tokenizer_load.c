@@ -1,8 +1,8 @@
 /* The tokenizer of a checkpoint: a file of a folder, or the vocabulary in a GGUF file's metadata. */
-#include "base/log.h"
 #include "base/mapping.h"
 #include "checkpoint/gguf.h"
 #include "model/tokenizer_bytes.h"
+#include "model/word_list.h"
 #include "tokenizer/byte_files.h"
 
 #include <stdio.h>
@@ -54,26 +54,17 @@ static enum tutti_status read_icetext(struct tokenizer **out, const struct token
     return tokenizer_from_icetext(out, map->bytes, map->n_bytes, (int32_t)n, s->path, err);
 }
 
-/* PanGu-Alpha's file. Its authors cut text into words with the Python package jieba, whose files lie beside the model or
- * where Debian's python3-jieba puts them. */
+/* PanGu-Alpha's file. Its authors cut text into words with the Python package jieba. */
 static enum tutti_status read_pangu(struct tokenizer **out, const struct tokenizer_source *s,
                                     const struct mapping *map, struct tutti_error *err)
 {
-    static const char INSTALLED[] = "/usr/lib/python3/dist-packages/jieba";
-    char beside[sizeof s->path], file[sizeof s->path + 16];
-    snprintf(beside, sizeof beside, "%s/jieba", s->folder);
-    const char *const folders[] = { beside, INSTALLED };
-    const char *jieba = NULL;
-    for (int i = 0; i < 2 && !jieba; i++) {
-        snprintf(file, sizeof file, "%s/dict.txt", folders[i]);
-        if (access(file, F_OK) == 0)
-            jieba = folders[i];
-    }
-    if (!jieba)
-        log_warn("%s: no word list: neither %s nor %s is a folder of the Python package jieba (Debian: "
-                 "python3-jieba); Chinese text gets other tokens than the model was trained on",
-                 s->path, beside, INSTALLED);
-    return tokenizer_from_pangu(out, map->bytes, map->n_bytes, jieba, s->path, err);
+    struct word_list words;
+    enum tutti_status st = word_list_open(&words, s->folder, err);
+    if (st == TUTTI_OK)
+        st = tokenizer_from_pangu(out, map->bytes, map->n_bytes, words.is_there ? words.name : NULL, s->path,
+                                  err);
+    word_list_close(&words);
+    return st;
 }
 
 /* By name, in the order in which they are tried. */
@@ -209,12 +200,55 @@ static enum tutti_status read_charsmap(struct gguf_vocab *v, const struct gguf *
     return TUTTI_OK;
 }
 
-/* SentencePiece's kinds. */
-static enum tutti_status load_pieces(struct tokenizer **out, const struct gguf *gguf, bool is_unigram,
-                                     const char *path, struct tutti_error *err)
+static bool string_is(const json_t *scalars, const char *key, const char *text)
+{
+    const char *value = json_string_value(json_object_get(scalars, key));
+    return value && strcmp(value, text) == 0;
+}
+
+/* What the kinds that llama.cpp knows cannot say. */
+static enum tutti_status read_own_settings(struct piece_vocab *vocab, struct word_list *words,
+                                           const struct gguf *gguf, const char *path, struct tutti_error *err)
 {
     const json_t *scalars = gguf_scalars(gguf);
+    const json_t *unknown = json_object_get(scalars, TOKENIZER_OWN_KEY("unk_surface")),
+                 *n_images = json_object_get(scalars, TOKENIZER_OWN_KEY("image_tokens"));
+    vocab->byte_fallback = flag_of(scalars, TOKENIZER_OWN_KEY("byte_fallback"), false);
+    vocab->keeps_blanks = !flag_of(scalars, TOKENIZER_OWN_KEY("escape_whitespaces"), true);
+    vocab->blank_is_suffix = flag_of(scalars, TOKENIZER_OWN_KEY("treat_whitespace_as_suffix"), false);
+    vocab->unk_surface = json_string_value(unknown);
+    vocab->n_unk_surface = json_string_length(unknown);
+    if (string_is(scalars, TOKENIZER_OWN_KEY("rules"), "icetext")) {
+        json_int_t n = json_is_integer(n_images) ? json_integer_value(n_images) : -1;
+        if (n < 0 || n > LIMIT_VOCAB)
+            return error_set(err, TUTTI_E_FORMAT,
+                             "%s: " TOKENIZER_OWN_KEY("image_tokens") ": expected 0 to %d", path,
+                             LIMIT_VOCAB);
+        vocab->rules = PIECES_ICETEXT;
+        vocab->n_images = (int32_t)n;
+    } else if (string_is(scalars, TOKENIZER_OWN_KEY("rules"), "pangu")) {
+        enum tutti_status st = word_list_read(words, gguf, path, err);
+        if (st != TUTTI_OK)
+            return st;
+        vocab->rules = PIECES_PANGU;
+        vocab->words = words->is_there ? &words->files : NULL;
+    } else if (!string_is(scalars, TOKENIZER_OWN_KEY("rules"), "none")) {
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: " TOKENIZER_OWN_KEY("rules") ": expected none, icetext or pangu", path);
+    }
+    return TUTTI_OK;
+}
+
+/* SentencePiece's kinds. */
+static enum tutti_status load_pieces(struct tokenizer **out, const struct gguf *gguf, const char *kind,
+                                     const char *path, struct tutti_error *err)
+{
+    bool is_own = strcmp(kind, TOKENIZER_KIND_OWN) == 0, is_unigram = strcmp(kind, "t5") == 0;
+    const json_t *scalars = gguf_scalars(gguf);
     struct gguf_vocab v = { 0 };
+    struct word_list words = { 0 };
+    if (is_own)
+        is_unigram = string_is(scalars, TOKENIZER_OWN_KEY("model"), "unigram");
     enum tutti_status st = read_pieces(&v, gguf, path, err);
     if (st == TUTTI_OK)
         st = read_charsmap(&v, gguf, path, err);
@@ -233,8 +267,12 @@ static enum tutti_status load_pieces(struct tokenizer **out, const struct gguf *
         .bos_id = id_of(scalars, "tokenizer.ggml.bos_token_id", is_unigram ? -1 : 1, v.n),
         .eos_id = id_of(scalars, "tokenizer.ggml.eos_token_id", is_unigram ? 1 : 2, v.n),
     };
-    st = tokenizer_from_pieces(out, &vocab, path, err);
+    if (is_own)
+        st = read_own_settings(&vocab, &words, gguf, path, err);
+    if (st == TUTTI_OK)
+        st = tokenizer_from_pieces(out, &vocab, path, err);
 done:
+    word_list_close(&words);
     gguf_vocab_clear(&v);
     return st;
 }
@@ -254,11 +292,13 @@ static enum tutti_status load_from_gguf(struct tokenizer **out, const struct ggu
                                         char *why, size_t size, struct tutti_error *err)
 {
     const char *kind = json_string_value(json_object_get(gguf_scalars(gguf), "tokenizer.ggml.model"));
-    bool is_unigram = kind && strcmp(kind, "t5") == 0;
-    if (is_unigram || (kind && strcmp(kind, "llama") == 0))
-        return load_pieces(out, gguf, is_unigram, path, err);
+    if (kind &&
+        (strcmp(kind, "llama") == 0 || strcmp(kind, "t5") == 0 || strcmp(kind, TOKENIZER_KIND_OWN) == 0))
+        return load_pieces(out, gguf, kind, path, err);
     if (kind && strcmp(kind, "gpt2") == 0)
         return read_bytes(out, gguf, path, why, size, err);
+    if (kind && strcmp(kind, TOKENIZER_KIND_JSON) == 0)
+        return tokenizer_read_gguf_json(out, gguf, path, err);
     snprintf(why, size, "%s: tokenizer.ggml.model is %s, expected \"llama\", \"t5\" or \"gpt2\"", path,
              kind ? kind : "missing");
     return TUTTI_OK;

@@ -5,13 +5,16 @@
 #ifndef TUTTI_TOKENIZER_JIEBA_H
 #define TUTTI_TOKENIZER_JIEBA_H
 
-#include "base/error.h"
+#include "tokenizer/tokenizer.h"
 
 struct jieba;
 
 /* From the package's folder: dict.txt, finalseg/prob_start.py, prob_trans.py and prob_emit.py. Nothing is executed.
  * TUTTI_E_FORMAT: a line or a number is not as expected. */
 MUST_CHECK enum tutti_status jieba_open(struct jieba **out, const char *folder, struct tutti_error *err);
+/* The same of the files' contents, which may go away afterwards. name: a folder's, for messages. */
+MUST_CHECK enum tutti_status jieba_read(struct jieba **out, const struct word_files *files, const char *name,
+                                        struct tutti_error *err);
 void jieba_free(struct jieba *jieba); /* NULL is allowed */
 
 /* Gives each word of text to `word`, in order; together they are the text. A NULL jieba knows no words: Chinese runs stay

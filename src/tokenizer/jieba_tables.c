@@ -11,6 +11,9 @@
 /* The package's logarithm of what never happens. */
 static const double NEVER = -3.14e100;
 
+const char *const WORD_FILES[N_WORD_FILES] = { "dict.txt", "finalseg/prob_start.py", "finalseg/prob_trans.py",
+                                               "finalseg/prob_emit.py" };
+
 enum { LIMIT_WORDS = 1 << 24, LIMIT_COUNT = 1 << 30 };
 
 static bool is_digit(char c)
@@ -86,14 +89,12 @@ static bool build_words(struct jieba *j, struct dictionary *d)
     return true;
 }
 
-static enum tutti_status read_dictionary(struct jieba *j, const char *path, struct tutti_error *err)
+static enum tutti_status read_dictionary(struct jieba *j, const struct word_file *file, const char *path,
+                                         struct tutti_error *err)
 {
-    struct mapping map;
     struct dictionary d = { .path = path };
-    enum tutti_status st = mapping_open(&map, path, err);
-    if (st != TUTTI_OK)
-        return st;
-    const char *text = map.n_bytes > 0 ? (const char *)map.bytes : "", *end = text + map.n_bytes;
+    enum tutti_status st = TUTTI_OK;
+    const char *text = file->n_bytes > 0 ? (const char *)file->bytes : "", *end = text + file->n_bytes;
     while (st == TUTTI_OK && text < end) {
         const char *newline = memchr(text, '\n', (size_t)(end - text));
         size_t n = (size_t)((newline ? newline : end) - text);
@@ -106,7 +107,6 @@ static enum tutti_status read_dictionary(struct jieba *j, const char *path, stru
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
     free(d.words);
     free(d.counts);
-    mapping_close(&map);
     return st;
 }
 
@@ -248,23 +248,16 @@ static bool take_emit(struct scanner *s, struct jieba *j)
 }
 
 /* The table stands behind "P=". */
-static enum tutti_status read_table(struct jieba *j, const char *path,
+static enum tutti_status read_table(struct jieba *j, const struct word_file *file, const char *path,
                                     bool (*take_all)(struct scanner *, struct jieba *),
                                     struct tutti_error *err)
 {
-    struct mapping map;
-    enum tutti_status st = mapping_open(&map, path, err);
-    if (st != TUTTI_OK)
-        return st;
-    const char *text = map.n_bytes > 0 ? (const char *)map.bytes : "";
-    const char *table = memmem(text, map.n_bytes, "P=", 2);
-    struct scanner s = { .path = path, .start = text, .at = text, .end = text + map.n_bytes };
+    const char *text = file->n_bytes > 0 ? (const char *)file->bytes : "";
+    const char *table = memmem(text, file->n_bytes, "P=", 2);
+    struct scanner s = { .path = path, .start = text, .at = text, .end = text + file->n_bytes };
     if (table)
         s.at = table + 2;
-    if (!table || !take_all(&s, j))
-        st = bad_table(&s, err);
-    mapping_close(&map);
-    return st;
+    return table && take_all(&s, j) ? TUTTI_OK : bad_table(&s, err);
 }
 
 static void forget_all(struct jieba *j)
@@ -280,26 +273,25 @@ static void forget_all(struct jieba *j)
     }
 }
 
-enum tutti_status jieba_open(struct jieba **out, const char *folder, struct tutti_error *err)
+enum tutti_status jieba_read(struct jieba **out, const struct word_files *files, const char *name,
+                             struct tutti_error *err)
 {
-    static const struct {
-        const char *name;
-        bool (*take_all)(struct scanner *s, struct jieba *j);
-    } TABLES[] = { { "prob_start", take_start }, { "prob_trans", take_next }, { "prob_emit", take_emit } };
+    static bool (*const TABLES[])(struct scanner * s, struct jieba * j) = { take_start, take_next,
+                                                                            take_emit };
     char path[4096];
     struct jieba *j = calloc(1, sizeof *j);
     if (j)
         j->emit = malloc((HAN_LAST - HAN_FIRST + 1) * sizeof *j->emit);
     if (!j || !j->emit) {
         jieba_free(j);
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", folder);
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
     }
     forget_all(j);
-    snprintf(path, sizeof path, "%s/dict.txt", folder);
-    enum tutti_status st = read_dictionary(j, path, err);
-    for (int i = 0; st == TUTTI_OK && i < 3; i++) {
-        snprintf(path, sizeof path, "%s/finalseg/%s.py", folder, TABLES[i].name);
-        st = read_table(j, path, TABLES[i].take_all, err);
+    snprintf(path, sizeof path, "%s/%s", name, WORD_FILES[0]);
+    enum tutti_status st = read_dictionary(j, &files->file[0], path, err);
+    for (int i = 1; st == TUTTI_OK && i < N_WORD_FILES; i++) {
+        snprintf(path, sizeof path, "%s/%s", name, WORD_FILES[i]);
+        st = read_table(j, &files->file[i], path, TABLES[i - 1], err);
     }
     if (st != TUTTI_OK) {
         jieba_free(j);
@@ -307,6 +299,24 @@ enum tutti_status jieba_open(struct jieba **out, const char *folder, struct tutt
     }
     *out = j;
     return TUTTI_OK;
+}
+
+enum tutti_status jieba_open(struct jieba **out, const char *folder, struct tutti_error *err)
+{
+    struct mapping maps[N_WORD_FILES] = { { 0 } };
+    struct word_files files = { 0 };
+    char path[4096];
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; st == TUTTI_OK && i < N_WORD_FILES; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, WORD_FILES[i]);
+        st = mapping_open(&maps[i], path, err);
+        files.file[i] = (struct word_file){ .bytes = maps[i].bytes, .n_bytes = maps[i].n_bytes };
+    }
+    if (st == TUTTI_OK)
+        st = jieba_read(out, &files, folder, err);
+    for (int i = 0; i < N_WORD_FILES; i++)
+        mapping_close(&maps[i]);
+    return st;
 }
 
 void jieba_free(struct jieba *j)

@@ -363,6 +363,22 @@ static enum tutti_status check_special(const struct tokenizer *tok, const char *
                            what, id, tok->n_pieces - 1);
 }
 
+static enum tutti_status set_rules(struct tokenizer *tok, const struct piece_vocab *vocab, const char *name,
+                                   struct tutti_error *err)
+{
+    if (vocab->rules == PIECES_PLAIN)
+        return TUTTI_OK;
+    if (vocab->n_images < 0 || vocab->n_images > tok->n_pieces)
+        return error_set(err, TUTTI_E_FORMAT, "%s: %d images, expected 0 to %d, as many as tokens", name,
+                         vocab->n_images, tok->n_pieces);
+    if (vocab->rules == PIECES_ICETEXT) {
+        tok->n_images = vocab->n_images;
+        return icetext_finish(tok, name, err);
+    }
+    tok->is_pangu = true;
+    return vocab->words ? jieba_read(&tok->jieba, vocab->words, name, err) : TUTTI_OK;
+}
+
 enum tutti_status tokenizer_from_pieces(struct tokenizer **out, const struct piece_vocab *vocab,
                                         const char *name, struct tutti_error *err)
 {
@@ -374,7 +390,14 @@ enum tutti_status tokenizer_from_pieces(struct tokenizer **out, const struct pie
     tok->remove_extra_whitespaces = vocab->remove_extra_whitespaces;
     tok->byte_fallback = vocab->byte_fallback;
     tok->kind = vocab->is_unigram ? TOKENIZER_UNIGRAM : TOKENIZER_BPE;
-    if (vocab->n_map_bytes > 0) {
+    tok->escape_whitespaces = !vocab->keeps_blanks;
+    tok->blank_is_suffix = vocab->blank_is_suffix;
+    if (vocab->unk_surface) {
+        buf_truncate(&tok->unk_surface, 0);
+        if (!buf_add(&tok->unk_surface, vocab->unk_surface, vocab->n_unk_surface))
+            st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+    }
+    if (st == TUTTI_OK && vocab->n_map_bytes > 0) {
         char what[512];
         snprintf(what, sizeof what, "%s: the normalization table", name);
         st = set_map(tok, vocab->map, vocab->n_map_bytes, what, err);
@@ -395,6 +418,8 @@ enum tutti_status tokenizer_from_pieces(struct tokenizer **out, const struct pie
         st = error_set(err, TUTTI_E_FORMAT, "%s: there are neither BYTE tokens nor an unknown token", name);
     if (st == TUTTI_OK && vocab->is_unigram)
         st = unigram_finish(tok, name, err);
+    if (st == TUTTI_OK)
+        st = set_rules(tok, vocab, name, err);
     if (st != TUTTI_OK)
         goto done;
     tok->unk_id = vocab->unk_id;

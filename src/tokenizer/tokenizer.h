@@ -49,8 +49,19 @@ struct piece {
     enum piece_type type;
 };
 
+/* The files of the Python package jieba that cut text into words, by their places in its folder. */
+enum { N_WORD_FILES = 4 };
+extern const char *const WORD_FILES[N_WORD_FILES];
+struct word_files {
+    struct word_file {
+        const void *bytes;
+        size_t n_bytes;
+    } file[N_WORD_FILES];
+};
+
 /* A SentencePiece vocabulary as arrays, GGUF's tokenizer.ggml.model "llama" (BPE) and "t5" (unigram). byte_fallback: all
- * 256 BYTE pieces are there; without it unk_id must be. The arrays are borrowed for the call. */
+ * 256 BYTE pieces are there; without it unk_id must be. What follows map is what those two cannot say. The arrays are
+ * borrowed for the call. */
 struct piece_vocab {
     const struct piece *pieces;
     size_t n_pieces;
@@ -59,6 +70,12 @@ struct piece_vocab {
     bool is_unigram;
     const uint8_t *map; /* [n_map_bytes] the normalizer's precompiled_charsmap; NULL: none */
     size_t n_map_bytes;
+    bool keeps_blanks, blank_is_suffix; /* no blank marks; they stand behind words */
+    const char *unk_surface; /* [n_unk_surface] what the unknown piece is shown as; NULL: the default */
+    size_t n_unk_surface;
+    enum piece_rules { PIECES_PLAIN, PIECES_ICETEXT, PIECES_PANGU } rules;
+    int32_t n_images;               /* PIECES_ICETEXT: how many of the first pieces are images */
+    const struct word_files *words; /* PIECES_PANGU; NULL: none */
 };
 MUST_CHECK enum tutti_status tokenizer_from_pieces(struct tokenizer **out, const struct piece_vocab *vocab,
                                                    const char *name, struct tutti_error *err);
@@ -83,6 +100,9 @@ bool tokenizer_removes_extra_whitespaces(const struct tokenizer *tok);
 
 const uint8_t *tokenizer_map(const struct tokenizer *tok,
                              size_t *n_bytes); /* the precompiled_charsmap; NULL: none */
+
+/* All of a SentencePiece tokenizer's vocabulary but the pieces and the files of words; borrowed. */
+void tokenizer_describe(const struct tokenizer *tok, struct piece_vocab *out);
 
 /* GGUF's tokenizer.ggml.model that can say all of it, with struct piece_vocab's settings; NULL: none can. */
 const char *tokenizer_gguf_kind(const struct tokenizer *tok);

@@ -338,6 +338,30 @@ const uint8_t *tokenizer_map(const struct tokenizer *tok, size_t *n_bytes)
     return tok->map_storage;
 }
 
+void tokenizer_describe(const struct tokenizer *tok, struct piece_vocab *out)
+{
+    *out = (struct piece_vocab){
+        .n_pieces = (size_t)tok->n_pieces,
+        .add_dummy_prefix = tok->add_dummy_prefix,
+        .remove_extra_whitespaces = tok->remove_extra_whitespaces,
+        .byte_fallback = tok->byte_fallback,
+        .unk_id = tok->unk_id,
+        .bos_id = tok->bos_id,
+        .eos_id = tok->eos_id,
+        .is_unigram = tok->kind == TOKENIZER_UNIGRAM,
+        .map = tok->map_storage,
+        .n_map_bytes = tok->n_map_bytes,
+        .keeps_blanks = !tok->escape_whitespaces,
+        .blank_is_suffix = tok->blank_is_suffix,
+        .unk_surface = tok->unk_surface.bytes,
+        .n_unk_surface = tok->unk_surface.n_bytes,
+        .rules = tok->is_icetext ? PIECES_ICETEXT
+                 : tok->is_pangu ? PIECES_PANGU
+                                 : PIECES_PLAIN,
+        .n_images = tok->n_images,
+    };
+}
+
 const char *tokenizer_gguf_kind(const struct tokenizer *tok)
 {
     if (!tok->escape_whitespaces || tok->blank_is_suffix || tok->is_icetext || tok->is_pangu)

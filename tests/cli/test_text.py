@@ -39,6 +39,24 @@ def test_text_comes_back_as_its_authors_would_show_it(name, tmp_path):
         assert answer["usage"]["completion_tokens"] == len(case["answer_ids"])
 
 
+@pytest.mark.parametrize("name", FOLDERS)
+def test_one_gguf_file_holds_all_of_it(name, tmp_path):
+    """Weights, tokenizer with its rules and words, chat format: also when it was converted twice."""
+    (tmp_path / "alone").mkdir()
+    model, again = tmp_path / "alone" / "model.gguf", tmp_path / "alone" / "again.gguf"
+    tutti("convert", os.path.join(FIXTURES, name), model, "--type", "f32")
+    tutti("convert", model, again, "--type", "f32")
+    cases = read_cases(name)
+    requests = [{key: case[key] for key in (["messages"] if "messages" in case else ["prompt"])} for case in cases]
+    for path in model, again:
+        answers = generate(path, requests, tmp_path, "-n", len(cases[0]["answer_ids"]))
+        for case, answer in zip(cases, answers, strict=True):
+            assert answer["text"] == case["text"]
+            assert answer["usage"]["prompt_tokens"] == len(case["prompt_ids"])
+            done = tutti("tokenize", path, "-", "--ids", "--special", stdin=case["prompt"])
+            assert done.stdout == ",".join(map(str, case["prompt_ids"])) + "\n"
+
+
 def test_chat_talks_to_a_chatglm_6b():
     case = read_cases("chatglm-6b-text")[0]
     question = case["messages"][0]["content"]

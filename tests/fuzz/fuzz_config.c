@@ -41,8 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
         for (int i = 0; FAMILIES[i]; i++) {
             FAMILIES[i]->is_mine(root);
             describe(FAMILIES[i], root, false);
-            if (FAMILIES[i]->gguf_architecture)
-                describe(FAMILIES[i], root, true);
+            describe(FAMILIES[i], root, true);
         }
     }
     json_decref(root);

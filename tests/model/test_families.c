@@ -12,15 +12,17 @@
 #include <cmocka.h>
 
 /* Bounds of the error of all logits together: what rounding the weights, and for the quantized types also the
- * activations, costs models that were made to react to everything. */
+ * activations, costs models that were made to react to everything. Their rows are 64 wide, so that the K types become the
+ * types of 32 that docs/quantization.md names; the demo model's are 256 wide (but for one matrix of seven), and it was trained. */
 static const struct {
     const char *type;
-    double rms;
+    double tiny, wide;
 } BOUNDS[] = {
-    { "f16", 5e-3 },
-    { "bf16", 2e-2 },
-    { "q8_0", 8e-2 },
-    { "q4_0", 0.6 },
+    { "f16", 5e-3, 5e-3 },  { "bf16", 2e-2, 2e-2 }, { "q8_0", 8e-2, 8e-2 }, { "q6_k", 8e-2, 0.2 },
+    { "q5_k_m", 0.5, 0.3 }, { "q5_k_s", 0.5, 0.3 }, { "q5_1", 0.5, 0.3 },   { "q5_0", 0.6, 0.3 },
+    { "q4_k_m", 0.6, 0.5 }, { "q4_k_s", 0.6, 0.5 }, { "q4_1", 0.6, 0.5 },   { "q4_0", 0.6, 0.6 },
+    { "q3_k_l", 0.6, 0.8 }, { "q3_k_m", 0.6, 0.8 }, { "q3_k_s", 0.6, 0.8 }, { "q2_k", 0.6, 1 },
+    { "q2_k_s", 0.6, 1 },
 };
 enum { N_TYPES = sizeof BOUNDS / sizeof *BOUNDS };
 
@@ -33,11 +35,14 @@ static const struct fixture {
     { "qwen3-tiny", "qwen3" },
     { "mistral-tiny", "llama" },
     { "glm-4-9b-tiny", "chatglm" },
+    { "chatglm3-tiny", "chatglm" },
+    { "llama-tiny", "llama" },
+    { "llama-tiny-tied", "llama" },
     { "glm-tiny", "glm" },
     { "glm4-tiny", "glm4" },
     { "gpt2-tiny", "gpt2" },
     { "bloom-tiny", "bloom" },
-    { "bloom-tiny-post", "bloom" },
+    { "bloom-tiny-post", "bloom-post" },
     { "pangu-tiny", "pangualpha" },
     { "chatglm-6b-tiny", "chatglm-6b" },
     /* clang-format on */
@@ -76,7 +81,15 @@ static void other_types_cost_no_more_than_they_must(void **state)
     (void)state;
     for (int i = 0; i < N_FIXTURES; i++) {
         for (int t = 0; t < N_TYPES; t++)
-            assert_true(compare(&FIXTURES[i], BOUNDS[t].type).rms <= BOUNDS[t].rms);
+            assert_true(compare(&FIXTURES[i], BOUNDS[t].type).rms <= BOUNDS[t].tiny);
+    }
+    for (int t = 0; t < N_TYPES; t++) {
+        struct model *model = util_load(TEST_DEMO_MODEL, BOUNDS[t].type, "f32", 2, NULL);
+        struct util_errors e = util_compare_file(model, TEST_FIXTURES "/demo/golden.safetensors", "logits",
+                                                 6);
+        print_message("# demo %s: rms %.2e\n", BOUNDS[t].type, e.rms);
+        assert_true(e.rms <= BOUNDS[t].wide);
+        model_free(model);
     }
 }
 
@@ -91,7 +104,7 @@ static void greedy_answers_are_the_same(void **state)
         const json_t *greedy = json_object_get(golden, "greedy");
         int n_prompt = util_read_ids(json_object_get(greedy, "prompt_ids"), prompt);
         int n = util_read_ids(json_object_get(greedy, "answer_ids"), want);
-        assert_int_equal(n, 100);
+        assert_true(n >= 100);
         struct model *model = load_fixture(&FIXTURES[i], "f32", 2, NULL);
         util_greedy(model, prompt, n_prompt, got, n);
         assert_memory_equal(got, want, (size_t)n * sizeof *want);
