@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""README's table of families and features: every cell that says yes has a test below, which is there, is run, and speaks of that
+family; every other cell has none. Prints TAP.
+
+  check_table.py [ROOT]
+"""
+import os
+import re
+import sys
+
+# The fixture of each family, by the first words of its row.
+FAMILIES = {
+    "ChatGLM-6B": "chatglm-6b-tiny", "ChatGLM2-6B, ChatGLM3-6B": "chatglm3-tiny", "GLM-4-9B": "glm-4-9b-tiny",
+    "GLM-4 of transformers": "glm4-tiny", "LLaMA": "llama-tiny-tied", "Mistral": "mistral-tiny", "Qwen2, Qwen2.5": "qwen2-tiny",
+    "Qwen3": "qwen3-tiny", "GPT-2": "gpt2-tiny", "BLOOM": "bloom-tiny", "PanGu-Alpha": "pangu-tiny",
+}
+
+FORMATS = "tests/cli/test_every_format.py"
+SAME_BITS = "test_the_same_tensors_in_another_format_give_the_same_bits"
+TEXT = "tests/cli/test_byte_level.py", "test_text_becomes_ids_and_text_again"
+OWN_TEXT = "tests/cli/test_text.py", "test_tokenize_gives_the_ids_of_a_prompt"
+CHAT, CHAT_IDS = "tests/model/test_chat.c", ("tests/model/test_chat_tokens.c", "own_formats_give_the_same_ids")
+AUTHORS = CHAT, "own_templates_say_what_the_authors_say"
+DEMO = "tests/model/test_golden.c", "the_demo_model_renders_and_answers_as_the_golden_chats"
+INTS = "tests/model/test_formats.c", "files_of_every_format_give_the_golden_logits"
+BEAMS = "tests/engine/test_beams.c", "answers_are_those_of_transformers"
+
+# column: for every family the same test; it must hold the fixture's name.
+ALL = {
+    "logits": ("tests/model/test_families.c", "logits_agree_with_the_reference"),
+    "safetensors": ("tests/model/test_families.c", "logits_agree_with_the_reference"),
+    "PyTorch": (FORMATS, SAME_BITS),
+    "MindSpore": (FORMATS, SAME_BITS),
+    "GGUF": (FORMATS, "test_the_model_as_gguf_gives_the_same_bits"),
+    "types": ("tests/model/test_families.c", "other_types_cost_no_more_than_they_must"),
+    "LoRA": ("tests/model/test_adapters.c", "logits_and_greedy_answers_are_those_of_peft"),
+    "merged": ("tests/model/test_adapters.c", "merged_weights_give_what_the_adapter_gives"),
+}
+
+# column: family: file, test, a word that the file must hold.
+SOME = {
+    "int4, int8": {
+        "ChatGLM-6B": (*INTS, "chatglm-6b-tiny-int4"), "GLM-4-9B": (*INTS, "glm-4-9b-tiny-int8"),
+    },
+    "text": {
+        "ChatGLM-6B": (*OWN_TEXT, "chatglm-6b-text"), "ChatGLM2-6B, ChatGLM3-6B": (*DEMO, "TEST_DEMO_MODEL"),
+        "GLM-4-9B": (*TEXT, "glm-4-9b-tiny"), "GLM-4 of transformers": (*TEXT, "glm4-tiny"), "LLaMA": (*TEXT, "llama-tiny-tied"),
+        "Mistral": (*TEXT, "mistral-tiny"), "Qwen2, Qwen2.5": (*TEXT, "qwen2-tiny"), "Qwen3": (*TEXT, "qwen3-tiny"),
+        "GPT-2": (*TEXT, "gpt2-tiny"), "BLOOM": (*TEXT, "bloom-tiny"), "PanGu-Alpha": (*OWN_TEXT, "pangu-text"),
+    },
+    "chat": {
+        "ChatGLM-6B": ("tests/cli/test_text.py", "test_chat_talks_to_a_chatglm_6b", "chatglm-6b-text"),
+        "ChatGLM2-6B, ChatGLM3-6B": (*DEMO, "chatglm3"), "GLM-4-9B": (*CHAT_IDS, "glm-4-9b"),
+        "GLM-4 of transformers": (*CHAT_IDS, "glm4"), "LLaMA": (*CHAT_IDS, "llama3.1"), "Mistral": (*AUTHORS, "mistral-v3"),
+        "Qwen2, Qwen2.5": (*CHAT_IDS, "qwen2.5"), "Qwen3": (*CHAT_IDS, "qwen3"),
+    },
+    "tools": {
+        "ChatGLM2-6B, ChatGLM3-6B": (CHAT, "chatglm3_lists_tools_and_writes_calls_as_python", "chatglm3"),
+        "GLM-4-9B": (CHAT, "glm4_lists_tools_and_writes_calls_as_json", "glm4"),
+        "GLM-4 of transformers": (CHAT, "glm4_lists_tools_and_writes_calls_as_json", "glm4"),
+        "LLaMA": (*AUTHORS, "llama3.1"), "Qwen2, Qwen2.5": (*AUTHORS, "qwen2.5"), "Qwen3": (*AUTHORS, "qwen3"),
+    },
+    "beams": {
+        "ChatGLM-6B": ("tests/engine/test_beams.c", "prefixes_in_both_directions_are_recomputed_and_searched", "chatglm-6b-tiny"),
+        "LLaMA": (*BEAMS, "llama-tiny"), "Qwen2, Qwen2.5": (*BEAMS, "qwen2-tiny"), "GPT-2": (*BEAMS, "gpt2-tiny"),
+    },
+}
+
+
+def read(root, path):
+    with open(os.path.join(root, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def read_table(root):
+    """{(family, column): cell} of README's table that begins with "family | logits"."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in read(root, "README.md").splitlines()
+            if line.startswith("|")]
+    start = next(i for i, row in enumerate(rows) if row[:2] == ["family", "logits"])
+    columns, cells = rows[start][1:], {}
+    for row in rows[start + 2:]:
+        if len(row) != len(columns) + 1 or row[0] not in FAMILIES:
+            break
+        cells.update({(row[0], column): cell for column, cell in zip(columns, row[1:], strict=True)})
+    return columns, cells
+
+
+def is_run(root, path, test):
+    """A pytest function, or a cmocka test of a program that meson knows."""
+    text = read(root, path)
+    if path.endswith(".py"):
+        return re.search(rf"^def {test}\(", text, re.M) is not None
+    name = os.path.basename(path).removeprefix("test_").removesuffix(".c")
+    meson = read(root, os.path.join(os.path.dirname(path), "meson.build"))
+    return f"cmocka_unit_test({test})" in text and f"'{name}'" in meson
+
+
+def proof_of(family, column):
+    if column in ALL:
+        return (*ALL[column], FAMILIES[family])
+    return SOME.get(column, {}).get(family)
+
+
+def faults_of_cells(root):
+    columns, cells = read_table(root)
+    if {family for family, _ in cells} != set(FAMILIES):
+        yield f"README.md: families {sorted({family for family, _ in cells})}"
+    if set(columns) != set(ALL) | set(SOME):
+        yield f"README.md: columns {columns}"
+    for (family, column), cell in cells.items():
+        proof = proof_of(family, column)
+        if (cell == "yes") != bool(proof) or cell not in ("yes", "–"):
+            yield f"README.md: {family}, {column}: \"{cell}\", the list of proofs has {proof}"
+
+
+def faults_of_proofs(root):
+    for family in FAMILIES:
+        for column in [*ALL, *SOME]:
+            proof = proof_of(family, column)
+            if not proof:
+                continue
+            path, test, word = proof
+            if not os.path.exists(os.path.join(root, path)) or not is_run(root, path, test):
+                yield f"{family}, {column}: {path} has no test {test} that is run"
+            elif f'"{word}"' not in read(root, path) and f'/{word}"' not in read(root, path) and word != "TEST_DEMO_MODEL":
+                yield f"{family}, {column}: {path} does not speak of {word}"
+
+
+def main():
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    checks = (("README's table says what the list of proofs says", faults_of_cells),
+              ("every proof is a test that is run", faults_of_proofs))
+    print(f"1..{len(checks)}")
+    failed = False
+    for number, (name, check) in enumerate(checks, 1):
+        faults = list(check(root))
+        failed |= bool(faults)
+        print(f"{'not ok' if faults else 'ok'} {number} - {name}")
+        for fault in faults:
+            print(f"# {fault}")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
