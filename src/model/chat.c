@@ -86,8 +86,7 @@ static enum tutti_status choose_file(const struct choice *c, const char *path, s
     return st;
 }
 
-/* A list of templates holds one for each use. */
-static const char *template_of_list(const json_t *list, const char *name)
+const char *chat_template_of_list(const json_t *list, const char *name)
 {
     size_t i;
     const json_t *entry;
@@ -114,8 +113,8 @@ static bool choose_checkpoint(const struct choice *c, enum tutti_status *st, str
     const json_t *value = json_object_get(source->tokenizer_config, "chat_template");
     const char *text = json_string_value(value), *tool_text = NULL;
     if (json_is_array(value)) {
-        text = template_of_list(value, "default");
-        tool_text = template_of_list(value, "tool_use");
+        text = chat_template_of_list(value, "default");
+        tool_text = chat_template_of_list(value, "tool_use");
     }
     if (!text && !source->folder) {
         text = json_string_value(json_object_get(source->config, "tokenizer.chat_template"));

@@ -60,6 +60,9 @@ bool chat_template_takes_tools(const struct chat_template *tpl);
 MUST_CHECK enum tutti_status chat_render(const struct model *model, const struct tutti_request *request,
                                          struct ids *out, struct tutti_error *err);
 
+/* tokenizer_config.json may hold a list of templates, one for each use: "default", "tool_use". NULL: none of that name. */
+const char *chat_template_of_list(const json_t *list, const char *name);
+
 /* ---- calls of tools in an answer ---- */
 
 /* The calls in a whole answer, [{"name", "arguments": JSON as text}], and how many bytes of it come before them as content.

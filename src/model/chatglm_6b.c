@@ -87,6 +87,8 @@ static void read_metadata(struct model_desc *d, struct config *c)
     describe_gguf(d, c);
     int last = config_int(c, "vocab_size", 1, LIMIT_VOCAB) - 1;
     d->residual_scale = (float)config_float(c, "residual_scale", 1e-3, 1e3);
+    if (d->rotary_dim != d->head_dim)
+        config_unsupported(c, "rope.dimension_count", "a rotation of a part of each head");
     d->mask_ids[0] = config_int(c, "gmask_token_id", 0, last);
     d->mask_ids[1] = config_int(c, "mask_token_id", 0, last);
     d->prefix_end_id = config_int(c, "prefix_end_token_id", 0, last);

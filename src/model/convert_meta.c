@@ -1,4 +1,5 @@
 #include "model/convert_meta.h"
+#include "model/chat.h"
 #include "model/tokenizer_bytes.h"
 #include "model/word_list.h"
 #include "tokenizer/byte_files.h"
@@ -6,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void put_u32(struct gguf_writer *w, const char *arch, const char *key, int value)
 {
@@ -132,18 +134,41 @@ static bool vocabulary_fill(struct vocabulary *v, const struct tokenizer *tok, i
     return true;
 }
 
-static const char *find_template(const struct checkpoint *ck, const json_t *tokenizer_config,
-                                 const char *chat)
+/* The template that chat.c would take: of a file beside the model, of tokenizer_config.json, of a GGUF file. */
+static enum tutti_status put_templates(struct gguf_writer *w, const struct checkpoint *ck,
+                                       const json_t *tokenizer_config, const char *chat,
+                                       struct tutti_error *err)
 {
-    const char *text = json_string_value(json_object_get(tokenizer_config, "chat_template"));
+    const json_t *own = json_object_get(tokenizer_config, "chat_template"), *config = checkpoint_config(ck);
+    const char *text = json_string_value(own), *tools = chat_template_of_list(own, "tool_use");
+    char path[4200] = "";
+    if (checkpoint_folder(ck))
+        snprintf(path, sizeof path, "%s/chat_template.jinja", checkpoint_folder(ck));
+    if (*path && access(path, F_OK) == 0) {
+        struct mapping map = { 0 };
+        enum tutti_status st = mapping_open(&map, path, err);
+        if (st == TUTTI_OK)
+            gguf_writer_string(w, "tokenizer.chat_template", map.n_bytes > 0 ? (const char *)map.bytes : "",
+                               map.n_bytes);
+        mapping_close(&map);
+        return st;
+    }
     if (!text)
-        text = json_string_value(json_object_get(checkpoint_config(ck), "tokenizer.chat_template"));
+        text = chat_template_of_list(own, "default");
+    if (!text && !checkpoint_folder(ck)) {
+        text = json_string_value(json_object_get(config, "tokenizer.chat_template"));
+        tools = json_string_value(json_object_get(config, "tokenizer.chat_template.tool_use"));
+    }
     if (!text &&
         strcmp(chat, "chatglm3") == 0) /* its authors render ids; this is the nearest that text can say */
         text = "{% for m in messages %}{% if loop.first %}[gMASK]sop{% endif %}<|{{ m['role'] }}|>\n {{ "
                "m['content'] }}"
                "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
-    return text;
+    if (text)
+        put_string(w, "tokenizer.chat_template", text);
+    if (text && tools)
+        put_string(w, "tokenizer.chat_template.tool_use", tools);
+    return TUTTI_OK;
 }
 
 static void put_special(struct gguf_writer *w, const char *key, int32_t id)
@@ -288,9 +313,7 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
         put_special(w, "tokenizer.ggml.eot_token_id", tokenizer_find_control(tok, "<|user|>"));
     gguf_writer_bool(w, "tokenizer.ggml.add_bos_token", begins);
     gguf_writer_bool(w, "tokenizer.ggml.add_eos_token", false);
-    const char *template = find_template(ck, tokenizer_config, chat);
-    if (template)
-        put_string(w, "tokenizer.chat_template", template);
+    st = put_templates(w, ck, tokenizer_config, chat, err);
 done:
     json_decref(tokenizer_config);
     return st;

@@ -130,6 +130,26 @@ def test_chats_in_the_format_of_its_special_tokens(tmp_path):
     assert asked != spelled   # a text that spells the format is no chat
 
 
+@pytest.mark.parametrize("kind", ["file", "list"])
+def test_a_converted_model_keeps_its_template(kind, tmp_path):
+    folder, out = tmp_path / "chat", tmp_path / "model.gguf"
+    folder.mkdir()
+    widen(os.path.join(FIXTURES, "qwen2-tiny"), folder)
+    shutil.copyfile(os.path.join(BYTES, "qwen2.json"), folder / "tokenizer.json")
+    template = "one {{ messages[0].content }} two"
+    if kind == "file":
+        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    else:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": [
+            {"name": "default", "template": template}, {"name": "tool_use", "template": "tools"}]}), encoding="utf-8")
+    tutti("convert", folder, out, "--type", "f32")
+    args = ["-p", "Hello", "--temperature", "0", "-n", "12", "--type", "f32"]
+    want = tutti("generate", folder, "--chat", *args).stdout
+    assert tutti("generate", out, "--chat", *args).stdout == want
+    args[1] = "one Hello two"
+    assert tutti("generate", out, *args).stdout == want
+
+
 def test_serves_text_and_chat(tmp_path):
     folder = tmp_path / "serve"
     folder.mkdir()
