@@ -20,7 +20,7 @@ static uint32_t *mask;
 static double *times;
 static size_t n_times, times_room;
 
-static int die(const char *text)
+static _Noreturn void die(const char *text)
 {
     fprintf(stderr, "probe: %s\n", text);
     exit(2);
