@@ -41,9 +41,14 @@ done:
 
 void mapping_close(struct mapping *map)
 {
-    if (map->bytes)
+    if (map->bytes && !map->is_borrowed)
         munmap((void *)(uintptr_t)map->bytes, map->n_bytes);
     *map = (struct mapping){ 0 };
+}
+
+struct mapping mapping_borrow(const void *bytes, size_t n_bytes)
+{
+    return (struct mapping){ .bytes = bytes, .n_bytes = n_bytes, .is_borrowed = true };
 }
 
 void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes)
@@ -51,6 +56,6 @@ void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes)
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t begin = ((uintptr_t)data + page - 1) / page * page;
     uintptr_t end = ((uintptr_t)data + n_bytes) / page * page;
-    if (map->bytes && end > begin)
+    if (map->bytes && !map->is_borrowed && end > begin)
         madvise((void *)begin, end - begin, MADV_DONTNEED);
 }

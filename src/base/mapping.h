@@ -1,4 +1,4 @@
-/* A whole file mapped read-only. */
+/* A whole file mapped read-only, or memory of the caller in its stead. */
 #ifndef TUTTI_BASE_MAPPING_H
 #define TUTTI_BASE_MAPPING_H
 
@@ -7,12 +7,16 @@
 struct mapping {
     const uint8_t *bytes; /* NULL where the file is empty */
     size_t n_bytes;
+    bool is_borrowed; /* the caller's memory: neither unmapped nor forgotten */
 };
 
 /* Fills *out, for mapping_close(). The error names the path. A file that another program truncates while it is
  * mapped ends the process with SIGBUS when read: checkpoints are replaced by rename, not rewritten in place. */
 MUST_CHECK enum tutti_status mapping_open(struct mapping *out, const char *path, struct tutti_error *err);
 void mapping_close(struct mapping *map); /* a zeroed one is allowed */
+
+/* The caller's memory as if it were a file; it must outlive the mapping. */
+struct mapping mapping_borrow(const void *bytes, size_t n_bytes);
 
 /* The pages that lie wholly within [data, data + n_bytes) leave this process' memory; they come back when read. */
 void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes);

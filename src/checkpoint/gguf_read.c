@@ -28,7 +28,6 @@ struct gguf_array {
 
 struct gguf {
     struct mapping map;
-    bool owns_map;
     char *name;
     json_t *scalars;
     struct gguf_array *arrays; /* sorted by key once all are read */
@@ -322,7 +321,7 @@ static enum tutti_status read_tensor(struct gguf *file, struct cursor *c, char *
                          file->name, file->n_tensors, n_bytes, MAX_TENSOR_NAME);
     memcpy(name, bytes, (size_t)n_bytes);
     name[n_bytes] = '\0';
-    *t = (struct tensor){ .name = name, .file = file->name, .map = file->owns_map ? &file->map : NULL };
+    *t = (struct tensor){ .name = name, .file = file->name, .map = &file->map };
     int64_t n_elems = 0;
     enum tutti_status st = read_shape(file, c, t, &n_elems, err);
     if (st != TUTTI_OK)
@@ -443,7 +442,7 @@ static enum tutti_status read_split(struct gguf *file, struct tutti_error *err)
                          file->name, no, count, LIMIT_SHARDS);
     file->split = (struct split){ .no = (int)no, .count = (int)count };
     file->split.n_tensors = json_integer_value(json_object_get(file->scalars, "split.tensors.count"));
-    if (count > 1 && !file->owns_map)
+    if (count > 1 && file->map.is_borrowed)
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: a part of a split file in memory", file->name);
     return TUTTI_OK;
 }
@@ -477,16 +476,15 @@ static enum tutti_status read_file(struct gguf *file, struct tutti_error *err)
     return read_tensors(file, &c, n_tensors, err);
 }
 
-static enum tutti_status open_mapping(struct gguf **out, struct mapping map, bool owns_map, const char *name,
+static enum tutti_status open_mapping(struct gguf **out, struct mapping map, const char *name,
                                       struct tutti_error *err)
 {
     enum tutti_status st;
     struct gguf *file = calloc(1, sizeof *file);
     if (file) {
         file->map = map;
-        file->owns_map = owns_map;
         file->name = strdup(name);
-    } else if (owns_map) {
+    } else {
         mapping_close(&map);
     }
     if (!file || !file->name) {
@@ -507,7 +505,7 @@ static enum tutti_status open_part(struct gguf **out, const char *path, struct t
 {
     struct mapping map;
     enum tutti_status st = mapping_open(&map, path, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, true, path, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, path, err);
 }
 
 /* ---- files in parts: NAME-00001-of-00003.gguf, ... ---- */
@@ -634,7 +632,7 @@ enum tutti_status gguf_open(struct gguf **out, const char *path, struct tutti_er
 enum tutti_status gguf_open_memory(struct gguf **out, const void *bytes, size_t n_bytes, const char *name,
                                    struct tutti_error *err)
 {
-    return open_mapping(out, (struct mapping){ .bytes = bytes, .n_bytes = n_bytes }, false, name, err);
+    return open_mapping(out, mapping_borrow(bytes, n_bytes), name, err);
 }
 
 void gguf_close(struct gguf *file)
@@ -653,8 +651,7 @@ void gguf_close(struct gguf *file)
     free(file->tensors);
     free(file->tensor_names);
     free(file->name);
-    if (file->owns_map)
-        mapping_close(&file->map);
+    mapping_close(&file->map);
     free(file);
 }
 

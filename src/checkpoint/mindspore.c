@@ -38,7 +38,6 @@ static const char *const WRAPPERS[] = { "network.", "_backbone." };
 
 struct mindspore {
     struct mapping map;
-    bool owns_map;
     char *name;
     struct tensor *tensors;
     size_t n_tensors;
@@ -289,9 +288,7 @@ static enum tutti_status begin_tensor(struct reader *r, const struct value *v, i
     char *key = strstr(r->name, KEY);
     if (key)
         *key = '\0';
-    *t = (struct tensor){
-        .name = r->name, .file = file->name, .map = file->owns_map ? &file->map : NULL, .n_dims = v->n_dims
-    };
+    *t = (struct tensor){ .name = r->name, .file = file->name, .map = &file->map, .n_dims = v->n_dims };
     r->name += n_name + 1;
     enum tutti_status st = read_type(file, v, t, err);
     if (st != TUTTI_OK)
@@ -330,9 +327,7 @@ static bool join_slices(const struct tensor *t, void *bytes)
 static void add_slice(struct mindspore *file, struct tensor_source *source, const void *data, size_t n_bytes)
 {
     struct tensor *slice = &file->slices[file->n_slices];
-    *slice = (struct tensor){
-        .data = data, .n_bytes = n_bytes, .file = file->name, .map = file->owns_map ? &file->map : NULL
-    };
+    *slice = (struct tensor){ .data = data, .n_bytes = n_bytes, .file = file->name, .map = &file->map };
     file->from[file->n_slices++] = slice;
     source->n_from++;
 }
@@ -416,16 +411,15 @@ static enum tutti_status read_file(struct mindspore *file, struct tutti_error *e
 
 /* ---- opening ---- */
 
-static enum tutti_status open_mapping(struct mindspore **out, struct mapping map, bool owns_map,
-                                      const char *name, struct tutti_error *err)
+static enum tutti_status open_mapping(struct mindspore **out, struct mapping map, const char *name,
+                                      struct tutti_error *err)
 {
     enum tutti_status st;
     struct mindspore *file = calloc(1, sizeof *file);
     if (file) {
         file->map = map;
-        file->owns_map = owns_map;
         file->name = strdup(name);
-    } else if (owns_map) {
+    } else {
         mapping_close(&map);
     }
     if (!file || !file->name) {
@@ -446,13 +440,13 @@ enum tutti_status mindspore_open(struct mindspore **out, const char *path, struc
 {
     struct mapping map;
     enum tutti_status st = mapping_open(&map, path, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, true, path, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, path, err);
 }
 
 enum tutti_status mindspore_open_memory(struct mindspore **out, const void *bytes, size_t n_bytes,
                                         const char *name, struct tutti_error *err)
 {
-    return open_mapping(out, (struct mapping){ .bytes = bytes, .n_bytes = n_bytes }, false, name, err);
+    return open_mapping(out, mapping_borrow(bytes, n_bytes), name, err);
 }
 
 void mindspore_close(struct mindspore *file)
@@ -465,8 +459,7 @@ void mindspore_close(struct mindspore *file)
     free(file->tensors);
     free(file->names);
     free(file->name);
-    if (file->owns_map)
-        mapping_close(&file->map);
+    mapping_close(&file->map);
     free(file);
 }
 

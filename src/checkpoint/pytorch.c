@@ -85,7 +85,6 @@ struct view {
 
 struct pytorch {
     struct mapping map;
-    bool owns_map;
     char *name;
     struct zip *zip;  /* NULL: a file of the old kind */
     const char *root; /* of the archive's names, with a slash at the end */
@@ -290,11 +289,9 @@ static enum tutti_status add_view(struct pytorch *file, struct tensor *t, const 
         return out_of_memory(file, err);
     view->before = file->views;
     file->views = view;
-    view->storage = (struct tensor){ .name = t->name,
-                                     .data = data,
-                                     .n_bytes = n_bytes,
-                                     .file = t->file,
-                                     .map = file->owns_map ? &file->map : NULL };
+    view->storage = (struct tensor){
+        .name = t->name, .data = data, .n_bytes = n_bytes, .file = t->file, .map = &file->map
+    };
     view->from[0] = &view->storage;
     view->source = (struct tensor_source){ .make = gather, .from = view->from, .n_from = 1 };
     memcpy(view->stride, stride, sizeof view->stride);
@@ -311,7 +308,7 @@ static enum tutti_status place_tensor(struct pytorch *file, struct tensor *t, co
 {
     uint64_t size = (uint64_t)dtype_block_bytes(t->dtype), n_elems = t->n_bytes / size;
     int64_t span = 0;
-    t->map = file->owns_map ? &file->map : NULL;
+    t->map = &file->map;
     if (n_elems == 0) {
         t->data = data;
         return TUTTI_OK;
@@ -613,16 +610,15 @@ static enum tutti_status read_old(struct pytorch *file, struct tutti_error *err)
 
 /* ---- opening ---- */
 
-static enum tutti_status open_mapping(struct pytorch **out, struct mapping map, bool owns_map,
-                                      const char *name, struct tutti_error *err)
+static enum tutti_status open_mapping(struct pytorch **out, struct mapping map, const char *name,
+                                      struct tutti_error *err)
 {
     enum tutti_status st;
     struct pytorch *file = calloc(1, sizeof *file);
     if (file) {
         file->map = map;
-        file->owns_map = owns_map;
         file->name = strdup(name);
-    } else if (owns_map) {
+    } else {
         mapping_close(&map);
     }
     if (!file || !file->name) {
@@ -650,13 +646,13 @@ enum tutti_status pytorch_open(struct pytorch **out, const char *path, struct tu
 {
     struct mapping map;
     enum tutti_status st = mapping_open(&map, path, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, true, path, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, path, err);
 }
 
 enum tutti_status pytorch_open_memory(struct pytorch **out, const void *bytes, size_t n_bytes,
                                       const char *name, struct tutti_error *err)
 {
-    return open_mapping(out, (struct mapping){ .bytes = bytes, .n_bytes = n_bytes }, false, name, err);
+    return open_mapping(out, mapping_borrow(bytes, n_bytes), name, err);
 }
 
 void pytorch_close(struct pytorch *file)
@@ -674,8 +670,7 @@ void pytorch_close(struct pytorch *file)
     free(file->tensors);
     free(file->names);
     free(file->name);
-    if (file->owns_map)
-        mapping_close(&file->map);
+    mapping_close(&file->map);
     free(file);
 }
 

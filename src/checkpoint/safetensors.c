@@ -10,7 +10,6 @@ enum { MAX_HEADER_BYTES = 100000000 }; /* the format's own limit */
 
 struct safetensors {
     struct mapping map;
-    bool owns_map;
     char *name;     /* for messages, and every tensor's file */
     json_t *header; /* holds the tensors' names */
     struct tensor *tensors;
@@ -88,7 +87,7 @@ static enum tutti_status read_tensor(struct safetensors *file, const char *name,
                                      const uint8_t *data, size_t data_bytes, struct tutti_error *err)
 {
     struct tensor *t = &file->tensors[file->n_tensors];
-    *t = (struct tensor){ .name = name, .file = file->name, .map = file->owns_map ? &file->map : NULL };
+    *t = (struct tensor){ .name = name, .file = file->name, .map = &file->map };
     if (strlen(name) > LIMIT_TENSOR_NAME_BYTES)
         return error_set(err, TUTTI_E_FORMAT, "%s: a tensor's name has %zu bytes, expected at most %d",
                          file->name, strlen(name), LIMIT_TENSOR_NAME_BYTES);
@@ -195,16 +194,15 @@ static enum tutti_status read_header(struct safetensors *file, struct tutti_erro
     return check_cover(file, data, data_bytes, err);
 }
 
-static enum tutti_status open_mapping(struct safetensors **out, struct mapping map, bool owns_map,
-                                      const char *name, struct tutti_error *err)
+static enum tutti_status open_mapping(struct safetensors **out, struct mapping map, const char *name,
+                                      struct tutti_error *err)
 {
     enum tutti_status st;
     struct safetensors *file = calloc(1, sizeof *file);
     if (file) {
         file->map = map;
-        file->owns_map = owns_map;
         file->name = strdup(name);
-    } else if (owns_map) {
+    } else {
         mapping_close(&map);
     }
     if (!file || !file->name) {
@@ -225,13 +223,13 @@ enum tutti_status safetensors_open(struct safetensors **out, const char *path, s
 {
     struct mapping map;
     enum tutti_status st = mapping_open(&map, path, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, true, path, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, path, err);
 }
 
 enum tutti_status safetensors_open_memory(struct safetensors **out, const void *bytes, size_t n_bytes,
                                           const char *name, struct tutti_error *err)
 {
-    return open_mapping(out, (struct mapping){ .bytes = bytes, .n_bytes = n_bytes }, false, name, err);
+    return open_mapping(out, mapping_borrow(bytes, n_bytes), name, err);
 }
 
 void safetensors_close(struct safetensors *file)
@@ -241,8 +239,7 @@ void safetensors_close(struct safetensors *file)
     json_decref(file->header);
     free(file->tensors);
     free(file->name);
-    if (file->owns_map)
-        mapping_close(&file->map);
+    mapping_close(&file->map);
     free(file);
 }
 
