@@ -1,6 +1,7 @@
 #include "cli/prompts.h"
 
 #include "base/buf.h"
+#include "base/json_type.h"
 #include "cli/input.h"
 
 #include <jansson.h>
@@ -40,13 +41,6 @@ static struct prompt *add_prompt(struct prompts *prompts)
     return prompt;
 }
 
-static const char *type_name(const json_t *value)
-{
-    static const char *const NAMES[] = { "an object", "an array", "a string", "a number",
-                                         "a number",  "true",     "false",    "null" };
-    return value ? NAMES[json_typeof(value)] : "nothing";
-}
-
 static enum tutti_status set_message(struct tutti_message *message, const json_t *value, size_t index,
                                      struct tutti_error *err)
 {
@@ -54,16 +48,16 @@ static enum tutti_status set_message(struct tutti_message *message, const json_t
     const json_t *name = json_object_get(value, "name");
     if (!json_is_object(value))
         return error_set(err, TUTTI_E_FORMAT, "messages[%zu]: found %s, expected an object", index,
-                         type_name(value));
+                         json_type_name(value));
     if (!json_is_string(role))
         return error_set(err, TUTTI_E_FORMAT, "messages[%zu].role: found %s, expected a string", index,
-                         type_name(role));
+                         json_type_name(role));
     if (!json_is_string(content))
         return error_set(err, TUTTI_E_FORMAT, "messages[%zu].content: found %s, expected a string", index,
-                         type_name(content));
+                         json_type_name(content));
     if (name && !json_is_string(name) && !json_is_null(name))
         return error_set(err, TUTTI_E_FORMAT, "messages[%zu].name: found %s, expected a string", index,
-                         type_name(name));
+                         json_type_name(name));
     *message = (struct tutti_message){
         .role = json_string_value(role),
         .content = json_string_value(content),
@@ -78,7 +72,7 @@ static enum tutti_status set_messages(struct prompt *prompt, const json_t *messa
     size_t n = json_array_size(messages);
     if (n == 0)
         return error_set(err, TUTTI_E_FORMAT, "messages: found %s, expected an array of messages",
-                         json_is_array(messages) ? "an empty array" : type_name(messages));
+                         json_is_array(messages) ? "an empty array" : json_type_name(messages));
     prompt->messages = calloc(n, sizeof *prompt->messages);
     if (!prompt->messages)
         return no_memory(err);
@@ -120,7 +114,7 @@ static enum tutti_status add_json(struct prompts *prompts, json_t *values, const
     if (messages)
         return set_messages(prompt, messages, err);
     if (!json_is_string(text))
-        return error_set(err, TUTTI_E_FORMAT, "prompt: found %s, expected a string", type_name(text));
+        return error_set(err, TUTTI_E_FORMAT, "prompt: found %s, expected a string", json_type_name(text));
     prompt->text = json_string_value(text);
     prompt->n_bytes = json_string_length(text);
     return TUTTI_OK;

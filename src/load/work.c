@@ -1,5 +1,6 @@
 #include "load/work.h"
 
+#include "base/json_type.h"
 #include "base/limits.h"
 #include "base/rng.h"
 #include "base/utf8.h"
@@ -50,29 +51,22 @@ static struct work_item *add_item(struct work *work)
     return item;
 }
 
-static const char *type_name(const json_t *value)
-{
-    static const char *const NAMES[] = { "an object", "an array", "a string", "a number",
-                                         "a number",  "true",     "false",    "null" };
-    return value ? NAMES[json_typeof(value)] : "nothing";
-}
-
 static enum tutti_status check_messages(const json_t *messages, struct tutti_error *err)
 {
     size_t i;
     json_t *message;
     if (json_array_size(messages) == 0)
         return error_set(err, TUTTI_E_FORMAT, "messages: found %s, expected an array of messages",
-                         json_is_array(messages) ? "an empty array" : type_name(messages));
+                         json_is_array(messages) ? "an empty array" : json_type_name(messages));
     json_array_foreach(messages, i, message)
     {
         if (!json_is_object(message))
             return error_set(err, TUTTI_E_FORMAT, "messages[%zu]: found %s, expected an object", i,
-                             type_name(message));
+                             json_type_name(message));
         const json_t *role = json_object_get(message, "role");
         if (!json_is_string(role))
             return error_set(err, TUTTI_E_FORMAT, "messages[%zu].role: found %s, expected a string", i,
-                             type_name(role));
+                             json_type_name(role));
     }
     return TUTTI_OK;
 }
@@ -83,7 +77,8 @@ static enum tutti_status set_length(struct work_item *item, const char *key, con
     if (item->max_tokens)
         return error_set(err, TUTTI_E_FORMAT, "expected either \"max_tokens\" or \"output_len\"");
     if (!json_is_integer(value))
-        return error_set(err, TUTTI_E_FORMAT, "%s: found %s, expected a whole number", key, type_name(value));
+        return error_set(err, TUTTI_E_FORMAT, "%s: found %s, expected a whole number", key,
+                         json_type_name(value));
     if (json_integer_value(value) < 1 || json_integer_value(value) > LIMIT_CONTEXT)
         return error_set(err, TUTTI_E_FORMAT, "%s: found %" JSON_INTEGER_FORMAT ", expected 1 to %d", key,
                          json_integer_value(value), LIMIT_CONTEXT);
@@ -96,7 +91,8 @@ static enum tutti_status set_member(struct work_item *item, const char *key, jso
 {
     if (strcmp(key, "prompt") == 0) {
         if (!json_is_string(value))
-            return error_set(err, TUTTI_E_FORMAT, "prompt: found %s, expected a string", type_name(value));
+            return error_set(err, TUTTI_E_FORMAT, "prompt: found %s, expected a string",
+                             json_type_name(value));
         item->text = json_string_value(value);
         item->n_bytes = json_string_length(value);
         return TUTTI_OK;
@@ -124,7 +120,7 @@ static enum tutti_status add_json(struct work *work, const char *line, size_t n_
     if (json_array_append_new(work->values, value) != 0)
         return no_memory(err);
     if (!json_is_object(value))
-        return error_set(err, TUTTI_E_FORMAT, "found %s, expected an object", type_name(value));
+        return error_set(err, TUTTI_E_FORMAT, "found %s, expected an object", json_type_name(value));
     struct work_item *item = add_item(work);
     if (!item)
         return no_memory(err);
