@@ -2,6 +2,7 @@
 
 #include "base/buf.h"
 #include "base/json_type.h"
+#include "base/prompt_lines.h"
 #include "cli/input.h"
 
 #include <jansson.h>
@@ -120,25 +121,17 @@ static enum tutti_status add_json(struct prompts *prompts, json_t *values, const
     return TUTTI_OK;
 }
 
-static bool is_blank(const char *line, size_t n_bytes)
-{
-    for (size_t i = 0; i < n_bytes; i++)
-        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r')
-            return false;
-    return true;
-}
-
-static enum tutti_status add_line(struct prompts *prompts, bool is_json, const char *line, size_t n_bytes,
+static enum tutti_status add_line(struct prompts *prompts, const struct prompt_lines *lines,
                                   struct tutti_error *err)
 {
     struct storage *storage = prompts->storage;
-    if (is_json)
-        return add_json(prompts, storage->values, line, n_bytes, err);
+    if (lines->is_json)
+        return add_json(prompts, storage->values, lines->line, lines->n_line_bytes, err);
     struct prompt *prompt = add_prompt(prompts);
     if (!prompt)
         return no_memory(err);
-    prompt->text = line;
-    prompt->n_bytes = n_bytes > 0 && line[n_bytes - 1] == '\r' ? n_bytes - 1 : n_bytes;
+    prompt->text = lines->line;
+    prompt->n_bytes = lines->n_line_bytes;
     return TUTTI_OK;
 }
 
@@ -148,21 +141,11 @@ enum tutti_status prompts_read(struct prompts *out, const char *path, struct tut
     if (!storage || !(storage->values = json_array()))
         return no_memory(err);
     enum tutti_status st = input_read(&storage->bytes, path, err);
-    bool is_json = false;
-    size_t line_number = 0;
-    for (size_t start = 0; st == TUTTI_OK && start < storage->bytes.n_bytes;) {
-        const char *line = storage->bytes.bytes + start;
-        const char *end = memchr(line, '\n', storage->bytes.n_bytes - start);
-        size_t n_bytes = end ? (size_t)(end - line) : storage->bytes.n_bytes - start;
-        start += n_bytes + 1;
-        line_number++;
-        if (is_blank(line, n_bytes))
-            continue;
-        if (out->n == 0)
-            is_json = line[strspn(line, " \t")] == '{';
-        st = add_line(out, is_json, line, n_bytes, err);
+    struct prompt_lines lines = { .bytes = storage->bytes.bytes, .n_bytes = storage->bytes.n_bytes };
+    while (st == TUTTI_OK && prompt_lines_next(&lines)) {
+        st = add_line(out, &lines, err);
         if (st != TUTTI_OK)
-            error_prefix(err, "%s, line %zu", input_name(path), line_number);
+            error_prefix(err, "%s, line %zu", input_name(path), lines.number);
     }
     if (st == TUTTI_OK && out->n == 0)
         st = error_set(err, TUTTI_E_FORMAT, "%s: there is no prompt in it", input_name(path));

@@ -2,6 +2,7 @@
 
 #include "base/json_type.h"
 #include "base/limits.h"
+#include "base/prompt_lines.h"
 #include "base/rng.h"
 #include "base/utf8.h"
 
@@ -135,26 +136,18 @@ static enum tutti_status add_json(struct work *work, const char *line, size_t n_
     return TUTTI_OK;
 }
 
-static bool is_blank(const char *line, size_t n_bytes)
-{
-    for (size_t i = 0; i < n_bytes; i++)
-        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r')
-            return false;
-    return true;
-}
-
-static enum tutti_status add_line(struct work *work, bool is_json, const char *line, size_t n_bytes,
+static enum tutti_status add_line(struct work *work, const struct prompt_lines *lines,
                                   struct tutti_error *err)
 {
-    if (is_json)
-        return add_json(work, line, n_bytes, err);
-    if (!utf8_is_valid(line, n_bytes))
+    if (lines->is_json)
+        return add_json(work, lines->line, lines->n_line_bytes, err);
+    if (!utf8_is_valid(lines->line, lines->n_line_bytes))
         return error_set(err, TUTTI_E_FORMAT, "it is no valid UTF-8");
     struct work_item *item = add_item(work);
     if (!item)
         return no_memory(err);
-    item->text = line;
-    item->n_bytes = n_bytes > 0 && line[n_bytes - 1] == '\r' ? n_bytes - 1 : n_bytes;
+    item->text = lines->line;
+    item->n_bytes = lines->n_line_bytes;
     return TUTTI_OK;
 }
 
@@ -165,21 +158,11 @@ enum tutti_status work_read(struct work *out, const char *name, struct buf *byte
     if (!out->values)
         return no_memory(err);
     enum tutti_status st = TUTTI_OK;
-    bool is_json = false;
-    size_t line_number = 0;
-    for (size_t start = 0; st == TUTTI_OK && start < out->bytes.n_bytes;) {
-        const char *line = out->bytes.bytes + start;
-        const char *end = memchr(line, '\n', out->bytes.n_bytes - start);
-        size_t n_bytes = end ? (size_t)(end - line) : out->bytes.n_bytes - start;
-        start += n_bytes + 1;
-        line_number++;
-        if (is_blank(line, n_bytes))
-            continue;
-        if (out->n == 0)
-            is_json = line[strspn(line, " \t")] == '{';
-        st = add_line(out, is_json, line, n_bytes, err);
+    struct prompt_lines lines = { .bytes = out->bytes.bytes, .n_bytes = out->bytes.n_bytes };
+    while (st == TUTTI_OK && prompt_lines_next(&lines)) {
+        st = add_line(out, &lines, err);
         if (st != TUTTI_OK)
-            error_prefix(err, "%s, line %zu", name, line_number);
+            error_prefix(err, "%s, line %zu", name, lines.number);
     }
     if (st == TUTTI_OK && out->n == 0)
         st = error_set(err, TUTTI_E_FORMAT, "%s: there is no prompt in it", name);
