@@ -1,0 +1,231 @@
+/* How a model is cut over ranks. Expected figures are worked out by hand. */
+#include "model/split.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct split_blocks PLAIN = { 1, 1 };
+
+/* The shape of LLaMA 2 7B, with four query heads for each of keys and values. */
+static struct model_desc llama(void)
+{
+    return (struct model_desc){ .n_layers = 2,
+                                .d_model = 4096,
+                                .n_heads = 32,
+                                .n_kv_heads = 8,
+                                .head_dim = 128,
+                                .d_ff = 11008,
+                                .n_vocab = 32000,
+                                .has_gate = true };
+}
+
+static struct split make(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks, int rank)
+{
+    struct split s;
+    struct tutti_error err = { 0 };
+    if (split_make(&s, d, blocks, n_ranks, rank, &err) != TUTTI_OK)
+        fail_msg("%d of %d: %s", rank, n_ranks, err.text);
+    return s;
+}
+
+static void assert_range(struct split_range found, int begin, int end)
+{
+    assert_int_equal(found.begin, begin);
+    assert_int_equal(found.end, end);
+}
+
+static void a_rank_owns_whole_heads_and_its_share_of_columns(void **state)
+{
+    (void)state;
+    struct model_desc d = llama();
+    struct split s = make(&d, &PLAIN, 4, 1);
+    assert_range(s.heads, 8, 16);
+    assert_range(s.kv_heads, 2, 4);
+    assert_int_equal(s.n_kv_copies, 1);
+    assert_range(s.ffn, 2752, 5504);    /* 344 units of 32 */
+    assert_range(s.vocab, 8000, 16000); /* 2000 units of 16 */
+    struct model_desc local = split_desc(&s, &d);
+    assert_int_equal(local.n_heads, 8);
+    assert_int_equal(local.n_kv_heads, 2);
+    assert_int_equal(local.d_ff, 2752);
+    assert_int_equal(local.n_vocab, 8000);
+    assert_int_equal(local.d_model, 4096);
+}
+
+static void uneven_shares_fall_on_the_blocks_of_quantized_types(void **state)
+{
+    (void)state;
+    struct model_desc d = llama();
+    const struct split_blocks k_quants = { 256, 256 };
+    const int ends[] = { 2560, 5376, 8192, 11008 }; /* 43 blocks: 10, 11, 11, 11 */
+    for (int rank = 0; rank < 4; rank++)
+        assert_range(make(&d, &k_quants, 4, rank).ffn, rank > 0 ? ends[rank - 1] : 0, ends[rank]);
+    d.d_ff = 13696; /* ChatGLM3: 428 blocks of 32 */
+    const struct split_blocks q4_0 = { 32, 32 };
+    assert_range(make(&d, &q4_0, 8, 0).ffn, 0, 1696);
+    assert_range(make(&d, &q4_0, 8, 7).ffn, 11968, 13696);
+}
+
+static void fewer_kv_heads_than_ranks_are_copied(void **state)
+{
+    (void)state;
+    struct model_desc d = llama();
+    d.n_kv_heads = 2;
+    for (int rank = 0; rank < 8; rank++) {
+        struct split s = make(&d, &PLAIN, 8, rank);
+        assert_int_equal(s.n_kv_copies, 4);
+        assert_range(s.kv_heads, rank / 4, rank / 4 + 1);
+        /* 16 query heads share one: all of this rank's heads must */
+        assert_int_equal(s.heads.begin / 16, s.kv_heads.begin);
+        assert_int_equal((s.heads.end - 1) / 16, s.kv_heads.begin);
+        assert_int_equal(split_desc(&s, &d).n_kv_heads, 1);
+    }
+}
+
+/* Whatever the shape, ranks in their order hold all of it once. */
+static void ranks_leave_no_gap_and_no_overlap(void **state)
+{
+    (void)state;
+    struct model_desc d = llama();
+    const int widths[] = { 8, 64, 96, 100, 1000, 11008 }, vocabs[] = { 8, 100, 65024, 65025 };
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
+        for (size_t j = 0; j < sizeof vocabs / sizeof *vocabs; j++) {
+            d.d_ff = widths[i];
+            d.n_vocab = vocabs[j];
+            for (int n = 1; n <= 8; n *= 2) {
+                int ffn = 0, vocab = 0, head = 0;
+                for (int rank = 0; rank < n; rank++) {
+                    struct split s = make(&d, &PLAIN, n, rank);
+                    assert_range(s.ffn, ffn, s.ffn.end);
+                    assert_range(s.vocab, vocab, s.vocab.end);
+                    assert_range(s.heads, head, head + 32 / n);
+                    assert_true(s.ffn.end > s.ffn.begin && s.vocab.end > s.vocab.begin);
+                    ffn = s.ffn.end;
+                    vocab = s.vocab.end;
+                    head = s.heads.end;
+                }
+                assert_int_equal(ffn, d.d_ff);
+                assert_int_equal(vocab, d.n_vocab);
+                assert_int_equal(head, 32);
+            }
+        }
+    }
+}
+
+static void every_role_says_what_of_a_matrix_a_rank_holds(void **state)
+{
+    (void)state;
+    struct model_desc d = { .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .d_ff = 64, .n_vocab = 100 };
+    struct split s = make(&d, &PLAIN, 2, 1);
+    static const struct {
+        enum split_role role;
+        enum split_kind kind;
+        int n_whole, n;
+        struct split_range runs[SPLIT_MAX_RUNS];
+    } CASES[] = {
+        { SPLIT_EMBEDDING, SPLIT_ROWS, 100, 52, { { 48, 100 } } },
+        { SPLIT_OUTPUT, SPLIT_ROWS, 100, 52, { { 48, 100 } } },
+        { SPLIT_Q, SPLIT_ROWS, 32, 16, { { 16, 32 } } },
+        { SPLIT_K, SPLIT_ROWS, 16, 8, { { 8, 16 } } },
+        { SPLIT_V, SPLIT_ROWS, 16, 8, { { 8, 16 } } },
+        { SPLIT_QKV, SPLIT_ROWS, 64, 32, { { 16, 32 }, { 40, 48 }, { 56, 64 } } },
+        { SPLIT_QKV_BY_HEAD, SPLIT_ROWS, 96, 48, { { 48, 96 } } },
+        { SPLIT_ATTN_OUT, SPLIT_COLUMNS, 32, 16, { { 16, 32 } } },
+        { SPLIT_GATE, SPLIT_ROWS, 64, 32, { { 32, 64 } } },
+        { SPLIT_UP, SPLIT_ROWS, 64, 32, { { 32, 64 } } },
+        { SPLIT_GATE_UP, SPLIT_ROWS, 128, 64, { { 32, 64 }, { 96, 128 } } },
+        { SPLIT_DOWN, SPLIT_COLUMNS, 64, 32, { { 32, 64 } } },
+        { SPLIT_NORM, SPLIT_WHOLE, 0, 0, { { 0, 0 } } },
+        { SPLIT_POSITIONS, SPLIT_WHOLE, 0, 0, { { 0, 0 } } },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct split_part part = split_part(&s, &d, CASES[i].role);
+        assert_int_equal(split_kind(CASES[i].role), CASES[i].kind);
+        assert_int_equal(part.kind, CASES[i].kind);
+        assert_int_equal(part.n, CASES[i].n);
+        assert_int_equal(split_n_whole(&d, CASES[i].role), CASES[i].n_whole);
+        for (int r = 0; r < part.n_runs; r++)
+            assert_range(part.runs[r], CASES[i].runs[r].begin, CASES[i].runs[r].end);
+        assert_true(part.n_runs == SPLIT_MAX_RUNS || CASES[i].runs[part.n_runs].end == 0);
+    }
+}
+
+static void what_cannot_be_cut_is_refused_with_the_reason(void **state)
+{
+    (void)state;
+    static const struct {
+        int n_heads, n_kv_heads, d_ff, n_vocab, n_ranks;
+        struct split_blocks blocks;
+        const char *words;
+    } CASES[] = {
+        { 12,
+          12,
+          64,
+          100,
+          8,
+          { 1, 1 },
+          "12 heads with 12 KV heads cannot be dealt out over 8 ranks, expected tp 1, 2, 3, 4, 6, 12" },
+        { 12,
+          2,
+          64,
+          100,
+          3,
+          { 1, 1 },
+          "12 heads with 2 KV heads cannot be dealt out over 3 ranks, expected tp 1, 2, 4, 6, 12" },
+        { 12, 4, 64, 100, 6, { 1, 1 }, "expected tp 1, 2, 4, 12" },
+        { 12, 12, 64, 100, 0, { 1, 1 }, "tp 0, expected 1 to 256" },
+        { 12, 12, 64, 100, 257, { 1, 1 }, "tp 257, expected 1 to 256" },
+        { 12,
+          12,
+          64,
+          100,
+          12,
+          { 32, 1 },
+          "1 heads of 16 are 16 columns on each rank, no multiple of the weights' blocks of 32" },
+        { 12,
+          12,
+          64,
+          100,
+          3,
+          { 32, 32 },
+          "the 64 columns of the feed-forward layer are not as many blocks of 32" },
+        { 12,
+          12,
+          8,
+          100,
+          12,
+          { 1, 1 },
+          "the 8 columns of the feed-forward layer are not as many blocks of 1 as" },
+        { 12, 12, 64, 5, 6, { 1, 1 }, "a vocabulary of 5 is too small" },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct model_desc d = { .n_heads = CASES[i].n_heads,
+                                .n_kv_heads = CASES[i].n_kv_heads,
+                                .head_dim = 16,
+                                .d_ff = CASES[i].d_ff,
+                                .n_vocab = CASES[i].n_vocab };
+        struct split s;
+        struct tutti_error err = { 0 };
+        assert_int_equal(split_make(&s, &d, &CASES[i].blocks, CASES[i].n_ranks, 0, &err), TUTTI_E_ARGUMENT);
+        assert_string_equal(err.param, "tp");
+        if (!strstr(err.text, CASES[i].words))
+            fail_msg("\"%s\" lacks \"%s\"", err.text, CASES[i].words);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_rank_owns_whole_heads_and_its_share_of_columns),
+        cmocka_unit_test(uneven_shares_fall_on_the_blocks_of_quantized_types),
+        cmocka_unit_test(fewer_kv_heads_than_ranks_are_copied),
+        cmocka_unit_test(ranks_leave_no_gap_and_no_overlap),
+        cmocka_unit_test(every_role_says_what_of_a_matrix_a_rank_holds),
+        cmocka_unit_test(what_cannot_be_cut_is_refused_with_the_reason),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
