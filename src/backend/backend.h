@@ -92,11 +92,13 @@ struct attention_shape {
  * tokens as part of a longer one) must not be reused. Behind the prefix, rows may come in any chunks. */
 struct step {
     int n_rows, n_seqs, n_outputs;
+    int n_hidden; /* of the outputs, the last ones: their normed hidden states are wanted, not their logits */
     const int32_t *token_ids;          /* [n_rows] */
     const int32_t *positions;          /* [n_rows] */
     const int32_t *seqs;               /* [n_rows], 0..n_seqs-1 */
     const int32_t *const *page_tables; /* [n_seqs]: page_tables[s][p / KV_PAGE_TOKENS] holds position p */
-    const int32_t *output_rows;        /* [n_outputs], ascending: rows whose logits are wanted */
+    const int32_t *output_rows;        /* [n_outputs]: rows whose logits are wanted, then those of n_hidden */
+    float *hidden;                     /* host, [n_hidden][d_model]: is filled; NULL where there are none */
     const int32_t *prefix_lens;        /* [n_seqs]; NULL: 0 for all */
     const int32_t *rope_positions;     /* [n_rows]: what rope turns by; NULL: positions */
     const int32_t *block_positions;    /* [n_rows]: the second ones of ROPE_2D; NULL: 0 for all */
@@ -181,6 +183,8 @@ struct backend_ops {
     void (*attention)(struct backend *be, float *y, const float *qkv, const struct kv_memory *kv, int layer);
     /* y [n_outputs][n] = x[output_rows[i]] + add[output_rows[i]] (add may be NULL) */
     void (*gather)(struct backend *be, float *y, const float *x, const float *add, int n);
+    /* host [n_floats] = src, there on return of step_end() */
+    void (*download)(struct backend *be, float *host, const float *src, size_t n_floats);
     /* Waits for all of it; copies n_floats of result to host. result may be NULL. */
     void (*step_end)(struct backend *be, const float *result, float *host, size_t n_floats);
 

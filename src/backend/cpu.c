@@ -98,6 +98,12 @@ static void cpu_step_begin(struct backend *be, const struct step *step)
     cpu_attention_begin(cpu);
 }
 
+static void cpu_download(struct backend *be, float *host, const float *src, size_t n_floats)
+{
+    (void)be;
+    memcpy(host, src, n_floats * sizeof *host);
+}
+
 static void cpu_step_end(struct backend *be, const float *result, float *host, size_t n_floats)
 {
     if (result && result != host)
@@ -142,6 +148,7 @@ static const struct backend_ops CPU_OPS = {
     .rope_store = cpu_rope_store,
     .attention = cpu_attention,
     .gather = cpu_gather,
+    .download = cpu_download,
     .step_end = cpu_step_end,
     .run = cpu_run,
 };

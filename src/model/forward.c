@@ -18,11 +18,11 @@ struct workspace {
     float *attended; /* [max_rows][n_heads head_dim] */
     float *kv;       /* [max_rows][2 n_kv_heads head_dim]; empty without a top query */
     float *hidden;   /* [max_rows][d_ff] */
-    float *gathered; /* [max_outputs][d_model]: the stream of the rows that sample */
+    float *gathered; /* [max_rows][d_model]: the stream of the rows that something is wanted of */
     float *logits;   /* [max_outputs][n_vocab] */
     /* With adapters: */
     float *update;                           /* [max_rows][2 d_ff]: of gate and up */
-    int32_t *row_adapters, *output_adapters; /* host, [max_rows], [max_outputs] */
+    int32_t *row_adapters, *output_adapters; /* host, [max_rows] */
     bool *updates;                           /* host, [max_rows]: rows of update that are used */
 };
 
@@ -61,7 +61,7 @@ enum tutti_status model_reserve(struct model *model, int max_rows, int max_outpu
     w->max_outputs = max_outputs;
     int q = d->n_heads * d->head_dim, qkv = q + 2 * d->n_kv_heads * d->head_dim;
     w->row_adapters = calloc((size_t)max_rows, sizeof *w->row_adapters);
-    w->output_adapters = calloc((size_t)max_outputs, sizeof *w->output_adapters);
+    w->output_adapters = calloc((size_t)max_rows, sizeof *w->output_adapters);
     w->updates = calloc((size_t)max_rows, sizeof *w->updates);
     if (!w->row_adapters || !w->output_adapters || !w->updates) {
         workspace_free(w, be);
@@ -78,7 +78,7 @@ enum tutti_status model_reserve(struct model *model, int max_rows, int max_outpu
         { &w->attended, max_rows, q },
         { &w->kv, max_rows, d->has_top_query ? qkv - q : 0 },
         { &w->hidden, max_rows, d->d_ff },
-        { &w->gathered, max_outputs, d->d_model },
+        { &w->gathered, max_rows, d->d_model },
         { &w->logits, max_outputs, d->n_vocab },
         { &w->update, max_rows, model_adapts_gate(model) ? 2 * d->d_ff : 0 },
     };
@@ -217,10 +217,11 @@ static void run_layer(struct pass *p, int i)
 }
 
 /* Only rows that sample pay for the vocabulary. */
-static void make_logits(struct pass *p, int n_outputs)
+static void make_outputs(struct pass *p, const struct step *step)
 {
     const struct model_desc *d = &p->model->desc;
     struct workspace *w = &p->w;
+    int n_outputs = step->n_outputs, n_logits = n_outputs - step->n_hidden;
     p->op->gather(p->be, w->gathered, w->x, p->pending, d->d_model);
     p->pending = NULL;
     w->x = w->gathered;
@@ -228,7 +229,13 @@ static void make_logits(struct pass *p, int n_outputs)
         w->normed = w->gathered;
     else
         normalize(p, &p->model->output_norm, n_outputs);
-    p->n_rows = n_outputs;
+    size_t width = (size_t)d->d_model;
+    if (step->n_hidden > 0)
+        p->op->download(p->be, step->hidden, w->normed + (size_t)n_logits * width,
+                        (size_t)step->n_hidden * width);
+    if (n_logits == 0)
+        return;
+    p->n_rows = n_logits;
     p->adapters = p->adapters ? w->output_adapters : NULL;
     linear(p, SITE_OUTPUT, 0, w->logits, p->model->output, w->normed);
 }
@@ -259,6 +266,7 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
                       .n_rows = step->n_rows };
     for (int r = 0; (d->has_learned_positions || d->has_top_query) && r < step->n_rows; r++)
         assert(step->positions[r] < d->n_ctx);
+    assert(step->n_outputs <= p.w.max_rows && step->n_outputs - step->n_hidden <= p.w.max_outputs);
     p.adapters = spread_adapters(model->workspace, step);
     p.op->step_begin(p.be, step);
     p.op->embed(p.be, p.w.x, model->embedding);
@@ -271,6 +279,6 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
     for (int i = 0; i < d->n_layers; i++)
         run_layer(&p, i);
     if (step->n_outputs > 0)
-        make_logits(&p, step->n_outputs);
-    p.op->step_end(p.be, p.w.logits, logits, (size_t)step->n_outputs * (size_t)d->n_vocab);
+        make_outputs(&p, step);
+    p.op->step_end(p.be, p.w.logits, logits, (size_t)(step->n_outputs - step->n_hidden) * (size_t)d->n_vocab);
 }

@@ -144,12 +144,13 @@ void model_prefix_positions(const struct prefix *prefix, int position, int32_t *
 MUST_CHECK enum tutti_status model_text_suffix(const struct model *model, struct ids *out,
                                                struct tutti_error *err);
 
-/* Sizes activations and scratch memory for steps of up to max_rows rows, max_outputs of them with logits. May be called again with another size. */
+/* Sizes activations and scratch memory for steps of up to max_rows rows, max_outputs of them with logits (any with hidden
+ * states). May be called again with another size. */
 MUST_CHECK enum tutti_status model_reserve(struct model *model, int max_rows, int max_outputs,
                                            struct tutti_error *err);
 
-/* One forward pass over the rows of step. logits: host, [n_outputs][n_vocab]. n_rows: at most what was reserved.
- * Allocates nothing. */
+/* One forward pass over the rows of step. logits: host, [n_outputs - n_hidden][n_vocab]. Hidden states are those that logits are
+ * made of: behind the last norm. n_rows and n_outputs: at most what was reserved. Allocates nothing. */
 void model_forward(struct model *model, struct kv_memory *kv, const struct step *step, float *logits);
 
 #endif
