@@ -32,6 +32,12 @@ struct lora {
     } parts[];
 };
 
+/* Rows of a step with one adapter, which go through its factors together. */
+struct lora_group {
+    const struct lora *lora;
+    int n, rows[LORA_ROWS];
+};
+
 /* Per layer, page and KV head: keys, then values, as kernels.h says; the heads of a page stand together. */
 struct kv_memory {
     enum dtype dtype;
@@ -86,11 +92,11 @@ struct cpu_backend {
     float *rope_freqs;   /* our copy, [rotary_dim / 2] */
     float *alibi_slopes; /* our copy, [n_heads]; NULL: none */
 
-    size_t row_bytes; /* of a tile of one row, for the matrix that needs most */
-    int lora_rank;    /* of the lora that has most */
-    float *lora_sums; /* [max_rows][lora_rank]: what the inputs give with a */
-    int *lora_rows;   /* [max_rows]: rows that have an update */
-    int max_rows;     /* as reserved */
+    size_t row_bytes;               /* of a tile of one row, for the matrix that needs most */
+    int lora_rank;                  /* of the lora that has most */
+    float *lora_sums;               /* [max_rows][lora_rank]: what the inputs give with a */
+    struct lora_group *lora_groups; /* [max_rows] */
+    int max_rows;                   /* as reserved */
     int n_row_tiles;
     size_t activation_bytes;
     uint8_t *activations;        /* packed tiles of input rows */

@@ -1,5 +1,5 @@
 /* Low-rank updates: first every sum of a row's input with a, then, behind a barrier, those times b.
- * Rows of any adapters go through together; rows without one cost a comparison each. */
+ * Rows of any adapters go through together, those of one adapter in groups; rows without one cost a comparison each. */
 #include "backend/cpu.h"
 
 #include "base/half.h"
@@ -124,90 +124,102 @@ bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows)
         return true;
     size_t n_rows = (size_t)max_rows;
     cpu->lora_sums = cpu->backend.ops->alloc(&cpu->backend, n_rows * (size_t)cpu->lora_rank);
-    cpu->lora_rows = calloc(n_rows, sizeof *cpu->lora_rows);
-    return cpu->lora_sums && cpu->lora_rows;
+    cpu->lora_groups = calloc(n_rows, sizeof *cpu->lora_groups);
+    return cpu->lora_sums && cpu->lora_groups;
 }
 
 void cpu_lora_release(struct cpu_backend *cpu)
 {
     cpu->backend.ops->dealloc(&cpu->backend, cpu->lora_sums);
-    free(cpu->lora_rows);
+    free(cpu->lora_groups);
     cpu->lora_sums = NULL;
-    cpu->lora_rows = NULL;
+    cpu->lora_groups = NULL;
 }
 
 /* ---- a step ---- */
 
 struct lora_job {
     struct cpu_backend *cpu;
-    const struct lora *const *loras;
-    const int32_t *adapters;
-    const int *rows; /* [n]: rows that have an update */
+    const struct lora_group *groups; /* [n] */
     const float *x;
     float *y;
     int n, rank, n_out; /* rank: of the adapter that has most */
     bool is_new;
 };
 
-static const struct lora *lora_of(const struct lora_job *job, int row)
+static float *sums_of(const struct lora_job *job, int row)
 {
-    return job->loras[job->adapters[row]];
+    return job->cpu->lora_sums + (size_t)row * (size_t)job->cpu->lora_rank;
 }
 
-static float *sums_of(const struct lora_job *job, int index)
-{
-    return job->cpu->lora_sums + (size_t)index * (size_t)job->cpu->lora_rank;
-}
-
-/* Runs of sums, over all rows. */
+/* Runs of sums, over all groups. */
 static void run_down(const struct lora_job *job, int thread, int n_threads)
 {
+    const struct kernels *k = &job->cpu->kernels;
     int n_runs = (job->rank + RANKS - 1) / RANKS;
     int64_t begin, end;
     team_share((int64_t)job->n * n_runs, 1, thread, n_threads, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        int index = (int)(i / n_runs), first = (int)(i % n_runs) * RANKS, row = job->rows[index];
-        const struct lora *lora = lora_of(job, row);
-        int left = lora->rank - first;
+        const struct lora_group *group = &job->groups[i / n_runs];
+        const struct lora *lora = group->lora;
+        int first = (int)(i % n_runs) * RANKS, left = lora->rank - first;
         if (left <= 0)
             continue;
         size_t at = (size_t)first * (size_t)lora->n_in;
-        const float *x = job->x + (size_t)row * (size_t)lora->n_in;
-        float *sums = sums_of(job, index) + first;
+        const float *x[LORA_ROWS];
+        float *sums[LORA_ROWS];
+        for (int r = 0; r < group->n; r++) {
+            x[r] = job->x + (size_t)group->rows[r] * (size_t)lora->n_in;
+            sums[r] = sums_of(job, group->rows[r]) + first;
+        }
         left = left < RANKS ? left : RANKS;
         if (lora->is_half)
-            job->cpu->kernels.lora_down_half(sums, (const uint16_t *)lora->a + at, x, left, lora->n_in);
+            k->lora_down_half(sums, (const uint16_t *)lora->a + at, x, group->n, left, lora->n_in);
         else
-            job->cpu->kernels.lora_down(sums, lora->a + at, x, left, lora->n_in);
+            k->lora_down(sums, lora->a + at, x, group->n, left, lora->n_in);
     }
 }
 
-/* Columns begin..end-1 of one row. */
-static void run_up(const struct lora_job *job, int index, int begin, int end)
+/* Columns first..last-1, all of them of one part, of one group's rows. */
+static void run_up_part(const struct lora_job *job, const struct lora_group *group,
+                        const struct lora_piece *part, int first, int last)
 {
-    int row = job->rows[index];
-    const struct lora *lora = lora_of(job, row);
-    float *y = job->y + (size_t)row * (size_t)job->n_out;
-    float scaled[64];
-    if (job->is_new)
-        memset(y + begin, 0, (size_t)(end - begin) * sizeof *y);
-    for (int p = 0; p < lora->n_parts; p++) {
-        const struct lora_piece *part = &lora->parts[p];
+    enum { RUN = 64 };
+    const struct kernels *k = &job->cpu->kernels;
+    float scaled[LORA_ROWS][RUN];
+    const float *t[LORA_ROWS];
+    float *y[LORA_ROWS];
+    for (int r = 0; r < group->n; r++) {
+        t[r] = scaled[r];
+        y[r] = job->y + (size_t)group->rows[r] * (size_t)job->n_out + first;
+    }
+    for (int done = 0, n; done < part->rank; done += n) {
+        n = part->rank - done < RUN ? part->rank - done : RUN;
+        for (int r = 0; r < group->n; r++) {
+            const float *sums = sums_of(job, group->rows[r]) + part->rank_begin + done;
+            for (int i = 0; i < n; i++)
+                scaled[r][i] = sums[i] * part->scale;
+        }
+        size_t stride = (size_t)part->n_out, at = (size_t)done * stride + (size_t)(first - part->out_begin);
+        if (group->lora->is_half)
+            k->lora_up_half(y, (const uint16_t *)part->b + at, stride, t, group->n, n, last - first);
+        else
+            k->lora_up(y, part->b + at, stride, t, group->n, n, last - first);
+    }
+}
+
+/* Columns begin..end-1 of one group's rows. */
+static void run_up(const struct lora_job *job, const struct lora_group *group, int begin, int end)
+{
+    for (int r = 0; job->is_new && r < group->n; r++)
+        memset(job->y + (size_t)group->rows[r] * (size_t)job->n_out + begin, 0,
+               (size_t)(end - begin) * sizeof *job->y);
+    for (int p = 0; p < group->lora->n_parts; p++) {
+        const struct lora_piece *part = &group->lora->parts[p];
         int first = begin > part->out_begin ? begin : part->out_begin;
         int last = end < part->out_begin + part->n_out ? end : part->out_begin + part->n_out;
-        const float *sums = sums_of(job, index) + part->rank_begin;
-        for (int done = 0, n; first < last && done < part->rank; done += n) {
-            n = part->rank - done < 64 ? part->rank - done : 64;
-            for (int i = 0; i < n; i++)
-                scaled[i] = sums[done + i] * part->scale;
-            size_t stride = (size_t)part->n_out,
-                   at = (size_t)done * stride + (size_t)(first - part->out_begin);
-            if (lora->is_half)
-                job->cpu->kernels.lora_up_half(y + first, (const uint16_t *)part->b + at, stride, scaled, n,
-                                               last - first);
-            else
-                job->cpu->kernels.lora_up(y + first, part->b + at, stride, scaled, n, last - first);
-        }
+        if (first < last)
+            run_up_part(job, group, part, first, last);
     }
 }
 
@@ -219,26 +231,35 @@ static void lora_some(void *arg, int thread, int n_threads)
         team_barrier(job->cpu->team);
     int64_t n_runs = (job->n_out + COLUMNS - 1) / COLUMNS, begin, end;
     team_share(job->n * n_runs, 1, thread, n_threads, &begin, &end);
-    while (begin < end) { /* of one row after the other */
+    while (begin < end) { /* of one group after the other */
         int64_t first = begin % n_runs, last = first + end - begin;
         last = last < n_runs ? last : n_runs;
-        run_up(job, (int)(begin / n_runs), (int)(first * COLUMNS),
+        run_up(job, &job->groups[begin / n_runs], (int)(first * COLUMNS),
                last < n_runs ? (int)(last * COLUMNS) : job->n_out);
         begin += last - first;
     }
+}
+
+/* The group that a row with this adapter joins: of those that have room there is at most one for each adapter. */
+static struct lora_group *find_group(struct lora_job *job, const struct lora *lora)
+{
+    struct lora_group *groups = job->cpu->lora_groups;
+    for (int i = job->n - 1; i >= 0; i--) {
+        if (groups[i].lora != lora)
+            continue;
+        if (groups[i].n < LORA_ROWS)
+            return &groups[i];
+        break;
+    }
+    groups[job->n] = (struct lora_group){ .lora = lora };
+    return &groups[job->n++];
 }
 
 void cpu_lora(struct backend *be, float *y, const struct lora *const *loras, const int32_t *adapters,
               const float *x, int n_rows, bool is_new)
 {
     struct cpu_backend *cpu = cpu_of(be);
-    struct lora_job job = { .cpu = cpu,
-                            .loras = loras,
-                            .adapters = adapters,
-                            .rows = cpu->lora_rows,
-                            .x = x,
-                            .y = y,
-                            .is_new = is_new };
+    struct lora_job job = { .cpu = cpu, .groups = cpu->lora_groups, .x = x, .y = y, .is_new = is_new };
     assert(n_rows <= cpu->max_rows);
     for (int r = 0; r < n_rows; r++) {
         const struct lora *lora = adapters[r] >= 0 ? loras[adapters[r]] : NULL;
@@ -247,7 +268,8 @@ void cpu_lora(struct backend *be, float *y, const struct lora *const *loras, con
         assert(lora->rank <= cpu->lora_rank); /* else made after reserve() */
         job.rank = lora->rank > job.rank ? lora->rank : job.rank;
         job.n_out = lora->n_out;
-        cpu->lora_rows[job.n++] = r;
+        struct lora_group *group = find_group(&job, lora);
+        group->rows[group->n++] = r;
     }
     if (job.n > 0)
         team_run(cpu->team, lora_some, &job);

@@ -97,15 +97,22 @@ typedef void softmax_fn(float *y, const float *x, int n);
  * cos_sin: [2][rotary_dim / 2]. Pairs are (2j, 2j + 1) or (j, j + rotary_dim / 2). Su et al., 2021. */
 typedef void rope_fn(float *x, const float *cos_sin, int n_heads, int head_dim, int rotary_dim);
 
-/* A low-rank update y += B . (A . x) of one row, in two halves. Hu et al., 2021 (LoRA), equation 3.
- * down: t[i] = a[i] . x; a: [rank][n]. Element k goes into sum k % 16 by fused multiply-add, folded by halves.
- * up: y[j] += sum over i, from 0 and the first, of t[i] * b[i][j] by fused multiply-add; row i of b begins at i * stride, and
- * y and b may begin at any column, as elements do not depend on each other. */
-typedef void lora_down_fn(float *t, const float *a, const float *x, int rank, int n);
-typedef void lora_up_fn(float *y, const float *b, size_t stride, const float *t, int rank, int n);
+/* A low-rank update y += B . (A . x) of n_rows rows that have the same factors, in two halves. Hu et al., 2021 (LoRA),
+ * equation 3. A row's bits are the same in any company.
+ * down: t[r][i] = a[i] . x[r]; a: [rank][n]. Element k goes into sum k % 16 by fused multiply-add, folded by halves.
+ * up: y[r][j] += sum over i, from 0 and the first, of t[r][i] * b[i][j] by fused multiply-add; row i of b begins at
+ * i * stride, and y and b may begin at any column, as elements do not depend on each other.
+ * n_rows: 1..LORA_ROWS; so many share what it costs to read and widen the factors. */
+enum { LORA_ROWS = 4 };
+typedef void lora_down_fn(float *const *t, const float *a, const float *const *x, int n_rows, int rank,
+                          int n);
+typedef void lora_up_fn(float *const *y, const float *b, size_t stride, const float *const *t, int n_rows,
+                        int rank, int n);
 /* The same with a and b in half precision. */
-typedef void lora_down_half_fn(float *t, const uint16_t *a, const float *x, int rank, int n);
-typedef void lora_up_half_fn(float *y, const uint16_t *b, size_t stride, const float *t, int rank, int n);
+typedef void lora_down_half_fn(float *const *t, const uint16_t *a, const float *const *x, int n_rows,
+                               int rank, int n);
+typedef void lora_up_half_fn(float *const *y, const uint16_t *b, size_t stride, const float *const *t,
+                             int n_rows, int rank, int n);
 
 /* float32 to half precision, to nearest even. */
 typedef void to_half_fn(uint16_t *y, const float *x, int n);
