@@ -324,6 +324,28 @@ static bool join_slices(const struct tensor *t, void *bytes)
     return true;
 }
 
+/* Slices cut a tensor anywhere: the part's rows are runs of bytes. */
+static bool join_slices_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
+{
+    int64_t n_columns = 1;
+    for (int i = 1; i < t->n_dims; i++)
+        n_columns *= t->shape[i];
+    size_t row_bytes = tensor_columns_bytes(t, n_columns);
+    size_t n = tensor_columns_bytes(t, part->n_columns);
+    for (int64_t r = 0; r < part->n_rows; r++) {
+        size_t begin = (size_t)(part->row + r) * row_bytes + tensor_columns_bytes(t, part->column), at = 0;
+        uint8_t *to = (uint8_t *)bytes + (size_t)r * n;
+        for (size_t i = 0; i < t->source->n_from && at < begin + n; at += t->source->from[i++]->n_bytes) {
+            const struct tensor *slice = t->source->from[i];
+            size_t from = begin > at ? begin : at;
+            size_t to_end = begin + n < at + slice->n_bytes ? begin + n : at + slice->n_bytes;
+            if (from < to_end)
+                memcpy(to + (from - begin), (const uint8_t *)slice->data + (from - at), to_end - from);
+        }
+    }
+    return true;
+}
+
 static void add_slice(struct mindspore *file, struct tensor_source *source, const void *data, size_t n_bytes)
 {
     struct tensor *slice = &file->slices[file->n_slices];
@@ -353,7 +375,9 @@ static enum tutti_status add_value(struct reader *r, const struct value *v, stru
         return check_complete(r, err);
     }
     if (!t->source) {
-        *source = (struct tensor_source){ .make = join_slices, .from = file->from + file->n_slices };
+        *source = (struct tensor_source){ .make = join_slices,
+                                          .make_part = join_slices_part,
+                                          .from = file->from + file->n_slices };
         t->source = source;
         add_slice(file, source, t->data, r->n_read);
         t->data = NULL;

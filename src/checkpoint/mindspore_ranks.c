@@ -203,6 +203,17 @@ static bool join(const struct tensor *t, void *bytes)
     return true;
 }
 
+/* Of a vector or a matrix. */
+static bool join_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
+{
+    const struct joined *j = (const struct joined *)t->source;
+    bool ok = true;
+    for (size_t i = 0; i < j->source.n_from && ok; i++)
+        ok = tensor_copy_piece(j->from[i], j->offsets[i][0], t->n_dims > 1 ? j->offsets[i][1] : 0, part,
+                               bytes);
+    return ok;
+}
+
 static const struct tensor *find_in_rank(const struct mindspore_ranks *r, int rank, const struct tensor *like)
 {
     const struct tensor **found = bsearch(&like, (void *)r->by_name[rank],
@@ -266,7 +277,9 @@ static enum tutti_status join_tensor(struct mindspore_ranks *r, const struct ten
     j->offsets = calloc(n, sizeof *j->offsets);
     if (!j->from || !j->offsets)
         return out_of_memory(r->folder, err);
-    j->source = (struct tensor_source){ .make = join, .from = j->from, .n_from = n };
+    j->source = (struct tensor_source){
+        .make = join, .make_part = t->n_dims <= 2 ? join_part : NULL, .from = j->from, .n_from = n
+    };
     j->tensor = *t;
     j->tensor.data = NULL;
     j->tensor.map = NULL;

@@ -19,6 +19,99 @@ const void *tensor_bytes(const struct tensor *tensor, void **owned)
     return bytes;
 }
 
+/* ---- parts ---- */
+
+static int64_t count_rows(const struct tensor *t)
+{
+    return t->n_dims > 0 ? t->shape[0] : 1;
+}
+
+static int64_t count_columns(const struct tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 1; i < t->n_dims; i++)
+        n *= t->shape[i];
+    return n;
+}
+
+size_t tensor_columns_bytes(const struct tensor *tensor, int64_t n_columns)
+{
+    return (size_t)(n_columns / dtype_block_elems(tensor->dtype)) * (size_t)dtype_block_bytes(tensor->dtype);
+}
+
+bool tensor_view_init(struct tensor_view *view, const struct tensor *tensor)
+{
+    *view = (struct tensor_view){ .tensor = tensor,
+                                  .n_rows = count_rows(tensor),
+                                  .n_columns = count_columns(tensor) };
+    if (tensor->source && tensor->source->make_part)
+        return true;
+    view->bytes = tensor_bytes(tensor, &view->owned);
+    return view->bytes || tensor->n_bytes == 0;
+}
+
+void tensor_view_clear(struct tensor_view *view)
+{
+    free(view->owned);
+    *view = (struct tensor_view){ 0 };
+}
+
+bool tensor_view_copy(const struct tensor_view *view, const struct tensor_part *part, void *bytes)
+{
+    const struct tensor *t = view->tensor;
+    if (part->n_rows == 0 || part->n_columns == 0)
+        return true;
+    if (!view->bytes)
+        return t->source->make_part(t, part, bytes);
+    size_t stride = tensor_columns_bytes(t, view->n_columns), n = tensor_columns_bytes(t, part->n_columns);
+    const uint8_t *from = (const uint8_t *)view->bytes + (size_t)part->row * stride +
+                          tensor_columns_bytes(t, part->column);
+    uint8_t *to = bytes;
+    if (n == stride) {
+        memcpy(to, from, n * (size_t)part->n_rows);
+        return true;
+    }
+    for (int64_t r = 0; r < part->n_rows; r++, from += stride, to += n)
+        memcpy(to, from, n);
+    return true;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+bool tensor_copy_piece(const struct tensor *piece, int64_t row, int64_t column,
+                       const struct tensor_part *part, void *bytes)
+{
+    int64_t row_begin = larger(row, part->row), column_begin = larger(column, part->column);
+    int64_t row_end = smaller(row + count_rows(piece), part->row + part->n_rows);
+    int64_t column_end = smaller(column + count_columns(piece), part->column + part->n_columns);
+    if (row_begin >= row_end || column_begin >= column_end)
+        return true;
+    const struct tensor_part wanted = { row_begin - row, row_end - row_begin, column_begin - column,
+                                        column_end - column_begin };
+    size_t stride = tensor_columns_bytes(piece, part->n_columns);
+    size_t n = tensor_columns_bytes(piece, wanted.n_columns);
+    uint8_t *to = (uint8_t *)bytes + (size_t)(row_begin - part->row) * stride +
+                  tensor_columns_bytes(piece, column_begin - part->column);
+    struct tensor_view view;
+    bool ok = tensor_view_init(&view, piece);
+    if (ok && n == stride)
+        ok = tensor_view_copy(&view, &wanted, to);
+    for (int64_t r = 0; n != stride && r < wanted.n_rows && ok; r++) {
+        const struct tensor_part line = { wanted.row + r, 1, wanted.column, wanted.n_columns };
+        ok = tensor_view_copy(&view, &line, to + (size_t)r * stride);
+    }
+    tensor_view_clear(&view);
+    return ok;
+}
+
 void tensor_forget(const struct tensor *tensor)
 {
     if (tensor->map && tensor->data)
