@@ -14,11 +14,16 @@ static inline uint64_t mix64(uint64_t x)
     return x ^ x >> 31;
 }
 
+/* 64 bits; also a seed of numbers of their own: mix64(that ^ i). */
+static inline uint64_t rng_bits(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    return mix64(mix64(mix64(seed) ^ stream) ^ index);
+}
+
 /* In [0, 1), 53 bits. */
 static inline double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index)
 {
-    uint64_t bits = mix64(mix64(mix64(seed) ^ stream) ^ index);
-    return (double)(bits >> 11) * 0x1p-53;
+    return (double)(rng_bits(seed, stream, index) >> 11) * 0x1p-53;
 }
 
 #endif

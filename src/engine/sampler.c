@@ -1,4 +1,4 @@
-/* Greedy is one pass over the row, plain temperature two more; nothing is sorted but the reported log-probabilities. */
+/* Greedy is one pass over the row, plain temperature one more; nothing is sorted but the reported log-probabilities. */
 #include "engine/sampler.h"
 
 #include "base/rng.h"
@@ -352,26 +352,40 @@ static int cut_typical(const float *row, struct candidate *c, int n, float max,
     return n_kept;
 }
 
-static int32_t draw_candidate(const struct candidate *c, int n, int best, float max,
-                              const struct tutti_sampling *p, double uniform)
+/* The race of the tokens: a token of weight w arrives after -log(1 - v) / w, an exponential time of rate w, so it is the first
+ * with a probability in proportion to w. */
+struct race {
+    uint64_t seed;
+    double first; /* arrival so far */
+    int32_t winner;
+};
+
+static inline void race_join(struct race *race, int32_t id, double w)
 {
-    double sum = 0, floor = (double)p->min_p;
+    double v = ((double)(mix64(race->seed ^ (uint32_t)id) >> 12) + 0.5) * 0x1p-52; /* in (0, 1) */
+    if (!(v < race->first * w)) /* -log(1 - v) is more than v: most need no logarithm */
+        return;
+    double arrival = -log1p(-v) / w;
+    if (arrival < race->first || (arrival == race->first && id < race->winner)) {
+        race->first = arrival;
+        race->winner = id;
+    }
+}
+
+static int32_t draw_candidate(const struct candidate *c, int n, float max, const struct tutti_sampling *p,
+                              struct race race)
+{
+    double floor = (double)p->min_p;
     for (int i = 0; i < n; i++) {
         double w = weight(c[i].x, max, p->temperature);
-        sum += w < floor ? 0 : w;
+        if (w >= floor)
+            race_join(&race, c[i].id, w);
     }
-    double left = uniform * sum;
-    for (int i = 0; i < n; i++) {
-        double w = weight(c[i].x, max, p->temperature);
-        left -= w < floor ? 0 : w;
-        if (left < 0)
-            return c[i].id;
-    }
-    return best; /* rounding took the last crumb */
+    return race.winner;
 }
 
 static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best,
-                              const struct tutti_sampling *p, double uniform)
+                              const struct tutti_sampling *p, struct race race)
 {
     float max = x[best];
     struct candidate *c = s->candidates;
@@ -394,30 +408,23 @@ static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best
         n_kept = cut_by_mass(x, c, n_kept, max, p->temperature, mass);
     if (has_typical(p)) {
         n_kept = cut_typical(x, c, n_kept, max, p);
-        best = c[n_kept - 1].id;
+        race.winner = c[n_kept - 1].id;
     }
-    return draw_candidate(c, n_kept, best, max, p, uniform);
+    return draw_candidate(c, n_kept, max, p, race);
 }
 
 /* Without top-k and top-p no order is needed: walks the row by id. */
-static int32_t draw_plain(const float *x, int n, int best, const struct tutti_sampling *p, double uniform)
+/* Without top-k and top-p no order is needed: walks the row by id. */
+static int32_t draw_plain(const float *x, int n, int best, const struct tutti_sampling *p, struct race race)
 {
-    double sum = 0, floor = (double)p->min_p;
+    double floor = (double)p->min_p;
     float max = x[best];
     for (int i = 0; i < n; i++) {
         double w = weight(x[i], max, p->temperature);
-        sum += w < floor ? 0 : w;
+        if (w >= floor)
+            race_join(&race, i, w);
     }
-    double left = uniform * sum;
-    for (int i = 0; i < n; i++) {
-        double w = weight(x[i], max, p->temperature);
-        if (w < floor)
-            continue;
-        left -= w;
-        if (left < 0)
-            return i;
-    }
-    return best;
+    return race.winner;
 }
 
 bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sample *out)
@@ -439,10 +446,11 @@ bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sampl
     if (p->temperature <= 0.0f) {
         out->token = best;
     } else {
-        double uniform = rng_uniform(in->seed, (uint64_t)in->choice, (uint64_t)(in->n_ids - in->n_prompt));
+        uint64_t index = (uint64_t)(in->n_ids - in->n_prompt);
+        struct race race = { rng_bits(in->seed, (uint64_t)in->choice, index), INFINITY, best };
         bool is_truncated = p->top_k > 0 || p->top_p < 1.0f || has_typical(p);
-        out->token = is_truncated ? draw_truncated(s, x, in->n_usable, best, p, uniform)
-                                  : draw_plain(x, in->n_usable, best, p, uniform);
+        out->token = is_truncated ? draw_truncated(s, x, in->n_usable, best, p, race)
+                                  : draw_plain(x, in->n_usable, best, p, race);
     }
     if (in->logprobs)
         report_logprobs(s, in, in->logits[largest], out);

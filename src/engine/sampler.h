@@ -3,7 +3,13 @@
  * Order: logit bias, repetition penalty, presence and frequency penalties, allowed tokens, temperature, top-k, top-p, min-p, typical-p,
  * draw.
  * Each as transformers' LogitsProcessors do it, where they have it; of equal logits the lower id counts as the larger
- * one, so top-k keeps exactly k. A row is worked on by one thread; what comes out depends on the arguments alone. */
+ * one, so top-k keeps exactly k. A row is worked on by one thread; what comes out depends on the arguments alone.
+ *
+ * The draw is a race: every token has a random number of its own, a function of (seed, choice, position, token), and the first one
+ * to arrive wins, a probable one sooner. So two rows of logits that are alike, with the same seed at the same position, are mostly
+ * drawn the same token from: with a probability of at least (1 - d) / (1 + d), where d is the total variation distance of the two
+ * distributions. That is what a draft model's guesses live on. Yellott, 1977 (races and the Gumbel distribution); Daliri, Musco
+ * and Suresh, 2024, "Coupling without Communication and Drafter-Invariant Speculative Decoding" (the bound). */
 #ifndef TUTTI_SAMPLER_H
 #define TUTTI_SAMPLER_H
 

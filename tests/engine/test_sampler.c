@@ -306,6 +306,56 @@ static void the_same_seed_draws_the_same(void **state)
     sampler_free(b);
 }
 
+/* How often two rows of logits are drawn the same token from, by the same numbers; what is promised is in *promised. */
+static double agreement(struct sampler *sampler, struct sample_input in, const float *other, double *promised)
+{
+    enum { N = 20000 };
+    struct sample_input second = in;
+    second.logits = other;
+    double *p = calloc((size_t)in.n_usable, sizeof *p), *q = calloc((size_t)in.n_usable, sizeof *q);
+    reference(&in, p);
+    reference(&second, q);
+    double distance = 0;
+    for (int i = 0; i < in.n_usable; i++)
+        distance += fabs(p[i] - q[i]) / 2;
+    *promised = (1 - distance) / (1 + distance);
+    int n_same = 0;
+    for (uint64_t i = 0; i < N; i++) {
+        struct sample a, b;
+        in.seed = second.seed = i;
+        assert_true(sampler_draw(sampler, &in, &a));
+        assert_true(sampler_draw(sampler, &second, &b));
+        n_same += a.token == b.token;
+    }
+    free(p);
+    free(q);
+    return (double)n_same / N;
+}
+
+static void rows_that_are_alike_are_mostly_drawn_alike(void **state)
+{
+    (void)state;
+    enum { N_VOCAB = 300 };
+    float logits[N_VOCAB], noise[N_VOCAB];
+    struct sampler *sampler = make_sampler(N_VOCAB);
+    for (int round = 0; round < 12; round++) {
+        struct tutti_sampling sampling = defaults;
+        sampling.temperature = round % 4 == 1 ? 0.6f : 1;
+        sampling.top_k = round % 4 == 2 ? 40 : 0;
+        sampling.top_p = round % 4 == 3 ? 0.9f : 1;
+        fill_logits(logits, N_VOCAB, (uint64_t)round, 6);
+        fill_logits(noise, N_VOCAB, (uint64_t)round + 100, 0.2f * (float)round);
+        for (int i = 0; i < N_VOCAB; i++)
+            noise[i] += logits[i];
+        struct sample_input in = { .logits = logits, .n_usable = N_VOCAB, .sampling = &sampling };
+        double promised, found = agreement(sampler, in, noise, &promised);
+        double deviation = sqrt(promised * (1 - promised) / 20000);
+        if (found < promised - 5 * deviation)
+            fail_msg("round %d: %.3f of the draws agree, expected %.3f", round, found, promised);
+    }
+    sampler_free(sampler);
+}
+
 static void logprobs_are_of_the_untouched_distribution(void **state)
 {
     (void)state;
@@ -404,6 +454,7 @@ int main(void)
         cmocka_unit_test(the_nucleus_of_a_large_vocabulary_is_exact),
         cmocka_unit_test(greedy_takes_the_lowest_of_equal_ids),
         cmocka_unit_test(the_same_seed_draws_the_same),
+        cmocka_unit_test(rows_that_are_alike_are_mostly_drawn_alike),
         cmocka_unit_test(logprobs_are_of_the_untouched_distribution),
         cmocka_unit_test(logits_that_are_no_numbers_are_found),
         cmocka_unit_test(huge_logits_and_settings_stay_defined),
