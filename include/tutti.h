@@ -42,6 +42,7 @@ enum tutti_status {
     TUTTI_E_CANCELLED,   /* the caller cancelled the request */
     TUTTI_E_NUMERIC,     /* the model produced NaN or infinite logits; this request alone ends */
     TUTTI_E_INTERNAL,    /* a defect of tutti itself */
+    TUTTI_E_TIMEOUT,     /* a request had not begun when its time in the queue was over; HTTP 503 */
 };
 
 /* What went wrong, for a person: which file, tensor or field, what was found, what was expected. Plain memory that
@@ -50,6 +51,8 @@ struct tutti_error {
     enum tutti_status status;
     char param[64]; /* the request field at fault, for example "temperature"; "" where there is none */
     char text[512];
+    uint32_t
+        retry_after_ms; /* of TUTTI_E_BUSY and TUTTI_E_TIMEOUT: when it is worth trying again; 0: not known */
 };
 
 /* A short name, "format" for TUTTI_E_FORMAT. Never NULL. */
@@ -136,8 +139,9 @@ struct tutti_engine_options {
     /* Rows of a step; 0: 256. A model that reads prompts in both directions (ChatGLM-6B) gets at least max_context +
      * max_seqs, so that any prompt fits into one step. */
     int max_batch_tokens;
-    int max_seqs;          /* sequences that run at the same time; 0: 256 */
-    int max_queue;         /* requests that wait beyond those, each choice counted; 0: 1024 */
+    int max_seqs;  /* sequences that run at the same time; 0: 256 */
+    int max_queue; /* requests that wait beyond those, each choice counted; 0: 1024 */
+    int max_queue_ms; /* a request that has not begun by then is refused, sooner if it can be foreseen; 0: never */
     bool no_prefix_cache;  /* do not reuse pages of earlier prompts */
     uint64_t default_seed; /* for requests without a seed: 0 takes one from the system */
     /* While prompts are read, a step may take this many times as long as one that only decodes, above 1 to 1000; 0: 2.
@@ -224,6 +228,10 @@ enum tutti_grammar_kind {
     TUTTI_GRAMMAR_JSON_OBJECT, /* any JSON object; there is no text to it */
 };
 
+/* Requests with a lower number begin sooner, as in vLLM. */
+enum { TUTTI_PRIORITY_FIRST = -10, TUTTI_PRIORITY_LAST = 10 };
+enum { TUTTI_PRIORITIES = TUTTI_PRIORITY_LAST - TUTTI_PRIORITY_FIRST + 1 };
+
 struct tutti_request {
     /* Exactly one kind of prompt: ids, messages, or text. */
     const int32_t *ids; /* used as they are */
@@ -264,6 +272,14 @@ struct tutti_request {
     enum tutti_grammar_kind grammar_kind;
     const char *grammar;
     size_t n_grammar_bytes; /* up to 1 MiB */
+
+    /* Who begins when more is asked than can run. Owners whose requests of one priority wait share the machine by their
+     * weights, counted in tokens, however many requests each of them has; the requests of an owner begin in the order in which
+     * they came. Requests that wait behind better priorities gain one every ten seconds, so none waits for ever. */
+    uint64_t owner;   /* 0: nobody's; those count as one owner's */
+    double weight;    /* of the owner, from 0.001 to 1000; 0: 1 */
+    int priority;     /* TUTTI_PRIORITY_FIRST..TUTTI_PRIORITY_LAST */
+    int max_queue_ms; /* as the engine's, where that is more; 0: the engine's */
 
     int max_guesses;   /* > 0: at most so many of the engine's; -1: none; 0: the engine's */
     bool keeps_stop;   /* the stop string that ends the answer is a part of it */
@@ -353,6 +369,11 @@ struct tutti_histogram {
     double sum;
 };
 
+/* Requests of one priority that wait for their first step. */
+struct tutti_waiting {
+    uint64_t n, oldest_us; /* oldest_us: how long the one that came first has waited */
+};
+
 struct tutti_stats {
     uint64_t n_waiting, n_running; /* requests in the queue, sequences in the batch */
     uint64_t kv_pages_total, kv_pages_used, kv_pages_cached, kv_pages_free;
@@ -363,7 +384,11 @@ struct tutti_stats {
     uint64_t n_accepted_guesses, n_rejected_guesses; /* of speculation; accepted ones are generated tokens */
     uint64_t n_late_masks; /* rows that were computed in vain, since the mask of a grammar came too late */
     uint64_t n_text_waits; /* steps that had to wait for the text thread */
-    int max_context;       /* tokens that one sequence may hold */
+    /* Refused: the queue was full; it could not be worked off in time; their time in it was over. */
+    uint64_t n_refused_full, n_refused_early, n_timed_out;
+    struct tutti_waiting waiting[TUTTI_PRIORITIES]; /* of TUTTI_PRIORITY_FIRST first */
+    double waiting_tokens, waiting_tokens_per_s; /* work in the queue, and how fast it begins; 0: not known */
+    int max_context;                             /* tokens that one sequence may hold */
     struct tutti_histogram ttft, inter_token, step, queue;
 };
 TUTTI_API void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out);

@@ -40,6 +40,7 @@ enum tutti_status(error_set)(struct tutti_error *err, enum tutti_status status, 
         format_text(text, sizeof text, format, args);
         va_end(args);
         err->status = status;
+        err->retry_after_ms = 0;
         err->param[0] = '\0';
         memcpy(err->text, text, sizeof text);
     }
@@ -56,6 +57,7 @@ enum tutti_status error_set_param(struct tutti_error *err, enum tutti_status sta
         format_text(text, sizeof text, format, args);
         va_end(args);
         err->status = status;
+        err->retry_after_ms = 0;
         snprintf(err->param, sizeof err->param, "%s", param);
         memcpy(err->text, text, sizeof text);
     }
@@ -109,6 +111,8 @@ const char *tutti_status_name(enum tutti_status status)
         return "numeric";
     case TUTTI_E_INTERNAL:
         return "internal";
+    case TUTTI_E_TIMEOUT:
+        return "timeout";
     }
     return "unknown";
 }
