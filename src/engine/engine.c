@@ -5,6 +5,7 @@
 #include "base/rng.h"
 #include "engine/engine_state.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -18,6 +19,8 @@ enum {
     MAX_QUEUE = 1 << 20,
     RECORDS_PER_SEQ = 64, /* tokens of each sequence that the text thread may be behind */
     MIN_RECORDS = 4096,
+    SHARE_OF_FREE =
+        8, /* an owner may have that many times the free places: some are always left for others */
 };
 static const double DEFAULT_SLOWDOWN = 2;
 
@@ -45,6 +48,8 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
         st = set_option("max_seqs", o->max_seqs, DEFAULT_SEQS, MAX_SEQS, &o->max_seqs, err);
     if (st == TUTTI_OK)
         st = set_option("max_queue", o->max_queue, DEFAULT_QUEUE, MAX_QUEUE, &o->max_queue, err);
+    if (st == TUTTI_OK)
+        st = set_option("max_queue_ms", o->max_queue_ms, 0, INT32_MAX, &o->max_queue_ms, err);
     if (st == TUTTI_OK)
         st = set_option("max_guesses", o->max_guesses, 0, MAX_GUESSES, &o->max_guesses, err);
     if (st == TUTTI_OK && o->max_slowdown != 0 && !(o->max_slowdown > 1 && o->max_slowdown <= 1000))
@@ -160,6 +165,7 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
         return st;
     const struct tutti_engine_options *o = &e->options;
     struct scheduler_options options = { .max_seqs = o->max_seqs,
+                                         .max_requests = e->n_slots,
                                          .max_batch_tokens = o->max_batch_tokens,
                                          .max_slowdown = o->max_slowdown,
                                          .max_guesses = o->max_guesses,
@@ -171,7 +177,8 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
                                          .desc = e->model->desc.has_prefix ? &e->model->desc : NULL };
     e->limits = (struct request_limits){ .max_context = o->max_context,
                                          .max_seqs = o->max_seqs,
-                                         .n_pages = n_pages };
+                                         .n_pages = n_pages,
+                                         .max_queue_ms = o->max_queue_ms };
     return scheduler_new(&e->scheduler, &options, err);
 }
 
@@ -338,6 +345,7 @@ void tutti_engine_close(tutti_engine *e)
     free(e->logits);
     free(e->free_slots);
     free(e->slots);
+    shares_clear(&e->shares);
     free(e->scratch.tokens);
     free(e->scratch.tops);
     buf_clear(&e->scratch.bytes);
@@ -353,22 +361,67 @@ void tutti_engine_close(tutti_engine *e)
 
 /* ---- callers ---- */
 
+static enum tutti_status busy(uint64_t retry_after_ms, const char *why, struct tutti_error *err)
+{
+    error_set(err, TUTTI_E_BUSY, "%s; try again later", why);
+    if (err)
+        err->retry_after_ms = retry_after_ms < UINT32_MAX ? (uint32_t)retry_after_ms : UINT32_MAX;
+    return TUTTI_E_BUSY;
+}
+
+/* Is there a place in the queue? A request that could not begin in time is refused now, while nothing was done for it. */
+static enum tutti_status check_queue(struct tutti_engine *e, const struct request *r, struct tutti_error *err)
+{
+    const struct forecast *f = &e->scheduler->forecast;
+    int64_t n_free = e->n_slots - e->n_live_choices;
+    char why[160];
+    if (n_free <= 0 || e->n_free_slots == 0) {
+        atomic_fetch_add(&e->stats.n_refused_full, 1);
+        snprintf(why, sizeof why, "%lld answers are running or waiting, at most %d can",
+                 (long long)e->n_live_choices, e->n_slots);
+        return busy(forecast_half_ms(f), why, err);
+    }
+    if (r->spec.owner != 0 && r->share->n_choices >= SHARE_OF_FREE * n_free) {
+        atomic_fetch_add(&e->stats.n_refused_full, 1);
+        snprintf(
+            why, sizeof why,
+            "%lld answers are running or waiting for you, the other %lld places in the queue are for others",
+            (long long)r->share->n_choices, (long long)n_free);
+        return busy(forecast_half_ms(f), why, err);
+    }
+    uint64_t limit_us = (uint64_t)r->spec.max_queue_ms * 1000;
+    uint64_t wait_us = limit_us > 0 ? forecast_wait_us(f, r->share, r->spec.weight, r->spec.priority) : 0;
+    if (wait_us <= limit_us)
+        return TUTTI_OK;
+    atomic_fetch_add(&e->stats.n_refused_early, 1);
+    snprintf(why, sizeof why, "the request would wait about %.1f s to begin, but at most %.1f s are allowed",
+             (double)wait_us * 1e-6, (double)limit_us * 1e-6);
+    return busy((wait_us - limit_us) / 1000 + 1, why, err);
+}
+
 /* Under the lock: gives the request an id and a place in the line to the text thread. */
 static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, struct tutti_error *err)
 {
     if (e->is_draining)
         return error_set(err, TUTTI_E_CLOSED, "the engine takes no further requests");
-    if (e->n_live_choices >= e->n_slots || e->n_free_slots == 0)
-        return error_set(err, TUTTI_E_BUSY,
-                         "%lld answers are running or waiting, at most %d can; try again later",
-                         (long long)e->n_live_choices, e->n_slots);
+    r->share = share_take(&e->shares, r->spec.owner);
+    if (!r->share)
+        return error_set(err, TUTTI_E_MEMORY, "queueing a request: out of memory");
+    enum tutti_status st = check_queue(e, r, err);
+    if (st != TUTTI_OK) {
+        share_drop(&e->shares, r->share);
+        return st;
+    }
     int32_t slot = e->free_slots[--e->n_free_slots];
     r->serial = ++e->serial;
     r->id = r->serial * (uint64_t)e->n_slots + (uint64_t)slot;
     r->seed = r->spec.sampling.has_seed ? r->spec.sampling.seed : mix64(e->seed ^ mix64(r->serial));
     e->slots[slot] = r;
     e->n_live_choices += r->spec.n_choices;
+    r->share->n_choices += r->spec.n_choices;
     e->n_alive++;
+    struct forecast *f = &e->scheduler->forecast;
+    forecast_enter(f, r, forecast_work(f, request_guess_prompt(r), r->spec.n_choices, r->spec.max_tokens));
     if (e->intake_tail)
         e->intake_tail->next = r;
     else
@@ -422,4 +475,5 @@ void tutti_engine_cancel(tutti_engine *e, uint64_t request_id)
 void tutti_engine_stats(tutti_engine *e, struct tutti_stats *out)
 {
     stats_read(&e->stats, out);
+    out->waiting_tokens = forecast_waiting(&e->scheduler->forecast);
 }

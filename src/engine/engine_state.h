@@ -56,6 +56,7 @@ struct tutti_engine {
     int64_t n_live_choices; /* accepted, last event not sent */
     int64_t n_alive;        /* requests in memory */
     uint64_t serial;
+    struct shares shares;
     struct request *intake_head, *intake_tail; /* line to the text thread */
     bool is_draining, is_closing;
 

@@ -14,6 +14,7 @@ enum {
     MAX_REQUEST_STOP_IDS = 256,
     MAX_LOGIT_BIAS = 1024,
     MAX_MESSAGES = 65536,
+    BYTES_PER_TOKEN = 4, /* of most texts, roughly */
 };
 
 /* ---- checks ---- */
@@ -209,6 +210,15 @@ static enum tutti_status check_grammar(const struct tutti_request *spec, const s
     return TUTTI_OK;
 }
 
+static enum tutti_status check_place(const struct tutti_request *spec, struct tutti_error *err)
+{
+    enum tutti_status st = check_range("priority", spec->priority, TUTTI_PRIORITY_FIRST, true,
+                                       TUTTI_PRIORITY_LAST, err);
+    if (st == TUTTI_OK && spec->weight != 0)
+        st = check_range("weight", spec->weight, 0.001, true, 1000, err);
+    return st == TUTTI_OK ? check_range("max_queue_ms", spec->max_queue_ms, 0, true, INT32_MAX, err) : st;
+}
+
 static enum tutti_status check_spec(const struct tutti_request *spec, const struct model *model,
                                     const struct request_limits *limits, struct tutti_error *err)
 {
@@ -230,6 +240,8 @@ static enum tutti_status check_spec(const struct tutti_request *spec, const stru
         st = check_stops(spec, model, err);
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges && st == TUTTI_OK; i++)
         st = check_range(ranges[i].param, ranges[i].value, 0, true, ranges[i].high, err);
+    if (st == TUTTI_OK)
+        st = check_place(spec, err);
     if (st == TUTTI_OK)
         st = check_grammar(spec, model, err);
     return st == TUTTI_OK ? check_beams(spec, model, limits->max_seqs, err) : st;
@@ -366,6 +378,12 @@ enum tutti_status request_new(struct request **out, const struct tutti_request *
     r->spec.adapter = NULL; /* the number is enough */
     r->n_unreported = r->n_unfinished = r->spec.n_choices;
     r->submit_us = clock_now_us();
+    r->spec.weight = spec->weight != 0 ? spec->weight : 1;
+    int wait_ms = spec->max_queue_ms, limit_ms = limits->max_queue_ms;
+    if (limit_ms > 0 && (wait_ms == 0 || wait_ms > limit_ms))
+        wait_ms = limit_ms;
+    r->spec.max_queue_ms = wait_ms;
+    r->deadline_us = wait_ms > 0 ? r->submit_us + (uint64_t)wait_ms * 1000 : 0;
     *out = r;
     return TUTTI_OK;
 }
@@ -380,6 +398,18 @@ void request_free(struct request *r)
     grammar_drop(r->grammar);
     ids_clear(&r->rendered);
     free(r);
+}
+
+int64_t request_guess_prompt(const struct request *r)
+{
+    if (r->n_prompt > 0)
+        return r->n_prompt;
+    if (r->spec.n_ids > 0)
+        return (int64_t)r->spec.n_ids;
+    size_t n_bytes = r->spec.n_text_bytes;
+    for (size_t i = 0; i < r->spec.n_messages; i++)
+        n_bytes += r->spec.messages[i].n_bytes;
+    return (int64_t)(n_bytes / BYTES_PER_TOKEN) + 1;
 }
 
 /* ---- on the text thread ---- */

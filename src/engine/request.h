@@ -13,6 +13,9 @@
 
 #include <stdatomic.h>
 
+struct lane;
+struct share;
+
 /* One of the n answers. */
 struct choice {
     atomic_bool is_ended; /* the text thread has seen its end: a stop string, no memory */
@@ -30,6 +33,9 @@ struct request {
     uint64_t submit_us;
     atomic_bool is_cancelled;
     struct request *next; /* in the line to the text thread, then in the scheduler's */
+    struct share *share;  /* of its owner */
+    uint64_t deadline_us; /* to begin; 0: none */
+    int64_t work;         /* counted as waiting (forecast.h), by the thread that has the request */
 
     /* Written by the text thread before the hand-over, then only read: */
     const int32_t *prompt; /* [n_prompt] */
@@ -42,8 +48,9 @@ struct request {
     struct tutti_error grammar_error; /* its status is not TUTTI_OK: there can be none */
 
     /* Engine thread: */
-    int n_started; /* choices 0..n_started-1 have or had a sequence */
-    bool is_in_line;
+    int n_started;     /* choices 0..n_started-1 have or had a sequence */
+    struct lane *lane; /* of the line; NULL: it is in none */
+    struct request *previous;
     bool is_counted; /* among those that do not wait any more */
     bool is_reading; /* one of its sequences reads the prompt for the others */
 
@@ -60,6 +67,7 @@ struct request {
 struct request_limits {
     int max_context; /* tokens of a sequence */
     int max_seqs, n_pages;
+    int max_queue_ms; /* 0: no limit */
 };
 
 /* Checks every field and copies it.
@@ -73,6 +81,9 @@ void request_free(struct request *request); /* NULL is allowed */
  * context allows, or its beams need more than the KV cache has. */
 MUST_CHECK enum tutti_status request_prepare(struct request *request, const struct model *model,
                                              const struct request_limits *limits, struct tutti_error *err);
+
+/* Tokens of the prompt: guessed from its length until it is prepared. */
+int64_t request_guess_prompt(const struct request *request);
 
 /* The model's stop tokens unless ignore_eos, and the request's own. */
 bool request_is_stop_id(const struct request *request, const struct model_desc *desc, int32_t id);

@@ -1,7 +1,5 @@
 #include "engine/scheduler.h"
 
-#include "base/clock.h"
-
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +7,8 @@
 
 /* Tokens of prompts that are read for guesses in a step: they are read once, and this takes less than a millisecond. */
 enum { GUESS_READ_TOKENS = 8192 };
+/* Most prompts are shorter, and are read as a whole, since reading two by halves only delays the first. */
+enum { READ_TURN = 1024 };
 
 /* ---- memory ---- */
 
@@ -73,6 +73,8 @@ enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_o
         st = error_set(err, TUTTI_E_MEMORY, "%d sequences of %d tokens: out of memory", options->max_seqs,
                        options->max_context);
     if (st == TUTTI_OK)
+        st = line_init(&s->line, options->max_requests, err);
+    if (st == TUTTI_OK)
         st = kv_pool_new(&s->pool, options->n_pages, options->hash_seed, err);
     if (st != TUTTI_OK) {
         scheduler_free(s);
@@ -87,6 +89,7 @@ void scheduler_free(struct scheduler *s)
     if (!s)
         return;
     kv_pool_free(s->pool);
+    line_clear(&s->line);
     free(s->guess_memory);
     free(s->page_table_memory);
     free(s->ids_memory);
@@ -111,42 +114,13 @@ void scheduler_free(struct scheduler *s)
 
 void scheduler_add(struct scheduler *s, struct request *r)
 {
-    r->next = NULL;
-    r->is_in_line = true;
-    if (s->line_tail)
-        s->line_tail->next = r;
-    else
-        s->line_head = r;
-    s->line_tail = r;
-    s->n_in_line++;
-}
-
-static void line_put_first(struct scheduler *s, struct request *r)
-{
-    r->next = s->line_head;
-    r->is_in_line = true;
-    s->line_head = r;
-    if (!s->line_tail)
-        s->line_tail = r;
-    s->n_in_line++;
+    line_add(&s->line, r);
 }
 
 void scheduler_remove(struct scheduler *s, struct request *r)
 {
-    if (!r->is_in_line)
-        return;
-    struct request *before = NULL;
-    for (struct request *at = s->line_head; at != r; at = at->next)
-        before = at;
-    if (before)
-        before->next = r->next;
-    else
-        s->line_head = r->next;
-    if (s->line_tail == r)
-        s->line_tail = before;
-    r->next = NULL;
-    r->is_in_line = false;
-    s->n_in_line--;
+    line_remove(&s->line, r);
+    forecast_leave(&s->forecast, r);
 }
 
 /* ---- sequences ---- */
@@ -235,27 +209,27 @@ static bool find_slots(struct scheduler *s, struct beam_search *search)
     return n == search->n_beams;
 }
 
-/* The oldest preempted sequence, or NULL. */
-static struct sequence *oldest_preempted(struct scheduler *s)
+/* The preempted sequence that is first by order, or NULL. */
+static struct sequence *first_preempted(struct scheduler *s)
 {
-    struct sequence *oldest = NULL;
+    struct sequence *first = NULL;
     for (int i = 0; i < s->options.max_seqs && s->n_preempted > 0; i++) {
         struct sequence *seq = &s->seqs[i];
-        if (seq->state == SEQUENCE_PREEMPTED && (!oldest || seq->order < oldest->order))
-            oldest = seq;
+        if (seq->state == SEQUENCE_PREEMPTED && (!first || seq->order < first->order))
+            first = seq;
     }
-    return oldest;
+    return first;
 }
 
-static struct sequence *newest_running(struct scheduler *s)
+static struct sequence *last_running(struct scheduler *s)
 {
-    struct sequence *newest = NULL;
+    struct sequence *last = NULL;
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
-        if (seq->state == SEQUENCE_RUNNING && (!newest || seq->order > newest->order))
-            newest = seq;
+        if (seq->state == SEQUENCE_RUNNING && (!last || seq->order > last->order))
+            last = seq;
     }
-    return newest;
+    return last;
 }
 
 /* Takes the pages of n_ids tokens, the cached beginning among them. At least one token stays to be computed, since its
@@ -279,6 +253,13 @@ static bool take_prompt_pages(struct scheduler *s, struct sequence *seq)
     return true;
 }
 
+/* Serials have 49 bits to themselves. */
+static uint64_t order_of(const struct request *r)
+{
+    uint64_t class = (uint64_t)(r->spec.priority - TUTTI_PRIORITY_FIRST);
+    return class << 56 | (r->serial * LIMIT_CHOICES + (uint64_t)r->n_started);
+}
+
 static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
 {
     int room = s->options.max_context - r->n_prompt;
@@ -286,7 +267,7 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->request = r;
     seq->choice = r->n_started;
     seq->beam = 0;
-    seq->order = r->serial * LIMIT_CHOICES + (uint64_t)r->n_started;
+    seq->order = order_of(r);
     memcpy(seq->ids, r->prompt, (size_t)r->n_prompt * sizeof *seq->ids);
     seq->n_ids = seq->n_prompt = r->n_prompt;
     if (s->options.desc)
@@ -312,35 +293,66 @@ static void reserve_beams(struct scheduler *s, struct request *r)
     }
 }
 
-/* Lets waiting ones begin, in order, until one does not fit: nobody overtakes. */
-static void admit(struct scheduler *s)
+static void let_in(struct scheduler *s, struct sequence *seq)
 {
-    for (struct sequence *seq; (seq = oldest_preempted(s));) {
-        if (!take_prompt_pages(s, seq))
-            return;
-        seq->state = SEQUENCE_RUNNING;
-        s->n_preempted--;
-        s->n_running++;
+    seq->state = SEQUENCE_RUNNING;
+    seq->is_fresh = true;
+    seq->turn = ++s->n_turns;
+    seq->n_turn = 0;
+    s->n_running++;
+}
+
+/* Gives the next one of the line slots and pages. False: not now. */
+static bool begin(struct scheduler *s, struct request *r, uint64_t now_us)
+{
+    if (r->beams && !find_slots(s, r->beams))
+        return false;
+    struct sequence *seq = r->beams ? r->beams->beams[0].seq : free_slot(s);
+    if (!seq)
+        return false;
+    set_up(s, seq, r);
+    if (!take_prompt_pages(s, seq))
+        return false;
+    if (r->beams)
+        reserve_beams(s, r);
+    seq->n_cached = seq->n_computed;
+    seq->queue_us = now_us > r->submit_us ? now_us - r->submit_us : 0;
+    let_in(s, seq);
+    if (r->n_started == 0)
+        forecast_begin(&s->forecast, (double)r->work);
+    forecast_leave(&s->forecast, r);
+    line_begin(&s->line, r, seq->n_ids - seq->n_computed, now_us);
+    r->n_started = r->beams ? r->spec.n_choices : r->n_started + 1;
+    r->is_reading = true;
+    return true;
+}
+
+/* Rows of sequences that were let in and have not been read at all. */
+static int64_t n_fresh_rows(const struct scheduler *s)
+{
+    int64_t n = 0;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        const struct sequence *seq = &s->seqs[i];
+        if (seq->state == SEQUENCE_RUNNING && seq->is_fresh && n_pending(seq) > 1)
+            n += n_pending(seq);
     }
-    while (s->line_head) {
-        struct request *r = s->line_head;
-        if (r->beams && !find_slots(s, r->beams))
-            return;
-        struct sequence *seq = r->beams ? r->beams->beams[0].seq : free_slot(s);
-        if (!seq)
-            return;
-        set_up(s, seq, r);
+    return n;
+}
+
+/* Lets waiting ones begin, in order, until one does not fit: nobody overtakes. */
+static void admit(struct scheduler *s, uint64_t now_us)
+{
+    for (struct sequence *seq; (seq = first_preempted(s));) {
         if (!take_prompt_pages(s, seq))
             return;
-        if (r->beams)
-            reserve_beams(s, r);
-        seq->n_cached = seq->n_computed;
-        seq->queue_us = clock_now_us() - r->submit_us;
-        seq->state = SEQUENCE_RUNNING;
-        s->n_running++;
-        r->n_started = r->beams ? r->spec.n_choices : r->n_started + 1;
-        r->is_reading = true;
-        scheduler_remove(s, r);
+        s->n_preempted--;
+        let_in(s, seq);
+    }
+    int64_t n_fresh = s->line.n > 0 ? n_fresh_rows(s) : 0;
+    for (struct request *r; n_fresh < s->options.max_batch_tokens && (r = line_best(&s->line, now_us));) {
+        if (!begin(s, r, now_us))
+            return;
+        n_fresh += r->n_prompt;
     }
 }
 
@@ -427,8 +439,7 @@ struct sequence *scheduler_fork(struct scheduler *s, const struct sequence *from
     seq->n_published = from->n_published;
     seq->n_cached = from->n_cached;
     seq->queue_us = from->queue_us;
-    seq->state = SEQUENCE_RUNNING;
-    s->n_running++;
+    let_in(s, seq);
     r->n_started++;
     return seq;
 }
@@ -437,8 +448,8 @@ void scheduler_end_reading(struct scheduler *s, struct sequence *seq)
 {
     struct request *r = seq->request;
     r->is_reading = false;
-    if (r->n_started < r->spec.n_choices && !r->is_in_line)
-        line_put_first(s, r);
+    if (r->n_started < r->spec.n_choices && !r->lane)
+        line_add(&s->line, r);
 }
 
 /* ---- planning ---- */
@@ -479,24 +490,30 @@ static void adopt_pages(struct scheduler *s, struct sequence *seq)
     }
 }
 
-/* Pieces of prompts, the oldest sequence first. */
+static bool reads_before(const struct sequence *a, const struct sequence *b)
+{
+    int priority_a = a->request->spec.priority, priority_b = b->request->spec.priority;
+    return priority_a != priority_b ? priority_a < priority_b : a->turn < b->turn;
+}
+
+/* Pieces of prompts, in turn. */
 static void choose_reading(struct scheduler *s, int n_rows)
 {
     while (n_rows > 0) {
-        struct sequence *oldest = NULL;
+        struct sequence *first = NULL;
         for (int i = 0; i < s->options.max_seqs; i++) {
             struct sequence *seq = &s->seqs[i];
             if (seq->state == SEQUENCE_RUNNING && n_pending(seq) > 1 && seq->n_planned == 0 &&
-                (!oldest || seq->order < oldest->order))
-                oldest = seq;
+                (!first || reads_before(seq, first)))
+                first = seq;
         }
-        if (!oldest)
+        if (!first)
             return;
-        if (oldest->n_computed < oldest->prefix.n && oldest->prefix.n > n_rows)
+        if (first->n_computed < first->prefix.n && first->prefix.n > n_rows)
             return; /* first in the next step, which has room for it */
-        adopt_pages(s, oldest);
-        oldest->n_planned = n_pending(oldest) < n_rows ? n_pending(oldest) : n_rows;
-        n_rows -= oldest->n_planned;
+        adopt_pages(s, first);
+        first->n_planned = n_pending(first) < n_rows ? n_pending(first) : n_rows;
+        n_rows -= first->n_planned;
     }
 }
 
@@ -615,32 +632,32 @@ static void give_page(struct scheduler *s, struct sequence *seq, int page, int32
     seq->page_table[page] = page_id;
 }
 
-/* Finds pages for the planned sequences, the oldest first; preempts from the newest where there are none. A page that
+/* Finds pages for the planned sequences, the first by order first; preempts from the last where there are none. A page that
  * is dropped here may be taken again at once: copies are made in order, before anything is written. */
 static void find_pages(struct scheduler *s)
 {
     s->n_copies = 0;
     for (;;) {
-        struct sequence *oldest = NULL;
+        struct sequence *first = NULL;
         for (int i = 0; i < s->options.max_seqs; i++) {
             struct sequence *seq = &s->seqs[i];
-            if (seq->n_planned > 0 && (!oldest || seq->order < oldest->order) && page_needed(s, seq) >= 0)
-                oldest = seq;
+            if (seq->n_planned > 0 && (!first || seq->order < first->order) && page_needed(s, seq) >= 0)
+                first = seq;
         }
-        if (!oldest)
+        if (!first)
             return;
         int32_t page_id;
-        int page = page_needed(s, oldest);
+        int page = page_needed(s, first);
         bool is_taken;
         while (!(is_taken = kv_pool_take(s->pool, 1, &page_id))) {
             if (drop_all_guesses(s))
                 break; /* perhaps there is a page now, or none is needed */
-            preempt(s, newest_running(s));
-            if (oldest->state != SEQUENCE_RUNNING)
+            preempt(s, last_running(s));
+            if (first->state != SEQUENCE_RUNNING)
                 break;
         }
         if (is_taken)
-            give_page(s, oldest, page, page_id);
+            give_page(s, first, page, page_id);
     }
 }
 
@@ -686,9 +703,11 @@ static void fill_rows(struct scheduler *s)
     }
 }
 
-bool scheduler_plan(struct scheduler *s)
+bool scheduler_plan(struct scheduler *s, uint64_t now_us)
 {
-    admit(s);
+    forecast_look(&s->forecast, now_us);
+    admit(s, now_us);
+    forecast_close(&s->forecast, s->line.n > 0, s->line.weights, now_us);
     choose_rows(s);
     find_pages(s);
     fill_rows(s);
@@ -705,12 +724,27 @@ static void publish_pages(struct scheduler *s, struct sequence *seq)
     }
 }
 
+/* A prompt that has had its turn goes behind the others. */
+static void end_turn(struct scheduler *s, struct sequence *seq, int n_read)
+{
+    seq->n_turn += n_read;
+    if (seq->n_turn < READ_TURN * seq->request->spec.weight)
+        return;
+    seq->turn = ++s->n_turns;
+    seq->n_turn = 0;
+}
+
 void scheduler_advance(struct scheduler *s)
 {
     for (int i = 0; i < s->n_entries; i++) {
         struct sequence *seq = s->entries[i].seq;
-        seq->n_computed += seq->n_planned - seq->n_guesses;
+        int n_rows = seq->n_planned - seq->n_guesses;
+        seq->n_computed += n_rows;
         seq->n_planned = 0;
+        seq->is_fresh = false;
+        if (s->entries[i].output >= 0)
+            line_charge(seq->request, OUTPUT_WORK);
+        end_turn(s, seq, n_rows);
         publish_pages(s, seq);
     }
 }
@@ -718,6 +752,7 @@ void scheduler_advance(struct scheduler *s)
 void scheduler_accept(struct scheduler *s, struct sequence *seq)
 {
     seq->n_computed++;
+    line_charge(seq->request, OUTPUT_WORK);
     publish_pages(s, seq);
 }
 
@@ -749,11 +784,11 @@ const char *scheduler_audit(struct scheduler *s)
             s->n_holders[page_id]++;
         }
     }
-    for (const struct request *r = s->line_head; r; r = r->next)
+    for (const struct request *r = line_first(&s->line); r; r = line_next(r))
         n_in_line++;
-    if (n_running != s->n_running || n_preempted != s->n_preempted || n_in_line != s->n_in_line) {
+    if (n_running != s->n_running || n_preempted != s->n_preempted || n_in_line != s->line.n) {
         snprintf(text, sizeof text, "%d running, %d preempted, %d in line; counted %d, %d, %d", s->n_running,
-                 s->n_preempted, s->n_in_line, n_running, n_preempted, n_in_line);
+                 s->n_preempted, s->line.n, n_running, n_preempted, n_in_line);
         return text;
     }
     return kv_pool_audit(s->pool, s->n_holders);

@@ -1,13 +1,17 @@
 /* Who runs now: fills each step with rows, and owns the sequences, their pages and the line of those who wait.
  *
  * A step has up to max_batch_tokens rows. One row for each decoding sequence comes first (in turn, where they are more
- * than fit), then pieces of the prompts that are being read, in order of arrival. While prompts are read, a quarter of
- * the rows is theirs, so neither kind can starve the other; and no more than pace (pace.h) allows.
+ * than fit), then pieces of the prompts that are being read, the best priority first, of one priority in turn: who has read
+ * READ_TURN tokens goes behind the others, so that a long prompt delays short ones little. While prompts are read, a
+ * quarter of the rows is theirs, so neither kind can starve the other; and no more than pace (pace.h) allows.
  *
- * Pages: a sequence takes those of its prompt when it begins, later ones as it grows. Where none is left the newest
- * sequence is preempted: it gives its pages back, keeps its tokens, and is read again from the prefix cache or anew
- * before anybody new begins. The pool holds at least one sequence of max_context tokens, so the oldest sequence can
- * always go on to its end.
+ * Who begins is decided by the line (line.h), and late: not before the prompts that have begun but of which nothing was read
+ * are fewer rows than a step has.
+ *
+ * Pages: a sequence takes those of its prompt when it begins, later ones as it grows. Where none is left the last sequence
+ * by order (the newest of the worst priority) is preempted: it gives its pages back, keeps its tokens, and is read again
+ * from the prefix cache or anew before anybody new begins. The pool holds at least one sequence of max_context tokens, so
+ * the first by order can always go on to its end.
  *
  * The beams of a beam search are sequences side by side that share the pages of what they have in common. They take their
  * slots together, are preempted together, and end together; one that has its candidates waits for the others.
@@ -23,12 +27,14 @@
 #define TUTTI_SCHEDULER_H
 
 #include "engine/kv_pool.h"
+#include "engine/line.h"
 #include "engine/pace.h"
 #include "engine/sequence.h"
 #include "engine/speculation.h"
 
 struct scheduler_options {
     int max_seqs, max_batch_tokens, max_context, n_pages;
+    int max_requests; /* that wait, at most */
     bool no_prefix_cache;
     uint64_t hash_seed;
     double max_slowdown;           /* struct pace */
@@ -55,9 +61,9 @@ struct scheduler {
     struct kv_pool *pool;
     struct sequence *seqs; /* [max_seqs] */
     int n_running, n_preempted;
-    struct request *line_head,
-        *line_tail; /* requests with choices that have not begun, in order of arrival */
-    int n_in_line;
+    struct line line; /* requests with choices that have not begun */
+    struct forecast forecast;
+    uint64_t n_turns; /* given */
     uint64_t n_preemptions;
     struct pace pace;
     struct speculation speculation;
@@ -87,11 +93,11 @@ MUST_CHECK enum tutti_status scheduler_new(struct scheduler **out, const struct 
                                            struct tutti_error *err);
 void scheduler_free(struct scheduler *s); /* NULL is allowed */
 
-/* Puts a request whose prompt is ready at the end of the line. */
+/* Puts a request whose prompt is ready into the line. */
 void scheduler_add(struct scheduler *s, struct request *request);
 
 /* Fills step, entries and copies. False: there is nothing to do. */
-bool scheduler_plan(struct scheduler *s);
+bool scheduler_plan(struct scheduler *s, uint64_t now_us);
 
 /* After the step: its rows are computed, but for guesses; full pages become known to the prefix cache. */
 void scheduler_advance(struct scheduler *s);

@@ -17,7 +17,10 @@ struct sequence {
     struct request *request;
     int choice;     /* of beams: 0 */
     int beam;       /* number in request->beams */
-    uint64_t order; /* of arrival: the smaller the older; unique */
+    uint64_t order; /* by priority, then by arrival: the smaller goes first; unique */
+    uint64_t turn;  /* to read its prompt: the smaller goes first */
+    int n_turn;     /* tokens read in that turn */
+    bool is_fresh;  /* no row of it was planned since it was let in */
 
     int32_t *ids;        /* [max_context] prompt, then answer */
     int32_t *page_table; /* [pages of max_context] */

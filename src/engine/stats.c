@@ -62,6 +62,9 @@ void stats_read(struct stats *stats, struct tutti_stats *out)
     out->n_requests = atomic_load(&stats->n_requests); /* after those that do not wait: it counts them too */
     out->n_waiting += out->n_requests - n_not_waiting;
     out->n_refused = atomic_load(&stats->n_refused);
+    out->n_refused_full = atomic_load(&stats->n_refused_full);
+    out->n_refused_early = atomic_load(&stats->n_refused_early);
+    out->n_timed_out = atomic_load(&stats->n_timed_out);
     out->n_finished = atomic_load(&stats->n_finished);
     out->n_cancelled = atomic_load(&stats->n_cancelled);
     out->n_failed = atomic_load(&stats->n_failed);

@@ -16,7 +16,8 @@ struct stats {
     uint64_t n_begun,
         shared_n_begun; /* requests that wait no more: their first row was planned, or they ended */
     /* Counted by callers and the text thread: */
-    atomic_uint_fast64_t n_requests, n_refused;
+    atomic_uint_fast64_t n_requests, n_refused, n_refused_full, n_refused_early;
+    atomic_uint_fast64_t n_timed_out;  /* by the engine thread too */
     atomic_uint_fast64_t n_unprepared; /* ended before the engine thread saw them */
     atomic_uint_fast64_t n_finished, n_cancelled, n_failed, n_generated_tokens;
 };

@@ -55,6 +55,8 @@ static void end_slot(struct tutti_engine *e, struct sequence *seq)
 {
     if (seq->request->grammar)
         constraint_end(e->constraints, slot_of(e, seq));
+    if (seq->n_ids > seq->n_prompt && !seq->request->beams)
+        forecast_answer(&e->scheduler->forecast, seq->n_ids - seq->n_prompt);
     scheduler_end(e->scheduler, seq);
 }
 
@@ -100,16 +102,31 @@ static void take_ready(struct tutti_engine *e)
     }
 }
 
-/* Choices that have not begun need their end too. */
-static void cancel_unstarted(struct tutti_engine *e, struct request *r)
+/* Choices that have not begun need their end too. record: of one of them. */
+static void end_unstarted(struct tutti_engine *e, struct request *r, struct record record)
 {
     scheduler_remove(e->scheduler, r);
     if (r->n_started == 0)
         e->stats.n_begun++;
-    int first = r->n_started, n_choices = r->spec.n_choices;
+    int n_choices = r->spec.n_choices;
+    record.request = r;
+    record.choice = r->n_started;
     r->n_started = n_choices;
-    for (int choice = first; choice < n_choices; choice++)
-        send(e, &(struct record){ .request = r, .choice = choice, .finish = TUTTI_FINISH_CANCELLED });
+    for (; record.choice < n_choices; record.choice++)
+        send(e, &record);
+}
+
+static void cancel_unstarted(struct tutti_engine *e, struct request *r)
+{
+    end_unstarted(e, r, (struct record){ .finish = TUTTI_FINISH_CANCELLED });
+}
+
+/* The request's time in the queue is over. */
+static void time_out(void *user, struct request *r)
+{
+    struct tutti_engine *e = user;
+    atomic_fetch_add(&e->stats.n_timed_out, 1);
+    end_unstarted(e, r, (struct record){ .finish = TUTTI_FINISH_ERROR, .status = TUTTI_E_TIMEOUT });
 }
 
 /* Requests that were cancelled, choices whose text came to a stop string. */
@@ -130,8 +147,8 @@ static void take_ends(struct tutti_engine *e)
             cancel_unstarted(e, r); /* r lives on: this sequence has not ended yet */
         end_sequence(e, seq, TUTTI_FINISH_CANCELLED, TUTTI_OK, NULL);
     }
-    for (struct request *r = s->line_head, *next; r; r = next) {
-        next = r->next;
+    for (struct request *r = line_first(&s->line), *next; r; r = next) {
+        next = line_next(r);
         if (atomic_load(&r->is_cancelled))
             cancel_unstarted(e, r);
     }
@@ -453,6 +470,8 @@ static void note_counts(struct tutti_engine *e)
     now->n_running = (uint64_t)e->scheduler->n_running;
     now->n_waiting = (uint64_t)e->scheduler->n_preempted;
     now->n_preemptions = e->scheduler->n_preemptions;
+    line_count(&e->scheduler->line, now->waiting, clock_now_us());
+    now->waiting_tokens_per_s = atomic_load_explicit(&e->scheduler->forecast.rate, memory_order_relaxed);
     stats_publish(&e->stats);
 }
 
@@ -476,12 +495,13 @@ static bool do_step(struct tutti_engine *e)
     uint64_t start_us = clock_now_us();
     enter_phase(e, "planning");
     bool is_any_waiting = e->constraints && wake_waiting(e);
-    bool has_rows = scheduler_plan(s);
+    line_drop_late(&s->line, start_us, time_out, e);
+    bool has_rows = scheduler_plan(s, start_us);
     note_starts(e);
     if (!has_rows) {
         enter_phase(e, NULL);
         /* A mask that comes rings the bell. */
-        return !is_any_waiting && s->n_running + s->n_preempted + s->n_in_line > 0;
+        return !is_any_waiting && s->n_running + s->n_preempted + s->line.n > 0;
     }
     struct backend *be = e->model->backend;
     enter_phase(e, "copying pages");

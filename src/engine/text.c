@@ -81,6 +81,7 @@ static void count_end(struct tutti_engine *e, struct request *r, struct tutti_ev
     event->is_last = --r->n_unreported == 0;
     pthread_mutex_lock(&e->lock);
     e->n_live_choices--;
+    r->share->n_choices--;
     if (event->is_last) {
         int32_t slot = (int32_t)(r->id % (uint64_t)e->n_slots);
         e->slots[slot] = NULL;
@@ -150,20 +151,38 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
 
 static void request_done(struct tutti_engine *e, struct request *r)
 {
+    struct share *share = r->share;
     request_free(r);
     pthread_mutex_lock(&e->lock);
+    share_drop(&e->shares, share);
     e->n_alive--;
     pthread_mutex_unlock(&e->lock);
 }
 
 /* ---- tokens to text ---- */
 
-static void end_error(enum tutti_status status, int32_t token, struct tutti_error *err)
+/* When it is worth coming again: when one who comes then would begin in time. */
+static void explain_timeout(const struct tutti_engine *e, const struct request *r, struct tutti_error *err)
 {
-    if (status == TUTTI_E_NUMERIC)
-        error_set(err, status, "the model produced a NaN or infinite logit for token %d", token);
+    const struct forecast *f = &e->scheduler->forecast;
+    uint64_t wait_us = forecast_wait_us(f, r->share, r->spec.weight, r->spec.priority);
+    uint64_t limit_us = (uint64_t)r->spec.max_queue_ms * 1000;
+    uint64_t retry_ms = wait_us > limit_us ? (wait_us - limit_us) / 1000 + 1 : 1000;
+    error_set(err, TUTTI_E_TIMEOUT,
+              "the request did not begin within the %.1f s that it may wait in the queue; try again later",
+              (double)limit_us * 1e-6);
+    err->retry_after_ms = retry_ms < UINT32_MAX ? (uint32_t)retry_ms : UINT32_MAX;
+}
+
+static void end_error(const struct tutti_engine *e, const struct record *record, struct tutti_error *err)
+{
+    if (record->status == TUTTI_E_NUMERIC)
+        error_set(err, record->status, "the model produced a NaN or infinite logit for token %d",
+                  record->sample.token);
+    else if (record->status == TUTTI_E_TIMEOUT)
+        explain_timeout(e, record->request, err);
     else
-        constraint_explain(status, err);
+        constraint_explain(record->status, err);
 }
 
 static void read_record(struct tutti_engine *e, const struct record *record)
@@ -183,7 +202,7 @@ static void read_record(struct tutti_engine *e, const struct record *record)
     } else if (is_stopped) {
         finish = TUTTI_FINISH_STOP;
     } else if (finish == TUTTI_FINISH_ERROR) {
-        end_error(record->status, record->sample.token, &err);
+        end_error(e, record, &err);
     }
     if (finish != TUTTI_FINISH_NONE && record->finish == TUTTI_FINISH_NONE) {
         atomic_store(&choice->is_ended, true);
@@ -209,6 +228,7 @@ static void refuse(struct tutti_engine *e, struct request *r, enum tutti_finish 
                    const struct tutti_error *err)
 {
     atomic_fetch_add(&e->stats.n_unprepared, 1);
+    forecast_leave(&e->scheduler->forecast, r);
     for (int choice = 0; choice < r->spec.n_choices; choice++)
         report(e, &(struct record){ .request = r, .choice = choice }, finish, err);
     request_done(e, r);
@@ -219,6 +239,12 @@ static void prepare(struct tutti_engine *e, struct request *r)
     struct tutti_error err = { 0 };
     if (atomic_load(&r->is_cancelled)) {
         refuse(e, r, TUTTI_FINISH_CANCELLED, NULL);
+        return;
+    }
+    if (r->deadline_us > 0 && clock_now_us() >= r->deadline_us) {
+        atomic_fetch_add(&e->stats.n_timed_out, 1);
+        explain_timeout(e, r, &err);
+        refuse(e, r, TUTTI_FINISH_ERROR, &err);
         return;
     }
     if (r->spec.grammar_kind != TUTTI_GRAMMAR_NONE && !r->grammar && r->grammar_error.status == TUTTI_OK) {
@@ -244,6 +270,8 @@ static void prepare(struct tutti_engine *e, struct request *r)
                                        .widens_marks = chat && chat->widens_marks };
     for (int i = 0; i < r->spec.n_choices; i++)
         reply_init(&r->choices[i].reply, &r->format);
+    struct forecast *f = &e->scheduler->forecast;
+    forecast_enter(f, r, forecast_work(f, r->n_prompt, r->spec.n_choices, r->spec.max_tokens));
     bool is_pushed = queue_push(e->ready, &r); /* as long as the number of slots */
     assert(is_pushed);
     (void)is_pushed;

@@ -12,6 +12,8 @@ enum { MAX_REQUESTS = 16, MAX_PROMPT = 200 };
 
 struct bench {
     struct scheduler *s;
+    struct share shares[MAX_REQUESTS]; /* by owner */
+    uint64_t now_us;
     struct request *requests[MAX_REQUESTS];
     int n_requests;
     int32_t prompts[MAX_REQUESTS][MAX_PROMPT];
@@ -23,6 +25,7 @@ static struct bench *bench_new(struct scheduler_options options)
 {
     struct bench *b = calloc(1, sizeof *b);
     assert_non_null(b);
+    options.max_requests = MAX_REQUESTS;
     assert_int_equal(scheduler_new(&b->s, &options, NULL), TUTTI_OK);
     return b;
 }
@@ -49,6 +52,8 @@ static void add(struct bench *b, int n_prompt, int max_tokens)
     r->n_prompt = n_prompt;
     r->spec.n_choices = 1;
     r->spec.max_tokens = max_tokens;
+    r->spec.weight = 1;
+    r->share = &b->shares[0];
     b->requests[i] = r;
     scheduler_add(b->s, r);
 }
@@ -62,7 +67,7 @@ static int number_of(const struct sequence *seq)
 static int step(struct bench *b)
 {
     memset(b->n_rows, 0, sizeof b->n_rows);
-    if (!scheduler_plan(b->s))
+    if (!scheduler_plan(b->s, b->now_us))
         return 0;
     int n_rows = b->s->step.n_rows;
     for (int i = 0; i < b->s->n_entries; i++)

@@ -1,0 +1,97 @@
+#include "engine/forecast.h"
+
+#include "engine/request.h"
+
+enum { ENOUGH = 4 };                      /* requests that must have begun before the rate says something */
+static const double FORGETTING = 1 / 32.; /* of the older ones, for each that begins */
+
+int64_t forecast_work(const struct forecast *f, int64_t n_prompt, int n_choices, int max_tokens)
+{
+    double mean = atomic_load_explicit(&f->mean_answer, memory_order_relaxed);
+    double answer = mean > 0 && (max_tokens == 0 || mean < max_tokens) ? mean : max_tokens;
+    return n_prompt + (int64_t)(OUTPUT_WORK * answer * n_choices) + 1;
+}
+
+static atomic_int_fast64_t *class_of(struct forecast *f, const struct request *r)
+{
+    return &f->waiting[r->spec.priority - TUTTI_PRIORITY_FIRST];
+}
+
+void forecast_enter(struct forecast *f, struct request *r, int64_t work)
+{
+    atomic_fetch_add_explicit(class_of(f, r), work - r->work, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->share->waiting, work - r->work, memory_order_relaxed);
+    r->work = work;
+}
+
+void forecast_leave(struct forecast *f, struct request *r)
+{
+    forecast_enter(f, r, 0);
+}
+
+/* A request that is counted by one thread and not yet by the other may make a sum negative for a moment. */
+static double load(const atomic_int_fast64_t *work)
+{
+    int64_t value = atomic_load_explicit(work, memory_order_relaxed);
+    return value > 0 ? (double)value : 0;
+}
+
+uint64_t forecast_wait_us(const struct forecast *f, const struct share *share, double weight, int priority)
+{
+    double rate = atomic_load_explicit(&f->rate, memory_order_relaxed), before = 0;
+    double weights = atomic_load_explicit(&f->weights, memory_order_relaxed);
+    if (rate <= 0)
+        return 0;
+    for (int i = 0; i < priority - TUTTI_PRIORITY_FIRST; i++)
+        before += load(&f->waiting[i]);
+    /* Others of this priority pass only as far as their shares go. */
+    double equals = load(&f->waiting[priority - TUTTI_PRIORITY_FIRST]);
+    double shared = load(&share->waiting) * (weights > weight ? weights / weight : 1);
+    return (uint64_t)((before + (shared < equals ? shared : equals)) / rate * 1e6);
+}
+
+double forecast_waiting(const struct forecast *f)
+{
+    double waiting = 0;
+    for (int i = 0; i < TUTTI_PRIORITIES; i++)
+        waiting += load(&f->waiting[i]);
+    return waiting;
+}
+
+uint32_t forecast_half_ms(const struct forecast *f)
+{
+    double rate = atomic_load_explicit(&f->rate, memory_order_relaxed);
+    double ms = rate > 0 ? 500 * forecast_waiting(f) / rate : 0;
+    return ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX;
+}
+
+/* ---- engine thread ---- */
+
+void forecast_look(struct forecast *f, uint64_t now_us)
+{
+    if (f->since_us > 0 && now_us > f->since_us)
+        f->us += (double)(now_us - f->since_us);
+}
+
+void forecast_begin(struct forecast *f, double work)
+{
+    if (f->since_us == 0)
+        return; /* nobody waited: it says nothing of what the machine can do */
+    f->work = f->work * (1 - FORGETTING) + work;
+    f->us *= 1 - FORGETTING;
+    f->n_begun += f->n_begun < ENOUGH;
+}
+
+void forecast_close(struct forecast *f, bool is_waiting, double weights, uint64_t now_us)
+{
+    f->since_us = is_waiting ? now_us : 0;
+    if (f->n_begun == ENOUGH && f->us > 0)
+        atomic_store_explicit(&f->rate, f->work / f->us * 1e6, memory_order_relaxed);
+    atomic_store_explicit(&f->weights, weights, memory_order_relaxed);
+}
+
+void forecast_answer(struct forecast *f, int n_tokens)
+{
+    f->answer = f->answer > 0 ? f->answer + (n_tokens - f->answer) / 32 : n_tokens;
+    atomic_store_explicit(&f->mean_answer, f->answer, memory_order_relaxed);
+}

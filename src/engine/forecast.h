@@ -1,0 +1,56 @@
+/* How long a request that comes now would wait: what makes a refusal early, and tells when to come again.
+ *
+ * Work is counted in tokens as the fair share counts them: one for a token of a prompt, OUTPUT_WORK for one of an answer. How long
+ * answers become, and how much work begins in a second while others wait, is measured; so whatever the count leaves out (a
+ * prompt that is in the cache, an answer that ends early) is in the rate as well. */
+#ifndef TUTTI_FORECAST_H
+#define TUTTI_FORECAST_H
+
+#include "engine/share.h"
+
+enum { OUTPUT_WORK = 2 }; /* Sheng et al., 2024: a token of an answer costs about twice one of a prompt */
+
+struct request;
+
+struct forecast {
+    /* Engine thread: */
+    double work, us; /* that began while others waited, and the time in which it did; older ones count less */
+    int n_begun;     /* requests of those, up to ENOUGH */
+    double answer;   /* tokens of an answer, in the mean; 0: not known */
+    uint64_t since_us; /* the line has been waiting since then; 0: it is empty */
+
+    /* Written by the engine thread, read by all: */
+    _Atomic double rate;        /* work a second; 0: not known */
+    _Atomic double mean_answer; /* answer */
+    _Atomic double weights;     /* of the owners whose requests wait */
+
+    atomic_int_fast64_t waiting[TUTTI_PRIORITIES]; /* work that has not begun; written by all */
+};
+
+/* Work of n_choices answers to a prompt; max_tokens of each. */
+int64_t forecast_work(const struct forecast *f, int64_t n_prompt, int n_choices, int max_tokens);
+
+/* The request's work waits, or is another than was thought; the request belongs to the caller's thread. */
+void forecast_enter(struct forecast *f, struct request *r, int64_t work);
+/* It has begun or ended. May be called again. */
+void forecast_leave(struct forecast *f, struct request *r);
+
+/* Microseconds that a request of this owner and priority would wait if it came now; 0: none, or it is not known. */
+uint64_t forecast_wait_us(const struct forecast *f, const struct share *share, double weight, int priority);
+/* Work that waits. */
+double forecast_waiting(const struct forecast *f);
+/* Milliseconds until the work that waits is half of what it is; 0: not known. */
+uint32_t forecast_half_ms(const struct forecast *f);
+
+/* ---- engine thread ---- */
+
+/* A step is being planned, and requests wait from an earlier one. */
+void forecast_look(struct forecast *f, uint64_t now_us);
+/* One of the line begins; work: its own. */
+void forecast_begin(struct forecast *f, double work);
+/* Every one has begun who can. */
+void forecast_close(struct forecast *f, bool is_waiting, double weights, uint64_t now_us);
+/* An answer has ended by itself. */
+void forecast_answer(struct forecast *f, int n_tokens);
+
+#endif
