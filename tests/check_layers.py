@@ -4,7 +4,7 @@
   check_layers.py [SOURCE_ROOT]
 
 An include may only point downwards: cli, server, engine, model, backend, kernels, base; checkpoint and tokenizer stand
-beside model on base, and so does template; grammar stands on tokenizer, load on base alone. A room that is not in the table is a
+beside model on base, and so does template; cluster stands beside kernels; grammar stands on tokenizer, load on base alone. A room that is not in the table is a
 fault, so that a new one must be given its place. Prints TAP.
 """
 import os
@@ -19,12 +19,13 @@ MAY_USE = {
     "template": {"base"},
     "grammar": {"tokenizer", "base"},
     "kernels": {"base"},
-    "backend": {"kernels", "base"},
-    "model": {"backend", "kernels", "checkpoint", "tokenizer", "template", "base"},
-    "engine": {"model", "backend", "kernels", "checkpoint", "grammar", "tokenizer", "template", "base"},
+    "cluster": {"base"},
+    "backend": {"kernels", "cluster", "base"},
+    "model": {"backend", "kernels", "cluster", "checkpoint", "tokenizer", "template", "base"},
+    "engine": {"model", "backend", "kernels", "cluster", "checkpoint", "grammar", "tokenizer", "template", "base"},
     "server": {"engine", "model", "base"},
     "load": {"base"},
-    "cli": {"load", "server", "engine", "model", "backend", "kernels", "checkpoint", "grammar", "tokenizer", "template",
+    "cli": {"load", "server", "engine", "model", "backend", "kernels", "cluster", "checkpoint", "grammar", "tokenizer", "template",
             "base"},
 }
 

@@ -1,0 +1,419 @@
+/* Sums, gathering and agreement over a transport. */
+#include "cluster/cluster.h"
+
+#include "base/clock.h"
+#include "base/team.h"
+#include "cluster/module.h"
+#include "cluster/monitor.h"
+#include "cluster/transport.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    CHUNK = 1 << 18, /* floats that are summed at a time: what is added is still in the second cache */
+    DIRECT_BYTES = 32 * 1024, /* up to so many, all send all: one wait in place of two */
+    LANES = 16,               /* slices begin at whole vectors */
+    SPINS = 200,              /* pauses between looks, about 10 us: what a neighbour's message takes */
+    YIELD_NS = 20 * 1000 *
+               1000, /* then the core is offered between looks, which covers what ranks differ in a step, */
+    NAP_NS = 50 * 1000,            /* then slept for so long */
+    IDLE_YIELD_NS = 1000 * 1000,   /* who waits for work that may not come: so long between steps, */
+    IDLE_NAP_NS = 2 * 1000 * 1000, /* then naps that grow up to this */
+    VERDICT_MS = 4000, /* after a failure of the transport: for the monitor, which knows the reason */
+};
+
+struct cluster {
+    struct transport *transport;
+    struct monitor *monitor; /* NULL: none */
+    int rank, n_ranks, group;
+    float *sums; /* [n_ranks][CHUNK]: what the others sent; at the own rank the sum */
+    struct message sends[TRANSPORT_MESSAGES], receives[TRANSPORT_MESSAGES];
+    bool is_broken; /* the transport failed */
+    struct cluster_cost cost;
+};
+
+/* ---- opening ---- */
+
+static enum tutti_status watch(struct cluster *c, const struct cluster_options *options,
+                               struct tutti_error *err)
+{
+    struct monitor_options monitor = { .rank = c->rank,
+                                       .n_ranks = c->n_ranks,
+                                       .is_local = c->transport->n_local == c->transport->n_ranks,
+                                       .stays = options->stays,
+                                       .lost = options->lost,
+                                       .user = options->user };
+    struct monitor_invitation invitation = { 0 };
+    enum tutti_status st = TUTTI_OK;
+    if (c->rank == 0)
+        st = monitor_listen(&c->monitor, &monitor, &invitation, err);
+    if (!cluster_broadcast(c, &invitation, sizeof invitation, false))
+        return cluster_check(c, err);
+    if (c->rank > 0)
+        st = monitor_join(&c->monitor, &monitor, &invitation, err);
+    return st == TUTTI_OK ? monitor_start(c->monitor, err) : st;
+}
+
+enum tutti_status cluster_new(struct cluster **out, struct transport *transport,
+                              const struct cluster_options *options, bool has_monitor,
+                              struct tutti_error *err)
+{
+    int n_groups = options->n_groups > 0 ? options->n_groups : 1;
+    enum tutti_status st = TUTTI_OK;
+    struct cluster *c = calloc(1, sizeof *c);
+    if (!c) {
+        transport->ops->close(transport, false);
+        return error_set(err, TUTTI_E_MEMORY, "cluster: out of memory");
+    }
+    c->transport = transport;
+    if (options->n_ranks < 1 || options->n_ranks > CLUSTER_MAX_RANKS) {
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "tp",
+                             "tensor parallelism over %d ranks, expected 1 to %d", options->n_ranks,
+                             CLUSTER_MAX_RANKS);
+        goto done;
+    }
+    if ((int64_t)options->n_ranks * n_groups != transport->n_ranks) {
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "tp",
+                             "%d ranks were started, but tensor parallelism over %d%s%s needs %lld",
+                             transport->n_ranks, options->n_ranks, n_groups > 1 ? " in several replicas" : "",
+                             "", (long long)options->n_ranks * n_groups);
+        goto done;
+    }
+    c->n_ranks = options->n_ranks;
+    c->rank = transport->rank % c->n_ranks;
+    c->group = transport->rank / c->n_ranks;
+    c->sums = aligned_alloc(64, (size_t)c->n_ranks * CHUNK * sizeof *c->sums);
+    if (!c->sums) {
+        st = error_set(err, TUTTI_E_MEMORY, "cluster: out of memory");
+        goto done;
+    }
+    if (has_monitor && c->n_ranks > 1)
+        st = watch(c, options, err);
+    if (st != TUTTI_OK)
+        goto done;
+    *out = c;
+    c = NULL;
+done:
+    if (c)
+        c->is_broken = true; /* the others may not know: nobody is waited for */
+    cluster_close(c);
+    return st;
+}
+
+enum tutti_status cluster_open(struct cluster **out, const struct cluster_options *options,
+                               struct tutti_error *err)
+{
+    struct transport *transport;
+    enum tutti_status st = module_open(&transport, err);
+    return st == TUTTI_OK ? cluster_new(out, transport, options, true, err) : st;
+}
+
+void cluster_close(struct cluster *c)
+{
+    if (!c)
+        return;
+    bool is_orderly = !c->is_broken && (!c->monitor || monitor_lost(c->monitor) < 0);
+    monitor_free(c->monitor);
+    c->transport->ops->close(c->transport, is_orderly);
+    free(c->sums);
+    free(c);
+}
+
+int cluster_rank(const struct cluster *c)
+{
+    return c->rank;
+}
+
+int cluster_n_ranks(const struct cluster *c)
+{
+    return c->n_ranks;
+}
+
+int cluster_group(const struct cluster *c)
+{
+    return c->group;
+}
+
+int cluster_n_local(const struct cluster *c)
+{
+    return c->transport->n_local;
+}
+
+int cluster_n_threads(const struct cluster *c)
+{
+    int n_sharing = c->transport->n_sharing, n = team_n_cores() / (n_sharing > 0 ? n_sharing : 1);
+    return n > 0 ? n : 1;
+}
+
+/* ---- waiting ---- */
+
+static void nap(long ns)
+{
+    struct timespec time = { .tv_nsec = ns };
+    nanosleep(&time, NULL);
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static bool is_lost(const struct cluster *c)
+{
+    return c->is_broken || (c->monitor && monitor_lost(c->monitor) >= 0);
+}
+
+/* Until all that was begun is done. */
+static bool finish(struct cluster *c, bool is_idle)
+{
+    uint64_t begin_ns = 0;
+    long idle_ns = NAP_NS;
+    for (unsigned i = 0;; i++) {
+        int done = c->transport->ops->test(c->transport);
+        c->is_broken = c->is_broken || done < 0;
+        if (is_lost(c))
+            return false;
+        if (done > 0)
+            return true;
+        if (i < SPINS) {
+            relax();
+            continue;
+        }
+        uint64_t now_ns = clock_now_ns();
+        begin_ns = begin_ns > 0 ? begin_ns : now_ns;
+        if (now_ns - begin_ns < (is_idle ? IDLE_YIELD_NS : YIELD_NS)) {
+            sched_yield();
+        } else if (is_idle) {
+            nap(idle_ns);
+            idle_ns = idle_ns + idle_ns / 8 < IDLE_NAP_NS ? idle_ns + idle_ns / 8 : IDLE_NAP_NS;
+        } else {
+            nap(NAP_NS);
+        }
+    }
+}
+
+static bool exchange(struct cluster *c, int n_sends, int n_receives, bool is_idle)
+{
+    if (is_lost(c))
+        return false;
+    for (int i = 0; i < n_sends; i++)
+        c->cost.n_sent_bytes += c->sends[i].n_bytes;
+    if (!c->transport->ops->begin(c->transport, c->sends, n_sends, c->receives, n_receives)) {
+        c->is_broken = true;
+        return false;
+    }
+    return finish(c, is_idle);
+}
+
+static struct message message_with(const struct cluster *c, int rank, const void *bytes, size_t n_bytes)
+{
+    return (struct message){ .peer = c->group * c->n_ranks + rank,
+                             .bytes = (void *)(uintptr_t)bytes,
+                             .n_bytes = n_bytes };
+}
+
+enum tutti_status cluster_check(const struct cluster *c, struct tutti_error *err)
+{
+    if (!is_lost(c))
+        return TUTTI_OK;
+    for (int ms = 0; c->monitor && monitor_lost(c->monitor) < 0 && ms < VERDICT_MS; ms++)
+        nap(1000000);
+    if (c->monitor && monitor_lost(c->monitor) >= 0)
+        return error_set(err, TUTTI_E_IO, "%s", monitor_text(c->monitor));
+    return error_set(err, TUTTI_E_IO, "rank %d of %d cannot reach the others: %s failed", c->rank, c->n_ranks,
+                     c->transport->ops->name);
+}
+
+/* ---- sums ---- */
+
+typedef float lanes __attribute__((vector_size(64), aligned(4), may_alias));
+
+static void add(float *sum, const float *x, size_t n)
+{
+    size_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        *(lanes *)(sum + i) += *(const lanes *)(x + i);
+    for (; i < n; i++)
+        sum[i] += x[i];
+}
+
+/* x [n], which are those of this rank from begin on, becomes the sum in the order of the ranks. */
+static void add_in_order(struct cluster *c, float *x, size_t n)
+{
+    float *sum = c->rank == 0 ? x : c->sums;
+    for (int r = 1; r < c->n_ranks; r++)
+        add(sum, r == c->rank ? x : c->sums + (size_t)r * CHUNK, n);
+    if (sum != x)
+        memcpy(x, sum, n * sizeof *x);
+}
+
+/* A few numbers: every rank gets all of them and adds for itself. */
+static bool reduce_direct(struct cluster *c, float *x, size_t n)
+{
+    int count = 0;
+    for (int r = 0; r < c->n_ranks; r++) {
+        if (r == c->rank)
+            continue;
+        c->sends[count] = message_with(c, r, x, n * sizeof *x);
+        c->receives[count++] = message_with(c, r, c->sums + (size_t)r * CHUNK, n * sizeof *x);
+    }
+    if (!exchange(c, count, count, false))
+        return false;
+    add_in_order(c, x, n);
+    return true;
+}
+
+/* Where the slice of a rank begins. */
+static size_t slice_of(const struct cluster *c, size_t n, int rank)
+{
+    size_t n_lanes = (n + LANES - 1) / LANES, at = n_lanes * (size_t)rank / (size_t)c->n_ranks * LANES;
+    return at < n ? at : n;
+}
+
+/* Each rank adds its slice of all of them, and gives it to the others. */
+static bool reduce_by_slices(struct cluster *c, float *x, size_t n)
+{
+    size_t begin = slice_of(c, n, c->rank), n_own = slice_of(c, n, c->rank + 1) - begin;
+    int count = 0;
+    for (int r = 0; r < c->n_ranks; r++) {
+        if (r == c->rank)
+            continue;
+        size_t theirs = slice_of(c, n, r), n_theirs = slice_of(c, n, r + 1) - theirs;
+        c->sends[count] = message_with(c, r, x + theirs, n_theirs * sizeof *x);
+        c->receives[count++] = message_with(c, r, c->sums + (size_t)r * CHUNK, n_own * sizeof *x);
+    }
+    if (!exchange(c, count, count, false))
+        return false;
+    add_in_order(c, x + begin, n_own);
+    count = 0;
+    for (int r = 0; r < c->n_ranks; r++) {
+        if (r == c->rank)
+            continue;
+        size_t theirs = slice_of(c, n, r), n_theirs = slice_of(c, n, r + 1) - theirs;
+        c->sends[count] = message_with(c, r, x + begin, n_own * sizeof *x);
+        c->receives[count++] = message_with(c, r, x + theirs, n_theirs * sizeof *x);
+    }
+    return exchange(c, count, count, false);
+}
+
+bool cluster_reduce(struct cluster *c, float *x, size_t n)
+{
+    if (c->n_ranks == 1)
+        return true;
+    uint64_t begin_ns = clock_now_ns();
+    bool ok = true;
+    for (size_t at = 0; at < n && ok; at += CHUNK) {
+        size_t n_now = n - at < CHUNK ? n - at : CHUNK;
+        ok = n_now * sizeof *x <= DIRECT_BYTES ? reduce_direct(c, x + at, n_now)
+                                               : reduce_by_slices(c, x + at, n_now);
+    }
+    c->cost.n_reduces++;
+    c->cost.n_reduced_bytes += n * sizeof *x;
+    c->cost.reduce_ns += clock_now_ns() - begin_ns;
+    return ok;
+}
+
+/* ---- the rest ---- */
+
+bool cluster_gather_rows(struct cluster *c, float *whole, const float *part, int n_rows, const int *begins)
+{
+    uint64_t begin_ns = clock_now_ns();
+    size_t width = (size_t)begins[c->n_ranks], n_own = (size_t)(begins[c->rank + 1] - begins[c->rank]);
+    int n_others = c->rank == 0 ? c->n_ranks - 1 : 1;
+    int at_once = n_others > 0 ? TRANSPORT_MESSAGES / n_others : n_rows;
+    bool ok = true;
+    for (int row = 0; row < n_rows && ok; row += at_once) {
+        int count = 0, end = n_rows - row < at_once ? n_rows : row + at_once;
+        for (int i = row; i < end; i++) {
+            const float *own = part + (size_t)i * n_own;
+            if (c->rank > 0) {
+                c->sends[count++] = message_with(c, 0, own, n_own * sizeof *own);
+                continue;
+            }
+            float *to = whole + (size_t)i * width;
+            memcpy(to, own, n_own * sizeof *to);
+            for (int r = 1; r < c->n_ranks; r++)
+                c->receives[count++] = message_with(c, r, to + begins[r],
+                                                    (size_t)(begins[r + 1] - begins[r]) * sizeof *to);
+        }
+        ok = exchange(c, c->rank > 0 ? count : 0, c->rank > 0 ? 0 : count, false);
+    }
+    c->cost.gather_ns += clock_now_ns() - begin_ns;
+    return ok;
+}
+
+bool cluster_broadcast(struct cluster *c, void *bytes, size_t n_bytes, bool is_idle)
+{
+    uint64_t begin_ns = clock_now_ns();
+    bool ok;
+    if (c->rank > 0) {
+        c->receives[0] = message_with(c, 0, bytes, n_bytes);
+        ok = exchange(c, 0, 1, is_idle);
+    } else {
+        for (int r = 1; r < c->n_ranks; r++)
+            c->sends[r - 1] = message_with(c, r, bytes, n_bytes);
+        ok = exchange(c, c->n_ranks - 1, 0, false);
+    }
+    c->cost.broadcast_ns += clock_now_ns() - begin_ns;
+    return ok;
+}
+
+/* Everybody's n_bytes to all: [n_ranks][n_bytes], where the own ones stand already. */
+static bool share(struct cluster *c, void *all, size_t n_bytes)
+{
+    int count = 0;
+    for (int r = 0; r < c->n_ranks; r++) {
+        if (r == c->rank)
+            continue;
+        c->sends[count] = message_with(c, r, (char *)all + (size_t)c->rank * n_bytes, n_bytes);
+        c->receives[count++] = message_with(c, r, (char *)all + (size_t)r * n_bytes, n_bytes);
+    }
+    return exchange(c, count, count, true); /* a rank may still be reading its weights */
+}
+
+bool cluster_min(struct cluster *c, uint64_t *value)
+{
+    uint64_t all[CLUSTER_MAX_RANKS] = { 0 };
+    all[c->rank] = *value;
+    if (!share(c, all, sizeof *all))
+        return false;
+    for (int r = 0; r < c->n_ranks; r++)
+        *value = all[r] < *value ? all[r] : *value;
+    return true;
+}
+
+enum tutti_status cluster_agree(struct cluster *c, enum tutti_status st, struct tutti_error *err)
+{
+    struct tutti_error *all = calloc((size_t)c->n_ranks, sizeof *all);
+    if (!all)
+        return error_set(err, TUTTI_E_MEMORY, "cluster: out of memory");
+    if (st != TUTTI_OK && err)
+        all[c->rank] = *err;
+    all[c->rank].status = st;
+    if (!share(c, all, sizeof *all)) {
+        free(all);
+        return cluster_check(c, err);
+    }
+    for (int r = 0; r < c->n_ranks; r++) {
+        if (all[r].status == TUTTI_OK)
+            continue;
+        st = all[r].status;
+        if (err)
+            *err = all[r];
+        if (r != c->rank && r > 0)
+            error_prefix(err, "rank %d", r);
+        break;
+    }
+    free(all);
+    return st;
+}
+
+void cluster_read_cost(const struct cluster *c, struct cluster_cost *out)
+{
+    *out = c->cost;
+}

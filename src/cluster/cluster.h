@@ -1,0 +1,80 @@
+/* Ranks: processes that run one model together, each with its own slice of it.
+ *
+ * Every rank calls the same functions in the same order. Sums are added in the order of the ranks, element by element: so they are
+ * the same bits on every rank and in every run, whatever the transport does, and do not depend on how many elements are
+ * summed at a time.
+ *
+ * No call waits for a rank that is dead or stalled: a monitor (monitor.h) notices that, beside the messages, and every call
+ * from then on fails at once. One thread at a time uses a cluster. Nothing here allocates after cluster_open(). */
+#ifndef TUTTI_CLUSTER_H
+#define TUTTI_CLUSTER_H
+
+#include "base/error.h"
+
+struct cluster;
+struct transport;
+
+enum { CLUSTER_MAX_RANKS = 64 }; /* of a group: far more than heads can be shared out over */
+
+struct cluster_options {
+    int n_ranks;  /* of a group: those that run one model together */
+    int n_groups; /* replicas; 0: one */
+    /* Where a rank is lost: called once, on the monitor's thread. May be NULL. */
+    void (*lost)(void *user);
+    void *user;
+    bool stays; /* for tests: do not end the process when it takes too long to end by itself */
+};
+
+/* Joins the ranks that mpirun (or srun) started: ranks 0..n_ranks-1 are the first group, the next the second. On success *out is the
+ * caller's, for cluster_close(). TUTTI_E_UNSUPPORTED: built without MPI. TUTTI_E_ARGUMENT: not started by a launcher,
+ * or with another number of ranks; param is "tp". */
+MUST_CHECK enum tutti_status cluster_open(struct cluster **out, const struct cluster_options *options,
+                                          struct tutti_error *err);
+
+/* The same over a given transport, which becomes the cluster's, also where this fails. has_monitor: no rank is watched without. */
+MUST_CHECK enum tutti_status cluster_new(struct cluster **out, struct transport *transport,
+                                         const struct cluster_options *options, bool has_monitor,
+                                         struct tutti_error *err);
+void cluster_close(struct cluster *c); /* NULL is allowed */
+
+int cluster_rank(const struct cluster *c); /* in its group */
+int cluster_n_ranks(const struct cluster *c);
+int cluster_group(const struct cluster *c);
+int cluster_n_local(const struct cluster *c); /* ranks on this machine, of all groups */
+
+/* Threads for each rank of this machine, so that no core has two. */
+int cluster_n_threads(const struct cluster *c);
+
+/* ---- together: each false means that a rank was lost, or the transport failed; cluster_check() says which ---- */
+
+/* x [n] = the sum of all ranks' x. */
+bool cluster_reduce(struct cluster *c, float *x, size_t n);
+
+/* On rank 0 whole [n_rows][begins[n_ranks]] = all ranks' parts side by side; part of rank r: [n_rows][begins[r + 1] - begins[r]].
+ * Elsewhere whole is NULL. */
+bool cluster_gather_rows(struct cluster *c, float *whole, const float *part, int n_rows, const int *begins);
+
+/* What rank 0 has at bytes is copied to the others, which have room for n_bytes. is_idle: rank 0 may take its time, so that
+ * the others wait without using a core. */
+bool cluster_broadcast(struct cluster *c, void *bytes, size_t n_bytes, bool is_idle);
+
+/* The smallest of all ranks' values. */
+bool cluster_min(struct cluster *c, uint64_t *value);
+
+/* Returns the same status on every rank: st where all have TUTTI_OK, else that of the first one that has not; *err then has its
+ * text, with the rank before it on other ranks. */
+MUST_CHECK enum tutti_status cluster_agree(struct cluster *c, enum tutti_status st, struct tutti_error *err);
+
+/* TUTTI_E_IO: a rank was lost, which the text names. Any thread. */
+enum tutti_status cluster_check(const struct cluster *c, struct tutti_error *err);
+
+/* ---- what it costs, of this rank, since the start ---- */
+struct cluster_cost {
+    uint64_t n_reduces, n_reduced_bytes,
+        reduce_ns;         /* bytes: of the sums. Times include waiting for the others */
+    uint64_t n_sent_bytes; /* of all */
+    uint64_t gather_ns, broadcast_ns;
+};
+void cluster_read_cost(const struct cluster *c, struct cluster_cost *out);
+
+#endif

@@ -1,0 +1,460 @@
+#include "cluster/monitor.h"
+
+#include "base/clock.h"
+#include "cluster/cluster.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum {
+    JOIN_MS = 30000,    /* for all ranks to come */
+    CONNECT_MS = 3000,  /* for one address of rank 0, of which some may lead nowhere */
+    GREETING_MS = 3000, /* for a stranger to say who it is */
+    RANK_0 = 0,
+};
+
+/* One byte each, LOST with a byte for the rank behind it. */
+enum { BEAT = 'b', GOODBYE = 'q', LOST = 'x' };
+
+/* What a connection begins with, in both directions. */
+struct greeting {
+    uint8_t secret[16];
+    int32_t rank, pid;
+    char host[64];
+};
+
+struct peer {
+    int fd;                       /* -1: none */
+    bool said_goodbye, is_naming; /* is_naming: the next byte is the rank that was lost */
+    uint64_t seen_ms;
+    int32_t pid;
+    char host[64];
+};
+
+struct monitor {
+    struct monitor_options options;
+    uint8_t secret[16];
+    int listener, wake; /* -1: none */
+    struct peer *peers; /* [n_ranks]: of rank 0 those of the others, of others that of rank 0 */
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool is_stopping;
+    char text[512]; /* written before lost is */
+    atomic_int lost;
+    uint64_t end_ms; /* when the process is ended; 0: not yet */
+};
+
+static uint64_t now_ms(void)
+{
+    return clock_now_us() / 1000;
+}
+
+static int time_left(uint64_t end_ms)
+{
+    uint64_t now = now_ms();
+    return now < end_ms ? (int)(end_ms - now) : 0;
+}
+
+static struct greeting greet(const struct monitor *m)
+{
+    struct greeting g = { .rank = m->options.rank, .pid = getpid() };
+    memcpy(g.secret, m->secret, sizeof g.secret);
+    if (gethostname(g.host, sizeof g.host - 1) != 0)
+        snprintf(g.host, sizeof g.host, "unknown");
+    return g;
+}
+
+/* ---- whole messages on sockets that do not block ---- */
+
+static bool is_ready(int fd, short what, uint64_t end_ms)
+{
+    struct pollfd p = { .fd = fd, .events = what };
+    int n;
+    do
+        n = poll(&p, 1, time_left(end_ms));
+    while (n < 0 && errno == EINTR);
+    return n > 0;
+}
+
+static bool send_greeting(const struct monitor *m, int fd)
+{
+    struct greeting g = greet(m); /* fits into the buffer of a fresh connection */
+    return send(fd, &g, sizeof g, MSG_NOSIGNAL) == (ssize_t)sizeof g;
+}
+
+static bool read_greeting(const struct monitor *m, int fd, struct greeting *g, uint64_t end_ms)
+{
+    for (size_t n = 0; n < sizeof *g;) {
+        if (!is_ready(fd, POLLIN, end_ms))
+            return false;
+        ssize_t got = recv(fd, (char *)g + n, sizeof *g - n, 0);
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+            return false;
+        n += got > 0 ? (size_t)got : 0;
+    }
+    g->host[sizeof g->host - 1] = '\0';
+    return memcmp(g->secret, m->secret, sizeof g->secret) == 0;
+}
+
+static void meet(struct peer *peer, int fd, const struct greeting *g)
+{
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    *peer = (struct peer){ .fd = fd, .seen_ms = now_ms(), .pid = g->pid };
+    memcpy(peer->host, g->host, sizeof peer->host);
+}
+
+/* ---- opening ---- */
+
+static enum tutti_status monitor_new(struct monitor **out, const struct monitor_options *options,
+                                     struct tutti_error *err)
+{
+    struct monitor *m = calloc(1, sizeof *m);
+    if (!m)
+        return error_set(err, TUTTI_E_MEMORY, "watching ranks: out of memory");
+    m->options = *options;
+    m->listener = m->wake = -1;
+    atomic_init(&m->lost, -1);
+    m->peers = calloc((size_t)options->n_ranks, sizeof *m->peers);
+    for (int r = 0; m->peers && r < options->n_ranks; r++)
+        m->peers[r].fd = -1;
+    m->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (!m->peers || m->wake < 0) {
+        enum tutti_status st = error_set(err, TUTTI_E_MEMORY, "watching ranks: %s", strerror(errno));
+        monitor_free(m);
+        return st;
+    }
+    *out = m;
+    return TUTTI_OK;
+}
+
+/* Every address of this machine that another may reach; those of the loop where all ranks are here. */
+static void list_addresses(bool is_local, struct monitor_invitation *invitation)
+{
+    struct ifaddrs *all = NULL;
+    uint16_t n = 0;
+    if (getifaddrs(&all) != 0)
+        all = NULL;
+    for (const struct ifaddrs *a = all; a && n < MONITOR_ADDRESSES; a = a->ifa_next) {
+        int family = a->ifa_addr ? a->ifa_addr->sa_family : AF_UNSPEC;
+        bool is_loop = a->ifa_flags & IFF_LOOPBACK, is_up = a->ifa_flags & IFF_UP;
+        if (!is_up || is_loop != is_local || (family != AF_INET && (family != AF_INET6 || is_local)))
+            continue;
+        if (family == AF_INET) {
+            const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)a->ifa_addr;
+            memcpy(invitation->addresses[n].bytes, &in->sin_addr, sizeof in->sin_addr);
+        } else {
+            const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)(const void *)a->ifa_addr;
+            if (IN6_IS_ADDR_LINKLOCAL(&in->sin6_addr))
+                continue; /* means nothing without an interface's name */
+            memcpy(invitation->addresses[n].bytes, &in->sin6_addr, sizeof in->sin6_addr);
+        }
+        invitation->addresses[n++].is_ipv6 = family == AF_INET6;
+    }
+    freeifaddrs(all);
+    invitation->n_addresses = n;
+}
+
+/* Both families in one socket where the system has IPv6. */
+static int open_listener(bool is_local, uint16_t *port)
+{
+    struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_addr = in6addr_any };
+    struct sockaddr_in four = { .sin_family = AF_INET,
+                                .sin_addr.s_addr = htonl(is_local ? INADDR_LOOPBACK : INADDR_ANY) };
+    int off = 0, type = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+    int fd = is_local ? -1 : socket(AF_INET6, type, 0);
+    if (fd >= 0 && (setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) != 0 ||
+                    bind(fd, (struct sockaddr *)&six, sizeof six) != 0)) {
+        close(fd);
+        fd = -1;
+    }
+    if (fd < 0) {
+        fd = socket(AF_INET, type, 0);
+        if (fd >= 0 && bind(fd, (struct sockaddr *)&four, sizeof four) != 0) {
+            close(fd);
+            return -1;
+        }
+    }
+    socklen_t n = sizeof six; /* the larger one; the port stands at the same place in both */
+    if (fd < 0 || listen(fd, CLUSTER_MAX_RANKS) != 0 || getsockname(fd, (struct sockaddr *)&six, &n) != 0) {
+        if (fd >= 0)
+            close(fd);
+        return -1;
+    }
+    *port = ntohs(six.sin6_port);
+    return fd;
+}
+
+enum tutti_status monitor_listen(struct monitor **out, const struct monitor_options *options,
+                                 struct monitor_invitation *invitation, struct tutti_error *err)
+{
+    struct monitor *m;
+    enum tutti_status st = monitor_new(&m, options, err);
+    if (st != TUTTI_OK)
+        return st;
+    *invitation = (struct monitor_invitation){ 0 };
+    list_addresses(options->is_local, invitation);
+    m->listener = open_listener(options->is_local, &invitation->port);
+    if (m->listener < 0 || getrandom(m->secret, sizeof m->secret, 0) != (ssize_t)sizeof m->secret ||
+        invitation->n_addresses == 0) {
+        st = error_set(err, TUTTI_E_IO, "watching ranks: cannot listen for them: %s",
+                       invitation->n_addresses == 0 ? "this machine has no address" : strerror(errno));
+        monitor_free(m);
+        return st;
+    }
+    memcpy(invitation->secret, m->secret, sizeof m->secret);
+    *out = m;
+    return TUTTI_OK;
+}
+
+/* -1: nobody answers there. */
+static int connect_to(const struct monitor_invitation *invitation, int i, uint64_t end_ms)
+{
+    bool is_ipv6 = invitation->addresses[i].is_ipv6;
+    struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_port = htons(invitation->port) };
+    struct sockaddr_in four = { .sin_family = AF_INET, .sin_port = htons(invitation->port) };
+    memcpy(&six.sin6_addr, invitation->addresses[i].bytes, sizeof six.sin6_addr);
+    memcpy(&four.sin_addr, invitation->addresses[i].bytes, sizeof four.sin_addr);
+    int fd = socket(is_ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int rc = fd < 0    ? -1
+             : is_ipv6 ? connect(fd, (struct sockaddr *)&six, sizeof six)
+                       : connect(fd, (struct sockaddr *)&four, sizeof four);
+    int error = 0;
+    socklen_t n = sizeof error;
+    bool is_open = rc == 0 || (fd >= 0 && errno == EINPROGRESS && is_ready(fd, POLLOUT, end_ms) &&
+                               getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) == 0 && error == 0);
+    if (!is_open && fd >= 0)
+        close(fd);
+    return is_open ? fd : -1;
+}
+
+enum tutti_status monitor_join(struct monitor **out, const struct monitor_options *options,
+                               const struct monitor_invitation *invitation, struct tutti_error *err)
+{
+    struct monitor *m;
+    enum tutti_status st = monitor_new(&m, options, err);
+    if (st != TUTTI_OK)
+        return st;
+    memcpy(m->secret, invitation->secret, sizeof m->secret);
+    uint64_t end_ms = now_ms() + JOIN_MS;
+    int n = invitation->n_addresses < MONITOR_ADDRESSES ? invitation->n_addresses : MONITOR_ADDRESSES;
+    for (int i = 0; m->peers[RANK_0].fd < 0 && n > 0 && now_ms() < end_ms; i = (i + 1) % n) {
+        int fd = connect_to(invitation, i, now_ms() + CONNECT_MS);
+        struct greeting g;
+        /* Rank 0 may greet the others first. */
+        if (fd >= 0 && send_greeting(m, fd) && read_greeting(m, fd, &g, end_ms) && g.rank == RANK_0)
+            meet(&m->peers[RANK_0], fd, &g);
+        else if (fd >= 0)
+            close(fd);
+        else
+            usleep(20000);
+    }
+    if (m->peers[RANK_0].fd < 0) {
+        st = error_set(err, TUTTI_E_IO, "rank %d cannot reach rank 0 at any of its %d addresses, port %d",
+                       options->rank, n, invitation->port);
+        monitor_free(m);
+        return st;
+    }
+    *out = m;
+    return TUTTI_OK;
+}
+
+/* ---- watching ---- */
+
+static void lose(struct monitor *m, int rank, const char *how)
+{
+    if (atomic_load(&m->lost) >= 0)
+        return;
+    const struct peer *peer = &m->peers[rank];
+    if (peer->host[0] != '\0')
+        snprintf(m->text, sizeof m->text, "rank %d of %d (host %s, process %d) was lost: %s", rank,
+                 m->options.n_ranks, peer->host, peer->pid, how);
+    else
+        snprintf(m->text, sizeof m->text, "rank %d of %d was lost: %s", rank, m->options.n_ranks, how);
+    atomic_store(&m->lost, rank);
+    const uint8_t news[2] = { LOST, (uint8_t)rank };
+    for (int r = 1; m->options.rank == RANK_0 && r < m->options.n_ranks; r++)
+        if (m->peers[r].fd >= 0 && r != rank)
+            (void)send(m->peers[r].fd, news, sizeof news, MSG_NOSIGNAL | MSG_DONTWAIT);
+    m->end_ms = now_ms() + MONITOR_GRACE_MS;
+    if (m->options.lost)
+        m->options.lost(m->options.user);
+}
+
+static void leave(struct peer *peer)
+{
+    close(peer->fd);
+    peer->fd = -1;
+}
+
+static void hear(struct monitor *m, int rank)
+{
+    struct peer *peer = &m->peers[rank];
+    uint8_t bytes[64];
+    ssize_t n = recv(peer->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0) {
+        leave(peer);
+        if (!peer->said_goodbye)
+            lose(m, rank, "its process ended, or the connection to it");
+        return;
+    }
+    peer->seen_ms = now_ms();
+    for (ssize_t i = 0; i < n; i++) {
+        if (peer->is_naming && bytes[i] < m->options.n_ranks)
+            lose(m, bytes[i], "rank 0 told so");
+        peer->is_naming = !peer->is_naming && bytes[i] == LOST;
+        peer->said_goodbye = peer->said_goodbye || bytes[i] == GOODBYE;
+    }
+}
+
+static void check_silence(struct monitor *m)
+{
+    char how[64];
+    for (int r = 0; r < m->options.n_ranks; r++) {
+        const struct peer *peer = &m->peers[r];
+        uint64_t silent_ms = peer->fd >= 0 ? now_ms() - peer->seen_ms : 0;
+        if (silent_ms <= MONITOR_SILENCE_MS || peer->said_goodbye)
+            continue;
+        snprintf(how, sizeof how, "no sign of life for %.1f s", (double)silent_ms / 1000);
+        lose(m, r, how);
+    }
+}
+
+static void say(struct monitor *m, uint8_t byte)
+{
+    for (int r = 0; r < m->options.n_ranks; r++) /* a full buffer holds signs of life enough */
+        if (m->peers[r].fd >= 0)
+            (void)send(m->peers[r].fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* The rest of the program had its time to end. */
+static void end_process(const struct monitor *m)
+{
+    char line[600];
+    int n = snprintf(line, sizeof line, "tutti: %s\n", m->text);
+    if (write(STDERR_FILENO, line, (size_t)n) < 0)
+        _exit(EXIT_FAILURE);
+    _exit(EXIT_FAILURE);
+}
+
+static void *watch(void *arg)
+{
+    struct monitor *m = arg;
+    struct pollfd fds[CLUSTER_MAX_RANKS + 1];
+    uint64_t beat_ms = 0;
+    pthread_setname_np(pthread_self(), "tutti-monitor");
+    while (!atomic_load(&m->is_stopping)) {
+        if (now_ms() >= beat_ms) {
+            say(m, BEAT);
+            beat_ms = now_ms() + MONITOR_BEAT_MS;
+        }
+        for (int r = 0; r < m->options.n_ranks; r++)
+            fds[r] = (struct pollfd){ .fd = m->peers[r].fd, .events = POLLIN };
+        fds[m->options.n_ranks] = (struct pollfd){ .fd = m->wake, .events = POLLIN };
+        int n = poll(fds, (nfds_t)m->options.n_ranks + 1, time_left(beat_ms));
+        for (int r = 0; n > 0 && r < m->options.n_ranks; r++)
+            if (fds[r].revents)
+                hear(m, r);
+        if (n >= 0) /* all that was sent has been heard: also where this process was stopped for a while */
+            check_silence(m);
+        if (m->end_ms > 0 && now_ms() >= m->end_ms && !m->options.stays)
+            end_process(m);
+    }
+    return NULL;
+}
+
+/* Rank 0 takes in those who know the secret. */
+static enum tutti_status take_in(struct monitor *m, struct tutti_error *err)
+{
+    uint64_t end_ms = now_ms() + JOIN_MS;
+    for (int n_missing = m->options.n_ranks - 1; n_missing > 0;) {
+        struct greeting g;
+        int fd = is_ready(m->listener, POLLIN, end_ms)
+                     ? accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)
+                     : -1;
+        bool is_rank = fd >= 0 && read_greeting(m, fd, &g, now_ms() + GREETING_MS) && g.rank > 0 &&
+                       g.rank < m->options.n_ranks && m->peers[g.rank].fd < 0 && send_greeting(m, fd);
+        if (is_rank) {
+            meet(&m->peers[g.rank], fd, &g);
+            n_missing--;
+        } else if (fd >= 0) {
+            close(fd);
+        }
+        if (n_missing > 0 && now_ms() >= end_ms) {
+            int r = 1;
+            while (m->peers[r].fd >= 0)
+                r++;
+            return error_set(err, TUTTI_E_IO, "rank %d did not connect to rank 0 within %d s", r,
+                             JOIN_MS / 1000);
+        }
+    }
+    close(m->listener);
+    m->listener = -1;
+    for (int r = 1; r < m->options.n_ranks; r++)
+        m->peers[r].seen_ms = now_ms();
+    return TUTTI_OK;
+}
+
+enum tutti_status monitor_start(struct monitor *m, struct tutti_error *err)
+{
+    enum tutti_status st = m->options.rank == RANK_0 ? take_in(m, err) : TUTTI_OK;
+    if (st != TUTTI_OK)
+        return st;
+    sigset_t all, old;
+    sigfillset(&all); /* signals are for the program's other threads */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(&m->thread, NULL, watch, m);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    m->has_thread = rc == 0;
+    return rc == 0 ? TUTTI_OK
+                   : error_set(err, TUTTI_E_MEMORY, "cannot make the monitor thread: %s", strerror(rc));
+}
+
+void monitor_free(struct monitor *m)
+{
+    if (!m)
+        return;
+    atomic_store(&m->is_stopping, true);
+    if (m->has_thread) {
+        const uint64_t one = 1;
+        (void)!write(m->wake, &one, sizeof one);
+        pthread_join(m->thread, NULL);
+        if (atomic_load(&m->lost) < 0)
+            say(m, GOODBYE);
+    }
+    for (int r = 0; m->peers && r < m->options.n_ranks; r++)
+        if (m->peers[r].fd >= 0)
+            close(m->peers[r].fd);
+    if (m->listener >= 0)
+        close(m->listener);
+    if (m->wake >= 0)
+        close(m->wake);
+    free(m->peers);
+    free(m);
+}
+
+int monitor_lost(const struct monitor *m)
+{
+    return atomic_load_explicit(&m->lost, memory_order_acquire);
+}
+
+const char *monitor_text(const struct monitor *m)
+{
+    return monitor_lost(m) >= 0 ? m->text : "";
+}

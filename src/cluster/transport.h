@@ -1,0 +1,46 @@
+/* What carries bytes between the ranks of a cluster: a message-passing library behind four calls.
+ *
+ * Open MPI is one (mpi_transport.c); it stands in a module of its own, which is loaded only where ranks were asked for. Memory
+ * of one process is another, for tests.
+ *
+ * One thread at a time calls these functions. None waits for a peer: who waits looks on the way whether the peer still lives. */
+#ifndef TUTTI_CLUSTER_TRANSPORT_H
+#define TUTTI_CLUSTER_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+enum { TRANSPORT_MESSAGES = 128 }; /* in each direction, of one exchange */
+
+struct message {
+    int peer;
+    void *bytes;    /* of one that is sent: not written */
+    size_t n_bytes; /* below 2^31. Of one that is received: room, the message may be shorter */
+};
+
+struct transport;
+
+struct transport_ops {
+    const char *name;
+    /* Begins to send and to receive; all bytes stay where they are until test() says that it is done. Messages from one rank
+     * to another arrive in the order in which they were begun. False: the library failed. */
+    bool (*begin)(struct transport *t, const struct message *sends, int n_sends,
+                  const struct message *receives, int n_receives);
+    /* 1: all that was begun is done; 0: not yet; -1: the library failed. */
+    int (*test)(struct transport *t);
+    /* is_orderly: every rank closes now; else peers may be dead, and nobody is to be waited for. */
+    void (*close)(struct transport *t, bool is_orderly);
+};
+
+struct transport {
+    const struct transport_ops *ops;
+    int rank, n_ranks;
+    int n_local;   /* ranks on this machine, this one included */
+    int n_sharing; /* of those, how many may run on cores of this rank, itself included */
+};
+
+/* The only symbol of a module. Joins the ranks that a launcher has started; false: why says the reason. */
+#define TRANSPORT_OPEN_SYMBOL "tutti_transport_open"
+typedef bool transport_open_fn(struct transport **out, char *why, size_t why_bytes);
+
+#endif

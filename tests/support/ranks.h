@@ -1,0 +1,17 @@
+/* Ranks of one process: threads, and a transport through its memory. */
+#ifndef TUTTI_TESTS_RANKS_H
+#define TUTTI_TESTS_RANKS_H
+
+#include "cluster/cluster.h"
+
+/* Runs fn(arg, cluster) on a thread for each rank, with clusters of n_ranks in n_groups groups. has_monitor: they watch each other. */
+void ranks_run(int n_ranks, int n_groups, bool has_monitor, void (*fn)(void *arg, struct cluster *cluster),
+               void *arg);
+
+/* One rank of them, for tests that make their own threads. world: of ranks_world(). */
+struct ranks_world;
+struct ranks_world *ranks_world(int n_ranks);
+void ranks_world_free(struct ranks_world *world);
+struct transport *ranks_transport(struct ranks_world *world, int rank);
+
+#endif
