@@ -19,6 +19,8 @@ struct matrix {
     float *bias; /* [n_panels][32], in the order of the panels; NULL: none */
 };
 
+enum { CPU_LORA_COLUMNS = 64 }; /* of a factor's block: what the kernel makes side by side */
+
 /* Each part's a behind the other, so that a row of the input is read once for all of them. */
 struct lora {
     int n_in, n_out, n_parts, rank; /* rank: of all parts together */
@@ -28,7 +30,7 @@ struct lora {
     struct lora_piece {
         int out_begin, n_out, rank_begin, rank;
         float scale;
-        float *b; /* [rank][n_out] */
+        float *b; /* [n_out / CPU_LORA_COLUMNS, rounded up][rank][CPU_LORA_COLUMNS] */
     } parts[];
 };
 

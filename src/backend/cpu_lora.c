@@ -10,8 +10,9 @@
 #include <string.h>
 
 enum {
-    RANKS = 4,    /* sums that a thread makes at a time: what the kernel makes side by side */
-    COLUMNS = 64, /* of b, likewise */
+    RANKS = 4, /* sums that a thread makes at a time: what the kernel makes side by side */
+    SUMS = 64, /* that go into an output at a time */
+    COLUMNS = CPU_LORA_COLUMNS,
 };
 
 /* ---- factors ---- */
@@ -44,17 +45,18 @@ static float *alloc_factors(struct backend *be, struct lora *lora, size_t n)
     return be->ops->alloc(be, n_floats);
 }
 
-/* Columns of b become rows: neighbours in memory are neighbours in the output. False: no memory. */
+/* b goes by blocks of outputs, each [rank][COLUMNS], so that it is read from one end to the other. False: no memory. */
 static bool copy_part(struct backend *be, struct lora *lora, const struct lora_part *part, int rank_begin)
 {
     size_t n_in = (size_t)lora->n_in, n_out = (size_t)part->n_out, rank = (size_t)part->rank;
+    size_t n_padded = (n_out + COLUMNS - 1) / COLUMNS * COLUMNS;
     struct lora_piece *to = &lora->parts[lora->n_parts];
     *to = (struct lora_piece){ .out_begin = part->out_begin,
                                .n_out = part->n_out,
                                .rank_begin = rank_begin,
                                .rank = part->rank,
                                .scale = part->scale,
-                               .b = alloc_factors(be, lora, rank * n_out) };
+                               .b = alloc_factors(be, lora, rank * n_padded) };
     if (!to->b)
         return false;
     lora->n_parts++;
@@ -65,7 +67,8 @@ static bool copy_part(struct backend *be, struct lora *lora, const struct lora_p
         put_factor(lora, lora->a, (size_t)rank_begin * n_in + i, part->a[i], a_exponent);
     for (size_t j = 0; j < n_out; j++)
         for (size_t i = 0; i < rank; i++)
-            put_factor(lora, to->b, i * n_out + j, part->b[j * rank + i], b_exponent);
+            put_factor(lora, to->b, (j / COLUMNS * rank + i) * COLUMNS + j % COLUMNS, part->b[j * rank + i],
+                       b_exponent);
     return true;
 }
 
@@ -180,31 +183,41 @@ static void run_down(const struct lora_job *job, int thread, int n_threads)
     }
 }
 
+/* The sums of one group's rows with one part, scaled: number first and those behind it, n of them. */
+static void scale_sums(const struct lora_job *job, const struct lora_group *group,
+                       const struct lora_piece *part, int first, int n, float scaled[][SUMS])
+{
+    for (int r = 0; r < group->n; r++) {
+        const float *sums = sums_of(job, group->rows[r]) + part->rank_begin + first;
+        for (int i = 0; i < n; i++)
+            scaled[r][i] = sums[i] * part->scale;
+    }
+}
+
 /* Columns first..last-1, all of them of one part, of one group's rows. */
 static void run_up_part(const struct lora_job *job, const struct lora_group *group,
                         const struct lora_piece *part, int first, int last)
 {
-    enum { RUN = 64 };
     const struct kernels *k = &job->cpu->kernels;
-    float scaled[LORA_ROWS][RUN];
+    float scaled[LORA_ROWS][SUMS];
     const float *t[LORA_ROWS];
-    float *y[LORA_ROWS];
-    for (int r = 0; r < group->n; r++) {
+    for (int r = 0; r < group->n; r++)
         t[r] = scaled[r];
-        y[r] = job->y + (size_t)group->rows[r] * (size_t)job->n_out + first;
-    }
-    for (int done = 0, n; done < part->rank; done += n) {
-        n = part->rank - done < RUN ? part->rank - done : RUN;
-        for (int r = 0; r < group->n; r++) {
-            const float *sums = sums_of(job, group->rows[r]) + part->rank_begin + done;
-            for (int i = 0; i < n; i++)
-                scaled[r][i] = sums[i] * part->scale;
+    for (int done = 0, n_sums; done < part->rank; done += n_sums) {
+        n_sums = part->rank - done < SUMS ? part->rank - done : SUMS;
+        scale_sums(job, group, part, done, n_sums, scaled);
+        for (int column = first, n; column < last; column += n) {
+            int block = (column - part->out_begin) / COLUMNS, skipped = (column - part->out_begin) % COLUMNS;
+            n = last - column < COLUMNS - skipped ? last - column : COLUMNS - skipped;
+            float *y[LORA_ROWS];
+            for (int r = 0; r < group->n; r++)
+                y[r] = job->y + (size_t)group->rows[r] * (size_t)job->n_out + column;
+            size_t at = ((size_t)block * (size_t)part->rank + (size_t)done) * COLUMNS + (size_t)skipped;
+            if (group->lora->is_half)
+                k->lora_up_half(y, (const uint16_t *)part->b + at, COLUMNS, t, group->n, n_sums, n);
+            else
+                k->lora_up(y, part->b + at, COLUMNS, t, group->n, n_sums, n);
         }
-        size_t stride = (size_t)part->n_out, at = (size_t)done * stride + (size_t)(first - part->out_begin);
-        if (group->lora->is_half)
-            k->lora_up_half(y, (const uint16_t *)part->b + at, stride, t, group->n, n, last - first);
-        else
-            k->lora_up(y, part->b + at, stride, t, group->n, n, last - first);
     }
 }
 
