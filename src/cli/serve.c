@@ -16,7 +16,8 @@ struct serve_values {
     const char *tls_cert, *tls_key, *tls_client_ca;
     const char *config;
     struct option_texts apis;
-    int64_t port, max_body, max_output, header_timeout, idle_timeout, drain_timeout, step_timeout;
+    int64_t port, max_body, max_output, header_timeout, idle_timeout, drain_delay, drain_timeout,
+        step_timeout;
     bool no_access_log;
     struct model_flags model;
     struct adapter_flags adapters;
@@ -115,13 +116,20 @@ static const struct option OPTIONS[] = {
       .max = MAX_SECONDS,
       .initial = "120",
       .help = "time that a connection may rest" },
+    { .name = "drain-delay",
+      INT_IN(VALUES, drain_delay),
+      .value = "SECONDS",
+      .max = 86400,
+      .initial = "0",
+      .help = "after SIGTERM /health says 503 this long before requests are refused, so that a load "
+              "balancer sends them elsewhere first" },
     { .name = "drain-timeout",
       INT_IN(VALUES, drain_timeout),
       .value = "SECONDS",
       .min = 1,
       .max = MAX_SECONDS,
       .initial = "30",
-      .help = "time for running requests to end after SIGTERM" },
+      .help = "time for running requests to end after SIGTERM (and --drain-delay)" },
     { .name = "log-level",
       CHOICE_IN(VALUES, log_level),
       .value = "LEVEL",
@@ -172,6 +180,7 @@ static struct server_options server_options(const struct serve_values *values)
     options.max_output_bytes = (size_t)values->max_output;
     options.header_timeout_s = (int)values->header_timeout;
     options.idle_timeout_s = (int)values->idle_timeout;
+    options.drain_delay_s = (int)values->drain_delay;
     options.drain_timeout_s = (int)values->drain_timeout;
     options.access_log = !values->no_access_log;
     options.step_timeout_s = (int)values->step_timeout;
@@ -265,6 +274,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     struct serving_config config = { 0 };
     tutti_model *model = NULL;
     tutti_engine *engine = NULL;
+    struct server *server = NULL;
     set_log_level(values->log_level);
     log_set_format(strcmp(values->log_format, LOG_FORMATS[LOG_JSON]) == 0 ? LOG_JSON : LOG_TEXT);
     enum tutti_status st = read_apis(&values->apis, &options.apis, err);
@@ -272,6 +282,9 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         st = serving_config_read(&config, values->config, err);
     if (st == TUTTI_OK && values->config)
         apply_config(&config, values, &options, &engine_flags);
+    options.max_requests = (int)(engine_flags.max_seqs + engine_flags.max_queue);
+    if (st == TUTTI_OK)
+        st = server_open(&server, &options, err);
     if (st == TUTTI_OK)
         st = model_flags_open(&values->model, operands[0], &model, err);
     if (st == TUTTI_OK)
@@ -282,9 +295,9 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         st = engine_flags_open(&engine_flags, 0, model, &engine, err);
     if (st == TUTTI_OK) {
         log_model(model, engine);
-        options.max_requests = (int)(engine_flags.max_seqs + engine_flags.max_queue);
-        st = server_run(engine, model, &options, err);
+        st = server_run(server, engine, model, err);
     }
+    server_close(server);
     tutti_engine_close(engine);
     tutti_model_close(model);
     serving_config_clear(&config);
@@ -297,7 +310,8 @@ const struct command COMMAND_SERVE = {
     .about =
         "Loads MODEL and answers HTTP requests until SIGTERM or Ctrl-C; then running requests end, and a "
         "second "
-        "signal stops at once. When ready it prints \"listening on http://HOST:PORT\" on standard output.",
+        "signal stops at once. While MODEL is loaded requests get 503. When ready it prints \"listening on "
+        "http://HOST:PORT\" on standard output.",
     .example = "tutti serve models/demo\n"
                "tutti serve chatglm3-6b.gguf --host 0.0.0.0 --api-key-file keys.txt --kv-memory 4G",
     .options = OPTION_SET(

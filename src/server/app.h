@@ -1,4 +1,4 @@
-/* What the routes share: the engine, the options, the figures. One instance, on the stack of server_run(). */
+/* What the routes share: the engine, the options, the figures. One instance, a part of the server. */
 #ifndef TUTTI_SERVER_APP_H
 #define TUTTI_SERVER_APP_H
 
@@ -21,7 +21,7 @@ struct app_counts {
 };
 
 struct app {
-    tutti_engine *engine;
+    tutti_engine *engine; /* NULL: the model is still being loaded */
     tutti_model *model;
     struct tutti_model_info info;
     const struct server_options *options;
@@ -37,7 +37,8 @@ struct app {
     uint64_t n_reloads, n_failed_reloads;
     time_t start_time;
     char fingerprint[32]; /* of program, model and weight type */
-    bool is_draining;
+    bool is_leaving;  /* balancers are to send requests elsewhere; those that come are answered */
+    bool is_draining; /* new requests are refused */
 };
 
 /* Replies with an error in OpenAI's shape; code NULL: the usual one. */

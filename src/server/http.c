@@ -222,7 +222,7 @@ static bool read_head(struct http_conn *conn)
         conn_refuse(conn, status, why);
         return false;
     }
-    conn->closes = conn->closes || !conn->head.keep_alive || conn->http->is_draining;
+    conn->closes = conn->closes || !conn->head.keep_alive || conn->http->is_leaving;
     return true;
 }
 
@@ -438,7 +438,7 @@ void http_accept(struct http *http, int fd, const char *peer)
     conn->http = http;
     conn->bev = bev;
     conn->timer = timer;
-    conn->closes = http->is_draining;
+    conn->closes = http->is_leaving;
     conn->is_handshaking = http->options.tls != NULL;
     http->n_handshakes += conn->is_handshaking;
     snprintf(conn->peer, sizeof conn->peer, "%s", peer);
@@ -457,9 +457,14 @@ void http_accept(struct http *http, int fd, const char *peer)
     set_timer(conn, conn->is_handshaking ? http->options.header_timeout_s : http->options.idle_timeout_s);
 }
 
+void http_leave(struct http *http)
+{
+    http->is_leaving = true;
+}
+
 void http_drain(struct http *http)
 {
-    http->is_draining = true;
+    http_leave(http);
     for (struct http_conn *conn = http->conns; conn; conn = conn->next) {
         conn->closes = true;
         if (conn->state == CONN_IDLE && !evbuffer_get_length(bufferevent_get_output(conn->bev)))

@@ -47,7 +47,9 @@ void http_free(struct http *http); /* closes every connection without further ca
 /* Takes the accepted socket over; peer is a text for logs, copied. */
 void http_accept(struct http *http, int fd, const char *peer);
 
-/* No connection is kept alive from now on; those that wait for a request are closed. */
+/* No connection is kept alive from now on: the next reply on each is its last. */
+void http_leave(struct http *http);
+/* The same, and those that wait for a request are closed. */
 void http_drain(struct http *http);
 /* True while a request is being answered or its reply is not yet wholly in the kernel's hands. */
 bool http_is_busy(const struct http *http);

@@ -17,7 +17,7 @@ struct http {
     struct http_counts counts;
     size_t n_body_bytes; /* in memory, of all connections */
     int n_handshakes;    /* connections whose TLS is being set up */
-    bool is_draining;
+    bool is_leaving;
 };
 
 struct http_conn {

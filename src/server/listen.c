@@ -26,6 +26,7 @@ struct listeners {
     struct event *resume; /* after the system ran out of descriptors */
     char *unix_path;
     const char *scheme;
+    bool is_inherited;
     char address[512];
 };
 
@@ -228,6 +229,7 @@ static enum tutti_status listen_inherited(struct listeners *listeners, struct ev
 {
     enum tutti_status st = TUTTI_OK;
     describe(listeners, fds[0]);
+    listeners->is_inherited = true;
     for (int i = 0; st == TUTTI_OK && i < n; i++)
         st = add_listener(listeners, base, fds[i], 0, err);
     log_info("listening on %d socket%s of systemd, whatever address the options name", n, n == 1 ? "" : "s");
@@ -277,6 +279,11 @@ void listeners_close(struct listeners *listeners)
     if (listeners->resume)
         event_free(listeners->resume);
     free(listeners);
+}
+
+bool listeners_are_inherited(const struct listeners *listeners)
+{
+    return listeners->is_inherited;
 }
 
 const char *listeners_address(const struct listeners *listeners)

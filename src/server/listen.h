@@ -14,6 +14,9 @@ MUST_CHECK enum tutti_status listeners_open(struct listeners **out, struct event
                                             struct tutti_error *err);
 void listeners_close(struct listeners *listeners); /* removes a Unix socket's file; NULL is allowed */
 
+/* The sockets are systemd's. */
+bool listeners_are_inherited(const struct listeners *listeners);
+
 /* "http://127.0.0.1:8080", "https://..." or "unix:/run/tutti.sock"; of several the first. */
 const char *listeners_address(const struct listeners *listeners);
 

@@ -8,7 +8,9 @@
 
 static void health_request(struct app *app, struct http_conn *conn)
 {
-    if (app->is_draining)
+    if (!app->engine)
+        app_reply_json(conn, 503, json_pack("{s:s}", "status", "loading"));
+    else if (app->is_leaving)
         app_reply_json(conn, 503, json_pack("{s:s}", "status", "draining"));
     else
         app_reply_json(conn, 200, json_pack("{s:s}", "status", "ok"));
@@ -197,6 +199,9 @@ void route_head(void *user, struct http_conn *conn)
                   head->method);
         http_header(conn, "Allow", !strcmp(route->method, "GET") ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
         app_reply_error(conn, 405, NULL, &err);
+    } else if (!app->engine && route->request != health_request) {
+        error_set(&err, TUTTI_E_CLOSED, "the model is still being loaded");
+        app_reply_error(conn, 503, NULL, &err);
     } else if (route->needs_key && app->keys && !has_key(app, conn)) {
         error_set(&err, TUTTI_E_ARGUMENT,
                   http_head_find(head, "Authorization")

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "server/doorman.h"
 #include "server/job.h"
 #include "server/keys.h"
 #include "server/listen.h"
@@ -14,6 +15,7 @@
 #include <event2/event.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -22,8 +24,9 @@ enum { DRAIN_LOOK_MS = 20 };
 struct server {
     struct app app;
     struct listeners *listeners;
+    struct doorman *doorman; /* NULL: the loop is the caller's */
     struct supervisor *supervisor;
-    struct event *sigterm, *sigint, *sighup, *drain;
+    struct event *sigterm, *sigint, *sighup, *delay, *drain;
     uint64_t drain_end_us;
     uint64_t n_steps;  /* of the engine when the watchdog last looked */
     bool has_terminal; /* at the start */
@@ -71,6 +74,10 @@ static enum tutti_status check_options(const struct server_options *options, str
                     { "idle", options->idle_timeout_s },
                     { "drain", options->drain_timeout_s },
                     { "step", options->step_timeout_s } };
+    if (options->drain_delay_s < 0 || options->drain_delay_s > 86400)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "the drain delay must lie between 0 and 86400 seconds, found %d",
+                         options->drain_delay_s);
     for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++)
         if (seconds[i].value < 1 || seconds[i].value > 86400)
             return error_set(err, TUTTI_E_ARGUMENT,
@@ -102,27 +109,55 @@ static void on_drain(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-static void on_signal(evutil_socket_t number, short what, void *arg)
+static void begin_drain(struct server *server)
 {
-    struct server *server = arg;
-    (void)what;
-    if (server->app.is_draining) {
-        log_info("%s again: stopping at once", strsignal((int)number));
-        server->drain_end_us = clock_now_us();
-        server->is_stopping = true;
-        job_stop_all(&server->app);
-        on_drain(-1, 0, server);
-        return;
-    }
-    supervisor_stopping();
-    log_info("%s: draining, running requests have %d s to end", strsignal((int)number),
-             server->app.options->drain_timeout_s);
+    log_info("draining, running requests have %d s to end", server->app.options->drain_timeout_s);
     server->app.is_draining = true;
     server->drain_end_us = clock_now_us() + (uint64_t)server->app.options->drain_timeout_s * 1000000u;
     tutti_engine_drain(server->app.engine);
     http_drain(server->app.http);
     struct timeval look = { .tv_usec = DRAIN_LOOK_MS * 1000 };
     event_add(server->drain, &look);
+}
+
+static void on_delay_end(evutil_socket_t fd, short what, void *arg)
+{
+    struct server *server = arg;
+    (void)fd, (void)what;
+    if (!server->app.is_draining)
+        begin_drain(server);
+}
+
+static void stop_at_once(struct server *server)
+{
+    if (!server->app.is_draining)
+        begin_drain(server);
+    server->drain_end_us = clock_now_us();
+    server->is_stopping = true;
+    job_stop_all(&server->app);
+    on_drain(-1, 0, server);
+}
+
+static void on_signal(evutil_socket_t number, short what, void *arg)
+{
+    struct server *server = arg;
+    struct timeval delay = { .tv_sec = server->app.options->drain_delay_s };
+    (void)what;
+    if (server->app.is_leaving) {
+        log_info("%s again: stopping at once", strsignal((int)number));
+        stop_at_once(server);
+        return;
+    }
+    supervisor_stopping();
+    server->app.is_leaving = true;
+    http_leave(server->app.http);
+    if (delay.tv_sec > 0 && event_add(server->delay, &delay) == 0) {
+        log_info("%s: /health says 503 from now on, requests are taken for another %d s",
+                 strsignal((int)number), (int)delay.tv_sec);
+        return;
+    }
+    log_info("%s", strsignal((int)number));
+    begin_drain(server);
 }
 
 /* ---- on the way -------------------------------------------------------------------------------------------------- */
@@ -170,7 +205,7 @@ static void on_hangup(evutil_socket_t number, short what, void *arg)
         server->app.n_failed_reloads++;
         log_error("%s: nothing was changed: %s", strsignal((int)number), err.text);
     }
-    if (server->app.is_draining)
+    if (server->app.is_leaving)
         supervisor_stopping();
     else
         tell_ready(server);
@@ -219,23 +254,22 @@ static enum tutti_status open_signals(struct server *server, struct tutti_error 
     server->sigterm = evsignal_new(base, SIGTERM, on_signal, server);
     server->sigint = evsignal_new(base, SIGINT, on_signal, server);
     server->sighup = evsignal_new(base, SIGHUP, on_hangup, server);
+    server->delay = evtimer_new(base, on_delay_end, server);
     server->drain = event_new(base, -1, EV_PERSIST, on_drain, server);
-    if (!server->sigterm || !server->sigint || !server->sighup || !server->drain ||
+    if (!server->sigterm || !server->sigint || !server->sighup || !server->delay || !server->drain ||
         event_add(server->sigterm, NULL) || event_add(server->sigint, NULL) ||
         event_add(server->sighup, NULL))
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
     return supervisor_new(&server->supervisor, base, is_alive, server, err);
 }
 
-static enum tutti_status open_all(struct server *server, struct tutti_error *err)
+static struct http_options http_options(struct app *app)
 {
-    struct app *app = &server->app;
-    const struct server_options *options = app->options;
-    const struct http_options http_options = {
-        .max_body_bytes = options->max_body_bytes,
-        .max_output_bytes = options->max_output_bytes,
-        .header_timeout_s = options->header_timeout_s,
-        .idle_timeout_s = options->idle_timeout_s,
+    return (struct http_options){
+        .max_body_bytes = app->options->max_body_bytes,
+        .max_output_bytes = app->options->max_output_bytes,
+        .header_timeout_s = app->options->header_timeout_s,
+        .idle_timeout_s = app->options->idle_timeout_s,
         .tls = app->tls,
         .user = app,
         .head = route_head,
@@ -243,23 +277,62 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
         .reply = route_reply,
         .done = route_done,
     };
+}
+
+static enum tutti_status open_all(struct server *server, struct tutti_error *err)
+{
+    struct app *app = &server->app;
+    const struct server_options *options = app->options;
     app->base = event_base_new();
     if (!app->base)
         return error_set(err, TUTTI_E_MEMORY, "the system has no event descriptor left");
-    enum tutti_status st = open_signals(server, err);
+    enum tutti_status st = open_files(app, err);
     if (st == TUTTI_OK)
         st = inbox_new(&app->inbox, app->base, job_read_letter, app, err);
     if (st == TUTTI_OK && (options->apis & SERVER_API_STEP))
         st = steps_new(&app->steps, err);
-    if (st == TUTTI_OK)
-        st = http_new(&app->http, app->base, &http_options, err);
+    if (st == TUTTI_OK) {
+        const struct http_options http = http_options(app);
+        st = http_new(&app->http, app->base, &http, err);
+    }
     if (st == TUTTI_OK)
         st = listeners_open(&server->listeners, app->base, app->http, options, err);
+    if (st != TUTTI_OK || listeners_are_inherited(server->listeners))
+        return st;
+    st = doorman_start(&server->doorman, app->base, err);
+    if (st == TUTTI_OK)
+        log_info("%s: 503 until the model is loaded", listeners_address(server->listeners));
     return st;
 }
 
-static void close_all(struct server *server)
+enum tutti_status server_open(struct server **out, const struct server_options *options,
+                              struct tutti_error *err)
 {
+    enum tutti_status st = check_options(options, err);
+    if (st != TUTTI_OK)
+        return st;
+    struct server *server = calloc(1, sizeof *server);
+    if (!server)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
+    server->app.options = options;
+    server->app.start_time = time(NULL);
+    raise_open_files();
+    signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error of write() */
+    server->has_terminal = isatty(STDIN_FILENO);
+    st = open_all(server, err);
+    if (st != TUTTI_OK) {
+        server_close(server);
+        return st;
+    }
+    *out = server;
+    return TUTTI_OK;
+}
+
+void server_close(struct server *server)
+{
+    if (!server)
+        return;
+    doorman_stop(server->doorman);
     listeners_close(server->listeners);
     http_free(server->app.http);
     steps_free(server->app.steps);
@@ -270,6 +343,8 @@ static void close_all(struct server *server)
         event_free(server->sigint);
     if (server->sighup)
         event_free(server->sighup);
+    if (server->delay)
+        event_free(server->delay);
     if (server->drain)
         event_free(server->drain);
     supervisor_free(server->supervisor);
@@ -277,34 +352,29 @@ static void close_all(struct server *server)
         event_base_free(server->app.base);
     tls_free(server->app.tls);
     keys_close(server->app.keys);
+    free(server);
 }
 
-enum tutti_status server_run(tutti_engine *engine, tutti_model *model, const struct server_options *options,
+enum tutti_status server_run(struct server *server, tutti_engine *engine, tutti_model *model,
                              struct tutti_error *err)
 {
-    struct server server = { .app = { .engine = engine, .model = model, .options = options } };
-    enum tutti_status st = check_options(options, err);
+    struct app *app = &server->app;
+    doorman_stop(server->doorman);
+    server->doorman = NULL;
+    app->engine = engine;
+    app->model = model;
+    tutti_model_info(model, &app->info);
+    app->model_id = app->options->model_id ? app->options->model_id : app->info.name;
+    make_fingerprint(app);
+    enum tutti_status st = open_signals(server, err);
     if (st != TUTTI_OK)
         return st;
-    tutti_model_info(model, &server.app.info);
-    server.app.model_id = options->model_id ? options->model_id : server.app.info.name;
-    server.app.start_time = time(NULL);
-    make_fingerprint(&server.app);
-    raise_open_files();
-    signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error of write() */
-    server.has_terminal = isatty(STDIN_FILENO);
-    st = open_files(&server.app, err);
-    if (st == TUTTI_OK)
-        st = open_all(&server, err);
-    if (st == TUTTI_OK) {
-        printf("listening on %s\n", listeners_address(server.listeners));
-        fflush(stdout);
-        tell_ready(&server);
-        if (event_base_dispatch(server.app.base) < 0)
-            st = error_set(err, TUTTI_E_IO, "the event loop failed");
-        tutti_engine_drain(engine);
-        log_info("stopped");
-    }
-    close_all(&server);
+    printf("listening on %s\n", listeners_address(server->listeners));
+    fflush(stdout);
+    tell_ready(server);
+    if (event_base_dispatch(app->base) < 0)
+        st = error_set(err, TUTTI_E_IO, "the event loop failed");
+    tutti_engine_drain(engine);
+    log_info("stopped");
     return st;
 }

@@ -1,7 +1,10 @@
 /* The HTTP server: OpenAI's API, metrics and the chat page in front of one engine.
  *
  * One thread, the caller's, runs the event loop: it parses requests, submits them and writes sockets. Events of the
- * engine reach it through a queue with one wakeup for many of them; nothing else is shared. */
+ * engine reach it through a queue with one wakeup for many of them; nothing else is shared.
+ *
+ * The server opens before the model is loaded, so that whoever watches it can tell a replica that comes up from one that is
+ * gone: until server_run() every request gets 503. */
 #ifndef TUTTI_SERVER_SERVER_H
 #define TUTTI_SERVER_SERVER_H
 
@@ -29,23 +32,32 @@ struct server_options {
     size_t max_output_bytes; /* buffered for a reader that does not read; beyond: the connection is dropped */
     int header_timeout_s;    /* from the first byte of a request to its last */
     int idle_timeout_s;      /* of a connection between requests, and of a reader that takes no byte */
-    int drain_timeout_s;     /* after SIGTERM running requests have this long to end */
+    int drain_delay_s;       /* after SIGTERM /health says 503 this long before requests are refused */
+    int drain_timeout_s;     /* from then on running requests have this long to end */
     bool access_log;         /* one line for each request */
     unsigned apis;           /* enum server_api, put together with | */
     int step_timeout_s;      /* a chat in steps that nobody asks for so long is cancelled */
     int max_requests;        /* those that may run and wait, as the engine was opened; to be told */
 };
 
-/* The defaults: 127.0.0.1:8080, 16 MiB body, 1 MiB output, 30 s header, 120 s idle, 30 s drain, access log on, no other API, 60 s
- * for a step. */
+/* The defaults: 127.0.0.1:8080, 16 MiB body, 1 MiB output, 30 s header, 120 s idle, drain at once and for 30 s, access log on, no
+ * other API, 60 s for a step. */
 void server_options_init(struct server_options *options);
 
-/* Listens, prints "listening on http://HOST:PORT" (or "listening on unix:PATH") on standard output and serves until
- * SIGTERM or SIGINT; then new requests get 503 and running ones end; a second signal stops at once. The engine is
- * drained afterwards; closing it stays with the caller. SIGHUP reads keys and certificates anew. Where systemd started the
- * process, its sockets are used, and it is told of each change.
+struct server;
+
+/* Listens. A thread of the server's answers 503 from now on; on sockets that systemd has opened, clients wait instead.
+ * options is borrowed until server_close(). *out is the caller's, for server_close().
  * TUTTI_E_ARGUMENT: an option is out of range. TUTTI_E_IO, TUTTI_E_FORMAT: cannot listen, or a file cannot be used. */
-MUST_CHECK enum tutti_status server_run(tutti_engine *engine, tutti_model *model,
-                                        const struct server_options *options, struct tutti_error *err);
+MUST_CHECK enum tutti_status server_open(struct server **out, const struct server_options *options,
+                                         struct tutti_error *err);
+
+/* Prints "listening on http://HOST:PORT" (or "listening on unix:PATH") on standard output and serves until SIGTERM or
+ * SIGINT; then /health says 503, after drain_delay_s new requests get 503 too, and running ones end; a second signal stops
+ * at once. The engine is drained afterwards; closing it stays with the caller. SIGHUP reads keys and certificates anew.
+ * Where systemd started the process, it is told of each change. Once for each server. */
+MUST_CHECK enum tutti_status server_run(struct server *server, tutti_engine *engine, tutti_model *model,
+                                        struct tutti_error *err);
+void server_close(struct server *server); /* NULL is allowed */
 
 #endif

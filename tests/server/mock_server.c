@@ -1,14 +1,17 @@
-/* The server in front of the mock engine: mock_server [--NAME VALUE]... */
+/* The server in front of the mock engine: mock_server [--NAME VALUE]...
+ * --loads-while PATH: the "model" is being loaded as long as there is such a file. */
 #include "server/server.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 int main(int argc, char **argv)
 {
     struct server_options options;
     struct tutti_engine_options engine_options = { 0 };
+    const char *loading_path = NULL;
     int apis = 0;
     server_options_init(&options);
     options.port = 0;
@@ -27,9 +30,11 @@ int main(int argc, char **argv)
             { "--tls-cert", &options.tls_cert_file, NULL, NULL },
             { "--tls-key", &options.tls_key_file, NULL, NULL },
             { "--tls-client-ca", &options.tls_client_ca_file, NULL, NULL },
+            { "--loads-while", &loading_path, NULL, NULL },
             { "--port", NULL, &options.port, NULL },
             { "--header-timeout", NULL, &options.header_timeout_s, NULL },
             { "--idle-timeout", NULL, &options.idle_timeout_s, NULL },
+            { "--drain-delay", NULL, &options.drain_delay_s, NULL },
             { "--drain-timeout", NULL, &options.drain_timeout_s, NULL },
             { "--step-timeout", NULL, &options.step_timeout_s, NULL },
             { "--apis", NULL, &apis, NULL }, /* enum server_api */
@@ -58,9 +63,15 @@ int main(int argc, char **argv)
     struct tutti_error err;
     tutti_engine *engine = NULL;
     tutti_model *model = NULL;
-    if (tutti_engine_open(&engine, model, &engine_options, &err) != TUTTI_OK)
-        return 1;
-    enum tutti_status st = server_run(engine, model, &options, &err);
+    struct server *server = NULL;
+    enum tutti_status st = server_open(&server, &options, &err);
+    while (st == TUTTI_OK && loading_path && access(loading_path, F_OK) == 0)
+        usleep(5000);
+    if (st == TUTTI_OK)
+        st = tutti_engine_open(&engine, model, &engine_options, &err);
+    if (st == TUTTI_OK)
+        st = server_run(server, engine, model, &err);
+    server_close(server);
     if (st != TUTTI_OK)
         fprintf(stderr, "%s\n", err.text);
     tutti_engine_close(engine);
