@@ -1,0 +1,26 @@
+"""Replicas of the demo model behind HAProxy: they die and are restarted while they are asked."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti"))
+PATIENCE = 60 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
+
+
+def test_nobody_notices_what_happens_to_other_replicas(tmp_path):
+    """bench/replicas in small: one is killed, then all are restarted in turn. The long form has 200 clients and 15 kills."""
+    result = tmp_path / "result.json"
+    done = subprocess.run([sys.executable, f"{ROOT}/bench/replicas", "--tutti", BIN, "--clients", "20", "--seconds", "4",
+                           "--kill-every", "2", "--conversations", "6", "--json", result, "--keep", tmp_path / "logs"],
+                          capture_output=True, text=True, timeout=5 * PATIENCE, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    figures = json.loads(result.read_text())
+    assert figures["kills"] >= 1 and figures["completed"] > 20 and figures["rolling_restart_requests"] > 0
+    assert figures["problems"] == [] and figures["wrong_texts"] == 0
+    assert figures["completed"] + figures["cut"] == figures["requests"]
