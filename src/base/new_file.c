@@ -1,8 +1,9 @@
 #include "base/new_file.h"
 
+#include "base/unfinished.h"
+
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,33 +14,6 @@ struct new_file {
     char *path, *temporary;
     int fd;
 };
-
-static const int SIGNALS[] = { SIGINT, SIGTERM, SIGHUP };
-
-/* What the signal handler removes; written while the signals are blocked. */
-static const char *volatile unfinished;
-
-static void on_signal(int number)
-{
-    const char *path = unfinished;
-    if (path)
-        unlink(path); /* async-signal-safe */
-    signal(number, SIG_DFL);
-    raise(number);
-}
-
-static void set_unfinished(const char *path)
-{
-    sigset_t set, old;
-    sigemptyset(&set);
-    for (size_t i = 0; i < sizeof SIGNALS / sizeof *SIGNALS; i++)
-        sigaddset(&set, SIGNALS[i]);
-    pthread_sigmask(SIG_BLOCK, &set, &old);
-    unfinished = path;
-    for (size_t i = 0; i < sizeof SIGNALS / sizeof *SIGNALS; i++)
-        signal(SIGNALS[i], path ? on_signal : SIG_DFL);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-}
 
 static enum tutti_status failure(const char *path, struct tutti_error *err)
 {
@@ -73,7 +47,10 @@ enum tutti_status new_file_open(struct new_file **out, const char *path, struct 
         st = failure(path, err);
         goto done;
     }
-    set_unfinished(file->temporary);
+    if (!unfinished_add(file->temporary)) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        goto done;
+    }
     if (fchmod(file->fd, 0666 & ~mask) != 0) { /* mkostemp() gives 0600 */
         st = failure(path, err);
         goto done;
@@ -107,7 +84,7 @@ enum tutti_status new_file_finish(struct new_file *file, struct tutti_error *err
         return failure(file->path, err);
     if (rename(file->temporary, file->path) != 0)
         return failure(file->path, err);
-    set_unfinished(NULL);
+    unfinished_drop(file->temporary);
     close(file->fd);
     file->fd = -1;
     return TUTTI_OK;
@@ -119,7 +96,7 @@ void new_file_free(struct new_file *file)
         return;
     if (file->fd >= 0) {
         unlink(file->temporary);
-        set_unfinished(NULL);
+        unfinished_drop(file->temporary);
         close(file->fd);
     }
     free(file->temporary);

@@ -1,6 +1,6 @@
 /* A file that appears under its name only when it is complete: written beside it under a temporary name, renamed at
- * the end. While one is open an end of the program by SIGINT, SIGTERM or SIGHUP removes the temporary file, so this is
- * for the commands of a program: a library that a stranger links leaves signals alone. */
+ * the end. While one is open an end of the program by SIGINT, SIGTERM or SIGHUP removes the temporary file
+ * (base/unfinished.h). */
 #ifndef TUTTI_BASE_NEW_FILE_H
 #define TUTTI_BASE_NEW_FILE_H
 
@@ -8,7 +8,7 @@
 
 struct new_file;
 
-/* On success *out is the caller's, for new_file_free(). One at a time in a process. */
+/* On success *out is the caller's, for new_file_free(). */
 MUST_CHECK enum tutti_status new_file_open(struct new_file **out, const char *path, struct tutti_error *err);
 MUST_CHECK enum tutti_status new_file_write(struct new_file *file, const void *bytes, size_t n_bytes,
                                             struct tutti_error *err);
