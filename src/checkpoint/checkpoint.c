@@ -3,8 +3,10 @@
 
 #include "base/buf.h"
 #include "checkpoint/gguf.h"
+#include "checkpoint/json_file.h"
 #include "checkpoint/mindspore_ranks.h"
 #include "checkpoint/row_ints.h"
+#include "checkpoint/shards.h"
 #include "checkpoint/tensor_file.h"
 
 #include <dirent.h>
@@ -22,6 +24,8 @@ struct checkpoint {
     json_t *config;
     struct tensor_file **files;
     int n_files;
+    struct shards *shards;         /* in the place of files */
+    int rank;                      /* of those the one that is open; -1: all */
     const struct tensor **tensors; /* [n_tensors], in the files' order */
     size_t n_tensors;
     uint32_t *slots; /* [n_slots]: open-addressed index by name; tensor index + 1, 0: free */
@@ -48,40 +52,6 @@ static char *join(const char *folder, const char *file)
         strcat(path, file);
     }
     return path;
-}
-
-/* *out stays NULL where the file does not exist. */
-static enum tutti_status load_json(const char *path, json_t **out, struct tutti_error *err)
-{
-    struct mapping map;
-    struct tutti_error inner;
-    enum tutti_status st = mapping_open(&map, path, &inner);
-    if (st == TUTTI_E_NOT_FOUND) {
-        *out = NULL;
-        return TUTTI_OK;
-    }
-    if (st != TUTTI_OK)
-        return error_set(err, st, "%s", inner.text);
-    if (map.n_bytes > LIMIT_JSON_FILE_BYTES) {
-        st = error_set(err, TUTTI_E_FORMAT, "%s: %zu bytes, expected at most %d", path, map.n_bytes,
-                       LIMIT_JSON_FILE_BYTES);
-        goto done;
-    }
-    json_error_t json_err;
-    json_t *root = json_loadb(map.bytes ? (const char *)map.bytes : "", map.n_bytes, JSON_ALLOW_NUL,
-                              &json_err);
-    if (!root && json_err.text[0] == '\0') /* jansson has words for everything else */
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
-    else if (!json_is_object(root))
-        st = error_set(err, TUTTI_E_FORMAT, "%s: %s (line %d, column %d)", path,
-                       root ? "expected an object" : json_err.text, json_err.line, json_err.column);
-    if (st == TUTTI_OK)
-        *out = root;
-    else
-        json_decref(root);
-done:
-    mapping_close(&map);
-    return st;
 }
 
 static bool ends_with(const char *text, const char *end)
@@ -197,7 +167,7 @@ static enum tutti_status add_tensor(struct checkpoint *ck, const struct tensor *
 
 static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error *err)
 {
-    size_t n = 0;
+    size_t n = ck->shards ? shards_n_tensors(ck->shards) : 0;
     for (int i = 0; i < ck->n_files; i++)
         n += tensor_file_n_tensors(ck->files[i]);
     if (n > LIMIT_TENSORS)
@@ -215,6 +185,8 @@ static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error
         for (size_t i = 0; i < tensor_file_n_tensors(ck->files[f]) && st == TUTTI_OK; i++)
             st = add_tensor(ck, tensor_file_tensor(ck->files[f], i), err);
     }
+    for (size_t i = 0; ck->shards && i < shards_n_tensors(ck->shards) && st == TUTTI_OK; i++)
+        st = add_tensor(ck, shards_tensor(ck->shards, i), err);
     return st;
 }
 
@@ -271,7 +243,7 @@ static enum tutti_status check_mapped_tensors(const struct checkpoint *ck, const
 static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *err)
 {
     char *path = join(ck->folder, "config.json");
-    enum tutti_status st = path ? load_json(path, &ck->config, err) : out_of_memory(ck, err);
+    enum tutti_status st = path ? json_file_load(path, &ck->config, err) : out_of_memory(ck, err);
     free(path);
     return st;
 }
@@ -289,7 +261,7 @@ static enum tutti_status open_indexed(struct checkpoint *ck, const char *file, s
 {
     json_t *index = NULL;
     char *path = join(ck->folder, file);
-    enum tutti_status st = path ? load_json(path, &index, err) : out_of_memory(ck, err);
+    enum tutti_status st = path ? json_file_load(path, &index, err) : out_of_memory(ck, err);
     if (st == TUTTI_OK && !index) /* it was there a moment ago */
         st = error_set(err, TUTTI_E_NOT_FOUND, "%s: it is gone", path);
     const json_t *map = json_object_get(index, "weight_map");
@@ -330,9 +302,49 @@ static enum tutti_status open_mindspore(struct checkpoint *ck, bool *is_there, s
     return st == TUTTI_OK && *is_there ? index_tensors(ck, err) : st;
 }
 
+/* Every rank has the configuration and the tokenizer. rank -1: all ranks, with what rank_0 has of these. */
+static enum tutti_status open_sharded(struct checkpoint *ck, int rank, struct tutti_error *err)
+{
+    char name[32];
+    enum tutti_status st = rank < 0 ? shards_open(&ck->shards, ck->path, err)
+                                    : shards_open_rank(&ck->shards, ck->path, rank, err);
+    if (st != TUTTI_OK)
+        return st;
+    ck->rank = rank;
+    snprintf(name, sizeof name, "rank_%d", rank < 0 ? 0 : rank);
+    free(ck->folder);
+    ck->folder = join(ck->path, name);
+    st = ck->folder ? read_config(ck, err) : out_of_memory(ck, err);
+    if (st == TUTTI_OK && !ck->config)
+        st = error_set(err, TUTTI_E_NOT_FOUND, "%s: there is no config.json", ck->folder);
+    return st == TUTTI_OK ? index_tensors(ck, err) : st;
+}
+
+/* A rank's folder looks like a model's. */
+static enum tutti_status check_not_a_rank(const struct checkpoint *ck, struct tutti_error *err)
+{
+    struct shard_manifest *m;
+    if (!file_exists(ck->folder, SHARD_MANIFEST_FILE))
+        return TUTTI_OK;
+    enum tutti_status st = shard_manifest_read(&m, ck->folder, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (m && m->n_ranks > 1)
+        st = error_set(
+            err, TUTTI_E_ARGUMENT,
+            "%s: it holds rank %d of %d; give the folder that it lies in, which stands for the model",
+            ck->path, m->rank, m->n_ranks);
+    shard_manifest_free(m);
+    return st;
+}
+
 static enum tutti_status open_folder(struct checkpoint *ck, struct tutti_error *err)
 {
-    enum tutti_status st = read_config(ck, err);
+    if (shards_is(ck->folder))
+        return open_sharded(ck, -1, err);
+    enum tutti_status st = check_not_a_rank(ck, err);
+    if (st == TUTTI_OK)
+        st = read_config(ck, err);
     if (st != TUTTI_OK)
         return st;
     if (!ck->config)
@@ -373,8 +385,10 @@ static enum tutti_status open_beside_config(struct checkpoint *ck, struct tutti_
     return st;
 }
 
-static enum tutti_status open_any(struct checkpoint *ck, struct tutti_error *err)
+static enum tutti_status open_any(struct checkpoint *ck, int rank, struct tutti_error *err)
 {
+    if (rank >= 0)
+        return open_sharded(ck, rank, err);
     struct stat info;
     if (stat(ck->path, &info) != 0)
         return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", ck->path,
@@ -391,7 +405,9 @@ static enum tutti_status open_any(struct checkpoint *ck, struct tutti_error *err
     return st == TUTTI_OK ? index_tensors(ck, err) : st;
 }
 
-enum tutti_status checkpoint_open(struct checkpoint **out, const char *path, struct tutti_error *err)
+/* rank -1: the whole. */
+static enum tutti_status open_path(struct checkpoint **out, const char *path, int rank,
+                                   struct tutti_error *err)
 {
     enum tutti_status st;
     struct checkpoint *ck = calloc(1, sizeof *ck);
@@ -401,7 +417,7 @@ enum tutti_status checkpoint_open(struct checkpoint **out, const char *path, str
     }
     for (size_t n = strlen(ck->path); n > 1 && ck->path[n - 1] == '/'; n--)
         ck->path[n - 1] = '\0';
-    st = open_any(ck, err);
+    st = open_any(ck, rank, err);
     if (st == TUTTI_OK)
         st = wrap_row_ints(ck, err);
     if (st != TUTTI_OK)
@@ -411,6 +427,25 @@ enum tutti_status checkpoint_open(struct checkpoint **out, const char *path, str
 done:
     checkpoint_close(ck);
     return st;
+}
+
+enum tutti_status checkpoint_open(struct checkpoint **out, const char *path, struct tutti_error *err)
+{
+    return open_path(out, path, -1, err);
+}
+
+enum tutti_status checkpoint_open_rank(struct checkpoint **out, const char *path, int rank, int n_ranks,
+                                       struct tutti_error *err)
+{
+    char folder[PATH_MAX];
+    struct shard_manifest *m;
+    shards_rank_folder(folder, sizeof folder, path, rank);
+    enum tutti_status st = shard_manifest_read(&m, folder, err);
+    if (st != TUTTI_OK)
+        return st;
+    bool is_mine = m && m->n_ranks == n_ranks && n_ranks > 1;
+    shard_manifest_free(m);
+    return open_path(out, path, is_mine ? rank : -1, err);
 }
 
 void checkpoint_close(struct checkpoint *ck)
@@ -424,6 +459,7 @@ void checkpoint_close(struct checkpoint *ck)
     for (int i = 0; i < ck->n_files; i++)
         tensor_file_close(ck->files[i]);
     free(ck->files);
+    shards_close(ck->shards);
     free(ck->folder);
     free(ck->path);
     free(ck);
@@ -465,6 +501,16 @@ const struct gguf *checkpoint_gguf(const struct checkpoint *ck)
     return ck->n_files > 0 ? tensor_file_gguf(ck->files[0]) : NULL;
 }
 
+const struct shard_manifest *checkpoint_shard(const struct checkpoint *ck)
+{
+    return ck->shards && ck->rank >= 0 ? shards_manifest(ck->shards, ck->rank) : NULL;
+}
+
+const struct shards *checkpoint_shards(const struct checkpoint *ck)
+{
+    return ck->shards && ck->rank < 0 ? ck->shards : NULL;
+}
+
 enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file, json_t **out,
                                   struct tutti_error *err)
 {
@@ -474,7 +520,7 @@ enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file,
     char *path = join(ck->folder, file);
     if (!path)
         return out_of_memory(ck, err);
-    enum tutti_status st = load_json(path, out, err);
+    enum tutti_status st = json_file_load(path, out, err);
     free(path);
     return st;
 }

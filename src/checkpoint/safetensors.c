@@ -243,6 +243,11 @@ void safetensors_close(struct safetensors *file)
     free(file);
 }
 
+const json_t *safetensors_metadata(const struct safetensors *file)
+{
+    return json_object_get(file->header, "__metadata__");
+}
+
 size_t safetensors_n_tensors(const struct safetensors *file)
 {
     return file->n_tensors;

@@ -19,6 +19,9 @@ MUST_CHECK enum tutti_status safetensors_open_memory(struct safetensors **out, c
                                                      struct tutti_error *err);
 void safetensors_close(struct safetensors *file); /* NULL is allowed */
 
+/* Borrowed: the header's __metadata__, an object of strings by the format; whatever the file has. NULL: none. */
+const json_t *safetensors_metadata(const struct safetensors *file);
+
 size_t safetensors_n_tensors(const struct safetensors *file);
 const struct tensor *safetensors_tensor(const struct safetensors *file,
                                         size_t index); /* in the order of the data */

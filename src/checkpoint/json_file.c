@@ -1,0 +1,36 @@
+#include "checkpoint/json_file.h"
+
+#include "base/limits.h"
+#include "base/mapping.h"
+
+enum tutti_status json_file_load(const char *path, json_t **out, struct tutti_error *err)
+{
+    struct mapping map;
+    struct tutti_error inner;
+    enum tutti_status st = mapping_open(&map, path, &inner);
+    *out = NULL;
+    if (st == TUTTI_E_NOT_FOUND)
+        return TUTTI_OK;
+    if (st != TUTTI_OK)
+        return error_set(err, st, "%s", inner.text);
+    if (map.n_bytes > LIMIT_JSON_FILE_BYTES) {
+        st = error_set(err, TUTTI_E_FORMAT, "%s: %zu bytes, expected at most %d", path, map.n_bytes,
+                       LIMIT_JSON_FILE_BYTES);
+        goto done;
+    }
+    json_error_t json_err;
+    json_t *root = json_loadb(map.bytes ? (const char *)map.bytes : "", map.n_bytes, JSON_ALLOW_NUL,
+                              &json_err);
+    if (!root && json_err.text[0] == '\0') /* jansson has words for everything else */
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    else if (!json_is_object(root))
+        st = error_set(err, TUTTI_E_FORMAT, "%s: %s (line %d, column %d)", path,
+                       root ? "expected an object" : json_err.text, json_err.line, json_err.column);
+    if (st == TUTTI_OK)
+        *out = root;
+    else
+        json_decref(root);
+done:
+    mapping_close(&map);
+    return st;
+}

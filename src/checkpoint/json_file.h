@@ -1,0 +1,13 @@
+/* A JSON file that holds one object. */
+#ifndef TUTTI_CHECKPOINT_JSON_FILE_H
+#define TUTTI_CHECKPOINT_JSON_FILE_H
+
+#include "base/error.h"
+
+#include <jansson.h>
+
+/* *out: the caller's reference; NULL with TUTTI_OK where there is no such file. TUTTI_E_FORMAT: no JSON, no object, or larger than
+ * LIMIT_JSON_FILE_BYTES. */
+MUST_CHECK enum tutti_status json_file_load(const char *path, json_t **out, struct tutti_error *err);
+
+#endif
