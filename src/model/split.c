@@ -26,7 +26,7 @@ static bool heads_divide(const struct model_desc *d, int n_ranks)
 static enum tutti_status refuse_heads(const struct model_desc *d, int n_ranks, struct tutti_error *err)
 {
     char possible[256] = "";
-    for (int n = 1; n <= d->n_heads && n <= SPLIT_MAX_RANKS; n++) {
+    for (int n = 1; n <= d->n_heads && n <= LIMIT_RANKS; n++) {
         size_t used = strlen(possible);
         if (heads_divide(d, n) && used + 8 < sizeof possible)
             snprintf(possible + used, sizeof possible - used, "%s%d", n > 1 ? ", " : "", n);
@@ -56,9 +56,9 @@ static int vocab_unit(const struct model_desc *d, int n_ranks)
 static enum tutti_status check(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks,
                                struct tutti_error *err)
 {
-    if (n_ranks < 1 || n_ranks > SPLIT_MAX_RANKS)
+    if (n_ranks < 1 || n_ranks > LIMIT_RANKS)
         return error_set_param(err, TUTTI_E_ARGUMENT, "tp", "tp %d, expected 1 to %d ranks", n_ranks,
-                               SPLIT_MAX_RANKS);
+                               LIMIT_RANKS);
     if (!heads_divide(d, n_ranks))
         return refuse_heads(d, n_ranks, err);
     int n_columns = d->n_heads / n_ranks * d->head_dim;

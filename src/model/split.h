@@ -9,7 +9,7 @@
 
 #include "model/model.h"
 
-enum { SPLIT_MAX_RANKS = 256 };
+struct tensor_names; /* model/family.h */
 
 /* What a tensor is in the model. */
 enum split_role {
@@ -77,6 +77,25 @@ struct split_part split_part(const struct split *split, const struct model_desc 
 
 /* Rows or columns of the whole matrix in the direction that it is cut in; 0: SPLIT_WHOLE. */
 int split_n_whole(const struct model_desc *desc, enum split_role role);
+
+/* What a tensor of a checkpoint is, by its name. */
+struct split_tensor {
+    enum split_role role; /* SPLIT_NORM for all that nobody knows: it stays whole */
+    bool is_bias;         /* of a matrix of that role */
+    bool is_transposed;   /* stored as [n_in][n_out] */
+};
+struct split_tensor split_find(const struct model_desc *desc, const struct tensor_names *names,
+                               const char *name);
+
+/* The dimension in which such a tensor is cut; -1: it is not. */
+int split_dim(const struct split_tensor *tensor);
+
+/* What the rank of a sharded checkpoint owns, as its manifest says. TUTTI_E_FORMAT: that cannot be true of this model. */
+MUST_CHECK enum tutti_status split_read(struct split *out, const struct model_desc *desc,
+                                        const struct shard_manifest *manifest, struct tutti_error *err);
+
+/* The same to write: an object; NULL: no memory. */
+json_t *split_to_json(const struct split *split);
 
 /* The description of what a rank holds: its own heads, KV heads, columns and vocabulary in place of all. What depends on the index of a
  * head or a token in the whole model (ALiBi's slopes, ids) is the caller's business. */
