@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "checkpoint/gguf.h"
 #include "checkpoint/json_file.h"
+#include "checkpoint/mindformers.h"
 #include "checkpoint/mindspore_ranks.h"
 #include "checkpoint/row_ints.h"
 #include "checkpoint/shards.h"
@@ -239,11 +240,55 @@ static enum tutti_status check_mapped_tensors(const struct checkpoint *ck, const
     return TUTTI_OK;
 }
 
-/* *out stays NULL where the folder has none. */
+/* Reads name, a YAML file of the folder. found: the name of the one that told the configuration before; it may be told
+ * twice, but not in two ways. */
+static enum tutti_status read_yaml(struct checkpoint *ck, const char *name, char *found, size_t size,
+                                   struct tutti_error *err)
+{
+    json_t *config = NULL;
+    char *path = join(ck->folder, name);
+    enum tutti_status st = path ? mindformers_read(&config, path, err) : out_of_memory(ck, err);
+    if (config && ck->config && !json_equal(config, ck->config))
+        st = error_set(err, TUTTI_E_FORMAT, "%s: %s and %s describe different models", ck->folder,
+                       strcmp(name, found) < 0 ? name : found, strcmp(name, found) < 0 ? found : name);
+    else if (config && !ck->config)
+        ck->config = json_incref(config), snprintf(found, size, "%s", name);
+    json_decref(config);
+    free(path);
+    return st;
+}
+
+/* What MindFormers writes beside its weights. An own file of the weights comes first: NAME.yaml beside NAME.ckpt. */
+static enum tutti_status read_yamls(struct checkpoint *ck, struct tutti_error *err)
+{
+    char found[NAME_MAX + 1] = "", own[NAME_MAX + 1] = "";
+    const char *slash = strrchr(ck->path, '/'), *name = slash ? slash + 1 : ck->path;
+    enum tutti_status st = TUTTI_OK;
+    if (ends_with(name, ".ckpt") &&
+        snprintf(own, sizeof own, "%.*s.yaml", (int)(strlen(name) - 5), name) < (int)sizeof own &&
+        file_exists(ck->folder, own))
+        st = read_yaml(ck, own, found, sizeof found, err);
+    DIR *folder = st == TUTTI_OK && !ck->config ? opendir(ck->folder) : NULL;
+    if (!folder)
+        return st; /* where it cannot be read, looking for weights tells so */
+    for (const struct dirent *entry; st == TUTTI_OK && (entry = readdir(folder));) {
+        if (entry->d_name[0] != '.' &&
+            (ends_with(entry->d_name, ".yaml") || ends_with(entry->d_name, ".yml")))
+            st = read_yaml(ck, entry->d_name, found, sizeof found, err);
+    }
+    closedir(folder);
+    return st;
+}
+
+/* ck->config stays NULL where the folder has none. */
 static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *err)
 {
     char *path = join(ck->folder, "config.json");
     enum tutti_status st = path ? json_file_load(path, &ck->config, err) : out_of_memory(ck, err);
+    if (st == TUTTI_OK && ck->config)
+        st = mindformers_translate(ck->config, path, err);
+    else if (st == TUTTI_OK)
+        st = read_yamls(ck, err);
     free(path);
     return st;
 }
@@ -349,7 +394,8 @@ static enum tutti_status open_folder(struct checkpoint *ck, struct tutti_error *
         return st;
     if (!ck->config)
         return error_set(err, TUTTI_E_NOT_FOUND,
-                         "%s: there is no config.json, so it is no Hugging Face checkpoint", ck->folder);
+                         "%s: there is neither config.json nor MindFormers' configuration (.yaml)",
+                         ck->folder);
     for (size_t i = 0; i < sizeof LAYOUTS / sizeof *LAYOUTS; i++) {
         if (file_exists(ck->folder, LAYOUTS[i].file)) { /* a whole file beside an index wins */
             st = open_in_folder(ck, LAYOUTS[i].file, err);
@@ -381,7 +427,8 @@ static enum tutti_status open_beside_config(struct checkpoint *ck, struct tutti_
         return out_of_memory(ck, err);
     enum tutti_status st = read_config(ck, err);
     if (st == TUTTI_OK && !ck->config)
-        st = error_set(err, TUTTI_E_NOT_FOUND, "%s: expected config.json beside it", ck->path);
+        st = error_set(err, TUTTI_E_NOT_FOUND, "%s: expected config.json beside it, or MindFormers' .yaml",
+                       ck->path);
     return st;
 }
 

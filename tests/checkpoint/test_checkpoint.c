@@ -553,7 +553,7 @@ static void a_broken_folder_is_told_what_is_wrong(void **state)
     (void)state;
     uint8_t bytes[1024];
     size_t n;
-    expect_folder(TUTTI_E_NOT_FOUND, "there is no config.json");
+    expect_folder(TUTTI_E_NOT_FOUND, "there is neither config.json nor");
     write_text("config.json", "{\n \"a\": ,\n}");
     expect_folder(TUTTI_E_FORMAT, "line 2");
     write_text("config.json", "[1]");

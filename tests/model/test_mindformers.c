@@ -211,6 +211,8 @@ static int remove_folder(void **state)
     char path[128];
     path_of(path, sizeof path, "config.json");
     unlink(path);
+    path_of(path, sizeof path, "run.yaml");
+    unlink(path);
     path_of(path, sizeof path, "model.safetensors");
     unlink(path);
     return rmdir(folder);
@@ -289,10 +291,25 @@ static void layer_name(char *out, size_t size, const char *pattern, int layer)
         snprintf(out, size, "%s", pattern);
 }
 
+/* The fixture's configuration as MindFormers keeps it, in the place of the other. */
+static void write_yaml(const char *settings)
+{
+    char path[128];
+    path_of(path, sizeof path, "config.json");
+    unlink(path);
+    path_of(path, sizeof path, "run.yaml");
+    FILE *out = fopen(path, "w");
+    assert_non_null(out);
+    assert_true(fprintf(out, "runner_config:\n  epochs: 1\nmodel:\n  model_config:\n%s", settings) > 0);
+    fclose(out);
+}
+
 /* The fixture under other names. Every tensor of it must be used. */
 static void make_checkpoint(const char *fixture, const struct rename *renames, size_t n_renames)
 {
     char path[512];
+    path_of(path, sizeof path, "run.yaml");
+    unlink(path);
     struct safetensors *file;
     struct buf data = { 0 };
     json_t *header = json_object(), *used = json_object();
@@ -303,6 +320,11 @@ static void make_checkpoint(const char *fixture, const struct rename *renames, s
     json_decref(config);
     snprintf(path, sizeof path, TEST_FIXTURES "/%s/model.safetensors", fixture);
     assert_int_equal(safetensors_open(&file, path, NULL), TUTTI_OK);
+    for (size_t i = 0; n_renames == 0 && i < safetensors_n_tensors(file); i++) { /* they are its names */
+        const struct tensor *t = safetensors_tensor(file, i);
+        add(header, &data, t, t->name, &(struct rename){ .change = AS_IT_IS });
+        json_object_set_new(used, t->name, json_true());
+    }
     for (int layer = 0; layer < 8; layer++) {
         for (size_t i = 0; i < n_renames; i++) {
             char from[128], to[128];
@@ -369,11 +391,73 @@ static void names_and_layouts_of_mindformers_are_known(void **state)
     }
 }
 
+#define LINE(text) "    " text "\n"
+static const char LLAMA_YAML[] = LINE("type: LlamaConfig") LINE("batch_size: 1 # of a run")
+    LINE("num_layers: 3") LINE("hidden_size: 64") LINE("num_heads: 8") LINE("n_kv_heads: 4")
+        LINE("head_dim: 16") LINE("vocab_size: 300") LINE("intermediate_size: 96") LINE("seq_length: 512")
+            LINE("rms_norm_eps: 1.0e-6") LINE("theta: 10000") LINE("extend_method: \"LLAMA3\"")
+                LINE("scaling_factor:") LINE("  factor: 8.0") LINE("  low_freq_factor: 1.0")
+                    LINE("  high_freq_factor: 4.0") LINE("  original_max_position_embeddings: 64")
+                        LINE("tie_word_embeddings: True") LINE("checkpoint_name_or_path: \"\"");
+static const char QWEN_YAML[] = LINE("type: LlamaConfig") LINE("num_layers: 2") LINE("hidden_size: 64")
+    LINE("num_heads: 4") LINE("n_kv_heads: 2") LINE("vocab_size: 109") LINE("intermediate_size: 96")
+        LINE("seq_length: 64") LINE("max_position_embedding: 512") LINE("qkv_has_bias: True")
+            LINE("rms_norm_eps: 1e-6") LINE("tie_word_embeddings: True") LINE("eos_token_id: [2, 3]");
+static const char GLM4_YAML[] = LINE("type: ChatGLM2Config") LINE("num_layers: 2")
+    LINE("padded_vocab_size: 109") LINE("hidden_size: 64") LINE("ffn_hidden_size: 96") LINE("kv_channels: 16")
+        LINE("num_attention_heads: 4") LINE("seq_length: 512") LINE("layernorm_epsilon: 1.5625e-07")
+            LINE("rope_ratio: 50") LINE("rmsnorm: True") LINE("pre_seq_len: None") LINE("quantization_bit: 0")
+                LINE("eos_token_id: [2, 3, 4]");
+static const char GPT2_YAML[] = LINE("type: GPT2Config") LINE("seq_length: 256") LINE("vocab_size: 109")
+    LINE("hidden_size: 64") LINE("num_layers: 2") LINE("num_heads: 4") LINE("expand_ratio: 2.5")
+        LINE("hidden_act: 'gelu'");
+static const char BLOOM_YAML[] = LINE("type: BloomConfig") LINE("seq_length: 512") LINE("vocab_size: 109")
+    LINE("hidden_size: 48") LINE("num_layers: 2") LINE("num_heads: 6") LINE("expand_ratio: 4");
+static const char CHATGLM_6B_YAML[] = LINE("type: GLMConfig") LINE("vocab_size: 109") LINE("hidden_size: 64")
+    LINE("num_layers: 2") LINE("num_heads: 4") LINE("inner_hidden_size: 160") LINE("seq_length: 512")
+        LINE("hidden_size_per_attention_head: # hidden_size / num_heads") LINE("bos_token_id: 104")
+            LINE("eos_token_id: 105") LINE("mask_token_id: 100") LINE("gmask_token_id: 101");
+static const char PANGU_YAML[] = LINE("type: PanguAlphaConfig") LINE("vocab_size: 109")
+    LINE("hidden_size: 64") LINE("ffn_hidden_size: 96") LINE("num_layers: 2") LINE("num_heads: 4")
+        LINE("seq_length: 224") LINE("eos_token_id: 9") LINE("hidden_act: 'fast_gelu'");
+
+/* A folder of MindFormers has no config.json. */
+static void its_configuration_is_read(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fixture, *yaml;
+        const struct rename *renames;
+        size_t n;
+    } CASES[] = {
+        { "llama-tiny-tied", LLAMA_YAML, RENAMES(LLAMA) },
+        { "qwen2-tiny", QWEN_YAML, RENAMES(LLAMA) },
+        { "glm-4-9b-tiny", GLM4_YAML, RENAMES(CHATGLM) },
+        { "gpt2-tiny", GPT2_YAML, RENAMES(GPT2) },
+        { "bloom-tiny", BLOOM_YAML, RENAMES(BLOOM) },
+        { "chatglm-6b-tiny", CHATGLM_6B_YAML, RENAMES(CHATGLM_6B) },
+        { "pangu-tiny", PANGU_YAML, NULL, 0 },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char golden[512];
+        make_checkpoint(CASES[i].fixture, CASES[i].renames, CASES[i].n);
+        write_yaml(CASES[i].yaml);
+        snprintf(golden, sizeof golden, TEST_FIXTURES "/%s/golden.safetensors", CASES[i].fixture);
+        struct model *model = util_load(folder, "f32", "f32", 2, NULL);
+        struct util_errors e = util_compare_file(model, golden, "logits", 3);
+        print_message("# %s by MindFormers' configuration: relative %.2e at most\n", CASES[i].fixture,
+                      e.max_relative);
+        assert_true(e.max_relative <= 1e-4);
+        model_free(model);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(names_and_layouts_of_mindformers_are_known, make_folder,
                                         remove_folder),
+        cmocka_unit_test_setup_teardown(its_configuration_is_read, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
