@@ -232,6 +232,14 @@ enum tutti_grammar_kind {
 enum { TUTTI_PRIORITY_FIRST = -10, TUTTI_PRIORITY_LAST = 10 };
 enum { TUTTI_PRIORITIES = TUTTI_PRIORITY_LAST - TUTTI_PRIORITY_FIRST + 1 };
 
+/* What a request wants instead of an answer: one vector for its prompt, made of the hidden states behind the model's last
+ * norm, which are what logits are made of. */
+enum tutti_embedding {
+    TUTTI_EMBEDDING_NONE = 0,
+    TUTTI_EMBEDDING_MEAN, /* their mean over all tokens of the prompt */
+    TUTTI_EMBEDDING_LAST, /* that of the last token */
+};
+
 struct tutti_request {
     /* Exactly one kind of prompt: ids, messages, or text. */
     const int32_t *ids; /* used as they are */
@@ -287,6 +295,13 @@ struct tutti_request {
     bool ignore_eos;   /* go on to max_tokens; for benchmarks */
     bool logprobs;     /* report the log-probability of each token */
     int top_logprobs;  /* and of the most probable ones: 0..20 */
+    /* The same of the tokens of the prompt, in the first event. Not with n_beams, nor for a model that reads prompts in both
+     * directions (ChatGLM-6B), whose tokens have no such probability. */
+    bool prompt_logprobs;
+    /* The request is over when its prompt has been read, with TUTTI_FINISH_LENGTH; the prompt may fill the whole context. What is
+     * said about answers has no meaning then, and choices end together. */
+    bool no_answer;
+    enum tutti_embedding embedding; /* not NONE: implies no_answer; n_choices must be 1 */
 };
 
 enum tutti_finish {
@@ -322,6 +337,12 @@ struct tutti_event {
     size_t n_text_bytes;
     const struct tutti_token *tokens; /* the tokens since the last event, the visible ones (no stop token) */
     size_t n_tokens;
+
+    /* With prompt_logprobs, in the first event that does not tell of an error or a cancel: [n_prompt_tokens]. The first
+     * token has no log-probability: it says 0, and has no top. Else NULL. */
+    const struct tutti_token *prompt_tokens;
+    const float *embedding; /* [n_embedding], not normalized, in the only event; else NULL */
+    size_t n_embedding;     /* the model's d_model */
 
     char held[4]; /* bytes of a character that is not complete yet */
     size_t n_held;

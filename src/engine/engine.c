@@ -21,6 +21,8 @@ enum {
     MIN_RECORDS = 4096,
     SHARE_OF_FREE =
         8, /* an owner may have that many times the free places: some are always left for others */
+    SCORE_ROWS =
+        32, /* rows of a step whose logits can be wanted beside one of each sequence: of prompts' tokens */
 };
 static const double DEFAULT_SLOWDOWN = 2;
 
@@ -121,7 +123,7 @@ static int max_guess_rows(const struct tutti_engine *e)
 static int max_outputs(const struct tutti_engine *e)
 {
     const struct tutti_engine_options *o = &e->options;
-    int n = o->max_seqs + max_guess_rows(e);
+    int n = o->max_seqs + max_guess_rows(e) + SCORE_ROWS;
     return n < o->max_batch_tokens ? n : o->max_batch_tokens;
 }
 
@@ -133,7 +135,9 @@ static enum tutti_status reserve_lines(struct tutti_engine *e, struct tutti_erro
     e->free_slots = calloc((size_t)e->n_slots, sizeof *e->free_slots);
     e->logits = calloc((size_t)max_outputs(e) * (size_t)e->model->desc.n_vocab, sizeof *e->logits);
     e->draws = calloc((size_t)(o->max_seqs + max_guess_rows(e)), sizeof *e->draws);
-    if (!e->slots || !e->free_slots || !e->logits || !e->draws)
+    e->scores = calloc((size_t)max_outputs(e), sizeof *e->scores);
+    e->hidden = calloc((size_t)o->max_batch_tokens, (size_t)e->model->desc.d_model * sizeof *e->hidden);
+    if (!e->slots || !e->free_slots || !e->logits || !e->draws || !e->scores || !e->hidden)
         return error_set(err, TUTTI_E_MEMORY,
                          "logits of %d sequences and a queue of %d requests: out of memory", max_outputs(e),
                          e->n_slots);
@@ -167,6 +171,7 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
     struct scheduler_options options = { .max_seqs = o->max_seqs,
                                          .max_requests = e->n_slots,
                                          .max_batch_tokens = o->max_batch_tokens,
+                                         .max_outputs = max_outputs(e),
                                          .max_slowdown = o->max_slowdown,
                                          .max_guesses = o->max_guesses,
                                          .forces_guesses = e->hooks.forces_guesses,
@@ -342,6 +347,8 @@ void tutti_engine_close(tutti_engine *e)
     queue_free(e->records);
     queue_free(e->ready);
     free(e->draws);
+    free(e->scores);
+    free(e->hidden);
     free(e->logits);
     free(e->free_slots);
     free(e->slots);
@@ -421,7 +428,7 @@ static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, stru
     r->share->n_choices += r->spec.n_choices;
     e->n_alive++;
     struct forecast *f = &e->scheduler->forecast;
-    forecast_enter(f, r, forecast_work(f, request_guess_prompt(r), r->spec.n_choices, r->spec.max_tokens));
+    forecast_enter(f, r, forecast_work(f, request_guess_prompt(r), request_n_answers(r), r->spec.max_tokens));
     if (e->intake_tail)
         e->intake_tail->next = r;
     else

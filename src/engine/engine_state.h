@@ -39,6 +39,13 @@ struct draw {
     bool is_over;                /* the grammar admits nothing more, and there is no stop token to draw */
 };
 
+/* A token of a prompt whose log-probability a row gives. */
+struct score {
+    struct plan_entry *entry;
+    int pos, output; /* the token's position; the row of the logits */
+    bool is_finite;
+};
+
 struct tutti_engine {
     struct model *model;
     struct engine_hooks hooks;
@@ -85,6 +92,9 @@ struct tutti_engine {
     float *logits;      /* [max outputs of a step][n_vocab] */
     struct draw *draws; /* [max_seqs, and rows of guesses] */
     int n_draws;
+    float *hidden;        /* [max_batch_tokens][d_model]: of rows whose hidden states are wanted */
+    struct score *scores; /* [max outputs of a step] */
+    int n_scores;
     struct constraints *constraints; /* NULL: the model has no tokenizer */
     struct sampler **samplers;       /* [n_samplers], one for each compute thread */
     int n_samplers;
@@ -99,6 +109,10 @@ void *text_main(void *engine);
 void *step_main(void *engine);
 /* Calls fn(arg, thread, n_threads) on the compute threads, or on the caller alone. */
 void run_on_team(struct tutti_engine *e, team_fn *fn, void *arg);
+/* prompt_rows.c: for a step that was computed, before scheduler_advance() */
+void prompt_rows_take(struct tutti_engine *e);
+/* One that is NaN or infinite, of a sequence that has not ended; or NULL. */
+const struct score *prompt_rows_bad_score(const struct tutti_engine *e);
 /* audit.c */
 void audit_check(struct tutti_engine *e);
 

@@ -80,12 +80,14 @@ static enum tutti_status check_ids(const char *param, const int32_t *ids, size_t
     return TUTTI_OK;
 }
 
-static enum tutti_status prompt_too_long(const char *param, size_t n, int max_context,
-                                         struct tutti_error *err)
+static enum tutti_status check_length(const char *param, const struct tutti_request *spec, size_t n,
+                                      int max_context, struct tutti_error *err)
 {
-    return error_set_param(err, TUTTI_E_LIMIT, param,
-                           "the prompt has %zu tokens, but prompt and answer together can have %d", n,
-                           max_context);
+    bool has_answer = !spec->no_answer && spec->embedding == TUTTI_EMBEDDING_NONE;
+    if (n + has_answer <= (size_t)max_context)
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_LIMIT, param, "the prompt has %zu tokens, but %s can have %d", n,
+                           has_answer ? "prompt and answer together" : "it", max_context);
 }
 
 static enum tutti_status check_messages(const struct tutti_request *spec, const struct model *model,
@@ -129,9 +131,8 @@ static enum tutti_status check_prompt(const struct tutti_request *spec, const st
     }
     if (spec->n_ids == 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, "prompt", "the prompt is empty");
-    if (spec->n_ids >= (size_t)max_context)
-        return prompt_too_long("prompt", spec->n_ids, max_context, err);
-    return check_ids("prompt", spec->ids, spec->n_ids, &model->desc, err);
+    enum tutti_status st = check_length("prompt", spec, spec->n_ids, max_context, err);
+    return st != TUTTI_OK ? st : check_ids("prompt", spec->ids, spec->n_ids, &model->desc, err);
 }
 
 static enum tutti_status check_stops(const struct tutti_request *spec, const struct model *model,
@@ -219,6 +220,29 @@ static enum tutti_status check_place(const struct tutti_request *spec, struct tu
     return st == TUTTI_OK ? check_range("max_queue_ms", spec->max_queue_ms, 0, true, INT32_MAX, err) : st;
 }
 
+static enum tutti_status check_results(const struct tutti_request *spec, const struct model *model,
+                                       struct tutti_error *err)
+{
+    enum tutti_status st = check_range("embedding", (double)spec->embedding, 0, true, TUTTI_EMBEDDING_LAST,
+                                       err);
+    if (st != TUTTI_OK)
+        return st;
+    if (spec->embedding != TUTTI_EMBEDDING_NONE && (spec->n_choices > 1 || spec->prompt_logprobs))
+        return error_set_param(err, TUTTI_E_ARGUMENT, spec->n_choices > 1 ? "n" : "prompt_logprobs",
+                               "an embedding comes alone: without choices and log-probabilities");
+    if (!spec->prompt_logprobs)
+        return TUTTI_OK;
+    if (model->desc.has_prefix)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "prompt_logprobs",
+                               "model %s reads prompts in both directions: their tokens have no "
+                               "log-probabilities",
+                               model->name);
+    if (spec->n_beams > 1)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "prompt_logprobs",
+                               "log-probabilities of the prompt cannot go together with beam search");
+    return TUTTI_OK;
+}
+
 static enum tutti_status check_spec(const struct tutti_request *spec, const struct model *model,
                                     const struct request_limits *limits, struct tutti_error *err)
 {
@@ -244,6 +268,8 @@ static enum tutti_status check_spec(const struct tutti_request *spec, const stru
         st = check_place(spec, err);
     if (st == TUTTI_OK)
         st = check_grammar(spec, model, err);
+    if (st == TUTTI_OK)
+        st = check_results(spec, model, err);
     return st == TUTTI_OK ? check_beams(spec, model, limits->max_seqs, err) : st;
 }
 
@@ -335,6 +361,12 @@ static void copy_spec(struct carver *c, const struct tutti_request *spec, struct
 {
     *to = *spec;
     to->n_choices = spec->n_choices > 0 ? spec->n_choices : 1;
+    if (spec->embedding != TUTTI_EMBEDDING_NONE)
+        to->no_answer = true;
+    if (to->no_answer) {
+        to->n_beams = 0;
+        to->grammar_kind = TUTTI_GRAMMAR_NONE;
+    }
     if (spec->n_ids > 0)
         to->ids = carve(c, spec->ids, spec->n_ids, sizeof *spec->ids);
     if (spec->n_messages > 0)
@@ -346,7 +378,7 @@ static void copy_spec(struct carver *c, const struct tutti_request *spec, struct
     to->sampling.logit_bias = carve(c, spec->sampling.logit_bias, spec->sampling.n_logit_bias,
                                     sizeof *spec->sampling.logit_bias);
     copy_stops(c, spec, to, stop_borders);
-    if (spec->grammar_kind == TUTTI_GRAMMAR_GBNF || spec->grammar_kind == TUTTI_GRAMMAR_JSON_SCHEMA) {
+    if (to->grammar_kind == TUTTI_GRAMMAR_GBNF || to->grammar_kind == TUTTI_GRAMMAR_JSON_SCHEMA) {
         to->grammar = carve_text(c, spec->grammar, spec->n_grammar_bytes);
     } else {
         to->grammar = NULL;
@@ -395,6 +427,7 @@ void request_free(struct request *r)
     for (int i = 0; i < r->spec.n_choices; i++)
         reply_clear(&r->choices[i].reply);
     beam_search_free(r->beams);
+    prompt_results_free(r->results);
     grammar_drop(r->grammar);
     ids_clear(&r->rendered);
     free(r);
@@ -445,14 +478,28 @@ static enum tutti_status prepare_beams(struct request *r, const struct model *mo
     return TUTTI_OK;
 }
 
+/* What is needed beside the prompt. */
+static enum tutti_status prepare_rest(struct request *r, const struct model *model,
+                                      const struct request_limits *limits, struct tutti_error *err)
+{
+    enum tutti_status st = prepare_beams(r, model, limits, err);
+    int n_scores = r->spec.prompt_logprobs ? r->n_prompt : 0;
+    int n_embedding = r->spec.embedding != TUTTI_EMBEDDING_NONE ? model->desc.d_model : 0;
+    if (st != TUTTI_OK || n_scores + n_embedding == 0)
+        return st;
+    st = prompt_results_new(&r->results, n_scores, n_embedding, err);
+    for (int i = 0; st == TUTTI_OK && i < n_scores; i++)
+        r->results->scores[i].token = r->prompt[i];
+    return st;
+}
+
 enum tutti_status request_prepare(struct request *r, const struct model *model,
                                   const struct request_limits *limits, struct tutti_error *err)
 {
-    int max_context = limits->max_context;
     if (r->spec.n_ids > 0) { /* checked when it was submitted */
         r->prompt = r->spec.ids;
         r->n_prompt = (int)r->spec.n_ids;
-        return prepare_beams(r, model, limits, err);
+        return prepare_rest(r, model, limits, err);
     }
     bool is_chat = r->spec.n_messages > 0;
     enum tutti_status st = is_chat ? chat_render(model, &r->spec, &r->rendered, err)
@@ -462,11 +509,12 @@ enum tutti_status request_prepare(struct request *r, const struct model *model,
     const char *param = is_chat ? "messages" : "prompt";
     if (r->rendered.n == 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "the prompt is empty");
-    if (r->rendered.n >= (size_t)max_context)
-        return prompt_too_long(param, r->rendered.n, max_context, err);
+    st = check_length(param, &r->spec, r->rendered.n, limits->max_context, err);
+    if (st != TUTTI_OK)
+        return st;
     r->prompt = r->rendered.ids;
     r->n_prompt = (int)r->rendered.n;
-    return prepare_beams(r, model, limits, err);
+    return prepare_rest(r, model, limits, err);
 }
 
 bool request_is_stop_id(const struct request *r, const struct model_desc *desc, int32_t id)

@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "engine/beam.h"
+#include "engine/prompt_results.h"
 #include "engine/reply.h"
 #include "grammar/grammar.h"
 #include "model/model.h"
@@ -42,6 +43,8 @@ struct request {
     int n_prompt;
     struct ids rendered;       /* where the prompt was text or messages */
     struct beam_search *beams; /* NULL: none. Of the engine thread once handed over */
+    /* What its rows gave, with spec.prompt_logprobs or spec.embedding. Of the engine thread until all of it is there. */
+    struct prompt_results *results;
 
     /* Written by the compiling thread, which has the request before its prompt is read: */
     struct grammar *grammar;          /* a share; NULL: none */
@@ -53,6 +56,7 @@ struct request {
     struct request *previous;
     bool is_counted; /* among those that do not wait any more */
     bool is_reading; /* one of its sequences reads the prompt for the others */
+    int n_seen; /* rows of the prompt whose results are there; the pages of later ones must be computed */
 
     /* Text thread: */
     const uint16_t *const *stop_borders; /* of each of spec.stop */
@@ -60,7 +64,8 @@ struct request {
     int n_unreported;               /* choices whose last event has not been sent */
     int n_unfinished;               /* choices whose end the engine has not sent */
     bool has_failed, was_cancelled; /* one of its choices */
-    struct choice choices[];        /* [spec.n_choices] */
+    bool has_told_results;
+    struct choice choices[]; /* [spec.n_choices] */
 };
 
 /* What one request may take of an engine. */
@@ -84,6 +89,24 @@ MUST_CHECK enum tutti_status request_prepare(struct request *request, const stru
 
 /* Tokens of the prompt: guessed from its length until it is prepared. */
 int64_t request_guess_prompt(const struct request *request);
+
+/* Results are wanted of each row of the prompt, not of the last one alone. */
+static inline bool request_wants_rows(const struct request *r)
+{
+    return r->spec.prompt_logprobs || r->spec.embedding == TUTTI_EMBEDDING_MEAN;
+}
+
+/* Choices that generate. */
+static inline int request_n_answers(const struct request *r)
+{
+    return r->spec.no_answer ? 0 : r->spec.n_choices;
+}
+
+/* All its choices end with one sequence. */
+static inline bool request_ends_as_one(const struct request *r)
+{
+    return r->beams || r->spec.no_answer;
+}
 
 /* The model's stop tokens unless ignore_eos, and the request's own. */
 bool request_is_stop_id(const struct request *request, const struct model_desc *desc, int32_t id);

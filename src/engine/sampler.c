@@ -147,7 +147,8 @@ static double log_sum_exp(const float *x, int n, float max)
 static void report_logprobs(struct sampler *s, const struct sample_input *in, float max, struct sample *out)
 {
     double total = log_sum_exp(in->logits, in->n_usable, max);
-    out->logprob = (float)((double)in->logits[out->token] - total);
+    bool is_usable = out->token < in->n_usable; /* a prompt may hold others */
+    out->logprob = is_usable ? (float)((double)in->logits[out->token] - total) : -INFINITY;
     out->n_top = take_largest(in->logits, in->n_usable, in->n_top, s->candidates);
     sort_candidates(s->candidates, out->n_top);
     for (int i = 0; i < out->n_top; i++)
@@ -427,18 +428,32 @@ static int32_t draw_plain(const float *x, int n, int best, const struct tutti_sa
     return race.winner;
 }
 
+/* The place of the largest logit; -1 where one is NaN or infinite, whose id is then *out->token. */
+static int look(const struct sample_input *in, struct sample *out)
+{
+    *out = (struct sample){ 0 };
+    int largest = find_largest(in->logits, in->n_usable);
+    while (largest < 0 && isfinite(in->logits[out->token]))
+        out->token++;
+    return largest;
+}
+
+bool sampler_score(struct sampler *s, const struct sample_input *in, int32_t token, struct sample *out)
+{
+    int largest = look(in, out);
+    if (largest < 0)
+        return false;
+    out->token = token;
+    report_logprobs(s, in, in->logits[largest], out);
+    return true;
+}
+
 bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sample *out)
 {
     const struct tutti_sampling *p = in->sampling;
-    out->token = 0;
-    out->logprob = 0;
-    out->n_top = 0;
-    int largest = find_largest(in->logits, in->n_usable);
-    if (largest < 0) {
-        while (isfinite(in->logits[out->token]))
-            out->token++;
+    int largest = look(in, out);
+    if (largest < 0)
         return false;
-    }
     const float *x = process(s, in);
     int best = x == in->logits ? largest : find_largest(x, in->n_usable);
     if (best < 0) /* a penalty made a huge logit infinite */

@@ -54,6 +54,11 @@ struct sample {
 /* Allocates nothing. False: a logit is NaN or infinite; *out->token is then its id. */
 MUST_CHECK bool sampler_draw(struct sampler *sampler, const struct sample_input *in, struct sample *out);
 
+/* The log-probabilities of a token that is there already, and of the most probable ones: in->n_top of them, of in->logits as they
+ * are. Allocates nothing. False: a logit is NaN or infinite; *out->token is then its id. */
+MUST_CHECK bool sampler_score(struct sampler *sampler, const struct sample_input *in, int32_t token,
+                              struct sample *out);
+
 /* A token that may come next. */
 struct sample_candidate {
     int32_t id;

@@ -232,14 +232,22 @@ static struct sequence *last_running(struct scheduler *s)
     return last;
 }
 
-/* Takes the pages of n_ids tokens, the cached beginning among them. At least one token stays to be computed, since its
- * logits are wanted. Besides, each running sequence must find a page to grow into, or the newcomer would soon be
- * thrown out again. False: not now. */
+/* Of its tokens, how many may have their keys and values from the cache. At least one stays to be computed, since its logits are
+ * wanted. */
+static int n_cacheable(const struct sequence *seq)
+{
+    const struct request *r = seq->request;
+    int n = request_wants_rows(r) && r->n_seen < r->n_prompt - 1 ? r->n_seen : seq->n_ids - 1;
+    return n < seq->n_ids - 1 ? n : seq->n_ids - 1;
+}
+
+/* Takes the pages of n_ids tokens, the cached beginning among them. Besides, each running sequence must find a page to
+ * grow into, or the newcomer would soon be thrown out again. False: not now. */
 static bool take_prompt_pages(struct scheduler *s, struct sequence *seq)
 {
     int n_need = pages_of(seq->n_ids), n_matched = 0;
     if (uses_cache(s, seq))
-        n_matched = kv_pool_match(s->pool, kv_root(seq->request->adapter), seq->ids, seq->n_ids - 1,
+        n_matched = kv_pool_match(s->pool, kv_root(seq->request->adapter), seq->ids, n_cacheable(seq),
                                   seq->page_table);
     struct kv_counts counts = kv_pool_counts(s->pool);
     if (n_need - n_matched + s->n_running > counts.n_free + counts.n_cached ||
@@ -272,7 +280,7 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     seq->n_ids = seq->n_prompt = r->n_prompt;
     if (s->options.desc)
         seq->prefix = model_find_prefix(s->options.desc, r->prompt, r->n_prompt);
-    seq->max_ids = r->n_prompt + n_answer;
+    seq->max_ids = r->n_prompt + (r->spec.no_answer ? 0 : n_answer);
     seq->n_pages = seq->n_computed = seq->n_published = seq->n_cached = seq->n_planned = 0;
     seq->queue_us = seq->ttft_us = seq->last_token_us = 0;
     seq->is_waiting = false;
@@ -322,7 +330,7 @@ static bool begin(struct scheduler *s, struct request *r, uint64_t now_us)
         forecast_begin(&s->forecast, (double)r->work);
     forecast_leave(&s->forecast, r);
     line_begin(&s->line, r, seq->n_ids - seq->n_computed, now_us);
-    r->n_started = r->beams ? r->spec.n_choices : r->n_started + 1;
+    r->n_started = request_ends_as_one(r) ? r->spec.n_choices : r->n_started + 1;
     r->is_reading = true;
     return true;
 }
@@ -476,7 +484,7 @@ static void adopt_pages(struct scheduler *s, struct sequence *seq)
 {
     if (!uses_cache(s, seq) || seq->n_computed % KV_PAGE_TOKENS != 0)
         return;
-    while (seq->n_computed + KV_PAGE_TOKENS < seq->n_ids) {
+    while (seq->n_computed + KV_PAGE_TOKENS <= n_cacheable(seq)) {
         int page = seq->n_computed / KV_PAGE_TOKENS;
         int32_t known = kv_pool_take_next(s->pool, previous_page(seq, page), seq->ids + seq->n_computed);
         if (known < 0)
@@ -490,6 +498,17 @@ static void adopt_pages(struct scheduler *s, struct sequence *seq)
     }
 }
 
+/* Rows that a sequence may read of the next n_rows; *n_spare logits are there beyond the one that each sequence may want. */
+static int reading_rows(const struct sequence *seq, int n_rows, int *n_spare)
+{
+    int n = n_pending(seq) < n_rows ? n_pending(seq) : n_rows;
+    if (!seq->request->spec.prompt_logprobs || seq->request->n_seen >= seq->n_computed + n)
+        return n;
+    n = n < *n_spare + 1 ? n : *n_spare + 1;
+    *n_spare -= n - 1;
+    return n;
+}
+
 static bool reads_before(const struct sequence *a, const struct sequence *b)
 {
     int priority_a = a->request->spec.priority, priority_b = b->request->spec.priority;
@@ -499,6 +518,8 @@ static bool reads_before(const struct sequence *a, const struct sequence *b)
 /* Pieces of prompts, in turn. */
 static void choose_reading(struct scheduler *s, int n_rows)
 {
+    int n_spare = s->options.max_outputs - s->n_running;
+    n_spare = n_spare > 0 ? n_spare : 0;
     while (n_rows > 0) {
         struct sequence *first = NULL;
         for (int i = 0; i < s->options.max_seqs; i++) {
@@ -512,7 +533,7 @@ static void choose_reading(struct scheduler *s, int n_rows)
         if (first->n_computed < first->prefix.n && first->prefix.n > n_rows)
             return; /* first in the next step, which has room for it */
         adopt_pages(s, first);
-        first->n_planned = n_pending(first) < n_rows ? n_pending(first) : n_rows;
+        first->n_planned = reading_rows(first, n_rows, &n_spare);
         n_rows -= first->n_planned;
     }
 }
@@ -661,6 +682,49 @@ static void find_pages(struct scheduler *s)
     }
 }
 
+/* What is wanted of the entry's rows, which begin at row of the step: logits now, hidden states noted for later. */
+static void choose_outputs(struct scheduler *s, struct plan_entry *entry, int row)
+{
+    struct step *step = &s->step;
+    const struct sequence *seq = entry->seq;
+    const struct request *r = seq->request;
+    int begin = seq->n_computed, end = begin + seq->n_planned;
+    bool is_end = seq->n_planned - seq->n_guesses == n_pending(seq);
+    entry->first_pos = begin > r->n_seen ? begin : r->n_seen;
+    if (r->spec.embedding == TUTTI_EMBEDDING_LAST)
+        entry->first_pos = end - 1;
+    if (r->spec.embedding != TUTTI_EMBEDDING_NONE) {
+        bool is_wanted = r->spec.embedding == TUTTI_EMBEDDING_MEAN || is_end;
+        entry->n_hidden = is_wanted && entry->first_pos < end ? end - entry->first_pos : 0;
+        return;
+    }
+    /* The last row of a prompt tells of the answer's first token. */
+    int end_of_scores = end < r->n_prompt ? end : r->n_prompt - 1;
+    if (r->spec.prompt_logprobs && entry->first_pos < end_of_scores) {
+        entry->n_scores = end_of_scores - entry->first_pos;
+        entry->first_score = step->n_outputs;
+        for (int k = 0; k < entry->n_scores; k++)
+            s->output_rows[step->n_outputs++] = row + entry->first_pos - begin + k;
+    }
+    if (!is_end || r->spec.no_answer)
+        return;
+    entry->output = step->n_outputs;
+    for (int k = seq->n_guesses; k >= 0; k--)
+        s->output_rows[step->n_outputs++] = row + seq->n_planned - 1 - k;
+}
+
+/* Rows whose hidden states are wanted stand behind all others. */
+static void choose_hidden(struct scheduler *s)
+{
+    struct step *step = &s->step;
+    for (int i = 0, row = 0; i < s->n_entries; row += s->entries[i++].n_rows) {
+        struct plan_entry *entry = &s->entries[i];
+        entry->first_hidden = step->n_hidden;
+        for (int k = 0; k < entry->n_hidden; k++, step->n_hidden++)
+            s->output_rows[step->n_outputs++] = row + entry->n_rows - entry->n_hidden + k;
+    }
+}
+
 static void fill_rows(struct scheduler *s)
 {
     struct step *step = &s->step;
@@ -695,12 +759,10 @@ static void fill_rows(struct scheduler *s)
         s->adapters[step->n_seqs] = seq->request->adapter;
         s->prefix_lens[step->n_seqs] = seq->prefix.n;
         s->page_tables[step->n_seqs++] = seq->page_table;
-        if (seq->n_planned - seq->n_guesses == n_pending(seq)) {
-            entry->output = step->n_outputs;
-            for (int k = seq->n_guesses; k >= 0; k--)
-                s->output_rows[step->n_outputs++] = step->n_rows - 1 - k;
-        }
+        choose_outputs(s, entry, step->n_rows - seq->n_planned);
     }
+    choose_hidden(s);
+    assert(step->n_outputs - step->n_hidden <= s->options.max_outputs);
 }
 
 bool scheduler_plan(struct scheduler *s, uint64_t now_us)

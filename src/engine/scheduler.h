@@ -16,6 +16,9 @@
  * The beams of a beam search are sequences side by side that share the pages of what they have in common. They take their
  * slots together, are preempted together, and end together; one that has its candidates waits for the others.
  *
+ * Where a request wants something of each row of its prompt, what is not there yet is not taken from the prefix cache, and its
+ * prompt is read in pieces of as many rows as there is room for their logits.
+ *
  * Where guesses are allowed (speculation.h), rows that are left when nobody reads a prompt verify guessed tokens. Nobody is
  * preempted for those, and only tokens that were drawn become known to the prefix cache.
  *
@@ -35,6 +38,7 @@
 struct scheduler_options {
     int max_seqs, max_batch_tokens, max_context, n_pages;
     int max_requests; /* that wait, at most */
+    int max_outputs;  /* rows of logits in a step; at least one for each sequence that fits into it */
     bool no_prefix_cache;
     uint64_t hash_seed;
     double max_slowdown;           /* struct pace */
@@ -54,6 +58,10 @@ struct plan_entry {
     int n_rows;
     int n_guesses; /* of those: their logits stand behind the others' */
     int output;    /* row of the logits; -1: none, its prompt is not read to the end */
+    /* Rows of a prompt whose results are wanted: they follow each other, in the step as in the outputs. */
+    int first_pos;              /* position of the first of them */
+    int n_scores, first_score;  /* row of the logits */
+    int n_hidden, first_hidden; /* row of the hidden states */
 };
 
 struct scheduler {

@@ -71,13 +71,13 @@ static struct record record_of(const struct sequence *seq)
                             .n_rejected = seq->n_rejected };
 }
 
-/* With all choices of a beam search. sample: what ended it, or was wrong with it; NULL: no token. After this the request may
+/* With all choices of a request that ends as one. sample: what ended it, or was wrong with it; NULL: no token. After this the request may
  * be gone. */
 static void end_sequence(struct tutti_engine *e, struct sequence *seq, enum tutti_finish finish,
                          enum tutti_status status, const struct sample *sample)
 {
     struct record record = record_of(seq);
-    int n_choices = seq->request->beams ? seq->request->spec.n_choices : 1;
+    int n_choices = request_ends_as_one(seq->request) ? seq->request->spec.n_choices : 1;
     record.finish = finish;
     record.status = status;
     record.is_over = !sample;
@@ -457,6 +457,43 @@ static int commit_all(struct tutti_engine *e, const struct draw *draws, uint64_t
     return n_draws;
 }
 
+/* ---- results of prompts ---- */
+
+/* A request whose prompt has no log-probabilities ends with all its choices, also those that have not begun. */
+static void end_unscorable(struct tutti_engine *e)
+{
+    for (const struct score *bad; (bad = prompt_rows_bad_score(e));) {
+        struct sequence *seq = bad->entry->seq;
+        struct request *r = seq->request;
+        struct sample sample = r->results->scores[bad->pos];
+        bad->entry->output = -1;
+        end_unstarted(
+            e, r,
+            (struct record){ .finish = TUTTI_FINISH_ERROR, .status = TUTTI_E_NUMERIC, .sample = sample });
+        end_sequence(e, seq, TUTTI_FINISH_ERROR, TUTTI_E_NUMERIC, &sample);
+    }
+}
+
+/* Requests without an answer are over when their prompt is read. */
+static void end_readings(struct tutti_engine *e)
+{
+    struct scheduler *s = e->scheduler;
+    for (int i = 0; i < s->n_entries; i++) {
+        struct sequence *seq = s->entries[i].seq;
+        if (seq->state != SEQUENCE_RUNNING || !seq->request->spec.no_answer || seq->n_computed < seq->n_ids)
+            continue;
+        struct request *r = seq->request;
+        bool is_mean = r->spec.embedding == TUTTI_EMBEDDING_MEAN, is_finite = true;
+        if (r->spec.embedding != TUTTI_EMBEDDING_NONE)
+            is_finite = prompt_results_finish(r->results, is_mean ? r->n_prompt : 1);
+        histogram_add(&e->stats.now.queue, seq->queue_us);
+        e->stats.now.n_prompt_tokens += (uint64_t)seq->n_prompt;
+        e->stats.now.n_cached_tokens += (uint64_t)seq->n_cached;
+        end_sequence(e, seq, is_finite ? TUTTI_FINISH_LENGTH : TUTTI_FINISH_ERROR,
+                     is_finite ? TUTTI_OK : TUTTI_E_NUMERIC, NULL);
+    }
+}
+
 /* ---- the step ---- */
 
 static void note_counts(struct tutti_engine *e)
@@ -509,6 +546,7 @@ static bool do_step(struct tutti_engine *e)
         be->ops->kv_copy_page(be, e->kv, s->copies[i].dst, s->copies[i].src);
     enter_phase(e, "forward pass");
     uint64_t forward_us = clock_now_us();
+    s->step.hidden = e->hidden;
     e->hooks.forward(e->model, e->kv, &s->step, e->logits);
     uint64_t step_us = clock_now_us() - forward_us;
     int n_reading = s->step.n_rows - s->n_decoding_rows - s->n_guess_rows;
@@ -519,7 +557,9 @@ static bool do_step(struct tutti_engine *e)
     enter_phase(e, "sampling");
     if (e->constraints)
         drop_late_rows(e, step_us);
+    prompt_rows_take(e);
     scheduler_advance(s);
+    end_unscorable(e);
     collect_draws(e);
     if (e->n_draws == 1)
         draw_share(e, 0, 1);
@@ -529,6 +569,7 @@ static bool do_step(struct tutti_engine *e)
     uint64_t now_us = clock_now_us();
     for (int i = 0; i < e->n_draws;)
         i += commit_all(e, &e->draws[i], now_us);
+    end_readings(e);
     e->stats.now.n_steps++;
     histogram_add(&e->stats.now.step, clock_now_us() - start_us);
     audit_check(e);

@@ -27,20 +27,32 @@ static bool make_room(struct token_scratch *scratch, size_t n_tokens, size_t n_t
     return true;
 }
 
-/* The visible tokens of a reply with their bytes, in the scratch memory. False: out of memory. */
-static bool describe_tokens(struct tutti_engine *e, const struct reply *reply)
+/* The tokens of an event: n_scores of the prompt, then the visible ones of a reply. */
+struct told {
+    const struct sample *scores;
+    size_t n_scores;
+    const struct reply *reply;
+};
+
+static const struct sample *told_at(const struct told *told, size_t i)
+{
+    return i < told->n_scores ? &told->scores[i] : &told->reply->tokens[i - told->n_scores].sample;
+}
+
+/* These tokens with their bytes, in the scratch memory. False: out of memory. */
+static bool describe_tokens(struct tutti_engine *e, const struct told *told)
 {
     struct token_scratch *scratch = &e->scratch;
     const struct tokenizer *tok = e->model->tokenizer;
-    size_t n_tops = 0, top = 0;
-    for (size_t i = 0; i < reply->n_visible; i++)
-        n_tops += (size_t)reply->tokens[i].sample.n_top;
-    if (!make_room(scratch, reply->n_visible, n_tops))
+    size_t n_tops = 0, top = 0, n_tokens = told->n_scores + told->reply->n_visible;
+    for (size_t i = 0; i < n_tokens; i++)
+        n_tops += (size_t)told_at(told, i)->n_top;
+    if (!make_room(scratch, n_tokens, n_tops))
         return false;
     buf_truncate(&scratch->bytes, 0);
     /* First all bytes, since adding moves them; then the pointers, in the same order. */
-    for (size_t i = 0; i < reply->n_visible; i++) {
-        const struct sample *sample = &reply->tokens[i].sample;
+    for (size_t i = 0; i < n_tokens; i++) {
+        const struct sample *sample = told_at(told, i);
         for (int k = -1; k < sample->n_top; k++) {
             size_t begin = scratch->bytes.n_bytes;
             if (tok &&
@@ -60,7 +72,7 @@ static bool describe_tokens(struct tutti_engine *e, const struct reply *reply)
         }
     }
     const char *at = scratch->bytes.bytes ? scratch->bytes.bytes : "";
-    for (size_t i = 0; i < reply->n_visible; i++) {
+    for (size_t i = 0; i < n_tokens; i++) {
         struct tutti_token *token = &scratch->tokens[i];
         token->bytes = at;
         at += token->n_bytes;
@@ -95,6 +107,21 @@ static void count_end(struct tutti_engine *e, struct request *r, struct tutti_ev
                          1);
 }
 
+/* What the prompt gave, in the request's first event that is no error. */
+static void tell_results(struct tutti_engine *e, struct request *r, size_t n_scores,
+                         struct tutti_event *event)
+{
+    event->tokens = e->scratch.tokens;
+    if (n_scores > 0) {
+        event->prompt_tokens = e->scratch.tokens;
+        event->tokens += n_scores;
+    }
+    if (event->finish == TUTTI_FINISH_LENGTH && r->spec.embedding != TUTTI_EMBEDDING_NONE) {
+        event->embedding = r->results->embedding;
+        event->n_embedding = (size_t)r->results->n_embedding;
+    }
+}
+
 /* Calls back with what became certain; says nothing where there is nothing to say. */
 static void report(struct tutti_engine *e, const struct record *record, enum tutti_finish finish,
                    const struct tutti_error *error)
@@ -105,11 +132,16 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
     if (finish == TUTTI_FINISH_NONE && reply->text.n_bytes == 0 && reply->n_visible == 0 &&
         !r->spec.reports_held)
         return;
+    struct told told = { .reply = reply };
+    if (r->spec.prompt_logprobs && !r->has_told_results && finish <= TUTTI_FINISH_LENGTH) {
+        told.scores = r->results->scores;
+        told.n_scores = (size_t)r->results->n_scores;
+        r->has_told_results = true;
+    }
     struct tutti_event event = { .request_id = r->id,
                                  .choice = record->choice,
                                  .text = reply->text.bytes ? reply->text.bytes : "",
                                  .n_text_bytes = reply->text.n_bytes,
-                                 .tokens = e->scratch.tokens,
                                  .n_tokens = reply->n_visible,
                                  .n_held = (size_t)reply->detok.n_held,
                                  .finish = finish,
@@ -126,7 +158,7 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
                                  .ttft_us = record->ttft_us,
                                  .total_us = clock_now_us() - r->submit_us };
     memcpy(event.held, reply->detok.held, sizeof event.held);
-    if (!describe_tokens(e, reply)) {
+    if (!describe_tokens(e, &told)) {
         event.finish = TUTTI_FINISH_ERROR;
         error_set(&event.error, TUTTI_E_MEMORY, "describing tokens: out of memory");
         event.n_tokens = event.n_text_bytes = 0;
@@ -135,8 +167,9 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
         atomic_store(&e->has_ends, true);
     } else if (error) {
         event.error = *error;
+    } else {
+        tell_results(e, r, told.n_scores, &event);
     }
-    event.tokens = e->scratch.tokens;
     atomic_fetch_add(&e->stats.n_generated_tokens, event.n_tokens);
     if (event.finish != TUTTI_FINISH_NONE) {
         choice->is_reported = true;
@@ -176,7 +209,9 @@ static void explain_timeout(const struct tutti_engine *e, const struct request *
 
 static void end_error(const struct tutti_engine *e, const struct record *record, struct tutti_error *err)
 {
-    if (record->status == TUTTI_E_NUMERIC)
+    if (record->status == TUTTI_E_NUMERIC && record->request->spec.embedding != TUTTI_EMBEDDING_NONE)
+        error_set(err, record->status, "the model produced a NaN or infinite hidden state");
+    else if (record->status == TUTTI_E_NUMERIC)
         error_set(err, record->status, "the model produced a NaN or infinite logit for token %d",
                   record->sample.token);
     else if (record->status == TUTTI_E_TIMEOUT)
@@ -271,7 +306,7 @@ static void prepare(struct tutti_engine *e, struct request *r)
     for (int i = 0; i < r->spec.n_choices; i++)
         reply_init(&r->choices[i].reply, &r->format);
     struct forecast *f = &e->scheduler->forecast;
-    forecast_enter(f, r, forecast_work(f, r->n_prompt, r->spec.n_choices, r->spec.max_tokens));
+    forecast_enter(f, r, forecast_work(f, r->n_prompt, request_n_answers(r), r->spec.max_tokens));
     bool is_pushed = queue_push(e->ready, &r); /* as long as the number of slots */
     assert(is_pushed);
     (void)is_pushed;

@@ -52,6 +52,7 @@ static void run_once(struct outcome *outcome, texts text, long n)
     q.request.n_choices = N_CHOICES;
     q.request.logprobs = true;
     q.request.top_logprobs = 3;
+    q.request.prompt_logprobs = true;
     q.request.stop = &(struct tutti_string){ "@@", 2 };
     q.request.n_stop = 1;
     struct tutti_model_options model_options = { .n_threads = 2 };

@@ -23,6 +23,9 @@ void collect_clear(struct collect *c)
         ids_clear(&c->choices[i].ids);
         ids_clear(&c->choices[i].logprob_bits);
     }
+    ids_clear(&c->prompt_ids);
+    ids_clear(&c->prompt_bits);
+    ids_clear(&c->embedding_bits);
     pthread_cond_destroy(&c->done);
     pthread_mutex_destroy(&c->lock);
 }
@@ -32,6 +35,14 @@ static bool add_bits(struct ids *bits, float x)
     int32_t word;
     memcpy(&word, &x, sizeof word);
     return ids_add(bits, word);
+}
+
+static bool add_token(struct ids *ids, struct ids *bits, const struct tutti_token *token)
+{
+    bool ok = ids_add(ids, token->id) && add_bits(bits, token->logprob);
+    for (int k = 0; k < token->n_top; k++)
+        ok = ok && ids_add(bits, token->top[k].id) && add_bits(bits, token->top[k].logprob);
+    return ok;
 }
 
 static const char *note(struct collect *c, const struct tutti_event *event)
@@ -50,13 +61,14 @@ static const char *note(struct collect *c, const struct tutti_event *event)
     if ((event->finish == TUTTI_FINISH_ERROR) != (event->error.text[0] != '\0'))
         return "an error without text, or a text without error";
     bool ok = buf_add(&choice->text, event->text, event->n_text_bytes);
-    for (size_t i = 0; i < event->n_tokens; i++) {
-        const struct tutti_token *token = &event->tokens[i];
-        ok = ok && ids_add(&choice->ids, token->id) && add_bits(&choice->logprob_bits, token->logprob);
-        for (int k = 0; k < token->n_top; k++)
-            ok = ok && ids_add(&choice->logprob_bits, token->top[k].id) &&
-                 add_bits(&choice->logprob_bits, token->top[k].logprob);
-    }
+    for (size_t i = 0; i < event->n_tokens; i++)
+        ok = ok && add_token(&choice->ids, &choice->logprob_bits, &event->tokens[i]);
+    if (event->prompt_tokens && c->n_events > 0)
+        return "log-probabilities of the prompt behind the first event";
+    for (size_t i = 0; event->prompt_tokens && i < event->n_prompt_tokens; i++)
+        ok = ok && add_token(&c->prompt_ids, &c->prompt_bits, &event->prompt_tokens[i]);
+    for (size_t i = 0; i < event->n_embedding; i++)
+        ok = ok && add_bits(&c->embedding_bits, event->embedding[i]);
     if (!ok)
         return "no memory";
     choice->finish = event->finish;

@@ -27,6 +27,8 @@ struct collect {
     uint64_t id;
     size_t n_prompt_tokens, n_cached_tokens, n_accepted_guesses, n_rejected_guesses;
     int n_events, n_last, n_finished;
+    struct ids prompt_ids, prompt_bits; /* with prompt_logprobs: as of an answer */
+    struct ids embedding_bits;
     const char *complaint; /* what an event did wrong */
     int cancel_after;      /* > 0: cancels the request after so many events */
     tutti_engine *engine;

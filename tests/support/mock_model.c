@@ -73,6 +73,7 @@ struct mock_model *mock_model_new(int n_ctx, bool has_stop)
     mock->model.backend = &mock->backend;
     strcpy(mock->model.name, "mock");
     mock->model.desc = (struct model_desc){ .n_vocab = MOCK_VOCAB,
+                                            .d_model = MOCK_WIDTH,
                                             .n_usable_vocab = MOCK_USABLE,
                                             .n_ctx = n_ctx,
                                             .bos_id = -1,
@@ -101,6 +102,21 @@ static uint64_t mock_hash(uint64_t hash, int32_t id)
     return mix64(hash ^ (uint32_t)id);
 }
 
+static void mock_hidden(uint64_t hash, float *hidden)
+{
+    for (int i = 0; i < MOCK_WIDTH; i++)
+        hidden[i] = (float)(mix64(hash ^ (uint64_t)(i + 1) << 32) >> 40) * 0x1p-23f - 1.0f; /* -1..1 */
+}
+
+void mock_outputs(const int32_t *ids, int n, float *hidden, float *logits)
+{
+    uint64_t hash = 0;
+    for (int i = 0; i < n; i++)
+        hash = mock_hash(hash, ids[i]);
+    mock_hidden(hash, hidden);
+    mock_logits(hash, logits);
+}
+
 static enum tutti_status mock_reserve(struct model *model, int max_rows, int max_outputs,
                                       struct tutti_error *err)
 {
@@ -119,6 +135,7 @@ static void mock_forward(struct model *model, struct kv_memory *kv, const struct
         int32_t page_id = step->page_tables[step->seqs[r]][pos / KV_PAGE_TOKENS];
         kv->pages[page_id][pos % KV_PAGE_TOKENS] = step->token_ids[r];
     }
+    int n_logits = step->n_outputs - step->n_hidden;
     for (int i = 0; i < step->n_outputs; i++) {
         int r = step->output_rows[i];
         uint64_t hash = 0;
@@ -126,7 +143,10 @@ static void mock_forward(struct model *model, struct kv_memory *kv, const struct
             int32_t page_id = step->page_tables[step->seqs[r]][pos / KV_PAGE_TOKENS];
             hash = mock_hash(hash, kv->pages[page_id][pos % KV_PAGE_TOKENS]);
         }
-        mock_logits(hash, logits + (size_t)i * MOCK_VOCAB);
+        if (i < n_logits)
+            mock_logits(hash, logits + (size_t)i * MOCK_VOCAB);
+        else
+            mock_hidden(hash, step->hidden + (size_t)(i - n_logits) * MOCK_WIDTH);
     }
     mock->n_steps++;
     mock->n_rows += step->n_rows;

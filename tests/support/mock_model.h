@@ -6,7 +6,7 @@
 
 #include "engine/engine.h"
 
-enum { MOCK_VOCAB = 48, MOCK_USABLE = 45, MOCK_STOP = 1 };
+enum { MOCK_VOCAB = 48, MOCK_USABLE = 45, MOCK_STOP = 1, MOCK_WIDTH = 4 };
 
 struct mock_model {
     struct model model; /* first */
@@ -29,6 +29,10 @@ tutti_engine *mock_engine(struct mock_model *mock, const struct tutti_engine_opt
 /* The same, and gives the status; an engine that opened is closed again. */
 enum tutti_status mock_engine_try(struct mock_model *mock, const struct tutti_engine_options *options,
                                   struct tutti_error *err);
+
+/* What the engine must say of the ids [n] of a prompt: the hidden state of the last one, [MOCK_WIDTH], and the logits behind it,
+ * [MOCK_VOCAB]. */
+void mock_outputs(const int32_t *ids, int n, float *hidden, float *logits);
 
 /* What the engine must answer: ids [max_ids], returns how many. seed: of the request. */
 int mock_answer(const struct tutti_request *request, int choice, int max_context, bool has_stop, int32_t *ids,
