@@ -196,6 +196,7 @@ enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs
         .max_batch_tokens = (int)flags->max_batch_tokens,
         .max_seqs = n_seqs > 0 && n_seqs < max_seqs ? n_seqs : max_seqs,
         .max_queue = (int)flags->max_queue,
+        .max_queue_ms = (int)ceil(flags->max_queue_time * 1e3),
         .no_prefix_cache = flags->no_prefix_cache,
         .max_slowdown = flags->max_slowdown,
         .max_guesses = (int)flags->speculate,

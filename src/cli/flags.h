@@ -38,7 +38,7 @@ MUST_CHECK enum tutti_status adapter_flags_choose(const char *named, const tutti
 /* ---- the engine ---- */
 struct engine_flags {
     int64_t kv_memory, context, max_batch_tokens, max_seqs, max_queue, speculate;
-    double max_slowdown;
+    double max_slowdown, max_queue_time; /* max_queue_time: none of the options; seconds, 0: no limit */
     bool no_prefix_cache;
 };
 extern const struct option ENGINE_OPTIONS[];

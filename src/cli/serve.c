@@ -19,6 +19,8 @@ struct serve_values {
     int64_t port, max_body, max_output, header_timeout, idle_timeout, drain_delay, drain_timeout,
         step_timeout;
     bool no_access_log;
+    int64_t tokens_per_minute, max_concurrent;
+    double max_queue_time, ttft_target, itl_target;
     struct model_flags model;
     struct adapter_flags adapters;
     struct engine_flags engine;
@@ -70,7 +72,7 @@ static const struct option OPTIONS[] = {
       TEXT_IN(VALUES, api_key_file),
       .value = "FILE",
       .help = "answer those alone who send one of the keys in FILE: one a line, behind it a name for the "
-              "log; SIGHUP reads it anew" },
+              "log and limits of its own (docs/operations.md); SIGHUP reads it anew" },
     { .name = "tls-cert",
       TEXT_IN(VALUES, tls_cert),
       .value = "FILE",
@@ -146,8 +148,47 @@ static const struct option OPTIONS[] = {
     { .name = NULL },
 };
 
+static const struct option LIMIT_OPTIONS[] = {
+    { .name = "max-queue-time",
+      FLOAT_IN(VALUES, max_queue_time),
+      .value = "SECONDS",
+      .min = 0.001,
+      .max = 86400,
+      .help =
+          "a request that has not begun by then is refused, at once where it can be foreseen; without it, "
+          "requests wait as long as it takes" },
+    { .name = "tokens-per-minute",
+      INT_IN(VALUES, tokens_per_minute),
+      .value = "N",
+      .max = 1e12,
+      .initial = "0",
+      .help =
+          "tokens of prompts and answers that a key without a limit of its own may use, or, without keys, an "
+          "address; 0: no limit" },
+    { .name = "max-concurrent",
+      INT_IN(VALUES, max_concurrent),
+      .value = "N",
+      .max = 1000000,
+      .initial = "0",
+      .help = "answers of such a key or address that may run or wait at the same time; 0: no limit" },
+    { .name = "ttft-target",
+      FLOAT_IN(VALUES, ttft_target),
+      .value = "MS",
+      .max = 86400000,
+      .above_min = true,
+      .help = "count as good in the metrics the answers whose first token came within MS milliseconds" },
+    { .name = "itl-target",
+      FLOAT_IN(VALUES, itl_target),
+      .value = "MS",
+      .max = 86400000,
+      .above_min = true,
+      .help = "and whose mean time from token to token is at most MS milliseconds" },
+    { .name = NULL },
+};
+
 static const struct option_group GROUPS[] = {
     { "Server", OPTIONS, 0 },
+    { "Limits", LIMIT_OPTIONS, 0 },
     { "Engine", ENGINE_OPTIONS, offsetof(VALUES, engine) },
     { "Model", MODEL_OPTIONS, offsetof(VALUES, model) },
     { "Adapters", ADAPTER_OPTIONS, offsetof(VALUES, adapters) },
@@ -184,6 +225,10 @@ static struct server_options server_options(const struct serve_values *values)
     options.drain_timeout_s = (int)values->drain_timeout;
     options.access_log = !values->no_access_log;
     options.step_timeout_s = (int)values->step_timeout;
+    options.tokens_per_minute = values->tokens_per_minute;
+    options.max_concurrent = (int)values->max_concurrent;
+    options.ttft_target_ms = isnan(values->ttft_target) ? 0 : values->ttft_target;
+    options.itl_target_ms = isnan(values->itl_target) ? 0 : values->itl_target;
     return options;
 }
 
@@ -271,6 +316,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     const struct serve_values *values = v;
     struct server_options options = server_options(values);
     struct engine_flags engine_flags = values->engine;
+    engine_flags.max_queue_time = isnan(values->max_queue_time) ? 0 : values->max_queue_time;
     struct serving_config config = { 0 };
     tutti_model *model = NULL;
     tutti_engine *engine = NULL;

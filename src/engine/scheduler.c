@@ -324,7 +324,7 @@ static bool begin(struct scheduler *s, struct request *r, uint64_t now_us)
     if (r->beams)
         reserve_beams(s, r);
     seq->n_cached = seq->n_computed;
-    seq->queue_us = now_us > r->submit_us ? now_us - r->submit_us : 0;
+    seq->queue_us = now_us > r->submit_us ? now_us - r->submit_us : 1; /* 0: it has not begun */
     let_in(s, seq);
     if (r->n_started == 0)
         forecast_begin(&s->forecast, (double)r->work);

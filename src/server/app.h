@@ -2,6 +2,7 @@
 #ifndef TUTTI_SERVER_APP_H
 #define TUTTI_SERVER_APP_H
 
+#include "server/clients.h"
 #include "server/http.h"
 #include "server/inbox.h"
 #include "server/json.h"
@@ -29,18 +30,27 @@ struct app {
     struct event_base *base;
     struct http *http;
     struct inbox *inbox;
-    struct keys *keys;   /* NULL: open to all */
+    struct keys *keys; /* NULL: open to all */
+    struct clients *clients;
     struct tls *tls;     /* NULL: plain HTTP */
     struct job *jobs;    /* those that the engine works on */
     struct steps *steps; /* NULL: its API is off */
     struct app_counts counts;
     uint64_t n_reloads, n_failed_reloads;
+    uint64_t n_answered, n_good; /* requests answered to the end; those within the targets */
     time_t start_time;
     char fingerprint[32]; /* of program, model and weight type */
     bool is_leaving;  /* balancers are to send requests elsewhere; those that come are answered */
     bool is_draining; /* new requests are refused */
 };
 
+/* Who asks on conn, with the limits that hold now; NULL: nobody has to be known there, or there is no memory. As clients_get()
+ * has it. */
+struct client *app_client(struct app *app, const struct http_conn *conn);
+/* What a client that has no entry of its own may do. */
+struct client_limits app_default_limits(const struct server_options *options);
+/* Adds to a refusal with 429 or 503 when to come again. */
+void app_header_retry(struct http_conn *conn, int status, const struct tutti_error *err);
 /* Replies with an error in OpenAI's shape; code NULL: the usual one. */
 void app_reply_error(struct http_conn *conn, int status, const char *code, const struct tutti_error *err);
 /* Replies with a JSON value and drops it. */

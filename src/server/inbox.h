@@ -23,6 +23,8 @@ struct submission {
     bool lost;            /* text thread: an event could not be copied */
     struct letter *spare; /* for the last event, should memory be short */
     size_t n_prompt_tokens, n_cached_tokens;
+    int64_t n_charged;   /* tokens of the prompt, to the client */
+    int64_t n_accounted; /* of those, in its counts: known, not guessed */
 };
 
 /* A copied event. Its pointers lead into its own block. */

@@ -1,5 +1,6 @@
 #include "server/job.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -12,6 +13,8 @@ static void job_free(struct job *job)
         if (job->next)
             job->next->link = job->link;
     }
+    if (job->client)
+        client_leave(job->app->clients, job->client, (int64_t)job->n_choices);
     for (size_t i = 0; job->subs && i < job->req.n_prompts; i++)
         free(job->subs[i].spare);
     for (size_t i = 0; job->choices && i < job->n_choices; i++) {
@@ -125,6 +128,20 @@ size_t job_n_generated(const struct job *job)
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
+/* Every choice has been answered: was it fast enough? */
+static void count_answer(const struct job *job)
+{
+    const struct server_options *options = job->app->options;
+    size_t n = 0;
+    for (size_t i = 0; i < job->n_choices; i++)
+        n = job->choices[i].n_generated > n ? job->choices[i].n_generated : n;
+    double ttft_ms = (double)job->ttft_us / 1e3, total_ms = (double)job->total_us / 1e3;
+    double itl_ms = n > 1 ? (total_ms - ttft_ms) / (double)(n - 1) : 0;
+    job->app->n_answered++;
+    job->app->n_good += (options->ttft_target_ms <= 0 || ttft_ms <= options->ttft_target_ms) &&
+                        (options->itl_target_ms <= 0 || itl_ms <= options->itl_target_ms);
+}
+
 /* An event that somebody waits for. */
 static void deliver(struct job *job, size_t index, const struct tutti_event *event)
 {
@@ -149,9 +166,24 @@ static void deliver(struct job *job, size_t index, const struct tutti_event *eve
     }
     job->api->event(job, index, choice, event);
     if (is_listened_to(job) && job->n_unfinished == 0) {
+        count_answer(job);
         job->api->finish(job);
         job->is_over = true;
     }
+}
+
+/* What has not begun costs nothing. */
+static void charge(struct job *job, struct submission *sub, const struct tutti_event *event)
+{
+    const struct choice *choice = &job->choices[sub->index * (size_t)job->req.n + (size_t)event->choice];
+    struct client_counts *counts = &job->client->counts;
+    bool is_unbegun = event->finish != TUTTI_FINISH_NONE && event->queue_us == 0 && event->ttft_us == 0;
+    int64_t n_prompt = is_unbegun ? 0 : (int64_t)event->n_prompt_tokens;
+    int64_t n_generated = (int64_t)(event->n_generated_tokens - choice->n_generated);
+    counts->n_prompt_tokens += (uint64_t)(n_prompt - sub->n_accounted);
+    counts->n_generated_tokens += (uint64_t)n_generated;
+    client_charge(job->client, n_prompt - sub->n_charged + n_generated);
+    sub->n_charged = sub->n_accounted = n_prompt;
 }
 
 void job_read_letter(void *user, const struct letter *letter)
@@ -163,6 +195,7 @@ void job_read_letter(void *user, const struct letter *letter)
     size_t index = sub->index * (size_t)job->req.n + (size_t)event->choice;
     struct choice *choice = &job->choices[index];
 
+    charge(job, sub, event);
     sub->n_prompt_tokens = event->n_prompt_tokens;
     sub->n_cached_tokens = event->n_cached_tokens;
     choice->n_generated = event->n_generated_tokens;
@@ -226,14 +259,46 @@ static struct job *job_new(struct app *app, const struct http_conn *conn, const 
     return NULL;
 }
 
+/* Lets the client in, with what its prompts seem to cost. */
+static enum tutti_status enter(struct job *job, const struct http_conn *conn, struct tutti_error *err)
+{
+    struct app *app = job->app;
+    struct client *client = app_client(app, conn);
+    int64_t n_tokens = 0;
+    if (!client)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
+    for (size_t i = 0; i < job->req.n_prompts; i++) {
+        job->subs[i].n_charged = api_request_guess(&job->req, i);
+        n_tokens += job->subs[i].n_charged;
+    }
+    enum tutti_status st = client_enter(app->clients, client, (int64_t)job->n_choices, n_tokens,
+                                        clock_now_us(), err);
+    if (st == TUTTI_OK)
+        job->client = client;
+    return st;
+}
+
+static enum tutti_status submit(struct job *job, size_t i, struct tutti_error *err)
+{
+    const struct client *client = job->client;
+    struct tutti_request request = api_request_make(&job->req, i);
+    request.owner = client->id;
+    request.weight = client->limits.weight;
+    if (!job->req.has_priority || request.priority < client->limits.priority)
+        request.priority = client->limits.priority;
+    return tutti_engine_submit(job->app->engine, &request, inbox_callback, &job->subs[i],
+                               &job->subs[i].engine_id, err);
+}
+
 static enum tutti_status submit_all(struct job *job, struct tutti_error *err)
 {
     for (size_t i = 0; i < job->req.n_prompts; i++) {
-        struct tutti_request request = api_request_make(&job->req, i);
-        enum tutti_status st = tutti_engine_submit(job->app->engine, &request, inbox_callback, &job->subs[i],
-                                                   &job->subs[i].engine_id, err);
-        if (st != TUTTI_OK)
+        enum tutti_status st = submit(job, i, err);
+        if (st != TUTTI_OK) { /* this one and those behind it cost nothing */
+            for (; i < job->req.n_prompts; i++)
+                client_charge(job->client, -job->subs[i].n_charged);
             return st;
+        }
         job->subs[i].is_open = true;
         job->n_open++;
     }
@@ -250,7 +315,9 @@ struct job *job_open(struct app *app, const struct http_conn *conn, const struct
     struct job *job = job_new(app, conn, api, req, user, err);
     if (!job)
         return NULL;
-    enum tutti_status st = submit_all(job, err);
+    enum tutti_status st = enter(job, conn, err);
+    if (st == TUTTI_OK)
+        st = submit_all(job, err);
     if (job->n_open == 0) {
         job_free(job);
         return NULL;

@@ -52,6 +52,7 @@ struct job {
     struct api_request req;
     char id[48];
     time_t created;
+    struct client *client;   /* NULL: not let in */
     struct submission *subs; /* [req.n_prompts] */
     size_t n_open;           /* of them */
     struct choice *choices;  /* [req.n_prompts * req.n] */

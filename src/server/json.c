@@ -99,6 +99,7 @@ int json_error_status(enum tutti_status status)
     case TUTTI_E_CLOSED:
     case TUTTI_E_CANCELLED:
     case TUTTI_E_MEMORY:
+    case TUTTI_E_TIMEOUT:
         return 503;
     default:
         return 500;
@@ -121,7 +122,7 @@ static const char *code_of(int http_status, const struct tutti_error *err)
     case 429:
         return "rate_limit_exceeded";
     case 503:
-        return "unavailable";
+        return status == TUTTI_E_TIMEOUT ? "queue_timeout" : "unavailable";
     default:
         return status == TUTTI_E_NUMERIC ? "model_error" : NULL;
     }

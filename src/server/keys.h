@@ -1,18 +1,27 @@
-/* API keys, compared in a time that does not tell how much of a guess was right. */
+/* API keys and what each may do; compared in a time that does not tell how much of a guess was right. */
 #ifndef TUTTI_SERVER_KEYS_H
 #define TUTTI_SERVER_KEYS_H
 
-#include "base/error.h"
+#include "server/clients.h"
 
 struct keys;
 
 /* Reads one key a line and behind it, where there is one, the name by which logs call it; without a name that is "line-N".
- * Blanks around both, blank lines and lines that begin with # are ignored.
+ * Behind that limits, in any order, "weight=2 tokens-per-minute=50000 concurrency=4 priority=1"; those that are not there are
+ * as in defaults, and 0 of tokens or answers is no limit. Keys of one name are one client, whose limits stand in one
+ * line at most. Blanks around all of it, blank lines and lines that begin with # are ignored.
  * TUTTI_E_IO: cannot be read. TUTTI_E_FORMAT: no key in it, or a line that is not understood. */
-MUST_CHECK enum tutti_status keys_open(struct keys **out, const char *path, struct tutti_error *err);
+MUST_CHECK enum tutti_status keys_open(struct keys **out, const char *path,
+                                       const struct client_limits *defaults, struct tutti_error *err);
 void keys_close(struct keys *keys); /* overwrites the keys; NULL is allowed */
 
 /* The name of the key in authorization, the value of that header, "Bearer KEY", which may be NULL. NULL: no such key. */
 const char *keys_find(const struct keys *keys, const char *authorization);
+
+/* What keys of this name may do; of one that is in no line: the defaults. */
+const struct client_limits *keys_limits(const struct keys *keys, const char *name);
+
+/* The names, each once, in the order of the file. NULL: index is beyond the last one. */
+const char *keys_name(const struct keys *keys, size_t index);
 
 #endif

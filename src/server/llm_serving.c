@@ -28,8 +28,7 @@ static void reply_error(struct app *app, struct job *job, struct http_conn *conn
         http_stream_end(conn);
     } else {
         status = status == 400 ? 422 : status; /* as FastAPI */
-        if (status == 429 || status == 503)
-            http_header(conn, "Retry-After", "1");
+        app_header_retry(conn, status, err);
         http_reply(conn, status, ok ? "application/json" : NULL, text.bytes, ok ? text.n_bytes : 0);
     }
     buf_clear(&text);

@@ -1,5 +1,6 @@
 /* GET /metrics in Prometheus' text format, version 0.0.4. */
 #include "server/app.h"
+#include "server/keys.h"
 #include "server/tls.h"
 
 /* One figure with its help. False: out of memory. */
@@ -24,10 +25,97 @@ static bool add_histogram(struct buf *out, const char *name, const char *help,
                             name, (unsigned long long)h->n, name, h->sum, name, (unsigned long long)h->n);
 }
 
-static bool add_engine(struct buf *out, tutti_engine *engine)
+/* Requests that wait, by priority; of none that wait only the usual priority, so that the series is never gone. */
+static bool add_waiting(struct buf *out, const struct tutti_stats *s)
+{
+    bool ok = true;
+    for (int age = 0; ok && age < 2; age++) {
+        ok = buf_add_string(
+            out, age ? "# HELP tutti_queue_oldest_seconds How long the request that came first has waited.\n"
+                       "# TYPE tutti_queue_oldest_seconds gauge\n"
+                     : "# HELP tutti_queue_requests Requests that wait for their first step, by priority.\n"
+                       "# TYPE tutti_queue_requests gauge\n");
+        for (int i = 0; ok && i < TUTTI_PRIORITIES; i++) {
+            const struct tutti_waiting *class = &s->waiting[i];
+            int priority = i + TUTTI_PRIORITY_FIRST;
+            if (class->n > 0 || priority == 0)
+                ok = buf_printf(out, "tutti_queue_%s{priority=\"%d\"} %.9g\n",
+                                age ? "oldest_seconds" : "requests", priority,
+                                age ? (double)class->oldest_us * 1e-6 : (double)class->n);
+        }
+    }
+    return ok;
+}
+
+static bool add_refusals(struct buf *out, const struct app *app, const struct tutti_stats *s)
+{
+    struct client_counts all = { 0 };
+    clients_count(app->clients, &all);
+    const struct {
+        const char *reason;
+        uint64_t n;
+    } reasons[] = { { "queue_full", s->n_refused_full },
+                    { "overload", s->n_refused_early },
+                    { "deadline", s->n_timed_out },
+                    { "tokens_per_minute", all.n_refused[CLIENT_TOO_MANY_TOKENS] },
+                    { "concurrency", all.n_refused[CLIENT_TOO_MANY_ANSWERS] } };
+    bool ok = buf_add_string(out, "# HELP tutti_requests_refused_total Requests refused, by reason.\n"
+                                  "# TYPE tutti_requests_refused_total counter\n");
+    for (size_t i = 0; ok && i < sizeof reasons / sizeof *reasons; i++)
+        ok = buf_printf(out, "tutti_requests_refused_total{reason=\"%s\"} %llu\n", reasons[i].reason,
+                        (unsigned long long)reasons[i].n);
+    return ok;
+}
+
+/* A label's value, with what Prometheus wants escaped. */
+static bool add_label(struct buf *out, const char *text)
+{
+    bool ok = true;
+    for (const char *p = text; ok && *p; p++)
+        ok = (*p != '"' && *p != '\\') || buf_add_string(out, "\\") ? buf_add(out, p, 1) : false;
+    return ok;
+}
+
+/* Each key of the file by its name, so there are no more series than lines. */
+static bool add_keys(struct buf *out, const struct app *app)
+{
+    static const struct {
+        const char *name, *type, *help, *label;
+    } FIGURES[] = {
+        { "key_tokens_total", "counter", "Tokens by key.", ",kind=\"prompt\"" },
+        { "key_tokens_total", NULL, NULL, ",kind=\"generated\"" },
+        { "key_requests_total", "counter", "Requests by key, those that were refused among them.", "" },
+        { "key_refused_total", "counter", "Requests refused at a limit of the key.",
+          ",reason=\"tokens_per_minute\"" },
+        { "key_refused_total", NULL, NULL, ",reason=\"concurrency\"" },
+        { "key_answers_running", "gauge", "Answers of the key that run or wait.", "" },
+    };
+    bool ok = true;
+    const char *name;
+    for (size_t i = 0; ok && app->keys && i < sizeof FIGURES / sizeof *FIGURES; i++) {
+        if (FIGURES[i].type)
+            ok = buf_printf(out, "# HELP tutti_%s %s\n# TYPE tutti_%s %s\n", FIGURES[i].name, FIGURES[i].help,
+                            FIGURES[i].name, FIGURES[i].type);
+        for (size_t k = 0; ok && (name = keys_name(app->keys, k)); k++) {
+            const struct client *client = clients_find(app->clients, name);
+            struct client_counts counts = client ? client->counts : (struct client_counts){ 0 };
+            const uint64_t values[] = { counts.n_prompt_tokens,
+                                        counts.n_generated_tokens,
+                                        counts.n_requests,
+                                        counts.n_refused[CLIENT_TOO_MANY_TOKENS],
+                                        counts.n_refused[CLIENT_TOO_MANY_ANSWERS],
+                                        client ? (uint64_t)client->n_running : 0 };
+            ok = buf_printf(out, "tutti_%s{key=\"", FIGURES[i].name) && add_label(out, name) &&
+                 buf_printf(out, "\"%s} %llu\n", FIGURES[i].label, (unsigned long long)values[i]);
+        }
+    }
+    return ok;
+}
+
+static bool add_engine(struct buf *out, const struct app *app)
 {
     struct tutti_stats s;
-    tutti_engine_stats(engine, &s);
+    tutti_engine_stats(app->engine, &s);
     const struct {
         const char *name, *type, *help;
         uint64_t value;
@@ -43,8 +131,7 @@ static bool add_engine(struct buf *out, tutti_engine *engine)
         { "engine_requests_finished_total", "counter", "Requests that ended well.", s.n_finished },
         { "engine_requests_cancelled_total", "counter", "Requests cancelled.", s.n_cancelled },
         { "engine_requests_failed_total", "counter", "Requests that ended in an error.", s.n_failed },
-        { "engine_requests_refused_total", "counter", "Requests refused since the queue was full.",
-          s.n_refused },
+        { "engine_requests_refused_total", "counter", "Requests that the engine did not take.", s.n_refused },
         { "prompt_tokens_total", "counter", "Tokens of prompts.", s.n_prompt_tokens },
         { "prefix_cache_hit_tokens_total", "counter", "Tokens of prompts taken from the prefix cache.",
           s.n_cached_tokens },
@@ -56,6 +143,11 @@ static bool add_engine(struct buf *out, tutti_engine *engine)
           s.n_rejected_guesses },
         { "preemptions_total", "counter", "Sequences put back to be recomputed.", s.n_preemptions },
         { "evictions_total", "counter", "Cached pages given away.", s.n_evictions },
+        { "queue_tokens", "gauge", "Work that waits, in tokens: of prompts, and twice those of answers.",
+          (uint64_t)s.waiting_tokens },
+        { "queue_tokens_per_second", "gauge",
+          "How fast such work began when it last had to wait; 0: not known.",
+          (uint64_t)s.waiting_tokens_per_s },
         { "text_waits_total", "counter", "Steps that had to wait for the text thread.", s.n_text_waits },
         { "max_context_tokens", "gauge", "Tokens that one sequence may hold.",
           s.max_context > 0 ? (uint64_t)s.max_context : 0 },
@@ -63,7 +155,7 @@ static bool add_engine(struct buf *out, tutti_engine *engine)
     bool ok = true;
     for (size_t i = 0; ok && i < sizeof figures / sizeof *figures; i++)
         ok = add_figure(out, figures[i].name, figures[i].type, figures[i].help, (double)figures[i].value);
-    return ok &&
+    return ok && add_waiting(out, &s) && add_refusals(out, app, &s) &&
            add_histogram(out, "time_to_first_token_seconds", "From submission to the first token.",
                          &s.ttft) &&
            add_histogram(out, "inter_token_seconds", "Between two tokens of an answer.", &s.inter_token) &&
@@ -89,6 +181,10 @@ static bool add_server(struct buf *out, const struct app *app)
               (!app->tls ||
                add_figure(out, "tls_certificate_end_seconds", "gauge",
                           "End of the server's certificate, Unix time.", (double)tls_end_time(app->tls))) &&
+              add_figure(out, "answers_total", "counter", "Requests answered to the end.",
+                         (double)app->n_answered) &&
+              add_figure(out, "good_answers_total", "counter",
+                         "Of those, the ones within --ttft-target and --itl-target.", (double)app->n_good) &&
               add_figure(out, "reloads_total", "counter", "Keys and certificates read again, at SIGHUP.",
                          (double)app->n_reloads) &&
               add_figure(out, "reload_failures_total", "counter", "Attempts at that which changed nothing.",
@@ -111,7 +207,7 @@ void metrics_request(struct app *app, struct http_conn *conn)
 {
     struct buf text = { 0 };
     struct tutti_error err;
-    if (add_engine(&text, app->engine) && add_server(&text, app)) {
+    if (add_engine(&text, app) && add_server(&text, app) && add_keys(&text, app)) {
         http_reply(conn, 200, "text/plain; version=0.0.4; charset=utf-8", text.bytes, text.n_bytes);
     } else {
         error_set(&err, TUTTI_E_MEMORY, "out of memory for the metrics");

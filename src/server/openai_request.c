@@ -3,6 +3,7 @@
 
 #include <float.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +32,9 @@ static const struct field FIELDS[] = {
     { "length_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, REQUEST(length_penalty), -100, 100 },
     { "max_tokens", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(max_tokens), 1, INT_MAX },
     { "max_completion_tokens", FIELD_INT, API_CHAT, REQUEST(max_tokens), 1, INT_MAX },
+    { "priority", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(priority), TUTTI_PRIORITY_FIRST,
+      TUTTI_PRIORITY_LAST },
+    { "max_queue_time", FIELD_FLOAT, API_CHAT | API_COMPLETION, REQUEST(max_queue_time_s), 0.001, 86400 },
     { "speculate", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(speculate), 0, 32 },
     { "temperature", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(temperature), 0, 2 },
     { "top_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(top_p), 0, 1 },
@@ -248,6 +252,7 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
         if (st != TUTTI_OK)
             return st;
     }
+    req->has_priority = field_of(req, "priority");
     if (req->sampling.top_k < 0)
         req->sampling.top_k = 0; /* -1 is a common way to say: off */
     if (req->sampling.top_p <= 0.0f)
@@ -345,6 +350,8 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
         .keeps_stop = req->keeps_stop,
         .reports_held = req->reports_held,
         .ignore_eos = req->ignore_eos,
+        .priority = req->priority,
+        .max_queue_ms = (int)ceilf(req->max_queue_time_s * 1e3f),
         .max_guesses = req->speculate == 0 && field_of(req, "speculate") ? -1 : req->speculate,
         .logprobs = req->logprobs || req->scores,
         .top_logprobs = req->top_logprobs,
@@ -357,4 +364,17 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
         out.n_ids = prompt->text ? 0 : prompt->n_ids;
     }
     return out;
+}
+
+int64_t api_request_guess(const struct api_request *req, size_t i)
+{
+    enum { BYTES_PER_TOKEN = 4 }; /* of most texts, roughly */
+    size_t n_bytes = 0;
+    if (req->prompts && !req->prompts[i].text)
+        return (int64_t)req->prompts[i].n_ids;
+    if (req->prompts)
+        n_bytes = req->prompts[i].n_text_bytes;
+    for (size_t k = 0; k < req->n_messages; k++)
+        n_bytes += req->messages[k].n_bytes;
+    return (int64_t)(n_bytes / BYTES_PER_TOKEN) + 1;
 }

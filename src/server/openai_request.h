@@ -51,6 +51,9 @@ struct api_request {
     size_t n_stop;
     int max_tokens; /* 0: as many as the context holds */
     int n, best_of, top_logprobs;
+    int priority;           /* with has_priority */
+    float max_queue_time_s; /* 0: the server's */
+    bool has_priority;
     int speculate; /* 0 and not given: as the engine does */
     int n_best;    /* of the n choices of a prompt, how many are answered with; 0: all */
     bool scores;   /* the choices' log-probabilities are wanted, if not by the client */
@@ -75,6 +78,9 @@ void api_request_clear(struct api_request *req);
 
 /* What the engine is asked for prompt number i. Borrowed from req. */
 struct tutti_request api_request_make(const struct api_request *req, size_t i);
+
+/* Tokens of prompt number i, guessed from its length. */
+int64_t api_request_guess(const struct api_request *req, size_t i);
 
 /* For other routes: prompts and messages alone. */
 MUST_CHECK enum tutti_status api_read_prompts(struct api_request *req, int n_vocab, struct tutti_error *err);

@@ -1,9 +1,11 @@
 /* Which path goes where, who may ask, and what is noted about it. */
+#include "base/clock.h"
 #include "server/access.h"
 #include "server/job.h"
 #include "server/keys.h"
 #include "server/trace.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static void health_request(struct app *app, struct http_conn *conn)
@@ -101,13 +103,56 @@ static int route_find(const struct app *app, const char *path, const char *metho
     return found == N_ROUTES && path && page_has(path) ? PAGE_ROUTE : found;
 }
 
+/* ---- clients ----------------------------------------------------------------------------------------------------- */
+
+struct client_limits app_default_limits(const struct server_options *options)
+{
+    return (struct client_limits){ .weight = 1,
+                                   .tokens_per_minute = (double)options->tokens_per_minute,
+                                   .concurrency = options->max_concurrent };
+}
+
+struct client *app_client(struct app *app, const struct http_conn *conn)
+{
+    struct client_limits defaults = app_default_limits(app->options);
+    uint64_t now_us = clock_now_us();
+    char address[80];
+    if (app->keys)
+        return *http_caller(conn) ? clients_get(app->clients, http_caller(conn),
+                                                keys_limits(app->keys, http_caller(conn)), now_us)
+                                  : NULL;
+    client_name_address(address, sizeof address, http_request_peer(conn));
+    return clients_get(app->clients, address, &defaults, now_us);
+}
+
+static void write_limits(struct app *app, struct http_conn *conn)
+{
+    const struct http_head *head = http_request_head(conn);
+    int index = route_find(app, head->path, head->method);
+    bool has_limits = app->keys || app->options->tokens_per_minute > 0;
+    struct client *client = has_limits && index < N_ROUTES && ROUTES[index].needs_key ? app_client(app, conn)
+                                                                                      : NULL;
+    if (client)
+        client_write_headers(client, conn, clock_now_us());
+}
+
 /* ---- replies ----------------------------------------------------------------------------------------------------- */
+
+void app_header_retry(struct http_conn *conn, int status, const struct tutti_error *err)
+{
+    enum { LEAST_MS = 1000, MOST_S = 3600 };
+    if (status != 429 && status != 503)
+        return;
+    uint32_t ms = err->retry_after_ms > 0 ? err->retry_after_ms : LEAST_MS, s = ms / 1000 + (ms % 1000 > 0);
+    char text[16];
+    snprintf(text, sizeof text, "%u", s < MOST_S ? s : MOST_S);
+    http_header(conn, "Retry-After", text);
+}
 
 void app_reply_error(struct http_conn *conn, int status, const char *code, const struct tutti_error *err)
 {
     struct buf body = { 0 };
-    if (status == 429 || status == 503)
-        http_header(conn, "Retry-After", "1");
+    app_header_retry(conn, status, err);
     if (json_error_body(&body, status, code, err))
         http_reply(conn, status, "application/json", body.bytes, body.n_bytes);
     else
@@ -235,10 +280,13 @@ void route_reply(void *user, struct http_conn *conn, int status)
         trace_write(&trace, traceparent);
         http_header(conn, "traceparent", traceparent);
     }
+    write_limits(app, conn);
     if (!app->options->cors_origin)
         return;
     http_header(conn, "Access-Control-Allow-Origin", app->options->cors_origin);
-    http_header(conn, "Access-Control-Expose-Headers", "x-request-id, retry-after, traceparent");
+    http_header(conn, "Access-Control-Expose-Headers",
+                "x-request-id, retry-after, traceparent, x-ratelimit-limit-tokens, "
+                "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens");
     if (strcmp(app->options->cors_origin, "*"))
         http_header(conn, "Vary", "Origin");
 }

@@ -83,6 +83,8 @@ static enum tutti_status check_options(const struct server_options *options, str
             return error_set(err, TUTTI_E_ARGUMENT,
                              "the %s timeout must lie between 1 and 86400 seconds, found %d", seconds[i].name,
                              seconds[i].value);
+    if (options->tokens_per_minute < 0 || options->max_concurrent < 0)
+        return error_set(err, TUTTI_E_ARGUMENT, "a limit of a client is below 0");
     for (const char *p = options->cors_origin; p && *p; p++)
         if ((unsigned char)*p <= ' ' || (unsigned char)*p >= 0x7f)
             return error_set(err, TUTTI_E_ARGUMENT, "the CORS origin holds a blank or control character");
@@ -175,8 +177,9 @@ static enum tutti_status reload(struct app *app, struct tutti_error *err)
 {
     struct keys *keys = NULL;
     enum tutti_status st = TUTTI_OK;
+    const struct client_limits defaults = app_default_limits(app->options);
     if (app->options->api_key_file)
-        st = keys_open(&keys, app->options->api_key_file, err);
+        st = keys_open(&keys, app->options->api_key_file, &defaults, err);
     if (st == TUTTI_OK && app->tls)
         st = tls_reload(app->tls, err);
     if (st != TUTTI_OK) {
@@ -241,8 +244,9 @@ static enum tutti_status open_files(struct app *app, struct tutti_error *err)
     const struct tls_files files = { options->tls_cert_file, options->tls_key_file,
                                      options->tls_client_ca_file };
     enum tutti_status st = TUTTI_OK;
+    const struct client_limits defaults = app_default_limits(options);
     if (options->api_key_file)
-        st = keys_open(&app->keys, options->api_key_file, err);
+        st = keys_open(&app->keys, options->api_key_file, &defaults, err);
     if (st == TUTTI_OK && files.cert)
         st = tls_new(&app->tls, &files, err);
     return st;
@@ -289,6 +293,8 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     enum tutti_status st = open_files(app, err);
     if (st == TUTTI_OK)
         st = inbox_new(&app->inbox, app->base, job_read_letter, app, err);
+    if (st == TUTTI_OK)
+        st = clients_new(&app->clients, err);
     if (st == TUTTI_OK && (options->apis & SERVER_API_STEP))
         st = steps_new(&app->steps, err);
     if (st == TUTTI_OK) {
@@ -337,6 +343,7 @@ void server_close(struct server *server)
     http_free(server->app.http);
     steps_free(server->app.steps);
     inbox_free(server->app.inbox);
+    clients_free(server->app.clients);
     if (server->sigterm)
         event_free(server->sigterm);
     if (server->sigint)

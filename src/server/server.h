@@ -37,7 +37,13 @@ struct server_options {
     bool access_log;         /* one line for each request */
     unsigned apis;           /* enum server_api, put together with | */
     int step_timeout_s;      /* a chat in steps that nobody asks for so long is cancelled */
-    int max_requests;        /* those that may run and wait, as the engine was opened; to be told */
+    /* Of a client, that is a key without limits of its own, or, without keys, an address: */
+    int64_t tokens_per_minute; /* of prompts and answers together; 0: no limit */
+    int max_concurrent;        /* answers that run or wait; 0: no limit */
+    /* Goodput: answers whose first token came within so many milliseconds, and whose mean time from token to token is within
+     * so many; 0: any. */
+    double ttft_target_ms, itl_target_ms;
+    int max_requests; /* those that may run and wait, as the engine was opened; to be told */
 };
 
 /* The defaults: 127.0.0.1:8080, 16 MiB body, 1 MiB output, 30 s header, 120 s idle, drain at once and for 30 s, access log on, no

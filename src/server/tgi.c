@@ -19,6 +19,7 @@ static int status_of(enum tutti_status status, const char **type)
         *type = "validation";
         return 422;
     case TUTTI_E_BUSY:
+    case TUTTI_E_TIMEOUT:
         *type = "overloaded";
         return 429;
     case TUTTI_E_CLOSED:
@@ -50,8 +51,7 @@ static void reply_error(struct app *app, struct job *job, struct http_conn *conn
             http_stream_write(conn, text.bytes, text.n_bytes);
         http_stream_end(conn);
     } else {
-        if (status == 429)
-            http_header(conn, "Retry-After", "1");
+        app_header_retry(conn, status, err);
         http_reply(conn, status, ok ? "application/json" : NULL, text.bytes, ok ? text.n_bytes : 0);
     }
     buf_clear(&text);

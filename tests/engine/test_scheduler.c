@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-enum { MAX_REQUESTS = 16, MAX_PROMPT = 200 };
+enum { MAX_REQUESTS = 64, MAX_PROMPT = 30000 };
 
 struct bench {
     struct scheduler *s;
@@ -16,7 +16,7 @@ struct bench {
     uint64_t now_us;
     struct request *requests[MAX_REQUESTS];
     int n_requests;
-    int32_t prompts[MAX_REQUESTS][MAX_PROMPT];
+    int32_t *prompts[MAX_REQUESTS];
     int n_generated[MAX_REQUESTS]; /* by request */
     int n_rows[MAX_REQUESTS];      /* of the last step */
 };
@@ -35,29 +35,45 @@ static struct bench *bench_new(struct scheduler_options options)
 static void bench_free(struct bench *b)
 {
     scheduler_free(b->s);
-    for (int i = 0; i < b->n_requests; i++)
+    for (int i = 0; i < b->n_requests; i++) {
+        free(b->prompts[i]);
         free(b->requests[i]);
+    }
     free(b);
 }
 
+struct place {
+    int owner, priority;
+    double weight; /* 0: 1 */
+};
+
 /* A request whose prompt nobody else has. */
-static void add(struct bench *b, int n_prompt, int max_tokens)
+static void add_for(struct bench *b, int n_prompt, int max_tokens, struct place place)
 {
     int i = b->n_requests++;
     struct request *r = calloc(1, sizeof *r + sizeof(struct choice));
+    assert_true(i < MAX_REQUESTS && n_prompt <= MAX_PROMPT);
+    b->prompts[i] = calloc((size_t)n_prompt, sizeof(int32_t));
     assert_non_null(r);
+    assert_non_null(b->prompts[i]);
     for (int k = 0; k < n_prompt; k++)
-        b->prompts[i][k] = i * 1000 + k;
+        b->prompts[i][k] = i * MAX_PROMPT + k;
     r->serial = (uint64_t)i + 1;
     r->adapter = -1;
     r->prompt = b->prompts[i];
     r->n_prompt = n_prompt;
     r->spec.n_choices = 1;
     r->spec.max_tokens = max_tokens;
-    r->spec.weight = 1;
-    r->share = &b->shares[0];
+    r->spec.priority = place.priority;
+    r->spec.weight = place.weight > 0 ? place.weight : 1;
+    r->share = &b->shares[place.owner];
     b->requests[i] = r;
     scheduler_add(b->s, r);
+}
+
+static void add(struct bench *b, int n_prompt, int max_tokens)
+{
+    add_for(b, n_prompt, max_tokens, (struct place){ 0 });
 }
 
 static int number_of(const struct sequence *seq)
@@ -213,6 +229,142 @@ static void the_newest_gives_way_and_comes_back_first(void **state)
     bench_free(b);
 }
 
+/* ---- fairness ---- */
+
+static void a_flood_does_not_delay_anothers_request_beyond_its_share(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 4, .max_batch_tokens = 64, .max_context = 64, .n_pages = 100 });
+    for (int i = 0; i < 60; i++)
+        add_for(b, 16, 10, (struct place){ .owner = 1 });
+    for (int i = 0; i < 30; i++)
+        step(b);
+    add_for(b, 16, 10, (struct place){ .owner = 2 });
+    int n_steps = 0;
+    while (b->n_generated[60] == 0)
+        step(b), n_steps++;
+    assert_true(n_steps <= 21); /* an answer takes ten steps, and one more of the flood's may go before */
+    int n_flood = 0;
+    for (int i = 0; i < 60; i++)
+        n_flood += b->n_generated[i] > 0;
+    assert_true(n_flood < 25);
+    bench_free(b);
+}
+
+static void two_floods_get_tokens_by_their_weights(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 2, .max_batch_tokens = 64, .max_context = 64, .n_pages = 100 });
+    for (int i = 0; i < 32; i++) {
+        add_for(b, 20, 10, (struct place){ .owner = 1, .weight = 1 });
+        add_for(b, 10, 5, (struct place){ .owner = 2, .weight = 3 });
+    }
+    int work[2] = { 0 };
+    while (b->shares[1].lanes && b->shares[2].lanes)
+        step(b);
+    for (int i = 0; i < b->n_requests; i++)
+        if (b->requests[i]->n_started > 0)
+            work[i % 2] += b->requests[i]->n_prompt + OUTPUT_WORK * b->n_generated[i];
+    double ratio = (double)work[1] / work[0];
+    assert_true(ratio > 2.5 && ratio < 3.5);
+    bench_free(b);
+}
+
+static void a_worse_priority_gives_way_whoever_came_first(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 8, .max_batch_tokens = 64, .max_context = 128, .n_pages = 10 });
+    add_for(b, 16, 60, (struct place){ .priority = 5 });
+    add_for(b, 16, 60, (struct place){ .priority = 0 });
+    step(b);
+    add_for(b, 16, 60, (struct place){ .priority = -5 });
+    bool was_preempted = false;
+    while (b->n_generated[2] < 60) {
+        int before[2] = { b->n_generated[1], b->n_generated[2] };
+        assert_true(step(b) > 0);
+        assert_true(b->n_generated[2] == before[1] + 1); /* the best never stops */
+        if (b->n_generated[1] < 60)
+            assert_true(b->n_generated[1] == before[0] + 1); /* two have room */
+        for (int i = 0; i < b->s->options.max_seqs; i++)
+            if (b->s->seqs[i].state == SEQUENCE_PREEMPTED) {
+                assert_int_equal(number_of(&b->s->seqs[i]), 0);
+                was_preempted = true;
+            }
+    }
+    assert_true(was_preempted);
+    while (step(b) > 0)
+        ;
+    assert_int_equal(b->n_generated[0], 60);
+    bench_free(b);
+}
+
+static void a_long_prompt_lets_short_ones_pass(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 8, .max_batch_tokens = 256, .max_context = 30100, .n_pages = 4000 });
+    add(b, 30000, 10);
+    int n_steps = 0;
+    for (int n_short = 1; n_short <= 20; n_short++) {
+        step(b), n_steps++;
+        add(b, 100, 1);
+        int waited = 0;
+        while (b->n_generated[n_short] == 0)
+            step(b), n_steps++, waited++;
+        assert_true(waited <= 6); /* what is left of a turn of 1024 tokens, and its own step */
+    }
+    while (b->n_generated[0] == 0)
+        step(b), n_steps++;
+    assert_true(n_steps <=
+                30000 / 255 + 2 * 21); /* nor is the long one delayed by more than the others' rows */
+    bench_free(b);
+}
+
+static void long_prompts_are_read_in_turns_by_weight(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 8, .max_batch_tokens = 256, .max_context = 30100, .n_pages = 4000 });
+    add_for(b, 20000, 1, (struct place){ .owner = 1, .weight = 1 });
+    add_for(b, 20000, 1, (struct place){ .owner = 2, .weight = 3 });
+    add_for(b, 20000, 1, (struct place){ .owner = 3, .priority = 1 });
+    int n_read[3] = { 0 };
+    while (b->n_generated[1] == 0) {
+        step(b);
+        for (int i = 0; i < 3; i++)
+            n_read[i] += b->n_rows[i];
+    }
+    assert_in_range(n_read[0], 20000 / 3 - 1024, 20000 / 3 + 1024);
+    assert_int_equal(n_read[2], 0);
+    while (b->n_generated[0] == 0) {
+        step(b);
+        n_read[2] += b->n_rows[2];
+    }
+    assert_true(n_read[2] < 256); /* the rest of one step */
+    bench_free(b);
+}
+
+/* Nobody holds a place long before it can be read: what comes meanwhile is chosen among. */
+static void the_order_stays_open_until_a_prompt_can_be_read(void **state)
+{
+    (void)state;
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 32, .max_batch_tokens = 64, .max_context = 512, .n_pages = 2000 });
+    for (int i = 0; i < 20; i++)
+        add_for(b, 400, 1, (struct place){ .owner = 1 });
+    step(b);
+    assert_in_range(b->s->n_running, 1, 2);
+    add_for(b, 20, 1, (struct place){ .owner = 2, .priority = -1 });
+    int n_steps = 0;
+    while (b->n_generated[20] == 0)
+        step(b), n_steps++;
+    assert_true(n_steps <= 2);
+    bench_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -221,6 +373,12 @@ int main(void)
         cmocka_unit_test(decoding_sequences_do_not_starve_a_prompt),
         cmocka_unit_test(a_long_prompt_does_not_stop_those_who_decode),
         cmocka_unit_test(the_newest_gives_way_and_comes_back_first),
+        cmocka_unit_test(a_flood_does_not_delay_anothers_request_beyond_its_share),
+        cmocka_unit_test(two_floods_get_tokens_by_their_weights),
+        cmocka_unit_test(a_worse_priority_gives_way_whoever_came_first),
+        cmocka_unit_test(a_long_prompt_lets_short_ones_pass),
+        cmocka_unit_test(long_prompts_are_read_in_turns_by_weight),
+        cmocka_unit_test(the_order_stays_open_until_a_prompt_can_be_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

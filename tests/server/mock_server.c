@@ -36,6 +36,7 @@ int main(int argc, char **argv)
             { "--idle-timeout", NULL, &options.idle_timeout_s, NULL },
             { "--drain-delay", NULL, &options.drain_delay_s, NULL },
             { "--drain-timeout", NULL, &options.drain_timeout_s, NULL },
+            { "--max-concurrent", NULL, &options.max_concurrent, NULL },
             { "--step-timeout", NULL, &options.step_timeout_s, NULL },
             { "--apis", NULL, &apis, NULL }, /* enum server_api */
             { "--max-queue", NULL, &engine_options.max_queue, NULL },
