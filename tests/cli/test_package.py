@@ -41,7 +41,11 @@ def test_it_holds_what_an_administrator_expects(package):
     listed = {line.split()[5]: line.split()[:2] for line in lines}
     assert all(owner == "root/root" for _, owner in listed.values())
     for path, mode in {"usr/bin/tutti": "-rwxr-xr-x", "usr/lib/systemd/system/tutti.service": "-rw-r--r--",
-                       "usr/lib/systemd/system/tutti.socket": "-rw-r--r--", "usr/lib/sysusers.d/tutti.conf": "-rw-r--r--",
+                       "usr/lib/systemd/system/tutti.socket": "-rw-r--r--", "usr/lib/systemd/system/tutti@.service": "-rw-r--r--",
+                       "usr/lib/systemd/system/tutti-group.service": "-rw-r--r--",
+                       "usr/lib/systemd/system/tutti-replicas.target": "-rw-r--r--",
+                       "usr/share/tutti/haproxy/haproxy.cfg": "-rw-r--r--", "usr/share/tutti/slurm/tutti.sbatch": "-rw-r--r--",
+                       "usr/lib/sysusers.d/tutti.conf": "-rw-r--r--",
                        "etc/tutti/tutti.conf": "-rw-r--r--", "usr/share/man/man1/tutti.1.gz": "-rw-r--r--",
                        "usr/share/man/man1/tutti-serve.1.gz": "-rw-r--r--",
                        "usr/share/bash-completion/completions/tutti": "-rw-r--r--",
