@@ -168,13 +168,14 @@ class Fire:
         habits, weights = zip(*HABITS)
         kept = None
         while not self.is_over:
-            if not server.go.is_set():
+            if server.is_down or not server.go:
                 if kept:
                     kept.close()
                     kept = None
-                await server.go.wait()
+                await asyncio.sleep(0.02)
                 continue
             habit, life, was_draining = rng.choices(habits, weights)[0], server.life, server.is_draining
+            was_ready = server.is_ready
             wire, kept = kept, None
             server.n_busy += 1
             try:
@@ -193,8 +194,9 @@ class Fire:
                 if outcome == "wrong":
                     self.fail(f"{server.name}: {habit}: {cut}")
             except Busy as busy:
-                # 503 is for an end that is near, and for too many large bodies.
-                outcome = "busy" if busy.args[0] == 429 or server.is_draining or was_draining or habit == "send a wrong body" else "wrong"
+                # 503 is for beginnings and ends, and for too many large bodies.
+                is_usual = busy.args[0] == 429 or server.is_draining or was_draining or not was_ready or habit == "send a wrong body"
+                outcome = "told to wait" if is_usual else "wrong"
                 if outcome == "wrong":
                     self.fail(f"{server.name}: {habit}: status {busy}")
                 await asyncio.sleep(0.05)
@@ -206,8 +208,6 @@ class Fire:
                 if wire and wire is not kept:
                     wire.close()
             self.counts[habit, outcome] += 1
-            if server.is_down:
-                await asyncio.sleep(0.05)
         if kept:
             kept.close()
 
@@ -215,7 +215,7 @@ class Fire:
 
     async def rest(self, server, idlers):
         """All clients fall silent; then the server must hold nothing."""
-        server.go.clear()
+        server.go = False
         end = time.monotonic() + self.patience
         while server.n_busy > 0:
             if time.monotonic() > end:
@@ -243,24 +243,23 @@ class Fire:
             began = time.monotonic()
             await server.start()
             idlers = Idlers(server, self.args.idle)
-            server.go.set()
+            server.go = True
             await self.guarded(idlers.open())
             drains, is_half = server.life % 4 == 2, server.life % 4 in (2, 3)
             length = seconds_of_life / 2 if is_half else seconds_of_life
             await asyncio.sleep(max(0, min(began + length, end) - 2 - time.monotonic()))
             await self.guarded(self.rest(server, idlers))
             idlers.close()
-            server.go.set()
+            server.go = True
             await asyncio.sleep(2)
             self.n_lives["drained" if drains else "killed"] += 1
             if drains:
                 await self.guarded(server.drain())
             else:
                 server.kill()
-        server.go.set()  # whoever waits may end
 
     async def steady(self, server, seconds_of_life):
-        server.go.set()
+        server.go = True
         while not self.is_over:
             idlers = Idlers(server, self.args.idle // 10)
             await self.guarded(idlers.open())
@@ -269,7 +268,7 @@ class Fire:
                 await asyncio.sleep(0.1)
             await self.guarded(self.rest(server, idlers))
             idlers.close()
-            server.go.set()
+            server.go = True
 
     async def tell(self, servers):
         """A line each minute."""
@@ -280,7 +279,7 @@ class Fire:
                 outcomes[outcome] += n
             rss = ", ".join(f"{s.name} {s.rss_bytes() / 1e6:.1f} MB" for s in servers if not s.is_down)
             print(f"{self.clock()} life {servers[0].life}: {sum(outcomes.values())} done, {outcomes['right']} right, "
-                  f"{outcomes['left']} left, {outcomes['refused']} refused, {outcomes['busy']} told to wait, {self.n_failures} wrong; {rss}", flush=True)
+                  f"{outcomes['left']} left, {outcomes['refused']} refused, {outcomes['told to wait']} told to wait, {self.n_failures} wrong; {rss}", flush=True)
 
     async def run(self):
         limits = ["--header-timeout", str(HEADER_TIMEOUT), "--step-timeout", str(STEP_TIMEOUT), "--idle-timeout", "3600", "--kv-memory", "4M",

@@ -21,10 +21,10 @@ class Server:
 
     def __init__(self, name, command, key, folder, patience):
         self.name, self.command, self.key, self.folder, self.patience = name, command, key, folder, patience
-        self.port, self.life, self.process, self.is_down, self.is_draining = free_port(), 0, None, True, False
+        self.port, self.life, self.process, self.is_down, self.is_ready, self.is_draining = free_port(), 0, None, True, False, False
         self.first_tokens_ms, self.n_fds, self.complaints = [], 0, []
-        self.go = asyncio.Event()  # clients may ask
-        self.n_busy = 0            # clients that do
+        self.go = False  # clients may ask
+        self.n_busy = 0  # clients that do
 
     def log_path(self):
         return os.path.join(self.folder, f"{self.name}-{self.life}.log")
@@ -48,12 +48,19 @@ class Server:
                 await asyncio.sleep(0.005)
                 continue
             self.is_down = self.is_draining = False
-            await wire.send(post("/v1/chat/completions", body, self.key))
-            await wire.until(b'"content":"')  # the head of the answer, with the role
-            await wire.until(b'"content":"')
-            self.first_tokens_ms.append(1000 * (time.monotonic() - began))
-            wire.close()
-            break
+            try:
+                await wire.send(post("/v1/chat/completions", body, self.key))
+                if b" 200 " in await wire.until(b"\r\n"):  # else the model is still being loaded
+                    await wire.until(b'"content":"')  # the head of the answer, with the role
+                    await wire.until(b'"content":"')
+                    break
+            except Cut:
+                pass  # it listens first, and then it may still fail
+            finally:
+                wire.close()
+            await asyncio.sleep(0.005)
+        self.first_tokens_ms.append(1000 * (time.monotonic() - began))
+        self.is_ready = True
         if self.life == 1:  # nobody else is there yet
             await self.wait_for(lambda m: m["tutti_kv_pages_used"] == 0 and m["tutti_http_connections"] == 1, "rest after the start")
             await asyncio.sleep(0.5)
@@ -108,7 +115,7 @@ class Server:
         return figures
 
     def kill(self):
-        self.is_down = True
+        self.is_down, self.is_ready = True, False
         self.process.kill()
         self.process.wait()
         self.read_log()
@@ -120,7 +127,7 @@ class Server:
         end = time.monotonic() + self.patience
         while self.process.poll() is None and time.monotonic() < end:
             await asyncio.sleep(0.02)
-        self.is_down = True
+        self.is_down, self.is_ready = True, False
         if self.process.poll() is None:
             self.kill()
             raise TimeoutError(f"{self.name}, life {self.life}: alive {self.patience} s after SIGTERM")
