@@ -3,6 +3,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import struct
@@ -11,6 +12,8 @@ import time
 
 import pytest
 import requests
+
+from conftest import PATIENCE
 
 STORY = "Tell me a story about a fox named Mia."
 LONG = {"messages": [{"role": "user", "content": STORY}], "ignore_eos": True, "max_tokens": 480}
@@ -113,6 +116,19 @@ def test_idle_connections_are_closed_and_thousands_may_rest(start):
     assert server.chat("What is the capital of France?", temperature=0).status_code == 200
     socks[0].settimeout(20)
     assert socks[0].recv(10) == b""
+    for sock in socks:
+        sock.close()
+
+
+def test_connections_beyond_the_descriptors_wait_their_turn(start):
+    server = start("--idle-timeout", "1")
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (60, 60))
+    socks = [connect(server) for _ in range(150)]
+    with connect(server) as last:  # behind all of them; those before it are closed since they rest
+        last.settimeout(PATIENCE)
+        last.sendall(raw_request({"prompt": "x"}, "/tokenize"))
+        assert read_response(last.makefile("rb"))[0] == 200
+    assert "cannot accept a connection: Too many open files" in server.log()
     for sock in socks:
         sock.close()
 
