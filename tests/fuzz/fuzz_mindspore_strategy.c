@@ -1,44 +1,14 @@
 /* Any bytes as a strategy file of MindSpore: an error that says what is wrong, or layouts whose parts lie within their tensors.
  * The first byte chooses the kind: below 128 protocol buffers, else JSON. */
 #include "checkpoint/mindspore_strategy.h"
+#include "scratch.h"
 
 #include <assert.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
 
 enum { PROTOBUF, JSON, N_KINDS };
 static const char *const FILES[N_KINDS] = { "ckpt_strategy_rank_0.ckpt", "ckpt_strategy_rank_0.json" };
-
-static char folder[64]; /* of this process */
-
-static void path_of(char *path, size_t size, int kind)
-{
-    snprintf(path, size, "%s/%s", folder, FILES[kind]);
-}
-
-static void remove_folder(void)
-{
-    char path[128];
-    for (int kind = 0; kind < N_KINDS; kind++) {
-        path_of(path, sizeof path, kind);
-        unlink(path);
-    }
-    rmdir(folder);
-}
-
-/* In memory where the machine has such a place. */
-static void make_folder(void)
-{
-    snprintf(folder, sizeof folder, "%s/tutti-fuzz-strategy-XXXXXX",
-             access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp");
-    if (!mkdtemp(folder))
-        abort();
-    atexit(remove_folder);
-}
 
 static void check_layout(const struct strategy *s, const struct strategy_layout *layout)
 {
@@ -57,21 +27,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
 {
     struct strategy strategy = { 0 };
     struct tutti_error err = { 0 };
-    char path[128];
     if (n_bytes == 0)
         return 0;
-    if (!folder[0])
-        make_folder();
-    path_of(path, sizeof path, bytes[0] < 128 ? PROTOBUF : JSON);
-    FILE *file = fopen(path, "wb");
-    assert(file);
-    assert(n_bytes == 1 || fwrite(bytes + 1, 1, n_bytes - 1, file) == n_bytes - 1);
-    assert(fclose(file) == 0);
-    if (strategy_read_folder(&strategy, folder, &err) != TUTTI_OK)
+    const char *name = FILES[bytes[0] < 128 ? PROTOBUF : JSON];
+    scratch_write(name, bytes + 1, n_bytes - 1);
+    if (strategy_read_folder(&strategy, scratch_folder(), &err) != TUTTI_OK)
         assert(err.text[0] != '\0');
     for (size_t i = 0; i < strategy.n && err.text[0] == '\0'; i++)
         check_layout(&strategy, &strategy.layouts[i]);
     strategy_clear(&strategy);
-    unlink(path);
+    scratch_remove(name);
     return 0;
 }

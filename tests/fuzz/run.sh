@@ -1,11 +1,18 @@
 #!/bin/sh
-# run.sh SECONDS BUILD_DIR: runs every fuzz target, two at a time, and writes BUILD_DIR/fuzz.json for tests/summary.py.
-# What is found stays in BUILD_DIR/fuzz/TARGET. Exits with 1 where something was found.
+# run.sh SECONDS BUILD_DIR [TARGET...]: runs these fuzz targets or all of them, two at a time, and writes BUILD_DIR/fuzz.json for
+# tests/summary.py. What is found stays in BUILD_DIR/fuzz/TARGET. Exits with 1 where something was found.
 set -u
 seconds=$1
 cd "$(dirname "$0")/../.." || exit 2
 build=$(cd "$2" && pwd) || exit 2
 here=$PWD/tests/fuzz
+shift 2
+if [ $# -eq 0 ]; then
+    for target in "$here"/fuzz_*.c; do
+        name=$(basename "$target" .c)
+        set -- "$@" "${name#fuzz_}"
+    done
+fi
 
 run_one()
 {
@@ -18,9 +25,7 @@ run_one()
 }
 
 first=
-for target in "$here"/fuzz_*.c; do
-    name=$(basename "$target" .c)
-    name=${name#fuzz_}
+for name in "$@"; do
     run_one "$name" &
     if [ -z "$first" ]; then
         first=$!
@@ -35,9 +40,7 @@ clean=0
 separator=
 {
     echo '['
-    for target in "$here"/fuzz_*.c; do
-        name=$(basename "$target" .c)
-        name=${name#fuzz_}
+    for name in "$@"; do
         work=$build/fuzz/$name
         runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/log")
         ok=false
@@ -47,9 +50,7 @@ separator=
     done
     echo ']'
 } >"$build/fuzz.json"
-for target in "$here"/fuzz_*.c; do
-    name=$(basename "$target" .c)
-    name=${name#fuzz_}
+for name in "$@"; do
     if [ "$(cat "$build/fuzz/$name/rc")" != 0 ]; then
         clean=1
         echo "fuzz $name:"

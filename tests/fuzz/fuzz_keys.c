@@ -1,0 +1,39 @@
+/* Any bytes as a file of API keys: an error, or keys with names that fit into a line of a log; what the file does not hold opens
+ * nothing. The last line serves as a request's header too. */
+#include "base/utf8.h"
+#include "scratch.h"
+#include "server/keys.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
+
+static void check_name(const char *name)
+{
+    assert(!name || (*name && strlen(name) < 64 && utf8_is_printable(name, strlen(name))));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
+{
+    struct keys *keys = NULL;
+    struct tutti_error err = { 0 };
+    if (keys_open(&keys, scratch_write("keys", bytes, n_bytes), &err) != TUTTI_OK) {
+        assert(err.text[0] != '\0' && !keys);
+        return 0;
+    }
+    const uint8_t *line = n_bytes > 0 ? memrchr(bytes, '\n', n_bytes) : NULL;
+    size_t n = line ? (size_t)(bytes + n_bytes - line - 1) : n_bytes;
+    char *header = malloc(n + 8);
+    assert(header);
+    memcpy(header, "Bearer ", 7);
+    memcpy(header + 7, bytes + n_bytes - n, n);
+    header[7 + n] = '\0';
+    check_name(keys_find(keys, header));
+    check_name(keys_find(keys, header + 7));
+    assert(!keys_find(keys, "Bearer ") && !keys_find(keys, "") && !keys_find(keys, NULL));
+    free(header);
+    keys_close(keys);
+    return 0;
+}
