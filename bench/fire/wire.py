@@ -54,7 +54,10 @@ class Wire:
         return await self.within(asyncio.get_running_loop().sock_recv(self.sock, n_bytes), "receive")
 
     def end_of_requests(self):
-        self.sock.shutdown(socket.SHUT_WR)
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError as fault:
+            raise Cut(f"shutdown: {fault.strerror}") from None
 
     def close(self, reset=False):
         if reset:
