@@ -14,7 +14,7 @@
 struct serve_values {
     const char *host, *unix_path, *name, *api_key_file, *cors_origin, *log_level, *log_format;
     const char *tls_cert, *tls_key, *tls_client_ca;
-    const char *config;
+    const char *config, *embedding_pooling;
     struct option_texts apis;
     int64_t port, max_body, max_output, header_timeout, idle_timeout, drain_delay, drain_timeout,
         step_timeout;
@@ -27,6 +27,8 @@ struct serve_values {
 };
 
 static const char *const LOG_LEVELS[] = { "debug", "info", "warn", "error", NULL }; /* as in enum log_level */
+
+static const char *const POOLINGS[] = { "mean", "last", NULL };
 
 static const char *const LOG_FORMATS[] = { "text", "json", NULL }; /* as in enum log_format */
 
@@ -61,6 +63,13 @@ static const struct option OPTIONS[] = {
       TEXT_IN(VALUES, config),
       .value = "FILE",
       .help = "take settings from the YAML file of an llm-serving, and switch its API on; flags come first" },
+    { .name = "embedding-pooling",
+      CHOICE_IN(VALUES, embedding_pooling),
+      .value = "KIND",
+      .choices = POOLINGS,
+      .initial = "mean",
+      .help = "what embeddings are made of where the request does not say it: the mean of all tokens' "
+              "hidden states, or that of the last token" },
     { .name = "step-timeout",
       INT_IN(VALUES, step_timeout),
       .value = "SECONDS",
@@ -224,6 +233,8 @@ static struct server_options server_options(const struct serve_values *values)
     options.drain_delay_s = (int)values->drain_delay;
     options.drain_timeout_s = (int)values->drain_timeout;
     options.access_log = !values->no_access_log;
+    bool is_mean = strcmp(values->embedding_pooling, POOLINGS[0]) == 0;
+    options.embedding = is_mean ? TUTTI_EMBEDDING_MEAN : TUTTI_EMBEDDING_LAST;
     options.step_timeout_s = (int)values->step_timeout;
     options.tokens_per_minute = values->tokens_per_minute;
     options.max_concurrent = (int)values->max_concurrent;

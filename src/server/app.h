@@ -40,8 +40,8 @@ struct app {
     uint64_t n_answered, n_good; /* requests answered to the end; those within the targets */
     time_t start_time;
     char fingerprint[32]; /* of program, model and weight type */
-    bool is_leaving;  /* balancers are to send requests elsewhere; those that come are answered */
-    bool is_draining; /* new requests are refused */
+    bool is_leaving;      /* balancers are to send requests elsewhere; those that come are answered */
+    bool is_draining;     /* new requests are refused */
 };
 
 /* Who asks on conn, with the limits that hold now; NULL: nobody has to be known there, or there is no memory. As clients_get()
@@ -66,6 +66,7 @@ bool app_check_model(struct app *app, struct http_conn *conn, const char *model,
 void chat_request(struct app *app, struct http_conn *conn);
 void responses_request(struct app *app, struct http_conn *conn);
 void completion_request(struct app *app, struct http_conn *conn);
+void embedding_request(struct app *app, struct http_conn *conn);
 void models_request(struct app *app, struct http_conn *conn);
 void tokenize_request(struct app *app, struct http_conn *conn);
 void detokenize_request(struct app *app, struct http_conn *conn);

@@ -64,13 +64,14 @@ static size_t place(char *block, size_t *at, const void *bytes, size_t n_bytes, 
     return here;
 }
 
-static size_t copy_tokens(char *block, size_t at, const struct tutti_event *event, struct tutti_event *out)
+/* *out: the copy. */
+static size_t copy_tokens(char *block, size_t at, const struct tutti_token *from, size_t n,
+                          const struct tutti_token **out)
 {
-    size_t n = event->n_tokens;
-    size_t first = place(block, &at, event->tokens, n * sizeof *event->tokens, _Alignof(struct tutti_token));
+    size_t first = place(block, &at, from, n * sizeof *from, _Alignof(struct tutti_token));
     struct tutti_token *tokens = block ? (struct tutti_token *)(void *)(block + first) : NULL;
     for (size_t i = 0; i < n; i++) {
-        const struct tutti_token *token = &event->tokens[i];
+        const struct tutti_token *token = &from[i];
         size_t n_top = (size_t)token->n_top;
         size_t top_at = place(block, &at, token->top, n_top * sizeof *token->top,
                               _Alignof(struct tutti_top_token));
@@ -87,7 +88,23 @@ static size_t copy_tokens(char *block, size_t at, const struct tutti_event *even
         }
     }
     if (block)
-        out->tokens = tokens;
+        *out = tokens;
+    return at;
+}
+
+/* Everything that source points to; out: the event in the block. */
+static size_t copy_all(char *block, size_t at, const struct tutti_event *source, struct tutti_event *out)
+{
+    at = copy_tokens(block, at, source->tokens, source->n_tokens, &out->tokens);
+    if (source->prompt_tokens)
+        at = copy_tokens(block, at, source->prompt_tokens, source->n_prompt_tokens, &out->prompt_tokens);
+    size_t text_at = place(block, &at, source->text, source->n_text_bytes, 1);
+    size_t embedding_at = place(block, &at, source->embedding, source->n_embedding * sizeof(float),
+                                _Alignof(float));
+    if (block) {
+        out->text = block + text_at;
+        out->embedding = source->embedding ? (const float *)(const void *)(block + embedding_at) : NULL;
+    }
     return at;
 }
 
@@ -96,14 +113,11 @@ static struct letter *letter_new(const struct tutti_event *event, bool copies_to
     struct tutti_event source = *event;
     if (!copies_tokens)
         source.n_tokens = 0;
-    size_t n_bytes = copy_tokens(NULL, sizeof(struct letter), &source, NULL);
-    place(NULL, &n_bytes, source.text, source.n_text_bytes, 1);
-    struct letter *letter = malloc(n_bytes);
+    struct letter *letter = malloc(copy_all(NULL, sizeof(struct letter), &source, &source));
     if (!letter)
         return NULL;
     letter->event = source;
-    size_t at = copy_tokens((char *)letter, sizeof *letter, &source, &letter->event);
-    letter->event.text = (char *)letter + place((char *)letter, &at, source.text, source.n_text_bytes, 1);
+    copy_all((char *)letter, sizeof *letter, &source, &letter->event);
     return letter;
 }
 
@@ -120,7 +134,9 @@ void inbox_callback(void *user, const struct tutti_event *event)
         letter = submission->spare;
         submission->spare = NULL;
         letter->event = *event;
-        letter->event.n_text_bytes = letter->event.n_tokens = 0;
+        letter->event.n_text_bytes = letter->event.n_tokens = letter->event.n_embedding = 0;
+        letter->event.prompt_tokens = NULL;
+        letter->event.embedding = NULL;
         letter->event.finish = TUTTI_FINISH_ERROR;
         error_set(&letter->event.error, TUTTI_E_MEMORY, "out of memory: a part of the answer was lost");
     }

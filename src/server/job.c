@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_OPEN = 256 }; /* prompts of a job on the engine at the same time: as many as it runs by default */
+
 static void job_free(struct job *job)
 {
     if (job->link) {
@@ -13,6 +15,8 @@ static void job_free(struct job *job)
         if (job->next)
             job->next->link = job->link;
     }
+    for (size_t i = job->n_submitted; job->client && i < job->req.n_prompts; i++)
+        client_charge(job->client, -job->subs[i].n_charged); /* what was never submitted costs nothing */
     if (job->client)
         client_leave(job->app->clients, job->client, (int64_t)job->n_choices);
     for (size_t i = 0; job->subs && i < job->req.n_prompts; i++)
@@ -126,6 +130,42 @@ size_t job_n_generated(const struct job *job)
     return n_generated;
 }
 
+/* ---- submission -------------------------------------------------------------------------------------------------- */
+
+static enum tutti_status submit(struct job *job, size_t i, struct tutti_error *err)
+{
+    const struct client *client = job->client;
+    struct tutti_request request = api_request_make(&job->req, i);
+    request.owner = client->id;
+    request.weight = client->limits.weight;
+    if (!job->req.has_priority || request.priority < client->limits.priority)
+        request.priority = client->limits.priority;
+    return tutti_engine_submit(job->app->engine, &request, inbox_callback, &job->subs[i],
+                               &job->subs[i].engine_id, err);
+}
+
+/* As many as the engine takes now. Where it has no room, a job that has begun waits until one of its own has ended. */
+static enum tutti_status submit_some(struct job *job, struct tutti_error *err)
+{
+    while (job->n_submitted < job->req.n_prompts && job->n_open < MAX_OPEN) {
+        enum tutti_status st = submit(job, job->n_submitted, err);
+        if (st == TUTTI_E_BUSY && job->n_open > 0)
+            return TUTTI_OK;
+        if (st != TUTTI_OK)
+            return st;
+        job->subs[job->n_submitted++].is_open = true;
+        job->n_open++;
+    }
+    return TUTTI_OK;
+}
+
+static void submit_more(struct job *job)
+{
+    struct tutti_error err;
+    if (is_listened_to(job) && submit_some(job, &err) != TUTTI_OK)
+        job_fail(job, &err);
+}
+
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
 /* Every choice has been answered: was it fast enough? */
@@ -214,6 +254,8 @@ void job_read_letter(void *user, const struct letter *letter)
     }
     if (is_listened_to(job))
         deliver(job, index, event);
+    if (event->is_last)
+        submit_more(job);
     if (job->n_open == 0) {
         if (is_listened_to(
                 job)) { /* the engine ended a request without finishing each choice: a defect, but no silence */
@@ -225,7 +267,7 @@ void job_read_letter(void *user, const struct letter *letter)
     }
 }
 
-/* ---- submission -------------------------------------------------------------------------------------------------- */
+/* ---- jobs --------------------------------------------------------------------------------------------------------- */
 
 static struct job *job_new(struct app *app, const struct http_conn *conn, const struct job_api *api,
                            struct api_request *req, void *user, struct tutti_error *err)
@@ -278,33 +320,6 @@ static enum tutti_status enter(struct job *job, const struct http_conn *conn, st
     return st;
 }
 
-static enum tutti_status submit(struct job *job, size_t i, struct tutti_error *err)
-{
-    const struct client *client = job->client;
-    struct tutti_request request = api_request_make(&job->req, i);
-    request.owner = client->id;
-    request.weight = client->limits.weight;
-    if (!job->req.has_priority || request.priority < client->limits.priority)
-        request.priority = client->limits.priority;
-    return tutti_engine_submit(job->app->engine, &request, inbox_callback, &job->subs[i],
-                               &job->subs[i].engine_id, err);
-}
-
-static enum tutti_status submit_all(struct job *job, struct tutti_error *err)
-{
-    for (size_t i = 0; i < job->req.n_prompts; i++) {
-        enum tutti_status st = submit(job, i, err);
-        if (st != TUTTI_OK) { /* this one and those behind it cost nothing */
-            for (; i < job->req.n_prompts; i++)
-                client_charge(job->client, -job->subs[i].n_charged);
-            return st;
-        }
-        job->subs[i].is_open = true;
-        job->n_open++;
-    }
-    return TUTTI_OK;
-}
-
 struct job *job_open(struct app *app, const struct http_conn *conn, const struct job_api *api,
                      struct api_request *req, void *user, struct tutti_error *err)
 {
@@ -317,7 +332,7 @@ struct job *job_open(struct app *app, const struct http_conn *conn, const struct
         return NULL;
     enum tutti_status st = enter(job, conn, err);
     if (st == TUTTI_OK)
-        st = submit_all(job, err);
+        st = submit_some(job, err);
     if (job->n_open == 0) {
         job_free(job);
         return NULL;

@@ -54,7 +54,8 @@ struct job {
     time_t created;
     struct client *client;   /* NULL: not let in */
     struct submission *subs; /* [req.n_prompts] */
-    size_t n_open;           /* of them */
+    size_t n_submitted;      /* of them; the others follow when some of these have ended */
+    size_t n_open;           /* of the submitted ones: those that have not ended */
     struct choice *choices;  /* [req.n_prompts * req.n] */
     size_t n_choices, n_unfinished;
     uint64_t ttft_us, total_us; /* 0: no token yet */

@@ -239,7 +239,7 @@ enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *
 }
 
 static enum tutti_status read_prompt(struct api_request *req, struct api_prompt *prompt, const json_t *value,
-                                     int n_vocab, struct tutti_error *err)
+                                     const char *name, int n_vocab, struct tutti_error *err)
 {
     if (json_is_string(value)) {
         prompt->text = json_string_value(value);
@@ -248,30 +248,30 @@ static enum tutti_status read_prompt(struct api_request *req, struct api_prompt 
     }
     if (!json_is_array(value) || json_array_size(value) == 0)
         return error_set_param(
-            err, TUTTI_E_ARGUMENT, "prompt",
-            "prompt must be a string, a list of strings, a list of token ids or a list of such "
-            "lists; found %s",
-            json_is_array(value) ? "an empty list" : json_kind(value));
+            err, TUTTI_E_ARGUMENT, name,
+            "%s must be a string, a list of strings, a list of token ids or a list of such lists; found %s",
+            name, json_is_array(value) ? "an empty list" : json_kind(value));
     prompt->first_id = req->ids.n;
     prompt->n_ids = json_array_size(value);
-    return api_read_ids(&req->ids, value, "prompt", n_vocab, err);
+    return api_read_ids(&req->ids, value, name, n_vocab, err);
 }
 
-enum tutti_status api_read_prompts(struct api_request *req, int n_vocab, struct tutti_error *err)
+enum tutti_status api_read_prompts(struct api_request *req, const char *name, int n_vocab,
+                                   struct tutti_error *err)
 {
-    const json_t *value = json_object_get(req->root, "prompt"), *first = json_array_get(value, 0);
+    const json_t *value = json_object_get(req->root, name), *first = json_array_get(value, 0);
     bool is_list = json_is_string(first) || json_is_array(first);
     size_t n = is_list ? json_array_size(value) : 1;
     if (n > API_MAX_PROMPTS)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "prompt",
-                               "prompt holds %zu prompts, at most %d are allowed", n, API_MAX_PROMPTS);
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s holds %zu prompts, at most %d are allowed",
+                               name, n, API_MAX_PROMPTS);
     req->prompts = calloc(n, sizeof *req->prompts);
     if (!req->prompts)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the prompts");
     req->n_prompts = n;
     for (size_t i = 0; i < n; i++) {
-        enum tutti_status st = read_prompt(req, &req->prompts[i], is_list ? json_array_get(value, i) : value,
-                                           n_vocab, err);
+        const json_t *entry = is_list ? json_array_get(value, i) : value;
+        enum tutti_status st = read_prompt(req, &req->prompts[i], entry, name, n_vocab, err);
         if (st != TUTTI_OK)
             return st;
     }

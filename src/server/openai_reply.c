@@ -8,13 +8,17 @@ static const struct openai_api *api_of(const struct job *job)
     return (const struct openai_api *)(const void *)job->api; /* its first member */
 }
 
-json_t *openai_frame(const struct job *job, const char *object)
+json_t *openai_model_name(const struct job *job)
 {
     const char *adapter = job->req.adapter;
+    return json_sprintf("%s%s%s", job->app->model_id, adapter ? ":" : "", adapter ? adapter : "");
+}
+
+json_t *openai_frame(const struct job *job, const char *object)
+{
     return json_pack("{s:s, s:s, s:I, s:o, s:s}", "id", job->id, "object", object, "created",
-                     (json_int_t)job->created, "model",
-                     json_sprintf("%s%s%s", job->app->model_id, adapter ? ":" : "", adapter ? adapter : ""),
-                     "system_fingerprint", job->app->fingerprint);
+                     (json_int_t)job->created, "model", openai_model_name(job), "system_fingerprint",
+                     job->app->fingerprint);
 }
 
 json_t *openai_finish_reason(enum tutti_finish finish)

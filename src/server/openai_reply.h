@@ -24,6 +24,8 @@ void openai_fail(struct app *app, struct job *job, struct http_conn *conn, const
 
 /* {"id", "object", "created", "model", "system_fingerprint"} and room for more. */
 json_t *openai_frame(const struct job *job, const char *object);
+/* "ID", or "ID:NAME" with an adapter. */
+json_t *openai_model_name(const struct job *job);
 json_t *openai_usage(const struct job *job);
 /* Writes one chunk with this choice and drops it. */
 void openai_stream_choice(struct job *job, json_t *choice);

@@ -32,9 +32,11 @@ static const struct field FIELDS[] = {
     { "length_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, REQUEST(length_penalty), -100, 100 },
     { "max_tokens", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(max_tokens), 1, INT_MAX },
     { "max_completion_tokens", FIELD_INT, API_CHAT, REQUEST(max_tokens), 1, INT_MAX },
-    { "priority", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(priority), TUTTI_PRIORITY_FIRST,
-      TUTTI_PRIORITY_LAST },
-    { "max_queue_time", FIELD_FLOAT, API_CHAT | API_COMPLETION, REQUEST(max_queue_time_s), 0.001, 86400 },
+    { "priority", FIELD_INT, API_CHAT | API_COMPLETION | API_EMBEDDING, REQUEST(priority),
+      TUTTI_PRIORITY_FIRST, TUTTI_PRIORITY_LAST },
+    { "max_queue_time", FIELD_FLOAT, API_CHAT | API_COMPLETION | API_EMBEDDING, REQUEST(max_queue_time_s),
+      0.001, 86400 },
+    { "dimensions", FIELD_INT, API_EMBEDDING, REQUEST(dimensions), 1, INT_MAX },
     { "speculate", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(speculate), 0, 32 },
     { "temperature", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(temperature), 0, 2 },
     { "top_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(top_p), 0, 1 },
@@ -257,6 +259,8 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
         req->sampling.top_k = 0; /* -1 is a common way to say: off */
     if (req->sampling.top_p <= 0.0f)
         req->sampling.top_p = FLT_MIN; /* the most probable token alone */
+    if (req->kind == API_EMBEDDING)
+        return TUTTI_OK;
     enum tutti_status st = read_stop(req, n_vocab, err);
     if (st == TUTTI_OK)
         st = read_seed(req, err);
@@ -293,8 +297,8 @@ enum tutti_status api_request_read_value(struct api_request *out, enum api_kind 
         out->n = out->best_of;
         out->scores = true;
     }
-    if (kind == API_COMPLETION)
-        return api_read_prompts(out, info.n_vocab, err);
+    if (kind == API_COMPLETION || kind == API_EMBEDDING)
+        return api_read_prompts(out, kind == API_COMPLETION ? "prompt" : "input", info.n_vocab, err);
     out->n_prompts = 1;
     st = api_read_messages(out, err);
     return st == TUTTI_OK ? api_read_tools(out, err) : st;
@@ -355,6 +359,9 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
         .max_guesses = req->speculate == 0 && field_of(req, "speculate") ? -1 : req->speculate,
         .logprobs = req->logprobs || req->scores,
         .top_logprobs = req->top_logprobs,
+        .prompt_logprobs = req->prompt_logprobs,
+        .no_answer = req->no_answer,
+        .embedding = req->embedding,
     };
     if (req->prompts) {
         const struct api_prompt *prompt = &req->prompts[i];

@@ -6,9 +6,9 @@
 #include "base/limits.h"
 #include "server/json.h"
 
-enum api_kind { API_CHAT = 1, API_COMPLETION = 2, API_INPUTS = 4, API_STEP = 8 };
+enum api_kind { API_CHAT = 1, API_COMPLETION = 2, API_INPUTS = 4, API_STEP = 8, API_EMBEDDING = 16 };
 
-enum { API_MAX_PROMPTS = 1024, API_MAX_MESSAGES = 16384, API_DEFAULT_COMPLETION_TOKENS = 16 };
+enum { API_MAX_PROMPTS = 2048, API_MAX_MESSAGES = 16384, API_DEFAULT_COMPLETION_TOKENS = 16 };
 
 /* What stands at "prompt" is one of these for each entry; borrowed from the request. */
 struct api_prompt {
@@ -61,6 +61,10 @@ struct api_request {
     int n_beams;
     float length_penalty;
     enum tutti_early_stopping early_stopping;
+    enum tutti_embedding embedding;
+    int dimensions; /* of an embedding; 0: all */
+    bool is_base64;
+    bool prompt_logprobs, no_answer;
     struct inputs_wants inputs;
     bool stream, include_usage, logprobs, echo, ignore_eos;
 };
@@ -83,7 +87,9 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i);
 int64_t api_request_guess(const struct api_request *req, size_t i);
 
 /* For other routes: prompts and messages alone. */
-MUST_CHECK enum tutti_status api_read_prompts(struct api_request *req, int n_vocab, struct tutti_error *err);
+/* name: of the field. */
+MUST_CHECK enum tutti_status api_read_prompts(struct api_request *req, const char *name, int n_vocab,
+                                              struct tutti_error *err);
 MUST_CHECK enum tutti_status api_read_messages(struct api_request *req, struct tutti_error *err);
 /* tools, tool_choice and chat_template_kwargs; after the messages. */
 MUST_CHECK enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err);

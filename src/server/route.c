@@ -29,6 +29,7 @@ static const struct route {
     { "/v1/chat/completions", "POST", chat_request, true, true, 0 },
     { "/v1/completions", "POST", completion_request, true, true, 0 },
     { "/v1/responses", "POST", responses_request, true, true, 0 },
+    { "/v1/embeddings", "POST", embedding_request, true, true, 0 },
     { "/v1/models", "GET", models_request, true, false, 0 },
     { "/v1/models/{id}", "GET", models_request, true, false, 0 },
     { "/tokenize", "POST", tokenize_request, true, true, 0 },

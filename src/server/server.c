@@ -40,6 +40,7 @@ void server_options_init(struct server_options *options)
         .port = 8080,
         .max_body_bytes = LIMIT_BODY_BYTES,
         .max_output_bytes = 1024 * 1024,
+        .embedding = TUTTI_EMBEDDING_MEAN,
         .header_timeout_s = 30,
         .idle_timeout_s = 120,
         .drain_timeout_s = 30,

@@ -36,7 +36,8 @@ struct server_options {
     int drain_timeout_s;     /* from then on running requests have this long to end */
     bool access_log;         /* one line for each request */
     unsigned apis;           /* enum server_api, put together with | */
-    int step_timeout_s;      /* a chat in steps that nobody asks for so long is cancelled */
+    enum tutti_embedding embedding; /* how vectors are made where the request does not say it */
+    int step_timeout_s;             /* a chat in steps that nobody asks for so long is cancelled */
     /* Of a client, that is a key without limits of its own, or, without keys, an address: */
     int64_t tokens_per_minute; /* of prompts and answers together; 0: no limit */
     int max_concurrent;        /* answers that run or wait; 0: no limit */
