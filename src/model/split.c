@@ -37,12 +37,12 @@ static enum tutti_status refuse_heads(const struct model_desc *d, int n_ranks, s
         d->n_heads, d->n_kv_heads, n_ranks, possible);
 }
 
-/* Ranks that run plain types still get columns in units of 32 where there are enough, as quantized types and vector registers like
- * them. */
+/* Plain types may be cut anywhere. Units of 32 are what quantized types, which they may be turned into, and vector registers like; smaller
+ * ones where those would leave a rank with an eighth more than another. */
 static int ffn_unit(const struct model_desc *d, int block, int n_ranks)
 {
     int unit = block > 1 ? block : 32;
-    while (block == 1 && unit > 1 && (d->d_ff % unit != 0 || d->d_ff / unit < n_ranks))
+    while (block == 1 && unit > 1 && (d->d_ff % unit != 0 || d->d_ff / unit < 8 * n_ranks))
         unit /= 2;
     return unit;
 }

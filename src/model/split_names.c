@@ -89,7 +89,8 @@ struct split_tensor split_find(const struct model_desc *d, const struct tensor_n
 {
     struct split_tensor t;
     int layer;
-    if (find_matrix(&t, d, names, name, &layer) && (layer < d->n_layers - 1 || !d->has_top_query))
+    int n_plain = d->has_top_query ? d->n_layers - 1 : d->n_layers;
+    if (find_matrix(&t, d, names, name, &layer) && layer < n_plain)
         return t;
     if (d->has_top_query && find_matrix(&t, d, names->top, name, &layer) && layer == d->n_layers - 1)
         return t;

@@ -1,0 +1,87 @@
+/* tutti shard: cuts a checkpoint over ranks, or puts one together. */
+#include "fleet/shard.h"
+
+#include "cli/command.h"
+#include "cli/numbers.h"
+#include "cli/output.h"
+#include "cli/progress.h"
+
+struct shard_values {
+    int64_t tp;
+    bool check;
+};
+
+#define VALUES struct shard_values
+static const struct option OPTIONS[] = {
+    { .name = "tp",
+      INT_IN(VALUES, tp),
+      .value = "N",
+      .min = 1,
+      .max = LIMIT_RANKS,
+      .help = "ranks to cut for; 1 writes a checkpoint that is whole" },
+    { .name = "check",
+      FLAG_IN(VALUES, check),
+      .help = "write nothing, but hold every byte of SRC against its manifests" },
+    { .name = NULL },
+};
+
+static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .title = NULL } };
+
+static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
+                             struct tutti_error *err)
+{
+    const struct shard_values *values = v;
+    struct progress progress;
+    struct shard_report report;
+    char size[NUMBER_SIZE_BYTES], least[NUMBER_SIZE_BYTES], most[NUMBER_SIZE_BYTES];
+    struct shard_options options = { .n_ranks = values->tp > 0 ? (int)values->tp : 1,
+                                     .progress = progress_update,
+                                     .user = &progress };
+    if (values->check && (n_operands != 1 || values->tp > 0))
+        return error_set(err, TUTTI_E_ARGUMENT, "--check takes SRC alone, without DST and --tp");
+    if (!values->check && (n_operands != 2 || values->tp < 1))
+        return error_set(err, TUTTI_E_ARGUMENT, "expected SRC, DST and --tp N (or SRC and --check)");
+    progress_begin(&progress, values->check ? "checking" : "cutting", PROGRESS_BYTES);
+    enum tutti_status st = values->check ? shard_check(&report, operands[0], &options, err)
+                                         : shard_write(&report, operands[0], operands[1], &options, err);
+    progress_end(&progress);
+    if (st != TUTTI_OK)
+        return st;
+    number_write_size(size, report.model_bytes);
+    if (values->check)
+        output_printf("%s: %zu tensors of %s for %d ranks are as they were written\n", operands[0],
+                      report.n_tensors, size, report.n_ranks);
+    else if (report.n_ranks == 1)
+        output_printf("%s: %zu tensors, %s, whole\n", operands[1], report.n_tensors, size);
+    else
+        output_printf("%s: %zu tensors of %s for %d ranks, %s to %s each\n", operands[1], report.n_tensors,
+                      size, report.n_ranks, number_write_size(least, report.rank_bytes_min),
+                      number_write_size(most, report.rank_bytes_max));
+    output_printf("fingerprint %s\n", report.fingerprint);
+    return TUTTI_OK;
+}
+
+const struct command COMMAND_SHARD = {
+    .name = "shard",
+    .summary = "cut a checkpoint over ranks, or put one together",
+    .about =
+        "Writes DST/rank_0, DST/rank_1 and so on, each with what one of N ranks needs of the model in SRC: "
+        "its "
+        "slices of the matrices under their own names, and the configuration and tokenizer. DST stands for "
+        "the "
+        "model wherever a model is expected: as a whole, or with --tp N, where every rank opens its own "
+        "folder "
+        "alone. SRC may be cut already, for another number of ranks, by this command or by MindSpore; --tp 1 "
+        "puts it together.\n"
+        "\n"
+        "Files are safetensors, or MindSpore's .ckpt where SRC is that. A manifest in each folder "
+        "(shard.json) "
+        "names the model and the rank and holds a checksum of every file and tensor; the source is held "
+        "against its own before anything is written. DST appears when it is complete.",
+    .example = "tutti shard models/demo demo-2 --tp 2\n"
+               "tutti shard demo-2 --check\n"
+               "tutti shard demo-2 demo-whole --tp 1",
+    .options = OPTION_SET(GROUPS, "SRC [DST]", 1, 2, "expected SRC and DST"),
+    .values_bytes = sizeof(struct shard_values),
+    .run = run,
+};

@@ -1,0 +1,23 @@
+/* SHA-256 of bytes that come piece by piece. */
+#ifndef TUTTI_FLEET_DIGEST_H
+#define TUTTI_FLEET_DIGEST_H
+
+#include "base/error.h"
+
+enum { DIGEST_TEXT_BYTES = 65 }; /* 64 hexadecimal digits and the end */
+
+struct digest;
+
+struct digest *digest_new(void);          /* NULL: no memory */
+void digest_free(struct digest *digest);  /* NULL is allowed */
+void digest_begin(struct digest *digest); /* anew */
+void digest_add(struct digest *digest, const void *bytes, size_t n_bytes);
+
+/* False: the library failed, now or at a call before. */
+MUST_CHECK bool digest_end(struct digest *digest, char text[DIGEST_TEXT_BYTES]);
+
+/* Of a whole file. */
+MUST_CHECK enum tutti_status digest_file(const char *path, char text[DIGEST_TEXT_BYTES], int64_t *n_bytes,
+                                         struct tutti_error *err);
+
+#endif

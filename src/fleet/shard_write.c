@@ -1,0 +1,457 @@
+/* The folders of all ranks, written side by side: each tensor is read once, and every rank gets its part of it. */
+#include "base/new_folder.h"
+#include "checkpoint/tensor_writer.h"
+#include "fleet/shard_plan.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* One rank's folder. */
+struct target {
+    struct new_folder *folder;
+    int rank, fd;
+    char prefix[32]; /* "rank_1/"; "" where there is one rank */
+    char file[64];   /* of the tensors, without the prefix */
+    struct tensor_writer *writer;
+    struct digest *part_digest, *file_digest;
+    int64_t n_bytes;         /* of the file */
+    uint64_t tensor_bytes;   /* of its tensors */
+    json_t *files, *tensors; /* of the manifest */
+};
+
+struct output {
+    struct shard_plan *plan;
+    struct new_folder *folder;
+    struct target *targets; /* [n_ranks] */
+};
+
+static enum tutti_status out_of_memory(const struct output *o, struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(o->plan->ck));
+}
+
+/* ---- one rank's file of tensors ---- */
+
+static enum tutti_status sink(void *user, const void *bytes, size_t n_bytes, struct tutti_error *err)
+{
+    struct target *t = user;
+    digest_add(t->file_digest, bytes, n_bytes);
+    t->n_bytes += (int64_t)n_bytes;
+    return new_folder_write(t->folder, t->fd, bytes, n_bytes, err);
+}
+
+static enum tutti_status put(struct target *t, const void *bytes, size_t n_bytes, struct tutti_error *err)
+{
+    digest_add(t->part_digest, bytes, n_bytes);
+    t->tensor_bytes += n_bytes;
+    return tensor_writer_data(t->writer, bytes, n_bytes, err);
+}
+
+static bool is_mindspore(const struct shard_plan *p)
+{
+    const char *file = p->n_items > 0 ? p->items[0].tensor->file : "";
+    size_t n = strlen(file);
+    return n > 5 && strcmp(file + n - 5, ".ckpt") == 0;
+}
+
+/* The part of an item that a rank holds, as a tensor without data. */
+static struct tensor part_tensor(const struct shard_plan *p, const struct shard_item *item, int rank)
+{
+    struct tensor t = *item->tensor;
+    if (item->dim >= 0)
+        t.shape[item->dim] = shard_part(p, item, rank).n;
+    return t;
+}
+
+static enum tutti_status declare_all(struct output *o, struct target *t, struct tutti_error *err)
+{
+    const struct shard_plan *p = o->plan;
+    char rank[16], n_ranks[16];
+    snprintf(rank, sizeof rank, "%d", t->rank);
+    snprintf(n_ranks, sizeof n_ranks, "%d", p->n_ranks);
+    /* transformers asks for a format */
+    enum tutti_status st = tensor_writer_metadata(t->writer, "format", "pt", err);
+    if (st == TUTTI_OK)
+        st = tensor_writer_metadata(t->writer, "fingerprint", p->fingerprint, err);
+    if (st == TUTTI_OK)
+        st = tensor_writer_metadata(t->writer, "rank", rank, err);
+    if (st == TUTTI_OK)
+        st = tensor_writer_metadata(t->writer, "n_ranks", n_ranks, err);
+    for (size_t i = 0; i < p->n_items && st == TUTTI_OK; i++) {
+        struct tensor part = part_tensor(p, &p->items[i], t->rank);
+        st = tensor_writer_declare(t->writer, &part, err);
+    }
+    return st;
+}
+
+static enum tutti_status open_target(struct output *o, int rank, struct tutti_error *err)
+{
+    struct target *t = &o->targets[rank];
+    bool is_whole = o->plan->n_ranks == 1;
+    char path[128];
+    enum tutti_status st = TUTTI_OK;
+    t->folder = o->folder;
+    t->rank = rank;
+    if (!is_whole) {
+        char name[32];
+        snprintf(name, sizeof name, "rank_%d", rank);
+        snprintf(t->prefix, sizeof t->prefix, "rank_%d/", rank);
+        st = new_folder_make(o->folder, name, err);
+    }
+    if (!is_mindspore(o->plan))
+        snprintf(t->file, sizeof t->file, "model.safetensors");
+    else if (is_whole)
+        snprintf(t->file, sizeof t->file, "checkpoint.ckpt");
+    else
+        snprintf(t->file, sizeof t->file, "checkpoint_%d.ckpt", rank);
+    snprintf(path, sizeof path, "%s%s", t->prefix, t->file);
+    t->files = json_array();
+    t->tensors = json_array();
+    t->part_digest = digest_new();
+    t->file_digest = digest_new();
+    if (!t->files || !t->tensors || !t->part_digest || !t->file_digest)
+        return out_of_memory(o, err);
+    if (st == TUTTI_OK)
+        st = new_folder_create(o->folder, path, &t->fd, err);
+    if (st == TUTTI_OK)
+        st = tensor_writer_new(&t->writer,
+                               is_mindspore(o->plan) ? TENSOR_FORMAT_MINDSPORE : TENSOR_FORMAT_SAFETENSORS,
+                               path, sink, t, err);
+    return st == TUTTI_OK ? declare_all(o, t, err) : st;
+}
+
+static void close_target(struct target *t)
+{
+    if (t->fd >= 0)
+        close(t->fd);
+    tensor_writer_free(t->writer);
+    digest_free(t->part_digest);
+    digest_free(t->file_digest);
+    json_decref(t->files);
+    json_decref(t->tensors);
+}
+
+/* ---- tensors ---- */
+
+/* Rows [begin, end) as they are. */
+static enum tutti_status put_rows(struct output *o, struct target *t, const struct tensor_view *view,
+                                  int64_t begin, int64_t end, struct tutti_error *err)
+{
+    size_t row_bytes = tensor_columns_bytes(view->tensor, view->n_columns);
+    if (view->bytes)
+        return put(t, (const uint8_t *)view->bytes + (size_t)begin * row_bytes,
+                   (size_t)(end - begin) * row_bytes, err);
+    int64_t n_most = shard_chunk_rows(o->plan, row_bytes);
+    enum tutti_status st = TUTTI_OK;
+    for (int64_t row = begin; row < end && st == TUTTI_OK; row += n_most) {
+        const struct tensor_part part = { row, end - row < n_most ? end - row : n_most, 0, view->n_columns };
+        st = tensor_view_copy(view, &part, o->plan->chunk)
+                 ? put(t, o->plan->chunk, (size_t)part.n_rows * row_bytes, err)
+                 : out_of_memory(o, err);
+    }
+    return st;
+}
+
+/* Of every row the columns of all runs, side by side. */
+static enum tutti_status put_columns(struct output *o, struct target *t, const struct tensor_view *view,
+                                     const struct split_part *columns, struct tutti_error *err)
+{
+    const struct tensor *tensor = view->tensor;
+    size_t row_bytes = tensor_columns_bytes(tensor, columns->n);
+    int64_t n_most = shard_chunk_rows(o->plan, row_bytes);
+    enum tutti_status st = TUTTI_OK;
+    for (int64_t row = 0; row < view->n_rows && st == TUTTI_OK; row += n_most) {
+        int64_t n = view->n_rows - row < n_most ? view->n_rows - row : n_most;
+        bool ok = true;
+        if (columns->n_runs == 1) {
+            const struct tensor_part part = { row, n, columns->runs[0].begin, columns->n };
+            ok = tensor_view_copy(view, &part, o->plan->chunk);
+        }
+        uint8_t *to = o->plan->chunk;
+        for (int64_t r = 0; columns->n_runs > 1 && ok && r < n; r++) {
+            for (int i = 0; i < columns->n_runs && ok; i++) {
+                const struct split_range *run = &columns->runs[i];
+                const struct tensor_part part = { row + r, 1, run->begin, run->end - run->begin };
+                ok = tensor_view_copy(view, &part, to);
+                to += tensor_columns_bytes(tensor, part.n_columns);
+            }
+        }
+        st = ok ? put(t, o->plan->chunk, (size_t)n * row_bytes, err) : out_of_memory(o, err);
+    }
+    return st;
+}
+
+static json_t *describe_part(const struct shard_item *item, const struct split_part *part,
+                             const char *part_sha256)
+{
+    const struct tensor *t = item->tensor;
+    json_t *shape = json_array(), *runs = json_array();
+    bool ok = shape && runs;
+    for (int i = 0; i < t->n_dims; i++)
+        ok = ok && json_array_append_new(shape, json_integer(t->shape[i])) == 0;
+    for (int i = 0; item->dim >= 0 && i < part->n_runs; i++)
+        ok = ok &&
+             json_array_append_new(runs, json_pack("[i, i]", part->runs[i].begin, part->runs[i].end)) == 0;
+    json_t *object = json_pack("{s:s, s:s, s:o, s:s, s:s}", "name", t->name, "dtype", dtype_name(t->dtype),
+                               "shape", shape, "sha256", item->sha256, "part_sha256", part_sha256);
+    if (item->dim >= 0)
+        ok = ok && object && json_object_set_new(object, "dim", json_integer(item->dim)) == 0 &&
+             json_object_set(object, "runs", runs) == 0;
+    json_decref(runs);
+    if (ok)
+        return object;
+    json_decref(object);
+    return NULL;
+}
+
+static enum tutti_status write_part(struct output *o, struct target *t, const struct shard_item *item,
+                                    const struct tensor_view *view, struct tutti_error *err)
+{
+    struct split_part part = { 0 };
+    char sha256[DIGEST_TEXT_BYTES];
+    enum tutti_status st = TUTTI_OK;
+    digest_begin(t->part_digest);
+    if (item->dim >= 0)
+        part = shard_part(o->plan, item, t->rank);
+    if (item->dim < 0)
+        st = put_rows(o, t, view, 0, view->n_rows, err);
+    else if (item->dim == 1)
+        st = put_columns(o, t, view, &part, err);
+    for (int i = 0; item->dim == 0 && i < part.n_runs && st == TUTTI_OK; i++)
+        st = put_rows(o, t, view, part.runs[i].begin, part.runs[i].end, err);
+    if (st == TUTTI_OK && !digest_end(t->part_digest, sha256))
+        st = error_set(err, TUTTI_E_INTERNAL, "%s: no checksum could be made", item->tensor->file);
+    if (st == TUTTI_OK && json_array_append_new(t->tensors, describe_part(item, &part, sha256)) != 0)
+        st = out_of_memory(o, err);
+    return st;
+}
+
+static enum tutti_status write_tensors(struct output *o, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    for (size_t i = 0; i < o->plan->n_items && st == TUTTI_OK; i++) {
+        const struct shard_item *item = &o->plan->items[i];
+        struct tensor_view view;
+        if (!tensor_view_init(&view, item->tensor))
+            st = out_of_memory(o, err);
+        for (int rank = 0; rank < o->plan->n_ranks && st == TUTTI_OK; rank++)
+            st = write_part(o, &o->targets[rank], item, &view, err);
+        tensor_view_clear(&view);
+        tensor_forget(item->tensor);
+        shard_progress(o->plan, item->tensor->n_bytes);
+    }
+    return st;
+}
+
+static bool add_file(struct target *t, const char *name, int64_t n_bytes, const char *sha256)
+{
+    return json_array_append_new(t->files, json_pack("{s:s, s:I, s:s}", "name", name, "bytes",
+                                                     (json_int_t)n_bytes, "sha256", sha256)) == 0;
+}
+
+static enum tutti_status finish_tensors(struct output *o, struct target *t, struct tutti_error *err)
+{
+    char sha256[DIGEST_TEXT_BYTES];
+    int fd = t->fd;
+    enum tutti_status st = tensor_writer_finish(t->writer, err);
+    if (st != TUTTI_OK)
+        return st;
+    t->fd = -1;
+    st = new_folder_close_file(o->folder, fd, err);
+    if (st == TUTTI_OK && !digest_end(t->file_digest, sha256))
+        st = error_set(err, TUTTI_E_INTERNAL, "%s: no checksum could be made", t->file);
+    return st == TUTTI_OK && !add_file(t, t->file, t->n_bytes, sha256) ? out_of_memory(o, err) : st;
+}
+
+/* ---- what stands beside the tensors ---- */
+
+/* Configuration, tokenizer, chat templates, licences; no weights, indices and manifests. */
+static bool is_beside(const char *name)
+{
+    static const char *const ENDS[] = { ".json", ".model", ".txt", ".tiktoken", ".jinja", ".vocab", ".yaml", ".yml" };
+    size_t n = strlen(name);
+    if (name[0] == '.' || strcmp(name, SHARD_MANIFEST_FILE) == 0 || strstr(name, ".index.json") ||
+        strstr(name, "ckpt_strategy"))
+        return false;
+    for (size_t i = 0; i < sizeof ENDS / sizeof *ENDS; i++) {
+        if (n > strlen(ENDS[i]) && strcmp(name + n - strlen(ENDS[i]), ENDS[i]) == 0)
+            return true;
+    }
+    return strncmp(name, "LICENSE", 7) == 0 || strncmp(name, "NOTICE", 6) == 0;
+}
+
+/* To every rank. name: relative to the source's folder. */
+static enum tutti_status copy_file(struct output *o, const char *name, struct tutti_error *err)
+{
+    char path[PATH_MAX], target[PATH_MAX], sha256[DIGEST_TEXT_BYTES];
+    struct mapping map;
+    int n = snprintf(path, sizeof path, "%s/%s", checkpoint_folder(o->plan->ck), name);
+    if (n < 0 || (size_t)n >= sizeof path)
+        return error_set(err, TUTTI_E_ARGUMENT, "%s: the path is too long", name);
+    enum tutti_status st = mapping_open(&map, path, err);
+    if (st != TUTTI_OK)
+        return st;
+    digest_begin(o->plan->digest);
+    digest_add(o->plan->digest, map.bytes, map.n_bytes);
+    if (!digest_end(o->plan->digest, sha256))
+        st = error_set(err, TUTTI_E_INTERNAL, "%s: no checksum could be made", path);
+    for (int rank = 0; rank < o->plan->n_ranks && st == TUTTI_OK; rank++) {
+        struct target *t = &o->targets[rank];
+        int fd;
+        snprintf(target, sizeof target, "%s%s", t->prefix, name);
+        st = new_folder_create(o->folder, target, &fd, err);
+        if (st != TUTTI_OK)
+            break;
+        st = new_folder_write(o->folder, fd, map.bytes, map.n_bytes, err);
+        struct tutti_error *close_err = st == TUTTI_OK ? err : NULL;
+        enum tutti_status closed = new_folder_close_file(o->folder, fd, close_err);
+        st = st == TUTTI_OK ? closed : st;
+        if (st == TUTTI_OK && !add_file(t, name, (int64_t)map.n_bytes, sha256))
+            st = out_of_memory(o, err);
+    }
+    mapping_close(&map);
+    return st;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* In the order of their names. */
+static enum tutti_status copy_beside(struct output *o, struct tutti_error *err)
+{
+    const char *folder = checkpoint_folder(o->plan->ck);
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return error_set(err, TUTTI_E_IO, "%s: %s", folder, strerror(errno));
+    char **names = NULL;
+    size_t n = 0;
+    enum tutti_status st = TUTTI_OK;
+    for (const struct dirent *entry; st == TUTTI_OK && (entry = readdir(dir));) {
+        struct stat info;
+        if (!is_beside(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &info, 0) != 0 ||
+            !S_ISREG(info.st_mode))
+            continue;
+        char **more = realloc(names, (n + 1) * sizeof *names);
+        names = more ? more : names;
+        if (more && (names[n] = strdup(entry->d_name)))
+            n++;
+        else
+            st = out_of_memory(o, err);
+    }
+    closedir(dir);
+    if (n > 0)
+        qsort(names, n, sizeof *names, by_text);
+    for (size_t i = 0; i < n; i++) {
+        if (st == TUTTI_OK)
+            st = copy_file(o, names[i], err);
+        free(names[i]);
+    }
+    free(names);
+    return st;
+}
+
+static enum tutti_status make_folder(struct output *o, const char *name, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    for (int rank = 0; rank < o->plan->n_ranks && st == TUTTI_OK; rank++) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%s%s", o->targets[rank].prefix, name);
+        st = new_folder_make(o->folder, path, err);
+    }
+    return st;
+}
+
+/* PanGu-Alpha's words, where they lie beside the model. */
+static enum tutti_status copy_words(struct output *o, struct tutti_error *err)
+{
+    char path[PATH_MAX];
+    int n = snprintf(path, sizeof path, "%s/jieba", checkpoint_folder(o->plan->ck));
+    if (n < 0 || (size_t)n >= sizeof path || access(path, F_OK) != 0)
+        return TUTTI_OK;
+    enum tutti_status st = make_folder(o, "jieba", err);
+    if (st == TUTTI_OK)
+        st = make_folder(o, "jieba/finalseg", err);
+    for (int i = 0; i < N_WORD_FILES && st == TUTTI_OK; i++) {
+        snprintf(path, sizeof path, "jieba/%s", WORD_FILES[i]);
+        st = copy_file(o, path, err);
+    }
+    return st;
+}
+
+static enum tutti_status write_manifest(struct output *o, struct target *t, struct tutti_error *err)
+{
+    char path[64];
+    int fd;
+    const struct shard_plan *p = o->plan;
+    json_t *root = json_pack("{s:s, s:i, s:s, s:i, s:i, s:s, s:o, s:O, s:O}", "format", SHARD_MANIFEST_FORMAT,
+                             "version", SHARD_MANIFEST_VERSION, "fingerprint", p->fingerprint, "n_ranks",
+                             p->n_ranks, "rank", t->rank, "family", p->desc.family, "strategy",
+                             split_to_json(&p->splits[t->rank]), "files", t->files, "tensors", t->tensors);
+    char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
+    json_decref(root);
+    if (!text)
+        return out_of_memory(o, err);
+    snprintf(path, sizeof path, "%s%s", t->prefix, SHARD_MANIFEST_FILE);
+    enum tutti_status st = new_folder_create(o->folder, path, &fd, err);
+    if (st == TUTTI_OK) {
+        st = new_folder_write(o->folder, fd, text, strlen(text), err);
+        if (st == TUTTI_OK)
+            st = new_folder_close_file(o->folder, fd, err);
+        else
+            close(fd);
+    }
+    free(text);
+    return st;
+}
+
+/* ---- all ---- */
+
+static enum tutti_status write_all(struct output *o, struct shard_report *report, struct tutti_error *err)
+{
+    int n_ranks = o->plan->n_ranks;
+    enum tutti_status st = TUTTI_OK;
+    for (int rank = 0; rank < n_ranks && st == TUTTI_OK; rank++)
+        st = open_target(o, rank, err);
+    if (st == TUTTI_OK)
+        st = write_tensors(o, err);
+    for (int rank = 0; rank < n_ranks && st == TUTTI_OK; rank++)
+        st = finish_tensors(o, &o->targets[rank], err);
+    if (st == TUTTI_OK)
+        st = copy_beside(o, err);
+    if (st == TUTTI_OK)
+        st = copy_words(o, err);
+    for (int rank = 0; rank < n_ranks && st == TUTTI_OK; rank++)
+        st = write_manifest(o, &o->targets[rank], err);
+    for (int rank = 0; rank < n_ranks; rank++) {
+        uint64_t n = o->targets[rank].tensor_bytes;
+        report->rank_bytes_max = n > report->rank_bytes_max ? n : report->rank_bytes_max;
+        report->rank_bytes_min = rank == 0 || n < report->rank_bytes_min ? n : report->rank_bytes_min;
+    }
+    return st == TUTTI_OK ? new_folder_finish(o->folder, err) : st;
+}
+
+enum tutti_status shard_write_all(struct shard_plan *plan, struct shard_report *report, const char *dst,
+                                  struct tutti_error *err)
+{
+    struct output o = { .plan = plan };
+    enum tutti_status st = new_folder_open(&o.folder, dst, err);
+    if (st != TUTTI_OK)
+        return st;
+    o.targets = calloc((size_t)plan->n_ranks, sizeof *o.targets);
+    for (int i = 0; o.targets && i < plan->n_ranks; i++)
+        o.targets[i].fd = -1;
+    st = o.targets ? write_all(&o, report, err) : out_of_memory(&o, err);
+    for (int i = 0; o.targets && i < plan->n_ranks; i++)
+        close_target(&o.targets[i]);
+    free(o.targets);
+    new_folder_free(o.folder);
+    return st;
+}
