@@ -20,10 +20,10 @@ SAME_BITS = "test_the_same_tensors_in_another_format_give_the_same_bits"
 TEXT = "tests/cli/test_byte_level.py", "test_text_becomes_ids_and_text_again"
 OWN_TEXT = "tests/cli/test_text.py", "test_tokenize_gives_the_ids_of_a_prompt"
 CHAT, CHAT_IDS = "tests/model/test_chat.c", ("tests/model/test_chat_tokens.c", "own_formats_give_the_same_ids")
+BEAMS = "tests/engine/test_beams.c", "answers_are_those_of_transformers"
 AUTHORS = CHAT, "own_templates_say_what_the_authors_say"
 DEMO = "tests/model/test_golden.c", "the_demo_model_renders_and_answers_as_the_golden_chats"
 INTS = "tests/model/test_formats.c", "files_of_every_format_give_the_golden_logits"
-BEAMS = "tests/engine/test_beams.c", "answers_are_those_of_transformers"
 
 # column: for every family the same test; it must hold the fixture's name.
 ALL = {
@@ -40,7 +40,7 @@ ALL = {
 # column: family: file, test, a word that the file must hold.
 SOME = {
     "int4, int8": {
-        "ChatGLM-6B": (*INTS, "chatglm-6b-tiny-int4"), "GLM-4-9B": (*INTS, "glm-4-9b-tiny-int8"),
+        "ChatGLM-6B": (*INTS, "chatglm-6b-tiny-int4"), "ChatGLM2-6B, ChatGLM3-6B": (*INTS, "chatglm3-tiny-int4"), "GLM-4-9B": (*INTS, "glm-4-9b-tiny-int8"),
     },
     "text": {
         "ChatGLM-6B": (*OWN_TEXT, "chatglm-6b-text"), "ChatGLM2-6B, ChatGLM3-6B": (*DEMO, "TEST_DEMO_MODEL"),
@@ -60,10 +60,7 @@ SOME = {
         "GLM-4 of transformers": (CHAT, "glm4_lists_tools_and_writes_calls_as_json", "glm4"),
         "LLaMA": (*AUTHORS, "llama3.1"), "Qwen2, Qwen2.5": (*AUTHORS, "qwen2.5"), "Qwen3": (*AUTHORS, "qwen3"),
     },
-    "beams": {
-        "ChatGLM-6B": ("tests/engine/test_beams.c", "prefixes_in_both_directions_are_recomputed_and_searched", "chatglm-6b-tiny"),
-        "LLaMA": (*BEAMS, "llama-tiny"), "Qwen2, Qwen2.5": (*BEAMS, "qwen2-tiny"), "GPT-2": (*BEAMS, "gpt2-tiny"),
-    },
+    "beams": {family: (*BEAMS, fixture.removesuffix("-tied")) for family, fixture in FAMILIES.items()},
 }
 
 

@@ -126,7 +126,9 @@ static void check_case(const struct beam_case *c, int number)
 static void answers_are_those_of_transformers(void **state)
 {
     (void)state;
-    static const char *const NAMES[] = { "llama-tiny", "gpt2-tiny", "qwen2-tiny" };
+    static const char *const NAMES[] = { "llama-tiny",    "gpt2-tiny",     "qwen2-tiny",      "qwen3-tiny",
+                                         "mistral-tiny",  "glm-tiny",      "glm4-tiny",       "bloom-tiny",
+                                         "chatglm3-tiny", "glm-4-9b-tiny", "chatglm-6b-tiny", "pangu-tiny" };
     for (size_t m = 0; m < sizeof NAMES / sizeof *NAMES; m++) {
         int n;
         json_t *root;

@@ -22,7 +22,9 @@ static void files_of_every_format_give_the_golden_logits(void **state)
         { "gguf-split/llama-tiny-q4_0-00001-of-00003.gguf", "gguf/llama-tiny-q4_0.golden", 2 },
         { "chatglm-ints/glm-4-9b-tiny-int4", "chatglm-ints/glm-4-9b-tiny-int4/golden", 3 },
         { "chatglm-ints/glm-4-9b-tiny-int8", "chatglm-ints/glm-4-9b-tiny-int8/golden", 3 },
+        { "chatglm-ints/chatglm3-tiny-int4", "chatglm-ints/chatglm3-tiny-int4/golden", 3 },
         { "chatglm-ints/chatglm-6b-tiny-int4", "chatglm-ints/chatglm-6b-tiny-int4/golden", 3 },
+        { "chatglm-ints/chatglm-6b-tiny-int8", "chatglm-ints/chatglm-6b-tiny-int8/golden", 3 },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         char path[512];
@@ -45,7 +47,9 @@ static void integers_of_chatglm_run_as_they_are_stored(void **state)
         enum dtype type;
     } CASES[] = { { "glm-4-9b-tiny-int4", DTYPE_Q4_0 },
                   { "glm-4-9b-tiny-int8", DTYPE_Q8_0 },
-                  { "chatglm-6b-tiny-int4", DTYPE_Q4_0 } };
+                  { "chatglm3-tiny-int4", DTYPE_Q4_0 },
+                  { "chatglm-6b-tiny-int4", DTYPE_Q4_0 },
+                  { "chatglm-6b-tiny-int8", DTYPE_Q8_0 } };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         char path[512];
         snprintf(path, sizeof path, TEST_FIXTURES "/chatglm-ints/%s", CASES[i].name);
