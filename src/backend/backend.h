@@ -124,6 +124,12 @@ struct backend_ops {
     void (*matrix_free)(struct backend *be, struct matrix *m); /* NULL is allowed */
     size_t (*matrix_bytes)(const struct matrix *m);
 
+    /* Sums that tell apart what gives other bits (base/checksum.h): of n_floats of alloc()ed memory, of a matrix with its bias,
+     * of a lora. They depend on what was uploaded, not on addresses or threads. */
+    uint64_t (*checksum)(struct backend *be, const float *memory, size_t n_floats);
+    uint64_t (*matrix_checksum)(struct backend *be, const struct matrix *m);
+    uint64_t (*lora_checksum)(struct backend *be, const struct lora *lora);
+
     /* Copies the parts. n_in, n_out: of the matrix. type: F32, or F16, which halves what a step has to read; each part's
      * factors are then scaled by powers of two, so that none is too large or too small for it. */
     enum tutti_status (*lora_new)(struct backend *be, struct lora **out, const struct lora_part *parts,
@@ -137,6 +143,9 @@ struct backend_ops {
     void (*kv_free)(struct backend *be, struct kv_memory *kv);           /* NULL is allowed */
     size_t (*kv_page_bytes)(const struct backend *be, enum dtype dtype); /* all layers, keys and values */
     void (*kv_copy_page)(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src);
+    /* Between steps: what a page holds in all layers, kv_page_bytes of it, as the backend stores it, to host and back. */
+    void (*kv_read_page)(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host);
+    void (*kv_write_page)(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host);
 
     /* Sizes scratch memory for steps of up to max_rows rows; before the first step, after the last matrix_new() and
      * lora_new(). */

@@ -133,6 +133,9 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
                                  struct tutti_error *err);
 void cpu_matrix_free(struct backend *be, struct matrix *m);
 size_t cpu_matrix_bytes(const struct matrix *m);
+uint64_t cpu_checksum(struct backend *be, const float *memory, size_t n_floats);
+uint64_t cpu_matrix_checksum(struct backend *be, const struct matrix *m);
+uint64_t cpu_lora_checksum(struct backend *be, const struct lora *lora);
 void cpu_embed(struct backend *be, float *x, const struct matrix *table);
 void cpu_linear(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows);
 void cpu_linear_glu(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
@@ -165,6 +168,8 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
 void cpu_kv_free(struct backend *be, struct kv_memory *kv);
 size_t cpu_kv_page_bytes(const struct backend *be, enum dtype dtype);
 void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src);
+void cpu_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host);
+void cpu_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host);
 void cpu_kv_store(struct cpu_backend *cpu, const struct kv_memory *kv, int layer, int row, const float *k,
                   const float *v, uint8_t *scratch);
 bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows); /* false: no memory */

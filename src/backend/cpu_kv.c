@@ -66,6 +66,20 @@ void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int
     }
 }
 
+void cpu_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host)
+{
+    const uint8_t *page = kv->base + (size_t)page_id * kv->page_bytes;
+    for (int layer = 0; layer < cpu_of(be)->shape.n_layers; layer++, page += kv->layer_bytes)
+        memcpy((uint8_t *)host + (size_t)layer * kv->page_bytes, page, kv->page_bytes);
+}
+
+void cpu_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host)
+{
+    uint8_t *page = kv->base + (size_t)page_id * kv->page_bytes;
+    for (int layer = 0; layer < cpu_of(be)->shape.n_layers; layer++, page += kv->layer_bytes)
+        memcpy(page, (const uint8_t *)host + (size_t)layer * kv->page_bytes, kv->page_bytes);
+}
+
 /* ---- a row ------------------------------------------------------------------------------------------------------ */
 
 /* Keys go to column `at` of [head_dim][16], values to row `at` of [16][head_dim]. */

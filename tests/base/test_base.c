@@ -1,5 +1,6 @@
 /* Tests of src/base: errors, conversions, buffers, the thread team. */
 #include "base/buf.h"
+#include "base/checksum.h"
 #include "base/dtype.h"
 #include "base/half.h"
 #include "base/ids.h"
@@ -217,6 +218,32 @@ static void every_thread_runs_each_piece_of_work(void **state)
     assert_int_equal(team_new(&(struct team *){ NULL }, 1000, false, NULL), TUTTI_E_ARGUMENT);
 }
 
+static void a_checksum_sees_every_byte_its_place_and_the_length(void **state)
+{
+    (void)state;
+    uint8_t bytes[200] = { 0 };
+    for (size_t n = 0; n <= 130; n++) {
+        uint64_t sum = checksum64(7, bytes, n);
+        assert_true(sum == checksum64(7, bytes, n));
+        assert_true(sum != checksum64(8, bytes, n));
+        assert_true(sum != checksum64(7, bytes, n + 1)); /* zeros count */
+        for (size_t i = 0; i < n; i++) {
+            bytes[i] ^= 0x10;
+            assert_true(sum != checksum64(7, bytes, n));
+            bytes[i] ^= 0x10;
+        }
+    }
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)(i * 7);
+    uint64_t sum = checksum64(0, bytes, sizeof bytes);
+    uint8_t swapped[sizeof bytes]; /* runs of 64 bytes in another order */
+    memcpy(swapped, bytes + 64, 64);
+    memcpy(swapped + 64, bytes, 64);
+    memcpy(swapped + 128, bytes + 128, sizeof bytes - 128);
+    assert_true(sum != checksum64(0, swapped, sizeof swapped));
+    assert_true(sum == UINT64_C(0x5241e18074c4f603)); /* files hold it: it must not change */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -229,6 +256,7 @@ int main(void)
         cmocka_unit_test(a_buffer_grows_and_stays_terminated),
         cmocka_unit_test(a_missing_file_is_named),
         cmocka_unit_test(a_pipe_is_refused_without_waiting),
+        cmocka_unit_test(a_checksum_sees_every_byte_its_place_and_the_length),
         cmocka_unit_test(forgotten_bytes_are_read_again),
         cmocka_unit_test(shares_cover_everything_once),
         cmocka_unit_test(every_thread_runs_each_piece_of_work),

@@ -380,6 +380,65 @@ static void what_a_page_held_before_has_no_influence(void **state)
     }
 }
 
+/* y of a step of rows begin..15 of the page: [16 - begin][4 heads of 32]. x: rows of qkv, [16][n_row]. */
+static void run_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const float *x, int n_row,
+                     int begin, float *y)
+{
+    int32_t positions[16], seqs[16] = { 0 };
+    const int32_t *table[] = { &page_id };
+    float *row = malloc((size_t)(16 * n_row) * sizeof *row);
+    for (int i = begin; i < 16; i++)
+        positions[i - begin] = i;
+    struct step step = {
+        .n_rows = 16 - begin, .n_seqs = 1, .positions = positions, .seqs = seqs, .page_tables = table
+    };
+    memcpy(row, x + begin * n_row, (size_t)((16 - begin) * n_row) * sizeof *row);
+    be->ops->step_begin(be, &step);
+    for (int layer = 0; layer < 2; layer++) {
+        be->ops->rope_store(be, row, NULL, NULL, kv, layer);
+        be->ops->attention(be, y + layer * 16 * 128, row, kv, layer);
+    }
+    be->ops->step_end(be, NULL, NULL, 0);
+    free(row);
+}
+
+static void a_page_that_went_by_host_memory_has_the_same_bits(void **state)
+{
+    (void)state;
+    static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_I8 };
+    for (int type = 0; type < 3; type++) {
+        struct attention_case c = { 4, 2, 32, ROPE_NONE, TYPES[type], 0, 0, false, false };
+        struct backend *be = backend_make(2, &c, 16);
+        struct kv_memory *kv = NULL;
+        struct tutti_error err;
+        assert_int_equal(be->ops->kv_new(be, &kv, 3, c.kv_type, &err), TUTTI_OK);
+        size_t n_bytes = be->ops->kv_page_bytes(be, c.kv_type);
+        uint8_t *host = malloc(n_bytes), *again = malloc(n_bytes);
+        int n_row = row_floats(&c);
+        float *x = random_floats((size_t)(16 * n_row), 1), *other = random_floats((size_t)(16 * n_row), 1);
+        static float y[2][2 * 16 * 128], junk[2 * 16 * 128];
+        memset(y, 0, sizeof y);
+        run_page(be, kv, 0, other, n_row, 0, junk);
+        run_page(be, kv, 1, x, n_row, 0, junk);
+        run_page(be, kv, 2, other, n_row, 0, junk);
+        run_page(be, kv, 1, x, n_row, 15, y[0]);
+        be->ops->kv_read_page(be, kv, 1, host);
+        run_page(be, kv, 1, other, n_row, 0, junk);
+        be->ops->kv_write_page(be, kv, 2, host);
+        run_page(be, kv, 2, x, n_row, 15, y[1]);
+        assert_memory_equal(y[0], y[1], sizeof y[0]);
+        be->ops->kv_read_page(be, kv, 0, host); /* its neighbours are as they were */
+        be->ops->kv_read_page(be, kv, 1, again);
+        assert_memory_equal(host, again, n_bytes);
+        free(x);
+        free(other);
+        free(host);
+        free(again);
+        be->ops->kv_free(be, kv);
+        be->ops->free(be);
+    }
+}
+
 static void a_page_has_the_size_that_is_promised(void **state)
 {
     (void)state;
@@ -403,6 +462,7 @@ int main(void)
         cmocka_unit_test(attention_is_near_float64_and_the_same_in_any_chunks),
         cmocka_unit_test(a_long_context_has_the_same_bits_on_any_number_of_threads),
         cmocka_unit_test(what_a_page_held_before_has_no_influence),
+        cmocka_unit_test(a_page_that_went_by_host_memory_has_the_same_bits),
         cmocka_unit_test(a_page_has_the_size_that_is_promised),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -433,9 +433,49 @@ static void operations_on_rows_do_what_they_say(void **state)
     op->free(be);
 }
 
+static void the_checksum_of_a_matrix_is_that_of_its_weights_and_bias(void **state)
+{
+    (void)state;
+    enum { N_OUT = 4099, N_IN = 320 }; /* more than one piece */
+    struct stored s = stored_make(DTYPE_F32, N_OUT, N_IN);
+    float *bias = random_floats(N_OUT);
+    uint64_t sums[2];
+    for (int n_threads = 1; n_threads <= 2; n_threads++) {
+        struct backend *be = backend_make(n_threads, n_threads == 1 ? "ref" : NULL,
+                                          shape_of(1, 1, 8, ROPE_NONE, NULL));
+        struct matrix *m = matrix_make(be, &s, DTYPE_F32, DTYPE_F32, N_OUT, N_IN, bias, false);
+        sums[n_threads - 1] = be->ops->matrix_checksum(be, m);
+        be->ops->matrix_free(be, m);
+        float *floats = be->ops->alloc(be, N_IN);
+        be->ops->upload(be, floats, s.values, N_IN);
+        uint64_t sum = be->ops->checksum(be, floats, N_IN);
+        assert_true(sum != be->ops->checksum(be, floats, N_IN - 1));
+        floats[N_IN - 1] += 1;
+        assert_true(sum != be->ops->checksum(be, floats, N_IN));
+        be->ops->dealloc(be, floats);
+        if (n_threads == 2) {
+            float *last = (float *)s.data + (size_t)N_OUT * N_IN - 1;
+            *last = -*last;
+            m = matrix_make(be, &s, DTYPE_F32, DTYPE_F32, N_OUT, N_IN, bias, false);
+            assert_true(be->ops->matrix_checksum(be, m) != sums[0]);
+            be->ops->matrix_free(be, m);
+            *last = -*last;
+            bias[N_OUT - 1] += 1;
+            m = matrix_make(be, &s, DTYPE_F32, DTYPE_F32, N_OUT, N_IN, bias, false);
+            assert_true(be->ops->matrix_checksum(be, m) != sums[0]);
+            be->ops->matrix_free(be, m);
+        }
+        be->ops->free(be);
+    }
+    assert_true(sums[0] == sums[1]);
+    free(bias);
+    stored_clear(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_checksum_of_a_matrix_is_that_of_its_weights_and_bias),
         cmocka_unit_test(linear_is_near_float64),
         cmocka_unit_test(a_row_has_the_same_bits_alone_among_others_and_on_any_number_of_threads),
         cmocka_unit_test(gate_and_up_are_joined_as_silu_says),

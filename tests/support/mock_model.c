@@ -57,12 +57,26 @@ static void mock_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t 
     memcpy(kv->pages[dst], kv->pages[src], sizeof kv->pages[dst]);
 }
 
+static void mock_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host)
+{
+    (void)be;
+    memcpy(host, kv->pages[page_id], sizeof kv->pages[page_id]);
+}
+
+static void mock_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host)
+{
+    (void)be;
+    memcpy(kv->pages[page_id], host, sizeof kv->pages[page_id]);
+}
+
 static const struct backend_ops mock_ops = {
     .name = "mock",
     .kv_new = mock_kv_new,
     .kv_free = mock_kv_free,
     .kv_page_bytes = mock_kv_page_bytes,
     .kv_copy_page = mock_kv_copy_page,
+    .kv_read_page = mock_kv_read_page,
+    .kv_write_page = mock_kv_write_page,
 };
 
 struct mock_model *mock_model_new(int n_ctx, bool has_stop)

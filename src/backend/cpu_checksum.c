@@ -1,0 +1,67 @@
+/* Sums of what the CPU backend holds, made by all threads: as fast as memory is read. */
+#include "backend/cpu.h"
+#include "base/checksum.h"
+#include "base/rng.h"
+
+enum { PIECE_BYTES = 1 << 20 };
+
+struct summing {
+    const uint8_t *bytes;
+    size_t n_bytes;
+    atomic_size_t next;
+    atomic_uint_fast64_t sum; /* of the pieces' sums, so their order has no influence */
+};
+
+static void sum_pieces(void *arg, int thread, int n_threads)
+{
+    struct summing *job = arg;
+    size_t n_pieces = (job->n_bytes + PIECE_BYTES - 1) / PIECE_BYTES, i;
+    uint64_t sum = 0;
+    (void)thread;
+    (void)n_threads;
+    while ((i = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < n_pieces) {
+        size_t begin = i * PIECE_BYTES, left = job->n_bytes - begin;
+        sum += checksum64(i, job->bytes + begin, left < PIECE_BYTES ? left : PIECE_BYTES);
+    }
+    atomic_fetch_add_explicit(&job->sum, sum, memory_order_relaxed);
+}
+
+static uint64_t sum_bytes(struct cpu_backend *cpu, uint64_t before, const void *bytes, size_t n_bytes)
+{
+    struct summing job = { .bytes = bytes, .n_bytes = n_bytes };
+    if (n_bytes > PIECE_BYTES)
+        team_run(cpu->team, sum_pieces, &job);
+    else
+        sum_pieces(&job, 0, 1);
+    return mix64(before ^ mix64(atomic_load(&job.sum) ^ n_bytes));
+}
+
+uint64_t cpu_checksum(struct backend *be, const float *memory, size_t n_floats)
+{
+    return sum_bytes(cpu_of(be), 0, memory, n_floats * sizeof *memory);
+}
+
+uint64_t cpu_matrix_checksum(struct backend *be, const struct matrix *m)
+{
+    const int32_t shape[] = { (int32_t)m->dtype, m->n_in, m->n_out, m->is_gate_up };
+    uint64_t sum = checksum64(0, shape, sizeof shape);
+    sum = sum_bytes(cpu_of(be), sum, m->panels, (size_t)m->n_panels * m->panel_bytes);
+    return m->bias ? sum_bytes(cpu_of(be), sum, m->bias, (size_t)m->n_panels * PANEL_ROWS * sizeof *m->bias)
+                   : sum;
+}
+
+uint64_t cpu_lora_checksum(struct backend *be, const struct lora *lora)
+{
+    size_t factor_bytes = lora->is_half ? sizeof(uint16_t) : sizeof(float);
+    const int32_t shape[] = { lora->n_in, lora->n_out, lora->n_parts, lora->rank, lora->is_half };
+    uint64_t sum = checksum64(0, shape, sizeof shape);
+    sum = sum_bytes(cpu_of(be), sum, lora->a, (size_t)lora->rank * (size_t)lora->n_in * factor_bytes);
+    for (int i = 0; i < lora->n_parts; i++) {
+        const struct lora_piece *part = &lora->parts[i];
+        const int32_t place[] = { part->out_begin, part->n_out, part->rank_begin, part->rank };
+        sum = checksum64(sum, place, sizeof place);
+        sum = checksum64(sum, &part->scale, sizeof part->scale);
+        sum = sum_bytes(cpu_of(be), sum, part->b, (size_t)part->rank * (size_t)part->n_out * factor_bytes);
+    }
+    return sum;
+}
