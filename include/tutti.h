@@ -151,6 +151,12 @@ struct tutti_engine_options {
      * out is the same, the seeds' texts too. Guesses are what stood behind the same tokens before, in prompt or answer; how
      * many are verified follows from how often they are right, and from what rows cost. */
     int max_guesses;
+    /* Pages of the prefix cache that are about to be given away go to a file in this folder, and come back when a prompt begins as
+     * they do; those that are left when the engine closes go there too. The file outlives the engine, and is started anew where
+     * another model or other arithmetic has written it. NULL: none. Not with no_prefix_cache, and not for models that read
+     * prompts in both directions. One engine at a time can use a folder: else TUTTI_E_BUSY. */
+    const char *kv_spill_dir;
+    uint64_t kv_spill_bytes; /* size of that file at most; 0: 8 GiB */
 };
 
 /* Starts the engine's threads. One engine for each model at a time.
@@ -403,6 +409,15 @@ struct tutti_stats {
     uint64_t n_prompt_tokens, n_cached_tokens, n_generated_tokens;
     uint64_t n_steps, n_preemptions, n_evictions;
     uint64_t n_accepted_guesses, n_rejected_guesses; /* of speculation; accepted ones are generated tokens */
+    /* Of kv_spill_dir: */
+    uint64_t kv_spill_slots, kv_spill_pages;     /* pages that the file can hold, and holds */
+    uint64_t n_spilled_pages, n_spilled_bytes;   /* written */
+    uint64_t n_returned_pages, n_returned_bytes; /* read, and put back into the pool */
+    uint64_t n_spill_asked_pages; /* full pages of prompts that the pool did not have, and were looked for */
+    uint64_t n_spill_found_pages; /* those of them that the file had */
+    uint64_t n_spill_evictions;   /* pages of the file that made room for others */
+    uint64_t n_spill_lost_pages;  /* pages of the pool given away before they could be written */
+    uint64_t n_spill_write_errors, n_spill_read_errors; /* each costs a page */
     uint64_t n_late_masks; /* rows that were computed in vain, since the mask of a grammar came too late */
     uint64_t n_text_waits; /* steps that had to wait for the text thread */
     /* Refused: the queue was full; it could not be worked off in time; their time in it was over. */

@@ -9,7 +9,14 @@ enum tutti_status bell_init(struct bell *bell, struct tutti_error *err)
     int rc = pthread_mutex_init(&bell->lock, NULL);
     if (rc != 0)
         return error_set(err, TUTTI_E_MEMORY, "cannot make a lock: %s", strerror(rc));
-    rc = pthread_cond_init(&bell->wake, NULL);
+    pthread_condattr_t attr;
+    rc = pthread_condattr_init(&attr);
+    if (rc == 0) {
+        rc = pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* that of clock_now_us() */
+        if (rc == 0)
+            rc = pthread_cond_init(&bell->wake, &attr);
+        pthread_condattr_destroy(&attr);
+    }
     if (rc != 0) {
         pthread_mutex_destroy(&bell->lock);
         return error_set(err, TUTTI_E_MEMORY, "cannot make a condition: %s", strerror(rc));
@@ -42,6 +49,21 @@ void bell_wait(struct bell *bell, unsigned ticket)
         pthread_cond_wait(&bell->wake, &bell->lock);
     atomic_store(&bell->is_asleep, false);
     pthread_mutex_unlock(&bell->lock);
+}
+
+bool bell_wait_until(struct bell *bell, unsigned ticket, uint64_t end_us)
+{
+    struct timespec end = { .tv_sec = (time_t)(end_us / 1000000),
+                            .tv_nsec = (long)(end_us % 1000000) * 1000 };
+    int rc = 0;
+    pthread_mutex_lock(&bell->lock);
+    atomic_store(&bell->is_asleep, true);
+    while (atomic_load(&bell->n_rings) == ticket && rc == 0)
+        rc = pthread_cond_timedwait(&bell->wake, &bell->lock, &end);
+    atomic_store(&bell->is_asleep, false);
+    bool is_rung = atomic_load(&bell->n_rings) != ticket;
+    pthread_mutex_unlock(&bell->lock);
+    return is_rung;
 }
 
 void bell_ring(struct bell *bell)

@@ -25,6 +25,8 @@ void bell_clear(struct bell *bell); /* a zeroed one is allowed */
 
 unsigned bell_ticket(struct bell *bell);
 void bell_wait(struct bell *bell, unsigned ticket); /* until it was rung after the ticket was taken */
+/* The same, but no longer than until clock_now_us() is end_us. False: it was not rung. */
+bool bell_wait_until(struct bell *bell, unsigned ticket, uint64_t end_us);
 void bell_ring(struct bell *bell);
 
 /* ---- queue: one producer, one consumer ---- */

@@ -20,6 +20,8 @@ void audit_check(struct tutti_engine *e)
     if (!atomic_load_explicit(&is_auditing, memory_order_relaxed))
         return;
     const char *complaint = scheduler_audit(e->scheduler);
+    if (!complaint && e->spill)
+        complaint = spill_audit(e->spill);
     if (complaint) {
         log_error("audit after step %llu: %s", (unsigned long long)e->stats.now.n_steps, complaint);
         abort();

@@ -59,6 +59,8 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
                              "max_slowdown is %g, expected above 1 to 1000", o->max_slowdown);
     if (o->max_slowdown == 0)
         o->max_slowdown = DEFAULT_SLOWDOWN;
+    if (st == TUTTI_OK)
+        st = spill_check_options(e, err);
     if (st == TUTTI_OK && o->max_context != 0 && (o->max_context < 2 || o->max_context > n_ctx))
         st = error_set_param(err, TUTTI_E_ARGUMENT, "max_context",
                              "max_context is %d, but model %s was made for 2 to %d tokens", o->max_context,
@@ -184,7 +186,8 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
                                          .max_seqs = o->max_seqs,
                                          .n_pages = n_pages,
                                          .max_queue_ms = o->max_queue_ms };
-    return scheduler_new(&e->scheduler, &options, err);
+    st = scheduler_new(&e->scheduler, &options, err);
+    return st == TUTTI_OK ? spill_start(e, mix64(hash_seed), err) : st;
 }
 
 /* A request whose grammar was compiled: the text thread goes on with it. */
@@ -246,6 +249,8 @@ static void init_stats(struct tutti_engine *e)
     now->kv_pages_total = (uint64_t)counts.n_pages;
     now->kv_pages_free = (uint64_t)counts.n_free;
     now->kv_page_tokens = KV_PAGE_TOKENS;
+    now->kv_spill_slots = e->spill ? spill_counts(e->spill).n_slots : 0;
+    now->kv_spill_pages = e->spill ? spill_counts(e->spill).n_copies : 0;
     now->max_context = e->options.max_context;
     stats_publish(&e->stats);
 }
@@ -338,6 +343,8 @@ void tutti_engine_close(tutti_engine *e)
         return;
     join_threads(e);
     constraints_free(e->constraints);
+    spiller_free(e->spiller);
+    spill_close(e->spill);
     scheduler_free(e->scheduler);
     if (e->kv)
         e->model->backend->ops->kv_free(e->model->backend, e->kv);

@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
+#include "engine/spiller.h"
 #include "engine/stats.h"
 
 /* From the engine thread to the text thread: a token, or the end of a choice, or both. */
@@ -89,8 +90,11 @@ struct tutti_engine {
     struct bell engine_bell;
     struct scheduler *scheduler;
     struct kv_memory *kv;
-    float *logits;      /* [max outputs of a step][n_vocab] */
-    struct draw *draws; /* [max_seqs, and rows of guesses] */
+    struct spill *spill;     /* NULL: pages do not spill */
+    struct spiller *spiller; /* likewise */
+    uint64_t step_us;        /* how long the last step took */
+    float *logits;           /* [max outputs of a step][n_vocab] */
+    struct draw *draws;      /* [max_seqs, and rows of guesses] */
     int n_draws;
     float *hidden;        /* [max_batch_tokens][d_model]: of rows whose hidden states are wanted */
     struct score *scores; /* [max outputs of a step] */
@@ -113,6 +117,10 @@ void run_on_team(struct tutti_engine *e, team_fn *fn, void *arg);
 void prompt_rows_take(struct tutti_engine *e);
 /* One that is NaN or infinite, of a sequence that has not ended; or NULL. */
 const struct score *prompt_rows_bad_score(const struct tutti_engine *e);
+/* spill_start.c */
+MUST_CHECK enum tutti_status spill_check_options(struct tutti_engine *e, struct tutti_error *err);
+/* Where options ask for it. The model and the KV memory are ready, no thread runs yet. */
+MUST_CHECK enum tutti_status spill_start(struct tutti_engine *e, uint64_t hash_seed, struct tutti_error *err);
 /* audit.c */
 void audit_check(struct tutti_engine *e);
 

@@ -16,6 +16,7 @@ struct page {
     int32_t next_in_slot; /* published: of the hash table */
     bool is_published;
     uint64_t hash; /* of the whole beginning up to and with this page */
+    struct kv_copy copy;
     int32_t ids[KV_PAGE_TOKENS];
 };
 
@@ -160,6 +161,7 @@ bool kv_pool_take(struct kv_pool *pool, int n_pages, int32_t *page_ids)
             unpublish(pool, victim);
             put_free(pool, victim);
             pool->counts.n_evictions++;
+            pool->counts.n_lost += pool->pages[victim].copy.id == 0;
         }
         page_ids[i] = pool->free_head;
         pool->free_head = pool->pages[page_ids[i]].next;
@@ -233,11 +235,43 @@ int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, int32_t parent, c
     }
     page->hash = hash;
     page->parent = parent;
+    page->copy = (struct kv_copy){ 0 };
     memcpy(page->ids, ids, sizeof page->ids);
     page->next_in_slot = pool->slots[hash & pool->slot_mask];
     pool->slots[hash & pool->slot_mask] = page_id;
     page->is_published = true;
     return page_id;
+}
+
+const int32_t *kv_pool_ids(const struct kv_pool *pool, int32_t page_id)
+{
+    return pool->pages[page_id].ids;
+}
+
+int32_t kv_pool_parent(const struct kv_pool *pool, int32_t page_id)
+{
+    return pool->pages[page_id].parent;
+}
+
+bool kv_pool_is_published(const struct kv_pool *pool, int32_t page_id)
+{
+    return pool->pages[page_id].is_published;
+}
+
+struct kv_copy *kv_pool_copy(struct kv_pool *pool, int32_t page_id)
+{
+    assert(pool->pages[page_id].is_published);
+    return &pool->pages[page_id].copy;
+}
+
+int32_t kv_pool_next_cached(const struct kv_pool *pool, int32_t page_id)
+{
+    return page_id == NONE ? pool->oldest : pool->pages[page_id].next;
+}
+
+bool kv_pool_is_cached(const struct kv_pool *pool, int32_t page_id)
+{
+    return pool->pages[page_id].is_published && pool->pages[page_id].n_holders == 0;
 }
 
 /* ---- audit ---- */

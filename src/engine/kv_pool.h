@@ -20,6 +20,12 @@
 
 struct kv_pool;
 
+/* Where the content of a published page lies outside the pool; id 0: nowhere. */
+struct kv_copy {
+    uint64_t id;
+    int32_t slot;
+};
+
 /* The root of the chains of an adapter; -1: of the model without one. */
 static inline int32_t kv_root(int adapter)
 {
@@ -30,6 +36,7 @@ struct kv_counts {
     int n_pages; /* = n_used + n_cached + n_free */
     int n_used, n_cached, n_free;
     uint64_t n_evictions;
+    uint64_t n_lost; /* of those: pages without a copy */
 };
 
 /* n_pages: 1 or more. On success *out is the caller's, for kv_pool_free(). hash_seed: unknown to those who write
@@ -64,6 +71,18 @@ int32_t kv_pool_take_next(struct kv_pool *pool, int32_t parent, const int32_t *i
  * beginning; else published, and held by the caller). Returns page_id, or where a page with that content is known already, that
  * one: the caller's share was moved there. */
 int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, int32_t parent, const int32_t *ids);
+
+/* What stands in a published page [KV_PAGE_TOKENS], the page before it or its root, and the copy that the pool remembers for it
+ * until the page gets another content. */
+const int32_t *kv_pool_ids(const struct kv_pool *pool, int32_t page_id);
+int32_t kv_pool_parent(const struct kv_pool *pool, int32_t page_id);
+bool kv_pool_is_published(const struct kv_pool *pool, int32_t page_id);
+struct kv_copy *kv_pool_copy(struct kv_pool *pool, int32_t page_id);
+
+/* The cached pages, in the order in which they will be given away: the one behind page_id, which must be cached; -1: the first.
+ * -1: there is no further one. */
+int32_t kv_pool_next_cached(const struct kv_pool *pool, int32_t page_id);
+bool kv_pool_is_cached(const struct kv_pool *pool, int32_t page_id);
 
 /* For the audit: checks all invariants against n_holders [n_pages], counted by the caller from its page tables.
  * NULL: all is well; else what is wrong, in a static buffer of the thread. */

@@ -1,5 +1,7 @@
 #include "engine/scheduler.h"
 
+#include "engine/spiller.h"
+
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,6 +139,8 @@ static int n_pending(const struct sequence *seq)
 
 static void drop_pages(struct scheduler *s, struct sequence *seq)
 {
+    if (s->spiller)
+        spiller_end(s->spiller, seq);
     kv_pool_drop(s->pool, seq->page_table, seq->n_pages);
     seq->n_pages = seq->n_computed = seq->n_published = 0;
 }
@@ -258,6 +262,8 @@ static bool take_prompt_pages(struct scheduler *s, struct sequence *seq)
     seq->n_pages = n_need;
     seq->n_published = n_matched;
     seq->n_computed = n_matched * KV_PAGE_TOKENS;
+    if (s->spiller && uses_cache(s, seq))
+        spiller_begin(s->spiller, seq, n_matched, n_cacheable(seq) / KV_PAGE_TOKENS);
     return true;
 }
 
@@ -329,7 +335,8 @@ static bool begin(struct scheduler *s, struct request *r, uint64_t now_us)
     if (r->n_started == 0)
         forecast_begin(&s->forecast, (double)r->work);
     forecast_leave(&s->forecast, r);
-    line_begin(&s->line, r, seq->n_ids - seq->n_computed, now_us);
+    int n_known = seq->is_returning ? seq->n_wanted * KV_PAGE_TOKENS : seq->n_computed;
+    line_begin(&s->line, r, seq->n_ids - n_known, now_us);
     r->n_started = request_ends_as_one(r) ? r->spec.n_choices : r->n_started + 1;
     r->is_reading = true;
     return true;
@@ -341,7 +348,7 @@ static int64_t n_fresh_rows(const struct scheduler *s)
     int64_t n = 0;
     for (int i = 0; i < s->options.max_seqs; i++) {
         const struct sequence *seq = &s->seqs[i];
-        if (seq->state == SEQUENCE_RUNNING && seq->is_fresh && n_pending(seq) > 1)
+        if (seq->state == SEQUENCE_RUNNING && seq->is_fresh && !seq->is_returning && n_pending(seq) > 1)
             n += n_pending(seq);
     }
     return n;
@@ -358,9 +365,11 @@ static void admit(struct scheduler *s, uint64_t now_us)
     }
     int64_t n_fresh = s->line.n > 0 ? n_fresh_rows(s) : 0;
     for (struct request *r; n_fresh < s->options.max_batch_tokens && (r = line_best(&s->line, now_us));) {
+        int n_returning = s->n_returning;
         if (!begin(s, r, now_us))
             return;
-        n_fresh += r->n_prompt;
+        n_fresh += s->n_returning == n_returning ? r->n_prompt
+                                                 : 0; /* those that wait for the file hold up nobody */
     }
 }
 
@@ -525,7 +534,7 @@ static void choose_reading(struct scheduler *s, int n_rows)
         for (int i = 0; i < s->options.max_seqs; i++) {
             struct sequence *seq = &s->seqs[i];
             if (seq->state == SEQUENCE_RUNNING && n_pending(seq) > 1 && seq->n_planned == 0 &&
-                (!first || reads_before(seq, first)))
+                !seq->is_returning && (!first || reads_before(seq, first)))
                 first = seq;
         }
         if (!first)
@@ -592,7 +601,7 @@ static void choose_rows(struct scheduler *s)
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
         seq->n_planned = seq->n_guesses = 0;
-        if (seq->state == SEQUENCE_RUNNING && !(n_pending(seq) == 1 && seq->is_waiting))
+        if (seq->state == SEQUENCE_RUNNING && !seq->is_returning && !(n_pending(seq) == 1 && seq->is_waiting))
             *(n_pending(seq) == 1 ? &n_decoding : &n_reading) += n_pending(seq);
     }
     int n_for_prompts = n_rows >= 8 ? n_rows / 4 : n_rows > 1;
@@ -811,6 +820,15 @@ void scheduler_advance(struct scheduler *s)
     }
 }
 
+void scheduler_take_back(struct scheduler *s, struct sequence *seq)
+{
+    assert(seq->n_computed % KV_PAGE_TOKENS == 0 && seq->n_computed + KV_PAGE_TOKENS <= n_cacheable(seq));
+    seq->n_computed += KV_PAGE_TOKENS;
+    if (seq->n_ids == seq->n_prompt)
+        seq->n_cached += KV_PAGE_TOKENS;
+    publish_pages(s, seq);
+}
+
 void scheduler_accept(struct scheduler *s, struct sequence *seq)
 {
     seq->n_computed++;
@@ -823,12 +841,13 @@ void scheduler_accept(struct scheduler *s, struct sequence *seq)
 const char *scheduler_audit(struct scheduler *s)
 {
     static _Thread_local char text[160];
-    int n_running = 0, n_preempted = 0, n_in_line = 0;
+    int n_running = 0, n_preempted = 0, n_in_line = 0, n_returning = 0;
     memset(s->n_holders, 0, (size_t)s->options.n_pages * sizeof *s->n_holders);
     for (int i = 0; i < s->options.max_seqs; i++) {
         const struct sequence *seq = &s->seqs[i];
         n_running += seq->state == SEQUENCE_RUNNING;
         n_preempted += seq->state == SEQUENCE_PREEMPTED;
+        n_returning += seq->state == SEQUENCE_RUNNING && seq->is_returning;
         bool is_running = seq->state == SEQUENCE_RUNNING;
         if (seq->n_pages < pages_of(seq->n_computed) || (!is_running && seq->n_pages > 0) ||
             (is_running &&
@@ -848,9 +867,11 @@ const char *scheduler_audit(struct scheduler *s)
     }
     for (const struct request *r = line_first(&s->line); r; r = line_next(r))
         n_in_line++;
-    if (n_running != s->n_running || n_preempted != s->n_preempted || n_in_line != s->line.n) {
-        snprintf(text, sizeof text, "%d running, %d preempted, %d in line; counted %d, %d, %d", s->n_running,
-                 s->n_preempted, s->line.n, n_running, n_preempted, n_in_line);
+    if (n_running != s->n_running || n_preempted != s->n_preempted || n_in_line != s->line.n ||
+        n_returning != s->n_returning) {
+        snprintf(text, sizeof text,
+                 "%d running, %d preempted, %d in line, %d returning; counted %d, %d, %d, %d", s->n_running,
+                 s->n_preempted, s->line.n, s->n_returning, n_running, n_preempted, n_in_line, n_returning);
         return text;
     }
     return kv_pool_audit(s->pool, s->n_holders);

@@ -69,7 +69,9 @@ struct scheduler {
     struct kv_pool *pool;
     struct sequence *seqs; /* [max_seqs] */
     int n_running, n_preempted;
-    struct line line; /* requests with choices that have not begun */
+    struct spiller *spiller; /* NULL: none. spiller.h */
+    int n_returning;         /* of the running ones: wait for pages from the file */
+    struct line line;        /* requests with choices that have not begun */
     struct forecast forecast;
     uint64_t n_turns; /* given */
     uint64_t n_preemptions;
@@ -120,6 +122,9 @@ void scheduler_branch(struct scheduler *s, struct request *request);
 
 /* Puts a token behind a sequence that goes on. */
 void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token);
+
+/* The content of seq's next full page is there: it need not be computed. */
+void scheduler_take_back(struct scheduler *s, struct sequence *seq);
 
 /* The token put behind seq last was guessed, so it is computed already. */
 void scheduler_accept(struct scheduler *s, struct sequence *seq);

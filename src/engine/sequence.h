@@ -3,6 +3,7 @@
 #define TUTTI_SEQUENCE_H
 
 #include "engine/guess.h"
+#include "engine/kv_pool.h"
 #include "engine/request.h"
 
 enum sequence_state {
@@ -32,6 +33,14 @@ struct sequence {
     struct prefix prefix; /* of the prompt, where the model reads one in both directions */
     int n_cached;         /* tokens of the prompt that came from the prefix cache, when it began */
     int max_ids;          /* prompt and answer: ends there */
+
+    /* Of spiller.h: full pages [n_computed / KV_PAGE_TOKENS, n_wanted) come back from the file, in this order; those below n_asked
+     * were asked for. Not to be planned before they are there. */
+    bool is_returning;
+    int n_asked, n_wanted;
+    struct kv_copy last_asked; /* the copy of page n_asked - 1, or the root */
+    uint32_t return_ticket;    /* answers with another one come too late */
+    uint64_t return_us;        /* of the last answer */
 
     bool is_waiting; /* for the mask of its grammar: not to be planned before that is there */
     int n_planned;   /* rows in the step that is being planned */

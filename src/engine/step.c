@@ -6,6 +6,12 @@
 #include <assert.h>
 #include <sched.h>
 
+enum {
+    MOVE_US = 1000, /* for moving pages between two steps, at least */
+    LOOK_AGAIN_US = 500000,
+    FLUSH_US = 10 * 1000 * 1000, /* for writing what is cached when the engine closes */
+};
+
 static void enter_phase(struct tutti_engine *e, const char *phase)
 {
     atomic_store_explicit(&e->phase, phase, memory_order_relaxed);
@@ -496,6 +502,26 @@ static void end_readings(struct tutti_engine *e)
 
 /* ---- the step ---- */
 
+static void note_spill_counts(struct tutti_stats *now, const struct tutti_engine *e,
+                              const struct kv_counts *pool)
+{
+    struct spill_counts file = spill_counts(e->spill);
+    struct spiller_counts pages = spiller_counts(e->spiller);
+    struct backend *be = e->model->backend;
+    uint64_t page_bytes = be->ops->kv_page_bytes(be, e->model->kv_type);
+    now->kv_spill_pages = file.n_copies;
+    now->n_spilled_pages = file.n_written;
+    now->n_spilled_bytes = file.n_written * page_bytes;
+    now->n_returned_pages = pages.n_returned_pages;
+    now->n_returned_bytes = pages.n_returned_pages * page_bytes;
+    now->n_spill_asked_pages = pages.n_asked_pages;
+    now->n_spill_found_pages = pages.n_found_pages;
+    now->n_spill_evictions = file.n_evictions;
+    now->n_spill_lost_pages = pool->n_lost;
+    now->n_spill_write_errors = file.n_write_errors;
+    now->n_spill_read_errors = file.n_read_errors;
+}
+
 static void note_counts(struct tutti_engine *e)
 {
     struct kv_counts counts = kv_pool_counts(e->scheduler->pool);
@@ -504,6 +530,8 @@ static void note_counts(struct tutti_engine *e)
     now->kv_pages_cached = (uint64_t)counts.n_cached;
     now->kv_pages_free = (uint64_t)counts.n_free;
     now->n_evictions = counts.n_evictions;
+    if (e->spiller)
+        note_spill_counts(now, e, &counts);
     now->n_running = (uint64_t)e->scheduler->n_running;
     now->n_waiting = (uint64_t)e->scheduler->n_preempted;
     now->n_preemptions = e->scheduler->n_preemptions;
@@ -537,8 +565,8 @@ static bool do_step(struct tutti_engine *e)
     note_starts(e);
     if (!has_rows) {
         enter_phase(e, NULL);
-        /* A mask that comes rings the bell. */
-        return !is_any_waiting && s->n_running + s->n_preempted + s->line.n > 0;
+        /* A mask that comes rings the bell, and so does a page. */
+        return !is_any_waiting && s->n_returning == 0 && s->n_running + s->n_preempted + s->line.n > 0;
     }
     struct backend *be = e->model->backend;
     enter_phase(e, "copying pages");
@@ -571,10 +599,31 @@ static bool do_step(struct tutti_engine *e)
         i += commit_all(e, &e->draws[i], now_us);
     end_readings(e);
     e->stats.now.n_steps++;
-    histogram_add(&e->stats.now.step, clock_now_us() - start_us);
+    e->step_us = clock_now_us() - start_us;
+    histogram_add(&e->stats.now.step, e->step_us);
     audit_check(e);
     enter_phase(e, NULL);
     return true;
+}
+
+/* Moves pages from and to the buffers of the spill file: as long as it slows a step by an eighth. True: there is more to do. */
+static bool move_pages(struct tutti_engine *e)
+{
+    if (!e->spiller)
+        return false;
+    enter_phase(e, "moving pages");
+    bool has_more = spiller_work(e->spiller, e->step_us / 8 > MOVE_US ? e->step_us / 8 : MOVE_US);
+    enter_phase(e, NULL);
+    return has_more;
+}
+
+/* Until something comes; where pages are awaited from the file, not for ever. */
+static void rest(struct tutti_engine *e, unsigned ticket)
+{
+    if (e->scheduler->n_returning > 0)
+        (void)bell_wait_until(&e->engine_bell, ticket, clock_now_us() + LOOK_AGAIN_US);
+    else
+        bell_wait(&e->engine_bell, ticket);
 }
 
 static void watch_thread(void *arg, int thread, int n_threads)
@@ -602,15 +651,18 @@ void *step_main(void *arg)
         unsigned ticket = bell_ticket(&e->engine_bell);
         take_ready(e);
         take_ends(e);
-        bool is_busy = do_step(e);
+        bool is_busy = move_pages(e);
+        is_busy |= do_step(e);
         note_counts(e);
         flush(e);
         if (is_busy)
             continue;
         if (atomic_load(&e->is_stopping))
             break;
-        bell_wait(&e->engine_bell, ticket);
+        rest(e, ticket);
     }
+    if (e->spiller)
+        spiller_flush(e->spiller, &e->engine_bell, FLUSH_US);
     run_on_team(e, unwatch_thread, NULL);
     return NULL;
 }

@@ -28,6 +28,9 @@ enum {
     ATTENTION_BLOCK = 256,   /* positions that are summed up on their own, then merged */
 };
 
+/* Counts the changes of the bits that operations yield: results of an earlier number, kept in a file, are not mixed with new ones. */
+enum { KERNELS_BITS = 1 };
+
 /* Bits of a processor level. Each includes the ones below it. */
 enum { CPU_REF = 0, CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_BF16 = 4 /* vdpbf16ps, beside AVX-512 */ };
 

@@ -152,7 +152,7 @@ static void mock_forward(struct model *model, struct kv_memory *kv, const struct
     int n_logits = step->n_outputs - step->n_hidden;
     for (int i = 0; i < step->n_outputs; i++) {
         int r = step->output_rows[i];
-        uint64_t hash = 0;
+        uint64_t hash = mock->salt;
         for (int pos = 0; pos <= step->positions[r]; pos++) {
             int32_t page_id = step->page_tables[step->seqs[r]][pos / KV_PAGE_TOKENS];
             hash = mock_hash(hash, kv->pages[page_id][pos % KV_PAGE_TOKENS]);
