@@ -46,15 +46,19 @@ static bool add_tops(struct job *job, struct choice *choice, const struct tutti_
     return json_array_append_new(choice->tops, list) == 0;
 }
 
-/* As its vocabulary spells it: "</s>". */
-static bool add_stop_token(struct job *job, struct choice *choice, const struct tutti_event *event)
+json_t *generated_special(const struct job *job, int32_t id)
 {
     const struct tokenizer *tok = tokenizer_of(job->app);
     struct piece piece = { 0 };
-    if (tok && event->stop_token < tokenizer_n_pieces(tok))
-        piece = tokenizer_piece(tok, event->stop_token);
+    if (tok && id >= 0 && id < tokenizer_n_pieces(tok))
+        piece = tokenizer_piece(tok, id);
+    return json_text(piece.bytes, piece.n_bytes);
+}
+
+static bool add_stop_token(struct job *job, struct choice *choice, const struct tutti_event *event)
+{
     json_t *value = json_pack("{s:i, s:o, s:o, s:b}", "id", (int)event->stop_token, "text",
-                              json_text(piece.bytes, piece.n_bytes), "logprob",
+                              generated_special(job, event->stop_token), "logprob",
                               json_logprob(event->stop_logprob), "special", 1);
     return json_array_append_new(choice->tokens, value) == 0 &&
            json_array_append_new(choice->tops, json_array()) == 0;
@@ -103,37 +107,50 @@ bool generated_add_prompt(const struct job *job, struct buf *out)
     return buf_add(out, json_string_value(inputs), json_string_length(inputs));
 }
 
-json_t *generated_prefill(const struct job *job)
+/* The prompt's ids [*n]; NULL: out of memory. */
+static int32_t *prompt_ids(const struct job *job, size_t *n)
 {
     const struct api_prompt *prompt = &job->req.prompts[0];
-    const struct tokenizer *tok = tokenizer_of(job->app);
-    size_t n_room = job->subs[0].n_prompt_tokens, n = n_room;
+    size_t n_room = job->subs[0].n_prompt_tokens;
     int32_t *ids = calloc(n_room + 1, sizeof *ids);
-    json_t *list = json_array();
+    *n = n_room;
     if (ids && prompt->text) {
         int64_t n_all = tutti_tokenize(job->app->model, prompt->text, prompt->n_text_bytes, true, ids,
                                        n_room);
-        n = n_all < 0 ? 0 : (size_t)n_all < n_room ? (size_t)n_all : n_room;
+        *n = n_all < 0 ? 0 : (size_t)n_all < n_room ? (size_t)n_all : n_room;
     } else if (ids) {
-        n = prompt->n_ids < n_room ? prompt->n_ids : n_room;
-        memcpy(ids, job->req.ids.ids + prompt->first_id, n * sizeof *ids);
+        *n = prompt->n_ids < n_room ? prompt->n_ids : n_room;
+        memcpy(ids, job->req.ids.ids + prompt->first_id, *n * sizeof *ids);
     }
+    return ids;
+}
+
+static json_t *prefill_entry(const struct job *job, int32_t id, json_t *logprob)
+{
+    const struct tokenizer *tok = tokenizer_of(job->app);
     struct buf bytes = { 0 };
-    for (size_t i = 0; ids && list && i < n; i++) {
-        buf_truncate(&bytes, 0);
-        struct piece piece = { 0 };
-        if (is_special(job->app, ids[i]))
-            piece = tokenizer_piece(tok, ids[i]);
-        bool ok = piece.bytes ? buf_add(&bytes, piece.bytes, piece.n_bytes)
-                              : !tok || tokenizer_token_bytes(tok, ids[i], &bytes);
-        if (!ok ||
-            json_array_append_new(list, json_pack("{s:i, s:o, s:n}", "id", (int)ids[i], "text",
-                                                  json_text(bytes.bytes, bytes.n_bytes), "logprob")) != 0) {
+    json_t *text = NULL;
+    if (is_special(job->app, id))
+        text = generated_special(job, id);
+    else if (!tok || tokenizer_token_bytes(tok, id, &bytes))
+        text = json_text(bytes.bytes, bytes.n_bytes);
+    buf_clear(&bytes);
+    return json_pack("{s:i, s:o, s:o}", "id", (int)id, "text", text, "logprob", logprob);
+}
+
+json_t *generated_prefill(const struct job *job, const struct tutti_event *event)
+{
+    const struct tutti_token *told = event->prompt_tokens;
+    size_t n = event->n_prompt_tokens;
+    int32_t *ids = told ? NULL : prompt_ids(job, &n);
+    json_t *list = told || ids ? json_array() : NULL;
+    for (size_t i = 0; list && i < n; i++) {
+        json_t *logprob = told && i > 0 ? json_logprob(told[i].logprob) : json_null();
+        if (json_array_append_new(list, prefill_entry(job, told ? told[i].id : ids[i], logprob)) != 0) {
             json_decref(list);
             list = NULL;
         }
     }
-    buf_clear(&bytes);
     free(ids);
     return list;
 }

@@ -14,8 +14,12 @@ MUST_CHECK bool generated_add(struct job *job, struct choice *choice, const stru
 /* "length", "eos_token" or "stop_sequence". */
 const char *generated_finish(const struct choice *choice);
 
-/* {"id", "text", "logprob"} of every token of the prompt; the log-probabilities are null. NULL: out of memory. */
-json_t *generated_prefill(const struct job *job);
+/* {"id", "text", "logprob"} of every token of the prompt. Where the event says no log-probabilities, they are null. NULL: out of
+ * memory. */
+json_t *generated_prefill(const struct job *job, const struct tutti_event *event);
+
+/* A token of the model as its vocabulary spells it: "</s>". */
+json_t *generated_special(const struct job *job, int32_t id);
 
 /* Adds the prompt as a text. False: out of memory. */
 MUST_CHECK bool generated_add_prompt(const struct job *job, struct buf *out);

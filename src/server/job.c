@@ -19,8 +19,10 @@ static void job_free(struct job *job)
         client_charge(job->client, -job->subs[i].n_charged); /* what was never submitted costs nothing */
     if (job->client)
         client_leave(job->app->clients, job->client, (int64_t)job->n_choices);
-    for (size_t i = 0; job->subs && i < job->req.n_prompts; i++)
+    for (size_t i = 0; job->subs && i < job->req.n_prompts; i++) {
         free(job->subs[i].spare);
+        json_decref(job->subs[i].prompt);
+    }
     for (size_t i = 0; job->choices && i < job->n_choices; i++) {
         buf_clear(&job->choices[i].text);
         buf_clear(&job->choices[i].held);

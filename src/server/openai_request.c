@@ -30,7 +30,8 @@ static const struct field FIELDS[] = {
     { "best_of", FIELD_INT, API_COMPLETION, REQUEST(best_of), 1, LIMIT_CHOICES },
     { "num_beams", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(n_beams), 1, LIMIT_BEAMS },
     { "length_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, REQUEST(length_penalty), -100, 100 },
-    { "max_tokens", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(max_tokens), 1, INT_MAX },
+    { "max_tokens", FIELD_INT, API_CHAT, REQUEST(max_tokens), 1, INT_MAX },
+    { "max_tokens", FIELD_INT, API_COMPLETION, REQUEST(max_tokens), 0, INT_MAX },
     { "max_completion_tokens", FIELD_INT, API_CHAT, REQUEST(max_tokens), 1, INT_MAX },
     { "priority", FIELD_INT, API_CHAT | API_COMPLETION | API_EMBEDDING, REQUEST(priority),
       TUTTI_PRIORITY_FIRST, TUTTI_PRIORITY_LAST },
@@ -221,6 +222,20 @@ static enum tutti_status read_logprobs(struct api_request *req, struct tutti_err
     return TUTTI_OK;
 }
 
+/* Log-probabilities are then those of the prompt too, which may come alone. */
+static enum tutti_status read_echo(struct api_request *req, struct tutti_error *err)
+{
+    req->prompt_logprobs = req->echo && req->logprobs;
+    req->no_answer = req->max_tokens == 0;
+    if (req->prompt_logprobs && req->n_beams > 1)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "echo",
+                               "echo together with logprobs cannot go together with num_beams");
+    if (req->no_answer && !req->echo)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "max_tokens",
+                               "max_tokens must be at least 1, or 0 where echo is true");
+    return TUTTI_OK;
+}
+
 /* Fields that would change the answer in a way that does not exist here: silence would be a wrong answer. */
 static enum tutti_status refuse_unsupported(const struct api_request *req, struct tutti_error *err)
 {
@@ -238,8 +253,6 @@ static enum tutti_status refuse_unsupported(const struct api_request *req, struc
     if (req->best_of > req->n && req->stream)
         return error_set_param(err, TUTTI_E_ARGUMENT, "best_of",
                                "best_of above n is not allowed where stream is true");
-    if (req->echo && req->logprobs)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "echo", "echo together with logprobs is not supported");
     return TUTTI_OK;
 }
 
@@ -274,7 +287,9 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
         st = read_logprobs(req, err);
     if (st == TUTTI_OK)
         st = api_read_format(req, err);
-    return st == TUTTI_OK ? refuse_unsupported(req, err) : st;
+    if (st == TUTTI_OK)
+        st = refuse_unsupported(req, err);
+    return st == TUTTI_OK && req->kind == API_COMPLETION ? read_echo(req, err) : st;
 }
 
 enum tutti_status api_request_read_value(struct api_request *out, enum api_kind kind,

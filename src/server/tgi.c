@@ -1,6 +1,7 @@
 /* Hugging Face's Text Generation Inference: POST /generate, /generate_stream and /, GET /info.
  * https://huggingface.github.io/text-generation-inference/ */
 #include "base/clock.h"
+#include "engine/engine.h"
 #include "server/generated.h"
 #include "server/inputs_request.h"
 
@@ -77,7 +78,7 @@ static json_t *text_of(const struct job *job, const struct choice *choice)
 /* {"finish_reason", "generated_tokens", "seed", "prefill", "tokens", "top_tokens"} */
 static json_t *details_of(const struct job *job, const struct choice *choice, bool has_text)
 {
-    json_t *prefill = job->req.inputs.input_details ? generated_prefill(job) : json_array();
+    json_t *prefill = job->subs[0].prompt ? json_incref(job->subs[0].prompt) : json_array();
     json_t *value = json_pack("{s:s, s:I, s:o, s:o, s:O}", "finish_reason", generated_finish(choice),
                               "generated_tokens", (json_int_t)json_array_size(choice->tokens), "seed",
                               seed_of(job), "prefill", prefill, "tokens", choice->tokens);
@@ -192,8 +193,12 @@ static void stream_event(struct job *job, struct choice *choice, const struct tu
 static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
 {
     (void)index;
+    struct submission *sub = &job->subs[0];
     size_t begin = json_array_size(choice->tokens);
-    if (!generated_add(job, choice, event, true))
+    bool is_first = job->req.inputs.input_details && !sub->prompt;
+    if (is_first)
+        sub->prompt = generated_prefill(job, event);
+    if ((is_first && !sub->prompt) || !generated_add(job, choice, event, true))
         job_fail_memory(job);
     else if (job->req.stream)
         stream_event(job, choice, event, begin);
@@ -224,6 +229,7 @@ static enum tutti_status read_body(struct api_request *req, struct app *app, str
     size_t n_bytes;
     const char *body = http_request_body(conn, &n_bytes), *adapter;
     enum tutti_status st = inputs_request_read(req, &RULES, app->model, body, n_bytes, err);
+    req->prompt_logprobs = req->inputs.input_details && app->model && !model_of(app->model)->desc.has_prefix;
     const json_t *id = json_object_get(json_object_get(req->root, "parameters"), "adapter_id");
     if (st != TUTTI_OK || !json_is_string(id))
         return st;
