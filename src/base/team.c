@@ -2,6 +2,8 @@
  * others between looks (there may be more threads than cores, or other programs), and a worker sleeps in the end. */
 #include "base/team.h"
 
+#include "base/cgroup.h"
+
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -228,25 +230,13 @@ void team_share(int64_t n, int64_t step, int thread, int n_threads, int64_t *beg
     *end = last * step < n ? last * step : n;
 }
 
-/* cgroup v2: "max 100000" or "200000 100000". */
-static int cgroup_cores(void)
-{
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (!file)
-        return 0;
-    long long quota = 0, period = 0;
-    int n = fscanf(file, "%lld %lld", &quota, &period);
-    fclose(file);
-    return n == 2 && quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
-}
-
 int team_n_cores(void)
 {
     cpu_set_t set;
     int n = 1;
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         n = CPU_COUNT(&set);
-    int quota = cgroup_cores();
+    int quota = cgroup_cores("");
     if (quota > 0 && quota < n)
         n = quota;
     return n > 0 ? n : 1;
