@@ -26,7 +26,8 @@ from wire import Busy, Cut, Wire, post
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti"))
-KEYS = {"sk-fire-1": "ann", "sk-fire-2": "ben", "sk-fire-3": "cleo", "sk-fire-4": "dan"}
+KEYS = {"sk-fire-1": "ann weight=3", "sk-fire-2": "ben priority=1", "sk-fire-3": "cleo concurrency=8",
+        "sk-fire-4": "dan tokens-per-minute=60000"}
 HEADER_TIMEOUT, STEP_TIMEOUT = 5, 4
 MAX_SHOWN = 30  # failures that are kept in words
 # How often each client does what.
@@ -193,6 +194,7 @@ class Fire:
                 outcome = "cut by the server's end" if is_ours else "wrong"
                 if outcome == "wrong":
                     self.fail(f"{server.name}: {habit}: {cut}")
+                await asyncio.sleep(0.05)
             except Busy as busy:
                 # 503 is for beginnings and ends, and for too many large bodies.
                 is_usual = busy.args[0] == 429 or server.is_draining or was_draining or not was_ready or habit == "send a wrong body"
@@ -286,7 +288,7 @@ class Fire:
                   "--speculate", "4", "--max-seqs", "32", "--max-queue", "64", "--no-access-log", "--log-level", "warn",
                   "--api-key-file", os.path.join(self.folder, "keys")]
         with open(os.path.join(self.folder, "keys"), "w", encoding="ascii") as file:
-            file.writelines(f"{key} {name}\n" for key, name in KEYS.items())
+            file.writelines(f"{key} {client}\n" for key, client in KEYS.items())
         self.wrong_heads, self.wrong_bodies = hostile.heads(next(iter(KEYS))), hostile.bodies(next(iter(KEYS)))
         await self.learn()
         print(f"{self.clock()} {len(self.asks)} requests were asked alone", flush=True)

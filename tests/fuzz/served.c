@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 #include "model/chat.h"
 #include "server/app.h"
+#include "server/clients.h"
 #include "server/http_conn.h"
 #include "server/job.h"
 #include "server/step_api.h"
@@ -194,7 +195,8 @@ static void start(void)
     app.model_id = "demo";
     app.engine = (tutti_engine *)(void *)&app; /* never looked at: the functions above take its place */
     app.base = event_base_new();
-    if (!app.base || inbox_new(&app.inbox, app.base, job_read_letter, &app, &err) != TUTTI_OK ||
+    if (!app.base || clients_new(&app.clients, &err) != TUTTI_OK ||
+        inbox_new(&app.inbox, app.base, job_read_letter, &app, &err) != TUTTI_OK ||
         http_new(&app.http, app.base, &http_options, &err) != TUTTI_OK)
         abort();
 }
