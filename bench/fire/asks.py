@@ -71,6 +71,7 @@ class Api:
 
 CHAT, COMPLETION = Api(chat_event, says_done=True), Api(completion_event, says_done=True)
 RESPONSES, TGI, SERVING = Api(response_event), Api(tgi_event), Api(serving_event, has_data=False)
+EMBEDDINGS = Api(None)  # has no streams
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,8 @@ def shapes(i, text, draw, rng):
                                        "max_output_tokens": 50}, RESPONSES),
         ("tgi", "/generate", inputs, TGI),
         ("llm-serving", "/models/any/generate", inputs, SERVING),
+        ("embeddings", "/v1/embeddings", {"input": [text, "Once upon a time."], "encoding_format": rng.choice(["float", "base64"])},
+         EMBEDDINGS),
     ]
 
 
@@ -165,7 +168,7 @@ def all_asks(n):
     for i, text, draw in questions(n):
         choices = shapes(i, text, draw, rng)
         name, path, body, api = choices[i % len(choices)]
-        for stream in (False, True):
+        for stream in (False, True) if api is not EMBEDDINGS else (False,):
             at = {"/generate": "/generate_stream", "/models/any/generate": "/models/any/generate_stream"}.get(path, path) if stream else path
             asks.append(Ask(name + (" (stream)" if stream else ""), at, {**body, "stream": stream}, api))
     return asks

@@ -365,7 +365,7 @@ def main():
     parser.add_argument("--period", type=float, default=300, help="seconds of a life")
     parser.add_argument("--idle", type=int, default=5000, help="connections that rest")
     parser.add_argument("--clients", type=int, default=16)
-    parser.add_argument("--requests", type=int, default=168, help="different ones that are asked alone first")
+    parser.add_argument("--requests", type=int, default=180, help="different ones that are asked alone first")
     parser.add_argument("--patience", type=float, default=60, help="seconds that anything may take")
     parser.add_argument("--sanitized", action="store_true", help="memory is not looked at")
     parser.add_argument("--seed", type=int, default=1)

@@ -18,7 +18,8 @@ static const char *const PATHS[] = { "/v1/chat/completions",
                                      "/models/x",
                                      "/models/x/generate",
                                      "/models/x/generate_stream",
-                                     "/llm/generate" };
+                                     "/llm/generate",
+                                     "/v1/embeddings" };
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
 {

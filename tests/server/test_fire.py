@@ -13,7 +13,7 @@ SANITIZED = "ASAN_OPTIONS" in os.environ or "TSAN_OPTIONS" in os.environ
 def test_a_short_fire(tmp_path):
     report = tmp_path / "fire.json"
     command = [sys.executable, os.path.join(ROOT, "bench", "fire", "fire.py"), "--minutes", "0.3", "--period", "9", "--idle", "300",
-               "--requests", "14", "--clients", "8", "--patience", str(30 * MULTIPLIER), "--json", str(report), "--work", str(tmp_path)]
+               "--requests", "15", "--clients", "8", "--patience", str(30 * MULTIPLIER), "--json", str(report), "--work", str(tmp_path)]
     done = subprocess.run(command + (["--sanitized"] if SANITIZED else []), env={**os.environ, "TUTTI_BIN": BIN}, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, check=False)
     assert done.returncode == 0, done.stdout[-6000:]
