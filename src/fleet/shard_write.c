@@ -274,7 +274,8 @@ static enum tutti_status finish_tensors(struct output *o, struct target *t, stru
 /* Configuration, tokenizer, chat templates, licences; no weights, indices and manifests. */
 static bool is_beside(const char *name)
 {
-    static const char *const ENDS[] = { ".json", ".model", ".txt", ".tiktoken", ".jinja", ".vocab", ".yaml", ".yml" };
+    static const char *const ENDS[] = { ".json",  ".model", ".txt",  ".tiktoken",
+                                        ".jinja", ".vocab", ".yaml", ".yml" };
     size_t n = strlen(name);
     if (name[0] == '.' || strcmp(name, SHARD_MANIFEST_FILE) == 0 || strstr(name, ".index.json") ||
         strstr(name, "ckpt_strategy"))

@@ -1,0 +1,88 @@
+/* tutti ranks: checks a RANK_TABLE_FILE and writes what mpirun needs of it. */
+#include "fleet/rank_table.h"
+
+#include "base/new_file.h"
+#include "base/team.h"
+#include "cli/command.h"
+#include "cli/output.h"
+
+struct ranks_values {
+    const char *hostfile, *rankfile;
+    int64_t cores;
+};
+
+#define VALUES struct ranks_values
+static const struct option OPTIONS[] = {
+    { .name = "hostfile", TEXT_IN(VALUES, hostfile), .value = "FILE", .help = "write the hostfile to FILE" },
+    { .name = "rankfile", TEXT_IN(VALUES, rankfile), .value = "FILE", .help = "write the rankfile to FILE" },
+    { .name = "cores",
+      INT_IN(VALUES, cores),
+      .value = "N",
+      .min = 1,
+      .max = 4096,
+      .help = "cores of each host, which the rankfile deals out over its ranks; without it, as many as this "
+              "machine has" },
+    { .name = NULL },
+};
+
+static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .title = NULL } };
+
+static enum tutti_status put(const char *path, const char *title, const struct buf *text,
+                             struct tutti_error *err)
+{
+    struct new_file *file = NULL;
+    if (!path) {
+        output_printf("# %s\n", title);
+        output_write(text->bytes, text->n_bytes);
+        return TUTTI_OK;
+    }
+    enum tutti_status st = new_file_open(&file, path, err);
+    if (st == TUTTI_OK)
+        st = new_file_write(file, text->bytes, text->n_bytes, err);
+    if (st == TUTTI_OK)
+        st = new_file_finish(file, err);
+    new_file_free(file);
+    return st;
+}
+
+static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
+                             struct tutti_error *err)
+{
+    (void)n_operands;
+    const struct ranks_values *values = v;
+    struct rank_table *table = NULL;
+    struct buf hosts = { 0 }, ranks = { 0 };
+    int n_cores = values->cores > 0 ? (int)values->cores : team_n_cores();
+    enum tutti_status st = rank_table_read(&table, operands[0], err);
+    if (st == TUTTI_OK && !rank_table_hostfile(table, &hosts))
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for the hostfile");
+    if (st == TUTTI_OK)
+        st = rank_table_rankfile(table, n_cores, &ranks, err);
+    if (st == TUTTI_OK)
+        output_printf("# %s: %d ranks on %d servers\n", operands[0], rank_table_n_ranks(table),
+                      rank_table_n_servers(table));
+    if (st == TUTTI_OK)
+        st = put(values->hostfile, "hostfile", &hosts, err);
+    if (st == TUTTI_OK)
+        st = put(values->rankfile, "rankfile", &ranks, err);
+    buf_clear(&hosts);
+    buf_clear(&ranks);
+    rank_table_free(table);
+    return st;
+}
+
+const struct command COMMAND_RANKS = {
+    .name = "ranks",
+    .summary = "check a table of ranks, and make mpirun's files of it",
+    .about = "Reads a RANK_TABLE_FILE, as sites with Ascend devices have it: which rank runs on which device "
+             "of which "
+             "server. Every id, count and address is checked, and a fault is named by its field. Prints the "
+             "hostfile "
+             "and the rankfile with which mpirun starts the same ranks on the same hosts, or writes them.",
+    .example = "tutti ranks hccl_2s_16p.json --hostfile hosts --rankfile ranks --cores 64\n"
+               "mpirun --hostfile hosts --rankfile ranks -n 16 tutti serve MODEL --tp 16 --rank-table "
+               "hccl_2s_16p.json",
+    .options = OPTION_SET(GROUPS, "TABLE", 1, 1, "expected TABLE, a RANK_TABLE_FILE"),
+    .values_bytes = sizeof(struct ranks_values),
+    .run = run,
+};
