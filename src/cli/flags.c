@@ -183,6 +183,18 @@ const struct option ENGINE_OPTIONS[] = {
     { .name = "no-prefix-cache",
       FLAG_IN(ENGINE, no_prefix_cache),
       .help = "do not reuse what earlier prompts computed" },
+    { .name = "kv-spill",
+      TEXT_IN(ENGINE, kv_spill),
+      .value = "DIR",
+      .help = "keep the keys and values of idle conversations in a file in this folder when memory runs "
+              "short, and at "
+              "the end; it serves one process at a time, and the next one too" },
+    { .name = "kv-spill-size",
+      SIZE_IN(ENGINE, kv_spill_size),
+      .value = "SIZE",
+      .min = 1,
+      .max = INFINITY,
+      .help = "size of that file at most, such as 100G; without it, 8G" },
     { .name = NULL },
 };
 
@@ -200,6 +212,8 @@ enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs
         .no_prefix_cache = flags->no_prefix_cache,
         .max_slowdown = flags->max_slowdown,
         .max_guesses = (int)flags->speculate,
+        .kv_spill_dir = flags->kv_spill,
+        .kv_spill_bytes = flags->kv_spill_size > 0 ? (uint64_t)flags->kv_spill_size : 0,
     };
     return tutti_engine_open(out, model, &options, err);
 }

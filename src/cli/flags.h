@@ -37,7 +37,8 @@ MUST_CHECK enum tutti_status adapter_flags_choose(const char *named, const tutti
 
 /* ---- the engine ---- */
 struct engine_flags {
-    int64_t kv_memory, context, max_batch_tokens, max_seqs, max_queue, speculate;
+    int64_t kv_memory, context, max_batch_tokens, max_seqs, max_queue, speculate, kv_spill_size;
+    const char *kv_spill;
     double max_slowdown, max_queue_time; /* max_queue_time: none of the options; seconds, 0: no limit */
     bool no_prefix_cache;
 };
