@@ -62,12 +62,15 @@ MUST_CHECK enum tutti_status app_find_model(struct app *app, const char *model, 
 /* The same; false: it is not served, and the client has been told so. */
 bool app_check_model(struct app *app, struct http_conn *conn, const char *model, const char **adapter);
 
+int app_max_context(struct app *app); /* tokens of one sequence */
+
 /* The routes. */
 void chat_request(struct app *app, struct http_conn *conn);
 void responses_request(struct app *app, struct http_conn *conn);
 void completion_request(struct app *app, struct http_conn *conn);
 void embedding_request(struct app *app, struct http_conn *conn);
 void models_request(struct app *app, struct http_conn *conn);
+void tokenizer_info_request(struct app *app, struct http_conn *conn);
 void tokenize_request(struct app *app, struct http_conn *conn);
 void detokenize_request(struct app *app, struct http_conn *conn);
 void metrics_request(struct app *app, struct http_conn *conn);

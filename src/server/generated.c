@@ -46,9 +46,9 @@ static bool add_tops(struct job *job, struct choice *choice, const struct tutti_
     return json_array_append_new(choice->tops, list) == 0;
 }
 
-json_t *generated_special(const struct job *job, int32_t id)
+json_t *generated_special(const struct app *app, int32_t id)
 {
-    const struct tokenizer *tok = tokenizer_of(job->app);
+    const struct tokenizer *tok = tokenizer_of(app);
     struct piece piece = { 0 };
     if (tok && id >= 0 && id < tokenizer_n_pieces(tok))
         piece = tokenizer_piece(tok, id);
@@ -58,7 +58,7 @@ json_t *generated_special(const struct job *job, int32_t id)
 static bool add_stop_token(struct job *job, struct choice *choice, const struct tutti_event *event)
 {
     json_t *value = json_pack("{s:i, s:o, s:o, s:b}", "id", (int)event->stop_token, "text",
-                              generated_special(job, event->stop_token), "logprob",
+                              generated_special(job->app, event->stop_token), "logprob",
                               json_logprob(event->stop_logprob), "special", 1);
     return json_array_append_new(choice->tokens, value) == 0 &&
            json_array_append_new(choice->tops, json_array()) == 0;
@@ -131,7 +131,7 @@ static json_t *prefill_entry(const struct job *job, int32_t id, json_t *logprob)
     struct buf bytes = { 0 };
     json_t *text = NULL;
     if (is_special(job->app, id))
-        text = generated_special(job, id);
+        text = generated_special(job->app, id);
     else if (!tok || tokenizer_token_bytes(tok, id, &bytes))
         text = json_text(bytes.bytes, bytes.n_bytes);
     buf_clear(&bytes);

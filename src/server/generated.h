@@ -19,7 +19,7 @@ const char *generated_finish(const struct choice *choice);
 json_t *generated_prefill(const struct job *job, const struct tutti_event *event);
 
 /* A token of the model as its vocabulary spells it: "</s>". */
-json_t *generated_special(const struct job *job, int32_t id);
+json_t *generated_special(const struct app *app, int32_t id);
 
 /* Adds the prompt as a text. False: out of memory. */
 MUST_CHECK bool generated_add_prompt(const struct job *job, struct buf *out);

@@ -104,7 +104,7 @@ static void add_stop_token(const struct job *job, json_t *into, const struct cho
                            const struct tutti_event *event)
 {
     struct tutti_token token = { .id = event->stop_token, .logprob = event->stop_logprob };
-    add_token(into, &token, generated_special(job, event->stop_token), true, choice->n_chars);
+    add_token(into, &token, generated_special(job->app, event->stop_token), true, choice->n_chars);
 }
 
 /* Where the answer's tokens are counted from. */

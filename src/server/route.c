@@ -33,6 +33,7 @@ static const struct route {
     { "/v1/models", "GET", models_request, true, false, 0 },
     { "/v1/models/{id}", "GET", models_request, true, false, 0 },
     { "/tokenize", "POST", tokenize_request, true, true, 0 },
+    { "/tokenizer_info", "GET", tokenizer_info_request, true, false, 0 },
     { "/detokenize", "POST", detokenize_request, true, true, 0 },
     { "/health", "GET", health_request, false, false, 0 },
     { "/metrics", "GET", metrics_request, false, false, 0 },

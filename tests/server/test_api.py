@@ -165,6 +165,27 @@ def test_tokenize_and_detokenize_are_inverse(server, golden):
     assert chat["tokens"] == golden[0]["prompt_ids"]
 
 
+def test_tokenize_as_clients_of_other_servers_ask(server):
+    text = "Hello, 世界 😀"
+    plain = server.post("/tokenize", {"prompt": text, "add_special_tokens": False, "return_token_strs": True}).json()
+    assert len(plain["token_strs"]) == plain["count"] and all(isinstance(t, str) for t in plain["token_strs"])
+    special = server.post("/tokenize", {"prompt": text, "return_token_strs": True}).json()["token_strs"]
+    assert special[:2] == ["[gMASK]", "sop"] and special[2:] == plain["token_strs"]
+    llama = server.post("/tokenize", {"content": text, "with_pieces": True}).json()["tokens"]
+    assert [t["id"] for t in llama] == plain["tokens"]
+    raw = b"".join(t["piece"].encode() if isinstance(t["piece"], str) else bytes(t["piece"]) for t in llama)
+    assert raw.decode().strip() == text
+    assert server.post("/tokenize", {"content": text}).json()["tokens"] == plain["tokens"]
+    assert server.post("/tokenize", {"content": text, "add_special": True}).json()["tokens"] == server.post("/tokenize", {"prompt": text}).json()["tokens"]
+    assert server.post("/detokenize", {"tokens": plain["tokens"]}).json() == {"prompt": text, "content": text}
+    info = server.get("/tokenizer_info").json()
+    assert info["eos_token"] == "</s>" and info["vocab_size"] > 4000 and info["model_max_length"] > 0
+    for change, param in (({"content": 5}, "content"), ({"content": "a", "add_special": 1}, "add_special"),
+                          ({"prompt": "a", "return_token_strs": "yes"}, "return_token_strs"), ({"content": "a", "with_pieces": 2}, "with_pieces")):
+        answer = server.post("/tokenize", change)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == param
+
+
 def test_metrics_are_prometheus_text(server):
     response = server.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=0.0.4")

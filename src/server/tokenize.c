@@ -1,0 +1,220 @@
+/* POST /tokenize and /detokenize, GET /tokenizer_info, as clients of vLLM and of llama-server ask for them. */
+#include "engine/engine.h"
+#include "model/chat.h"
+#include "server/generated.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENIZE_MAX_BYTES = 1024 * 1024 }; /* runs on the loop's thread: about a tenth of a second */
+
+/* A field that is true or false; otherwise where it is absent. */
+static enum tutti_status read_flag(const json_t *root, const char *name, bool otherwise, bool *out,
+                                   struct tutti_error *err)
+{
+    const json_t *value = json_object_get(root, name);
+    *out = value && !json_is_null(value) ? json_is_true(value) : otherwise;
+    if (!value || json_is_null(value) || json_is_boolean(value))
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be true or false, found %s", name,
+                           json_kind(value));
+}
+
+/* vLLM's names of the fields, and llama-server's. */
+static enum tutti_status tokenize_text(struct app *app, const json_t *root, struct ids *ids,
+                                       struct tutti_error *err)
+{
+    bool is_llama = !json_object_get(root, "prompt") && json_object_get(root, "content"), add_special;
+    const char *name = is_llama ? "content" : "prompt";
+    const json_t *prompt = json_object_get(root, name);
+    if (!json_is_string(prompt))
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be a string, found %s", name,
+                               json_kind(prompt));
+    enum tutti_status st = read_flag(root, is_llama ? "add_special" : "add_special_tokens", !is_llama,
+                                     &add_special, err);
+    if (st != TUTTI_OK)
+        return st;
+    size_t n_bytes = json_string_length(prompt);
+    if (n_bytes > TOKENIZE_MAX_BYTES)
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s holds %zu bytes, at most %d are allowed",
+                               name, n_bytes, TOKENIZE_MAX_BYTES);
+    const char *text = json_string_value(prompt);
+    /* A token has at least one byte, but for those in front and a few that a normaliser adds. */
+    int32_t *space = calloc(n_bytes + 64, sizeof *space);
+    if (!space)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the tokens");
+    int64_t n = tutti_tokenize(app->model, text, n_bytes, add_special, space, n_bytes + 64);
+    bool ok = n >= 0 && (uint64_t)n <= n_bytes + 64 && ids_add_all(ids, space, (size_t)n);
+    free(space);
+    if (!ok)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "the model has no tokenizer, or there is no memory");
+    return TUTTI_OK;
+}
+
+static enum tutti_status tokenize_messages(struct app *app, json_t *root, struct ids *ids,
+                                           struct tutti_error *err)
+{
+    const struct model *model = model_of(app->model);
+    struct api_request req = { .kind = API_CHAT, .root = json_incref(root), .n = 1 };
+    enum tutti_status st = api_read_messages(&req, err);
+    if (st == TUTTI_OK)
+        st = api_read_tools(&req, err);
+    if (st == TUTTI_OK && (!model->chat || !model->tokenizer))
+        st = error_set_param(err, TUTTI_E_UNSUPPORTED, "messages", "the model has no chat format");
+    if (st == TUTTI_OK) {
+        struct tutti_request request = api_request_make(&req, 0);
+        st = chat_render(model, &request, ids, err);
+    }
+    api_request_clear(&req);
+    return st;
+}
+
+/* How the vocabulary shows a token. */
+static json_t *token_text(struct app *app, int32_t id, struct buf *bytes)
+{
+    const struct tokenizer *tok = app->model ? model_of(app->model)->tokenizer : NULL;
+    buf_truncate(bytes, 0);
+    if (!tok || !tokenizer_token_bytes(tok, id, bytes))
+        return NULL;
+    return bytes->n_bytes > 0 ? json_text(bytes->bytes, bytes->n_bytes) : generated_special(app, id);
+}
+
+/* llama-server has bytes that are no text as a list of numbers. */
+static json_t *piece_value(struct app *app, int32_t id, struct buf *bytes)
+{
+    json_t *text = token_text(app, id, bytes);
+    if (text && bytes->n_bytes > 0 && strncmp(json_string_value(text), "bytes:", 6) == 0) {
+        json_decref(text);
+        text = json_byte_list(bytes->bytes, bytes->n_bytes);
+    }
+    return json_pack("{s:i, s:o}", "id", (int)id, "piece", text);
+}
+
+static enum tutti_status reply_tokens(struct app *app, struct http_conn *conn, const json_t *root,
+                                      const struct ids *ids, struct tutti_error *err)
+{
+    bool with_pieces, with_texts;
+    enum tutti_status st = read_flag(root, "with_pieces", false, &with_pieces, err);
+    if (st == TUTTI_OK)
+        st = read_flag(root, "return_token_strs", false, &with_texts, err);
+    if (st != TUTTI_OK)
+        return st;
+    json_t *tokens = json_array(), *texts = with_texts ? json_array() : NULL;
+    struct buf bytes = { 0 };
+    int failed = 0;
+    for (size_t i = 0; i < ids->n; i++) {
+        failed |= json_array_append_new(tokens, with_pieces ? piece_value(app, ids->ids[i], &bytes)
+                                                            : json_integer(ids->ids[i]));
+        if (with_texts)
+            failed |= json_array_append_new(texts, token_text(app, ids->ids[i], &bytes));
+    }
+    buf_clear(&bytes);
+    json_t *reply = json_pack("{s:I, s:i, s:o, s:o*}", "count", (json_int_t)ids->n, "max_model_len",
+                              app_max_context(app), "tokens", tokens, "token_strs", texts);
+    if (!reply || failed) {
+        json_decref(reply);
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the tokens");
+    }
+    app_reply_json(conn, 200, reply);
+    return TUTTI_OK;
+}
+
+void tokenize_request(struct app *app, struct http_conn *conn)
+{
+    struct tutti_error err;
+    struct ids ids = { 0 };
+    json_t *root = NULL;
+    size_t n_bytes;
+    const char *body = http_request_body(conn, &n_bytes);
+    enum tutti_status st = json_read(&root, body, n_bytes, &err);
+    if (st == TUTTI_OK && !json_is_object(root))
+        st = error_set(&err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s", json_kind(root));
+    if (st == TUTTI_OK &&
+        !app_check_model(app, conn, json_string_value(json_object_get(root, "model")), NULL))
+        goto done;
+    if (st == TUTTI_OK)
+        st = json_object_get(root, "messages") ? tokenize_messages(app, root, &ids, &err)
+                                               : tokenize_text(app, root, &ids, &err);
+    if (st == TUTTI_OK)
+        st = reply_tokens(app, conn, root, &ids, &err);
+    if (st != TUTTI_OK)
+        app_reply_error(conn, json_error_status(st), NULL, &err);
+done:
+    ids_clear(&ids);
+    json_decref(root);
+}
+
+static enum tutti_status detokenize(struct app *app, const json_t *root, struct ids *ids, struct buf *text,
+                                    struct tutti_error *err)
+{
+    const json_t *tokens = json_object_get(root, "tokens");
+    if (!json_is_array(tokens))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tokens",
+                               "tokens must be a list of token ids, found %s", json_kind(tokens));
+    enum tutti_status st = api_read_ids(ids, tokens, "tokens", app->info.n_vocab, err);
+    if (st != TUTTI_OK)
+        return st;
+    int64_t n = tutti_detokenize(app->model, ids->ids, ids->n, NULL, 0);
+    if (n < 0)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "the model has no tokenizer, or there is no memory");
+    if (!buf_reserve(text, (size_t)n))
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the text");
+    tutti_detokenize(app->model, ids->ids, ids->n, text->bytes, (size_t)n);
+    text->n_bytes = (size_t)n;
+    return TUTTI_OK;
+}
+
+void detokenize_request(struct app *app, struct http_conn *conn)
+{
+    struct tutti_error err;
+    struct ids ids = { 0 };
+    struct buf text = { 0 };
+    json_t *root = NULL;
+    size_t n_bytes;
+    const char *body = http_request_body(conn, &n_bytes);
+    enum tutti_status st = json_read(&root, body, n_bytes, &err);
+    if (st == TUTTI_OK && !json_is_object(root))
+        st = error_set(&err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s", json_kind(root));
+    if (st == TUTTI_OK &&
+        !app_check_model(app, conn, json_string_value(json_object_get(root, "model")), NULL))
+        goto done;
+    if (st == TUTTI_OK)
+        st = detokenize(app, root, &ids, &text, &err);
+    if (st == TUTTI_OK)
+        app_reply_json(conn, 200,
+                       json_pack("{s:o, s:o}", "prompt", json_text(text.bytes, text.n_bytes), "content",
+                                 json_text(text.bytes, text.n_bytes)));
+    else
+        app_reply_error(conn, json_error_status(st), NULL, &err);
+done:
+    ids_clear(&ids);
+    buf_clear(&text);
+    json_decref(root);
+}
+
+/* ---- what the vocabulary holds ------------------------------------------------------------------------------------ */
+
+static json_t *special_value(struct app *app, int32_t id)
+{
+    return id < 0 ? json_null() : generated_special(app, id);
+}
+
+void tokenizer_info_request(struct app *app, struct http_conn *conn)
+{
+    const struct model *model = app->model ? model_of(app->model) : NULL;
+    struct tutti_error err;
+    if (!model || !model->tokenizer) {
+        error_set(&err, TUTTI_E_NOT_FOUND, "the model has no tokenizer");
+        app_reply_error(conn, 404, NULL, &err);
+        return;
+    }
+    int32_t eos = tokenizer_eos(model->tokenizer);
+    if (eos < 0 && model->desc.n_stop_ids > 0)
+        eos = model->desc.stop_ids[0];
+    app_reply_json(conn, 200,
+                   json_pack("{s:o, s:o, s:o, s:i, s:i, s:n}", "bos_token",
+                             special_value(app, tokenizer_bos(model->tokenizer)), "eos_token",
+                             special_value(app, eos), "pad_token", special_value(app, model->desc.pad_id),
+                             "vocab_size", model->desc.n_usable_vocab, "model_max_length",
+                             app_max_context(app), "chat_template"));
+}
