@@ -76,6 +76,9 @@ struct tutti_model_options {
         chat_format; /* NULL: from the checkpoint; else a name such as "chatglm3" or "llama2", "template" (the
                               * one that the checkpoint carries), or the path of a file with a Jinja template */
     const char *cpu; /* NULL: the best this processor has; "ref", "avx2", "avx512": at most that, for tests */
+    /* Tensor parallelism: so many processes, started by one mpirun, run the model together, each with its share of the weights, and
+     * call the same functions up to tutti_model_follow(). 0 or 1: this process alone. docs/cluster.md. */
+    int n_ranks;
     /* Called from the calling thread while weights are packed; done and total in bytes. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
@@ -87,6 +90,11 @@ TUTTI_API enum tutti_status tutti_model_open(tutti_model **out, const char *path
                                              const struct tutti_model_options *options,
                                              struct tutti_error *err);
 TUTTI_API void tutti_model_close(tutti_model *model); /* NULL is allowed */
+
+/* Which of the processes this is; 0: it leads, or is alone. The others call tutti_model_follow() in place of opening an engine: it
+ * returns when rank 0 closes the model. TUTTI_E_IO: a process was lost, which the text names. */
+TUTTI_API int tutti_model_rank(const tutti_model *model);
+TUTTI_API enum tutti_status tutti_model_follow(tutti_model *model, struct tutti_error *err);
 
 struct tutti_model_info {
     const char *name;        /* the folder's or file's name without extension; lives as long as the model */

@@ -17,6 +17,7 @@
 
 enum { KV_PAGE_TOKENS = 16 }; /* one vector register of scores per page and head */
 
+struct cluster;   /* cluster/cluster.h */
 struct matrix;    /* a linear layer's weights [n_out][n_in], packed for the kernels, and its bias */
 struct kv_memory; /* keys and values of all pages and layers */
 
@@ -25,6 +26,7 @@ struct matrix_part {
     const void *data; /* host; no alignment is promised */
     enum dtype dtype; /* a weight type */
     int n_rows;
+    size_t stride; /* bytes from one row to the next, where those are wider than n_in; 0: they are not */
 };
 
 struct matrix_source {
@@ -153,8 +155,9 @@ struct backend_ops {
 
     /* ---- one step; step and all it points to stay as they are until step_end() ---- */
     void (*step_begin)(struct backend *be, const struct step *step);
-    /* x [n_rows][n_in of table] = rows token_ids of table, as float32 */
-    void (*embed)(struct backend *be, float *x, const struct matrix *table);
+    /* x [n_rows][n_in of table] = rows token_ids of table, as float32. The table holds the rows of ids from first_id on; rows
+     * of x with other ids become 0. */
+    void (*embed)(struct backend *be, float *x, const struct matrix *table, int first_id);
     /* if add: x += add first. Then y[r] = x[r] * w / sqrt(mean(x[r]^2) + eps). [n_rows][n]; y differs from x, but may be add. */
     void (*rmsnorm)(struct backend *be, float *y, float *x, const float *add, const float *w, int n_rows,
                     int n, float eps);
@@ -194,6 +197,14 @@ struct backend_ops {
     void (*gather)(struct backend *be, float *y, const float *x, const float *add, int n);
     /* host [n_floats] = src, there on return of step_end() */
     void (*download)(struct backend *be, float *host, const float *src, size_t n_floats);
+    /* ---- across the ranks of options.cluster, where there is one. False: a rank was lost, so what this step computes is
+     * of no use ---- */
+    /* x [n] = the sum of all ranks' x, in the order of the ranks */
+    bool (*reduce)(struct backend *be, float *x, size_t n);
+    /* On rank 0 host [n_rows][begins[ranks]] gets all ranks' parts side by side; part of rank r: [n_rows][begins[r + 1] - begins[r]].
+     * host is NULL elsewhere. */
+    bool (*collect)(struct backend *be, float *host, const float *part, int n_rows, const int *begins);
+
     /* Waits for all of it; copies n_floats of result to host. result may be NULL. */
     void (*step_end)(struct backend *be, const float *result, float *host, size_t n_floats);
 
@@ -210,6 +221,7 @@ struct backend_options {
     bool pin_threads;
     const char *cpu; /* NULL: best; "ref", "avx2", "avx512" */
     struct attention_shape attention;
+    struct cluster *cluster; /* borrowed; NULL: this process is alone */
 };
 
 /* The CPU backend. On success *out is the caller's, for (*out)->ops->free(). */

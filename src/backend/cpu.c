@@ -2,6 +2,7 @@
 #include "backend/cpu.h"
 
 #include "backend/memory.h"
+#include "cluster/cluster.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -111,6 +112,16 @@ static void cpu_step_end(struct backend *be, const float *result, float *host, s
     cpu_of(be)->step = NULL;
 }
 
+static bool cpu_reduce(struct backend *be, float *x, size_t n)
+{
+    return cluster_reduce(cpu_of(be)->cluster, x, n);
+}
+
+static bool cpu_collect(struct backend *be, float *host, const float *part, int n_rows, const int *begins)
+{
+    return cluster_gather_rows(cpu_of(be)->cluster, host, part, n_rows, begins);
+}
+
 static void cpu_run(struct backend *be, team_fn *fn, void *arg)
 {
     team_run(cpu_of(be)->team, fn, arg);
@@ -154,6 +165,8 @@ static const struct backend_ops CPU_OPS = {
     .attention = cpu_attention,
     .gather = cpu_gather,
     .download = cpu_download,
+    .reduce = cpu_reduce,
+    .collect = cpu_collect,
     .step_end = cpu_step_end,
     .run = cpu_run,
 };
@@ -215,6 +228,7 @@ enum tutti_status backend_cpu_new(struct backend **out, const struct backend_opt
         return error_set(err, TUTTI_E_MEMORY, "CPU backend: out of memory");
     memset(cpu, 0, size);
     cpu->backend.ops = &CPU_OPS;
+    cpu->cluster = options->cluster;
     kernels_init(&cpu->kernels, level);
     st = copy_shape(cpu, &options->attention, err);
     if (st == TUTTI_OK)

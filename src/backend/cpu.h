@@ -90,6 +90,7 @@ struct cpu_backend {
     struct backend backend; /* first: the two are cast to each other */
     struct kernels kernels;
     struct team *team;
+    struct cluster *cluster; /* NULL: none */
     struct attention_shape shape;
     float *rope_freqs;   /* our copy, [rotary_dim / 2] */
     float *alibi_slopes; /* our copy, [n_heads]; NULL: none */
@@ -136,7 +137,7 @@ size_t cpu_matrix_bytes(const struct matrix *m);
 uint64_t cpu_checksum(struct backend *be, const float *memory, size_t n_floats);
 uint64_t cpu_matrix_checksum(struct backend *be, const struct matrix *m);
 uint64_t cpu_lora_checksum(struct backend *be, const struct lora *lora);
-void cpu_embed(struct backend *be, float *x, const struct matrix *table);
+void cpu_embed(struct backend *be, float *x, const struct matrix *table, int first_id);
 void cpu_linear(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows);
 void cpu_linear_glu(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
                     enum activation act);

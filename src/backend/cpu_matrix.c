@@ -59,7 +59,8 @@ static const uint8_t *row_as(const struct packing *job, int row, uint8_t *conver
     bool fits = dtype_bytes(part->dtype, n_in, &row_bytes);
     assert(fits);
     (void)fits;
-    const uint8_t *stored = (const uint8_t *)part->data + (size_t)row * row_bytes;
+    const uint8_t *stored = (const uint8_t *)part->data +
+                            (size_t)row * (part->stride > 0 ? part->stride : row_bytes);
     if (part->dtype == job->m->dtype)
         return stored;
     dequantize(floats, stored, part->dtype, n_in);
@@ -200,7 +201,7 @@ struct embed_job {
     const struct matrix *table;
     const int32_t *ids;
     float *x;
-    int n_rows;
+    int n_rows, first_id;
 };
 
 static void embed_some(void *arg, int thread, int n_threads)
@@ -209,19 +210,23 @@ static void embed_some(void *arg, int thread, int n_threads)
     int64_t begin, end;
     team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
-        int panel, i;
-        place_of(job->table, job->ids[r], &panel, &i);
-        unpack_row(job->x + (size_t)r * (size_t)job->table->n_in,
-                   job->table->panels + (size_t)panel * job->table->panel_bytes, i, job->table->dtype,
+        int panel, i, id = job->ids[r] - job->first_id;
+        float *x = job->x + (size_t)r * (size_t)job->table->n_in;
+        if (id < 0 || id >= job->table->n_out) {
+            memset(x, 0, (size_t)job->table->n_in * sizeof *x);
+            continue;
+        }
+        place_of(job->table, id, &panel, &i);
+        unpack_row(x, job->table->panels + (size_t)panel * job->table->panel_bytes, i, job->table->dtype,
                    job->table->n_in);
     }
 }
 
-void cpu_embed(struct backend *be, float *x, const struct matrix *table)
+void cpu_embed(struct backend *be, float *x, const struct matrix *table, int first_id)
 {
     struct cpu_backend *cpu = cpu_of(be);
-    struct embed_job job = { table, cpu->step->token_ids, x, cpu->step->n_rows };
-    for (int r = 0; r < job.n_rows; r++)
-        assert(job.ids[r] >= 0 && job.ids[r] < table->n_out);
+    struct embed_job job = { table, cpu->step->token_ids, x, cpu->step->n_rows, first_id };
+    for (int r = 0; r < job.n_rows; r++) /* other ranks have the rest of the vocabulary */
+        assert(job.ids[r] >= 0 && (cpu->cluster || job.ids[r] < table->n_out));
     team_run(cpu->team, embed_some, &job);
 }

@@ -106,14 +106,13 @@ static void run_decode(struct bench *b, int n_users, int context, bool adapts)
 /* Reads a chunk for one user; all other pages become copies of it: the same work for attention. */
 static void fill_cache(struct bench *b, int context)
 {
-    struct backend *be = b->model->backend;
     int n_read = context < CHUNK_ROWS ? context : CHUNK_ROWS, n_pages = n_read / KV_PAGE_TOKENS;
     if (n_read > 0)
         run_prompt(b, 0, n_read);
     for (int user = 0; user < b->n_users; user++)
         for (int page = user == 0 ? pages_of(n_read) : 0; page < pages_of(context); page++)
-            be->ops->kv_copy_page(be, b->kv, b->pages[user * b->pages_per_user + page],
-                                  b->pages[n_pages > 0 ? page % n_pages : 0]);
+            model_kv_copy_page(b->model, b->kv, b->pages[user * b->pages_per_user + page],
+                               b->pages[n_pages > 0 ? page % n_pages : 0]);
 }
 
 /* ---- the limit ------------------------------------------------------------------------------------------------- */
@@ -230,9 +229,8 @@ static void measure(struct bench *b, const struct bench_plan *plan, struct sampl
 
 static void clear(struct bench *b)
 {
-    struct backend *be = b->model->backend;
     if (b->kv)
-        be->ops->kv_free(be, b->kv);
+        model_kv_free(b->model, b->kv);
     free(b->ids);
     free(b->positions);
     free(b->seqs);
@@ -247,7 +245,6 @@ static void clear(struct bench *b)
 static enum tutti_status init(struct bench *b, struct model *model, const struct bench_plan *plan,
                               struct tutti_error *err)
 {
-    struct backend *be = model->backend;
     *b = (struct bench){ .model = model, .n_users = 1 };
     for (int i = 0; i < plan->users.n; i++)
         b->n_users = max_int(b->n_users, (int)plan->users.ints[i]);
@@ -276,7 +273,7 @@ static enum tutti_status init(struct bench *b, struct model *model, const struct
     for (int page = decode_pages; page < b->pages_per_user; page++)
         b->pages[page] = n_pages++;
     enum tutti_status st = model_reserve(model, b->max_rows, b->max_rows, err);
-    return st == TUTTI_OK ? be->ops->kv_new(be, &b->kv, n_pages, model->kv_type, err) : st;
+    return st == TUTTI_OK ? model_kv_new(model, &b->kv, n_pages, err) : st;
 }
 
 enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan, struct measure *limits,

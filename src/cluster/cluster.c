@@ -7,6 +7,7 @@
 #include "cluster/monitor.h"
 #include "cluster/transport.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,11 +32,25 @@ struct cluster {
     int rank, n_ranks, group;
     float *sums; /* [n_ranks][CHUNK]: what the others sent; at the own rank the sum */
     struct message sends[TRANSPORT_MESSAGES], receives[TRANSPORT_MESSAGES];
-    bool is_broken; /* the transport failed */
+    bool is_broken;       /* the transport failed */
+    pthread_mutex_t lock; /* of what follows */
+    void (*on_loss)(void *user);
+    void *on_loss_user;
     struct cluster_cost cost;
 };
 
 /* ---- opening ---- */
+
+/* On the monitor's thread. */
+static void tell_loss(void *user)
+{
+    struct cluster *c = user;
+    pthread_mutex_lock(&c->lock);
+    if (c->on_loss)
+        c->on_loss(c->on_loss_user);
+    c->on_loss = NULL;
+    pthread_mutex_unlock(&c->lock);
+}
 
 static enum tutti_status watch(struct cluster *c, const struct cluster_options *options,
                                struct tutti_error *err)
@@ -44,8 +59,8 @@ static enum tutti_status watch(struct cluster *c, const struct cluster_options *
                                        .n_ranks = c->n_ranks,
                                        .is_local = c->transport->n_local == c->transport->n_ranks,
                                        .stays = options->stays,
-                                       .lost = options->lost,
-                                       .user = options->user };
+                                       .lost = tell_loss,
+                                       .user = c };
     struct monitor_invitation invitation = { 0 };
     enum tutti_status st = TUTTI_OK;
     if (c->rank == 0)
@@ -69,6 +84,7 @@ enum tutti_status cluster_new(struct cluster **out, struct transport *transport,
         return error_set(err, TUTTI_E_MEMORY, "cluster: out of memory");
     }
     c->transport = transport;
+    pthread_mutex_init(&c->lock, NULL);
     if (options->n_ranks < 1 || options->n_ranks > CLUSTER_MAX_RANKS) {
         st = error_set_param(err, TUTTI_E_ARGUMENT, "tp",
                              "tensor parallelism over %d ranks, expected 1 to %d", options->n_ranks,
@@ -118,6 +134,7 @@ void cluster_close(struct cluster *c)
     bool is_orderly = !c->is_broken && (!c->monitor || monitor_lost(c->monitor) < 0);
     monitor_free(c->monitor);
     c->transport->ops->close(c->transport, is_orderly);
+    pthread_mutex_destroy(&c->lock);
     free(c->sums);
     free(c);
 }
@@ -163,9 +180,19 @@ static inline void relax(void)
 #endif
 }
 
-static bool is_lost(const struct cluster *c)
+bool cluster_is_lost(const struct cluster *c)
 {
     return c->is_broken || (c->monitor && monitor_lost(c->monitor) >= 0);
+}
+
+void cluster_on_loss(struct cluster *c, void (*fn)(void *user), void *user)
+{
+    pthread_mutex_lock(&c->lock);
+    c->on_loss = fn;
+    c->on_loss_user = user;
+    pthread_mutex_unlock(&c->lock);
+    if (fn && cluster_is_lost(c))
+        tell_loss(c);
 }
 
 /* Until all that was begun is done. */
@@ -176,7 +203,7 @@ static bool finish(struct cluster *c, bool is_idle)
     for (unsigned i = 0;; i++) {
         int done = c->transport->ops->test(c->transport);
         c->is_broken = c->is_broken || done < 0;
-        if (is_lost(c))
+        if (cluster_is_lost(c))
             return false;
         if (done > 0)
             return true;
@@ -199,7 +226,7 @@ static bool finish(struct cluster *c, bool is_idle)
 
 static bool exchange(struct cluster *c, int n_sends, int n_receives, bool is_idle)
 {
-    if (is_lost(c))
+    if (cluster_is_lost(c))
         return false;
     for (int i = 0; i < n_sends; i++)
         c->cost.n_sent_bytes += c->sends[i].n_bytes;
@@ -219,7 +246,7 @@ static struct message message_with(const struct cluster *c, int rank, const void
 
 enum tutti_status cluster_check(const struct cluster *c, struct tutti_error *err)
 {
-    if (!is_lost(c))
+    if (!cluster_is_lost(c))
         return TUTTI_OK;
     for (int ms = 0; c->monitor && monitor_lost(c->monitor) < 0 && ms < VERDICT_MS; ms++)
         nap(1000000);

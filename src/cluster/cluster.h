@@ -19,9 +19,6 @@ enum { CLUSTER_MAX_RANKS = 64 }; /* of a group: far more than heads can be share
 struct cluster_options {
     int n_ranks;  /* of a group: those that run one model together */
     int n_groups; /* replicas; 0: one */
-    /* Where a rank is lost: called once, on the monitor's thread. May be NULL. */
-    void (*lost)(void *user);
-    void *user;
     bool stays; /* for tests: do not end the process when it takes too long to end by itself */
 };
 
@@ -67,6 +64,12 @@ MUST_CHECK enum tutti_status cluster_agree(struct cluster *c, enum tutti_status 
 
 /* TUTTI_E_IO: a rank was lost, which the text names. Any thread. */
 enum tutti_status cluster_check(const struct cluster *c, struct tutti_error *err);
+
+bool cluster_is_lost(const struct cluster *c);
+
+/* fn(user) is called once when a rank is lost, on the monitor's thread; at once if one is. fn NULL: nobody is called any more,
+ * and no call is under way when this returns. */
+void cluster_on_loss(struct cluster *c, void (*fn)(void *user), void *user);
 
 /* ---- what it costs, of this rank, since the start ---- */
 struct cluster_cost {

@@ -80,7 +80,8 @@ static enum tutti_status reserve_kv(struct tutti_engine *e, int *n_pages, struct
     struct tutti_engine_options *o = &e->options;
     size_t page_bytes = be->ops->kv_page_bytes(be, e->model->kv_type);
     int n_ctx = o->max_context > 0 ? o->max_context : e->model->desc.n_ctx;
-    enum tutti_status st = engine_kv_pages(n_pages, page_bytes, o->kv_bytes, o->max_seqs, n_ctx, err);
+    enum tutti_status st = engine_kv_pages(n_pages, page_bytes, o->kv_bytes, model_memory_left(e->model),
+                                           o->max_seqs, n_ctx, err);
     if (st != TUTTI_OK)
         return st;
     int64_t n_tokens = (int64_t)*n_pages * KV_PAGE_TOKENS;
@@ -89,7 +90,7 @@ static enum tutti_status reserve_kv(struct tutti_engine *e, int *n_pages, struct
                                "a context of %d tokens was asked for, but the KV cache holds %lld", n_ctx,
                                (long long)n_tokens);
     o->max_context = n_tokens < n_ctx ? (int)n_tokens : n_ctx;
-    return be->ops->kv_new(be, &e->kv, *n_pages, e->model->kv_type, err);
+    return model_kv_new(e->model, &e->kv, *n_pages, err);
 }
 
 static void count_threads(void *arg, int thread, int n_threads)
@@ -347,7 +348,7 @@ void tutti_engine_close(tutti_engine *e)
     spill_close(e->spill);
     scheduler_free(e->scheduler);
     if (e->kv)
-        e->model->backend->ops->kv_free(e->model->backend, e->kv);
+        model_kv_free(e->model, e->kv);
     for (int i = 0; i < e->n_samplers; i++)
         sampler_free(e->samplers[i]);
     free(e->samplers);

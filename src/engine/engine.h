@@ -35,9 +35,10 @@ MUST_CHECK enum tutti_status engine_open(tutti_engine **out, struct model *model
  * with -Daudit=true do so from the start. */
 void engine_set_audit(bool is_on);
 
-/* Pages of the KV cache that use at most kv_bytes (0: a good part of the free memory), and no more than n_seqs full
+/* Pages of the KV cache that use at most kv_bytes (0: a good part of the bytes_left of memory), and no more than n_seqs full
  * contexts can use. */
-MUST_CHECK enum tutti_status engine_kv_pages(int *n_pages, size_t page_bytes, uint64_t kv_bytes, int n_seqs,
-                                             int n_ctx, struct tutti_error *err);
+MUST_CHECK enum tutti_status engine_kv_pages(int *n_pages, size_t page_bytes, uint64_t kv_bytes,
+                                             uint64_t bytes_left, int n_seqs, int n_ctx,
+                                             struct tutti_error *err);
 
 #endif

@@ -28,6 +28,19 @@ void tutti_model_close(tutti_model *model)
     model_free(model_of(model));
 }
 
+int tutti_model_rank(const tutti_model *model)
+{
+    return model_rank(model_of(model));
+}
+
+enum tutti_status tutti_model_follow(tutti_model *handle, struct tutti_error *err)
+{
+    struct model *model = model_of(handle);
+    if (!model || model_rank(model) == 0)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_model_follow: expected a rank above 0 of several");
+    return model_follow(model, err);
+}
+
 void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
 {
     const struct model *model = model_of(handle);
@@ -198,7 +211,6 @@ enum tutti_status tutti_model_logits(tutti_model *handle, const int32_t *ids, si
                                      struct tutti_error *err)
 {
     struct model *model = model_of(handle);
-    struct backend *be = model->backend;
     enum tutti_status st = check_ids(model, ids, n_ids, err);
     if (st != TUTTI_OK)
         return st;
@@ -214,7 +226,7 @@ enum tutti_status tutti_model_logits(tutti_model *handle, const int32_t *ids, si
     }
     st = model_reserve(model, max_rows, max_rows, err);
     if (st == TUTTI_OK)
-        st = be->ops->kv_new(be, &kv, n_pages, model->kv_type, err);
+        st = model_kv_new(model, &kv, n_pages, err);
     if (st != TUTTI_OK)
         goto done;
     for (int i = 0; i < n_pages; i++)
@@ -225,7 +237,7 @@ enum tutti_status tutti_model_logits(tutti_model *handle, const int32_t *ids, si
         run_logits(model, kv, &step, &prefix, pages, ids, at, rows, logits);
     }
 done:
-    be->ops->kv_free(be, kv);
+    model_kv_free(model, kv);
     free(step.numbers);
     free(pages);
     return st;

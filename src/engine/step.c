@@ -568,10 +568,9 @@ static bool do_step(struct tutti_engine *e)
         /* A mask that comes rings the bell, and so does a page. */
         return !is_any_waiting && s->n_returning == 0 && s->n_running + s->n_preempted + s->line.n > 0;
     }
-    struct backend *be = e->model->backend;
     enter_phase(e, "copying pages");
     for (int i = 0; i < s->n_copies; i++)
-        be->ops->kv_copy_page(be, e->kv, s->copies[i].dst, s->copies[i].src);
+        model_kv_copy_page(e->model, e->kv, s->copies[i].dst, s->copies[i].src);
     enter_phase(e, "forward pass");
     uint64_t forward_us = clock_now_us();
     s->step.hidden = e->hidden;

@@ -2,6 +2,7 @@
 #include "model/adapter.h"
 
 #include "model/forward.h"
+#include "model/group.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -89,7 +90,7 @@ static enum tutti_status upload(struct model *model, struct lora **out, const st
     int n_in, n_out;
     if (!parts)
         return error_set(err, TUTTI_E_MEMORY, "adapter: out of memory");
-    adapter_site_shape(&model->desc, updates[0].site, updates[0].layer, &n_in, &n_out);
+    adapter_site_shape(&model->local, updates[0].site, updates[0].layer, &n_in, &n_out);
     for (int i = 0; i < n; i++)
         parts[i] = (struct lora_part){ .out_begin = updates[i].out_begin,
                                        .n_out = updates[i].n_out,
@@ -149,10 +150,88 @@ static void discard(struct model *model, struct adapters *all, bool has_last)
     adapters_free(all, model->backend);
 }
 
+/* ---- what a rank of several has of an adapter ---- */
+
+/* The rank's rows, or columns, of a site's matrix. */
+static struct split_part part_of(const struct model *model, const struct adapter_update *u)
+{
+    const struct split *split = &model->group->split;
+    const struct model_desc *d = &model->desc;
+    struct split_part part;
+    switch (u->site) {
+    case SITE_QKV:
+        part = split_part(split, d, SPLIT_QKV);
+        if (!d->has_top_query || u->layer < d->n_layers - 1)
+            return part;
+        /* k and v alone */
+        for (int k = 1; k < part.n_runs; k++)
+            part.runs[k - 1] = (struct split_range){ part.runs[k].begin - d->n_heads * d->head_dim,
+                                                     part.runs[k].end - d->n_heads * d->head_dim };
+        part.n_runs--;
+        return part;
+    case SITE_TOP_QUERY:
+        return split_part(split, d, SPLIT_Q);
+    case SITE_ATTN_OUT:
+        return split_part(split, d, SPLIT_ATTN_OUT);
+    case SITE_GATE_UP:
+        return split_part(split, d, d->has_gate ? SPLIT_GATE_UP : SPLIT_UP);
+    case SITE_DOWN:
+        return split_part(split, d, SPLIT_DOWN);
+    default:
+        return split_part(split, d, SPLIT_OUTPUT);
+    }
+}
+
+/* The update of the rows of one run, which stand from out_begin on in the rank's matrix. False: it has none of them. */
+static bool cut_update_rows(struct adapter_update *out, const struct adapter_update *u,
+                            struct split_range run, int out_begin)
+{
+    int begin = u->out_begin > run.begin ? u->out_begin : run.begin;
+    int end = u->out_begin + u->n_out < run.end ? u->out_begin + u->n_out : run.end;
+    *out = *u;
+    out->out_begin = out_begin + begin - run.begin;
+    out->n_out = end - begin;
+    out->b = u->b + (ptrdiff_t)(begin - u->out_begin) * u->rank; /* borrowed, as is a */
+    return begin < end;
+}
+
+/* a [rank][the run's columns], the caller's. NULL: no memory. */
+static float *cut_update_columns(const struct adapter_update *u, struct split_range run)
+{
+    size_t n = (size_t)(run.end - run.begin);
+    float *a = malloc(n * (size_t)u->rank * sizeof *a);
+    for (int i = 0; a && i < u->rank; i++)
+        memcpy(a + (size_t)i * n, u->a + (size_t)i * (size_t)u->n_in + run.begin, n * sizeof *a);
+    return a;
+}
+
+/* cut: the rank's share of updates [n], room for SPLIT_MAX_RUNS times as many; where it cuts columns it owns a. Returns how many, or -1:
+ * no memory. */
+static int cut_updates(const struct model *model, struct adapter_update *cut,
+                       const struct adapter_update *updates, int n)
+{
+    int n_cut = 0;
+    for (int i = 0; i < n; i++) {
+        const struct adapter_update *u = &updates[i];
+        struct split_part part = part_of(model, u);
+        if (part.kind == SPLIT_COLUMNS) {
+            cut[n_cut] = *u;
+            cut[n_cut].a = cut_update_columns(u, part.runs[0]);
+            cut[n_cut].n_in = part.n;
+            if (!cut[n_cut++].a)
+                return -1;
+            continue;
+        }
+        for (int k = 0, row = 0; k < part.n_runs; row += part.runs[k].end - part.runs[k].begin, k++)
+            n_cut += cut_update_rows(&cut[n_cut], u, part.runs[k], row);
+    }
+    return n_cut;
+}
+
 /* Sorted updates become one adapter more. */
-static enum tutti_status add_updates(struct model *model, const char *name,
-                                     const struct adapter_update *updates, int n_updates,
-                                     struct tutti_error *err)
+static enum tutti_status add_whole(struct model *model, const char *name,
+                                   const struct adapter_update *updates, int n_updates,
+                                   struct tutti_error *err)
 {
     uint64_t weight_bytes = model->weight_bytes;
     struct adapters *all = grow(model, name);
@@ -180,6 +259,23 @@ static enum tutti_status add_updates(struct model *model, const char *name,
     return TUTTI_OK;
 }
 
+static enum tutti_status add_updates(struct model *model, const char *name,
+                                     const struct adapter_update *updates, int n_updates,
+                                     struct tutti_error *err)
+{
+    if (!model->group)
+        return add_whole(model, name, updates, n_updates, err);
+    struct adapter_update *cut = calloc(SPLIT_MAX_RUNS * (size_t)n_updates + 1, sizeof *cut);
+    int n = cut ? cut_updates(model, cut, updates, n_updates) : -1;
+    enum tutti_status st = n < 0 ? error_set(err, TUTTI_E_MEMORY, "adapter %s: out of memory", name)
+                                 : add_whole(model, name, cut, n, err);
+    for (int i = 0; cut && i < (int)SPLIT_MAX_RUNS * n_updates; i++)
+        if (cut[i].site == SITE_ATTN_OUT || cut[i].site == SITE_DOWN)
+            free(cut[i].a);
+    free(cut);
+    return st;
+}
+
 enum tutti_status model_add_adapter(struct model *model, const char *name, const char *path,
                                     struct tutti_error *err)
 {
@@ -193,7 +289,7 @@ enum tutti_status model_add_adapter(struct model *model, const char *name, const
     if (st == TUTTI_OK)
         st = add_updates(model, name, file.updates, file.n, err);
     adapter_file_clear(&file);
-    return st;
+    return model->group ? cluster_agree(model->group->cluster, st, err) : st;
 }
 
 enum tutti_status model_make_adapter(struct model *model, const char *name, int rank, struct tutti_error *err)
@@ -226,5 +322,5 @@ enum tutti_status model_make_adapter(struct model *model, const char *name, int 
         st = add_updates(model, name, updates, n, err);
     free(values);
     free(updates);
-    return st;
+    return model->group ? cluster_agree(model->group->cluster, st, err) : st;
 }

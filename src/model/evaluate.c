@@ -54,8 +54,7 @@ static enum tutti_status check(const struct model *model, const struct windows *
 
 static void runner_clear(struct runner *r)
 {
-    struct backend *be = r->model->backend;
-    be->ops->kv_free(be, r->kv);
+    model_kv_free(r->model, r->kv);
     free(r->ids);
     free(r->numbers);
     free(r->pages);
@@ -69,7 +68,6 @@ static enum tutti_status runner_init(struct runner *r, struct tutti_error *err)
 {
     const struct windows *w = r->windows;
     const struct model_desc *d = &r->model->desc;
-    struct backend *be = r->model->backend;
     r->n_slots = STEP_ROWS / w->n_context;
     if (r->n_slots > w->n)
         r->n_slots = w->n;
@@ -99,7 +97,7 @@ static enum tutti_status runner_init(struct runner *r, struct tutti_error *err)
     for (int i = 0; i < r->n_slots; i++)
         r->tables[i] = r->pages + (int64_t)i * r->n_pages;
     enum tutti_status st = model_reserve(r->model, r->max_rows, r->max_rows, err);
-    return st == TUTTI_OK ? be->ops->kv_new(be, &r->kv, r->n_slots * r->n_pages, r->model->kv_type, err) : st;
+    return st == TUTTI_OK ? model_kv_new(r->model, &r->kv, r->n_slots * r->n_pages, err) : st;
 }
 
 /* The rows [begin, end) of each of n_slots windows, as one step. Returns how many have logits. */

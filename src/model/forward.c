@@ -4,6 +4,7 @@
 #include "model/forward.h"
 
 #include "model/adapter.h"
+#include "model/group.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -40,17 +41,10 @@ void workspace_free(struct workspace *w, struct backend *be)
     free(w);
 }
 
-enum tutti_status model_reserve(struct model *model, int max_rows, int max_outputs, struct tutti_error *err)
+static enum tutti_status reserve(struct model *model, int max_rows, int max_outputs, struct tutti_error *err)
 {
-    const struct model_desc *d = &model->desc;
+    const struct model_desc *d = &model->local;
     struct backend *be = model->backend;
-    if (max_rows < 1 || max_rows > LIMIT_CONTEXT)
-        return error_set(err, TUTTI_E_ARGUMENT, "rows of a step: %d, expected 1 to %d", max_rows,
-                         LIMIT_CONTEXT);
-    assert(max_outputs >= 1 && max_outputs <= max_rows);
-    if (model->workspace && model->workspace->max_rows == max_rows &&
-        model->workspace->max_outputs == max_outputs)
-        return TUTTI_OK;
     enum tutti_status st = be->ops->reserve(be, max_rows, err);
     if (st != TUTTI_OK)
         return st;
@@ -95,6 +89,23 @@ enum tutti_status model_reserve(struct model *model, int max_rows, int max_outpu
     return TUTTI_OK;
 }
 
+enum tutti_status model_reserve(struct model *model, int max_rows, int max_outputs, struct tutti_error *err)
+{
+    const struct workspace *w = model->workspace;
+    struct group *group = model->group;
+    bool leads = model_rank(model) == 0;
+    if (max_rows < 1 || max_rows > LIMIT_CONTEXT)
+        return error_set(err, TUTTI_E_ARGUMENT, "rows of a step: %d, expected 1 to %d", max_rows,
+                         LIMIT_CONTEXT);
+    assert(max_outputs >= 1 && max_outputs <= max_rows);
+    if (leads && w && w->max_rows == max_rows && w->max_outputs == max_outputs)
+        return TUTTI_OK;
+    if (group && leads && !group_lead_reserve(group, max_rows, max_outputs))
+        return model_check(model, err);
+    enum tutti_status st = reserve(model, max_rows, max_outputs, err);
+    return group ? cluster_agree(group->cluster, st, err) : st;
+}
+
 /* The step that runs, and where its residual stream stands. */
 struct pass {
     const struct model *model;
@@ -105,7 +116,15 @@ struct pass {
     const float *pending; /* what is still to be added to x, [n_rows][d_model]; NULL: nothing */
     int n_rows;
     const int32_t *adapters; /* [n_rows]; NULL: no row has one */
+    bool is_lost;            /* a rank: what is computed is of no use */
 };
+
+/* x [n_rows][d_model], of which every rank has computed a summand, becomes the sum. */
+static void reduce(struct pass *p, float *x)
+{
+    if (p->model->group && !p->is_lost)
+        p->is_lost = !p->op->reduce(p->be, x, (size_t)p->n_rows * (size_t)p->model->desc.d_model);
+}
 
 /* y = x . W^T + bias, and what each row's adapter adds. */
 static void linear(struct pass *p, enum site site, int layer, float *y, const struct matrix *m,
@@ -175,7 +194,7 @@ static void join(struct pass *p, const struct norm *post_norm)
 /* The top layer of PanGu-Alpha asks by position: its q comes from a table, its k and v from the stream. */
 static void query_by_position(struct pass *p, int layer)
 {
-    const struct model_desc *d = &p->model->desc;
+    const struct model_desc *d = &p->model->local;
     const struct top_query *top = &p->model->top_query;
     struct workspace *w = &p->w;
     int q = d->n_heads * d->head_dim, kv = 2 * d->n_kv_heads * d->head_dim;
@@ -187,7 +206,7 @@ static void query_by_position(struct pass *p, int layer)
 
 static void run_layer(struct pass *p, int i)
 {
-    const struct model_desc *d = &p->model->desc;
+    const struct model_desc *d = &p->model->local;
     const struct layer *layer = &p->model->layers[i];
     const struct backend_ops *op = p->op;
     struct workspace *w = &p->w;
@@ -204,6 +223,7 @@ static void run_layer(struct pass *p, int i)
     op->rope_store(p->be, w->qkv, layer->q_norm, layer->k_norm, p->kv, i);
     op->attention(p->be, w->attended, w->qkv, p->kv, i);
     linear(p, SITE_ATTN_OUT, i, w->delta, layer->attn_out, w->attended);
+    reduce(p, w->delta);
     join(p, &layer->attn_post_norm);
     normalize(p, &layer->ffn_norm, p->n_rows);
     if (d->has_gate) {
@@ -213,6 +233,7 @@ static void run_layer(struct pass *p, int i)
         op->activate(p->be, w->hidden, p->n_rows, d->d_ff, d->activation);
     }
     linear(p, SITE_DOWN, i, w->delta, layer->down, w->hidden);
+    reduce(p, w->delta);
     join(p, &layer->ffn_post_norm);
 }
 
@@ -230,7 +251,7 @@ static void make_outputs(struct pass *p, const struct step *step)
     else
         normalize(p, &p->model->output_norm, n_outputs);
     size_t width = (size_t)d->d_model;
-    if (step->n_hidden > 0)
+    if (step->hidden) /* rank 0's */
         p->op->download(p->be, step->hidden, w->normed + (size_t)n_logits * width,
                         (size_t)step->n_hidden * width);
     if (n_logits == 0)
@@ -255,9 +276,24 @@ static const int32_t *spread_adapters(struct workspace *w, const struct step *st
     return w->row_adapters;
 }
 
+/* The step's end: logits to the host, on rank 0 those of all ranks. */
+static void end_step(struct pass *p, int n_logits, float *logits)
+{
+    const struct group *group = p->model->group;
+    if (!group) {
+        p->op->step_end(p->be, p->w.logits, logits, (size_t)n_logits * (size_t)p->model->desc.n_vocab);
+        return;
+    }
+    if (n_logits > 0 && !p->is_lost)
+        (void)p->op->collect(p->be, logits, p->w.logits, n_logits,
+                             group->vocab_begins); /* model_is_lost() tells */
+    p->op->step_end(p->be, NULL, NULL, 0);
+}
+
 void model_forward(struct model *model, struct kv_memory *kv, const struct step *step, float *logits)
 {
     const struct model_desc *d = &model->desc;
+    struct group *group = model->group;
     struct pass p = { .model = model,
                       .be = model->backend,
                       .op = model->backend->ops,
@@ -267,18 +303,21 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
     for (int r = 0; (d->has_learned_positions || d->has_top_query) && r < step->n_rows; r++)
         assert(step->positions[r] < d->n_ctx);
     assert(step->n_outputs <= p.w.max_rows && step->n_outputs - step->n_hidden <= p.w.max_outputs);
+    if (group && group->split.rank == 0)
+        p.is_lost = !group_lead_step(group, step);
     p.adapters = spread_adapters(model->workspace, step);
     p.op->step_begin(p.be, step);
-    p.op->embed(p.be, p.w.x, model->embedding);
+    p.op->embed(p.be, p.w.x, model->embedding, group ? group->split.vocab.begin : 0);
+    reduce(&p, p.w.x);
     if (d->has_learned_positions)
         p.op->positions(p.be, p.w.x, model->positions, d->d_model, true);
     if (d->has_embedding_norm) {
         normalize(&p, &model->embedding_norm, p.n_rows);
         swap_stream(&p);
     }
-    for (int i = 0; i < d->n_layers; i++)
+    for (int i = 0; i < d->n_layers && !p.is_lost; i++)
         run_layer(&p, i);
-    if (step->n_outputs > 0)
+    if (step->n_outputs > 0 && !p.is_lost)
         make_outputs(&p, step);
-    p.op->step_end(p.be, p.w.logits, logits, (size_t)(step->n_outputs - step->n_hidden) * (size_t)d->n_vocab);
+    end_step(&p, step->n_outputs - step->n_hidden, logits);
 }

@@ -6,6 +6,7 @@
 #include "model/adapter.h"
 #include "model/chat.h"
 #include "model/forward.h"
+#include "model/group.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -218,7 +219,8 @@ static enum tutti_status read_weight_type(const struct weight_type **out, const 
 enum tutti_status model_start_backend(struct model *model, const struct tutti_model_options *options,
                                       struct tutti_error *err)
 {
-    const struct model_desc *d = &model->desc;
+    const struct model_desc *d = &model->desc, *local = &model->local;
+    struct group *group = model->group;
     model->kv_type = DTYPE_F16;
     if (options->kv_type && !kv_type_find(options->kv_type, &model->kv_type))
         return error_set_param(err, TUTTI_E_ARGUMENT, "kv_type",
@@ -229,12 +231,13 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
     if (slopes)
         model_alibi_slopes(d, slopes);
     struct backend_options backend = {
-        .n_threads = options->n_threads,
+        .n_threads = options->n_threads > 0 || !group ? options->n_threads
+                                                      : cluster_n_threads(group->cluster),
         .pin_threads = options->pin_threads,
         .cpu = options->cpu,
         .attention = { .n_layers = d->n_layers,
-                       .n_heads = d->n_heads,
-                       .n_kv_heads = d->n_kv_heads,
+                       .n_heads = local->n_heads,
+                       .n_kv_heads = local->n_kv_heads,
                        .head_dim = d->head_dim,
                        .rotary_dim = d->rope == ROPE_NONE ? 0 : d->rotary_dim,
                        .rope = d->rope,
@@ -242,8 +245,9 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
                        .rope_scale = model_rope_scale(d),
                        .scale = 1.0f / __builtin_sqrtf((float)d->head_dim),
                        .window = d->window,
-                       .alibi_slopes = slopes,
+                       .alibi_slopes = slopes && group ? slopes + group->split.heads.begin : slopes,
                        .qk_norm_eps = d->norm_eps },
+        .cluster = group ? group->cluster : NULL,
     };
     enum tutti_status st = backend_cpu_new(&model->backend, &backend, err);
     free(slopes);
@@ -280,6 +284,9 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
     st = apply_rope_factors(l, err);
     if (st == TUTTI_OK)
         st = load_text(l, err); /* before the weights: it is quick, and more often wrong */
+    model->local = model->desc;
+    if (st == TUTTI_OK && model->group)
+        st = load_cut(l, err);
     if (st == TUTTI_OK)
         st = model_start_backend(model, l->options, err);
     if (st == TUTTI_OK)
@@ -290,16 +297,34 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
 enum tutti_status model_load(struct model **out, const char *path, const struct tutti_model_options *options,
                              struct tutti_error *err)
 {
-    static const struct tutti_model_options DEFAULTS = { 0 };
-    struct loader l = { .options = options ? options : &DEFAULTS };
+    return model_load_rank(out, path, NULL, options, err);
+}
+
+enum tutti_status model_load_rank(struct model **out, const char *path, struct cluster *cluster,
+                                  const struct tutti_model_options *options, struct tutti_error *err)
+{
+    struct tutti_model_options given = { 0 };
+    struct loader l = { .options = &given };
+    if (options)
+        given = *options;
     l.model = calloc(1, sizeof *l.model);
-    if (!l.model)
+    if (!l.model) {
+        cluster_close(cluster);
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    }
     name_model(l.model, path);
-    enum tutti_status st = checkpoint_open(&l.ck, path, err);
+    enum tutti_status st = group_open(l.model, cluster, &given, err);
+    if (st != TUTTI_OK) {
+        model_free(l.model);
+        return st;
+    }
+    if (model_rank(l.model) > 0)
+        given.progress = NULL; /* rank 0 shows it for all */
+    st = checkpoint_open(&l.ck, path, err);
     if (st == TUTTI_OK)
         st = load(&l, err);
     checkpoint_close(l.ck);
+    st = group_join(l.model, st, err);
     if (st == TUTTI_OK)
         *out = l.model;
     else
@@ -344,6 +369,8 @@ void model_free(struct model *model)
     if (!model)
         return;
     struct backend *be = model->backend;
+    if (model->group)
+        group_end(model->group);
     if (be) {
         workspace_free(model->workspace, be);
         adapters_free(model->adapters, be);
@@ -360,6 +387,7 @@ void model_free(struct model *model)
         free_norm(be, &model->output_norm);
         be->ops->free(be);
     }
+    group_free(model->group);
     free(model->layers);
     free(model->rope_freqs);
     chat_template_free(model->chat_template);

@@ -18,6 +18,9 @@ struct loader {
 /* Packs and uploads every weight of model->desc. model->backend is there. */
 MUST_CHECK enum tutti_status load_weights(struct loader *l, struct tutti_error *err);
 
+/* Shares the weights out over the ranks of model->group, as their types allow: sets model->local. */
+MUST_CHECK enum tutti_status load_cut(struct loader *l, struct tutti_error *err);
+
 enum tutti_status load_out_of_memory(const struct loader *l, struct tutti_error *err);
 
 #endif

@@ -2,6 +2,7 @@
 #include "model/load.h"
 
 #include "base/log.h"
+#include "model/group.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -79,28 +80,93 @@ static bool sources_fill(struct sources *s, const struct weight *w)
     return true;
 }
 
-static enum tutti_status pack(struct loader *l, struct matrix **out, const struct weight *w,
-                              struct tutti_error *err)
+/* Leaves the rows of the runs, in their order. False: no memory. */
+static bool cut_rows(struct sources *s, const struct split_part *part, int n_in)
+{
+    int n_most = s->n_parts * part->n_runs, n = 0;
+    struct matrix_part *parts = calloc((size_t)n_most, sizeof *parts);
+    const float **biases = s->biases ? calloc((size_t)n_most, sizeof *biases) : NULL;
+    if (!parts || (s->biases && !biases)) {
+        free(parts);
+        free((void *)biases);
+        return false;
+    }
+    for (int k = 0; k < part->n_runs; k++) {
+        for (int i = 0, row = 0; i < s->n_parts; row += s->parts[i++].n_rows) {
+            const struct matrix_part *whole = &s->parts[i];
+            int begin = part->runs[k].begin - row, end = part->runs[k].end - row;
+            size_t row_bytes = 0;
+            begin = begin > 0 ? begin : 0;
+            end = end < whole->n_rows ? end : whole->n_rows;
+            if (begin >= end || !dtype_bytes(whole->dtype, n_in, &row_bytes))
+                continue; /* matrix_new() names a type whose blocks do not fit */
+            parts[n] = *whole;
+            parts[n].data = (const uint8_t *)whole->data + (size_t)begin * row_bytes;
+            parts[n].n_rows = end - begin;
+            if (biases)
+                biases[n] = s->biases[i] ? s->biases[i] + begin : NULL;
+            n++;
+        }
+    }
+    free(s->parts);
+    free((void *)s->biases);
+    s->parts = parts;
+    s->biases = biases;
+    s->n_parts = n;
+    return true;
+}
+
+/* Leaves the columns of the one run, which begins and ends with whole blocks. The bias is added by rank 0 alone. */
+static void cut_columns(struct sources *s, const struct split_part *part, int n_in, bool has_bias)
+{
+    for (int i = 0; i < s->n_parts; i++) {
+        size_t before = 0;
+        if (!dtype_bytes(s->parts[i].dtype, n_in, &s->parts[i].stride) ||
+            !dtype_bytes(s->parts[i].dtype, part->runs[0].begin, &before))
+            continue;
+        s->parts[i].data = (const uint8_t *)s->parts[i].data + before;
+    }
+    if (!has_bias) {
+        free((void *)s->biases);
+        s->biases = NULL;
+    }
+}
+
+/* What a matrix runs as. It depends on the whole matrix, so that the cut makes no difference. */
+static enum dtype type_of(const struct loader *l, const struct weight *w, enum dtype *want)
+{
+    *want = l->type ? weight_type_choose(l->type, &w->place) : weights_common_type(w);
+    return weights_fit_type(*want, w->n_in);
+}
+
+/* part: what this rank holds of it. */
+static enum tutti_status pack_part(struct loader *l, struct matrix **out, const struct weight *w,
+                                   const struct split_part *part, struct tutti_error *err)
 {
     struct backend *be = l->model->backend;
     struct sources s;
     enum tutti_status st = TUTTI_OK;
-    if (!sources_fill(&s, w)) {
+    bool has_memory = sources_fill(&s, w);
+    if (has_memory && part->kind == SPLIT_ROWS)
+        has_memory = cut_rows(&s, part, w->n_in);
+    else if (has_memory && part->kind == SPLIT_COLUMNS)
+        cut_columns(&s, part, w->n_in, model_rank(l->model) == 0);
+    if (!has_memory) {
         st = load_out_of_memory(l, err);
         goto done;
     }
-    enum dtype want = l->type ? weight_type_choose(l->type, &w->place) : weights_common_type(w);
+    enum dtype want, type = type_of(l, w, &want);
     struct matrix_source source = { .name = w->name,
                                     .parts = s.parts,
                                     .n_parts = s.n_parts,
-                                    .n_in = w->n_in,
-                                    .type = weights_fit_type(want, w->n_in),
+                                    .n_in = part->kind == SPLIT_COLUMNS ? part->n : w->n_in,
+                                    .type = type,
                                     .is_gate_up = w->is_gate_up,
                                     .biases = s.biases };
-    if (source.type != want && !l->said_fallback) {
+    if (type != want && !l->said_fallback) {
         l->said_fallback = true;
         log_info("%s: %d columns are no multiple of %d, so it and its like run as %s", w->name, w->n_in,
-                 dtype_block_elems(want), dtype_name(source.type));
+                 dtype_block_elems(want), dtype_name(type));
     }
     st = be->ops->matrix_new(be, out, &source, err);
     if (st != TUTTI_OK)
@@ -114,6 +180,16 @@ static enum tutti_status pack(struct loader *l, struct matrix **out, const struc
 done:
     sources_clear(&s);
     return st;
+}
+
+/* A matrix in its place in the model. */
+static enum tutti_status pack(struct loader *l, struct matrix **out, const struct weight *w,
+                              enum split_role role, struct tutti_error *err)
+{
+    struct split_part part = { .kind = SPLIT_WHOLE };
+    if (l->model->group)
+        part = split_part(&l->model->group->split, &l->model->desc, role);
+    return pack_part(l, out, w, &part, err);
 }
 
 /* tensor NULL: there is none, and *out stays NULL. */
@@ -153,8 +229,17 @@ static enum tutti_status pack_top_query(struct loader *l, const struct weight *q
     kv.n_out -= query.n_out;
     memmove(kv.parts, qkv->parts + 1, 2 * sizeof *kv.parts);
     memmove(kv.biases, qkv->biases + 1, 2 * sizeof *kv.biases);
-    enum tutti_status st = pack(l, &l->model->top_query.query, &query, err);
-    return st == TUTTI_OK ? pack(l, &l->model->top_query.kv, &kv, err) : st;
+    struct split_part part = { .kind = SPLIT_WHOLE };
+    if (l->model->group) { /* k, and v behind it */
+        const struct model_desc *d = &l->model->desc;
+        part = split_part(&l->model->group->split, d, SPLIT_K);
+        int n_rows = d->n_kv_heads * d->head_dim;
+        part.runs[part.n_runs++] = (struct split_range){ part.runs[0].begin + n_rows,
+                                                         part.runs[0].end + n_rows };
+        part.n *= 2;
+    }
+    enum tutti_status st = pack(l, &l->model->top_query.query, &query, SPLIT_Q, err);
+    return st == TUTTI_OK ? pack_part(l, &l->model->top_query.kv, &kv, &part, err) : st;
 }
 
 static enum tutti_status load_layer(struct loader *l, int index, struct tutti_error *err)
@@ -169,24 +254,48 @@ static enum tutti_status load_layer(struct loader *l, int index, struct tutti_er
         st = upload_norm(l, &layer->attn_norm, &w.attn_norm, err);
     if (st == TUTTI_OK)
         st = d->has_top_query && index == d->n_layers - 1 ? pack_top_query(l, &w.qkv, err)
-                                                          : pack(l, &layer->qkv, &w.qkv, err);
+                                                          : pack(l, &layer->qkv, &w.qkv, SPLIT_QKV, err);
     if (st == TUTTI_OK)
         st = upload(l, &layer->q_norm, w.q_norm, 1, err);
     if (st == TUTTI_OK)
         st = upload(l, &layer->k_norm, w.k_norm, 1, err);
     if (st == TUTTI_OK)
-        st = pack(l, &layer->attn_out, &w.attn_out, err);
+        st = pack(l, &layer->attn_out, &w.attn_out, SPLIT_ATTN_OUT, err);
     if (st == TUTTI_OK)
         st = upload_norm(l, &layer->attn_post_norm, &w.attn_post_norm, err);
     if (st == TUTTI_OK)
         st = upload_norm(l, &layer->ffn_norm, &w.ffn_norm, err);
     if (st == TUTTI_OK)
-        st = pack(l, &layer->gate_up, &w.gate_up, err);
+        st = pack(l, &layer->gate_up, &w.gate_up, d->has_gate ? SPLIT_GATE_UP : SPLIT_UP, err);
     if (st == TUTTI_OK)
-        st = pack(l, &layer->down, &w.down, err);
+        st = pack(l, &layer->down, &w.down, SPLIT_DOWN, err);
     if (st == TUTTI_OK)
         st = upload_norm(l, &layer->ffn_post_norm, &w.ffn_post_norm, err);
     return st;
+}
+
+/* The larger block of what is stored and what it runs as: all of them are 1, 32 or 256. */
+static int block_of(const struct loader *l, const struct weight *w, int n_most)
+{
+    enum dtype want;
+    int n = dtype_block_elems(type_of(l, w, &want)), n_stored = dtype_block_elems(weights_common_type(w));
+    n = n > n_stored ? n : n_stored;
+    return n > n_most ? n : n_most;
+}
+
+enum tutti_status load_cut(struct loader *l, struct tutti_error *err)
+{
+    const struct model_desc *d = &l->model->desc;
+    struct split_blocks blocks = { 1, 1 };
+    for (int i = 0; i < d->n_layers; i++) {
+        struct layer_weights w;
+        enum tutti_status st = weights_find_layer(&w, d, l->names, l->ck, i, err);
+        if (st != TUTTI_OK)
+            return st;
+        blocks.attn_out = block_of(l, &w.attn_out, blocks.attn_out);
+        blocks.down = block_of(l, &w.down, blocks.down);
+    }
+    return group_cut(l->model, &blocks, err);
 }
 
 enum tutti_status load_weights(struct loader *l, struct tutti_error *err)
@@ -198,7 +307,7 @@ enum tutti_status load_weights(struct loader *l, struct tutti_error *err)
     struct outer_weights outer;
     enum tutti_status st = weights_find_outer(&outer, &model->desc, l->names, l->ck, err);
     if (st == TUTTI_OK)
-        st = pack(l, &model->embedding, &outer.embedding, err);
+        st = pack(l, &model->embedding, &outer.embedding, SPLIT_EMBEDDING, err);
     if (st == TUTTI_OK)
         st = upload_norm(l, &model->embedding_norm, &outer.embedding_norm, err);
     if (st == TUTTI_OK)
@@ -210,7 +319,7 @@ enum tutti_status load_weights(struct loader *l, struct tutti_error *err)
     if (st == TUTTI_OK)
         st = upload_norm(l, &model->output_norm, &outer.output_norm, err);
     if (st == TUTTI_OK && !model->desc.tied_output)
-        st = pack(l, &model->output, &outer.output, err);
+        st = pack(l, &model->output, &outer.output, SPLIT_OUTPUT, err);
     else if (st == TUTTI_OK)
         model->output = model->embedding;
     return st;

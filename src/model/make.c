@@ -2,6 +2,7 @@
 #include "kernels/quantize.h"
 #include "model/family.h"
 #include "model/forward.h"
+#include "model/group.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,10 +120,8 @@ static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const
                                          .is_gate_up = is_gate_up,
                                          .biases = has_bias ? biases : NULL };
     st = be->ops->matrix_new(be, out, &description, err);
-    if (st == TUTTI_OK) {
+    if (st == TUTTI_OK)
         m->model->weight_bytes += be->ops->matrix_bytes(*out);
-        m->model->n_params += (uint64_t)n_in * (uint64_t)n_out;
-    }
 done:
     free(source);
     free(values);
@@ -159,7 +158,7 @@ static enum tutti_status make_norm(struct maker *m, struct norm *out, struct tut
 static enum tutti_status make_attention(struct maker *m, struct layer *layer, bool is_top,
                                         struct tutti_error *err)
 {
-    const struct model_desc *d = &m->model->desc;
+    const struct model_desc *d = &m->model->local;
     struct top_query *top = &m->model->top_query;
     int q = d->n_heads * d->head_dim, kv = 2 * d->n_kv_heads * d->head_dim;
     enum tutti_status st;
@@ -182,7 +181,7 @@ static enum tutti_status make_attention(struct maker *m, struct layer *layer, bo
 static enum tutti_status make_layer(struct maker *m, struct layer *layer, bool is_top,
                                     struct tutti_error *err)
 {
-    const struct model_desc *d = &m->model->desc;
+    const struct model_desc *d = &m->model->local;
     int up = d->has_gate ? 2 * d->d_ff : d->d_ff;
     enum tutti_status st = make_norm(m, &layer->attn_norm, err);
     if (st == TUTTI_OK)
@@ -200,7 +199,7 @@ static enum tutti_status make_layer(struct maker *m, struct layer *layer, bool i
 static enum tutti_status make_inputs(struct maker *m, struct tutti_error *err)
 {
     struct model *model = m->model;
-    const struct model_desc *d = &model->desc;
+    const struct model_desc *d = &model->local;
     size_t n_table = (size_t)d->n_ctx * (size_t)d->d_model;
     enum tutti_status st = make_matrix(m, &model->embedding, "embedding", d->d_model, d->n_vocab, false,
                                        false, err);
@@ -213,12 +212,36 @@ static enum tutti_status make_inputs(struct maker *m, struct tutti_error *err)
     return st;
 }
 
+/* Weights of all matrices of the whole model. */
+static uint64_t count_matrices(const struct model_desc *d)
+{
+    uint64_t q = (uint64_t)d->n_heads * (uint64_t)d->head_dim,
+             kv = (uint64_t)d->n_kv_heads * (uint64_t)d->head_dim;
+    uint64_t width = 2 * (q + kv) + (d->has_gate ? 3 : 2) * (uint64_t)d->d_ff;
+    uint64_t n_tables = d->tied_output ? 1 : 2;
+    return (uint64_t)d->d_model * ((uint64_t)d->n_layers * width + n_tables * (uint64_t)d->n_vocab);
+}
+
+/* Shares them out over the ranks, by the blocks of the type that they have. */
+static enum tutti_status cut(const struct maker *m, struct tutti_error *err)
+{
+    const struct model_desc *d = &m->model->desc;
+    int block = dtype_block_elems(m->type), n_heads = d->n_heads * d->head_dim;
+    struct split_blocks blocks = { .attn_out = n_heads % block == 0 ? block : 1,
+                                   .down = d->d_ff % block == 0 ? block : 1 };
+    return group_cut(m->model, &blocks, err);
+}
+
 static enum tutti_status make(struct maker *m, const struct tutti_model_options *options,
                               struct tutti_error *err)
 {
     struct model *model = m->model;
     const struct model_desc *d = &model->desc;
     enum tutti_status st = model_desc_check(d, model->name, err);
+    model->local = model->desc;
+    model->n_params = count_matrices(d);
+    if (st == TUTTI_OK && model->group)
+        st = cut(m, err);
     if (st != TUTTI_OK)
         return st;
     model->rope_freqs = calloc((size_t)d->rotary_dim / 2 + 1, sizeof *model->rope_freqs);
@@ -275,7 +298,9 @@ enum tutti_status model_make(struct model **out, const char *name, enum dtype ty
     model->desc.bos_id = model->desc.pad_id = -1;
     model->desc.n_usable_vocab = s->desc.n_vocab;
     tutti_sampling_init(&model->sampling, NULL);
-    enum tutti_status st = make(&m, options ? options : &DEFAULTS, err);
+    enum tutti_status st = group_open(model, NULL, options ? options : &DEFAULTS, err);
+    if (st == TUTTI_OK)
+        st = group_join(model, make(&m, options ? options : &DEFAULTS, err), err);
     if (st == TUTTI_OK)
         *out = model;
     else

@@ -75,6 +75,8 @@ struct chat_format {
 
 struct family;
 struct adapters; /* model/adapter.h */
+struct cluster;  /* cluster/cluster.h */
+struct group;    /* model/group.h */
 
 /* [d_model] each; b is NULL for NORM_RMS. Both NULL: the model has no such norm. */
 struct norm {
@@ -97,7 +99,11 @@ struct top_query {
 
 struct model {
     char name[128];
-    struct model_desc desc;
+    struct model_desc desc; /* of the whole model */
+    struct model_desc
+        local; /* of what this rank holds: the same, but for the numbers of heads, columns and ids where it is
+                                one of several (split.h) */
+    struct group *group; /* the ranks that run the model together; NULL: this process alone */
     enum dtype weight_type, kv_type;
     struct backend *backend;
     struct layer *layers;              /* [n_layers] */
@@ -120,6 +126,12 @@ struct model {
 
 MUST_CHECK enum tutti_status model_load(struct model **out, const char *path,
                                         const struct tutti_model_options *options, struct tutti_error *err);
+
+/* The same as one rank of several, each of which calls it. cluster becomes the model's, also where this fails; options->n_ranks has no
+ * meaning. */
+MUST_CHECK enum tutti_status model_load_rank(struct model **out, const char *path, struct cluster *cluster,
+                                             const struct tutti_model_options *options,
+                                             struct tutti_error *err);
 
 /* A known shape ("chatglm3-6b", ...) with made-up weights, without tokenizer, for benchmarks. */
 MUST_CHECK enum tutti_status model_make(struct model **out, const char *shape, enum dtype type,
@@ -152,5 +164,35 @@ MUST_CHECK enum tutti_status model_reserve(struct model *model, int max_rows, in
 /* One forward pass over the rows of step. logits: host, [n_outputs - n_hidden][n_vocab]. Hidden states are those that logits are
  * made of: behind the last norm. n_rows and n_outputs: at most what was reserved. Allocates nothing. */
 void model_forward(struct model *model, struct kv_memory *kv, const struct step *step, float *logits);
+
+/* ---- KV memory, by which model_forward() goes. Of a model of several ranks there is one at a time ---- */
+
+/* n_pages pages for every layer, of the model's kv_type, on every rank. On success *out is the caller's. */
+MUST_CHECK enum tutti_status model_kv_new(struct model *model, struct kv_memory **out, int n_pages,
+                                          struct tutti_error *err);
+void model_kv_free(struct model *model, struct kv_memory *kv); /* NULL is allowed */
+void model_kv_copy_page(struct model *model, struct kv_memory *kv, int32_t dst, int32_t src);
+
+/* Memory that this process may still take for pages: of several ranks, the least that any of them may. */
+uint64_t model_memory_left(struct model *model);
+
+/* ---- ranks. One that runs alone is rank 0 ---- */
+
+int model_rank(const struct model *model);
+
+/* Ranks but 0: does what rank 0 does with the model until that frees it. TUTTI_E_IO: a rank was lost. */
+MUST_CHECK enum tutti_status model_follow(struct model *model, struct tutti_error *err);
+
+/* Reserves what telling the others of a step takes: up to max_rows rows of max_seqs sequences with page tables of max_pages.
+ * Without it, memory is taken when it is needed. */
+MUST_CHECK enum tutti_status model_reserve_tables(struct model *model, int max_rows, int max_seqs,
+                                                  int max_pages, struct tutti_error *err);
+
+/* True: a rank was lost, and what model_forward() gave since is of no use. model_check(): TUTTI_E_IO, and which one. */
+bool model_is_lost(const struct model *model);
+enum tutti_status model_check(const struct model *model, struct tutti_error *err);
+
+/* As cluster_on_loss(). */
+void model_on_loss(struct model *model, void (*fn)(void *user), void *user);
 
 #endif

@@ -56,6 +56,7 @@ static void add_sizes(void *arg, struct cluster *c)
         n_faults += x[n] != 7;
         free(x);
     }
+    cluster_close(c);
 }
 
 static void sums_are_added_in_the_order_of_the_ranks(void **state)
@@ -85,6 +86,7 @@ static void gather_rows(void *arg, struct cluster *c)
         n_faults += whole[i] != (float)i;
     free(part);
     free(whole);
+    cluster_close(c);
 }
 
 static void rows_are_put_together_on_rank_0(void **state)
@@ -114,6 +116,7 @@ static void agree(void *arg, struct cluster *c)
         strcpy(plan, "rows and pages");
     n_faults += !cluster_broadcast(c, plan, rank == 0 ? strlen(plan) + 1 : sizeof plan, true);
     n_faults += strcmp(plan, "rows and pages") != 0;
+    cluster_close(c);
 }
 
 static void what_one_rank_says_all_know(void **state)

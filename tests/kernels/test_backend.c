@@ -245,7 +245,7 @@ static void an_embedding_is_the_stored_row(void **state)
         reserve(be, 6);
         float x[6 * N_IN];
         be->ops->step_begin(be, &step);
-        be->ops->embed(be, x, m);
+        be->ops->embed(be, x, m, 0);
         be->ops->step_end(be, NULL, NULL, 0);
         for (int r = 0; r < 6; r++)
             assert_memory_equal(x + r * N_IN, s.values + ids[r] * N_IN, N_IN * sizeof *x);

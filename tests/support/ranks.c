@@ -138,7 +138,6 @@ static void *run_rank(void *arg)
         abort();
     }
     r->fn(r->arg, cluster);
-    cluster_close(cluster);
     return NULL;
 }
 
