@@ -61,6 +61,24 @@ TUTTI_API const char *tutti_status_name(enum tutti_status status);
 /* "0.1.0". */
 TUTTI_API const char *tutti_version(void);
 
+/* ---- ranks ---------------------------------------------------------------------------------------------------------
+
+ * Several processes that run one model together, each with its share of the weights (tensor parallelism; docs/cluster.md). Each calls
+ * the same functions up to the opening of the model and its adapters; then rank 0 uses it, and the others follow. */
+
+typedef struct tutti_ranks tutti_ranks;
+
+/* Joins the processes that mpirun (or srun) started: n_ranks in each of n_groups groups. On success *out is the caller's, for
+ * tutti_ranks_close() after the model is closed. TUTTI_E_UNSUPPORTED: this library was built without MPI. TUTTI_E_ARGUMENT:
+ * another number of processes was started. */
+TUTTI_API enum tutti_status tutti_ranks_open(tutti_ranks **out, int n_ranks, int n_groups,
+                                             struct tutti_error *err);
+TUTTI_API void tutti_ranks_close(tutti_ranks *ranks); /* NULL is allowed */
+
+/* Which process this is, 0 to n_ranks - 1, in which group. NULL: 0. */
+TUTTI_API int tutti_ranks_rank(const tutti_ranks *ranks);
+TUTTI_API int tutti_ranks_group(const tutti_ranks *ranks);
+
 /* ---- model ----------------------------------------------------------------------------------------------------- */
 
 typedef struct tutti_model tutti_model;
@@ -76,9 +94,8 @@ struct tutti_model_options {
         chat_format; /* NULL: from the checkpoint; else a name such as "chatglm3" or "llama2", "template" (the
                               * one that the checkpoint carries), or the path of a file with a Jinja template */
     const char *cpu; /* NULL: the best this processor has; "ref", "avx2", "avx512": at most that, for tests */
-    /* Tensor parallelism: so many processes, started by one mpirun, run the model together, each with its share of the weights, and
-     * call the same functions up to tutti_model_follow(). 0 or 1: this process alone. docs/cluster.md. */
-    int n_ranks;
+    tutti_ranks *
+        ranks; /* NULL: this process alone; else those that run the model together. Borrowed while the model is open */
     /* Called from the calling thread while weights are packed; done and total in bytes. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
@@ -91,9 +108,8 @@ TUTTI_API enum tutti_status tutti_model_open(tutti_model **out, const char *path
                                              struct tutti_error *err);
 TUTTI_API void tutti_model_close(tutti_model *model); /* NULL is allowed */
 
-/* Which of the processes this is; 0: it leads, or is alone. The others call tutti_model_follow() in place of opening an engine: it
- * returns when rank 0 closes the model. TUTTI_E_IO: a process was lost, which the text names. */
-TUTTI_API int tutti_model_rank(const tutti_model *model);
+/* Ranks above 0: does what rank 0 does with the model, until that closes it. TUTTI_E_IO: a rank was lost, which the text
+ * names. */
 TUTTI_API enum tutti_status tutti_model_follow(tutti_model *model, struct tutti_error *err);
 
 struct tutti_model_info {
@@ -165,6 +181,10 @@ struct tutti_engine_options {
      * prompts in both directions. One engine at a time can use a folder: else TUTTI_E_BUSY. */
     const char *kv_spill_dir;
     uint64_t kv_spill_bytes; /* size of that file at most; 0: 8 GiB */
+    /* Called once, on a thread of the engine, where it can compute nothing any more, since another rank of the model was lost: every
+     * request ends with that error (TUTTI_E_CLOSED), and further ones are refused. May be NULL. */
+    void (*failed)(void *user, const struct tutti_error *why);
+    void *user;
 };
 
 /* Starts the engine's threads. One engine for each model at a time.

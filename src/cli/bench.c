@@ -280,10 +280,10 @@ static void print_json(const struct report *report, const struct model *model)
 
 /* ---- running --------------------------------------------------------------------------------------------------- */
 
-static enum tutti_status load(const struct bench_values *values, const char *path, struct model **out,
-                              struct tutti_error *err)
+static enum tutti_status load(const struct bench_values *values, tutti_ranks *ranks, const char *path,
+                              struct model **out, struct tutti_error *err)
 {
-    struct tutti_model_options options = model_flags_options(&values->model);
+    struct tutti_model_options options = model_flags_options(&values->model, ranks);
     struct progress progress;
     /* Of a shape, where none is given. */
     enum dtype type = values->model.type ? weight_type_find(values->model.type)->dtype : DTYPE_Q4_0;
@@ -293,6 +293,18 @@ static enum tutti_status load(const struct bench_values *values, const char *pat
     options.user = &progress;
     st = path ? model_load(out, path, &options, err) : model_make(out, values->shape, type, &options, err);
     progress_end(&progress);
+    return st;
+}
+
+/* With adapters. */
+static enum tutti_status open_model(const struct bench_values *values, tutti_ranks *ranks, const char *path,
+                                    struct model **out, struct tutti_error *err)
+{
+    enum tutti_status st = load(values, ranks, path, out, err);
+    if (st == TUTTI_OK)
+        st = adapter_flags_load(&values->adapters, model_handle(*out), err);
+    if (st == TUTTI_OK && values->made_lora > 0)
+        st = model_make_adapter(*out, "made", (int)values->made_lora, err);
     return st;
 }
 
@@ -363,6 +375,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     struct model *model = NULL;
     struct measure *limits = NULL;
     struct team *team = NULL;
+    tutti_ranks *ranks = NULL;
     const char *path = n_operands > 0 ? operands[0] : NULL;
     if (!path == !values->shape)
         return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
@@ -376,11 +389,13 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     if (!report.results || !report.engine_results || !report.attention_results || !report.samples)
         st = error_set(err, TUTTI_E_MEMORY, "out of memory");
     if (st == TUTTI_OK)
-        st = load(values, path, &model, err);
+        st = model_flags_ranks(&values->model, &ranks, err);
     if (st == TUTTI_OK)
-        st = adapter_flags_load(&values->adapters, model_handle(model), err);
-    if (st == TUTTI_OK && values->made_lora > 0)
-        st = model_make_adapter(model, "made", (int)values->made_lora, err);
+        st = open_model(values, ranks, path, &model, err);
+    if (tutti_ranks_rank(ranks) > 0) { /* a failure that all know of is told by rank 0 */
+        st = st == TUTTI_OK ? model_follow(model, err) : st == TUTTI_E_IO ? st : TUTTI_OK;
+        goto done;
+    }
     if (st == TUTTI_OK)
         st = check_context(values, model, err);
     if (st == TUTTI_OK)
@@ -394,10 +409,12 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         sum_up_limits(&report);
         values->json ? print_json(&report, model) : print_table(&report, model);
     }
+done:
     measure_free(limits);
     team_free(team);
     free(report.samples);
     model_free(model);
+    tutti_ranks_close(ranks);
     free(report.results);
     free(report.engine_results);
     free(report.attention_results);

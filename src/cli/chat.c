@@ -314,9 +314,15 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     struct chat chat = { .mutex = PTHREAD_MUTEX_INITIALIZER };
     struct tutti_model_info info;
     tutti_model *model = NULL;
-    enum tutti_status st = model_flags_open(&values->model, operands[0], &model, err);
-    if (st != TUTTI_OK)
+    tutti_ranks *ranks = NULL;
+    bool is_done;
+    enum tutti_status st = model_flags_join(&values->model, &values->adapters, operands[0], &ranks, &is_done,
+                                            err);
+    if (st != TUTTI_OK || is_done)
         return st;
+    st = model_flags_open(&values->model, ranks, operands[0], &model, err);
+    if (st != TUTTI_OK)
+        goto done;
     tutti_model_info(model, &info);
     if (info.chat_format[0] == '\0') {
         st = error_set(
@@ -354,6 +360,7 @@ done:
     free(chat.messages);
     buf_clear(&chat.text);
     tutti_model_close(model);
+    tutti_ranks_close(ranks);
     return st;
 }
 

@@ -2,10 +2,12 @@
 
 #include "backend/kv_type.h"
 #include "base/limits.h"
+#include "base/log.h"
 #include "cli/progress.h"
 #include "model/weight_type.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -41,6 +43,13 @@ const struct option MODEL_OPTIONS[] = {
       .min = 1,
       .max = 256,
       .help = "compute threads; without it, one for each core that this process may use" },
+    { .name = "tp",
+      INT_IN(MODEL, tp),
+      .value = "N",
+      .min = 1,
+      .max = 64,
+      .initial = "1",
+      .help = "run the model on the N processes that mpirun started, each with its share of the weights" },
     { .name = "pin", FLAG_IN(MODEL, pin), .help = "bind each compute thread to a core of its own" },
     { .name = "cpu",
       CHOICE_IN(MODEL, cpu),
@@ -50,7 +59,7 @@ const struct option MODEL_OPTIONS[] = {
     { .name = NULL },
 };
 
-struct tutti_model_options model_flags_options(const struct model_flags *flags)
+struct tutti_model_options model_flags_options(const struct model_flags *flags, tutti_ranks *ranks)
 {
     return (struct tutti_model_options){
         .n_threads = flags->threads > 0 ? (int)flags->threads : 0,
@@ -59,13 +68,54 @@ struct tutti_model_options model_flags_options(const struct model_flags *flags)
         .kv_type = flags->kv_type,
         .chat_format = flags->chat_format,
         .cpu = flags->cpu,
+        .ranks = ranks,
     };
 }
 
-enum tutti_status model_flags_open(const struct model_flags *flags, const char *path, tutti_model **out,
+enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks **out,
+                                    struct tutti_error *err)
+{
+    tutti_ranks *ranks = NULL;
+    enum tutti_status st = flags->tp > 1 ? tutti_ranks_open(&ranks, (int)flags->tp, 1, err) : TUTTI_OK;
+    if (st == TUTTI_OK && tutti_ranks_rank(ranks) > 0) {
+        signal(SIGTERM, SIG_IGN); /* launchers send them to all, but rank 0 may have requests to end */
+        signal(SIGINT, SIG_IGN);
+        log_set_level(LOG_WARN);
+    }
+    *out = ranks;
+    return st;
+}
+
+enum tutti_status model_flags_join(const struct model_flags *flags, const struct adapter_flags *adapters,
+                                   const char *path, tutti_ranks **out, bool *is_done,
                                    struct tutti_error *err)
 {
-    struct tutti_model_options options = model_flags_options(flags);
+    *is_done = false;
+    enum tutti_status st = model_flags_ranks(flags, out, err);
+    if (st != TUTTI_OK || tutti_ranks_rank(*out) == 0)
+        return st;
+    tutti_model *model = NULL;
+    st = model_flags_open(flags, *out, path, &model, err);
+    bool is_told = st != TUTTI_OK;
+    if (st == TUTTI_OK && adapters) {
+        st = adapter_flags_load(adapters, model, err);
+        is_told = st != TUTTI_OK;
+    }
+    if (st == TUTTI_OK)
+        st = tutti_model_follow(model, err);
+    if (is_told && st != TUTTI_E_IO)
+        st = TUTTI_OK; /* every rank knows it; rank 0 says it, and must not be ended by a launcher before */
+    tutti_model_close(model);
+    tutti_ranks_close(*out);
+    *out = NULL;
+    *is_done = true;
+    return st;
+}
+
+enum tutti_status model_flags_open(const struct model_flags *flags, tutti_ranks *ranks, const char *path,
+                                   tutti_model **out, struct tutti_error *err)
+{
+    struct tutti_model_options options = model_flags_options(flags, ranks);
     struct progress progress;
     progress_begin(&progress, "loading", PROGRESS_BYTES);
     options.progress = progress_update;
@@ -214,6 +264,8 @@ enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs
         .max_guesses = (int)flags->speculate,
         .kv_spill_dir = flags->kv_spill,
         .kv_spill_bytes = flags->kv_spill_size > 0 ? (uint64_t)flags->kv_spill_size : 0,
+        .failed = flags->failed,
+        .user = flags->user,
     };
     return tutti_engine_open(out, model, &options, err);
 }

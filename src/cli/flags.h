@@ -8,17 +8,29 @@
 /* ---- the model ---- */
 struct model_flags {
     const char *type, *kv_type, *cpu, *chat_format;
-    int64_t threads;
+    int64_t threads, tp;
     bool pin;
 };
 extern const struct option MODEL_OPTIONS[];
 
 /* The options without the callback for progress. */
-struct tutti_model_options model_flags_options(const struct model_flags *flags);
+struct tutti_model_options model_flags_options(const struct model_flags *flags, tutti_ranks *ranks);
 
-/* Opens the model, with a progress bar while it is being loaded. */
-MUST_CHECK enum tutti_status model_flags_open(const struct model_flags *flags, const char *path,
-                                              tutti_model **out, struct tutti_error *err);
+/* Opens the model, with a progress bar while it is being loaded. ranks: NULL: none. */
+MUST_CHECK enum tutti_status model_flags_open(const struct model_flags *flags, tutti_ranks *ranks,
+                                              const char *path, tutti_model **out, struct tutti_error *err);
+
+struct adapter_flags;
+
+/* Where --tp asks for several ranks, joins them: *out is the caller's, for tutti_ranks_close(); else it is NULL. A rank above 0
+ * does all its work here: it opens the model and its adapters (NULL: none), follows, and has *out NULL and *is_done true. */
+MUST_CHECK enum tutti_status model_flags_join(const struct model_flags *flags,
+                                              const struct adapter_flags *adapters, const char *path,
+                                              tutti_ranks **out, bool *is_done, struct tutti_error *err);
+
+/* The same without the model: a rank above 0 must not catch signals, and says only what is wrong. */
+MUST_CHECK enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks **out,
+                                               struct tutti_error *err);
 
 /* ---- adapters ---- */
 struct adapter_flags {
@@ -41,6 +53,9 @@ struct engine_flags {
     const char *kv_spill;
     double max_slowdown, max_queue_time; /* max_queue_time: none of the options; seconds, 0: no limit */
     bool no_prefix_cache;
+    /* Not from flags; NULL: as in struct tutti_engine_options. */
+    void (*failed)(void *user, const struct tutti_error *why);
+    void *user;
 };
 extern const struct option ENGINE_OPTIONS[];
 

@@ -472,8 +472,14 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     const struct generate_values *values = v;
     struct batch batch = { .values = values, .mutex = PTHREAD_MUTEX_INITIALIZER };
     tutti_model *model = NULL;
+    tutti_ranks *ranks = NULL;
+    bool is_done;
     struct buf grammar = { 0 };
-    enum tutti_status st = read_prompts(values, &batch.prompts, err);
+    enum tutti_status st = model_flags_join(&values->model, &values->adapters, operands[0], &ranks, &is_done,
+                                            err);
+    if (st != TUTTI_OK || is_done)
+        return st;
+    st = read_prompts(values, &batch.prompts, err);
     if (st == TUTTI_OK)
         st = read_grammar(values, &grammar, &batch.request, err);
     batch.n_choices = (size_t)values->best;
@@ -489,7 +495,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     }
     for (size_t i = 0; i < n; i++)
         batch.answers[i].batch = &batch;
-    st = model_flags_open(&values->model, operands[0], &model, err);
+    st = model_flags_open(&values->model, ranks, operands[0], &model, err);
     if (st != TUTTI_OK)
         goto done;
     st = adapter_flags_load(&values->adapters, model, err);
@@ -508,6 +514,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
 done:
     tutti_engine_close(batch.engine);
     tutti_model_close(model);
+    tutti_ranks_close(ranks);
     for (size_t i = 0; batch.answers && i < n; i++)
         buf_clear(&batch.answers[i].text);
     free(batch.ended);

@@ -116,14 +116,20 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     const struct logits_values *values = v;
     struct ids ids = { 0 };
     tutti_model *model = NULL;
+    tutti_ranks *ranks = NULL;
+    bool is_done;
     if (!values->ids || !values->out)
         return error_set(err, TUTTI_E_ARGUMENT, "expected %s", values->ids ? "--out FILE" : "--ids LIST");
-    enum tutti_status st = read_ids(values->ids, &ids, err);
+    enum tutti_status st = model_flags_join(&values->model, NULL, operands[0], &ranks, &is_done, err);
+    if (st != TUTTI_OK || is_done)
+        return st;
+    st = read_ids(values->ids, &ids, err);
     if (st == TUTTI_OK)
-        st = model_flags_open(&values->model, operands[0], &model, err);
+        st = model_flags_open(&values->model, ranks, operands[0], &model, err);
     if (st == TUTTI_OK)
         st = compute(model, &ids, values->out, err);
     tutti_model_close(model);
+    tutti_ranks_close(ranks);
     ids_clear(&ids);
     return st;
 }

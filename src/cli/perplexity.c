@@ -77,6 +77,7 @@ static const struct option_group GROUPS[] = {
 };
 
 struct job {
+    tutti_ranks *ranks; /* NULL: none */
     const struct perplexity_values *values;
     const char *file; /* NULL: none */
     tutti_model *handle;
@@ -328,7 +329,7 @@ static enum tutti_status run_job(struct job *job, const char *path, struct tutti
     if (st == TUTTI_OK && job->values->base) /* before the model: it is quick, and more often wrong */
         st = logits_base_open(&job->base, job->values->base, err);
     if (st == TUTTI_OK)
-        st = model_flags_open(&job->values->model, path, &job->handle, err);
+        st = model_flags_open(&job->values->model, job->ranks, path, &job->handle, err);
     if (st != TUTTI_OK)
         return st;
     job->model = model_of(job->handle);
@@ -349,11 +350,16 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
                              struct tutti_error *err)
 {
     struct job job = { .values = v, .file = n_operands > 1 ? operands[1] : NULL };
-    enum tutti_status st = run_job(&job, operands[0], err);
+    bool is_done;
+    enum tutti_status st = model_flags_join(&job.values->model, NULL, operands[0], &job.ranks, &is_done, err);
+    if (st != TUTTI_OK || is_done)
+        return st;
+    st = run_job(&job, operands[0], err);
     perplexity_clear(&job.sums);
     logits_base_writer_free(job.writer);
     logits_base_close(job.base);
     tutti_model_close(job.handle);
+    tutti_ranks_close(job.ranks);
     ids_clear(&job.ids);
     ids_clear(&job.head);
     return st;

@@ -9,7 +9,9 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 struct serve_values {
     const char *host, *unix_path, *name, *api_key_file, *cors_origin, *log_level, *log_format;
@@ -320,6 +322,20 @@ static void log_model(const tutti_model *model, tutti_engine *engine)
                  tutti_model_adapter_name(model, i));
 }
 
+/* The engine's end before ours. */
+struct failure {
+    struct tutti_error error;
+};
+
+/* On the engine's thread, which ends before the error is looked at: requests are being told, then this process ends, so that what
+ * started it starts the ranks anew. */
+static void on_failure(void *user, const struct tutti_error *why)
+{
+    struct failure *failure = user;
+    failure->error = *why;
+    kill(getpid(), SIGTERM);
+}
+
 static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
                              struct tutti_error *err)
 {
@@ -332,9 +348,16 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     tutti_model *model = NULL;
     tutti_engine *engine = NULL;
     struct server *server = NULL;
+    tutti_ranks *ranks = NULL;
+    struct failure failure = { 0 };
+    bool is_done;
     set_log_level(values->log_level);
     log_set_format(strcmp(values->log_format, LOG_FORMATS[LOG_JSON]) == 0 ? LOG_JSON : LOG_TEXT);
-    enum tutti_status st = read_apis(&values->apis, &options.apis, err);
+    enum tutti_status st = model_flags_join(&values->model, &values->adapters, operands[0], &ranks, &is_done,
+                                            err);
+    if (st != TUTTI_OK || is_done)
+        return st;
+    st = read_apis(&values->apis, &options.apis, err);
     if (st == TUTTI_OK && values->config)
         st = serving_config_read(&config, values->config, err);
     if (st == TUTTI_OK && values->config)
@@ -343,11 +366,13 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     if (st == TUTTI_OK)
         st = server_open(&server, &options, err);
     if (st == TUTTI_OK)
-        st = model_flags_open(&values->model, operands[0], &model, err);
+        st = model_flags_open(&values->model, ranks, operands[0], &model, err);
     if (st == TUTTI_OK)
         st = adapter_flags_load(&values->adapters, model, err);
     if (st == TUTTI_OK && values->config)
         fit_config(&config, model, &engine_flags);
+    engine_flags.failed = on_failure;
+    engine_flags.user = &failure;
     if (st == TUTTI_OK)
         st = engine_flags_open(&engine_flags, 0, model, &engine, err);
     if (st == TUTTI_OK) {
@@ -356,7 +381,13 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     }
     server_close(server);
     tutti_engine_close(engine);
+    if (failure.error.status != TUTTI_OK) {
+        st = TUTTI_E_IO;
+        if (err)
+            *err = failure.error;
+    }
     tutti_model_close(model);
+    tutti_ranks_close(ranks);
     serving_config_clear(&config);
     return st;
 }

@@ -33,6 +33,7 @@ struct cluster {
     float *sums; /* [n_ranks][CHUNK]: what the others sent; at the own rank the sum */
     struct message sends[TRANSPORT_MESSAGES], receives[TRANSPORT_MESSAGES];
     bool is_broken;       /* the transport failed */
+    bool is_ended;        /* by all ranks together */
     pthread_mutex_t lock; /* of what follows */
     void (*on_loss)(void *user);
     void *on_loss_user;
@@ -113,8 +114,6 @@ enum tutti_status cluster_new(struct cluster **out, struct transport *transport,
     *out = c;
     c = NULL;
 done:
-    if (c)
-        c->is_broken = true; /* the others may not know: nobody is waited for */
     cluster_close(c);
     return st;
 }
@@ -131,8 +130,8 @@ void cluster_close(struct cluster *c)
 {
     if (!c)
         return;
-    bool is_orderly = !c->is_broken && (!c->monitor || monitor_lost(c->monitor) < 0);
-    monitor_free(c->monitor);
+    bool is_orderly = c->is_ended && !cluster_is_lost(c);
+    monitor_free(c->monitor, is_orderly);
     c->transport->ops->close(c->transport, is_orderly);
     pthread_mutex_destroy(&c->lock);
     free(c->sums);
@@ -203,10 +202,10 @@ static bool finish(struct cluster *c, bool is_idle)
     for (unsigned i = 0;; i++) {
         int done = c->transport->ops->test(c->transport);
         c->is_broken = c->is_broken || done < 0;
-        if (cluster_is_lost(c))
-            return false;
         if (done > 0)
             return true;
+        if (cluster_is_lost(c))
+            return false;
         if (i < SPINS) {
             relax();
             continue;
@@ -228,6 +227,7 @@ static bool exchange(struct cluster *c, int n_sends, int n_receives, bool is_idl
 {
     if (cluster_is_lost(c))
         return false;
+    c->is_ended = false;
     for (int i = 0; i < n_sends; i++)
         c->cost.n_sent_bytes += c->sends[i].n_bytes;
     if (!c->transport->ops->begin(c->transport, c->sends, n_sends, c->receives, n_receives)) {
@@ -403,6 +403,13 @@ static bool share(struct cluster *c, void *all, size_t n_bytes)
     return exchange(c, count, count, true); /* a rank may still be reading its weights */
 }
 
+bool cluster_end(struct cluster *c)
+{
+    uint8_t all[CLUSTER_MAX_RANKS] = { 0 };
+    c->is_ended = share(c, all, 1);
+    return c->is_ended;
+}
+
 bool cluster_min(struct cluster *c, uint64_t *value)
 {
     uint64_t all[CLUSTER_MAX_RANKS] = { 0 };
@@ -434,6 +441,7 @@ enum tutti_status cluster_agree(struct cluster *c, enum tutti_status st, struct 
             *err = all[r];
         if (r != c->rank && r > 0)
             error_prefix(err, "rank %d", r);
+        c->is_ended = true; /* nobody goes on */
         break;
     }
     free(all);

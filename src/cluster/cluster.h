@@ -14,12 +14,22 @@
 struct cluster;
 struct transport;
 
+/* tutti_ranks is struct cluster. */
+static inline struct cluster *cluster_of(const tutti_ranks *handle)
+{
+    return (struct cluster *)(uintptr_t)handle;
+}
+static inline tutti_ranks *cluster_handle(struct cluster *cluster)
+{
+    return (tutti_ranks *)cluster;
+}
+
 enum { CLUSTER_MAX_RANKS = 64 }; /* of a group: far more than heads can be shared out over */
 
 struct cluster_options {
     int n_ranks;  /* of a group: those that run one model together */
     int n_groups; /* replicas; 0: one */
-    bool stays; /* for tests: do not end the process when it takes too long to end by itself */
+    bool stays;   /* for tests: do not end the process when it takes too long to end by itself */
 };
 
 /* Joins the ranks that mpirun (or srun) started: ranks 0..n_ranks-1 are the first group, the next the second. On success *out is the
@@ -32,7 +42,9 @@ MUST_CHECK enum tutti_status cluster_open(struct cluster **out, const struct clu
 MUST_CHECK enum tutti_status cluster_new(struct cluster **out, struct transport *transport,
                                          const struct cluster_options *options, bool has_monitor,
                                          struct tutti_error *err);
-void cluster_close(struct cluster *c); /* NULL is allowed */
+/* Where the ranks have not come to an end together (cluster_end(), or a failure that cluster_agree() told all of them), the others are
+ * told that this one gives up. NULL is allowed. */
+void cluster_close(struct cluster *c);
 
 int cluster_rank(const struct cluster *c); /* in its group */
 int cluster_n_ranks(const struct cluster *c);
@@ -61,6 +73,9 @@ bool cluster_min(struct cluster *c, uint64_t *value);
 /* Returns the same status on every rank: st where all have TUTTI_OK, else that of the first one that has not; *err then has its
  * text, with the rank before it on other ranks. */
 MUST_CHECK enum tutti_status cluster_agree(struct cluster *c, enum tutti_status st, struct tutti_error *err);
+
+/* Waits for all ranks to call it: they may close now. */
+bool cluster_end(struct cluster *c);
 
 /* TUTTI_E_IO: a rank was lost, which the text names. Any thread. */
 enum tutti_status cluster_check(const struct cluster *c, struct tutti_error *err);

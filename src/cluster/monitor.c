@@ -28,7 +28,7 @@ enum {
 };
 
 /* One byte each, LOST with a byte for the rank behind it. */
-enum { BEAT = 'b', GOODBYE = 'q', LOST = 'x' };
+enum { BEAT = 'b', GOODBYE = 'q', GIVING_UP = 'g', LOST = 'x' };
 
 /* What a connection begins with, in both directions. */
 struct greeting {
@@ -135,7 +135,7 @@ static enum tutti_status monitor_new(struct monitor **out, const struct monitor_
     m->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (!m->peers || m->wake < 0) {
         enum tutti_status st = error_set(err, TUTTI_E_MEMORY, "watching ranks: %s", strerror(errno));
-        monitor_free(m);
+        monitor_free(m, true);
         return st;
     }
     *out = m;
@@ -213,7 +213,7 @@ enum tutti_status monitor_listen(struct monitor **out, const struct monitor_opti
         invitation->n_addresses == 0) {
         st = error_set(err, TUTTI_E_IO, "watching ranks: cannot listen for them: %s",
                        invitation->n_addresses == 0 ? "this machine has no address" : strerror(errno));
-        monitor_free(m);
+        monitor_free(m, true);
         return st;
     }
     memcpy(invitation->secret, m->secret, sizeof m->secret);
@@ -266,7 +266,7 @@ enum tutti_status monitor_join(struct monitor **out, const struct monitor_option
     if (m->peers[RANK_0].fd < 0) {
         st = error_set(err, TUTTI_E_IO, "rank %d cannot reach rank 0 at any of its %d addresses, port %d",
                        options->rank, n, invitation->port);
-        monitor_free(m);
+        monitor_free(m, true);
         return st;
     }
     *out = m;
@@ -319,6 +319,8 @@ static void hear(struct monitor *m, int rank)
         if (peer->is_naming && bytes[i] < m->options.n_ranks)
             lose(m, bytes[i], "rank 0 told so");
         peer->is_naming = !peer->is_naming && bytes[i] == LOST;
+        if (bytes[i] == GIVING_UP)
+            lose(m, rank, "it gave up");
         peer->said_goodbye = peer->said_goodbye || bytes[i] == GOODBYE;
     }
 }
@@ -426,7 +428,7 @@ enum tutti_status monitor_start(struct monitor *m, struct tutti_error *err)
                    : error_set(err, TUTTI_E_MEMORY, "cannot make the monitor thread: %s", strerror(rc));
 }
 
-void monitor_free(struct monitor *m)
+void monitor_free(struct monitor *m, bool is_orderly)
 {
     if (!m)
         return;
@@ -436,7 +438,7 @@ void monitor_free(struct monitor *m)
         (void)!write(m->wake, &one, sizeof one);
         pthread_join(m->thread, NULL);
         if (atomic_load(&m->lost) < 0)
-            say(m, GOODBYE);
+            say(m, is_orderly ? GOODBYE : GIVING_UP);
     }
     for (int r = 0; m->peers && r < m->options.n_ranks; r++)
         if (m->peers[r].fd >= 0)

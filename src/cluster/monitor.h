@@ -47,8 +47,8 @@ MUST_CHECK enum tutti_status monitor_join(struct monitor **out, const struct mon
 /* Rank 0 waits for the others; then the watching begins. TUTTI_E_IO: a rank did not come. */
 MUST_CHECK enum tutti_status monitor_start(struct monitor *m, struct tutti_error *err);
 
-/* Says goodbye and ends the watching. NULL is allowed. */
-void monitor_free(struct monitor *m);
+/* Ends the watching; the others learn whether that is in order, else it counts as a loss. NULL is allowed. */
+void monitor_free(struct monitor *m, bool is_orderly);
 
 /* The rank that was lost; -1: none. Any thread. */
 int monitor_lost(const struct monitor *m);

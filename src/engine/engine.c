@@ -90,7 +90,8 @@ static enum tutti_status reserve_kv(struct tutti_engine *e, int *n_pages, struct
                                "a context of %d tokens was asked for, but the KV cache holds %lld", n_ctx,
                                (long long)n_tokens);
     o->max_context = n_tokens < n_ctx ? (int)n_tokens : n_ctx;
-    return model_kv_new(e->model, &e->kv, *n_pages, err);
+    st = model_reserve_tables(e->model, o->max_batch_tokens, o->max_seqs, pages_of(o->max_context) + 1, err);
+    return st == TUTTI_OK ? model_kv_new(e->model, &e->kv, *n_pages, err) : st;
 }
 
 static void count_threads(void *arg, int thread, int n_threads)
@@ -256,6 +257,12 @@ static void init_stats(struct tutti_engine *e)
     stats_publish(&e->stats);
 }
 
+static void wake_engine(void *user)
+{
+    struct tutti_engine *e = user;
+    bell_ring(&e->engine_bell);
+}
+
 enum tutti_status engine_open(tutti_engine **out, struct model *model,
                               const struct tutti_engine_options *options, const struct engine_hooks *hooks,
                               struct tutti_error *err)
@@ -281,6 +288,7 @@ enum tutti_status engine_open(tutti_engine **out, struct model *model,
         st = reserve(e, err);
     if (st == TUTTI_OK)
         st = open_constraints(e, err);
+    model_on_loss(model, wake_engine, e);
     if (st == TUTTI_OK) {
         init_stats(e);
         st = start_thread(&e->engine_thread, &e->has_engine_thread, step_main, e, "engine", err);
@@ -343,6 +351,8 @@ void tutti_engine_close(tutti_engine *e)
     if (!e)
         return;
     join_threads(e);
+    if (e->has_model)
+        model_on_loss(e->model, NULL, NULL);
     constraints_free(e->constraints);
     spiller_free(e->spiller);
     spill_close(e->spill);
@@ -417,6 +427,12 @@ static enum tutti_status check_queue(struct tutti_engine *e, const struct reques
 /* Under the lock: gives the request an id and a place in the line to the text thread. */
 static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, struct tutti_error *err)
 {
+    if (model_is_lost(e->model)) {
+        (void)model_check(e->model, err);
+        if (err)
+            err->status = TUTTI_E_CLOSED;
+        return TUTTI_E_CLOSED;
+    }
     if (e->is_draining)
         return error_set(err, TUTTI_E_CLOSED, "the engine takes no further requests");
     r->share = share_take(&e->shares, r->spec.owner);

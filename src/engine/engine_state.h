@@ -102,6 +102,7 @@ struct tutti_engine {
     struct constraints *constraints; /* NULL: the model has no tokenizer */
     struct sampler **samplers;       /* [n_samplers], one for each compute thread */
     int n_samplers;
+    bool has_failed; /* a rank was lost, and options.failed was told */
     alloc_phase phase;
     struct stats stats;
 };

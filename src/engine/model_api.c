@@ -1,5 +1,6 @@
 /* The model handle of include/tutti.h over struct model. */
 #include "backend/kv_type.h"
+#include "cluster/cluster.h"
 #include "engine/engine.h"
 #include "model/adapter.h"
 
@@ -28,9 +29,31 @@ void tutti_model_close(tutti_model *model)
     model_free(model_of(model));
 }
 
-int tutti_model_rank(const tutti_model *model)
+enum tutti_status tutti_ranks_open(tutti_ranks **out, int n_ranks, int n_groups, struct tutti_error *err)
 {
-    return model_rank(model_of(model));
+    struct cluster *cluster;
+    const struct cluster_options options = { .n_ranks = n_ranks, .n_groups = n_groups };
+    if (!out)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_ranks_open: out must not be NULL");
+    enum tutti_status st = cluster_open(&cluster, &options, err);
+    if (st == TUTTI_OK)
+        *out = cluster_handle(cluster);
+    return st;
+}
+
+void tutti_ranks_close(tutti_ranks *ranks)
+{
+    cluster_close(cluster_of(ranks));
+}
+
+int tutti_ranks_rank(const tutti_ranks *ranks)
+{
+    return ranks ? cluster_rank(cluster_of(ranks)) : 0;
+}
+
+int tutti_ranks_group(const tutti_ranks *ranks)
+{
+    return ranks ? cluster_group(cluster_of(ranks)) : 0;
 }
 
 enum tutti_status tutti_model_follow(tutti_model *handle, struct tutti_error *err)

@@ -160,6 +160,30 @@ static void take_ends(struct tutti_engine *e)
     }
 }
 
+/* A rank was lost: nothing can be computed any more. */
+static void fail_all(struct tutti_engine *e)
+{
+    struct scheduler *s = e->scheduler;
+    const struct record end = { .finish = TUTTI_FINISH_ERROR, .status = TUTTI_E_CLOSED, .is_over = true };
+    enter_phase(e, NULL);
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state == SEQUENCE_FREE)
+            continue;
+        if (seq->request->n_started < seq->request->spec.n_choices)
+            end_unstarted(e, seq->request, end);
+        end_sequence(e, seq, TUTTI_FINISH_ERROR, TUTTI_E_CLOSED, NULL);
+    }
+    for (struct request *r = line_first(&s->line), *next; r; r = next) {
+        next = line_next(r);
+        end_unstarted(e, r, end);
+    }
+    struct tutti_error why = { 0 };
+    if (!e->has_failed && model_check(e->model, &why) != TUTTI_OK && e->options.failed)
+        e->options.failed(e->options.user, &why);
+    e->has_failed = true;
+}
+
 /* ---- drawing ---- */
 
 /* Leaves the tokens that the grammar allows. Where it allows none, the end does not need a stop token. */
@@ -558,6 +582,10 @@ static bool do_step(struct tutti_engine *e)
 {
     struct scheduler *s = e->scheduler;
     uint64_t start_us = clock_now_us();
+    if (model_is_lost(e->model)) {
+        fail_all(e);
+        return false;
+    }
     enter_phase(e, "planning");
     bool is_any_waiting = e->constraints && wake_waiting(e);
     line_drop_late(&s->line, start_us, time_out, e);
@@ -576,6 +604,10 @@ static bool do_step(struct tutti_engine *e)
     s->step.hidden = e->hidden;
     e->hooks.forward(e->model, e->kv, &s->step, e->logits);
     uint64_t step_us = clock_now_us() - forward_us;
+    if (model_is_lost(e->model)) {
+        fail_all(e);
+        return false;
+    }
     int n_reading = s->step.n_rows - s->n_decoding_rows - s->n_guess_rows;
     if (s->n_guess_rows == 0)
         pace_note(&s->pace, s->n_decoding_rows, n_reading, step_us);

@@ -251,7 +251,7 @@ static void make_outputs(struct pass *p, const struct step *step)
     else
         normalize(p, &p->model->output_norm, n_outputs);
     size_t width = (size_t)d->d_model;
-    if (step->hidden) /* rank 0's */
+    if (step->n_hidden > 0 && step->hidden) /* on rank 0 */
         p->op->download(p->be, step->hidden, w->normed + (size_t)n_logits * width,
                         (size_t)step->n_hidden * width);
     if (n_logits == 0)

@@ -34,32 +34,19 @@ static bool make_room(struct group *g, size_t n_room)
     return plan && tables;
 }
 
-static enum tutti_status group_new(struct group **out, struct cluster *cluster, struct tutti_error *err)
+enum tutti_status group_open(struct model *model, const struct tutti_model_options *options,
+                             struct tutti_error *err)
 {
-    struct group *g = calloc(1, sizeof *g);
+    if (!options->ranks)
+        return TUTTI_OK;
+    struct group *g = model->group = calloc(1, sizeof *g);
     if (g) {
-        g->cluster = cluster;
+        g->cluster = cluster_of(options->ranks);
         g->copies = calloc(2 * (size_t)MAX_COPIES, sizeof *g->copies);
     }
-    if (!g || !g->copies || !make_room(g, FIRST_ROOM)) {
-        if (g)
-            group_free(g);
-        else
-            cluster_close(cluster);
-        return error_set(err, TUTTI_E_MEMORY, "ranks: out of memory");
-    }
-    *out = g;
-    return TUTTI_OK;
-}
-
-enum tutti_status group_open(struct model *model, struct cluster *cluster,
-                             const struct tutti_model_options *options, struct tutti_error *err)
-{
-    struct cluster_options wanted = { .n_ranks = options->n_ranks };
-    if (!cluster && options->n_ranks <= 1)
-        return TUTTI_OK;
-    enum tutti_status st = cluster ? TUTTI_OK : cluster_open(&cluster, &wanted, err);
-    return st == TUTTI_OK ? group_new(&model->group, cluster, err) : st;
+    return g && g->copies && make_room(g, FIRST_ROOM)
+               ? TUTTI_OK
+               : error_set(err, TUTTI_E_MEMORY, "ranks: out of memory");
 }
 
 enum tutti_status group_join(struct model *model, enum tutti_status st, struct tutti_error *err)
@@ -76,7 +63,6 @@ void group_free(struct group *g)
 {
     if (!g)
         return;
-    cluster_close(g->cluster);
     free(g->plan);
     free((void *)g->tables);
     free(g->copies);
@@ -301,13 +287,13 @@ void model_on_loss(struct model *model, void (*fn)(void *user), void *user)
 
 void group_end(struct group *g)
 {
-    if (!g->is_joined || g->is_over)
+    if (!g->is_joined)
         return;
-    if (g->split.rank == 0)
+    if (!g->is_over && g->split.rank == 0)
         (void)say_short(g, SAY_END, 0, 0);
-    else
+    else if (!g->is_over)
         (void)cluster_broadcast(g->cluster, g->plan, g->n_room * sizeof *g->plan, true);
-    g->is_over = true;
+    (void)cluster_end(g->cluster); /* where a rank was lost nothing is in order any more */
 }
 
 /* ---- the other ranks ---- */

@@ -11,7 +11,7 @@
 #include "model/split.h"
 
 struct group {
-    struct cluster *cluster;
+    struct cluster *cluster; /* borrowed */
     struct split split;
     int vocab_begins[CLUSTER_MAX_RANKS +
                      1]; /* where each rank's part of the vocabulary begins, then its end */
@@ -24,9 +24,9 @@ struct group {
     bool is_joined, is_over; /* every rank has the model; rank 0 said its last */
 };
 
-/* Sets model->group where options->n_ranks or cluster (which becomes the group's, also where this fails) say so. */
-MUST_CHECK enum tutti_status group_open(struct model *model, struct cluster *cluster,
-                                        const struct tutti_model_options *options, struct tutti_error *err);
+/* Sets model->group where options->ranks says so. */
+MUST_CHECK enum tutti_status group_open(struct model *model, const struct tutti_model_options *options,
+                                        struct tutti_error *err);
 void group_free(struct group *group); /* NULL is allowed */
 
 /* st: what came of a step that all ranks take, such as loading. A model that one rank cannot have no rank has. */
@@ -40,7 +40,7 @@ MUST_CHECK enum tutti_status group_cut(struct model *model, const struct split_b
 bool group_lead_reserve(struct group *group, int max_rows, int max_outputs);
 bool group_lead_step(struct group *group, const struct step *step);
 
-/* Rank 0 has no more to say; the others, if they do not follow, wait for that. */
+/* Rank 0 has no more to say; the others, if they have not followed, wait for that. Then all have come to an end together. */
 void group_end(struct group *group);
 
 #endif

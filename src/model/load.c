@@ -182,10 +182,10 @@ static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
                                                 sizeof why, err);
     if (st != TUTTI_OK)
         goto done;
-    if (!model->tokenizer)
-        log_warn("no tokenizer, so only token ids can be used: %s", why);
-    else
+    if (model->tokenizer)
         model->desc.bos_id = tokenizer_bos(model->tokenizer);
+    else if (model_rank(model) == 0) /* says it for all */
+        log_warn("no tokenizer, so only token ids can be used: %s", why);
     st = checkpoint_json(l->ck, "generation_config.json", &generation, err);
     if (st == TUTTI_OK)
         st = checkpoint_json(l->ck, "tokenizer_config.json", &tokenizer_config, err);
@@ -297,23 +297,15 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
 enum tutti_status model_load(struct model **out, const char *path, const struct tutti_model_options *options,
                              struct tutti_error *err)
 {
-    return model_load_rank(out, path, NULL, options, err);
-}
-
-enum tutti_status model_load_rank(struct model **out, const char *path, struct cluster *cluster,
-                                  const struct tutti_model_options *options, struct tutti_error *err)
-{
     struct tutti_model_options given = { 0 };
     struct loader l = { .options = &given };
     if (options)
         given = *options;
     l.model = calloc(1, sizeof *l.model);
-    if (!l.model) {
-        cluster_close(cluster);
+    if (!l.model)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
-    }
     name_model(l.model, path);
-    enum tutti_status st = group_open(l.model, cluster, &given, err);
+    enum tutti_status st = group_open(l.model, &given, err);
     if (st != TUTTI_OK) {
         model_free(l.model);
         return st;

@@ -298,7 +298,7 @@ enum tutti_status model_make(struct model **out, const char *name, enum dtype ty
     model->desc.bos_id = model->desc.pad_id = -1;
     model->desc.n_usable_vocab = s->desc.n_vocab;
     tutti_sampling_init(&model->sampling, NULL);
-    enum tutti_status st = group_open(model, NULL, options ? options : &DEFAULTS, err);
+    enum tutti_status st = group_open(model, options ? options : &DEFAULTS, err);
     if (st == TUTTI_OK)
         st = group_join(model, make(&m, options ? options : &DEFAULTS, err), err);
     if (st == TUTTI_OK)

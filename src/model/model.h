@@ -75,7 +75,6 @@ struct chat_format {
 
 struct family;
 struct adapters; /* model/adapter.h */
-struct cluster;  /* cluster/cluster.h */
 struct group;    /* model/group.h */
 
 /* [d_model] each; b is NULL for NORM_RMS. Both NULL: the model has no such norm. */
@@ -126,12 +125,6 @@ struct model {
 
 MUST_CHECK enum tutti_status model_load(struct model **out, const char *path,
                                         const struct tutti_model_options *options, struct tutti_error *err);
-
-/* The same as one rank of several, each of which calls it. cluster becomes the model's, also where this fails; options->n_ranks has no
- * meaning. */
-MUST_CHECK enum tutti_status model_load_rank(struct model **out, const char *path, struct cluster *cluster,
-                                             const struct tutti_model_options *options,
-                                             struct tutti_error *err);
 
 /* A known shape ("chatglm3-6b", ...) with made-up weights, without tokenizer, for benchmarks. */
 MUST_CHECK enum tutti_status model_make(struct model **out, const char *shape, enum dtype type,

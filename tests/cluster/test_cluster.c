@@ -205,14 +205,14 @@ static void who_says_goodbye_is_not_lost(void **state)
     struct watcher w[3];
     struct monitor_invitation invitation;
     open_watchers(w, 3, &invitation);
-    monitor_free(w[2].monitor);
+    monitor_free(w[2].monitor, true);
     usleep(700000); /* longer than a beat */
     assert_int_equal(monitor_lost(w[0].monitor), -1);
     assert_string_equal(monitor_text(w[0].monitor), "");
-    monitor_free(w[0].monitor);
+    monitor_free(w[0].monitor, true);
     usleep(100000);
     assert_int_equal(monitor_lost(w[1].monitor), -1);
-    monitor_free(w[1].monitor);
+    monitor_free(w[1].monitor, true);
     assert_int_equal(n_told, 0);
 }
 
@@ -250,8 +250,8 @@ static void an_end_without_goodbye_is_a_loss(void **state)
     assert_non_null(strstr(monitor_text(w[0].monitor), "rank 2 of 3 (host "));
     assert_non_null(strstr(monitor_text(w[0].monitor), want));
     assert_int_equal(n_told, 2);
-    monitor_free(w[0].monitor);
-    monitor_free(w[1].monitor);
+    monitor_free(w[0].monitor, true);
+    monitor_free(w[1].monitor, true);
 }
 
 int main(void)

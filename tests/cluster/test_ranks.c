@@ -41,7 +41,9 @@ static void ask_rank(void *arg, struct cluster *cluster)
     struct model *model = NULL;
     struct tutti_error err = { 0 };
     int rank = cluster ? cluster_rank(cluster) : 0;
-    enum tutti_status st = model_load_rank(&model, q->path, cluster, &q->options, &err);
+    struct tutti_model_options options = q->options;
+    options.ranks = cluster_handle(cluster);
+    enum tutti_status st = model_load(&model, q->path, &options, &err);
     if (st == TUTTI_OK && q->adapter)
         st = model_add_adapter(model, "a", q->adapter, &err);
     if (st == TUTTI_OK) {
@@ -66,6 +68,7 @@ static void ask_rank(void *arg, struct cluster *cluster)
         abort();
     }
     model_free(model);
+    cluster_close(cluster);
 }
 
 static struct question question(const char *name)
