@@ -31,6 +31,9 @@ enum tutti_status spill_check_options(struct tutti_engine *e, struct tutti_error
     if (o->no_prefix_cache)
         return error_set_param(err, TUTTI_E_ARGUMENT, "kv_spill_dir",
                                "pages spill for later prompts, but the prefix cache is switched off");
+    if (e->model->group)
+        return error_set_param(err, TUTTI_E_UNSUPPORTED, "kv_spill_dir",
+                               "pages of several ranks cannot spill: each holds only a part of a page");
     if (e->model->desc.has_prefix)
         return error_set_param(err, TUTTI_E_UNSUPPORTED, "kv_spill_dir",
                                "model %s reads prompts in both directions, so nothing of them can be reused",
