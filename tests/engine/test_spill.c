@@ -1,5 +1,6 @@
 /* Pages that went through the spill file: the same answers to the last bit, after restarts too, whatever happens to the file. */
 #include "support/collect.h"
+#include "support/fault.h"
 #include "support/mock_model.h"
 
 #include "base/log.h"
@@ -413,6 +414,35 @@ static void wrong_options_are_refused(void **state)
     mock_model_free(mock);
 }
 
+static void opening_without_memory_is_an_error_and_leaves_the_file(void **state)
+{
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    struct tutti_engine_options options = options_of(*state, 100);
+    struct tutti_stats stats;
+    struct talk talk;
+    begin_talk(&talk, 1);
+    tutti_engine *engine = mock_engine(mock, &options, NULL);
+    turn(engine, &talk, 1);
+    tutti_engine_close(engine);
+    bool has_hit = true;
+    long n = 1;
+    for (; has_hit && n < 1000; n++) {
+        struct tutti_error err = { 0 };
+        fault_arm(n);
+        enum tutti_status st = mock_engine_try(mock, &options, &err);
+        has_hit = fault_has_hit();
+        fault_arm(0);
+        assert_int_equal(st, has_hit ? TUTTI_E_MEMORY : TUTTI_OK);
+        assert_int_equal(err.text[0] != '\0', has_hit);
+    }
+    assert_in_range(n, 40, 999);
+    engine = mock_engine(mock, &options, NULL);
+    tutti_engine_stats(engine, &stats);
+    assert_int_equal(stats.kv_spill_pages, 3);
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
 /* ---- with real models ---- */
 
 enum { N_PROMPTS = 8, MAX_PROMPT = 90, N_TOKENS = 12, N_TOP = 3 };
@@ -553,6 +583,7 @@ int main(void)
         WITH_FOLDER(a_damaged_file_never_gives_a_wrong_answer),
         WITH_FOLDER(a_full_disk_costs_pages_alone),
         WITH_FOLDER(wrong_options_are_refused),
+        WITH_FOLDER(opening_without_memory_is_an_error_and_leaves_the_file),
         WITH_FOLDER(tokens_and_logits_have_the_same_bits),
         WITH_FOLDER(a_prompt_read_in_both_directions_does_not_spill),
     };
