@@ -40,7 +40,8 @@ static enum tutti_status mock_kv_new(struct backend *be, struct kv_memory **out,
 static void mock_kv_free(struct backend *be, struct kv_memory *kv)
 {
     (void)be;
-    free(kv->pages);
+    if (kv)
+        free(kv->pages);
     free(kv);
 }
 
