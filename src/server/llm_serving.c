@@ -1,7 +1,8 @@
 /* The API of MindSpore's llm-serving: https://gitee.com/mindspore/llm-serving
  *
  * Whole answers are one line of JSON. Streams are bare lines of JSON under the content type text/event-stream; where
- * return_protocol is there and is not "sse", each has "data:" in front. The name in the path says which adapter; any other
+ * return_protocol is there and is not "sse", each has "data:" in front. The project's own Python client asks for "sse" but reads lines
+ * with "data:" alone, so it gets those. The name in the path says which adapter; any other
  * name is the model, since its clients spell the name of a family there. */
 #include "server/generated.h"
 #include "server/inputs_request.h"
@@ -151,6 +152,10 @@ static enum tutti_status read_any(struct api_request *req, struct app *app, stru
     const char *body = http_request_body(conn, &n_bytes);
     enum tutti_status st = inputs_request_read(req, &RULES, app->model, body, n_bytes, err);
     req->n = 1; /* there is no best_of here */
+    const char *agent = http_head_find(http_request_head(conn), "User-Agent");
+    static const char OWN_CLIENT[] = "mindspoer_serving/"; /* as it spells itself */
+    if (agent && !strncmp(agent, OWN_CLIENT, sizeof OWN_CLIENT - 1))
+        req->inputs.has_other_protocol = true;
     return st == TUTTI_OK ? read_name(req, app, conn, err) : st;
 }
 

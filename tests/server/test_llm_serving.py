@@ -62,6 +62,14 @@ def test_another_protocol_has_prefixes(compat):
     assert json.loads(lines[0][5:]).keys() == {"details", "generated_text", "tokens", "top_tokens"}
 
 
+def test_its_own_client_reads_lines_with_prefixes(compat):
+    body = {"inputs": PROMPT, "stream": True, "parameters": {"do_sample": False, "max_new_tokens": 4, "return_full_text": True, "return_protocol": "sse",
+                                                              "top_p": 1, "top_k": 1, "typical_p": 0, "seed": 0, "stop": []}}
+    response = compat.post("/models/llama2", body, headers={"user-agent": "mindspoer_serving/1.0"})
+    texts = [json.loads(line[len("data:"):])["generated_text"] for line in response.text.splitlines() if line.startswith("data:")]
+    assert texts[-1] == "".join(texts[:-1]) == text_of(compat, 4)
+
+
 def test_most_probable_tokens(compat):
     body = ask(compat, "/models/x/generate", max_new_tokens=3, top_n_tokens=2).json()
     assert [len(top) for top in body["top_tokens"]] == [2, 2, 2]
