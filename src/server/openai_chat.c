@@ -66,7 +66,10 @@ static json_t *find_calls(const struct job *job, const struct choice *choice, en
     *n_content = choice->text.n_bytes;
     if (!tools || finish != TUTTI_FINISH_STOP || choice->text.n_bytes == 0)
         return NULL;
-    return chat_find_calls(choice->text.bytes, choice->text.n_bytes, tools, n_content);
+    json_t *calls = chat_find_calls(choice->text.bytes, choice->text.n_bytes, tools, n_content);
+    while (job->req.one_tool_call && json_array_size(calls) > 1)
+        json_array_remove(calls, json_array_size(calls) - 1);
+    return calls;
 }
 
 /* ---- replies ---- */

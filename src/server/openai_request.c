@@ -43,6 +43,7 @@ static const struct field FIELDS[] = {
     { "top_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(top_p), 0, 1 },
     { "top_k", FIELD_INT, API_CHAT | API_COMPLETION, SAMPLING(top_k), -1, INT_MAX },
     { "min_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(min_p), 0, 1 },
+    { "typical_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(typical_p), 0, 1 },
     { "repetition_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(repetition_penalty), 0.01, 100 },
     { "presence_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(presence_penalty), -2, 2 },
     { "frequency_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(frequency_penalty), -2, 2 },
@@ -262,6 +263,12 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
     if (model && !json_is_string(model))
         return wrong_type("model", "a string", model, err);
     req->model = json_string_value(model);
+    const json_t *user = field_of(req, "user"), *parallel = field_of(req, "parallel_tool_calls");
+    if (user && !json_is_string(user))
+        return wrong_type("user", "a string", user, err);
+    if (parallel && !json_is_boolean(parallel))
+        return wrong_type("parallel_tool_calls", "true or false", parallel, err);
+    req->one_tool_call = json_is_false(parallel);
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
         enum tutti_status st = FIELDS[i].apis & req->kind ? read_field(req, &FIELDS[i], err) : TUTTI_OK;
         if (st != TUTTI_OK)

@@ -58,6 +58,7 @@ struct api_request {
     int n_best;    /* of the n choices of a prompt, how many are answered with; 0: all */
     bool scores;   /* the choices' log-probabilities are wanted, if not by the client */
     bool keeps_stop, reports_held;
+    bool one_tool_call; /* parallel_tool_calls is false: of several calls, the first */
     int n_beams;
     float length_penalty;
     enum tutti_early_stopping early_stopping;

@@ -49,6 +49,13 @@ def test_a_call_is_no_text(mock):
     assert call["function"]["name"] == "weather" and json.loads(call["function"]["arguments"]) == {"city": "Paris"}
 
 
+def test_one_call_alone_where_no_more_are_wanted(mock):
+    assert len(whole(mock, CALL + " " + CALL)["message"]["tool_calls"]) == 2
+    assert len(whole(mock, CALL + " " + CALL, parallel_tool_calls=False)["message"]["tool_calls"]) == 1
+    deltas = [c["delta"]["tool_calls"] for c in chunks(mock, CALL + " " + CALL, parallel_tool_calls=False) if "tool_calls" in c["delta"]]
+    assert len(deltas) == 1 and len(deltas[0]) == 1
+
+
 def test_text_before_a_call_stays(mock):
     choice = whole(mock, "Let me see. " + CALL)
     assert choice["message"]["content"] == "Let me see." and len(choice["message"]["tool_calls"]) == 1
