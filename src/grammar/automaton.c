@@ -205,7 +205,8 @@ static void build(struct draft *d, int32_t index, int32_t from, int32_t to)
         }
         return;
     case NODE_CHARS:
-        build_chars(d, s->ranges + node->first, node->n, from, to);
+        if (node->n > 0)
+            build_chars(d, s->ranges + node->first, node->n, from, to);
         return;
     case NODE_SEQ:
         for (int32_t i = 0; i < node->n; i++) {

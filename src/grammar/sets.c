@@ -284,7 +284,8 @@ enum tutti_status sets_init(struct sets *s, const struct automaton *a, struct tu
     s->seen = calloc(SEEN_SLOTS, sizeof *s->seen);
     s->seen_mark = calloc(SEEN_SLOTS, sizeof *s->seen_mark);
     bool ok = s->work && s->found && s->seen && s->seen_mark &&
-              grow(s, &s->frames, &s->frames_room, 0, sizeof *s->frames) && grow_sets(s) && grow_set_slots(s);
+              grow(s, &s->frames, &s->frames_room, 0, sizeof *s->frames) && grow_sets(s) &&
+              grow_set_slots(s) && make_room_for_places(s, 1);
     if (!ok) {
         sets_clear(s);
         return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
