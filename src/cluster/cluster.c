@@ -22,7 +22,7 @@ enum {
                1000, /* then the core is offered between looks, which covers what ranks differ in a step, */
     NAP_NS = 50 * 1000,            /* then slept for so long */
     IDLE_YIELD_NS = 1000 * 1000,   /* who waits for work that may not come: so long between steps, */
-    IDLE_NAP_NS = 2 * 1000 * 1000, /* then naps that grow up to this */
+    IDLE_NAP_NS = 4 * 1000 * 1000, /* then naps that grow up to this */
     VERDICT_MS = 4000, /* after a failure of the transport: for the monitor, which knows the reason */
 };
 

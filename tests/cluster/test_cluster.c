@@ -116,6 +116,7 @@ static void agree(void *arg, struct cluster *c)
         strcpy(plan, "rows and pages");
     n_faults += !cluster_broadcast(c, plan, rank == 0 ? strlen(plan) + 1 : sizeof plan, true);
     n_faults += strcmp(plan, "rows and pages") != 0;
+    n_faults += !cluster_end(c);
     cluster_close(c);
 }
 
