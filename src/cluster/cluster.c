@@ -23,13 +23,14 @@ enum {
     NAP_NS = 50 * 1000,            /* then slept for so long */
     IDLE_YIELD_NS = 1000 * 1000,   /* who waits for work that may not come: so long between steps, */
     IDLE_NAP_NS = 4 * 1000 * 1000, /* then naps that grow up to this */
+    MESSAGE_BYTES = 1 << 30,
     VERDICT_MS = 4000, /* after a failure of the transport: for the monitor, which knows the reason */
 };
 
 struct cluster {
     struct transport *transport;
     struct monitor *monitor; /* NULL: none */
-    int rank, n_ranks, group;
+    int rank, n_ranks, group, n_groups;
     float *sums; /* [n_ranks][CHUNK]: what the others sent; at the own rank the sum */
     struct message sends[TRANSPORT_MESSAGES], receives[TRANSPORT_MESSAGES];
     bool is_broken;       /* the transport failed */
@@ -39,6 +40,8 @@ struct cluster {
     void *on_loss_user;
     struct cluster_cost cost;
 };
+
+static bool exchange(struct cluster *c, int n_sends, int n_receives, bool is_idle);
 
 /* ---- opening ---- */
 
@@ -53,22 +56,35 @@ static void tell_loss(void *user)
     pthread_mutex_unlock(&c->lock);
 }
 
+/* To all ranks of all groups. */
+static bool invite(struct cluster *c, struct monitor_invitation *invitation)
+{
+    int n_others = c->transport->rank == 0 ? c->transport->n_ranks - 1 : 1;
+    for (int i = 0; i < n_others; i++) {
+        struct message message = { .peer = c->transport->rank == 0 ? i + 1 : 0,
+                                   .bytes = invitation,
+                                   .n_bytes = sizeof *invitation };
+        *(c->transport->rank == 0 ? &c->sends[i] : &c->receives[i]) = message;
+    }
+    return c->transport->rank == 0 ? exchange(c, n_others, 0, true) : exchange(c, 0, n_others, true);
+}
+
 static enum tutti_status watch(struct cluster *c, const struct cluster_options *options,
                                struct tutti_error *err)
 {
-    struct monitor_options monitor = { .rank = c->rank,
-                                       .n_ranks = c->n_ranks,
+    struct monitor_options monitor = { .rank = c->transport->rank,
+                                       .n_ranks = c->transport->n_ranks,
                                        .is_local = c->transport->n_local == c->transport->n_ranks,
                                        .stays = options->stays,
                                        .lost = tell_loss,
                                        .user = c };
     struct monitor_invitation invitation = { 0 };
     enum tutti_status st = TUTTI_OK;
-    if (c->rank == 0)
+    if (monitor.rank == 0)
         st = monitor_listen(&c->monitor, &monitor, &invitation, err);
-    if (!cluster_broadcast(c, &invitation, sizeof invitation, false))
+    if (!invite(c, &invitation))
         return cluster_check(c, err);
-    if (c->rank > 0)
+    if (monitor.rank > 0)
         st = monitor_join(&c->monitor, &monitor, &invitation, err);
     return st == TUTTI_OK ? monitor_start(c->monitor, err) : st;
 }
@@ -92,22 +108,30 @@ enum tutti_status cluster_new(struct cluster **out, struct transport *transport,
                              CLUSTER_MAX_RANKS);
         goto done;
     }
-    if ((int64_t)options->n_ranks * n_groups != transport->n_ranks) {
+    if ((int64_t)options->n_ranks * n_groups != transport->n_ranks && n_groups == 1) {
         st = error_set_param(err, TUTTI_E_ARGUMENT, "tp",
-                             "%d ranks were started, but tensor parallelism over %d%s%s needs %lld",
-                             transport->n_ranks, options->n_ranks, n_groups > 1 ? " in several replicas" : "",
-                             "", (long long)options->n_ranks * n_groups);
+                             "%d ranks were started, but tensor parallelism over %d needs %d",
+                             transport->n_ranks, options->n_ranks, options->n_ranks);
+        goto done;
+    }
+    if ((int64_t)options->n_ranks * n_groups != transport->n_ranks ||
+        transport->n_ranks > CLUSTER_MAX_RANKS) {
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "dp",
+                             "%d ranks were started, but %d replicas of %d rank%s each need %lld, %d at most",
+                             transport->n_ranks, n_groups, options->n_ranks, options->n_ranks == 1 ? "" : "s",
+                             (long long)options->n_ranks * n_groups, CLUSTER_MAX_RANKS);
         goto done;
     }
     c->n_ranks = options->n_ranks;
     c->rank = transport->rank % c->n_ranks;
     c->group = transport->rank / c->n_ranks;
+    c->n_groups = n_groups;
     c->sums = aligned_alloc(64, (size_t)c->n_ranks * CHUNK * sizeof *c->sums);
     if (!c->sums) {
         st = error_set(err, TUTTI_E_MEMORY, "cluster: out of memory");
         goto done;
     }
-    if (has_monitor && c->n_ranks > 1)
+    if (has_monitor && transport->n_ranks > 1)
         st = watch(c, options, err);
     if (st != TUTTI_OK)
         goto done;
@@ -151,6 +175,11 @@ int cluster_n_ranks(const struct cluster *c)
 int cluster_group(const struct cluster *c)
 {
     return c->group;
+}
+
+int cluster_n_groups(const struct cluster *c)
+{
+    return c->n_groups;
 }
 
 int cluster_n_local(const struct cluster *c)
@@ -390,6 +419,52 @@ bool cluster_broadcast(struct cluster *c, void *bytes, size_t n_bytes, bool is_i
     return ok;
 }
 
+/* One message at a time, the long ones in pieces; what is sent is not written. */
+static bool pass_on(struct cluster *c, int group, void *bytes, size_t n_bytes)
+{
+    bool ok = true;
+    for (size_t at = 0; at < n_bytes && ok;) {
+        size_t n_now = n_bytes - at < MESSAGE_BYTES ? n_bytes - at : MESSAGE_BYTES;
+        struct message message = { .peer = c->group > 0 ? 0 : group * c->n_ranks,
+                                   .bytes = (char *)bytes + at,
+                                   .n_bytes = n_now };
+        c->sends[0] = c->receives[0] = message;
+        ok = exchange(c, c->group > 0, c->group == 0, true);
+        at += n_now;
+    }
+    return ok;
+}
+
+enum tutti_status cluster_collect(struct cluster *c, const void *bytes, size_t n_bytes,
+                                  void (*take)(void *user, int group, const void *bytes, size_t n_bytes),
+                                  void *user, struct tutti_error *err)
+{
+    if (c->group > 0) {
+        uint64_t size = n_bytes;
+        c->is_ended = pass_on(c, 0, &size, sizeof size) && pass_on(c, 0, (void *)(uintptr_t)bytes, n_bytes);
+        return c->is_ended ? TUTTI_OK : cluster_check(c, err);
+    }
+    for (int group = 1; group < c->n_groups; group++) {
+        uint64_t size = 0;
+        if (!pass_on(c, group, &size, sizeof size))
+            return cluster_check(c, err);
+        void *theirs = size < SIZE_MAX ? malloc((size_t)size + 1) : NULL;
+        if (!theirs) {
+            c->is_broken = true; /* the others have sent what is not taken: nobody is waited for */
+            return error_set(err, TUTTI_E_MEMORY, "no memory for %llu bytes of replica %d",
+                             (unsigned long long)size, group);
+        }
+        bool ok = pass_on(c, group, theirs, (size_t)size);
+        if (ok)
+            take(user, group, theirs, (size_t)size);
+        free(theirs);
+        if (!ok)
+            return cluster_check(c, err);
+    }
+    c->is_ended = true; /* nothing is left that another group waits for */
+    return TUTTI_OK;
+}
+
 /* Everybody's n_bytes to all: [n_ranks][n_bytes], where the own ones stand already. */
 static bool share(struct cluster *c, void *all, size_t n_bytes)
 {
@@ -441,7 +516,7 @@ enum tutti_status cluster_agree(struct cluster *c, enum tutti_status st, struct 
             *err = all[r];
         if (r != c->rank && r > 0)
             error_prefix(err, "rank %d", r);
-        c->is_ended = true; /* nobody goes on */
+        c->is_ended = c->n_groups == 1; /* nobody goes on; but other groups do */
         break;
     }
     free(all);

@@ -27,14 +27,14 @@ static inline tutti_ranks *cluster_handle(struct cluster *cluster)
 enum { CLUSTER_MAX_RANKS = 64 }; /* of a group: far more than heads can be shared out over */
 
 struct cluster_options {
-    int n_ranks;  /* of a group: those that run one model together */
-    int n_groups; /* replicas; 0: one */
-    bool stays;   /* for tests: do not end the process when it takes too long to end by itself */
+    int n_ranks; /* of a group: those that run one model together */
+    int n_groups; /* replicas; 0: one. All ranks watch each other: work that is shared out is lost with any of them */
+    bool stays; /* for tests: do not end the process when it takes too long to end by itself */
 };
 
 /* Joins the ranks that mpirun (or srun) started: ranks 0..n_ranks-1 are the first group, the next the second. On success *out is the
  * caller's, for cluster_close(). TUTTI_E_UNSUPPORTED: built without MPI. TUTTI_E_ARGUMENT: not started by a launcher,
- * or with another number of ranks; param is "tp". */
+ * or with another number of ranks; param is "tp", or "dp" where there are several groups. */
 MUST_CHECK enum tutti_status cluster_open(struct cluster **out, const struct cluster_options *options,
                                           struct tutti_error *err);
 
@@ -49,6 +49,7 @@ void cluster_close(struct cluster *c);
 int cluster_rank(const struct cluster *c); /* in its group */
 int cluster_n_ranks(const struct cluster *c);
 int cluster_group(const struct cluster *c);
+int cluster_n_groups(const struct cluster *c);
 int cluster_n_local(const struct cluster *c); /* ranks on this machine, of all groups */
 
 /* Threads for each rank of this machine, so that no core has two. */
@@ -66,6 +67,14 @@ bool cluster_gather_rows(struct cluster *c, float *whole, const float *part, int
 /* What rank 0 has at bytes is copied to the others, which have room for n_bytes. is_idle: rank 0 may take its time, so that
  * the others wait without using a core. */
 bool cluster_broadcast(struct cluster *c, void *bytes, size_t n_bytes, bool is_idle);
+
+/* Called by rank 0 of every group, when its group has nothing under way: all bring n_bytes, in their own time, and the first group gets
+ * them: take() for each of the others, in the order of the groups; the bytes are valid during the call. TUTTI_E_IO: a rank was
+ * lost. TUTTI_E_MEMORY: there is no room for what a group brings. */
+MUST_CHECK enum tutti_status cluster_collect(struct cluster *c, const void *bytes, size_t n_bytes,
+                                             void (*take)(void *user, int group, const void *bytes,
+                                                          size_t n_bytes),
+                                             void *user, struct tutti_error *err);
 
 /* The smallest of all ranks' values. */
 bool cluster_min(struct cluster *c, uint64_t *value);

@@ -98,6 +98,48 @@ static void rows_are_put_together_on_rank_0(void **state)
     assert_int_equal(n_faults, 0);
 }
 
+struct collection {
+    struct cluster *cluster;
+    int next;
+};
+
+static void take_part(void *user, int group, const void *bytes, size_t n_bytes)
+{
+    struct collection *collection = user;
+    const unsigned char *part = bytes;
+    n_faults += group != collection->next++ || n_bytes != (size_t)(group % 3) * 70001;
+    for (size_t i = 0; i < n_bytes; i++)
+        n_faults += part[i] != (unsigned char)(i * 7 + (size_t)group);
+}
+
+static void collect(void *arg, struct cluster *c)
+{
+    struct tutti_error err;
+    struct collection collection = { c, 1 };
+    int group = cluster_group(c), n_groups = *(int *)arg;
+    size_t n = (size_t)(group % 3) * 70001; /* of one in three nothing */
+    unsigned char *part = malloc(n + 1);
+    for (size_t i = 0; i < n; i++)
+        part[i] = (unsigned char)(i * 7 + (size_t)group);
+    n_faults += cluster_n_groups(c) != n_groups;
+    if (cluster_rank(c) == 0)
+        n_faults += cluster_collect(c, part, n, take_part, &collection, &err) != TUTTI_OK;
+    n_faults += !cluster_end(c);
+    n_faults += collection.next != (cluster_rank(c) == 0 && group == 0 ? n_groups : 1);
+    free(part);
+    cluster_close(c);
+}
+
+static void what_replicas_bring_is_taken_in_their_order(void **state)
+{
+    (void)state;
+    n_faults = 0;
+    for (int n_groups = 1; n_groups <= 7; n_groups += 2)
+        for (int n_ranks = 1; n_ranks <= 2; n_ranks++)
+            ranks_run(n_ranks, n_groups, n_groups == 3, collect, &n_groups);
+    assert_int_equal(n_faults, 0);
+}
+
 static void agree(void *arg, struct cluster *c)
 {
     struct tutti_error err = { 0 };
@@ -136,8 +178,9 @@ static void wrong_numbers_are_refused(void **state)
         int started, n_ranks, n_groups;
         const char *words;
     } CASES[] = { { 2, 3, 1, "2 ranks were started, but tensor parallelism over 3 needs 3" },
-                  { 4, 3, 2,
-                    "4 ranks were started, but tensor parallelism over 3 in several replicas needs 6" },
+                  { 4, 3, 2, "4 ranks were started, but 2 replicas of 3 ranks each need 6, 64 at most" },
+                  { 3, 1, 2, "3 ranks were started, but 2 replicas of 1 rank each need 2, 64 at most" },
+                  { 66, 33, 2, "66 ranks were started, but 2 replicas of 33 ranks each need 66, 64 at most" },
                   { 1, 0, 1, "over 0 ranks, expected 1 to 64" },
                   { 1, 65, 1, "over 65 ranks, expected 1 to 64" } };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
@@ -148,7 +191,7 @@ static void wrong_numbers_are_refused(void **state)
         enum tutti_status st = cluster_new(&c, ranks_transport(world, 0), &options, true, &err);
         assert_int_equal(st, TUTTI_E_ARGUMENT);
         assert_non_null(strstr(err.text, CASES[i].words));
-        assert_string_equal(err.param, "tp");
+        assert_string_equal(err.param, CASES[i].n_groups > 1 ? "dp" : "tp");
         assert_null(c);
         ranks_world_free(world);
     }
@@ -260,6 +303,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_added_in_the_order_of_the_ranks),
         cmocka_unit_test(rows_are_put_together_on_rank_0),
+        cmocka_unit_test(what_replicas_bring_is_taken_in_their_order),
         cmocka_unit_test(what_one_rank_says_all_know),
         cmocka_unit_test(wrong_numbers_are_refused),
         cmocka_unit_test(who_says_goodbye_is_not_lost),

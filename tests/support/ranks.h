@@ -4,8 +4,8 @@
 
 #include "cluster/cluster.h"
 
-/* Runs fn(arg, cluster) on a thread for each rank, the caller's for the first one, n_ranks in each of n_groups groups; fn closes its cluster. has_monitor: the ranks
- * of a group watch each other. */
+/* Runs fn(arg, cluster) on a thread for each rank, the caller's for the first one, n_ranks in each of n_groups groups; fn closes its
+ * cluster. has_monitor: all ranks watch each other. */
 void ranks_run(int n_ranks, int n_groups, bool has_monitor, void (*fn)(void *arg, struct cluster *cluster),
                void *arg);
 
