@@ -165,19 +165,19 @@ def test_what_selects_pods_selects_the_replicas():
     assert one("Service", workload["spec"]["serviceName"])["spec"]["clusterIP"] == "None"
 
 
-def test_the_autoscaler_asks_for_a_figure_that_there_is(server):
+def test_the_autoscaler_asks_for_figures_that_there_are(server):
     scaler = one("HorizontalPodAutoscaler", "tutti")["spec"]
     target = scaler["scaleTargetRef"]
     assert one(target["kind"], target["name"])["apiVersion"] == target["apiVersion"]
     assert "replicas" not in one("StatefulSet", "tutti")["spec"]
-    metric, = scaler["metrics"]
-    name = metric["pods"]["metric"]["name"]
+    names = [metric["pods"]["metric"]["name"] for metric in scaler["metrics"]]
+    rules = yaml.safe_load(read(KUBERNETES, "prometheus-adapter-values.yaml"))["rules"]["custom"]
+    assert names == ["tutti_requests_waiting", "tutti_sequences_running"] == [rule["name"]["as"] for rule in rules]
     figures = get(server, "/metrics")[1].decode()
-    assert f"# TYPE {name} gauge\n" in figures
-    rule, = yaml.safe_load(read(KUBERNETES, "prometheus-adapter-values.yaml"))["rules"]["custom"]
-    assert rule["seriesQuery"].startswith(name + "{") and rule["name"]["as"] == name
-    assert re.search(rule["name"]["matches"], name)
-    assert set(re.findall(r"(\w+)!=", rule["seriesQuery"])) == set(rule["resources"]["overrides"])
+    for name, rule in zip(names, rules):
+        assert f"# TYPE {name} gauge\n" in figures
+        assert rule["seriesQuery"].startswith(name + "{") and re.search(rule["name"]["matches"], name)
+        assert set(re.findall(r"(\w+)!=", rule["seriesQuery"])) == set(rule["resources"]["overrides"])
 
 
 def test_the_group_has_as_many_ranks_as_workers():
