@@ -79,6 +79,14 @@ TUTTI_API void tutti_ranks_close(tutti_ranks *ranks); /* NULL is allowed */
 TUTTI_API int tutti_ranks_rank(const tutti_ranks *ranks);
 TUTTI_API int tutti_ranks_group(const tutti_ranks *ranks);
 
+/* Data parallelism: called by rank 0 of every group when its engine is closed and its model is not. Each brings n_bytes, in its own time;
+ * group 0 has take() called for each of the others, in the order of the groups. bytes are valid during the call.
+ * TUTTI_E_IO: a process was lost, which the text names. */
+TUTTI_API enum tutti_status tutti_ranks_collect(tutti_ranks *ranks, const void *bytes, size_t n_bytes,
+                                                void (*take)(void *user, int group, const void *bytes,
+                                                             size_t n_bytes),
+                                                void *user, struct tutti_error *err);
+
 /* ---- model ----------------------------------------------------------------------------------------------------- */
 
 typedef struct tutti_model tutti_model;

@@ -76,7 +76,10 @@ enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks
                                     struct tutti_error *err)
 {
     tutti_ranks *ranks = NULL;
-    enum tutti_status st = flags->tp > 1 ? tutti_ranks_open(&ranks, (int)flags->tp, 1, err) : TUTTI_OK;
+    enum tutti_status st = TUTTI_OK;
+    int n_replicas = flags->n_replicas > 1 ? (int)flags->n_replicas : 1;
+    if (flags->tp > 1 || n_replicas > 1)
+        st = tutti_ranks_open(&ranks, (int)flags->tp, n_replicas, err);
     if (st == TUTTI_OK && tutti_ranks_rank(ranks) > 0) {
         signal(SIGTERM, SIG_IGN); /* launchers send them to all, but rank 0 may have requests to end */
         signal(SIGINT, SIG_IGN);

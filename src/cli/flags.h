@@ -10,6 +10,7 @@ struct model_flags {
     const char *type, *kv_type, *cpu, *chat_format;
     int64_t threads, tp;
     bool pin;
+    int64_t n_replicas; /* not from a flag of its own; 0: one */
 };
 extern const struct option MODEL_OPTIONS[];
 
@@ -22,7 +23,7 @@ MUST_CHECK enum tutti_status model_flags_open(const struct model_flags *flags, t
 
 struct adapter_flags;
 
-/* Where --tp asks for several ranks, joins them: *out is the caller's, for tutti_ranks_close(); else it is NULL. A rank above 0
+/* Where --tp or n_replicas ask for several ranks, joins them: *out is the caller's, for tutti_ranks_close(); else it is NULL. A rank above 0
  * does all its work here: it opens the model and its adapters (NULL: none), follows, and has *out NULL and *is_done true. */
 MUST_CHECK enum tutti_status model_flags_join(const struct model_flags *flags,
                                               const struct adapter_flags *adapters, const char *path,

@@ -23,7 +23,7 @@ struct generate_values {
     const char *file, *system, *early_stopping;
     const char *grammar, *json_schema;
     bool chat, json, no_kv_cache;
-    int64_t beams, best;
+    int64_t beams, best, dp;
     double length_penalty;
     struct sampling_flags sampling;
     struct model_flags model;
@@ -101,6 +101,14 @@ static const struct option OPTIONS[] = {
       .help = "one JSON object a line for each answer, in the order in which they end: index, text, "
               "finish_reason, "
               "usage" },
+    { .name = "dp",
+      INT_IN(VALUES, dp),
+      .value = "N",
+      .min = 1,
+      .max = 64,
+      .initial = "1",
+      .help = "share the prompts out evenly over N replicas of the model, each on --tp of the processes that "
+              "mpirun started; the answers come in the order of the prompts, with --json too" },
     { .name = "adapter",
       TEXT_IN(VALUES, adapter),
       .value = "NAME",
@@ -131,9 +139,11 @@ struct answer {
 struct batch {
     const struct generate_values *values;
     tutti_engine *engine;
-    struct prompts prompts;
+    struct prompts prompts; /* all of them */
+    size_t first, n;        /* those that this replica answers */
+    bool is_ordered;        /* JSON comes in the order of the prompts too */
     size_t n_choices;       /* answers to each prompt */
-    struct answer *answers; /* [prompts.n][n_choices] */
+    struct answer *answers; /* [n][n_choices] */
     struct tutti_request request;
     struct tutti_string stops[OPTION_MAX_TEXTS];
     size_t n_submitted; /* prompts */
@@ -142,7 +152,7 @@ struct batch {
     bool is_stopping;
 
     pthread_mutex_t mutex; /* guards the answers, from their submission on, and what follows */
-    size_t *ended;         /* [prompts.n * n_choices]: indices of the answers that ended, in that order */
+    size_t *ended;         /* [n * n_choices]: indices of the answers that ended, in that order */
     size_t n_ended;
 };
 
@@ -183,7 +193,7 @@ static void on_event(void *user, const struct tutti_event *event)
 
 static enum tutti_status submit(struct batch *batch, size_t index, struct tutti_error *err)
 {
-    const struct prompt *prompt = &batch->prompts.prompts[index];
+    const struct prompt *prompt = &batch->prompts.prompts[batch->first + index];
     struct tutti_message messages[2];
     size_t n_messages = 0;
     struct tutti_request request = batch->request;
@@ -208,7 +218,7 @@ static enum tutti_status submit(struct batch *batch, size_t index, struct tutti_
 /* Submits until all are, or the queue is full; then the end of an answer is waited for. */
 static void submit_more(struct batch *batch)
 {
-    while (batch->n_submitted < batch->prompts.n) {
+    while (batch->n_submitted < batch->n) {
         struct answer *answers = &batch->answers[batch->n_submitted * batch->n_choices];
         struct tutti_error err = { 0 };
         pthread_mutex_lock(&batch->mutex);
@@ -305,7 +315,7 @@ static void report_failure(struct batch *batch, const struct answer *answer)
         return;
     batch->n_failed++;
     if (batch->prompts.n > 1)
-        fprintf(stderr, "tutti: prompt %zu: %s\n", index, answer->error.text);
+        fprintf(stderr, "tutti: prompt %zu: %s\n", batch->first + index, answer->error.text);
     else
         fprintf(stderr, "tutti: %s\n", answer->error.text);
 }
@@ -345,12 +355,16 @@ static bool print_ended(struct batch *batch)
     pthread_mutex_lock(&batch->mutex);
     bool has_ended = batch->n_printed < batch->n_ended;
     size_t index = has_ended ? batch->ended[batch->n_printed] : 0;
+    if (has_ended && batch->is_ordered) {
+        index = batch->n_printed;
+        has_ended = batch->answers[index].is_done;
+    }
     pthread_mutex_unlock(&batch->mutex);
     if (!has_ended)
         return false;
     struct answer *answer = &batch->answers[index]; /* ended: it is ours alone */
     mark_lost_text(answer);
-    print_json(answer, index / batch->n_choices, index % batch->n_choices);
+    print_json(answer, batch->first + index / batch->n_choices, index % batch->n_choices);
     report_failure(batch, answer);
     buf_clear(&answer->text);
     batch->n_printed++;
@@ -360,8 +374,7 @@ static bool print_ended(struct batch *batch)
 static bool all_ended(struct batch *batch)
 {
     pthread_mutex_lock(&batch->mutex);
-    bool all = batch->n_ended ==
-               (batch->is_stopping ? batch->n_submitted : batch->prompts.n) * batch->n_choices;
+    bool all = batch->n_ended == (batch->is_stopping ? batch->n_submitted : batch->n) * batch->n_choices;
     pthread_mutex_unlock(&batch->mutex);
     return all;
 }
@@ -384,7 +397,7 @@ static enum tutti_status run_batch(struct batch *batch, struct tutti_error *err)
         while (is_json ? print_ended(batch) : print_text(batch))
             ;
         st = output_flush(err);
-        progress_update(&progress, batch->n_printed, batch->prompts.n * batch->n_choices);
+        progress_update(&progress, batch->n_printed, batch->n * batch->n_choices);
         if (interrupt_taken() != 0) {
             is_interrupted = true;
             interrupt_restore(); /* a second one ends the program at once */
@@ -405,6 +418,35 @@ static enum tutti_status run_batch(struct batch *batch, struct tutti_error *err)
 
 /* ---- starting -------------------------------------------------------------------------------------------------- */
 
+static bool is_input(const char *path)
+{
+    return path && strcmp(path, "-") == 0;
+}
+
+static bool reads_input(const struct generate_values *values)
+{
+    bool reads = is_input(values->file) || is_input(values->grammar) || is_input(values->json_schema);
+    for (int i = 0; i < values->prompt.n; i++)
+        reads = reads || is_input(values->prompt.texts[i]);
+    return reads;
+}
+
+/* Each replica has as much to do as the others: with less, its cores would wait for theirs. */
+static enum tutti_status take_share(struct batch *batch, const tutti_ranks *ranks, struct tutti_error *err)
+{
+    size_t n = batch->prompts.n, n_replicas = (size_t)batch->values->dp;
+    if (n % n_replicas != 0)
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "dp",
+            "%zu prompt%s cannot be shared out evenly over %zu replicas (--dp): leave %zu out, or "
+            "add %zu",
+            n, n == 1 ? "" : "s", n_replicas, n % n_replicas, n_replicas - n % n_replicas);
+    batch->n = n / n_replicas;
+    batch->first = (size_t)tutti_ranks_group(ranks) * batch->n;
+    batch->is_ordered = n_replicas > 1;
+    return TUTTI_OK;
+}
+
 static enum tutti_status read_prompts(const struct generate_values *values, struct prompts *out,
                                       struct tutti_error *err)
 {
@@ -415,6 +457,12 @@ static enum tutti_status read_prompts(const struct generate_values *values, stru
                          (int)values->best, (int)values->beams);
     if (values->system && !values->chat)
         return error_set(err, TUTTI_E_ARGUMENT, "--system needs --chat");
+    if (values->dp > 1 && reads_input(values))
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "dp",
+            "--dp %d: every replica reads the prompts, but standard input goes to one of them "
+            "alone: expected a file",
+            (int)values->dp);
     if (values->file)
         return prompts_read(out, values->file, err);
     struct buf text = { 0 };
@@ -465,57 +513,103 @@ static enum tutti_status read_grammar(const struct generate_values *values, stru
     return st;
 }
 
+/* What came of the own part of the prompts, and what was written to be printed by replica 0. */
+static void take_part(void *user, int replica, const void *bytes, size_t n_bytes)
+{
+    enum tutti_status *worst = user, theirs;
+    (void)replica;
+    memcpy(&theirs, bytes, sizeof theirs);
+    output_write((const char *)bytes + sizeof theirs, n_bytes - sizeof theirs);
+    *worst = *worst == TUTTI_OK ? theirs : *worst;
+}
+
+/* st: of the own part. Where it could not be done as a whole, this process ends, and the others hear of it. */
+static enum tutti_status bring_together(tutti_ranks *ranks, enum tutti_status st, struct buf *part,
+                                        struct tutti_error *err)
+{
+    if (st != TUTTI_OK && st != TUTTI_E_CANCELLED && err->text[0] != '\0')
+        return st;
+    memcpy(part->bytes, &st, sizeof st);
+    enum tutti_status collected = tutti_ranks_collect(ranks, part->bytes, part->n_bytes, take_part, &st, err);
+    if (collected != TUTTI_OK)
+        return collected;
+    if (tutti_ranks_group(ranks) > 0)
+        return TUTTI_OK; /* replica 0 says what is wrong */
+    collected = output_flush(err);
+    if (collected == TUTTI_OK && st == TUTTI_E_INTERNAL)
+        return error_set(err, st, "%s", ""); /* each was reported where it was answered */
+    return collected == TUTTI_OK ? st : collected;
+}
+
+static enum tutti_status answer_all(struct batch *batch, const char *path, tutti_ranks *ranks,
+                                    struct tutti_error *err)
+{
+    const struct generate_values *values = batch->values;
+    size_t n = batch->n * batch->n_choices, n_seqs = batch->n * (size_t)values->beams;
+    tutti_model *model = NULL;
+    struct buf part = { 0 };
+    enum tutti_status none = TUTTI_OK;
+    assert(n > 0); /* at least one answer to at least one prompt */
+    batch->answers = calloc(n, sizeof *batch->answers);
+    batch->ended = calloc(n, sizeof *batch->ended);
+    if (!batch->answers || !batch->ended || !buf_add(&part, &none, sizeof none)) {
+        buf_clear(&part);
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for %zu prompts", n);
+    }
+    for (size_t i = 0; i < n; i++)
+        batch->answers[i].batch = batch;
+    enum tutti_status st = model_flags_open(&values->model, ranks, path, &model, err);
+    if (st == TUTTI_OK)
+        st = adapter_flags_load(&values->adapters, model, err);
+    if (st == TUTTI_OK)
+        st = adapter_flags_choose(values->adapter, model, &batch->request.adapter, err);
+    if (st == TUTTI_OK)
+        st = engine_flags_open(&values->engine, n_seqs < INT32_MAX ? (int)n_seqs : INT32_MAX, model,
+                               &batch->engine, err);
+    if (st != TUTTI_OK)
+        goto done;
+    sampling_flags_apply(&values->sampling, model, batch->stops, &batch->request);
+    apply_search(values, &batch->request);
+    if (tutti_ranks_group(ranks) > 0)
+        output_keep(&part);
+    st = run_batch(batch, err);
+    tutti_engine_close(batch->engine);
+    batch->engine = NULL;
+    if (values->dp > 1)
+        st = bring_together(ranks, st, &part, err);
+done:
+    output_keep(NULL);
+    tutti_model_close(model);
+    buf_clear(&part);
+    return st;
+}
+
 static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
                              struct tutti_error *err)
 {
     (void)n_operands;
     const struct generate_values *values = v;
     struct batch batch = { .values = values, .mutex = PTHREAD_MUTEX_INITIALIZER };
-    tutti_model *model = NULL;
+    struct model_flags model = values->model;
     tutti_ranks *ranks = NULL;
     bool is_done;
     struct buf grammar = { 0 };
-    enum tutti_status st = model_flags_join(&values->model, &values->adapters, operands[0], &ranks, &is_done,
-                                            err);
+    model.n_replicas = values->dp;
+    enum tutti_status st = model_flags_join(&model, &values->adapters, operands[0], &ranks, &is_done, err);
     if (st != TUTTI_OK || is_done)
         return st;
     st = read_prompts(values, &batch.prompts, err);
     if (st == TUTTI_OK)
         st = read_grammar(values, &grammar, &batch.request, err);
-    batch.n_choices = (size_t)values->best;
-    size_t n = batch.prompts.n * batch.n_choices;
-    if (st != TUTTI_OK)
-        goto done;
-    assert(n > 0); /* at least one answer to at least one prompt */
-    batch.answers = calloc(n, sizeof *batch.answers);
-    batch.ended = calloc(n, sizeof *batch.ended);
-    if (!batch.answers || !batch.ended) {
-        st = error_set(err, TUTTI_E_MEMORY, "out of memory for %zu prompts", n);
-        goto done;
-    }
-    for (size_t i = 0; i < n; i++)
-        batch.answers[i].batch = &batch;
-    st = model_flags_open(&values->model, ranks, operands[0], &model, err);
-    if (st != TUTTI_OK)
-        goto done;
-    st = adapter_flags_load(&values->adapters, model, err);
     if (st == TUTTI_OK)
-        st = adapter_flags_choose(values->adapter, model, &batch.request.adapter, err);
-    if (st != TUTTI_OK)
-        goto done;
-    size_t n_seqs = batch.prompts.n * (size_t)values->beams;
-    st = engine_flags_open(&values->engine, n_seqs < INT32_MAX ? (int)n_seqs : INT32_MAX, model,
-                           &batch.engine, err);
-    if (st != TUTTI_OK)
-        goto done;
-    sampling_flags_apply(&values->sampling, model, batch.stops, &batch.request);
-    apply_search(values, &batch.request);
-    st = run_batch(&batch, err);
-done:
-    tutti_engine_close(batch.engine);
-    tutti_model_close(model);
+        st = take_share(&batch, ranks, err);
+    if (st == TUTTI_E_ARGUMENT && tutti_ranks_group(ranks) > 0)
+        err->text[0] = '\0'; /* every replica finds the same, and the first one says it */
+    batch.n_choices = (size_t)values->best;
+    if (st == TUTTI_OK)
+        st = answer_all(&batch, operands[0], ranks, err);
     tutti_ranks_close(ranks);
-    for (size_t i = 0; batch.answers && i < n; i++)
+    for (size_t i = 0; batch.answers && i < batch.n * batch.n_choices; i++)
         buf_clear(&batch.answers[i].text);
     free(batch.ended);
     free(batch.answers);
@@ -533,7 +627,8 @@ const struct command COMMAND_GENERATE = {
         "answers are printed in the order of the prompts, each followed by a line break, or as JSON Lines as "
         "they end. Index 0 is the first prompt.",
     .example = "tutti generate models/demo --chat -p \"What is the capital of France?\"\n"
-               "tutti generate models/demo --chat -f questions.txt --json --temperature 0 > answers.jsonl",
+               "tutti generate models/demo --chat -f questions.txt --json --temperature 0 > answers.jsonl\n"
+               "mpirun -n 4 tutti generate models/demo --dp 4 --chat -f questions.txt > answers.txt",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),
     .values_bytes = sizeof(struct generate_values),
     .run = run,

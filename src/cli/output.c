@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static int first_errno; /* one for the process, as standard output is */
+static int first_errno;  /* one for the process, as standard output is */
+static struct buf *kept; /* NULL: nothing is kept */
 
 static void note_failure(void)
 {
@@ -28,6 +29,13 @@ void output_write(const void *bytes, size_t n_bytes)
 {
     static int is_terminal = -1; /* not asked yet */
     static struct terminal_text text;
+    if (kept) {
+        if (!buf_add(kept, bytes, n_bytes)) {
+            errno = ENOMEM;
+            note_failure();
+        }
+        return;
+    }
     if (is_terminal < 0)
         is_terminal = isatty(STDOUT_FILENO);
     if (!is_terminal) {
@@ -42,6 +50,11 @@ void output_write(const void *bytes, size_t n_bytes)
         note_failure();
     }
     buf_clear(&shown);
+}
+
+void output_keep(struct buf *into)
+{
+    kept = into;
 }
 
 void output_printf(const char *format, ...)

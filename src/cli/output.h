@@ -9,6 +9,8 @@
 #include <jansson.h>
 
 void output_write(const void *bytes, size_t n_bytes);
+/* From now on what is written is added to *into instead, for somebody else to write. */
+void output_keep(struct buf *into);
 void output_printf(const char *format, ...) PRINTF_LIKE(1, 2);
 
 /* The value on lines of its own (indented) or on one line. */

@@ -56,6 +56,15 @@ int tutti_ranks_group(const tutti_ranks *ranks)
     return ranks ? cluster_group(cluster_of(ranks)) : 0;
 }
 
+enum tutti_status tutti_ranks_collect(tutti_ranks *ranks, const void *bytes, size_t n_bytes,
+                                      void (*take)(void *user, int group, const void *bytes, size_t n_bytes),
+                                      void *user, struct tutti_error *err)
+{
+    if (!ranks || tutti_ranks_rank(ranks) > 0)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_ranks_collect: expected rank 0 of a group");
+    return cluster_collect(cluster_of(ranks), bytes, n_bytes, take, user, err);
+}
+
 enum tutti_status tutti_model_follow(tutti_model *handle, struct tutti_error *err)
 {
     struct model *model = model_of(handle);

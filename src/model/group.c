@@ -37,8 +37,8 @@ static bool make_room(struct group *g, size_t n_room)
 enum tutti_status group_open(struct model *model, const struct tutti_model_options *options,
                              struct tutti_error *err)
 {
-    if (!options->ranks)
-        return TUTTI_OK;
+    if (!options->ranks || cluster_n_ranks(cluster_of(options->ranks)) == 1)
+        return TUTTI_OK; /* of several replicas each has the whole model */
     struct group *g = model->group = calloc(1, sizeof *g);
     if (g) {
         g->cluster = cluster_of(options->ranks);

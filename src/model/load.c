@@ -231,8 +231,9 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
     if (slopes)
         model_alibi_slopes(d, slopes);
     struct backend_options backend = {
-        .n_threads = options->n_threads > 0 || !group ? options->n_threads
-                                                      : cluster_n_threads(group->cluster),
+        .n_threads = options->n_threads > 0 || !options->ranks
+                         ? options->n_threads
+                         : cluster_n_threads(cluster_of(options->ranks)),
         .pin_threads = options->pin_threads,
         .cpu = options->cpu,
         .attention = { .n_layers = d->n_layers,
