@@ -210,7 +210,7 @@ def test_flags_are_those_of_the_program():
         texts[path] = re.search(r"^ExecStart=.*/tutti serve (.*)$", read(path), re.M).group(1)
     for place, text in texts.items():
         flags = re.findall(r"(?<!\S)--([\w-]+)", text)
-        assert set(flags) <= known | {"tp"}, place
+        assert set(flags) <= known, place
 
 
 def test_images_are_of_this_version():

@@ -46,6 +46,13 @@ def test_the_bytes_are_those_of_one_replica(prompts, n, how):
     assert run(*args, "--dp", n, n_ranks=n).stdout == run(*args).stdout
 
 
+def test_replicas_may_have_several_ranks_each(prompts):
+    args = ["--chat", "-f", prompts, "--max-tokens", 12, "--temperature", 0, "--tp", 2]
+    shared = run(*args, "--dp", 2, n_ranks=4).stdout
+    assert shared == run(*args, n_ranks=2).stdout
+    assert shared == run(*args[:-2]).stdout  # greedy: the texts of one rank
+
+
 def test_json_comes_in_the_order_of_the_prompts(prompts):
     args = ["--chat", "-f", prompts, "--max-tokens", 12, "--json", "--temperature", 0, "--no-prefix-cache"]
     alone = sorted(map(json.loads, run(*args).stdout.splitlines()), key=lambda line: line["index"])
