@@ -70,7 +70,7 @@ uint32_t forecast_half_ms(const struct forecast *f)
 void forecast_look(struct forecast *f, uint64_t now_us)
 {
     if (f->since_us > 0 && now_us > f->since_us)
-        f->us += (double)(now_us - f->since_us);
+        f->pause_us += (double)(now_us - f->since_us);
 }
 
 void forecast_begin(struct forecast *f, double work)
@@ -79,14 +79,29 @@ void forecast_begin(struct forecast *f, double work)
         return; /* nobody waited: it says nothing of what the machine can do */
     f->work = f->work * (1 - FORGETTING) + work;
     f->us *= 1 - FORGETTING;
+    f->new_work += work;
     f->n_begun += f->n_begun < ENOUGH;
+}
+
+/* Over whole pauses, since many may begin at once; but where the last pause is longer than usual, it counts. */
+static double rate_of(const struct forecast *f)
+{
+    double usual = f->work / f->us, now = (f->work + f->last_work) / (f->us + f->pause_us);
+    return 1e6 * (now < usual ? now : usual);
 }
 
 void forecast_close(struct forecast *f, bool is_waiting, double weights, uint64_t now_us)
 {
     f->since_us = is_waiting ? now_us : 0;
+    if (f->new_work > 0) {
+        f->us += f->pause_us;
+        f->last_work = f->new_work;
+        f->pause_us = f->new_work = 0;
+    } else if (!is_waiting) {
+        f->pause_us = 0; /* they went, or were told that it is too late */
+    }
     if (f->n_begun == ENOUGH && f->us > 0)
-        atomic_store_explicit(&f->rate, f->work / f->us * 1e6, memory_order_relaxed);
+        atomic_store_explicit(&f->rate, rate_of(f), memory_order_relaxed);
     atomic_store_explicit(&f->weights, weights, memory_order_relaxed);
 }
 

@@ -15,8 +15,11 @@ struct request;
 struct forecast {
     /* Engine thread: */
     double work, us; /* that began while others waited, and the time in which it did; older ones count less */
-    int n_begun;     /* requests of those, up to ENOUGH */
-    double answer;   /* tokens of an answer, in the mean; 0: not known */
+    double last_work;  /* what began together last */
+    double pause_us;   /* since then */
+    double new_work;   /* that begins in the step that is being planned */
+    int n_begun;       /* requests that began so, up to ENOUGH */
+    double answer;     /* tokens of an answer, in the mean; 0: not known */
     uint64_t since_us; /* the line has been waiting since then; 0: it is empty */
 
     /* Written by the engine thread, read by all: */

@@ -3,6 +3,7 @@
 #include "engine/spiller.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -524,12 +525,12 @@ static bool reads_before(const struct sequence *a, const struct sequence *b)
     return priority_a != priority_b ? priority_a < priority_b : a->turn < b->turn;
 }
 
-/* Pieces of prompts, in turn. */
-static void choose_reading(struct scheduler *s, int n_rows)
+/* Pieces of prompts, in turn, for so much time. */
+static void choose_reading(struct scheduler *s, int n_rows, double budget_us)
 {
     int n_spare = s->options.max_outputs - s->n_running;
     n_spare = n_spare > 0 ? n_spare : 0;
-    while (n_rows > 0) {
+    while (n_rows > 0 && budget_us > 0) {
         struct sequence *first = NULL;
         for (int i = 0; i < s->options.max_seqs; i++) {
             struct sequence *seq = &s->seqs[i];
@@ -542,8 +543,10 @@ static void choose_reading(struct scheduler *s, int n_rows)
         if (first->n_computed < first->prefix.n && first->prefix.n > n_rows)
             return; /* first in the next step, which has room for it */
         adopt_pages(s, first);
-        first->n_planned = reading_rows(first, n_rows, &n_spare);
+        int most = pace_rows(&s->pace, budget_us, first->n_computed);
+        first->n_planned = reading_rows(first, most < n_rows ? most : n_rows, &n_spare);
         n_rows -= first->n_planned;
+        budget_us = pace_spend(&s->pace, budget_us, first->n_planned, first->n_computed);
     }
 }
 
@@ -617,11 +620,9 @@ static void choose_rows(struct scheduler *s)
     s->n_guess_rows = 0;
     if (s->speculation.max_guesses > 0 && n_reading == 0 && given == n_decoding && given > 0)
         choose_guesses(s, given, n_rows);
-    if (given > 0 && !s->options.desc) { /* a prefix in both directions cannot be cut */
-        int most = pace_reading_rows(&s->pace, given);
-        n_rows = n_rows < most ? n_rows : most;
-    }
-    choose_reading(s, n_rows);
+    bool is_paced = given > 0 && n_reading > 0 &&
+                    !s->options.desc; /* a prefix in both directions cannot be cut */
+    choose_reading(s, n_rows, is_paced ? pace_budget(&s->pace, given) : INFINITY);
 }
 
 /* The first page of a planned sequence's rows that it lacks, or that it shares with others; -1: it has all. */
@@ -749,6 +750,7 @@ static void fill_rows(struct scheduler *s)
         step->block_positions = s->block_positions;
     }
     s->n_entries = 0;
+    s->reading_distance = 0;
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
         if (seq->n_planned == 0)
@@ -757,6 +759,8 @@ static void fill_rows(struct scheduler *s)
         *entry = (struct plan_entry){
             .seq = seq, .n_rows = seq->n_planned, .n_guesses = seq->n_guesses, .output = -1
         };
+        if (n_pending(seq) > 1)
+            s->reading_distance += seq->n_planned * (seq->n_computed + 0.5 * seq->n_planned);
         for (int k = 0; k < seq->n_planned; k++) {
             int pos = seq->n_computed + k;
             s->token_ids[step->n_rows] = seq->ids[pos];

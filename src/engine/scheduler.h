@@ -85,6 +85,7 @@ struct scheduler {
     struct step step;
     int n_decoding_rows; /* of it, without guesses */
     int n_guess_rows;
+    double reading_distance;    /* sum of the positions of its rows of prompts */
     struct plan_entry *entries; /* [max_seqs] */
     int n_entries;
     struct page_copy *copies; /* [max_seqs] */

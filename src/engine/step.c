@@ -610,7 +610,7 @@ static bool do_step(struct tutti_engine *e)
     }
     int n_reading = s->step.n_rows - s->n_decoding_rows - s->n_guess_rows;
     if (s->n_guess_rows == 0)
-        pace_note(&s->pace, s->n_decoding_rows, n_reading, step_us);
+        pace_note(&s->pace, s->n_decoding_rows, n_reading, s->reading_distance, step_us);
     if (n_reading == 0)
         speculation_note(&s->speculation, s->step.n_rows, s->n_guess_rows, step_us);
     enter_phase(e, "sampling");

@@ -365,6 +365,60 @@ static void the_order_stays_open_until_a_prompt_can_be_read(void **state)
     bench_free(b);
 }
 
+/* ---- a very long prompt ---- */
+
+/* What a step takes on a made-up machine: 64 ms for the weights, or 7 ms for each row and, where it is read, 1 ms more for each
+ * 1000 tokens before it. Told to the scheduler, as the engine does. */
+static double note_time(struct bench *b)
+{
+    struct scheduler *s = b->s;
+    double ms = s->step.n_rows * 7 + s->reading_distance / 1000;
+    ms = ms > 64 ? ms : 64;
+    pace_note(&s->pace, s->n_decoding_rows, s->step.n_rows - s->n_decoding_rows, s->reading_distance,
+              (uint64_t)(ms * 1000));
+    return ms;
+}
+
+static void a_prompt_of_30000_tokens_does_not_double_the_others_steps(void **state)
+{
+    (void)state;
+    enum { N = 8 };
+    struct bench *b = bench_new((struct scheduler_options){ .max_seqs = N + 2,
+                                                            .max_batch_tokens = 256,
+                                                            .max_context = 30100,
+                                                            .n_pages = 10000,
+                                                            .max_slowdown = 2 });
+    for (int i = 0; i < N; i++)
+        add(b, 30, 14000);
+    for (int i = 0; i < 20; i++) {
+        step(b);
+        note_time(b);
+    }
+    add(b, 30000, 1);
+    int n_steps = 0, n_short = 0;
+    double longest = 0, sum = 0;
+    for (; b->n_generated[N] == 0; n_steps++) {
+        if (n_steps % 200 == 100 && b->n_requests < MAX_REQUESTS) {
+            add(b, 60, 1); /* others come and go */
+            n_short++;
+        }
+        int before = b->n_generated[0];
+        step(b);
+        double ms = note_time(b);
+        if (n_steps > 0) /* of the first piece ever that is read nothing is known */
+            longest = ms > longest ? ms : longest;
+        sum += ms;
+        assert_int_equal(b->n_generated[0], before + 1); /* nobody who decodes is left out */
+        for (int i = 0; i < n_short - 1; i++)
+            assert_int_equal(b->n_generated[N + 1 + i], 1);
+    }
+    assert_true(n_short > 10);
+    /* At its end a single row of the long prompt costs more than half of what a step may take longer. */
+    assert_true(longest < 2.3 * 64 && sum < 1.9 * 64 * n_steps);
+    assert_true(sum > 1.6 * 64 * n_steps); /* what is allowed is used */
+    bench_free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -379,6 +433,7 @@ int main(void)
         cmocka_unit_test(a_long_prompt_lets_short_ones_pass),
         cmocka_unit_test(long_prompts_are_read_in_turns_by_weight),
         cmocka_unit_test(the_order_stays_open_until_a_prompt_can_be_read),
+        cmocka_unit_test(a_prompt_of_30000_tokens_does_not_double_the_others_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
