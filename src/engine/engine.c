@@ -451,8 +451,7 @@ static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, stru
     e->n_live_choices += r->spec.n_choices;
     r->share->n_choices += r->spec.n_choices;
     e->n_alive++;
-    struct forecast *f = &e->scheduler->forecast;
-    forecast_enter(f, r, forecast_work(f, request_guess_prompt(r), request_n_answers(r), r->spec.max_tokens));
+    forecast_enter(&e->scheduler->forecast, r);
     if (e->intake_tail)
         e->intake_tail->next = r;
     else

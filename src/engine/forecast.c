@@ -5,28 +5,31 @@
 enum { ENOUGH = 4 };                      /* requests that must have begun before the rate says something */
 static const double FORGETTING = 1 / 32.; /* of the older ones, for each that begins */
 
-int64_t forecast_work(const struct forecast *f, int64_t n_prompt, int n_choices, int max_tokens)
+static int64_t work_of(const struct forecast *f, const struct request *r)
 {
     double mean = atomic_load_explicit(&f->mean_answer, memory_order_relaxed);
+    int max_tokens = r->spec.max_tokens;
     double answer = mean > 0 && (max_tokens == 0 || mean < max_tokens) ? mean : max_tokens;
-    return n_prompt + (int64_t)(OUTPUT_WORK * answer * n_choices) + 1;
+    double n_answers = r->spec.no_answer ? 0 : r->spec.n_choices;
+    return request_guess_prompt(r) + (int64_t)(OUTPUT_WORK * answer * n_answers) + 1;
 }
 
-static atomic_int_fast64_t *class_of(struct forecast *f, const struct request *r)
+static void set_work(struct forecast *f, struct request *r, int64_t work)
 {
-    return &f->waiting[r->spec.priority - TUTTI_PRIORITY_FIRST];
-}
-
-void forecast_enter(struct forecast *f, struct request *r, int64_t work)
-{
-    atomic_fetch_add_explicit(class_of(f, r), work - r->work, memory_order_relaxed);
+    atomic_int_fast64_t *class = &f->waiting[r->spec.priority - TUTTI_PRIORITY_FIRST];
+    atomic_fetch_add_explicit(class, work - r->work, memory_order_relaxed);
     atomic_fetch_add_explicit(&r->share->waiting, work - r->work, memory_order_relaxed);
     r->work = work;
 }
 
+void forecast_enter(struct forecast *f, struct request *r)
+{
+    set_work(f, r, work_of(f, r));
+}
+
 void forecast_leave(struct forecast *f, struct request *r)
 {
-    forecast_enter(f, r, 0);
+    set_work(f, r, 0);
 }
 
 /* A request that is counted by one thread and not yet by the other may make a sum negative for a moment. */
@@ -47,7 +50,8 @@ uint64_t forecast_wait_us(const struct forecast *f, const struct share *share, d
     /* Others of this priority pass only as far as their shares go. */
     double equals = load(&f->waiting[priority - TUTTI_PRIORITY_FIRST]);
     double shared = load(&share->waiting) * (weights > weight ? weights / weight : 1);
-    return (uint64_t)((before + (shared < equals ? shared : equals)) / rate * 1e6);
+    before += (shared < equals ? shared : equals) - atomic_load_explicit(&f->room, memory_order_relaxed);
+    return before > 0 ? (uint64_t)(before / rate * 1e6) : 0;
 }
 
 double forecast_waiting(const struct forecast *f)
@@ -73,8 +77,11 @@ void forecast_look(struct forecast *f, uint64_t now_us)
         f->pause_us += (double)(now_us - f->since_us);
 }
 
-void forecast_begin(struct forecast *f, double work)
+void forecast_begin(struct forecast *f, struct request *r)
 {
+    double work = (double)r->work;
+    forecast_leave(f, r);
+    f->mean_work += (work - f->mean_work) * (f->mean_work > 0 ? FORGETTING : 1);
     if (f->since_us == 0)
         return; /* nobody waited: it says nothing of what the machine can do */
     f->work = f->work * (1 - FORGETTING) + work;
@@ -90,8 +97,9 @@ static double rate_of(const struct forecast *f)
     return 1e6 * (now < usual ? now : usual);
 }
 
-void forecast_close(struct forecast *f, bool is_waiting, double weights, uint64_t now_us)
+void forecast_close(struct forecast *f, double weights, int n_free, uint64_t now_us)
 {
+    bool is_waiting = weights > 0;
     f->since_us = is_waiting ? now_us : 0;
     if (f->new_work > 0) {
         f->us += f->pause_us;
@@ -103,6 +111,7 @@ void forecast_close(struct forecast *f, bool is_waiting, double weights, uint64_
     if (f->n_begun == ENOUGH && f->us > 0)
         atomic_store_explicit(&f->rate, rate_of(f), memory_order_relaxed);
     atomic_store_explicit(&f->weights, weights, memory_order_relaxed);
+    atomic_store_explicit(&f->room, is_waiting ? 0 : n_free * f->mean_work, memory_order_relaxed);
 }
 
 void forecast_answer(struct forecast *f, int n_tokens)

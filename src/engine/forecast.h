@@ -17,6 +17,7 @@ struct forecast {
     double work, us; /* that began while others waited, and the time in which it did; older ones count less */
     double last_work;  /* what began together last */
     double pause_us;   /* since then */
+    double mean_work;  /* of a request */
     double new_work;   /* that begins in the step that is being planned */
     int n_begun;       /* requests that began so, up to ENOUGH */
     double answer;     /* tokens of an answer, in the mean; 0: not known */
@@ -26,15 +27,13 @@ struct forecast {
     _Atomic double rate;        /* work a second; 0: not known */
     _Atomic double mean_answer; /* answer */
     _Atomic double weights;     /* of the owners whose requests wait */
+    _Atomic double room;        /* work that can begin at once */
 
     atomic_int_fast64_t waiting[TUTTI_PRIORITIES]; /* work that has not begun; written by all */
 };
 
-/* Work of n_choices answers to a prompt; max_tokens of each. */
-int64_t forecast_work(const struct forecast *f, int64_t n_prompt, int n_choices, int max_tokens);
-
-/* The request's work waits, or is another than was thought; the request belongs to the caller's thread. */
-void forecast_enter(struct forecast *f, struct request *r, int64_t work);
+/* The request's work waits, or its prompt is known by now; the request belongs to the caller's thread. */
+void forecast_enter(struct forecast *f, struct request *r);
 /* It has begun or ended. May be called again. */
 void forecast_leave(struct forecast *f, struct request *r);
 
@@ -49,10 +48,10 @@ uint32_t forecast_half_ms(const struct forecast *f);
 
 /* A step is being planned, and requests wait from an earlier one. */
 void forecast_look(struct forecast *f, uint64_t now_us);
-/* One of the line begins; work: its own. */
-void forecast_begin(struct forecast *f, double work);
-/* Every one has begun who can. */
-void forecast_close(struct forecast *f, bool is_waiting, double weights, uint64_t now_us);
+/* A request begins. */
+void forecast_begin(struct forecast *f, struct request *r);
+/* Every one has begun who can. weights: of those who wait; 0: nobody does. n_free: sequences that could run besides. */
+void forecast_close(struct forecast *f, double weights, int n_free, uint64_t now_us);
 /* An answer has ended by itself. */
 void forecast_answer(struct forecast *f, int n_tokens);
 

@@ -334,8 +334,7 @@ static bool begin(struct scheduler *s, struct request *r, uint64_t now_us)
     seq->queue_us = now_us > r->submit_us ? now_us - r->submit_us : 1; /* 0: it has not begun */
     let_in(s, seq);
     if (r->n_started == 0)
-        forecast_begin(&s->forecast, (double)r->work);
-    forecast_leave(&s->forecast, r);
+        forecast_begin(&s->forecast, r);
     int n_known = seq->is_returning ? seq->n_wanted * KV_PAGE_TOKENS : seq->n_computed;
     line_begin(&s->line, r, seq->n_ids - n_known, now_us);
     r->n_started = request_ends_as_one(r) ? r->spec.n_choices : r->n_started + 1;
@@ -782,7 +781,8 @@ bool scheduler_plan(struct scheduler *s, uint64_t now_us)
 {
     forecast_look(&s->forecast, now_us);
     admit(s, now_us);
-    forecast_close(&s->forecast, s->line.n > 0, s->line.weights, now_us);
+    int n_free = s->options.max_seqs - s->n_running - s->n_preempted;
+    forecast_close(&s->forecast, s->line.weights, s->n_preempted > 0 ? 0 : n_free, now_us);
     choose_rows(s);
     find_pages(s);
     fill_rows(s);

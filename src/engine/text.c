@@ -307,8 +307,7 @@ static void prepare(struct tutti_engine *e, struct request *r)
                                        .widens_marks = chat && chat->widens_marks };
     for (int i = 0; i < r->spec.n_choices; i++)
         reply_init(&r->choices[i].reply, &r->format);
-    struct forecast *f = &e->scheduler->forecast;
-    forecast_enter(f, r, forecast_work(f, r->n_prompt, request_n_answers(r), r->spec.max_tokens));
+    forecast_enter(&e->scheduler->forecast, r);
     bool is_pushed = queue_push(e->ready, &r); /* as long as the number of slots */
     assert(is_pushed);
     (void)is_pushed;

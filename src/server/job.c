@@ -80,7 +80,8 @@ void job_fail(struct job *job, const struct tutti_error *err)
         return;
     struct http_conn *conn = job_take_conn(job);
     job->is_over = true;
-    if (json_error_status(err->status) >= 500 && err->status != TUTTI_E_CLOSED)
+    if (json_error_status(err->status) >= 500 && err->status != TUTTI_E_CLOSED &&
+        err->status != TUTTI_E_TIMEOUT)
         log_error("%s: %s", job->id, err->text);
     job->api->fail(job->app, job, conn, err);
 }

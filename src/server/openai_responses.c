@@ -132,9 +132,10 @@ static int copy_format(json_t *chat, const json_t *root)
 /* The same request as one of the chat API, beside the original. */
 static enum tutti_status make_chat(json_t *root, json_t **out, struct tutti_error *err)
 {
-    static const char *const SAME[] = { "model",   "temperature", "top_p", "stream", "user",
-                                        "top_k",   "min_p",       "seed",  "stop",   "repetition_penalty",
-                                        "metadata" };
+    static const char *const SAME[] = {
+        "model", "temperature",        "top_p",    "stream",   "user",          "top_k", "min_p", "seed",
+        "stop",  "repetition_penalty", "metadata", "priority", "max_queue_time"
+    };
     const json_t *max = value_of(root, "max_output_tokens");
     json_t *chat = json_object(), *messages = json_array();
     int failed = json_object_set_new(chat, "messages", messages);

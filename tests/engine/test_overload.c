@@ -121,7 +121,7 @@ static void ask(struct machine *m, int owner)
     r->share = &m->shares[owner];
     r->submit_us = m->now_us;
     r->deadline_us = m->limit_us > 0 ? m->now_us + m->limit_us : 0;
-    forecast_enter(f, r, forecast_work(f, PROMPT, 1, ANSWER));
+    forecast_enter(f, r);
     scheduler_add(m->s, r);
 }
 
@@ -299,6 +299,28 @@ static void the_time_to_come_again_follows_the_queue(void **state)
     machine_free(m);
 }
 
+/* As many as run at the same time are taken at once, however little time they may wait. */
+static void free_places_are_no_reason_to_refuse(void **state)
+{
+    (void)state;
+    double full = capacity();
+    struct machine *m = machine_new(SECOND_US);
+    run(m, (const double[MAX_OWNERS]){ 2 * full }, 5);
+    int n_early = m->tallies[0].n_early;
+    m->limit_us = 20 * 1000;
+    for (int round = 0; round < 5; round++) {
+        for (int i = 0; i < MAX_SEQS; i++)
+            ask(m, 0);
+        for (int i = 0; i < 200; i++)
+            work(m);
+    }
+    assert_int_equal(m->tallies[0].n_early, n_early);
+    for (int i = 0; i < 100; i++)
+        ask(m, 0);
+    assert_true(m->tallies[0].n_early >= n_early + 100 - MAX_SEQS - 8); /* but more are */
+    machine_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,6 +329,7 @@ int main(void)
         cmocka_unit_test(nobody_is_told_later_than_a_step_behind_the_deadline),
         cmocka_unit_test(a_flood_takes_nothing_from_an_owner_within_its_share),
         cmocka_unit_test(the_time_to_come_again_follows_the_queue),
+        cmocka_unit_test(free_places_are_no_reason_to_refuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -31,8 +31,10 @@ def expressions():
             yield panel["title"], target["expr"]
 
 
-def test_every_query_names_a_figure_of_the_server(server):
-    server.chat("Who are you?", max_tokens=2)
+def test_every_query_names_a_figure_of_the_server(start, tmp_path):
+    (tmp_path / "keys").write_text("sk-a alice\n", encoding="utf-8")
+    server = start("--api-key-file", tmp_path / "keys")
+    assert server.get("/health").ok
     known = {**figures(server), TLS_ONLY: ("gauge", set())}
     asked = set()
     for title, expression in expressions():
