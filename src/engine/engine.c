@@ -416,12 +416,15 @@ static enum tutti_status check_queue(struct tutti_engine *e, const struct reques
     }
     uint64_t limit_us = (uint64_t)r->spec.max_queue_ms * 1000;
     uint64_t wait_us = limit_us > 0 ? forecast_wait_us(f, r->share, r->spec.weight, r->spec.priority) : 0;
-    if (wait_us <= limit_us)
+    uint64_t sure_us = limit_us - limit_us / 8; /* a forecast is no more than that */
+    if (wait_us <= sure_us)
         return TUTTI_OK;
     atomic_fetch_add(&e->stats.n_refused_early, 1);
-    snprintf(why, sizeof why, "the request would wait about %.1f s to begin, but at most %.1f s are allowed",
-             (double)wait_us * 1e-6, (double)limit_us * 1e-6);
-    return busy((wait_us - limit_us) / 1000 + 1, why, err);
+    snprintf(
+        why, sizeof why,
+        "the request would wait about %.1f s to begin, so that its limit of %.1f s is not sure to be kept",
+        (double)wait_us * 1e-6, (double)limit_us * 1e-6);
+    return busy((wait_us - sure_us) / 1000 + 1, why, err);
 }
 
 /* Under the lock: gives the request an id and a place in the line to the text thread. */

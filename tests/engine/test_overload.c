@@ -101,7 +101,7 @@ static void ask(struct machine *m, int owner)
         tally->n_full++;
         return;
     }
-    if (wait_us > m->limit_us) {
+    if (wait_us > m->limit_us - m->limit_us / 8) {
         tally->n_early++;
         tally->retry_us += wait_us - m->limit_us;
         return;
