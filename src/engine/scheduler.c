@@ -342,7 +342,7 @@ static bool begin(struct scheduler *s, struct request *r, uint64_t now_us)
     return true;
 }
 
-/* Rows of sequences that were let in and have not been read at all. */
+/* Rows of sequences that were let in and have not been read at all; those that wait for the file hold up nobody. */
 static int64_t n_fresh_rows(const struct scheduler *s)
 {
     int64_t n = 0;
@@ -363,14 +363,9 @@ static void admit(struct scheduler *s, uint64_t now_us)
         s->n_preempted--;
         let_in(s, seq);
     }
-    int64_t n_fresh = s->line.n > 0 ? n_fresh_rows(s) : 0;
-    for (struct request *r; n_fresh < s->options.max_batch_tokens && (r = line_best(&s->line, now_us));) {
-        int n_returning = s->n_returning;
-        if (!begin(s, r, now_us))
+    for (struct request *r; (r = line_best(&s->line, now_us));)
+        if (n_fresh_rows(s) >= s->options.max_batch_tokens || !begin(s, r, now_us))
             return;
-        n_fresh += s->n_returning == n_returning ? r->n_prompt
-                                                 : 0; /* those that wait for the file hold up nobody */
-    }
 }
 
 void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token)

@@ -320,6 +320,8 @@ static enum tutti_status enter(struct job *job, const struct http_conn *conn, st
                                         clock_now_us(), err);
     if (st == TUTTI_OK)
         job->client = client;
+    else if (st == TUTTI_E_ARGUMENT && err && job->req.n == 1) /* it is the prompts that are too many */
+        snprintf(err->param, sizeof err->param, "%s", job->req.kind == API_EMBEDDING ? "input" : "prompt");
     return st;
 }
 

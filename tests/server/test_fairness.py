@@ -120,6 +120,9 @@ def test_concurrency_counts_answers_and_ends_with_them(start, write_keys):
     server = start("--api-key-file", write_keys("sk-a alice concurrency=2\nsk-b bob\n"), "--max-seqs", "2")
     too_many = ask(server, {**QUESTION, "n": 3}, "sk-a")
     assert too_many.status_code == 400 and too_many.json()["error"]["param"] == "n"
+    for path, body, param in [("/v1/completions", {"prompt": ["x"] * 3}, "prompt"), ("/v1/embeddings", {"input": ["x"] * 3}, "input")]:
+        too_many = ask(server, body, "sk-a", path)
+        assert too_many.status_code == 400 and too_many.json()["error"]["param"] == param
     for _ in range(3):  # a client that goes gives its places back
         with Holding(server, "sk-a", n=2):
             refused = ask(server, QUESTION, "sk-a")
