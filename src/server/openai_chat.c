@@ -31,6 +31,8 @@ static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_
 
 static const json_t *tools_of(const struct job *job)
 {
+    if (job->req.forced != API_FORCED_NONE)
+        return json_object_get(job->req.root, "tools");
     /* What must fit a grammar is the answer, whatever it looks like. */
     return job->req.tools && job->req.grammar_kind == TUTTI_GRAMMAR_NONE
                ? json_object_get(job->req.root, "tools")
@@ -66,10 +68,21 @@ static json_t *find_calls(const struct job *job, const struct choice *choice, en
     *n_content = choice->text.n_bytes;
     if (!tools || finish != TUTTI_FINISH_STOP || choice->text.n_bytes == 0)
         return NULL;
+    if (job->req.forced != API_FORCED_NONE) {
+        json_t *forced = api_forced_calls(&job->req, choice->text.bytes, choice->text.n_bytes);
+        *n_content = forced ? 0 : *n_content;
+        return forced;
+    }
     json_t *calls = chat_find_calls(choice->text.bytes, choice->text.n_bytes, tools, n_content);
     while (job->req.one_tool_call && json_array_size(calls) > 1)
         json_array_remove(calls, json_array_size(calls) - 1);
     return calls;
+}
+
+/* Where one function had to be called, there was nothing to stop for, as OpenAI has it. */
+static json_t *reason_of_calls(const struct job *job)
+{
+    return json_string(job->req.forced == API_FORCED_NAMED ? "stop" : "tool_calls");
 }
 
 /* ---- replies ---- */
@@ -83,7 +96,7 @@ static json_t *whole(struct job *job, size_t index, struct choice *choice)
     json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", content, "refusal");
     if (message && calls)
         json_object_set_new(message, "tool_calls", tool_calls(job, index, calls, false));
-    json_t *reason = calls ? json_string("tool_calls") : openai_finish_reason(choice->finish);
+    json_t *reason = calls ? reason_of_calls(job) : openai_finish_reason(choice->finish);
     json_decref(calls);
     return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)index, "message", message, "logprobs", lp,
                      "finish_reason", reason);
@@ -113,7 +126,9 @@ static json_t *stream_with_tools(struct job *job, size_t index, struct choice *c
         json_decref(lp);
         return NULL;
     }
-    if (event->finish == TUTTI_FINISH_NONE)
+    if (event->finish == TUTTI_FINISH_NONE && job->req.forced != API_FORCED_NONE)
+        n_sure = 0;
+    else if (event->finish == TUTTI_FINISH_NONE)
         n_sure = chat_sure_content(choice->text.bytes, choice->text.n_bytes, tools_of(job));
     else
         calls = find_calls(job, choice, event->finish, &n_sure);
@@ -123,7 +138,7 @@ static json_t *stream_with_tools(struct job *job, size_t index, struct choice *c
     if (calls) {
         json_t *delta = json_pack("{s:o}", "tool_calls", tool_calls(job, index, calls, true));
         openai_stream_choice(job, chunk_choice(index, delta, NULL, json_null()));
-        reason = json_string("tool_calls");
+        reason = reason_of_calls(job);
     }
     json_decref(calls);
     return reason;

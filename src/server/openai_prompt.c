@@ -57,9 +57,8 @@ static enum tutti_status join_parts(struct buf *out, const json_t *parts, size_t
     return TUTTI_OK;
 }
 
-/* Keeps a value as text; there is room for it. */
-static enum tutti_status dump(struct api_request *req, const json_t *value, const char **text,
-                              struct tutti_error *err)
+enum tutti_status api_dump(struct api_request *req, const json_t *value, const char **text,
+                           struct tutti_error *err)
 {
     char *dumped = json_dumps(value, JSON_COMPACT);
     if (!dumped)
@@ -90,8 +89,8 @@ static enum tutti_status check_function(const json_t *value, const char *param, 
     return TUTTI_OK;
 }
 
-static enum tutti_status check_functions(const json_t *list, const char *name, bool is_call,
-                                         struct tutti_error *err)
+enum tutti_status api_check_functions(const json_t *list, const char *name, bool is_call,
+                                      struct tutti_error *err)
 {
     size_t i;
     const json_t *entry;
@@ -123,8 +122,9 @@ static enum tutti_status read_extras(struct api_request *req, struct tutti_messa
     if (!calls || json_is_null(calls))
         return TUTTI_OK;
     snprintf(param, sizeof param, "messages[%zu].tool_calls", i);
-    enum tutti_status st = check_functions(calls, param, true, err);
-    return st == TUTTI_OK && json_array_size(calls) > 0 ? dump(req, calls, &message->tool_calls, err) : st;
+    enum tutti_status st = api_check_functions(calls, param, true, err);
+    return st == TUTTI_OK && json_array_size(calls) > 0 ? api_dump(req, calls, &message->tool_calls, err)
+                                                        : st;
 }
 
 static enum tutti_status read_message(struct api_request *req, const json_t *value, size_t i,
@@ -190,29 +190,6 @@ enum tutti_status api_read_messages(struct api_request *req, struct tutti_error 
             return st;
     }
     return TUTTI_OK;
-}
-
-enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err)
-{
-    const json_t *tools = json_object_get(req->root, "tools"),
-                 *choice = json_object_get(req->root, "tool_choice");
-    const json_t *arguments = json_object_get(req->root, "chat_template_kwargs");
-    enum tutti_status st = TUTTI_OK;
-    bool has_choice = choice && !json_is_null(choice);
-    const char *word = json_string_value(choice);
-    if (has_choice && !(word && (!strcmp(word, "auto") || !strcmp(word, "none"))))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
-                               "tool_choice must be \"auto\" or \"none\": a call cannot be forced");
-    if (tools && !json_is_null(tools))
-        st = check_functions(tools, "tools", false, err);
-    if (st == TUTTI_OK && json_array_size(tools) > 0 && !(word && !strcmp(word, "none")))
-        st = dump(req, tools, &req->tools, err);
-    if (st != TUTTI_OK || !arguments || json_is_null(arguments))
-        return st;
-    if (!json_is_object(arguments))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "chat_template_kwargs",
-                               "chat_template_kwargs must be an object, found %s", json_kind(arguments));
-    return dump(req, arguments, &req->template_arguments, err);
 }
 
 /* ---- texts and ids ----------------------------------------------------------------------------------------------- */

@@ -26,6 +26,9 @@ struct inputs_wants {
     int truncate;            /* 0: no */
 };
 
+/* What tool_choice demands. */
+enum api_forced { API_FORCED_NONE, API_FORCED_ANY, API_FORCED_NAMED };
+
 struct api_request {
     enum api_kind kind;
     json_t *root; /* strings below are borrowed from here */
@@ -58,7 +61,9 @@ struct api_request {
     int n_best;    /* of the n choices of a prompt, how many are answered with; 0: all */
     bool scores;   /* the choices' log-probabilities are wanted, if not by the client */
     bool keeps_stop, reports_held;
-    bool one_tool_call; /* parallel_tool_calls is false: of several calls, the first */
+    enum api_forced forced;
+    const char *forced_name; /* the function, of API_FORCED_NAMED */
+    bool one_tool_call;      /* parallel_tool_calls is false: of several calls, the first */
     int n_beams;
     float length_penalty;
     enum tutti_early_stopping early_stopping;
@@ -92,8 +97,16 @@ int64_t api_request_guess(const struct api_request *req, size_t i);
 MUST_CHECK enum tutti_status api_read_prompts(struct api_request *req, const char *name, int n_vocab,
                                               struct tutti_error *err);
 MUST_CHECK enum tutti_status api_read_messages(struct api_request *req, struct tutti_error *err);
-/* tools, tool_choice and chat_template_kwargs; after the messages. */
+/* A list of {"type": "function", "function": {"name": "..."}}: tools, or calls, which have arguments as well. */
+MUST_CHECK enum tutti_status api_check_functions(const json_t *list, const char *name, bool is_call,
+                                                 struct tutti_error *err);
+/* Keeps a value as text; there is room for it behind the messages. */
+MUST_CHECK enum tutti_status api_dump(struct api_request *req, const json_t *value, const char **text,
+                                      struct tutti_error *err);
+/* tools, tool_choice and chat_template_kwargs; after the messages and response_format. */
 MUST_CHECK enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err);
+/* The calls in a whole answer that must be some: [{"name", "arguments": JSON as text}]. NULL: it is none, or there is no memory. */
+json_t *api_forced_calls(const struct api_request *req, const char *text, size_t n_bytes);
 /* response_format and grammar. */
 MUST_CHECK enum tutti_status api_read_format(struct api_request *req, struct tutti_error *err);
 MUST_CHECK enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *param, int n_vocab,

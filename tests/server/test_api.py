@@ -240,7 +240,7 @@ def test_health_is_open(server):
     ({"tools": [{"type": "function"}]}, "tools[0]", "a name"),
     ({"tools": [{"type": "retrieval"}]}, "tools[0]", "function"),
     ({"tools": {"type": "function"}}, "tools", "list"),
-    ({"tool_choice": "required"}, "tool_choice", "forced"),
+    ({"tool_choice": "required"}, "tool_choice", "there are tools"),
     ({"functions": [{"name": "f"}]}, "functions", "tools"),
     ({"chat_template_kwargs": [1]}, "chat_template_kwargs", "object"),
     ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}]},

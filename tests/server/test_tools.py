@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import requests
 
-from conftest import PATIENCE, ROOT
+from conftest import PATIENCE, ROOT, Server
 
 MOCK = os.path.join(os.environ.get("TUTTI_BUILD", os.path.join(ROOT, "build")), "tests", "server", "mock_server")
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "d", "parameters": {"type": "object"}}}]
@@ -94,3 +94,75 @@ def test_a_call_that_is_cut_off_is_text(mock):
     choice = whole(mock, CALL, max_tokens=3)
     assert choice["finish_reason"] == "length" and "tool_calls" not in choice["message"]
     assert choice["message"]["content"].startswith("<tool_call>")
+
+
+# ---- calls that must be made, by a model that knows nothing of tools ----
+
+FORCED = [{"type": "function", "function": {"name": "weather", "parameters": {
+              "type": "object", "properties": {"city": {"$ref": "#/$defs/city"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+              "required": ["city", "days"], "additionalProperties": False, "$defs": {"city": {"enum": ["Paris", "Rome"]}}}}},
+          {"type": "function", "function": {"name": "time", "parameters": {}}}]
+
+
+@pytest.fixture(scope="module")
+def forcing(tmp_path_factory):
+    """The tools' own format would take more tokens than the model has."""
+    folder = tmp_path_factory.mktemp("forcing")
+    (folder / "chat.jinja").write_text("{% for t in tools %}{{ t.function.name }} {% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}")
+    server = Server("--chat-format", folder / "chat.jinja", log=folder / "log")
+    yield server
+    assert server.stop() == 0
+
+
+def force(server, choice, **more):
+    body = {"messages": [{"role": "user", "content": "Tell me"}], "tools": FORCED, "tool_choice": choice, "temperature": 1, "max_tokens": 100, **more}
+    return server.post("/v1/chat/completions", body)
+
+
+def check_call(call):
+    arguments = json.loads(call["function"]["arguments"])
+    if call["function"]["name"] == "weather":
+        assert arguments.keys() == {"city", "days"} and arguments["city"] in ("Paris", "Rome") and arguments["days"] in range(1, 10)
+    else:
+        assert call["function"]["name"] == "time" and isinstance(arguments, dict)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_function_that_is_named_is_called(forcing, seed):
+    choice = force(forcing, {"type": "function", "function": {"name": "weather"}}, seed=seed).json()["choices"][0]
+    call, = choice["message"]["tool_calls"]
+    check_call(call)
+    assert call["function"]["name"] == "weather" and choice["finish_reason"] == "stop" and choice["message"]["content"] is None
+
+
+def test_some_function_is_called(forcing):
+    n_called = 0
+    for seed in range(8):
+        choice = force(forcing, "required", seed=seed, parallel_tool_calls=False).json()["choices"][0]
+        if choice["finish_reason"] == "length":  # an object without an end, which only chance writes
+            assert "tool_calls" not in choice["message"]
+            continue
+        call, = choice["message"]["tool_calls"]
+        check_call(call)
+        assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+        n_called += 1
+    assert n_called >= 4
+
+
+def test_a_forced_call_is_streamed(forcing):
+    choice = {"type": "function", "function": {"name": "weather"}}
+    want = force(forcing, choice, seed=3).json()["choices"][0]["message"]["tool_calls"][0]["function"]
+    lines = force(forcing, choice, seed=3, stream=True).text.split("\n\n")
+    pieces = [json.loads(line[len("data: "):])["choices"][0] for line in lines if line.startswith("data: {")]
+    call, = [call for piece in pieces for call in piece["delta"].get("tool_calls", [])]
+    assert call["function"] == want and call["index"] == 0 and joined(pieces) == "" and pieces[-1]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("change", [
+    {"tool_choice": "sometimes"}, {"tool_choice": 5}, {"tool_choice": {"type": "function", "function": {"name": "none_such"}}},
+    {"tool_choice": {"type": "allowed_tools"}}, {"tool_choice": "required", "tools": None}, {"tool_choice": "required", "num_beams": 2},
+    {"tool_choice": "required", "grammar": "root ::= [a-z]"},
+])
+def test_wrong_choices_are_named(forcing, change):
+    answer = force(forcing, change.pop("tool_choice"), **change)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "tool_choice"

@@ -1,0 +1,179 @@
+/* tools and tool_choice: what a request may call, and what it must.
+ *
+ * An answer that must be a call is held to a JSON schema: the arguments of the one function that is named, or a list of
+ * {"name", "arguments"} where any of them will do. */
+#include "server/openai_request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static enum tutti_status no_memory(struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "out of memory for the tools");
+}
+
+/* ---- schemas ----------------------------------------------------------------------------------------------------- */
+
+/* References into a schema, "#...", begin at prefix from now on. False: out of memory. */
+static bool move_references(json_t *value, const char *prefix)
+{
+    const char *key;
+    json_t *member;
+    size_t i;
+    bool ok = true;
+    json_array_foreach(value, i, member) ok = ok && move_references(member, prefix);
+    json_object_foreach(value, key, member)
+    {
+        const char *target = json_string_value(member);
+        if (!strcmp(key, "$ref") && target && target[0] == '#')
+            ok = ok && json_object_set_new(value, key, json_sprintf("%s%s", prefix, target + 1)) == 0;
+        else
+            ok = ok && move_references(member, prefix);
+    }
+    return ok;
+}
+
+/* The schema of a function's arguments: a new reference. */
+static json_t *parameters_of(const json_t *tool)
+{
+    const json_t *parameters = json_object_get(json_object_get(tool, "function"), "parameters");
+    return json_is_object(parameters) && json_object_size(parameters) > 0
+               ? json_deep_copy(parameters)
+               : json_pack("{s:s}", "type", "object");
+}
+
+/* A list of calls of any of the tools. */
+static json_t *schema_of_calls(const json_t *tools, bool one_call)
+{
+    json_t *defs = json_object(), *calls = json_array();
+    size_t i;
+    const json_t *tool;
+    bool ok = defs && calls;
+    json_array_foreach(tools, i, tool)
+    {
+        char name[32], place[64];
+        json_t *parameters = parameters_of(tool);
+        snprintf(name, sizeof name, "tool%zu", i);
+        snprintf(place, sizeof place, "#/$defs/%s", name);
+        ok = ok && parameters && move_references(parameters, place) &&
+             json_object_set(defs, name, parameters) == 0 &&
+             json_array_append_new(calls,
+                                   json_pack("{s:s, s:{s:{s:O}, s:{s:s}}, s:[s, s], s:b}", "type", "object",
+                                             "properties", "name", "const",
+                                             json_object_get(json_object_get(tool, "function"), "name"),
+                                             "arguments", "$ref", place, "required", "name", "arguments",
+                                             "additionalProperties", 0)) == 0;
+        json_decref(parameters);
+    }
+    json_t *schema = ok ? json_pack("{s:s, s:{s:O}, s:i, s:O}", "type", "array", "items", "anyOf", calls,
+                                    "minItems", 1, "$defs", defs)
+                        : NULL;
+    if (schema && one_call)
+        json_object_set_new(schema, "maxItems", json_integer(1));
+    json_decref(defs);
+    json_decref(calls);
+    return schema;
+}
+
+static enum tutti_status force(struct api_request *req, enum api_forced forced, const char *name,
+                               json_t *schema, struct tutti_error *err)
+{
+    char *text = schema ? json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(schema);
+    if (!text)
+        return no_memory(err);
+    free(req->schema);
+    req->schema = text;
+    req->grammar_kind = TUTTI_GRAMMAR_JSON_SCHEMA;
+    req->grammar = text;
+    req->n_grammar_bytes = strlen(text);
+    req->forced = forced;
+    req->forced_name = name;
+    return TUTTI_OK;
+}
+
+/* ---- tool_choice ------------------------------------------------------------------------------------------------- */
+
+/* {"type": "function", "function": {"name": "..."}} */
+static enum tutti_status read_named(struct api_request *req, const json_t *choice, const json_t *tools,
+                                    struct tutti_error *err)
+{
+    const json_t *function = json_object_get(choice, "function"), *tool;
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    const char *name = json_string_value(json_object_get(function, "name"));
+    size_t i;
+    if (!type || strcmp(type, "function") || !name)
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "tool_choice",
+            "tool_choice must be \"auto\", \"none\", \"required\" or {\"type\": \"function\", "
+            "\"function\": {\"name\": ...}}");
+    json_array_foreach(tools, i, tool)
+    {
+        const char *own = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        if (own && !strcmp(own, name))
+            return force(req, API_FORCED_NAMED, own, parameters_of(tool), err);
+    }
+    return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
+                           "tool_choice names %.64s, which tools has not", name);
+}
+
+static enum tutti_status read_choice(struct api_request *req, const json_t *choice, const json_t *tools,
+                                     struct tutti_error *err)
+{
+    const char *word = json_string_value(choice);
+    if (!choice || json_is_null(choice) || (word && (!strcmp(word, "auto") || !strcmp(word, "none"))))
+        return TUTTI_OK;
+    bool is_required = word && !strcmp(word, "required");
+    if (json_array_size(tools) == 0 && (is_required || json_is_object(choice)))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
+                               "tool_choice is only allowed where there are tools");
+    if (req->n_beams > 1 || req->grammar_kind == TUTTI_GRAMMAR_GBNF)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
+                               "a call that must be made cannot go together with %s",
+                               req->n_beams > 1 ? "num_beams" : "grammar");
+    if (is_required)
+        return force(req, API_FORCED_ANY, NULL, schema_of_calls(tools, req->one_tool_call), err);
+    return read_named(req, choice, tools, err);
+}
+
+enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *tools = json_object_get(req->root, "tools"),
+                 *choice = json_object_get(req->root, "tool_choice");
+    const json_t *arguments = json_object_get(req->root, "chat_template_kwargs");
+    const char *word = json_string_value(choice);
+    enum tutti_status st = TUTTI_OK;
+    if (tools && !json_is_null(tools))
+        st = api_check_functions(tools, "tools", false, err);
+    if (st == TUTTI_OK)
+        st = read_choice(req, choice, tools, err);
+    if (st == TUTTI_OK && json_array_size(tools) > 0 && !(word && !strcmp(word, "none")))
+        st = api_dump(req, tools, &req->tools, err);
+    if (st != TUTTI_OK || !arguments || json_is_null(arguments))
+        return st;
+    if (!json_is_object(arguments))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "chat_template_kwargs",
+                               "chat_template_kwargs must be an object, found %s", json_kind(arguments));
+    return api_dump(req, arguments, &req->template_arguments, err);
+}
+
+/* ---- the answer -------------------------------------------------------------------------------------------------- */
+
+json_t *api_forced_calls(const struct api_request *req, const char *text, size_t n_bytes)
+{
+    if (req->forced == API_FORCED_NAMED)
+        return json_pack("[{s:s, s:s%}]", "name", req->forced_name, "arguments", text, n_bytes);
+    json_t *list = json_loadb(text, n_bytes, 0, NULL), *call;
+    size_t i;
+    bool ok = json_is_array(list);
+    json_array_foreach(list, i, call)
+    {
+        char *arguments = json_dumps(json_object_get(call, "arguments"), JSON_ENCODE_ANY);
+        ok = ok && arguments && json_object_set_new(call, "arguments", json_string(arguments)) == 0;
+        free(arguments);
+    }
+    if (ok)
+        return list;
+    json_decref(list);
+    return NULL;
+}
