@@ -237,6 +237,23 @@ static enum tutti_status read_echo(struct api_request *req, struct tutti_error *
     return TUTTI_OK;
 }
 
+/* Answers are text: "modalities" may say so, and ask for nothing else. */
+static enum tutti_status check_modalities(const struct api_request *req, struct tutti_error *err)
+{
+    const json_t *list = field_of(req, "modalities"), *kind;
+    size_t i;
+    if (list && !json_is_array(list))
+        return wrong_type("modalities", "a list", list, err);
+    json_array_foreach(list, i, kind)
+    {
+        const char *word = json_string_value(kind);
+        if (!word || strcmp(word, "text"))
+            return error_set_param(err, TUTTI_E_ARGUMENT, "modalities",
+                                   "modalities: this model answers with text only");
+    }
+    return TUTTI_OK;
+}
+
 /* Fields that would change the answer in a way that does not exist here: silence would be a wrong answer. */
 static enum tutti_status refuse_unsupported(const struct api_request *req, struct tutti_error *err)
 {
@@ -245,7 +262,7 @@ static enum tutti_status refuse_unsupported(const struct api_request *req, struc
     if (req->kind == API_CHAT && functions && !(json_is_array(functions) && json_array_size(functions) == 0))
         return error_set_param(err, TUTTI_E_ARGUMENT, "functions", "functions are not supported, only tools");
     if (req->kind != API_COMPLETION)
-        return TUTTI_OK;
+        return check_modalities(req, err);
     if (suffix && !(json_is_string(suffix) && json_string_length(suffix) == 0))
         return error_set_param(err, TUTTI_E_ARGUMENT, "suffix", "suffix is not supported");
     if (req->best_of && req->best_of < req->n)

@@ -241,6 +241,8 @@ def test_health_is_open(server):
     ({"tools": [{"type": "retrieval"}]}, "tools[0]", "function"),
     ({"tools": {"type": "function"}}, "tools", "list"),
     ({"tool_choice": "required"}, "tool_choice", "there are tools"),
+    ({"modalities": ["text", "audio"]}, "modalities", "text only"),
+    ({"modalities": "text"}, "modalities", "a list"),
     ({"functions": [{"name": "f"}]}, "functions", "tools"),
     ({"chat_template_kwargs": [1]}, "chat_template_kwargs", "object"),
     ({"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}]},
