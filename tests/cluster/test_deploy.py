@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import yaml
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "bench"))
-from balancer import get, wait_for  # noqa: E402
+from balancer import free_port, get, wait_for  # noqa: E402
 
 BIN = os.path.abspath(os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti")))
 BUILD = os.environ.get("TUTTI_BUILD", os.path.join(ROOT, "build"))
@@ -190,10 +191,12 @@ def test_the_group_has_as_many_ranks_as_workers():
     assert n_ranks == job["mpiReplicaSpecs"]["Worker"]["replicas"] * job["slotsPerWorker"]
     ports = {port["name"]: port["containerPort"] for port in worker["ports"]}
     assert int(flag(args, "port")) == ports["http"] and flag(args, "host") == "0.0.0.0"
-    kill_after = int(args[args.index("odls_base_sigkill_timeout") + 1])
-    assert kill_after > int(flag(args, "drain-delay")) + int(flag(args, "drain-timeout"))
+    sleep, pause = launcher["lifecycle"]["preStop"]["exec"]["command"]
+    assert sleep == "sleep" and int(pause) > int(flag(args, "drain-delay")) + int(flag(args, "drain-timeout"))
     for role in ("Launcher", "Worker"):
-        assert job["mpiReplicaSpecs"][role]["template"]["spec"]["terminationGracePeriodSeconds"] > kill_after
+        assert job["mpiReplicaSpecs"][role]["template"]["spec"]["terminationGracePeriodSeconds"] > int(pause)
+    assert "pkill -TERM -x tutti" in worker["lifecycle"]["preStop"]["exec"]["command"][-1]
+    assert " procps " in read(DOCKER, "Dockerfile")
     # ssh, from the image.
     sshd = dict(line.split(None, 1) for line in read(DOCKER, "sshd_config").splitlines() if line and not line.startswith("#"))
     assert int(sshd["Port"]) == ports["ssh"] and f"Port {sshd['Port']}" in read(DOCKER, "ssh_config")
@@ -299,8 +302,7 @@ def test_units_wait_for_what_drains():
     haproxy = read("deploy", "haproxy", "haproxy.cfg")
     assert re.search(r"default-server inter 1s fastinter 250ms .*fall 2 ", haproxy) and delay > 2
     group = unit("tutti-group.service")
-    kill_after = int(re.search(r"odls_base_sigkill_timeout (\d+)", group).group(1))
-    assert drain < kill_after < int(value(group, "TimeoutStopSec"))
+    assert drain < int(value(group, "TimeoutStopSec"))
     for text in (replica, group):
         assert value(text, "Restart") == "on-failure"
 
@@ -323,6 +325,76 @@ def test_a_replica_of_systemd_is_one_of_haproxy(tmp_path):
     finally:
         process.terminate()
         process.wait(PATIENCE)
+
+
+@pytest.fixture(name="group")
+def group_fixture(tmp_path):
+    """(mpirun's process, port) of the unit's line, as systemd would fill it in."""
+    if not shutil.which("mpirun") or not glob.glob(os.path.join(os.path.dirname(BIN), "tutti-mpi*")):
+        pytest.skip("built without MPI, or mpirun is not installed")
+    port = str(free_port())
+    line = value(unit("tutti-group.service"), "ExecStart")
+    flags = {"${TUTTI_TP}": "2", "$TUTTI_MPIRUN_FLAGS": "--allow-run-as-root --oversubscribe", "${TUTTI_MODEL}": DEMO,
+             "$TUTTI_FLAGS": f"--port {port} --drain-timeout 45"}
+    for name, text in flags.items():
+        assert name in line
+        line = line.replace(name, text)
+    words = [BIN if word.endswith("/bin/tutti") else word for word in shlex.split(line)]
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    wait_for("rank 0", lambda: process.poll() is not None or get(int(port), "/health")[0] == 200, PATIENCE)
+    assert process.poll() is None, (tmp_path / "log").read_text()
+    yield process, port, tmp_path / "log"
+    if process.poll() is None:
+        process.kill()
+        process.wait(PATIENCE)
+
+
+def stream_of(port):
+    """A connection over which an answer has begun."""
+    body = b'{"prompt": "Mia", "ignore_eos": true, "max_tokens": 300, "stream": true}'
+    sock = socket.create_connection(("127.0.0.1", int(port)), PATIENCE)
+    sock.sendall(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    begun = b""
+    while b"data: " not in begun:
+        piece = sock.recv(4096)
+        assert piece
+        begun += piece
+    return sock
+
+
+def rest_of(sock):
+    data = b""
+    while piece := sock.recv(65536):
+        data += piece
+    return data
+
+
+def test_a_group_that_is_stopped_ends_its_answers(group):
+    """As systemd does it, one command after the other; of the ranks one has an answer to end, the other to follow."""
+    process, port, log = group
+    commands = re.findall(r"^ExecStop=(.*)$", unit("tutti-group.service"), re.M)
+    with stream_of(port) as sock:
+        stops = [shlex.split(command.replace("$MAINPID", str(process.pid))) for command in commands]
+        assert run(*stops[0]).returncode == 0
+        assert b"data: [DONE]" in rest_of(sock), log.read_text()
+    assert process.wait(PATIENCE) == 0
+    for stop in stops[1:]:
+        run(*stop)  # ends, since mpirun has
+
+
+def test_a_group_that_loses_a_rank_ends_so_that_it_is_started_again(group):
+    process, port, log = group
+    ranks = []
+    for path in glob.glob(f"/proc/{process.pid}/task/*/children"):
+        with open(path, encoding="ascii") as file:
+            ranks += map(int, file.read().split())
+    with stream_of(port) as sock:
+        os.kill(max(ranks), signal.SIGSTOP)
+        rest_of(sock)  # ends, in whatever way
+    status = process.wait(PATIENCE)
+    os.kill(max(ranks), signal.SIGKILL) if os.path.exists(f"/proc/{max(ranks)}/exe") else None
+    assert status not in (0, -signal.SIGTERM) and "of 2" in log.read_text(), (status, log.read_text())
 
 
 # ---- Slurm --------------------------------------------------------------------------------------------------------------
@@ -374,7 +446,6 @@ def test_slurm_would_run_the_batch_script(tmp_path):
         pytest.skip("slurmctld is not installed")
     if os.geteuid() != 0:
         pytest.skip("only root may run slurmctld here")
-    from balancer import free_port
     ports = [free_port() for _ in range(3)]
     host = socket.gethostname()
     for folder in ("state", "spool-n1", "spool-n2"):
