@@ -105,7 +105,7 @@ static const struct option_group GROUPS[] = {
 
 struct report {
     const char *name, *cpu;
-    int n_threads;
+    int n_threads, n_ranks;
     struct bench_limits limits;
     struct bench_result *results;
     struct bench_engine_result *engine_results;
@@ -128,6 +128,7 @@ static enum tutti_status open_limits(const struct model_flags *flags, struct rep
         return st;
     report->cpu = cpu_name(cpu);
     report->n_threads = team_n_threads(*team);
+    report->n_ranks = (int)flags->tp;
     *limits = measure_new(*team, cpu);
     return *limits ? TUTTI_OK
                    : error_set(err, TUTTI_E_MEMORY, "no memory to measure the machine's read bandwidth in");
@@ -179,6 +180,23 @@ static void print_attention(const struct report *report)
     }
 }
 
+/* What the steps of several ranks cost beside their arithmetic. */
+static void print_ranks(const struct report *report)
+{
+    if (report->n_ranks == 1)
+        return;
+    output_printf("\n%-8s %6s %10s %6s %10s %8s %10s %10s\n", "ranks", "users", "sums: ms", "of it", "KiB",
+                  "number", "logits: ms", "plan: ms");
+    for (int i = 0; i < report->n_results; i++) {
+        const struct bench_result *r = &report->results[i];
+        const struct bench_ranks *ranks = &r->ranks;
+        output_printf("%-8s %6d %10.3f %4.1f %% %10.1f %8.0f %10.3f %10.3f\n", phase_name(r->phase),
+                      r->n_users, ranks->reduce_s * 1e3, 100 * ranks->reduce_s / r->time.median_s,
+                      ranks->reduce_bytes / 1024, ranks->n_reduces, ranks->gather_s * 1e3,
+                      ranks->tell_s * 1e3);
+    }
+}
+
 static void print_table(const struct report *report, const struct model *model)
 {
     char weights[NUMBER_SIZE_BYTES];
@@ -186,6 +204,8 @@ static void print_table(const struct report *report, const struct model *model)
     output_printf("%s: %s of %s weights, %s keys and values; %d threads, %s\n", report->name,
                   number_write_size(weights, model->weight_bytes), dtype_name(model->weight_type),
                   kv_type_name(model->kv_type), report->n_threads, report->cpu);
+    if (report->n_ranks > 1)
+        output_printf("%d ranks: weights, threads and limits are those of one\n", report->n_ranks);
     output_printf("this machine: reads %.1f GB/s, computes %.0f Gop/s in int8, %.0f Gflop/s in f32\n\n",
                   limits->read_gbps, limits->peak_int8_gops, limits->peak_f32_gflops);
     output_printf("%-8s %6s %8s %7s %10s %10s %9s %7s\n", "phase", "users", "context", "tokens", "tokens/s",
@@ -196,6 +216,7 @@ static void print_table(const struct report *report, const struct model *model)
                       r->context, r->n_tokens, r->tok_s, r->limit_tok_s, 100 * r->tok_s / r->limit_tok_s,
                       100 * r->time.spread);
     }
+    print_ranks(report);
     for (int i = 0; i < report->n_results; i++) {
         const struct bench_result *r = &report->results[i];
         if (r->has_adapters)
@@ -217,13 +238,26 @@ static void print_table(const struct report *report, const struct model *model)
         print_attention(report);
 }
 
-static json_t *result_json(const struct bench_result *r)
+static json_t *result_json(const struct bench_result *r, int n_ranks)
 {
     json_t *cost = r->has_adapters ? json_real(r->adapter_cost) : NULL;
-    return json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:i, s:o*}", "phase", phase_name(r->phase),
-                     "users", r->n_users, "context", r->context, "tokens", r->n_tokens, "tok_s", r->tok_s,
-                     "limit_tok_s", r->limit_tok_s, "of_limit", r->tok_s / r->limit_tok_s, "spread",
-                     r->time.spread, "repetitions", r->time.n, "adapter_cost", cost);
+    const struct bench_ranks *ranks = &r->ranks;
+    json_t *object = json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:i, s:o*}", "phase",
+                               phase_name(r->phase), "users", r->n_users, "context", r->context, "tokens",
+                               r->n_tokens, "tok_s", r->tok_s, "limit_tok_s", r->limit_tok_s, "of_limit",
+                               r->tok_s / r->limit_tok_s, "spread", r->time.spread, "repetitions", r->time.n,
+                               "adapter_cost", cost);
+    json_t *more = n_ranks > 1 ? json_pack("{s:f, s:f, s:f, s:I, s:I}", "reduce_ms", ranks->reduce_s * 1e3,
+                                           "gather_ms", ranks->gather_s * 1e3, "plan_ms", ranks->tell_s * 1e3,
+                                           "reduces", (json_int_t)(ranks->n_reduces + 0.5), "reduce_bytes",
+                                           (json_int_t)(ranks->reduce_bytes + 0.5))
+                               : json_object();
+    if (!more || !object || json_object_update(object, more) != 0) {
+        json_decref(object);
+        object = NULL;
+    }
+    json_decref(more);
+    return object;
 }
 
 static json_t *attention_json(const struct bench_attention_result *r)
@@ -251,7 +285,7 @@ static void print_json(const struct report *report, const struct model *model)
     json_t *results = json_array(), *engine = NULL;
     bool ok = results != NULL;
     for (int i = 0; ok && i < report->n_results; i++)
-        ok = json_array_append_new(results, result_json(&report->results[i])) == 0;
+        ok = json_array_append_new(results, result_json(&report->results[i], report->n_ranks)) == 0;
     if (report->n_engine_results > 0) {
         engine = json_array();
         for (int i = 0; ok && i < report->n_engine_results; i++)
@@ -264,12 +298,12 @@ static void print_json(const struct report *report, const struct model *model)
             ok = json_array_append_new(attention, attention_json(&report->attention_results[i])) == 0;
     }
     json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:i, s:s, s:f, s:f, s:f, s:I, s:I, s:o, s:o*, s:o*}", "model", report->name, "type",
-        dtype_name(model->weight_type), "kv_type", kv_type_name(model->kv_type), "threads", report->n_threads,
-        "cpu", report->cpu, "read_gbps", report->limits.read_gbps, "peak_int8_gops",
-        report->limits.peak_int8_gops, "peak_f32_gflops", report->limits.peak_f32_gflops, "weight_bytes",
-        (json_int_t)model->weight_bytes, "n_params", (json_int_t)model->n_params, "results", results,
-        "engine", engine, "attention", attention);
+        "{s:s, s:s, s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:I, s:I, s:o, s:o*, s:o*}", "model", report->name,
+        "type", dtype_name(model->weight_type), "kv_type", kv_type_name(model->kv_type), "threads",
+        report->n_threads, "ranks", report->n_ranks, "cpu", report->cpu, "read_gbps",
+        report->limits.read_gbps, "peak_int8_gops", report->limits.peak_int8_gops, "peak_f32_gflops",
+        report->limits.peak_f32_gflops, "weight_bytes", (json_int_t)model->weight_bytes, "n_params",
+        (json_int_t)model->n_params, "results", results, "engine", engine, "attention", attention);
     if (!ok) {
         json_decref(object);
         object = NULL;

@@ -27,6 +27,13 @@ struct bench_time {
     int n;
 };
 
+/* What a step of several ranks costs rank 0 beside its own arithmetic, waiting for the others included: means. All 0 where one rank runs
+ * alone. */
+struct bench_ranks {
+    double reduce_s, gather_s, tell_s; /* sums, logits of the others, the message that begins a step */
+    double n_reduces, reduce_bytes;    /* bytes: of the vectors that are summed */
+};
+
 struct bench_result {
     enum bench_phase phase;
     int n_users, context, n_tokens; /* tokens of one repetition */
@@ -35,6 +42,7 @@ struct bench_result {
     double tok_s, limit_tok_s;
     bool has_adapters;
     double adapter_cost; /* has_adapters: by how much the step takes longer than without them, of that */
+    struct bench_ranks ranks;
 };
 
 /* Sorts seconds, at least 1. */

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "cli/bench.h"
 #include "model/adapter.h"
+#include "model/group.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -146,7 +147,7 @@ static double layer_ops_of_row(const struct model_desc *d)
 static void find_limit(const struct model *model, struct bench_result *result)
 {
     const struct bench_limits *limits = &result->limits;
-    const struct model_desc *d = &model->desc;
+    const struct model_desc *d = &model->local; /* what this rank computes */
     bool is_prefill = result->phase == BENCH_PREFILL;
     double rows = result->n_tokens, outputs = is_prefill ? 1 : rows;
     /* positions that all rows together look at, and those whose keys and values come from memory */
@@ -186,6 +187,34 @@ static void look_at_limits(struct bench *b, struct samples *s, int n)
     s->f32[n] = measure_f32_gflops(b->measure);
 }
 
+static struct cluster_cost cost_now(const struct bench *b)
+{
+    struct cluster_cost cost = { 0 };
+    if (b->model->group)
+        cluster_read_cost(b->model->group->cluster, &cost);
+    return cost;
+}
+
+/* Adds what came since begin, of one of n repetitions. */
+static void add_cost(struct bench_ranks *ranks, const struct cluster_cost *begin,
+                     const struct cluster_cost *end)
+{
+    ranks->reduce_s += (double)(end->reduce_ns - begin->reduce_ns) / 1e9;
+    ranks->gather_s += (double)(end->gather_ns - begin->gather_ns) / 1e9;
+    ranks->tell_s += (double)(end->broadcast_ns - begin->broadcast_ns) / 1e9;
+    ranks->n_reduces += (double)(end->n_reduces - begin->n_reduces);
+    ranks->reduce_bytes += (double)(end->n_reduced_bytes - begin->n_reduced_bytes);
+}
+
+static void divide_cost(struct bench_ranks *ranks, int n)
+{
+    ranks->reduce_s /= n;
+    ranks->gather_s /= n;
+    ranks->tell_s /= n;
+    ranks->n_reduces /= n;
+    ranks->reduce_bytes /= n;
+}
+
 static void measure(struct bench *b, const struct bench_plan *plan, struct samples *s,
                     struct bench_result *result)
 {
@@ -194,6 +223,8 @@ static void measure(struct bench *b, const struct bench_plan *plan, struct sampl
     bool compares = result->phase == BENCH_DECODE && model_n_adapters(b->model) > 0;
     for (int i = -1; i < 0 || needs_more(n, spent, plan->n_repetitions); i++) { /* -1: to warm up */
         look_at_limits(b, s, n);
+        if (b->model->group) /* wakes the others, who had nothing to do meanwhile */
+            run_decode(b, 1, result->context, false);
         uint64_t begin = clock_now_ns();
         if (compares) { /* in turn with the others, so that both see the same machine */
             run_decode(b, result->n_users, result->context, false); /* the first one wakes the threads */
@@ -202,18 +233,24 @@ static void measure(struct bench *b, const struct bench_plan *plan, struct sampl
             s->plain[n] = (double)(clock_now_ns() - begin) / 1e9;
             begin = clock_now_ns();
         }
+        struct cluster_cost before = cost_now(b), after;
         if (result->phase == BENCH_PREFILL)
             run_prompt(b, 0, result->n_tokens);
         else
             run_decode(b, result->n_users, result->context, true);
         uint64_t ns = clock_now_ns() - begin;
+        if (model_is_lost(b->model))
+            return;
         if (i < 0)
             continue;
+        after = cost_now(b);
+        add_cost(&result->ranks, &before, &after);
         s->seconds[n++] = (double)ns / 1e9;
         spent += ns;
         if (plan->n_repetitions == 0 && n >= MIN_REPETITIONS && spent > MAX_NS)
             break;
     }
+    divide_cost(&result->ranks, n);
     result->time = bench_time_of(s->seconds, n);
     result->tok_s = result->n_tokens / result->time.median_s;
     result->has_adapters = compares;
@@ -310,6 +347,7 @@ enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan
         progress(user, (uint64_t)n, total);
     }
     *n_results = n;
+    st = model_check(model, err);
 done:
     clear(&b);
     free(memory);

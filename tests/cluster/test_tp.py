@@ -1,0 +1,303 @@
+"""One model on several ranks, under mpirun: what it answers, and what happens when a rank is lost."""
+import http.client
+import json
+import math
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import hosts  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BIN = os.path.abspath(os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti")))
+DEMO = os.path.join(ROOT, "models", "demo")
+FIXTURES = os.path.join(ROOT, "tests", "fixtures")
+PATIENCE = 60 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+NOTICE_S = 5  # a lost rank is noticed
+
+has_module = os.path.exists(os.path.join(os.path.dirname(BIN), "tutti-mpi.so"))
+pytestmark = pytest.mark.skipif(not has_module or not shutil.which("mpirun"), reason="built without MPI, or no mpirun")
+
+# More ranks than cores, as root, on one machine. Leaks within the library are not ours.
+ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+               "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}
+MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none"]
+
+
+def run(*args, n_ranks=1, status=0):
+    words = [*MPIRUN, "-n", str(n_ranks)] if n_ranks > 1 else []
+    more = ["--tp", str(n_ranks)] if n_ranks > 1 else []
+    done = subprocess.run([*words, BIN, *map(str, args), *more], capture_output=True, text=True, timeout=PATIENCE, check=False,
+                          env=ENVIRONMENT)
+    assert done.returncode == status, (args, done.stdout, done.stderr)
+    return done
+
+
+def logits(path, folder, n_ranks):
+    out = os.path.join(folder, f"{n_ranks}.safetensors")
+    ids = [(i * 2654435761 >> 9) % 97 for i in range(40)]
+    if "chatglm-6b" in path:
+        ids[20:22] = [101, 104]  # what its prompts end in
+    run("logits", path, "--ids", ",".join(map(str, ids)), "--out", out, "--type", "f32", "--kv-type", "f32", "--threads", 1,
+        n_ranks=n_ranks)
+    with open(out, "rb") as file:
+        header_bytes = struct.unpack("<Q", file.read(8))[0]
+        header = json.loads(file.read(header_bytes))
+        begin, end = header["logits"]["data_offsets"]
+        n_rows, n_vocab = header["logits"]["shape"]
+        file.seek(8 + header_bytes + begin)
+        data = file.read(end - begin)
+    return data, [struct.unpack_from(f"<{n_vocab}f", data, 4 * n_vocab * i) for i in range(n_rows)]
+
+
+@pytest.mark.parametrize("name, n_ranks", [
+    ("llama-tiny", 2), ("llama-tiny", 4), ("chatglm3-tiny", 4), ("chatglm-6b-tiny", 2), ("glm4-tiny", 2), ("qwen3-tiny", 2),
+    ("gpt2-tiny", 2), ("bloom-tiny", 2), ("pangu-tiny", 2)])
+def test_logits_are_those_of_one_rank(name, n_ranks, tmp_path):
+    path = os.path.join(FIXTURES, name)
+    _, alone = logits(path, tmp_path, 1)
+    data, several = logits(path, tmp_path, n_ranks)
+    for a, b in zip(alone, several):
+        assert max(abs(x - y) for x, y in zip(a, b)) <= 1e-5 * max(map(abs, a))
+    assert logits(path, tmp_path, n_ranks)[0] == data, "another run, other bits"
+
+
+PROMPTS = ["What is the capital of France?", "Count to five.", "Tell me a story about a fox named Mia."]
+
+
+def ask(*prompts):
+    return [word for prompt in prompts for word in ("-p", prompt)]
+
+
+@pytest.mark.parametrize("n_ranks", [2, 4])
+def test_answers_are_the_same_alone_together_and_again(n_ranks):
+    base = ["generate", DEMO, "--chat", "-n", 24, "--temperature", 0, "--threads", 1, "--type", "f32"]
+    alone = run(*base, *ask(*PROMPTS)).stdout
+    together = run(*base, *ask(*PROMPTS), n_ranks=n_ranks).stdout
+    assert together == alone
+    assert "".join(run(*base, *ask(prompt), n_ranks=n_ranks).stdout for prompt in PROMPTS) == together
+    assert run(*base, *ask(*PROMPTS), "--max-batch-tokens", 8, n_ranks=n_ranks).stdout == together
+
+
+def test_other_commands_run_on_ranks(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 20)
+    args = ["perplexity", DEMO, text, "--context", 64, "--json", "--threads", 1, "--type", "f32", "--kv-type", "f32"]
+    one, two = json.loads(run(*args).stdout), json.loads(run(*args, n_ranks=2).stdout)
+    assert math.log(two["perplexity"]) == pytest.approx(math.log(one["perplexity"]), rel=1e-5)
+    bench = json.loads(run("bench", "--shape", "tiny", "--users", "1,4", "--prefill", 32, "-r", 2, "--json", "--threads", 1,
+                           n_ranks=2).stdout)
+    assert bench["ranks"] == 2 and bench["results"][0]["reduce_bytes"] == 9 * 256 * 4
+
+
+@pytest.mark.parametrize("words, n_ranks, args", [
+    ("this process is alone: start it with mpirun -n RANKS", 0, ["generate", DEMO, "-p", "x", "--tp", "2"]),
+    ("3 ranks were started, but tensor parallelism over 2 needs 2", 3, ["generate", DEMO, "-p", "x", "--tp", "2"]),
+    ("8 heads with 2 KV heads cannot be dealt out over 3 ranks, expected tp 1, 2, 4, 8", 3,
+     ["generate", DEMO, "-p", "x", "--tp", "3"]),
+    ("/nowhere: No such file or directory", 2, ["generate", "/nowhere", "-p", "x", "--tp", "2"]),
+    ("expected either --prompt TEXT or --file FILE", 2, ["generate", DEMO, "--tp", "2"]),
+    ("pages of several ranks cannot spill", 2, ["serve", DEMO, "--port", "0", "--tp", "2", "--kv-spill", "/tmp"]),
+])
+def test_what_cannot_be_is_said(words, n_ranks, args):
+    launch = [*MPIRUN, "-n", str(n_ranks)] if n_ranks > 0 else []
+    environment = {k: v for k, v in ENVIRONMENT.items() if not k.startswith(("OMPI_COMM", "PMI"))}
+    done = subprocess.run([*launch, BIN, *args], capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment)
+    assert done.returncode != 0
+    assert words in done.stderr
+
+
+# ---- a server, and a rank that is lost ----
+
+
+class Connection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost", timeout=PATIENCE)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(PATIENCE)
+        self.sock.connect(self.path)
+
+
+class Group:
+    """A server on ranks, behind a Unix socket, which is the same one in every network namespace."""
+
+    def __init__(self, folder, n_ranks, launch=(), wrap=lambda words: words):
+        self.socket = os.path.join(folder, "socket")
+        self.log_path = os.path.join(folder, "log")
+        words = [*MPIRUN, *launch, "-n", str(n_ranks), BIN, "serve", DEMO, "--unix", self.socket, "--tp", str(n_ranks), "--threads",
+                 "1", "--kv-memory", "16M"]
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(wrap(words), stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL,
+                                            env=ENVIRONMENT)
+        line = self.process.stdout.readline().decode()
+        assert line.startswith("listening on "), (line, self.log())
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def ranks(self):
+        """{rank: pid} of those that serve on our socket."""
+        found = {}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    words = file.read().split(b"\0")
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    environment = dict(e.split(b"=", 1) for e in file.read().split(b"\0") if b"=" in e)
+            except OSError:
+                continue
+            if words[0] == BIN.encode() and self.socket.encode() in words:
+                found[int(environment[b"OMPI_COMM_WORLD_RANK"])] = int(pid)
+        return found
+
+    def post(self, **more):
+        connection = Connection(self.socket)
+        body = {"messages": [{"role": "user", "content": "Tell me a story about a fox named Mia."}], **more}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+        return connection.getresponse()
+
+    def end(self):
+        """The exit status, once everything has ended."""
+        status = self.process.wait(PATIENCE)
+        self.process.stdout.close()
+        return status
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        for pid in self.ranks().values():
+            os.kill(pid, signal.SIGKILL)
+
+
+class Stream(threading.Thread):
+    """A client that reads answers for ever, one after the other, until one breaks off; events: of the last one."""
+
+    def __init__(self, group):
+        super().__init__()
+        self.group, self.events, self.began, self.ended = group, [], threading.Event(), None
+        self.start()
+        assert self.began.wait(PATIENCE)
+
+    def run(self):
+        try:
+            while not self.events or b"error" not in self.events[-1]:
+                answer = self.group.post(stream=True, ignore_eos=True, temperature=1)
+                self.status = answer.status
+                self.events = []
+                for line in answer:
+                    if line.strip() and line.strip() != b"data: [DONE]":
+                        self.events.append(line)
+                        self.began.set()
+        except (OSError, http.client.HTTPException) as fault:
+            self.events.append(repr(fault).encode())
+        self.ended = time.monotonic()
+
+
+def check_loss(group, stream, begin, words):
+    stream.join(PATIENCE)
+    assert not stream.is_alive()
+    assert b'"error"' in stream.events[-1], stream.events[-3:]
+    assert words in stream.events[-1].decode(), stream.events[-1]
+    assert stream.ended - begin < NOTICE_S
+    assert group.end() != 0
+    assert words in group.log()
+    end = time.monotonic() + 3
+    while group.ranks() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not group.ranks()
+
+
+@pytest.mark.parametrize("number, victim, n_ranks", [(signal.SIGKILL, 1, 2), (signal.SIGSTOP, 1, 2), (signal.SIGKILL, 2, 3 + 1)],
+                         ids=["killed", "stopped", "killed-of-four"])
+def test_a_lost_rank_ends_the_group_with_an_error_for_clients(number, victim, n_ranks, tmp_path):
+    group = Group(tmp_path, n_ranks)
+    try:
+        pid = group.ranks()[victim]
+        stream = Stream(group)
+        begin = time.monotonic()
+        os.kill(pid, number)
+        check_loss(group, stream, begin, f"rank {victim} of {n_ranks} (host ")
+    finally:
+        group.stop()
+
+
+def test_when_rank_0_is_lost_the_others_end(tmp_path):
+    group = Group(tmp_path, 2)
+    try:
+        begin = time.monotonic()
+        os.kill(group.ranks()[0], signal.SIGKILL)
+        assert group.end() != 0
+        assert time.monotonic() - begin < NOTICE_S
+        assert not group.ranks()
+    finally:
+        group.stop()
+
+
+def test_a_group_drains(tmp_path):
+    group = Group(tmp_path, 2)
+    try:
+        answer = group.post(stream=True, max_tokens=60, ignore_eos=True)
+        os.kill(group.ranks()[0], signal.SIGTERM)
+        assert b"[DONE]" in answer.read()
+        assert group.end() == 0
+    finally:
+        group.stop()
+
+
+# ---- hosts of their own ----
+
+# Without these mpirun itself waits for ever for a host that it cannot reach any more.
+KEEPALIVE = ["--mca", "oob_tcp_keepalive_time", "1", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca", "oob_tcp_keepalive_probes",
+             "2"]
+
+needs_hosts = pytest.mark.skipif(hosts.why_not() is not None, reason=str(hosts.why_not()))
+
+
+def on_hosts(two):
+    """How mpirun, on the first one, reaches both."""
+    return ["--mca", "plm_rsh_agent", two.agent, "-H", ",".join(f"{address}:2" for address in hosts.ADDRESSES), "--map-by", "node",
+            *KEEPALIVE]
+
+
+@needs_hosts
+def test_a_slow_link_with_losses_changes_no_bit(tmp_path):
+    two = hosts.Hosts(tmp_path, delay=0.001, loss=0.005)
+    try:
+        words = [BIN, "generate", DEMO, "--chat", "-n", "12", "--temperature", "0", "--threads", "1", "--tp", "2", *ask(*PROMPTS)]
+        done = subprocess.run(two.command(0, [*MPIRUN, *on_hosts(two), "-n", "2", *words]), capture_output=True, text=True,
+                              timeout=PATIENCE, check=False, env=ENVIRONMENT)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == run(*words[1:-6 - 2], *ask(*PROMPTS), n_ranks=2).stdout
+    finally:
+        two.close()
+
+
+@needs_hosts
+def test_a_cut_link_ends_an_answer_with_an_error(tmp_path):
+    two = hosts.Hosts(tmp_path)
+    group = None
+    try:
+        group = Group(tmp_path, 2, on_hosts(two), lambda words: two.command(0, words))
+        stream = Stream(group)
+        begin = time.monotonic()
+        two.cut()
+        check_loss(group, stream, begin, f"rank 1 of 2 (host {two.names[1]}, ")
+    finally:
+        two.close()
+        if group:
+            group.stop()
