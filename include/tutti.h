@@ -189,6 +189,11 @@ struct tutti_engine_options {
      * prompts in both directions. One engine at a time can use a folder: else TUTTI_E_BUSY. */
     const char *kv_spill_dir;
     uint64_t kv_spill_bytes; /* size of that file at most; 0: 8 GiB */
+    /* A second, smaller model with the same vocabulary, which guesses too, up to max_draft_tokens (1 to 32; 0: 8) of a sequence;
+     * NULL: none. It gets a share of kv_bytes that holds as many tokens. Not closed before the engine, nor used by another.
+     * Where both kinds have a guess, the one that was right more often is taken. */
+    tutti_model *draft;
+    int max_draft_tokens;
     /* Called once, on a thread of the engine, where it can compute nothing any more, since another rank of the model was lost: every
      * request ends with that error (TUTTI_E_CLOSED), and further ones are refused. May be NULL. */
     void (*failed)(void *user, const struct tutti_error *why);
@@ -331,7 +336,7 @@ struct tutti_request {
     int priority;     /* TUTTI_PRIORITY_FIRST..TUTTI_PRIORITY_LAST */
     int max_queue_ms; /* as the engine's, where that is more; 0: the engine's */
 
-    int max_guesses;   /* > 0: at most so many of the engine's; -1: none; 0: the engine's */
+    int max_guesses;   /* > 0: at most so many of the engine's, of either kind; -1: none; 0: the engine's */
     bool keeps_stop;   /* the stop string that ends the answer is a part of it */
     bool reports_held; /* an event for each token, also while its text is not certain yet */
     bool ignore_eos;   /* go on to max_tokens; for benchmarks */
@@ -454,6 +459,9 @@ struct tutti_stats {
     uint64_t n_spill_evictions;   /* pages of the file that made room for others */
     uint64_t n_spill_lost_pages;  /* pages of the pool given away before they could be written */
     uint64_t n_spill_write_errors, n_spill_read_errors; /* each costs a page */
+    /* Of a draft model: its guesses among those, its passes and the rows of them all, and its KV cache, which has as many pages. */
+    uint64_t n_accepted_drafts, n_rejected_drafts, n_draft_passes, n_draft_rows;
+    uint64_t draft_pages_used, draft_pages_cached;
     uint64_t n_late_masks; /* rows that were computed in vain, since the mask of a grammar came too late */
     uint64_t n_text_waits; /* steps that had to wait for the text thread */
     /* Refused: the queue was full; it could not be worked off in time; their time in it was over. */

@@ -22,6 +22,8 @@ void audit_check(struct tutti_engine *e)
     const char *complaint = scheduler_audit(e->scheduler);
     if (!complaint && e->spill)
         complaint = spill_audit(e->spill);
+    if (!complaint && e->draft)
+        complaint = draft_audit(e->draft, e->scheduler->seqs);
     if (complaint) {
         log_error("audit after step %llu: %s", (unsigned long long)e->stats.now.n_steps, complaint);
         abort();

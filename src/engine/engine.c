@@ -14,6 +14,7 @@ enum {
     DEFAULT_BATCH_TOKENS = 256,
     DEFAULT_SEQS = 256,
     DEFAULT_QUEUE = 1024,
+    DEFAULT_DRAFT_TOKENS = 8,
     MAX_BATCH_TOKENS = 65536,
     MAX_SEQS = 16384,
     MAX_QUEUE = 1 << 20,
@@ -54,6 +55,11 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
         st = set_option("max_queue_ms", o->max_queue_ms, 0, INT32_MAX, &o->max_queue_ms, err);
     if (st == TUTTI_OK)
         st = set_option("max_guesses", o->max_guesses, 0, MAX_GUESSES, &o->max_guesses, err);
+    if (st == TUTTI_OK)
+        st = set_option("max_draft_tokens", o->max_draft_tokens, DEFAULT_DRAFT_TOKENS, MAX_GUESSES,
+                        &o->max_draft_tokens, err);
+    if (!o->draft)
+        o->max_draft_tokens = 0;
     if (st == TUTTI_OK && o->max_slowdown != 0 && !(o->max_slowdown > 1 && o->max_slowdown <= 1000))
         st = error_set_param(err, TUTTI_E_ARGUMENT, "max_slowdown",
                              "max_slowdown is %g, expected above 1 to 1000", o->max_slowdown);
@@ -73,12 +79,18 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
     return st;
 }
 
+static size_t draft_page_bytes(const struct tutti_engine *e)
+{
+    const struct model *draft = model_of(e->options.draft);
+    return draft ? draft->backend->ops->kv_page_bytes(draft->backend, draft->kv_type) : 0;
+}
+
 /* The KV cache, and how many tokens one sequence may have of it. */
 static enum tutti_status reserve_kv(struct tutti_engine *e, int *n_pages, struct tutti_error *err)
 {
     struct backend *be = e->model->backend;
     struct tutti_engine_options *o = &e->options;
-    size_t page_bytes = be->ops->kv_page_bytes(be, e->model->kv_type);
+    size_t page_bytes = be->ops->kv_page_bytes(be, e->model->kv_type) + draft_page_bytes(e);
     int n_ctx = o->max_context > 0 ? o->max_context : e->model->desc.n_ctx;
     enum tutti_status st = engine_kv_pages(n_pages, page_bytes, o->kv_bytes, model_memory_left(e->model),
                                            o->max_seqs, n_ctx, err);
@@ -119,7 +131,9 @@ static enum tutti_status reserve_samplers(struct tutti_engine *e, struct tutti_e
 /* Rows of guessed tokens in a step, at most. */
 static int max_guess_rows(const struct tutti_engine *e)
 {
-    int64_t n = (int64_t)e->options.max_seqs * e->options.max_guesses;
+    const struct tutti_engine_options *o = &e->options;
+    int most = o->max_guesses > o->max_draft_tokens ? o->max_guesses : o->max_draft_tokens;
+    int64_t n = (int64_t)o->max_seqs * most;
     return n < MAX_GUESS_ROWS ? (int)n : MAX_GUESS_ROWS;
 }
 
@@ -155,6 +169,29 @@ static enum tutti_status reserve_lines(struct tutti_engine *e, struct tutti_erro
     return st;
 }
 
+/* Until passes are timed: both read their weights once. */
+static double draft_share(const struct tutti_engine *e)
+{
+    const struct model *draft = model_of(e->options.draft);
+    return draft && e->model->weight_bytes > 0 ? (double)draft->weight_bytes / (double)e->model->weight_bytes
+                                               : 0;
+}
+
+static enum tutti_status reserve_draft(struct tutti_engine *e, int n_pages, uint64_t hash_seed,
+                                       struct tutti_error *err)
+{
+    const struct tutti_engine_options *o = &e->options;
+    struct draft_options options = { .model = model_of(o->draft),
+                                     .target = &e->model->desc,
+                                     .forward = e->hooks.forward,
+                                     .max_seqs = o->max_seqs,
+                                     .max_context = o->max_context,
+                                     .n_pages = n_pages,
+                                     .no_prefix_cache = o->no_prefix_cache,
+                                     .hash_seed = hash_seed };
+    return o->draft ? draft_new(&e->draft, &options, err) : TUTTI_OK;
+}
+
 static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err)
 {
     uint64_t hash_seed;
@@ -163,12 +200,17 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
     e->seed = e->options.default_seed > 0 ? e->options.default_seed : mix64(hash_seed);
     int n_pages = 0;
     enum tutti_status st = e->hooks.reserve(e->model, e->options.max_batch_tokens, max_outputs(e), err);
+    if (st == TUTTI_OK && e->options.draft)
+        st = e->hooks.reserve(model_of(e->options.draft), draft_max_rows(e->options.max_seqs),
+                              draft_max_outputs(e->options.max_seqs), err);
     if (st == TUTTI_OK)
         st = reserve_lines(e, err);
     if (st == TUTTI_OK)
         st = reserve_samplers(e, err);
     if (st == TUTTI_OK)
         st = reserve_kv(e, &n_pages, err); /* last of the large ones: it takes from what is left */
+    if (st == TUTTI_OK)
+        st = reserve_draft(e, n_pages, hash_seed, err);
     if (st != TUTTI_OK)
         return st;
     const struct tutti_engine_options *o = &e->options;
@@ -178,6 +220,8 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
                                          .max_outputs = max_outputs(e),
                                          .max_slowdown = o->max_slowdown,
                                          .max_guesses = o->max_guesses,
+                                         .max_drafts = o->max_draft_tokens,
+                                         .draft_share = draft_share(e),
                                          .forces_guesses = e->hooks.forces_guesses,
                                          .max_context = o->max_context,
                                          .n_pages = n_pages,
@@ -189,6 +233,8 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
                                          .n_pages = n_pages,
                                          .max_queue_ms = o->max_queue_ms };
     st = scheduler_new(&e->scheduler, &options, err);
+    if (st == TUTTI_OK)
+        e->scheduler->draft = e->draft;
     return st == TUTTI_OK ? spill_start(e, mix64(hash_seed), err) : st;
 }
 
@@ -263,6 +309,15 @@ static void wake_engine(void *user)
     bell_ring(&e->engine_bell);
 }
 
+/* One engine at a time. */
+static enum tutti_status use_model(struct model *model, bool *is_ours, struct tutti_error *err)
+{
+    if (__atomic_exchange_n(&model->in_use, true, __ATOMIC_ACQ_REL))
+        return error_set(err, TUTTI_E_ARGUMENT, "model %s: an engine is open on it already", model->name);
+    *is_ours = true;
+    return TUTTI_OK;
+}
+
 enum tutti_status engine_open(tutti_engine **out, struct model *model,
                               const struct tutti_engine_options *options, const struct engine_hooks *hooks,
                               struct tutti_error *err)
@@ -278,10 +333,13 @@ enum tutti_status engine_open(tutti_engine **out, struct model *model,
     if (!e->hooks.reserve)
         e->hooks.reserve = model_reserve;
     enum tutti_status st = set_options(e, options, err);
-    if (st == TUTTI_OK && __atomic_exchange_n(&model->in_use, true, __ATOMIC_ACQ_REL))
-        st = error_set(err, TUTTI_E_ARGUMENT, "model %s: an engine is open on it already", model->name);
-    else
-        e->has_model = st == TUTTI_OK;
+    if (st == TUTTI_OK)
+        st = use_model(model, &e->has_model, err);
+    struct model *draft = model_of(e->options.draft);
+    if (st == TUTTI_OK && draft)
+        st = draft_check(draft, model, err);
+    if (st == TUTTI_OK && draft)
+        st = use_model(draft, &e->has_draft_model, err);
     if (st == TUTTI_OK)
         st = open_locks(e, err);
     if (st == TUTTI_OK)
@@ -357,6 +415,7 @@ void tutti_engine_close(tutti_engine *e)
     spiller_free(e->spiller);
     spill_close(e->spill);
     scheduler_free(e->scheduler);
+    draft_free(e->draft);
     if (e->kv)
         model_kv_free(e->model, e->kv);
     for (int i = 0; i < e->n_samplers; i++)
@@ -379,6 +438,8 @@ void tutti_engine_close(tutti_engine *e)
     stats_clear(&e->stats);
     if (e->has_lock)
         pthread_mutex_destroy(&e->lock);
+    if (e->has_draft_model)
+        __atomic_store_n(&model_of(e->options.draft)->in_use, false, __ATOMIC_RELEASE);
     if (e->has_model)
         __atomic_store_n(&e->model->in_use, false, __ATOMIC_RELEASE);
     free(e);

@@ -53,8 +53,8 @@ struct tutti_engine {
     struct tutti_engine_options options; /* every 0 replaced */
     struct request_limits limits;
     uint64_t seed; /* for requests without one */
-    /* What close must undo; has_model: model->in_use is ours */
-    bool has_model, has_lock, has_text_thread, has_engine_thread;
+    /* What close must undo; has_model, has_draft_model: in_use of it is ours */
+    bool has_model, has_draft_model, has_lock, has_text_thread, has_engine_thread;
 
     /* ---- callers, under lock ---- */
     pthread_mutex_t lock;
@@ -92,6 +92,7 @@ struct tutti_engine {
     struct kv_memory *kv;
     struct spill *spill;     /* NULL: pages do not spill */
     struct spiller *spiller; /* likewise */
+    struct draft *draft;     /* NULL: none */
     uint64_t step_us;        /* how long the last step took */
     float *logits;           /* [max outputs of a step][n_vocab] */
     struct draw *draws;      /* [max_seqs, and rows of guesses] */

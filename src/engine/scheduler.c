@@ -1,5 +1,6 @@
 #include "engine/scheduler.h"
 
+#include "engine/plan_guesses.h"
 #include "engine/spiller.h"
 
 #include <assert.h>
@@ -8,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tokens of prompts that are read for guesses in a step: they are read once, and this takes less than a millisecond. */
-enum { GUESS_READ_TOKENS = 8192 };
 /* Most prompts are shorter, and are read as a whole, since reading two by halves only delays the first. */
 enum { READ_TURN = 1024 };
 
@@ -35,7 +34,7 @@ static bool reserve(struct scheduler *s)
     s->seqs = calloc(n_seqs, sizeof *s->seqs);
     s->entries = calloc(n_seqs, sizeof *s->entries);
     s->copies = calloc(n_seqs, sizeof *s->copies);
-    s->offers = calloc(n_seqs, sizeof *s->offers);
+    s->offers = calloc(2 * n_seqs, sizeof *s->offers);
     s->page_tables = calloc(n_seqs, sizeof *s->page_tables);
     s->token_ids = calloc(n_rows, sizeof *s->token_ids);
     s->positions = calloc(n_rows, sizeof *s->positions);
@@ -68,8 +67,7 @@ enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_o
     if (s) {
         s->options = *options;
         s->pace.max_slowdown = options->max_slowdown;
-        s->speculation.max_guesses = options->max_guesses;
-        s->speculation.is_forced = options->forces_guesses;
+        speculation_init(&s->speculation, options->draft_share, options->forces_guesses);
     }
     enum tutti_status st = TUTTI_OK;
     if (!s || !reserve(s))
@@ -554,43 +552,6 @@ void scheduler_drop_guesses(struct scheduler *s, struct sequence *seq)
     seq->n_pages = n_keep;
 }
 
-/* A mask or a beam would have to be known for each guess; from the first token's logits all choices begin. */
-static int most_guesses(const struct scheduler *s, const struct sequence *seq)
-{
-    const struct request *r = seq->request;
-    if (r->beams || r->spec.grammar_kind != TUTTI_GRAMMAR_NONE || r->spec.no_kv_cache ||
-        r->spec.max_guesses < 0 || seq->n_ids == seq->n_prompt)
-        return 0;
-    int most = s->speculation.max_guesses, room = seq->max_ids - seq->n_ids - 1;
-    if (r->spec.max_guesses > 0 && r->spec.max_guesses < most)
-        most = r->spec.max_guesses;
-    return most < room ? most : room;
-}
-
-/* Rows of guessed tokens behind those of the n_seqs sequences that decode. */
-static void choose_guesses(struct scheduler *s, int n_seqs, int n_rows)
-{
-    int n_offers = 0, n_to_read = GUESS_READ_TOKENS;
-    for (int i = 0; i < s->options.max_seqs; i++) {
-        struct sequence *seq = &s->seqs[i];
-        int most = seq->n_planned == 1 ? most_guesses(s, seq) : 0;
-        if (most <= 0)
-            continue;
-        n_to_read -= guesser_read(&seq->guesser, seq->ids, seq->n_ids, n_to_read);
-        float chance = guesser_chance(&seq->guesser);
-        if (chance > 0)
-            s->offers[n_offers++] = (struct guess_offer){ .chance = chance, .most = most, .seq = i };
-    }
-    s->n_guess_rows = speculation_choose(&s->speculation, n_seqs, n_rows, s->pace.row_us, s->offers,
-                                         n_offers);
-    for (int i = 0; i < n_offers && s->n_guess_rows > 0; i++) {
-        struct sequence *seq = &s->seqs[s->offers[i].seq];
-        guesser_write(&seq->guesser, seq->ids, seq->n_ids, s->offers[i].n);
-        seq->n_guesses = s->offers[i].n;
-        seq->n_planned += seq->n_guesses;
-    }
-}
-
 static void choose_rows(struct scheduler *s)
 {
     int n_rows = s->options.max_batch_tokens;
@@ -612,8 +573,9 @@ static void choose_rows(struct scheduler *s)
     n_rows -= given;
     s->n_decoding_rows = given;
     s->n_guess_rows = 0;
-    if (s->speculation.max_guesses > 0 && n_reading == 0 && given == n_decoding && given > 0)
-        choose_guesses(s, given, n_rows);
+    s->draft_us = 0;
+    if ((s->options.max_guesses > 0 || s->draft) && n_reading == 0 && given == n_decoding && given > 0)
+        plan_guesses(s, given, n_rows);
     bool is_paced = given > 0 && n_reading > 0 &&
                     !s->options.desc; /* a prefix in both directions cannot be cut */
     choose_reading(s, n_rows, is_paced ? pace_budget(&s->pace, given) : INFINITY);

@@ -19,8 +19,9 @@
  * Where a request wants something of each row of its prompt, what is not there yet is not taken from the prefix cache, and its
  * prompt is read in pieces of as many rows as there is room for their logits.
  *
- * Where guesses are allowed (speculation.h), rows that are left when nobody reads a prompt verify guessed tokens. Nobody is
- * preempted for those, and only tokens that were drawn become known to the prefix cache.
+ * Where guesses are allowed (speculation.h), rows that are left when nobody reads a prompt verify guessed tokens, of repeated text
+ * (guess.h) or of a draft model (draft.h). Nobody is preempted for those, and only tokens that were drawn become known to the
+ * prefix cache.
  *
  * Where a model reads prefixes in both directions, a prefix is read in one step, and nothing of it is shared with others:
  * max_batch_tokens must leave room for max_context beside max_seqs decoding rows, and there is no prefix cache.
@@ -29,6 +30,7 @@
 #ifndef TUTTI_SCHEDULER_H
 #define TUTTI_SCHEDULER_H
 
+#include "engine/draft.h"
 #include "engine/kv_pool.h"
 #include "engine/line.h"
 #include "engine/pace.h"
@@ -42,7 +44,9 @@ struct scheduler_options {
     bool no_prefix_cache;
     uint64_t hash_seed;
     double max_slowdown;           /* struct pace */
-    int max_guesses;               /* struct speculation; 0: none */
+    int max_guesses;               /* of a sequence, by lookup; 0: none */
+    int max_drafts;                /* of a sequence, by the draft model */
+    double draft_share;            /* struct speculation */
     bool forces_guesses;           /* for tests */
     const struct model_desc *desc; /* of a model with prefixes that are read in both directions; else NULL */
 };
@@ -77,7 +81,8 @@ struct scheduler {
     uint64_t n_preemptions;
     struct pace pace;
     struct speculation speculation;
-    struct guess_offer *offers; /* [max_seqs] scratch */
+    struct guess_offer *offers; /* [2 max_seqs] scratch */
+    struct draft *draft;        /* NULL: none; borrowed */
     int cursor;                 /* decoding sequences take turns from this slot on */
     bool is_prompt_turn;        /* with one row a step: decoding and reading alternate */
 
@@ -86,6 +91,7 @@ struct scheduler {
     int n_decoding_rows; /* of it, without guesses */
     int n_guess_rows;
     double reading_distance;    /* sum of the positions of its rows of prompts */
+    uint64_t draft_us;          /* that the draft model took */
     struct plan_entry *entries; /* [max_seqs] */
     int n_entries;
     struct page_copy *copies; /* [max_seqs] */

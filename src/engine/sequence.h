@@ -45,6 +45,7 @@ struct sequence {
     bool is_waiting; /* for the mask of its grammar: not to be planned before that is there */
     int n_planned;   /* rows in the step that is being planned */
     int n_guesses;   /* of those: guessed tokens, which stand behind ids [n_ids] */
+    bool is_drafted; /* they are the draft model's */
     struct guesser guesser;
     size_t n_accepted, n_rejected; /* guessed tokens so far */
     uint64_t queue_us, ttft_us, last_token_us;

@@ -1,13 +1,20 @@
-/* How many guessed tokens a step that decodes should verify.
+/* How many guessed tokens a step that decodes should verify, and how many a draft model should be asked for.
  *
  * A sequence's row is followed by rows of guessed tokens. Each of them gives the logits that stand behind it: where the token
  * drawn before it is the one guessed, the next is drawn from those in the same step. What is drawn, and from what, does not
  * change: not the distribution, nor the text of a seed. After Leviathan et al., 2023, "Fast Inference from Transformers via
- * Speculative Decoding", and Chen et al., 2023, for guesses that are certain of themselves.
+ * Speculative Decoding", and Chen et al., 2023; the test "is the drawn token the guess" stands in place of their rejection, and
+ * sampler.h says how a draft model's guesses are made to pass it.
  *
- * Rows cost: nothing where a step waits for the weights to come from memory, much where it computes. So the durations of steps are
- * learned by their number of rows, and those guesses are verified that promise the most tokens in a second, none if that is
- * what does. What was learned of steps that were not taken for long is forgotten, so that they are tried again, rarely. */
+ * Rows cost: nothing where a step waits for the weights to come from memory, much where it computes; and each further token of a
+ * draft model costs one of its passes, for all sequences together. So the durations of steps and passes are learned by their
+ * number of rows, and those guesses are made that promise the most tokens in a second, none if that is what does. What was learned
+ * of steps that were not taken for long is forgotten, so that they are tried again, rarely.
+ *
+ * Promises may be wrong, so there is an account. Every step pays a small share of what it would take without guesses into it; a
+ * step with guesses also pays what its tokens would have taken without them, and takes out what it took. Nothing is risked that
+ * the account does not hold. So whatever is guessed, and however wrong: time with guesses <= (1 + that share) * time without them
+ * + what the account began with. A draft model that is out of favour is tried again after ever longer times. */
 #ifndef TUTTI_SPECULATION_H
 #define TUTTI_SPECULATION_H
 
@@ -18,31 +25,73 @@ enum {
     MAX_GUESS_ROWS = 64, /* of a step: each needs room for its logits */
     MAX_GUESSES = 32,    /* of a sequence */
     SPECULATION_ROWS = 256,
+    NEAR_ROWS = 16, /* a draft model that is so far behind a sequence catches up with the pass that guesses */
 };
 
-/* What could be verified of one sequence. */
+/* What could be verified of one sequence. Where it has two offers, that of the draft model stands behind the other. */
 struct guess_offer {
     float chance; /* of each token, if those before it were right */
     int most;     /* tokens that can be guessed */
     int n;        /* how many are to be verified */
     int seq;      /* of the caller */
-    double next;  /* scratch */
+    bool is_draft;
+    int n_behind; /* is_draft: rows before the first guess, 1 or more */
+    int n_read;   /* is_draft: rows to be read instead, without a guess, since too many are behind */
+
+    /* Scratch */
+    bool is_out; /* not considered */
+    int n_other; /* of the other plan */
+    double next;
+};
+
+/* What steps of a number of rows take. */
+struct step_times {
+    double us[SPECULATION_ROWS + 1];                  /* 0: there was none */
+    uint64_t noted_at[SPECULATION_ROWS + 1], n_noted; /* in steps */
 };
 
 struct speculation {
-    int max_guesses;                      /* of a sequence; 0: none */
-    bool is_forced;                       /* for tests: verify all there are */
-    double step_us[SPECULATION_ROWS + 1]; /* by rows, of steps that only decode; 0: there was none */
-    uint64_t noted_at[SPECULATION_ROWS + 1], n_noted; /* in steps that only decode */
-    int n_guessing;                                   /* steps since one without guesses */
+    bool is_forced;           /* for tests: guess and verify all there are */
+    double draft_share;       /* what a pass of the draft model takes of a step, as long as none was made */
+    struct step_times steps;  /* that only decode */
+    struct step_times passes; /* of the draft model */
+    int n_guessing;           /* steps since one without guesses */
+
+    double plain_us;  /* what the step that was planned last would take without guesses */
+    double credit_us; /* the account */
+    bool has_credit;
+
+    float draft_chance; /* of the draft model's tokens, over all sequences */
+    int n_idle,
+        wait; /* steps since the draft model was last used, and how many are to be before it is tried again */
 };
 
-/* A step that only decodes, of n_rows rows with n_guesses among them, took so long. */
-void speculation_note(struct speculation *sp, int n_rows, int n_guesses, uint64_t us);
+/* draft_share: 0 without a draft model. */
+void speculation_init(struct speculation *sp, double draft_share, bool is_forced);
 
-/* Sets n of each offer, the sum of them at most max_rows and MAX_GUESS_ROWS; returns it. The step has n_seqs rows beside
- * those. row_us: what a row costs where prompts are read; 0: not known. */
-int speculation_choose(struct speculation *sp, int n_seqs, int max_rows, double row_us,
-                       struct guess_offer *offers, int n_offers);
+/* A step that only decodes, before its rows are chosen. */
+struct guess_room {
+    int n_seqs, max_rows; /* max_rows: of guesses */
+    double row_us;        /* what a row costs where prompts are read; 0: not known */
+};
+
+/* Sets n and n_read of each offer, the sum of n at most max_rows and MAX_GUESS_ROWS; returns that sum. */
+int speculation_choose(struct speculation *sp, const struct guess_room *room, struct guess_offer *offers,
+                       int n_offers);
+
+/* The same step when it is over. */
+struct guess_step {
+    int n_seqs, n_rows, n_guesses;
+    int n_drafted, n_right; /* guesses of the draft model, and how many were drawn */
+    int n_tokens;           /* that came out, 1 or more of each sequence */
+    uint64_t us, draft_us;  /* draft_us: beside that, on the draft model */
+};
+void speculation_note(struct speculation *sp, const struct guess_step *step);
+
+/* Of n_drafted tokens of a sequence the first n_right were drawn. chance: the sequence's, which begins as draft_chance. */
+void speculation_judge(struct speculation *sp, float *chance, int n_drafted, int n_right);
+
+/* A pass of the draft model. */
+void speculation_note_pass(struct speculation *sp, int n_rows, uint64_t us);
 
 #endif

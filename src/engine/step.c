@@ -462,9 +462,31 @@ static void commit(struct tutti_engine *e, const struct draw *draw, uint64_t now
     send(e, &record);
 }
 
+/* Of n_guesses of a sequence the first n_right were drawn. */
+static void note_guesses(struct tutti_engine *e, struct sequence *seq, int n_guesses, int n_right,
+                         struct guess_step *step)
+{
+    struct tutti_stats *now = &e->stats.now;
+    uint64_t n_wrong = (uint64_t)(n_guesses - n_right);
+    seq->n_accepted += (size_t)n_right;
+    seq->n_rejected += n_wrong;
+    now->n_accepted_guesses += (uint64_t)n_right;
+    now->n_rejected_guesses += n_wrong;
+    step->n_seqs++;
+    step->n_tokens += n_right + 1;
+    if (n_guesses == 0 || !seq->is_drafted)
+        return;
+    now->n_accepted_drafts += (uint64_t)n_right;
+    now->n_rejected_drafts += n_wrong;
+    step->n_drafted += n_guesses;
+    step->n_right += n_right;
+    draft_judge(e->draft, &e->scheduler->speculation, slot_of(e, seq), n_guesses, n_right);
+}
+
 /* The same for a sequence and its guesses, whose draws follow each other: takes tokens up to the first one that was not guessed.
  * Returns the number of draws. */
-static int commit_all(struct tutti_engine *e, const struct draw *draws, uint64_t now_us)
+static int commit_all(struct tutti_engine *e, const struct draw *draws, uint64_t now_us,
+                      struct guess_step *step)
 {
     struct sequence *seq = draws->seq;
     int n_draws = 1, n_right = 0;
@@ -472,11 +494,8 @@ static int commit_all(struct tutti_engine *e, const struct draw *draws, uint64_t
         n_draws++;
     while (draws[n_right].is_right)
         n_right++;
-    seq->n_rejected += (size_t)(n_draws - 1 - n_right);
-    e->stats.now.n_rejected_guesses += (uint64_t)(n_draws - 1 - n_right);
+    note_guesses(e, seq, n_draws - 1, n_right, step);
     for (int i = 0; i < n_right; i++) {
-        seq->n_accepted++;
-        e->stats.now.n_accepted_guesses++;
         commit(e, &draws[i], now_us);
         assert(seq->state == SEQUENCE_RUNNING); /* a guess is never the last token */
         scheduler_accept(e->scheduler, seq);
@@ -561,6 +580,14 @@ static void note_counts(struct tutti_engine *e)
     now->n_preemptions = e->scheduler->n_preemptions;
     line_count(&e->scheduler->line, now->waiting, clock_now_us());
     now->waiting_tokens_per_s = atomic_load_explicit(&e->scheduler->forecast.rate, memory_order_relaxed);
+    if (e->draft) {
+        draft_follow(e->draft, e->scheduler->seqs);
+        struct draft_counts draft = draft_counts(e->draft);
+        now->n_draft_passes = draft.n_passes;
+        now->n_draft_rows = draft.n_rows;
+        now->draft_pages_used = (uint64_t)draft.pages.n_used;
+        now->draft_pages_cached = (uint64_t)draft.pages.n_cached;
+    }
     stats_publish(&e->stats);
 }
 
@@ -611,8 +638,9 @@ static bool do_step(struct tutti_engine *e)
     int n_reading = s->step.n_rows - s->n_decoding_rows - s->n_guess_rows;
     if (s->n_guess_rows == 0)
         pace_note(&s->pace, s->n_decoding_rows, n_reading, s->reading_distance, step_us);
-    if (n_reading == 0)
-        speculation_note(&s->speculation, s->step.n_rows, s->n_guess_rows, step_us);
+    struct guess_step guessed = {
+        .n_rows = s->step.n_rows, .n_guesses = s->n_guess_rows, .us = step_us, .draft_us = s->draft_us
+    };
     enter_phase(e, "sampling");
     if (e->constraints)
         drop_late_rows(e, step_us);
@@ -627,8 +655,10 @@ static bool do_step(struct tutti_engine *e)
     enter_phase(e, "handing over");
     uint64_t now_us = clock_now_us();
     for (int i = 0; i < e->n_draws;)
-        i += commit_all(e, &e->draws[i], now_us);
+        i += commit_all(e, &e->draws[i], now_us, &guessed);
     end_readings(e);
+    if (n_reading == 0)
+        speculation_note(&s->speculation, &guessed);
     e->stats.now.n_steps++;
     e->step_us = clock_now_us() - start_us;
     histogram_add(&e->stats.now.step, e->step_us);

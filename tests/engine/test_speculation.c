@@ -1,5 +1,6 @@
 /* Guessed tokens are verified, not believed: every answer is the one without them, whoever else is there, whatever is cut, full
  * or ended; and guesses are verified where that pays, and hardly ever where it does not. */
+#include "support/asked.h"
 #include "support/collect.h"
 #include "support/mock_model.h"
 #include "support/questions.h"
@@ -109,13 +110,30 @@ static void how_often_guesses_are_right_is_known_though_none_is_verified(void **
 
 /* ---- what pays ---- */
 
-/* Steps of a machine that takes 1 ms for the weights and row_us for each row. */
+/* Steps of a machine that takes 1 ms for the weights and row_us for each row; a pass of the draft model takes draft_us. */
 struct machine {
     struct speculation sp;
-    double row_us;
+    double row_us, draft_us;
     uint64_t total_us;
-    int64_t n_guesses;
+    double plain_us;                        /* that the same tokens would have taken without guesses */
+    int64_t n_guesses, n_steps, n_drafting; /* n_drafting: steps with passes of the draft model */
+    int n_behind;                           /* rows that the draft model is behind, of each sequence */
+    float draft_chance;
 };
+
+/* What is promised of a guess, and how often it is right. */
+struct text {
+    float promised, lookup, draft;
+    bool has_draft;
+};
+
+static struct machine machine_of(double row_us, double draft_us)
+{
+    struct machine m = { .row_us = row_us, .draft_us = draft_us, .n_behind = 1 };
+    speculation_init(&m.sp, draft_us / 1000, false);
+    m.draft_chance = m.sp.draft_chance;
+    return m;
+}
 
 static uint64_t machine_us(const struct machine *m, int n_rows)
 {
@@ -123,148 +141,216 @@ static uint64_t machine_us(const struct machine *m, int n_rows)
     return us > 1000 ? (uint64_t)us : 1000;
 }
 
-static void machine_run(struct machine *m, int n_seqs, float chance, int n_steps)
+static int machine_offers(const struct machine *m, int n_seqs, const struct text *text,
+                          struct guess_offer *offers)
 {
-    struct guess_offer offers[SPECULATION_ROWS];
-    for (int i = 0; i < n_steps; i++) {
-        for (int k = 0; k < n_seqs; k++)
-            offers[k] = (struct guess_offer){ .chance = chance, .most = 8, .seq = k };
-        int n = speculation_choose(&m->sp, n_seqs, 255 - n_seqs, 0, offers, n_seqs), sum = 0;
-        for (int k = 0; k < n_seqs; k++) {
-            assert_in_range(offers[k].n, 0, 8);
-            sum += offers[k].n;
-        }
-        assert_int_equal(sum, n);
-        assert_in_range(n, 0, MAX_GUESS_ROWS);
-        uint64_t us = machine_us(m, n_seqs + n);
-        speculation_note(&m->sp, n_seqs + n, n, us);
-        m->total_us += us;
-        m->n_guesses += n;
+    int n = 0;
+    for (int k = 0; k < n_seqs; k++) {
+        if (text->promised > 0)
+            offers[n++] = (struct guess_offer){ .chance = text->promised, .most = 8, .seq = k };
+        if (text->has_draft)
+            offers[n++] = (struct guess_offer){
+                .chance = m->draft_chance, .most = 8, .seq = k, .is_draft = true, .n_behind = m->n_behind
+            };
     }
+    return n;
+}
+
+/* How many guesses of an offer are right. */
+static int machine_right(const struct machine *m, const struct guess_offer *offer, double chance)
+{
+    int n = 0;
+    while (n < offer->n && rng_uniform((uint64_t)m->n_steps, (uint64_t)offer->seq, (uint64_t)n) < chance)
+        n++;
+    return n;
+}
+
+static void machine_step(struct machine *m, int n_seqs, const struct text *text)
+{
+    struct guess_offer offers[2 * SPECULATION_ROWS];
+    struct guess_room room = { .n_seqs = n_seqs, .max_rows = 255 - n_seqs };
+    struct guess_step step = { .n_seqs = n_seqs, .n_tokens = n_seqs };
+    int n_offers = machine_offers(m, n_seqs, text, offers);
+    int n = speculation_choose(&m->sp, &room, offers, n_offers), sum = 0, n_passes = 0;
+    bool is_read = false;
+    for (int k = 0; k < n_offers; k++) {
+        assert_in_range(offers[k].n, 0, 8);
+        assert_true(k == 0 || offers[k].seq != offers[k - 1].seq || offers[k].n == 0 || offers[k - 1].n == 0);
+        sum += offers[k].n;
+        int n_right = machine_right(m, &offers[k], (double)(offers[k].is_draft ? text->draft : text->lookup));
+        step.n_tokens += n_right;
+        if (!offers[k].is_draft)
+            continue;
+        is_read = is_read || offers[k].n_read > 0;
+        n_passes = offers[k].n > n_passes ? offers[k].n : n_passes;
+        step.n_drafted += offers[k].n;
+        step.n_right += n_right;
+        speculation_judge(&m->sp, &m->draft_chance, offers[k].n, n_right);
+    }
+    assert_int_equal(sum, n);
+    assert_in_range(n, 0, MAX_GUESS_ROWS);
+    for (int i = 0; i < n_passes + (is_read && n_passes == 0); i++) {
+        speculation_note_pass(&m->sp, n_seqs, (uint64_t)m->draft_us);
+        step.draft_us += (uint64_t)m->draft_us;
+    }
+    step.n_rows = n_seqs + n;
+    step.n_guesses = n;
+    step.us = machine_us(m, n_seqs + n);
+    speculation_note(&m->sp, &step);
+    m->total_us += step.us + step.draft_us;
+    m->plain_us += (double)machine_us(m, n_seqs) * step.n_tokens / n_seqs;
+    m->n_guesses += n;
+    m->n_drafting += step.draft_us > 0;
+    m->n_steps++;
+}
+
+static void machine_run(struct machine *m, int n_seqs, struct text text, int n_steps)
+{
+    for (int i = 0; i < n_steps; i++)
+        machine_step(m, n_seqs, &text);
 }
 
 static void rows_that_cost_nothing_are_used(void **state)
 {
     (void)state;
-    struct machine m = { .sp.max_guesses = 8, .row_us = 50 }; /* 20 rows are free */
-    machine_run(&m, 1, 0.9f, 200);
+    struct machine m = machine_of(50, 0); /* 20 rows are free */
+    struct text text = { .promised = 0.9f, .lookup = 0.9f };
+    machine_run(&m, 1, text, 200);
     assert_true(m.n_guesses > 7 * 190);
-    machine_run(&m, 4, 0.9f, 200);
+    machine_run(&m, 4, text, 200);
     m.n_guesses = 0;
-    machine_run(&m, 4, 0.9f, 100);
+    machine_run(&m, 4, text, 100);
     assert_in_range(m.n_guesses / 100, 12, 22);
 }
 
-static void guesses_that_are_seldom_right_cost_next_to_nothing(void **state)
+/* No guess is right, whatever was promised. */
+static void check_loss(int n_seqs, double row_us, double draft_us, float promised)
+{
+    enum { N_STEPS = 600 };
+    struct machine m = machine_of(row_us, draft_us);
+    struct text text = { .promised = promised, .has_draft = draft_us > 0 };
+    machine_run(&m, n_seqs, text, N_STEPS);
+    double plain = (double)N_STEPS * (double)machine_us(&m, n_seqs);
+    if ((double)m.total_us > 1.03 * plain)
+        fail_msg("%d users, rows of %.0f us, passes of %.0f us, promised %.2f: %.4f of the time", n_seqs,
+                 row_us, draft_us, (double)promised, (double)m.total_us / plain);
+}
+
+static void guesses_that_are_never_right_cost_less_than_three_in_a_hundred(void **state)
 {
     (void)state;
-    static const float chances[] = { 0, 0.02f, 0.1f, 0.3f };
-    for (int n_seqs = 1; n_seqs <= 64; n_seqs *= 4)
-        for (size_t i = 0; i < sizeof chances / sizeof *chances; i++) {
-            struct machine m = { .sp.max_guesses = 8, .row_us = 1000 }; /* a row costs a whole step */
-            machine_run(&m, n_seqs, chances[i], 2000);
-            assert_true((double)m.total_us < 1.02 * 2000 * (double)machine_us(&m, n_seqs));
-        }
+    static const double rows[] = { 1, 50, 300, 1000 }, passes[] = { 0, 20, 100, 500, 2000 };
+    static const float promises[] = { 0, 0.02f, 0.1f, 0.3f, 0.7f, 1 };
+    for (int n_seqs = 1; n_seqs <= 16; n_seqs *= 4)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+            for (size_t d = 0; d < sizeof passes / sizeof *passes; d++)
+                for (size_t p = 0; p < sizeof promises / sizeof *promises; p++)
+                    check_loss(n_seqs, rows[r], passes[d], promises[p]);
+}
+
+static void a_draft_model_that_is_never_right_is_hardly_asked(void **state)
+{
+    (void)state;
+    struct machine m = machine_of(20, 50);
+    machine_run(&m, 4, (struct text){ .has_draft = true }, 1000);
+    m.n_drafting = 0;
+    machine_run(&m, 4, (struct text){ .has_draft = true }, 10000);
+    assert_in_range(m.n_drafting, 1, 20); /* after 1024 steps, after 2048, and so on */
+
+    machine_run(&m, 4, (struct text){ .has_draft = true, .draft = 0.9f }, 10000); /* and now it is */
+    m.total_us = 0;
+    m.plain_us = 0;
+    machine_run(&m, 4, (struct text){ .has_draft = true, .draft = 0.9f }, 1000);
+    assert_true((double)m.total_us < 0.5 * m.plain_us);
+}
+
+static void a_draft_model_is_asked_where_that_is_faster(void **state)
+{
+    (void)state;
+    static const struct {
+        int n_seqs;
+        double row_us, draft_us;
+        float chance;
+        double gain; /* at least; 0: none, it is not asked */
+    } cases[] = {
+        { 1, 20, 100, 0.8f, 1.8 },  { 1, 20, 30, 0.9f, 3 },  { 4, 20, 100, 0.8f, 1.8 },
+        { 4, 20, 300, 0.8f, 1.35 }, { 4, 20, 900, 0.7f, 0 }, { 64, 50, 30, 0.5f, 0 },
+        { 32, 1, 100, 0.8f, 1.2 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct machine m = machine_of(cases[i].row_us, cases[i].draft_us);
+        struct text text = { .has_draft = true, .draft = cases[i].chance };
+        machine_run(&m, cases[i].n_seqs, text, 2000);
+        double gain = m.plain_us / (double)m.total_us;
+        if (gain < (cases[i].gain > 0 ? cases[i].gain : 0.97) || (cases[i].gain <= 0 && m.n_drafting > 200))
+            fail_msg("case %zu: %.2f times as fast, %d of 2000 steps drafted", i, gain, (int)m.n_drafting);
+    }
+}
+
+static void the_guess_that_is_likelier_is_taken(void **state)
+{
+    (void)state;
+    struct machine m = machine_of(20, 50);
+    struct text text = { .promised = 0.95f, .lookup = 0.95f, .has_draft = true, .draft = 0.5f };
+    machine_run(&m, 1, text, 500);
+    m.n_drafting = 0;
+    machine_run(&m, 1, text, 500);
+    assert_true(m.n_drafting < 50);
+
+    m = machine_of(20, 50);
+    text = (struct text){ .promised = 0.2f, .lookup = 0.2f, .has_draft = true, .draft = 0.9f };
+    machine_run(&m, 1, text, 500);
+    m.n_drafting = 0;
+    machine_run(&m, 1, text, 500);
+    assert_true(m.n_drafting > 400);
+}
+
+/* A text of n_behind tokens that the draft model has not seen is read in pieces that the account can pay, then guessed for. */
+static void a_draft_model_reads_a_long_text_when_it_can_be_paid(void **state)
+{
+    (void)state;
+    struct machine m = machine_of(20, 100);
+    m.n_behind = 5000;
+    machine_run(&m, 1, (struct text){ 0 }, 1); /* the account begins */
+    struct guess_offer offer = { .chance = 0.8f, .most = 8, .is_draft = true, .n_behind = 5000 };
+    struct guess_room room = { .n_seqs = 1, .max_rows = 100 };
+    assert_int_equal(speculation_choose(&m.sp, &room, &offer, 1), 0);
+    assert_in_range(offer.n_read, NEAR_ROWS, SPECULATION_ROWS);
+    m.sp.credit_us = 50; /* less than a pass */
+    assert_int_equal(speculation_choose(&m.sp, &room, &offer, 1), 0);
+    assert_int_equal(offer.n_read, 0);
 }
 
 static void steps_that_compute_are_not_made_longer(void **state)
 {
     (void)state;
-    struct machine m = { .sp.max_guesses = 8, .row_us = 50 };
-    machine_run(&m, 100, 0.5f, 1000);
-    assert_true((double)m.total_us < 1.02 * 1000 * (double)machine_us(&m, 100));
+    struct machine m = machine_of(50, 0);
+    machine_run(&m, 100, (struct text){ .promised = 0.5f, .lookup = 0.5f }, 1000);
+    assert_true((double)m.total_us < 1.02 * m.plain_us);
 }
 
 static void what_was_slow_once_is_tried_again(void **state)
 {
     (void)state;
-    struct machine m = { .sp.max_guesses = 8, .row_us = 3000 };
-    machine_run(&m, 1, 0.8f, 300);
+    struct machine m = machine_of(3000, 0);
+    struct text text = { .promised = 0.8f, .lookup = 0.8f };
+    machine_run(&m, 1, text, 300);
     m.row_us = 20; /* somebody else used the machine, and is gone */
-    machine_run(&m, 1, 0.8f, 3000);
+    machine_run(&m, 1, text, 3000);
     m.n_guesses = 0;
-    machine_run(&m, 1, 0.8f, 100);
+    machine_run(&m, 1, text, 100);
     assert_true(m.n_guesses > 200);
 }
 
 /* ---- answers ---- */
 
-enum { N_CTX = 256, N_REQUESTS = 60 };
+enum { N_REQUESTS = 60 };
 
-static uint64_t page_bytes(int n_pages)
-{
-    return (uint64_t)n_pages * KV_PAGE_TOKENS * sizeof(int32_t);
-}
-
-struct asked {
-    int32_t ids[N_CTX];
-    struct tutti_logit_bias bias[3];
-    struct tutti_request request;
-};
-
-/* Answers made of two tokens, or of three of which one may be a stop token: whatever is guessed is often right, and often
- * not. */
-static void make_request(struct asked *a, uint64_t number, int n_choices)
-{
-    size_t n = 1 + mix64(number) % 60;
-    for (size_t i = 0; i < n; i++)
-        a->ids[i] = (int32_t)(2 + mix64((i < 20 ? number % 3 : number) ^ (uint64_t)i << 32) % 3);
-    a->bias[0] = (struct tutti_logit_bias){ 2, 60 };
-    a->bias[1] = (struct tutti_logit_bias){ 3, 60 };
-    a->bias[2] = (struct tutti_logit_bias){ number % 5 == 0 ? MOCK_STOP : 4, 57 };
-    a->request = (struct tutti_request){
-        .ids = a->ids, .n_ids = n, .n_choices = n_choices, .max_tokens = 1 + (int)(mix64(number + 99) % 90)
-    };
-    a->request.sampling = (struct tutti_sampling){ .temperature = number % 4 == 0 ? 0 : 1,
-                                                   .top_p = number % 4 == 2 ? 0.9f : 1,
-                                                   .repetition_penalty = number % 4 == 1 ? 1.3f : 1,
-                                                   .frequency_penalty = number % 7 == 1 ? 0.1f : 0,
-                                                   .has_seed = true,
-                                                   .seed = number,
-                                                   .logit_bias = a->bias,
-                                                   .n_logit_bias = 3 };
-}
-
-static void check_answer(const struct collect *c, const struct tutti_request *r, int max_context,
-                         bool has_stop)
-{
-    int32_t want[N_CTX];
-    for (int choice = 0; choice < c->n_choices; choice++) {
-        int n = mock_answer(r, choice, max_context, has_stop, want, N_CTX);
-        const struct collected *got = &c->choices[choice];
-        assert_int_equal(got->ids.n, n);
-        assert_memory_equal(got->ids.ids, want, (size_t)n * sizeof *want);
-    }
-}
-
-/* Asks at once, with all guesses verified, and checks each answer. Returns the figures. */
+/* With all guesses verified. */
 static struct tutti_stats ask(struct tutti_engine_options options, int n, int n_choices)
 {
-    struct mock_model *mock = mock_model_new(N_CTX, true);
     options.max_guesses = options.max_guesses > 0 ? options.max_guesses : 6;
-    tutti_engine *engine = mock_engine(mock, &options, &(struct engine_hooks){ .forces_guesses = true });
-    struct tutti_stats stats;
-    tutti_engine_stats(engine, &stats);
-    struct collect *all = calloc((size_t)n, sizeof *all);
-    struct asked *asked = calloc((size_t)n, sizeof *asked);
-    for (int i = 0; i < n; i++) {
-        make_request(&asked[i], (uint64_t)i, n_choices);
-        collect_init(&all[i]);
-        collect_submit(&all[i], engine, &asked[i].request);
-    }
-    for (int i = 0; i < n; i++) {
-        collect_wait(&all[i]);
-        check_answer(&all[i], &asked[i].request, stats.max_context, true);
-        collect_clear(&all[i]);
-    }
-    wait_until_idle(engine, &stats);
-    assert_int_equal(stats.kv_pages_cached + stats.kv_pages_free, stats.kv_pages_total);
-    assert_int_equal(stats.n_finished, n);
-    tutti_engine_close(engine);
-    mock_model_free(mock);
-    free(asked);
-    free(all);
-    return stats;
+    return asked_all(&options, NULL, n, n_choices);
 }
 
 static void check_guessed(const struct tutti_stats *stats)
@@ -276,16 +362,17 @@ static void check_guessed(const struct tutti_stats *stats)
 static void answers_are_the_same_alone_and_among_others(void **state)
 {
     (void)state;
-    struct tutti_stats stats = ask((struct tutti_engine_options){ .kv_bytes = page_bytes(64), .max_seqs = 1 },
-                                   N_REQUESTS, 1);
+    struct tutti_stats stats = ask(
+        (struct tutti_engine_options){ .kv_bytes = asked_page_bytes(64), .max_seqs = 1 }, N_REQUESTS, 1);
     check_guessed(&stats);
-    stats = ask((struct tutti_engine_options){ .kv_bytes = page_bytes(2048) }, N_REQUESTS, 1);
+    stats = ask((struct tutti_engine_options){ .kv_bytes = asked_page_bytes(2048) }, N_REQUESTS, 1);
     check_guessed(&stats);
     assert_true(stats.n_cached_tokens > 0);
     for (int most = 1; most <= MAX_GUESSES; most *= 2) {
-        stats = ask(
-            (struct tutti_engine_options){ .kv_bytes = page_bytes(512), .max_seqs = 3, .max_guesses = most },
-            N_REQUESTS, 1);
+        stats = ask((struct tutti_engine_options){ .kv_bytes = asked_page_bytes(512),
+                                                   .max_seqs = 3,
+                                                   .max_guesses = most },
+                    N_REQUESTS, 1);
         check_guessed(&stats);
     }
 }
@@ -295,7 +382,7 @@ static void answers_are_the_same_with_few_rows(void **state)
     (void)state;
     static const int sizes[] = { 1, 2, 5, 17, 64 };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        ask((struct tutti_engine_options){ .kv_bytes = page_bytes(1024),
+        ask((struct tutti_engine_options){ .kv_bytes = asked_page_bytes(1024),
                                            .max_seqs = 4,
                                            .max_batch_tokens = sizes[i] },
             N_REQUESTS, 1);
@@ -306,11 +393,12 @@ static void answers_are_the_same_when_pages_run_out(void **state)
     (void)state;
     for (int no_cache = 0; no_cache < 2; no_cache++)
         for (int n_pages = 5; n_pages <= 20; n_pages += 5) {
-            struct tutti_stats stats = ask((struct tutti_engine_options){ .kv_bytes = page_bytes(n_pages),
-                                                                          .no_prefix_cache = no_cache,
-                                                                          .max_seqs = 8,
-                                                                          .max_slowdown = 1000 },
-                                           N_REQUESTS, 1);
+            struct tutti_stats stats = ask(
+                (struct tutti_engine_options){ .kv_bytes = asked_page_bytes(n_pages),
+                                               .no_prefix_cache = no_cache,
+                                               .max_seqs = 8,
+                                               .max_slowdown = 1000 },
+                N_REQUESTS, 1);
             check_guessed(&stats);
             assert_true(stats.n_preemptions > 0);
         }
@@ -319,21 +407,23 @@ static void answers_are_the_same_when_pages_run_out(void **state)
 static void choices_are_the_same(void **state)
 {
     (void)state;
-    struct tutti_stats stats = ask((struct tutti_engine_options){ .kv_bytes = page_bytes(1024) }, 20, 4);
+    struct tutti_stats stats = ask((struct tutti_engine_options){ .kv_bytes = asked_page_bytes(1024) }, 20,
+                                   4);
     check_guessed(&stats);
-    stats = ask((struct tutti_engine_options){ .kv_bytes = page_bytes(20), .max_seqs = 5 }, 20, 4);
+    stats = ask((struct tutti_engine_options){ .kv_bytes = asked_page_bytes(20), .max_seqs = 5 }, 20, 4);
     check_guessed(&stats);
 }
 
 /* One request for the same token again and again; returns the figures. */
 static struct tutti_stats ask_repetitive(int max_guesses, int of_request, struct collect *c)
 {
-    struct mock_model *mock = mock_model_new(N_CTX, false);
+    struct mock_model *mock = mock_model_new(ASKED_CTX, false);
     mock->step_us = 500; /* whatever the rows */
     tutti_engine *engine = mock_engine(
-        mock, &(struct tutti_engine_options){ .kv_bytes = page_bytes(64), .max_guesses = max_guesses }, NULL);
+        mock, &(struct tutti_engine_options){ .kv_bytes = asked_page_bytes(64), .max_guesses = max_guesses },
+        NULL);
     struct asked asked;
-    make_request(&asked, 1, 1);
+    asked_make(&asked, 1, 1);
     asked.request.max_tokens = 150;
     asked.request.max_guesses = of_request;
     asked.request.sampling = (struct tutti_sampling){
@@ -341,7 +431,7 @@ static struct tutti_stats ask_repetitive(int max_guesses, int of_request, struct
     };
     collect_submit(c, engine, &asked.request);
     collect_wait(c);
-    check_answer(c, &asked.request, N_CTX, false);
+    asked_check(c, &asked.request, ASKED_CTX, false);
     struct tutti_stats stats;
     wait_until_idle(engine, &stats);
     tutti_engine_close(engine);
@@ -490,7 +580,11 @@ int main(void)
         cmocka_unit_test(a_long_prompt_is_read_in_parts),
         cmocka_unit_test(how_often_guesses_are_right_is_known_though_none_is_verified),
         cmocka_unit_test(rows_that_cost_nothing_are_used),
-        cmocka_unit_test(guesses_that_are_seldom_right_cost_next_to_nothing),
+        cmocka_unit_test(guesses_that_are_never_right_cost_less_than_three_in_a_hundred),
+        cmocka_unit_test(a_draft_model_that_is_never_right_is_hardly_asked),
+        cmocka_unit_test(a_draft_model_is_asked_where_that_is_faster),
+        cmocka_unit_test(the_guess_that_is_likelier_is_taken),
+        cmocka_unit_test(a_draft_model_reads_a_long_text_when_it_can_be_paid),
         cmocka_unit_test(steps_that_compute_are_not_made_longer),
         cmocka_unit_test(what_was_slow_once_is_tried_again),
         cmocka_unit_test(answers_are_the_same_alone_and_among_others),

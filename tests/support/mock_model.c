@@ -158,6 +158,8 @@ static void mock_forward(struct model *model, struct kv_memory *kv, const struct
             int32_t page_id = step->page_tables[step->seqs[r]][pos / KV_PAGE_TOKENS];
             hash = mock_hash(hash, kv->pages[page_id][pos % KV_PAGE_TOKENS]);
         }
+        if ((int)(mix64(hash ^ 77) % 100) < mock->percent_wrong)
+            hash = ~hash;
         if (i < n_logits)
             mock_logits(hash, logits + (size_t)i * MOCK_VOCAB);
         else

@@ -17,6 +17,8 @@ struct mock_model {
     int max_rows;  /* most rows of a step so far */
     int n_copies;
     int64_t n_rows;
+    /* As a draft model: in so many of a hundred places it says something else than the others. */
+    int percent_wrong;
 };
 
 /* No stop token unless has_stop. */
