@@ -148,14 +148,13 @@ static void requests_that_do_not_speculate_do_not_ask_it(void **state)
     }
 }
 
-/* Without being forced: right guesses are made, wrong ones soon are not. */
-static void it_is_asked_only_while_it_is_right(void **state)
+/* Without being forced. What pays is for test_speculation.c to say: durations are not certain here. */
+static void it_is_asked_of_its_own_accord(void **state)
 {
     (void)state;
     for (int percent = 0; percent <= 100; percent += 100) {
         struct mock_model *mock = mock_model_new(ASKED_CTX, false), *draft = mock_model_new(ASKED_CTX, false);
         mock->step_us = 2000;
-        draft->step_us = 300;
         draft->percent_wrong = percent;
         struct tutti_engine_options options = { .kv_bytes = asked_page_bytes(128),
                                                 .draft = model_handle(&draft->model) };
@@ -173,10 +172,8 @@ static void it_is_asked_only_while_it_is_right(void **state)
         collect_wait(&c);
         asked_check(&c, &asked.request, ASKED_CTX, false);
         wait_until_idle(engine, &stats);
-        if (percent == 0)
-            assert_true(stats.n_steps < 100 && stats.n_steps + stats.n_accepted_guesses == 180);
-        else
-            assert_in_range(stats.n_draft_passes, 1, 40);
+        assert_true(draft->n_steps > 0);
+        assert_int_equal(stats.n_steps + stats.n_accepted_drafts, 180);
         collect_clear(&c);
         tutti_engine_close(engine);
         mock_model_free(draft);
@@ -333,7 +330,7 @@ int main(void)
         cmocka_unit_test(it_stops_at_the_end_of_its_own_context),
         cmocka_unit_test(it_shares_the_memory_for_keys_and_values),
         cmocka_unit_test(requests_that_do_not_speculate_do_not_ask_it),
-        cmocka_unit_test(it_is_asked_only_while_it_is_right),
+        cmocka_unit_test(it_is_asked_of_its_own_accord),
         cmocka_unit_test(models_that_do_not_fit_are_refused),
         cmocka_unit_test(texts_and_probabilities_of_a_model_are_the_same),
     };
