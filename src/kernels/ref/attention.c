@@ -40,7 +40,7 @@ static float score_of(const struct query *x, enum kv_kind kind, int pos)
         score = (float)sum * (scale_of(keys, head_dim, pos) * x->q_scale);
     } else {
         for (int d = 0; d < head_dim; d++)
-            score = fmaf(x->q[d], element(keys, kind, (size_t)(d * ATTENTION_KEYS + key)), score);
+            score = fmaf(x->q[d], element(keys, kind, (size_t)d * ATTENTION_KEYS + (size_t)key), score);
     }
     return x->view->slope != 0 ? fmaf(x->view->slope, (float)(pos - x->view->pos), score) : score;
 }
@@ -53,7 +53,8 @@ static void add_floats(float *o, const struct query *x, enum kv_kind kind, const
         const uint8_t *values = keys_of(x->work, pos) + x->work->values_offset;
         for (int d = 0; d < head_dim; d++)
             o[d] = fmaf(p[pos % ATTENTION_BLOCK],
-                        element(values, kind, (size_t)(pos % ATTENTION_KEYS * head_dim + d)), o[d]);
+                        element(values, kind, (size_t)(pos % ATTENTION_KEYS) * (size_t)head_dim + (size_t)d),
+                        o[d]);
     }
 }
 

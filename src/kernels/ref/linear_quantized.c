@@ -81,7 +81,7 @@ static float dot_row(const uint8_t *panel, struct quant_format f, int row, const
     int per_unit = format_unit_columns(f) / BLOCK, n_blocks = n_in / BLOCK;
     for (int b = 0; b < n_blocks; b++, x += n * (BLOCK + sizeof(struct input_row))) {
         const uint8_t *unit = panel + (size_t)(b / per_unit) * format_unit_bytes(f);
-        size_t half = (size_t)(b % per_unit * 2 + row / LANES);
+        size_t half = (size_t)(b % per_unit) * 2 + (size_t)(row / LANES);
         struct block block = { .unit = unit,
                                .half = unit + format_param_bytes(f) + half * format_half_bytes(f),
                                .q = (const int8_t *)x + r * BLOCK,
