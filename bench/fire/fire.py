@@ -31,8 +31,8 @@ KEYS = {"sk-fire-1": "ann weight=3", "sk-fire-2": "ben priority=1", "sk-fire-3":
 HEADER_TIMEOUT, STEP_TIMEOUT = 5, 4
 MAX_SHOWN = 30  # failures that are kept in words
 # How often each client does what.
-HABITS = [("ask", 60), ("leave", 14), ("read slowly", 3), ("step", 5), ("leave a step", 1), ("send a wrong head", 4), ("send a wrong body", 4),
-          ("damage", 12), ("trickle", 1), ("tear", 4), ("misname the length", 1), ("send ahead", 3), ("send chunks", 3)]
+HABITS = [("ask", 60), ("leave", 14), ("read slowly", 3), ("step", 5), ("leave a step", 1), ("send a wrong head", 4),
+          ("send a wrong body", 4), ("damage", 12), ("trickle", 1), ("tear", 4), ("misname the length", 1), ("send ahead", 3), ("send chunks", 3)]
 
 
 def command(*more):
@@ -47,6 +47,7 @@ class Fire:
         self.counts = collections.Counter()  # (habit, what became of it)
         self.failures, self.n_failures = [], 0
         self.rests = []  # (seconds, server's name, life, bytes of RSS) at rest
+        self.n_returned = 0  # pages of the mortal servers' spill file
         self.began, self.is_over = time.monotonic(), False
         self.n_lives = collections.Counter()  # by their end
 
@@ -189,8 +190,8 @@ class Fire:
                 if outcome == "right, kept":
                     outcome, kept = "right", wire
             except Cut as cut:
-                # A killed server cuts anything; one that drains only what it has not begun to answer.
-                is_ours = server.is_down or server.life != life or (cut.status is None and (server.is_draining or was_draining))
+                # A server that is killed cuts anything; one that drains only what it has not begun to answer.
+                is_ours = cut.status is None if life == server.drained_life else server.is_down or server.life != life
                 outcome = "cut by the server's end" if is_ours else "wrong"
                 if outcome == "wrong":
                     self.fail(f"{server.name}: {habit}: {cut}")
@@ -227,7 +228,7 @@ class Fire:
         idlers.close()
         figures = await server.check_rest()
         self.rests.append((time.monotonic() - self.began, server.name, server.life, server.rss_bytes()))
-        return figures
+        self.n_returned += figures["tutti_kv_spill_returned_pages_total"] if server.name == "mortal" else 0
 
     async def guarded(self, work):
         """What goes wrong is kept; the fire goes on."""
@@ -281,18 +282,20 @@ class Fire:
                 outcomes[outcome] += n
             rss = ", ".join(f"{s.name} {s.rss_bytes() / 1e6:.1f} MB" for s in servers if not s.is_down)
             print(f"{self.clock()} life {servers[0].life}: {sum(outcomes.values())} done, {outcomes['right']} right, "
-                  f"{outcomes['left']} left, {outcomes['refused']} refused, {outcomes['told to wait']} told to wait, {self.n_failures} wrong; {rss}", flush=True)
+                  f"{outcomes['left']} left, {outcomes['refused']} refused, {outcomes['told to wait']} told to wait, "
+                  f"{self.n_failures} wrong; {rss}", flush=True)
 
     async def run(self):
-        limits = ["--header-timeout", str(HEADER_TIMEOUT), "--step-timeout", str(STEP_TIMEOUT), "--idle-timeout", "3600", "--kv-memory", "4M",
-                  "--speculate", "4", "--max-seqs", "32", "--max-queue", "64", "--no-access-log", "--log-level", "warn",
-                  "--api-key-file", os.path.join(self.folder, "keys")]
+        limits = ["--header-timeout", str(HEADER_TIMEOUT), "--step-timeout", str(STEP_TIMEOUT), "--idle-timeout", "3600",
+                  "--kv-memory", "4M", "--kv-spill-size", "16M", "--speculate", "4", "--max-seqs", "32", "--max-queue", "64",
+                  "--no-access-log", "--log-level", "warn", "--api-key-file", os.path.join(self.folder, "keys")]
         with open(os.path.join(self.folder, "keys"), "w", encoding="ascii") as file:
             file.writelines(f"{key} {client}\n" for key, client in KEYS.items())
         self.wrong_heads, self.wrong_bodies = hostile.heads(next(iter(KEYS))), hostile.bodies(next(iter(KEYS)))
         await self.learn()
         print(f"{self.clock()} {len(self.asks)} requests were asked alone", flush=True)
-        mortal, steady = (Server(name, command(*limits), next(iter(KEYS)), self.folder, self.patience) for name in ("mortal", "steady"))
+        mortal, steady = (Server(name, command(*limits, "--kv-spill", os.path.join(self.folder, f"{name}.spill")), next(iter(KEYS)),
+                                 self.folder, self.patience) for name in ("mortal", "steady"))
         try:
             await steady.start()
             self.began = time.monotonic()
@@ -318,7 +321,7 @@ class Fire:
         first = sorted(mortal.first_tokens_ms)
         alive = [(t / 60, rss / 1e6) for t, name, _, rss in self.rests if name == "steady"]
         lives = [rss / 1e6 for _, name, _, rss in self.rests if name == "mortal"]
-        result = {"minutes": self.args.minutes, "lives": dict(self.n_lives), "wrong": self.n_failures, "failures": self.failures,
+        result = {"minutes": self.args.minutes, "lives": dict(self.n_lives), "returned_pages": self.n_returned, "wrong": self.n_failures, "failures": self.failures,
                   "done": {f"{habit}: {outcome}": n for (habit, outcome), n in sorted(self.counts.items())},
                   "first_token_ms": first, "rss_mb_of_lives": lives, "rss_mb_of_the_steady": alive}
         looks_at_memory = self.args.period >= 60 and not self.args.sanitized  # shorter lives have not seen the largest requests
@@ -350,6 +353,7 @@ class Fire:
         first = result["first_token_ms"]
         print(f"  lives                {', '.join(f'{n} {how}' for how, n in self.n_lives.items())}")
         print(f"  start to first token {first[0]:.0f} ms at least, {statistics.median(first):.0f} in the middle, {first[-1]:.0f} at most")
+        print(f"  pages from the file  {self.n_returned:.0f}")
         if result["rss_mb_of_lives"]:
             print(f"  memory at rest       of the lives {min(result['rss_mb_of_lives']):.1f} to {max(result['rss_mb_of_lives']):.1f} MB; "
                   f"of the steady server {result['rss_mb_of_the_steady'][0][1]:.1f} MB at first, "

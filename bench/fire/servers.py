@@ -22,6 +22,7 @@ class Server:
     def __init__(self, name, command, key, folder, patience):
         self.name, self.command, self.key, self.folder, self.patience = name, command, key, folder, patience
         self.port, self.life, self.process, self.is_down, self.is_ready, self.is_draining = free_port(), 0, None, True, False, False
+        self.drained_life = 0
         self.first_tokens_ms, self.n_fds, self.complaints = [], 0, []
         self.go = False  # clients may ask
         self.n_busy = 0  # clients that do
@@ -112,6 +113,8 @@ class Server:
             if time.monotonic() > end:
                 raise AssertionError(f"{self.name}, life {self.life}: {self.count_fds()} descriptors, {self.n_fds} at its start")
             await asyncio.sleep(0.05)
+        if figures["tutti_kv_spill_write_errors_total"] + figures["tutti_kv_spill_read_errors_total"]:
+            raise AssertionError(f"{self.name}, life {self.life}: pages could not be written to the spill file, or read back")
         return figures
 
     def kill(self):
@@ -122,7 +125,7 @@ class Server:
 
     async def drain(self):
         """As an administrator ends it: who is answered is answered to the end."""
-        self.is_draining = True
+        self.is_draining, self.drained_life = True, self.life
         self.process.send_signal(signal.SIGTERM)
         end = time.monotonic() + self.patience
         while self.process.poll() is None and time.monotonic() < end:
