@@ -32,7 +32,8 @@ HEADER_TIMEOUT, STEP_TIMEOUT = 5, 4
 MAX_SHOWN = 30  # failures that are kept in words
 # How often each client does what.
 HABITS = [("ask", 60), ("leave", 14), ("read slowly", 3), ("step", 5), ("leave a step", 1), ("send a wrong head", 4),
-          ("send a wrong body", 4), ("damage", 12), ("trickle", 1), ("tear", 4), ("misname the length", 1), ("send ahead", 3), ("send chunks", 3)]
+          ("send a wrong body", 4), ("damage", 12), ("trickle", 1), ("tear", 4), ("misname the length", 1), ("send ahead", 3),
+          ("send chunks", 3)]
 
 
 def command(*more):
@@ -321,7 +322,7 @@ class Fire:
         first = sorted(mortal.first_tokens_ms)
         alive = [(t / 60, rss / 1e6) for t, name, _, rss in self.rests if name == "steady"]
         lives = [rss / 1e6 for _, name, _, rss in self.rests if name == "mortal"]
-        result = {"minutes": self.args.minutes, "lives": dict(self.n_lives), "returned_pages": self.n_returned, "wrong": self.n_failures, "failures": self.failures,
+        result = {"minutes": self.args.minutes, "lives": dict(self.n_lives), "returned_pages": self.n_returned, "failures": self.failures,
                   "done": {f"{habit}: {outcome}": n for (habit, outcome), n in sorted(self.counts.items())},
                   "first_token_ms": first, "rss_mb_of_lives": lives, "rss_mb_of_the_steady": alive}
         looks_at_memory = self.args.period >= 60 and not self.args.sanitized  # shorter lives have not seen the largest requests
