@@ -48,6 +48,7 @@ def completion_event(event):
 
 
 def response_event(event):
+    assert event["type"] != "error", event
     return ([(0, event["delta"])] if event["type"] == "response.output_text.delta" else [],
             [clean(event["response"])] if event["type"] in ("response.completed", "response.incomplete", "response.failed") else [])
 

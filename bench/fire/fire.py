@@ -64,10 +64,8 @@ class Fire:
 
     # ---- the lone run ----
 
-    async def learn(self):
+    async def learn(self, server):
         """Asks everything once, one after the other, of a server that does nothing else and guesses nothing."""
-        server = Server("alone", command("--threads", "1", "--kv-memory", "8M"), None, self.folder, self.patience)
-        await server.start()
         wire = await Wire.open(server.port, self.patience)
         for ask in self.asks:
             await wire.send(post(ask.path, ask.body))
@@ -78,7 +76,6 @@ class Fire:
         for question in STEP_QUESTIONS:
             self.steps_alone[question] = await self.step(wire, question, f"alone {question}")
         wire.close()
-        await server.drain()
 
     # ---- what clients do; each returns what became of it ----
 
@@ -288,16 +285,20 @@ class Fire:
 
     async def run(self):
         limits = ["--header-timeout", str(HEADER_TIMEOUT), "--step-timeout", str(STEP_TIMEOUT), "--idle-timeout", "3600",
+                  "--drain-timeout", str(int(self.patience)),
                   "--kv-memory", "4M", "--kv-spill-size", "16M", "--speculate", "4", "--max-seqs", "32", "--max-queue", "64",
                   "--no-access-log", "--log-level", "warn", "--api-key-file", os.path.join(self.folder, "keys")]
         with open(os.path.join(self.folder, "keys"), "w", encoding="ascii") as file:
             file.writelines(f"{key} {client}\n" for key, client in KEYS.items())
         self.wrong_heads, self.wrong_bodies = hostile.heads(next(iter(KEYS))), hostile.bodies(next(iter(KEYS)))
-        await self.learn()
-        print(f"{self.clock()} {len(self.asks)} requests were asked alone", flush=True)
+        alone = Server("alone", command("--threads", "1", "--kv-memory", "8M"), None, self.folder, self.patience)
         mortal, steady = (Server(name, command(*limits, "--kv-spill", os.path.join(self.folder, f"{name}.spill")), next(iter(KEYS)),
                                  self.folder, self.patience) for name in ("mortal", "steady"))
         try:
+            await alone.start()
+            await self.learn(alone)
+            await alone.drain()
+            print(f"{self.clock()} {len(self.asks)} requests were asked alone", flush=True)
             await steady.start()
             self.began = time.monotonic()
             clients = [asyncio.create_task(self.client(mortal if i % 4 else steady, f"{self.args.seed} {i}"))
@@ -309,7 +310,7 @@ class Fire:
             others[1].cancel()
             await steady.drain()
         finally:
-            for server in mortal, steady:
+            for server in alone, mortal, steady:
                 if server.process and server.process.poll() is None:
                     server.kill()
         return self.verdict(mortal, steady)

@@ -127,13 +127,13 @@ class Server:
         """As an administrator ends it: who is answered is answered to the end."""
         self.is_draining, self.drained_life = True, self.life
         self.process.send_signal(signal.SIGTERM)
-        end = time.monotonic() + self.patience
+        end = time.monotonic() + self.patience + 10  # the server itself gives up first
         while self.process.poll() is None and time.monotonic() < end:
             await asyncio.sleep(0.02)
         self.is_down, self.is_ready = True, False
         if self.process.poll() is None:
             self.kill()
-            raise TimeoutError(f"{self.name}, life {self.life}: alive {self.patience} s after SIGTERM")
+            raise TimeoutError(f"{self.name}, life {self.life}: alive long after SIGTERM")
         self.read_log()
         if self.process.returncode:
             raise AssertionError(f"{self.name}, life {self.life}: ended with {self.process.returncode}: {self.log()[-2000:]}")
