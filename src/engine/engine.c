@@ -566,6 +566,11 @@ void tutti_engine_cancel(tutti_engine *e, uint64_t request_id)
     }
 }
 
+bool engine_is_settled(const tutti_engine *e)
+{
+    return atomic_load(&e->is_settled);
+}
+
 void tutti_engine_stats(tutti_engine *e, struct tutti_stats *out)
 {
     stats_read(&e->stats, out);

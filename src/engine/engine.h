@@ -23,7 +23,9 @@ struct engine_hooks {
      * thread or on a compute thread. May be NULL. */
     void (*logits)(void *user, uint64_t request_id, int choice, int index, float *logits, int n_vocab);
     void *user;
-    bool forces_guesses; /* every guess is verified, whatever that costs */
+    bool forces_guesses;   /* every guess is verified, whatever that costs */
+    int spill_delay_us;    /* a read of the spill file takes that much longer */
+    int spill_patience_us; /* 0: as usual */
 };
 
 /* tutti_engine_open() with hooks (NULL: none), which are copied. */
@@ -34,6 +36,9 @@ MUST_CHECK enum tutti_status engine_open(tutti_engine **out, struct model *model
 /* From now on every engine checks its books after every step, and ends the program where they do not agree. Builds
  * with -Daudit=true do so from the start. */
 void engine_set_audit(bool is_on);
+
+/* For tests: no step is under way, and no page on its way to or from the spill file. */
+bool engine_is_settled(const tutti_engine *engine);
 
 /* Pages of the KV cache that use at most kv_bytes (0: a good part of the bytes_left of memory), and no more than n_seqs full
  * contexts can use. */

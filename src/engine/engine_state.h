@@ -94,8 +94,10 @@ struct tutti_engine {
     struct spiller *spiller; /* likewise */
     struct draft *draft;     /* NULL: none */
     uint64_t step_us;        /* how long the last step took */
-    float *logits;           /* [max outputs of a step][n_vocab] */
-    struct draw *draws;      /* [max_seqs, and rows of guesses] */
+    atomic_bool
+        is_settled; /* nothing was left to do when the thread last looked; before records were handed over */
+    float *logits;  /* [max outputs of a step][n_vocab] */
+    struct draw *draws; /* [max_seqs, and rows of guesses] */
     int n_draws;
     float *hidden;        /* [max_batch_tokens][d_model]: of rows whose hidden states are wanted */
     struct score *scores; /* [max outputs of a step] */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     NONE = -1,
@@ -61,7 +62,7 @@ struct spill {
     struct queue *reads, *writes; /* struct job, to the thread: reads come first, somebody waits for them */
     struct queue *done;           /* struct job, from it */
     struct bell bell;             /* the thread sleeps on it */
-    atomic_bool is_stopping;
+    atomic_bool is_stopping, has_no_reader;
     pthread_t thread;
     bool has_thread;
 
@@ -95,6 +96,8 @@ static void run_job(struct spill *s, struct job job)
 {
     struct tutti_error err = { 0 };
     void *page = buffer_at(s, job.buffer);
+    if (s->options.delay_us > 0 && !job.is_write)
+        usleep((useconds_t)s->options.delay_us);
     job.status = job.is_write ? spill_file_write(s->file, job.slot, &job.record, page, &err)
                               : spill_file_read(s->file, job.slot, &job.record, page, &err);
     if (job.status != TUTTI_OK)
@@ -116,7 +119,8 @@ static void *io_main(void *arg)
         struct queue *queue = queue_front(s->reads) ? s->reads : s->writes;
         const struct job *job = queue_front(queue);
         if (job) {
-            run_job(s, *job);
+            if (job->is_write || !atomic_load(&s->has_no_reader))
+                run_job(s, *job);
             queue_pop(queue);
         } else if (is_stopping) {
             return NULL;
@@ -440,6 +444,7 @@ void spill_close(struct spill *s)
     if (!s)
         return;
     if (s->has_thread) {
+        spill_end_reads(s);
         atomic_store(&s->is_stopping, true);
         bell_ring(&s->bell);
         pthread_join(s->thread, NULL);
@@ -579,6 +584,16 @@ void spill_done(struct spill *s, const struct spill_answer *answer)
 bool spill_is_busy(const struct spill *s)
 {
     return s->n_free_buffers < s->n_buffers;
+}
+
+void spill_end_reads(struct spill *s)
+{
+    atomic_store(&s->has_no_reader, true);
+}
+
+bool spill_is_writing(const struct spill *s)
+{
+    return s->n_writing > 0;
 }
 
 /* ---- audit ---- */

@@ -25,6 +25,7 @@ struct spill_options {
     struct spill_identity identity;
     uint64_t hash_seed; /* unknown to those who write prompts */
     struct bell *bell;  /* of the engine thread: rung when something was written or read */
+    int delay_us;       /* for tests: of each read */
 };
 
 struct spill_counts {
@@ -79,8 +80,12 @@ struct spill_answer {
 MUST_CHECK bool spill_next(struct spill *spill, struct spill_answer *out);
 void spill_done(struct spill *spill, const struct spill_answer *answer);
 
-/* Something was begun and is not done. */
+/* Nobody waits for pages any more: what was asked for need not be answered, nothing will be asked. */
+void spill_end_reads(struct spill *spill);
+
+/* Something was begun and is not done; a page was to be written, and is not. */
 bool spill_is_busy(const struct spill *spill);
+bool spill_is_writing(const struct spill *spill);
 
 /* NULL: index, order and lists agree. Else what is wrong. */
 const char *spill_audit(const struct spill *spill);

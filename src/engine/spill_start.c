@@ -140,7 +140,8 @@ static enum tutti_status make_spiller(struct tutti_engine *e, struct tutti_error
                                        .kv = e->kv,
                                        .spill = e->spill,
                                        .roots = roots,
-                                       .n_roots = n_roots };
+                                       .n_roots = n_roots,
+                                       .patience_us = e->hooks.spill_patience_us };
     enum tutti_status st = spiller_new(&e->spiller, &options, err);
     free(roots);
     return st;
@@ -151,6 +152,7 @@ enum tutti_status spill_start(struct tutti_engine *e, uint64_t hash_seed, struct
     struct spill_options options = { .dir = e->options.kv_spill_dir,
                                      .n_bytes = e->options.kv_spill_bytes,
                                      .hash_seed = hash_seed,
+                                     .delay_us = e->hooks.spill_delay_us,
                                      .bell = &e->engine_bell };
     if (!options.dir)
         return TUTTI_OK;

@@ -10,8 +10,8 @@
 
 enum {
     NONE = -1,
-    SCAN_PAGES = 64,               /* cached pages that are looked at in a call: a cache miss or two each */
-    PATIENCE_US = 5 * 1000 * 1000, /* without a page that comes, before it is computed instead */
+    SCAN_PAGES = 64, /* cached pages that are looked at in a call: a cache miss or two each */
+    PATIENCE_US = 5 * 1000 * 1000,
 };
 
 struct spiller {
@@ -43,6 +43,8 @@ enum tutti_status spiller_new(struct spiller **out, const struct spiller_options
     }
     memcpy(p->roots, options->roots, (size_t)options->n_roots * sizeof *p->roots);
     p->options.roots = p->roots;
+    if (p->options.patience_us == 0)
+        p->options.patience_us = PATIENCE_US;
     p->cursor = NONE;
     p->n_window = o->n_pages / 4 > n_context ? o->n_pages / 4 : n_context;
     if (p->n_window > (n_slots + 1) / 2) /* or copies would push each other out for ever */
@@ -123,7 +125,8 @@ static void ask(struct spiller *p, int32_t slot)
         seq->last_asked = next;
         seq->n_asked++;
     }
-    if (seq->n_computed == seq->n_wanted * KV_PAGE_TOKENS || clock_now_us() - seq->return_us > PATIENCE_US)
+    if (seq->n_computed == seq->n_wanted * KV_PAGE_TOKENS ||
+        clock_now_us() - seq->return_us > (uint64_t)p->options.patience_us)
         spiller_end(p, seq);
 }
 
@@ -303,7 +306,8 @@ void spiller_flush(struct spiller *p, struct bell *bell, uint64_t most_us)
     for (int n = n_cached; n > n_slots; n--)
         page_id = kv_pool_next_cached(pool, page_id);
     p->n_path = 0;
-    while ((page_id != NONE || spill_is_busy(p->options.spill)) && clock_now_us() < end_us) {
+    spill_end_reads(p->options.spill);
+    while ((page_id != NONE || spill_is_writing(p->options.spill)) && clock_now_us() < end_us) {
         unsigned ticket = bell_ticket(bell);
         while (spill_next(p->options.spill, &answer))
             spill_done(p->options.spill, &answer);
@@ -315,9 +319,9 @@ void spiller_flush(struct spiller *p, struct bell *bell, uint64_t most_us)
             if (!is_waiting && p->n_path == 0)
                 page_id = kv_pool_next_cached(pool, page_id);
         }
-        if (!spill_is_busy(p->options.spill) && is_waiting)
+        if (!spill_is_writing(p->options.spill) && is_waiting)
             break; /* and it will not become better */
-        if (spill_is_busy(p->options.spill) && !bell_wait_until(bell, ticket, end_us))
+        if (spill_is_writing(p->options.spill) && !bell_wait_until(bell, ticket, end_us))
             break;
     }
     int n_left = 0;

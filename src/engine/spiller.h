@@ -20,6 +20,7 @@ struct spiller_options {
     struct spill *spill;   /* the caller's */
     const uint64_t *roots; /* of no adapter, then of each adapter in turn; copied */
     int n_roots;
+    int patience_us; /* without a page that comes, before it is computed instead; 0: five seconds */
 };
 
 /* From now on the scheduler asks it. On success *out is the caller's, for spiller_free(). TUTTI_E_MEMORY. */

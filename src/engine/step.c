@@ -714,6 +714,7 @@ void *step_main(void *arg)
         take_ends(e);
         bool is_busy = move_pages(e);
         is_busy |= do_step(e);
+        atomic_store(&e->is_settled, !is_busy && !(e->spill && spill_is_busy(e->spill)));
         note_counts(e);
         flush(e);
         if (is_busy)

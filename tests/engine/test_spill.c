@@ -54,6 +54,14 @@ static struct tutti_engine_options options_of(const struct folder *f, int n_spil
                                                             (uint64_t)(n_spilled - 1) / 32 * 4096 };
 }
 
+/* Waits until every page that shall have a copy has one. */
+static void settle(const tutti_engine *engine)
+{
+    for (int i = 0; i < 100000 && !engine_is_settled(engine); i++)
+        usleep(300);
+    assert_true(engine_is_settled(engine));
+}
+
 /* ---- conversations with the mock model ---- */
 
 struct talk {
@@ -122,7 +130,7 @@ static void a_talk_that_left_the_pool_comes_back(void **state)
             n_cached[round] += turn(engine, &talks[i], (uint64_t)(round * 100 + i));
             tutti_engine_stats(engine, &stats);
             assert_int_equal(stats.n_spill_lost_pages, 0); /* between turns there is time to copy */
-            usleep(2000);
+            settle(engine);
         }
     /* of the second turn on all but the last page of the turn before, which was not full */
     for (int round = 1; round < 5; round++) {
@@ -155,7 +163,7 @@ static void talks_go_on_after_a_restart(void **state)
         n_cached = 0;
         for (int i = 0; i < N_TALKS; i++) {
             n_cached += turn(engine, &talks[i], (uint64_t)(run * 100 + i));
-            usleep(2000);
+            settle(engine);
         }
         tutti_engine_stats(engine, &stats);
         assert_int_equal(stats.n_returned_pages > 0, run > 0);
@@ -178,7 +186,7 @@ static void a_small_file_keeps_the_latest_beginnings(void **state)
         tutti_engine *engine = mock_engine(mock, &options, NULL);
         for (int i = 0; i < N_TALKS; i++) {
             turn(engine, &talks[i], (uint64_t)(round * 100 + i));
-            usleep(1000);
+            settle(engine);
         }
         tutti_engine_stats(engine, &stats);
         assert_int_equal(stats.kv_spill_slots, 12);
@@ -237,7 +245,7 @@ static void requests_may_end_while_their_pages_come(void **state)
         for (int k = FIRST_TURN; k < 200; k++)
             talks[i].ids[k] = (int32_t)(mix64((uint64_t)(i << 16 | k)) % MOCK_USABLE);
         turn(engine, &talks[i], (uint64_t)i);
-        usleep(2000);
+        settle(engine);
     }
     for (int round = 0; round < 20; round++) {
         for (int i = 0; i < N_TALKS; i++) {
@@ -259,6 +267,73 @@ static void requests_may_end_while_their_pages_come(void **state)
         talks[i].n_ids = 200;
         turn(engine, &talks[i], (uint64_t)i + 50);
     }
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
+/* Fills the pool with other talks than the first one, which then lies in the file alone: 12 pages. */
+static void push_out(tutti_engine *engine, struct talk *first)
+{
+    struct talk others[3];
+    begin_talk(first, 1);
+    first->n_ids = 200;
+    for (int k = FIRST_TURN; k < 200; k++)
+        first->ids[k] = (int32_t)(mix64((uint64_t)k) % MOCK_USABLE);
+    turn(engine, first, 1);
+    settle(engine);
+    for (int i = 0; i < 3; i++) {
+        begin_talk(&others[i], 2 + 2 * i);
+        for (int round = 0; round < 4; round++) {
+            turn(engine, &others[i], (uint64_t)round);
+            settle(engine);
+        }
+    }
+    first->n_ids = 200;
+}
+
+static void others_go_on_while_a_prompt_waits_for_the_disk(void **state)
+{
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    struct tutti_engine_options options = options_of(*state, 400);
+    struct engine_hooks hooks = { .spill_delay_us = 30000 };
+    tutti_engine *engine = mock_engine(mock, &options, &hooks);
+    struct talk first, other;
+    struct collect c[2];
+    struct tutti_stats before, after;
+    push_out(engine, &first);
+    tutti_engine_stats(engine, &before);
+    ask(&c[0], engine, &first, 7);
+    begin_talk(&other, 9); /* its prompt is not in the file */
+    for (int i = 0; i < FIRST_TURN; i++)
+        other.ids[i] = (int32_t)(mix64((uint64_t)i + 12345) % MOCK_USABLE);
+    ask(&c[1], engine, &other, 8);
+    collect_wait(&c[1]);
+    tutti_engine_stats(engine, &after);
+    pthread_mutex_lock(&c[0].lock);
+    int n_last = c[0].n_last;
+    pthread_mutex_unlock(&c[0].lock);
+    assert_int_equal(n_last, 0); /* twelve pages take more than a third of a second */
+    assert_true(after.n_steps >= before.n_steps + N_ANSWER);
+    collect_clear(&c[1]);
+    assert_int_equal(finish(&c[0], &first, 7), 12 * 16);
+    tutti_engine_stats(engine, &after);
+    assert_int_equal(after.n_returned_pages - before.n_returned_pages, 12);
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
+static void a_disk_that_does_not_answer_is_not_waited_for(void **state)
+{
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    struct tutti_engine_options options = options_of(*state, 400);
+    struct engine_hooks hooks = { .spill_delay_us = 1500000, .spill_patience_us = 1000 };
+    tutti_engine *engine = mock_engine(mock, &options, &hooks);
+    struct talk first;
+    struct tutti_stats stats;
+    push_out(engine, &first);
+    tutti_engine_stats(engine, &stats);
+    assert_int_equal(stats.n_returned_pages, 0);
+    assert_true(turn(engine, &first, 7) < 12 * 16); /* and the answer is right */
     tutti_engine_close(engine);
     mock_model_free(mock);
 }
@@ -360,7 +435,7 @@ static void a_full_disk_costs_pages_alone(void **state)
     for (uint64_t round = 0; round < 3; round++)
         for (int i = 0; i < N_TALKS; i++) {
             turn(engine, &talks[i], round * 100 + (uint64_t)i);
-            usleep(1000);
+            settle(engine);
         }
     wait_until_idle(engine, &stats);
     tutti_engine_close(engine);
@@ -491,6 +566,7 @@ static void ask_all(struct collect answers[3][N_PROMPTS], tutti_model *model, co
             collect_init(&answers[a][i]);
             collect_submit(&answers[a][i], engine, &r);
             collect_wait(&answers[a][i]);
+            settle(engine);
         }
     tutti_engine_stats(engine, stats);
     tutti_engine_close(engine);
@@ -579,6 +655,8 @@ int main(void)
         WITH_FOLDER(a_small_file_keeps_the_latest_beginnings),
         WITH_FOLDER(many_at_once_get_their_own_answers),
         WITH_FOLDER(requests_may_end_while_their_pages_come),
+        WITH_FOLDER(others_go_on_while_a_prompt_waits_for_the_disk),
+        WITH_FOLDER(a_disk_that_does_not_answer_is_not_waited_for),
         WITH_FOLDER(another_model_finds_nothing),
         WITH_FOLDER(a_damaged_file_never_gives_a_wrong_answer),
         WITH_FOLDER(a_full_disk_costs_pages_alone),
