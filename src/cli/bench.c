@@ -242,11 +242,12 @@ static json_t *result_json(const struct bench_result *r, int n_ranks)
 {
     json_t *cost = r->has_adapters ? json_real(r->adapter_cost) : NULL;
     const struct bench_ranks *ranks = &r->ranks;
-    json_t *object = json_pack("{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:i, s:o*}", "phase",
-                               phase_name(r->phase), "users", r->n_users, "context", r->context, "tokens",
-                               r->n_tokens, "tok_s", r->tok_s, "limit_tok_s", r->limit_tok_s, "of_limit",
-                               r->tok_s / r->limit_tok_s, "spread", r->time.spread, "repetitions", r->time.n,
-                               "adapter_cost", cost);
+    json_t *object = json_pack(
+        "{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:o*}", "phase",
+        phase_name(r->phase), "users", r->n_users, "context", r->context, "tokens", r->n_tokens, "tok_s",
+        r->tok_s, "limit_tok_s", r->limit_tok_s, "of_limit", r->tok_s / r->limit_tok_s, "matrix_bytes",
+        r->work.matrix_bytes, "kv_bytes", r->work.kv_bytes, "linear_ops", r->work.linear_ops, "attention_ops",
+        r->work.attention_ops, "spread", r->time.spread, "repetitions", r->time.n, "adapter_cost", cost);
     json_t *more = n_ranks > 1 ? json_pack("{s:f, s:f, s:f, s:I, s:I}", "reduce_ms", ranks->reduce_s * 1e3,
                                            "gather_ms", ranks->gather_s * 1e3, "plan_ms", ranks->tell_s * 1e3,
                                            "reduces", (json_int_t)(ranks->n_reduces + 0.5), "reduce_bytes",

@@ -34,11 +34,17 @@ struct bench_ranks {
     double n_reduces, reduce_bytes;    /* bytes: of the vectors that are summed */
 };
 
+/* What a step reads, and its operations; a multiply-add is two. */
+struct bench_work {
+    double matrix_bytes, kv_bytes, linear_ops, attention_ops;
+};
+
 struct bench_result {
     enum bench_phase phase;
     int n_users, context, n_tokens; /* tokens of one repetition */
     struct bench_time time;
     struct bench_limits limits;
+    struct bench_work work;
     double tok_s, limit_tok_s;
     bool has_adapters;
     double adapter_cost; /* has_adapters: by how much the step takes longer than without them, of that */

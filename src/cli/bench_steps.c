@@ -157,11 +157,13 @@ static void find_limit(const struct model *model, struct bench_result *result)
                       stored;
     double linear_ops = rows * layer_ops_of_row(d) + outputs * 2 * d->d_model * (double)d->n_vocab;
     double attention_ops = 4.0 * d->n_layers * d->n_heads * d->head_dim * seen; /* q . k, and weights . v */
+    double matrix_bytes = bytes_of_weights(model);
     bool is_integer = dtype_block_elems(model->weight_type) > 1 && limits->peak_int8_gops > 0;
     double peak = is_integer ? limits->peak_int8_gops : limits->peak_f32_gflops;
-    double read_s = (bytes_of_weights(model) + kv_bytes) / (limits->read_gbps * 1e9);
+    double read_s = (matrix_bytes + kv_bytes) / (limits->read_gbps * 1e9);
     double compute_s = peak > 0 ? linear_ops / (peak * 1e9) + attention_ops / (limits->peak_f32_gflops * 1e9)
                                 : 0;
+    result->work = (struct bench_work){ matrix_bytes, kv_bytes, linear_ops, attention_ops };
     result->limit_tok_s = rows / (read_s > compute_s ? read_s : compute_s);
 }
 

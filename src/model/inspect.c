@@ -34,17 +34,6 @@ struct report {
     int context;
 };
 
-/* Bytes of a matrix packed for running: panels of 32 rows, so n_out is rounded up. */
-static uint64_t packed_bytes(const struct report *r, const struct weight *w)
-{
-    size_t row = 0;
-    enum dtype want = r->options->type ? weight_type_choose(r->options->type, &w->place)
-                                       : weights_common_type(w);
-    if (!dtype_bytes(weights_fit_type(want, w->n_in), w->n_in, &row))
-        return 0;
-    return (uint64_t)((w->n_out + 31) / 32 * 32) * row;
-}
-
 static void add_vector(struct report *r, const struct tensor *t, int64_t n_rows)
 {
     uint64_t n = t ? (uint64_t)n_rows * (uint64_t)t->shape[t->n_dims - 1] : 0;
@@ -60,7 +49,7 @@ static void add_norm(struct report *r, const struct norm_tensors *norm)
 
 static void add_matrix(struct report *r, const struct weight *w)
 {
-    r->weight_bytes += packed_bytes(r, w);
+    r->weight_bytes += weights_packed_bytes(w, r->options->type);
     r->n_params += (uint64_t)w->n_in * (uint64_t)w->n_out;
 }
 

@@ -186,8 +186,12 @@ static enum tutti_status make_layer(struct maker *m, struct layer *layer, bool i
     enum tutti_status st = make_norm(m, &layer->attn_norm, err);
     if (st == TUTTI_OK)
         st = make_attention(m, layer, is_top, err);
+    if (st == TUTTI_OK && d->has_post_norms)
+        st = make_norm(m, &layer->attn_post_norm, err);
     if (st == TUTTI_OK)
         st = make_norm(m, &layer->ffn_norm, err);
+    if (st == TUTTI_OK && d->has_post_norms)
+        st = make_norm(m, &layer->ffn_post_norm, err);
     if (st == TUTTI_OK)
         st = make_matrix(m, &layer->gate_up, "gate_up", d->d_model, up, d->has_gate, d->has_mlp_bias, err);
     if (st == TUTTI_OK)
@@ -272,12 +276,17 @@ static const struct shape *find_shape(const char *name)
     return NULL;
 }
 
+const struct model_desc *model_shape(const char *name)
+{
+    const struct shape *s = find_shape(name);
+    return s ? &s->desc : NULL;
+}
+
 enum tutti_status model_make(struct model **out, const char *name, enum dtype type,
                              const struct tutti_model_options *options, struct tutti_error *err)
 {
-    static const struct tutti_model_options DEFAULTS = { 0 };
-    const struct shape *s = find_shape(name);
-    if (!s) {
+    const struct model_desc *desc = model_shape(name);
+    if (!desc) {
         char known[256] = "";
         for (int i = 0; i < N_SHAPES; i++)
             snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
@@ -285,6 +294,14 @@ enum tutti_status model_make(struct model **out, const char *name, enum dtype ty
         return error_set_param(err, TUTTI_E_ARGUMENT, "shape", "shape \"%.32s\", expected one of %s", name,
                                known);
     }
+    return model_make_like(out, name, desc, type, options, err);
+}
+
+enum tutti_status model_make_like(struct model **out, const char *name, const struct model_desc *desc,
+                                  enum dtype type, const struct tutti_model_options *options,
+                                  struct tutti_error *err)
+{
+    static const struct tutti_model_options DEFAULTS = { 0 };
     if (!dtype_is_weight(type))
         return error_set_param(err, TUTTI_E_ARGUMENT, "type", "type %s holds no weights", dtype_name(type));
     struct maker m = { .type = type, .state = 1 };
@@ -293,10 +310,10 @@ enum tutti_status model_make(struct model **out, const char *name, enum dtype ty
         return out_of_memory(err);
     snprintf(model->name, sizeof model->name, "%s", name);
     model->weight_type = type;
-    model->desc = s->desc;
+    model->desc = *desc;
     snprintf(model->desc.family, sizeof model->desc.family, "shape");
     model->desc.bos_id = model->desc.pad_id = -1;
-    model->desc.n_usable_vocab = s->desc.n_vocab;
+    model->desc.n_usable_vocab = desc->n_vocab;
     tutti_sampling_init(&model->sampling, NULL);
     enum tutti_status st = group_open(model, options ? options : &DEFAULTS, err);
     if (st == TUTTI_OK)

@@ -129,6 +129,15 @@ MUST_CHECK enum tutti_status model_load(struct model **out, const char *path,
 /* A known shape ("chatglm3-6b", ...) with made-up weights, without tokenizer, for benchmarks. */
 MUST_CHECK enum tutti_status model_make(struct model **out, const char *shape, enum dtype type,
                                         const struct tutti_model_options *options, struct tutti_error *err);
+
+/* The description of a known shape; NULL: there is none of this name. */
+const struct model_desc *model_shape(const char *name);
+
+/* The same for any description, such as some layers of a model. */
+MUST_CHECK enum tutti_status model_make_like(struct model **out, const char *name,
+                                             const struct model_desc *desc, enum dtype type,
+                                             const struct tutti_model_options *options,
+                                             struct tutti_error *err);
 void model_free(struct model *model); /* NULL is allowed */
 
 /* Adds the ids that stand before a text that the model is to continue (bos, or [gMASK] sop). */

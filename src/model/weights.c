@@ -281,6 +281,21 @@ enum dtype weights_common_type(const struct weight *w)
     return type;
 }
 
+/* Panels of 32 rows: n_out is rounded up. */
+uint64_t weights_type_bytes(enum dtype type, int n_in, int64_t n_out)
+{
+    size_t row = 0;
+    if (!dtype_bytes(weights_fit_type(type, n_in), n_in, &row))
+        return 0;
+    return (uint64_t)((n_out + 31) / 32 * 32) * row;
+}
+
+uint64_t weights_packed_bytes(const struct weight *w, const struct weight_type *type)
+{
+    return weights_type_bytes(type ? weight_type_choose(type, &w->place) : weights_common_type(w), w->n_in,
+                              w->n_out);
+}
+
 enum dtype weights_stored_type(const struct layer_weights *layer)
 {
     int64_t elems[DTYPE_COUNT] = { 0 };

@@ -65,6 +65,12 @@ enum dtype weights_fit_type(enum dtype want, int n_in);
  * (files of K-quants keep the values finer than the queries and keys), and F32 if F16 meets BF16. */
 enum dtype weights_common_type(const struct weight *w);
 
+/* Bytes of a matrix that is packed to run as type, or where it is NULL as stored. */
+uint64_t weights_packed_bytes(const struct weight *w, const struct weight_type *type);
+
+/* The same of a matrix of n_out rows that becomes type, or what fits its rows. */
+uint64_t weights_type_bytes(enum dtype type, int n_in, int64_t n_out);
+
 /* The most frequent type, by elements, of the matrices of layer 0: what a checkpoint "is stored as". */
 enum dtype weights_stored_type(const struct layer_weights *layer);
 

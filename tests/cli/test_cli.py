@@ -16,7 +16,7 @@ BIN = os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti"))
 DEMO = os.path.join(ROOT, "models", "demo")
 FIXTURES = os.path.join(ROOT, "tests", "fixtures")
 COMMANDS = ["serve", "chat", "generate", "bench", "load", "convert", "perplexity", "inspect", "tokenize", "logits",
-            "shard", "ranks"]
+            "shard", "ranks", "plan"]
 PATIENCE = 120 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
 EXACT = ["--type", "f32", "--kv-type", "f32"]
 GREEDY = ["--temperature", "0"] + EXACT
@@ -442,6 +442,10 @@ def test_bench_prints_every_figure():
     for r in report["results"]:
         assert r["tok_s"] > 0 and r["limit_tok_s"] > 0 and r["spread"] >= 0 and r["repetitions"] == 3
         assert abs(r["of_limit"] - r["tok_s"] / r["limit_tok_s"]) < 1e-6
+        assert r["matrix_bytes"] == (4 * (256 * 384 + 256 * 256 + 3 * 256 * 704) + 256 * 4096) * 18 / 32
+        outputs = r["tokens"] if r["phase"] == "decode" else 1
+        assert r["linear_ops"] == 2 * (r["tokens"] * 4 * 256 * (384 + 256 + 3 * 704) + outputs * 256 * 4096)
+        assert r["attention_ops"] == 4 * r["kv_bytes"] * (1 if r["phase"] == "decode" else 33 / 2)
 
 
 def test_bench_of_a_model_through_the_engine():
