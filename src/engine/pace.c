@@ -11,7 +11,7 @@ enum {
         16, /* and at most: a step without reading takes half as long, so this costs 3 % of the reading */
 };
 static const double MARGIN = 0.95;                       /* of the slowdown allowed: steps vary */
-static const double LEARNING = 1 / 8., BRAKING = 1 / 2.; /* faster where a step took longer than it should */
+static const double LEARNING = 1 / 8., BRAKING = 1 / 4.; /* faster where a step took longer than it should */
 
 static bool is_close(int a, int b)
 {

@@ -100,7 +100,7 @@ static void a_very_long_prompt_stays_within_the_slowdown(void **state)
             n_late += ms > 2 * alone;
             used += ms;
         }
-        assert_true(n_late * 20 <= n_steps && used < 1.9 * alone * n_steps);
+        assert_true(n_late * 10 <= n_steps && used < 1.9 * alone * n_steps);
         assert_true(used >= 1.6 * alone * n_steps); /* what is allowed is used */
     }
 }
