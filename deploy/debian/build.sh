@@ -29,7 +29,8 @@ fill()
         -e "s|@DATE@|$(LC_ALL=C date -u -R -d "@$epoch")|" -e "s|@SIZE@|${size:-}|" -e "s|@DEPENDS@|${depends:-}|" "$1"
 }
 
-strip --strip-unneeded --remove-section=.comment --remove-section=.note "$root/usr/bin/tutti"
+find "$root/usr/bin/tutti" "$root/usr/lib" \( -name tutti -o -name 'tutti-*.so' \) -type f \
+    -exec strip --strip-unneeded --remove-section=.comment --remove-section=.note {} +
 gzip -9n "$root"/usr/share/man/man1/*.1
 doc=$root/usr/share/doc/tutti
 mkdir -p "$doc"
