@@ -7,8 +7,10 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/prompts.h"
+#include "server/batch.h"
 
 #include <assert.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +20,13 @@
 /* As in enum tutti_early_stopping. */
 static const char *const EARLY_STOPPING[] = { "false", "true", "never", NULL };
 
+/* As in enum tutti_embedding. */
+static const char *const EMBEDDINGS[] = { "none", "mean", "last", NULL };
+
 struct generate_values {
     struct option_texts prompt;
     const char *file, *system, *early_stopping;
-    const char *grammar, *json_schema;
+    const char *grammar, *json_schema, *batch, *embedding;
     bool chat, json, no_kv_cache;
     int64_t beams, best, dp;
     double length_penalty;
@@ -46,6 +51,21 @@ static const struct option OPTIONS[] = {
       .help =
           "answer all prompts of the file as one batch: one a line, or JSON Lines with {\"prompt\": TEXT} or "
           "{\"messages\": [...]}; - is standard input" },
+    { .name = "batch",
+      TEXT_IN(VALUES, batch),
+      .value = "FILE",
+      .help =
+          "answer all requests of the file, in the form of OpenAI's Batch API: a line each, "
+          "{\"custom_id\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\"}; "
+          "/v1/completions, /v1/embeddings and /v1/responses as well; - is standard input. A line with "
+          "the response is printed for each as it ends; what an answer is to be, its request alone says" },
+    { .name = "embedding",
+      CHOICE_IN(VALUES, embedding),
+      .value = "KIND",
+      .choices = EMBEDDINGS,
+      .initial = "none",
+      .help = "print no answer but a vector for each prompt, as a JSON list: the mean of its tokens' hidden "
+              "states or that of the last token, brought to the length 1" },
     { .name = "chat",
       FLAG_IN(VALUES, chat),
       .help = "put the prompt to the model as a user's message, in its chat format" },
@@ -166,12 +186,27 @@ static void end_answer(struct answer *answer)
     batch->ended[batch->n_ended++] = (size_t)(answer - batch->answers);
 }
 
+/* A JSON list; nine digits are what a float needs. */
+static bool add_vector(struct buf *out, const float *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    double length = sum > 0 ? sqrt(sum) : 1;
+    bool ok = true;
+    for (size_t i = 0; i < n && ok; i++)
+        ok = buf_printf(out, "%c%.9g", i == 0 ? '[' : ',', (double)(float)((double)x[i] / length));
+    return ok && buf_add_string(out, "]");
+}
+
 static void on_event(void *user, const struct tutti_event *event)
 {
     struct answer *answer = (struct answer *)user + event->choice;
     struct batch *batch = answer->batch;
     pthread_mutex_lock(&batch->mutex);
     if (!answer->lost_text && !buf_add(&answer->text, event->text, event->n_text_bytes))
+        answer->lost_text = true;
+    if (event->embedding && !add_vector(&answer->text, event->embedding, event->n_embedding))
         answer->lost_text = true;
     if (event->finish != TUTTI_FINISH_NONE) {
         answer->finish = event->finish;
@@ -291,6 +326,13 @@ static void print_json(const struct answer *answer, size_t index, size_t choice)
         "cached_tokens", (json_int_t)answer->n_cached_tokens, "completion_tokens_details",
         "accepted_prediction_tokens", (json_int_t)answer->n_accepted, "rejected_prediction_tokens",
         (json_int_t)answer->n_rejected);
+    if (object && answer->batch->request.embedding != TUTTI_EMBEDDING_NONE &&
+        answer->finish == TUTTI_FINISH_LENGTH) { /* nothing was generated, and nothing cut */
+        json_object_del(object, "text");
+        json_object_del(object, "finish_reason");
+        json_object_set_new(object, "embedding",
+                            json_loadb(answer->text.bytes, answer->text.n_bytes, 0, NULL));
+    }
     if (object && answer->batch->values->beams > 1 &&
         (json_object_set_new(object, "choice", json_integer((json_int_t)choice)) != 0 ||
          json_object_set_new(object, "score", json_real((double)answer->beam_score)) != 0)) {
@@ -450,8 +492,8 @@ static enum tutti_status take_share(struct batch *batch, const tutti_ranks *rank
 static enum tutti_status read_prompts(const struct generate_values *values, struct prompts *out,
                                       struct tutti_error *err)
 {
-    if ((values->prompt.n == 0) == !values->file)
-        return error_set(err, TUTTI_E_ARGUMENT, "expected either --prompt TEXT or --file FILE");
+    if ((values->prompt.n > 0) + !!values->file + !!values->batch != 1)
+        return error_set(err, TUTTI_E_ARGUMENT, "expected either --prompt TEXT, --file FILE or --batch FILE");
     if (values->best > values->beams)
         return error_set(err, TUTTI_E_ARGUMENT, "--best %d: --beams %d has no more answers",
                          (int)values->best, (int)values->beams);
@@ -486,6 +528,9 @@ static enum tutti_status read_prompts(const struct generate_values *values, stru
 
 static void apply_search(const struct generate_values *values, struct tutti_request *request)
 {
+    for (int i = 0; EMBEDDINGS[i]; i++)
+        if (strcmp(values->embedding, EMBEDDINGS[i]) == 0)
+            request->embedding = (enum tutti_embedding)i;
     request->no_kv_cache = values->no_kv_cache;
     request->n_beams = (int)values->beams;
     request->n_choices = (int)values->best;
@@ -584,6 +629,48 @@ done:
     return st;
 }
 
+/* ---- a file of requests ---------------------------------------------------------------------------------------- */
+
+static bool write_line(void *user, const char *line, size_t n_bytes)
+{
+    output_write(line, n_bytes);
+    return output_flush(user) == TUTTI_OK;
+}
+
+static enum tutti_status answer_requests(const struct generate_values *values, const char *path,
+                                         tutti_ranks *ranks, struct tutti_error *err)
+{
+    tutti_model *model = NULL;
+    tutti_engine *engine = NULL;
+    struct buf lines = { 0 };
+    struct tutti_error write_error = { 0 };
+    struct server_batch batch = { .write = write_line, .user = &write_error };
+    if (values->dp > 1)
+        return error_set(err, TUTTI_E_ARGUMENT, "--batch and --dp cannot go together");
+    enum tutti_status st = input_read(&lines, values->batch, err);
+    if (st == TUTTI_OK)
+        st = model_flags_open(&values->model, ranks, path, &model, err);
+    if (st == TUTTI_OK)
+        st = adapter_flags_load(&values->adapters, model, err);
+    if (st == TUTTI_OK)
+        st = engine_flags_open(&values->engine, 0, model, &engine, err);
+    batch.lines = lines.bytes ? lines.bytes : "";
+    batch.n_bytes = lines.n_bytes;
+    batch.embedding = strcmp(values->embedding, "last") == 0 ? TUTTI_EMBEDDING_LAST : TUTTI_EMBEDDING_MEAN;
+    if (st == TUTTI_OK)
+        st = server_batch_run(&batch, engine, model, err);
+    if (write_error.status != TUTTI_OK)
+        *err = write_error;
+    if (st == TUTTI_OK && batch.n_failed > 0)
+        st = error_set(err, TUTTI_E_INTERNAL, "%zu of %zu requests failed; their answers say why",
+                       batch.n_failed, batch.n_failed + batch.n_ok);
+    if (engine)
+        tutti_engine_close(engine);
+    tutti_model_close(model);
+    buf_clear(&lines);
+    return st;
+}
+
 static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
                              struct tutti_error *err)
 {
@@ -598,6 +685,11 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     enum tutti_status st = model_flags_join(&model, &values->adapters, operands[0], &ranks, &is_done, err);
     if (st != TUTTI_OK || is_done)
         return st;
+    if (values->batch && values->prompt.n == 0 && !values->file) {
+        st = answer_requests(values, operands[0], ranks, err);
+        tutti_ranks_close(ranks);
+        return st;
+    }
     st = read_prompts(values, &batch.prompts, err);
     if (st == TUTTI_OK)
         st = read_grammar(values, &grammar, &batch.request, err);
@@ -628,6 +720,7 @@ const struct command COMMAND_GENERATE = {
         "they end. Index 0 is the first prompt.",
     .example = "tutti generate models/demo --chat -p \"What is the capital of France?\"\n"
                "tutti generate models/demo --chat -f questions.txt --json --temperature 0 > answers.jsonl\n"
+               "tutti generate models/demo --batch requests.jsonl > responses.jsonl\n"
                "mpirun -n 4 tutti generate models/demo --dp 4 --chat -f questions.txt > answers.txt",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),
     .values_bytes = sizeof(struct generate_values),

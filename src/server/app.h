@@ -62,7 +62,8 @@ MUST_CHECK enum tutti_status app_find_model(struct app *app, const char *model, 
 /* The same; false: it is not served, and the client has been told so. */
 bool app_check_model(struct app *app, struct http_conn *conn, const char *model, const char **adapter);
 
-int app_max_context(struct app *app); /* tokens of one sequence */
+void app_make_fingerprint(struct app *app); /* of app->info */
+int app_max_context(struct app *app);       /* tokens of one sequence */
 
 /* The routes. */
 void chat_request(struct app *app, struct http_conn *conn);

@@ -62,7 +62,7 @@ struct http_conn *job_take_conn(struct job *job)
 
 static bool is_listened_to(const struct job *job)
 {
-    return !job->is_over && (job->conn || job->api->is_detached);
+    return !job->is_over && (job->conn || job->api->is_detached || job->sink.reply);
 }
 
 void job_drop(struct job *job)
@@ -72,6 +72,15 @@ void job_drop(struct job *job)
 }
 
 /* ---- replies ----------------------------------------------------------------------------------------------------- */
+
+static void reply_error(const struct job_sink *sink, const struct tutti_error *err)
+{
+    struct buf body = { 0 };
+    int status = json_error_status(err->status);
+    bool ok = json_error_body(&body, status, NULL, err);
+    sink->reply(sink->user, status, ok ? body.bytes : "null", ok ? body.n_bytes : 4);
+    buf_clear(&body);
+}
 
 void job_fail(struct job *job, const struct tutti_error *err)
 {
@@ -83,7 +92,29 @@ void job_fail(struct job *job, const struct tutti_error *err)
     if (json_error_status(err->status) >= 500 && err->status != TUTTI_E_CLOSED &&
         err->status != TUTTI_E_TIMEOUT)
         log_error("%s: %s", job->id, err->text);
-    job->api->fail(job->app, job, conn, err);
+    if (job->sink.reply)
+        reply_error(&job->sink, err);
+    else
+        job->api->fail(job->app, job, conn, err);
+}
+
+void job_reply(struct job *job, const char *body, size_t n_bytes)
+{
+    if (job->sink.reply)
+        job->sink.reply(job->sink.user, 200, body, n_bytes);
+    else
+        http_reply(job_take_conn(job), 200, "application/json", body, n_bytes);
+}
+
+void job_reply_json(struct job *job, json_t *value)
+{
+    struct buf body = { 0 };
+    if (json_write(&body, value))
+        job_reply(job, body.bytes, body.n_bytes);
+    else
+        job_fail_memory(job);
+    buf_clear(&body);
+    json_decref(value);
 }
 
 void job_fail_memory(struct job *job)
@@ -139,10 +170,12 @@ static enum tutti_status submit(struct job *job, size_t i, struct tutti_error *e
 {
     const struct client *client = job->client;
     struct tutti_request request = api_request_make(&job->req, i);
-    request.owner = client->id;
-    request.weight = client->limits.weight;
-    if (!job->req.has_priority || request.priority < client->limits.priority)
-        request.priority = client->limits.priority;
+    if (client) {
+        request.owner = client->id;
+        request.weight = client->limits.weight;
+        if (!job->req.has_priority || request.priority < client->limits.priority)
+            request.priority = client->limits.priority;
+    }
     return tutti_engine_submit(job->app->engine, &request, inbox_callback, &job->subs[i],
                                &job->subs[i].engine_id, err);
 }
@@ -238,7 +271,8 @@ void job_read_letter(void *user, const struct letter *letter)
     size_t index = sub->index * (size_t)job->req.n + (size_t)event->choice;
     struct choice *choice = &job->choices[index];
 
-    charge(job, sub, event);
+    if (job->client)
+        charge(job, sub, event);
     sub->n_prompt_tokens = event->n_prompt_tokens;
     sub->n_cached_tokens = event->n_cached_tokens;
     choice->n_generated = event->n_generated_tokens;
@@ -272,7 +306,7 @@ void job_read_letter(void *user, const struct letter *letter)
 
 /* ---- jobs --------------------------------------------------------------------------------------------------------- */
 
-static struct job *job_new(struct app *app, const struct http_conn *conn, const struct job_api *api,
+static struct job *job_new(struct app *app, const char *name, const struct job_api *api,
                            struct api_request *req, void *user, struct tutti_error *err)
 {
     struct job *job = calloc(1, sizeof *job);
@@ -286,7 +320,7 @@ static struct job *job_new(struct app *app, const struct http_conn *conn, const 
     job->user = user;
     job->req = *req;
     job->created = time(NULL);
-    snprintf(job->id, sizeof job->id, "%s-%s", api->id_prefix, http_request_id(conn) + strlen("req_"));
+    snprintf(job->id, sizeof job->id, "%s-%s", api->id_prefix, name);
     job->n_choices = job->n_unfinished = job->req.n_prompts * (size_t)job->req.n;
     job->subs = calloc(job->req.n_prompts, sizeof *job->subs);
     job->choices = calloc(job->n_choices, sizeof *job->choices);
@@ -325,17 +359,11 @@ static enum tutti_status enter(struct job *job, const struct http_conn *conn, st
     return st;
 }
 
-struct job *job_open(struct app *app, const struct http_conn *conn, const struct job_api *api,
-                     struct api_request *req, void *user, struct tutti_error *err)
+/* conn NULL: nobody is asked what they may. The job is dropped where that fails. */
+static struct job *begin(struct job *job, const struct http_conn *conn, struct tutti_error *err)
 {
-    if (app_find_model(app, req->model, &req->adapter, err) != TUTTI_OK) {
-        api_request_clear(req);
-        return NULL;
-    }
-    struct job *job = job_new(app, conn, api, req, user, err);
-    if (!job)
-        return NULL;
-    enum tutti_status st = enter(job, conn, err);
+    struct app *app = job->app;
+    enum tutti_status st = conn ? enter(job, conn, err) : TUTTI_OK;
     if (st == TUTTI_OK)
         st = submit_some(job, err);
     if (job->n_open == 0) {
@@ -353,12 +381,52 @@ struct job *job_open(struct app *app, const struct http_conn *conn, const struct
     return NULL;
 }
 
+struct job *job_open(struct app *app, const struct http_conn *conn, const struct job_api *api,
+                     struct api_request *req, void *user, struct tutti_error *err)
+{
+    if (app_find_model(app, req->model, &req->adapter, err) != TUTTI_OK) {
+        api_request_clear(req);
+        return NULL;
+    }
+    struct job *job = job_new(app, http_request_id(conn) + strlen("req_"), api, req, user, err);
+    return job ? begin(job, conn, err) : NULL;
+}
+
+struct job *job_open_offline(struct app *app, const char *name, const struct job_api *api,
+                             struct api_request *req, struct job_sink sink, struct tutti_error *err)
+{
+    enum tutti_status st = app_find_model(app, req->model, &req->adapter, err);
+    if (st == TUTTI_OK && req->stream)
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "stream", "stream is not allowed in a file of requests");
+    if (st != TUTTI_OK) {
+        api_request_clear(req);
+        return NULL;
+    }
+    struct job *job = job_new(app, name, api, req, NULL, err);
+    if (!job)
+        return NULL;
+    job->sink = sink;
+    return begin(job, NULL, err);
+}
+
+static enum tutti_status read_body(const struct job_api *api, struct api_request *req, struct app *app,
+                                   struct http_conn *conn, struct tutti_error *err)
+{
+    if (api->read)
+        return api->read(req, app, conn, err);
+    size_t n_bytes;
+    const char *text = http_request_body(conn, &n_bytes);
+    json_t *body = NULL;
+    enum tutti_status st = json_read(&body, text, n_bytes, err);
+    return st == TUTTI_OK ? api->read_value(req, app, body, err) : st;
+}
+
 void job_start(struct app *app, struct http_conn *conn, const struct job_api *api)
 {
     struct tutti_error err;
     struct api_request req = { 0 };
     struct job *job = NULL;
-    if (api->read(&req, app, conn, &err) == TUTTI_OK)
+    if (read_body(api, &req, app, conn, &err) == TUTTI_OK)
         job = job_open(app, conn, api, &req, NULL, &err);
     else
         api_request_clear(&req);

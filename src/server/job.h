@@ -29,9 +29,13 @@ struct choice {
 /* How an API reads its requests and words its replies. */
 struct job_api {
     const char *id_prefix;
-    /* Reads the request that conn carries. req is zeroed; it is cleared by the caller in either case. */
+    /* Reads the request that conn carries. req is zeroed; it is cleared by the caller in either case. NULL: the body is JSON
+     * that read_value() reads. */
     enum tutti_status (*read)(struct api_request *req, struct app *app, struct http_conn *conn,
                               struct tutti_error *err);
+    /* Reads a body, which is taken over. */
+    enum tutti_status (*read_value)(struct api_request *req, struct app *app, json_t *body,
+                                    struct tutti_error *err);
     /* An event of a choice, while somebody listens. */
     void (*event)(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
     /* Every choice has finished: says the rest. */
@@ -42,12 +46,19 @@ struct job_api {
     bool is_detached; /* events are listened to also without a connection */
 };
 
+/* Where the reply goes of a job that came without a connection. */
+struct job_sink {
+    void (*reply)(void *user, int status, const char *body, size_t n_bytes); /* once; NULL: there is none */
+    void *user;
+};
+
 struct job {
     struct app *app;
     struct job *next, **link;
     struct http_conn *conn; /* NULL: the client has all that it will get */
     const struct job_api *api;
-    void *user;   /* the API's own */
+    void *user; /* the API's own */
+    struct job_sink sink;
     bool is_over; /* nobody listens any more */
     struct api_request req;
     char id[48];
@@ -69,6 +80,10 @@ void job_start(struct app *app, struct http_conn *conn, const struct job_api *ap
 struct job *job_open(struct app *app, const struct http_conn *conn, const struct job_api *api,
                      struct api_request *req, void *user, struct tutti_error *err);
 
+/* The same without any connection; streams are refused. name: the job's, behind the API's prefix. */
+struct job *job_open_offline(struct app *app, const char *name, const struct job_api *api,
+                             struct api_request *req, struct job_sink sink, struct tutti_error *err);
+
 /* Nobody wants the answer: its requests are cancelled. */
 void job_drop(struct job *job);
 
@@ -87,6 +102,9 @@ void job_describe(const struct job *job, char *out, size_t n_bytes);
 struct http_conn *job_take_conn(struct job *job);
 /* Begins a stream of the usual kind, where it has not begun. */
 void job_begin_stream(struct job *job);
+/* The whole reply, with status 200; value is dropped. */
+void job_reply(struct job *job, const char *body, size_t n_bytes);
+void job_reply_json(struct job *job, json_t *value);
 /* Ends the job with an error. */
 void job_fail(struct job *job, const struct tutti_error *err);
 void job_fail_memory(struct job *job);

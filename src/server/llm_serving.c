@@ -175,9 +175,15 @@ static enum tutti_status read_stream(struct api_request *req, struct app *app, s
     return st;
 }
 
-static const struct job_api ANY = { "llms", read_any, take_event, finish, reply_error, false };
-static const struct job_api WHOLE = { "llms", read_whole, take_event, finish, reply_error, false };
-static const struct job_api STREAM = { "llms", read_stream, take_event, finish, reply_error, false };
+static const struct job_api ANY = {
+    .id_prefix = "llms", .read = read_any, .event = take_event, .finish = finish, .fail = reply_error
+};
+static const struct job_api WHOLE = {
+    .id_prefix = "llms", .read = read_whole, .event = take_event, .finish = finish, .fail = reply_error
+};
+static const struct job_api STREAM = {
+    .id_prefix = "llms", .read = read_stream, .event = take_event, .finish = finish, .fail = reply_error
+};
 
 void llm_serving_request(struct app *app, struct http_conn *conn)
 {

@@ -165,14 +165,14 @@ static void stream(struct job *job, size_t index, struct choice *choice, const s
         json_decref(reason);
 }
 
-static enum tutti_status read_request(struct api_request *req, struct app *app, struct http_conn *conn,
-                                      struct tutti_error *err)
+static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *body,
+                                    struct tutti_error *err)
 {
-    return openai_read(req, API_CHAT, app, conn, err);
+    return api_request_read_value(req, API_CHAT, app->model, body, err);
 }
 
-static const struct openai_api CHAT_API = {
-    .job.read = read_request,
+const struct openai_api OPENAI_CHAT = {
+    .job.read_value = read_value,
     .job.event = openai_event,
     .job.finish = openai_finish,
     .job.fail = openai_fail,
@@ -186,5 +186,5 @@ static const struct openai_api CHAT_API = {
 
 void chat_request(struct app *app, struct http_conn *conn)
 {
-    job_start(app, conn, &CHAT_API.job);
+    job_start(app, conn, &OPENAI_CHAT.job);
 }

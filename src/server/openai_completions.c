@@ -218,10 +218,10 @@ static void take_event(struct job *job, size_t index, struct choice *choice, con
     }
 }
 
-static enum tutti_status read_request(struct api_request *req, struct app *app, struct http_conn *conn,
-                                      struct tutti_error *err)
+static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *body,
+                                    struct tutti_error *err)
 {
-    enum tutti_status st = openai_read(req, API_COMPLETION, app, conn, err);
+    enum tutti_status st = api_request_read_value(req, API_COMPLETION, app->model, body, err);
     if (st == TUTTI_OK && req->prompt_logprobs && app->model && model_of(app->model)->desc.has_prefix)
         st = error_set_param(err, TUTTI_E_ARGUMENT, "echo",
                              "this model reads prompts in both directions: their tokens have no "
@@ -229,8 +229,8 @@ static enum tutti_status read_request(struct api_request *req, struct app *app, 
     return st;
 }
 
-static const struct openai_api COMPLETION_API = {
-    .job.read = read_request,
+const struct openai_api OPENAI_COMPLETIONS = {
+    .job.read_value = read_value,
     .job.event = take_event,
     .job.finish = openai_finish,
     .job.fail = openai_fail,
@@ -242,5 +242,5 @@ static const struct openai_api COMPLETION_API = {
 
 void completion_request(struct app *app, struct http_conn *conn)
 {
-    job_start(app, conn, &COMPLETION_API.job);
+    job_start(app, conn, &OPENAI_COMPLETIONS.job);
 }

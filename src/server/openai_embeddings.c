@@ -101,7 +101,7 @@ static void finish(struct job *job)
 {
     struct buf body = { 0 };
     if (write_reply(job, &body))
-        http_reply(job_take_conn(job), 200, "application/json", body.bytes, body.n_bytes);
+        job_reply(job, body.bytes, body.n_bytes);
     else
         job_fail_memory(job);
     buf_clear(&body);
@@ -137,10 +137,10 @@ static enum tutti_status check_inputs(const struct api_request *req, struct tutt
     return TUTTI_OK;
 }
 
-static enum tutti_status read_request(struct api_request *req, struct app *app, struct http_conn *conn,
-                                      struct tutti_error *err)
+static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *body,
+                                    struct tutti_error *err)
 {
-    enum tutti_status st = openai_read(req, API_EMBEDDING, app, conn, err);
+    enum tutti_status st = api_request_read_value(req, API_EMBEDDING, app->model, body, err);
     if (st == TUTTI_OK)
         st = check_inputs(req, err);
     if (st == TUTTI_OK)
@@ -152,11 +152,11 @@ static enum tutti_status read_request(struct api_request *req, struct app *app, 
     return st;
 }
 
-static const struct job_api EMBEDDING_API = {
-    .id_prefix = "embd", .read = read_request, .event = take_event, .finish = finish, .fail = openai_fail
+const struct job_api OPENAI_EMBEDDINGS = {
+    .id_prefix = "embd", .read_value = read_value, .event = take_event, .finish = finish, .fail = openai_fail
 };
 
 void embedding_request(struct app *app, struct http_conn *conn)
 {
-    job_start(app, conn, &EMBEDDING_API);
+    job_start(app, conn, &OPENAI_EMBEDDINGS);
 }

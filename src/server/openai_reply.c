@@ -119,7 +119,7 @@ static void reply_whole(struct job *job)
         job_fail_memory(job);
         return;
     }
-    app_reply_json(job_take_conn(job), 200, reply);
+    job_reply_json(job, reply);
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
@@ -171,12 +171,4 @@ void openai_fail(struct app *app, struct job *job, struct http_conn *conn, const
         http_stream_write(conn, text.bytes, text.n_bytes);
     buf_clear(&text);
     http_stream_end(conn);
-}
-
-enum tutti_status openai_read(struct api_request *req, enum api_kind kind, struct app *app,
-                              const struct http_conn *conn, struct tutti_error *err)
-{
-    size_t n_bytes;
-    const char *body = http_request_body(conn, &n_bytes);
-    return api_request_read(req, kind, app->model, body, n_bytes, err);
 }

@@ -16,11 +16,13 @@ struct openai_api {
     json_t *(*logprobs)(json_t *into, struct choice *choice, const struct tutti_event *event);
 };
 
-enum tutti_status openai_read(struct api_request *req, enum api_kind kind, struct app *app,
-                              const struct http_conn *conn, struct tutti_error *err);
 void openai_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
 void openai_finish(struct job *job);
 void openai_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err);
+
+/* The APIs, for requests that come in a file. */
+extern const struct openai_api OPENAI_CHAT, OPENAI_COMPLETIONS;
+extern const struct job_api OPENAI_EMBEDDINGS, OPENAI_RESPONSES;
 
 /* {"id", "object", "created", "model", "system_fingerprint"} and room for more. */
 json_t *openai_frame(const struct job *job, const char *object);

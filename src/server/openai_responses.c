@@ -161,14 +161,12 @@ static enum tutti_status make_chat(json_t *root, json_t **out, struct tutti_erro
     return st;
 }
 
-static enum tutti_status read_request(struct api_request *req, struct app *app, struct http_conn *conn,
-                                      struct tutti_error *err)
+static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *root,
+                                    struct tutti_error *err)
 {
-    size_t n_bytes;
-    const char *body = http_request_body(conn, &n_bytes);
-    json_t *root = NULL, *chat = NULL;
-    enum tutti_status st = json_read(&root, body, n_bytes, err);
-    if (st == TUTTI_OK && !json_is_object(root))
+    json_t *chat = NULL;
+    enum tutti_status st = TUTTI_OK;
+    if (!json_is_object(root))
         st = error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s", json_kind(root));
     if (st == TUTTI_OK)
         st = make_chat(root, &chat, err);
@@ -326,7 +324,7 @@ static void finish(struct job *job)
     if (!job->req.stream) {
         json_t *value = response_value(job, choice);
         if (value)
-            app_reply_json(job_take_conn(job), 200, value);
+            job_reply_json(job, value);
         else
             job_fail_memory(job);
         return;
@@ -361,11 +359,11 @@ static void fail(struct app *app, struct job *job, struct http_conn *conn, const
     http_stream_end(conn);
 }
 
-static const struct job_api RESPONSES_API = {
-    .id_prefix = "resp", .read = read_request, .event = take_event, .finish = finish, .fail = fail
+const struct job_api OPENAI_RESPONSES = {
+    .id_prefix = "resp", .read_value = read_value, .event = take_event, .finish = finish, .fail = fail
 };
 
 void responses_request(struct app *app, struct http_conn *conn)
 {
-    job_start(app, conn, &RESPONSES_API);
+    job_start(app, conn, &OPENAI_RESPONSES);
 }

@@ -229,7 +229,7 @@ static bool is_alive(void *user)
 /* ---- start ------------------------------------------------------------------------------------------------------- */
 
 /* FNV-1a: tells one configuration from another, no more. */
-static void make_fingerprint(struct app *app)
+void app_make_fingerprint(struct app *app)
 {
     uint32_t hash = 2166136261u;
     const char *const parts[] = { TUTTI_VERSION, app->info.name, app->info.weight_type, app->info.kv_type };
@@ -373,7 +373,7 @@ enum tutti_status server_run(struct server *server, tutti_engine *engine, tutti_
     app->model = model;
     tutti_model_info(model, &app->info);
     app->model_id = app->options->model_id ? app->options->model_id : app->info.name;
-    make_fingerprint(app);
+    app_make_fingerprint(app);
     enum tutti_status st = open_signals(server, err);
     if (st != TUTTI_OK)
         return st;

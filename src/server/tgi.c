@@ -274,9 +274,15 @@ static enum tutti_status read_stream(struct api_request *req, struct app *app, s
     return st;
 }
 
-static const struct job_api WHOLE = { "tgi", read_whole, take_event, finish, reply_error, false };
-static const struct job_api STREAM = { "tgi", read_stream, take_event, finish, reply_error, false };
-static const struct job_api COMPAT = { "tgi", read_compat, take_event, finish_compat, reply_error, false };
+static const struct job_api WHOLE = {
+    .id_prefix = "tgi", .read = read_whole, .event = take_event, .finish = finish, .fail = reply_error
+};
+static const struct job_api STREAM = {
+    .id_prefix = "tgi", .read = read_stream, .event = take_event, .finish = finish, .fail = reply_error
+};
+static const struct job_api COMPAT = {
+    .id_prefix = "tgi", .read = read_compat, .event = take_event, .finish = finish_compat, .fail = reply_error
+};
 
 void tgi_request(struct app *app, struct http_conn *conn)
 {
