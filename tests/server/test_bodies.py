@@ -21,7 +21,12 @@ BODIES = {
     "/v1/responses": {"model": "demo", "input": [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}], "stream": False,
                       "instructions": "be brief", "max_output_tokens": 2, "temperature": 1, "metadata": {"a": "b"},
                       "text": {"format": {"type": "text"}}},
-    "/v1/completions": {"model": "demo", "prompt": ["a", "b"], "n": 2, "best_of": 3, "max_tokens": 2, "logprobs": 1, "stop": ["x"]},
+    "/v1/completions": {"model": "demo", "prompt": ["a", "b"], "n": 2, "best_of": 3, "max_tokens": 2, "logprobs": 1, "echo": True, "stop": ["x"]},
+    "/v1/embeddings": {"model": "demo", "input": ["a", [5, 6]], "encoding_format": "float", "dimensions": 8, "pooling": "last", "user": "u"},
+    "/tokenize": {"prompt": "a", "add_special_tokens": True, "return_token_strs": True, "with_pieces": True},
+    "/v1/chat/completions": {"model": "demo", "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}], "max_tokens": 2,
+                             "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "$defs": {"a": {"$ref": "#"}}}}}],
+                             "tool_choice": {"type": "function", "function": {"name": "f"}}, "modalities": ["text"], "parallel_tool_calls": False},
 }
 ODD = [None, True, False, 0, -1, 1.5, 1e308, -1e308, 2**63 - 1, -2**63, "", "x", "\u0000", "😀", "9" * 400, [], {}, [[]], [None], {"a": {}},
        "True", "nan", "1e999", ["a", 5], [["a"]], [{"role": "user"}], list(range(40))]
