@@ -28,6 +28,7 @@ struct bench_values {
     bool json, engine;
     struct model_flags model;
     struct adapter_flags adapters;
+    struct draft_flags draft;
     int64_t made_lora;
 };
 
@@ -100,6 +101,7 @@ static const struct option_group GROUPS[] = {
     { "Options", OPTIONS, 0 },
     { "Model", MODEL_OPTIONS, offsetof(VALUES, model) },
     { "Adapters", ADAPTER_OPTIONS, offsetof(VALUES, adapters) },
+    { "Draft model", DRAFT_OPTIONS, offsetof(VALUES, draft) },
     { .title = NULL },
 };
 
@@ -158,10 +160,12 @@ static const char *phase_name(enum bench_phase phase)
 
 static const char *engine_result_name(const struct bench_engine_result *r)
 {
-    static const char *const names[] = { "plain", "text", "copied", "random" };
-    static const char *const guessed[] = { "plain, guessed", "text, guessed", "copied, guessed",
-                                           "random, guessed" };
-    return (r->speculates ? guessed : names)[r->text];
+    static const char *const names[][3] = {
+        { "plain", "plain, guessed", "plain, drafted" },    { "text", "text, guessed", "text, drafted" },
+        { "copied", "copied, guessed", "copied, drafted" }, { "own", "own, guessed", "own, drafted" },
+        { "random", "random, guessed", "random, drafted" },
+    };
+    return names[r->text][r->guesses];
 }
 
 static void print_attention(const struct report *report)
@@ -224,15 +228,15 @@ static void print_table(const struct report *report, const struct model *model)
                           r->n_users, 100 * r->adapter_cost);
     }
     if (report->n_engine_results > 0)
-        output_printf("\n%-16s %6s %8s %7s %10s %10s %9s %7s %11s %9s %9s\n", "engine", "users", "context",
-                      "tokens", "tokens/s", "TTFT ms", "step ms", "steps", "text waits", "accepted",
-                      "rejected");
+        output_printf("\n%-16s %6s %8s %7s %10s %10s %9s %7s %11s %9s %9s %7s\n", "engine", "users",
+                      "context", "tokens", "tokens/s", "TTFT ms", "step ms", "steps", "text waits",
+                      "accepted", "rejected", "passes");
     for (int i = 0; i < report->n_engine_results; i++) {
         const struct bench_engine_result *r = &report->engine_results[i];
         output_printf("%-16s %6d %8d %7d %10.2f %10.1f %9.2f %7" PRIu64 " %11" PRIu64 " %9" PRIu64
-                      " %9" PRIu64 "\n",
+                      " %9" PRIu64 " %7" PRIu64 "\n",
                       engine_result_name(r), r->n_users, r->context, r->n_tokens, r->tok_s, r->ttft_ms,
-                      r->step_ms, r->n_steps, r->n_text_waits, r->n_accepted, r->n_rejected);
+                      r->step_ms, r->n_steps, r->n_text_waits, r->n_accepted, r->n_rejected, r->n_passes);
     }
     if (report->n_attention_results > 0)
         print_attention(report);
@@ -273,12 +277,12 @@ static json_t *attention_json(const struct bench_attention_result *r)
 
 static json_t *engine_result_json(const struct bench_engine_result *r)
 {
-    return json_pack("{s:s, s:i, s:i, s:i, s:b, s:f, s:f, s:f, s:I, s:I, s:I, s:I}", "kind",
+    return json_pack("{s:s, s:i, s:i, s:i, s:b, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I}", "kind",
                      engine_result_name(r), "users", r->n_users, "context", r->context, "tokens", r->n_tokens,
                      "text_work", r->text == BENCH_TEXT_WORK, "tok_s", r->tok_s, "ttft_ms", r->ttft_ms,
                      "step_ms", r->step_ms, "steps", (json_int_t)r->n_steps, "text_waits",
                      (json_int_t)r->n_text_waits, "accepted", (json_int_t)r->n_accepted, "rejected",
-                     (json_int_t)r->n_rejected);
+                     (json_int_t)r->n_rejected, "draft_passes", (json_int_t)r->n_passes);
 }
 
 static void print_json(const struct report *report, const struct model *model)
@@ -344,7 +348,8 @@ static enum tutti_status open_model(const struct bench_values *values, tutti_ran
 }
 
 static enum tutti_status measure_model(const struct bench_values *values, struct model *model,
-                                       struct measure *limits, struct report *report, struct tutti_error *err)
+                                       struct model *draft, struct measure *limits, struct report *report,
+                                       struct tutti_error *err)
 {
     struct bench_plan plan = {
         .users = values->users,
@@ -352,6 +357,8 @@ static enum tutti_status measure_model(const struct bench_values *values, struct
         .n_prefill = (int)values->prefill,
         .n_repetitions = values->repetitions > 0 ? (int)values->repetitions : 0,
         .max_guesses = (int)values->speculate,
+        .draft = draft,
+        .max_draft_tokens = (int)values->draft.tokens,
     };
     struct progress progress;
     progress_begin(&progress, "measuring", PROGRESS_STEPS);
@@ -411,6 +418,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     struct measure *limits = NULL;
     struct team *team = NULL;
     tutti_ranks *ranks = NULL;
+    tutti_model *draft = NULL;
     const char *path = n_operands > 0 ? operands[0] : NULL;
     if (!path == !values->shape)
         return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
@@ -434,9 +442,11 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     if (st == TUTTI_OK)
         st = check_context(values, model, err);
     if (st == TUTTI_OK)
+        st = draft_flags_open(&values->draft, &values->model, &draft, err);
+    if (st == TUTTI_OK)
         st = open_limits(&values->model, &report, &team, &limits, err);
     if (st == TUTTI_OK)
-        st = measure_model(values, model, limits, &report, err);
+        st = measure_model(values, model, model_of(draft), limits, &report, err);
     if (st == TUTTI_OK && values->attention.n > 0)
         st = measure_attention(values, model, limits, &report, err);
     if (st == TUTTI_OK) {
@@ -448,6 +458,7 @@ done:
     measure_free(limits);
     team_free(team);
     free(report.samples);
+    tutti_model_close(draft);
     model_free(model);
     tutti_ranks_close(ranks);
     free(report.results);

@@ -13,7 +13,9 @@ struct bench_plan {
     int context;              /* tokens that each of them has behind it */
     int n_prefill;            /* tokens of the prompt that is read; 0: none */
     int n_repetitions;        /* 0: as many as a few seconds hold */
-    int max_guesses;          /* through the engine; 0: no speculation */
+    int max_guesses;          /* through the engine, of repeated text; 0: none */
+    struct model *draft;      /* through the engine; NULL: none */
+    int max_draft_tokens;
 };
 
 /* What the machine could do at most while something was measured: medians. */
@@ -88,21 +90,23 @@ enum bench_text {
     BENCH_PLAIN,
     BENCH_TEXT_WORK, /* log-probabilities of 20 tokens each and 16 stop strings */
     BENCH_COPIED,    /* the same token again and again: every guess is right */
+    BENCH_OWN,       /* what the model says to random tokens by itself, greedily */
     BENCH_RANDOM, /* 16 tokens at random behind a prompt of such: there is always a guess, and mostly a wrong one */
 };
 
 struct bench_engine_result {
     enum bench_text text;
-    bool speculates;
+    enum bench_guesses { BENCH_NO_GUESSES, BENCH_GUESSED, BENCH_DRAFTED } guesses;
     int n_users, context, n_tokens;  /* n_tokens: that each user was answered with */
     double tok_s;                    /* sum over the users of each one's rate behind its first token */
     double ttft_ms;                  /* median; all prompts arrive at once */
     double step_ms;                  /* mean */
     uint64_t n_steps, n_text_waits;  /* steps that waited for the text thread */
     uint64_t n_accepted, n_rejected; /* guessed tokens */
+    uint64_t n_passes;               /* of the draft model */
 };
 
-enum { BENCH_ENGINE_POINTS = 6 }; /* results for a number of users, at most */
+enum { BENCH_ENGINE_POINTS = 10 }; /* results for a number of users, at most */
 
 /* results: [BENCH_ENGINE_POINTS * plan->users.n]. */
 MUST_CHECK enum tutti_status bench_engine(struct model *model, const struct bench_plan *plan,

@@ -64,6 +64,8 @@ static void choose_text(struct tutti_request *request, const struct bench_engine
                         struct tutti_logit_bias bias[N_RANDOM], int32_t *ids)
 {
     int n = result->text == BENCH_COPIED ? 1 : N_RANDOM;
+    if (result->text == BENCH_OWN)
+        request->sampling.temperature = 0;
     if (result->text != BENCH_COPIED && result->text != BENCH_RANDOM)
         return;
     for (int i = 0; i < n; i++)
@@ -92,7 +94,7 @@ static enum tutti_status submit_all(tutti_engine *engine, const struct model *mo
             .n_ids = (size_t)n_prompt,
             .max_tokens = result->n_tokens,
             .ignore_eos = true,
-            .max_guesses = result->speculates ? 0 : -1,
+            .max_guesses = result->guesses != BENCH_NO_GUESSES ? 0 : -1,
         };
         uint64_t id;
         request.adapter = tutti_model_adapter_name(model_handle((struct model *)(uintptr_t)model),
@@ -182,60 +184,96 @@ static enum tutti_status measure(tutti_engine *engine, const struct model *model
     result->n_text_waits = after.n_text_waits - before.n_text_waits;
     result->n_accepted = after.n_accepted_guesses - before.n_accepted_guesses;
     result->n_rejected = after.n_rejected_guesses - before.n_rejected_guesses;
+    result->n_passes = after.n_draft_passes - before.n_draft_passes;
     uint64_t n_timed = after.step.n - before.step.n;
     result->step_ms = n_timed > 0 ? 1e3 * (after.step.sum - before.step.sum) / (double)n_timed : 0;
     free(users);
     return st;
 }
 
-static enum tutti_status open_engine(struct model *model, const struct bench_plan *plan, tutti_engine **out,
-                                     struct tutti_error *err)
+static bool has_guesses(const struct bench_plan *plan)
 {
-    int n_answer = plan->max_guesses > 0 ? LONG_ANSWER_TOKENS : ANSWER_TOKENS;
+    return plan->max_guesses > 0 || plan->draft;
+}
+
+/* draft: NULL: none */
+static enum tutti_status open_engine(struct model *model, struct model *draft, const struct bench_plan *plan,
+                                     tutti_engine **out, struct tutti_error *err)
+{
+    int n_answer = has_guesses(plan) ? LONG_ANSWER_TOKENS : ANSWER_TOKENS;
     int n_users = 1, n_tokens = plan->context + n_answer + 2 * KV_PAGE_TOKENS;
     for (int i = 0; i < plan->users.n; i++)
         if (plan->users.ints[i] > n_users)
             n_users = (int)plan->users.ints[i];
     int pages_per_user = (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
     size_t page_bytes = model->backend->ops->kv_page_bytes(model->backend, model->kv_type);
+    if (draft)
+        page_bytes += draft->backend->ops->kv_page_bytes(draft->backend, draft->kv_type);
     struct tutti_engine_options options = {
         .kv_bytes = (uint64_t)page_bytes * (uint64_t)n_users * (uint64_t)pages_per_user,
         .max_seqs = n_users,
         .no_prefix_cache = true, /* every run reads its prompts */
         .max_guesses = plan->max_guesses,
+        .draft = draft ? model_handle(draft) : NULL,
+        .max_draft_tokens = plan->max_draft_tokens,
     };
     return tutti_engine_open(out, model_handle(model), &options, err);
+}
+
+/* What is measured: without a draft model, and with one in an engine of its own. */
+static const struct kind {
+    enum bench_text text;
+    enum bench_guesses guesses;
+} KINDS[BENCH_ENGINE_POINTS] = { { BENCH_PLAIN, BENCH_NO_GUESSES },  { BENCH_TEXT_WORK, BENCH_NO_GUESSES },
+                                 { BENCH_COPIED, BENCH_NO_GUESSES }, { BENCH_COPIED, BENCH_GUESSED },
+                                 { BENCH_RANDOM, BENCH_NO_GUESSES }, { BENCH_RANDOM, BENCH_GUESSED },
+                                 { BENCH_COPIED, BENCH_DRAFTED },    { BENCH_RANDOM, BENCH_DRAFTED },
+                                 { BENCH_OWN, BENCH_NO_GUESSES },    { BENCH_OWN, BENCH_DRAFTED } };
+enum { FIRST_DRAFTED = 6 };
+
+static bool is_wanted(const struct kind *kind, const struct model *model, const struct bench_plan *plan)
+{
+    bool is_long = kind->text == BENCH_COPIED || kind->text == BENCH_RANDOM || kind->text == BENCH_OWN;
+    return (kind->text != BENCH_TEXT_WORK || model->tokenizer) && /* else there is no text */
+           (kind->guesses != BENCH_GUESSED || plan->max_guesses > 0) && (!is_long || has_guesses(plan));
+}
+
+/* Kinds [begin, end) for each number of users. */
+static enum tutti_status run_kinds(struct model *model, struct model *draft, const struct bench_plan *plan,
+                                   int begin, int end, struct bench_engine_result *results, int *n_results,
+                                   bench_progress_fn *progress, void *user, struct tutti_error *err)
+{
+    tutti_engine *engine = NULL;
+    enum tutti_status st = open_engine(model, draft, plan, &engine, err);
+    for (int i = 0; st == TUTTI_OK && i < plan->users.n; i++)
+        for (int k = begin; st == TUTTI_OK && k < end; k++) {
+            if (!is_wanted(&KINDS[k], model, plan))
+                continue;
+            bool is_short = KINDS[k].text == BENCH_PLAIN || KINDS[k].text == BENCH_TEXT_WORK;
+            struct bench_engine_result *result = &results[(*n_results)++];
+            *result = (struct bench_engine_result){
+                .n_users = (int)plan->users.ints[i],
+                .context = plan->context,
+                .n_tokens = is_short ? ANSWER_TOKENS : LONG_ANSWER_TOKENS,
+                .text = KINDS[k].text,
+                .guesses = KINDS[k].guesses,
+            };
+            progress(user, (uint64_t)*n_results, (uint64_t)plan->users.n * BENCH_ENGINE_POINTS);
+            st = measure(engine, model, result, err);
+        }
+    tutti_engine_close(engine);
+    return st;
 }
 
 enum tutti_status bench_engine(struct model *model, const struct bench_plan *plan,
                                struct bench_engine_result *results, int *n_results,
                                bench_progress_fn *progress, void *user, struct tutti_error *err)
 {
-    tutti_engine *engine = NULL;
-    static const struct {
-        enum bench_text text;
-        bool speculates;
-    } kinds[BENCH_ENGINE_POINTS] = { { BENCH_PLAIN, false },  { BENCH_TEXT_WORK, false },
-                                     { BENCH_COPIED, false }, { BENCH_COPIED, true },
-                                     { BENCH_RANDOM, false }, { BENCH_RANDOM, true } };
-    int n = 0, n_kinds = plan->max_guesses > 0 ? BENCH_ENGINE_POINTS : 2;
-    enum tutti_status st = open_engine(model, plan, &engine, err);
-    for (int i = 0; st == TUTTI_OK && i < plan->users.n; i++)
-        for (int kind = 0; st == TUTTI_OK && kind < n_kinds; kind++) {
-            if (kinds[kind].text == BENCH_TEXT_WORK && !model->tokenizer)
-                continue; /* there is no text */
-            bool is_guessed = kinds[kind].text == BENCH_COPIED || kinds[kind].text == BENCH_RANDOM;
-            results[n] = (struct bench_engine_result){
-                .n_users = (int)plan->users.ints[i],
-                .context = plan->context,
-                .n_tokens = is_guessed ? LONG_ANSWER_TOKENS : ANSWER_TOKENS,
-                .text = kinds[kind].text,
-                .speculates = kinds[kind].speculates,
-            };
-            progress(user, (uint64_t)n, (uint64_t)plan->users.n * (uint64_t)n_kinds);
-            st = measure(engine, model, &results[n++], err);
-        }
-    *n_results = n;
-    tutti_engine_close(engine);
+    *n_results = 0;
+    enum tutti_status st = run_kinds(model, NULL, plan, 0, FIRST_DRAFTED, results, n_results, progress, user,
+                                     err);
+    if (st == TUTTI_OK && plan->draft)
+        st = run_kinds(model, plan->draft, plan, FIRST_DRAFTED, BENCH_ENGINE_POINTS, results, n_results,
+                       progress, user, err);
     return st;
 }

@@ -19,6 +19,7 @@ struct chat_values {
     struct adapter_flags adapters;
     const char *adapter;
     struct engine_flags engine;
+    struct draft_flags draft;
 };
 
 static const struct option OPTIONS[] = {
@@ -39,6 +40,7 @@ static const struct option_group GROUPS[] = {
     { "Model", MODEL_OPTIONS, offsetof(struct chat_values, model) },
     { "Adapters", ADAPTER_OPTIONS, offsetof(struct chat_values, adapters) },
     { "Engine", ENGINE_OPTIONS, offsetof(struct chat_values, engine) },
+    { "Draft model", DRAFT_OPTIONS, offsetof(struct chat_values, draft) },
     { .title = NULL },
 };
 
@@ -315,6 +317,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     struct tutti_model_info info;
     tutti_model *model = NULL;
     tutti_ranks *ranks = NULL;
+    tutti_model *draft = NULL;
     bool is_done;
     enum tutti_status st = model_flags_join(&values->model, &values->adapters, operands[0], &ranks, &is_done,
                                             err);
@@ -336,7 +339,13 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         st = adapter_flags_choose(values->adapter, model, &chat.request.adapter, err);
     if (st != TUTTI_OK)
         goto done;
-    st = engine_flags_open(&values->engine, 1, model, &chat.engine, err);
+    st = draft_flags_open(&values->draft, &values->model, &draft, err);
+    if (st != TUTTI_OK)
+        goto done;
+    struct engine_flags engine = values->engine;
+    engine.draft = draft;
+    engine.draft_tokens = values->draft.tokens;
+    st = engine_flags_open(&engine, 1, model, &chat.engine, err);
     if (st != TUTTI_OK)
         goto done;
     sampling_flags_apply(&values->sampling, model, chat.stops, &chat.request);
@@ -355,6 +364,7 @@ done:
     chat_line_free(chat.reader);
     interrupt_restore();
     tutti_engine_close(chat.engine);
+    tutti_model_close(draft);
     while (chat.n_messages > 0)
         remove_message(&chat, chat.n_messages - 1);
     free(chat.messages);

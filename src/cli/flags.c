@@ -177,6 +177,44 @@ enum tutti_status adapter_flags_choose(const char *named, const tutti_model *mod
     return error_set_param(err, TUTTI_E_NOT_FOUND, "adapter", "--adapter %s: no --lora has this name", named);
 }
 
+/* ---- the draft model ------------------------------------------------------------------------------------------- */
+
+#define DRAFT struct draft_flags
+const struct option DRAFT_OPTIONS[] = {
+    { .name = "draft",
+      TEXT_IN(DRAFT, draft),
+      .value = "MODEL",
+      .help = "a second, smaller model with the same tokens, which guesses what the first one will say: "
+              "several tokens are then verified in one step, where that is faster; what is answered stays "
+              "the same. Beside --speculate, the likelier guess is taken" },
+    { .name = "draft-tokens",
+      INT_IN(DRAFT, tokens),
+      .value = "N",
+      .min = 1,
+      .max = 32,
+      .initial = "8",
+      .help = "tokens that the draft model guesses of an answer for one step, at most" },
+    { .name = "draft-type",
+      CHOICE_IN(DRAFT, type),
+      .value = "TYPE",
+      .choices = WEIGHT_TYPE_NAMES,
+      .aliases = WEIGHT_TYPE_ALIASES,
+      .help = "convert the draft model's weights while loading" },
+    { .name = NULL },
+};
+
+enum tutti_status draft_flags_open(const struct draft_flags *flags, const struct model_flags *model,
+                                   tutti_model **out, struct tutti_error *err)
+{
+    struct model_flags draft = { .type = flags->type,
+                                 .kv_type = model->kv_type,
+                                 .cpu = model->cpu,
+                                 .threads = model->threads,
+                                 .pin = model->pin };
+    *out = NULL;
+    return flags->draft ? model_flags_open(&draft, NULL, flags->draft, out, err) : TUTTI_OK;
+}
+
 /* ---- the engine ------------------------------------------------------------------------------------------------ */
 
 #define ENGINE struct engine_flags
@@ -267,6 +305,8 @@ enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs
         .max_guesses = (int)flags->speculate,
         .kv_spill_dir = flags->kv_spill,
         .kv_spill_bytes = flags->kv_spill_size > 0 ? (uint64_t)flags->kv_spill_size : 0,
+        .draft = flags->draft,
+        .max_draft_tokens = (int)flags->draft_tokens,
         .failed = flags->failed,
         .user = flags->user,
     };

@@ -48,13 +48,27 @@ MUST_CHECK enum tutti_status adapter_flags_load(const struct adapter_flags *flag
 MUST_CHECK enum tutti_status adapter_flags_choose(const char *named, const tutti_model *model,
                                                   const char **out, struct tutti_error *err);
 
+/* ---- the draft model ---- */
+struct draft_flags {
+    const char *draft, *type;
+    int64_t tokens;
+};
+extern const struct option DRAFT_OPTIONS[];
+
+/* Opens the draft model, where one was named, with the threads and key-value type of the model it is for: else *out is NULL. */
+MUST_CHECK enum tutti_status draft_flags_open(const struct draft_flags *flags,
+                                              const struct model_flags *model, tutti_model **out,
+                                              struct tutti_error *err);
+
 /* ---- the engine ---- */
 struct engine_flags {
     int64_t kv_memory, context, max_batch_tokens, max_seqs, max_queue, speculate, kv_spill_size;
     const char *kv_spill;
     double max_slowdown, max_queue_time; /* max_queue_time: none of the options; seconds, 0: no limit */
     bool no_prefix_cache;
-    /* Not from flags; NULL: as in struct tutti_engine_options. */
+    /* Not from flags; NULL, 0: as in struct tutti_engine_options. */
+    tutti_model *draft;
+    int64_t draft_tokens;
     void (*failed)(void *user, const struct tutti_error *why);
     void *user;
 };

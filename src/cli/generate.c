@@ -35,6 +35,7 @@ struct generate_values {
     struct adapter_flags adapters;
     const char *adapter;
     struct engine_flags engine;
+    struct draft_flags draft;
 };
 
 #define VALUES struct generate_values
@@ -142,6 +143,7 @@ static const struct option_group GROUPS[] = {
     { "Model", MODEL_OPTIONS, offsetof(VALUES, model) },
     { "Adapters", ADAPTER_OPTIONS, offsetof(VALUES, adapters) },
     { "Engine", ENGINE_OPTIONS, offsetof(VALUES, engine) },
+    { "Draft model", DRAFT_OPTIONS, offsetof(VALUES, draft) },
     { .title = NULL },
 };
 
@@ -592,7 +594,9 @@ static enum tutti_status answer_all(struct batch *batch, const char *path, tutti
     const struct generate_values *values = batch->values;
     size_t n = batch->n * batch->n_choices, n_seqs = batch->n * (size_t)values->beams;
     tutti_model *model = NULL;
+    struct engine_flags engine = values->engine;
     struct buf part = { 0 };
+    engine.draft_tokens = values->draft.tokens;
     enum tutti_status none = TUTTI_OK;
     assert(n > 0); /* at least one answer to at least one prompt */
     batch->answers = calloc(n, sizeof *batch->answers);
@@ -609,8 +613,10 @@ static enum tutti_status answer_all(struct batch *batch, const char *path, tutti
     if (st == TUTTI_OK)
         st = adapter_flags_choose(values->adapter, model, &batch->request.adapter, err);
     if (st == TUTTI_OK)
-        st = engine_flags_open(&values->engine, n_seqs < INT32_MAX ? (int)n_seqs : INT32_MAX, model,
-                               &batch->engine, err);
+        st = draft_flags_open(&values->draft, &values->model, &engine.draft, err);
+    if (st == TUTTI_OK)
+        st = engine_flags_open(&engine, n_seqs < INT32_MAX ? (int)n_seqs : INT32_MAX, model, &batch->engine,
+                               err);
     if (st != TUTTI_OK)
         goto done;
     sampling_flags_apply(&values->sampling, model, batch->stops, &batch->request);
@@ -624,6 +630,7 @@ static enum tutti_status answer_all(struct batch *batch, const char *path, tutti
         st = bring_together(ranks, st, &part, err);
 done:
     output_keep(NULL);
+    tutti_model_close(engine.draft);
     tutti_model_close(model);
     buf_clear(&part);
     return st;

@@ -26,6 +26,7 @@ struct serve_values {
     struct model_flags model;
     struct adapter_flags adapters;
     struct engine_flags engine;
+    struct draft_flags draft;
 };
 
 static const char *const LOG_LEVELS[] = { "debug", "info", "warn", "error", NULL }; /* as in enum log_level */
@@ -201,6 +202,7 @@ static const struct option_group GROUPS[] = {
     { "Server", OPTIONS, 0 },
     { "Limits", LIMIT_OPTIONS, 0 },
     { "Engine", ENGINE_OPTIONS, offsetof(VALUES, engine) },
+    { "Draft model", DRAFT_OPTIONS, offsetof(VALUES, draft) },
     { "Model", MODEL_OPTIONS, offsetof(VALUES, model) },
     { "Adapters", ADAPTER_OPTIONS, offsetof(VALUES, adapters) },
     { .title = NULL },
@@ -336,6 +338,22 @@ static void on_failure(void *user, const struct tutti_error *why)
     kill(getpid(), SIGTERM);
 }
 
+/* NULL: none. */
+static void log_draft(const tutti_model *draft, tutti_engine *engine)
+{
+    struct tutti_model_info info;
+    struct tutti_stats stats;
+    char weights[NUMBER_SIZE_BYTES], kv[NUMBER_SIZE_BYTES];
+    if (!draft)
+        return;
+    tutti_model_info(draft, &info);
+    tutti_engine_stats(engine, &stats);
+    uint64_t kv_bytes = stats.kv_pages_total * stats.kv_page_tokens * info.kv_bytes_per_token;
+    log_info("draft model %s: %s, %s of %s weights; as many tokens of KV cache (%s)", info.name, info.family,
+             number_write_size(weights, info.weight_bytes), info.weight_type,
+             number_write_size(kv, kv_bytes));
+}
+
 static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
                              struct tutti_error *err)
 {
@@ -374,9 +392,13 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     engine_flags.failed = on_failure;
     engine_flags.user = &failure;
     if (st == TUTTI_OK)
+        st = draft_flags_open(&values->draft, &values->model, &engine_flags.draft, err);
+    engine_flags.draft_tokens = values->draft.tokens;
+    if (st == TUTTI_OK)
         st = engine_flags_open(&engine_flags, 0, model, &engine, err);
     if (st == TUTTI_OK) {
         log_model(model, engine);
+        log_draft(engine_flags.draft, engine);
         st = server_run(server, engine, model, err);
     }
     server_close(server);
@@ -386,6 +408,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         if (err)
             *err = failure.error;
     }
+    tutti_model_close(engine_flags.draft);
     tutti_model_close(model);
     tutti_ranks_close(ranks);
     serving_config_clear(&config);

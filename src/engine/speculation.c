@@ -6,6 +6,7 @@ enum {
     GUESSING_STEPS = 64, /* then one without guesses, to know what that takes by now */
     KNOWN_STEPS = 2048,  /* what a step of a size took is known for so many */
     FIRST_CREDIT = 2,    /* steps that the account begins with */
+    DRAFT_CREDIT = 16,   /* the same with a draft model, which must read a prompt before it can be judged */
     MOST_CREDIT = 64,    /* steps that it holds at most: what can be lost of what was won before */
     PROBE_TOKENS = 2,    /* of a draft model that is tried again */
     FIRST_WAIT = 16,     /* steps before that, doubled each time in vain */
@@ -231,12 +232,12 @@ static void choose_probe(const struct speculation *sp, const struct cost *empty,
         offers[best].n = 0;
 }
 
-/* Sequences that the draft model is far behind of are read first, as far as the account goes, and half a step at most. */
+/* Sequences that the draft model is far behind of are read first, as far as the account goes, and for a step's time at most. */
 static void choose_reading(const struct speculation *sp, const struct cost *empty, struct guess_offer *offers,
                            int n_offers)
 {
     int max_rows = SPECULATION_ROWS;
-    double most_us = empty->plain_us / 2 < sp->credit_us ? empty->plain_us / 2 : sp->credit_us;
+    double most_us = empty->plain_us < sp->credit_us ? empty->plain_us : sp->credit_us;
     while (max_rows > 0 && pass_us(empty, max_rows) > most_us)
         max_rows /= 2;
     for (int i = 0; i < n_offers; i++) {
@@ -296,7 +297,7 @@ int speculation_choose(struct speculation *sp, const struct guess_room *room, st
     sp->plain_us = cost.plain_us;
     if (!sp->has_credit) {
         sp->has_credit = true;
-        sp->credit_us = FIRST_CREDIT * cost.plain_us;
+        sp->credit_us = (sp->draft_share > 0 ? DRAFT_CREDIT : FIRST_CREDIT) * cost.plain_us;
     }
     choose_plan(&cost, max_rows, offers, n_offers);
     choose_probe(sp, &cost, max_rows, offers, n_offers);

@@ -226,7 +226,7 @@ static void rows_that_cost_nothing_are_used(void **state)
 /* No guess is right, whatever was promised. */
 static void check_loss(int n_seqs, double row_us, double draft_us, float promised)
 {
-    enum { N_STEPS = 600 };
+    enum { N_STEPS = 2000 };
     struct machine m = machine_of(row_us, draft_us);
     struct text text = { .promised = promised, .has_draft = draft_us > 0 };
     machine_run(&m, n_seqs, text, N_STEPS);
@@ -239,8 +239,8 @@ static void check_loss(int n_seqs, double row_us, double draft_us, float promise
 static void guesses_that_are_never_right_cost_less_than_three_in_a_hundred(void **state)
 {
     (void)state;
-    static const double rows[] = { 1, 50, 300, 1000 }, passes[] = { 0, 20, 100, 500, 2000 };
-    static const float promises[] = { 0, 0.02f, 0.1f, 0.3f, 0.7f, 1 };
+    static const double rows[] = { 1, 50, 1000 }, passes[] = { 0, 20, 100, 500 };
+    static const float promises[] = { 0, 0.1f, 0.7f, 1 };
     for (int n_seqs = 1; n_seqs <= 16; n_seqs *= 4)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
             for (size_t d = 0; d < sizeof passes / sizeof *passes; d++)
