@@ -2,7 +2,8 @@
 """A server under fire: every API at once, clients that vanish, malformed and slow HTTP, thousands of connections that rest,
 and kill -9 again and again. What is answered must be what a lone run answered; what was held must be given back.
 
-  fire.py [--minutes 60] [--period 300] [--idle 5000] [--clients 16] [--json FILE] [--work DIR] [--seed N] [--sanitized]
+  fire.py [--minutes 60] [--period 300] [--idle 5000] [--clients 16] [--json FILE] [--work DIR] [--seed N] [--flags FLAGS]
+          [--sanitized]
 
 Two servers share the load: one is killed (and now and then drained) every --period seconds and started again, the other one lives
 as long as the fire, so that what it leaks adds up. $TUTTI_BIN: the program (build/tutti). Exits with 1 where something was wrong."""
@@ -13,6 +14,7 @@ import json
 import os
 import random
 import resource
+import shlex
 import signal
 import statistics
 import sys
@@ -292,6 +294,7 @@ class Fire:
             file.writelines(f"{key} {client}\n" for key, client in KEYS.items())
         self.wrong_heads, self.wrong_bodies = hostile.heads(next(iter(KEYS))), hostile.bodies(next(iter(KEYS)))
         alone = Server("alone", command("--threads", "1", "--kv-memory", "8M"), None, self.folder, self.patience)
+        limits += shlex.split(self.args.flags)
         mortal, steady = (Server(name, command(*limits, "--kv-spill", os.path.join(self.folder, f"{name}.spill")), next(iter(KEYS)),
                                  self.folder, self.patience) for name in ("mortal", "steady"))
         try:
@@ -374,6 +377,7 @@ def main():
     parser.add_argument("--requests", type=int, default=180, help="different ones that are asked alone first")
     parser.add_argument("--patience", type=float, default=60, help="seconds that anything may take")
     parser.add_argument("--sanitized", action="store_true", help="memory is not looked at")
+    parser.add_argument("--flags", default="", help="further ones of the two servers, such as --flags='--draft DIR'")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json")
     parser.add_argument("--work", help="where logs stay")
