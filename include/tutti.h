@@ -184,7 +184,7 @@ struct tutti_engine_options {
      * many are verified follows from how often they are right, and from what rows cost. */
     int max_guesses;
     /* Pages of the prefix cache that are about to be given away go to a file in this folder, and come back when a prompt begins as
-     * they do; those that are left when the engine closes go there too. The file outlives the engine, and is started anew where
+     * they do; those that are left when the engine closes go there too, which may take ten seconds. The file outlives the engine, and is started anew where
      * another model or other arithmetic has written it. NULL: none. Not with no_prefix_cache, and not for models that read
      * prompts in both directions. One engine at a time can use a folder: else TUTTI_E_BUSY. */
     const char *kv_spill_dir;
