@@ -183,10 +183,11 @@ struct tutti_engine_options {
      * out is the same, the seeds' texts too. Guesses are what stood behind the same tokens before, in prompt or answer; how
      * many are verified follows from how often they are right, and from what rows cost. */
     int max_guesses;
-    /* Pages of the prefix cache that are about to be given away go to a file in this folder, and come back when a prompt begins as
-     * they do; those that are left when the engine closes go there too, which may take ten seconds. The file outlives the engine, and is started anew where
-     * another model or other arithmetic has written it. NULL: none. Not with no_prefix_cache, and not for models that read
-     * prompts in both directions. One engine at a time can use a folder: else TUTTI_E_BUSY. */
+    /* Pages of the prefix cache that are about to be given away go to a file in this folder, and come back when a prompt begins
+     * as they do; those that are left when the engine closes go there too, which may take ten seconds. The file outlives the
+     * engine, and is started anew where another model or other arithmetic has written it. NULL: none. Not with
+     * no_prefix_cache, and not for models that read prompts in both directions. One engine at a time can use a folder: else
+     * TUTTI_E_BUSY. */
     const char *kv_spill_dir;
     uint64_t kv_spill_bytes; /* size of that file at most; 0: 8 GiB */
     /* A second, smaller model with the same vocabulary, which guesses too, up to max_draft_tokens (1 to 32; 0: 8) of a sequence;

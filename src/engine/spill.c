@@ -81,8 +81,9 @@ static void complain(struct spill *s, const struct tutti_error *err)
         s->n_unlogged++;
         return;
     }
-    log_warn("KV spill: %s; pages lost to it are computed again (%" PRIu64 " failures since the last line)",
-             err->text, s->n_unlogged);
+    log_warn("KV spill: %s; the page is computed again where it is needed", err->text);
+    if (s->n_unlogged > 0)
+        log_warn("KV spill: %" PRIu64 " failures since the last line were not written here", s->n_unlogged);
     s->log_us = now_us;
     s->n_unlogged = 0;
 }
