@@ -1,4 +1,6 @@
 """The official openai client, unmodified."""
+from typing import Literal
+
 import pytest
 
 openai = pytest.importorskip("openai", reason="the openai client is not installed")
@@ -139,3 +141,33 @@ def test_wrong_responses_are_named(client, change, param):
     with pytest.raises(openai.BadRequestError) as wrong:
         client.responses.create(**{"model": "demo", "input": "Hello", **change})
     assert wrong.value.param == param
+
+
+def test_parsed_answers(client):
+    pydantic = pytest.importorskip("pydantic")  # a part of the client
+    model = pydantic.create_model("Answer", city=(Literal["Paris", "Rome"], ...), sure=(bool, ...))
+    answer = client.chat.completions.parse(model="demo", messages=QUESTION, response_format=model, temperature=0, max_tokens=200)
+    assert answer.choices[0].message.parsed.city in ("Paris", "Rome")
+    response = client.responses.parse(model="demo", input="What is the capital of France?", text_format=model, temperature=0, max_output_tokens=200)
+    assert response.output_parsed.city in ("Paris", "Rome")
+    with client.chat.completions.stream(model="demo", messages=QUESTION, response_format=model, temperature=0, max_tokens=200) as stream:
+        assert stream.get_final_completion().choices[0].message.parsed == answer.choices[0].message.parsed
+
+
+def test_tools(client):
+    tool = {"type": "function", "function": {"name": "w", "parameters": {
+        "type": "object", "properties": {"c": {"enum": ["P"]}}, "required": ["c"], "additionalProperties": False}}}
+    settings = {"model": "demo", "messages": QUESTION, "tools": [tool], "temperature": 0, "max_tokens": 80}
+    choice = {"type": "function", "function": {"name": "w"}}
+    call, = client.chat.completions.create(tool_choice=choice, **settings).choices[0].message.tool_calls
+    assert call.function.name == "w" and call.function.arguments.replace(" ", "").replace("\n", "") == '{"c":"P"}'
+    chunks = [c for c in client.chat.completions.create(tool_choice=choice, stream=True, **settings) if c.choices]
+    pieces = [t for c in chunks for t in c.choices[0].delta.tool_calls or []]
+    assert "".join(t.function.arguments for t in pieces) == call.function.arguments
+    assert client.chat.completions.create(tool_choice="none", **settings).choices[0].message.content == ANSWER
+    answered = QUESTION + [{"role": "assistant", "content": None, "tool_calls": [call.model_dump()]},
+                           {"role": "tool", "tool_call_id": call.id, "content": "sunny"}]
+    assert client.chat.completions.create(model="demo", messages=answered, max_tokens=4).choices[0].finish_reason in ("stop", "length")
+    with pytest.raises(openai.BadRequestError) as wrong:
+        client.chat.completions.create(tool_choice={"type": "function", "function": {"name": "x"}}, **settings)
+    assert wrong.value.param == "tool_choice"
