@@ -14,11 +14,8 @@ static const struct {
     const char *name;
     void (*check)(struct check *c);
 } CHECKS[] = {
-    { "linear", check_linear },
-    { "rows", check_rows },
-    { "attention", check_attention },
-    { "lora", check_lora },
-    { "sampling", check_sampling },
+    { "linear", check_linear }, { "rows", check_rows },         { "attention", check_attention },
+    { "lora", check_lora },     { "sampling", check_sampling },
 };
 enum { N_CHECKS = sizeof CHECKS / sizeof *CHECKS };
 
