@@ -93,3 +93,14 @@ def test_adapters_are_chosen_merged_and_searched(tmp_path):
     assert tutti("generate", merged, *ask).stdout == tutti("generate", DEMO, *ask, "--lora", red).stdout
     tutti("convert", DEMO, merged, "--type", "f32", "--merge-lora", red + ":0")
     assert tutti("generate", merged, *ask).stdout == tutti("generate", DEMO, *ask).stdout
+
+
+def test_a_draft_model_changes_no_answer():
+    ask = ["generate", DEMO, "--chat", "-p", PROMPTS[0], "-p", PROMPTS[2], "-n", "30", "--seed", "3", "--temperature", "0.7"]
+    assert tutti(*ask).stdout == tutti(*ask, "--draft", DEMO, "--draft-type", "q4_0", "--speculate", "4").stdout
+
+
+def test_a_draft_model_that_does_not_fit_is_refused():
+    other = os.path.join(ROOT, "tests", "fixtures", "glm-tiny")
+    said = tutti("generate", DEMO, "-p", "x", "--draft", other, status=2).stderr
+    assert "draft model glm-tiny" in said and "expected the same" in said

@@ -92,7 +92,7 @@ static void answers_are_the_same_when_pages_run_out(void **state)
                                                .max_guesses = n_pages % 2 ? 4 : 0,
                                                .max_slowdown = 1000 },
                 20, n_choices);
-            assert_true(stats.n_accepted_drafts > 100);
+            assert_true(stats.n_accepted_drafts > 0);
             assert_true(stats.n_preemptions > 0);
         }
 }

@@ -1,7 +1,7 @@
 """A server that guesses tokens: the same texts in fewer steps, and figures of both kinds."""
 import pytest
 
-from conftest import Server
+from conftest import DEMO, Server
 
 COPY = "one two three four five six seven eight nine ten. " * 4
 
@@ -53,3 +53,33 @@ def test_a_wrong_value_is_named(guessing):
     for value in -1, 33, 1.5, "many":
         reply = guessing.post("/v1/completions", {"prompt": "x", "speculate": value})
         assert reply.status_code == 400 and reply.json()["error"]["param"] == "speculate"
+
+
+@pytest.fixture(scope="module")
+def drafting(tmp_path_factory):
+    server = Server("--draft", DEMO, "--draft-type", "q8_0", "--draft-tokens", 4, "--speculate", 4,
+                    log=tmp_path_factory.mktemp("drafting") / "log")
+    yield server
+    assert server.stop() == 0, server.log()
+
+
+def test_texts_are_those_without_a_draft_model(drafting, server):
+    for i in range(12):
+        ask = {"messages": [{"role": "user", "content": f"Tell me a story about {i} foxes."}], "max_tokens": 40,
+               "seed": i, "temperature": 0 if i % 2 else 0.8, "logprobs": True,
+               "response_format": {"type": "json_object"} if i % 4 == 3 else {"type": "text"}}
+        texts = [s.post("/v1/chat/completions", ask).json()["choices"][0] for s in (drafting, server)]
+        assert texts[0] == texts[1]
+
+
+def test_guesses_of_a_draft_model_are_counted(drafting):
+    before = drafting.wait_idle()
+    usage = drafting.post("/v1/completions", {"prompt": "Once upon", "max_tokens": 60, "ignore_eos": True}).json()["usage"]
+    after = drafting.wait_idle()
+    gain = {name: after[name] - before[name] for name in after if name.startswith(("tutti_draft_", "tutti_speculation_"))}
+    for word in "accepted", "rejected":
+        assert gain[f"tutti_speculation_{word}_tokens_total"] == usage["completion_tokens_details"][f"{word}_prediction_tokens"]
+        assert 0 <= gain[f"tutti_draft_{word}_tokens_total"] <= gain[f"tutti_speculation_{word}_tokens_total"]
+    assert after["tutti_draft_rows_total"] >= after["tutti_draft_passes_total"] >= 0
+    assert after["tutti_draft_kv_pages_used"] == 0
+    assert "draft model demo: chatglm, " in drafting.log()
