@@ -21,8 +21,11 @@ def repeat(server, **more):
 
 
 def test_accepted_tokens_are_counted(guessing):
-    before = guessing.wait_idle()
-    body = repeat(guessing)
+    for _ in range(8):  # whether guesses pay depends on what else the machine does
+        before = guessing.wait_idle()
+        body = repeat(guessing)
+        if body["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 0:
+            break
     after = guessing.wait_idle()
     details = body["usage"]["completion_tokens_details"]
     assert body["usage"]["completion_tokens"] == 60
