@@ -40,8 +40,8 @@ static void note(void *user, const struct tutti_event *event)
     }
 }
 
-/* Loads, serves one request, and closes; the n-th call fails. */
-static void run_once(struct outcome *outcome, texts text, long n)
+/* Loads, serves one request, and closes; the n-th call fails. draft: loaded already. */
+static void run_once(tutti_model *draft, struct outcome *outcome, texts text, long n)
 {
     *outcome = (struct outcome){ .text = text };
     memset(text, 0, sizeof(texts));
@@ -59,6 +59,7 @@ static void run_once(struct outcome *outcome, texts text, long n)
     struct tutti_engine_options options = {
         .kv_bytes = 1 << 20, .max_seqs = 2, .max_queue = 2, .max_batch_tokens = 16, .max_guesses = 4
     };
+    options.draft = draft;
     fault_arm(n);
     outcome->status = tutti_model_open(&model, TEST_DEMO_MODEL, &model_options, &outcome->err);
     if (outcome->status == TUTTI_OK)
@@ -82,14 +83,17 @@ static void every_failure_is_a_clear_error_and_the_next_run_works(void **state)
     (void)state;
     texts want, text;
     struct outcome outcome;
-    run_once(&outcome, want, 0);
+    tutti_model *draft = NULL;
+    struct tutti_model_options draft_options = { .n_threads = 2, .weight_type = "q8_0" };
+    assert_int_equal(tutti_model_open(&draft, TEST_DEMO_MODEL, &draft_options, NULL), TUTTI_OK);
+    run_once(draft, &outcome, want, 0);
     assert_int_equal(outcome.status, TUTTI_OK);
     assert_true(outcome.n_bytes[0] > 0 && outcome.n_bytes[1] > 0);
     long n_runs = 0, n_calls = fault_n_calls();
     const char *step = getenv("TUTTI_FAULT_STEP"); /* a coarser look, for slow machines */
     long stride = step ? atol(step) : 1;
     for (long n = 1; n < MAX_CALLS; n += stride, n_runs++) {
-        run_once(&outcome, text, n);
+        run_once(draft, &outcome, text, n);
         bool has_hit = fault_has_hit();
         const char *function = fault_function();
         fault_arm(0);
@@ -112,9 +116,10 @@ static void every_failure_is_a_clear_error_and_the_next_run_works(void **state)
     }
     assert_true(n_runs * stride >= n_calls / 2);
     print_message("# %ld calls, each made to fail once\n", n_runs * stride);
-    run_once(&outcome, text, 0);
+    run_once(draft, &outcome, text, 0);
     assert_int_equal(outcome.status, TUTTI_OK);
     assert_memory_equal(text, want, sizeof want);
+    tutti_model_close(draft);
 }
 
 int main(void)
