@@ -4,6 +4,8 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "cli/progress.h"
+#include "cluster/cluster.h"
+#include "fleet/rank_table.h"
 #include "model/weight_type.h"
 
 #include <math.h>
@@ -50,6 +52,11 @@ const struct option MODEL_OPTIONS[] = {
       .max = 64,
       .initial = "1",
       .help = "run the model on the N processes that mpirun started, each with its share of the weights" },
+    { .name = "rank-table",
+      TEXT_IN(MODEL, rank_table),
+      .value = "TABLE",
+      .help =
+          "a RANK_TABLE_FILE (tutti ranks) that has as many ranks, and says on which machine each must run" },
     { .name = "pin", FLAG_IN(MODEL, pin), .help = "bind each compute thread to a core of its own" },
     { .name = "cpu",
       CHOICE_IN(MODEL, cpu),
@@ -72,6 +79,19 @@ struct tutti_model_options model_flags_options(const struct model_flags *flags, 
     };
 }
 
+/* Every rank looks for itself; where one is not in its place all of its group end. */
+static enum tutti_status check_rank_table(const struct model_flags *flags, int n_replicas, tutti_ranks *ranks,
+                                          struct tutti_error *err)
+{
+    struct rank_table *table = NULL;
+    int rank = tutti_ranks_group(ranks) * (int)flags->tp + tutti_ranks_rank(ranks);
+    enum tutti_status st = rank_table_read(&table, flags->rank_table, err);
+    if (st == TUTTI_OK)
+        st = rank_table_check(table, rank, (int)flags->tp * n_replicas, err);
+    rank_table_free(table);
+    return ranks ? cluster_agree(cluster_of(ranks), st, err) : st;
+}
+
 enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks **out,
                                     struct tutti_error *err)
 {
@@ -80,6 +100,8 @@ enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks
     int n_replicas = flags->n_replicas > 1 ? (int)flags->n_replicas : 1;
     if (flags->tp > 1 || n_replicas > 1)
         st = tutti_ranks_open(&ranks, (int)flags->tp, n_replicas, err);
+    if (st == TUTTI_OK && flags->rank_table)
+        st = check_rank_table(flags, n_replicas, ranks, err);
     if (st == TUTTI_OK && tutti_ranks_rank(ranks) > 0) {
         signal(SIGTERM, SIG_IGN); /* launchers send them to all, but rank 0 may have requests to end */
         signal(SIGINT, SIG_IGN);

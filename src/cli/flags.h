@@ -7,7 +7,7 @@
 
 /* ---- the model ---- */
 struct model_flags {
-    const char *type, *kv_type, *cpu, *chat_format;
+    const char *type, *kv_type, *cpu, *chat_format, *rank_table;
     int64_t threads, tp;
     bool pin;
     int64_t n_replicas; /* not from a flag of its own; 0: one */

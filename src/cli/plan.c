@@ -26,6 +26,7 @@ enum {
     PROMPT_TOKENS = 256,
     USUAL_CONTEXT = 1024,
     MAX_USERS = 1 << 20,
+    MIN_VOCAB = 256,
 };
 
 struct plan_values {
@@ -182,7 +183,8 @@ static enum tutti_status measure(struct plan *p, struct model *model, struct mea
                           results[0].limits.peak_f32_gflops, err);
 }
 
-/* As many of the model's layers as no cache holds, with made-up weights. */
+/* As many of the model's layers as no cache holds, with made-up weights, and as large a part of the vocabulary: so everything has the
+ * share of the time that it has in the whole. */
 static enum tutti_status measure_part(struct plan *p, struct tutti_error *err)
 {
     struct model_desc part = p->model.desc;
@@ -192,6 +194,8 @@ static enum tutti_status measure_part(struct plan *p, struct tutti_error *err)
     part.n_layers = n_layers < 2 ? 2 : n_layers < part.n_layers ? (int)n_layers : part.n_layers;
     if (part.n_layers > p->model.desc.n_layers)
         part.n_layers = p->model.desc.n_layers;
+    int64_t n_vocab = (int64_t)part.n_vocab * part.n_layers / p->model.desc.n_layers / 32 * 32;
+    part.n_vocab = n_vocab < MIN_VOCAB ? part.n_vocab : (int)n_vocab;
     struct tutti_model_options options = { .n_threads = p->values->threads > 0 ? (int)p->values->threads : 0,
                                            .kv_type = p->values->kv_type };
     struct model *model = NULL;

@@ -1,6 +1,7 @@
 #include "model/group.h"
 
 #include "base/memory_left.h"
+#include "checkpoint/shard_manifest.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -56,6 +57,25 @@ enum tutti_status group_join(struct model *model, enum tutti_status st, struct t
         return st;
     st = cluster_agree(g->cluster, st, err);
     g->is_joined = st == TUTTI_OK;
+    return st;
+}
+
+enum tutti_status group_check_shard(const struct model *model, enum tutti_status st,
+                                    const struct shard_manifest *shard, struct tutti_error *err)
+{
+    struct group *g = model->group;
+    char own[SHARD_DIGEST_CHARS + 1] = "", first[SHARD_DIGEST_CHARS + 1];
+    if (!g)
+        return st;
+    if (st == TUTTI_OK && shard)
+        memcpy(own, shard->fingerprint, sizeof own);
+    memcpy(first, own, sizeof first);
+    if (!cluster_broadcast(g->cluster, first, sizeof first, true) && st == TUTTI_OK)
+        st = cluster_check(g->cluster, err);
+    if (st == TUTTI_OK && strcmp(own, first) != 0)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: model %.16s, but rank 0 has a part of %.16s",
+                       shard ? shard->path : "a whole checkpoint", own[0] ? own : "without a manifest",
+                       first[0] ? first : "none");
     return st;
 }
 

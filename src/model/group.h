@@ -32,6 +32,11 @@ void group_free(struct group *group); /* NULL is allowed */
 /* st: what came of a step that all ranks take, such as loading. A model that one rank cannot have no rank has. */
 MUST_CHECK enum tutti_status group_join(struct model *model, enum tutti_status st, struct tutti_error *err);
 
+/* Every rank, whatever came of opening its checkpoint (st): ranks that have parts of a sharded one must have them of the same model. shard:
+ * NULL where this one's is whole. */
+MUST_CHECK enum tutti_status group_check_shard(const struct model *model, enum tutti_status st,
+                                               const struct shard_manifest *shard, struct tutti_error *err);
+
 /* Shares model->desc out, when the blocks of its weights are known: sets model->local. */
 MUST_CHECK enum tutti_status group_cut(struct model *model, const struct split_blocks *blocks,
                                        struct tutti_error *err);

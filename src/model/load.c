@@ -295,6 +295,16 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
     return st;
 }
 
+/* What this rank needs of a checkpoint: of one that is cut for as many ranks its own part. */
+static enum tutti_status open_part(struct loader *l, const char *path, struct tutti_error *err)
+{
+    enum tutti_status st = checkpoint_open_rank(&l->ck, path, model_rank(l->model),
+                                                cluster_n_ranks(l->model->group->cluster), err);
+    const struct shard_manifest *shard = st == TUTTI_OK ? checkpoint_shard(l->ck) : NULL;
+    l->is_cut = shard;
+    return group_check_shard(l->model, st, shard, err);
+}
+
 enum tutti_status model_load(struct model **out, const char *path, const struct tutti_model_options *options,
                              struct tutti_error *err)
 {
@@ -313,7 +323,7 @@ enum tutti_status model_load(struct model **out, const char *path, const struct 
     }
     if (model_rank(l.model) > 0)
         given.progress = NULL; /* rank 0 shows it for all */
-    st = checkpoint_open(&l.ck, path, err);
+    st = l.model->group ? open_part(&l, path, err) : checkpoint_open(&l.ck, path, err);
     if (st == TUTTI_OK)
         st = load(&l, err);
     checkpoint_close(l.ck);

@@ -12,6 +12,7 @@ struct loader {
     const struct tutti_model_options *options;
     const struct weight_type *type; /* asked for; NULL: as stored */
     bool said_fallback;
+    bool is_cut; /* the checkpoint is this rank's part alone: tensors have the shapes of model->local */
     uint64_t done, total; /* bytes, for progress */
 };
 

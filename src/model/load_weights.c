@@ -2,6 +2,7 @@
 #include "model/load.h"
 
 #include "base/log.h"
+#include "checkpoint/shard_manifest.h"
 #include "model/group.h"
 
 #include <stdlib.h>
@@ -139,19 +140,36 @@ static enum dtype type_of(const struct loader *l, const struct weight *w, enum d
     return weights_fit_type(*want, w->n_in);
 }
 
-/* part: what this rank holds of it. */
+/* What the tensors should have. */
+static const struct model_desc *stored_desc(const struct loader *l)
+{
+    return l->is_cut ? &l->model->local : &l->model->desc;
+}
+
+/* Leaves what part says of the whole, or where the tensors are this rank's part already the bias that it adds. False: no memory. */
+static bool cut(const struct loader *l, struct sources *s, const struct weight *w,
+                const struct split_part *part)
+{
+    bool has_bias = model_rank(l->model) == 0;
+    if (part->kind == SPLIT_ROWS && !l->is_cut)
+        return cut_rows(s, part, w->n_in);
+    if (part->kind == SPLIT_COLUMNS && !l->is_cut)
+        cut_columns(s, part, w->n_in, has_bias);
+    if (part->kind == SPLIT_COLUMNS && l->is_cut && !has_bias) {
+        free((void *)s->biases);
+        s->biases = NULL;
+    }
+    return true;
+}
+
+/* part: what this rank holds of it, of n_whole rows or columns. */
 static enum tutti_status pack_part(struct loader *l, struct matrix **out, const struct weight *w,
-                                   const struct split_part *part, struct tutti_error *err)
+                                   const struct split_part *part, int n_whole, struct tutti_error *err)
 {
     struct backend *be = l->model->backend;
     struct sources s;
     enum tutti_status st = TUTTI_OK;
-    bool has_memory = sources_fill(&s, w);
-    if (has_memory && part->kind == SPLIT_ROWS)
-        has_memory = cut_rows(&s, part, w->n_in);
-    else if (has_memory && part->kind == SPLIT_COLUMNS)
-        cut_columns(&s, part, w->n_in, model_rank(l->model) == 0);
-    if (!has_memory) {
+    if (!sources_fill(&s, w) || !cut(l, &s, w, part)) {
         st = load_out_of_memory(l, err);
         goto done;
     }
@@ -172,7 +190,8 @@ static enum tutti_status pack_part(struct loader *l, struct matrix **out, const 
     if (st != TUTTI_OK)
         goto done;
     l->model->weight_bytes += be->ops->matrix_bytes(*out);
-    l->model->n_params += (uint64_t)w->n_in * (uint64_t)w->n_out;
+    uint64_t n_params = (uint64_t)w->n_in * (uint64_t)w->n_out; /* of the whole model, on every rank */
+    l->model->n_params += l->is_cut ? n_params / (uint64_t)part->n * (uint64_t)n_whole : n_params;
     for (int i = 0; i < w->n_parts; i++) {
         tensor_forget(w->parts[i]);
         progress(l, w->parts[i]);
@@ -189,7 +208,7 @@ static enum tutti_status pack(struct loader *l, struct matrix **out, const struc
     struct split_part part = { .kind = SPLIT_WHOLE };
     if (l->model->group)
         part = split_part(&l->model->group->split, &l->model->desc, role);
-    return pack_part(l, out, w, &part, err);
+    return pack_part(l, out, w, &part, split_n_whole(&l->model->desc, role), err);
 }
 
 /* tensor NULL: there is none, and *out stays NULL. */
@@ -239,7 +258,9 @@ static enum tutti_status pack_top_query(struct loader *l, const struct weight *q
         part.n *= 2;
     }
     enum tutti_status st = pack(l, &l->model->top_query.query, &query, SPLIT_Q, err);
-    return st == TUTTI_OK ? pack_part(l, &l->model->top_query.kv, &kv, &part, err) : st;
+    return st == TUTTI_OK ? pack_part(l, &l->model->top_query.kv, &kv, &part,
+                                      2 * split_n_whole(&l->model->desc, SPLIT_K), err)
+                          : st;
 }
 
 static enum tutti_status load_layer(struct loader *l, int index, struct tutti_error *err)
@@ -247,7 +268,10 @@ static enum tutti_status load_layer(struct loader *l, int index, struct tutti_er
     const struct model_desc *d = &l->model->desc;
     struct layer *layer = &l->model->layers[index];
     struct layer_weights w;
-    enum tutti_status st = weights_find_layer(&w, d, l->names, l->ck, index, err);
+    enum tutti_status st = weights_find_layer(&w, stored_desc(l), l->names, l->ck, index, err);
+    /* A type depends on how many heads share values in the whole model, so that the cut makes no difference. */
+    w.qkv.place.n_sharing = w.attn_out.place.n_sharing = d->n_heads / d->n_kv_heads;
+    w.gate_up.place.n_sharing = w.down.place.n_sharing = d->n_heads / d->n_kv_heads;
     if (st == TUTTI_OK && index == 0)
         l->model->weight_type = l->type ? l->type->dtype : weights_stored_type(&w);
     if (st == TUTTI_OK)
@@ -283,10 +307,29 @@ static int block_of(const struct loader *l, const struct weight *w, int n_most)
     return n > n_most ? n : n_most;
 }
 
+/* The parts must be those that the ranks hold here. */
+static enum tutti_status check_cut(const struct loader *l, struct tutti_error *err)
+{
+    const struct shard_manifest *manifest = checkpoint_shard(l->ck);
+    const struct split *own = &l->model->group->split;
+    struct split s;
+    enum tutti_status st = split_read(&s, &l->model->desc, manifest, err);
+    if (st == TUTTI_OK && memcmp(&s, own, sizeof s) != 0)
+        st = error_set(
+            err, TUTTI_E_UNSUPPORTED,
+            "%s: strategy: the model is cut in another way than it runs; cut it again by tutti shard",
+            manifest->path);
+    return st;
+}
+
 enum tutti_status load_cut(struct loader *l, struct tutti_error *err)
 {
     const struct model_desc *d = &l->model->desc;
     struct split_blocks blocks = { 1, 1 };
+    if (l->is_cut) { /* parts are of plain types */
+        enum tutti_status st = group_cut(l->model, &blocks, err);
+        return st == TUTTI_OK ? check_cut(l, err) : st;
+    }
     for (int i = 0; i < d->n_layers; i++) {
         struct layer_weights w;
         enum tutti_status st = weights_find_layer(&w, d, l->names, l->ck, i, err);
@@ -305,7 +348,7 @@ enum tutti_status load_weights(struct loader *l, struct tutti_error *err)
     if (!model->layers)
         return load_out_of_memory(l, err);
     struct outer_weights outer;
-    enum tutti_status st = weights_find_outer(&outer, &model->desc, l->names, l->ck, err);
+    enum tutti_status st = weights_find_outer(&outer, stored_desc(l), l->names, l->ck, err);
     if (st == TUTTI_OK)
         st = pack(l, &model->embedding, &outer.embedding, SPLIT_EMBEDDING, err);
     if (st == TUTTI_OK)

@@ -92,7 +92,8 @@ struct split_tensor split_find(const struct model_desc *d, const struct tensor_n
     int n_plain = d->has_top_query ? d->n_layers - 1 : d->n_layers;
     if (find_matrix(&t, d, names, name, &layer) && layer < n_plain)
         return t;
-    if (d->has_top_query && find_matrix(&t, d, names->top, name, &layer) && layer == d->n_layers - 1)
+    if (d->has_top_query && find_matrix(&t, d, names->top, name, &layer) &&
+        (layer == d->n_layers - 1 || layer == -1)) /* its names may lack the number */
         return t;
     return (struct split_tensor){ .role = SPLIT_NORM };
 }

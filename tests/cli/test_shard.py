@@ -221,6 +221,22 @@ def test_ranks_of_heads_that_lie_together(tmp_path):
             assert rank[name] == rows(whole[name], (48 * r, 48 * r + 48))
 
 
+def test_ranks_of_a_query_layer(tmp_path):
+    """PanGu-Alpha: 4 heads of 16; the top layer's names have no number. Its table by position is whole."""
+    whole, ranks = cut("pangu-tiny", 2, tmp_path)
+    at = "backbone.top_query_layer."
+    for r, rank in enumerate(ranks):
+        for k in (1, 2, 3):
+            name = f"{at}attention.dense{k}.weight"
+            assert rank[name] == rows(whole[name], (32 * r, 32 * r + 32))
+        name = at + "attention.projection.weight"  # [in, out]
+        assert rank[name] == rows(whole[name], (32 * r, 32 * r + 32))
+        n = whole[at + "output.mapping.bias"][1][0] // 2
+        assert rank[at + "output.mapping.bias"] == rows(whole[at + "output.mapping.bias"], (n * r, n * r + n))
+        assert [name for name in whole if "top_query_embedding" in name or "query_embedding" in name]
+        assert all(rank[name] == whole[name] for name in whole if "query_embedding" in name)
+
+
 def test_configuration_and_tokenizer_go_with_every_rank(tmp_path):
     tutti("shard", f"{FIXTURES}/pangu-text", tmp_path / "cut", "--tp", 2)
     for r in range(2):
