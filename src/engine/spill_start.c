@@ -1,4 +1,4 @@
-/* Opening the spill file of an engine: what its pages depend on, and what requests may not be combined with it. */
+/* Opening the spill file of an engine: the options that it goes together with, and what its pages depend on. */
 #include "base/checksum.h"
 #include "base/log.h"
 #include "engine/engine_state.h"
