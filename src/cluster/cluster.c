@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -33,9 +34,9 @@ struct cluster {
     int rank, n_ranks, group, n_groups;
     float *sums; /* [n_ranks][CHUNK]: what the others sent; at the own rank the sum */
     struct message sends[TRANSPORT_MESSAGES], receives[TRANSPORT_MESSAGES];
-    bool is_broken;       /* the transport failed */
-    bool is_ended;        /* by all ranks together */
-    pthread_mutex_t lock; /* of what follows */
+    atomic_bool is_broken; /* the transport failed */
+    bool is_ended;         /* by all ranks together */
+    pthread_mutex_t lock;  /* of what follows */
     void (*on_loss)(void *user);
     void *on_loss_user;
     struct cluster_cost cost;
@@ -210,7 +211,8 @@ static inline void relax(void)
 
 bool cluster_is_lost(const struct cluster *c)
 {
-    return c->is_broken || (c->monitor && monitor_lost(c->monitor) >= 0);
+    return atomic_load_explicit(&c->is_broken, memory_order_relaxed) ||
+           (c->monitor && monitor_lost(c->monitor) >= 0);
 }
 
 void cluster_on_loss(struct cluster *c, void (*fn)(void *user), void *user)
@@ -230,9 +232,10 @@ static bool finish(struct cluster *c, bool is_idle)
     long idle_ns = NAP_NS;
     for (unsigned i = 0;; i++) {
         int done = c->transport->ops->test(c->transport);
-        c->is_broken = c->is_broken || done < 0;
         if (done > 0)
             return true;
+        if (done < 0)
+            atomic_store(&c->is_broken, true);
         if (cluster_is_lost(c))
             return false;
         if (i < SPINS) {
@@ -260,7 +263,7 @@ static bool exchange(struct cluster *c, int n_sends, int n_receives, bool is_idl
     for (int i = 0; i < n_sends; i++)
         c->cost.n_sent_bytes += c->sends[i].n_bytes;
     if (!c->transport->ops->begin(c->transport, c->sends, n_sends, c->receives, n_receives)) {
-        c->is_broken = true;
+        atomic_store(&c->is_broken, true);
         return false;
     }
     return finish(c, is_idle);

@@ -25,7 +25,8 @@ PATIENCE = 60 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
 NOTICE_S = 5  # a lost rank is noticed
 
 has_module = os.path.exists(os.path.join(os.path.dirname(BIN), "tutti-mpi.so"))
-pytestmark = pytest.mark.skipif(not has_module or not shutil.which("mpirun"), reason="built without MPI, or no mpirun")
+pytestmark = [pytest.mark.skipif(not has_module or not shutil.which("mpirun"), reason="built without MPI, or no mpirun"),
+              pytest.mark.skipif("TSAN_OPTIONS" in os.environ, reason="the thread sanitizer does not see into Open MPI")]
 
 # More ranks than cores, as root, on one machine. Leaks within the library are not ours.
 ENVIRONMENT = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
