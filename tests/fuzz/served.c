@@ -28,7 +28,7 @@ struct echo {
     char *text;
     size_t n_bytes, at;
     int n_choices, n_tokens, max_tokens;
-    bool logprobs, reports_held;
+    bool logprobs, reports_held, no_answer, embedding, prompt_logprobs;
     struct tutti_error err; /* not TUTTI_OK: the answer */
 };
 
@@ -70,7 +70,10 @@ enum tutti_status tutti_engine_submit(tutti_engine *engine, const struct tutti_r
                                    .n_choices = request->n_choices > 0 ? request->n_choices : 1,
                                    .max_tokens = request->max_tokens,
                                    .logprobs = request->logprobs,
-                                   .reports_held = request->reports_held };
+                                   .reports_held = request->reports_held,
+                                   .no_answer = request->no_answer || request->embedding,
+                                   .embedding = request->embedding,
+                                   .prompt_logprobs = request->prompt_logprobs };
         keep_prompt(&echoes[i], request);
         *request_id = echoes[i].id;
         return TUTTI_OK;
@@ -112,17 +115,22 @@ static size_t next_piece(const struct echo *echo)
 /* One token of each choice, or its end. */
 static void echo_step(struct echo *echo)
 {
+    static const float vector[4] = { 1, -0.5f, 0, 0.25f };
+    static const struct tutti_token first = { .id = 5, .bytes = "p", .n_bytes = 1 }; /* of the prompt */
     struct tutti_event event = { .request_id = echo->id, .n_prompt_tokens = 1, .ttft_us = 1, .total_us = 2 };
     size_t n = next_piece(echo);
-    bool is_over = n == 0 || echo->n_tokens == MAX_ECHO_TOKENS ||
+    bool is_over = n == 0 || echo->no_answer || echo->n_tokens == MAX_ECHO_TOKENS ||
                    (echo->max_tokens > 0 && echo->n_tokens >= echo->max_tokens);
     if (echo->is_cancelled)
         event.finish = TUTTI_FINISH_CANCELLED;
     else if (echo->err.status != TUTTI_OK)
         event.finish = TUTTI_FINISH_ERROR;
     else if (is_over)
-        event.finish = n == 0 ? TUTTI_FINISH_STOP : TUTTI_FINISH_LENGTH;
+        event.finish = n == 0 && !echo->no_answer ? TUTTI_FINISH_STOP : TUTTI_FINISH_LENGTH;
     event.error = echo->err;
+    if (echo->prompt_logprobs && echo->n_tokens == 0 && event.finish != TUTTI_FINISH_ERROR &&
+        event.finish != TUTTI_FINISH_CANCELLED)
+        event.prompt_tokens = &first;
     struct tutti_top_token top[2] = { { 5, -0.5f, echo->text + echo->at, n }, { 6, -1.5f, "\xE4\xBD", 2 } };
     struct tutti_token token = { 5, -0.5f, echo->text + echo->at, n, top, 2 };
     if (event.finish == TUTTI_FINISH_NONE) {
@@ -143,6 +151,11 @@ static void echo_step(struct echo *echo)
         memcpy(event.held, "\xE4\xBD", 2);
     }
     event.n_generated_tokens = (size_t)echo->n_tokens;
+    if (echo->embedding && is_over && event.finish != TUTTI_FINISH_ERROR &&
+        event.finish != TUTTI_FINISH_CANCELLED) {
+        event.embedding = vector;
+        event.n_embedding = sizeof vector / sizeof *vector;
+    }
     struct echo copy = *echo;
     if (ends)
         echo->is_used = false;
