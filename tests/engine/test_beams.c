@@ -194,7 +194,8 @@ struct setting {
     bool no_kv_cache, one_after_the_other, must_preempt;
 };
 
-static void ask_all(struct collect *answers, const struct setting *s)
+/* Returns how often a sequence was preempted. */
+static uint64_t ask_all(struct collect *answers, const struct setting *s)
 {
     int32_t ids[N_REQUESTS][N_PROMPT + 1];
     tutti_model *model = open_model("llama-tiny", s->n_threads);
@@ -215,10 +216,9 @@ static void ask_all(struct collect *answers, const struct setting *s)
         collect_wait(&answers[i]);
     struct tutti_stats stats;
     wait_until_idle(engine, &stats);
-    if (s->must_preempt)
-        assert_true(stats.n_preemptions > 0);
     tutti_engine_close(engine);
     tutti_model_close(model);
+    return stats.n_preemptions;
 }
 
 static void assert_same(const struct collected *got, const struct collected *want, int number, int setting)
@@ -258,13 +258,19 @@ static void answers_have_the_same_bits_alone_and_in_any_company(void **state)
           .must_preempt = true },
     };
     struct collect want[N_REQUESTS], got[N_REQUESTS];
-    for (int s = 0; s < (int)(sizeof SETTINGS / sizeof *SETTINGS); s++) {
-        ask_all(s == 0 ? want : got, &SETTINGS[s]);
-        for (int i = 0; i < N_REQUESTS && s > 0; i++) {
-            for (int choice = 0; choice < got[i].n_choices; choice++)
-                assert_same(&got[i].choices[choice], &want[i].choices[choice], i, s);
-            collect_clear(&got[i]);
+    ask_all(want, &SETTINGS[0]);
+    for (int s = 1; s < (int)(sizeof SETTINGS / sizeof *SETTINGS); s++) {
+        bool is_done =
+            false; /* who meets whom in the cache depends on when they come: more than one try may be needed */
+        for (int turn = 0; turn < 20 && !is_done; turn++) {
+            is_done = ask_all(got, &SETTINGS[s]) > 0 || !SETTINGS[s].must_preempt;
+            for (int i = 0; i < N_REQUESTS; i++) {
+                for (int choice = 0; choice < got[i].n_choices; choice++)
+                    assert_same(&got[i].choices[choice], &want[i].choices[choice], i, s);
+                collect_clear(&got[i]);
+            }
         }
+        assert_true(is_done);
     }
     for (int i = 0; i < N_REQUESTS; i++)
         collect_clear(&want[i]);

@@ -7,7 +7,14 @@
 static const int LENGTHS[] = { 1, 7, 16, 17, 63, 64, 65, 80, 256, 1003 };
 static const int RANKS[] = { 1, 3, 4, 5, 8, 19, 64 };
 
-/* n_rows rows of n floats, and where they begin. */
+static float *filled(struct check *c, size_t n)
+{
+    float *x = check_floats(c, n);
+    check_fill(c, x, n);
+    return x;
+}
+
+/* Up to LORA_ROWS rows of n floats, and where they begin. */
 struct rows {
     float *all, *at[LORA_ROWS];
     size_t n;
@@ -16,10 +23,9 @@ struct rows {
 static struct rows rows_new(struct check *c, int n_rows, int n)
 {
     struct rows rows = { .n = (size_t)n_rows * (size_t)n };
-    rows.all = check_floats(c, rows.n);
+    rows.all = filled(c, rows.n);
     for (int r = 0; r < n_rows; r++)
         rows.at[r] = rows.all + (size_t)r * (size_t)n;
-    check_fill(c, rows.all, rows.n);
     return rows;
 }
 
@@ -40,7 +46,7 @@ static void check_down(struct check *c, int n_rows, int rank, int n)
 {
     int last = rank - 1;
     if (check_next(c, (any_fn *)c->k->lora_down, "lora_down_%d_%d_%d_%d", n_rows, rank, n, (int)c->fill)) {
-        float *a = rows_new(c, rank, n).all;
+        float *a = filled(c, (size_t)rank * (size_t)n);
         struct rows x = rows_new(c, n_rows, n), want = rows_new(c, n_rows, rank),
                     got = rows_new(c, n_rows, rank);
         lora_down_ref(want.at, a, read_only(&x), n_rows, rank, n);
@@ -54,7 +60,7 @@ static void check_down(struct check *c, int n_rows, int rank, int n)
     }
     if (check_next(c, (any_fn *)c->k->lora_down_half, "lora_down_half_%d_%d_%d_%d", n_rows, rank, n,
                    (int)c->fill)) {
-        uint16_t *half = halves_of(c, rows_new(c, rank, n).all, (size_t)rank * (size_t)n);
+        uint16_t *half = halves_of(c, filled(c, (size_t)rank * (size_t)n), (size_t)rank * (size_t)n);
         struct rows x = rows_new(c, n_rows, n), want = rows_new(c, n_rows, rank),
                     got = rows_new(c, n_rows, rank);
         lora_down_half_ref(want.at, half, read_only(&x), n_rows, rank, n);
@@ -68,7 +74,7 @@ static void check_up(struct check *c, int n_rows, int rank, int n)
 {
     size_t stride = (size_t)n;
     if (check_next(c, (any_fn *)c->k->lora_up, "lora_up_%d_%d_%d_%d", n_rows, rank, n, (int)c->fill)) {
-        float *b = rows_new(c, rank, n).all;
+        float *b = filled(c, (size_t)rank * stride);
         struct rows t = rows_new(c, n_rows, rank), y = rows_new(c, n_rows, n), want = rows_new(c, n_rows, n),
                     got = rows_new(c, n_rows, n);
         memcpy(want.all, y.all, y.n * sizeof *y.all);
@@ -86,7 +92,7 @@ static void check_up(struct check *c, int n_rows, int rank, int n)
     }
     if (check_next(c, (any_fn *)c->k->lora_up_half, "lora_up_half_%d_%d_%d_%d", n_rows, rank, n,
                    (int)c->fill)) {
-        uint16_t *b = halves_of(c, rows_new(c, rank, n).all, (size_t)rank * stride);
+        uint16_t *b = halves_of(c, filled(c, (size_t)rank * stride), (size_t)rank * stride);
         struct rows t = rows_new(c, n_rows, rank), want = rows_new(c, n_rows, n),
                     got = rows_new(c, n_rows, n);
         memcpy(got.all, want.all, want.n * sizeof *want.all);
