@@ -75,13 +75,12 @@ const struct command COMMAND_RANKS = {
     .name = "ranks",
     .summary = "check a table of ranks, and make mpirun's files of it",
     .about = "Reads a RANK_TABLE_FILE, as sites with Ascend devices have it: which rank runs on which device "
-             "of which "
-             "server. Every id, count and address is checked, and a fault is named by its field. Prints the "
-             "hostfile "
-             "and the rankfile with which mpirun starts the same ranks on the same hosts, or writes them.",
-    .example = "tutti ranks hccl_2s_16p.json --hostfile hosts --rankfile ranks --cores 64\n"
-               "mpirun --hostfile hosts --rankfile ranks -n 16 tutti serve MODEL --tp 16 --rank-table "
-               "hccl_2s_16p.json",
+             "of which server. Every id, count and address is checked, and a fault is named by its field. "
+             "Prints the hostfile and the rankfile with which mpirun starts the same ranks on the same "
+             "hosts, or writes them.",
+    .example = "tutti ranks table.json --hostfile hosts --rankfile ranks --cores 64\n"
+               "mpirun -n 16 --hostfile hosts --rankfile ranks tutti serve MODEL --tp 16 --rank-table "
+               "table.json",
     .options = OPTION_SET(GROUPS, "TABLE", 1, 1, "expected TABLE, a RANK_TABLE_FILE"),
     .values_bytes = sizeof(struct ranks_values),
     .run = run,

@@ -106,7 +106,7 @@ def test_other_commands_run_on_ranks(tmp_path):
     ("8 heads with 2 KV heads cannot be dealt out over 3 ranks, expected tp 1, 2, 4, 8", 3,
      ["generate", DEMO, "-p", "x", "--tp", "3"]),
     ("/nowhere: No such file or directory", 2, ["generate", "/nowhere", "-p", "x", "--tp", "2"]),
-    ("expected either --prompt TEXT or --file FILE", 2, ["generate", DEMO, "--tp", "2"]),
+    ("expected either --prompt TEXT, --file FILE or --batch FILE", 2, ["generate", DEMO, "--tp", "2"]),
     ("pages of several ranks cannot spill", 2, ["serve", DEMO, "--port", "0", "--tp", "2", "--kv-spill", "/tmp"]),
 ])
 def test_what_cannot_be_is_said(words, n_ranks, args):
@@ -216,7 +216,8 @@ def check_loss(group, stream, begin, words):
     assert words in stream.events[-1].decode(), stream.events[-1]
     assert stream.ended - begin < NOTICE_S
     assert group.end() != 0
-    assert words in group.log()
+    # mpirun may end before it has passed on what the ranks say; then it names the rank itself.
+    assert words in group.log() or f"process rank {words.split()[1]} with PID" in group.log()
     end = time.monotonic() + 3
     while group.ranks() and time.monotonic() < end:
         time.sleep(0.05)
