@@ -1,6 +1,7 @@
 #include "backend/memory.h"
 
 #include "base/log.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -113,7 +114,7 @@ struct memory_backing *memory_back(void *memory, size_t n_bytes)
     if (b) {
         b->memory = memory;
         b->n_bytes = round_up(n_bytes, 4096);
-        if (pthread_create(&b->thread, NULL, back_all, b) == 0)
+        if (thread_start(&b->thread, back_all, b) == 0)
             return b;
         free(b);
     }

@@ -3,6 +3,7 @@
 #include "base/team.h"
 
 #include "base/cgroup.h"
+#include "base/thread.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -124,7 +125,7 @@ static enum tutti_status start_threads(struct team *team, struct tutti_error *er
         if (!arg)
             return error_set(err, TUTTI_E_MEMORY, "thread team: out of memory");
         *arg = (struct worker_arg){ .team = team, .thread = i };
-        int rc = pthread_create(&team->threads[i], NULL, worker_main, arg);
+        int rc = thread_start(&team->threads[i], worker_main, arg);
         if (rc != 0) {
             free(arg);
             return error_set(err, TUTTI_E_MEMORY, "thread team: cannot make compute thread %d of %d: %s",

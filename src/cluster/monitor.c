@@ -1,6 +1,7 @@
 #include "cluster/monitor.h"
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "cluster/cluster.h"
 
 #include <arpa/inet.h>
@@ -11,7 +12,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -418,11 +418,7 @@ enum tutti_status monitor_start(struct monitor *m, struct tutti_error *err)
     enum tutti_status st = m->options.rank == RANK_0 ? take_in(m, err) : TUTTI_OK;
     if (st != TUTTI_OK)
         return st;
-    sigset_t all, old;
-    sigfillset(&all); /* signals are for the program's other threads */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&m->thread, NULL, watch, m);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int rc = thread_start(&m->thread, watch, m);
     m->has_thread = rc == 0;
     return rc == 0 ? TUTTI_OK
                    : error_set(err, TUTTI_E_MEMORY, "cannot make the monitor thread: %s", strerror(rc));

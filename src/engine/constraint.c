@@ -1,5 +1,7 @@
 #include "engine/constraint.h"
 
+#include "base/thread.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -364,9 +366,8 @@ enum tutti_status constraints_new(struct constraints **out, const struct constra
     if (st == TUTTI_OK)
         st = open_bells(c, err);
     if (st == TUTTI_OK) {
-        c->has_mask_thread = pthread_create(&c->mask_thread, NULL, mask_main, c) == 0;
-        c->has_compile_thread = c->has_mask_thread &&
-                                pthread_create(&c->compile_thread, NULL, compile_main, c) == 0;
+        c->has_mask_thread = thread_start(&c->mask_thread, mask_main, c) == 0;
+        c->has_compile_thread = c->has_mask_thread && thread_start(&c->compile_thread, compile_main, c) == 0;
         if (!c->has_compile_thread)
             st = error_set(err, TUTTI_E_MEMORY, "cannot make the threads of grammars");
     }

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "base/thread.h"
 #include "engine/engine_state.h"
 
 #include <stdio.h>
@@ -282,7 +283,7 @@ static enum tutti_status open_locks(struct tutti_engine *e, struct tutti_error *
 static enum tutti_status start_thread(pthread_t *thread, bool *has_thread, void *(*entry)(void *), void *arg,
                                       const char *name, struct tutti_error *err)
 {
-    int rc = pthread_create(thread, NULL, entry, arg);
+    int rc = thread_start(thread, entry, arg);
     if (rc != 0)
         return error_set(err, TUTTI_E_MEMORY, "cannot make the %s thread: %s", name, strerror(rc));
     *has_thread = true;

@@ -3,10 +3,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/thread.h"
 
 #include <assert.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,15 +131,11 @@ static void *io_main(void *arg)
     }
 }
 
-/* With all signals blocked: a file beyond the process' limit raises SIGXFSZ in the thread that writes. */
+/* It must not see signals: a file beyond the process' limit raises SIGXFSZ in the thread that writes. */
 static enum tutti_status start_thread(pthread_t *thread, void *(*entry)(void *), void *arg,
                                       struct tutti_error *err)
 {
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(thread, NULL, entry, arg);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    int rc = thread_start(thread, entry, arg);
     return rc == 0 ? TUTTI_OK
                    : error_set(err, TUTTI_E_MEMORY, "cannot make the spill thread: %s", strerror(rc));
 }

@@ -1,10 +1,10 @@
 #include "server/doorman.h"
 
 #include "base/log.h"
+#include "base/thread.h"
 
 #include <event2/event.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -33,17 +33,6 @@ static void *loop_main(void *arg)
     return NULL;
 }
 
-/* The signals stay with the owner's thread. */
-static int start_thread(struct doorman *doorman)
-{
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int failed = pthread_create(&doorman->thread, NULL, loop_main, doorman);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return failed;
-}
-
 enum tutti_status doorman_start(struct doorman **out, struct event_base *base, struct tutti_error *err)
 {
     struct doorman *doorman = calloc(1, sizeof *doorman);
@@ -57,7 +46,7 @@ enum tutti_status doorman_start(struct doorman **out, struct event_base *base, s
     if (!doorman->stop || event_add(doorman->stop, NULL))
         st = error_set(err, TUTTI_E_MEMORY, "the system has no event descriptor left");
     if (st == TUTTI_OK) {
-        int failed = start_thread(doorman);
+        int failed = thread_start(&doorman->thread, loop_main, doorman);
         doorman->has_thread = !failed;
         if (failed)
             st = error_set(err, TUTTI_E_MEMORY, "cannot start the server's thread: %s", strerror(failed));
