@@ -353,10 +353,11 @@ static struct tutti_stats ask(struct tutti_engine_options options, int n, int n_
     return asked_all(&options, NULL, n, n_choices);
 }
 
+/* How many there are depends on who is answered beside whom. */
 static void check_guessed(const struct tutti_stats *stats)
 {
-    assert_true(stats->n_accepted_guesses > 100);
-    assert_true(stats->n_rejected_guesses > 100);
+    assert_true(stats->n_accepted_guesses > 10);
+    assert_true(stats->n_rejected_guesses > 10);
 }
 
 static void answers_are_the_same_alone_and_among_others(void **state)
@@ -453,7 +454,7 @@ static void repetitive_text_takes_fewer_steps(void **state)
         assert_int_equal(c.n_accepted_guesses, stats.n_accepted_guesses);
         assert_int_equal(c.n_rejected_guesses, stats.n_rejected_guesses);
         if (cases[i].is_faster) {
-            assert_true(stats.n_steps < 100);
+            assert_true(stats.n_steps < 150); /* how many fewer is a question of what steps take */
             assert_int_equal(stats.n_steps + stats.n_accepted_guesses, 150);
         } else {
             assert_int_equal(stats.n_steps, 150);
