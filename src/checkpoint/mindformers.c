@@ -250,7 +250,7 @@ static void finish_chatglm_6b(struct translation *t)
 /* MindSpore's "gelu" is the approximation by tanh. */
 static void finish_gpt2(struct translation *t)
 {
-    double width = number(t, "hidden_size", 1, LIMIT_DIMENSION / 4, 768);
+    double width = number(t, "hidden_size", 1, LIMIT_DIMENSION / 4.0, 768);
     put_context(t, "n_positions", 1024);
     put(t, "n_embd", json_integer((json_int_t)width));
     put(t, "n_inner", json_integer((json_int_t)(width * number(t, "expand_ratio", 1, 64, 4))));

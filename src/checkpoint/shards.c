@@ -3,6 +3,7 @@
 #include "checkpoint/mindspore.h"
 #include "checkpoint/safetensors.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -432,6 +433,7 @@ static enum tutti_status open_shards(struct shards **out, const char *folder, in
     enum tutti_status st = rank < 0 ? open_all(s, err) : open_one(s, rank, err);
     if (st != TUTTI_OK)
         goto done;
+    assert(s->n_ranks > 0 && s->ranks[0].manifest); /* a manifest counts one rank at least */
     s->n_tensors = s->ranks[0].manifest->n_tensors;
     s->tensors = calloc(s->n_tensors + 1, sizeof *s->tensors);
     if (!s->tensors) {

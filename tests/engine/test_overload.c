@@ -29,13 +29,18 @@ static uint64_t step_us(int n_rows)
 }
 
 struct asked {
-    struct request request; /* first */
-    struct choice choice;
+    /* First: a request and its choice. */
+    _Alignas(struct request) unsigned char request[sizeof(struct request) + sizeof(struct choice)];
     int32_t prompt[PROMPT];
     struct asked *next_free;
     uint64_t first_us;
     int n_generated;
 };
+
+static struct request *request_of(struct asked *a)
+{
+    return (struct request *)(void *)a->request;
+}
 
 struct tally {
     int n_asked, n_good, n_complete, n_early, n_full, n_late;
@@ -109,7 +114,7 @@ static void ask(struct machine *m, int owner)
     struct asked *a = m->free;
     m->free = a->next_free;
     memset(a, 0, sizeof *a);
-    struct request *r = &a->request;
+    struct request *r = request_of(a);
     r->serial = ++m->serial;
     r->adapter = -1;
     r->prompt = a->prompt;
@@ -138,8 +143,8 @@ static void late(void *user, struct request *r)
 
 static void complete(struct machine *m, struct asked *a)
 {
-    struct tally *tally = &m->tallies[a->request.spec.owner];
-    uint64_t ttft_us = a->first_us - a->request.submit_us, rest_us = m->now_us - a->first_us;
+    struct tally *tally = &m->tallies[request_of(a)->spec.owner];
+    uint64_t ttft_us = a->first_us - request_of(a)->submit_us, rest_us = m->now_us - a->first_us;
     tally->n_complete++;
     tally->n_good += ttft_us <= TTFT_TARGET_US && rest_us <= (uint64_t)ITL_TARGET_US * (ANSWER - 1);
     give_back(m, a);
