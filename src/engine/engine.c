@@ -153,7 +153,7 @@ static enum tutti_status reserve_lines(struct tutti_engine *e, struct tutti_erro
     e->slots = calloc((size_t)e->n_slots, sizeof(struct request *));
     e->free_slots = calloc((size_t)e->n_slots, sizeof *e->free_slots);
     e->logits = calloc((size_t)max_outputs(e) * (size_t)e->model->desc.n_vocab, sizeof *e->logits);
-    e->draws = calloc((size_t)(o->max_seqs + max_guess_rows(e)), sizeof *e->draws);
+    e->draws = calloc((size_t)o->max_seqs + (size_t)max_guess_rows(e), sizeof *e->draws);
     e->scores = calloc((size_t)max_outputs(e), sizeof *e->scores);
     e->hidden = calloc((size_t)o->max_batch_tokens, (size_t)e->model->desc.d_model * sizeof *e->hidden);
     if (!e->slots || !e->free_slots || !e->logits || !e->draws || !e->scores || !e->hidden)
