@@ -109,6 +109,9 @@ static int read_character(EditLine *editor, wchar_t *out)
             continue;
         if (n <= 0)
             return (int)n;
+        if (byte ==
+            '\0') /* a Ctrl-D from before the editor took over; in a line it would keep others from ending it */
+            continue;
         size_t used = mbrtowc(out, &byte, 1, &state);
         if (used == (size_t)-2)
             continue; /* the rest of the character is to come */
