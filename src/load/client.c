@@ -228,6 +228,10 @@ static void take_finished(struct client *c)
             continue;
         CURLcode code = message->data.result;
         curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &slot);
+        if (slot_can_resend(slot, code)) {
+            slot_resend(slot); /* message is gone */
+            continue;
+        }
         slot_finish(slot, code); /* message is gone */
         continue_after(slot, c->run->records[slot->record].outcome != LOAD_COMPLETE);
     }

@@ -87,6 +87,11 @@ void slot_free(struct slot *slot);       /* NULL is allowed */
 /* Sends the request of a record. False: the run was ended by client_fail(). */
 bool slot_start(struct slot *slot, size_t record);
 
+/* Whether a request that failed was sent on a kept connection that broke before the first byte of an answer: the server may have
+ * closed it before the request came, so that nothing is known of the server. slot_resend() sends it on a new connection. */
+bool slot_can_resend(const struct slot *slot, CURLcode code);
+void slot_resend(struct slot *slot);
+
 /* Writes the record's end. The handle is taken from the multi handle. */
 void slot_finish(struct slot *slot, CURLcode code);
 void slot_abort(struct slot *slot);

@@ -116,10 +116,8 @@ struct slot *slot_new(struct client *c)
     curl_easy_setopt(slot->easy, CURLOPT_POST, 1L);
     curl_easy_setopt(slot->easy, CURLOPT_BUFFERSIZE, (long)RECEIVE_BYTES);
     curl_easy_setopt(slot->easy, CURLOPT_UPLOAD_BUFFERSIZE, (long)RECEIVE_BYTES);
-    curl_easy_setopt(slot->easy, CURLOPT_TIMEOUT_MS, (long)(options->timeout_s * 1e3));
     curl_easy_setopt(slot->easy, CURLOPT_DNS_CACHE_TIMEOUT, -1L);
     curl_easy_setopt(slot->easy, CURLOPT_FORBID_REUSE, (long)options->no_reuse);
-    curl_easy_setopt(slot->easy, CURLOPT_FRESH_CONNECT, (long)options->no_reuse);
     curl_easy_setopt(slot->easy, CURLOPT_ERRORBUFFER, slot->curl_text);
     curl_easy_setopt(slot->easy, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(slot->easy, CURLOPT_WRITEDATA, slot);
@@ -160,6 +158,8 @@ bool slot_start(struct slot *slot, size_t record_index)
     slot->n_sends = 0;
     slot->n_error_bytes = 0;
     slot->curl_text[0] = '\0';
+    curl_easy_setopt(slot->easy, CURLOPT_TIMEOUT_MS, (long)(options->timeout_s * 1e3));
+    curl_easy_setopt(slot->easy, CURLOPT_FRESH_CONNECT, (long)options->no_reuse);
     bool is_chat = work_is_chat(options->work, &options->style, record->prompt);
     size_t key = options->n_keys ? record_index % options->n_keys : 0;
     curl_easy_setopt(slot->easy, CURLOPT_HTTPHEADER, c->headers[key]);
@@ -175,6 +175,31 @@ bool slot_start(struct slot *slot, size_t record_index)
     c->n_open++;
     record->started_us = client_now_us(c);
     return true;
+}
+
+/* libcurl does the same, but only where reading failed, and five times in the life of a handle. */
+bool slot_can_resend(const struct slot *slot, CURLcode code)
+{
+    long n_connected = 0, status = 0, n_header_bytes = 0;
+    if (code != CURLE_SEND_ERROR && code != CURLE_RECV_ERROR && code != CURLE_GOT_NOTHING)
+        return false;
+    curl_easy_getinfo(slot->easy, CURLINFO_NUM_CONNECTS, &n_connected); /* 0: the connection was a kept one */
+    curl_easy_getinfo(slot->easy, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_getinfo(slot->easy, CURLINFO_HEADER_SIZE, &n_header_bytes);
+    return n_connected == 0 && status == 0 && n_header_bytes == 0;
+}
+
+void slot_resend(struct slot *slot)
+{
+    struct client *c = slot->client;
+    double left_ms = c->options->timeout_s * 1e3 -
+                     (double)(client_now_us(c) - record_of(slot)->started_us) / 1e3;
+    curl_multi_remove_handle(c->multi, slot->easy);
+    curl_easy_setopt(slot->easy, CURLOPT_TIMEOUT_MS, left_ms < 1 ? 1L : (long)left_ms);
+    curl_easy_setopt(slot->easy, CURLOPT_FRESH_CONNECT, 1L);
+    slot->curl_text[0] = '\0';
+    if (curl_multi_add_handle(c->multi, slot->easy) != CURLM_OK)
+        client_fail(c, TUTTI_E_MEMORY, "out of memory for a request");
 }
 
 /* ---- ending ---------------------------------------------------------------------------------------------------- */

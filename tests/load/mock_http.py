@@ -28,6 +28,8 @@ def refusal(status, body, *headers):
 
 
 class MockServer:
+    """closes: True, connections after their first answer; "asked", after the first answer, the head of the next request."""
+
     def __init__(self, first_s=0.0, gap_s=0.0, usage=True, models=("mock",), closes=False, serial=False,
                  tls=None):
         self.first_s, self.gap_s, self.usage, self.models, self.closes = first_s, gap_s, usage, models, closes
@@ -64,9 +66,12 @@ class MockServer:
 
     async def serve(self, reader, writer):
         self.n_connections += 1
+        n_answered = 0
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                if self.closes == "asked" and n_answered:
+                    break
                 lines = head.split("\r\n")
                 headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:] if ": " in line)}
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
@@ -78,7 +83,8 @@ class MockServer:
                     await writer.drain()
                 finally:
                     self.n_open -= 1
-                if self.closes:
+                n_answered += 1
+                if self.closes is True:
                     break
         except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             pass

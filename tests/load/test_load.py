@@ -283,6 +283,20 @@ def test_a_kept_connection_that_the_server_closed_is_no_failure(mock):
     assert d["complete"] == 10 and server.n_connections >= 10
 
 
+@pytest.mark.parametrize("n_words", [3, 500000])  # more than the system takes before the server reads
+def test_a_kept_connection_that_breaks_under_a_request_is_no_failure(mock, tmp_path, n_words):
+    server = mock(closes="asked")
+    path = lines(tmp_path, " ".join(["fine"] * n_words))
+    d = figures(server.url, "-m", "m", "-f", path, "-N", 10, "-n", 1)
+    assert d["complete"] == 10 and d["tool"]["sent_again"] == 9 and len(server.requests) == 10 == server.n_connections
+
+
+def test_a_new_connection_that_breaks_under_a_request_is_a_failure(mock, tmp_path):
+    server = mock()
+    d = figures(server.url, "-m", "m", "-f", lines(tmp_path, "silence"), "-N", 2, "-n", 1, check=1)
+    assert d["complete"] == 0 and d["tool"]["sent_again"] == 0 and d["failures"]["cut"]["count"] == 2
+
+
 def test_a_connection_for_each_request(mock):
     server = mock()
     assert figures(server.url, "-m", "m", "-N", 10, "-n", 1, "--no-reuse")["complete"] == 10
