@@ -2,7 +2,7 @@
 
 const char *json_type_name(const json_t *value)
 {
-    static const char *const NAMES[] = { "an object", "an array", "a string", "a number",
-                                         "a number",  "true",     "false",    "null" };
+    static const char *const NAMES[] = { "an object", "a list", "a string", "an integer",
+                                         "a number",  "true",   "false",    "null" };
     return value ? NAMES[json_typeof(value)] : "nothing";
 }

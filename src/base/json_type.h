@@ -4,7 +4,7 @@
 
 #include <jansson.h>
 
-/* "an object", "a number", ...; "nothing" for NULL. Static. */
+/* "an object", "a list", "a string", "an integer", "a number", "true", "false", "null"; "nothing" for NULL. Static. */
 const char *json_type_name(const json_t *value);
 
 #endif

@@ -70,7 +70,7 @@ static enum tutti_status read_runs(const struct field *f, const json_t *object, 
     t->dim = (int)dim;
     size_t n = json_array_size(runs);
     if (!json_is_array(runs) || n < 1 || n > SHARD_MAX_RUNS)
-        return wrong(f, "runs", "an array of 1 to 8 runs", runs);
+        return wrong(f, "runs", "a list of 1 to 8 runs", runs);
     for (size_t i = 0; i < n; i++) {
         const json_t *run = json_array_get(runs, i);
         const json_t *begin = json_array_get(run, 0), *end = json_array_get(run, 1);
@@ -99,7 +99,7 @@ static enum tutti_status read_tensor(struct field *f, const json_t *object, stru
     if (st == TUTTI_OK && (!dtype_find(type, &t->dtype) || dtype_block_elems(t->dtype) != 1))
         st = wrong_value(f, "dtype", "expected a plain type, such as f32, f16 or bf16");
     if (st == TUTTI_OK && (!json_is_array(shape) || json_array_size(shape) > LIMIT_TENSOR_DIMS))
-        st = wrong(f, "shape", "an array of at most 4 numbers", shape);
+        st = wrong(f, "shape", "a list of at most 4 numbers", shape);
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(shape); i++) {
         const json_t *n = json_array_get(shape, i);
         if (!json_is_integer(n) || json_integer_value(n) < 0)
@@ -119,7 +119,7 @@ static enum tutti_status read_tensors(struct shard_manifest *m, struct field *f)
     const json_t *list = json_object_get(m->root, "tensors");
     size_t n = json_array_size(list);
     if (!json_is_array(list) || n < 1 || n > LIMIT_TENSORS)
-        return wrong(f, "tensors", "an array of tensors", list);
+        return wrong(f, "tensors", "a list of tensors", list);
     m->tensors = calloc(n, sizeof *m->tensors);
     if (!m->tensors)
         return error_set(f->err, TUTTI_E_MEMORY, "%s: out of memory", m->path);
@@ -143,7 +143,7 @@ static enum tutti_status read_files(struct shard_manifest *m, struct field *f)
     const json_t *list = json_object_get(m->root, "files");
     size_t n = json_array_size(list);
     if (!json_is_array(list) || n < 1 || n > LIMIT_SHARDS)
-        return wrong(f, "files", "an array of files", list);
+        return wrong(f, "files", "a list of files", list);
     m->files = calloc(n, sizeof *m->files);
     if (!m->files)
         return error_set(f->err, TUTTI_E_MEMORY, "%s: out of memory", m->path);

@@ -72,8 +72,8 @@ static enum tutti_status set_messages(struct prompt *prompt, const json_t *messa
 {
     size_t n = json_array_size(messages);
     if (n == 0)
-        return error_set(err, TUTTI_E_FORMAT, "messages: found %s, expected an array of messages",
-                         json_is_array(messages) ? "an empty array" : json_type_name(messages));
+        return error_set(err, TUTTI_E_FORMAT, "messages: found %s, expected a list of messages",
+                         json_is_array(messages) ? "an empty list" : json_type_name(messages));
     prompt->messages = calloc(n, sizeof *prompt->messages);
     if (!prompt->messages)
         return no_memory(err);

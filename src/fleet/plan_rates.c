@@ -57,7 +57,7 @@ static enum tutti_status read_samples(struct reader *r, const json_t *root, stru
 {
     const json_t *list = json_object_get(root, "results");
     if (!json_is_array(list) || json_array_size(list) > MAX_SAMPLES)
-        return error_set(r->err, TUTTI_E_FORMAT, "%s: results: %s, expected an array of at most %d steps",
+        return error_set(r->err, TUTTI_E_FORMAT, "%s: results: %s, expected a list of at most %d steps",
                          r->path, json_type_name(list), MAX_SAMPLES);
     *n = (int)json_array_size(list);
     enum tutti_status st = TUTTI_OK;

@@ -161,8 +161,8 @@ static enum tutti_status read_server(struct rank_table *t, struct place *at, con
         st = get_address(at, object, "server_ip", &server_ip);
     s->ip = s->ip ? s->ip : server_ip;
     if (st == TUTTI_OK && (!json_is_array(devices) || json_array_size(devices) < 1))
-        st = wrong(at, "device", "%s, expected an array of at least one device",
-                   json_is_array(devices) ? "an empty array" : json_type_name(devices));
+        st = wrong(at, "device", "%s, expected a list of at least one device",
+                   json_is_array(devices) ? "an empty list" : json_type_name(devices));
     if (st != TUTTI_OK)
         return st;
     size_t n = json_array_size(devices);
@@ -283,7 +283,7 @@ static enum tutti_status read_head(const struct rank_table *t, const struct plac
     if (st == TUTTI_OK)
         st = get_number(at, t->root, "server_count", RANK_TABLE_MAX_RANKS, &count);
     if (st == TUTTI_OK && !json_is_array(list))
-        st = wrong(at, "server_list", "%s, expected an array", json_type_name(list));
+        st = wrong(at, "server_list", "%s, expected a list", json_type_name(list));
     if (st == TUTTI_OK && (json_array_size(list) < 1 || json_array_size(list) != (size_t)count))
         st = wrong(at, "server_count", "%" PRId64 ", but server_list has %zu servers", count,
                    json_array_size(list));

@@ -57,8 +57,8 @@ static enum tutti_status check_messages(const json_t *messages, struct tutti_err
     size_t i;
     json_t *message;
     if (json_array_size(messages) == 0)
-        return error_set(err, TUTTI_E_FORMAT, "messages: found %s, expected an array of messages",
-                         json_is_array(messages) ? "an empty array" : json_type_name(messages));
+        return error_set(err, TUTTI_E_FORMAT, "messages: found %s, expected a list of messages",
+                         json_is_array(messages) ? "an empty list" : json_type_name(messages));
     json_array_foreach(messages, i, message)
     {
         if (!json_is_object(message))
@@ -234,7 +234,7 @@ enum tutti_status work_check(const struct work *work, const struct work_style *s
     return TUTTI_OK;
 }
 
-/* Each builder takes over prompt, a string or (of chats) an array; NULL: out of memory. */
+/* Each builder takes over prompt, a string or (of chats) a list; NULL: out of memory. */
 static json_t *openai_body(const struct work_style *style, json_t *prompt, int max_tokens)
 {
     json_t *body = json_pack("{s:o, s:i, s:b, s:{s:b}}", json_is_array(prompt) ? "messages" : "prompt",

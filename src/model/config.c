@@ -1,5 +1,7 @@
 #include "model/config.h"
 
+#include "base/json_type.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -26,20 +28,13 @@ static void fail(struct config *c, enum tutti_status status, const char *key, co
                               expected);
 }
 
-static const char *kind_of(const json_t *value)
-{
-    static const char *const NAMES[] = { "an object", "an array", "a string", "an integer",
-                                         "a number",  "true",     "false",    "null" };
-    return value ? NAMES[json_typeof(value)] : "missing";
-}
-
 int config_int(struct config *c, const char *key, int lo, int hi)
 {
     const json_t *value = config_find(c, key);
     char expected[64], found[64];
     snprintf(expected, sizeof expected, "an integer from %d to %d", lo, hi);
     if (!json_is_integer(value)) {
-        fail(c, TUTTI_E_FORMAT, key, kind_of(value), expected);
+        fail(c, TUTTI_E_FORMAT, key, value ? json_type_name(value) : "missing", expected);
         return lo;
     }
     json_int_t n = json_integer_value(value);
@@ -62,7 +57,7 @@ double config_float(struct config *c, const char *key, double lo, double hi)
     char expected[64], found[64];
     snprintf(expected, sizeof expected, "a number from %g to %g", lo, hi);
     if (!json_is_number(value)) {
-        fail(c, TUTTI_E_FORMAT, key, kind_of(value), expected);
+        fail(c, TUTTI_E_FORMAT, key, value ? json_type_name(value) : "missing", expected);
         return lo;
     }
     double x = json_number_value(value);
@@ -83,7 +78,7 @@ bool config_bool_or(struct config *c, const char *key, bool fallback)
 {
     const json_t *value = config_find(c, key);
     if (value && !json_is_boolean(value))
-        fail(c, TUTTI_E_FORMAT, key, kind_of(value), "true or false");
+        fail(c, TUTTI_E_FORMAT, key, json_type_name(value), "true or false");
     return value ? json_is_true(value) : fallback;
 }
 
@@ -91,7 +86,7 @@ const char *config_string_or(struct config *c, const char *key, const char *fall
 {
     const json_t *value = config_find(c, key);
     if (value && !json_is_string(value))
-        fail(c, TUTTI_E_FORMAT, key, kind_of(value), "a string");
+        fail(c, TUTTI_E_FORMAT, key, json_type_name(value), "a string");
     return json_is_string(value) ? json_string_value(value) : fallback;
 }
 

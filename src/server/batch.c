@@ -1,5 +1,6 @@
 #include "server/batch.h"
 
+#include "base/json_type.h"
 #include "base/prompt_lines.h"
 #include "server/openai_reply.h"
 
@@ -90,7 +91,7 @@ static enum tutti_status find_api(struct item *item, struct tutti_error *err)
     const char *method = json_string_value(json_object_get(item->line, "method"));
     if (!json_is_string(json_object_get(item->line, "custom_id")))
         return error_set_param(err, TUTTI_E_ARGUMENT, "custom_id", "custom_id must be a string, found %s",
-                               json_kind(json_object_get(item->line, "custom_id")));
+                               json_type_name(json_object_get(item->line, "custom_id")));
     if (!method || strcmp(method, "POST"))
         return error_set_param(err, TUTTI_E_ARGUMENT, "method", "method must be \"POST\"");
     for (size_t i = 0; url && i < sizeof APIS / sizeof *APIS; i++)
@@ -102,7 +103,7 @@ static enum tutti_status find_api(struct item *item, struct tutti_error *err)
                                "/v1/responses");
     if (!json_is_object(json_object_get(item->line, "body")))
         return error_set_param(err, TUTTI_E_ARGUMENT, "body", "body must be an object, found %s",
-                               json_kind(json_object_get(item->line, "body")));
+                               json_type_name(json_object_get(item->line, "body")));
     return TUTTI_OK;
 }
 
@@ -121,7 +122,7 @@ static struct item *next_item(struct run *run)
         enum tutti_status st = json_read(&item->line, run->lines.line, run->lines.n_line_bytes, &err);
         if (st == TUTTI_OK && !json_is_object(item->line))
             st = error_set(&err, TUTTI_E_ARGUMENT, "line %zu must be a JSON object, found %s", item->number,
-                           json_kind(item->line));
+                           json_type_name(item->line));
         if (st == TUTTI_OK)
             st = find_api(item, &err);
         if (st == TUTTI_OK)

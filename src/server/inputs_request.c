@@ -1,6 +1,8 @@
 /* One table of parameters. The order of checks is that of the table; the prompt comes last. */
 #include "server/inputs_request.h"
 
+#include "base/json_type.h"
+
 #include <float.h>
 #include <limits.h>
 #include <math.h>
@@ -60,7 +62,7 @@ static enum tutti_status wrong_type(const char *name, const char *expected, cons
                                     struct tutti_error *err)
 {
     return error_set_param(err, TUTTI_E_ARGUMENT, name, "`%s` must be %s, found %s", name, expected,
-                           json_kind(value));
+                           json_type_name(value));
 }
 
 static enum tutti_status read_bool(const char *name, const json_t *value, bool is_lenient, bool *out,
@@ -342,7 +344,7 @@ enum tutti_status inputs_request_read(struct api_request *out, const struct inpu
         return st;
     if (!json_is_object(out->root))
         return error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
-                         json_kind(out->root));
+                         json_type_name(out->root));
     const json_t *parameters = value_of(out->root, "parameters"), *stream = value_of(out->root, "stream");
     const json_t *protocol = value_of(parameters, "return_protocol");
     if (parameters && !json_is_object(parameters))

@@ -1,6 +1,7 @@
 /* POST /v1/embeddings: https://platform.openai.com/docs/api-reference/embeddings
  *
  * Each input is a prompt of its own. Vectors have the length 1, also where dimensions cuts them. */
+#include "base/json_type.h"
 #include "server/openai_reply.h"
 
 #include <math.h>
@@ -117,7 +118,7 @@ static enum tutti_status read_words(struct api_request *req, enum tutti_embeddin
     const char *word = json_string_value(format);
     if (user && !json_is_null(user) && !json_is_string(user))
         return error_set_param(err, TUTTI_E_ARGUMENT, "user", "user must be a string, found %s",
-                               json_kind(user));
+                               json_type_name(user));
     if (format && !json_is_null(format) && !(word && (!strcmp(word, "float") || !strcmp(word, "base64"))))
         return error_set_param(err, TUTTI_E_ARGUMENT, "encoding_format",
                                "encoding_format must be \"float\" or \"base64\"");

@@ -1,4 +1,5 @@
 /* What the text of an answer must be: response_format, and grammar as llama-server has it. */
+#include "base/json_type.h"
 #include "server/openai_request.h"
 
 #include <stdlib.h>
@@ -8,7 +9,7 @@ static enum tutti_status wrong(const char *what, const char *expected, const jso
                                struct tutti_error *err)
 {
     return error_set_param(err, TUTTI_E_ARGUMENT, "response_format", "%s must be %s, found %s", what,
-                           expected, json_kind(found));
+                           expected, json_type_name(found));
 }
 
 static enum tutti_status take_schema(struct api_request *req, const json_t *schema, struct tutti_error *err)
@@ -74,7 +75,7 @@ enum tutti_status api_read_format(struct api_request *req, struct tutti_error *e
         return st;
     if (!json_is_string(grammar))
         return error_set_param(err, TUTTI_E_ARGUMENT, "grammar", "grammar must be a string, found %s",
-                               json_kind(grammar));
+                               json_type_name(grammar));
     if (json_string_length(grammar) == 0)
         return TUTTI_OK;
     if (req->grammar_kind != TUTTI_GRAMMAR_NONE)

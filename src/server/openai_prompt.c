@@ -1,30 +1,9 @@
 /* The prompts of a request: messages, texts, ids. */
+#include "base/json_type.h"
 #include "server/openai_request.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-const char *json_kind(const json_t *value)
-{
-    if (!value)
-        return "nothing";
-    switch (json_typeof(value)) {
-    case JSON_OBJECT:
-        return "an object";
-    case JSON_ARRAY:
-        return "a list";
-    case JSON_STRING:
-        return "a string";
-    case JSON_INTEGER:
-        return "an integer";
-    case JSON_REAL:
-        return "a number";
-    case JSON_NULL:
-        return "null";
-    default:
-        return "a boolean";
-    }
-}
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
@@ -48,7 +27,7 @@ static enum tutti_status join_parts(struct buf *out, const json_t *parts, size_t
                                    "%s: this model reads parts of type text only", param);
         if (!json_is_string(text))
             return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s.text must be a string, found %s", param,
-                                   json_kind(text));
+                                   json_type_name(text));
         if (!buf_add(out, json_string_value(text), json_string_length(text)))
             return error_set(err, TUTTI_E_MEMORY, "out of memory for the messages");
     }
@@ -76,7 +55,7 @@ static enum tutti_status check_function(const json_t *value, const char *param, 
     const json_t *arguments = json_object_get(function, "arguments");
     if (!json_is_object(value))
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be an object, found %s", param,
-                               json_kind(value));
+                               json_type_name(value));
     if ((!is_call || type) && (!json_is_string(type) || strcmp(json_string_value(type), "function")))
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: the only type supported is \"function\"",
                                param);
@@ -85,7 +64,7 @@ static enum tutti_status check_function(const json_t *value, const char *param, 
     if (is_call && arguments && !json_is_string(arguments) && !json_is_object(arguments))
         return error_set_param(err, TUTTI_E_ARGUMENT, param,
                                "%s.function.arguments must be a string, found %s", param,
-                               json_kind(arguments));
+                               json_type_name(arguments));
     return TUTTI_OK;
 }
 
@@ -96,7 +75,7 @@ enum tutti_status api_check_functions(const json_t *list, const char *name, bool
     const json_t *entry;
     if (!json_is_array(list))
         return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be a list, found %s", name,
-                               json_kind(list));
+                               json_type_name(list));
     json_array_foreach(list, i, entry)
     {
         char param[64];
@@ -137,11 +116,11 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
     snprintf(param, sizeof param, "messages[%zu]", i);
     if (!json_is_object(value))
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be an object, found %s", param,
-                               json_kind(value));
+                               json_type_name(value));
     snprintf(param, sizeof param, "messages[%zu].role", i);
     if (!json_is_string(role))
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be a string, found %s", param,
-                               json_kind(role));
+                               json_type_name(role));
     snprintf(param, sizeof param, "messages[%zu].content", i);
     message->role = json_string_value(role);
     if (!strcmp(message->role, "developer")) /* OpenAI's newer word */
@@ -160,7 +139,8 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
         message->content = "";
     } else {
         return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                               "%s must be a string or a list of parts, found %s", param, json_kind(content));
+                               "%s must be a string or a list of parts, found %s", param,
+                               json_type_name(content));
     }
     if (json_is_string(name))
         message->name = json_string_value(name);
@@ -174,7 +154,7 @@ enum tutti_status api_read_messages(struct api_request *req, struct tutti_error 
     if (!json_is_array(list) || n == 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, "messages",
                                "messages must be a list of at least one message, found %s",
-                               json_is_array(list) ? "an empty one" : json_kind(list));
+                               json_is_array(list) ? "an empty one" : json_type_name(list));
     if (n > API_MAX_MESSAGES)
         return error_set_param(err, TUTTI_E_ARGUMENT, "messages",
                                "messages holds %zu messages, at most %d are allowed", n, API_MAX_MESSAGES);
@@ -204,7 +184,7 @@ enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *
         json_int_t id = json_integer_value(value);
         if (!json_is_integer(value))
             return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s[%zu] must be a token id, found %s",
-                                   param, i, json_kind(value));
+                                   param, i, json_type_name(value));
         if (id < 0 || id >= n_vocab)
             return error_set_param(err, TUTTI_E_ARGUMENT, param,
                                    "%s[%zu] is %lld, the vocabulary holds the ids 0 to %d", param, i,
@@ -227,7 +207,7 @@ static enum tutti_status read_prompt(struct api_request *req, struct api_prompt 
         return error_set_param(
             err, TUTTI_E_ARGUMENT, name,
             "%s must be a string, a list of strings, a list of token ids or a list of such lists; found %s",
-            name, json_is_array(value) ? "an empty list" : json_kind(value));
+            name, json_is_array(value) ? "an empty list" : json_type_name(value));
     prompt->first_id = req->ids.n;
     prompt->n_ids = json_array_size(value);
     return api_read_ids(&req->ids, value, name, n_vocab, err);

@@ -1,6 +1,8 @@
 /* The settings of a request: one table of fields, and a few that need words of their own. */
 #include "server/openai_request.h"
 
+#include "base/json_type.h"
+
 #include <float.h>
 #include <limits.h>
 #include <math.h>
@@ -60,7 +62,7 @@ static enum tutti_status wrong_type(const char *name, const char *expected, cons
                                     struct tutti_error *err)
 {
     return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be %s, found %s", name, expected,
-                           json_kind(value));
+                           json_type_name(value));
 }
 
 static enum tutti_status read_field(struct api_request *req, const struct field *field,
@@ -327,7 +329,7 @@ enum tutti_status api_request_read_value(struct api_request *out, enum api_kind 
         out->max_tokens = API_DEFAULT_COMPLETION_TOKENS;
     if (!json_is_object(out->root))
         return error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
-                         json_kind(out->root));
+                         json_type_name(out->root));
     enum tutti_status st = read_settings(out, info.n_vocab, err);
     if (st != TUTTI_OK)
         return st;

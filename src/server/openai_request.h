@@ -112,7 +112,4 @@ MUST_CHECK enum tutti_status api_read_format(struct api_request *req, struct tut
 MUST_CHECK enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *param, int n_vocab,
                                           struct tutti_error *err);
 
-/* "a string", "a number", ... for errors. */
-const char *json_kind(const json_t *value);
-
 #endif

@@ -2,6 +2,7 @@
  *
  * A request becomes one of the chat API, so that both read settings in the same way. Nothing is stored: what refers to an earlier
  * response is refused. */
+#include "base/json_type.h"
 #include "server/openai_reply.h"
 
 #include <string.h>
@@ -32,7 +33,8 @@ static enum tutti_status read_content(const json_t *content, size_t item, struct
                                                                                      : no_memory(err);
     if (!json_is_array(content))
         return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                               "%s must be a string or a list of parts, found %s", param, json_kind(content));
+                               "%s must be a string or a list of parts, found %s", param,
+                               json_type_name(content));
     json_array_foreach(content, i, part)
     {
         const json_t *text = json_object_get(part, "text");
@@ -83,7 +85,7 @@ static enum tutti_status read_input(const json_t *root, json_t *messages, struct
     enum tutti_status st = TUTTI_OK;
     if (instructions && !json_is_string(instructions))
         return error_set_param(err, TUTTI_E_ARGUMENT, "instructions",
-                               "instructions must be a string, found %s", json_kind(instructions));
+                               "instructions must be a string, found %s", json_type_name(instructions));
     if (instructions)
         st = add_message(messages, "system", json_string_value(instructions),
                          json_string_length(instructions), err);
@@ -94,7 +96,7 @@ static enum tutti_status read_input(const json_t *root, json_t *messages, struct
     if (!json_is_array(input) || json_array_size(input) == 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, "input",
                                "input must be a string or a list of at least one item, found %s",
-                               json_is_array(input) ? "an empty list" : json_kind(input));
+                               json_is_array(input) ? "an empty list" : json_type_name(input));
     json_array_foreach(input, i, item) if (st == TUTTI_OK) st = add_item(messages, item, i, err);
     return st;
 }
@@ -167,7 +169,8 @@ static enum tutti_status read_value(struct api_request *req, struct app *app, js
     json_t *chat = NULL;
     enum tutti_status st = TUTTI_OK;
     if (!json_is_object(root))
-        st = error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s", json_kind(root));
+        st = error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
+                       json_type_name(root));
     if (st == TUTTI_OK)
         st = make_chat(root, &chat, err);
     json_decref(root);

@@ -2,6 +2,7 @@
  *
  * An answer that must be a call is held to a JSON schema: the arguments of the one function that is named, or a list of
  * {"name", "arguments"} where any of them will do. */
+#include "base/json_type.h"
 #include "server/openai_request.h"
 
 #include <stdlib.h>
@@ -153,7 +154,7 @@ enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *er
         return st;
     if (!json_is_object(arguments))
         return error_set_param(err, TUTTI_E_ARGUMENT, "chat_template_kwargs",
-                               "chat_template_kwargs must be an object, found %s", json_kind(arguments));
+                               "chat_template_kwargs must be an object, found %s", json_type_name(arguments));
     return api_dump(req, arguments, &req->template_arguments, err);
 }
 

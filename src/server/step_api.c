@@ -2,6 +2,7 @@
  * cancelled, and its pages are free. */
 #include "server/step_api.h"
 
+#include "base/json_type.h"
 #include "base/log.h"
 #include "engine/engine.h"
 #include "model/chat.h"
@@ -192,7 +193,7 @@ static enum tutti_status wrong_type(const char *name, const char *expected, cons
                                     struct tutti_error *err)
 {
     return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be %s, found %s", name, expected,
-                           json_kind(value));
+                           json_type_name(value));
 }
 
 static const json_t *value_of(const json_t *root, const char *name)
@@ -389,7 +390,8 @@ void step_request(struct app *app, struct http_conn *conn)
     const char *body = http_request_body(conn, &n_bytes);
     enum tutti_status st = json_read(&root, body, n_bytes, &err);
     if (st == TUTTI_OK && !json_is_object(root))
-        st = error_set(&err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s", json_kind(root));
+        st = error_set(&err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
+                       json_type_name(root));
     if (st == TUTTI_OK)
         st = read_id(root, cache_id, &err);
     if (st != TUTTI_OK) {

@@ -1,4 +1,5 @@
 /* POST /tokenize and /detokenize, GET /tokenizer_info, as clients of vLLM and of llama-server ask for them. */
+#include "base/json_type.h"
 #include "engine/engine.h"
 #include "model/chat.h"
 #include "server/generated.h"
@@ -17,7 +18,7 @@ static enum tutti_status read_flag(const json_t *root, const char *name, bool ot
     if (!value || json_is_null(value) || json_is_boolean(value))
         return TUTTI_OK;
     return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be true or false, found %s", name,
-                           json_kind(value));
+                           json_type_name(value));
 }
 
 /* vLLM's names of the fields, and llama-server's. */
@@ -29,7 +30,7 @@ static enum tutti_status tokenize_text(struct app *app, const json_t *root, stru
     const json_t *prompt = json_object_get(root, name);
     if (!json_is_string(prompt))
         return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be a string, found %s", name,
-                               json_kind(prompt));
+                               json_type_name(prompt));
     enum tutti_status st = read_flag(root, is_llama ? "add_special" : "add_special_tokens", !is_llama,
                                      &add_special, err);
     if (st != TUTTI_OK)
@@ -128,7 +129,8 @@ void tokenize_request(struct app *app, struct http_conn *conn)
     const char *body = http_request_body(conn, &n_bytes);
     enum tutti_status st = json_read(&root, body, n_bytes, &err);
     if (st == TUTTI_OK && !json_is_object(root))
-        st = error_set(&err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s", json_kind(root));
+        st = error_set(&err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
+                       json_type_name(root));
     if (st == TUTTI_OK &&
         !app_check_model(app, conn, json_string_value(json_object_get(root, "model")), NULL))
         goto done;
@@ -150,7 +152,7 @@ static enum tutti_status detokenize(struct app *app, const json_t *root, struct 
     const json_t *tokens = json_object_get(root, "tokens");
     if (!json_is_array(tokens))
         return error_set_param(err, TUTTI_E_ARGUMENT, "tokens",
-                               "tokens must be a list of token ids, found %s", json_kind(tokens));
+                               "tokens must be a list of token ids, found %s", json_type_name(tokens));
     enum tutti_status st = api_read_ids(ids, tokens, "tokens", app->info.n_vocab, err);
     if (st != TUTTI_OK)
         return st;
@@ -174,7 +176,8 @@ void detokenize_request(struct app *app, struct http_conn *conn)
     const char *body = http_request_body(conn, &n_bytes);
     enum tutti_status st = json_read(&root, body, n_bytes, &err);
     if (st == TUTTI_OK && !json_is_object(root))
-        st = error_set(&err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s", json_kind(root));
+        st = error_set(&err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
+                       json_type_name(root));
     if (st == TUTTI_OK &&
         !app_check_model(app, conn, json_string_value(json_object_get(root, "model")), NULL))
         goto done;

@@ -130,7 +130,7 @@ def faults():
         (put("type", value=None), "type: no weights were measured"),
         (put("threads", value="2"), "threads: a string, expected a number"),
         (put("read_gbps", value=0), "read_gbps: 0, expected a positive number"),
-        (put("results", value={}), "results: an object, expected an array"),
+        (put("results", value={}), "results: an object, expected a list"),
         (put("results", 1, value=7), "results[1].tokens: nothing, expected a number"),
         (put("results", 2, "tok_s", value=-1), "results[2].tok_s: -1, expected a positive number"),
         (put("results", 0, "matrix_bytes", value=None), "results[0].matrix_bytes: nothing, expected a number, as tutti bench"),
