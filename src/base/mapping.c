@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -23,17 +24,19 @@ enum tutti_status mapping_open(struct mapping *out, const char *path, struct tut
         st = error_set(err, TUTTI_E_FORMAT, "%s: not a regular file", path);
         goto done;
     }
-    if (info.st_size == 0) {
-        *out = (struct mapping){ 0 };
-        goto done;
-    }
-    void *bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    void *bytes = NULL;
+    if (info.st_size > 0)
+        bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (bytes == MAP_FAILED) {
         st = error_set(err, TUTTI_E_MEMORY, "%s: cannot map %lld bytes: %s", path, (long long)info.st_size,
                        strerror(errno));
         goto done;
     }
-    *out = (struct mapping){ .bytes = bytes, .n_bytes = (size_t)info.st_size };
+    *out = (struct mapping){ .bytes = bytes, .n_bytes = (size_t)info.st_size, .name = strdup(path) };
+    if (!out->name) {
+        mapping_close(out);
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    }
 done:
     close(fd); /* the mapping stays */
     return st;
@@ -43,12 +46,15 @@ void mapping_close(struct mapping *map)
 {
     if (map->bytes && !map->is_borrowed)
         munmap((void *)(uintptr_t)map->bytes, map->n_bytes);
+    free(map->name);
     *map = (struct mapping){ 0 };
 }
 
-struct mapping mapping_borrow(const void *bytes, size_t n_bytes)
+enum tutti_status mapping_borrow(struct mapping *out, const void *bytes, size_t n_bytes, const char *name,
+                                 struct tutti_error *err)
 {
-    return (struct mapping){ .bytes = bytes, .n_bytes = n_bytes, .is_borrowed = true };
+    *out = (struct mapping){ .bytes = bytes, .n_bytes = n_bytes, .name = strdup(name), .is_borrowed = true };
+    return out->name ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
 }
 
 void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes)

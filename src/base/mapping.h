@@ -1,4 +1,4 @@
-/* A whole file mapped read-only, or memory of the caller in its stead. */
+/* A whole file mapped read-only, or memory of the caller in its stead, and what messages call it. */
 #ifndef TUTTI_BASE_MAPPING_H
 #define TUTTI_BASE_MAPPING_H
 
@@ -7,6 +7,7 @@
 struct mapping {
     const uint8_t *bytes; /* NULL where the file is empty */
     size_t n_bytes;
+    char *name;       /* the path, or the name that the caller gave */
     bool is_borrowed; /* the caller's memory: neither unmapped nor forgotten */
 };
 
@@ -15,8 +16,9 @@ struct mapping {
 MUST_CHECK enum tutti_status mapping_open(struct mapping *out, const char *path, struct tutti_error *err);
 void mapping_close(struct mapping *map); /* a zeroed one is allowed */
 
-/* The caller's memory as if it were a file; it must outlive the mapping. */
-struct mapping mapping_borrow(const void *bytes, size_t n_bytes);
+/* The caller's memory as if it were a file; it must outlive the mapping. name is copied. */
+MUST_CHECK enum tutti_status mapping_borrow(struct mapping *out, const void *bytes, size_t n_bytes,
+                                            const char *name, struct tutti_error *err);
 
 /* The pages that lie wholly within [data, data + n_bytes) leave this process' memory; they come back when read. */
 void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes);

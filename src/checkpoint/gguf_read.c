@@ -28,7 +28,7 @@ struct gguf_array {
 
 struct gguf {
     struct mapping map;
-    char *name;
+    const char *name; /* the mapping's */
     json_t *scalars;
     struct gguf_array *arrays; /* sorted by key once all are read */
     size_t n_arrays;
@@ -476,28 +476,22 @@ static enum tutti_status read_file(struct gguf *file, struct tutti_error *err)
     return read_tensors(file, &c, n_tensors, err);
 }
 
-static enum tutti_status open_mapping(struct gguf **out, struct mapping map, const char *name,
-                                      struct tutti_error *err)
+/* Takes map over, on failure too. */
+static enum tutti_status open_mapping(struct gguf **out, struct mapping map, struct tutti_error *err)
 {
-    enum tutti_status st;
     struct gguf *file = calloc(1, sizeof *file);
-    if (file) {
-        file->map = map;
-        file->name = strdup(name);
-    } else {
+    if (!file) {
+        enum tutti_status st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", map.name);
         mapping_close(&map);
+        return st;
     }
-    if (!file || !file->name) {
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-        goto done;
-    }
-    st = read_file(file, err);
-    if (st != TUTTI_OK)
-        goto done;
-    *out = file;
-    file = NULL;
-done:
-    gguf_close(file);
+    file->map = map;
+    file->name = map.name;
+    enum tutti_status st = read_file(file, err);
+    if (st == TUTTI_OK)
+        *out = file;
+    else
+        gguf_close(file);
     return st;
 }
 
@@ -505,7 +499,7 @@ static enum tutti_status open_part(struct gguf **out, const char *path, struct t
 {
     struct mapping map;
     enum tutti_status st = mapping_open(&map, path, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, path, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, err);
 }
 
 /* ---- files in parts: NAME-00001-of-00003.gguf, ... ---- */
@@ -632,7 +626,9 @@ enum tutti_status gguf_open(struct gguf **out, const char *path, struct tutti_er
 enum tutti_status gguf_open_memory(struct gguf **out, const void *bytes, size_t n_bytes, const char *name,
                                    struct tutti_error *err)
 {
-    return open_mapping(out, mapping_borrow(bytes, n_bytes), name, err);
+    struct mapping map;
+    enum tutti_status st = mapping_borrow(&map, bytes, n_bytes, name, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, err);
 }
 
 void gguf_close(struct gguf *file)
@@ -650,7 +646,6 @@ void gguf_close(struct gguf *file)
     json_decref(file->scalars);
     free(file->tensors);
     free(file->tensor_names);
-    free(file->name);
     mapping_close(&file->map);
     free(file);
 }

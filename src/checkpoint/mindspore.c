@@ -38,7 +38,7 @@ static const char *const WRAPPERS[] = { "network.", "_backbone." };
 
 struct mindspore {
     struct mapping map;
-    char *name;
+    const char *name; /* the mapping's */
     struct tensor *tensors;
     size_t n_tensors;
     char *names; /* of all tensors */
@@ -435,28 +435,22 @@ static enum tutti_status read_file(struct mindspore *file, struct tutti_error *e
 
 /* ---- opening ---- */
 
-static enum tutti_status open_mapping(struct mindspore **out, struct mapping map, const char *name,
-                                      struct tutti_error *err)
+/* Takes map over, on failure too. */
+static enum tutti_status open_mapping(struct mindspore **out, struct mapping map, struct tutti_error *err)
 {
-    enum tutti_status st;
     struct mindspore *file = calloc(1, sizeof *file);
-    if (file) {
-        file->map = map;
-        file->name = strdup(name);
-    } else {
+    if (!file) {
+        enum tutti_status st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", map.name);
         mapping_close(&map);
+        return st;
     }
-    if (!file || !file->name) {
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-        goto done;
-    }
-    st = read_file(file, err);
-    if (st != TUTTI_OK)
-        goto done;
-    *out = file;
-    file = NULL;
-done:
-    mindspore_close(file);
+    file->map = map;
+    file->name = map.name;
+    enum tutti_status st = read_file(file, err);
+    if (st == TUTTI_OK)
+        *out = file;
+    else
+        mindspore_close(file);
     return st;
 }
 
@@ -464,13 +458,15 @@ enum tutti_status mindspore_open(struct mindspore **out, const char *path, struc
 {
     struct mapping map;
     enum tutti_status st = mapping_open(&map, path, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, path, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, err);
 }
 
 enum tutti_status mindspore_open_memory(struct mindspore **out, const void *bytes, size_t n_bytes,
                                         const char *name, struct tutti_error *err)
 {
-    return open_mapping(out, mapping_borrow(bytes, n_bytes), name, err);
+    struct mapping map;
+    enum tutti_status st = mapping_borrow(&map, bytes, n_bytes, name, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, err);
 }
 
 void mindspore_close(struct mindspore *file)
@@ -482,7 +478,6 @@ void mindspore_close(struct mindspore *file)
     free((void *)file->from);
     free(file->tensors);
     free(file->names);
-    free(file->name);
     mapping_close(&file->map);
     free(file);
 }

@@ -85,7 +85,7 @@ struct view {
 
 struct pytorch {
     struct mapping map;
-    char *name;
+    const char *name; /* the mapping's */
     struct zip *zip;  /* NULL: a file of the old kind */
     const char *root; /* of the archive's names, with a slash at the end */
     size_t n_root;
@@ -610,35 +610,36 @@ static enum tutti_status read_old(struct pytorch *file, struct tutti_error *err)
 
 /* ---- opening ---- */
 
-static enum tutti_status open_mapping(struct pytorch **out, struct mapping map, const char *name,
-                                      struct tutti_error *err)
+static enum tutti_status read_file(struct pytorch *file, struct tutti_error *err)
 {
     enum tutti_status st;
-    struct pytorch *file = calloc(1, sizeof *file);
-    if (file) {
-        file->map = map;
-        file->name = strdup(name);
-    } else {
-        mapping_close(&map);
-    }
-    if (!file || !file->name) {
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-        goto done;
-    }
-    if (!pytorch_is(map.bytes, map.n_bytes))
-        st = error_set(err, TUTTI_E_FORMAT, "%s: not a file of torch.save()", name);
-    else if (zip_is(map.bytes, map.n_bytes))
+    if (!pytorch_is(file->map.bytes, file->map.n_bytes))
+        st = error_set(err, TUTTI_E_FORMAT, "%s: not a file of torch.save()", file->name);
+    else if (zip_is(file->map.bytes, file->map.n_bytes))
         st = read_archive(file, err);
     else
         st = read_old(file, err);
     pickle_close(file->pickle); /* everything that tensors need of it was taken */
     file->pickle = NULL;
-    if (st != TUTTI_OK)
-        goto done;
-    *out = file;
-    file = NULL;
-done:
-    pytorch_close(file);
+    return st;
+}
+
+/* Takes map over, on failure too. */
+static enum tutti_status open_mapping(struct pytorch **out, struct mapping map, struct tutti_error *err)
+{
+    struct pytorch *file = calloc(1, sizeof *file);
+    if (!file) {
+        enum tutti_status st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", map.name);
+        mapping_close(&map);
+        return st;
+    }
+    file->map = map;
+    file->name = map.name;
+    enum tutti_status st = read_file(file, err);
+    if (st == TUTTI_OK)
+        *out = file;
+    else
+        pytorch_close(file);
     return st;
 }
 
@@ -646,13 +647,15 @@ enum tutti_status pytorch_open(struct pytorch **out, const char *path, struct tu
 {
     struct mapping map;
     enum tutti_status st = mapping_open(&map, path, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, path, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, err);
 }
 
 enum tutti_status pytorch_open_memory(struct pytorch **out, const void *bytes, size_t n_bytes,
                                       const char *name, struct tutti_error *err)
 {
-    return open_mapping(out, mapping_borrow(bytes, n_bytes), name, err);
+    struct mapping map;
+    enum tutti_status st = mapping_borrow(&map, bytes, n_bytes, name, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, err);
 }
 
 void pytorch_close(struct pytorch *file)
@@ -669,7 +672,6 @@ void pytorch_close(struct pytorch *file)
     free(file->storages);
     free(file->tensors);
     free(file->names);
-    free(file->name);
     mapping_close(&file->map);
     free(file);
 }

@@ -10,8 +10,8 @@ enum { MAX_HEADER_BYTES = 100000000 }; /* the format's own limit */
 
 struct safetensors {
     struct mapping map;
-    char *name;     /* for messages, and every tensor's file */
-    json_t *header; /* holds the tensors' names */
+    const char *name; /* the mapping's: for messages, and every tensor's file */
+    json_t *header;   /* holds the tensors' names */
     struct tensor *tensors;
     size_t n_tensors;
 };
@@ -194,28 +194,22 @@ static enum tutti_status read_header(struct safetensors *file, struct tutti_erro
     return check_cover(file, data, data_bytes, err);
 }
 
-static enum tutti_status open_mapping(struct safetensors **out, struct mapping map, const char *name,
-                                      struct tutti_error *err)
+/* Takes map over, on failure too. */
+static enum tutti_status open_mapping(struct safetensors **out, struct mapping map, struct tutti_error *err)
 {
-    enum tutti_status st;
     struct safetensors *file = calloc(1, sizeof *file);
-    if (file) {
-        file->map = map;
-        file->name = strdup(name);
-    } else {
+    if (!file) {
+        enum tutti_status st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", map.name);
         mapping_close(&map);
+        return st;
     }
-    if (!file || !file->name) {
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-        goto done;
-    }
-    st = read_header(file, err);
-    if (st != TUTTI_OK)
-        goto done;
-    *out = file;
-    file = NULL;
-done:
-    safetensors_close(file);
+    file->map = map;
+    file->name = map.name;
+    enum tutti_status st = read_header(file, err);
+    if (st == TUTTI_OK)
+        *out = file;
+    else
+        safetensors_close(file);
     return st;
 }
 
@@ -223,13 +217,15 @@ enum tutti_status safetensors_open(struct safetensors **out, const char *path, s
 {
     struct mapping map;
     enum tutti_status st = mapping_open(&map, path, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, path, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, err);
 }
 
 enum tutti_status safetensors_open_memory(struct safetensors **out, const void *bytes, size_t n_bytes,
                                           const char *name, struct tutti_error *err)
 {
-    return open_mapping(out, mapping_borrow(bytes, n_bytes), name, err);
+    struct mapping map;
+    enum tutti_status st = mapping_borrow(&map, bytes, n_bytes, name, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, err);
 }
 
 void safetensors_close(struct safetensors *file)
@@ -238,7 +234,6 @@ void safetensors_close(struct safetensors *file)
         return;
     json_decref(file->header);
     free(file->tensors);
-    free(file->name);
     mapping_close(&file->map);
     free(file);
 }
