@@ -49,6 +49,11 @@ struct constraint_mask {
     bool is_empty;            /* no token may come */
     enum tutti_status status; /* TUTTI_OK, else why there is no mask */
 };
+/* There is no token to draw, and the answer may not end. False where there is no grammar. */
+static inline bool constraint_is_stuck(const struct constraint_mask *mask)
+{
+    return mask->bits && (mask->status != TUTTI_OK || (mask->is_empty && !mask->can_end));
+}
 /* What may come next in a slot; index: tokens of the answer so far. Only where index is 0 or the mask is ready. */
 struct constraint_mask constraint_get(const struct constraints *c, int slot, const struct grammar *grammar,
                                       int index);

@@ -110,6 +110,12 @@ struct tutti_engine {
     struct stats stats;
 };
 
+/* Engine thread. */
+static inline int slot_of(const struct tutti_engine *e, const struct sequence *seq)
+{
+    return (int)(seq - e->scheduler->seqs);
+}
+
 /* text.c */
 void *text_main(void *engine);
 
@@ -117,6 +123,27 @@ void *text_main(void *engine);
 void *step_main(void *engine);
 /* Calls fn(arg, thread, n_threads) on the compute threads, or on the caller alone. */
 void run_on_team(struct tutti_engine *e, team_fn *fn, void *arg);
+/* draws.c, engine thread */
+/* Rows whose mask is late are taken out of the step, which took step_us; their sequences wait. Before scheduler_advance(). */
+void draws_drop_late(struct tutti_engine *e, uint64_t step_us);
+/* Sequences whose mask has come may be planned again. True: one still waits. */
+bool draws_wake(struct tutti_engine *e);
+/* Fills draws: each sequence whose logits came, and the choices that begin from the same logits. */
+void draws_collect(struct tutti_engine *e);
+void draws_run(struct tutti_engine *e);
+/* answers.c, engine thread */
+/* Puts what was drawn of a sequence behind it, up to the first token that was not guessed, or ends it, and notes in *step what
+ * became of its guesses. draws: the first of the sequence's. Returns how many it has. */
+int answers_commit(struct tutti_engine *e, const struct draw *draws, uint64_t now_us,
+                   struct guess_step *step);
+/* Ends a sequence, with all choices of a request that ends as one. sample: what ended it, or was wrong with it; NULL: no token. The
+ * request may be gone behind it. */
+void answers_end(struct tutti_engine *e, struct sequence *seq, enum tutti_finish finish,
+                 enum tutti_status status, const struct sample *sample);
+/* Ends the choices of a request that have not begun; record says how. */
+void answers_end_unstarted(struct tutti_engine *e, struct request *r, struct record record);
+/* The text thread learns of all that was sent. */
+void answers_flush(struct tutti_engine *e);
 /* prompt_rows.c: for a step that was computed, before scheduler_advance() */
 void prompt_rows_take(struct tutti_engine *e);
 /* One that is NaN or infinite, of a sequence that has not ended; or NULL. */

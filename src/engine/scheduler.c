@@ -1,10 +1,9 @@
 #include "engine/scheduler.h"
 
-#include "engine/plan_guesses.h"
+#include "engine/plan_step.h"
 #include "engine/spiller.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,11 +130,6 @@ static bool uses_cache(const struct scheduler *s, const struct sequence *seq)
     return !s->options.no_prefix_cache && !s->options.desc && !seq->request->spec.no_kv_cache;
 }
 
-static int n_pending(const struct sequence *seq)
-{
-    return seq->n_ids - seq->n_computed;
-}
-
 static void drop_pages(struct scheduler *s, struct sequence *seq)
 {
     if (s->spiller)
@@ -165,6 +159,17 @@ static void preempt(struct scheduler *s, struct sequence *seq)
     }
     if (!search)
         preempt_one(s, seq);
+}
+
+void scheduler_preempt_last(struct scheduler *s)
+{
+    struct sequence *last = NULL;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state == SEQUENCE_RUNNING && (!last || seq->order > last->order))
+            last = seq;
+    }
+    preempt(s, last);
 }
 
 static void end_one(struct scheduler *s, struct sequence *seq)
@@ -222,17 +227,6 @@ static struct sequence *first_preempted(struct scheduler *s)
             first = seq;
     }
     return first;
-}
-
-static struct sequence *last_running(struct scheduler *s)
-{
-    struct sequence *last = NULL;
-    for (int i = 0; i < s->options.max_seqs; i++) {
-        struct sequence *seq = &s->seqs[i];
-        if (seq->state == SEQUENCE_RUNNING && (!last || seq->order > last->order))
-            last = seq;
-    }
-    return last;
 }
 
 /* Of its tokens, how many may have their keys and values from the cache. At least one stays to be computed, since its logits are
@@ -346,8 +340,9 @@ static int64_t n_fresh_rows(const struct scheduler *s)
     int64_t n = 0;
     for (int i = 0; i < s->options.max_seqs; i++) {
         const struct sequence *seq = &s->seqs[i];
-        if (seq->state == SEQUENCE_RUNNING && seq->is_fresh && !seq->is_returning && n_pending(seq) > 1)
-            n += n_pending(seq);
+        if (seq->state == SEQUENCE_RUNNING && seq->is_fresh && !seq->is_returning &&
+            sequence_n_pending(seq) > 1)
+            n += sequence_n_pending(seq);
     }
     return n;
 }
@@ -462,27 +457,19 @@ void scheduler_end_reading(struct scheduler *s, struct sequence *seq)
         line_add(&s->line, r);
 }
 
-/* ---- planning ---- */
+/* ---- steps ---- */
 
-/* Decoding sequences, each one row, from the cursor on. Returns the rows given. */
-static int choose_decoding(struct scheduler *s, int n_rows)
+bool scheduler_plan(struct scheduler *s, uint64_t now_us)
 {
-    int n = s->options.max_seqs, given = 0, start = s->cursor;
-    for (int i = 0; i < n && given < n_rows; i++) {
-        int slot = (start + i) % n;
-        struct sequence *seq = &s->seqs[slot];
-        if (seq->state == SEQUENCE_RUNNING && n_pending(seq) == 1 && !seq->is_waiting) {
-            seq->n_planned = 1;
-            given++;
-            s->cursor = (slot + 1) % n;
-        }
-    }
-    return given;
+    forecast_look(&s->forecast, now_us);
+    admit(s, now_us);
+    int n_free = s->options.max_seqs - s->n_running - s->n_preempted;
+    forecast_close(&s->forecast, s->line.weights, s->n_preempted > 0 ? 0 : n_free, now_us);
+    plan_step(s);
+    return s->step.n_rows > 0;
 }
 
-/* Pages that others have filled since this sequence began are taken over instead of computed again: of many users who
- * come at once with the same long beginning, one reads it. */
-static void adopt_pages(struct scheduler *s, struct sequence *seq)
+void scheduler_adopt_pages(struct scheduler *s, struct sequence *seq)
 {
     if (!uses_cache(s, seq) || seq->n_computed % KV_PAGE_TOKENS != 0)
         return;
@@ -500,48 +487,6 @@ static void adopt_pages(struct scheduler *s, struct sequence *seq)
     }
 }
 
-/* Rows that a sequence may read of the next n_rows; *n_spare logits are there beyond the one that each sequence may want. */
-static int reading_rows(const struct sequence *seq, int n_rows, int *n_spare)
-{
-    int n = n_pending(seq) < n_rows ? n_pending(seq) : n_rows;
-    if (!seq->request->spec.prompt_logprobs || seq->request->n_seen >= seq->n_computed + n)
-        return n;
-    n = n < *n_spare + 1 ? n : *n_spare + 1;
-    *n_spare -= n - 1;
-    return n;
-}
-
-static bool reads_before(const struct sequence *a, const struct sequence *b)
-{
-    int priority_a = a->request->spec.priority, priority_b = b->request->spec.priority;
-    return priority_a != priority_b ? priority_a < priority_b : a->turn < b->turn;
-}
-
-/* Pieces of prompts, in turn, for so much time. */
-static void choose_reading(struct scheduler *s, int n_rows, double budget_us)
-{
-    int n_spare = s->options.max_outputs - s->n_running;
-    n_spare = n_spare > 0 ? n_spare : 0;
-    while (n_rows > 0 && budget_us > 0) {
-        struct sequence *first = NULL;
-        for (int i = 0; i < s->options.max_seqs; i++) {
-            struct sequence *seq = &s->seqs[i];
-            if (seq->state == SEQUENCE_RUNNING && n_pending(seq) > 1 && seq->n_planned == 0 &&
-                !seq->is_returning && (!first || reads_before(seq, first)))
-                first = seq;
-        }
-        if (!first)
-            return;
-        if (first->n_computed < first->prefix.n && first->prefix.n > n_rows)
-            return; /* first in the next step, which has room for it */
-        adopt_pages(s, first);
-        int most = pace_rows(&s->pace, budget_us, first->n_computed);
-        first->n_planned = reading_rows(first, most < n_rows ? most : n_rows, &n_spare);
-        n_rows -= first->n_planned;
-        budget_us = pace_spend(&s->pace, budget_us, first->n_planned, first->n_computed);
-    }
-}
-
 void scheduler_drop_guesses(struct scheduler *s, struct sequence *seq)
 {
     int n_keep = pages_of(seq->n_ids);
@@ -550,200 +495,6 @@ void scheduler_drop_guesses(struct scheduler *s, struct sequence *seq)
         return;
     kv_pool_drop(s->pool, seq->page_table + n_keep, seq->n_pages - n_keep);
     seq->n_pages = n_keep;
-}
-
-static void choose_rows(struct scheduler *s)
-{
-    int n_rows = s->options.max_batch_tokens;
-    int64_t n_decoding = 0, n_reading = 0; /* rows that could be computed */
-    for (int i = 0; i < s->options.max_seqs; i++) {
-        struct sequence *seq = &s->seqs[i];
-        seq->n_planned = seq->n_guesses = 0;
-        if (seq->state == SEQUENCE_RUNNING && !seq->is_returning && !(n_pending(seq) == 1 && seq->is_waiting))
-            *(n_pending(seq) == 1 ? &n_decoding : &n_reading) += n_pending(seq);
-    }
-    int n_for_prompts = n_rows >= 8 ? n_rows / 4 : n_rows > 1;
-    if (n_reading < n_for_prompts)
-        n_for_prompts = (int)n_reading;
-    if (n_rows == 1 && n_reading > 0 && n_decoding > 0) {
-        n_for_prompts = s->is_prompt_turn;
-        s->is_prompt_turn = !s->is_prompt_turn;
-    }
-    int given = choose_decoding(s, n_rows - n_for_prompts);
-    n_rows -= given;
-    s->n_decoding_rows = given;
-    s->n_guess_rows = 0;
-    s->draft_us = 0;
-    if ((s->options.max_guesses > 0 || s->draft) && n_reading == 0 && given == n_decoding && given > 0)
-        plan_guesses(s, given, n_rows);
-    bool is_paced = given > 0 && n_reading > 0 &&
-                    !s->options.desc; /* a prefix in both directions cannot be cut */
-    choose_reading(s, n_rows, is_paced ? pace_budget(&s->pace, given) : INFINITY);
-}
-
-/* The first page of a planned sequence's rows that it lacks, or that it shares with others; -1: it has all. */
-static int page_needed(const struct scheduler *s, const struct sequence *seq)
-{
-    for (int page = seq->n_computed / KV_PAGE_TOKENS;
-         page * KV_PAGE_TOKENS < seq->n_computed + seq->n_planned; page++)
-        if (page >= seq->n_pages || kv_pool_is_shared(s->pool, seq->page_table[page]))
-            return page;
-    return -1;
-}
-
-/* False: there were none. */
-static bool drop_all_guesses(struct scheduler *s)
-{
-    bool is_any = s->n_guess_rows > 0;
-    for (int i = 0; i < s->options.max_seqs && is_any; i++) {
-        struct sequence *seq = &s->seqs[i];
-        if (seq->n_guesses == 0)
-            continue;
-        seq->n_planned -= seq->n_guesses;
-        scheduler_drop_guesses(s, seq);
-    }
-    s->n_guess_rows = 0;
-    return is_any;
-}
-
-static void give_page(struct scheduler *s, struct sequence *seq, int page, int32_t page_id)
-{
-    if (page >= seq->n_pages) {
-        seq->page_table[seq->n_pages++] = page_id;
-        return;
-    }
-    assert(seq->n_computed >
-           page * KV_PAGE_TOKENS); /* one copy a sequence: whole pages are not written to twice */
-    s->copies[s->n_copies++] = (struct page_copy){ .dst = page_id, .src = seq->page_table[page] };
-    kv_pool_drop(s->pool, &seq->page_table[page], 1);
-    seq->page_table[page] = page_id;
-}
-
-/* Finds pages for the planned sequences, the first by order first; preempts from the last where there are none. A page that
- * is dropped here may be taken again at once: copies are made in order, before anything is written. */
-static void find_pages(struct scheduler *s)
-{
-    s->n_copies = 0;
-    for (;;) {
-        struct sequence *first = NULL;
-        for (int i = 0; i < s->options.max_seqs; i++) {
-            struct sequence *seq = &s->seqs[i];
-            if (seq->n_planned > 0 && (!first || seq->order < first->order) && page_needed(s, seq) >= 0)
-                first = seq;
-        }
-        if (!first)
-            return;
-        int32_t page_id;
-        int page = page_needed(s, first);
-        bool is_taken;
-        while (!(is_taken = kv_pool_take(s->pool, 1, &page_id))) {
-            if (drop_all_guesses(s))
-                break; /* perhaps there is a page now, or none is needed */
-            preempt(s, last_running(s));
-            if (first->state != SEQUENCE_RUNNING)
-                break;
-        }
-        if (is_taken)
-            give_page(s, first, page, page_id);
-    }
-}
-
-/* What is wanted of the entry's rows, which begin at row of the step: logits now, hidden states noted for later. */
-static void choose_outputs(struct scheduler *s, struct plan_entry *entry, int row)
-{
-    struct step *step = &s->step;
-    const struct sequence *seq = entry->seq;
-    const struct request *r = seq->request;
-    int begin = seq->n_computed, end = begin + seq->n_planned;
-    bool is_end = seq->n_planned - seq->n_guesses == n_pending(seq);
-    entry->first_pos = begin > r->n_seen ? begin : r->n_seen;
-    if (r->spec.embedding == TUTTI_EMBEDDING_LAST)
-        entry->first_pos = end - 1;
-    if (r->spec.embedding != TUTTI_EMBEDDING_NONE) {
-        bool is_wanted = r->spec.embedding == TUTTI_EMBEDDING_MEAN || is_end;
-        entry->n_hidden = is_wanted && entry->first_pos < end ? end - entry->first_pos : 0;
-        return;
-    }
-    /* The last row of a prompt tells of the answer's first token. */
-    int end_of_scores = end < r->n_prompt ? end : r->n_prompt - 1;
-    if (r->spec.prompt_logprobs && entry->first_pos < end_of_scores) {
-        entry->n_scores = end_of_scores - entry->first_pos;
-        entry->first_score = step->n_outputs;
-        for (int k = 0; k < entry->n_scores; k++)
-            s->output_rows[step->n_outputs++] = row + entry->first_pos - begin + k;
-    }
-    if (!is_end || r->spec.no_answer)
-        return;
-    entry->output = step->n_outputs;
-    for (int k = seq->n_guesses; k >= 0; k--)
-        s->output_rows[step->n_outputs++] = row + seq->n_planned - 1 - k;
-}
-
-/* Rows whose hidden states are wanted stand behind all others. */
-static void choose_hidden(struct scheduler *s)
-{
-    struct step *step = &s->step;
-    for (int i = 0, row = 0; i < s->n_entries; row += s->entries[i++].n_rows) {
-        struct plan_entry *entry = &s->entries[i];
-        entry->first_hidden = step->n_hidden;
-        for (int k = 0; k < entry->n_hidden; k++, step->n_hidden++)
-            s->output_rows[step->n_outputs++] = row + entry->n_rows - entry->n_hidden + k;
-    }
-}
-
-static void fill_rows(struct scheduler *s)
-{
-    struct step *step = &s->step;
-    *step = (struct step){ .token_ids = s->token_ids,
-                           .positions = s->positions,
-                           .seqs = s->row_seqs,
-                           .page_tables = s->page_tables,
-                           .output_rows = s->output_rows,
-                           .adapters = s->adapters };
-    if (s->options.desc) {
-        step->prefix_lens = s->prefix_lens;
-        step->rope_positions = s->rope_positions;
-        step->block_positions = s->block_positions;
-    }
-    s->n_entries = 0;
-    s->reading_distance = 0;
-    for (int i = 0; i < s->options.max_seqs; i++) {
-        struct sequence *seq = &s->seqs[i];
-        if (seq->n_planned == 0)
-            continue;
-        struct plan_entry *entry = &s->entries[s->n_entries++];
-        *entry = (struct plan_entry){
-            .seq = seq, .n_rows = seq->n_planned, .n_guesses = seq->n_guesses, .output = -1
-        };
-        if (n_pending(seq) > 1)
-            s->reading_distance += seq->n_planned * (seq->n_computed + 0.5 * seq->n_planned);
-        for (int k = 0; k < seq->n_planned; k++) {
-            int pos = seq->n_computed + k;
-            s->token_ids[step->n_rows] = seq->ids[pos];
-            s->positions[step->n_rows] = pos;
-            model_prefix_positions(&seq->prefix, pos, &s->rope_positions[step->n_rows],
-                                   &s->block_positions[step->n_rows]);
-            s->row_seqs[step->n_rows++] = step->n_seqs;
-        }
-        s->adapters[step->n_seqs] = seq->request->adapter;
-        s->prefix_lens[step->n_seqs] = seq->prefix.n;
-        s->page_tables[step->n_seqs++] = seq->page_table;
-        choose_outputs(s, entry, step->n_rows - seq->n_planned);
-    }
-    choose_hidden(s);
-    assert(step->n_outputs - step->n_hidden <= s->options.max_outputs);
-}
-
-bool scheduler_plan(struct scheduler *s, uint64_t now_us)
-{
-    forecast_look(&s->forecast, now_us);
-    admit(s, now_us);
-    int n_free = s->options.max_seqs - s->n_running - s->n_preempted;
-    forecast_close(&s->forecast, s->line.weights, s->n_preempted > 0 ? 0 : n_free, now_us);
-    choose_rows(s);
-    find_pages(s);
-    fill_rows(s);
-    return s->step.n_rows > 0;
 }
 
 static void publish_pages(struct scheduler *s, struct sequence *seq)

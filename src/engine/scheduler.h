@@ -116,6 +116,13 @@ void scheduler_add(struct scheduler *s, struct request *request);
 /* Fills step, entries and copies. False: there is nothing to do. */
 bool scheduler_plan(struct scheduler *s, uint64_t now_us);
 
+/* While a step is planned: pages that others have filled since seq began are taken over instead of computed again. Of many users
+ * who come at once with the same long beginning, one reads it. */
+void scheduler_adopt_pages(struct scheduler *s, struct sequence *seq);
+
+/* Likewise: takes all pages of the last running sequence by order, and of the other beams of its search. */
+void scheduler_preempt_last(struct scheduler *s);
+
 /* After the step: its rows are computed, but for guesses; full pages become known to the prefix cache. */
 void scheduler_advance(struct scheduler *s);
 

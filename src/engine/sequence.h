@@ -51,4 +51,10 @@ struct sequence {
     uint64_t queue_us, ttft_us, last_token_us;
 };
 
+/* Tokens whose keys and values are not computed yet. */
+static inline int sequence_n_pending(const struct sequence *seq)
+{
+    return seq->n_ids - seq->n_computed;
+}
+
 #endif
