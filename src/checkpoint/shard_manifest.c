@@ -18,8 +18,15 @@ struct field {
 static enum tutti_status wrong(const struct field *f, const char *key, const char *expected,
                                const json_t *found)
 {
+    char text[32];
+    if (json_is_integer(found))
+        snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, json_integer_value(found));
+    else if (json_is_array(found))
+        snprintf(text, sizeof text, "a list of %zu", json_array_size(found));
+    else
+        snprintf(text, sizeof text, "%s", json_type_name(found));
     return error_set(f->err, TUTTI_E_FORMAT, "%s: %s%s: %s, expected %s", f->manifest->path, f->path, key,
-                     json_type_name(found), expected);
+                     text, expected);
 }
 
 static enum tutti_status wrong_value(const struct field *f, const char *key, const char *what)

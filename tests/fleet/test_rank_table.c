@@ -141,7 +141,7 @@ static const struct {
     { HEAD("0") "]}", ": server_count: 0, but server_list has 0 servers" },
     { HEAD("2") SERVER("a", DEVICE("0", "1.2.3.4", "0")) "]}",
       ": server_count: 2, but server_list has 1 servers" },
-    { HEAD("1") "7]}", ": server_list[0].server_id: a number in the place of a server" },
+    { HEAD("1") "7]}", ": server_list[0].server_id: an integer in the place of a server" },
     { HEAD("1") "{}]}", ": server_list[0].server_id: nothing, expected a string" },
     { HEAD("1") "{\"server_id\":\"\"}]}", ": server_list[0].server_id: an empty string" },
     { HEAD("1") SERVER("a b", "") "]}", ": server_list[0].server_id: \"a b\", expected the name" },
