@@ -423,6 +423,11 @@ TUTTI_API enum tutti_status tutti_engine_submit(tutti_engine *engine, const stru
                                                 tutti_callback callback, void *user, uint64_t *request_id,
                                                 struct tutti_error *err);
 
+/* Is it worth the while to read a request of this owner, with this weight and at best this priority? TUTTI_E_BUSY and
+ * TUTTI_E_CLOSED: tutti_engine_submit() would refuse it now, whatever it asks for, with these words; it counts as refused. */
+TUTTI_API enum tutti_status tutti_engine_check_queue(tutti_engine *engine, uint64_t owner, double weight,
+                                                     int priority, struct tutti_error *err);
+
 /* Ends a request soon: its KV pages are free within two steps. Unknown or ended ids are ignored. */
 TUTTI_API void tutti_engine_cancel(tutti_engine *engine, uint64_t request_id);
 

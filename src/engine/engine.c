@@ -457,7 +457,8 @@ static enum tutti_status busy(uint64_t retry_after_ms, const char *why, struct t
 }
 
 /* Is there a place in the queue? A request that could not begin in time is refused now, while nothing was done for it. */
-static enum tutti_status check_queue(struct tutti_engine *e, const struct request *r, struct tutti_error *err)
+static enum tutti_status check_queue(struct tutti_engine *e, const struct tutti_request *spec,
+                                     const struct share *share, struct tutti_error *err)
 {
     const struct forecast *f = &e->scheduler->forecast;
     int64_t n_free = e->n_slots - e->n_live_choices;
@@ -468,16 +469,16 @@ static enum tutti_status check_queue(struct tutti_engine *e, const struct reques
                  (long long)e->n_live_choices, e->n_slots);
         return busy(forecast_half_ms(f), why, err);
     }
-    if (r->spec.owner != 0 && r->share->n_choices >= SHARE_OF_FREE * n_free) {
+    if (spec->owner != 0 && share->n_choices >= SHARE_OF_FREE * n_free) {
         atomic_fetch_add(&e->stats.n_refused_full, 1);
         snprintf(
             why, sizeof why,
             "%lld answers are running or waiting for you, the other %lld places in the queue are for others",
-            (long long)r->share->n_choices, (long long)n_free);
+            (long long)share->n_choices, (long long)n_free);
         return busy(forecast_half_ms(f), why, err);
     }
-    uint64_t limit_us = (uint64_t)r->spec.max_queue_ms * 1000;
-    uint64_t wait_us = limit_us > 0 ? forecast_wait_us(f, r->share, r->spec.weight, r->spec.priority) : 0;
+    uint64_t limit_us = (uint64_t)spec->max_queue_ms * 1000;
+    uint64_t wait_us = limit_us > 0 ? forecast_wait_us(f, share, spec->weight, spec->priority) : 0;
     uint64_t sure_us = limit_us - limit_us / 8; /* a forecast is no more than that */
     if (wait_us <= sure_us)
         return TUTTI_OK;
@@ -489,8 +490,8 @@ static enum tutti_status check_queue(struct tutti_engine *e, const struct reques
     return busy((wait_us - sure_us) / 1000 + 1, why, err);
 }
 
-/* Under the lock: gives the request an id and a place in the line to the text thread. */
-static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, struct tutti_error *err)
+/* Does the engine take requests at all? */
+static enum tutti_status check_open(const struct tutti_engine *e, struct tutti_error *err)
 {
     if (model_is_lost(e->model)) {
         (void)model_check(e->model, err);
@@ -498,12 +499,19 @@ static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, stru
             err->status = TUTTI_E_CLOSED;
         return TUTTI_E_CLOSED;
     }
-    if (e->is_draining)
-        return error_set(err, TUTTI_E_CLOSED, "the engine takes no further requests");
+    return e->is_draining ? error_set(err, TUTTI_E_CLOSED, "the engine takes no further requests") : TUTTI_OK;
+}
+
+/* Under the lock: gives the request an id and a place in the line to the text thread. */
+static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, struct tutti_error *err)
+{
+    enum tutti_status st = check_open(e, err);
+    if (st != TUTTI_OK)
+        return st;
     r->share = share_take(&e->shares, r->spec.owner);
     if (!r->share)
         return error_set(err, TUTTI_E_MEMORY, "queueing a request: out of memory");
-    enum tutti_status st = check_queue(e, r, err);
+    st = check_queue(e, &r->spec, r->share, err);
     if (st != TUTTI_OK) {
         share_drop(&e->shares, r->share);
         return st;
@@ -551,6 +559,25 @@ enum tutti_status tutti_engine_submit(tutti_engine *e, const struct tutti_reques
     }
     bell_ring(&e->text_bell);
     return TUTTI_OK;
+}
+
+enum tutti_status tutti_engine_check_queue(tutti_engine *e, uint64_t owner, double weight, int priority,
+                                           struct tutti_error *err)
+{
+    static const struct share STRANGER;
+    const struct tutti_request spec = { .owner = owner,
+                                        .weight = weight != 0 ? weight : 1,
+                                        .priority = priority,
+                                        .max_queue_ms = e->limits.max_queue_ms };
+    pthread_mutex_lock(&e->lock);
+    const struct share *share = share_find(&e->shares, owner);
+    enum tutti_status st = check_open(e, err);
+    if (st == TUTTI_OK)
+        st = check_queue(e, &spec, share ? share : &STRANGER, err);
+    pthread_mutex_unlock(&e->lock);
+    if (st != TUTTI_OK)
+        atomic_fetch_add(&e->stats.n_refused, 1);
+    return st;
 }
 
 void tutti_engine_cancel(tutti_engine *e, uint64_t request_id)

@@ -5,9 +5,9 @@
 #include <assert.h>
 #include <stdlib.h>
 
-static struct share **bucket_of(struct shares *shares, uint64_t owner)
+static size_t bucket_of(uint64_t owner)
 {
-    return &shares->buckets[mix64(owner) % SHARE_BUCKETS];
+    return mix64(owner) % SHARE_BUCKETS;
 }
 
 static void leave_idle(struct shares *shares, struct share *share)
@@ -20,7 +20,7 @@ static void leave_idle(struct shares *shares, struct share *share)
 
 static void forget_oldest(struct shares *shares)
 {
-    struct share *share = shares->oldest, **at = bucket_of(shares, share->owner);
+    struct share *share = shares->oldest, **at = &shares->buckets[bucket_of(share->owner)];
     leave_idle(shares, share);
     while (*at != share)
         at = &(*at)->next;
@@ -28,11 +28,22 @@ static void forget_oldest(struct shares *shares)
     free(share);
 }
 
-struct share *share_take(struct shares *shares, uint64_t owner)
+static struct share *find(const struct shares *shares, uint64_t owner)
 {
-    struct share **bucket = bucket_of(shares, owner), *share = *bucket;
+    struct share *share = shares->buckets[bucket_of(owner)];
     while (share && share->owner != owner)
         share = share->next;
+    return share;
+}
+
+const struct share *share_find(const struct shares *shares, uint64_t owner)
+{
+    return find(shares, owner);
+}
+
+struct share *share_take(struct shares *shares, uint64_t owner)
+{
+    struct share **bucket = &shares->buckets[bucket_of(owner)], *share = find(shares, owner);
     if (!share) {
         share = calloc(1, sizeof *share);
         if (!share)

@@ -41,6 +41,8 @@ struct shares {
 
 /* The share of an owner, for one request more or less. NULL: out of memory. */
 struct share *share_take(struct shares *shares, uint64_t owner);
+/* NULL: it has none. Valid under the lock. */
+const struct share *share_find(const struct shares *shares, uint64_t owner);
 void share_drop(struct shares *shares, struct share *share);
 void shares_clear(struct shares *shares); /* no request is left */
 

@@ -10,6 +10,7 @@
 
 #include <time.h>
 
+struct job;
 struct keys;
 struct tls;
 struct steps;
@@ -64,6 +65,10 @@ bool app_check_model(struct app *app, struct http_conn *conn, const char *model,
 
 void app_make_fingerprint(struct app *app); /* of app->info */
 int app_max_context(struct app *app);       /* tokens of one sequence */
+
+/* The last words of an API on a request that failed; job may be NULL. */
+typedef void fail_fn(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err);
+fail_fn openai_fail, tgi_fail, llm_serving_fail;
 
 /* The routes. */
 void chat_request(struct app *app, struct http_conn *conn);

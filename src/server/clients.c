@@ -190,6 +190,32 @@ static enum tutti_status refuse_tokens(struct client *client, double need, struc
     return TUTTI_E_BUSY;
 }
 
+static enum tutti_status check_answers(struct client *client, int64_t n_answers, struct tutti_error *err)
+{
+    const struct client_limits *limits = &client->limits;
+    if (limits->concurrency == 0 || client->n_running + n_answers <= limits->concurrency)
+        return TUTTI_OK;
+    client->counts.n_refused[CLIENT_TOO_MANY_ANSWERS]++;
+    return error_set(err, TUTTI_E_BUSY,
+                     "%lld answers are running or waiting for you, at most %d at the same time are allowed; "
+                     "try again later",
+                     (long long)client->n_running, limits->concurrency);
+}
+
+enum tutti_status client_check(struct client *client, int64_t n_prompt, uint64_t now_us,
+                               struct tutti_error *err)
+{
+    double per_minute = client->limits.tokens_per_minute;
+    enum tutti_status st = check_answers(client, 1, err);
+    if (st == TUTTI_OK && per_minute > 0) {
+        fill(client, now_us);
+        if (client->level < fmin(1, per_minute))
+            st = refuse_tokens(client, fmin((double)n_prompt, per_minute), err);
+    }
+    client->counts.n_requests += st != TUTTI_OK;
+    return st;
+}
+
 enum tutti_status client_enter(struct clients *clients, struct client *client, int64_t n_answers,
                                int64_t n_prompt, uint64_t now_us, struct tutti_error *err)
 {
@@ -199,13 +225,9 @@ enum tutti_status client_enter(struct clients *clients, struct client *client, i
         return error_set_param(err, TUTTI_E_ARGUMENT, "n",
                                "the request asks for %lld answers, at most %d at the same time are allowed",
                                (long long)n_answers, limits->concurrency);
-    if (limits->concurrency > 0 && client->n_running + n_answers > limits->concurrency) {
-        client->counts.n_refused[CLIENT_TOO_MANY_ANSWERS]++;
-        return error_set(err, TUTTI_E_BUSY,
-                         "%lld answers are running or waiting for you, at most %d at the same time are "
-                         "allowed; try again later",
-                         (long long)client->n_running, limits->concurrency);
-    }
+    enum tutti_status st = check_answers(client, n_answers, err);
+    if (st != TUTTI_OK)
+        return st;
     if (limits->tokens_per_minute > 0) {
         fill(client, now_us);
         double need = fmin((double)n_prompt,

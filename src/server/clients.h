@@ -62,6 +62,10 @@ void client_name_address(char *name, size_t n_bytes, const char *peer);
  * TUTTI_E_ARGUMENT: it will never be, and names "n". */
 MUST_CHECK enum tutti_status client_enter(struct clients *clients, struct client *client, int64_t n_answers,
                                           int64_t n_prompt, uint64_t now_us, struct tutti_error *err);
+/* Is it worth the while to read a request? As client_enter() for one of one answer and one token; Retry-After is for about n_prompt
+ * tokens. What is refused here counts as a request. */
+MUST_CHECK enum tutti_status client_check(struct client *client, int64_t n_prompt, uint64_t now_us,
+                                          struct tutti_error *err);
 /* Its answers are over. */
 void client_leave(struct clients *clients, struct client *client, int64_t n_answers);
 /* The engine has used so many tokens more than were charged; less: below 0. */

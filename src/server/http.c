@@ -21,6 +21,7 @@ enum {
     PIPELINE_BYTES = 64 * 1024,   /* read ahead at most, while a request is answered */
     READ_BYTES = 256 * 1024,      /* read at most before they are looked at */
     BODIES_AT_ONCE = 16,          /* all bodies together: as many full ones */
+    SKIP_BYTES = 64 * 1024,       /* a longer body that nobody reads is not waited for: the connection ends */
     MAX_HANDSHAKES = 1024,        /* begun and not done; each holds some 50 KiB */
 };
 
@@ -140,6 +141,22 @@ void conn_linger(struct http_conn *conn)
         conn_doom(conn);
 }
 
+/* Nothing of the last request is left but what of its body nobody reads. */
+static void rest(struct http_conn *conn)
+{
+    if (conn->closes) {
+        conn->state = CONN_FLUSH;
+        set_timer(conn, 0);
+        bufferevent_trigger(conn->bev, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
+        return;
+    }
+    conn->state = conn->n_unread ? CONN_SKIP : CONN_IDLE;
+    set_timer(conn,
+              conn->n_unread ? conn->http->options.header_timeout_s : conn->http->options.idle_timeout_s);
+    bufferevent_setwatermark(conn->bev, EV_READ, 0, READ_BYTES);
+    conn_process(conn);
+}
+
 /* The reply is complete: the next request, or the end. */
 void conn_next(struct http_conn *conn)
 {
@@ -154,16 +171,7 @@ void conn_next(struct http_conn *conn)
     conn->status = 0;
     conn->caller[0] = '\0';
     conn->has_begun = false;
-    if (conn->closes) {
-        conn->state = CONN_FLUSH;
-        set_timer(conn, 0);
-        bufferevent_trigger(conn->bev, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
-        return;
-    }
-    conn->state = CONN_IDLE;
-    set_timer(conn, conn->http->options.idle_timeout_s);
-    bufferevent_setwatermark(conn->bev, EV_READ, 0, READ_BYTES);
-    conn_process(conn);
+    rest(conn);
 }
 
 /* Refuses what cannot be understood as a request, and ends the connection after that. */
@@ -240,12 +248,18 @@ static void begin_body(struct http_conn *conn)
     }
     conn->state = CONN_BODY;
     if (http->options.head) {
+        /* A reply now leaves the body unread. A short one is on its way or here, and is passed over: a client that is refused
+         * keeps its connection, and costs no new one. Who waits for "100 Continue" may send it or not: nobody knows where
+         * the next request would begin. */
+        bool closes = conn->closes, is_short = !conn->head.chunked && conn->head.n_body_bytes <= SKIP_BYTES &&
+                                               !conn->head.expects_continue;
         conn_begin_answer(conn);
-        bool closes = conn->closes;
-        conn->closes = closes || has_body; /* a reply now leaves the body unread */
+        conn->n_unread = is_short ? (size_t)conn->head.n_body_bytes : 0;
+        conn->closes = closes || (has_body && !is_short);
         http->options.head(http->options.user, conn);
         if (conn->state != CONN_ANSWER || conn->has_begun)
             return;
+        conn->n_unread = 0;
         conn->closes = closes;
         conn->state = CONN_BODY;
     }
@@ -298,6 +312,17 @@ static bool read_body(struct http_conn *conn)
                               : conn->body.n_bytes == conn->head.n_body_bytes;
 }
 
+/* True: nothing of the body is left. */
+static bool skip_body(struct http_conn *conn)
+{
+    struct evbuffer *in = bufferevent_get_input(conn->bev);
+    size_t n = evbuffer_get_length(in);
+    n = n < conn->n_unread ? n : conn->n_unread;
+    evbuffer_drain(in, n);
+    conn->n_unread -= n;
+    return conn->n_unread == 0;
+}
+
 /* Goes on as far as the input reaches. Handlers that reply at once come back here through conn_next(). */
 static void conn_process(struct http_conn *conn)
 {
@@ -322,6 +347,8 @@ static void conn_process(struct http_conn *conn)
             }
             conn_begin_answer(conn);
             conn->http->options.request(conn->http->options.user, conn);
+        } else if (conn->state == CONN_SKIP && skip_body(conn)) {
+            rest(conn);
         } else {
             break;
         }
@@ -377,7 +404,7 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
     /* A client that has sent all and closed its side may still read a reply that is complete. */
     bool has_output = evbuffer_get_length(bufferevent_get_output(bev)) > 0;
     if (what & BEV_EVENT_EOF && what & BEV_EVENT_READING && has_output &&
-        (conn->state == CONN_FLUSH || conn->state == CONN_IDLE)) {
+        (conn->state == CONN_FLUSH || conn->state == CONN_IDLE || conn->state == CONN_SKIP)) {
         conn->saw_end = true;
         conn->state = CONN_FLUSH;
         set_timer(conn, 0);

@@ -5,6 +5,7 @@
 #include "server/http.h"
 
 #include <event2/util.h>
+#include <time.h>
 
 struct bufferevent;
 struct event;
@@ -18,6 +19,8 @@ struct http {
     size_t n_body_bytes; /* in memory, of all connections */
     int n_handshakes;    /* connections whose TLS is being set up */
     bool is_leaving;
+    char date[64]; /* as replies tell it, of date_time */
+    time_t date_time;
 };
 
 struct http_conn {
@@ -30,6 +33,7 @@ struct http_conn {
         CONN_HEAD,   /* its head arrives */
         CONN_BODY,   /* its body arrives */
         CONN_ANSWER, /* the handler works on it */
+        CONN_SKIP,   /* answered, the rest of its body arrives for nobody */
         CONN_FLUSH,  /* the last reply goes out */
         CONN_LINGER, /* all sent, waiting for the client to close */
     } state;
@@ -46,6 +50,7 @@ struct http_conn {
     struct buf body;
     struct http_chunks chunks;
     size_t n_scanned; /* of the input: holds no end of a head */
+    size_t n_unread;  /* bytes of a body that will not be read, before the next request */
 
     struct buf extra; /* header lines that were added to the reply */
     int status;       /* of the reply; 0: not begun */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <time.h>
 
 static const char *reason_of(int status)
@@ -118,41 +119,69 @@ bool http_stream_has_begun(const struct http_conn *conn)
     return conn->has_begun;
 }
 
+/* Writes at once what the socket takes, where nothing waits before it: libevent would ask the kernel to be told when it may,
+ * and then not to be told any more. An error is met again, and told of, by the bufferevent. */
+static size_t put_now(struct http_conn *conn, struct iovec *parts, size_t n_parts)
+{
+    struct msghdr message = { .msg_iov = parts, .msg_iovlen = n_parts };
+    if (conn->http->options.tls || evbuffer_get_length(bufferevent_get_output(conn->bev)) > 0)
+        return 0;
+    ssize_t n = sendmsg(bufferevent_getfd(conn->bev), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return n > 0 ? (size_t)n : 0;
+}
+
 /* Hands bytes to the socket; drops who does not read them. */
-static void put(struct http_conn *conn, const void *bytes, size_t n_bytes)
+static void put(struct http_conn *conn, struct iovec *parts, size_t n_parts)
 {
     struct evbuffer *out = bufferevent_get_output(conn->bev);
     if (conn->is_doomed)
         return;
-    if (evbuffer_add(out, bytes, n_bytes))
-        conn_doom(conn);
+    size_t n_done = put_now(conn, parts, n_parts);
+    for (size_t i = 0; i < n_parts; i++) {
+        size_t n = parts[i].iov_len < n_done ? parts[i].iov_len : n_done;
+        n_done -= n;
+        if (n < parts[i].iov_len && evbuffer_add(out, (char *)parts[i].iov_base + n, parts[i].iov_len - n))
+            conn_doom(conn);
+    }
 }
 
-static void put_head(struct http_conn *conn, int status, const char *type, const char *length_line)
+static struct iovec part_of(const void *bytes, size_t n_bytes)
+{
+    return (struct iovec){ (void *)(uintptr_t)bytes, n_bytes };
+}
+
+/* "Date: ..." of this second. */
+static const char *date_of(struct http *http)
+{
+    time_t now = time(NULL);
+    struct tm tm;
+    if (now != http->date_time) {
+        http->date_time = now;
+        gmtime_r(&now, &tm);
+        strftime(http->date, sizeof http->date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+    }
+    return http->date;
+}
+
+/* The reply's head. False: out of memory. */
+static bool make_head(struct http_conn *conn, int status, const char *type, const char *length_line,
+                      struct buf *head)
 {
     struct http *http = conn->http;
     conn->status = status;
     conn->has_begun = true;
     if (http->options.reply)
         http->options.reply(http->options.user, conn, status);
-    char date[64];
-    time_t now = time(NULL);
-    struct tm tm;
-    gmtime_r(&now, &tm);
-    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
-    struct buf head = { 0 };
-    bool ok = buf_printf(&head, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: tutti\r\n", status, reason_of(status),
-                         date) &&
-              (!type || buf_printf(&head, "Content-Type: %s\r\n", type)) &&
-              buf_printf(&head, "%sConnection: %s\r\n", length_line, conn->closes ? "close" : "keep-alive") &&
-              (!conn->id[0] || buf_printf(&head, "x-request-id: %s\r\n", conn->id)) &&
-              (!conn->extra.n_bytes || buf_add(&head, conn->extra.bytes, conn->extra.n_bytes)) &&
-              buf_add_string(&head, "\r\n");
-    if (ok)
-        put(conn, head.bytes, head.n_bytes);
-    else
+    bool ok = buf_printf(head, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: tutti\r\n", status, reason_of(status),
+                         date_of(http)) &&
+              (!type || buf_printf(head, "Content-Type: %s\r\n", type)) &&
+              buf_printf(head, "%sConnection: %s\r\n", length_line, conn->closes ? "close" : "keep-alive") &&
+              (!conn->id[0] || buf_printf(head, "x-request-id: %s\r\n", conn->id)) &&
+              (!conn->extra.n_bytes || buf_add(head, conn->extra.bytes, conn->extra.n_bytes)) &&
+              buf_add_string(head, "\r\n");
+    if (!ok)
         conn_doom(conn);
-    buf_clear(&head);
+    return ok;
 }
 
 static void finish(struct http_conn *conn)
@@ -169,9 +198,12 @@ void http_reply(struct http_conn *conn, int status, const char *type, const void
     char length_line[64] = "";
     if (status != 204 && status != 304)
         snprintf(length_line, sizeof length_line, "Content-Length: %zu\r\n", type ? n_bytes : 0);
-    put_head(conn, status, type, length_line);
-    if (type && n_bytes > 0 && !(conn->head.method && !strcmp(conn->head.method, "HEAD")))
-        put(conn, body, n_bytes);
+    bool has_body = type && n_bytes > 0 && !(conn->head.method && !strcmp(conn->head.method, "HEAD"));
+    struct buf head = { 0 };
+    if (make_head(conn, status, type, length_line, &head))
+        put(conn, (struct iovec[]){ part_of(head.bytes, head.n_bytes), part_of(body, n_bytes) },
+            has_body ? 2 : 1);
+    buf_clear(&head);
     finish(conn);
 }
 
@@ -192,7 +224,10 @@ void http_stream_begin(struct http_conn *conn, int status, const char *type)
     conn->is_chunked = conn->head.minor >= 1;
     if (!conn->is_chunked)
         conn->closes = true; /* HTTP/1.0 knows the end by the close alone */
-    put_head(conn, status, type, conn->is_chunked ? "Transfer-Encoding: chunked\r\n" : "");
+    struct buf head = { 0 };
+    if (make_head(conn, status, type, conn->is_chunked ? "Transfer-Encoding: chunked\r\n" : "", &head))
+        put(conn, (struct iovec[]){ part_of(head.bytes, head.n_bytes) }, 1);
+    buf_clear(&head);
 }
 
 void http_stream_write(struct http_conn *conn, const void *bytes, size_t n_bytes)
@@ -204,18 +239,19 @@ void http_stream_write(struct http_conn *conn, const void *bytes, size_t n_bytes
         conn_doom(conn);
         return;
     }
-    if (conn->is_chunked) {
-        char size[32];
-        put(conn, size, (size_t)snprintf(size, sizeof size, "%zx\r\n", n_bytes));
-    }
-    put(conn, bytes, n_bytes);
+    char size[32];
+    int n_size = snprintf(size, sizeof size, "%zx\r\n", n_bytes);
     if (conn->is_chunked)
-        put(conn, "\r\n", 2);
+        put(conn,
+            (struct iovec[]){ part_of(size, (size_t)n_size), part_of(bytes, n_bytes), part_of("\r\n", 2) },
+            3);
+    else
+        put(conn, (struct iovec[]){ part_of(bytes, n_bytes) }, 1);
 }
 
 void http_stream_end(struct http_conn *conn)
 {
     if (conn->is_chunked)
-        put(conn, "0\r\n\r\n", 5);
+        put(conn, (struct iovec[]){ part_of("0\r\n\r\n", 5) }, 1);
     finish(conn);
 }

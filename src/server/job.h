@@ -42,7 +42,7 @@ struct job_api {
     void (*finish)(struct job *job);
     /* The last words of a request that failed; where the stream has begun, the status line is gone. job may be NULL, and conn
      * too where the API listens without one. */
-    void (*fail)(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err);
+    fail_fn *fail;
     bool is_detached; /* events are listened to also without a connection */
 };
 

@@ -13,8 +13,7 @@ enum { DEFAULT_NEW_TOKENS = 300, DEFAULT_TOP_K = 3 }; /* as there */
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
-static void reply_error(struct app *app, struct job *job, struct http_conn *conn,
-                        const struct tutti_error *err)
+void llm_serving_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
 {
     (void)app, (void)job;
     int status = json_error_status(err->status);
@@ -176,13 +175,13 @@ static enum tutti_status read_stream(struct api_request *req, struct app *app, s
 }
 
 static const struct job_api ANY = {
-    .id_prefix = "llms", .read = read_any, .event = take_event, .finish = finish, .fail = reply_error
+    .id_prefix = "llms", .read = read_any, .event = take_event, .finish = finish, .fail = llm_serving_fail
 };
 static const struct job_api WHOLE = {
-    .id_prefix = "llms", .read = read_whole, .event = take_event, .finish = finish, .fail = reply_error
+    .id_prefix = "llms", .read = read_whole, .event = take_event, .finish = finish, .fail = llm_serving_fail
 };
 static const struct job_api STREAM = {
-    .id_prefix = "llms", .read = read_stream, .event = take_event, .finish = finish, .fail = reply_error
+    .id_prefix = "llms", .read = read_stream, .event = take_event, .finish = finish, .fail = llm_serving_fail
 };
 
 void llm_serving_request(struct app *app, struct http_conn *conn)

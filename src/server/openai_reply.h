@@ -18,7 +18,6 @@ struct openai_api {
 
 void openai_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
 void openai_finish(struct job *job);
-void openai_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err);
 
 /* The APIs, for requests that come in a file. */
 extern const struct openai_api OPENAI_CHAT, OPENAI_COMPLETIONS;

@@ -25,32 +25,37 @@ static const struct route {
     void (*request)(struct app *app, struct http_conn *conn);
     bool needs_key, works; /* works: gives the engine work, refused while draining */
     unsigned api;          /* enum server_api: only where it is on; 0: always */
+    fail_fn *
+        refuse; /* a request is for the engine's queue, and is refused unread with these words; NULL: it is read first */
 } ROUTES[] = {
-    { "/v1/chat/completions", "POST", chat_request, true, true, 0 },
-    { "/v1/completions", "POST", completion_request, true, true, 0 },
-    { "/v1/responses", "POST", responses_request, true, true, 0 },
-    { "/v1/embeddings", "POST", embedding_request, true, true, 0 },
-    { "/v1/models", "GET", models_request, true, false, 0 },
-    { "/v1/models/{id}", "GET", models_request, true, false, 0 },
-    { "/tokenize", "POST", tokenize_request, true, true, 0 },
-    { "/tokenizer_info", "GET", tokenizer_info_request, true, false, 0 },
-    { "/detokenize", "POST", detokenize_request, true, true, 0 },
-    { "/health", "GET", health_request, false, false, 0 },
-    { "/metrics", "GET", metrics_request, false, false, 0 },
-    { "/generate", "POST", tgi_request, true, true, SERVER_API_TGI },
-    { "/generate_stream", "POST", tgi_stream_request, true, true, SERVER_API_TGI },
-    { "/info", "GET", tgi_info_request, true, false, SERVER_API_TGI },
-    { "/", "POST", tgi_compat_request, true, true, SERVER_API_TGI },
-    { "/models/{name}/generate", "POST", llm_serving_whole_request, true, true, SERVER_API_LLM_SERVING },
+    { "/v1/chat/completions", "POST", chat_request, true, true, 0, openai_fail },
+    { "/v1/completions", "POST", completion_request, true, true, 0, openai_fail },
+    { "/v1/responses", "POST", responses_request, true, true, 0, openai_fail },
+    { "/v1/embeddings", "POST", embedding_request, true, true, 0, openai_fail },
+    { "/v1/models", "GET", models_request, true, false, 0, NULL },
+    { "/v1/models/{id}", "GET", models_request, true, false, 0, NULL },
+    { "/tokenize", "POST", tokenize_request, true, true, 0, NULL },
+    { "/tokenizer_info", "GET", tokenizer_info_request, true, false, 0, NULL },
+    { "/detokenize", "POST", detokenize_request, true, true, 0, NULL },
+    { "/health", "GET", health_request, false, false, 0, NULL },
+    { "/metrics", "GET", metrics_request, false, false, 0, NULL },
+    { "/generate", "POST", tgi_request, true, true, SERVER_API_TGI, tgi_fail },
+    { "/generate_stream", "POST", tgi_stream_request, true, true, SERVER_API_TGI, tgi_fail },
+    { "/info", "GET", tgi_info_request, true, false, SERVER_API_TGI, NULL },
+    { "/", "POST", tgi_compat_request, true, true, SERVER_API_TGI, tgi_fail },
+    { "/models/{name}/generate", "POST", llm_serving_whole_request, true, true, SERVER_API_LLM_SERVING,
+      llm_serving_fail },
     { "/models/{name}/generate_stream", "POST", llm_serving_stream_request, true, true,
-      SERVER_API_LLM_SERVING },
-    { "/models/{name}", "POST", llm_serving_request, true, true, SERVER_API_LLM_SERVING },
-    { "/serving/get_bs", "GET", llm_serving_batch_request, true, false, SERVER_API_LLM_SERVING },
-    { "/serving/get_request_numbers", "GET", llm_serving_queue_request, true, false, SERVER_API_LLM_SERVING },
-    { "/serving/get_serverd_model_info", "GET", llm_serving_info_request, true, false,
-      SERVER_API_LLM_SERVING },
-    { "/llm/generate", "POST", step_request, true, false, SERVER_API_STEP }, /* refuses new chats itself */
-    { "/", "GET", page_request, false, false, 0 }, /* and every other file of the page */
+      SERVER_API_LLM_SERVING, llm_serving_fail },
+    { "/models/{name}", "POST", llm_serving_request, true, true, SERVER_API_LLM_SERVING, llm_serving_fail },
+    { "/serving/get_bs", "GET", llm_serving_batch_request, true, false, SERVER_API_LLM_SERVING, NULL },
+    { "/serving/get_request_numbers", "GET", llm_serving_queue_request, true, false, SERVER_API_LLM_SERVING,
+      NULL },
+    { "/serving/get_serverd_model_info", "GET", llm_serving_info_request, true, false, SERVER_API_LLM_SERVING,
+      NULL },
+    { "/llm/generate", "POST", step_request, true, false, SERVER_API_STEP,
+      NULL },                                            /* refuses new chats itself */
+    { "/", "GET", page_request, false, false, 0, NULL }, /* and every other file of the page */
 };
 
 enum { N_ROUTES = sizeof ROUTES / sizeof *ROUTES, PAGE_ROUTE = N_ROUTES - 1 };
@@ -229,6 +234,21 @@ static bool has_key(const struct app *app, struct http_conn *conn)
     return name != NULL;
 }
 
+/* What is certain before the body is read: it would have to wait too long, or to be turned away. A body that is read, parsed and
+ * made into tokens for that costs those whose answers are being written. */
+static enum tutti_status check_room(struct app *app, struct http_conn *conn, struct tutti_error *err)
+{
+    enum { BYTES_PER_TOKEN = 4 }; /* of the body; it tells only when to come again */
+    struct client *client = app_client(app, conn);
+    int64_t n_tokens = (int64_t)(http_request_head(conn)->n_body_bytes / BYTES_PER_TOKEN) + 1;
+    if (!client)
+        return TUTTI_OK;
+    enum tutti_status st = client_check(client, n_tokens, clock_now_us(), err);
+    return st == TUTTI_OK ? tutti_engine_check_queue(app->engine, client->id, client->limits.weight,
+                                                     client->limits.priority, err)
+                          : st;
+}
+
 void route_head(void *user, struct http_conn *conn)
 {
     struct app *app = user;
@@ -259,6 +279,8 @@ void route_head(void *user, struct http_conn *conn)
     } else if (route->works && app->is_draining) {
         error_set(&err, TUTTI_E_CLOSED, "the server is shutting down");
         app_reply_error(conn, 503, NULL, &err);
+    } else if (route->refuse && check_room(app, conn, &err) != TUTTI_OK) {
+        route->refuse(app, NULL, conn, &err);
     }
 }
 

@@ -34,8 +34,7 @@ static int status_of(enum tutti_status status, const char **type)
     }
 }
 
-static void reply_error(struct app *app, struct job *job, struct http_conn *conn,
-                        const struct tutti_error *err)
+void tgi_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
 {
     (void)app, (void)job;
     const char *type;
@@ -275,13 +274,13 @@ static enum tutti_status read_stream(struct api_request *req, struct app *app, s
 }
 
 static const struct job_api WHOLE = {
-    .id_prefix = "tgi", .read = read_whole, .event = take_event, .finish = finish, .fail = reply_error
+    .id_prefix = "tgi", .read = read_whole, .event = take_event, .finish = finish, .fail = tgi_fail
 };
 static const struct job_api STREAM = {
-    .id_prefix = "tgi", .read = read_stream, .event = take_event, .finish = finish, .fail = reply_error
+    .id_prefix = "tgi", .read = read_stream, .event = take_event, .finish = finish, .fail = tgi_fail
 };
 static const struct job_api COMPAT = {
-    .id_prefix = "tgi", .read = read_compat, .event = take_event, .finish = finish_compat, .fail = reply_error
+    .id_prefix = "tgi", .read = read_compat, .event = take_event, .finish = finish_compat, .fail = tgi_fail
 };
 
 void tgi_request(struct app *app, struct http_conn *conn)

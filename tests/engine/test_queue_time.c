@@ -1,5 +1,6 @@
 /* Deadlines, early refusals and places in the queue, through the public API and a model that is slow on purpose. */
 #include "base/clock.h"
+#include "engine/engine_state.h"
 #include "support/collect.h"
 #include "support/mock_model.h"
 
@@ -89,10 +90,52 @@ static void what_cannot_begin_in_time_is_refused_at_once(void **state)
     assert_true(err.retry_after_ms > (N_FLOOD - 20) / MAX_SEQS * N_ANSWER * STEP_US / 1000 / 3);
     r.priority = TUTTI_PRIORITY_LAST;
     assert_int_equal(tutti_engine_submit(b->engine, &r, collect_event, NULL, NULL, &err), TUTTI_E_BUSY);
+    assert_int_equal(tutti_engine_check_queue(b->engine, 1, 1, 0, &err),
+                     TUTTI_OK); /* without a limit of the engine */
+    b->engine->limits.max_queue_ms = 1;
+    assert_int_equal(tutti_engine_check_queue(b->engine, 1, 1, 0, &err), TUTTI_E_BUSY);
+    assert_non_null(strstr(err.text, "would wait about"));
+    assert_true(err.retry_after_ms > 0);
+    assert_int_equal(tutti_engine_check_queue(b->engine, 1, 1, -1, &err), TUTTI_OK);
+    assert_int_equal(tutti_engine_check_queue(b->engine, 2, 1, 0, &err), TUTTI_OK);
     tutti_engine_stats(b->engine, &stats);
-    assert_int_equal(stats.n_refused_early, 2);
-    assert_int_equal(stats.n_refused, 2);
+    assert_int_equal(stats.n_refused_early, 3);
+    assert_int_equal(stats.n_refused, 3);
     assert_int_equal(stats.n_timed_out, 0);
+}
+
+static void who_would_be_refused_hears_it_before_the_request_is_read(void **state)
+{
+    (void)state;
+    struct bench b = { .mock = mock_model_new(N_CTX, false) };
+    struct tutti_engine_options options = { .kv_bytes = 64 * 64, .max_seqs = 1, .max_queue = 62 };
+    enum { N = 56 }; /* eight times as many as are free: no owner may have more */
+    struct collect c[N];
+    struct tutti_error err = { 0 };
+    struct tutti_stats stats;
+    b.mock->step_us = 25 * STEP_US; /* none ends meanwhile */
+    b.engine = mock_engine(b.mock, &options, NULL);
+    assert_int_equal(tutti_engine_check_queue(b.engine, 1, 0, 0, &err), TUTTI_OK);
+    struct tutti_request r = request_of(&b, 1);
+    for (int i = 0; i < N; i++) {
+        collect_init(&c[i]);
+        collect_submit(&c[i], b.engine, &r);
+    }
+    assert_int_equal(tutti_engine_check_queue(b.engine, 1, 1, TUTTI_PRIORITY_FIRST, &err), TUTTI_E_BUSY);
+    assert_non_null(strstr(err.text, "for you"));
+    assert_int_equal(tutti_engine_check_queue(b.engine, 2, 1, TUTTI_PRIORITY_LAST, &err), TUTTI_OK);
+    tutti_engine_stats(b.engine, &stats);
+    assert_int_equal(stats.n_refused_full, 1);
+    assert_int_equal(stats.n_refused, 1);
+    tutti_engine_drain(b.engine);
+    assert_int_equal(tutti_engine_check_queue(b.engine, 2, 1, 0, &err), TUTTI_E_CLOSED);
+    for (int i = 0; i < N; i++) {
+        tutti_engine_cancel(b.engine, c[i].id);
+        collect_wait(&c[i]);
+        collect_clear(&c[i]);
+    }
+    tutti_engine_close(b.engine);
+    mock_model_free(b.mock);
 }
 
 static void a_better_priority_or_another_owner_is_not(void **state)
@@ -225,6 +268,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_cannot_begin_in_time_is_refused_at_once, begin_flood, end_flood),
+        cmocka_unit_test(who_would_be_refused_hears_it_before_the_request_is_read),
         cmocka_unit_test_setup_teardown(a_better_priority_or_another_owner_is_not, begin_flood, end_flood),
         cmocka_unit_test(a_deadline_is_told_with_the_time_to_come_again),
         cmocka_unit_test_setup_teardown(some_places_are_left_for_others, begin_flood, end_flood),

@@ -184,6 +184,24 @@ enum tutti_status tutti_engine_submit(tutti_engine *engine, const struct tutti_r
     return st;
 }
 
+enum tutti_status tutti_engine_check_queue(tutti_engine *engine, uint64_t owner, double weight, int priority,
+                                           struct tutti_error *err)
+{
+    (void)owner, (void)weight, (void)priority;
+    int n_used = 0;
+    pthread_mutex_lock(&engine->lock);
+    for (int i = 0; i < MAX_REQUESTS; i++)
+        n_used += engine->requests[i].used;
+    bool is_full = n_used == MAX_REQUESTS || n_used >= engine->max_queue;
+    engine->stats.n_refused += is_full;
+    pthread_mutex_unlock(&engine->lock);
+    if (!is_full)
+        return TUTTI_OK;
+    *err = (struct tutti_error){ .status = TUTTI_E_BUSY };
+    snprintf(err->text, sizeof err->text, "the queue is full");
+    return TUTTI_E_BUSY;
+}
+
 void tutti_engine_cancel(tutti_engine *engine, uint64_t request_id)
 {
     pthread_mutex_lock(&engine->lock);
