@@ -485,9 +485,12 @@ enum tutti_status checkpoint_open_rank(struct checkpoint **out, const char *path
                                        struct tutti_error *err)
 {
     char folder[PATH_MAX];
-    struct shard_manifest *m;
+    struct stat info;
+    struct shard_manifest *m = NULL;
+    enum tutti_status st = TUTTI_OK;
     shards_rank_folder(folder, sizeof folder, path, rank);
-    enum tutti_status st = shard_manifest_read(&m, folder, err);
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) /* a GGUF file has no folders */
+        st = shard_manifest_read(&m, folder, err);
     if (st != TUTTI_OK)
         return st;
     bool is_mine = m && m->n_ranks == n_ranks && n_ranks > 1;
