@@ -116,6 +116,9 @@ struct backend_ops {
     /* Zeroed, aligned to 64 bytes. NULL: no memory. */
     float *(*alloc)(struct backend *be, size_t n_floats);
     void (*dealloc)(struct backend *be, float *memory); /* NULL is allowed */
+    /* The same for what reduce() and its kin work on: all ranks call them together, in the same order. */
+    float *(*alloc_shared)(struct backend *be, size_t n_floats);
+    void (*dealloc_shared)(struct backend *be, float *memory);
     /* Copies host floats to the backend's memory. */
     void (*upload)(struct backend *be, float *dst, const float *src, size_t n_floats);
 
@@ -169,8 +172,9 @@ struct backend_ops {
                       int n_rows, int n);
     /* x = act(x), [n_rows][n], in place */
     void (*activate)(struct backend *be, float *x, int n_rows, int n, enum activation act);
-    /* x [n_rows][n]: x[r] = table[positions[r]], or that is added to it. table: [more than any position][n] */
-    void (*positions)(struct backend *be, float *x, const float *table, int n, bool adds);
+    /* x [end - begin][n], rows begin to end - 1 of the step: x[r] = table[positions[r]], or that is added to it. table: [more
+     * than any position][n] */
+    void (*positions)(struct backend *be, float *x, const float *table, int begin, int end, int n, bool adds);
     /* y[r] = a[r] and behind it b[r]: [n_rows][n_a], [n_rows][n_b] */
     void (*concat)(struct backend *be, float *y, const float *a, int n_a, const float *b, int n_b,
                    int n_rows);
@@ -201,6 +205,10 @@ struct backend_ops {
      * of no use ---- */
     /* x [n] = the sum of all ranks' x, in the order of the ranks */
     bool (*reduce)(struct backend *be, float *x, size_t n);
+    /* The same in two halves, x [n_rows][n]: each rank has its own rows of the sum, all ranks have the own rows of all. What may be
+     * done in between: cluster/cluster.h. */
+    bool (*reduce_rows)(struct backend *be, float *x, int n_rows, int n);
+    bool (*share_rows)(struct backend *be, float *x, int n_rows, int n);
     /* On rank 0 host [n_rows][begins[ranks]] gets all ranks' parts side by side; part of rank r: [n_rows][begins[r + 1] - begins[r]].
      * host is NULL elsewhere. */
     bool (*collect)(struct backend *be, float *host, const float *part, int n_rows, const int *begins);

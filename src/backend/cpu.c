@@ -56,6 +56,21 @@ static void cpu_dealloc(struct backend *be, float *memory)
     free(memory);
 }
 
+static float *cpu_alloc_shared(struct backend *be, size_t n_floats)
+{
+    struct cluster *cluster = cpu_of(be)->cluster;
+    return cluster ? cluster_alloc(cluster, n_floats) : cpu_alloc(be, n_floats);
+}
+
+static void cpu_dealloc_shared(struct backend *be, float *memory)
+{
+    struct cluster *cluster = cpu_of(be)->cluster;
+    if (cluster)
+        cluster_dealloc(cluster, memory);
+    else
+        free(memory);
+}
+
 static void cpu_upload(struct backend *be, float *dst, const float *src, size_t n_floats)
 {
     (void)be;
@@ -114,7 +129,17 @@ static void cpu_step_end(struct backend *be, const float *result, float *host, s
 
 static bool cpu_reduce(struct backend *be, float *x, size_t n)
 {
-    return cluster_reduce(cpu_of(be)->cluster, x, n);
+    return cluster_reduce(cpu_of(be)->cluster, cpu_of(be)->team, x, n);
+}
+
+static bool cpu_reduce_rows(struct backend *be, float *x, int n_rows, int n)
+{
+    return cluster_reduce_rows(cpu_of(be)->cluster, cpu_of(be)->team, x, n_rows, n);
+}
+
+static bool cpu_share_rows(struct backend *be, float *x, int n_rows, int n)
+{
+    return cluster_share_rows(cpu_of(be)->cluster, cpu_of(be)->team, x, n_rows, n);
 }
 
 static bool cpu_collect(struct backend *be, float *host, const float *part, int n_rows, const int *begins)
@@ -132,6 +157,8 @@ static const struct backend_ops CPU_OPS = {
     .free = cpu_free,
     .alloc = cpu_alloc,
     .dealloc = cpu_dealloc,
+    .alloc_shared = cpu_alloc_shared,
+    .dealloc_shared = cpu_dealloc_shared,
     .upload = cpu_upload,
     .matrix_new = cpu_matrix_new,
     .matrix_free = cpu_matrix_free,
@@ -166,6 +193,8 @@ static const struct backend_ops CPU_OPS = {
     .gather = cpu_gather,
     .download = cpu_download,
     .reduce = cpu_reduce,
+    .reduce_rows = cpu_reduce_rows,
+    .share_rows = cpu_share_rows,
     .collect = cpu_collect,
     .step_end = cpu_step_end,
     .run = cpu_run,

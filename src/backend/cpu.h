@@ -160,7 +160,7 @@ void cpu_layernorm(struct backend *be, float *y, float *x, const float *add, con
 void cpu_scale_add(struct backend *be, float *x, const float *base, float scale, const float *add, int n_rows,
                    int n);
 void cpu_activate(struct backend *be, float *x, int n_rows, int n, enum activation act);
-void cpu_positions(struct backend *be, float *x, const float *table, int n, bool adds);
+void cpu_positions(struct backend *be, float *x, const float *table, int begin, int end, int n, bool adds);
 void cpu_concat(struct backend *be, float *y, const float *a, int n_a, const float *b, int n_b, int n_rows);
 void cpu_gather(struct backend *be, float *y, const float *x, const float *add, int n);
 

@@ -60,6 +60,7 @@ struct rows_job {
     const float *base, *add; /* of scale_add */
     float scale;
     const float *table; /* of positions */
+    int first;          /* row of the step */
     bool adds;
     enum activation act;
     int n_rows, n;
@@ -107,7 +108,7 @@ static void positions_some(void *arg, int thread, int n_threads)
     int64_t begin, end;
     team_share(job->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
-        const float *row = job->table + (size_t)job->step->positions[r] * (size_t)job->n;
+        const float *row = job->table + (size_t)job->step->positions[job->first + r] * (size_t)job->n;
         if (job->adds)
             job->kernels->add(job->x + r * job->n, row, job->n);
         else
@@ -115,15 +116,16 @@ static void positions_some(void *arg, int thread, int n_threads)
     }
 }
 
-void cpu_positions(struct backend *be, float *x, const float *table, int n, bool adds)
+void cpu_positions(struct backend *be, float *x, const float *table, int begin, int end, int n, bool adds)
 {
     struct cpu_backend *cpu = cpu_of(be);
     struct rows_job job = { .kernels = &cpu->kernels,
                             .step = cpu->step,
                             .x = x,
                             .table = table,
+                            .first = begin,
                             .adds = adds,
-                            .n_rows = cpu->step->n_rows,
+                            .n_rows = end - begin,
                             .n = n };
     run_rows(cpu, positions_some, &job, job.n_rows);
 }

@@ -1,24 +1,19 @@
-/* Sums, gathering and agreement over a transport. */
+/* Opening, waiting, gathering and agreement over a transport. */
 #include "cluster/cluster.h"
 
 #include "base/clock.h"
 #include "base/team.h"
 #include "cluster/module.h"
 #include "cluster/monitor.h"
-#include "cluster/transport.h"
+#include "cluster/state.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 enum {
-    CHUNK = 1 << 18, /* floats that are summed at a time: what is added is still in the second cache */
-    DIRECT_BYTES = 32 * 1024, /* up to so many, all send all: one wait in place of two */
-    LANES = 16,               /* slices begin at whole vectors */
-    SPINS = 200,              /* pauses between looks, about 10 us: what a neighbour's message takes */
+    SPINS = 200, /* pauses between looks, about 10 us: what a neighbour's message takes */
     YIELD_NS = 20 * 1000 *
                1000, /* then the core is offered between looks, which covers what ranks differ in a step, */
     NAP_NS = 50 * 1000,            /* then slept for so long */
@@ -27,22 +22,6 @@ enum {
     MESSAGE_BYTES = 1 << 30,
     VERDICT_MS = 4000, /* after a failure of the transport: for the monitor, which knows the reason */
 };
-
-struct cluster {
-    struct transport *transport;
-    struct monitor *monitor; /* NULL: none */
-    int rank, n_ranks, group, n_groups;
-    float *sums; /* [n_ranks][CHUNK]: what the others sent; at the own rank the sum */
-    struct message sends[TRANSPORT_MESSAGES], receives[TRANSPORT_MESSAGES];
-    atomic_bool is_broken; /* the transport failed */
-    bool is_ended;         /* by all ranks together */
-    pthread_mutex_t lock;  /* of what follows */
-    void (*on_loss)(void *user);
-    void *on_loss_user;
-    struct cluster_cost cost;
-};
-
-static bool exchange(struct cluster *c, int n_sends, int n_receives, bool is_idle);
 
 /* ---- opening ---- */
 
@@ -67,7 +46,8 @@ static bool invite(struct cluster *c, struct monitor_invitation *invitation)
                                    .n_bytes = sizeof *invitation };
         *(c->transport->rank == 0 ? &c->sends[i] : &c->receives[i]) = message;
     }
-    return c->transport->rank == 0 ? exchange(c, n_others, 0, true) : exchange(c, 0, n_others, true);
+    return c->transport->rank == 0 ? cluster_exchange(c, n_others, 0, true)
+                                   : cluster_exchange(c, 0, n_others, true);
 }
 
 static enum tutti_status watch(struct cluster *c, const struct cluster_options *options,
@@ -127,13 +107,10 @@ enum tutti_status cluster_new(struct cluster **out, struct transport *transport,
     c->rank = transport->rank % c->n_ranks;
     c->group = transport->rank / c->n_ranks;
     c->n_groups = n_groups;
-    c->sums = aligned_alloc(64, (size_t)c->n_ranks * CHUNK * sizeof *c->sums);
-    if (!c->sums) {
-        st = error_set(err, TUTTI_E_MEMORY, "cluster: out of memory");
-        goto done;
-    }
     if (has_monitor && transport->n_ranks > 1)
         st = watch(c, options, err);
+    if (st == TUTTI_OK)
+        st = cluster_open_sums(c, options->direct_bytes, err);
     if (st != TUTTI_OK)
         goto done;
     *out = c;
@@ -159,7 +136,7 @@ void cluster_close(struct cluster *c)
     monitor_free(c->monitor, is_orderly);
     c->transport->ops->close(c->transport, is_orderly);
     pthread_mutex_destroy(&c->lock);
-    free(c->sums);
+    cluster_close_sums(c);
     free(c);
 }
 
@@ -225,37 +202,44 @@ void cluster_on_loss(struct cluster *c, void (*fn)(void *user), void *user)
         tell_loss(c);
 }
 
+bool cluster_wait(struct cluster *c, struct waiting *w, bool is_idle)
+{
+    if (cluster_is_lost(c))
+        return false;
+    if (w->n_looks++ < SPINS) {
+        relax();
+        return true;
+    }
+    uint64_t now_ns = clock_now_ns();
+    if (w->begin_ns == 0)
+        *w = (struct waiting){ w->n_looks, now_ns, NAP_NS };
+    if (now_ns - w->begin_ns < (is_idle ? IDLE_YIELD_NS : YIELD_NS)) {
+        sched_yield();
+    } else if (is_idle) {
+        nap(w->nap_ns);
+        w->nap_ns = w->nap_ns + w->nap_ns / 8 < IDLE_NAP_NS ? w->nap_ns + w->nap_ns / 8 : IDLE_NAP_NS;
+    } else {
+        nap(NAP_NS);
+    }
+    return true;
+}
+
 /* Until all that was begun is done. */
 static bool finish(struct cluster *c, bool is_idle)
 {
-    uint64_t begin_ns = 0;
-    long idle_ns = NAP_NS;
-    for (unsigned i = 0;; i++) {
+    struct waiting w = { 0 };
+    for (;;) {
         int done = c->transport->ops->test(c->transport);
         if (done > 0)
             return true;
         if (done < 0)
             atomic_store(&c->is_broken, true);
-        if (cluster_is_lost(c))
+        if (!cluster_wait(c, &w, is_idle))
             return false;
-        if (i < SPINS) {
-            relax();
-            continue;
-        }
-        uint64_t now_ns = clock_now_ns();
-        begin_ns = begin_ns > 0 ? begin_ns : now_ns;
-        if (now_ns - begin_ns < (is_idle ? IDLE_YIELD_NS : YIELD_NS)) {
-            sched_yield();
-        } else if (is_idle) {
-            nap(idle_ns);
-            idle_ns = idle_ns + idle_ns / 8 < IDLE_NAP_NS ? idle_ns + idle_ns / 8 : IDLE_NAP_NS;
-        } else {
-            nap(NAP_NS);
-        }
     }
 }
 
-static bool exchange(struct cluster *c, int n_sends, int n_receives, bool is_idle)
+bool cluster_exchange(struct cluster *c, int n_sends, int n_receives, bool is_idle)
 {
     if (cluster_is_lost(c))
         return false;
@@ -269,7 +253,7 @@ static bool exchange(struct cluster *c, int n_sends, int n_receives, bool is_idl
     return finish(c, is_idle);
 }
 
-static struct message message_with(const struct cluster *c, int rank, const void *bytes, size_t n_bytes)
+struct message cluster_message(const struct cluster *c, int rank, const void *bytes, size_t n_bytes)
 {
     return (struct message){ .peer = c->group * c->n_ranks + rank,
                              .bytes = (void *)(uintptr_t)bytes,
@@ -288,95 +272,6 @@ enum tutti_status cluster_check(const struct cluster *c, struct tutti_error *err
                      c->transport->ops->name);
 }
 
-/* ---- sums ---- */
-
-typedef float lanes __attribute__((vector_size(64), aligned(4), may_alias));
-
-static void add(float *sum, const float *x, size_t n)
-{
-    size_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        *(lanes *)(sum + i) += *(const lanes *)(x + i);
-    for (; i < n; i++)
-        sum[i] += x[i];
-}
-
-/* x [n], which are those of this rank from begin on, becomes the sum in the order of the ranks. */
-static void add_in_order(struct cluster *c, float *x, size_t n)
-{
-    float *sum = c->rank == 0 ? x : c->sums;
-    for (int r = 1; r < c->n_ranks; r++)
-        add(sum, r == c->rank ? x : c->sums + (size_t)r * CHUNK, n);
-    if (sum != x)
-        memcpy(x, sum, n * sizeof *x);
-}
-
-/* A few numbers: every rank gets all of them and adds for itself. */
-static bool reduce_direct(struct cluster *c, float *x, size_t n)
-{
-    int count = 0;
-    for (int r = 0; r < c->n_ranks; r++) {
-        if (r == c->rank)
-            continue;
-        c->sends[count] = message_with(c, r, x, n * sizeof *x);
-        c->receives[count++] = message_with(c, r, c->sums + (size_t)r * CHUNK, n * sizeof *x);
-    }
-    if (!exchange(c, count, count, false))
-        return false;
-    add_in_order(c, x, n);
-    return true;
-}
-
-/* Where the slice of a rank begins. */
-static size_t slice_of(const struct cluster *c, size_t n, int rank)
-{
-    size_t n_lanes = (n + LANES - 1) / LANES, at = n_lanes * (size_t)rank / (size_t)c->n_ranks * LANES;
-    return at < n ? at : n;
-}
-
-/* Each rank adds its slice of all of them, and gives it to the others. */
-static bool reduce_by_slices(struct cluster *c, float *x, size_t n)
-{
-    size_t begin = slice_of(c, n, c->rank), n_own = slice_of(c, n, c->rank + 1) - begin;
-    int count = 0;
-    for (int r = 0; r < c->n_ranks; r++) {
-        if (r == c->rank)
-            continue;
-        size_t theirs = slice_of(c, n, r), n_theirs = slice_of(c, n, r + 1) - theirs;
-        c->sends[count] = message_with(c, r, x + theirs, n_theirs * sizeof *x);
-        c->receives[count++] = message_with(c, r, c->sums + (size_t)r * CHUNK, n_own * sizeof *x);
-    }
-    if (!exchange(c, count, count, false))
-        return false;
-    add_in_order(c, x + begin, n_own);
-    count = 0;
-    for (int r = 0; r < c->n_ranks; r++) {
-        if (r == c->rank)
-            continue;
-        size_t theirs = slice_of(c, n, r), n_theirs = slice_of(c, n, r + 1) - theirs;
-        c->sends[count] = message_with(c, r, x + begin, n_own * sizeof *x);
-        c->receives[count++] = message_with(c, r, x + theirs, n_theirs * sizeof *x);
-    }
-    return exchange(c, count, count, false);
-}
-
-bool cluster_reduce(struct cluster *c, float *x, size_t n)
-{
-    if (c->n_ranks == 1)
-        return true;
-    uint64_t begin_ns = clock_now_ns();
-    bool ok = true;
-    for (size_t at = 0; at < n && ok; at += CHUNK) {
-        size_t n_now = n - at < CHUNK ? n - at : CHUNK;
-        ok = n_now * sizeof *x <= DIRECT_BYTES ? reduce_direct(c, x + at, n_now)
-                                               : reduce_by_slices(c, x + at, n_now);
-    }
-    c->cost.n_reduces++;
-    c->cost.n_reduced_bytes += n * sizeof *x;
-    c->cost.reduce_ns += clock_now_ns() - begin_ns;
-    return ok;
-}
-
 /* ---- the rest ---- */
 
 bool cluster_gather_rows(struct cluster *c, float *whole, const float *part, int n_rows, const int *begins)
@@ -391,16 +286,16 @@ bool cluster_gather_rows(struct cluster *c, float *whole, const float *part, int
         for (int i = row; i < end; i++) {
             const float *own = part + (size_t)i * n_own;
             if (c->rank > 0) {
-                c->sends[count++] = message_with(c, 0, own, n_own * sizeof *own);
+                c->sends[count++] = cluster_message(c, 0, own, n_own * sizeof *own);
                 continue;
             }
             float *to = whole + (size_t)i * width;
             memcpy(to, own, n_own * sizeof *to);
             for (int r = 1; r < c->n_ranks; r++)
-                c->receives[count++] = message_with(c, r, to + begins[r],
-                                                    (size_t)(begins[r + 1] - begins[r]) * sizeof *to);
+                c->receives[count++] = cluster_message(c, r, to + begins[r],
+                                                       (size_t)(begins[r + 1] - begins[r]) * sizeof *to);
         }
-        ok = exchange(c, c->rank > 0 ? count : 0, c->rank > 0 ? 0 : count, false);
+        ok = cluster_exchange(c, c->rank > 0 ? count : 0, c->rank > 0 ? 0 : count, false);
     }
     c->cost.gather_ns += clock_now_ns() - begin_ns;
     return ok;
@@ -411,12 +306,12 @@ bool cluster_broadcast(struct cluster *c, void *bytes, size_t n_bytes, bool is_i
     uint64_t begin_ns = clock_now_ns();
     bool ok;
     if (c->rank > 0) {
-        c->receives[0] = message_with(c, 0, bytes, n_bytes);
-        ok = exchange(c, 0, 1, is_idle);
+        c->receives[0] = cluster_message(c, 0, bytes, n_bytes);
+        ok = cluster_exchange(c, 0, 1, is_idle);
     } else {
         for (int r = 1; r < c->n_ranks; r++)
-            c->sends[r - 1] = message_with(c, r, bytes, n_bytes);
-        ok = exchange(c, c->n_ranks - 1, 0, false);
+            c->sends[r - 1] = cluster_message(c, r, bytes, n_bytes);
+        ok = cluster_exchange(c, c->n_ranks - 1, 0, false);
     }
     c->cost.broadcast_ns += clock_now_ns() - begin_ns;
     return ok;
@@ -432,7 +327,7 @@ static bool pass_on(struct cluster *c, int group, void *bytes, size_t n_bytes)
                                    .bytes = (char *)bytes + at,
                                    .n_bytes = n_now };
         c->sends[0] = c->receives[0] = message;
-        ok = exchange(c, c->group > 0, c->group == 0, true);
+        ok = cluster_exchange(c, c->group > 0, c->group == 0, true);
         at += n_now;
     }
     return ok;
@@ -469,22 +364,22 @@ enum tutti_status cluster_collect(struct cluster *c, const void *bytes, size_t n
 }
 
 /* Everybody's n_bytes to all: [n_ranks][n_bytes], where the own ones stand already. */
-static bool share(struct cluster *c, void *all, size_t n_bytes)
+bool cluster_share(struct cluster *c, void *all, size_t n_bytes)
 {
     int count = 0;
     for (int r = 0; r < c->n_ranks; r++) {
         if (r == c->rank)
             continue;
-        c->sends[count] = message_with(c, r, (char *)all + (size_t)c->rank * n_bytes, n_bytes);
-        c->receives[count++] = message_with(c, r, (char *)all + (size_t)r * n_bytes, n_bytes);
+        c->sends[count] = cluster_message(c, r, (char *)all + (size_t)c->rank * n_bytes, n_bytes);
+        c->receives[count++] = cluster_message(c, r, (char *)all + (size_t)r * n_bytes, n_bytes);
     }
-    return exchange(c, count, count, true); /* a rank may still be reading its weights */
+    return cluster_exchange(c, count, count, true); /* a rank may still be reading its weights */
 }
 
 bool cluster_end(struct cluster *c)
 {
     uint8_t all[CLUSTER_MAX_RANKS] = { 0 };
-    c->is_ended = share(c, all, 1);
+    c->is_ended = cluster_share(c, all, 1);
     return c->is_ended;
 }
 
@@ -492,7 +387,7 @@ bool cluster_min(struct cluster *c, uint64_t *value)
 {
     uint64_t all[CLUSTER_MAX_RANKS] = { 0 };
     all[c->rank] = *value;
-    if (!share(c, all, sizeof *all))
+    if (!cluster_share(c, all, sizeof *all))
         return false;
     for (int r = 0; r < c->n_ranks; r++)
         *value = all[r] < *value ? all[r] : *value;
@@ -507,7 +402,7 @@ enum tutti_status cluster_agree(struct cluster *c, enum tutti_status st, struct 
     if (st != TUTTI_OK && err)
         all[c->rank] = *err;
     all[c->rank].status = st;
-    if (!share(c, all, sizeof *all)) {
+    if (!cluster_share(c, all, sizeof *all)) {
         free(all);
         return cluster_check(c, err);
     }

@@ -5,13 +5,14 @@
  * summed at a time.
  *
  * No call waits for a rank that is dead or stalled: a monitor (monitor.h) notices that, beside the messages, and every call
- * from then on fails at once. One thread at a time uses a cluster. Nothing here allocates after cluster_open(). */
+ * from then on fails at once. One thread at a time uses a cluster. Nothing but cluster_alloc() allocates after cluster_open(). */
 #ifndef TUTTI_CLUSTER_H
 #define TUTTI_CLUSTER_H
 
 #include "base/error.h"
 
 struct cluster;
+struct team;
 struct transport;
 
 /* tutti_ranks is struct cluster. */
@@ -29,6 +30,8 @@ enum { CLUSTER_MAX_RANKS = 64 }; /* of a group: far more than heads can be share
 struct cluster_options {
     int n_ranks; /* of a group: those that run one model together */
     int n_groups; /* replicas; 0: one. All ranks watch each other: work that is shared out is lost with any of them */
+    size_t
+        direct_bytes; /* up to so many every rank makes the whole of a sum, else its part; 0: what takes the least time */
     bool stays; /* for tests: do not end the process when it takes too long to end by itself */
 };
 
@@ -57,8 +60,24 @@ int cluster_n_threads(const struct cluster *c);
 
 /* ---- together: each false means that a rank was lost, or the transport failed; cluster_check() says which ---- */
 
-/* x [n] = the sum of all ranks' x. */
-bool cluster_reduce(struct cluster *c, float *x, size_t n);
+/* x [n] = the sum of all ranks' x. team: helps to add; NULL: nobody does. */
+bool cluster_reduce(struct cluster *c, struct team *team, float *x, size_t n);
+
+/* The same in two halves, x [n_rows][n], between which a rank works on its own rows alone: as many for each as can be, begin to
+ * end - 1. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.2.2.
+ * cluster_reduce_rows(): the own rows become the sum. What the other rows hold is of no meaning then, and they must not be written before
+ * the next of these calls, for the other ranks may read them. cluster_share_rows(): every rank gets the own rows of all. */
+bool cluster_reduce_rows(struct cluster *c, struct team *team, float *x, int n_rows, int n);
+bool cluster_share_rows(struct cluster *c, struct team *team, float *x, int n_rows, int n);
+void cluster_own_rows(const struct cluster *c, int n_rows, int *begin, int *end);
+/* Whether that takes less time than to have all of the sum on every rank at once. */
+bool cluster_shares_rows(const struct cluster *c, int n_rows, int n);
+
+/* Memory for what is summed, zeroed and aligned to 64 bytes: where all ranks of the group are on one machine they read each other's in
+ * place, and nothing is sent. All ranks call it together, with the same n_floats, and cluster_dealloc() in the same order; NULL: this
+ * rank has no memory, which the others do not know. */
+float *cluster_alloc(struct cluster *c, size_t n_floats);
+void cluster_dealloc(struct cluster *c, float *memory); /* NULL is allowed */
 
 /* On rank 0 whole [n_rows][begins[n_ranks]] = all ranks' parts side by side; part of rank r: [n_rows][begins[r + 1] - begins[r]].
  * Elsewhere whole is NULL. */

@@ -1,6 +1,10 @@
 /* One transformer, over any description: residual blocks of grouped attention and a feed-forward layer.
  * Vaswani et al., 2017; Zhang and Sennrich, 2019 (RMSNorm); Su et al., 2021 (rotary positions); Shazeer, 2020 (SwiGLU);
- * Radford et al., 2019 (GPT-2); Zeng et al., 2021 (PanGu-Alpha's query layer); Wang et al., 2022 (scaled residuals). */
+ * Radford et al., 2019 (GPT-2); Zeng et al., 2021 (PanGu-Alpha's query layer); Wang et al., 2022 (scaled residuals).
+ *
+ * On several ranks each computes a summand of what a block adds to the stream (split.h). Of a step with many rows each rank then keeps
+ * the stream of its own rows alone: it makes their sums and norms, and all ranks get what is normed, which costs no more than to get the
+ * sums and saves every rank the norms of the others' rows (Korthikanti et al., 2022, section 4.2.2). Of a few rows each keeps all. */
 #include "model/forward.h"
 
 #include "model/adapter.h"
@@ -12,7 +16,7 @@
 /* The backend's memory. A residual stream, and what is computed from it on the way. */
 struct workspace {
     int max_rows, max_outputs;
-    float *x;        /* [max_rows][d_model]: the residual stream */
+    float *x;        /* [max_rows][d_model]: the residual stream; shared, as the next two, between ranks */
     float *normed;   /* [max_rows][d_model] */
     float *delta;    /* [max_rows][d_model]: what a block adds to the stream */
     float *qkv;      /* [max_rows][(n_heads + 2 n_kv_heads) head_dim] */
@@ -27,12 +31,28 @@ struct workspace {
     bool *updates;                           /* host, [max_rows]: rows of update that are used */
 };
 
+static void free_shared(struct workspace *w, struct backend *be)
+{
+    be->ops->dealloc_shared(be, w->x);
+    be->ops->dealloc_shared(be, w->normed);
+    be->ops->dealloc_shared(be, w->delta);
+}
+
+/* All three, whatever comes of one: all ranks do this together. */
+static bool alloc_shared(struct workspace *w, struct backend *be, size_t n_floats)
+{
+    w->x = be->ops->alloc_shared(be, n_floats);
+    w->normed = be->ops->alloc_shared(be, n_floats);
+    w->delta = be->ops->alloc_shared(be, n_floats);
+    return w->x && w->normed && w->delta;
+}
+
 void workspace_free(struct workspace *w, struct backend *be)
 {
     if (!w)
         return;
-    float *const all[] = { w->x,  w->normed, w->delta,    w->qkv,    w->attended,
-                           w->kv, w->hidden, w->gathered, w->logits, w->update };
+    free_shared(w, be);
+    float *const all[] = { w->qkv, w->attended, w->kv, w->hidden, w->gathered, w->logits, w->update };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
     free(w->row_adapters);
@@ -45,12 +65,19 @@ static enum tutti_status reserve(struct model *model, int max_rows, int max_outp
 {
     const struct model_desc *d = &model->local;
     struct backend *be = model->backend;
+    struct workspace shared = { 0 };
+    bool has_shared = alloc_shared(&shared, be, (size_t)max_rows * (size_t)d->d_model);
+    struct workspace *w = malloc(sizeof *w);
     enum tutti_status st = be->ops->reserve(be, max_rows, err);
-    if (st != TUTTI_OK)
+    if (st == TUTTI_OK && (!has_shared || !w))
+        st = error_set(err, TUTTI_E_MEMORY, "workspace: cannot reserve %d rows of %d floats", max_rows,
+                       d->d_model);
+    if (st != TUTTI_OK) {
+        free_shared(&shared, be);
+        free(w);
         return st;
-    struct workspace *w = calloc(1, sizeof *w);
-    if (!w)
-        return error_set(err, TUTTI_E_MEMORY, "workspace: out of memory");
+    }
+    *w = shared;
     w->max_rows = max_rows;
     w->max_outputs = max_outputs;
     int q = d->n_heads * d->head_dim, qkv = q + 2 * d->n_kv_heads * d->head_dim;
@@ -65,9 +92,6 @@ static enum tutti_status reserve(struct model *model, int max_rows, int max_outp
         float **memory;
         int n_rows, width;
     } wanted[] = {
-        { &w->x, max_rows, d->d_model },
-        { &w->normed, max_rows, d->d_model },
-        { &w->delta, max_rows, d->d_model },
         { &w->qkv, max_rows, qkv },
         { &w->attended, max_rows, q },
         { &w->kv, max_rows, d->has_top_query ? qkv - q : 0 },
@@ -115,6 +139,9 @@ struct pass {
     struct kv_memory *kv;
     const float *pending; /* what is still to be added to x, [n_rows][d_model]; NULL: nothing */
     int n_rows;
+    bool
+        shares_rows; /* between ranks: of x, normed and pending each has its own rows alone, begin to end - 1 */
+    int begin, end;          /* else: all rows */
     const int32_t *adapters; /* [n_rows]; NULL: no row has one */
     bool is_lost;            /* a rank: what is computed is of no use */
 };
@@ -122,8 +149,18 @@ struct pass {
 /* x [n_rows][d_model], of which every rank has computed a summand, becomes the sum. */
 static void reduce(struct pass *p, float *x)
 {
-    if (p->model->group && !p->is_lost)
-        p->is_lost = !p->op->reduce(p->be, x, (size_t)p->n_rows * (size_t)p->model->desc.d_model);
+    int width = p->model->desc.d_model;
+    if (!p->model->group || p->is_lost)
+        return;
+    p->is_lost = p->shares_rows ? !p->op->reduce_rows(p->be, x, p->n_rows, width)
+                                : !p->op->reduce(p->be, x, (size_t)p->n_rows * (size_t)width);
+}
+
+/* All ranks get all rows of x [n_rows][d_model]. */
+static void share(struct pass *p, float *x)
+{
+    if (p->shares_rows && !p->is_lost)
+        p->is_lost = !p->op->share_rows(p->be, x, p->n_rows, p->model->desc.d_model);
 }
 
 /* y = x . W^T + bias, and what each row's adapter adds. */
@@ -155,16 +192,26 @@ static void linear_glu(struct pass *p, int layer, const struct matrix *m)
     p->op->linear_glu_add(p->be, w->hidden, m, w->normed, w->update, w->updates, p->n_rows, act);
 }
 
-/* normed = norm(x), where x first takes what is pending: one pass for both. */
-static void normalize(struct pass *p, const struct norm *norm, int n_rows)
+/* normed = norm(x), where x first takes what is pending: one pass for both. Of a rank's own rows. */
+static void normalize(struct pass *p, const struct norm *norm)
 {
     const struct model_desc *d = &p->model->desc;
+    size_t at = (size_t)p->begin * (size_t)d->d_model;
+    float *normed = p->w.normed + at, *x = p->w.x + at;
+    const float *pending = p->pending ? p->pending + at : NULL;
+    int n = p->end - p->begin;
     if (d->norm == NORM_LAYER)
-        p->op->layernorm(p->be, p->w.normed, p->w.x, p->pending, norm->w, norm->b, n_rows, d->d_model,
-                         d->norm_eps);
+        p->op->layernorm(p->be, normed, x, pending, norm->w, norm->b, n, d->d_model, d->norm_eps);
     else
-        p->op->rmsnorm(p->be, p->w.normed, p->w.x, p->pending, norm->w, n_rows, d->d_model, d->norm_eps);
+        p->op->rmsnorm(p->be, normed, x, pending, norm->w, n, d->d_model, d->norm_eps);
     p->pending = NULL;
+}
+
+/* The same, for a matrix: of all rows. */
+static void normalize_all(struct pass *p, const struct norm *norm)
+{
+    normalize(p, norm);
+    share(p, p->w.normed);
 }
 
 static void swap_stream(struct pass *p)
@@ -180,13 +227,15 @@ static void join(struct pass *p, const struct norm *post_norm)
 {
     const struct model_desc *d = &p->model->desc;
     struct workspace *w = &p->w;
+    size_t at = (size_t)p->begin * (size_t)d->d_model;
+    int n = p->end - p->begin;
     p->pending = w->delta;
     if (d->has_post_norms) {
-        p->op->rmsnorm(p->be, w->normed, w->delta, NULL, post_norm->w, p->n_rows, d->d_model, d->norm_eps);
+        p->op->rmsnorm(p->be, w->normed + at, w->delta + at, NULL, post_norm->w, n, d->d_model, d->norm_eps);
         p->pending = w->normed;
     }
     if (d->residual_scale != 0) {
-        p->op->scale_add(p->be, w->x, w->normed, d->residual_scale, w->delta, p->n_rows, d->d_model);
+        p->op->scale_add(p->be, w->x + at, w->normed + at, d->residual_scale, w->delta + at, n, d->d_model);
         p->pending = NULL;
     }
 }
@@ -199,7 +248,7 @@ static void query_by_position(struct pass *p, int layer)
     struct workspace *w = &p->w;
     int q = d->n_heads * d->head_dim, kv = 2 * d->n_kv_heads * d->head_dim;
     linear(p, SITE_QKV, layer, w->kv, top->kv, w->normed);
-    p->op->positions(p->be, w->normed, top->table, d->d_model, false);
+    p->op->positions(p->be, w->normed, top->table, 0, p->n_rows, d->d_model, false);
     linear(p, SITE_TOP_QUERY, layer, w->attended, top->query, w->normed);
     p->op->concat(p->be, w->qkv, w->attended, q, w->kv, kv, p->n_rows);
 }
@@ -212,10 +261,10 @@ static void run_layer(struct pass *p, int i)
     struct workspace *w = &p->w;
     bool is_top = d->has_top_query && i == d->n_layers - 1;
     if (is_top) { /* its stream begins with the norm that others have behind the last layer */
-        normalize(p, &p->model->output_norm, p->n_rows);
+        normalize(p, &p->model->output_norm);
         swap_stream(p);
     }
-    normalize(p, &layer->attn_norm, p->n_rows);
+    normalize_all(p, &layer->attn_norm);
     if (is_top)
         query_by_position(p, i);
     else
@@ -225,7 +274,7 @@ static void run_layer(struct pass *p, int i)
     linear(p, SITE_ATTN_OUT, i, w->delta, layer->attn_out, w->attended);
     reduce(p, w->delta);
     join(p, &layer->attn_post_norm);
-    normalize(p, &layer->ffn_norm, p->n_rows);
+    normalize_all(p, &layer->ffn_norm);
     if (d->has_gate) {
         linear_glu(p, i, layer->gate_up);
     } else {
@@ -243,13 +292,20 @@ static void make_outputs(struct pass *p, const struct step *step)
     const struct model_desc *d = &p->model->desc;
     struct workspace *w = &p->w;
     int n_outputs = step->n_outputs, n_logits = n_outputs - step->n_hidden;
+    share(p, w->x);
+    if (p->pending)
+        share(p, (float *)(uintptr_t)p->pending);
+    if (p->is_lost)
+        return;
     p->op->gather(p->be, w->gathered, w->x, p->pending, d->d_model);
     p->pending = NULL;
     w->x = w->gathered;
+    p->begin = 0;
+    p->end = n_outputs;
     if (d->has_top_query)
         w->normed = w->gathered;
     else
-        normalize(p, &p->model->output_norm, n_outputs);
+        normalize(p, &p->model->output_norm);
     size_t width = (size_t)d->d_model;
     if (step->n_hidden > 0 && step->hidden) /* on rank 0 */
         p->op->download(p->be, step->hidden, w->normed + (size_t)n_logits * width,
@@ -299,20 +355,24 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
                       .op = model->backend->ops,
                       .w = *model->workspace,
                       .kv = kv,
-                      .n_rows = step->n_rows };
+                      .n_rows = step->n_rows,
+                      .end = step->n_rows };
     for (int r = 0; (d->has_learned_positions || d->has_top_query) && r < step->n_rows; r++)
         assert(step->positions[r] < d->n_ctx);
     assert(step->n_outputs <= p.w.max_rows && step->n_outputs - step->n_hidden <= p.w.max_outputs);
     if (group && group->split.rank == 0)
         p.is_lost = !group_lead_step(group, step);
+    if (group)
+        p.shares_rows = group_own_rows(group, step->n_rows, d->d_model, &p.begin, &p.end);
     p.adapters = spread_adapters(model->workspace, step);
     p.op->step_begin(p.be, step);
     p.op->embed(p.be, p.w.x, model->embedding, group ? group->split.vocab.begin : 0);
     reduce(&p, p.w.x);
     if (d->has_learned_positions)
-        p.op->positions(p.be, p.w.x, model->positions, d->d_model, true);
+        p.op->positions(p.be, p.w.x + (size_t)p.begin * (size_t)d->d_model, model->positions, p.begin, p.end,
+                        d->d_model, true);
     if (d->has_embedding_norm) {
-        normalize(&p, &model->embedding_norm, p.n_rows);
+        normalize(&p, &model->embedding_norm);
         swap_stream(&p);
     }
     for (int i = 0; i < d->n_layers && !p.is_lost; i++)

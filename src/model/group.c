@@ -198,6 +198,14 @@ bool group_lead_step(struct group *g, const struct step *step)
     return say(g, (size_t)(at - g->plan));
 }
 
+bool group_own_rows(const struct group *g, int n_rows, int d_model, int *begin, int *end)
+{
+    bool shares = cluster_shares_rows(g->cluster, n_rows, d_model);
+    if (shares)
+        cluster_own_rows(g->cluster, n_rows, begin, end);
+    return shares;
+}
+
 /* ---- what users of a model call in place of the backend's operations ---- */
 
 static enum tutti_status make_kv(struct model *model, struct kv_memory **out, int n_pages,

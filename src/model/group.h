@@ -45,6 +45,9 @@ MUST_CHECK enum tutti_status group_cut(struct model *model, const struct split_b
 bool group_lead_reserve(struct group *group, int max_rows, int max_outputs);
 bool group_lead_step(struct group *group, const struct step *step);
 
+/* Whether a step's ranks keep the stream of some rows each, and which are this one's; *begin, *end untouched where not. */
+bool group_own_rows(const struct group *group, int n_rows, int d_model, int *begin, int *end);
+
 /* Rank 0 has no more to say; the others, if they have not followed, wait for that. Then all have come to an end together. */
 void group_end(struct group *group);
 

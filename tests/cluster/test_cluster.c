@@ -2,6 +2,7 @@
 #include "support/ranks.h"
 
 #include "base/clock.h"
+#include "base/team.h"
 #include "cluster/monitor.h"
 #include "cluster/transport.h"
 
@@ -37,26 +38,112 @@ static float sum_in_order(int n_ranks, size_t i)
 /* Threads of ranks must not leave a test by a jump: what is wrong is counted. */
 static atomic_int n_faults;
 
+/* arg: not NULL: in memory of the cluster's. */
 static void add_sizes(void *arg, struct cluster *c)
 {
-    (void)arg;
+    bool is_shared = arg != NULL;
+    struct team *team = NULL;
+    n_faults += team_new(&team, 2, false, NULL) != TUTTI_OK;
     /* one wait or two, whole vectors or not, several chunks */
     static const size_t SIZES[] = { 1, 15, 16, 17, 4096, 8192, 8193, 40001, (1 << 18) + 5, (1 << 20) + 33 };
     for (size_t k = 0; k < sizeof SIZES / sizeof *SIZES; k++) {
         size_t n = SIZES[k];
-        float *x = malloc((n + 1) * sizeof *x);
+        float *x = is_shared ? cluster_alloc(c, n + 1) : malloc((n + 1) * sizeof *x);
         for (size_t i = 0; i < n; i++)
             x[i] = value_of(cluster_rank(c), i);
         x[n] = 7;
-        n_faults += !cluster_reduce(c, x, n);
+        n_faults += !cluster_reduce(c, k % 2 ? team : NULL, x, n);
         for (size_t i = 0; i < n; i++) {
             float want = sum_in_order(cluster_n_ranks(c), i);
             n_faults += memcmp(&x[i], &want, sizeof want) != 0;
         }
         n_faults += x[n] != 7;
-        free(x);
+        if (is_shared)
+            cluster_dealloc(c, x);
+        else
+            free(x);
+    }
+    team_free(team);
+    cluster_close(c);
+}
+
+/* Again and again in the same memory: a rank that is late must still find what was meant for it. */
+static void add_rows(void *arg, struct cluster *c)
+{
+    (void)arg;
+    static const struct {
+        int n_rows, n;
+    } CASES[] = { { 9, 4096 }, { 37, 515 }, { 2, 9000 }, { 700, 1024 }, { 8, 16 } };
+    enum { MOST = 700 * 1024 };
+    float *x = cluster_alloc(c, MOST);
+    for (int turn = 0; turn < 25; turn++) {
+        int n_rows = CASES[turn % 5].n_rows, n = CASES[turn % 5].n, begin, end;
+        size_t n_all = (size_t)n_rows * (size_t)n;
+        for (size_t i = 0; i < n_all; i++)
+            x[i] = value_of(cluster_rank(c), i + (size_t)turn);
+        cluster_own_rows(c, n_rows, &begin, &end);
+        n_faults += !cluster_reduce_rows(c, NULL, x, n_rows, n);
+        for (int i = begin * n; i < end * n; i++) {
+            n_faults += x[i] != sum_in_order(cluster_n_ranks(c), (size_t)(i + turn));
+            x[i] = -x[i]; /* what a rank does with its rows */
+        }
+        n_faults += !cluster_share_rows(c, NULL, x, n_rows, n);
+        for (size_t i = 0; i < n_all; i++) {
+            n_faults += x[i] != -sum_in_order(cluster_n_ranks(c), i + (size_t)turn);
+            x[i] = 1e30f; /* nobody reads it any more */
+        }
+    }
+    cluster_dealloc(c, x);
+    n_faults += cluster_shares_rows(c, 1, 4096) ||
+                cluster_shares_rows(c, 128, 4096) != (cluster_n_ranks(c) > 1);
+    cluster_close(c);
+}
+
+static void rows_of_a_sum_are_dealt_out_and_put_together(void **state)
+{
+    (void)state;
+    n_faults = 0;
+    for (int n = 1; n <= 5; n++) {
+        ranks_run(n, 1, false, add_rows, NULL);
+        ranks_run_in(&(struct ranks_setting){ .n_ranks = n, .n_groups = 1, .is_apart = true }, add_rows,
+                     NULL);
+    }
+    assert_int_equal(n_faults, 0);
+}
+
+/* More pieces than there is a place for, and other sizes at the place of one that was given back. */
+static void take_many(void *arg, struct cluster *c)
+{
+    enum { N = 12 };
+    float *pieces[N];
+    (void)arg;
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < N; i++) {
+            pieces[i] = cluster_alloc(c, (size_t)(20000 + 1000 * i));
+            n_faults += !pieces[i] || (uintptr_t)pieces[i] % 64 != 0;
+            for (int k = 0; k < 20000 + 1000 * i; k++)
+                n_faults += pieces[i][k] != 0;
+        }
+        for (int i = 0; i < N; i++) {
+            size_t n = (size_t)(20000 + 1000 * i);
+            for (size_t k = 0; k < n; k++)
+                pieces[i][k] = value_of(cluster_rank(c), k);
+            n_faults += !cluster_reduce(c, NULL, pieces[i], n);
+            for (size_t k = 0; k < n; k++)
+                n_faults += pieces[i][k] != sum_in_order(cluster_n_ranks(c), k);
+        }
+        for (int i = N - 1; i >= 0; i--)
+            cluster_dealloc(c, pieces[(i * 5 + round) % N]);
     }
     cluster_close(c);
+}
+
+static void memory_of_sums_is_taken_and_given_back(void **state)
+{
+    (void)state;
+    n_faults = 0;
+    ranks_run(3, 2, false, take_many, NULL);
+    assert_int_equal(n_faults, 0);
 }
 
 static void sums_are_added_in_the_order_of_the_ranks(void **state)
@@ -64,8 +151,11 @@ static void sums_are_added_in_the_order_of_the_ranks(void **state)
     (void)state;
     n_faults = 0;
     for (int n = 1; n <= 8; n++)
-        ranks_run(n, 1, false, add_sizes, NULL);
+        ranks_run(n, 1, false, add_sizes, &n);
+    for (int n = 2; n <= 8; n += 3)
+        ranks_run_in(&(struct ranks_setting){ .n_ranks = n, .n_groups = 1, .is_apart = true }, add_sizes, &n);
     ranks_run(3, 2, false, add_sizes, NULL); /* two groups side by side */
+    ranks_run_in(&(struct ranks_setting){ .n_ranks = 3, .n_groups = 2, .is_apart = true }, add_sizes, NULL);
     assert_int_equal(n_faults, 0);
 }
 
@@ -302,6 +392,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_are_added_in_the_order_of_the_ranks),
+        cmocka_unit_test(rows_of_a_sum_are_dealt_out_and_put_together),
+        cmocka_unit_test(memory_of_sums_is_taken_and_given_back),
         cmocka_unit_test(rows_are_put_together_on_rank_0),
         cmocka_unit_test(what_replicas_bring_is_taken_in_their_order),
         cmocka_unit_test(what_one_rank_says_all_know),

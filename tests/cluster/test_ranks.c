@@ -33,6 +33,8 @@ struct job {
     void (*use)(struct job *job, tutti_model *model);
     void *arg;
     int broken_rank; /* which has no such path; -1: none */
+    bool is_apart,
+        shares_rows; /* ranks send each other what they have; each makes its part even of short sums */
 
     struct tutti_error err; /* of rank 0 */
     enum tutti_status status;
@@ -87,7 +89,11 @@ static void run(struct job *job, int n_ranks)
     if (n_ranks == 1)
         run_job(job, NULL);
     else
-        ranks_run(n_ranks, 1, false, run_job, job);
+        ranks_run_in(&(struct ranks_setting){ .n_ranks = n_ranks,
+                                              .n_groups = 1,
+                                              .is_apart = job->is_apart,
+                                              .direct_bytes = job->shares_rows ? 64 : 0 },
+                     run_job, job);
 }
 
 static void must_run(struct job *job, int n_ranks)
@@ -171,20 +177,26 @@ static bool has_ranks(const char *name, int n_ranks)
 
 static void compare(const char *name, int n_ranks, const char *weight_type, const char *kv_type, double bound)
 {
-    struct question alone = question(name, weight_type, kv_type), several = alone, again = alone;
+    struct question alone = question(name, weight_type, kv_type), several = alone;
     answer(&alone, 1);
     answer(&several, n_ranks);
-    answer(&again, n_ranks);
     double found = distance(&alone, &several);
     if (!(found < bound))
         fail_msg("%s, %d ranks, %s: %g of the largest logit away from one rank", name, n_ranks, weight_type,
                  found);
-    if (memcmp(several.logits, again.logits,
-               (size_t)N_IDS * (size_t)several.n_vocab * sizeof *several.logits) != 0)
-        fail_msg("%s, %d ranks, %s: another run, other bits", name, n_ranks, weight_type);
+    static const char *const WAYS[] = { "again", "each its rows", "sent", "each its rows, sent" };
+    for (int way = 0; way < 4; way++) {
+        struct question again = question(name, weight_type, kv_type);
+        again.job.shares_rows = way % 2 == 1;
+        again.job.is_apart = way >= 2;
+        answer(&again, n_ranks);
+        if (memcmp(several.logits, again.logits,
+                   (size_t)N_IDS * (size_t)several.n_vocab * sizeof *several.logits) != 0)
+            fail_msg("%s, %d ranks, %s, %s: other bits", name, n_ranks, weight_type, WAYS[way]);
+        free(again.logits);
+    }
     free(alone.logits);
     free(several.logits);
-    free(again.logits);
 }
 
 static void every_family_gives_the_logits_of_one_rank(void **state)
@@ -268,7 +280,7 @@ struct talk {
     const char *name;
     struct tutti_engine_options options;
     struct engine_hooks hooks;
-    bool one_after_the_other;
+    bool one_after_the_other, shares_rows;
     struct collect answers[N_REQUESTS];
     struct tutti_stats stats;
 };
@@ -330,6 +342,7 @@ static void talk_on(struct talk *talk, const char *adapter, int n_ranks)
     struct job job = job_of(talk->name);
     job.use = converse;
     job.adapter = adapter;
+    job.shares_rows = talk->shares_rows;
     job.arg = talk;
     must_run(&job, n_ranks);
 }
@@ -396,7 +409,8 @@ static void answers_are_those_of_one_rank_in_any_company(void **state)
         got = (struct talk){
             .name = CASES[i].name,
             .options = { .kv_bytes = 9, .max_slowdown = 1000, .max_batch_tokens = 32, .max_guesses = 4 },
-            .hooks = { .forces_guesses = true }
+            .hooks = { .forces_guesses = true },
+            .shares_rows = true
         };
         talk_on(&got, adapter, n);
         check_same(&got, &want, true, "in a small pool, with guesses");

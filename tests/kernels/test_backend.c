@@ -412,10 +412,10 @@ static void operations_on_rows_do_what_they_say(void **state)
     };
     op->step_begin(be, &step);
     memcpy(y, x, sizeof y);
-    op->positions(be, y, table, N, true);
+    op->positions(be, y, table, 0, step.n_rows, N, true);
     for (int i = 0; i < ROWS * N; i++)
         assert_true(y[i] == x[i] + table[positions[i / N] * N + i % N]);
-    op->positions(be, y, table, N, false);
+    op->positions(be, y, table, 0, step.n_rows, N, false);
     for (int i = 0; i < ROWS * N; i++)
         assert_true(y[i] == table[positions[i / N] * N + i % N]);
     float both[ROWS * (N + 7)];

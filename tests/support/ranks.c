@@ -120,8 +120,8 @@ struct transport *ranks_transport(struct ranks_world *world, int rank)
 struct rank_thread {
     pthread_t thread;
     struct ranks_world *world;
-    int rank, n_ranks, n_groups;
-    bool has_monitor;
+    int rank;
+    const struct ranks_setting *setting;
     void (*fn)(void *arg, struct cluster *cluster);
     void *arg;
 };
@@ -129,11 +129,16 @@ struct rank_thread {
 static void *run_rank(void *arg)
 {
     struct rank_thread *r = arg;
+    const struct ranks_setting *s = r->setting;
     struct cluster *cluster = NULL;
     struct tutti_error err = { 0 };
-    struct cluster_options options = { .n_ranks = r->n_ranks, .n_groups = r->n_groups, .stays = true };
-    if (cluster_new(&cluster, ranks_transport(r->world, r->rank), &options, r->has_monitor, &err) !=
-        TUTTI_OK) {
+    struct cluster_options options = {
+        .n_ranks = s->n_ranks, .n_groups = s->n_groups, .direct_bytes = s->direct_bytes, .stays = true
+    };
+    struct transport *transport = ranks_transport(r->world, r->rank);
+    if (s->is_apart)
+        transport->n_local = transport->n_sharing = 1;
+    if (cluster_new(&cluster, transport, &options, s->has_monitor, &err) != TUTTI_OK) {
         fprintf(stderr, "rank %d: %s\n", r->rank, err.text);
         abort();
     }
@@ -141,21 +146,17 @@ static void *run_rank(void *arg)
     return NULL;
 }
 
-void ranks_run(int n_ranks, int n_groups, bool has_monitor, void (*fn)(void *arg, struct cluster *cluster),
-               void *arg)
+void ranks_run_in(const struct ranks_setting *setting, void (*fn)(void *arg, struct cluster *cluster),
+                  void *arg)
 {
-    int n = n_ranks * n_groups;
+    int n = setting->n_ranks * setting->n_groups;
     struct rank_thread *threads = calloc((size_t)n, sizeof *threads);
     struct ranks_world *world = ranks_world(n);
     assert(threads);
     for (int i = n - 1; i >= 0; i--) {
-        threads[i] = (struct rank_thread){ .world = world,
-                                           .rank = i,
-                                           .n_ranks = n_ranks,
-                                           .n_groups = n_groups,
-                                           .has_monitor = has_monitor,
-                                           .fn = fn,
-                                           .arg = arg };
+        threads[i] = (struct rank_thread){
+            .world = world, .rank = i, .setting = setting, .fn = fn, .arg = arg
+        };
         int rc = i > 0 ? pthread_create(&threads[i].thread, NULL, run_rank, &threads[i]) : 0;
         assert(rc == 0);
         (void)rc;
@@ -165,4 +166,11 @@ void ranks_run(int n_ranks, int n_groups, bool has_monitor, void (*fn)(void *arg
         pthread_join(threads[i].thread, NULL);
     ranks_world_free(world);
     free(threads);
+}
+
+void ranks_run(int n_ranks, int n_groups, bool has_monitor, void (*fn)(void *arg, struct cluster *cluster),
+               void *arg)
+{
+    struct ranks_setting setting = { .n_ranks = n_ranks, .n_groups = n_groups, .has_monitor = has_monitor };
+    ranks_run_in(&setting, fn, arg);
 }
