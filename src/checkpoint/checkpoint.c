@@ -23,6 +23,7 @@ struct checkpoint {
     char *path;   /* as given */
     char *folder; /* NULL for GGUF */
     json_t *config;
+    char *config_path; /* NULL for GGUF */
     struct tensor_file **files;
     int n_files;
     struct shards *shards;         /* in the place of files */
@@ -251,8 +252,12 @@ static enum tutti_status read_yaml(struct checkpoint *ck, const char *name, char
     if (config && ck->config && !json_equal(config, ck->config))
         st = error_set(err, TUTTI_E_FORMAT, "%s: %s and %s describe different models", ck->folder,
                        strcmp(name, found) < 0 ? name : found, strcmp(name, found) < 0 ? found : name);
-    else if (config && !ck->config)
-        ck->config = json_incref(config), snprintf(found, size, "%s", name);
+    if (config && !ck->config) {
+        ck->config = json_incref(config);
+        ck->config_path = path;
+        path = NULL;
+        snprintf(found, size, "%s", name);
+    }
     json_decref(config);
     free(path);
     return st;
@@ -285,12 +290,12 @@ static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *
 {
     char *path = join(ck->folder, "config.json");
     enum tutti_status st = path ? json_file_load(path, &ck->config, err) : out_of_memory(ck, err);
-    if (st == TUTTI_OK && ck->config)
-        st = mindformers_translate(ck->config, path, err);
-    else if (st == TUTTI_OK)
-        st = read_yamls(ck, err);
+    if (st == TUTTI_OK && ck->config) {
+        ck->config_path = path;
+        return mindformers_translate(ck->config, path, err);
+    }
     free(path);
-    return st;
+    return st == TUTTI_OK ? read_yamls(ck, err) : st;
 }
 
 /* The names under which weights stand in a folder, in the order in which transformers looks for them: one file, or an index
@@ -510,6 +515,7 @@ void checkpoint_close(struct checkpoint *ck)
         tensor_file_close(ck->files[i]);
     free(ck->files);
     shards_close(ck->shards);
+    free(ck->config_path);
     free(ck->folder);
     free(ck->path);
     free(ck);
@@ -544,6 +550,11 @@ const struct tensor *checkpoint_find(const struct checkpoint *ck, const char *na
 const json_t *checkpoint_config(const struct checkpoint *ck)
 {
     return ck->config;
+}
+
+const char *checkpoint_config_path(const struct checkpoint *ck)
+{
+    return ck->config_path ? ck->config_path : ck->path;
 }
 
 const struct gguf *checkpoint_gguf(const struct checkpoint *ck)

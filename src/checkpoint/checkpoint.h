@@ -39,6 +39,7 @@ const struct tensor *checkpoint_find(const struct checkpoint *ck, const char *na
 /* config.json as it is; for GGUF an object that holds every scalar of its metadata under its full key, for example
  * "llama.embedding_length". (Arrays: gguf.h.) Never NULL. */
 const json_t *checkpoint_config(const struct checkpoint *ck);
+const char *checkpoint_config_path(const struct checkpoint *ck); /* of the file that says it, for messages */
 
 /* NULL: not a GGUF file. Arrays such as the vocabulary are read through gguf.h. */
 const struct gguf *checkpoint_gguf(const struct checkpoint *ck);

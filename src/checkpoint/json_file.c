@@ -1,5 +1,6 @@
 #include "checkpoint/json_file.h"
 
+#include "base/json_type.h"
 #include "base/limits.h"
 #include "base/mapping.h"
 
@@ -23,9 +24,11 @@ enum tutti_status json_file_load(const char *path, json_t **out, struct tutti_er
                               &json_err);
     if (!root && json_err.text[0] == '\0') /* jansson has words for everything else */
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    else if (!root)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: %s (line %d, column %d)", path, json_err.text, json_err.line,
+                       json_err.column);
     else if (!json_is_object(root))
-        st = error_set(err, TUTTI_E_FORMAT, "%s: %s (line %d, column %d)", path,
-                       root ? "expected an object" : json_err.text, json_err.line, json_err.column);
+        st = error_set(err, TUTTI_E_FORMAT, "%s: found %s, expected an object", path, json_type_name(root));
     if (st == TUTTI_OK)
         *out = root;
     else

@@ -154,8 +154,11 @@ static enum tutti_status check_cover(const struct safetensors *file, const uint8
 static enum tutti_status read_header(struct safetensors *file, struct tutti_error *err)
 {
     size_t n_bytes = file->map.n_bytes;
-    uint64_t header_bytes = n_bytes < 8 ? 0 : load_le64(file->map.bytes);
-    if (n_bytes < 8 || header_bytes > n_bytes - 8) /* 8 + header_bytes could wrap */
+    if (n_bytes < 8)
+        return error_set(err, TUTTI_E_FORMAT, "%s: file of %zu bytes, expected at least 8", file->name,
+                         n_bytes);
+    uint64_t header_bytes = load_le64(file->map.bytes);
+    if (header_bytes > n_bytes - 8) /* 8 + header_bytes could wrap */
         return error_set(err, TUTTI_E_FORMAT, "%s: file of %zu bytes, expected 8 and a header of %" PRIu64,
                          file->name, n_bytes, header_bytes);
     if (header_bytes > MAX_HEADER_BYTES)

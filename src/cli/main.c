@@ -3,10 +3,12 @@
 #include "cli/manual.h"
 #include "cli/output.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 }; /* 128 + SIGINT, as shells say it */
 
@@ -193,14 +195,34 @@ static int version(void)
 
 /* ---- running --------------------------------------------------------------------------------------------------- */
 
+/* The library's fields, under the names of the options that fill them. */
+static const struct {
+    const char *field, *option;
+} FIELDS[] = {
+    { "max_context", "context" },          { "kv_bytes", "kv-memory" },      { "kv_spill_dir", "kv-spill" },
+    { "kv_spill_bytes", "kv-spill-size" }, { "chat_format", "chat-format" }, { "shape", "shape" },
+};
+
+/* The option at fault where the error's text does not name it, with the words around it; "" where there is none. */
+static void name_option(char *out, size_t size, const struct command *command, const struct tutti_error *err)
+{
+    *out = '\0';
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++)
+        if (strcmp(FIELDS[i].field, err->param) == 0 && !strstr(err->text, "--") &&
+            options_has(&command->options, FIELDS[i].option))
+            snprintf(out, size, "--%s: ", FIELDS[i].option);
+}
+
 static int report(const struct command *command, enum tutti_status st, const struct tutti_error *err)
 {
+    char option[64];
+    name_option(option, sizeof option, command, err);
     if (st == TUTTI_OK)
         return EXIT_SUCCESS;
     if (st == TUTTI_E_CANCELLED)
         return EXIT_INTERRUPTED;
     if (err->text[0] != '\0')
-        fprintf(stderr, "tutti: %s\n", err->text);
+        fprintf(stderr, "tutti: %s%s\n", option, err->text);
     if (st != TUTTI_E_ARGUMENT)
         return EXIT_FAILURE;
     fprintf(stderr, "See: tutti help %s\n", command->name);
@@ -238,8 +260,18 @@ done:
     return exit_status;
 }
 
+/* Where a standard stream is closed, the next file that is opened would get its number, and what is printed. Such a stream becomes
+ * one that cannot be used either. */
+static void keep_standard_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+            abort(); /* the lowest free number is this one */
+}
+
 int main(int argc, char **argv)
 {
+    keep_standard_streams();
     signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error of a write */
     if (argc < 2) {
         struct buf text = { 0 };

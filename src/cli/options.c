@@ -284,6 +284,12 @@ static const struct option *find_option(const struct option_set *set, const char
     return NULL;
 }
 
+bool options_has(const struct option_set *set, const char *name)
+{
+    size_t base;
+    return find_option(set, name, strlen(name), '\0', &base) != NULL;
+}
+
 /* Is word one of the options itself, as it stands? Then a value before it was forgotten. */
 static bool is_option(const struct option_set *set, const char *word)
 {
@@ -368,6 +374,8 @@ enum tutti_status options_parse(const struct option_set *set, int argc, char *co
             if (n == set->max_operands)
                 return error_set(err, TUTTI_E_ARGUMENT, "unexpected '%.*s'; expected %s", MAX_WORD, word,
                                  *set->operands ? set->operands : "options alone");
+            if (*word == '\0' && n < set->min_operands)
+                return error_set(err, TUTTI_E_ARGUMENT, "found an empty text; expected %s", set->operands);
             operands[n++] = word;
         } else if (strcmp(word, "--") == 0) {
             options_over = true;

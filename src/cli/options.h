@@ -84,6 +84,9 @@ MUST_CHECK enum tutti_status options_parse(const struct option_set *set, int arg
                                            void *values, const char **operands, int *n_operands,
                                            bool *wants_help, struct tutti_error *err);
 
+/* Is there an option of this name? */
+bool options_has(const struct option_set *set, const char *name);
+
 /* The word of the list (which ends with NULL) that word was probably meant to be; NULL: none is near. */
 const char *options_nearest(const char *word, const char *const *words);
 

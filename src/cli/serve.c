@@ -274,6 +274,24 @@ static enum tutti_status read_apis(const struct option_texts *texts, unsigned *o
     return TUTTI_OK;
 }
 
+static enum tutti_status check_flags(const struct serve_values *values, struct tutti_error *err)
+{
+    const char *origin = values->cors_origin;
+    if (values->unix_path && (values->host || values->port >= 0))
+        return error_set(err, TUTTI_E_ARGUMENT, "--unix: takes the place of --%s, found both",
+                         values->host ? "host" : "port");
+    if (!values->tls_cert != !values->tls_key)
+        return error_set(err, TUTTI_E_ARGUMENT, "--tls-%s: expected --tls-%s too",
+                         values->tls_cert ? "cert" : "key", values->tls_cert ? "key" : "cert");
+    if (values->tls_client_ca && !values->tls_cert)
+        return error_set(err, TUTTI_E_ARGUMENT, "--tls-client-ca: expected --tls-cert and --tls-key too");
+    if (origin && strcmp(origin, "*") != 0 && strcmp(origin, "null") != 0 && !strstr(origin, "://"))
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "--cors-origin: found '%s', expected * or an origin such as https://example.org",
+                         origin);
+    return TUTTI_OK;
+}
+
 /* Settings of the file where no flag says otherwise. */
 static void apply_config(const struct serving_config *config, const struct serve_values *values,
                          struct server_options *options, struct engine_flags *engine)
@@ -375,7 +393,9 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
                                             err);
     if (st != TUTTI_OK || is_done)
         return st;
-    st = read_apis(&values->apis, &options.apis, err);
+    st = check_flags(values, err);
+    if (st == TUTTI_OK)
+        st = read_apis(&values->apis, &options.apis, err);
     if (st == TUTTI_OK && values->config)
         st = serving_config_read(&config, values->config, err);
     if (st == TUTTI_OK && values->config)

@@ -1,11 +1,12 @@
 /* An adapter's folder: its configuration and its tensors, checked against the model that they are for. */
 #include "model/adapter_names.h"
 
-#include "base/mapping.h"
+#include "checkpoint/json_file.h"
 #include "checkpoint/tensor_file.h"
 #include "model/weights.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
@@ -41,23 +42,9 @@ static enum tutti_status out_of_memory(const char *path, struct tutti_error *err
 
 static enum tutti_status load_config(struct reader *r, struct tutti_error *err)
 {
-    struct mapping map;
-    enum tutti_status st = mapping_open(&map, r->config_path, err);
-    if (st != TUTTI_OK)
-        return st;
-    json_error_t where;
-    if (map.n_bytes > LIMIT_JSON_FILE_BYTES) {
-        st = error_set(err, TUTTI_E_FORMAT, "%s: %zu bytes, expected at most %d", r->config_path, map.n_bytes,
-                       LIMIT_JSON_FILE_BYTES);
-    } else {
-        r->config = json_loadb(map.bytes ? (const char *)map.bytes : "", map.n_bytes, JSON_ALLOW_NUL, &where);
-        if (!r->config && where.text[0] == '\0') /* jansson has words for everything else */
-            st = out_of_memory(r->config_path, err);
-        else if (!json_is_object(r->config))
-            st = error_set(err, TUTTI_E_FORMAT, "%s: %s (line %d, column %d)", r->config_path,
-                           r->config ? "expected an object" : where.text, where.line, where.column);
-    }
-    mapping_close(&map);
+    enum tutti_status st = json_file_load(r->config_path, &r->config, err);
+    if (st == TUTTI_OK && !r->config)
+        st = error_set(err, TUTTI_E_NOT_FOUND, "%s: %s", r->config_path, strerror(ENOENT));
     return st;
 }
 

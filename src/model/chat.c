@@ -165,7 +165,7 @@ static enum tutti_status choose_option(const struct choice *c, struct tutti_erro
             return st;
         return error_set_param(err, TUTTI_E_ARGUMENT, "chat_format", "the checkpoint has no chat template");
     }
-    return access(name, F_OK) == 0 ? choose_file(c, name, err) : unknown_name(name, err);
+    return access(name, F_OK) == 0 || strchr(name, '/') ? choose_file(c, name, err) : unknown_name(name, err);
 }
 
 enum tutti_status chat_choose(const struct chat_format **format, struct chat_template **tpl,

@@ -55,7 +55,8 @@ enum tutti_status family_find(const struct family **out, const struct checkpoint
     const char *key = is_gguf ? "general.architecture" : "model_type";
     const char *type = json_string_value(json_object_get(config, key));
     if (!type)
-        return error_set(err, TUTTI_E_FORMAT, "%s: %s is missing or no string", checkpoint_path(ck), key);
+        return error_set(err, TUTTI_E_FORMAT, "%s: %s is missing or no string", checkpoint_config_path(ck),
+                         key);
     char known[256] = "";
     for (int i = 0; FAMILIES[i]; i++) {
         if (is_of(FAMILIES[i], config, type, is_gguf)) {
@@ -66,7 +67,7 @@ enum tutti_status family_find(const struct family **out, const struct checkpoint
                  FAMILIES[i]->name);
     }
     return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %s \"%.64s\" is not supported, expected one of %s",
-                     checkpoint_path(ck), key, type, known);
+                     checkpoint_config_path(ck), key, type, known);
 }
 
 enum tutti_status model_desc_check(const struct model_desc *d, const char *file, struct tutti_error *err)
@@ -158,7 +159,7 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
     if (is_gguf)
         snprintf(prefix, sizeof prefix, "%s.", (*family)->gguf_architecture);
     struct config c = { .root = checkpoint_config(ck),
-                        .file = checkpoint_path(ck),
+                        .file = checkpoint_config_path(ck),
                         .prefix = prefix,
                         .is_flat = is_gguf,
                         .err = err };
@@ -180,7 +181,7 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
             return st;
     }
     desc->n_usable_vocab = desc->n_vocab;
-    return model_desc_check(desc, checkpoint_path(ck), err);
+    return model_desc_check(desc, checkpoint_config_path(ck), err);
 }
 
 static double llama3_scaled(const struct model_desc *d, double freq)

@@ -2,6 +2,7 @@
 #include "model/load.h"
 
 #include "backend/kv_type.h"
+#include "base/json_type.h"
 #include "base/log.h"
 #include "model/adapter.h"
 #include "model/chat.h"
@@ -130,11 +131,25 @@ static int usable_vocab(const struct model *model)
     return n < model->desc.n_vocab ? n : model->desc.n_vocab;
 }
 
-static float number_or(const json_t *object, const char *key, float lo, float hi, float fallback)
+/* These are no more than defaults: what cannot be one is said, and left out. */
+static float default_or(const struct loader *l, const json_t *generation, const char *key, double lo,
+                        double hi, float fallback)
 {
-    const json_t *value = json_object_get(object, key);
+    const json_t *value = json_object_get(generation, key);
     double x = json_number_value(value);
-    return json_is_number(value) && x >= (double)lo && x <= (double)hi ? (float)x : fallback;
+    if (!value || json_is_null(value))
+        return fallback;
+    if (json_is_number(value) && x >= lo && x <= hi)
+        return (float)x;
+    char found[32];
+    if (json_is_number(value))
+        snprintf(found, sizeof found, "%g", x);
+    else
+        snprintf(found, sizeof found, "%s", json_type_name(value));
+    if (model_rank(l->model) == 0) /* says it for all */
+        log_warn("%s/generation_config.json: %s: %s, expected a number from %.10g to %.10g; it is left out",
+                 checkpoint_folder(l->ck), key, found, lo, hi);
+    return fallback;
 }
 
 static void read_defaults(struct loader *l, const json_t *generation)
@@ -145,10 +160,10 @@ static void read_defaults(struct loader *l, const json_t *generation)
         l->family->defaults(s, l->model->chat->name);
     if (!generation)
         return;
-    s->temperature = number_or(generation, "temperature", 0, 100, s->temperature);
-    s->top_p = number_or(generation, "top_p", 1e-6f, 1, s->top_p);
-    s->top_k = (int)number_or(generation, "top_k", 0, LIMIT_VOCAB, (float)s->top_k);
-    s->repetition_penalty = number_or(generation, "repetition_penalty", 0.01f, 100, s->repetition_penalty);
+    s->temperature = default_or(l, generation, "temperature", 0, 100, s->temperature);
+    s->top_p = default_or(l, generation, "top_p", 1e-6, 1, s->top_p);
+    s->top_k = (int)default_or(l, generation, "top_k", 0, LIMIT_VOCAB, (float)s->top_k);
+    s->repetition_penalty = default_or(l, generation, "repetition_penalty", 0.01, 100, s->repetition_penalty);
     if (json_is_false(json_object_get(generation, "do_sample")))
         s->temperature = 0;
 }

@@ -253,7 +253,7 @@ static void a_header_larger_than_the_file_is_refused(void **state)
     struct tutti_error err;
     for (size_t n = 0; n <= sizeof BYTES; n++) {
         assert_int_equal(safetensors_open_memory(&file, BYTES, n, "x", &err), TUTTI_E_FORMAT);
-        assert_non_null(strstr(err.text, "expected 8 and a header"));
+        assert_non_null(strstr(err.text, n < 8 ? "expected at least 8" : "expected 8 and a header"));
     }
 }
 

@@ -3,6 +3,7 @@ import array
 import json
 import os
 import re
+import shutil
 import signal
 import struct
 import subprocess
@@ -133,6 +134,16 @@ def test_the_reference_page_is_what_help_prints():
     (["logits", "m", "--ids", ",", "--out", "f"], "--ids: expected at least one token id"),
     (["tokenize", "m", "x", "--ids", "--json"], "--ids and --json exclude each other"),
     (["tokenize"], "expected MODEL, a Hugging Face folder or a GGUF file"),
+    (["inspect", ""], "found an empty text; expected MODEL"),
+    (["serve", "m", "--unix", "s", "--port", "1"], "--unix: takes the place of --port, found both"),
+    (["serve", "m", "--unix", "s", "--host", "::1"], "--unix: takes the place of --host, found both"),
+    (["serve", "m", "--tls-cert", "c"], "--tls-cert: expected --tls-key too"),
+    (["serve", "m", "--tls-key", "k"], "--tls-key: expected --tls-cert too"),
+    (["serve", "m", "--tls-client-ca", "a"], "--tls-client-ca: expected --tls-cert and --tls-key too"),
+    (["serve", "m", "--cors-origin", "x.org"],
+     "--cors-origin: found 'x.org', expected * or an origin such as https://example.org"),
+    (["generate", DEMO, "-p", "x", "--context", "513"],
+     "--context: max_context is 513, but model demo was made for 2 to 512 tokens"),
 ])
 def test_wrong_calls_say_what_was_expected(args, said):
     assert wrong(*args) == said
@@ -363,6 +374,36 @@ def test_a_reader_that_goes_away_is_no_drama():
     process.stderr.close()
 
 
+def test_a_closed_standard_output_is_an_error():
+    for args in (["help"], ["inspect", DEMO], ["generate", DEMO, "-p", "x", "-n", "2"]):
+        done = subprocess.run(["sh", "-c", 'exec "$0" "$@" >&-', BIN, *args], stdin=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, timeout=PATIENCE, check=False)
+        assert done.returncode == 1 and b"standard output: Bad file descriptor" in done.stderr
+
+
+def model_with(folder, name, text):
+    shutil.copytree(DEMO, folder)
+    (folder / name).write_text(text)
+    return folder
+
+
+def test_a_wrong_configuration_is_named_with_its_file(tmp_path):
+    model = model_with(tmp_path / "m", "config.json", "[]")
+    assert "config.json: found a list, expected an object" in tutti("inspect", model, check=1).stderr
+    with open(os.path.join(DEMO, "config.json"), encoding="utf-8") as file:
+        config = {**json.load(file), "hidden_size": "256"}
+    (model / "config.json").write_text(json.dumps(config))
+    assert "m/config.json: hidden_size: a string, expected an integer" in tutti("inspect", model, check=1).stderr
+
+
+def test_a_default_that_cannot_be_one_is_left_out_aloud(tmp_path):
+    model = model_with(tmp_path / "m", "generation_config.json", '{"temperature": "x", "top_k": null, "top_p": 2}')
+    said = tutti("generate", model, "-p", "x", "-n", "1").stderr
+    assert "m/generation_config.json: temperature: a string, expected a number from 0 to 100; it is left out" in said
+    assert "m/generation_config.json: top_p: 2, expected a number from 1e-06 to 1; it is left out" in said
+    assert "top_k" not in said
+
+
 def test_a_full_disk_is_an_error():
     with open("/dev/full", "w", encoding="utf-8") as full:
         for args in (["help"], ["tokenize", DEMO, "x"], ["generate", DEMO, "-p", "x", "-n", "3"]):
@@ -513,4 +554,4 @@ def test_serve_names_what_it_cannot_use(tmp_path):
     assert str(tmp_path / "none") in done.stderr
     assert "--kv-memory" in tutti("serve", DEMO, "--kv-memory", "0", check=2).stderr
     done = tutti("serve", DEMO, "--kv-memory", "1", "--port", "0", check=1)  # not one page fits
-    assert re.search("^tutti: the KV cache", done.stderr, re.M)
+    assert re.search("^tutti: --kv-memory: the KV cache", done.stderr, re.M)
