@@ -218,6 +218,11 @@ struct backend_ops {
 
     /* Between steps: runs host work (sampling) on the backend's compute threads. NULL: there are none to lend. */
     void (*run)(struct backend *be, team_fn *fn, void *arg);
+
+    /* Between steps: from now on the threads of another backend, which lives on until this is undone, compute; NULL: be's own again. For
+     * two that work in turn: threads that wait for work of one would take cores from those of the other. False: they are not of one
+     * kind and number, and each keeps its own. The operation may be NULL. */
+    bool (*share_threads)(struct backend *be, struct backend *other);
 };
 
 struct backend {

@@ -32,7 +32,7 @@ static void cpu_free(struct backend *be)
     memory_free(cpu->cut_sums, cpu->cut_sums_bytes);
     free(cpu->cut_pending);
     free(cpu->shares);
-    team_free(cpu->team);
+    team_free(cpu->own_team);
     free(cpu);
 }
 
@@ -152,6 +152,19 @@ static void cpu_run(struct backend *be, team_fn *fn, void *arg)
     team_run(cpu_of(be)->team, fn, arg);
 }
 
+/* What each thread needs for itself is counted by our own team. */
+static bool cpu_share_threads(struct backend *be, struct backend *other)
+{
+    struct cpu_backend *cpu = cpu_of(be);
+    cpu->team = cpu->own_team;
+    if (!other)
+        return true;
+    if (other->ops != be->ops || team_n_threads(cpu_of(other)->team) != team_n_threads(cpu->team))
+        return false;
+    cpu->team = cpu_of(other)->team;
+    return true;
+}
+
 static const struct backend_ops CPU_OPS = {
     .name = "cpu",
     .free = cpu_free,
@@ -198,6 +211,7 @@ static const struct backend_ops CPU_OPS = {
     .collect = cpu_collect,
     .step_end = cpu_step_end,
     .run = cpu_run,
+    .share_threads = cpu_share_threads,
 };
 
 static enum tutti_status check_shape(const struct attention_shape *a, struct tutti_error *err)
@@ -261,9 +275,10 @@ enum tutti_status backend_cpu_new(struct backend **out, const struct backend_opt
     kernels_init(&cpu->kernels, level);
     st = copy_shape(cpu, &options->attention, err);
     if (st == TUTTI_OK)
-        st = team_new(&cpu->team, options->n_threads, options->pin_threads, err);
+        st = team_new(&cpu->own_team, options->n_threads, options->pin_threads, err);
     if (st != TUTTI_OK)
         goto done;
+    cpu->team = cpu->own_team;
     size_t shares_bytes = (size_t)team_n_threads(cpu->team) * sizeof *cpu->shares;
     cpu->shares = aligned_alloc(64, shares_bytes);
     if (!cpu->shares) {

@@ -89,8 +89,8 @@ struct cpu_share {
 struct cpu_backend {
     struct backend backend; /* first: the two are cast to each other */
     struct kernels kernels;
-    struct team *team;
-    struct cluster *cluster; /* NULL: none */
+    struct team *team, *own_team; /* team: that computes, our own or another backend's */
+    struct cluster *cluster;      /* NULL: none */
     struct attention_shape shape;
     float *rope_freqs;   /* our copy, [rotary_dim / 2] */
     float *alibi_slopes; /* our copy, [n_heads]; NULL: none */

@@ -319,6 +319,14 @@ static enum tutti_status use_model(struct model *model, bool *is_ours, struct tu
     return TUTTI_OK;
 }
 
+/* The two models compute in turn. lender: NULL: the draft model has its own threads again. */
+static void lend_threads(struct model *draft, struct model *lender)
+{
+    struct backend *be = draft->backend;
+    if (be->ops->share_threads)
+        (void)be->ops->share_threads(be, lender ? lender->backend : NULL); /* false: it keeps its own */
+}
+
 enum tutti_status engine_open(tutti_engine **out, struct model *model,
                               const struct tutti_engine_options *options, const struct engine_hooks *hooks,
                               struct tutti_error *err)
@@ -341,6 +349,8 @@ enum tutti_status engine_open(tutti_engine **out, struct model *model,
         st = draft_check(draft, model, err);
     if (st == TUTTI_OK && draft)
         st = use_model(draft, &e->has_draft_model, err);
+    if (st == TUTTI_OK && draft)
+        lend_threads(draft, model);
     if (st == TUTTI_OK)
         st = open_locks(e, err);
     if (st == TUTTI_OK)
@@ -439,8 +449,10 @@ void tutti_engine_close(tutti_engine *e)
     stats_clear(&e->stats);
     if (e->has_lock)
         pthread_mutex_destroy(&e->lock);
-    if (e->has_draft_model)
+    if (e->has_draft_model) {
+        lend_threads(model_of(e->options.draft), NULL);
         __atomic_store_n(&model_of(e->options.draft)->in_use, false, __ATOMIC_RELEASE);
+    }
     if (e->has_model)
         __atomic_store_n(&e->model->in_use, false, __ATOMIC_RELEASE);
     free(e);
