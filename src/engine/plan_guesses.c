@@ -1,5 +1,7 @@
 #include "engine/plan_guesses.h"
 
+#include "base/clock.h"
+
 /* Tokens of prompts that are read for guesses in a step: they are read once, and this takes less than a millisecond. */
 enum { GUESS_READ_TOKENS = 8192 };
 
@@ -39,7 +41,17 @@ static int collect_offers(struct scheduler *s)
     return n;
 }
 
-void plan_guesses(struct scheduler *s, int n_seqs, int n_rows)
+static bool can_guess(const struct scheduler *s)
+{
+    int max_guesses = s->options.max_guesses > s->options.max_drafts ? s->options.max_guesses
+                                                                     : s->options.max_drafts;
+    for (int i = 0; i < s->options.max_seqs; i++)
+        if (s->seqs[i].n_planned == 1 && most_guesses(&s->seqs[i], max_guesses) > 0)
+            return true;
+    return false;
+}
+
+static void choose_guesses(struct scheduler *s, int n_seqs, int n_rows)
 {
     if (s->draft)
         draft_follow(s->draft, s->seqs);
@@ -60,4 +72,15 @@ void plan_guesses(struct scheduler *s, int n_seqs, int n_rows)
         seq->n_planned += offer->n;
         s->n_guess_rows += offer->n;
     }
+}
+
+void plan_guesses(struct scheduler *s, int n_seqs, int n_rows)
+{
+    s->may_guess = can_guess(s);
+    if (!s->may_guess || !speculation_is_due(&s->speculation, n_seqs))
+        return;
+    uint64_t begin_ns = clock_now_ns();
+    choose_guesses(s, n_seqs, n_rows);
+    double us = (double)(clock_now_ns() - begin_ns) / 1e3 - (double)s->draft_us;
+    s->plan_us = us > 0 ? us : 0;
 }

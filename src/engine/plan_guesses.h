@@ -5,7 +5,8 @@
 #include "engine/scheduler.h"
 
 /* The step has n_seqs rows of sequences that decode, and room for n_rows of guesses. Lets the draft model guess; puts the guessed
- * tokens behind the ids of their sequences, and sets n_guesses, n_planned and is_drafted of those, n_guess_rows and draft_us. */
+ * tokens behind the ids of their sequences, and sets n_guesses, n_planned and is_drafted of those, n_guess_rows, may_guess,
+ * draft_us and plan_us. */
 void plan_guesses(struct scheduler *s, int n_seqs, int n_rows);
 
 #endif

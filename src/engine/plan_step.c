@@ -87,7 +87,9 @@ static void choose_rows(struct scheduler *s)
     n_rows -= given;
     s->n_decoding_rows = given;
     s->n_guess_rows = 0;
+    s->may_guess = false;
     s->draft_us = 0;
+    s->plan_us = 0;
     if ((s->options.max_guesses > 0 || s->draft) && n_reading == 0 && given == n_decoding && given > 0)
         plan_guesses(s, given, n_rows);
     bool is_paced = given > 0 && n_reading > 0 &&

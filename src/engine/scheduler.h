@@ -91,7 +91,9 @@ struct scheduler {
     int n_decoding_rows; /* of it, without guesses */
     int n_guess_rows;
     double reading_distance;    /* sum of the positions of its rows of prompts */
+    bool may_guess;             /* a sequence of it could be guessed for */
     uint64_t draft_us;          /* that the draft model took */
+    double plan_us;             /* that deciding what is guessed took beside that */
     struct plan_entry *entries; /* [max_seqs] */
     int n_entries;
     struct page_copy *copies; /* [max_seqs] */

@@ -7,14 +7,18 @@ enum {
     KNOWN_STEPS = 2048,  /* what a step of a size took is known for so many */
     FIRST_CREDIT = 2,    /* steps that the account begins with */
     DRAFT_CREDIT = 16,   /* the same with a draft model, which must read a prompt before it can be judged */
-    MOST_CREDIT = 64,    /* steps that it holds at most: what can be lost of what was won before */
+    MOST_SAVED = 4,      /* steps that it saves of its share */
+    MOST_CREDIT = 16,    /* steps that it holds at most: what can be lost of what was won before, */
+    FORGET_STEPS = 16,   /* which is forgotten in about so many */
+    MOST_REST = 64,      /* steps between two decisions */
     PROBE_TOKENS = 2,    /* of a draft model that is tried again */
     FIRST_WAIT = 16,     /* steps before that, doubled each time in vain */
     LAST_WAIT = 4096,
 };
-static const double CREDIT_SHARE = 0.02; /* of each step's time */
-static const double MARGIN = 1.02;       /* of the gain: durations vary */
-static const double LEAST_CHANCE = 0.05; /* of a token to be worth a row */
+static const double CREDIT_SHARE = 0.015; /* of each step's time */
+static const double PLAN_SHARE = 0.005;   /* of that, deciding in vain may take */
+static const double MARGIN = 1.02;        /* of the gain: durations vary */
+static const double LEAST_CHANCE = 0.05;  /* of a token to be worth a row */
 static const float FIRST_DRAFT_CHANCE = 0.6f;
 static const float DRAFT_WEIGHT = 0.02f, SEQUENCE_WEIGHT = 0.1f; /* of each token that is judged */
 
@@ -34,10 +38,16 @@ static bool is_known(const struct step_times *t, int n)
     return t->us[n] > 0 && t->n_noted - t->noted_at[n] < KNOWN_STEPS;
 }
 
-static double follow(double mean, double value)
+/* Something else may have held up what took far longer than lately, so no more of it counts; but if that lasts, the mean follows. */
+static double capped(double us, double mean_us)
 {
-    double capped = value > 4 * mean ? 4 * mean : value;
-    return mean + (capped - mean) / 4;
+    double most_us = 1.5 * mean_us;
+    return mean_us > 0 && us > most_us ? most_us : us;
+}
+
+static double follow(double mean_us, double us)
+{
+    return mean_us + (capped(us, mean_us) - mean_us) / 4;
 }
 
 static void times_note(struct step_times *t, int n_rows, uint64_t us)
@@ -55,23 +65,30 @@ static int next_known(const struct step_times *t, int n)
     return n;
 }
 
-/* What steps of each number of rows take, us [SPECULATION_ROWS + 1]. Between known numbers of rows on a parabola, since the first
- * rows cost less; behind them on a straight line; where one number alone is known, further rows cost nothing, or (is_worst) as much
- * as those. Before the first known number: 0, not known. row_us: the least that a row costs where there are many. */
-static void estimate(const struct step_times *t, double row_us, bool is_worst, double *us)
+/* What steps of [first, last] rows take, us [SPECULATION_ROWS + 1]; first is known. Between known numbers of rows on a parabola,
+ * since the first rows cost less; behind them on a straight line; where first alone is known, further rows cost nothing, or
+ * (is_worst) as much as those. row_us: the least that a row costs where there are many. */
+static void estimate(const struct step_times *t, double row_us, bool is_worst, int first, int last,
+                     double *us)
 {
-    double slope = 0;
-    for (int n = 1, below = 0, above = next_known(t, 1); n <= SPECULATION_ROWS; n++) {
-        us[n] = 0;
+    int below = first - 1;
+    while (below > 0 && !is_known(t, below))
+        below--;
+    double slope = is_worst && row_us <= 0 ? t->us[first] / first : 0;
+    if (below > 0)
+        slope = (t->us[first] - t->us[below]) / (first - below);
+    us[first] = t->us[first];
+    below = first;
+    for (int n = first + 1, above = next_known(t, n); n <= last; n++) {
         if (n == above) {
             us[n] = t->us[n];
-            slope = below > 0 ? (us[n] - us[below]) / (n - below) : is_worst && row_us <= 0 ? us[n] / n : 0;
+            slope = (us[n] - us[below]) / (n - below);
             below = n;
             above = next_known(t, n + 1);
-        } else if (below > 0 && above <= SPECULATION_ROWS) {
+        } else if (above <= SPECULATION_ROWS) {
             double part = (double)(n - below) / (above - below);
             us[n] = us[below] + (t->us[above] - us[below]) * part * part;
-        } else if (below > 0) {
+        } else {
             us[n] = us[below] + (slope > 0 ? slope * (n - below) : 0);
             us[n] = us[n] > n * row_us ? us[n] : n * row_us;
         }
@@ -80,7 +97,7 @@ static void estimate(const struct step_times *t, double row_us, bool is_worst, d
 
 /* ---- plans ---- */
 
-/* What rows cost, by their number. */
+/* What rows cost, by their number: of steps from that of the sequences on. */
 struct prices {
     double steps[SPECULATION_ROWS + 1], worst[SPECULATION_ROWS + 1], passes[SPECULATION_ROWS + 1];
 };
@@ -96,17 +113,41 @@ struct cost {
     int n_rows;                     /* of guesses */
 };
 
-static void price_passes(const struct speculation *sp, double row_us, struct prices *prices)
+/* A step with more rows takes no less time. Where one did, which is known better than the step without guesses, that takes no
+ * longer either. */
+static void level(const struct step_times *t, int n_seqs, int last, double *us)
 {
-    estimate(&sp->passes, sp->draft_share * row_us, false, prices->passes);
-    bool has_passes = prices->passes[SPECULATION_ROWS] > 0;
-    for (int n = SPECULATION_ROWS; n > 0; n--) {
-        if (!has_passes)
-            prices->passes[n] = sp->draft_share * prices->steps[n];
-        if (n < SPECULATION_ROWS && prices->passes[n] <= 0)
-            prices->passes[n] = prices->passes[n + 1];
+    for (int n = n_seqs + 1; n <= last; n++)
+        if (us[n] < us[n_seqs] && is_known(t, n) && t->noted_at[n] > t->noted_at[n_seqs])
+            us[n_seqs] = us[n];
+    for (int n = n_seqs + 1; n <= last; n++)
+        us[n] = us[n] > us[n_seqs] ? us[n] : us[n_seqs];
+}
+
+static void price_steps(const struct speculation *sp, double row_us, int n_seqs, int last,
+                        struct prices *prices)
+{
+    estimate(&sp->steps, row_us, false, n_seqs, last, prices->steps);
+    estimate(&sp->steps, row_us, true, n_seqs, last, prices->worst);
+    level(&sp->steps, n_seqs, last, prices->steps);
+    level(&sp->steps, n_seqs, last, prices->worst);
+}
+
+/* The steps have prices up to the last. */
+static void price_passes(const struct speculation *sp, double row_us, int n_seqs, struct prices *prices)
+{
+    double *us = prices->passes;
+    int first = next_known(&sp->passes, 1);
+    if (first <= SPECULATION_ROWS) {
+        estimate(&sp->passes, sp->draft_share * row_us, false, first, SPECULATION_ROWS, us);
+    } else {
+        first = n_seqs;
+        for (int n = first; n <= SPECULATION_ROWS; n++)
+            us[n] = sp->draft_share * prices->steps[n];
     }
-    prices->passes[0] = 0;
+    for (int n = 1; n < first; n++)
+        us[n] = us[first];
+    us[0] = 0;
 }
 
 static double pass_us(const struct cost *cost, int n_rows)
@@ -273,6 +314,23 @@ static int choose_all(struct speculation *sp, struct guess_offer *offers, int n_
     return n;
 }
 
+bool speculation_is_due(struct speculation *sp, int n_seqs)
+{
+    if (sp->is_forced)
+        return true;
+    if (sp->n_resting > 0) {
+        sp->n_resting--;
+        return false;
+    }
+    if (sp->n_guessing >= GUESSING_STEPS || n_seqs >= SPECULATION_ROWS || !is_known(&sp->steps, n_seqs))
+        return false;
+    if (!sp->has_credit) {
+        sp->has_credit = true;
+        sp->credit_us = (sp->draft_share > 0 ? DRAFT_CREDIT : FIRST_CREDIT) * sp->steps.us[n_seqs];
+    }
+    return sp->credit_us >= sp->plan_us;
+}
+
 int speculation_choose(struct speculation *sp, const struct guess_room *room, struct guess_offer *offers,
                        int n_offers)
 {
@@ -283,27 +341,32 @@ int speculation_choose(struct speculation *sp, const struct guess_room *room, st
         return choose_all(sp, offers, n_offers, max_rows);
     if (max_rows > SPECULATION_ROWS - room->n_seqs)
         max_rows = SPECULATION_ROWS - room->n_seqs;
-    if (max_rows <= 0 || n_offers == 0 || sp->n_guessing >= GUESSING_STEPS)
+    sp->is_in_vain = true;
+    if (max_rows <= 0 || n_offers == 0 || !is_known(&sp->steps, room->n_seqs))
         return 0;
+    bool has_draft = false;
+    for (int i = 0; i < n_offers; i++)
+        has_draft = has_draft || offers[i].is_draft;
     struct prices prices;
-    estimate(&sp->steps, room->row_us, false, prices.steps);
-    estimate(&sp->steps, room->row_us, true, prices.worst);
-    price_passes(sp, room->row_us, &prices);
+    price_steps(sp, room->row_us, room->n_seqs, has_draft ? SPECULATION_ROWS : room->n_seqs + max_rows,
+                &prices);
+    if (has_draft)
+        price_passes(sp, room->row_us, room->n_seqs, &prices);
+    else
+        prices.passes[0] = 0;
     struct cost cost = {
         .sp = sp, .prices = &prices, .n_seqs = room->n_seqs, .plain_us = prices.steps[room->n_seqs]
     };
-    if (cost.plain_us <= 0)
-        return 0;
     sp->plain_us = cost.plain_us;
-    if (!sp->has_credit) {
-        sp->has_credit = true;
-        sp->credit_us = (sp->draft_share > 0 ? DRAFT_CREDIT : FIRST_CREDIT) * cost.plain_us;
-    }
     choose_plan(&cost, max_rows, offers, n_offers);
-    choose_probe(sp, &cost, max_rows, offers, n_offers);
-    choose_reading(sp, &cost, offers, n_offers);
-    for (int i = 0; i < n_offers; i++)
+    if (has_draft) {
+        choose_probe(sp, &cost, max_rows, offers, n_offers);
+        choose_reading(sp, &cost, offers, n_offers);
+    }
+    for (int i = 0; i < n_offers; i++) {
         n += offers[i].n;
+        sp->is_in_vain = sp->is_in_vain && offers[i].n + offers[i].n_read == 0;
+    }
     return n;
 }
 
@@ -325,12 +388,25 @@ static void settle(struct speculation *sp, const struct guess_step *step, double
     if (step->n_guesses > 0 && step->n_seqs > 0) {
         plain_us = sp->plain_us;
         paid_us = plain_us * step->n_tokens / step->n_seqs;
-        if (expected_us > 0 && us > 4 * expected_us)
-            us = 4 * expected_us; /* something else held it up */
+        us = capped(us, expected_us);
     }
-    sp->credit_us += (1 + CREDIT_SHARE) * paid_us - us - (double)step->draft_us;
+    sp->credit_us += (1 + CREDIT_SHARE) * paid_us - us - (double)step->draft_us -
+                     capped(step->plan_us, sp->plan_us);
+    double won_us = sp->credit_us - MOST_SAVED * plain_us;
+    if (won_us > 0 && step->n_tokens <= step->n_seqs)
+        sp->credit_us -= won_us / FORGET_STEPS;
     if (sp->credit_us > MOST_CREDIT * plain_us)
         sp->credit_us = MOST_CREDIT * plain_us;
+}
+
+/* How long to rest, so that deciding in vain takes no more than its share. */
+static void note_plan(struct speculation *sp, const struct guess_step *step)
+{
+    if (step->plan_us <= 0)
+        return; /* nothing was decided */
+    sp->plan_us = sp->plan_us > 0 ? follow(sp->plan_us, step->plan_us) : step->plan_us;
+    double n = sp->is_in_vain && step->us > 0 ? sp->plan_us / (PLAN_SHARE * (double)step->us) : 0;
+    sp->n_resting = n < MOST_REST ? (int)n : MOST_REST;
 }
 
 static void judge_draft(struct speculation *sp, const struct guess_step *step)
@@ -352,8 +428,11 @@ void speculation_note(struct speculation *sp, const struct guess_step *step)
     double expected_us = is_expected ? sp->steps.us[step->n_rows] : 0;
     times_note(&sp->steps, step->n_rows, step->us);
     sp->n_guessing = step->n_guesses > 0 ? sp->n_guessing + 1 : 0;
+    if (!step->may_guess)
+        return;
     if (sp->has_credit)
         settle(sp, step, expected_us);
+    note_plan(sp, step);
     judge_draft(sp, step);
 }
 

@@ -11,10 +11,12 @@
  * number of rows, and those guesses are made that promise the most tokens in a second, none if that is what does. What was learned
  * of steps that were not taken for long is forgotten, so that they are tried again, rarely.
  *
- * Promises may be wrong, so there is an account. Every step pays a small share of what it would take without guesses into it; a
- * step with guesses also pays what its tokens would have taken without them, and takes out what it took. Nothing is risked that
- * the account does not hold. So whatever is guessed, and however wrong: time with guesses <= (1 + that share) * time without them
- * + what the account began with. A draft model that is out of favour is tried again after ever longer times. */
+ * Promises may be wrong, so there is an account. Every step in which there could be guesses pays a small share of its time into it;
+ * all that guessing costs is taken out: deciding what is guessed, the passes of a draft model, and what a step with guesses took
+ * beyond what its tokens would have taken without them. Nothing is risked that the account does not hold. So whatever is guessed,
+ * and however wrong: time with guesses <= (1 + that share) * time without them + what the account began with. What was won by right
+ * guesses is forgotten while none are right, so it is not lost on another text. Where deciding takes much of a step, and decides
+ * for no guesses, it is not done in each step. A draft model that is out of favour is tried again after ever longer times. */
 #ifndef TUTTI_SPECULATION_H
 #define TUTTI_SPECULATION_H
 
@@ -58,8 +60,11 @@ struct speculation {
     int n_guessing;           /* steps since one without guesses */
 
     double plain_us;  /* what the step that was planned last would take without guesses */
+    double plan_us;   /* that deciding took lately */
     double credit_us; /* the account */
     bool has_credit;
+    bool is_in_vain; /* the last decision was for no guesses */
+    int n_resting;   /* steps until the next decision */
 
     float draft_chance; /* of the draft model's tokens, over all sequences */
     int n_idle,
@@ -75,7 +80,10 @@ struct guess_room {
     double row_us;        /* what a row costs where prompts are read; 0: not known */
 };
 
-/* Sets n and n_read of each offer, the sum of n at most max_rows and MAX_GUESS_ROWS; returns that sum. */
+/* Is it worth while to look for offers? To be asked once for each step. */
+bool speculation_is_due(struct speculation *sp, int n_seqs);
+
+/* Where it is: sets n and n_read of each offer, the sum of n at most max_rows and MAX_GUESS_ROWS; returns that sum. */
 int speculation_choose(struct speculation *sp, const struct guess_room *room, struct guess_offer *offers,
                        int n_offers);
 
@@ -84,7 +92,10 @@ struct guess_step {
     int n_seqs, n_rows, n_guesses;
     int n_drafted, n_right; /* guesses of the draft model, and how many were drawn */
     int n_tokens;           /* that came out, 1 or more of each sequence */
-    uint64_t us, draft_us;  /* draft_us: beside that, on the draft model */
+    bool may_guess;         /* a sequence of it could have been guessed for */
+    uint64_t us;            /* all of it, but for what follows */
+    uint64_t draft_us;      /* on the draft model */
+    double plan_us;         /* to decide what is guessed */
 };
 void speculation_note(struct speculation *sp, const struct guess_step *step);
 

@@ -110,13 +110,15 @@ static void how_often_guesses_are_right_is_known_though_none_is_verified(void **
 
 /* ---- what pays ---- */
 
-/* Steps of a machine that takes 1 ms for the weights and row_us for each row; a pass of the draft model takes draft_us. */
+/* Steps of a machine that takes 1 ms for the weights and row_us for each row; a pass of the draft model takes draft_us, deciding what
+ * is guessed plan_us. */
 struct machine {
     struct speculation sp;
-    double row_us, draft_us;
-    uint64_t total_us;
+    double row_us, draft_us, plan_us;
+    double total_us;
     double plain_us;                        /* that the same tokens would have taken without guesses */
     int64_t n_guesses, n_steps, n_drafting; /* n_drafting: steps with passes of the draft model */
+    int64_t n_plans;                        /* steps for which something was decided */
     int n_behind;                           /* rows that the draft model is behind, of each sequence */
     float draft_chance;
 };
@@ -169,9 +171,14 @@ static void machine_step(struct machine *m, int n_seqs, const struct text *text)
 {
     struct guess_offer offers[2 * SPECULATION_ROWS];
     struct guess_room room = { .n_seqs = n_seqs, .max_rows = 255 - n_seqs };
-    struct guess_step step = { .n_seqs = n_seqs, .n_tokens = n_seqs };
-    int n_offers = machine_offers(m, n_seqs, text, offers);
-    int n = speculation_choose(&m->sp, &room, offers, n_offers), sum = 0, n_passes = 0;
+    struct guess_step step = { .n_seqs = n_seqs, .n_tokens = n_seqs, .may_guess = true };
+    int n_offers = 0, n = 0, sum = 0, n_passes = 0;
+    if (speculation_is_due(&m->sp, n_seqs)) {
+        n_offers = machine_offers(m, n_seqs, text, offers);
+        n = speculation_choose(&m->sp, &room, offers, n_offers);
+        step.plan_us = m->plan_us;
+        m->n_plans++;
+    }
     bool is_read = false;
     for (int k = 0; k < n_offers; k++) {
         assert_in_range(offers[k].n, 0, 8);
@@ -197,7 +204,7 @@ static void machine_step(struct machine *m, int n_seqs, const struct text *text)
     step.n_guesses = n;
     step.us = machine_us(m, n_seqs + n);
     speculation_note(&m->sp, &step);
-    m->total_us += step.us + step.draft_us;
+    m->total_us += (double)step.us + (double)step.draft_us + step.plan_us;
     m->plain_us += (double)machine_us(m, n_seqs) * step.n_tokens / n_seqs;
     m->n_guesses += n;
     m->n_drafting += step.draft_us > 0;
@@ -224,28 +231,104 @@ static void rows_that_cost_nothing_are_used(void **state)
 }
 
 /* No guess is right, whatever was promised. */
-static void check_loss(int n_seqs, double row_us, double draft_us, float promised)
+static void check_loss(int n_seqs, double row_us, double draft_us, double plan_us, float promised)
 {
     enum { N_STEPS = 2000 };
     struct machine m = machine_of(row_us, draft_us);
+    m.plan_us = plan_us;
     struct text text = { .promised = promised, .has_draft = draft_us > 0 };
     machine_run(&m, n_seqs, text, N_STEPS);
     double plain = (double)N_STEPS * (double)machine_us(&m, n_seqs);
-    if ((double)m.total_us > 1.03 * plain)
-        fail_msg("%d users, rows of %.0f us, passes of %.0f us, promised %.2f: %.4f of the time", n_seqs,
-                 row_us, draft_us, (double)promised, (double)m.total_us / plain);
+    if (m.total_us > 1.03 * plain)
+        fail_msg(
+            "%d users, rows of %.0f us, passes of %.0f us, plans of %.0f us, promised %.2f: %.4f of the time",
+            n_seqs, row_us, draft_us, plan_us, (double)promised, m.total_us / plain);
 }
 
 static void guesses_that_are_never_right_cost_less_than_three_in_a_hundred(void **state)
 {
     (void)state;
-    static const double rows[] = { 1, 50, 1000 }, passes[] = { 0, 20, 500 };
+    static const double rows[] = { 1, 50, 1000 }, passes[] = { 0, 20, 500 }, plans[] = { 0, 10, 200, 3000 };
     static const float promises[] = { 0, 0.1f, 1 };
     for (int n_seqs = 1; n_seqs <= 16; n_seqs *= 4)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
             for (size_t d = 0; d < sizeof passes / sizeof *passes; d++)
                 for (size_t p = 0; p < sizeof promises / sizeof *promises; p++)
-                    check_loss(n_seqs, rows[r], passes[d], promises[p]);
+                    for (size_t t = 0; t < sizeof plans / sizeof *plans; t++)
+                        check_loss(n_seqs, rows[r], passes[d], plans[t], promises[p]);
+}
+
+/* Deciding takes time too, more than a step at worst. */
+static void deciding_is_charged(void **state)
+{
+    (void)state;
+    struct machine m = machine_of(20, 0);
+    machine_run(&m, 4, (struct text){ .promised = 0.5f, .lookup = 0.5f }, 2); /* the account begins */
+    m.plan_us = 100;
+    double before_us = m.sp.credit_us;
+    m.n_plans = 0;
+    machine_run(&m, 4, (struct text){ 0 }, 1);
+    assert_int_equal(m.n_plans, 1);
+    assert_true(m.sp.credit_us < before_us - 80);
+
+    static const double plans[] = { 5, 20, 100, 500, 5000 };
+    for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
+        m = machine_of(20, 0);
+        m.plan_us = plans[i];
+        machine_run(&m, 4, (struct text){ 0 }, 10000); /* no offers */
+        double plain_us = 1000.0 * 10000;
+        if (m.total_us > 1.01 * plain_us)
+            fail_msg("plans of %.0f us: %.4f of the time", plans[i], m.total_us / plain_us);
+        assert_true(m.n_plans > (plans[i] < 500 ? 400 : 0));
+    }
+}
+
+/* While guesses are right, or deciding costs next to nothing, it is done for each step. */
+static void deciding_pays_where_guesses_are_right(void **state)
+{
+    (void)state;
+    struct machine m = machine_of(20, 0);
+    struct text text = { .promised = 0.9f, .lookup = 0.9f };
+    m.plan_us = 30;
+    machine_run(&m, 4, text, 500);
+    m.total_us = m.plain_us = 0;
+    machine_run(&m, 4, text, 1000);
+    if (m.total_us > 0.35 * m.plain_us)
+        fail_msg("%.2f of the time", m.total_us / m.plain_us);
+
+    m = machine_of(20, 0);
+    m.plan_us = 4;
+    machine_run(&m, 4, (struct text){ 0 }, 1000);
+    assert_true(m.n_plans > 990);
+}
+
+/* What right guesses have won is not lost on another text. */
+static void what_was_won_is_forgotten(void **state)
+{
+    (void)state;
+    for (int n_seqs = 1; n_seqs <= 16; n_seqs *= 4) {
+        struct machine m = machine_of(100, 0);
+        m.plan_us = 10;
+        machine_run(&m, n_seqs, (struct text){ .promised = 0.9f, .lookup = 0.9f }, 1000);
+        m.total_us = m.plain_us = 0;
+        machine_run(&m, n_seqs, (struct text){ 0 }, 200);
+        machine_run(&m, n_seqs, (struct text){ .promised = 1 }, 400);
+        if (m.total_us > 1.03 * m.plain_us)
+            fail_msg("%d users: %.4f of the time", n_seqs, m.total_us / m.plain_us);
+    }
+}
+
+/* Steps in which nobody wants guesses pay nothing into the account, and take nothing out. */
+static void steps_without_guessing_do_not_count(void **state)
+{
+    (void)state;
+    struct machine m = machine_of(20, 0);
+    machine_run(&m, 1, (struct text){ .promised = 0.5f, .lookup = 0.5f }, 10);
+    double credit_us = m.sp.credit_us;
+    struct guess_step step = { .n_seqs = 1, .n_rows = 1, .n_tokens = 1, .us = 1000 };
+    for (int i = 0; i < 100; i++)
+        speculation_note(&m.sp, &step);
+    assert_true(m.sp.credit_us == credit_us);
 }
 
 static void a_draft_model_that_is_never_right_is_hardly_asked(void **state)
@@ -261,7 +344,7 @@ static void a_draft_model_that_is_never_right_is_hardly_asked(void **state)
     m.total_us = 0;
     m.plain_us = 0;
     machine_run(&m, 4, (struct text){ .has_draft = true, .draft = 0.9f }, 1000);
-    assert_true((double)m.total_us < 0.5 * m.plain_us);
+    assert_true(m.total_us < 0.5 * m.plain_us);
 }
 
 static void a_draft_model_is_asked_where_that_is_faster(void **state)
@@ -281,7 +364,7 @@ static void a_draft_model_is_asked_where_that_is_faster(void **state)
         struct machine m = machine_of(cases[i].row_us, cases[i].draft_us);
         struct text text = { .has_draft = true, .draft = cases[i].chance };
         machine_run(&m, cases[i].n_seqs, text, 2000);
-        double gain = m.plain_us / (double)m.total_us;
+        double gain = m.plain_us / m.total_us;
         if (gain < (cases[i].gain > 0 ? cases[i].gain : 0.97) || (cases[i].gain <= 0 && m.n_drafting > 200))
             fail_msg("case %zu: %.2f times as fast, %d of 2000 steps drafted", i, gain, (int)m.n_drafting);
     }
@@ -311,7 +394,7 @@ static void a_draft_model_reads_a_long_text_when_it_can_be_paid(void **state)
     (void)state;
     struct machine m = machine_of(20, 100);
     m.n_behind = 5000;
-    machine_run(&m, 1, (struct text){ 0 }, 1); /* the account begins */
+    machine_run(&m, 1, (struct text){ 0 }, 2); /* the account begins */
     struct guess_offer offer = { .chance = 0.8f, .most = 8, .is_draft = true, .n_behind = 5000 };
     struct guess_room room = { .n_seqs = 1, .max_rows = 100 };
     assert_int_equal(speculation_choose(&m.sp, &room, &offer, 1), 0);
@@ -326,7 +409,7 @@ static void steps_that_compute_are_not_made_longer(void **state)
     (void)state;
     struct machine m = machine_of(50, 0);
     machine_run(&m, 100, (struct text){ .promised = 0.5f, .lookup = 0.5f }, 1000);
-    assert_true((double)m.total_us < 1.02 * m.plain_us);
+    assert_true(m.total_us < 1.02 * m.plain_us);
 }
 
 static void what_was_slow_once_is_tried_again(void **state)
@@ -583,6 +666,10 @@ int main(void)
         cmocka_unit_test(how_often_guesses_are_right_is_known_though_none_is_verified),
         cmocka_unit_test(rows_that_cost_nothing_are_used),
         cmocka_unit_test(guesses_that_are_never_right_cost_less_than_three_in_a_hundred),
+        cmocka_unit_test(deciding_is_charged),
+        cmocka_unit_test(deciding_pays_where_guesses_are_right),
+        cmocka_unit_test(what_was_won_is_forgotten),
+        cmocka_unit_test(steps_without_guessing_do_not_count),
         cmocka_unit_test(a_draft_model_that_is_never_right_is_hardly_asked),
         cmocka_unit_test(a_draft_model_is_asked_where_that_is_faster),
         cmocka_unit_test(the_guess_that_is_likelier_is_taken),
