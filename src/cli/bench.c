@@ -81,9 +81,9 @@ static const struct option OPTIONS[] = {
       .value = "N",
       .max = 32,
       .initial = "0",
-      .help =
-          "with --engine: up to N guessed tokens in a step, for answers that repeat one token and for random "
-          "ones, beside the same without guesses" },
+      .help = "with --engine: up to N guessed tokens in a step, for random answers, the model's own ones, "
+              "and ones "
+              "that repeat one token, in turn with the same without guesses" },
     { .name = "made-lora",
       INT_IN(VALUES, made_lora),
       .value = "RANK",
@@ -184,6 +184,21 @@ static void print_attention(const struct report *report)
     }
 }
 
+/* of that: of the rate in the line above, in turn with which it was measured */
+static void print_engine_result(const struct bench_engine_result *r)
+{
+    char ratio[16] = "", spread[16] = "";
+    if (r->ratio > 0) {
+        snprintf(ratio, sizeof ratio, "%.3f", r->ratio);
+        snprintf(spread, sizeof spread, "%.1f %%", 100 * r->ratio_spread);
+    }
+    output_printf("%-16s %6d %8d %7d %10.2f %7s %7s %7d %9.1f %8.2f %7" PRIu64 " %11" PRIu64 " %9" PRIu64
+                  " %9" PRIu64 " %7" PRIu64 "\n",
+                  engine_result_name(r), r->n_users, r->context, r->n_tokens, r->tok_s, ratio, spread,
+                  r->n_rounds, r->ttft_ms, r->step_ms, r->n_steps, r->n_text_waits, r->n_accepted,
+                  r->n_rejected, r->n_passes);
+}
+
 /* What the steps of several ranks cost beside their arithmetic. */
 static void print_ranks(const struct report *report)
 {
@@ -228,16 +243,11 @@ static void print_table(const struct report *report, const struct model *model)
                           r->n_users, 100 * r->adapter_cost);
     }
     if (report->n_engine_results > 0)
-        output_printf("\n%-16s %6s %8s %7s %10s %10s %9s %7s %11s %9s %9s %7s\n", "engine", "users",
-                      "context", "tokens", "tokens/s", "TTFT ms", "step ms", "steps", "text waits",
-                      "accepted", "rejected", "passes");
-    for (int i = 0; i < report->n_engine_results; i++) {
-        const struct bench_engine_result *r = &report->engine_results[i];
-        output_printf("%-16s %6d %8d %7d %10.2f %10.1f %9.2f %7" PRIu64 " %11" PRIu64 " %9" PRIu64
-                      " %9" PRIu64 " %7" PRIu64 "\n",
-                      engine_result_name(r), r->n_users, r->context, r->n_tokens, r->tok_s, r->ttft_ms,
-                      r->step_ms, r->n_steps, r->n_text_waits, r->n_accepted, r->n_rejected, r->n_passes);
-    }
+        output_printf("\n%-16s %6s %8s %7s %10s %7s %7s %7s %9s %8s %7s %11s %9s %9s %7s\n", "engine",
+                      "users", "context", "tokens", "tokens/s", "of that", "spread", "rounds", "TTFT ms",
+                      "step ms", "steps", "text waits", "accepted", "rejected", "passes");
+    for (int i = 0; i < report->n_engine_results; i++)
+        print_engine_result(&report->engine_results[i]);
     if (report->n_attention_results > 0)
         print_attention(report);
 }
@@ -277,12 +287,15 @@ static json_t *attention_json(const struct bench_attention_result *r)
 
 static json_t *engine_result_json(const struct bench_engine_result *r)
 {
-    return json_pack("{s:s, s:i, s:i, s:i, s:b, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I}", "kind",
-                     engine_result_name(r), "users", r->n_users, "context", r->context, "tokens", r->n_tokens,
-                     "text_work", r->text == BENCH_TEXT_WORK, "tok_s", r->tok_s, "ttft_ms", r->ttft_ms,
-                     "step_ms", r->step_ms, "steps", (json_int_t)r->n_steps, "text_waits",
-                     (json_int_t)r->n_text_waits, "accepted", (json_int_t)r->n_accepted, "rejected",
-                     (json_int_t)r->n_rejected, "draft_passes", (json_int_t)r->n_passes);
+    json_t *ratio = r->ratio > 0 ? json_real(r->ratio) : NULL;
+    json_t *spread = r->ratio > 0 ? json_real(r->ratio_spread) : NULL;
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:b, s:f, s:o*, s:o*, s:f, s:f, s:I, s:I, s:I, s:I, s:I}",
+                     "kind", engine_result_name(r), "users", r->n_users, "context", r->context, "tokens",
+                     r->n_tokens, "rounds", r->n_rounds, "text_work", r->text == BENCH_TEXT_WORK, "tok_s",
+                     r->tok_s, "ratio", ratio, "ratio_spread", spread, "ttft_ms", r->ttft_ms, "step_ms",
+                     r->step_ms, "steps", (json_int_t)r->n_steps, "text_waits", (json_int_t)r->n_text_waits,
+                     "accepted", (json_int_t)r->n_accepted, "rejected", (json_int_t)r->n_rejected,
+                     "draft_passes", (json_int_t)r->n_passes);
 }
 
 static void print_json(const struct report *report, const struct model *model)
@@ -470,19 +483,21 @@ done:
 const struct command COMMAND_BENCH = {
     .name = "bench",
     .summary = "measure speed, beside the limit of this machine",
-    .about = "Times single steps of the model: decoding, one token for each of some users, and reading a "
-             "prompt. Figures "
-             "are medians; spread is the distance between the quartiles, of the median. The limit is the "
-             "longer one of "
-             "the time to read all weights, keys and values once at the speed of memory and the time to "
-             "compute at the "
-             "peak of the arithmetic units, both measured before each repetition; weights that fit into the "
-             "processor's caches "
-             "can be read faster than that. With --engine each user asks for 32 tokens; plain runs are "
-             "followed by ones "
-             "with much text work (20 log-probabilities a token, 16 stop strings), and text waits counts the "
-             "steps that "
-             "had to wait for text.",
+    .about =
+        "Times single steps of the model: decoding, one token for each of some users, and reading a "
+        "prompt. Figures "
+        "are medians; spread is the distance between the quartiles, of the median. The limit is the "
+        "longer one of "
+        "the time to read all weights, keys and values once at the speed of memory and the time to "
+        "compute at the "
+        "peak of the arithmetic units, both measured before each repetition; weights that fit into the "
+        "processor's caches "
+        "can be read faster than that. With --engine each user asks for 32 tokens; plain runs take turns "
+        "with ones "
+        "with much text work (20 log-probabilities a token, 16 stop strings), and text waits counts the "
+        "steps that "
+        "had to wait for text. Of two kinds that take turns, the first is what the second is compared "
+        "with: of that is the median of their ratios.",
     .example = "tutti bench models/demo --engine\n"
                "tutti bench --shape chatglm3-6b --type q4_0 --json",
     .options = OPTION_SET(GROUPS, "[MODEL]", 0, 1, ""),

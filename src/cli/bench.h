@@ -97,16 +97,20 @@ enum bench_text {
 struct bench_engine_result {
     enum bench_text text;
     enum bench_guesses { BENCH_NO_GUESSES, BENCH_GUESSED, BENCH_DRAFTED } guesses;
-    int n_users, context, n_tokens;  /* n_tokens: that each user was answered with */
-    double tok_s;                    /* sum over the users of each one's rate behind its first token */
-    double ttft_ms;                  /* median; all prompts arrive at once */
-    double step_ms;                  /* mean */
+    int n_users, context, n_tokens; /* n_tokens: that each user was answered with */
+    int n_rounds; /* in turn with the kind that it is compared with, which is the one before */
+    double tok_s; /* sum over the users of each one's rate behind its first token; median of the rounds */
+    double ratio, ratio_spread; /* of that to the other kind's of the same round; 0: there is no other */
+    double ttft_ms;             /* median; all prompts arrive at once */
+    double step_ms;             /* mean */
+    /* Of all rounds */
     uint64_t n_steps, n_text_waits;  /* steps that waited for the text thread */
     uint64_t n_accepted, n_rejected; /* guessed tokens */
     uint64_t n_passes;               /* of the draft model */
 };
 
-enum { BENCH_ENGINE_POINTS = 10 }; /* results for a number of users, at most */
+/* For a number of users, at most. */
+enum { BENCH_ENGINE_PAIRS = 7, BENCH_ENGINE_POINTS = 2 * BENCH_ENGINE_PAIRS };
 
 /* results: [BENCH_ENGINE_POINTS * plan->users.n]. */
 MUST_CHECK enum tutti_status bench_engine(struct model *model, const struct bench_plan *plan,

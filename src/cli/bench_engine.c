@@ -14,6 +14,9 @@ enum {
     ANSWER_TOKENS = 32,
     LONG_ANSWER_TOKENS = 192, /* where guesses are made, which take time to be right */
     N_RANDOM = 16,
+    MIN_ROUNDS = 3,
+    MAX_ROUNDS = 100,
+    ROUNDS_NS = 2000000000, /* those of two kinds go on for this long, where no number was asked for */
 };
 
 struct user {
@@ -220,46 +223,140 @@ static enum tutti_status open_engine(struct model *model, struct model *draft, c
     return tutti_engine_open(out, model_handle(model), &options, err);
 }
 
-/* What is measured: without a draft model, and with one in an engine of its own. */
-static const struct kind {
-    enum bench_text text;
-    enum bench_guesses guesses;
-} KINDS[BENCH_ENGINE_POINTS] = { { BENCH_PLAIN, BENCH_NO_GUESSES },  { BENCH_TEXT_WORK, BENCH_NO_GUESSES },
-                                 { BENCH_COPIED, BENCH_NO_GUESSES }, { BENCH_COPIED, BENCH_GUESSED },
-                                 { BENCH_RANDOM, BENCH_NO_GUESSES }, { BENCH_RANDOM, BENCH_GUESSED },
-                                 { BENCH_COPIED, BENCH_DRAFTED },    { BENCH_RANDOM, BENCH_DRAFTED },
-                                 { BENCH_OWN, BENCH_NO_GUESSES },    { BENCH_OWN, BENCH_DRAFTED } };
-enum { FIRST_DRAFTED = 6 };
+/* ---- in turn ---------------------------------------------------------------------------------------------------- */
 
-static bool is_wanted(const struct kind *kind, const struct model *model, const struct bench_plan *plan)
+/* Two kinds that are measured in turn on one engine, so that what else the machine does meets both. */
+static const struct pair {
+    struct kind {
+        enum bench_text text;
+        enum bench_guesses guesses;
+    } base, other;
+    bool is_drafted; /* on an engine with a draft model */
+} PAIRS[BENCH_ENGINE_PAIRS] = {
+    { { BENCH_PLAIN, BENCH_NO_GUESSES }, { BENCH_TEXT_WORK, BENCH_NO_GUESSES }, false },
+    { { BENCH_RANDOM, BENCH_NO_GUESSES }, { BENCH_RANDOM, BENCH_GUESSED }, false },
+    { { BENCH_OWN, BENCH_NO_GUESSES }, { BENCH_OWN, BENCH_GUESSED }, false },
+    { { BENCH_COPIED, BENCH_NO_GUESSES }, { BENCH_COPIED, BENCH_GUESSED }, false },
+    { { BENCH_RANDOM, BENCH_NO_GUESSES }, { BENCH_RANDOM, BENCH_DRAFTED }, true },
+    { { BENCH_OWN, BENCH_NO_GUESSES }, { BENCH_OWN, BENCH_DRAFTED }, true },
+    { { BENCH_COPIED, BENCH_NO_GUESSES }, { BENCH_COPIED, BENCH_DRAFTED }, true },
+};
+
+static bool is_wanted(const struct pair *pair, const struct bench_plan *plan, bool is_drafted)
 {
-    bool is_long = kind->text == BENCH_COPIED || kind->text == BENCH_RANDOM || kind->text == BENCH_OWN;
-    return (kind->text != BENCH_TEXT_WORK || model->tokenizer) && /* else there is no text */
-           (kind->guesses != BENCH_GUESSED || plan->max_guesses > 0) && (!is_long || has_guesses(plan));
+    return pair->is_drafted == is_drafted && (pair->other.guesses != BENCH_GUESSED || plan->max_guesses > 0);
 }
 
-/* Kinds [begin, end) for each number of users. */
-static enum tutti_status run_kinds(struct model *model, struct model *draft, const struct bench_plan *plan,
-                                   int begin, int end, struct bench_engine_result *results, int *n_results,
+/* Sums over rounds; the times of each are kept. */
+static void add(struct bench_engine_result *sum, const struct bench_engine_result *round)
+{
+    sum->step_ms += round->step_ms;
+    sum->n_steps += round->n_steps;
+    sum->n_text_waits += round->n_text_waits;
+    sum->n_accepted += round->n_accepted;
+    sum->n_rejected += round->n_rejected;
+    sum->n_passes += round->n_passes;
+}
+
+/* Of the n rounds of one kind. */
+static void sum_up(struct bench_engine_result *result, double *tok_s, double *ttft_ms, int n)
+{
+    result->n_rounds = n;
+    result->step_ms /= n;
+    result->tok_s = measure_median(tok_s, n);
+    result->ttft_ms = measure_median(ttft_ms, n);
+}
+
+struct rounds {
+    double tok_s[2][MAX_ROUNDS], ttft_ms[2][MAX_ROUNDS], ratio[MAX_ROUNDS];
+    int n;
+    uint64_t spent_ns;
+};
+
+static bool needs_more(const struct rounds *rounds, int n_wanted)
+{
+    if (n_wanted > 0)
+        return rounds->n < n_wanted && rounds->n < MAX_ROUNDS;
+    return rounds->n < MIN_ROUNDS || (rounds->n < MAX_ROUNDS && rounds->spent_ns < ROUNDS_NS);
+}
+
+/* One round of each of the n kinds, the first or the last one first. */
+static enum tutti_status run_round(tutti_engine *engine, const struct model *model,
+                                   const struct bench_engine_result *kinds, int n, bool is_reversed,
+                                   struct bench_engine_result *out, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; i < n && st == TUTTI_OK; i++) {
+        int k = is_reversed ? n - 1 - i : i;
+        out[k] = kinds[k];
+        st = measure(engine, model, &out[k], err);
+    }
+    return st;
+}
+
+/* results: [n], what is to be measured. The first round, in which an engine learns what its steps take, is not counted. */
+static enum tutti_status run_in_turn(tutti_engine *engine, const struct model *model,
+                                     struct bench_engine_result *results, int n, int n_wanted,
+                                     struct rounds *rounds, struct tutti_error *err)
+{
+    struct bench_engine_result kinds[2] = { results[0], results[n - 1] }, round[2];
+    enum tutti_status st = run_round(engine, model, kinds, n, false, round, err);
+    rounds->n = 0;
+    rounds->spent_ns = 0;
+    while (st == TUTTI_OK && needs_more(rounds, n_wanted)) {
+        uint64_t begin_ns = clock_now_ns();
+        st = run_round(engine, model, kinds, n, rounds->n % 2 == 0, round, err);
+        rounds->spent_ns += clock_now_ns() - begin_ns;
+        for (int k = 0; k < n; k++) {
+            rounds->tok_s[k][rounds->n] = round[k].tok_s;
+            rounds->ttft_ms[k][rounds->n] = round[k].ttft_ms;
+            add(&results[k], &round[k]);
+        }
+        rounds->ratio[rounds->n++] = n > 1 && round[0].tok_s > 0 ? round[1].tok_s / round[0].tok_s : 1;
+    }
+    for (int k = 0; k < n && rounds->n > 0; k++)
+        sum_up(&results[k], rounds->tok_s[k], rounds->ttft_ms[k], rounds->n);
+    if (n > 1 && rounds->n > 0) {
+        struct bench_time ratio = bench_time_of(rounds->ratio, rounds->n);
+        results[1].ratio = ratio.median_s;
+        results[1].ratio_spread = ratio.spread;
+    }
+    return st;
+}
+
+static struct bench_engine_result result_of(const struct kind *kind, const struct bench_plan *plan,
+                                            int n_users)
+{
+    bool is_short = kind->text == BENCH_PLAIN || kind->text == BENCH_TEXT_WORK;
+    return (struct bench_engine_result){
+        .n_users = n_users,
+        .context = plan->context,
+        .n_tokens = is_short ? ANSWER_TOKENS : LONG_ANSWER_TOKENS,
+        .text = kind->text,
+        .guesses = kind->guesses,
+    };
+}
+
+/* Every pair for each number of users. draft: NULL: the pairs without one. */
+static enum tutti_status run_pairs(struct model *model, struct model *draft, const struct bench_plan *plan,
+                                   struct bench_engine_result *results, int *n_results, struct rounds *rounds,
                                    bench_progress_fn *progress, void *user, struct tutti_error *err)
 {
     tutti_engine *engine = NULL;
     enum tutti_status st = open_engine(model, draft, plan, &engine, err);
     for (int i = 0; st == TUTTI_OK && i < plan->users.n; i++)
-        for (int k = begin; st == TUTTI_OK && k < end; k++) {
-            if (!is_wanted(&KINDS[k], model, plan))
+        for (int k = 0; st == TUTTI_OK && k < BENCH_ENGINE_PAIRS; k++) {
+            const struct pair *pair = &PAIRS[k];
+            if (!is_wanted(pair, plan, draft != NULL))
                 continue;
-            bool is_short = KINDS[k].text == BENCH_PLAIN || KINDS[k].text == BENCH_TEXT_WORK;
-            struct bench_engine_result *result = &results[(*n_results)++];
-            *result = (struct bench_engine_result){
-                .n_users = (int)plan->users.ints[i],
-                .context = plan->context,
-                .n_tokens = is_short ? ANSWER_TOKENS : LONG_ANSWER_TOKENS,
-                .text = KINDS[k].text,
-                .guesses = KINDS[k].guesses,
-            };
-            progress(user, (uint64_t)*n_results, (uint64_t)plan->users.n * BENCH_ENGINE_POINTS);
-            st = measure(engine, model, result, err);
+            int n_users = (int)plan->users.ints[i];
+            int n = pair->other.text == BENCH_TEXT_WORK && !model->tokenizer ? 1 : 2; /* there is no text */
+            results[*n_results] = result_of(&pair->base, plan, n_users);
+            if (n > 1)
+                results[*n_results + 1] = result_of(&pair->other, plan, n_users);
+            progress(user, (uint64_t)*n_results / 2, (uint64_t)plan->users.n * BENCH_ENGINE_PAIRS);
+            st = run_in_turn(engine, model, &results[*n_results], n, plan->n_repetitions, rounds, err);
+            *n_results += n;
         }
     tutti_engine_close(engine);
     return st;
@@ -270,10 +367,12 @@ enum tutti_status bench_engine(struct model *model, const struct bench_plan *pla
                                bench_progress_fn *progress, void *user, struct tutti_error *err)
 {
     *n_results = 0;
-    enum tutti_status st = run_kinds(model, NULL, plan, 0, FIRST_DRAFTED, results, n_results, progress, user,
-                                     err);
+    struct rounds *rounds = calloc(1, sizeof *rounds);
+    if (!rounds)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for %d rounds", MAX_ROUNDS);
+    enum tutti_status st = run_pairs(model, NULL, plan, results, n_results, rounds, progress, user, err);
     if (st == TUTTI_OK && plan->draft)
-        st = run_kinds(model, plan->draft, plan, FIRST_DRAFTED, BENCH_ENGINE_POINTS, results, n_results,
-                       progress, user, err);
+        st = run_pairs(model, plan->draft, plan, results, n_results, rounds, progress, user, err);
+    free(rounds);
     return st;
 }

@@ -495,6 +495,7 @@ def test_bench_of_a_model_through_the_engine():
     assert report["model"] == "demo"
     plain, text = report["engine"]
     assert not plain["text_work"] and text["text_work"]
+    assert "ratio" not in plain and text["ratio"] > 0 and text["rounds"] == 2
     for r in (plain, text):
         assert r["users"] == 2 and r["tokens"] == 32
         assert r["tok_s"] > 0 and r["ttft_ms"] > 0 and r["step_ms"] > 0 and r["steps"] >= 32
@@ -506,13 +507,17 @@ def test_bench_of_a_model_through_the_engine():
 def test_bench_of_guesses():
     args = ["bench", DEMO, "--users", "1", "--prefill", "0", "--repetitions", "1", "--engine", "--speculate", "8"]
     points = {r["kind"]: r for r in json.loads(tutti(*args, "--json").stdout)["engine"]}
-    assert list(points) == ["plain", "text", "copied", "copied, guessed", "random", "random, guessed"]
+    assert list(points) == ["plain", "text", "random", "random, guessed", "own", "own, guessed", "copied",
+                            "copied, guessed"]
     for kind, r in points.items():
-        assert r["tok_s"] > 0
+        assert r["tok_s"] > 0 and r["rounds"] == 1
+        assert ("ratio" in r) == ("guessed" in kind or kind == "text")
         if "guessed" not in kind:
             assert r["accepted"] == r["rejected"] == 0 and r["steps"] >= r["tokens"]
     copied = points["copied, guessed"]
     assert copied["accepted"] > 0 and copied["steps"] < points["copied"]["steps"]
+    assert copied["ratio"] == pytest.approx(copied["tok_s"] / points["copied"]["tok_s"])
+
 
 def test_bench_names_a_wrong_shape():
     said = wrong("bench", "--shape", "chatglm9")
