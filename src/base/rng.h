@@ -5,12 +5,16 @@
 
 #include <stdint.h>
 
+#define MIX_STEP   0x9E3779B97F4A7C15u
+#define MIX_FIRST  0xBF58476D1CE4E5B9u
+#define MIX_SECOND 0x94D049BB133111EBu
+
 /* A bijection that scatters every bit: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014), with its step. */
 static inline uint64_t mix64(uint64_t x)
 {
-    x += 0x9E3779B97F4A7C15u;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    x += MIX_STEP;
+    x = (x ^ x >> 30) * MIX_FIRST;
+    x = (x ^ x >> 27) * MIX_SECOND;
     return x ^ x >> 31;
 }
 

@@ -1,7 +1,9 @@
-/* Greedy is one pass over the row, plain temperature one more; nothing is sorted but the reported log-probabilities. */
+/* Rows are long (100,000 logits) and what matters of them is short: passes over a whole row are the kernels', whose bits are the same
+ * on every processor; what they find is worked on one by one. Nothing is sorted but the reported log-probabilities. */
 #include "engine/sampler.h"
 
 #include "base/rng.h"
+#include "kernels/kernels.h"
 
 #include <float.h>
 #include <math.h>
@@ -17,6 +19,7 @@ struct candidate {
 
 struct sampler {
     int n_vocab;
+    struct kernels kernels;
     float *row;      /* [n_vocab] the logits after bias and penalties */
     int32_t *counts; /* [n_vocab] zero between calls */
     struct candidate *candidates;
@@ -24,8 +27,13 @@ struct sampler {
 
 enum tutti_status sampler_new(struct sampler **out, int n_vocab, struct tutti_error *err)
 {
+    unsigned cpu;
+    enum tutti_status st = cpu_find(&cpu, NULL, err);
+    if (st != TUTTI_OK)
+        return st;
     struct sampler *s = calloc(1, sizeof *s);
     if (s) {
+        kernels_init(&s->kernels, cpu);
         s->n_vocab = n_vocab;
         s->row = calloc((size_t)n_vocab, sizeof *s->row);
         s->counts = calloc((size_t)n_vocab, sizeof *s->counts);
@@ -84,7 +92,7 @@ static void sort_candidates(struct candidate *c, int n)
 }
 
 /* The k largest of x [n] into out, in no order; returns min(k, n). */
-static int take_largest(const float *x, int n, int k, struct candidate *out)
+static int take_largest(const struct sampler *s, const float *x, int n, int k, struct candidate *out)
 {
     if (k > n)
         k = n;
@@ -94,62 +102,36 @@ static int take_largest(const float *x, int n, int k, struct candidate *out)
         out[i] = (struct candidate){ x[i], i };
     for (int i = k / 2; i-- > 0;)
         sift_down(out, k, i);
-    for (int i = k; i < n; i++) {
-        if (x[i] > out[0].x) { /* an equal one has the higher id */
-            out[0] = (struct candidate){ x[i], i };
-            sift_down(out, k, 0);
-        }
+    for (int i = k; (i = s->kernels.find_above(x, i, n, out[0].x)) < n;
+         i++) { /* an equal one has the higher id */
+        out[0] = (struct candidate){ x[i], i };
+        sift_down(out, k, 0);
     }
     return k;
 }
 
 /* The largest logit, of equals the one with the lowest id. -1: one of them is NaN or infinite. */
-static int find_largest(const float *x, int n)
+static int find_largest(const struct sampler *s, const float *x, int n)
 {
-    enum { LANES = 16 };
-    float top[LANES], zero[LANES] = { 0 }; /* v * 0 is 0, or NaN where v is not finite */
-    int i = 0;
-    for (int k = 0; k < LANES; k++)
-        top[k] = x[0];
-    for (; i + LANES <= n; i += LANES) {
-        for (int k = 0; k < LANES; k++) {
-            float v = x[i + k];
-            top[k] = v > top[k] ? v : top[k];
-            zero[k] += v * 0.0f;
-        }
-    }
-    float max = x[0], sum = 0;
-    for (; i < n; i++) {
-        max = x[i] > max ? x[i] : max;
-        sum += x[i] * 0.0f;
-    }
-    for (int k = 0; k < LANES; k++) {
-        max = top[k] > max ? top[k] : max;
-        sum += zero[k];
-    }
-    if (!(sum == 0.0f))
+    float max;
+    if (!s->kernels.scan_max(x, n, &max))
         return -1;
-    for (i = 0; x[i] != max;)
-        i++;
-    return i;
+    return s->kernels.find_above(x, 0, n, nextafterf(max, -INFINITY));
 }
 
 /* ---- log-probabilities ---- */
 
-static double log_sum_exp(const float *x, int n, float max)
+static double log_sum_exp(const struct sampler *s, const float *x, int n, float max)
 {
-    double sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += (double)expf(x[i] - max);
-    return (double)max + log(sum);
+    return (double)max + log((double)s->kernels.sum_exp(x, n, max, 1));
 }
 
 static void report_logprobs(struct sampler *s, const struct sample_input *in, float max, struct sample *out)
 {
-    double total = log_sum_exp(in->logits, in->n_usable, max);
+    double total = log_sum_exp(s, in->logits, in->n_usable, max);
     bool is_usable = out->token < in->n_usable; /* a prompt may hold others */
     out->logprob = is_usable ? (float)((double)in->logits[out->token] - total) : -INFINITY;
-    out->n_top = take_largest(in->logits, in->n_usable, in->n_top, s->candidates);
+    out->n_top = take_largest(s, in->logits, in->n_usable, in->n_top, s->candidates);
     sort_candidates(s->candidates, out->n_top);
     for (int i = 0; i < out->n_top; i++)
         out->top[i] = (struct sample_top){ s->candidates[i].id, (float)((double)s->candidates[i].x - total) };
@@ -203,8 +185,12 @@ static void keep_allowed(struct sampler *s, const struct sample_input *in)
     for (int k = 0; k < 2; k++)
         for (size_t i = 0; i < in->stops[k].n && n_kept < MAX_SAMPLE_STOPS; i++)
             kept[n_kept++] = in->stops[k].ids[i] < in->n_usable ? row[in->stops[k].ids[i]] : 0;
-    for (int i = 0; i < in->n_usable; i++)
-        row[i] = in->allowed[i >> 5] >> (i & 31) & 1 ? clamp(row[i]) : -FLT_MAX;
+    for (int i = 0; i < in->n_usable; i += 32) {
+        uint32_t word = in->allowed[i >> 5];
+        int n = in->n_usable - i < 32 ? in->n_usable - i : 32;
+        for (int k = 0; k < n; k++)
+            row[i + k] = word >> k & 1 ? clamp(row[i + k]) : -FLT_MAX;
+    }
     n_kept = 0;
     for (int k = 0; k < 2; k++) {
         for (size_t i = 0; i < in->stops[k].n && n_kept < MAX_SAMPLE_STOPS; i++, n_kept++) {
@@ -241,6 +227,12 @@ static inline double weight(float x, float max, float temperature)
     return (double)expf((x - max) / temperature);
 }
 
+/* What differences of logits are multiplied by where an error of a few units in the last place does not matter. */
+static float inverse(float temperature)
+{
+    return 1 / temperature < FLT_MAX ? 1 / temperature : FLT_MAX;
+}
+
 static double weight_of_all(const struct candidate *c, int n, float max, float temperature)
 {
     double sum = 0;
@@ -259,18 +251,17 @@ static double weight_in_row(const float *row, const struct candidate *c, int n, 
 }
 
 /* The candidates that top-p may keep: widens a window below the maximum until it holds the share p of the whole. */
-static int take_window(const float *x, int n, float max, float temperature, double mass,
-                       struct candidate *out)
+static int take_window(const struct sampler *s, const float *x, int n, float max, float temperature,
+                       double mass, struct candidate *out)
 {
     for (float width = 4.0f;; width *= 2) { /* the last: exp(-64) is below all rounding */
         float floor = width > 64.0f ? -INFINITY : max - width * temperature;
         double held = 0;
         int n_held = 0;
-        for (int i = 0; i < n; i++) {
-            if (x[i] >= floor) {
-                held += weight(x[i], max, temperature);
-                out[n_held++] = (struct candidate){ x[i], i };
-            }
+        float below = nextafterf(floor, -INFINITY);
+        for (int i = 0; (i = s->kernels.find_above(x, i, n, below)) < n; i++) {
+            held += weight(x[i], max, temperature);
+            out[n_held++] = (struct candidate){ x[i], i };
         }
         if (held > mass * (1 + 1e-9) || n_held == n || width > 64.0f)
             return n_held;
@@ -393,17 +384,15 @@ static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best
     double mass = 0;
     int n_kept;
     if (p->top_k > 0) {
-        n_kept = take_largest(x, n, p->top_k, c);
+        n_kept = take_largest(s, x, n, p->top_k, c);
         mass = (double)p->top_p * weight_of_all(c, n_kept, max, p->temperature);
     } else if (p->top_p >= 1.0f) {
         n_kept = n;
         for (int i = 0; i < n; i++)
             c[i] = (struct candidate){ x[i], i };
     } else {
-        for (int i = 0; i < n; i++)
-            mass += weight(x[i], max, p->temperature);
-        mass *= (double)p->top_p;
-        n_kept = take_window(x, n, max, p->temperature, mass, c);
+        mass = (double)p->top_p * (double)s->kernels.sum_exp(x, n, max, inverse(p->temperature));
+        n_kept = take_window(s, x, n, max, p->temperature, mass, c);
     }
     if (p->top_p < 1.0f)
         n_kept = cut_by_mass(x, c, n_kept, max, p->temperature, mass);
@@ -414,25 +403,28 @@ static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best
     return draw_candidate(c, n_kept, max, p, race);
 }
 
-/* Without top-k and top-p no order is needed: walks the row by id. */
-/* Without top-k and top-p no order is needed: walks the row by id. */
-static int32_t draw_plain(const float *x, int n, int best, const struct tutti_sampling *p, struct race race)
+/* Without top-k and top-p no order is needed: of all tokens those are weighed that may arrive before the first one so far. */
+static int32_t draw_plain(const struct sampler *s, const float *x, int n, int best,
+                          const struct tutti_sampling *p, struct race race)
 {
-    double floor = (double)p->min_p;
     float max = x[best];
-    for (int i = 0; i < n; i++) {
+    race_join(&race, best, 1);
+    struct rivals rivals = { .seed = race.seed, .max = max, .scale = inverse(p->temperature) };
+    for (int i = 0;; i++) {
+        rivals.first = (float)race.first;
+        if ((i = s->kernels.find_rival(x, i, n, &rivals)) >= n)
+            return race.winner;
         double w = weight(x[i], max, p->temperature);
-        if (w >= floor)
+        if (w >= (double)p->min_p)
             race_join(&race, i, w);
     }
-    return race.winner;
 }
 
 /* The place of the largest logit; -1 where one is NaN or infinite, whose id is then *out->token. */
-static int look(const struct sample_input *in, struct sample *out)
+static int look(const struct sampler *s, const struct sample_input *in, struct sample *out)
 {
     *out = (struct sample){ 0 };
-    int largest = find_largest(in->logits, in->n_usable);
+    int largest = find_largest(s, in->logits, in->n_usable);
     while (largest < 0 && isfinite(in->logits[out->token]))
         out->token++;
     return largest;
@@ -440,7 +432,7 @@ static int look(const struct sample_input *in, struct sample *out)
 
 bool sampler_score(struct sampler *s, const struct sample_input *in, int32_t token, struct sample *out)
 {
-    int largest = look(in, out);
+    int largest = look(s, in, out);
     if (largest < 0)
         return false;
     out->token = token;
@@ -451,11 +443,11 @@ bool sampler_score(struct sampler *s, const struct sample_input *in, int32_t tok
 bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sample *out)
 {
     const struct tutti_sampling *p = in->sampling;
-    int largest = look(in, out);
+    int largest = look(s, in, out);
     if (largest < 0)
         return false;
     const float *x = process(s, in);
-    int best = x == in->logits ? largest : find_largest(x, in->n_usable);
+    int best = x == in->logits ? largest : find_largest(s, x, in->n_usable);
     if (best < 0) /* a penalty made a huge logit infinite */
         best = largest;
     if (p->temperature <= 0.0f) {
@@ -465,7 +457,7 @@ bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sampl
         struct race race = { rng_bits(in->seed, (uint64_t)in->choice, index), INFINITY, best };
         bool is_truncated = p->top_k > 0 || p->top_p < 1.0f || has_typical(p);
         out->token = is_truncated ? draw_truncated(s, x, in->n_usable, best, p, race)
-                                  : draw_plain(x, in->n_usable, best, p, race);
+                                  : draw_plain(s, x, in->n_usable, best, p, race);
     }
     if (in->logprobs)
         report_logprobs(s, in, in->logits[largest], out);
@@ -475,19 +467,19 @@ bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sampl
 bool sampler_best(struct sampler *s, const struct sample_input *in, float *row, int n_best,
                   struct sample_candidate *out, int32_t *bad_id)
 {
-    int largest = find_largest(row, in->n_usable);
+    int largest = find_largest(s, row, in->n_usable);
     if (largest < 0) {
         for (*bad_id = 0; isfinite(row[*bad_id]);)
             ++*bad_id;
         return false;
     }
-    double total = log_sum_exp(row, in->n_usable, row[largest]);
+    double total = log_sum_exp(s, row, in->n_usable, row[largest]);
     for (int i = 0; i < in->n_usable; i++)
         row[i] = (float)((double)row[i] - total);
     struct sample_input scored = *in;
     scored.logits = row;
     const float *x = process(s, &scored);
-    take_largest(x, in->n_usable, n_best, s->candidates);
+    take_largest(s, x, in->n_usable, n_best, s->candidates);
     sort_candidates(s->candidates, n_best);
     for (int i = 0; i < n_best; i++)
         out[i] = (struct sample_candidate){ s->candidates[i].id, s->candidates[i].x,

@@ -189,10 +189,21 @@ struct logits_scan {
 
 /* The vector part of logits_scan(): false where any element is NaN or infinite. */
 typedef bool scan_max_fn(const float *x, int n, float *max);
-/* sum of exp(x - max), element i into sum i % 16, folded by halves. */
-typedef float sum_exp_fn(const float *x, int n, float max);
+/* sum of exp((x - max) * scale), element i into sum i % 16, folded by halves. */
+typedef float sum_exp_fn(const float *x, int n, float max, float scale);
 /* Index of the first element in begin..n-1 that is > bound, else n. NaN is never found. */
 typedef int find_above_fn(const float *x, int begin, int n, float bound);
+
+/* A race of n tokens: token i arrives after -log(1 - v) / w, where v = mix64(seed ^ i) / 2^64 and w = exp((x - max) * scale). */
+struct rivals {
+    uint64_t seed;
+    float max, scale;
+    float first; /* nobody who arrives later is looked for; finite */
+};
+
+/* Index of the first token in begin..n-1 that may arrive before r->first, else n. It misses none, and finds few that do not: it
+ * takes v for the time, of which it sees 24 bits, and allows for exp() being inexact. */
+typedef int find_rival_fn(const float *x, int begin, int n, const struct rivals *r);
 
 /* ---- the table ------------------------------------------------------------------------------------------------- */
 
@@ -215,6 +226,7 @@ struct kernels {
     scan_max_fn *scan_max;
     sum_exp_fn *sum_exp;
     find_above_fn *find_above;
+    find_rival_fn *find_rival;
     to_half_fn *to_half;
     lora_down_fn *lora_down;
     lora_up_fn *lora_up;
@@ -231,9 +243,5 @@ size_t tile_bytes(enum dtype dtype, int n_rows, int n_in);
 
 /* A look at one row of logits. n >= 1. */
 struct logits_scan logits_scan(const struct kernels *k, const float *x, int n);
-
-/* The k largest of x[n], largest first; of equal ones the lower index first. NaN is never chosen.
- * ids, values: [k]. Returns how many were found: k, or less where fewer are numbers. 1 <= k. */
-int top_k(const struct kernels *k, int32_t *ids, float *values, const float *x, int n, int n_best);
 
 #endif

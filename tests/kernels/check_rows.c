@@ -1,4 +1,5 @@
 /* Operations on whole rows, and what sampling asks. */
+#include "base/rng.h"
 #include "check.h"
 #include "kernels/ref/ref.h"
 
@@ -197,27 +198,36 @@ static void check_find(struct check *c, int n)
     }
 }
 
-/* The whole of top_k() against its definition: repeatedly the largest that is left, the lower index first. */
-static void check_top_k(struct check *c, int n, int n_best)
+/* Against the definition: nobody who arrives before `first` is passed over; against the plain one: the same bits, so the same index. */
+static void check_rivals(struct check *c, int n)
 {
-    if (!check_next(c, (any_fn *)c->k->find_above, "top_k_%d_%d_%d", n, n_best, (int)c->fill))
+    if (!check_next(c, (any_fn *)c->k->find_rival, "find_rival_%d_%d", n, (int)c->fill))
         return;
-    float *x = check_floats(c, (size_t)n), *values = check_floats(c, (size_t)n_best);
-    int32_t *ids = check_bytes(c, (size_t)n_best * sizeof *ids);
+    float *x = check_floats(c, (size_t)n), max;
     check_fill(c, x, (size_t)n);
-    for (int i = 0; i < n; i += 3)
-        x[i] = x[i % 7]; /* equal ones */
-    int n_found = top_k(c->k, ids, values, x, n, n_best), n_numbers = 0;
-    for (int i = 0; i < n; i++)
-        n_numbers += !isnan(x[i]);
-    check_true(c, n_found == (n_numbers < n_best ? n_numbers : n_best), "another number of them");
-    for (int i = 0; i < n_found && !c->has_failed; i++) {
-        int best = -1;
-        for (int j = 0; j < n; j++)
-            if (!isnan(x[j]) && (best < 0 || x[j] > x[best]))
-                best = j;
-        check_true(c, ids[i] == best && values[i] == x[best], "another order");
-        x[best] = (float)NAN;
+    if (!scan_max_ref(x, n, &max)) {
+        for (int i = 0; i < n; i++)
+            x[i] = (float)(i % 13);
+        max = n > 12 ? 12 : (float)(n - 1);
+    }
+    for (int k = 0; k < 40; k++) {
+        struct rivals r = { .seed = mix64((uint64_t)(n + k)),
+                            .max = max,
+                            .scale = k % 4 == 0   ? 1
+                                     : k % 4 == 1 ? 0.1f
+                                     : k % 4 == 2 ? 30
+                                                  : 3.40282347e38f,
+                            .first = k % 3 == 0   ? 1e-3f
+                                     : k % 3 == 1 ? 1
+                                                  : 36 };
+        int begin = k * n / 50, found = c->k->find_rival(x, begin, n, &r), passed = 0;
+        check_true(c, found == find_rival_ref(x, begin, n, &r), "another index");
+        for (int i = begin; i < found; i++) {
+            double v = ((double)(mix64(r.seed ^ (uint32_t)i) >> 12) + 0.5) * 0x1p-52;
+            double w = exp(((double)x[i] - (double)max) * (double)r.scale);
+            passed += w > 0 && -log1p(-v) / w < (double)r.first;
+        }
+        check_true(c, passed == 0, "passed a rival over");
     }
     check_done(c);
 }
@@ -254,11 +264,7 @@ void check_sampling(struct check *c)
         for (int i = 0; i < N_LENGTHS; i++) {
             check_find(c, LENGTHS[i]);
             check_scan(c, LENGTHS[i]);
-            if (LENGTHS[i] <= 1003) {
-                check_top_k(c, LENGTHS[i], 1);
-                check_top_k(c, LENGTHS[i], 40);
-                check_top_k(c, LENGTHS[i], LENGTHS[i]);
-            }
+            check_rivals(c, LENGTHS[i]);
         }
     }
 }

@@ -21,6 +21,9 @@
 #define EXP_C5    0.008368745f
 #define EXP_C6    0.001381454f
 
+/* Of find_rival(): more than exp() of a product rounded twice can be wrong, where it is not below 2^-53. */
+#define RIVAL_MARGIN 1.0001f
+
 static inline float exp_ref(float x)
 {
     float clamped = EXP_LOW > x ? EXP_LOW : x;

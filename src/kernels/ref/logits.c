@@ -1,4 +1,5 @@
 /* What sampling asks of a row of logits. */
+#include "base/rng.h"
 #include "kernels/ref/ref.h"
 
 bool scan_max_ref(const float *x, int n, float *max)
@@ -13,11 +14,11 @@ bool scan_max_ref(const float *x, int n, float *max)
     return is_finite;
 }
 
-float sum_exp_ref(const float *x, int n, float max)
+float sum_exp_ref(const float *x, int n, float max, float scale)
 {
     float sum[16] = { 0 };
     for (int i = 0; i < n; i++)
-        sum[i % 16] += exp_ref(x[i] - max);
+        sum[i % 16] += exp_ref((x[i] - max) * scale);
     return fold16(sum);
 }
 
@@ -26,5 +27,18 @@ int find_above_ref(const float *x, int begin, int n, float bound)
     int i = begin;
     while (i < n && !(x[i] > bound))
         i++;
+    return i;
+}
+
+int find_rival_ref(const float *x, int begin, int n, const struct rivals *r)
+{
+    float most = r->first * RIVAL_MARGIN;
+    int i = begin;
+    while (i < n) {
+        float early = (float)(mix64(r->seed ^ (uint32_t)i) >> 40) * 0x1p-24f;
+        if (early < most * exp_ref((x[i] - r->max) * r->scale))
+            break;
+        i++;
+    }
     return i;
 }

@@ -2,6 +2,7 @@
 #ifndef TUTTI_KERNELS_X86_VEC16_AVX2_H
 #define TUTTI_KERNELS_X86_VEC16_AVX2_H
 
+#include "base/rng.h"
 #include "kernels/x86/bytes.h"
 
 #include <immintrin.h>
@@ -242,6 +243,41 @@ INLINE __m256 exponent_eight(__m256 shifted)
 INLINE vec16 v_exponent(vec16 shifted)
 {
     return (vec16){ exponent_eight(shifted.a), exponent_eight(shifted.b) };
+}
+
+/* The low 64 bits of four products. */
+INLINE __m256i multiply_four(__m256i x, uint64_t y)
+{
+    __m256i low = _mm256_set1_epi64x((long long)y), high = _mm256_set1_epi64x((long long)(y >> 32));
+    __m256i across = _mm256_add_epi64(_mm256_mul_epu32(x, high),
+                                      _mm256_mul_epu32(_mm256_srli_epi64(x, 32), low));
+    return _mm256_add_epi64(_mm256_mul_epu32(x, low), _mm256_slli_epi64(across, 32));
+}
+
+/* The upper 24 bits of mix64(seed ^ id) of four ids. */
+INLINE __m256i mix_four(uint64_t seed, __m128i ids)
+{
+    __m256i x = _mm256_xor_si256(_mm256_set1_epi64x((long long)seed), _mm256_cvtepu32_epi64(ids));
+    x = _mm256_add_epi64(x, _mm256_set1_epi64x((long long)MIX_STEP));
+    x = multiply_four(_mm256_xor_si256(x, _mm256_srli_epi64(x, 30)), MIX_FIRST);
+    x = multiply_four(_mm256_xor_si256(x, _mm256_srli_epi64(x, 27)), MIX_SECOND);
+    return _mm256_srli_epi64(_mm256_xor_si256(x, _mm256_srli_epi64(x, 31)), 40);
+}
+
+INLINE __m256 mixed_eight(uint64_t seed, uint32_t first)
+{
+    __m256i ids = _mm256_add_epi32(_mm256_set1_epi32((int)first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    __m256 a = _mm256_castsi256_ps(mix_four(seed, _mm256_castsi256_si128(ids)));
+    __m256 b = _mm256_castsi256_ps(mix_four(seed, _mm256_extracti128_si256(ids, 1)));
+    __m256i even = _mm256_castps_si256(
+        _mm256_shuffle_ps(a, b, 0x88)); /* the low halves, by lanes of 128 bits */
+    return _mm256_cvtepi32_ps(_mm256_permute4x64_epi64(even, 0xD8));
+}
+
+/* The upper 24 bits of mix64(seed ^ (first + lane)). */
+INLINE vec16 v_mixed(uint64_t seed, uint32_t first)
+{
+    return (vec16){ mixed_eight(seed, first), mixed_eight(seed, first + 8) };
 }
 
 INLINE mask16 v_less(vec16 a, vec16 b)

@@ -2,6 +2,7 @@
 #ifndef TUTTI_KERNELS_X86_VEC16_AVX512_H
 #define TUTTI_KERNELS_X86_VEC16_AVX512_H
 
+#include "base/rng.h"
 #include "kernels/x86/bytes.h"
 
 #include <immintrin.h>
@@ -201,6 +202,30 @@ INLINE vec16 v_exponent(vec16 shifted)
 {
     __m512i biased = _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127));
     return _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23));
+}
+
+/* mix64() of eight numbers. */
+INLINE __m512i mix_eight(__m512i x)
+{
+    x = _mm512_add_epi64(x, _mm512_set1_epi64((long long)MIX_STEP));
+    x = _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 30)),
+                           _mm512_set1_epi64((long long)MIX_FIRST));
+    x = _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 27)),
+                           _mm512_set1_epi64((long long)MIX_SECOND));
+    return _mm512_xor_si512(x, _mm512_srli_epi64(x, 31));
+}
+
+/* The upper 24 bits of mix64(seed ^ (first + lane)). */
+INLINE vec16 v_mixed(uint64_t seed, uint32_t first)
+{
+    __m512i id = _mm512_add_epi32(_mm512_set1_epi32((int)first),
+                                  _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    __m512i s = _mm512_set1_epi64((long long)seed);
+    __m512i a = mix_eight(_mm512_xor_si512(s, _mm512_cvtepu32_epi64(_mm512_castsi512_si256(id))));
+    __m512i b = mix_eight(_mm512_xor_si512(s, _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64(id, 1))));
+    __m256i low = _mm512_cvtepi64_epi32(_mm512_srli_epi64(a, 40)),
+            high = _mm512_cvtepi64_epi32(_mm512_srli_epi64(b, 40));
+    return _mm512_cvtepi32_ps(_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
 }
 
 INLINE mask16 v_less(vec16 a, vec16 b)
