@@ -8,14 +8,17 @@
  * eight dot products, and one fused multiply-add to the total, which waits in the first cache. */
 #include "kernels/input_block.h"
 #include "kernels/pack.h"
+#include "kernels/x86/many_rows_avx512.h"
 #include "kernels/x86/x86.h"
 
 #include <immintrin.h>
+#include <stddef.h>
 #include <string.h>
 
 enum {
     AHEAD = 9216, /* bytes ahead of the weights being read that are asked for: few rows are bound by memory */
     FEW_ROWS = 4, /* so many cost less to multiply by their steps than a table of multiples does */
+    MANY_ROWS = 12, /* fewer are as fast without block_many() */
     BLOCKS_AHEAD =
         12, /* blocks ahead of the input rows: a tile comes from the third cache where there are many */
 };
@@ -203,6 +206,20 @@ INLINE void block_rows(const struct weights *w, const struct multiples *m, const
     }
 }
 
+/* All rows of a block whose scales and mins hold for all its columns; MANY_ROWS or more. */
+INLINE void block_many(const struct weights *w, const struct multiples *m, const struct input *x,
+                       const struct quant_format f)
+{
+    const char *ahead = (const char *)x->q +
+                        (ptrdiff_t)BLOCKS_AHEAD * (BLOCK + (int)sizeof(struct input_row)) * x->n_rows;
+    const void *start = f.zero == 0 ? (const void *)&x->rows->magic : x->rows->start;
+    int64_t i = 0, step, end = 16 * (int64_t)(x->n_rows / 4 * 4);
+    if (f.has_min)
+        PIPELINE(ADD_MIN);
+    else
+        PIPELINE(NO_MIN);
+}
+
 /* All input rows; those of 16-column runs two at a time, for want of registers. */
 INLINE void block_all(const struct weights *w, const struct input *x, const struct quant_format f,
                       const bool is_few)
@@ -212,6 +229,10 @@ INLINE void block_all(const struct weights *w, const struct input *x, const stru
     int r = 0;
     if (!is_few)
         multiply_scales(&m, w, f);
+    if (f.sub == BLOCK && x->n_rows >= MANY_ROWS) {
+        block_many(w, &m, x, f);
+        return;
+    }
     for (; r + step <= x->n_rows; r += step) {
         const char *ahead = (const char *)(x->q + 8 * r) +
                             BLOCKS_AHEAD * (BLOCK + (int)sizeof(struct input_row)) * x->n_rows;
