@@ -17,7 +17,10 @@
 #define GPT2         "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define LLAMA3       CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" BEHIND_WORDS
 
-const char PATTERN_GPT2[] = GPT2;
+#define DIGITS      "\\p{\\digits}"
+#define PUNCTUATION "\\p{\\punctuation}"
+
+const char PATTERN_GPT2[] = GPT2, PATTERN_DIGITS[] = DIGITS, PATTERN_PUNCTUATION[] = PUNCTUATION;
 
 /* As the models' tokenizer.json files spell the patterns, for names that llama.cpp knows. */
 static const struct pre_name NAMES[] = {
@@ -53,11 +56,11 @@ static const struct pre_name NAMES[] = {
       .patterns = { CASED(CONTRACTIONS "?") "\\p{N}{1,3}" BEHIND_CASED } },
     { .name = "starcoder",
       .same = " refact command-r smollm codeshell exaone minerva-7b ",
-      .patterns = { "\\p{N}", GPT2 } },
+      .patterns = { DIGITS, GPT2 } },
     { .name = "deepseek-coder",
       .same = " ",
       .patterns = { "[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", "[\u4E00-\u9FA5\u0800-\u4E00\uAC00-\uD7FF]+",
-                    "\\p{N}" } },
+                    DIGITS } },
     { .name = "deepseek-v3",
       .same = " hunyuan-dense ",
       .patterns = { "\\p{N}{1,3}", "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+",
@@ -122,7 +125,7 @@ static bool is_known(const char *source)
                 return true;
         }
     }
-    return false;
+    return strcmp(source, DIGITS) == 0 || strcmp(source, PUNCTUATION) == 0;
 }
 
 /* ---- making ---- */

@@ -37,6 +37,8 @@ const struct pre_name *pre_name_find(const char *name);
 const struct pre_name *pre_name_of(const struct pretokenizer *pre, bool is_composed, bool ignores_merges);
 
 extern const char PATTERN_GPT2[];
+/* Of the steps Digits and Punctuation, which have a Unicode of their own; the names of these properties are known here alone. */
+extern const char PATTERN_DIGITS[], PATTERN_PUNCTUATION[];
 
 /* Each adds a step. Errors name the file. */
 MUST_CHECK enum tutti_status pretokenizer_add(struct pretokenizer *pre, const char *source, size_t n_bytes,

@@ -167,11 +167,11 @@ static enum tutti_status read_pre_tokenizer(struct reader *r, const json_t *part
     if (strcmp(type, "Split") == 0)
         return read_split(r, part);
     if (strcmp(type, "Digits") == 0)
-        return read_pattern(r, "\\p{N}",
+        return read_pattern(r, PATTERN_DIGITS,
                             is_on(part, "individual_digits") ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS);
     if (strcmp(type, "Punctuation") == 0) {
         st = json_object_get(part, "behavior") ? read_behavior(r, part, &behavior) : TUTTI_OK;
-        return st == TUTTI_OK ? read_pattern(r, "[\\p{P}!-/:-@\\[-`{-~]", behavior) : st;
+        return st == TUTTI_OK ? read_pattern(r, PATTERN_PUNCTUATION, behavior) : st;
     }
     if (strcmp(type, "Sequence") != 0 || depth > 8)
         return unsupported(r, "pre_tokenizer", part, "ByteLevel, Split, Digits, Punctuation or Sequence");

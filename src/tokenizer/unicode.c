@@ -1,10 +1,14 @@
 #include "tokenizer/unicode.h"
 
 #include "base/utf8.h"
+#include "tokenizer/char_set.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
+
+/* Letters that every version treats alike, and most common of those that are not ASCII. */
+enum { CJK_FIRST = 0x3400, CJK_LAST = 0x9FA5 };
 
 static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
@@ -67,15 +71,28 @@ static void sort_all_marks(struct points *p)
     }
 }
 
-static bool decompose(struct points *p, const char *text, size_t n_bytes, utf8proc_option_t options)
+/* A character that the installed library may treat and the reference leaves as it is. */
+static bool is_left_alone(utf8proc_int32_t code)
 {
+    const struct unicode_tables *t = &UNICODE_TABLES;
+    return !(code >= CJK_FIRST && code <= CJK_LAST) &&
+           toggles_have(t->not_normalized, t->n_not_normalized, (uint32_t)code);
+}
+
+/* Up to a character that is left alone; *n_done: bytes. */
+static bool decompose(struct points *p, const char *text, size_t n_bytes, utf8proc_option_t options,
+                      size_t *n_done)
+{
+    size_t at = 0;
     p->n = 0;
-    for (size_t at = 0; at < n_bytes;) {
+    for (*n_done = 0; at < n_bytes; *n_done = at) {
         utf8proc_int32_t code;
         utf8proc_ssize_t n = utf8proc_iterate((const uint8_t *)text + at, (utf8proc_ssize_t)(n_bytes - at),
                                               &code);
         if (n <= 0 || !points_reserve(p, 32)) /* no character decomposes into more */
             return false;
+        if (is_left_alone(code))
+            return true;
         int boundary = 0;
         utf8proc_ssize_t got = utf8proc_decompose_char(code, p->codes + p->n, 32, options, &boundary);
         if (got < 0 || got > 32)
@@ -111,6 +128,30 @@ static size_t ascii_run(const char *text, size_t n_bytes)
     return n;
 }
 
+/* Text that begins with one character of ASCII or none, the rest is not ASCII. */
+static bool normalize_run(struct points *p, const char *text, size_t n_bytes, utf8proc_option_t options,
+                          struct buf *out)
+{
+    while (n_bytes > 0) {
+        size_t n;
+        if (!decompose(p, text, n_bytes, options, &n))
+            return false;
+        sort_all_marks(p);
+        utf8proc_ssize_t left = utf8proc_normalize_utf32(p->codes, (utf8proc_ssize_t)p->n, options);
+        if (left < 0 || !add_codes(p->codes, (size_t)left, out))
+            return false;
+        text += n;
+        n_bytes -= n;
+        n = n_bytes > 0 ? (size_t)utf8_char(text, n_bytes)
+                        : 0; /* what is left alone: no mark, and it joins nothing */
+        if (!buf_add(out, text, n))
+            return false;
+        text += n;
+        n_bytes -= n;
+    }
+    return true;
+}
+
 bool unicode_normalize(enum unicode_form form, const char *text, size_t n_bytes, struct buf *out)
 {
     bool composes = form == UNICODE_NFC || form == UNICODE_NFKC;
@@ -130,12 +171,7 @@ bool unicode_normalize(enum unicode_form form, const char *text, size_t n_bytes,
         n = 1; /* one character of ASCII, or the first byte of another, and all that is not ASCII behind it */
         while (n < n_bytes && (text[n] & 0x80))
             n++;
-        ok = decompose(&p, text, n, options);
-        if (ok) {
-            sort_all_marks(&p);
-            utf8proc_ssize_t left = utf8proc_normalize_utf32(p.codes, (utf8proc_ssize_t)p.n, options);
-            ok = left >= 0 && add_codes(p.codes, (size_t)left, out);
-        }
+        ok = normalize_run(&p, text, n, options, out);
         text += n;
         n_bytes -= n;
     }
@@ -196,24 +232,8 @@ static bool is_blank(int32_t code)
 
 static bool is_word(int32_t code)
 {
-    switch (utf8proc_category(code)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-        return true;
-    default: /* joiners; letters in circles */
-        return code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9) ||
-               (code >= 0x1F130 && code <= 0x1F149) || (code >= 0x1F150 && code <= 0x1F169) ||
-               (code >= 0x1F170 && code <= 0x1F189);
-    }
+    struct property word;
+    return code >= 0 && property_find(&word, "\\singleword", 11) && property_has(&word, (uint32_t)code);
 }
 
 size_t unicode_blanks_at_start(const char *text, size_t n_bytes)

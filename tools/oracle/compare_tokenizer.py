@@ -11,7 +11,8 @@ UTF-8 are left out.
 MODEL: a SentencePiece file; or, for byte-level tokenizers, json:FILE, vocab:PRE:FOLDER or tiktoken:PRE:FILE
 (byte_level.py; PRE: gpt-2, qwen2, llama-bpe, glm4). Those are compared with spellings of special tokens read as such, too.
 
-LINES.bin: for each line a u32 (little endian) with its length, then its bytes (tools/fixtures/make_corpus_lines.py).
+LINES.bin: "characters" makes lines in which every character stands in several places (of the planes without letters every
+97th), also decomposed; or, for each line a u32 (little endian) with its length, then its bytes (tools/fixtures/make_corpus_lines.py).
 
 1. ids of every line;
 2. text of every line's ids, and of as many random id sequences (many byte pieces, every kind of piece), decoded at
@@ -26,6 +27,7 @@ import struct
 import subprocess
 import sys
 import time
+import unicodedata
 
 import byte_level
 import icetext
@@ -39,6 +41,19 @@ def read_records(data, element_bytes=1):
         at += 4
         yield data[at:at + n * element_bytes]
         at += n * element_bytes
+
+
+def character_lines():
+    """Every character beside letters, digits, blanks, marks and itself; and what each decomposes into."""
+    points = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000 and (c < 0x40000 or c >> 12 == 0xE0 or c % 97 == 0)]
+    for i in range(0, len(points), 16):
+        yield "".join(f"a{c}b {c} 1{c}2 {c}{c}\n{c}'{c}e\u0323{c}\u0301.{c}, " for c in map(chr, points[i:i + 16])).encode()
+    for i in range(0, 0x30000, 64):
+        parts = (unicodedata.normalize("NFD", chr(c)) for c in range(i, i + 64) if not 0xD800 <= c < 0xE000)
+        yield "".join(part for part in parts if len(part) > 1).encode()
+    for start in ("'", "'l", "'r", "'v"):   # contractions, with every letter that case may make equal
+        for i in range(0, 0x20000, 64):
+            yield "".join(f"x{start}{chr(c)} " for c in range(i, i + 64) if not 0xD800 <= c < 0xE000).encode()
 
 
 def is_utf8(line):
@@ -124,8 +139,11 @@ def main():
     parser.add_argument("--show", type=int, default=5)
     args = parser.parse_args()
 
-    with open(args.lines, "rb") as file:
-        data = file.read()
+    if args.lines == "characters":
+        data = pack_lines(list(character_lines()))
+    else:
+        with open(args.lines, "rb") as file:
+            data = file.read()
     library = byte_level.load(args.model)
     if library:
         sp, model = library, args.model

@@ -1,0 +1,35 @@
+/* Classes of characters for PCRE2 that hold what the reference libraries' classes hold.
+ *
+ * PCRE2 is asked which characters it has in a property, and what it lacks is put beside it; so a class is right with any
+ * version of PCRE2, and as fast as its own where the two agree. */
+#ifndef TUTTI_TOKENIZER_PATTERN_CLASS_H
+#define TUTTI_TOKENIZER_PATTERN_CLASS_H
+
+#include "base/buf.h"
+#include "tokenizer/char_set.h"
+
+/* What PCRE2 has, asked once for each property. Zero-initialised. */
+struct class_prober {
+    struct buf text;                      /* every character that is asked for */
+    struct char_set known[N_SHORT_NAMES]; /* of the names of categories */
+    bool is_known[N_SHORT_NAMES];
+};
+
+void class_prober_clear(struct class_prober *prober);
+
+/* A class while it is read. Zero-initialised. */
+struct char_class {
+    struct char_set want, given; /* given: what the text means to PCRE2 */
+    struct buf text;             /* what stands between the brackets */
+};
+
+/* Each false: out of memory. */
+MUST_CHECK bool char_class_add_property(struct char_class *class, struct class_prober *prober,
+                                        const struct property *property, bool is_negated);
+/* Characters from..to; neither is a surrogate. */
+MUST_CHECK bool char_class_add_range(struct char_class *class, uint32_t from, uint32_t to);
+/* Adds what matches one character of the class, or of all others. */
+MUST_CHECK bool char_class_write(struct char_class *class, bool is_negated, struct buf *out);
+void char_class_clear(struct char_class *class);
+
+#endif
