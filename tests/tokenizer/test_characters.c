@@ -104,6 +104,8 @@ static void every_character_is_cut_as_by_the_library(void **state)
         add_steps(&pre, json_object_get(set, "steps"));
         for (int block = 0; block < N_BLOCKS; block++) {
             const struct buf *text = &texts[block];
+            if (json_is_null(json_array_get(json_object_get(set, "blocks"), (size_t)block)))
+                continue;
             struct pattern_matcher *m = pattern_matcher_new(text->n_bytes);
             uint64_t hash = 0xCBF29CE484222325;
             assert_true(m && pretokenize(&pre, m, text->bytes, text->n_bytes, hash_word, &hash));
