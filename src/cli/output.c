@@ -90,11 +90,6 @@ void output_json(const json_t *value, bool indented)
     output_write("\n", 1);
 }
 
-bool output_failed(void)
-{
-    return first_errno != 0;
-}
-
 enum tutti_status output_flush(struct tutti_error *err)
 {
     if (first_errno == 0 && fflush(stdout) != 0)

@@ -16,9 +16,6 @@ void output_printf(const char *format, ...) PRINTF_LIKE(1, 2);
 /* The value on lines of its own (indented) or on one line. */
 void output_json(const json_t *value, bool indented);
 
-/* Nothing more can be written: whoever read the output is gone, or the disk is full. */
-bool output_failed(void);
-
 /* Hands over what is buffered. TUTTI_E_IO: something was lost since the start; the text is empty where the reader went
  * away by itself ("tutti generate ... | head"). */
 MUST_CHECK enum tutti_status output_flush(struct tutti_error *err);

@@ -96,12 +96,6 @@ static inline bool request_wants_rows(const struct request *r)
     return r->spec.prompt_logprobs || r->spec.embedding == TUTTI_EMBEDDING_MEAN;
 }
 
-/* Choices that generate. */
-static inline int request_n_answers(const struct request *r)
-{
-    return r->spec.no_answer ? 0 : r->spec.n_choices;
-}
-
 /* All its choices end with one sequence. */
 static inline bool request_ends_as_one(const struct request *r)
 {

@@ -15,7 +15,6 @@
 #include "grammar/token_trie.h"
 
 enum grammar_kind {
-    GRAMMAR_NONE,
     GRAMMAR_GBNF,
     GRAMMAR_JSON_SCHEMA,
     GRAMMAR_JSON_OBJECT, /* any JSON object; no text */

@@ -67,7 +67,7 @@ const json_t *schema_resolve(struct schema_reader *r, const json_t *ref)
 
 /* ---- types ---- */
 
-unsigned schema_type_of(const json_t *value)
+static unsigned type_of(const json_t *value)
 {
     switch (json_typeof(value)) {
     case JSON_NULL:
@@ -492,10 +492,10 @@ static unsigned possible_types(struct schema_reader *r, const json_t *schema, in
     const json_t *list = json_object_get(schema, "enum"), *value = json_object_get(schema, "const"), *entry;
     size_t i;
     if (value)
-        types &= schema_type_of(value);
+        types &= type_of(value);
     if (list) {
         some = 0;
-        json_array_foreach(list, i, entry) some |= schema_type_of(entry);
+        json_array_foreach(list, i, entry) some |= type_of(entry);
         types &= some;
     }
     json_array_foreach(json_object_get(schema, "allOf"), i, entry)
@@ -638,7 +638,7 @@ bool schema_allows(struct schema_reader *r, const json_t *schema, json_t *value)
     static const char *const ARRAYS[] = { "items", "prefixItems", NULL };
     static const char *const OBJECTS[] = { "properties", "required", "additionalProperties", NULL };
     json_t *only = json_object_get(schema, "const");
-    unsigned type = schema_type_of(value);
+    unsigned type = type_of(value);
     if (!(schema_named_types(r, schema) & type))
         return false;
     if (only && !json_equal(only, value))

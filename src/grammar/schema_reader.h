@@ -91,6 +91,5 @@ bool schema_are_disjoint(struct schema_reader *r, const json_t *a, const json_t 
 bool schema_allows(struct schema_reader *r, const json_t *schema, json_t *value);
 /* The types that the schema names; TYPE_ANY where it names none. */
 unsigned schema_named_types(struct schema_reader *r, const json_t *schema);
-unsigned schema_type_of(const json_t *value);
 
 #endif

@@ -71,9 +71,6 @@ MUST_CHECK enum tutti_status endpoints_init(struct endpoints *out, const struct 
                                             struct tutti_error *err);
 void endpoints_clear(struct endpoints *e);
 
-/* base with path behind it, for curl_free(). NULL: *err says why. */
-char *endpoints_join(const char *base, const char *path, enum tutti_status *st, struct tutti_error *err);
-
 /* Options that all handles have. */
 void client_set_common(CURL *easy, const struct load_options *options);
 

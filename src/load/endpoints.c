@@ -64,7 +64,8 @@ static enum tutti_status check_url(const char *base, CURLU *url, struct tutti_er
     return TUTTI_OK;
 }
 
-char *endpoints_join(const char *base, const char *path, enum tutti_status *st, struct tutti_error *err)
+/* base with path behind it, for curl_free(). NULL: *err says why. */
+static char *join(const char *base, const char *path, enum tutti_status *st, struct tutti_error *err)
 {
     CURLU *url = curl_url();
     char *whole = NULL;
@@ -84,15 +85,15 @@ enum tutti_status endpoints_init(struct endpoints *out, const struct load_option
     struct buf path = { 0 };
     *out = (struct endpoints){ 0 };
     if (options->style.api == LOAD_API_OPENAI) {
-        out->plain = endpoints_join(options->url, "/v1/completions", &st, err);
+        out->plain = join(options->url, "/v1/completions", &st, err);
         if (st == TUTTI_OK)
-            out->chat = endpoints_join(options->url, "/v1/chat/completions", &st, err);
+            out->chat = join(options->url, "/v1/chat/completions", &st, err);
     } else if (options->style.api == LOAD_API_TGI) {
-        out->plain = endpoints_join(options->url, "/generate_stream", &st, err);
+        out->plain = join(options->url, "/generate_stream", &st, err);
     } else {
         char *name = curl_easy_escape(NULL, options->style.model, 0);
         if (name && buf_printf(&path, "/models/%s/generate_stream", name))
-            out->plain = endpoints_join(options->url, path.bytes, &st, err);
+            out->plain = join(options->url, path.bytes, &st, err);
         else
             st = error_set(err, TUTTI_E_MEMORY, "out of memory for the URL");
         curl_free(name);
@@ -161,7 +162,7 @@ enum tutti_status load_find_model(struct buf *out, const struct load_options *op
     long status = 0;
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return error_set(err, TUTTI_E_MEMORY, "libcurl cannot start");
-    char *url = endpoints_join(options->url, "/v1/models", &st, err);
+    char *url = join(options->url, "/v1/models", &st, err);
     CURL *easy = curl_easy_init();
     struct curl_slist *headers = client_headers(options->n_keys ? options->keys[0] : NULL);
     json_t *answer = NULL;

@@ -20,7 +20,8 @@ static const struct chat_format OWN_FORMATS[] = { OWN("chatml"),     OWN("qwen2"
                                                   OWN("qwen3"),      OWN("llama3"),    OWN("llama3.1"),
                                                   OWN("mistral-v1"), OWN("mistral-v3") };
 
-const struct chat_format *chat_format_at(size_t i)
+/* Every format that goes by a name. NULL behind the last. */
+static const struct chat_format *format_at(size_t i)
 {
     static const struct chat_format *const CODE[] = { &CHAT_CHATGLM, &CHAT_CHATGLM2, &CHAT_CHATGLM3,
                                                       &CHAT_GLM4, &CHAT_LLAMA2 };
@@ -33,7 +34,7 @@ const struct chat_format *chat_format_at(size_t i)
 const struct chat_format *chat_format_find(const char *name)
 {
     const struct chat_format *format;
-    for (size_t i = 0; (format = chat_format_at(i)); i++) {
+    for (size_t i = 0; (format = format_at(i)); i++) {
         if (strcmp(format->name, name) == 0)
             return format;
     }
@@ -145,7 +146,7 @@ static enum tutti_status unknown_name(const char *name, struct tutti_error *err)
 {
     char known[256] = "";
     const struct chat_format *format;
-    for (size_t i = 0; (format = chat_format_at(i)); i++)
+    for (size_t i = 0; (format = format_at(i)); i++)
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s, ", format->name);
     return error_set_param(
         err, TUTTI_E_ARGUMENT, "chat_format",

@@ -28,9 +28,7 @@ extern const struct chat_format CHAT_CHATGLM, CHAT_CHATGLM2, CHAT_CHATGLM3, CHAT
 const char *chat_source(const char *name,
                         size_t i); /* parts are joined; NULL behind the last, or no such name */
 
-/* Every format that goes by a name. NULL behind the last. */
-const struct chat_format *chat_format_at(size_t i);
-const struct chat_format *chat_format_find(const char *name); /* NULL: none */
+const struct chat_format *chat_format_find(const char *name); /* by its name; NULL: none */
 
 /* What a checkpoint says about its format. */
 struct chat_source {
@@ -54,7 +52,6 @@ MUST_CHECK enum tutti_status chat_template_new(struct chat_template **out, const
                                                const struct tokenizer *tok, const json_t *tokenizer_config,
                                                struct tutti_error *err);
 void chat_template_free(struct chat_template *tpl); /* NULL is allowed */
-bool chat_template_takes_tools(const struct chat_template *tpl);
 
 /* Renders the prompt of a request's messages. TUTTI_E_ARGUMENT with err->param: what the format cannot say. */
 MUST_CHECK enum tutti_status chat_render(const struct model *model, const struct tutti_request *request,

@@ -30,7 +30,7 @@ void chat_template_free(struct chat_template *tpl)
     free(tpl);
 }
 
-bool chat_template_takes_tools(const struct chat_template *tpl)
+static bool takes_tools(const struct chat_template *tpl)
 {
     return tpl->tools || template_mentions(tpl->plain, "tools");
 }
@@ -186,7 +186,7 @@ static enum tutti_status render_text(struct template_output *out, const struct c
 enum tutti_status chat_render_template(const struct chat_call *call, struct ids *out, struct tutti_error *err)
 {
     struct template_output text = { 0 };
-    if (call->tools && !chat_template_takes_tools(call->tpl))
+    if (call->tools && !takes_tools(call->tpl))
         return error_set_param(err, TUTTI_E_ARGUMENT, "tools", "the model's chat template knows no tools");
     enum tutti_status st = render_text(&text, call, err);
     if (st == TUTTI_OK && !chat_encode(call->tpl->specials, call->tok, &text, out))

@@ -48,7 +48,8 @@ static bool is_of(const struct family *family, const json_t *config, const char 
     return strcmp(type, family->gguf_architecture) == 0;
 }
 
-enum tutti_status family_find(const struct family **out, const struct checkpoint *ck, struct tutti_error *err)
+static enum tutti_status find_family(const struct family **out, const struct checkpoint *ck,
+                                     struct tutti_error *err)
 {
     const json_t *config = checkpoint_config(ck);
     bool is_gguf = checkpoint_gguf(ck) != NULL;
@@ -151,7 +152,7 @@ static bool has_bias(const struct checkpoint *ck, const char *pattern)
 enum tutti_status model_desc_read(struct model_desc *desc, const struct family **family,
                                   const struct checkpoint *ck, struct tutti_error *err)
 {
-    enum tutti_status st = family_find(family, ck, err);
+    enum tutti_status st = find_family(family, ck, err);
     if (st != TUTTI_OK)
         return st;
     bool is_gguf = checkpoint_gguf(ck) != NULL;

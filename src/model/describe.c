@@ -9,7 +9,8 @@ bool describe_has_type(const json_t *config, const char *model_type)
     return type && strcmp(type, model_type) == 0;
 }
 
-void describe_expect_silu(struct config *c, const char *key)
+/* Refuses an activation that is not silu. */
+static void expect_silu(struct config *c, const char *key)
 {
     const char *act = config_string_or(c, key, "silu");
     if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
@@ -93,7 +94,7 @@ void describe_transformers(struct model_desc *d, struct config *c)
     d->norm_eps = (float)config_float_or(c, "rms_norm_eps", 0, 1, 1e-6);
     d->tied_output = config_bool_or(c, "tie_word_embeddings", false);
     d->activation = ACT_SILU;
-    describe_expect_silu(c, "hidden_act");
+    expect_silu(c, "hidden_act");
     read_rope(d, c);
 }
 

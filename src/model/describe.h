@@ -12,9 +12,6 @@ void describe_transformers(struct model_desc *desc, struct config *c);
  * the family. */
 void describe_gguf(struct model_desc *desc, struct config *c);
 
-/* Refuses an activation that is not silu. */
-void describe_expect_silu(struct config *c, const char *key);
-
 /* Whether config.json's model_type is this one. */
 bool describe_has_type(const json_t *config, const char *model_type);
 

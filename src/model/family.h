@@ -72,11 +72,7 @@ enum tutti_status family_no_prefix(const struct tokenizer *tok, struct ids *out,
 enum tutti_status family_glm_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
 void family_glm_defaults(struct tutti_sampling *sampling, const char *chat_format);
 
-/* The family of a checkpoint. TUTTI_E_UNSUPPORTED names what it is. */
-MUST_CHECK enum tutti_status family_find(const struct family **out, const struct checkpoint *ck,
-                                         struct tutti_error *err);
-
-/* Fills *desc from the checkpoint's configuration and checks it. */
+/* Fills *desc from the checkpoint's configuration and checks it. TUTTI_E_UNSUPPORTED names a family that is none of FAMILIES. */
 MUST_CHECK enum tutti_status model_desc_read(struct model_desc *desc, const struct family **family,
                                              const struct checkpoint *ck, struct tutti_error *err);
 

@@ -1,4 +1,5 @@
 /* Known shapes with made-up weights: what a benchmark needs of a model, without a download. */
+#include "base/rng.h"
 #include "kernels/quantize.h"
 #include "model/family.h"
 #include "model/forward.h"
@@ -65,19 +66,11 @@ struct maker {
     uint64_t state;
 };
 
-static uint64_t next_random(uint64_t *state) /* splitmix64 (Steele, Lea and Flood, 2014) */
-{
-    uint64_t z = (*state += 0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
-}
-
 static float *random_floats(struct maker *m, int64_t n, float spread)
 {
     float *values = malloc((size_t)n * sizeof *values);
     for (int64_t i = 0; values && i < n; i++)
-        values[i] = ((float)(next_random(&m->state) >> 40) * 0x1p-23f - 1.0f) * spread;
+        values[i] = ((float)(mix64(m->state++) >> 40) * 0x1p-23f - 1.0f) * spread;
     return values;
 }
 

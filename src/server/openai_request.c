@@ -345,14 +345,6 @@ enum tutti_status api_request_read_value(struct api_request *out, enum api_kind 
     return st == TUTTI_OK ? api_read_tools(out, err) : st;
 }
 
-enum tutti_status api_request_read(struct api_request *out, enum api_kind kind, const tutti_model *model,
-                                   const char *text, size_t n_bytes, struct tutti_error *err)
-{
-    json_t *root = NULL;
-    enum tutti_status st = json_read(&root, text, n_bytes, err);
-    return st == TUTTI_OK ? api_request_read_value(out, kind, model, root, err) : st;
-}
-
 void api_request_clear(struct api_request *req)
 {
     for (size_t i = 0; i < req->n_joined; i++)

@@ -75,12 +75,8 @@ struct api_request {
     bool stream, include_usage, logprobs, echo, ignore_eos;
 };
 
-/* Reads text. Unknown fields are ignored; a wrong type, a value out of range or a field that asks for what does not
- * exist is TUTTI_E_ARGUMENT with err->param. Call api_request_clear() in either case. */
-MUST_CHECK enum tutti_status api_request_read(struct api_request *out, enum api_kind kind,
-                                              const tutti_model *model, const char *text, size_t n_bytes,
-                                              struct tutti_error *err);
-/* The same of a value, which is taken over. */
+/* Reads root, which is taken over. Unknown fields are ignored; a wrong type, a value out of range or a field that asks for what
+ * does not exist is TUTTI_E_ARGUMENT with err->param. Call api_request_clear() in either case. */
 MUST_CHECK enum tutti_status api_request_read_value(struct api_request *out, enum api_kind kind,
                                                     const tutti_model *model, json_t *root,
                                                     struct tutti_error *err);

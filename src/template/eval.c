@@ -145,7 +145,7 @@ static struct value char_at(struct render *r, struct value string, int64_t index
     return value_slice(string, begin, end);
 }
 
-struct value get_item(struct render *r, struct value object, struct value index)
+static struct value get_item(struct render *r, struct value object, struct value index)
 {
     if (object.kind == VALUE_UNDEFINED)
         return is_undefined(r, object);
@@ -297,8 +297,8 @@ static bool bind_params(struct render *r, const struct builtin *builtin, struct 
     return !failed(r);
 }
 
-struct value builtin_call(struct render *r, const struct builtin *builtin, struct value self,
-                          struct args *args)
+static struct value call_builtin(struct render *r, const struct builtin *builtin, struct value self,
+                                 struct args *args)
 {
     struct value out = value_undefined("");
     if (!spend(r, 0))
@@ -325,7 +325,7 @@ struct value call_value(struct render *r, struct value callee, struct args *args
 {
     switch (callee.kind) {
     case VALUE_BUILTIN:
-        return builtin_call(r, callee.bound->builtin, callee.bound->self, args);
+        return call_builtin(r, callee.bound->builtin, callee.bound->self, args);
     case VALUE_MACRO:
         return call_macro(r, callee.macro, args);
     case VALUE_LOOP:
@@ -353,7 +353,7 @@ struct value apply_filter(struct render *r, const char *name, struct value self,
     const struct builtin *filter = filter_find(name);
     if (!filter)
         return fail_type(r, "no filter named '%.40s'", name);
-    return builtin_call(r, filter, self, args);
+    return call_builtin(r, filter, self, args);
 }
 
 bool apply_test(struct render *r, const char *name, struct value self, struct args *args)
@@ -363,7 +363,7 @@ bool apply_test(struct render *r, const char *name, struct value self, struct ar
         fail_type(r, "no test named '%.40s'", name);
         return false;
     }
-    return value_is_true(builtin_call(r, test, self, args));
+    return value_is_true(call_builtin(r, test, self, args));
 }
 
 /* ---- the kinds of expressions ---- */

@@ -9,7 +9,6 @@
 struct frame {
     struct frame *outer;
     struct binding *bindings;
-    size_t n_bindings;
 };
 
 struct binding {
@@ -63,8 +62,6 @@ struct bound {
     struct value self; /* of a method */
 };
 
-struct value builtin_call(struct render *r, const struct builtin *builtin, struct value self,
-                          struct args *args);
 struct value builtin_value(struct render *r, const struct builtin *builtin, struct value self);
 
 const struct builtin *filter_find(const char *name); /* NULL: none */
@@ -89,14 +86,12 @@ bool arg_given(const struct args *args, int i); /* and not none */
 
 struct value eval(struct render *r, struct frame *frame, const struct expr *e);
 struct value get_attr(struct render *r, struct value object, struct value name);
-struct value get_item(struct render *r, struct value object, struct value index);
 /* "a.b.0", as map and sort take it. */
 struct value get_path(struct render *r, struct value object, struct value path);
 struct value slice_value(struct render *r, struct value object, struct value begin, struct value end,
                          struct value step);
 struct value binary_value(struct render *r, enum token_kind op, struct value a, struct value b);
 bool compare_values(struct render *r, enum token_kind op, struct value a, struct value b);
-bool contains(struct render *r, struct value container, struct value item);
 struct value format_percent(struct render *r, struct value format, struct value values);
 struct value call_value(struct render *r, struct value callee, struct args *args);
 struct value apply_filter(struct render *r, const char *name, struct value self, struct args *args);

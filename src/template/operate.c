@@ -163,7 +163,7 @@ struct value binary_value(struct render *r, enum token_kind op, struct value a, 
     return wrong_operands(r, op, a, b);
 }
 
-bool contains(struct render *r, struct value container, struct value item)
+static bool contains(struct render *r, struct value container, struct value item)
 {
     if (container.kind == VALUE_STRING) {
         if (item.kind != VALUE_STRING) {

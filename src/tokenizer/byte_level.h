@@ -155,9 +155,6 @@ static inline bool byte_level_is_of_bytes(const struct tokenizer *tok)
 /* Adds the ids of one word. False: out of memory. */
 MUST_CHECK bool byte_level_encode_word(const struct tokenizer *tok, const char *word, size_t n_bytes,
                                        struct ids *out);
-/* The same by merges alone: of a word that may be a token. */
-MUST_CHECK bool byte_level_merge_word(const struct tokenizer *tok, const char *word, size_t n_bytes,
-                                      struct ids *out);
 
 /* Adds a text as the normalizers leave it. False: out of memory. */
 MUST_CHECK bool byte_level_normalize(const struct byte_level *level, const char *text, size_t n_bytes,

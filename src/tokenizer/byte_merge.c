@@ -207,7 +207,7 @@ static int32_t first_ids(const struct tokenizer *tok, const char *word, size_t n
     return (tok->level->has_characters ? first_characters : first_symbols)(tok, word, n_bytes, ids);
 }
 
-bool byte_level_merge_word(const struct tokenizer *tok, const char *word, size_t n_bytes, struct ids *out)
+static bool merge_word(const struct tokenizer *tok, const char *word, size_t n_bytes, struct ids *out)
 {
     if (n_bytes <= SCANNED_SYMBOLS) {
         struct scan s;
@@ -233,7 +233,7 @@ static enum whole is_whole(const struct tokenizer *tok, int32_t id)
     if (known != WHOLE_UNKNOWN)
         return known;
     struct ids ids = { 0 };
-    if (!byte_level_merge_word(tok, vocab_bytes(tok, id), tok->pieces[id].n_bytes, &ids)) {
+    if (!merge_word(tok, vocab_bytes(tok, id), tok->pieces[id].n_bytes, &ids)) {
         ids_clear(&ids);
         return WHOLE_NO_MEMORY;
     }
@@ -253,5 +253,5 @@ bool byte_level_encode_word(const struct tokenizer *tok, const char *word, size_
         if (whole == WHOLE_YES)
             return ids_add(out, id);
     }
-    return byte_level_merge_word(tok, word, n_bytes, out);
+    return merge_word(tok, word, n_bytes, out);
 }

@@ -96,10 +96,6 @@ int32_t tokenizer_find(const struct tokenizer *tok, const char *piece, size_t n_
 /* The id of a CONTROL piece by its spelling; a NORMAL piece may be spelled alike. -1: none. */
 int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling);
 bool tokenizer_adds_dummy_prefix(const struct tokenizer *tok);
-bool tokenizer_removes_extra_whitespaces(const struct tokenizer *tok);
-
-const uint8_t *tokenizer_map(const struct tokenizer *tok,
-                             size_t *n_bytes); /* the precompiled_charsmap; NULL: none */
 
 /* All of a SentencePiece tokenizer's vocabulary but the pieces and the files of words; borrowed. */
 void tokenizer_describe(const struct tokenizer *tok, struct piece_vocab *out);

@@ -327,17 +327,6 @@ bool tokenizer_adds_dummy_prefix(const struct tokenizer *tok)
     return tok->add_dummy_prefix;
 }
 
-bool tokenizer_removes_extra_whitespaces(const struct tokenizer *tok)
-{
-    return tok->remove_extra_whitespaces;
-}
-
-const uint8_t *tokenizer_map(const struct tokenizer *tok, size_t *n_bytes)
-{
-    *n_bytes = tok->n_map_bytes;
-    return tok->map_storage;
-}
-
 void tokenizer_describe(const struct tokenizer *tok, struct piece_vocab *out)
 {
     *out = (struct piece_vocab){

@@ -52,10 +52,14 @@ static void check_arrays(const struct tokenizer *tok, const char *text, size_t n
     size_t n = (size_t)tokenizer_n_pieces(tok);
     struct piece *pieces = malloc(n * sizeof *pieces);
     assert(pieces);
+    struct piece_vocab own;
+    tokenizer_describe(tok, &own);
     struct piece_vocab vocab = { .pieces = pieces,
                                  .n_pieces = n,
                                  .add_dummy_prefix = tokenizer_adds_dummy_prefix(tok),
-                                 .remove_extra_whitespaces = tokenizer_removes_extra_whitespaces(tok),
+                                 .remove_extra_whitespaces = own.remove_extra_whitespaces,
+                                 .map = own.map,
+                                 .n_map_bytes = own.n_map_bytes,
                                  .is_unigram = strcmp(kind, "t5") == 0,
                                  .unk_id = tokenizer_unk(tok),
                                  .bos_id = tokenizer_bos(tok),
@@ -64,7 +68,6 @@ static void check_arrays(const struct tokenizer *tok, const char *text, size_t n
         pieces[i] = tokenizer_piece(tok, (int32_t)i);
         vocab.byte_fallback |= pieces[i].type == PIECE_BYTE;
     }
-    vocab.map = tokenizer_map(tok, &vocab.n_map_bytes);
     struct tokenizer *again = NULL;
     struct ids ids = { 0 };
     assert(tokenizer_from_pieces(&again, &vocab, "arrays", NULL) == TUTTI_OK);

@@ -70,10 +70,12 @@ static void a_vocabulary_from_arrays_encodes_as_the_file(void **state)
     assert_non_null(pieces);
     for (int32_t id = 0; id < n; id++)
         pieces[id] = tokenizer_piece(file, id);
+    struct piece_vocab own;
+    tokenizer_describe(file, &own);
     struct piece_vocab vocab = { .pieces = pieces,
                                  .n_pieces = (size_t)n,
                                  .add_dummy_prefix = tokenizer_adds_dummy_prefix(file),
-                                 .remove_extra_whitespaces = tokenizer_removes_extra_whitespaces(file),
+                                 .remove_extra_whitespaces = own.remove_extra_whitespaces,
                                  .byte_fallback = true,
                                  .unk_id = tokenizer_unk(file),
                                  .bos_id = tokenizer_bos(file),

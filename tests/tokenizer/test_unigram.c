@@ -155,10 +155,12 @@ static void a_unigram_vocabulary_from_arrays_encodes_as_the_file(void **state)
     (void)state;
     struct tokenizer *file = cases_load(TOKENIZER_FIXTURES "unigram-bytes.model"), *arrays = NULL;
     struct piece *pieces = pieces_of(file);
+    struct piece_vocab own;
+    tokenizer_describe(file, &own);
     struct piece_vocab vocab = { .pieces = pieces,
                                  .n_pieces = (size_t)tokenizer_n_pieces(file),
                                  .add_dummy_prefix = tokenizer_adds_dummy_prefix(file),
-                                 .remove_extra_whitespaces = tokenizer_removes_extra_whitespaces(file),
+                                 .remove_extra_whitespaces = own.remove_extra_whitespaces,
                                  .byte_fallback = true,
                                  .is_unigram = true,
                                  .unk_id = tokenizer_unk(file),
