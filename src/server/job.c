@@ -26,6 +26,8 @@ static void job_free(struct job *job)
     for (size_t i = 0; job->choices && i < job->n_choices; i++) {
         buf_clear(&job->choices[i].text);
         buf_clear(&job->choices[i].held);
+        call_reader_clear(&job->choices[i].calls);
+        json_decref(job->choices[i].items);
         json_decref(job->choices[i].logprobs);
         json_decref(job->choices[i].tokens);
         json_decref(job->choices[i].tops);

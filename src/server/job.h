@@ -5,6 +5,7 @@
 #ifndef TUTTI_SERVER_JOB_H
 #define TUTTI_SERVER_JOB_H
 
+#include "model/call_reader.h"
 #include "server/app.h"
 #include "server/openai_request.h"
 
@@ -16,6 +17,9 @@ struct choice {
     json_t *logprobs; /* whole replies: in the API's shape */
     json_t *tokens,
         *tops;      /* APIs that tell of each token: all of them, and the most probable ones beside each */
+    struct call_reader calls; /* streams with tools: what was sent of calls */
+    json_t *items;            /* the responses API: what the answer consists of, as far as it is complete */
+    size_t n_events;          /* the same: of its stream */
     size_t n_chars; /* of the tokens reported: text_offset of the next one */
     size_t n_generated;
     size_t n_accepted_guesses, n_rejected_guesses;

@@ -1,5 +1,5 @@
 /* POST /v1/chat/completions: https://platform.openai.com/docs/api-reference/chat */
-#include "model/chat.h"
+#include "server/openai_calls.h"
 #include "server/openai_reply.h"
 
 /* {"content": [{"token", "logprob", "bytes", "top_logprobs": [...]}, ...]} */
@@ -29,18 +29,9 @@ static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_
 
 /* ---- calls of tools ---- */
 
-static const json_t *tools_of(const struct job *job)
-{
-    if (job->req.forced != API_FORCED_NONE)
-        return json_object_get(job->req.root, "tools");
-    /* What must fit a grammar is the answer, whatever it looks like. */
-    return job->req.tools && job->req.grammar_kind == TUTTI_GRAMMAR_NONE
-               ? json_object_get(job->req.root, "tools")
-               : NULL;
-}
-
-/* [{"id", "type", "function": {"name", "arguments"}}]; chunks have an index as well. */
-static json_t *tool_calls(const struct job *job, size_t choice, const json_t *calls, bool is_chunk)
+/* [{"id", "type", "function": {"name", "arguments"}}]; chunks have an index as well, from first on. */
+static json_t *tool_calls(const struct job *job, size_t choice, const json_t *calls, bool is_chunk,
+                          size_t first)
 {
     json_t *out = json_array();
     size_t i;
@@ -48,10 +39,10 @@ static json_t *tool_calls(const struct job *job, size_t choice, const json_t *ca
     json_array_foreach(calls, i, call)
     {
         char id[80];
-        snprintf(id, sizeof id, "call_%s_%zu_%zu", job->id, choice, i);
+        calls_make_id(job, choice, first + i, id, sizeof id);
         json_t *entry = json_pack("{s:s, s:s, s:O}", "id", id, "type", "function", "function", call);
         if (entry && is_chunk)
-            json_object_set_new(entry, "index", json_integer((json_int_t)i));
+            json_object_set_new(entry, "index", json_integer((json_int_t)(first + i)));
         if (json_array_append_new(out, entry) != 0) {
             json_decref(out);
             return NULL;
@@ -60,23 +51,18 @@ static json_t *tool_calls(const struct job *job, size_t choice, const json_t *ca
     return out;
 }
 
-/* A call that was cut off is text. */
-static json_t *find_calls(const struct job *job, const struct choice *choice, enum tutti_finish finish,
-                          size_t *n_content)
+/* A piece of a call as the one entry of such a list. */
+static json_t *tool_call_piece(const struct job *job, size_t choice, const struct call_piece *piece)
 {
-    const json_t *tools = tools_of(job);
-    *n_content = choice->text.n_bytes;
-    if (!tools || finish != TUTTI_FINISH_STOP || choice->text.n_bytes == 0)
-        return NULL;
-    if (job->req.forced != API_FORCED_NONE) {
-        json_t *forced = api_forced_calls(&job->req, choice->text.bytes, choice->text.n_bytes);
-        *n_content = forced ? 0 : *n_content;
-        return forced;
-    }
-    json_t *calls = chat_find_calls(choice->text.bytes, choice->text.n_bytes, tools, n_content);
-    while (job->req.one_tool_call && json_array_size(calls) > 1)
-        json_array_remove(calls, json_array_size(calls) - 1);
-    return calls;
+    char id[80];
+    json_t *arguments = json_text(piece->arguments, piece->n_bytes);
+    calls_make_id(job, choice, piece->index, id, sizeof id);
+    if (!piece->name)
+        return json_pack("[{s:I, s:{s:o}}]", "index", (json_int_t)piece->index, "function", "arguments",
+                         arguments);
+    return json_pack("[{s:I, s:s, s:s, s:{s:o, s:o}}]", "index", (json_int_t)piece->index, "id", id, "type",
+                     "function", "function", "name", json_text(piece->name, piece->n_name), "arguments",
+                     arguments);
 }
 
 /* Where one function had to be called, there was nothing to stop for, as OpenAI has it. */
@@ -91,11 +77,11 @@ static json_t *whole(struct job *job, size_t index, struct choice *choice)
 {
     size_t n_content;
     json_t *lp = job->req.logprobs && choice->logprobs ? json_incref(choice->logprobs) : json_null();
-    json_t *calls = find_calls(job, choice, choice->finish, &n_content);
+    json_t *calls = calls_find(job, choice, choice->finish, &n_content);
     json_t *content = calls && n_content == 0 ? json_null() : json_text(choice->text.bytes, n_content);
     json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", content, "refusal");
     if (message && calls)
-        json_object_set_new(message, "tool_calls", tool_calls(job, index, calls, false));
+        json_object_set_new(message, "tool_calls", tool_calls(job, index, calls, false, 0));
     json_t *reason = calls ? reason_of_calls(job) : openai_finish_reason(choice->finish);
     json_decref(calls);
     return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)index, "message", message, "logprobs", lp,
@@ -115,33 +101,40 @@ static void stream_content(struct job *job, size_t index, const char *text, size
                                                lp, json_null()));
 }
 
-/* Where tools may be called, text is held back for as long as it may be a call. */
+static void stream_calls(struct job *job, size_t index, json_t *entries)
+{
+    openai_stream_choice(job,
+                         chunk_choice(index, json_pack("{s:o}", "tool_calls", entries), NULL, json_null()));
+}
+
+/* Where tools may be called, text is held back for as long as it may be a call. Returns the reason to have ended, where it is calls. */
 static json_t *stream_with_tools(struct job *job, size_t index, struct choice *choice,
                                  const struct tutti_event *event, json_t *lp)
 {
-    size_t n_sure;
-    json_t *calls = NULL, *reason = NULL;
+    struct call_piece piece;
+    bool has_ended = event->finish != TUTTI_FINISH_NONE;
     if (!buf_add(&choice->text, event->text, event->n_text_bytes)) {
         openai_stream_choice(job, NULL); /* ends the job: no memory */
         json_decref(lp);
         return NULL;
     }
-    if (event->finish == TUTTI_FINISH_NONE && job->req.forced != API_FORCED_NONE)
-        n_sure = 0;
-    else if (event->finish == TUTTI_FINISH_NONE)
-        n_sure = chat_sure_content(choice->text.bytes, choice->text.n_bytes, tools_of(job));
-    else
-        calls = find_calls(job, choice, event->finish, &n_sure);
+    size_t n_sure = choice->calls.n_calls == 0 ? calls_sure_content(job, choice) : 0;
+    bool has_piece = calls_next_piece(job, choice, &piece);
+    json_t *rest = NULL;
+    if (has_ended && choice->calls.n_calls == 0)
+        rest = calls_rest(job, choice, event->finish, &n_sure);
     size_t n_new = n_sure > choice->n_sent ? n_sure - choice->n_sent : 0;
     stream_content(job, index, choice->text.bytes + choice->n_sent, n_new, lp);
     choice->n_sent += n_new;
-    if (calls) {
-        json_t *delta = json_pack("{s:o}", "tool_calls", tool_calls(job, index, calls, true));
-        openai_stream_choice(job, chunk_choice(index, delta, NULL, json_null()));
-        reason = reason_of_calls(job);
-    }
-    json_decref(calls);
-    return reason;
+    for (; has_piece; has_piece = calls_next_piece(job, choice, &piece))
+        stream_calls(job, index, tool_call_piece(job, index, &piece));
+    if (has_ended && choice->calls.n_calls > 0)
+        rest = calls_rest(job, choice, event->finish, &n_sure);
+    if (rest)
+        stream_calls(job, index, tool_calls(job, index, rest, true, choice->calls.n_calls));
+    bool has_calls = rest || choice->calls.n_calls > 0;
+    json_decref(rest);
+    return has_calls && event->finish == TUTTI_FINISH_STOP ? reason_of_calls(job) : NULL;
 }
 
 static void stream(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
@@ -154,7 +147,7 @@ static void stream(struct job *job, size_t index, struct choice *choice, const s
     }
     bool has_tokens = job->req.logprobs && event->n_tokens > 0;
     json_t *lp = has_tokens ? logprobs(NULL, choice, event) : NULL, *reason = NULL;
-    if (tools_of(job))
+    if (calls_tools(job))
         reason = stream_with_tools(job, index, choice, event, lp);
     else
         stream_content(job, index, event->text, event->n_text_bytes, lp);

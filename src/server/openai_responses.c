@@ -1,198 +1,19 @@
-/* POST /v1/responses, for text: https://platform.openai.com/docs/api-reference/responses
- *
- * A request becomes one of the chat API, so that both read settings in the same way. Nothing is stored: what refers to an earlier
- * response is refused. */
-#include "base/json_type.h"
-#include "server/openai_reply.h"
+/* Replies of the responses API: an answer as a list of items, a message and calls of functions. */
+#include "server/openai_responses.h"
+
+#include "server/openai_calls.h"
 
 #include <string.h>
-
-/* ---- requests ---------------------------------------------------------------------------------------------------- */
-
-static const json_t *value_of(const json_t *object, const char *name)
-{
-    const json_t *value = json_object_get(object, name);
-    return json_is_null(value) ? NULL : value;
-}
-
-static enum tutti_status no_memory(struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
-}
-
-/* The texts of an item's content, one behind the other. */
-static enum tutti_status read_content(const json_t *content, size_t item, struct buf *out,
-                                      struct tutti_error *err)
-{
-    size_t i;
-    const json_t *part;
-    char param[64];
-    snprintf(param, sizeof param, "input[%zu].content", item);
-    if (json_is_string(content))
-        return buf_add(out, json_string_value(content), json_string_length(content)) ? TUTTI_OK
-                                                                                     : no_memory(err);
-    if (!json_is_array(content))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                               "%s must be a string or a list of parts, found %s", param,
-                               json_type_name(content));
-    json_array_foreach(content, i, part)
-    {
-        const json_t *text = json_object_get(part, "text");
-        const char *type = json_string_value(json_object_get(part, "type"));
-        bool is_text = type &&
-                       (!strcmp(type, "input_text") || !strcmp(type, "output_text") || !strcmp(type, "text"));
-        if (!is_text || !json_is_string(text))
-            return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                                   "%s[%zu]: this model reads parts of type input_text and output_text only",
-                                   param, i);
-        if (!buf_add(out, json_string_value(text), json_string_length(text)))
-            return no_memory(err);
-    }
-    return TUTTI_OK;
-}
-
-static enum tutti_status add_message(json_t *messages, const char *role, const char *text, size_t n_bytes,
-                                     struct tutti_error *err)
-{
-    json_t *message = json_pack("{s:s, s:o}", "role", role, "content", json_text(text, n_bytes));
-    return json_array_append_new(messages, message) == 0 ? TUTTI_OK : no_memory(err);
-}
-
-static enum tutti_status add_item(json_t *messages, const json_t *item, size_t i, struct tutti_error *err)
-{
-    char param[64];
-    const char *type = json_string_value(json_object_get(item, "type"));
-    const char *role = json_string_value(json_object_get(item, "role"));
-    snprintf(param, sizeof param, "input[%zu]", i);
-    if (type && strcmp(type, "message"))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: items of type %.64s are not supported",
-                               param, type);
-    if (!json_is_object(item) || !role)
-        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be an object with role and content",
-                               param);
-    struct buf text = { 0 };
-    enum tutti_status st = read_content(json_object_get(item, "content"), i, &text, err);
-    if (st == TUTTI_OK)
-        st = add_message(messages, role, text.bytes, text.n_bytes, err);
-    buf_clear(&text);
-    return st;
-}
-
-static enum tutti_status read_input(const json_t *root, json_t *messages, struct tutti_error *err)
-{
-    const json_t *input = value_of(root, "input"), *instructions = value_of(root, "instructions"), *item;
-    size_t i;
-    enum tutti_status st = TUTTI_OK;
-    if (instructions && !json_is_string(instructions))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "instructions",
-                               "instructions must be a string, found %s", json_type_name(instructions));
-    if (instructions)
-        st = add_message(messages, "system", json_string_value(instructions),
-                         json_string_length(instructions), err);
-    if (st != TUTTI_OK)
-        return st;
-    if (json_is_string(input))
-        return add_message(messages, "user", json_string_value(input), json_string_length(input), err);
-    if (!json_is_array(input) || json_array_size(input) == 0)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "input",
-                               "input must be a string or a list of at least one item, found %s",
-                               json_is_array(input) ? "an empty list" : json_type_name(input));
-    json_array_foreach(input, i, item) if (st == TUTTI_OK) st = add_item(messages, item, i, err);
-    return st;
-}
-
-/* What would change the answer in a way that does not exist here. */
-static enum tutti_status refuse_unsupported(const json_t *root, struct tutti_error *err)
-{
-    static const char *const FIELDS[] = { "previous_response_id", "conversation", "prompt" };
-    const json_t *tools = value_of(root, "tools"), *background = value_of(root, "background");
-    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++)
-        if (value_of(root, FIELDS[i]))
-            return error_set_param(err, TUTTI_E_ARGUMENT, FIELDS[i],
-                                   "%s is not supported: responses are not stored", FIELDS[i]);
-    if (json_is_true(background))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "background", "background is not supported");
-    if (tools && !(json_is_array(tools) && json_array_size(tools) == 0))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "tools",
-                               "tools are not supported here, only in /v1/chat/completions");
-    return TUTTI_OK;
-}
-
-/* text.format in the words of the chat API. */
-static int copy_format(json_t *chat, const json_t *root)
-{
-    json_t *format = json_object_get(json_object_get(root, "text"), "format");
-    const char *type = json_string_value(json_object_get(format, "type"));
-    if (!format || json_is_null(format))
-        return 0;
-    if (type && !strcmp(type, "json_schema"))
-        return json_object_set_new(chat, "response_format",
-                                   json_pack("{s:s, s:O}", "type", "json_schema", "json_schema", format));
-    return json_object_set(chat, "response_format", format);
-}
-
-/* The same request as one of the chat API, beside the original. */
-static enum tutti_status make_chat(json_t *root, json_t **out, struct tutti_error *err)
-{
-    static const char *const SAME[] = {
-        "model", "temperature",        "top_p",    "stream",   "user",          "top_k", "min_p", "seed",
-        "stop",  "repetition_penalty", "metadata", "priority", "max_queue_time"
-    };
-    const json_t *max = value_of(root, "max_output_tokens");
-    json_t *chat = json_object(), *messages = json_array();
-    int failed = json_object_set_new(chat, "messages", messages);
-    enum tutti_status st = refuse_unsupported(root, err);
-    if (st == TUTTI_OK)
-        st = read_input(root, messages, err);
-    if (st == TUTTI_OK && max && (!json_is_integer(max) || json_integer_value(max) < 1))
-        st = error_set_param(err, TUTTI_E_ARGUMENT, "max_output_tokens",
-                             "max_output_tokens must be an integer of at least 1");
-    for (size_t i = 0; i < sizeof SAME / sizeof *SAME; i++)
-        if (value_of(root, SAME[i]))
-            failed |= json_object_set(chat, SAME[i], json_object_get(root, SAME[i]));
-    if (max)
-        failed |= json_object_set(chat, "max_completion_tokens", json_object_get(root, "max_output_tokens"));
-    failed |= copy_format(chat, root);
-    failed |= json_object_set(chat, "response_request", root); /* for the reply, which repeats it */
-    if (st == TUTTI_OK && failed)
-        st = no_memory(err);
-    if (st == TUTTI_OK)
-        *out = chat;
-    else
-        json_decref(chat);
-    return st;
-}
-
-static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *root,
-                                    struct tutti_error *err)
-{
-    json_t *chat = NULL;
-    enum tutti_status st = TUTTI_OK;
-    if (!json_is_object(root))
-        st = error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
-                       json_type_name(root));
-    if (st == TUTTI_OK)
-        st = make_chat(root, &chat, err);
-    json_decref(root);
-    return st == TUTTI_OK ? api_request_read_value(req, API_CHAT, app->model, chat, err) : st;
-}
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static json_t *repeated(const struct job *job, const char *name, json_t *otherwise)
 {
-    json_t *value = json_object_get(json_object_get(job->req.root, "response_request"), name);
-    if (!value || json_is_null(value))
+    const json_t *value = responses_asked(&job->req, name);
+    if (!value)
         return otherwise;
     json_decref(otherwise);
-    return json_incref(value);
-}
-
-static json_t *part_value(const struct choice *choice)
-{
-    return json_pack("{s:s, s:o, s:[], s:[]}", "type", "output_text", "text",
-                     json_text(choice ? choice->text.bytes : "", choice ? choice->text.n_bytes : 0),
-                     "annotations", "logprobs");
+    return json_incref((json_t *)(uintptr_t)value);
 }
 
 static bool is_cut(const struct choice *choice)
@@ -200,13 +21,37 @@ static bool is_cut(const struct choice *choice)
     return choice->finish == TUTTI_FINISH_LENGTH;
 }
 
-static json_t *item_value(const struct job *job, const struct choice *choice)
+static json_t *message_id(const struct job *job)
 {
-    const char *status = !choice ? "in_progress" : is_cut(choice) ? "incomplete" : "completed";
-    json_t *content = choice ? json_pack("[o]", part_value(choice)) : json_array();
-    return json_pack("{s:s, s:o, s:s, s:s, s:o}", "type", "message", "id",
-                     json_sprintf("msg_%s", job->id + 5), "status", status, "role", "assistant", "content",
-                     content);
+    return json_sprintf("msg_%s", job->id + strlen("resp-"));
+}
+
+static json_t *call_item_id(const struct job *job, size_t call)
+{
+    return json_sprintf("fc_%s_%zu", job->id + strlen("resp-"), call);
+}
+
+/* The text of an answer, as far as it is none of a call. */
+static json_t *part_value(const struct choice *choice, size_t n_content)
+{
+    return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text",
+                     json_text(choice->text.bytes, n_content), "annotations", "logprobs",
+                     choice->logprobs && n_content > 0 ? json_incref(choice->logprobs) : json_array());
+}
+
+static json_t *message_value(const struct job *job, const char *status, json_t *content)
+{
+    return json_pack("{s:s, s:o, s:s, s:s, s:o}", "type", "message", "id", message_id(job), "status", status,
+                     "role", "assistant", "content", content);
+}
+
+static json_t *call_value(const struct job *job, size_t call, const char *status, json_t *name,
+                          json_t *arguments)
+{
+    char id[80];
+    calls_make_id(job, 0, call, id, sizeof id);
+    return json_pack("{s:s, s:o, s:s, s:s, s:o, s:o}", "type", "function_call", "id", call_item_id(job, call),
+                     "call_id", id, "status", status, "name", name, "arguments", arguments);
 }
 
 static json_t *usage_value(const struct job *job)
@@ -236,8 +81,7 @@ static json_t *response_value(const struct job *job, const struct choice *choice
     failed |= json_object_set_new(value, "max_output_tokens",
                                   repeated(job, "max_output_tokens", json_null()));
     failed |= json_object_set_new(value, "metadata", repeated(job, "metadata", json_object()));
-    failed |= json_object_set_new(value, "output",
-                                  choice ? json_pack("[o]", item_value(job, choice)) : json_array());
+    failed |= json_object_set_new(value, "output", choice ? json_incref(choice->items) : json_array());
     failed |= json_object_set_new(value, "parallel_tool_calls",
                                   repeated(job, "parallel_tool_calls", json_true()));
     failed |= json_object_set_new(value, "previous_response_id", json_null());
@@ -247,7 +91,8 @@ static json_t *response_value(const struct job *job, const struct choice *choice
     failed |= json_object_set_new(value, "text",
                                   repeated(job, "text", json_pack("{s:{s:s}}", "format", "type", "text")));
     failed |= json_object_set_new(value, "tool_choice", repeated(job, "tool_choice", json_string("auto")));
-    failed |= json_object_set_new(value, "tools", json_array());
+    failed |= json_object_set_new(value, "tools", repeated(job, "tools", json_array()));
+    failed |= json_object_set_new(value, "top_logprobs", json_integer(job->req.top_logprobs));
     failed |= json_object_set_new(value, "truncation", json_string("disabled"));
     failed |= json_object_set_new(value, "user", repeated(job, "user", json_null()));
     failed |= json_object_set_new(value, "usage", choice ? usage_value(job) : json_null());
@@ -257,7 +102,31 @@ static json_t *response_value(const struct job *job, const struct choice *choice
     return NULL;
 }
 
-/* ---- replies ----------------------------------------------------------------------------------------------------- */
+/* ---- log-probabilities ------------------------------------------------------------------------------------------- */
+
+static json_t *token_entry(const char *bytes, size_t n_bytes, float logprob)
+{
+    return json_pack("{s:o, s:o, s:o}", "token", json_text(bytes, n_bytes), "logprob", json_logprob(logprob),
+                     "bytes", json_byte_list(bytes, n_bytes));
+}
+
+/* [{"token", "logprob", "bytes", "top_logprobs": [...]}] of the tokens of an event. */
+static json_t *logprobs_of(const struct tutti_event *event)
+{
+    json_t *out = json_array();
+    for (size_t i = 0; i < event->n_tokens; i++) {
+        const struct tutti_token *token = &event->tokens[i];
+        json_t *entry = token_entry(token->bytes, token->n_bytes, token->logprob), *top = json_array();
+        for (int k = 0; k < token->n_top; k++)
+            json_array_append_new(
+                top, token_entry(token->top[k].bytes, token->top[k].n_bytes, token->top[k].logprob));
+        json_object_set_new(entry, "top_logprobs", top);
+        json_array_append_new(out, entry);
+    }
+    return out;
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 /* One event of the stream; its fields are taken over. */
 static void emit(struct job *job, struct choice *choice, const char *type, json_t *fields)
@@ -268,7 +137,7 @@ static void emit(struct job *job, struct choice *choice, const char *type, json_
         return;
     }
     snprintf(prefix, sizeof prefix, "event: %s\ndata: ", type);
-    json_t *value = json_pack("{s:s, s:I}", "type", type, "sequence_number", (json_int_t)choice->n_sent++);
+    json_t *value = json_pack("{s:s, s:I}", "type", type, "sequence_number", (json_int_t)choice->n_events++);
     int failed = !fields || !value || json_object_update(value, fields) != 0;
     json_decref(fields);
     if (failed) {
@@ -279,51 +148,221 @@ static void emit(struct job *job, struct choice *choice, const char *type, json_
     }
 }
 
-/* {"item_id", "output_index", "content_index"} and one more. */
-static json_t *place_of(const struct job *job, const char *name, json_t *value)
+static json_int_t n_items(const struct choice *choice)
 {
-    return json_pack("{s:o, s:i, s:i, s:o}", "item_id", json_sprintf("msg_%s", job->id + 5), "output_index",
-                     0, "content_index", 0, name, value);
+    return (json_int_t)json_array_size(choice->items);
 }
 
-static void begin(struct job *job, struct choice *choice)
+/* Of the item that is being streamed, whose place is behind those that are complete. */
+static json_t *item_event(const struct choice *choice, json_t *item)
 {
-    choice->has_begun = true;
+    return json_pack("{s:I, s:o}", "output_index", n_items(choice), "item", item);
+}
+
+/* {"item_id", "output_index", "content_index"} of the message's text and one more. */
+static json_t *text_event(const struct job *job, const struct choice *choice, const char *name, json_t *value)
+{
+    return json_pack("{s:o, s:I, s:i, s:o}", "item_id", message_id(job), "output_index", n_items(choice),
+                     "content_index", 0, name, value);
+}
+
+/* The same with log-probabilities, which are taken over; NULL: none. */
+static json_t *piece_event(const struct job *job, const struct choice *choice, const char *name,
+                           const char *text, size_t n_bytes, json_t *logprobs)
+{
+    json_t *value = text_event(job, choice, name, json_text(text, n_bytes));
+    if (json_object_set_new(value, "logprobs", logprobs ? logprobs : json_array()) == 0)
+        return value;
+    json_decref(value);
+    return NULL;
+}
+
+static void begin_stream(struct job *job, struct choice *choice)
+{
     job_begin_stream(job);
     emit(job, choice, "response.created", json_pack("{s:o}", "response", response_value(job, NULL)));
     emit(job, choice, "response.in_progress", json_pack("{s:o}", "response", response_value(job, NULL)));
-    emit(job, choice, "response.output_item.added",
-         json_pack("{s:i, s:o}", "output_index", 0, "item", item_value(job, NULL)));
-    emit(job, choice, "response.content_part.added", place_of(job, "part", part_value(NULL)));
 }
 
-static json_t *delta_of(const struct job *job, const char *name, const char *text, size_t n_bytes)
+/* ---- items ------------------------------------------------------------------------------------------------------- */
+
+/* The message, of which n_content bytes of the answer are known, is shown from now on. */
+static void begin_message(struct job *job, struct choice *choice)
 {
-    json_t *value = place_of(job, name, json_text(text, n_bytes));
-    if (value)
-        json_object_set_new(value, "logprobs", json_array());
-    return value;
+    if (choice->has_begun || !job->req.stream)
+        return;
+    choice->has_begun = true;
+    emit(job, choice, "response.output_item.added",
+         item_event(choice, message_value(job, "in_progress", json_array())));
+    emit(job, choice, "response.content_part.added", text_event(job, choice, "part", part_value(choice, 0)));
+}
+
+static void add_item(struct job *job, struct choice *choice, json_t *item)
+{
+    if (job->req.stream)
+        emit(job, choice, "response.output_item.done", item_event(choice, json_incref(item)));
+    if (!item || json_array_append_new(choice->items, item) != 0)
+        job_fail_memory(job);
+}
+
+/* Its text is complete. */
+static void end_message(struct job *job, struct choice *choice, size_t n_content)
+{
+    const char *status = choice->calls.n_calls == 0 && is_cut(choice) ? "incomplete" : "completed";
+    begin_message(job, choice);
+    if (job->req.stream) {
+        emit(job, choice, "response.output_text.done",
+             piece_event(job, choice, "text", choice->text.bytes, n_content,
+                         choice->logprobs ? json_incref(choice->logprobs) : NULL));
+        emit(job, choice, "response.content_part.done",
+             text_event(job, choice, "part", part_value(choice, n_content)));
+    }
+    add_item(job, choice, message_value(job, status, json_pack("[o]", part_value(choice, n_content))));
+}
+
+static void stream_arguments(struct job *job, struct choice *choice, size_t call, const char *text,
+                             size_t n_bytes)
+{
+    if (job->req.stream && n_bytes > 0)
+        emit(job, choice, "response.function_call_arguments.delta",
+             json_pack("{s:o, s:I, s:o}", "item_id", call_item_id(job, call), "output_index", n_items(choice),
+                       "delta", json_text(text, n_bytes)));
+}
+
+static void begin_call(struct job *job, struct choice *choice, size_t call, json_t *name)
+{
+    if (job->req.stream)
+        emit(job, choice, "response.output_item.added",
+             item_event(choice, call_value(job, call, "in_progress", name, json_string(""))));
+    else
+        json_decref(name);
+}
+
+static void end_call(struct job *job, struct choice *choice, size_t call, json_t *name, json_t *arguments,
+                     bool is_whole)
+{
+    if (job->req.stream)
+        emit(job, choice, "response.function_call_arguments.done",
+             json_pack("{s:o, s:I, s:O, s:O}", "item_id", call_item_id(job, call), "output_index",
+                       n_items(choice), "name", name, "arguments", arguments));
+    add_item(job, choice, call_value(job, call, is_whole ? "completed" : "incomplete", name, arguments));
+}
+
+/* A call that comes in one piece. */
+static void add_call(struct job *job, struct choice *choice, size_t call, const json_t *value)
+{
+    json_t *name = json_object_get(value, "name"), *arguments = json_object_get(value, "arguments");
+    begin_call(job, choice, call, json_incref(name));
+    stream_arguments(job, choice, call, json_string_value(arguments), json_string_length(arguments));
+    end_call(job, choice, call, json_incref(name), json_incref(arguments), true);
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+/* What is streamed of a call lies in choice->held: its name, a byte of zero, its arguments. */
+static void end_streamed_call(struct job *job, struct choice *choice, bool is_whole)
+{
+    if (choice->held.n_bytes == 0)
+        return;
+    const char *name = choice->held.bytes;
+    size_t n_name = strlen(name), n_before = n_name + 1;
+    end_call(job, choice, choice->calls.n_calls - 1, json_text(name, n_name),
+             json_text(name + n_before, choice->held.n_bytes - n_before), is_whole);
+    buf_truncate(&choice->held, 0);
+}
+
+static void stream_piece(struct job *job, struct choice *choice, const struct call_piece *piece)
+{
+    bool ok = true;
+    if (piece->name) {
+        ok = buf_add(&choice->held, piece->name, piece->n_name) && buf_add(&choice->held, "", 1);
+        begin_call(job, choice, piece->index, json_text(piece->name, piece->n_name));
+    }
+    stream_arguments(job, choice, piece->index, piece->arguments, piece->n_bytes);
+    if (!ok || !buf_add(&choice->held, piece->arguments, piece->n_bytes))
+        job_fail_memory(job);
+    else if (piece->is_last)
+        end_streamed_call(job, choice, true);
+}
+
+static void stream_text(struct job *job, struct choice *choice, size_t n_sure, json_t *logprobs)
+{
+    size_t n_new = n_sure > choice->n_sent ? n_sure - choice->n_sent : 0;
+    if (n_new == 0 && json_array_size(logprobs) == 0) {
+        json_decref(logprobs);
+        return;
+    }
+    begin_message(job, choice);
+    emit(job, choice, "response.output_text.delta",
+         piece_event(job, choice, "delta", choice->text.bytes + choice->n_sent, n_new, logprobs));
+    choice->n_sent += n_new;
+}
+
+/* Text and calls, as far as they are certain. */
+static void stream_event(struct job *job, struct choice *choice, const struct tutti_event *event)
+{
+    struct call_piece piece;
+    json_t *logprobs = job->req.logprobs ? logprobs_of(event) : NULL;
+    if (choice->n_events == 0)
+        begin_stream(job, choice);
+    if (!calls_tools(job)) {
+        stream_text(job, choice, choice->text.n_bytes, logprobs);
+        return;
+    }
+    size_t n_sure = choice->calls.n_calls == 0 ? calls_sure_content(job, choice) : 0;
+    bool has_piece = calls_next_piece(job, choice, &piece);
+    if (n_sure > choice->n_sent)
+        stream_text(job, choice, n_sure, logprobs);
+    else
+        json_decref(logprobs); /* of what may be a call; the whole message has them */
+    if (has_piece && choice->has_begun && json_array_size(choice->items) == 0)
+        end_message(job, choice, choice->n_sent);
+    for (; has_piece; has_piece = calls_next_piece(job, choice, &piece))
+        stream_piece(job, choice, &piece);
 }
 
 static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
 {
     (void)index;
-    if (!buf_add(&choice->text, event->text, event->n_text_bytes)) {
-        job_fail_memory(job);
-        return;
+    if (!choice->items)
+        choice->items = json_array();
+    bool ok = choice->items && buf_add(&choice->text, event->text, event->n_text_bytes);
+    if (ok && job->req.logprobs) {
+        json_t *logprobs = logprobs_of(event);
+        if (!choice->logprobs)
+            choice->logprobs = json_array();
+        ok = json_array_extend(choice->logprobs, logprobs) == 0;
+        json_decref(logprobs);
     }
-    if (!job->req.stream)
-        return;
-    if (!choice->has_begun)
-        begin(job, choice);
-    if (event->n_text_bytes > 0)
-        emit(job, choice, "response.output_text.delta",
-             delta_of(job, "delta", event->text, event->n_text_bytes));
+    if (!ok)
+        job_fail_memory(job);
+    else if (job->req.stream)
+        stream_event(job, choice, event);
+}
+
+/* Every item of the answer that is not there yet. */
+static void end_items(struct job *job, struct choice *choice)
+{
+    size_t n_content = choice->text.n_bytes, n_told = choice->calls.n_calls, i;
+    json_t *rest = calls_rest(job, choice, choice->finish, &n_content);
+    const json_t *call;
+    if (n_told > 0)
+        end_streamed_call(job, choice, false);
+    else if (!rest || n_content > 0) {
+        if (job->req.stream)
+            stream_text(job, choice, n_content, NULL);
+        end_message(job, choice, n_content);
+    }
+    json_array_foreach(rest, i, call) add_call(job, choice, n_told + i, call);
+    json_decref(rest);
 }
 
 static void finish(struct job *job)
 {
     struct choice *choice = &job->choices[0];
+    end_items(job, choice);
+    if (job->is_over)
+        return; /* out of memory */
     if (!job->req.stream) {
         json_t *value = response_value(job, choice);
         if (value)
@@ -332,11 +371,6 @@ static void finish(struct job *job)
             job_fail_memory(job);
         return;
     }
-    emit(job, choice, "response.output_text.done",
-         delta_of(job, "text", choice->text.bytes, choice->text.n_bytes));
-    emit(job, choice, "response.content_part.done", place_of(job, "part", part_value(choice)));
-    emit(job, choice, "response.output_item.done",
-         json_pack("{s:i, s:o}", "output_index", 0, "item", item_value(job, choice)));
     emit(job, choice, is_cut(choice) ? "response.incomplete" : "response.completed",
          json_pack("{s:o}", "response", response_value(job, choice)));
     if (job->conn)
@@ -345,6 +379,9 @@ static void finish(struct job *job)
 
 static void fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
 {
+    struct tutti_error named = *err;
+    responses_name_field(&named);
+    err = &named;
     if (!http_stream_has_begun(conn)) {
         openai_fail(app, job, conn, err);
         return;
@@ -353,7 +390,7 @@ static void fail(struct app *app, struct job *job, struct http_conn *conn, const
     json_t *value = json_pack(
         "{s:s, s:s, s:o, s:s?, s:I}", "type", "error", "code", tutti_status_name(err->status), "message",
         json_text(err->text, strlen(err->text)), "param", err->param[0] ? err->param : NULL,
-        "sequence_number", (json_int_t)(job ? job->choices[0].n_sent : 0));
+        "sequence_number", (json_int_t)(job ? job->choices[0].n_events : 0));
     if (buf_add_string(&text, "event: error\ndata: ") && json_write(&text, value) &&
         buf_add_string(&text, "\n\n"))
         http_stream_write(conn, text.bytes, text.n_bytes);
@@ -363,7 +400,7 @@ static void fail(struct app *app, struct job *job, struct http_conn *conn, const
 }
 
 const struct job_api OPENAI_RESPONSES = {
-    .id_prefix = "resp", .read_value = read_value, .event = take_event, .finish = finish, .fail = fail
+    .id_prefix = "resp", .read_value = responses_read, .event = take_event, .finish = finish, .fail = fail
 };
 
 void responses_request(struct app *app, struct http_conn *conn)

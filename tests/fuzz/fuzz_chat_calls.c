@@ -1,5 +1,6 @@
 /* Any text as an answer that may call tools, whole and as it grows: what was sent as content stays content. */
 #include "base/utf8.h"
+#include "model/call_reader.h"
 #include "model/chat.h"
 
 #include <assert.h>
@@ -27,5 +28,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
         n_sent = n_sure;
     }
     assert(!has_calls || n_sent <= n_content);
+    struct call_reader reader = { .at = 0 };
+    struct call_piece piece;
+    for (size_t n = 1; n <= n_bytes && n <= 300; n++)
+        while (call_reader_next(&reader, text, n, tools, &piece))
+            assert(piece.index == reader.n_calls - 1 && reader.at <= n && (piece.name || piece.n_bytes > 0));
+    call_reader_clear(&reader);
     return 0;
 }

@@ -1,4 +1,5 @@
 """The official openai client, unmodified."""
+import json
 from typing import Literal
 
 import pytest
@@ -134,7 +135,7 @@ def test_a_response_in_events(client):
 @pytest.mark.parametrize("change, param", [
     ({"input": []}, "input"), ({"input": 5}, "input"), ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
     ({"input": [{"type": "function_call"}]}, "input[0]"), ({"previous_response_id": "resp_1"}, "previous_response_id"),
-    ({"tools": [{"type": "web_search"}]}, "tools"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"temperature": 9}, "temperature"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0]"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"temperature": 9}, "temperature"),
     ({"instructions": 5}, "instructions"), ({"background": True}, "background"),
 ])
 def test_wrong_responses_are_named(client, change, param):
@@ -171,3 +172,46 @@ def test_tools(client):
     with pytest.raises(openai.BadRequestError) as wrong:
         client.chat.completions.create(tool_choice={"type": "function", "function": {"name": "x"}}, **settings)
     assert wrong.value.param == "tool_choice"
+
+
+def test_tools_of_a_response(client):
+    tool = {"type": "function", "name": "w", "strict": True, "parameters": {
+        "type": "object", "properties": {"c": {"enum": ["P"]}}, "required": ["c"], "additionalProperties": False}}
+    settings = {"model": "demo", "input": "What is the capital of France?", "tools": [tool], "temperature": 1, "max_output_tokens": 400,
+                "extra_body": {"seed": 1}}
+    for choice in ({"type": "function", "name": "w"}, "required"):
+        response = client.responses.create(tool_choice=choice, parallel_tool_calls=False, **settings)
+        call, = response.output
+        assert call.type == "function_call" and call.name == "w" and json.loads(call.arguments) == {"c": "P"}
+        with client.responses.stream(tool_choice=choice, parallel_tool_calls=False, **settings) as stream:
+            events = list(stream)
+            final = stream.get_final_response()
+        streamed, = final.output
+        assert json.loads(streamed.arguments) == {"c": "P"} and streamed.name == "w"
+        deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+        assert "".join(deltas) == streamed.arguments and len(deltas) > 1
+    assert client.responses.create(tool_choice="none", **{**settings, "temperature": 0}).output_text == ANSWER
+    # The next turn has the call and what came of it.
+    turn = [{"role": "user", "content": "What is the capital of France?"}, call.model_dump(exclude_none=True),
+            {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}]
+    chat = QUESTION + [{"role": "assistant", "content": "", "tool_calls": [
+        {"id": call.call_id, "type": "function", "function": {"name": "w", "arguments": call.arguments}}]},
+        {"role": "tool", "tool_call_id": call.call_id, "content": "sunny"}]
+    response = client.responses.create(model="demo", input=turn, temperature=0, max_output_tokens=12)
+    same = client.chat.completions.create(model="demo", messages=chat, temperature=0, max_tokens=12)
+    assert response.output_text == same.choices[0].message.content and response.usage.input_tokens == same.usage.prompt_tokens
+
+
+def test_log_probabilities_of_a_response(client):
+    settings = {"model": "demo", "input": "What is the capital of France?", "temperature": 0, "include": ["message.output_text.logprobs"]}
+    text = client.responses.create(top_logprobs=2, **settings).output[0].content[0]
+    chat = client.chat.completions.create(model="demo", messages=QUESTION, temperature=0, logprobs=True, top_logprobs=2)
+    want = chat.choices[0].logprobs.content
+    assert "".join(entry.token for entry in text.logprobs).strip() == text.text == ANSWER
+    assert [(e.token, e.logprob, [t.logprob for t in e.top_logprobs]) for e in text.logprobs] == [
+        (e.token, e.logprob, [t.logprob for t in e.top_logprobs]) for e in want]
+    events = list(client.responses.create(stream=True, **settings))
+    streamed = [entry for event in events if event.type == "response.output_text.delta" for entry in event.logprobs]
+    assert [entry.logprob for entry in streamed] == [entry.logprob for entry in want]
+    assert len(events[-1].response.output[0].content[0].logprobs) == len(want)
+    assert client.responses.create(model="demo", input="x", max_output_tokens=2).output[0].content[0].logprobs == []

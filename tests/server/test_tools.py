@@ -52,8 +52,7 @@ def test_a_call_is_no_text(mock):
 def test_one_call_alone_where_no_more_are_wanted(mock):
     assert len(whole(mock, CALL + " " + CALL)["message"]["tool_calls"]) == 2
     assert len(whole(mock, CALL + " " + CALL, parallel_tool_calls=False)["message"]["tool_calls"]) == 1
-    deltas = [c["delta"]["tool_calls"] for c in chunks(mock, CALL + " " + CALL, parallel_tool_calls=False) if "tool_calls" in c["delta"]]
-    assert len(deltas) == 1 and len(deltas[0]) == 1
+    assert {call["index"] for call in deltas(chunks(mock, CALL + " " + CALL, parallel_tool_calls=False))} == {0}
 
 
 def test_text_before_a_call_stays(mock):
@@ -76,13 +75,51 @@ def test_without_tools_a_call_is_text(mock):
     assert joined(chunks(mock, CALL, tools=None)).strip() == CALL
 
 
-def test_a_call_is_streamed_in_one_piece(mock):
-    pieces = chunks(mock, "Let me see. " + CALL)
-    assert joined(pieces) == "Let me see."
-    call, = [call for piece in pieces for call in piece["delta"].get("tool_calls", [])]
-    assert call["index"] == 0 and call["function"]["name"] == "weather"
-    assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
-    assert pieces[-1]["finish_reason"] == "tool_calls"
+ARGUMENTS = {"city": "Paris", "note": "one two three", "days": [1, 2]}
+WAYS = {
+    "Qwen": "Let me see. <tool_call>\n{\"name\": \"weather\", \"arguments\": %s}\n</tool_call>",
+    "LLaMA-3": "{\"name\": \"weather\", \"parameters\": %s}",
+    "Mistral": "[{\"name\": \"weather\", \"arguments\": %s}]",
+    "GLM-4": "weather\n%s",
+    "ChatGLM3": "weather\n ```python\ntool_call(city='Paris', note='one two three', days=[1, 2])\n```",
+}
+
+
+def deltas(pieces):
+    return [call for piece in pieces for call in piece["delta"].get("tool_calls", [])]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_is_streamed_as_it_is_written(mock, way):
+    text = WAYS[way].replace("%s", json.dumps(ARGUMENTS))
+    pieces = chunks(mock, text)
+    first, *others = deltas(pieces)
+    assert first["index"] == 0 and first["id"].startswith("call_") and first["type"] == "function"
+    assert first["function"] == {"name": "weather", "arguments": ""}
+    assert all(other.keys() == {"index", "function"} and other["function"].keys() == {"arguments"} for other in others)
+    assert len(others) >= 3 and "Paris" not in others[-1]["function"]["arguments"]
+    assert json.loads("".join(other["function"]["arguments"] for other in others)) == ARGUMENTS
+    assert joined(pieces) == ("Let me see." if way == "Qwen" else "") and pieces[-1]["finish_reason"] == "tool_calls"
+    call, = whole(mock, text)["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == ARGUMENTS
+
+
+def test_calls_are_numbered(mock):
+    two = deltas(chunks(mock, CALL + " " + CALL.replace("Paris", "Rome")))
+    assert [call["index"] for call in two if "id" in call] == [0, 1] and len({call["id"] for call in two if "id" in call}) == 2
+    for index, city in enumerate(("Paris", "Rome")):
+        assert json.loads("".join(call["function"]["arguments"] for call in two if call["index"] == index)) == {"city": city}
+    # One that is written in another way comes in one piece behind the others.
+    odd = CALL.replace("{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}", "{\"arguments\": {\"x\": 1}, \"name\": \"weather\"}")
+    *_, last = deltas(chunks(mock, CALL + " " + odd))
+    assert last["index"] == 1 and last["function"] == {"name": "weather", "arguments": "{\"x\":1}"}
+
+
+def test_a_call_that_was_begun_is_not_taken_back(mock):
+    pieces = chunks(mock, WAYS["Qwen"].replace("%s", json.dumps(ARGUMENTS)), max_tokens=8)
+    assert joined(pieces) == "Let me see." and pieces[-1]["finish_reason"] == "length"
+    text = "".join(call["function"]["arguments"] for call in deltas(pieces))
+    assert text and json.dumps(ARGUMENTS).startswith(text.strip())
 
 
 def test_plain_text_is_streamed_as_it_comes(mock):
@@ -147,13 +184,18 @@ def test_some_function_is_called(forcing):
     assert names == {"weather", "time"}
 
 
-def test_a_forced_call_is_streamed(forcing):
-    choice = {"type": "function", "function": {"name": "weather"}}
-    want = force(forcing, choice, seed=3).json()["choices"][0]["message"]["tool_calls"][0]["function"]
-    lines = force(forcing, choice, seed=3, stream=True).text.split("\n\n")
+@pytest.mark.parametrize("choice", [{"type": "function", "function": {"name": "weather"}}, "required"])
+def test_a_forced_call_is_streamed(forcing, choice):
+    more = {"seed": 3, "tools": FORCED[:1], "parallel_tool_calls": False}
+    want = force(forcing, choice, **more).json()["choices"][0]
+    lines = force(forcing, choice, stream=True, **more).text.split("\n\n")
     pieces = [json.loads(line[len("data: "):])["choices"][0] for line in lines if line.startswith("data: {")]
-    call, = [call for piece in pieces for call in piece["delta"].get("tool_calls", [])]
-    assert call["function"] == want and call["index"] == 0 and joined(pieces) == "" and pieces[-1]["finish_reason"] == "stop"
+    first, *others = deltas(pieces)
+    want_call, = want["message"]["tool_calls"]
+    assert first["function"] == {"name": "weather", "arguments": ""} and first["index"] == 0 and len(others) >= 4
+    text = "".join(call["function"]["arguments"] for call in others)
+    assert json.loads(text) == json.loads(want_call["function"]["arguments"])
+    assert joined(pieces) == "" and pieces[-1]["finish_reason"] == want["finish_reason"]
 
 
 @pytest.mark.parametrize("change", [
@@ -164,3 +206,76 @@ def test_a_forced_call_is_streamed(forcing):
 def test_wrong_choices_are_named(forcing, change):
     answer = force(forcing, change.pop("tool_choice"), **change)
     assert answer.status_code == 400 and answer.json()["error"]["param"] == "tool_choice"
+
+
+# ---- the same through /v1/responses ----
+
+RESPONSE_TOOLS = [{"type": "function", "name": "weather", "description": "d", "parameters": {"type": "object"}, "strict": False}]
+
+
+def respond(url, text, **more):
+    body = {"input": text, "tools": RESPONSE_TOOLS, **more}
+    answer = requests.post(url.replace("chat/completions", "responses"), json=body, timeout=PATIENCE)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def events_of(answer):
+    return [json.loads(block.split("data: ", 1)[1]) for block in answer.text.split("\n\n") if block.startswith("event: ")]
+
+
+def test_a_response_lists_text_and_calls(mock):
+    response = respond(mock, "Let me see. " + CALL + " " + CALL).json()
+    message, *calls = response["output"]
+    assert message["type"] == "message" and message["content"][0]["text"] == "Let me see." and response["tools"] == RESPONSE_TOOLS
+    assert [call["type"] for call in calls] == ["function_call"] * 2 and len({call["call_id"] for call in calls}) == 2
+    assert all(call["name"] == "weather" and json.loads(call["arguments"]) == {"city": "Paris"} and call["status"] == "completed" for call in calls)
+    assert [item["type"] for item in respond(mock, CALL).json()["output"]] == ["function_call"]
+    assert [item["type"] for item in respond(mock, "plain").json()["output"]] == ["message"]
+    assert respond(mock, CALL, tool_choice="none").json()["output"][0]["content"][0]["text"].strip() == CALL
+
+
+@pytest.mark.parametrize("text, kinds", [
+    ("Let me see. " + CALL + " " + CALL, ["message", "function_call", "function_call"]), (CALL, ["function_call"]), ("plain words", ["message"]),
+    (WAYS["ChatGLM3"], ["function_call"]), ("weather is fine", ["message"])])
+def test_items_of_a_response_are_streamed(mock, text, kinds):
+    events = events_of(respond(mock, text, stream=True))
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["item"]["type"] for event in events if event["type"] == "response.output_item.added"] == kinds
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == events[-1]["response"]["output"] and events[-1]["type"] == "response.completed"
+    for index, item in enumerate(done):
+        own = [event for event in events if event.get("output_index") == index]
+        assert own[0]["type"] == "response.output_item.added" and own[-1]["type"] == "response.output_item.done"
+        assert own[0]["item"]["id"] == item["id"] and all(event["item_id"] == item["id"] for event in own if "item_id" in event)
+        pieces = "".join(event["delta"] for event in own if event["type"].endswith(".delta"))
+        if item["type"] == "message":
+            assert pieces == item["content"][0]["text"]
+        else:
+            closing, = [event for event in own if event["type"] == "response.function_call_arguments.done"]
+            assert pieces == item["arguments"] == closing["arguments"] and own[0]["item"]["arguments"] == ""
+            assert sum(event["type"] == "response.function_call_arguments.delta" for event in own) > 1
+
+
+def test_a_call_of_a_response_may_be_cut_off(mock):
+    events = events_of(respond(mock, "x " + WAYS["Qwen"].replace("%s", json.dumps(ARGUMENTS)), stream=True, max_output_tokens=9))
+    assert events[-1]["type"] == "response.incomplete"
+    message, call = events[-1]["response"]["output"]
+    assert message["status"] == "completed" and call["status"] == "incomplete" and json.dumps(ARGUMENTS).startswith(call["arguments"].strip())
+
+
+@pytest.mark.parametrize("change, param", [
+    ({"tools": {}}, "tools"), ({"tools": [{"type": "web_search"}]}, "tools[0]"), ({"tools": [{"type": "function"}]}, "tools[0]"),
+    ({"tool_choice": "sometimes"}, "tool_choice"), ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
+    ({"tool_choice": {"type": "web_search"}}, "tool_choice"), ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
+    ({"include": "x"}, "include"), ({"include": [5]}, "include"), ({"top_logprobs": 21}, "top_logprobs"), ({"top_logprobs": "x"}, "top_logprobs"),
+    ({"text": 5}, "text"), ({"text": {"format": {"type": "x"}}}, "text.format"), ({"truncation": "auto"}, "truncation"),
+    ({"metadata": []}, "metadata"), ({"stream": "yes"}, "stream"), ({"input": [{"role": "user", "content": 5}]}, "input[0].content"),
+    ({"input": [{"type": "function_call", "name": "x"}]}, "input[0]"), ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0]"),
+    ({"input": [{"type": "function_call_output", "call_id": "x", "output": 5}]}, "input[0].output"), ({"input": [{"type": "item_reference"}]}, "input[0]"),
+    ({"background": "x"}, "background"), ({"input": [{"role": "user"}]}, "input[0].content"),
+])
+def test_wrong_fields_of_a_response_are_named(mock, change, param):
+    body = {"input": "x", "tools": RESPONSE_TOOLS, **change}
+    answer = requests.post(mock.replace("chat/completions", "responses"), json=body, timeout=PATIENCE)
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text

@@ -1,0 +1,158 @@
+/* Calls of tools in answers that come byte by byte. */
+#include "base/buf.h"
+#include "model/call_reader.h"
+#include "model/chat.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const char TOOLS[] = "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}},"
+                            " {\"type\": \"function\", \"function\": {\"name\": \"get_weather\"}}]";
+
+static const struct {
+    const char *text,
+        *told; /* "f(ARGUMENTS) f(..." as far as it is certain; a call that is complete has its bracket */
+} CASES[] = {
+    /* Qwen */
+    { "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"b\": \"}\\\"\"}]}}\n</tool_call>",
+      "f({\"a\": [1, {\"b\": \"}\\\"\"}]})" },
+    { "Let me see.\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call> "
+      "<tool_call>{\"name\":\"get_weather\",\"arguments\":{\"x\":1}}</tool_call>",
+      "f({})get_weather({\"x\":1})" },
+    { "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1", "f({\"a\": 1" },
+    { "<tool_call>{\"name\": \"f\", \"arguments\": {}, \"id\": 7}</tool_call><tool_call>{\"name\": \"f\", "
+      "\"arguments\": {}}</tool_call>",
+      "f({})" },
+    { "<tool_call>{\"name\": \"f\"}</tool_call>", "" },
+    { "<tool_call>{\"arguments\": {}, \"name\": \"f\"}</tool_call>", "" },
+    { "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>", "" },
+    { "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}</tool_call>", "" },
+    { "<tool_call>{\"name\": \"f", "" },
+    { "a < b, and <tool_calm> is none", "" },
+    /* LLaMA-3, Mistral */
+    { " {\"name\": \"get_weather\", \"parameters\": {\"city\": \"\\\\\"}}",
+      "get_weather({\"city\": \"\\\\\"})" },
+    { "[{\"name\": \"f\", \"arguments\": {\"a\": 1}} , {\"name\":\"f\",\"arguments\": {\"a\":2}}]",
+      "f({\"a\": 1})f({\"a\":2})" },
+    { "{\"city\": \"Paris\"}", "" },
+    { "[1, 2]", "" },
+    /* GLM-4 */
+    { "\nget_weather\n{\"city\": \"北京\"}", "get_weather({\"city\": \"北京\"})" },
+    { "get_weather \n {\"city\": \"Pa", "get_weather({\"city\": \"Pa" },
+    { "get_weather is a tool\n{\"city\": 1}", "" },
+    { "get_weather\nHello, this is what I would have called, had I been asked to do so by anybody at all.",
+      "" },
+    /* ChatGLM3 */
+    { "f\n ```python\ntool_call(city='北京, (x)', n=-2, l=[True, None])\n```",
+      "f({\"city\":\"北京, (x)\",\"n\":-2,\"l\":[true,null]})" },
+    { "f\n```python\ntool_call()\n```", "f({})" },
+    { "f\ntool_call(a=1, b='it\\'s", "f({\"a\":1" },
+    { "f\ntool_call(a=x, b=2)", "f(" },
+    { "f\ntool_call(a=1, a=2)", "f({\"a\":1" },
+    { "", "" },
+    { "plain", "" },
+};
+
+static void drain(struct call_reader *r, const char *text, size_t n, const json_t *tools, struct buf *told)
+{
+    struct call_piece piece;
+    while (call_reader_next(r, text, n, tools, &piece)) {
+        assert_int_equal(piece.index, r->n_calls - 1);
+        if (piece.name)
+            assert_true(buf_printf(told, "%.*s(", (int)piece.n_name, piece.name));
+        assert_true(buf_add(told, piece.arguments, piece.n_bytes));
+        if (piece.is_last)
+            assert_true(buf_add_string(told, ")"));
+    }
+}
+
+static void calls_are_told_as_far_as_they_are_certain(void **state)
+{
+    (void)state;
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        size_t n = strlen(CASES[i].text);
+        for (size_t step = 1; step <= n + 1; step += step < 8 ? 1 : n) {
+            struct call_reader r = { .at = 0 };
+            struct buf told = { 0 };
+            assert_true(buf_add(&told, "", 0));
+            for (size_t k = step; k < n; k += step)
+                drain(&r, CASES[i].text, k, tools, &told);
+            drain(&r, CASES[i].text, n, tools, &told);
+            if (strcmp(told.bytes, CASES[i].told) != 0)
+                fail_msg("%s: told %s, expected %s", CASES[i].text, told.bytes, CASES[i].told);
+            buf_clear(&told);
+            call_reader_clear(&r);
+        }
+    }
+    json_decref(tools);
+}
+
+/* The same calls as at the end; the pieces mean the same JSON. */
+static void what_is_told_is_what_is_found_in_the_end(void **state)
+{
+    (void)state;
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        size_t n = strlen(CASES[i].text), n_content;
+        json_t *calls = chat_find_calls(CASES[i].text, n, tools, &n_content);
+        struct call_reader r = { .at = 0 };
+        struct call_piece piece;
+        struct buf arguments = { 0 };
+        while (calls && call_reader_next(&r, CASES[i].text, n, tools, &piece)) {
+            const json_t *want = json_array_get(calls, piece.index);
+            if (piece.name)
+                assert_memory_equal(piece.name, json_string_value(json_object_get(want, "name")),
+                                    piece.n_name);
+            assert_true(buf_add(&arguments, piece.arguments, piece.n_bytes));
+            if (!piece.is_last)
+                continue;
+            json_t *told = json_loadb(arguments.bytes, arguments.n_bytes, 0, NULL);
+            json_t *found = json_loads(json_string_value(json_object_get(want, "arguments")), 0, NULL);
+            assert_true(told && json_equal(told, found));
+            json_decref(told);
+            json_decref(found);
+            buf_truncate(&arguments, 0);
+        }
+        buf_clear(&arguments);
+        call_reader_clear(&r);
+        json_decref(calls);
+    }
+    json_decref(tools);
+}
+
+static void arguments_come_before_they_are_complete(void **state)
+{
+    (void)state;
+    static const char TEXT[] = "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"one two";
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    struct call_reader r = { .at = 0 };
+    struct call_piece piece;
+    size_t n_told = 0, head = sizeof TEXT - 1 - strlen("{\"a\": \"one two");
+    assert_false(call_reader_next(&r, TEXT, head, tools, &piece));
+    assert_true(call_reader_next(&r, TEXT, head + 1, tools, &piece));
+    assert_int_equal(piece.n_name, 1);
+    for (size_t n = head + 1; n < sizeof TEXT; n++) {
+        assert_true(call_reader_next(&r, TEXT, n, tools, &piece));
+        assert_null(piece.name);
+        n_told += piece.n_bytes;
+        assert_int_equal(n_told, n - head);
+        assert_false(call_reader_next(&r, TEXT, n, tools, &piece));
+    }
+    call_reader_clear(&r);
+    json_decref(tools);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_are_told_as_far_as_they_are_certain),
+        cmocka_unit_test(what_is_told_is_what_is_found_in_the_end),
+        cmocka_unit_test(arguments_come_before_they_are_complete),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
