@@ -51,8 +51,8 @@ struct tutti_error {
     enum tutti_status status;
     char param[64]; /* the request field at fault, for example "temperature"; "" where there is none */
     char text[512];
-    uint32_t
-        retry_after_ms; /* of TUTTI_E_BUSY and TUTTI_E_TIMEOUT: when it is worth trying again; 0: not known */
+    /* Of TUTTI_E_BUSY and TUTTI_E_TIMEOUT: when it is worth trying again; 0: not known. */
+    uint32_t retry_after_ms;
 };
 
 /* A short name, "format" for TUTTI_E_FORMAT. Never NULL. */
@@ -96,14 +96,14 @@ struct tutti_model_options {
     int n_threads;           /* compute threads; 0: one for each core that this process may use */
     bool pin_threads;        /* bind each compute thread to a core */
     const char *weight_type; /* NULL: as stored; "bf16", "q8_0", "q4_k_m", ...: converted while loading */
-    const char
-        *kv_type; /* NULL or "f16"; "f32"; "int8": a scale for each token and head, half the memory of f16 */
-    const char *
-        chat_format; /* NULL: from the checkpoint; else a name such as "chatglm3" or "llama2", "template" (the
-                              * one that the checkpoint carries), or the path of a file with a Jinja template */
+    /* NULL or "f16"; "f32"; "int8": a scale for each token and head, half the memory of f16. */
+    const char *kv_type;
+    /* NULL: from the checkpoint; else a name such as "chatglm3" or "llama2", "template" (the one that the checkpoint carries), or
+     * the path of a file with a Jinja template. */
+    const char *chat_format;
     const char *cpu; /* NULL: the best this processor has; "ref", "avx2", "avx512": at most that, for tests */
-    tutti_ranks *
-        ranks; /* NULL: this process alone; else those that run the model together. Borrowed while the model is open */
+    /* NULL: this process alone; else those that run the model together. Borrowed while the model is open. */
+    tutti_ranks *ranks;
     /* Called from the calling thread while weights are packed; done and total in bytes. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
@@ -122,10 +122,10 @@ TUTTI_API enum tutti_status tutti_model_follow(tutti_model *model, struct tutti_
 
 struct tutti_model_info {
     const char *name;        /* the folder's or file's name without extension; lives as long as the model */
-    const char *family;      /* "chatglm3", "llama" */
-    const char *chat_format; /* "" where the model has none */
-    const char *weight_type;
-    const char *kv_type;
+    const char *family;      /* "chatglm", "llama" */
+    const char *chat_format; /* "chatglm3", "template"; "" where the model has none */
+    const char *weight_type; /* converted to, or of most of the weights as stored: "f16", "q4_k" */
+    const char *kv_type;     /* "f16", "f32" or "int8" */
     int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab;
     int n_ctx;                   /* tokens of context the model was made for */
     uint64_t n_params;           /* weights, counted once */
@@ -248,8 +248,8 @@ struct tutti_sampling {
     /* [0, 1]; 0 and 1: off. Of the tokens whose information is nearest to the entropy, the share that is kept (Meister et
      * al., 2022, "Locally Typical Sampling"). */
     float typical_p;
-    float
-        repetition_penalty; /* > 0; 1: off; over prompt and answer, as in transformers (Keskar et al., 2019) */
+    /* > 0; 1: off; over prompt and answer, as in transformers (Keskar et al., 2019). */
+    float repetition_penalty;
     float presence_penalty;  /* [-2, 2]; over the answer, as in OpenAI's API */
     float frequency_penalty; /* [-2, 2] */
     bool has_seed;
@@ -295,10 +295,10 @@ struct tutti_request {
     const struct tutti_message *messages; /* rendered by the model's chat format */
     size_t n_messages;
     const char *tools; /* with messages: a JSON list of tools as in OpenAI's API; NULL: none */
-    const char *
-        template_arguments; /* with messages: a JSON object of further variables for the model's chat template,
-                                     * such as {"enable_thinking": false}; NULL: none */
-    const char *text;       /* tokenized with the ids that the model puts in front of a text */
+    /* With messages: a JSON object of further variables for the model's chat template, such as {"enable_thinking": false}; NULL:
+     * none. */
+    const char *template_arguments;
+    const char *text; /* tokenized with the ids that the model puts in front of a text */
     size_t n_text_bytes;
 
     const char *adapter; /* the name of one of the model's adapters; NULL: none */
@@ -318,8 +318,8 @@ struct tutti_request {
      * fields of sampling have no meaning. stop and top_logprobs must be empty. Needs n_beams free sequences of the
      * engine, and that the KV cache holds n_beams whole answers with their prompt: else TUTTI_E_LIMIT. */
     int n_beams;
-    double
-        length_penalty; /* an answer counts as its sum of log-probabilities / length ^ this; transformers' usual value is 1 */
+    /* An answer counts as its sum of log-probabilities / length ^ this; transformers' usual value is 1. */
+    double length_penalty;
     enum tutti_early_stopping early_stopping;
     /* Constrained decoding: only tokens are drawn whose text goes on as the grammar demands, and the answer may end exactly where
      * the grammar has been read. The text is shown as it is, without what a chat format would hide or replace. Not with
@@ -404,9 +404,9 @@ struct tutti_event {
     struct tutti_error error; /* where finish is TUTTI_FINISH_ERROR */
 
     /* So far: */
-    size_t n_prompt_tokens,
-        n_cached_tokens;       /* of the prompt, and how many of them came from the prefix cache */
-    size_t n_generated_tokens; /* of this choice */
+    size_t n_prompt_tokens;                        /* of the prompt, */
+    size_t n_cached_tokens;                        /* and how many of them came from the prefix cache */
+    size_t n_generated_tokens;                     /* of this choice */
     size_t n_accepted_guesses, n_rejected_guesses; /* of this choice: tokens that speculation guessed */
     float beam_score;                              /* of a beam search, this choice's; else 0 */
     uint64_t queue_us, ttft_us, total_us; /* since the submission: to first row, to first token, until now */

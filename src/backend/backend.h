@@ -72,15 +72,13 @@ struct attention_shape {
     int n_layers, n_heads, n_kv_heads, head_dim;
     int rotary_dim; /* even (ROPE_2D: a multiple of 4), <= head_dim: dimensions 0..rotary_dim-1 of a head turn */
     enum rope_kind rope;
-    const float
-        *rope_freqs;  /* host, [rotary_dim / 2], ROPE_2D: [rotary_dim / 4]: angle = (float)position * freq,
-                                in float32 */
+    /* Host, [rotary_dim / 2], ROPE_2D: [rotary_dim / 4]: angle = (float)position * freq, in float32. */
+    const float *rope_freqs;
     float rope_scale; /* cos and sin are multiplied by it; 1 for most */
     float scale;      /* of q . k; usually 1 / sqrt(head_dim) */
     int window;       /* a row sees positions from its own - window + 1 on; 0: from 0 on */
-    const float
-        *alibi_slopes; /* host, [n_heads]; a score gets slope * (key's position - row's position) added. NULL:
-                                  none. Press et al., 2021 */
+    /* Host, [n_heads]; a score gets slope * (key's position - row's position) added. NULL: none. Press et al., 2021. */
+    const float *alibi_slopes;
     float qk_norm_eps; /* of the norms that rope_store() may be given */
 };
 

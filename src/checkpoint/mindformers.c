@@ -287,8 +287,8 @@ struct kind {
     struct {
         const char *from, *to;
     } renames[MAX_RENAMES];
-    const char *
-        defaults; /* JSON: what holds where the file is silent and Hugging Face's class says otherwise, or nothing */
+    /* JSON: what holds where the file is silent and Hugging Face's class says otherwise, or nothing. */
+    const char *defaults;
     void (*finish)(struct translation *t);
 };
 

@@ -30,8 +30,8 @@ enum { CLUSTER_MAX_RANKS = 64 }; /* of a group: far more than heads can be share
 struct cluster_options {
     int n_ranks; /* of a group: those that run one model together */
     int n_groups; /* replicas; 0: one. All ranks watch each other: work that is shared out is lost with any of them */
-    size_t
-        direct_bytes; /* up to so many every rank makes the whole of a sum, else its part; 0: what takes the least time */
+    /* Up to so many every rank makes the whole of a sum, else its part; 0: what takes the least time. */
+    size_t direct_bytes;
     bool stays; /* for tests: do not end the process when it takes too long to end by itself */
 };
 

@@ -94,9 +94,9 @@ struct tutti_engine {
     struct spiller *spiller; /* likewise */
     struct draft *draft;     /* NULL: none */
     uint64_t step_us;        /* how long the last step took */
-    atomic_bool
-        is_settled; /* nothing was left to do when the thread last looked; before records were handed over */
-    float *logits;  /* [max outputs of a step][n_vocab] */
+    /* Nothing was left to do when the thread last looked; before records were handed over. */
+    atomic_bool is_settled;
+    float *logits;      /* [max outputs of a step][n_vocab] */
     struct draw *draws; /* [max_seqs, and rows of guesses] */
     int n_draws;
     float *hidden;        /* [max_batch_tokens][d_model]: of rows whose hidden states are wanted */

@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 struct pace {
-    double
-        max_slowdown; /* a step that reads may take so many times one that does not, above 1; 0: no limit */
+    /* A step that reads may take so many times one that does not, above 1; 0: no limit. */
+    double max_slowdown;
     double decode_us; /* of a step that only decodes; 0: not known yet, as for the others */
     double read_us;   /* that a row of a prompt adds to it, but for */
     double far_us;    /* what PACE_FAR tokens before the row add */

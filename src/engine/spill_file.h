@@ -29,8 +29,8 @@ struct spill_identity {
 
 struct spill_record {
     uint64_t id; /* counts the records of a file from 1; 0: there is none */
-    uint64_t
-        parent; /* id of the record of the page before; SPILL_ROOT and more: it is the first, of an adapter */
+    /* Id of the record of the page before; SPILL_ROOT and more: it is the first, of an adapter. */
+    uint64_t parent;
     int32_t ids[KV_PAGE_TOKENS];
 };
 #define SPILL_ROOT (UINT64_C(1) << 63)

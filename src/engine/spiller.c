@@ -17,8 +17,8 @@ enum {
 struct spiller {
     struct spiller_options options;
     uint64_t *roots;
-    int32_t *
-        path; /* pages to copy, those that stand first at the end: each stands behind the next or a copied one */
+    /* Pages to copy, those that stand first at the end: each stands behind the next or a copied one. */
+    int32_t *path;
     int n_path;
     int32_t cursor; /* next cached page to look at; NONE: the oldest */
     int n_looked;   /* at, since the oldest */

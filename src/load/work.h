@@ -28,8 +28,8 @@ struct work_item {
 struct made_prompts {
     int n_words;  /* above 0. A common word is about one token of most vocabularies */
     int n_shared; /* of these, the first ones are the same in all prompts */
-    double
-        spread; /* 0 to 1: numbers of words and of tokens to answer with lie within that part of what was asked for */
+    /* 0 to 1: numbers of words and of tokens to answer with lie within that part of what was asked for. */
+    double spread;
     uint64_t seed;
 };
 
@@ -56,8 +56,8 @@ struct work_style {
     int max_tokens;     /* where the item has none */
     double temperature; /* NaN: the server's own */
     bool ignore_eos;
-    const json_t
-        *more; /* an object whose members are put into each body, over what stands there; NULL: none */
+    /* An object whose members are put into each body, over what stands there; NULL: none. */
+    const json_t *more;
 };
 
 /* Can every item be asked in this way? The error says which cannot. */

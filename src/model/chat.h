@@ -32,8 +32,8 @@ const struct chat_format *chat_format_find(const char *name); /* by its name; NU
 
 /* What a checkpoint says about its format. */
 struct chat_source {
-    const char
-        *option; /* the user's choice: a name, "template" (the checkpoint's own), or a file; NULL: none */
+    /* The user's choice: a name, "template" (the checkpoint's own), or a file; NULL: none. */
+    const char *option;
     const char *family; /* the family's choice; "": none */
     const char *folder; /* of the checkpoint; NULL: a GGUF file */
     const json_t *config, *tokenizer_config;

@@ -15,8 +15,8 @@ struct chat_template {
     struct template *plain, *tools; /* tools NULL: plain serves both */
     struct chat_specials *specials;
     json_t *trusted; /* bos_token, ... */
-    bool
-        takes_text; /* arguments of tool calls stay JSON text: the template does not print them as JSON itself */
+    /* Arguments of tool calls stay JSON text: the template does not print them as JSON itself. */
+    bool takes_text;
 };
 
 void chat_template_free(struct chat_template *tpl)

@@ -19,8 +19,8 @@ struct tensor_names {
     const char *qkv[3];          /* one fused tensor and NULLs, or q, k, v */
     const char *q_norm, *k_norm; /* of each head */
     const char *attn_out;
-    const char *
-        gate_up[2]; /* one fused tensor (gate rows first) and NULL, or gate, up; up and NULL without a gate */
+    /* One fused tensor (gate rows first) and NULL, or gate, up; up and NULL without a gate. */
+    const char *gate_up[2];
     const char *down;
     const char *top_query;          /* the table of has_top_query */
     const struct tensor_names *top; /* names of that last layer */

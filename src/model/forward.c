@@ -139,8 +139,8 @@ struct pass {
     struct kv_memory *kv;
     const float *pending; /* what is still to be added to x, [n_rows][d_model]; NULL: nothing */
     int n_rows;
-    bool
-        shares_rows; /* between ranks: of x, normed and pending each has its own rows alone, begin to end - 1 */
+    /* Between ranks: of x, normed and pending each has its own rows alone, begin to end - 1. */
+    bool shares_rows;
     int begin, end;          /* else: all rows */
     const int32_t *adapters; /* [n_rows]; NULL: no row has one */
     bool is_lost;            /* a rank: what is computed is of no use */

@@ -99,9 +99,9 @@ struct top_query {
 struct model {
     char name[128];
     struct model_desc desc; /* of the whole model */
-    struct model_desc
-        local; /* of what this rank holds: the same, but for the numbers of heads, columns and ids where it is
-                                one of several (split.h) */
+    /* Of what this rank holds: the same, but for the numbers of heads, columns and ids where it is one of several
+     * (split.h). */
+    struct model_desc local;
     struct group *group; /* the ranks that run the model together; NULL: this process alone */
     enum dtype weight_type, kv_type;
     struct backend *backend;

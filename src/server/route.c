@@ -25,8 +25,8 @@ static const struct route {
     void (*request)(struct app *app, struct http_conn *conn);
     bool needs_key, works; /* works: gives the engine work, refused while draining */
     unsigned api;          /* enum server_api: only where it is on; 0: always */
-    fail_fn *
-        refuse; /* a request is for the engine's queue, and is refused unread with these words; NULL: it is read first */
+    /* A request is for the engine's queue, and is refused unread with these words; NULL: it is read first. */
+    fail_fn *refuse;
 } ROUTES[] = {
     { "/v1/chat/completions", "POST", chat_request, true, true, 0, openai_fail },
     { "/v1/completions", "POST", completion_request, true, true, 0, openai_fail },

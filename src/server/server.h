@@ -24,8 +24,8 @@ struct server_options {
     const char *unix_path;    /* NULL: TCP. A socket file, removed at the end; a stale one is replaced */
     const char *api_key_file; /* NULL: open to all. As keys.h has it */
     const char *tls_cert_file, *tls_key_file; /* PEM; both or neither: plain HTTP */
-    const char
-        *tls_client_ca_file; /* NULL: clients need no certificate; else one signed by a certificate in it */
+    /* NULL: clients need no certificate; else one signed by a certificate in it. */
+    const char *tls_client_ca_file;
     const char *cors_origin; /* NULL: no CORS headers; "*" or one origin such as "https://chat.example" */
     const char *model_id;    /* what requests call the model; NULL: tutti_model_info's name */
     size_t max_body_bytes;   /* of one request; beyond: 413 */

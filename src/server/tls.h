@@ -15,8 +15,8 @@ struct event_base;
 struct tls_files {
     const char *cert; /* the server's certificate, then those between it and a root that clients know */
     const char *key;  /* its private key, without a passphrase */
-    const char
-        *client_ca; /* NULL: anyone may connect; else those whose certificate one of these has signed */
+    /* NULL: anyone may connect; else those whose certificate one of these has signed. */
+    const char *client_ca;
 };
 
 /* TUTTI_E_IO: a file cannot be read. TUTTI_E_FORMAT: not what is expected, or the key belongs to another certificate. The text

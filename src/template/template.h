@@ -30,8 +30,8 @@ bool template_mentions(const struct template *tpl, const char *variable);
 
 /* 0: the default. */
 struct template_limits {
-    uint64_t
-        n_steps; /* evaluated nodes, and runs of 64 bytes that were looked at; 10 million and the text's bytes */
+    /* Evaluated nodes, and runs of 64 bytes that were looked at; 10 million and the text's bytes. */
+    uint64_t n_steps;
     size_t memory_bytes; /* of all values together; 64 MiB and 24 times the text of the variables */
     size_t output_bytes; /* 64 MiB */
     int depth;           /* of calls, nested values and expressions; 400 */

@@ -29,8 +29,8 @@ enum { CHARACTER = -1, FROZEN = -2 }; /* one character; a USER_DEFINED piece, wh
 struct pair {
     float score;
     int32_t left; /* the other one is its next */
-    uint32_t
-        n_bytes; /* of both together: neighbours only grow, so this tells whether they are the same still */
+    /* Of both together: neighbours only grow, so this tells whether they are the same still. */
+    uint32_t n_bytes;
     int32_t id;
 };
 

@@ -39,8 +39,8 @@ struct tokenizer {
     struct buf bytes;         /* of all pieces */
     struct piece_entry *pieces;
     int32_t n_pieces, capacity;
-    int32_t
-        n_library_pieces; /* those that the vocabulary came with, which the index knows; the rest was appended */
+    /* Those that the vocabulary came with, which the index knows; the rest was appended. */
+    int32_t n_library_pieces;
     struct piece_slot *slots; /* [slot_mask + 1] */
     uint32_t slot_mask;
     int32_t byte_ids[256];  /* of BYTE pieces; -1: none */
