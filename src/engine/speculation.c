@@ -1,10 +1,12 @@
 #include "engine/speculation.h"
 
+#include <math.h>
 #include <string.h>
 
 enum {
     GUESSING_STEPS = 64, /* then one without guesses, to know what that takes by now */
-    KNOWN_STEPS = 2048,  /* what a step of a size took is known for so many */
+    KNOWN_STEPS = 512,   /* what a step of a size took is known for so many, */
+    KNOWN_CHANGE = 2,    /* and as long as the whole machine has not changed by this factor */
     FIRST_CREDIT = 2,    /* steps that the account begins with */
     DRAFT_CREDIT = 16,   /* the same with a draft model, which must read a prompt before it can be judged */
     MOST_SAVED = 4,      /* steps that it saves of its share */
@@ -17,6 +19,7 @@ enum {
 };
 static const double CREDIT_SHARE = 0.015; /* of each step's time */
 static const double PLAN_SHARE = 0.005;   /* of that, deciding in vain may take */
+static const double COMMON_PART = 0.9;    /* of a change of what steps take is one of the whole machine */
 static const double MARGIN = 1.02;        /* of the gain: durations vary */
 static const double LEAST_CHANCE = 0.05;  /* of a token to be worth a row */
 static const float FIRST_DRAFT_CHANCE = 0.6f;
@@ -26,6 +29,7 @@ void speculation_init(struct speculation *sp, double draft_share, bool is_forced
 {
     memset(sp, 0, sizeof *sp);
     sp->draft_share = draft_share;
+    sp->steps.scale = sp->passes.scale = 1;
     sp->is_forced = is_forced;
     sp->draft_chance = FIRST_DRAFT_CHANCE;
     sp->wait = FIRST_WAIT;
@@ -35,7 +39,8 @@ void speculation_init(struct speculation *sp, double draft_share, bool is_forced
 
 static bool is_known(const struct step_times *t, int n)
 {
-    return t->us[n] > 0 && t->n_noted - t->noted_at[n] < KNOWN_STEPS;
+    return t->us[n] > 0 && t->n_noted - t->noted_at[n] < KNOWN_STEPS &&
+           t->scale < KNOWN_CHANGE * t->scale_at[n] && t->scale_at[n] < KNOWN_CHANGE * t->scale;
 }
 
 /* Something else may have held up what took far longer than lately, so no more of it counts; but if that lasts, the mean follows. */
@@ -50,12 +55,35 @@ static double follow(double mean_us, double us)
     return mean_us + (capped(us, mean_us) - mean_us) / 4;
 }
 
+static double known_us(const struct step_times *t, int n)
+{
+    return t->us[n] * t->scale;
+}
+
 static void times_note(struct step_times *t, int n_rows, uint64_t us)
 {
     if (n_rows < 1 || n_rows > SPECULATION_ROWS)
         return;
-    t->us[n_rows] = is_known(t, n_rows) ? follow(t->us[n_rows], (double)us) : (double)us;
+    double now_us = is_known(t, n_rows) ? follow(known_us(t, n_rows), (double)us) : (double)us;
+    t->us[n_rows] = now_us / t->scale;
+    t->scale_at[n_rows] = t->scale;
     t->noted_at[n_rows] = t->n_noted++;
+}
+
+/* A step without guesses: where such take longer or shorter than lately, all others do, by the most part. */
+static void note_plain(struct speculation *sp, int n_rows, uint64_t us)
+{
+    struct step_times *t = &sp->steps;
+    bool is_followed = n_rows >= 1 && n_rows <= SPECULATION_ROWS && is_known(t, n_rows) && us > 0;
+    double before_us = is_followed ? known_us(t, n_rows) : 0;
+    times_note(t, n_rows, us);
+    if (!is_followed)
+        return;
+    double now_us = known_us(t, n_rows);
+    t->scale *= pow(now_us / before_us, COMMON_PART);
+    t->us[n_rows] = now_us / t->scale;
+    t->scale_at[n_rows] = t->scale;
+    sp->passes.scale = t->scale;
 }
 
 static int next_known(const struct step_times *t, int n)
@@ -74,20 +102,20 @@ static void estimate(const struct step_times *t, double row_us, bool is_worst, i
     int below = first - 1;
     while (below > 0 && !is_known(t, below))
         below--;
-    double slope = is_worst && row_us <= 0 ? t->us[first] / first : 0;
+    double slope = is_worst && row_us <= 0 ? known_us(t, first) / first : 0;
     if (below > 0)
-        slope = (t->us[first] - t->us[below]) / (first - below);
-    us[first] = t->us[first];
+        slope = (known_us(t, first) - known_us(t, below)) / (first - below);
+    us[first] = known_us(t, first);
     below = first;
     for (int n = first + 1, above = next_known(t, n); n <= last; n++) {
         if (n == above) {
-            us[n] = t->us[n];
+            us[n] = known_us(t, n);
             slope = (us[n] - us[below]) / (n - below);
             below = n;
             above = next_known(t, n + 1);
         } else if (above <= SPECULATION_ROWS) {
             double part = (double)(n - below) / (above - below);
-            us[n] = us[below] + (t->us[above] - us[below]) * part * part;
+            us[n] = us[below] + (known_us(t, above) - us[below]) * part * part;
         } else {
             us[n] = us[below] + (slope > 0 ? slope * (n - below) : 0);
             us[n] = us[n] > n * row_us ? us[n] : n * row_us;
@@ -326,7 +354,7 @@ bool speculation_is_due(struct speculation *sp, int n_seqs)
         return false;
     if (!sp->has_credit) {
         sp->has_credit = true;
-        sp->credit_us = (sp->draft_share > 0 ? DRAFT_CREDIT : FIRST_CREDIT) * sp->steps.us[n_seqs];
+        sp->credit_us = (sp->draft_share > 0 ? DRAFT_CREDIT : FIRST_CREDIT) * known_us(&sp->steps, n_seqs);
     }
     return sp->credit_us >= sp->plan_us;
 }
@@ -425,8 +453,11 @@ static void judge_draft(struct speculation *sp, const struct guess_step *step)
 void speculation_note(struct speculation *sp, const struct guess_step *step)
 {
     bool is_expected = step->n_rows <= SPECULATION_ROWS && is_known(&sp->steps, step->n_rows);
-    double expected_us = is_expected ? sp->steps.us[step->n_rows] : 0;
-    times_note(&sp->steps, step->n_rows, step->us);
+    double expected_us = is_expected ? known_us(&sp->steps, step->n_rows) : 0;
+    if (step->n_guesses > 0)
+        times_note(&sp->steps, step->n_rows, step->us);
+    else
+        note_plain(sp, step->n_rows, step->us);
     sp->n_guessing = step->n_guesses > 0 ? sp->n_guessing + 1 : 0;
     if (!step->may_guess)
         return;

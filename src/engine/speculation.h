@@ -9,7 +9,8 @@
  * Rows cost: nothing where a step waits for the weights to come from memory, much where it computes; and each further token of a
  * draft model costs one of its passes, for all sequences together. So the durations of steps and passes are learned by their
  * number of rows, and those guesses are made that promise the most tokens in a second, none if that is what does. What was learned
- * of steps that were not taken for long is forgotten, so that they are tried again, rarely.
+ * of steps that were not taken for long is forgotten, so that they are tried again, rarely; where the machine becomes slower or faster
+ * as a whole, it changes with that of other steps.
  *
  * Promises may be wrong, so there is an account. Every step in which there could be guesses pays a small share of its time into it;
  * all that guessing costs is taken out: deciding what is guessed, the passes of a draft model, and what a step with guesses took
@@ -46,9 +47,10 @@ struct guess_offer {
     double next;
 };
 
-/* What steps of a number of rows take. */
+/* What steps of a number of rows take: us * scale. */
 struct step_times {
-    double us[SPECULATION_ROWS + 1];                  /* 0: there was none */
+    double us[SPECULATION_ROWS + 1], scale_at[SPECULATION_ROWS + 1]; /* 0: there was none */
+    double scale;                                     /* how the whole machine has changed since */
     uint64_t noted_at[SPECULATION_ROWS + 1], n_noted; /* in steps */
 };
 

@@ -115,6 +115,7 @@ static void how_often_guesses_are_right_is_known_though_none_is_verified(void **
 struct machine {
     struct speculation sp;
     double row_us, draft_us, plan_us;
+    double slowness; /* factor of what steps take */
     double total_us;
     double plain_us;                        /* that the same tokens would have taken without guesses */
     int64_t n_guesses, n_steps, n_drafting; /* n_drafting: steps with passes of the draft model */
@@ -131,7 +132,7 @@ struct text {
 
 static struct machine machine_of(double row_us, double draft_us)
 {
-    struct machine m = { .row_us = row_us, .draft_us = draft_us, .n_behind = 1 };
+    struct machine m = { .row_us = row_us, .draft_us = draft_us, .slowness = 1, .n_behind = 1 };
     speculation_init(&m.sp, draft_us / 1000, false);
     m.draft_chance = m.sp.draft_chance;
     return m;
@@ -140,7 +141,7 @@ static struct machine machine_of(double row_us, double draft_us)
 static uint64_t machine_us(const struct machine *m, int n_rows)
 {
     double us = m->row_us * n_rows;
-    return us > 1000 ? (uint64_t)us : 1000;
+    return (uint64_t)((us > 1000 ? us : 1000) * m->slowness);
 }
 
 static int machine_offers(const struct machine *m, int n_seqs, const struct text *text,
@@ -316,6 +317,22 @@ static void what_was_won_is_forgotten(void **state)
         if (m.total_us > 1.03 * m.plain_us)
             fail_msg("%d users: %.4f of the time", n_seqs, m.total_us / m.plain_us);
     }
+}
+
+/* What is known of larger steps holds on a machine that becomes 30 times as fast, since nobody else uses it any more. */
+static void a_machine_that_becomes_faster_is_noticed(void **state)
+{
+    (void)state;
+    struct machine m = machine_of(20, 0);
+    struct text text = { .promised = 0.9f, .lookup = 0.9f };
+    m.slowness = 30;
+    machine_run(&m, 1, text, 100);
+    machine_run(&m, 1, (struct text){ 0 }, 100);
+    m.slowness = 1;
+    machine_run(&m, 1, (struct text){ 0 }, 30);
+    m.n_guesses = 0;
+    machine_run(&m, 1, text, 50);
+    assert_true(m.n_guesses > 100);
 }
 
 /* Steps in which nobody wants guesses pay nothing into the account, and take nothing out. */
@@ -669,6 +686,7 @@ int main(void)
         cmocka_unit_test(deciding_is_charged),
         cmocka_unit_test(deciding_pays_where_guesses_are_right),
         cmocka_unit_test(what_was_won_is_forgotten),
+        cmocka_unit_test(a_machine_that_becomes_faster_is_noticed),
         cmocka_unit_test(steps_without_guessing_do_not_count),
         cmocka_unit_test(a_draft_model_that_is_never_right_is_hardly_asked),
         cmocka_unit_test(a_draft_model_is_asked_where_that_is_faster),
