@@ -88,7 +88,8 @@ static void answer(struct constraints *c, struct slot *slot)
         grammar_drop(slot->grammar);
     }
     if (!matcher_take(m, slot->token)) {
-        slot->status = TUTTI_E_INTERNAL; /* the mask allowed it */
+        enum tutti_status st = matcher_status(m);
+        slot->status = st == TUTTI_OK ? TUTTI_E_INTERNAL : st; /* the mask allowed it */
         return;
     }
     slot->status = matcher_mask(m, slot->bits, NULL);

@@ -487,6 +487,11 @@ bool matcher_take(struct matcher *m, int32_t token)
     return n_bytes > 0 && matcher_take_bytes(m, bytes, n_bytes);
 }
 
+enum tutti_status matcher_status(const struct matcher *m)
+{
+    return m->grammar->sets.status;
+}
+
 bool matcher_can_end(const struct matcher *m)
 {
     return m->grammar->sets.sets[m->set].can_end;

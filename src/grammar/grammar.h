@@ -57,6 +57,10 @@ void matcher_clear(struct matcher *m);                   /* a zeroed one is allo
 MUST_CHECK bool matcher_take(struct matcher *m, int32_t token);
 MUST_CHECK bool matcher_take_bytes(struct matcher *m, const char *bytes, size_t n_bytes);
 
+/* Why the last call of this grammar's said no: TUTTI_OK: they do not fit; else as of a mask, which looks at each place by itself and
+ * so may allow a token that leads to too many of them. */
+enum tutti_status matcher_status(const struct matcher *m);
+
 bool matcher_can_end(const struct matcher *m);
 
 /* The tokens that may come next: mask [grammar_mask_words()]. TUTTI_E_LIMIT: the grammar says the same in too many ways;

@@ -245,6 +245,23 @@ static void tells_what_is_wrong_with_a_grammar(void **state)
     tutti_engine_close(engine);
 }
 
+/* Of these tokens each is one byte: a mask can still be made where what it allows cannot be followed. */
+static void tells_that_there_are_too_many_ways(void **state)
+{
+    (void)state;
+    tutti_engine *engine = open_engine(NULL);
+    struct tutti_request r = request_for(TUTTI_GRAMMAR_GBNF, "root ::= [\\x01\\x02]++++++++++++", 1);
+    r.ignore_eos = true;
+    struct collect *c = ask(engine, &r);
+    collect_wait(c);
+    assert_int_equal(c->choices[0].finish, TUTTI_FINISH_ERROR);
+    assert_int_equal(c->choices[0].error.status, TUTTI_E_LIMIT);
+    assert_string_equal(c->choices[0].error.param, "grammar");
+    assert_non_null(strstr(c->choices[0].error.text, "in too many ways"));
+    forget(c);
+    tutti_engine_close(engine);
+}
+
 /* Sequences end, are cancelled and begin in the same slots while masks are being made. */
 static void survives_cancels_and_a_close(void **state)
 {
@@ -281,6 +298,7 @@ int main(void)
         cmocka_unit_test(ends_where_nothing_may_follow_without_a_stop_token),
         cmocka_unit_test(stops_at_a_stop_string_and_at_the_length),
         cmocka_unit_test(tells_what_is_wrong_with_a_grammar),
+        cmocka_unit_test(tells_that_there_are_too_many_ways),
         cmocka_unit_test(survives_cancels_and_a_close),
     };
     return cmocka_run_group_tests_name("constraint", tests, open_demo, close_demo);

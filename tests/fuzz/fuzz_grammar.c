@@ -1,5 +1,5 @@
 /* Any bytes as a grammar: the first byte chooses the notation, what stands behind the last "\n\n" is fed as text. A mask must allow
- * exactly the tokens that can be taken. */
+ * exactly the tokens that can be taken, or lead to too many places. */
 #include "grammar/grammar.h"
 
 #include <assert.h>
@@ -71,7 +71,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
             matcher_init(&probe, g);
             probe.set = m.set;
             bool is_taken = matcher_take(&probe, token);
-            assert(is_taken == (mask[token / 32] >> (token % 32) & 1));
+            bool has_given_up = !is_taken && matcher_status(&probe) != TUTTI_OK;
+            assert(has_given_up || is_taken == (mask[token / 32] >> (token % 32) & 1));
             matcher_clear(&probe);
         }
         if (input >= end || !matcher_take_bytes(&m, input++, 1))

@@ -2,9 +2,9 @@
  *
  *   {"kind": "gbnf" | "schema" | "object", "text": GRAMMAR, "texts": [TEXT, ...], "seeds": [N, ...], "max_tokens": N}
  *
- * and writes one for each: {"error": TEXT} or {"accepts": ["all" | "begin" | "no", ...], "outputs": [{"text", "finished"}, ...],
- * "n_tokens", "mask_us": [median, largest]}. accepts: the text fits, is the beginning of one that does, or neither. outputs: what a model
- * would write whose every logit is the same. Without a file the vocabulary is 256 bytes and some longer tokens. */
+ * and writes one for each: {"error": TEXT} or {"accepts": ["all" | "begin" | "no" | "limit", ...], "outputs": [{"text",
+ * "finished"}, ...], "n_tokens", "mask_us": [median, largest]}. accepts: the text fits, is the beginning of one that does, does neither, or cannot be followed.
+ * outputs: what a model would write whose every logit is the same. Without a file the vocabulary is 256 bytes and some longer tokens. */
 #include "base/clock.h"
 #include "base/rng.h"
 #include "base/utf8.h"
@@ -76,7 +76,8 @@ static const char *accepts(struct grammar *g, const json_t *text)
     struct matcher m;
     matcher_init(&m, g);
     bool fits = matcher_take_bytes(&m, json_string_value(text), json_string_length(text));
-    const char *word = !fits ? "no" : matcher_can_end(&m) ? "all" : "begin";
+    const char *word = !fits ? (matcher_status(&m) == TUTTI_OK ? "no" : "limit")
+                             : (matcher_can_end(&m) ? "all" : "begin");
     matcher_clear(&m);
     return word;
 }
