@@ -173,4 +173,6 @@ def test_the_model_streams_through(tmp_path):
                                "--threads", "2"], stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
         peaks.append(int(done.stdout.split()[-1]))
     assert size > 400e6
+    if SANITIZED:  # what the sanitizers note of each mapped byte counts too, and what was freed is kept
+        return
     assert peaks[1] < peaks[0] + 16e6 and peaks[1] < size / 4

