@@ -36,8 +36,8 @@ struct matrix_source {
     int n_in;
     enum dtype type; /* type to run; n_in must be a multiple of its block */
     bool is_gate_up; /* two halves of n_out / 2 rows, gate then up, for linear_glu() alone */
-    const float *const
-        *biases; /* host; NULL: none; else [n_parts], each [n_rows of the part] or NULL for zeros */
+    /* Host; NULL: none; else [n_parts], each [n_rows of the part] or NULL for zeros. */
+    const float *const *biases;
 };
 
 /* The low-rank updates that one adapter makes to one matrix: to each run of rows its own, W += scale * B . A.

@@ -103,3 +103,15 @@ void new_file_free(struct new_file *file)
     free(file->path);
     free(file);
 }
+
+enum tutti_status new_file_put(const char *path, const void *bytes, size_t n_bytes, struct tutti_error *err)
+{
+    struct new_file *file = NULL;
+    enum tutti_status st = new_file_open(&file, path, err);
+    if (st == TUTTI_OK)
+        st = new_file_write(file, bytes, n_bytes, err);
+    if (st == TUTTI_OK)
+        st = new_file_finish(file, err);
+    new_file_free(file);
+    return st;
+}

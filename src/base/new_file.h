@@ -16,6 +16,10 @@ MUST_CHECK enum tutti_status new_file_write(struct new_file *file, const void *b
 /* Flushes to disk and renames. */
 MUST_CHECK enum tutti_status new_file_finish(struct new_file *file, struct tutti_error *err);
 
+/* All of a file at once. */
+MUST_CHECK enum tutti_status new_file_put(const char *path, const void *bytes, size_t n_bytes,
+                                          struct tutti_error *err);
+
 /* Removes the temporary file unless it was finished. NULL is allowed. */
 void new_file_free(struct new_file *file);
 

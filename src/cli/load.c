@@ -299,18 +299,6 @@ static enum tutti_status check_writable(const char *path, struct tutti_error *er
     return st;
 }
 
-static enum tutti_status write_file(const char *path, const struct buf *text, struct tutti_error *err)
-{
-    struct new_file *file = NULL;
-    enum tutti_status st = new_file_open(&file, path, err);
-    if (st == TUTTI_OK)
-        st = new_file_write(file, text->bytes, text->n_bytes, err);
-    if (st == TUTTI_OK)
-        st = new_file_finish(file, err);
-    new_file_free(file);
-    return st;
-}
-
 static enum tutti_status report(const struct load_values *values, const struct load_report *report,
                                 struct tutti_error *err)
 {
@@ -325,13 +313,13 @@ static enum tutti_status report(const struct load_values *values, const struct l
         if (st == TUTTI_OK && json_alone)
             output_write(text.bytes, text.n_bytes);
         else if (st == TUTTI_OK)
-            st = write_file(values->json, &text, err);
+            st = new_file_put(values->json, text.bytes, text.n_bytes, err);
     }
     buf_truncate(&text, 0);
     if (st == TUTTI_OK && values->html) {
         st = load_report_html(&text, report, err);
         if (st == TUTTI_OK)
-            st = write_file(values->html, &text, err);
+            st = new_file_put(values->html, text.bytes, text.n_bytes, err);
     }
     buf_clear(&text);
     return st;

@@ -30,19 +30,12 @@ static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .titl
 static enum tutti_status put(const char *path, const char *title, const struct buf *text,
                              struct tutti_error *err)
 {
-    struct new_file *file = NULL;
     if (!path) {
         output_printf("# %s\n", title);
         output_write(text->bytes, text->n_bytes);
         return TUTTI_OK;
     }
-    enum tutti_status st = new_file_open(&file, path, err);
-    if (st == TUTTI_OK)
-        st = new_file_write(file, text->bytes, text->n_bytes, err);
-    if (st == TUTTI_OK)
-        st = new_file_finish(file, err);
-    new_file_free(file);
-    return st;
+    return new_file_put(path, text->bytes, text->n_bytes, err);
 }
 
 static enum tutti_status run(const void *v, const char *const *operands, int n_operands,

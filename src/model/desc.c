@@ -304,7 +304,7 @@ enum tutti_status chat_bad_role(const struct tutti_message *message, size_t inde
 {
     char param[64];
     snprintf(param, sizeof param, "messages[%zu].role", index);
-    return error_set_param(err, TUTTI_E_ARGUMENT, param, "role \"%.32s\", expected %s", message->role,
+    return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: \"%.32s\", expected %s", param, message->role,
                            expected);
 }
 

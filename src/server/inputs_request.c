@@ -129,7 +129,7 @@ static enum tutti_status read_parameter(const struct parameter *p, const json_t 
             return error_set_param(err, TUTTI_E_ARGUMENT, p->name,
                                    p->min == (double)FLT_MIN
                                        ? "`%s` must be above %g and at most %g, found %g"
-                                       : "`%s` must lie between %g and %g, found %g",
+                                       : "`%s` must lie between %.10g and %.10g, found %.10g",
                                    p->name, p->min == (double)FLT_MIN ? 0 : p->min, p->max, number);
         number = number > p->max ? p->max : p->usual;
     }
@@ -339,12 +339,9 @@ enum tutti_status inputs_request_read(struct api_request *out, const struct inpu
     struct parameters p = { .temperature = 1, .top_p = 1, .repetition_penalty = 1 };
     *out = (struct api_request){ .kind = API_INPUTS, .n = 1 };
     struct inputs_wants *wants = &out->inputs;
-    enum tutti_status st = json_read(&out->root, text, n_bytes, err);
+    enum tutti_status st = json_read_object(&out->root, text, n_bytes, err);
     if (st != TUTTI_OK)
         return st;
-    if (!json_is_object(out->root))
-        return error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
-                         json_type_name(out->root));
     const json_t *parameters = value_of(out->root, "parameters"), *stream = value_of(out->root, "stream");
     const json_t *protocol = value_of(parameters, "return_protocol");
     if (parameters && !json_is_object(parameters))

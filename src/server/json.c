@@ -1,5 +1,6 @@
 #include "server/json.h"
 
+#include "base/json_type.h"
 #include "base/limits.h"
 
 #include <math.h>
@@ -39,11 +40,28 @@ enum tutti_status json_read(json_t **out, const char *text, size_t n_bytes, stru
         return error_set(err, TUTTI_E_ARGUMENT, "the JSON nests deeper than %d levels", LIMIT_JSON_DEPTH);
     json_error_t at;
     json_t *value = json_loadb(text, n_bytes, JSON_ALLOW_NUL, &at);
+    if (!value && at.text[0] == '\0') /* jansson has words for everything else */
+        return error_set(err, TUTTI_E_MEMORY, "out of memory");
     if (!value)
         return error_set(err, TUTTI_E_ARGUMENT, "the body is not valid JSON: line %d, column %d: %s", at.line,
                          at.column, at.text);
     *out = value;
     return TUTTI_OK;
+}
+
+enum tutti_status json_read_object(json_t **out, const char *text, size_t n_bytes, struct tutti_error *err)
+{
+    json_t *value = NULL;
+    *out = NULL;
+    enum tutti_status st = json_read(&value, text, n_bytes, err);
+    if (st == TUTTI_OK && !json_is_object(value)) {
+        st = error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
+                       json_type_name(value));
+        json_decref(value);
+    }
+    if (st == TUTTI_OK)
+        *out = value;
+    return st;
 }
 
 static int add_bytes(const char *bytes, size_t n_bytes, void *out)

@@ -11,6 +11,10 @@
 MUST_CHECK enum tutti_status json_read(json_t **out, const char *text, size_t n_bytes,
                                        struct tutti_error *err);
 
+/* The same of a text that must be an object. On failure *out is NULL. */
+MUST_CHECK enum tutti_status json_read_object(json_t **out, const char *text, size_t n_bytes,
+                                              struct tutti_error *err);
+
 /* Adds the value in compact form. False: out of memory. */
 MUST_CHECK bool json_write(struct buf *out, const json_t *value);
 

@@ -73,8 +73,8 @@ static enum tutti_status read_limit(struct client_limits *limits, int limit, con
     if (*end || !(number >= LIMITS[limit].min && number <= LIMITS[limit].max) ||
         (LIMITS[limit].is_whole && number != floor(number)))
         return error_set(err, TUTTI_E_FORMAT,
-                         "%s: line %d: %s is \"%.*s\", expected a %snumber from %g to %g", at->path, at->line,
-                         LIMITS[limit].name, (int)(n_value < 32 ? n_value : 32), value,
+                         "%s: line %d: %s is \"%.*s\", expected a %snumber from %.15g to %.15g", at->path,
+                         at->line, LIMITS[limit].name, (int)(n_value < 32 ? n_value : 32), value,
                          LIMITS[limit].is_whole ? "whole " : "", LIMITS[limit].min, LIMITS[limit].max);
     switch (limit) {
     case WEIGHT:

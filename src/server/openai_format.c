@@ -62,8 +62,11 @@ enum tutti_status api_read_format(struct api_request *req, struct tutti_error *e
         return wrong("response_format", "an object", format, err);
     if (has_format &&
         (!type || (strcmp(type, "text") && strcmp(type, "json_object") && strcmp(type, "json_schema"))))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
-                               "response_format.type must be \"text\", \"json_object\" or \"json_schema\"");
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "response_format",
+            "response_format.type must be \"text\", \"json_object\" or \"json_schema\", found %s%.32s%s",
+            type ? "\"" : "", type ? type : json_type_name(json_object_get(format, "type")),
+            type ? "\"" : "");
     if (has_format && !strcmp(type, "json_object")) {
         const json_t *schema = json_object_get(format, "schema"); /* as llama-server has it */
         req->grammar_kind = TUTTI_GRAMMAR_JSON_OBJECT;

@@ -89,8 +89,9 @@ static enum tutti_status read_field(struct api_request *req, const struct field 
     }
     double number = json_number_value(value);
     if (!(number >= field->min && number <= field->max))
-        return error_set_param(err, TUTTI_E_ARGUMENT, field->name, "%s must lie between %g and %g, found %g",
-                               field->name, field->min, field->max, number);
+        return error_set_param(err, TUTTI_E_ARGUMENT, field->name,
+                               "%s must lie between %.10g and %.10g, found %.10g", field->name, field->min,
+                               field->max, number);
     if (field->type == FIELD_INT)
         *(int *)(void *)place = (int)json_integer_value(value);
     else

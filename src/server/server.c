@@ -49,6 +49,8 @@ void server_options_init(struct server_options *options)
     };
 }
 
+enum { MAX_TIMEOUT_S = 7 * 24 * 3600 };
+
 static enum tutti_status check_options(const struct server_options *options, struct tutti_error *err)
 {
     if (!options->unix_path && (!options->host || !*options->host))
@@ -80,10 +82,10 @@ static enum tutti_status check_options(const struct server_options *options, str
                          "the drain delay must lie between 0 and 86400 seconds, found %d",
                          options->drain_delay_s);
     for (size_t i = 0; i < sizeof seconds / sizeof *seconds; i++)
-        if (seconds[i].value < 1 || seconds[i].value > 86400)
+        if (seconds[i].value < 1 || seconds[i].value > MAX_TIMEOUT_S)
             return error_set(err, TUTTI_E_ARGUMENT,
-                             "the %s timeout must lie between 1 and 86400 seconds, found %d", seconds[i].name,
-                             seconds[i].value);
+                             "the %s timeout must lie between 1 and %d seconds, found %d", seconds[i].name,
+                             MAX_TIMEOUT_S, seconds[i].value);
     if (options->tokens_per_minute < 0 || options->max_concurrent < 0)
         return error_set(err, TUTTI_E_ARGUMENT, "a limit of a client is below 0");
     for (const char *p = options->cors_origin; p && *p; p++)

@@ -230,8 +230,8 @@ static enum tutti_status read_number(const json_t *root, const char *name, doubl
     if (!json_is_number(value))
         return wrong_type(name, "a number", value, err);
     if (!(number >= min && number <= max))
-        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must lie between %g and %g, found %g", name,
-                               min, max, number);
+        return error_set_param(err, TUTTI_E_ARGUMENT, name,
+                               "%s must lie between %.10g and %.10g, found %.10g", name, min, max, number);
     *out = (float)number;
     return TUTTI_OK;
 }
@@ -388,10 +388,7 @@ void step_request(struct app *app, struct http_conn *conn)
     json_t *root = NULL;
     size_t n_bytes;
     const char *body = http_request_body(conn, &n_bytes);
-    enum tutti_status st = json_read(&root, body, n_bytes, &err);
-    if (st == TUTTI_OK && !json_is_object(root))
-        st = error_set(&err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
-                       json_type_name(root));
+    enum tutti_status st = json_read_object(&root, body, n_bytes, &err);
     if (st == TUTTI_OK)
         st = read_id(root, cache_id, &err);
     if (st != TUTTI_OK) {

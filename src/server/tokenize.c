@@ -127,10 +127,7 @@ void tokenize_request(struct app *app, struct http_conn *conn)
     json_t *root = NULL;
     size_t n_bytes;
     const char *body = http_request_body(conn, &n_bytes);
-    enum tutti_status st = json_read(&root, body, n_bytes, &err);
-    if (st == TUTTI_OK && !json_is_object(root))
-        st = error_set(&err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
-                       json_type_name(root));
+    enum tutti_status st = json_read_object(&root, body, n_bytes, &err);
     if (st == TUTTI_OK &&
         !app_check_model(app, conn, json_string_value(json_object_get(root, "model")), NULL))
         goto done;
@@ -174,10 +171,7 @@ void detokenize_request(struct app *app, struct http_conn *conn)
     json_t *root = NULL;
     size_t n_bytes;
     const char *body = http_request_body(conn, &n_bytes);
-    enum tutti_status st = json_read(&root, body, n_bytes, &err);
-    if (st == TUTTI_OK && !json_is_object(root))
-        st = error_set(&err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
-                       json_type_name(root));
+    enum tutti_status st = json_read_object(&root, body, n_bytes, &err);
     if (st == TUTTI_OK &&
         !app_check_model(app, conn, json_string_value(json_object_get(root, "model")), NULL))
         goto done;

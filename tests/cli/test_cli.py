@@ -157,6 +157,12 @@ def test_a_missing_model_is_named(command):
     assert done.stdout == ""
 
 
+def test_the_longest_timeouts_are_taken():
+    flags = [f"--{name}-timeout" for name in ("header", "idle", "drain")]
+    args = [word for flag in flags for word in (flag, "604800")]
+    assert "/nowhere/model" in tutti("serve", "/nowhere/model", "--port", "0", *args, check=1).stderr
+
+
 # ---- tokenize ----------------------------------------------------------------------------------------------------
 
 TEXTS = ["Hello, world", "中国的首都是北京。", "  two  blanks\tand\nlines \n", "emoji 🦊 and é", "1 + 2 = 3"]
