@@ -2,6 +2,7 @@
  * pieces, after preemptions, with every token computed anew. */
 #include "engine/engine.h"
 #include "support/collect.h"
+#include "support/opened.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -15,27 +16,6 @@
 #include <cmocka.h>
 
 enum { MAX_CASES = 256, MAX_IDS = 128, MAX_STOPS = 32 };
-
-static tutti_model *open_model(const char *name, int n_threads)
-{
-    char path[512];
-    tutti_model *model = NULL;
-    struct tutti_error err = { 0 };
-    struct tutti_model_options options = { .weight_type = "f32", .kv_type = "f32", .n_threads = n_threads };
-    snprintf(path, sizeof path, TEST_FIXTURES "/%s", name);
-    if (tutti_model_open(&model, path, &options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    return model;
-}
-
-static tutti_engine *open_engine(tutti_model *model, const struct tutti_engine_options *options)
-{
-    tutti_engine *engine = NULL;
-    struct tutti_error err = { 0 };
-    if (tutti_engine_open(&engine, model, options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    return engine;
-}
 
 /* ---- what transformers answered ---- */
 
@@ -133,9 +113,9 @@ static void answers_are_those_of_transformers(void **state)
         int n;
         json_t *root;
         struct beam_case *cases = read_cases(NAMES[m], &root, &n);
-        tutti_model *model = open_model(NAMES[m], 2);
+        tutti_model *model = opened_model(NAMES[m], "f32", "f32", 2);
         struct tutti_engine_options options = { .kv_bytes = 32 << 20, .max_seqs = 48 };
-        tutti_engine *engine = open_engine(model, &options);
+        tutti_engine *engine = opened_engine(model, &options, NULL);
         for (int i = 0; i < n; i++) {
             collect_init(&cases[i].answer);
             collect_submit(&cases[i].answer, engine, &cases[i].request);
@@ -198,12 +178,12 @@ struct setting {
 static uint64_t ask_all(struct collect *answers, const struct setting *s)
 {
     int32_t ids[N_REQUESTS][N_PROMPT + 1];
-    tutti_model *model = open_model("llama-tiny", s->n_threads);
+    tutti_model *model = opened_model("llama-tiny", "f32", "f32", s->n_threads);
     struct tutti_error err;
     if (tutti_model_add_adapter(model, "some", TEST_FIXTURES "/adapters/llama-qv", &err) != TUTTI_OK ||
         tutti_model_add_adapter(model, "all", TEST_FIXTURES "/adapters/llama-all", &err) != TUTTI_OK)
         fail_msg("%s", err.text);
-    tutti_engine *engine = open_engine(model, &s->engine);
+    tutti_engine *engine = opened_engine(model, &s->engine, NULL);
     for (int i = 0; i < N_REQUESTS; i++) {
         struct tutti_request request = make_request(i, ids[i]);
         request.no_kv_cache = s->no_kv_cache;
@@ -283,8 +263,8 @@ static void prefixes_in_both_directions_are_recomputed_and_searched(void **state
     static const int32_t IDS[] = { 5, 17, 60, 33, 2, 101, 104 };
     static const struct tutti_engine_options SMALL = { .kv_bytes = 0, .max_context = 64, .max_seqs = 8 };
     struct collect answers[3][2];
-    tutti_model *model = open_model("chatglm-6b-tiny", 2);
-    tutti_engine *engine = open_engine(model, &SMALL);
+    tutti_model *model = opened_model("chatglm-6b-tiny", "f32", "f32", 2);
+    tutti_engine *engine = opened_engine(model, &SMALL, NULL);
     for (int turn = 0; turn < 3; turn++) {
         for (int k = 0; k < 2; k++) {
             struct tutti_request request = { .ids = IDS,
@@ -323,9 +303,9 @@ static void a_cancelled_search_gives_all_its_pages_back(void **state)
 {
     (void)state;
     static const int32_t IDS[] = { 5, 17, 60, 33, 2 };
-    tutti_model *model = open_model("llama-tiny", 2);
+    tutti_model *model = opened_model("llama-tiny", "f32", "f32", 2);
     struct tutti_engine_options options = { .kv_bytes = 8 << 20, .max_context = 400, .max_seqs = 12 };
-    tutti_engine *engine = open_engine(model, &options);
+    tutti_engine *engine = opened_engine(model, &options, NULL);
     struct tutti_stats stats;
     for (int round = 0; round < 6; round++) {
         struct collect answers[4];
@@ -373,7 +353,7 @@ static void a_bad_logit_ends_its_search_alone(void **state)
     static const int32_t IDS[] = { 5, 17, 60 };
     _Atomic uint64_t spoiled = 0;
     struct engine_hooks hooks = { .logits = spoil, .user = &spoiled };
-    tutti_model *model = open_model("llama-tiny", 2);
+    tutti_model *model = opened_model("llama-tiny", "f32", "f32", 2);
     struct tutti_engine_options options = { .kv_bytes = 8 << 20, .max_context = 128, .max_seqs = 16 };
     tutti_engine *engine = NULL;
     assert_int_equal(engine_open(&engine, model_of(model), &options, &hooks, NULL), TUTTI_OK);
@@ -429,9 +409,9 @@ static void searches_that_cannot_be_are_refused(void **state)
         { { .n_beams = 9 }, TUTTI_E_LIMIT, "n_beams" },
         { { .adapter = "green" }, TUTTI_E_NOT_FOUND, "model" },
     };
-    tutti_model *model = open_model("llama-tiny", 1);
+    tutti_model *model = opened_model("llama-tiny", "f32", "f32", 1);
     struct tutti_engine_options options = { .kv_bytes = 20 * 12288, .max_seqs = 8, .max_context = 128 };
-    tutti_engine *engine = open_engine(model, &options);
+    tutti_engine *engine = opened_engine(model, &options, NULL);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct tutti_error err = { 0 };
         struct collect c;

@@ -1,5 +1,6 @@
 /* Answers that must fit a grammar: alone and among others, with choices, after a preemption, to their end. */
 #include "support/collect.h"
+#include "support/opened.h"
 #include "support/questions.h"
 
 #include "engine/engine.h"
@@ -24,10 +25,7 @@ static tutti_model *model;
 static int open_demo(void **state)
 {
     (void)state;
-    struct tutti_error err = { 0 };
-    struct tutti_model_options options = { .n_threads = 2 };
-    if (tutti_model_open(&model, TEST_DEMO_MODEL, &options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
+    model = opened_model(TEST_DEMO_MODEL, NULL, NULL, 2);
     return 0;
 }
 
@@ -36,15 +34,6 @@ static int close_demo(void **state)
     (void)state;
     tutti_model_close(model);
     return 0;
-}
-
-static tutti_engine *open_engine(const struct tutti_engine_options *options)
-{
-    tutti_engine *engine = NULL;
-    struct tutti_error err = { 0 };
-    if (tutti_engine_open(&engine, model, options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    return engine;
 }
 
 static struct tutti_request request_for(enum tutti_grammar_kind kind, const char *grammar, uint64_t seed)
@@ -90,7 +79,7 @@ static void check_object(const struct collected *answer)
 static void fits_the_schema_with_many_choices(void **state)
 {
     (void)state;
-    tutti_engine *engine = open_engine(NULL);
+    tutti_engine *engine = opened_engine(model, NULL, NULL);
     struct tutti_request r = request_for(TUTTI_GRAMMAR_JSON_SCHEMA, SCHEMA, 7);
     r.n_choices = COLLECT_CHOICES;
     struct collect *c = ask(engine, &r);
@@ -109,7 +98,7 @@ static void is_the_same_alone_and_among_many(void **state)
     char *alone[N];
     struct collect *c[2 * N];
     struct tutti_engine_options few = { .max_seqs = 8, .kv_bytes = 3 << 20, .max_context = 512 };
-    tutti_engine *engine = open_engine(NULL);
+    tutti_engine *engine = opened_engine(model, NULL, NULL);
     for (int i = 0; i < N; i++) {
         struct tutti_request r = i % 2 ? request_for(TUTTI_GRAMMAR_JSON_SCHEMA, SCHEMA, (uint64_t)i)
                                        : request_for(TUTTI_GRAMMAR_GBNF, GBNF, (uint64_t)i);
@@ -121,7 +110,7 @@ static void is_the_same_alone_and_among_many(void **state)
     }
     tutti_engine_close(engine);
     for (int round = 0; round < 2; round++) { /* at ease, and with eight slots and little memory */
-        engine = open_engine(round ? &few : NULL);
+        engine = opened_engine(model, round ? &few : NULL, NULL);
         for (int i = 0; i < N; i++) {
             struct tutti_request r = i % 2 ? request_for(TUTTI_GRAMMAR_JSON_SCHEMA, SCHEMA, (uint64_t)i)
                                            : request_for(TUTTI_GRAMMAR_GBNF, GBNF, (uint64_t)i);
@@ -148,7 +137,7 @@ static void is_the_same_alone_and_among_many(void **state)
 static void obeys_though_bias_and_penalties_press_otherwise(void **state)
 {
     (void)state;
-    tutti_engine *engine = open_engine(NULL);
+    tutti_engine *engine = opened_engine(model, NULL, NULL);
     struct tutti_logit_bias bias[1000];
     for (int i = 0; i < 1000; i++)
         bias[i] = (struct tutti_logit_bias){ i + 3, i % 2 ? 100.0f : -100.0f };
@@ -177,7 +166,7 @@ static void obeys_though_bias_and_penalties_press_otherwise(void **state)
 static void ends_where_nothing_may_follow_without_a_stop_token(void **state)
 {
     (void)state;
-    tutti_engine *engine = open_engine(NULL);
+    tutti_engine *engine = opened_engine(model, NULL, NULL);
     struct tutti_request r = request_for(TUTTI_GRAMMAR_GBNF, "root ::= \"abc\" \"d\"?", 1);
     r.ignore_eos = true;
     struct collect *c = ask(engine, &r);
@@ -191,7 +180,7 @@ static void ends_where_nothing_may_follow_without_a_stop_token(void **state)
 static void stops_at_a_stop_string_and_at_the_length(void **state)
 {
     (void)state;
-    tutti_engine *engine = open_engine(NULL);
+    tutti_engine *engine = opened_engine(model, NULL, NULL);
     struct tutti_string stop = { "bb", 2 };
     struct tutti_request r = request_for(TUTTI_GRAMMAR_GBNF, "root ::= \"a\"{3} \"b\"{40}", 1);
     r.stop = &stop;
@@ -224,7 +213,7 @@ static void tells_what_is_wrong_with_a_grammar(void **state)
         { TUTTI_GRAMMAR_JSON_SCHEMA, "{\"type\":", "response_format", "not valid JSON" },
     };
     (void)state;
-    tutti_engine *engine = open_engine(NULL);
+    tutti_engine *engine = opened_engine(model, NULL, NULL);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct tutti_request r = request_for(CASES[i].kind, CASES[i].grammar, 1);
         struct collect *c = ask(engine, &r);
@@ -268,7 +257,7 @@ static void survives_cancels_and_a_close(void **state)
     enum { N = 60 };
     (void)state;
     struct tutti_engine_options options = { .max_seqs = 4 };
-    tutti_engine *engine = open_engine(&options);
+    tutti_engine *engine = opened_engine(model, &options, NULL);
     struct collect *c[N];
     for (int i = 0; i < N; i++) {
         struct tutti_request r = i % 3 ? request_for(TUTTI_GRAMMAR_JSON_OBJECT, NULL, (uint64_t)i)

@@ -1,6 +1,7 @@
 /* Every family through the engine: the greedy answers of the reference (tests/fixtures/README.md), and the same tokens and
  * log-probabilities, bit for bit, alone and in company, in small pieces, after preemptions, from the prefix cache. */
 #include "support/collect.h"
+#include "support/opened.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -19,27 +20,6 @@ enum { N_NAMES = sizeof NAMES / sizeof *NAMES, N_REQUESTS = 10, MAX_PROMPT = 120
 
 /* Of chatglm-6b-tiny's configuration: what a prompt of its ends in. */
 enum { GMASK = 101, SOP = 104 };
-
-static tutti_model *open_model(const char *name, int n_threads)
-{
-    char path[512];
-    tutti_model *model = NULL;
-    struct tutti_error err = { 0 };
-    struct tutti_model_options options = { .weight_type = "f32", .kv_type = "f32", .n_threads = n_threads };
-    snprintf(path, sizeof path, TEST_FIXTURES "/%s", name);
-    if (tutti_model_open(&model, path, &options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    return model;
-}
-
-static tutti_engine *open_engine(tutti_model *model, const struct tutti_engine_options *options)
-{
-    tutti_engine *engine = NULL;
-    struct tutti_error err = { 0 };
-    if (tutti_engine_open(&engine, model, options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    return engine;
-}
 
 /* Half of the prompts begin alike, further than a page. */
 static size_t make_prompt(int32_t *ids, const char *name, int number)
@@ -88,8 +68,8 @@ static void check_company(const char *name, int n_threads, struct tutti_engine_o
                           const struct collect *want, const char *how, struct tutti_stats *stats)
 {
     struct collect got[N_REQUESTS];
-    tutti_model *model = open_model(name, n_threads);
-    tutti_engine *engine = open_engine(model, &options);
+    tutti_model *model = opened_model(name, "f32", "f32", n_threads);
+    tutti_engine *engine = opened_engine(model, &options, NULL);
     ask(got, engine, name, false);
     wait_until_idle(engine, stats);
     for (int i = 0; i < N_REQUESTS; i++) {
@@ -111,11 +91,11 @@ static void answers_are_the_same_in_any_company(void **state)
         struct collect want[N_REQUESTS];
         struct tutti_stats stats;
         struct tutti_model_info info;
-        tutti_model *model = open_model(name, 1);
+        tutti_model *model = opened_model(name, "f32", "f32", 1);
         tutti_model_info(model, &info);
         uint64_t page_bytes = info.kv_bytes_per_token * 16;
         struct tutti_engine_options alone = { .kv_bytes = 64 * page_bytes, .no_prefix_cache = true };
-        tutti_engine *engine = open_engine(model, &alone);
+        tutti_engine *engine = opened_engine(model, &alone, NULL);
         ask(want, engine, name, true);
         tutti_engine_close(engine);
         tutti_model_close(model);
@@ -160,8 +140,8 @@ static void greedy_answers_are_those_of_the_reference(void **state)
         request.max_tokens = (int)n;
         tutti_sampling_init(&request.sampling, NULL);
         request.sampling.temperature = 0;
-        tutti_model *model = open_model(NAMES[k], 2);
-        tutti_engine *engine = open_engine(model, NULL);
+        tutti_model *model = opened_model(NAMES[k], "f32", "f32", 2);
+        tutti_engine *engine = opened_engine(model, NULL, NULL);
         struct collect answer;
         collect_init(&answer);
         collect_submit(&answer, engine, &request);
@@ -181,7 +161,7 @@ static void positions_behind_a_learned_table_are_refused(void **state)
     (void)state;
     static const char *const WITH_TABLES[] = { "gpt2-tiny", "pangu-tiny" };
     for (int k = 0; k < 2; k++) {
-        tutti_model *model = open_model(WITH_TABLES[k], 1);
+        tutti_model *model = opened_model(WITH_TABLES[k], "f32", "f32", 1);
         struct tutti_model_info info;
         struct tutti_error err = { 0 };
         tutti_model_info(model, &info);

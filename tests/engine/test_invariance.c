@@ -2,6 +2,7 @@
  * alone and among 64, whatever the size of the pieces that prompts are read in, from the prefix cache, after a
  * preemption, on one thread and on two, with choices together and apart; for f16, q8_0 and q4_0 weights, f16 and int8 keys. */
 #include "support/collect.h"
+#include "support/opened.h"
 #include "support/questions.h"
 
 #include "base/rng.h"
@@ -74,18 +75,6 @@ static void free_answers(struct answer *answers, int n)
     free(answers);
 }
 
-static tutti_model *open_model(const char *weight_type, const char *kv_type, int n_threads)
-{
-    tutti_model *model = NULL;
-    struct tutti_error err = { 0 };
-    struct tutti_model_options options = { .weight_type = weight_type,
-                                           .kv_type = kv_type,
-                                           .n_threads = n_threads };
-    if (tutti_model_open(&model, TEST_DEMO_MODEL, &options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    return model;
-}
-
 struct how {
     struct tutti_engine_options engine;
     int n_questions, n_choices;
@@ -101,10 +90,7 @@ static struct answer *ask(tutti_model *model, const struct how *how, struct tutt
     struct question *questions = calloc((size_t)how->n_questions, sizeof *questions);
     struct collect *all = calloc((size_t)how->n_questions, sizeof *all);
     struct engine_hooks hooks = { .logits = note_row, .user = rows };
-    tutti_engine *engine = NULL;
-    struct tutti_error err = { 0 };
-    if (engine_open(&engine, model_of(model), &how->engine, &hooks, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
+    tutti_engine *engine = opened_engine(model, &how->engine, &hooks);
     for (int round = 0; round < how->n_rounds; round++) {
         rows->n = 0;
         for (int i = 0; i < how->n_questions; i++) {
@@ -176,7 +162,7 @@ static uint64_t pages(const tutti_model *model, int n)
 static void check_clauses(const char *weight_type, const char *kv_type, bool is_whole)
 {
     struct tutti_stats stats;
-    tutti_model *model = open_model(weight_type, kv_type, 1);
+    tutti_model *model = opened_model(TEST_DEMO_MODEL, weight_type, kv_type, 1);
     struct how how = alone;
     how.n_questions = is_whole ? N_QUESTIONS : N_FEW;
     struct answer *want = ask(model, &how, &stats);
@@ -208,7 +194,7 @@ static void check_clauses(const char *weight_type, const char *kv_type, bool is_
     assert_true(stats.n_preemptions > 0);
 
     tutti_model_close(model);
-    model = open_model(weight_type, kv_type, 2);
+    model = opened_model(TEST_DEMO_MODEL, weight_type, kv_type, 2);
     how.engine.kv_bytes = pages(model, 2000);
     check_how(model, how, want, "with two threads", &stats);
     tutti_model_close(model);
@@ -243,7 +229,7 @@ static void choices_are_the_same_together_and_apart(void **state)
 {
     (void)state;
     struct tutti_stats stats;
-    tutti_model *model = open_model(NULL, NULL, 1);
+    tutti_model *model = opened_model(TEST_DEMO_MODEL, NULL, NULL, 1);
     struct how apart = alone; /* one sequence at a time: nothing is shared */
     apart.engine.max_seqs = 1;
     apart.n_questions = N_FEW;

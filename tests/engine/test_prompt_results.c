@@ -5,6 +5,7 @@
 #include "engine/sampler.h"
 #include "support/collect.h"
 #include "support/mock_model.h"
+#include "support/opened.h"
 #include "support/questions.h"
 
 #include <jansson.h>
@@ -18,26 +19,6 @@
 #include <cmocka.h>
 
 enum { MAX_IDS = 256 };
-
-static tutti_model *open_model(const char *path, const char *type, int n_threads)
-{
-    tutti_model *model = NULL;
-    struct tutti_error err = { 0 };
-    struct tutti_model_options options = { .weight_type = type, .kv_type = type, .n_threads = n_threads };
-    if (tutti_model_open(&model, path, &options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    return model;
-}
-
-static tutti_engine *open_engine(tutti_model *model, const struct tutti_engine_options *options,
-                                 const struct engine_hooks *hooks)
-{
-    tutti_engine *engine = NULL;
-    struct tutti_error err = { 0 };
-    if (engine_open(&engine, model_of(model), options, hooks, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    return engine;
-}
 
 static float float_of(int32_t bits)
 {
@@ -139,9 +120,9 @@ static void figures_are_those_of_transformers(void **state)
     for (size_t m = 0; m < sizeof MODELS / sizeof *MODELS; m++) {
         char path[512];
         snprintf(path, sizeof path, TEST_FIXTURES "/%s", MODELS[m]);
-        tutti_model *model = open_model(path, "f32", 2);
+        tutti_model *model = opened_model(path, "f32", "f32", 2);
         struct tutti_engine_options options = { .kv_bytes = 4 << 20, .max_batch_tokens = 32 };
-        tutti_engine *engine = open_engine(model, &options, NULL);
+        tutti_engine *engine = opened_engine(model, &options, NULL);
         snprintf(path, sizeof path, TEST_FIXTURES "/prompts/%s.json", MODELS[m]);
         json_t *root = json_load_file(path, 0, NULL);
         const json_t *prompts = json_object_get(root, "prompts"), *prompt;
@@ -186,8 +167,8 @@ struct asking {
 static struct collect *ask(const struct asking *how, struct tutti_stats *stats)
 {
     static struct question questions[N_ASKED * N_KINDS];
-    tutti_model *model = open_model(TEST_DEMO_MODEL, NULL, how->n_threads);
-    tutti_engine *engine = open_engine(model, &how->engine, NULL);
+    tutti_model *model = opened_model(TEST_DEMO_MODEL, NULL, NULL, how->n_threads);
+    tutti_engine *engine = opened_engine(model, &how->engine, NULL);
     struct collect *all = calloc(N_ASKED * N_KINDS, sizeof *all);
     assert_non_null(all);
     for (int round = 0; round < how->n_rounds; round++) {
@@ -405,9 +386,10 @@ static void poison(struct model *model, struct kv_memory *kv, const struct step 
 static void what_is_no_number_ends_its_request_alone(void **state)
 {
     (void)state;
-    tutti_model *model = open_model(TEST_FIXTURES "/llama-tiny", "f32", 2);
+    tutti_model *model = opened_model(TEST_FIXTURES "/llama-tiny", "f32", "f32", 2);
     struct engine_hooks hooks = { .forward = poison };
-    tutti_engine *engine = open_engine(model, &(struct tutti_engine_options){ .kv_bytes = 4 << 20 }, &hooks);
+    tutti_engine *engine = opened_engine(model, &(struct tutti_engine_options){ .kv_bytes = 4 << 20 },
+                                         &hooks);
     static const int32_t BAD[] = { 3, 4, POISON, 5, 6 }, GOOD[] = { 3, 4, 5, 6, 7 };
     struct collect all[8];
     for (int i = 0; i < 8; i++) {
@@ -481,8 +463,8 @@ static void what_cannot_be_is_refused(void **state)
         { { .embedding = (enum tutti_embedding)3 }, "embedding", "at most 2" },
         { { .prompt_logprobs = true, .n_beams = 2 }, "prompt_logprobs", "beam search" },
     };
-    tutti_model *model = open_model(TEST_FIXTURES "/llama-tiny", "f32", 1);
-    tutti_engine *engine = open_engine(model, &(struct tutti_engine_options){ .kv_bytes = 4 << 20 }, NULL);
+    tutti_model *model = opened_model(TEST_FIXTURES "/llama-tiny", "f32", "f32", 1);
+    tutti_engine *engine = opened_engine(model, &(struct tutti_engine_options){ .kv_bytes = 4 << 20 }, NULL);
     struct tutti_error err;
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct tutti_request request = CASES[i].request;
@@ -496,8 +478,8 @@ static void what_cannot_be_is_refused(void **state)
     }
     tutti_engine_close(engine);
     tutti_model_close(model);
-    model = open_model(TEST_FIXTURES "/chatglm-6b-tiny", "f32", 1);
-    engine = open_engine(model, &(struct tutti_engine_options){ .kv_bytes = 4 << 20 }, NULL);
+    model = opened_model(TEST_FIXTURES "/chatglm-6b-tiny", "f32", "f32", 1);
+    engine = opened_engine(model, &(struct tutti_engine_options){ .kv_bytes = 4 << 20 }, NULL);
     struct tutti_request request = { .ids = IDS, .n_ids = 3, .prompt_logprobs = true };
     tutti_sampling_init(&request.sampling, NULL);
     assert_int_equal(tutti_engine_submit(engine, &request, collect_event, NULL, NULL, &err),

@@ -2,6 +2,7 @@
 #include "support/collect.h"
 #include "support/fault.h"
 #include "support/mock_model.h"
+#include "support/opened.h"
 
 #include "base/log.h"
 #include "base/rng.h"
@@ -525,12 +526,8 @@ enum { N_PROMPTS = 8, MAX_PROMPT = 90, N_TOKENS = 12, N_TOP = 3 };
 static tutti_model *open_model(const char *name, const char *kv_type, const char *adapters[2])
 {
     char path[512];
-    tutti_model *model = NULL;
     struct tutti_error err = { 0 };
-    struct tutti_model_options options = { .kv_type = kv_type, .n_threads = 1 };
-    snprintf(path, sizeof path, TEST_FIXTURES "/%s", name);
-    if (tutti_model_open(&model, path, &options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
+    tutti_model *model = opened_model(name, NULL, kv_type, 1);
     for (int i = 0; i < 2 && adapters[i]; i++) {
         snprintf(path, sizeof path, TEST_FIXTURES "/adapters/%s", adapters[i]);
         if (tutti_model_add_adapter(model, adapters[i], path, &err) != TUTTI_OK)
@@ -543,10 +540,7 @@ static tutti_model *open_model(const char *name, const char *kv_type, const char
 static void ask_all(struct collect answers[3][N_PROMPTS], tutti_model *model, const char *adapters[2],
                     const struct tutti_engine_options *options, struct tutti_stats *stats)
 {
-    tutti_engine *engine = NULL;
-    struct tutti_error err = { 0 };
-    if (tutti_engine_open(&engine, model, options, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
+    tutti_engine *engine = opened_engine(model, options, NULL);
     for (int a = 0; a < 3; a++)
         for (int i = 0; i < N_PROMPTS; i++) {
             int32_t ids[MAX_PROMPT];

@@ -1,0 +1,32 @@
+#include "support/opened.h"
+
+#include <limits.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+tutti_model *opened_model(const char *path, const char *weight_type, const char *kv_type, int n_threads)
+{
+    char fixture[PATH_MAX];
+    tutti_model *model = NULL;
+    struct tutti_error err = { 0 };
+    struct tutti_model_options options = { .weight_type = weight_type,
+                                           .kv_type = kv_type,
+                                           .n_threads = n_threads };
+    snprintf(fixture, sizeof fixture, "%s%s", path[0] == '/' ? "" : TEST_FIXTURES "/", path);
+    if (tutti_model_open(&model, fixture, &options, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    return model;
+}
+
+tutti_engine *opened_engine(tutti_model *model, const struct tutti_engine_options *options,
+                            const struct engine_hooks *hooks)
+{
+    tutti_engine *engine = NULL;
+    struct tutti_error err = { 0 };
+    if (engine_open(&engine, model_of(model), options, hooks, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    return engine;
+}

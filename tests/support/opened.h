@@ -1,0 +1,14 @@
+/* Models and engines that a test needs: where one cannot be opened, the test fails with what was said. */
+#ifndef TEST_OPENED_H
+#define TEST_OPENED_H
+
+#include "engine/engine.h"
+
+/* path may be a name beside the other fixtures. Types as in struct tutti_model_options. */
+tutti_model *opened_model(const char *path, const char *weight_type, const char *kv_type, int n_threads);
+
+/* hooks: NULL is allowed. */
+tutti_engine *opened_engine(tutti_model *model, const struct tutti_engine_options *options,
+                            const struct engine_hooks *hooks);
+
+#endif
