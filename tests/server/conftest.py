@@ -24,7 +24,8 @@ class Server:
     def __init__(self, *args, log):
         self.log_path = log
         with open(log, "wb") as err:
-            self.process = subprocess.Popen([BIN, "serve", DEMO, "--port", "0", *map(str, args)], stdout=subprocess.PIPE,
+            where = [] if "--unix" in args else ["--port", "0"]
+            self.process = subprocess.Popen([BIN, "serve", DEMO, *where, *map(str, args)], stdout=subprocess.PIPE,
                                             stderr=err, stdin=subprocess.DEVNULL)
         line = self.process.stdout.readline().decode()
         if not line.startswith("listening on "):

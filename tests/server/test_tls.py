@@ -228,8 +228,8 @@ def test_wrong_files_are_named(authority, tmp_path):
         done = subprocess.run([BIN, "serve", DEMO, "--port", "0", *flags], stdin=subprocess.DEVNULL, capture_output=True,
                               text=True, timeout=PATIENCE, check=False)
         assert done.returncode == 1 and words in done.stderr and not done.stdout, (words, done.stderr)
-    for flags, words in ([["--tls-cert", "x"], "found only the certificate"], [["--tls-key", "x"], "found only the key"],
-                         [["--tls-client-ca", "x"], "with TLS alone"]):
+    for flags, words in ([["--tls-cert", "x"], "--tls-cert: expected --tls-key too"], [["--tls-key", "x"], "--tls-key: expected --tls-cert too"],
+                         [["--tls-client-ca", "x"], "--tls-client-ca: expected --tls-cert and --tls-key too"]):
         done = subprocess.run([BIN, "serve", DEMO, "--port", "0", *flags], capture_output=True, text=True, timeout=PATIENCE,
                               check=False)
         assert done.returncode == 2 and words in done.stderr
