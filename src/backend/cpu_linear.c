@@ -6,8 +6,8 @@
 #include <string.h>
 
 enum {
-    PIECE_BYTES = 640 * 1024, /* of weights: they stay in the second cache for all tiles */
-    TILE_BYTES = 800 *
+    PIECE_BYTES = 320 * 1024, /* of weights: they stay in the second cache for all tiles */
+    TILE_BYTES = 700 *
                  1024, /* of inputs: read in order and asked for ahead, so that the third cache will do */
 };
 
@@ -135,7 +135,7 @@ static void run_piece(const struct linear_job *job, float *out, const uint8_t *i
         o.column = panel * o.n_halves * LANES;
         ask_for_output(&o);
         k->linear[m->dtype](out, m->panels + (size_t)panel * m->panel_bytes,
-                            input + (size_t)tile * job->tile_stride, n, m->n_in, tile == 0);
+                            input + (size_t)tile * job->tile_stride, n, m->n_in);
         if (m->bias)
             add_bias(out, m->bias + (size_t)panel * PANEL_ROWS, n);
         if (job->add)

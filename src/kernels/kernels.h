@@ -19,7 +19,7 @@
 enum {
     LANES = 16,              /* output rows of half a panel */
     PANEL_ROWS = 2 * LANES,  /* output rows of a panel of weights */
-    TILE_ROWS = 32,          /* input rows of a tile, at most */
+    TILE_ROWS = 64,          /* input rows of a tile, at most */
     BLOCK = 32,              /* columns of a block of quantized weights */
     LINEAR_RUN = 512,        /* columns that a float sum runs over before it is added to the total */
     ATTENTION_KEYS = 16,     /* positions of a KV page */
@@ -57,8 +57,7 @@ const char *cpu_name(unsigned cpu);
 typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int begin, int end);
 
 /* out[h][r][i] = sum over columns of row 16h + i of the panel with input row r. out: [2][n_rows][16].
- * panel: packed weights of n_in columns; x: a tile of n_rows input rows. is_cold: the panel comes from memory, and others
- * may stand behind it, so that it pays to ask ahead.
+ * panel: packed weights of n_in columns; what stands behind it is asked for ahead. x: a tile of n_rows input rows.
  *
  * F32 and F16 weights: fma over runs of 512 columns, from the first; each run starts at 0 and is added to the total.
  * BF16 weights: the same, but of each pair of columns the odd one comes first, and denormals are zero, in what goes in
@@ -66,7 +65,7 @@ typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int b
  * Quantized weights (formats.h): one block of 32 columns after the other, total = fma(number * d, scale, total) for each of
  * its runs of sub columns, where number is the exact integer sum of (u - zero) * q, and d the activations' scale;
  * then, where has_min, total = fma(-sum(q) * d, min, total) for each of them. All factors are exact. */
-typedef void linear_fn(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in, bool is_cold);
+typedef void linear_fn(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in);
 
 /* ---- rows ------------------------------------------------------------------------------------------------------ */
 

@@ -27,7 +27,7 @@ static double relative_error(struct check *c, const struct kernels *k, enum dtyp
     for (int i = 0; i < N_ROWS * N_IN; i++)
         x[i] = activation(c, i, has_outliers);
     k->tile[type](tile, x, N_IN, N_ROWS, 0, N_IN);
-    k->linear[type](y, panel, tile, N_ROWS, N_IN, false);
+    k->linear[type](y, panel, tile, N_ROWS, N_IN);
     for (int row = 0; row < PANEL_ROWS; row++) {
         unpack_row(w, panel, row, type, N_IN);
         for (int r = 0; r < N_ROWS; r++) {

@@ -44,14 +44,12 @@ static void linear_float(float *out, const uint8_t *panel, enum dtype dtype, con
     }
 }
 
-void linear_f32_ref(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in, bool is_cold)
+void linear_f32_ref(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)
 {
-    (void)is_cold;
     linear_float(out, panel, DTYPE_F32, x, n_rows, n_in);
 }
 
-void linear_f16_ref(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in, bool is_cold)
+void linear_f16_ref(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)
 {
-    (void)is_cold;
     linear_float(out, panel, DTYPE_F16, x, n_rows, n_in);
 }

@@ -43,9 +43,8 @@ static float dot_row(const uint16_t *weights, const uint16_t *x, int row, int r,
     return total;
 }
 
-void linear_bf16_ref(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in, bool is_cold)
+void linear_bf16_ref(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)
 {
-    (void)is_cold;
     for (int hr = 0; hr < 2 * n_rows; hr++)
         for (int i = 0; i < LANES; i++)
             *out++ = dot_row((const uint16_t *)panel, x, hr / n_rows * LANES + i, hr % n_rows, n_rows, n_in);

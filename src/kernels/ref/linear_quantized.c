@@ -102,10 +102,8 @@ static void linear_quantized(float *out, const uint8_t *panel, struct quant_form
 }
 
 #define LINEAR(name, dtype)                                                                                  \
-    void linear_##name##_ref(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in,          \
-                             bool is_cold)                                                                   \
+    void linear_##name##_ref(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)          \
     {                                                                                                        \
-        (void)is_cold;                                                                                       \
         linear_quantized(out, panel, quant_format(dtype), x, n_rows, n_in);                                  \
     }
 FOR_EACH_QUANTIZED(LINEAR)

@@ -59,7 +59,7 @@ typedef void bf16_tile_fn(float *out, int out_rows, const uint8_t *panel, const 
 BF16_TILES
 static bf16_tile_fn *const TILES[] = { NULL, BF16_TILES_TABLE };
 
-void NAME(linear_bf16)(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in, bool is_cold)
+void NAME(linear_bf16)(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)
 {
     unsigned mode = _mm_getcsr();
     _mm_setcsr(mode | 0x8040); /* flush to zero, denormals are zero */
@@ -68,7 +68,7 @@ void NAME(linear_bf16)(float *out, const uint8_t *panel, const void *x, int n_ro
     for (int tile = 0; tile < n_tiles; tile++) { /* of even height: 13 rows make 7 and 6 */
         int begin = n_rows * tile / n_tiles, end = n_rows * (tile + 1) / n_tiles;
         TILES[end - begin](out + begin * LANES, n_rows, panel, (const uint32_t *)x + begin, (n_in + 1) / 2,
-                           is_cold && tile == 0);
+                           tile == 0);
     }
     _mm_setcsr(mode);
 }

@@ -62,22 +62,21 @@ typedef void float_tile_fn(float *out, int out_rows, const uint8_t *panel, const
     }
 
 /* tiles: by rows, 1..MOST_ROWS. */
-INLINE void linear_float(float *out, const uint8_t *panel, const float *x, int n_rows, int n_in, bool is_cold,
+INLINE void linear_float(float *out, const uint8_t *panel, const float *x, int n_rows, int n_in,
                          float_tile_fn *const *tiles)
 {
     memset(out, 0, (size_t)n_rows * PANEL_ROWS * sizeof *out);
     int n_tiles = (n_rows + MOST_ROWS - 1) / MOST_ROWS;
     for (int tile = 0; tile < n_tiles; tile++) { /* of even height: 13 rows make 7 and 6 */
         int begin = n_rows * tile / n_tiles, end = n_rows * (tile + 1) / n_tiles;
-        tiles[end - begin](out + begin * LANES, n_rows, panel, x + begin, n_in, is_cold && tile == 0);
+        tiles[end - begin](out + begin * LANES, n_rows, panel, x + begin, n_in, tile == 0);
     }
 }
 
 #define LINEAR_FLOAT(t, dtype)                                                                               \
     FLOAT_TILES(t, dtype)                                                                                    \
     static float_tile_fn *const TILES_##t[] = { NULL, FLOAT_TILES_TABLE(t) };                                \
-    void VARIANT(linear_##t)(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in,          \
-                             bool is_cold)                                                                   \
+    void VARIANT(linear_##t)(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)          \
     {                                                                                                        \
-        linear_float(out, panel, x, n_rows, n_in, is_cold, TILES_##t);                                       \
+        linear_float(out, panel, x, n_rows, n_in, TILES_##t);                                                \
     }

@@ -154,7 +154,7 @@ INLINE void block_row(const struct weights *w, const struct input *x, int r, con
 
 /* One panel. out: [2][n_rows][16]. */
 INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant_format f,
-                            const uint8_t *tile, int n_rows, int n_blocks, bool is_cold)
+                            const uint8_t *tile, int n_rows, int n_blocks)
 {
     const int per_unit = format_unit_columns(f) / BLOCK;
     const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
@@ -162,9 +162,8 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
     for (int b = 0; b < n_blocks; b++) {
         const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
         const uint8_t *block = unit + format_param_bytes(f) + (size_t)(b % per_unit) * block_bytes;
-        if (is_cold)
-            for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
-                _mm_prefetch((const char *)block + AHEAD + line, _MM_HINT_T0);
+        for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
+            _mm_prefetch((const char *)block + AHEAD + line, _MM_HINT_T0);
         for (int row = 0; row < PANEL_ROWS; row += STRIP) {
             size_t at = (size_t)(row / LANES * n_rows * LANES + row % LANES);
             struct weights w;
@@ -182,9 +181,8 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
 }
 
 #define LINEAR(name, dtype)                                                                                  \
-    void linear_##name##_avx2(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in,         \
-                              bool is_cold)                                                                  \
+    void linear_##name##_avx2(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)         \
     {                                                                                                        \
-        quantized_panel(out, panel, quant_format(dtype), x, n_rows, n_in / BLOCK, is_cold);                  \
+        quantized_panel(out, panel, quant_format(dtype), x, n_rows, n_in / BLOCK);                           \
     }
 FOR_EACH_QUANTIZED(LINEAR)

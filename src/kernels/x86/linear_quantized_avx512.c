@@ -257,7 +257,7 @@ INLINE void block_all(const struct weights *w, const struct input *x, const stru
 
 /* One panel. out: [2][n_rows][16]. */
 INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant_format f,
-                            const uint8_t *tile, int n_rows, int n_blocks, bool is_cold)
+                            const uint8_t *tile, int n_rows, int n_blocks)
 {
     const int per_unit = format_unit_columns(f) / BLOCK;
     const size_t block_bytes = 2 * format_half_bytes(f), unit_bytes = format_unit_bytes(f);
@@ -275,9 +275,8 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
                 unpack_high(w.w[h], half + format_low_bytes(f), f);
         }
         load_scales(&w, unit, b % per_unit, f);
-        if (is_cold)
-            for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
-                _mm_prefetch((const char *)block + AHEAD + line, _MM_HINT_T0);
+        for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
+            _mm_prefetch((const char *)block + AHEAD + line, _MM_HINT_T0);
         x.q = (const int32_t *)tile;
         x.rows = (const struct input_row *)(tile + n_rows * BLOCK);
         tile += (size_t)n_rows * (BLOCK + sizeof(struct input_row));
@@ -289,9 +288,8 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
 }
 
 #define LINEAR(name, dtype)                                                                                  \
-    void linear_##name##_avx512(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in,       \
-                                bool is_cold)                                                                \
+    void linear_##name##_avx512(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in)       \
     {                                                                                                        \
-        quantized_panel(out, panel, quant_format(dtype), x, n_rows, n_in / BLOCK, is_cold);                  \
+        quantized_panel(out, panel, quant_format(dtype), x, n_rows, n_in / BLOCK);                           \
     }
 FOR_EACH_QUANTIZED(LINEAR)
