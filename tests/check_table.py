@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of families and features in docs/models.md and features: every cell that says yes has a test below, which is there, is run, and speaks of that
+"""README's table of families and features: every cell that says yes has a test below, which is there, is run, and speaks of that
 family; every other cell has none. Prints TAP.
 
   check_table.py [ROOT]
@@ -71,7 +71,7 @@ def read(root, path):
 
 def read_table(root):
     """{(family, column): cell} of the table that begins with "family | logits"."""
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in read(root, "docs/models.md").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in read(root, "README.md").splitlines()
             if line.startswith("|")]
     start = next(i for i, row in enumerate(rows) if row[:2] == ["family", "logits"])
     columns, cells = rows[start][1:], {}
@@ -101,13 +101,13 @@ def proof_of(family, column):
 def faults_of_cells(root):
     columns, cells = read_table(root)
     if {family for family, _ in cells} != set(FAMILIES):
-        yield f"docs/models.md: families {sorted({family for family, _ in cells})}"
+        yield f"README.md: families {sorted({family for family, _ in cells})}"
     if set(columns) != set(ALL) | set(SOME):
-        yield f"docs/models.md: columns {columns}"
+        yield f"README.md: columns {columns}"
     for (family, column), cell in cells.items():
         proof = proof_of(family, column)
         if (cell == "yes") != bool(proof) or cell not in ("yes", "–"):
-            yield f"docs/models.md: {family}, {column}: \"{cell}\", the list of proofs has {proof}"
+            yield f"README.md: {family}, {column}: \"{cell}\", the list of proofs has {proof}"
 
 
 def faults_of_proofs(root):
