@@ -60,7 +60,7 @@ static enum tutti_status get_digest(const struct field *f, const json_t *object,
                                     const char **out)
 {
     enum tutti_status st = get_string(f, object, key, out);
-    if (st != TUTTI_OK)
+    if (st != TUTTI_OK || !*out)
         return st;
     if (strlen(*out) != SHARD_DIGEST_CHARS || strspn(*out, "0123456789abcdef") != SHARD_DIGEST_CHARS)
         return wrong_value(f, key, "expected 64 hexadecimal digits");
@@ -70,7 +70,7 @@ static enum tutti_status get_digest(const struct field *f, const json_t *object,
 static enum tutti_status read_runs(const struct field *f, const json_t *object, struct shard_tensor *t)
 {
     const json_t *runs = json_object_get(object, "runs");
-    int64_t dim, last = 0;
+    int64_t dim = 0, last = 0;
     enum tutti_status st = get_int(f, object, "dim", 0, t->n_dims - 1, &dim);
     if (st != TUTTI_OK)
         return st;
