@@ -238,7 +238,7 @@ static void tells_what_is_wrong_with_a_grammar(void **state)
 static void tells_that_there_are_too_many_ways(void **state)
 {
     (void)state;
-    tutti_engine *engine = open_engine(NULL);
+    tutti_engine *engine = opened_engine(model, NULL, NULL);
     struct tutti_request r = request_for(TUTTI_GRAMMAR_GBNF, "root ::= [\\x01\\x02]++++++++++++", 1);
     r.ignore_eos = true;
     struct collect *c = ask(engine, &r);
