@@ -17,11 +17,11 @@ enum {
     FIRST_WAIT = 16,     /* steps before that, doubled each time in vain */
     LAST_WAIT = 4096,
 };
-static const double CREDIT_SHARE = 0.015; /* of each step's time */
-static const double PLAN_SHARE = 0.005;   /* of that, deciding in vain may take */
-static const double COMMON_PART = 0.9;    /* of a change of what steps take is one of the whole machine */
-static const double MARGIN = 1.02;        /* of the gain: durations vary */
-static const double LEAST_CHANCE = 0.05;  /* of a token to be worth a row */
+static const double CREDIT_SHARE = 0.01; /* of each step's time */
+static const double PLAN_SHARE = 0.003;  /* of that, deciding in vain may take */
+static const double COMMON_PART = 0.9;   /* of a change of what steps take is one of the whole machine */
+static const double MARGIN = 1.02;       /* of the gain: durations vary */
+static const double LEAST_CHANCE = 0.05; /* of a token to be worth a row */
 static const float FIRST_DRAFT_CHANCE = 0.6f;
 static const float DRAFT_WEIGHT = 0.02f, SEQUENCE_WEIGHT = 0.1f; /* of each token that is judged */
 
@@ -113,13 +113,13 @@ static void estimate(const struct step_times *t, double row_us, bool is_worst, i
             slope = (us[n] - us[below]) / (n - below);
             below = n;
             above = next_known(t, n + 1);
-        } else if (above <= SPECULATION_ROWS) {
-            double part = (double)(n - below) / (above - below);
-            us[n] = us[below] + (known_us(t, above) - us[below]) * part * part;
-        } else {
-            us[n] = us[below] + (slope > 0 ? slope * (n - below) : 0);
-            us[n] = us[n] > n * row_us ? us[n] : n * row_us;
+            continue;
         }
+        double part = above <= SPECULATION_ROWS ? (double)(n - below) / (above - below) : 0;
+        us[n] = us[below] + (part > 0    ? (known_us(t, above) - us[below]) * part * part
+                             : slope > 0 ? slope * (n - below)
+                                         : 0);
+        us[n] = us[n] > n * row_us ? us[n] : n * row_us;
     }
 }
 
