@@ -19,6 +19,7 @@ FIXTURES = os.path.join(ROOT, "tests", "fixtures")
 COMMANDS = ["serve", "chat", "generate", "bench", "load", "convert", "perplexity", "inspect", "tokenize", "logits",
             "shard", "ranks", "plan"]
 PATIENCE = 120 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+SANITIZED = "ASAN_OPTIONS" in os.environ or "TSAN_OPTIONS" in os.environ
 EXACT = ["--type", "f32", "--kv-type", "f32"]
 GREEDY = ["--temperature", "0"] + EXACT
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from test_cli import BIN, DEMO, PATIENCE, tutti, wrong
+from test_cli import BIN, DEMO, PATIENCE, SANITIZED, tutti, wrong
 
 
 def write_llama(folder, n_layers, d_model=512, d_ff=1536, n_vocab=512):

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from test_cli import BIN, DEMO, FIXTURES, PATIENCE, tutti, wrong
+from test_cli import BIN, DEMO, FIXTURES, PATIENCE, SANITIZED, tutti, wrong
 from test_convert import PEAK, write_llama
 
 TYPE_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
@@ -474,5 +474,5 @@ def test_the_model_streams_through(tmp_path):
                 shutil.rmtree(before)
             before = after
         shutil.rmtree(before)
-    for n in (4, 2, 1):
+    for n in () if SANITIZED else (4, 2, 1):  # what the sanitizers note of each mapped byte counts too
         assert peaks[16, n] < peaks[1, n] + 16e6 and peaks[16, n] < size / 4
