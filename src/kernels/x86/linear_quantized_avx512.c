@@ -17,8 +17,8 @@
 
 enum {
     AHEAD = 9216, /* bytes ahead of the weights being read that are asked for: few rows are bound by memory */
-    FEW_ROWS = 4, /* so many cost less to multiply by their steps than a table of multiples does */
-    MANY_ROWS = 12, /* fewer are as fast without block_many() */
+    FEW_ROWS = 8, /* so many cost less to multiply by their steps than a table of multiples does */
+    MANY_ROWS = 9, /* as few gain by block_many() */
     BLOCKS_AHEAD =
         12, /* blocks ahead of the input rows: a tile comes from the third cache where there are many */
 };
