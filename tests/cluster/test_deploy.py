@@ -193,6 +193,8 @@ def test_the_group_has_as_many_ranks_as_workers():
     assert n_ranks == job["mpiReplicaSpecs"]["Worker"]["replicas"] * job["slotsPerWorker"]
     ports = {port["name"]: port["containerPort"] for port in worker["ports"]}
     assert int(flag(args, "port")) == ports["http"] and flag(args, "host") == "0.0.0.0"
+    with_keepalive = [args[i + 1] for i, word in enumerate(args) if word == "--mca"]
+    assert with_keepalive == re.findall(r"--mca (\S+) \S+", value(unit("tutti-group.service"), "ExecStart")) and with_keepalive
     sleep, pause = launcher["lifecycle"]["preStop"]["exec"]["command"]
     assert sleep == "sleep" and int(pause) > int(flag(args, "drain-delay")) + int(flag(args, "drain-timeout"))
     for role in ("Launcher", "Worker"):
