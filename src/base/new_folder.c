@@ -1,18 +1,26 @@
 #include "base/new_folder.h"
 
+#include "base/log.h"
 #include "base/unfinished.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Behind the name that the folder is to have; six characters follow. Nobody else calls a folder so. */
+#define UNFINISHED ".unfinished-"
+enum { N_RANDOM = 6, MAX_TRIES = 16 };
+
 struct new_folder {
     char *path, *temporary;
+    int lock; /* the temporary folder, locked as long as this process lives; -1: the file system has no locks */
     char **
         made; /* [n_made]: temporary itself, then folders and files in it, in the order in which they came about */
     size_t n_made, capacity;
@@ -68,6 +76,81 @@ static enum tutti_status check_free(const char *path, struct tutti_error *err)
                                 "%s: is there already, expected a free name or an empty folder", path);
 }
 
+/* ---- what others have left ---- */
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *place)
+{
+    (void)info;
+    (void)kind;
+    (void)place;
+    return remove(path);
+}
+
+/* Of a process that lives the folder is locked; where there are no locks nobody can tell, and it stays. */
+static void remove_left(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) == 0)
+            log_info("%s: removed, an interrupted run had left it", path);
+        else
+            log_warn("%s: an interrupted run has left it, and it cannot be removed: %s", path,
+                     strerror(errno));
+    }
+    close(fd);
+}
+
+/* Folders that were to become path, of processes that were killed. */
+static void remove_all_left(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t n_name = strlen(name), n_mark = strlen(UNFINISHED);
+    char *parent = slash == path ? strdup("/") : slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
+    DIR *dir = parent ? opendir(parent) : NULL;
+    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
+        char *left = NULL;
+        if (strlen(entry->d_name) == n_name + n_mark + N_RANDOM && memcmp(entry->d_name, name, n_name) == 0 &&
+            memcmp(entry->d_name + n_name, UNFINISHED, n_mark) == 0 &&
+            asprintf(&left, "%s/%s", parent, entry->d_name) >= 0) {
+            remove_left(left);
+            free(left);
+        }
+    }
+    if (dir)
+        closedir(dir);
+    free(parent);
+}
+
+/* Makes a folder by the pattern at path, and locks it. False: errno says why not. */
+static bool make_locked(char *path, int *lock)
+{
+    size_t n = strlen(path) - N_RANDOM;
+    for (int i = 0; i < MAX_TRIES; i++) {
+        struct stat there, locked;
+        memset(path + n, 'X', N_RANDOM);
+        if (!mkdtemp(path))
+            return false;
+        *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        bool is_locked = *lock >= 0 && flock(*lock, LOCK_EX) == 0;
+        /* Somebody who cleans up may have been between the two. */
+        if (stat(path, &there) == 0 &&
+            (*lock < 0 || (fstat(*lock, &locked) == 0 && there.st_ino == locked.st_ino))) {
+            if (!is_locked && *lock >= 0) {
+                close(*lock);
+                *lock = -1;
+            }
+            return true;
+        }
+        if (*lock >= 0)
+            close(*lock);
+        *lock = -1;
+        errno = EAGAIN;
+    }
+    return false;
+}
+
 enum tutti_status new_folder_open(struct new_folder **out, const char *path, struct tutti_error *err)
 {
     enum tutti_status st = check_free(path, err);
@@ -76,16 +159,19 @@ enum tutti_status new_folder_open(struct new_folder **out, const char *path, str
     struct new_folder *f = calloc(1, sizeof *f);
     mode_t mask = umask(0);
     umask(mask);
-    if (f)
+    if (f) {
+        f->lock = -1;
         f->path = strdup(path);
+    }
     for (size_t n = f && f->path ? strlen(f->path) : 0; n > 1 && f->path[n - 1] == '/'; n--)
         f->path[n - 1] = '\0';
     char *temporary = NULL;
-    if (!f || !f->path || asprintf(&temporary, "%s.XXXXXX", f->path) < 0) {
+    if (!f || !f->path || asprintf(&temporary, "%s" UNFINISHED "XXXXXX", f->path) < 0) {
         new_folder_free(f);
         return out_of_memory(path, err);
     }
-    if (!mkdtemp(temporary)) {
+    remove_all_left(f->path);
+    if (!make_locked(temporary, &f->lock)) {
         st = failure(path, err);
         free(temporary);
     } else if (!register_path(f, temporary)) {
@@ -178,6 +264,8 @@ void new_folder_free(struct new_folder *f)
         unfinished_drop(path);
         free(path);
     }
+    if (f->lock >= 0)
+        close(f->lock);
     free(f->made);
     free(f->path);
     free(f);

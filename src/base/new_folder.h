@@ -1,5 +1,6 @@
 /* A folder that appears under its name only when it is complete: filled beside it under a temporary name, renamed at the end. An end
- * of the program by SIGINT, SIGTERM or SIGHUP removes what is there so far (base/unfinished.h); SIGKILL leaves a folder NAME.XXXXXX. */
+ * of the program by SIGINT, SIGTERM or SIGHUP removes what is there so far (base/unfinished.h). SIGKILL leaves a folder
+ * NAME.unfinished-XXXXXX; whoever is the next to make NAME removes it, since its lock has ended with the process. */
 #ifndef TUTTI_BASE_NEW_FOLDER_H
 #define TUTTI_BASE_NEW_FOLDER_H
 

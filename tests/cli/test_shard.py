@@ -441,9 +441,28 @@ def test_an_end_half_way_leaves_nothing_that_looks_whole(number, tmp_path):
     if number != signal.SIGKILL:
         assert left == []
         return
-    assert len(left) == 1 and left[0].startswith("cut.")
+    assert len(left) == 1 and left[0].startswith("cut.unfinished-")
     tutti("inspect", target / left[0], check=1)
-    tutti("shard", source, target / "cut", "--tp", 2)
+    # The next run removes it, and nothing else: not what is being written now, not what has a similar name, not what a link leads to.
+    others = ["cut.unfinished-abcdefg", "cut.unfinished-ab", "cut.backup", "cut.unfinished-file01"]
+    for name in others[:-1]:
+        (target / name).mkdir()
+    (target / others[-1]).write_text("")
+    (target / left[0] / "elsewhere").symlink_to(source)
+    with subprocess.Popen([BIN, "shard", source, target / "cut", "--tp", "2"], stdout=subprocess.DEVNULL) as first:
+        deadline = time.monotonic() + PATIENCE
+        while not set(os.listdir(target)) - {*left, *others} and time.monotonic() < deadline:
+            time.sleep(0.001)
+        first.send_signal(signal.SIGSTOP)
+        writing = set(os.listdir(target)) - {*left, *others}
+        done = subprocess.run([BIN, "shard", source, target / "cut", "--tp", "4"], capture_output=True, text=True, timeout=PATIENCE,
+                              check=False)
+        first.send_signal(signal.SIGCONT)
+        first.wait(timeout=PATIENCE)
+    if writing != {"cut"}:  # it was stopped while it wrote: the other one was faster, and it has no place left
+        assert done.returncode == 0 and first.returncode == 1, done.stderr
+    assert sorted(os.listdir(target)) == sorted(["cut", *others])
+    assert (source / "config.json").exists()
     tutti("shard", target / "cut", "--check")
 
 
