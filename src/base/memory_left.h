@@ -1,4 +1,4 @@
-/* Memory that this process may still take. */
+/* Memory that this process may still take, and what it has. */
 #ifndef TUTTI_BASE_MEMORY_LEFT_H
 #define TUTTI_BASE_MEMORY_LEFT_H
 
@@ -6,5 +6,8 @@
 
 /* Bytes: what the machine has, or the control group leaves of it if that is less. */
 uint64_t memory_left(void);
+
+/* Bytes of this process that are in memory; of a page that several processes have, its share. 0: the system does not say. */
+uint64_t memory_resident(void);
 
 #endif

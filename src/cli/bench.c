@@ -109,6 +109,7 @@ struct report {
     const char *name, *cpu;
     int n_threads, n_ranks;
     struct bench_limits limits;
+    struct bench_memory memory;
     struct bench_result *results;
     struct bench_engine_result *engine_results;
     struct bench_attention_result *attention_results;
@@ -225,6 +226,10 @@ static void print_table(const struct report *report, const struct model *model)
                   kv_type_name(model->kv_type), report->n_threads, report->cpu);
     if (report->n_ranks > 1)
         output_printf("%d ranks: weights, threads and limits are those of one\n", report->n_ranks);
+    output_printf("in memory%s: ", report->n_ranks > 1 ? ", rank by rank" : "");
+    for (int r = 0; r < report->memory.n_ranks; r++)
+        output_printf("%s%s", r > 0 ? ", " : "", number_write_size(weights, report->memory.rank_bytes[r]));
+    output_printf("\n");
     output_printf("this machine: reads %.1f GB/s, computes %.0f Gop/s in int8, %.0f Gflop/s in f32\n\n",
                   limits->read_gbps, limits->peak_int8_gops, limits->peak_f32_gflops);
     output_printf("%-8s %6s %8s %7s %10s %10s %9s %7s\n", "phase", "users", "context", "tokens", "tokens/s",
@@ -315,13 +320,18 @@ static void print_json(const struct report *report, const struct model *model)
         for (int i = 0; ok && i < report->n_attention_results; i++)
             ok = json_array_append_new(attention, attention_json(&report->attention_results[i])) == 0;
     }
+    json_t *memory = json_array();
+    ok = ok && memory;
+    for (int r = 0; ok && r < report->memory.n_ranks; r++)
+        ok = json_array_append_new(memory, json_integer((json_int_t)report->memory.rank_bytes[r])) == 0;
     json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:I, s:I, s:o, s:o*, s:o*}", "model", report->name,
-        "type", dtype_name(model->weight_type), "kv_type", kv_type_name(model->kv_type), "threads",
-        report->n_threads, "ranks", report->n_ranks, "cpu", report->cpu, "read_gbps",
+        "{s:s, s:s, s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:I, s:o, s:I, s:o, s:o*, s:o*}", "model",
+        report->name, "type", dtype_name(model->weight_type), "kv_type", kv_type_name(model->kv_type),
+        "threads", report->n_threads, "ranks", report->n_ranks, "cpu", report->cpu, "read_gbps",
         report->limits.read_gbps, "peak_int8_gops", report->limits.peak_int8_gops, "peak_f32_gflops",
-        report->limits.peak_f32_gflops, "weight_bytes", (json_int_t)model->weight_bytes, "n_params",
-        (json_int_t)model->n_params, "results", results, "engine", engine, "attention", attention);
+        report->limits.peak_f32_gflops, "weight_bytes", (json_int_t)model->weight_bytes, "memory_bytes",
+        memory, "n_params", (json_int_t)model->n_params, "results", results, "engine", engine, "attention",
+        attention);
     if (!ok) {
         json_decref(object);
         object = NULL;
@@ -376,7 +386,7 @@ static enum tutti_status measure_model(const struct bench_values *values, struct
     struct progress progress;
     progress_begin(&progress, "measuring", PROGRESS_STEPS);
     enum tutti_status st = bench_steps(model, &plan, limits, report->results, &report->n_results,
-                                       progress_update, &progress, err);
+                                       &report->memory, progress_update, &progress, err);
     progress_end(&progress);
     if (st != TUTTI_OK || !values->engine)
         return st;

@@ -2,6 +2,7 @@
 #ifndef TUTTI_CLI_BENCH_H
 #define TUTTI_CLI_BENCH_H
 
+#include "base/limits.h"
 #include "cli/options.h"
 #include "kernels/measure.h"
 #include "model/model.h"
@@ -16,6 +17,12 @@ struct bench_plan {
     int max_guesses;          /* through the engine, of repeated text; 0: none */
     struct model *draft;      /* through the engine; NULL: none */
     int max_draft_tokens;
+};
+
+/* What each rank has in memory with the weights, keys and values of a run, without the buffer that limits are measured in. */
+struct bench_memory {
+    uint64_t rank_bytes[LIMIT_RANKS];
+    int n_ranks;
 };
 
 /* What the machine could do at most while something was measured: medians. */
@@ -60,10 +67,11 @@ typedef void bench_progress_fn(void *user, uint64_t done, uint64_t total);
 
 /* ---- steps of the model alone: no scheduler, no sampling, no text ---- */
 
-/* results: [plan->users.n + 1]. limits: looked at before each repetition. */
+/* results: [plan->users.n + 1]. limits: looked at before each repetition. memory: NULL: is not asked for. */
 MUST_CHECK enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan,
                                          struct measure *limits, struct bench_result *results, int *n_results,
-                                         bench_progress_fn *progress, void *user, struct tutti_error *err);
+                                         struct bench_memory *memory, bench_progress_fn *progress, void *user,
+                                         struct tutti_error *err);
 
 /* ---- attention alone, for f16 and int8 keys and values ---- */
 

@@ -315,21 +315,29 @@ static enum tutti_status init(struct bench *b, struct model *model, const struct
     return st == TUTTI_OK ? model_kv_new(model, &b->kv, n_pages, err) : st;
 }
 
+/* On this rank, which measures the limits, is a buffer of no use to the model. */
+static void look_at_memory(struct model *model, struct bench_memory *memory)
+{
+    memory->n_ranks = model_memory_taken(model, memory->rank_bytes);
+    if (memory->n_ranks > 0 && memory->rank_bytes[0] > measure_bytes())
+        memory->rank_bytes[0] -= measure_bytes();
+}
+
 enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan, struct measure *limits,
-                              struct bench_result *results, int *n_results, bench_progress_fn *progress,
-                              void *user, struct tutti_error *err)
+                              struct bench_result *results, int *n_results, struct bench_memory *memory,
+                              bench_progress_fn *progress, void *user, struct tutti_error *err)
 {
     struct bench b;
     int n = 0, n_repetitions = plan->n_repetitions > 0 ? plan->n_repetitions : MAX_REPETITIONS;
     uint64_t total = (uint64_t)plan->users.n + (plan->n_prefill > 0);
-    double *memory = calloc(5 * (size_t)n_repetitions, sizeof *memory);
+    double *numbers = calloc(5 * (size_t)n_repetitions, sizeof *numbers);
     enum tutti_status st = init(&b, model, plan, err);
-    if (st == TUTTI_OK && !memory)
+    if (st == TUTTI_OK && !numbers)
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for %d repetitions", n_repetitions);
     if (st != TUTTI_OK)
         goto done;
-    struct samples s = { memory, memory + n_repetitions, memory + 2 * n_repetitions,
-                         memory + 3 * n_repetitions, memory + 4 * n_repetitions };
+    struct samples s = { numbers, numbers + n_repetitions, numbers + 2 * n_repetitions,
+                         numbers + 3 * n_repetitions, numbers + 4 * n_repetitions };
     b.measure = limits;
     progress(user, 0, total);
     fill_cache(&b, plan->context);
@@ -349,9 +357,11 @@ enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan
         progress(user, (uint64_t)n, total);
     }
     *n_results = n;
+    if (memory)
+        look_at_memory(model, memory);
     st = model_check(model, err);
 done:
     clear(&b);
-    free(memory);
+    free(numbers);
     return st;
 }

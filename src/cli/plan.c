@@ -164,7 +164,8 @@ static enum tutti_status measure(struct plan *p, struct model *model, struct mea
     struct progress progress;
     int n = 0, n_attention = 0;
     progress_begin(&progress, "measuring", PROGRESS_STEPS);
-    enum tutti_status st = bench_steps(model, &steps, limits, results, &n, progress_update, &progress, err);
+    enum tutti_status st = bench_steps(model, &steps, limits, results, &n, NULL, progress_update, &progress,
+                                       err);
     if (st == TUTTI_OK)
         st = bench_attention(model, &contexts, limits, attention, &n_attention, progress_update, &progress,
                              err);

@@ -383,11 +383,16 @@ bool cluster_end(struct cluster *c)
     return c->is_ended;
 }
 
+bool cluster_values(struct cluster *c, uint64_t value, uint64_t *all)
+{
+    all[c->rank] = value;
+    return cluster_share(c, all, sizeof *all);
+}
+
 bool cluster_min(struct cluster *c, uint64_t *value)
 {
     uint64_t all[CLUSTER_MAX_RANKS] = { 0 };
-    all[c->rank] = *value;
-    if (!cluster_share(c, all, sizeof *all))
+    if (!cluster_values(c, *value, all))
         return false;
     for (int r = 0; r < c->n_ranks; r++)
         *value = all[r] < *value ? all[r] : *value;

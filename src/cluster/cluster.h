@@ -95,8 +95,9 @@ MUST_CHECK enum tutti_status cluster_collect(struct cluster *c, const void *byte
                                                           size_t n_bytes),
                                              void *user, struct tutti_error *err);
 
-/* The smallest of all ranks' values. */
+/* The smallest of all ranks' values; all of them, [n_ranks]. */
 bool cluster_min(struct cluster *c, uint64_t *value);
+bool cluster_values(struct cluster *c, uint64_t value, uint64_t *all);
 
 /* Returns the same status on every rank: st where all have TUTTI_OK, else that of the first one that has not; *err then has its
  * text, with the rank before it on other ranks. */

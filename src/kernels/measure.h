@@ -12,6 +12,7 @@ struct measure;
 /* team: borrowed. cpu: see kernels.h. NULL: no memory for the buffer of 512 MiB. */
 struct measure *measure_new(struct team *team, unsigned cpu);
 void measure_free(struct measure *m); /* NULL is allowed */
+uint64_t measure_bytes(void);         /* the buffer */
 
 /* Each runs on all threads of the team for some milliseconds. 1 G = 1e9. A multiply-add is two operations. */
 

@@ -10,7 +10,7 @@
 enum { FIRST_ROOM = 1 << 14, MAX_COPIES = 1 << 10 };
 
 /* What rank 0 says: a message is a number of these, then its own fields. */
-enum { SAY_STEP, SAY_COPIES, SAY_RESERVE, SAY_KV_NEW, SAY_KV_FREE, SAY_MEMORY, SAY_ROOM, SAY_END };
+enum { SAY_STEP, SAY_COPIES, SAY_RESERVE, SAY_KV_NEW, SAY_KV_FREE, SAY_MEMORY, SAY_TAKEN, SAY_ROOM, SAY_END };
 
 /* The head of SAY_STEP. The arrays of struct step follow, those that may be missing by has; then the copies, the length of each
  * page table, the page tables. */
@@ -292,6 +292,16 @@ uint64_t model_memory_left(struct model *model)
     return n_bytes;
 }
 
+int model_memory_taken(struct model *model, uint64_t *n_bytes)
+{
+    struct group *g = model->group;
+    n_bytes[0] = memory_resident();
+    if (!g)
+        return 1;
+    bool ok = say_short(g, SAY_TAKEN, 0, 0) && cluster_values(g->cluster, n_bytes[0], n_bytes);
+    return ok ? cluster_n_ranks(g->cluster) : 0;
+}
+
 int model_rank(const struct model *model)
 {
     return model->group ? cluster_rank(model->group->cluster) : 0;
@@ -375,7 +385,7 @@ static enum tutti_status follow_one(struct model *model, struct kv_memory **kv, 
 {
     struct group *g = model->group;
     struct backend *be = model->backend;
-    uint64_t n_bytes;
+    uint64_t n_bytes, all[CLUSTER_MAX_RANKS] = { 0 };
     switch (g->plan[0]) {
     case SAY_STEP:
         follow_step(model, *kv);
@@ -401,6 +411,9 @@ static enum tutti_status follow_one(struct model *model, struct kv_memory **kv, 
     case SAY_MEMORY:
         n_bytes = memory_of_rank(g);
         (void)cluster_min(g->cluster, &n_bytes);
+        return TUTTI_OK;
+    case SAY_TAKEN:
+        (void)cluster_values(g->cluster, memory_resident(), all);
         return TUTTI_OK;
     case SAY_ROOM:
         return make_room(g, (size_t)g->plan[1])

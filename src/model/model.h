@@ -178,6 +178,10 @@ void model_kv_copy_page(struct model *model, struct kv_memory *kv, int32_t dst, 
 /* Memory that this process may still take for pages: of several ranks, the least that any of them may. */
 uint64_t model_memory_left(struct model *model);
 
+/* What each rank has in memory (memory_resident()): [LIMIT_RANKS], of which it fills those that there are. Returns how many; 0: a
+ * rank was lost. */
+int model_memory_taken(struct model *model, uint64_t *n_bytes);
+
 /* ---- ranks. One that runs alone is rank 0 ---- */
 
 int model_rank(const struct model *model);
