@@ -64,6 +64,7 @@ struct bench_result {
 struct bench_time bench_time_of(double *seconds, int n);
 
 typedef void bench_progress_fn(void *user, uint64_t done, uint64_t total);
+bench_progress_fn bench_no_progress;
 
 /* ---- steps of the model alone: no scheduler, no sampling, no text ---- */
 
@@ -85,11 +86,12 @@ struct bench_attention_result {
     struct bench_limits limits;
 };
 
-/* results: [BENCH_ATTENTION_POINTS * contexts->n]. limits: looked at before each repetition, which also empties the
- * caches. */
+/* results: [BENCH_ATTENTION_POINTS * contexts->n]. n_repetitions: of each, up to 50; 0: as many as half a second holds. limits:
+ * looked at before each repetition, which also empties the caches. */
 MUST_CHECK enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
-                                             struct measure *limits, struct bench_attention_result *results,
-                                             int *n_results, bench_progress_fn *progress, void *user,
+                                             int n_repetitions, struct measure *limits,
+                                             struct bench_attention_result *results, int *n_results,
+                                             bench_progress_fn *progress, void *user,
                                              struct tutti_error *err);
 
 /* ---- the same through the engine: scheduler, sampling and text thread included ---- */

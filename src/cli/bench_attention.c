@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "cli/bench.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,12 +97,14 @@ static void fill(struct attention_bench *b)
     }
 }
 
-static void measure(struct attention_bench *b, struct bench_attention_result *result)
+static void measure(struct attention_bench *b, int n_repetitions, struct bench_attention_result *result)
 {
     double seconds[MAX_REPETITIONS], read[MAX_REPETITIONS], f32[MAX_REPETITIONS], int8[MAX_REPETITIONS];
     uint64_t spent = 0;
     int n = 0;
-    while (n < MIN_REPETITIONS || (n < MAX_REPETITIONS && spent < SPENT_NS)) {
+    int n_least = n_repetitions > 0 ? n_repetitions : MIN_REPETITIONS;
+    int n_most = n_repetitions > 0 ? n_repetitions : MAX_REPETITIONS;
+    while (n < n_least || (n < n_most && spent < SPENT_NS)) {
         int8[n] = measure_int8_gops(b->limits);
         f32[n] = measure_f32_gflops(b->limits);
         read[n] = measure_read_gbps(b->limits);
@@ -137,13 +140,14 @@ static void reckon(const struct model_desc *d, struct bench_attention_result *r)
     r->ops = 4.0 * d->n_layers * d->n_heads * d->head_dim * seen_positions(d, r); /* q . k, and weights . v */
 }
 
-enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
+enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts, int n_repetitions,
                                   struct measure *limits, struct bench_attention_result *results,
                                   int *n_results, bench_progress_fn *progress, void *user,
                                   struct tutti_error *err)
 {
     static const enum dtype KV_TYPES[] = { DTYPE_F16, DTYPE_I8 };
     static const int ROWS[] = { 1, PROMPT_ROWS };
+    assert(n_repetitions <= MAX_REPETITIONS);
     int n = 0, total = contexts->n * BENCH_ATTENTION_POINTS;
     for (int i = 0; i < contexts->n; i++)
         for (int t = 0; t < 2; t++) {
@@ -157,7 +161,7 @@ enum tutti_status bench_attention(struct model *model, const struct option_ints 
                 *r = (struct bench_attention_result){ .kv_type = KV_TYPES[t],
                                                       .context = context,
                                                       .n_rows = ROWS[k] };
-                measure(&b, r);
+                measure(&b, n_repetitions, r);
                 reckon(&model->desc, r);
                 progress(user, (uint64_t)n, (uint64_t)total);
             }

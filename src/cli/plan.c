@@ -1,8 +1,7 @@
 /* tutti plan: what a model would do on several machines. */
-#include "fleet/plan.h"
+#include "cli/plan.h"
 
 #include "backend/kv_type.h"
-#include "cli/bench.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/numbers.h"
@@ -10,7 +9,6 @@
 #include "cli/progress.h"
 #include "fleet/plan_model.h"
 #include "fleet/plan_rates.h"
-#include "kernels/kernels.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -18,24 +16,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum {
-    MEASURED_BYTES = 512 << 20, /* of layers: beyond every cache */
-    MEASURED_ROWS = 64,         /* many: arithmetic is the limit */
-    MEASURED_CONTEXT = 64,
-    MEASURED_ATTENTION = 1024,
-    PROMPT_TOKENS = 256,
-    USUAL_CONTEXT = 1024,
-    MAX_USERS = 1 << 20,
-    MIN_VOCAB = 256,
-};
-
-struct plan_values {
-    const char *type, *kv_type, *rates;
-    int64_t hosts, cores, memory, context, threads;
-    double link, latency, bandwidth;
-    struct option_ints users;
-    bool json;
-};
+enum { USUAL_CONTEXT = 1024, MAX_USERS = 1 << 20 };
 
 #define VALUES struct plan_values
 static const struct option OPTIONS[] = {
@@ -119,106 +100,16 @@ static const struct option OPTIONS[] = {
       .min = 1,
       .max = 256,
       .help = "threads to measure with; without it, one for each core that this process may use" },
+    { .name = "check",
+      FLAG_IN(VALUES, check),
+      .help = "instead of a plan: measure the whole model on this machine, in turns with the rates, and "
+              "print how far "
+              "predictions for one host are from it" },
     { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
     { .name = NULL },
 };
 
 static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .title = NULL } };
-
-struct plan {
-    const char *name;
-    struct plan_model model;
-    enum dtype type;
-    struct plan_rates rates;
-    struct plan_hosts hosts;
-    const struct plan_values *values;
-    int context;
-    struct plan_layout layouts[LIMIT_RANKS];
-    int n_layouts;
-};
-
-/* ---- measuring ------------------------------------------------------------------------------------------------- */
-
-static void add_sample(struct plan_sample *out, const struct bench_result *r)
-{
-    *out = (struct plan_sample){ .n_rows = r->n_tokens,
-                                 .seconds = r->time.median_s,
-                                 .matrix_bytes = r->work.matrix_bytes,
-                                 .kv_bytes = r->work.kv_bytes,
-                                 .linear_ops = r->work.linear_ops,
-                                 .attention_ops = r->work.attention_ops };
-}
-
-static enum tutti_status measure(struct plan *p, struct model *model, struct measure *limits,
-                                 struct tutti_error *err)
-{
-    const struct model_desc *d = &model->desc;
-    struct bench_plan steps = { .users = { .ints = { 1, MEASURED_ROWS }, .n = 2 },
-                                .context = d->n_ctx > MEASURED_CONTEXT ? MEASURED_CONTEXT : 0 };
-    struct option_ints contexts = { .ints = { d->n_ctx < MEASURED_ATTENTION ? d->n_ctx : MEASURED_ATTENTION },
-                                    .n = 1 };
-    struct bench_result results[3];
-    struct bench_attention_result attention[BENCH_ATTENTION_POINTS];
-    struct plan_sample samples[3];
-    struct plan_attention_sample alone = { 0 };
-    struct progress progress;
-    int n = 0, n_attention = 0;
-    progress_begin(&progress, "measuring", PROGRESS_STEPS);
-    enum tutti_status st = bench_steps(model, &steps, limits, results, &n, NULL, progress_update, &progress,
-                                       err);
-    if (st == TUTTI_OK)
-        st = bench_attention(model, &contexts, limits, attention, &n_attention, progress_update, &progress,
-                             err);
-    progress_end(&progress);
-    if (st != TUTTI_OK)
-        return st;
-    for (int i = 0; i < n; i++)
-        add_sample(&samples[i], &results[i]);
-    for (int i = 0; i < n_attention; i++) {
-        const struct bench_attention_result *a = &attention[i];
-        if (a->n_rows == 1 && a->kv_type == p->model.kv_type)
-            alone = (struct plan_attention_sample){ a->time.median_s, a->read_bytes, a->ops,
-                                                    a->limits.read_gbps, a->limits.peak_f32_gflops };
-    }
-    return plan_rates_fit(&p->rates, samples, n, &alone, results[0].limits.read_gbps,
-                          results[0].limits.peak_f32_gflops, err);
-}
-
-/* As many of the model's layers as no cache holds, with made-up weights, and as large a part of the vocabulary: so everything has the
- * share of the time that it has in the whole. */
-static enum tutti_status measure_part(struct plan *p, struct tutti_error *err)
-{
-    struct model_desc part = p->model.desc;
-    double bytes = p->model.qkv_bytes + p->model.attn_out_bytes + p->model.gate_up_bytes +
-                   p->model.down_bytes;
-    double n_layers = ceil(MEASURED_BYTES / (bytes / part.n_layers));
-    part.n_layers = n_layers < 2 ? 2 : n_layers < part.n_layers ? (int)n_layers : part.n_layers;
-    if (part.n_layers > p->model.desc.n_layers)
-        part.n_layers = p->model.desc.n_layers;
-    int64_t n_vocab = (int64_t)part.n_vocab * part.n_layers / p->model.desc.n_layers / 32 * 32;
-    part.n_vocab = n_vocab < MIN_VOCAB ? part.n_vocab : (int)n_vocab;
-    struct tutti_model_options options = { .n_threads = p->values->threads > 0 ? (int)p->values->threads : 0,
-                                           .kv_type = p->values->kv_type };
-    struct model *model = NULL;
-    struct measure *limits = NULL;
-    struct team *team = NULL;
-    unsigned cpu;
-    enum tutti_status st = cpu_find(&cpu, NULL, err);
-    if (st == TUTTI_OK)
-        st = model_make_like(&model, p->name, &part, p->type, &options, err);
-    if (st == TUTTI_OK)
-        st = team_new(&team, options.n_threads, false, err);
-    if (st == TUTTI_OK && !(limits = measure_new(team, cpu)))
-        st = error_set(err, TUTTI_E_MEMORY, "no memory to measure the machine's read bandwidth in");
-    if (st == TUTTI_OK) {
-        p->rates = (struct plan_rates){ .type = p->type, .n_cores = team_n_threads(team) };
-        st = measure(p, model, limits, err);
-    }
-    measure_free(limits);
-    team_free(team);
-    model_free(model);
-    return st;
-}
 
 /* ---- the plan -------------------------------------------------------------------------------------------------- */
 
@@ -245,7 +136,7 @@ static double user_tok_s(const struct point *at)
 
 static double prompt_tok_s(const struct plan *p, const struct plan_layout *layout)
 {
-    int n = p->model.desc.n_ctx < PROMPT_TOKENS ? p->model.desc.n_ctx : PROMPT_TOKENS;
+    int n = p->model.desc.n_ctx < PLAN_PROMPT_TOKENS ? p->model.desc.n_ctx : PLAN_PROMPT_TOKENS;
     struct plan_work work = plan_prefill(&p->model, n);
     struct plan_step step = plan_reckon(&p->rates, &p->model, &p->hosts, layout->tp, &work);
     return layout->dp * n / step.total_s;
@@ -378,6 +269,33 @@ static double machine_bytes(void)
     return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 }
 
+static enum tutti_status check_values(const struct plan *p, struct tutti_error *err)
+{
+    const struct plan_values *values = p->values;
+    if (values->check && (values->rates || values->hosts > 1 || values->cores > 0 || values->bandwidth > 0))
+        return error_set(
+            err, TUTTI_E_ARGUMENT,
+            "--check measures this machine: --rates, --hosts, --cores and --bandwidth have no place");
+    if (values->context >= p->model.desc.n_ctx)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "--context: found %" PRId64 ", expected at most %d for this model", values->context,
+                         p->model.desc.n_ctx - 1);
+    return TUTTI_OK;
+}
+
+static enum tutti_status measure_rates(struct plan *p, struct tutti_error *err)
+{
+    struct plan_probe probe;
+    struct progress progress;
+    progress_begin(&progress, "measuring", PROGRESS_STEPS);
+    enum tutti_status st = plan_probe_open(&probe, p, err);
+    if (st == TUTTI_OK)
+        st = plan_probe_run(&probe, p, 0, err);
+    plan_probe_close(&probe);
+    progress_end(&progress);
+    return st;
+}
+
 static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
                              struct tutti_error *err)
 {
@@ -395,16 +313,18 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     if (st == TUTTI_OK)
         st = plan_model_read(&p->model, &p->type, operands[0],
                              values->type ? weight_type_find(values->type) : NULL, kv_type, err);
-    if (st == TUTTI_OK && values->context >= p->model.desc.n_ctx)
-        st = error_set(err, TUTTI_E_ARGUMENT,
-                       "--context: found %" PRId64 ", expected at most %d for this model", values->context,
-                       p->model.desc.n_ctx - 1);
+    if (st == TUTTI_OK)
+        st = check_values(p, err);
     p->context = p->model.desc.n_ctx > USUAL_CONTEXT ? USUAL_CONTEXT : p->model.desc.n_ctx - 1;
     if (values->context >= 0)
         p->context = (int)values->context;
+    if (st == TUTTI_OK && values->check) {
+        st = plan_check(p, err);
+        goto done;
+    }
     if (st == TUTTI_OK)
         st = values->rates ? plan_rates_read(&p->rates, values->rates, p->type, kv_type, err)
-                           : measure_part(p, err);
+                           : measure_rates(p, err);
     if (st == TUTTI_OK) {
         p->hosts = (struct plan_hosts){ .n_hosts = (int)values->hosts,
                                         .n_cores = values->cores > 0 ? (int)values->cores : p->rates.n_cores,
@@ -416,6 +336,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         p->n_layouts = plan_layouts(p->layouts, &p->model, &p->hosts, p->context + 1);
         values->json ? print_json(p) : print_table(p);
     }
+done:
     free(p);
     return st;
 }
@@ -434,10 +355,14 @@ const struct command COMMAND_PLAN = {
         "Rates are those of kernels, not peaks: measured here in some seconds, on a few layers with made-up "
         "weights, or on another machine by tutti bench --json. Memory and arithmetic overlap, messages "
         "overlap "
-        "with nothing. Users are taken to decode all at once, each a token a step.",
+        "with nothing. Users are taken to decode all at once, each a token a step.\n"
+        "\n"
+        "--check loads the whole model beside that and measures both in turns, so that both see the same "
+        "machine.",
     .example = "tutti plan llama-7b --hosts 4 --cores 16 --link 25\n"
                "tutti bench MODEL --attention 1024 --json > rates.json\n"
-               "tutti plan MODEL --rates rates.json --hosts 8 --link 100 --latency 5 --users 1,64,512",
+               "tutti plan MODEL --rates rates.json --hosts 8 --link 100 --latency 5 --users 1,64,512\n"
+               "tutti plan MODEL --check --users 1,8,32 --context 64",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a checkpoint or the name of a shape"),
     .values_bytes = sizeof(struct plan_values),
     .run = run,

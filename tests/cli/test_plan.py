@@ -168,3 +168,15 @@ def test_without_a_file_the_machine_is_measured():
     assert plan["rates"]["cores"] == 1
     assert all(plan["rates"][key] > 0 for key in ("read_gbps", "linear_gbps", "linear_gops", "attention_gbps"))
     assert plan["layouts"][0]["points"][0]["tok_s"] > 0
+
+
+def test_predictions_are_held_against_the_whole_model():
+    said = json.loads(tutti("plan", "tiny", "--check", "--users", "1,4", "--threads", "1", "--context", 40, "--json").stdout)
+    assert [(c["phase"], c["users"], c["tokens"]) for c in said["check"]] == [("decode", 1, 1), ("decode", 4, 4), ("prefill", 1, 256)]
+    assert 1 <= said["rounds"] <= 5 and said["context"] == 40
+    assert all(c["predicted_tok_s"] > 0 and c["measured_tok_s"] > 0 and c["deviation"] > -1 for c in said["check"])
+    table = tutti("plan", "tiny", "--check", "--users", "2", "--threads", "1", "--context", 40).stdout
+    assert "off by" in table and len(table.splitlines()) == 5
+    for more in (["--hosts", "2"], ["--cores", "4"], ["--bandwidth", "9"], ["--rates", "x"]):
+        assert "--check measures this machine" in wrong("plan", "tiny", "--check", *more)
+    assert "--users: found 5000, at most 4096 are measured" in wrong("plan", "tiny", "--check", "--users", 5000)
