@@ -23,20 +23,6 @@ static bool heads_divide(const struct model_desc *d, int n_ranks)
     return d->n_heads % n_ranks == 0 && kv_divide;
 }
 
-static enum tutti_status refuse_heads(const struct model_desc *d, int n_ranks, struct tutti_error *err)
-{
-    char possible[256] = "";
-    for (int n = 1; n <= d->n_heads && n <= LIMIT_RANKS; n++) {
-        size_t used = strlen(possible);
-        if (heads_divide(d, n) && used + 8 < sizeof possible)
-            snprintf(possible + used, sizeof possible - used, "%s%d", n > 1 ? ", " : "", n);
-    }
-    return error_set_param(
-        err, TUTTI_E_ARGUMENT, "tp",
-        "tp %d: %d heads with %d KV heads cannot be dealt out over %d ranks, expected tp %s", n_ranks,
-        d->n_heads, d->n_kv_heads, n_ranks, possible);
-}
-
 /* Plain types may be cut anywhere. Units of 32 are what quantized types, which they may be turned into, and vector registers like; smaller
  * ones where those would leave a rank with an eighth more than another. */
 static int ffn_unit(const struct model_desc *d, int block, int n_ranks)
@@ -53,31 +39,65 @@ static int vocab_unit(const struct model_desc *d, int n_ranks)
     return d->n_vocab / 16 >= n_ranks ? 16 : 1;
 }
 
+static int attn_columns(const struct model_desc *d, int n_ranks)
+{
+    return d->n_heads / n_ranks * d->head_dim;
+}
+
+/* Cuts through columns fall between blocks. */
+static bool attn_divides(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks)
+{
+    return n_ranks == 1 || attn_columns(d, n_ranks) % blocks->attn_out == 0;
+}
+
+static bool ffn_divides(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks)
+{
+    int unit = ffn_unit(d, blocks->down, n_ranks);
+    return n_ranks == 1 || (d->d_ff / unit >= n_ranks && d->d_ff % unit == 0);
+}
+
+/* Every number of ranks that would do: "1, 2, 4". */
+static void list_possible(const struct model_desc *d, const struct split_blocks *blocks, char *text,
+                          size_t size)
+{
+    text[0] = '\0';
+    for (int n = 1; n <= d->n_heads && n <= LIMIT_RANKS && n <= d->n_vocab; n++) {
+        size_t used = strlen(text);
+        if (heads_divide(d, n) && attn_divides(d, blocks, n) && ffn_divides(d, blocks, n) && used + 8 < size)
+            snprintf(text + used, size - used, "%s%d", n > 1 ? ", " : "", n);
+    }
+}
+
 static enum tutti_status check(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks,
                                struct tutti_error *err)
 {
+    char possible[256];
     if (n_ranks < 1 || n_ranks > LIMIT_RANKS)
         return error_set_param(err, TUTTI_E_ARGUMENT, "tp", "tp %d, expected 1 to %d ranks", n_ranks,
                                LIMIT_RANKS);
+    list_possible(d, blocks, possible, sizeof possible);
     if (!heads_divide(d, n_ranks))
-        return refuse_heads(d, n_ranks, err);
-    int n_columns = d->n_heads / n_ranks * d->head_dim;
-    if (n_ranks > 1 && n_columns % blocks->attn_out != 0)
         return error_set_param(
             err, TUTTI_E_ARGUMENT, "tp",
-            "tp %d: %d heads of %d are %d columns on each rank, no multiple of the weights' "
-            "blocks of %d; fewer ranks, or weights of another type, would do",
-            n_ranks, d->n_heads / n_ranks, d->head_dim, n_columns, blocks->attn_out);
-    int unit = ffn_unit(d, blocks->down, n_ranks);
-    if (d->d_ff / unit < n_ranks || (n_ranks > 1 && d->d_ff % unit != 0))
-        return error_set_param(
-            err, TUTTI_E_ARGUMENT, "tp",
-            "tp %d: the %d columns of the feed-forward layer are not as many blocks of %d as "
-            "there are ranks; fewer ranks, or weights of another type, would do",
-            n_ranks, d->d_ff, unit);
+            "tp %d: %d heads with %d KV heads cannot be dealt out over %d ranks, expected tp %s", n_ranks,
+            d->n_heads, d->n_kv_heads, n_ranks, possible);
+    if (!attn_divides(d, blocks, n_ranks))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tp",
+                               "tp %d: of attention's output matrix each rank would have %d columns (%d "
+                               "heads of %d), no multiple "
+                               "of its blocks of %d weights, expected tp %s, or weights of another type",
+                               n_ranks, attn_columns(d, n_ranks), d->n_heads / n_ranks, d->head_dim,
+                               blocks->attn_out, possible);
+    if (!ffn_divides(d, blocks, n_ranks))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tp",
+                               "tp %d: the %d columns of the feed-forward layer's down matrix are not as "
+                               "many blocks of %d as there "
+                               "are ranks, expected tp %s, or weights of another type",
+                               n_ranks, d->d_ff, ffn_unit(d, blocks->down, n_ranks), possible);
     if (d->n_vocab < n_ranks)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "tp", "tp %d: a vocabulary of %d is too small", n_ranks,
-                               d->n_vocab);
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tp",
+                               "tp %d: a vocabulary of %d is too small, expected tp %s", n_ranks, d->n_vocab,
+                               possible);
     return TUTTI_OK;
 }
 

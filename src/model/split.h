@@ -55,7 +55,7 @@ struct split_blocks {
 };
 
 /* rank: 0 to n_ranks - 1. TUTTI_E_ARGUMENT: this model cannot be cut so; the text says what stands in the way, and which numbers of ranks
- * would do where it is the heads. */
+ * would do. */
 MUST_CHECK enum tutti_status split_make(struct split *out, const struct model_desc *desc,
                                         const struct split_blocks *blocks, int n_ranks, int rank,
                                         struct tutti_error *err);
