@@ -1,6 +1,6 @@
 #include "scratch.h"
 
-#include <dirent.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -14,15 +14,17 @@ static const char *path_of(const char *name)
     return path;
 }
 
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *place)
+{
+    (void)info;
+    (void)kind;
+    (void)place;
+    return remove(path);
+}
+
 static void remove_folder(void)
 {
-    DIR *dir = opendir(folder);
-    for (const struct dirent *entry; dir && (entry = readdir(dir));)
-        if (entry->d_name[0] != '.')
-            unlink(path_of(entry->d_name));
-    if (dir)
-        closedir(dir);
-    rmdir(folder);
+    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 const char *scratch_folder(void)
