@@ -7,7 +7,7 @@ right as they would be beside a model that has learned more.
 MODEL is a folder with config.json and model.safetensors of the ChatGLM2/3 or LLaMA family. OUT gets the same files, with N layers: those
 there are, then copies of them in turn whose two output projections are multiplied by X. With 0, the default, the copies add
 nothing, and OUT computes MODEL's function; with more it differs from it by more.
-Needs the Python package numpy.
+X other than 0 needs the Python package numpy.
 """
 import argparse
 import json
@@ -16,8 +16,6 @@ import re
 import shutil
 import struct
 import sys
-
-import numpy as np
 
 LAYER = re.compile(r"^(.*\blayers\.)(\d+)(\..*)$")
 OUTPUTS = ("self_attention.dense.weight", "mlp.dense_4h_to_h.weight",  # ChatGLM
@@ -51,6 +49,7 @@ def write_tensors(path, tensors):
 def scaled(dtype, data, share):
     if share == 0:
         return bytes(len(data))
+    import numpy as np
     if dtype == "BF16":
         floats = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32) * np.float32(share)
         return (floats.view(np.uint32) >> 16).astype("<u2").tobytes()

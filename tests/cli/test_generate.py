@@ -100,6 +100,17 @@ def test_a_draft_model_changes_no_answer():
     assert tutti(*ask).stdout == tutti(*ask, "--draft", DEMO, "--draft-type", "q4_0", "--speculate", "4").stdout
 
 
+def test_a_deeper_copy_says_the_same(tmp_path):
+    deep = tmp_path / "deep"
+    subprocess.run([os.path.join(ROOT, "bench", "make_deep.py"), DEMO, deep, "--layers", "8"], check=True, timeout=PATIENCE)
+    with open(deep / "config.json") as f:
+        assert json.load(f)["num_layers"] == 8
+    ask = ["--chat", "-p", PROMPTS[0], "-n", 30, "--temperature", 0, "--ignore-eos"]
+    said = tutti("generate", DEMO, *ask).stdout
+    assert tutti("generate", deep, *ask).stdout == said
+    assert tutti("generate", deep, *ask, "--draft", DEMO).stdout == said
+
+
 def test_a_draft_model_that_does_not_fit_is_refused():
     other = os.path.join(ROOT, "tests", "fixtures", "glm-tiny")
     said = tutti("generate", DEMO, "-p", "x", "--draft", other, status=2).stderr
