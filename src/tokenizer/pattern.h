@@ -24,9 +24,13 @@ struct pattern_matcher *
 pattern_matcher_new(size_t n_text_bytes);             /* of all text to come; NULL: out of memory */
 void pattern_matcher_free(struct pattern_matcher *m); /* NULL is allowed */
 
-/* Finds the first match in text from `from` on; lookbehind sees what is before. text: valid UTF-8. 1: *begin and *end are
- * set, 0: there is none, -1: out of memory, or out of the steps that the length of all text grants. */
-int pattern_find(const struct pattern *pattern, struct pattern_matcher *m, const char *text, size_t n_bytes,
-                 size_t from, size_t *begin, size_t *end);
+/* Does text hold characters about which PCRE2 and the reference libraries disagree? text: valid UTF-8. */
+bool pattern_differs(const struct pattern *pattern, const char *text, size_t n_bytes);
+
+/* Finds the first match in text from `from` on; lookbehind sees what is before. text: valid UTF-8. differs: see above; true
+ * is never wrong, but slower. 1: *begin and *end are set, 0: there is none, -1: out of memory, or out of the steps that the
+ * length of all text grants. */
+int pattern_find(const struct pattern *pattern, struct pattern_matcher *m, bool differs, const char *text,
+                 size_t n_bytes, size_t from, size_t *begin, size_t *end);
 
 #endif

@@ -186,20 +186,29 @@ bool char_class_add_range(struct char_class *class, uint32_t from, uint32_t to)
            char_set_join(&class->given, SET_OR, toggles, 2) && put_range(from, to, &class->text);
 }
 
-bool char_class_write(struct char_class *class, bool is_negated, struct buf *out)
+static bool write_one(const struct char_set *ranges, const struct buf *text, bool is_negated, struct buf *out)
 {
+    size_t n_bytes = text ? text->n_bytes : 0;
+    if (n_bytes + ranges->n == 0) /* no character, or any */
+        return buf_add_string(out, is_negated ? "(?s:.)" : "(?!)");
+    return buf_add_string(out, is_negated ? "[^" : "[") &&
+           (n_bytes == 0 || buf_add(out, text->bytes, n_bytes)) && put_set(ranges, out) &&
+           buf_add_string(out, "]");
+}
+
+/* A class cannot leave characters out: with a surplus, all that are in it are written. */
+bool char_class_write(struct char_class *class, bool is_negated, struct buf *exact, struct buf *plain,
+                      struct char_set *differing)
+{
+    static const struct char_set NONE = { .n = 0 };
     struct char_set missing = { .n = 0 }, surplus = { .n = 0 };
     bool ok = join(&missing, SET_OR, &class->want) && join(&missing, SET_AND_NOT, &class->given) &&
               char_set_join(&missing, SET_AND, ASKED, N_ASKED) && join(&surplus, SET_OR, &class->given) &&
-              join(&surplus, SET_AND_NOT, &class->want) && char_set_join(&surplus, SET_AND, ASKED, N_ASKED);
-    if (ok && class->want.n == 0) /* no character, or any */
-        ok = buf_add_string(out, is_negated ? "(?s:.)" : "(?!)");
-    else if (ok) /* a class cannot leave characters out: then all that are in it are written */
-        ok = buf_add_string(out, is_negated ? "[^" : "[") &&
-             (surplus.n > 0 ? put_set(&class->want, out)
-                            : buf_add(out, class->text.bytes ? class->text.bytes : "", class->text.n_bytes) &&
-                                  put_set(&missing, out)) &&
-             buf_add_string(out, "]");
+              join(&surplus, SET_AND_NOT, &class->want) && char_set_join(&surplus, SET_AND, ASKED, N_ASKED) &&
+              join(differing, SET_OR, &missing) && join(differing, SET_OR, &surplus) &&
+              write_one(&NONE, &class->text, is_negated, plain) &&
+              (surplus.n > 0 ? write_one(&class->want, NULL, is_negated, exact)
+                             : write_one(&missing, &class->text, is_negated, exact));
     char_set_clear(&missing);
     char_set_clear(&surplus);
     return ok;

@@ -1,7 +1,7 @@
 /* Classes of characters for PCRE2 that hold what the reference libraries' classes hold.
  *
  * PCRE2 is asked which characters it has in a property, and what it lacks is put beside it; so a class is right with any
- * version of PCRE2, and as fast as its own where the two agree. */
+ * version of PCRE2. Texts without characters about which the two disagree can do with PCRE2's own, which are quicker. */
 #ifndef TUTTI_TOKENIZER_PATTERN_CLASS_H
 #define TUTTI_TOKENIZER_PATTERN_CLASS_H
 
@@ -28,8 +28,10 @@ MUST_CHECK bool char_class_add_property(struct char_class *class, struct class_p
                                         const struct property *property, bool is_negated);
 /* Characters from..to; neither is a surrogate. */
 MUST_CHECK bool char_class_add_range(struct char_class *class, uint32_t from, uint32_t to);
-/* Adds what matches one character of the class, or of all others. */
-MUST_CHECK bool char_class_write(struct char_class *class, bool is_negated, struct buf *out);
+/* Adds what matches one character of the class, or of all others: to exact; to plain what does so in texts without the
+ * characters that are added to differing. */
+MUST_CHECK bool char_class_write(struct char_class *class, bool is_negated, struct buf *exact,
+                                 struct buf *plain, struct char_set *differing);
 void char_class_clear(struct char_class *class);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "tokenizer/pattern_class.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -9,7 +10,7 @@
 struct reader {
     const char *source;
     size_t n_bytes, at;
-    struct buf *out;
+    struct pattern_text *out;
     struct class_prober prober;
     const char *why; /* set by the first error */
     bool has_memory;
@@ -32,7 +33,7 @@ static bool remember(struct reader *r, bool has_memory)
 
 static bool put(struct reader *r, const char *bytes, size_t n_bytes)
 {
-    return remember(r, buf_add(r->out, bytes, n_bytes));
+    return remember(r, buf_add(&r->out->exact, bytes, n_bytes) && buf_add(&r->out->plain, bytes, n_bytes));
 }
 
 static int peek(const struct reader *r, size_t ahead)
@@ -120,7 +121,9 @@ static bool read_class_escape(struct reader *r, struct char_class *class, bool i
 /* Characters are written by their numbers: so none of them is a command of PCRE2's classes. */
 static bool put_number(struct reader *r, uint32_t c)
 {
-    return remember(r, buf_printf(r->out, "\\x{%x}", c));
+    char text[16];
+    snprintf(text, sizeof text, "\\x{%x}", c);
+    return put(r, text, strlen(text));
 }
 
 /* A character of n_bytes > 0 that stands ahead. */
@@ -275,12 +278,18 @@ static bool read_members(struct reader *r, struct char_class *class, int depth)
     }
 }
 
+static bool put_class(struct reader *r, struct char_class *class, bool is_negated)
+{
+    struct pattern_text *out = r->out;
+    return remember(r, char_class_write(class, is_negated, &out->exact, &out->plain, &out->differing));
+}
+
 static bool read_class(struct reader *r)
 {
     struct char_class class = { .text = { 0 } };
     bool is_negated = peek(r, 1) == '^';
     r->at += is_negated; /* where read_members() looks for the bracket */
-    bool ok = read_members(r, &class, 0) && remember(r, char_class_write(&class, is_negated, r->out));
+    bool ok = read_members(r, &class, 0) && put_class(r, &class, is_negated);
     char_class_clear(&class);
     return ok;
 }
@@ -291,13 +300,13 @@ static bool read_class(struct reader *r)
 static bool read_boundary(struct reader *r, bool is_negated)
 {
     struct char_class word = { .text = { 0 } };
-    struct buf text = { 0 };
-    bool ok = read_letter(r, &word, "\\w", false) && remember(r, char_class_write(&word, false, &text)) &&
-              remember(r, buf_printf(r->out,
-                                     is_negated ? "(?:(?<=%s)(?=%s)|(?<!%s)(?!%s))"
-                                                : "(?:(?<=%s)(?!%s)|(?<!%s)(?=%s))",
-                                     text.bytes, text.bytes, text.bytes, text.bytes));
-    buf_clear(&text);
+    static const char *const PARTS[2][5] = { { "(?:(?<=", ")(?!", ")|(?<!", ")(?=", "))" },
+                                             { "(?:(?<=", ")(?=", ")|(?<!", ")(?!", "))" } };
+    bool ok = read_letter(r, &word, "\\w", false);
+    for (int i = 0; ok && i < 5; i++) {
+        const char *part = PARTS[is_negated][i];
+        ok = put(r, part, strlen(part)) && (i == 4 || put_class(r, &word, false));
+    }
     char_class_clear(&word);
     return ok;
 }
@@ -313,7 +322,7 @@ static bool read_escape(struct reader *r)
         return read_boundary(r, c == 'B');
     if (!stands_for_class(c))
         return read_escaped(r, &value) && put_number(r, value);
-    bool ok = read_class_escape(r, &class, false) && remember(r, char_class_write(&class, false, r->out));
+    bool ok = read_class_escape(r, &class, false) && put_class(r, &class, false);
     char_class_clear(&class);
     return ok;
 }
@@ -378,7 +387,7 @@ static bool read_one(struct reader *r)
     }
 }
 
-bool pattern_read(const char *source, size_t n_bytes, struct buf *out, const char **why, size_t *at)
+bool pattern_read(const char *source, size_t n_bytes, struct pattern_text *out, const char **why, size_t *at)
 {
     struct reader r = { .source = source, .n_bytes = n_bytes, .out = out, .has_memory = true };
     bool ok = true;
@@ -388,4 +397,11 @@ bool pattern_read(const char *source, size_t n_bytes, struct buf *out, const cha
     *why = r.has_memory ? r.why : NULL;
     *at = r.at;
     return ok;
+}
+
+void pattern_text_clear(struct pattern_text *text)
+{
+    buf_clear(&text->exact);
+    buf_clear(&text->plain);
+    char_set_clear(&text->differing);
 }

@@ -3,12 +3,19 @@
 #define TUTTI_TOKENIZER_PATTERN_READ_H
 
 #include "base/buf.h"
+#include "tokenizer/char_set.h"
 
 enum { PATTERN_MAX_NESTING = 64 };
 
-/* Adds to out what means the same to PCRE2 (UTF, UCP, MULTILINE). False: *why says what the two read differently in the
- * pattern, at byte *at; or *why is NULL: out of memory. */
-MUST_CHECK bool pattern_read(const char *source, size_t n_bytes, struct buf *out, const char **why,
+/* A pattern for PCRE2 (UTF, UCP, MULTILINE). Zero-initialised. */
+struct pattern_text {
+    struct buf exact, plain;   /* plain: for texts without the characters of differing, and quicker */
+    struct char_set differing; /* none: the two are the same */
+};
+
+/* False: *why says what PCRE2 and Oniguruma read differently in the pattern, at byte *at; or *why is NULL: out of memory. */
+MUST_CHECK bool pattern_read(const char *source, size_t n_bytes, struct pattern_text *out, const char **why,
                              size_t *at);
+void pattern_text_clear(struct pattern_text *text);
 
 #endif

@@ -205,6 +205,7 @@ struct cutter {
     struct pattern_matcher *m;
     word_fn *word;
     void *to;
+    bool differs[MAX_PRE_STEPS]; /* for the pattern of each step: pattern_differs() */
 };
 
 /* A part of the text, and whether a match made it. n_bytes 0: none. */
@@ -269,7 +270,7 @@ static bool cut_by_pattern(const struct cutter *c, int step, const char *text, s
     struct span held = { .n_bytes = 0 };
     size_t done = 0, from = 0, begin, end;
     while (from <= n_bytes) {
-        int found = pattern_find(pattern, c->m, text, n_bytes, from, &begin, &end);
+        int found = pattern_find(pattern, c->m, c->differs[step], text, n_bytes, from, &begin, &end);
         if (found < 0)
             return false;
         if (found == 0)
@@ -296,5 +297,7 @@ bool pretokenize(const struct pretokenizer *pre, struct pattern_matcher *m, cons
                  word_fn *word, void *to)
 {
     struct cutter c = { .pre = pre, .m = m, .word = word, .to = to };
+    for (int i = 0; i < pre->n_steps; i++)
+        c.differs[i] = pre->steps[i].pattern && pattern_differs(pre->steps[i].pattern, text, n_bytes);
     return n_bytes == 0 || cut(&c, 0, text, n_bytes);
 }

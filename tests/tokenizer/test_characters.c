@@ -157,7 +157,7 @@ static void check_property(const char *name, const struct buf *text)
         fail_msg("%s", err.text);
     size_t at = 0, begin = 0, end = 0;
     while (at < text->n_bytes) {
-        if (at >= end && pattern_find(pattern, m, text->bytes, text->n_bytes, at, &begin, &end) != 1)
+        if (at >= end && pattern_find(pattern, m, true, text->bytes, text->n_bytes, at, &begin, &end) != 1)
             begin = end = text->n_bytes;
         while (at < end) {
             utf8proc_int32_t c;
