@@ -181,14 +181,13 @@ struct backend_ops {
     /* y [n_rows][n_out / 2] = act(gate) * up, of a matrix made with is_gate_up */
     void (*linear_glu)(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
                        enum activation act);
-    /* As linear_glu(), of gate + add's and up + add's where adds[r]. add: [n_rows][n_out], gate first; rows of it without
-     * adds[r] are not looked at. */
-    void (*linear_glu_add)(struct backend *be, float *y, const struct matrix *m, const float *x,
-                           const float *add, const bool *adds, int n_rows, enum activation act);
-    /* y[r] [n_out] += (is_new: =) the update of loras[adapters[r]] for x[r] [n_in]. Rows with adapter -1, or whose lora
-     * is NULL, are left as they are. loras: host, [adapters]; adapters: host, [n_rows]. */
-    void (*lora)(struct backend *be, float *y, const struct lora *const *loras, const int32_t *adapters,
-                 const float *x, int n_rows, bool is_new);
+    /* As linear() and linear_glu(), and what loras[adapters[r]] adds to row r: to gate and up before the activation. Rows with
+     * adapter -1, or whose lora is NULL, get nothing added. loras: host, [adapters]; adapters: host, [n_rows]. */
+    void (*linear_adapted)(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
+                           const struct lora *const *loras, const int32_t *adapters);
+    void (*linear_glu_adapted)(struct backend *be, float *y, const struct matrix *m, const float *x,
+                               int n_rows, enum activation act, const struct lora *const *loras,
+                               const int32_t *adapters);
     /* Rotates q and k of each row of qkv in place, and puts k and v into the row's page. q_norm, k_norm: [head_dim]
      * weights of an RMSNorm of each head of q, of k, before that; NULL: none. */
     void (*rope_store)(struct backend *be, float *qkv, const float *q_norm, const float *k_norm,

@@ -86,7 +86,7 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
         return error_set(err, TUTTI_E_ARGUMENT, "%d rows of a step, expected at least 1", max_rows);
     free_scratch(cpu);
     size_t n = (size_t)max_rows;
-    size_t out = TILE_ROWS * PANEL_ROWS;
+    size_t out = TILE_ROWS * PANEL_ROWS, updates = cpu->lora_rank > 0 ? TILE_ROWS * 2 * LINEAR_COLUMNS : 0;
     bool fits = !__builtin_mul_overflow(n + n / LEAST_TILE_ROWS + 1, cpu->row_bytes, &cpu->activation_bytes);
     cpu->activations = fits ? memory_new(cpu->activation_bytes) : NULL;
     cpu->scratch = calloc((size_t)n_threads, sizeof *cpu->scratch);
@@ -94,10 +94,12 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
                    cpu_lora_reserve(cpu, max_rows);
     for (int t = 0; has_all && t < n_threads; t++) {
         struct cpu_scratch *scratch = &cpu->scratch[t];
-        scratch->out = cpu_alloc(be, out + cpu->row_bytes / sizeof(float));
+        scratch->out = cpu_alloc(be, out + updates + cpu->row_bytes / sizeof(float));
         has_all = scratch->out != NULL;
         if (has_all)
-            scratch->row = (uint8_t *)(scratch->out + out);
+            scratch->row = (uint8_t *)(scratch->out + out + updates);
+        if (has_all && updates > 0)
+            scratch->updates = scratch->out + out;
     }
     if (!has_all) {
         free_scratch(cpu);
@@ -199,8 +201,8 @@ static const struct backend_ops CPU_OPS = {
     .concat = cpu_concat,
     .linear = cpu_linear,
     .linear_glu = cpu_linear_glu,
-    .linear_glu_add = cpu_linear_glu_add,
-    .lora = cpu_lora,
+    .linear_adapted = cpu_linear_adapted,
+    .linear_glu_adapted = cpu_linear_glu_adapted,
     .rope_store = cpu_rope_store,
     .attention = cpu_attention,
     .gather = cpu_gather,

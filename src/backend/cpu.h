@@ -34,7 +34,7 @@ struct lora {
     } parts[];
 };
 
-/* Rows of a step with one adapter, which go through its factors together. */
+/* Rows of a tile with one adapter, which go through its factors together. */
 struct lora_group {
     const struct lora *lora;
     int n, rows[LORA_ROWS];
@@ -68,6 +68,8 @@ struct row_tile {
 struct cpu_scratch {
     float *out;   /* [2][TILE_ROWS][16] */
     uint8_t *row; /* one packed input row */
+    float
+        *updates; /* [TILE_ROWS][2][LINEAR_COLUMNS]: what adapters add to gate and up; NULL: there are none */
 };
 
 /* What one thread needs for attention. */
@@ -99,7 +101,9 @@ struct cpu_backend {
     int lora_rank;                  /* of the lora that has most */
     float *lora_sums;               /* [max_rows][lora_rank]: what the inputs give with a */
     struct lora_group *lora_groups; /* [max_rows] */
-    int max_rows;                   /* as reserved */
+    int *
+        lora_tiles; /* [max_rows + 1]: the first group of each tile of the running operation, and their number */
+    int max_rows; /* as reserved */
     int n_row_tiles;
     size_t activation_bytes;
     uint8_t *activations;        /* packed tiles of input rows */
@@ -123,8 +127,9 @@ static inline struct cpu_backend *cpu_of(struct backend *be)
 }
 
 enum {
-    LINEAR_PIECE = 8,    /* panels that a thread takes at a time, at most */
-    LEAST_TILE_ROWS = 8, /* a tile is no lower, unless there are no more rows */
+    LINEAR_PIECE = 8,                      /* panels that a thread takes at a time, at most */
+    LINEAR_COLUMNS = LINEAR_PIECE * LANES, /* of gate, and as many of up */
+    LEAST_TILE_ROWS = 8,                   /* a tile is no lower, unless there are no more rows */
     ATTENTION_ROWS =
         64, /* queries of a unit of attention, at most: they share what a block brings into the cache */
     CUT_UNITS = 4, /* a unit of attention above 1 / (CUT_UNITS * n_threads) of all the work is cut */
@@ -142,16 +147,45 @@ void cpu_linear(struct backend *be, float *y, const struct matrix *m, const floa
 void cpu_linear_glu(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
                     enum activation act);
 
-void cpu_linear_glu_add(struct backend *be, float *y, const struct matrix *m, const float *x,
-                        const float *add, const bool *adds, int n_rows, enum activation act);
+void cpu_linear_adapted(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
+                        const struct lora *const *loras, const int32_t *adapters);
+void cpu_linear_glu_adapted(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
+                            enum activation act, const struct lora *const *loras, const int32_t *adapters);
 enum tutti_status cpu_lora_new(struct backend *be, struct lora **out, const struct lora_part *parts,
                                int n_parts, int n_in, int n_out, enum dtype type, struct tutti_error *err);
 void cpu_lora_free(struct backend *be, struct lora *lora);
 size_t cpu_lora_bytes(const struct lora *lora);
 bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows); /* false: no memory */
 void cpu_lora_release(struct cpu_backend *cpu);
-void cpu_lora(struct backend *be, float *y, const struct lora *const *loras, const int32_t *adapters,
-              const float *x, int n_rows, bool is_new);
+
+/* The updates of one linear layer in one step. */
+struct cpu_lora_work {
+    struct cpu_backend *cpu;
+    const float *x;     /* its input */
+    int n_groups, rank; /* rank: of the adapter that has most */
+};
+
+/* Where an update is added: y [rows][stride], from this row and column on. */
+struct cpu_lora_target {
+    float *y;
+    size_t stride;
+    int row, column;
+};
+
+/* Rows are cut into n_tiles by team_share(). n_groups 0: no row has an adapter. */
+void cpu_lora_plan(struct cpu_lora_work *out, struct cpu_backend *cpu, const struct lora *const *loras,
+                   const int32_t *adapters, const float *x, int n_rows, int n_tiles);
+static inline bool cpu_lora_has(const struct cpu_lora_work *work, int tile)
+{
+    return work->cpu->lora_tiles[tile] < work->cpu->lora_tiles[tile + 1];
+}
+/* A thread's part of the sums of inputs with a; a barrier must follow. */
+void cpu_lora_down(const struct cpu_lora_work *work, int thread, int n_threads);
+/* Adds columns begin to end - 1 of what the tile's rows get. */
+void cpu_lora_up(const struct cpu_lora_work *work, int tile, const struct cpu_lora_target *to, int begin,
+                 int end);
+/* Asks memory for what that will read, of all tiles. */
+void cpu_lora_ask(const struct cpu_lora_work *work, int begin, int end);
 
 void cpu_rmsnorm(struct backend *be, float *y, float *x, const float *add, const float *w, int n_rows, int n,
                  float eps);

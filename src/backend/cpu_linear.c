@@ -19,8 +19,7 @@ struct linear_job {
     int n_rows, n_tiles, piece;
     size_t tile_stride; /* bytes */
     bool is_glu;
-    const float *add; /* of linear_glu_add(); NULL: nothing */
-    const bool *adds;
+    const struct cpu_lora_work *lora; /* NULL: no row has an adapter */
 };
 
 /* n_rows over the tiles as evenly as can be: 17 rows make tiles of 9 and 8, not of 16 and 1. */
@@ -39,8 +38,12 @@ static const uint8_t *pack_input(const struct linear_job *job, int thread, int n
     struct cpu_backend *cpu = job->cpu;
     int n_in = job->m->n_in;
     tile_fn *pack = cpu->kernels.tile[job->m->dtype];
+    if (job->lora)
+        cpu_lora_down(job->lora, thread, n_threads);
     if (job->n_rows == 1) {
         pack(cpu->scratch[thread].row, job->x, (size_t)n_in, 1, 0, n_in);
+        if (job->lora && n_threads > 1)
+            team_barrier(cpu->team);
         return cpu->scratch[thread].row;
     }
     int64_t begin, end;
@@ -63,18 +66,28 @@ static void add_bias(float *out, const float *bias, int n)
                 out[i] += bias[i];
 }
 
-/* What is to be added to gate and up, the halves of a panel, of n rows; row: the tile's first. */
-static void add_updates(const struct linear_job *job, float *out, int row, int n, int panel)
+/* What adapters add to gate and up of a tile's n rows, panels begin..end-1. */
+static void make_updates(const struct linear_job *job, float *updates, int tile, int row, int n, int begin,
+                         int end)
 {
-    int n_ff = job->m->n_out / 2, column = panel * LANES;
-    int n_columns = n_ff - column < LANES ? n_ff - column : LANES;
+    int n_ff = job->m->n_out / 2, last = end * LANES < n_ff ? end * LANES : n_ff;
+    memset(updates, 0, (size_t)n * 2 * LINEAR_COLUMNS * sizeof *updates);
     for (int h = 0; h < 2; h++) {
-        const float *add = job->add + (size_t)row * (size_t)job->m->n_out + (size_t)h * (size_t)n_ff +
-                           (size_t)column;
-        for (int r = 0; r < n; r++, out += LANES, add += job->m->n_out)
-            for (int i = 0; i < n_columns && job->adds[row + r]; i++)
-                out[i] += add[i];
+        struct cpu_lora_target to = { .y = updates + h * LINEAR_COLUMNS,
+                                      .stride = 2 * LINEAR_COLUMNS,
+                                      .row = row,
+                                      .column = h * n_ff + begin * LANES };
+        cpu_lora_up(job->lora, tile, &to, h * n_ff + begin * LANES, h * n_ff + last);
     }
+}
+
+/* Adds them to the halves of a panel of n rows. column: of the updates. */
+static void add_updates(float *out, const float *updates, int n, int column)
+{
+    for (int h = 0; h < 2; h++, updates += LINEAR_COLUMNS)
+        for (int r = 0; r < n; r++, out += LANES)
+            for (int i = 0; i < LANES; i++)
+                out[i] += updates[r * 2 * LINEAR_COLUMNS + column + i];
 }
 
 /* What a panel gives of one tile: n rows of y from column on, in one half of 16 columns or two. */
@@ -118,11 +131,12 @@ static void store(const struct output *o, const float *out)
     }
 }
 
-/* Panels begin..end-1 over one tile. out: scratch, one panel's. */
-static void run_piece(const struct linear_job *job, float *out, const uint8_t *input, int tile, int begin,
-                      int end)
+/* Panels begin..end-1 over one tile. */
+static void run_piece(const struct linear_job *job, const struct cpu_scratch *scratch, const uint8_t *input,
+                      int tile, int begin, int end)
 {
     const struct matrix *m = job->m;
+    float *out = scratch->out;
     const struct kernels *k = &job->cpu->kernels;
     int row, n;
     tile_rows(job, tile, &row, &n);
@@ -131,6 +145,9 @@ static void run_piece(const struct linear_job *job, float *out, const uint8_t *i
                         .n_columns = n_columns,
                         .n = n,
                         .n_halves = job->is_glu ? 1 : 2 };
+    bool is_updated = job->lora && cpu_lora_has(job->lora, tile);
+    if (is_updated && job->is_glu)
+        make_updates(job, scratch->updates, tile, row, n, begin, end);
     for (int panel = begin; panel < end; panel++) {
         o.column = panel * o.n_halves * LANES;
         ask_for_output(&o);
@@ -138,12 +155,29 @@ static void run_piece(const struct linear_job *job, float *out, const uint8_t *i
                             input + (size_t)tile * job->tile_stride, n, m->n_in);
         if (m->bias)
             add_bias(out, m->bias + (size_t)panel * PANEL_ROWS, n);
-        if (job->add)
-            add_updates(job, out, row, n, panel);
+        if (is_updated && job->is_glu)
+            add_updates(out, scratch->updates, n, (panel - begin) * LANES);
         if (job->is_glu)
             k->silu_mul(out, out, out + n * LANES, (int64_t)n * LANES);
         store(&o, out);
     }
+    if (is_updated && !job->is_glu) {
+        struct cpu_lora_target to = { .y = o.y, .stride = (size_t)n_columns, .row = row };
+        int last = end * PANEL_ROWS < m->n_out ? end * PANEL_ROWS : m->n_out;
+        cpu_lora_up(job->lora, tile, &to, begin * PANEL_ROWS, last);
+    }
+}
+
+/* Asks for the factors that a piece's updates are made of. */
+static void ask_for_factors(const struct linear_job *job, int begin, int end)
+{
+    int n_ff = job->m->n_out / 2;
+    if (!job->is_glu) {
+        cpu_lora_ask(job->lora, begin * PANEL_ROWS, end * PANEL_ROWS);
+        return;
+    }
+    cpu_lora_ask(job->lora, begin * LANES, end * LANES < n_ff ? end * LANES : n_ff);
+    cpu_lora_ask(job->lora, n_ff + begin * LANES, n_ff + end * LANES);
 }
 
 /* Takes panels of a share: pieces that grow smaller towards its end, so that the threads end together. */
@@ -166,14 +200,19 @@ static void linear_some(void *arg, int thread, int n_threads)
     for (int i = 0; i < n_threads; i++) {
         struct cpu_share *share = &job->cpu->shares[(thread + i) % n_threads];
         int begin, end;
-        while (take(job, share, &begin, &end))
+        while (take(job, share, &begin, &end)) {
+            if (job->lora)
+                ask_for_factors(job, begin, end);
             for (int tile = 0; tile < job->n_tiles; tile++)
-                run_piece(job, job->cpu->scratch[thread].out, input, tile, begin, end);
+                run_piece(job, &job->cpu->scratch[thread], input, tile, begin, end);
+        }
     }
 }
 
-static void run(struct linear_job *job)
+/* loras: NULL: none. */
+static void run(struct linear_job *job, const struct lora *const *loras, const int32_t *adapters)
 {
+    struct cpu_lora_work updates;
     if (job->n_rows == 0)
         return;
     assert(job->n_rows <= job->cpu->max_rows);
@@ -187,6 +226,10 @@ static void run(struct linear_job *job)
     job->tile_stride = tile_bytes(m->dtype, (job->n_rows + job->n_tiles - 1) / job->n_tiles, m->n_in);
     assert((size_t)job->n_tiles * job->tile_stride <=
            job->cpu->activation_bytes); /* else made after reserve() */
+    if (loras) {
+        cpu_lora_plan(&updates, job->cpu, loras, adapters, job->x, job->n_rows, job->n_tiles);
+        job->lora = updates.n_groups > 0 ? &updates : NULL;
+    }
     for (int t = 0; t < n_threads; t++) {
         int64_t begin, end;
         team_share(m->n_panels, 1, t, n_threads, &begin, &end);
@@ -198,29 +241,27 @@ static void run(struct linear_job *job)
 
 void cpu_linear(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows)
 {
+    cpu_linear_adapted(be, y, m, x, n_rows, NULL, NULL);
+}
+
+void cpu_linear_adapted(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
+                        const struct lora *const *loras, const int32_t *adapters)
+{
     assert(!m->is_gate_up);
-    run(&(struct linear_job){ .cpu = cpu_of(be), .m = m, .x = x, .y = y, .n_rows = n_rows });
+    run(&(struct linear_job){ .cpu = cpu_of(be), .m = m, .x = x, .y = y, .n_rows = n_rows }, loras, adapters);
 }
 
 void cpu_linear_glu(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
                     enum activation act)
 {
-    assert(m->is_gate_up && act == ACT_SILU);
-    (void)act;
-    run(&(struct linear_job){ .cpu = cpu_of(be), .m = m, .x = x, .y = y, .n_rows = n_rows, .is_glu = true });
+    cpu_linear_glu_adapted(be, y, m, x, n_rows, act, NULL, NULL);
 }
 
-void cpu_linear_glu_add(struct backend *be, float *y, const struct matrix *m, const float *x,
-                        const float *add, const bool *adds, int n_rows, enum activation act)
+void cpu_linear_glu_adapted(struct backend *be, float *y, const struct matrix *m, const float *x, int n_rows,
+                            enum activation act, const struct lora *const *loras, const int32_t *adapters)
 {
     assert(m->is_gate_up && act == ACT_SILU);
     (void)act;
-    run(&(struct linear_job){ .cpu = cpu_of(be),
-                              .m = m,
-                              .x = x,
-                              .y = y,
-                              .n_rows = n_rows,
-                              .is_glu = true,
-                              .add = add,
-                              .adds = adds });
+    run(&(struct linear_job){ .cpu = cpu_of(be), .m = m, .x = x, .y = y, .n_rows = n_rows, .is_glu = true },
+        loras, adapters);
 }

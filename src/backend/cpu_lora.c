@@ -1,5 +1,8 @@
 /* Low-rank updates: first every sum of a row's input with a, then, behind a barrier, those times b.
- * Rows of any adapters go through together, those of one adapter in groups; rows without one cost a comparison each. */
+ *
+ * They are made within the linear layer that they change (cpu_linear.c): the sums while its input is packed, before the barrier
+ * that it has anyway, and the products piece by piece, while what they are added to is in the cache. Rows of any adapters
+ * go through together, those of one adapter and tile in groups; rows without one cost a comparison each. */
 #include "backend/cpu.h"
 
 #include "base/half.h"
@@ -128,42 +131,72 @@ bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows)
     size_t n_rows = (size_t)max_rows;
     cpu->lora_sums = cpu->backend.ops->alloc(&cpu->backend, n_rows * (size_t)cpu->lora_rank);
     cpu->lora_groups = calloc(n_rows, sizeof *cpu->lora_groups);
-    return cpu->lora_sums && cpu->lora_groups;
+    cpu->lora_tiles = calloc(n_rows + 1, sizeof *cpu->lora_tiles);
+    return cpu->lora_sums && cpu->lora_groups && cpu->lora_tiles;
 }
 
 void cpu_lora_release(struct cpu_backend *cpu)
 {
     cpu->backend.ops->dealloc(&cpu->backend, cpu->lora_sums);
     free(cpu->lora_groups);
+    free(cpu->lora_tiles);
     cpu->lora_sums = NULL;
     cpu->lora_groups = NULL;
+    cpu->lora_tiles = NULL;
 }
 
 /* ---- a step ---- */
 
-struct lora_job {
-    struct cpu_backend *cpu;
-    const struct lora_group *groups; /* [n] */
-    const float *x;
-    float *y;
-    int n, rank, n_out; /* rank: of the adapter that has most */
-    bool is_new;
-};
-
-static float *sums_of(const struct lora_job *job, int row)
+static float *sums_of(const struct cpu_lora_work *work, int row)
 {
-    return job->cpu->lora_sums + (size_t)row * (size_t)job->cpu->lora_rank;
+    return work->cpu->lora_sums + (size_t)row * (size_t)work->cpu->lora_rank;
+}
+
+/* The group that a row with this adapter joins: of a tile's that have room there is at most one for each adapter. */
+static struct lora_group *find_group(struct cpu_lora_work *work, int first, const struct lora *lora)
+{
+    struct lora_group *groups = work->cpu->lora_groups;
+    for (int i = work->n_groups - 1; i >= first; i--) {
+        if (groups[i].lora != lora)
+            continue;
+        if (groups[i].n < LORA_ROWS)
+            return &groups[i];
+        break;
+    }
+    groups[work->n_groups] = (struct lora_group){ .lora = lora };
+    return &groups[work->n_groups++];
+}
+
+void cpu_lora_plan(struct cpu_lora_work *out, struct cpu_backend *cpu, const struct lora *const *loras,
+                   const int32_t *adapters, const float *x, int n_rows, int n_tiles)
+{
+    *out = (struct cpu_lora_work){ .cpu = cpu, .x = x };
+    for (int tile = 0; tile < n_tiles; tile++) {
+        int64_t begin, end;
+        team_share(n_rows, 1, tile, n_tiles, &begin, &end);
+        int first = cpu->lora_tiles[tile] = out->n_groups;
+        for (int r = (int)begin; r < end; r++) {
+            const struct lora *lora = adapters[r] >= 0 ? loras[adapters[r]] : NULL;
+            if (!lora)
+                continue;
+            assert(lora->rank <= cpu->lora_rank); /* else made after reserve() */
+            out->rank = lora->rank > out->rank ? lora->rank : out->rank;
+            struct lora_group *group = find_group(out, first, lora);
+            group->rows[group->n++] = r;
+        }
+    }
+    cpu->lora_tiles[n_tiles] = out->n_groups;
 }
 
 /* Runs of sums, over all groups. */
-static void run_down(const struct lora_job *job, int thread, int n_threads)
+void cpu_lora_down(const struct cpu_lora_work *work, int thread, int n_threads)
 {
-    const struct kernels *k = &job->cpu->kernels;
-    int n_runs = (job->rank + RANKS - 1) / RANKS;
+    const struct kernels *k = &work->cpu->kernels;
+    int n_runs = (work->rank + RANKS - 1) / RANKS;
     int64_t begin, end;
-    team_share((int64_t)job->n * n_runs, 1, thread, n_threads, &begin, &end);
+    team_share((int64_t)work->n_groups * n_runs, 1, thread, n_threads, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        const struct lora_group *group = &job->groups[i / n_runs];
+        const struct lora_group *group = &work->cpu->lora_groups[i / n_runs];
         const struct lora *lora = group->lora;
         int first = (int)(i % n_runs) * RANKS, left = lora->rank - first;
         if (left <= 0)
@@ -172,8 +205,8 @@ static void run_down(const struct lora_job *job, int thread, int n_threads)
         const float *x[LORA_ROWS];
         float *sums[LORA_ROWS];
         for (int r = 0; r < group->n; r++) {
-            x[r] = job->x + (size_t)group->rows[r] * (size_t)lora->n_in;
-            sums[r] = sums_of(job, group->rows[r]) + first;
+            x[r] = work->x + (size_t)group->rows[r] * (size_t)lora->n_in;
+            sums[r] = sums_of(work, group->rows[r]) + first;
         }
         left = left < RANKS ? left : RANKS;
         if (lora->is_half)
@@ -184,34 +217,39 @@ static void run_down(const struct lora_job *job, int thread, int n_threads)
 }
 
 /* The sums of one group's rows with one part, scaled: number first and those behind it, n of them. */
-static void scale_sums(const struct lora_job *job, const struct lora_group *group,
+static void scale_sums(const struct cpu_lora_work *work, const struct lora_group *group,
                        const struct lora_piece *part, int first, int n, float scaled[][SUMS])
 {
     for (int r = 0; r < group->n; r++) {
-        const float *sums = sums_of(job, group->rows[r]) + part->rank_begin + first;
+        const float *sums = sums_of(work, group->rows[r]) + part->rank_begin + first;
         for (int i = 0; i < n; i++)
             scaled[r][i] = sums[i] * part->scale;
     }
 }
 
-/* Columns first..last-1, all of them of one part, of one group's rows. */
-static void run_up_part(const struct lora_job *job, const struct lora_group *group,
-                        const struct lora_piece *part, int first, int last)
+static float *target_at(const struct cpu_lora_target *to, int row, int column)
 {
-    const struct kernels *k = &job->cpu->kernels;
+    return to->y + (size_t)(row - to->row) * to->stride + (column - to->column);
+}
+
+/* Columns first..last-1, all of them of one part, of one group's rows. */
+static void up_part(const struct cpu_lora_work *work, const struct lora_group *group,
+                    const struct lora_piece *part, const struct cpu_lora_target *to, int first, int last)
+{
+    const struct kernels *k = &work->cpu->kernels;
     float scaled[LORA_ROWS][SUMS];
     const float *t[LORA_ROWS];
     for (int r = 0; r < group->n; r++)
         t[r] = scaled[r];
     for (int done = 0, n_sums; done < part->rank; done += n_sums) {
         n_sums = part->rank - done < SUMS ? part->rank - done : SUMS;
-        scale_sums(job, group, part, done, n_sums, scaled);
+        scale_sums(work, group, part, done, n_sums, scaled);
         for (int column = first, n; column < last; column += n) {
             int block = (column - part->out_begin) / COLUMNS, skipped = (column - part->out_begin) % COLUMNS;
             n = last - column < COLUMNS - skipped ? last - column : COLUMNS - skipped;
             float *y[LORA_ROWS];
             for (int r = 0; r < group->n; r++)
-                y[r] = job->y + (size_t)group->rows[r] * (size_t)job->n_out + column;
+                y[r] = target_at(to, group->rows[r], column);
             size_t at = ((size_t)block * (size_t)part->rank + (size_t)done) * COLUMNS + (size_t)skipped;
             if (group->lora->is_half)
                 k->lora_up_half(y, (const uint16_t *)part->b + at, COLUMNS, t, group->n, n_sums, n);
@@ -221,69 +259,49 @@ static void run_up_part(const struct lora_job *job, const struct lora_group *gro
     }
 }
 
-/* Columns begin..end-1 of one group's rows. */
-static void run_up(const struct lora_job *job, const struct lora_group *group, int begin, int end)
+/* What of the columns begin..end-1 a part has; false: nothing. */
+static bool cut_to_part(const struct lora_piece *part, int *begin, int *end)
 {
-    for (int r = 0; job->is_new && r < group->n; r++)
-        memset(job->y + (size_t)group->rows[r] * (size_t)job->n_out + begin, 0,
-               (size_t)(end - begin) * sizeof *job->y);
-    for (int p = 0; p < group->lora->n_parts; p++) {
-        const struct lora_piece *part = &group->lora->parts[p];
-        int first = begin > part->out_begin ? begin : part->out_begin;
-        int last = end < part->out_begin + part->n_out ? end : part->out_begin + part->n_out;
-        if (first < last)
-            run_up_part(job, group, part, first, last);
+    if (*begin < part->out_begin)
+        *begin = part->out_begin;
+    if (*end > part->out_begin + part->n_out)
+        *end = part->out_begin + part->n_out;
+    return *begin < *end;
+}
+
+void cpu_lora_up(const struct cpu_lora_work *work, int tile, const struct cpu_lora_target *to, int begin,
+                 int end)
+{
+    const struct cpu_backend *cpu = work->cpu;
+    for (int i = cpu->lora_tiles[tile]; i < cpu->lora_tiles[tile + 1]; i++) {
+        const struct lora_group *group = &cpu->lora_groups[i];
+        for (int p = 0; p < group->lora->n_parts; p++) {
+            int first = begin, last = end;
+            if (cut_to_part(&group->lora->parts[p], &first, &last))
+                up_part(work, group, &group->lora->parts[p], to, first, last);
+        }
     }
 }
 
-static void lora_some(void *arg, int thread, int n_threads)
+void cpu_lora_ask(const struct cpu_lora_work *work, int begin, int end)
 {
-    const struct lora_job *job = arg;
-    run_down(job, thread, n_threads);
-    if (n_threads > 1)
-        team_barrier(job->cpu->team);
-    int64_t n_runs = (job->n_out + COLUMNS - 1) / COLUMNS, begin, end;
-    team_share(job->n * n_runs, 1, thread, n_threads, &begin, &end);
-    while (begin < end) { /* of one group after the other */
-        int64_t first = begin % n_runs, last = first + end - begin;
-        last = last < n_runs ? last : n_runs;
-        run_up(job, &job->groups[begin / n_runs], (int)(first * COLUMNS),
-               last < n_runs ? (int)(last * COLUMNS) : job->n_out);
-        begin += last - first;
-    }
-}
-
-/* The group that a row with this adapter joins: of those that have room there is at most one for each adapter. */
-static struct lora_group *find_group(struct lora_job *job, const struct lora *lora)
-{
-    struct lora_group *groups = job->cpu->lora_groups;
-    for (int i = job->n - 1; i >= 0; i--) {
-        if (groups[i].lora != lora)
+    enum { LINE = 64 };
+    for (int i = 0; i < work->n_groups; i++) {
+        const struct lora *lora = work->cpu->lora_groups[i].lora;
+        if (i > 0 && lora == work->cpu->lora_groups[i - 1].lora)
             continue;
-        if (groups[i].n < LORA_ROWS)
-            return &groups[i];
-        break;
+        for (int p = 0; p < lora->n_parts; p++) {
+            const struct lora_piece *part = &lora->parts[p];
+            size_t block_bytes = (size_t)part->rank * COLUMNS *
+                                 (lora->is_half ? sizeof(uint16_t) : sizeof(float));
+            int first = begin, last = end;
+            if (!cut_to_part(part, &first, &last))
+                continue;
+            const uint8_t *b = (const uint8_t *)part->b;
+            size_t from = (size_t)((first - part->out_begin) / COLUMNS) * block_bytes,
+                   to = (size_t)((last - part->out_begin + COLUMNS - 1) / COLUMNS) * block_bytes;
+            for (size_t at = from; at < to; at += LINE)
+                __builtin_prefetch(b + at);
+        }
     }
-    groups[job->n] = (struct lora_group){ .lora = lora };
-    return &groups[job->n++];
-}
-
-void cpu_lora(struct backend *be, float *y, const struct lora *const *loras, const int32_t *adapters,
-              const float *x, int n_rows, bool is_new)
-{
-    struct cpu_backend *cpu = cpu_of(be);
-    struct lora_job job = { .cpu = cpu, .groups = cpu->lora_groups, .x = x, .y = y, .is_new = is_new };
-    assert(n_rows <= cpu->max_rows);
-    for (int r = 0; r < n_rows; r++) {
-        const struct lora *lora = adapters[r] >= 0 ? loras[adapters[r]] : NULL;
-        if (!lora)
-            continue;
-        assert(lora->rank <= cpu->lora_rank); /* else made after reserve() */
-        job.rank = lora->rank > job.rank ? lora->rank : job.rank;
-        job.n_out = lora->n_out;
-        struct lora_group *group = find_group(&job, lora);
-        group->rows[group->n++] = r;
-    }
-    if (job.n > 0)
-        team_run(cpu->team, lora_some, &job);
 }

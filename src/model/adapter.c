@@ -13,7 +13,6 @@ struct adapters {
     struct lora **loras;               /* [n_sites][n] */
     bool *is_used;                     /* [n_sites] */
     int n_sites;                       /* of all layers */
-    bool has_gate;
 };
 
 static size_t site_of(enum site site, int layer)
@@ -56,11 +55,6 @@ const struct lora *const *model_loras(const struct model *model, enum site site,
     const struct adapters *all = model->adapters;
     size_t at = site_of(site, layer);
     return all && all->is_used[at] ? (const struct lora *const *)all->loras + at * (size_t)all->n : NULL;
-}
-
-bool model_adapts_gate(const struct model *model)
-{
-    return model->adapters && model->adapters->has_gate && model->desc.has_gate;
 }
 
 static enum tutti_status check_name(const struct model *model, const char *name, struct tutti_error *err)
@@ -117,7 +111,6 @@ static struct adapters *grow(const struct model *model, const char *name)
     size_t n_old = old ? (size_t)old->n : 0, n = n_old + 1, n_sites = site_of(0, model->desc.n_layers);
     all->n = (int)n;
     all->n_sites = (int)n_sites;
-    all->has_gate = old && old->has_gate;
     all->names = calloc(n, sizeof *all->names);
     all->loras = calloc(n_sites * n, sizeof(struct lora *));
     all->is_used = calloc(n_sites, sizeof *all->is_used);
@@ -245,7 +238,6 @@ static enum tutti_status add_whole(struct model *model, const char *name,
         size_t at = site_of(first->site, first->layer);
         st = upload(model, &all->loras[at * (size_t)all->n + (size_t)all->n - 1], first, n, err);
         all->is_used[at] = true;
-        all->has_gate = all->has_gate || first->site == SITE_GATE_UP;
     }
     if (st != TUTTI_OK) {
         discard(model, all, true);

@@ -57,7 +57,5 @@ int model_find_adapter(const struct model *model, const char *name); /* -1: ther
 
 /* The updates of a matrix, by adapter; NULL: no adapter has one. */
 const struct lora *const *model_loras(const struct model *model, enum site site, int layer);
-/* One adapter at least updates gate or up. */
-bool model_adapts_gate(const struct model *model);
 
 #endif

@@ -26,9 +26,7 @@ struct workspace {
     float *gathered; /* [max_rows][d_model]: the stream of the rows that something is wanted of */
     float *logits;   /* [max_outputs][n_vocab] */
     /* With adapters: */
-    float *update;                           /* [max_rows][2 d_ff]: of gate and up */
     int32_t *row_adapters, *output_adapters; /* host, [max_rows] */
-    bool *updates;                           /* host, [max_rows]: rows of update that are used */
 };
 
 static void free_shared(struct workspace *w, struct backend *be)
@@ -52,12 +50,11 @@ void workspace_free(struct workspace *w, struct backend *be)
     if (!w)
         return;
     free_shared(w, be);
-    float *const all[] = { w->qkv, w->attended, w->kv, w->hidden, w->gathered, w->logits, w->update };
+    float *const all[] = { w->qkv, w->attended, w->kv, w->hidden, w->gathered, w->logits };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         be->ops->dealloc(be, all[i]);
     free(w->row_adapters);
     free(w->output_adapters);
-    free(w->updates);
     free(w);
 }
 
@@ -83,8 +80,7 @@ static enum tutti_status reserve(struct model *model, int max_rows, int max_outp
     int q = d->n_heads * d->head_dim, qkv = q + 2 * d->n_kv_heads * d->head_dim;
     w->row_adapters = calloc((size_t)max_rows, sizeof *w->row_adapters);
     w->output_adapters = calloc((size_t)max_rows, sizeof *w->output_adapters);
-    w->updates = calloc((size_t)max_rows, sizeof *w->updates);
-    if (!w->row_adapters || !w->output_adapters || !w->updates) {
+    if (!w->row_adapters || !w->output_adapters) {
         workspace_free(w, be);
         return error_set(err, TUTTI_E_MEMORY, "workspace: out of memory");
     }
@@ -98,7 +94,6 @@ static enum tutti_status reserve(struct model *model, int max_rows, int max_outp
         { &w->hidden, max_rows, d->d_ff },
         { &w->gathered, max_rows, d->d_model },
         { &w->logits, max_outputs, d->n_vocab },
-        { &w->update, max_rows, model_adapts_gate(model) ? 2 * d->d_ff : 0 },
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         *wanted[i].memory = be->ops->alloc(be, (size_t)wanted[i].n_rows * (size_t)wanted[i].width);
@@ -167,29 +162,22 @@ static void share(struct pass *p, float *x)
 static void linear(struct pass *p, enum site site, int layer, float *y, const struct matrix *m,
                    const float *x)
 {
-    p->op->linear(p->be, y, m, x, p->n_rows);
     const struct lora *const *loras = p->adapters ? model_loras(p->model, site, layer) : NULL;
     if (loras)
-        p->op->lora(p->be, y, loras, p->adapters, x, p->n_rows, false);
+        p->op->linear_adapted(p->be, y, m, x, p->n_rows, loras, p->adapters);
+    else
+        p->op->linear(p->be, y, m, x, p->n_rows);
 }
 
-/* What adapters add to gate and up comes before the activation. */
 static void linear_glu(struct pass *p, int layer, const struct matrix *m)
 {
     struct workspace *w = &p->w;
     enum activation act = p->model->desc.activation;
     const struct lora *const *loras = p->adapters ? model_loras(p->model, SITE_GATE_UP, layer) : NULL;
-    bool has_update = false;
-    for (int r = 0; loras && r < p->n_rows; r++) {
-        w->updates[r] = p->adapters[r] >= 0 && loras[p->adapters[r]];
-        has_update = has_update || w->updates[r];
-    }
-    if (!has_update) {
+    if (loras)
+        p->op->linear_glu_adapted(p->be, w->hidden, m, w->normed, p->n_rows, act, loras, p->adapters);
+    else
         p->op->linear_glu(p->be, w->hidden, m, w->normed, p->n_rows, act);
-        return;
-    }
-    p->op->lora(p->be, w->update, loras, p->adapters, w->normed, p->n_rows, true);
-    p->op->linear_glu_add(p->be, w->hidden, m, w->normed, w->update, w->updates, p->n_rows, act);
 }
 
 /* normed = norm(x), where x first takes what is pending: one pass for both. Of a rank's own rows. */

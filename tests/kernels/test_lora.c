@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-enum { ROWS = 21, N_IN = 96, N_OUT = 203, N_ADAPTERS = 3, MAX_PARTS = 2 };
+enum { ROWS = 21, N_IN = 96, N_OUT = 203, N_FF = 91, N_ADAPTERS = 3, MAX_PARTS = 2 };
 
 /* Adapter 1 leaves columns 100..149 alone; adapter 2 has no update. */
 static const struct lora_part SHAPES[N_ADAPTERS][MAX_PARTS] = {
@@ -18,7 +18,14 @@ static const struct lora_part SHAPES[N_ADAPTERS][MAX_PARTS] = {
     { { .out_begin = 0, .n_out = 100, .rank = 5, .scale = 0.5f },
       { .out_begin = 150, .n_out = 53, .rank = 70, .scale = 1 } },
 };
-static const int N_PARTS[N_ADAPTERS] = { 1, 2, 0 };
+/* Of gate and up; adapter 1 updates the end of one and the beginning of the other. */
+static const struct lora_part GATE_UP_SHAPES[N_ADAPTERS][MAX_PARTS] = {
+    { { .out_begin = 0, .n_out = N_FF, .rank = 8, .scale = 2 },
+      { .out_begin = N_FF, .n_out = N_FF, .rank = 3, .scale = 1 } },
+    { { .out_begin = 80, .n_out = 30, .rank = 5, .scale = 0.5f },
+      { .out_begin = 120, .n_out = 2 * N_FF - 120, .rank = 66, .scale = 0.1f } },
+};
+static const int N_PARTS[N_ADAPTERS] = { 1, 2, 0 }, N_GATE_UP_PARTS[N_ADAPTERS] = { 2, 2, 0 };
 
 static uint64_t random_state = 88172645463325252u;
 
@@ -37,16 +44,20 @@ static float *random_floats(size_t n)
 
 struct setup {
     struct lora_part parts[N_ADAPTERS][MAX_PARTS];
-    float *x, *y; /* [ROWS][N_IN], [ROWS][N_OUT] */
+    int n_parts[N_ADAPTERS], n_out;
+    float *x, *w, *bias; /* [ROWS][N_IN], [n_out][N_IN], [n_out] */
     int32_t adapters[ROWS];
 };
 
-static struct setup setup_make(void)
+static struct setup setup_make(bool is_gate_up)
 {
-    struct setup s = { .x = random_floats(ROWS * N_IN), .y = random_floats(ROWS * N_OUT) };
-    memcpy(s.parts, SHAPES, sizeof SHAPES);
+    struct setup s = { .n_out = is_gate_up ? 2 * N_FF : N_OUT, .x = random_floats(ROWS * N_IN) };
+    s.w = random_floats((size_t)s.n_out * N_IN);
+    s.bias = random_floats((size_t)s.n_out);
+    memcpy(s.parts, is_gate_up ? GATE_UP_SHAPES : SHAPES, sizeof SHAPES);
+    memcpy(s.n_parts, is_gate_up ? N_GATE_UP_PARTS : N_PARTS, sizeof N_PARTS);
     for (int a = 0; a < N_ADAPTERS; a++) {
-        for (int p = 0; p < N_PARTS[a]; p++) {
+        for (int p = 0; p < s.n_parts[a]; p++) {
             struct lora_part *part = &s.parts[a][p];
             part->a = random_floats((size_t)part->rank * N_IN);
             part->b = random_floats((size_t)part->rank * (size_t)part->n_out);
@@ -60,13 +71,14 @@ static struct setup setup_make(void)
 static void setup_clear(struct setup *s)
 {
     for (int a = 0; a < N_ADAPTERS; a++) {
-        for (int p = 0; p < N_PARTS[a]; p++) {
+        for (int p = 0; p < s->n_parts[a]; p++) {
             free((void *)(uintptr_t)s->parts[a][p].a);
             free((void *)(uintptr_t)s->parts[a][p].b);
         }
     }
     free(s->x);
-    free(s->y);
+    free(s->w);
+    free(s->bias);
 }
 
 static struct backend *backend_make(int n_threads, const struct setup *s, enum dtype type,
@@ -85,13 +97,30 @@ static struct backend *backend_make(int n_threads, const struct setup *s, enum d
         fail_msg("%s", err.text);
     for (int a = 0; a < N_ADAPTERS; a++) {
         loras[a] = NULL;
-        if (N_PARTS[a] > 0 &&
-            be->ops->lora_new(be, &loras[a], s->parts[a], N_PARTS[a], N_IN, N_OUT, type, &err))
+        if (s->n_parts[a] > 0 &&
+            be->ops->lora_new(be, &loras[a], s->parts[a], s->n_parts[a], N_IN, s->n_out, type, &err))
             fail_msg("%s", err.text);
     }
-    if (be->ops->reserve(be, ROWS, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
     return be;
+}
+
+/* Sizes the backend's scratch memory, too. */
+static struct matrix *matrix_make(struct backend *be, const struct setup *s, const float *bias)
+{
+    struct matrix *m = NULL;
+    struct tutti_error err;
+    struct matrix_part part = { .data = s->w, .dtype = DTYPE_F32, .n_rows = s->n_out };
+    struct matrix_source source = { .name = "m",
+                                    .parts = &part,
+                                    .n_parts = 1,
+                                    .n_in = N_IN,
+                                    .type = DTYPE_F32,
+                                    .is_gate_up = s->n_out == 2 * N_FF,
+                                    .biases = &bias };
+    if (be->ops->matrix_new(be, &m, &source, &err) != TUTTI_OK ||
+        be->ops->reserve(be, ROWS, &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    return m;
 }
 
 static void backend_clear(struct backend *be, struct lora **loras)
@@ -106,7 +135,7 @@ static double update_of(const struct setup *s, int row, int column)
 {
     double sum = 0;
     int adapter = s->adapters[row];
-    for (int p = 0; adapter >= 0 && p < N_PARTS[adapter]; p++) {
+    for (int p = 0; adapter >= 0 && p < s->n_parts[adapter]; p++) {
         const struct lora_part *part = &s->parts[adapter][p];
         int j = column - part->out_begin;
         for (int i = 0; j >= 0 && j < part->n_out && i < part->rank; i++) {
@@ -122,109 +151,96 @@ static double update_of(const struct setup *s, int row, int column)
 static void each_row_gets_the_update_of_its_adapter(void **state)
 {
     (void)state;
-    struct setup s = setup_make();
-    struct lora *loras[N_ADAPTERS];
-    struct backend *be = NULL;
-    for (int turn = 0; turn < 4; turn++) {
-        bool is_new = turn % 2 != 0, is_half = turn >= 2;
-        if (turn % 2 == 0)
-            be = backend_make(2, &s, is_half ? DTYPE_F16 : DTYPE_F32, loras);
-        double bound = is_half ? 0.02 : 1e-4; /* of sums of up to 70 * 96 products of the order of one */
-        float got[ROWS * N_OUT];
-        memcpy(got, s.y, sizeof got);
-        be->ops->lora(be, got, (const struct lora *const *)loras, s.adapters, s.x, ROWS, is_new);
+    struct setup s = setup_make(false);
+    float got[ROWS * N_OUT], plain[ROWS * N_OUT];
+    for (int turn = 0; turn < 2; turn++) {
+        struct lora *loras[N_ADAPTERS];
+        struct backend *be = backend_make(2, &s, turn ? DTYPE_F16 : DTYPE_F32, loras);
+        struct matrix *m = matrix_make(be, &s, s.bias);
+        double bound = turn ? 0.02 : 1e-4; /* of sums of up to 70 * 96 products of the order of one */
+        be->ops->linear(be, plain, m, s.x, ROWS);
+        be->ops->linear_adapted(be, got, m, s.x, ROWS, (const struct lora *const *)loras, s.adapters);
         for (int r = 0; r < ROWS; r++) {
             bool has_update = s.adapters[r] == 0 || s.adapters[r] == 1;
             for (int j = 0; j < N_OUT; j++) {
-                float before = s.y[r * N_OUT + j], now = got[r * N_OUT + j];
+                float before = plain[r * N_OUT + j], now = got[r * N_OUT + j];
                 if (!has_update)
                     assert_memory_equal(&now, &before, sizeof now);
                 else
-                    assert_true(fabs((double)now - update_of(&s, r, j) - (is_new ? 0 : (double)before)) <=
-                                bound);
+                    assert_true(fabs((double)now - update_of(&s, r, j) - (double)before) <= bound);
             }
         }
-        if (turn % 2 != 0)
-            backend_clear(be, loras);
-    }
-    setup_clear(&s);
-}
-
-static void the_bits_of_a_row_do_not_depend_on_the_others_or_on_threads(void **state)
-{
-    (void)state;
-    struct setup s = setup_make();
-    float want[ROWS * N_OUT], got[ROWS * N_OUT];
-    for (int turn = 0; turn < 8; turn++) {
-        int n_threads = 1 + turn % 4;
-        struct lora *loras[N_ADAPTERS];
-        struct backend *be = backend_make(n_threads, &s, turn < 4 ? DTYPE_F32 : DTYPE_F16, loras);
-        for (int n_rows = ROWS; n_rows > 0; n_rows -= 4) {
-            for (int first = 0; first + n_rows <= ROWS; first += 3) {
-                float *y = n_threads == 1 && n_rows == ROWS ? want : got;
-                memcpy(y, s.y + first * N_OUT, (size_t)(n_rows * N_OUT) * sizeof *y);
-                be->ops->lora(be, y, (const struct lora *const *)loras, s.adapters + first,
-                              s.x + first * N_IN, n_rows, false);
-                assert_memory_equal(y, want + first * N_OUT, (size_t)(n_rows * N_OUT) * sizeof *y);
-            }
-        }
+        be->ops->matrix_free(be, m);
         backend_clear(be, loras);
     }
     setup_clear(&s);
 }
 
-static struct matrix *gate_up_make(struct backend *be, const float *values, const float *bias)
+/* y [n_rows][n_out] of rows from first on. */
+static void run_some(struct backend *be, const struct setup *s, const struct matrix *m,
+                     struct lora *const *loras, int first, int n_rows, float *y)
 {
-    struct matrix *m = NULL;
-    struct tutti_error err;
-    struct matrix_part part = { .data = values, .dtype = DTYPE_F32, .n_rows = 74 };
-    struct matrix_source source = { .name = "m",
-                                    .parts = &part,
-                                    .n_parts = 1,
-                                    .n_in = N_IN,
-                                    .type = DTYPE_F32,
-                                    .is_gate_up = true,
-                                    .biases = &bias };
-    if (be->ops->matrix_new(be, &m, &source, &err) != TUTTI_OK ||
-        be->ops->reserve(be, ROWS, &err) != TUTTI_OK)
-        fail_msg("%s", err.text);
-    return m;
+    const struct lora *const *all = (const struct lora *const *)loras;
+    const float *x = s->x + first * N_IN;
+    if (s->n_out == 2 * N_FF)
+        be->ops->linear_glu_adapted(be, y, m, x, n_rows, ACT_SILU, all, s->adapters + first);
+    else
+        be->ops->linear_adapted(be, y, m, x, n_rows, all, s->adapters + first);
+}
+
+static void the_bits_of_a_row_do_not_depend_on_the_others_or_on_threads(void **state)
+{
+    (void)state;
+    static float want[ROWS * N_OUT], got[ROWS * N_OUT];
+    for (int turn = 0; turn < 16; turn++) {
+        bool is_gate_up = turn >= 8;
+        struct setup s = setup_make(is_gate_up);
+        int width = is_gate_up ? N_FF : N_OUT;
+        struct lora *loras[N_ADAPTERS];
+        struct backend *one = backend_make(1, &s, turn % 2 ? DTYPE_F32 : DTYPE_F16, loras), *be;
+        struct matrix *m = matrix_make(one, &s, s.bias);
+        run_some(one, &s, m, loras, 0, ROWS, want);
+        one->ops->matrix_free(one, m);
+        backend_clear(one, loras);
+        be = backend_make(1 + turn % 8 / 2, &s, turn % 2 ? DTYPE_F32 : DTYPE_F16, loras);
+        m = matrix_make(be, &s, s.bias);
+        for (int n_rows = ROWS; n_rows > 0; n_rows -= 4) {
+            for (int first = 0; first + n_rows <= ROWS; first += 3) {
+                run_some(be, &s, m, loras, first, n_rows, got);
+                assert_memory_equal(got, want + first * width, (size_t)(n_rows * width) * sizeof *got);
+            }
+        }
+        be->ops->matrix_free(be, m);
+        backend_clear(be, loras);
+        setup_clear(&s);
+    }
 }
 
 static void updates_of_gate_and_up_come_before_the_activation(void **state)
 {
     (void)state;
-    enum { N_GATE_UP = 74, N_FF = 37 };
-    struct setup s = setup_make();
+    struct setup s = setup_make(true);
     struct lora *loras[N_ADAPTERS];
     struct backend *be = backend_make(3, &s, DTYPE_F32, loras);
-    float *values = random_floats(N_GATE_UP * N_IN), *bias = random_floats(N_GATE_UP);
-    float *add = random_floats(ROWS * N_GATE_UP), *shifted = random_floats(N_GATE_UP);
-    struct matrix *m = gate_up_make(be, values, bias);
-    float plain[ROWS * N_FF], got[ROWS * N_FF], want[N_FF];
-    bool adds[ROWS];
-    for (int r = 0; r < ROWS; r++)
-        adds[r] = r % 3 == 1;
+    struct matrix *m = matrix_make(be, &s, s.bias);
+    float plain[ROWS * N_FF], got[ROWS * N_FF], want[N_FF], shifted[2 * N_FF];
     be->ops->linear_glu(be, plain, m, s.x, ROWS, ACT_SILU);
-    be->ops->linear_glu_add(be, got, m, s.x, add, adds, ROWS, ACT_SILU);
+    run_some(be, &s, m, loras, 0, ROWS, got);
     for (int r = 0; r < ROWS; r++) {
-        for (int j = 0; j < N_GATE_UP; j++)
-            shifted[j] = bias[j] + (adds[r] ? add[r * N_GATE_UP + j] : 0);
-        struct matrix *other = gate_up_make(be, values, shifted); /* the same through its bias */
+        for (int j = 0; j < 2 * N_FF; j++)
+            shifted[j] = s.bias[j] + (float)update_of(&s, r, j);
+        struct matrix *other = matrix_make(be, &s, shifted); /* the same through its bias */
         be->ops->linear_glu(be, want, other, s.x + r * N_IN, 1, ACT_SILU);
         be->ops->matrix_free(be, other);
         for (int j = 0; j < N_FF; j++)
-            assert_float_equal(got[r * N_FF + j], want[j], 1e-5);
-        if (!adds[r])
+            assert_true(fabs((double)got[r * N_FF + j] - (double)want[j]) <=
+                        1e-5 * (1 + fabs((double)want[j])) * 10);
+        if (s.adapters[r] != 0 && s.adapters[r] != 1)
             assert_memory_equal(got + r * N_FF, plain + r * N_FF, sizeof want);
     }
     be->ops->matrix_free(be, m);
     backend_clear(be, loras);
     setup_clear(&s);
-    free(values);
-    free(bias);
-    free(add);
-    free(shifted);
 }
 
 int main(void)
