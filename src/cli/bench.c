@@ -244,8 +244,10 @@ static void print_table(const struct report *report, const struct model *model)
     for (int i = 0; i < report->n_results; i++) {
         const struct bench_result *r = &report->results[i];
         if (r->has_adapters)
-            output_printf("%sadapters lengthen the step of %d users by %.2f %%\n", i == 0 ? "\n" : "",
-                          r->n_users, 100 * r->adapter_cost);
+            output_printf("%sadapters lengthen the step of %d users by %.2f %% (%.2f to %.2f %% with 95 %% "
+                          "confidence)\n",
+                          i == 0 ? "\n" : "", r->n_users, 100 * r->adapter_cost, 100 * r->adapter_cost_low,
+                          100 * r->adapter_cost_high);
     }
     if (report->n_engine_results > 0)
         output_printf("\n%-16s %6s %8s %7s %10s %7s %7s %7s %9s %8s %7s %11s %9s %9s %7s\n", "engine",
@@ -260,13 +262,15 @@ static void print_table(const struct report *report, const struct model *model)
 static json_t *result_json(const struct bench_result *r, int n_ranks)
 {
     json_t *cost = r->has_adapters ? json_real(r->adapter_cost) : NULL;
+    json_t *range = r->has_adapters ? json_pack("[f, f]", r->adapter_cost_low, r->adapter_cost_high) : NULL;
     const struct bench_ranks *ranks = &r->ranks;
     json_t *object = json_pack(
-        "{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:o*}", "phase",
+        "{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:o*, s:o*}", "phase",
         phase_name(r->phase), "users", r->n_users, "context", r->context, "tokens", r->n_tokens, "tok_s",
         r->tok_s, "limit_tok_s", r->limit_tok_s, "of_limit", r->tok_s / r->limit_tok_s, "matrix_bytes",
         r->work.matrix_bytes, "kv_bytes", r->work.kv_bytes, "linear_ops", r->work.linear_ops, "attention_ops",
-        r->work.attention_ops, "spread", r->time.spread, "repetitions", r->time.n, "adapter_cost", cost);
+        r->work.attention_ops, "spread", r->time.spread, "repetitions", r->time.n, "adapter_cost", cost,
+        "adapter_cost_range", range);
     json_t *more = n_ranks > 1 ? json_pack("{s:f, s:f, s:f, s:I, s:I}", "reduce_ms", ranks->reduce_s * 1e3,
                                            "gather_ms", ranks->gather_s * 1e3, "plan_ms", ranks->tell_s * 1e3,
                                            "reduces", (json_int_t)(ranks->n_reduces + 0.5), "reduce_bytes",

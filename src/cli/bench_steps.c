@@ -5,16 +5,18 @@
 #include "model/adapter.h"
 #include "model/group.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
     MAX_REPETITIONS = 200,
     MIN_REPETITIONS = 3,
-    MIN_NS = 3000000000u / 2, /* a point is repeated for this long, */
-    MAX_NS = 20000000000u,    /* and not beyond this once it has its least number of repetitions */
-    CHUNK_ROWS = 256,         /* rows of a step that fills the cache */
+    CHUNK_ROWS = 256, /* rows of a step that fills the cache */
 };
+
+/* A point is repeated for so long, and not beyond that once it has its least number of repetitions. */
+static const double MIN_S = 1.5, MAX_S = 20;
 
 struct bench {
     struct model *model;
@@ -176,17 +178,17 @@ static void find_limit(const struct model *model, struct bench_result *result)
 
 /* ---- measuring ------------------------------------------------------------------------------------------------- */
 
-static bool needs_more(int n, uint64_t spent_ns, int n_wanted)
+static bool needs_more(int n, double spent_s, int n_wanted)
 {
     if (n_wanted > 0)
         return n < n_wanted;
-    return n < MIN_REPETITIONS || (n < MAX_REPETITIONS && spent_ns < MIN_NS);
+    return n < MIN_REPETITIONS || (n < MAX_REPETITIONS && spent_s < MIN_S);
 }
 
 /* One repetition of a point, and what the machine could do just before. */
 struct samples {
     double *seconds, *read, *int8, *f32; /* [n_most] */
-    double *plain;                       /* [n_most] the same step without adapters */
+    double *ratios; /* [n_most] to the same step without adapters, just before or behind */
 };
 
 static void look_at_limits(struct bench *b, struct samples *s, int n)
@@ -224,47 +226,78 @@ static void divide_cost(struct bench_ranks *ranks, int n)
     ranks->reduce_bytes /= n;
 }
 
+static double seconds_of_decode(struct bench *b, const struct bench_result *result, bool has_adapters)
+{
+    uint64_t begin = clock_now_ns();
+    run_decode(b, result->n_users, result->context, has_adapters);
+    return (double)(clock_now_ns() - begin) / 1e9;
+}
+
+/* The step, or prompt, that counts. */
+static double seconds_of_step(struct bench *b, struct bench_result *result)
+{
+    struct cluster_cost before = cost_now(b), after;
+    uint64_t begin = clock_now_ns();
+    if (result->phase == BENCH_PREFILL)
+        run_prompt(b, 0, result->n_tokens);
+    else
+        run_decode(b, result->n_users, result->context, true);
+    double seconds = (double)(clock_now_ns() - begin) / 1e9;
+    after = cost_now(b);
+    add_cost(&result->ranks, &before, &after);
+    return seconds;
+}
+
+/* Steps with and without adapters in turn, now the one first and now the other, so that both see the same machine. */
+static double compare_adapters(struct bench *b, struct bench_result *result, bool is_odd, double *ratio)
+{
+    run_decode(b, result->n_users, result->context, false); /* wakes the threads */
+    double plain = is_odd ? 0 : seconds_of_decode(b, result, false);
+    double adapted = seconds_of_step(b, result);
+    if (is_odd)
+        plain = seconds_of_decode(b, result, false);
+    *ratio = adapted / plain;
+    return adapted;
+}
+
+/* The median of n ratios, and the two between which it is in 95 of 100 cases: n / 2 of them are below it, give or take
+ * sqrt(n / 4) (David and Nagaraja, Order Statistics, section 7.1). Sorts them. */
+static void find_adapter_cost(struct bench_result *result, double *ratios, int n)
+{
+    double half = 1.96 * sqrt(n / 4.0);
+    int low = (int)floor((n - 1) / 2.0 - half), high = (int)ceil((n - 1) / 2.0 + half);
+    result->adapter_cost = measure_median(ratios, n) - 1;
+    result->adapter_cost_low = ratios[low < 0 ? 0 : low] - 1;
+    result->adapter_cost_high = ratios[high > n - 1 ? n - 1 : high] - 1;
+}
+
 static void measure(struct bench *b, const struct bench_plan *plan, struct samples *s,
                     struct bench_result *result)
 {
-    uint64_t spent = 0;
+    double spent = 0;
     int n = 0;
-    bool compares = result->phase == BENCH_DECODE && model_n_adapters(b->model) > 0;
+    result->has_adapters = result->phase == BENCH_DECODE && model_n_adapters(b->model) > 0;
     for (int i = -1; i < 0 || needs_more(n, spent, plan->n_repetitions); i++) { /* -1: to warm up */
         look_at_limits(b, s, n);
         if (b->model->group) /* wakes the others, who had nothing to do meanwhile */
             run_decode(b, 1, result->context, false);
-        uint64_t begin = clock_now_ns();
-        if (compares) { /* in turn with the others, so that both see the same machine */
-            run_decode(b, result->n_users, result->context, false); /* the first one wakes the threads */
-            begin = clock_now_ns();
-            run_decode(b, result->n_users, result->context, false);
-            s->plain[n] = (double)(clock_now_ns() - begin) / 1e9;
-            begin = clock_now_ns();
-        }
-        struct cluster_cost before = cost_now(b), after;
-        if (result->phase == BENCH_PREFILL)
-            run_prompt(b, 0, result->n_tokens);
-        else
-            run_decode(b, result->n_users, result->context, true);
-        uint64_t ns = clock_now_ns() - begin;
+        s->seconds[n] = result->has_adapters ? compare_adapters(b, result, i % 2 != 0, &s->ratios[n])
+                                             : seconds_of_step(b, result);
         if (model_is_lost(b->model))
             return;
-        if (i < 0)
+        if (i < 0) {
+            result->ranks = (struct bench_ranks){ .reduce_s = 0 };
             continue;
-        after = cost_now(b);
-        add_cost(&result->ranks, &before, &after);
-        s->seconds[n++] = (double)ns / 1e9;
-        spent += ns;
-        if (plan->n_repetitions == 0 && n >= MIN_REPETITIONS && spent > MAX_NS)
+        }
+        spent += s->seconds[n++];
+        if (plan->n_repetitions == 0 && n >= MIN_REPETITIONS && spent > MAX_S)
             break;
     }
     divide_cost(&result->ranks, n);
     result->time = bench_time_of(s->seconds, n);
     result->tok_s = result->n_tokens / result->time.median_s;
-    result->has_adapters = compares;
-    if (compares)
-        result->adapter_cost = result->time.median_s / measure_median(s->plain, n) - 1;
+    if (result->has_adapters)
+        find_adapter_cost(result, s->ratios, n);
     result->limits = (struct bench_limits){ .read_gbps = measure_median(s->read, n),
                                             .peak_int8_gops = measure_median(s->int8, n),
                                             .peak_f32_gflops = measure_median(s->f32, n) };
