@@ -66,30 +66,6 @@ static void add_bias(float *out, const float *bias, int n)
                 out[i] += bias[i];
 }
 
-/* What adapters add to gate and up of a tile's n rows, panels begin..end-1. */
-static void make_updates(const struct linear_job *job, float *updates, int tile, int row, int n, int begin,
-                         int end)
-{
-    int n_ff = job->m->n_out / 2, last = end * LANES < n_ff ? end * LANES : n_ff;
-    memset(updates, 0, (size_t)n * 2 * LINEAR_COLUMNS * sizeof *updates);
-    for (int h = 0; h < 2; h++) {
-        struct cpu_lora_target to = { .y = updates + h * LINEAR_COLUMNS,
-                                      .stride = 2 * LINEAR_COLUMNS,
-                                      .row = row,
-                                      .column = h * n_ff + begin * LANES };
-        cpu_lora_up(job->lora, tile, &to, h * n_ff + begin * LANES, h * n_ff + last);
-    }
-}
-
-/* Adds them to the halves of a panel of n rows. column: of the updates. */
-static void add_updates(float *out, const float *updates, int n, int column)
-{
-    for (int h = 0; h < 2; h++, updates += LINEAR_COLUMNS)
-        for (int r = 0; r < n; r++, out += LANES)
-            for (int i = 0; i < LANES; i++)
-                out[i] += updates[r * 2 * LINEAR_COLUMNS + column + i];
-}
-
 /* What a panel gives of one tile: n rows of y from column on, in one half of 16 columns or two. */
 struct output {
     float *y; /* the tile's first row */
@@ -114,6 +90,58 @@ static inline void copy_lanes(float *to, const float *from)
 {
     for (int i = 0; i < LANES; i += 4)
         *(four_floats *)(to + i) = *(const four_floats *)(from + i);
+}
+
+/* The adapters of one tile. */
+static const struct lora_group *groups_of(const struct linear_job *job, int tile, int *n)
+{
+    const int *first = job->cpu->lora_tiles + tile;
+    *n = first[1] - first[0];
+    return job->cpu->lora_groups + first[0];
+}
+
+static void clear_updates(const struct linear_job *job, float *updates, int tile, int row)
+{
+    int n;
+    for (const struct lora_group *g = groups_of(job, tile, &n); n > 0; n--, g++)
+        for (int r = 0; r < g->n; r++)
+            memset(updates + (g->rows[r] - row) * 2 * LINEAR_COLUMNS, 0,
+                   2 * LINEAR_COLUMNS * sizeof *updates);
+}
+
+/* What adapters add to gate and up of a tile, panels begin..end-1; row: the tile's first. */
+static void make_updates(const struct linear_job *job, float *updates, int tile, int row, int begin, int end)
+{
+    int n_ff = job->m->n_out / 2, last = end * LANES < n_ff ? end * LANES : n_ff;
+    clear_updates(job, updates, tile, row);
+    for (int h = 0; h < 2; h++) {
+        struct cpu_lora_target to = { .y = updates + h * LINEAR_COLUMNS,
+                                      .stride = 2 * LINEAR_COLUMNS,
+                                      .row = row,
+                                      .column = h * n_ff + begin * LANES };
+        cpu_lora_up(job->lora, tile, &to, h * n_ff + begin * LANES, h * n_ff + last);
+    }
+}
+
+static inline void add_lanes(float *to, const float *from)
+{
+    for (int i = 0; i < LANES; i += 4)
+        *(four_floats *)(to + i) += *(const four_floats *)(from + i);
+}
+
+/* Adds them to the halves of a panel of n rows. column: of the updates. */
+static void add_updates(const struct linear_job *job, float *out, const float *updates, int tile, int row,
+                        int n, int column)
+{
+    int n_groups;
+    for (const struct lora_group *g = groups_of(job, tile, &n_groups); n_groups > 0; n_groups--, g++) {
+        for (int i = 0; i < g->n; i++) {
+            int r = g->rows[i] - row;
+            const float *update = updates + r * 2 * LINEAR_COLUMNS + column;
+            add_lanes(out + r * LANES, update);
+            add_lanes(out + (n + r) * LANES, update + LINEAR_COLUMNS);
+        }
+    }
 }
 
 /* out: [n_halves][n][16] */
@@ -147,7 +175,7 @@ static void run_piece(const struct linear_job *job, const struct cpu_scratch *sc
                         .n_halves = job->is_glu ? 1 : 2 };
     bool is_updated = job->lora && cpu_lora_has(job->lora, tile);
     if (is_updated && job->is_glu)
-        make_updates(job, scratch->updates, tile, row, n, begin, end);
+        make_updates(job, scratch->updates, tile, row, begin, end);
     for (int panel = begin; panel < end; panel++) {
         o.column = panel * o.n_halves * LANES;
         ask_for_output(&o);
@@ -156,7 +184,7 @@ static void run_piece(const struct linear_job *job, const struct cpu_scratch *sc
         if (m->bias)
             add_bias(out, m->bias + (size_t)panel * PANEL_ROWS, n);
         if (is_updated && job->is_glu)
-            add_updates(out, scratch->updates, n, (panel - begin) * LANES);
+            add_updates(job, out, scratch->updates, tile, row, n, (panel - begin) * LANES);
         if (job->is_glu)
             k->silu_mul(out, out, out + n * LANES, (int64_t)n * LANES);
         store(&o, out);
