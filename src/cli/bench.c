@@ -4,6 +4,7 @@
 #include "backend/kv_type.h"
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/input.h"
 #include "cli/numbers.h"
 #include "cli/output.h"
 #include "cli/progress.h"
@@ -22,7 +23,7 @@ enum { MAX_USERS = 4096, MAX_TOKENS = 1 << 17, MAX_REPETITIONS = 10000 };
 static const size_t MAX_ATTENTION_BYTES = (size_t)8 << 30; /* keys and values of --attention */
 
 struct bench_values {
-    const char *shape;
+    const char *shape, *json_schema;
     struct option_ints users, attention;
     int64_t context, prefill, repetitions, speculate;
     bool json, engine;
@@ -84,6 +85,11 @@ static const struct option OPTIONS[] = {
       .help = "with --engine: up to N guessed tokens in a step, for random answers, the model's own ones, "
               "and ones "
               "that repeat one token, in turn with the same without guesses" },
+    { .name = "json-schema",
+      TEXT_IN(VALUES, json_schema),
+      .value = "FILE",
+      .help = "with --engine: answers that are valid by the JSON Schema of the file, in turn with free ones, "
+              "instead of those with much text work" },
     { .name = "made-lora",
       INT_IN(VALUES, made_lora),
       .value = "RANK",
@@ -162,8 +168,11 @@ static const char *phase_name(enum bench_phase phase)
 static const char *engine_result_name(const struct bench_engine_result *r)
 {
     static const char *const names[][3] = {
-        { "plain", "plain, guessed", "plain, drafted" },    { "text", "text, guessed", "text, drafted" },
-        { "copied", "copied, guessed", "copied, drafted" }, { "own", "own, guessed", "own, drafted" },
+        { "plain", "plain, guessed", "plain, drafted" },
+        { "text", "text, guessed", "text, drafted" },
+        { "copied", "copied, guessed", "copied, drafted" },
+        { "own", "own, guessed", "own, drafted" },
+        { "schema", "schema, guessed", "schema, drafted" },
         { "random", "random, guessed", "random, drafted" },
     };
     return names[r->text][r->guesses];
@@ -194,10 +203,10 @@ static void print_engine_result(const struct bench_engine_result *r)
         snprintf(spread, sizeof spread, "%.1f %%", 100 * r->ratio_spread);
     }
     output_printf("%-16s %6d %8d %7d %10.2f %7s %7s %7d %9.1f %8.2f %7" PRIu64 " %11" PRIu64 " %9" PRIu64
-                  " %9" PRIu64 " %7" PRIu64 "\n",
+                  " %9" PRIu64 " %7" PRIu64 " %5" PRIu64 "\n",
                   engine_result_name(r), r->n_users, r->context, r->n_tokens, r->tok_s, ratio, spread,
                   r->n_rounds, r->ttft_ms, r->step_ms, r->n_steps, r->n_text_waits, r->n_accepted,
-                  r->n_rejected, r->n_passes);
+                  r->n_rejected, r->n_passes, r->n_late_masks);
 }
 
 /* What the steps of several ranks cost beside their arithmetic. */
@@ -250,9 +259,9 @@ static void print_table(const struct report *report, const struct model *model)
                           100 * r->adapter_cost_high);
     }
     if (report->n_engine_results > 0)
-        output_printf("\n%-16s %6s %8s %7s %10s %7s %7s %7s %9s %8s %7s %11s %9s %9s %7s\n", "engine",
+        output_printf("\n%-16s %6s %8s %7s %10s %7s %7s %7s %9s %8s %7s %11s %9s %9s %7s %5s\n", "engine",
                       "users", "context", "tokens", "tokens/s", "of that", "spread", "rounds", "TTFT ms",
-                      "step ms", "steps", "text waits", "accepted", "rejected", "passes");
+                      "step ms", "steps", "text waits", "accepted", "rejected", "passes", "late");
     for (int i = 0; i < report->n_engine_results; i++)
         print_engine_result(&report->engine_results[i]);
     if (report->n_attention_results > 0)
@@ -298,13 +307,14 @@ static json_t *engine_result_json(const struct bench_engine_result *r)
 {
     json_t *ratio = r->ratio > 0 ? json_real(r->ratio) : NULL;
     json_t *spread = r->ratio > 0 ? json_real(r->ratio_spread) : NULL;
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:b, s:f, s:o*, s:o*, s:f, s:f, s:I, s:I, s:I, s:I, s:I}",
-                     "kind", engine_result_name(r), "users", r->n_users, "context", r->context, "tokens",
-                     r->n_tokens, "rounds", r->n_rounds, "text_work", r->text == BENCH_TEXT_WORK, "tok_s",
-                     r->tok_s, "ratio", ratio, "ratio_spread", spread, "ttft_ms", r->ttft_ms, "step_ms",
-                     r->step_ms, "steps", (json_int_t)r->n_steps, "text_waits", (json_int_t)r->n_text_waits,
-                     "accepted", (json_int_t)r->n_accepted, "rejected", (json_int_t)r->n_rejected,
-                     "draft_passes", (json_int_t)r->n_passes);
+    return json_pack(
+        "{s:s, s:i, s:i, s:i, s:i, s:b, s:f, s:o*, s:o*, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "kind",
+        engine_result_name(r), "users", r->n_users, "context", r->context, "tokens", r->n_tokens, "rounds",
+        r->n_rounds, "text_work", r->text == BENCH_TEXT_WORK, "tok_s", r->tok_s, "ratio", ratio,
+        "ratio_spread", spread, "ttft_ms", r->ttft_ms, "step_ms", r->step_ms, "steps", (json_int_t)r->n_steps,
+        "text_waits", (json_int_t)r->n_text_waits, "accepted", (json_int_t)r->n_accepted, "rejected",
+        (json_int_t)r->n_rejected, "draft_passes", (json_int_t)r->n_passes, "late_masks",
+        (json_int_t)r->n_late_masks);
 }
 
 static void print_json(const struct report *report, const struct model *model)
@@ -376,7 +386,7 @@ static enum tutti_status open_model(const struct bench_values *values, tutti_ran
 
 static enum tutti_status measure_model(const struct bench_values *values, struct model *model,
                                        struct model *draft, struct measure *limits, struct report *report,
-                                       struct tutti_error *err)
+                                       const struct buf *schema, struct tutti_error *err)
 {
     struct bench_plan plan = {
         .users = values->users,
@@ -386,6 +396,8 @@ static enum tutti_status measure_model(const struct bench_values *values, struct
         .max_guesses = (int)values->speculate,
         .draft = draft,
         .max_draft_tokens = (int)values->draft.tokens,
+        .schema = values->json_schema ? schema->bytes : NULL,
+        .n_schema_bytes = schema->n_bytes,
     };
     struct progress progress;
     progress_begin(&progress, "measuring", PROGRESS_STEPS);
@@ -436,6 +448,17 @@ static enum tutti_status check_context(const struct bench_values *values, const 
     return TUTTI_OK;
 }
 
+static enum tutti_status read_schema(const struct bench_values *values, struct buf *out,
+                                     struct tutti_error *err)
+{
+    if (!values->engine)
+        return error_set(err, TUTTI_E_ARGUMENT, "--json-schema needs --engine");
+    enum tutti_status st = input_read(out, values->json_schema, err);
+    if (st == TUTTI_OK && out->n_bytes == 0)
+        st = error_set(err, TUTTI_E_ARGUMENT, "%s is empty", input_name(values->json_schema));
+    return st;
+}
+
 static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
                              struct tutti_error *err)
 {
@@ -446,6 +469,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     struct team *team = NULL;
     tutti_ranks *ranks = NULL;
     tutti_model *draft = NULL;
+    struct buf schema = { 0 };
     const char *path = n_operands > 0 ? operands[0] : NULL;
     if (!path == !values->shape)
         return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
@@ -458,6 +482,8 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     enum tutti_status st = TUTTI_OK;
     if (!report.results || !report.engine_results || !report.attention_results || !report.samples)
         st = error_set(err, TUTTI_E_MEMORY, "out of memory");
+    if (st == TUTTI_OK && values->json_schema)
+        st = read_schema(values, &schema, err);
     if (st == TUTTI_OK)
         st = model_flags_ranks(&values->model, &ranks, err);
     if (st == TUTTI_OK)
@@ -473,7 +499,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     if (st == TUTTI_OK)
         st = open_limits(&values->model, &report, &team, &limits, err);
     if (st == TUTTI_OK)
-        st = measure_model(values, model, model_of(draft), limits, &report, err);
+        st = measure_model(values, model, model_of(draft), limits, &report, &schema, err);
     if (st == TUTTI_OK && values->attention.n > 0)
         st = measure_attention(values, model, limits, &report, err);
     if (st == TUTTI_OK) {
@@ -482,6 +508,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         values->json ? print_json(&report, model) : print_table(&report, model);
     }
 done:
+    buf_clear(&schema);
     measure_free(limits);
     team_free(team);
     free(report.samples);
@@ -510,7 +537,8 @@ const struct command COMMAND_BENCH = {
         "with ones "
         "with much text work (20 log-probabilities a token, 16 stop strings), and text waits counts the "
         "steps that "
-        "had to wait for text. Of two kinds that take turns, the first is what the second is compared "
+        "had to wait for text; late counts the tokens that had to wait for what a schema allows. Of two "
+        "kinds that take turns, the first is what the second is compared "
         "with: of that is the median of their ratios.",
     .example = "tutti bench models/demo --engine\n"
                "tutti bench --shape chatglm3-6b --type q4_0 --json",

@@ -17,6 +17,8 @@ struct bench_plan {
     int max_guesses;          /* through the engine, of repeated text; 0: none */
     struct model *draft;      /* through the engine; NULL: none */
     int max_draft_tokens;
+    const char *schema; /* through the engine: answers that are valid by it; NULL: none */
+    size_t n_schema_bytes;
 };
 
 /* What each rank has in memory with the weights, keys and values of a run, without the buffer that limits are measured in. */
@@ -103,6 +105,7 @@ enum bench_text {
     BENCH_TEXT_WORK, /* log-probabilities of 20 tokens each and 16 stop strings */
     BENCH_COPIED,    /* the same token again and again: every guess is right */
     BENCH_OWN,       /* what the model says to random tokens by itself, greedily */
+    BENCH_SCHEMA,    /* JSON that is valid by a schema */
     BENCH_RANDOM, /* 16 tokens at random behind a prompt of such: there is always a guess, and mostly a wrong one */
 };
 
@@ -119,10 +122,12 @@ struct bench_engine_result {
     uint64_t n_steps, n_text_waits;  /* steps that waited for the text thread */
     uint64_t n_accepted, n_rejected; /* guessed tokens */
     uint64_t n_passes;               /* of the draft model */
+    uint64_t
+        n_late_masks; /* tokens that a step could not draw, since what the schema allows was not known yet */
 };
 
 /* For a number of users, at most. */
-enum { BENCH_ENGINE_PAIRS = 7, BENCH_ENGINE_POINTS = 2 * BENCH_ENGINE_PAIRS };
+enum { BENCH_ENGINE_PAIRS = 8, BENCH_ENGINE_POINTS = 2 * BENCH_ENGINE_PAIRS };
 
 /* results: [BENCH_ENGINE_POINTS * plan->users.n]. */
 MUST_CHECK enum tutti_status bench_engine(struct model *model, const struct bench_plan *plan,

@@ -81,9 +81,9 @@ static void choose_text(struct tutti_request *request, const struct bench_engine
     request->sampling.n_logit_bias = (size_t)n;
 }
 
-static enum tutti_status submit_all(tutti_engine *engine, const struct model *model, struct run *run,
-                                    struct user *users, struct bench_engine_result *result,
-                                    struct tutti_error *err)
+static enum tutti_status submit_all(tutti_engine *engine, const struct model *model,
+                                    const struct bench_plan *plan, struct run *run, struct user *users,
+                                    struct bench_engine_result *result, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
     int n_prompt = result->context > 0 ? result->context : 1;
@@ -110,6 +110,11 @@ static enum tutti_status submit_all(tutti_engine *engine, const struct model *mo
             request.n_stop = LIMIT_STOPS;
             request.logprobs = true;
             request.top_logprobs = LIMIT_TOP_LOGPROBS;
+        }
+        if (result->text == BENCH_SCHEMA) {
+            request.grammar_kind = TUTTI_GRAMMAR_JSON_SCHEMA;
+            request.grammar = plan->schema;
+            request.n_grammar_bytes = plan->n_schema_bytes;
         }
         bench_fill_ids(ids, n_prompt + N_RANDOM, model->desc.n_usable_vocab, (uint64_t)i + 1);
         choose_text(&request, result, bias, ids);
@@ -162,7 +167,8 @@ static enum tutti_status evaluate(const struct user *users, uint64_t begin_ns,
 }
 
 static enum tutti_status measure(tutti_engine *engine, const struct model *model,
-                                 struct bench_engine_result *result, struct tutti_error *err)
+                                 const struct bench_plan *plan, struct bench_engine_result *result,
+                                 struct tutti_error *err)
 {
     struct run run = { .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
     struct tutti_stats before, after;
@@ -173,7 +179,7 @@ static enum tutti_status measure(tutti_engine *engine, const struct model *model
         users[i].run = &run;
     tutti_engine_stats(engine, &before);
     uint64_t begin_ns = clock_now_ns();
-    enum tutti_status st = submit_all(engine, model, &run, users, result, err);
+    enum tutti_status st = submit_all(engine, model, plan, &run, users, result, err);
     wait_for_all(&run); /* also after a failure: the callbacks reach into users */
     if (st == TUTTI_OK && run.has_failed) {
         if (err)
@@ -188,6 +194,7 @@ static enum tutti_status measure(tutti_engine *engine, const struct model *model
     result->n_accepted = after.n_accepted_guesses - before.n_accepted_guesses;
     result->n_rejected = after.n_rejected_guesses - before.n_rejected_guesses;
     result->n_passes = after.n_draft_passes - before.n_draft_passes;
+    result->n_late_masks = after.n_late_masks - before.n_late_masks;
     uint64_t n_timed = after.step.n - before.step.n;
     result->step_ms = n_timed > 0 ? 1e3 * (after.step.sum - before.step.sum) / (double)n_timed : 0;
     free(users);
@@ -234,6 +241,7 @@ static const struct pair {
     bool is_drafted; /* on an engine with a draft model */
 } PAIRS[BENCH_ENGINE_PAIRS] = {
     { { BENCH_PLAIN, BENCH_NO_GUESSES }, { BENCH_TEXT_WORK, BENCH_NO_GUESSES }, false },
+    { { BENCH_PLAIN, BENCH_NO_GUESSES }, { BENCH_SCHEMA, BENCH_NO_GUESSES }, false },
     { { BENCH_RANDOM, BENCH_NO_GUESSES }, { BENCH_RANDOM, BENCH_GUESSED }, false },
     { { BENCH_OWN, BENCH_NO_GUESSES }, { BENCH_OWN, BENCH_GUESSED }, false },
     { { BENCH_COPIED, BENCH_NO_GUESSES }, { BENCH_COPIED, BENCH_GUESSED }, false },
@@ -244,6 +252,9 @@ static const struct pair {
 
 static bool is_wanted(const struct pair *pair, const struct bench_plan *plan, bool is_drafted)
 {
+    bool is_schema = pair->other.text == BENCH_SCHEMA, is_text = pair->other.text == BENCH_TEXT_WORK;
+    if ((is_schema && !plan->schema) || (is_text && plan->schema))
+        return false;
     return pair->is_drafted == is_drafted && (pair->other.guesses != BENCH_GUESSED || plan->max_guesses > 0);
 }
 
@@ -256,6 +267,7 @@ static void add(struct bench_engine_result *sum, const struct bench_engine_resul
     sum->n_accepted += round->n_accepted;
     sum->n_rejected += round->n_rejected;
     sum->n_passes += round->n_passes;
+    sum->n_late_masks += round->n_late_masks;
 }
 
 /* Of the n rounds of one kind. */
@@ -282,30 +294,31 @@ static bool needs_more(const struct rounds *rounds, int n_wanted)
 
 /* One round of each of the n kinds, the first or the last one first. */
 static enum tutti_status run_round(tutti_engine *engine, const struct model *model,
-                                   const struct bench_engine_result *kinds, int n, bool is_reversed,
-                                   struct bench_engine_result *out, struct tutti_error *err)
+                                   const struct bench_plan *plan, const struct bench_engine_result *kinds,
+                                   int n, bool is_reversed, struct bench_engine_result *out,
+                                   struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
     for (int i = 0; i < n && st == TUTTI_OK; i++) {
         int k = is_reversed ? n - 1 - i : i;
         out[k] = kinds[k];
-        st = measure(engine, model, &out[k], err);
+        st = measure(engine, model, plan, &out[k], err);
     }
     return st;
 }
 
 /* results: [n], what is to be measured. The first round, in which an engine learns what its steps take, is not counted. */
 static enum tutti_status run_in_turn(tutti_engine *engine, const struct model *model,
-                                     struct bench_engine_result *results, int n, int n_wanted,
-                                     struct rounds *rounds, struct tutti_error *err)
+                                     const struct bench_plan *plan, struct bench_engine_result *results,
+                                     int n, struct rounds *rounds, struct tutti_error *err)
 {
     struct bench_engine_result kinds[2] = { results[0], results[n - 1] }, round[2];
-    enum tutti_status st = run_round(engine, model, kinds, n, false, round, err);
+    enum tutti_status st = run_round(engine, model, plan, kinds, n, false, round, err);
     rounds->n = 0;
     rounds->spent_ns = 0;
-    while (st == TUTTI_OK && needs_more(rounds, n_wanted)) {
+    while (st == TUTTI_OK && needs_more(rounds, plan->n_repetitions)) {
         uint64_t begin_ns = clock_now_ns();
-        st = run_round(engine, model, kinds, n, rounds->n % 2 == 0, round, err);
+        st = run_round(engine, model, plan, kinds, n, rounds->n % 2 == 0, round, err);
         rounds->spent_ns += clock_now_ns() - begin_ns;
         for (int k = 0; k < n; k++) {
             rounds->tok_s[k][rounds->n] = round[k].tok_s;
@@ -327,7 +340,7 @@ static enum tutti_status run_in_turn(tutti_engine *engine, const struct model *m
 static struct bench_engine_result result_of(const struct kind *kind, const struct bench_plan *plan,
                                             int n_users)
 {
-    bool is_short = kind->text == BENCH_PLAIN || kind->text == BENCH_TEXT_WORK;
+    bool is_short = kind->text == BENCH_PLAIN || kind->text == BENCH_TEXT_WORK || kind->text == BENCH_SCHEMA;
     return (struct bench_engine_result){
         .n_users = n_users,
         .context = plan->context,
@@ -355,7 +368,7 @@ static enum tutti_status run_pairs(struct model *model, struct model *draft, con
             if (n > 1)
                 results[*n_results + 1] = result_of(&pair->other, plan, n_users);
             progress(user, (uint64_t)*n_results / 2, (uint64_t)plan->users.n * BENCH_ENGINE_PAIRS);
-            st = run_in_turn(engine, model, &results[*n_results], n, plan->n_repetitions, rounds, err);
+            st = run_in_turn(engine, model, plan, &results[*n_results], n, rounds, err);
             *n_results += n;
         }
     tutti_engine_close(engine);

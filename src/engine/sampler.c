@@ -177,20 +177,33 @@ static inline float clamp(float x)
     return x > most ? most : x < -most ? -most : x;
 }
 
-/* All others get the least of all numbers, which has no weight beside an allowed one. */
-static void keep_allowed(struct sampler *s, const struct sample_input *in)
+/* The n logits of a word of the mask. Most words of most masks are empty, or full. */
+static void keep_word(float *row, const float *x, uint32_t word, int n)
+{
+    enum { WORD_BITS = 32 };
+    if (word == 0) {
+        for (int k = 0; k < n; k++)
+            row[k] = -FLT_MAX;
+    } else if (word == UINT32_MAX && n == WORD_BITS) {
+        for (int k = 0; k < WORD_BITS; k++)
+            row[k] = clamp(x[k]);
+    } else {
+        for (int k = 0; k < n; k++)
+            row[k] = word >> k & 1 ? clamp(x[k]) : -FLT_MAX;
+    }
+}
+
+/* The logits x into the row, which they may stand in already. All that are not allowed get the least of all numbers, which has no weight
+ * beside an allowed one. */
+static void keep_allowed(struct sampler *s, const struct sample_input *in, const float *x)
 {
     float *row = s->row, kept[MAX_SAMPLE_STOPS];
     size_t n_kept = 0;
     for (int k = 0; k < 2; k++)
         for (size_t i = 0; i < in->stops[k].n && n_kept < MAX_SAMPLE_STOPS; i++)
-            kept[n_kept++] = in->stops[k].ids[i] < in->n_usable ? row[in->stops[k].ids[i]] : 0;
-    for (int i = 0; i < in->n_usable; i += 32) {
-        uint32_t word = in->allowed[i >> 5];
-        int n = in->n_usable - i < 32 ? in->n_usable - i : 32;
-        for (int k = 0; k < n; k++)
-            row[i + k] = word >> k & 1 ? clamp(row[i + k]) : -FLT_MAX;
-    }
+            kept[n_kept++] = in->stops[k].ids[i] < in->n_usable ? x[in->stops[k].ids[i]] : 0;
+    for (int i = 0; i < in->n_usable; i += 32)
+        keep_word(row + i, x + i, in->allowed[i >> 5], in->n_usable - i < 32 ? in->n_usable - i : 32);
     n_kept = 0;
     for (int k = 0; k < 2; k++) {
         for (size_t i = 0; i < in->stops[k].n && n_kept < MAX_SAMPLE_STOPS; i++, n_kept++) {
@@ -206,6 +219,10 @@ static const float *process(struct sampler *s, const struct sample_input *in)
     const struct tutti_sampling *p = in->sampling;
     if (!has_processors(p) && !in->allowed)
         return in->logits;
+    if (!has_processors(p)) {
+        keep_allowed(s, in, in->logits);
+        return s->row;
+    }
     memcpy(s->row, in->logits, (size_t)in->n_usable * sizeof *s->row);
     for (size_t i = 0; i < p->n_logit_bias; i++)
         if (p->logit_bias[i].token < in->n_usable)
@@ -215,7 +232,7 @@ static const float *process(struct sampler *s, const struct sample_input *in)
     if (p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f)
         penalize_answer(s, in);
     if (in->allowed)
-        keep_allowed(s, in);
+        keep_allowed(s, in, s->row);
     return s->row;
 }
 
