@@ -46,7 +46,8 @@ struct constraints {
     size_t n_words;
     uint32_t *masks; /* [max_seqs][n_words] */
     struct slot *slots;
-    int n_waiting; /* engine thread: slots with a question that has to wait */
+    int n_waiting;    /* engine thread: slots with a question that has to wait */
+    bool has_unheard; /* engine thread: a question was asked since the bell was rung */
 
     struct bell mask_bell, compile_bell;
     atomic_bool is_stopping;
@@ -258,7 +259,7 @@ static void ask(struct constraints *c, struct slot *slot, enum question question
     slot->token = token;
     atomic_store_explicit(&slot->asked, atomic_load_explicit(&slot->asked, memory_order_relaxed) + 1,
                           memory_order_release);
-    bell_ring(&c->mask_bell);
+    c->has_unheard = true;
 }
 
 static void ask_or_wait(struct constraints *c, int number, enum question question, struct grammar *grammar,
@@ -297,6 +298,9 @@ void constraint_flush(struct constraints *c)
         c->n_waiting--;
         ask(c, slot, question, slot->waiting_grammar, slot->waiting_token);
     }
+    if (c->has_unheard)
+        bell_ring(&c->mask_bell);
+    c->has_unheard = false;
 }
 
 bool constraint_is_ready(const struct constraints *c, int slot)

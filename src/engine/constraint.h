@@ -38,7 +38,8 @@ void constraint_advance(struct constraints *c, int slot, struct grammar *grammar
                         bool is_first);
 /* The answer in a slot is over. */
 void constraint_end(struct constraints *c, int slot);
-/* Hands over what found its slot busy. Before each step. */
+/* Hands over what found its slot busy, and rings the bell for all that was asked, once: a thread that is woken for each of many answers
+ * sleeps again in between, and takes its core from the step each time. Before each step, and whenever an answer is awaited. */
 void constraint_flush(struct constraints *c);
 /* Is the mask behind the last token there? */
 bool constraint_is_ready(const struct constraints *c, int slot);
