@@ -169,6 +169,7 @@ void scheduler_preempt_last(struct scheduler *s)
         if (seq->state == SEQUENCE_RUNNING && (!last || seq->order > last->order))
             last = seq;
     }
+    assert(last); /* whoever is short of pages runs */
     preempt(s, last);
 }
 
