@@ -118,7 +118,7 @@ static bool is_host(const char *text)
 static enum tutti_status read_device(struct rank_table *t, struct place *at, const json_t *object,
                                      struct device *d)
 {
-    int64_t rank, device_id;
+    int64_t rank = 0, device_id = 0;
     if (!json_is_object(object))
         return wrong(at, "device_id", "%s in the place of a device, expected an object",
                      json_type_name(object));
@@ -274,11 +274,11 @@ static enum tutti_status read_head(const struct rank_table *t, const struct plac
     const json_t *list = json_object_get(t->root, "server_list");
     int64_t count = 0;
     enum tutti_status st = get_text(at, t->root, "version", &version);
-    if (st == TUTTI_OK && strcmp(version, "1.0") != 0 && strcmp(version, "1.2") != 0)
+    if (st == TUTTI_OK && version && strcmp(version, "1.0") != 0 && strcmp(version, "1.2") != 0)
         st = wrong(at, "version", "\"%.32s\", expected \"1.0\" or \"1.2\"", version);
     if (st == TUTTI_OK)
         st = get_text(at, t->root, "status", &status);
-    if (st == TUTTI_OK && strcmp(status, "completed") != 0)
+    if (st == TUTTI_OK && status && strcmp(status, "completed") != 0)
         st = wrong(at, "status", "\"%.32s\", expected \"completed\"", status);
     if (st == TUTTI_OK)
         st = get_number(at, t->root, "server_count", RANK_TABLE_MAX_RANKS, &count);

@@ -1,5 +1,6 @@
 #include "grammar/automaton.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -245,6 +246,7 @@ static enum tutti_status too_large(const struct draft *d, struct tutti_error *er
 static enum tutti_status order_edges(struct automaton *a, const struct draft *d, struct tutti_error *err)
 {
     size_t n_states = (size_t)d->n_states;
+    assert(n_states > 0); /* the root rule's */
     a->n_states = d->n_states;
     a->n_edges = (int32_t)d->n_edges;
     a->first_edge = calloc(n_states + 2, sizeof *a->first_edge);

@@ -350,9 +350,9 @@ static struct verdict *keep_verdict(struct grammar *g, const struct verdict *fou
         return NULL;
     }
     memcpy(v->leavings, leavings, v->n_leavings * sizeof *leavings);
-    for (size_t i = 0; i < v->n_tokens && has_bits; i++)
+    for (size_t i = 0; i < v->n_tokens && v->bits; i++)
         allow(v->bits, tokens[i]);
-    if (!has_bits)
+    if (v->tokens)
         memcpy(v->tokens, tokens, v->n_tokens * sizeof *tokens);
     return v;
 }

@@ -158,11 +158,12 @@ static int32_t factor(struct syntax *s, const int32_t *ways, size_t n, int32_t s
     bool is_taken[MAX_FACTORED] = { false };
     size_t n_out = 0;
     for (size_t i = 0; i < n; i++) {
-        size_t n_group = 0;
+        size_t n_group = 1;
         int32_t head = part_of(s, ways[i], skip);
         if (is_taken[i])
             continue;
-        for (size_t k = i; k < n; k++) {
+        group[0] = ways[i];
+        for (size_t k = i + 1; k < n; k++) {
             if (!is_taken[k] && are_equal(s, head, part_of(s, ways[k], skip))) {
                 is_taken[k] = true;
                 group[n_group++] = ways[k];
