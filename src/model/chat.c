@@ -14,7 +14,7 @@ static const struct chat_format CHAT_TEMPLATE = { .name = "template", .render = 
 
 #define OWN(format)                                                                                          \
     {                                                                                                        \
-        .name = format, .render = chat_render_template, .is_own_template = true                              \
+        .name = (format), .render = chat_render_template, .is_own_template = true                            \
     }
 static const struct chat_format OWN_FORMATS[] = { OWN("chatml"),     OWN("qwen2"),     OWN("qwen2.5"),
                                                   OWN("qwen3"),      OWN("llama3"),    OWN("llama3.1"),
