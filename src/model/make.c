@@ -15,9 +15,9 @@
     .norm = NORM_LAYER, .activation = ACT_GELU_TANH, .norm_eps = 1e-5f, .rope_theta = 10000,                 \
     .has_qkv_bias = true, .has_attn_out_bias = true, .has_mlp_bias = true, .tied_output = true
 #define SIZES(layers, model, heads, kv_heads, head, ff, vocab, ctx)                                          \
-    .n_layers = layers, .d_model = model, .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = head,        \
-    .d_ff = ff, .n_vocab = vocab, .n_ctx = ctx
-#define ROPE(kind, dim) .rope = kind, .rotary_dim = dim
+    .n_layers = (layers), .d_model = (model), .n_heads = (heads), .n_kv_heads = (kv_heads),                  \
+    .head_dim = (head), .d_ff = (ff), .n_vocab = (vocab), .n_ctx = (ctx)
+#define ROPE(kind, dim) .rope = (kind), .rotary_dim = (dim)
 
 static const struct shape {
     const char *name;

@@ -15,7 +15,7 @@ static void job_free(struct job *job)
         if (job->next)
             job->next->link = job->link;
     }
-    for (size_t i = job->n_submitted; job->client && i < job->req.n_prompts; i++)
+    for (size_t i = job->n_submitted; job->client && job->subs && i < job->req.n_prompts; i++)
         client_charge(job->client, -job->subs[i].n_charged); /* what was never submitted costs nothing */
     if (job->client)
         client_leave(job->app->clients, job->client, (int64_t)job->n_choices);

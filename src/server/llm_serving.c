@@ -245,11 +245,12 @@ void llm_serving_info_request(struct app *app, struct http_conn *conn)
 {
     struct tutti_stats stats;
     tutti_engine_stats(app->engine, &stats);
-    reply_figure(
-        conn, json_pack("{s:s, s:I, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:s}", "docker_label", "",
-                        "max_batch_total_tokens", (json_int_t)(stats.kv_pages_total * stats.kv_page_tokens),
-                        "max_concurrent_requests", app->options->max_requests, "max_input_length",
-                        stats.max_context - 1, "max_total_tokens", stats.max_context, "model_device_type",
-                        "CPU", "model_dtype", app->info.weight_type, "model_id", app->model_id,
-                        "model_pipeline_tag", "text-generation", "version", TUTTI_VERSION));
+    reply_figure(conn,
+                 json_pack("{s:s, s:I, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:s}", "docker_label", "",
+                           "max_batch_total_tokens",
+                           (json_int_t)stats.kv_pages_total * (json_int_t)stats.kv_page_tokens,
+                           "max_concurrent_requests", app->options->max_requests, "max_input_length",
+                           stats.max_context - 1, "max_total_tokens", stats.max_context, "model_device_type",
+                           "CPU", "model_dtype", app->info.weight_type, "model_id", app->model_id,
+                           "model_pipeline_tag", "text-generation", "version", TUTTI_VERSION));
 }

@@ -42,7 +42,7 @@ static json_t *tool_calls(const struct job *job, size_t choice, const json_t *ca
         calls_make_id(job, choice, first + i, id, sizeof id);
         json_t *entry = json_pack("{s:s, s:s, s:O}", "id", id, "type", "function", "function", call);
         if (entry && is_chunk)
-            json_object_set_new(entry, "index", json_integer((json_int_t)(first + i)));
+            json_object_set_new(entry, "index", json_integer((json_int_t)first + (json_int_t)i));
         if (json_array_append_new(out, entry) != 0) {
             json_decref(out);
             return NULL;
