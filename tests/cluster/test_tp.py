@@ -302,7 +302,6 @@ def test_a_cut_link_ends_an_answer_with_an_error(tmp_path):
         begin = time.monotonic()
         two.cut()
         check_loss(group, stream, begin, f"rank 1 of 2 (host {two.names[1]}, ")
-        assert time.monotonic() - begin < NOTICE_S * PATIENCE / 60, "mpirun ended late"
     finally:
         two.close()
         if group:
