@@ -1,6 +1,7 @@
 #include "cluster/monitor.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "cluster/cluster.h"
 
@@ -56,6 +57,7 @@ struct monitor {
     char text[512]; /* written before lost is */
     atomic_int lost;
     uint64_t end_ms; /* when the process is ended; 0: not yet */
+    bool is_cut_off; /* the loss was silence */
 };
 
 static uint64_t now_ms(void)
@@ -334,7 +336,12 @@ static void check_silence(struct monitor *m)
         if (silent_ms <= MONITOR_SILENCE_MS || peer->said_goodbye)
             continue;
         snprintf(how, sizeof how, "no sign of life for %.1f s", (double)silent_ms / 1000);
+        bool is_first = atomic_load(&m->lost) < 0;
         lose(m, r, how);
+        if (is_first && !m->options.is_local) {
+            m->is_cut_off = true;
+            log_error("%s", m->text); /* mpirun may end this process before it can say so in its last words */
+        }
     }
 }
 
@@ -435,6 +442,8 @@ void monitor_free(struct monitor *m, bool is_orderly)
         pthread_join(m->thread, NULL);
         if (atomic_load(&m->lost) < 0)
             say(m, is_orderly ? GOODBYE : GIVING_UP);
+        if (m->is_cut_off && !m->options.is_local)
+            (void)poll(NULL, 0, time_left(m->end_ms));
     }
     for (int r = 0; m->peers && r < m->options.n_ranks; r++)
         if (m->peers[r].fd >= 0)

@@ -47,7 +47,9 @@ MUST_CHECK enum tutti_status monitor_join(struct monitor **out, const struct mon
 /* Rank 0 waits for the others; then the watching begins. TUTTI_E_IO: a rank did not come. */
 MUST_CHECK enum tutti_status monitor_start(struct monitor *m, struct tutti_error *err);
 
-/* Ends the watching; the others learn whether that is in order, else it counts as a loss. NULL is allowed. */
+/* Ends the watching; the others learn whether that is in order, else it counts as a loss. After the silence of another machine it
+ * returns when MONITOR_GRACE_MS have passed: what mpirun sends there when this process ends is never acknowledged, and while it is
+ * on its way TCP asks for no sign of life, so mpirun must have missed that machine before. NULL is allowed. */
 void monitor_free(struct monitor *m, bool is_orderly);
 
 /* The rank that was lost; -1: none. Any thread. */
