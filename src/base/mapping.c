@@ -57,6 +57,16 @@ enum tutti_status mapping_borrow(struct mapping *out, const void *bytes, size_t 
     return out->name ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
 }
 
+void *mapping_alloc_reader(struct mapping *map, size_t n_bytes, struct tutti_error *err)
+{
+    void *reader = calloc(1, n_bytes);
+    if (!reader) {
+        (void)error_set(err, TUTTI_E_MEMORY, "%s: out of memory", map->name);
+        mapping_close(map);
+    }
+    return reader;
+}
+
 void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

@@ -20,6 +20,9 @@ void mapping_close(struct mapping *map); /* a zeroed one is allowed */
 MUST_CHECK enum tutti_status mapping_borrow(struct mapping *out, const void *bytes, size_t n_bytes,
                                             const char *name, struct tutti_error *err);
 
+/* n_bytes of zeroed memory for what reads the mapping; NULL: there is none, and the mapping is closed. */
+MUST_CHECK void *mapping_alloc_reader(struct mapping *map, size_t n_bytes, struct tutti_error *err);
+
 /* The pages that lie wholly within [data, data + n_bytes) leave this process' memory; they come back when read. */
 void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes);
 

@@ -479,12 +479,9 @@ static enum tutti_status read_file(struct gguf *file, struct tutti_error *err)
 /* Takes map over, on failure too. */
 static enum tutti_status open_mapping(struct gguf **out, struct mapping map, struct tutti_error *err)
 {
-    struct gguf *file = calloc(1, sizeof *file);
-    if (!file) {
-        enum tutti_status st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", map.name);
-        mapping_close(&map);
-        return st;
-    }
+    struct gguf *file = mapping_alloc_reader(&map, sizeof *file, err);
+    if (!file)
+        return TUTTI_E_MEMORY;
     file->map = map;
     file->name = map.name;
     enum tutti_status st = read_file(file, err);

@@ -627,12 +627,9 @@ static enum tutti_status read_file(struct pytorch *file, struct tutti_error *err
 /* Takes map over, on failure too. */
 static enum tutti_status open_mapping(struct pytorch **out, struct mapping map, struct tutti_error *err)
 {
-    struct pytorch *file = calloc(1, sizeof *file);
-    if (!file) {
-        enum tutti_status st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", map.name);
-        mapping_close(&map);
-        return st;
-    }
+    struct pytorch *file = mapping_alloc_reader(&map, sizeof *file, err);
+    if (!file)
+        return TUTTI_E_MEMORY;
     file->map = map;
     file->name = map.name;
     enum tutti_status st = read_file(file, err);
