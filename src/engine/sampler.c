@@ -110,15 +110,6 @@ static int take_largest(const struct sampler *s, const float *x, int n, int k, s
     return k;
 }
 
-/* The largest logit, of equals the one with the lowest id. -1: one of them is NaN or infinite. */
-static int find_largest(const struct sampler *s, const float *x, int n)
-{
-    float max;
-    if (!s->kernels.scan_max(x, n, &max))
-        return -1;
-    return s->kernels.find_above(x, 0, n, nextafterf(max, -INFINITY));
-}
-
 /* ---- log-probabilities ---- */
 
 static double log_sum_exp(const struct sampler *s, const float *x, int n, float max)
@@ -441,7 +432,7 @@ static int32_t draw_plain(const struct sampler *s, const float *x, int n, int be
 static int look(const struct sampler *s, const struct sample_input *in, struct sample *out)
 {
     *out = (struct sample){ 0 };
-    int largest = find_largest(s, in->logits, in->n_usable);
+    int largest = logits_argmax(&s->kernels, in->logits, in->n_usable);
     while (largest < 0 && isfinite(in->logits[out->token]))
         out->token++;
     return largest;
@@ -464,7 +455,7 @@ bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sampl
     if (largest < 0)
         return false;
     const float *x = process(s, in);
-    int best = x == in->logits ? largest : find_largest(s, x, in->n_usable);
+    int best = x == in->logits ? largest : logits_argmax(&s->kernels, x, in->n_usable);
     if (best < 0) /* a penalty made a huge logit infinite */
         best = largest;
     if (p->temperature <= 0.0f) {
@@ -484,7 +475,7 @@ bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sampl
 bool sampler_best(struct sampler *s, const struct sample_input *in, float *row, int n_best,
                   struct sample_candidate *out, int32_t *bad_id)
 {
-    int largest = find_largest(s, row, in->n_usable);
+    int largest = logits_argmax(&s->kernels, row, in->n_usable);
     if (largest < 0) {
         for (*bad_id = 0; isfinite(row[*bad_id]);)
             ++*bad_id;

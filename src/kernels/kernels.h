@@ -240,6 +240,9 @@ void kernels_init(struct kernels *k, unsigned cpu); /* cpu: what cpu_find() gave
 /* Bytes of a tile of n_rows input rows for weights of this type: 0 where n_in does not fit the type's block. */
 size_t tile_bytes(enum dtype dtype, int n_rows, int n_in);
 
+/* The lowest index of the largest x; -1: a NaN or an infinity is there. n >= 1. */
+int logits_argmax(const struct kernels *k, const float *x, int n);
+
 /* A look at one row of logits. n >= 1. */
 struct logits_scan logits_scan(const struct kernels *k, const float *x, int n);
 

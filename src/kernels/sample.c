@@ -3,13 +3,19 @@
 
 #include <math.h>
 
+int logits_argmax(const struct kernels *k, const float *x, int n)
+{
+    float max;
+    return k->scan_max(x, n, &max) ? k->find_above(x, 0, n, nextafterf(max, -INFINITY)) : -1;
+}
+
 struct logits_scan logits_scan(const struct kernels *k, const float *x, int n)
 {
-    struct logits_scan scan = { 0 };
-    scan.is_finite = k->scan_max(x, n, &scan.max);
+    struct logits_scan scan = { .argmax = logits_argmax(k, x, n) };
+    scan.is_finite = scan.argmax >= 0;
     if (!scan.is_finite)
         return scan;
-    scan.argmax = k->find_above(x, 0, n, nextafterf(scan.max, -INFINITY));
+    scan.max = x[scan.argmax] + 0.0f; /* no negative zero */
     scan.log_sum_exp = (float)((double)scan.max + log((double)k->sum_exp(x, n, scan.max, 1)));
     return scan;
 }
