@@ -18,7 +18,6 @@
 enum {
     AHEAD = 9216, /* bytes ahead of the weights being read that are asked for: few rows are bound by memory */
     FEW_ROWS = 8, /* so many cost less to multiply by their steps than a table of multiples does */
-    MANY_ROWS = 9, /* as few gain by block_many() */
     BLOCKS_AHEAD =
         12, /* blocks ahead of the input rows: a tile comes from the third cache where there are many */
 };
@@ -206,7 +205,7 @@ INLINE void block_rows(const struct weights *w, const struct multiples *m, const
     }
 }
 
-/* All rows of a block whose scales and mins hold for all its columns; MANY_ROWS or more. */
+/* All rows of a block whose scales and mins hold for all its columns; more than FEW_ROWS. */
 INLINE void block_many(const struct weights *w, const struct multiples *m, const struct input *x,
                        const struct quant_format f)
 {
@@ -229,7 +228,7 @@ INLINE void block_all(const struct weights *w, const struct input *x, const stru
     int r = 0;
     if (!is_few)
         multiply_scales(&m, w, f);
-    if (f.sub == BLOCK && x->n_rows >= MANY_ROWS) {
+    if (!is_few && f.sub == BLOCK) {
         block_many(w, &m, x, f);
         return;
     }

@@ -118,7 +118,7 @@
           [w13] "v"(w->w[1][3]), [w14] "v"(w->w[1][4]), [w15] "v"(w->w[1][5]), [w16] "v"(w->w[1][6]),                        \
           [w17] "v"(w->w[1][7])                                                                                              \
         : "zmm16", "zmm17", "zmm18", "zmm19", "zmm20", "zmm21", "zmm22", "zmm23", "zmm24", "zmm25", "zmm26",                 \
-          "zmm27", "zmm28", "zmm29", "zmm30", "zmm31", "cc", "memory")
+          "zmm27", "zmm30", "zmm31", "cc", "memory")
 /* clang-format on */
 
 #endif
