@@ -253,6 +253,15 @@ static size_t part_n(const struct parts *p, int rank)
     return p->begins[rank + 1] - p->begins[rank];
 }
 
+static size_t largest_part(const struct cluster *c, const struct parts *p)
+{
+    size_t n = 0;
+    for (int r = 0; r < c->n_ranks; r++)
+        n = part_n(p, r) > n ? part_n(p, r) : n;
+    return n;
+}
+
+/* Of a part of n floats those from at on that go at a time. */
 static size_t at_once(size_t n, size_t at, size_t most)
 {
     size_t left = at < n ? n - at : 0;
@@ -272,9 +281,7 @@ static bool reduce_part(struct cluster *c, struct team *team, const struct parts
         add_all(team, own, parts, c->n_ranks, part_n(p, c->rank));
         return true;
     }
-    size_t n_most = 0;
-    for (int r = 0; r < c->n_ranks; r++)
-        n_most = part_n(p, r) > n_most ? part_n(p, r) : n_most;
+    size_t n_most = largest_part(c, p);
     for (size_t at = 0; at < n_most; at += CHUNK) {
         size_t n_own = at_once(part_n(p, c->rank), at, CHUNK);
         int n_sends = 0, n_receives = 0;
@@ -306,9 +313,7 @@ static bool share_parts(struct cluster *c, struct team *team, const struct parts
         }
         return meet(c); /* from now on nobody reads it */
     }
-    size_t n_most = 0;
-    for (int r = 0; r < c->n_ranks; r++)
-        n_most = part_n(p, r) > n_most ? part_n(p, r) : n_most;
+    size_t n_most = largest_part(c, p);
     for (size_t at = 0; at < n_most; at += SEND_FLOATS) {
         size_t n_own = at_once(part_n(p, c->rank), at, SEND_FLOATS);
         int n_sends = 0, n_receives = 0;
