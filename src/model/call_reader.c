@@ -46,19 +46,6 @@ static enum look take(struct span *s, const char *words)
     return LOOK_YES;
 }
 
-static bool is_listed(const json_t *tools, const char *name, size_t n)
-{
-    size_t i;
-    const json_t *tool;
-    json_array_foreach(tools, i, tool)
-    {
-        const json_t *own = json_object_get(chat_tool_function(tool), "name");
-        if (json_string_length(own) == n && memcmp(json_string_value(own), name, n) == 0)
-            return true;
-    }
-    return false;
-}
-
 static size_t n_without_blanks(const char *text, const char *end)
 {
     while (end > text && is_blank(end[-1]))
@@ -83,7 +70,7 @@ static enum look take_head(struct span *s, const json_t *tools, struct call_piec
     piece->name = s->at;
     piece->n_name = (size_t)(quote - s->at);
     s->at = quote + 1;
-    if (!is_listed(tools, piece->name, piece->n_name))
+    if (!chat_has_tool(tools, piece->name, piece->n_name))
         return LOOK_NO;
     enum look look = take(s, ",");
     if (look != LOOK_YES)
@@ -108,7 +95,7 @@ static enum look take_named(struct call_reader *r, struct span *s, const json_t 
         return LOOK_LATER;
     piece->name = s->at;
     piece->n_name = n_without_blanks(s->at, line_end);
-    if (!is_listed(tools, piece->name, piece->n_name))
+    if (!chat_has_tool(tools, piece->name, piece->n_name))
         return LOOK_NO;
     s->at = line_end + 1;
     if (skip_blanks(s) == LOOK_LATER)
@@ -144,7 +131,7 @@ static enum look choose_way(struct call_reader *r, struct span *s, const json_t 
         return LOOK_YES;
     }
     const char *line_end = r->at == 0 ? memchr(first.at, '\n', (size_t)(first.end - first.at)) : NULL;
-    if (line_end && is_listed(tools, first.at, n_without_blanks(first.at, line_end))) {
+    if (line_end && chat_has_tool(tools, first.at, n_without_blanks(first.at, line_end))) {
         r->way = WAY_NAMED;
         s->at = first.at;
         return LOOK_YES;

@@ -24,23 +24,10 @@ static void trim(const char **text, size_t *n)
         (*n)--;
 }
 
-static bool is_listed(const json_t *tools, const char *name, size_t n)
-{
-    size_t i;
-    const json_t *tool;
-    json_array_foreach(tools, i, tool)
-    {
-        const json_t *own = json_object_get(chat_tool_function(tool), "name");
-        if (json_string_length(own) == n && memcmp(json_string_value(own), name, n) == 0)
-            return true;
-    }
-    return false;
-}
-
 /* {"name", "arguments": JSON as text}; false: no memory, or no such tool. */
 static bool add_call(json_t *calls, const json_t *tools, const json_t *name, const json_t *arguments)
 {
-    if (!json_is_string(name) || !is_listed(tools, json_string_value(name), json_string_length(name)))
+    if (!json_is_string(name) || !chat_has_tool(tools, json_string_value(name), json_string_length(name)))
         return false;
     char *text = NULL;
     if (json_is_string(arguments))
@@ -123,7 +110,7 @@ static bool read_named(json_t *calls, const json_t *tools, const char *text, siz
     size_t n_body = n - n_name;
     trim(&name, &n_name);
     trim(&body, &n_body);
-    if (n_name == 0 || !is_listed(tools, name, n_name))
+    if (n_name == 0 || !chat_has_tool(tools, name, n_name))
         return false;
     json_t *arguments = n_body > 0 && *body == '{' ? json_loadb(body, n_body, JSON_ALLOW_NUL, NULL)
                                                    : read_python(body, n_body);
@@ -171,7 +158,7 @@ static bool may_be_name(const char *text, size_t n, const json_t *tools)
     const json_t *tool;
     trim(&name, &n_name);
     if (line_end)
-        return is_listed(tools, name, n_name);
+        return chat_has_tool(tools, name, n_name);
     json_array_foreach(tools, i, tool)
     {
         const json_t *own = json_object_get(chat_tool_function(tool), "name");

@@ -2,28 +2,13 @@
 #include "server/openai_calls.h"
 #include "server/openai_reply.h"
 
-/* {"content": [{"token", "logprob", "bytes", "top_logprobs": [...]}, ...]} */
-static json_t *token_entry(const char *bytes, size_t n_bytes, float logprob)
-{
-    return json_pack("{s:o, s:o, s:o}", "token", json_text(bytes, n_bytes), "logprob", json_logprob(logprob),
-                     "bytes", json_byte_list(bytes, n_bytes));
-}
-
+/* {"content": [...], "refusal": null} */
 static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_event *event)
 {
     (void)choice;
     if (!into)
         into = json_pack("{s:[], s:n}", "content", "refusal");
-    json_t *content = json_object_get(into, "content");
-    for (size_t i = 0; i < event->n_tokens; i++) {
-        const struct tutti_token *token = &event->tokens[i];
-        json_t *entry = token_entry(token->bytes, token->n_bytes, token->logprob), *top = json_array();
-        for (int k = 0; k < token->n_top; k++)
-            json_array_append_new(
-                top, token_entry(token->top[k].bytes, token->top[k].n_bytes, token->top[k].logprob));
-        json_object_set_new(entry, "top_logprobs", top);
-        json_array_append_new(content, entry);
-    }
+    openai_add_logprobs(json_object_get(into, "content"), event);
     return into;
 }
 

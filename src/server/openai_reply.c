@@ -21,6 +21,25 @@ json_t *openai_frame(const struct job *job, const char *object)
                      job->app->fingerprint);
 }
 
+static json_t *token_entry(const char *bytes, size_t n_bytes, float logprob)
+{
+    return json_pack("{s:o, s:o, s:o}", "token", json_text(bytes, n_bytes), "logprob", json_logprob(logprob),
+                     "bytes", json_byte_list(bytes, n_bytes));
+}
+
+void openai_add_logprobs(json_t *list, const struct tutti_event *event)
+{
+    for (size_t i = 0; i < event->n_tokens; i++) {
+        const struct tutti_token *token = &event->tokens[i];
+        json_t *entry = token_entry(token->bytes, token->n_bytes, token->logprob), *top = json_array();
+        for (int k = 0; k < token->n_top; k++)
+            json_array_append_new(
+                top, token_entry(token->top[k].bytes, token->top[k].n_bytes, token->top[k].logprob));
+        json_object_set_new(entry, "top_logprobs", top);
+        json_array_append_new(list, entry);
+    }
+}
+
 json_t *openai_finish_reason(enum tutti_finish finish)
 {
     switch (finish) {

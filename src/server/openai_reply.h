@@ -30,6 +30,8 @@ json_t *openai_model_name(const struct job *job);
 json_t *openai_usage(const struct job *job);
 /* Writes one chunk with this choice and drops it. */
 void openai_stream_choice(struct job *job, json_t *choice);
+/* Adds {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}, ...]} for each token of the event. */
+void openai_add_logprobs(json_t *list, const struct tutti_event *event);
 /* "stop" or "length"; null while there is none. */
 json_t *openai_finish_reason(enum tutti_finish finish);
 

@@ -102,30 +102,6 @@ static json_t *response_value(const struct job *job, const struct choice *choice
     return NULL;
 }
 
-/* ---- log-probabilities ------------------------------------------------------------------------------------------- */
-
-static json_t *token_entry(const char *bytes, size_t n_bytes, float logprob)
-{
-    return json_pack("{s:o, s:o, s:o}", "token", json_text(bytes, n_bytes), "logprob", json_logprob(logprob),
-                     "bytes", json_byte_list(bytes, n_bytes));
-}
-
-/* [{"token", "logprob", "bytes", "top_logprobs": [...]}] of the tokens of an event. */
-static json_t *logprobs_of(const struct tutti_event *event)
-{
-    json_t *out = json_array();
-    for (size_t i = 0; i < event->n_tokens; i++) {
-        const struct tutti_token *token = &event->tokens[i];
-        json_t *entry = token_entry(token->bytes, token->n_bytes, token->logprob), *top = json_array();
-        for (int k = 0; k < token->n_top; k++)
-            json_array_append_new(
-                top, token_entry(token->top[k].bytes, token->top[k].n_bytes, token->top[k].logprob));
-        json_object_set_new(entry, "top_logprobs", top);
-        json_array_append_new(out, entry);
-    }
-    return out;
-}
-
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 /* One event of the stream; its fields are taken over. */
@@ -302,7 +278,9 @@ static void stream_text(struct job *job, struct choice *choice, size_t n_sure, j
 static void stream_event(struct job *job, struct choice *choice, const struct tutti_event *event)
 {
     struct call_piece piece;
-    json_t *logprobs = job->req.logprobs ? logprobs_of(event) : NULL;
+    json_t *logprobs = job->req.logprobs ? json_array() : NULL;
+    if (logprobs)
+        openai_add_logprobs(logprobs, event);
     if (choice->n_events == 0)
         begin_stream(job, choice);
     if (!calls_tools(job)) {
@@ -328,11 +306,10 @@ static void take_event(struct job *job, size_t index, struct choice *choice, con
         choice->items = json_array();
     bool ok = choice->items && buf_add(&choice->text, event->text, event->n_text_bytes);
     if (ok && job->req.logprobs) {
-        json_t *logprobs = logprobs_of(event);
         if (!choice->logprobs)
             choice->logprobs = json_array();
-        ok = json_array_extend(choice->logprobs, logprobs) == 0;
-        json_decref(logprobs);
+        openai_add_logprobs(choice->logprobs, event);
+        ok = choice->logprobs != NULL;
     }
     if (!ok)
         job_fail_memory(job);
