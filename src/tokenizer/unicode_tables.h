@@ -29,7 +29,7 @@ struct script_name {
 struct named_set {
     const char *name;
     uint32_t mask;
-    const uint32_t *toggles;
+    const uint32_t *toggles; /* NULL: none */
     size_t n_toggles;
 };
 
