@@ -68,8 +68,8 @@ struct row_tile {
 struct cpu_scratch {
     float *out;   /* [2][TILE_ROWS][16] */
     uint8_t *row; /* one packed input row */
-    float
-        *updates; /* [TILE_ROWS][2][LINEAR_COLUMNS]: what adapters add to gate and up; NULL: there are none */
+    /* [TILE_ROWS][2][LINEAR_COLUMNS]: what adapters add to gate and up; NULL: there are none */
+    float *updates;
 };
 
 /* What one thread needs for attention. */
@@ -101,9 +101,8 @@ struct cpu_backend {
     int lora_rank;                  /* of the lora that has most */
     float *lora_sums;               /* [max_rows][lora_rank]: what the inputs give with a */
     struct lora_group *lora_groups; /* [max_rows] */
-    int *
-        lora_tiles; /* [max_rows + 1]: the first group of each tile of the running operation, and their number */
-    int max_rows; /* as reserved */
+    int *lora_tiles; /* [max_rows + 1]: the running operation's first group of each tile, and their number */
+    int max_rows;    /* as reserved */
     int n_row_tiles;
     size_t activation_bytes;
     uint8_t *activations;        /* packed tiles of input rows */
@@ -130,9 +129,8 @@ enum {
     LINEAR_PIECE = 8,                      /* panels that a thread takes at a time, at most */
     LINEAR_COLUMNS = LINEAR_PIECE * LANES, /* of gate, and as many of up */
     LEAST_TILE_ROWS = 8,                   /* a tile is no lower, unless there are no more rows */
-    ATTENTION_ROWS =
-        64, /* queries of a unit of attention, at most: they share what a block brings into the cache */
-    CUT_UNITS = 4, /* a unit of attention above 1 / (CUT_UNITS * n_threads) of all the work is cut */
+    ATTENTION_ROWS = 64, /* queries of a unit of attention at most; a block is in the cache for all of them */
+    CUT_UNITS = 4,       /* a unit of attention above 1 / (CUT_UNITS * n_threads) of all the work is cut */
 };
 
 enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const struct matrix_source *source,

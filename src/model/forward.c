@@ -132,7 +132,7 @@ struct pass {
     const struct backend_ops *op;
     struct workspace w; /* a copy: x and normed may change places */
     struct kv_memory *kv;
-    const float *pending; /* what is still to be added to x, [n_rows][d_model]; NULL: nothing */
+    float *pending; /* what is still to be added to x, [n_rows][d_model]; NULL: nothing */
     int n_rows;
     /* Between ranks: of x, normed and pending each has its own rows alone, begin to end - 1. */
     bool shares_rows;
@@ -282,7 +282,7 @@ static void make_outputs(struct pass *p, const struct step *step)
     int n_outputs = step->n_outputs, n_logits = n_outputs - step->n_hidden;
     share(p, w->x);
     if (p->pending)
-        share(p, (float *)(uintptr_t)p->pending);
+        share(p, p->pending);
     if (p->is_lost)
         return;
     p->op->gather(p->be, w->gathered, w->x, p->pending, d->d_model);

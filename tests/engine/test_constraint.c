@@ -201,6 +201,19 @@ static void stops_at_a_stop_string_and_at_the_length(void **state)
     tutti_engine_close(engine);
 }
 
+/* The answer is an error of this kind, about this field, with these words. */
+static void check_refusal(tutti_engine *engine, const struct tutti_request *request, enum tutti_status status,
+                          const char *param, const char *words)
+{
+    struct collect *c = ask(engine, request);
+    collect_wait(c);
+    assert_int_equal(c->choices[0].finish, TUTTI_FINISH_ERROR);
+    assert_int_equal(c->choices[0].error.status, status);
+    assert_string_equal(c->choices[0].error.param, param);
+    assert_non_null(strstr(c->choices[0].error.text, words));
+    forget(c);
+}
+
 static void tells_what_is_wrong_with_a_grammar(void **state)
 {
     static const struct {
@@ -216,13 +229,7 @@ static void tells_what_is_wrong_with_a_grammar(void **state)
     tutti_engine *engine = opened_engine(model, NULL, NULL);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct tutti_request r = request_for(CASES[i].kind, CASES[i].grammar, 1);
-        struct collect *c = ask(engine, &r);
-        collect_wait(c);
-        assert_int_equal(c->choices[0].finish, TUTTI_FINISH_ERROR);
-        assert_int_equal(c->choices[0].error.status, TUTTI_E_ARGUMENT);
-        assert_string_equal(c->choices[0].error.param, CASES[i].param);
-        assert_non_null(strstr(c->choices[0].error.text, CASES[i].words));
-        forget(c);
+        check_refusal(engine, &r, TUTTI_E_ARGUMENT, CASES[i].param, CASES[i].words);
     }
     struct tutti_request r = request_for(TUTTI_GRAMMAR_GBNF, "root ::= \"a\"", 1);
     struct tutti_error err;
@@ -241,13 +248,7 @@ static void tells_that_there_are_too_many_ways(void **state)
     tutti_engine *engine = opened_engine(model, NULL, NULL);
     struct tutti_request r = request_for(TUTTI_GRAMMAR_GBNF, "root ::= [\\x01\\x02]++++++++++++", 1);
     r.ignore_eos = true;
-    struct collect *c = ask(engine, &r);
-    collect_wait(c);
-    assert_int_equal(c->choices[0].finish, TUTTI_FINISH_ERROR);
-    assert_int_equal(c->choices[0].error.status, TUTTI_E_LIMIT);
-    assert_string_equal(c->choices[0].error.param, "grammar");
-    assert_non_null(strstr(c->choices[0].error.text, "in too many ways"));
-    forget(c);
+    check_refusal(engine, &r, TUTTI_E_LIMIT, "grammar", "in too many ways");
     tutti_engine_close(engine);
 }
 
