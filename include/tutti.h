@@ -274,6 +274,7 @@ enum tutti_grammar_kind {
     TUTTI_GRAMMAR_GBNF,        /* llama.cpp's notation of grammars; the whole text is a "root" */
     TUTTI_GRAMMAR_JSON_SCHEMA, /* JSON that is valid by a schema, with properties in its order */
     TUTTI_GRAMMAR_JSON_OBJECT, /* any JSON object; there is no text to it */
+    TUTTI_GRAMMAR_PATTERN,     /* a regular expression, which the whole answer matches */
 };
 
 /* Requests with a lower number begin sooner, as in vLLM. */

@@ -65,6 +65,7 @@ static enum grammar_kind kind_of(enum tutti_grammar_kind kind)
 {
     return kind == TUTTI_GRAMMAR_GBNF          ? GRAMMAR_GBNF
            : kind == TUTTI_GRAMMAR_JSON_SCHEMA ? GRAMMAR_JSON_SCHEMA
+           : kind == TUTTI_GRAMMAR_PATTERN     ? GRAMMAR_PATTERN
                                                : GRAMMAR_JSON_OBJECT;
 }
 

@@ -189,16 +189,21 @@ static enum tutti_status check_beams(const struct tutti_request *spec, const str
     return TUTTI_OK;
 }
 
+static bool has_grammar_text(enum tutti_grammar_kind kind)
+{
+    return kind != TUTTI_GRAMMAR_NONE && kind != TUTTI_GRAMMAR_JSON_OBJECT;
+}
+
 static enum tutti_status check_grammar(const struct tutti_request *spec, const struct model *model,
                                        struct tutti_error *err)
 {
-    bool has_text = spec->grammar_kind == TUTTI_GRAMMAR_GBNF ||
-                    spec->grammar_kind == TUTTI_GRAMMAR_JSON_SCHEMA;
+    bool has_text = has_grammar_text(spec->grammar_kind);
+    bool is_own = spec->grammar_kind == TUTTI_GRAMMAR_GBNF || spec->grammar_kind == TUTTI_GRAMMAR_PATTERN;
     enum tutti_status st = check_range("grammar_kind", (double)spec->grammar_kind, 0, true,
-                                       TUTTI_GRAMMAR_JSON_OBJECT, err);
+                                       TUTTI_GRAMMAR_PATTERN, err);
     if (st != TUTTI_OK || spec->grammar_kind == TUTTI_GRAMMAR_NONE)
         return st;
-    const char *param = spec->grammar_kind == TUTTI_GRAMMAR_GBNF ? "grammar" : "response_format";
+    const char *param = is_own ? "grammar" : "response_format";
     if (!model->tokenizer)
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "model %s has no tokenizer", model->name);
     if (has_text && (!spec->grammar || spec->n_grammar_bytes == 0))
@@ -378,7 +383,7 @@ static void copy_spec(struct carver *c, const struct tutti_request *spec, struct
     to->sampling.logit_bias = carve(c, spec->sampling.logit_bias, spec->sampling.n_logit_bias,
                                     sizeof *spec->sampling.logit_bias);
     copy_stops(c, spec, to, stop_borders);
-    if (to->grammar_kind == TUTTI_GRAMMAR_GBNF || to->grammar_kind == TUTTI_GRAMMAR_JSON_SCHEMA) {
+    if (has_grammar_text(to->grammar_kind)) {
         to->grammar = carve_text(c, spec->grammar, spec->n_grammar_bytes);
     } else {
         to->grammar = NULL;

@@ -54,10 +54,15 @@ struct grammar {
 
 /* ---- making ---- */
 
+static const char *param_of(enum grammar_kind kind)
+{
+    return kind == GRAMMAR_GBNF || kind == GRAMMAR_PATTERN ? "grammar" : "response_format";
+}
+
 static enum tutti_status read_syntax(struct syntax *syntax, enum grammar_kind kind, const char *text,
                                      size_t n_bytes, struct tutti_error *err)
 {
-    const char *param = kind == GRAMMAR_GBNF ? "grammar" : "response_format";
+    const char *param = param_of(kind);
     if (n_bytes > LIMIT_GRAMMAR_BYTES)
         return error_set_param(err, TUTTI_E_LIMIT, param, "the grammar has %zu bytes, at most %d are allowed",
                                n_bytes, LIMIT_GRAMMAR_BYTES);
@@ -66,6 +71,8 @@ static enum tutti_status read_syntax(struct syntax *syntax, enum grammar_kind ki
         return gbnf_read(syntax, text, n_bytes, err);
     case GRAMMAR_JSON_SCHEMA:
         return schema_read(syntax, text, n_bytes, err);
+    case GRAMMAR_PATTERN:
+        return schema_read_pattern(syntax, text, n_bytes, err);
     default:
         return schema_any_object(syntax, err);
     }
@@ -146,7 +153,7 @@ enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, cons
         *out = g;
         g = NULL;
     } else if (err && st != TUTTI_E_MEMORY) {
-        snprintf(err->param, sizeof err->param, "%s", kind == GRAMMAR_GBNF ? "grammar" : "response_format");
+        snprintf(err->param, sizeof err->param, "%s", param_of(kind));
     }
     grammar_drop(g);
     return st;

@@ -18,6 +18,7 @@ enum grammar_kind {
     GRAMMAR_GBNF,
     GRAMMAR_JSON_SCHEMA,
     GRAMMAR_JSON_OBJECT, /* any JSON object; no text */
+    GRAMMAR_PATTERN,     /* a regular expression that all of the text matches */
 };
 
 enum { LIMIT_GRAMMAR_BYTES = 1 << 20 }; /* of its text */

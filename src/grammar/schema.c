@@ -2,6 +2,7 @@
 #include "grammar/schema_reader.h"
 
 #include "base/limits.h"
+#include "base/utf8.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,8 +20,11 @@ int32_t schema_fail(struct schema_reader *r, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "response_format", "the JSON schema, at %s: %s",
-                                r->path, text);
+    if (r->is_raw)
+        r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "grammar", "%s", text);
+    else
+        r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "response_format", "the JSON schema, at %s: %s",
+                                    r->path, text);
     return -1;
 }
 
@@ -484,6 +488,19 @@ enum tutti_status schema_read(struct syntax *out, const char *text, size_t n_byt
                                     "the JSON schema is not valid JSON: line %d, column %d: %s", at.line,
                                     at.column, at.text);
     return finish(r, r->root ? schema_value(r, r->root) : -1);
+}
+
+enum tutti_status schema_read_pattern(struct syntax *out, const char *text, size_t n_bytes,
+                                      struct tutti_error *err)
+{
+    int32_t min, max;
+    if (!utf8_is_valid(text, n_bytes))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "grammar", "the pattern is not valid UTF-8");
+    struct schema_reader *r = reader_new(out, err);
+    if (!r)
+        return error_set(err, TUTTI_E_MEMORY, "the pattern: out of memory");
+    r->is_raw = true;
+    return finish(r, schema_pattern(r, text, n_bytes, false, &min, &max));
 }
 
 enum tutti_status schema_any_object(struct syntax *out, struct tutti_error *err)

@@ -18,6 +18,10 @@
 MUST_CHECK enum tutti_status schema_read(struct syntax *out, const char *text, size_t n_bytes,
                                          struct tutti_error *err);
 
+/* A regular expression as the keyword "pattern" has it, of the text itself, all of which must match. */
+MUST_CHECK enum tutti_status schema_read_pattern(struct syntax *out, const char *text, size_t n_bytes,
+                                                 struct tutti_error *err);
+
 /* Any JSON object. */
 MUST_CHECK enum tutti_status schema_any_object(struct syntax *out, struct tutti_error *err);
 

@@ -32,6 +32,7 @@ struct schema_reader {
     char path[200];           /* to where it reads, for messages: "$.properties.a" */
     size_t n_path;
     int depth;
+    bool is_raw; /* no JSON: characters stand as they are, not as a string of it has them */
     /* The rules of references */
     struct schema_ref {
         const json_t *target;
@@ -61,7 +62,7 @@ int32_t schema_any_value(struct schema_reader *r);
 int32_t schema_blanks(struct schema_reader *r);
 /* A JSON value as it is written. */
 int32_t schema_literal(struct schema_reader *r, const json_t *value);
-/* One of these characters inside a string, escaped where it must be; always in the same way. */
+/* One of these characters inside a string, escaped where it must be, always in the same way; or as it is, by is_raw. */
 int32_t schema_chars(struct schema_reader *r, const struct char_range *ranges, size_t n);
 
 /* By type; the schema is flat: it has no $ref, allOf, anyOf, oneOf, enum or const. */

@@ -100,6 +100,8 @@ int32_t schema_chars(struct schema_reader *r, const struct char_range *ranges, s
     struct char_range raw[512];
     if (n > 128)
         return schema_fail(r, "pattern: a class of more than 128 ranges");
+    if (r->is_raw)
+        return syntax_chars(s, ranges, n);
     for (size_t i = 0; i < n; i++) {
         static const struct char_range RAW[] = { { ' ', '!' }, { '#', '[' }, { ']', MAX_CODE_POINT } };
         for (size_t k = 0; k < 3; k++) {

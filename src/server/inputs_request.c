@@ -176,16 +176,20 @@ static enum tutti_status read_seed(const json_t *value, bool is_lenient, struct 
     return TUTTI_OK;
 }
 
-/* {"type": "json", "value": a schema, or its text}, {"type": "json_schema", "value": {"schema"}}. */
+/* {"type": "json", "value": a schema, or its text}, {"type": "json_schema", "value": {"schema"}},
+ * {"type": "regex", "value": a regular expression}. */
 static enum tutti_status read_grammar(struct api_request *req, const json_t *grammar, struct tutti_error *err)
 {
     const char *type = json_string_value(json_object_get(grammar, "type"));
     const json_t *schema = json_object_get(grammar, "value");
     bool is_named = type && !strcmp(type, "json_schema");
-    if (!type || (strcmp(type, "json") && !is_named))
+    bool is_pattern = type && !strcmp(type, "regex");
+    if (!type || (strcmp(type, "json") && !is_named && !is_pattern))
         return error_set_param(err, TUTTI_E_ARGUMENT, "grammar",
-                               "`grammar` must be of type json or json_schema, found %.64s",
+                               "`grammar` must be of type json, json_schema or regex, found %.64s",
                                type ? type : "none");
+    if (is_pattern && !json_is_string(schema))
+        return wrong_type("grammar.value", "a string", schema, err);
     if (is_named)
         schema = json_object_get(schema, "schema");
     if (!json_is_object(schema) && !json_is_string(schema))
@@ -194,7 +198,7 @@ static enum tutti_status read_grammar(struct api_request *req, const json_t *gra
                                          : json_dumps(schema, JSON_COMPACT);
     if (!req->schema)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the grammar");
-    req->grammar_kind = TUTTI_GRAMMAR_JSON_SCHEMA;
+    req->grammar_kind = is_pattern ? TUTTI_GRAMMAR_PATTERN : TUTTI_GRAMMAR_JSON_SCHEMA;
     req->grammar = req->schema;
     req->n_grammar_bytes = strlen(req->schema);
     return TUTTI_OK;

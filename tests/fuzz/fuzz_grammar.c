@@ -46,6 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     struct tutti_error err = { 0 };
     struct grammar *g = NULL;
     struct matcher m;
+    static const enum grammar_kind KINDS[] = { GRAMMAR_GBNF, GRAMMAR_JSON_SCHEMA, GRAMMAR_PATTERN };
     if (!trie)
         trie = make_trie();
     if (n_bytes == 0 || n_bytes > 4096)
@@ -55,8 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
         if (c[0] == '\n' && c[1] == '\n')
             input = c + 2;
     size_t n_text = (size_t)((input < end ? input - 2 : end) - text);
-    enum tutti_status st = grammar_new(&g, *bytes % 2 ? GRAMMAR_JSON_SCHEMA : GRAMMAR_GBNF, text, n_text,
-                                       trie, &err);
+    enum tutti_status st = grammar_new(&g, KINDS[*bytes % 3], text, n_text, trie, &err);
     assert(st == TUTTI_OK || err.text[0] != '\0');
     assert(st != TUTTI_E_INTERNAL);
     if (st != TUTTI_OK)

@@ -161,9 +161,10 @@ static json_t *answer(const json_t *question)
     struct grammar *g;
     struct tutti_error err = { 0 };
     enum tutti_status st = grammar_new(&g,
-                                       !strcmp(kind, "gbnf")     ? GRAMMAR_GBNF
-                                       : !strcmp(kind, "schema") ? GRAMMAR_JSON_SCHEMA
-                                                                 : GRAMMAR_JSON_OBJECT,
+                                       !strcmp(kind, "gbnf")      ? GRAMMAR_GBNF
+                                       : !strcmp(kind, "schema")  ? GRAMMAR_JSON_SCHEMA
+                                       : !strcmp(kind, "pattern") ? GRAMMAR_PATTERN
+                                                                  : GRAMMAR_JSON_OBJECT,
                                        json_string_value(text), json_string_length(text), trie, &err);
     if (st != TUTTI_OK)
         return json_pack("{s:s, s:s, s:s}", "error", err.text, "status", tutti_status_name(st), "param",

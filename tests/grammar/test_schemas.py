@@ -1,5 +1,6 @@
 """What is written by a schema is valid by it; the whole check, with 2,000 schemas, is tools/grammar/check_schemas.py."""
 import json
+import re
 
 import pytest
 
@@ -103,6 +104,26 @@ def test_what_is_wrong_with_a_schema_is_told(probe, text, words):
     reply = probe.ask(kind="schema", text=text)
     assert words in reply.get("error", ""), reply
     assert reply["param"] == "response_format"
+
+
+# ---- patterns by themselves: no JSON around them ----
+
+@pytest.mark.parametrize("pattern,accepted,refused", [
+    ("a|bc", ["a", "bc"], ["b", "abc", "xa", "bcx"]), ("^[0-9]{2}$", ["07"], ["7", "077"]), ('"\\\\\\n[^"]"', ['"\\\né"'], ['"\\n\""', '"\\\n""']),
+    (".*", ["", 'x "\\y\t'], ["\n"]), ("(?:ä|\\u20ac)+\\.", ["ä€."], ["ä€", "."]),
+])
+def test_a_pattern_is_all_of_the_text(probe, pattern, accepted, refused):
+    reply = probe.ask(kind="pattern", text=pattern, texts=accepted + refused, seeds=list(range(5)), max_tokens=100)
+    assert reply["accepts"][:len(accepted)] == ["all"] * len(accepted), reply
+    assert "all" not in reply["accepts"][len(accepted):], reply
+    for output in reply["outputs"]:
+        assert not output["finished"] or re.fullmatch(pattern, output["text"]), output
+
+
+@pytest.mark.parametrize("pattern,words", [("(a", "no closing )"), ("a$b", "only supported at the ends"), ("\\1", "not supported")])
+def test_what_is_wrong_with_a_pattern_is_told(probe, pattern, words):
+    reply = probe.ask(kind="pattern", text=pattern)
+    assert words in reply["error"] and reply["param"] == "grammar", reply
 
 
 def test_any_object(probe):
