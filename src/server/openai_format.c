@@ -69,6 +69,8 @@ enum tutti_status api_read_format(struct api_request *req, struct tutti_error *e
             type ? "\"" : "");
     if (has_format && !strcmp(type, "json_object")) {
         const json_t *schema = json_object_get(format, "schema"); /* as llama-server has it */
+        if (!schema)
+            schema = json_object_get(format, "value"); /* and Text Generation Inference */
         req->grammar_kind = TUTTI_GRAMMAR_JSON_OBJECT;
         st = json_is_object(schema) ? take_schema(req, schema, err) : TUTTI_OK;
     } else if (has_format && !strcmp(type, "json_schema")) {

@@ -47,6 +47,27 @@ enum tutti_status api_dump(struct api_request *req, const json_t *value, const c
     return TUTTI_OK;
 }
 
+/* What a function that may be called says of itself. */
+static enum tutti_status check_description(const json_t *function, const char *param, struct tutti_error *err)
+{
+    const json_t *description = json_object_get(function, "description");
+    const json_t *parameters = json_object_get(function, "parameters");
+    const json_t *strict = json_object_get(function, "strict");
+    if (description && !json_is_null(description) && !json_is_string(description))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s.function.description must be a string, found %s", param,
+                               json_type_name(description));
+    if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s.function.parameters must be an object, found %s", param,
+                               json_type_name(parameters));
+    if (strict && !json_is_null(strict) && !json_is_boolean(strict))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s.function.strict must be true or false, found %s", param,
+                               json_type_name(strict));
+    return TUTTI_OK;
+}
+
 /* {"type": "function", "function": {"name": "..."}}: of tools and of calls, which have arguments as well. */
 static enum tutti_status check_function(const json_t *value, const char *param, bool is_call,
                                         struct tutti_error *err)
@@ -61,6 +82,9 @@ static enum tutti_status check_function(const json_t *value, const char *param, 
                                param);
     if (!json_is_object(function) || !json_is_string(json_object_get(function, "name")))
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must hold a function with a name", param);
+    enum tutti_status st = is_call ? TUTTI_OK : check_description(function, param, err);
+    if (st != TUTTI_OK)
+        return st;
     if (is_call && arguments && !json_is_string(arguments) && !json_is_object(arguments))
         return error_set_param(err, TUTTI_E_ARGUMENT, param,
                                "%s.function.arguments must be a string, found %s", param,
@@ -87,21 +111,37 @@ enum tutti_status api_check_functions(const json_t *list, const char *name, bool
     return TUTTI_OK;
 }
 
+/* A text that may be absent, or null: then *out stays as it is. */
+static enum tutti_status read_text(const char **out, const json_t *value, const char *name, size_t i,
+                                   struct tutti_error *err)
+{
+    char param[64];
+    const json_t *text = json_object_get(value, name);
+    if (!text || json_is_null(text))
+        return TUTTI_OK;
+    snprintf(param, sizeof param, "messages[%zu].%s", i, name);
+    if (!json_is_string(text))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be a string, found %s", param,
+                               json_type_name(text));
+    *out = json_string_value(text);
+    return TUTTI_OK;
+}
+
 /* Fields that only some roles have: an assistant's calls and reasoning, the call that a tool answers. */
 static enum tutti_status read_extras(struct api_request *req, struct tutti_message *message,
                                      const json_t *value, size_t i, struct tutti_error *err)
 {
     char param[64];
-    const json_t *calls = json_object_get(value, "tool_calls"), *id = json_object_get(value, "tool_call_id");
-    const json_t *reasoning = json_object_get(value, "reasoning_content");
-    if (json_is_string(id))
-        message->tool_call_id = json_string_value(id);
-    if (json_is_string(reasoning))
-        message->reasoning = json_string_value(reasoning);
-    if (!calls || json_is_null(calls))
-        return TUTTI_OK;
+    const json_t *calls = json_object_get(value, "tool_calls");
+    enum tutti_status st = read_text(&message->name, value, "name", i, err);
+    if (st == TUTTI_OK)
+        st = read_text(&message->tool_call_id, value, "tool_call_id", i, err);
+    if (st == TUTTI_OK)
+        st = read_text(&message->reasoning, value, "reasoning_content", i, err);
+    if (st != TUTTI_OK || !calls || json_is_null(calls))
+        return st;
     snprintf(param, sizeof param, "messages[%zu].tool_calls", i);
-    enum tutti_status st = api_check_functions(calls, param, true, err);
+    st = api_check_functions(calls, param, true, err);
     return st == TUTTI_OK && json_array_size(calls) > 0 ? api_dump(req, calls, &message->tool_calls, err)
                                                         : st;
 }
@@ -112,7 +152,6 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
     char param[64];
     struct tutti_message *message = &req->messages[i];
     const json_t *role = json_object_get(value, "role"), *content = json_object_get(value, "content");
-    const json_t *name = json_object_get(value, "name");
     snprintf(param, sizeof param, "messages[%zu]", i);
     if (!json_is_object(value))
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be an object, found %s", param,
@@ -142,8 +181,6 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
                                "%s must be a string or a list of parts, found %s", param,
                                json_type_name(content));
     }
-    if (json_is_string(name))
-        message->name = json_string_value(name);
     return read_extras(req, message, value, i, err);
 }
 

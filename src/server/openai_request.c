@@ -277,20 +277,48 @@ static enum tutti_status refuse_unsupported(const struct api_request *req, struc
     return TUTTI_OK;
 }
 
+/* Known fields that change no answer: a wrong type is told all the same. */
+static enum tutti_status check_unused(const struct api_request *req, struct tutti_error *err)
+{
+    static const struct {
+        const char *name;
+        json_type type;
+        const char *expected;
+    } UNUSED[] = {
+        { "metadata", JSON_OBJECT, "an object" },
+        { "store", JSON_TRUE, "true or false" },
+        { "user", JSON_STRING, "a string" },
+        { "safety_identifier", JSON_STRING, "a string" },
+        { "prompt_cache_key", JSON_STRING, "a string" },
+        { "service_tier", JSON_STRING, "a string" },
+        { "reasoning_effort", JSON_STRING, "a string" },
+        { "verbosity", JSON_STRING, "a string" },
+    };
+    for (size_t i = 0; i < sizeof UNUSED / sizeof *UNUSED; i++) {
+        const json_t *value = field_of(req, UNUSED[i].name);
+        bool is_right = !value || json_typeof(value) == UNUSED[i].type ||
+                        (UNUSED[i].type == JSON_TRUE && json_is_false(value));
+        if (!is_right)
+            return wrong_type(UNUSED[i].name, UNUSED[i].expected, value, err);
+    }
+    return TUTTI_OK;
+}
+
 static enum tutti_status read_settings(struct api_request *req, int n_vocab, struct tutti_error *err)
 {
     const json_t *model = field_of(req, "model");
     if (model && !json_is_string(model))
         return wrong_type("model", "a string", model, err);
     req->model = json_string_value(model);
-    const json_t *user = field_of(req, "user"), *parallel = field_of(req, "parallel_tool_calls");
-    if (user && !json_is_string(user))
-        return wrong_type("user", "a string", user, err);
+    const json_t *parallel = field_of(req, "parallel_tool_calls");
+    enum tutti_status st = check_unused(req, err);
+    if (st != TUTTI_OK)
+        return st;
     if (parallel && !json_is_boolean(parallel))
         return wrong_type("parallel_tool_calls", "true or false", parallel, err);
     req->one_tool_call = json_is_false(parallel);
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
-        enum tutti_status st = FIELDS[i].apis & req->kind ? read_field(req, &FIELDS[i], err) : TUTTI_OK;
+        st = FIELDS[i].apis & req->kind ? read_field(req, &FIELDS[i], err) : TUTTI_OK;
         if (st != TUTTI_OK)
             return st;
     }
@@ -301,7 +329,7 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
         req->sampling.top_p = FLT_MIN; /* the most probable token alone */
     if (req->kind == API_EMBEDDING)
         return TUTTI_OK;
-    enum tutti_status st = read_stop(req, n_vocab, err);
+    st = read_stop(req, n_vocab, err);
     if (st == TUTTI_OK)
         st = read_seed(req, err);
     if (st == TUTTI_OK)

@@ -208,6 +208,26 @@ static enum tutti_status copy_tools(json_t *chat, const json_t *root, struct tut
     return failed ? no_memory(err) : TUTTI_OK;
 }
 
+/* {"type": "allowed_tools", "mode", "tools": [{"type": "function", "name"}]} */
+static enum tutti_status copy_allowed(json_t *chat, const json_t *choice, struct tutti_error *err)
+{
+    json_t *names = json_array(), *mode = json_object_get(choice, "mode");
+    const json_t *entry;
+    size_t i;
+    int failed = names ? 0 : -1;
+    json_array_foreach(json_object_get(choice, "tools"), i, entry)
+    {
+        const char *name = text_of(entry, "name");
+        failed |= json_array_append_new(
+            names, json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name ? name : ""));
+    }
+    json_t *allowed = failed ? NULL
+                             : json_pack("{s:s, s:{s:O*, s:O}}", "type", "allowed_tools", "allowed_tools",
+                                         "mode", mode, "tools", names);
+    json_decref(names);
+    return json_object_set_new(chat, "tool_choice", allowed) == 0 ? TUTTI_OK : no_memory(err);
+}
+
 static enum tutti_status copy_choice(json_t *chat, const json_t *root, struct tutti_error *err)
 {
     const json_t *choice = value_of(root, "tool_choice");
@@ -218,10 +238,12 @@ static enum tutti_status copy_choice(json_t *chat, const json_t *root, struct tu
         return json_object_set(chat, "tool_choice", json_object_get(root, "tool_choice")) == 0
                    ? TUTTI_OK
                    : no_memory(err);
+    if (type && !strcmp(type, "allowed_tools"))
+        return copy_allowed(chat, choice, err);
     if (!type || strcmp(type, "function") || !name)
         return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
-                               "tool_choice must be \"auto\", \"none\", \"required\" or {\"type\": "
-                               "\"function\", \"name\": ...}");
+                               "tool_choice must be \"auto\", \"none\", \"required\", {\"type\": "
+                               "\"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}");
     json_t *named = json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name);
     return json_object_set_new(chat, "tool_choice", named) == 0 ? TUTTI_OK : no_memory(err);
 }
@@ -298,6 +320,10 @@ static enum tutti_status copy_settings(json_t *chat, json_t *root, struct tutti_
         "top_p",
         "stream",
         "user",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
         "top_k",
         "min_p",
         "seed",

@@ -95,27 +95,81 @@ static enum tutti_status force(struct api_request *req, enum api_forced forced, 
 
 /* ---- tool_choice ------------------------------------------------------------------------------------------------- */
 
+static const char *name_of(const json_t *tool)
+{
+    return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+}
+
+/* The tool, or the entry of a list of names in the same form; NULL: there is none. */
+static const json_t *find_tool(const json_t *tools, const char *name)
+{
+    size_t i;
+    const json_t *tool;
+    json_array_foreach(tools, i, tool)
+    {
+        const char *own = name_of(tool);
+        if (own && !strcmp(own, name))
+            return tool;
+    }
+    return NULL;
+}
+
+static enum tutti_status fail_unknown(const char *name, struct tutti_error *err)
+{
+    return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
+                           "tool_choice names %.64s, which tools has not", name);
+}
+
+/* {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "..."}}]}}: the
+ * request is one that has those of its tools alone, and the mode as its tool_choice. */
+static enum tutti_status narrow_tools(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *tools = json_object_get(req->root, "tools"),
+                 *choice = json_object_get(req->root, "tool_choice");
+    const json_t *allowed = json_object_get(choice, "allowed_tools"), *names, *mode, *entry;
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    size_t i;
+    if (!type || strcmp(type, "allowed_tools"))
+        return TUTTI_OK;
+    names = json_object_get(allowed, "tools");
+    mode = json_object_get(allowed, "mode");
+    bool is_known = json_is_string(mode) && (!strcmp(json_string_value(mode), "auto") ||
+                                             !strcmp(json_string_value(mode), "required"));
+    if (!is_known || json_array_size(names) == 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
+                               "tool_choice.allowed_tools must have a mode, \"auto\" or \"required\", and a "
+                               "list of tools");
+    json_array_foreach(names, i, entry)
+    {
+        const char *name = name_of(entry);
+        if (!name || !find_tool(tools, name))
+            return fail_unknown(name ? name : "none", err);
+    }
+    json_t *kept = json_array();
+    int failed = kept ? 0 : -1;
+    json_array_foreach(tools, i, entry)
+    {
+        if (find_tool(names, name_of(entry)))
+            failed |= json_array_append(kept, json_array_get(tools, i));
+    }
+    failed |= json_object_set(req->root, "tool_choice", json_object_get(allowed, "mode"));
+    failed |= json_object_set_new(req->root, "tools", kept);
+    return failed ? no_memory(err) : TUTTI_OK;
+}
+
 /* {"type": "function", "function": {"name": "..."}} */
 static enum tutti_status read_named(struct api_request *req, const json_t *choice, const json_t *tools,
                                     struct tutti_error *err)
 {
-    const json_t *function = json_object_get(choice, "function"), *tool;
-    const char *type = json_string_value(json_object_get(choice, "type"));
-    const char *name = json_string_value(json_object_get(function, "name"));
-    size_t i;
+    const char *type = json_string_value(json_object_get(choice, "type")), *name = name_of(choice);
     if (!type || strcmp(type, "function") || !name)
         return error_set_param(
             err, TUTTI_E_ARGUMENT, "tool_choice",
-            "tool_choice must be \"auto\", \"none\", \"required\" or {\"type\": \"function\", "
-            "\"function\": {\"name\": ...}}");
-    json_array_foreach(tools, i, tool)
-    {
-        const char *own = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
-        if (own && !strcmp(own, name))
-            return force(req, API_FORCED_NAMED, own, parameters_of(tool), err);
-    }
-    return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
-                           "tool_choice names %.64s, which tools has not", name);
+            "tool_choice must be \"auto\", \"none\", \"required\", {\"type\": \"function\", "
+            "\"function\": {\"name\": ...}} or {\"type\": \"allowed_tools\", \"allowed_tools\": ...}");
+    const json_t *tool = find_tool(tools, name);
+    return tool ? force(req, API_FORCED_NAMED, name_of(tool), parameters_of(tool), err)
+                : fail_unknown(name, err);
 }
 
 static enum tutti_status read_choice(struct api_request *req, const json_t *choice, const json_t *tools,
@@ -139,13 +193,16 @@ static enum tutti_status read_choice(struct api_request *req, const json_t *choi
 
 enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err)
 {
-    const json_t *tools = json_object_get(req->root, "tools"),
-                 *choice = json_object_get(req->root, "tool_choice");
+    const json_t *tools = json_object_get(req->root, "tools"), *choice;
     const json_t *arguments = json_object_get(req->root, "chat_template_kwargs");
-    const char *word = json_string_value(choice);
     enum tutti_status st = TUTTI_OK;
     if (tools && !json_is_null(tools))
         st = api_check_functions(tools, "tools", false, err);
+    if (st == TUTTI_OK)
+        st = narrow_tools(req, err);
+    tools = json_object_get(req->root, "tools");
+    choice = json_object_get(req->root, "tool_choice");
+    const char *word = json_string_value(choice);
     if (st == TUTTI_OK)
         st = read_choice(req, choice, tools, err);
     if (st == TUTTI_OK && json_array_size(tools) > 0 && !(word && !strcmp(word, "none")))

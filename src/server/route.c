@@ -181,6 +181,13 @@ void app_reply_json(struct http_conn *conn, int status, json_t *value)
     json_decref(value);
 }
 
+/* What the clients of Text Generation Inference send where a chat needs a name and they were given none; its servers have one model,
+ * and answer to any. */
+static bool is_tgi_model(const struct app *app, const char *model)
+{
+    return (app->options->apis & SERVER_API_TGI) && (!strcmp(model, "tgi") || !strcmp(model, "dummy"));
+}
+
 enum tutti_status app_find_model(struct app *app, const char *model, const char **adapter,
                                  struct tutti_error *err)
 {
@@ -188,7 +195,7 @@ enum tutti_status app_find_model(struct app *app, const char *model, const char 
     const char *unused;
     adapter = adapter ? adapter : &unused;
     *adapter = NULL;
-    if (!model || !*model || !strcmp(model, app->model_id))
+    if (!model || !*model || !strcmp(model, app->model_id) || is_tgi_model(app, model))
         return TUTTI_OK;
     bool has_adapter = strncmp(model, app->model_id, n_id) == 0 && model[n_id] == ':';
     for (int i = 0; has_adapter && (*adapter = tutti_model_adapter_name(app->model, i)); i++)

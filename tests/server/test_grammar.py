@@ -59,6 +59,14 @@ def test_any_object(server):
             assert choice["message"]["content"].startswith("{")
 
 
+@pytest.mark.parametrize("member", ["schema", "value"])  # as llama-server has it, and Text Generation Inference
+def test_an_object_may_have_its_schema_beside_it(server, member):
+    choice = server.chat("Describe a person.", temperature=1.9, seed=1, max_tokens=400,
+                         response_format={"type": "json_object", member: PERSON}).json()["choices"][0]
+    assert choice["finish_reason"] == "stop", choice
+    jsonschema.validate(json.loads(choice["message"]["content"]), PERSON)
+
+
 def test_a_grammar(server):
     grammar = 'root ::= "The answer is " [0-9]{2} (" or " [0-9]{2})? "."   # two digits'
     for path, prompt in (("/v1/chat/completions", {"messages": [{"role": "user", "content": "?"}]}), ("/v1/completions", {"prompt": "?"})):

@@ -1,6 +1,7 @@
 """Text Generation Inference: its published Python client, unmodified, and the shapes that it does not look at."""
 import asyncio
 import json
+import re
 import threading
 
 import pytest
@@ -87,6 +88,12 @@ def test_the_client_understands_errors(tg, compat):
         list(client.generate_stream("word " * 2000, max_new_tokens=6))
 
 
+def test_the_client_chats(tg, compat, golden):
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    answer = tg.Client(compat.url).chat(messages, max_tokens=40, temperature=1e-6).choices[0]  # it calls every model "tgi"
+    assert answer.message.content == compat.chat(messages[0]["content"], temperature=0).json()["choices"][0]["message"]["content"]
+
+
 def test_a_seed_repeats(tg, compat):
     def text(seed):
         return tg.Client(compat.url).generate("One day", do_sample=True, temperature=2.5, seed=seed, max_new_tokens=12).generated_text
@@ -102,7 +109,11 @@ def test_the_client_constrains_by_a_schema(tg, compat):
     assert json.loads(answer.generated_text)["n"] in (1, 2, 3) and len(json.loads(answer.generated_text)) == 1
     streamed = ask(compat, "/generate_stream", PROMPT, max_new_tokens=300, grammar={"type": "json", "value": json.dumps(schema)})
     assert json.loads(events(streamed)[-1]["generated_text"]) == json.loads(answer.generated_text)
-    for grammar in ({"type": "regex", "value": "a+"}, {"type": "json"}, 5, {"type": "json", "value": "{"}):
+    number = Grammar(type="regex", value="\\(0[1-9]\\) [a-c]{3}|\"[^a-z]{2}\"")
+    answer = tg.Client(compat.url).generate(PROMPT, max_new_tokens=50, do_sample=True, temperature=3.0, seed=3, grammar=number)
+    assert re.fullmatch(number.value, answer.generated_text), answer.generated_text
+    for grammar in ({"type": "regex", "value": "(a"}, {"type": "regex"}, {"type": "regex", "value": ""}, {"type": "lark", "value": "a"},
+                    {"type": "json"}, 5, {"type": "json", "value": "{"}):
         refused = ask(compat, "/generate", PROMPT, grammar=grammar)
         assert refused.status_code == 422 and refused.json()["error_type"] == "validation", refused.text
 
@@ -191,6 +202,14 @@ def test_broken_bodies_are_refused(compat, body):
     for path in ("/generate", "/generate_stream", "/"):
         response = requests.post(compat.url + path, data=body, timeout=PATIENCE)
         assert response.status_code == 422 and response.json()["error_type"] == "validation", response.text
+
+
+@pytest.mark.parametrize("name", ["tgi", "dummy"])  # text-generation's word, and that of huggingface_hub
+def test_a_chat_needs_no_name_of_a_model(compat, server, name):
+    body = {"model": name, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
+    assert compat.post("/v1/chat/completions", body).json()["model"] == "demo"
+    assert server.post("/v1/chat/completions", body).status_code == 404
+    assert compat.post("/v1/chat/completions", {**body, "model": "other"}).status_code == 404
 
 
 def test_it_is_off_unless_asked_for(server):

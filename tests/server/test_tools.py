@@ -198,7 +198,35 @@ def test_a_forced_call_is_streamed(forcing, choice):
     assert joined(pieces) == "" and pieces[-1]["finish_reason"] == want["finish_reason"]
 
 
+def allow(mode, *names):
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [{"type": "function", "function": {"name": name}} for name in names]}}
+
+
+@pytest.mark.parametrize("name", ["weather", "time"])
+def test_only_tools_that_are_allowed_are_called(forcing, name):
+    closed = {"type": "function", "function": {"name": "time", "parameters": {"type": "object", "additionalProperties": False}}}
+    for seed in range(3):
+        choice = force(forcing, allow("required", name), seed=seed, tools=[FORCED[0], closed], parallel_tool_calls=False).json()["choices"][0]
+        call, = choice["message"]["tool_calls"]
+        check_call(call)
+        assert call["function"]["name"] == name
+    body = {"input": "Tell me", "temperature": 1, "max_output_tokens": 300, "parallel_tool_calls": False,
+            "tools": [{"type": "function", **tool["function"]} for tool in (FORCED[0], closed)],
+            "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": name}]}}
+    item, = forcing.post("/v1/responses", body).json()["output"]
+    assert item["type"] == "function_call" and item["name"] == name
+
+
+def test_a_call_that_is_not_allowed_is_text(mock):
+    other = {"type": "function", "function": {"name": "time", "parameters": {"type": "object"}}}
+    assert "tool_calls" in whole(mock, CALL, tools=TOOLS + [other], tool_choice=allow("auto", "weather"))["message"]
+    choice = whole(mock, CALL, tools=TOOLS + [other], tool_choice=allow("auto", "time"))
+    assert "tool_calls" not in choice["message"] and choice["finish_reason"] == "stop"
+
+
 @pytest.mark.parametrize("change", [
+    {"tool_choice": allow("auto")}, {"tool_choice": allow("sometimes", "time")}, {"tool_choice": allow("auto", "none_such")},
+    {"tool_choice": allow("auto", "time"), "tools": None}, {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [5]}}},
     {"tool_choice": "sometimes"}, {"tool_choice": 5}, {"tool_choice": {"type": "function", "function": {"name": "none_such"}}},
     {"tool_choice": {"type": "allowed_tools"}}, {"tool_choice": "required", "tools": None}, {"tool_choice": "required", "num_beams": 2},
     {"tool_choice": "required", "grammar": "root ::= [a-z]"},
@@ -265,6 +293,8 @@ def test_a_call_of_a_response_may_be_cut_off(mock):
 
 
 @pytest.mark.parametrize("change, param", [
+    ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "x"}]}}, "tool_choice"),
+    ({"tool_choice": {"type": "allowed_tools", "tools": [5]}}, "tool_choice"), ({"store": "x"}, "store"),
     ({"tools": {}}, "tools"), ({"tools": [{"type": "web_search"}]}, "tools[0]"), ({"tools": [{"type": "function"}]}, "tools[0]"),
     ({"tool_choice": "sometimes"}, "tool_choice"), ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
     ({"tool_choice": {"type": "web_search"}}, "tool_choice"), ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
