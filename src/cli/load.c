@@ -162,7 +162,8 @@ static const struct option SERVER_OPTIONS[] = {
       .letter = 'm',
       TEXT_IN(VALUES, model),
       .value = "NAME",
-      .help = "model to ask for; without it, the first one that the server lists" },
+      .help = "model to ask for; without it, the first one that the server lists, and llama2 with --api "
+              "llm-serving" },
     { .name = "api-key-file",
       TEXT_IN(VALUES, api_key_file),
       .value = "FILE",
@@ -368,6 +369,14 @@ static enum load_api api_of(const char *name)
                                               : LOAD_API_TGI;
 }
 
+/* An llm-serving has the name of a family in its path, and its clients spell this one where they are told nothing. */
+static const char *model_of(const struct load_values *values)
+{
+    if (values->model || api_of(values->api) != LOAD_API_LLM_SERVING)
+        return values->model;
+    return "llama2";
+}
+
 static struct load_options options_of(const struct load_values *values, const char *url,
                                       const struct work *work)
 {
@@ -376,7 +385,7 @@ static struct load_options options_of(const struct load_values *values, const ch
         .ca_file = values->ca_file,
         .work = work,
         .style = { .api = api_of(values->api),
-                   .model = values->model,
+                   .model = model_of(values),
                    .as_chat = values->chat,
                    .max_tokens = (int)values->max_tokens,
                    .temperature = values->temperature,

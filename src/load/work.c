@@ -223,9 +223,6 @@ enum tutti_status work_check(const struct work *work, const struct work_style *s
         return error_set(err, TUTTI_E_ARGUMENT, "messages can be sent by --api openai alone");
     if (style->ignore_eos)
         return error_set(err, TUTTI_E_ARGUMENT, "--ignore-eos: only --api openai has a field for it");
-    if (style->api == LOAD_API_LLM_SERVING && !style->model)
-        return error_set(err, TUTTI_E_ARGUMENT,
-                         "--api llm-serving needs --model NAME: it is part of the path");
     for (size_t i = 0; work->items && i < work->n; i++)
         if (work->items[i].messages)
             return error_set(err, TUTTI_E_ARGUMENT,

@@ -51,7 +51,7 @@ void work_clear(struct work *work);
 /* How the requests are put. Pointers are borrowed. */
 struct work_style {
     enum load_api api;
-    const char *model;  /* NULL: not named */
+    const char *model;  /* NULL: not named; LOAD_API_LLM_SERVING needs one, for its path */
     bool as_chat;       /* a text becomes a user's message */
     int max_tokens;     /* where the item has none */
     double temperature; /* NaN: the server's own */

@@ -144,6 +144,7 @@ def test_tokens_are_counted_where_the_server_does_not_tell(mock):
     ("openai", [], "/v1/completions"),
     ("openai", ["--chat"], "/v1/chat/completions"),
     ("tgi", [], "/generate_stream"),
+    ("llm-serving", [], "/models/llama2/generate_stream"),
     ("llm-serving", ["--model", "a b/c"], "/models/a%20b%2Fc/generate_stream"),
 ])
 def test_speaks_each_interface(mock, api, args, path):
@@ -404,7 +405,6 @@ def test_the_page_stands_for_itself(mock, tmp_path):
     (["http://h", "-c", "20001"], "-c: found '20001', expected a whole number from 1 to 20000"),
     (["http://h", "-N", "10000001"], "-N: found '10000001', expected a whole number from 1 to 10000000"),
     (["http://h", "--api", "grpc"], "--api: found 'grpc', expected openai, llm-serving or tgi"),
-    (["http://h", "--api", "llm-serving"], "--api llm-serving needs --model NAME"),
     (["http://h", "--api", "tgi", "--chat"], "messages can be sent by --api openai alone"),
     (["http://h", "--api", "tgi", "--ignore-eos"], "--ignore-eos: only --api openai has a field for it"),
     (["http://h", "--body", "[1]"], "--body: expected a JSON object"),

@@ -173,7 +173,7 @@ static void what_an_interface_cannot_ask_is_refused(void **state)
         { { .api = LOAD_API_TGI }, "prompt 2 of the file has messages" },
         { { .api = LOAD_API_TGI, .as_chat = true }, "messages can be sent by --api openai alone" },
         { { .api = LOAD_API_TGI, .ignore_eos = true }, "--ignore-eos" },
-        { { .api = LOAD_API_LLM_SERVING }, "needs --model" },
+        { { .api = LOAD_API_LLM_SERVING, .model = "m" }, "prompt 2 of the file has messages" },
     };
     struct work work;
     assert_int_equal(read_text(&work, TEXT, sizeof TEXT - 1, NULL), TUTTI_OK);
