@@ -40,7 +40,7 @@ void engine_set_audit(bool is_on);
 /* For tests: no step is under way, and no page on its way to or from the spill file. */
 bool engine_is_settled(const tutti_engine *engine);
 
-/* Pages of the KV cache that use at most kv_bytes (0: a good part of the bytes_left of memory), and no more than n_seqs full
+/* Pages of the KV cache that use at most kv_bytes; 0: a good part of the bytes_left of memory, and no more than n_seqs full
  * contexts can use. */
 MUST_CHECK enum tutti_status engine_kv_pages(int *n_pages, size_t page_bytes, uint64_t kv_bytes,
                                              uint64_t bytes_left, int n_seqs, int n_ctx,

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "engine/engine.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -130,6 +131,22 @@ static void a_full_pool_preempts_and_loses_nothing(void **state)
         assert_true(stats.n_preemptions > 0);
         assert_int_equal(stats.n_cached_tokens > 0, !no_cache);
     }
+}
+
+static void a_given_size_of_the_pool_is_kept(void **state)
+{
+    (void)state;
+    int n_pages = 0;
+    assert_int_equal(engine_kv_pages(&n_pages, 64, 64 * 5000, 0, 2, 160, NULL), TUTTI_OK);
+    assert_int_equal(n_pages, 5000); /* two contexts have 20: the others are for idle conversations */
+    assert_int_equal(engine_kv_pages(&n_pages, 64, 0, UINT64_C(1) << 40, 2, 160, NULL), TUTTI_OK);
+    assert_int_equal(n_pages, 20);
+    assert_int_equal(engine_kv_pages(&n_pages, 64, UINT64_MAX, 0, 2, 160, NULL), TUTTI_OK);
+    assert_int_equal(n_pages, INT32_MAX / 2);
+    struct tutti_stats stats = run_many(
+        &(struct tutti_engine_options){ .kv_bytes = page_bytes(700), .max_seqs = 3 }, 40, 1, true);
+    assert_int_equal(stats.kv_pages_total, 700);
+    assert_int_equal(stats.max_context, N_CTX);
 }
 
 static void a_pool_smaller_than_the_context_limits_the_context(void **state)
@@ -567,6 +584,7 @@ int main(void)
         cmocka_unit_test(many_requests_each_get_their_own_answer),
         cmocka_unit_test(chunks_of_any_size_give_the_same_answers),
         cmocka_unit_test(a_full_pool_preempts_and_loses_nothing),
+        cmocka_unit_test(a_given_size_of_the_pool_is_kept),
         cmocka_unit_test(a_pool_smaller_than_the_context_limits_the_context),
         cmocka_unit_test(choices_share_the_prompt_and_differ_after_it),
         cmocka_unit_test(choices_do_not_take_pages_for_the_prompt_again),
