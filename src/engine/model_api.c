@@ -186,7 +186,7 @@ static enum tutti_status check_ids(const struct model *model, const int32_t *ids
             return error_set_param(err, TUTTI_E_ARGUMENT, "ids", "token id %d at %zu, expected 0 to %d",
                                    ids[i], i, model->desc.n_vocab - 1);
     }
-    if ((model->desc.has_learned_positions || model->desc.has_top_query) && n_ids > (size_t)model->desc.n_ctx)
+    if (model_desc_ends_at_context(&model->desc) && n_ids > (size_t)model->desc.n_ctx)
         return error_set_param(err, TUTTI_E_ARGUMENT, "ids",
                                "%zu token ids, but the model knows %d positions", n_ids, model->desc.n_ctx);
     if (model->in_use)

@@ -36,6 +36,8 @@ static void read_yarn(struct model_desc *d, struct config *c, const char *object
     s->beta_fast = config_float_or(c, KEY("beta_fast"), 1e-3, 1e6, 32);
     s->beta_slow = config_float_or(c, KEY("beta_slow"), 1e-3, 1e6, 1);
     s->attention_factor = config_float_or(c, KEY("attention_factor"), 1e-3, 1e3, 0);
+    if (!config_bool_or(c, KEY("truncate"), true))
+        config_unsupported(c, KEY("truncate"), "YaRN with a ramp that begins between two pairs");
     if (config_find(c, KEY("mscale")) || config_find(c, KEY("mscale_all_dim")))
         config_unsupported(c, KEY("mscale"), "YaRN with a scale of its own");
     stretch_context(d);
@@ -61,6 +63,9 @@ static void read_rope_scaling(struct model_desc *d, struct config *c, const char
         s->original_n_ctx = config_int_or(c, KEY("original_max_position_embeddings"), 1, LIMIT_CONTEXT, 8192);
     } else if (strcmp(type, "yarn") == 0) {
         read_yarn(d, c, object);
+    } else if (strcmp(type, "dynamic") == 0) {
+        s->kind = ROPE_SCALING_DYNAMIC;
+        s->factor = config_float(c, KEY("factor"), 1, 1e6);
     } else {
         char what[64];
         snprintf(what, sizeof what, "\"%.40s\"", type);

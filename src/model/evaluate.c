@@ -37,7 +37,7 @@ static enum tutti_status check(const struct model *model, const struct windows *
         windows_n_scored(w) < 1 || w->n_head > w->first + 1)
         return error_set(err, TUTTI_E_ARGUMENT, "windows of %d ids with %d of %d before the first score",
                          w->n_context, w->first, w->n_head);
-    if ((d->has_learned_positions || d->has_top_query) && w->n_context > d->n_ctx)
+    if (model_desc_ends_at_context(d) && w->n_context > d->n_ctx)
         return error_set_param(err, TUTTI_E_ARGUMENT, "context",
                                "windows of %d ids, but the model knows %d positions", w->n_context, d->n_ctx);
     int64_t n = (int64_t)(w->n - 1) * w->step + w->n_context;

@@ -108,7 +108,7 @@ static void count_users(struct report *r)
 
 static const char *scaling_name(const struct model_desc *d)
 {
-    static const char *const NAMES[] = { "none", "linear", "llama3", "yarn" };
+    static const char *const NAMES[] = { "none", "linear", "llama3", "yarn", "dynamic" };
     return NAMES[d->rope_scaling.kind];
 }
 

@@ -33,7 +33,14 @@ struct model_desc {
     double rope_theta;
     bool has_half_freqs; /* rotary frequencies are rounded to half precision */
     struct rope_scaling {
-        enum { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_LLAMA3, ROPE_SCALING_YARN } kind;
+        /* dynamic: none within n_ctx; beyond it the base would follow from the length of the text. */
+        enum {
+            ROPE_SCALING_NONE,
+            ROPE_SCALING_LINEAR,
+            ROPE_SCALING_LLAMA3,
+            ROPE_SCALING_YARN,
+            ROPE_SCALING_DYNAMIC
+        } kind;
         double factor, low_freq_factor, high_freq_factor; /* llama3 */
         double beta_fast, beta_slow, attention_factor;    /* yarn; attention_factor 0: 0.1 ln(factor) + 1 */
         int original_n_ctx;
@@ -56,6 +63,12 @@ struct model_desc {
     int n_stop_ids;
     int n_usable_vocab; /* ids from here on are padding rows, never sampled */
 };
+
+/* Whether positions from n_ctx on cannot be computed, which other models do as well as they can. */
+static inline bool model_desc_ends_at_context(const struct model_desc *d)
+{
+    return d->has_learned_positions || d->has_top_query || d->rope_scaling.kind == ROPE_SCALING_DYNAMIC;
+}
 
 struct chat_call;
 struct chat_template;

@@ -1,4 +1,4 @@
-/* Beam search through the engine: transformers' answers on 70 prompts, and the same bits alone and in company, in small
+/* Beam search through the engine: transformers' answers on 50 prompts of each family, and the same bits alone and in company, in small
  * pieces, after preemptions, with every token computed anew. */
 #include "engine/engine.h"
 #include "support/collect.h"

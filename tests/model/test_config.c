@@ -125,7 +125,12 @@ static void a_broken_configuration_is_told_what_is_wrong(void **state)
         { "pangu-tiny", "num_layers", "3", "backbone.blocks.1.layernorm1.gamma is missing", TUTTI_E_FORMAT },
         { "pangu-tiny", "hidden_act", "\"gelu\"", "gelu is not supported", TUTTI_E_UNSUPPORTED },
         { "pangu-tiny", "seq_length", "225", "224 rows, expected one for each of 225", TUTTI_E_FORMAT },
-        { "llama-tiny-tied", "rope_parameters", "{\"rope_type\":\"dynamic\",\"rope_theta\":10000}", "dynamic",
+        { "llama-tiny-tied", "rope_parameters", "{\"rope_type\":\"longrope\",\"rope_theta\":10000}",
+          "\"longrope\" is not supported", TUTTI_E_UNSUPPORTED },
+        { "llama-tiny-tied", "rope_parameters", "{\"rope_type\":\"dynamic\",\"rope_theta\":10000}",
+          "rope_parameters.factor: missing", TUTTI_E_FORMAT },
+        { "llama-tiny-tied", "rope_parameters",
+          "{\"rope_type\":\"yarn\",\"rope_theta\":10000,\"factor\":4,\"truncate\":false}", "truncate",
           TUTTI_E_UNSUPPORTED },
         { "llama-tiny-tied", "rope_parameters", "{\"rope_type\":\"yarn\",\"rope_theta\":10000}",
           "rope_parameters.factor: missing", TUTTI_E_FORMAT },
@@ -385,6 +390,37 @@ static void linear_scaling_divides_every_frequency(void **state)
     assert_true(model_rope_scale(&desc) == 1);
 }
 
+/* Its base follows from the length of a text only where that is beyond the context: transformers' rule. */
+static void dynamic_scaling_changes_nothing_within_the_context(void **state)
+{
+    (void)state;
+    static const char *const ROPES[] = {
+        "{\"rope_type\":\"default\",\"rope_theta\":500}",
+        "{\"rope_type\":\"dynamic\",\"rope_theta\":500,\"factor\":4}",
+    };
+    static const int32_t IDS[] = { 5, 17, 3, 105, 9, 11, 42, 100, 7 };
+    enum { N = sizeof IDS / sizeof *IDS, N_CTX = 8 };
+    float *logits[2];
+    struct model *model = NULL;
+    size_t n = 0;
+    write_tensors("llama-tiny-tied", NULL, NULL);
+    for (int i = 0; i < 2; i++) {
+        write_config("llama-tiny-tied", "rope_parameters", ROPES[i]);
+        model_free(model);
+        model = util_load(folder, "f32", "f32", 1, NULL);
+        n = (size_t)N * (size_t)model->desc.n_vocab;
+        logits[i] = util_logits(model, IDS, N, N);
+    }
+    assert_memory_equal(logits[0], logits[1], n * sizeof *logits[0]);
+    struct tutti_error err;
+    model->desc.n_ctx = N_CTX;
+    assert_int_equal(tutti_model_logits((tutti_model *)model, IDS, N, logits[0], &err), TUTTI_E_ARGUMENT);
+    assert_non_null(strstr(err.text, "the model knows 8 positions"));
+    model_free(model);
+    free(logits[0]);
+    free(logits[1]);
+}
+
 static void random_changes_of_a_header_give_an_error_or_a_model(void **state)
 {
     (void)state;
@@ -419,6 +455,8 @@ int main(void)
                                         remove_folder),
         cmocka_unit_test(equal_factors_of_llama3_scaling_give_finite_frequencies),
         cmocka_unit_test(linear_scaling_divides_every_frequency),
+        cmocka_unit_test_setup_teardown(dynamic_scaling_changes_nothing_within_the_context, make_folder,
+                                        remove_folder),
         cmocka_unit_test(a_prefix_ends_where_the_answer_begins),
         cmocka_unit_test_setup_teardown(random_changes_of_a_header_give_an_error_or_a_model, make_folder,
                                         remove_folder),

@@ -38,6 +38,7 @@ static const struct fixture {
     { "chatglm3-tiny", "chatglm" },
     { "llama-tiny", "llama" },
     { "llama-tiny-tied", "llama" },
+    { "llama-linear-tiny", "llama" },
     { "glm-tiny", "glm" },
     { "glm4-tiny", "glm4" },
     { "gpt2-tiny", "gpt2" },
