@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct perplexity_values {
     const char *ids, *save, *base;
@@ -63,9 +64,9 @@ static const struct option OPTIONS[] = {
     { .name = "kl",
       TEXT_IN(VALUES, base),
       .value = "BASE",
-      .help = "compare with the opinions in a file of --save-logits or of llama-perplexity's "
-              "--kl-divergence-base, over "
-              "the text that it holds" },
+      .help = "compare with another model's opinions: BASE is a file of --save-logits or of "
+              "llama-perplexity's --kl-divergence-base, read over the text that it holds; or a model, a "
+              "folder or a GGUF file, which then runs as it is stored beside MODEL and reads FILE too" },
     { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
     { .name = NULL },
 };
@@ -76,16 +77,28 @@ static const struct option_group GROUPS[] = {
     { .title = NULL },
 };
 
+/* What a base that is a model thinks of the windows that are read together. */
+struct beside {
+    tutti_model *handle; /* NULL: the base is a file, or there is none */
+    struct model *model;
+    struct coded_row *rows; /* [capacity] */
+    uint16_t *codes;        /* [capacity][n_vocab] */
+    size_t capacity, n, next;
+};
+
 struct job {
     tutti_ranks *ranks; /* NULL: none */
     const struct perplexity_values *values;
     const char *file; /* NULL: none */
     tutti_model *handle;
     struct model *model;
+    bool has_base;
     struct logits_base *base;
+    struct beside beside;
     struct logits_base_writer *writer;
     struct ids ids, head;
     struct windows windows;
+    int first_window; /* of those that are read together */
     struct perplexity sums;
     struct progress progress;
     double seconds;
@@ -93,7 +106,22 @@ struct job {
 
 /* ---- what is read ---------------------------------------------------------------------------------------------- */
 
-static enum tutti_status check_call(const struct job *job, struct tutti_error *err)
+/* A folder, or a GGUF file. */
+static bool is_model(const char *path)
+{
+    char magic[4] = "";
+    struct stat info;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return true;
+    FILE *file = fopen(path, "rb");
+    bool is_gguf = file && fread(magic, 1, sizeof magic, file) == sizeof magic &&
+                   memcmp(magic, "GGUF", 4) == 0;
+    if (file)
+        fclose(file);
+    return is_gguf;
+}
+
+static enum tutti_status check_call(const struct job *job, bool base_is_model, struct tutti_error *err)
 {
     const struct perplexity_values *v = job->values;
     if (job->file && v->ids)
@@ -102,7 +130,13 @@ static enum tutti_status check_call(const struct job *job, struct tutti_error *e
         return error_set(err, TUTTI_E_ARGUMENT, "expected FILE, --ids LIST or --kl BASE");
     if (v->base && v->save)
         return error_set(err, TUTTI_E_ARGUMENT, "--kl and --save-logits exclude each other");
-    if (v->base && (v->context > 0 || v->stride > 0 || v->text_prefix))
+    if (base_is_model && !job->file && !v->ids)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "--kl: %s is a model, expected FILE or --ids LIST for both to read", v->base);
+    if (base_is_model && v->model.tp > 1)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "--kl: with --tp expected a file of --save-logits, found the model %s", v->base);
+    if (v->base && !base_is_model && (v->context > 0 || v->stride > 0 || v->text_prefix))
         return error_set(err, TUTTI_E_ARGUMENT, "--kl: the base says which windows are read; expected no %s",
                          v->context > 0  ? "--context"
                          : v->stride > 0 ? "--stride"
@@ -217,6 +251,51 @@ static enum tutti_status take_windows(struct job *job, struct tutti_error *err)
     return st;
 }
 
+/* ---- a model as the base --------------------------------------------------------------------------------------- */
+
+/* As it is stored, with keys and values of the usual type: so what --type and --kv-type cost is seen. */
+static enum tutti_status open_beside(struct job *job, struct tutti_error *err)
+{
+    struct model_flags flags = job->values->model;
+    flags.type = flags.kv_type = flags.chat_format = NULL;
+    enum tutti_status st = model_flags_open(&flags, NULL, job->values->base, &job->beside.handle, err);
+    if (st != TUTTI_OK)
+        return st;
+    job->beside.model = model_of(job->beside.handle);
+    int n_vocab = job->beside.model->desc.n_vocab;
+    if (n_vocab != job->model->desc.n_vocab)
+        return error_set(err, TUTTI_E_ARGUMENT, "%s: has a vocabulary of %d, but the model one of %d",
+                         job->values->base, n_vocab, job->model->desc.n_vocab);
+    return TUTTI_OK;
+}
+
+static enum tutti_status reserve_beside(struct job *job, struct tutti_error *err)
+{
+    struct beside *b = &job->beside;
+    size_t n_vocab = (size_t)job->model->desc.n_vocab, n_codes;
+    b->capacity = (size_t)windows_n_together(&job->windows) * (size_t)windows_n_scored(&job->windows);
+    b->rows = calloc(b->capacity, sizeof *b->rows);
+    if (!__builtin_mul_overflow(b->capacity, n_vocab, &n_codes))
+        b->codes = calloc(n_codes, sizeof *b->codes);
+    return b->rows && b->codes ? TUTTI_OK
+                               : error_set(err, TUTTI_E_MEMORY,
+                                           "out of memory for the base's opinion of %zu ids", b->capacity);
+}
+
+static enum tutti_status keep_rows(void *user, int window, int row, int n_rows, const float *logits,
+                                   struct tutti_error *err)
+{
+    struct job *job = user;
+    struct beside *b = &job->beside;
+    size_t n_vocab = (size_t)job->sums.n_vocab;
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; i < n_rows && st == TUTTI_OK; i++, logits += n_vocab, b->n++)
+        st = perplexity_code(&job->sums, logits,
+                             windows_target(&job->windows, job->first_window + window, row + i),
+                             b->codes + b->n * n_vocab, &b->rows[b->n], err);
+    return st;
+}
+
 /* ---- reading it ------------------------------------------------------------------------------------------------ */
 
 static enum tutti_status on_rows(void *user, int window, int row, int n_rows, const float *logits,
@@ -225,14 +304,16 @@ static enum tutti_status on_rows(void *user, int window, int row, int n_rows, co
     struct job *job = user;
     enum tutti_status st = TUTTI_OK;
     for (int i = 0; i < n_rows && st == TUTTI_OK; i++, logits += job->sums.n_vocab) {
-        int32_t target = windows_target(&job->windows, window, row + i);
+        int32_t target = windows_target(&job->windows, job->first_window + window, row + i);
         struct coded_row base;
-        if (job->base)
+        if (job->beside.handle)
+            base = job->beside.rows[job->beside.next++];
+        else if (job->base)
             st = logits_base_next(job->base, &base, err);
         if (st == TUTTI_OK && job->writer)
             st = logits_base_add(job->writer, &job->sums, logits, target, err);
         if (st == TUTTI_OK)
-            st = perplexity_add(&job->sums, logits, target, job->base ? &base : NULL, err);
+            st = perplexity_add(&job->sums, logits, target, job->has_base ? &base : NULL, err);
     }
     int n_scored = windows_n_scored(&job->windows);
     uint64_t n_windows = job->sums.n / (uint64_t)n_scored, n_context = (uint64_t)job->windows.n_context;
@@ -240,16 +321,35 @@ static enum tutti_status on_rows(void *user, int window, int row, int n_rows, co
     return st;
 }
 
+/* Both models in turn, as many windows at a time as are computed together. */
+static enum tutti_status read_beside(struct job *job, struct tutti_error *err)
+{
+    enum tutti_status st = reserve_beside(job, err);
+    int n_all = job->windows.n, n_each = windows_n_together(&job->windows);
+    for (int i = 0; i < n_all && st == TUTTI_OK; i += n_each) {
+        struct windows part = job->windows;
+        part.ids += (int64_t)i * part.step;
+        part.n = n_all - i < n_each ? n_all - i : n_each;
+        job->first_window = i;
+        job->beside.n = job->beside.next = 0;
+        st = windows_run(job->beside.model, &part, keep_rows, job, err);
+        if (st == TUTTI_OK)
+            st = windows_run(job->model, &part, on_rows, job, err);
+    }
+    return st;
+}
+
 static enum tutti_status read_all(struct job *job, struct tutti_error *err)
 {
-    enum tutti_status st = perplexity_init(&job->sums, job->model->desc.n_vocab, job->base, err);
+    enum tutti_status st = perplexity_init(&job->sums, job->model->desc.n_vocab, job->has_base, err);
     if (st == TUTTI_OK && job->values->save)
         st = logits_base_create(&job->writer, job->values->save, job->model, &job->windows, err);
     if (st != TUTTI_OK)
         return st;
     progress_begin(&job->progress, "reading", PROGRESS_TOKENS);
     uint64_t begin = clock_now_us();
-    st = windows_run(job->model, &job->windows, on_rows, job, err);
+    st = job->beside.handle ? read_beside(job, err)
+                            : windows_run(job->model, &job->windows, on_rows, job, err);
     job->seconds = (double)(clock_now_us() - begin) / 1e6;
     progress_end(&job->progress);
     return st == TUTTI_OK && job->writer ? logits_base_finish(job->writer, err) : st;
@@ -285,7 +385,7 @@ static void print_text(struct job *job)
 {
     const struct windows *w = &job->windows;
     print_mean("perplexity", perplexity_value(&job->sums), 1, "");
-    if (job->base)
+    if (job->has_base)
         print_base(job);
     output_printf("%llu ids scored of %.0f in %d window%s of %d; %.1f ids/s\n",
                   (unsigned long long)job->sums.n, n_read(job), w->n, w->n == 1 ? "" : "s", w->n_context,
@@ -301,7 +401,7 @@ static void print_json(struct job *job)
                                (json_int_t)n_read(job), "windows", job->windows.n, "context",
                                job->windows.n_context, "step", job->windows.step, "ids_per_second",
                                job->seconds > 0 ? n_read(job) / job->seconds : 0.0);
-    if (job->base) {
+    if (job->has_base) {
         struct mean base = perplexity_base_value(s), change = perplexity_change(s), kl = perplexity_kl(s);
         struct mean difference = perplexity_difference(s), ratio = perplexity_log_ratio(s),
                     top = perplexity_same_top(s);
@@ -325,8 +425,11 @@ static void print_json(struct job *job)
 
 static enum tutti_status run_job(struct job *job, const char *path, struct tutti_error *err)
 {
-    enum tutti_status st = check_call(job, err);
-    if (st == TUTTI_OK && job->values->base) /* before the model: it is quick, and more often wrong */
+    job->has_base = job->values->base != NULL;
+    bool base_is_model = job->has_base && is_model(job->values->base);
+    enum tutti_status st = check_call(job, base_is_model, err);
+    if (st == TUTTI_OK && job->has_base &&
+        !base_is_model) /* before the model: it is quick, and more often wrong */
         st = logits_base_open(&job->base, job->values->base, err);
     if (st == TUTTI_OK)
         st = model_flags_open(&job->values->model, job->ranks, path, &job->handle, err);
@@ -334,6 +437,8 @@ static enum tutti_status run_job(struct job *job, const char *path, struct tutti
         return st;
     job->model = model_of(job->handle);
     st = job->base ? take_windows(job, err) : plan_windows(job, err);
+    if (st == TUTTI_OK && base_is_model)
+        st = open_beside(job, err);
     if (st == TUTTI_OK && job->windows.n_context > job->model->desc.n_ctx)
         log_warn("windows of %d ids, but the model was made for %d", job->windows.n_context,
                  job->model->desc.n_ctx);
@@ -358,6 +463,9 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     perplexity_clear(&job.sums);
     logits_base_writer_free(job.writer);
     logits_base_close(job.base);
+    tutti_model_close(job.beside.handle);
+    free(job.beside.rows);
+    free(job.beside.codes);
     tutti_model_close(job.handle);
     tutti_ranks_close(job.ranks);
     ids_clear(&job.ids);
@@ -368,17 +476,20 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
 const struct command COMMAND_PERPLEXITY = {
     .name = "perplexity",
     .summary = "measure how well a model foresees a text",
-    .about = "Reads FILE (- for standard input) as one text, in windows of equal length, and prints the "
-             "perplexity: e to "
-             "the mean of the negative log-probability of each scored token, with its standard error. The "
-             "windows and "
-             "the figures are those of llama-perplexity.\n\n"
-             "What a type costs: save the opinions of the model as it came, then compare a converted one "
-             "with them. The "
-             "Kullback-Leibler divergence tells more, and from less text, than the difference of "
-             "perplexities. A base "
-             "takes two bytes for each scored token and id of the vocabulary.",
-    .example = "tutti perplexity models/demo text.txt --save-logits demo.base\n"
+    .about =
+        "Reads FILE (- for standard input) as one text, in windows of equal length, and prints the "
+        "perplexity: e to "
+        "the mean of the negative log-probability of each scored token, with its standard error. The "
+        "windows and "
+        "the figures are those of llama-perplexity.\n\n"
+        "What a type costs: compare with the model as it came, which --kl names. The Kullback-Leibler "
+        "divergence tells more, and from less text, than the difference of perplexities. To compare "
+        "several, or where two models do not fit into memory, save the opinions of the first with "
+        "--save-logits, and give that file to --kl; it takes two bytes for each scored token and id of the "
+        "vocabulary.",
+    .example = "tutti perplexity demo-q4_k_m.gguf text.txt --kl models/demo\n"
+               "tutti perplexity models/demo text.txt --type q8_0 --kl models/demo\n"
+               "tutti perplexity models/demo text.txt --save-logits demo.base\n"
                "tutti perplexity demo-q4_k_m.gguf --kl demo.base",
     .options = OPTION_SET(GROUPS, "MODEL [FILE]", 1, 2,
                           "expected MODEL, a Hugging Face folder or a GGUF file"),

@@ -10,6 +10,12 @@ int windows_n_scored(const struct windows *w)
     return w->n_context - 1 - w->first;
 }
 
+int windows_n_together(const struct windows *w)
+{
+    int n = STEP_ROWS / w->n_context < w->n ? STEP_ROWS / w->n_context : w->n;
+    return n > 1 ? n : 1;
+}
+
 int32_t windows_target(const struct windows *w, int window, int row)
 {
     return w->ids[(int64_t)window * w->step + w->first + row + 1];
@@ -68,11 +74,7 @@ static enum tutti_status runner_init(struct runner *r, struct tutti_error *err)
 {
     const struct windows *w = r->windows;
     const struct model_desc *d = &r->model->desc;
-    r->n_slots = STEP_ROWS / w->n_context;
-    if (r->n_slots > w->n)
-        r->n_slots = w->n;
-    if (r->n_slots < 1)
-        r->n_slots = 1;
+    r->n_slots = windows_n_together(w);
     /* A prefix is one step, and it can be a whole window. */
     r->max_rows = d->has_prefix && w->n_context > STEP_ROWS ? w->n_context : STEP_ROWS;
     r->n_pages = (w->n_context + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;

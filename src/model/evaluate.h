@@ -18,6 +18,9 @@ struct windows {
 /* Rows scored in each window: n_context - 1 - first. */
 int windows_n_scored(const struct windows *windows);
 
+/* Windows that windows_run() computes in one step: 1, or more where they are short. */
+int windows_n_together(const struct windows *windows);
+
 /* The id that a scored row is held against. row: 0 .. windows_n_scored() - 1. */
 int32_t windows_target(const struct windows *windows, int window, int row);
 

@@ -130,14 +130,16 @@ enum tutti_status logits_base_add(struct logits_base_writer *w, const struct per
                                   const float *logits, int32_t target, struct tutti_error *err)
 {
     float numbers[NUMBERS];
+    struct coded_row row;
     if (w->n_left == 0)
         return error_set(err, TUTTI_E_INTERNAL, "more rows than the base was made for");
-    struct logits_scan scan = logits_scan(&p->kernels, logits, p->n_vocab);
     uint16_t *codes = (uint16_t *)(void *)(w->row + sizeof numbers);
-    if (!perplexity_encode(p, logits, &numbers[0], &numbers[1], codes))
-        return error_set(err, TUTTI_E_NUMERIC, "the model's logits are not finite at scored token %" PRIu64,
-                         p->n);
-    numbers[2] = scan.log_sum_exp - logits[target];
+    enum tutti_status st = perplexity_code(p, logits, target, codes, &row, err);
+    if (st != TUTTI_OK)
+        return st;
+    numbers[0] = row.scale;
+    numbers[1] = row.min;
+    numbers[2] = row.nll;
     memcpy(w->row, numbers, sizeof numbers);
     w->n_left--;
     return new_file_write(w->file, w->row, row_bytes(NUMBERS, w->n_vocab), err);
@@ -309,8 +311,9 @@ enum tutti_status logits_base_open(struct logits_base **out, const char *path, s
         st = read_llama(b, err);
     else
         st = error_set(err, TUTTI_E_FORMAT,
-                       "%s: no file of log-probabilities: it does not begin with \"%s\" or \"%s\"", path,
-                       MAGIC, LLAMA_MAGIC);
+                       "%s: no file of log-probabilities, as --save-logits writes it: it does not begin with "
+                       "\"%s\" or \"%s\"",
+                       path, MAGIC, LLAMA_MAGIC);
     if (st != TUTTI_OK)
         goto done;
     *out = b;

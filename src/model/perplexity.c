@@ -42,6 +42,17 @@ bool perplexity_encode(const struct perplexity *p, const float *logits, float *s
     return true;
 }
 
+enum tutti_status perplexity_code(const struct perplexity *p, const float *logits, int32_t target,
+                                  uint16_t *codes, struct coded_row *out, struct tutti_error *err)
+{
+    *out = (struct coded_row){ .codes = codes, .has_nll = true };
+    if (!perplexity_encode(p, logits, &out->scale, &out->min, codes))
+        return error_set(err, TUTTI_E_NUMERIC, "the model's logits are not finite at scored token %llu",
+                         (unsigned long long)p->n);
+    out->nll = logits_scan(&p->kernels, logits, p->n_vocab).log_sum_exp - logits[target];
+    return TUTTI_OK;
+}
+
 static bool keep_kl(struct perplexity *p, double kl)
 {
     if (p->n == p->capacity) {

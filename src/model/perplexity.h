@@ -40,6 +40,11 @@ void perplexity_clear(struct perplexity *p);
 MUST_CHECK bool perplexity_encode(const struct perplexity *p, const float *logits, float *scale, float *min,
                                   uint16_t *codes);
 
+/* The same, with the exact probability of the id that follows. codes: [n_vocab], borrowed by *out. TUTTI_E_NUMERIC: the logits
+ * are not finite. */
+MUST_CHECK enum tutti_status perplexity_code(const struct perplexity *p, const float *logits, int32_t target,
+                                             uint16_t *codes, struct coded_row *out, struct tutti_error *err);
+
 /* Scores one row. base: NULL without has_base. TUTTI_E_NUMERIC: the logits are not finite. */
 MUST_CHECK enum tutti_status perplexity_add(struct perplexity *p, const float *logits, int32_t target,
                                             const struct coded_row *base, struct tutti_error *err);

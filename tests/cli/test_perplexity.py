@@ -87,6 +87,23 @@ def test_a_base_tells_models_apart(text, tmp_path):
     assert figures(converted, "--kl", base, "--chunks", "2")["windows"] == 2
 
 
+def test_a_model_is_a_base_as_its_saved_opinions_are(text, tmp_path):
+    base, converted = tmp_path / "demo.base", tmp_path / "demo.gguf"
+    tutti("convert", DEMO, converted, "--type", "q4_0")
+    for context in ("64", "300"):
+        tutti("perplexity", DEMO, text, "--context", context, "--save-logits", base)
+        saved = {**figures(converted, "--kl", base), "ids_per_second": 0}
+        beside = {**figures(converted, text, "--context", context, "--kl", DEMO), "ids_per_second": 0}
+        assert beside == saved
+        assert {**figures(DEMO, text, "--context", context, "--type", "q4_0", "--kl", DEMO), "ids_per_second": 0} == saved
+    strided = figures(converted, text, "--context", "64", "--stride", "16", "--text-prefix", "--kl", DEMO)
+    assert strided["scored"] == 16 * strided["windows"] and 0 < strided["kl"] < 1
+    same = figures(converted, text, "--context", "64", "--kl", converted)
+    assert same["kl"] < 1e-6 and same["same_top"] == 1
+    kv = figures(converted, text, "--context", "64", "--kv-type", "int8", "--kl", converted)
+    assert 0 < kv["kl"] < beside["kl"]
+
+
 def test_bases_of_others_are_refused(text, tmp_path):
     base = tmp_path / "demo.base"
     tutti("perplexity", DEMO, text, "--context", "64", "--save-logits", base)
@@ -102,6 +119,11 @@ def test_bases_of_others_are_refused(text, tmp_path):
         done = tutti("perplexity", DEMO, "--kl", base, check=1)
         assert words in done.stderr and str(base) in done.stderr
     assert "No such file" in tutti("perplexity", DEMO, "--kl", tmp_path / "none", check=1).stderr
+    llama = os.path.join(FIXTURES, "llama-tiny")
+    assert f"--kl: {llama} is a model, expected FILE or --ids LIST for both to read" in wrong("perplexity", DEMO, "--kl", llama)
+    done = tutti("perplexity", DEMO, text, "--context", "64", "--kl", llama, check=2)
+    assert "llama-tiny: has a vocabulary of 317, but the model one of 4160" in done.stderr
+    assert "config.json" in tutti("perplexity", DEMO, text, "--context", "64", "--kl", tmp_path, check=1).stderr
 
 
 def test_wrong_calls(text, tmp_path):
