@@ -23,6 +23,8 @@ enum opcode {
     OP_NONE = 'N',
     OP_BINPERSID = 'Q',
     OP_REDUCE = 'R',
+    OP_BINBYTES = 'B',
+    OP_SHORT_BINBYTES = 'C',
     OP_BINSTRING = 'T',
     OP_SHORT_BINSTRING = 'U',
     OP_BINUNICODE = 'X',
@@ -48,6 +50,12 @@ enum opcode {
     OP_NEWTRUE = 0x88,
     OP_NEWFALSE = 0x89,
     OP_LONG1 = 0x8A,
+    OP_SHORT_BINUNICODE = 0x8C, /* from here on of protocol 4 */
+    OP_BINUNICODE8 = 0x8D,
+    OP_BINBYTES8 = 0x8E,
+    OP_STACK_GLOBAL = 0x93,
+    OP_MEMOIZE = 0x94,
+    OP_FRAME = 0x95,
 };
 
 /* Memory that is freed as a whole. */
@@ -287,6 +295,13 @@ static bool put(struct pickle *p, int n_index_bytes)
     return true;
 }
 
+/* As PUT, at the next index. */
+static bool memoize(struct pickle *p)
+{
+    const struct pickle_value *value = top(p);
+    return value && add(p, &p->memo, value, 1);
+}
+
 static bool get(struct pickle *p, int n_index_bytes)
 {
     uint64_t index;
@@ -328,7 +343,25 @@ static bool drop_state(struct pickle *p)
     return true;
 }
 
-static enum tutti_status push_global(struct pickle *p, struct tutti_error *err)
+static enum tutti_status push_global(struct pickle *p, const char *module, size_t n_module, const char *name,
+                                     size_t n_name, struct tutti_error *err)
+{
+    for (size_t i = 0; i < p->n_globals; i++) {
+        const struct pickle_global *g = &p->globals[i];
+        if (strlen(g->module) == n_module && memcmp(g->module, module, n_module) == 0 &&
+            strlen(g->name) == n_name && memcmp(g->name, name, n_name) == 0)
+            return push(p, (struct pickle_value){ .kind = PICKLE_GLOBAL, .n = (uint32_t)i })
+                       ? TUTTI_OK
+                       : broken(p, "too deep a stack", err);
+    }
+    return error_set(err, TUTTI_E_UNSUPPORTED,
+                     "%s: pickle: it asks for %.*s.%.*s, which is nothing that tensors need; tutti runs no "
+                     "code of a checkpoint",
+                     p->file, (int)n_module, module, (int)n_name, name);
+}
+
+/* Module and name stand in the pickle, each with a line feed behind it. */
+static enum tutti_status read_global(struct pickle *p, struct tutti_error *err)
 {
     const char *text = (const char *)p->at;
     size_t n = (size_t)(p->end - p->at) < MAX_GLOBAL_BYTES ? (size_t)(p->end - p->at) : MAX_GLOBAL_BYTES;
@@ -336,21 +369,21 @@ static enum tutti_status push_global(struct pickle *p, struct tutti_error *err)
     const char *last = middle ? memchr(middle + 1, '\n', n - (size_t)(middle + 1 - text)) : NULL;
     if (!last)
         return broken(p, "a global without an end", err);
-    size_t n_module = (size_t)(middle - text), n_name = (size_t)(last - middle - 1);
-    for (size_t i = 0; i < p->n_globals; i++) {
-        const struct pickle_global *g = &p->globals[i];
-        if (strlen(g->module) == n_module && memcmp(g->module, text, n_module) == 0 &&
-            strlen(g->name) == n_name && memcmp(g->name, middle + 1, n_name) == 0) {
-            p->at = (const uint8_t *)last + 1;
-            return push(p, (struct pickle_value){ .kind = PICKLE_GLOBAL, .n = (uint32_t)i })
-                       ? TUTTI_OK
-                       : broken(p, "too deep a stack", err);
-        }
-    }
-    return error_set(err, TUTTI_E_UNSUPPORTED,
-                     "%s: pickle: it asks for %.*s.%.*s, which is nothing that tensors need; tutti runs no "
-                     "code of a checkpoint",
-                     p->file, (int)n_module, text, (int)n_name, middle + 1);
+    p->at = (const uint8_t *)last + 1;
+    return push_global(p, text, (size_t)(middle - text), middle + 1, (size_t)(last - middle - 1), err);
+}
+
+/* Module and name are two strings on the stack. */
+static enum tutti_status take_global(struct pickle *p, struct tutti_error *err)
+{
+    if (!has(p, 2))
+        return broken(p, "a global without a name", err);
+    p->n_stack -= 2;
+    const struct pickle_value *v = &p->stack[p->n_stack];
+    if (v[0].kind != PICKLE_STRING || v[1].kind != PICKLE_STRING || v[0].n > MAX_GLOBAL_BYTES ||
+        v[1].n > MAX_GLOBAL_BYTES)
+        return broken(p, "a global without a name", err);
+    return push_global(p, v[0].text, v[0].n, v[1].text, v[1].n, err);
 }
 
 static bool run_container(struct pickle *p, int op)
@@ -384,7 +417,7 @@ static bool run_container(struct pickle *p, int op)
     }
 }
 
-/* Opcodes that are neither PROTO, GLOBAL nor STOP. *is_known: false for those that no tensor needs. */
+/* Opcodes that are neither PROTO, a global nor STOP. *is_known: false for those that no tensor needs. */
 static bool run(struct pickle *p, int op, bool *is_known)
 {
     switch (op) {
@@ -404,10 +437,20 @@ static bool run(struct pickle *p, int op, bool *is_known)
     case OP_BINFLOAT:
         return push_number(p, op);
     case OP_SHORT_BINSTRING:
+    case OP_SHORT_BINBYTES:
+    case OP_SHORT_BINUNICODE:
         return push_string(p, 1);
     case OP_BINSTRING:
+    case OP_BINBYTES:
     case OP_BINUNICODE:
         return push_string(p, 4);
+    case OP_BINBYTES8:
+    case OP_BINUNICODE8:
+        return push_string(p, 8);
+    case OP_FRAME: /* says how much a reader may fetch at once */
+        return read(p, 8);
+    case OP_MEMOIZE:
+        return memoize(p);
     case OP_BINPUT:
         return put(p, 1);
     case OP_LONG_BINPUT:
@@ -446,8 +489,8 @@ static enum tutti_status read_all(struct pickle *p, struct tutti_error *err)
     uint64_t version;
     if (p->end - p->at < 2 || *p->at++ != OP_PROTO || !read_uint(p, 1, &version))
         return broken(p, "it does not begin with its protocol's version", err);
-    if (version != 2)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: pickle of protocol %d, expected 2", p->file,
+    if (version < 2 || version > 5)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: pickle of protocol %d, expected 2 to 5", p->file,
                          (int)version);
     while (p->at < p->end) {
         int op = *p->at++;
@@ -458,8 +501,8 @@ static enum tutti_status read_all(struct pickle *p, struct tutti_error *err)
             p->result = *top(p);
             return TUTTI_OK;
         }
-        if (op == OP_GLOBAL) {
-            enum tutti_status st = push_global(p, err);
+        if (op == OP_GLOBAL || op == OP_STACK_GLOBAL) {
+            enum tutti_status st = op == OP_GLOBAL ? read_global(p, err) : take_global(p, err);
             if (st != TUTTI_OK)
                 return st;
         } else if (!run(p, op, &is_known)) {

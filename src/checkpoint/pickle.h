@@ -1,4 +1,4 @@
-/* Pickles of protocol 2, read as what they say, not as what they would do: a call stays a call in the result, with its
+/* Pickles of protocols 2 to 5, read as what they say, not as what they would do: a call stays a call in the result, with its
  * arguments. Nothing is executed, and a global is known only if the caller's list has it.
  * Format: Lib/pickletools.py of CPython.
  *

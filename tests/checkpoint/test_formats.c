@@ -109,6 +109,9 @@ static void views_of_pytorch_are_read_as_pytorch_reads_them(void **state)
     (void)state;
     expect_same_files(PYTORCH "odd/views.pt", PYTORCH "odd/views.safetensors");
     expect_same_files(PYTORCH "odd/views-old.pt", PYTORCH "odd/views.safetensors");
+    expect_same_files(PYTORCH "odd/views-3.pt", PYTORCH "odd/views.safetensors"); /* the pickle's protocol */
+    expect_same_files(PYTORCH "odd/views-4.pt", PYTORCH "odd/views.safetensors");
+    expect_same_files(PYTORCH "odd/views-5.pt", PYTORCH "odd/views.safetensors");
     expect_same_files(PYTORCH "odd/module.pt", PYTORCH "odd/module.safetensors"); /* with attributes */
     struct tensor_file *file = open_file(PYTORCH "odd/views.pt");
     assert_null(find(file, "rows")->source); /* no copy of what is contiguous */
@@ -177,7 +180,7 @@ static void files_that_hold_more_than_tensors_are_refused_by_name(void **state)
         { PYTORCH "odd/expanded.pt", "tensor a: shape [1000, 1000] with strides [0, 0] shows elements more",
           TUTTI_E_UNSUPPORTED },
         { PYTORCH "odd/list.pt", "no dict of named tensors", TUTTI_E_FORMAT },
-        { PYTORCH "odd/protocol4.pt", "protocol 4, expected 2", TUTTI_E_UNSUPPORTED },
+        { PYTORCH "odd/evil-4.pt", "it asks for posix.system", TUTTI_E_UNSUPPORTED },
         { MINDSPORE "odd/encrypted.ckpt", "encrypted", TUTTI_E_UNSUPPORTED },
         { TEST_FIXTURES "/README.md", "neither GGUF nor safetensors", TUTTI_E_FORMAT },
     };
@@ -663,6 +666,7 @@ static void cut_and_changed_files_are_errors_or_correct_reads(void **state)
     (void)state;
     cut_and_change(PYTORCH "odd/views.pt", true);
     cut_and_change(PYTORCH "odd/views-old.pt", true);
+    cut_and_change(PYTORCH "odd/views-4.pt", true);
     cut_and_change(PYTORCH "odd/evil.pt", true);
     cut_and_change(MINDSPORE "odd/types.ckpt", false);
     cut_and_change(MINDSPORE "odd/sliced.ckpt", false);

@@ -103,6 +103,21 @@ static void a_broken_pickle_is_told_what_is_wrong(void **state)
         { PICKLE("\x80\x02"
                  "00."),
           "opcode 30" },
+        { PICKLE("\x80\x01}."), "protocol 1, expected 2 to 5" },
+        { PICKLE("\x80\x06}."), "protocol 6, expected 2 to 5" },
+        { PICKLE("\x80\x04\x95\x01\0\0\0"), "opcode 95" }, /* a frame's length is cut off */
+        { PICKLE("\x80\x04\x8C\x05"
+                 "abc"),
+          "opcode 8c" },
+        { PICKLE("\x80\x04\x8D\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F"), "opcode 8d" },
+        { PICKLE("\x80\x04\x8E\x04\0\0\0\0\0\0\0abc"), "opcode 8e" },
+        { PICKLE("\x80\x04\x94."), "opcode 94" }, /* nothing to keep */
+        { PICKLE("\x80\x04N\x94h\x01."), "opcode 68" },
+        { PICKLE("\x80\x04\x8C\x02os\x8C\x06system\x93."), "asks for os.system" },
+        { PICKLE("\x80\x04\x8C\x02os\x93."), "a global without a name" },
+        { PICKLE("\x80\x04\x8C\x02osK\x01\x93."), "a global without a name" },
+        { PICKLE("\x80\x04\x8C\x02os(\x8C\x01x\x93."), "a global without a name" },
+        { PICKLE("\x80\x04\x8F."), "opcode 8f at byte 2, which no tensor needs" }, /* a set */
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         struct tutti_error err = { 0 };
