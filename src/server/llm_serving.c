@@ -201,13 +201,20 @@ void llm_serving_stream_request(struct app *app, struct http_conn *conn)
 
 /* ---- figures ----------------------------------------------------------------------------------------------------- */
 
-/* Bare JSON; to who asks for events, as one of them. */
-static void reply_figure(struct http_conn *conn, json_t *value)
+/* Readers of events say so, or at least, as the project's own one does, that they want nothing from a cache. */
+static bool reads_events(const struct http_conn *conn)
 {
     const char *accept = http_head_find(http_request_head(conn), "Accept");
+    const char *cache = http_head_find(http_request_head(conn), "Cache-Control");
+    return (accept && strstr(accept, "text/event-stream")) || (cache && strstr(cache, "no-cache"));
+}
+
+/* Bare JSON; to who reads events, one of them. */
+static void reply_figure(struct http_conn *conn, json_t *value)
+{
     struct buf text = { 0 };
     struct tutti_error err;
-    bool is_event = accept && strstr(accept, "text/event-stream");
+    bool is_event = reads_events(conn);
     bool ok = (!is_event || buf_add_string(&text, "data: ")) && json_write(&text, value) &&
               buf_add_string(&text, is_event ? "\r\n\r\n" : "\n");
     json_decref(value);

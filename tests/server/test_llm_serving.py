@@ -105,8 +105,10 @@ def test_a_seed_repeats(compat):
 def test_figures(compat):
     for path in ("/serving/get_bs", "/serving/get_request_numbers"):
         assert compat.get(path).json() == {"event": "message", "retry": 30000, "data": 0}
-        event = compat.get(path, headers={"Accept": "text/event-stream"})
-        assert event.text.startswith("data: {") and event.headers["content-type"].startswith("text/event-stream")
+        for headers in ({"Accept": "text/event-stream"}, {"Accept": "*/*", "Cache-Control": "no-cache"}):
+            event = compat.get(path, headers=headers)
+            assert event.text == "data: {\"event\":\"message\",\"retry\":30000,\"data\":0}\r\n\r\n"
+            assert event.headers["content-type"].startswith("text/event-stream")
     info = compat.get("/serving/get_serverd_model_info").json()
     assert set(info) == {"docker_label", "max_batch_total_tokens", "max_concurrent_requests", "max_input_length", "max_total_tokens",
                          "model_device_type", "model_dtype", "model_id", "model_pipeline_tag", "version"}
