@@ -298,10 +298,13 @@ static enum tutti_status read_shape(const struct gguf *file, struct cursor *c, s
         t->shape[i] = (int64_t)take_int(c, 8);
         if (c->is_short)
             return ends_early(file, "the list of tensors", err);
-        if (t->shape[i] < 0 || __builtin_mul_overflow(*n_elems, t->shape[i], n_elems))
+        if (t->shape[i] < 0)
             return error_set(err, TUTTI_E_FORMAT,
                              "%s: tensor %s: dimension %d of %" PRId64 " is out of range", file->name,
                              t->name, i, t->shape[i]);
+        if (__builtin_mul_overflow(*n_elems, t->shape[i], n_elems))
+            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the shape's product overflows", file->name,
+                             t->name);
     }
     return TUTTI_OK;
 }

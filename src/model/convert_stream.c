@@ -152,6 +152,16 @@ static enum tutti_status add_errors(const struct chunk *k, struct convert_result
     return TUTTI_OK;
 }
 
+/* Lets go of the rows that were read, where they lie in the order of the chunks; else the whole tensor goes at its end. */
+static void forget_rows(const struct chunk *k)
+{
+    const struct tensor *t = k->part->tensor;
+    if (t->map && k->in == t->data && k->part->change.n_permuted_heads == 0 &&
+        k->part->change.by_head_dim == 0)
+        mapping_forget(t->map, k->in + (size_t)(k->base + k->first_row) * k->in_bytes,
+                       (size_t)k->n_rows * k->in_bytes);
+}
+
 static enum tutti_status write_rows(struct convert_stream *s, struct chunk *k, int64_t rows_at_once,
                                     struct convert_result *result, struct tutti_error *err)
 {
@@ -160,6 +170,7 @@ static enum tutti_status write_rows(struct convert_stream *s, struct chunk *k, i
         int64_t left = k->n_total_rows - k->first_row;
         k->n_rows = left < rows_at_once ? left : rows_at_once;
         team_run(s->team, convert_rows, k);
+        forget_rows(k);
         st = add_errors(k, result, err);
         if (st == TUTTI_OK)
             st = gguf_writer_data(s->writer, k->out, (size_t)k->n_rows * k->out_bytes, err);

@@ -163,16 +163,18 @@ sys.exit(status)"""
 
 
 def test_the_model_streams_through(tmp_path):
-    """32 times the layers, and hardly more memory. Mapped pages of the source count too while they are there."""
-    peaks = []
-    for n_layers in (1, 32):
-        folder = tmp_path / str(n_layers)
+    """32 times the layers, or 200 times the vocabulary in one matrix, and hardly more memory. Mapped pages of the source count too
+    while they are there."""
+    peaks, sizes = [], []
+    for n_layers, n_vocab in ((1, 512), (32, 512), (1, 102400)):
+        folder = tmp_path / f"{n_layers}-{n_vocab}"
         folder.mkdir()
-        size = write_llama(folder, n_layers)
+        sizes.append(write_llama(folder, n_layers, n_vocab=n_vocab))
         done = subprocess.run([sys.executable, "-c", PEAK, BIN, "convert", folder, folder / "x.gguf", "--type", "q8_0",
                                "--threads", "2"], stdout=subprocess.PIPE, text=True, timeout=PATIENCE, check=True)
         peaks.append(int(done.stdout.split()[-1]))
-    assert size > 400e6
+    assert min(sizes[1:]) > 400e6
     if SANITIZED:  # what the sanitizers note of each mapped byte counts too, and what was freed is kept
         return
-    assert peaks[1] < peaks[0] + 16e6 and peaks[1] < size / 4
+    assert peaks[1] < peaks[0] + 16e6 and peaks[1] < sizes[1] / 4
+    assert peaks[2] < peaks[0] + 64e6
