@@ -43,14 +43,17 @@ bool buf_printf(struct buf *buf, const char *format, ...)
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, format, args);
+    size_t room = buf->capacity - buf->n_bytes;
+    int n = vsnprintf(room ? buf->bytes + buf->n_bytes : NULL, room, format, args);
     va_end(args);
-    bool ok = n >= 0 && buf_reserve(buf, (size_t)n);
-    if (ok) {
+    bool ok = n >= 0 && ((size_t)n < room || buf_reserve(buf, (size_t)n));
+    if (ok && (size_t)n >= room)
         vsnprintf(buf->bytes + buf->n_bytes, (size_t)n + 1, format, again);
-        buf->n_bytes += (size_t)n;
-    }
     va_end(again);
+    if (ok)
+        buf->n_bytes += (size_t)n;
+    else if (room)
+        buf->bytes[buf->n_bytes] = '\0'; /* what did not fit is not there */
     return ok;
 }
 

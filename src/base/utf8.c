@@ -58,6 +58,15 @@ bool utf8_is_start(const char *text, size_t n_bytes)
     return good < want && (size_t)good == n_bytes;
 }
 
+/* Most texts are nothing else: how many bytes of printable ASCII they begin with. */
+static size_t n_plain(const char *text, size_t n_bytes)
+{
+    size_t n = 0;
+    while (n < n_bytes && text[n] >= ' ' && text[n] <= '~')
+        n++;
+    return n;
+}
+
 static bool is_control(const char *text, int n_bytes)
 {
     const uint8_t *p = (const uint8_t *)text;
@@ -78,24 +87,22 @@ bool utf8_is_printable(const char *text, size_t n_bytes)
 
 void utf8_make_printable(char *text, size_t n_bytes)
 {
-    while (n_bytes > 0) {
-        int n = utf8_char(text, n_bytes);
+    for (size_t i = n_plain(text, n_bytes); i < n_bytes; i += n_plain(text + i, n_bytes - i)) {
+        int n = utf8_char(text + i, n_bytes - i);
         size_t step = n > 0 ? (size_t)n : 1;
-        if (!utf8_is_printable(text, step))
-            memset(text, '?', step);
-        text += step;
-        n_bytes -= step;
+        if (!utf8_is_printable(text + i, step))
+            memset(text + i, '?', step);
+        i += step;
     }
 }
 
 bool utf8_is_valid(const char *text, size_t n_bytes)
 {
-    while (n_bytes > 0) {
-        int n = utf8_char(text, n_bytes);
+    for (size_t i = n_plain(text, n_bytes); i < n_bytes; i += n_plain(text + i, n_bytes - i)) {
+        int n = utf8_char(text + i, n_bytes - i);
         if (n == 0)
             return false;
-        text += n;
-        n_bytes -= (size_t)n;
+        i += (size_t)n;
     }
     return true;
 }

@@ -10,6 +10,8 @@
 #include <sys/socket.h>
 #include <time.h>
 
+enum { HEAD_BYTES = 320 }; /* of a usual reply's own lines: they are put together without growing */
+
 static const char *reason_of(int status)
 {
     static const struct {
@@ -108,9 +110,15 @@ void http_on_abort(struct http_conn *conn, void (*aborted)(void *user), void *us
     conn->aborted_user = user;
 }
 
+static bool add_line(struct buf *out, const char *name, const char *value)
+{
+    return buf_add_string(out, name) && buf_add_string(out, ": ") && buf_add_string(out, value) &&
+           buf_add_string(out, "\r\n");
+}
+
 void http_header(struct http_conn *conn, const char *name, const char *value)
 {
-    if (!buf_printf(&conn->extra, "%s: %s\r\n", name, value))
+    if (!add_line(&conn->extra, name, value))
         conn_doom(conn);
 }
 
@@ -172,11 +180,12 @@ static bool make_head(struct http_conn *conn, int status, const char *type, cons
     conn->has_begun = true;
     if (http->options.reply)
         http->options.reply(http->options.user, conn, status);
-    bool ok = buf_printf(head, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: tutti\r\n", status, reason_of(status),
-                         date_of(http)) &&
-              (!type || buf_printf(head, "Content-Type: %s\r\n", type)) &&
-              buf_printf(head, "%sConnection: %s\r\n", length_line, conn->closes ? "close" : "keep-alive") &&
-              (!conn->id[0] || buf_printf(head, "x-request-id: %s\r\n", conn->id)) &&
+    bool ok = buf_reserve(head, HEAD_BYTES + conn->extra.n_bytes) &&
+              buf_printf(head, "HTTP/1.1 %d %s\r\n", status, reason_of(status)) &&
+              add_line(head, "Date", date_of(http)) && add_line(head, "Server", "tutti") &&
+              (!type || add_line(head, "Content-Type", type)) && buf_add_string(head, length_line) &&
+              add_line(head, "Connection", conn->closes ? "close" : "keep-alive") &&
+              (!conn->id[0] || add_line(head, "x-request-id", conn->id)) &&
               (!conn->extra.n_bytes || buf_add(head, conn->extra.bytes, conn->extra.n_bytes)) &&
               buf_add_string(head, "\r\n");
     if (!ok)

@@ -93,6 +93,24 @@ static void block_sizes_refuse_what_does_not_fit(void **state)
     assert_false(dtype_find("q9_9", &dtype));
 }
 
+static void a_formatted_text_grows_the_buffer_where_it_must(void **state)
+{
+    (void)state;
+    char text[200];
+    memset(text, 'x', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    for (size_t n_before = 0; n_before < 70; n_before++)
+        for (size_t n = 0; n < 140; n++) {
+            struct buf buf = { 0 };
+            assert_true(buf_add(&buf, text, n_before)); /* the first size is 64 */
+            assert_true(buf_printf(&buf, "%.*s", (int)n, text));
+            assert_int_equal(buf.n_bytes, n_before + n);
+            assert_int_equal(strlen(buf.bytes), buf.n_bytes);
+            assert_true(buf.n_bytes < buf.capacity);
+            buf_clear(&buf);
+        }
+}
+
 static void a_buffer_grows_and_stays_terminated(void **state)
 {
     (void)state;
@@ -254,6 +272,7 @@ int main(void)
         cmocka_unit_test(halves_round_to_nearest_even),
         cmocka_unit_test(block_sizes_refuse_what_does_not_fit),
         cmocka_unit_test(a_buffer_grows_and_stays_terminated),
+        cmocka_unit_test(a_formatted_text_grows_the_buffer_where_it_must),
         cmocka_unit_test(a_missing_file_is_named),
         cmocka_unit_test(a_pipe_is_refused_without_waiting),
         cmocka_unit_test(a_checksum_sees_every_byte_its_place_and_the_length),

@@ -281,6 +281,15 @@ def test_a_wrong_field_is_named(server, change, param, words):
     assert (error["param"] or "").startswith(param), error
 
 
+def test_an_error_quotes_what_was_sent(server):
+    for name in ('a"b\\c/d', "é小😀", "a\nb\x01\x7f", "x" * 300):
+        answer = server.post("/v1/chat/completions", {"model": name, "messages": [{"role": "user", "content": "a"}]})
+        error = answer.json()["error"]
+        shown = "".join(c if c.isprintable() else "?" for c in name)[:128]
+        assert answer.status_code == 404 and error["message"].startswith(f'The model "{shown}"'), error
+        assert error["param"] == "model" and error["code"] == "model_not_found" and error["type"] == "invalid_request_error"
+
+
 def test_unknown_fields_and_nulls_are_ignored(server):
     response = server.chat("What is the capital of France?", temperature=0, made_up=5, stop=None, seed=None, user="me")
     assert response.json()["choices"][0]["message"]["content"] == "The capital of France is Paris."
