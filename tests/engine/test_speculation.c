@@ -646,7 +646,8 @@ static void check_model(int n_threads, const char *weight_type, const char *kv_t
     check_guessed(&stats);
     check_same(got, want);
     stats = ask_model(model, plain, true, false, got);
-    check_guessed(&stats);
+    assert_true(stats.n_accepted_guesses > 0 &&
+                stats.n_rejected_guesses > 0); /* how many is a question of time */
     check_same(got, want);
     stats = ask_model(model, plain, false, false, got);
     check_same(got, want);
@@ -655,8 +656,7 @@ static void check_model(int n_threads, const char *weight_type, const char *kv_t
     plain.kv_bytes = 9 * bytes;
     plain.max_slowdown = 1000;
     stats = ask_model(model, plain, true, false, got);
-    assert_true(stats.n_accepted_guesses > 0 &&
-                stats.n_rejected_guesses > 0); /* how many is a question of time */
+    assert_true(stats.n_accepted_guesses > 0 && stats.n_rejected_guesses > 0);
     assert_true(stats.n_preemptions > 0);
     check_same(got, want);
 
