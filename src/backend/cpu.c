@@ -86,7 +86,8 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
         return error_set(err, TUTTI_E_ARGUMENT, "%d rows of a step, expected at least 1", max_rows);
     free_scratch(cpu);
     size_t n = (size_t)max_rows;
-    size_t out = TILE_ROWS * PANEL_ROWS, updates = cpu->lora_rank > 0 ? TILE_ROWS * 2 * LINEAR_COLUMNS : 0;
+    size_t out = LINEAR_PIECE * TILE_ROWS * PANEL_ROWS,
+           updates = cpu->lora_rank > 0 ? TILE_ROWS * 2 * LINEAR_COLUMNS : 0;
     bool fits = !__builtin_mul_overflow(n + n / LEAST_TILE_ROWS + 1, cpu->row_bytes, &cpu->activation_bytes);
     cpu->activations = fits ? memory_new(cpu->activation_bytes) : NULL;
     cpu->scratch = calloc((size_t)n_threads, sizeof *cpu->scratch);

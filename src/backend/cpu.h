@@ -66,7 +66,7 @@ struct row_tile {
 
 /* What one thread needs for itself. */
 struct cpu_scratch {
-    float *out;   /* [2][TILE_ROWS][16] */
+    float *out;   /* [LINEAR_PIECE][2][TILE_ROWS][16] */
     uint8_t *row; /* one packed input row */
     /* [TILE_ROWS][2][LINEAR_COLUMNS]: what adapters add to gate and up; NULL: there are none */
     float *updates;

@@ -9,6 +9,7 @@ enum {
     PIECE_BYTES = 320 * 1024, /* of weights: they stay in the second cache for all tiles */
     TILE_BYTES = 700 *
                  1024, /* of inputs: read in order and asked for ahead, so that the third cache will do */
+    ROWS_AHEAD = 3,    /* of those being stored */
 };
 
 struct linear_job {
@@ -66,22 +67,11 @@ static void add_bias(float *out, const float *bias, int n)
                 out[i] += bias[i];
 }
 
-/* What a panel gives of one tile: n rows of y from column on, in one half of 16 columns or two. */
+/* What panels give of one tile: n rows of y from column on, of each panel one half of 16 columns or two. */
 struct output {
     float *y; /* the tile's first row */
     int n_columns, column, n, n_halves;
 };
-
-/* Asks for the lines that will be written, which the kernel's time hides. */
-static void ask_for_output(const struct output *o)
-{
-    for (int r = 0; r < o->n; r++) {
-        const float *row = o->y + (size_t)r * (size_t)o->n_columns + (size_t)o->column;
-        __builtin_prefetch(row, 1);
-        if (o->n_halves == 2 && o->column + LANES < o->n_columns)
-            __builtin_prefetch(row + LANES, 1);
-    }
-}
 
 typedef float four_floats __attribute__((vector_size(16), aligned(4), may_alias));
 
@@ -144,17 +134,35 @@ static void add_updates(const struct linear_job *job, float *out, const float *u
     }
 }
 
-/* out: [n_halves][n][16] */
-static void store(const struct output *o, const float *out)
+/* Asks for a line that will be written. (A compiler takes a function of nothing but __builtin_prefetch() for one that does nothing,
+ * and for x86-64 in general it would ask for a line to read.) */
+static inline void ask_to_write(float *line)
 {
-    for (int h = 0; h < o->n_halves; h++) {
-        int column = o->column + h * LANES, left = o->n_columns - column;
-        float *y = o->y + column;
-        for (int r = 0; r < o->n && left > 0; r++, out += LANES, y += o->n_columns) {
-            if (left >= LANES)
-                copy_lanes(y, out);
+#ifdef __x86_64__
+    __asm__ volatile("prefetchw %0" ::"m"(*line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
+/* out: [n_panels][2][n][16]. Row after row: of neighbouring rows the lines that one panel writes are a row of y apart and fall into
+ * few sets of the first cache; and the other thread may have them, so they are asked for some rows ahead. */
+static void store(const struct output *o, const float *out, int n_panels)
+{
+    int n_halves = n_panels * o->n_halves, left = o->n_columns - o->column,
+        ahead = n_halves * LANES < left ? ROWS_AHEAD : o->n;
+    size_t panel = (size_t)o->n * PANEL_ROWS;
+    for (int r = 0; r < o->n; r++) {
+        float *y = o->y + (size_t)r * (size_t)o->n_columns + (size_t)o->column;
+        for (int i = 0; i < n_halves && r + ahead < o->n; i++)
+            ask_to_write(y + (size_t)ahead * (size_t)o->n_columns + i * LANES);
+        for (int i = 0; i < n_halves && i * LANES < left; i++) {
+            const float *from = out + (size_t)(i / o->n_halves) * panel +
+                                (size_t)(i % o->n_halves * o->n + r) * LANES;
+            if (left - i * LANES >= LANES)
+                copy_lanes(y + i * LANES, from);
             else
-                memcpy(y, out, (size_t)left * sizeof *y);
+                memcpy(y + i * LANES, from, (size_t)(left - i * LANES) * sizeof *y);
         }
     }
 }
@@ -171,14 +179,13 @@ static void run_piece(const struct linear_job *job, const struct cpu_scratch *sc
     int n_columns = job->is_glu ? m->n_out / 2 : m->n_out;
     struct output o = { .y = job->y + (size_t)row * (size_t)n_columns,
                         .n_columns = n_columns,
+                        .column = begin * (job->is_glu ? 1 : 2) * LANES,
                         .n = n,
                         .n_halves = job->is_glu ? 1 : 2 };
     bool is_updated = job->lora && cpu_lora_has(job->lora, tile);
     if (is_updated && job->is_glu)
         make_updates(job, scratch->updates, tile, row, begin, end);
-    for (int panel = begin; panel < end; panel++) {
-        o.column = panel * o.n_halves * LANES;
-        ask_for_output(&o);
+    for (int panel = begin; panel < end; panel++, out += n * PANEL_ROWS) {
         k->linear[m->dtype](out, m->panels + (size_t)panel * m->panel_bytes,
                             input + (size_t)tile * job->tile_stride, n, m->n_in);
         if (m->bias)
@@ -187,8 +194,8 @@ static void run_piece(const struct linear_job *job, const struct cpu_scratch *sc
             add_updates(job, out, scratch->updates, tile, row, n, (panel - begin) * LANES);
         if (job->is_glu)
             k->silu_mul(out, out, out + n * LANES, (int64_t)n * LANES);
-        store(&o, out);
     }
+    store(&o, scratch->out, end - begin);
     if (is_updated && !job->is_glu) {
         struct cpu_lora_target to = { .y = o.y, .stride = (size_t)n_columns, .row = row };
         int last = end * PANEL_ROWS < m->n_out ? end * PANEL_ROWS : m->n_out;
