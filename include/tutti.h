@@ -151,6 +151,11 @@ TUTTI_API const char *tutti_model_adapter_name(const tutti_model *model, int ind
 TUTTI_API int64_t tutti_tokenize(const tutti_model *model, const char *text, size_t n_bytes, bool add_special,
                                  int32_t *ids, size_t max_ids);
 
+/* The same of a text that the caller trusts, such as a prompt that is written out with the marks of a chat format: special
+ * tokens that it spells become them, and what add_special would put in front is not put there twice. */
+TUTTI_API int64_t tutti_tokenize_trusted(const tutti_model *model, const char *text, size_t n_bytes,
+                                         bool add_special, int32_t *ids, size_t max_ids);
+
 /* Ids to text as the tokenizer's reference library decodes them. Returns the number of bytes of the whole text
  * (without terminator; may exceed max_bytes), or -1: no tokenizer, no memory, or an id outside the vocabulary. */
 TUTTI_API int64_t tutti_detokenize(const tutti_model *model, const int32_t *ids, size_t n_ids, char *text,
@@ -301,6 +306,7 @@ struct tutti_request {
     const char *template_arguments;
     const char *text; /* tokenized with the ids that the model puts in front of a text */
     size_t n_text_bytes;
+    bool parse_special; /* of text: as tutti_tokenize_trusted(). Without it no text becomes a special token */
 
     const char *adapter; /* the name of one of the model's adapters; NULL: none */
 

@@ -27,7 +27,7 @@ struct generate_values {
     struct option_texts prompt;
     const char *file, *system, *early_stopping;
     const char *grammar, *json_schema, *batch, *embedding;
-    bool chat, json, no_kv_cache;
+    bool chat, parse_special, json, no_kv_cache;
     int64_t beams, best, dp;
     double length_penalty;
     struct sampling_flags sampling;
@@ -67,6 +67,11 @@ static const struct option OPTIONS[] = {
       .initial = "none",
       .help = "print no answer but a vector for each prompt, as a JSON list: the mean of its tokens' hidden "
               "states or that of the last token, brought to the length 1" },
+    { .name = "parse-special",
+      FLAG_IN(VALUES, parse_special),
+      .help =
+          "special tokens that a prompt spells become them, as in one that is written out with the marks of "
+          "a chat format; without it, and in messages, they are text" },
     { .name = "chat",
       FLAG_IN(VALUES, chat),
       .help = "put the prompt to the model as a user's message, in its chat format" },
@@ -246,6 +251,7 @@ static enum tutti_status submit(struct batch *batch, size_t index, struct tutti_
         request.n_messages = n_messages;
     } else {
         request.text = prompt->text;
+        request.parse_special = batch->values->parse_special;
         request.n_text_bytes = prompt->n_bytes;
     }
     struct answer *first = &batch->answers[index * batch->n_choices];
@@ -499,6 +505,9 @@ static enum tutti_status read_prompts(const struct generate_values *values, stru
     if (values->best > values->beams)
         return error_set(err, TUTTI_E_ARGUMENT, "--best %d: --beams %d has no more answers",
                          (int)values->best, (int)values->beams);
+    if (values->parse_special && values->chat)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "--parse-special: with --chat a prompt is a message, which stays text");
     if (values->system && !values->chat)
         return error_set(err, TUTTI_E_ARGUMENT, "--system needs --chat");
     if (values->dp > 1 && reads_input(values))

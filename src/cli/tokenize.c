@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct tokenize_values {
-    bool ids, decode, special, json;
+    bool ids, decode, special, parse_special, json;
 };
 
 static const struct option OPTIONS[] = {
@@ -21,6 +21,9 @@ static const struct option OPTIONS[] = {
     { .name = "special",
       FLAG_IN(struct tokenize_values, special),
       .help = "add the ids that the model puts around a text" },
+    { .name = "parse-special",
+      FLAG_IN(struct tokenize_values, parse_special),
+      .help = "special tokens that TEXT spells become them; without it they are text" },
     { .name = "json", FLAG_IN(struct tokenize_values, json), .help = "print one JSON object" },
     { .name = NULL },
 };
@@ -107,24 +110,26 @@ static bool print_json(const struct tokenizer *tok, const struct ids *list, cons
 static enum tutti_status encode(const struct tokenize_values *values, const struct vocabulary *vocabulary,
                                 const struct buf *text, struct tutti_error *err)
 {
+    /* As far as a text needs it: there are no weights. */
+    struct model bare = { .family = vocabulary->family,
+                          .desc = vocabulary->desc,
+                          .tokenizer = vocabulary->tok };
+    struct model_text whole = { .bytes = text->bytes,
+                                .n_bytes = text->n_bytes,
+                                .add_special = values->special,
+                                .parse_special = values->parse_special };
     struct ids list = { 0 };
-    enum tutti_status st = TUTTI_OK;
-    if (values->special && vocabulary->family->text_prefix)
-        st = vocabulary->family->text_prefix(vocabulary->tok, &list, err);
+    bool ok = true;
+    enum tutti_status st = model_encode_text(&bare, &whole, &list, err);
     if (st != TUTTI_OK)
         goto done;
-    bool ok = tokenizer_encode(vocabulary->tok, text->bytes, text->n_bytes, &list);
-    if (ok && values->special && vocabulary->family->text_suffix)
-        st = vocabulary->family->text_suffix(&vocabulary->desc, &list, err);
-    if (st != TUTTI_OK)
-        goto done;
-    if (ok && values->json) {
+    if (values->json) {
         ok = print_json(vocabulary->tok, &list, NULL);
-    } else if (ok && values->ids) {
+    } else if (values->ids) {
         for (size_t i = 0; i < list.n; i++)
             output_printf("%s%d", i ? "," : "", list.ids[i]);
         output_write("\n", 1);
-    } else if (ok) {
+    } else {
         ok = print_pieces(vocabulary->tok, &list);
     }
     if (!ok)

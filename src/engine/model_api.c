@@ -120,24 +120,34 @@ const char *tutti_model_adapter_name(const tutti_model *handle, int index)
     return index >= 0 && index < model_n_adapters(model) ? model_adapter_name(model, index) : NULL;
 }
 
-int64_t tutti_tokenize(const tutti_model *handle, const char *text, size_t n_bytes, bool add_special,
-                       int32_t *ids, size_t max_ids)
+static int64_t tokenize(const struct model *model, const struct model_text *text, int32_t *ids,
+                        size_t max_ids)
 {
-    const struct model *model = model_of(handle);
     struct ids list = { 0 };
-    if (!model->tokenizer)
-        return -1;
     int64_t n = -1;
-    bool ok = !add_special || model_text_prefix(model, &list, NULL) == TUTTI_OK;
-    ok = ok && tokenizer_encode(model->tokenizer, text, n_bytes, &list) &&
-         (!add_special || model_text_suffix(model, &list, NULL) == TUTTI_OK);
-    if (ok) {
+    if (model->tokenizer && model_encode_text(model, text, &list, NULL) == TUTTI_OK) {
         n = (int64_t)list.n;
         if (list.n > 0 && max_ids > 0)
             memcpy(ids, list.ids, (list.n < max_ids ? list.n : max_ids) * sizeof *ids);
     }
     ids_clear(&list);
     return n;
+}
+
+int64_t tutti_tokenize(const tutti_model *handle, const char *text, size_t n_bytes, bool add_special,
+                       int32_t *ids, size_t max_ids)
+{
+    struct model_text plain = { .bytes = text, .n_bytes = n_bytes, .add_special = add_special };
+    return tokenize(model_of(handle), &plain, ids, max_ids);
+}
+
+int64_t tutti_tokenize_trusted(const tutti_model *handle, const char *text, size_t n_bytes, bool add_special,
+                               int32_t *ids, size_t max_ids)
+{
+    struct model_text trusted = {
+        .bytes = text, .n_bytes = n_bytes, .add_special = add_special, .parse_special = true
+    };
+    return tokenize(model_of(handle), &trusted, ids, max_ids);
 }
 
 int64_t tutti_detokenize(const tutti_model *handle, const int32_t *ids, size_t n_ids, char *text,

@@ -452,15 +452,6 @@ int64_t request_guess_prompt(const struct request *r)
 
 /* ---- on the text thread ---- */
 
-static enum tutti_status tokenize_text(struct request *r, const struct model *model, struct tutti_error *err)
-{
-    enum tutti_status st = model_text_prefix(model, &r->rendered, err);
-    if (st == TUTTI_OK &&
-        !tokenizer_encode(model->tokenizer, r->spec.text, r->spec.n_text_bytes, &r->rendered))
-        st = error_set(err, TUTTI_E_MEMORY, "tokenizing the prompt: out of memory");
-    return st == TUTTI_OK ? model_text_suffix(model, &r->rendered, err) : st;
-}
-
 /* Preempted beams may have to be read again each by itself, and each running sequence wants a page to grow into. */
 static enum tutti_status prepare_beams(struct request *r, const struct model *model,
                                        const struct request_limits *limits, struct tutti_error *err)
@@ -507,8 +498,12 @@ enum tutti_status request_prepare(struct request *r, const struct model *model,
         return prepare_rest(r, model, limits, err);
     }
     bool is_chat = r->spec.n_messages > 0;
+    struct model_text text = { .bytes = r->spec.text,
+                               .n_bytes = r->spec.n_text_bytes,
+                               .add_special = true,
+                               .parse_special = r->spec.parse_special };
     enum tutti_status st = is_chat ? chat_render(model, &r->spec, &r->rendered, err)
-                                   : tokenize_text(r, model, err);
+                                   : model_encode_text(model, &text, &r->rendered, err);
     if (st != TUTTI_OK)
         return st;
     const char *param = is_chat ? "messages" : "prompt";

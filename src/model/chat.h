@@ -81,6 +81,10 @@ void chat_specials_free(struct chat_specials *specials);
 MUST_CHECK bool chat_encode(const struct chat_specials *specials, const struct tokenizer *tok,
                             const struct template_output *text, struct ids *out);
 
+/* All of a text that is trusted, as if a format had spelled it. */
+MUST_CHECK enum tutti_status chat_encode_trusted(const struct tokenizer *tok, const char *text,
+                                                 size_t n_bytes, struct ids *out, struct tutti_error *err);
+
 /* Renders a small template of ours over one variable "x"; for JSON and Python literals. */
 MUST_CHECK enum tutti_status chat_print(struct buf *out, const char *source, const json_t *x,
                                         struct tutti_error *err);

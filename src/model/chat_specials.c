@@ -108,3 +108,18 @@ bool chat_encode(const struct chat_specials *specials, const struct tokenizer *t
     }
     return encode_between(tok, text->text, done, text->n_bytes, out);
 }
+
+enum tutti_status chat_encode_trusted(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                                      struct ids *out, struct tutti_error *err)
+{
+    struct template_segment all = { .end = n_bytes };
+    struct template_output whole = {
+        .text = (char *)(uintptr_t)text, .n_bytes = n_bytes, .segments = &all, .n_segments = 1
+    };
+    struct chat_specials *specials = NULL;
+    enum tutti_status st = chat_specials_new(&specials, tok, err);
+    if (st == TUTTI_OK && !chat_encode(specials, tok, &whole, out))
+        st = error_set(err, TUTTI_E_MEMORY, "tokenizing the prompt: out of memory");
+    chat_specials_free(specials);
+    return st;
+}

@@ -171,6 +171,18 @@ void model_prefix_positions(const struct prefix *prefix, int position, int32_t *
 MUST_CHECK enum tutti_status model_text_suffix(const struct model *model, struct ids *out,
                                                struct tutti_error *err);
 
+/* A prompt that is plain text. */
+struct model_text {
+    const char *bytes;
+    size_t n_bytes;
+    bool add_special;   /* with what the model expects before a text, and behind it */
+    bool parse_special; /* special tokens that the text spells become them: it is trusted */
+};
+
+/* Adds the text's ids to out, which is empty. The model has a tokenizer. */
+MUST_CHECK enum tutti_status model_encode_text(const struct model *model, const struct model_text *text,
+                                               struct ids *out, struct tutti_error *err);
+
 /* Sizes activations and scratch memory for steps of up to max_rows rows, max_outputs of them with logits (any with hidden
  * states). May be called again with another size. */
 MUST_CHECK enum tutti_status model_reserve(struct model *model, int max_rows, int max_outputs,

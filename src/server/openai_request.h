@@ -72,7 +72,7 @@ struct api_request {
     bool is_base64;
     bool prompt_logprobs, no_answer;
     struct inputs_wants inputs;
-    bool stream, include_usage, logprobs, echo, ignore_eos;
+    bool stream, include_usage, logprobs, echo, ignore_eos, parse_special;
 };
 
 /* Reads root, which is taken over. Unknown fields are ignored; a wrong type, a value out of range or a field that asks for what

@@ -25,7 +25,8 @@ static enum tutti_status read_flag(const json_t *root, const char *name, bool ot
 static enum tutti_status tokenize_text(struct app *app, const json_t *root, struct ids *ids,
                                        struct tutti_error *err)
 {
-    bool is_llama = !json_object_get(root, "prompt") && json_object_get(root, "content"), add_special;
+    bool is_llama = !json_object_get(root, "prompt") && json_object_get(root, "content");
+    bool add_special, parse_special = false;
     const char *name = is_llama ? "content" : "prompt";
     const json_t *prompt = json_object_get(root, name);
     if (!json_is_string(prompt))
@@ -33,6 +34,8 @@ static enum tutti_status tokenize_text(struct app *app, const json_t *root, stru
                                json_type_name(prompt));
     enum tutti_status st = read_flag(root, is_llama ? "add_special" : "add_special_tokens", !is_llama,
                                      &add_special, err);
+    if (st == TUTTI_OK)
+        st = read_flag(root, "parse_special", false, &parse_special, err);
     if (st != TUTTI_OK)
         return st;
     size_t n_bytes = json_string_length(prompt);
@@ -44,7 +47,8 @@ static enum tutti_status tokenize_text(struct app *app, const json_t *root, stru
     int32_t *space = calloc(n_bytes + 64, sizeof *space);
     if (!space)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the tokens");
-    int64_t n = tutti_tokenize(app->model, text, n_bytes, add_special, space, n_bytes + 64);
+    int64_t n = (parse_special ? tutti_tokenize_trusted : tutti_tokenize)(app->model, text, n_bytes,
+                                                                          add_special, space, n_bytes + 64);
     bool ok = n >= 0 && (uint64_t)n <= n_bytes + 64 && ids_add_all(ids, space, (size_t)n);
     free(space);
     if (!ok)

@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from test_cli import BIN, FIXTURES, GREEDY, PATIENCE, tutti
+from test_cli import BIN, DEMO, FIXTURES, GREEDY, PATIENCE, SINGLE, tutti, wrong
 
 FOLDERS = ["chatglm-6b-text", "pangu-text"]
 
@@ -114,3 +114,21 @@ def test_a_terminal_is_shown_no_control_characters_and_a_pipe_every_byte():
     os.close(terminal)
     assert process.wait(PATIENCE) == 0
     assert shown.decode().replace("\r\n", "\n") == re.sub("[\x00-\x08\x0b-\x1f]", "\ufffd", case["text"]) + "\n"
+
+
+def test_text_becomes_special_tokens_where_the_caller_asks_for_it(tmp_path):
+    case = SINGLE[0]
+    text = f"<|user|>\n {case['messages'][0]['content']}<|assistant|>"
+    want = ",".join(map(str, case["prompt_ids"])) + "\n"
+    for spelled in text, "[gMASK]sop" + text:  # what the model puts in front does not come twice
+        assert tutti("tokenize", DEMO, "-", "--ids", "--special", "--parse-special", stdin=spelled).stdout == want
+        assert tutti("tokenize", DEMO, "-", "--ids", "--special", stdin=spelled).stdout != want
+    raw, chat = (json.loads(tutti("generate", DEMO, "-p", prompt, flag, "--json", *GREEDY).stdout)
+                 for prompt, flag in ((text, "--parse-special"), (case["messages"][0]["content"], "--chat")))
+    assert raw["text"].strip() == chat["text"].strip() and raw["usage"] == chat["usage"]
+    assert "a message, which stays text" in wrong("generate", DEMO, "-p", "x", "--chat", "--parse-special")
+    # ChatGLM-6B's mask and <sop> stand behind a text, or where it says.
+    model = os.path.join(FIXTURES, "chatglm-6b-text")
+    plain, spelled, going_on = (tutti("tokenize", model, words, "--ids", "--special", "--parse-special").stdout.split(",")
+                                for words in ("你好", "你好[gMASK]<sop>", "你好[gMASK]<sop>你"))
+    assert plain == spelled and going_on[:len(plain) - 1] == plain[:-1] and len(going_on) > len(plain)

@@ -89,6 +89,12 @@ int64_t tutti_tokenize(const tutti_model *model, const char *text, size_t n_byte
     return (int64_t)n_bytes;
 }
 
+int64_t tutti_tokenize_trusted(const tutti_model *model, const char *text, size_t n_bytes, bool add_special,
+                               int32_t *ids, size_t max_ids)
+{
+    return tutti_tokenize(model, text, n_bytes, add_special, ids, max_ids);
+}
+
 int64_t tutti_detokenize(const tutti_model *model, const int32_t *ids, size_t n_ids, char *text,
                          size_t max_bytes)
 {

@@ -165,6 +165,28 @@ def test_tokenize_and_detokenize_are_inverse(server, golden):
     assert chat["tokens"] == golden[0]["prompt_ids"]
 
 
+def test_text_becomes_special_tokens_where_the_caller_asks_for_it(server, golden):
+    def ask(path, **body):
+        return server.post(path, body).json()
+    case = next(c for c in golden if len(c["messages"]) == 1)
+    text = f"<|user|>\n {case['messages'][0]['content']}<|assistant|>"
+    plain = ask("/tokenize", prompt=text)["tokens"]
+    special = ask("/tokenize", prompt=text, parse_special=True)["tokens"]
+    assert special == case["prompt_ids"] != plain
+    assert ask("/tokenize", prompt="[gMASK]sop" + text, parse_special=True)["tokens"] == special
+    assert ask("/tokenize", content="<|user|>", parse_special=True)["tokens"] == special[2:3]
+    bad = server.post("/tokenize", {"prompt": text, "parse_special": 1})
+    assert bad.status_code == 400 and bad.json()["error"]["param"] == "parse_special"
+    messages = [{"role": "user", "content": "<|user|>"}]
+    assert special[2] not in ask("/tokenize", messages=messages, parse_special=True)["tokens"][3:]
+    body = {"prompt": text, "temperature": 0, "max_tokens": 8}
+    answer = ask("/v1/completions", **body, parse_special=True)
+    assert answer["usage"]["prompt_tokens"] == len(special)
+    ids = ask("/v1/completions", **{**body, "prompt": special})
+    assert answer["choices"][0]["text"] == ids["choices"][0]["text"]
+    assert ask("/v1/completions", **body)["usage"]["prompt_tokens"] == len(plain)
+
+
 def test_tokenize_as_clients_of_other_servers_ask(server):
     text = "Hello, 世界 😀"
     plain = server.post("/tokenize", {"prompt": text, "add_special_tokens": False, "return_token_strs": True}).json()
