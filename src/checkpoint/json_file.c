@@ -1,6 +1,7 @@
 #include "checkpoint/json_file.h"
 
 #include "base/json_type.h"
+#include "base/json_wide.h"
 #include "base/limits.h"
 #include "base/mapping.h"
 
@@ -20,8 +21,8 @@ enum tutti_status json_file_load(const char *path, json_t **out, struct tutti_er
         goto done;
     }
     json_error_t json_err;
-    json_t *root = json_loadb(map.bytes ? (const char *)map.bytes : "", map.n_bytes, JSON_ALLOW_NUL,
-                              &json_err);
+    json_t *root = json_load_wide(map.bytes ? (const char *)map.bytes : "", map.n_bytes, JSON_ALLOW_NUL,
+                                  &json_err);
     if (!root && json_err.text[0] == '\0') /* jansson has words for everything else */
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
     else if (!root)

@@ -1,5 +1,6 @@
 #include "model/tokenizer_bytes.h"
 
+#include "base/json_wide.h"
 #include "tokenizer/byte_files.h"
 
 #include <stdio.h>
@@ -228,7 +229,7 @@ enum tutti_status tokenizer_read_gguf_json(struct tokenizer **out, const struct 
         return error_set(err, TUTTI_E_FORMAT, "%s: " TOKENIZER_JSON_KEY " is missing or no text", path);
     if (settings) {
         json_error_t where;
-        config = json_loadb(json_string_value(settings), json_string_length(settings), 0, &where);
+        config = json_load_wide(json_string_value(settings), json_string_length(settings), 0, &where);
         if (!json_is_object(config)) {
             json_decref(config);
             return error_set(err, TUTTI_E_FORMAT, "%s: " TOKENIZER_JSON_CONFIG_KEY " is no JSON object",

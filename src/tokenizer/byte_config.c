@@ -1,5 +1,6 @@
 #include "tokenizer/byte_config.h"
 
+#include "base/json_wide.h"
 #include "base/limits.h"
 #include "tokenizer/byte_map.h"
 
@@ -14,7 +15,7 @@ enum tutti_status byte_config_parse(json_t **out, const void *bytes, size_t n_by
     if (n_bytes > LIMIT_JSON_FILE_BYTES)
         return error_set(err, TUTTI_E_FORMAT, "%s: %zu bytes, expected at most %d", name, n_bytes,
                          LIMIT_JSON_FILE_BYTES);
-    json_t *root = json_loadb(bytes ? bytes : "", n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    json_t *root = json_load_wide(bytes ? bytes : "", n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (!root)
         return error_set(err, TUTTI_E_FORMAT, "%s: line %d: %s", name, why.line, why.text);
     if (!json_is_object(root)) {

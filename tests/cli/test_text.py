@@ -132,3 +132,19 @@ def test_text_becomes_special_tokens_where_the_caller_asks_for_it(tmp_path):
     plain, spelled, going_on = (tutti("tokenize", model, words, "--ids", "--special", "--parse-special").stdout.split(",")
                                 for words in ("你好", "你好[gMASK]<sop>", "你好[gMASK]<sop>你"))
     assert plain == spelled and going_on[:len(plain) - 1] == plain[:-1] and len(going_on) > len(plain)
+
+
+def test_a_configuration_may_hold_whole_numbers_beyond_64_bits(tmp_path):
+    """What transformers writes where a text may have any length; in published LLaMA and Mistral folders among others."""
+    for name in os.listdir(DEMO):
+        os.symlink(os.path.join(DEMO, name), tmp_path / name)
+    path = tmp_path / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.unlink()
+    path.write_text(json.dumps({"model_max_length": 1000000000000000019884624838656, "small": -10 ** 30, "text": "1" * 40 + '\\"' + "2" * 40,
+                                "list": [10 ** 25, 9223372036854775807, 1.5e3, 1e-20], **config}))
+    case = SINGLE[0]
+    ask = "generate", "-p", case["messages"][0]["content"], "--chat", *GREEDY
+    assert tutti(ask[0], tmp_path, *ask[1:]).stdout == tutti(ask[0], DEMO, *ask[1:]).stdout
+    path.write_text('{"model_max_length": 1e999}')
+    assert "real number overflow" in tutti(ask[0], tmp_path, *ask[1:], check=1).stderr
