@@ -38,6 +38,14 @@ class Server:
         with open(self.log_path, encoding="utf-8", errors="replace") as file:
             return file.read()
 
+    def wait_for_log(self, text, n=1):
+        """The log, once it has the text n times: a line may come behind the answer that it is about."""
+        end = time.monotonic() + PATIENCE
+        while self.log().count(text) < n:
+            assert time.monotonic() < end, self.log()[-2000:]
+            time.sleep(0.02)
+        return self.log()
+
     def post(self, path, body, **more):
         return requests.post(self.url + path, json=body, timeout=PATIENCE, **more)
 

@@ -24,7 +24,7 @@ def test_five_turns_read_only_their_new_tokens(start):
     figures = server.metrics()
     assert figures["tutti_prompt_tokens_total"] == prompt_sum
     assert figures["tutti_prefix_cache_hit_tokens_total"] == cached_sum
-    line, = [text for text in server.log().splitlines() if answer["id"] in text]
+    line, = [text for text in server.wait_for_log(answer["id"]).splitlines() if answer["id"] in text]
     assert int(re.search(r"cached=(\d+)", line).group(1)) == cached
 
 

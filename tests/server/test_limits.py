@@ -128,7 +128,7 @@ def test_connections_beyond_the_descriptors_wait_their_turn(start):
         last.settimeout(PATIENCE)
         last.sendall(raw_request({"prompt": "x"}, "/tokenize"))
         assert read_response(last.makefile("rb"))[0] == 200
-    assert "cannot accept a connection: Too many open files" in server.log()
+    server.wait_for_log("cannot accept a connection: Too many open files")
     for sock in socks:
         sock.close()
 

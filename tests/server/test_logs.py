@@ -99,7 +99,7 @@ def test_people_see_key_and_trace_too(start, tmp_path):
     keys.write_text("sk-1 alice\n")
     server = start("--api-key-file", keys)
     server.get("/v1/models", headers={"Authorization": "Bearer sk-1", "traceparent": f"00-{TRACE}-{PARENT}-01"})
-    assert f"key=alice trace={TRACE}\n" in server.log()
+    server.wait_for_log(f"key=alice trace={TRACE}\n")
 
 
 def test_what_stands_behind_a_name_is_refused(start, tmp_path):
