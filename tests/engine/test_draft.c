@@ -301,7 +301,7 @@ static void texts_and_probabilities_of_a_model_are_the_same(void **state)
             struct tutti_stats stats = ask_model(model, &options, forces, got);
             check_same(got, want);
             if (forces) {
-                assert_true(stats.n_accepted_drafts > 100); /* the more run at once, the fewer */
+                assert_true(stats.n_accepted_drafts > 10); /* the more run at once, the fewer */
                 assert_true(stats.n_accepted_drafts > 4 * stats.n_rejected_drafts);
             }
         }
