@@ -16,11 +16,11 @@ struct choice {
     struct buf held;  /* text that waits for a token to carry it */
     json_t *logprobs; /* whole replies: in the API's shape */
     json_t *tokens,
-        *tops;      /* APIs that tell of each token: all of them, and the most probable ones beside each */
+        *tops; /* APIs that tell of each token: all of them, and the most probable ones beside each */
     struct call_reader calls; /* streams with tools: what was sent of calls */
     json_t *items;            /* the responses API: what the answer consists of, as far as it is complete */
     size_t n_events;          /* the same: of its stream */
-    size_t n_chars; /* of the tokens reported: text_offset of the next one */
+    size_t n_chars;           /* of the tokens reported: text_offset of the next one */
     size_t n_generated;
     size_t n_accepted_guesses, n_rejected_guesses;
     double logprob_sum; /* over n_scored tokens */
