@@ -238,7 +238,7 @@ struct parts {
 static void cut(const struct cluster *c, struct parts *p, float *x, size_t n, size_t unit_floats)
 {
     size_t n_units = (n + unit_floats - 1) / unit_floats;
-    p->x = x;
+    *p = (struct parts){ .x = x };
     for (int r = 0; r <= c->n_ranks; r++) {
         int64_t begin = (int64_t)n_units, end;
         if (r < c->n_ranks)
@@ -271,21 +271,23 @@ static size_t at_once(size_t n, size_t at, size_t most)
 /* The own part of x becomes the sum. Of the other parts of x the others may still read when this returns. */
 static bool reduce_part(struct cluster *c, struct team *team, const struct parts *p)
 {
+    const int n_ranks = c->n_ranks;
     float *own = p->x + p->begins[c->rank];
     const float *parts[CLUSTER_MAX_RANKS];
+    assert(n_ranks > 1);
     if (p->is_seen) {
         if (!meet(c))
             return false;
-        for (int r = 0; r < c->n_ranks; r++)
+        for (int r = 0; r < n_ranks; r++)
             parts[r] = p->theirs[r] + p->begins[c->rank];
-        add_all(team, own, parts, c->n_ranks, part_n(p, c->rank));
+        add_all(team, own, parts, n_ranks, part_n(p, c->rank));
         return true;
     }
     size_t n_most = largest_part(c, p);
     for (size_t at = 0; at < n_most; at += CHUNK) {
         size_t n_own = at_once(part_n(p, c->rank), at, CHUNK);
         int n_sends = 0, n_receives = 0;
-        for (int r = 0; r < c->n_ranks; r++) {
+        for (int r = 0; r < n_ranks; r++) {
             size_t n_theirs = at_once(part_n(p, r), at, CHUNK);
             parts[r] = r == c->rank ? own + at : c->sums + (size_t)r * CHUNK;
             if (r != c->rank && n_theirs > 0)
@@ -295,7 +297,7 @@ static bool reduce_part(struct cluster *c, struct team *team, const struct parts
         }
         if (!cluster_exchange(c, n_sends, n_receives, false))
             return false;
-        add_all(team, own + at, parts, c->n_ranks, n_own);
+        add_all(team, own + at, parts, n_ranks, n_own);
     }
     return true;
 }
@@ -307,6 +309,7 @@ static bool share_parts(struct cluster *c, struct team *team, const struct parts
         if (!meet(c))
             return false;
         for (int r = 0; r < c->n_ranks; r++) {
+            assert(p->theirs[r]);
             const float *theirs = p->theirs[r] + p->begins[r];
             if (r != c->rank)
                 add_all(team, p->x + p->begins[r], &theirs, 1, part_n(p, r));

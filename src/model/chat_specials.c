@@ -2,6 +2,7 @@
  * them is tokenized as one text, so that words which a message shares with the format are cut as its authors cut them. */
 #include "model/chat.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,6 +119,7 @@ enum tutti_status chat_encode_trusted(const struct tokenizer *tok, const char *t
     };
     struct chat_specials *specials = NULL;
     enum tutti_status st = chat_specials_new(&specials, tok, err);
+    assert(st != TUTTI_OK || specials);
     if (st == TUTTI_OK && !chat_encode(specials, tok, &whole, out))
         st = error_set(err, TUTTI_E_MEMORY, "tokenizing the prompt: out of memory");
     chat_specials_free(specials);

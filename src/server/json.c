@@ -83,7 +83,7 @@ json_t *json_text(const char *bytes, size_t n_bytes)
         return text;
     struct buf escaped = { 0 };
     bool ok = buf_add_string(&escaped, "bytes:");
-    for (size_t i = 0; i < n_bytes && ok; i++)
+    for (size_t i = 0; bytes && i < n_bytes && ok; i++)
         ok = buf_printf(&escaped, "\\x%02x", (unsigned char)bytes[i]);
     text = ok ? json_stringn(escaped.bytes, escaped.n_bytes) : NULL;
     buf_clear(&escaped);

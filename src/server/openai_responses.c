@@ -60,7 +60,7 @@ static json_t *usage_value(const struct job *job)
     return json_pack("{s:I, s:{s:I}, s:I, s:{s:i}, s:I}", "input_tokens", (json_int_t)n_prompt,
                      "input_tokens_details", "cached_tokens", (json_int_t)n_cached, "output_tokens",
                      (json_int_t)n, "output_tokens_details", "reasoning_tokens", 0, "total_tokens",
-                     (json_int_t)(n_prompt + n));
+                     (json_int_t)n_prompt + (json_int_t)n);
 }
 
 /* choice NULL: it has not ended. */
