@@ -76,10 +76,10 @@ static enum tutti_status run_round(struct check *c, int round, const struct plan
 {
     int n = 0;
     enum tutti_status st = plan_probe_run(probe, c->plan, REPETITIONS, err);
-    progress_update(progress, (uint64_t)(2 * round + 1), 2 * ROUNDS);
+    progress_update(progress, 2 * (uint64_t)round + 1, 2 * ROUNDS);
     if (st == TUTTI_OK)
         st = bench_steps(whole, &c->steps, probe->limits, c->results, &n, NULL, bench_no_progress, NULL, err);
-    progress_update(progress, (uint64_t)(2 * round + 2), 2 * ROUNDS);
+    progress_update(progress, 2 * (uint64_t)round + 2, 2 * ROUNDS);
     for (int i = 0; i < n && st == TUTTI_OK; i++) {
         struct check_point *point = &c->points[i];
         point->predicted[round] = predict(c, point);
