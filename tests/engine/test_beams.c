@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -174,6 +175,18 @@ struct setting {
     bool no_kv_cache, one_after_the_other, must_preempt;
 };
 
+/* The first step waits here until all have asked: else a quick engine answers one before the next has come. */
+static void hold(void *user, uint64_t request_id, int choice, int index, float *logits, int n_vocab)
+{
+    (void)request_id;
+    (void)choice;
+    (void)index;
+    (void)logits;
+    (void)n_vocab;
+    while (!atomic_load((atomic_bool *)user))
+        usleep(100);
+}
+
 /* Returns how often a sequence was preempted. */
 static uint64_t ask_all(struct collect *answers, const struct setting *s)
 {
@@ -183,7 +196,9 @@ static uint64_t ask_all(struct collect *answers, const struct setting *s)
     if (tutti_model_add_adapter(model, "some", TEST_FIXTURES "/adapters/llama-qv", &err) != TUTTI_OK ||
         tutti_model_add_adapter(model, "all", TEST_FIXTURES "/adapters/llama-all", &err) != TUTTI_OK)
         fail_msg("%s", err.text);
-    tutti_engine *engine = opened_engine(model, &s->engine, NULL);
+    atomic_bool have_all_asked = s->one_after_the_other;
+    struct engine_hooks hooks = { .logits = hold, .user = &have_all_asked };
+    tutti_engine *engine = opened_engine(model, &s->engine, &hooks);
     for (int i = 0; i < N_REQUESTS; i++) {
         struct tutti_request request = make_request(i, ids[i]);
         request.no_kv_cache = s->no_kv_cache;
@@ -192,6 +207,7 @@ static uint64_t ask_all(struct collect *answers, const struct setting *s)
         if (s->one_after_the_other)
             collect_wait(&answers[i]);
     }
+    atomic_store(&have_all_asked, true);
     for (int i = 0; i < N_REQUESTS; i++)
         collect_wait(&answers[i]);
     struct tutti_stats stats;
