@@ -2,10 +2,8 @@
 
 #include "base/json_type.h"
 #include "base/limits.h"
-#include "base/utf8.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* The deepest nesting of brackets outside of strings. */
@@ -149,33 +147,6 @@ static const char *code_of(int http_status, const struct tutti_error *err)
     }
 }
 
-/* A text, or NULL: null. Of a text that is not UTF-8 the bytes that are none become '?'. */
-static bool add_value(struct buf *out, const char *text)
-{
-    char printable[sizeof((struct tutti_error *)0)->text];
-    if (!text)
-        return buf_add_string(out, "null");
-    if (!utf8_is_valid(text, strlen(text))) {
-        snprintf(printable, sizeof printable, "%s", text);
-        utf8_make_printable(printable, strlen(printable));
-        text = printable;
-    }
-    bool ok = buf_add_string(out, "\"");
-    while (ok && *text) {
-        size_t n = 0;
-        while ((unsigned char)text[n] >= ' ' && text[n] != '"' && text[n] != '\\')
-            n++;
-        ok = buf_add(out, text, n);
-        text += n;
-        if (!ok || !*text)
-            break;
-        ok = (unsigned char)*text < ' ' ? buf_printf(out, "\\u%04x", (unsigned)*text)
-                                        : buf_add_string(out, "\\") && buf_add(out, text, 1);
-        text++;
-    }
-    return ok && buf_add_string(out, "\"");
-}
-
 bool json_error_body(struct buf *out, int http_status, const char *code, const struct tutti_error *err)
 {
     const char *type = http_status == 429   ? "rate_limit_error"
@@ -183,9 +154,11 @@ bool json_error_body(struct buf *out, int http_status, const char *code, const s
                                             : "invalid_request_error";
     if (!code)
         code = code_of(http_status, err);
-    /* By hand: where most requests are refused, refusals must cost little. */
-    return buf_reserve(out, strlen(err->text) + 192) && buf_add_string(out, "{\"error\":{\"message\":") &&
-           add_value(out, err->text) && buf_add_string(out, ",\"type\":") && add_value(out, type) &&
-           buf_add_string(out, ",\"param\":") && add_value(out, err->param[0] ? err->param : NULL) &&
-           buf_add_string(out, ",\"code\":") && add_value(out, code) && buf_add_string(out, "}}");
+    /* Texts may quote the request; what is cut in a character must not fail the whole error. */
+    json_t *error = json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message",
+                              json_text(err->text, strlen(err->text)), "type", type, "param",
+                              err->param[0] ? err->param : NULL, "code", code);
+    bool ok = json_write(out, error);
+    json_decref(error);
+    return ok;
 }
