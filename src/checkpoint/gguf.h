@@ -28,6 +28,9 @@ enum gguf_type {
 struct gguf;
 struct gguf_array; /* one array value of the metadata */
 
+/* Whether a file that begins with these bytes says that it is one. */
+bool gguf_is(const void *bytes, size_t n_bytes);
+
 /* Opens and checks a whole file, and where it is a part of several (NAME-00001-of-00003.gguf, as llama.cpp's gguf-split
  * names them) all of these; the metadata are the first one's. On success *out is the caller's, for gguf_close(), on failure
  * untouched. Gaps between tensors are accepted, overlaps are not. Keys and tensor names must be printable UTF-8. Errors name

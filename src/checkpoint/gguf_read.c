@@ -450,11 +450,16 @@ static enum tutti_status read_split(struct gguf *file, struct tutti_error *err)
     return TUTTI_OK;
 }
 
+bool gguf_is(const void *bytes, size_t n_bytes)
+{
+    return n_bytes >= 4 && memcmp(bytes, "GGUF", 4) == 0;
+}
+
 static enum tutti_status read_file(struct gguf *file, struct tutti_error *err)
 {
     struct cursor c = { .at = file->map.bytes, .end = file->map.bytes + file->map.n_bytes };
     const uint8_t *magic = take(&c, 4);
-    if (!magic || memcmp(magic, "GGUF", 4) != 0)
+    if (!magic || !gguf_is(magic, 4))
         return error_set(err, TUTTI_E_FORMAT, "%s: the file does not begin with \"GGUF\"", file->name);
     uint64_t version = take_int(&c, 4), n_tensors = take_int(&c, 8), n_kv = take_int(&c, 8);
     if (c.is_short)

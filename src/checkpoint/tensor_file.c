@@ -49,7 +49,7 @@ static bool ends_with(const char *text, const char *end)
 
 static enum format find_format(const char *path, const uint8_t *bytes, size_t n_bytes)
 {
-    if (n_bytes >= 4 && memcmp(bytes, "GGUF", 4) == 0)
+    if (gguf_is(bytes, n_bytes))
         return FORMAT_GGUF;
     if (pytorch_is(bytes, n_bytes))
         return FORMAT_PYTORCH;

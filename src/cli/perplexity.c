@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "checkpoint/gguf.h"
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/input.h"
@@ -114,8 +115,7 @@ static bool is_model(const char *path)
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
         return true;
     FILE *file = fopen(path, "rb");
-    bool is_gguf = file && fread(magic, 1, sizeof magic, file) == sizeof magic &&
-                   memcmp(magic, "GGUF", 4) == 0;
+    bool is_gguf = file && gguf_is(magic, fread(magic, 1, sizeof magic, file));
     if (file)
         fclose(file);
     return is_gguf;
