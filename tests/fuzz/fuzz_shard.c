@@ -1,10 +1,10 @@
 /* Any bytes in the place of the manifest of one rank of two: an error, or a checkpoint whose tensors lie within their files, and a strategy
  * that fits the model. The other rank, the files of tensors and the configuration are as tutti shard wrote them. */
-#include "checkpoint/checkpoint.h"
 #include "checkpoint/shard_manifest.h"
 #include "fleet/shard.h"
 #include "model/family.h"
 #include "model/split.h"
+#include "read_tensors.h"
 #include "scratch.h"
 
 #include <assert.h>
@@ -29,18 +29,6 @@ static const char *cut_folder(void)
         abort();
     }
     return folder;
-}
-
-static void read_tensors(const struct checkpoint *ck)
-{
-    for (size_t i = 0; i < checkpoint_n_tensors(ck); i++) {
-        const struct tensor *t = checkpoint_tensor(ck, i);
-        void *owned;
-        const uint8_t *data = tensor_bytes(t, &owned);
-        assert(data && t->n_bytes > 0);
-        assert(data[0] + data[t->n_bytes - 1] >= 0); /* the sanitizer watches */
-        free(owned);
-    }
 }
 
 static void check_strategy(const struct checkpoint *ck, struct tutti_error *err)
