@@ -150,7 +150,7 @@ static inline void ask_to_write(float *line)
 static void store(const struct output *o, const float *out, int n_panels)
 {
     int n_halves = n_panels * o->n_halves, left = o->n_columns - o->column,
-        ahead = n_halves * LANES < left ? ROWS_AHEAD : o->n;
+        ahead = n_halves * LANES <= left ? ROWS_AHEAD : o->n;
     size_t panel = (size_t)o->n * PANEL_ROWS;
     for (int r = 0; r < o->n; r++) {
         float *y = o->y + (size_t)r * (size_t)o->n_columns + (size_t)o->column;

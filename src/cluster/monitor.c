@@ -57,7 +57,7 @@ struct monitor {
     char text[512]; /* written before lost is */
     atomic_int lost;
     uint64_t end_ms; /* when the process is ended; 0: not yet */
-    bool is_cut_off; /* the loss was silence */
+    bool is_cut_off; /* the loss was the silence of another machine */
 };
 
 static uint64_t now_ms(void)
@@ -442,7 +442,7 @@ void monitor_free(struct monitor *m, bool is_orderly)
         pthread_join(m->thread, NULL);
         if (atomic_load(&m->lost) < 0)
             say(m, is_orderly ? GOODBYE : GIVING_UP);
-        if (m->is_cut_off && !m->options.is_local)
+        if (m->is_cut_off)
             (void)poll(NULL, 0, time_left(m->end_ms));
     }
     for (int r = 0; m->peers && r < m->options.n_ranks; r++)

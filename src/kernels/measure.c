@@ -16,7 +16,7 @@ enum {
     BUFFER_BYTES = 512 << 20, /* beyond the third cache of any processor that tutti would meet */
     PIECE_BYTES =
         1 << 20, /* that a thread reads at a time: a thread that is held up does not hold up the others */
-    ROUNDS = 1 << 23, /* of the peak loops: 20 ms, in which the processor clocks as it does in a step */
+    ROUNDS = 1 << 23, /* of the peak loops: some 20 ms, which one interruption does not spoil */
 };
 
 /* Of one thread, a cache line each. */

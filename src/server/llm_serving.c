@@ -201,7 +201,7 @@ void llm_serving_stream_request(struct app *app, struct http_conn *conn)
 
 /* ---- figures ----------------------------------------------------------------------------------------------------- */
 
-/* Readers of events say so, or at least, as the project's own one does, that they want nothing from a cache. */
+/* Readers of events say so, or at least, as llm-serving's own one does, that they want nothing from a cache. */
 static bool reads_events(const struct http_conn *conn)
 {
     const char *accept = http_head_find(http_request_head(conn), "Accept");
