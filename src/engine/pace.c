@@ -110,6 +110,13 @@ int pace_rows(const struct pace *p, double budget_us, int pos)
     return n < 1 ? 1 : n < INT32_MAX ? (int)n : INT32_MAX;
 }
 
+int pace_usual_rows(const struct pace *p, int n_decoding)
+{
+    if (p->max_slowdown <= 0 || p->decode_us <= 0 || n_decoding == 0)
+        return INT32_MAX;
+    return pace_rows(p, fmax(allowance_us(p, n_decoding), 1e-3), 0);
+}
+
 double pace_spend(const struct pace *p, double budget_us, int n, int pos)
 {
     if (isinf(budget_us))

@@ -30,6 +30,9 @@ void pace_note(struct pace *p, int n_decoding, int n_reading, double distance, u
  * one step. */
 double pace_budget(const struct pace *p, int n_decoding);
 
+/* Rows at the begin of prompts that a usual step reads beside so many decoding ones, at least 1; INT32_MAX: any. */
+int pace_usual_rows(const struct pace *p, int n_decoding);
+
 /* Rows of a prompt from position pos on that a budget above 0 pays, at least 1; and what is left of it after n of them. */
 int pace_rows(const struct pace *p, double budget_us, int pos);
 double pace_spend(const struct pace *p, double budget_us, int n, int pos);

@@ -335,17 +335,29 @@ static bool begin(struct scheduler *s, struct request *r, uint64_t now_us)
     return true;
 }
 
-/* Rows of sequences that were let in and have not been read at all; those that wait for the file hold up nobody. */
-static int64_t n_fresh_rows(const struct scheduler *s)
+/* Rows that a sequence reads before one that begins now; a prompt that will have had its turn before its end holds nobody up. */
+static int64_t rows_before_others(const struct sequence *seq)
 {
-    int64_t n = 0;
+    int n = sequence_n_pending(seq);
+    if (n == 1 || seq->is_returning)
+        return 0;
+    bool ends_in_turn = n <= READ_TURN * seq->request->spec.weight - seq->n_turn;
+    return seq->is_fresh || (ends_in_turn && !seq->request->spec.no_kv_cache) ? n : 0;
+}
+
+/* Would some of the request be read in the next step if it began now? */
+static bool is_read_next(const struct scheduler *s, const struct request *r)
+{
+    int64_t n_before = 0;
+    int n_decoding = 0;
     for (int i = 0; i < s->options.max_seqs; i++) {
         const struct sequence *seq = &s->seqs[i];
-        if (seq->state == SEQUENCE_RUNNING && seq->is_fresh && !seq->is_returning &&
-            sequence_n_pending(seq) > 1)
-            n += sequence_n_pending(seq);
+        if (seq->state != SEQUENCE_RUNNING)
+            continue;
+        n_decoding += sequence_n_pending(seq) == 1;
+        n_before += seq->request->spec.priority <= r->spec.priority ? rows_before_others(seq) : 0;
     }
-    return n;
+    return n_before < s->options.max_batch_tokens && n_before < pace_usual_rows(&s->pace, n_decoding);
 }
 
 /* Lets waiting ones begin, in order, until one does not fit: nobody overtakes. */
@@ -358,7 +370,7 @@ static void admit(struct scheduler *s, uint64_t now_us)
         let_in(s, seq);
     }
     for (struct request *r; (r = line_best(&s->line, now_us));)
-        if (n_fresh_rows(s) >= s->options.max_batch_tokens || !begin(s, r, now_us))
+        if (!is_read_next(s, r) || !begin(s, r, now_us))
             return;
 }
 

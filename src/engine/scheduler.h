@@ -5,8 +5,8 @@
  * READ_TURN tokens goes behind the others, so that a long prompt delays short ones little. While prompts are read, a
  * quarter of the rows is theirs, so neither kind can starve the other; and no more than pace (pace.h) allows.
  *
- * Who begins is decided by the line (line.h), and late: not before the prompts that have begun but of which nothing was read
- * are fewer rows than a step has.
+ * Who begins is decided by the line (line.h), and late: not before the next step has rows left for him. So what a request
+ * waits is waited in the line, where limits of that time are kept; only behind a long prompt he may wait for the end of its turn.
  *
  * Pages: a sequence takes those of its prompt when it begins, later ones as it grows. Where none is left the last sequence
  * by order (the newest of the worst priority) is preempted: it gives its pages back, keeps its tokens, and is read again
