@@ -177,7 +177,8 @@ static void work(struct machine *m)
         scheduler_append(s, seq, 1);
         if (a->n_generated++ == 0) {
             a->first_us = m->now_us;
-            m->tallies[request_of(a)->spec.owner].reading_us += m->now_us - request_of(a)->submit_us - seq->queue_us;
+            m->tallies[request_of(a)->spec.owner].reading_us += m->now_us - request_of(a)->submit_us -
+                                                                seq->queue_us;
         }
         if (seq->n_ids < seq->max_ids)
             continue;
