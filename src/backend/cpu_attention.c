@@ -317,7 +317,6 @@ static void load_queries(const struct attention_job *job, const struct attention
         .page_bytes = job->kv->page_bytes,
         .values_offset = job->kv->head_bytes,
         .page_table = step->page_tables[step->seqs[tile->begin]],
-        .next_block = -1,
     };
 }
 
@@ -342,33 +341,80 @@ static void store_outputs(const struct attention_job *job, const struct row_tile
     }
 }
 
-/* block if it is one of the tile's and its first pages are there; else -1. */
-static int next_block(const struct attention_job *job, const struct row_tile *tile, int block)
+/* The tile that unit belongs to: the last that begins at it or before. */
+static const struct row_tile *tile_of_unit(const struct cpu_backend *cpu, int unit)
 {
-    enum { ENOUGH = 4 * KV_PAGE_TOKENS }; /* the kernel looks at four pages */
-    int last = job->cpu->step->positions[tile->begin + tile->n_rows - 1];
-    return block >= tile->first_block && block * ATTENTION_BLOCK + ENOUGH <= last + 1 ? block : -1;
+    int low = 0, high = cpu->n_row_tiles - 1;
+    while (low < high) {
+        int middle = low + (high - low + 1) / 2;
+        if (cpu->row_tiles[middle].first_unit <= unit)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &cpu->row_tiles[low];
+}
+
+/* ---- what is read next: a page is as good as a random address to the processor, so it is asked for before ---- */
+
+struct ahead {
+    const uint8_t *pages[ATTENTION_AHEAD];
+};
+
+/* The keys that a block of a tile begins with; the last page again where there are fewer. */
+static void find_ahead(const struct attention_job *job, struct ahead *ahead, const struct row_tile *tile,
+                       int kv_head, int block)
+{
+    const struct step *step = job->cpu->step;
+    const struct kv_memory *kv = job->kv;
+    const int32_t *table = step->page_tables[step->seqs[tile->begin]];
+    const uint8_t *base = kv->base + (size_t)job->layer * kv->layer_bytes +
+                          (size_t)kv_head * 2 * kv->head_bytes;
+    int first = block * (ATTENTION_BLOCK / KV_PAGE_TOKENS);
+    int last = step->positions[tile->begin + tile->n_rows - 1] / KV_PAGE_TOKENS;
+    for (int i = 0; i < ATTENTION_AHEAD; i++)
+        ahead->pages[i] = base + (size_t)table[min_int(first + i, last)] * kv->page_bytes;
+}
+
+/* What the thread probably does after unit. Threads that are equally fast take turns. False: nothing. */
+static bool find_ahead_of_unit(const struct attention_job *job, struct ahead *ahead, int unit)
+{
+    const struct cpu_backend *cpu = job->cpu;
+    int next = unit - team_n_threads(cpu->team);
+    if (next < 0)
+        return false;
+    const struct row_tile *tile = tile_of_unit(cpu, next);
+    int part = next - tile->first_unit, group = tile->is_cut ? part / tile->n_blocks : part;
+    find_ahead(job, ahead, tile, heads_of_group(&cpu->shape, group).kv_head,
+               tile->first_block + (tile->is_cut ? part % tile->n_blocks : 0));
+    return true;
 }
 
 /* All blocks of a tile; rows that fit the kernel together take turns at each block, while it is in the cache. */
-static void attend_whole(const struct attention_job *job, const struct attention_scratch *scratch,
+static void attend_whole(const struct attention_job *job, const struct attention_scratch *scratch, int unit,
                          const struct row_tile *tile, const struct heads *heads)
 {
     float max[ATTENTION_ROWS], total[ATTENTION_ROWS] = { 0 };
     float block_max[ATTENTION_QUERIES], block_total[ATTENTION_QUERIES];
     struct attention_sums one = { block_max, block_total, scratch->block_o };
     struct attention_work all, some;
+    struct ahead ahead;
     load_queries(job, scratch, &all, tile, heads);
-    int most = ATTENTION_QUERIES / heads->n * heads->n;
-    for (int block = tile->first_block; block < tile->first_block + tile->n_blocks; block++) {
+    int most = ATTENTION_QUERIES / heads->n * heads->n, end = tile->first_block + tile->n_blocks;
+    for (int block = tile->first_block; block < end; block++) {
+        bool is_known = true;
+        if (block + 1 < end)
+            find_ahead(job, &ahead, tile, heads->kv_head, block + 1);
+        else
+            is_known = find_ahead_of_unit(job, &ahead, unit);
         for (int i = 0; i < all.n_queries; i += most) {
             struct attention_sums sums = { max + i, total + i, scratch->o + i * all.head_dim };
             some = all;
             some.q += i * all.head_dim;
             some.views += i;
             some.n_queries = min_int(all.n_queries - i, most);
-            if (i + most >= all.n_queries)
-                some.next_block = next_block(job, tile, block + 1);
+            if (i + most >= all.n_queries && is_known)
+                some.next = ahead.pages;
             kernel_of(job)(block == tile->first_block ? &sums : &one, &some, block);
             if (block > tile->first_block)
                 job->cpu->kernels.attention_merge(&sums, &one, some.n_queries, all.head_dim);
@@ -388,15 +434,16 @@ static struct attention_sums slot_of(const struct cpu_backend *cpu, const struct
 }
 
 /* One block of a cut tile. Who does the last one of a head group merges all of them, in order. */
-static void attend_block(const struct attention_job *job, const struct attention_scratch *scratch,
+static void attend_block(const struct attention_job *job, const struct attention_scratch *scratch, int unit,
                          const struct row_tile *tile, const struct heads *heads, int group, int block)
 {
     struct cpu_backend *cpu = job->cpu;
     struct attention_work work;
     struct attention_sums sums = slot_of(cpu, tile, group, block);
     load_queries(job, scratch, &work, tile, heads);
-    /* Units are taken from the last to the first; threads that are equally fast take turns. */
-    work.next_block = next_block(job, tile, tile->first_block + block - team_n_threads(cpu->team));
+    struct ahead ahead;
+    if (find_ahead_of_unit(job, &ahead, unit))
+        work.next = ahead.pages;
     kernel_of(job)(&sums, &work, tile->first_block + block);
     atomic_int *pending = &cpu->cut_pending[tile->first_pending + group];
     if (atomic_fetch_sub_explicit(pending, 1, memory_order_acq_rel) > 1)
@@ -408,20 +455,6 @@ static void attend_block(const struct attention_job *job, const struct attention
         cpu->kernels.attention_merge(&sums, &more, work.n_queries, work.head_dim);
     }
     store_outputs(job, tile, heads, &sums);
-}
-
-/* The tile that unit belongs to: the last that begins at it or before. */
-static const struct row_tile *tile_of_unit(const struct cpu_backend *cpu, int unit)
-{
-    int low = 0, high = cpu->n_row_tiles - 1;
-    while (low < high) {
-        int middle = low + (high - low + 1) / 2;
-        if (cpu->row_tiles[middle].first_unit <= unit)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return &cpu->row_tiles[low];
 }
 
 static void attention_some(void *arg, int thread, int n_threads)
@@ -439,9 +472,9 @@ static void attention_some(void *arg, int thread, int n_threads)
         int part = unit - tile->first_unit, group = tile->is_cut ? part / tile->n_blocks : part;
         struct heads heads = heads_of_group(&cpu->shape, group);
         if (tile->is_cut)
-            attend_block(job, scratch, tile, &heads, group, part % tile->n_blocks);
+            attend_block(job, scratch, unit, tile, &heads, group, part % tile->n_blocks);
         else
-            attend_whole(job, scratch, tile, &heads);
+            attend_whole(job, scratch, unit, tile, &heads);
     }
 }
 

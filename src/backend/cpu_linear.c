@@ -6,10 +6,9 @@
 #include <string.h>
 
 enum {
-    PIECE_BYTES = 320 * 1024, /* of weights: they stay in the second cache for all tiles */
-    TILE_BYTES = 700 *
-                 1024, /* of inputs: read in order and asked for ahead, so that the third cache will do */
-    ROWS_AHEAD = 3,    /* of those being stored */
+    PIECE_BYTES = 320 * 1024,      /* of weights: they stay in the second cache for all tiles */
+    FLOAT_TILE_BYTES = 700 * 1024, /* of inputs of float weights: they stay in the second cache */
+    ROWS_AHEAD = 3,                /* of those being stored */
 };
 
 struct linear_job {
@@ -244,6 +243,16 @@ static void linear_some(void *arg, int thread, int n_threads)
     }
 }
 
+/* Rows of a tile. Those of quantized weights are read in order and asked for ahead, so that the third cache will do, and the higher a
+ * tile, the less of the time is not multiplying; those of float weights are read again for every few rows. */
+static int most_rows(const struct matrix *m)
+{
+    if (dtype_block_elems(m->dtype) > 1)
+        return TILE_ROWS;
+    int most = (int)(FLOAT_TILE_BYTES / tile_bytes(m->dtype, 1, m->n_in));
+    return most < LEAST_TILE_ROWS ? LEAST_TILE_ROWS : most > TILE_ROWS ? TILE_ROWS : most;
+}
+
 /* loras: NULL: none. */
 static void run(struct linear_job *job, const struct lora *const *loras, const int32_t *adapters)
 {
@@ -255,8 +264,7 @@ static void run(struct linear_job *job, const struct lora *const *loras, const i
     const struct matrix *m = job->m;
     int piece = (int)(PIECE_BYTES / m->panel_bytes);
     job->piece = piece < 1 ? 1 : piece > LINEAR_PIECE ? LINEAR_PIECE : piece;
-    int most = (int)(TILE_BYTES / tile_bytes(m->dtype, 1, m->n_in));
-    most = most < LEAST_TILE_ROWS ? LEAST_TILE_ROWS : most > TILE_ROWS ? TILE_ROWS : most;
+    int most = most_rows(m);
     job->n_tiles = (job->n_rows + most - 1) / most;
     job->tile_stride = tile_bytes(m->dtype, (job->n_rows + job->n_tiles - 1) / job->n_tiles, m->n_in);
     assert((size_t)job->n_tiles * job->tile_stride <=

@@ -72,7 +72,7 @@ bench_progress_fn bench_no_progress;
 
 /* ---- steps of the model alone: no scheduler, no sampling, no text ---- */
 
-/* results: [plan->users.n + 1]. limits: looked at before each repetition. memory: NULL: is not asked for. */
+/* results: [plan->users.n + 1]. limits: looked at around each repetition. memory: NULL: is not asked for. */
 MUST_CHECK enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan,
                                          struct measure *limits, struct bench_result *results, int *n_results,
                                          struct bench_memory *memory, bench_progress_fn *progress, void *user,

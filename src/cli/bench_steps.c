@@ -185,10 +185,11 @@ static bool needs_more(int n, double spent_s, int n_wanted)
     return n < MIN_REPETITIONS || (n < MAX_REPETITIONS && spent_s < MIN_S);
 }
 
-/* One repetition of a point, and what the machine could do just before. */
+/* The repetitions of a point, and what the machine could do before each and behind the last. */
 struct samples {
-    double *seconds, *read, *int8, *f32; /* [n_most] */
-    double *ratios; /* [n_most] to the same step without adapters, just before or behind */
+    double *seconds;           /* [n_most] */
+    double *read, *int8, *f32; /* [n_most + 1] */
+    double *ratios;            /* [n_most] to the same step without adapters, just before or behind */
 };
 
 static void look_at_limits(struct bench *b, struct samples *s, int n)
@@ -196,6 +197,14 @@ static void look_at_limits(struct bench *b, struct samples *s, int n)
     s->read[n] = measure_read_gbps(b->measure);
     s->int8[n] = measure_int8_gops(b->measure);
     s->f32[n] = measure_f32_gflops(b->measure);
+}
+
+/* The median of what was there around each of n repetitions: the mean of just before and just behind, since a speed changes meanwhile. */
+static double limit_of(double *looks, int n)
+{
+    for (int i = 0; i < n; i++)
+        looks[i] = (looks[i] + looks[i + 1]) / 2;
+    return measure_median(looks, n);
 }
 
 static struct cluster_cost cost_now(const struct bench *b)
@@ -278,13 +287,13 @@ static void measure(struct bench *b, const struct bench_plan *plan, struct sampl
     int n = 0;
     result->has_adapters = result->phase == BENCH_DECODE && model_n_adapters(b->model) > 0;
     for (int i = -1; i < 0 || needs_more(n, spent, plan->n_repetitions); i++) { /* -1: to warm up */
-        look_at_limits(b, s, n);
         if (b->model->group) /* wakes the others, who had nothing to do meanwhile */
             run_decode(b, 1, result->context, false);
         s->seconds[n] = result->has_adapters ? compare_adapters(b, result, i % 2 != 0, &s->ratios[n])
                                              : seconds_of_step(b, result);
         if (model_is_lost(b->model))
             return;
+        look_at_limits(b, s, i + 1);
         if (i < 0) {
             result->ranks = (struct bench_ranks){ .reduce_s = 0 };
             continue;
@@ -298,9 +307,9 @@ static void measure(struct bench *b, const struct bench_plan *plan, struct sampl
     result->tok_s = result->n_tokens / result->time.median_s;
     if (result->has_adapters)
         find_adapter_cost(result, s->ratios, n);
-    result->limits = (struct bench_limits){ .read_gbps = measure_median(s->read, n),
-                                            .peak_int8_gops = measure_median(s->int8, n),
-                                            .peak_f32_gflops = measure_median(s->f32, n) };
+    result->limits = (struct bench_limits){ .read_gbps = limit_of(s->read, n),
+                                            .peak_int8_gops = limit_of(s->int8, n),
+                                            .peak_f32_gflops = limit_of(s->f32, n) };
     find_limit(b->model, result);
 }
 
@@ -370,14 +379,15 @@ enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan
     struct bench b;
     int n = 0, n_repetitions = plan->n_repetitions > 0 ? plan->n_repetitions : MAX_REPETITIONS;
     uint64_t total = (uint64_t)plan->users.n + (plan->n_prefill > 0);
-    double *numbers = calloc(5 * (size_t)n_repetitions, sizeof *numbers);
+    size_t n_most = (size_t)n_repetitions + 1;
+    double *numbers = calloc(5 * n_most, sizeof *numbers);
     enum tutti_status st = init(&b, model, plan, err);
     if (st == TUTTI_OK && !numbers)
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for %d repetitions", n_repetitions);
     if (st != TUTTI_OK)
         goto done;
-    struct samples s = { numbers, numbers + n_repetitions, numbers + 2 * n_repetitions,
-                         numbers + 3 * n_repetitions, numbers + 4 * n_repetitions };
+    struct samples s = { numbers, numbers + n_most, numbers + 2 * n_most, numbers + 3 * n_most,
+                         numbers + 4 * n_most };
     b.measure = limits;
     progress(user, 0, total);
     fill_cache(&b, plan->context);

@@ -9,7 +9,7 @@
  *
  * Matrices are packed in panels (pack.h): 32 output rows side by side, as two halves of 16, so that one vector register
  * holds one column slice of a half and both halves share what was loaded of the input. Activations are packed in tiles
- * of up to 32 input rows side by side. */
+ * of up to TILE_ROWS input rows side by side. */
 #ifndef TUTTI_KERNELS_KERNELS_H
 #define TUTTI_KERNELS_KERNELS_H
 
@@ -19,13 +19,14 @@
 enum {
     LANES = 16,              /* output rows of half a panel */
     PANEL_ROWS = 2 * LANES,  /* output rows of a panel of weights */
-    TILE_ROWS = 64,          /* input rows of a tile, at most */
+    TILE_ROWS = 128,         /* input rows of a tile, at most */
     BLOCK = 32,              /* columns of a block of quantized weights */
     LINEAR_RUN = 512,        /* columns that a float sum runs over before it is added to the total */
     ATTENTION_KEYS = 16,     /* positions of a KV page */
     ATTENTION_QUERIES = 16,  /* queries that attention works on at once, at most */
     ATTENTION_MAX_DIM = 512, /* of a head */
     ATTENTION_BLOCK = 256,   /* positions that are summed up on their own, then merged */
+    ATTENTION_AHEAD = 4,     /* pages that are asked for before they are read */
 };
 
 /* Counts the changes of the bits that operations yield: results of an earlier number, kept in a file, are not mixed with new ones. */
@@ -46,7 +47,7 @@ const char *cpu_name(unsigned cpu);
 
 /* ---- linear ---------------------------------------------------------------------------------------------------- */
 
-/* Packs columns begin..end-1 of a tile of input rows (n_rows: 1..32) as the weights' type wants them.
+/* Packs columns begin..end-1 of a tile of input rows (n_rows: 1..TILE_ROWS) as the weights' type wants them.
  * x: row r at x + r * stride. begin: a multiple of 32; end too, or n_in. dst: the whole tile, 64-byte aligned,
  * tile_bytes() long.
  *
@@ -143,7 +144,8 @@ struct attention_work {
     size_t page_bytes;                  /* from one page to the next */
     size_t values_offset;               /* from keys to values */
     const int32_t *page_table;          /* page_table[p / 16] holds position p */
-    int next_block; /* what will be read behind this block, whole pages of it; -1: nobody knows */
+    const uint8_t *const
+        *next; /* [ATTENTION_AHEAD] keys of pages that will be read behind this block; NULL: nobody knows */
 };
 
 /* The state of queries of which some blocks are done. total 0: none yet; then the rest has no meaning. */

@@ -135,6 +135,7 @@ static void check_shape(struct check *c, const struct shape *s, enum kind kind)
     if (c->fill == FILL_RANDOM)
         for (size_t i = 0; i < n; i++)
             q[i] *= 4;
+    const uint8_t *next[ATTENTION_AHEAD] = { pages.bytes, pages.bytes, pages.bytes, pages.bytes };
     struct attention_work work = { .q = q,
                                    .views = views,
                                    .n_queries = s->n_queries,
@@ -143,7 +144,7 @@ static void check_shape(struct check *c, const struct shape *s, enum kind kind)
                                    .page_bytes = 2 * pages.head_bytes,
                                    .values_offset = pages.head_bytes,
                                    .page_table = pages.table,
-                                   .next_block = -1 };
+                                   .next = next };
     run(c, want, REF[kind], attention_merge_ref, divide_ref, &work);
     run(c, got, variant, c->k->attention_merge, c->k->divide, &work);
     check_bits(c, want, got, n);

@@ -163,14 +163,18 @@ static void bench_attention(struct check *c, int kind, int n_queries, int length
                                    .base = kv,
                                    .page_bytes = 2 * head_bytes,
                                    .values_offset = head_bytes,
-                                   .page_table = table,
-                                   .next_block = -1 };
+                                   .page_table = table };
+    const uint8_t *next[ATTENTION_AHEAD];
     double best = 0;
     for (int i = 0; i < 20; i++) {
         uint64_t begin = clock_now_ns();
         memset(total[0], 0, sizeof total[0]);
         for (int block = 0; block * ATTENTION_BLOCK < length; block++) {
-            work.next_block = (block + 2) * ATTENTION_BLOCK <= length ? block + 1 : -1;
+            bool has_next = (block + 2) * ATTENTION_BLOCK <= length;
+            for (int j = 0; j < ATTENTION_AHEAD && has_next; j++)
+                next[j] = kv + (size_t)table[(block + 1) * (ATTENTION_BLOCK / ATTENTION_KEYS) + j] * 2 *
+                                   head_bytes;
+            work.next = has_next ? next : NULL;
             attention[kind](&one, &work, block);
             c->k->attention_merge(&all, &one, n_queries, HEAD_DIM);
         }

@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-    PAGE_GROUP = 4, /* pages */
+    PAGE_GROUP = ATTENTION_AHEAD, /* pages */
     GROUP_KEYS = PAGE_GROUP * ATTENTION_KEYS,
     BLOCK_PAGES = ATTENTION_BLOCK / ATTENTION_KEYS,
     Q_STRIDE = ATTENTION_MAX_DIM + 32, /* known when it is compiled: one address for all queries of a tile */
@@ -72,8 +72,8 @@ INLINE vec16 load_8(const uint8_t *base, const enum kv_kind kind, int i)
                           : v_load_n((const float *)base + i, 8);
 }
 
-/* What comes behind the group that begins at page: the next of the same kind, else the first group of values, else the
- * first of the keys of the block that is read next. */
+/* What comes behind the group that begins at page: the next of the same kind, else the first group of values, else
+ * the pages that are read behind this block. */
 INLINE void look_ahead(struct block *b, int page, bool is_values)
 {
     const struct attention_work *work = b->work;
@@ -84,10 +84,7 @@ INLINE void look_ahead(struct block *b, int page, bool is_values)
         offset = work->values_offset;
     } else if (page >= b->end_page) {
         for (int j = 0; j < PAGE_GROUP; j++)
-            b->next[j] = work->next_block < 0
-                             ? b->pages[0]
-                             : work->base + (size_t)work->page_table[work->next_block * BLOCK_PAGES + j] *
-                                                work->page_bytes;
+            b->next[j] = work->next ? work->next[j] : b->pages[0];
         return;
     }
     for (int j = 0; j < PAGE_GROUP; j++)
@@ -255,6 +252,17 @@ INLINE void soften(const struct block *b, int query, float *max, float *total)
         sum = v_add(sum, e);
     }
     *total = v_fold(sum);
+}
+
+/* A query's share of the pages behind this block that its last group of values, being shorter than a whole one, has no counterparts for. */
+INLINE void ask_for_rest(const struct block *b, int query, const enum kv_kind kind)
+{
+    const struct attention_work *work = b->work;
+    int n_bytes = bytes_of(kind, work->head_dim * ATTENTION_KEYS),
+        n_asked = (b->end_page - 1) % PAGE_GROUP + 1;
+    for (int at = 64 * query; at < n_bytes && work->next; at += 64 * work->n_queries)
+        for (int j = n_asked; j < PAGE_GROUP; j++)
+            ask_ahead(work->next[j] + at);
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
@@ -563,9 +571,11 @@ INLINE void attention(const struct attention_sums *sums, const struct attention_
     if (!sees_some)
         return;
     score_block(&b, kind);
-    for (int i = 0; i < work->n_queries; i++)
+    for (int i = 0; i < work->n_queries; i++) {
+        ask_for_rest(&b, i, kind);
         if (b.begin[i] < b.end[i])
             soften(&b, i, &sums->max[i], &sums->total[i]);
+    }
     memset(sums->o, 0, sizeof(float) * (size_t)(work->n_queries * work->head_dim));
     if (kind == KV_INT8)
         value_block_int8(&b);

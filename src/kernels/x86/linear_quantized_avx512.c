@@ -17,8 +17,8 @@
 enum {
     AHEAD = 9216, /* bytes ahead of the weights being read that are asked for: few rows are bound by memory */
     FEW_ROWS = 8, /* so many cost less to multiply by their steps than a table of multiples does */
-    BLOCKS_AHEAD =
-        12, /* blocks ahead of the input rows: a tile comes from the third cache where there are many */
+    INPUT_AHEAD =
+        24576, /* likewise of the input rows: a tile comes from the third cache where there are many */
 };
 
 /* One block of a panel, ready to be multiplied. [half], then [group of columns] or [run of sub columns]. */
@@ -208,8 +208,7 @@ INLINE void block_rows(const struct weights *w, const struct multiples *m, const
 INLINE void block_many(const struct weights *w, const struct multiples *m, const struct input *x,
                        const struct quant_format f)
 {
-    const char *ahead = (const char *)x->q +
-                        (ptrdiff_t)BLOCKS_AHEAD * (BLOCK + (int)sizeof(struct input_row)) * x->n_rows;
+    const char *ahead = (const char *)x->q + INPUT_AHEAD;
     const void *start = f.zero == 0 ? (const void *)&x->rows->magic : x->rows->start;
     int64_t i = 0, step, end = 16 * (int64_t)(x->n_rows / 4 * 4);
     if (f.has_min)
@@ -232,8 +231,7 @@ INLINE void block_all(const struct weights *w, const struct input *x, const stru
         return;
     }
     for (; r + step <= x->n_rows; r += step) {
-        const char *ahead = (const char *)(x->q + 8 * r) +
-                            BLOCKS_AHEAD * (BLOCK + (int)sizeof(struct input_row)) * x->n_rows;
+        const char *ahead = (const char *)(x->q + 8 * r) + INPUT_AHEAD;
         _mm_prefetch(ahead, _MM_HINT_T0);
         _mm_prefetch(ahead + 64, _MM_HINT_T0);
         block_rows(w, &m, x, r, step, f, is_few);
