@@ -267,8 +267,7 @@ const struct option ENGINE_OPTIONS[] = {
       .value = "N",
       .min = 1,
       .max = 65536,
-      .initial = "256",
-      .help = "sequences that run at the same time" },
+      .help = "sequences that run at the same time; without it, 256" },
     { .name = "max-queue",
       INT_IN(ENGINE, max_queue),
       .value = "N",
@@ -311,10 +310,15 @@ const struct option ENGINE_OPTIONS[] = {
     { .name = NULL },
 };
 
+int engine_flags_max_seqs(const struct engine_flags *flags)
+{
+    return flags->max_seqs < 0 ? 256 : (int)flags->max_seqs;
+}
+
 enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs, tutti_model *model,
                                     tutti_engine **out, struct tutti_error *err)
 {
-    int max_seqs = (int)flags->max_seqs;
+    int max_seqs = engine_flags_max_seqs(flags);
     struct tutti_engine_options options = {
         .kv_bytes = flags->kv_memory > 0 ? (uint64_t)flags->kv_memory : 0,
         .max_context = flags->context > 0 ? (int)flags->context : 0,

@@ -74,6 +74,8 @@ struct engine_flags {
 };
 extern const struct option ENGINE_OPTIONS[];
 
+int engine_flags_max_seqs(const struct engine_flags *flags); /* also where the flag was not given */
+
 /* n_seqs: sequences that can run at the same time at all, so that no more memory than they can use is reserved; 0: not
  * known. */
 MUST_CHECK enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs,

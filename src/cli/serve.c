@@ -35,11 +35,7 @@ static const char *const POOLINGS[] = { "mean", "last", NULL };
 
 static const char *const LOG_FORMATS[] = { "text", "json", NULL }; /* as in enum log_format */
 
-enum {
-    MAX_SECONDS = 7 * 24 * 3600,
-    INITIAL_MAX_SEQS =
-        256, /* of ENGINE_OPTIONS: where it stands, the flag was not given, or says the usual */
-};
+enum { MAX_SECONDS = 7 * 24 * 3600 };
 
 #define VALUES struct serve_values
 static const struct option OPTIONS[] = {
@@ -305,7 +301,7 @@ static void apply_config(const struct serving_config *config, const struct serve
         options->model_id = config->model_name;
     if (engine->context < 0)
         engine->context = config->max_context;
-    if (engine->max_seqs == INITIAL_MAX_SEQS && config->max_seqs > 0)
+    if (engine->max_seqs < 0)
         engine->max_seqs = config->max_seqs;
     if (config->unused.n_bytes > 0)
         log_warn("%s: without a meaning here: %s", values->config, config->unused.bytes);
@@ -400,7 +396,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         st = serving_config_read(&config, values->config, err);
     if (st == TUTTI_OK && values->config)
         apply_config(&config, values, &options, &engine_flags);
-    options.max_requests = (int)(engine_flags.max_seqs + engine_flags.max_queue);
+    options.max_requests = engine_flags_max_seqs(&engine_flags) + (int)engine_flags.max_queue;
     if (st == TUTTI_OK)
         st = server_open(&server, &options, err);
     if (st == TUTTI_OK)

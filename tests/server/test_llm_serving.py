@@ -188,6 +188,14 @@ def test_its_configuration_is_taken_over(start, tmp_path):
         assert name not in warnings[0]
 
 
+def test_flags_go_before_its_configuration(start, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG.replace("PORT", "45679"))
+    server = start("--config", path, "--max-seqs", 256, "--context", 128)  # 256 is also what it is without flag and file
+    info = server.get("/serving/get_serverd_model_info").json()
+    assert info["max_concurrent_requests"] == 256 + 1024 and info["max_total_tokens"] == 128
+
+
 @pytest.mark.parametrize("text, words", [
     ("a: [", "line"), ("- 1\n- 2\n", "mapping"), ("", "nothing"), ("serving_config: {server_port: x}", "server_port"),
     ("serving_config: {server_port: 70000}", "65535"), ("pa_config: {num_blocks: 5}", "both"), ("serving_config: {server_ip: []}", "server_ip"),
