@@ -288,6 +288,13 @@ static struct heads heads_of_group(const struct attention_shape *shape, int grou
     return (struct heads){ group / groups, group / groups * heads + from, min_int(left, ATTENTION_QUERIES) };
 }
 
+/* A head's keys in page 0. */
+static const uint8_t *keys_of(const struct attention_job *job, int kv_head)
+{
+    const struct kv_memory *kv = job->kv;
+    return kv->base + (size_t)job->layer * kv->layer_bytes + (size_t)kv_head * 2 * kv->head_bytes;
+}
+
 /* Fills work for the queries of rows begin.. of a tile: a query for each row and head. */
 static void load_queries(const struct attention_job *job, const struct attention_scratch *scratch,
                          struct attention_work *work, const struct row_tile *tile, const struct heads *heads)
@@ -312,8 +319,7 @@ static void load_queries(const struct attention_job *job, const struct attention
         .views = scratch->views,
         .n_queries = n_queries,
         .head_dim = head_dim,
-        .base = job->kv->base + (size_t)job->layer * job->kv->layer_bytes +
-                (size_t)heads->kv_head * 2 * job->kv->head_bytes,
+        .base = keys_of(job, heads->kv_head),
         .page_bytes = job->kv->page_bytes,
         .values_offset = job->kv->head_bytes,
         .page_table = step->page_tables[step->seqs[tile->begin]],
@@ -355,6 +361,19 @@ static const struct row_tile *tile_of_unit(const struct cpu_backend *cpu, int un
     return &cpu->row_tiles[low];
 }
 
+/* What a unit is: a head group of a tile, or of one block of it where the tile is cut. */
+struct unit {
+    const struct row_tile *tile;
+    int group, block; /* block: of the tile's; 0 where it is whole */
+};
+
+static struct unit unit_of(const struct cpu_backend *cpu, int index)
+{
+    const struct row_tile *tile = tile_of_unit(cpu, index);
+    int part = index - tile->first_unit, n = tile->is_cut ? tile->n_blocks : 1;
+    return (struct unit){ tile, part / n, part % n };
+}
+
 /* ---- what is read next: a page is as good as a random address to the processor, so it is asked for before ---- */
 
 struct ahead {
@@ -366,14 +385,12 @@ static void find_ahead(const struct attention_job *job, struct ahead *ahead, con
                        int kv_head, int block)
 {
     const struct step *step = job->cpu->step;
-    const struct kv_memory *kv = job->kv;
     const int32_t *table = step->page_tables[step->seqs[tile->begin]];
-    const uint8_t *base = kv->base + (size_t)job->layer * kv->layer_bytes +
-                          (size_t)kv_head * 2 * kv->head_bytes;
+    const uint8_t *keys = keys_of(job, kv_head);
     int first = block * (ATTENTION_BLOCK / KV_PAGE_TOKENS);
     int last = step->positions[tile->begin + tile->n_rows - 1] / KV_PAGE_TOKENS;
     for (int i = 0; i < ATTENTION_AHEAD; i++)
-        ahead->pages[i] = base + (size_t)table[min_int(first + i, last)] * kv->page_bytes;
+        ahead->pages[i] = keys + (size_t)table[min_int(first + i, last)] * job->kv->page_bytes;
 }
 
 /* What the thread probably does after unit. Threads that are equally fast take turns. False: nothing. */
@@ -383,10 +400,9 @@ static bool find_ahead_of_unit(const struct attention_job *job, struct ahead *ah
     int next = unit - team_n_threads(cpu->team);
     if (next < 0)
         return false;
-    const struct row_tile *tile = tile_of_unit(cpu, next);
-    int part = next - tile->first_unit, group = tile->is_cut ? part / tile->n_blocks : part;
-    find_ahead(job, ahead, tile, heads_of_group(&cpu->shape, group).kv_head,
-               tile->first_block + (tile->is_cut ? part % tile->n_blocks : 0));
+    struct unit u = unit_of(cpu, next);
+    find_ahead(job, ahead, u.tile, heads_of_group(&cpu->shape, u.group).kv_head,
+               u.tile->first_block + u.block);
     return true;
 }
 
@@ -468,13 +484,12 @@ static void attention_some(void *arg, int thread, int n_threads)
         int unit = cpu->n_units - 1 - atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
         if (unit < 0)
             return;
-        const struct row_tile *tile = tile_of_unit(cpu, unit);
-        int part = unit - tile->first_unit, group = tile->is_cut ? part / tile->n_blocks : part;
-        struct heads heads = heads_of_group(&cpu->shape, group);
-        if (tile->is_cut)
-            attend_block(job, scratch, unit, tile, &heads, group, part % tile->n_blocks);
+        struct unit u = unit_of(cpu, unit);
+        struct heads heads = heads_of_group(&cpu->shape, u.group);
+        if (u.tile->is_cut)
+            attend_block(job, scratch, unit, u.tile, &heads, u.group, u.block);
         else
-            attend_whole(job, scratch, unit, tile, &heads);
+            attend_whole(job, scratch, unit, u.tile, &heads);
     }
 }
 

@@ -45,10 +45,10 @@ static double alone_us(const struct pace *p, int n_decoding)
     return n_decoding < p->decode_rows ? p->decode_us * n_decoding / p->decode_rows : p->decode_us;
 }
 
-/* What a step may take longer. MARGIN: steps vary. */
+/* What a step may take longer; a row, whatever it costs. MARGIN: steps vary. */
 static double allowance_us(const struct pace *p, int n_decoding)
 {
-    return (MARGIN * p->max_slowdown - 1) * alone_us(p, n_decoding);
+    return fmax((MARGIN * p->max_slowdown - 1) * alone_us(p, n_decoding), 1e-3);
 }
 
 /* Both parts of the cost share the error by how much they had to do with it: normalized least mean squares (Widrow and
@@ -92,7 +92,7 @@ double pace_budget(const struct pace *p, int n_decoding)
     bool is_known = p->decode_us > 0 && is_close(n_decoding, p->decode_rows);
     if (p->decode_us <= 0 || p->n_reads >= (is_known ? MANY_READS : FEW_READS))
         return 0;
-    return fmax(allowance_us(p, n_decoding), 1e-3); /* a row, whatever it costs */
+    return allowance_us(p, n_decoding);
 }
 
 static double cost(const struct pace *p, int n, int pos)
@@ -114,7 +114,7 @@ int pace_usual_rows(const struct pace *p, int n_decoding)
 {
     if (p->max_slowdown <= 0 || p->decode_us <= 0 || n_decoding == 0)
         return INT32_MAX;
-    return pace_rows(p, fmax(allowance_us(p, n_decoding), 1e-3), 0);
+    return pace_rows(p, allowance_us(p, n_decoding), 0);
 }
 
 double pace_spend(const struct pace *p, double budget_us, int n, int pos)
