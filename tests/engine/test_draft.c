@@ -292,7 +292,8 @@ static void texts_and_probabilities_of_a_model_are_the_same(void **state)
     tutti_model_info(model, &info);
     uint64_t bytes = info.kv_bytes_per_token * KV_PAGE_TOKENS;
     struct collect *want = calloc(N_QUESTIONS, sizeof *want), *got = calloc(N_QUESTIONS, sizeof *got);
-    struct tutti_engine_options options = { .kv_bytes = 4000 * bytes };
+    /* The more run at once, the fewer are drafted for. */
+    struct tutti_engine_options options = { .kv_bytes = 4000 * bytes, .max_seqs = 4 };
     ask_model(model, &options, false, want);
     options.draft = draft;
     for (int lookup = 0; lookup <= 6; lookup += 6)
@@ -301,7 +302,7 @@ static void texts_and_probabilities_of_a_model_are_the_same(void **state)
             struct tutti_stats stats = ask_model(model, &options, forces, got);
             check_same(got, want);
             if (forces) {
-                assert_true(stats.n_accepted_drafts > 10); /* the more run at once, the fewer */
+                assert_true(stats.n_accepted_drafts > 100);
                 assert_true(stats.n_accepted_drafts > 4 * stats.n_rejected_drafts);
             }
         }
