@@ -352,14 +352,21 @@ enum tutti_status model_load(struct model **out, const char *path, const struct 
 
 enum tutti_status model_text_prefix(const struct model *model, struct ids *out, struct tutti_error *err)
 {
-    return model->family && model->tokenizer ? model->family->text_prefix(model->tokenizer, out, err)
-                                             : TUTTI_OK;
+    if (!model->family || !model->tokenizer)
+        return TUTTI_OK;
+    const struct token_affixes *affixes = tokenizer_affixes(model->tokenizer);
+    if (affixes->n_before == 0) /* the files of a GLM model may not name what its authors' code puts there */
+        return model->family->text_prefix(model->tokenizer, out, err);
+    return ids_add_all(out, affixes->before, (size_t)affixes->n_before) ? TUTTI_OK : chat_out_of_memory(err);
 }
 
 enum tutti_status model_text_suffix(const struct model *model, struct ids *out, struct tutti_error *err)
 {
-    return model->family && model->family->text_suffix ? model->family->text_suffix(&model->desc, out, err)
-                                                       : TUTTI_OK;
+    if (model->family && model->family->text_suffix)
+        return model->family->text_suffix(&model->desc, out, err);
+    const struct token_affixes *affixes = model->tokenizer ? tokenizer_affixes(model->tokenizer) : NULL;
+    return !affixes || ids_add_all(out, affixes->after, (size_t)affixes->n_after) ? TUTTI_OK
+                                                                                  : chat_out_of_memory(err);
 }
 
 static void free_norm(struct backend *be, const struct norm *norm)

@@ -14,6 +14,19 @@ static void drop_second_prefix(struct ids *list, size_t n_prefix)
     list->n = n_text;
 }
 
+/* A suffix that the text spells itself is not added once more. */
+static enum tutti_status add_suffix(const struct model *model, bool parses_special, struct ids *out,
+                                    struct tutti_error *err)
+{
+    size_t n_text = out->n;
+    enum tutti_status st = model_text_suffix(model, out, err);
+    size_t n_suffix = out->n - n_text;
+    if (st == TUTTI_OK && parses_special && n_suffix > 0 && n_text >= n_suffix &&
+        memcmp(out->ids + n_text - n_suffix, out->ids + n_text, n_suffix * sizeof *out->ids) == 0)
+        out->n = n_text;
+    return st;
+}
+
 enum tutti_status model_encode_text(const struct model *model, const struct model_text *text, struct ids *out,
                                     struct tutti_error *err)
 {
@@ -31,5 +44,5 @@ enum tutti_status model_encode_text(const struct model *model, const struct mode
         if (model->desc.has_prefix && !prefix.has_no_end)
             return TUTTI_OK; /* the text says itself where its prefix ends */
     }
-    return model_text_suffix(model, out, err);
+    return add_suffix(model, text->parse_special, out, err);
 }

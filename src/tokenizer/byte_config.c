@@ -100,8 +100,8 @@ int32_t byte_config_find(const struct tokenizer *tok, const char *text)
 {
     const struct byte_level *level = tok->level;
     size_t n_bytes = strlen(text);
-    for (size_t i = 0; i < level->n_added; i++) {
-        int32_t id = level->added[i].id;
+    for (size_t i = 0; i < tok->added.n; i++) {
+        int32_t id = tok->added.list[i].id;
         if (tok->pieces[id].n_bytes == n_bytes && memcmp(vocab_bytes(tok, id), text, n_bytes) == 0)
             return id;
     }
@@ -134,7 +134,7 @@ static enum tutti_status read_special(const struct tokenizer *tok, const json_t 
 enum tutti_status byte_config_specials(struct tokenizer *tok, const json_t *config, const char *name,
                                        struct tutti_error *err)
 {
-    struct byte_level *level = tok->level;
+    struct token_affixes *affixes = &tok->affixes;
     int32_t unk = -1; /* of no use where every byte is a token; the model of tokenizer.json says its own */
     enum tutti_status st = read_special(tok, config, "bos_token", &tok->bos_id, name, err);
     if (st == TUTTI_OK)
@@ -142,12 +142,12 @@ enum tutti_status byte_config_specials(struct tokenizer *tok, const json_t *conf
     if (st == TUTTI_OK)
         st = read_special(tok, config, "unk_token", &unk, name, err);
     const json_t *adds = json_object_get(config, "add_bos_token");
-    if (st == TUTTI_OK && json_is_boolean(adds) && !level->knows_prefix) {
-        level->knows_prefix = true;
+    if (st == TUTTI_OK && json_is_boolean(adds) && !affixes->is_known) {
+        affixes->is_known = true;
         if (json_is_true(adds) && tok->bos_id >= 0)
-            level->prefix[level->n_prefix++] = tok->bos_id;
+            affixes->before[affixes->n_before++] = tok->bos_id;
     }
-    if (tok->bos_id < 0 && level->n_prefix == 1) /* the post-processor names it, where config does not */
-        tok->bos_id = level->prefix[0];
+    if (tok->bos_id < 0 && affixes->n_before == 1) /* the post-processor names it, where config does not */
+        tok->bos_id = affixes->before[0];
     return st;
 }

@@ -16,7 +16,7 @@ struct encoder {
     bool is_first;                        /* that part begins the text */
 };
 
-typedef bool between_fn(struct encoder *e, const char *text, size_t n_bytes);
+typedef bool between_fn(void *to, const char *text, size_t n_bytes);
 
 static bool add_word(void *to, const char *word, size_t n_bytes)
 {
@@ -70,59 +70,32 @@ static bool encode_metaspace(struct encoder *e, const char *text, size_t n_bytes
     return ok;
 }
 
-static bool encode_plain(struct encoder *e, const char *text, size_t n_bytes)
+static bool encode_plain(void *to, const char *text, size_t n_bytes)
 {
+    struct encoder *e = to;
     if (e->tok->level->metaspace.prepends != METASPACE_NONE)
         return encode_metaspace(e, text, n_bytes);
     return pretokenize(&e->tok->level->pre, e->m, text, n_bytes, add_word, e);
 }
 
-/* The next added token in text from `from` on: leftmost, of these the longest. NULL: none. */
-static const struct added_token *find_added(const struct encoder *e, const struct trie *trie,
-                                            const char *text, size_t n_bytes, size_t from, size_t *begin,
-                                            size_t *end)
+static bool add_token(void *to, const struct added_token *token)
 {
-    for (size_t at = from; at < n_bytes; at++) {
-        size_t n = 0;
-        int32_t i = trie->roots[(uint8_t)text[at]] ? trie_match(trie, text + at, n_bytes - at, &n) : -1;
-        if (i < 0)
-            continue;
-        const struct added_token *added = &e->tok->level->added[i];
-        *begin = at;
-        *end = at + n;
-        /* One that does not count still hides what begins within it. */
-        if ((!added->is_special || e->takes_special) &&
-            !(added->is_single_word &&
-              (unicode_ends_with_word(text, at) || unicode_starts_with_word(text + *end, n_bytes - *end))))
-            return added;
-        at = *end - 1;
-    }
-    return NULL;
+    struct encoder *e = to;
+    return ids_add(e->out, token->id);
 }
 
 static bool cut_out(struct encoder *e, const struct trie *trie, const char *text, size_t n_bytes,
                     between_fn *between)
 {
-    size_t done = 0, from = 0, begin, end;
-    const struct added_token *added;
-    while ((added = find_added(e, trie, text, n_bytes, from, &begin, &end))) {
-        from = end;
-        if (added->takes_left_blanks) {
-            begin -= unicode_blanks_at_end(text, begin);
-            begin = begin > done ? begin : done;
-        }
-        if (added->takes_right_blanks)
-            end += unicode_blanks_at_start(text + end, n_bytes - end);
-        if ((begin > done && !between(e, text + done, begin - done)) || !ids_add(e->out, added->id))
-            return false;
-        done = end;
-    }
-    return done >= n_bytes || between(e, text + done, n_bytes - done);
+    struct added_cuts cuts = {
+        .to = e, .between = between, .token = add_token, .takes_special = e->takes_special
+    };
+    return added_tokens_cut(&e->tok->added, trie, &cuts, text, n_bytes);
 }
 
 static bool encode_normalized(struct encoder *e, const char *text, size_t n_bytes)
 {
-    const struct trie *trie = &e->tok->level->normalized;
+    const struct trie *trie = &e->tok->added.normalized;
     return trie->n_nodes > 1 ? cut_out(e, trie, text, n_bytes, encode_plain) : encode_plain(e, text, n_bytes);
 }
 
@@ -164,8 +137,9 @@ bool byte_level_normalize(const struct byte_level *level, const char *text, size
 }
 
 /* Text between added tokens. */
-static bool encode_raw(struct encoder *e, const char *text, size_t n_bytes)
+static bool encode_raw(void *to, const char *text, size_t n_bytes)
 {
+    struct encoder *e = to;
     const struct byte_level *level = e->tok->level;
     struct buf normal = { 0 };
     e->is_first = text == e->begin;
@@ -201,7 +175,7 @@ bool byte_level_encode(const struct tokenizer *tok, const char *text, size_t n_b
         .out = out,
         .begin = text,
     };
-    bool ok = e.m && cut_out(&e, &tok->level->raw, text, n_bytes, encode_raw);
+    bool ok = e.m && cut_out(&e, &tok->added.raw, text, n_bytes, encode_raw);
     pattern_matcher_free(e.m);
     buf_clear(&clean);
     return ok;

@@ -35,14 +35,11 @@ void byte_level_free(struct byte_level *level)
 {
     if (!level)
         return;
-    trie_clear(&level->raw);
-    trie_clear(&level->normalized);
     for (int i = 0; i < level->n_normalizers; i++) {
         buf_clear(&level->normalizers[i].from);
         buf_clear(&level->normalizers[i].to);
     }
     pretokenizer_clear(&level->pre);
-    free(level->added);
     free(level->pairs);
     free(level->merges);
     free(level->merge_filter);
@@ -337,9 +334,9 @@ static enum tutti_status index_ranks(struct tokenizer *tok, const char *name, st
 
 int32_t byte_level_find_control(const struct tokenizer *tok, const char *spelling, size_t n_bytes)
 {
-    for (size_t i = 0; i < tok->level->n_added; i++) {
-        int32_t id = tok->level->added[i].id;
-        if (tok->level->added[i].is_special && tok->pieces[id].n_bytes == n_bytes &&
+    for (size_t i = 0; i < tok->added.n; i++) {
+        int32_t id = tok->added.list[i].id;
+        if (tok->added.list[i].is_special && tok->pieces[id].n_bytes == n_bytes &&
             memcmp(vocab_bytes(tok, id), spelling, n_bytes) == 0)
             return id;
     }
@@ -349,7 +346,6 @@ int32_t byte_level_find_control(const struct tokenizer *tok, const char *spellin
 enum tutti_status byte_level_add(struct tokenizer *tok, const char *text, size_t n_bytes,
                                  struct added_token added, const char *name, struct tutti_error *err)
 {
-    struct byte_level *level = tok->level;
     int32_t id = added.id;
     if (n_bytes == 0 || n_bytes > MAX_ADDED_BYTES || !utf8_is_valid(text, n_bytes))
         return error_set(err, TUTTI_E_FORMAT, "%s: added token %d: expected 1 to %d bytes of UTF-8", name, id,
@@ -368,18 +364,7 @@ enum tutti_status byte_level_add(struct tokenizer *tok, const char *text, size_t
                              (int)(p->n_bytes < 64 ? p->n_bytes : 64), vocab_bytes(tok, id));
         p->type = (uint8_t)type;
     }
-    for (size_t i = 0; i < level->n_added; i++) {
-        if (level->added[i].id == id) { /* the later word counts */
-            level->added[i] = added;
-            return TUTTI_OK;
-        }
-    }
-    struct added_token *list = realloc(level->added, (level->n_added + 1) * sizeof *list);
-    if (!list)
-        return out_of_memory(name, err);
-    level->added = list;
-    level->added[level->n_added++] = added;
-    return TUTTI_OK;
+    return added_tokens_put(&tok->added, added) ? TUTTI_OK : out_of_memory(name, err);
 }
 
 enum tutti_status byte_level_use(struct tokenizer *tok, const struct pre_name *named, const char *pre,
@@ -396,34 +381,17 @@ enum tutti_status byte_level_use(struct tokenizer *tok, const struct pre_name *n
     return pretokenizer_add_named(&level->pre, named, name, err);
 }
 
-/* Tokens that are looked for in normalized text are normalized too. */
-static bool build_trie(struct tokenizer *tok, bool of_normalized, struct trie *trie)
+static struct spelling spelling_of(const void *from, const struct added_token *token)
 {
-    struct byte_level *level = tok->level;
-    struct spelling *list = calloc(level->n_added + 1, sizeof *list);
-    struct buf *normal = calloc(level->n_added + 1, sizeof *normal);
-    size_t n = 0;
-    bool ok = list && normal;
-    for (size_t i = 0; ok && i < level->n_added; i++) {
-        int32_t id = level->added[i].id;
-        if (level->added[i].is_normalized != of_normalized)
-            continue;
-        list[n] = (struct spelling){ .bytes = vocab_bytes(tok, id),
-                                     .n_bytes = tok->pieces[id].n_bytes,
-                                     .id = (int32_t)i };
-        if (of_normalized) {
-            ok = byte_level_normalize(level, list[n].bytes, list[n].n_bytes, &normal[i]);
-            list[n].bytes = normal[i].bytes;
-            list[n].n_bytes = normal[i].n_bytes;
-        }
-        n += list[n].n_bytes > 0;
-    }
-    ok = ok && trie_build(trie, list, n);
-    for (size_t i = 0; normal && i < level->n_added; i++)
-        buf_clear(&normal[i]);
-    free(normal);
-    free(list);
-    return ok;
+    const struct tokenizer *tok = from;
+    return (struct spelling){ .bytes = vocab_bytes(tok, token->id),
+                              .n_bytes = tok->pieces[token->id].n_bytes };
+}
+
+static bool normalize_added(const void *from, const char *text, size_t n_bytes, struct buf *out)
+{
+    const struct tokenizer *tok = from;
+    return byte_level_normalize(tok->level, text, n_bytes, out);
 }
 
 enum tutti_status byte_level_finish(struct tokenizer *tok, bool by_rank, const char *name,
@@ -446,7 +414,7 @@ enum tutti_status byte_level_finish(struct tokenizer *tok, bool by_rank, const c
     tok->n_library_pieces = tok->n_pieces;
     level->has_ranks = by_rank;
     level->whole = calloc((size_t)tok->n_pieces, sizeof *level->whole);
-    if (!level->whole || !build_trie(tok, false, &level->raw) || !build_trie(tok, true, &level->normalized))
+    if (!level->whole || !added_tokens_index(&tok->added, spelling_of, normalize_added, tok))
         return out_of_memory(name, err);
     return TUTTI_OK;
 }

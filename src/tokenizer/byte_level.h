@@ -11,17 +11,7 @@
 #include "tokenizer/unicode.h"
 #include "tokenizer/vocab.h"
 
-enum { MAX_ADDED_BYTES = 1024, MAX_NORMALIZERS = 8, MAX_PREFIX_IDS = 8 };
-
-/* A token that is found by its spelling before anything else is done to a text. */
-struct added_token {
-    int32_t id;
-    bool is_special;        /* a CONTROL piece */
-    bool takes_left_blanks; /* blanks beside it belong to it */
-    bool takes_right_blanks;
-    bool is_single_word; /* no letter, digit or underscore may stand beside it */
-    bool is_normalized;  /* it is looked for in normalized text */
-};
+enum { MAX_NORMALIZERS = 8 };
 
 struct normalizer {
     enum { NORMALIZE_FORM, NORMALIZE_REPLACE, NORMALIZE_PREPEND } kind;
@@ -52,9 +42,6 @@ struct merge_pair {
 };
 
 struct byte_level {
-    struct added_token *added; /* [n_added] */
-    size_t n_added;
-    struct trie raw, normalized; /* of the added tokens; ids are indices of them */
     struct normalizer normalizers[MAX_NORMALIZERS];
     int n_normalizers;
     struct pretokenizer pre;
@@ -77,9 +64,6 @@ struct byte_level {
     struct metaspace metaspace;
     _Atomic uint8_t
         *whole; /* [n_pieces] do merges make the token from its own bytes? 0: not known yet, 1: yes, 2: no */
-    bool knows_prefix; /* the file says what stands before a text: */
-    int32_t prefix[MAX_PREFIX_IDS];
-    int n_prefix;
 };
 
 /* A tokenizer without tokens. NULL: out of memory. */

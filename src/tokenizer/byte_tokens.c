@@ -76,9 +76,9 @@ static enum tutti_status fill(struct tokenizer *tok, const struct byte_vocab *v,
     tok->bos_id = v->bos_id;
     tok->eos_id = v->eos_id;
     bool adds_bos = v->adds_bos < 0 ? named->adds_bos : v->adds_bos > 0;
-    tok->level->knows_prefix = true;
+    tok->affixes.is_known = true;
     if (adds_bos && v->bos_id >= 0)
-        tok->level->prefix[tok->level->n_prefix++] = v->bos_id;
+        tok->affixes.before[tok->affixes.n_before++] = v->bos_id;
     return TUTTI_OK;
 }
 
@@ -121,10 +121,10 @@ const char *tokenizer_pre(const struct tokenizer *tok)
 
 int tokenizer_adds_bos(const struct tokenizer *tok)
 {
-    const struct byte_level *level = tok->level;
-    if (!level || !level->knows_prefix)
+    const struct token_affixes *affixes = &tok->affixes;
+    if (!affixes->is_known)
         return -1;
-    return level->n_prefix > 0 && level->prefix[0] == tok->bos_id;
+    return affixes->n_before > 0 && affixes->before[0] == tok->bos_id;
 }
 
 bool tokenizer_spelling(const struct tokenizer *tok, int32_t id, struct buf *out)

@@ -134,7 +134,7 @@ enum tutti_status tokenizer_from_tiktoken(struct tokenizer **out, const struct b
     int32_t n_ranks = tok->n_pieces;
     if (st == TUTTI_OK)
         st = byte_config_add_all(tok, config, file->name, err);
-    bool needs_specials = tok->level->n_added == 0;
+    bool needs_specials = tok->added.n == 0;
     for (size_t i = 0; st == TUTTI_OK && needs_specials && i < n_specials; i++)
         st = byte_level_add(tok, specials[i], strlen(specials[i]),
                             (struct added_token){ .id = n_ranks + (int32_t)i, .is_special = true },

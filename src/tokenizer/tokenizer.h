@@ -97,6 +97,16 @@ int32_t tokenizer_find(const struct tokenizer *tok, const char *piece, size_t n_
 int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling);
 bool tokenizer_adds_dummy_prefix(const struct tokenizer *tok);
 
+/* What a tokenizer's files put around a text where special tokens are asked for. is_known: they say it; else the model's
+ * family does. */
+enum { MAX_AFFIX_IDS = 8 };
+struct token_affixes {
+    bool is_known;
+    int n_before, n_after;
+    int32_t before[MAX_AFFIX_IDS], after[MAX_AFFIX_IDS];
+};
+const struct token_affixes *tokenizer_affixes(const struct tokenizer *tok); /* borrowed */
+
 /* All of a SentencePiece tokenizer's vocabulary but the pieces and the files of words; borrowed. */
 void tokenizer_describe(const struct tokenizer *tok, struct piece_vocab *out);
 

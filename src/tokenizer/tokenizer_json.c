@@ -1,44 +1,32 @@
 /* tokenizer.json of the Hugging Face tokenizers library: models of BPE, on bytes and on characters. */
 #include "tokenizer/byte_config.h"
 #include "tokenizer/byte_files.h"
+#include "tokenizer/json_reader.h"
 
 #include <string.h>
 
-struct reader {
-    struct tokenizer *tok;
-    const char *name;
-    struct tutti_error *err;
-    bool has_bytes; /* the pre-tokenizer ends with ByteLevel */
-    bool decodes_marks, decodes_bytes;
-};
-
-static enum tutti_status out_of_memory(const struct reader *r)
+enum tutti_status json_reader_out_of_memory(const struct json_reader *r)
 {
     return error_set(r->err, TUTTI_E_MEMORY, "%s: out of memory", r->name);
 }
 
-static const char *type_of(const json_t *part)
+const char *json_reader_type(const json_t *part)
 {
     const char *type = json_string_value(json_object_get(part, "type"));
     return type ? type : "";
 }
 
-static enum tutti_status unsupported(const struct reader *r, const char *field, const json_t *part,
-                                     const char *expected)
+enum tutti_status json_reader_unsupported(const struct json_reader *r, const char *field, const json_t *part,
+                                          const char *expected)
 {
     const char *type = json_string_value(json_object_get(part, "type"));
     return error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: %s is of type %.64s, expected %s", r->name, field,
                      type ? type : "(none)", expected);
 }
 
-static bool is_on(const json_t *part, const char *key)
-{
-    return json_is_true(json_object_get(part, key));
-}
-
 /* ---- normalizer ---- */
 
-static enum tutti_status add_normalizer(struct reader *r, struct normalizer n, const char *from,
+static enum tutti_status add_normalizer(struct json_reader *r, struct normalizer n, const char *from,
                                         size_t n_from, const char *to, size_t n_to)
 {
     struct byte_level *level = r->tok->level;
@@ -47,10 +35,11 @@ static enum tutti_status add_normalizer(struct reader *r, struct normalizer n, c
                          MAX_NORMALIZERS);
     struct normalizer *own = &level->normalizers[level->n_normalizers++];
     *own = n;
-    return buf_add(&own->from, from, n_from) && buf_add(&own->to, to, n_to) ? TUTTI_OK : out_of_memory(r);
+    return buf_add(&own->from, from, n_from) && buf_add(&own->to, to, n_to) ? TUTTI_OK
+                                                                            : json_reader_out_of_memory(r);
 }
 
-static enum tutti_status read_replace(struct reader *r, const json_t *part)
+static enum tutti_status read_replace(struct json_reader *r, const json_t *part)
 {
     const json_t *from = json_object_get(json_object_get(part, "pattern"), "String"),
                  *to = json_object_get(part, "content");
@@ -61,7 +50,7 @@ static enum tutti_status read_replace(struct reader *r, const json_t *part)
                           json_string_length(from), json_string_value(to), json_string_length(to));
 }
 
-static enum tutti_status read_prepend(struct reader *r, const json_t *part)
+static enum tutti_status read_prepend(struct json_reader *r, const json_t *part)
 {
     const json_t *text = json_object_get(part, "prepend");
     if (!json_is_string(text))
@@ -70,12 +59,12 @@ static enum tutti_status read_prepend(struct reader *r, const json_t *part)
                           json_string_length(text));
 }
 
-static enum tutti_status read_normalizer(struct reader *r, const json_t *part, int depth)
+static enum tutti_status read_normalizer(struct json_reader *r, const json_t *part, int depth)
 {
     static const char *const FORMS[] = {
         [UNICODE_NFC] = "NFC", [UNICODE_NFD] = "NFD", [UNICODE_NFKC] = "NFKC", [UNICODE_NFKD] = "NFKD"
     };
-    const char *type = type_of(part);
+    const char *type = json_reader_type(part);
     if (!part || json_is_null(part))
         return TUTTI_OK;
     for (int i = 0; i < 4; i++) {
@@ -87,8 +76,9 @@ static enum tutti_status read_normalizer(struct reader *r, const json_t *part, i
         return read_replace(r, part);
     if (strcmp(type, "Prepend") == 0)
         return read_prepend(r, part);
-    if (strcmp(type, "Sequence") != 0 || depth > 8)
-        return unsupported(r, "normalizer", part, "NFC, NFD, NFKC, NFKD, Replace, Prepend or Sequence");
+    if (strcmp(type, "Sequence") != 0 || depth > MAX_JSON_STEP_DEPTH)
+        return json_reader_unsupported(r, "normalizer", part,
+                                       "NFC, NFD, NFKC, NFKD, Replace, Prepend or Sequence");
     const json_t *list = json_object_get(part, "normalizers");
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
@@ -98,7 +88,8 @@ static enum tutti_status read_normalizer(struct reader *r, const json_t *part, i
 
 /* ---- pre_tokenizer ---- */
 
-static enum tutti_status read_behavior(const struct reader *r, const json_t *part, enum split_behavior *out)
+static enum tutti_status read_behavior(const struct json_reader *r, const json_t *part,
+                                       enum split_behavior *out)
 {
     static const char *const NAMES[] = { [SPLIT_ISOLATED] = "Isolated",
                                          [SPLIT_REMOVED] = "Removed",
@@ -116,7 +107,7 @@ static enum tutti_status read_behavior(const struct reader *r, const json_t *par
                      r->name, behavior ? behavior : "");
 }
 
-static enum tutti_status read_split(struct reader *r, const json_t *part)
+static enum tutti_status read_split(struct json_reader *r, const json_t *part)
 {
     const json_t *pattern = json_object_get(part, "pattern"), *regex = json_object_get(pattern, "Regex"),
                  *text = json_object_get(pattern, "String");
@@ -126,22 +117,22 @@ static enum tutti_status read_split(struct reader *r, const json_t *part)
         return st;
     if (json_is_string(regex))
         return pretokenizer_add(&r->tok->level->pre, json_string_value(regex), json_string_length(regex),
-                                behavior, is_on(part, "invert"), r->name, r->err);
+                                behavior, json_reader_is_on(part, "invert"), r->name, r->err);
     if (json_is_string(text) && json_string_length(text) > 0)
         return pretokenizer_add_literal(&r->tok->level->pre, json_string_value(text),
-                                        json_string_length(text), behavior, is_on(part, "invert"), r->name,
-                                        r->err);
+                                        json_string_length(text), behavior, json_reader_is_on(part, "invert"),
+                                        r->name, r->err);
     return error_set(r->err, TUTTI_E_FORMAT,
                      "%s: pre_tokenizer: Split: expected pattern.Regex or pattern.String", r->name);
 }
 
-static enum tutti_status read_bytes(struct reader *r, const json_t *part)
+static enum tutti_status read_bytes(struct json_reader *r, const json_t *part)
 {
     struct pretokenizer *pre = &r->tok->level->pre;
     const json_t *use_regex = json_object_get(part, "use_regex");
     enum tutti_status st = TUTTI_OK;
     r->has_bytes = true;
-    if (is_on(part, "add_prefix_space"))
+    if (json_reader_is_on(part, "add_prefix_space"))
         st = pretokenizer_add_prefix(pre, r->name, r->err);
     if (st == TUTTI_OK && !json_is_false(use_regex))
         st = pretokenizer_add(pre, PATTERN_GPT2, strlen(PATTERN_GPT2), SPLIT_ISOLATED, false, r->name,
@@ -149,14 +140,14 @@ static enum tutti_status read_bytes(struct reader *r, const json_t *part)
     return st;
 }
 
-static enum tutti_status read_pattern(struct reader *r, const char *source, enum split_behavior behavior)
+static enum tutti_status read_pattern(struct json_reader *r, const char *source, enum split_behavior behavior)
 {
     return pretokenizer_add(&r->tok->level->pre, source, strlen(source), behavior, false, r->name, r->err);
 }
 
-static enum tutti_status read_pre_tokenizer(struct reader *r, const json_t *part, int depth)
+static enum tutti_status read_pre_tokenizer(struct json_reader *r, const json_t *part, int depth)
 {
-    const char *type = type_of(part);
+    const char *type = json_reader_type(part);
     enum split_behavior behavior = SPLIT_ISOLATED;
     enum tutti_status st = TUTTI_OK;
     if (r->has_bytes)
@@ -168,13 +159,14 @@ static enum tutti_status read_pre_tokenizer(struct reader *r, const json_t *part
         return read_split(r, part);
     if (strcmp(type, "Digits") == 0)
         return read_pattern(r, PATTERN_DIGITS,
-                            is_on(part, "individual_digits") ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS);
+                            json_reader_is_on(part, "individual_digits") ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS);
     if (strcmp(type, "Punctuation") == 0) {
         st = json_object_get(part, "behavior") ? read_behavior(r, part, &behavior) : TUTTI_OK;
         return st == TUTTI_OK ? read_pattern(r, PATTERN_PUNCTUATION, behavior) : st;
     }
-    if (strcmp(type, "Sequence") != 0 || depth > 8)
-        return unsupported(r, "pre_tokenizer", part, "ByteLevel, Split, Digits, Punctuation or Sequence");
+    if (strcmp(type, "Sequence") != 0 || depth > MAX_JSON_STEP_DEPTH)
+        return json_reader_unsupported(r, "pre_tokenizer", part,
+                                       "ByteLevel, Split, Digits, Punctuation or Sequence");
     const json_t *list = json_object_get(part, "pretokenizers");
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
         st = read_pre_tokenizer(r, json_array_get(list, i), depth + 1);
@@ -182,7 +174,7 @@ static enum tutti_status read_pre_tokenizer(struct reader *r, const json_t *part
 }
 
 /* Older files say add_prefix_space. */
-static enum tutti_status read_prepends(const struct reader *r, const json_t *part,
+static enum tutti_status read_prepends(const struct json_reader *r, const json_t *part,
                                        enum metaspace_prepends *out)
 {
     const char *replacement = json_string_value(json_object_get(part, "replacement"));
@@ -201,7 +193,7 @@ static enum tutti_status read_prepends(const struct reader *r, const json_t *par
                            r->name);
 }
 
-static enum tutti_status read_metaspace(struct reader *r, const json_t *part)
+static enum tutti_status read_metaspace(struct json_reader *r, const json_t *part)
 {
     struct metaspace *m = &r->tok->level->metaspace;
     m->splits = !json_is_false(json_object_get(part, "split"));
@@ -217,7 +209,7 @@ static bool is_empty(const json_t *part, const char *key)
            json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0);
 }
 
-static enum tutti_status read_merges(struct reader *r, const json_t *list)
+static enum tutti_status read_merges(struct json_reader *r, const json_t *list)
 {
     enum tutti_status st = TUTTI_OK;
     if (!json_is_array(list))
@@ -238,23 +230,23 @@ static enum tutti_status read_merges(struct reader *r, const json_t *list)
     return st;
 }
 
-static enum tutti_status read_model(struct reader *r, const json_t *model)
+static enum tutti_status read_model(struct json_reader *r, const json_t *model)
 {
     static const char *const ABSENT[] = { "dropout", "continuing_subword_prefix", "end_of_word_suffix",
                                           "byte_fallback" };
     bool has_characters = r->tok->level->has_characters;
     const json_t *type = json_object_get(model, "type");
-    if (!json_is_object(model) || (type && strcmp(type_of(model), "BPE") != 0))
-        return unsupported(r, "model", model, "BPE");
+    if (!json_is_object(model) || (type && strcmp(json_reader_type(model), "BPE") != 0))
+        return json_reader_unsupported(r, "model", model, "BPE");
     for (size_t i = 0; i < sizeof ABSENT / sizeof *ABSENT - has_characters; i++) {
         if (!is_empty(model, ABSENT[i]))
             return error_set(r->err, TUTTI_E_UNSUPPORTED,
                              "%s: model.%s is set, which models of this kind have no use for", r->name,
                              ABSENT[i]);
     }
-    r->tok->byte_fallback = is_on(model, "byte_fallback");
-    r->tok->level->ignores_merges = is_on(model, "ignore_merges");
-    r->tok->level->fuses_unknown = is_on(model, "fuse_unk");
+    r->tok->byte_fallback = json_reader_is_on(model, "byte_fallback");
+    r->tok->level->ignores_merges = json_reader_is_on(model, "ignore_merges");
+    r->tok->level->fuses_unknown = json_reader_is_on(model, "fuse_unk");
     enum tutti_status st = byte_config_vocab(r->tok, json_object_get(model, "vocab"), r->name, r->err);
     if (st == TUTTI_OK)
         st = read_merges(r, json_object_get(model, "merges"));
@@ -267,7 +259,7 @@ static enum tutti_status read_model(struct reader *r, const json_t *model)
     return st;
 }
 
-static enum tutti_status read_added(struct reader *r, const json_t *list)
+static enum tutti_status read_added(struct json_reader *r, const json_t *list)
 {
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++) {
@@ -279,77 +271,23 @@ static enum tutti_status read_added(struct reader *r, const json_t *list)
     return st;
 }
 
-/* ---- post_processor, decoder ---- */
+/* ---- decoder ---- */
 
-static enum tutti_status add_prefix(struct reader *r, const json_t *part, const char *special)
+static enum tutti_status read_decoder(const struct json_reader *r, const json_t *part, int depth)
 {
-    struct byte_level *level = r->tok->level;
-    const json_t *ids = json_object_get(json_object_get(json_object_get(part, "special_tokens"), special),
-                                        "ids");
-    for (size_t i = 0; i < json_array_size(ids); i++) {
-        const json_t *id = json_array_get(ids, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-            json_integer_value(id) >= r->tok->n_pieces || level->n_prefix >= MAX_PREFIX_IDS)
-            return error_set(r->err, TUTTI_E_FORMAT,
-                             "%s: post_processor.special_tokens: expected up to %d ids of the vocabulary",
-                             r->name, MAX_PREFIX_IDS);
-        level->prefix[level->n_prefix++] = (int32_t)json_integer_value(id);
-    }
-    return TUTTI_OK;
-}
-
-/* What stands before a single text; nothing may stand behind it, since it is to be continued. */
-static enum tutti_status read_template(struct reader *r, const json_t *part)
-{
-    const json_t *single = json_object_get(part, "single");
-    bool after_text = false;
-    enum tutti_status st = TUTTI_OK;
-    r->tok->level->knows_prefix = true;
-    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(single); i++) {
-        const json_t *item = json_array_get(single, i);
-        const char *special = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
-        if (special && after_text)
-            return error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: post_processor adds %.64s behind a text",
-                             r->name, special);
-        if (special)
-            st = add_prefix(r, part, special);
-        else
-            after_text = true;
-    }
-    return st;
-}
-
-static enum tutti_status read_post_processor(struct reader *r, const json_t *part, int depth)
-{
-    const char *type = type_of(part);
-    enum tutti_status st = TUTTI_OK;
-    if (!part || json_is_null(part) || strcmp(type, "ByteLevel") == 0)
-        return TUTTI_OK;
-    if (strcmp(type, "TemplateProcessing") == 0)
-        return read_template(r, part);
-    if (strcmp(type, "Sequence") != 0 || depth > 8)
-        return unsupported(r, "post_processor", part, "ByteLevel, TemplateProcessing or Sequence");
-    const json_t *list = json_object_get(part, "processors");
-    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
-        st = read_post_processor(r, json_array_get(list, i), depth + 1);
-    return st;
-}
-
-static enum tutti_status read_decoder(const struct reader *r, const json_t *part, int depth)
-{
-    const char *type = type_of(part);
+    const char *type = json_reader_type(part);
     enum tutti_status st = TUTTI_OK;
     if (strcmp(type, "ByteLevel") == 0 || (depth > 0 && strcmp(type, "Fuse") == 0))
         return TUTTI_OK;
-    if (strcmp(type, "Sequence") != 0 || depth > 8)
-        return unsupported(r, "decoder", part, "ByteLevel");
+    if (strcmp(type, "Sequence") != 0 || depth > MAX_JSON_STEP_DEPTH)
+        return json_reader_unsupported(r, "decoder", part, "ByteLevel");
     const json_t *list = json_object_get(part, "decoders");
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
         st = read_decoder(r, json_array_get(list, i), depth + 1);
     return st;
 }
 
-static enum tutti_status read_strip(struct reader *r, const json_t *part)
+static enum tutti_status read_strip(struct json_reader *r, const json_t *part)
 {
     const char *content = json_string_value(json_object_get(part, "content"));
     json_int_t start = json_integer_value(json_object_get(part, "start")),
@@ -362,9 +300,9 @@ static enum tutti_status read_strip(struct reader *r, const json_t *part)
 }
 
 /* Of tokens of characters: marks become blanks, BYTE tokens bytes, and the first blank may go. */
-static enum tutti_status read_character_decoder(struct reader *r, const json_t *part, int depth)
+static enum tutti_status read_character_decoder(struct json_reader *r, const json_t *part, int depth)
 {
-    const char *type = type_of(part);
+    const char *type = json_reader_type(part);
     enum tutti_status st = TUTTI_OK;
     if (strcmp(type, "Fuse") == 0)
         return TUTTI_OK;
@@ -390,8 +328,9 @@ static enum tutti_status read_character_decoder(struct reader *r, const json_t *
         r->tok->add_dummy_prefix = prepends != METASPACE_NEVER;
         return st;
     }
-    if (strcmp(type, "Sequence") != 0 || depth > 8)
-        return unsupported(r, "decoder", part, "Replace, ByteFallback, Fuse, Strip, Metaspace or Sequence");
+    if (strcmp(type, "Sequence") != 0 || depth > MAX_JSON_STEP_DEPTH)
+        return json_reader_unsupported(r, "decoder", part,
+                                       "Replace, ByteFallback, Fuse, Strip, Metaspace or Sequence");
     const json_t *list = json_object_get(part, "decoders");
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++)
         st = read_character_decoder(r, json_array_get(list, i), depth + 1);
@@ -400,14 +339,14 @@ static enum tutti_status read_character_decoder(struct reader *r, const json_t *
 
 /* ---- all ---- */
 
-static enum tutti_status read_all(struct reader *r, const json_t *root, const json_t *config)
+static enum tutti_status read_all(struct json_reader *r, const json_t *root, const json_t *config)
 {
     const json_t *pre = json_object_get(root, "pre_tokenizer");
-    bool is_metaspace = strcmp(type_of(pre), "Metaspace") == 0;
+    bool is_metaspace = strcmp(json_reader_type(pre), "Metaspace") == 0;
     enum tutti_status st = TUTTI_OK;
     const json_t *type = json_object_get(json_object_get(root, "model"), "type");
-    if (type && strcmp(type_of(json_object_get(root, "model")), "BPE") != 0)
-        return unsupported(r, "model", json_object_get(root, "model"), "BPE");
+    if (type && strcmp(json_reader_type(json_object_get(root, "model")), "BPE") != 0)
+        return json_reader_unsupported(r, "model", json_object_get(root, "model"), "BPE");
     if (json_is_object(pre))
         st = is_metaspace ? read_metaspace(r, pre) : read_pre_tokenizer(r, pre, 0);
     r->tok->level->has_characters = !r->has_bytes;
@@ -430,7 +369,7 @@ static enum tutti_status read_all(struct reader *r, const json_t *root, const js
     if (st == TUTTI_OK)
         st = byte_level_finish(r->tok, false, r->name, r->err);
     if (st == TUTTI_OK)
-        st = read_post_processor(r, json_object_get(root, "post_processor"), 0);
+        st = json_read_post_processor(r, json_object_get(root, "post_processor"));
     return st == TUTTI_OK ? byte_config_specials(r->tok, config, r->name, r->err) : st;
 }
 
@@ -438,7 +377,7 @@ enum tutti_status tokenizer_from_json(struct tokenizer **out, const struct byte_
                                       const json_t *config, struct tutti_error *err)
 {
     json_t *root = NULL;
-    struct reader r = { .tok = byte_level_new(), .name = file->name, .err = err };
+    struct json_reader r = { .tok = byte_level_new(), .name = file->name, .err = err };
     if (!r.tok)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
     enum tutti_status st = byte_config_parse(&root, file->bytes, file->n_bytes, file->name, err);

@@ -270,6 +270,7 @@ void tokenizer_free(struct tokenizer *tok)
     free(tok->user_defined);
     free(tok->map_storage);
     trie_clear(&tok->trie);
+    added_tokens_clear(&tok->added);
     jieba_free(tok->jieba);
     byte_level_free(tok->level);
     free(tok);
@@ -320,6 +321,11 @@ int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling
         return byte_level_find_control(tok, spelling, n_bytes);
     int32_t id = tokenizer_find(tok, spelling, n_bytes);
     return id >= 0 && tok->pieces[id].type == PIECE_CONTROL ? id : -1;
+}
+
+const struct token_affixes *tokenizer_affixes(const struct tokenizer *tok)
+{
+    return &tok->affixes;
 }
 
 bool tokenizer_adds_dummy_prefix(const struct tokenizer *tok)

@@ -2,6 +2,7 @@
 #ifndef TUTTI_TOKENIZER_VOCAB_H
 #define TUTTI_TOKENIZER_VOCAB_H
 
+#include "tokenizer/added.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/trie.h"
 
@@ -49,6 +50,8 @@ struct tokenizer {
     bool has_unused;
     int32_t unk_id, bos_id, eos_id;
     struct buf unk_surface;
+    struct added_tokens added;
+    struct token_affixes affixes;
 
     /* One bit for each hash of two characters that stand side by side in some mergeable piece (and for others, by
      * collision). Where it is not set no merge can ever join the two, so a text falls apart into short segments. */

@@ -22,6 +22,13 @@
 #define WITH_MODEL(model) "{" DECODER "," PRE ",\"model\":{" model "}}"
 #define WITH(part)        "{" DECODER "," PRE "," MODEL "," part "}"
 
+#define TEXT_A        "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
+#define SPECIAL(name) "{\"SpecialToken\":{\"id\":\"" name "\",\"type_id\":0}}"
+#define TEMPLATE_PART(single)                                                                                \
+    "{\"type\":\"TemplateProcessing\",\"single\":[" single                                                   \
+    "],\"special_tokens\":{\"x\":{\"ids\":[3]},\"a\":{\"ids\":[0]},\"ba\":{\"ids\":[1,0]}}}"
+#define TEMPLATE(single) "\"post_processor\":" TEMPLATE_PART(single)
+
 static const struct {
     const char *text, *words;
     enum tutti_status status;
@@ -100,15 +107,13 @@ static const struct {
     { WITH("\"added_tokens\":[{\"id\":3,\"content\":\"\"}]"), "1 to 1024 bytes", TUTTI_E_FORMAT },
     { WITH("\"added_tokens\":[{\"id\":0,\"content\":\"x\"}]"), "which is \"a\"", TUTTI_E_FORMAT },
     { WITH("\"added_tokens\":[{\"id\":16000000,\"content\":\"x\"}]"), "has id 16000000", TUTTI_E_FORMAT },
-    { WITH("\"post_processor\":{\"type\":\"BertProcessing\"}"), "post_processor is of type BertProcessing",
+    { WITH("\"post_processor\":{\"type\":\"BertProcessing\"}"), "BertProcessing: expected", TUTTI_E_FORMAT },
+    { WITH("\"post_processor\":{\"type\":\"Reverse\"}"), "post_processor is of type Reverse",
       TUTTI_E_UNSUPPORTED },
-    { WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{\"id\":\"A\"}},"
-           "{\"SpecialToken\":{\"id\":\"ab\"}}]}"),
-      "adds ab behind a text", TUTTI_E_UNSUPPORTED },
-    { WITH("\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"x\"}}"
-           "],"
-           "\"special_tokens\":{\"x\":{\"ids\":[3]}}}"),
-      "ids of the vocabulary", TUTTI_E_FORMAT },
+    { WITH(TEMPLATE("{\"SpecialToken\":{\"id\":\"ab\"}}")), "no ids for \"ab\"", TUTTI_E_FORMAT },
+    { WITH(TEMPLATE("{\"SpecialToken\":{\"id\":\"x\"}}")), "ids of the vocabulary", TUTTI_E_FORMAT },
+    { WITH(TEMPLATE(TEXT_A "," TEXT_A)), "the text 2 times", TUTTI_E_UNSUPPORTED },
+    { WITH(TEMPLATE("")), "the text 0 times", TUTTI_E_UNSUPPORTED },
 };
 
 static void a_wrong_tokenizer_json_is_told_what_is_wrong(void **state)
@@ -123,6 +128,37 @@ static void a_wrong_tokenizer_json_is_told_what_is_wrong(void **state)
             !strstr(err.text, "some.json"))
             fail_msg("case %zu: status %d, \"%s\", expected \"%s\"", i, (int)st, err.text,
                      JSON_CASES[i].words);
+    }
+}
+
+/* Tokens before and after a text, and steps around steps. */
+static void post_processors_put_tokens_around_a_text(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        struct token_affixes want;
+    } CASES[] = {
+        { WITH("\"post_processor\":null"), { .is_known = false } },
+        { WITH("\"post_processor\":{\"type\":\"ByteLevel\"}"), { .is_known = false } },
+        { WITH(TEMPLATE(TEXT_A)), { .is_known = true } },
+        { WITH(TEMPLATE(SPECIAL("a") "," TEXT_A "," SPECIAL("ba"))),
+          { .is_known = true, .n_before = 1, .before = { 0 }, .n_after = 2, .after = { 1, 0 } } },
+        { WITH("\"post_processor\":{\"type\":\"BertProcessing\",\"cls\":[\"a\",0],\"sep\":[\"b\",1]}"),
+          { .is_known = true, .n_before = 1, .before = { 0 }, .n_after = 1, .after = { 1 } } },
+        { WITH("\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"RobertaProcessing\","
+               "\"cls\":[\"a\",0],\"sep\":[\"b\",1]}," TEMPLATE_PART(SPECIAL("ba") "," TEXT_A
+                                                                                   "," SPECIAL("a")) "]}"),
+          { .is_known = true, .n_before = 3, .before = { 1, 0, 0 }, .n_after = 2, .after = { 1, 0 } } },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct byte_file file = { CASES[i].text, strlen(CASES[i].text), "some.json" };
+        struct tokenizer *tok = NULL;
+        struct tutti_error err = { 0 };
+        if (tokenizer_from_json(&tok, &file, NULL, &err) != TUTTI_OK)
+            fail_msg("case %zu: %s", i, err.text);
+        assert_memory_equal(tokenizer_affixes(tok), &CASES[i].want, sizeof CASES[i].want);
+        tokenizer_free(tok);
     }
 }
 
@@ -295,6 +331,7 @@ int main(void)
 {
     static const struct CMUnitTest TESTS[] = {
         cmocka_unit_test(a_wrong_tokenizer_json_is_told_what_is_wrong),
+        cmocka_unit_test(post_processors_put_tokens_around_a_text),
         cmocka_unit_test(reads_what_patterns_mean_elsewhere),
         cmocka_unit_test(a_pattern_without_end_is_stopped),
         cmocka_unit_test(wrong_lines_of_tiktoken_are_named),

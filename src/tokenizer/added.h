@@ -1,0 +1,51 @@
+/* Added tokens: tokens that are found by their spelling before anything else is done to a text. After the added
+ * vocabulary of the Hugging Face tokenizers library. */
+#ifndef TUTTI_TOKENIZER_ADDED_H
+#define TUTTI_TOKENIZER_ADDED_H
+
+#include "base/buf.h"
+#include "tokenizer/trie.h"
+
+enum { MAX_ADDED_BYTES = 1024 };
+
+struct added_token {
+    int32_t id;
+    bool is_special;        /* found only where the text is trusted */
+    bool takes_left_blanks; /* blanks beside it belong to it */
+    bool takes_right_blanks;
+    bool is_single_word; /* no letter, digit or underscore may stand beside it */
+    bool is_normalized;  /* it is looked for in normalized text */
+};
+
+/* Zero-initialised is empty and valid. */
+struct added_tokens {
+    struct added_token *list; /* [n] */
+    size_t n;
+    struct trie raw, normalized; /* of their spellings; ids are indices of list */
+};
+
+/* Adds a token; one with the same id is replaced. False: out of memory. */
+MUST_CHECK bool added_tokens_put(struct added_tokens *added, struct added_token token);
+
+/* Builds the tries. spelling: of an entry, borrowed. normalize: adds a text as the normalizers leave it; NULL: they leave
+ * it as it is. False: out of memory. */
+typedef struct spelling added_spelling_fn(const void *from, const struct added_token *token);
+typedef bool added_normalize_fn(const void *from, const char *text, size_t n_bytes, struct buf *out);
+MUST_CHECK bool added_tokens_index(struct added_tokens *added, added_spelling_fn *spelling,
+                                   added_normalize_fn *normalize, const void *from);
+
+/* What a text is cut into, in order: added tokens, and the text between two of them. */
+struct added_cuts {
+    void *to;
+    bool (*between)(void *to, const char *text, size_t n_bytes); /* n_bytes > 0. False ends the cutting */
+    bool (*token)(void *to, const struct added_token *token);
+    bool takes_special;
+};
+
+/* trie: raw or normalized of added. text: valid UTF-8. False: a callback said so. */
+MUST_CHECK bool added_tokens_cut(const struct added_tokens *added, const struct trie *trie,
+                                 const struct added_cuts *cuts, const char *text, size_t n_bytes);
+
+void added_tokens_clear(struct added_tokens *added);
+
+#endif
