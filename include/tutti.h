@@ -343,6 +343,11 @@ struct tutti_request {
     double weight;    /* of the owner, from 0.001 to 1000; 0: 1 */
     int priority;     /* TUTTI_PRIORITY_FIRST..TUTTI_PRIORITY_LAST */
     int max_queue_ms; /* as the engine's, where that is more; 0: the engine's */
+    /* The prefix cache is divided by tenant: cached pages are reused only for requests of the tenant that they were computed
+     * for, in memory and in kv_spill_dir. A reused prefix shows in n_cached_tokens and in the time to the first token, so
+     * without this anybody could find out how the prompts of others begin. Keep the number of a tenant across restarts if its
+     * pages in kv_spill_dir are to be found again. Requests with 0 are one tenant. */
+    uint64_t tenant;
 
     int max_guesses;   /* > 0: at most so many of the engine's, of either kind; -1: none; 0: the engine's */
     bool keeps_stop;   /* the stop string that ends the answer is a part of it */

@@ -230,12 +230,18 @@ void draft_follow(struct draft *d, const struct sequence *seqs)
     }
 }
 
+/* The draft model has no adapters: what it reads is the same with each of the target's. */
+static struct kv_chain chain_of(const struct sequence *seq)
+{
+    return (struct kv_chain){ .tenant = seq->request->spec.tenant, .adapter = -1 };
+}
+
 /* What the cache has of its beginning; one token stays to be computed, since its logits are wanted. */
 static void begin(struct draft *d, struct follower *f, const struct sequence *seq, float chance)
 {
     int n = 0;
     if (!d->options.no_prefix_cache)
-        n = kv_pool_match(d->pool, kv_root(-1), seq->ids, seq->n_ids - 1, f->page_table);
+        n = kv_pool_match(d->pool, chain_of(seq), seq->ids, seq->n_ids - 1, f->page_table);
     f->is_used = true;
     f->order = seq->order;
     f->n_pages = f->n_published = n;
@@ -296,8 +302,8 @@ static void publish_pages(struct draft *d, struct follower *f, const struct sequ
     int n_known = f->n_computed < seq->n_ids ? f->n_computed : seq->n_ids - 1; /* the last may come again */
     int n_full = d->options.no_prefix_cache ? 0 : n_known / KV_PAGE_TOKENS;
     for (int page = f->n_published; page < n_full; page++) {
-        int32_t parent = page > 0 ? f->page_table[page - 1] : kv_root(-1);
-        f->page_table[page] = kv_pool_publish(d->pool, f->page_table[page], parent,
+        int32_t parent = page > 0 ? f->page_table[page - 1] : KV_NO_PAGE;
+        f->page_table[page] = kv_pool_publish(d->pool, f->page_table[page], chain_of(seq), parent,
                                               seq->ids + page * KV_PAGE_TOKENS);
         f->n_published = page + 1;
     }

@@ -7,15 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NONE = -1 };
+enum { NONE = KV_NO_PAGE };
 
 struct page {
     int32_t n_holders;
-    int32_t parent;       /* published: the page before it, or a root */
+    int32_t parent;       /* published: the page before it; NONE: it is the first */
     int32_t prev, next;   /* cached: in the order of use; free: next alone */
     int32_t next_in_slot; /* published: of the hash table */
     bool is_published;
-    uint64_t hash; /* of the whole beginning up to and with this page */
+    uint64_t hash; /* of its chain and all tokens up to and with this page */
+    struct kv_chain chain;
     struct kv_copy copy;
     int32_t ids[KV_PAGE_TOKENS];
 };
@@ -101,20 +102,25 @@ static void use_list_add(struct kv_pool *pool, int32_t page_id)
 
 /* ---- the hash table of published pages ---- */
 
-static uint64_t chain_hash(const struct kv_pool *pool, int32_t parent, const int32_t *ids)
+static uint64_t chain_hash(const struct kv_pool *pool, struct kv_chain chain, int32_t parent,
+                           const int32_t *ids)
 {
-    uint64_t hash = parent < 0 ? pool->hash_seed ^ mix64((uint32_t)parent) : pool->pages[parent].hash;
+    uint64_t hash = parent != NONE
+                        ? pool->pages[parent].hash
+                        : mix64(pool->hash_seed ^ mix64((uint32_t)chain.adapter)) ^ mix64(chain.tenant);
     for (int i = 0; i < KV_PAGE_TOKENS; i += 2)
         hash = mix64(hash ^ ((uint64_t)(uint32_t)ids[i] << 32 | (uint32_t)ids[i + 1]));
     return hash;
 }
 
-static int32_t find_published(const struct kv_pool *pool, uint64_t hash, int32_t parent, const int32_t *ids)
+static int32_t find_published(const struct kv_pool *pool, uint64_t hash, struct kv_chain chain,
+                              int32_t parent, const int32_t *ids)
 {
     int32_t page_id = pool->slots[hash & pool->slot_mask];
     while (page_id != NONE) {
         const struct page *page = &pool->pages[page_id];
-        if (page->hash == hash && page->parent == parent && memcmp(page->ids, ids, sizeof page->ids) == 0)
+        if (page->hash == hash && page->parent == parent && kv_chain_equal(page->chain, chain) &&
+            memcmp(page->ids, ids, sizeof page->ids) == 0)
             return page_id;
         page_id = page->next_in_slot;
     }
@@ -199,12 +205,13 @@ bool kv_pool_is_shared(const struct kv_pool *pool, int32_t page_id)
     return pool->pages[page_id].n_holders > 1;
 }
 
-int kv_pool_match(struct kv_pool *pool, int32_t root, const int32_t *ids, int n_ids, int32_t *page_ids)
+int kv_pool_match(struct kv_pool *pool, struct kv_chain chain, const int32_t *ids, int n_ids,
+                  int32_t *page_ids)
 {
-    int32_t parent = root;
+    int32_t parent = NONE;
     int n = 0;
     for (; (n + 1) * KV_PAGE_TOKENS <= n_ids; n++, ids += KV_PAGE_TOKENS) {
-        parent = kv_pool_take_next(pool, parent, ids);
+        parent = kv_pool_take_next(pool, chain, parent, ids);
         if (parent == NONE)
             break;
         page_ids[n] = parent;
@@ -212,28 +219,32 @@ int kv_pool_match(struct kv_pool *pool, int32_t root, const int32_t *ids, int n_
     return n;
 }
 
-int32_t kv_pool_take_next(struct kv_pool *pool, int32_t parent, const int32_t *ids)
+int32_t kv_pool_take_next(struct kv_pool *pool, struct kv_chain chain, int32_t parent, const int32_t *ids)
 {
-    int32_t page_id = find_published(pool, chain_hash(pool, parent, ids), parent, ids);
+    int32_t page_id = find_published(pool, chain_hash(pool, chain, parent, ids), chain, parent, ids);
     if (page_id != NONE)
         add_holder(pool, page_id);
     return page_id;
 }
 
-int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, int32_t parent, const int32_t *ids)
+int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, struct kv_chain chain, int32_t parent,
+                        const int32_t *ids)
 {
     struct page *page = &pool->pages[page_id];
-    assert(page->n_holders > 0 && (parent < 0 || pool->pages[parent].is_published));
+    assert(page->n_holders > 0);
+    assert(parent == NONE ||
+           (pool->pages[parent].is_published && kv_chain_equal(pool->pages[parent].chain, chain)));
     if (page->is_published) /* shared by choices of one prompt: one of them has done it */
         return page_id;
-    uint64_t hash = chain_hash(pool, parent, ids);
-    int32_t known = find_published(pool, hash, parent, ids);
+    uint64_t hash = chain_hash(pool, chain, parent, ids);
+    int32_t known = find_published(pool, hash, chain, parent, ids);
     if (known != NONE) {
         add_holder(pool, known);
         kv_pool_drop(pool, &page_id, 1);
         return known;
     }
     page->hash = hash;
+    page->chain = chain;
     page->parent = parent;
     page->copy = (struct kv_copy){ 0 };
     memcpy(page->ids, ids, sizeof page->ids);
@@ -246,6 +257,11 @@ int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, int32_t parent, c
 const int32_t *kv_pool_ids(const struct kv_pool *pool, int32_t page_id)
 {
     return pool->pages[page_id].ids;
+}
+
+struct kv_chain kv_pool_chain(const struct kv_pool *pool, int32_t page_id)
+{
+    return pool->pages[page_id].chain;
 }
 
 int32_t kv_pool_parent(const struct kv_pool *pool, int32_t page_id)
@@ -318,12 +334,14 @@ const char *kv_pool_audit(const struct kv_pool *pool, const int32_t *n_holders)
         n_used += page->n_holders > 0;
         if (!page->is_published)
             continue;
-        if (find_published(pool, page->hash, page->parent, page->ids) != i)
-            return complain("published, but found in the table is", i,
-                            find_published(pool, page->hash, page->parent, page->ids), i);
-        if (page->parent < 0)
+        int32_t found = find_published(pool, page->hash, page->chain, page->parent, page->ids);
+        if (found != i)
+            return complain("published, but found in the table is", i, found, i);
+        if (page->parent == NONE)
             continue;
         const struct page *parent = &pool->pages[page->parent];
+        if (!kv_chain_equal(parent->chain, page->chain))
+            return complain("adapter of its parent", i, parent->chain.adapter, page->chain.adapter);
         if (!parent->is_published || parent->n_holders < (page->n_holders > 0))
             return complain("holders of its parent", i, parent->n_holders, page->n_holders);
     }

@@ -1,10 +1,10 @@
 /* The books of the KV pages: who holds which, and what the prefix cache can lend. The bytes lie with the backend.
  *
  * A page has holders (sequences), or is cached (no holder, but its content is known and may be asked for again), or
- * is free. A full page can be published: its content is then found again by what stands in it, a chain of
- * (parent page, 16 token ids), so that equal beginnings of prompts share pages. A hit compares ids and parent, not
- * the hash alone: two different texts never share a page. A chain begins at a root, a negative number: one for each adapter, whose
- * keys and values differ from the others'.
+ * is free. A full page can be published: it is then found again by its content, a chain of
+ * (parent page, 16 token ids), so that equal prefixes of prompts share pages. A match compares chain, parent and ids, not
+ * the hash alone: two different texts never share a page. Each adapter has chains of its own, since its keys and values differ
+ * from those of the others; so has each tenant, since a match tells how a prompt of somebody else begins.
  *
  * Whoever holds a published page holds its parents too; shares are dropped deepest page first. So a parent is never
  * evicted before its children, and a page id names its whole beginning for as long as it is published.
@@ -26,10 +26,17 @@ struct kv_copy {
     int32_t slot;
 };
 
-/* The root of the chains of an adapter; -1: of the model without one. */
-static inline int32_t kv_root(int adapter)
+enum { KV_NO_PAGE = -1 }; /* as the parent of the first page of a chain */
+
+/* Which published pages may match: those of one tenant that were computed with one adapter. */
+struct kv_chain {
+    uint64_t tenant;
+    int32_t adapter; /* -1: none */
+};
+
+static inline bool kv_chain_equal(struct kv_chain a, struct kv_chain b)
 {
-    return -2 - adapter;
+    return a.tenant == b.tenant && a.adapter == b.adapter;
 }
 
 struct kv_counts {
@@ -60,21 +67,25 @@ void kv_pool_drop(struct kv_pool *pool, const int32_t *page_ids, int n_pages);
 /* More holders than one: it must be copied before it is written to. */
 bool kv_pool_is_shared(const struct kv_pool *pool, int32_t page_id);
 
-/* Takes a share of the longest chain of published pages from root that holds the beginning of ids; returns its length, at
+/* Takes a share of the longest run of published pages of this chain that holds the beginning of ids; returns its length, at
  * most n_ids / KV_PAGE_TOKENS. page_ids: room for that many. */
-int kv_pool_match(struct kv_pool *pool, int32_t root, const int32_t *ids, int n_ids, int32_t *page_ids);
+int kv_pool_match(struct kv_pool *pool, struct kv_chain chain, const int32_t *ids, int n_ids,
+                  int32_t *page_ids);
 
-/* Takes a share of the published page that holds ids [KV_PAGE_TOKENS] behind parent (as below); -1: there is none. */
-int32_t kv_pool_take_next(struct kv_pool *pool, int32_t parent, const int32_t *ids);
+/* Takes a share of the published page of this chain that holds ids [KV_PAGE_TOKENS] after parent (as below); -1: there is
+ * none. */
+int32_t kv_pool_take_next(struct kv_pool *pool, struct kv_chain chain, int32_t parent, const int32_t *ids);
 
-/* Makes the full page page_id known as the one that holds ids [KV_PAGE_TOKENS] behind parent (a root: at the
- * beginning; else published, and held by the caller). Returns page_id, or where a page with that content is known already, that
- * one: the caller's share was moved there. */
-int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, int32_t parent, const int32_t *ids);
+/* Publishes the full page page_id of this chain, which holds ids [KV_PAGE_TOKENS] after parent (KV_NO_PAGE: it is the first;
+ * else published, of the same chain, and held by the caller). Returns page_id, or where a page with that content is published
+ * already, that one: the caller's share was moved there. */
+int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, struct kv_chain chain, int32_t parent,
+                        const int32_t *ids);
 
-/* What stands in a published page [KV_PAGE_TOKENS], the page before it or its root, and the copy that the pool remembers for it
- * until the page gets another content. */
+/* Of a published page: its tokens [KV_PAGE_TOKENS], its chain, the page before it or KV_NO_PAGE, and the copy that the pool
+ * remembers for it until the page gets another content. */
 const int32_t *kv_pool_ids(const struct kv_pool *pool, int32_t page_id);
+struct kv_chain kv_pool_chain(const struct kv_pool *pool, int32_t page_id);
 int32_t kv_pool_parent(const struct kv_pool *pool, int32_t page_id);
 bool kv_pool_is_published(const struct kv_pool *pool, int32_t page_id);
 struct kv_copy *kv_pool_copy(struct kv_pool *pool, int32_t page_id);

@@ -202,10 +202,9 @@ static struct sequence *free_slot(struct scheduler *s)
     return NULL;
 }
 
-/* What the content of a page stands behind. */
 static int32_t previous_page(const struct sequence *seq, int page)
 {
-    return page > 0 ? seq->page_table[page - 1] : kv_root(seq->request->adapter);
+    return page > 0 ? seq->page_table[page - 1] : KV_NO_PAGE;
 }
 
 /* Free slots for the beams of a request, all or none. */
@@ -245,8 +244,7 @@ static bool take_prompt_pages(struct scheduler *s, struct sequence *seq)
 {
     int n_need = pages_of(seq->n_ids), n_matched = 0;
     if (uses_cache(s, seq))
-        n_matched = kv_pool_match(s->pool, kv_root(seq->request->adapter), seq->ids, n_cacheable(seq),
-                                  seq->page_table);
+        n_matched = kv_pool_match(s->pool, sequence_chain(seq), seq->ids, n_cacheable(seq), seq->page_table);
     struct kv_counts counts = kv_pool_counts(s->pool);
     if (n_need - n_matched + s->n_running > counts.n_free + counts.n_cached ||
         !kv_pool_take(s->pool, n_need - n_matched, seq->page_table + n_matched)) {
@@ -488,7 +486,8 @@ void scheduler_adopt_pages(struct scheduler *s, struct sequence *seq)
         return;
     while (seq->n_computed + KV_PAGE_TOKENS <= n_cacheable(seq)) {
         int page = seq->n_computed / KV_PAGE_TOKENS;
-        int32_t known = kv_pool_take_next(s->pool, previous_page(seq, page), seq->ids + seq->n_computed);
+        int32_t known = kv_pool_take_next(s->pool, sequence_chain(seq), previous_page(seq, page),
+                                          seq->ids + seq->n_computed);
         if (known < 0)
             return;
         kv_pool_drop(s->pool, &seq->page_table[page], 1);
@@ -514,8 +513,8 @@ static void publish_pages(struct scheduler *s, struct sequence *seq)
 {
     int n_full = uses_cache(s, seq) ? seq->n_computed / KV_PAGE_TOKENS : 0;
     for (int page = seq->n_published; page < n_full; page++) {
-        seq->page_table[page] = kv_pool_publish(s->pool, seq->page_table[page], previous_page(seq, page),
-                                                seq->ids + page * KV_PAGE_TOKENS);
+        seq->page_table[page] = kv_pool_publish(s->pool, seq->page_table[page], sequence_chain(seq),
+                                                previous_page(seq, page), seq->ids + page * KV_PAGE_TOKENS);
         seq->n_published = page + 1;
     }
 }

@@ -51,6 +51,12 @@ struct sequence {
     uint64_t queue_us, ttft_us, last_token_us;
 };
 
+/* Whose cached pages it may use, and who may use its pages. */
+static inline struct kv_chain sequence_chain(const struct sequence *seq)
+{
+    return (struct kv_chain){ .tenant = seq->request->spec.tenant, .adapter = seq->request->adapter };
+}
+
 /* Tokens whose keys and values are not computed yet. */
 static inline int sequence_n_pending(const struct sequence *seq)
 {

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/rng.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -70,10 +71,15 @@ struct spiller_counts spiller_counts(const struct spiller *p)
 
 /* ---- coming back ---- */
 
-static struct kv_copy root_of(const struct spiller *p, int adapter)
+/* What the first pages of a chain stand behind in the file. Tenant 0 has the adapter's root itself; the roots of the others
+ * follow from both, so a tenant finds its pages again after a restart, and finds none of the others'. */
+static struct kv_copy root_of(const struct spiller *p, struct kv_chain chain)
 {
-    assert(adapter + 1 < p->options.n_roots);
-    return (struct kv_copy){ .id = p->roots[adapter + 1], .slot = NONE };
+    assert(chain.adapter + 1 < p->options.n_roots);
+    uint64_t root = p->roots[chain.adapter + 1];
+    if (chain.tenant != 0)
+        root = SPILL_ROOT | mix64(root ^ mix64(chain.tenant)) >> 1;
+    return (struct kv_copy){ .id = root, .slot = NONE };
 }
 
 void spiller_end(struct spiller *p, struct sequence *seq)
@@ -132,7 +138,7 @@ static void ask(struct spiller *p, int32_t slot)
 
 void spiller_begin(struct spiller *p, struct sequence *seq, int n_matched, int n_full)
 {
-    struct kv_copy at = root_of(p, seq->request->adapter), next;
+    struct kv_copy at = root_of(p, sequence_chain(seq)), next;
     int n = 0;
     seq->last_asked = at;
     for (; n < n_full && spill_find(p->options.spill, at.id, seq->ids + n * KV_PAGE_TOKENS, &next) &&
@@ -162,8 +168,8 @@ static struct kv_copy copy_before(const struct spiller *p, int32_t page_id)
 {
     struct kv_pool *pool = p->options.scheduler->pool;
     int32_t parent = kv_pool_parent(pool, page_id);
-    if (parent < 0)
-        return root_of(p, kv_root(0) - parent);
+    if (parent == KV_NO_PAGE)
+        return root_of(p, kv_pool_chain(pool, page_id));
     return *kv_pool_copy(pool, parent);
 }
 

@@ -62,6 +62,43 @@ static void wrong_guesses_are_forgotten(void **state)
     }
 }
 
+/* What the draft model need not read again shows in its rows, and so in the time of a step. */
+static void its_cache_is_divided_by_tenant(void **state)
+{
+    (void)state;
+    static const uint64_t order[] = { 1, 1, 2, 2, 0, 1 };
+    uint64_t n_rows[6], before = 0;
+    struct mock_model *mock = mock_model_new(ASKED_CTX, true), *draft = mock_model_new(ASKED_CTX, true);
+    struct tutti_engine_options options = { .kv_bytes = 2 * asked_page_bytes(512),
+                                            .max_seqs = 1,
+                                            .max_draft_tokens = 4,
+                                            .draft = model_handle(&draft->model) };
+    tutti_engine *engine = mock_engine(mock, &options, &(struct engine_hooks){ .forces_guesses = true });
+    for (int i = 0; i < 6; i++) {
+        struct asked a;
+        struct collect c;
+        struct tutti_stats stats;
+        asked_make(&a, 3, 1);
+        a.request.tenant = order[i];
+        collect_init(&c);
+        collect_submit(&c, engine, &a.request);
+        collect_wait(&c);
+        asked_check(&c, &a.request, ASKED_CTX, true);
+        collect_clear(&c);
+        tutti_engine_stats(engine, &stats);
+        n_rows[i] = stats.n_draft_rows - before;
+        before = stats.n_draft_rows;
+    }
+    assert_true(n_rows[1] + KV_PAGE_TOKENS <= n_rows[0]);
+    assert_int_equal(n_rows[2], n_rows[0]);
+    assert_int_equal(n_rows[3], n_rows[1]);
+    assert_int_equal(n_rows[4], n_rows[0]);
+    assert_int_equal(n_rows[5], n_rows[1]);
+    tutti_engine_close(engine);
+    mock_model_free(draft);
+    mock_model_free(mock);
+}
+
 static void answers_are_the_same_whatever_it_says(void **state)
 {
     (void)state;
@@ -326,6 +363,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_perfect_draft_model_is_always_right),
         cmocka_unit_test(wrong_guesses_are_forgotten),
+        cmocka_unit_test(its_cache_is_divided_by_tenant),
         cmocka_unit_test(answers_are_the_same_whatever_it_says),
         cmocka_unit_test(answers_are_the_same_when_pages_run_out),
         cmocka_unit_test(it_stops_at_the_end_of_its_own_context),

@@ -253,6 +253,72 @@ static void of_many_who_begin_alike_one_reads(void **state)
     mock_model_free(mock);
 }
 
+/* A cached page shows in n_cached_tokens and in the rows that are computed: neither may tell a tenant of another. */
+static void the_cache_is_divided_by_tenant(void **state)
+{
+    (void)state;
+    static const struct {
+        uint64_t tenant;
+        size_t n_cached;
+    } rounds[] = { { 1, 0 }, { 1, 48 }, { 2, 0 }, { 0, 0 }, { 2, 48 }, { 1, 48 }, { 0, 48 } };
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    tutti_engine *engine = mock_engine(mock, &(struct tutti_engine_options){ .kv_bytes = page_bytes(64) },
+                                       NULL);
+    int32_t ids[64];
+    for (int i = 0; i < 64; i++)
+        ids[i] = (i * 7) % MOCK_USABLE;
+    for (size_t i = 0; i < sizeof rounds / sizeof *rounds; i++) {
+        struct tutti_request r = request_of(ids, 64, 5, 1);
+        int64_t n_rows = (int64_t)mock->n_rows;
+        struct collect c;
+        r.tenant = rounds[i].tenant;
+        collect_init(&c);
+        collect_submit(&c, engine, &r);
+        collect_wait(&c);
+        check_answer(&c, &r, N_CTX, false);
+        assert_int_equal(c.n_cached_tokens, rounds[i].n_cached);
+        assert_int_equal((int64_t)mock->n_rows - n_rows, 64 - rounds[i].n_cached);
+        collect_clear(&c);
+    }
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
+/* Prompts that run side by side take over each other's pages as they are computed: within a tenant. */
+static void of_each_tenant_one_reads(void **state)
+{
+    (void)state;
+    struct mock_model *mock = mock_model_new(N_CTX, false);
+    struct tutti_engine_options options = { .kv_bytes = page_bytes(1024), .max_batch_tokens = 32 };
+    mock->step_us = 1000;
+    tutti_engine *engine = mock_engine(mock, &options, NULL);
+    enum { N = 12, N_TENANTS = 3, N_SHARED = 160 };
+    struct collect all[N];
+    struct tutti_request requests[N];
+    int32_t ids[N][N_SHARED + 1];
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < N_SHARED; k++)
+            ids[i][k] = k % 40;
+        ids[i][N_SHARED] = i;
+        requests[i] = request_of(ids[i], N_SHARED + 1, 5, 4);
+        requests[i].tenant = (uint64_t)(i % N_TENANTS + 1);
+        requests[i].n_choices = i < N_TENANTS ? 3 : 1; /* choices of one prompt share it, whoever asks */
+        collect_init(&all[i]);
+        collect_submit(&all[i], engine, &requests[i]);
+    }
+    for (int i = 0; i < N; i++) {
+        collect_wait(&all[i]);
+        check_answer(&all[i], &requests[i], N_CTX, false);
+        assert_int_equal(all[i].n_cached_tokens, i < N_TENANTS ? 0 : N_SHARED);
+        collect_clear(&all[i]);
+    }
+    /* Of each request the last token of the prompt is a row of its own, and of each answer all tokens but the last. */
+    int n_choices = N + 2 * N_TENANTS;
+    assert_int_equal(mock->n_rows, N_TENANTS * N_SHARED + N + n_choices * 3);
+    tutti_engine_close(engine);
+    mock_model_free(mock);
+}
+
 static void cancelled_requests_give_their_pages_back(void **state)
 {
     (void)state;
@@ -590,6 +656,8 @@ int main(void)
         cmocka_unit_test(choices_do_not_take_pages_for_the_prompt_again),
         cmocka_unit_test(a_prompt_seen_before_comes_from_the_cache),
         cmocka_unit_test(of_many_who_begin_alike_one_reads),
+        cmocka_unit_test(the_cache_is_divided_by_tenant),
+        cmocka_unit_test(of_each_tenant_one_reads),
         cmocka_unit_test(cancelled_requests_give_their_pages_back),
         cmocka_unit_test(a_cancelled_request_is_gone_within_two_steps),
         cmocka_unit_test(closing_ends_every_request_with_one_last_event),

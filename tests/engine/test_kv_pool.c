@@ -11,6 +11,10 @@
 
 enum { N_PAGES = 6, T = KV_PAGE_TOKENS };
 
+static const struct kv_chain MODEL = { .adapter = -1 }, ADAPTER = { .adapter = 0 },
+                             OTHER_ADAPTER = { .adapter = 1 }, TENANT = { .tenant = 7, .adapter = -1 },
+                             OTHER_TENANT = { .tenant = 8, .adapter = -1 };
+
 static int make_pool(void **state)
 {
     struct kv_pool *pool = NULL;
@@ -37,7 +41,8 @@ static void fill_pages(struct kv_pool *pool, const int32_t *ids, int n, int32_t 
 {
     assert_true(kv_pool_take(pool, n, page_ids));
     for (int i = 0; i < n; i++)
-        page_ids[i] = kv_pool_publish(pool, page_ids[i], i > 0 ? page_ids[i - 1] : -1, ids + i * T);
+        page_ids[i] = kv_pool_publish(pool, page_ids[i], MODEL, i > 0 ? page_ids[i - 1] : KV_NO_PAGE,
+                                      ids + i * T);
 }
 
 static void check_books(const struct kv_pool *pool, const int32_t *held, int n_held)
@@ -87,18 +92,18 @@ static void a_published_beginning_is_found_again(void **state)
     fill_pages(pool, ids, 3, pages);
     kv_pool_drop(pool, pages, 3);
     assert_int_equal(kv_pool_counts(pool).n_cached, 3);
-    assert_int_equal(kv_pool_match(pool, kv_root(-1), ids, 3 * T + 5, found), 3);
+    assert_int_equal(kv_pool_match(pool, MODEL, ids, 3 * T + 5, found), 3);
     assert_memory_equal(found, pages, sizeof found);
     check_books(pool, found, 3);
     kv_pool_drop(pool, found, 3);
-    assert_int_equal(kv_pool_match(pool, kv_root(-1), ids, 3 * T - 1, found), 2);
+    assert_int_equal(kv_pool_match(pool, MODEL, ids, 3 * T - 1, found), 2);
     kv_pool_drop(pool, found, 2);
     ids[T + 3]++; /* the second page differs */
-    assert_int_equal(kv_pool_match(pool, kv_root(-1), ids, 3 * T, found), 1);
+    assert_int_equal(kv_pool_match(pool, MODEL, ids, 3 * T, found), 1);
     kv_pool_drop(pool, found, 1);
     ids[0]++; /* the third page is as it was, but what stands before it is not */
-    assert_int_equal(kv_pool_match(pool, kv_root(-1), ids, 3 * T, found), 0);
-    assert_int_equal(kv_pool_match(pool, kv_root(-1), ids + 2 * T, T, found), 0);
+    assert_int_equal(kv_pool_match(pool, MODEL, ids, 3 * T, found), 0);
+    assert_int_equal(kv_pool_match(pool, MODEL, ids + 2 * T, T, found), 0);
 }
 
 static void adapters_never_share_pages(void **state)
@@ -107,15 +112,43 @@ static void adapters_never_share_pages(void **state)
     int32_t ids[2 * T], page, found[2];
     fill_ids(ids, 2 * T, 1);
     assert_true(kv_pool_take(pool, 1, &page));
-    assert_int_equal(kv_pool_publish(pool, page, kv_root(0), ids), page);
-    assert_int_equal(kv_pool_match(pool, kv_root(-1), ids, 2 * T, found), 0);
-    assert_int_equal(kv_pool_match(pool, kv_root(1), ids, 2 * T, found), 0);
-    assert_int_equal(kv_pool_match(pool, kv_root(0), ids, 2 * T, found), 1);
+    assert_int_equal(kv_pool_publish(pool, page, ADAPTER, KV_NO_PAGE, ids), page);
+    assert_int_equal(kv_pool_match(pool, MODEL, ids, 2 * T, found), 0);
+    assert_int_equal(kv_pool_match(pool, OTHER_ADAPTER, ids, 2 * T, found), 0);
+    assert_int_equal(kv_pool_match(pool, ADAPTER, ids, 2 * T, found), 1);
     assert_int_equal(found[0], page);
     int32_t held[2] = { page, page };
     check_books(pool, held, 2);
     kv_pool_drop(pool, held, 1);
     kv_pool_drop(pool, held, 1);
+}
+
+/* Both publish the same text, in whole chains; each finds its own pages and no others. */
+static void tenants_never_share_pages(void **state)
+{
+    struct kv_pool *pool = *state;
+    int32_t ids[2 * T], pages[2], found[2];
+    fill_ids(ids, 2 * T, 1);
+    assert_true(kv_pool_take(pool, 2, pages));
+    assert_int_equal(kv_pool_publish(pool, pages[0], TENANT, KV_NO_PAGE, ids), pages[0]);
+    assert_int_equal(kv_pool_publish(pool, pages[1], TENANT, pages[0], ids + T), pages[1]);
+    assert_int_equal(kv_pool_match(pool, MODEL, ids, 2 * T, found), 0);
+    assert_int_equal(kv_pool_match(pool, OTHER_TENANT, ids, 2 * T, found), 0);
+    assert_int_equal(kv_pool_take_next(pool, OTHER_TENANT, pages[0], ids + T), KV_NO_PAGE);
+    int32_t others[2];
+    assert_true(kv_pool_take(pool, 2, others));
+    assert_int_equal(kv_pool_publish(pool, others[0], OTHER_TENANT, KV_NO_PAGE, ids), others[0]);
+    assert_int_equal(kv_pool_publish(pool, others[1], OTHER_TENANT, others[0], ids + T), others[1]);
+    assert_int_equal(kv_pool_match(pool, TENANT, ids, 2 * T, found), 2);
+    assert_memory_equal(found, pages, sizeof found);
+    kv_pool_drop(pool, found, 2);
+    assert_int_equal(kv_pool_match(pool, OTHER_TENANT, ids, 2 * T, found), 2);
+    assert_memory_equal(found, others, sizeof found);
+    kv_pool_drop(pool, found, 2);
+    int32_t held[4] = { pages[0], pages[1], others[0], others[1] };
+    check_books(pool, held, 4);
+    kv_pool_drop(pool, held, 2);
+    kv_pool_drop(pool, others, 2);
 }
 
 static void the_page_that_nobody_used_for_longest_goes_first(void **state)
@@ -128,14 +161,14 @@ static void the_page_that_nobody_used_for_longest_goes_first(void **state)
     fill_pages(pool, second, 2, b);
     kv_pool_drop(pool, a, 2);
     kv_pool_drop(pool, b, 2);
-    assert_int_equal(kv_pool_match(pool, kv_root(-1), first, 2 * T, found),
+    assert_int_equal(kv_pool_match(pool, MODEL, first, 2 * T, found),
                      2); /* used again: newer than the second */
     kv_pool_drop(pool, found, 2);
     assert_true(kv_pool_take(pool, 3, c)); /* two free ones, one evicted: the second text's last page */
     assert_int_equal(kv_pool_counts(pool).n_evictions, 1);
-    assert_int_equal(kv_pool_match(pool, kv_root(-1), first, 2 * T, found), 2);
+    assert_int_equal(kv_pool_match(pool, MODEL, first, 2 * T, found), 2);
     kv_pool_drop(pool, found, 2);
-    assert_int_equal(kv_pool_match(pool, kv_root(-1), second, 2 * T, found), 1);
+    assert_int_equal(kv_pool_match(pool, MODEL, second, 2 * T, found), 1);
     int32_t held[4] = { c[0], c[1], c[2], found[0] };
     check_books(pool, held, 4);
     kv_pool_drop(pool, found, 1);
@@ -190,7 +223,8 @@ static void random_use_never_hands_out_a_wrong_page(void **state)
         n[seq] = 0;
         for (int i = 0; i < want * T; i++)
             ids[i] = i % T == 0 ? (int32_t)(mix64(round * 64 + (uint64_t)(i / T)) % 2) : 5;
-        int n_found = kv_pool_match(pool, kv_root(-1), ids, want * T, tables[seq]);
+        struct kv_chain chain = { .tenant = mix64(round + 2) % 2, .adapter = -1 };
+        int n_found = kv_pool_match(pool, chain, ids, want * T, tables[seq]);
         for (int i = 0; i < n_found; i++)
             assert_memory_equal(content[tables[seq][i]], ids + i * T, sizeof content[0]);
         n_matched += (uint64_t)n_found;
@@ -199,8 +233,8 @@ static void random_use_never_hands_out_a_wrong_page(void **state)
             n[seq] = want;
             for (int i = n_found; i < want; i++) {
                 memcpy(content[tables[seq][i]], ids + i * T, sizeof content[0]);
-                tables[seq][i] = kv_pool_publish(pool, tables[seq][i], i > 0 ? tables[seq][i - 1] : -1,
-                                                 ids + i * T);
+                tables[seq][i] = kv_pool_publish(pool, tables[seq][i], chain,
+                                                 i > 0 ? tables[seq][i - 1] : KV_NO_PAGE, ids + i * T);
             }
         }
         int32_t n_holders[N] = { 0 };
@@ -223,6 +257,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_page_lives_as_long_as_it_has_holders, make_pool, free_pool),
         cmocka_unit_test_setup_teardown(a_published_beginning_is_found_again, make_pool, free_pool),
         cmocka_unit_test_setup_teardown(adapters_never_share_pages, make_pool, free_pool),
+        cmocka_unit_test_setup_teardown(tenants_never_share_pages, make_pool, free_pool),
         cmocka_unit_test_setup_teardown(the_page_that_nobody_used_for_longest_goes_first, make_pool,
                                         free_pool),
         cmocka_unit_test_setup_teardown(equal_pages_become_one, make_pool, free_pool),

@@ -175,6 +175,36 @@ static void talks_go_on_after_a_restart(void **state)
     assert_in_range(n_cached, N_TALKS * (before / 16 * 16 - 16), N_TALKS * (before / 16 * 16));
 }
 
+/* The file holds pages of two tenants that said the same; after a restart each finds its own, and a third one none. */
+static void a_tenant_finds_its_own_pages_in_the_file(void **state)
+{
+    static const uint64_t order[] = { 1, 2, 1, 2, 3, 0 };
+    struct tutti_engine_options options = options_of(*state, 400);
+    struct tutti_stats stats;
+    for (size_t run = 0; run < sizeof order / sizeof *order; run++) {
+        struct mock_model *mock = mock_model_new(N_CTX, false);
+        tutti_engine *engine = mock_engine(mock, &options, NULL);
+        struct talk talk;
+        begin_talk(&talk, 0);
+        struct tutti_request r = { .ids = talk.ids,
+                                   .n_ids = (size_t)talk.n_ids,
+                                   .max_tokens = 1,
+                                   .tenant = order[run],
+                                   .sampling = { .top_p = 1, .repetition_penalty = 1 } };
+        struct collect c;
+        collect_init(&c);
+        collect_submit(&c, engine, &r);
+        collect_wait(&c);
+        size_t n_expected = run == 2 || run == 3 ? FIRST_TURN / 16 * 16 : 0;
+        assert_int_equal(c.n_cached_tokens, n_expected);
+        tutti_engine_stats(engine, &stats);
+        assert_int_equal(stats.n_spill_found_pages, n_expected / 16);
+        collect_clear(&c);
+        tutti_engine_close(engine);
+        mock_model_free(mock);
+    }
+}
+
 static void a_small_file_keeps_the_latest_beginnings(void **state)
 {
     struct mock_model *mock = mock_model_new(N_CTX, false);
@@ -646,6 +676,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_FOLDER(a_talk_that_left_the_pool_comes_back),
         WITH_FOLDER(talks_go_on_after_a_restart),
+        WITH_FOLDER(a_tenant_finds_its_own_pages_in_the_file),
         WITH_FOLDER(a_small_file_keeps_the_latest_beginnings),
         WITH_FOLDER(many_at_once_get_their_own_answers),
         WITH_FOLDER(requests_may_end_while_their_pages_come),
