@@ -1,6 +1,7 @@
 /* The frame: what a schema is made of, references, alternatives, values that are listed. */
 #include "grammar/schema_reader.h"
 
+#include "base/json_print.h"
 #include "base/limits.h"
 #include "base/utf8.h"
 
@@ -75,7 +76,7 @@ int32_t schema_blanks(struct schema_reader *r)
 
 int32_t schema_literal(struct schema_reader *r, const json_t *value)
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
+    char *text = json_print(value, JSON_ENCODE_ANY | JSON_COMPACT);
     if (!text)
         return schema_no_memory(r);
     int32_t node = syntax_text(r->out, text);

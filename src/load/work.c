@@ -1,5 +1,6 @@
 #include "load/work.h"
 
+#include "base/json_print.h"
 #include "base/json_type.h"
 #include "base/limits.h"
 #include "base/prompt_lines.h"
@@ -270,11 +271,6 @@ static json_t *inputs_body(const struct work_style *style, json_t *prompt, int m
     return json_pack("{s:o, s:o, s:b}", "inputs", prompt, "parameters", parameters, "stream", 1);
 }
 
-static int add_chunk(const char *bytes, size_t n_bytes, void *user)
-{
-    return buf_add(user, bytes, n_bytes) ? 0 : -1;
-}
-
 /* The prompt as the body holds it. */
 static json_t *prompt_value(const struct work *work, const struct work_style *style, uint64_t index)
 {
@@ -306,7 +302,7 @@ enum tutti_status work_body(const struct work *work, const struct work_style *st
                                              : inputs_body(style, prompt, max_tokens);
     bool ok = body && (!style->more || json_object_update_recursive(body, (json_t *)style->more) == 0);
     buf_truncate(out, 0);
-    ok = ok && json_dump_callback(body, add_chunk, out, JSON_COMPACT) == 0;
+    ok = ok && json_print_to(out, body, JSON_COMPACT);
     json_decref(body);
     return ok ? TUTTI_OK : no_memory(err);
 }

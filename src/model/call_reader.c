@@ -1,5 +1,6 @@
 #include "model/call_reader.h"
 
+#include "base/json_print.h"
 #include "model/chat.h"
 #include "template/template.h"
 
@@ -225,7 +226,7 @@ static bool make_json(struct call_reader *r, const char *text, size_t end, bool 
     if (template_read_arguments(text + r->first, end - r->first, &out, NULL) == TUTTI_OK)
         object = json_loadb(out.text, out.n_bytes, JSON_ALLOW_NUL, NULL);
     template_output_clear(&out);
-    char *json = json_is_object(object) ? json_dumps(object, JSON_COMPACT) : NULL;
+    char *json = json_is_object(object) ? json_print(object, JSON_COMPACT) : NULL;
     json_decref(object);
     size_t n = json ? strlen(json) - !is_last : 0;
     bool ok = json && n >= r->made.n_bytes &&

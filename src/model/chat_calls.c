@@ -6,6 +6,8 @@
  * Only tools that the request lists are called; anything else stays text. */
 #include "model/chat.h"
 
+#include "base/json_print.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +35,7 @@ static bool add_call(json_t *calls, const json_t *tools, const json_t *name, con
     if (json_is_string(arguments))
         text = strdup(json_string_value(arguments));
     else if (!arguments || json_is_object(arguments))
-        text = arguments ? json_dumps(arguments, JSON_COMPACT) : strdup("{}");
+        text = arguments ? json_print(arguments, JSON_COMPACT) : strdup("{}");
     json_t *call = text ? json_pack("{s:O, s:s}", "name", name, "arguments", text) : NULL;
     free(text);
     return call && json_array_append_new(calls, call) == 0;

@@ -1,6 +1,7 @@
 /* Chat formats that are templates: messages as variables, the text as ids. */
 #include "model/chat.h"
 
+#include "base/json_print.h"
 #include "base/utf8.h"
 
 #include <stdio.h>
@@ -91,7 +92,7 @@ static json_t *calls_for_template(const json_t *calls, bool as_text)
             other = json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL,
                                NULL);
         } else if (as_text && arguments && !json_is_string(arguments)) {
-            char *text = json_dumps(arguments, JSON_ENCODE_ANY);
+            char *text = json_print(arguments, JSON_ENCODE_ANY);
             other = text ? json_string(text) : NULL;
             free(text);
         }

@@ -1,4 +1,5 @@
 #include "model/convert_meta.h"
+#include "base/json_print.h"
 #include "model/chat.h"
 #include "model/tokenizer_bytes.h"
 #include "model/word_list.h"
@@ -266,7 +267,7 @@ static enum tutti_status put_json(struct gguf_writer *w, const struct checkpoint
         return st;
     gguf_writer_string(w, TOKENIZER_JSON_KEY, (const char *)map.bytes, map.n_bytes);
     mapping_close(&map);
-    char *config = tokenizer_config ? json_dumps(tokenizer_config, JSON_COMPACT) : NULL;
+    char *config = tokenizer_config ? json_print(tokenizer_config, JSON_COMPACT) : NULL;
     if (tokenizer_config && !config)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
     if (config)

@@ -1,6 +1,7 @@
 /* One table of parameters. The order of checks is that of the table; the prompt comes last. */
 #include "server/inputs_request.h"
 
+#include "base/json_print.h"
 #include "base/json_type.h"
 
 #include <float.h>
@@ -195,7 +196,7 @@ static enum tutti_status read_grammar(struct api_request *req, const json_t *gra
     if (!json_is_object(schema) && !json_is_string(schema))
         return wrong_type("grammar.value", "a schema", schema, err);
     req->schema = json_is_string(schema) ? strdup(json_string_value(schema))
-                                         : json_dumps(schema, JSON_COMPACT);
+                                         : json_print(schema, JSON_COMPACT);
     if (!req->schema)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the grammar");
     req->grammar_kind = is_pattern ? TUTTI_GRAMMAR_PATTERN : TUTTI_GRAMMAR_JSON_SCHEMA;

@@ -1,5 +1,6 @@
 #include "server/json.h"
 
+#include "base/json_print.h"
 #include "base/json_type.h"
 #include "base/limits.h"
 
@@ -64,14 +65,9 @@ enum tutti_status json_read_object(json_t **out, const char *text, size_t n_byte
     return st;
 }
 
-static int add_bytes(const char *bytes, size_t n_bytes, void *out)
-{
-    return buf_add(out, bytes, n_bytes) ? 0 : -1;
-}
-
 bool json_write(struct buf *out, const json_t *value)
 {
-    return value && json_dump_callback(value, add_bytes, out, JSON_COMPACT | JSON_ENCODE_ANY) == 0;
+    return json_print_to(out, value, JSON_COMPACT | JSON_ENCODE_ANY);
 }
 
 json_t *json_text(const char *bytes, size_t n_bytes)

@@ -1,4 +1,5 @@
 /* GET /metrics in Prometheus' text format, version 0.0.4. */
+#include "base/json_print.h"
 #include "server/app.h"
 #include "server/keys.h"
 #include "server/tls.h"
@@ -6,8 +7,10 @@
 /* One figure with its help. False: out of memory. */
 static bool add_figure(struct buf *out, const char *name, const char *type, const char *help, double value)
 {
-    return buf_printf(out, "# HELP tutti_%s %s\n# TYPE tutti_%s %s\ntutti_%s %.17g\n", name, help, name, type,
-                      name, value);
+    char number[NUMBER_TEXT_BYTES];
+    number_shortest(number, value);
+    return buf_printf(out, "# HELP tutti_%s %s\n# TYPE tutti_%s %s\ntutti_%s %s\n", name, help, name, type,
+                      name, number);
 }
 
 static bool add_histogram(struct buf *out, const char *name, const char *help,

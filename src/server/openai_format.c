@@ -1,4 +1,5 @@
 /* What the text of an answer must be: response_format, and grammar as llama-server has it. */
+#include "base/json_print.h"
 #include "base/json_type.h"
 #include "server/openai_request.h"
 
@@ -14,7 +15,7 @@ static enum tutti_status wrong(const char *what, const char *expected, const jso
 
 static enum tutti_status take_schema(struct api_request *req, const json_t *schema, struct tutti_error *err)
 {
-    req->schema = json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    req->schema = json_print(schema, JSON_COMPACT | JSON_ENCODE_ANY);
     if (!req->schema)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the JSON schema");
     req->grammar_kind = TUTTI_GRAMMAR_JSON_SCHEMA;

@@ -1,4 +1,5 @@
 /* The prompts of a request: messages, texts, ids. */
+#include "base/json_print.h"
 #include "base/json_type.h"
 #include "server/openai_request.h"
 
@@ -39,7 +40,7 @@ static enum tutti_status join_parts(struct buf *out, const json_t *parts, size_t
 enum tutti_status api_dump(struct api_request *req, const json_t *value, const char **text,
                            struct tutti_error *err)
 {
-    char *dumped = json_dumps(value, JSON_COMPACT);
+    char *dumped = json_print(value, JSON_COMPACT);
     if (!dumped)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the messages");
     req->dumped[req->n_dumped++] = dumped;

@@ -2,6 +2,7 @@
  *
  * An answer that must be a call is held to a JSON schema: the arguments of the one function that is named, or a list of
  * {"name", "arguments"} where any of them will do. */
+#include "base/json_print.h"
 #include "base/json_type.h"
 #include "server/openai_request.h"
 
@@ -79,7 +80,7 @@ static json_t *schema_of_calls(const json_t *tools, bool one_call)
 static enum tutti_status force(struct api_request *req, enum api_forced forced, const char *name,
                                json_t *schema, struct tutti_error *err)
 {
-    char *text = schema ? json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(17)) : NULL;
+    char *text = schema ? json_print(schema, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     json_decref(schema);
     if (!text)
         return no_memory(err);
@@ -226,7 +227,7 @@ json_t *api_forced_calls(const struct api_request *req, const char *text, size_t
     bool ok = json_is_array(list);
     json_array_foreach(list, i, call)
     {
-        char *arguments = json_dumps(json_object_get(call, "arguments"), JSON_ENCODE_ANY);
+        char *arguments = json_print(json_object_get(call, "arguments"), JSON_ENCODE_ANY);
         ok = ok && arguments && json_object_set_new(call, "arguments", json_string(arguments)) == 0;
         free(arguments);
     }
