@@ -1,4 +1,4 @@
-"""The Debian package of this build: what is in it, that it installs, and that its parts are understood by those they are for."""
+"""The Debian packages of this build: what is in them, that they install, and that their parts are understood by those they are for."""
 import os
 import re
 import shutil
@@ -19,14 +19,20 @@ def run(*args, check=True, **more):
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory):
+def packages(tmp_path_factory):
+    """{name: path}"""
     with open(os.path.join(BUILD, "deploy", "tutti.service"), encoding="utf-8") as file:
         if "ExecStart=/usr/bin/tutti " not in file.read():
             pytest.skip("this build is not set up with --prefix=/usr")
     if not shutil.which("dpkg-shlibdeps"):
         pytest.skip("dpkg-dev is not installed")
     made = run(os.path.join(ROOT, "deploy", "debian", "build.sh"), BUILD, tmp_path_factory.mktemp("deb"))
-    return made.stdout.strip()
+    return {os.path.basename(path).split("_")[0]: path for path in made.stdout.split()}
+
+
+@pytest.fixture(scope="module")
+def package(packages):
+    return packages["tutti"]
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +65,41 @@ def test_it_holds_what_an_administrator_expects(package):
         assert library in depends
 
 
-def test_the_same_build_gives_the_same_package(package, tmp_path):
-    again = run(os.path.join(ROOT, "deploy", "debian", "build.sh"), BUILD, tmp_path).stdout.strip()
-    with open(package, "rb") as one, open(again, "rb") as other:
-        assert one.read() == other.read()
+def test_the_same_build_gives_the_same_packages_with_git_and_without(packages, tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "git").write_text("#!/bin/sh\nexit 128\n")  # as where the sources were unpacked from an archive
+    (tools / "git").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "TZ": "Asia/Tokyo", "LC_ALL": "C.UTF-8"}
+    env.pop("SOURCE_DATE_EPOCH", None)
+    again = run(os.path.join(ROOT, "deploy", "debian", "build.sh"), BUILD, tmp_path / "again", env=env).stdout.split()
+    assert sorted(map(os.path.basename, again)) == sorted(map(os.path.basename, packages.values())) and len(again) == 3
+    for path in again:
+        with open(packages[os.path.basename(path).split("_")[0]], "rb") as one, open(path, "rb") as other:
+            assert one.read() == other.read(), path
+
+
+def test_a_program_is_built_and_runs_with_the_library_and_its_header(packages, tmp_path):
+    """As where libtutti0 and libtutti-dev are installed, but below a folder."""
+    for name in "libtutti0", "libtutti-dev":
+        run("dpkg-deb", "-x", packages[name], tmp_path)
+    assert run("dpkg-deb", "-f", packages["libtutti-dev"], "Depends").stdout.startswith("libtutti0 (= ")
+    (config,) = tmp_path.glob("usr/lib/*/pkgconfig/tutti.pc")
+    env = {**os.environ, "PKG_CONFIG_PATH": str(config.parent), "PKG_CONFIG_SYSROOT_DIR": str(tmp_path)}
+    flags = run("pkg-config", "--cflags", "--libs", "tutti", env=env).stdout.split()
+    run("cc", "-o", tmp_path / "chat", os.path.join(ROOT, "examples", "chat.c"), *flags)
+    env = {**os.environ, "LD_LIBRARY_PATH": str(config.parent.parent)}
+    done = run(tmp_path / "chat", os.path.join(ROOT, "models", "demo"), "What is the capital of France?", env=env)
+    assert "Paris" in done.stdout
+
+
+def test_an_installed_library_is_where_the_linker_and_pkg_config_look():
+    """./run tells meson the folder itself, since meson only asks a tool of dpkg-dev for it."""
+    with open(os.path.join(ROOT, "run"), encoding="utf-8") as file:
+        function = re.search(r"^libdir\(\)\n\{.*?^\}", file.read(), re.M | re.S).group()
+    flag = run("sh", "-c", function + "\nlibdir").stdout.strip()
+    searched = run("pkg-config", "--variable", "pc_path", "pkg-config").stdout.strip().split(":")
+    assert f"/usr/local/{flag.removeprefix('--libdir=')}/pkgconfig" in searched
 
 
 def test_the_program_runs_from_it(unpacked):
@@ -105,10 +142,10 @@ def test_systemd_understands_the_units(unpacked, tmp_path):
     assert offline.returncode == 0, offline.stdout[-3000:] + offline.stderr
 
 
-def test_lintian_finds_no_error(package):
+def test_lintian_finds_no_error(packages):
     if not shutil.which("lintian"):
         pytest.skip("lintian is not installed")
-    done = run("lintian", "--allow-root", "--fail-on", "error", package, check=False)
+    done = run("lintian", "--allow-root", "--fail-on", "error", *packages.values(), check=False)
     assert done.returncode == 0 and "E: " not in done.stdout, done.stdout
 
 
