@@ -19,7 +19,7 @@ struct value *frame_find(struct render *r, struct frame *frame, const char *name
 
 void frame_set(struct render *r, struct frame *frame, const char *name, struct value value)
 {
-    for (struct binding *b = frame->bindings; b; b = b->next) {
+    for (struct binding *b = frame->bindings; b && spend(r, 0); b = b->next) {
         if (strcmp(b->name, name) == 0) {
             b->value = value;
             return;
@@ -132,7 +132,7 @@ static bool is_sequence(struct value value)
     return value.kind == VALUE_LIST && value.list->kind != LIST_GENERATOR && value.list->kind < LIST_KEYS;
 }
 
-static struct value char_at(struct render *r, struct value string, int64_t index)
+OUT_OF_LINE static struct value char_at(struct render *r, struct value string, int64_t index)
 {
     if (!spend_chars(r, string.n_bytes))
         return string;
@@ -145,7 +145,7 @@ static struct value char_at(struct render *r, struct value string, int64_t index
     return value_slice(string, begin, end);
 }
 
-static struct value get_item(struct render *r, struct value object, struct value index)
+OUT_OF_LINE static struct value get_item(struct render *r, struct value object, struct value index)
 {
     if (object.kind == VALUE_UNDEFINED)
         return is_undefined(r, object);
@@ -193,7 +193,7 @@ struct value get_path(struct render *r, struct value object, struct value path)
 
 /* ---- calls ---- */
 
-static bool add_star(struct render *r, struct value value, struct list *out)
+OUT_OF_LINE static bool add_star(struct render *r, struct value value, struct list *out)
 {
     struct list *items = value_iterate(r, value);
     for (size_t i = 0; items && i < items->n; i++)
@@ -201,10 +201,10 @@ static bool add_star(struct render *r, struct value value, struct list *out)
     return !failed(r);
 }
 
-static bool add_keyword(struct render *r, struct args *out, size_t *capacity, const char *name,
-                        struct value value)
+OUT_OF_LINE static bool add_keyword(struct render *r, struct args *out, size_t *capacity, const char *name,
+                                    struct value value)
 {
-    for (size_t i = 0; i < out->n_keywords; i++) {
+    for (size_t i = 0; i < out->n_keywords && spend(r, 0); i++) {
         if (strcmp(out->keywords[i].name, name) == 0) {
             fail_type(r, "two arguments of the name '%.40s'", name);
             return false;
@@ -223,7 +223,7 @@ static bool add_keyword(struct render *r, struct args *out, size_t *capacity, co
     return true;
 }
 
-static bool add_stars(struct render *r, struct args *out, size_t *capacity, struct value value)
+OUT_OF_LINE static bool add_stars(struct render *r, struct args *out, size_t *capacity, struct value value)
 {
     if (value.kind != VALUE_DICT) {
         fail_type(r, "the argument behind ** must be a dict, not %s", value_type_name(value));
@@ -277,8 +277,8 @@ static bool bind_params(struct render *r, const struct builtin *builtin, struct 
     size_t n_params = 0;
     while (n_params < MAX_PARAMS && builtin->params[n_params])
         n_params++;
-    for (size_t i = 0; i < MAX_PARAMS; i++)
-        args->values[i] = i < args->n_given && i < n_params ? args->given[i] : value_absent();
+    for (size_t i = 0; i < args->n_given && i < n_params; i++)
+        args->values[i] = args->given[i];
     if (args->n_given > n_params)
         fail_type(r, "%s takes at most %zu arguments, found %zu", builtin->name, n_params, args->n_given);
     for (size_t i = 0; i < args->n_keywords && !failed(r); i++) {
@@ -297,17 +297,21 @@ static bool bind_params(struct render *r, const struct builtin *builtin, struct 
     return !failed(r);
 }
 
-static struct value call_builtin(struct render *r, const struct builtin *builtin, struct value self,
-                                 struct args *args)
+OUT_OF_LINE static struct value call_builtin(struct render *r, const struct builtin *builtin,
+                                             struct value self, struct args *args)
 {
-    struct value out = value_undefined("");
+    struct value out = value_undefined(""), values[MAX_PARAMS];
     if (!spend(r, 0))
         return out;
+    for (size_t i = 0; i < MAX_PARAMS; i++)
+        values[i] = value_absent();
+    args->values = values;
     bool ok = enter(r);
     if (ok && builtin->n_required >= 0)
         ok = bind_params(r, builtin, args);
     if (ok)
         out = builtin->call(r, self, args);
+    args->values = NULL;
     leave(r);
     return out;
 }
@@ -377,7 +381,7 @@ static struct value eval_name(struct render *r, struct frame *frame, const struc
     return function ? builtin_value(r, function, value_none()) : value_undefined(e->name);
 }
 
-static struct value eval_list(struct render *r, struct frame *frame, const struct expr *e)
+OUT_OF_LINE static struct value eval_list(struct render *r, struct frame *frame, const struct expr *e)
 {
     struct value out = value_list(r, e->kind == EXPR_TUPLE ? LIST_TUPLE : LIST_LIST);
     for (size_t i = 0; i < e->n_args && !failed(r); i++)
@@ -385,7 +389,7 @@ static struct value eval_list(struct render *r, struct frame *frame, const struc
     return out;
 }
 
-static struct value eval_dict(struct render *r, struct frame *frame, const struct expr *e)
+OUT_OF_LINE static struct value eval_dict(struct render *r, struct frame *frame, const struct expr *e)
 {
     struct value out = value_dict(r);
     for (size_t i = 0; i + 1 < e->n_args && !failed(r); i += 2) {
@@ -395,7 +399,7 @@ static struct value eval_dict(struct render *r, struct frame *frame, const struc
     return out;
 }
 
-static struct value eval_slice(struct render *r, struct frame *frame, const struct expr *e)
+OUT_OF_LINE static struct value eval_slice(struct render *r, struct frame *frame, const struct expr *e)
 {
     struct value object = eval(r, frame, e->left), parts[3];
     for (size_t i = 0; i < 3; i++)
@@ -403,7 +407,7 @@ static struct value eval_slice(struct render *r, struct frame *frame, const stru
     return failed(r) ? object : slice_value(r, object, parts[0], parts[1], parts[2]);
 }
 
-static struct value eval_call(struct render *r, struct frame *frame, const struct expr *e)
+OUT_OF_LINE static struct value eval_call(struct render *r, struct frame *frame, const struct expr *e)
 {
     struct args args;
     struct value left = eval(r, frame, e->left);
@@ -417,7 +421,7 @@ static struct value eval_call(struct render *r, struct frame *frame, const struc
     return call_value(r, left, &args);
 }
 
-static struct value eval_unary(struct render *r, struct frame *frame, const struct expr *e)
+OUT_OF_LINE static struct value eval_unary(struct render *r, struct frame *frame, const struct expr *e)
 {
     struct value value = eval(r, frame, e->left);
     if (failed(r))
@@ -434,7 +438,7 @@ static struct value eval_unary(struct render *r, struct frame *frame, const stru
     return value_int(i);
 }
 
-static struct value eval_binary(struct render *r, struct frame *frame, const struct expr *e)
+OUT_OF_LINE static struct value eval_binary(struct render *r, struct frame *frame, const struct expr *e)
 {
     struct value left = eval(r, frame, e->left);
     if (failed(r))
@@ -448,7 +452,7 @@ static struct value eval_binary(struct render *r, struct frame *frame, const str
     return failed(r) ? left : binary_value(r, e->op, left, right);
 }
 
-static struct value eval_compare(struct render *r, struct frame *frame, const struct expr *e)
+OUT_OF_LINE static struct value eval_compare(struct render *r, struct frame *frame, const struct expr *e)
 {
     struct value left = eval(r, frame, e->left);
     bool holds = true;
@@ -460,7 +464,7 @@ static struct value eval_compare(struct render *r, struct frame *frame, const st
     return value_bool(holds);
 }
 
-static struct value eval_concat(struct render *r, struct frame *frame, const struct expr *e)
+OUT_OF_LINE static struct value eval_concat(struct render *r, struct frame *frame, const struct expr *e)
 {
     struct text text = { 0 };
     for (size_t i = 0; i < e->n_args && !failed(r); i++)
@@ -468,7 +472,7 @@ static struct value eval_concat(struct render *r, struct frame *frame, const str
     return text_value(&text);
 }
 
-static struct value eval_if(struct render *r, struct frame *frame, const struct expr *e)
+OUT_OF_LINE static struct value eval_if(struct render *r, struct frame *frame, const struct expr *e)
 {
     struct value test = eval(r, frame, e->right);
     if (failed(r))

@@ -5,6 +5,10 @@
 
 #include "template/syntax.h"
 
+/* A function of the recursion of eval() and exec() is not inlined into it: its variables would lie on the stack once for each
+ * level, whether it runs or not. */
+#define OUT_OF_LINE __attribute__((noinline))
+
 /* One scope: a loop's turn, a macro's call, a block. */
 struct frame {
     struct frame *outer;
@@ -35,9 +39,10 @@ struct loop {
 
 enum { MAX_PARAMS = 6 };
 
-/* Arguments of a builtin, bound to its parameters. What was not given is VALUE_ABSENT. */
+/* Arguments of a call. */
 struct args {
-    struct value values[MAX_PARAMS];
+    struct value *
+        values; /* [MAX_PARAMS] bound to a builtin's parameters, VALUE_ABSENT where not given; while it runs */
     struct value *given; /* as the call had them */
     size_t n_given;
     struct keyword {

@@ -33,7 +33,7 @@ static void assign(struct render *r, struct frame *frame, const struct expr *tar
 }
 
 /* What the block prints, as a string; in a scope of its own. */
-static struct value capture(struct render *r, struct frame *frame, const struct block *block)
+OUT_OF_LINE static struct value capture(struct render *r, struct frame *frame, const struct block *block)
 {
     struct text text = { 0 }, *outer = r->out;
     r->out = &text;
@@ -46,20 +46,26 @@ static struct value capture(struct render *r, struct frame *frame, const struct 
 static struct value through_filters(struct render *r, struct frame *frame, const struct expr *e,
                                     struct value value)
 {
-    if (!e)
-        return value;
-    struct args args;
-    value = through_filters(r, frame, e->left, value);
-    if (failed(r) || !eval_args(r, frame, e->args, e->n_args, &args))
-        return value;
-    return apply_filter(r, e->name, value, &args);
+    size_t n = 0;
+    for (const struct expr *at = e; at; at = at->left)
+        n++;
+    for (; n > 0 && !failed(r); n--) {
+        const struct expr *filter = e; /* a chain is short: see MAX_TREE_DEPTH */
+        struct args args;
+        for (size_t i = 1; i < n; i++)
+            filter = filter->left;
+        r->line = filter->line;
+        if (eval_args(r, frame, filter->args, filter->n_args, &args))
+            value = apply_filter(r, filter->name, value, &args);
+    }
+    return value;
 }
 
 /* ---- loops ---- */
 
 /* Only those items that the loop's condition lets in. */
-static struct list *filter_items(struct render *r, struct frame *frame, const struct stmt *s,
-                                 struct list *items)
+OUT_OF_LINE static struct list *filter_items(struct render *r, struct frame *frame, const struct stmt *s,
+                                             struct list *items)
 {
     struct value kept = value_list(r, LIST_LIST);
     for (size_t i = 0; i < items->n && !failed(r); i++) {
@@ -74,8 +80,8 @@ static struct list *filter_items(struct render *r, struct frame *frame, const st
     return failed(r) ? NULL : kept.list;
 }
 
-static enum flow run_loop(struct render *r, struct frame *frame, const struct stmt *s, struct value over,
-                          int level)
+OUT_OF_LINE static enum flow run_loop(struct render *r, struct frame *frame, const struct stmt *s,
+                                      struct value over, int level)
 {
     struct list *items = value_iterate(r, over);
     if (items && s->test)
@@ -119,8 +125,8 @@ struct value call_loop(struct render *r, const struct loop *loop, struct value i
 
 /* ---- macros ---- */
 
-static void bind_rest(struct render *r, struct frame *frame, const struct macro_def *def,
-                      const struct args *args, const bool *is_used)
+OUT_OF_LINE static void bind_rest(struct render *r, struct frame *frame, const struct macro_def *def,
+                                  const struct args *args, const bool *is_used)
 {
     struct value rest = value_list(r, LIST_TUPLE), names = value_dict(r);
     for (size_t i = def->n_params; i < args->n_given && !failed(r); i++) {
@@ -146,13 +152,13 @@ static void bind_rest(struct render *r, struct frame *frame, const struct macro_
         frame_set(r, frame, "kwargs", names);
 }
 
-static void bind_macro(struct render *r, struct frame *frame, const struct macro_def *def,
-                       const struct args *args)
+OUT_OF_LINE static void bind_macro(struct render *r, struct frame *frame, const struct macro_def *def,
+                                   const struct args *args)
 {
     bool *is_used = take(r, args->n_keywords + 1, sizeof *is_used);
     for (size_t i = 0; i < def->n_params && !failed(r); i++) {
         struct value value = i < args->n_given ? args->given[i] : value_absent();
-        for (size_t k = 0; k < args->n_keywords; k++) {
+        for (size_t k = 0; k < args->n_keywords && spend(r, 0); k++) {
             if (strcmp(args->keywords[k].name, def->params[i].name) != 0)
                 continue;
             if (value.kind != VALUE_ABSENT)
@@ -192,7 +198,7 @@ static struct value make_macro(struct render *r, struct frame *frame, const stru
     return (struct value){ .kind = VALUE_MACRO, .macro = macro };
 }
 
-static void exec_call(struct render *r, struct frame *frame, const struct stmt *s)
+OUT_OF_LINE static void exec_call(struct render *r, struct frame *frame, const struct stmt *s)
 {
     struct args args;
     struct value callee = eval(r, frame, s->value->left);
@@ -213,7 +219,7 @@ static void exec_call(struct render *r, struct frame *frame, const struct stmt *
 
 /* ---- statements ---- */
 
-static enum flow exec_if(struct render *r, struct frame *frame, const struct stmt *s)
+OUT_OF_LINE static enum flow exec_if(struct render *r, struct frame *frame, const struct stmt *s)
 {
     while (s && !failed(r)) {
         struct value test = eval(r, frame, s->test);
@@ -229,7 +235,7 @@ static enum flow exec_if(struct render *r, struct frame *frame, const struct stm
 }
 
 /* Statements with a scope of their own. */
-static enum flow exec_scope(struct render *r, struct frame *frame, const struct stmt *s)
+OUT_OF_LINE static enum flow exec_scope(struct render *r, struct frame *frame, const struct stmt *s)
 {
     struct frame *inner = frame_new(r, frame);
     if (!inner)

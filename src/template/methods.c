@@ -250,12 +250,14 @@ static struct value m_isspace(struct render *r, struct value self, const struct 
 
 static struct value m_isupper(struct render *r, struct value self, const struct args *a)
 {
-    return value_bool(apply_test(r, "upper", self, &(struct args){ .values = { a->values[0] } }));
+    (void)a;
+    return value_bool(apply_test(r, "upper", self, &(struct args){ .n_given = 0 }));
 }
 
 static struct value m_islower(struct render *r, struct value self, const struct args *a)
 {
-    return value_bool(apply_test(r, "lower", self, &(struct args){ .values = { a->values[0] } }));
+    (void)a;
+    return value_bool(apply_test(r, "lower", self, &(struct args){ .n_given = 0 }));
 }
 
 /* [[fill]align][sign][0][width][.precision][type]: the number as "%" formats it, then padded. */

@@ -4,7 +4,17 @@
 
 #include <string.h>
 
-enum { MAX_DEPTH = 120 };
+enum { MAX_DEPTH = 120 }; /* of the parser's own recursion */
+
+/* Counts the levels below e. A chain such as a|b|c or a.b.c is parsed in a loop, but makes a tree as deep as it is long. */
+static bool add_child(struct parser *p, struct expr *e, const struct expr *child)
+{
+    if (child && e->depth <= child->depth)
+        e->depth = child->depth + 1;
+    if (e->depth > MAX_TREE_DEPTH)
+        parser_fail(p, TUTTI_E_LIMIT, "an expression nested deeper than %d", MAX_TREE_DEPTH);
+    return p->status == TUTTI_OK;
+}
 
 static struct expr *new_expr(struct parser *p, enum expr_kind kind, struct expr *left)
 {
@@ -14,7 +24,8 @@ static struct expr *new_expr(struct parser *p, enum expr_kind kind, struct expr 
     e->kind = kind;
     e->line = parser_token(p)->line;
     e->left = left;
-    return e;
+    e->depth = 1;
+    return add_child(p, e, left) ? e : NULL;
 }
 
 static struct expr *binary(struct parser *p, enum token_kind op, struct expr *left, struct expr *right)
@@ -25,7 +36,7 @@ static struct expr *binary(struct parser *p, enum token_kind op, struct expr *le
     e->line = left ? left->line : e->line;
     e->op = op;
     e->right = right;
-    return e;
+    return add_child(p, e, right) ? e : NULL;
 }
 
 struct arg *parser_add_arg(struct parser *p, struct arg **args, size_t *n)
@@ -47,7 +58,7 @@ static bool add_item(struct parser *p, struct expr *list, struct expr *item)
     struct arg *arg = parser_add_arg(p, &list->args, &list->n_args);
     if (arg)
         arg->value = item;
-    return arg && item;
+    return arg && item && add_child(p, list, item);
 }
 
 static struct expr *parse_unary(struct parser *p, bool with_filters);
@@ -217,7 +228,7 @@ static bool parse_args(struct parser *p, struct expr *call)
             return false;
         }
         struct expr *value = parse_expression(p, true);
-        if (!value)
+        if (!value || !add_child(p, call, value))
             return false;
         arg->value = value;
     }
@@ -241,7 +252,7 @@ static struct expr *parse_subscript(struct parser *p, struct expr *left)
             return NULL;
         if (kind != TOKEN_COLON && kind != TOKEN_RBRACKET) {
             struct expr *value = part == 0 ? parse_tuple(p, true) : parse_expression(p, true);
-            if (!value)
+            if (!value || !add_child(p, e, value))
                 return NULL;
             arg->value = value;
         }
@@ -497,13 +508,17 @@ static struct expr *parse_comparison(struct parser *p)
             return NULL;
         if (!add_item(p, e, parse_sum(p)))
             return NULL;
-        enum token_kind *ops = parser_take(p, n + 1, sizeof *ops);
-        if (!ops)
-            return NULL;
-        if (n > 0)
-            memcpy(ops, e->ops, n * sizeof *ops);
-        ops[n] = op;
-        e->ops = ops;
+        if (n == e->ops_capacity) {
+            size_t capacity = n ? n * 2 : 1;
+            enum token_kind *ops = parser_take(p, capacity, sizeof *ops);
+            if (!ops)
+                return NULL;
+            if (n > 0)
+                memcpy(ops, e->ops, n * sizeof *ops);
+            e->ops = ops;
+            e->ops_capacity = capacity;
+        }
+        e->ops[n] = op;
     }
     return NULL;
 }
@@ -556,9 +571,10 @@ struct expr *parse_expression(struct parser *p, bool with_if)
         e = parse_or(p);
     while (e && with_if && parser_skip_name(p, "if")) {
         struct expr *choice = new_expr(p, EXPR_IF, e);
-        if (!choice || !(choice->right = parse_or(p)))
+        if (!choice || !(choice->right = parse_or(p)) || !add_child(p, choice, choice->right))
             e = NULL;
-        else if (parser_skip_name(p, "else") && !(choice->third = parse_expression(p, true)))
+        else if (parser_skip_name(p, "else") &&
+                 (!(choice->third = parse_expression(p, true)) || !add_child(p, choice, choice->third)))
             e = NULL;
         else
             e = choice;

@@ -62,6 +62,9 @@ struct token_list {
     size_t n, capacity;
 };
 
+/* Levels of an expression's tree. CPython, which runs what Jinja2 makes of a template, ends at 200 open brackets. */
+enum { MAX_TREE_DEPTH = 200 };
+
 struct expr;
 
 struct arg {          /* of a call */
@@ -92,6 +95,7 @@ enum expr_kind {
 struct expr {
     enum expr_kind kind;
     int line;
+    int depth; /* of the tree below, itself counted: at most MAX_TREE_DEPTH */
     enum token_kind op;
     const char *name;
     struct value value;
@@ -99,6 +103,7 @@ struct expr {
     struct arg *args;
     size_t n_args;
     enum token_kind *ops;
+    size_t ops_capacity;
 };
 
 enum stmt_kind {

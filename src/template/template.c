@@ -11,7 +11,7 @@ enum {
     DEFAULT_MEMORY = 64 * 1024 * 1024,
     MEMORY_PER_INPUT_BYTE = 24,
     DEFAULT_OUTPUT = 64 * 1024 * 1024,
-    DEFAULT_DEPTH = 400,
+    DEFAULT_DEPTH = 200,
 };
 
 enum tutti_status template_compile(struct template **out, const char *text, size_t n_bytes, const char *name,

@@ -8,6 +8,20 @@
  * The language is that of Jinja2 3.1 as transformers sets it up (trim_blocks, lstrip_blocks, loop controls,
  * generation blocks, raise_exception, strftime_now, a tojson that escapes no HTML), values behave and print as Python's.
  * Not there: inheritance, includes and imports, autoescape. Beyond it: append, pop and the like on lists and dicts.
+ *
+ * What recurses, and what bounds it (a level takes at most 1 KB of stack; tests/template/test_template_attacks.c runs all of it
+ * on 256 KB):
+ *   parse.c       nested blocks                       MAX_NESTED_BLOCKS, 100, when the template is compiled
+ *   parse_expr.c  nested expressions and targets      MAX_DEPTH, 120, blocks around them included
+ *   parse_expr.c  the tree made of them and of chains MAX_TREE_DEPTH, 200 (a|b|c is as deep as it is long)
+ *   eval.c exec.c expressions, blocks, macros, loops  template_limits.depth, 200, all levels together
+ *   value.c       values from JSON, compared values   the same
+ *   print.c       printed values, tojson              the same
+ *   print.c filters_order.c  merge sorts              log2 of the number of items
+ *   exec.c template.c  targets, literals              the tree's depth
+ *   template.c    counting the bytes of variables     200 levels, deeper ones are not counted
+ * The tree and all values live in arenas: freeing them does not recurse. JSON of a request is read by jansson, which ends
+ * at 2048 levels.
  * https://jinja.palletsprojects.com/en/stable/templates/ */
 #ifndef TUTTI_TEMPLATE_H
 #define TUTTI_TEMPLATE_H
@@ -34,7 +48,7 @@ struct template_limits {
     uint64_t n_steps;
     size_t memory_bytes; /* of all values together; 64 MiB and 24 times the text of the variables */
     size_t output_bytes; /* 64 MiB */
-    int depth;           /* of calls, nested values and expressions; 400 */
+    int depth;           /* of calls, blocks, nested values and expressions together; 200 */
 };
 
 struct template_input {
