@@ -2,6 +2,7 @@
 
 #include "base/cgroup.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,18 +23,20 @@ static uint64_t find_line(const char *path, const char *name)
     return kib * 1024;
 }
 
-static uint64_t machine_bytes(void)
+static uint64_t machine_bytes(const char *root)
 {
-    uint64_t n_bytes = find_line("/proc/meminfo", "MemAvailable");
+    char path[PATH_MAX];
+    int n = snprintf(path, sizeof path, "%s/proc/meminfo", root);
+    uint64_t n_bytes = n > 0 && (size_t)n < sizeof path ? find_line(path, "MemAvailable") : 0;
     if (n_bytes > 0)
         return n_bytes;
     long pages = sysconf(_SC_AVPHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
     return pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
 }
 
-uint64_t memory_left(void)
+uint64_t memory_left(const char *root)
 {
-    uint64_t machine = machine_bytes(), group = cgroup_memory_left("");
+    uint64_t machine = machine_bytes(root), group = cgroup_memory_left(root);
     return group < machine ? group : machine;
 }
 

@@ -280,13 +280,13 @@ enum tutti_status model_reserve_tables(struct model *model, int max_rows, int ma
 /* Ranks of one machine share what is left of it. */
 static uint64_t memory_of_rank(const struct group *g)
 {
-    return memory_left() / (uint64_t)cluster_n_local(g->cluster);
+    return memory_left("") / (uint64_t)cluster_n_local(g->cluster);
 }
 
 uint64_t model_memory_left(struct model *model)
 {
     struct group *g = model->group;
-    uint64_t n_bytes = g ? memory_of_rank(g) : memory_left();
+    uint64_t n_bytes = g ? memory_of_rank(g) : memory_left("");
     if (g && say_short(g, SAY_MEMORY, 0, 0))
         (void)cluster_min(g->cluster, &n_bytes);
     return n_bytes;

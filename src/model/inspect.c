@@ -1,26 +1,13 @@
 #include "model/inspect.h"
 
 #include "backend/kv_type.h"
+#include "base/memory_left.h"
 #include "model/weights.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static uint64_t available_bytes(void)
-{
-    FILE *file = fopen("/proc/meminfo", "re");
-    char line[256];
-    uint64_t kib = 0;
-    while (file && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-            break;
-    }
-    if (file)
-        fclose(file);
-    return kib * 1024;
-}
 
 /* Everything the report says, as one JSON object; the text is written from it. */
 struct report {
@@ -97,7 +84,8 @@ static void count_users(struct report *r)
     const struct model_desc *d = &r->desc;
     r->kv_token_bytes = 2 * (uint64_t)d->n_layers * (uint64_t)d->n_kv_heads *
                         (uint64_t)kv_type_bytes(r->options->kv_type, d->head_dim);
-    r->memory_bytes = r->options->memory_bytes ? r->options->memory_bytes : available_bytes();
+    r->memory_bytes = r->options->memory_bytes ? r->options->memory_bytes
+                                               : memory_left(r->options->root ? r->options->root : "");
     r->context = r->options->context > 0 ? r->options->context : d->n_ctx;
     uint64_t pages = ((uint64_t)r->context + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
     uint64_t user_bytes = pages * KV_PAGE_TOKENS * r->kv_token_bytes;

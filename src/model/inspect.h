@@ -12,8 +12,9 @@ struct inspect_options {
     bool lists_tensors;
     const struct weight_type *type; /* the weights run as it; NULL: as stored */
     enum dtype kv_type;             /* as in backend/kv_type.h */
-    uint64_t memory_bytes;          /* for weights and KV cache together; 0: the machine's available memory */
+    uint64_t memory_bytes;          /* for weights and KV cache together; 0: memory_left() */
     int context;                    /* tokens of one user; 0: the model's context */
+    const char *root;               /* of memory_left(); NULL: "" */
 };
 
 /* Writes the report to out: description, tensors, sizes, KV bytes for each token, users that fit into memory. */

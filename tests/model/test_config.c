@@ -1,5 +1,6 @@
 /* Broken configurations and tensors: each with the words its error must contain. */
 #include "model/family.h"
+#include "model/inspect.h"
 #include "util.h"
 
 #include <math.h>
@@ -444,9 +445,62 @@ static void random_changes_of_a_header_give_an_error_or_a_model(void **state)
     }
 }
 
+static void put_file(const char *path, const char *text)
+{
+    char full[512];
+    path_of(full, sizeof full, path);
+    for (char *slash = full + strlen(folder) + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = '\0';
+        mkdir(full, 0700);
+        *slash = '/';
+    }
+    FILE *out = fopen(full, "w");
+    assert_non_null(out);
+    assert_true(fputs(text, out) >= 0);
+    fclose(out);
+}
+
+static json_int_t inspected(const char *root, const char *key)
+{
+    char *text = NULL;
+    size_t n_bytes = 0;
+    FILE *report = open_memstream(&text, &n_bytes);
+    assert_non_null(report);
+    const struct inspect_options options = { .as_json = true, .kv_type = DTYPE_F16, .root = root };
+    assert_int_equal(model_inspect(TEST_FIXTURES "/llama-tiny", &options, report, NULL), TUTTI_OK);
+    fclose(report);
+    json_t *root_object = json_loadb(text, n_bytes, 0, NULL);
+    json_int_t value = json_integer_value(json_object_get(root_object, key));
+    json_decref(root_object);
+    free(text);
+    return value;
+}
+
+/* A machine of 64 GiB, then a control group in it that has 6 MiB left. */
+static void inspect_counts_users_within_the_control_group(void **state)
+{
+    (void)state;
+    put_file("proc/meminfo", "MemTotal: 134217728 kB\nMemAvailable: 67108864 kB\n");
+    assert_true(inspected(folder, "memory_bytes") == (json_int_t)64 << 30);
+    json_int_t machine_users = inspected(folder, "users");
+    put_file("proc/self/cgroup", "0::/pod\n");
+    put_file("sys/fs/cgroup/pod/memory.max", "8388608\n");
+    put_file("sys/fs/cgroup/pod/memory.current", "2097152\n");
+    put_file("sys/fs/cgroup/pod/memory.stat", "anon 2097152\nfile 0\n");
+    assert_true(inspected(folder, "memory_bytes") == 6 << 20);
+    json_int_t left = (6 << 20) - inspected(folder, "weight_bytes");
+    assert_int_equal(inspected(folder, "users"), left / (512 * inspected(folder, "kv_bytes_per_token")));
+    assert_true(machine_users > 1000 * inspected(folder, "users"));
+    char command[512];
+    snprintf(command, sizeof command, "rm -r '%s/proc' '%s/sys'", folder, folder);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(inspect_counts_users_within_the_control_group, make_folder,
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(a_broken_configuration_is_told_what_is_wrong, make_folder,
                                         remove_folder),
         cmocka_unit_test(published_configurations_are_described),
