@@ -99,9 +99,9 @@ static enum tutti_status reserve_kv(struct tutti_engine *e, int *n_pages, struct
         return st;
     int64_t n_tokens = (int64_t)*n_pages * KV_PAGE_TOKENS;
     if (n_tokens < n_ctx && o->max_context > 0)
-        return error_set_param(err, TUTTI_E_LIMIT, "max_context",
-                               "a context of %d tokens was asked for, but the KV cache holds %lld", n_ctx,
-                               (long long)n_tokens);
+        return engine_kv_too_small(page_bytes,
+                                   o->kv_bytes > 0 ? o->kv_bytes : (uint64_t)*n_pages * page_bytes,
+                                   o->kv_bytes > 0, *n_pages, n_ctx, err);
     o->max_context = n_tokens < n_ctx ? (int)n_tokens : n_ctx;
     st = model_reserve_tables(e->model, o->max_batch_tokens, o->max_seqs, pages_of(o->max_context) + 1, err);
     return st == TUTTI_OK ? model_kv_new(e->model, &e->kv, *n_pages, err) : st;

@@ -46,4 +46,9 @@ MUST_CHECK enum tutti_status engine_kv_pages(int *n_pages, size_t page_bytes, ui
                                              uint64_t bytes_left, int n_seqs, int n_ctx,
                                              struct tutti_error *err);
 
+/* Says that n_pages pages do not hold a context of n_ctx tokens, and what would: TUTTI_E_LIMIT. kv_bytes: what there is for them;
+ * is_given: by the caller, else by what memory is free. */
+enum tutti_status engine_kv_too_small(size_t page_bytes, uint64_t kv_bytes, bool is_given, int n_pages,
+                                      int n_ctx, struct tutti_error *err);
+
 #endif

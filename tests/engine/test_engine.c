@@ -143,6 +143,21 @@ static void a_given_size_of_the_pool_is_kept(void **state)
     assert_int_equal(n_pages, 20);
     assert_int_equal(engine_kv_pages(&n_pages, 64, UINT64_MAX, 0, 2, 160, NULL), TUTTI_OK);
     assert_int_equal(n_pages, INT32_MAX / 2);
+    struct tutti_error err;
+    assert_int_equal(engine_kv_pages(&n_pages, 6144, 1024, 0, 1, 512, &err), TUTTI_E_LIMIT);
+    assert_string_equal(err.text,
+                        "--kv-memory of 1K holds 0 tokens (6K for each page of 16 tokens); the context of "
+                        "512 tokens needs 192K: give --kv-memory 192K");
+    assert_int_equal(engine_kv_too_small(98304, 8 << 20, true, 85, 4096, &err), TUTTI_E_LIMIT);
+    assert_string_equal(
+        err.text, "--kv-memory of 8M holds 1360 tokens (96K for each page of 16 tokens); the context of "
+                  "4096 tokens needs 24M: give --kv-memory 24M, or at most --context 1360");
+    assert_int_equal(engine_kv_too_small(1 << 20, UINT64_C(3) << 30, false, 3072, 131072, &err),
+                     TUTTI_E_LIMIT);
+    assert_string_equal(
+        err.text, "without --kv-memory, the share of free memory of 3G holds 49152 tokens (1M for each "
+                  "page of 16 tokens); the context of 131072 tokens needs 8G: give --kv-memory 8G, or at "
+                  "most --context 49152");
     struct tutti_stats stats = run_many(
         &(struct tutti_engine_options){ .kv_bytes = page_bytes(700), .max_seqs = 3 }, 40, 1, true);
     assert_int_equal(stats.kv_pages_total, 700);
