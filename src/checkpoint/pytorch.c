@@ -335,6 +335,29 @@ static enum tutti_status place_tensor(struct pytorch *file, struct tensor *t, co
     return add_view(file, t, stride, data, (size_t)((uint64_t)span * size), err);
 }
 
+/* The last argument of a tensor's call, which older files lack: a dict of flags that change what its bytes mean. PyTorch has "neg"
+ * (every element is negated when it is read) and "conj". */
+static enum tutti_status check_flags(const struct pytorch *file, const struct tensor *t,
+                                     const struct pickle_value *flags, struct tutti_error *err)
+{
+    if (flags->kind == PICKLE_NONE)
+        return TUTTI_OK;
+    if (flags->kind != PICKLE_DICT)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its flags are no dict", file->name, t->name);
+    for (size_t i = 0; i < flags->items->n; i += 2) {
+        const struct pickle_value *key = &flags->items->at[i], *value = key + 1;
+        if (value->kind == PICKLE_BOOL && !value->integer)
+            continue;
+        bool has_text = key->kind == PICKLE_STRING && utf8_is_printable(key->text, key->n);
+        return error_set(
+            err, TUTTI_E_UNSUPPORTED,
+            "%s: tensor %s: PyTorch's flag \"%.*s\" is set, so its values are not those that are "
+            "stored; expected none. Save it with tensor.resolve_neg().resolve_conj()",
+            file->name, t->name, has_text ? (int)(key->n < 64 ? key->n : 64) : 1, has_text ? key->text : "?");
+    }
+    return TUTTI_OK;
+}
+
 /* value: a call of G_TENSOR, G_TENSOR_V2 or G_TENSOR_V3. */
 static enum tutti_status read_tensor(struct pytorch *file, struct tensor *t, const struct pickle_value *value,
                                      struct tutti_error *err)
@@ -364,7 +387,13 @@ static enum tutti_status read_tensor(struct pytorch *file, struct tensor *t, con
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the shape's product overflows", file->name,
                          t->name);
     const uint8_t *data = NULL;
-    enum tutti_status st = find_storage(file, &id, t->name, &data, err);
+    size_t n_plain = is_v3 ? 7 : value->n == G_TENSOR_V2 ? 6 : 4;
+    enum tutti_status st = value->items->n > n_plain ? check_flags(file, t, &at[n_plain], err) : TUTTI_OK;
+    if (st == TUTTI_OK && value->items->n > n_plain + 1)
+        st = error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: %zu arguments, expected at most %zu",
+                       file->name, t->name, value->items->n, n_plain + 1);
+    if (st == TUTTI_OK)
+        st = find_storage(file, &id, t->name, &data, err);
     return st == TUTTI_OK ? place_tensor(file, t, stride, at[1].integer, data, id.n_bytes, err) : st;
 }
 

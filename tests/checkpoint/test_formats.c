@@ -179,6 +179,7 @@ static void files_that_hold_more_than_tensors_are_refused_by_name(void **state)
         { PYTORCH "odd/complex.pt", "it asks for torch.ComplexFloatStorage", TUTTI_E_UNSUPPORTED },
         { PYTORCH "odd/expanded.pt", "tensor a: shape [1000, 1000] with strides [0, 0] shows elements more",
           TUTTI_E_UNSUPPORTED },
+        { PYTORCH "odd/negated.pt", "tensor a: PyTorch's flag \"neg\" is set", TUTTI_E_UNSUPPORTED },
         { PYTORCH "odd/list.pt", "no dict of named tensors", TUTTI_E_FORMAT },
         { PYTORCH "odd/evil-4.pt", "it asks for posix.system", TUTTI_E_UNSUPPORTED },
         { MINDSPORE "odd/encrypted.ckpt", "encrypted", TUTTI_E_UNSUPPORTED },
@@ -192,6 +193,11 @@ static void files_that_hold_more_than_tensors_are_refused_by_name(void **state)
             fail_msg("status %d, \"%s\", expected %d, \"%s\"", st, err.text, CASES[i].status, CASES[i].words);
     }
     assert_int_not_equal(access("/tmp/tutti-was-here", F_OK), 0); /* nothing was executed */
+    static const float RESOLVED[] = { -1, -2, -3, -4 };
+    struct tensor_file *file = NULL;
+    assert_int_equal(tensor_file_open(&file, PYTORCH "odd/resolved.pt", NULL), TUTTI_OK);
+    assert_memory_equal(tensor_file_tensor(file, 0)->data, RESOLVED, sizeof RESOLVED);
+    tensor_file_close(file);
 }
 
 /* ---- GGUF in parts ---- */
