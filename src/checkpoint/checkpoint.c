@@ -6,10 +6,12 @@
 #include "checkpoint/json_file.h"
 #include "checkpoint/mindformers.h"
 #include "checkpoint/mindspore_ranks.h"
+#include "checkpoint/quantized.h"
 #include "checkpoint/row_ints.h"
 #include "checkpoint/shards.h"
 #include "checkpoint/tensor_file.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -292,7 +294,8 @@ static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *
     enum tutti_status st = path ? json_file_load(path, &ck->config, err) : out_of_memory(ck, err);
     if (st == TUTTI_OK && ck->config) {
         ck->config_path = path;
-        return mindformers_translate(ck->config, path, err);
+        st = quantized_check_config(ck->config, path, err);
+        return st == TUTTI_OK ? mindformers_translate(ck->config, path, err) : st;
     }
     free(path);
     return st == TUTTI_OK ? read_yamls(ck, err) : st;
@@ -437,14 +440,40 @@ static enum tutti_status open_beside_config(struct checkpoint *ck, struct tutti_
     return st;
 }
 
+/* Whether a path looks like a model's name on a hub: ORG/NAME of the characters that hubs allow there. */
+static bool is_hub_name(const char *path)
+{
+    const char *slash = strchr(path, '/');
+    if (!slash || slash == path || !slash[1] || strchr(slash + 1, '/') || path[0] == '.' || path[0] == '-')
+        return false;
+    for (const char *c = path; *c; c++) {
+        if (!isalnum((unsigned char)*c) && !strchr("-_./", *c))
+            return false;
+    }
+    return true;
+}
+
+/* There is nothing at ck->path. */
+static enum tutti_status not_found(const struct checkpoint *ck, struct tutti_error *err)
+{
+    if (!is_hub_name(ck->path))
+        return error_set(err, TUTTI_E_NOT_FOUND, "%s: no such file or folder", ck->path);
+    const char *name = strchr(ck->path, '/') + 1;
+    return error_set(
+        err, TUTTI_E_NOT_FOUND,
+        "%s: no such file or folder. tutti opens local files and folders only: download the model "
+        "first, for example with: hf download %s --local-dir %s",
+        ck->path, ck->path, name);
+}
+
 static enum tutti_status open_any(struct checkpoint *ck, int rank, struct tutti_error *err)
 {
     if (rank >= 0)
         return open_sharded(ck, rank, err);
     struct stat info;
     if (stat(ck->path, &info) != 0)
-        return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", ck->path,
-                         strerror(errno));
+        return errno == ENOENT ? not_found(ck, err)
+                               : error_set(err, TUTTI_E_IO, "%s: %s", ck->path, strerror(errno));
     if (S_ISDIR(info.st_mode)) {
         ck->folder = strdup(ck->path);
         return ck->folder ? open_folder(ck, err) : out_of_memory(ck, err);

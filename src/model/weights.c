@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include "checkpoint/quantized.h"
 #include "kernels/quantize.h"
 
 #include <inttypes.h>
@@ -12,6 +13,11 @@ static enum tutti_status find_tensor(const struct tensor **out, const struct che
                                      int n_dims, int64_t n_rows, int64_t n_cols, struct tutti_error *err)
 {
     const struct tensor *t = checkpoint_find(ck, name);
+    const char *method = t ? NULL : quantized_find(ck, name);
+    if (method)
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "%s: tensor %s is missing, but the folder has its quantized form (%s): %s",
+                         checkpoint_path(ck), name, method, QUANTIZED_ADVICE);
     if (!t)
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s is missing", checkpoint_path(ck), name);
     int64_t want[2] = { n_rows, n_cols };

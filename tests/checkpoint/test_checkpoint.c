@@ -584,10 +584,71 @@ static void a_broken_folder_is_told_what_is_wrong(void **state)
     checkpoint_close(ck);
 }
 
+/* Each with the words that name what was met, or NULL where it is no quantized upload. */
+static void a_quantized_upload_is_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *words;
+    } CASES[] = {
+        { "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4}}", "quant_method gptq" },
+        { "{\"quantization_config\": {\"quant_method\": \"awq\"}}", "quant_method awq" },
+        { "{\"quantization_config\": {\"quant_method\": \"fp8\"}}", "quant_method fp8" },
+        { "{\"quantization_config\": {\"quant_method\": \"mxfp4\"}}", "quant_method mxfp4" },
+        { "{\"quantization_config\": {\"quant_method\": \"compressed-tensors\"}}",
+          "quant_method compressed-tensors" },
+        { "{\"quantization_config\": {\"quant_method\": \"bitsandbytes\"}}", "quant_method bitsandbytes" },
+        { "{\"quantization_config\": {\"_load_in_4bit\": true}}", "quant_method bitsandbytes" },
+        { "{\"quantization_config\": {\"load_in_8bit\": true}}", "quant_method bitsandbytes" },
+        { "{\"quantization_config\": {\"bits\": 3}}", "of a kind that is not named" },
+        { "{\"compression_config\": {\"format\": \"x\"}}", "compression_config" },
+        { "{\"quantization\": {\"group_size\": 64, \"bits\": 4}}", "MLX" },
+        { "{\"quantization_config\": null, \"quantization\": {}}", NULL },
+    };
+    uint8_t bytes[256];
+    size_t n = make_safetensors(bytes, "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1);
+    write_file("model.safetensors", bytes, n);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        write_text("config.json", CASES[i].config);
+        if (CASES[i].words) {
+            expect_folder(TUTTI_E_UNSUPPORTED, CASES[i].words);
+            continue;
+        }
+        struct checkpoint *ck = NULL;
+        assert_int_equal(checkpoint_open(&ck, folder, NULL), TUTTI_OK);
+        checkpoint_close(ck);
+    }
+}
+
+static void what_is_not_there_is_said_with_what_to_do(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *words;
+        bool is_hub;
+    } CASES[] = {
+        { "Qwen/Qwen2.5-0.5B", "hf download Qwen/Qwen2.5-0.5B --local-dir Qwen2.5-0.5B", true },
+        { "org/", "org: no such file or folder", false },
+        { "./Qwen/Qwen2.5", "no such file", false },
+        { "a/b/c", "no such file", false },
+        { "/Qwen", "no such file", false },
+        { "org/a b", "no such file", false },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        struct checkpoint *ck = NULL;
+        struct tutti_error err = { 0 };
+        assert_int_equal(checkpoint_open(&ck, CASES[i].path, &err), TUTTI_E_NOT_FOUND);
+        if (!strstr(err.text, CASES[i].words) || !strstr(err.text, "hf download") == CASES[i].is_hub)
+            fail_msg("%s: \"%s\"", CASES[i].path, err.text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_demo_folder_opens_with_all_its_tensors),
+        cmocka_unit_test_setup_teardown(a_quantized_upload_is_named, make_folder, remove_folder),
+        cmocka_unit_test(what_is_not_there_is_said_with_what_to_do),
         cmocka_unit_test(shards_are_one_checkpoint),
         cmocka_unit_test(gguf_tensors_have_the_values_that_the_library_wrote),
         cmocka_unit_test(what_is_written_is_read_again),
