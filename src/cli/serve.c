@@ -20,7 +20,7 @@ struct serve_values {
     struct option_texts apis;
     int64_t port, max_body, max_output, header_timeout, idle_timeout, drain_delay, drain_timeout,
         step_timeout;
-    bool no_access_log;
+    bool no_access_log, share_cache;
     int64_t tokens_per_minute, max_concurrent;
     double max_queue_time, ttft_target, itl_target;
     struct model_flags model;
@@ -81,6 +81,11 @@ static const struct option OPTIONS[] = {
       .value = "FILE",
       .help = "answer those alone who send one of the keys in FILE: one a line, behind it a name for the "
               "log and limits of its own (docs/operations.md); SIGHUP reads it anew" },
+    { .name = "share-cache",
+      FLAG_IN(VALUES, share_cache),
+      .help = "one prefix cache for all keys: saves memory and time where their prompts begin alike, but "
+              "lets each key find out by cached_tokens and response times how prompts of the others "
+              "begin; without it, keys of one name share a cache" },
     { .name = "tls-cert",
       TEXT_IN(VALUES, tls_cert),
       .value = "FILE",
@@ -233,6 +238,7 @@ static struct server_options server_options(const struct serve_values *values)
     options.drain_delay_s = (int)values->drain_delay;
     options.drain_timeout_s = (int)values->drain_timeout;
     options.access_log = !values->no_access_log;
+    options.shares_cache = values->share_cache;
     bool is_mean = strcmp(values->embedding_pooling, POOLINGS[0]) == 0;
     options.embedding = is_mean ? TUTTI_EMBEDDING_MEAN : TUTTI_EMBEDDING_LAST;
     options.step_timeout_s = (int)values->step_timeout;

@@ -170,6 +170,7 @@ void conn_next(struct http_conn *conn)
     conn->data = NULL;
     conn->status = 0;
     conn->caller[0] = '\0';
+    conn->tenant = 0;
     conn->has_begun = false;
     rest(conn);
 }

@@ -62,9 +62,11 @@ const char *http_request_peer(const struct http_conn *conn);
 const char *http_request_id(const struct http_conn *conn); /* "req_" and 24 hexadecimal digits */
 uint64_t http_request_start_us(const struct http_conn *conn);
 
-/* The name of who asks, for logs: cut after 63 bytes, "" until it is set. */
-void http_set_caller(struct http_conn *conn, const char *name);
+/* Who sends the request, once its key is known. The name is for logs and limits: cut after 63 bytes, "" until it is set. The
+ * tenant owns what the server keeps for the request (keys.h); 0 until it is set. */
+void http_set_caller(struct http_conn *conn, const char *name, uint64_t tenant);
 const char *http_caller(const struct http_conn *conn);
+uint64_t http_tenant(const struct http_conn *conn);
 
 /* Anything the handler wants to find again in the callback done. */
 void http_set_data(struct http_conn *conn, void *data);

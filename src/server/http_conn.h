@@ -45,6 +45,7 @@ struct http_conn {
     char peer[64];
 
     char id[32], caller[64];
+    uint64_t tenant;
     uint64_t start_us;
     struct http_head head;
     struct buf body;

@@ -84,9 +84,15 @@ uint64_t http_request_start_us(const struct http_conn *conn)
     return conn->start_us;
 }
 
-void http_set_caller(struct http_conn *conn, const char *name)
+void http_set_caller(struct http_conn *conn, const char *name, uint64_t tenant)
 {
     snprintf(conn->caller, sizeof conn->caller, "%s", name);
+    conn->tenant = tenant;
+}
+
+uint64_t http_tenant(const struct http_conn *conn)
+{
+    return conn->tenant;
 }
 
 const char *http_caller(const struct http_conn *conn)

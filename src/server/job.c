@@ -172,6 +172,7 @@ static enum tutti_status submit(struct job *job, size_t i, struct tutti_error *e
 {
     const struct client *client = job->client;
     struct tutti_request request = api_request_make(&job->req, i);
+    request.tenant = job->tenant;
     if (client) {
         request.owner = client->id;
         request.weight = client->limits.weight;
@@ -365,6 +366,8 @@ static enum tutti_status enter(struct job *job, const struct http_conn *conn, st
 static struct job *begin(struct job *job, const struct http_conn *conn, struct tutti_error *err)
 {
     struct app *app = job->app;
+    if (conn && !app->options->shares_cache)
+        job->tenant = http_tenant(conn);
     enum tutti_status st = conn ? enter(job, conn, err) : TUTTI_OK;
     if (st == TUTTI_OK)
         st = submit_some(job, err);

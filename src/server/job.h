@@ -68,6 +68,7 @@ struct job {
     char id[48];
     time_t created;
     struct client *client;   /* NULL: not let in */
+    uint64_t tenant;         /* whose cached pages it may use */
     struct submission *subs; /* [req.n_prompts] */
     size_t n_submitted;      /* of them; the others follow when some of these have ended */
     size_t n_open;           /* of the submitted ones: those that have not ended */

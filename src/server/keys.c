@@ -2,8 +2,10 @@
 
 #include "base/utf8.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +18,7 @@ static const char BLANKS[] = " \t\r\n";
 /* All keys of one name. */
 struct key_owner {
     char name[NAME_BYTES];
+    uint64_t tenant;
     struct client_limits limits;
     int line; /* that has limits; 0: none has */
 };
@@ -133,11 +136,30 @@ static size_t find_owner(const struct keys *keys, const char *name)
     return i;
 }
 
-/* text: behind the key. */
-static enum tutti_status read_owner(struct keys *keys, size_t *out, const char *text, const struct place *at,
-                                    struct tutti_error *err)
+/* The digest of kind and text, so that a tenant's number tells nothing of a key, and none can be made to be another's. */
+static enum tutti_status make_tenant(uint64_t *out, const char *kind, const char *text, size_t n,
+                                     struct tutti_error *err)
+{
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    bool ok = md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1 &&
+              EVP_DigestUpdate(md, kind, strlen(kind) + 1) == 1 && EVP_DigestUpdate(md, text, n) == 1 &&
+              EVP_DigestFinal_ex(md, digest, NULL) == 1;
+    EVP_MD_CTX_free(md);
+    if (!ok)
+        return error_set(err, TUTTI_E_MEMORY, "the digest of a key's name failed");
+    memcpy(out, digest, sizeof *out);
+    *out |= *out == 0; /* 0 are those without a key */
+    return TUTTI_OK;
+}
+
+/* text: key [n_key] and what is behind it. */
+static enum tutti_status read_owner(struct keys *keys, size_t *out, const char *text, size_t n_key,
+                                    const struct place *at, struct tutti_error *err)
 {
     char name[NAME_BYTES];
+    const char *key = text;
+    text += n_key;
     const char *word = text + strspn(text, BLANKS);
     size_t n = strcspn(word, BLANKS);
     if (limit_of(word, n) < N_LIMITS)
@@ -158,6 +180,10 @@ static enum tutti_status read_owner(struct keys *keys, size_t *out, const char *
         keys->owners = owners;
         owners[i] = (struct key_owner){ .limits = keys->defaults };
         memcpy(owners[i].name, name, sizeof name);
+        enum tutti_status st = n > 0 ? make_tenant(&owners[i].tenant, "name", name, strlen(name), err)
+                                     : make_tenant(&owners[i].tenant, "key", key, n_key, err);
+        if (st != TUTTI_OK)
+            return st;
         keys->n_owners++;
     }
     *out = i;
@@ -171,7 +197,7 @@ static enum tutti_status add_key(struct keys *keys, const char *key, size_t n, c
         return error_set(err, TUTTI_E_FORMAT, "%s: line %d: the key is longer than %d bytes", at->path,
                          at->line, KEY_BYTES - 1);
     size_t owner = 0;
-    enum tutti_status st = read_owner(keys, &owner, key + n, at, err);
+    enum tutti_status st = read_owner(keys, &owner, key, n, at, err);
     if (st != TUTTI_OK)
         return st;
     size_t *owner_of = reallocarray(keys->owner_of, keys->n + 1, sizeof *owner_of);
@@ -262,6 +288,13 @@ const char *keys_find(const struct keys *keys, const char *authorization)
         found = difference == 0 ? k : found;
     }
     return found < keys->n ? keys->owners[keys->owner_of[found]].name : NULL;
+}
+
+uint64_t keys_tenant(const struct keys *keys, const char *name)
+{
+    size_t i = find_owner(keys, name);
+    assert(i < keys->n_owners); /* keys_find() has told the name */
+    return keys->owners[i].tenant;
 }
 
 const struct client_limits *keys_limits(const struct keys *keys, const char *name)

@@ -18,6 +18,11 @@ void keys_close(struct keys *keys); /* overwrites the keys; NULL is allowed */
 /* The name of the key in authorization, the value of that header, "Bearer KEY", which may be NULL. NULL: no such key. */
 const char *keys_find(const struct keys *keys, const char *authorization);
 
+/* Whose what the server keeps for a request with a key of this name is: chats and cached pages. The same number after a
+ * restart, and never 0. A key without a name is a tenant of its own wherever its line is, since "line-N" may be
+ * somebody else's after a change of the file. */
+uint64_t keys_tenant(const struct keys *keys, const char *name);
+
 /* What keys of this name may do; of one that is in no line: the defaults. */
 const struct client_limits *keys_limits(const struct keys *keys, const char *name);
 

@@ -237,7 +237,7 @@ static bool has_key(const struct app *app, struct http_conn *conn)
 {
     const char *name = keys_find(app->keys, http_head_find(http_request_head(conn), "Authorization"));
     if (name)
-        http_set_caller(conn, name);
+        http_set_caller(conn, name, keys_tenant(app->keys, name));
     return name != NULL;
 }
 

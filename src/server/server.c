@@ -102,7 +102,7 @@ static void on_drain(evutil_socket_t fd, short what, void *arg)
     struct server *server = arg;
     (void)fd, (void)what;
     bool late = clock_now_us() >= server->drain_end_us;
-    bool is_idle = !http_is_busy(server->app.http) && steps_n(server->app.steps) == 0;
+    bool is_idle = !http_is_busy(server->app.http) && steps_n_awaited(server->app.steps, clock_now_us()) == 0;
     if (!server->app.jobs && (late || is_idle)) {
         event_base_loopbreak(server->app.base);
         return;

@@ -44,7 +44,8 @@ struct server_options {
     /* Goodput: answers whose first token came within so many milliseconds, and whose mean time from token to token is within
      * so many; 0: any. */
     double ttft_target_ms, itl_target_ms;
-    int max_requests; /* those that may run and wait, as the engine was opened; to be told */
+    bool shares_cache; /* one prefix cache for all keys; else each key has its own */
+    int max_requests;  /* those that may run and wait, as the engine was opened; to be told */
 };
 
 /* The defaults: 127.0.0.1:8080, 16 MiB body, 1 MiB output, 30 s header, 120 s idle, drain at once and for 30 s, access log on, no

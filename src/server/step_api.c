@@ -2,6 +2,7 @@
  * cancelled, and its pages are free. */
 #include "server/step_api.h"
 
+#include "base/clock.h"
 #include "base/json_type.h"
 #include "base/log.h"
 #include "engine/engine.h"
@@ -14,16 +15,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_STEPS = 1024, MAX_CACHE_ID_BYTES = 256, MAX_RENDERED_BYTES = 1024 * 1024 };
+enum {
+    MAX_STEPS = 1024,
+    MAX_CACHE_ID_BYTES = 256,
+    MAX_RENDERED_BYTES = 1024 * 1024,
+    /* A client asks for the next step as soon as it has read the last one: a chat that was answered in full and that nobody has
+     * asked for since is not worth waiting for at the end. */
+    AWAITED_US = 1000 * 1000,
+};
 
 struct step_chat {
     struct app *app;
     struct step_chat *next, **link;
-    char cache_id[MAX_CACHE_ID_BYTES + 1];
-    struct job *job;           /* NULL: over */
-    struct http_conn *waiting; /* a call that waits for a token; NULL: none */
-    struct event *timer;       /* runs while no call waits */
-    struct buf text;           /* generated, and not told */
+    uint64_t tenant, client_id;
+    char cache_id[MAX_CACHE_ID_BYTES + 1]; /* unique for the tenant */
+    struct job *job;                       /* NULL: over */
+    struct http_conn *waiting;             /* a call that waits for a token; NULL: none */
+    struct event *timer;                   /* runs while no call waits */
+    uint64_t quiet_us; /* since then nobody has called, and the answer has been complete */
+    struct buf text;   /* generated, and not told */
     char held[4];
     size_t n_held;
     bool has_news; /* a token came since the last answer */
@@ -42,9 +52,12 @@ enum tutti_status steps_new(struct steps **out, struct tutti_error *err)
     return *out ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
 }
 
-int steps_n(const struct steps *steps)
+int steps_n_awaited(const struct steps *steps, uint64_t now_us)
 {
-    return steps ? steps->n : 0;
+    int n = 0;
+    for (const struct step_chat *step = steps ? steps->first : NULL; step; step = step->next)
+        n += step->job || step->waiting || now_us < step->quiet_us + AWAITED_US;
+    return n;
 }
 
 static void step_free(struct step_chat *step)
@@ -74,10 +87,10 @@ void steps_free(struct steps *steps)
     free(steps);
 }
 
-static struct step_chat *step_find(const struct steps *steps, const char *cache_id)
+static struct step_chat *step_find(const struct steps *steps, uint64_t tenant, const char *cache_id)
 {
     for (struct step_chat *step = steps->first; step; step = step->next)
-        if (!strcmp(step->cache_id, cache_id))
+        if (step->tenant == tenant && !strcmp(step->cache_id, cache_id))
             return step;
     return NULL;
 }
@@ -97,6 +110,7 @@ static void watch(struct step_chat *step)
 {
     struct timeval time = { .tv_sec = step->app->options->step_timeout_s };
     evtimer_add(step->timer, &time);
+    step->quiet_us = clock_now_us();
 }
 
 static void on_abort(void *user)
@@ -171,6 +185,7 @@ static void finish(struct job *job)
     struct step_chat *step = job->user;
     step->job = NULL;
     step->is_ended = true;
+    step->quiet_us = clock_now_us();
     answer(step);
 }
 
@@ -180,6 +195,7 @@ static void fail(struct app *app, struct job *job, struct http_conn *conn, const
     struct step_chat *step = job->user;
     step->job = NULL;
     step->err = *err;
+    step->quiet_us = clock_now_us();
     answer(step);
 }
 
@@ -338,17 +354,40 @@ static enum tutti_status read_chat(struct api_request *req, struct app *app, jso
     return read_max_length(req, app, err);
 }
 
+/* Is there room for a chat? A client has at most as many as there are places left for others, since a chat keeps its place
+ * until its end was told, or for --step-timeout. */
+static enum tutti_status check_place(const struct app *app, uint64_t client_id, struct tutti_error *err)
+{
+    int n_own = 0;
+    if (app->is_draining)
+        return error_set(err, TUTTI_E_CLOSED, "the server is shutting down");
+    for (const struct step_chat *step = app->steps->first; step; step = step->next)
+        n_own += step->client_id == client_id;
+    if (n_own < MAX_STEPS - app->steps->n)
+        return TUTTI_OK;
+    return error_set(err, TUTTI_E_BUSY,
+                     "%d of your chats in steps are open, of %d that the server holds for all clients; ask "
+                     "for them to their end, or try again later",
+                     n_own, MAX_STEPS);
+}
+
 /* A new chat; NULL: refused. root is taken over. */
 static struct step_chat *step_begin(struct app *app, struct http_conn *conn, const char *cache_id,
                                     json_t *root, struct tutti_error *err)
 {
     struct api_request req = { 0 };
-    if (app->is_draining || app->steps->n >= MAX_STEPS) {
+    const struct client *client = app_client(app, conn);
+    uint64_t client_id = client ? client->id : 0;
+    enum tutti_status st = TUTTI_OK;
+    if (!value_of(root, "query"))
+        st = error_set_param(err, TUTTI_E_NOT_FOUND, "cache_id",
+                             "there is no chat %.128s: it has ended, or nobody asked for it for %d s; a new "
+                             "one needs a query",
+                             cache_id, app->options->step_timeout_s);
+    if (st == TUTTI_OK)
+        st = check_place(app, client_id, err);
+    if (st != TUTTI_OK) {
         json_decref(root);
-        if (app->is_draining)
-            error_set(err, TUTTI_E_CLOSED, "the server is shutting down");
-        else
-            error_set(err, TUTTI_E_BUSY, "%d chats in steps are open already", MAX_STEPS);
         return NULL;
     }
     if (read_chat(&req, app, root, err) != TUTTI_OK) {
@@ -358,6 +397,8 @@ static struct step_chat *step_begin(struct app *app, struct http_conn *conn, con
     struct step_chat *step = calloc(1, sizeof *step);
     if (step) {
         step->app = app;
+        step->tenant = http_tenant(conn);
+        step->client_id = client_id;
         step->timer = evtimer_new(app->base, on_timeout, step);
         snprintf(step->cache_id, sizeof step->cache_id, "%s", cache_id);
     }
@@ -396,7 +437,7 @@ void step_request(struct app *app, struct http_conn *conn)
         app_reply_error(conn, json_error_status(st), NULL, &err);
         return;
     }
-    struct step_chat *step = step_find(app->steps, cache_id);
+    struct step_chat *step = step_find(app->steps, http_tenant(conn), cache_id);
     if (step) {
         json_decref(root);
     } else {

@@ -148,7 +148,7 @@ def test_the_number_of_chats_is_bounded(start):
 
 @pytest.mark.parametrize("body, param", [
     ({"cache_id": ""}, "cache_id"), ({"cache_id": []}, "cache_id"), ({}, "cache_id"), ({"cache_id": "x" * 257}, "cache_id"),
-    ({"cache_id": "w"}, "query"), ({"cache_id": "w", "query": 5}, "query"), ({"cache_id": "w", "query": "a", "history": 5}, "history"),
+    ({"cache_id": "w"}, "cache_id"), ({"cache_id": "w", "query": 5}, "query"), ({"cache_id": "w", "query": "a", "history": 5}, "history"),
     ({"cache_id": "w", "query": "a", "history": [["x"]]}, "history"), ({"cache_id": "w", "query": "a", "history": [["x", 5]]}, "history"),
     ({"cache_id": "w", "query": "a", "history": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
     ({"cache_id": "w", "query": "a", "temperature": "hot"}, "temperature"), ({"cache_id": "w", "query": "a", "top_p": 3}, "top_p"),
