@@ -8,6 +8,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* A repository that was cloned without Git LFS holds a text of three lines in place of each large file. The first line
+ * names the specification (its second address is that of the format's first name). */
+static bool is_lfs_pointer(const struct mapping *map)
+{
+    static const char *const STARTS[] = { "version https://git-lfs.github.com/spec/",
+                                          "version https://hawser.github.com/spec/" };
+    enum { MAX_POINTER_BYTES = 1024 }; /* by the specification */
+    for (size_t i = 0; map->n_bytes < MAX_POINTER_BYTES && i < sizeof STARTS / sizeof *STARTS; i++) {
+        size_t n = strlen(STARTS[i]);
+        if (map->n_bytes > n && memcmp(map->bytes, STARTS[i], n) == 0)
+            return true;
+    }
+    return false;
+}
+
 enum tutti_status mapping_open(struct mapping *out, const char *path, struct tutti_error *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* to open a pipe must not wait for a writer */
@@ -36,6 +51,12 @@ enum tutti_status mapping_open(struct mapping *out, const char *path, struct tut
     if (!out->name) {
         mapping_close(out);
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    } else if (is_lfs_pointer(out)) {
+        mapping_close(out);
+        st = error_set(err, TUTTI_E_FORMAT,
+                       "%s: a Git LFS pointer, not the file that it stands for; run \"git lfs pull\" in its "
+                       "folder",
+                       path);
     }
 done:
     close(fd); /* the mapping stays */

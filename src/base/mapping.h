@@ -11,7 +11,8 @@ struct mapping {
     bool is_borrowed; /* the caller's memory: neither unmapped nor forgotten */
 };
 
-/* Fills *out, for mapping_close(). The error names the path. A file that another program truncates while it is
+/* Fills *out, for mapping_close(). The error names the path. TUTTI_E_FORMAT: no regular file, or a Git LFS pointer in
+ * place of one. A file that another program truncates while it is
  * mapped ends the process with SIGBUS when read: checkpoints are replaced by rename, not rewritten in place. */
 MUST_CHECK enum tutti_status mapping_open(struct mapping *out, const char *path, struct tutti_error *err);
 void mapping_close(struct mapping *map); /* a zeroed one is allowed */

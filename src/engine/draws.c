@@ -10,7 +10,8 @@ static void constrain(struct sample_input *in, struct draw *draw, const struct r
 {
     in->allowed = draw->mask.bits;
     in->stop_is_allowed = draw->mask.can_end;
-    in->stops[0] = (struct sample_stops){ desc->stop_ids, r->spec.ignore_eos ? 0 : (size_t)desc->n_stop_ids };
+    int n_stops = r->spec.ignore_eos ? 0 : model_desc_n_stops(desc, r->spec.n_messages > 0);
+    in->stops[0] = (struct sample_stops){ desc->stop_ids, (size_t)n_stops };
     in->stops[1] = (struct sample_stops){ r->spec.stop_ids, r->spec.n_stop_ids };
     bool has_stop = false;
     for (int k = 0; k < 2; k++)

@@ -157,7 +157,7 @@ static enum tutti_status check_stops(const struct tutti_request *spec, const str
 /* Ids that end an answer, at most. */
 static int n_stop_ids(const struct tutti_request *spec, const struct model_desc *desc)
 {
-    return (spec->ignore_eos ? 0 : desc->n_stop_ids) + (int)spec->n_stop_ids;
+    return (spec->ignore_eos ? 0 : model_desc_n_stops(desc, spec->n_messages > 0)) + (int)spec->n_stop_ids;
 }
 
 static enum tutti_status check_beams(const struct tutti_request *spec, const struct model *model,
@@ -519,7 +519,8 @@ enum tutti_status request_prepare(struct request *r, const struct model *model,
 
 bool request_is_stop_id(const struct request *r, const struct model_desc *desc, int32_t id)
 {
-    for (int i = 0; i < desc->n_stop_ids && !r->spec.ignore_eos; i++)
+    int n_stops = r->spec.ignore_eos ? 0 : model_desc_n_stops(desc, r->spec.n_messages > 0);
+    for (int i = 0; i < n_stops; i++)
         if (desc->stop_ids[i] == id)
             return true;
     for (size_t i = 0; i < r->spec.n_stop_ids; i++)

@@ -1,6 +1,7 @@
 #include "model/convert_meta.h"
 #include "base/json_print.h"
 #include "model/chat.h"
+#include "model/stops.h"
 #include "model/tokenizer_bytes.h"
 #include "model/word_list.h"
 #include "tokenizer/byte_files.h"
@@ -178,6 +179,39 @@ static void put_special(struct gguf_writer *w, const char *key, int32_t id)
         gguf_writer_u32(w, key, (uint32_t)id);
 }
 
+/* Every id that ends an answer: GGUF's keys name the end of a text, of a turn and of a message; the array of tutti's own names
+ * all of them. A GLM model's turns end where the next one begins, whether or not its files list that. */
+static enum tutti_status put_stops(struct gguf_writer *w, const struct model_desc *d,
+                                   const struct tokenizer *tok, const struct checkpoint *ck, bool is_glm,
+                                   struct tutti_error *err)
+{
+    static const char *const TURN_ENDS[] = { "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>" };
+    struct model_desc found = *d;
+    json_t *generation = NULL;
+    enum tutti_status st = checkpoint_json(ck, "generation_config.json", &generation, err);
+    if (st == TUTTI_OK)
+        st = model_find_stops(&found, ck, generation, tok, false, err);
+    json_decref(generation);
+    if (st != TUTTI_OK)
+        return st;
+    int32_t eos = tokenizer_eos(tok), eot = is_glm ? tokenizer_find_control(tok, "<|user|>") : -1, eom = -1;
+    if (eos < 0 && found.n_stop_ids > 0)
+        eos = found.stop_ids[0];
+    for (int i = 0; i < found.n_stop_ids; i++) {
+        int32_t id = found.stop_ids[i];
+        if (id == tokenizer_find_control(tok, "<|eom_id|>"))
+            eom = id;
+        for (size_t k = 0; eot < 0 && id != eos && k < sizeof TURN_ENDS / sizeof *TURN_ENDS; k++)
+            eot = id == tokenizer_find_control(tok, TURN_ENDS[k]) ? id : -1;
+    }
+    put_special(w, "tokenizer.ggml.eos_token_id", eos);
+    put_special(w, "tokenizer.ggml.eot_token_id", eot);
+    put_special(w, "tokenizer.ggml.eom_token_id", eom);
+    if (found.n_stop_ids > 0)
+        gguf_writer_i32s(w, STOPS_GGUF_KEY, found.stop_ids, (size_t)found.n_stop_ids);
+    return TUTTI_OK;
+}
+
 /* The words of PanGu-Alpha's tokenizer, from where it got them. */
 static enum tutti_status put_words(struct gguf_writer *w, const struct checkpoint *ck,
                                    struct tutti_error *err)
@@ -308,10 +342,10 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
         goto done;
     bool begins = is_byte_level ? adds_bos(family, tok) : !is_chatglm && tokenizer_bos(tok) >= 0;
     put_special(w, "tokenizer.ggml.bos_token_id", tokenizer_bos(tok));
-    put_special(w, "tokenizer.ggml.eos_token_id", tokenizer_eos(tok));
     put_special(w, "tokenizer.ggml.unknown_token_id", tokenizer_unk(tok));
-    if (is_chatglm || strcmp(chat, "glm4") == 0)
-        put_special(w, "tokenizer.ggml.eot_token_id", tokenizer_find_control(tok, "<|user|>"));
+    st = put_stops(w, d, tok, ck, is_chatglm || strcmp(chat, "glm4") == 0, err);
+    if (st != TUTTI_OK)
+        goto done;
     gguf_writer_bool(w, "tokenizer.ggml.add_bos_token", begins);
     gguf_writer_bool(w, "tokenizer.ggml.add_eos_token", false);
     st = put_templates(w, ck, tokenizer_config, chat, err);

@@ -92,7 +92,7 @@ enum tutti_status model_desc_check(const struct model_desc *d, const char *file,
         fault = "the epsilon of the norms is not positive";
     else if (d->n_usable_vocab < 1 || d->n_usable_vocab > d->n_vocab)
         fault = "the tokenizer's vocabulary does not fit the model's";
-    for (int i = 0; i < d->n_stop_ids && !fault; i++) {
+    for (int i = 0; i < model_desc_n_stops(d, true) && !fault; i++) {
         if (d->stop_ids[i] < 0 || d->stop_ids[i] >= d->n_vocab)
             fault = "a stop id lies outside the vocabulary";
     }

@@ -58,7 +58,7 @@ uint64_t model_weights_fingerprint(const struct model *model)
 }
 
 /* A field that is added to the description may change what keys and values are: then it belongs here. */
-_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 328, "see model_shape_fingerprint()");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 520, "see model_shape_fingerprint()");
 
 uint64_t model_shape_fingerprint(const struct model *model)
 {

@@ -8,6 +8,7 @@
 #include "model/chat.h"
 #include "model/forward.h"
 #include "model/group.h"
+#include "model/stops.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,51 +75,6 @@ static enum tutti_status apply_rope_factors(struct loader *l, struct tutti_error
 }
 
 /* ---- tokenizer, stops, defaults ---- */
-
-static void add_stop(struct model_desc *d, json_int_t id)
-{
-    for (int i = 0; i < d->n_stop_ids; i++) {
-        if (d->stop_ids[i] == id)
-            return;
-    }
-    if (id >= 0 && id < d->n_vocab && d->n_stop_ids < MAX_STOP_IDS)
-        d->stop_ids[d->n_stop_ids++] = (int32_t)id;
-}
-
-static void add_stops(struct model_desc *d, const json_t *value)
-{
-    if (json_is_integer(value))
-        add_stop(d, json_integer_value(value));
-    for (size_t i = 0; i < json_array_size(value); i++) {
-        if (json_is_integer(json_array_get(value, i)))
-            add_stop(d, json_integer_value(json_array_get(value, i)));
-    }
-}
-
-/* Words that GGUF files use for "the turn ends here", beside the ids in their metadata. */
-static const char *const END_TOKENS[] = { "<|eot_id|>",    "<|im_end|>",    "<|end|>",
-                                          "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
-                                          "<EOT>",         "<|user|>",      "<|observation|>" };
-
-static void find_stops(struct loader *l, const json_t *generation)
-{
-    struct model_desc *d = &l->model->desc;
-    const struct tokenizer *tok = l->model->tokenizer;
-    const json_t *config = checkpoint_config(l->ck);
-    if (generation && json_object_get(generation, "eos_token_id"))
-        add_stops(d, json_object_get(generation, "eos_token_id"));
-    else
-        add_stops(d, json_object_get(config, "eos_token_id"));
-    static const char *const KEYS[] = { "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-                                        "tokenizer.ggml.eom_token_id" };
-    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++)
-        add_stops(d, json_object_get(config, KEYS[i]));
-    if (!tok)
-        return;
-    add_stop(d, tokenizer_eos(tok));
-    for (size_t i = 0; i < sizeof END_TOKENS / sizeof *END_TOKENS; i++)
-        add_stop(d, tokenizer_find_control(tok, END_TOKENS[i]));
-}
 
 /* Rows of the vocabulary behind the last piece that can appear are padding: never sampled. */
 static int usable_vocab(const struct model *model)
@@ -207,8 +163,9 @@ static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
     if (st != TUTTI_OK)
         goto done;
     model->desc.n_usable_vocab = usable_vocab(model);
-    find_stops(l, generation);
-    st = choose_chat(l, tokenizer_config, err);
+    st = model_find_stops(&model->desc, l->ck, generation, model->tokenizer, model_rank(model) == 0, err);
+    if (st == TUTTI_OK)
+        st = choose_chat(l, tokenizer_config, err);
     if (st == TUTTI_OK)
         read_defaults(l, generation);
 done:

@@ -11,7 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "tokenizer/tokenizer.h"
 
-enum { MAX_STOP_IDS = 16 };
+enum { MAX_STOP_IDS = 64 };
 
 /* Everything that forward.c must know. Ranges were checked by model_desc_check(). */
 struct model_desc {
@@ -59,8 +59,9 @@ struct model_desc {
     bool has_prefix;
     int32_t prefix_end_id, mask_ids[2];
     int32_t bos_id, pad_id; /* -1: none */
+    /* What ends an answer: first the ids that the checkpoint's files list, then those that end an answer of a chat as well. */
     int32_t stop_ids[MAX_STOP_IDS];
-    int n_stop_ids;
+    int n_stop_ids, n_chat_stop_ids;
     int n_usable_vocab; /* ids from here on are padding rows, never sampled */
 };
 
@@ -68,6 +69,12 @@ struct model_desc {
 static inline bool model_desc_ends_at_context(const struct model_desc *d)
 {
     return d->has_learned_positions || d->has_top_query || d->rope_scaling.kind == ROPE_SCALING_DYNAMIC;
+}
+
+/* How many of stop_ids end an answer. */
+static inline int model_desc_n_stops(const struct model_desc *d, bool is_chat)
+{
+    return d->n_stop_ids + (is_chat ? d->n_chat_stop_ids : 0);
 }
 
 struct chat_call;

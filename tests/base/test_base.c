@@ -134,6 +134,40 @@ static void a_missing_file_is_named(void **state)
     assert_int_equal(mapping_open(&map, "/", &err), TUTTI_E_FORMAT);
 }
 
+static void write_text(const char *path, const char *text, size_t n_bytes)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, n_bytes, file), n_bytes);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* The text of a pointer, as `git clone` without Git LFS leaves it. */
+static void a_git_lfs_pointer_is_told_from_the_file_it_stands_for(void **state)
+{
+    (void)state;
+    static const char POINTER[] =
+        "version https://git-lfs.github.com/spec/v1\n"
+        "oid sha256:61a7b147390c64585d6c3543dd6fc636906c9af3865a5548f27f31aee1d4c8e2\nsize 4241003\n";
+    struct mapping map;
+    struct tutti_error err;
+    char path[64], large[2048] = "";
+    snprintf(path, sizeof path, "/tmp/tutti-pointer-%d", (int)getpid());
+    write_text(path, POINTER, strlen(POINTER));
+    assert_int_equal(mapping_open(&map, path, &err), TUTTI_E_FORMAT);
+    assert_non_null(strstr(err.text, path));
+    assert_non_null(strstr(err.text, "Git LFS pointer"));
+    assert_non_null(strstr(err.text, "git lfs pull"));
+    memcpy(large, POINTER, strlen(POINTER)); /* a large file that begins so is a file */
+    write_text(path, large, sizeof large);
+    assert_int_equal(mapping_open(&map, path, &err), TUTTI_OK);
+    mapping_close(&map);
+    write_text(path, POINTER, 20); /* and so is a short text */
+    assert_int_equal(mapping_open(&map, path, &err), TUTTI_OK);
+    mapping_close(&map);
+    unlink(path);
+}
+
 static void a_pipe_is_refused_without_waiting(void **state)
 {
     (void)state;
@@ -274,6 +308,7 @@ int main(void)
         cmocka_unit_test(a_buffer_grows_and_stays_terminated),
         cmocka_unit_test(a_formatted_text_grows_the_buffer_where_it_must),
         cmocka_unit_test(a_missing_file_is_named),
+        cmocka_unit_test(a_git_lfs_pointer_is_told_from_the_file_it_stands_for),
         cmocka_unit_test(a_pipe_is_refused_without_waiting),
         cmocka_unit_test(a_checksum_sees_every_byte_its_place_and_the_length),
         cmocka_unit_test(forgotten_bytes_are_read_again),

@@ -1,6 +1,7 @@
 /* SentencePiece vocabularies in a GGUF file's metadata: what is taken from there, and what is told of a broken one. */
 #include "checkpoint/gguf.h"
 #include "model/family.h"
+#include "model/stops.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -115,6 +116,61 @@ static void a_unigram_vocabulary_has_the_defaults_of_its_kind(void **state)
     tokenizer_free(tok);
 }
 
+/* ids: of the array that tutti writes; NULL: none. */
+static enum tutti_status find_stops(struct model_desc *desc, const int32_t *ids, size_t n, const char *text,
+                                    struct tutti_error *err)
+{
+    char path[128], why[256] = "";
+    struct gguf_writer *w = NULL;
+    struct checkpoint *ck = NULL;
+    struct tokenizer *tok = NULL;
+    snprintf(path, sizeof path, "/tmp/tutti-stops-%d.gguf", (int)getpid());
+    assert_int_equal(gguf_writer_open(&w, path, NULL), TUTTI_OK);
+    gguf_writer_string(w, "general.architecture", "llama", 5);
+    gguf_writer_string(w, "tokenizer.ggml.model", "t5", 2);
+    add_tokens(w, &NONE);
+    gguf_writer_u32(w, "tokenizer.ggml.eos_token_id", 1);
+    gguf_writer_u32(w, "tokenizer.ggml.eot_token_id", 4);
+    gguf_writer_u32(w, "tokenizer.ggml.eom_token_id", 77); /* beyond the vocabulary: left out */
+    if (ids)
+        gguf_writer_i32s(w, STOPS_GGUF_KEY, ids, n);
+    if (text)
+        gguf_writer_strings(w, STOPS_GGUF_KEY, &text, &n, 1);
+    assert_int_equal(gguf_writer_begin_data(w, NULL), TUTTI_OK);
+    assert_int_equal(gguf_writer_finish(w, NULL), TUTTI_OK);
+    gguf_writer_free(w);
+    *desc = (struct model_desc){ .n_vocab = 4 * MAX_STOP_IDS };
+    assert_int_equal(checkpoint_open(&ck, path, NULL), TUTTI_OK);
+    assert_int_equal(model_tokenizer_load(&tok, &FAMILY_LLAMA, desc, ck, why, sizeof why, NULL), TUTTI_OK);
+    desc->n_vocab = ids && n > MAX_STOP_IDS ? desc->n_vocab : 10;
+    enum tutti_status st = model_find_stops(desc, ck, NULL, tok, false, err);
+    tokenizer_free(tok);
+    checkpoint_close(ck);
+    unlink(path);
+    return st;
+}
+
+static void a_gguf_file_lists_what_ends_an_answer(void **state)
+{
+    (void)state;
+    static const int32_t LISTED[] = { 3, 0, 3, 1 }, KEYS[] = { 1, 4 }, ALL[] = { 3, 0, 1 };
+    int32_t many[MAX_STOP_IDS + 1];
+    struct model_desc desc;
+    struct tutti_error err;
+    for (int i = 0; i <= MAX_STOP_IDS; i++)
+        many[i] = i;
+    assert_int_equal(find_stops(&desc, NULL, 0, NULL, &err), TUTTI_OK);
+    assert_int_equal(desc.n_stop_ids, 2);
+    assert_memory_equal(desc.stop_ids, KEYS, sizeof KEYS);
+    assert_int_equal(find_stops(&desc, LISTED, 4, NULL, &err), TUTTI_OK); /* the whole list, each id once */
+    assert_int_equal(desc.n_stop_ids, 3);
+    assert_memory_equal(desc.stop_ids, ALL, sizeof ALL);
+    assert_int_equal(find_stops(&desc, many, MAX_STOP_IDS + 1, NULL, &err), TUTTI_E_LIMIT);
+    assert_non_null(strstr(err.text, STOPS_GGUF_KEY));
+    assert_int_equal(find_stops(&desc, NULL, 1, "x", &err), TUTTI_E_FORMAT);
+    assert_non_null(strstr(err.text, "expected an array of ids"));
+}
+
 static void another_kind_is_no_error_but_no_tokenizer(void **state)
 {
     (void)state;
@@ -163,6 +219,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_unigram_vocabulary_has_the_defaults_of_its_kind),
+        cmocka_unit_test(a_gguf_file_lists_what_ends_an_answer),
         cmocka_unit_test(another_kind_is_no_error_but_no_tokenizer),
         cmocka_unit_test(broken_metadata_is_told_what_is_wrong),
     };
