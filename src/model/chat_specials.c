@@ -89,10 +89,26 @@ static bool encode_between(const struct tokenizer *tok, const char *text, size_t
     return begin == end || tokenizer_encode(tok, text + begin, end - begin, out);
 }
 
+/* A tokenizer that knows its special tokens cuts the text itself, as its library does. */
+static bool encode_ranges(const struct tokenizer *tok, const struct template_output *text, struct ids *out)
+{
+    struct trusted_range *ranges = calloc(text->n_segments + 1, sizeof *ranges);
+    size_t n = 0, begin = 0;
+    for (size_t i = 0; ranges && i < text->n_segments; begin = text->segments[i++].end) {
+        if (!text->segments[i].is_user)
+            ranges[n++] = (struct trusted_range){ begin, text->segments[i].end };
+    }
+    bool ok = ranges && tokenizer_encode_ranges(tok, text->text, text->n_bytes, ranges, n, out);
+    free(ranges);
+    return ok;
+}
+
 bool chat_encode(const struct chat_specials *specials, const struct tokenizer *tok,
                  const struct template_output *text, struct ids *out)
 {
     size_t done = 0, begin = 0;
+    if (tokenizer_knows_specials(tok))
+        return encode_ranges(tok, text, out);
     for (size_t i = 0; i < text->n_segments; begin = text->segments[i++].end) {
         size_t end = text->segments[i].end;
         for (size_t at = begin; !text->segments[i].is_user && at < end;) {

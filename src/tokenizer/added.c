@@ -48,11 +48,45 @@ static bool build_trie(struct added_tokens *added, bool of_normalized, added_spe
     return ok;
 }
 
+static int by_id(const void *a, const void *b)
+{
+    const int32_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static bool index_specials(struct added_tokens *added, added_spelling_fn *spelling, const void *from)
+{
+    struct spelling *list = calloc(added->n + 1, sizeof *list);
+    added->special_ids = malloc((added->n + 1) * sizeof *added->special_ids);
+    size_t n = 0;
+    bool ok = list && added->special_ids;
+    for (size_t i = 0; ok && i < added->n; i++) {
+        if (!added->list[i].is_special)
+            continue;
+        list[n] = spelling(from, &added->list[i]);
+        list[n].id = (int32_t)i;
+        added->special_ids[n++] = added->list[i].id;
+        added->has_normalized_specials |= added->list[i].is_normalized;
+    }
+    if (ok && n > 0)
+        qsort(added->special_ids, n, sizeof *added->special_ids, by_id);
+    added->n_special_ids = n;
+    ok = ok && trie_build(&added->specials, list, n);
+    free(list);
+    return ok;
+}
+
 bool added_tokens_index(struct added_tokens *added, added_spelling_fn *spelling,
                         added_normalize_fn *normalize, const void *from)
 {
     return build_trie(added, false, spelling, normalize, from) &&
-           build_trie(added, true, spelling, normalize, from);
+           build_trie(added, true, spelling, normalize, from) && index_specials(added, spelling, from);
+}
+
+bool added_tokens_is_special(const struct added_tokens *added, int32_t id)
+{
+    return added->n_special_ids > 0 &&
+           bsearch(&id, added->special_ids, added->n_special_ids, sizeof id, by_id) != NULL;
 }
 
 /* The next added token in text from `from` on: leftmost, of these the longest. NULL: none. */
@@ -103,6 +137,8 @@ void added_tokens_clear(struct added_tokens *added)
 {
     trie_clear(&added->raw);
     trie_clear(&added->normalized);
+    trie_clear(&added->specials);
+    free(added->special_ids);
     free(added->list);
     *added = (struct added_tokens){ .n = 0 };
 }

@@ -22,6 +22,10 @@ struct added_tokens {
     struct added_token *list; /* [n] */
     size_t n;
     struct trie raw, normalized; /* of their spellings; ids are indices of list */
+    struct trie specials;        /* of those that are special, all as they are spelled */
+    int32_t *special_ids;        /* [n_special_ids] ascending */
+    size_t n_special_ids;
+    bool has_normalized_specials;
 };
 
 /* Adds a token; one with the same id is replaced. False: out of memory. */
@@ -45,6 +49,9 @@ struct added_cuts {
 /* trie: raw or normalized of added. text: valid UTF-8. False: a callback said so. */
 MUST_CHECK bool added_tokens_cut(const struct added_tokens *added, const struct trie *trie,
                                  const struct added_cuts *cuts, const char *text, size_t n_bytes);
+
+/* Is it the id of a special token? After added_tokens_index(). */
+bool added_tokens_is_special(const struct added_tokens *added, int32_t id);
 
 void added_tokens_clear(struct added_tokens *added);
 

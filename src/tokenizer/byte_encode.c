@@ -154,30 +154,184 @@ static bool encode_raw(void *to, const char *text, size_t n_bytes)
     return ok;
 }
 
+/* Valid UTF-8: raw tokens, then what is between them. */
+static bool encode_valid(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_special,
+                         bool is_first, struct ids *out)
+{
+    struct encoder e = {
+        .tok = tok,
+        .m = pattern_matcher_new(n_bytes),
+        .takes_special = takes_special,
+        .out = out,
+        .begin = is_first ? text : NULL,
+    };
+    bool ok = e.m && cut_out(&e, &tok->added.raw, text, n_bytes, encode_raw);
+    pattern_matcher_free(e.m);
+    return ok;
+}
+
 bool byte_level_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_special,
                        struct ids *out)
 {
     struct buf clean = { 0 };
     if (n_bytes == 0)
         return true;
-    if (!utf8_is_valid(text, n_bytes)) {
-        if (!unicode_clean(text, n_bytes, &clean)) {
-            buf_clear(&clean);
-            return false;
-        }
-        text = clean.bytes;
-        n_bytes = clean.n_bytes;
-    }
-    struct encoder e = {
-        .tok = tok,
-        .m = pattern_matcher_new(n_bytes),
-        .takes_special = takes_special,
-        .out = out,
-        .begin = text,
-    };
-    bool ok = e.m && cut_out(&e, &tok->added.raw, text, n_bytes, encode_raw);
-    pattern_matcher_free(e.m);
+    if (utf8_is_valid(text, n_bytes))
+        return encode_valid(tok, text, n_bytes, takes_special, true, out);
+    bool ok = unicode_clean(text, n_bytes, &clean) &&
+              encode_valid(tok, clean.bytes, clean.n_bytes, takes_special, true, out);
     buf_clear(&clean);
+    return ok;
+}
+
+/* ---- text of which parts are trusted ---- */
+
+struct ranges {
+    const struct trusted_range *list;
+    size_t n, at; /* at: the first that ends after the place which was asked for last */
+};
+
+/* Does one range hold all of [begin, end)? Asked for ascending places. */
+static bool is_trusted(struct ranges *r, size_t begin, size_t end)
+{
+    while (r->at < r->n && r->list[r->at].end <= begin)
+        r->at++;
+    return r->at < r->n && r->list[r->at].begin <= begin && end <= r->list[r->at].end;
+}
+
+/* The next special token from `from` on that a trusted range spells. NULL: none. */
+static const struct added_token *find_special(const struct tokenizer *tok, struct ranges *r, const char *text,
+                                              size_t n_bytes, size_t from, size_t *begin, size_t *end)
+{
+    for (size_t at = from; at < n_bytes; at++) {
+        size_t n = 0;
+        int32_t i = trie_match(&tok->added.specials, text + at, n_bytes - at, &n);
+        if (i < 0 || !is_trusted(r, at, at + n))
+            continue;
+        *begin = at;
+        *end = at + n;
+        return &tok->added.list[i];
+    }
+    return NULL;
+}
+
+/* No special token but those that trusted ranges spell. Blanks beside these are what lstrip and rstrip say. */
+static bool encode_apart(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ranges r,
+                         struct ids *out)
+{
+    size_t done = 0, from = 0, begin, end;
+    const struct added_token *token;
+    while ((token = find_special(tok, &r, text, n_bytes, from, &begin, &end))) {
+        from = end;
+        if (token->takes_left_blanks) {
+            begin -= unicode_blanks_at_end(text, begin);
+            begin = begin > done ? begin : done;
+        }
+        if (token->takes_right_blanks)
+            end += unicode_blanks_at_start(text + end, n_bytes - end);
+        if (begin > done && !encode_valid(tok, text + done, begin - done, false, done == 0, out))
+            return false;
+        if (!ids_add(out, token->id))
+            return false;
+        done = end;
+        from = from > done ? from : done;
+    }
+    return done == n_bytes || encode_valid(tok, text + done, n_bytes - done, false, done == 0, out);
+}
+
+/* The unknown token stands for characters too, so it is not counted. */
+static size_t count_specials(const struct tokenizer *tok, const struct ids *ids, size_t from)
+{
+    size_t n = 0;
+    for (size_t i = from; i < ids->n; i++)
+        n += ids->ids[i] != tok->unk_id && added_tokens_is_special(&tok->added, ids->ids[i]);
+    return n;
+}
+
+/* Special tokens that trusted ranges spell, the unknown one aside. False: other text spells one. */
+static bool count_spelled(const struct tokenizer *tok, struct ranges r, const char *text, size_t n_bytes,
+                          size_t *n_spelled)
+{
+    for (size_t at = 0, n; at < n_bytes; at++) {
+        int32_t i = trie_match(&tok->added.specials, text + at, n_bytes - at, &n);
+        if (i < 0)
+            continue;
+        if (!is_trusted(&r, at, at + n))
+            return false;
+        *n_spelled += tok->added.list[i].id != tok->unk_id;
+        at += n - 1;
+    }
+    return true;
+}
+
+/* Text between two trusted ranges that normalization turns into the spelling of a special token. *found: there is one. */
+static bool find_made_special(const struct tokenizer *tok, struct ranges r, const char *text, size_t n_bytes,
+                              bool *found)
+{
+    struct ids ids = { 0 };
+    size_t begin = 0;
+    bool ok = true;
+    *found = false;
+    for (size_t i = 0; ok && !*found && i <= r.n; i++) {
+        size_t end = i < r.n ? r.list[i].begin : n_bytes;
+        ids.n = 0;
+        ok = begin == end || encode_valid(tok, text + begin, end - begin, true, begin == 0, &ids);
+        *found = ok && count_specials(tok, &ids, 0) > 0;
+        begin = i < r.n ? r.list[i].end : n_bytes;
+    }
+    ids_clear(&ids);
+    return ok;
+}
+
+/* As the library reads the whole text; that holds where no special token came from what is not trusted. */
+static bool encode_ranges(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ranges r,
+                          struct ids *out)
+{
+    size_t n_before = out->n, n_spelled = 0;
+    bool is_made = false;
+    if (!count_spelled(tok, r, text, n_bytes, &n_spelled))
+        return encode_apart(tok, text, n_bytes, r, out);
+    if (!encode_valid(tok, text, n_bytes, true, true, out))
+        return false;
+    if (tok->added.has_normalized_specials && !find_made_special(tok, r, text, n_bytes, &is_made))
+        return false;
+    if (!is_made && count_specials(tok, out, n_before) <= n_spelled)
+        return true;
+    out->n = n_before;
+    return encode_apart(tok, text, n_bytes, r, out);
+}
+
+/* Adds text[*done, end) as UTF-8. */
+static bool clean_up_to(const char *text, size_t *done, size_t end, struct buf *clean)
+{
+    bool ok = unicode_clean(text + *done, end - *done, clean);
+    *done = end;
+    return ok;
+}
+
+bool byte_level_encode_ranges(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                              const struct trusted_range *ranges, size_t n_ranges, struct ids *out)
+{
+    struct ranges r = { .list = ranges, .n = n_ranges };
+    struct buf clean = { 0 };
+    size_t done = 0;
+    if (n_bytes == 0)
+        return true;
+    if (utf8_is_valid(text, n_bytes))
+        return encode_ranges(tok, text, n_bytes, r, out);
+    struct trusted_range *moved = calloc(n_ranges + 1, sizeof *moved);
+    bool ok = moved;
+    for (size_t i = 0; ok && i < n_ranges; i++) {
+        ok = clean_up_to(text, &done, ranges[i].begin, &clean);
+        moved[i].begin = clean.n_bytes;
+        ok = ok && clean_up_to(text, &done, ranges[i].end, &clean);
+        moved[i].end = clean.n_bytes;
+    }
+    r.list = moved;
+    ok = ok && clean_up_to(text, &done, n_bytes, &clean) &&
+         encode_ranges(tok, clean.bytes, clean.n_bytes, r, out);
+    buf_clear(&clean);
+    free(moved);
     return ok;
 }
 

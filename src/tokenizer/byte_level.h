@@ -149,6 +149,11 @@ MUST_CHECK bool byte_level_normalize(const struct byte_level *level, const char 
 MUST_CHECK bool byte_level_encode(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                   bool takes_special, struct ids *out);
 
+/* tokenizer_encode_ranges(). */
+MUST_CHECK bool byte_level_encode_ranges(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                                         const struct trusted_range *ranges, size_t n_ranges,
+                                         struct ids *out);
+
 /* The id of an added token by its spelling; -1: none. */
 int32_t byte_level_find_control(const struct tokenizer *tok, const char *spelling, size_t n_bytes);
 

@@ -36,3 +36,18 @@ bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_by
         out->n = n_before;
     return ok;
 }
+
+bool tokenizer_knows_specials(const struct tokenizer *tok)
+{
+    return tok->level != NULL;
+}
+
+bool tokenizer_encode_ranges(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                             const struct trusted_range *ranges, size_t n_ranges, struct ids *out)
+{
+    size_t n_before = out->n;
+    bool ok = n_bytes < INT32_MAX / 4 && byte_level_encode_ranges(tok, text, n_bytes, ranges, n_ranges, out);
+    if (!ok)
+        out->n = n_before;
+    return ok;
+}

@@ -120,6 +120,17 @@ const char *tokenizer_gguf_kind(const struct tokenizer *tok);
 MUST_CHECK bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                  struct ids *out);
 
+/* The same for a text of which parts are trusted: a special token counts where one range spells all of it. Text between
+ * two special tokens follows the tokenizer's own rules, so what stands beside a token is cut as by the reference library.
+ * ranges: ascending, none overlaps another. Only for tokenizers that know their special tokens:
+ * tokenizer_knows_specials(). */
+struct trusted_range {
+    size_t begin, end; /* bytes of the text */
+};
+bool tokenizer_knows_specials(const struct tokenizer *tok);
+MUST_CHECK bool tokenizer_encode_ranges(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                                        const struct trusted_range *ranges, size_t n_ranges, struct ids *out);
+
 /* Adds the text of all ids together, equal to SentencePiece's DecodeIds(). Ids must lie within the vocabulary.
  * False: out of memory. */
 MUST_CHECK bool tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t n_ids,

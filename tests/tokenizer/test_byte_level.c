@@ -188,6 +188,69 @@ static void knows_its_special_tokens(void **state)
     tokenizer_free(glm);
 }
 
+static bool has_special(const struct tokenizer *tok, const struct ids *ids, size_t begin, size_t end)
+{
+    for (size_t i = begin; i < end; i++) {
+        if (tokenizer_piece(tok, ids->ids[i]).type == PIECE_CONTROL && ids->ids[i] != tokenizer_unk(tok))
+            return true;
+    }
+    return false;
+}
+
+/* A line between two special tokens of a format: all of it trusted, then only the format. */
+static void check_ranges(const struct tokenizer *tok, const char *name, int number, const char *special,
+                         const void *line, size_t n_line)
+{
+    struct buf text = { 0 };
+    struct ids want = { 0 }, got = { 0 };
+    size_t n = strlen(special);
+    assert_true(buf_add(&text, special, n) && buf_add(&text, line, n_line) && buf_add(&text, special, n));
+    struct trusted_range all = { 0, text.n_bytes }, ends[2] = { { 0, n }, { n + n_line, text.n_bytes } };
+    assert_true(tokenizer_encode_trusted(tok, text.bytes, text.n_bytes, &want));
+    assert_true(tokenizer_encode_ranges(tok, text.bytes, text.n_bytes, &all, 1, &got));
+    check_ids(name, number, &got, &want);
+    got.n = 0;
+    assert_true(tokenizer_encode_ranges(tok, text.bytes, text.n_bytes, ends, 2, &got));
+    int32_t id = tokenizer_find_control(tok, special);
+    assert_true(got.n >= 1 && got.ids[0] == id);
+    if (has_special(tok, &got, 1, got.ids[got.n - 1] == id ? got.n - 1 : got.n))
+        fail_msg("%s: case %d: a special token from text that is not trusted", name, number);
+    got.n = 0;
+    assert_true(tokenizer_encode_trusted(tok, line, n_line, &got));
+    if (!has_special(tok, &got, 0, got.n) &&
+        !memchr(line, '<', n_line)) { /* it spells none: as the library reads the whole */
+        got.n = 0;
+        assert_true(tokenizer_encode_ranges(tok, text.bytes, text.n_bytes, ends, 2, &got));
+        check_ids(name, number, &got, &want);
+    }
+    want.n = got.n = 0;
+    assert_true(tokenizer_encode(tok, text.bytes, text.n_bytes, &want));
+    assert_true(tokenizer_encode_ranges(tok, text.bytes, text.n_bytes, NULL, 0, &got));
+    check_ids(name, number, &got, &want);
+    buf_clear(&text);
+    ids_clear(&want);
+    ids_clear(&got);
+}
+
+static void special_tokens_come_from_trusted_parts_alone(void **state)
+{
+    (void)state;
+    for (int i = 0; BYTE_FIXTURE_NAMES[i]; i++) {
+        struct tokenizer *tok = byte_fixture_load(BYTE_FIXTURE_NAMES[i]);
+        struct mapping lines = byte_fixture_open("lines.bin");
+        const uint8_t *line = lines.bytes;
+        const char *special = tokenizer_find_control(tok, "<s>") >= 0 ? "<s>" : "<|endoftext|>";
+        assert_true(tokenizer_knows_specials(tok));
+        for (int n = 0; line < lines.bytes + lines.n_bytes; n++) {
+            uint32_t n_line = take(&line, 4);
+            check_ranges(tok, BYTE_FIXTURE_NAMES[i], n, special, line, n_line);
+            line += n_line;
+        }
+        mapping_close(&lines);
+        tokenizer_free(tok);
+    }
+}
+
 static double seconds_used(void)
 {
     struct timespec t;
@@ -254,9 +317,12 @@ static void a_failed_text_adds_nothing(void **state)
 int main(void)
 {
     static const struct CMUnitTest TESTS[] = {
-        cmocka_unit_test(equals_the_libraries),       cmocka_unit_test(says_the_same_through_ggufs_arrays),
-        cmocka_unit_test(knows_its_special_tokens),   cmocka_unit_test(long_texts_take_no_quadratic_time),
+        cmocka_unit_test(equals_the_libraries),
+        cmocka_unit_test(says_the_same_through_ggufs_arrays),
+        cmocka_unit_test(knows_its_special_tokens),
+        cmocka_unit_test(long_texts_take_no_quadratic_time),
         cmocka_unit_test(a_failed_text_adds_nothing),
+        cmocka_unit_test(special_tokens_come_from_trusted_parts_alone),
     };
     return cmocka_run_group_tests(TESTS, NULL, NULL);
 }
