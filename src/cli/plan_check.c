@@ -123,6 +123,20 @@ static void print_table(struct check *c)
     }
 }
 
+/* [{predicted_tok_s, measured_tok_s}], a round each; NULL: out of memory. */
+static json_t *rounds_of(const struct check_point *point, int n_rounds)
+{
+    json_t *rounds = json_array();
+    for (int i = 0; i < n_rounds; i++) {
+        if (json_array_append_new(rounds, json_pack("{s:f, s:f}", "predicted_tok_s", point->predicted[i],
+                                                    "measured_tok_s", point->measured[i])) != 0) {
+            json_decref(rounds);
+            return NULL;
+        }
+    }
+    return rounds;
+}
+
 static void print_json(struct check *c)
 {
     json_t *list = json_array();
@@ -130,12 +144,13 @@ static void print_json(struct check *c)
     for (int i = 0; i < c->n_points && ok; i++) {
         struct check_point *point = &c->points[i];
         bool is_prompt = point->n_users == 0;
+        json_t *rounds = rounds_of(point, c->n_rounds); /* first: a median sorts its values */
         ok = json_array_append_new(
-                 list, json_pack("{s:s, s:i, s:i, s:f, s:f, s:f}", "phase", is_prompt ? "prefill" : "decode",
-                                 "users", is_prompt ? 1 : point->n_users, "tokens",
-                                 is_prompt ? c->steps.n_prefill : point->n_users, "predicted_tok_s",
-                                 measure_median(point->predicted, c->n_rounds), "measured_tok_s",
-                                 measure_median(point->measured, c->n_rounds), "deviation",
+                 list, json_pack("{s:s, s:i, s:i, s:o, s:f, s:f, s:f}", "phase",
+                                 is_prompt ? "prefill" : "decode", "users", is_prompt ? 1 : point->n_users,
+                                 "tokens", is_prompt ? c->steps.n_prefill : point->n_users, "rounds", rounds,
+                                 "predicted_tok_s", measure_median(point->predicted, c->n_rounds),
+                                 "measured_tok_s", measure_median(point->measured, c->n_rounds), "deviation",
                                  measure_median(point->deviation, c->n_rounds))) == 0;
     }
     json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:i, s:o}", "model", c->plan->name, "type",

@@ -76,8 +76,8 @@ def ids_of(folder, text, *args):
     return list(map(int, found.split(","))) if found else []
 
 
-def test_text_becomes_ids_and_text_again(model):
-    _, folder, prefix = model
+def test_text_becomes_ids_and_text_again(model, record_property):
+    name, folder, prefix = model
     for text in TEXTS:
         ids = ids_of(folder, text)
         assert ids and max(ids) < N_VOCAB
@@ -85,6 +85,7 @@ def test_text_becomes_ids_and_text_again(model):
         found = json.loads(tutti("tokenize", folder, text, "--json").stdout)
         assert found["ids"] == ids and len(found["pieces"]) == len(ids)
     assert len(ids_of(folder, "a", "--special")) == 1 + len(prefix)
+    record_property("checked", MODELS[name][0])
 
 
 def test_text_spells_no_special_token(model):

@@ -57,11 +57,12 @@ def test_one_gguf_file_holds_all_of_it(name, tmp_path):
             assert done.stdout == ",".join(map(str, case["prompt_ids"])) + "\n"
 
 
-def test_chat_talks_to_a_chatglm_6b():
+def test_chat_talks_to_a_chatglm_6b(record_property):
     case = read_cases("chatglm-6b-text")[0]
     question = case["messages"][0]["content"]
     done = tutti("chat", os.path.join(FIXTURES, "chatglm-6b-text"), "-n", len(case["answer_ids"]), *GREEDY, stdin=question + "\n")
     assert case["text"] in done.stdout
+    record_property("checked", "chatglm-6b-text")
 
 
 @pytest.mark.parametrize("name", FOLDERS)

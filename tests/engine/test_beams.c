@@ -132,6 +132,7 @@ static void answers_are_those_of_transformers(void **state)
         tutti_model_close(model);
         json_decref(root);
         free(cases);
+        print_message("# checked %s\n", NAMES[m]);
     }
 }
 

@@ -387,6 +387,7 @@ static void own_templates_say_what_the_authors_say(void **state)
         }
         if (n < 2)
             fail_msg("%s: %zu cases", PAIRS[p].own, n);
+        print_message("# checked %s\n", PAIRS[p].own);
         buf_clear(&text);
     }
     json_decref(file);

@@ -92,6 +92,7 @@ static void check_all(const char *name, const char *option)
     assert_true(json_array_size(cases) >= 6);
     json_array_foreach(cases, i, spec) check_case(&f, name, i, spec);
     close_fixture(&f);
+    print_message("# checked %s with the %s format\n", name, option ? option : "checkpoint's");
 }
 
 static void a_checkpoints_template_gives_its_authors_ids(void **state)

@@ -52,6 +52,7 @@ static void the_demo_model_renders_and_answers_as_the_golden_chats(void **state)
         assert_memory_equal(got, want, (size_t)n_answer * sizeof *want);
         ids_clear(&rendered);
     }
+    print_message("# checked the demo model's texts and its format, %s\n", model->desc.chat_format);
     model_free(model);
     json_decref(chats);
 }

@@ -21,19 +21,16 @@ def repeat(server, **more):
 
 
 def test_accepted_tokens_are_counted(guessing):
-    for _ in range(8):  # whether guesses pay depends on what else the machine does
-        before = guessing.wait_idle()
-        body = repeat(guessing)
-        if body["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 0:
-            break
+    """How many drafts there are depends on the clock (tests/engine counts them with a virtual one); each accepted one saves a step."""
+    before = guessing.wait_idle()
+    body = repeat(guessing)
     after = guessing.wait_idle()
     details = body["usage"]["completion_tokens_details"]
     assert body["usage"]["completion_tokens"] == 60
-    assert 0 < details["accepted_prediction_tokens"] < 60
     for word in "accepted", "rejected":
         name = f"tutti_speculation_{word}_tokens_total"
         assert after[name] - before[name] == details[f"{word}_prediction_tokens"]
-    assert after["tutti_steps_total"] - before["tutti_steps_total"] < 60
+    assert after["tutti_steps_total"] - before["tutti_steps_total"] + details["accepted_prediction_tokens"] == 60
 
 
 def test_a_request_can_do_without(guessing):
