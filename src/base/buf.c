@@ -4,22 +4,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool buf_reserve(struct buf *buf, size_t n_bytes)
+/* Bytes that must be allocated for n_bytes more with their end; 0: too many. */
+static size_t need_of(const struct buf *buf, size_t n_bytes)
 {
     size_t need;
     if (__builtin_add_overflow(buf->n_bytes, n_bytes, &need) || need > SIZE_MAX / 2 - 1)
-        return false;
-    if (need + 1 <= buf->capacity)
-        return true;
-    size_t capacity = buf->capacity ? buf->capacity : 64;
-    while (capacity < need + 1)
-        capacity += capacity / 2 + 1;
+        return 0;
+    return need + 1;
+}
+
+static bool grow(struct buf *buf, size_t capacity)
+{
     char *bytes = realloc(buf->bytes, capacity);
     if (!bytes)
         return false;
     buf->bytes = bytes;
     buf->capacity = capacity;
     return true;
+}
+
+bool buf_reserve(struct buf *buf, size_t n_bytes)
+{
+    size_t need = need_of(buf, n_bytes), capacity = buf->capacity ? buf->capacity : 64;
+    if (need == 0 || need <= buf->capacity)
+        return need > 0;
+    while (capacity < need)
+        capacity += capacity / 2 + 1;
+    return grow(buf, capacity);
+}
+
+bool buf_reserve_exact(struct buf *buf, size_t n_bytes)
+{
+    size_t need = need_of(buf, n_bytes);
+    return need > 0 && (need <= buf->capacity || grow(buf, need));
 }
 
 bool buf_add(struct buf *buf, const void *bytes, size_t n_bytes)

@@ -18,6 +18,8 @@ MUST_CHECK bool buf_add_string(struct buf *buf, const char *text);
 MUST_CHECK bool buf_printf(struct buf *buf, const char *format, ...) PRINTF_LIKE(2, 3);
 /* Room for n_bytes more without a further allocation. */
 MUST_CHECK bool buf_reserve(struct buf *buf, size_t n_bytes);
+/* The same, and no more room than that. */
+MUST_CHECK bool buf_reserve_exact(struct buf *buf, size_t n_bytes);
 
 void buf_truncate(struct buf *buf, size_t n_bytes); /* n_bytes <= buf->n_bytes */
 void buf_clear(struct buf *buf);                    /* frees the storage; the buf may be used again */

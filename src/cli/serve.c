@@ -21,7 +21,7 @@ struct serve_values {
     int64_t port, max_body, max_output, header_timeout, idle_timeout, drain_delay, drain_timeout,
         step_timeout;
     bool no_access_log, share_cache;
-    int64_t tokens_per_minute, max_concurrent;
+    int64_t tokens_per_minute, max_concurrent, max_connections, max_connections_per_address;
     double max_queue_time, ttft_target, itl_target;
     struct model_flags model;
     struct adapter_flags adapters;
@@ -184,6 +184,20 @@ static const struct option LIMIT_OPTIONS[] = {
       .max = 1000000,
       .initial = "0",
       .help = "answers of such a key or address that may run or wait at the same time; 0: no limit" },
+    { .name = "max-connections",
+      INT_IN(VALUES, max_connections),
+      .value = "N",
+      .max = 1000000,
+      .initial = "10000",
+      .help = "open connections; beyond that the one that has completed no request for longest is closed, "
+              "of the address that has most; 0: no limit" },
+    { .name = "max-connections-per-address",
+      INT_IN(VALUES, max_connections_per_address),
+      .value = "N",
+      .max = 1000000,
+      .help = "open connections of one address, of IPv6 of one network of 64 bits (default 512, and no limit "
+              "for loopback addresses and Unix sockets); 0: no limit. Behind a reverse proxy all clients have "
+              "the proxy's address: X-Forwarded-For is not read" },
     { .name = "ttft-target",
       FLOAT_IN(VALUES, ttft_target),
       .value = "MS",
@@ -244,6 +258,8 @@ static struct server_options server_options(const struct serve_values *values)
     options.step_timeout_s = (int)values->step_timeout;
     options.tokens_per_minute = values->tokens_per_minute;
     options.max_concurrent = (int)values->max_concurrent;
+    options.max_connections = (int)values->max_connections;
+    options.max_connections_per_address = (int)values->max_connections_per_address;
     options.ttft_target_ms = isnan(values->ttft_target) ? 0 : values->ttft_target;
     options.itl_target_ms = isnan(values->itl_target) ? 0 : values->itl_target;
     return options;

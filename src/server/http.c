@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "server/clients.h"
 #include "server/tls.h"
 
 #include <event2/buffer.h>
@@ -11,18 +12,28 @@
 #include <event2/util.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 enum {
-    LINGER_S = 2,                 /* a refused client may read its refusal that long */
-    BODY_BYTES_PER_S = 64 * 1024, /* a body that comes slower is too slow */
-    PIPELINE_BYTES = 64 * 1024,   /* read ahead at most, while a request is answered */
-    READ_BYTES = 256 * 1024,      /* read at most before they are looked at */
-    BODIES_AT_ONCE = 16,          /* all bodies together: as many full ones */
-    SKIP_BYTES = 64 * 1024,       /* a longer body that nobody reads is not waited for: the connection ends */
-    MAX_HANDSHAKES = 1024,        /* begun and not done; each holds some 50 KiB */
+    LINGER_S = 2, /* a refused client may read its refusal that long */
+    BODY_BYTES_PER_S = 16 *
+                       1024,    /* a body that comes slower, in any window of header_timeout_s, is too slow */
+    PIPELINE_BYTES = 64 * 1024, /* read ahead at most, while a request is answered */
+    READ_BYTES = 256 * 1024,    /* read at most before they are looked at */
+    POOL_BODIES = 16, /* all requests together may hold as much as so many bodies of the largest size ... */
+    POOL_LEAST_BYTES = 64 * 1024 * 1024, /* ... and at least this; */
+    CHAIN_FACTOR = 4,                    /* libevent's buffers allocate up to so many times what they hold */
+    POOL_CLIENTS = 4,                    /* one client may hold this part of it */
+    SKIP_BYTES = 64 * 1024, /* a longer body that nobody reads is not waited for: the connection ends */
+    MAX_HANDSHAKES = 1024,  /* begun and not done; each holds some 50 KiB */
+    LOOK_MS = 100, /* between looks at whether a client that has closed its side is gone altogether */
+    PROBE_S = 10,  /* between attempts to find that out by writing to it */
+    KEEPALIVE_IDLE_S = 30,
+    KEEPALIVE_INTERVAL_S = 10,
+    KEEPALIVE_PROBES = 3, /* for clients that vanish silently */
 };
 
 static void conn_process(struct http_conn *conn);
@@ -37,10 +48,16 @@ enum tutti_status http_new(struct http **out, struct event_base *base, const str
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the HTTP server");
     http->base = base;
     http->options = *options;
-    http->reap = event_new(base, -1, 0, conn_reap_all, http);
-    if (!http->reap) {
-        free(http);
-        return error_set(err, TUTTI_E_MEMORY, "out of memory for the HTTP server");
+    size_t pool_bytes = options->max_body_bytes * POOL_BODIES;
+    pool_bytes = pool_bytes > POOL_LEAST_BYTES ? pool_bytes : POOL_LEAST_BYTES;
+    enum tutti_status st = http_pool_new(&http->pool, pool_bytes, pool_bytes / POOL_CLIENTS, err);
+    if (st == TUTTI_OK)
+        st = http_sources_new(&http->sources, err);
+    if (st == TUTTI_OK && !(http->reap = event_new(base, -1, 0, conn_reap_all, http)))
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for the HTTP server");
+    if (st != TUTTI_OK) {
+        http_free(http);
+        return st;
     }
     *out = http;
     return TUTTI_OK;
@@ -53,14 +70,14 @@ static void conn_free(struct http_conn *conn)
     *conn->link = conn->next;
     if (conn->next)
         conn->next->link = conn->link;
-    http->n_body_bytes -= conn->body.n_bytes;
     http->counts.n_open--;
+    http_seat_leave(&conn->seat);
     http->n_handshakes -= conn->is_handshaking;
     event_free(conn->timer);
     tls_say_end(conn->bev);
     bufferevent_free(conn->bev);
     http_head_clear(&conn->head);
-    buf_clear(&conn->body);
+    http_body_free(conn->body);
     buf_clear(&conn->extra);
     free(conn);
 }
@@ -74,7 +91,10 @@ void http_free(struct http *http)
         next = conn->next;
         conn_free(conn);
     }
-    event_free(http->reap);
+    if (http->reap)
+        event_free(http->reap);
+    http_pool_free(http->pool);
+    http_sources_free(http->sources);
     free(http);
 }
 
@@ -127,12 +147,37 @@ static void set_timer(struct http_conn *conn, int seconds)
         evtimer_del(conn->timer);
 }
 
+/* ---- clients that have closed their side --------------------------------------------------------------------------- */
+
+/* A client that has only ended its requests waits for the reply; one that is gone looks the same until it is written to,
+ * and then resets the connection. "100 Continue" may be sent to any client of HTTP/1.1, and changes nothing. */
+static void probe(struct http_conn *conn)
+{
+    conn->probe_us = clock_now_us();
+    if (conn->head.minor >= 1 && !conn->has_begun && !evbuffer_get_length(bufferevent_get_output(conn->bev)))
+        bufferevent_write(conn->bev, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+}
+
+static void watch_end(struct http_conn *conn)
+{
+    struct timeval look = { .tv_usec = LOOK_MS * 1000 };
+    evtimer_add(conn->timer, &look);
+}
+
+/* The kernel knows that nothing can be sent any more. */
+static bool is_gone(struct http_conn *conn)
+{
+    struct pollfd fd = { .fd = bufferevent_getfd(conn->bev), .events = 0 };
+    return poll(&fd, 1, 0) > 0 && fd.revents & (POLLERR | POLLHUP | POLLNVAL);
+}
+
 /* ---- between requests -------------------------------------------------------------------------------------------- */
 
 void conn_linger(struct http_conn *conn)
 {
     /* Closing with unread input would reset the connection and could take the reply along. */
     conn->state = CONN_LINGER;
+    http_seat_rest(&conn->seat, true);
     bufferevent_setwatermark(conn->bev, EV_READ, 0, READ_BYTES);
     tls_say_end(conn->bev);
     shutdown(bufferevent_getfd(conn->bev), SHUT_WR);
@@ -151,9 +196,10 @@ static void rest(struct http_conn *conn)
         return;
     }
     conn->state = conn->n_unread ? CONN_SKIP : CONN_IDLE;
+    conn->probe_us = 0;
     set_timer(conn,
               conn->n_unread ? conn->http->options.header_timeout_s : conn->http->options.idle_timeout_s);
-    bufferevent_setwatermark(conn->bev, EV_READ, 0, READ_BYTES);
+    bufferevent_setwatermark(conn->bev, EV_READ, 0, PIPELINE_BYTES);
     conn_process(conn);
 }
 
@@ -161,8 +207,8 @@ static void rest(struct http_conn *conn)
 void conn_next(struct http_conn *conn)
 {
     http_head_clear(&conn->head);
-    conn->http->n_body_bytes -= conn->body.n_bytes;
-    buf_clear(&conn->body);
+    http_release_body(conn);
+    http_seat_rest(&conn->seat, false);
     buf_clear(&conn->extra);
     conn->chunks = (struct http_chunks){ 0 };
     conn->n_scanned = 0;
@@ -187,8 +233,48 @@ static void conn_refuse(struct http_conn *conn, int status, const char *why)
 void conn_begin_answer(struct http_conn *conn)
 {
     conn->state = CONN_ANSWER;
+    http_seat_work(&conn->seat);
     set_timer(conn, 0);
     bufferevent_setwatermark(conn->bev, EV_READ, 0, PIPELINE_BYTES);
+    if (conn->saw_end)
+        watch_end(conn);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* An unfinished request goes, so that others find memory. */
+static void evict(struct http_conn *conn, uint64_t now_us)
+{
+    conn->http->counts.n_evicted++;
+    if (http_body_has_stalled(conn->body, now_us))
+        conn_refuse(conn, 408, "the request did not go on to arrive while other requests needed its memory");
+    else
+        conn_refuse(conn, 503,
+                    "unfinished requests take up the memory for them, and this was the largest one of its "
+                    "client; send fewer large requests at once, or try again later");
+}
+
+/* What has come of a request is charged to its client: the key, else the address. False: the request itself had to go, or
+ * there is no memory; then it has been refused. */
+static bool charge(struct http_conn *conn, size_t n_extra)
+{
+    struct http *http = conn->http;
+    char name[96];
+    if (!conn->body) {
+        snprintf(name, sizeof name, "%s%s", conn->caller[0] ? "key " : "",
+                 conn->caller[0] ? conn->caller : conn->seat.source->name);
+        conn->body = http_body_new(http->pool, name, conn);
+    }
+    if (!conn->body) {
+        conn_refuse(conn, 503, "out of memory");
+        return false;
+    }
+    uint64_t now_us = clock_now_us();
+    http_body_charge(conn->body, n_extra, now_us);
+    const struct http_body *victim;
+    while (conn->body && (victim = http_pool_victim(http->pool, conn->body, now_us)))
+        evict(victim->user, now_us);
+    return conn->body != NULL;
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -198,11 +284,12 @@ static bool read_head(struct http_conn *conn)
 {
     struct evbuffer *in = bufferevent_get_input(conn->bev);
     if (conn->state == CONN_IDLE) {
-        /* Empty lines before a request are skipped, RFC 9112 section 2.2. */
+        /* Empty lines before a request are skipped, RFC 9112 section 2.2; one may come in two parts. */
         char two[2];
-        while (evbuffer_copyout(in, two, 2) == 2 && two[0] == '\r' && two[1] == '\n')
+        ev_ssize_t n_two;
+        while ((n_two = evbuffer_copyout(in, two, 2)) == 2 && two[0] == '\r' && two[1] == '\n')
             evbuffer_drain(in, 2);
-        if (!evbuffer_get_length(in))
+        if (n_two <= 0 || (n_two == 1 && two[0] == '\r'))
             return false;
         conn->state = CONN_HEAD;
         conn->start_us = clock_now_us();
@@ -221,8 +308,11 @@ static bool read_head(struct http_conn *conn)
             conn_refuse(conn, 431, "the request's head is larger than 32 KiB");
         else if (memchr(bytes, '\n', n) == bytes || memmem(bytes, n, "\n\n", 2))
             conn_refuse(conn, 400, "a line does not end in CR LF");
+        else
+            charge(conn, n * CHAIN_FACTOR);
         return false;
     }
+    http_release_body(conn); /* the head has arrived; its body belongs to the key that it names */
     const char *why = "";
     size_t n_head = (size_t)(end - bytes) + 4;
     int status = http_head_parse(&conn->head, bytes, n_head, &why);
@@ -263,15 +353,24 @@ static void begin_body(struct http_conn *conn)
         conn->n_unread = 0;
         conn->closes = closes;
         conn->state = CONN_BODY;
+        http_seat_rest(&conn->seat, false);
     }
     if (!has_body)
         return;
     bufferevent_setwatermark(conn->bev, EV_READ, 0, READ_BYTES);
-    set_timer(conn, http->options.header_timeout_s +
-                        (int)((conn->head.chunked ? http->options.max_body_bytes : conn->head.n_body_bytes) /
-                              BODY_BYTES_PER_S));
+    conn->n_window = 0;
+    set_timer(conn, http->options.header_timeout_s);
     if (conn->head.expects_continue && !evbuffer_get_length(bufferevent_get_input(conn->bev)))
         bufferevent_write(conn->bev, "HTTP/1.1 100 Continue\r\n\r\n", 25);
+}
+
+/* Room for n more bytes of a body whose length is known: never for more than that length. */
+static bool reserve(struct buf *body, size_t n, uint64_t n_whole)
+{
+    if (body->n_bytes + n < body->capacity)
+        return true;
+    size_t more = body->n_bytes / 2 > n ? body->n_bytes / 2 : n, n_left = (size_t)n_whole - body->n_bytes;
+    return buf_reserve_exact(body, more < n_left ? more : n_left);
 }
 
 /* True: the body is complete. */
@@ -279,38 +378,39 @@ static bool read_body(struct http_conn *conn)
 {
     struct http *http = conn->http;
     struct evbuffer *in = bufferevent_get_input(conn->bev);
-    size_t n = evbuffer_get_length(in), before = conn->body.n_bytes;
+    size_t n = evbuffer_get_length(in);
+    if (!conn->body && !charge(conn, 0))
+        return false;
+    struct buf *body = &conn->body->bytes;
     if (conn->head.chunked) {
         const char *why = "", *bytes = (const char *)evbuffer_pullup(in, -1);
         size_t n_used = 0;
         int status = 0;
         if (n > 0 && bytes)
-            status = http_chunks_read(&conn->chunks, bytes, n, &n_used, &conn->body,
-                                      http->options.max_body_bytes, &why);
+            status = http_chunks_read(&conn->chunks, bytes, n, &n_used, body, http->options.max_body_bytes,
+                                      &why);
         evbuffer_drain(in, n_used);
-        http->n_body_bytes += conn->body.n_bytes - before;
         if (status) {
             conn_refuse(conn, status, why);
             return false;
         }
     } else {
-        if (n > conn->head.n_body_bytes - before)
-            n = (size_t)(conn->head.n_body_bytes - before);
-        if (!buf_reserve(&conn->body, n)) {
+        if (n > conn->head.n_body_bytes - body->n_bytes)
+            n = (size_t)(conn->head.n_body_bytes - body->n_bytes);
+        if (!reserve(body, n, conn->head.n_body_bytes)) {
             conn_refuse(conn, 503, "out of memory");
             return false;
         }
-        evbuffer_remove(in, conn->body.bytes + before, n);
-        conn->body.n_bytes += n;
-        conn->body.bytes[conn->body.n_bytes] = '\0';
-        http->n_body_bytes += n;
+        evbuffer_remove(in, body->bytes + body->n_bytes, n);
+        body->n_bytes += n;
+        body->bytes[body->n_bytes] = '\0';
     }
-    if (conn->body.n_bytes > before && http->n_body_bytes / BODIES_AT_ONCE > http->options.max_body_bytes) {
-        conn_refuse(conn, 503, "too many large requests at once, try again later");
-        return false;
+    if (conn->head.chunked ? conn->chunks.state == CHUNK_DONE : body->n_bytes == conn->head.n_body_bytes) {
+        http_body_complete(conn->body);
+        return true;
     }
-    return conn->head.chunked ? conn->chunks.state == CHUNK_DONE
-                              : conn->body.n_bytes == conn->head.n_body_bytes;
+    charge(conn, evbuffer_get_length(in));
+    return false;
 }
 
 /* True: nothing of the body is left. */
@@ -355,6 +455,16 @@ static void conn_process(struct http_conn *conn)
         }
     }
     conn->is_processing = false;
+    bool is_between = conn->state == CONN_IDLE || conn->state == CONN_HEAD || conn->state == CONN_BODY ||
+                      conn->state == CONN_SKIP;
+    bool has_output = evbuffer_get_length(bufferevent_get_output(conn->bev)) > 0;
+    if (!conn->saw_end || !is_between || conn->is_doomed ||
+        (conn->state == CONN_IDLE && has_output && evbuffer_get_length(bufferevent_get_input(conn->bev)) > 0))
+        return;
+    /* No further request can become complete. */
+    conn->state = CONN_FLUSH;
+    set_timer(conn, 0);
+    bufferevent_trigger(conn->bev, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
 }
 
 /* ---- callbacks of the loop --------------------------------------------------------------------------------------- */
@@ -402,26 +512,36 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
     }
     if (what & BEV_EVENT_TIMEOUT)
         conn->http->counts.n_slow_readers++;
-    /* A client that has sent all and closed its side may still read a reply that is complete. */
-    bool has_output = evbuffer_get_length(bufferevent_get_output(bev)) > 0;
-    if (what & BEV_EVENT_EOF && what & BEV_EVENT_READING && has_output &&
-        (conn->state == CONN_FLUSH || conn->state == CONN_IDLE || conn->state == CONN_SKIP)) {
-        conn->saw_end = true;
-        conn->state = CONN_FLUSH;
-        set_timer(conn, 0);
-        bufferevent_enable(bev, EV_WRITE); /* at the end of its input libevent's TLS stops writing too */
+    if (!(what & BEV_EVENT_EOF) || !(what & BEV_EVENT_READING) || conn->state == CONN_LINGER ||
+        is_gone(conn)) {
+        conn_close(conn);
         return;
     }
-    conn_close(conn);
+    /* The client has sent all that it will send, and may still read. */
+    conn->saw_end = true;
+    bufferevent_enable(bev, EV_WRITE); /* at the end of its input libevent's TLS stops writing too */
+    if (conn->state == CONN_ANSWER)
+        watch_end(conn);
+    else
+        conn_process(conn);
 }
 
 static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd, (void)what;
     struct http_conn *conn = arg;
-    if (conn->state == CONN_HEAD || conn->state == CONN_BODY) {
+    size_t n_window = (size_t)conn->http->options.header_timeout_s * BODY_BYTES_PER_S;
+    size_t n_body = conn->state == CONN_BODY && conn->body ? conn->body->bytes.n_bytes : 0;
+    if (conn->state == CONN_BODY && n_body - conn->n_window >= n_window) {
+        conn->n_window = n_body;
+        set_timer(conn, conn->http->options.header_timeout_s);
+    } else if (conn->state == CONN_HEAD || conn->state == CONN_BODY) {
         conn->http->counts.n_timeouts++;
         conn_refuse(conn, 408, "the request did not arrive in time");
+    } else if (conn->state == CONN_ANSWER && !is_gone(conn)) {
+        if (clock_now_us() - conn->probe_us >= PROBE_S * 1000000u)
+            probe(conn);
+        watch_end(conn);
     } else if (conn->is_handshaking) {
         drop_handshake(conn, "not done in time");
     } else {
@@ -445,15 +565,95 @@ static void drop_oldest_handshake(struct http *http)
         drop_handshake(oldest, "too many at once");
 }
 
-void http_accept(struct http *http, int fd, const char *peer)
+/* ---- room for connections ---------------------------------------------------------------------------------------- */
+
+/* Closes a connection for the sake of another one. A request that has not arrived is told so, if that takes no wait. */
+static void spare(struct http_conn *conn)
 {
+    conn->http->counts.n_closed_for_room++;
+    if (conn->state == CONN_HEAD || conn->state == CONN_BODY)
+        conn_refuse(conn, 503, "the request did not arrive while other connections needed its place");
+    conn_close(conn);
+}
+
+bool http_make_room(struct http *http)
+{
+    struct http_conn *conn = http_sources_victim(http->sources);
+    if (conn)
+        spare(conn);
+    return conn != NULL;
+}
+
+static bool is_loopback(const char *source)
+{
+    return !strncmp(source, "127.", 4) || !strcmp(source, "::/64") || !strcmp(source, "unix");
+}
+
+/* Is there room for one more connection of this address, or can it be made? */
+static bool has_room(struct http *http, const char *name)
+{
+    const struct http_options *options = &http->options;
+    uint32_t max = is_loopback(name) ? options->max_per_loopback : options->max_per_address;
+    const struct http_source *source = http_sources_find(http->sources, name);
+    if (max && source && source->n_open >= max) {
+        struct http_conn *conn = http_source_victim(source);
+        if (!conn)
+            return false;
+        spare(conn);
+    }
+    return !options->max_connections || http->counts.n_open < options->max_connections ||
+           http_make_room(http);
+}
+
+/* In clear text only: nothing can be said to a client whose TLS has not begun. */
+static void refuse_connection(struct http *http, int fd)
+{
+    static const char BODY[] =
+        "{\"error\":{\"message\":\"too many connections are open, and all of them have work; try again "
+        "later\","
+        "\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"rate_limit_exceeded\"}}";
+    char reply[sizeof BODY + 256];
+    int n = snprintf(reply, sizeof reply,
+                     "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\n"
+                     "Content-Length: %zu\r\nRetry-After: 1\r\nConnection: close\r\n\r\n%s",
+                     sizeof BODY - 1, BODY);
+    http->counts.n_refused++;
+    if (!http->options.tls && send(fd, reply, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT) > 0)
+        shutdown(fd, SHUT_WR);
+    close(fd);
+}
+
+static void set_socket_options(int fd)
+{
+    /* These fail on Unix sockets, which do not need them. */
+    const struct {
+        int level, name, value;
+    } options[] = { { IPPROTO_TCP, TCP_NODELAY, 1 },
+                    { SOL_SOCKET, SO_KEEPALIVE, 1 },
+                    { IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_IDLE_S },
+                    { IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S },
+                    { IPPROTO_TCP, TCP_KEEPCNT, KEEPALIVE_PROBES } };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof options[i].value);
+}
+
+void http_accept(struct http *http, int fd, const char *peer, enum http_door door)
+{
+    char name[HTTP_SOURCE_NAME_BYTES];
+    client_name_address(name, sizeof name, peer);
+    if (!has_room(http, name)) {
+        refuse_connection(http, fd);
+        return;
+    }
     if (http->n_handshakes >= MAX_HANDSHAKES)
         drop_oldest_handshake(http);
     struct http_conn *conn = calloc(1, sizeof *conn);
     struct bufferevent *bev = conn ? open_socket(http, fd) : NULL;
     struct event *timer = bev ? evtimer_new(http->base, on_timer, conn) : NULL;
-    if (!timer) {
-        log_error("%s: no memory for a connection", peer);
+    if (!timer || !http_seat_enter(http->sources, &conn->seat, name, conn)) {
+        log_error("%s: out of memory for a connection", peer);
+        if (timer)
+            event_free(timer);
         if (bev)
             bufferevent_free(bev);
         else
@@ -461,11 +661,11 @@ void http_accept(struct http *http, int fd, const char *peer)
         free(conn);
         return;
     }
-    int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* fails on Unix sockets, which need it not */
+    set_socket_options(fd);
     conn->http = http;
     conn->bev = bev;
     conn->timer = timer;
+    conn->door = door;
     conn->closes = http->is_leaving;
     conn->is_handshaking = http->options.tls != NULL;
     http->n_handshakes += conn->is_handshaking;
@@ -480,7 +680,7 @@ void http_accept(struct http *http, int fd, const char *peer)
     struct timeval write_timeout = { .tv_sec = http->options.idle_timeout_s };
     bufferevent_set_timeouts(bev, NULL, &write_timeout);
     bufferevent_setcb(bev, on_read, on_write, on_event, conn);
-    bufferevent_setwatermark(bev, EV_READ, 0, READ_BYTES);
+    bufferevent_setwatermark(bev, EV_READ, 0, PIPELINE_BYTES);
     bufferevent_enable(bev, EV_READ | EV_WRITE);
     set_timer(conn, conn->is_handshaking ? http->options.header_timeout_s : http->options.idle_timeout_s);
 }
@@ -511,4 +711,5 @@ bool http_is_busy(const struct http *http)
 void http_counts(const struct http *http, struct http_counts *out)
 {
     *out = http->counts;
+    out->n_body_bytes = http_pool_bytes(http->pool);
 }

@@ -9,14 +9,24 @@
 #define TUTTI_SERVER_HTTP_H
 
 #include "server/http_parse.h"
+#include "server/http_pool.h"
 
 struct event_base;
 struct tls;
 struct http;      /* all connections */
 struct http_conn; /* one of them, and the request that it carries now */
 
+/* Which listener a connection came through. */
+enum http_door {
+    HTTP_DOOR_API,     /* everything */
+    HTTP_DOOR_METRICS, /* --metrics-listen: figures and health only */
+};
+
 struct http_options {
     size_t max_body_bytes, max_output_bytes;
+    /* Of all connections, of one address (of IPv6: of a network of 64 bits), and of one loopback address or Unix socket;
+     * 0: no bound. Where a bound is reached, the connection that has completed no request for longest makes room. */
+    uint32_t max_connections, max_per_address, max_per_loopback;
     int header_timeout_s, idle_timeout_s;
     struct tls *tls; /* NULL: plain HTTP */
     void *user;
@@ -32,20 +42,27 @@ struct http_options {
 };
 
 struct http_counts {
-    uint64_t n_open;         /* connections now */
-    uint64_t n_accepted;     /* connections ever */
-    uint64_t n_disconnects;  /* clients that left before their reply was complete */
-    uint64_t n_slow_readers; /* connections dropped since their client read too slowly */
-    uint64_t n_timeouts;     /* requests that did not arrive in time */
-    uint64_t n_tls_failures; /* TLS handshakes that failed or were not done in time */
+    uint64_t n_open;            /* connections now */
+    uint64_t n_accepted;        /* connections ever */
+    uint64_t n_disconnects;     /* clients that left before their reply was complete */
+    uint64_t n_slow_readers;    /* connections dropped since their client read too slowly */
+    uint64_t n_timeouts;        /* requests that did not arrive in time */
+    uint64_t n_evicted;         /* unfinished requests that made room in memory for others */
+    uint64_t n_closed_for_room; /* connections closed to make room for others */
+    uint64_t n_refused;         /* connections refused since all others had work */
+    uint64_t n_body_bytes;      /* memory of requests that are unfinished or not yet parsed */
+    uint64_t n_tls_failures;    /* TLS handshakes that failed or were not done in time */
 };
 
 MUST_CHECK enum tutti_status http_new(struct http **out, struct event_base *base,
                                       const struct http_options *options, struct tutti_error *err);
 void http_free(struct http *http); /* closes every connection without further callbacks; NULL is allowed */
 
-/* Takes the accepted socket over; peer is a text for logs, copied. */
-void http_accept(struct http *http, int fd, const char *peer);
+/* Takes the accepted socket over. peer is copied: "192.0.2.1:80", "[2001:db8::1]:80", or "unix". */
+void http_accept(struct http *http, int fd, const char *peer, enum http_door door);
+
+/* The system is out of descriptors: closes the connection that can be spared best. False: all have work. */
+bool http_make_room(struct http *http);
 
 /* No connection is kept alive from now on: the next reply on each is its last. */
 void http_leave(struct http *http);
@@ -57,8 +74,16 @@ void http_counts(const struct http *http, struct http_counts *out);
 
 /* ---- the request, valid until the reply is complete ---- */
 const struct http_head *http_request_head(const struct http_conn *conn);
-const char *http_request_body(const struct http_conn *conn, size_t *n_bytes); /* never NULL */
+/* Never NULL. Valid until the body is taken or released, or the reply is complete. */
+const char *http_request_body(const struct http_conn *conn, size_t *n_bytes);
+/* Frees the body, which has been parsed: until then it counts against what its client may hold. */
+void http_release_body(struct http_conn *conn);
+/* The same for a body that outlives the connection: the caller frees it with http_body_free(), on the loop's thread, as
+ * soon as it is parsed. Its bytes may be read on any thread. NULL: the request has none. */
+struct http_body *http_take_body(struct http_conn *conn);
 const char *http_request_peer(const struct http_conn *conn);
+enum http_door http_request_door(const struct http_conn *conn);
+bool http_request_is_unix(const struct http_conn *conn);   /* came through a Unix socket */
 const char *http_request_id(const struct http_conn *conn); /* "req_" and 24 hexadecimal digits */
 uint64_t http_request_start_us(const struct http_conn *conn);
 
@@ -80,6 +105,9 @@ void http_on_abort(struct http_conn *conn, void (*abort)(void *user), void *user
 
 /* Adds a header to the reply that has not begun. value must hold no control characters. */
 void http_header(struct http_conn *conn, const char *name, const char *value);
+
+/* In the callback head: where the request has a body, nothing of it is read, and the reply is the connection's last. */
+void http_close_after_body(struct http_conn *conn);
 
 /* The whole reply. type: its Content-Type; NULL: no body. Afterwards the connection belongs to its next request. */
 void http_reply(struct http_conn *conn, int status, const char *type, const void *body, size_t n_bytes);

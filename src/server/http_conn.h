@@ -3,6 +3,7 @@
 #define TUTTI_SERVER_HTTP_CONN_H
 
 #include "server/http.h"
+#include "server/http_source.h"
 
 #include <event2/util.h>
 #include <time.h>
@@ -16,8 +17,9 @@ struct http {
     struct http_conn *conns;
     struct event *reap; /* closes doomed connections when no handler is on the stack */
     struct http_counts counts;
-    size_t n_body_bytes; /* in memory, of all connections */
-    int n_handshakes;    /* connections whose TLS is being set up */
+    struct http_pool *pool;       /* of bodies and unfinished heads */
+    struct http_sources *sources; /* of the connections */
+    int n_handshakes;             /* connections whose TLS is being set up */
     bool is_leaving;
     char date[64]; /* as replies tell it, of date_time */
     time_t date_time;
@@ -40,15 +42,19 @@ struct http_conn {
     bool closes;        /* after this reply */
     bool is_processing; /* conn_process() is on the stack */
     bool is_doomed;     /* to be closed by the reaper */
-    bool saw_end;       /* the client has closed its side */
+    bool saw_end;       /* the client has closed its side; it may still read */
     bool is_handshaking;
+    enum http_door door;
+    struct http_seat seat;
     char peer[64];
 
     char id[32], caller[64];
     uint64_t tenant;
     uint64_t start_us;
     struct http_head head;
-    struct buf body;
+    struct http_body *body; /* or the unfinished head's share of memory; NULL: none */
+    size_t n_window;        /* bytes of the body when the current time for its next ones began */
+    uint64_t probe_us;      /* when a client that has closed its side was last written to */
     struct http_chunks chunks;
     size_t n_scanned; /* of the input: holds no end of a head */
     size_t n_unread;  /* bytes of a body that will not be read, before the next request */

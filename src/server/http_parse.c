@@ -130,7 +130,7 @@ static int parse_length(struct http_head *head, const char *value, bool seen, co
             __builtin_add_overflow(n, (uint64_t)(*p - '0'), &n))
             return refuse(400, "Content-Length is not a number", why);
     if (seen)
-        return refuse(400, "Content-Length stands there twice", why);
+        return refuse(400, "duplicate header Content-Length", why);
     head->n_body_bytes = n;
     return 0;
 }
@@ -152,7 +152,7 @@ static int parse_framing(struct http_head *head, const char **why)
             head->chunked = true;
         } else if (!strcasecmp(name, "host")) {
             if (has_host)
-                return refuse(400, "Host stands there twice", why);
+                return refuse(400, "duplicate header Host", why);
             has_host = true;
         } else if (!strcasecmp(name, "connection")) {
             close |= list_has(value, "close");
@@ -222,20 +222,80 @@ static int64_t line_bytes(const char *bytes, size_t n_bytes, size_t max)
     return lf > bytes && lf[-1] == '\r' ? lf - bytes + 1 : -1;
 }
 
-static int parse_chunk_size(struct http_chunks *chunks, const char *line, const char **why)
+static size_t token_bytes(const char *text)
+{
+    size_t n = 0;
+    while (is_token_char((unsigned char)text[n]))
+        n++;
+    return n;
+}
+
+/* The length of a quoted string with its quotes, RFC 9110 section 5.6.4; 0: there is none. */
+static size_t quoted_bytes(const char *text)
+{
+    size_t n = 1;
+    if (*text != '"')
+        return 0;
+    while (text[n] != '"') {
+        n += text[n] == '\\';
+        unsigned char c = (unsigned char)text[n++];
+        if ((c < ' ' && c != '\t') || c == 0x7f)
+            return 0;
+    }
+    return n + 1;
+}
+
+/* Extensions mean nothing here, but a line that is not made of them could be understood in two ways. True: from text to
+ * end, where the line's CR LF is, there are extensions only; no blanks, as RFC 9112 demands of those who send them. */
+static bool are_extensions(const char *text, const char *end)
+{
+    while (*text == ';') {
+        size_t n = token_bytes(++text);
+        if (n == 0)
+            return false;
+        text += n;
+        if (*text == '=') {
+            n = *++text == '"' ? quoted_bytes(text) : token_bytes(text);
+            if (n == 0)
+                return false;
+            text += n;
+        }
+    }
+    return text == end;
+}
+
+/* line ends with CR LF. */
+static int parse_chunk_size(struct http_chunks *chunks, const char *line, size_t n_line, const char **why)
 {
     uint64_t n = 0;
-    int digits = 0;
+    size_t digits = 0;
     for (; hex_digit(line[digits]) >= 0; digits++) {
         if (digits == 15)
             return refuse(400, "a chunk's size is too large", why);
         n = n * 16 + (uint64_t)hex_digit(line[digits]);
     }
-    if (digits == 0 || (line[digits] != '\r' && line[digits] != ';' && line[digits] != ' '))
+    if (digits == 0)
         return refuse(400, "a chunk's size is not a hexadecimal number", why);
+    if (!are_extensions(line + digits, line + n_line - 2))
+        return refuse(400, "a chunk's size is followed by something that is no extension", why);
+    chunks->n_extension_bytes += n_line - digits - 2;
+    if (chunks->n_extension_bytes > HTTP_MAX_EXTENSION_BYTES)
+        return refuse(400, "the extensions of all chunks are larger than 16 KiB", why);
     chunks->n_left = n;
     chunks->state = n ? CHUNK_DATA : CHUNK_TRAILER;
     return 0;
+}
+
+/* A line of the trailer, which ends with CR LF; its fields mean nothing here. */
+static bool is_field_line(const char *line, size_t n_line)
+{
+    size_t n = token_bytes(line);
+    if (n == 0 || line[n] != ':')
+        return false;
+    for (n++; n < n_line - 2; n++)
+        if (((unsigned char)line[n] < ' ' && line[n] != '\t') || line[n] == 0x7f)
+            return false;
+    return true;
 }
 
 /* A step that needs a whole line: the size, the end of the data, the trailer. */
@@ -243,7 +303,7 @@ static int read_chunk_line(struct http_chunks *chunks, const char *line, size_t 
 {
     switch (chunks->state) {
     case CHUNK_SIZE:
-        return parse_chunk_size(chunks, line, why);
+        return parse_chunk_size(chunks, line, n, why);
     case CHUNK_DATA_END:
         chunks->state = CHUNK_SIZE;
         return n == 2 ? 0 : refuse(400, "a chunk is longer than its size says", why);
@@ -253,6 +313,8 @@ static int read_chunk_line(struct http_chunks *chunks, const char *line, size_t 
             return refuse(431, "the trailer is larger than 8 KiB", why);
         if (n == 2)
             chunks->state = CHUNK_DONE;
+        else if (!is_field_line(line, n))
+            return refuse(400, "a line of the trailer is no header line", why);
         return 0;
     }
 }

@@ -10,7 +10,8 @@
 enum {
     HTTP_MAX_HEAD_BYTES = 32 * 1024,
     HTTP_MAX_HEADERS = 100,
-    HTTP_MAX_CHUNK_LINE = 256, /* a size and its extensions */
+    HTTP_MAX_CHUNK_LINE = 256,            /* a size and its extensions */
+    HTTP_MAX_EXTENSION_BYTES = 16 * 1024, /* of all chunks of a body */
     HTTP_MAX_TRAILER_BYTES = 8 * 1024,
 };
 
@@ -41,7 +42,7 @@ const char *http_head_find(const struct http_head *head, const char *name);
 struct http_chunks {
     enum { CHUNK_SIZE, CHUNK_DATA, CHUNK_DATA_END, CHUNK_TRAILER, CHUNK_DONE } state;
     uint64_t n_left; /* of this chunk */
-    size_t n_trailer_bytes;
+    size_t n_extension_bytes, n_trailer_bytes;
 };
 
 /* Consumes from bytes what it can and adds the body's bytes to body, up to max_body_bytes in all.

@@ -23,11 +23,13 @@ static const char *reason_of(int status)
         { 304, "Not Modified" },
         { 400, "Bad Request" },
         { 401, "Unauthorized" },
+        { 403, "Forbidden" },
         { 404, "Not Found" },
         { 405, "Method Not Allowed" },
         { 408, "Request Timeout" },
         { 409, "Conflict" },
         { 413, "Content Too Large" },
+        { 415, "Unsupported Media Type" },
         { 417, "Expectation Failed" },
         { 422, "Unprocessable Content" },
         { 424, "Failed Dependency" },
@@ -65,13 +67,36 @@ const struct http_head *http_request_head(const struct http_conn *conn)
 
 const char *http_request_body(const struct http_conn *conn, size_t *n_bytes)
 {
-    *n_bytes = conn->body.n_bytes;
-    return conn->body.bytes ? conn->body.bytes : "";
+    const struct buf *bytes = conn->body ? &conn->body->bytes : NULL;
+    *n_bytes = bytes ? bytes->n_bytes : 0;
+    return bytes && bytes->bytes ? bytes->bytes : "";
+}
+
+struct http_body *http_take_body(struct http_conn *conn)
+{
+    struct http_body *body = conn->body;
+    conn->body = NULL;
+    return body;
+}
+
+void http_release_body(struct http_conn *conn)
+{
+    http_body_free(http_take_body(conn));
 }
 
 const char *http_request_peer(const struct http_conn *conn)
 {
     return conn->peer;
+}
+
+enum http_door http_request_door(const struct http_conn *conn)
+{
+    return conn->door;
+}
+
+bool http_request_is_unix(const struct http_conn *conn)
+{
+    return !strcmp(conn->peer, "unix");
 }
 
 const char *http_request_id(const struct http_conn *conn)
@@ -114,6 +139,12 @@ void http_on_abort(struct http_conn *conn, void (*aborted)(void *user), void *us
 {
     conn->aborted = aborted;
     conn->aborted_user = user;
+}
+
+void http_close_after_body(struct http_conn *conn)
+{
+    conn->closes = conn->closes || conn->head.chunked || conn->head.n_body_bytes > 0;
+    conn->n_unread = 0;
 }
 
 static bool add_line(struct buf *out, const char *name, const char *value)
@@ -227,6 +258,8 @@ void conn_reply_error(struct http_conn *conn, int status, const char *why)
     struct buf body = { 0 };
     struct tutti_error err;
     error_set(&err, TUTTI_E_ARGUMENT, "%s", why);
+    if (status == 503)
+        http_header(conn, "Retry-After", "1");
     if (json_error_body(&body, status, NULL, &err))
         http_reply(conn, status, "application/json", body.bytes, body.n_bytes);
     else

@@ -45,7 +45,7 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
         inet_ntop(AF_INET6, &in->sin6_addr, host, sizeof host);
         snprintf(peer, sizeof peer, "[%s]:%d", host, ntohs(in->sin6_port));
     }
-    http_accept(listeners->http, fd, peer);
+    http_accept(listeners->http, fd, peer, HTTP_DOOR_API);
 }
 
 /* Without descriptors the socket stays readable: a pause instead of a busy loop. */
@@ -53,6 +53,8 @@ static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
     struct listeners *listeners = arg;
     log_warn("cannot accept a connection: %s", strerror(errno));
+    if (http_make_room(listeners->http))
+        return; /* the socket is still readable: the next try is at once */
     for (int i = 0; i < listeners->n; i++)
         evconnlistener_disable(listeners->list[i]);
     struct timeval pause = { .tv_usec = PAUSE_MS * 1000 };

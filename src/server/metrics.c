@@ -208,6 +208,16 @@ static bool add_server(struct buf *out, const struct app *app)
                          "Clients dropped since they read too slowly.", (double)h.n_slow_readers) &&
               add_figure(out, "http_timeouts_total", "counter", "Requests that did not arrive in time.",
                          (double)h.n_timeouts) &&
+              add_figure(out, "http_evicted_requests_total", "counter",
+                         "Unfinished requests that made room in memory for others.", (double)h.n_evicted) &&
+              add_figure(out, "http_request_bytes", "gauge",
+                         "Memory of requests that are unfinished or not yet parsed.",
+                         (double)h.n_body_bytes) &&
+              add_figure(out, "http_connections_closed_for_room_total", "counter",
+                         "Connections closed to make room for others.", (double)h.n_closed_for_room) &&
+              add_figure(out, "http_connections_refused_total", "counter",
+                         "Connections refused since all others of their address, or of all, had work.",
+                         (double)h.n_refused) &&
               add_figure(out, "tls_handshake_failures_total", "counter",
                          "TLS handshakes that failed or were not done in time.", (double)h.n_tls_failures) &&
               (!app->tls ||

@@ -256,6 +256,13 @@ static enum tutti_status check_room(struct app *app, struct http_conn *conn, str
                           : st;
 }
 
+/* Nothing reads it, so it would only take up memory and a connection. */
+static bool has_needless_body(const struct http_head *head)
+{
+    bool is_post = !strcmp(head->method, "POST");
+    return !is_post && (head->chunked || head->n_body_bytes > 0);
+}
+
 void route_head(void *user, struct http_conn *conn)
 {
     struct app *app = user;
@@ -263,7 +270,12 @@ void route_head(void *user, struct http_conn *conn)
     struct tutti_error err;
     int index = route_find(app, head->path, head->method);
     const struct route *route = index < N_ROUTES ? &ROUTES[index] : NULL;
-    if (!strcmp(head->method, "OPTIONS") && (route || !strcmp(head->path, "*"))) {
+    if (has_needless_body(head) || (route && !route->needs_key))
+        http_close_after_body(conn);
+    if (route && has_needless_body(head)) {
+        error_set(&err, TUTTI_E_ARGUMENT, "%s %.200s takes no body", head->method, head->path);
+        app_reply_error(conn, 400, NULL, &err);
+    } else if (!strcmp(head->method, "OPTIONS") && (route || !strcmp(head->path, "*"))) {
         reply_preflight(app, conn, route);
     } else if (!route) {
         error_set(&err, TUTTI_E_NOT_FOUND, "there is nothing at %.200s", head->path);

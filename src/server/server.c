@@ -40,6 +40,8 @@ void server_options_init(struct server_options *options)
         .port = 8080,
         .max_body_bytes = LIMIT_BODY_BYTES,
         .max_output_bytes = 1024 * 1024,
+        .max_connections = 10000,
+        .max_connections_per_address = -1,
         .embedding = TUTTI_EMBEDDING_MEAN,
         .header_timeout_s = 30,
         .idle_timeout_s = 120,
@@ -68,6 +70,9 @@ static enum tutti_status check_options(const struct server_options *options, str
     if (options->max_body_bytes < 1 || options->max_body_bytes > (size_t)1 << 30)
         return error_set(err, TUTTI_E_ARGUMENT, "the body limit must lie between 1 and 2^30 bytes, found %zu",
                          options->max_body_bytes);
+    if (options->max_connections < 0)
+        return error_set(err, TUTTI_E_ARGUMENT, "the number of connections must not be negative, found %d",
+                         options->max_connections);
     if (options->max_output_bytes < 1)
         return error_set(err, TUTTI_E_ARGUMENT, "the output limit must not be 0");
     const struct {
@@ -272,7 +277,14 @@ static enum tutti_status open_signals(struct server *server, struct tutti_error 
 
 static struct http_options http_options(struct app *app)
 {
+    enum {
+        PER_ADDRESS = 512
+    }; /* a reverse proxy on this machine has a loopback address, and all its clients' */
+    int per_address = app->options->max_connections_per_address;
     return (struct http_options){
+        .max_connections = (uint32_t)app->options->max_connections,
+        .max_per_address = (uint32_t)(per_address < 0 ? PER_ADDRESS : per_address),
+        .max_per_loopback = (uint32_t)(per_address < 0 ? 0 : per_address),
         .max_body_bytes = app->options->max_body_bytes,
         .max_output_bytes = app->options->max_output_bytes,
         .header_timeout_s = app->options->header_timeout_s,
@@ -314,6 +326,16 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     return st;
 }
 
+/* What would end the process by default, and means nothing here: a client that is gone, and a file that has become too large, are
+ * errors of write(); the others come from scripts that mean another program. */
+static void ignore_signals(void)
+{
+    static const int SIGNALS[] = { SIGPIPE,   SIGXFSZ, SIGUSR1, SIGUSR2, SIGALRM,
+                                   SIGVTALRM, SIGPROF, SIGIO,   SIGPWR };
+    for (size_t i = 0; i < sizeof SIGNALS / sizeof *SIGNALS; i++)
+        signal(SIGNALS[i], SIG_IGN);
+}
+
 enum tutti_status server_open(struct server **out, const struct server_options *options,
                               struct tutti_error *err)
 {
@@ -326,7 +348,7 @@ enum tutti_status server_open(struct server **out, const struct server_options *
     server->app.options = options;
     server->app.start_time = time(NULL);
     raise_open_files();
-    signal(SIGPIPE, SIG_IGN); /* a client that is gone is an error of write() */
+    ignore_signals();
     server->has_terminal = isatty(STDIN_FILENO);
     st = open_all(server, err);
     if (st != TUTTI_OK) {

@@ -29,6 +29,9 @@ struct server_options {
     const char *cors_origin; /* NULL: no CORS headers; "*" or one origin such as "https://chat.example" */
     const char *model_id;    /* what requests call the model; NULL: tutti_model_info's name */
     size_t max_body_bytes;   /* of one request; beyond: 413 */
+    /* Connections in all, 0: no bound; and of one address (of IPv6 a network of 64 bits), 0: no bound, below 0: as
+     * server_options_init() has it, and none for loopback addresses. */
+    int max_connections, max_connections_per_address;
     size_t max_output_bytes; /* buffered for a reader that does not read; beyond: the connection is dropped */
     int header_timeout_s;    /* from the first byte of a request to its last */
     int idle_timeout_s;      /* of a connection between requests, and of a reader that takes no byte */

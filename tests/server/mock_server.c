@@ -37,6 +37,8 @@ int main(int argc, char **argv)
             { "--drain-delay", NULL, &options.drain_delay_s, NULL },
             { "--drain-timeout", NULL, &options.drain_timeout_s, NULL },
             { "--max-concurrent", NULL, &options.max_concurrent, NULL },
+            { "--max-connections", NULL, &options.max_connections, NULL },
+            { "--max-connections-per-address", NULL, &options.max_connections_per_address, NULL },
             { "--step-timeout", NULL, &options.step_timeout_s, NULL },
             { "--apis", NULL, &apis, NULL }, /* enum server_api */
             { "--max-queue", NULL, &engine_options.max_queue, NULL },

@@ -137,3 +137,18 @@ def test_the_delay_ends(tmp_path):
     before = time.monotonic()
     assert server.stop() == 0
     assert time.monotonic() - before > 0.9
+
+
+STRAY = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR, signal.SIGXFSZ,
+         signal.SIGPIPE]
+
+
+@pytest.mark.parametrize("when", ["loads", "serves"])
+def test_stray_signals_end_no_server(loading, when):
+    server = loading()
+    if when == "serves":
+        server.load()
+    for number in STRAY:
+        server.process.send_signal(number)
+        assert server.get("/health").status_code == (200 if when == "serves" else 503)
+    assert server.process.poll() is None
