@@ -239,21 +239,6 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
     return st == TUTTI_OK ? spill_start(e, mix64(hash_seed), err) : st;
 }
 
-/* A request whose grammar was compiled: the text thread goes on with it. */
-static void return_compiled(void *user, struct request *r)
-{
-    struct tutti_engine *e = user;
-    r->next = NULL;
-    pthread_mutex_lock(&e->lock);
-    if (e->intake_tail)
-        e->intake_tail->next = r;
-    else
-        e->intake_head = r;
-    e->intake_tail = r;
-    pthread_mutex_unlock(&e->lock);
-    bell_ring(&e->text_bell);
-}
-
 static enum tutti_status open_constraints(struct tutti_engine *e, struct tutti_error *err)
 {
     const struct tokenizer *tok = e->model->tokenizer;
@@ -261,7 +246,7 @@ static enum tutti_status open_constraints(struct tutti_engine *e, struct tutti_e
                                           .n_vocab = e->model->desc.n_usable_vocab,
                                           .max_seqs = e->options.max_seqs,
                                           .engine_bell = &e->engine_bell,
-                                          .is_compiled = return_compiled,
+                                          .is_compiled = prompts_add,
                                           .user = e };
     return tok ? constraints_new(&e->constraints, &options, err) : TUTTI_OK;
 }
@@ -363,6 +348,8 @@ enum tutti_status engine_open(tutti_engine **out, struct model *model,
         st = start_thread(&e->engine_thread, &e->has_engine_thread, step_main, e, "engine", err);
     }
     if (st == TUTTI_OK)
+        st = prompts_start(e, err);
+    if (st == TUTTI_OK)
         st = start_thread(&e->text_thread, &e->has_text_thread, text_main, e, "text", err);
     if (st != TUTTI_OK) {
         tutti_engine_close(e);
@@ -408,6 +395,8 @@ static void join_threads(struct tutti_engine *e)
         cancel_all(e);
         pthread_join(e->text_thread, NULL);
     }
+    workers_free(e->prompts);
+    e->prompts = NULL;
     if (e->has_engine_thread) {
         atomic_store(&e->is_stopping, true);
         bell_ring(&e->engine_bell);
@@ -514,7 +503,7 @@ static enum tutti_status check_open(const struct tutti_engine *e, struct tutti_e
     return e->is_draining ? error_set(err, TUTTI_E_CLOSED, "the engine takes no further requests") : TUTTI_OK;
 }
 
-/* Under the lock: gives the request an id and a place in the line to the text thread. */
+/* Under the lock: gives the request an id and a place among those that wait. */
 static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, struct tutti_error *err)
 {
     enum tutti_status st = check_open(e, err);
@@ -537,11 +526,6 @@ static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, stru
     r->share->n_choices += r->spec.n_choices;
     e->n_alive++;
     forecast_enter(&e->scheduler->forecast, r);
-    if (e->intake_tail)
-        e->intake_tail->next = r;
-    else
-        e->intake_head = r;
-    e->intake_tail = r;
     atomic_fetch_add(&e->stats.n_requests, 1);
     return TUTTI_OK;
 }
@@ -569,7 +553,7 @@ enum tutti_status tutti_engine_submit(tutti_engine *e, const struct tutti_reques
         atomic_fetch_add(&e->stats.n_refused, 1);
         return st;
     }
-    bell_ring(&e->text_bell);
+    prompts_add(e, r);
     return TUTTI_OK;
 }
 

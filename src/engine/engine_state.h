@@ -3,6 +3,7 @@
 #define TUTTI_ENGINE_STATE_H
 
 #include "base/queue.h"
+#include "base/workers.h"
 #include "engine/alloc_guard.h"
 #include "engine/constraint.h"
 #include "engine/engine.h"
@@ -65,8 +66,10 @@ struct tutti_engine {
     int64_t n_alive;        /* requests in memory */
     uint64_t serial;
     struct shares shares;
-    struct request *intake_head, *intake_tail; /* line to the text thread */
+    struct request *prepared_head, *prepared_tail; /* queue to the text thread */
     bool is_draining, is_closing;
+
+    struct workers *prompts; /* threads that make tokens of prompts */
 
     /* ---- text thread ---- */
     pthread_t text_thread;
@@ -118,6 +121,11 @@ static inline int slot_of(const struct tutti_engine *e, const struct sequence *s
 
 /* text.c */
 void *text_main(void *engine);
+
+/* prompts.c */
+MUST_CHECK enum tutti_status prompts_start(struct tutti_engine *e, struct tutti_error *err);
+/* Queues a request whose prompt is to become tokens, or whose grammar was compiled. Any thread. */
+void prompts_add(void *engine, struct request *r);
 
 /* step.c */
 void *step_main(void *engine);

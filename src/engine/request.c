@@ -15,6 +15,9 @@ enum {
     MAX_LOGIT_BIAS = 1024,
     MAX_MESSAGES = 65536,
     BYTES_PER_TOKEN = 4, /* of most texts, roughly */
+    MESSAGE_BYTES = 64,  /* of text, whose cost a chat template has with a message beside its content */
+    SPARE_TOKENS =
+        64, /* that a prompt may have beyond the context until its prefix was seen to be there twice */
 };
 
 /* ---- checks ---- */
@@ -80,14 +83,16 @@ static enum tutti_status check_ids(const char *param, const int32_t *ids, size_t
     return TUTTI_OK;
 }
 
+/* is_more: tokens were counted no further than n. */
 static enum tutti_status check_length(const char *param, const struct tutti_request *spec, size_t n,
-                                      int max_context, struct tutti_error *err)
+                                      bool is_more, int max_context, struct tutti_error *err)
 {
     bool has_answer = !spec->no_answer && spec->embedding == TUTTI_EMBEDDING_NONE;
-    if (n + has_answer <= (size_t)max_context)
+    if (!is_more && n + has_answer <= (size_t)max_context)
         return TUTTI_OK;
-    return error_set_param(err, TUTTI_E_LIMIT, param, "the prompt has %zu tokens, but %s can have %d", n,
-                           has_answer ? "prompt and answer together" : "it", max_context);
+    return error_set_param(err, TUTTI_E_LIMIT, param, "the prompt has %s%zu tokens, but %s can have %d",
+                           is_more ? "more than " : "", n, has_answer ? "prompt and answer together" : "it",
+                           max_context);
 }
 
 static enum tutti_status check_messages(const struct tutti_request *spec, const struct model *model,
@@ -131,7 +136,7 @@ static enum tutti_status check_prompt(const struct tutti_request *spec, const st
     }
     if (spec->n_ids == 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, "prompt", "the prompt is empty");
-    enum tutti_status st = check_length("prompt", spec, spec->n_ids, max_context, err);
+    enum tutti_status st = check_length("prompt", spec, spec->n_ids, false, max_context, err);
     return st != TUTTI_OK ? st : check_ids("prompt", spec->ids, spec->n_ids, &model->desc, err);
 }
 
@@ -450,7 +455,17 @@ int64_t request_guess_prompt(const struct request *r)
     return (int64_t)(n_bytes / BYTES_PER_TOKEN) + 1;
 }
 
-/* ---- on the text thread ---- */
+int64_t request_prompt_bytes(const struct request *r)
+{
+    const struct tutti_request *spec = &r->spec;
+    size_t n_bytes = spec->n_text_bytes + spec->n_ids * sizeof *spec->ids;
+    for (size_t i = 0; i < spec->n_messages; i++)
+        n_bytes += MESSAGE_BYTES + spec->messages[i].n_bytes;
+    n_bytes += spec->tools ? strlen(spec->tools) : 0;
+    return (int64_t)n_bytes + 1;
+}
+
+/* ---- on a prompt thread ---- */
 
 /* Preempted beams may have to be read again each by itself, and each running sequence wants a page to grow into. */
 static enum tutti_status prepare_beams(struct request *r, const struct model *model,
@@ -502,14 +517,18 @@ enum tutti_status request_prepare(struct request *r, const struct model *model,
                                .n_bytes = r->spec.n_text_bytes,
                                .add_special = true,
                                .parse_special = r->spec.parse_special };
+    const char *param = is_chat ? "messages" : "prompt";
+    r->rendered.max = (size_t)limits->max_context +
+                      SPARE_TOKENS; /* what is longer is not counted to its end */
     enum tutti_status st = is_chat ? chat_render(model, &r->spec, &r->rendered, err)
                                    : model_encode_text(model, &text, &r->rendered, err);
+    if (st != TUTTI_OK && r->rendered.is_full)
+        return check_length(param, &r->spec, (size_t)limits->max_context, true, limits->max_context, err);
     if (st != TUTTI_OK)
         return st;
-    const char *param = is_chat ? "messages" : "prompt";
     if (r->rendered.n == 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "the prompt is empty");
-    st = check_length(param, &r->spec, r->rendered.n, limits->max_context, err);
+    st = check_length(param, &r->spec, r->rendered.n, false, limits->max_context, err);
     if (st != TUTTI_OK)
         return st;
     r->prompt = r->rendered.ids;

@@ -6,6 +6,7 @@
 #define TUTTI_REQUEST_H
 
 #include "base/ids.h"
+#include "base/workers.h"
 #include "engine/beam.h"
 #include "engine/prompt_results.h"
 #include "engine/reply.h"
@@ -33,13 +34,15 @@ struct request {
     uint64_t seed;
     uint64_t submit_us;
     atomic_bool is_cancelled;
-    struct request *next; /* in the line to the text thread, then in the scheduler's */
-    struct share *share;  /* of its owner */
-    uint64_t deadline_us; /* to begin; 0: none */
-    int64_t work;         /* counted as waiting (forecast.h), by the thread that has the request */
+    struct work_item item; /* while the prompt waits for a thread that prepares it */
+    struct request *next;  /* in the queue to the text thread, then in the scheduler's */
+    struct share *share;   /* of its owner */
+    uint64_t deadline_us;  /* to begin; 0: none */
+    int64_t work;          /* counted as waiting (forecast.h), by the thread that has the request */
 
-    /* Written by the text thread before the hand-over, then only read: */
-    const int32_t *prompt; /* [n_prompt] */
+    /* Written by the prompt thread before the hand-over, then only read: */
+    struct tutti_error refusal; /* its status is not TUTTI_OK: the prompt cannot be used */
+    const int32_t *prompt;      /* [n_prompt] */
     int n_prompt;
     struct ids rendered;       /* where the prompt was text or messages */
     struct beam_search *beams; /* NULL: none. Of the engine thread once handed over */
@@ -86,6 +89,9 @@ void request_free(struct request *request); /* NULL is allowed */
  * context allows, or its beams need more than the KV cache has. */
 MUST_CHECK enum tutti_status request_prepare(struct request *request, const struct model *model,
                                              const struct request_limits *limits, struct tutti_error *err);
+
+/* What it costs to prepare: bytes of its prompt, at least 1. */
+int64_t request_prompt_bytes(const struct request *request);
 
 /* Tokens of the prompt: guessed from its length until it is prepared. */
 int64_t request_guess_prompt(const struct request *request);

@@ -1,4 +1,5 @@
-/* The text thread: makes tokens of prompts and text of tokens while the next step computes, and calls back. */
+/* The text thread: makes text of tokens while the next step computes, and calls back. Prompts are prepared elsewhere
+ * (prompts.c), so that no stream waits for them. */
 #include "base/clock.h"
 #include "engine/engine_state.h"
 
@@ -258,7 +259,7 @@ static void handle_record(struct tutti_engine *e, const struct record *record)
         request_done(e, r);
 }
 
-/* ---- prompts to tokens ---- */
+/* ---- requests whose prompts are prepared ---- */
 
 /* Ends a request that the engine thread has not seen. */
 static void refuse(struct tutti_engine *e, struct request *r, enum tutti_finish finish,
@@ -271,7 +272,7 @@ static void refuse(struct tutti_engine *e, struct request *r, enum tutti_finish 
     request_done(e, r);
 }
 
-static void prepare(struct tutti_engine *e, struct request *r)
+static void admit(struct tutti_engine *e, struct request *r)
 {
     struct tutti_error err = { 0 };
     if (atomic_load(&r->is_cancelled)) {
@@ -284,15 +285,8 @@ static void prepare(struct tutti_engine *e, struct request *r)
         refuse(e, r, TUTTI_FINISH_ERROR, &err);
         return;
     }
-    if (r->spec.grammar_kind != TUTTI_GRAMMAR_NONE && !r->grammar && r->grammar_error.status == TUTTI_OK) {
-        constraint_compile(e->constraints, r); /* it comes back */
-        return;
-    }
-    enum tutti_status st = r->grammar_error.status;
-    if (st == TUTTI_OK)
-        st = request_prepare(r, e->model, &e->limits, &err);
-    if (st != TUTTI_OK) {
-        refuse(e, r, TUTTI_FINISH_ERROR, r->grammar_error.status != TUTTI_OK ? &r->grammar_error : &err);
+    if (r->refusal.status != TUTTI_OK) {
+        refuse(e, r, TUTTI_FINISH_ERROR, &r->refusal);
         return;
     }
     /* A text that fits a grammar is shown as it is. */
@@ -317,21 +311,21 @@ static void prepare(struct tutti_engine *e, struct request *r)
 
 /* ---- the thread ---- */
 
-static struct request *take_intake(struct tutti_engine *e, bool *is_over)
+static struct request *take_prepared(struct tutti_engine *e, bool *is_over)
 {
     pthread_mutex_lock(&e->lock);
-    struct request *r = e->intake_head;
+    struct request *r = e->prepared_head;
     if (r) {
-        e->intake_head = r->next;
-        if (!e->intake_head)
-            e->intake_tail = NULL;
+        e->prepared_head = r->next;
+        if (!e->prepared_head)
+            e->prepared_tail = NULL;
     }
     *is_over = e->is_closing && e->n_alive == 0;
     pthread_mutex_unlock(&e->lock);
     return r;
 }
 
-/* Streams come first: one prompt, then all tokens that have come meanwhile. */
+/* Streams come first: one prepared request, then all tokens that have come meanwhile. */
 void *text_main(void *arg)
 {
     struct tutti_engine *e = arg;
@@ -345,9 +339,9 @@ void *text_main(void *arg)
             if (atomic_load(&e->wants_room))
                 bell_ring(&e->engine_bell);
         }
-        struct request *r = take_intake(e, &is_over);
+        struct request *r = take_prepared(e, &is_over);
         if (r)
-            prepare(e, r);
+            admit(e, r);
         else if (is_over)
             return NULL;
         else if (!is_busy)

@@ -261,9 +261,25 @@ static bool end_segment(struct encoder *e)
 
 /* ---- text to segments ---- */
 
+/* Each character that is a piece becomes a part of some id, and no id has more bytes than the longest piece. So a long segment that
+ * cannot fit is given up before memory is taken and merges are made for it. */
+static bool may_fit(struct encoder *e)
+{
+    size_t n_bytes = 0, longest = e->tok->n_merge_bytes > 0 ? e->tok->n_merge_bytes : 1;
+    for (int32_t i = 0; e->out->max > 0 && i < e->n_symbols; i++) {
+        const struct symbol *s = &e->symbols[i];
+        if (s->id != FROZEN &&
+            (e->tok->byte_fallback || find_character(e->tok, e->text + s->offset, s->n_bytes) >= 0))
+            n_bytes += s->n_bytes;
+    }
+    return ids_has_room(e->out, n_bytes / longest);
+}
+
 static bool grow(struct encoder *e)
 {
     assert(e->capacity >= INLINE_SYMBOLS);
+    if (!may_fit(e))
+        return false;
     int32_t capacity = 2 * e->capacity;
     struct symbol *symbols = malloc((size_t)capacity * (sizeof *symbols + 2 * sizeof *e->heap));
     if (!symbols)

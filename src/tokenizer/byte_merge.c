@@ -217,6 +217,9 @@ static bool merge_word(const struct tokenizer *tok, const char *word, size_t n_b
     }
     int32_t *ids = malloc(n_bytes * sizeof *ids);
     int32_t n = ids ? first_ids(tok, word, n_bytes, ids) : -1;
+    size_t longest = tok->level->n_token_bytes > 0 ? tok->level->n_token_bytes : 1;
+    if (n > 0 && !ids_has_room(out, ((size_t)n - 1) / longest + 1)) /* no token is made of more symbols */
+        n = -1;
     if (n > 0)
         n = merge_by_heap(tok->level, ids, n);
     bool ok = n >= 0 && ids_add_all(out, ids, (size_t)n);

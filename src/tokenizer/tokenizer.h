@@ -116,7 +116,8 @@ const char *tokenizer_gguf_kind(const struct tokenizer *tok);
 /* Adds the ids of text, equal to SentencePiece's EncodeAsIds() for every sequence of bytes (version 0.2.3 of the library;
  * older ones differ where a model has a CONTROL or UNUSED piece of a single character). The time is that of n log n in
  * the longest part that merges could join, which is mostly a word.
- * False: out of memory, or a text of 512 MiB and more. */
+ * False: out of memory, a text of 512 MiB and more, or more ids than out->max, which is noticed as early as the kind of tokenizer
+ * allows (ids.h). */
 MUST_CHECK bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                  struct ids *out);
 

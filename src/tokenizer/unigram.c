@@ -132,6 +132,9 @@ bool unigram_encode(const struct tokenizer *tok, const char *text, size_t n_byte
 {
     if (n_bytes == 0)
         return true;
+    /* Where every byte is a part of some id, and no id has more bytes than the longest piece. */
+    if (tok->byte_fallback && tok->n_merge_bytes > 0 && !ids_has_room(out, n_bytes / tok->n_merge_bytes))
+        return false;
     struct search s = { .tok = tok, .text = text, .n_bytes = n_bytes };
     s.paths = malloc((n_bytes + 1) * sizeof *s.paths);
     if (!s.paths)

@@ -2,6 +2,7 @@
  * tools/fixtures/make_byte_tokenizers.py. */
 #include "base/utf8.h"
 #include "byte_fixtures.h"
+#include "tokenizer_cases.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -76,6 +77,7 @@ static void check_line(const struct tokenizer *tok, const char *name, int number
     c->got.n = 0;
     assert_true(tokenizer_encode(tok, line, n_line, &c->got));
     check_ids(name, number, &c->got, &c->want);
+    cases_check_room(tok, line, n_line, c->want.n);
     uint32_t n_trusted = take(at, 2);
     struct ids trusted = { 0 };
     if (n_trusted != UINT16_MAX) {
@@ -129,6 +131,25 @@ static void equals_the_libraries(void **state)
         check_all(tok, BYTE_FIXTURE_NAMES[i]);
         tokenizer_free(tok);
     }
+}
+
+/* Merges of one long word are not begun where their tokens cannot fit. */
+static void a_long_word_is_given_up_early(void **state)
+{
+    (void)state;
+    enum { N_BYTES = 16 * 1024 * 1024 };
+    char *text = malloc(N_BYTES);
+    assert_non_null(text);
+    memset(text, 'a', N_BYTES);
+    for (int i = 0; BYTE_FIXTURE_NAMES[i]; i++) {
+        struct tokenizer *tok = byte_fixture_load(BYTE_FIXTURE_NAMES[i]);
+        struct ids ids = { .max = 512 };
+        assert_false(tokenizer_encode(tok, text, N_BYTES, &ids));
+        assert_true(ids.is_full);
+        assert_int_equal(ids.capacity, 0); /* no token was made */
+        tokenizer_free(tok);
+    }
+    free(text);
 }
 
 static void says_the_same_through_ggufs_arrays(void **state)
@@ -318,6 +339,7 @@ int main(void)
 {
     static const struct CMUnitTest TESTS[] = {
         cmocka_unit_test(equals_the_libraries),
+        cmocka_unit_test(a_long_word_is_given_up_early),
         cmocka_unit_test(says_the_same_through_ggufs_arrays),
         cmocka_unit_test(knows_its_special_tokens),
         cmocka_unit_test(long_texts_take_no_quadratic_time),

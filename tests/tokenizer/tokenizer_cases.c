@@ -31,6 +31,18 @@ static uint32_t take_u32(const uint8_t **at)
     return value;
 }
 
+void cases_check_room(const struct tokenizer *tok, const char *text, size_t n_bytes, size_t n_ids)
+{
+    for (size_t max = n_ids; max > 0; max = max == n_ids ? n_ids - 1 : max / 3) {
+        struct ids ids = { .max = max };
+        bool fits = tokenizer_encode(tok, text, n_bytes, &ids);
+        if (fits != (max == n_ids) || ids.is_full == fits || ids.n != (fits ? n_ids : 0))
+            fail_msg("\"%.*s\" has %zu ids: with room for %zu, %zu came", (int)n_bytes, text, n_ids, max,
+                     ids.n);
+        ids_clear(&ids);
+    }
+}
+
 static void check_encode(const struct tokenizer *tok, const char *name, int number, const uint8_t *text,
                          uint32_t n_text, const int32_t *want, uint32_t n_want)
 {
@@ -40,6 +52,7 @@ static void check_encode(const struct tokenizer *tok, const char *name, int numb
     if (!same)
         fail_msg("%s: case %d: \"%.*s\": %zu ids, expected %u", name, number, (int)n_text, text, ids.n,
                  n_want);
+    cases_check_room(tok, (const char *)text, n_text, n_want);
     ids_clear(&ids);
 }
 

@@ -16,6 +16,9 @@ void cases_check_tokenizer(const struct tokenizer *tok, const char *name);
 /* The same with NAME.cases that hold their models. */
 void cases_check_many(const char *name, int n_models);
 
+/* A list that has room for exactly the text's n_ids gets them; one with less room gets none, and says that it is full. */
+void cases_check_room(const struct tokenizer *tok, const char *text, size_t n_bytes, size_t n_ids);
+
 /* Both give the same ids. */
 void cases_encode_both(const struct tokenizer *a, const struct tokenizer *b, const char *text,
                        size_t n_bytes);
