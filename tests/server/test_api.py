@@ -351,10 +351,18 @@ def test_an_unknown_model_is_not_found(server):
 
 
 def test_a_prompt_beyond_the_context_is_told_both_figures(server):
-    response = server.chat("word " * 2000)
-    error = response.json()["error"]
-    assert response.status_code == 400 and error["code"] == "context_length_exceeded"
-    assert "512" in error["message"] and any(int(w) > 1000 for w in error["message"].split() if w.isdigit())
+    """One that is a little longer is counted to its end; counting stops soon after the context, whatever follows."""
+    def refused(text):
+        response = server.post("/v1/completions", {"prompt": text, "max_tokens": 1})
+        error = response.json()["error"]
+        assert response.status_code == 400 and error["code"] == "context_length_exceeded" and "512" in error["message"]
+        return error["message"]
+    n_words = next(n for n in range(1, 600) if len(server.post("/tokenize", {"prompt": "word " * n}).json()["tokens"]) > 520)
+    n_tokens = server.post("/tokenize", {"prompt": "word " * n_words}).json()["count"]
+    assert str(n_tokens) in refused("word " * n_words).split()
+    for text in "word " * 2000, "a" * 1000000, "\u6f22\u5b57" * 100000, " " * 3000000:
+        assert "more than 512" in refused(text), text[:10]
+    assert "more than 512" in server.chat("word " * 100000).json()["error"]["message"]
     streamed = server.chat("word " * 2000, stream=True)
     assert streamed.status_code == 400  # the status still tells, since nothing was sent
 
