@@ -1,18 +1,153 @@
 /* The chat page: conversations, the question, running answers. */
-import { addChat, chats, removeChat, saveChats, saveSettings, settings, touch } from "./store.js";
+import { append, changed, cut, followSettings, newChat, newMessage, onTold, page, readChats, readMessages, removeChat,
+         saveSettings, settings, takeOver, tell, titleOf, update, updateChat, updateUnchanged } from "./store.js";
 import { answer, modelName } from "./stream.js";
 import { element, fillAnswer, iconButton, messageView } from "./view.js";
 import { fillWords, word } from "./words.js";
 
+const FIRST_VIEWS = 30, MORE_VIEWS = 20; /* messages that are drawn at once; then in each idle moment */
+const KEPT_VIEWS = 4; /* conversations whose elements are kept for when they are chosen again */
+const SAVE_MS = 250; /* an answer that is being written is saved that often */
+const REPLY_MS = 400; /* in which a page that writes an answer says so */
+const LOOK_MS = 5000;
+
 const $ = id => document.getElementById(id);
-const runs = new Map(); /* conversation id -> AbortController of the answer that is being written */
-let current = addChat();
+const runs = new Map(); /* conversation id -> {chat, controller, reply}: the answers that this page is writing */
+/* conversation id -> {items, first}, used last at the end. items: message id -> {item, key}; first: index of the first message that is
+ * drawn; the ones before it follow. */
+const views = new Map();
+const seen = new Map(); /* message id -> when its writer was last heard of */
+const objects = new Map(); /* conversation id -> the one object for it in this page */
+const unkept = new Set(); /* conversations whose last messages are not in the storage, or not yet */
+const looking = new Set(); /* conversations whose writers are being looked for */
+let chats = []; /* as listed; with messages where they were read: {…, messages} */
+let current = emptyChat();
 let sticks = true; /* the view follows the end of the conversation */
+
+function emptyChat() {
+    const chat = { ...newChat(), messages: [] };
+    objects.set(chat.id, chat);
+    return chat;
+}
+
+/* ---- what is kept, and what other pages do ---- */
+
+/* False: it could not be kept, and the page says so. */
+async function keep(writing) {
+    try {
+        await writing;
+        return true;
+    } catch {
+        $("status").textContent = word("full");
+        return false;
+    }
+}
+
+/* Where the storage is forbidden, what is in memory stays. */
+async function loadChats() {
+    let all;
+    try {
+        all = await readChats();
+    } catch {
+        return;
+    }
+    const wasKept = chats.includes(current) && !unkept.has(current);
+    for (const chat of all)
+        objects.set(chat.id, Object.assign(objects.get(chat.id) ?? {}, chat));
+    chats = all.map(chat => objects.get(chat.id));
+    chats.unshift(...[...unkept].filter(chat => !chats.includes(chat)));
+    for (const run of runs.values())
+        if (!chats.includes(run.chat))
+            run.controller.abort(); /* deleted by another page */
+    if (wasKept && !chats.includes(current)) {
+        current = emptyChat();
+        show();
+    }
+}
+
+async function loadMessages(chat) {
+    chat.messages ??= [];
+    if (unkept.has(chat))
+        return;
+    let all;
+    try {
+        all = await readMessages(chat);
+    } catch {
+        return;
+    }
+    const known = new Map(chat.messages.map(message => [message.id, message]));
+    const own = runs.get(chat.id)?.reply;
+    chat.messages = all.map(message => {
+        const old = known.get(message.id);
+        return message.id === own?.id ? own : old?.rev === message.rev ? old : message;
+    });
+}
+
+function isAnswering(chat) {
+    return runs.has(chat.id) || chat.messages.some(message => message.busy);
+}
+
+/* An answer whose page was closed or reloaded is said to be interrupted: its writer does not say that it is there. */
+async function lookForWriters(chat) {
+    const asked = performance.now(), theirs = chat.messages.filter(message => message.busy && message.busy.page !== page);
+    if (!theirs.length || looking.has(chat))
+        return;
+    looking.add(chat);
+    for (const message of theirs)
+        tell({ who: message.id });
+    await new Promise(resolve => setTimeout(resolve, REPLY_MS));
+    for (const message of theirs)
+        if (!(seen.get(message.id) >= asked))
+            await keep(endInterrupted(message));
+    await loadMessages(chat);
+    looking.delete(chat);
+    if (chat !== current)
+        return;
+    show();
+    if (chat.messages.some(message => message.busy))
+        setTimeout(() => chat === current && lookForWriters(chat), LOOK_MS);
+}
+
+function endInterrupted(message) {
+    const ended = structuredClone(message), { version } = ended.busy;
+    delete ended.busy;
+    if (version !== null)
+        ended.versions[version].interrupted = true;
+    else if (!ended.versions.length)
+        ended.shown = ended.versions.push({ text: "", interrupted: true }) - 1;
+    changed(ended);
+    return updateUnchanged(ended, message.rev);
+}
+
+onTold(async note => {
+    if (note.message) {
+        const chat = objects.get(note.message.chat);
+        const at = chat?.messages?.findIndex(message => message.id === note.message.id) ?? -1;
+        seen.set(note.message.id, performance.now());
+        if (at < 0 || runs.get(chat.id)?.reply.id === note.message.id)
+            return;
+        chat.messages[at] = note.message;
+        if (chat === current)
+            show();
+    } else if (note.chat) {
+        await loadChats();
+        if (note.chat === current.id)
+            await loadMessages(current);
+        show();
+        lookForWriters(current);
+    } else if (note.stop) {
+        runs.get(note.stop)?.controller.abort();
+    } else if (note.who) {
+        for (const run of runs.values())
+            if (run.reply.id === note.who)
+                tell({ message: run.reply });
+    }
+});
 
 /* ---- what is shown ---- */
 
 function showList() {
-    $("chat-list").replaceChildren(...chats.filter(chat => chat.messages.length).map(chat => {
+    $("chat-list").replaceChildren(...chats.map(chat => {
         const open = element("button", { type: "button", className: "open", textContent: chat.title || word("untitled") });
         open.addEventListener("click", () => choose(chat));
         if (chat === current)
@@ -25,12 +160,7 @@ function showList() {
                 setTimeout(showList, 3000);
                 return;
             }
-            runs.get(chat.id)?.abort();
-            removeChat(chat);
-            saveChats();
-            if (chat === current)
-                current = addChat();
-            show();
+            deleteChat(chat);
         });
         const rename = iconButton("edit", word("rename"), () => renameChat(chat, item));
         const item = element("li", { className: runs.has(chat.id) ? "running" : "" }, open, rename, remove);
@@ -38,18 +168,34 @@ function showList() {
     }));
 }
 
+async function deleteChat(chat) {
+    runs.get(chat.id)?.controller.abort();
+    forget(chat);
+    show();
+    await keep(removeChat(chat));
+}
+
+function forget(chat) {
+    chats = chats.filter(other => other !== chat);
+    unkept.delete(chat);
+    objects.delete(chat.id);
+    views.delete(chat.id);
+    if (chat === current)
+        current = emptyChat();
+}
+
 function renameChat(chat, item) {
     const input = element("input", { value: chat.title, maxLength: 100 });
     input.setAttribute("aria-label", word("rename"));
     let done = false;
-    const finish = keep => {
+    const finish = keeps => {
         if (done)
             return;
         done = true;
-        if (keep && input.value.trim()) {
+        if (keeps && input.value.trim()) {
             chat.title = input.value.trim();
             chat.named = true;
-            saveChats();
+            keep(updateChat(chat));
         }
         show();
     };
@@ -64,33 +210,88 @@ function renameChat(chat, item) {
     input.select();
 }
 
-function showMessage(message, index) {
-    const isLast = index === current.messages.length - 1, idle = !runs.has(current.id), chat = current;
-    const acts = {};
-    if (idle && message.role === "user")
-        acts.edit = () => editMessage(index);
-    if (idle && message.role === "assistant" && isLast)
-        acts.again = acts.retry = () => run(chat);
-    if (idle)
-        acts.remove = () => {
-            chat.messages.splice(index);
-            touch(chat);
-            show();
-        };
-    return messageView(message, acts);
+/* The element of a message of the current conversation: the one that is there, unless it has changed since. */
+function viewOf(message, index) {
+    const { items } = views.get(current.id), known = items.get(message.id);
+    const isLast = index === current.messages.length - 1, key = `${message.rev} ${isLast}`;
+    if (known?.key === key)
+        return known.item;
+    const chat = current, acts = {};
+    const ifIdle = act => (...values) => {
+        if (!isAnswering(chat))
+            act(...values);
+    };
+    acts.remove = ifIdle(() => deleteFrom(chat, message));
+    if (message.role === "user")
+        acts.edit = ifIdle(() => editMessage(message));
+    else
+        acts.show = ifIdle(version => showVersion(chat, message, version));
+    if (message.role === "assistant" && isLast)
+        acts.again = ifIdle(() => askAgain(chat, message));
+    const item = messageView(message, acts);
+    known?.item.replaceWith(item);
+    items.set(message.id, { item, key });
+    return item;
+}
+
+/* Puts the elements of all messages from the first drawn one on in their order; those that are in their place are not touched. */
+function placeMessages() {
+    const list = $("messages"), { messages } = current;
+    let at = list.firstChild;
+    for (let index = views.get(current.id).first; index < messages.length; index++) {
+        const item = viewOf(messages[index], index);
+        if (at && at.parentNode !== list)
+            at = item; /* which has taken its place */
+        if (item !== at)
+            list.insertBefore(item, at);
+        else
+            at = at.nextSibling;
+    }
+    while (at) {
+        const next = at.nextSibling;
+        at.remove();
+        at = next;
+    }
+}
+
+const whenIdle = globalThis.requestIdleCallback ?? (act => setTimeout(act, 20));
+
+/* Draws messages before the first one, and keeps what is in view where it is. */
+function drawMore(chat) {
+    const own = views.get(chat.id), box = $("scroll"), fromEnd = box.scrollHeight - box.scrollTop;
+    if (chat !== current || own.first === 0)
+        return;
+    own.first = Math.max(0, own.first - MORE_VIEWS);
+    placeMessages();
+    box.scrollTop = box.scrollHeight - fromEnd;
+    whenIdle(() => drawMore(chat));
 }
 
 function showState() {
-    const busy = runs.has(current.id);
+    const busy = isAnswering(current);
     $("send").hidden = busy;
     $("stop").hidden = !busy;
+    $("messages").classList.toggle("answering", busy);
     $("title").textContent = current.title || word("untitled");
     document.title = current.title ? current.title + " · tutti" : "tutti";
 }
 
 function show() {
-    $("welcome").hidden = current.messages.length > 0;
-    $("messages").replaceChildren(...current.messages.map(showMessage));
+    const n = current.messages.length, recent = Math.max(0, n - FIRST_VIEWS), chat = current;
+    const own = views.get(chat.id) ?? { items: new Map(), first: recent };
+    own.first = Math.min(own.first, recent);
+    views.delete(chat.id);
+    views.set(chat.id, own); /* used last */
+    for (const id of views.keys())
+        if (views.size > KEPT_VIEWS)
+            views.delete(id);
+    if ($("messages").dataset.chat !== chat.id) {
+        $("messages").dataset.chat = chat.id;
+        $("messages").replaceChildren();
+        whenIdle(() => drawMore(chat));
+    }
+    $("welcome").hidden = n > 0;
+    placeMessages();
     showList();
     showState();
     if (sticks)
@@ -101,13 +302,18 @@ function toEnd() {
     $("scroll").scrollTop = $("scroll").scrollHeight;
 }
 
-function choose(chat) {
+async function choose(chat) {
     current = chat;
     sticks = true;
     openSide(false);
+    if (chats.includes(chat))
+        await loadMessages(chat);
+    if (chat !== current)
+        return;
     show();
     if (matchMedia("(hover: hover)").matches)
         $("question").focus();
+    lookForWriters(chat);
 }
 
 function openSide(open) {
@@ -129,100 +335,186 @@ function errorText(error) {
     return error.message;
 }
 
-/* Writes an answer to the conversation's last question; one that is there is replaced. */
-async function run(chat) {
-    if (runs.has(chat.id))
-        return;
-    if (chat.messages.at(-1)?.role === "assistant")
-        chat.messages.pop();
-    const question = chat.messages.slice(), message = { role: "assistant", text: "", busy: true };
-    const controller = new AbortController(), start = performance.now();
-    let first = 0, pieces = 0, drawn = 0;
-    const draw = now => {
-        drawn = now;
-        const item = $("messages").lastElementChild;
-        if (chat === current && item && message.busy) {
-            fillAnswer(item, message);
-            if (sticks)
-                toEnd();
+/* Saves an answer as it is written. save() resolves once the reply is saved as it was then, or later. */
+function saver(run) {
+    let saving = null, isDue = false, last = 0;
+    const saveAll = async () => {
+        while (isDue) {
+            isDue = false;
+            changed(run.reply);
+            try {
+                if (!await update(run.reply))
+                    run.controller.abort(); /* deleted by another page */
+            } catch {
+                run.isFull = true;
+            }
         }
+        saving = null;
+    };
+    const save = () => {
+        isDue = true;
+        return saving ??= saveAll();
+    };
+    const saveSometimes = now => {
+        if (now - last < SAVE_MS)
+            return;
+        last = now;
+        save();
+    };
+    return { save, saveSometimes };
+}
+
+/* Writes a version of the reply, which is the last message of the conversation. store() makes what is to be there before. What was
+ * shown before stays until the first token, and comes back where the connection fails. */
+async function run(chat, reply, store) {
+    const before = reply.shown, controller = new AbortController(), own = { chat, controller, reply };
+    const { save, saveSometimes } = saver(own), start = performance.now();
+    let version = null, first = 0, pieces = 0, drawn = 0, drawing = 0;
+    reply.busy = { page, version: null };
+    delete reply.error;
+    changed(reply);
+    runs.set(chat.id, own);
+    unkept.add(chat);
+    if (!chats.includes(chat))
+        chats.unshift(chat);
+    sticks = true;
+    if (await keep(store())) {
+        unkept.delete(chat);
+        await loadMessages(chat);
+    }
+    await loadChats();
+    if (chat === current)
+        show();
+    else
+        showList();
+    $("status").textContent = word("answering");
+    const draw = now => {
+        const item = views.get(chat.id)?.items.get(reply.id)?.item;
+        if (chat !== current || !item)
+            return;
+        fillAnswer(item, reply);
+        if (sticks)
+            toEnd();
+        drawn = performance.now();
+        drawing = drawn - now;
     };
     const measure = (tokens, now) => {
-        message.stats = { tokens, first: (first - start) / 1000,
+        version.stats = { tokens, first: (first - start) / 1000,
                           rate: tokens > 1 && now > first ? (tokens - 1) * 1000 / (now - first) : 0 };
     };
-    chat.messages.push(message);
-    runs.set(chat.id, controller);
-    sticks = true;
-    show();
-    $("status").textContent = word("answering");
+    addEventListener("pagehide", save);
     try {
-        const { reason, usage } = await answer(question, controller.signal, text => {
+        const at = chat.messages.indexOf(reply);
+        const { reason, usage } = await answer(chat.messages.slice(0, at), controller.signal, text => {
             const now = performance.now();
-            first ||= now;
-            message.text += text;
+            if (!version) {
+                first = now;
+                version = { text: "" };
+                reply.shown = reply.busy.version = reply.versions.push(version) - 1;
+            }
+            version.text += text;
             measure(++pieces, now);
-            if (now - drawn > 50)
+            if (now - drawn > Math.max(50, 4 * drawing)) /* a long answer is drawn less often */
                 draw(now);
+            saveSometimes(now);
         });
-        message.cut = reason === "length";
-        if (usage && first)
+        if (version)
+            version.cut = reason === "length";
+        else
+            reply.shown = reply.versions.push({ text: "", cut: reason === "length" }) - 1;
+        if (usage && version)
             measure(usage.completion_tokens, performance.now());
     } catch (error) {
-        if (error.name === "AbortError")
-            message.stopped = true;
-        else
-            message.error = errorText(error);
+        if (error.name === "AbortError") {
+            if (!version && before < 0)
+                reply.shown = reply.versions.push(version = { text: "" }) - 1;
+            if (version)
+                version.stopped = true;
+        } else {
+            reply.error = errorText(error);
+            if (version)
+                version.interrupted = true;
+            reply.shown = before >= 0 ? before : reply.shown;
+        }
         if (error.status === 401)
             openSettings(errorText(error));
     }
-    delete message.busy;
+    removeEventListener("pagehide", save);
+    delete reply.busy;
     runs.delete(chat.id);
-    if (!touch(chat))
-        message.error ??= word("full");
-    $("status").textContent = message.error ?? word("answered");
+    changed(reply);
+    await save();
+    if (own.isFull || unkept.has(chat))
+        reply.error ??= word("full");
+    $("status").textContent = reply.error ?? word("answered");
     if (chat === current)
         show();
     else
         showList();
 }
 
-function ask(text) {
+/* from: the place of a message that this question, and all after it, takes the place of. */
+function ask(text, from = Infinity) {
+    const chat = current, { messages } = chat;
     text = text.trim();
-    if (!text || runs.has(current.id))
+    if (!text || isAnswering(chat))
         return false;
-    if (current.messages.at(-1)?.role === "user")
-        current.messages.pop(); /* a question whose answer was deleted */
-    current.messages.push({ role: "user", text });
-    touch(current);
-    run(current);
+    if (from === Infinity && messages.at(-1)?.role === "user")
+        from = messages.at(-1).at; /* a question whose answer was deleted */
+    if (!chat.named && (!messages.length || from <= messages[0].at))
+        chat.title = titleOf(text);
+    const question = newMessage(chat, "user", { text });
+    const reply = newMessage(chat, "assistant", { versions: [], shown: -1 });
+    chat.messages = messages.filter(message => message.at < from).concat(question, reply);
+    run(chat, reply, () => append(chat, [question, reply], from));
     return true;
 }
 
-function editMessage(index) {
-    const item = $("messages").children[index], body = item.querySelector(".body"), chat = current;
-    const area = element("textarea", { value: chat.messages[index].text });
+function askAgain(chat, reply) {
+    run(chat, reply, () => update(reply));
+}
+
+function showVersion(chat, message, version) {
+    message.shown = version;
+    changed(message);
+    show();
+    keep(update(message));
+}
+
+async function deleteFrom(chat, message) {
+    chat.messages = chat.messages.filter(other => other.at < message.at);
+    if (!chat.messages.length)
+        forget(chat);
+    show();
+    await keep(cut(chat, message.at));
+}
+
+function editMessage(message) {
+    const { item } = views.get(current.id).items.get(message.id), body = item.querySelector(".body");
+    const area = element("textarea", { value: message.text });
     const save = element("button", { type: "button", className: "primary", textContent: word("save") });
     const cancel = element("button", { type: "button", className: "plain", textContent: word("cancel") });
+    const end = () => {
+        item.classList.remove("editing");
+        body.textContent = message.text;
+    };
     const send = () => {
-        if (!area.value.trim())
-            return;
-        chat.messages.splice(index);
-        ask(area.value);
+        if (ask(area.value, message.at))
+            end();
     };
     area.setAttribute("aria-label", word("edit"));
     area.addEventListener("input", () => grow(area));
     area.addEventListener("keydown", event => {
         if (event.key === "Escape") {
             event.stopPropagation();
-            show();
+            end();
         } else if (isSend(event)) {
             event.preventDefault();
             send();
         }
     });
     save.addEventListener("click", send);
-    cancel.addEventListener("click", show);
+    cancel.addEventListener("click", end);
     item.classList.add("editing");
     body.replaceChildren(area, element("div", { className: "edit-foot" }, cancel, save));
     grow(area);
@@ -259,11 +551,19 @@ $("question").addEventListener("keydown", event => {
         submit();
     }
 });
+function stop() {
+    const own = runs.get(current.id);
+    if (own)
+        own.controller.abort();
+    else if (isAnswering(current))
+        tell({ stop: current.id });
+}
+
 $("stop").addEventListener("click", () => {
-    runs.get(current.id)?.abort();
+    stop();
     $("question").focus();
 });
-$("new-chat").addEventListener("click", () => choose(addChat()));
+$("new-chat").addEventListener("click", () => choose(current.messages.length ? emptyChat() : current));
 $("open-side").addEventListener("click", () => openSide(true));
 $("close-side").addEventListener("click", () => openSide(false));
 $("shade").addEventListener("click", () => openSide(false));
@@ -279,7 +579,7 @@ document.addEventListener("keydown", event => {
         if (document.body.classList.contains("side-open"))
             openSide(false);
         else
-            runs.get(current.id)?.abort();
+            stop();
     } else if (event.key === "/" && !typing && !$("settings").open) {
         event.preventDefault();
         $("question").focus();
@@ -354,9 +654,7 @@ async function findModel() {
 
 fillWords();
 showTheme();
-for (const chat of chats)
-    for (const message of chat.messages)
-        delete message.busy; /* the page was left in the middle of an answer */
+followSettings(showTheme);
 for (const idea of word("ideas")) {
     const button = element("button", { type: "button", className: "idea", textContent: idea });
     button.addEventListener("click", () => ask(idea));
@@ -366,3 +664,6 @@ show();
 findModel();
 if (matchMedia("(hover: hover)").matches)
     $("question").focus();
+await keep(takeOver());
+await loadChats();
+showList();

@@ -1,31 +1,33 @@
-/* Conversations and settings, kept in the browser alone.
+/* Conversations, in the browser's IndexedDB: one record for each conversation and one for each message. Every change is one
+ * transaction on the records that it concerns, so pages that are open side by side lose nothing of each other; a BroadcastChannel
+ * tells the others what has changed. Settings are in localStorage.
  *
- * A conversation: {id, title, named, changed, messages}; a message: {role, text} and, for answers,
- * {stats, cut, stopped, error}. */
-const CHATS = "tutti.chats", SETTINGS = "tutti.settings";
+ * A conversation: {id, title, named, changed}. A message: {id, chat, at, role, rev}, in the order of at; rev is another
+ * number after each change. A question has {text}. An answer has {versions: [{text, stats, cut, stopped, interrupted}], shown,
+ * error, busy}: shown is the index of the version that is shown and sent; busy is {page, version} while a page is writing it, where
+ * version is the index of what it writes, or null before the first token. */
+const DATABASE = "tutti", CHANNEL = "tutti", SETTINGS = "tutti.settings", OLD_CHATS = "tutti.chats";
 
-function load(key, otherwise) {
+function randomId() {
+    return Array.from(crypto.getRandomValues(new Uint32Array(4)), n => n.toString(36)).join("");
+}
+
+/* This page among those that are open. */
+export const page = randomId();
+
+/* ---- settings ---- */
+
+function readSettings() {
     try {
-        return JSON.parse(localStorage.getItem(key)) ?? otherwise;
+        return JSON.parse(localStorage.getItem(SETTINGS)) ?? {};
     } catch {
-        return otherwise;
+        return {};
     }
 }
 
-const loaded = load(CHATS, []);
-export const chats = Array.isArray(loaded) ? loaded.filter(chat => chat && Array.isArray(chat.messages)) : [];
-export const settings = Object.assign({ theme: "auto" }, load(SETTINGS, {}));
+export const settings = Object.assign({ theme: "auto" }, readSettings());
 
 /* False: the storage is full or forbidden. */
-export function saveChats() {
-    try {
-        localStorage.setItem(CHATS, JSON.stringify(chats.filter(chat => chat.messages.length)));
-        return true;
-    } catch {
-        return false;
-    }
-}
-
 export function saveSettings() {
     try {
         localStorage.setItem(SETTINGS, JSON.stringify(settings));
@@ -35,28 +37,213 @@ export function saveSettings() {
     }
 }
 
-export function addChat() {
-    const empty = chats.find(chat => !chat.messages.length);
-    if (empty)
-        return empty;
-    const chat = { id: Date.now().toString(36) + Math.random().toString(36).slice(2, 8), title: "", changed: Date.now(),
-                   messages: [] };
-    chats.unshift(chat);
-    return chat;
+/* onChange() where another page has changed them. */
+export function followSettings(onChange) {
+    addEventListener("storage", event => {
+        if (event.key !== SETTINGS)
+            return;
+        for (const name of Object.keys(settings))
+            delete settings[name];
+        Object.assign(settings, { theme: "auto" }, readSettings());
+        onChange();
+    });
 }
 
-export function removeChat(chat) {
-    chats.splice(chats.indexOf(chat), 1);
+/* ---- the database ---- */
+
+let opened = null;
+
+function open() {
+    opened ??= new Promise((resolve, reject) => {
+        const request = indexedDB.open(DATABASE, 1);
+        request.onupgradeneeded = () => {
+            request.result.createObjectStore("chats", { keyPath: "id" });
+            request.result.createObjectStore("messages", { keyPath: "id" }).createIndex("place", ["chat", "at"], { unique: true });
+        };
+        request.onsuccess = () => {
+            request.result.onversionchange = () => request.result.close(); /* a newer page wants it */
+            resolve(request.result);
+        };
+        request.onerror = () => reject(request.error);
+    });
+    return opened;
 }
 
-/* Notes a change: the conversation moves to the top and takes its first question as title. */
-export function touch(chat) {
+/* The result of a request. */
+function got(request) {
+    return new Promise((resolve, reject) => {
+        request.onsuccess = () => resolve(request.result);
+        request.onerror = () => reject(request.error);
+    });
+}
+
+/* Runs work(chats, messages) in one transaction, which may await its requests only. Resolves to what work returns once that
+ * is kept; rejects where the storage is full or forbidden: then nothing of it is. */
+async function transact(mode, work) {
+    const transaction = (await open()).transaction(["chats", "messages"], mode);
+    const kept = new Promise((resolve, reject) => {
+        transaction.oncomplete = resolve;
+        transaction.onabort = () => reject(transaction.error);
+    });
+    const [result] = await Promise.all([work(transaction.objectStore("chats"), transaction.objectStore("messages")), kept]);
+    return result;
+}
+
+function allOf(chat, from = -Infinity) {
+    return IDBKeyRange.bound([chat, from], [chat, Infinity]);
+}
+
+/* ---- other pages ---- */
+
+const channel = "BroadcastChannel" in globalThis ? new BroadcastChannel(CHANNEL) : null;
+
+/* note: {chat} (its list of messages), {message} (one that is as it is there), {stop} (a conversation whose answer is to end) or
+ * {who} (a message: its writer answers with {message}). */
+export function tell(note) {
+    channel?.postMessage(note);
+}
+
+export function onTold(listen) {
+    if (channel)
+        channel.onmessage = event => listen(event.data);
+}
+
+/* ---- reading ---- */
+
+/* All conversations, the latest first. */
+export async function readChats() {
+    const chats = await transact("readonly", all => got(all.getAll()));
+    return chats.sort((a, b) => b.changed - a.changed);
+}
+
+export function readMessages(chat) {
+    return transact("readonly", (_, messages) => got(messages.index("place").getAll(allOf(chat.id))));
+}
+
+/* ---- writing ---- */
+
+export function newChat() {
+    return { id: randomId(), title: "", named: false, changed: Date.now() };
+}
+
+export function newMessage(chat, role, fields) {
+    return { id: randomId(), chat: chat.id, at: 0, role, rev: Math.random(), ...fields };
+}
+
+export function changed(message) {
+    message.rev = Math.random();
+}
+
+/* The first line of the first question is the title until somebody gives another one. */
+export function titleOf(text) {
+    const line = text.trim().split("\n")[0];
+    return line.length > 48 ? Array.from(line).slice(0, 46).join("") + "…" : line;
+}
+
+/* Puts messages at the end, whatever other pages have put there meanwhile, and sets their at. from: those from this place on are
+ * deleted first. The conversation is made where it is not there. */
+export async function append(chat, messages, from = Infinity) {
     chat.changed = Date.now();
-    if (!chat.named && chat.messages.length) {
-        const line = chat.messages[0].text.trim().split("\n")[0];
-        chat.title = line.length > 48 ? Array.from(line).slice(0, 46).join("") + "…" : line;
+    await transact("readwrite", async (chats, records) => {
+        if (from < Infinity)
+            for (const key of await got(records.index("place").getAllKeys(allOf(chat.id, from))))
+                records.delete(key);
+        const last = await got(records.index("place").openKeyCursor(allOf(chat.id), "prev"));
+        let at = last ? last.key[1] + 1 : 0;
+        for (const message of messages) {
+            message.at = at++;
+            records.put(message);
+        }
+        const there = await got(chats.get(chat.id));
+        if (there?.named)
+            Object.assign(chat, { title: there.title, named: true });
+        if (at > 0)
+            chats.put(stored(chat));
+        else
+            chats.delete(chat.id); /* nothing is left of it */
+    });
+    tell({ chat: chat.id });
+}
+
+function stored(chat) {
+    return { id: chat.id, title: chat.title, named: chat.named, changed: chat.changed };
+}
+
+/* Writes a message that has changed. False: it was deleted meanwhile, and stays so. */
+export async function update(message) {
+    const isThere = await transact("readwrite", async (_, messages) => {
+        const there = await got(messages.getKey(message.id)) !== undefined;
+        if (there)
+            messages.put(message);
+        return there;
+    });
+    if (isThere)
+        tell({ message });
+    return isThere;
+}
+
+/* Writes a message if it has not changed since it was read. False: it has. */
+export async function updateUnchanged(message, rev) {
+    const isUnchanged = await transact("readwrite", async (_, messages) => {
+        const same = (await got(messages.get(message.id)))?.rev === rev;
+        if (same)
+            messages.put(message);
+        return same;
+    });
+    if (isUnchanged)
+        tell({ message });
+    return isUnchanged;
+}
+
+/* Writes title and time of a conversation, unless it was deleted meanwhile. */
+export async function updateChat(chat) {
+    await transact("readwrite", async chats => {
+        if (await got(chats.getKey(chat.id)) !== undefined)
+            chats.put(stored(chat));
+    });
+    tell({ chat: chat.id });
+}
+
+/* Deletes the messages from this place on. */
+export async function cut(chat, from) {
+    await append(chat, [], from);
+}
+
+export async function removeChat(chat) {
+    await transact("readwrite", async (chats, messages) => {
+        chats.delete(chat.id);
+        for (const key of await got(messages.index("place").getAllKeys(allOf(chat.id))))
+            messages.delete(key);
+    });
+    tell({ chat: chat.id });
+}
+
+/* ---- what older pages have kept ---- */
+
+function oldMessage(chat, old, at) {
+    const message = { id: chat.id + "/" + at, chat: chat.id, at, role: old.role, rev: Math.random() };
+    if (old.role === "user")
+        return { ...message, text: String(old.text) };
+    const { text, stats, cut, stopped, busy } = old;
+    const versions = text || stopped ? [{ text: String(text), stats, cut, stopped, interrupted: busy }] : [];
+    return { ...message, versions, shown: versions.length - 1, error: old.error };
+}
+
+/* Takes over conversations that were one list in localStorage. */
+export async function takeOver() {
+    let old = null;
+    try {
+        old = JSON.parse(localStorage.getItem(OLD_CHATS));
+    } catch {
+        return; /* forbidden, or no list: there is nothing to take over */
     }
-    chats.splice(chats.indexOf(chat), 1);
-    chats.unshift(chat);
-    return saveChats();
+    if (!Array.isArray(old))
+        return;
+    await transact("readwrite", async (chats, messages) => {
+        for (const chat of old.filter(c => c && typeof c.id === "string" && Array.isArray(c.messages) && c.messages.length)) {
+            chats.put({ id: chat.id, title: String(chat.title ?? ""), named: Boolean(chat.named), changed: Number(chat.changed) || 0 });
+            chat.messages.forEach((message, at) => messages.put(oldMessage(chat, message, at)));
+        }
+    });
+    localStorage.removeItem(OLD_CHATS);
 }

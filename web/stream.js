@@ -1,5 +1,6 @@
 /* Talks to the server: OpenAI's API, streaming. */
 import { settings } from "./store.js";
+import { textOf } from "./view.js";
 
 /* kind: "http" (the server answered with an error) or "lost" (the connection failed). */
 export class CallError extends Error {
@@ -46,7 +47,7 @@ function bodyOf(messages) {
     if (settings.system)
         body.messages.push({ role: "system", content: settings.system });
     for (const message of messages)
-        body.messages.push({ role: message.role, content: message.text });
+        body.messages.push({ role: message.role, content: textOf(message) });
     for (const name of ["temperature", "top_p", "top_k", "max_tokens", "seed"])
         if (Number.isFinite(settings[name]))
             body[name] = settings[name];

@@ -6,6 +6,8 @@ const ICONS = {
     edit: "M5 19l1-4L16 5l3 3L9 18z",
     again: "M19 12a7 7 0 1 1-2-5l2 2M19 4v5h-5",
     remove: "M6 8h12M10 8V5h4v3M8 8l1 11h6l1-11",
+    earlier: "M14 7l-5 5 5 5",
+    later: "M10 7l5 5-5 5",
 };
 
 export function element(tag, properties = {}, ...children) {
@@ -104,7 +106,40 @@ export function statsText(stats) {
     return parts.join(" · ");
 }
 
-/* The element of a message. acts: {edit, again, remove, retry}, called without arguments; absent ones have no button. */
+/* What of an answer is shown; undefined: there is nothing yet. */
+export function versionOf(message) {
+    return message.versions[message.shown];
+}
+
+/* The text of a message as it is shown, copied and sent. */
+export function textOf(message) {
+    return message.role === "user" ? message.text : versionOf(message)?.text ?? "";
+}
+
+/* Below the answer: what was wrong with it, and a button to ask again. */
+function noteBox(className, text, again) {
+    const box = element("div", { className }, element("span", { textContent: text }));
+    if (again) {
+        const button = element("button", { type: "button", textContent: word("retry") });
+        button.addEventListener("click", again);
+        box.append(button);
+    }
+    return box;
+}
+
+/* Steps through the versions of an answer. */
+function versionsView(message, show) {
+    const { shown, versions } = message;
+    const earlier = iconButton("earlier", word("earlier"), () => show(shown - 1));
+    const later = iconButton("later", word("later"), () => show(shown + 1));
+    earlier.disabled = shown <= 0;
+    later.disabled = shown >= versions.length - 1;
+    return element("span", { className: "versions" }, earlier,
+                   element("span", { textContent: `${shown + 1}/${versions.length}` }), later);
+}
+
+/* The element of a message. acts: {edit, again, remove} without arguments, {show} of a version's index; absent ones have no
+ * button. */
 export function messageView(message, acts) {
     const isUser = message.role === "user";
     const body = element("div", { className: "body", dir: "auto" });
@@ -116,47 +151,49 @@ export function messageView(message, acts) {
         body.textContent = message.text;
     else
         fillAnswer(item, message);
-    foot.append(copyButton(() => message.text));
+    foot.append(copyButton(() => textOf(message)));
     if (acts.edit)
         foot.append(iconButton("edit", word("edit"), acts.edit));
     if (acts.again)
         foot.append(iconButton("again", word("again"), acts.again));
     if (acts.remove)
         foot.append(iconButton("remove", word("remove"), acts.remove));
-    if (!isUser)
-        foot.append(element("span", { className: "stats", textContent: answerNote(message) }));
+    if (isUser)
+        return item;
+    if (message.versions.length > 1)
+        foot.append(versionsView(message, acts.show));
+    foot.append(element("span", { className: "stats", textContent: answerNote(message) }));
     if (message.error) {
-        const box = element("div", { className: "error" }, element("span", { textContent: message.error }));
+        const box = noteBox("error", message.error, acts.again);
         box.setAttribute("role", "alert");
-        if (acts.retry) {
-            const button = element("button", { type: "button", textContent: word("retry") });
-            button.addEventListener("click", acts.retry);
-            box.append(button);
-        }
         item.append(box);
+    } else if (versionOf(message)?.interrupted && !message.busy) {
+        item.append(noteBox("broke-off", word("brokeOff"), acts.again));
     }
     return item;
 }
 
 function answerNote(message) {
-    const parts = message.stats ? [statsText(message.stats)] : [];
-    if (message.stopped)
-        parts.push(word("stopped"));
-    if (message.cut)
-        parts.push(word("cut"));
+    const version = versionOf(message), parts = version?.stats ? [statsText(version.stats)] : [];
+    for (const name of ["stopped", "cut", "interrupted"])
+        if (version?.[name])
+            parts.push(word(name));
     return parts.filter(Boolean).join(" · ");
 }
 
-/* Writes an answer, whole or as far as it has come. */
+/* Writes an answer, whole or as far as it has come. An earlier version stays until the next one begins. */
 export function fillAnswer(item, message) {
-    const body = item.querySelector(".body");
-    if (message.text)
-        body.replaceChildren(markdown(message.text));
-    else if (message.busy)
-        body.replaceChildren(element("span", { className: "dots" }, element("i"), element("i"), element("i")));
-    item.classList.toggle("busy", Boolean(message.busy));
-    item.setAttribute("aria-busy", Boolean(message.busy));
+    const body = item.querySelector(".body"), text = textOf(message), isBusy = Boolean(message.busy);
+    const waits = isBusy && message.busy.version === null;
+    body.replaceChildren();
+    if (text)
+        body.append(markdown(text));
+    if (waits)
+        body.append(element("span", { className: "dots" }, element("i"), element("i"), element("i")));
+    item.classList.toggle("busy", isBusy);
+    item.classList.toggle("old", waits && Boolean(text));
+    item.setAttribute("aria-busy", isBusy);
     const stats = item.querySelector(".stats");
     if (stats)
-        stats.textContent = answerNote(message);
+        stats.textContent = waits ? "" : answerNote(message);
 }
