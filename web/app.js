@@ -254,7 +254,12 @@ function placeMessages() {
     }
 }
 
-const whenIdle = globalThis.requestIdleCallback ?? (act => setTimeout(act, 20));
+function whenIdle(act) {
+    if (globalThis.requestIdleCallback)
+        requestIdleCallback(act, { timeout: 100 }); /* at the latest, on a busy machine */
+    else
+        setTimeout(act, 20);
+}
 
 /* Draws messages before the first one, and keeps what is in view where it is. */
 function drawMore(chat) {

@@ -80,6 +80,9 @@ class Page:
         return self.driver.execute_script(
             "return [...document.querySelectorAll(arguments[0])].map(e => e.innerText)", selector)
 
+    def count(self, selector):
+        return self.driver.execute_script("return document.querySelectorAll(arguments[0]).length", selector)
+
     def text(self, selector):
         return self.wait(lambda: self.texts(selector))[0]
 
@@ -419,7 +422,7 @@ def test_a_long_conversation_is_drawn_once_and_from_its_end(slow):
             observer.disconnect();
         }).observe(document.getElementById("messages"), { childList: true });""")
     slow.click("#chat-list li button")
-    slow.wait(lambda: len(slow.all("#messages > li")) == 600)
+    slow.wait(lambda: slow.count("#messages > li") == 600)
     at_first = slow.driver.execute_script("return window.atFirst")
     assert 0 < at_first[0] <= 40 and at_first[1] <= 20, at_first
     assert slow.driver.execute_script("return window.parsed") == 300
@@ -441,7 +444,7 @@ def test_a_long_conversation_is_drawn_once_and_from_its_end(slow):
     slow.wait(lambda: not slow.all("#messages > li"))
     slow.driver.execute_script("window.parsed = 0")
     slow.click("#chat-list li button")
-    slow.wait(lambda: len(slow.all("#messages > li")) == 602)
+    slow.wait(lambda: slow.count("#messages > li") == 602)
     assert slow.driver.execute_script("return window.parsed") == 0
 
 
