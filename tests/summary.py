@@ -14,6 +14,7 @@ Exits with 1 where something failed or nothing ran.
 import json
 import os
 import re
+import subprocess
 import sys
 import xml.etree.ElementTree
 from collections import Counter, namedtuple
@@ -47,11 +48,17 @@ EXPECTED_SKIPS = [
     ("this build is not set up with --prefix=/usr", is_sanitized),
     ("network namespaces are not permitted", lambda folder: not is_root(folder) or not can_unshare()),
     ("one core", lambda folder: (os.cpu_count() or 1) < 2),
+    *((f"{level} # SKIP this processor lacks it", lambda folder, flag=flag: not has_flag(flag))
+      for level, flag in (("avx2", "avx2"), ("avx512", "avx512_vnni"), ("bf16", "avx512_bf16"))),
 ]
 
 
+def has_flag(flag):
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+        return re.search(rf"^flags\s.*\b{flag}\b", file.read(), re.M) is not None
+
+
 def succeeds(*command):
-    import subprocess
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0
 
 

@@ -158,7 +158,7 @@ def test_wrong_calls_are_told(tmp_path):
     path = write(tmp_path / "rates.json", rates())
     assert "expected MODEL" in wrong("plan")
     assert "--context: found 5000, expected at most 2047" in wrong("plan", "tiny", "--rates", path, "--context", 5000)
-    assert "/nowhere: No such file" in tutti("plan", "/nowhere", check=1).stderr
+    assert "/nowhere: no such file or folder" in tutti("plan", "/nowhere", check=1).stderr
     assert "/nowhere: No such file" in tutti("plan", DEMO, "--rates", "/nowhere", check=1).stderr
     assert "--link" in wrong("plan", "tiny", "--link", 0)
 

@@ -253,8 +253,8 @@ static void what_cannot_be_is_refused_on_every_rank(void **state)
         const char *words;
     } CASES[] = {
         { "llama-tiny", "f32", NULL, 3, -1, "heads with" },
-        { "llama-tiny", "f32", NULL, 2, 1, "rank 1: /nowhere: No such file" },
-        { "llama-tiny", "f32", NULL, 4, 0, "/nowhere: No such file" },
+        { "llama-tiny", "f32", NULL, 2, 1, "rank 1: /nowhere: no such file or folder" },
+        { "llama-tiny", "f32", NULL, 4, 0, "/nowhere: no such file or folder" },
         { "llama-tiny", "f32", "nowhere", 2, -1, "nowhere" },
         { "../../models/demo", "q4_k_m", NULL, 2, -1, "blocks of 256" },
     };

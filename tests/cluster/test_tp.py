@@ -106,7 +106,7 @@ def test_other_commands_run_on_ranks(tmp_path):
     ("3 ranks were started, but tensor parallelism over 2 needs 2", 3, ["generate", DEMO, "-p", "x", "--tp", "2"]),
     ("8 heads with 2 KV heads cannot be dealt out over 3 ranks, expected tp 1, 2, 4, 8", 3,
      ["generate", DEMO, "-p", "x", "--tp", "3"]),
-    ("/nowhere: No such file or directory", 2, ["generate", "/nowhere", "-p", "x", "--tp", "2"]),
+    ("/nowhere: no such file or folder", 2, ["generate", "/nowhere", "-p", "x", "--tp", "2"]),
     ("expected either --prompt TEXT, --file FILE or --batch FILE", 2, ["generate", DEMO, "--tp", "2"]),
     ("pages of several ranks cannot spill", 2, ["serve", DEMO, "--port", "0", "--tp", "2", "--kv-spill", "/tmp"]),
 ])
