@@ -202,7 +202,7 @@ static void commit(struct tutti_engine *e, const struct draw *draw, uint64_t now
         record.finish = TUTTI_FINISH_LENGTH;
         end_slot(e, seq);
     } else if (seq->request->grammar) {
-        constraint_advance(e->constraints, slot_of(e, seq), seq->request->grammar, draw->sample.token,
+        constraint_advance(e->constraints, slot_of(e, seq), seq->request, draw->sample.token,
                            seq->n_ids == seq->n_prompt + 1);
     }
     send(e, &record);

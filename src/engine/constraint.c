@@ -5,11 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    MAX_CACHED_GRAMMARS = 64,
-    MAX_CACHED_BYTES = 256 << 20,
-};
-
 enum question { ASK_NOTHING, ASK_TOKEN, ASK_FIRST, ASK_END };
 
 struct slot {
@@ -17,7 +12,9 @@ struct slot {
     atomic_uint asked;
     enum question question;
     struct grammar *grammar; /* ASK_FIRST: a share for the matcher */
+    uint64_t owner;
     int32_t token;
+    atomic_bool is_given_up; /* by the engine thread: the answer is over before its mask is there */
     /* The answer: written by the mask thread while answered != asked. */
     atomic_uint answered;
     bool can_end, is_empty;
@@ -25,19 +22,14 @@ struct slot {
     uint32_t *bits;
     /* Mask thread */
     struct matcher matcher;
+    bool is_begun; /* the token was taken, the mask is under way */
+    uint64_t known_owner, owner_turn,
+        own_turn; /* the number of the latest slice of that owner, of this slot */
     /* Engine thread: a question that has to wait, as its fields above */
     enum question waiting;
     struct grammar *waiting_grammar;
+    uint64_t waiting_owner;
     int32_t waiting_token;
-};
-
-/* A compiled grammar that is kept; the compiling thread's alone. */
-struct cached {
-    struct cached *next; /* the one used before this */
-    struct grammar *grammar;
-    enum tutti_grammar_kind kind;
-    size_t n_bytes;
-    char text[];
 };
 
 struct constraints {
@@ -49,25 +41,15 @@ struct constraints {
     int n_waiting;    /* engine thread: slots with a question that has to wait */
     bool has_unheard; /* engine thread: a question was asked since the bell was rung */
 
-    struct bell mask_bell, compile_bell;
+    struct bell mask_bell;
     atomic_bool is_stopping;
-    pthread_t mask_thread, compile_thread;
-    bool has_mask_thread, has_compile_thread, has_lock;
-
-    pthread_mutex_t lock; /* around the line to the compiling thread */
-    struct request *head, *tail;
-    struct cached *cache;
+    pthread_t mask_thread;
+    bool has_mask_thread;
+    uint64_t n_turns; /* mask thread */
+    struct compiler *compiler;
 };
 
 /* ---- mask thread ---- */
-
-static enum grammar_kind kind_of(enum tutti_grammar_kind kind)
-{
-    return kind == TUTTI_GRAMMAR_GBNF          ? GRAMMAR_GBNF
-           : kind == TUTTI_GRAMMAR_JSON_SCHEMA ? GRAMMAR_JSON_SCHEMA
-           : kind == TUTTI_GRAMMAR_PATTERN     ? GRAMMAR_PATTERN
-                                               : GRAMMAR_JSON_OBJECT;
-}
 
 static bool is_zero(const uint32_t *words, size_t n)
 {
@@ -77,14 +59,15 @@ static bool is_zero(const uint32_t *words, size_t n)
     return all == 0;
 }
 
-static void answer(struct constraints *c, struct slot *slot)
+/* Takes the question's token. False: that is the answer. */
+static bool begin_answer(struct slot *slot)
 {
     struct matcher *m = &slot->matcher;
     slot->status = TUTTI_OK;
     if (slot->question == ASK_END || slot->question == ASK_FIRST)
         matcher_clear(m);
     if (slot->question == ASK_END)
-        return;
+        return false;
     if (slot->question == ASK_FIRST) {
         matcher_init(m, slot->grammar);
         grammar_drop(slot->grammar);
@@ -92,27 +75,84 @@ static void answer(struct constraints *c, struct slot *slot)
     if (!matcher_take(m, slot->token)) {
         enum tutti_status st = matcher_status(m);
         slot->status = st == TUTTI_OK ? TUTTI_E_INTERNAL : st; /* the mask allowed it */
-        return;
+        return false;
     }
-    slot->status = matcher_mask(m, slot->bits, NULL);
-    slot->can_end = matcher_can_end(m);
-    slot->is_empty = is_zero(slot->bits, c->n_words);
+    return true;
 }
 
-static bool answer_all(struct constraints *c)
+/* One slice. True: the answer is there. */
+static bool answer(struct constraints *c, struct slot *slot)
 {
-    bool has_answered = false;
+    if (!slot->is_begun && !begin_answer(slot))
+        return true;
+    slot->is_begun = true;
+    if (atomic_load(&slot->is_given_up) || atomic_load(&c->is_stopping)) {
+        slot->status = TUTTI_E_CANCELLED;
+    } else {
+        slot->status = matcher_mask_slice(&slot->matcher, slot->bits, MASK_SLICE_STEPS, NULL);
+    }
+    if (slot->status == TUTTI_E_BUSY)
+        return false;
+    slot->is_begun = false;
+    slot->can_end = matcher_can_end(&slot->matcher);
+    slot->is_empty = is_zero(slot->bits, c->n_words);
+    return true;
+}
+
+static bool is_asked(const struct slot *slot)
+{
+    return atomic_load_explicit(&slot->asked, memory_order_acquire) !=
+           atomic_load_explicit(&slot->answered, memory_order_relaxed);
+}
+
+/* Another sequence may have come into the slot. */
+static void learn_owner(struct constraints *c, struct slot *slot)
+{
+    if (slot->known_owner == slot->owner)
+        return;
+    slot->known_owner = slot->owner;
+    slot->owner_turn = 0;
+    for (int i = 0; i < c->options.max_seqs; i++)
+        if (c->slots[i].known_owner == slot->owner && c->slots[i].owner_turn > slot->owner_turn)
+            slot->owner_turn = c->slots[i].owner_turn;
+}
+
+/* The slot whose turn it is; NULL: nobody asks. */
+static struct slot *next_slot(struct constraints *c)
+{
+    struct slot *next = NULL;
     for (int i = 0; i < c->options.max_seqs; i++) {
         struct slot *slot = &c->slots[i];
-        unsigned asked = atomic_load_explicit(&slot->asked, memory_order_acquire);
-        if (asked == atomic_load_explicit(&slot->answered, memory_order_relaxed))
+        if (!is_asked(slot))
             continue;
-        answer(c, slot);
-        atomic_store_explicit(&slot->answered, asked, memory_order_release);
-        bell_ring(c->options.engine_bell);
-        has_answered = true;
+        learn_owner(c, slot);
+        if (!next || slot->owner_turn < next->owner_turn ||
+            (slot->owner_turn == next->owner_turn && slot->own_turn < next->own_turn))
+            next = slot;
     }
-    return has_answered;
+    return next;
+}
+
+static void note_turn(struct constraints *c, struct slot *slot, uint64_t turn)
+{
+    slot->own_turn = turn;
+    for (int i = 0; i < c->options.max_seqs; i++)
+        if (c->slots[i].known_owner == slot->known_owner)
+            c->slots[i].owner_turn = turn;
+}
+
+bool constraint_take_turn(struct constraints *c)
+{
+    struct slot *slot = next_slot(c);
+    if (!slot)
+        return false;
+    note_turn(c, slot, ++c->n_turns);
+    if (answer(c, slot)) {
+        atomic_store_explicit(&slot->answered, atomic_load_explicit(&slot->asked, memory_order_relaxed),
+                              memory_order_release);
+        bell_ring(c->options.engine_bell);
+    }
+    return true;
 }
 
 static void *mask_main(void *arg)
@@ -121,7 +161,7 @@ static void *mask_main(void *arg)
     pthread_setname_np(pthread_self(), "tutti-mask");
     for (;;) {
         unsigned ticket = bell_ticket(&c->mask_bell);
-        if (answer_all(c))
+        if (constraint_take_turn(c))
             continue;
         if (atomic_load(&c->is_stopping))
             return NULL;
@@ -129,119 +169,9 @@ static void *mask_main(void *arg)
     }
 }
 
-/* ---- compiling thread ---- */
-
-static bool is_text_of(const struct cached *entry, const struct tutti_request *spec)
-{
-    return entry->kind == spec->grammar_kind && entry->n_bytes == spec->n_grammar_bytes &&
-           (entry->n_bytes == 0 || memcmp(entry->text, spec->grammar, entry->n_bytes) == 0);
-}
-
-static struct cached *find_cached(struct constraints *c, const struct tutti_request *spec)
-{
-    for (struct cached **at = &c->cache; *at; at = &(*at)->next) {
-        struct cached *entry = *at;
-        if (!is_text_of(entry, spec))
-            continue;
-        *at = entry->next;
-        entry->next = c->cache;
-        c->cache = entry;
-        return entry;
-    }
-    return NULL;
-}
-
-/* Those that were not used for longest give way. */
-static void shrink_cache(struct constraints *c)
-{
-    size_t n = 0, n_bytes = 0;
-    for (struct cached **at = &c->cache; *at;) {
-        struct cached *entry = *at;
-        n++;
-        n_bytes += grammar_bytes(entry->grammar) + entry->n_bytes;
-        if (n <= MAX_CACHED_GRAMMARS && (n_bytes <= MAX_CACHED_BYTES || n == 1)) {
-            at = &entry->next;
-            continue;
-        }
-        *at = entry->next;
-        grammar_drop(entry->grammar);
-        free(entry);
-    }
-}
-
-/* Without memory it is not kept. */
-static void keep(struct constraints *c, struct grammar *grammar, const struct tutti_request *spec)
-{
-    struct cached *entry = malloc(sizeof *entry + spec->n_grammar_bytes);
-    if (!entry)
-        return;
-    *entry = (struct cached){ .next = c->cache,
-                              .grammar = grammar_share(grammar),
-                              .kind = spec->grammar_kind,
-                              .n_bytes = spec->n_grammar_bytes };
-    if (spec->n_grammar_bytes > 0)
-        memcpy(entry->text, spec->grammar, spec->n_grammar_bytes);
-    c->cache = entry;
-    shrink_cache(c);
-}
-
-static void compile(struct constraints *c, struct request *r)
-{
-    const struct tutti_request *spec = &r->spec;
-    struct cached *known = find_cached(c, spec);
-    if (known) {
-        r->grammar = grammar_share(known->grammar);
-        return;
-    }
-    enum tutti_status st = grammar_new(&r->grammar, kind_of(spec->grammar_kind), spec->grammar,
-                                       spec->n_grammar_bytes, c->trie, &r->grammar_error);
-    if (st == TUTTI_OK)
-        keep(c, r->grammar, spec);
-}
-
-static struct request *take(struct constraints *c)
-{
-    pthread_mutex_lock(&c->lock);
-    struct request *r = c->head;
-    if (r) {
-        c->head = r->next;
-        if (!c->head)
-            c->tail = NULL;
-    }
-    pthread_mutex_unlock(&c->lock);
-    return r;
-}
-
-static void *compile_main(void *arg)
-{
-    struct constraints *c = arg;
-    pthread_setname_np(pthread_self(), "tutti-grammar");
-    for (;;) {
-        unsigned ticket = bell_ticket(&c->compile_bell);
-        struct request *r = take(c);
-        if (r) {
-            if (!atomic_load(&r->is_cancelled))
-                compile(c, r);
-            c->options.is_compiled(c->options.user, r);
-        } else if (atomic_load(&c->is_stopping)) {
-            return NULL;
-        } else {
-            bell_wait(&c->compile_bell, ticket);
-        }
-    }
-}
-
 void constraint_compile(struct constraints *c, struct request *r)
 {
-    r->next = NULL;
-    pthread_mutex_lock(&c->lock);
-    if (c->tail)
-        c->tail->next = r;
-    else
-        c->head = r;
-    c->tail = r;
-    pthread_mutex_unlock(&c->lock);
-    bell_ring(&c->compile_bell);
+    compiler_add(c->compiler, r);
 }
 
 /* ---- engine thread ---- */
@@ -253,9 +183,11 @@ static bool is_idle(const struct slot *slot)
 }
 
 static void ask(struct constraints *c, struct slot *slot, enum question question, struct grammar *grammar,
-                int32_t token)
+                uint64_t owner, int32_t token)
 {
+    atomic_store(&slot->is_given_up, false);
     slot->question = question;
+    slot->owner = owner;
     slot->grammar = question == ASK_FIRST ? grammar_share(grammar) : NULL;
     slot->token = token;
     atomic_store_explicit(&slot->asked, atomic_load_explicit(&slot->asked, memory_order_relaxed) + 1,
@@ -264,28 +196,31 @@ static void ask(struct constraints *c, struct slot *slot, enum question question
 }
 
 static void ask_or_wait(struct constraints *c, int number, enum question question, struct grammar *grammar,
-                        int32_t token)
+                        uint64_t owner, int32_t token)
 {
     struct slot *slot = &c->slots[number];
     if (slot->waiting == ASK_NOTHING && is_idle(slot)) {
-        ask(c, slot, question, grammar, token);
+        ask(c, slot, question, grammar, owner, token);
         return;
     }
+    if (question != ASK_TOKEN)
+        atomic_store(&slot->is_given_up, true);
     c->n_waiting += slot->waiting == ASK_NOTHING;
     slot->waiting = question; /* in place of one whose answer is over */
     slot->waiting_grammar = grammar;
+    slot->waiting_owner = owner;
     slot->waiting_token = token;
 }
 
-void constraint_advance(struct constraints *c, int slot, struct grammar *grammar, int32_t token,
+void constraint_advance(struct constraints *c, int slot, const struct request *request, int32_t token,
                         bool is_first)
 {
-    ask_or_wait(c, slot, is_first ? ASK_FIRST : ASK_TOKEN, grammar, token);
+    ask_or_wait(c, slot, is_first ? ASK_FIRST : ASK_TOKEN, request->grammar, request->spec.owner, token);
 }
 
 void constraint_end(struct constraints *c, int slot)
 {
-    ask_or_wait(c, slot, ASK_END, NULL, 0);
+    ask_or_wait(c, slot, ASK_END, NULL, c->slots[slot].owner, 0);
 }
 
 void constraint_flush(struct constraints *c)
@@ -297,7 +232,7 @@ void constraint_flush(struct constraints *c)
         enum question question = slot->waiting;
         slot->waiting = ASK_NOTHING;
         c->n_waiting--;
-        ask(c, slot, question, slot->waiting_grammar, slot->waiting_token);
+        ask(c, slot, question, slot->waiting_grammar, slot->waiting_owner, slot->waiting_token);
     }
     if (c->has_unheard)
         bell_ring(&c->mask_bell);
@@ -352,15 +287,6 @@ static enum tutti_status reserve(struct constraints *c, struct tutti_error *err)
     return token_trie_new(&c->trie, c->options.tok, c->options.n_vocab, err);
 }
 
-static enum tutti_status open_bells(struct constraints *c, struct tutti_error *err)
-{
-    if (pthread_mutex_init(&c->lock, NULL) != 0)
-        return error_set(err, TUTTI_E_MEMORY, "cannot make a lock");
-    c->has_lock = true;
-    enum tutti_status st = bell_init(&c->mask_bell, err);
-    return st == TUTTI_OK ? bell_init(&c->compile_bell, err) : st;
-}
-
 enum tutti_status constraints_new(struct constraints **out, const struct constraint_options *options,
                                   struct tutti_error *err)
 {
@@ -370,12 +296,17 @@ enum tutti_status constraints_new(struct constraints **out, const struct constra
     c->options = *options;
     enum tutti_status st = reserve(c, err);
     if (st == TUTTI_OK)
-        st = open_bells(c, err);
+        st = bell_init(&c->mask_bell, err);
     if (st == TUTTI_OK) {
+        struct compiler_options compiling = { .trie = c->trie,
+                                              .is_compiled = options->is_compiled,
+                                              .user = options->user };
+        st = compiler_new(&c->compiler, &compiling, err);
+    }
+    if (st == TUTTI_OK && !options->has_no_mask_thread) {
         c->has_mask_thread = thread_start(&c->mask_thread, mask_main, c) == 0;
-        c->has_compile_thread = c->has_mask_thread && thread_start(&c->compile_thread, compile_main, c) == 0;
-        if (!c->has_compile_thread)
-            st = error_set(err, TUTTI_E_MEMORY, "cannot make the threads of grammars");
+        if (!c->has_mask_thread)
+            st = error_set(err, TUTTI_E_MEMORY, "cannot make the thread of masks");
     }
     if (st != TUTTI_OK) {
         constraints_free(c);
@@ -394,21 +325,10 @@ void constraints_free(struct constraints *c)
         bell_ring(&c->mask_bell);
         pthread_join(c->mask_thread, NULL);
     }
-    if (c->has_compile_thread) {
-        bell_ring(&c->compile_bell);
-        pthread_join(c->compile_thread, NULL);
-    }
     for (int i = 0; c->slots && i < c->options.max_seqs; i++)
         matcher_clear(&c->slots[i].matcher);
-    for (struct cached *entry = c->cache, *next; entry; entry = next) {
-        next = entry->next;
-        grammar_drop(entry->grammar);
-        free(entry);
-    }
+    compiler_free(c->compiler);
     bell_clear(&c->mask_bell);
-    bell_clear(&c->compile_bell);
-    if (c->has_lock)
-        pthread_mutex_destroy(&c->lock);
     token_trie_free(c->trie);
     free(c->masks);
     free(c->slots);

@@ -1,16 +1,21 @@
-/* Constrained decoding beside the steps: grammars are compiled on one thread, masks of allowed tokens are made on another, so
- * that neither the compute threads nor other answers wait.
+/* Constrained decoding beside the steps: grammars are compiled on threads of their own (compile.h), masks of allowed tokens are
+ * made on another, so that neither the compute threads nor other answers wait.
  *
  * What may come first is known with the grammar. After each token the engine thread asks for the next mask, which is made while
  * the next step computes. A sequence whose mask is late loses one row and waits; the others go on. For each slot of a
- * sequence one question is under way at most: the two threads take turns on its memory, and no queue can run full. */
+ * sequence one question is under way at most: the two threads take turns on its memory, and no queue can run full.
+ *
+ * Masks are made in slices of MASK_SLICE_STEPS. After each one the owner whose turn is longest ago comes next, with the slot of
+ * that owner whose turn is: a mask that takes seconds delays each other owner's by one slice. */
 #ifndef TUTTI_CONSTRAINT_H
 #define TUTTI_CONSTRAINT_H
 
 #include "base/queue.h"
-#include "engine/request.h"
+#include "engine/compile.h"
 
 struct constraints;
+
+enum { MASK_SLICE_STEPS = 50 * 1000 }; /* some 3 ms; a usual mask takes a few steps */
 
 struct constraint_options {
     const struct tokenizer *tok;
@@ -20,9 +25,10 @@ struct constraint_options {
     /* Gets a request back whose grammar was compiled or refused. On the compiling thread. */
     void (*is_compiled)(void *user, struct request *request);
     void *user;
+    bool has_no_mask_thread; /* for tests: the caller takes the turns, by constraint_take_turn() */
 };
 
-/* Takes the memory for all masks and starts both threads. TUTTI_E_MEMORY. */
+/* Takes the memory for all masks and starts the threads. TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status
 constraints_new(struct constraints **out, const struct constraint_options *options, struct tutti_error *err);
 /* Ends the threads; no sequence and no request may use it any more. NULL is allowed. */
@@ -34,7 +40,7 @@ void constraint_compile(struct constraints *c, struct request *request);
 /* ---- engine thread: slot is a sequence's number; nothing here waits or allocates ---- */
 
 /* The answer in a slot has gone on by a token, its first one where is_first. */
-void constraint_advance(struct constraints *c, int slot, struct grammar *grammar, int32_t token,
+void constraint_advance(struct constraints *c, int slot, const struct request *request, int32_t token,
                         bool is_first);
 /* The answer in a slot is over. */
 void constraint_end(struct constraints *c, int slot);
@@ -58,6 +64,9 @@ static inline bool constraint_is_stuck(const struct constraint_mask *mask)
 /* What may come next in a slot; index: tokens of the answer so far. Only where index is 0 or the mask is ready. */
 struct constraint_mask constraint_get(const struct constraints *c, int slot, const struct grammar *grammar,
                                       int index);
+
+/* What the mask thread does again and again: one slice of the mask whose turn it is. False: nobody asks. */
+bool constraint_take_turn(struct constraints *c);
 
 /* What status means, for the one who asked. */
 void constraint_explain(enum tutti_status status, struct tutti_error *err);

@@ -34,11 +34,12 @@ struct request {
     uint64_t seed;
     uint64_t submit_us;
     atomic_bool is_cancelled;
-    struct work_item item; /* while the prompt waits for a thread that prepares it */
-    struct request *next;  /* in the queue to the text thread, then in the scheduler's */
-    struct share *share;   /* of its owner */
-    uint64_t deadline_us;  /* to begin; 0: none */
-    int64_t work;          /* counted as waiting (forecast.h), by the thread that has the request */
+    struct work_item
+        item; /* while the prompt waits for a thread that prepares it, or its grammar for one that compiles it */
+    struct request *next; /* in the queue to the text thread, then in the scheduler's */
+    struct share *share;  /* of its owner */
+    uint64_t deadline_us; /* to begin; 0: none */
+    int64_t work;         /* counted as waiting (forecast.h), by the thread that has the request */
 
     /* Written by the prompt thread before the hand-over, then only read: */
     struct tutti_error refusal; /* its status is not TUTTI_OK: the prompt cannot be used */

@@ -10,8 +10,17 @@ struct draft_edge {
     struct edge edge;
 };
 
+/* A node that is still to be built between two states. */
+struct draft_task {
+    int32_t node, from, to;
+};
+
 struct draft {
-    const struct syntax *syntax;
+    struct syntax *syntax;
+    struct budget *budget; /* the syntax's */
+    size_t bytes_taken;    /* from the budget */
+    struct draft_task *tasks;
+    size_t n_tasks, tasks_room;
     struct draft_edge *edges;
     size_t n_edges, room;
     int32_t n_states;
@@ -21,30 +30,45 @@ struct draft {
     bool is_full, has_no_memory;
 };
 
+static bool take_bytes(struct draft *d, size_t n_bytes)
+{
+    d->bytes_taken += n_bytes;
+    if (!budget_take_bytes(d->budget, n_bytes))
+        d->is_full = true;
+    return !d->is_full;
+}
+
+/* Room for one item more of an array. */
+static bool grow_draft(struct draft *d, void *array, size_t *room, size_t n, size_t item_bytes)
+{
+    if (n < *room)
+        return true;
+    size_t more = *room ? *room * 2 : 256;
+    if (!take_bytes(d, (more - *room) * item_bytes))
+        return false;
+    void *grown = realloc(*(void **)array, more * item_bytes);
+    if (!grown) {
+        d->is_full = d->has_no_memory = true;
+        return false;
+    }
+    *(void **)array = grown;
+    *room = more;
+    return true;
+}
+
 static int32_t add_state(struct draft *d)
 {
-    if (d->n_states >= LIMIT_GRAMMAR_STATES)
+    if (d->n_states >= LIMIT_GRAMMAR_STATES || !budget_spend(d->budget, 1))
         d->is_full = true;
     return d->is_full ? 0 : d->n_states++;
 }
 
 static void add_edge(struct draft *d, int32_t from, struct edge edge)
 {
-    if (d->n_edges >= LIMIT_GRAMMAR_EDGES)
+    if (d->n_edges >= LIMIT_GRAMMAR_EDGES || !budget_spend(d->budget, 1))
         d->is_full = true;
-    if (d->is_full)
-        return;
-    if (d->n_edges == d->room) {
-        size_t room = d->room ? d->room * 2 : 256;
-        struct draft_edge *edges = realloc(d->edges, room * sizeof *edges);
-        if (!edges) {
-            d->is_full = d->has_no_memory = true;
-            return;
-        }
-        d->edges = edges;
-        d->room = room;
-    }
-    d->edges[d->n_edges++] = (struct draft_edge){ from, edge };
+    if (!d->is_full && grow_draft(d, &d->edges, &d->room, d->n_edges, sizeof *d->edges))
+        d->edges[d->n_edges++] = (struct draft_edge){ from, edge };
 }
 
 static void add_byte(struct draft *d, int32_t from, int32_t to, uint8_t low, uint8_t high)
@@ -159,46 +183,49 @@ static void place_rule(struct draft *d, int32_t rule)
     d->line[d->n_line++] = rule;
 }
 
-static void build(struct draft *d, int32_t node, int32_t from, int32_t to);
+/* Adds the ways from one state to another: none into from, none out of to, except through the two themselves. Nodes within a node
+ * wait in a list: they may nest as deep as the grammar is long. */
+static void add_task(struct draft *d, int32_t node, int32_t from, int32_t to)
+{
+    if (grow_draft(d, &d->tasks, &d->tasks_room, d->n_tasks, sizeof *d->tasks))
+        d->tasks[d->n_tasks++] = (struct draft_task){ node, from, to };
+}
 
-/* x{m,n}: m copies in a row, then either a loop or n - m more, behind each of which it may end. */
+/* x{m,n}: m copies in a row, then either a loop or n - m more, after each of which it may end. */
 static void build_repeat(struct draft *d, const struct node *node, int32_t from, int32_t to)
 {
     int32_t at = from;
     for (int32_t i = 0; i < node->min && !d->is_full; i++) {
         int32_t next = add_state(d);
-        build(d, node->first, at, next);
+        add_task(d, node->first, at, next);
         at = next;
     }
     if (node->max == REPEAT_FOREVER) {
         int32_t loop = add_state(d);
         add_nothing(d, at, loop);
-        build(d, node->first, loop, loop);
+        add_task(d, node->first, loop, loop);
         add_nothing(d, loop, to);
         return;
     }
     for (int32_t i = node->min; i < node->max && !d->is_full; i++) {
         int32_t next = add_state(d);
         add_nothing(d, at, to);
-        build(d, node->first, at, next);
+        add_task(d, node->first, at, next);
         at = next;
     }
     add_nothing(d, at, to);
 }
 
-/* Adds the ways from one state to another: none into from, none out of to, except through the two themselves. */
-static void build(struct draft *d, int32_t index, int32_t from, int32_t to)
+static void build_node(struct draft *d, int32_t index, int32_t from, int32_t to)
 {
     const struct syntax *s = d->syntax;
-    if (d->is_full)
-        return;
     const struct node *node = &s->nodes[index];
     switch (node->kind) {
     case NODE_EMPTY:
         add_nothing(d, from, to);
         return;
     case NODE_BYTES:
-        for (int32_t i = 0; i < node->n; i++) {
+        for (int32_t i = 0; i < node->n && !d->is_full; i++) {
             uint8_t byte = (uint8_t)s->bytes.bytes[node->first + i];
             int32_t next = i + 1 < node->n ? add_state(d) : to;
             add_byte(d, from, next, byte, byte);
@@ -210,15 +237,15 @@ static void build(struct draft *d, int32_t index, int32_t from, int32_t to)
             build_chars(d, s->ranges + node->first, node->n, from, to);
         return;
     case NODE_SEQ:
-        for (int32_t i = 0; i < node->n; i++) {
+        for (int32_t i = 0; i < node->n && !d->is_full; i++) {
             int32_t next = i + 1 < node->n ? add_state(d) : to;
-            build(d, s->children[node->first + i], from, next);
+            add_task(d, s->children[node->first + i], from, next);
             from = next;
         }
         return;
     case NODE_CHOICE:
-        for (int32_t i = 0; i < node->n; i++)
-            build(d, s->children[node->first + i], from, to);
+        for (int32_t i = 0; i < node->n && !d->is_full; i++)
+            add_task(d, s->children[node->first + i], from, to);
         return;
     case NODE_REPEAT:
         build_repeat(d, node, from, to);
@@ -230,12 +257,26 @@ static void build(struct draft *d, int32_t index, int32_t from, int32_t to)
     }
 }
 
+static void build(struct draft *d, int32_t node, int32_t from, int32_t to)
+{
+    add_task(d, node, from, to);
+    while (d->n_tasks > 0 && !d->is_full) {
+        struct draft_task task = d->tasks[--d->n_tasks];
+        if (!budget_spend(d->budget, 1))
+            d->is_full = true;
+        else
+            build_node(d, task.node, task.from, task.to);
+    }
+}
+
 /* ---- from the draft to the automaton ---- */
 
 static enum tutti_status too_large(const struct draft *d, struct tutti_error *err)
 {
     if (d->has_no_memory)
         return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
+    if (budget_is_over(d->budget))
+        return budget_explain(d->budget, err);
     return error_set(
         err, TUTTI_E_LIMIT,
         "the grammar is too large: it needs more than %d states or %d edges; repetitions with large "
@@ -243,16 +284,21 @@ static enum tutti_status too_large(const struct draft *d, struct tutti_error *er
         LIMIT_GRAMMAR_STATES, LIMIT_GRAMMAR_EDGES);
 }
 
-static enum tutti_status order_edges(struct automaton *a, const struct draft *d, struct tutti_error *err)
+static enum tutti_status order_edges(struct automaton *a, struct draft *d, struct tutti_error *err)
 {
     size_t n_states = (size_t)d->n_states;
     assert(n_states > 0); /* the root rule's */
+    /* Here and by the searches below, which follow each edge a few times. */
+    if (!take_bytes(d, n_states * 48 + d->n_edges * (sizeof *a->edges + 24)) ||
+        !budget_spend(d->budget, (int64_t)(2 * (d->n_edges + n_states))))
+        return too_large(d, err);
     a->n_states = d->n_states;
     a->n_edges = (int32_t)d->n_edges;
     a->first_edge = calloc(n_states + 2, sizeof *a->first_edge);
     a->edges = calloc(d->n_edges + 1, sizeof *a->edges);
     a->is_end = calloc(n_states, sizeof *a->is_end);
-    if (!a->first_edge || !a->edges || !a->is_end)
+    a->needs = calloc(n_states, sizeof *a->needs);
+    if (!a->first_edge || !a->edges || !a->is_end || !a->needs)
         return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
     for (size_t i = 0; i < d->n_edges; i++)
         a->first_edge[d->edges[i].from + 2]++;
@@ -266,71 +312,99 @@ static enum tutti_status order_edges(struct automaton *a, const struct draft *d,
     return TUTTI_OK;
 }
 
-/* Marks the states from which the end of their rule can be reached; without bytes: without reading any. is_marked:
- * [n_states]. False: out of memory. */
-static bool mark_reaching(const struct automaton *a, const struct draft *d, bool over_bytes, bool *is_marked)
+/* Edges by what they wait for: the state that they lead to, and for calls the rule's start as well. */
+struct waiting_edges {
+    int32_t *begin; /* [n_states + 2] */
+    int32_t *edges; /* numbers of draft edges */
+};
+
+static bool find_waiting(struct waiting_edges *w, const struct automaton *a, const struct draft *d)
 {
-    size_t n = (size_t)a->n_states, n_work = 0;
-    int32_t *begin = calloc(n + 2, sizeof *begin), *work = calloc(n, sizeof *work);
-    /* Edges by what they wait for: the state that they lead to, and for calls the rule's start as well. */
-    int32_t *waiting = calloc(2 * d->n_edges + 1, sizeof *waiting);
-    bool ok = begin && work && waiting;
-    for (size_t i = 0; ok && i < d->n_edges; i++) {
-        begin[d->edges[i].edge.to + 2]++;
+    size_t n = (size_t)a->n_states;
+    w->begin = calloc(n + 2, sizeof *w->begin);
+    w->edges = calloc(2 * d->n_edges + 1, sizeof *w->edges);
+    if (!w->begin || !w->edges)
+        return false;
+    for (size_t i = 0; i < d->n_edges; i++) {
+        w->begin[d->edges[i].edge.to + 2]++;
         if (d->edges[i].edge.kind == EDGE_CALL)
-            begin[d->edges[i].edge.call + 2]++;
+            w->begin[d->edges[i].edge.call + 2]++;
     }
-    for (size_t i = 2; ok && i <= n + 1; i++)
-        begin[i] += begin[i - 1];
-    for (size_t i = 0; ok && i < d->n_edges; i++) {
-        waiting[begin[d->edges[i].edge.to + 1]++] = (int32_t)i;
+    for (size_t i = 2; i <= n + 1; i++)
+        w->begin[i] += w->begin[i - 1];
+    for (size_t i = 0; i < d->n_edges; i++) {
+        w->edges[w->begin[d->edges[i].edge.to + 1]++] = (int32_t)i;
         if (d->edges[i].edge.kind == EDGE_CALL)
-            waiting[begin[d->edges[i].edge.call + 1]++] = (int32_t)i;
+            w->edges[w->begin[d->edges[i].edge.call + 1]++] = (int32_t)i;
     }
+    return true;
+}
+
+/* needs: [n_states] frames at the least on the way to the end of the rule, MAX_STACK_DEPTH + 1 where there is no way with fewer;
+ * without bytes: on a way that reads none. States are found in the order of their needs. False: out of memory. */
+static bool find_needs(const struct automaton *a, const struct draft *d, bool over_bytes, uint16_t *needs)
+{
+    enum { NEVER = MAX_STACK_DEPTH + 1 };
+    size_t n = (size_t)a->n_states, n_now = 0, n_later = 0;
+    struct waiting_edges waiting = { 0 };
+    /* States whose needs are known, and those that need one frame more. A state is added twice for each of its edges at most. */
+    int32_t *now = calloc(n, sizeof *now), *later = calloc(2 * d->n_edges + 1, sizeof *later);
+    bool ok = now && later && find_waiting(&waiting, a, d);
     for (size_t i = 0; ok && i < n; i++) {
-        is_marked[i] = a->is_end[i];
+        needs[i] = a->is_end[i] ? 0 : NEVER;
         if (a->is_end[i])
-            work[n_work++] = (int32_t)i;
+            now[n_now++] = (int32_t)i;
     }
-    while (ok && n_work > 0) {
-        int32_t state = work[--n_work];
-        for (int32_t k = begin[state]; k < begin[state + 1]; k++) {
-            const struct draft_edge *e = &d->edges[waiting[k]];
-            bool leads_on = is_marked[e->edge.to] && (e->edge.kind != EDGE_CALL || is_marked[e->edge.call]) &&
-                            (over_bytes || e->edge.kind != EDGE_BYTE);
-            if (leads_on && !is_marked[e->from]) {
-                is_marked[e->from] = true;
-                work[n_work++] = e->from;
+    for (uint16_t level = 0; ok && level <= MAX_STACK_DEPTH; level++) {
+        while (n_now > 0) {
+            int32_t state = now[--n_now];
+            for (int32_t k = waiting.begin[state]; k < waiting.begin[state + 1]; k++) {
+                const struct draft_edge *e = &d->edges[waiting.edges[k]];
+                const struct edge *edge = &e->edge;
+                if (needs[e->from] != NEVER || needs[edge->to] == NEVER ||
+                    (edge->kind == EDGE_CALL && needs[edge->call] == NEVER) ||
+                    (edge->kind == EDGE_BYTE && !over_bytes))
+                    continue;
+                /* A call that ends its rule pushes nothing. */
+                int through = edge->kind == EDGE_CALL ? needs[edge->call] + !a->is_end[edge->to] : 0;
+                if (through <= level) {
+                    needs[e->from] = level;
+                    now[n_now++] = e->from;
+                } else {
+                    later[n_later++] = e->from;
+                }
             }
         }
+        for (size_t i = 0; i < n_later; i++) {
+            if (needs[later[i]] == NEVER && level < MAX_STACK_DEPTH) {
+                needs[later[i]] = (uint16_t)(level + 1);
+                now[n_now++] = later[i];
+            }
+        }
+        n_later = 0;
     }
-    free(begin);
-    free(work);
-    free(waiting);
+    free(waiting.begin);
+    free(waiting.edges);
+    free(now);
+    free(later);
     return ok;
 }
 
 /* Takes the edges away from which no end can be reached. */
-static bool prune(struct automaton *a, const struct draft *d)
+static void prune(struct automaton *a)
 {
-    bool *is_alive = calloc((size_t)a->n_states, sizeof *is_alive);
     int32_t kept = 0;
-    if (!is_alive || !mark_reaching(a, d, true, is_alive)) {
-        free(is_alive);
-        return false;
-    }
     for (int32_t state = 0, k = 0; state < a->n_states; state++) {
         int32_t last = a->first_edge[state + 1];
         a->first_edge[state] = kept;
         for (; k < last; k++) {
             const struct edge *e = &a->edges[k];
-            if (is_alive[e->to] && (e->kind != EDGE_CALL || is_alive[e->call]))
+            if (a->needs[e->to] <= MAX_STACK_DEPTH &&
+                (e->kind != EDGE_CALL || a->needs[e->call] <= MAX_STACK_DEPTH))
                 a->edges[kept++] = *e;
         }
     }
     a->first_edge[a->n_states] = a->n_edges = kept;
-    free(is_alive);
-    return true;
 }
 
 /* ---- rules that begin with themselves ---- */
@@ -339,7 +413,7 @@ struct left_search {
     const struct automaton *a;
     const struct draft *d;
     int32_t *rule_at;      /* [n_states] the rule that begins here; -1 */
-    bool *is_nullable;     /* [n_states] its rule's end can be reached without a byte */
+    uint16_t *needs;       /* [n_states] to reach the end of its rule without a byte */
     int32_t *stack, *seen; /* [n_states] seen: by which search */
     int32_t n_searches;
 };
@@ -358,7 +432,7 @@ static size_t find_first_calls(struct left_search *l, int32_t rule, int32_t *cal
             const struct edge *e = &a->edges[k];
             if (e->kind == EDGE_CALL)
                 called[n_called++] = l->rule_at[e->call];
-            if (e->kind == EDGE_BYTE || (e->kind == EDGE_CALL && !l->is_nullable[e->call]))
+            if (e->kind == EDGE_BYTE || (e->kind == EDGE_CALL && l->needs[e->call] > MAX_STACK_DEPTH))
                 continue;
             if (l->seen[e->to] != mark) {
                 l->seen[e->to] = mark;
@@ -421,18 +495,18 @@ static enum tutti_status refuse_left_recursion(const struct automaton *a, const 
     size_t n_states = (size_t)a->n_states;
     struct left_search l = { .a = a, .d = d };
     l.rule_at = malloc(n_states * sizeof *l.rule_at);
-    l.is_nullable = calloc(n_states, sizeof *l.is_nullable);
+    l.needs = calloc(n_states, sizeof *l.needs);
     l.stack = calloc(n_states, sizeof *l.stack);
     l.seen = calloc(n_states, sizeof *l.seen);
     int32_t circle = -2;
-    if (l.rule_at && l.is_nullable && l.stack && l.seen && mark_reaching(a, d, false, l.is_nullable)) {
+    if (l.rule_at && l.needs && l.stack && l.seen && find_needs(a, d, false, l.needs)) {
         memset(l.rule_at, 0xFF, n_states * sizeof *l.rule_at);
         for (size_t i = 0; i < d->n_line; i++)
             l.rule_at[d->starts[d->line[i]]] = d->line[i];
         circle = find_circle(&l);
     }
     free(l.rule_at);
-    free(l.is_nullable);
+    free(l.needs);
     free(l.stack);
     free(l.seen);
     if (circle == -2)
@@ -476,6 +550,8 @@ static enum tutti_status draft_rules(struct draft *d, struct tutti_error *err)
     d->starts = malloc(n_rules * sizeof *d->starts);
     d->ends = malloc(n_rules * sizeof *d->ends);
     d->line = malloc(n_rules * sizeof *d->line);
+    if (!take_bytes(d, n_rules * 3 * sizeof *d->line))
+        return too_large(d, err);
     if (!d->starts || !d->ends || !d->line)
         return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
     memset(d->starts, 0xFF, n_rules * sizeof *d->starts);
@@ -486,20 +562,24 @@ static enum tutti_status draft_rules(struct draft *d, struct tutti_error *err)
     return d->is_full ? too_large(d, err) : TUTTI_OK;
 }
 
-enum tutti_status automaton_new(struct automaton **out, const struct syntax *syntax, struct tutti_error *err)
+enum tutti_status automaton_new(struct automaton **out, struct syntax *syntax, struct tutti_error *err)
 {
-    struct draft d = { .syntax = syntax };
+    struct draft d = { .syntax = syntax, .budget = syntax->budget };
     struct automaton *a = calloc(1, sizeof *a);
     enum tutti_status st = a ? draft_rules(&d, err)
                              : error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
     if (st == TUTTI_OK)
         st = order_edges(a, &d, err);
-    if (st == TUTTI_OK && !prune(a, &d))
+    if (st == TUTTI_OK && !find_needs(a, &d, true, a->needs))
         st = error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
     if (st == TUTTI_OK) {
+        prune(a);
         a->start = d.starts[syntax->root];
         if (a->first_edge[a->start] == a->first_edge[a->start + 1])
-            st = error_set_param(err, TUTTI_E_ARGUMENT, "grammar", "the grammar admits no finite text");
+            st = error_set_param(
+                err, TUTTI_E_ARGUMENT, "grammar",
+                "the grammar admits no finite text, or none with at most %d rules within each other",
+                MAX_STACK_DEPTH);
     }
     if (st == TUTTI_OK)
         st = refuse_left_recursion(a, &d, err);
@@ -512,6 +592,8 @@ enum tutti_status automaton_new(struct automaton **out, const struct syntax *syn
     free(d.ends);
     free(d.line);
     free(d.edges);
+    free(d.tasks);
+    budget_return_bytes(d.budget, d.bytes_taken);
     automaton_free(a);
     return st;
 }
@@ -523,10 +605,12 @@ void automaton_free(struct automaton *a)
     free(a->first_edge);
     free(a->edges);
     free(a->is_end);
+    free(a->needs);
     free(a);
 }
 
 size_t automaton_bytes(const struct automaton *a)
 {
-    return sizeof *a + (size_t)a->n_edges * sizeof *a->edges + (size_t)a->n_states * 5;
+    return sizeof *a + (size_t)a->n_edges * sizeof *a->edges +
+           (size_t)a->n_states * (sizeof *a->first_edge + sizeof *a->is_end + sizeof *a->needs);
 }

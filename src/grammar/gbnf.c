@@ -9,7 +9,10 @@
 struct reader {
     struct syntax *out;
     const char *text, *at, *end;
-    int depth; /* of parentheses */
+    int depth; /* of parentheses: how deep read_choice() recurses, at most LIMIT_GRAMMAR_NESTING */
+    /* Line and column of counted: found once for the whole text, since rules are named in its order. */
+    const char *counted;
+    int line, column;
     struct tutti_error *err;
     enum tutti_status status;
     /* Rules by name: open addressing, the rule + 1; 0: free. */
@@ -17,14 +20,18 @@ struct reader {
     size_t n_slots;
 };
 
-static void place(const struct reader *r, const char *at, int *line, int *column)
+static void place(struct reader *r, const char *at, int *line, int *column)
 {
-    *line = 1;
-    *column = 1;
-    for (const char *c = r->text; c < at; c++) {
-        *column = *c == '\n' ? 1 : *column + 1;
-        *line += *c == '\n';
+    if (at < r->counted || !r->counted) {
+        r->counted = r->text;
+        r->line = r->column = 1;
     }
+    for (; r->counted < at; r->counted++) {
+        r->column = *r->counted == '\n' ? 1 : r->column + 1;
+        r->line += *r->counted == '\n';
+    }
+    *line = r->line;
+    *column = r->column;
 }
 
 /* Keeps the first error. Returns -1, which is no node. */
@@ -105,7 +112,8 @@ static int32_t find_rule(struct reader *r, const char *name, size_t n)
     size_t k = hash_name(name, n) & (r->n_slots - 1);
     for (; r->slots[k]; k = (k + 1) & (r->n_slots - 1)) {
         const char *known = s->rules[r->slots[k] - 1].name;
-        if (strlen(known) == n && memcmp(known, name, n) == 0)
+        syntax_spend(s, 1 + n / 64);
+        if (strncmp(known, name, n) == 0 && known[n] == '\0')
             return r->slots[k] - 1;
     }
     int32_t rule = syntax_add_rule(s, name, n);
@@ -539,7 +547,7 @@ static void check_rules(struct reader *r)
     }
     size_t n_before = s->n_rules;
     s->root = find_rule(r, "root", 4);
-    if (s->n_rules > n_before || s->root < 0)
+    if (!s->is_full && (s->n_rules > n_before || s->root < 0))
         r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "grammar",
                                     "grammar: there is no rule \"root\", with which every text begins");
 }
@@ -547,6 +555,7 @@ static void check_rules(struct reader *r)
 enum tutti_status gbnf_read(struct syntax *out, const char *text, size_t n_bytes, struct tutti_error *err)
 {
     struct reader r = { .out = out, .text = text, .at = text, .end = text + n_bytes, .err = err };
+    syntax_spend(out, n_bytes);
     skip(&r, true);
     while (r.at < r.end && r.status == TUTTI_OK && !out->is_full)
         read_rule(&r);

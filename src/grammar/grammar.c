@@ -1,5 +1,6 @@
 #include "grammar/grammar.h"
 
+#include "base/ids.h"
 #include "grammar/gbnf.h"
 #include "grammar/schema.h"
 #include "grammar/sets.h"
@@ -12,16 +13,25 @@
 enum {
     MAX_KEPT_BYTES = 48 << 20, /* of sets and of what states say; beyond it they are made anew */
     KEPT_MASKS = 64,           /* whole masks of sets */
-    BUDGET_OF_A_MASK = 8 * 1000 *
-                       1000, /* about a second where everything is new; usual ones need some thousands */
+    FIRST_MASK_SLICE = 200 * 1000,
 };
 
 /* What a state that reads a byte says about the vocabulary, whatever stands on the stack. */
 struct verdict {
     uint32_t *bits;    /* [words] the tokens that are read to their end within the rule; NULL: few, then */
     int32_t *tokens;   /* [n_tokens] these are they */
-    int32_t *leavings; /* [n_leavings] nodes with children, behind which the rule may be over */
+    int32_t *leavings; /* [n_leavings] nodes with children, after which the rule may be over */
     size_t n_tokens, n_leavings, n_bytes;
+    int32_t reach; /* frames that it takes for granted above the stack */
+};
+
+/* The verdict that is under way. Whoever asks this grammar next goes on with it. */
+struct inquiry {
+    int32_t state; /* -1: none */
+    int32_t node;  /* of the vocabulary, the next one */
+    int32_t reach;
+    struct ids tokens, leavings;
+    int32_t *stack; /* [max depth + 1] sets on the way to the node */
 };
 
 /* The mask of a set whose tokens reach beyond many rules' ends. */
@@ -45,10 +55,12 @@ struct grammar {
     struct verdict **verdicts; /* [n_states] NULL: not asked for yet */
     size_t verdict_bytes;
     struct kept_mask kept[KEPT_MASKS];
+    int n_kept;
     uint64_t n_uses;
     struct matcher *matchers; /* all of them, so that their sets can be moved */
-    int32_t *stack;           /* [max depth + 1] sets on the way of a walk */
-    int32_t *list;            /* [n_tokens + n_nodes] scratch */
+    struct inquiry inquiry;
+    int32_t *stack;       /* [max depth + 1] sets on the way of a walk */
+    struct budget budget; /* of the slice at hand */
     atomic_size_t n_bytes;
 };
 
@@ -78,12 +90,14 @@ static enum tutti_status read_syntax(struct syntax *syntax, enum grammar_kind ki
     }
 }
 
+static void begin_slice(struct grammar *g, int64_t n_steps);
+
 static void note_bytes(struct grammar *g)
 {
     atomic_store(&g->n_bytes, automaton_bytes(g->automaton) + sets_bytes(&g->sets) + g->verdict_bytes +
                                   (size_t)g->automaton->n_states * sizeof *g->verdicts +
-                                  (KEPT_MASKS / 4 + 1) * g->n_words * 4 +
-                                  (size_t)(g->trie->n_nodes + g->trie->n_tokens) * 4);
+                                  (size_t)(g->n_kept + 1) * g->n_words * 4 +
+                                  (g->inquiry.tokens.capacity + g->inquiry.leavings.capacity) * 4);
 }
 
 static enum tutti_status reserve(struct grammar *g, struct tutti_error *err)
@@ -93,10 +107,11 @@ static enum tutti_status reserve(struct grammar *g, struct tutti_error *err)
     g->first_mask = calloc(g->n_words + 1, sizeof *g->first_mask);
     g->verdicts = calloc((size_t)g->automaton->n_states, sizeof *g->verdicts);
     g->stack = calloc((size_t)trie->max_depth + 2, sizeof *g->stack);
-    g->list = calloc((size_t)trie->n_nodes + (size_t)trie->n_tokens + 1, sizeof *g->list);
-    if (!g->first_mask || !g->verdicts || !g->stack || !g->list)
+    g->inquiry.stack = calloc((size_t)trie->max_depth + 2, sizeof *g->stack);
+    g->inquiry.state = -1;
+    if (!g->first_mask || !g->verdicts || !g->stack || !g->inquiry.stack)
         return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
-    return sets_init(&g->sets, g->automaton, err);
+    return sets_init(&g->sets, g->automaton, &g->budget, err);
 }
 
 /* What failed in the sets, in words. */
@@ -106,48 +121,63 @@ static enum tutti_status explain(const struct grammar *g, struct tutti_error *er
     case TUTTI_OK:
         return TUTTI_OK;
     case TUTTI_E_LIMIT:
-        return error_set(
-            err, TUTTI_E_LIMIT,
-            "the grammar admits the same text in too many ways: more than %d at a time, or it takes too "
-            "long to follow them",
-            MAX_PLACES);
+        return error_set(err, TUTTI_E_LIMIT,
+                         "the grammar admits the same text in too many ways: more than %d at a time",
+                         MAX_PLACES);
     default:
         return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
     }
 }
 
-static enum tutti_status begin(struct grammar *g, struct tutti_error *err)
+/* The first mask is part of compiling, in its slices. */
+static enum tutti_status find_first_mask(struct grammar *g, struct budget *budget, struct tutti_error *err)
 {
-    struct matcher first = { 0 };
-    g->sets.budget = BUDGET_OF_A_MASK;
-    g->first_set = sets_close(&g->sets, g->automaton->start, STACK_EMPTY);
-    enum tutti_status st = explain(g, err);
-    if (st != TUTTI_OK)
-        return st;
+    struct matcher first;
+    enum tutti_status st;
     matcher_init(&first, g);
-    st = matcher_mask(&first, g->first_mask, err);
+    do {
+        st = matcher_mask_slice(&first, g->first_mask, FIRST_MASK_SLICE, err);
+        if (!budget_spend(budget, budget_steps(&g->budget)))
+            st = budget_explain(budget, err);
+    } while (st == TUTTI_E_BUSY);
     g->first_can_end = matcher_can_end(&first);
     matcher_clear(&first);
     return st;
 }
 
-enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, const char *text, size_t n_bytes,
-                              const struct token_trie *trie, struct tutti_error *err)
+static enum tutti_status begin(struct grammar *g, struct budget *budget, struct tutti_error *err)
 {
-    struct syntax syntax = { 0 };
-    struct grammar *g = calloc(1, sizeof *g);
-    if (!g)
-        return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
-    atomic_init(&g->n_shares, 1);
-    g->trie = trie;
+    g->first_set = sets_close(&g->sets, g->automaton->start, STACK_EMPTY);
+    enum tutti_status st = explain(g, err);
+    return st == TUTTI_OK ? find_first_mask(g, budget, err) : st;
+}
+
+static enum tutti_status compile(struct grammar *g, enum grammar_kind kind, const char *text, size_t n_bytes,
+                                 struct budget *budget, struct tutti_error *err)
+{
+    struct syntax syntax = { .budget = budget };
     enum tutti_status st = read_syntax(&syntax, kind, text, n_bytes, err);
     if (st == TUTTI_OK)
         st = automaton_new(&g->automaton, &syntax, err);
     syntax_clear(&syntax);
     if (st == TUTTI_OK)
         st = reserve(g, err);
-    if (st == TUTTI_OK)
-        st = begin(g, err);
+    return st == TUTTI_OK ? begin(g, budget, err) : st;
+}
+
+enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, const char *text, size_t n_bytes,
+                              const struct token_trie *trie, struct budget *budget, struct tutti_error *err)
+{
+    static const struct budget_limits LIMITS = { LIMIT_COMPILE_STEPS, LIMIT_COMPILE_BYTES, NULL, NULL };
+    struct budget own;
+    struct grammar *g = calloc(1, sizeof *g);
+    if (!g)
+        return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
+    budget_init(&own, &LIMITS);
+    atomic_init(&g->n_shares, 1);
+    g->trie = trie;
+    begin_slice(g, LIMIT_MASK_STEPS);
+    enum tutti_status st = compile(g, kind, text, n_bytes, budget ? budget : &own, err);
     if (st == TUTTI_OK) {
         note_bytes(g);
         *out = g;
@@ -197,7 +227,9 @@ void grammar_drop(struct grammar *g)
     free(g->verdicts);
     free(g->first_mask);
     free(g->stack);
-    free(g->list);
+    free(g->inquiry.stack);
+    ids_clear(&g->inquiry.tokens);
+    ids_clear(&g->inquiry.leavings);
     free(g);
 }
 
@@ -235,24 +267,36 @@ static int32_t move_set(const struct sets *from, struct sets *to, int32_t set)
             return SET_DEAD;
         to->found[i] = at;
     }
-    return sets_intern(to, to->found, (size_t)old->n, old->can_end, old->escapes);
+    int32_t moved = sets_intern(to, to->found, (size_t)old->n, old->can_end, old->escapes);
+    if (moved != SET_DEAD)
+        to->sets[moved].reach = old->reach;
+    return moved;
 }
 
-/* Forgets everything but where the matchers are. False: there was no memory; nothing has changed. */
+/* Forgets everything but where the matchers and the verdict under way are. False: there was no memory; nothing has changed. */
 static bool start_over(struct grammar *g)
 {
     struct sets fresh;
-    if (sets_init(&fresh, g->automaton, NULL) != TUTTI_OK)
+    struct inquiry *q = &g->inquiry;
+    int n_open = q->state < 0 ? 0 : q->node < g->trie->n_nodes ? g->trie->depth[q->node] : 1;
+    if (sets_init(&fresh, g->automaton, &g->budget, NULL) != TUTTI_OK)
         return false;
     int32_t first = move_set(&g->sets, &fresh, g->first_set);
     for (struct matcher *m = g->matchers; m; m = m->next)
         (void)move_set(&g->sets, &fresh, m->set);
+    for (int i = 0; i < n_open; i++)
+        (void)move_set(&g->sets, &fresh, q->stack[i]);
     if (fresh.status != TUTTI_OK) {
         sets_clear(&fresh);
         return false;
     }
-    for (struct matcher *m = g->matchers; m; m = m->next) /* all are there: found, not made */
+    for (struct matcher *m = g->matchers; m; m = m->next) { /* all are there: found, not made */
         m->set = move_set(&g->sets, &fresh, m->set);
+        m->progress.place = m->progress.leaving = m->progress
+                                                      .node = 0; /* places may have changed their order */
+    }
+    for (int i = 0; i < n_open; i++)
+        q->stack[i] = move_set(&g->sets, &fresh, q->stack[i]);
     sets_clear(&g->sets);
     g->sets = fresh;
     g->first_set = first;
@@ -262,12 +306,18 @@ static bool start_over(struct grammar *g)
     return true;
 }
 
-static void begin_work(struct grammar *g)
+static void begin_slice(struct grammar *g, int64_t n_steps)
+{
+    budget_init(&g->budget, &(struct budget_limits){ .n_steps = n_steps, .n_bytes = INT64_MAX });
+}
+
+static void begin_work(struct grammar *g, int64_t n_steps)
 {
     g->sets.status = TUTTI_OK;
+    begin_slice(g, INT64_MAX);
     if (sets_bytes(&g->sets) + g->verdict_bytes > MAX_KEPT_BYTES)
         (void)start_over(g); /* else it goes on as long as there is memory */
-    g->sets.budget = BUDGET_OF_A_MASK;
+    begin_slice(g, n_steps);
 }
 
 /* ---- masks ---- */
@@ -284,122 +334,198 @@ static void allow_node(const struct grammar *g, int32_t node, uint32_t *mask)
         allow(mask, trie->sorted[i]);
 }
 
-/* A step through a table costs about an eighth of a place that is looked at. */
-static void charge(struct grammar *g, int32_t n_steps)
+enum { STEPS_PER_COST = 8 }; /* a step through a table costs an eighth of a place that is looked at */
+
+/* May the walk go on after n_visited nodes? */
+static bool goes_on(struct grammar *g, int32_t n_visited)
 {
-    g->sets.budget -= n_steps / 8 + 1;
-    if (g->sets.budget < 0 && g->sets.status == TUTTI_OK)
-        g->sets.status = TUTTI_E_LIMIT;
+    if (n_visited % STEPS_PER_COST == 0)
+        budget_spend(&g->budget, 1);
+    return !budget_is_over(&g->budget) && g->sets.status == TUTTI_OK;
 }
 
-/* Allows the tokens below a node, when what stands on the way to it has led to a set. */
-static void walk(struct grammar *g, int32_t from, int32_t set, uint32_t *mask)
+/* The sets on the way from a node to the one before node, as walk() left them. */
+static void find_way(struct grammar *g, int32_t from, int32_t node)
 {
     const struct token_trie *trie = g->trie;
-    int32_t end = trie->end[from], n_visited = 0;
+    for (int32_t at = from; g->sets.status == TUTTI_OK;) {
+        int32_t child = at + 1;
+        while (trie->end[child] <= node)
+            child = trie->end[child];
+        if (child == node)
+            return;
+        g->stack[trie->depth[child]] = sets_step(&g->sets, g->stack[trie->depth[at]], trie->byte[child]);
+        at = child;
+    }
+}
+
+/* Allows the tokens below a node, when what stands on the way to it has led to a set. False: it is to be gone on with from
+ * p->node, or sets.status says what failed. */
+static bool walk(struct grammar *g, struct mask_progress *p, int32_t from, int32_t set, uint32_t *mask)
+{
+    const struct token_trie *trie = g->trie;
+    int32_t end = trie->end[from], i = p->node > 0 ? p->node : from + 1, n_visited = 0;
+    if (set == SET_DEAD)
+        return g->sets.status == TUTTI_OK;
     g->stack[trie->depth[from]] = set;
-    for (int32_t i = from + 1; i < end; n_visited++) {
+    if (p->node > 0)
+        find_way(g, from, p->node);
+    while (i < end) {
+        if (!goes_on(g, ++n_visited)) {
+            p->node = i;
+            return false;
+        }
         int32_t next = sets_step(&g->sets, g->stack[trie->depth[i] - 1], trie->byte[i]);
         if (next == SET_DEAD) {
-            i = trie->end[i];
+            i = g->sets.status == TUTTI_OK ? trie->end[i] : i;
             continue;
         }
         allow_node(g, i, mask);
         g->stack[trie->depth[i]] = next;
         i++;
     }
-    charge(g, n_visited);
+    p->node = 0;
+    return g->sets.status == TUTTI_OK;
 }
 
-/* Walks through the whole vocabulary from one state over an unknown stack. */
-static void judge(struct grammar *g, int32_t set, struct verdict *v)
+/* Walks on through the whole vocabulary from one state over an unknown stack. False: as walk(). */
+static bool inquire(struct grammar *g)
 {
     const struct token_trie *trie = g->trie;
-    int32_t *tokens = g->list, *leavings = g->list + trie->n_tokens;
-    size_t n_tokens = 0, n_leavings = 0;
+    struct inquiry *q = &g->inquiry;
     int32_t n_visited = 0;
-    g->stack[0] = set;
-    for (int32_t i = 1; i < trie->n_nodes; n_visited++) {
-        int32_t next = sets_step(&g->sets, g->stack[trie->depth[i] - 1], trie->byte[i]);
+    while (q->node < trie->n_nodes) {
+        int32_t i = q->node;
+        if (!goes_on(g, ++n_visited))
+            return false;
+        int32_t next = sets_step(&g->sets, q->stack[trie->depth[i] - 1], trie->byte[i]);
         if (next == SET_DEAD) {
-            i = trie->end[i];
+            q->node = g->sets.status == TUTTI_OK ? trie->end[i] : i;
             continue;
         }
-        for (int32_t t = trie->first_token[i]; t < trie->first_token[i + 1]; t++)
-            tokens[n_tokens++] = trie->sorted[t];
-        if (g->sets.sets[next].escapes && trie->end[i] > i + 1)
-            leavings[n_leavings++] = i;
-        g->stack[trie->depth[i]] = next;
-        i++;
+        const struct set *set = &g->sets.sets[next];
+        int32_t first = trie->first_token[i];
+        bool ok = ids_add_all(&q->tokens, trie->sorted + first, (size_t)(trie->first_token[i + 1] - first)) &&
+                  (!set->escapes || trie->end[i] == i + 1 || ids_add(&q->leavings, i));
+        if (!ok) {
+            g->sets.status = TUTTI_E_MEMORY;
+            return false;
+        }
+        if (set->reach > q->reach)
+            q->reach = set->reach;
+        q->stack[trie->depth[i]] = next;
+        q->node++;
     }
-    v->n_tokens = n_tokens;
-    v->n_leavings = n_leavings;
-    charge(g, n_visited);
+    return g->sets.status == TUTTI_OK;
 }
 
-static struct verdict *keep_verdict(struct grammar *g, const struct verdict *found)
+static void begin_inquiry(struct grammar *g, int32_t state)
 {
-    const int32_t *tokens = g->list, *leavings = g->list + g->trie->n_tokens;
-    struct verdict *v = calloc(1, sizeof *v);
-    bool has_bits = found->n_tokens > g->n_words;
-    if (v) {
-        *v = *found;
-        v->n_bytes = sizeof *v + (has_bits ? g->n_words : v->n_tokens) * 4 + v->n_leavings * 4;
-        v->leavings = malloc((v->n_leavings + 1) * sizeof *v->leavings);
-        if (has_bits)
-            v->bits = calloc(g->n_words, sizeof *v->bits);
-        else
-            v->tokens = malloc((v->n_tokens + 1) * sizeof *v->tokens);
-    }
-    if (!v || !v->leavings || !(v->bits || v->tokens)) {
-        verdict_free(v);
-        g->sets.status = TUTTI_E_MEMORY;
-        return NULL;
-    }
-    memcpy(v->leavings, leavings, v->n_leavings * sizeof *leavings);
-    for (size_t i = 0; i < v->n_tokens && v->bits; i++)
-        allow(v->bits, tokens[i]);
-    if (v->tokens)
-        memcpy(v->tokens, tokens, v->n_tokens * sizeof *tokens);
-    return v;
-}
-
-/* NULL: sets.status says why. */
-static const struct verdict *verdict_of(struct grammar *g, int32_t state)
-{
-    if (g->verdicts[state])
-        return g->verdicts[state];
-    struct verdict found = { 0 };
+    struct inquiry *q = &g->inquiry;
     g->sets.found[0] = (struct place){ state, STACK_UNKNOWN };
     int32_t set = sets_intern(&g->sets, g->sets.found, 1, false, false);
-    if (g->sets.status == TUTTI_OK)
-        judge(g, set, &found);
     if (g->sets.status != TUTTI_OK)
-        return NULL;
-    struct verdict *v = keep_verdict(g, &found);
-    if (v) {
-        g->verdicts[state] = v;
-        g->verdict_bytes += v->n_bytes;
-    }
-    return v;
+        return;
+    q->state = state;
+    q->node = 1;
+    q->reach = g->automaton->needs[state];
+    q->tokens.n = q->leavings.n = 0;
+    q->stack[0] = set;
 }
 
-static void add_place(struct grammar *g, struct place at, uint32_t *mask, size_t *n_leavings)
+/* Its lists are given back where they are long: most are short. */
+static void end_inquiry(struct grammar *g)
+{
+    enum { SHORT = 1024 };
+    struct inquiry *q = &g->inquiry;
+    q->state = -1;
+    if (q->tokens.capacity > SHORT)
+        ids_clear(&q->tokens);
+    if (q->leavings.capacity > SHORT)
+        ids_clear(&q->leavings);
+}
+
+/* Makes a verdict of what the inquiry has found. */
+static void keep_verdict(struct grammar *g)
+{
+    const struct inquiry *q = &g->inquiry;
+    size_t n_tokens = q->tokens.n, n_leavings = q->leavings.n;
+    struct verdict *v = calloc(1, sizeof *v);
+    bool has_bits = n_tokens > g->n_words;
+    if (v) {
+        *v = (struct verdict){ .n_tokens = n_tokens, .n_leavings = n_leavings, .reach = q->reach };
+        v->n_bytes = sizeof *v + n_leavings * sizeof *v->leavings +
+                     (has_bits ? g->n_words : n_tokens) * sizeof *v->bits;
+        v->leavings = malloc(n_leavings * sizeof *v->leavings + 1);
+        v->bits = has_bits ? calloc(g->n_words, sizeof *v->bits) : NULL;
+        v->tokens = has_bits ? NULL : malloc(n_tokens * sizeof *v->tokens + 1);
+    }
+    if (!v || !v->leavings || (!v->bits && !v->tokens)) {
+        verdict_free(v);
+        g->sets.status = TUTTI_E_MEMORY;
+        return;
+    }
+    if (n_leavings > 0)
+        memcpy(v->leavings, q->leavings.ids, n_leavings * sizeof *v->leavings);
+    for (size_t i = 0; i < n_tokens && v->bits; i++)
+        allow(v->bits, q->tokens.ids[i]);
+    if (v->tokens && n_tokens > 0)
+        memcpy(v->tokens, q->tokens.ids, n_tokens * sizeof *v->tokens);
+    g->verdicts[q->state] = v;
+    g->verdict_bytes += v->n_bytes;
+}
+
+/* NULL: it is to be gone on with, or sets.status says what failed. */
+static const struct verdict *verdict_of(struct grammar *g, int32_t state)
+{
+    struct inquiry *q = &g->inquiry;
+    while (!g->verdicts[state]) {
+        if (q->state < 0)
+            begin_inquiry(g, state);
+        bool is_own = q->state == state;
+        bool is_done = q->state >= 0 && inquire(g);
+        if (is_done)
+            keep_verdict(g);
+        bool has_failed = g->sets.status != TUTTI_OK;
+        if (is_done || has_failed)
+            end_inquiry(g);
+        if (has_failed && is_own)
+            return NULL;
+        if (has_failed) /* the inquiry of another one, who will hear of that */
+            g->sets.status = TUTTI_OK;
+        if (budget_is_over(&g->budget) && !g->verdicts[state])
+            return NULL;
+    }
+    return g->verdicts[state];
+}
+
+/* False: as walk(). */
+static bool add_place(struct grammar *g, struct mask_progress *p, struct place at, uint32_t *mask)
 {
     const struct verdict *v = verdict_of(g, at.state);
     if (!v)
-        return;
+        return false;
+    if (g->sets.frames[at.stack].depth + v->reach > MAX_STACK_DEPTH) { /* it does not hold up there */
+        g->sets.found[0] = at;
+        int32_t set = sets_intern(&g->sets, g->sets.found, 1, false, false);
+        p->n_leavings += g->trie->n_nodes;
+        return walk(g, p, 0, set, mask);
+    }
+    budget_spend(&g->budget, (int64_t)(1 + (v->bits ? g->n_words : v->n_tokens) / 64));
     for (size_t i = 0; v->bits && i < g->n_words; i++)
         mask[i] |= v->bits[i];
     for (size_t i = 0; !v->bits && i < v->n_tokens; i++)
         allow(mask, v->tokens[i]);
     if (at.stack == STACK_EMPTY || v->n_leavings == 0)
-        return;
+        return true;
     const struct frame *frame = &g->sets.frames[at.stack];
     int32_t outside = sets_close(&g->sets, frame->state, frame->below);
-    for (size_t i = 0; i < v->n_leavings && outside != SET_DEAD && g->sets.status == TUTTI_OK; i++)
-        walk(g, v->leavings[i], outside, mask);
-    *n_leavings += v->n_leavings;
+    for (; (size_t)p->leaving < v->n_leavings; p->leaving++)
+        if (!walk(g, p, v->leavings[p->leaving], outside, mask))
+            return false;
+    p->n_leavings += (int64_t)v->n_leavings;
+    p->leaving = 0;
+    return g->sets.status == TUTTI_OK;
 }
 
 static struct kept_mask *find_kept(struct grammar *g, int32_t set)
@@ -417,8 +543,10 @@ static void keep_mask(struct grammar *g, int32_t set, const uint32_t *mask)
     for (int i = 1; i < KEPT_MASKS; i++)
         if (g->kept[i].last_use < oldest->last_use)
             oldest = &g->kept[i];
-    if (!oldest->bits)
+    if (!oldest->bits) {
         oldest->bits = malloc((g->n_words + 1) * sizeof *oldest->bits);
+        g->n_kept += oldest->bits != NULL;
+    }
     if (!oldest->bits)
         return;
     memcpy(oldest->bits, mask, g->n_words * sizeof *mask);
@@ -426,26 +554,55 @@ static void keep_mask(struct grammar *g, int32_t set, const uint32_t *mask)
     oldest->last_use = ++g->n_uses;
 }
 
-enum tutti_status matcher_mask(struct matcher *m, uint32_t *mask, struct tutti_error *err)
+static enum tutti_status too_long(struct tutti_error *err)
 {
-    enum { DEAR = 512 }; /* leavings; a walk behind one costs some 20 ns, a kept mask 2 us and some KB */
+    return error_set(err, TUTTI_E_LIMIT,
+                     "the grammar admits the same text in too many ways: a mask takes more than %d steps",
+                     LIMIT_MASK_STEPS);
+}
+
+enum tutti_status matcher_mask_slice(struct matcher *m, uint32_t *mask, int64_t n_steps,
+                                     struct tutti_error *err)
+{
+    enum { DEAR = 512 }; /* leavings; a walk beyond one costs some 20 ns, a kept mask 2 us and some KB */
     struct grammar *g = m->grammar;
-    begin_work(g);
-    struct kept_mask *kept = find_kept(g, m->set);
+    struct mask_progress *p = &m->progress;
+    begin_work(g, n_steps);
+    struct kept_mask *kept = p->is_begun ? NULL : find_kept(g, m->set);
     if (kept) {
         memcpy(mask, kept->bits, g->n_words * sizeof *mask);
         kept->last_use = ++g->n_uses;
         return TUTTI_OK;
     }
-    size_t n_leavings = 0;
-    memset(mask, 0, g->n_words * sizeof *mask);
+    if (!p->is_begun) {
+        memset(mask, 0, g->n_words * sizeof *mask);
+        *p = (struct mask_progress){ .is_begun = true };
+    }
     struct set set = g->sets.sets[m->set];
-    for (int32_t i = 0; i < set.n && g->sets.status == TUTTI_OK; i++)
-        add_place(g, g->sets.places[set.first + i], mask, &n_leavings);
-    if (g->sets.status == TUTTI_OK && n_leavings > DEAR)
-        keep_mask(g, m->set, mask);
+    while (p->place < set.n && add_place(g, p, g->sets.places[set.first + p->place], mask))
+        p->place++;
+    p->n_steps += budget_steps(&g->budget);
     note_bytes(g);
-    return explain(g, err);
+    bool is_done = p->place == set.n, has_failed = g->sets.status != TUTTI_OK;
+    if (!is_done && !has_failed && p->n_steps <= LIMIT_MASK_STEPS)
+        return TUTTI_E_BUSY;
+    p->is_begun = false;
+    if (has_failed)
+        return explain(g, err);
+    if (!is_done)
+        return too_long(err);
+    if (p->n_leavings > DEAR)
+        keep_mask(g, m->set, mask);
+    return TUTTI_OK;
+}
+
+enum tutti_status matcher_mask(struct matcher *m, uint32_t *mask, struct tutti_error *err)
+{
+    enum tutti_status st;
+    do
+        st = matcher_mask_slice(m, mask, LIMIT_MASK_STEPS, err);
+    while (st == TUTTI_E_BUSY);
+    return st;
 }
 
 /* ---- matchers ---- */
@@ -474,13 +631,17 @@ void matcher_clear(struct matcher *m)
 bool matcher_take_bytes(struct matcher *m, const char *bytes, size_t n_bytes)
 {
     struct grammar *g = m->grammar;
-    begin_work(g);
+    begin_work(g, LIMIT_TOKEN_STEPS);
     int32_t set = m->set;
-    for (size_t i = 0; i < n_bytes && set != SET_DEAD; i++)
+    for (size_t i = 0; i < n_bytes && set != SET_DEAD; i++) {
         set = sets_step(&g->sets, set, (uint8_t)bytes[i]);
-    if (set == SET_DEAD)
+        if (budget_is_over(&g->budget) && g->sets.status == TUTTI_OK)
+            g->sets.status = TUTTI_E_LIMIT;
+    }
+    if (set == SET_DEAD || g->sets.status != TUTTI_OK)
         return false;
     m->set = set;
+    m->progress.is_begun = false;
     return true;
 }
 

@@ -12,6 +12,7 @@
 #ifndef TUTTI_GRAMMAR_H
 #define TUTTI_GRAMMAR_H
 
+#include "grammar/budget.h"
 #include "grammar/token_trie.h"
 
 enum grammar_kind {
@@ -21,14 +22,25 @@ enum grammar_kind {
     GRAMMAR_PATTERN,     /* a regular expression that all of the text matches */
 };
 
-enum { LIMIT_GRAMMAR_BYTES = 1 << 20 }; /* of its text */
+enum {
+    LIMIT_GRAMMAR_BYTES = 1 << 20, /* of its text */
+    /* What compiling one may cost. The largest automaton there is (2^20 edges, 2^19 states) takes 5 million steps and 100 MiB to make;
+     * schemas that people publish, of up to 500 KB, take up to 3 million. A step takes 5 to 50 ns: at worst some seconds. */
+    LIMIT_COMPILE_STEPS = 16 * 1000 * 1000,
+    LIMIT_COMPILE_BYTES = 128 << 20,
+    /* Of one mask: about a second where everything is new. Usual ones take a few, those of new states some thousands. */
+    LIMIT_MASK_STEPS = 8 * 1000 * 1000,
+    /* Of following one token. */
+    LIMIT_TOKEN_STEPS = 1000 * 1000,
+};
 
 struct grammar;
 
-/* trie must outlive the grammar. TUTTI_E_ARGUMENT with err->param "grammar" or "response_format": the text is wrong, or asks for
- * what is not supported; TUTTI_E_LIMIT: it is too large; TUTTI_E_MEMORY. *out has one share. */
+/* trie must outlive the grammar. budget: what compiling may cost and what it did; NULL: the limits above.
+ * TUTTI_E_ARGUMENT with err->param "grammar" or "response_format": the text is wrong, or asks for what is not supported;
+ * TUTTI_E_LIMIT: it is too large, or the budget is spent; TUTTI_E_CANCELLED: by the budget; TUTTI_E_MEMORY. *out has one share. */
 MUST_CHECK enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, const char *text,
-                                         size_t n_bytes, const struct token_trie *trie,
+                                         size_t n_bytes, const struct token_trie *trie, struct budget *budget,
                                          struct tutti_error *err);
 struct grammar *grammar_share(struct grammar *g); /* one share more; returns g */
 void grammar_drop(struct grammar *g);             /* frees it with the last share; NULL is allowed */
@@ -45,9 +57,17 @@ const uint32_t *grammar_first_mask(const struct grammar *g, bool *can_end);
 
 /* ---- one answer ---- */
 
+/* A mask that is under way: the place of the set, the way out of its rule and the node of the vocabulary that come next. */
+struct mask_progress {
+    bool is_begun;
+    int32_t place, leaving, node;
+    int64_t n_leavings, n_steps;
+};
+
 struct matcher {
     struct grammar *grammar; /* NULL: not in use; a share */
     int32_t set;
+    struct mask_progress progress;
     struct matcher *next, **link;
 };
 
@@ -67,5 +87,10 @@ bool matcher_can_end(const struct matcher *m);
 /* The tokens that may come next: mask [grammar_mask_words()]. TUTTI_E_LIMIT: the grammar says the same in too many ways;
  * TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status matcher_mask(struct matcher *m, uint32_t *mask, struct tutti_error *err);
+
+/* The same in slices, so that others have theirs in between. TUTTI_E_BUSY: it is not done after n_steps: to be called again with
+ * the same mask. */
+MUST_CHECK enum tutti_status matcher_mask_slice(struct matcher *m, uint32_t *mask, int64_t n_steps,
+                                                struct tutti_error *err);
 
 #endif

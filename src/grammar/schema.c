@@ -36,6 +36,21 @@ int32_t schema_no_memory(struct schema_reader *r)
     return -1;
 }
 
+bool schema_spend(struct schema_reader *r, size_t n_steps)
+{
+    if (r->status == TUTTI_OK && !syntax_spend(r->out, n_steps))
+        r->status = syntax_check(r->out, r->err);
+    return r->status == TUTTI_OK;
+}
+
+bool schema_take_bytes(struct schema_reader *r, size_t n_bytes)
+{
+    r->bytes_taken += n_bytes;
+    if (r->status == TUTTI_OK && !budget_take_bytes(r->out->budget, n_bytes))
+        r->status = budget_explain(r->out->budget, r->err);
+    return r->status == TUTTI_OK;
+}
+
 size_t schema_enter(struct schema_reader *r, const char *part, const char *name)
 {
     size_t before = r->n_path;
@@ -136,93 +151,6 @@ int32_t schema_count(struct schema_reader *r, const json_t *schema, const char *
     return number > LIMIT_GRAMMAR_REPEAT ? LIMIT_GRAMMAR_REPEAT : (int32_t)number;
 }
 
-/* ---- keywords ---- */
-
-static bool is_one_of(const char *word, const char *const *list)
-{
-    for (; *list; list++)
-        if (!strcmp(word, *list))
-            return true;
-    return false;
-}
-
-/* Silence would be a wrong answer: what would have to be obeyed, and is not, is refused. Words that JSON Schema does not know
- * are remarks, as it says. */
-static bool check_keywords(struct schema_reader *r, const json_t *schema)
-{
-    static const char *const REFUSED[] = { "not",
-                                           "if",
-                                           "then",
-                                           "else",
-                                           "dependentSchemas",
-                                           "dependentRequired",
-                                           "dependencies",
-                                           "patternProperties",
-                                           "propertyNames",
-                                           "contains",
-                                           "minContains",
-                                           "maxContains",
-                                           "multipleOf",
-                                           "unevaluatedProperties",
-                                           "unevaluatedItems",
-                                           "additionalItems",
-                                           "$dynamicRef",
-                                           "$recursiveRef",
-                                           NULL };
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)schema, key, value)
-    {
-        bool says_nothing = (!strcmp(key, "uniqueItems") && json_is_false(value)) ||
-                            (!strcmp(key, "minProperties") && json_is_integer(value) &&
-                             json_integer_value(value) <= 0);
-        bool is_refused = is_one_of(key, REFUSED) || !strcmp(key, "uniqueItems") ||
-                          !strcmp(key, "minProperties") || !strcmp(key, "maxProperties") ||
-                          (!strcmp(key, "$id") && schema != r->root);
-        if (is_refused && !says_nothing) {
-            schema_fail(r, "the keyword \"%s\" is not supported", key);
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Does the schema say anything beside this keyword? */
-static bool says_more(const json_t *schema, const char *than)
-{
-    static const char *const SPEAKING[] = { "$ref",
-                                            "allOf",
-                                            "anyOf",
-                                            "oneOf",
-                                            "enum",
-                                            "const",
-                                            "type",
-                                            "properties",
-                                            "required",
-                                            "items",
-                                            "minItems",
-                                            "prefixItems",
-                                            "maxItems",
-                                            "pattern",
-                                            "format",
-                                            "minLength",
-                                            "maxLength",
-                                            "minimum",
-                                            "maximum",
-                                            "exclusiveMinimum",
-                                            "exclusiveMaximum",
-                                            "additionalProperties",
-                                            NULL };
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)schema, key, value)
-    {
-        if (strcmp(key, than) && is_one_of(key, SPEAKING))
-            return true;
-    }
-    return false;
-}
-
 /* ---- values ---- */
 
 static int32_t of_ref(struct schema_reader *r, const json_t *ref)
@@ -230,16 +158,38 @@ static int32_t of_ref(struct schema_reader *r, const json_t *ref)
     const json_t *target = schema_resolve(r, ref);
     if (!target)
         return -1;
-    for (size_t i = 0; i < r->n_refs; i++)
-        if (r->refs[i].target == target)
-            return syntax_rule(r->out, r->refs[i].rule);
-    int32_t rule = syntax_add_rule(r->out, NULL, 0);
-    if (r->n_refs == MAX_SCHEMA_REFS || rule < 0)
+    int32_t rule = schema_map_find(&r->refs, target);
+    if (rule >= 0)
+        return syntax_rule(r->out, rule);
+    if (r->refs.n == MAX_SCHEMA_REFS)
         return schema_fail(r, "more than %d references", MAX_SCHEMA_REFS);
-    r->refs[r->n_refs++] = (struct schema_ref){ target, rule };
-    int32_t node = schema_value(r, target);
-    syntax_define(r->out, rule, node);
+    rule = syntax_add_rule(r->out, NULL, 0);
+    if (rule < 0)
+        return -1;
+    if (r->n_pending == r->pending_room) {
+        size_t room = r->pending_room ? 2 * r->pending_room : 16; /* at most MAX_SCHEMA_REFS */
+        struct schema_ref *grown = realloc(r->pending, room * sizeof *grown);
+        if (!grown)
+            return schema_no_memory(r);
+        r->pending = grown;
+        r->pending_room = room;
+    }
+    if (!schema_map_add(&r->refs, target, rule))
+        return schema_no_memory(r);
+    r->pending[r->n_pending++] = (struct schema_ref){ target, json_string_value(ref), rule };
     return syntax_rule(r->out, rule);
+}
+
+/* Defines the rules of references, among them those that turn up on the way. */
+static void define_refs(struct schema_reader *r)
+{
+    while (r->n_pending > 0 && r->status == TUTTI_OK) {
+        struct schema_ref ref = r->pending[--r->n_pending];
+        int n = snprintf(r->path, sizeof r->path, "%s", ref.name);
+        r->n_path = (size_t)n < sizeof r->path ? (size_t)n : sizeof r->path - 1;
+        int32_t node = schema_value(r, ref.target);
+        syntax_define(r->out, ref.rule, node);
+    }
 }
 
 static int32_t of_list(struct schema_reader *r, const json_t *list, const char *name)
@@ -268,17 +218,8 @@ static int32_t of_list(struct schema_reader *r, const json_t *list, const char *
 
 static int32_t of_one_of(struct schema_reader *r, const json_t *list)
 {
-    size_t n = json_array_size(list);
-    if (n > MAX_SCHEMA_WAYS)
-        return schema_fail(r, "oneOf has %zu alternatives, at most %d are allowed", n, MAX_SCHEMA_WAYS);
-    for (size_t i = 0; i < n; i++)
-        for (size_t k = 0; k < i; k++)
-            if (!schema_are_disjoint(r, json_array_get(list, k), json_array_get(list, i), 0))
-                return schema_fail(
-                    r,
-                    "the alternatives %zu and %zu of oneOf could hold together; use anyOf, or tell them "
-                    "apart by type or by a required property with a const",
-                    k, i);
+    if (!schema_check_one_of(r, list))
+        return -1;
     return of_list(r, list, "oneOf");
 }
 
@@ -301,44 +242,15 @@ static int32_t of_enum(struct schema_reader *r, const json_t *schema, const json
     return node;
 }
 
-/* The types that a schema speaks of, where it does not name any. */
-static unsigned guess_types(const json_t *schema)
-{
-    static const struct {
-        const char *keyword;
-        unsigned types;
-    } ABOUT[] = {
-        { "properties", TYPE_OBJECT },
-        { "required", TYPE_OBJECT },
-        { "additionalProperties", TYPE_OBJECT },
-        { "items", TYPE_ARRAY },
-        { "prefixItems", TYPE_ARRAY },
-        { "minItems", TYPE_ARRAY },
-        { "maxItems", TYPE_ARRAY },
-        { "pattern", TYPE_STRING },
-        { "format", TYPE_STRING },
-        { "minLength", TYPE_STRING },
-        { "maxLength", TYPE_STRING },
-        { "minimum", TYPE_NUMBER | TYPE_INTEGER },
-        { "maximum", TYPE_NUMBER | TYPE_INTEGER },
-        { "exclusiveMinimum", TYPE_NUMBER | TYPE_INTEGER },
-        { "exclusiveMaximum", TYPE_NUMBER | TYPE_INTEGER },
-    };
-    unsigned types = 0;
-    for (size_t i = 0; i < sizeof ABOUT / sizeof *ABOUT; i++)
-        if (json_object_get(schema, ABOUT[i].keyword))
-            types |= ABOUT[i].types;
-    return types ? types : TYPE_ANY;
-}
-
 static int32_t of_types(struct schema_reader *r, const json_t *schema)
 {
     int32_t ways[8];
     size_t n = 0;
-    unsigned types = json_object_get(schema, "type") ? schema_named_types(r, schema) : guess_types(schema);
+    unsigned types = json_object_get(schema, "type") ? schema_named_types(r, schema)
+                                                     : schema_guess_types(schema);
     if (r->status != TUTTI_OK)
         return -1;
-    if (types == TYPE_ANY && !says_more(schema, "type"))
+    if (types == TYPE_ANY && !schema_says_more(schema, "type"))
         return schema_any_value(r);
     if (types & TYPE_NULL)
         ways[n++] = syntax_text(r->out, "null");
@@ -358,8 +270,6 @@ static int32_t of_types(struct schema_reader *r, const json_t *schema)
 static int32_t of_flat(struct schema_reader *r, const json_t *schema)
 {
     const json_t *list = json_object_get(schema, "enum"), *value = json_object_get(schema, "const");
-    if (!json_is_object(schema))
-        return schema_value(r, schema);
     if (list && !json_is_array(list))
         return schema_fail(r, "enum must be a list");
     if (list)
@@ -386,15 +296,15 @@ static int32_t of_object(struct schema_reader *r, const json_t *schema)
 {
     const json_t *ref = json_object_get(schema, "$ref"), *any = json_object_get(schema, "anyOf");
     const json_t *one = json_object_get(schema, "oneOf"), *all = json_object_get(schema, "allOf");
-    if (!check_keywords(r, schema))
+    if (!schema_check_keywords(r, schema))
         return -1;
-    if (ref && !says_more(schema, "$ref"))
+    if (ref && !schema_says_more(schema, "$ref"))
         return of_ref(r, ref);
-    if (any && !says_more(schema, "anyOf"))
+    if (any && !schema_says_more(schema, "anyOf"))
         return json_is_array(any) ? of_list(r, any, "anyOf") : schema_fail(r, "anyOf must be a list");
-    if (one && !says_more(schema, "oneOf"))
+    if (one && !schema_says_more(schema, "oneOf"))
         return json_is_array(one) ? of_one_of(r, one) : schema_fail(r, "oneOf must be a list");
-    if (all && !says_more(schema, "allOf") && json_array_size(all) == 1)
+    if (all && !schema_says_more(schema, "allOf") && json_array_size(all) == 1)
         return of_list(r, all, "allOf");
     return ref || any || one || all ? of_mixture(r, schema) : of_flat(r, schema);
 }
@@ -409,6 +319,8 @@ int32_t schema_value(struct schema_reader *r, const json_t *schema)
         return syntax_choice(r->out, NULL, 0);
     if (!json_is_object(schema))
         return schema_fail(r, "a schema must be an object, true or false");
+    if (!schema_spend(r, 1))
+        return -1;
     if (++r->depth > MAX_SCHEMA_DEPTH)
         return schema_fail(r, "schemas nest deeper than %d levels", MAX_SCHEMA_DEPTH);
     int32_t node = of_object(r, schema);
@@ -440,6 +352,7 @@ static struct schema_reader *reader_new(struct syntax *out, struct tutti_error *
 
 static enum tutti_status finish(struct schema_reader *r, int32_t node)
 {
+    define_refs(r);
     if (r->status == TUTTI_OK) {
         r->out->root = syntax_add_rule(r->out, NULL, 0);
         syntax_define(r->out, r->out->root, node);
@@ -449,25 +362,36 @@ static enum tutti_status finish(struct schema_reader *r, int32_t node)
         st = syntax_check(r->out, r->err);
     json_decref(r->made);
     json_decref(r->root);
+    schema_map_clear(&r->refs);
+    free(r->pending);
+    budget_return_bytes(r->out->budget, r->bytes_taken);
     free(r);
     return st;
 }
 
-/* jansson reads recursively: what nests too deep is refused before. */
-static bool nests_too_deep(const char *text, size_t n_bytes)
+/* jansson reads recursively: what nests too deep is refused before. *n_bytes_of_values: the memory that the values will take. */
+static bool nests_too_deep(const char *text, size_t n_bytes, size_t *n_bytes_of_values)
 {
+    enum { OBJECT_BYTES = 256, ARRAY_BYTES = 144, VALUE_BYTES = 112 };
     int depth = 0;
     bool in_string = false;
+    *n_bytes_of_values = n_bytes + VALUE_BYTES;
     for (size_t i = 0; i < n_bytes; i++) {
         char c = text[i];
         if (in_string && c == '\\')
             i++;
         else if (c == '"')
             in_string = !in_string;
-        else if (!in_string && (c == '{' || c == '['))
+        if (in_string)
+            continue;
+        if (c == '{' || c == '[') {
             depth++;
-        else if (!in_string && (c == '}' || c == ']'))
+            *n_bytes_of_values += c == '{' ? OBJECT_BYTES : ARRAY_BYTES;
+        } else if (c == '}' || c == ']') {
             depth--;
+        } else if (c == ',' || c == ':') {
+            *n_bytes_of_values += VALUE_BYTES;
+        }
         if (depth > 4 * LIMIT_JSON_DEPTH)
             return true;
     }
@@ -477,14 +401,17 @@ static bool nests_too_deep(const char *text, size_t n_bytes)
 enum tutti_status schema_read(struct syntax *out, const char *text, size_t n_bytes, struct tutti_error *err)
 {
     json_error_t at;
-    if (nests_too_deep(text, n_bytes))
+    size_t n_bytes_of_values;
+    if (nests_too_deep(text, n_bytes, &n_bytes_of_values))
         return error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
                                "the JSON schema nests deeper than %d levels", 4 * LIMIT_JSON_DEPTH);
     struct schema_reader *r = reader_new(out, err);
     if (!r)
         return error_set(err, TUTTI_E_MEMORY, "the JSON schema: out of memory");
-    r->root = json_loadb(text, n_bytes, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &at);
-    if (!r->root)
+    bool has_room = schema_take_bytes(r, n_bytes_of_values) && schema_spend(r, n_bytes);
+    if (has_room)
+        r->root = json_loadb(text, n_bytes, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &at);
+    if (has_room && !r->root)
         r->status = error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
                                     "the JSON schema is not valid JSON: line %d, column %d: %s", at.line,
                                     at.column, at.text);

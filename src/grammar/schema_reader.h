@@ -3,11 +3,14 @@
 #define TUTTI_GRAMMAR_SCHEMA_READER_H
 
 #include "grammar/schema.h"
+#include "grammar/schema_map.h"
 
-#include <jansson.h>
-
+/* What recurses, and how deep: schema_value() through MAX_SCHEMA_DEPTH schemas, with some 3 KB of stack for each; within it
+ * schema_flatten() through MAX_COMBINED_DEPTH, schema_are_disjoint() through 8 and then its types through 8 more, patterns through 32
+ * groups, names of properties through 64 letters, digits through 18, JSON values through 256 levels. */
 enum {
     MAX_SCHEMA_DEPTH = 200,
+    MAX_COMBINED_DEPTH = 32, /* of allOf, anyOf, oneOf and $ref that are put together */
     MAX_SCHEMA_REFS = 2048,
     MAX_SCHEMA_WAYS = 256, /* of anyOf within allOf, multiplied */
 };
@@ -32,13 +35,15 @@ struct schema_reader {
     char path[200];           /* to where it reads, for messages: "$.properties.a" */
     size_t n_path;
     int depth;
-    bool is_raw; /* no JSON: characters stand as they are, not as a string of it has them */
-    /* The rules of references */
+    bool is_raw;            /* no JSON: characters stand as they are, not as a string of it has them */
+    struct schema_map refs; /* the rules of what references lead to */
     struct schema_ref {
         const json_t *target;
+        const char *name; /* as the reference has it */
         int32_t rule;
-    } refs[MAX_SCHEMA_REFS];
-    size_t n_refs;
+    } * pending; /* those whose rules are still to be defined: references do not recurse */
+    size_t n_pending, pending_room;
+    size_t bytes_taken; /* from the budget of out, by JSON values */
     /* -1: not made yet */
     int32_t blanks, any_value, any_object, any_array, any_string, any_number, any_integer, free_char,
         plain_char;
@@ -48,6 +53,10 @@ struct schema_reader {
 /* Keeps the first fault, of response_format, with the path. Returns -1. */
 int32_t schema_fail(struct schema_reader *r, const char *format, ...) PRINTF_LIKE(2, 3);
 int32_t schema_no_memory(struct schema_reader *r);
+
+/* From the budget of out. False: it is spent, which is a fault. */
+bool schema_spend(struct schema_reader *r, size_t n_steps);
+bool schema_take_bytes(struct schema_reader *r, size_t n_bytes);
 
 /* The path is longer by a part until it is cut back to what this returns. */
 size_t schema_enter(struct schema_reader *r, const char *part, const char *name);
@@ -80,17 +89,63 @@ int32_t schema_pattern(struct schema_reader *r, const char *pattern, size_t n_by
 /* A count such as minItems: 0 or more; fallback where it is absent. Values above LIMIT_GRAMMAR_REPEAT become that. */
 int32_t schema_count(struct schema_reader *r, const json_t *schema, const char *name, int32_t fallback);
 
+/* ---- schema_keywords.c ---- */
+
+struct schema_keyword {
+    const char *name;
+    enum {
+        KEYWORD_COMBINES,
+        KEYWORD_RULES,
+        KEYWORD_REFUSED
+    } use;          /* combines other schemas; is obeyed; is refused */
+    unsigned types; /* of the values that it speaks of; 0: of any */
+    enum schema_merge {
+        MERGE_NEVER,
+        MERGE_TYPES,
+        MERGE_VALUES,
+        MERGE_MEMBERS, /* properties with additionalProperties */
+        MERGE_REQUIRED,
+        MERGE_ITEMS, /* items with prefixItems */
+        MERGE_LARGER,
+        MERGE_SMALLER,
+        MERGE_EQUAL, /* two different values cannot be put together */
+    } merge;
+};
+
+/* NULL: a remark. */
+const struct schema_keyword *schema_keyword(const char *name);
+/* False: the schema has a keyword that is refused, or the budget is spent; both are faults. For each schema that is read,
+ * whatever it is part of. */
+bool schema_check_keywords(struct schema_reader *r, const json_t *schema);
+/* Does the schema say anything beside this keyword? */
+bool schema_says_more(const json_t *schema, const char *than);
+/* The types that the schema's keywords speak of; TYPE_ANY where none does. */
+unsigned schema_guess_types(const json_t *schema);
+
+/* ---- schema_values.c ---- */
+
+unsigned schema_type_of(const json_t *value);
+/* Equal as JSON Schema has it: 1 and 1.0 are, at any depth. */
+bool schema_equal(struct schema_reader *r, const json_t *a, const json_t *b);
+/* A new list of the values that are in both; NULL: a fault. */
+json_t *schema_shared_values(struct schema_reader *r, const json_t *a, const json_t *b);
+/* Does the value hold what the flat schema says? What it cannot tell is a fault. */
+bool schema_allows(struct schema_reader *r, const json_t *schema, json_t *value);
+
 /* ---- schema_merge.c ---- */
 
 /* The schema that a reference leads to; NULL: a fault. */
 const json_t *schema_resolve(struct schema_reader *r, const json_t *ref);
 /* A list of flat schemas, of which one must hold, equal to the schema; borrowed. NULL: a fault. */
 json_t *schema_flatten(struct schema_reader *r, const json_t *schema);
-/* Is no value valid by both? False: not certain. */
-bool schema_are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b, int depth);
-/* Does the value hold what the flat schema says? What it cannot tell is a fault. */
-bool schema_allows(struct schema_reader *r, const json_t *schema, json_t *value);
 /* The types that the schema names; TYPE_ANY where it names none. */
 unsigned schema_named_types(struct schema_reader *r, const json_t *schema);
+/* What an object schema says of a property; NULL: everything is allowed. */
+const json_t *schema_of_property(const json_t *schema, const char *name);
+
+/* ---- schema_disjoint.c ---- */
+
+/* Is no value valid by two schemas of the list? False: that is a fault now. */
+bool schema_check_one_of(struct schema_reader *r, const json_t *list);
 
 #endif

@@ -173,6 +173,7 @@ int32_t sets_intern(struct sets *s, struct place *places, size_t n, bool can_end
             (n == 0 || memcmp(s->places + set->first, places, n * sizeof *places) == 0))
             return s->set_slots[k] - 1;
     }
+    budget_spend(s->budget, 1 + s->a->n_classes / 16);
     if (!grow_sets(s) || !make_room_for_places(s, n))
         return SET_DEAD;
     if (n > 0)
@@ -190,20 +191,35 @@ int32_t sets_intern(struct sets *s, struct place *places, size_t n, bool can_end
 static void begin_closure(struct sets *s)
 {
     s->n_work = s->n_found = s->n_seen = 0;
+    s->reach = 0;
     if (++s->mark == 0) {
         memset(s->seen_mark, 0, SEEN_SLOTS * sizeof *s->seen_mark);
         s->mark = 1;
     }
 }
 
+/* Is there room on the stack for what the state needs until the end of its rule? So no text leads to where it cannot end. */
+static bool has_room(struct sets *s, int32_t state, int32_t stack)
+{
+    int32_t reach = s->frames[stack].depth + s->a->needs[state];
+    if (reach > MAX_STACK_DEPTH)
+        return false;
+    if (reach > s->reach)
+        s->reach = reach;
+    return true;
+}
+
 static void look_at(struct sets *s, int32_t state, int32_t stack)
 {
+    if (!has_room(s, state, stack))
+        return;
     uint64_t key = (uint64_t)(uint32_t)state << 32 | (uint32_t)stack;
     size_t k = hash_pair(state, stack) & (SEEN_SLOTS - 1);
     for (; s->seen_mark[k] == s->mark; k = (k + 1) & (SEEN_SLOTS - 1))
         if (s->seen[k] == key)
             return;
-    if (s->n_seen == MAX_PLACES || --s->budget < 0) {
+    budget_spend(s->budget, 1 + (s->a->first_edge[state + 1] - s->a->first_edge[state]) / 8);
+    if (s->n_seen == MAX_PLACES) {
         give_up(s, TUTTI_E_LIMIT);
         return;
     }
@@ -236,7 +252,7 @@ static int32_t end_closure(struct sets *s)
             if (e->kind != EDGE_CALL)
                 continue;
             if (!a->is_end[e->to])
-                stack = sets_push(s, stack, e->to);
+                stack = has_room(s, e->to, stack) ? sets_push(s, stack, e->to) : -1;
             if (stack >= 0)
                 look_at(s, e->call, stack);
         }
@@ -245,7 +261,10 @@ static int32_t end_closure(struct sets *s)
     }
     if (s->status != TUTTI_OK || (s->n_found == 0 && !can_end && !escapes))
         return SET_DEAD;
-    return sets_intern(s, s->found, s->n_found, can_end, escapes);
+    int32_t set = sets_intern(s, s->found, s->n_found, can_end, escapes);
+    if (set != SET_DEAD && s->sets[set].reach < s->reach)
+        s->sets[set].reach = s->reach;
+    return set;
 }
 
 int32_t sets_close(struct sets *s, int32_t state, int32_t stack)
@@ -262,6 +281,7 @@ int32_t sets_find_next(struct sets *s, int32_t set, int byte_class)
     begin_closure(s);
     for (int32_t i = 0; i < s->sets[set].n && s->status == TUTTI_OK; i++) {
         struct place at = s->places[s->sets[set].first + i];
+        budget_spend(s->budget, 1 + (a->first_edge[at.state + 1] - a->first_edge[at.state]) / 8);
         for (int32_t k = a->first_edge[at.state]; k < a->first_edge[at.state + 1]; k++) {
             const struct edge *e = &a->edges[k];
             if (e->kind == EDGE_BYTE && byte >= e->low && byte <= e->high)
@@ -276,9 +296,10 @@ int32_t sets_find_next(struct sets *s, int32_t set, int byte_class)
 
 /* ---- all together ---- */
 
-enum tutti_status sets_init(struct sets *s, const struct automaton *a, struct tutti_error *err)
+enum tutti_status sets_init(struct sets *s, const struct automaton *a, struct budget *budget,
+                            struct tutti_error *err)
 {
-    *s = (struct sets){ .a = a, .budget = INT64_MAX };
+    *s = (struct sets){ .a = a, .budget = budget };
     s->work = calloc(MAX_PLACES, sizeof *s->work);
     s->found = calloc(MAX_PLACES, sizeof *s->found);
     s->seen = calloc(SEEN_SLOTS, sizeof *s->seen);

@@ -11,8 +11,7 @@
 #include "grammar/automaton.h"
 
 enum {
-    MAX_PLACES = 2048,     /* of one set: more means that the grammar says the same in too many ways */
-    MAX_STACK_DEPTH = 256, /* calls within calls; deeper ones do not fit the grammar */
+    MAX_PLACES = 2048, /* of one set: more means that the grammar says the same in too many ways */
 };
 
 /* Stacks: the number of the topmost frame. Equal stacks have equal numbers. */
@@ -32,6 +31,7 @@ struct set {
     int32_t first, n; /* in the places */
     bool can_end;     /* a whole text ends here */
     bool escapes;     /* the end of STACK_UNKNOWN's rule */
+    int32_t reach;    /* frames above its places' lowest one that the ways to it need at most */
 };
 
 struct sets {
@@ -49,11 +49,14 @@ struct sets {
     uint32_t *seen_mark;
     uint32_t mark;
     size_t n_work, n_found, n_seen;
-    int64_t budget;           /* places that may still be looked at; below 0: status is TUTTI_E_LIMIT */
+    int32_t reach;
+    struct budget
+        *budget; /* is spent from, and not looked at: one way costs 2,048 places with their edges at most */
     enum tutti_status status; /* of the first failure: from then on every way is SET_DEAD, and not kept */
 };
 
-MUST_CHECK enum tutti_status sets_init(struct sets *s, const struct automaton *a, struct tutti_error *err);
+MUST_CHECK enum tutti_status sets_init(struct sets *s, const struct automaton *a, struct budget *budget,
+                                       struct tutti_error *err);
 void sets_clear(struct sets *s); /* a zeroed one is allowed */
 size_t sets_bytes(const struct sets *s);
 

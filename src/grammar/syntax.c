@@ -12,14 +12,31 @@ void syntax_clear(struct syntax *s)
     free(s->ranges);
     free(s->rules);
     buf_clear(&s->bytes);
+    if (s->budget)
+        budget_return_bytes(s->budget, s->bytes_taken);
     *s = (struct syntax){ 0 };
+}
+
+bool syntax_spend(struct syntax *s, size_t n_steps)
+{
+    if (!budget_spend(s->budget, (int64_t)n_steps))
+        s->is_full = true;
+    return !s->is_full;
+}
+
+static bool take_bytes(struct syntax *s, size_t n_bytes)
+{
+    s->bytes_taken += n_bytes;
+    if (!budget_take_bytes(s->budget, n_bytes))
+        s->is_full = true;
+    return !s->is_full;
 }
 
 /* Makes room for n more of an array that has n_used of *room. False: the syntax is full now. */
 static bool grow(struct syntax *s, void *array, size_t *room, size_t n_used, size_t n, size_t item_bytes,
                  size_t limit)
 {
-    if (s->is_full || n > limit || n_used > limit - n) {
+    if (!syntax_spend(s, 1 + n) || n > limit || n_used > limit - n) {
         s->is_full = true;
         return false;
     }
@@ -28,6 +45,8 @@ static bool grow(struct syntax *s, void *array, size_t *room, size_t n_used, siz
     size_t more = *room ? *room * 2 : 64;
     while (more < n_used + n)
         more *= 2;
+    if (!take_bytes(s, (more - *room) * item_bytes))
+        return false;
     void *grown = realloc(*(void **)array, more * item_bytes);
     if (!grown) {
         s->is_full = s->has_no_memory = true;
@@ -60,6 +79,8 @@ int32_t syntax_bytes(struct syntax *s, const char *bytes, size_t n_bytes)
         s->is_full = true;
         return -1;
     }
+    if (!syntax_spend(s, n_bytes / 8) || !take_bytes(s, n_bytes))
+        return -1;
     if (!buf_add(&s->bytes, bytes, n_bytes)) {
         s->is_full = s->has_no_memory = true;
         return -1;
@@ -107,37 +128,67 @@ int32_t syntax_seq(struct syntax *s, const int32_t *nodes, size_t n)
  * "a" x | "a" y becomes "a" (x | y): otherwise each level of "(" expr "+" expr ")" | "(" expr "-" expr ")" would double the ways
  * in which a text can be read. */
 
-enum { MAX_FACTORED = 256, MAX_FACTOR_DEPTH = 64 };
+/* factor() recurses to MAX_FACTOR_DEPTH, with 5 KB of each call on the stack. */
+enum { MAX_FACTORED = 256, FACTOR_SLOTS = 2 * MAX_FACTORED, MAX_FACTOR_DEPTH = 64 };
 
 static int32_t part_of(const struct syntax *s, int32_t way, int32_t skip)
 {
+    if (way < 0)
+        return -1;
     const struct node *node = &s->nodes[way];
     if (node->kind == NODE_SEQ)
         return skip < node->n ? s->children[node->first + skip] : -1;
     return skip == 0 && node->kind != NODE_EMPTY ? way : -1;
 }
 
-static bool are_equal(const struct syntax *s, int32_t a, int32_t b)
+/* What a node compares by: its bytes or ranges; of other kinds that can be equal, first says all. */
+static const void *contents_of(const struct syntax *s, const struct node *node, size_t *n_bytes)
 {
+    *n_bytes = 0;
+    if (node->kind == NODE_BYTES) {
+        *n_bytes = (size_t)node->n;
+        return s->bytes.bytes + node->first;
+    }
+    if (node->kind == NODE_CHARS && node->n > 0) {
+        *n_bytes = (size_t)node->n * sizeof *s->ranges;
+        return s->ranges + node->first;
+    }
+    return NULL;
+}
+
+static bool are_equal(struct syntax *s, int32_t a, int32_t b)
+{
+    size_t n_a, n_b;
     if (a < 0 || b < 0 || a == b)
         return a == b;
     const struct node *x = &s->nodes[a], *y = &s->nodes[b];
-    if (x->kind != y->kind || x->n != y->n)
+    if (x->kind != y->kind)
         return false;
-    switch (x->kind) {
-    case NODE_RULE:
+    if (x->kind == NODE_RULE)
         return x->first == y->first;
-    case NODE_BYTES:
-        return memcmp(s->bytes.bytes + x->first, s->bytes.bytes + y->first, (size_t)x->n) == 0;
-    case NODE_CHARS:
-        return x->n == 0 ||
-               memcmp(s->ranges + x->first, s->ranges + y->first, (size_t)x->n * sizeof *s->ranges) == 0;
-    default:
+    if (x->kind != NODE_BYTES && x->kind != NODE_CHARS)
         return false;
-    }
+    const void *of_x = contents_of(s, x, &n_a), *of_y = contents_of(s, y, &n_b);
+    syntax_spend(s, n_a / 64);
+    return n_a == n_b && (n_a == 0 || memcmp(of_x, of_y, n_a) == 0);
 }
 
-/* What is left of a way behind skip parts. */
+/* Equal nodes have equal ones. */
+static uint32_t hash_node(struct syntax *s, int32_t index)
+{
+    size_t n_bytes;
+    const struct node *node = &s->nodes[index];
+    const uint8_t *bytes = contents_of(s, node, &n_bytes);
+    uint32_t hash = 2166136261u ^ (uint32_t)node->kind;
+    if (node->kind != NODE_BYTES && node->kind != NODE_CHARS)
+        return (hash ^ (uint32_t)(node->kind == NODE_RULE ? node->first : index)) * 16777619u;
+    syntax_spend(s, n_bytes / 8);
+    for (size_t i = 0; i < n_bytes; i++)
+        hash = (hash ^ bytes[i]) * 16777619u;
+    return hash;
+}
+
+/* What is left of a way after skip parts. */
 static int32_t rest_of(struct syntax *s, int32_t way, int32_t skip)
 {
     int32_t first = s->nodes[way].first, n = s->nodes[way].n, left;
@@ -152,29 +203,58 @@ static int32_t rest_of(struct syntax *s, int32_t way, int32_t skip)
     return add_node(s, (struct node){ .kind = NODE_SEQ, .first = first + skip, .n = left });
 }
 
+/* Ways by their first part. */
+struct factor_groups {
+    int32_t heads[MAX_FACTORED]; /* -1: the way is over */
+    int32_t first[MAX_FACTORED], last[MAX_FACTORED],
+        next[MAX_FACTORED]; /* lists of ways, by their number; -1: end */
+    size_t n;
+};
+
+static void group_ways(struct syntax *s, struct factor_groups *g, const int32_t *ways, size_t n, int32_t skip)
+{
+    int16_t slots[FACTOR_SLOTS] = { 0 }; /* a group + 1 */
+    g->n = 0;
+    for (size_t i = 0; i < n; i++) {
+        int32_t head = part_of(s, ways[i], skip), group = -1;
+        size_t k = head < 0 ? 0 : hash_node(s, head) % FACTOR_SLOTS;
+        for (; group < 0 && slots[k] != 0; k = (k + 1) % FACTOR_SLOTS)
+            if (are_equal(s, head, g->heads[slots[k] - 1]) && head >= 0)
+                group = slots[k] - 1;
+        g->next[i] = -1;
+        if (group >= 0) {
+            g->next[g->last[group]] = (int32_t)i;
+            g->last[group] = (int32_t)i;
+            continue;
+        }
+        slots[k] = (int16_t)(g->n + 1);
+        g->heads[g->n] = head;
+        g->first[g->n] = g->last[g->n] = (int32_t)i;
+        g->n++;
+    }
+}
+
 static int32_t factor(struct syntax *s, const int32_t *ways, size_t n, int32_t skip, int depth)
 {
+    struct factor_groups groups;
     int32_t out[MAX_FACTORED], group[MAX_FACTORED];
-    bool is_taken[MAX_FACTORED] = { false };
     size_t n_out = 0;
-    for (size_t i = 0; i < n; i++) {
-        size_t n_group = 1;
-        int32_t head = part_of(s, ways[i], skip);
-        if (is_taken[i])
-            continue;
-        group[0] = ways[i];
-        for (size_t k = i + 1; k < n; k++) {
-            if (!is_taken[k] && are_equal(s, head, part_of(s, ways[k], skip))) {
-                is_taken[k] = true;
-                group[n_group++] = ways[k];
-            }
-        }
-        if (n_group == 1 || head < 0 || depth == MAX_FACTOR_DEPTH) {
-            for (size_t k = 0; k < (head < 0 ? 1 : n_group); k++)
+    bool has_ended = false;
+    syntax_spend(s, n);
+    group_ways(s, &groups, ways, n, skip);
+    for (size_t i = 0; i < groups.n && !s->is_full; i++) {
+        size_t n_group = 0;
+        for (int32_t k = groups.first[i]; k >= 0; k = groups.next[k])
+            group[n_group++] = ways[k];
+        if (groups.heads[i] < 0 && has_ended)
+            continue; /* one empty way is enough */
+        has_ended |= groups.heads[i] < 0;
+        if (n_group == 1 || depth == MAX_FACTOR_DEPTH) {
+            for (size_t k = 0; k < n_group; k++)
                 out[n_out++] = rest_of(s, group[k], skip);
         } else {
             int32_t tail = factor(s, group, n_group, skip + 1, depth + 1);
-            out[n_out++] = SYNTAX_SEQ(s, head, tail);
+            out[n_out++] = SYNTAX_SEQ(s, groups.heads[i], tail);
         }
     }
     return n_out == 1 ? out[0] : add_list(s, NODE_CHOICE, out, n_out);
@@ -194,6 +274,17 @@ int32_t syntax_repeat(struct syntax *s, int32_t node, int32_t min, int32_t max)
         return syntax_empty(s);
     if (min == 1 && max == 1)
         return node;
+    /* (x+)? and its like are x*: each repetition within another one would multiply the ways to read a text. */
+    const struct node *inner = node >= 0 && !s->is_full ? &s->nodes[node] : NULL;
+    bool is_simple = min <= 1 && (max == 1 || max == REPEAT_FOREVER);
+    if (is_simple && inner && inner->kind == NODE_REPEAT && inner->min <= 1 &&
+        (inner->max == 1 || inner->max == REPEAT_FOREVER)) {
+        min = inner->min * min;
+        max = max == 1 && inner->max == 1 ? 1 : REPEAT_FOREVER;
+        if (min == inner->min && max == inner->max)
+            return node;
+        node = inner->first;
+    }
     return add_node(s, (struct node){ .kind = NODE_REPEAT, .first = node, .min = min, .max = max });
 }
 
@@ -205,6 +296,8 @@ int32_t syntax_rule(struct syntax *s, int32_t rule)
 int32_t syntax_add_rule(struct syntax *s, const char *name, size_t n_bytes)
 {
     if (!grow(s, &s->rules, &s->rules_room, s->n_rules, 1, sizeof *s->rules, LIMIT_GRAMMAR_RULES))
+        return -1;
+    if (!take_bytes(s, n_bytes))
         return -1;
     char *copy = name ? strndup(name, n_bytes) : NULL;
     if (name && !copy) {
@@ -225,6 +318,8 @@ enum tutti_status syntax_check(const struct syntax *s, struct tutti_error *err)
 {
     if (s->has_no_memory)
         return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
+    if (budget_is_over(s->budget))
+        return budget_explain(s->budget, err);
     if (s->is_full)
         return error_set(err, TUTTI_E_LIMIT, "the grammar is too large: more than %d parts or %d rules",
                          LIMIT_GRAMMAR_NODES, LIMIT_GRAMMAR_RULES);

@@ -1,11 +1,13 @@
 /* A grammar as a tree: rules over Unicode characters, made by the readers of GBNF and of JSON Schema.
  *
  * Nodes lie in one array and are named by their index; one node may stand in several places. Whoever builds need not look at
- * every result: a syntax that ran out of memory or of room stays full, and syntax_check() says so at the end. */
+ * every result: a syntax that ran out of memory, of room or of its budget stays full, and syntax_check() says so at the end.
+ * Nodes may nest as deep as there are nodes: whoever follows them must not recurse. */
 #ifndef TUTTI_GRAMMAR_SYNTAX_H
 #define TUTTI_GRAMMAR_SYNTAX_H
 
 #include "base/buf.h"
+#include "grammar/budget.h"
 
 enum {
     LIMIT_GRAMMAR_NODES = 1 << 19,
@@ -53,7 +55,12 @@ struct syntax {
     size_t nodes_room, children_room, ranges_room, rules_room;
     int32_t root; /* a rule */
     bool is_full, has_no_memory;
+    struct budget *budget; /* of all that is made here; set by the owner before anything else */
+    size_t bytes_taken;    /* from the budget */
 };
+
+/* False: the budget is spent, and the syntax is full. */
+bool syntax_spend(struct syntax *s, size_t n_steps);
 
 void syntax_clear(struct syntax *s); /* a zeroed one is allowed */
 
@@ -79,7 +86,7 @@ int32_t syntax_rule(struct syntax *s, int32_t rule);
 int32_t syntax_add_rule(struct syntax *s, const char *name, size_t n_bytes);
 void syntax_define(struct syntax *s, int32_t rule, int32_t node);
 
-/* TUTTI_E_LIMIT: the grammar is too large; TUTTI_E_MEMORY. */
+/* TUTTI_E_LIMIT: the grammar is too large, or its budget is spent; TUTTI_E_CANCELLED; TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status syntax_check(const struct syntax *s, struct tutti_error *err);
 
 /* The ranges in order without overlap, in place; returns how many. */

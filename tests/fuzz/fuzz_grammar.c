@@ -56,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
         if (c[0] == '\n' && c[1] == '\n')
             input = c + 2;
     size_t n_text = (size_t)((input < end ? input - 2 : end) - text);
-    enum tutti_status st = grammar_new(&g, KINDS[*bytes % 3], text, n_text, trie, &err);
+    enum tutti_status st = grammar_new(&g, KINDS[*bytes % 3], text, n_text, trie, NULL, &err);
     assert(st == TUTTI_OK || err.text[0] != '\0');
     assert(st != TUTTI_E_INTERNAL);
     if (st != TUTTI_OK)

@@ -3,7 +3,7 @@
  *   {"kind": "gbnf" | "schema" | "object", "text": GRAMMAR, "texts": [TEXT, ...], "seeds": [N, ...], "max_tokens": N}
  *
  * and writes one for each: {"error": TEXT} or {"accepts": ["all" | "begin" | "no" | "limit", ...], "outputs": [{"text",
- * "finished"}, ...], "n_tokens", "mask_us": [median, largest]}. accepts: the text fits, is the beginning of one that does, does neither, or cannot be followed.
+ * "finished"}, ...], "n_tokens", "mask_us": [median, largest]}; "steps" and "peak_bytes" of compiling in either case. accepts: the text fits, is the beginning of one that does, does neither, or cannot be followed.
  * outputs: what a model would write whose every logit is the same. Without a file the vocabulary is 256 bytes and some longer tokens. */
 #include "base/clock.h"
 #include "base/rng.h"
@@ -160,15 +160,19 @@ static json_t *answer(const json_t *question)
     size_t i;
     struct grammar *g;
     struct tutti_error err = { 0 };
+    struct budget budget;
+    budget_init(&budget, &(struct budget_limits){ LIMIT_COMPILE_STEPS, LIMIT_COMPILE_BYTES, NULL, NULL });
     enum tutti_status st = grammar_new(&g,
                                        !strcmp(kind, "gbnf")      ? GRAMMAR_GBNF
                                        : !strcmp(kind, "schema")  ? GRAMMAR_JSON_SCHEMA
                                        : !strcmp(kind, "pattern") ? GRAMMAR_PATTERN
                                                                   : GRAMMAR_JSON_OBJECT,
-                                       json_string_value(text), json_string_length(text), trie, &err);
+                                       json_string_value(text), json_string_length(text), trie, &budget,
+                                       &err);
     if (st != TUTTI_OK)
-        return json_pack("{s:s, s:s, s:s}", "error", err.text, "status", tutti_status_name(st), "param",
-                         err.param);
+        return json_pack("{s:s, s:s, s:s, s:I, s:I}", "error", err.text, "status", tutti_status_name(st),
+                         "param", err.param, "steps", (json_int_t)budget_steps(&budget), "peak_bytes",
+                         (json_int_t)budget.peak_bytes);
     json_t *words = json_array(), *outputs = json_array();
     json_array_foreach(json_object_get(question, "texts"), i, entry)
         json_array_append_new(words, json_string(accepts(g, entry)));
@@ -177,10 +181,12 @@ static json_t *answer(const json_t *question)
         outputs, write_one(g, (uint64_t)json_integer_value(entry), max_tokens, &n_tokens));
     if (n_times > 0)
         qsort(times, n_times, sizeof *times, compare_times);
-    json_t *out = json_pack("{s:o, s:o, s:i, s:[f,f,f], s:I}", "accepts", words, "outputs", outputs,
+    json_t *out = json_pack("{s:o, s:o, s:i, s:[f,f,f], s:I, s:I, s:I}", "accepts", words, "outputs", outputs,
                             "n_tokens", n_tokens, "mask_us", n_times ? times[n_times / 2] : 0.0,
                             n_times ? times[n_times - 1 - n_times / 100] : 0.0,
-                            n_times ? times[n_times - 1] : 0.0, "bytes", (json_int_t)grammar_bytes(g));
+                            n_times ? times[n_times - 1] : 0.0, "bytes", (json_int_t)grammar_bytes(g),
+                            "steps", (json_int_t)budget_steps(&budget), "peak_bytes",
+                            (json_int_t)budget.peak_bytes);
     grammar_drop(g);
     return out;
 }

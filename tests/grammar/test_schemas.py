@@ -52,6 +52,10 @@ ACCEPTED = [
      ['{"a":3}', '{"a":30,"b":1}'], ['{"a":2}', '{"b":1}', '{}']),
     ({"allOf": [{"type": "object", "properties": {"a": {}}, "additionalProperties": False}, {"type": "object", "properties": {"b": {}}}]},
      ['{}', '{"a":1}'], ['{"b":1}']),
+    ({"allOf": [{"uniqueItems": False, "minProperties": 0}, {"type": "object", "properties": {"a": {"const": 1}}}]}, ['{}', '{"a":1}'], ['[]']),
+    ({"allOf": [{"enum": [1, [2.0], {"a": 3}]}, {"enum": [{"a": 3.0}, 1.0, [2], 5]}]}, ['1', '[2.0]', '{"a":3}'], ['5']),
+    ({"allOf": [{"anyOf": [{"$ref": "#/$defs/a"}, {"const": 2}]}, {"$ref": "#/$defs/a"}, {"type": "integer"}], "$defs": {"a": {"minimum": 1}}},
+     ['1', '2', '30'], ['0', '1.5']),
     ({"type": ["string", "null"], "maxLength": 1}, ['null', '"x"', '""'], ['"xy"', '1']),
     (True, ['null', '[{"a":[]}]', '-0.5e+3', '"x"'], ['nul', '[1 2]']),
 ]
@@ -63,6 +67,23 @@ def test_texts_fit_or_do_not(probe, schema, accepted, refused):
     assert reply.get("accepts") is not None, reply
     assert reply["accepts"][:len(accepted)] == ["all"] * len(accepted), list(zip(accepted, reply["accepts"]))
     assert "all" not in reply["accepts"][len(accepted):], list(zip(refused, reply["accepts"][len(accepted):]))
+
+
+UNENFORCED = {"not": {}, "if": {}, "then": {}, "else": {}, "dependentSchemas": {}, "dependentRequired": {}, "dependencies": {},
+              "patternProperties": {}, "propertyNames": {}, "minProperties": 1, "maxProperties": 3, "contains": {}, "minContains": 1,
+              "maxContains": 2, "uniqueItems": True, "multipleOf": 2, "unevaluatedProperties": False, "unevaluatedItems": False,
+              "additionalItems": False, "$dynamicRef": "#a", "$recursiveRef": "#", "$id": "http://example.com/a"}
+
+
+@pytest.mark.parametrize("keyword", UNENFORCED)
+def test_a_keyword_that_is_not_enforced_is_refused_wherever_it_is(probe, keyword):
+    schema = {keyword: UNENFORCED[keyword]}
+    for outer in ({"properties": {"a": schema}}, {"allOf": [schema]}, {"allOf": [schema, {}]}, {"allOf": [{"allOf": [{}, schema]}, {}]},
+                  {"type": "object", "anyOf": [{"type": "object"}, schema]}, {"type": "object", "$ref": "#/$defs/x", "$defs": {"x": schema}},
+                  {"allOf": [{"properties": {"a": {}}}, {"properties": {"a": {"allOf": [{"anyOf": [{}, schema]}]}}}]},
+                  {"allOf": [{"items": {"allOf": [{}, schema]}}, {"items": {"type": "null"}}]}):
+        reply = probe.ask(kind="schema", text=json.dumps(outer))
+        assert f'the keyword "{keyword}" is not supported' in reply.get("error", ""), (outer, reply)
 
 
 WRONG = [
@@ -97,6 +118,10 @@ WRONG = [
     ('{"type": "string", "pattern": "^.{30000}.{30000}"}', "too large"),
     ("[" * 300 + "]" * 300, "nests deeper"),
     ('{"allOf":[{},' * 40 + "{}" + "]}" * 40, "nest deeper"),
+    ('{"allOf": [{"$ref": "#/$defs/a"}, {}], "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a", "type": "null"}}}',
+     "refer to themselves"),
+    ('{"type": "object", "anyOf": [{"$ref": "#"}, {"type": "null"}]}', "refer to themselves"),
+    ('{"allOf": [{"required": "a"}, {}]}', "required a list"),
     ('{"items":' * 210 + "{}" + "}" * 210, "nest deeper"),
 ]
 
