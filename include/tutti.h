@@ -156,7 +156,7 @@ TUTTI_API int64_t tutti_tokenize(const tutti_model *model, const char *text, siz
 TUTTI_API int64_t tutti_tokenize_trusted(const tutti_model *model, const char *text, size_t n_bytes,
                                          bool add_special, int32_t *ids, size_t max_ids);
 
-/* Ids to text as the tokenizer's reference library decodes them. Returns the number of bytes of the whole text
+/* Ids to text as the tokenizer's reference library decodes them; ids that only pad the vocabulary have no text. Returns the number of bytes of the whole text
  * (without terminator; may exceed max_bytes), or -1: no tokenizer, no memory, or an id outside the vocabulary. */
 TUTTI_API int64_t tutti_detokenize(const tutti_model *model, const int32_t *ids, size_t n_ids, char *text,
                                    size_t max_bytes);

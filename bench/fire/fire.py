@@ -23,7 +23,7 @@ import time
 
 import hostile
 from asks import STEP_QUESTIONS, all_asks
-from servers import Idlers, Server
+from servers import METRICS_KEY, Idlers, Server
 from wire import Busy, Cut, Wire, post
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -289,7 +289,10 @@ class Fire:
         limits = ["--header-timeout", str(HEADER_TIMEOUT), "--step-timeout", str(STEP_TIMEOUT), "--idle-timeout", "3600",
                   "--drain-timeout", str(int(self.patience)),
                   "--kv-memory", "4M", "--kv-spill-size", "16M", "--speculate", "4", "--max-seqs", "32", "--max-queue", "64",
-                  "--no-access-log", "--log-level", "warn", "--api-key-file", os.path.join(self.folder, "keys")]
+                  "--no-access-log", "--log-level", "warn", "--api-key-file", os.path.join(self.folder, "keys"),
+                  "--metrics-key", os.path.join(self.folder, "metrics-key")]
+        with open(os.path.join(self.folder, "metrics-key"), "w", encoding="ascii") as file:
+            file.write(METRICS_KEY + "\n")
         with open(os.path.join(self.folder, "keys"), "w", encoding="ascii") as file:
             file.writelines(f"{key} {client}\n" for key, client in KEYS.items())
         self.wrong_heads, self.wrong_bodies = hostile.heads(next(iter(KEYS))), hostile.bodies(next(iter(KEYS)))

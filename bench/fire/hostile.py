@@ -40,15 +40,15 @@ def spoiled(rng, data):
 # ---- wrong from its first byte: what is sent, and how it must be refused (0: the connection is closed) ----------------
 
 def heads(key):
-    start = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + key.encode() + b"\r\n"
-    get = b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + key.encode() + b"\r\n"
+    start = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer " + key.encode() + b"\r\n"
+    get = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + key.encode() + b"\r\n"
     chunked = start + b"Transfer-Encoding: chunked\r\n"
     return [
         ("junk lines", b"\r\n\r\n\x00\x01\x02\r\n\r\n", {400}),
         ("no version", b"GET /health\r\n\r\n", {400}),
         ("a version to come", b"GET / HTTP/9.9\r\n\r\n", {505}),
         ("HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {505}),
-        ("bare line feeds", b"GET / HTTP/1.1\nHost: x\n\n", {400}),
+        ("bare line feeds", b"GET / HTTP/1.1\nHost: localhost\n\n", {400}),
         ("a folded header", get + b"A: b\r\n c\r\n\r\n", {400}),
         ("a blank before the colon", get + b"A : b\r\n\r\n", {400}),
         ("a header without name", get + b": b\r\n\r\n", {400}),
@@ -68,9 +68,9 @@ def heads(key):
         ("a chunk without its end", chunked + b"\r\n3\r\nabcXX\r\n", {400}),
         ("a long trailer", chunked + b"\r\n0\r\n" + b"".join(b"T%d: x\r\n" % i for i in range(2000)), {400, 431}),
         ("an unknown expectation", start + b"Content-Length: 2\r\nExpect: tea\r\n\r\n{}", {417}),
-        ("no such path", b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: x\r\n\r\n", {400, 404}),
-        ("a path of any bytes", b"GET /\xff\xfe\x80 HTTP/1.1\r\nHost: x\r\n\r\n", {400, 404}),
-        ("the wrong method", b"DELETE /v1/chat/completions HTTP/1.1\r\nHost: x\r\n\r\n", {405}),
+        ("no such path", b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404}),
+        ("a path of any bytes", b"GET /\xff\xfe\x80 HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404}),
+        ("the wrong method", b"DELETE /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n\r\n", {405}),
         ("no host", b"GET /health HTTP/1.1\r\n\r\n", {400}),
         ("no method", b"\x00 / HTTP/1.1\r\n\r\n", {400}),
         ("no key", post("/tokenize", {"prompt": "x"}), {401}),
@@ -166,7 +166,7 @@ async def torn(wire, rng, key, body):
     if rng.random() < 0.5:
         text = json.dumps(body).encode()
         half = len(text) // 2
-        data = (b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + key.encode() +
+        data = (b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer " + key.encode() +
                 b"\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n%x\r\n%b" % (half, text[:half], len(text) - half, text[half:]))
     await wire.send(data[:rng.randrange(1, len(data) - 1)])
     if rng.random() < 0.5:
@@ -211,7 +211,7 @@ async def ahead(wire, rng, key, ask, want):
 async def in_chunks(wire, rng, key, ask, want):
     """A right request in many chunks with extensions and a trailer, behind an expectation."""
     text = json.dumps(ask.body).encode()
-    await wire.send(b"POST %b HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n" %
+    await wire.send(b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer %b\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n" %
                     (ask.path.encode(), key.encode()))
     data = b""
     while text:

@@ -16,6 +16,9 @@ def free_port():
         return sock.getsockname()[1]
 
 
+METRICS_KEY = "sk-fire-metrics"
+
+
 class Server:
     """One port, and behind it one process after the other. life: which one, from 1 on."""
 
@@ -72,7 +75,8 @@ class Server:
     async def metrics(self):
         wire = await Wire.open(self.port, self.patience)
         try:
-            await wire.send(b"GET /metrics HTTP/1.1\r\nHost: fire\r\nConnection: close\r\n\r\n")
+            await wire.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + METRICS_KEY.encode() +
+                            b"\r\nConnection: close\r\n\r\n")
             text = (await wire.reply())[2].decode()
         finally:
             wire.close()
@@ -156,7 +160,7 @@ class Idlers:
             wire = await Wire.open(self.server.port, self.server.patience)
             self.wires.append(wire)
             if i % 10 == 0:
-                await wire.send(b"GET /health HTTP/1.1\r\nHost: fire\r\n\r\n")
+                await wire.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert (await wire.reply())[0] == 200
 
     async def check(self):
@@ -165,7 +169,7 @@ class Idlers:
             return
         found = (await self.server.metrics())["tutti_http_connections"]
         assert found >= self.n, f"{self.server.name}, life {self.server.life}: {found} connections, {self.n} rest"
-        await self.wires[0].send(b"GET /health HTTP/1.1\r\nHost: fire\r\n\r\n")
+        await self.wires[0].send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await self.wires[0].reply())[0] == 200
 
     def close(self):

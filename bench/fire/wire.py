@@ -113,7 +113,7 @@ class Wire:
 def post(path, body, key=None, extra=b"", method=b"POST"):
     """The bytes of a request. body: bytes, or a value that becomes JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = method + b" " + path.encode() + b" HTTP/1.1\r\nHost: fire\r\nContent-Type: application/json\r\n"
+    head = method + b" " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     if key:
         head += b"Authorization: Bearer " + key.encode() + b"\r\n"
     return head + b"Content-Length: %d\r\n" % len(data) + extra + b"\r\n" + data

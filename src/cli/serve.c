@@ -15,9 +15,9 @@
 
 struct serve_values {
     const char *host, *unix_path, *name, *api_key_file, *cors_origin, *log_level, *log_format;
-    const char *tls_cert, *tls_key, *tls_client_ca;
+    const char *metrics_key, *metrics_listen, *tls_cert, *tls_key, *tls_client_ca;
     const char *config, *embedding_pooling;
-    struct option_texts apis;
+    struct option_texts apis, allow_hosts;
     int64_t port, max_body, max_output, header_timeout, idle_timeout, drain_delay, drain_timeout,
         step_timeout;
     bool no_access_log, share_cache;
@@ -86,6 +86,18 @@ static const struct option OPTIONS[] = {
       .help = "one prefix cache for all keys: saves memory and time where their prompts begin alike, but "
               "lets each key find out by cached_tokens and response times how prompts of the others "
               "begin; without it, keys of one name share a cache" },
+    { .name = "metrics-key",
+      TEXT_IN(VALUES, metrics_key),
+      .value = "FILE",
+      .help = "answer GET /metrics only to those who send a key of FILE, which is written as that of "
+              "--api-key-file; where that one is "
+              "given, nobody may read /metrics without this or --metrics-listen; SIGHUP reads it anew" },
+    { .name = "metrics-listen",
+      TEXT_IN(VALUES, metrics_listen),
+      .value = "ADDRESS",
+      .help = "answer GET /metrics, and /health beside it, at this address only: HOST:PORT, PORT of "
+              "127.0.0.1, or unix:PATH; HTTPS where "
+              "the server has a certificate" },
     { .name = "tls-cert",
       TEXT_IN(VALUES, tls_cert),
       .value = "FILE",
@@ -102,7 +114,16 @@ static const struct option OPTIONS[] = {
     { .name = "cors-origin",
       TEXT_IN(VALUES, cors_origin),
       .value = "ORIGIN",
-      .help = "let pages of this origin use the API; * allows all" },
+      .help = "let pages of this origin use the API, * those of any; without keys, pages of other origins "
+              "are refused" },
+    { .name = "allow-host",
+      TEXTS_IN(VALUES, allow_hosts),
+      .value = "NAME",
+      .help = "a further name by which requests may address the server, in the header Host: NAME, *.NAME or "
+              "* for any; may be repeated. "
+              "Without keys, only localhost, addresses, --host and, where other machines can connect, this "
+              "machine's name are allowed: "
+              "this keeps web pages out (docs/threat-model.md)" },
     { .name = "max-body",
       SIZE_IN(VALUES, max_body),
       .value = "SIZE",
@@ -195,9 +216,10 @@ static const struct option LIMIT_OPTIONS[] = {
       INT_IN(VALUES, max_connections_per_address),
       .value = "N",
       .max = 1000000,
-      .help = "open connections of one address, of IPv6 of one network of 64 bits (default 512, and no limit "
-              "for loopback addresses and Unix sockets); 0: no limit. Behind a reverse proxy all clients have "
-              "the proxy's address: X-Forwarded-For is not read" },
+      .help =
+          "open connections of one address, of IPv6 of one network of 64 bits (default 512, and no limit "
+          "for loopback addresses and Unix sockets); 0: no limit. Behind a reverse proxy all clients have "
+          "the proxy's address: X-Forwarded-For is not read" },
     { .name = "ttft-target",
       FLOAT_IN(VALUES, ttft_target),
       .value = "MS",
@@ -240,10 +262,14 @@ static struct server_options server_options(const struct serve_values *values)
         options.port = (int)values->port;
     options.unix_path = values->unix_path;
     options.api_key_file = values->api_key_file;
+    options.metrics_key_file = values->metrics_key;
+    options.metrics_listen = values->metrics_listen;
     options.tls_cert_file = values->tls_cert;
     options.tls_key_file = values->tls_key;
     options.tls_client_ca_file = values->tls_client_ca;
     options.cors_origin = values->cors_origin;
+    options.allow_hosts = values->allow_hosts.texts;
+    options.n_allow_hosts = (size_t)values->allow_hosts.n;
     options.model_id = values->name;
     options.max_body_bytes = (size_t)values->max_body;
     options.max_output_bytes = (size_t)values->max_output;

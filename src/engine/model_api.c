@@ -150,23 +150,32 @@ int64_t tutti_tokenize_trusted(const tutti_model *handle, const char *text, size
     return tokenize(model_of(handle), &trusted, ids, max_ids);
 }
 
+/* The ids that the tokenizer knows: rows that only pad the vocabulary have no text. False: an id is outside of the
+ * vocabulary, or there is no memory. */
+static bool keep_known(const struct model *model, const int32_t *ids, size_t n_ids, struct ids *out)
+{
+    int n_pieces = tokenizer_n_pieces(model->tokenizer);
+    for (size_t i = 0; i < n_ids; i++)
+        if (ids[i] < 0 || (ids[i] >= n_pieces && ids[i] >= model->desc.n_vocab) ||
+            (ids[i] < n_pieces && !ids_add(out, ids[i])))
+            return false;
+    return true;
+}
+
 int64_t tutti_detokenize(const tutti_model *handle, const int32_t *ids, size_t n_ids, char *text,
                          size_t max_bytes)
 {
     const struct model *model = model_of(handle);
     struct buf buf = { 0 };
-    if (!model->tokenizer)
-        return -1;
-    for (size_t i = 0; i < n_ids; i++) {
-        if (ids[i] < 0 || ids[i] >= tokenizer_n_pieces(model->tokenizer))
-            return -1;
-    }
+    struct ids known = { 0 };
     int64_t n = -1;
-    if (tokenizer_decode(model->tokenizer, ids, n_ids, &buf)) {
+    if (model->tokenizer && keep_known(model, ids, n_ids, &known) &&
+        tokenizer_decode(model->tokenizer, known.ids, known.n, &buf)) {
         n = (int64_t)buf.n_bytes;
         if (buf.n_bytes > 0 && max_bytes > 0)
             memcpy(text, buf.bytes, buf.n_bytes < max_bytes ? buf.n_bytes : max_bytes);
     }
+    ids_clear(&known);
     buf_clear(&buf);
     return n;
 }

@@ -12,10 +12,11 @@
 
 struct job;
 struct keys;
+struct guard;
 struct tls;
 struct steps;
 
-enum { APP_MAX_ROUTES = 40, APP_MAX_STATUSES = 20 };
+enum { APP_MAX_ROUTES = 40, APP_MAX_STATUSES = 22 };
 
 /* Requests by route and status, for /metrics. */
 struct app_counts {
@@ -31,7 +32,9 @@ struct app {
     struct event_base *base;
     struct http *http;
     struct inbox *inbox;
-    struct keys *keys; /* NULL: open to all */
+    struct keys *keys;         /* NULL: open to all */
+    struct keys *metrics_keys; /* NULL: none */
+    struct guard *guard;
     struct clients *clients;
     struct tls *tls;     /* NULL: plain HTTP */
     struct job *jobs;    /* those that the engine works on */

@@ -116,6 +116,15 @@ const struct client *clients_find(const struct clients *clients, const char *nam
     return find(clients, name);
 }
 
+size_t clients_seen(const struct clients *clients, const char **names, size_t max)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < N_BUCKETS; i++)
+        for (const struct client *client = clients->buckets[i]; client && n < max; client = client->next)
+            names[n++] = client->name;
+    return n;
+}
+
 static void fill(struct client *client, uint64_t now_us)
 {
     double room = client->limits.tokens_per_minute;

@@ -51,6 +51,9 @@ struct client *clients_get(struct clients *clients, const char *name, const stru
 /* NULL: nobody of this name was seen, or it is forgotten. */
 const struct client *clients_find(const struct clients *clients, const char *name);
 
+/* The names of clients that were seen and are not forgotten, max at most. Returns how many. */
+size_t clients_seen(const struct clients *clients, const char **names, size_t max);
+
 /* The sums over all clients that ever were. */
 void clients_count(const struct clients *clients, struct client_counts *out);
 

@@ -63,10 +63,12 @@ static int parse_request_line(struct http_head *head, char *line, const char **w
 
     /* The absolute form comes from clients that take this for a proxy: its path counts. */
     if (!strncasecmp(target, "http://", 7)) {
-        target = strpbrk(target + 7, "/?");
+        size_t n = strcspn(target + 7, "/?");
         static char root[] = "/";
-        if (!target)
-            target = root;
+        head->host = memmove(target + 6, target + 7, n); /* so that its end has a place of its own */
+        char *rest = target + 7 + n;
+        target[6 + n] = '\0';
+        target = *rest ? rest : root;
     }
     if (*target != '/' && strcmp(target, "*"))
         return refuse(400, "the target must begin with /", why);
@@ -154,6 +156,8 @@ static int parse_framing(struct http_head *head, const char **why)
             if (has_host)
                 return refuse(400, "duplicate header Host", why);
             has_host = true;
+            head->host = head->host ? head->host
+                                    : value; /* RFC 9112 section 3.2.2: an absolute target comes first */
         } else if (!strcasecmp(name, "connection")) {
             close |= list_has(value, "close");
             keep |= list_has(value, "keep-alive");
@@ -167,6 +171,8 @@ static int parse_framing(struct http_head *head, const char **why)
         return refuse(400, "the header Host is missing", why);
     if (head->chunked && (has_length || head->minor == 0))
         return refuse(400, "Transfer-Encoding beside Content-Length, or in HTTP/1.0", why);
+    if (head->host && strpbrk(head->host, " \t,/?#@\\\""))
+        return refuse(400, "the header Host is not NAME or NAME:PORT", why);
     head->keep_alive = !close && (head->minor >= 1 || keep);
     return 0;
 }

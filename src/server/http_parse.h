@@ -22,6 +22,8 @@ struct http_header {
 /* Zero-initialised is empty. Strings point into text. */
 struct http_head {
     char *text;
+    /* The name and port that the client addresses: those of an absolute target, else the header Host; NULL: neither. */
+    const char *host;
     const char *method, *path, *query; /* path begins with '/'; query without '?', "" where there is none */
     int minor;                         /* of HTTP/1.minor */
     struct http_header headers[HTTP_MAX_HEADERS];

@@ -1,4 +1,5 @@
-/* API keys and what each may do; compared in a time that does not tell how much of a guess was right. */
+/* API keys and what each may do. Only salted digests of them are kept, so that a search takes the same time however many
+ * keys there are, and tells nothing of how much of a wrong key was right. */
 #ifndef TUTTI_SERVER_KEYS_H
 #define TUTTI_SERVER_KEYS_H
 
@@ -10,10 +11,13 @@ struct keys;
  * Behind that limits, in any order, "weight=2 tokens-per-minute=50000 concurrency=4 priority=1"; those that are not there are
  * as in defaults, and 0 of tokens or answers is no limit. Keys of one name are one client, whose limits stand in one
  * line at most. Blanks around all of it, blank lines and lines that begin with # are ignored.
- * TUTTI_E_IO: cannot be read. TUTTI_E_FORMAT: no key in it, or a line that is not understood. */
+ * TUTTI_E_IO: cannot be read. TUTTI_E_FORMAT: no key in it, a key twice, or a line that is not understood. */
 MUST_CHECK enum tutti_status keys_open(struct keys **out, const char *path,
                                        const struct client_limits *defaults, struct tutti_error *err);
-void keys_close(struct keys *keys); /* overwrites the keys; NULL is allowed */
+void keys_close(struct keys *keys); /* NULL is allowed */
+
+/* How many names there are. */
+size_t keys_count(const struct keys *keys);
 
 /* The name of the key in authorization, the value of that header, "Bearer KEY", which may be NULL. NULL: no such key. */
 const char *keys_find(const struct keys *keys, const char *authorization);

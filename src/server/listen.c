@@ -17,23 +17,39 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { BACKLOG = 1024, MAX_LISTENERS = 8, PAUSE_MS = 100 };
+enum {
+    BACKLOG = 1024,
+    MAX_INHERITED = 8,
+    MAX_LISTENERS = 24,
+    N_DOORS = HTTP_DOOR_METRICS + 1,
+    PAUSE_MS = 100
+};
+
+/* One socket that is listened on. */
+struct listener {
+    struct listeners *all;
+    struct evconnlistener *accepts;
+    enum http_door door;
+};
 
 struct listeners {
-    struct evconnlistener *list[MAX_LISTENERS];
+    struct listener list[MAX_LISTENERS];
     int n;
+    struct event_base *base;
     struct http *http;
     struct event *resume; /* after the system ran out of descriptors */
-    char *unix_path;
     const char *scheme;
     bool is_inherited;
-    char address[512];
+    struct {
+        char *unix_path;
+        char address[512];
+    } doors[N_DOORS];
 };
 
 static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *sa, int n_sa,
                       void *arg)
 {
-    struct listeners *listeners = arg;
+    struct listener *own = arg;
     char peer[64] = "unix", host[INET6_ADDRSTRLEN] = "";
     (void)listener, (void)n_sa;
     if (sa->sa_family == AF_INET) {
@@ -45,18 +61,19 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
         inet_ntop(AF_INET6, &in->sin6_addr, host, sizeof host);
         snprintf(peer, sizeof peer, "[%s]:%d", host, ntohs(in->sin6_port));
     }
-    http_accept(listeners->http, fd, peer, HTTP_DOOR_API);
+    http_accept(own->all->http, fd, peer, own->door);
 }
 
 /* Without descriptors the socket stays readable: a pause instead of a busy loop. */
 static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
-    struct listeners *listeners = arg;
+    struct listener *own = arg;
+    struct listeners *listeners = own->all;
     log_warn("cannot accept a connection: %s", strerror(errno));
     if (http_make_room(listeners->http))
         return; /* the socket is still readable: the next try is at once */
     for (int i = 0; i < listeners->n; i++)
-        evconnlistener_disable(listeners->list[i]);
+        evconnlistener_disable(listeners->list[i].accepts);
     struct timeval pause = { .tv_usec = PAUSE_MS * 1000 };
     evtimer_add(listeners->resume, &pause);
     (void)listener;
@@ -67,24 +84,26 @@ static void on_resume(evutil_socket_t fd, short what, void *arg)
     struct listeners *listeners = arg;
     (void)fd, (void)what;
     for (int i = 0; i < listeners->n; i++)
-        evconnlistener_enable(listeners->list[i]);
+        evconnlistener_enable(listeners->list[i].accepts);
 }
 
 /* Takes the bound socket over. backlog 0: it is listened on already. */
-static enum tutti_status add_listener(struct listeners *listeners, struct event_base *base, int fd,
-                                      int backlog, struct tutti_error *err)
+static enum tutti_status add_listener(struct listeners *listeners, enum http_door door, int fd, int backlog,
+                                      struct tutti_error *err)
 {
     evutil_make_socket_nonblocking(fd);
-    struct evconnlistener *listener = evconnlistener_new(
-        base, on_accept, listeners, LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
-        backlog, fd);
-    if (!listener) {
+    struct listener *own = &listeners->list[listeners->n];
+    *own = (struct listener){ .all = listeners, .door = door };
+    own->accepts = evconnlistener_new(listeners->base, on_accept, own,
+                                      LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
+                                      backlog, fd);
+    if (!own->accepts) {
         int error = errno;
         close(fd);
         return error_set(err, TUTTI_E_IO, "cannot listen: %s", strerror(error));
     }
-    evconnlistener_set_error_cb(listener, on_accept_error);
-    listeners->list[listeners->n++] = listener;
+    evconnlistener_set_error_cb(own->accepts, on_accept_error);
+    listeners->n++;
     return TUTTI_OK;
 }
 
@@ -130,20 +149,20 @@ static int port_of(int fd)
 }
 
 /* A name may have several addresses ("localhost": IPv4 and IPv6); all of them get the same port. */
-static enum tutti_status listen_tcp(struct listeners *listeners, struct event_base *base,
-                                    const struct server_options *options, struct tutti_error *err)
+static enum tutti_status listen_tcp(struct listeners *listeners, enum http_door door, const char *host,
+                                    int port, struct tutti_error *err)
 {
     const struct addrinfo hints = { .ai_family = AF_UNSPEC,
                                     .ai_socktype = SOCK_STREAM,
                                     .ai_flags = AI_PASSIVE };
     struct addrinfo *found = NULL;
     char service[16];
-    snprintf(service, sizeof service, "%d", options->port);
-    int failed = getaddrinfo(options->host, service, &hints, &found);
+    snprintf(service, sizeof service, "%d", port);
+    int failed = getaddrinfo(host, service, &hints, &found);
     if (failed)
-        return error_set(err, TUTTI_E_IO, "cannot listen on %s: %s", options->host, gai_strerror(failed));
+        return error_set(err, TUTTI_E_IO, "cannot listen on %s: %s", host, gai_strerror(failed));
     enum tutti_status st = TUTTI_OK;
-    int port = options->port, error = 0;
+    int wanted = port, error = 0, n_before = listeners->n;
     for (const struct addrinfo *address = found; address && st == TUTTI_OK && listeners->n < MAX_LISTENERS;
          address = address->ai_next) {
         if (address->ai_family == AF_INET6)
@@ -156,15 +175,14 @@ static enum tutti_status listen_tcp(struct listeners *listeners, struct event_ba
             continue;
         }
         port = port_of(fd);
-        st = add_listener(listeners, base, fd, BACKLOG, err);
+        st = add_listener(listeners, door, fd, BACKLOG, err);
     }
     freeaddrinfo(found);
-    if (st == TUTTI_OK && listeners->n == 0)
-        st = error_set(err, TUTTI_E_IO, "cannot listen on %s port %d: %s", options->host, options->port,
-                       strerror(error));
-    bool is_v6 = strchr(options->host, ':') != NULL;
-    snprintf(listeners->address, sizeof listeners->address, "%s://%s%s%s:%d", listeners->scheme,
-             is_v6 ? "[" : "", options->host, is_v6 ? "]" : "", port);
+    if (st == TUTTI_OK && listeners->n == n_before)
+        st = error_set(err, TUTTI_E_IO, "cannot listen on %s port %d: %s", host, wanted, strerror(error));
+    bool is_v6 = strchr(host, ':') != NULL;
+    snprintf(listeners->doors[door].address, sizeof listeners->doors[door].address, "%s://%s%s%s:%d",
+             listeners->scheme, is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
     return st;
 }
 
@@ -183,7 +201,7 @@ static bool is_stale(const struct sockaddr_un *sa)
     return stale;
 }
 
-static enum tutti_status listen_unix(struct listeners *listeners, struct event_base *base, const char *path,
+static enum tutti_status listen_unix(struct listeners *listeners, enum http_door door, const char *path,
                                      struct tutti_error *err)
 {
     struct sockaddr_un sa = { .sun_family = AF_UNIX };
@@ -201,9 +219,9 @@ static enum tutti_status listen_unix(struct listeners *listeners, struct event_b
         close(fd);
         return error_set(err, TUTTI_E_IO, "%s: cannot listen: %s", path, strerror(error));
     }
-    listeners->unix_path = strdup(path);
-    snprintf(listeners->address, sizeof listeners->address, "unix:%s", path);
-    return add_listener(listeners, base, fd, BACKLOG, err);
+    listeners->doors[door].unix_path = strdup(path);
+    snprintf(listeners->doors[door].address, sizeof listeners->doors[door].address, "unix:%s", path);
+    return add_listener(listeners, door, fd, BACKLOG, err);
 }
 
 /* ---- inherited --------------------------------------------------------------------------------------------------- */
@@ -211,8 +229,8 @@ static enum tutti_status listen_unix(struct listeners *listeners, struct event_b
 static void describe(struct listeners *listeners, int fd)
 {
     union address address = address_of(fd);
-    char host[INET6_ADDRSTRLEN] = "", *out = listeners->address;
-    size_t n_bytes = sizeof listeners->address;
+    char host[INET6_ADDRSTRLEN] = "", *out = listeners->doors[HTTP_DOOR_API].address;
+    size_t n_bytes = sizeof listeners->doors[HTTP_DOOR_API].address;
     if (address.any.sa_family == AF_UNIX) /* a name that begins with zero is of the abstract kind */
         snprintf(out, n_bytes, "unix:%s%.*s", address.un.sun_path[0] ? "" : "@",
                  (int)sizeof address.un.sun_path - 1, address.un.sun_path + !address.un.sun_path[0]);
@@ -226,19 +244,39 @@ static void describe(struct listeners *listeners, int fd)
         snprintf(out, n_bytes, "descriptor %d", fd);
 }
 
-static enum tutti_status listen_inherited(struct listeners *listeners, struct event_base *base,
-                                          const int *fds, int n, struct tutti_error *err)
+static enum tutti_status listen_inherited(struct listeners *listeners, const int *fds, int n,
+                                          struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
     describe(listeners, fds[0]);
     listeners->is_inherited = true;
     for (int i = 0; st == TUTTI_OK && i < n; i++)
-        st = add_listener(listeners, base, fds[i], 0, err);
+        st = add_listener(listeners, HTTP_DOOR_API, fds[i], 0, err);
     log_info("listening on %d socket%s of systemd, whatever address the options name", n, n == 1 ? "" : "s");
     return st;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------ */
+
+/* "unix:PATH", "HOST:PORT", "[ADDRESS]:PORT", ":PORT" or "PORT" of 127.0.0.1. */
+static enum tutti_status listen_metrics(struct listeners *listeners, const char *text,
+                                        struct tutti_error *err)
+{
+    char host[256] = "127.0.0.1", *end = NULL;
+    if (!strncmp(text, "unix:", 5))
+        return listen_unix(listeners, HTTP_DOOR_METRICS, text + 5, err);
+    const char *colon = strrchr(text, ':'), *port_text = colon ? colon + 1 : text;
+    size_t n = colon ? (size_t)(colon - text) : 0;
+    bool is_v6 = n > 2 && text[0] == '[' && text[n - 1] == ']';
+    if (n > 0)
+        snprintf(host, sizeof host, "%.*s", (int)(is_v6 ? n - 2 : n), text + is_v6);
+    long port = *port_text >= '0' && *port_text <= '9' ? strtol(port_text, &end, 10) : -1;
+    if (port < 0 || port > 65535 || *end || n >= sizeof host || (!is_v6 && strchr(host, ':')))
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "the address for metrics is \"%.200s\", expected HOST:PORT, PORT or unix:PATH",
+                         text);
+    return listen_tcp(listeners, HTTP_DOOR_METRICS, host, (int)port, err);
+}
 
 enum tutti_status listeners_open(struct listeners **out, struct event_base *base, struct http *http,
                                  const struct server_options *options, struct tutti_error *err)
@@ -246,21 +284,24 @@ enum tutti_status listeners_open(struct listeners **out, struct event_base *base
     struct listeners *listeners = calloc(1, sizeof *listeners);
     if (!listeners)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
+    listeners->base = base;
     listeners->http = http;
     listeners->scheme = options->tls_cert_file ? "https" : "http";
     listeners->resume = evtimer_new(base, on_resume, listeners);
-    int fds[MAX_LISTENERS], n_fds = 0;
-    enum tutti_status st = supervisor_sockets(fds, MAX_LISTENERS, &n_fds, err);
+    int fds[MAX_INHERITED], n_fds = 0;
+    enum tutti_status st = supervisor_sockets(fds, MAX_INHERITED, &n_fds, err);
     if (st == TUTTI_OK && !listeners->resume)
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
     if (st != TUTTI_OK)
         ; /* nothing to listen on */
     else if (n_fds > 0)
-        st = listen_inherited(listeners, base, fds, n_fds, err);
+        st = listen_inherited(listeners, fds, n_fds, err);
     else if (options->unix_path)
-        st = listen_unix(listeners, base, options->unix_path, err);
+        st = listen_unix(listeners, HTTP_DOOR_API, options->unix_path, err);
     else
-        st = listen_tcp(listeners, base, options, err);
+        st = listen_tcp(listeners, HTTP_DOOR_API, options->host, options->port, err);
+    if (st == TUTTI_OK && options->metrics_listen)
+        st = listen_metrics(listeners, options->metrics_listen, err);
     if (st != TUTTI_OK) {
         listeners_close(listeners);
         return st;
@@ -274,10 +315,12 @@ void listeners_close(struct listeners *listeners)
     if (!listeners)
         return;
     for (int i = 0; i < listeners->n; i++)
-        evconnlistener_free(listeners->list[i]);
-    if (listeners->unix_path)
-        unlink(listeners->unix_path);
-    free(listeners->unix_path);
+        evconnlistener_free(listeners->list[i].accepts);
+    for (int door = 0; door < N_DOORS; door++) {
+        if (listeners->doors[door].unix_path)
+            unlink(listeners->doors[door].unix_path);
+        free(listeners->doors[door].unix_path);
+    }
     if (listeners->resume)
         event_free(listeners->resume);
     free(listeners);
@@ -288,9 +331,28 @@ bool listeners_are_inherited(const struct listeners *listeners)
     return listeners->is_inherited;
 }
 
+bool listeners_are_reachable(const struct listeners *listeners, enum http_door door)
+{
+    for (int i = 0; i < listeners->n; i++) {
+        if (listeners->list[i].door != door)
+            continue;
+        union address address = address_of(evconnlistener_get_fd(listeners->list[i].accepts));
+        bool is_v4 = address.any.sa_family == AF_INET, is_v6 = address.any.sa_family == AF_INET6;
+        if ((is_v4 && ntohl(address.in.sin_addr.s_addr) >> 24 != 127) ||
+            (is_v6 && !IN6_IS_ADDR_LOOPBACK(&address.in6.sin6_addr)))
+            return true;
+    }
+    return false;
+}
+
 const char *listeners_address(const struct listeners *listeners)
 {
-    return listeners->address;
+    return listeners->doors[HTTP_DOOR_API].address;
+}
+
+const char *listeners_metrics_address(const struct listeners *listeners)
+{
+    return listeners->doors[HTTP_DOOR_METRICS].address;
 }
 
 void raise_open_files(void)

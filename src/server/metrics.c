@@ -79,7 +79,20 @@ static bool add_label(struct buf *out, const char *text)
     return ok;
 }
 
-/* Each key of the file by its name, so there are no more series than lines. */
+enum { MAX_SERIES = 1000 }; /* of one figure, by key */
+
+/* Whose figures are shown: every name of the file, so that each series begins at 0; of a file with too many for that, those that
+ * have asked. */
+static size_t list_keys(const struct app *app, const char **names)
+{
+    size_t n = 0;
+    if (keys_count(app->keys) > MAX_SERIES)
+        return clients_seen(app->clients, names, MAX_SERIES);
+    while ((names[n] = keys_name(app->keys, n)))
+        n++;
+    return n;
+}
+
 static bool add_keys(struct buf *out, const struct app *app)
 {
     static const struct {
@@ -94,13 +107,14 @@ static bool add_keys(struct buf *out, const struct app *app)
         { "key_answers_running", "gauge", "Answers of the key that run or wait.", "" },
     };
     bool ok = true;
-    const char *name;
+    const char *names[MAX_SERIES + 1];
+    size_t n_names = app->keys ? list_keys(app, names) : 0;
     for (size_t i = 0; ok && app->keys && i < sizeof FIGURES / sizeof *FIGURES; i++) {
         if (FIGURES[i].type)
             ok = buf_printf(out, "# HELP tutti_%s %s\n# TYPE tutti_%s %s\n", FIGURES[i].name, FIGURES[i].help,
                             FIGURES[i].name, FIGURES[i].type);
-        for (size_t k = 0; ok && (name = keys_name(app->keys, k)); k++) {
-            const struct client *client = clients_find(app->clients, name);
+        for (size_t k = 0; ok && k < n_names; k++) {
+            const struct client *client = clients_find(app->clients, names[k]);
             struct client_counts counts = client ? client->counts : (struct client_counts){ 0 };
             const uint64_t values[] = { counts.n_prompt_tokens,
                                         counts.n_generated_tokens,
@@ -108,7 +122,7 @@ static bool add_keys(struct buf *out, const struct app *app)
                                         counts.n_refused[CLIENT_TOO_MANY_TOKENS],
                                         counts.n_refused[CLIENT_TOO_MANY_ANSWERS],
                                         client ? (uint64_t)client->n_running : 0 };
-            ok = buf_printf(out, "tutti_%s{key=\"", FIGURES[i].name) && add_label(out, name) &&
+            ok = buf_printf(out, "tutti_%s{key=\"", FIGURES[i].name) && add_label(out, names[k]) &&
                  buf_printf(out, "\"%s} %llu\n", FIGURES[i].label, (unsigned long long)values[i]);
         }
     }

@@ -226,6 +226,9 @@ static enum tutti_status read_value(struct api_request *req, struct app *app, js
         st = error_set_param(err, TUTTI_E_ARGUMENT, "echo",
                              "this model reads prompts in both directions: their tokens have no "
                              "log-probabilities, so echo cannot go together with logprobs");
+    if (st == TUTTI_OK && req->echo && app->model && !model_of(app->model)->tokenizer)
+        st = error_set_param(err, TUTTI_E_UNSUPPORTED, "echo",
+                             "the model has no tokenizer, so the text of a prompt is not known");
     return st;
 }
 

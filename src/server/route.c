@@ -1,6 +1,7 @@
 /* Which path goes where, who may ask, and what is noted about it. */
 #include "base/clock.h"
 #include "server/access.h"
+#include "server/guard.h"
 #include "server/job.h"
 #include "server/keys.h"
 #include "server/trace.h"
@@ -60,8 +61,8 @@ static const struct route {
 
 enum { N_ROUTES = sizeof ROUTES / sizeof *ROUTES, PAGE_ROUTE = N_ROUTES - 1 };
 
-static const int STATUSES[APP_MAX_STATUSES] = { 200, 204, 304, 400, 401, 404, 405, 408, 409, 413,
-                                                417, 422, 424, 429, 431, 499, 500, 501, 503 };
+static const int STATUSES[APP_MAX_STATUSES] = { 200, 204, 304, 400, 401, 403, 404, 405, 408, 409, 413,
+                                                415, 417, 422, 424, 429, 431, 499, 500, 501, 503 };
 
 _Static_assert((int)N_ROUTES < (int)APP_MAX_ROUTES, "one more is for requests without a route");
 
@@ -263,6 +264,27 @@ static bool has_needless_body(const struct http_head *head)
     return !is_post && (head->chunked || head->n_body_bytes > 0);
 }
 
+/* Figures tell what every client does: they are for those who run the server. NULL: this client may read them. */
+static const char *refuse_metrics(const struct app *app, const struct http_conn *conn)
+{
+    const char *authorization = http_head_find(http_request_head(conn), "Authorization");
+    if (app->metrics_keys)
+        return keys_find(app->metrics_keys, authorization) ? NULL : "metrics need a key of --metrics-key";
+    if (app->keys && http_request_door(conn) != HTTP_DOOR_METRICS)
+        return "metrics of a server with keys need a key of their own: start it with --metrics-key FILE, or "
+               "with "
+               "--metrics-listen ADDRESS";
+    return NULL;
+}
+
+/* Is the route served through the door that this connection has come by? */
+static bool is_behind_door(const struct app *app, const struct http_conn *conn, const struct route *route)
+{
+    bool is_figures = route->request == metrics_request;
+    return http_request_door(conn) == HTTP_DOOR_METRICS ? is_figures || route->request == health_request
+                                                        : !is_figures || !app->options->metrics_listen;
+}
+
 void route_head(void *user, struct http_conn *conn)
 {
     struct app *app = user;
@@ -270,9 +292,14 @@ void route_head(void *user, struct http_conn *conn)
     struct tutti_error err;
     int index = route_find(app, head->path, head->method);
     const struct route *route = index < N_ROUTES ? &ROUTES[index] : NULL;
+    const char *refusal = NULL;
+    if (route && !is_behind_door(app, conn, route))
+        route = NULL;
     if (has_needless_body(head) || (route && !route->needs_key))
         http_close_after_body(conn);
-    if (route && has_needless_body(head)) {
+    if (guard_check(app->guard, conn, app->keys != NULL, &err) != TUTTI_OK) {
+        app_reply_error(conn, 403, "forbidden", &err);
+    } else if (route && has_needless_body(head)) {
         error_set(&err, TUTTI_E_ARGUMENT, "%s %.200s takes no body", head->method, head->path);
         app_reply_error(conn, 400, NULL, &err);
     } else if (!strcmp(head->method, "OPTIONS") && (route || !strcmp(head->path, "*"))) {
@@ -285,9 +312,17 @@ void route_head(void *user, struct http_conn *conn)
                   head->method);
         http_header(conn, "Allow", !strcmp(route->method, "GET") ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
         app_reply_error(conn, 405, NULL, &err);
+    } else if (!strcmp(route->method, "POST") && guard_check_body(head, &err) != TUTTI_OK) {
+        if (http_head_find(head, "Content-Encoding"))
+            http_header(conn, "Accept-Encoding", "identity");
+        app_reply_error(conn, 415, "unsupported_media_type", &err);
     } else if (!app->engine && route->request != health_request) {
         error_set(&err, TUTTI_E_CLOSED, "the model is still being loaded");
         app_reply_error(conn, 503, NULL, &err);
+    } else if (route->request == metrics_request && (refusal = refuse_metrics(app, conn))) {
+        error_set(&err, TUTTI_E_ARGUMENT, "%s", refusal);
+        http_header(conn, "WWW-Authenticate", "Bearer");
+        app_reply_error(conn, 401, "invalid_api_key", &err);
     } else if (route->needs_key && app->keys && !has_key(app, conn)) {
         error_set(&err, TUTTI_E_ARGUMENT,
                   http_head_find(head, "Authorization")

@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "server/doorman.h"
+#include "server/guard.h"
 #include "server/job.h"
 #include "server/keys.h"
 #include "server/listen.h"
@@ -180,22 +181,36 @@ static void tell_ready(const struct server *server)
     supervisor_ready(status);
 }
 
+/* Where that fails, what was opened is the caller's all the same. */
+static enum tutti_status open_keys(const struct app *app, struct keys **keys, struct keys **metrics_keys,
+                                   struct tutti_error *err)
+{
+    const struct server_options *options = app->options;
+    const struct client_limits defaults = app_default_limits(options);
+    enum tutti_status st = TUTTI_OK;
+    if (options->api_key_file)
+        st = keys_open(keys, options->api_key_file, &defaults, err);
+    if (st == TUTTI_OK && options->metrics_key_file)
+        st = keys_open(metrics_keys, options->metrics_key_file, &defaults, err);
+    return st;
+}
+
 /* All the files or none: half of a change would be a third configuration, which nobody has written down. */
 static enum tutti_status reload(struct app *app, struct tutti_error *err)
 {
-    struct keys *keys = NULL;
-    enum tutti_status st = TUTTI_OK;
-    const struct client_limits defaults = app_default_limits(app->options);
-    if (app->options->api_key_file)
-        st = keys_open(&keys, app->options->api_key_file, &defaults, err);
+    struct keys *keys = NULL, *metrics_keys = NULL;
+    enum tutti_status st = open_keys(app, &keys, &metrics_keys, err);
     if (st == TUTTI_OK && app->tls)
         st = tls_reload(app->tls, err);
     if (st != TUTTI_OK) {
         keys_close(keys);
+        keys_close(metrics_keys);
         return st;
     }
     keys_close(app->keys);
+    keys_close(app->metrics_keys);
     app->keys = keys;
+    app->metrics_keys = metrics_keys;
     return TUTTI_OK;
 }
 
@@ -205,10 +220,14 @@ static void on_hangup(evutil_socket_t number, short what, void *arg)
     struct server *server = arg;
     struct tutti_error err;
     if (server->has_terminal && !isatty(STDIN_FILENO)) {
-        on_signal(number, what, arg);
+        if (server->app.engine)
+            on_signal(number, what, arg);
+        else
+            kill(getpid(), SIGTERM); /* nothing has to end well before the model is loaded */
         return;
     }
-    supervisor_reloading();
+    if (server->app.engine)
+        supervisor_reloading();
     if (reload(&server->app, &err) == TUTTI_OK) {
         server->app.n_reloads++;
         log_info("%s: keys and certificates were read again", strsignal((int)number));
@@ -218,7 +237,7 @@ static void on_hangup(evutil_socket_t number, short what, void *arg)
     }
     if (server->app.is_leaving)
         supervisor_stopping();
-    else
+    else if (server->app.engine)
         tell_ready(server);
 }
 
@@ -251,10 +270,7 @@ static enum tutti_status open_files(struct app *app, struct tutti_error *err)
     const struct server_options *options = app->options;
     const struct tls_files files = { options->tls_cert_file, options->tls_key_file,
                                      options->tls_client_ca_file };
-    enum tutti_status st = TUTTI_OK;
-    const struct client_limits defaults = app_default_limits(options);
-    if (options->api_key_file)
-        st = keys_open(&app->keys, options->api_key_file, &defaults, err);
+    enum tutti_status st = open_keys(app, &app->keys, &app->metrics_keys, err);
     if (st == TUTTI_OK && files.cert)
         st = tls_new(&app->tls, &files, err);
     return st;
@@ -265,12 +281,10 @@ static enum tutti_status open_signals(struct server *server, struct tutti_error 
     struct event_base *base = server->app.base;
     server->sigterm = evsignal_new(base, SIGTERM, on_signal, server);
     server->sigint = evsignal_new(base, SIGINT, on_signal, server);
-    server->sighup = evsignal_new(base, SIGHUP, on_hangup, server);
     server->delay = evtimer_new(base, on_delay_end, server);
     server->drain = event_new(base, -1, EV_PERSIST, on_drain, server);
-    if (!server->sigterm || !server->sigint || !server->sighup || !server->delay || !server->drain ||
-        event_add(server->sigterm, NULL) || event_add(server->sigint, NULL) ||
-        event_add(server->sighup, NULL))
+    if (!server->sigterm || !server->sigint || !server->delay || !server->drain ||
+        event_add(server->sigterm, NULL) || event_add(server->sigint, NULL))
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
     return supervisor_new(&server->supervisor, base, is_alive, server, err);
 }
@@ -298,6 +312,28 @@ static struct http_options http_options(struct app *app)
     };
 }
 
+static void warn_of_strangers(const struct server *server)
+{
+    const struct server_options *options = server->app.options;
+    if (options->metrics_listen)
+        log_info("metrics: %s", listeners_metrics_address(server->listeners));
+    if (listeners_are_reachable(server->listeners, HTTP_DOOR_METRICS) && !options->metrics_key_file &&
+        !options->tls_client_ca_file)
+        log_warn("%s: everybody who can connect may read the metrics; --metrics-key FILE asks for a key",
+                 listeners_metrics_address(server->listeners));
+    if (options->api_key_file)
+        return;
+    if (listeners_are_reachable(server->listeners, HTTP_DOOR_API) && !options->tls_client_ca_file)
+        log_warn("%s: everybody who can connect may use the model; --api-key-file FILE asks for a key, "
+                 "--host 127.0.0.1 "
+                 "keeps other machines out",
+                 listeners_address(server->listeners));
+    if (options->cors_origin && !strcmp(options->cors_origin, "*"))
+        log_warn("--cors-origin *: every page that a user of this machine opens may use the model; name the "
+                 "origin of "
+                 "the page that may");
+}
+
 static enum tutti_status open_all(struct server *server, struct tutti_error *err)
 {
     struct app *app = &server->app;
@@ -305,6 +341,10 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     app->base = event_base_new();
     if (!app->base)
         return error_set(err, TUTTI_E_MEMORY, "the system has no event descriptor left");
+    /* Before the model is loaded: a request to read the files again must not end the process then. */
+    server->sighup = evsignal_new(app->base, SIGHUP, on_hangup, server);
+    if (!server->sighup || event_add(server->sighup, NULL))
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
     enum tutti_status st = open_files(app, err);
     if (st == TUTTI_OK)
         st = inbox_new(&app->inbox, app->base, job_read_letter, app, err);
@@ -318,7 +358,12 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     }
     if (st == TUTTI_OK)
         st = listeners_open(&server->listeners, app->base, app->http, options, err);
-    if (st != TUTTI_OK || listeners_are_inherited(server->listeners))
+    if (st == TUTTI_OK)
+        st = guard_new(&app->guard, options, listeners_are_reachable(server->listeners, HTTP_DOOR_API), err);
+    if (st != TUTTI_OK)
+        return st;
+    warn_of_strangers(server);
+    if (listeners_are_inherited(server->listeners))
         return st;
     st = doorman_start(&server->doorman, app->base, err);
     if (st == TUTTI_OK)
@@ -369,6 +414,7 @@ void server_close(struct server *server)
     steps_free(server->app.steps);
     inbox_free(server->app.inbox);
     clients_free(server->app.clients);
+    guard_free(server->app.guard);
     if (server->sigterm)
         event_free(server->sigterm);
     if (server->sigint)
@@ -384,6 +430,7 @@ void server_close(struct server *server)
         event_base_free(server->app.base);
     tls_free(server->app.tls);
     keys_close(server->app.keys);
+    keys_close(server->app.metrics_keys);
     free(server);
 }
 

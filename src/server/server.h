@@ -23,12 +23,19 @@ struct server_options {
     int port;                 /* 0: any free one */
     const char *unix_path;    /* NULL: TCP. A socket file, removed at the end; a stale one is replaced */
     const char *api_key_file; /* NULL: open to all. As keys.h has it */
+    /* GET /metrics: keys that open it, as api_key_file; NULL: nobody needs one, but where there are API keys nobody has one either.
+     * metrics_listen: its own address, "HOST:PORT", "PORT" or "unix:PATH"; NULL: that of the server. */
+    const char *metrics_key_file, *metrics_listen;
     const char *tls_cert_file, *tls_key_file; /* PEM; both or neither: plain HTTP */
     /* NULL: clients need no certificate; else one signed by a certificate in it. */
     const char *tls_client_ca_file;
     const char *cors_origin; /* NULL: no CORS headers; "*" or one origin such as "https://chat.example" */
-    const char *model_id;    /* what requests call the model; NULL: tutti_model_info's name */
-    size_t max_body_bytes;   /* of one request; beyond: 413 */
+    /* Names beyond localhost, addresses, host and this machine's name that requests may address the server by, without a port:
+     * "NAME", "*.NAME" or "*". Checked where there are no keys, and where there is such a name. */
+    const char *const *allow_hosts;
+    size_t n_allow_hosts;
+    const char *model_id;  /* what requests call the model; NULL: tutti_model_info's name */
+    size_t max_body_bytes; /* of one request; beyond: 413 */
     /* Connections in all, 0: no bound; and of one address (of IPv6 a network of 64 bits), 0: no bound, below 0: as
      * server_options_init() has it, and none for loopback addresses. */
     int max_connections, max_connections_per_address;

@@ -300,7 +300,7 @@ def stream(stubs):
 def ask(balancer, body):
     sock = socket.create_connection((HOST, balancer.port), PATIENCE)
     data = json.dumps(body).encode()
-    sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+    sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
     return sock
 
 

@@ -360,7 +360,7 @@ def stream_of(port):
     """A connection over which an answer has begun."""
     body = b'{"prompt": "Mia", "ignore_eos": true, "max_tokens": 300, "stream": true}'
     sock = socket.create_connection(("127.0.0.1", int(port)), PATIENCE)
-    sock.sendall(b"POST /v1/completions HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    sock.sendall(b"POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     begun = b""
     while b"data: " not in begun:
         piece = sock.recv(4096)

@@ -27,7 +27,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     if (n_bytes < 1)
         return 0;
     assert(buf_printf(&request,
-                      "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
+                      "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                      "application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
                       PATHS[bytes[0] % (sizeof PATHS / sizeof *PATHS)], n_bytes - 1));
     assert(n_bytes == 1 || buf_add(&request, bytes + 1, n_bytes - 1));
     int status = served_send((const uint8_t *)request.bytes, request.n_bytes, request.n_bytes);

@@ -4,6 +4,7 @@
 #include "model/chat.h"
 #include "server/app.h"
 #include "server/clients.h"
+#include "server/guard.h"
 #include "server/http_conn.h"
 #include "server/job.h"
 #include "server/step_api.h"
@@ -220,6 +221,7 @@ static void start(void)
     app.base = event_base_new();
     if (!app.base || clients_new(&app.clients, &err) != TUTTI_OK ||
         inbox_new(&app.inbox, app.base, job_read_letter, &app, &err) != TUTTI_OK ||
+        guard_new(&app.guard, &options, true, &err) != TUTTI_OK ||
         http_new(&app.http, app.base, &http_options, &err) != TUTTI_OK)
         abort();
 }

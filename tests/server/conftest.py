@@ -22,7 +22,13 @@ class Server:
     """A running server. url: its address; metrics(): its figures by name."""
 
     def __init__(self, *args, log):
-        self.log_path = log
+        self.log_path, self.metrics_headers = log, {}
+        if "--api-key-file" in args and "--metrics-key" not in args and "--metrics-listen" not in args:
+            key_file = f"{log}.metrics-key"
+            with open(key_file, "w", encoding="ascii") as file:
+                file.write("sk-for-metrics\n")
+            args = (*args, "--metrics-key", key_file)
+            self.metrics_headers = {"Authorization": "Bearer sk-for-metrics"}
         with open(log, "wb") as err:
             where = [] if "--unix" in args else ["--port", "0"]
             self.process = subprocess.Popen([BIN, "serve", DEMO, *where, *map(str, args)], stdout=subprocess.PIPE,
@@ -57,7 +63,7 @@ class Server:
 
     def metrics(self):
         figures = {}
-        for line in self.get("/metrics").text.splitlines():
+        for line in self.get("/metrics", headers=self.metrics_headers).text.splitlines():
             found = re.match(r"^(\w+(?:\{[^}]*\})?) (\S+)$", line)
             if found:
                 figures[found.group(1)] = float(found.group(2))

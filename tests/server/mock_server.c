@@ -11,7 +11,7 @@ int main(int argc, char **argv)
 {
     struct server_options options;
     struct tutti_engine_options engine_options = { 0 };
-    const char *loading_path = NULL;
+    const char *loading_path = NULL, *allow_host = NULL;
     int apis = 0;
     server_options_init(&options);
     options.port = 0;
@@ -26,6 +26,9 @@ int main(int argc, char **argv)
             { "--host", &options.host, NULL, NULL },
             { "--unix", &options.unix_path, NULL, NULL },
             { "--api-key-file", &options.api_key_file, NULL, NULL },
+            { "--allow-host", &allow_host, NULL, NULL },
+            { "--metrics-key", &options.metrics_key_file, NULL, NULL },
+            { "--metrics-listen", &options.metrics_listen, NULL, NULL },
             { "--cors-origin", &options.cors_origin, NULL, NULL },
             { "--tls-cert", &options.tls_cert_file, NULL, NULL },
             { "--tls-key", &options.tls_key_file, NULL, NULL },
@@ -63,6 +66,8 @@ int main(int argc, char **argv)
         }
     }
     options.apis = (unsigned)apis;
+    options.allow_hosts = &allow_host;
+    options.n_allow_hosts = allow_host != NULL;
     struct tutti_error err;
     tutti_engine *engine = NULL;
     tutti_model *model = NULL;

@@ -378,7 +378,7 @@ def test_a_prompt_beyond_the_context_is_told_both_figures(server):
 ])
 def test_a_broken_body_is_an_error(server, body, words):
     import requests
-    response = requests.post(server.url + "/v1/chat/completions", data=body, timeout=30)
+    response = requests.post(server.url + "/v1/chat/completions", data=body, headers={"Content-Type": "application/json"}, timeout=30)
     assert response.status_code == 400 and words in response.json()["error"]["message"]
 
 

@@ -1,4 +1,4 @@
-"""Clients that try to keep others out, below and around HTTP: bench/attacks_http.py has the attacks, here are the bounds."""
+"""Clients that try to keep others out, below and around HTTP: bench/attack/sockets.py has the attacks, here are the bounds."""
 import json
 import os
 import resource
@@ -10,10 +10,11 @@ import pytest
 
 from conftest import PATIENCE, ROOT
 
-sys.path.insert(0, os.path.join(ROOT, "bench"))
-import attacks_http as attacks  # noqa: E402
+sys.path.insert(0, os.path.join(ROOT, "bench", "attack"))
+import sockets as attacks  # noqa: E402
 
 MIB = 1024 * 1024
+SMALL = ["--kv-memory", "4M"]  # else the KV cache takes its memory little by little, and hides that of requests
 TOKENIZE = {"prompt": "one two three"}
 
 
@@ -37,7 +38,7 @@ def keyed(start, tmp_path):
     keys.write_text("sk-a alice\nsk-b bob\n")
     metrics = tmp_path / "metrics"
     metrics.write_text("sk-metrics\n")
-    return start("--api-key-file", keys, "--max-body", "16M")
+    return start("--api-key-file", keys, "--max-body", "16M", *SMALL)
 
 
 # ---- bodies that never end ------------------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ def test_a_body_that_drips_is_given_up_after_the_time_for_a_head(start):
 
 
 def test_heads_without_an_end_take_bounded_memory_and_time(start):
-    server = start("--header-timeout", "2")
+    server = start("--header-timeout", "2", *SMALL)
     before = rss_in_use(server)
     with attacks.unfinished_heads(address_of(server), 1000) as held:
         assert ask(server) == 200
@@ -166,7 +167,7 @@ def test_without_descriptors_the_longest_rest_makes_room(start):
 
 
 def test_requests_sent_ahead_whose_replies_nobody_reads_take_bounded_memory(start):
-    server = start()
+    server = start(*SMALL)
     before = rss_in_use(server)
     with attacks.pipeline(address_of(server), 100000):
         assert ask(server) == 200

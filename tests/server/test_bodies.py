@@ -69,7 +69,7 @@ def test_damaged_bodies_are_answered(compat, path):
             body = json.dumps(damage(rng, BODIES[path])).encode()
             if i % 3 == 0:
                 body = spoil(rng, body)
-            response = session.post(compat.url + path, data=body, timeout=PATIENCE)
+            response = session.post(compat.url + path, data=body, headers={"Content-Type": "application/json"}, timeout=PATIENCE)
             seen.add(response.status_code)
             assert response.status_code in (200, 400, 404, 409, 422, 429), (body, response.status_code, response.text)
             if response.status_code != 200:

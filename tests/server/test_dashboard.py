@@ -12,7 +12,7 @@ TLS_ONLY = "tutti_tls_certificate_end_seconds"  # where there is a certificate
 def figures(server):
     """name -> (type, labels)."""
     found = {}
-    for line in server.get("/metrics").text.splitlines():
+    for line in server.get("/metrics", headers=server.metrics_headers).text.splitlines():
         if line.startswith("# TYPE "):
             _, _, name, kind = line.split()
             found[name] = (kind, set())

@@ -1,8 +1,11 @@
 """Log-probabilities of prompts: echo with logprobs, as evaluation harnesses ask for them, and TGI's prefill."""
 import json
 import math
+import os
 
 import pytest
+
+import conftest
 
 PROMPT = "What is the capital of France? The capital of France is Paris."
 
@@ -149,3 +152,53 @@ def test_the_prefill_of_tgi(compat):
     assert [t["id"] for t in prefill] == tokens(compat, PROMPT)
     assert [t["logprob"] for t in prefill] == told["token_logprobs"]
     assert prefill[0]["logprob"] is None and all(math.isfinite(t["logprob"]) for t in prefill[1:])
+
+
+# ---- ids without text ----------------------------------------------------------------------------------------------------
+
+PADDING = 4159  # the last row of the demo model's vocabulary; its tokenizer ends before it
+
+
+def test_an_id_that_only_pads_the_vocabulary_has_no_text(server):
+    ids = tokens(server, "What is")
+    text = server.post("/detokenize", {"tokens": ids}).json()["prompt"]
+    for padded in ([PADDING] + ids, ids + [PADDING], ids[:1] + [PADDING] * 3 + ids[1:]):
+        assert server.post("/detokenize", {"tokens": padded}).json() == {"prompt": text, "content": text}
+    assert server.post("/detokenize", {"tokens": [PADDING]}).json() == {"prompt": "", "content": ""}
+    refused = server.post("/detokenize", {"tokens": [PADDING + 1]})
+    assert refused.status_code == 400 and "tokens[0] is 4160" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("more", [{}, {"logprobs": 2}, {"max_tokens": 0}, {"max_tokens": 0, "logprobs": 0}, {"stream": True}])
+def test_a_prompt_of_ids_without_text_is_echoed(server, more):
+    body = {"prompt": [PADDING], "echo": True, "temperature": 0, "max_tokens": 2, **more}
+    response = server.post("/v1/completions", body)
+    assert response.status_code == 200, response.text
+    whole = complete(server, [PADDING], max_tokens=max(1, body["max_tokens"]))["choices"][0]["text"]
+    if body["max_tokens"] == 0:
+        whole = ""
+    if more.get("stream"):
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks(response)) == whole
+        return
+    choice = response.json()["choices"][0]
+    assert choice["text"] == whole
+    if "logprobs" in more:
+        assert choice["logprobs"]["tokens"][0] == "" and choice["logprobs"]["text_offset"][0] == 0
+        check_offsets(whole, choice["logprobs"])
+
+
+def test_a_model_without_a_tokenizer_takes_ids_and_refuses_to_echo_them(start, tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in os.listdir(conftest.DEMO):
+        if not name.startswith(("tokenizer", "tokenization", "vocab", "special")):
+            (folder / name).symlink_to(os.path.join(os.path.realpath(conftest.DEMO), name))
+    monkeypatch.setattr(conftest, "DEMO", str(folder))
+    server = start()
+    assert server.post("/v1/completions", {"prompt": [5, 6], "max_tokens": 2}).status_code == 200
+    for path, body, param in (("/v1/completions", {"prompt": [5, 6], "echo": True, "max_tokens": 2}, "echo"),
+                              ("/v1/completions", {"prompt": "x", "max_tokens": 2}, "prompt"), ("/detokenize", {"tokens": [5]}, None),
+                              ("/tokenize", {"prompt": "x"}, None)):
+        refused = server.post(path, body)
+        assert refused.status_code == 400 and "no tokenizer" in refused.json()["error"]["message"], refused.text
+        assert refused.json()["error"]["param"] == param

@@ -64,7 +64,7 @@ class Holding:
     ("sk-a alice priority=11", "priority is \"11\", expected a whole number from -10 to 10"),
     ("sk-a alice speed=3", "found \"speed=3\" behind key and name, expected weight="),
     ("sk-a alice bob", "found \"bob\""),
-    ("sk-a alice weight=1 weight=2", "weight is there twice"),
+    ("sk-a alice weight=1 weight=2", "duplicate weight"),
     ("sk-a alice weight=2\nsk-b alice weight=3", "line 2: limits of alice are in line 1 already"),
 ])
 def test_a_line_that_is_not_understood_is_named(start, write_keys, text, words):
@@ -81,7 +81,7 @@ def test_names_and_limits_may_be_left_out(start, write_keys):
     figures = server.metrics()
     assert figures['tutti_key_tokens_total{key="line-1",kind="generated"}'] == 2
     assert figures['tutti_key_tokens_total{key="line-3",kind="generated"}'] == 2
-    text = server.get("/metrics").text
+    text = server.get("/metrics", headers=server.metrics_headers).text
     assert 'tutti_key_tokens_total{key="d\\"\\\\",kind="generated"} 4\n' in text  # two keys, one client
     assert text.count('tutti_key_requests_total{') == 4
 

@@ -131,7 +131,7 @@ def test_running_requests_are_counted(compat):
 ])
 def test_what_is_wrong_is_named(compat, body, words):
     for path in ("/models/x", "/models/x/generate", "/models/x/generate_stream"):
-        response = requests.post(compat.url + path, data=body, timeout=PATIENCE)
+        response = requests.post(compat.url + path, data=body, headers={"Content-Type": "application/json"}, timeout=PATIENCE)
         assert response.status_code == 422 and words in response.json()["error"], response.text
 
 

@@ -90,10 +90,10 @@ def test_a_server_that_loads_says_so(loading):
 def test_connections_live_on_when_the_model_is_there(loading):
     server = loading()
     with socket.create_connection(server.url.removeprefix("http://").split(":"), PATIENCE) as sock:
-        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n")  # half a head
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n")  # half a head
         assert server.get("/health").status_code == 503
         server.load()
-        sock.sendall(b'Content-Length: 15\r\n\r\n{"prompt":"hi"}')
+        sock.sendall(b'Content-Type: application/json\r\nContent-Length: 15\r\n\r\n{"prompt":"hi"}')
         assert sock.recv(12) == b"HTTP/1.1 200"
 
 
@@ -152,3 +152,15 @@ def test_stray_signals_end_no_server(loading, when):
         server.process.send_signal(number)
         assert server.get("/health").status_code == (200 if when == "serves" else 503)
     assert server.process.poll() is None
+
+
+def test_keys_are_read_again_while_the_model_is_loaded(loading, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("sk-old\n")
+    server = loading("--api-key-file", keys)
+    keys.write_text("sk-new\n")
+    server.process.send_signal(signal.SIGHUP)
+    assert server.get("/health").status_code == 503
+    server.load()
+    for key, want in (("sk-old", 401), ("sk-new", 200)):
+        assert server.ask(headers={"Authorization": f"Bearer {key}"}).status_code == want

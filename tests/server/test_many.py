@@ -123,7 +123,7 @@ class Fire:
         sock.settimeout(120)
         sock.connect(("127.0.0.1", self.server.port))
         data = json.dumps(body).encode()
-        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                      b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(data) + data)
         return sock
 

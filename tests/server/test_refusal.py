@@ -11,6 +11,7 @@ from conftest import PATIENCE
 STORY = "Tell me a story about a fox named Mia."
 QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 1}
 CHAT = "/v1/chat/completions"
+JSON = {"Content-Type": "application/json"}
 QUEUED = {CHAT: "openai", "/v1/completions": "openai", "/v1/responses": "openai", "/v1/embeddings": "openai", "/generate": "tgi",
           "/generate_stream": "tgi", "/": "tgi", "/models/x": "llm-serving", "/models/x/generate": "llm-serving",
           "/models/x/generate_stream": "llm-serving"}
@@ -24,7 +25,7 @@ class Talk:
         self.file = self.sock.makefile("rb")
 
     def send_head(self, n_bytes, path=CHAT, extra=""):
-        self.sock.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {n_bytes}\r\n{extra}\r\n".encode())
+        self.sock.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {n_bytes}\r\n{extra}\r\n".encode())
 
     def read(self):
         """(status, headers, body) of the next reply; None at the end."""
@@ -61,7 +62,7 @@ def full(start):
 @pytest.mark.parametrize("path", QUEUED)
 def test_a_full_queue_refuses_whatever_stands_in_the_body(full, path):
     before = full.metrics()
-    answer = requests.post(full.url + path, data=b"{this is no JSON", timeout=PATIENCE)
+    answer = requests.post(full.url + path, data=b"{this is no JSON", headers=JSON, timeout=PATIENCE)
     assert answer.status_code == 429 and int(answer.headers["Retry-After"]) >= 1
     error = answer.json()["error"]
     if QUEUED[path] == "openai":
@@ -75,7 +76,7 @@ def test_a_full_queue_refuses_whatever_stands_in_the_body(full, path):
 
 
 def test_a_room_that_is_free_lets_the_body_speak(server):
-    answer = requests.post(server.url + CHAT, data=b"{this is no JSON", timeout=PATIENCE)
+    answer = requests.post(server.url + CHAT, data=b"{this is no JSON", headers=JSON, timeout=PATIENCE)
     assert answer.status_code == 400 and "not valid JSON" in answer.json()["error"]["message"]
 
 
@@ -95,11 +96,11 @@ def test_the_refusal_comes_before_a_small_body_and_the_connection_goes_on(full):
             talk.sock.sendall(body[:7])
             time.sleep(0.01)
             talk.sock.sendall(body[7:])
-        talk.sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        talk.sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert talk.read()[0] == 200
         # All at once, and more requests behind it.
         talk.send_head(len(body))
-        talk.sock.sendall(body + b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        talk.sock.sendall(body + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert [talk.read()[0], talk.read()[0]] == [429, 200]
 
 
@@ -114,7 +115,7 @@ def test_a_body_that_need_not_come_is_not_waited_for(full, n_bytes, extra):
 
 def test_a_body_in_chunks_is_not_read(full):
     with Talk(full) as talk:
-        talk.sock.sendall(b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+        talk.sock.sendall(b"POST " + CHAT.encode() + b" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
         status, headers, _ = talk.read()
         assert status == 429 and headers["connection"] == "close"
 
@@ -135,7 +136,7 @@ def test_an_empty_bucket_and_too_many_answers_refuse_unread(start, tmp_path):
     body = {**QUESTION, "messages": [{"role": "user", "content": STORY}], "ignore_eos": True, "max_tokens": 100}
 
     def junk(key):
-        return requests.post(server.url + CHAT, data=b"[" * 300, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE)
+        return requests.post(server.url + CHAT, data=b"[" * 300, headers={**JSON, "Authorization": f"Bearer {key}"}, timeout=PATIENCE)
 
     assert junk("sk-a").status_code == 400
     assert server.post(CHAT, body, headers={"Authorization": "Bearer sk-a"}).status_code == 200  # ends in debt

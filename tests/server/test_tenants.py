@@ -115,7 +115,8 @@ def test_a_chat_in_steps_belongs_to_the_key_that_began_it(start, write_keys):
 def begin_chat(port, address, cache_id):
     """From this address, which is the client where there are no keys. The status and the body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE, source_address=(address, 0))
-    connection.request("POST", "/llm/generate", json.dumps({"cache_id": cache_id, "query": "a b c"}))
+    connection.request("POST", "/llm/generate", json.dumps({"cache_id": cache_id, "query": "a b c"}),
+                       {"Content-Type": "application/json"})
     response = connection.getresponse()
     body = response.read()
     connection.close()

@@ -200,7 +200,7 @@ def test_wrong_parameters_are_named(compat, parameters, words):
                                   b"{\"inputs\": \"a\", \"parameters\": []}", b"{\"inputs\": \"a\", \"stream\": 5}", b"[" * 9999])
 def test_broken_bodies_are_refused(compat, body):
     for path in ("/generate", "/generate_stream", "/"):
-        response = requests.post(compat.url + path, data=body, timeout=PATIENCE)
+        response = requests.post(compat.url + path, data=body, headers={"Content-Type": "application/json"}, timeout=PATIENCE)
         assert response.status_code == 422 and response.json()["error_type"] == "validation", response.text
 
 

@@ -103,7 +103,7 @@ def test_a_connection_serves_many_requests_and_ends_with_a_word(start_tls, autho
     server = start_tls("--idle-timeout", 1)
     with connect(server, authority, minimum_version=ssl.TLSVersion.TLSv1_3) as sock:
         for _ in range(3):
-            sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             reply = http.client.HTTPResponse(sock)
             reply.begin()
             assert reply.status == 200 and json.load(reply) == {"status": "ok"}
@@ -126,7 +126,7 @@ def test_a_client_that_has_closed_its_side_gets_its_reply(start_tls, authority):
     server = start_tls()
     n_bytes = len(server.get("/app.js").content)
     with connect(server, authority, minimum_version=ssl.TLSVersion.TLSv1_3) as sock:
-        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\nGET /app.js HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\nGET /app.js HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         time.sleep(0.1)
         sock.shutdown(socket.SHUT_WR)
         got = b""
@@ -149,7 +149,7 @@ def test_old_protocols_and_strangers_are_refused(start_tls, authority):
     with connect(server, authority, alpn=["h2", "http/1.1"]) as sock:
         assert sock.selected_alpn_protocol() == "http/1.1"
     with socket.create_connection(("127.0.0.1", server.port), PATIENCE) as sock:
-        sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         try:
             assert b"200" not in sock.recv(100)
         except ConnectionResetError:
@@ -163,7 +163,7 @@ def test_handshakes_that_do_not_go_on_are_ended_and_keep_nobody_out(start_tls, a
     silent = [socket.create_connection(("127.0.0.1", server.port), PATIENCE) for _ in range(1100)]
     try:
         with connect(server, authority) as sock:  # the oldest ones make room
-            sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert sock.recv(15) == b"HTTP/1.1 200 OK"
         assert server.metrics()["tutti_tls_handshake_failures_total"] >= 70
         server.wait_until(lambda m: m["tutti_tls_handshake_failures_total"] == 1100)
@@ -182,7 +182,7 @@ def test_certificates_of_clients(start_tls, authority, tmp_path):
 
     def ask(chain):
         with connect(server, authority, chain=chain) as sock:
-            sock.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             return sock.recv(15)
 
     assert ask(mine) == b"HTTP/1.1 200 OK"
@@ -270,7 +270,7 @@ def test_sighup_changes_keys_and_certificate_and_drops_nobody(start_tls, authori
     keys.write_text("both\n")
     server.process.send_signal(signal.SIGHUP)
     server.wait_for_log("were read again", 7)
-    kept.sendall(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer old\r\n\r\n")
+    kept.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer old\r\n\r\n")
     assert kept.recv(12) == b"HTTP/1.1 401" and serial(kept) == before
     kept.close()
     stop.set()

@@ -1,7 +1,7 @@
 """What one client can send, below and around HTTP, to keep others out; raw sockets, the standard library only.
 
 Each attack is a function attack(address, ...) that opens what it needs and returns an Attack: the connections that it holds. The
-attack lasts until its close(). tests/server/test_attacks.py and bench/fire say what others must still get meanwhile."""
+attack lasts until its close(). tests/server/test_attacks.py and web.py say what others must still get meanwhile."""
 import json
 import socket
 import time
