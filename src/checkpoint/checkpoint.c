@@ -32,6 +32,8 @@ struct checkpoint {
     int rank;                      /* of those the one that is open; -1: all */
     const struct tensor **tensors; /* [n_tensors], in the files' order */
     size_t n_tensors;
+    uint8_t *taken; /* [n_tensors]: checkpoint_take() gave it */
+    bool is_quiet;
     uint32_t *slots; /* [n_slots]: open-addressed index by name; tensor index + 1, 0: free */
     size_t n_slots;
     struct row_ints *row_ints; /* matrices that stand in tensors in the place of their integers */
@@ -182,7 +184,8 @@ static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error
         ck->n_slots *= 2;
     ck->slots = calloc(ck->n_slots, sizeof *ck->slots);
     ck->tensors = calloc(n + 1, sizeof *ck->tensors);
-    if (!ck->slots || !ck->tensors)
+    ck->taken = calloc(n + 1, sizeof *ck->taken);
+    if (!ck->slots || !ck->tensors || !ck->taken)
         return out_of_memory(ck, err);
     enum tutti_status st = TUTTI_OK;
     for (int f = 0; f < ck->n_files; f++) {
@@ -529,7 +532,10 @@ enum tutti_status checkpoint_open_rank(struct checkpoint **out, const char *path
         return st;
     bool is_mine = m && m->n_ranks == n_ranks && n_ranks > 1;
     shard_manifest_free(m);
-    return open_path(out, path, is_mine ? rank : -1, err);
+    st = open_path(out, path, is_mine ? rank : -1, err);
+    if (st == TUTTI_OK)
+        (*out)->is_quiet = rank > 0;
+    return st;
 }
 
 void checkpoint_close(struct checkpoint *ck)
@@ -538,6 +544,7 @@ void checkpoint_close(struct checkpoint *ck)
         return;
     free(ck->slots);
     free((void *)ck->tensors);
+    free(ck->taken);
     free(ck->row_ints);
     json_decref(ck->config);
     for (int i = 0; i < ck->n_files; i++)
@@ -574,6 +581,24 @@ const struct tensor *checkpoint_find(const struct checkpoint *ck, const char *na
 {
     uint32_t index = ck->slots[find_slot(ck, name)];
     return index ? ck->tensors[index - 1] : NULL;
+}
+
+const struct tensor *checkpoint_take(const struct checkpoint *ck, const char *name)
+{
+    uint32_t index = ck->slots[find_slot(ck, name)];
+    if (index)
+        ck->taken[index - 1] = 1;
+    return index ? ck->tensors[index - 1] : NULL;
+}
+
+bool checkpoint_is_taken(const struct checkpoint *ck, size_t index)
+{
+    return ck->taken[index];
+}
+
+bool checkpoint_is_quiet(const struct checkpoint *ck)
+{
+    return ck->is_quiet;
 }
 
 const json_t *checkpoint_config(const struct checkpoint *ck)

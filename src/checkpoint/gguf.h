@@ -56,6 +56,10 @@ const struct tensor *gguf_tensor(const struct gguf *file,
  * giving it on (json_dumps() refuses it). */
 const json_t *gguf_scalars(const struct gguf *file);
 
+/* Arrays of the metadata, sorted by key. index: below gguf_n_arrays(). */
+size_t gguf_n_arrays(const struct gguf *file);
+const char *gguf_array_key(const struct gguf *file, size_t index);
+
 /* NULL: no such key, or it is no array. */
 const struct gguf_array *gguf_find_array(const struct gguf *file, const char *key);
 enum gguf_type gguf_array_type(const struct gguf_array *array); /* of its elements */

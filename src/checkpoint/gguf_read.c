@@ -670,6 +670,16 @@ const json_t *gguf_scalars(const struct gguf *file)
     return file->scalars;
 }
 
+size_t gguf_n_arrays(const struct gguf *file)
+{
+    return file->n_arrays;
+}
+
+const char *gguf_array_key(const struct gguf *file, size_t index)
+{
+    return file->arrays[index].key;
+}
+
 const struct gguf_array *gguf_find_array(const struct gguf *file, const char *key)
 {
     struct gguf_array want = { .key = (char *)(uintptr_t)key };

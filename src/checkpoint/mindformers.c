@@ -219,6 +219,9 @@ static void put_llama_rope(struct translation *t)
 
 static void finish_llama(struct translation *t)
 {
+    if (!json_is_number(
+            json_object_get(t->config, "num_key_value_heads"))) /* not as many as the class of Hugging Face */
+        put(t, "num_key_value_heads", json_incref(json_object_get(t->config, "num_attention_heads")));
     put_llama_width(t);
     put_llama_rope(t);
     put_context(t, "max_position_embeddings", 2048);

@@ -66,8 +66,7 @@ static enum tutti_status read_checkpoint(struct plan_model *m, enum dtype *runs_
         return st;
     const struct tensor_names *names = family_layout(family, ck);
     if (!names)
-        return error_set(err, TUTTI_E_FORMAT, "%s: no tensor is named as in a %s model", checkpoint_path(ck),
-                         family->name);
+        return family_no_layout(family, ck, err);
     st = weights_find_outer(&outer, &m->desc, names, ck, err);
     if (st != TUTTI_OK)
         return st;
@@ -77,7 +76,8 @@ static enum tutti_status read_checkpoint(struct plan_model *m, enum dtype *runs_
     m->whole_bytes += norm_bytes(&outer.embedding_norm) + norm_bytes(&outer.output_norm) +
                       vector_bytes(outer.positions, m->desc.n_ctx) +
                       vector_bytes(outer.top_query, m->desc.n_ctx);
-    return sum_layers(m, runs_as, ck, names, type, err);
+    st = sum_layers(m, runs_as, ck, names, type, err);
+    return st == TUTTI_OK ? weights_check_all(&m->desc, family, names, ck, err) : st;
 }
 
 /* As model_make() gives every matrix one type. */

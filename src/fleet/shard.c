@@ -38,12 +38,11 @@ struct split_part shard_part(const struct shard_plan *p, const struct shard_item
 static enum tutti_status check_weights(const struct shard_plan *p, const struct tensor_names *names,
                                        struct tutti_error *err)
 {
-    struct outer_weights outer;
-    struct layer_weights layer;
-    enum tutti_status st = weights_find_outer(&outer, &p->desc, names, p->ck, err);
-    for (int i = 0; i < p->desc.n_layers && st == TUTTI_OK; i++)
-        st = weights_find_layer(&layer, &p->desc, names, p->ck, i, err);
-    return st;
+    if (p->desc.is_untied) /* a rank could not tell from its part */
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "%s: tie_word_embeddings: true, but %s is not the embedding; set it to false first",
+                         checkpoint_config_path(p->ck), names->output);
+    return weights_check_all(&p->desc, p->family, names, p->ck, err);
 }
 
 /* Tensors that the model does not run may have any shape: what does not fit stays whole. */
@@ -129,7 +128,7 @@ static enum tutti_status open_source(struct shard_plan *p, const char *src, stru
     st = model_desc_read(&p->desc, &p->family, p->ck, err);
     const struct tensor_names *names = st == TUTTI_OK ? family_layout(p->family, p->ck) : NULL;
     if (st == TUTTI_OK && !names)
-        st = error_set(err, TUTTI_E_FORMAT, "%s: no tensor is named as in a %s model", src, p->family->name);
+        st = family_no_layout(p->family, p->ck, err);
     if (st == TUTTI_OK)
         st = deal_out(p, err);
     if (st == TUTTI_OK)

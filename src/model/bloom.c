@@ -43,17 +43,31 @@ static bool is_bloom_post(const json_t *config)
            json_is_true(json_object_get(config, "apply_residual_connection_post_layernorm"));
 }
 
-/* Some keys have an older spelling. */
-static const char *either(const struct config *c, const char *key, const char *older)
-{
-    return config_find(c, key) ? key : older;
-}
+static const struct config_key KEYS[] = {
+    { "hidden_size", NULL }, /* beside n_embed, which comes first */
+    { "n_inner", NULL },     /* the class knows four times the width only */
+    /* The same results in other ways. */
+    { "slow_but_exact", NULL },
+    { "attention_softmax_in_fp32", NULL },
+    { "masked_softmax_fusion", NULL },
+    { "bias_dropout_fusion", NULL },
+    { "skip_bias_add", NULL },
+    { "skip_bias_add_qkv", NULL },
+    { "offset_alibi", NULL }, /* of training */
+    { NULL, NULL },
+};
+
+static const struct config_key GGUF_KEYS[] = {
+    { "attention.max_alibi_bias", "8" },
+    { NULL, NULL },
+};
 
 static void describe_hf(struct model_desc *d, struct config *c)
 {
-    d->n_layers = config_int(c, either(c, "num_hidden_layers", "n_layer"), 1, LIMIT_LAYERS);
-    d->d_model = config_int(c, either(c, "n_embed", "hidden_size"), 1, LIMIT_DIMENSION / 4);
-    d->n_heads = config_int(c, either(c, "num_attention_heads", "n_head"), 1, LIMIT_DIMENSION);
+    config_bool_or(c, "apply_residual_connection_post_layernorm", false); /* chose the family */
+    d->n_layers = config_int(c, describe_either(c, "num_hidden_layers", "n_layer"), 1, LIMIT_LAYERS);
+    d->d_model = config_int(c, config_find(c, "n_embed") ? "n_embed" : "hidden_size", 1, LIMIT_DIMENSION / 4);
+    d->n_heads = config_int(c, describe_either(c, "num_attention_heads", "n_head"), 1, LIMIT_DIMENSION);
     d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
     d->n_ctx = config_int_or(c, "seq_length", 1, LIMIT_CONTEXT, 2048); /* as trained; nothing ends there */
     d->norm_eps = (float)config_float_or(c, "layer_norm_epsilon", 0, 1, 1e-5);
@@ -91,6 +105,8 @@ const struct family FAMILY_BLOOM = {
     .name = "bloom",
     .gguf_architecture = "bloom",
     .is_mine = is_bloom,
+    .keys = KEYS,
+    .gguf_keys = GGUF_KEYS,
     .describe = describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
@@ -103,6 +119,8 @@ const struct family FAMILY_BLOOM_POST = {
     .name = "bloom-post",
     .gguf_architecture = "bloom-post",
     .is_mine = is_bloom_post,
+    .keys = KEYS,
+    .gguf_keys = GGUF_KEYS,
     .describe = describe_post,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,

@@ -37,21 +37,30 @@ static bool is_mine(const json_t *config)
     return describe_has_type(config, "chatglm");
 }
 
+static const struct config_key KEYS[] = {
+    { "rmsnorm", "true" },
+    { "post_layer_norm", "true" },
+    { "apply_residual_connection_post_layernorm", "false" },
+    { "add_bias_linear", "false" },
+    { "multi_query_attention", "true" },
+    { "interleaved_qkv", "false" },
+    /* The same results in other ways. */
+    { "apply_query_key_layer_scaling", NULL }, /* divided by, then multiplied with */
+    { "attention_softmax_in_fp32", NULL },
+    { "fp32_residual_connection", NULL },
+    { "bias_dropout_fusion", NULL },
+    { "original_rope", NULL },     /* the code does not look at it */
+    { "prefix_projection", NULL }, /* of pre_seq_len */
+    { "num_hidden_layers", NULL }, /* num_layers again, for transformers */
+    { "vocab_size", NULL },        /* padded_vocab_size is what counts */
+    { NULL, NULL },
+};
+
 static void describe_hf(struct model_desc *d, struct config *c)
 {
     int n_bits = config_int_or(c, "quantization_bit", 0, 32, 0); /* the checkpoint puts matrices together */
     if (n_bits != 0 && n_bits != 4 && n_bits != 8)
         config_unsupported(c, "quantization_bit", "a checkpoint of integers of other than 4 or 8 bits");
-    if (!config_bool_or(c, "rmsnorm", true))
-        config_unsupported(c, "rmsnorm", "LayerNorm");
-    if (!config_bool_or(c, "post_layer_norm", true))
-        config_unsupported(c, "post_layer_norm", "a model without a final norm");
-    if (config_bool_or(c, "apply_residual_connection_post_layernorm", false))
-        config_unsupported(c, "apply_residual_connection_post_layernorm", "a residual taken behind the norm");
-    if (config_bool_or(c, "add_bias_linear", false))
-        config_unsupported(c, "add_bias_linear", "a bias on every linear layer");
-    if (!config_bool_or(c, "multi_query_attention", true))
-        config_unsupported(c, "multi_query_attention", "qkv interleaved by head");
     if (config_int_or(c, "pre_seq_len", 0, LIMIT_CONTEXT, 0) != 0)
         config_unsupported(c, "pre_seq_len", "P-Tuning");
     d->n_layers = config_int(c, "num_layers", 1, LIMIT_LAYERS);
@@ -131,6 +140,8 @@ const struct family FAMILY_CHATGLM = {
     .name = "chatglm",
     .gguf_architecture = "chatglm",
     .is_mine = is_mine,
+    .keys = KEYS,
+    .code = "ChatGLM",
     .describe = describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,

@@ -33,6 +33,13 @@ static bool is_mine(const json_t *config)
            (json_object_get(config, "inner_hidden_size") || json_object_get(config, "position_encoding_2d"));
 }
 
+static const struct config_key KEYS[] = {
+    { "position_encoding_2d", "true" },
+    { "prefix_projection", NULL }, /* of pre_seq_len */
+    { "quantization_embeddings", "false" },
+    { NULL, NULL },
+};
+
 /* The first release's configuration did not name its mask tokens; another vocabulary's must. */
 static void read_specials(struct model_desc *d, struct config *c)
 {
@@ -56,8 +63,6 @@ static void read_specials(struct model_desc *d, struct config *c)
 
 static void describe_hf(struct model_desc *d, struct config *c)
 {
-    if (!config_bool_or(c, "position_encoding_2d", true))
-        config_unsupported(c, "position_encoding_2d", "ChatGLM-6B with one stream of positions");
     int n_bits = config_int_or(c, "quantization_bit", 0, 32, 0); /* the checkpoint puts matrices together */
     if (n_bits != 0 && n_bits != 4 && n_bits != 8)
         config_unsupported(c, "quantization_bit", "a checkpoint of integers of other than 4 or 8 bits");
@@ -142,6 +147,8 @@ const struct family FAMILY_CHATGLM_6B = {
     .name = "chatglm-6b",
     .gguf_architecture = "chatglm-6b",
     .is_mine = is_mine,
+    .keys = KEYS,
+    .code = "ChatGLM",
     .describe = describe,
     .put_metadata = put_metadata,
     .layouts = LAYOUTS,

@@ -1,4 +1,7 @@
-/* Values of a checkpoint's configuration, read with their ranges. The first error sticks: read all, then look once. */
+/* Values of a checkpoint's configuration, read with their ranges. The first error sticks: read all, then look once.
+ *
+ * Every key that is asked for counts as understood. config_end() goes through the others, so that none is skipped without a word:
+ * a key must be understood, listed as one that changes nothing, or off; any other is refused by name. */
 #ifndef TUTTI_MODEL_CONFIG_H
 #define TUTTI_MODEL_CONFIG_H
 
@@ -6,17 +9,38 @@
 
 #include <jansson.h>
 
+struct gguf;
+
 struct config {
     const json_t *root;
-    const char *file;   /* for messages */
-    const char *prefix; /* put before every key: "" or "llama." */
-    bool is_flat;       /* keys with dots are plain keys (GGUF); else a dot goes into an object */
+    const struct gguf *gguf; /* whose arrays are settings too; NULL: another format */
+    const char *file;        /* for messages */
+    const char *prefix;      /* put before every key: "" or "llama." */
+    bool is_flat;            /* keys with dots are plain keys (GGUF); else a dot goes into an object */
+    bool is_quiet;           /* config_end() warns of nothing */
     enum tutti_status status;
     struct tutti_error *err;
+    json_t *read; /* an object whose keys are those that were asked for; config_end() frees it */
+};
+
+/* A key that nobody asks for. A star at either end of key stands for any text. */
+struct config_key {
+    const char *key; /* without the prefix; NULL ends a list */
+    const char
+        *only; /* JSON: its one value that is run; NULL: it changes nothing of what the model computes */
 };
 
 /* The value of key, or NULL where it is absent or null. */
-const json_t *config_find(const struct config *c, const char *key);
+const json_t *config_find(struct config *c, const char *key);
+
+/* Whether key is there, also as null. */
+bool config_has(struct config *c, const char *key);
+
+/* Whether key is an object that is not empty; each key in it must be understood on its own. Another kind of value is an error. */
+bool config_has_object(struct config *c, const char *key);
+
+/* key and all in it counts as understood: what it says has no effect, or somebody else reads it. */
+void config_skip(struct config *c, const char *key);
 
 /* Each returns the value; an absent key is an error for the plain form, gives fallback for the other. A value of another
  * kind or outside lo..hi is an error. After an error they return lo, fallback or false. */
@@ -30,5 +54,10 @@ const char *config_string_or(struct config *c, const char *key, const char *fall
 /* Says that the checkpoint is well-formed, but of a kind that is not run. */
 void config_unsupported(struct config *c, const char *key, const char *what)
     __attribute__((nonnull(1, 2, 3)));
+
+/* Refuses what is neither understood nor in one of the lists, which a NULL ends; then frees what c holds and returns its status.
+ * what: whose settings these are, for messages. */
+MUST_CHECK enum tutti_status config_end(struct config *c, const struct config_key *const *lists,
+                                        const char *what);
 
 #endif

@@ -344,8 +344,10 @@ static enum tutti_status convert(struct converter *c, const char *dst, struct tu
         return st;
     c->from = family_layout(c->family, c->ck);
     if (!c->from)
-        return error_set(err, TUTTI_E_FORMAT, "%s: no tensor is named as in a %s model",
-                         checkpoint_path(c->ck), c->family->name);
+        return family_no_layout(c->family, c->ck, err);
+    st = weights_check_all(&c->desc, c->family, c->from, c->ck, err);
+    if (st != TUTTI_OK)
+        return st;
     c->to = choose_layout(c->family, c->from);
     c->stream.ck = c->ck;
     st = merge_open(&c->merge, c->options->merges, c->options->n_merges, &c->desc, c->family,

@@ -1,5 +1,9 @@
 /* From configuration to description: which family, its values, and the checks that every family shares. */
 #include "base/half.h"
+#include "base/log.h"
+#include "checkpoint/quantized.h"
+#include "model/config_keys.h"
+#include "model/describe.h"
 #include "model/weights.h"
 
 #include <math.h>
@@ -126,6 +130,22 @@ const struct tensor_names *family_layout(const struct family *family, const stru
     return nearest;
 }
 
+enum tutti_status family_no_layout(const struct family *family, const struct checkpoint *ck,
+                                   struct tutti_error *err)
+{
+    for (int i = 0; i < family->n_layouts; i++) {
+        char name[LIMIT_TENSOR_NAME_BYTES];
+        weights_layer_name(name, sizeof name, family->layouts[i].qkv[0], 0);
+        const char *method = quantized_find(ck, name);
+        if (method)
+            return error_set(err, TUTTI_E_UNSUPPORTED,
+                             "%s: tensor %s is missing, but its quantized form (%s) is there: %s",
+                             checkpoint_path(ck), name, method, QUANTIZED_ADVICE);
+    }
+    return error_set(err, TUTTI_E_FORMAT, "%s: no tensor is named as in a %s model, expected for example %s",
+                     checkpoint_path(ck), family->name, family->layouts[0].embedding);
+}
+
 /* GGUF need not say how large the vocabulary is: the embedding's rows tell. */
 static enum tutti_status find_vocab(struct model_desc *desc, const struct family *family,
                                     const struct checkpoint *ck, struct tutti_error *err)
@@ -149,6 +169,69 @@ static bool has_bias(const struct checkpoint *ck, const char *pattern)
     return checkpoint_find(ck, bias) != NULL;
 }
 
+/* A file may hold the output matrix although the configuration ties it. Where it is another one than the embedding, transformers
+ * (version 5) runs it untied. A rank's part is of a checkpoint that was looked at as a whole. */
+static enum tutti_status check_tie(struct model_desc *desc, const struct family *family,
+                                   const struct tensor_names *names, const struct checkpoint *ck,
+                                   struct tutti_error *err)
+{
+    if (!desc->tied_output || !names || !names->output || checkpoint_gguf(ck) || checkpoint_shard(ck))
+        return TUTTI_OK;
+    const struct tensor *output = checkpoint_find(ck, names->output);
+    const struct tensor *table = checkpoint_find(ck, names->embedding);
+    bool is_same = false;
+    if (!output || !table)
+        return TUTTI_OK;
+    enum tutti_status st = weights_are_equal(&is_same, output, table, err);
+    if (st != TUTTI_OK || is_same)
+        return st;
+    if (family->code) /* the authors' own class: what it does depends on the library below it */
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "%s: tensor %s: it differs from %s, to which the configuration ties it; set "
+                         "tie_word_embeddings to false in %s to use it, or remove the tensor",
+                         output->file, output->name, table->name, checkpoint_config_path(ck));
+    if (!checkpoint_is_quiet(ck))
+        log_warn("%s: tie_word_embeddings: true, but %s differs from %s: the model runs untied, with both",
+                 checkpoint_config_path(ck), output->name, table->name);
+    desc->tied_output = false;
+    desc->is_untied = true;
+    return TUTTI_OK;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* What MindFormers wrote has its own settings beside those that they were translated to. */
+static bool is_mindformers(const struct config *c)
+{
+    return json_object_get(c->root, "mindformers_version") || ends_with(c->file, ".yaml") ||
+           ends_with(c->file, ".yml");
+}
+
+/* Refuses every setting that is neither understood nor known to change nothing. */
+static enum tutti_status end_config(struct config *c, const struct family *family,
+                                    const struct checkpoint *ck)
+{
+    const struct config_key *lists[4] = { 0 };
+    int n = 0;
+    bool is_gguf = checkpoint_gguf(ck) != NULL;
+    const struct config_key *own = is_gguf ? family->gguf_keys : family->keys;
+    char what[64];
+    if (own)
+        lists[n++] = own;
+    lists[n++] = is_gguf ? CONFIG_KEYS_GGUF : CONFIG_KEYS_COMMON;
+    if (!is_gguf && is_mindformers(c))
+        lists[n++] = CONFIG_KEYS_MINDFORMERS;
+    if (!is_gguf)
+        describe_code(c, family->name, family->code);
+    c->is_quiet = checkpoint_is_quiet(ck);
+    snprintf(what, sizeof what, "%s models", family->name);
+    return config_end(c, lists, what);
+}
+
 enum tutti_status model_desc_read(struct model_desc *desc, const struct family **family,
                                   const struct checkpoint *ck, struct tutti_error *err)
 {
@@ -163,12 +246,14 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
                         .file = checkpoint_config_path(ck),
                         .prefix = prefix,
                         .is_flat = is_gguf,
+                        .gguf = checkpoint_gguf(ck),
                         .err = err };
     *desc = (struct model_desc){ .has_gate = true, .bos_id = -1, .pad_id = -1 };
     snprintf(desc->family, sizeof desc->family, "%s", (*family)->name);
     (*family)->describe(desc, &c, is_gguf);
-    if (c.status != TUTTI_OK)
-        return c.status;
+    st = end_config(&c, *family, ck);
+    if (st != TUTTI_OK)
+        return st;
     const struct tensor_names *names = family_layout(*family, ck);
     if (is_gguf && names) {
         desc->tied_output = !checkpoint_find(ck, names->output);
@@ -176,6 +261,9 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
         desc->has_attn_out_bias = desc->has_attn_out_bias || has_bias(ck, names->attn_out);
         desc->has_mlp_bias = desc->has_mlp_bias || has_bias(ck, names->down);
     }
+    st = check_tie(desc, *family, names, ck, err);
+    if (st != TUTTI_OK)
+        return st;
     if (desc->n_vocab == 0) {
         st = find_vocab(desc, *family, ck, err);
         if (st != TUTTI_OK)

@@ -36,6 +36,10 @@ struct family {
     /* GGUF rotates interleaved pairs where the configuration says half-split: rows of q and k change their order. */
     bool is_permuted_in_gguf;
     bool (*is_mine)(const json_t *config); /* of a Hugging Face config.json */
+    /* Settings that describe() does not ask for, beside those of config_keys.h: of config.json, and of GGUF's metadata under the
+     * architecture's prefix. NULL: none. */
+    const struct config_key *keys, *gguf_keys;
+    const char *code; /* how classes of the authors' own code begin (auto_map); NULL: they published none */
     /* Fills desc; errors go into c. */
     void (*describe)(struct model_desc *desc, struct config *c, bool is_gguf);
     /* Adds to a GGUF file's metadata what describe() reads there beyond what all have. NULL: nothing. */
@@ -82,6 +86,10 @@ MUST_CHECK enum tutti_status model_desc_check(const struct model_desc *desc, con
 
 /* The layout of a checkpoint's tensor names; NULL: none of the family's. */
 const struct tensor_names *family_layout(const struct family *family, const struct checkpoint *ck);
+
+/* Says that there is none, and what there is instead, where that is known. */
+enum tutti_status family_no_layout(const struct family *family, const struct checkpoint *ck,
+                                   struct tutti_error *err);
 
 /* Rotary frequencies [rotary_dim / 2] (of ROPE_2D [rotary_dim / 4]), as transformers computes them in float32. */
 void model_rope_freqs(const struct model_desc *desc, float *freqs);

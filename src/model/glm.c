@@ -30,26 +30,21 @@ static bool is_glm4(const json_t *config)
 
 static void describe_glm(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    if (is_gguf)
+    static const struct transformers_defaults DEFAULTS = { 2, 128, 131072, 1.5625e-7, 0.5 };
+    if (is_gguf) {
         describe_gguf(d, c);
-    else
-        describe_transformers(d, c);
+    } else {
+        describe_transformers(d, c, &DEFAULTS);
+        describe_layer_types(d, c, 0, 0);
+        d->has_qkv_bias = config_bool_or(c, "attention_bias", true);
+    }
     d->rope = ROPE_INTERLEAVED;
-    if (is_gguf)
-        return;
-    d->has_qkv_bias = config_bool_or(c, "attention_bias", true);
-    d->head_dim = config_int_or(c, "head_dim", 1, LIMIT_DIMENSION, 128);
-    const char *nested = "rope_parameters.partial_rotary_factor";
-    const char *key = config_find(c, nested) ? nested : "partial_rotary_factor";
-    d->rotary_dim = (int)(d->head_dim * config_float_or(c, key, 0, 1, 0.5));
 }
 
 static void describe_glm4(struct model_desc *d, struct config *c, bool is_gguf)
 {
     describe_glm(d, c, is_gguf);
     d->has_post_norms = true;
-    if (is_gguf && config_find(c, "rope.dimension_sections"))
-        config_unsupported(c, "rope.dimension_sections", "rotation by several positions");
 }
 
 static bool has_turns(const struct tokenizer *tok)

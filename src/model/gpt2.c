@@ -25,7 +25,7 @@ static const struct tensor_names LAYOUTS[] = {
 };
 
 /* Buffers of the causal mask. */
-static const char *const IGNORED[] = { "attn.bias", "attn.masked_bias", "attention.beta",
+static const char *const IGNORED[] = { ".attn.bias", "attn.masked_bias", "attention.beta",
                                        "attention.masked_beta" };
 
 static bool is_mine(const json_t *config)
@@ -33,15 +33,27 @@ static bool is_mine(const json_t *config)
     return describe_has_type(config, "gpt2");
 }
 
+static const struct config_key KEYS[] = {
+    { "scale_attn_weights", "true" },
+    { "scale_attn_by_inverse_layer_idx", "false" },
+    { "reorder_and_upcast_attn", NULL }, /* the same results in another order */
+    { "n_ctx", NULL },                   /* n_positions again */
+    { "n_special", NULL },
+    { "predict_special_tokens", NULL },
+    { "summary_*", NULL }, /* of GPT2DoubleHeadsModel */
+    { NULL, NULL },
+};
+
 static void describe_hf(struct model_desc *d, struct config *c)
 {
     static const char *const TANH[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast" };
-    d->n_layers = config_int(c, "n_layer", 1, LIMIT_LAYERS);
-    d->d_model = config_int(c, "n_embd", 1, LIMIT_DIMENSION / 4);
-    d->n_heads = config_int(c, "n_head", 1, LIMIT_DIMENSION);
+    d->n_layers = config_int(c, describe_either(c, "n_layer", "num_hidden_layers"), 1, LIMIT_LAYERS);
+    d->d_model = config_int(c, describe_either(c, "n_embd", "hidden_size"), 1, LIMIT_DIMENSION / 4);
+    d->n_heads = config_int(c, describe_either(c, "n_head", "num_attention_heads"), 1, LIMIT_DIMENSION);
     d->d_ff = config_int_or(c, "n_inner", 1, LIMIT_DIMENSION, 4 * d->d_model);
     d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
-    d->n_ctx = config_int_or(c, "n_positions", 1, LIMIT_CONTEXT, 1024);
+    d->n_ctx = config_int_or(c, describe_either(c, "n_positions", "max_position_embeddings"), 1,
+                             LIMIT_CONTEXT, 1024);
     d->norm_eps = (float)config_float_or(c, "layer_norm_epsilon", 0, 1, 1e-5);
     d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
     d->n_kv_heads = d->n_heads;
@@ -54,12 +66,6 @@ static void describe_hf(struct model_desc *d, struct config *c)
         known = known || strcmp(act, TANH[i]) == 0;
     if (!known)
         config_unsupported(c, "activation_function", act);
-    if (!config_bool_or(c, "scale_attn_weights", true))
-        config_unsupported(c, "scale_attn_weights", "attention without a scale");
-    if (config_bool_or(c, "scale_attn_by_inverse_layer_idx", false))
-        config_unsupported(c, "scale_attn_by_inverse_layer_idx", "a scale of attention by layer");
-    if (config_bool_or(c, "add_cross_attention", false))
-        config_unsupported(c, "add_cross_attention", "attention to an encoder");
 }
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
@@ -81,6 +87,7 @@ const struct family FAMILY_GPT2 = {
     .name = "gpt2",
     .gguf_architecture = "gpt2",
     .is_mine = is_mine,
+    .keys = KEYS,
     .describe = describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,

@@ -245,9 +245,10 @@ static enum tutti_status inspect(struct report *r, FILE *out, struct tutti_error
         return st;
     r->names = family_layout(r->family, r->ck);
     if (!r->names)
-        return error_set(err, TUTTI_E_FORMAT, "%s: no tensor is named as in a %s model",
-                         checkpoint_path(r->ck), r->family->name);
+        return family_no_layout(r->family, r->ck, err);
     st = sum_weights(r, err);
+    if (st == TUTTI_OK)
+        st = weights_check_all(&r->desc, r->family, r->names, r->ck, err);
     if (st != TUTTI_OK)
         return st;
     for (size_t i = 0; i < checkpoint_n_tensors(r->ck); i++)

@@ -1,6 +1,7 @@
 /* LLaMA 1, 2, 3 and what has its layout: RMSNorm, rotary positions over the whole head, grouped attention, SwiGLU.
  * Hugging Face stores q and k for half-split rotation; GGUF's architecture "llama" stores them permuted for interleaved
  * rotation. Each is run as it is stored. */
+#include "model/config_keys.h"
 #include "model/describe.h"
 #include "model/names.h"
 #include "tokenizer/byte_files.h"
@@ -30,10 +31,22 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
         d->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
         return;
     }
-    describe_transformers(d, c);
-    d->has_qkv_bias = d->has_attn_out_bias = config_bool_or(c, "attention_bias", false);
-    d->has_mlp_bias = config_bool_or(c, "mlp_bias", false);
-    d->window = config_int_or(c, "sliding_window", 1, INT32_MAX, 0);
+    static const struct transformers_defaults LLAMA = { 0, 0, 2048, 1e-6, 1 };
+    static const struct transformers_defaults MISTRAL = { 8, 0, 131072, 1e-6, 1 };
+    bool is_mistral = describe_has_type(c->root, "mistral");
+    describe_transformers(d, c, is_mistral ? &MISTRAL : &LLAMA);
+    if (!is_mistral) { /* whose class knows no biases */
+        d->has_qkv_bias = d->has_attn_out_bias = config_bool_or(c, "attention_bias", false);
+        d->has_mlp_bias = config_bool_or(c, "mlp_bias", false);
+    }
+    /* Mistral's class has a window where the file is silent; null is none. LLaMA's knows no window. */
+    int window = config_int_or(c, "sliding_window", 1, INT32_MAX,
+                               is_mistral && !config_has(c, "sliding_window") ? 4096 : 0);
+    if (window > 0 && !is_mistral)
+        config_unsupported(c, "sliding_window", "a window of attention in a llama model");
+    describe_layer_types(d, c, window, 0);
+    if (is_mistral && window > 0 && d->window == 0)
+        config_unsupported(c, "layer_types", "full attention beside a sliding_window");
 }
 
 /* ---- chat ---- */
@@ -68,6 +81,7 @@ const struct family FAMILY_LLAMA = {
     .gguf_architecture = "llama",
     .is_permuted_in_gguf = true,
     .is_mine = is_mine,
+    .keys = CONFIG_KEYS_ROTARY,
     .describe = describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,

@@ -38,21 +38,10 @@ enum tutti_status load_out_of_memory(const struct loader *l, struct tutti_error 
     return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(l->ck));
 }
 
-static bool is_ignored(const struct family *family, const char *name)
-{
-    size_t n = strlen(name);
-    for (int i = 0; i < family->n_ignored; i++) {
-        size_t m = strlen(family->ignored[i]);
-        if (n >= m && strcmp(name + n - m, family->ignored[i]) == 0)
-            return true;
-    }
-    return false;
-}
-
 /* GGUF bakes llama3's rotary scaling into a tensor of divisors. */
 static enum tutti_status apply_rope_factors(struct loader *l, struct tutti_error *err)
 {
-    const struct tensor *t = checkpoint_find(l->ck, "rope_freqs.weight");
+    const struct tensor *t = checkpoint_take(l->ck, "rope_freqs.weight");
     int n = l->model->desc.rotary_dim / 2;
     if (!t)
         return TUTTI_OK;
@@ -236,9 +225,7 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
     model->family = l->family;
     l->names = family_layout(l->family, l->ck);
     if (!l->names)
-        return error_set(err, TUTTI_E_FORMAT,
-                         "%s: no tensor is named as in a %s model, expected for example %s",
-                         checkpoint_path(l->ck), l->family->name, l->family->layouts[0].embedding);
+        return family_no_layout(l->family, l->ck, err);
     model->is_gguf = l->names->is_gguf;
     if (l->options->weight_type) {
         st = read_weight_type(&l->type, l->options->weight_type, err);
@@ -247,7 +234,7 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
     }
     for (size_t i = 0; i < checkpoint_n_tensors(l->ck); i++) {
         const struct tensor *t = checkpoint_tensor(l->ck, i);
-        if (!is_ignored(l->family, t->name))
+        if (!weights_is_ignored(l->family, t->name))
             l->total += t->n_bytes;
     }
     model->rope_freqs = calloc((size_t)model->desc.rotary_dim / 2 + 1, sizeof *model->rope_freqs);
@@ -260,6 +247,8 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
     model->local = model->desc;
     if (st == TUTTI_OK && model->group)
         st = load_cut(l, err);
+    if (st == TUTTI_OK)
+        st = weights_check_all(l->is_cut ? &model->local : &model->desc, l->family, l->names, l->ck, err);
     if (st == TUTTI_OK)
         st = model_start_backend(model, l->options, err);
     if (st == TUTTI_OK)

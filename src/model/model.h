@@ -53,6 +53,7 @@ struct model_desc {
     bool has_mlp_bias;      /* on gate, up and down */
     bool has_gate;          /* act(gate) * up, else act(up) */
     bool tied_output;       /* the embedding is the output matrix too */
+    bool is_untied;         /* the configuration ties it, but the file's own output matrix is another one */
     enum activation activation;
     /* What stands before the first prefix_end_id is read in both directions; rotary positions behind it stay at the first of
      * mask_ids that there is, and count in a second stream. */

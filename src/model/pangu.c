@@ -1,5 +1,6 @@
 /* PanGu-Alpha: GPT-2's block with the quick GELU, and on top a layer whose queries come from a table by position. Published in
  * MindSpore's names alone; its projections are stored as [in][out], q, k and v are not. Zeng et al., 2021. */
+#include "model/config_keys.h"
 #include "model/describe.h"
 #include "model/names.h"
 
@@ -72,6 +73,7 @@ const struct family FAMILY_PANGU = {
     .name = "pangualpha",
     .gguf_architecture = "pangu-alpha",
     .is_mine = is_mine,
+    .keys = CONFIG_KEYS_MINDFORMERS,
     .describe = describe,
     .layouts = LAYOUTS,
     .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,

@@ -1,5 +1,6 @@
 /* Qwen2 and Qwen2.5: LLaMA's block with biases on q, k, v. Qwen3: without them, but with norms of the heads of q and k.
  * GGUF keeps q and k for half-split rotation. */
+#include "model/config_keys.h"
 #include "model/describe.h"
 #include "model/names.h"
 
@@ -43,42 +44,44 @@ static bool is_qwen3(const json_t *config)
     return describe_has_type(config, "qwen3");
 }
 
-/* Files give a window's size also where it is not used. It is for the layers from max_window_layers on. */
+/* Files give a window's size also where it is not used. Without layer_types it is for the layers from max_window_layers on. */
 static void read_window(struct model_desc *d, struct config *c)
 {
-    if (!config_bool_or(c, "use_sliding_window", false))
-        return;
+    int window = config_int_or(c, "sliding_window", 1, INT32_MAX, config_has(c, "sliding_window") ? 0 : 4096);
     int first = config_int_or(c, "max_window_layers", 0, INT32_MAX, 28);
-    if (first == 0)
-        d->window = config_int_or(c, "sliding_window", 1, INT32_MAX, 0);
-    else if (first < d->n_layers)
-        config_unsupported(c, "use_sliding_window", "a window of attention in some layers");
+    if (!config_bool_or(c, "use_sliding_window", false))
+        window = 0;
+    describe_layer_types(d, c, window, first);
 }
 
-static void describe_qwen(struct model_desc *d, struct config *c, bool is_gguf)
+static void describe_gguf_qwen(struct model_desc *d, struct config *c)
 {
-    if (is_gguf) {
-        describe_gguf(d, c);
-        d->rope = ROPE_HALF;
-    } else {
-        describe_transformers(d, c);
-        read_window(d, c);
-    }
+    describe_gguf(d, c);
+    d->rope = ROPE_HALF;
 }
 
 static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    describe_qwen(d, c, is_gguf);
+    static const struct transformers_defaults DEFAULTS = { 32, 0, 32768, 1e-6, 1 };
+    if (is_gguf) {
+        describe_gguf_qwen(d, c);
+    } else {
+        describe_transformers(d, c, &DEFAULTS);
+        read_window(d, c);
+    }
     d->has_qkv_bias = true;
 }
 
 static void describe_qwen3(struct model_desc *d, struct config *c, bool is_gguf)
 {
-    describe_qwen(d, c, is_gguf);
+    static const struct transformers_defaults DEFAULTS = { 32, 128, 32768, 1e-6, 1 };
     d->has_qk_norm = true;
-    if (is_gguf)
+    if (is_gguf) {
+        describe_gguf_qwen(d, c);
         return;
-    d->head_dim = d->rotary_dim = config_int_or(c, "head_dim", 1, LIMIT_DIMENSION, 128);
+    }
+    describe_transformers(d, c, &DEFAULTS);
+    read_window(d, c);
     d->has_qkv_bias = d->has_attn_out_bias = config_bool_or(c, "attention_bias", false);
 }
 
@@ -86,6 +89,7 @@ const struct family FAMILY_QWEN2 = {
     .name = "qwen2",
     .gguf_architecture = "qwen2",
     .is_mine = is_qwen2,
+    .keys = CONFIG_KEYS_ROTARY,
     .describe = describe_qwen2,
     .layouts = QWEN2_LAYOUTS,
     .n_layouts = sizeof QWEN2_LAYOUTS / sizeof *QWEN2_LAYOUTS,
@@ -99,6 +103,7 @@ const struct family FAMILY_QWEN3 = {
     .name = "qwen3",
     .gguf_architecture = "qwen3",
     .is_mine = is_qwen3,
+    .keys = CONFIG_KEYS_ROTARY,
     .describe = describe_qwen3,
     .layouts = QWEN3_LAYOUTS,
     .n_layouts = sizeof QWEN3_LAYOUTS / sizeof *QWEN3_LAYOUTS,

@@ -12,11 +12,11 @@
 static enum tutti_status find_tensor(const struct tensor **out, const struct checkpoint *ck, const char *name,
                                      int n_dims, int64_t n_rows, int64_t n_cols, struct tutti_error *err)
 {
-    const struct tensor *t = checkpoint_find(ck, name);
+    const struct tensor *t = checkpoint_take(ck, name);
     const char *method = t ? NULL : quantized_find(ck, name);
     if (method)
         return error_set(err, TUTTI_E_UNSUPPORTED,
-                         "%s: tensor %s is missing, but the folder has its quantized form (%s): %s",
+                         "%s: tensor %s is missing, but its quantized form (%s) is there: %s",
                          checkpoint_path(ck), name, method, QUANTIZED_ADVICE);
     if (!t)
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s is missing", checkpoint_path(ck), name);

@@ -45,6 +45,19 @@ MUST_CHECK enum tutti_status weights_find_outer(struct outer_weights *out, const
                                                 const struct tensor_names *names, const struct checkpoint *ck,
                                                 struct tutti_error *err);
 
+/* Finds every tensor of the description, then looks at those that nobody took (unused.c): TUTTI_E_UNSUPPORTED where one of them would
+ * change what the model computes; a warning names the others, unless they are known to hold no weights. */
+MUST_CHECK enum tutti_status weights_check_all(const struct model_desc *desc, const struct family *family,
+                                               const struct tensor_names *names, const struct checkpoint *ck,
+                                               struct tutti_error *err);
+
+/* Whether a tensor of this name holds no weights to run, whatever the model. */
+bool weights_is_ignored(const struct family *family, const char *name);
+
+/* *out: whether two tensors are the same, bit for bit. TUTTI_E_MEMORY. */
+MUST_CHECK enum tutti_status weights_are_equal(bool *out, const struct tensor *a, const struct tensor *b,
+                                               struct tutti_error *err);
+
 /* The name of a layer's tensor: layer in the place of "%d". */
 void weights_layer_name(char *out, size_t size, const char *pattern, int layer);
 

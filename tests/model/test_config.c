@@ -47,6 +47,8 @@ static void write_config(const char *fixture, const char *key, const char *value
     snprintf(path, sizeof path, TEST_FIXTURES "/%s/config.json", fixture);
     json_t *config = json_load_file(path, 0, NULL);
     assert_non_null(config);
+    if (key && strcmp(key, "rope_parameters") == 0) /* else it would not be heeded */
+        json_object_del(config, "rope_scaling");
     if (key && value)
         assert_int_equal(json_object_set_new(config, key, json_loads(value, JSON_DECODE_ANY, NULL)), 0);
     else if (key)
@@ -112,15 +114,17 @@ static void a_broken_configuration_is_told_what_is_wrong(void **state)
         { "chatglm3-tiny", "kv_channels", "12", "head dimension", TUTTI_E_FORMAT },
         { "chatglm3-tiny", "layernorm_epsilon", "0", "epsilon", TUTTI_E_FORMAT },
         { "chatglm3-tiny", "layernorm_epsilon", "\"x\"", "layernorm_epsilon: a string", TUTTI_E_FORMAT },
-        { "chatglm3-tiny", "rmsnorm", "false", "LayerNorm is not supported", TUTTI_E_UNSUPPORTED },
-        { "chatglm3-tiny", "apply_residual_connection_post_layernorm", "true", "residual",
-          TUTTI_E_UNSUPPORTED },
+        { "chatglm3-tiny", "rmsnorm", "false",
+          "rmsnorm: false is not supported for chatglm models, expected true", TUTTI_E_UNSUPPORTED },
+        { "chatglm3-tiny", "apply_residual_connection_post_layernorm", "true",
+          "residual_connection_post_layernorm: true", TUTTI_E_UNSUPPORTED },
         { "chatglm3-tiny", "add_bias_linear", "true", "add_bias_linear", TUTTI_E_UNSUPPORTED },
         { "chatglm3-tiny", "add_qkv_bias", "1", "true or false", TUTTI_E_FORMAT },
         { "chatglm3-tiny", "quantization_bit", "2", "quantization_bit", TUTTI_E_UNSUPPORTED },
         { "chatglm-6b-tiny", "bos_token_id", "109", "bos_token_id: 109, expected", TUTTI_E_FORMAT },
         { "chatglm-6b-tiny", "gmask_token_id", NULL, "gmask_token_id: missing", TUTTI_E_FORMAT },
-        { "chatglm-6b-tiny", "position_encoding_2d", "false", "one stream", TUTTI_E_UNSUPPORTED },
+        { "chatglm-6b-tiny", "position_encoding_2d", "false", "position_encoding_2d: false",
+          TUTTI_E_UNSUPPORTED },
         { "chatglm-6b-tiny", "quantization_bit", "2", "quantization_bit", TUTTI_E_UNSUPPORTED },
         { "pangu-tiny", "num_layers", "1", "num_layers: 1, expected", TUTTI_E_FORMAT },
         { "pangu-tiny", "num_layers", "3", "backbone.blocks.1.layernorm1.gamma is missing", TUTTI_E_FORMAT },
@@ -135,8 +139,23 @@ static void a_broken_configuration_is_told_what_is_wrong(void **state)
           TUTTI_E_UNSUPPORTED },
         { "llama-tiny-tied", "rope_parameters", "{\"rope_type\":\"yarn\",\"rope_theta\":10000}",
           "rope_parameters.factor: missing", TUTTI_E_FORMAT },
-        { "llama-tiny-tied", "rope_scaling", "{\"type\":\"yarn\",\"factor\":4,\"mscale\":1}", "mscale",
+        { "llama-tiny-tied", "rope_scaling", "{\"type\":\"yarn\",\"factor\":4,\"mscale\":true}",
+          "mscale: true", TUTTI_E_FORMAT },
+        { "llama-tiny-tied", "rope_scaling", "{\"type\":\"yarn\",\"factor\":4,\"long_factor\":[1,2]}",
+          "rope_scaling.long_factor: [1,2]: tutti does not know this setting of llama models",
           TUTTI_E_UNSUPPORTED },
+        { "llama-tiny-tied", "embedding_multiplier", "12", "embedding_multiplier: 12: tutti does not know",
+          TUTTI_E_UNSUPPORTED },
+        { "llama-tiny-tied", "is_causal", "false",
+          "is_causal: false is not supported for llama models, expected true", TUTTI_E_UNSUPPORTED },
+        { "llama-tiny-tied", "vision_config", "{\"depth\":2}",
+          "vision_config: {\"depth\":2}: tutti does not know", TUTTI_E_UNSUPPORTED },
+        { "qwen2-tiny", "auto_map",
+          "{\"AutoTokenizer\":[\"t.T\",null],\"AutoModelForCausalLM\":\"modeling_qwen2.Qwen2ForCausalLM\"}",
+          "auto_map.AutoModelForCausalLM: \"modeling_qwen2.Qwen2ForCausalLM\" is code of the folder",
+          TUTTI_E_UNSUPPORTED },
+        { "chatglm3-tiny", "auto_map", "{\"AutoModel\":\"org/other--modeling_x.OtherModel\"}",
+          "auto_map.AutoModel", TUTTI_E_UNSUPPORTED },
         { "qwen2-tiny", "tie_word_embeddings", "false", "lm_head.weight is missing", TUTTI_E_FORMAT },
         { "mistral-tiny", "sliding_window", "0", "sliding_window: 0, expected", TUTTI_E_FORMAT },
         { "qwen3-tiny", "head_dim", "32", "q_proj.weight: shape [96, 64], expected [128, 64]",
@@ -257,6 +276,7 @@ static void published_configurations_are_described(void **state)
         family->describe(&d, &c, false);
         if (c.status != TUTTI_OK)
             fail_msg("%s", err.text);
+        json_decref(c.read);
         d.n_usable_vocab = d.n_vocab;
         assert_int_equal(model_desc_check(&d, p->family, &err), TUTTI_OK);
         const int got[] = { d.n_layers, d.d_model, d.n_heads, d.n_kv_heads, d.head_dim,

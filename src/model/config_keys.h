@@ -1,0 +1,14 @@
+/* Settings of configurations that change nothing of what a model computes, or that have one value only here, whatever the family. A
+ * NULL key ends each list. */
+#ifndef TUTTI_MODEL_CONFIG_KEYS_H
+#define TUTTI_MODEL_CONFIG_KEYS_H
+
+#include "model/config.h"
+
+extern const struct config_key CONFIG_KEYS_COMMON[]; /* of config.json */
+extern const struct config_key CONFIG_KEYS_ROTARY[]; /* of families that rotate whole heads */
+extern const struct config_key
+    CONFIG_KEYS_MINDFORMERS[]; /* of what MindFormers wrote, which mindformers.c translated */
+extern const struct config_key CONFIG_KEYS_GGUF[]; /* of GGUF's metadata, under any architecture's prefix */
+
+#endif
