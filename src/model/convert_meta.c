@@ -347,7 +347,7 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
     if (st != TUTTI_OK)
         goto done;
     gguf_writer_bool(w, "tokenizer.ggml.add_bos_token", begins);
-    gguf_writer_bool(w, "tokenizer.ggml.add_eos_token", false);
+    gguf_writer_bool(w, "tokenizer.ggml.add_eos_token", tokenizer_adds_eos(tok));
     st = put_templates(w, ck, tokenizer_config, chat, err);
 done:
     json_decref(tokenizer_config);

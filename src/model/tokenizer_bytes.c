@@ -172,9 +172,9 @@ static enum tutti_status read_types(struct piece *tokens, size_t n, const struct
                          "%s: tokenizer.ggml.token_type: expected %zu numbers, one for each token", path, n);
     for (size_t i = 0; i < n; i++) {
         int64_t type = gguf_array_int(types, i);
-        if (type < PIECE_NORMAL || type > PIECE_UNUSED)
+        if (type < PIECE_NORMAL || type > PIECE_BYTE)
             return error_set(err, TUTTI_E_FORMAT,
-                             "%s: tokenizer.ggml.token_type[%zu] is %lld, expected 1 to 5", path, i,
+                             "%s: tokenizer.ggml.token_type[%zu] is %lld, expected 1 to 6", path, i,
                              (long long)type);
         tokens[i].type = (enum piece_type)type;
     }
@@ -206,6 +206,7 @@ enum tutti_status tokenizer_read_gguf(struct tokenizer **out, const struct gguf 
             .n_merges = n_merges,
             .pre = pre ? pre : "default",
             .adds_bos = json_is_boolean(adds) ? json_is_true(adds) : -1,
+            .adds_eos = json_is_true(json_object_get(scalars, "tokenizer.ggml.add_eos_token")),
             .unk_id = -1, /* every byte is a token */
             .bos_id = id_of(scalars, "tokenizer.ggml.bos_token_id", n_tokens),
             .eos_id = id_of(scalars, "tokenizer.ggml.eos_token_id", n_tokens),

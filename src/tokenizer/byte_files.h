@@ -20,7 +20,7 @@ struct byte_file {
  * the last two formats which tokens are added. TUTTI_E_FORMAT: the file is wrong; TUTTI_E_UNSUPPORTED: it wants what is not
  * known here; both name file and field. */
 
-/* tokenizer.json with a model of type BPE that works on bytes. */
+/* tokenizer.json: see docs/tokenizers.md for what it may say. */
 MUST_CHECK enum tutti_status tokenizer_from_json(struct tokenizer **out, const struct byte_file *file,
                                                  const json_t *config, struct tutti_error *err);
 
@@ -48,6 +48,7 @@ struct byte_vocab {
     size_t n_merges;
     const char *pre;
     int adds_bos;
+    bool adds_eos;
     int32_t unk_id, bos_id, eos_id; /* -1: none */
 };
 MUST_CHECK enum tutti_status tokenizer_from_byte_vocab(struct tokenizer **out, const struct byte_vocab *vocab,
@@ -60,6 +61,7 @@ bool tokenizer_is_byte_level(const struct tokenizer *tok);
 const char *tokenizer_pre(const struct tokenizer *tok);
 /* Does it put bos in front of a text? -1: its files do not say. */
 int tokenizer_adds_bos(const struct tokenizer *tok);
+bool tokenizer_adds_eos(const struct tokenizer *tok); /* and eos after it? */
 /* The spelling of a token in the alphabet of bytes, or as it is where it is no NORMAL one. False: out of memory. */
 MUST_CHECK bool tokenizer_spelling(const struct tokenizer *tok, int32_t id, struct buf *out);
 /* Merges, first to last: gives each as "left right" to `add`. False: it did, or out of memory. */

@@ -35,10 +35,11 @@ void byte_level_free(struct byte_level *level)
 {
     if (!level)
         return;
-    for (int i = 0; i < level->n_normalizers; i++) {
-        buf_clear(&level->normalizers[i].from);
-        buf_clear(&level->normalizers[i].to);
-    }
+    normalizers_clear(&level->normalizers);
+    word_model_clear(&level->words);
+    text_decoder_clear(&level->decoder);
+    buf_clear(&level->inner_mark);
+    buf_clear(&level->end_mark);
     pretokenizer_clear(&level->pre);
     free(level->pairs);
     free(level->merges);
@@ -99,7 +100,8 @@ static enum tutti_status put_characters(struct tokenizer *tok, int64_t id, const
                                         size_t n_bytes, size_t n_expected, const char *name,
                                         struct tutti_error *err)
 {
-    int value = tok->byte_fallback ? vocab_byte_value(spelling, n_bytes) : -1;
+    bool has_bytes = tok->byte_fallback || tok->level->decoder.falls_back;
+    int value = has_bytes ? vocab_byte_value(spelling, n_bytes) : -1;
     enum tutti_status st = byte_level_put(tok, id, spelling, n_bytes, value >= 0 ? PIECE_BYTE : PIECE_NORMAL,
                                           n_expected, name, err);
     if (st == TUTTI_OK && value >= 0)
@@ -260,12 +262,19 @@ static void set_merge(struct byte_level *level, struct merge_slot merge)
     *byte_level_merge_slot(level, merge.left, merge.right) = merge;
 }
 
-/* What two tokens make together; -1: no token. */
+/* What two tokens make together; -1: no token. The mark of a token that continues a word is not repeated. */
 static int32_t find_joined(const struct tokenizer *tok, int32_t left, int32_t right, struct buf *scratch)
 {
+    const struct buf *mark = &tok->level->inner_mark;
+    const char *bytes = vocab_bytes(tok, right);
+    size_t n_bytes = tok->pieces[right].n_bytes;
+    if (mark->n_bytes > 0 && n_bytes >= mark->n_bytes && memcmp(bytes, mark->bytes, mark->n_bytes) == 0) {
+        bytes += mark->n_bytes;
+        n_bytes -= mark->n_bytes;
+    }
     buf_truncate(scratch, 0);
     if (!buf_add(scratch, vocab_bytes(tok, left), tok->pieces[left].n_bytes) ||
-        !buf_add(scratch, vocab_bytes(tok, right), tok->pieces[right].n_bytes))
+        !buf_add(scratch, bytes, n_bytes))
         return -1;
     return tokenizer_find(tok, scratch->bytes, scratch->n_bytes);
 }
@@ -343,6 +352,16 @@ int32_t byte_level_find_control(const struct tokenizer *tok, const char *spellin
     return -1;
 }
 
+/* Is it the token of a byte or a character, from which merges begin? */
+static bool is_symbol(const struct tokenizer *tok, int32_t id)
+{
+    const struct piece_entry *p = &tok->pieces[id];
+    if (p->type != PIECE_NORMAL || p->score == LITERAL_SCORE)
+        return false;
+    return p->n_bytes == 1 ||
+           (tok->level->has_characters && utf8_char(vocab_bytes(tok, id), p->n_bytes) == (int)p->n_bytes);
+}
+
 enum tutti_status byte_level_add(struct tokenizer *tok, const char *text, size_t n_bytes,
                                  struct added_token added, const char *name, struct tutti_error *err)
 {
@@ -362,9 +381,31 @@ enum tutti_status byte_level_add(struct tokenizer *tok, const char *text, size_t
             return error_set(err, TUTTI_E_FORMAT, "%s: added token \"%.*s\" has id %d, which is \"%.*s\"",
                              name, (int)(n_bytes < 64 ? n_bytes : 64), text, id,
                              (int)(p->n_bytes < 64 ? p->n_bytes : 64), vocab_bytes(tok, id));
-        p->type = (uint8_t)type;
+        if (!is_symbol(tok, id)) /* what text is made of stays text */
+            p->type = (uint8_t)type;
     }
     return added_tokens_put(&tok->added, added) ? TUTTI_OK : out_of_memory(name, err);
+}
+
+/* Tokens that are text: blanks become marks, or part words and are lost; in decoded text marks become blanks. */
+static enum tutti_status use_characters(struct tokenizer *tok, const struct pre_name *named, const char *name,
+                                        struct tutti_error *err)
+{
+    struct byte_level *level = tok->level;
+    struct normalizer *marks = &level->normalizers.steps[0];
+    struct decode_step *blanks = &level->decoder.steps[0];
+    level->decoder.falls_back = true;
+    if (named->drops_blanks)
+        return pretokenizer_add(&level->pre, named->patterns[0], strlen(named->patterns[0]), SPLIT_REMOVED,
+                                false, name, err);
+    level->takes_feeds_whole = true;
+    level->normalizers.n = level->decoder.n_steps = 1;
+    *marks = (struct normalizer){ .kind = NORMALIZE_REPLACE };
+    *blanks = (struct decode_step){ .kind = DECODE_METASPACE };
+    if (!buf_add(&marks->from, " ", 1) || !buf_add(&marks->to, BLANK_MARK, 3) ||
+        !buf_add(&blanks->mark, BLANK_MARK, 3))
+        return out_of_memory(name, err);
+    return pretokenizer_add_named(&level->pre, named, name, err);
 }
 
 enum tutti_status byte_level_use(struct tokenizer *tok, const struct pre_name *named, const char *pre,
@@ -375,9 +416,12 @@ enum tutti_status byte_level_use(struct tokenizer *tok, const struct pre_name *n
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: the pre-tokenizer \"%.64s\" is not known", name, pre);
     level->named = named;
     level->ignores_merges = named->ignores_merges;
+    level->has_characters = tok->byte_fallback = named->has_characters;
+    if (named->has_characters)
+        return use_characters(tok, named, name, err);
     if (named->is_composed)
-        level->normalizers[level->n_normalizers++] = (struct normalizer){ .kind = NORMALIZE_FORM,
-                                                                          .form = UNICODE_NFC };
+        level->normalizers.steps[level->normalizers.n++] = (struct normalizer){ .kind = NORMALIZE_FORM,
+                                                                                .form = UNICODE_NFC };
     return pretokenizer_add_named(&level->pre, named, name, err);
 }
 
@@ -391,7 +435,7 @@ static struct spelling spelling_of(const void *from, const struct added_token *t
 static bool normalize_added(const void *from, const char *text, size_t n_bytes, struct buf *out)
 {
     const struct tokenizer *tok = from;
-    return byte_level_normalize(tok->level, text, n_bytes, out);
+    return normalizers_run(&tok->level->normalizers, text, n_bytes, out);
 }
 
 enum tutti_status byte_level_finish(struct tokenizer *tok, bool by_rank, const char *name,
@@ -406,15 +450,12 @@ enum tutti_status byte_level_finish(struct tokenizer *tok, bool by_rank, const c
         if (id >= 0 && !vocab_is_mergeable(tok, id))
             level->byte_ids[i] = -1;
     }
-    for (int i = 0; tok->byte_fallback && i < 256; i++) {
-        if (tok->byte_ids[i] < 0)
-            return error_set(err, TUTTI_E_FORMAT, "%s: byte_fallback is set, but there is no token <0x%02X>",
-                             name, i);
-    }
     tok->n_library_pieces = tok->n_pieces;
     level->has_ranks = by_rank;
     level->whole = calloc((size_t)tok->n_pieces, sizeof *level->whole);
     if (!level->whole || !added_tokens_index(&tok->added, spelling_of, normalize_added, tok))
         return out_of_memory(name, err);
-    return TUTTI_OK;
+    st = word_model_finish(&level->words, tok, name, err);
+    return st == TUTTI_OK && level->has_characters ? text_decoder_finish(&level->decoder, tok, name, err)
+                                                   : st;
 }

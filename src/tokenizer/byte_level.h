@@ -8,27 +8,8 @@
 #define TUTTI_TOKENIZER_BYTE_LEVEL_H
 
 #include "tokenizer/pretokenize.h"
-#include "tokenizer/unicode.h"
-#include "tokenizer/vocab.h"
-
-enum { MAX_NORMALIZERS = 8 };
-
-struct normalizer {
-    enum { NORMALIZE_FORM, NORMALIZE_REPLACE, NORMALIZE_PREPEND } kind;
-    enum unicode_form form;
-    struct buf from, to; /* PREPEND: to */
-};
-
-/* Spaces become blank marks, and one is put in front; words are cut off there. */
-struct metaspace {
-    enum metaspace_prepends {
-        METASPACE_NONE /* no such step */,
-        METASPACE_NEVER,
-        METASPACE_FIRST,
-        METASPACE_ALWAYS
-    } prepends;
-    bool splits;
-};
+#include "tokenizer/text_decoder.h"
+#include "tokenizer/word_models.h"
 
 /* What two neighbours become. Open addressing; id -1: free. */
 struct merge_slot {
@@ -41,9 +22,11 @@ struct merge_pair {
     int32_t left, right;
 };
 
+/* Of the marks of tokens that continue or end a word. */
+enum { MAX_WORD_MARK_BYTES = 64 };
+
 struct byte_level {
-    struct normalizer normalizers[MAX_NORMALIZERS];
-    int n_normalizers;
+    struct normalizers normalizers;
     struct pretokenizer pre;
     const struct pre_name *named; /* the name that pre was made by; NULL: by single steps */
     struct merge_pair *pairs;     /* [n_pairs] by rank: as the file lists them. Ranks of tokens: NULL */
@@ -61,7 +44,12 @@ struct byte_level {
     /* Merging begins with characters instead of bytes; one without a token is those of its bytes where tok->byte_fallback.
      * Spellings are the text itself, with blank marks. */
     bool has_characters;
-    struct metaspace metaspace;
+    bool
+        spells_words; /* the pre-tokenizer writes bytes in the alphabet of byte_map.h, and merges begin with bytes */
+    bool takes_feeds_whole;          /* a word of line feeds that is a token is that token */
+    struct buf inner_mark, end_mark; /* characters: of a token that continues a word, that ends one */
+    struct word_model words;         /* how a word is cut where merges do not say it */
+    struct text_decoder decoder;     /* of tokens that are text */
     _Atomic uint8_t
         *whole; /* [n_pieces] do merges make the token from its own bytes? 0: not known yet, 1: yes, 2: no */
 };
@@ -139,10 +127,6 @@ static inline bool byte_level_is_of_bytes(const struct tokenizer *tok)
 /* Adds the ids of one word. False: out of memory. */
 MUST_CHECK bool byte_level_encode_word(const struct tokenizer *tok, const char *word, size_t n_bytes,
                                        struct ids *out);
-
-/* Adds a text as the normalizers leave it. False: out of memory. */
-MUST_CHECK bool byte_level_normalize(const struct byte_level *level, const char *text, size_t n_bytes,
-                                     struct buf *out);
 
 /* Adds the ids of a text. takes_special: spellings of CONTROL tokens become them. False: out of memory, or the patterns
  * take more steps than they are granted. */

@@ -178,27 +178,69 @@ static int32_t first_symbols(const struct tokenizer *tok, const char *word, size
     return n;
 }
 
-/* The tokens of single characters, else of their bytes, else the unknown one. No more than bytes. */
-static int32_t first_characters(const struct tokenizer *tok, const char *word, size_t n_bytes, int32_t *ids)
+/* The token of one character; -1: none. Marks say where in a word it stands. */
+static int32_t find_character(const struct tokenizer *tok, const char *text, size_t n_bytes, bool is_first,
+                              bool is_last)
 {
     const struct byte_level *level = tok->level;
+    const struct buf *inner = &level->inner_mark, *end = &level->end_mark;
+    if ((is_first || inner->n_bytes == 0) && (!is_last || end->n_bytes == 0)) {
+        int32_t id = n_bytes == 1 ? level->byte_ids[(uint8_t)*text] : tokenizer_find(tok, text, n_bytes);
+        return id >= 0 && tok->pieces[id].type != PIECE_CONTROL ? id : -1;
+    }
+    char marked[2 * MAX_WORD_MARK_BYTES + 4];
+    size_t n = 0;
+    if (!is_first && inner->n_bytes > 0) {
+        memcpy(marked, inner->bytes, inner->n_bytes);
+        n = inner->n_bytes;
+    }
+    memcpy(marked + n, text, n_bytes);
+    n += n_bytes;
+    if (is_last && end->n_bytes > 0) {
+        memcpy(marked + n, end->bytes, end->n_bytes);
+        n += end->n_bytes;
+    }
+    int32_t id = tokenizer_find(tok, marked, n);
+    return id >= 0 && tok->pieces[id].type != PIECE_CONTROL ? id : -1;
+}
+
+/* Adds the tokens of a character's bytes. False: not all of them are there. */
+static bool add_byte_tokens(const struct tokenizer *tok, const char *text, size_t n_bytes, int32_t *ids,
+                            int32_t *n)
+{
+    for (size_t i = 0; i < n_bytes; i++) {
+        if (!tok->byte_fallback || tok->byte_ids[(uint8_t)text[i]] < 0)
+            return false;
+    }
+    for (size_t i = 0; i < n_bytes; i++)
+        ids[(*n)++] = tok->byte_ids[(uint8_t)text[i]];
+    return true;
+}
+
+/* The tokens of single characters, else of their bytes, else the unknown one. No more than bytes. As in the library, an
+ * unknown token waits for the next character that is none of these two. */
+static int32_t first_characters(const struct tokenizer *tok, const char *word, size_t n_bytes, int32_t *ids)
+{
     int32_t n = 0;
-    bool after_unknown = false;
+    bool has_unknown = false;
     for (size_t at = 0; at < n_bytes;) {
         int length = utf8_char(word + at, n_bytes - at);
         size_t n_char = length > 0 ? (size_t)length : 1; /* text is valid, but steps may cut it anywhere */
-        int32_t id = n_char == 1 ? level->byte_ids[(uint8_t)word[at]]
-                                 : tokenizer_find(tok, word + at, n_char);
-        bool is_unknown = id < 0 && !tok->byte_fallback;
-        if (id >= 0)
+        int32_t id = find_character(tok, word + at, n_char, at == 0, at + n_char == n_bytes);
+        if (id >= 0) {
+            if (has_unknown)
+                ids[n++] = tok->unk_id;
+            has_unknown = false;
             ids[n++] = id;
-        for (size_t i = 0; id < 0 && !is_unknown && i < n_char; i++)
-            ids[n++] = tok->byte_ids[(uint8_t)word[at + i]];
-        if (is_unknown && tok->unk_id >= 0 && !(after_unknown && level->fuses_unknown))
-            ids[n++] = tok->unk_id;
-        after_unknown = is_unknown;
+        } else if (!add_byte_tokens(tok, word + at, n_char, ids, &n) && tok->unk_id >= 0) {
+            if (has_unknown && !tok->level->fuses_unknown)
+                ids[n++] = tok->unk_id;
+            has_unknown = true;
+        }
         at += n_char;
     }
+    if (has_unknown)
+        ids[n++] = tok->unk_id;
     return n;
 }
 
@@ -248,9 +290,16 @@ static enum whole is_whole(const struct tokenizer *tok, int32_t id)
 
 bool byte_level_encode_word(const struct tokenizer *tok, const char *word, size_t n_bytes, struct ids *out)
 {
-    int32_t id = n_bytes <= tok->level->n_token_bytes ? tokenizer_find(tok, word, n_bytes) : -1;
+    const struct byte_level *level = tok->level;
+    bool has_marks = level->inner_mark.n_bytes + level->end_mark.n_bytes > 0;
+    if (level->words.kind != WORDS_BY_MERGES)
+        return word_model_encode(&level->words, tok, word, n_bytes, out);
+    int32_t id = n_bytes <= level->n_token_bytes && (level->ignores_merges || !has_marks)
+                     ? tokenizer_find(tok, word, n_bytes)
+                     : -1;
     if (id >= 0 && vocab_is_mergeable(tok, id)) {
-        enum whole whole = tok->level->ignores_merges ? WHOLE_YES : is_whole(tok, id);
+        bool is_taken = level->ignores_merges || (level->takes_feeds_whole && *word == '\n');
+        enum whole whole = is_taken ? WHOLE_YES : is_whole(tok, id);
         if (whole == WHOLE_NO_MEMORY)
             return false;
         if (whole == WHOLE_YES)

@@ -7,14 +7,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* "<0xHH>" stands for its byte where tokens are text, else for its spelling. */
+static enum tutti_status put_byte(struct tokenizer *tok, const struct byte_vocab *v, int32_t id,
+                                  const char *name, struct tutti_error *err)
+{
+    const struct piece *t = &v->tokens[id];
+    if (vocab_byte_value(t->bytes, t->n_bytes) < 0)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: token %d is of type 6 (byte), but spelled \"%.*s\", expected <0x00> to <0xFF>",
+                         name, id, (int)(t->n_bytes < 64 ? t->n_bytes : 64), t->bytes);
+    return byte_level_put_spelled(tok, id, t->bytes, t->n_bytes, v->n_tokens, name, err);
+}
+
 static enum tutti_status put_token(struct tokenizer *tok, const struct byte_vocab *v, int32_t id,
                                    const char *name, struct tutti_error *err)
 {
     const struct piece *t = &v->tokens[id];
     if (t->type == PIECE_NORMAL)
         return byte_level_put_spelled(tok, id, t->bytes, t->n_bytes, v->n_tokens, name, err);
-    if ((int)t->type < PIECE_NORMAL || (int)t->type > PIECE_UNUSED)
-        return error_set(err, TUTTI_E_FORMAT, "%s: token %d is of type %d, expected 1 to 5", name, id,
+    if (t->type == PIECE_BYTE)
+        return put_byte(tok, v, id, name, err);
+    if ((int)t->type < PIECE_NORMAL || (int)t->type > PIECE_BYTE)
+        return error_set(err, TUTTI_E_FORMAT, "%s: token %d is of type %d, expected 1 to 6", name, id,
                          (int)t->type);
     return byte_level_put(tok, id, t->bytes, t->n_bytes, t->type, v->n_tokens, name, err);
 }
@@ -79,6 +93,8 @@ static enum tutti_status fill(struct tokenizer *tok, const struct byte_vocab *v,
     tok->affixes.is_known = true;
     if (adds_bos && v->bos_id >= 0)
         tok->affixes.before[tok->affixes.n_before++] = v->bos_id;
+    if (v->adds_eos && v->eos_id >= 0)
+        tok->affixes.after[tok->affixes.n_after++] = v->eos_id;
     return TUTTI_OK;
 }
 
@@ -104,16 +120,24 @@ bool tokenizer_is_byte_level(const struct tokenizer *tok)
     return tok->level != NULL;
 }
 
+/* GGUF has one flag for bos before a text and one for eos after it. */
+static bool has_usual_affixes(const struct tokenizer *tok)
+{
+    const struct token_affixes *a = &tok->affixes;
+    return a->n_before <= 1 && a->n_after <= 1 && (a->n_before == 0 || a->before[0] == tok->bos_id) &&
+           (a->n_after == 0 || a->after[0] == tok->eos_id);
+}
+
 const char *tokenizer_pre(const struct tokenizer *tok)
 {
     const struct byte_level *level = tok->level;
-    bool is_composed = level->n_normalizers == 1 && level->normalizers[0].kind == NORMALIZE_FORM &&
-                       level->normalizers[0].form == UNICODE_NFC;
-    if (level->has_characters)
+    const struct normalizers *n = &level->normalizers;
+    bool is_composed = n->n == 1 && n->steps[0].kind == NORMALIZE_FORM && n->steps[0].form == UNICODE_NFC;
+    if (!has_usual_affixes(tok))
         return NULL;
     if (level->named && level->named->ignores_merges == level->ignores_merges)
         return level->named->name;
-    if (level->n_normalizers > 0 && !is_composed)
+    if (level->has_characters || level->spells_words || (n->n > 0 && !is_composed))
         return NULL;
     const struct pre_name *named = pre_name_of(&level->pre, is_composed, level->ignores_merges);
     return named ? named->name : NULL;
@@ -127,22 +151,33 @@ int tokenizer_adds_bos(const struct tokenizer *tok)
     return affixes->n_before > 0 && affixes->before[0] == tok->bos_id;
 }
 
+bool tokenizer_adds_eos(const struct tokenizer *tok)
+{
+    return tok->affixes.n_after > 0 && tok->affixes.after[tok->affixes.n_after - 1] == tok->eos_id;
+}
+
+/* As files spell it: text, or bytes in their alphabet. */
+static bool write_spelling(const struct tokenizer *tok, int32_t id, struct buf *out)
+{
+    const char *bytes = vocab_bytes(tok, id);
+    size_t n_bytes = tok->pieces[id].n_bytes;
+    return tok->level->has_characters ? buf_add(out, bytes, n_bytes) : byte_map_write(bytes, n_bytes, out);
+}
+
 bool tokenizer_spelling(const struct tokenizer *tok, int32_t id, struct buf *out)
 {
     const struct piece_entry *p = &tok->pieces[id];
     const char *bytes = vocab_bytes(tok, id);
     bool is_spelled = p->type == PIECE_NORMAL && tokenizer_find(tok, bytes, p->n_bytes) == id;
-    return is_spelled ? byte_map_write(bytes, p->n_bytes, out) : buf_add(out, bytes, p->n_bytes);
+    return is_spelled ? write_spelling(tok, id, out) : buf_add(out, bytes, p->n_bytes);
 }
 
 static bool give_pair(const struct tokenizer *tok, struct merge_pair pair, struct buf *line,
                       merge_line_fn *add, void *to)
 {
     buf_truncate(line, 0);
-    return byte_map_write(vocab_bytes(tok, pair.left), tok->pieces[pair.left].n_bytes, line) &&
-           buf_add(line, " ", 1) &&
-           byte_map_write(vocab_bytes(tok, pair.right), tok->pieces[pair.right].n_bytes, line) &&
-           add(to, line->bytes, line->n_bytes);
+    return write_spelling(tok, pair.left, line) && buf_add(line, " ", 1) &&
+           write_spelling(tok, pair.right, line) && add(to, line->bytes, line->n_bytes);
 }
 
 /* Where ranks of tokens take the place of merges, every two tokens that make a third one are a pair. One for each token would

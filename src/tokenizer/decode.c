@@ -37,7 +37,9 @@ static bool add_repeated(char c, int n, struct buf *out)
 
 void detokenizer_init(struct detokenizer *d, const struct tokenizer *tok, bool keep_first_blank)
 {
-    *d = (struct detokenizer){ .tok = tok, .at_start = !keep_first_blank };
+    *d = (struct detokenizer){ .tok = tok,
+                               .at_start = !keep_first_blank,
+                               .n_stripped = keep_first_blank ? UINT8_MAX : 0 };
 }
 
 /* Takes characters out of the held bytes. Each byte that can be no part of one becomes U+FFFD; a beginning of a
@@ -49,9 +51,7 @@ static bool release_held(struct detokenizer *d, bool all, struct buf *out)
         int n = utf8_char(held, (size_t)d->n_held);
         if (n == 0 && !all && utf8_is_start(held, (size_t)d->n_held))
             return true;
-        /* The library of tokenizer.json drops the first blank of a text wherever it comes from. */
-        bool drops = d->at_start && d->tok->level && d->tok->add_dummy_prefix && n == 1 && *held == ' ';
-        if (!drops && !(n > 0 ? add_text(d->tok, held, (size_t)n, out) : buf_add(out, REPLACEMENT, 3)))
+        if (!(n > 0 ? add_text(d->tok, held, (size_t)n, out) : buf_add(out, REPLACEMENT, 3)))
             return false;
         d->at_start = false;
         n = n > 0 ? n : 1;
@@ -94,7 +94,7 @@ static bool push_text(struct detokenizer *d, int32_t id, struct buf *out)
 
 /* A beginning of a character that is not completed becomes one U+FFFD, as in Unicode's advice (chapter 3.9) and the
  * byte-level libraries. */
-static bool push_byte(struct detokenizer *d, uint8_t byte, struct buf *out)
+bool detokenizer_push_byte(struct detokenizer *d, uint8_t byte, struct buf *out)
 {
     const char *held = (const char *)d->held;
     d->held[d->n_held++] = byte;
@@ -133,7 +133,7 @@ static bool push_bytes(struct detokenizer *d, int32_t id, struct buf *out)
     }
     bool ok = true;
     for (size_t i = 0; ok && i < n_bytes; i++)
-        ok = push_byte(d, (uint8_t)bytes[i], out);
+        ok = detokenizer_push_byte(d, (uint8_t)bytes[i], out);
     buf_clear(&own);
     return ok;
 }
@@ -145,8 +145,8 @@ bool detokenizer_push(struct detokenizer *d, int32_t id, struct buf *out)
         return true;
     if (byte_level_is_of_bytes(tok))
         return push_bytes(d, id, out);
-    if (tok->level && tok->pieces[id].type == PIECE_CONTROL)
-        return true; /* dropped before bytes are put together */
+    if (tok->level)
+        return text_decoder_push(&tok->level->decoder, d, id, out);
     if (tok->pieces[id].type != PIECE_BYTE)
         return release_held(d, true, out) && push_text(d, id, out);
     int value = vocab_byte_value(vocab_bytes(tok, id), tok->pieces[id].n_bytes);
@@ -160,7 +160,7 @@ bool detokenizer_finish(struct detokenizer *d, struct buf *out)
         d->n_held = 0;
         return buf_add(out, REPLACEMENT, 3);
     }
-    return release_held(d, true, out);
+    return d->tok->level ? text_decoder_end(&d->tok->level->decoder, d, out) : release_held(d, true, out);
 }
 
 bool tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t n_ids, struct buf *out)
@@ -180,6 +180,8 @@ bool tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *
         return true;
     if (byte_level_is_of_bytes(tok))
         return byte_level_token_bytes(tok, id, out);
+    if (tok->level)
+        return text_decoder_token(&tok->level->decoder, tok, id, out);
     struct piece piece = tokenizer_piece(tok, id);
     if (piece.type == PIECE_CONTROL)
         return true;

@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "tokenizer/vocab.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 static uint32_t unit_at(const struct charsmap *map, size_t index)
@@ -16,7 +17,26 @@ static size_t unit_base(uint32_t unit)
     return (size_t)(unit >> 10) << ((unit & 512) >> 6);
 }
 
-enum { LIBRARY_MATCHES = 32 };
+enum tutti_status charsmap_read(struct charsmap *map, const uint8_t *bytes, size_t n_bytes, const char *name,
+                                struct tutti_error *err)
+{
+    enum { BLOCK_BYTES = 1024 };
+    uint64_t trie_bytes = 0;
+    for (int i = 0; i < 4 && n_bytes > 4; i++)
+        trie_bytes |= (uint64_t)bytes[i] << (8 * i);
+    if (n_bytes <= 4 || trie_bytes >= n_bytes - 4 || trie_bytes % BLOCK_BYTES != 0 || trie_bytes == 0)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s of %zu bytes says that its trie has %" PRIu64
+                         ", expected a multiple of %d and strings behind it",
+                         name, n_bytes, trie_bytes, BLOCK_BYTES);
+    if (bytes[n_bytes - 1] != 0)
+        return error_set(err, TUTTI_E_FORMAT, "%s: its last string does not end with a zero byte", name);
+    *map = (struct charsmap){ .units = bytes + 4,
+                              .n_units = (size_t)trie_bytes / 4,
+                              .strings = (const char *)bytes + 4 + trie_bytes,
+                              .n_string_bytes = n_bytes - 4 - (size_t)trie_bytes };
+    return TUTTI_OK;
+}
 
 bool charsmap_has_lead(const struct charsmap *map, uint8_t byte)
 {
@@ -24,16 +44,16 @@ bool charsmap_has_lead(const struct charsmap *map, uint8_t byte)
     return node < map->n_units && (unit_at(map, node) & 0x800000FF) == byte;
 }
 
-/* Longest key that text begins with (as in the library, of the 32 shortest ones); its replacement in *to. 0: none. */
-static size_t map_match(const struct charsmap *map, const char *text, size_t n_bytes, const char **to,
-                        size_t *n_to)
+/* Longest key that text begins with, of the max_matches shortest ones; its replacement in *to. 0: none. */
+static size_t map_match(const struct charsmap *map, const char *text, size_t n_bytes, int max_matches,
+                        const char **to, size_t *n_to)
 {
     size_t best = 0;
     int n_matches = 0;
     if (map->n_units == 0)
         return 0;
     size_t node = unit_base(unit_at(map, 0));
-    for (size_t i = 0; i < n_bytes && n_matches < LIBRARY_MATCHES; i++) {
+    for (size_t i = 0; i < n_bytes && n_matches < max_matches; i++) {
         uint8_t byte = (uint8_t)text[i];
         node ^= byte;
         if (node >= map->n_units)
@@ -57,6 +77,14 @@ static size_t map_match(const struct charsmap *map, const char *text, size_t n_b
     return best;
 }
 
+enum { LIBRARY_MATCHES = 32 };
+
+bool charsmap_first(const struct charsmap *map, const char *text, size_t n_bytes, const char **to,
+                    size_t *n_to)
+{
+    return map_match(map, text, n_bytes, 1, to, n_to) > 0;
+}
+
 /* Bytes that the normalizer copies as they are: whole characters that no rule can begin with. */
 static size_t plain_run(const struct tokenizer *tok, const char *text, size_t n_bytes)
 {
@@ -76,7 +104,7 @@ static size_t step(const struct tokenizer *tok, const char *text, size_t n_bytes
 {
     size_t n = vocab_match_user_defined(tok, text, n_bytes);
     if (n == 0) {
-        n = map_match(&tok->map, text, n_bytes, to, n_to);
+        n = map_match(&tok->map, text, n_bytes, LIBRARY_MATCHES, to, n_to);
         if (n > 0)
             return n;
         n = (size_t)utf8_char(text, n_bytes);

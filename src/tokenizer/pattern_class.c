@@ -186,6 +186,15 @@ bool char_class_add_range(struct char_class *class, uint32_t from, uint32_t to)
            char_set_join(&class->given, SET_OR, toggles, 2) && put_range(from, to, &class->text);
 }
 
+bool char_class_intersect(struct char_class *class, const struct char_class *other, bool is_negated)
+{
+    if (!join(&class->want, is_negated ? SET_AND_NOT : SET_AND, &other->want))
+        return false;
+    char_set_clear(&class->given);
+    buf_truncate(&class->text, 0);
+    return join(&class->given, SET_OR, &class->want) && put_set(&class->want, &class->text);
+}
+
 static bool write_one(const struct char_set *ranges, const struct buf *text, bool is_negated, struct buf *out)
 {
     size_t n_bytes = text ? text->n_bytes : 0;

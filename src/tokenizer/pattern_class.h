@@ -28,6 +28,9 @@ MUST_CHECK bool char_class_add_property(struct char_class *class, struct class_p
                                         const struct property *property, bool is_negated);
 /* Characters from..to; neither is a surrogate. */
 MUST_CHECK bool char_class_add_range(struct char_class *class, uint32_t from, uint32_t to);
+/* Leaves what is in another class too; of a negated one, what is not. */
+MUST_CHECK bool char_class_intersect(struct char_class *class, const struct char_class *other,
+                                     bool is_negated);
 /* Adds what matches one character of the class, or of all others: to exact; to plain what does so in texts without the
  * characters that are added to differing. */
 MUST_CHECK bool char_class_write(struct char_class *class, bool is_negated, struct buf *exact,

@@ -245,6 +245,26 @@ static bool read_posix(struct reader *r, struct char_class *class)
     return true;
 }
 
+static bool read_members(struct reader *r, struct char_class *class, int depth);
+
+/* &&[...] or &&[^...], up to the end of the class or the next of these. */
+static bool read_intersection(struct reader *r, struct char_class *class)
+{
+    struct char_class other = { .text = { 0 } };
+    r->at += 2;
+    if (peek(r, 0) != '[' || starts_with(r, "[:"))
+        return refuse(r, "an intersection with what is no class in brackets");
+    if (r->folds_case[r->depth])
+        return refuse(r, "an intersection where case does not count");
+    bool is_negated = peek(r, 1) == '^';
+    r->at += is_negated; /* where read_members() looks for the bracket */
+    bool ok = read_members(r, &other, 1) && remember(r, char_class_intersect(class, &other, is_negated));
+    char_class_clear(&other);
+    if (ok && peek(r, 0) != ']' && !starts_with(r, "&&"))
+        return refuse(r, "characters after an intersection");
+    return ok;
+}
+
 /* A class within a class is joined to it, as Oniguruma does. At the bracket. */
 static bool read_members(struct reader *r, struct char_class *class, int depth)
 {
@@ -263,8 +283,13 @@ static bool read_members(struct reader *r, struct char_class *class, int depth)
             r->at++;
             return true;
         }
-        if (starts_with(r, "&&"))
-            return refuse(r, "an intersection of classes");
+        if (starts_with(r, "&&") && depth > 0)
+            return refuse(r, "an intersection within a class of a class");
+        if (starts_with(r, "&&")) {
+            if (!read_intersection(r, class))
+                return false;
+            continue;
+        }
         if (starts_with(r, "[:"))
             ok = read_posix(r, class);
         else if (c == '[')

@@ -111,37 +111,21 @@ static enum tutti_status read_trainer(struct reader *r, const struct protobuf_fi
     return m.is_bad ? bad(r, "trainer_spec") : TUTTI_OK;
 }
 
-/* A trie's size in bytes, the trie (whole blocks of 256 units), and its strings, each with a zero byte behind it. */
 static enum tutti_status set_map(struct tokenizer *tok, const uint8_t *bytes, size_t n_bytes,
                                  const char *name, struct tutti_error *err)
 {
-    enum { BLOCK_BYTES = 1024 };
     free(tok->map_storage);
     tok->map_storage = NULL;
     tok->n_map_bytes = 0;
     tok->map = (struct charsmap){ 0 };
     if (n_bytes == 0)
         return TUTTI_OK;
-    uint64_t trie_bytes = 0;
-    for (int i = 0; i < 4 && n_bytes > 4; i++)
-        trie_bytes |= (uint64_t)bytes[i] << (8 * i);
-    if (n_bytes <= 4 || trie_bytes >= n_bytes - 4 || trie_bytes % BLOCK_BYTES != 0 || trie_bytes == 0)
-        return error_set(err, TUTTI_E_FORMAT,
-                         "%s of %zu bytes says that its trie has %" PRIu64
-                         ", expected a multiple of %d and strings behind it",
-                         name, n_bytes, trie_bytes, BLOCK_BYTES);
-    if (bytes[n_bytes - 1] != 0)
-        return error_set(err, TUTTI_E_FORMAT, "%s: its last string does not end with a zero byte", name);
     tok->map_storage = malloc(n_bytes);
     if (!tok->map_storage)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
     memcpy(tok->map_storage, bytes, n_bytes);
     tok->n_map_bytes = n_bytes;
-    tok->map = (struct charsmap){ .units = tok->map_storage + 4,
-                                  .n_units = (size_t)trie_bytes / 4,
-                                  .strings = (const char *)tok->map_storage + 4 + trie_bytes,
-                                  .n_string_bytes = n_bytes - 4 - (size_t)trie_bytes };
-    return TUTTI_OK;
+    return charsmap_read(&tok->map, tok->map_storage, n_bytes, name, err);
 }
 
 static enum tutti_status read_map(struct reader *r, const struct protobuf_field *f)

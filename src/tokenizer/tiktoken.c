@@ -1,43 +1,11 @@
 /* The format of OpenAI's tiktoken: a line for each token, its bytes in base64 and its rank, which is its id. */
 #include "base/limits.h"
+#include "tokenizer/base64.h"
 #include "tokenizer/byte_config.h"
 #include "tokenizer/byte_files.h"
 
 #include <inttypes.h>
 #include <string.h>
-
-static int base64_value(char c)
-{
-    if (c >= 'A' && c <= 'Z')
-        return c - 'A';
-    if (c >= 'a' && c <= 'z')
-        return c - 'a' + 26;
-    if (c >= '0' && c <= '9')
-        return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-/* False: not base64, or out of memory. */
-static bool read_base64(const char *text, size_t n_bytes, struct buf *out)
-{
-    if (n_bytes == 0 || n_bytes % 4 != 0)
-        return false;
-    for (size_t i = 0; i < n_bytes; i += 4) {
-        bool is_last = i + 4 == n_bytes;
-        int n_pads = is_last && text[i + 3] == '=' ? 1 + (text[i + 2] == '=') : 0;
-        uint32_t bits = 0;
-        for (int k = 0; k < 4; k++) {
-            int value = k >= 4 - n_pads ? 0 : base64_value(text[i + (size_t)k]);
-            if (value < 0)
-                return false;
-            bits = bits << 6 | (uint32_t)value;
-        }
-        char bytes[3] = { (char)(bits >> 16), (char)(bits >> 8), (char)bits };
-        if (!buf_add(out, bytes, (size_t)(3 - n_pads)))
-            return false;
-    }
-    return true;
-}
 
 /* -1: no number. */
 static int64_t read_rank(const char *text, size_t n_bytes)
@@ -80,7 +48,7 @@ bool tokenizer_is_tiktoken(const void *bytes, size_t n_bytes)
     struct line line;
     struct buf scratch = { 0 };
     bool is = n_line > 0 && n_line < 4096 && split_line(bytes, n_line, &line) &&
-              read_base64(line.text, line.n_text, &scratch);
+              base64_read(line.text, line.n_text, &scratch);
     buf_clear(&scratch);
     return is;
 }
@@ -106,7 +74,7 @@ static enum tutti_status read_lines(struct tokenizer *tok, const struct byte_fil
         size_t n = (size_t)((feed ? feed : end) - at);
         struct line line;
         buf_truncate(&bytes, 0);
-        if (n > 0 && (!split_line(at, n, &line) || !read_base64(line.text, line.n_text, &bytes)))
+        if (n > 0 && (!split_line(at, n, &line) || !base64_read(line.text, line.n_text, &bytes)))
             st = error_set(
                 err, TUTTI_E_FORMAT,
                 "%s: line %zu: expected base64, a blank and a rank below 1000000000, found \"%.*s\"",

@@ -149,6 +149,8 @@ struct detokenizer {
     bool at_start;   /* nothing but control pieces so far: the blank of the dummy prefix is dropped */
     uint8_t held[4]; /* the start of a character that is not complete */
     int n_held;
+    uint8_t n_stripped; /* characters dropped from the text's start */
+    int n_marks;        /* characters that may end the text, and are dropped then */
 };
 
 /* keep_first_blank: the text continues another one, so its first blank is text. */

@@ -136,8 +136,19 @@ static inline bool vocab_may_join(const struct tokenizer *tok, uint32_t left, ui
  * alone. */
 size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, size_t n_bytes);
 
+/* Reads a precompiled map: a trie's size in bytes, the trie (whole blocks of 256 units), and its strings, each with a zero
+ * byte behind it. bytes are borrowed by the map. Errors name `name`. */
+MUST_CHECK enum tutti_status charsmap_read(struct charsmap *map, const uint8_t *bytes, size_t n_bytes,
+                                           const char *name, struct tutti_error *err);
+/* What the shortest key that text begins with becomes. False: no key does. */
+bool charsmap_first(const struct charsmap *map, const char *text, size_t n_bytes, const char **to,
+                    size_t *n_to);
 /* Does any key of the map begin with this byte? */
 bool charsmap_has_lead(const struct charsmap *map, uint8_t byte);
+
+/* Adds the characters that held bytes and one more make: a beginning of a character that is not completed becomes one
+ * U+FFFD. False: out of memory. */
+MUST_CHECK bool detokenizer_push_byte(struct detokenizer *d, uint8_t byte, struct buf *out);
 
 /* Normalizes text as SentencePiece does. False: no memory. */
 MUST_CHECK bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n_bytes,

@@ -108,7 +108,7 @@ static void every_character_is_cut_as_by_the_library(void **state)
                 continue;
             struct pattern_matcher *m = pattern_matcher_new(text->n_bytes);
             uint64_t hash = 0xCBF29CE484222325;
-            assert_true(m && pretokenize(&pre, m, text->bytes, text->n_bytes, hash_word, &hash));
+            assert_true(m && pretokenize(&pre, m, text->bytes, text->n_bytes, true, hash_word, &hash));
             check_hash(name, block, json_object_get(set, "blocks"), hash);
             pattern_matcher_free(m);
         }
