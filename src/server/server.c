@@ -9,6 +9,7 @@
 #include "server/job.h"
 #include "server/keys.h"
 #include "server/listen.h"
+#include "server/reload.h"
 #include "server/step_api.h"
 #include "server/supervisor.h"
 #include "server/tls.h"
@@ -27,6 +28,7 @@ struct server {
     struct listeners *listeners;
     struct doorman *doorman; /* NULL: the loop is the caller's */
     struct supervisor *supervisor;
+    struct reload *reload;
     struct event *sigterm, *sigint, *sighup, *delay, *drain;
     uint64_t drain_end_us;
     uint64_t n_steps;  /* of the engine when the watchdog last looked */
@@ -181,44 +183,37 @@ static void tell_ready(const struct server *server)
     supervisor_ready(status);
 }
 
-/* Where that fails, what was opened is the caller's all the same. */
-static enum tutti_status open_keys(const struct app *app, struct keys **keys, struct keys **metrics_keys,
-                                   struct tutti_error *err)
-{
-    const struct server_options *options = app->options;
-    const struct client_limits defaults = app_default_limits(options);
-    enum tutti_status st = TUTTI_OK;
-    if (options->api_key_file)
-        st = keys_open(keys, options->api_key_file, &defaults, err);
-    if (st == TUTTI_OK && options->metrics_key_file)
-        st = keys_open(metrics_keys, options->metrics_key_file, &defaults, err);
-    return st;
-}
-
 /* All the files or none: half of a change would be a third configuration, which nobody has written down. */
-static enum tutti_status reload(struct app *app, struct tutti_error *err)
+static void on_keys_read(void *user, enum tutti_status st, struct key_files *files,
+                         const struct tutti_error *why)
 {
-    struct keys *keys = NULL, *metrics_keys = NULL;
-    enum tutti_status st = open_keys(app, &keys, &metrics_keys, err);
+    struct server *server = user;
+    struct app *app = &server->app;
+    struct tutti_error err = *why;
     if (st == TUTTI_OK && app->tls)
-        st = tls_reload(app->tls, err);
-    if (st != TUTTI_OK) {
-        keys_close(keys);
-        keys_close(metrics_keys);
-        return st;
+        st = tls_reload(app->tls, &err);
+    if (st == TUTTI_OK) {
+        keys_close(app->keys);
+        keys_close(app->metrics_keys);
+        app->keys = files->keys;
+        app->metrics_keys = files->metrics_keys;
+        app->n_reloads++;
+        log_info("%s: keys and certificates were read again", strsignal(SIGHUP));
+    } else {
+        key_files_close(files);
+        app->n_failed_reloads++;
+        log_error("%s: nothing was changed: %s", strsignal(SIGHUP), err.text);
     }
-    keys_close(app->keys);
-    keys_close(app->metrics_keys);
-    app->keys = keys;
-    app->metrics_keys = metrics_keys;
-    return TUTTI_OK;
+    if (app->is_leaving)
+        supervisor_stopping();
+    else if (app->engine)
+        tell_ready(server);
 }
 
 /* The signal has two meanings: an administrator's "read the files again", and the end of the terminal. */
 static void on_hangup(evutil_socket_t number, short what, void *arg)
 {
     struct server *server = arg;
-    struct tutti_error err;
     if (server->has_terminal && !isatty(STDIN_FILENO)) {
         if (server->app.engine)
             on_signal(number, what, arg);
@@ -228,17 +223,7 @@ static void on_hangup(evutil_socket_t number, short what, void *arg)
     }
     if (server->app.engine)
         supervisor_reloading();
-    if (reload(&server->app, &err) == TUTTI_OK) {
-        server->app.n_reloads++;
-        log_info("%s: keys and certificates were read again", strsignal((int)number));
-    } else {
-        server->app.n_failed_reloads++;
-        log_error("%s: nothing was changed: %s", strsignal((int)number), err.text);
-    }
-    if (server->app.is_leaving)
-        supervisor_stopping();
-    else if (server->app.engine)
-        tell_ready(server);
+    reload_start(server->reload);
 }
 
 /* The loop is alive since it asks; the engine is, if it has made a step or has nothing to do. */
@@ -270,7 +255,10 @@ static enum tutti_status open_files(struct app *app, struct tutti_error *err)
     const struct server_options *options = app->options;
     const struct tls_files files = { options->tls_cert_file, options->tls_key_file,
                                      options->tls_client_ca_file };
-    enum tutti_status st = open_keys(app, &app->keys, &app->metrics_keys, err);
+    struct key_files keys;
+    enum tutti_status st = key_files_read(&keys, options, err);
+    app->keys = keys.keys;
+    app->metrics_keys = keys.metrics_keys;
     if (st == TUTTI_OK && files.cert)
         st = tls_new(&app->tls, &files, err);
     return st;
@@ -345,7 +333,9 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     server->sighup = evsignal_new(app->base, SIGHUP, on_hangup, server);
     if (!server->sighup || event_add(server->sighup, NULL))
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
-    enum tutti_status st = open_files(app, err);
+    enum tutti_status st = reload_new(&server->reload, app->base, options, on_keys_read, server, err);
+    if (st == TUTTI_OK)
+        st = open_files(app, err);
     if (st == TUTTI_OK)
         st = inbox_new(&app->inbox, app->base, job_read_letter, app, err);
     if (st == TUTTI_OK)
@@ -371,14 +361,16 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     return st;
 }
 
-/* What would end the process by default, and means nothing here: a client that is gone, and a file that has become too large, are
- * errors of write(); the others come from scripts that mean another program. */
+/* What would end the process, and means nothing here: a client that is gone, and a file that has become too large, are errors of
+ * write(); the others come from scripts that mean another program. A handler that is there already, as a profiler's, stays. */
 static void ignore_signals(void)
 {
     static const int SIGNALS[] = { SIGPIPE,   SIGXFSZ, SIGUSR1, SIGUSR2, SIGALRM,
                                    SIGVTALRM, SIGPROF, SIGIO,   SIGPWR };
+    struct sigaction now;
     for (size_t i = 0; i < sizeof SIGNALS / sizeof *SIGNALS; i++)
-        signal(SIGNALS[i], SIG_IGN);
+        if (sigaction(SIGNALS[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+            signal(SIGNALS[i], SIG_IGN);
 }
 
 enum tutti_status server_open(struct server **out, const struct server_options *options,
@@ -426,6 +418,7 @@ void server_close(struct server *server)
     if (server->drain)
         event_free(server->drain);
     supervisor_free(server->supervisor);
+    reload_free(server->reload);
     if (server->app.base)
         event_base_free(server->app.base);
     tls_free(server->app.tls);

@@ -139,3 +139,23 @@ def test_a_hundred_thousand_keys_are_each_found_and_their_figures_bounded(start,
         assert answer.status_code == expected, wrong
     text = requests.get(server.url + "/metrics", headers=server.metrics_headers, timeout=PATIENCE).text
     assert len(re.findall(r"tutti_key_requests_total\{", text)) == 4 and 'tutti_key_requests_total{key="name-31337"} 1\n' in text
+
+
+def test_answers_go_on_while_many_keys_are_read_again(start, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("sk-a alice\n")
+    server = start("--api-key-file", keys)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    os.rename(fifo, keys)  # is read as long as nobody has written to it
+    server.process.send_signal(signal.SIGHUP)
+    with open(keys, "w", encoding="ascii") as writer:  # the server has begun to read
+        for _ in range(3):
+            answer = server.post("/v1/completions", {"prompt": "x", "max_tokens": 2}, headers={"Authorization": "Bearer sk-a"})
+            assert answer.status_code == 200
+        assert "were read again" not in server.log()
+        writer.write("sk-b bob\n")
+    server.wait_for_log("were read again")
+    for key, want in (("sk-a", 401), ("sk-b", 200)):
+        assert requests.get(server.url + "/v1/models", headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE).status_code == want
+    keys.unlink()

@@ -1,0 +1,127 @@
+#include "server/reload.h"
+
+#include "base/thread.h"
+#include "server/app.h"
+
+#include <event2/event.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+struct reload {
+    const struct server_options *options;
+    void (*done)(void *user, enum tutti_status st, struct key_files *files, const struct tutti_error *err);
+    void *user;
+    int wake_fd;
+    struct event *wake;
+    pthread_t thread;
+    bool is_reading, again; /* again: the files were changed while they were read */
+    /* The thread's, until the loop has joined it. */
+    struct key_files files;
+    enum tutti_status status;
+    struct tutti_error error;
+};
+
+enum tutti_status key_files_read(struct key_files *out, const struct server_options *options,
+                                 struct tutti_error *err)
+{
+    const struct client_limits defaults = app_default_limits(options);
+    enum tutti_status st = TUTTI_OK;
+    *out = (struct key_files){ 0 };
+    if (options->api_key_file)
+        st = keys_open(&out->keys, options->api_key_file, &defaults, err);
+    if (st == TUTTI_OK && options->metrics_key_file)
+        st = keys_open(&out->metrics_keys, options->metrics_key_file, &defaults, err);
+    if (st != TUTTI_OK)
+        key_files_close(out);
+    return st;
+}
+
+void key_files_close(struct key_files *files)
+{
+    keys_close(files->keys);
+    keys_close(files->metrics_keys);
+    *files = (struct key_files){ 0 };
+}
+
+static void *read_main(void *arg)
+{
+    struct reload *reload = arg;
+    uint64_t one = 1;
+    reload->status = key_files_read(&reload->files, reload->options, &reload->error);
+    ssize_t written = write(reload->wake_fd, &one, sizeof one);
+    (void)written; /* can fail only where the counter is full */
+    return NULL;
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *arg)
+{
+    struct reload *reload = arg;
+    uint64_t count;
+    (void)what;
+    if (read(fd, &count, sizeof count) < 0)
+        return;
+    pthread_join(reload->thread, NULL);
+    reload->is_reading = false;
+    if (reload->again) {
+        key_files_close(&reload->files);
+        reload_start(reload);
+        return;
+    }
+    struct key_files files = reload->files;
+    reload->files = (struct key_files){ 0 };
+    reload->done(reload->user, reload->status, &files, &reload->error);
+}
+
+void reload_start(struct reload *reload)
+{
+    reload->again = reload->is_reading;
+    if (reload->is_reading)
+        return;
+    int failed = thread_start(&reload->thread, read_main, reload);
+    reload->is_reading = !failed;
+    if (!failed)
+        return;
+    error_set(&reload->error, TUTTI_E_MEMORY, "cannot start a thread: %s", strerror(failed));
+    reload->done(reload->user, TUTTI_E_MEMORY, &reload->files, &reload->error);
+}
+
+enum tutti_status reload_new(struct reload **out, struct event_base *base,
+                             const struct server_options *options,
+                             void (*done)(void *user, enum tutti_status st, struct key_files *files,
+                                          const struct tutti_error *err),
+                             void *user, struct tutti_error *err)
+{
+    struct reload *reload = calloc(1, sizeof *reload);
+    if (!reload)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
+    reload->options = options;
+    reload->done = done;
+    reload->user = user;
+    reload->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    reload->wake = reload->wake_fd < 0
+                       ? NULL
+                       : event_new(base, reload->wake_fd, EV_READ | EV_PERSIST, on_wake, reload);
+    if (!reload->wake || event_add(reload->wake, NULL)) {
+        reload_free(reload);
+        return error_set(err, TUTTI_E_MEMORY, "the system has no event descriptor left");
+    }
+    *out = reload;
+    return TUTTI_OK;
+}
+
+void reload_free(struct reload *reload)
+{
+    if (!reload)
+        return;
+    if (reload->is_reading)
+        pthread_join(reload->thread, NULL);
+    key_files_close(&reload->files);
+    if (reload->wake)
+        event_free(reload->wake);
+    if (reload->wake_fd >= 0)
+        close(reload->wake_fd);
+    free(reload);
+}
