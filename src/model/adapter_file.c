@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 enum {
@@ -74,6 +75,61 @@ static enum tutti_status check_patterns(const struct reader *r, const char *key,
     return TUTTI_OK;
 }
 
+/* Settings that change nothing once an adapter is trained, or that stand for one value only. */
+static const struct config_key KEYS[] = {
+    { "task_type", NULL },
+    { "inference_mode", NULL },
+    { "auto_mapping", NULL },
+    { "base_model_name_or_path", NULL },
+    { "revision", NULL },
+    { "peft_version", NULL },
+    { "*dropout*", NULL },
+    { "fan_in_fan_out", NULL }, /* how the base lies in memory; the factors do not */
+    { "target_modules", NULL }, /* looked at beside the tensors, which tell what is adapted */
+    { "exclude_modules", NULL },
+    { "target_cells", NULL },
+    { "layers_to_transform", NULL },
+    { "layers_pattern", NULL },
+    { "rank_pattern", NULL }, /* read for each tensor */
+    { "alpha_pattern", NULL },
+    { "megatron_*", NULL },
+    { "merge_weights", NULL },
+    { "qalora_group_size", NULL }, /* of use_qalora */
+    { "runtime_config", NULL },
+    { "eva_config", NULL }, /* how factors began; init_lora_weights tells whether the base did too */
+    { "corda_config", NULL },
+    { "lora_ga_config", NULL },
+    { "loftq_config", NULL },
+    { "ensure_weight_tying", NULL }, /* of modules_to_save */
+    { "freeze_*", NULL },            /* MindFormers, of training */
+    { "*_init_type", NULL },
+    { "*_compute_type", NULL },
+    { "*_dtype", NULL },
+    { "lora_a_init", NULL },
+    { "lora_b_init", NULL },
+    { NULL, NULL },
+};
+
+/* Some ways to begin a training change the weights of the base as well: the adapter fits those, not the model's. */
+static void check_init(struct config *c)
+{
+    static const char *const SAME_BASE[] = { "gaussian", "eva", "orthogonal", "mica" };
+    const json_t *init = config_find(c, "init_lora_weights");
+    char what[160];
+    if (!init || json_is_boolean(init))
+        return;
+    const char *name = config_string_or(c, "init_lora_weights", "");
+    for (size_t i = 0; i < sizeof SAME_BASE / sizeof *SAME_BASE; i++) {
+        if (strcasecmp(name, SAME_BASE[i]) == 0)
+            return;
+    }
+    snprintf(what, sizeof what,
+             "\"%.40s\", which changes the weights of the base (save it with PEFT's "
+             "path_initial_model_for_weight_conversion, or merge it),",
+             name);
+    config_unsupported(c, "init_lora_weights", what);
+}
+
 static enum tutti_status read_config(struct reader *r, struct tutti_error *err)
 {
     struct config c = { .root = r->config, .file = r->config_path, .prefix = "", .err = err };
@@ -97,20 +153,22 @@ static enum tutti_status read_config(struct reader *r, struct tutti_error *err)
     r->rank = config_int_or(&c, config_find(&c, "r") ? "r" : "lora_rank", 1, LORA_MAX_RANK, 8);
     r->alpha = config_float_or(&c, "lora_alpha", -1e6, 1e6, 8);
     r->is_rslora = config_bool_or(&c, "use_rslora", false);
-    if (c.status != TUTTI_OK)
-        return c.status;
-    if (strcmp(type, "LORA") != 0 && strcmp(type, "lora") != 0)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: peft_type is \"%s\", expected \"LORA\"",
-                         r->config_path, type);
-    if (strcmp(bias, "none") != 0)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: bias is \"%s\", expected \"none\"", r->config_path,
-                         bias);
+    check_init(&c);
+    if (c.status == TUTTI_OK && strcmp(type, "LORA") != 0 && strcmp(type, "lora") != 0)
+        c.status = error_set(err, TUTTI_E_UNSUPPORTED, "%s: peft_type is \"%s\", expected \"LORA\"",
+                             r->config_path, type);
+    if (c.status == TUTTI_OK && strcmp(bias, "none") != 0)
+        c.status = error_set(err, TUTTI_E_UNSUPPORTED, "%s: bias is \"%s\", expected \"none\"",
+                             r->config_path, bias);
     for (size_t i = 0; i < sizeof UNSUPPORTED / sizeof *UNSUPPORTED; i++)
-        if (!is_unset(json_object_get(r->config, UNSUPPORTED[i])))
-            return error_set(err, TUTTI_E_UNSUPPORTED,
-                             "%s: %s is set: only plain low-rank updates of linear layers are run",
-                             r->config_path, UNSUPPORTED[i]);
-    enum tutti_status st = check_patterns(r, "rank_pattern", err);
+        if (c.status == TUTTI_OK && !is_unset(json_object_get(r->config, UNSUPPORTED[i])))
+            c.status = error_set(err, TUTTI_E_UNSUPPORTED,
+                                 "%s: %s is set: only plain low-rank updates of linear layers are run",
+                                 r->config_path, UNSUPPORTED[i]);
+    static const struct config_key *const LISTS[] = { KEYS, NULL };
+    enum tutti_status st = config_end(&c, LISTS, "adapters");
+    if (st == TUTTI_OK)
+        st = check_patterns(r, "rank_pattern", err);
     return st == TUTTI_OK ? check_patterns(r, "alpha_pattern", err) : st;
 }
 

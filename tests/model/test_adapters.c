@@ -301,6 +301,11 @@ static const struct broken {
     { "{\"r\": \"four\"}", PAIR, TUTTI_E_FORMAT, { "r" } },
     { CONFIG ", \"use_dora\": true}", PAIR, TUTTI_E_UNSUPPORTED, { "use_dora" } },
     { CONFIG ", \"modules_to_save\": [\"lm_head\"]}", PAIR, TUTTI_E_UNSUPPORTED, { "modules_to_save" } },
+    { CONFIG ", \"use_something\": true}",
+      PAIR,
+      TUTTI_E_UNSUPPORTED,
+      { "use_something: true: tutti does not know" } },
+    { CONFIG ", \"lora_magnitude\": [1]}", PAIR, TUTTI_E_UNSUPPORTED, { "lora_magnitude" } },
     { "{\"r\": 4, \"bias\": \"all\"}", PAIR, TUTTI_E_UNSUPPORTED, { "bias is \"all\"" } },
     { CONFIG ", \"target_modules\": [\"q_proj\", \"v_proj\"]}", PAIR, TUTTI_E_FORMAT, { "v_proj" } },
     { CONFIG ", \"target_modules\": [7]}", PAIR, TUTTI_E_FORMAT, { "target_modules[0]" } },
@@ -433,6 +438,39 @@ static char *read_file(const char *name, size_t *n)
     return bytes;
 }
 
+/* By PEFT: a base that was changed when training began is not the model's. */
+static void ways_to_begin_that_change_the_base_are_refused(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/tutti-test-XXXXXX", config[64], tensors[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(config, sizeof config, "%s/adapter_config.json", folder);
+    snprintf(tensors, sizeof tensors, "%s/adapter_model.safetensors", folder);
+    write_tensors(tensors, PAIR);
+    json_t *rows = json_load_file(TEST_FIXTURES "/adapters/inits.json", 0, NULL);
+    struct model *model = load_base("llama-tiny", "f32", 1);
+    assert_true(json_array_size(rows) >= 10);
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+        bool changes = json_is_true(json_object_get(row, "changes_base"));
+        char *value = json_dumps(json_object_get(row, "value"), JSON_ENCODE_ANY), text[256], name[32];
+        struct tutti_error err = { 0 };
+        int n = snprintf(text, sizeof text, CONFIG ", \"init_lora_weights\": %s}", value);
+        write_file(config, "", 0, text, (size_t)n, 0);
+        snprintf(name, sizeof name, "a%zu", i);
+        enum tutti_status st = model_add_adapter(model, name, folder, &err);
+        if (st != (changes ? TUTTI_E_UNSUPPORTED : TUTTI_OK) ||
+            (changes && (!strstr(err.text, "init_lora_weights") || !strstr(err.text, value))))
+            fail_msg("%s: status %s, \"%s\"", value, tutti_status_name(st), err.text);
+        free(value);
+    }
+    model_free(model);
+    json_decref(rows);
+    unlink(config);
+    unlink(tensors);
+    rmdir(folder);
+}
+
 /* Bytes changed, left out and cut off, in either file: an error with words, or an adapter that can run. */
 static void mutated_files_are_read_or_refused(void **state)
 {
@@ -509,6 +547,7 @@ static void names_are_checked_and_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ways_to_begin_that_change_the_base_are_refused),
         cmocka_unit_test(logits_and_greedy_answers_are_those_of_peft),
         cmocka_unit_test(adapters_beside_rounded_weights_are_exact_enough),
         cmocka_unit_test(adapters_in_other_formats_give_the_same_bits),
