@@ -59,18 +59,20 @@ static enum tutti_status find_family(const struct family **out, const struct che
     bool is_gguf = checkpoint_gguf(ck) != NULL;
     const char *key = is_gguf ? "general.architecture" : "model_type";
     const char *type = json_string_value(json_object_get(config, key));
-    if (!type)
-        return error_set(err, TUTTI_E_FORMAT, "%s: %s is missing or no string", checkpoint_config_path(ck),
-                         key);
     char known[256] = "";
     for (int i = 0; FAMILIES[i]; i++) {
-        if (is_of(FAMILIES[i], config, type, is_gguf)) {
+        if (type && is_of(FAMILIES[i], config, type, is_gguf)) {
             *out = FAMILIES[i];
             return TUTTI_OK;
         }
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i > 0 ? ", " : "",
                  FAMILIES[i]->name);
     }
+    const char *class = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    if (!type)
+        return error_set(err, TUTTI_E_FORMAT, "%s: %s is missing or no string%s%.64s, expected one of %s",
+                         checkpoint_config_path(ck), key, class ? ", architectures says " : "",
+                         class ? class : "", known);
     return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %s \"%.64s\" is not supported, expected one of %s",
                      checkpoint_config_path(ck), key, type, known);
 }

@@ -566,4 +566,4 @@ def test_serve_names_what_it_cannot_use(tmp_path):
     assert str(tmp_path / "none") in done.stderr
     assert "--kv-memory" in tutti("serve", DEMO, "--kv-memory", "0", check=2).stderr
     done = tutti("serve", DEMO, "--kv-memory", "1", "--port", "0", check=1)  # not one page fits
-    assert re.search("^tutti: --kv-memory: the KV cache", done.stderr, re.M)
+    assert re.search("^tutti: --kv-memory of 1 holds 0 tokens", done.stderr, re.M)

@@ -229,10 +229,120 @@ static void every_setting_is_honoured_or_refused(void **state)
     json_decref(root);
 }
 
+/* What published folders carry beside the shape of a model; "model_type" is the fixture's. refused NULL: it opens. */
+static const struct {
+    const char *what, *fixture, *settings, *refused;
+} PUBLISHED[] = {
+    { "gpt2", "gpt2-tiny",
+      "{\"architectures\":[\"GPT2LMHeadModel\"],\"attn_pdrop\":0.1,\"n_ctx\":256,\"n_special\":0,"
+      "\"predict_special_tokens\":true,\"resid_pdrop\":0.1,\"summary_activation\":null,"
+      "\"summary_first_dropout\":0.1,\"summary_proj_to_labels\":true,\"summary_type\":\"cls_index\","
+      "\"summary_use_proj\":true,\"task_specific_params\":{\"text-generation\":{\"do_sample\":true,"
+      "\"max_length\":50}}}",
+      NULL },
+    { "distilgpt2", "gpt2-tiny",
+      "{\"_num_labels\":1,\"id2label\":{\"0\":\"LABEL_0\"},\"label2id\":{\"LABEL_0\":0},"
+      "\"gradient_checkpointing\":false,\"scale_attn_weights\":true,\"reorder_and_upcast_attn\":false,"
+      "\"scale_attn_by_inverse_layer_idx\":false,\"use_cache\":true}",
+      NULL },
+    { "bloomz", "bloom-tiny",
+      "{\"attention_softmax_in_fp32\":true,\"bias_dropout_fusion\":true,\"n_inner\":null,\"offset_alibi\":"
+      "100,"
+      "\"pretraining_tp\":2,\"skip_bias_add\":true,\"skip_bias_add_qkv\":false,\"slow_but_exact\":false,"
+      "\"unk_token_id\":0,\"use_cache\":true,\"transformers_version\":\"4.20.0\"}",
+      NULL },
+    { "Llama 2", "llama-tiny-tied",
+      "{\"_name_or_path\":\"meta-llama/Llama-2-7b-chat-hf\",\"pretraining_tp\":1,\"attention_dropout\":0.0,"
+      "\"max_length\":4096,\"pad_token_id\":0}",
+      NULL },
+    { "Llama 3.2 by Unsloth", "llama-tiny-tied",
+      "{\"unsloth_fixed\":true,\"unsloth_version\":\"2024.9\",\"pad_token_id\":4,\"quantization_config\":"
+      "null}",
+      NULL },
+    { "saved by transformers 5", "llama-tiny-tied",
+      "{\"dtype\":\"bfloat16\",\"chunk_size_feed_forward\":0,\"id2label\":{\"0\":\"LABEL_0\"},"
+      "\"label2id\":{\"LABEL_0\":0},\"is_encoder_decoder\":false,\"output_attentions\":false,"
+      "\"output_hidden_states\":false,\"problem_type\":null,\"return_dict\":true,\"pad_token_id\":null}",
+      NULL },
+    { "saved by transformers 4", "mistral-tiny",
+      "{\"_attn_implementation_autoset\":true,\"add_cross_attention\":false,\"bad_words_ids\":null,"
+      "\"begin_suppress_tokens\":null,\"cross_attention_hidden_size\":null,\"decoder_start_token_id\":null,"
+      "\"diversity_penalty\":0.0,\"do_sample\":false,\"early_stopping\":false,"
+      "\"encoder_no_repeat_ngram_size\":0,\"exponential_decay_length_penalty\":null,\"finetuning_task\":null,"
+      "\"forced_bos_token_id\":null,\"forced_eos_token_id\":null,\"is_decoder\":false,\"length_penalty\":1.0,"
+      "\"max_length\":20,\"min_length\":0,\"no_repeat_ngram_size\":0,\"num_beam_groups\":1,\"num_beams\":1,"
+      "\"num_return_sequences\":1,\"output_scores\":false,\"prefix\":null,\"pruned_heads\":{},"
+      "\"remove_invalid_values\":false,\"repetition_penalty\":1.0,\"return_dict_in_generate\":false,"
+      "\"sep_token_id\":null,\"suppress_tokens\":null,\"temperature\":1.0,\"tf_legacy_loss\":false,"
+      "\"tie_encoder_decoder\":false,\"tokenizer_class\":null,\"top_k\":50,\"top_p\":1.0,\"torchscript\":"
+      "false,"
+      "\"typical_p\":1.0,\"use_bfloat16\":false}",
+      NULL },
+    { "Qwen2.5", "qwen2-tiny",
+      "{\"attention_dropout\":0.0,\"max_window_layers\":70,\"sliding_window\":131072,"
+      "\"use_sliding_window\":false,\"use_mrope\":false,\"rope_scaling\":null}",
+      NULL },
+    { "Qwen3", "qwen3-tiny",
+      "{\"attention_bias\":false,\"max_window_layers\":28,\"rope_scaling\":null,\"sliding_window\":null,"
+      "\"use_sliding_window\":false}",
+      NULL },
+    { "ChatGLM2", "chatglm3-tiny",
+      "{\"auto_map\":{\"AutoConfig\":\"configuration_chatglm.ChatGLMConfig\","
+      "\"AutoModel\":\"modeling_chatglm.ChatGLMForConditionalGeneration\","
+      "\"AutoModelForSeq2SeqLM\":\"modeling_chatglm.ChatGLMForConditionalGeneration\","
+      "\"AutoModelForSequenceClassification\":\"modeling_chatglm.ChatGLMForSequenceClassification\"},"
+      "\"classifier_dropout\":null,\"quantization_bit\":0,\"pre_seq_len\":null,\"prefix_projection\":false,"
+      "\"transformers_version\":\"4.30.2\",\"original_rope\":true}",
+      NULL },
+    { "ChatGLM-6B", "chatglm-6b-tiny",
+      "{\"auto_map\":{\"AutoModel\":\"THUDM/chatglm-6b--modeling_chatglm.ChatGLMForConditionalGeneration\"},"
+      "\"pre_seq_len\":null,\"prefix_projection\":false,\"quantization_bit\":0,"
+      "\"quantization_embeddings\":false}",
+      NULL },
+    { "GLM-4-9B", "glm-4-9b-tiny",
+      "{\"attn_implementation\":\"sdpa\",\"num_hidden_layers\":40,\"vocab_size\":151552,"
+      "\"tokenizer_class\":\"ChatGLM4Tokenizer\"}",
+      NULL },
+    { "a note", "qwen2-tiny", "{\"trained_on\":\"my own texts\",\"dataset\":\"org/data\"}", NULL },
+    { "Qwen2.5-1M", "qwen2-tiny",
+      "{\"dual_chunk_attention_config\":{\"chunk_size\":262144,\"local_size\":8192}}",
+      "dual_chunk_attention_config" },
+    { "gte-Qwen2", "qwen2-tiny", "{\"is_causal\":false}", "is_causal: false" },
+    { "Yarn-Llama", "llama-tiny-tied",
+      "{\"auto_map\":{\"AutoConfig\":\"configuration_llama.LlamaConfig\","
+      "\"AutoModelForCausalLM\":\"modeling_llama_together_yarn.LlamaForCausalLM\"}}",
+      "auto_map.AutoConfig" },
+    { "a note that is a number", "qwen2-tiny", "{\"epochs\":3}", "epochs: 3: tutti does not know" },
+};
+
+static void published_settings_open_or_are_refused_by_name(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof PUBLISHED / sizeof *PUBLISHED; i++) {
+        char path[512];
+        struct model *model = NULL;
+        struct tutti_error err = { 0 };
+        snprintf(path, sizeof path, TEST_FIXTURES "/%s/config.json", PUBLISHED[i].fixture);
+        json_t *base = util_load_json(path), *settings = json_loads(PUBLISHED[i].settings, 0, NULL);
+        assert_non_null(settings);
+        link_file(PUBLISHED[i].fixture, "model.safetensors");
+        write_config(base, settings, NULL);
+        bool is_open = model_load(&model, folder, NULL, &err) == TUTTI_OK;
+        if (is_open != !PUBLISHED[i].refused || (!is_open && !strstr(err.text, PUBLISHED[i].refused)))
+            fail_msg("%s: \"%s\"", PUBLISHED[i].what, err.text);
+        if (is_open)
+            model_free(model);
+        json_decref(base);
+        json_decref(settings);
+    }
+}
+
 int main(void)
 {
     log_set_level(LOG_ERROR);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(published_settings_open_or_are_refused_by_name, make_folder,
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(every_setting_is_honoured_or_refused, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
