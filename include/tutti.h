@@ -220,6 +220,13 @@ TUTTI_API void tutti_engine_drain(tutti_engine *engine);
 
 /* ---- requests -------------------------------------------------------------------------------------------------- */
 
+/* What stands in a message's place of content. A chat template may tell null and absent content from an empty text. */
+enum tutti_content {
+    TUTTI_CONTENT_TEXT = 0,
+    TUTTI_CONTENT_NULL,   /* JSON's null; content is empty */
+    TUTTI_CONTENT_ABSENT, /* the message has no such field; content is empty */
+};
+
 struct tutti_message {
     const char *role; /* "system", "user", "assistant", "tool" (or "observation") */
     const char *content;
@@ -230,6 +237,7 @@ struct tutti_message {
     const char *tool_calls;   /* of the assistant: a JSON list as in OpenAI's API */
     const char *tool_call_id; /* of a tool's answer */
     const char *reasoning;    /* of the assistant: what it thought before the content */
+    enum tutti_content content_kind;
 };
 
 struct tutti_logit_bias {

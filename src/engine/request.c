@@ -110,6 +110,11 @@ static enum tutti_status check_messages(const struct tutti_request *spec, const 
             snprintf(param, sizeof param, "messages[%zu].%s", i, m->role ? "content" : "role");
             return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s is missing", param);
         }
+        if (m->content_kind > TUTTI_CONTENT_ABSENT || (m->content_kind && m->n_bytes > 0))
+            return error_set_param(err, TUTTI_E_ARGUMENT, "content_kind",
+                                   "messages[%zu].content_kind: found %d, expected TUTTI_CONTENT_TEXT, or "
+                                   "content that is empty",
+                                   i, (int)m->content_kind);
     }
     return TUTTI_OK;
 }

@@ -1,16 +1,9 @@
-/* Which chat format a checkpoint has, and what formats share. */
+/* The built-in chat formats by name, a request's prompt, and what formats share. */
 #include "model/chat.h"
-
-#include "base/log.h"
-#include "base/mapping.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-/* The checkpoint's own template, or a file's. */
-static const struct chat_format CHAT_TEMPLATE = { .name = "template", .render = chat_render_template };
 
 #define OWN(format)                                                                                          \
     {                                                                                                        \
@@ -20,8 +13,7 @@ static const struct chat_format OWN_FORMATS[] = { OWN("chatml"),     OWN("qwen2"
                                                   OWN("qwen3"),      OWN("llama3"),    OWN("llama3.1"),
                                                   OWN("mistral-v1"), OWN("mistral-v3") };
 
-/* Every format that goes by a name. NULL behind the last. */
-static const struct chat_format *format_at(size_t i)
+const struct chat_format *chat_format_at(size_t i)
 {
     static const struct chat_format *const CODE[] = { &CHAT_CHATGLM, &CHAT_CHATGLM2, &CHAT_CHATGLM3,
                                                       &CHAT_GLM4, &CHAT_LLAMA2 };
@@ -34,164 +26,11 @@ static const struct chat_format *format_at(size_t i)
 const struct chat_format *chat_format_find(const char *name)
 {
     const struct chat_format *format;
-    for (size_t i = 0; (format = format_at(i)); i++) {
+    for (size_t i = 0; (format = chat_format_at(i)); i++) {
         if (strcmp(format->name, name) == 0)
             return format;
     }
     return NULL;
-}
-
-/* ---- choosing ---- */
-
-struct choice {
-    const struct chat_source *source;
-    const struct tokenizer *tok;
-    const struct chat_format **format;
-    struct chat_template **tpl;
-};
-
-static enum tutti_status choose_own(const struct choice *c, const struct chat_format *format,
-                                    struct tutti_error *err)
-{
-    struct buf text = { 0 };
-    enum tutti_status st = TUTTI_OK;
-    const char *part;
-    for (size_t i = 0; format->is_own_template && (part = chat_source(format->name, i)); i++) {
-        if (!buf_add_string(&text, part))
-            st = chat_out_of_memory(err);
-    }
-    if (st == TUTTI_OK && format->is_own_template)
-        st = chat_template_new(c->tpl, text.bytes, NULL, format->name, c->tok, c->source->tokenizer_config,
-                               err);
-    if (st == TUTTI_OK)
-        *c->format = format;
-    buf_clear(&text);
-    return st;
-}
-
-static enum tutti_status choose_file(const struct choice *c, const char *path, struct tutti_error *err)
-{
-    struct mapping map;
-    enum tutti_status st = mapping_open(&map, path, err);
-    if (st != TUTTI_OK)
-        return st;
-    struct buf text = { 0 };
-    st = buf_add(&text, map.bytes ? (const char *)map.bytes : "", map.n_bytes) ? TUTTI_OK
-                                                                               : chat_out_of_memory(err);
-    if (st == TUTTI_OK)
-        st = chat_template_new(c->tpl, text.bytes, NULL, path, c->tok, c->source->tokenizer_config, err);
-    if (st == TUTTI_OK)
-        *c->format = &CHAT_TEMPLATE;
-    buf_clear(&text);
-    mapping_close(&map);
-    return st;
-}
-
-const char *chat_template_of_list(const json_t *list, const char *name)
-{
-    size_t i;
-    const json_t *entry;
-    json_array_foreach(list, i, entry)
-    {
-        const char *own = json_string_value(json_object_get(entry, "name"));
-        if (own && strcmp(own, name) == 0)
-            return json_string_value(json_object_get(entry, "template"));
-    }
-    return NULL;
-}
-
-/* False: the checkpoint has none. */
-static bool choose_checkpoint(const struct choice *c, enum tutti_status *st, struct tutti_error *err)
-{
-    char path[4096];
-    const struct chat_source *source = c->source;
-    if (source->folder &&
-        snprintf(path, sizeof path, "%s/chat_template.jinja", source->folder) < (int)sizeof path &&
-        access(path, F_OK) == 0) {
-        *st = choose_file(c, path, err);
-        return true;
-    }
-    const json_t *value = json_object_get(source->tokenizer_config, "chat_template");
-    const char *text = json_string_value(value), *tool_text = NULL;
-    if (json_is_array(value)) {
-        text = chat_template_of_list(value, "default");
-        tool_text = chat_template_of_list(value, "tool_use");
-    }
-    if (!text && !source->folder) {
-        text = json_string_value(json_object_get(source->config, "tokenizer.chat_template"));
-        tool_text = json_string_value(json_object_get(source->config, "tokenizer.chat_template.tool_use"));
-    }
-    if (!text)
-        return false;
-    *st = chat_template_new(c->tpl, text, tool_text, "chat_template", c->tok, source->tokenizer_config, err);
-    if (*st == TUTTI_OK)
-        *c->format = &CHAT_TEMPLATE;
-    return true;
-}
-
-/* Without a template: by the special tokens that only one format has. */
-static const char *guess_name(const struct tokenizer *tok)
-{
-    if (tokenizer_find_control(tok, "<|im_start|>") >= 0)
-        return "chatml";
-    if (tokenizer_find_control(tok, "<|start_header_id|>") >= 0 &&
-        tokenizer_find_control(tok, "<|eot_id|>") >= 0)
-        return "llama3";
-    if (tokenizer_find_control(tok, "[INST]") >= 0 && tokenizer_find_control(tok, "[/INST]") >= 0)
-        return "mistral-v3";
-    return NULL;
-}
-
-static enum tutti_status unknown_name(const char *name, struct tutti_error *err)
-{
-    char known[256] = "";
-    const struct chat_format *format;
-    for (size_t i = 0; (format = format_at(i)); i++)
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s, ", format->name);
-    return error_set_param(
-        err, TUTTI_E_ARGUMENT, "chat_format",
-        "chat format \"%.64s\", expected %stemplate (the checkpoint's own) or a file of a template", name,
-        known);
-}
-
-static enum tutti_status choose_option(const struct choice *c, struct tutti_error *err)
-{
-    const char *name = c->source->option;
-    const struct chat_format *format = chat_format_find(name);
-    enum tutti_status st;
-    if (format)
-        return choose_own(c, format, err);
-    if (strcmp(name, "template") == 0) {
-        if (choose_checkpoint(c, &st, err))
-            return st;
-        return error_set_param(err, TUTTI_E_ARGUMENT, "chat_format", "the checkpoint has no chat template");
-    }
-    return access(name, F_OK) == 0 || strchr(name, '/') ? choose_file(c, name, err) : unknown_name(name, err);
-}
-
-enum tutti_status chat_choose(const struct chat_format **format, struct chat_template **tpl,
-                              const struct chat_source *source, const struct tokenizer *tok,
-                              struct tutti_error *err)
-{
-    struct choice c = { source, tok, format, tpl };
-    enum tutti_status st;
-    struct tutti_error inner;
-    *format = NULL;
-    *tpl = NULL;
-    if (source->option)
-        return choose_option(&c, err);
-    const struct chat_format *own = chat_format_find(source->family);
-    if (own)
-        return choose_own(&c, own, err);
-    if (choose_checkpoint(&c, &st, &inner)) {
-        if (st == TUTTI_E_MEMORY)
-            return error_set(err, st, "%s", inner.text);
-        if (st != TUTTI_OK)
-            log_warn("no chat format, so messages are refused: %s", inner.text);
-        return TUTTI_OK;
-    }
-    const char *guess = guess_name(tok);
-    return guess ? choose_own(&c, chat_format_find(guess), err) : TUTTI_OK;
 }
 
 /* ---- a request's prompt ---- */
@@ -229,6 +68,10 @@ enum tutti_status chat_render(const struct model *model, const struct tutti_requ
                                   .arguments = arguments };
         st = model->chat->render(&call, out, err);
     }
+    /* A template writes text, which cannot say where the part ends that is read in both directions. */
+    if (st == TUTTI_OK && model->desc.has_prefix &&
+        model_find_prefix(&model->desc, out->ids, (int)out->n).has_no_end)
+        st = model_text_suffix(model, out, err);
     json_decref(tools);
     json_decref(arguments);
     return st;

@@ -1,7 +1,7 @@
 /* Chat formats: messages to the ids of a prompt.
  *
- * Three kinds. Code, where the authors' own renderer works on ids and no text can say the same (the GLM family, LLaMA-2);
- * templates of tutti's own for well-known formats; and the checkpoint's template, in Jinja.
+ * Three kinds. The checkpoint's template, in Jinja, which comes first; where it has none, code for families whose authors' own
+ * renderer works on ids (the GLM family, LLaMA-2), and templates of tutti's own for other well-known formats.
  * In all of them special tokens come from the format alone: a message's text is tokenized as text, whatever it spells. */
 #ifndef TUTTI_MODEL_CHAT_H
 #define TUTTI_MODEL_CHAT_H
@@ -28,16 +28,54 @@ extern const struct chat_format CHAT_CHATGLM, CHAT_CHATGLM2, CHAT_CHATGLM3, CHAT
 const char *chat_source(const char *name,
                         size_t i); /* parts are joined; NULL behind the last, or no such name */
 
-const struct chat_format *chat_format_find(const char *name); /* by its name; NULL: none */
+/* The built-in formats, by number and by name; NULL: none. */
+const struct chat_format *chat_format_at(size_t i);
+const struct chat_format *chat_format_find(const char *name);
+
+enum { CHAT_PATH_BYTES = 4352, CHAT_MAX_TEMPLATES = 64 };
+
+/* Keys that `tutti convert` writes into a GGUF file, so that the file gives the same prompts as the folder: the built-in format
+ * that the folder's prompts are made by; an object in JSON of the special tokens that templates get as variables; and one of
+ * special tokens that are spelled otherwise in the file's vocabulary, with their ids. */
+#define CHAT_GGUF_FORMAT    "tutti.chat_format"
+#define CHAT_GGUF_TOKENS    "tutti.chat_tokens"
+#define CHAT_GGUF_SPELLINGS "tutti.chat_spellings"
 
 /* What a checkpoint says about its format. */
 struct chat_source {
-    /* The user's choice: a name, "template" (the checkpoint's own), or a file; NULL: none. */
+    /* The user's choice: a name, "template" or "template:NAME" (the checkpoint's own), or a file; NULL: none. */
     const char *option;
-    const char *family; /* the family's choice; "": none */
+    const struct family *family; /* NULL: none */
+    const struct model_desc *desc;
     const char *folder; /* of the checkpoint; NULL: a GGUF file */
     const json_t *config, *tokenizer_config;
 };
+
+/* What its files hold. */
+struct chat_texts {
+    json_t *by_name;            /* templates, {"default": text, "tool_use": text}; NULL: none */
+    json_t *tokens;             /* variables of the templates, {"bos_token": text} */
+    char file[CHAT_PATH_BYTES]; /* that holds the templates, for messages */
+};
+
+/* Call chat_texts_clear(). TUTTI_E_FORMAT, TUTTI_E_LIMIT, TUTTI_E_IO: the file is named. */
+MUST_CHECK enum tutti_status chat_read_texts(struct chat_texts *out, const struct chat_source *source,
+                                             const struct tokenizer *tok, struct tutti_error *err);
+void chat_texts_clear(struct chat_texts *texts);
+
+/* The format that a checkpoint has by itself: its template, else a built-in one. */
+struct chat_found {
+    struct chat_texts texts;
+    /* By the file's own word, by the family, or by special tokens that only one format has; NULL: none. Beside a template it
+     * says how replies become text, and renders tools where the template knows none. */
+    const struct chat_format *builtin;
+    bool has_template; /* it makes the prompts */
+};
+
+/* Call chat_found_clear(). */
+MUST_CHECK enum tutti_status chat_find(struct chat_found *out, const struct chat_source *source,
+                                       const struct tokenizer *tok, struct tutti_error *err);
+void chat_found_clear(struct chat_found *found);
 
 /* Chooses, and prepares what the choice needs. *format stays NULL where there is none; *tpl is for
  * chat_template_free(). TUTTI_E_ARGUMENT: an unknown name; a file that cannot be read or compiled keeps its status.
@@ -46,19 +84,28 @@ MUST_CHECK enum tutti_status chat_choose(const struct chat_format **format, stru
                                          const struct chat_source *source, const struct tokenizer *tok,
                                          struct tutti_error *err);
 
-/* *tools: JSON {"default": text, "tool_use": text}. name is for messages. */
-MUST_CHECK enum tutti_status chat_template_new(struct chat_template **out, const char *text,
-                                               const char *tool_text, const char *name,
-                                               const struct tokenizer *tok, const json_t *tokenizer_config,
-                                               struct tutti_error *err);
-void chat_template_free(struct chat_template *tpl); /* NULL is allowed */
+/* What a template is made of. All of it is borrowed while it is made. */
+struct chat_template_source {
+    const char *name; /* for messages */
+    const char *text;
+    size_t n_bytes;
+    const json_t *tool_text;           /* a string, for requests with tools; NULL: text serves both */
+    const json_t *tokens;              /* as in struct chat_texts; NULL: the tokenizer's */
+    const json_t *spellings;           /* {special token: id}; NULL: as the tokenizer has them */
+    const struct chat_format *builtin; /* as in struct chat_found */
+};
+
+MUST_CHECK enum tutti_status chat_template_new(struct chat_template **out,
+                                               const struct chat_template_source *source,
+                                               const struct tokenizer *tok, struct tutti_error *err);
+void chat_template_free(struct chat_template *tpl);                              /* NULL is allowed */
+const struct chat_format *chat_template_format(const struct chat_template *tpl); /* lives as long as it */
+const struct chat_format *
+chat_template_builtin(const struct chat_template *tpl); /* its source's; NULL: none */
 
 /* Renders the prompt of a request's messages. TUTTI_E_ARGUMENT with err->param: what the format cannot say. */
 MUST_CHECK enum tutti_status chat_render(const struct model *model, const struct tutti_request *request,
                                          struct ids *out, struct tutti_error *err);
-
-/* tokenizer_config.json may hold a list of templates, one for each use: "default", "tool_use". NULL: none of that name. */
-const char *chat_template_of_list(const json_t *list, const char *name);
 
 /* ---- calls of tools in an answer ---- */
 
@@ -75,8 +122,9 @@ enum tutti_status chat_render_template(const struct chat_call *call, struct ids 
 
 /* Special tokens where the format's own text spells them, everything between as text, joined over all origins. */
 struct chat_specials;
+/* spellings: further ones, {special token: id}; NULL: none. */
 MUST_CHECK enum tutti_status chat_specials_new(struct chat_specials **out, const struct tokenizer *tok,
-                                               struct tutti_error *err);
+                                               const json_t *spellings, struct tutti_error *err);
 void chat_specials_free(struct chat_specials *specials);
 MUST_CHECK bool chat_encode(const struct chat_specials *specials, const struct tokenizer *tok,
                             const struct template_output *text, struct ids *out);

@@ -276,11 +276,13 @@ const struct chat_format CHAT_CHATGLM2 = {
 };
 const struct chat_format CHAT_CHATGLM3 = { .name = "chatglm3",
                                            .render = render_chatglm3,
+                                           .takes_tools = true,
                                            .has_metadata_line = true,
                                            .trims_reply = true,
                                            .fills_in_time = true };
 const struct chat_format CHAT_GLM4 = { .name = "glm4",
                                        .render = render_glm4,
+                                       .takes_tools = true,
                                        .has_metadata_line = true,
                                        .trims_reply = true,
                                        .fills_in_time = true };

@@ -8,9 +8,10 @@
 
 struct chat_specials {
     struct special {
-        const char *text; /* the tokenizer's */
+        const char *text; /* the tokenizer's, or its own */
         size_t n_bytes;
         int32_t id;
+        bool owns_text;
     } * items; /* by first byte, longest first */
     size_t n;
     uint32_t first[257]; /* items of byte b: [first[b], first[b + 1]) */
@@ -33,10 +34,12 @@ static bool is_special(struct piece piece)
 }
 
 enum tutti_status chat_specials_new(struct chat_specials **out, const struct tokenizer *tok,
-                                    struct tutti_error *err)
+                                    const json_t *spellings, struct tutti_error *err)
 {
-    size_t n = 0;
+    size_t n = json_object_size(spellings);
     int32_t n_pieces = tokenizer_n_pieces(tok);
+    const char *spelling;
+    json_t *value;
     for (int32_t id = 0; id < n_pieces; id++)
         n += is_special(tokenizer_piece(tok, id));
     struct chat_specials *specials = calloc(1, sizeof *specials);
@@ -49,7 +52,16 @@ enum tutti_status chat_specials_new(struct chat_specials **out, const struct tok
     for (int32_t id = 0; id < n_pieces; id++) {
         struct piece piece = tokenizer_piece(tok, id);
         if (is_special(piece))
-            specials->items[specials->n++] = (struct special){ piece.bytes, piece.n_bytes, id };
+            specials->items[specials->n++] = (struct special){ piece.bytes, piece.n_bytes, id, false };
+    }
+    json_object_foreach((json_t *)(uintptr_t)spellings, spelling, value)
+    {
+        json_int_t id = json_integer_value(value);
+        size_t n_bytes = strlen(spelling);
+        char *own = n_bytes > 0 && json_is_integer(value) && id >= 0 && id < n_pieces ? strdup(spelling)
+                                                                                      : NULL;
+        if (own)
+            specials->items[specials->n++] = (struct special){ own, n_bytes, (int32_t)id, true };
     }
     qsort(specials->items, specials->n, sizeof *specials->items, by_first_and_length);
     for (size_t b = 0, i = 0; b <= 256; b++) {
@@ -63,6 +75,10 @@ enum tutti_status chat_specials_new(struct chat_specials **out, const struct tok
 
 void chat_specials_free(struct chat_specials *specials)
 {
+    for (size_t i = 0; specials && i < specials->n; i++) {
+        if (specials->items[i].owns_text)
+            free((char *)(uintptr_t)specials->items[i].text);
+    }
     if (specials)
         free(specials->items);
     free(specials);
@@ -134,7 +150,7 @@ enum tutti_status chat_encode_trusted(const struct tokenizer *tok, const char *t
         .text = (char *)(uintptr_t)text, .n_bytes = n_bytes, .segments = &all, .n_segments = 1
     };
     struct chat_specials *specials = NULL;
-    enum tutti_status st = chat_specials_new(&specials, tok, err);
+    enum tutti_status st = chat_specials_new(&specials, tok, NULL, err);
     assert(st != TUTTI_OK || specials);
     if (st == TUTTI_OK && !chat_encode(specials, tok, &whole, out))
         st = error_set(err, TUTTI_E_MEMORY, "tokenizing the prompt: out of memory");

@@ -13,11 +13,16 @@ static const char *const ROLES[] = { "system",    "user",     "assistant", "tool
                                      "developer", "function", "ipython",   "documents", NULL };
 
 struct chat_template {
-    struct template *plain, *tools; /* tools NULL: plain serves both */
+    struct chat_format format;
+    const struct chat_format *builtin; /* NULL: none */
+    struct template *plain, *tools;    /* tools NULL: plain serves both */
     struct chat_specials *specials;
     json_t *trusted; /* bos_token, ... */
+    bool takes_tools;
     /* Arguments of tool calls stay JSON text: the template does not print them as JSON itself. */
     bool takes_text;
+    /* What the content of an assistant's message becomes that is null or absent, without calls of tools and with them. */
+    enum tutti_content empty[2][TUTTI_CONTENT_ABSENT + 1];
 };
 
 void chat_template_free(struct chat_template *tpl)
@@ -31,26 +36,17 @@ void chat_template_free(struct chat_template *tpl)
     free(tpl);
 }
 
-static bool takes_tools(const struct chat_template *tpl)
+const struct chat_format *chat_template_format(const struct chat_template *tpl)
 {
-    return tpl->tools || template_mentions(tpl->plain, "tools");
+    return &tpl->format;
+}
+
+const struct chat_format *chat_template_builtin(const struct chat_template *tpl)
+{
+    return tpl->builtin;
 }
 
 /* ---- variables ---- */
-
-static bool set_token(json_t *out, const char *key, const json_t *config, const struct tokenizer *tok,
-                      int32_t id)
-{
-    const json_t *value = json_object_get(config, key);
-    if (json_is_object(value))
-        value = json_object_get(value, "content");
-    if (json_is_string(value))
-        return json_object_set(out, key, (json_t *)(uintptr_t)value) == 0;
-    if (id < 0)
-        return true;
-    struct piece piece = tokenizer_piece(tok, id);
-    return json_object_set_new(out, key, json_stringn(piece.bytes, piece.n_bytes)) == 0;
-}
 
 /* Text that is no UTF-8 gets U+FFFD, as a JSON value must. */
 static json_t *json_of_text(const char *text, size_t n_bytes)
@@ -121,17 +117,26 @@ static enum tutti_status add_calls(json_t *object, const struct tutti_message *m
     return st;
 }
 
-static enum tutti_status add_message(json_t *list, const struct tutti_message *m, size_t index, bool as_text,
-                                     struct tutti_error *err)
+static bool set_content(json_t *object, const struct tutti_message *m, const struct chat_template *tpl)
+{
+    enum tutti_content content = tpl->empty[m->tool_calls != NULL][m->content_kind];
+    if (content == TUTTI_CONTENT_ABSENT)
+        return true;
+    return json_object_set_new(object, "content",
+                               content == TUTTI_CONTENT_NULL ? json_null()
+                                                             : json_of_text(m->content, m->n_bytes)) == 0;
+}
+
+static enum tutti_status add_message(json_t *list, const struct tutti_message *m, size_t index,
+                                     const struct chat_template *tpl, struct tutti_error *err)
 {
     json_t *object = json_object();
     enum tutti_status st = TUTTI_OK;
-    bool ok = object && set_text(object, "role", m->role) &&
-              json_object_set_new(object, "content", json_of_text(m->content, m->n_bytes)) == 0 &&
+    bool ok = object && set_text(object, "role", m->role) && set_content(object, m, tpl) &&
               set_text(object, "name", m->name) && set_text(object, "tool_call_id", m->tool_call_id) &&
               set_text(object, "reasoning_content", m->reasoning);
     if (ok && m->tool_calls)
-        st = add_calls(object, m, index, as_text, err);
+        st = add_calls(object, m, index, tpl->takes_text, err);
     if (st == TUTTI_OK && (!ok || json_array_append(list, object) != 0))
         st = chat_out_of_memory(err);
     json_decref(object);
@@ -145,7 +150,7 @@ static enum tutti_status make_variables(json_t **out, const struct chat_call *ca
     const char *key;
     json_t *value;
     for (size_t i = 0; i < call->n_messages && st == TUTTI_OK && messages; i++)
-        st = add_message(messages, &call->messages[i], i, call->tpl->takes_text, err);
+        st = add_message(messages, &call->messages[i], i, call->tpl, err);
     bool ok = variables && messages;
     if (ok)
         json_object_foreach((json_t *)(uintptr_t)call->arguments, key, value)
@@ -184,29 +189,41 @@ static enum tutti_status render_text(struct template_output *out, const struct c
     return st;
 }
 
+/* A list of tools, a call in the history, or what a tool answered. */
+static bool speaks_of_tools(const struct chat_call *call)
+{
+    bool speaks = call->tools;
+    for (size_t i = 0; i < call->n_messages && !speaks; i++)
+        speaks = call->messages[i].tool_calls || strcmp(call->messages[i].role, "tool") == 0;
+    return speaks;
+}
+
 enum tutti_status chat_render_template(const struct chat_call *call, struct ids *out, struct tutti_error *err)
 {
+    const struct chat_template *tpl = call->tpl;
     struct template_output text = { 0 };
-    if (call->tools && !takes_tools(call->tpl))
+    if (!tpl->takes_tools && tpl->builtin && tpl->builtin->takes_tools && speaks_of_tools(call))
+        return tpl->builtin->render(call, out, err);
+    if (call->tools && !tpl->takes_tools)
         return error_set_param(err, TUTTI_E_ARGUMENT, "tools", "the model's chat template knows no tools");
     enum tutti_status st = render_text(&text, call, err);
-    if (st == TUTTI_OK && !chat_encode(call->tpl->specials, call->tok, &text, out))
+    if (st == TUTTI_OK && !chat_encode(tpl->specials, call->tok, &text, out))
         st = chat_out_of_memory(err);
     template_output_clear(&text);
     return st;
 }
 
-/* ---- making ---- */
+/* ---- making: what a template takes is found by trial ---- */
 
-/* Some templates add the arguments of a tool call to a string, others print them as JSON: a trial says which. */
+static const char CALLS[] = "[{\"id\": \"call00000\", \"type\": \"function\", \"function\": {\"name\": "
+                            "\"f\", \"arguments\": {\"a\": 1}}}]";
+
+/* Some templates add the arguments of a tool call to a string, others print them as JSON. */
 static bool fails_with_objects(struct chat_template *tpl, const struct tokenizer *tok)
 {
     static const struct tutti_message TRIAL[] = {
         { .role = "user", .content = "a", .n_bytes = 1 },
-        { .role = "assistant",
-          .content = "",
-          .tool_calls = "[{\"id\": \"call00000\", \"type\": \"function\", \"function\": {\"name\": \"f\", "
-                        "\"arguments\": {\"a\": 1}}}]" },
+        { .role = "assistant", .content = "", .tool_calls = CALLS },
     };
     struct chat_call call = { .tok = tok, .tpl = tpl, .messages = TRIAL, .n_messages = 2 };
     struct template_output out = { 0 };
@@ -219,29 +236,137 @@ static bool fails_with_objects(struct chat_template *tpl, const struct tokenizer
     return fails[0] && !fails[1];
 }
 
-enum tutti_status chat_template_new(struct chat_template **out, const char *text, const char *tool_text,
-                                    const char *name, const struct tokenizer *tok,
-                                    const json_t *tokenizer_config, struct tutti_error *err)
+/* Whether a tool that the request lists stands in the prompt. */
+static bool shows_tools(const struct chat_template *tpl, const struct tokenizer *tok)
+{
+    static const char NAME[] = "tutti_trial_tool";
+    static const struct tutti_message TRIAL[] = {
+        { .role = "system", .content = "a", .n_bytes = 1 },
+        { .role = "user", .content = "a", .n_bytes = 1 },
+    };
+    json_t *tools = json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type", "function",
+                              "function", "name", NAME, "description", "a", "parameters", "type", "object",
+                              "properties", "x", "type", "string", "description", "a", "required", "x");
+    bool shows = false, fails = true;
+    for (size_t skip = 0; skip < 2 && !shows && tools; skip++) { /* some know no system role */
+        struct chat_call call = {
+            .tok = tok, .tpl = tpl, .messages = TRIAL + skip, .n_messages = 2 - skip, .tools = tools
+        };
+        struct template_output out = { 0 };
+        if (render_text(&out, &call, NULL) == TUTTI_OK) {
+            fails = false;
+            shows = memmem(out.text, out.n_bytes, NAME, sizeof NAME - 1);
+        }
+        template_output_clear(&out);
+    }
+    json_decref(tools);
+    return shows || (fails && template_mentions(tpl->plain, "tools"));
+}
+
+/* How often the word "None" stands in a prompt whose assistant has this content; -1: it cannot be rendered. */
+static int count_nones(struct chat_template *tpl, const struct tokenizer *tok, bool has_calls,
+                       enum tutti_content content)
+{
+    static const char WORD[] = "None";
+    struct tutti_message trial[] = {
+        { .role = "user", .content = "a", .n_bytes = 1 },
+        { .role = "assistant", .content = "", .content_kind = TUTTI_CONTENT_NULL },
+        { .role = has_calls ? "tool" : "user", .content = "a", .n_bytes = 1, .tool_call_id = "call00000" },
+    };
+    struct chat_call call = { .tok = tok, .tpl = tpl, .messages = trial, .n_messages = 3 };
+    struct template_output out = { 0 };
+    int n = 0;
+    if (has_calls)
+        trial[1].tool_calls = CALLS;
+    else
+        trial[2].tool_call_id = NULL;
+    tpl->empty[has_calls][TUTTI_CONTENT_NULL] = content;
+    if (render_text(&out, &call, NULL) != TUTTI_OK)
+        return -1;
+    for (const char *at = out.text; (at = strstr(at, WORD)); at += sizeof WORD - 1)
+        n++;
+    template_output_clear(&out);
+    return n;
+}
+
+/* Null and absent content reach the template as such, as in transformers, unless it fails over them or prints the word "None":
+ * then the other one of them, then an empty text. */
+static void choose_empty(struct chat_template *tpl, const struct tokenizer *tok, bool has_calls)
+{
+    static const enum tutti_content OTHERS[] = { TUTTI_CONTENT_NULL, TUTTI_CONTENT_ABSENT };
+    int n_text = count_nones(tpl, tok, has_calls, TUTTI_CONTENT_TEXT);
+    bool works[2];
+    for (size_t i = 0; i < 2; i++) {
+        int n = count_nones(tpl, tok, has_calls, OTHERS[i]);
+        works[i] = n >= 0 && (n_text < 0 || n <= n_text);
+    }
+    enum tutti_content *empty = tpl->empty[has_calls];
+    empty[TUTTI_CONTENT_TEXT] = TUTTI_CONTENT_TEXT;
+    empty[TUTTI_CONTENT_NULL] = works[0]   ? TUTTI_CONTENT_NULL
+                                : works[1] ? TUTTI_CONTENT_ABSENT
+                                           : TUTTI_CONTENT_TEXT;
+    empty[TUTTI_CONTENT_ABSENT] = works[1]   ? TUTTI_CONTENT_ABSENT
+                                  : works[0] ? TUTTI_CONTENT_NULL
+                                             : TUTTI_CONTENT_TEXT;
+}
+
+/* How replies become text is the model's, whichever template makes the prompts. */
+static struct chat_format make_format(const struct chat_format *builtin)
+{
+    struct chat_format format = { .name = "template", .render = chat_render_template };
+    if (!builtin)
+        return format;
+    format.has_metadata_line = builtin->has_metadata_line;
+    format.trims_reply = builtin->trims_reply;
+    format.fills_in_time = builtin->fills_in_time;
+    format.widens_marks = builtin->widens_marks;
+    return format;
+}
+
+static json_t *make_tokens(const struct tokenizer *tok)
+{
+    const struct {
+        const char *key;
+        int32_t id;
+    } TOKENS[] = { { "bos_token", tokenizer_bos(tok) },
+                   { "eos_token", tokenizer_eos(tok) },
+                   { "unk_token", tokenizer_unk(tok) } };
+    json_t *out = json_object();
+    for (size_t i = 0; i < sizeof TOKENS / sizeof *TOKENS && out; i++) {
+        struct piece piece = { 0 };
+        if (TOKENS[i].id >= 0)
+            piece = tokenizer_piece(tok, TOKENS[i].id);
+        if (piece.n_bytes > 0)
+            json_object_set_new(out, TOKENS[i].key, json_stringn(piece.bytes, piece.n_bytes));
+    }
+    return out;
+}
+
+enum tutti_status chat_template_new(struct chat_template **out, const struct chat_template_source *source,
+                                    const struct tokenizer *tok, struct tutti_error *err)
 {
     struct chat_template *tpl = calloc(1, sizeof *tpl);
     if (!tpl)
         return chat_out_of_memory(err);
-    enum tutti_status st = template_compile(&tpl->plain, text, strlen(text), name, err);
-    if (st == TUTTI_OK && tool_text)
-        st = template_compile(&tpl->tools, tool_text, strlen(tool_text), name, err);
+    tpl->format = make_format(source->builtin);
+    tpl->builtin = source->builtin;
+    enum tutti_status st = template_compile(&tpl->plain, source->text, source->n_bytes, source->name, err);
+    if (st == TUTTI_OK && source->tool_text)
+        st = template_compile(&tpl->tools, json_string_value(source->tool_text),
+                              json_string_length(source->tool_text), source->name, err);
     if (st == TUTTI_OK)
-        st = chat_specials_new(&tpl->specials, tok, err);
+        st = chat_specials_new(&tpl->specials, tok, source->spellings, err);
     if (st != TUTTI_OK)
         goto done;
-    tpl->trusted = json_object();
-    if (!tpl->trusted || !set_token(tpl->trusted, "bos_token", tokenizer_config, tok, tokenizer_bos(tok)) ||
-        !set_token(tpl->trusted, "eos_token", tokenizer_config, tok, tokenizer_eos(tok)) ||
-        !set_token(tpl->trusted, "unk_token", tokenizer_config, tok, tokenizer_unk(tok)) ||
-        !set_token(tpl->trusted, "pad_token", tokenizer_config, tok, -1)) {
+    tpl->trusted = source->tokens ? json_copy((json_t *)(uintptr_t)source->tokens) : make_tokens(tok);
+    if (!tpl->trusted) {
         st = chat_out_of_memory(err);
         goto done;
     }
     tpl->takes_text = fails_with_objects(tpl, tok);
+    tpl->takes_tools = tpl->tools || shows_tools(tpl, tok);
+    choose_empty(tpl, tok, false);
+    choose_empty(tpl, tok, true);
     *out = tpl;
     tpl = NULL;
 done:

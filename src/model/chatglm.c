@@ -121,7 +121,7 @@ static bool mentions(const json_t *object, const char *key, const char *what)
 }
 
 static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
-                               const json_t *config, const json_t *tokenizer_config)
+                               const json_t *config, const json_t *tokenizer_config, const char *template)
 {
     (void)desc;
     if (tokenizer_find_control(tok, "[gMASK]") < 0)
@@ -132,7 +132,7 @@ static const char *choose_chat(const struct model_desc *desc, const struct token
         return "chatglm3";
     bool is_3 = mentions(config, "_name_or_path", "chatglm3") ||
                 mentions(tokenizer_config, "name_or_path", "chatglm3") ||
-                mentions(tokenizer_config, "chat_template", "<|");
+                (template && strstr(template, "<|"));
     return is_3 ? "chatglm3" : "chatglm2";
 }
 

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static void put_u32(struct gguf_writer *w, const char *arch, const char *key, int value)
 {
@@ -83,6 +82,13 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
         family->put_metadata(w, d);
 }
 
+/* A special token spelled like a plain piece, while all spellings of a GGUF vocabulary differ. */
+static bool is_respelled(const struct tokenizer *tok, int32_t id, struct piece p)
+{
+    return p.type == PIECE_CONTROL && p.n_bytes < 40 && tokenizer_find(tok, p.bytes, p.n_bytes) >= 0 &&
+           tokenizer_find(tok, p.bytes, p.n_bytes) != id;
+}
+
 /* The vocabulary as GGUF wants it: n_vocab tokens, all spelled differently. */
 struct vocabulary {
     int n;
@@ -126,8 +132,7 @@ static bool vocabulary_fill(struct vocabulary *v, const struct tokenizer *tok, i
         v->n_bytes[id] = p.n_bytes;
         v->scores[id] = p.score;
         v->types[id] = (int32_t)p.type;
-        if (p.type == PIECE_CONTROL && p.n_bytes < 40 && tokenizer_find(tok, p.bytes, p.n_bytes) >= 0 &&
-            tokenizer_find(tok, p.bytes, p.n_bytes) != id) { /* a special token spelled like a plain piece */
+        if (is_respelled(tok, id, p)) {
             snprintf(v->made[id], sizeof v->made[id], "<%.*s>", (int)p.n_bytes, p.bytes);
             v->texts[id] = v->made[id];
             v->n_bytes[id] = strlen(v->made[id]);
@@ -136,41 +141,94 @@ static bool vocabulary_fill(struct vocabulary *v, const struct tokenizer *tok, i
     return true;
 }
 
-/* The template that chat.c would take: of a file beside the model, of tokenizer_config.json, of a GGUF file. */
-static enum tutti_status put_templates(struct gguf_writer *w, const struct checkpoint *ck,
-                                       const json_t *tokenizer_config, const char *chat,
-                                       struct tutti_error *err)
+/* For other programs. ChatGLM3's authors render ids; this is the nearest that text can say. */
+static const char CHATGLM3_TEMPLATE[] =
+    "{% for m in messages %}{% if loop.first %}[gMASK]sop{% endif %}<|{{ m['role'] }}|>\n {{ m['content'] }}"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
+
+static enum tutti_status put_template(struct gguf_writer *w, const char *name, const json_t *text,
+                                      struct tutti_error *err)
 {
-    const json_t *own = json_object_get(tokenizer_config, "chat_template"), *config = checkpoint_config(ck);
-    const char *text = json_string_value(own), *tools = chat_template_of_list(own, "tool_use");
-    char path[4200] = "";
-    if (checkpoint_folder(ck))
-        snprintf(path, sizeof path, "%s/chat_template.jinja", checkpoint_folder(ck));
-    if (*path && access(path, F_OK) == 0) {
-        struct mapping map = { 0 };
-        enum tutti_status st = mapping_open(&map, path, err);
-        if (st == TUTTI_OK)
-            gguf_writer_string(w, "tokenizer.chat_template", map.n_bytes > 0 ? (const char *)map.bytes : "",
-                               map.n_bytes);
-        mapping_close(&map);
-        return st;
-    }
-    if (!text)
-        text = chat_template_of_list(own, "default");
-    if (!text && !checkpoint_folder(ck)) {
-        text = json_string_value(json_object_get(config, "tokenizer.chat_template"));
-        tools = json_string_value(json_object_get(config, "tokenizer.chat_template.tool_use"));
-    }
-    if (!text &&
-        strcmp(chat, "chatglm3") == 0) /* its authors render ids; this is the nearest that text can say */
-        text = "{% for m in messages %}{% if loop.first %}[gMASK]sop{% endif %}<|{{ m['role'] }}|>\n {{ "
-               "m['content'] }}"
-               "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
-    if (text)
-        put_string(w, "tokenizer.chat_template", text);
-    if (text && tools)
-        put_string(w, "tokenizer.chat_template.tool_use", tools);
+    char key[160] = "tokenizer.chat_template";
+    if (strcmp(name, "default") != 0 &&
+        snprintf(key, sizeof key, "tokenizer.chat_template.%s", name) >= (int)sizeof key)
+        return error_set(err, TUTTI_E_LIMIT, "the chat template \"%.40s...\" has too long a name for GGUF",
+                         name);
+    gguf_writer_string(w, key, json_string_value(text), json_string_length(text));
     return TUTTI_OK;
+}
+
+/* All templates, as llama.cpp's converter names them. */
+static enum tutti_status put_templates(struct gguf_writer *w, const json_t *by_name, struct tutti_error *err)
+{
+    size_t n = 0, n_bytes[CHAT_MAX_TEMPLATES];
+    const char *names[CHAT_MAX_TEMPLATES], *name;
+    json_t *text;
+    enum tutti_status st = TUTTI_OK;
+    json_object_foreach((json_t *)(uintptr_t)by_name, name, text)
+    {
+        if (st == TUTTI_OK)
+            st = put_template(w, name, text, err);
+        if (strcmp(name, "default") != 0) {
+            names[n] = name;
+            n_bytes[n++] = strlen(name);
+        }
+    }
+    if (n > 0)
+        gguf_writer_strings(w, "tokenizer.chat_templates", names, n_bytes, n);
+    return st;
+}
+
+static enum tutti_status put_json_text(struct gguf_writer *w, const char *key, const json_t *value,
+                                       const char *path, struct tutti_error *err)
+{
+    char *text = json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS);
+    if (!text)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    put_string(w, key, text);
+    free(text);
+    return TUTTI_OK;
+}
+
+/* Special tokens that vocabulary_fill() has respelled, as templates and formats spell them. */
+static enum tutti_status put_spellings(struct gguf_writer *w, const struct tokenizer *tok,
+                                       const struct checkpoint *ck, struct tutti_error *err)
+{
+    const json_t *written = json_object_get(checkpoint_config(ck), CHAT_GGUF_SPELLINGS);
+    json_t *spellings = json_object();
+    enum tutti_status st = TUTTI_OK;
+    if (checkpoint_gguf(ck) && json_is_string(written)) {
+        put_string(w, CHAT_GGUF_SPELLINGS, json_string_value(written));
+        json_decref(spellings);
+        return TUTTI_OK;
+    }
+    for (int32_t id = 0; id < tokenizer_n_pieces(tok) && spellings; id++) {
+        struct piece p = tokenizer_piece(tok, id);
+        if (is_respelled(tok, id, p))
+            json_object_set_new(spellings, p.bytes, json_integer(id));
+    }
+    if (!spellings)
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(ck));
+    else if (json_object_size(spellings) > 0)
+        st = put_json_text(w, CHAT_GGUF_SPELLINGS, spellings, checkpoint_path(ck), err);
+    json_decref(spellings);
+    return st;
+}
+
+/* What makes the prompts of the checkpoint, so that the file gives the same. */
+static enum tutti_status put_chat(struct gguf_writer *w, const struct chat_found *found,
+                                  const struct tokenizer *tok, const struct checkpoint *ck,
+                                  struct tutti_error *err)
+{
+    enum tutti_status st = put_templates(w, found->texts.by_name, err);
+    if (st == TUTTI_OK && found->has_template)
+        st = put_json_text(w, CHAT_GGUF_TOKENS, found->texts.tokens, checkpoint_path(ck), err);
+    if (found->builtin && !found->has_template) {
+        put_string(w, CHAT_GGUF_FORMAT, found->builtin->name);
+        if (strcmp(found->builtin->name, "chatglm3") == 0 && !found->texts.by_name)
+            put_string(w, "tokenizer.chat_template", CHATGLM3_TEMPLATE);
+    }
+    return st == TUTTI_OK ? put_spellings(w, tok, ck, err) : st;
 }
 
 static void put_special(struct gguf_writer *w, const char *key, int32_t id)
@@ -330,7 +388,16 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
     enum tutti_status st = checkpoint_json(ck, "tokenizer_config.json", &tokenizer_config, err);
     if (st != TUTTI_OK)
         return st;
-    const char *chat = family->choose_chat(d, tok, checkpoint_config(ck), tokenizer_config);
+    struct chat_source source = { .family = family,
+                                  .desc = d,
+                                  .folder = checkpoint_folder(ck),
+                                  .config = checkpoint_config(ck),
+                                  .tokenizer_config = tokenizer_config };
+    struct chat_found found = { .builtin = NULL };
+    st = chat_find(&found, &source, tok, err);
+    if (st != TUTTI_OK)
+        goto done;
+    const char *chat = found.builtin ? found.builtin->name : "";
     bool is_byte_level = tokenizer_is_byte_level(tok), is_chatglm = strncmp(chat, "chatglm", 7) == 0;
     if (!is_byte_level)
         st = put_pieces(w, d, tok, chat, ck, err);
@@ -348,8 +415,9 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
         goto done;
     gguf_writer_bool(w, "tokenizer.ggml.add_bos_token", begins);
     gguf_writer_bool(w, "tokenizer.ggml.add_eos_token", tokenizer_adds_eos(tok));
-    st = put_templates(w, ck, tokenizer_config, chat, err);
+    st = put_chat(w, &found, tok, ck, err);
 done:
+    chat_found_clear(&found);
     json_decref(tokenizer_config);
     return st;
 }

@@ -16,9 +16,9 @@ const struct family *const FAMILIES[] = {
 };
 
 const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
-                           const json_t *tokenizer_config)
+                           const json_t *tokenizer_config, const char *template)
 {
-    (void)desc, (void)tok, (void)config, (void)tokenizer_config;
+    (void)desc, (void)tok, (void)config, (void)tokenizer_config, (void)template;
     return "";
 }
 

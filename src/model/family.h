@@ -51,9 +51,10 @@ struct family {
     /* Appends special tokens to the tokenizer.model of a Hugging Face folder. NULL: none. */
     enum tutti_status (*extend_tokenizer)(struct tokenizer *tok, const struct model_desc *desc,
                                           struct tutti_error *err);
-    /* Chooses the chat format: a name that chat.c knows, or "" (then the checkpoint's template, if it has one). */
+    /* The built-in chat format of such a checkpoint: a name that chat.c knows, or "": none. It makes the prompts where the
+     * checkpoint has no template. template: the checkpoint's; NULL: none. */
     const char *(*choose_chat)(const struct model_desc *desc, const struct tokenizer *tok,
-                               const json_t *config, const json_t *tokenizer_config);
+                               const json_t *config, const json_t *tokenizer_config, const char *template);
     void (*defaults)(struct tutti_sampling *sampling, const char *chat_format);
     /* Ids that stand before a text that is to be continued. */
     enum tutti_status (*text_prefix)(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
@@ -69,7 +70,7 @@ extern const struct family *const FAMILIES[];
 
 /* For families without a chat format, and without a prefix. */
 const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
-                           const json_t *tokenizer_config);
+                           const json_t *tokenizer_config, const char *template);
 enum tutti_status family_no_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
 
 /* What the GLM families share: [gMASK] sop before a text, temperature and top_p of 0.8. */

@@ -52,21 +52,11 @@ static bool has_turns(const struct tokenizer *tok)
     return tokenizer_find_control(tok, "[gMASK]") >= 0 && tokenizer_find_control(tok, "<|user|>") >= 0;
 }
 
-static const char *choose_glm_chat(const struct model_desc *desc, const struct tokenizer *tok,
-                                   const json_t *config, const json_t *tokenizer_config)
+static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
+                               const json_t *config, const json_t *tokenizer_config, const char *template)
 {
-    (void)desc, (void)config, (void)tokenizer_config;
+    (void)desc, (void)config, (void)tokenizer_config, (void)template;
     return has_turns(tok) ? "glm4" : "";
-}
-
-/* The 0414 series ships a template that says more. */
-static const char *choose_glm4_chat(const struct model_desc *desc, const struct tokenizer *tok,
-                                    const json_t *config, const json_t *tokenizer_config)
-{
-    (void)desc;
-    bool has_template = json_object_get(tokenizer_config, "chat_template") ||
-                        json_object_get(config, "tokenizer.chat_template");
-    return !has_template && has_turns(tok) ? "glm4" : "";
 }
 
 /* Reading a GGUF file of architecture "chatglm" is the business of chatglm.c, whose layouts hold these names too. */
@@ -79,7 +69,7 @@ const struct family FAMILY_GLM = {
     .n_layouts = sizeof GLM_LAYOUTS / sizeof *GLM_LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .choose_chat = choose_glm_chat,
+    .choose_chat = choose_chat,
     .defaults = family_glm_defaults,
     .text_prefix = family_glm_prefix,
 };
@@ -93,7 +83,7 @@ const struct family FAMILY_GLM4 = {
     .n_layouts = sizeof GLM4_LAYOUTS / sizeof *GLM4_LAYOUTS,
     .ignored = IGNORED,
     .n_ignored = sizeof IGNORED / sizeof *IGNORED,
-    .choose_chat = choose_glm4_chat,
+    .choose_chat = choose_chat,
     .defaults = family_glm_defaults,
     .text_prefix = family_glm_prefix,
 };

@@ -51,13 +51,11 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 
 /* ---- chat ---- */
 
+/* Only its template tells a chat model of LLaMA 2 from the base model. */
 static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
-                               const json_t *config, const json_t *tokenizer_config)
+                               const json_t *config, const json_t *tokenizer_config, const char *template)
 {
-    (void)desc;
-    const char *template = json_string_value(json_object_get(tokenizer_config, "chat_template"));
-    if (!template)
-        template = json_string_value(json_object_get(config, "tokenizer.chat_template"));
+    (void)desc, (void)config, (void)tokenizer_config;
     bool has_ids = tokenizer_bos(tok) >= 0 && tokenizer_eos(tok) >= 0;
     return template && has_ids && strstr(template, "[INST]") && strstr(template, "<<SYS>>") ? "llama2" : "";
 }

@@ -101,8 +101,11 @@ static void read_defaults(struct loader *l, const json_t *generation)
 {
     struct tutti_sampling *s = &l->model->sampling;
     tutti_sampling_init(s, NULL);
-    if (l->model->chat && l->family->defaults)
-        l->family->defaults(s, l->model->chat->name);
+    const struct chat_format *chat = l->model->chat, *builtin = NULL;
+    if (l->model->chat_template)
+        builtin = chat_template_builtin(l->model->chat_template);
+    if (chat && l->family->defaults)
+        l->family->defaults(s, builtin ? builtin->name : chat->name);
     if (!generation)
         return;
     s->temperature = default_or(l, generation, "temperature", 0, 100, s->temperature);
@@ -122,7 +125,8 @@ static enum tutti_status choose_chat(struct loader *l, const json_t *tokenizer_c
         return TUTTI_OK;
     struct chat_source source = {
         .option = l->options->chat_format,
-        .family = l->family->choose_chat(&model->desc, model->tokenizer, config, tokenizer_config),
+        .family = l->family,
+        .desc = &model->desc,
         .folder = checkpoint_folder(l->ck),
         .config = config,
         .tokenizer_config = tokenizer_config,

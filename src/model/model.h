@@ -88,6 +88,7 @@ struct chat_format {
      * names messages[i].role), or what the format cannot say; TUTTI_E_MEMORY. */
     enum tutti_status (*render)(const struct chat_call *call, struct ids *out, struct tutti_error *err);
     bool is_own_template;   /* chat_source() has its text */
+    bool takes_tools;       /* of formats that are code */
     bool has_metadata_line; /* a reply's first line is metadata: not shown where it is blank */
     bool trims_reply;       /* blanks and newlines around the reply are not shown */
     bool fills_in_time;     /* a reply's "[[训练时间]]", the time of training, is shown as "2023年" */

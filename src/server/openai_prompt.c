@@ -177,6 +177,7 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
         message->n_bytes = joined->n_bytes;
     } else if ((!content || json_is_null(content)) && !strcmp(message->role, "assistant")) {
         message->content = "";
+        message->content_kind = content ? TUTTI_CONTENT_NULL : TUTTI_CONTENT_ABSENT;
     } else {
         return error_set_param(err, TUTTI_E_ARGUMENT, param,
                                "%s must be a string or a list of parts, found %s", param,

@@ -93,7 +93,7 @@ static enum tutti_status add_call(json_t *messages, const json_t *item, const ch
     const char *role = text_of(last, "role");
     int failed = 0;
     if (!role || strcmp(role, "assistant")) {
-        last = json_pack("{s:s, s:s}", "role", "assistant", "content", "");
+        last = json_pack("{s:s, s:n}", "role", "assistant", "content");
         failed = json_array_append_new(messages, last);
     }
     if (!failed && !json_object_get(last, "tool_calls"))

@@ -5,7 +5,6 @@
 #include <string.h>
 
 enum {
-    MAX_TEMPLATE_BYTES = 1024 * 1024, /* the longest published one has 40,000 */
     TREE_BYTES = 256 * 1024 * 1024,
     DEFAULT_STEPS = 10 * 1000 * 1000,
     DEFAULT_MEMORY = 64 * 1024 * 1024,
@@ -17,9 +16,9 @@ enum {
 enum tutti_status template_compile(struct template **out, const char *text, size_t n_bytes, const char *name,
                                    struct tutti_error *err)
 {
-    if (n_bytes > MAX_TEMPLATE_BYTES)
+    if (n_bytes > TEMPLATE_MAX_BYTES)
         return error_set(err, TUTTI_E_LIMIT, "%s: a template of %zu bytes, at most %d are allowed", name,
-                         n_bytes, MAX_TEMPLATE_BYTES);
+                         n_bytes, TEMPLATE_MAX_BYTES);
     enum tutti_status st;
     struct template *tpl = calloc(1, sizeof *tpl);
     if (!tpl || !(tpl->name = strdup(name))) {

@@ -32,6 +32,8 @@
 
 struct template;
 
+enum { TEMPLATE_MAX_BYTES = 1024 * 1024 }; /* the longest published one has 40,000 */
+
 /* On success *out is the caller's, for template_free(). name is for messages, which go "name: line 3: ...".
  * TUTTI_E_FORMAT: the syntax is wrong. TUTTI_E_UNSUPPORTED: a statement that is not part of the subset.
  * TUTTI_E_LIMIT: too long or nested too deeply. */

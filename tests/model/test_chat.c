@@ -228,7 +228,8 @@ static struct chat_template *make_template(const char *text)
 {
     struct chat_template *tpl = NULL;
     struct tutti_error err;
-    if (chat_template_new(&tpl, text, NULL, "test", demo->tokenizer, NULL, &err) != TUTTI_OK)
+    struct chat_template_source source = { .name = "test", .text = text, .n_bytes = strlen(text) };
+    if (chat_template_new(&tpl, &source, demo->tokenizer, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     return tpl;
 }
@@ -464,16 +465,22 @@ static void finds_calls_as_each_family_writes_them(void **state)
 
 /* ---- choosing ---- */
 
+static const char *choose_chatglm3(const struct model_desc *desc, const struct tokenizer *tok,
+                                   const json_t *config, const json_t *tokenizer_config, const char *template)
+{
+    (void)desc, (void)tok, (void)config, (void)tokenizer_config, (void)template;
+    return "chatglm3";
+}
+
+static const struct family CHATGLM3 = { .name = "test", .choose_chat = choose_chatglm3 };
+
 static void choose(const struct chat_source *source, const char *want, enum tutti_status status,
                    const char *words)
 {
     const struct chat_format *format = NULL;
     struct chat_template *tpl = NULL;
     struct tutti_error err = { 0 };
-    struct chat_source full = *source;
-    if (!full.family)
-        full.family = "";
-    assert_int_equal(chat_choose(&format, &tpl, &full, demo->tokenizer, &err), status);
+    assert_int_equal(chat_choose(&format, &tpl, source, demo->tokenizer, &err), status);
     if (want)
         assert_string_equal(format ? format->name : "", want);
     if (words && !strstr(err.text, words))
@@ -481,7 +488,7 @@ static void choose(const struct chat_source *source, const char *want, enum tutt
     chat_template_free(tpl);
 }
 
-static void the_choice_is_the_users_then_the_familys_then_the_checkpoints(void **state)
+static void the_choice_is_the_users_then_the_checkpoints_then_the_familys(void **state)
 {
     (void)state;
     char path[] = "/tmp/tutti-template-XXXXXX";
@@ -492,20 +499,35 @@ static void the_choice_is_the_users_then_the_familys_then_the_checkpoints(void *
     json_t *broken = json_pack("{s:s}", "chat_template", "{{ ");
     json_t *list = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "chat_template", "name", "default", "template", "x",
                              "name", "tool_use", "template", "{{ tools }}");
+    json_t *dict = json_pack("{s:{s:s,s:s}}", "chat_template", "default", "x", "rag", "{{ documents }}");
+    json_t *no_default = json_pack("{s:[{s:s,s:s}]}", "chat_template", "name", "rag", "template", "x");
+    json_t *number = json_pack("{s:i}", "chat_template", 7);
     json_t *gguf = json_pack("{s:s}", "tokenizer.chat_template", "{{ messages }}");
-    choose(&(struct chat_source){ .option = "llama2", .family = "chatglm3" }, "llama2", TUTTI_OK, NULL);
+    json_t *named = json_pack("{s:s, s:s}", "tokenizer.chat_template", "x", "tutti.chat_format", "chatglm2");
+    json_t *unknown = json_pack("{s:s}", "tutti.chat_format", "zork");
+    choose(&(struct chat_source){ .option = "llama2", .family = &CHATGLM3 }, "llama2", TUTTI_OK, NULL);
     choose(&(struct chat_source){ .option = "qwen3" }, "qwen3", TUTTI_OK, NULL);
-    choose(&(struct chat_source){ .option = path, .family = "chatglm3" }, "template", TUTTI_OK, NULL);
-    choose(&(struct chat_source){ .option = "template", .family = "chatglm3", .tokenizer_config = config },
+    choose(&(struct chat_source){ .option = path, .family = &CHATGLM3 }, "template", TUTTI_OK, NULL);
+    choose(&(struct chat_source){ .option = "template", .family = &CHATGLM3, .tokenizer_config = config },
            "template", TUTTI_OK, NULL);
+    choose(&(struct chat_source){ .option = "template:rag", .tokenizer_config = dict }, "template", TUTTI_OK,
+           NULL);
+    choose(&(struct chat_source){ .option = "template:zork", .tokenizer_config = dict }, NULL,
+           TUTTI_E_ARGUMENT, "no chat template is named \"zork\", only default, rag");
     choose(&(struct chat_source){ .option = "template" }, NULL, TUTTI_E_ARGUMENT, "has no chat template");
     choose(&(struct chat_source){ .option = "zork" }, NULL, TUTTI_E_ARGUMENT,
            "chat format \"zork\", expected chatglm, ");
-    choose(&(struct chat_source){ .family = "chatglm2", .tokenizer_config = config }, "chatglm2", TUTTI_OK,
+    choose(&(struct chat_source){ .family = &CHATGLM3, .tokenizer_config = config }, "template", TUTTI_OK,
            NULL);
+    choose(&(struct chat_source){ .family = &CHATGLM3, .config = gguf }, "template", TUTTI_OK, NULL);
+    choose(&(struct chat_source){ .family = &CHATGLM3, .config = named }, "chatglm2", TUTTI_OK, NULL);
+    choose(&(struct chat_source){ .family = &CHATGLM3 }, "chatglm3", TUTTI_OK, NULL);
     choose(&(struct chat_source){ .tokenizer_config = config }, "template", TUTTI_OK, NULL);
     choose(&(struct chat_source){ .tokenizer_config = list }, "template", TUTTI_OK, NULL);
-    choose(&(struct chat_source){ .config = gguf }, "template", TUTTI_OK, NULL);
+    choose(&(struct chat_source){ .tokenizer_config = dict }, "template", TUTTI_OK, NULL);
+    choose(&(struct chat_source){ .tokenizer_config = no_default }, "", TUTTI_OK, NULL);
+    choose(&(struct chat_source){ .tokenizer_config = number }, "", TUTTI_OK, NULL);
+    choose(&(struct chat_source){ .config = unknown }, "", TUTTI_OK, NULL);
     choose(&(struct chat_source){ .tokenizer_config = broken }, "", TUTTI_OK, NULL);
     choose(&(struct chat_source){ .option = "template", .tokenizer_config = broken }, NULL, TUTTI_E_FORMAT,
            "line 1");
@@ -513,7 +535,12 @@ static void the_choice_is_the_users_then_the_familys_then_the_checkpoints(void *
     json_decref(config);
     json_decref(broken);
     json_decref(list);
+    json_decref(dict);
+    json_decref(no_default);
+    json_decref(number);
     json_decref(gguf);
+    json_decref(named);
+    json_decref(unknown);
     unlink(path);
 }
 
@@ -535,7 +562,7 @@ int main(void)
         cmocka_unit_test(a_template_without_tools_refuses_them),
         cmocka_unit_test(own_templates_say_what_the_authors_say),
         cmocka_unit_test(finds_calls_as_each_family_writes_them),
-        cmocka_unit_test(the_choice_is_the_users_then_the_familys_then_the_checkpoints),
+        cmocka_unit_test(the_choice_is_the_users_then_the_checkpoints_then_the_familys),
     };
     return cmocka_run_group_tests(tests, load_demo, free_demo);
 }

@@ -34,9 +34,7 @@ static void open_fixture(struct fixture *f, const char *name, const char *option
         fail_msg("%s", err.text);
     free(text);
     json_t *none = json_object();
-    struct chat_source source = {
-        .option = option, .family = "", .config = none, .tokenizer_config = config
-    };
+    struct chat_source source = { .option = option, .config = none, .tokenizer_config = config };
     if (chat_choose(&f->format, &f->tpl, &source, f->tok, &err) != TUTTI_OK || !f->format)
         fail_msg("%s: %s", name, err.text);
     json_decref(none);
