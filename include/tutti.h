@@ -53,6 +53,8 @@ struct tutti_error {
     char text[512];
     /* Of TUTTI_E_BUSY and TUTTI_E_TIMEOUT: when it is worth trying again; 0: not known. */
     uint32_t retry_after_ms;
+    /* Of TUTTI_E_LIMIT: the tokens of context that prompt and answer exceed; 0: it is another limit. */
+    uint32_t context_tokens;
 };
 
 /* A short name, "format" for TUTTI_E_FORMAT. Never NULL. */
@@ -310,7 +312,7 @@ struct tutti_request {
     size_t n_messages;
     const char *tools; /* with messages: a JSON list of tools as in OpenAI's API; NULL: none */
     /* With messages: a JSON object of further variables for the model's chat template, such as {"enable_thinking": false}; NULL:
-     * none. */
+     * none. add_generation_prompt and continue_final_message are as in apply_chat_template() of transformers. */
     const char *template_arguments;
     const char *text; /* tokenized with the ids that the model puts in front of a text */
     size_t n_text_bytes;

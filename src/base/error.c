@@ -40,7 +40,7 @@ enum tutti_status(error_set)(struct tutti_error *err, enum tutti_status status, 
         format_text(text, sizeof text, format, args);
         va_end(args);
         err->status = status;
-        err->retry_after_ms = 0;
+        err->retry_after_ms = err->context_tokens = 0;
         err->param[0] = '\0';
         memcpy(err->text, text, sizeof text);
     }
@@ -57,7 +57,7 @@ enum tutti_status error_set_param(struct tutti_error *err, enum tutti_status sta
         format_text(text, sizeof text, format, args);
         va_end(args);
         err->status = status;
-        err->retry_after_ms = 0;
+        err->retry_after_ms = err->context_tokens = 0;
         snprintf(err->param, sizeof err->param, "%s", param);
         memcpy(err->text, text, sizeof text);
     }

@@ -37,7 +37,7 @@ const struct option MODEL_OPTIONS[] = {
       .help =
           "chat format, instead of the checkpoint's own: chatglm, chatglm2, chatglm3, glm4, llama2, llama3, "
           "llama3.1, chatml, qwen2, qwen2.5, qwen3, mistral-v1 or mistral-v3; template for the one that the "
-          "checkpoint carries; or a file with a Jinja template" },
+          "checkpoint carries, template:NAME for one of several; or a file with a Jinja template" },
     { .name = "threads",
       .letter = 't',
       INT_IN(MODEL, threads),

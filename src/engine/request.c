@@ -83,16 +83,22 @@ static enum tutti_status check_ids(const char *param, const int32_t *ids, size_t
     return TUTTI_OK;
 }
 
-/* is_more: tokens were counted no further than n. */
+/* In the words of OpenAI's API, by which clients know this error. is_more: tokens were counted no further than n. */
 static enum tutti_status check_length(const char *param, const struct tutti_request *spec, size_t n,
                                       bool is_more, int max_context, struct tutti_error *err)
 {
     bool has_answer = !spec->no_answer && spec->embedding == TUTTI_EMBEDDING_NONE;
+    size_t n_answer = !has_answer ? 0 : spec->max_tokens > 0 ? (size_t)spec->max_tokens : 1;
+    const char *more = is_more ? "more than " : "";
     if (!is_more && n + has_answer <= (size_t)max_context)
         return TUTTI_OK;
-    return error_set_param(err, TUTTI_E_LIMIT, param, "the prompt has %s%zu tokens, but %s can have %d",
-                           is_more ? "more than " : "", n, has_answer ? "prompt and answer together" : "it",
-                           max_context);
+    error_set_param(err, TUTTI_E_LIMIT, param,
+                    "This model's maximum context length is %d tokens. However, you requested %s%zu tokens "
+                    "(%s%zu in the %s, %zu in the completion). Please reduce the length of the %s.",
+                    max_context, more, n + n_answer, more, n, param, n_answer, param);
+    if (err)
+        err->context_tokens = (uint32_t)max_context;
+    return TUTTI_E_LIMIT;
 }
 
 static enum tutti_status check_messages(const struct tutti_request *spec, const struct model *model,

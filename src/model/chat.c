@@ -51,6 +51,23 @@ static enum tutti_status read_json(json_t **out, const char *text, const char *p
                                          : "no JSON");
 }
 
+enum tutti_status chat_render_code(const struct chat_format *format, const struct chat_call *call,
+                                   struct ids *out, struct tutti_error *err)
+{
+    const char *param = NULL;
+    if (json_is_true(json_object_get(call->arguments, "continue_final_message")))
+        param = "continue_final_message";
+    else if (json_is_false(json_object_get(call->arguments, "add_generation_prompt")))
+        param = "add_generation_prompt";
+    else if (json_array_size(json_object_get(call->arguments, "documents")) > 0)
+        param = "documents";
+    if (param)
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s is not supported by the chat format %s, which is no template", param,
+                               format->name);
+    return format->render(call, out, err);
+}
+
 enum tutti_status chat_render(const struct model *model, const struct tutti_request *request, struct ids *out,
                               struct tutti_error *err)
 {
@@ -66,7 +83,8 @@ enum tutti_status chat_render(const struct model *model, const struct tutti_requ
                                   .n_messages = request->n_messages,
                                   .tools = json_array_size(tools) > 0 ? tools : NULL,
                                   .arguments = arguments };
-        st = model->chat->render(&call, out, err);
+        st = model->chat_template ? model->chat->render(&call, out, err)
+                                  : chat_render_code(model->chat, &call, out, err);
     }
     /* A template writes text, which cannot say where the part ends that is read in both directions. */
     if (st == TUTTI_OK && model->desc.has_prefix &&

@@ -119,6 +119,9 @@ size_t chat_sure_content(const char *text, size_t n_bytes, const json_t *tools);
 
 enum tutti_status chat_render_template(const struct chat_call *call, struct ids *out,
                                        struct tutti_error *err);
+/* A format that is code. TUTTI_E_ARGUMENT: arguments say how a template is rendered, which code cannot do. */
+enum tutti_status chat_render_code(const struct chat_format *format, const struct chat_call *call,
+                                   struct ids *out, struct tutti_error *err);
 
 /* Special tokens where the format's own text spells them, everything between as text, joined over all origins. */
 struct chat_specials;

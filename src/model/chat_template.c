@@ -12,6 +12,8 @@
 static const char *const ROLES[] = { "system",    "user",     "assistant", "tool",      "observation",
                                      "developer", "function", "ipython",   "documents", NULL };
 
+static const char CONTINUES[] = "continue_final_message";
+
 struct chat_template {
     struct chat_format format;
     const struct chat_format *builtin; /* NULL: none */
@@ -143,6 +145,13 @@ static enum tutti_status add_message(json_t *list, const struct tutti_message *m
     return st;
 }
 
+/* A variable that is true or false; fallback where it is neither. */
+static bool argument_flag(const json_t *arguments, const char *name, bool fallback)
+{
+    const json_t *value = json_object_get(arguments, name);
+    return json_is_boolean(value) ? json_is_true(value) : fallback;
+}
+
 static enum tutti_status make_variables(json_t **out, const struct chat_call *call, struct tutti_error *err)
 {
     json_t *variables = json_object(), *messages = json_array();
@@ -152,11 +161,13 @@ static enum tutti_status make_variables(json_t **out, const struct chat_call *ca
     for (size_t i = 0; i < call->n_messages && st == TUTTI_OK && messages; i++)
         st = add_message(messages, &call->messages[i], i, call->tpl, err);
     bool ok = variables && messages;
+    bool continues = argument_flag(call->arguments, CONTINUES, false);
+    bool adds_prompt = argument_flag(call->arguments, "add_generation_prompt", !continues);
     if (ok)
         json_object_foreach((json_t *)(uintptr_t)call->arguments, key, value)
-            ok = ok && json_object_set(variables, key, value) == 0;
+            ok = ok && (!strcmp(key, CONTINUES) || json_object_set(variables, key, value) == 0);
     ok = ok && json_object_set(variables, "messages", messages) == 0 &&
-         json_object_set_new(variables, "add_generation_prompt", json_true()) == 0 &&
+         json_object_set_new(variables, "add_generation_prompt", json_boolean(adds_prompt)) == 0 &&
          json_object_set(variables, "tools", call->tools ? (json_t *)(uintptr_t)call->tools : json_null()) ==
              0;
     if (ok && !json_object_get(variables, "documents"))
@@ -171,6 +182,67 @@ static enum tutti_status make_variables(json_t **out, const struct chat_call *ca
     return st;
 }
 
+/* ---- continuing the last message ---- */
+
+static bool is_blank(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* Where the last occurrence of needle in text begins, in time linear in both (Knuth, Morris and Pratt); SIZE_MAX: nowhere, or out of
+ * memory. */
+static size_t find_last(const char *text, size_t n_text, const char *needle, size_t n)
+{
+    uint32_t *border = calloc(n + 1, sizeof *border);
+    size_t last = SIZE_MAX;
+    for (size_t i = 1, k = 0; border && i < n; i++) {
+        while (k > 0 && needle[i] != needle[k])
+            k = border[k];
+        k += needle[i] == needle[k];
+        border[i + 1] = (uint32_t)k;
+    }
+    for (size_t i = 0, k = 0; border && i < n_text; i++) {
+        while (k > 0 && (k == n || text[i] != needle[k]))
+            k = border[k];
+        k += text[i] == needle[k];
+        if (k == n)
+            last = i + 1 - n;
+    }
+    free(border);
+    return last;
+}
+
+/* The prompt ends where the last message's content does: as in transformers, with the blanks at its end where the template keeps
+ * them. */
+static enum tutti_status cut_behind_message(struct template_output *out, const struct chat_call *call,
+                                            struct tutti_error *err)
+{
+    const struct tutti_message *m = &call->messages[call->n_messages - 1];
+    const char *text = m->content;
+    size_t n = m->n_bytes, n_stripped, at = SIZE_MAX;
+    while (n > 0 && is_blank(*text))
+        text++, n--;
+    for (n_stripped = n; n_stripped > 0 && is_blank(text[n_stripped - 1]);)
+        n_stripped--;
+    if (n_stripped > 0 && n_stripped < UINT32_MAX)
+        at = find_last(out->text, out->n_bytes, text, n_stripped);
+    if (at == SIZE_MAX)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "continue_final_message",
+                               n_stripped == 0
+                                   ? "continue_final_message: the last message has no content"
+                                   : "continue_final_message: the chat template does not show the "
+                                     "last message's content as it is");
+    bool keeps_blanks = n <= out->n_bytes - at && memcmp(out->text + at, text, n) == 0;
+    out->n_bytes = at + (keeps_blanks ? n : n_stripped);
+    for (size_t i = 0; i < out->n_segments; i++) {
+        if (out->segments[i].end >= out->n_bytes) {
+            out->segments[i].end = out->n_bytes;
+            out->n_segments = i + 1;
+        }
+    }
+    return TUTTI_OK;
+}
+
 /* ---- rendering ---- */
 
 static enum tutti_status render_text(struct template_output *out, const struct chat_call *call,
@@ -182,8 +254,14 @@ static enum tutti_status render_text(struct template_output *out, const struct c
     if (st != TUTTI_OK)
         return st;
     struct template_input input = { .trusted = tpl->trusted, .user = variables, .roles = ROLES };
-    st = template_render(call->tools && tpl->tools ? tpl->tools : tpl->plain, &input, out, err);
-    if ((st == TUTTI_E_ARGUMENT || st == TUTTI_E_LIMIT) && err)
+    const struct template *used = call->tools && tpl->tools ? tpl->tools : tpl->plain;
+    if (json_array_size(json_object_get(call->arguments, "documents")) > 0 &&
+        !template_mentions(used, "documents"))
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "documents",
+                             "the model's chat template knows no documents");
+    if (st == TUTTI_OK)
+        st = template_render(used, &input, out, err);
+    if ((st == TUTTI_E_ARGUMENT || st == TUTTI_E_LIMIT) && err && !err->param[0])
         snprintf(err->param, sizeof err->param, "messages");
     json_decref(variables);
     return st;
@@ -203,10 +281,16 @@ enum tutti_status chat_render_template(const struct chat_call *call, struct ids 
     const struct chat_template *tpl = call->tpl;
     struct template_output text = { 0 };
     if (!tpl->takes_tools && tpl->builtin && tpl->builtin->takes_tools && speaks_of_tools(call))
-        return tpl->builtin->render(call, out, err);
+        return chat_render_code(tpl->builtin, call, out, err);
     if (call->tools && !tpl->takes_tools)
         return error_set_param(err, TUTTI_E_ARGUMENT, "tools", "the model's chat template knows no tools");
+    bool continues = argument_flag(call->arguments, CONTINUES, false);
+    if (continues && argument_flag(call->arguments, "add_generation_prompt", false))
+        return error_set_param(err, TUTTI_E_ARGUMENT, CONTINUES,
+                               "continue_final_message cannot go together with add_generation_prompt");
     enum tutti_status st = render_text(&text, call, err);
+    if (st == TUTTI_OK && continues)
+        st = cut_behind_message(&text, call, err);
     if (st == TUTTI_OK && !chat_encode(tpl->specials, call->tok, &text, out))
         st = chat_out_of_memory(err);
     template_output_clear(&text);

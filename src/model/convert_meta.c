@@ -204,8 +204,12 @@ static enum tutti_status put_spellings(struct gguf_writer *w, const struct token
     }
     for (int32_t id = 0; id < tokenizer_n_pieces(tok) && spellings; id++) {
         struct piece p = tokenizer_piece(tok, id);
-        if (is_respelled(tok, id, p))
-            json_object_set_new(spellings, p.bytes, json_integer(id));
+        char text[40];
+        snprintf(text, sizeof text, "%.*s", (int)p.n_bytes, p.bytes);
+        if (is_respelled(tok, id, p) && json_object_set_new(spellings, text, json_integer(id)) != 0) {
+            json_decref(spellings);
+            spellings = NULL;
+        }
     }
     if (!spellings)
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(ck));

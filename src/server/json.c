@@ -123,11 +123,9 @@ int json_error_status(enum tutti_status status)
 static const char *code_of(int http_status, const struct tutti_error *err)
 {
     enum tutti_status status = err->status;
-    bool is_grammar = !strcmp(err->param, "grammar") || !strcmp(err->param, "response_format") ||
-                      !strcmp(err->param, "text.format");
     switch (http_status) {
     case 400:
-        return status == TUTTI_E_LIMIT && !is_grammar ? "context_length_exceeded" : NULL;
+        return status == TUTTI_E_LIMIT && err->context_tokens > 0 ? "context_length_exceeded" : NULL;
     case 404:
         return "not_found";
     case 405:

@@ -146,7 +146,7 @@ static void stream(struct job *job, size_t index, struct choice *choice, const s
 static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *body,
                                     struct tutti_error *err)
 {
-    return api_request_read_value(req, API_CHAT, app->model, body, err);
+    return api_request_read_client(req, API_CHAT, app->model, body, err);
 }
 
 const struct openai_api OPENAI_CHAT = {

@@ -221,7 +221,7 @@ static void take_event(struct job *job, size_t index, struct choice *choice, con
 static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *body,
                                     struct tutti_error *err)
 {
-    enum tutti_status st = api_request_read_value(req, API_COMPLETION, app->model, body, err);
+    enum tutti_status st = api_request_read_client(req, API_COMPLETION, app->model, body, err);
     if (st == TUTTI_OK && req->prompt_logprobs && app->model && model_of(app->model)->desc.has_prefix)
         st = error_set_param(err, TUTTI_E_ARGUMENT, "echo",
                              "this model reads prompts in both directions: their tokens have no "

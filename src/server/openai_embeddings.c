@@ -141,7 +141,7 @@ static enum tutti_status check_inputs(const struct api_request *req, struct tutt
 static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *body,
                                     struct tutti_error *err)
 {
-    enum tutti_status st = api_request_read_value(req, API_EMBEDDING, app->model, body, err);
+    enum tutti_status st = api_request_read_client(req, API_EMBEDDING, app->model, body, err);
     if (st == TUTTI_OK)
         st = check_inputs(req, err);
     if (st == TUTTI_OK)

@@ -176,7 +176,11 @@ void openai_finish(struct job *job)
 
 void openai_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
 {
-    (void)app, (void)job;
+    (void)app;
+    struct tutti_error named = *err;
+    if (job)
+        api_name_format(&job->req, &named);
+    err = &named;
     int status = json_error_status(err->status);
     if (!http_stream_has_begun(conn)) {
         bool is_model = err->status == TUTTI_E_NOT_FOUND && !strcmp(err->param, "model");

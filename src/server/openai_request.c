@@ -1,5 +1,6 @@
 /* The settings of a request: one table of fields, and a few that need words of their own. */
 #include "server/openai_request.h"
+#include "server/openai_fields.h"
 
 #include "base/json_type.h"
 
@@ -25,6 +26,7 @@ struct field {
 static const struct field FIELDS[] = {
     { "stream", FIELD_BOOL, API_CHAT | API_COMPLETION, REQUEST(stream), 0, 0 },
     { "ignore_eos", FIELD_BOOL, API_CHAT | API_COMPLETION, REQUEST(ignore_eos), 0, 0 },
+    { "include_stop_str_in_output", FIELD_BOOL, API_CHAT | API_COMPLETION, REQUEST(keeps_stop), 0, 0 },
     { "echo", FIELD_BOOL, API_COMPLETION, REQUEST(echo), 0, 0 },
     { "parse_special", FIELD_BOOL, API_COMPLETION | API_EMBEDDING, REQUEST(parse_special), 0, 0 },
     { "logprobs", FIELD_BOOL, API_CHAT, REQUEST(logprobs), 0, 0 },
@@ -171,6 +173,28 @@ static enum tutti_status read_logit_bias(struct api_request *req, int n_vocab, s
     return TUTTI_OK;
 }
 
+/* llama-server's max_tokens: -1 and -2 are as many as the context holds. */
+static enum tutti_status read_n_predict(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *value = field_of(req, "n_predict");
+    json_int_t n = json_integer_value(value);
+    if (!value)
+        return TUTTI_OK;
+    if (!json_is_integer(value))
+        return wrong_type("n_predict", "an integer", value, err);
+    if (field_of(req, "max_tokens") || field_of(req, "max_completion_tokens"))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "n_predict",
+                               "n_predict cannot go together with max_tokens");
+    if (n < -2 || n == 0 || n > INT_MAX)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "n_predict",
+                               "n_predict must lie between 1 and %d, or be -1 for as many as the context "
+                               "holds; found %lld",
+                               INT_MAX, (long long)n);
+    req->max_tokens = n < 0 ? 0 : (int)n;
+    req->is_unlimited = n < 0;
+    return TUTTI_OK;
+}
+
 /* As in transformers, beside num_beams and length_penalty: true, false or "never". */
 static enum tutti_status read_early_stopping(struct api_request *req, struct tutti_error *err)
 {
@@ -231,7 +255,7 @@ static enum tutti_status read_logprobs(struct api_request *req, struct tutti_err
 static enum tutti_status read_echo(struct api_request *req, struct tutti_error *err)
 {
     req->prompt_logprobs = req->echo && req->logprobs;
-    req->no_answer = req->max_tokens == 0;
+    req->no_answer = req->max_tokens == 0 && !req->is_unlimited;
     if (req->prompt_logprobs && req->n_beams > 1)
         return error_set_param(err, TUTTI_E_ARGUMENT, "echo",
                                "echo together with logprobs cannot go together with num_beams");
@@ -292,7 +316,6 @@ static enum tutti_status check_unused(const struct api_request *req, struct tutt
         { "safety_identifier", JSON_STRING, "a string" },
         { "prompt_cache_key", JSON_STRING, "a string" },
         { "service_tier", JSON_STRING, "a string" },
-        { "reasoning_effort", JSON_STRING, "a string" },
         { "verbosity", JSON_STRING, "a string" },
     };
     for (size_t i = 0; i < sizeof UNUSED / sizeof *UNUSED; i++) {
@@ -330,7 +353,9 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
         req->sampling.top_p = FLT_MIN; /* the most probable token alone */
     if (req->kind == API_EMBEDDING)
         return TUTTI_OK;
-    st = read_stop(req, n_vocab, err);
+    st = read_n_predict(req, err);
+    if (st == TUTTI_OK)
+        st = read_stop(req, n_vocab, err);
     if (st == TUTTI_OK)
         st = read_seed(req, err);
     if (st == TUTTI_OK)
@@ -373,6 +398,14 @@ enum tutti_status api_request_read_value(struct api_request *out, enum api_kind 
     out->n_prompts = 1;
     st = api_read_messages(out, err);
     return st == TUTTI_OK ? api_read_tools(out, err) : st;
+}
+
+enum tutti_status api_request_read_client(struct api_request *out, enum api_kind kind,
+                                          const tutti_model *model, json_t *root, struct tutti_error *err)
+{
+    *out = (struct api_request){ .kind = kind, .root = root };
+    enum tutti_status st = api_check_fields(root, kind, err);
+    return st == TUTTI_OK ? api_request_read_value(out, kind, model, root, err) : st;
 }
 
 void api_request_clear(struct api_request *req)

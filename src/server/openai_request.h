@@ -6,7 +6,14 @@
 #include "base/limits.h"
 #include "server/json.h"
 
-enum api_kind { API_CHAT = 1, API_COMPLETION = 2, API_INPUTS = 4, API_STEP = 8, API_EMBEDDING = 16 };
+enum api_kind {
+    API_CHAT = 1,
+    API_COMPLETION = 2,
+    API_INPUTS = 4,
+    API_STEP = 8,
+    API_EMBEDDING = 16,
+    API_RESPONSES = 32, /* for the names of fields; it is read as a chat */
+};
 
 enum { API_MAX_PROMPTS = 2048, API_MAX_MESSAGES = 16384, API_DEFAULT_COMPLETION_TOKENS = 16 };
 
@@ -42,9 +49,10 @@ struct api_request {
     size_t n_dumped;
     const char *tools, *template_arguments;
     enum tutti_grammar_kind grammar_kind;
+    const char *grammar_field; /* of the request, that says what the answer must be; NULL: none */
     const char *grammar;
     size_t n_grammar_bytes;
-    char *schema;               /* own: grammar, where it is a schema */
+    char *schema;               /* own: grammar, where it is none of the request's own texts */
     struct api_prompt *prompts; /* NULL: messages, which count as one */
     size_t n_prompts;
     struct ids ids, stop_ids;
@@ -52,7 +60,8 @@ struct api_request {
     struct tutti_logit_bias *logit_bias;
     struct tutti_string stop[LIMIT_STOPS];
     size_t n_stop;
-    int max_tokens; /* 0: as many as the context holds */
+    int max_tokens;    /* 0: as many as the context holds */
+    bool is_unlimited; /* max_tokens 0 was asked for */
     int n, best_of, top_logprobs;
     int priority;           /* with has_priority */
     float max_queue_time_s; /* 0: the server's */
@@ -75,11 +84,15 @@ struct api_request {
     bool stream, include_usage, logprobs, echo, ignore_eos, parse_special;
 };
 
-/* Reads root, which is taken over. Unknown fields are ignored; a wrong type, a value out of range or a field that asks for what
+/* Reads root, which is taken over; api_check_fields() comes before. A wrong type, a value out of range or a field that asks for what
  * does not exist is TUTTI_E_ARGUMENT with err->param. Call api_request_clear() in either case. */
 MUST_CHECK enum tutti_status api_request_read_value(struct api_request *out, enum api_kind kind,
                                                     const tutti_model *model, json_t *root,
                                                     struct tutti_error *err);
+/* The same of a body as a client sent it: names of fields are checked first (openai_fields.h). */
+MUST_CHECK enum tutti_status api_request_read_client(struct api_request *out, enum api_kind kind,
+                                                     const tutti_model *model, json_t *root,
+                                                     struct tutti_error *err);
 void api_request_clear(struct api_request *req);
 
 /* What the engine is asked for prompt number i. Borrowed from req. */
@@ -103,8 +116,10 @@ MUST_CHECK enum tutti_status api_dump(struct api_request *req, const json_t *val
 MUST_CHECK enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err);
 /* The calls in a whole answer that must be some: [{"name", "arguments": JSON as text}]. NULL: it is none, or there is no memory. */
 json_t *api_forced_calls(const struct api_request *req, const char *text, size_t n_bytes);
-/* response_format and grammar. */
+/* response_format, grammar and other servers' fields of that kind. */
 MUST_CHECK enum tutti_status api_read_format(struct api_request *req, struct tutti_error *err);
+/* An error about the form of the answer names the field that the request has. */
+void api_name_format(const struct api_request *req, struct tutti_error *err);
 MUST_CHECK enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *param, int n_vocab,
                                           struct tutti_error *err);
 

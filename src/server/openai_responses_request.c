@@ -1,5 +1,6 @@
 /* Requests of the responses API, made into those of the chat API. */
 #include "base/json_type.h"
+#include "server/openai_fields.h"
 #include "server/openai_responses.h"
 
 #include <string.h>
@@ -334,6 +335,7 @@ static enum tutti_status copy_settings(json_t *chat, json_t *root, struct tutti_
         "typical_p",
         "parallel_tool_calls",
         "chat_template_kwargs",
+        "reasoning_effort",
         "speculate",
         "presence_penalty",
         "frequency_penalty",
@@ -346,6 +348,12 @@ static enum tutti_status copy_settings(json_t *chat, json_t *root, struct tutti_
     if (metadata && !json_is_object(metadata))
         return error_set_param(err, TUTTI_E_ARGUMENT, "metadata", "metadata must be an object, found %s",
                                json_type_name(metadata));
+    const json_t *reasoning = value_of(root, "reasoning");
+    if (reasoning && !json_is_object(reasoning))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "reasoning", "reasoning must be an object, found %s",
+                               json_type_name(reasoning));
+    if (value_of(reasoning, "effort"))
+        failed |= json_object_set(chat, "reasoning_effort", json_object_get(reasoning, "effort"));
     for (size_t i = 0; i < sizeof SAME / sizeof *SAME; i++)
         if (value_of(root, SAME[i]))
             failed |= json_object_set(chat, SAME[i], json_object_get(root, SAME[i]));
@@ -389,6 +397,8 @@ enum tutti_status responses_read(struct api_request *req, struct app *app, json_
     if (!json_is_object(root))
         st = error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
                        json_type_name(root));
+    if (st == TUTTI_OK)
+        st = api_check_fields(root, API_RESPONSES, err);
     if (st == TUTTI_OK)
         st = make_chat(root, &chat, err);
     json_decref(root);

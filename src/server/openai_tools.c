@@ -183,19 +183,61 @@ static enum tutti_status read_choice(struct api_request *req, const json_t *choi
     if (json_array_size(tools) == 0 && (is_required || json_is_object(choice)))
         return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
                                "tool_choice is only allowed where there are tools");
-    if (req->n_beams > 1 || req->grammar_kind == TUTTI_GRAMMAR_GBNF)
+    /* response_format is for the answers without a call. */
+    bool has_grammar = req->grammar_field && strcmp(req->grammar_field, "response_format") != 0;
+    if (req->n_beams > 1 || has_grammar)
         return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
                                "a call that must be made cannot go together with %s",
-                               req->n_beams > 1 ? "num_beams" : "grammar");
+                               req->n_beams > 1 ? "num_beams" : req->grammar_field);
     if (is_required)
         return force(req, API_FORCED_ANY, NULL, schema_of_calls(tools, req->one_tool_call), err);
     return read_named(req, choice, tools, err);
 }
 
+/* ---- what a chat template gets beside messages and tools ---- */
+
+/* Fields of a request that are variables of templates, or say how one is rendered (struct tutti_request). */
+static const struct {
+    const char *name;
+    json_type type; /* JSON_TRUE: a bool */
+    const char *expected;
+} TEMPLATE_FIELDS[] = {
+    { "add_generation_prompt", JSON_TRUE, "true or false" },
+    { "continue_final_message", JSON_TRUE, "true or false" },
+    { "documents", JSON_ARRAY, "a list" },
+    { "reasoning_effort", JSON_STRING, "a string" },
+};
+
+static enum tutti_status read_template_fields(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *kwargs = json_object_get(req->root, "chat_template_kwargs");
+    bool has_kwargs = kwargs && !json_is_null(kwargs);
+    if (has_kwargs && !json_is_object(kwargs))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "chat_template_kwargs",
+                               "chat_template_kwargs must be an object, found %s", json_type_name(kwargs));
+    json_t *arguments = has_kwargs ? json_copy((json_t *)(uintptr_t)kwargs) : json_object();
+    enum tutti_status st = arguments ? TUTTI_OK : no_memory(err);
+    for (size_t i = 0; i < sizeof TEMPLATE_FIELDS / sizeof *TEMPLATE_FIELDS && st == TUTTI_OK; i++) {
+        const char *name = TEMPLATE_FIELDS[i].name;
+        json_t *value = json_object_get(req->root, name);
+        json_type type = TEMPLATE_FIELDS[i].type;
+        if (!value || json_is_null(value))
+            continue;
+        if (type == JSON_TRUE ? !json_is_boolean(value) : json_typeof(value) != type)
+            st = error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be %s, found %s", name,
+                                 TEMPLATE_FIELDS[i].expected, json_type_name(value));
+        else if (json_object_set(arguments, name, value) != 0)
+            st = no_memory(err);
+    }
+    if (st == TUTTI_OK && (has_kwargs || json_object_size(arguments) > 0))
+        st = api_dump(req, arguments, &req->template_arguments, err);
+    json_decref(arguments);
+    return st;
+}
+
 enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err)
 {
     const json_t *tools = json_object_get(req->root, "tools"), *choice;
-    const json_t *arguments = json_object_get(req->root, "chat_template_kwargs");
     enum tutti_status st = TUTTI_OK;
     if (tools && !json_is_null(tools))
         st = api_check_functions(tools, "tools", false, err);
@@ -208,12 +250,7 @@ enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *er
         st = read_choice(req, choice, tools, err);
     if (st == TUTTI_OK && json_array_size(tools) > 0 && !(word && !strcmp(word, "none")))
         st = api_dump(req, tools, &req->tools, err);
-    if (st != TUTTI_OK || !arguments || json_is_null(arguments))
-        return st;
-    if (!json_is_object(arguments))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "chat_template_kwargs",
-                               "chat_template_kwargs must be an object, found %s", json_type_name(arguments));
-    return api_dump(req, arguments, &req->template_arguments, err);
+    return st == TUTTI_OK ? read_template_fields(req, err) : st;
 }
 
 /* ---- the answer -------------------------------------------------------------------------------------------------- */

@@ -310,10 +310,13 @@ static enum tutti_status read_max_length(struct api_request *req, const struct a
     struct ids ids = { 0 };
     struct tutti_request request = api_request_make(req, 0);
     enum tutti_status st = chat_render(model, &request, &ids, err);
-    if (st == TUTTI_OK && (size_t)max <= ids.n)
+    if (st == TUTTI_OK && (size_t)max <= ids.n) {
         st = error_set_param(err, TUTTI_E_LIMIT, "max_length",
                              "max_length is %lld, but the prompt alone has %zu tokens", (long long)max,
                              ids.n);
+        if (err)
+            err->context_tokens = (uint32_t)max;
+    }
     if (st == TUTTI_OK)
         req->max_tokens = (int)((size_t)max - ids.n);
     ids_clear(&ids);

@@ -140,17 +140,13 @@ def test_a_llama2_template_comes_before_the_built_in_format(tmp_path):
             assert server.ids(HI + HI) == server.ids_of_text("<s>[INST] user: Hello [/INST][INST] user: Hello [/INST]")
 
 
-def test_a_glm4_template_comes_first_and_tools_where_it_has_none_are_built_in(tmp_path):
+def test_a_glm4_template_comes_before_the_built_in_format(tmp_path):
     folder, out = folder_of(tmp_path, "glm-4-9b-tiny", ["glm4/tokenizer.model", "glm4/tokenizer_config.json"]), tmp_path / "model.gguf"
-    put(folder, "chat_template.jinja", "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\nown {{ m.content }}{% endfor %}<|assistant|>")
+    put(folder, "chat_template.jinja", "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\nown {{ m.content }}{% endfor %}")
     tutti("convert", folder, out, "--type", "f32")
-    found = []
     for path in folder, out:
         with Served(path) as server:
-            assert server.ids(HI) == server.ids_of_text("[gMASK]<sop><|user|>\nown Hello<|assistant|>")
-            found.append((server.ids(HI, tools=TOOLS), server.ids(HISTORY)))
-            assert found[-1][1] == server.ids_of_text("[gMASK]<sop><|user|>\nHello<|assistant|>get_weather\n{}<|observation|>\n7<|assistant|>")
-    assert found[0] == found[1]
+            assert server.ids(HI) == server.ids_of_text("[gMASK]<sop><|user|>\nown Hello")
 
 
 def test_a_built_in_format_is_the_same_from_a_converted_model(tmp_path):
@@ -168,18 +164,17 @@ def test_a_built_in_format_is_the_same_from_a_converted_model(tmp_path):
         assert [server.ids(chat) for chat in chats] == found[0][:3]
 
 
-def test_a_template_of_a_chatglm3_spells_sop_in_a_converted_model(tmp_path):
+def test_a_chatglm3_template_without_tools_leaves_them_to_the_built_in_format(tmp_path):
     """GGUF spells all tokens differently: "sop" is respelled there, which the template does not know."""
     folder, out = tmp_path / "model", tmp_path / "model.gguf"
     shutil.copytree(DEMO, folder)
-    put(folder, "chat_template.jinja", "[gMASK]sop{% for m in messages %}<|{{ m.role }}|>\n {{ m.content }}{% endfor %}<|assistant|>")
+    put(folder, "chat_template.jinja", "[gMASK]sop{% for m in messages %}<|{{ m.role }}|>\n own {{ m.content }}{% endfor %}<|assistant|>")
     tutti("convert", folder, out, "--type", "f32")
     found = []
-    for path in folder, out:
+    for path in DEMO, folder, out:
         with Served(path) as server:
-            found.append(server.ids(HI))
-            assert server.ids(HI, tools=TOOLS) != found[-1]
-    assert found[0] == found[1]
+            found.append((server.ids(HI), server.ids(HI, tools=TOOLS), server.ids(HISTORY)))
+    assert found[1] == found[2] and found[0][1:] == found[1][1:] and found[0][0] != found[1][0]
 
 
 # template, content: null with calls, absent with calls, null without, absent without
@@ -208,3 +203,28 @@ def test_null_and_absent_content(name, tmp_path):
             if i < 2:
                 message["tool_calls"] = [CALL]
             assert server.ids(HI + [message] + HI) == server.ids_of_text("[Hello]" + want + "[Hello]"), i
+
+
+CHATML = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim if m.role == 'system' else m.content }}<|im_end|>\n{% endfor %}"
+          "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}{% if documents is defined and documents %}{{ documents[0].text }}{% endif %}")
+
+
+def test_the_last_message_is_continued_as_transformers_does(tmp_path):
+    folder = folder_of(tmp_path)
+    put(folder, "chat_template.jinja", CHATML)
+    begun = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+    with Served(folder) as server:
+        for text, kept in ("Yes, ", "Yes, "), (" a aa ", " a aa "), ("\n x", "\n x"):
+            chat = HI + [{"role": "assistant", "content": text}]
+            assert server.ids(chat, continue_final_message=True) == server.ids_of_text(begun + kept)
+        chat = HI + [{"role": "system", "content": " Be "}]
+        assert server.ids(chat, continue_final_message=True) == server.ids_of_text(begun.replace("assistant", "system") + "Be")
+        assert server.ids(HI, chat_template_kwargs={"add_generation_prompt": False}) == server.ids_of_text("<|im_start|>user\nHello<|im_end|>\n")
+        assert server.ids(HI, documents=[{"text": "Doc"}]) == server.ids_of_text(begun + "Doc")
+        for more, param in (({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+                            ({"continue_final_message": True, "messages": HI + [{"role": "assistant", "content": " "}]}, "continue_final_message")):
+            assert server.error(more.pop("messages", HI), **more)["param"] == param
+    put(folder, "chat_template.jinja", "{{ messages[-1].content | replace('o', '0') }}")
+    with Served(folder) as server:
+        assert "as it is" in server.error(HI, continue_final_message=True)["message"]
+        assert server.error(HI, documents=[{"text": "a"}])["param"] == "documents"

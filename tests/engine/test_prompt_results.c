@@ -429,7 +429,7 @@ static void a_prompt_may_fill_the_context_where_nothing_follows(void **state)
     struct tutti_error err;
     tutti_sampling_init(&request.sampling, NULL);
     assert_int_equal(tutti_engine_submit(engine, &request, collect_event, NULL, NULL, &err), TUTTI_E_LIMIT);
-    assert_non_null(strstr(err.text, "prompt and answer together can have 64"));
+    assert_non_null(strstr(err.text, "maximum context length is 64 tokens. However, you requested"));
     for (int kind = 0; kind < 3; kind++) {
         struct collect c;
         request.embedding = kind == 0 ? TUTTI_EMBEDDING_MEAN : TUTTI_EMBEDDING_NONE;
@@ -444,7 +444,8 @@ static void a_prompt_may_fill_the_context_where_nothing_follows(void **state)
         request.n_ids = 65;
         assert_int_equal(tutti_engine_submit(engine, &request, collect_event, NULL, NULL, &err),
                          TUTTI_E_LIMIT);
-        assert_non_null(strstr(err.text, "65 tokens, but it can have 64"));
+        assert_non_null(
+            strstr(err.text, "maximum context length is 64 tokens. However, you requested 65 tokens (65 in"));
     }
     tutti_engine_close(engine);
     mock_model_free(mock);

@@ -233,7 +233,11 @@ static bool step(struct mock_request *request, struct tutti_stats *stats)
                                               : TUTTI_E_NUMERIC;
         snprintf(event.error.param, sizeof event.error.param, "%s", request->is_long ? "messages" : "");
         snprintf(event.error.text, sizeof event.error.text, "%s",
-                 request->is_long ? "the prompt has 4000 tokens, the context holds 2048" : "mock failure");
+                 request->is_long
+                     ? "This model's maximum context length is 2048 tokens. However, you requested "
+                       "4001 tokens (4000 in the messages, 1 in the completion)."
+                     : "mock failure");
+        event.error.context_tokens = request->is_long ? 2048 : 0;
         stats->n_failed++;
     } else if (request->n_sent >= request->n_words) {
         event.finish = TUTTI_FINISH_STOP;

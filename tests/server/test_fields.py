@@ -1,0 +1,155 @@
+"""Fields of other servers' requests: they work, or are refused by name. Clients know a prompt that is too long."""
+import json
+import re
+
+import pytest
+
+HI = {"messages": [{"role": "user", "content": "Hello"}]}
+SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "y"]}}, "required": ["a"], "additionalProperties": False}
+PERSON = r'\{\s*"a":\s*"[xy]"\s*\}'
+
+
+def content(server, **more):
+    reply = server.chat("Hello", temperature=1.5, seed=3, max_tokens=60, **more)
+    assert reply.status_code == 200, reply.text
+    choice = reply.json()["choices"][0]
+    assert choice["finish_reason"] == "stop", choice
+    return choice["message"]["content"]
+
+
+# field, value, a pattern of the whole answer
+FORMS = [
+    ("guided_json", SCHEMA, PERSON), ("guided_json", json.dumps(SCHEMA), PERSON), ("json_schema", SCHEMA, PERSON),
+    ("guided_regex", "[ab]{3}-\\d", "[ab]{3}-[0-9]"), ("guided_choice", ["red", "blue \"sky\"\n\\"], "red|blue \"sky\"\n\\\\"),
+    ("guided_grammar", 'root ::= "yes" | "no"', "yes|no"), ("grammar", 'root ::= "yes" | "no"', "yes|no"),
+    ("structured_outputs", {"json": SCHEMA, "disable_any_whitespace": False}, PERSON),
+    ("structured_outputs", {"regex": "[ab]{3}", "choice": None}, "[ab]{3}"),
+    ("structured_outputs", {"choice": ["one", "two"]}, "one|two"),
+    ("structured_outputs", {"grammar": 'root ::= [0-9]{4}'}, "[0-9]{4}"),
+    ("structured_outputs", {}, ".*"), ("guided_json_object", False, ".*"), ("grammar", "", ".*"),
+]
+
+
+@pytest.mark.parametrize("name, value, pattern", FORMS)
+def test_an_answer_has_the_form_that_other_servers_fields_ask_for(server, name, value, pattern):
+    if pattern == ".*":
+        reply = server.chat("Hello", temperature=0, max_tokens=4, **{name: value})
+        assert reply.status_code == 200 and reply.json() | {"id": 0, "created": 0} == \
+            server.chat("Hello", temperature=0, max_tokens=4).json() | {"id": 0, "created": 0}
+        return
+    assert re.fullmatch(pattern, content(server, **{name: value}), re.S)
+    text = server.post("/v1/completions", {"prompt": "Hello", "temperature": 1.5, "seed": 4, "max_tokens": 60, name: value}).json()
+    assert re.fullmatch(pattern, text["choices"][0]["text"], re.S)
+
+
+@pytest.mark.parametrize("body, param, words", [
+    ({"guided_json": 5}, "guided_json", "JSON schema"), ({"guided_json": {"type": "zork"}}, "guided_json", "type must be"),
+    ({"guided_regex": "("}, "guided_regex", ""), ({"guided_regex": 5}, "guided_regex", "a string"),
+    ({"guided_choice": []}, "guided_choice", "at least one"), ({"guided_choice": ["a", ""]}, "guided_choice", "[1]"),
+    ({"guided_grammar": "root ::= [a"}, "guided_grammar", "line 1"),
+    ({"structured_outputs": []}, "structured_outputs", "an object"),
+    ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs", "structural_tag"),
+    ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "together"),
+    ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex", "together with response_format"),
+    ({"n_predict": 0, "max_tokens": None}, "n_predict", "between"), ({"n_predict": 4, "max_tokens": 4}, "n_predict", "together"),
+    ({"n_predict": "x"}, "n_predict", "an integer"),
+    ({"continue_final_message": True}, "continue_final_message", "chatglm3"), ({"continue_final_message": 1}, "continue_final_message", "true or"),
+    ({"add_generation_prompt": False}, "add_generation_prompt", "chatglm3"), ({"documents": [{"text": "a"}]}, "documents", "chatglm3"),
+    ({"reasoning_effort": 5}, "reasoning_effort", "a string"),
+])
+def test_a_form_that_cannot_be_is_refused(server, body, param, words):
+    reply = server.post("/v1/chat/completions", {**HI, "max_tokens": 4, **body})
+    error = reply.json()["error"]
+    assert reply.status_code == 400 and error["param"] == param and words in error["message"], error
+    assert error["code"] is None
+
+
+# field, a value that asks for nothing (None: there is none), one that would change the answer
+REFUSED = [
+    ("min_tokens", 0, 5), ("allowed_token_ids", [], [1]), ("bad_words", [], ["a"]), ("logits_processors", [], ["x"]),
+    ("skip_special_tokens", True, False), ("use_beam_search", False, True), ("truncate_prompt_tokens", None, 5), ("prompt_logprobs", None, 0),
+    ("repeat_penalty", 1.0, 1.1), ("tfs_z", 1, 0.5), ("top_n_sigma", -1, 1.5), ("xtc_probability", 0, 0.1), ("dry_multiplier", 0.0, 0.8),
+    ("mirostat", 0, 2), ("dynatemp_range", 0, 0.5), ("samplers", [], ["top_k"]), ("options", {}, {"num_ctx": 4}), ("format", "", "json"),
+    ("chat_template", None, "{{ 1 }}"), ("include_reasoning", True, False), ("return_token_ids", False, True), ("best_of", 1, 2),
+    ("mm_processor_kwargs", {}, {"a": 1}), ("echo", False, True), ("add_special_tokens", False, True), ("structural_tag", None, {}),
+    ("do_sample", True, False), ("max_new_tokens", None, 5), ("regex", None, "a"), ("watermark", False, True), ("n_probs", 0, 3),
+    ("lora", [], [{"id": 0}]), ("enable_thinking", None, False), ("grammar_lazy", False, True), ("reasoning_format", "none", "deepseek"),
+]
+HARMLESS = {"guided_decoding_backend": "xgrammar", "cache_prompt": True, "id_slot": 3, "spaces_between_special_tokens": False, "keep_alive": "5m",
+            "cache_salt": "x", "request_id": "7", "repeat_last_n": 64, "penalize_nl": False, "xtc_threshold": 0.1, "mirostat_tau": 5.0,
+            "dry_base": 1.75, "prediction": {"type": "content", "content": "a"}, "reasoning_effort": "low", "made_up_by_a_client": [5]}
+
+
+@pytest.mark.parametrize("name, nothing, something", REFUSED)
+def test_a_field_that_would_change_the_answer_is_refused_by_name(server, name, nothing, something):
+    for value in nothing, None:
+        assert server.post("/v1/chat/completions", {**HI, "max_tokens": 1, name: value}).status_code == 200, value
+    reply = server.post("/v1/chat/completions", {**HI, "max_tokens": 1, name: something})
+    error = reply.json()["error"]
+    assert reply.status_code == 400 and error["param"] == name and name in error["message"], error
+    assert "not supported" in error["message"]
+
+
+def test_harmless_fields_change_nothing(server):
+    plain = server.chat("Hello", temperature=0, max_tokens=8).json()
+    with_all = server.chat("Hello", temperature=0, max_tokens=8, **HARMLESS).json()
+    assert with_all["choices"] == plain["choices"]
+    assert server.wait_for_log('the field "made_up_by_a_client", which is not known')
+    server.chat("Hello", temperature=0, max_tokens=1, made_up_by_a_client=1)
+    assert server.log().count("made_up_by_a_client") == 1
+
+
+@pytest.mark.parametrize("path, body, param, words", [
+    ("/v1/chat/completions", {**HI, "maxTokens": 4}, "maxTokens", "did you mean max_tokens?"),
+    ("/v1/chat/completions", {**HI, "temprature": 0}, "temprature", "did you mean temperature?"),
+    ("/v1/chat/completions", {**HI, "top-p": 0.5}, "top-p", "did you mean top_p?"),
+    ("/v1/chat/completions", {**HI, "sotp": ["a"]}, "sotp", "did you mean stop?"),
+    ("/v1/completions", {"prompt": "a", "messages": HI["messages"]}, "messages", "no field of this endpoint"),
+    ("/v1/completions", {"prompt": "a", "max_completion_tokens": 5}, "max_completion_tokens", "no field of this endpoint"),
+    ("/v1/embeddings", {"input": "a", "temperature": 1}, "temperature", "no field of this endpoint"),
+    ("/v1/embeddings", {"input": "a", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens", "not supported"),
+    ("/v1/embeddings", {"input": "a", "normalize": False}, "normalize", "not supported"),
+    ("/v1/responses", {"input": "a", "guided_json": SCHEMA}, "guided_json", "no field of this endpoint"),
+    ("/v1/responses", {"input": "a", "max_tokens": 5}, "max_tokens", "no field of this endpoint"),
+    ("/v1/responses", {"input": "a", "reasoning": "low"}, "reasoning", "an object"),
+    ("/v1/completions", {"prompt": "a", "repeat_last_n": 64, "presence_penalty": 1}, "repeat_last_n", "whole answer"),
+])
+def test_fields_of_elsewhere_and_misspelled_ones_are_refused(server, path, body, param, words):
+    reply = server.post(path, body)
+    error = reply.json()["error"]
+    assert reply.status_code == 400 and error["param"] == param and words in error["message"], error
+
+
+def test_llama_servers_n_predict_and_vllms_stop(server):
+    usage = server.chat("Hello", temperature=0, ignore_eos=True, n_predict=7, min_tokens=7).json()["usage"]
+    assert usage["completion_tokens"] == 7
+    body = {"prompt": "The capital of France is", "temperature": 0, "n_predict": -1, "stop": ["Paris"]}
+    plain = server.post("/v1/completions", body).json()["choices"][0]
+    kept = server.post("/v1/completions", {**body, "include_stop_str_in_output": True}).json()["choices"][0]
+    assert plain["finish_reason"] == kept["finish_reason"]
+    assert kept["text"] == plain["text"] + ("Paris" if plain["finish_reason"] == "stop" and kept["text"].endswith("Paris") else "")
+
+
+OVERFLOW = [("/v1/chat/completions", lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 9}),
+            ("/v1/completions", lambda text: {"prompt": text, "max_tokens": 9}), ("/v1/responses", lambda text: {"input": text}),
+            ("/v1/embeddings", lambda text: {"input": text})]
+
+
+@pytest.mark.parametrize("path, body", OVERFLOW)
+def test_a_prompt_that_is_too_long_is_known_by_its_words(server, path, body):
+    """litellm looks for "this model's maximum context length is", openai gives code and param."""
+    reply = server.post(path, body("word " * 3000))
+    error = reply.json()["error"]
+    assert reply.status_code == 400 and error["code"] == "context_length_exceeded" and error["type"] == "invalid_request_error"
+    assert re.match(r"This model's maximum context length is \d+ tokens\. However, you requested ", error["message"]), error
+
+
+def test_other_limits_are_no_context_overflow(server):
+    reply = server.post("/v1/completions", {"prompt": "a", "max_tokens": 400, "num_beams": 64})
+    if reply.status_code != 200:
+        assert reply.json()["error"]["code"] is None
+    deep = {"type": "string"}
+    for _ in range(50):
+        deep = {"type": "object", "properties": {"a": deep}, "required": ["a"]}
+    reply = server.chat("Hello", max_tokens=1, tools=[{"type": "function", "function": {"name": "f", "parameters": deep}}])
+    assert reply.status_code in (200, 400) and (reply.status_code == 200 or reply.json()["error"]["code"] is None)
