@@ -10,7 +10,7 @@
 
 enum {
     MAX_CACHED_GRAMMARS = 64,
-    MAX_CACHED_BYTES = 256 << 20,
+    MAX_CACHED_BYTES = COMPILE_SHARED_BYTES / 2,
     MAX_CACHED_REFUSALS = 256,
     MAX_REFUSAL_BYTES = 16 << 20,
 };
@@ -41,6 +41,7 @@ struct compiler {
     pthread_mutex_t lock; /* around all below */
     bool has_lock;
     struct cached *grammars, *refusals;
+    struct shared_memory memory; /* of all grammars that live */
     struct compile_counts counts;
 };
 
@@ -97,6 +98,17 @@ static void shrink(struct cached **list, size_t max_n, size_t max_bytes)
     }
 }
 
+/* Drops grammars that are kept, until there is memory for more. False: others are in use. */
+static bool make_room(struct compiler *c)
+{
+    if (atomic_load(&c->memory.n_bytes) <= c->memory.limit)
+        return true;
+    pthread_mutex_lock(&c->lock);
+    shrink(&c->grammars, 0, 0);
+    pthread_mutex_unlock(&c->lock);
+    return atomic_load(&c->memory.n_bytes) <= c->memory.limit;
+}
+
 /* Without memory it is not kept. */
 static void keep(struct compiler *c, const struct request *r, uint64_t hash)
 {
@@ -151,10 +163,21 @@ static bool compile(struct compile_queue *q, struct request *r, uint64_t hash)
     struct compiler *c = q->compiler;
     const struct tutti_request *spec = &r->spec;
     struct budget budget;
-    budget_init(&budget, &(struct budget_limits){ q->n_steps, LIMIT_COMPILE_BYTES, is_unwanted, r });
+    bool is_full = !make_room(c);
+    budget_init(&budget,
+                &(struct budget_limits){ .n_steps = q->n_steps,
+                                         .n_bytes = is_full ? COMPILE_LEAST_BYTES : LIMIT_COMPILE_BYTES,
+                                         .is_unwanted = is_unwanted,
+                                         .user = r,
+                                         .memory = &c->memory });
     enum tutti_status st = grammar_new(&r->grammar, kind_of(spec->grammar_kind), spec->grammar,
                                        spec->n_grammar_bytes, c->options.trie, &budget, &r->grammar_error);
     bool is_too_long = st == TUTTI_E_LIMIT && budget.end == BUDGET_OUT_OF_STEPS && q == &c->queues[QUICK];
+    if (st == TUTTI_E_LIMIT && is_full && budget.end == BUDGET_OUT_OF_BYTES)
+        st = error_set(
+            &r->grammar_error, TUTTI_E_BUSY,
+            "grammars of requests that run and wait take %zu MiB; try again when some of them have ended",
+            c->memory.limit >> 20);
     if (is_too_long || st == TUTTI_E_CANCELLED)
         r->grammar_error = (struct tutti_error){ 0 };
     if (st == TUTTI_OK || (!is_too_long && (st == TUTTI_E_ARGUMENT || st == TUTTI_E_LIMIT)))
@@ -231,6 +254,7 @@ enum tutti_status compiler_new(struct compiler **out, const struct compiler_opti
     if (!c)
         return error_set(err, TUTTI_E_MEMORY, "grammars: out of memory");
     c->options = *options;
+    c->memory.limit = options->shared_bytes > 0 ? options->shared_bytes : COMPILE_SHARED_BYTES;
     enum tutti_status st = start(c, err);
     if (st == TUTTI_OK)
         *out = c;

@@ -5,6 +5,9 @@
  * least goes first (workers.h), counted in steps: a client with many grammars, or with grammars that never end, delays each other
  * client's by one turn. Which grammars are long does not depend on the machine.
  *
+ * Grammars that are kept or in use, of requests that wait too, share COMPILE_SHARED_BYTES. Beyond it those that nobody uses are dropped, and
+ * only small ones are compiled: others are refused with TUTTI_E_BUSY.
+ *
  * Compiling stops within BUDGET_INTERVAL steps once the request is cancelled or its time in the queue is over. Grammars are
  * kept for later requests, and so are refusals: the same text is refused without work. */
 #ifndef TUTTI_COMPILE_H
@@ -14,7 +17,12 @@
 
 struct compiler;
 
-enum { COMPILE_QUICK_STEPS = 500 * 1000 }; /* some 20 ms; schemas of 200 properties take a tenth of them */
+enum {
+    COMPILE_QUICK_STEPS = 500 * 1000, /* some 20 ms; schemas of 200 properties take a tenth of them */
+    COMPILE_SHARED_BYTES = 128 << 20, /* of grammars that are kept or in use */
+    /* Memory that compiling may take where they have reached that. */
+    COMPILE_LEAST_BYTES = 4 << 20,
+};
 
 /* What was done, for tests and figures. */
 struct compile_counts {
@@ -27,6 +35,7 @@ struct compile_counts {
 struct compiler_options {
     const struct token_trie *trie; /* outlives the compiler */
     int64_t long_steps;            /* of a turn in the long queue; 0: LIMIT_COMPILE_STEPS */
+    size_t shared_bytes;           /* 0: COMPILE_SHARED_BYTES */
     /* Gets a request back with grammar or grammar_error set, or neither where it was cancelled. On a compiling thread. */
     void (*is_compiled)(void *user, struct request *request);
     void *user;

@@ -62,6 +62,7 @@ struct grammar {
     int32_t *stack;       /* [max depth + 1] sets on the way of a walk */
     struct budget budget; /* of the slice at hand */
     atomic_size_t n_bytes;
+    struct shared_memory *memory; /* NULL, or where it counts them too */
 };
 
 /* ---- making ---- */
@@ -94,10 +95,13 @@ static void begin_slice(struct grammar *g, int64_t n_steps);
 
 static void note_bytes(struct grammar *g)
 {
-    atomic_store(&g->n_bytes, automaton_bytes(g->automaton) + sets_bytes(&g->sets) + g->verdict_bytes +
-                                  (size_t)g->automaton->n_states * sizeof *g->verdicts +
-                                  (size_t)(g->n_kept + 1) * g->n_words * 4 +
-                                  (g->inquiry.tokens.capacity + g->inquiry.leavings.capacity) * 4);
+    size_t n = automaton_bytes(g->automaton) + sets_bytes(&g->sets) + g->verdict_bytes +
+               (size_t)g->automaton->n_states * sizeof *g->verdicts +
+               (size_t)(g->n_kept + 1) * g->n_words * 4 +
+               (g->inquiry.tokens.capacity + g->inquiry.leavings.capacity) * 4;
+    size_t before = atomic_exchange(&g->n_bytes, n);
+    if (g->memory)
+        atomic_fetch_add(&g->memory->n_bytes, n - before); /* modulo 2^64: it may have become less */
 }
 
 static enum tutti_status reserve(struct grammar *g, struct tutti_error *err)
@@ -168,7 +172,8 @@ static enum tutti_status compile(struct grammar *g, enum grammar_kind kind, cons
 enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, const char *text, size_t n_bytes,
                               const struct token_trie *trie, struct budget *budget, struct tutti_error *err)
 {
-    static const struct budget_limits LIMITS = { LIMIT_COMPILE_STEPS, LIMIT_COMPILE_BYTES, NULL, NULL };
+    static const struct budget_limits LIMITS = { .n_steps = LIMIT_COMPILE_STEPS,
+                                                 .n_bytes = LIMIT_COMPILE_BYTES };
     struct budget own;
     struct grammar *g = calloc(1, sizeof *g);
     if (!g)
@@ -176,6 +181,7 @@ enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, cons
     budget_init(&own, &LIMITS);
     atomic_init(&g->n_shares, 1);
     g->trie = trie;
+    g->memory = budget ? budget->limits.memory : NULL;
     begin_slice(g, LIMIT_MASK_STEPS);
     enum tutti_status st = compile(g, kind, text, n_bytes, budget ? budget : &own, err);
     if (st == TUTTI_OK) {
@@ -220,6 +226,8 @@ void grammar_drop(struct grammar *g)
         return;
     if (g->automaton)
         forget_verdicts(g);
+    if (g->memory)
+        atomic_fetch_sub(&g->memory->n_bytes, atomic_load(&g->n_bytes));
     for (int i = 0; i < KEPT_MASKS; i++)
         free(g->kept[i].bits);
     sets_clear(&g->sets);
@@ -315,7 +323,8 @@ static void begin_work(struct grammar *g, int64_t n_steps)
 {
     g->sets.status = TUTTI_OK;
     begin_slice(g, INT64_MAX);
-    if (sets_bytes(&g->sets) + g->verdict_bytes > MAX_KEPT_BYTES)
+    bool is_full = g->memory && atomic_load(&g->memory->n_bytes) > g->memory->limit;
+    if (sets_bytes(&g->sets) + g->verdict_bytes > (is_full ? LEAST_KEPT_BYTES : MAX_KEPT_BYTES))
         (void)start_over(g); /* else it goes on as long as there is memory */
     begin_slice(g, n_steps);
 }

@@ -27,7 +27,8 @@ enum {
     /* What compiling one may cost. The largest automaton there is (2^20 edges, 2^19 states) takes 5 million steps and 100 MiB to make;
      * schemas that people publish, of up to 500 KB, take up to 3 million. A step takes 5 to 50 ns: at worst some seconds. */
     LIMIT_COMPILE_STEPS = 16 * 1000 * 1000,
-    LIMIT_COMPILE_BYTES = 128 << 20,
+    LIMIT_COMPILE_BYTES = 96 << 20,
+    LEAST_KEPT_BYTES = 1 << 20, /* of what leads to masks, where shared memory is beyond its limit */
     /* Of one mask: about a second where everything is new. Usual ones take a few, those of new states some thousands. */
     LIMIT_MASK_STEPS = 8 * 1000 * 1000,
     /* Of following one token. */

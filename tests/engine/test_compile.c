@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { MAX_DONE = 512, LONG_STEPS = COMPILE_QUICK_STEPS + 100 * 1000 };
+enum { MAX_DONE = 512, LONG_STEPS = COMPILE_QUICK_STEPS + 100 * 1000, SHARED_BYTES = 16 << 20 };
 
 static tutti_model *model;
 static struct token_trie *trie;
@@ -86,7 +86,7 @@ static void begin(struct returned *back)
 {
     static const struct returned NONE = { .lock = PTHREAD_MUTEX_INITIALIZER,
                                           .changed = PTHREAD_COND_INITIALIZER };
-    struct compiler_options options = { trie, LONG_STEPS, give_back, back };
+    struct compiler_options options = { trie, LONG_STEPS, SHARED_BYTES, give_back, back };
     *back = NONE;
     assert_int_equal(compiler_new(&back->compiler, &options, NULL), TUTTI_OK);
 }
@@ -281,6 +281,47 @@ static void refusals_make_room_for_others(void **state)
     end(&back);
 }
 
+/* Grammars of 1.7 MiB each, all in use, reach the limit; then only small ones are compiled, until some of them are dropped. */
+static void memory_of_grammars_in_use_is_bounded(void **state)
+{
+    enum { MAX = 40 };
+    struct returned back;
+    char texts[MAX][48];
+    size_t n = 0;
+    (void)state;
+    begin(&back);
+    do {
+        snprintf(texts[n], sizeof texts[n], "root ::= \"%zu\" .{0,5000}", n);
+        compiler_add(back.compiler, request_of(1, n, TUTTI_GRAMMAR_GBNF, texts[n]));
+        wait_for(&back, ++n);
+    } while (n < MAX && back.done[n - 1]->grammar);
+    assert_in_range(n, 4, MAX - 1);
+    assert_int_equal(back.done[n - 1]->grammar_error.status, TUTTI_E_BUSY);
+    size_t n_bytes = 0;
+    for (size_t i = 0; i + 1 < n; i++)
+        n_bytes += grammar_bytes(back.done[i]->grammar);
+    assert_in_range(n_bytes, SHARED_BYTES, SHARED_BYTES + (4 << 20));
+    compiler_add(back.compiler, request_of(2, MAX, TUTTI_GRAMMAR_JSON_SCHEMA, "{\"type\":\"integer\"}"));
+    wait_for(&back, n + 1);
+    assert_non_null(back.done[n]->grammar);
+    /* One that is in use keeps little of what leads to its masks. */
+    struct matcher m;
+    uint32_t *mask = calloc(grammar_mask_words(trie->n_vocab), sizeof *mask);
+    matcher_init(&m, back.done[n]->grammar);
+    assert_int_equal(matcher_mask(&m, mask, NULL), TUTTI_OK);
+    matcher_clear(&m);
+    free(mask);
+    assert_true(grammar_bytes(back.done[n]->grammar) < 2 * LEAST_KEPT_BYTES);
+    for (size_t i = 0; i < n / 2; i++) {
+        grammar_drop(back.done[i]->grammar);
+        back.done[i]->grammar = NULL;
+    }
+    compiler_add(back.compiler, request_of(1, n, TUTTI_GRAMMAR_GBNF, texts[n - 1]));
+    wait_for(&back, n + 2);
+    assert_non_null(back.done[n + 1]->grammar); /* the refusal was not kept */
+    end(&back);
+}
+
 /* ---- budgets ---- */
 
 struct patience {
@@ -307,8 +348,10 @@ static void stops_soon_when_nobody_waits(void **state)
             struct budget budget;
             struct grammar *g = NULL;
             struct tutti_error err = { 0 };
-            budget_init(&budget, &(struct budget_limits){ LIMIT_COMPILE_STEPS, LIMIT_COMPILE_BYTES,
-                                                          loses_patience, &patience });
+            budget_init(&budget, &(struct budget_limits){ .n_steps = LIMIT_COMPILE_STEPS,
+                                                          .n_bytes = LIMIT_COMPILE_BYTES,
+                                                          .is_unwanted = loses_patience,
+                                                          .user = &patience });
             enum tutti_status st = grammar_new(&g, TEXTS[i] ? GRAMMAR_GBNF : GRAMMAR_JSON_SCHEMA, text,
                                                strlen(text), trie, &budget, &err);
             assert_int_equal(st, TUTTI_E_CANCELLED);
@@ -327,8 +370,8 @@ static void tells_which_budget_is_spent(void **state)
         struct budget budget;
         struct grammar *g = NULL;
         struct tutti_error err = { 0 };
-        budget_init(&budget, &(struct budget_limits){ i ? LIMIT_COMPILE_STEPS : 100000,
-                                                      i ? 1 << 20 : LIMIT_COMPILE_BYTES, NULL, NULL });
+        budget_init(&budget, &(struct budget_limits){ .n_steps = i ? LIMIT_COMPILE_STEPS : 100000,
+                                                      .n_bytes = i ? 1 << 20 : LIMIT_COMPILE_BYTES });
         assert_int_equal(grammar_new(&g, GRAMMAR_GBNF, TEXT, strlen(TEXT), trie, &budget, &err),
                          TUTTI_E_LIMIT);
         assert_non_null(strstr(err.text, i ? "more than 1 MiB of memory" : "more than 100000 steps"));
@@ -429,6 +472,7 @@ int main(void)
         cmocka_unit_test(what_is_cancelled_costs_no_turn),
         cmocka_unit_test(grammars_and_refusals_are_kept),
         cmocka_unit_test(refusals_make_room_for_others),
+        cmocka_unit_test(memory_of_grammars_in_use_is_bounded),
         cmocka_unit_test(stops_soon_when_nobody_waits),
         cmocka_unit_test(tells_which_budget_is_spent),
         cmocka_unit_test(a_long_mask_delays_other_owners_by_one_slice),

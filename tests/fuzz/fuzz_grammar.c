@@ -46,25 +46,40 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     struct tutti_error err = { 0 };
     struct grammar *g = NULL;
     struct matcher m;
+    /* Less than a server allows: under sanitizers a step takes ten times as long. What one step may cost at most beyond the
+     * budget is the text, read once, and a slice of the first mask. */
+    static const struct budget_limits LIMITS = { .n_steps = 2 * 1000 * 1000, .n_bytes = LIMIT_COMPILE_BYTES };
+    enum { MAX_OVERSHOOT = 1000 * 1000, MAX_SLICES = 18 };
     static const enum grammar_kind KINDS[] = { GRAMMAR_GBNF, GRAMMAR_JSON_SCHEMA, GRAMMAR_PATTERN };
     if (!trie)
         trie = make_trie();
-    if (n_bytes == 0 || n_bytes > 4096)
+    if (n_bytes == 0 || n_bytes > 65536)
         return 0;
     const char *text = (const char *)bytes + 1, *end = (const char *)bytes + n_bytes, *input = end;
     for (const char *c = text; c + 1 < end; c++)
         if (c[0] == '\n' && c[1] == '\n')
             input = c + 2;
     size_t n_text = (size_t)((input < end ? input - 2 : end) - text);
-    enum tutti_status st = grammar_new(&g, KINDS[*bytes % 3], text, n_text, trie, NULL, &err);
+    struct budget budget;
+    budget_init(&budget, &LIMITS);
+    enum tutti_status st = grammar_new(&g, KINDS[*bytes % 3], text, n_text, trie, &budget, &err);
+    assert(budget_steps(&budget) <= LIMITS.n_steps + MAX_OVERSHOOT && budget.peak_bytes <= LIMITS.n_bytes &&
+           budget.n_bytes == 0);
     assert(st == TUTTI_OK || err.text[0] != '\0');
     assert(st != TUTTI_E_INTERNAL);
     if (st != TUTTI_OK)
         return 0;
     matcher_init(&m, g);
+    size_t n_input = (size_t)(end - input), n_before = n_input > 12 ? n_input - 12 : 0;
+    if (n_before > 0 && !matcher_take_bytes(&m, input, n_before)) /* most of a long text at once */
+        n_before = 0;
+    input += n_before;
     for (int i = 0; i < 12; i++) {
         uint32_t mask[(N_TOKENS + 31) / 32];
-        if (matcher_mask(&m, mask, NULL) != TUTTI_OK)
+        enum tutti_status made = TUTTI_E_BUSY;
+        for (int slice = 0; slice < MAX_SLICES && made == TUTTI_E_BUSY; slice++)
+            made = matcher_mask_slice(&m, mask, 1 + (1 << slice), NULL);
+        if (made != TUTTI_OK)
             break;
         for (int32_t token = 0; token < N_TOKENS; token++) {
             struct matcher probe;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # run.sh SECONDS BUILD_DIR [TARGET...]: runs these fuzz targets or all of them, two at a time, and writes BUILD_DIR/fuzz.json for
-# tests/summary.py. What is found stays in BUILD_DIR/fuzz/TARGET. Exits with 1 where something was found.
+# tests/summary.py. Inputs have up to 64 KiB; long_seeds.py makes seeds of that size. What is found stays in BUILD_DIR/fuzz/TARGET. Exits with 1 where something was found.
 set -u
 seconds=$1
 cd "$(dirname "$0")/../.." || exit 2
@@ -19,8 +19,10 @@ run_one()
     name=$1
     work=$build/fuzz/$name
     mkdir -p "$work/corpus"
+    rm -rf "$work/long"
+    python3 "$here/long_seeds.py" "$name" "$here/corpus/$name" "$work/long" || exit 2
     "$build/tests/fuzz/fuzz_$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
-        -artifact_prefix="$work/" -print_final_stats=1 "$work/corpus" "$here/corpus/$name" >"$work/log" 2>&1
+        -artifact_prefix="$work/" -print_final_stats=1 "$work/corpus" "$here/corpus/$name" "$work/long" >"$work/log" 2>&1
     echo $? >"$work/rc"
 }
 

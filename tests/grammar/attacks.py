@@ -4,7 +4,7 @@ import json
 
 # Steps and bytes of memory that compiling may take (src/grammar/grammar.h), with what one look at the budget may miss.
 MAX_STEPS = 16_000_000 + 3_000_000
-MAX_BYTES = 128 * 2**20
+MAX_BYTES = 96 * 2**20
 
 
 def refs(kind, width, depth, leaf):
@@ -75,8 +75,10 @@ SCHEMAS = [
     ("a long array of long arrays", {"minItems": 60_000, "items": {"minItems": 60_000, "items": {"minItems": 60_000, "items": {"type": "null"}}}},
      "fits"),
 ]
+# Texts that are no value which the body of a request could hold.
 TEXTS = [("lists in JSON", "[" * 500_000, "nests deeper"), ("objects in JSON", '{"a":' * 200_000, "nests deeper"),
-         ("small objects in JSON", '{"x":[' + "{}," * 340_000 + "{}]}", "fits"), ("an unclosed string", '{"a":"' + "x" * 1_000_000, "not valid JSON")]
+         ("small objects in JSON", '{"x":[' + "{}," * 340_000 + "{}]}", "more than 96 MiB of memory"), ("an unclosed string", '{"a":"' + "x" * 1_000_000, "not valid JSON")]
 ATTACKS = ([(name, "grammar", text, ending) for name, text, ending in GBNF]
            + [(name, "schema", json.dumps(schema), ending) for name, schema, ending in SCHEMAS]
            + [(name, "schema", text, ending) for name, text, ending in TEXTS])
+TEXT_ATTACKS = ATTACKS[-len(TEXTS):]

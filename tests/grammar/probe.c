@@ -1,9 +1,11 @@
 /* probe [TOKENIZER.model]: asks grammars, for tests in Python. Reads one JSON object from each line,
  *
- *   {"kind": "gbnf" | "schema" | "object", "text": GRAMMAR, "texts": [TEXT, ...], "seeds": [N, ...], "max_tokens": N}
+ *   {"kind": "gbnf" | "schema" | "object", "text": GRAMMAR, "texts": [TEXT, ...], "after": [TEXT, ...], "seeds": [N, ...], "max_tokens": N}
  *
  * and writes one for each: {"error": TEXT} or {"accepts": ["all" | "begin" | "no" | "limit", ...], "outputs": [{"text",
- * "finished"}, ...], "n_tokens", "mask_us": [median, largest]}; "steps" and "peak_bytes" of compiling in either case. accepts: the text fits, is the beginning of one that does, does neither, or cannot be followed.
+ * "finished"}, ...], "n_tokens", "mask_us": [median, largest]}; "steps" and "peak_bytes" of compiling in either case.
+ * after: for each text "masks" has [tokens that the mask allows, tokens of which mask and matcher say different things], or null where
+ * the text does not fit. accepts: the text fits, is the beginning of one that does, does neither, or cannot be followed.
  * outputs: what a model would write whose every logit is the same. Without a file the vocabulary is 256 bytes and some longer tokens. */
 #include "base/clock.h"
 #include "base/rng.h"
@@ -80,6 +82,26 @@ static const char *accepts(struct grammar *g, const json_t *text)
                              : (matcher_can_end(&m) ? "all" : "begin");
     matcher_clear(&m);
     return word;
+}
+
+/* What the mask after a text says of each token, beside whether the matcher takes it. */
+static json_t *compare_mask(struct grammar *g, const json_t *text)
+{
+    struct matcher m, other;
+    int n_allowed = 0, n_wrong = 0;
+    matcher_init(&m, g);
+    bool fits = matcher_take_bytes(&m, json_string_value(text), json_string_length(text)) &&
+                matcher_mask(&m, mask, NULL) == TUTTI_OK;
+    for (int32_t token = 0; fits && token < trie->n_vocab; token++) {
+        matcher_init(&other, g);
+        other.set = m.set;
+        bool is_allowed = mask[token / 32] >> (token % 32) & 1;
+        n_allowed += is_allowed;
+        n_wrong += matcher_take(&other, token) != is_allowed;
+        matcher_clear(&other);
+    }
+    matcher_clear(&m);
+    return fits ? json_pack("[i, i]", n_allowed, n_wrong) : json_null();
 }
 
 static void note_time(uint64_t us)
@@ -161,7 +183,7 @@ static json_t *answer(const json_t *question)
     struct grammar *g;
     struct tutti_error err = { 0 };
     struct budget budget;
-    budget_init(&budget, &(struct budget_limits){ LIMIT_COMPILE_STEPS, LIMIT_COMPILE_BYTES, NULL, NULL });
+    budget_init(&budget, &(struct budget_limits){ .n_steps = LIMIT_COMPILE_STEPS, .n_bytes = LIMIT_COMPILE_BYTES });
     enum tutti_status st = grammar_new(&g,
                                        !strcmp(kind, "gbnf")      ? GRAMMAR_GBNF
                                        : !strcmp(kind, "schema")  ? GRAMMAR_JSON_SCHEMA
@@ -173,20 +195,22 @@ static json_t *answer(const json_t *question)
         return json_pack("{s:s, s:s, s:s, s:I, s:I}", "error", err.text, "status", tutti_status_name(st),
                          "param", err.param, "steps", (json_int_t)budget_steps(&budget), "peak_bytes",
                          (json_int_t)budget.peak_bytes);
-    json_t *words = json_array(), *outputs = json_array();
+    json_t *words = json_array(), *outputs = json_array(), *masks = json_array();
     json_array_foreach(json_object_get(question, "texts"), i, entry)
         json_array_append_new(words, json_string(accepts(g, entry)));
+    json_array_foreach(json_object_get(question, "after"), i, entry)
+        json_array_append_new(masks, compare_mask(g, entry));
     n_times = 0;
     json_array_foreach(json_object_get(question, "seeds"), i, entry) json_array_append_new(
         outputs, write_one(g, (uint64_t)json_integer_value(entry), max_tokens, &n_tokens));
     if (n_times > 0)
         qsort(times, n_times, sizeof *times, compare_times);
-    json_t *out = json_pack("{s:o, s:o, s:i, s:[f,f,f], s:I, s:I, s:I}", "accepts", words, "outputs", outputs,
-                            "n_tokens", n_tokens, "mask_us", n_times ? times[n_times / 2] : 0.0,
-                            n_times ? times[n_times - 1 - n_times / 100] : 0.0,
-                            n_times ? times[n_times - 1] : 0.0, "bytes", (json_int_t)grammar_bytes(g),
-                            "steps", (json_int_t)budget_steps(&budget), "peak_bytes",
-                            (json_int_t)budget.peak_bytes);
+    json_t *out = json_pack(
+        "{s:o, s:o, s:o, s:i, s:[f,f,f], s:I, s:I, s:I}", "accepts", words, "masks", masks, "outputs",
+        outputs, "n_tokens", n_tokens, "mask_us", n_times ? times[n_times / 2] : 0.0,
+        n_times ? times[n_times - 1 - n_times / 100] : 0.0, n_times ? times[n_times - 1] : 0.0, "bytes",
+        (json_int_t)grammar_bytes(g), "steps", (json_int_t)budget_steps(&budget), "peak_bytes",
+        (json_int_t)budget.peak_bytes);
     grammar_drop(g);
     return out;
 }

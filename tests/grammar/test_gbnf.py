@@ -83,3 +83,23 @@ def test_too_many_ways_are_an_end_and_no_hang(probe):
     grammar = 'root ::= s\ns ::= a s "b" | b s "c" | "x"\na ::= [aq]\nb ::= [ar]'
     reply = probe.ask(kind="gbnf", text=grammar, texts=["a" * 5 + "xbcbcb", "q" * 200, "a" * 200])
     assert reply["accepts"] == ["all", "begin", "limit"]
+
+
+DEEP = [
+    ('root ::= "(" root ")" | "x"', ["(" * n for n in (1, 200, 250, 253, 254, 255, 256)], "x", 256),
+    ('root ::= "(" root ")" | "(x)"', ["(" * n for n in (253, 254, 255, 256, 257)], "x", 256),
+    ('root ::= "[" (root ("," root)*)? "]"', ["[" * n for n in (254, 255, 256, 257)] + ["[" * 250 + "[],"], "", 256),
+    # What ends a rule needs frames of its own: they must be left.
+    ('root ::= "(" root ")" | a "."\na ::= b "x"\nb ::= c "x"\nc ::= "c"', ["(" * n for n in (250, 251, 252, 253, 254)], "cxx.", 253),
+]
+
+
+@pytest.mark.parametrize("grammar,prefixes,middle,n_deep", DEEP, ids=[case[0] for case in DEEP])
+def test_masks_and_matchers_agree_where_rules_nest_too_deep(probe, grammar, prefixes, middle, n_deep):
+    opening, closing = ("[", "]") if grammar.startswith('root ::= "["') else ("(", ")")
+    n = n_deep + (middle == "" or "(x)" in grammar)
+    fits, deeper = opening * n + middle + closing * n, opening * (n + 1) + middle + closing * (n + 1)
+    reply = probe.ask(kind="gbnf", text=grammar, after=prefixes, texts=[fits, deeper, opening * n, opening * (n + 1)])
+    for prefix, mask in zip(prefixes, reply["masks"]):
+        assert mask is None and len(prefix) > n or mask[0] > 0 and mask[1] == 0, (len(prefix), mask)
+    assert reply["accepts"] == ["all", "no", "begin", "no"], reply["accepts"]
