@@ -352,7 +352,9 @@ struct tutti_request {
     uint64_t owner;   /* 0: nobody's; those count as one owner's */
     double weight;    /* of the owner, from 0.001 to 1000; 0: 1 */
     int priority;     /* TUTTI_PRIORITY_FIRST..TUTTI_PRIORITY_LAST */
-    int max_queue_ms; /* as the engine's, where that is more; 0: the engine's */
+    /* As the engine's, where that is more; 0: the engine's; -1: none, since another request of the same work has been taken,
+     * which would be in vain without this one. */
+    int max_queue_ms;
     /* The prefix cache is divided by tenant: cached pages are reused only for requests of the tenant that they were computed
      * for, in memory and in kv_spill_dir. A reused prefix shows in n_cached_tokens and in the time to the first token, so
      * without this anybody could find out how the prompts of others begin. Keep the number of a tenant across restarts if its

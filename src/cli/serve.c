@@ -186,11 +186,11 @@ static const struct option LIMIT_OPTIONS[] = {
     { .name = "max-queue-time",
       FLOAT_IN(VALUES, max_queue_time),
       .value = "SECONDS",
-      .min = 0.001,
       .max = 86400,
+      .initial = "30",
       .help =
-          "a request that has not begun by then is refused, at once where it can be foreseen; without it, "
-          "requests wait as long as it takes" },
+          "time in the queue: a request that would have to wait longer is refused at once with 429, one that "
+          "has not begun by then with 503, and both are told when to come again; 0: no limit" },
     { .name = "tokens-per-minute",
       INT_IN(VALUES, tokens_per_minute),
       .value = "N",
@@ -423,7 +423,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     const struct serve_values *values = v;
     struct server_options options = server_options(values);
     struct engine_flags engine_flags = values->engine;
-    engine_flags.max_queue_time = isnan(values->max_queue_time) ? 0 : values->max_queue_time;
+    engine_flags.max_queue_time = values->max_queue_time;
     struct serving_config config = { 0 };
     tutti_model *model = NULL;
     tutti_engine *engine = NULL;

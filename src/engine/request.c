@@ -238,7 +238,7 @@ static enum tutti_status check_place(const struct tutti_request *spec, struct tu
                                        TUTTI_PRIORITY_LAST, err);
     if (st == TUTTI_OK && spec->weight != 0)
         st = check_range("weight", spec->weight, 0.001, true, 1000, err);
-    return st == TUTTI_OK ? check_range("max_queue_ms", spec->max_queue_ms, 0, true, INT32_MAX, err) : st;
+    return st == TUTTI_OK ? check_range("max_queue_ms", spec->max_queue_ms, -1, true, INT32_MAX, err) : st;
 }
 
 static enum tutti_status check_results(const struct tutti_request *spec, const struct model *model,
@@ -435,6 +435,8 @@ enum tutti_status request_new(struct request **out, const struct tutti_request *
     int wait_ms = spec->max_queue_ms, limit_ms = limits->max_queue_ms;
     if (limit_ms > 0 && (wait_ms == 0 || wait_ms > limit_ms))
         wait_ms = limit_ms;
+    if (wait_ms < 0)
+        wait_ms = 0;
     r->spec.max_queue_ms = wait_ms;
     r->deadline_us = wait_ms > 0 ? r->submit_us + (uint64_t)wait_ms * 1000 : 0;
     *out = r;

@@ -173,6 +173,8 @@ static enum tutti_status submit(struct job *job, size_t i, struct tutti_error *e
     const struct client *client = job->client;
     struct tutti_request request = api_request_make(&job->req, i);
     request.tenant = job->tenant;
+    if (i > 0)
+        request.max_queue_ms = -1; /* the time in the queue is that of the first prompt */
     if (client) {
         request.owner = client->id;
         request.weight = client->limits.weight;

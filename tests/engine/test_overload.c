@@ -48,6 +48,7 @@ struct tally {
     uint64_t most_late_us; /* how far behind its deadline a request was told */
     uint64_t retry_us;     /* sum over the early ones */
     uint64_t reading_us;   /* from its begin to the first token, sum over the complete ones */
+    uint64_t most_wait_us; /* in the queue, of those that began */
 };
 
 struct machine {
@@ -58,6 +59,7 @@ struct machine {
     uint64_t now_us, serial, random;
     uint64_t limit_us; /* time in the queue; 0: none */
     int n_prompt;
+    uint64_t slowness; /* a step takes so many times as long */
 };
 
 static struct machine *machine_new(uint64_t limit_us)
@@ -83,6 +85,7 @@ static struct machine *machine_new(uint64_t limit_us)
     m->now_us = SECOND_US;
     m->limit_us = limit_us;
     m->n_prompt = PROMPT;
+    m->slowness = 1;
     return m;
 }
 
@@ -112,7 +115,7 @@ static void ask(struct machine *m, int owner)
     }
     if (wait_us > m->limit_us - m->limit_us / 8) {
         tally->n_early++;
-        tally->retry_us += wait_us - m->limit_us;
+        tally->retry_us += wait_us - (m->limit_us - m->limit_us / 8);
         return;
     }
     struct asked *a = m->free;
@@ -163,7 +166,7 @@ static void work(struct machine *m)
         m->now_us += 1000;
         return;
     }
-    uint64_t us = step_us(s->step.n_rows);
+    uint64_t us = step_us(s->step.n_rows) * m->slowness;
     m->now_us += us;
     pace_note(&s->pace, s->n_decoding_rows, s->step.n_rows - s->n_decoding_rows, s->reading_distance, us);
     scheduler_advance(s);
@@ -177,8 +180,9 @@ static void work(struct machine *m)
         scheduler_append(s, seq, 1);
         if (a->n_generated++ == 0) {
             a->first_us = m->now_us;
-            m->tallies[request_of(a)->spec.owner].reading_us += m->now_us - request_of(a)->submit_us -
-                                                                seq->queue_us;
+            struct tally *tally = &m->tallies[request_of(a)->spec.owner];
+            tally->reading_us += m->now_us - request_of(a)->submit_us - seq->queue_us;
+            tally->most_wait_us = seq->queue_us > tally->most_wait_us ? seq->queue_us : tally->most_wait_us;
         }
         if (seq->n_ids < seq->max_ids)
             continue;
@@ -305,6 +309,37 @@ static void who_has_begun_is_read_at_once(void **state)
     machine_free(m);
 }
 
+/* 300 requests a second of a machine that begins 18, as with the defaults of tutti serve, whose time in the queue is 30 s: what
+ * cannot begin by then is refused on arrival, with the time to come again, and the machine works as ever. Without the limit
+ * the queue fills up, and whoever gets in waits for twice as long. */
+static void a_flood_at_the_default_limit_waits_no_longer(void **state)
+{
+    (void)state;
+    enum { SECONDS = 120, LIMIT_US = 30 * SECOND_US };
+    struct tally tallies[2];
+    int n_answers[2];
+    for (int i = 0; i < 2; i++) {
+        struct machine *m = machine_new(i == 0 ? LIMIT_US : 0);
+        m->slowness = 3;
+        run(m, (const double[MAX_OWNERS]){ 300 }, SECONDS);
+        tallies[i] = m->tallies[0];
+        n_answers[i] = (int)(tallies[i].n_complete / ((double)(m->now_us - SECOND_US) / SECOND_US) * SECONDS);
+        print_message("# limit %d s: of %d: %d answered, %d early, %d late, %d full; longest wait %.1f s\n",
+                      i == 0 ? 30 : 0, tallies[i].n_asked, tallies[i].n_complete, tallies[i].n_early,
+                      tallies[i].n_late, tallies[i].n_full, (double)tallies[i].most_wait_us / SECOND_US);
+        machine_free(m);
+    }
+    const struct tally *t = &tallies[0];
+    assert_true(t->most_wait_us <= LIMIT_US);
+    assert_int_equal(t->n_full, 0);
+    assert_int_equal(t->n_complete + t->n_early + t->n_late, t->n_asked);
+    assert_true(t->n_early > 0.9 * (t->n_asked - t->n_complete));
+    assert_true(t->retry_us / (uint64_t)t->n_early < LIMIT_US);
+    assert_true(n_answers[0] >= 0.95 * n_answers[1]);
+    assert_int_equal(tallies[1].n_early + tallies[1].n_late, 0);
+    assert_true(tallies[1].most_wait_us > 50 * SECOND_US);
+}
+
 /* Who comes again when it was told finds that the queue has moved on by about that. */
 static void the_time_to_come_again_follows_the_queue(void **state)
 {
@@ -356,6 +391,7 @@ int main(void)
         cmocka_unit_test(nobody_is_told_later_than_a_step_behind_the_deadline),
         cmocka_unit_test(a_flood_takes_nothing_from_an_owner_within_its_share),
         cmocka_unit_test(who_has_begun_is_read_at_once),
+        cmocka_unit_test(a_flood_at_the_default_limit_waits_no_longer),
         cmocka_unit_test(the_time_to_come_again_follows_the_queue),
         cmocka_unit_test(free_places_are_no_reason_to_refuse),
     };

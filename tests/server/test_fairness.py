@@ -1,7 +1,9 @@
 """Who is let in, who waits for whom, and who is told to come again: keys, limits, priorities, deadlines."""
 import http.client
 import json
+import select
 import signal
+import socket
 import threading
 
 import pytest
@@ -289,6 +291,40 @@ def test_a_request_that_has_not_begun_in_time_is_refused(start, flags, own):
     figures = server.wait_idle()
     assert figures['tutti_requests_refused_total{reason="deadline"}'] == 2
     assert ask(server, body).status_code == 200
+
+
+def test_the_time_in_the_queue_is_bounded_by_default(start):
+    """Prompts come until one is refused on arrival: the ones before it would take longer than the 30 s of the default."""
+    server = start("--max-seqs", "1", *SLOW)
+    waiting, refused = [], None
+
+    def send(n_words):
+        body = json.dumps({"prompt": "word " * n_words, "max_tokens": 2}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+        connection.sendall(head.encode() + body)
+        waiting.append(connection)
+
+    while server.metrics()["tutti_queue_tokens_per_second"] == 0:  # it is measured while others wait
+        send(5)
+    while not refused and len(waiting) < 1020:
+        send(230)
+        if server.metrics()['tutti_requests_refused_total{reason="overload"}'] > 0:
+            refused = next((c for c in waiting if select.select([c], [], [], 0)[0] and b" 429 " in c.recv(4096, socket.MSG_PEEK)), None)
+    assert refused, len(waiting)
+    reply = refused.recv(65536)
+    assert b"its limit of 30.0 s" in reply and b"Retry-After: " in reply
+    for connection in waiting:
+        connection.close()
+    server.wait_idle()
+
+
+def test_a_list_of_prompts_waits_once(start):
+    """The others cannot all begin in the time of the first; nothing is lost of them."""
+    server = start("--max-seqs", "1", *SLOW)
+    answer = ask(server, {"prompt": ["Count from three to twelve."] * 30, "max_tokens": 40, "ignore_eos": True, "max_queue_time": 0.3},
+                 path="/v1/completions")
+    assert answer.status_code == 200 and len(answer.json()["choices"]) == 30
 
 
 def test_other_apis_say_it_in_their_words(start):
