@@ -104,11 +104,7 @@ void line_remove(struct line *line, struct request *r)
 static int priority_now(const struct lane *lane, int best, uint64_t now_us)
 {
     uint64_t since_us = lane->since_us > lane->head->submit_us ? lane->since_us : lane->head->submit_us;
-    uint64_t n_steps = now_us > since_us ? (now_us - since_us) / LINE_AGEING_US : 0;
-    if (n_steps >= TUTTI_PRIORITIES)
-        return best;
-    int priority = lane->priority - (int)n_steps;
-    return priority > best ? priority : best;
+    return line_aged(lane->priority, best, since_us, now_us);
 }
 
 static bool is_before(const struct lane *a, const struct lane *b, int best, uint64_t now_us)

@@ -17,6 +17,15 @@
 
 enum { LINE_AGEING_US = 10 * 1000 * 1000 };
 
+/* The priority of work that has waited since since_us, while the best priority of what it waits for is best. */
+static inline int line_aged(int priority, int best, uint64_t since_us, uint64_t now_us)
+{
+    uint64_t n_steps = now_us > since_us ? (now_us - since_us) / LINE_AGEING_US : 0;
+    if (n_steps >= TUTTI_PRIORITIES || priority - (int)n_steps < best)
+        return best;
+    return priority - (int)n_steps;
+}
+
 struct lane {
     struct share *share;
     int priority;

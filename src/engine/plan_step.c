@@ -34,10 +34,34 @@ static int reading_rows(const struct sequence *seq, int n_rows, int *n_spare)
     return n;
 }
 
-static bool reads_before(const struct sequence *a, const struct sequence *b)
+static bool can_read(const struct sequence *seq)
 {
-    int priority_a = a->request->spec.priority, priority_b = b->request->spec.priority;
-    return priority_a != priority_b ? priority_a < priority_b : a->turn < b->turn;
+    return seq->state == SEQUENCE_RUNNING && sequence_n_pending(seq) > 1 && seq->n_planned == 0 &&
+           !seq->is_returning;
+}
+
+/* The prompt to be read next: of the best priority, with what it has gained by waiting, the one whose turn it is. NULL: none. */
+static struct sequence *find_reader(const struct scheduler *s)
+{
+    struct sequence *first = NULL;
+    int best = TUTTI_PRIORITY_LAST, priority_of_first = 0;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        const struct sequence *seq = &s->seqs[i];
+        if (can_read(seq) && seq->request->spec.priority < best)
+            best = seq->request->spec.priority;
+    }
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (!can_read(seq))
+            continue;
+        int priority = line_aged(seq->request->spec.priority, best, seq->turn_us, s->now_us);
+        if (!first || priority < priority_of_first ||
+            (priority == priority_of_first && seq->turn < first->turn)) {
+            first = seq;
+            priority_of_first = priority;
+        }
+    }
+    return first;
 }
 
 /* Pieces of prompts, in turn, for so much time. */
@@ -46,13 +70,7 @@ static void choose_reading(struct scheduler *s, int n_rows, double budget_us)
     int n_spare = s->options.max_outputs - s->n_running;
     n_spare = n_spare > 0 ? n_spare : 0;
     while (n_rows > 0 && budget_us > 0) {
-        struct sequence *first = NULL;
-        for (int i = 0; i < s->options.max_seqs; i++) {
-            struct sequence *seq = &s->seqs[i];
-            if (seq->state == SEQUENCE_RUNNING && sequence_n_pending(seq) > 1 && seq->n_planned == 0 &&
-                !seq->is_returning && (!first || reads_before(seq, first)))
-                first = seq;
-        }
+        struct sequence *first = find_reader(s);
         if (!first)
             return;
         if (first->n_computed < first->prefix.n && first->prefix.n > n_rows)

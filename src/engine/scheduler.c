@@ -305,6 +305,7 @@ static void let_in(struct scheduler *s, struct sequence *seq)
     seq->is_fresh = true;
     seq->turn = ++s->n_turns;
     seq->n_turn = 0;
+    seq->turn_us = s->now_us;
     s->n_running++;
 }
 
@@ -472,6 +473,7 @@ void scheduler_end_reading(struct scheduler *s, struct sequence *seq)
 
 bool scheduler_plan(struct scheduler *s, uint64_t now_us)
 {
+    s->now_us = now_us;
     forecast_look(&s->forecast, now_us);
     admit(s, now_us);
     int n_free = s->options.max_seqs - s->n_running - s->n_preempted;
@@ -527,6 +529,7 @@ static void end_turn(struct scheduler *s, struct sequence *seq, int n_read)
         return;
     seq->turn = ++s->n_turns;
     seq->n_turn = 0;
+    seq->turn_us = s->now_us;
 }
 
 void scheduler_advance(struct scheduler *s)

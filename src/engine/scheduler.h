@@ -5,6 +5,9 @@
  * READ_TURN tokens goes behind the others, so that a long prompt delays short ones little. While prompts are read, a
  * quarter of the rows is theirs, so neither kind can starve the other; and no more than pace (pace.h) allows.
  *
+ * A prompt that has begun ages like one that waits (line.h): it gains a priority each LINE_AGEING_US since its last turn, so
+ * prompts of better priorities that come without end delay it, and do not stop it.
+ *
  * Who begins is decided by the line (line.h), and late: not before the next step has rows left for him. So what a request
  * waits is waited in the line, where limits of that time are kept; only behind a long prompt he may wait for the end of its turn.
  *
@@ -78,6 +81,7 @@ struct scheduler {
     struct line line;        /* requests with choices that have not begun */
     struct forecast forecast;
     uint64_t n_turns; /* given */
+    uint64_t now_us;  /* of the step that is planned */
     uint64_t n_preemptions;
     struct pace pace;
     struct speculation speculation;

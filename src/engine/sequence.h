@@ -16,12 +16,13 @@ enum sequence_state {
 struct sequence {
     enum sequence_state state;
     struct request *request;
-    int choice;     /* of beams: 0 */
-    int beam;       /* number in request->beams */
-    uint64_t order; /* by priority, then by arrival: the smaller goes first; unique */
-    uint64_t turn;  /* to read its prompt: the smaller goes first */
-    int n_turn;     /* tokens read in that turn */
-    bool is_fresh;  /* no row of it was planned since it was let in */
+    int choice;       /* of beams: 0 */
+    int beam;         /* number in request->beams */
+    uint64_t order;   /* by priority, then by arrival: the smaller goes first; unique */
+    uint64_t turn;    /* to read its prompt: the smaller goes first */
+    int n_turn;       /* tokens read in that turn */
+    uint64_t turn_us; /* when the turn before it ended, or the sequence began */
+    bool is_fresh;    /* no row of it was planned since it was let in */
 
     int32_t *ids;        /* [max_context] prompt, then answer */
     int32_t *page_table; /* [pages of max_context] */

@@ -24,6 +24,7 @@ struct spiller {
     int32_t cursor; /* next cached page to look at; NONE: the oldest */
     int n_looked;   /* at, since the oldest */
     int n_window;   /* cached pages that shall have a copy, the oldest ones, if no page is free */
+    int first_slot; /* sequences are asked for in turn from this slot on, or the first ones would have all buffers */
     struct spiller_counts counts;
 };
 
@@ -292,9 +293,12 @@ bool spiller_work(struct spiller *p, uint64_t budget_us)
         spill_done(p->options.spill, &answer);
         is_late = clock_now_us() >= end_us;
     }
-    for (int32_t i = 0; i < s->options.max_seqs && s->n_returning > 0; i++)
-        if (s->seqs[i].is_returning)
-            ask(p, i);
+    for (int i = 0; i < s->options.max_seqs && s->n_returning > 0; i++) {
+        int32_t slot = (p->first_slot + i) % s->options.max_seqs;
+        if (s->seqs[slot].is_returning)
+            ask(p, slot);
+    }
+    p->first_slot = (p->first_slot + 1) % s->options.max_seqs;
     if (is_late)
         return true;
     int n_window = p->n_window - kv_pool_counts(s->pool).n_free;

@@ -323,6 +323,32 @@ static void a_long_prompt_lets_short_ones_pass(void **state)
     bench_free(b);
 }
 
+/* Prompts of a better priority come as fast as they can be read. One that has begun to be read gains a priority every ten
+ * seconds, as one in the queue does: then it has a turn, and the others go on. */
+static void a_prompt_that_has_begun_ages_like_one_that_waits(void **state)
+{
+    (void)state;
+    enum { ROWS = 64, N_STEPS = 60, STEP_US = 2000 * 1000, PRIORITY = 2 };
+    struct bench *b = bench_new((struct scheduler_options){
+        .max_seqs = 8, .max_batch_tokens = ROWS, .max_context = 4096, .n_pages = 1000 });
+    int n_read = 0, n_others = 0, n_without = 0, longest = 0;
+    add_for(b, 4000, 1, (struct place){ .owner = 0, .priority = PRIORITY });
+    assert_int_equal(step(b), ROWS);
+    for (int i = 0; i < N_STEPS; i++) {
+        add_for(b, ROWS, 1, (struct place){ .owner = 1 });
+        b->now_us += STEP_US;
+        assert_int_equal(step(b), ROWS);
+        n_read += b->n_rows[0];
+        n_others += ROWS - b->n_rows[0];
+        n_without = b->n_rows[0] > 0 ? 0 : n_without + 1;
+        longest = n_without > longest ? n_without : longest;
+    }
+    assert_true(longest <= PRIORITY * LINE_AGEING_US / STEP_US + 1);
+    assert_true(n_read >= 2 * 1024);    /* two turns */
+    assert_true(n_others >= 15 * ROWS); /* and what it waited for in between */
+    bench_free(b);
+}
+
 static void long_prompts_are_read_in_turns_by_weight(void **state)
 {
     (void)state;
@@ -431,6 +457,7 @@ int main(void)
         cmocka_unit_test(two_floods_get_tokens_by_their_weights),
         cmocka_unit_test(a_worse_priority_gives_way_whoever_came_first),
         cmocka_unit_test(a_long_prompt_lets_short_ones_pass),
+        cmocka_unit_test(a_prompt_that_has_begun_ages_like_one_that_waits),
         cmocka_unit_test(long_prompts_are_read_in_turns_by_weight),
         cmocka_unit_test(the_order_stays_open_until_a_prompt_can_be_read),
         cmocka_unit_test(a_prompt_of_30000_tokens_does_not_double_the_others_steps),
