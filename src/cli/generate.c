@@ -55,11 +55,11 @@ static const struct option OPTIONS[] = {
     { .name = "batch",
       TEXT_IN(VALUES, batch),
       .value = "FILE",
-      .help =
-          "answer all requests of the file, in the form of OpenAI's Batch API: a line each, "
-          "{\"custom_id\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\"}; "
-          "/v1/completions, /v1/embeddings and /v1/responses as well; - is standard input. A line with "
-          "the response is printed for each as it ends; what an answer is to be, its request alone says" },
+      .help = "answer all requests of the file, in the form of OpenAI's Batch API: a line each, "
+              "{\"custom_id\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\"}; "
+              "/v1/completions, /v1/embeddings and /v1/responses as well; - is standard input. A line with "
+              "the response is printed for each as it ends. Options of an answer, such as --temperature or "
+              "--grammar, stand in its request, and are refused here" },
     { .name = "embedding",
       CHOICE_IN(VALUES, embedding),
       .value = "KIND",
@@ -131,7 +131,7 @@ static const struct option OPTIONS[] = {
       INT_IN(VALUES, dp),
       .value = "N",
       .min = 1,
-      .max = 64,
+      .max = LIMIT_RANKS,
       .initial = "1",
       .help = "share the prompts out evenly over N replicas of the model, each on --tp of the processes that "
               "mpirun started; the answers come in the order of the prompts, with --json too" },
@@ -500,7 +500,7 @@ static enum tutti_status take_share(struct batch *batch, const tutti_ranks *rank
 static enum tutti_status read_prompts(const struct generate_values *values, struct prompts *out,
                                       struct tutti_error *err)
 {
-    if ((values->prompt.n > 0) + !!values->file + !!values->batch != 1)
+    if ((values->prompt.n > 0) + !!values->file != 1)
         return error_set(err, TUTTI_E_ARGUMENT, "expected either --prompt TEXT, --file FILE or --batch FILE");
     if (values->best > values->beams)
         return error_set(err, TUTTI_E_ARGUMENT, "--best %d: --beams %d has no more answers",
@@ -653,6 +653,22 @@ static bool write_line(void *user, const char *line, size_t n_bytes)
     return output_flush(user) == TUTTI_OK;
 }
 
+/* A request of a file says all about its answer: an option that could change it, and would not, is refused. */
+static enum tutti_status check_batch(const struct generate_values *values, struct tutti_error *err)
+{
+    static const char *const ALLOWED[] = { "batch", "embedding", NULL }, *const NONE[] = { NULL };
+    const struct option *o = options_first_given(OPTIONS, values, 0, ALLOWED);
+    if (!o)
+        o = options_first_given(SAMPLING_OPTIONS, values, offsetof(VALUES, sampling), NONE);
+    if (!o)
+        return TUTTI_OK;
+    return error_set_param(
+        err, TUTTI_E_ARGUMENT, o->name,
+        "--%s has no effect with --batch: each request of the file says what its answer is to "
+        "be; put it into the \"body\" of the requests (docs/http-api.md names the fields)",
+        o->name);
+}
+
 static enum tutti_status answer_requests(const struct generate_values *values, const char *path,
                                          tutti_ranks *ranks, struct tutti_error *err)
 {
@@ -661,15 +677,17 @@ static enum tutti_status answer_requests(const struct generate_values *values, c
     struct buf lines = { 0 };
     struct tutti_error write_error = { 0 };
     struct server_batch batch = { .write = write_line, .user = &write_error };
-    if (values->dp > 1)
-        return error_set(err, TUTTI_E_ARGUMENT, "--batch and --dp cannot go together");
+    struct engine_flags engine_flags = values->engine;
     enum tutti_status st = input_read(&lines, values->batch, err);
     if (st == TUTTI_OK)
         st = model_flags_open(&values->model, ranks, path, &model, err);
     if (st == TUTTI_OK)
         st = adapter_flags_load(&values->adapters, model, err);
     if (st == TUTTI_OK)
-        st = engine_flags_open(&values->engine, 0, model, &engine, err);
+        st = draft_flags_open(&values->draft, &values->model, &engine_flags.draft, err);
+    engine_flags.draft_tokens = values->draft.tokens;
+    if (st == TUTTI_OK)
+        st = engine_flags_open(&engine_flags, 0, model, &engine, err);
     batch.lines = lines.bytes ? lines.bytes : "";
     batch.n_bytes = lines.n_bytes;
     batch.embedding = strcmp(values->embedding, "last") == 0 ? TUTTI_EMBEDDING_LAST : TUTTI_EMBEDDING_MEAN;
@@ -680,8 +698,8 @@ static enum tutti_status answer_requests(const struct generate_values *values, c
     if (st == TUTTI_OK && batch.n_failed > 0)
         st = error_set(err, TUTTI_E_INTERNAL, "%zu of %zu requests failed; their answers say why",
                        batch.n_failed, batch.n_failed + batch.n_ok);
-    if (engine)
-        tutti_engine_close(engine);
+    tutti_engine_close(engine);
+    tutti_model_close(engine_flags.draft);
     tutti_model_close(model);
     buf_clear(&lines);
     return st;
@@ -698,10 +716,13 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     bool is_done;
     struct buf grammar = { 0 };
     model.n_replicas = values->dp;
-    enum tutti_status st = model_flags_join(&model, &values->adapters, operands[0], &ranks, &is_done, err);
+    enum tutti_status st = values->batch ? check_batch(values, err) : TUTTI_OK;
+    if (st != TUTTI_OK)
+        return st;
+    st = model_flags_join(&model, &values->adapters, operands[0], &ranks, &is_done, err);
     if (st != TUTTI_OK || is_done)
         return st;
-    if (values->batch && values->prompt.n == 0 && !values->file) {
+    if (values->batch) {
         st = answer_requests(values, operands[0], ranks, err);
         tutti_ranks_close(ranks);
         return st;

@@ -260,6 +260,46 @@ static enum tutti_status set_initial(const struct option_set *set, void *values,
     return TUTTI_OK;
 }
 
+static bool is_given(const struct option *o, const void *values, size_t base)
+{
+    const char *member = (const char *)values + base + o->field;
+    int64_t n = -1;
+    double x = NAN;
+    switch (o->kind) {
+    case OPTION_FLAG:
+        return *(const bool *)(const void *)member;
+    case OPTION_INT:
+    case OPTION_SIZE:
+        return (o->initial && !read_int(o, o->initial, &n)) || *(const int64_t *)(const void *)member != n;
+    case OPTION_FLOAT:
+        if (!o->initial)
+            return !isnan(*(const double *)(const void *)member);
+        return !number_read_float(o->initial, &x) || fabs(*(const double *)(const void *)member - x) > 0;
+    case OPTION_TEXTS:
+        return ((const struct option_texts *)(const void *)member)->n > 0;
+    case OPTION_INTS:
+        return ((const struct option_ints *)(const void *)member)->n > 0;
+    case OPTION_TEXT:
+    case OPTION_CHOICE:
+        break;
+    }
+    const char *text = *(const char *const *)(const void *)member;
+    return text && !(o->initial && strcmp(text, o->initial) == 0);
+}
+
+const struct option *options_first_given(const struct option *options, const void *values, size_t base,
+                                         const char *const *allowed)
+{
+    for (const struct option *o = options; o->name; o++) {
+        const char *const *name = allowed;
+        while (*name && strcmp(*name, o->name) != 0)
+            name++;
+        if (!*name && is_given(o, values, base))
+            return o;
+    }
+    return NULL;
+}
+
 /* ---- words ----------------------------------------------------------------------------------------------------- */
 
 struct parser {

@@ -87,6 +87,11 @@ MUST_CHECK enum tutti_status options_parse(const struct option_set *set, int arg
 /* Is there an option of this name? */
 bool options_has(const struct option_set *set, const char *name);
 
+/* The first option of the list with another value than it has where it is not given, but for those named in allowed (which ends
+ * with NULL); NULL: there is none. values: the struct that options_parse() filled; base: of the group. */
+const struct option *options_first_given(const struct option *options, const void *values, size_t base,
+                                         const char *const *allowed);
+
 /* The word of the list (which ends with NULL) that word was probably meant to be; NULL: none is near. */
 const char *options_nearest(const char *word, const char *const *words);
 

@@ -55,6 +55,28 @@ def test_many_with_little_room():
     assert texts[0] == texts[1] and [len(texts[0][f"r{i}"]) for i in range(60)] == [1 + i % 3 for i in range(60)]
 
 
+@pytest.mark.parametrize("flags", [
+    ("--temperature", "0"), ("--max-tokens", "5"), ("--top-k", "1"), ("--top-p", "0.5"), ("--min-p", "0.1"), ("--seed", "1"),
+    ("--repetition-penalty", "1.1"), ("--presence-penalty", "1"), ("--frequency-penalty", "1"), ("--stop", "x"), ("--ignore-eos",),
+    ("--grammar", "x.gbnf"), ("--json-schema", "x.json"), ("--beams", "4"), ("--best", "2"), ("--length-penalty", "2"),
+    ("--early-stopping", "true"), ("--chat",), ("--system", "x"), ("--parse-special",), ("--no-kv-cache",), ("--json",),
+    ("--adapter", "none"), ("--dp", "2"), ("--prompt", "x"), ("--file", "x")])
+def test_options_of_an_answer_are_refused_and_not_ignored(flags):
+    done = subprocess.run([BIN, "generate", DEMO, "--batch", "-", *flags], input=b"", capture_output=True, timeout=60, check=False)
+    assert done.returncode == 2 and not done.stdout, done.stderr
+    assert f"{flags[0]} has no effect with --batch" in done.stderr.decode()
+
+
+def test_a_draft_model_is_used_for_requests_of_a_file():
+    lines = [line("a", {"messages": QUESTION, "temperature": 0})]
+    plain, _ = run(lines)
+    drafted, _ = run(lines, "--draft", DEMO, "--draft-tokens", 4)
+    assert plain["a"]["body"]["choices"] == drafted["a"]["body"]["choices"]
+    other = os.path.join(ROOT, "tests", "fixtures", "llama-tiny")
+    _, said = run(lines[:0], "--draft", other, status=2)
+    assert "draft model llama-tiny has" in said
+
+
 @pytest.mark.parametrize("bad, code, param", [
     ("no JSON", 400, None), ("[1]", 400, None), ({"custom_id": 5}, 400, "custom_id"), (line("a", {}, method="GET"), 400, "method"),
     (line("a", {"messages": QUESTION}, "/v1/files"), 400, "url"), ({**line("a", {}), "body": None}, 400, "body"),
