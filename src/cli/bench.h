@@ -90,12 +90,13 @@ struct bench_attention_result {
     struct bench_limits limits;
 };
 
-/* results: [BENCH_ATTENTION_POINTS * contexts->n]. n_repetitions: of each, up to 50; 0: as many as half a second holds. limits:
- * looked at before each repetition, which also empties the caches. */
+/* results: [BENCH_ATTENTION_POINTS * contexts->n]. decode_type: NULL: all points; else one row alone, with keys and values of that
+ * type. n_repetitions: of each, up to 50; 0: as many as half a second holds, or three seconds with the limits. limits: measured
+ * before each repetition, which also empties the caches. */
 MUST_CHECK enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
-                                             int n_repetitions, struct measure *limits,
-                                             struct bench_attention_result *results, int *n_results,
-                                             bench_progress_fn *progress, void *user,
+                                             const enum dtype *decode_type, int n_repetitions,
+                                             struct measure *limits, struct bench_attention_result *results,
+                                             int *n_results, bench_progress_fn *progress, void *user,
                                              struct tutti_error *err);
 
 /* ---- the same through the engine: scheduler, sampling and text thread included ---- */

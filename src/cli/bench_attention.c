@@ -11,8 +11,9 @@ enum {
     PROMPT_ROWS = 64, /* rows of a chunk of a prompt */
     MIN_REPETITIONS = 3,
     MAX_REPETITIONS = 50,
-    SPENT_NS = 500000000, /* a point is repeated for this long */
+    SPENT_NS = 500000000, /* a point is repeated for this long, */
 };
+static const uint64_t WITH_LIMITS_NS = 3000000000; /* and, with the limits of the machine, for this long */
 
 struct attention_bench {
     struct model *model;
@@ -100,11 +101,13 @@ static void fill(struct attention_bench *b)
 static void measure(struct attention_bench *b, int n_repetitions, struct bench_attention_result *result)
 {
     double seconds[MAX_REPETITIONS], read[MAX_REPETITIONS], f32[MAX_REPETITIONS], int8[MAX_REPETITIONS];
-    uint64_t spent = 0;
+    uint64_t spent = 0, begun = clock_now_ns();
     int n = 0;
+    bool is_free = n_repetitions == 0;
     int n_least = n_repetitions > 0 ? n_repetitions : MIN_REPETITIONS;
     int n_most = n_repetitions > 0 ? n_repetitions : MAX_REPETITIONS;
-    while (n < n_least || (n < n_most && spent < SPENT_NS)) {
+    while (n < n_least ||
+           (n < n_most && is_free && spent < SPENT_NS && clock_now_ns() - begun < WITH_LIMITS_NS)) {
         int8[n] = measure_int8_gops(b->limits);
         f32[n] = measure_f32_gflops(b->limits);
         read[n] = measure_read_gbps(b->limits);
@@ -140,25 +143,27 @@ static void reckon(const struct model_desc *d, struct bench_attention_result *r)
     r->ops = 4.0 * d->n_layers * d->n_heads * d->head_dim * seen_positions(d, r); /* q . k, and weights . v */
 }
 
-enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts, int n_repetitions,
-                                  struct measure *limits, struct bench_attention_result *results,
-                                  int *n_results, bench_progress_fn *progress, void *user,
-                                  struct tutti_error *err)
+enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
+                                  const enum dtype *decode_type, int n_repetitions, struct measure *limits,
+                                  struct bench_attention_result *results, int *n_results,
+                                  bench_progress_fn *progress, void *user, struct tutti_error *err)
 {
-    static const enum dtype KV_TYPES[] = { DTYPE_F16, DTYPE_I8 };
+    static const enum dtype BOTH_TYPES[] = { DTYPE_F16, DTYPE_I8 };
     static const int ROWS[] = { 1, PROMPT_ROWS };
     assert(n_repetitions <= MAX_REPETITIONS);
-    int n = 0, total = contexts->n * BENCH_ATTENTION_POINTS;
+    const enum dtype *types = decode_type ? decode_type : BOTH_TYPES;
+    int n_types = decode_type ? 1 : 2, n_rows = decode_type ? 1 : 2;
+    int n = 0, total = contexts->n * n_types * n_rows;
     for (int i = 0; i < contexts->n; i++)
-        for (int t = 0; t < 2; t++) {
+        for (int t = 0; t < n_types; t++) {
             struct attention_bench b;
             int context = (int)contexts->ints[i];
-            enum tutti_status st = init(&b, model, limits, KV_TYPES[t], context, err);
+            enum tutti_status st = init(&b, model, limits, types[t], context, err);
             if (st == TUTTI_OK)
                 fill(&b);
-            for (int k = 0; k < 2 && st == TUTTI_OK && ROWS[k] <= context; k++) {
+            for (int k = 0; k < n_rows && st == TUTTI_OK && ROWS[k] <= context; k++) {
                 struct bench_attention_result *r = &results[n++];
-                *r = (struct bench_attention_result){ .kv_type = KV_TYPES[t],
+                *r = (struct bench_attention_result){ .kv_type = types[t],
                                                       .context = context,
                                                       .n_rows = ROWS[k] };
                 measure(&b, n_repetitions, r);

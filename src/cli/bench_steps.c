@@ -15,11 +15,16 @@ enum {
     CHUNK_ROWS = 256, /* rows of a step that fills the cache */
 };
 
-/* A point is repeated for so long, and not beyond that once it has its least number of repetitions. */
-static const double MIN_S = 1.5, MAX_S = 20;
+/* Steps of a point are repeated until they have taken MIN_S together, and not beyond MAX_S once there is the least number of
+ * them. The limits of the machine are measured around each, which takes a hundred times as long as a step of a tiny model: so
+ * the whole, too, has a limit. */
+static const double MIN_S = 1.5, MAX_S = 20, MAX_WITH_LIMITS_S = 4;
 
 struct bench {
     struct model *model;
+    bench_progress_fn *progress;
+    void *user;
+    uint64_t n_done, n_points; /* that are measured */
     struct measure *measure;
     struct kv_memory *kv;
     int n_users, pages_per_user, max_rows;
@@ -178,11 +183,17 @@ static void find_limit(const struct model *model, struct bench_result *result)
 
 /* ---- measuring ------------------------------------------------------------------------------------------------- */
 
-static bool needs_more(int n, double spent_s, int n_wanted)
+/* spent_s: of the steps; passed_s: with the limits. */
+static bool needs_more(int n, double spent_s, double passed_s, int n_wanted)
 {
     if (n_wanted > 0)
         return n < n_wanted;
-    return n < MIN_REPETITIONS || (n < MAX_REPETITIONS && spent_s < MIN_S);
+    return n < MIN_REPETITIONS || (n < MAX_REPETITIONS && spent_s < MIN_S && passed_s < MAX_WITH_LIMITS_S);
+}
+
+static double seconds_since(uint64_t begin_ns)
+{
+    return (double)(clock_now_ns() - begin_ns) / 1e9;
 }
 
 /* The repetitions of a point, and what the machine could do before each and behind the last. */
@@ -284,9 +295,12 @@ static void measure(struct bench *b, const struct bench_plan *plan, struct sampl
                     struct bench_result *result)
 {
     double spent = 0;
+    uint64_t begin_ns = clock_now_ns();
     int n = 0;
     result->has_adapters = result->phase == BENCH_DECODE && model_n_adapters(b->model) > 0;
-    for (int i = -1; i < 0 || needs_more(n, spent, plan->n_repetitions); i++) { /* -1: to warm up */
+    for (int i = -1; i < 0 || needs_more(n, spent, seconds_since(begin_ns), plan->n_repetitions);
+         i++) { /* -1: to warm up */
+        b->progress(b->user, b->n_done, b->n_points);
         if (b->model->group) /* wakes the others, who had nothing to do meanwhile */
             run_decode(b, 1, result->context, false);
         s->seconds[n] = result->has_adapters ? compare_adapters(b, result, i % 2 != 0, &s->ratios[n])
@@ -389,6 +403,9 @@ enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan
     struct samples s = { numbers, numbers + n_most, numbers + 2 * n_most, numbers + 3 * n_most,
                          numbers + 4 * n_most };
     b.measure = limits;
+    b.progress = progress;
+    b.user = user;
+    b.n_points = total;
     progress(user, 0, total);
     fill_cache(&b, plan->context);
     for (int i = 0; i < plan->users.n; i++) {
@@ -397,15 +414,15 @@ enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan
             .phase = BENCH_DECODE, .n_users = n_users, .context = plan->context, .n_tokens = n_users
         };
         measure(&b, plan, &s, &results[n++]);
-        progress(user, (uint64_t)n, total);
+        b.n_done = (uint64_t)n;
     }
     if (plan->n_prefill > 0) {
         results[n] = (struct bench_result){ .phase = BENCH_PREFILL,
                                             .n_users = 1,
                                             .n_tokens = plan->n_prefill };
         measure(&b, plan, &s, &results[n++]);
-        progress(user, (uint64_t)n, total);
     }
+    progress(user, total, total);
     *n_results = n;
     if (memory)
         look_at_memory(model, memory);

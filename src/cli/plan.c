@@ -287,10 +287,13 @@ static enum tutti_status measure_rates(struct plan *p, struct tutti_error *err)
 {
     struct plan_probe probe;
     struct progress progress;
+    fprintf(stderr,
+            "tutti: measuring this machine's kernels for about 10 s; --rates FILE takes the rates from "
+            "'tutti bench --json' instead\n");
     progress_begin(&progress, "measuring", PROGRESS_STEPS);
     enum tutti_status st = plan_probe_open(&probe, p, err);
     if (st == TUTTI_OK)
-        st = plan_probe_run(&probe, p, 0, err);
+        st = plan_probe_run(&probe, p, 0, &progress, err);
     plan_probe_close(&probe);
     progress_end(&progress);
     return st;
@@ -352,7 +355,8 @@ const struct command COMMAND_PLAN = {
         "is a checkpoint, of which the headers are read, or the name of a known shape (tutti bench --shape "
         "list).\n"
         "\n"
-        "Rates are those of kernels, not peaks: measured here in some seconds, on a few layers with made-up "
+        "Rates are those of kernels, not peaks: measured here in about 10 seconds, on a few layers with "
+        "random "
         "weights, or on another machine by tutti bench --json. Memory and arithmetic overlap, messages "
         "overlap "
         "with nothing. Users are taken to decode all at once, each a token a step.\n"

@@ -40,8 +40,11 @@ struct plan_probe {
 /* Sets p->rates, too. n_repetitions: 0: as many as some seconds hold. On failure the probe is to be closed all the same. */
 MUST_CHECK enum tutti_status plan_probe_open(struct plan_probe *probe, struct plan *p,
                                              struct tutti_error *err);
+struct progress;
+
+/* progress: NULL: none is shown. */
 MUST_CHECK enum tutti_status plan_probe_run(const struct plan_probe *probe, struct plan *p, int n_repetitions,
-                                            struct tutti_error *err);
+                                            struct progress *progress, struct tutti_error *err);
 void plan_probe_close(struct plan_probe *probe);
 
 /* Measures the whole model and its rates in turns, and prints how far each prediction is from what was measured. */

@@ -75,7 +75,7 @@ static enum tutti_status run_round(struct check *c, int round, const struct plan
                                    struct model *whole, struct progress *progress, struct tutti_error *err)
 {
     int n = 0;
-    enum tutti_status st = plan_probe_run(probe, c->plan, REPETITIONS, err);
+    enum tutti_status st = plan_probe_run(probe, c->plan, REPETITIONS, NULL, err);
     progress_update(progress, 2 * (uint64_t)round + 1, 2 * ROUNDS);
     if (st == TUTTI_OK)
         st = bench_steps(whole, &c->steps, probe->limits, c->results, &n, NULL, bench_no_progress, NULL, err);

@@ -3,6 +3,7 @@
 
 #include "backend/kv_type.h"
 #include "cli/bench.h"
+#include "cli/progress.h"
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -25,11 +26,27 @@ static void add_sample(struct plan_sample *out, const struct bench_result *r)
                                  .attention_ops = r->work.attention_ops };
 }
 
+enum { N_STEP_POINTS = 2, N_POINTS = 3 };
+
+static void show_steps(void *user, uint64_t done, uint64_t total)
+{
+    (void)total;
+    if (user)
+        progress_update(user, done, N_POINTS);
+}
+
+static void show_attention(void *user, uint64_t done, uint64_t total)
+{
+    (void)total;
+    if (user)
+        progress_update(user, N_STEP_POINTS + done, N_POINTS);
+}
+
 enum tutti_status plan_probe_run(const struct plan_probe *probe, struct plan *p, int n_repetitions,
-                                 struct tutti_error *err)
+                                 struct progress *progress, struct tutti_error *err)
 {
     const struct model_desc *d = &probe->part->desc;
-    struct bench_plan steps = { .users = { .ints = { 1, MEASURED_ROWS }, .n = 2 },
+    struct bench_plan steps = { .users = { .ints = { 1, MEASURED_ROWS }, .n = N_STEP_POINTS },
                                 .context = d->n_ctx > MEASURED_CONTEXT ? MEASURED_CONTEXT : 0,
                                 .n_repetitions = n_repetitions };
     struct option_ints contexts = { .ints = { d->n_ctx < MEASURED_ATTENTION ? d->n_ctx : MEASURED_ATTENTION },
@@ -39,11 +56,11 @@ enum tutti_status plan_probe_run(const struct plan_probe *probe, struct plan *p,
     struct plan_sample samples[3];
     struct plan_attention_sample alone = { 0 };
     int n = 0, n_attention = 0;
-    enum tutti_status st = bench_steps(probe->part, &steps, probe->limits, results, &n, NULL,
-                                       bench_no_progress, NULL, err);
+    enum tutti_status st = bench_steps(probe->part, &steps, probe->limits, results, &n, NULL, show_steps,
+                                       progress, err);
     if (st == TUTTI_OK)
-        st = bench_attention(probe->part, &contexts, n_repetitions, probe->limits, attention, &n_attention,
-                             bench_no_progress, NULL, err);
+        st = bench_attention(probe->part, &contexts, &p->model.kv_type, n_repetitions, probe->limits,
+                             attention, &n_attention, show_attention, progress, err);
     if (st != TUTTI_OK)
         return st;
     for (int i = 0; i < n; i++)

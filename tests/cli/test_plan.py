@@ -185,3 +185,7 @@ def test_predictions_are_held_against_the_whole_model():
     for more in (["--hosts", "2"], ["--cores", "4"], ["--bandwidth", "9"], ["--rates", "x"]):
         assert "--check measures this machine" in wrong("plan", "tiny", "--check", *more)
     assert "--users: found 5000, at most 4096 are measured" in wrong("plan", "tiny", "--check", "--users", 5000)
+
+
+def test_it_says_that_it_measures_and_for_how_long():
+    assert "measuring this machine's kernels for about 10 s" in tutti("plan", "tiny", "--threads", 1).stderr
