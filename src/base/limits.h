@@ -13,7 +13,7 @@ enum {
     LIMIT_VOCAB = 1 << 24,
     LIMIT_CONTEXT = 1 << 24,
     LIMIT_SHARDS = 10000,
-    LIMIT_RANKS = 256,
+    LIMIT_RANKS = 64, /* of all replicas together: what is planned and cut for so many can be run, too */
     LIMIT_CHOICES = 128,
     LIMIT_BEAMS = 64, /* at most LIMIT_CHOICES */
     LIMIT_STOPS = 16,

@@ -49,7 +49,7 @@ const struct option MODEL_OPTIONS[] = {
       INT_IN(MODEL, tp),
       .value = "N",
       .min = 1,
-      .max = 64,
+      .max = LIMIT_RANKS,
       .initial = "1",
       .help = "run the model on the N processes that mpirun started, each with its share of the weights" },
     { .name = "rank-table",
@@ -92,8 +92,51 @@ static enum tutti_status check_rank_table(const struct model_flags *flags, int n
     return ranks ? cluster_agree(cluster_of(ranks), st, err) : st;
 }
 
-enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks **out,
-                                    struct tutti_error *err)
+/* What every rank of a model takes from its own command line, and must have as the others: with another type its part of the
+ * weights would differ, with another adapter it would wait for ever. All else is rank 0's alone, which tells the others. */
+struct rank_flags {
+    char program[64], type[32], kv_type[32], adapters[1024];
+};
+
+static void describe_adapters(const struct adapter_flags *adapters, char *text, size_t size)
+{
+    size_t n = 0;
+    for (int i = 0; adapters && i < adapters->lora.n && n < size; i++) {
+        const char *one = adapters->lora.texts[i];
+        int length = (int)strcspn(one, "="); /* where the folder lies may differ from machine to machine */
+        n += (size_t)snprintf(text + n, size - n, "%s%.*s", i > 0 ? ", " : "", length, one);
+    }
+}
+
+static enum tutti_status compare_flags(const struct model_flags *flags, const struct adapter_flags *adapters,
+                                       struct cluster *cluster, struct tutti_error *err)
+{
+    struct rank_flags own = { .program = TUTTI_VERSION }, first;
+    snprintf(own.type, sizeof own.type, "%s", flags->type ? flags->type : "as stored");
+    snprintf(own.kv_type, sizeof own.kv_type, "%s", flags->kv_type);
+    describe_adapters(adapters, own.adapters, sizeof own.adapters);
+    first = own;
+    enum tutti_status st = TUTTI_OK;
+    if (!cluster_broadcast(cluster, &first, sizeof first, true))
+        return cluster_check(cluster, err);
+    const struct {
+        const char *name, *own, *first;
+    } all[] = { { "the version of tutti", own.program, first.program },
+                { "--type", own.type, first.type },
+                { "--kv-type", own.kv_type, first.kv_type },
+                { "--lora", own.adapters, first.adapters } };
+    for (size_t i = 0; i < sizeof all / sizeof *all && st == TUTTI_OK; i++)
+        if (strcmp(all[i].own, all[i].first) != 0)
+            st = error_set_param(err, TUTTI_E_ARGUMENT, all[i].name,
+                                 "%s is %s, but %s on rank 0: start all ranks with the same options",
+                                 all[i].name, *all[i].own ? all[i].own : "not given",
+                                 *all[i].first ? all[i].first : "not given");
+    return cluster_agree(cluster, st, err);
+}
+
+/* adapters: NULL: none. */
+static enum tutti_status join_ranks(const struct model_flags *flags, const struct adapter_flags *adapters,
+                                    tutti_ranks **out, struct tutti_error *err)
 {
     tutti_ranks *ranks = NULL;
     enum tutti_status st = TUTTI_OK;
@@ -102,6 +145,8 @@ enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks
         st = tutti_ranks_open(&ranks, (int)flags->tp, n_replicas, err);
     if (st == TUTTI_OK && flags->rank_table)
         st = check_rank_table(flags, n_replicas, ranks, err);
+    if (st == TUTTI_OK && ranks && cluster_n_ranks(cluster_of(ranks)) > 1)
+        st = compare_flags(flags, adapters, cluster_of(ranks), err);
     if (st == TUTTI_OK && tutti_ranks_rank(ranks) > 0) {
         signal(SIGTERM, SIG_IGN); /* launchers send them to all, but rank 0 may have requests to end */
         signal(SIGINT, SIG_IGN);
@@ -111,12 +156,18 @@ enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks
     return st;
 }
 
+enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks **out,
+                                    struct tutti_error *err)
+{
+    return join_ranks(flags, NULL, out, err);
+}
+
 enum tutti_status model_flags_join(const struct model_flags *flags, const struct adapter_flags *adapters,
                                    const char *path, tutti_ranks **out, bool *is_done,
                                    struct tutti_error *err)
 {
     *is_done = false;
-    enum tutti_status st = model_flags_ranks(flags, out, err);
+    enum tutti_status st = join_ranks(flags, adapters, out, err);
     if (st != TUTTI_OK || tutti_ranks_rank(*out) == 0)
         return st;
     tutti_model *model = NULL;

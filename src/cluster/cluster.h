@@ -10,6 +10,7 @@
 #define TUTTI_CLUSTER_H
 
 #include "base/error.h"
+#include "base/limits.h"
 
 struct cluster;
 struct team;
@@ -25,7 +26,7 @@ static inline tutti_ranks *cluster_handle(struct cluster *cluster)
     return (tutti_ranks *)cluster;
 }
 
-enum { CLUSTER_MAX_RANKS = 64 }; /* of a group: far more than heads can be shared out over */
+enum { CLUSTER_MAX_RANKS = LIMIT_RANKS }; /* of all groups */
 
 struct cluster_options {
     int n_ranks; /* of a group: those that run one model together */

@@ -118,6 +118,27 @@ def test_what_cannot_be_is_said(words, n_ranks, args):
     assert words in done.stderr
 
 
+@pytest.mark.parametrize("own, words", [
+    (["--type", "q4_0"], "--type is q4_0, but as stored on rank 0"),
+    (["--kv-type", "int8"], "--kv-type is int8, but f16 on rank 0"),
+    (["--lora", "x=/nowhere"], "--lora is x, but not given on rank 0"),
+    (["--tp", "3"], "2 ranks were started, but tensor parallelism over 3 needs 3"),
+])
+def test_ranks_with_other_options_fail_by_name(own, words):
+    """Each rank has a command line of its own where a launcher is told so, or a script of a cluster differs on one machine."""
+    first, second = ["generate", DEMO, "-p", "x", "-n", "4", "--tp", "2"], ["generate", DEMO, "-p", "x", "-n", "4", "--tp", "2", *own]
+    done = subprocess.run([*MPIRUN, "-n", "1", BIN, *first, ":", "-n", "1", BIN, *second], capture_output=True, text=True,
+                          timeout=PATIENCE, check=False, env=ENVIRONMENT)
+    assert done.returncode != 0 and words in done.stderr, done.stderr
+    assert not done.stdout
+    # What rank 0 alone decides may differ: it tells the others.
+    if own == ["--type", "q4_0"]:
+        second[-2:] = ["--max-seqs", "2", "--context", "64", "--max-tokens", "9"]
+        done = subprocess.run([*MPIRUN, "-n", "1", BIN, *first, ":", "-n", "1", BIN, *second], capture_output=True, text=True,
+                              timeout=PATIENCE, check=False, env=ENVIRONMENT)
+        assert done.returncode == 0 and done.stdout == run(*first[:-2], n_ranks=2).stdout, done.stderr
+
+
 # ---- a server, and a rank that is lost ----
 
 
