@@ -126,7 +126,8 @@ def test_what_cannot_be_is_said(words, n_ranks, args):
 ])
 def test_ranks_with_other_options_fail_by_name(own, words):
     """Each rank has a command line of its own where a launcher is told so, or a script of a cluster differs on one machine."""
-    first, second = ["generate", DEMO, "-p", "x", "-n", "4", "--tp", "2"], ["generate", DEMO, "-p", "x", "-n", "4", "--tp", "2", *own]
+    first = ["generate", DEMO, "-p", "x", "-n", "4", "--temperature", "0", "--tp", "2"]
+    second = [*first, *own]
     done = subprocess.run([*MPIRUN, "-n", "1", BIN, *first, ":", "-n", "1", BIN, *second], capture_output=True, text=True,
                           timeout=PATIENCE, check=False, env=ENVIRONMENT)
     assert done.returncode != 0 and words in done.stderr, done.stderr
