@@ -349,6 +349,11 @@ static enum tutti_status put_json(struct gguf_writer *w, const struct checkpoint
                  *settings = json_object_get(scalars, TOKENIZER_JSON_CONFIG_KEY);
     put_string(w, "tokenizer.ggml.model", TOKENIZER_KIND_JSON);
     if (checkpoint_gguf(ck)) {
+        if (!json_is_string(text))
+            return error_set(
+                err, TUTTI_E_UNSUPPORTED,
+                "%s: a tokenizer of the kind %s cannot be written; convert the model's folder instead",
+                checkpoint_path(ck), json_string_value(json_object_get(scalars, "tokenizer.ggml.model")));
         gguf_writer_string(w, TOKENIZER_JSON_KEY, json_string_value(text), json_string_length(text));
         if (settings)
             gguf_writer_string(w, TOKENIZER_JSON_CONFIG_KEY, json_string_value(settings),

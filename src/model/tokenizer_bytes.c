@@ -142,6 +142,9 @@ enum tutti_status tokenizer_read_tiktoken(struct tokenizer **out, const struct t
 
 /* ---- GGUF ---- */
 
+#define LOWERCASE_KEY "tokenizer.ggml.normalizer.lowercase"
+#define ACCENTS_KEY   "tokenizer.ggml.normalizer.strip_accents"
+
 static int32_t id_of(const json_t *scalars, const char *key, size_t n)
 {
     const json_t *value = json_object_get(scalars, key);
@@ -181,12 +184,21 @@ static enum tutti_status read_types(struct piece *tokens, size_t n, const struct
     return TUTTI_OK;
 }
 
+/* Two more kinds have merges, and one way to cut text each. */
+static const char *pre_of(const json_t *scalars)
+{
+    const char *kind = json_string_value(json_object_get(scalars, "tokenizer.ggml.model")),
+               *pre = json_string_value(json_object_get(scalars, "tokenizer.ggml.pre"));
+    if (kind && (strcmp(kind, "gemma4") == 0 || strcmp(kind, "whitespace") == 0))
+        return kind;
+    return pre ? pre : "default";
+}
+
 enum tutti_status tokenizer_read_gguf(struct tokenizer **out, const struct gguf *gguf, const char *path,
                                       struct tutti_error *err)
 {
     const json_t *scalars = gguf_scalars(gguf),
                  *adds = json_object_get(scalars, "tokenizer.ggml.add_bos_token");
-    const char *pre = json_string_value(json_object_get(scalars, "tokenizer.ggml.pre"));
     size_t n_tokens, n_merges;
     struct piece *tokens = read_strings(gguf_find_array(gguf, "tokenizer.ggml.tokens"), &n_tokens);
     struct piece *merges = read_strings(gguf_find_array(gguf, "tokenizer.ggml.merges"), &n_merges);
@@ -204,9 +216,10 @@ enum tutti_status tokenizer_read_gguf(struct tokenizer **out, const struct gguf 
             .n_tokens = n_tokens,
             .merges = merges,
             .n_merges = n_merges,
-            .pre = pre ? pre : "default",
+            .pre = pre_of(scalars),
             .adds_bos = json_is_boolean(adds) ? json_is_true(adds) : -1,
             .adds_eos = json_is_true(json_object_get(scalars, "tokenizer.ggml.add_eos_token")),
+            .lowers = json_is_true(json_object_get(scalars, LOWERCASE_KEY)),
             .unk_id = -1, /* every byte is a token */
             .bos_id = id_of(scalars, "tokenizer.ggml.bos_token_id", n_tokens),
             .eos_id = id_of(scalars, "tokenizer.ggml.eos_token_id", n_tokens),
@@ -215,6 +228,43 @@ enum tutti_status tokenizer_read_gguf(struct tokenizer **out, const struct gguf 
     }
     free(tokens);
     free(merges);
+    return st;
+}
+
+/* An id that llama.cpp presumes where the file has none. */
+static int32_t id_or(const json_t *scalars, const char *key, int32_t usual, size_t n)
+{
+    return json_object_get(scalars, key) ? id_of(scalars, key, n) : (size_t)usual < n ? usual : -1;
+}
+
+enum tutti_status tokenizer_read_gguf_bert(struct tokenizer **out, const struct gguf *gguf, const char *path,
+                                           struct tutti_error *err)
+{
+    enum { BERT_UNK = 100, BERT_CLS = 101, BERT_SEP = 102 };
+    const json_t *scalars = gguf_scalars(gguf), *accents = json_object_get(scalars, ACCENTS_KEY);
+    size_t n_tokens;
+    struct piece *tokens = read_strings(gguf_find_array(gguf, "tokenizer.ggml.tokens"), &n_tokens);
+    enum tutti_status st = TUTTI_OK;
+    if (!tokens)
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    else if (n_tokens == 0)
+        st = error_set(err, TUTTI_E_FORMAT,
+                       "%s: tokenizer.ggml.tokens is missing, empty or no array of strings", path);
+    else
+        st = read_types(tokens, n_tokens, gguf, path, err);
+    if (st == TUTTI_OK) {
+        struct bert_vocab vocab = {
+            .tokens = tokens,
+            .n_tokens = n_tokens,
+            .lowers = !json_is_false(json_object_get(scalars, LOWERCASE_KEY)),
+            .unk_id = id_or(scalars, "tokenizer.ggml.unknown_token_id", BERT_UNK, n_tokens),
+            .bos_id = id_or(scalars, "tokenizer.ggml.bos_token_id", BERT_CLS, n_tokens),
+            .sep_id = id_or(scalars, "tokenizer.ggml.seperator_token_id", BERT_SEP, n_tokens),
+        };
+        vocab.strips_accents = json_is_boolean(accents) ? json_is_true(accents) : vocab.lowers;
+        st = tokenizer_from_bert_vocab(out, &vocab, path, err);
+    }
+    free(tokens);
     return st;
 }
 

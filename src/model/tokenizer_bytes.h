@@ -34,7 +34,11 @@ MUST_CHECK enum tutti_status tokenizer_read_tiktoken(struct tokenizer **out, con
 MUST_CHECK enum tutti_status tokenizer_read_gguf_json(struct tokenizer **out, const struct gguf *gguf,
                                                       const char *path, struct tutti_error *err);
 
-/* tokenizer.ggml.model "gpt2". */
+/* tokenizer.ggml.model "bert". */
+MUST_CHECK enum tutti_status tokenizer_read_gguf_bert(struct tokenizer **out, const struct gguf *gguf,
+                                                      const char *path, struct tutti_error *err);
+
+/* tokenizer.ggml.model "gpt2", "gemma4" and "whitespace". */
 MUST_CHECK enum tutti_status tokenizer_read_gguf(struct tokenizer **out, const struct gguf *gguf,
                                                  const char *path, struct tutti_error *err);
 

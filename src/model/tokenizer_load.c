@@ -259,7 +259,7 @@ static enum tutti_status load_pieces(struct tokenizer **out, const struct gguf *
         .n_pieces = v.n,
         .add_dummy_prefix = flag_of(scalars, "tokenizer.ggml.add_space_prefix", !is_unigram),
         .remove_extra_whitespaces = flag_of(scalars, "tokenizer.ggml.remove_extra_whitespaces", false),
-        .byte_fallback = !is_unigram || v.has_bytes,
+        .byte_fallback = v.has_bytes,
         .is_unigram = is_unigram,
         .map = v.map,
         .n_map_bytes = v.n_map_bytes,
@@ -295,12 +295,16 @@ static enum tutti_status load_from_gguf(struct tokenizer **out, const struct ggu
     if (kind &&
         (strcmp(kind, "llama") == 0 || strcmp(kind, "t5") == 0 || strcmp(kind, TOKENIZER_KIND_OWN) == 0))
         return load_pieces(out, gguf, kind, path, err);
-    if (kind && strcmp(kind, "gpt2") == 0)
+    if (kind && strcmp(kind, "bert") == 0)
+        return tokenizer_read_gguf_bert(out, gguf, path, err);
+    if (kind && (strcmp(kind, "gpt2") == 0 || strcmp(kind, "gemma4") == 0 || strcmp(kind, "whitespace") == 0))
         return read_bytes(out, gguf, path, why, size, err);
     if (kind && strcmp(kind, TOKENIZER_KIND_JSON) == 0)
         return tokenizer_read_gguf_json(out, gguf, path, err);
-    snprintf(why, size, "%s: tokenizer.ggml.model is %s, expected \"llama\", \"t5\" or \"gpt2\"", path,
-             kind ? kind : "missing");
+    snprintf(why, size,
+             "%s: tokenizer.ggml.model is %s, expected \"llama\", \"t5\", \"gpt2\", \"bert\", "
+             "\"gemma4\" or \"whitespace\"",
+             path, kind ? kind : "missing");
     return TUTTI_OK;
 }
 

@@ -49,9 +49,21 @@ struct byte_vocab {
     const char *pre;
     int adds_bos;
     bool adds_eos;
+    bool lowers;                    /* text becomes small letters first */
     int32_t unk_id, bos_id, eos_id; /* -1: none */
 };
 MUST_CHECK enum tutti_status tokenizer_from_byte_vocab(struct tokenizer **out, const struct byte_vocab *vocab,
+                                                       const char *name, struct tutti_error *err);
+
+/* GGUF's tokenizer.ggml.model "bert": WordPiece, in which a word begins with U+2581 instead of its continuation with "##".
+ * tokens: their types count. */
+struct bert_vocab {
+    const struct piece *tokens;
+    size_t n_tokens;
+    bool lowers, strips_accents;
+    int32_t unk_id, bos_id, sep_id; /* bos before a text, sep after it; -1: none, but for unk_id */
+};
+MUST_CHECK enum tutti_status tokenizer_from_bert_vocab(struct tokenizer **out, const struct bert_vocab *vocab,
                                                        const char *name, struct tutti_error *err);
 
 /* ---- what GGUF must be told of one ---- */

@@ -73,6 +73,10 @@ static enum tutti_status fill(struct tokenizer *tok, const struct byte_vocab *v,
         return error_set(err, TUTTI_E_FORMAT, "%s: %zu tokens, expected 1 to %d", name, v->n_tokens,
                          LIMIT_VOCAB);
     enum tutti_status st = byte_level_use(tok, named, v->pre, name, err);
+    if (st == TUTTI_OK && v->lowers) /* one more than the one that a name may bring */
+        tok->level->normalizers.steps[tok->level->normalizers.n++] = (struct normalizer){
+            .kind = NORMALIZE_LOWERCASE
+        };
     if (st == TUTTI_OK)
         st = put_tokens(tok, v, name, err);
     for (size_t i = 0; st == TUTTI_OK && i < v->n_merges; i++)

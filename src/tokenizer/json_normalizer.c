@@ -92,26 +92,18 @@ static struct normalizer remove_set(const uint32_t *toggles, size_t n)
     return (struct normalizer){ .kind = NORMALIZE_REMOVE, .toggles = toggles, .n_toggles = n };
 }
 
-/* Its parts, one after another. strip_accents follows lowercase where it is null. */
+/* strip_accents follows lowercase where it is null. */
 static enum tutti_status read_bert(struct json_reader *r, const json_t *part)
 {
     const json_t *accents = json_object_get(part, "strip_accents");
-    bool lowers = !json_is_false(json_object_get(part, "lowercase"));
-    bool strips = json_is_boolean(accents) ? json_is_true(accents) : lowers;
-    enum tutti_status st = TUTTI_OK;
-    if (!json_is_false(json_object_get(part, "clean_text"))) {
-        st = add_simple(r, remove_set(CASE_TABLES.bert_removed, CASE_TABLES.n_bert_removed));
-        if (st == TUTTI_OK)
-            st = add_simple(r, (struct normalizer){ .kind = NORMALIZE_SPACES });
-    }
-    if (st == TUTTI_OK && !json_is_false(json_object_get(part, "handle_chinese_chars")))
-        st = add_simple(r, (struct normalizer){ .kind = NORMALIZE_CHINESE });
-    if (st == TUTTI_OK && strips) {
-        st = add_simple(r, (struct normalizer){ .kind = NORMALIZE_FORM, .form = UNICODE_NFD });
-        if (st == TUTTI_OK)
-            st = add_simple(r, remove_set(CASE_TABLES.bert_accents, CASE_TABLES.n_bert_accents));
-    }
-    return st == TUTTI_OK && lowers ? add_simple(r, (struct normalizer){ .kind = NORMALIZE_LOWERCASE }) : st;
+    struct bert_options o = { .cleans = !json_is_false(json_object_get(part, "clean_text")),
+                              .parts_chinese = !json_is_false(json_object_get(part, "handle_chinese_chars")),
+                              .lowers = !json_is_false(json_object_get(part, "lowercase")) };
+    o.strips_accents = json_is_boolean(accents) ? json_is_true(accents) : o.lowers;
+    return normalizers_add_bert(&r->tok->level->normalizers, &o)
+               ? TUTTI_OK
+               : error_set(r->err, TUTTI_E_UNSUPPORTED, "%s: normalizer: more than %d steps", r->name,
+                           MAX_NORMALIZERS);
 }
 
 static enum tutti_status read_strip(struct json_reader *r, const json_t *part)

@@ -7,8 +7,8 @@
 
 static const char FIELD[] = "pre_tokenizer";
 
-/* Of the steps Whitespace, WhitespaceSplit and BertPreTokenizer. */
-static const char WORDS[] = "\\p{\\singleword}+|[^\\p{\\singleword}\\s]+", BLANK[] = "\\s";
+/* Of the step Whitespace. */
+static const char WORDS[] = "\\p{\\singleword}+|[^\\p{\\singleword}\\s]+";
 
 static struct pretokenizer *steps_of(struct json_reader *r)
 {
@@ -103,7 +103,7 @@ static enum tutti_status read_whitespace(struct json_reader *r, const json_t *pa
 static enum tutti_status read_whitespace_split(struct json_reader *r, const json_t *part)
 {
     (void)part;
-    return add_pattern(r, BLANK, SPLIT_REMOVED, false);
+    return add_pattern(r, PATTERN_BLANK, SPLIT_REMOVED, false);
 }
 
 static enum tutti_status read_bert(struct json_reader *r, const json_t *part)

@@ -238,6 +238,33 @@ bool normalizers_run(const struct normalizers *normalizers, const char *text, si
     return ok;
 }
 
+bool normalizers_add_bert(struct normalizers *normalizers, const struct bert_options *options)
+{
+    const struct {
+        bool is_on;
+        struct normalizer step;
+    } STEPS[] = { { options->cleans,
+                    { .kind = NORMALIZE_REMOVE,
+                      .toggles = CASE_TABLES.bert_removed,
+                      .n_toggles = CASE_TABLES.n_bert_removed } },
+                  { options->cleans, { .kind = NORMALIZE_SPACES } },
+                  { options->parts_chinese, { .kind = NORMALIZE_CHINESE } },
+                  { options->strips_accents, { .kind = NORMALIZE_FORM, .form = UNICODE_NFD } },
+                  { options->strips_accents,
+                    { .kind = NORMALIZE_REMOVE,
+                      .toggles = CASE_TABLES.bert_accents,
+                      .n_toggles = CASE_TABLES.n_bert_accents } },
+                  { options->lowers, { .kind = NORMALIZE_LOWERCASE } } };
+    for (size_t i = 0; i < sizeof STEPS / sizeof *STEPS; i++) {
+        if (!STEPS[i].is_on)
+            continue;
+        if (normalizers->n >= MAX_NORMALIZERS)
+            return false;
+        normalizers->steps[normalizers->n++] = STEPS[i].step;
+    }
+    return true;
+}
+
 void normalizers_clear(struct normalizers *normalizers)
 {
     for (int i = 0; i < normalizers->n; i++) {

@@ -37,6 +37,12 @@ struct normalizers {
     int n;
 };
 
+/* BertNormalizer, as the steps that it consists of. False: there are too many. */
+struct bert_options {
+    bool cleans, parts_chinese, strips_accents, lowers;
+};
+MUST_CHECK bool normalizers_add_bert(struct normalizers *normalizers, const struct bert_options *options);
+
 /* Adds a text as the steps leave it. text: valid UTF-8. False: out of memory, a pattern takes more steps than it is granted,
  * or the text grows beyond reason. */
 MUST_CHECK bool normalizers_run(const struct normalizers *normalizers, const char *text, size_t n_bytes,

@@ -16,7 +16,8 @@
 #define DIGITS      "\\p{\\digits}"
 #define PUNCTUATION "\\p{\\punctuation}"
 
-const char PATTERN_GPT2[] = GPT2, PATTERN_DIGITS[] = DIGITS, PATTERN_PUNCTUATION[] = PUNCTUATION;
+const char PATTERN_GPT2[] = GPT2, PATTERN_DIGITS[] = DIGITS, PATTERN_PUNCTUATION[] = PUNCTUATION,
+           PATTERN_BLANK[] = "\\s";
 
 /* Rules that share a pattern share an entry. As the models' tokenizer.json files spell the patterns; what comes of them is
  * what llama.cpp's own make of a text. */
@@ -231,5 +232,6 @@ bool pre_pattern_is_known(const char *source)
                 return true;
         }
     }
-    return strcmp(source, DIGITS) == 0 || strcmp(source, PUNCTUATION) == 0;
+    return strcmp(source, DIGITS) == 0 || strcmp(source, PUNCTUATION) == 0 ||
+           strcmp(source, PATTERN_BLANK) == 0;
 }

@@ -61,7 +61,7 @@ bool pre_pattern_is_known(const char *source);
 
 extern const char PATTERN_GPT2[];
 /* Of the steps Digits and Punctuation, which have a Unicode of their own; the names of these properties are known here alone. */
-extern const char PATTERN_DIGITS[], PATTERN_PUNCTUATION[];
+extern const char PATTERN_DIGITS[], PATTERN_PUNCTUATION[], PATTERN_BLANK[];
 
 /* Each adds a step. Errors name the file. */
 MUST_CHECK enum tutti_status pretokenizer_add(struct pretokenizer *pre, const char *source, size_t n_bytes,

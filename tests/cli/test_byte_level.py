@@ -151,6 +151,39 @@ def test_a_converted_model_keeps_its_template(kind, tmp_path):
     assert tutti("generate", out, *args).stdout == want
 
 
+# What a text gets around it; the files are in the shape of a model for embeddings, of BERT, T5 and XLM-R.
+@pytest.mark.parametrize("kind, before, after", [("pad-is-text", [], [2]), ("bert", [2], [3]), ("t5", [], [1]), ("xlmr", [0], [2])])
+def test_tokens_around_a_text_are_added_where_asked_for(kind, before, after, tmp_path):
+    folder, out = tmp_path / "around", tmp_path / "model.gguf"
+    folder.mkdir()
+    widen(os.path.join(FIXTURES, "qwen2-tiny"), folder)
+    shutil.copyfile(os.path.join(FIXTURES, "tokenizer", "json", kind + ".json"), folder / "tokenizer.json")
+    tutti("convert", folder, out, "--type", "f32")
+    for text in "Hello, world", "don't  stop! 12", "":
+        ids = ids_of(str(folder), text)
+        assert not set(ids) & set(before + after)
+        assert ids_of(str(folder), text, "--special") == before + ids + after
+        assert ids_of(str(out), text) == ids
+        assert ids_of(str(out), text, "--special") == before + ids + after
+    server = subprocess.Popen([BIN, "serve", str(folder), "--port", "0", "--type", "f32"], stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    try:
+        url = server.stdout.readline().decode().removeprefix("listening on ").strip()
+
+        def post(path, body):
+            return requests.post(url + path, json=body, timeout=PATIENCE).json()
+
+        ids = ids_of(str(folder), "Hello, world")
+        assert post("/tokenize", {"prompt": "Hello, world"})["tokens"] == before + ids + after
+        assert post("/tokenize", {"prompt": "Hello, world", "add_special_tokens": False})["tokens"] == ids
+        n = len(before + ids + after)
+        assert post("/v1/embeddings", {"input": "Hello, world"})["usage"]["prompt_tokens"] == n
+        assert post("/v1/completions", {"prompt": "Hello, world", "max_tokens": 1})["usage"]["prompt_tokens"] == n
+    finally:
+        server.terminate()
+        server.wait(PATIENCE)
+
+
 def test_serves_text_and_chat(tmp_path):
     folder = tmp_path / "serve"
     folder.mkdir()
@@ -189,9 +222,9 @@ def test_what_is_not_read_is_named(tmp_path):
     widen(os.path.join(FIXTURES, "qwen2-tiny"), folder)
     with open(os.path.join(BYTES, "qwen2.json"), encoding="utf-8") as file:
         data = json.load(file)
-    data["normalizer"] = {"type": "Lowercase"}
+    data["normalizer"] = {"type": "Uppercase"}
     (folder / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
     done = tutti("tokenize", folder, "a", check=1)
-    assert "tokenizer.json: normalizer is of type Lowercase, expected NFC" in done.stderr
+    assert "tokenizer.json: normalizer is of type Uppercase, expected NFC" in done.stderr
     (folder / "tokenizer.json").write_text("{\"model\": {\"type\": \"BPE\"", encoding="utf-8")
     assert "tokenizer.json: line 1" in tutti("tokenize", folder, "a", check=1).stderr

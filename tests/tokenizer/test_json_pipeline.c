@@ -7,6 +7,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -161,10 +162,70 @@ static void every_pipeline_gives_the_librarys_ids_and_text(void **state)
     mapping_close(&lines);
 }
 
+/* A vocabulary as GGUF has it: words begin with a mark, and what continues them has none. */
+static void wordpiece_of_gguf_gives_the_same_ids(void **state)
+{
+    (void)state;
+    struct tokenizer *tok = load("bert"), *gguf = NULL;
+    size_t n = (size_t)tokenizer_n_pieces(tok);
+    struct piece *tokens = calloc(n, sizeof *tokens);
+    char(*marked)[64] = calloc(n, sizeof *marked);
+    struct tutti_error err = { 0 };
+    assert_true(tokens && marked);
+    for (size_t i = 0; i < n; i++) {
+        tokens[i] = tokenizer_piece(tok, (int32_t)i);
+        bool continues = tokens[i].n_bytes > 2 && memcmp(tokens[i].bytes, "##", 2) == 0;
+        if (tokens[i].type == PIECE_CONTROL)
+            continue;
+        int length = snprintf(marked[i], sizeof marked[i], "%s%.*s", continues ? "" : "\xE2\x96\x81",
+                              (int)tokens[i].n_bytes - 2 * continues, tokens[i].bytes + 2 * continues);
+        tokens[i].bytes = marked[i];
+        tokens[i].n_bytes = (size_t)length;
+    }
+    struct bert_vocab vocab = { .tokens = tokens,
+                                .n_tokens = n,
+                                .lowers = true,
+                                .strips_accents = true,
+                                .unk_id = 1,
+                                .bos_id = 2,
+                                .sep_id = 3 };
+    if (tokenizer_from_bert_vocab(&gguf, &vocab, "some.gguf", &err) != TUTTI_OK)
+        fail_msg("%s", err.text);
+    struct mapping lines = open_file("lines", ".bin");
+    struct place p = { .name = "bert of GGUF", .what = "plain" };
+    struct ids want = { 0 }, got = { 0 };
+    int n_compared = 0;
+    for (const uint8_t *line = lines.bytes; line < lines.bytes + lines.n_bytes; p.number++) {
+        p.n_line = take(&line, 4);
+        p.line = line;
+        line += p.n_line;
+        /* A mark that a text holds begins a token there. Words have no greatest length. */
+        if (memmem(p.line, p.n_line, "\xE2\x96\x81", 3) || p.number == 6 || p.number == 7)
+            continue;
+        want.n = got.n = 0;
+        assert_true(tokenizer_encode(tok, p.line, p.n_line, &want));
+        assert_true(tokenizer_encode(gguf, p.line, p.n_line, &got));
+        check_ids(&p, &got, &want);
+        n_compared++;
+    }
+    assert_true(n_compared > 150);
+    const struct token_affixes *affixes = tokenizer_affixes(gguf);
+    assert_true(affixes->n_before == 1 && affixes->before[0] == 2 && affixes->n_after == 1 &&
+                affixes->after[0] == 3);
+    ids_clear(&want);
+    ids_clear(&got);
+    mapping_close(&lines);
+    tokenizer_free(tok);
+    tokenizer_free(gguf);
+    free(tokens);
+    free(marked);
+}
+
 int main(void)
 {
     static const struct CMUnitTest TESTS[] = {
         cmocka_unit_test(every_pipeline_gives_the_librarys_ids_and_text),
+        cmocka_unit_test(wordpiece_of_gguf_gives_the_same_ids),
     };
     return cmocka_run_group_tests(TESTS, NULL, NULL);
 }
