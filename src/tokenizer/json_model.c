@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -93,6 +94,34 @@ static enum tutti_status read_bpe(struct json_reader *r, const json_t *model)
 
 /* ---- the others ---- */
 
+/* The library's reader of JSON takes the digits as one number and divides it by its power of ten: two roundings. Ways to cut
+ * a text that are equally good otherwise depend on that. Files hold the fewest digits that tell a number. */
+static double library_score(double score)
+{
+    char text[40];
+    for (int n_digits = 15; n_digits <= 17; n_digits++) {
+        snprintf(text, sizeof text, "%.*e", n_digits - 1, fabs(score));
+        if (strtod(text, NULL) == fabs(score))
+            break;
+    }
+    char *exponent = strchr(text, 'e');
+    int power = (int)strtol(exponent + 1, NULL, 10);
+    uint64_t digits = 0;
+    for (const char *at = text; at < exponent; at++) {
+        if (*at == '.')
+            continue;
+        digits = 10 * digits + (uint64_t)(*at - '0');
+        power -= at > text;
+    }
+    for (; digits > 0 && digits % 10 == 0; power++)
+        digits /= 10;
+    if (power >= 0 || power < -300)
+        return score;
+    snprintf(text, sizeof text, "1e%d", -power);
+    double value = (double)digits / strtod(text, NULL);
+    return score < 0 ? -value : value;
+}
+
 static enum tutti_status read_piece(struct json_reader *r, const json_t *entry, size_t id, size_t n)
 {
     const json_t *text = json_array_get(entry, 0), *score = json_array_get(entry, 1);
@@ -100,7 +129,7 @@ static enum tutti_status read_piece(struct json_reader *r, const json_t *entry, 
     if (json_array_size(entry) != 2 || !json_is_string(text) || !isfinite(value))
         return error_set(r->err, TUTTI_E_FORMAT,
                          "%s: model.vocab[%zu]: expected a list of a text and its score", r->name, id);
-    r->tok->level->words.scores[id] = value;
+    r->tok->level->words.scores[id] = library_score(value);
     return byte_level_put_spelled(r->tok, (int64_t)id, json_string_value(text), json_string_length(text), n,
                                   r->name, r->err);
 }

@@ -78,16 +78,19 @@ class HuggingFace:
         bytes_of = {f"<0x{b:02X}>": bytes([b]) for b in range(256)} if data["model"].get("byte_fallback") else {}
         self.values = {i: bytes_of[token] for token, i in data["model"]["vocab"].items() if token in bytes_of}
         self.strips = "Strip" in json.dumps(data["decoder"])
-
-    def encode(self, text, is_trusted):
-        self.tokenizer.encode_special_tokens = not is_trusted
-        return self.tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=False).ids
+        # Text makes no special token in tutti; to models other than BPE its spelling is a piece like any. The token of a character is text.
+        plain = json.dumps(data)
+        for entry in data["added_tokens"]:
+            if entry["special"] and len(entry["content"]) > 1:
+                plain = plain.replace(json.dumps(entry["content"]), json.dumps("\ue000" * 5 + entry["content"]))
+        self.plain = tokenizers.Tokenizer.from_str(plain)
+        self.plain.encode_special_tokens = True
 
     def EncodeAsIds(self, text):
-        return self.encode(text, False)
+        return self.plain.encode(text.decode("utf-8", "replace"), add_special_tokens=False).ids
 
     def EncodeTrusted(self, text):
-        return self.encode(text, True)
+        return self.tokenizer.encode(text.decode("utf-8", "replace"), add_special_tokens=False).ids
 
     def DecodeIds(self, ids, return_type=bytes):
         # It shows special tokens that are looked for in normalized text, by what these are normalized to.
