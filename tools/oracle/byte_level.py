@@ -76,7 +76,9 @@ class HuggingFace:
         data = json.loads(tokenizer.to_str())
         self.special = {entry["id"] for entry in data["added_tokens"] if entry["special"]}
         bytes_of = {f"<0x{b:02X}>": bytes([b]) for b in range(256)} if data["model"].get("byte_fallback") else {}
-        self.values = {i: bytes_of[token] for token, i in data["model"]["vocab"].items() if token in bytes_of}
+        vocab = data["model"]["vocab"]   # of a unigram model a list
+        pairs = vocab.items() if isinstance(vocab, dict) else [(token, i) for i, (token, _) in enumerate(vocab)]
+        self.values = {i: bytes_of[token] for token, i in pairs if token in bytes_of}
         self.strips = "Strip" in json.dumps(data["decoder"])
         # Text makes no special token in tutti; to models other than BPE its spelling is a piece like any. The token of a character is text.
         plain = json.dumps(data)
