@@ -389,6 +389,20 @@ static bool adds_bos(const struct family *family, const struct tokenizer *tok)
     return adds > 0;
 }
 
+/* GGUF has one flag for bos before a text and one for eos after it; a family's own prefix comes back with the family. */
+static bool has_usual_affixes(const struct family *family, const struct tokenizer *tok)
+{
+    const struct token_affixes *a = tokenizer_affixes(tok);
+    struct ids own = { 0 };
+    size_t n = (size_t)a->n_before;
+    bool is_familys = n > 0 && family->text_prefix(tok, &own, NULL) == TUTTI_OK && own.n == n &&
+                      memcmp(own.ids, a->before, n * sizeof *own.ids) == 0;
+    bool is_bos = n == 0 || (n == 1 && a->before[0] == tokenizer_bos(tok));
+    ids_clear(&own);
+    return (is_familys || is_bos) && a->n_after <= 1 &&
+           (a->n_after == 0 || a->after[0] == tokenizer_eos(tok));
+}
+
 enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *family,
                                     const struct model_desc *d, const struct tokenizer *tok,
                                     const struct checkpoint *ck, struct tutti_error *err)
@@ -410,7 +424,7 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
     bool is_byte_level = tokenizer_is_byte_level(tok), is_chatglm = strncmp(chat, "chatglm", 7) == 0;
     if (!is_byte_level)
         st = put_pieces(w, d, tok, chat, ck, err);
-    else if (tokenizer_pre(tok))
+    else if (tokenizer_pre(tok) && has_usual_affixes(family, tok))
         st = convert_byte_vocab(w, tok, d->n_vocab, checkpoint_path(ck), err);
     else
         st = put_json(w, ck, tokenizer_config, err);

@@ -124,21 +124,11 @@ bool tokenizer_is_byte_level(const struct tokenizer *tok)
     return tok->level != NULL;
 }
 
-/* GGUF has one flag for bos before a text and one for eos after it. */
-static bool has_usual_affixes(const struct tokenizer *tok)
-{
-    const struct token_affixes *a = &tok->affixes;
-    return a->n_before <= 1 && a->n_after <= 1 && (a->n_before == 0 || a->before[0] == tok->bos_id) &&
-           (a->n_after == 0 || a->after[0] == tok->eos_id);
-}
-
 const char *tokenizer_pre(const struct tokenizer *tok)
 {
     const struct byte_level *level = tok->level;
     const struct normalizers *n = &level->normalizers;
     bool is_composed = n->n == 1 && n->steps[0].kind == NORMALIZE_FORM && n->steps[0].form == UNICODE_NFC;
-    if (!has_usual_affixes(tok))
-        return NULL;
     if (level->named && level->named->ignores_merges == level->ignores_merges)
         return level->named->name;
     if (level->has_characters || level->spells_words || (n->n > 0 && !is_composed))
