@@ -114,6 +114,18 @@ def test_a_body_that_drips_is_given_up_after_the_time_for_a_head(start):
     assert status == 408 and seconds < 10
 
 
+def test_a_body_that_goes_on_arriving_may_take_longer_than_that(start):
+    server = start("--header-timeout", "1", "--max-body", "16M")
+    parts, part = 12, b" " * 100000
+    with socket.create_connection(address_of(server), PATIENCE) as sock:
+        sock.sendall(attacks.head("POST", "/tokenize", parts * len(part) + 15, extra="Connection: close\r\n"))
+        for _ in range(parts):  # three seconds in all
+            sock.sendall(part)
+            time.sleep(0.25)
+        sock.sendall(b'{"prompt": "x"}')
+        assert sock.recv(12) == b"HTTP/1.1 200"
+
+
 def test_heads_without_an_end_take_bounded_memory_and_time(start):
     server = start("--header-timeout", "2", *SMALL)
     before = rss_in_use(server)

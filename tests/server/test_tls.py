@@ -158,6 +158,17 @@ def test_old_protocols_and_strangers_are_refused(start_tls, authority):
     server.wait_for_log("TLS handshake: ")
 
 
+def test_a_client_that_leaves_while_it_is_answered_is_found_out(start_tls, authority):
+    server = start_tls()
+    body = b'{"prompt": "Tell me a story", "max_tokens": 480, "ignore_eos": true, "n": 64}'
+    with connect(server, authority) as sock:
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                     b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        server.wait_until(lambda m: m["tutti_sequences_running"] >= 1)
+    server.wait_until(lambda m: m["tutti_engine_requests_cancelled_total"] == 1)
+    server.wait_idle()
+
+
 def test_handshakes_that_do_not_go_on_are_ended_and_keep_nobody_out(start_tls, authority):
     server = start_tls("--header-timeout", 2)
     silent = [socket.create_connection(("127.0.0.1", server.port), PATIENCE) for _ in range(1100)]
