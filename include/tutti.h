@@ -452,6 +452,10 @@ TUTTI_API enum tutti_status tutti_engine_submit(tutti_engine *engine, const stru
 TUTTI_API enum tutti_status tutti_engine_check_queue(tutti_engine *engine, uint64_t owner, double weight,
                                                      int priority, struct tutti_error *err);
 
+/* Counts work that was done for an owner outside of the engine against its share, such as reading what was refused: as if that
+ * many tokens had been computed for it. Nothing happens to an owner that is not known any more. */
+TUTTI_API void tutti_engine_charge(tutti_engine *engine, uint64_t owner, int64_t n_tokens);
+
 /* Ends a request soon: its KV pages are free within two steps. Unknown or ended ids are ignored. */
 TUTTI_API void tutti_engine_cancel(tutti_engine *engine, uint64_t request_id);
 

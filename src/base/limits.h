@@ -18,7 +18,8 @@ enum {
     LIMIT_BEAMS = 64, /* at most LIMIT_CHOICES */
     LIMIT_STOPS = 16,
     LIMIT_TOP_LOGPROBS = 20,
-    LIMIT_BODY_BYTES = 16 * 1024 * 1024, /* of one HTTP request */
+    LIMIT_ANSWER_LINE_BYTES = 16 * 1024 * 1024, /* of one line of an HTTP answer */
+    LIMIT_JSON_TREE_BYTES = 64 * 1024 * 1024,   /* of the values of one, beside the bytes of strings */
 };
 
 #endif

@@ -128,9 +128,8 @@ static const struct option OPTIONS[] = {
       SIZE_IN(VALUES, max_body),
       .value = "SIZE",
       .min = 1024,
-      .max = INFINITY,
-      .initial = "16M",
-      .help = "largest request" },
+      .max = 1 << 30,
+      .help = "largest request (default: 4M, and 32 bytes for each token of the context)" },
     { .name = "max-output",
       SIZE_IN(VALUES, max_output),
       .value = "SIZE",
@@ -271,7 +270,8 @@ static struct server_options server_options(const struct serve_values *values)
     options.allow_hosts = values->allow_hosts.texts;
     options.n_allow_hosts = (size_t)values->allow_hosts.n;
     options.model_id = values->name;
-    options.max_body_bytes = (size_t)values->max_body;
+    options.max_body_bytes = values->max_body > 0 ? (size_t)values->max_body
+                                                  : 0; /* not given: as the context needs */
     options.max_output_bytes = (size_t)values->max_output;
     options.header_timeout_s = (int)values->header_timeout;
     options.idle_timeout_s = (int)values->idle_timeout;

@@ -576,6 +576,15 @@ enum tutti_status tutti_engine_check_queue(tutti_engine *e, uint64_t owner, doub
     return st;
 }
 
+void tutti_engine_charge(tutti_engine *e, uint64_t owner, int64_t n_tokens)
+{
+    pthread_mutex_lock(&e->lock);
+    struct share *share = share_find(&e->shares, owner);
+    if (share)
+        atomic_fetch_add(&share->debt, n_tokens);
+    pthread_mutex_unlock(&e->lock);
+}
+
 void tutti_engine_cancel(tutti_engine *e, uint64_t request_id)
 {
     pthread_mutex_lock(&e->lock);

@@ -38,6 +38,7 @@ static struct lane *lane_open(struct line *line, struct request *r)
         if (share->service < line->virtual_time)
             share->service = line->virtual_time;
         share->weight = r->spec.weight;
+        share->service += (double)atomic_exchange(&share->debt, 0) / share->weight;
         line->weights += share->weight;
     }
     *lane = (struct lane){ .share = share,

@@ -3,7 +3,11 @@
 #include "base/clock.h"
 #include "engine/engine_state.h"
 
-enum { PROMPT_THREADS = 2 };
+enum {
+    PROMPT_THREADS = 2,
+    BYTES_PER_TOKEN =
+        256, /* of a prompt that was read in vain, for what a computed token costs its owner's share */
+};
 
 /* The text thread says the rest. */
 static void hand_over(struct tutti_engine *e, struct request *r)
@@ -39,6 +43,8 @@ static void prepare(void *user, struct work_item *item)
             r->refusal = r->grammar_error;
         else
             r->refusal.status = request_prepare(r, e->model, &e->limits, &r->refusal);
+        if (r->refusal.status != TUTTI_OK)
+            atomic_fetch_add(&r->share->debt, request_prompt_bytes(r) / BYTES_PER_TOKEN);
     }
     hand_over(e, r);
 }

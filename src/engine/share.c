@@ -36,7 +36,7 @@ static struct share *find(const struct shares *shares, uint64_t owner)
     return share;
 }
 
-const struct share *share_find(const struct shares *shares, uint64_t owner)
+struct share *share_find(const struct shares *shares, uint64_t owner)
 {
     return find(shares, owner);
 }

@@ -23,6 +23,8 @@ struct share {
 
     /* Any thread: */
     atomic_int_fast64_t waiting; /* work (forecast.h) of its requests that have not begun */
+    atomic_int_fast64_t
+        debt; /* work done for it before the queue, in tokens, that service does not hold yet */
 
     /* Engine thread: */
     double service;     /* work begun, divided by the weight */
@@ -42,7 +44,7 @@ struct shares {
 /* The share of an owner, for one request more or less. NULL: out of memory. */
 struct share *share_take(struct shares *shares, uint64_t owner);
 /* NULL: it has none. Valid under the lock. */
-const struct share *share_find(const struct shares *shares, uint64_t owner);
+struct share *share_find(const struct shares *shares, uint64_t owner);
 void share_drop(struct shares *shares, struct share *share);
 void shares_clear(struct shares *shares); /* no request is left */
 

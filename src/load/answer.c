@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Of one line. The last line of llm-serving's stream lists all tokens: about 100 bytes each. */
-enum { MAX_EVENT_BYTES = 1 << 20, MAX_LINE_BYTES = LIMIT_BODY_BYTES };
+enum { MAX_EVENT_BYTES = 1 << 20, MAX_LINE_BYTES = LIMIT_ANSWER_LINE_BYTES };
 
 static size_t line_limit(const struct answer *a)
 {

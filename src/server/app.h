@@ -15,6 +15,7 @@ struct keys;
 struct guard;
 struct tls;
 struct steps;
+struct intake;
 
 enum { APP_MAX_ROUTES = 40, APP_MAX_STATUSES = 22 };
 
@@ -32,6 +33,7 @@ struct app {
     struct event_base *base;
     struct http *http;
     struct inbox *inbox;
+    struct intake *intake;
     struct keys *keys;         /* NULL: open to all */
     struct keys *metrics_keys; /* NULL: none */
     struct guard *guard;

@@ -268,6 +268,13 @@ void client_charge(struct client *client, int64_t n_tokens)
         client->level -= (double)n_tokens;
 }
 
+void clients_charge(struct clients *clients, const char *name, int64_t n_tokens)
+{
+    struct client *client = find(clients, name);
+    if (client)
+        client_charge(client, n_tokens);
+}
+
 /* As OpenAI writes times: "6m0s", "1.5s", "20ms". */
 static void write_duration(char *text, size_t n_bytes, double seconds)
 {

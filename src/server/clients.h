@@ -73,6 +73,8 @@ MUST_CHECK enum tutti_status client_check(struct client *client, int64_t n_promp
 void client_leave(struct clients *clients, struct client *client, int64_t n_answers);
 /* The engine has used so many tokens more than were charged; less: below 0. */
 void client_charge(struct client *client, int64_t n_tokens);
+/* The same for the client of that name, if it is known. */
+void clients_charge(struct clients *clients, const char *name, int64_t n_tokens);
 
 /* Adds OpenAI's x-ratelimit-* to the reply, where there is such a limit. */
 void client_write_headers(struct client *client, struct http_conn *conn, uint64_t now_us);

@@ -40,6 +40,19 @@ static void conn_process(struct http_conn *conn);
 
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
+static size_t pool_bytes_of(size_t max_body_bytes)
+{
+    size_t n_bytes = max_body_bytes * POOL_BODIES;
+    return n_bytes > POOL_LEAST_BYTES ? n_bytes : POOL_LEAST_BYTES;
+}
+
+void http_set_max_body(struct http *http, size_t n_bytes)
+{
+    size_t pool_bytes = pool_bytes_of(n_bytes);
+    http->options.max_body_bytes = n_bytes;
+    http_pool_set_bounds(http->pool, pool_bytes, pool_bytes / POOL_CLIENTS);
+}
+
 enum tutti_status http_new(struct http **out, struct event_base *base, const struct http_options *options,
                            struct tutti_error *err)
 {
@@ -48,8 +61,7 @@ enum tutti_status http_new(struct http **out, struct event_base *base, const str
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the HTTP server");
     http->base = base;
     http->options = *options;
-    size_t pool_bytes = options->max_body_bytes * POOL_BODIES;
-    pool_bytes = pool_bytes > POOL_LEAST_BYTES ? pool_bytes : POOL_LEAST_BYTES;
+    size_t pool_bytes = pool_bytes_of(options->max_body_bytes);
     enum tutti_status st = http_pool_new(&http->pool, pool_bytes, pool_bytes / POOL_CLIENTS, err);
     if (st == TUTTI_OK)
         st = http_sources_new(&http->sources, err);
@@ -331,9 +343,11 @@ static void begin_body(struct http_conn *conn)
     struct http *http = conn->http;
     bool has_body = conn->head.chunked || conn->head.n_body_bytes > 0;
     if (conn->head.n_body_bytes > http->options.max_body_bytes) {
-        char why[128];
-        snprintf(why, sizeof why, "the request's body of %llu bytes is larger than the limit of %zu bytes",
-                 (unsigned long long)conn->head.n_body_bytes, http->options.max_body_bytes);
+        char why[160];
+        snprintf(
+            why, sizeof why,
+            "the request's body of %llu bytes is larger than the limit of %zu bytes, which --max-body sets",
+            (unsigned long long)conn->head.n_body_bytes, http->options.max_body_bytes);
         conn_refuse(conn, 413, why);
         return;
     }

@@ -58,6 +58,9 @@ MUST_CHECK enum tutti_status http_new(struct http **out, struct event_base *base
                                       const struct http_options *options, struct tutti_error *err);
 void http_free(struct http *http); /* closes every connection without further callbacks; NULL is allowed */
 
+/* Bodies may be so large from now on, and the memory of all of them follows. */
+void http_set_max_body(struct http *http, size_t n_bytes);
+
 /* Takes the accepted socket over. peer is copied: "192.0.2.1:80", "[2001:db8::1]:80", or "unix". */
 void http_accept(struct http *http, int fd, const char *peer, enum http_door door);
 

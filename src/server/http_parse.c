@@ -336,7 +336,7 @@ int http_chunks_read(struct http_chunks *chunks, const char *bytes, size_t n_byt
             if (n > chunks->n_left)
                 n = (size_t)chunks->n_left;
             if (chunks->n_left > max_body_bytes || body->n_bytes > max_body_bytes - chunks->n_left)
-                return refuse(413, "the request's body is too large", why);
+                return refuse(413, "the request's body is larger than --max-body allows", why);
             if (!buf_add(body, bytes + at, n))
                 return refuse(503, "out of memory", why);
             at += n;

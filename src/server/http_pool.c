@@ -141,6 +141,18 @@ void http_body_charge(struct http_body *body, size_t n_extra, uint64_t now_us)
     charge(body, OVERHEAD_BYTES + body->bytes.capacity + n_extra);
 }
 
+void http_pool_set_bounds(struct http_pool *pool, size_t max_bytes, size_t max_client_bytes)
+{
+    pool->max_bytes = max_bytes;
+    pool->max_client_bytes = max_client_bytes;
+}
+
+bool http_body_fits(const struct http_body *body)
+{
+    const struct http_pool *pool = body->share->pool;
+    return body->share->n_bytes <= pool->max_client_bytes && pool->n_bytes <= pool->max_bytes;
+}
+
 void http_body_complete(struct http_body *body)
 {
     body->user = NULL;

@@ -25,6 +25,8 @@ struct http_body {
 
 MUST_CHECK enum tutti_status http_pool_new(struct http_pool **out, size_t max_bytes, size_t max_client_bytes,
                                            struct tutti_error *err);
+/* Others from now on. */
+void http_pool_set_bounds(struct http_pool *pool, size_t max_bytes, size_t max_client_bytes);
 /* Bodies that are still held keep the pool's memory until they are freed. NULL is allowed. */
 void http_pool_free(struct http_pool *pool);
 
@@ -34,6 +36,8 @@ void http_body_free(struct http_body *body); /* NULL is allowed */
 
 /* Charges what body->bytes holds now, and n_extra bytes that lie elsewhere. now_us: when the latest of them came. */
 void http_body_charge(struct http_body *body, size_t n_extra, uint64_t now_us);
+/* Neither bound is exceeded, by its client or by all. */
+bool http_body_fits(const struct http_body *body);
 /* The body is complete: it stays where it is until it is parsed and freed. */
 void http_body_complete(struct http_body *body);
 

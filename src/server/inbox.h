@@ -25,9 +25,10 @@ struct submission {
     bool lost;            /* text thread: an event could not be copied */
     struct letter *spare; /* for the last event, should memory be short */
     size_t n_prompt_tokens, n_cached_tokens;
-    json_t *prompt;      /* what an API says of the prompt's tokens; NULL: nothing */
-    int64_t n_charged;   /* tokens of the prompt, to the client */
-    int64_t n_accounted; /* of those, in its counts: known, not guessed */
+    json_t *prompt;       /* what an API says of the prompt's tokens; NULL: nothing */
+    int64_t n_charged;    /* tokens of the prompt, to the client */
+    int64_t n_accounted;  /* of those, in its counts: known, not guessed */
+    bool is_read_charged; /* the client has paid for a prompt that was read in vain */
 };
 
 /* A copied event. Its pointers lead into its own block. */

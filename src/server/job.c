@@ -35,6 +35,7 @@ static void job_free(struct job *job)
     free(job->subs);
     free(job->choices);
     api_request_clear(&job->req);
+    http_body_free(job->memory);
     free(job);
 }
 
@@ -253,17 +254,19 @@ static void deliver(struct job *job, size_t index, const struct tutti_event *eve
     }
 }
 
-/* What has not begun costs nothing. */
+/* What has not begun costs no more than its reading did. */
 static void charge(struct job *job, struct submission *sub, const struct tutti_event *event)
 {
     const struct choice *choice = &job->choices[sub->index * (size_t)job->req.n + (size_t)event->choice];
     struct client_counts *counts = &job->client->counts;
     bool is_unbegun = event->finish != TUTTI_FINISH_NONE && event->queue_us == 0 && event->ttft_us == 0;
     int64_t n_prompt = is_unbegun ? 0 : (int64_t)event->n_prompt_tokens;
+    int64_t n_read = is_unbegun ? api_request_read_cost(&job->req, sub->index) : 0; /* in vain */
     int64_t n_generated = (int64_t)(event->n_generated_tokens - choice->n_generated);
     counts->n_prompt_tokens += (uint64_t)(n_prompt - sub->n_accounted);
     counts->n_generated_tokens += (uint64_t)n_generated;
-    client_charge(job->client, n_prompt - sub->n_charged + n_generated);
+    client_charge(job->client, n_prompt - sub->n_charged + n_generated + (sub->is_read_charged ? 0 : n_read));
+    sub->is_read_charged = is_unbegun;
     sub->n_charged = sub->n_accounted = n_prompt;
 }
 
@@ -416,34 +419,45 @@ struct job *job_open_offline(struct app *app, const char *name, const struct job
     return begin(job, NULL, err);
 }
 
-static enum tutti_status read_body(const struct job_api *api, struct api_request *req, struct app *app,
-                                   struct http_conn *conn, struct tutti_error *err)
+/* ---- from the body ----------------------------------------------------------------------------------------------- */
+
+static void read_request(struct intake_task *task)
 {
-    if (api->read)
-        return api->read(req, app, conn, err);
-    size_t n_bytes;
-    const char *text = http_request_body(conn, &n_bytes);
+    const struct job_api *api = task->api;
     json_t *body = NULL;
-    enum tutti_status st = json_read(&body, text, n_bytes, err);
-    return st == TUTTI_OK ? api->read_value(req, app, body, err) : st;
+    if (api->read)
+        task->status = api->read(&task->req, task->app, &task->body, &task->err);
+    else
+        task->status = json_read(&body, task->body.text, task->body.n_bytes, &task->err);
+    if (task->status == TUTTI_OK && !api->read)
+        task->status = api->read_value(&task->req, task->app, body, &task->err);
+    if (task->status == TUTTI_OK)
+        api_request_trim(&task->req);
+}
+
+static void begin_job(struct intake_task *task, struct http_conn *conn)
+{
+    struct job *job = NULL;
+    if (task->status == TUTTI_OK && (task->status = intake_hold(task, &task->err)) == TUTTI_OK) {
+        struct api_request req = task->req;
+        task->req = (struct api_request){ 0 };
+        job = job_open(task->app, conn, task->api, &req, NULL, &task->err);
+    }
+    if (!job) {
+        task->api->fail(task->app, NULL, conn, &task->err);
+        return;
+    }
+    task->has_begun = true;
+    job->memory = intake_take_memory(task);
+    job->conn = conn;
+    http_set_data(conn, job);
+    http_on_abort(conn, on_abort, job);
 }
 
 void job_start(struct app *app, struct http_conn *conn, const struct job_api *api)
 {
-    struct tutti_error err;
-    struct api_request req = { 0 };
-    struct job *job = NULL;
-    if (read_body(api, &req, app, conn, &err) == TUTTI_OK)
-        job = job_open(app, conn, api, &req, NULL, &err);
-    else
-        api_request_clear(&req);
-    if (!job) {
-        api->fail(app, NULL, conn, &err);
-        return;
-    }
-    job->conn = conn;
-    http_set_data(conn, job);
-    http_on_abort(conn, on_abort, job);
+    static const struct intake_route ROUTE = { .read = read_request, .done = begin_job };
+    intake_start(app, conn, &ROUTE, api);
 }
 
 void job_stop_all(struct app *app)

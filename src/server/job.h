@@ -7,6 +7,7 @@
 
 #include "model/call_reader.h"
 #include "server/app.h"
+#include "server/intake.h"
 #include "server/openai_request.h"
 
 /* What has been said of one choice so far. */
@@ -33,9 +34,9 @@ struct choice {
 /* How an API reads its requests and words its replies. */
 struct job_api {
     const char *id_prefix;
-    /* Reads the request that conn carries. req is zeroed; it is cleared by the caller in either case. NULL: the body is JSON
+    /* Both run on a worker (intake.h). Reads a body. req is zeroed; it is cleared by the caller in either case. NULL: the body is JSON
      * that read_value() reads. */
-    enum tutti_status (*read)(struct api_request *req, struct app *app, struct http_conn *conn,
+    enum tutti_status (*read)(struct api_request *req, struct app *app, const struct intake_body *body,
                               struct tutti_error *err);
     /* Reads a body, which is taken over. */
     enum tutti_status (*read_value)(struct api_request *req, struct app *app, json_t *body,
@@ -67,12 +68,13 @@ struct job {
     struct api_request req;
     char id[48];
     time_t created;
-    struct client *client;   /* NULL: not let in */
-    uint64_t tenant;         /* whose cached pages it may use */
-    struct submission *subs; /* [req.n_prompts] */
-    size_t n_submitted;      /* of them; the others follow when some of these have ended */
-    size_t n_open;           /* of the submitted ones: those that have not ended */
-    struct choice *choices;  /* [req.n_prompts * req.n] */
+    struct client *client;    /* NULL: not let in */
+    struct http_body *memory; /* what the request takes of its client's memory; NULL: little */
+    uint64_t tenant;          /* whose cached pages it may use */
+    struct submission *subs;  /* [req.n_prompts] */
+    size_t n_submitted;       /* of them; the others follow when some of these have ended */
+    size_t n_open;            /* of the submitted ones: those that have not ended */
+    struct choice *choices;   /* [req.n_prompts * req.n] */
     size_t n_choices, n_unfinished;
     uint64_t ttft_us, total_us; /* 0: no token yet */
 };

@@ -7,38 +7,101 @@
 #include <math.h>
 #include <string.h>
 
-/* The deepest nesting of brackets outside of strings. */
-static int depth_of(const char *text, size_t n_bytes)
+/* What jansson takes for a value beside the bytes of strings, upper bounds: the block, its allocator's header, and its place in a
+ * list or object. */
+enum {
+    VALUE_BYTES = 48, /* a number, true, false, null */
+    STRING_BYTES = 96,
+    ARRAY_BYTES = 144, /* and room for its first eight values */
+    OBJECT_BYTES = 280,
+    MEMBER_BYTES = 96, /* the key of a value in an object */
+};
+
+/* One look at a text before it is parsed: how deep it nests, and what its tree would take. Stops where a bound is exceeded. */
+struct outline {
+    int depth;
+    size_t tree_bytes;
+};
+
+static size_t end_of_string(const char *text, size_t n_bytes, size_t at)
 {
-    int depth = 0, deepest = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < n_bytes; i++) {
-        char c = text[i];
-        if (in_string) {
-            if (c == '\\')
-                i++;
-            else if (c == '"')
-                in_string = false;
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '[' || c == '{') {
-            if (++depth > deepest)
-                deepest = depth;
-        } else if (c == ']' || c == '}') {
-            depth--;
-        }
-        if (deepest > LIMIT_JSON_DEPTH)
+    for (at++; at < n_bytes && text[at] != '"'; at++)
+        at += text[at] == '\\';
+    return at;
+}
+
+static struct outline outline_of(const char *text, size_t n_bytes)
+{
+    struct outline out = { 0 };
+    int depth = 0;
+    bool in_scalar = false;
+    for (size_t i = 0;
+         i < n_bytes && out.depth <= LIMIT_JSON_DEPTH && out.tree_bytes <= LIMIT_JSON_TREE_BYTES; i++) {
+        bool was_scalar = in_scalar;
+        in_scalar = false;
+        switch (text[i]) {
+        case '"':
+            i = end_of_string(text, n_bytes, i);
+            out.tree_bytes += STRING_BYTES; /* a key's as well */
             break;
+        case '[':
+        case '{':
+            out.tree_bytes += text[i] == '[' ? ARRAY_BYTES : OBJECT_BYTES;
+            if (++depth > out.depth)
+                out.depth = depth;
+            break;
+        case ']':
+        case '}':
+            depth--;
+            break;
+        case ':':
+        case ',':
+        case ' ':
+        case '\t':
+        case '\n':
+        case '\r':
+            break;
+        default:
+            in_scalar = true;
+            out.tree_bytes += was_scalar ? 0 : VALUE_BYTES;
+        }
     }
-    return deepest;
+    return out;
+}
+
+size_t json_tree_bytes(const json_t *value)
+{
+    size_t n_bytes = 0, i;
+    const char *key;
+    json_t *member;
+    const json_t *entry;
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        n_bytes = OBJECT_BYTES;
+        json_object_foreach((json_t *)(uintptr_t)value, key, member)
+            n_bytes += MEMBER_BYTES + strlen(key) + json_tree_bytes(member);
+        return n_bytes;
+    case JSON_ARRAY:
+        n_bytes = ARRAY_BYTES;
+        json_array_foreach(value, i, entry) n_bytes += json_tree_bytes(entry);
+        return n_bytes;
+    default:
+        return json_is_string(value) ? STRING_BYTES + json_string_length(value) : VALUE_BYTES;
+    }
 }
 
 enum tutti_status json_read(json_t **out, const char *text, size_t n_bytes, struct tutti_error *err)
 {
     if (n_bytes == 0)
         return error_set(err, TUTTI_E_ARGUMENT, "the body is empty, expected JSON");
-    if (depth_of(text, n_bytes) > LIMIT_JSON_DEPTH)
+    struct outline outline = outline_of(text, n_bytes);
+    if (outline.depth > LIMIT_JSON_DEPTH)
         return error_set(err, TUTTI_E_ARGUMENT, "the JSON nests deeper than %d levels", LIMIT_JSON_DEPTH);
+    if (outline.tree_bytes > LIMIT_JSON_TREE_BYTES)
+        return error_set(
+            err, TUTTI_E_ARGUMENT,
+            "the JSON holds too many values: %zu bytes of it would take more than %d MiB of memory", n_bytes,
+            LIMIT_JSON_TREE_BYTES / (1024 * 1024));
     json_error_t at;
     json_t *value = json_loadb(text, n_bytes, JSON_ALLOW_NUL, &at);
     if (!value && at.text[0] == '\0') /* jansson has words for everything else */

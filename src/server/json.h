@@ -6,7 +6,8 @@
 
 #include <jansson.h>
 
-/* Parses a whole text. TUTTI_E_ARGUMENT: with line and column; also where it nests deeper than LIMIT_JSON_DEPTH.
+/* Parses a whole text. TUTTI_E_ARGUMENT: with line and column; also where it nests deeper than LIMIT_JSON_DEPTH, or where its
+ * values, without the bytes of strings, would take more memory than LIMIT_JSON_TREE_BYTES: then nothing of it is parsed.
  * *out is the caller's, for json_decref(). */
 MUST_CHECK enum tutti_status json_read(json_t **out, const char *text, size_t n_bytes,
                                        struct tutti_error *err);
@@ -14,6 +15,9 @@ MUST_CHECK enum tutti_status json_read(json_t **out, const char *text, size_t n_
 /* The same of a text that must be an object. On failure *out is NULL. */
 MUST_CHECK enum tutti_status json_read_object(json_t **out, const char *text, size_t n_bytes,
                                               struct tutti_error *err);
+
+/* Memory that a value takes, about. value nests no deeper than json_read() allows. */
+size_t json_tree_bytes(const json_t *value);
 
 /* Adds the value in compact form. False: out of memory. */
 MUST_CHECK bool json_write(struct buf *out, const json_t *value);

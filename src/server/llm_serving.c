@@ -120,10 +120,10 @@ static void finish(struct job *job)
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
 /* The adapter that the path names, where it does. */
-static enum tutti_status read_name(struct api_request *req, struct app *app, struct http_conn *conn,
+static enum tutti_status read_name(struct api_request *req, struct app *app, const struct intake_body *body,
                                    struct tutti_error *err)
 {
-    const char *name = http_request_head(conn)->path + strlen("/models/");
+    const char *name = body->path + strlen("/models/");
     size_t n_name = strlen(name);
     static const char *const ENDS[] = { "/generate", "/generate_stream" };
     for (size_t i = 0; i < 2; i++) {
@@ -143,33 +143,30 @@ static enum tutti_status read_name(struct api_request *req, struct app *app, str
     return TUTTI_OK;
 }
 
-static enum tutti_status read_any(struct api_request *req, struct app *app, struct http_conn *conn,
+static enum tutti_status read_any(struct api_request *req, struct app *app, const struct intake_body *body,
                                   struct tutti_error *err)
 {
     static const struct inputs_rules RULES = { true, DEFAULT_NEW_TOKENS, DEFAULT_TOP_K };
-    size_t n_bytes;
-    const char *body = http_request_body(conn, &n_bytes);
-    enum tutti_status st = inputs_request_read(req, &RULES, app->model, body, n_bytes, err);
-    req->n = 1; /* there is no best_of here */
-    const char *agent = http_head_find(http_request_head(conn), "User-Agent");
+    enum tutti_status st = inputs_request_read(req, &RULES, app->model, body->text, body->n_bytes, err);
+    req->n = 1;                                            /* there is no best_of here */
     static const char OWN_CLIENT[] = "mindspoer_serving/"; /* as it spells itself */
-    if (agent && !strncmp(agent, OWN_CLIENT, sizeof OWN_CLIENT - 1))
+    if (!strncmp(body->agent, OWN_CLIENT, sizeof OWN_CLIENT - 1))
         req->inputs.has_other_protocol = true;
-    return st == TUTTI_OK ? read_name(req, app, conn, err) : st;
+    return st == TUTTI_OK ? read_name(req, app, body, err) : st;
 }
 
-static enum tutti_status read_whole(struct api_request *req, struct app *app, struct http_conn *conn,
+static enum tutti_status read_whole(struct api_request *req, struct app *app, const struct intake_body *body,
                                     struct tutti_error *err)
 {
-    enum tutti_status st = read_any(req, app, conn, err);
+    enum tutti_status st = read_any(req, app, body, err);
     req->stream = false;
     return st;
 }
 
-static enum tutti_status read_stream(struct api_request *req, struct app *app, struct http_conn *conn,
+static enum tutti_status read_stream(struct api_request *req, struct app *app, const struct intake_body *body,
                                      struct tutti_error *err)
 {
-    enum tutti_status st = read_any(req, app, conn, err);
+    enum tutti_status st = read_any(req, app, body, err);
     req->stream = true;
     return st;
 }

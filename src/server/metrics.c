@@ -1,6 +1,7 @@
 /* GET /metrics in Prometheus' text format, version 0.0.4. */
 #include "base/json_print.h"
 #include "server/app.h"
+#include "server/intake.h"
 #include "server/keys.h"
 #include "server/tls.h"
 
@@ -213,6 +214,8 @@ static bool add_server(struct buf *out, const struct app *app)
 {
     struct http_counts h;
     http_counts(app->http, &h);
+    struct intake_counts in;
+    intake_counts(app->intake, &in);
     bool ok = add_figure(out, "http_connections", "gauge", "Connections open now.", (double)h.n_open) &&
               add_figure(out, "http_connections_total", "counter", "Connections accepted.",
                          (double)h.n_accepted) &&
@@ -227,6 +230,16 @@ static bool add_server(struct buf *out, const struct app *app)
               add_figure(out, "http_request_bytes", "gauge",
                          "Memory of requests that are unfinished or not yet parsed.",
                          (double)h.n_body_bytes) &&
+              add_figure(out, "intake_waiting", "gauge", "Requests whose body waits to be read.",
+                         (double)in.n_waiting) &&
+              add_figure(out, "intake_running", "gauge", "Requests whose body is being read.",
+                         (double)in.n_running) &&
+              add_figure(out, "intake_requests_total", "counter", "Requests whose body was read.",
+                         (double)in.n_read) &&
+              add_figure(out, "intake_bytes_total", "counter", "Bytes of these.", (double)in.n_bytes) &&
+              add_figure(out, "intake_refused_total", "counter",
+                         "Of those, the ones refused for what they hold or for the limits of their client.",
+                         (double)in.n_refused) &&
               add_figure(out, "http_connections_closed_for_room_total", "counter",
                          "Connections closed to make room for others.", (double)h.n_closed_for_room) &&
               add_figure(out, "http_connections_refused_total", "counter",

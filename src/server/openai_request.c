@@ -482,3 +482,41 @@ int64_t api_request_guess(const struct api_request *req, size_t i)
         n_bytes += req->messages[k].n_bytes;
     return (int64_t)(n_bytes / BYTES_PER_TOKEN) + 1;
 }
+
+int64_t api_request_read_cost(const struct api_request *req, size_t i)
+{
+    enum {
+        GUESSED_PER_TOKEN = 64
+    }; /* reading a token's text costs that much less than computing it: intake_cost() */
+    return api_request_guess(req, i) / GUESSED_PER_TOKEN;
+}
+
+static bool has_strings(const json_t *value)
+{
+    size_t i;
+    const char *key;
+    const json_t *entry;
+    json_t *member;
+    if (json_is_string(value))
+        return true;
+    json_array_foreach(value, i, entry) if (has_strings(entry)) return true;
+    json_object_foreach((json_t *)(uintptr_t)value, key, member) if (has_strings(member)) return true;
+    return false;
+}
+
+void api_request_trim(struct api_request *req)
+{
+    const char *key;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(req->root, next, key, value)
+    {
+        if ((json_is_array(value) || json_is_object(value)) && !has_strings(value))
+            json_object_del(req->root, key);
+    }
+}
+
+size_t api_request_bytes(const struct api_request *req)
+{
+    return 2 * ((req->root ? json_tree_bytes(req->root) : 0) + req->ids.n * sizeof *req->ids.ids);
+}

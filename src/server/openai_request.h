@@ -101,6 +101,15 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i);
 /* Tokens of prompt number i, guessed from its length. */
 int64_t api_request_guess(const struct api_request *req, size_t i);
 
+/* What it costs to read prompt number i, where nothing comes of it: intake_cost() of its bytes. */
+int64_t api_request_read_cost(const struct api_request *req, size_t i);
+
+/* Frees what of root nothing is borrowed from: lists of ids and other values without strings. Once the request was read. */
+void api_request_trim(struct api_request *req);
+
+/* Memory that the request takes, with the engine's copy of it. */
+size_t api_request_bytes(const struct api_request *req);
+
 /* For other routes: prompts and messages alone. */
 /* name: of the field. */
 MUST_CHECK enum tutti_status api_read_prompts(struct api_request *req, const char *name, int n_vocab,

@@ -2,10 +2,10 @@
 #include "server/server.h"
 
 #include "base/clock.h"
-#include "base/limits.h"
 #include "base/log.h"
 #include "server/doorman.h"
 #include "server/guard.h"
+#include "server/intake.h"
 #include "server/job.h"
 #include "server/keys.h"
 #include "server/listen.h"
@@ -41,7 +41,6 @@ void server_options_init(struct server_options *options)
     *options = (struct server_options){
         .host = "127.0.0.1",
         .port = 8080,
-        .max_body_bytes = LIMIT_BODY_BYTES,
         .max_output_bytes = 1024 * 1024,
         .max_connections = 10000,
         .max_connections_per_address = -1,
@@ -70,8 +69,8 @@ static enum tutti_status check_options(const struct server_options *options, str
             "server are missing");
     if (options->port < 0 || options->port > 65535)
         return error_set(err, TUTTI_E_ARGUMENT, "port must lie between 0 and 65535, found %d", options->port);
-    if (options->max_body_bytes < 1 || options->max_body_bytes > (size_t)1 << 30)
-        return error_set(err, TUTTI_E_ARGUMENT, "the body limit must lie between 1 and 2^30 bytes, found %zu",
+    if (options->max_body_bytes > (size_t)1 << 30)
+        return error_set(err, TUTTI_E_ARGUMENT, "the body limit must not be above 2^30 bytes, found %zu",
                          options->max_body_bytes);
     if (options->max_connections < 0)
         return error_set(err, TUTTI_E_ARGUMENT, "the number of connections must not be negative, found %d",
@@ -277,6 +276,13 @@ static enum tutti_status open_signals(struct server *server, struct tutti_error 
     return supervisor_new(&server->supervisor, base, is_alive, server, err);
 }
 
+/* What a context needs: the text of all its tokens with escapes, or their ids; and schemas, tools and fields beside them. */
+static size_t body_bytes_for(int n_tokens)
+{
+    enum { LEAST_BYTES = 4 * 1024 * 1024, BYTES_PER_TOKEN = 32 };
+    return LEAST_BYTES + BYTES_PER_TOKEN * (size_t)n_tokens;
+}
+
 static struct http_options http_options(struct app *app)
 {
     enum {
@@ -287,7 +293,7 @@ static struct http_options http_options(struct app *app)
         .max_connections = (uint32_t)app->options->max_connections,
         .max_per_address = (uint32_t)(per_address < 0 ? PER_ADDRESS : per_address),
         .max_per_loopback = (uint32_t)(per_address < 0 ? 0 : per_address),
-        .max_body_bytes = app->options->max_body_bytes,
+        .max_body_bytes = app->options->max_body_bytes > 0 ? app->options->max_body_bytes : body_bytes_for(0),
         .max_output_bytes = app->options->max_output_bytes,
         .header_timeout_s = app->options->header_timeout_s,
         .idle_timeout_s = app->options->idle_timeout_s,
@@ -338,6 +344,8 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
         st = open_files(app, err);
     if (st == TUTTI_OK)
         st = inbox_new(&app->inbox, app->base, job_read_letter, app, err);
+    if (st == TUTTI_OK)
+        st = intake_new(&app->intake, app->base, err);
     if (st == TUTTI_OK)
         st = clients_new(&app->clients, err);
     if (st == TUTTI_OK && (options->apis & SERVER_API_STEP))
@@ -402,6 +410,7 @@ void server_close(struct server *server)
         return;
     doorman_stop(server->doorman);
     listeners_close(server->listeners);
+    intake_free(server->app.intake); /* before the connections and the memory of the bodies that it reads */
     http_free(server->app.http);
     steps_free(server->app.steps);
     inbox_free(server->app.inbox);
@@ -438,6 +447,8 @@ enum tutti_status server_run(struct server *server, tutti_engine *engine, tutti_
     tutti_model_info(model, &app->info);
     app->model_id = app->options->model_id ? app->options->model_id : app->info.name;
     app_make_fingerprint(app);
+    if (app->options->max_body_bytes == 0)
+        http_set_max_body(app->http, body_bytes_for(app_max_context(app)));
     enum tutti_status st = open_signals(server, err);
     if (st != TUTTI_OK)
         return st;

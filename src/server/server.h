@@ -34,8 +34,9 @@ struct server_options {
      * "NAME", "*.NAME" or "*". Checked where there are no keys, and where there is such a name. */
     const char *const *allow_hosts;
     size_t n_allow_hosts;
-    const char *model_id;  /* what requests call the model; NULL: tutti_model_info's name */
-    size_t max_body_bytes; /* of one request; beyond: 413 */
+    const char *model_id; /* what requests call the model; NULL: tutti_model_info's name */
+    size_t
+        max_body_bytes; /* of one request; beyond: 413. 0: 4 MiB and 32 bytes for each token of the context */
     /* Connections in all, 0: no bound; and of one address (of IPv6 a network of 64 bits), 0: no bound, below 0: as
      * server_options_init() has it, and none for loopback addresses. */
     int max_connections, max_connections_per_address;
@@ -58,7 +59,7 @@ struct server_options {
     int max_requests;  /* those that may run and wait, as the engine was opened; to be told */
 };
 
-/* The defaults: 127.0.0.1:8080, 16 MiB body, 1 MiB output, 30 s header, 120 s idle, drain at once and for 30 s, access log on, no
+/* The defaults: 127.0.0.1:8080, 1 MiB output, 30 s header, 120 s idle, drain at once and for 30 s, access log on, no
  * other API, 60 s for a step. */
 void server_options_init(struct server_options *options);
 

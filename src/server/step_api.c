@@ -374,29 +374,27 @@ static enum tutti_status check_place(const struct app *app, uint64_t client_id, 
                      n_own, MAX_STEPS);
 }
 
-/* A new chat; NULL: refused. root is taken over. */
-static struct step_chat *step_begin(struct app *app, struct http_conn *conn, const char *cache_id,
-                                    json_t *root, struct tutti_error *err)
+/* A new chat; NULL: refused. */
+static struct step_chat *step_begin(struct intake_task *task, struct http_conn *conn, const char *cache_id,
+                                    struct tutti_error *err)
 {
-    struct api_request req = { 0 };
+    struct app *app = task->app;
     const struct client *client = app_client(app, conn);
     uint64_t client_id = client ? client->id : 0;
     enum tutti_status st = TUTTI_OK;
-    if (!value_of(root, "query"))
+    if (task->req.kind != API_STEP)
         st = error_set_param(err, TUTTI_E_NOT_FOUND, "cache_id",
                              "there is no chat %.128s: it has ended, or nobody asked for it for %d s; a new "
                              "one needs a query",
                              cache_id, app->options->step_timeout_s);
     if (st == TUTTI_OK)
         st = check_place(app, client_id, err);
-    if (st != TUTTI_OK) {
-        json_decref(root);
+    if (st == TUTTI_OK && (st = task->err.status) != TUTTI_OK)
+        *err = task->err;
+    if (st == TUTTI_OK)
+        st = intake_hold(task, err);
+    if (st != TUTTI_OK)
         return NULL;
-    }
-    if (read_chat(&req, app, root, err) != TUTTI_OK) {
-        api_request_clear(&req);
-        return NULL;
-    }
     struct step_chat *step = calloc(1, sizeof *step);
     if (step) {
         step->app = app;
@@ -406,16 +404,19 @@ static struct step_chat *step_begin(struct app *app, struct http_conn *conn, con
         snprintf(step->cache_id, sizeof step->cache_id, "%s", cache_id);
     }
     if (!step || !step->timer) {
-        api_request_clear(&req);
         error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
         step_free(step);
         return NULL;
     }
+    struct api_request req = task->req;
+    task->req = (struct api_request){ 0 };
     step->job = job_open(app, conn, &STEP_API, &req, step, err);
     if (!step->job) {
         step_free(step);
         return NULL;
     }
+    task->has_begun = true;
+    step->job->memory = intake_take_memory(task);
     step->next = app->steps->first;
     step->link = &app->steps->first;
     if (step->next)
@@ -425,30 +426,41 @@ static struct step_chat *step_begin(struct app *app, struct http_conn *conn, con
     return step;
 }
 
-void step_request(struct app *app, struct http_conn *conn)
+/* The id goes to task->reply; a query, which a new chat needs, to task->req, with what is wrong with it in task->err. */
+static void read_step(struct intake_task *task)
 {
-    struct tutti_error err;
     char cache_id[MAX_CACHE_ID_BYTES + 1];
     json_t *root = NULL;
-    size_t n_bytes;
-    const char *body = http_request_body(conn, &n_bytes);
-    enum tutti_status st = json_read_object(&root, body, n_bytes, &err);
+    enum tutti_status st = json_read_object(&root, task->body.text, task->body.n_bytes, &task->err);
     if (st == TUTTI_OK)
-        st = read_id(root, cache_id, &err);
-    if (st != TUTTI_OK) {
+        st = read_id(root, cache_id, &task->err);
+    if (st == TUTTI_OK && !buf_add_string(&task->reply, cache_id))
+        st = error_set(&task->err, TUTTI_E_MEMORY, "out of memory for the request");
+    task->status = st;
+    if (st != TUTTI_OK || !value_of(root, "query")) {
         json_decref(root);
-        app_reply_error(conn, json_error_status(st), NULL, &err);
         return;
     }
-    struct step_chat *step = step_find(app->steps, http_tenant(conn), cache_id);
-    if (step) {
-        json_decref(root);
+    if (read_chat(&task->req, task->app, root, &task->err) == TUTTI_OK) {
+        api_request_trim(&task->req);
     } else {
-        step = step_begin(app, conn, cache_id, root, &err);
-        if (!step) {
-            app_reply_error(conn, json_error_status(err.status), NULL, &err);
-            return;
-        }
+        api_request_clear(&task->req);
+        task->req.kind = API_STEP;
+    }
+}
+
+static void go_on(struct intake_task *task, struct http_conn *conn)
+{
+    struct tutti_error err = task->err;
+    const char *cache_id = task->reply.bytes;
+    struct step_chat *step = NULL;
+    if (task->status == TUTTI_OK) {
+        step = step_find(task->app->steps, http_tenant(conn), cache_id);
+        step = step ? step : step_begin(task, conn, cache_id, &err);
+    }
+    if (!step) {
+        app_reply_error(conn, json_error_status(err.status), NULL, &err);
+        return;
     }
     if (step->waiting) {
         error_set_param(&err, TUTTI_E_ARGUMENT, "cache_id", "another call waits for the answer of %.128s",
@@ -457,4 +469,10 @@ void step_request(struct app *app, struct http_conn *conn)
         return;
     }
     wait_for_answer(step, conn);
+}
+
+void step_request(struct app *app, struct http_conn *conn)
+{
+    static const struct intake_route ROUTE = { .read = read_step, .done = go_on };
+    intake_start(app, conn, &ROUTE, NULL);
 }

@@ -221,13 +221,12 @@ static void finish_compat(struct job *job)
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
-static enum tutti_status read_body(struct api_request *req, struct app *app, struct http_conn *conn,
+static enum tutti_status read_body(struct api_request *req, struct app *app, const struct intake_body *body,
                                    struct tutti_error *err)
 {
     static const struct inputs_rules RULES = { .max_new_tokens = 0 };
-    size_t n_bytes;
-    const char *body = http_request_body(conn, &n_bytes), *adapter;
-    enum tutti_status st = inputs_request_read(req, &RULES, app->model, body, n_bytes, err);
+    const char *adapter;
+    enum tutti_status st = inputs_request_read(req, &RULES, app->model, body->text, body->n_bytes, err);
     req->prompt_logprobs = req->inputs.input_details && app->model && !model_of(app->model)->desc.has_prefix;
     const json_t *id = json_object_get(json_object_get(req->root, "parameters"), "adapter_id");
     if (st != TUTTI_OK || !json_is_string(id))
@@ -241,28 +240,28 @@ static enum tutti_status read_body(struct api_request *req, struct app *app, str
                            json_string_value(id));
 }
 
-static enum tutti_status read_whole(struct api_request *req, struct app *app, struct http_conn *conn,
+static enum tutti_status read_whole(struct api_request *req, struct app *app, const struct intake_body *body,
                                     struct tutti_error *err)
 {
-    enum tutti_status st = read_body(req, app, conn, err);
+    enum tutti_status st = read_body(req, app, body, err);
     req->stream = false;
     return st;
 }
 
-static enum tutti_status read_compat(struct api_request *req, struct app *app, struct http_conn *conn,
+static enum tutti_status read_compat(struct api_request *req, struct app *app, const struct intake_body *body,
                                      struct tutti_error *err)
 {
-    enum tutti_status st = read_body(req, app, conn, err);
+    enum tutti_status st = read_body(req, app, body, err);
     if (!req->inputs.has_full_text) /* as the original for models that generate text */
         req->inputs.full_text = true;
     return st;
 }
 
 /* What cannot be streamed is refused with the status of an error, not in a stream. */
-static enum tutti_status read_stream(struct api_request *req, struct app *app, struct http_conn *conn,
+static enum tutti_status read_stream(struct api_request *req, struct app *app, const struct intake_body *body,
                                      struct tutti_error *err)
 {
-    enum tutti_status st = read_body(req, app, conn, err);
+    enum tutti_status st = read_body(req, app, body, err);
     req->stream = true;
     if (st == TUTTI_OK && req->n > 1)
         st = error_set_param(err, TUTTI_E_ARGUMENT, "best_of",

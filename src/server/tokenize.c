@@ -3,11 +3,15 @@
 #include "engine/engine.h"
 #include "model/chat.h"
 #include "server/generated.h"
+#include "server/intake.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENIZE_MAX_BYTES = 1024 * 1024 }; /* runs on the loop's thread: about a tenth of a second */
+enum {
+    TOKENIZE_MAX_BYTES = 1024 * 1024,
+    DETOKENIZE_MAX_IDS = 1024 * 1024,
+};
 
 /* A field that is true or false; otherwise where it is absent. */
 static enum tutti_status read_flag(const json_t *root, const char *name, bool otherwise, bool *out,
@@ -95,13 +99,23 @@ static json_t *piece_value(struct app *app, int32_t id, struct buf *bytes)
     return json_pack("{s:i, s:o}", "id", (int)id, "piece", text);
 }
 
-static enum tutti_status reply_tokens(struct app *app, struct http_conn *conn, const json_t *root,
-                                      const struct ids *ids, struct tutti_error *err)
+/* value is dropped. */
+static enum tutti_status set_reply(struct intake_task *task, json_t *value)
 {
+    enum tutti_status st = json_write(&task->reply, value)
+                               ? TUTTI_OK
+                               : error_set(&task->err, TUTTI_E_MEMORY, "out of memory for the reply");
+    json_decref(value);
+    return st;
+}
+
+static enum tutti_status reply_tokens(struct intake_task *task, const json_t *root, const struct ids *ids)
+{
+    struct app *app = task->app;
     bool with_pieces, with_texts;
-    enum tutti_status st = read_flag(root, "with_pieces", false, &with_pieces, err);
+    enum tutti_status st = read_flag(root, "with_pieces", false, &with_pieces, &task->err);
     if (st == TUTTI_OK)
-        st = read_flag(root, "return_token_strs", false, &with_texts, err);
+        st = read_flag(root, "return_token_strs", false, &with_texts, &task->err);
     if (st != TUTTI_OK)
         return st;
     json_t *tokens = json_array(), *texts = with_texts ? json_array() : NULL;
@@ -118,31 +132,31 @@ static enum tutti_status reply_tokens(struct app *app, struct http_conn *conn, c
                               app_max_context(app), "tokens", tokens, "token_strs", texts);
     if (!reply || failed) {
         json_decref(reply);
-        return error_set(err, TUTTI_E_MEMORY, "out of memory for the tokens");
+        return error_set(&task->err, TUTTI_E_MEMORY, "out of memory for the tokens");
     }
-    app_reply_json(conn, 200, reply);
-    return TUTTI_OK;
+    return set_reply(task, reply);
 }
 
-void tokenize_request(struct app *app, struct http_conn *conn)
+/* The body as an object that names this model. */
+static enum tutti_status read_object(struct intake_task *task, json_t **root)
 {
-    struct tutti_error err;
+    enum tutti_status st = json_read_object(root, task->body.text, task->body.n_bytes, &task->err);
+    return st == TUTTI_OK ? app_find_model(task->app, json_string_value(json_object_get(*root, "model")),
+                                           NULL, &task->err)
+                          : st;
+}
+
+static void read_tokenize(struct intake_task *task)
+{
     struct ids ids = { 0 };
     json_t *root = NULL;
-    size_t n_bytes;
-    const char *body = http_request_body(conn, &n_bytes);
-    enum tutti_status st = json_read_object(&root, body, n_bytes, &err);
-    if (st == TUTTI_OK &&
-        !app_check_model(app, conn, json_string_value(json_object_get(root, "model")), NULL))
-        goto done;
+    enum tutti_status st = read_object(task, &root);
     if (st == TUTTI_OK)
-        st = json_object_get(root, "messages") ? tokenize_messages(app, root, &ids, &err)
-                                               : tokenize_text(app, root, &ids, &err);
+        st = json_object_get(root, "messages") ? tokenize_messages(task->app, root, &ids, &task->err)
+                                               : tokenize_text(task->app, root, &ids, &task->err);
     if (st == TUTTI_OK)
-        st = reply_tokens(app, conn, root, &ids, &err);
-    if (st != TUTTI_OK)
-        app_reply_error(conn, json_error_status(st), NULL, &err);
-done:
+        st = reply_tokens(task, root, &ids);
+    task->status = st;
     ids_clear(&ids);
     json_decref(root);
 }
@@ -154,6 +168,10 @@ static enum tutti_status detokenize(struct app *app, const json_t *root, struct 
     if (!json_is_array(tokens))
         return error_set_param(err, TUTTI_E_ARGUMENT, "tokens",
                                "tokens must be a list of token ids, found %s", json_type_name(tokens));
+    if (json_array_size(tokens) > DETOKENIZE_MAX_IDS)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tokens",
+                               "tokens holds %zu token ids, at most %d are allowed", json_array_size(tokens),
+                               DETOKENIZE_MAX_IDS);
     enum tutti_status st = api_read_ids(ids, tokens, "tokens", app->info.n_vocab, err);
     if (st != TUTTI_OK)
         return st;
@@ -167,30 +185,43 @@ static enum tutti_status detokenize(struct app *app, const json_t *root, struct 
     return TUTTI_OK;
 }
 
-void detokenize_request(struct app *app, struct http_conn *conn)
+static void read_detokenize(struct intake_task *task)
 {
-    struct tutti_error err;
     struct ids ids = { 0 };
     struct buf text = { 0 };
     json_t *root = NULL;
-    size_t n_bytes;
-    const char *body = http_request_body(conn, &n_bytes);
-    enum tutti_status st = json_read_object(&root, body, n_bytes, &err);
-    if (st == TUTTI_OK &&
-        !app_check_model(app, conn, json_string_value(json_object_get(root, "model")), NULL))
-        goto done;
+    enum tutti_status st = read_object(task, &root);
     if (st == TUTTI_OK)
-        st = detokenize(app, root, &ids, &text, &err);
+        st = detokenize(task->app, root, &ids, &text, &task->err);
     if (st == TUTTI_OK)
-        app_reply_json(conn, 200,
-                       json_pack("{s:o, s:o}", "prompt", json_text(text.bytes, text.n_bytes), "content",
-                                 json_text(text.bytes, text.n_bytes)));
-    else
-        app_reply_error(conn, json_error_status(st), NULL, &err);
-done:
+        st = set_reply(task, json_pack("{s:o, s:o}", "prompt", json_text(text.bytes, text.n_bytes), "content",
+                                       json_text(text.bytes, text.n_bytes)));
+    task->status = st;
     ids_clear(&ids);
     buf_clear(&text);
     json_decref(root);
+}
+
+static void send_reply(struct intake_task *task, struct http_conn *conn)
+{
+    bool is_model = task->status == TUTTI_E_NOT_FOUND && !strcmp(task->err.param, "model");
+    if (task->status == TUTTI_OK)
+        http_reply(conn, 200, "application/json", task->reply.bytes, task->reply.n_bytes);
+    else
+        app_reply_error(conn, json_error_status(task->status), is_model ? "model_not_found" : NULL,
+                        &task->err);
+}
+
+void tokenize_request(struct app *app, struct http_conn *conn)
+{
+    static const struct intake_route ROUTE = { .read = read_tokenize, .done = send_reply };
+    intake_start(app, conn, &ROUTE, NULL);
+}
+
+void detokenize_request(struct app *app, struct http_conn *conn)
+{
+    static const struct intake_route ROUTE = { .read = read_detokenize, .done = send_reply };
+    intake_start(app, conn, &ROUTE, NULL);
 }
 
 /* ---- what the vocabulary holds ------------------------------------------------------------------------------------ */

@@ -6,11 +6,13 @@
 #include "server/clients.h"
 #include "server/guard.h"
 #include "server/http_conn.h"
+#include "server/intake.h"
 #include "server/job.h"
 #include "server/step_api.h"
 
 #include <assert.h>
 #include <event2/event.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +92,11 @@ enum tutti_status tutti_engine_check_queue(tutti_engine *engine, uint64_t owner,
         if (!echoes[i].is_used)
             return TUTTI_OK;
     return error_set(err, TUTTI_E_BUSY, "the queue is full");
+}
+
+void tutti_engine_charge(tutti_engine *engine, uint64_t owner, int64_t n_tokens)
+{
+    (void)engine, (void)owner, (void)n_tokens;
 }
 
 void tutti_engine_cancel(tutti_engine *engine, uint64_t request_id)
@@ -222,6 +229,7 @@ static void start(void)
     if (!app.base || clients_new(&app.clients, &err) != TUTTI_OK ||
         inbox_new(&app.inbox, app.base, job_read_letter, &app, &err) != TUTTI_OK ||
         guard_new(&app.guard, &options, true, &err) != TUTTI_OK ||
+        intake_new(&app.intake, app.base, &err) != TUTTI_OK ||
         http_new(&app.http, app.base, &http_options, &err) != TUTTI_OK)
         abort();
 }
@@ -243,6 +251,14 @@ static bool settle(int fd, struct buf *replies)
     for (int i = 0, n_quiet = 0; n_quiet < 3; i++) {
         assert(i < MAX_LOOPS);
         event_base_loop(app.base, EVLOOP_NONBLOCK);
+        struct intake_counts intake;
+        intake_counts(app.intake, &intake);
+        if (intake.n_waiting + intake.n_running > 0) { /* a body is being read */
+            sched_yield();
+            n_quiet = 0;
+            i--;
+            continue;
+        }
         bool did = engine_step();
         is_open = take_reply(fd, replies);
         n_quiet = did ? 0 : n_quiet + 1;

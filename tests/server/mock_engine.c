@@ -321,6 +321,11 @@ enum tutti_status tutti_engine_open(tutti_engine **out, tutti_model *model,
     return TUTTI_OK;
 }
 
+void tutti_engine_charge(tutti_engine *engine, uint64_t owner, int64_t n_tokens)
+{
+    (void)engine, (void)owner, (void)n_tokens;
+}
+
 void tutti_engine_drain(tutti_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);

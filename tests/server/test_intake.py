@@ -1,0 +1,148 @@
+"""What happens between a request's last byte and the engine: bodies are parsed on workers, within bounds, and on the client's account."""
+import json
+import threading
+import time
+
+import pytest
+import requests
+
+PATIENCE = 60
+CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
+MB = 1 << 20
+
+
+def send(server, path, body, **headers):
+    return requests.post(server.url + path, data=body, timeout=PATIENCE, headers={"Content-Type": "application/json", **headers})
+
+
+def filled(n_bytes, piece, before='{"messages":[', after="]}"):
+    return before + ",".join([piece] * (n_bytes // (len(piece) + 1))) + after
+
+
+@pytest.mark.parametrize("piece", ["[]", "{}", '{"a":1}', '""', "[[[1]]]"])
+def test_bodies_of_too_many_values_are_not_parsed(server, piece):
+    """Bounded before the tree is made: each of these would take 100 MB to 400 MB."""
+    for path, field in ("/v1/chat/completions", "messages"), ("/v1/completions", "prompt"), ("/tokenize", "messages"), \
+            ("/detokenize", "tokens"), ("/v1/embeddings", "input"), ("/v1/responses", "input"):
+        response = send(server, path, filled(4 * MB, piece, f'{{"{field}":['))
+        assert response.status_code == 400, path
+        assert "too many values" in response.json()["error"]["message"], path
+
+
+def test_as_many_ids_as_a_large_context_has_are_parsed(server):
+    """A million short numbers are within the bound: the error is the context's."""
+    response = send(server, "/v1/completions", filled(2 * MB, "5", '{"prompt":['))
+    assert response.status_code == 400 and response.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_ids_to_text_are_bounded(server):
+    response = send(server, "/detokenize", filled(int(2.2 * MB), "5", '{"tokens":['))
+    assert response.status_code == 400 and "at most 1048576 are allowed" in response.json()["error"]["message"]
+    response = send(server, "/detokenize", json.dumps({"tokens": [5] * 1000}))
+    assert response.status_code == 200
+
+
+def test_the_limit_of_a_body_follows_the_context(server):
+    """4 MiB and 32 bytes for each of the context's 512 tokens; the refusal names the flag."""
+    limit = 4 * MB + 32 * 512
+    text = '{"prompt":"%s"}'
+    assert send(server, "/tokenize", text % ("x" * (limit - len(text) + 2))).status_code == 400  # read, and too long for this route
+    response = send(server, "/tokenize", text % ("x" * (limit - len(text) + 3)))
+    assert response.status_code == 413 and str(limit) in response.json()["error"]["message"]
+    assert "--max-body" in response.json()["error"]["message"]
+
+
+def test_reading_is_counted(server):
+    """Requests, bytes, and what was refused; nothing waits at rest."""
+    before = server.metrics()
+    body = json.dumps(CHAT)
+    assert send(server, "/v1/chat/completions", body).status_code == 200
+    assert send(server, "/v1/chat/completions", '{"messages":5}').status_code == 400
+    after = server.metrics()
+    grown = {name: after[name] - before[name] for name in after if name.startswith("tutti_intake_")}
+    assert grown["tutti_intake_requests_total"] == 2 and grown["tutti_intake_refused_total"] == 1
+    assert grown["tutti_intake_bytes_total"] == len(body) + len('{"messages":5}')
+    assert after["tutti_intake_waiting"] == 0
+
+
+# ---- accounts ----
+
+@pytest.fixture(name="metered")
+def metered_server(start, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("sk-a ann tokens-per-minute=600000\nsk-b ben tokens-per-minute=600000\nsk-c cleo tokens-per-minute=3000\n", encoding="ascii")
+    return start("--api-key-file", keys)
+
+
+def test_refused_work_is_charged(metered):
+    """A token for each 256 bytes that were read in vain: also for what only the engine refuses."""
+    n_bytes = 3 * MB
+    for path, body in ("/v1/chat/completions", '{"messages":"%s"}' % ("x" * n_bytes)), ("/v1/completions", '{"prompt":"%s"}' % ("x" * n_bytes)), \
+            ("/tokenize", '{"prompt":"%s"}' % ("x" * n_bytes)), ("/detokenize", filled(n_bytes, "[]", '{"tokens":[')):
+        assert send(metered, path, body, Authorization="Bearer sk-c").status_code in (400, 429), path
+    # 12288 tokens for the first of them alone: nothing is left of 3000 a minute.
+    response = send(metered, "/v1/chat/completions", json.dumps(CHAT), Authorization="Bearer sk-c")
+    assert response.status_code == 429 and "tokens per minute" in response.json()["error"]["message"]
+    # The others have theirs.
+    for key in "sk-a", "sk-b":
+        assert send(metered, "/v1/chat/completions", json.dumps(CHAT), Authorization=f"Bearer {key}").status_code == 200
+
+
+ROUTES = {
+    "chat": ("/v1/chat/completions", '{"messages":"%s"}' % ("x" * 2 * MB)),
+    "completion": ("/v1/completions", '{"prompt":"%s"}' % ("x" * 2 * MB)),
+    "long text": ("/tokenize", '{"prompt":"%s"}' % ("x" * 2 * MB)),
+    "text": ("/tokenize", '{"prompt":"%s"}' % ("x" * 900000)),
+    "ids": ("/detokenize", filled(2 * MB, "5", '{"tokens":[')),
+    "embedding": ("/v1/embeddings", '{"input":7,"x":"%s"}' % ("x" * 2 * MB)),
+}
+
+
+@pytest.mark.parametrize("name", ROUTES)
+def test_each_route_charges_for_what_it_reads(start, tmp_path, name):
+    """3,500 tokens for 900,000 bytes, 8,192 for 2 MiB, of 8,000 a minute: at most one more such request is read."""
+    path, body = ROUTES[name]
+    keys = tmp_path / "keys"
+    keys.write_text("sk-a ann tokens-per-minute=8000\n", encoding="ascii")
+    server = start("--api-key-file", keys)
+    before = json.dumps({"prompt": "x", "max_tokens": 1})
+    response = send(server, "/v1/completions", before, Authorization="Bearer sk-a")
+    first = int(response.headers["x-ratelimit-remaining-tokens"])
+    response = send(server, path, body, Authorization="Bearer sk-a")
+    assert response.status_code in (200, 400, 429)
+    response = send(server, "/v1/completions", before, Authorization="Bearer sk-a")
+    remaining = int(response.headers["x-ratelimit-remaining-tokens"])
+    assert first - remaining >= min(first, len(body) // 256) - 1500, (first, remaining)  # the bucket fills meanwhile
+
+
+def test_many_clients_at_once_are_all_answered(metered):
+    """Bodies are read beside one another, whatever order they end in; each client gets its own answer."""
+    answers = {}
+
+    def ask(i):
+        key = ("sk-a", "sk-b")[i % 2]
+        text = f"number {i} " * 50
+        tokens = send(metered, "/tokenize", json.dumps({"prompt": text}), Authorization=f"Bearer {key}").json()["tokens"]
+        answers[i] = send(metered, "/detokenize", json.dumps({"tokens": tokens}), Authorization=f"Bearer {key}").json()["content"].strip() == text.strip()
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(24)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {i: True for i in range(24)}
+
+
+def test_clients_that_leave_while_their_body_is_read(server):
+    """Nothing is replied to them, nothing is held."""
+    body = json.dumps({"prompt": "word " * 100000})
+    for _ in range(20):
+        with pytest.raises(requests.exceptions.RequestException):
+            requests.post(server.url + "/tokenize", data=body, timeout=0.002, headers={"Content-Type": "application/json"})
+    assert server.chat("Hello", max_tokens=2).status_code == 200
+    for _ in range(600):
+        figures = server.metrics()
+        if figures["tutti_intake_waiting"] + figures["tutti_intake_running"] == 0:
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail(f"a body is still being read: {figures}")
