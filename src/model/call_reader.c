@@ -11,7 +11,7 @@ static const char OPEN[] = "<tool_call>", CLOSE[] = "</tool_call>", PYTHON[] = "
 
 enum {
     MAX_FENCE = 64,  /* bytes between the name of a tool and its arguments in Python */
-    MAX_LINE = 4096, /* bytes of an answer that may still be the line with a tool's name */
+    MAX_LINE = 4096, /* bytes of an answer that may still be a tool's name, or what stands before it */
 };
 
 static bool is_blank(char c)
@@ -67,7 +67,7 @@ static enum look take_head(struct span *s, const json_t *tools, struct call_piec
     }
     const char *quote = memchr(s->at, '"', (size_t)(s->end - s->at));
     if (!quote)
-        return LOOK_LATER;
+        return LOOK_LATER; /* begin_call() ends it */
     piece->name = s->at;
     piece->n_name = (size_t)(quote - s->at);
     s->at = quote + 1;
@@ -119,6 +119,7 @@ static enum look choose_way(struct call_reader *r, struct span *s, const json_t 
     const char *open = memmem(s->at, n_left, OPEN, sizeof OPEN - 1);
     if (open) {
         r->way = WAY_TAGGED;
+        r->at += (size_t)(open - s->at);
         s->at = open + sizeof OPEN - 1;
         return LOOK_YES;
     }
@@ -150,9 +151,13 @@ static enum look find_call(struct call_reader *r, struct span *s, const json_t *
         if (look != LOOK_YES)
             return look;
     } else if (r->way == WAY_TAGGED) {
-        const char *open = memmem(s->at, (size_t)(s->end - s->at), OPEN, sizeof OPEN - 1);
-        if (!open)
+        size_t n_left = (size_t)(s->end - s->at), n_tail = sizeof OPEN - 2;
+        const char *open = memmem(s->at, n_left, OPEN, sizeof OPEN - 1);
+        if (!open) {
+            r->at += n_left > n_tail ? n_left - n_tail : 0; /* the tail may be the beginning of a tag */
             return LOOK_LATER;
+        }
+        r->at += (size_t)(open - s->at);
         s->at = open + sizeof OPEN - 1;
     }
     return r->way == WAY_NAMED ? take_named(r, s, tools, piece) : take_head(s, tools, piece);
@@ -164,12 +169,17 @@ static bool begin_call(struct call_reader *r, const char *text, size_t n_bytes, 
     struct span s = { text + r->at, text + n_bytes };
     struct call_reader before = *r;
     enum look look = find_call(r, &s, tools, piece);
+    /* What was seen of a call is looked at again with more of it, for as long as it is short. */
+    if (look == LOOK_LATER && r->way != WAY_UNKNOWN && r->at + MAX_LINE < n_bytes)
+        look = LOOK_NO;
     if (look == LOOK_NO)
         r->state = CALL_NONE;
     else if (look == LOOK_LATER)
-        r->way = before.way; /* what was seen of a call is looked at again with more of it */
+        r->way = before.way;
     if (look != LOOK_YES)
         return false;
+    json_decref(r->names);
+    r->names = NULL;
     r->state = r->state == CALL_PYTHON ? CALL_PYTHON : CALL_JSON;
     r->at = r->first = (size_t)(s.at - text);
     r->depth = 0;
@@ -217,22 +227,43 @@ static bool read_json(struct call_reader *r, const char *text, size_t n_bytes, s
     return r->at > first;
 }
 
-/* The arguments up to text + end as JSON, without the last brace where more will follow. False: they are no literals, or
- * say something else than before. */
-static bool make_json(struct call_reader *r, const char *text, size_t end, bool is_last)
+/* Adds one argument, "a=1", as JSON. False: it is no named literal, or there is one of that name already. */
+static bool add_argument(struct call_reader *r, const char *text, size_t n_bytes)
 {
     struct template_output out = { 0 };
-    json_t *object = NULL;
-    if (template_read_arguments(text + r->first, end - r->first, &out, NULL) == TUTTI_OK)
+    json_t *object = NULL, *value;
+    const char *name;
+    if (template_read_arguments(text, n_bytes, &out, NULL) == TUTTI_OK)
         object = json_loadb(out.text, out.n_bytes, JSON_ALLOW_NUL, NULL);
     template_output_clear(&out);
-    char *json = json_is_object(object) ? json_print(object, JSON_COMPACT) : NULL;
+    if (!r->names)
+        r->names = json_object();
+    bool ok = json_object_size(object) == 1;
+    json_object_foreach(object, name, value)
+        ok = ok && !json_object_get(r->names, name) && json_object_set_new(r->names, name, json_true()) == 0;
+    char *json = ok ? json_print(object, JSON_COMPACT) : NULL;
     json_decref(object);
-    size_t n = json ? strlen(json) - !is_last : 0;
-    bool ok = json && n >= r->made.n_bytes &&
-              (r->made.n_bytes == 0 || memcmp(json, r->made.bytes, r->made.n_bytes) == 0) &&
-              buf_add(&r->made, json + r->made.n_bytes, n - r->made.n_bytes);
+    ok = json && buf_add(&r->made, r->made.n_bytes > 0 ? "," : "{", 1) &&
+         buf_add(&r->made, json + 1, strlen(json) - 2);
     free(json);
+    return ok;
+}
+
+static bool is_all_blank(const char *text, size_t n_bytes)
+{
+    while (n_bytes > 0 && is_blank(*text))
+        text++, n_bytes--;
+    return n_bytes == 0;
+}
+
+/* What stands before a comma, or before the last bracket, where it may be nothing. */
+static bool end_argument(struct call_reader *r, const char *text, size_t end, bool is_last)
+{
+    size_t n = end - r->first;
+    bool ok = (is_last && is_all_blank(text + r->first, n)) || add_argument(r, text + r->first, n);
+    r->first = end + 1;
+    if (ok && is_last)
+        ok = buf_add_string(&r->made, r->made.n_bytes > 0 ? "}" : "{}");
     return ok;
 }
 
@@ -247,7 +278,7 @@ static bool read_python(struct call_reader *r, const char *text, size_t n_bytes,
         if (!is_last && !(c == ',' && r->depth == 0))
             continue;
         r->state = is_last ? CALL_ENDED : CALL_PYTHON;
-        if (!make_json(r, text, r->at - 1, is_last)) {
+        if (!end_argument(r, text, r->at - 1, is_last)) {
             r->state = CALL_NONE;
             break;
         }
@@ -291,5 +322,6 @@ bool call_reader_next(struct call_reader *r, const char *text, size_t n_bytes, c
 void call_reader_clear(struct call_reader *r)
 {
     buf_clear(&r->made);
+    json_decref(r->names);
     *r = (struct call_reader){ .at = 0 };
 }

@@ -1,5 +1,9 @@
 /* Calls of tools in an answer while it grows: what of a call is certain goes out before the call is complete.
  *
+ * No byte of an answer is looked at more than a bounded number of times: what may still become a call is at most 4 KB long, and
+ * an argument in Python is read once, when it is complete. Nothing here recurses; JSON is read by jansson (2048 levels), and Python by
+ * the room template, whose header lists what recurses there.
+ *
  * Reads the ways of writing calls that chat_find_calls() knows, as far as they begin with the name of a listed tool: arguments in JSON are
  * given as the model writes them, those in Python as JSON, one after the other. Whatever is written in another way is not given;
  * it is for chat_find_calls() at the end. */
@@ -25,9 +29,10 @@ struct call_reader {
     int depth;      /* brackets open in the arguments */
     char quote;     /* of the string that is open in them; 0: none */
     bool is_escaped;
-    size_t first;    /* byte of the arguments in Python */
-    struct buf made; /* those arguments as JSON, so far */
+    size_t first;    /* byte of the argument in Python that is being read */
+    struct buf made; /* the arguments before it as JSON */
     size_t n_given;  /* bytes of it */
+    json_t *names;   /* of those arguments; NULL: none yet */
 };
 
 /* A piece of call number index. First comes one with the name; the arguments of all pieces together are a JSON object. What is pointed to is

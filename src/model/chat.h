@@ -2,7 +2,11 @@
  *
  * Three kinds. The checkpoint's template, in Jinja, which comes first; where it has none, code for families whose authors' own
  * renderer works on ids (the GLM family, LLaMA-2), and templates of tutti's own for other well-known formats.
- * In all of them special tokens come from the format alone: a message's text is tokenized as text, whatever it spells. */
+ * In all of them special tokens come from the format alone: a message's text is tokenized as text, whatever it spells.
+ *
+ * Nothing in these files recurses. Templates do, within the bounds that template/template.h lists; JSON of messages, tools and calls
+ * is copied and printed by jansson, as deep as the server reads it (LIMIT_JSON_DEPTH), and that of answers as deep as jansson does
+ * (2048 levels). */
 #ifndef TUTTI_MODEL_CHAT_H
 #define TUTTI_MODEL_CHAT_H
 
@@ -112,8 +116,9 @@ MUST_CHECK enum tutti_status chat_render(const struct model *model, const struct
 /* The calls in a whole answer, [{"name", "arguments": JSON as text}], and how many bytes of it come before them as content.
  * NULL: there are none (all is content), or there is no memory. For json_decref(). */
 json_t *chat_find_calls(const char *text, size_t n_bytes, const json_t *tools, size_t *n_content);
-/* How many bytes of an answer that still grows are content, whatever follows. */
-size_t chat_sure_content(const char *text, size_t n_bytes, const json_t *tools);
+/* How many bytes of an answer that still grows are content, whatever follows. n_known: what an earlier call gave, at most; they are
+ * not searched again. */
+size_t chat_sure_content(const char *text, size_t n_bytes, size_t n_known, const json_t *tools);
 
 /* ---- for formats ---- */
 

@@ -152,9 +152,12 @@ json_t *chat_find_calls(const char *text, size_t n_bytes, const json_t *tools, s
 
 /* ---- while the answer comes ---- */
 
+enum { MAX_NAME = 4096 }; /* bytes that may still become the name of a tool */
+
 /* True where the text may still become the name of a tool and a line's end. */
 static bool may_be_name(const char *text, size_t n, const json_t *tools)
 {
+    n = n < MAX_NAME ? n : MAX_NAME;
     const char *line_end = memchr(text, '\n', n), *name = text;
     size_t n_name = line_end ? (size_t)(line_end - text) : n, i;
     const json_t *tool;
@@ -170,9 +173,9 @@ static bool may_be_name(const char *text, size_t n, const json_t *tools)
     return false;
 }
 
-size_t chat_sure_content(const char *text, size_t n_bytes, const json_t *tools)
+size_t chat_sure_content(const char *text, size_t n_bytes, size_t n_known, const json_t *tools)
 {
-    const char *body = text, *open = memmem(text, n_bytes, OPEN, sizeof OPEN - 1);
+    const char *body = text, *open = memmem(text + n_known, n_bytes - n_known, OPEN, sizeof OPEN - 1);
     size_t n = n_bytes, n_sure = n_bytes;
     while (n > 0 && is_blank(*body))
         body++, n--;

@@ -43,7 +43,7 @@ size_t calls_sure_content(const struct job *job, const struct choice *choice)
 {
     if (job->req.forced != API_FORCED_NONE)
         return 0;
-    return chat_sure_content(choice->text.bytes, choice->text.n_bytes, calls_tools(job));
+    return chat_sure_content(choice->text.bytes, choice->text.n_bytes, choice->n_sent, calls_tools(job));
 }
 
 /* All of the answer is the arguments of one function. */

@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     bool has_calls = calls != NULL;
     json_decref(calls);
     for (size_t n = 1; n <= n_bytes && n <= 300; n++) {
-        size_t n_sure = chat_sure_content(text, n, tools);
+        size_t n_sure = chat_sure_content(text, n, n_sent, tools);
         assert(n_sure <= n && n_sure >= n_sent);
         n_sent = n_sure;
     }

@@ -147,12 +147,55 @@ static void arguments_come_before_they_are_complete(void **state)
     json_decref(tools);
 }
 
+/* Ten thousand arguments in Python, and what never becomes a call: each byte is read a bounded number of times, or this takes
+ * minutes. */
+static void long_answers_are_read_once(void **state)
+{
+    static const char END[] = ",\"z\":[1]})";
+    static const struct {
+        const char *head, *part, *tail;
+        const char *told; /* how what is told begins */
+        bool is_call;
+    } LONG[] = {
+        { "f\ntool_call(", "a%d=1, ", "z=[1])", "f({\"a0\":1,\"a1\":1,", true },
+        { "{\"name\": \"", "aaaaaaa%d", "", "", false }, /* too long for a name */
+        { "<tool_call>", "       %d", "", "", false },
+        { "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "text %d ", "", "f({})", false },
+        { "text ", "<tool_cal%d", "<tool_call>{\"name\": \"f\", \"arguments\": {}}", "f({})", false },
+    };
+    (void)state;
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    for (size_t i = 0; i < sizeof LONG / sizeof *LONG; i++) {
+        struct buf text = { 0 }, told = { 0 };
+        struct call_reader r = { .at = 0 };
+        bool ok = buf_add_string(&text, LONG[i].head) && buf_add_string(&told, "");
+        for (int k = 0; k < 10000; k++)
+            ok = ok && buf_printf(&text, LONG[i].part, k);
+        assert_true(ok && buf_add_string(&text, LONG[i].tail));
+        size_t n_sure = 0;
+        for (size_t n = 1; n <= text.n_bytes; n++) {
+            drain(&r, text.bytes, n, tools, &told);
+            n_sure = r.n_calls == 0 ? chat_sure_content(text.bytes, n, n_sure, tools) : n_sure;
+        }
+        assert_true(told.n_bytes >= strlen(LONG[i].told));
+        assert_memory_equal(told.bytes, LONG[i].told, strlen(LONG[i].told));
+        if (LONG[i].is_call)
+            assert_string_equal(told.bytes + told.n_bytes - strlen(END), END);
+        assert_int_equal(r.state, i == 1 || i == 2 ? CALL_NONE : i == 3 ? CALL_AWAITED : r.state);
+        buf_clear(&text);
+        buf_clear(&told);
+        call_reader_clear(&r);
+    }
+    json_decref(tools);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_are_told_as_far_as_they_are_certain),
         cmocka_unit_test(what_is_told_is_what_is_found_in_the_end),
         cmocka_unit_test(arguments_come_before_they_are_complete),
+        cmocka_unit_test(long_answers_are_read_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -450,16 +450,16 @@ static void finds_calls_as_each_family_writes_them(void **state)
                      n_content);
         /* What was sent while the answer grew is never taken back. */
         for (size_t k = 0, sent = 0; k <= n; k++) {
-            size_t sure = chat_sure_content(CASES[i].text, k, tools);
+            size_t sure = chat_sure_content(CASES[i].text, k, sent, tools);
             sent = sure > sent ? sure : sent;
             assert_true(sent <= n_content);
         }
         free(found);
         json_decref(calls);
     }
-    assert_int_equal(chat_sure_content("hello <tool", 11, tools), 5);
-    assert_int_equal(chat_sure_content("hello <toll", 11, tools), 11);
-    assert_int_equal(chat_sure_content("he", 2, tools), 2);
+    assert_int_equal(chat_sure_content("hello <tool", 11, 0, tools), 5);
+    assert_int_equal(chat_sure_content("hello <toll", 11, 0, tools), 11);
+    assert_int_equal(chat_sure_content("he", 2, 0, tools), 2);
     json_decref(tools);
 }
 
