@@ -302,16 +302,19 @@ enum tutti_status chat_render_template(const struct chat_call *call, struct ids 
 static const char CALLS[] = "[{\"id\": \"call00000\", \"type\": \"function\", \"function\": {\"name\": "
                             "\"f\", \"arguments\": {\"a\": 1}}}]";
 
-/* Some templates add the arguments of a tool call to a string, others print them as JSON. */
-static bool fails_with_objects(struct chat_template *tpl, const struct tokenizer *tok)
+/* Some templates add the arguments of a tool call to a string, others print them as JSON; some look at them only where the content
+ * is none. */
+static bool fails_with_objects(struct chat_template *tpl, const struct tokenizer *tok,
+                               enum tutti_content content)
 {
     static const struct tutti_message TRIAL[] = {
         { .role = "user", .content = "a", .n_bytes = 1 },
-        { .role = "assistant", .content = "", .tool_calls = CALLS },
+        { .role = "assistant", .content = "", .tool_calls = CALLS, .content_kind = TUTTI_CONTENT_NULL },
     };
     struct chat_call call = { .tok = tok, .tpl = tpl, .messages = TRIAL, .n_messages = 2 };
     struct template_output out = { 0 };
     bool fails[2];
+    tpl->empty[1][TUTTI_CONTENT_NULL] = content;
     for (int as_text = 0; as_text < 2; as_text++) {
         tpl->takes_text = as_text;
         fails[as_text] = render_text(&out, &call, NULL) != TUTTI_OK;
@@ -447,7 +450,8 @@ enum tutti_status chat_template_new(struct chat_template **out, const struct cha
         st = chat_out_of_memory(err);
         goto done;
     }
-    tpl->takes_text = fails_with_objects(tpl, tok);
+    tpl->takes_text = fails_with_objects(tpl, tok, TUTTI_CONTENT_TEXT) ||
+                      fails_with_objects(tpl, tok, TUTTI_CONTENT_NULL);
     tpl->takes_tools = tpl->tools || shows_tools(tpl, tok);
     choose_empty(tpl, tok, false);
     choose_empty(tpl, tok, true);

@@ -185,6 +185,8 @@ EMPTY = {
     "adds to it": ("{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}", "[]", "[]", "[]", "[]"),
     "needs none": ("{% for m in messages %}{% if m.content is none %}[call]{% else %}{{ '[' + m.content + ']' }}{% endif %}{% endfor %}",
                    "[call]", "[call]", "[call]", "[call]"),
+    "adds arguments where none": ("{% for m in messages %}{% if m.tool_calls and m.content is none %}{{ '[' + m.tool_calls[0].function.arguments + "
+                                  "']' }}{% else %}{{ '[' + m.content + ']' }}{% endif %}{% endfor %}", "[{}]", "[{}]", "[]", "[]"),
     "needs none with calls": ("{% for m in messages %}{% if m.tool_calls and m.content is none %}[call]{% else %}"
                               "{{ '[' + m.content + ']' }}{% endif %}{% endfor %}", "[call]", "[call]", "[]", "[]"),
 }
