@@ -10,7 +10,7 @@
  * Not there: inheritance, includes and imports, autoescape. Beyond it: append, pop and the like on lists and dicts.
  *
  * What recurses, and what bounds it (a level takes at most 1 KB of stack; tests/template/test_template_attacks.c runs all of it
- * on 256 KB):
+ * on 256 KB, tests/check_recursion.py finds what is not listed):
  *   parse.c       nested blocks                       MAX_NESTED_BLOCKS, 100, when the template is compiled
  *   parse_expr.c  nested expressions and targets      MAX_DEPTH, 120, blocks around them included
  *   parse_expr.c  the tree made of them and of chains MAX_TREE_DEPTH, 200 (a|b|c is as deep as it is long)
