@@ -141,7 +141,7 @@ const struct config_key CONFIG_KEYS_MINDFORMERS[] = {
     { "use_prompt_flash_attention", NULL },
     { "use_incre_flash_attention", NULL },
     { "use_ring_attention", NULL },
-    { "use_attn_mask_compression", NULL },
+    { "*mask_compression", NULL },
     { "use_rope_slice", NULL },
     { "use_select_token", NULL },
     { "use_seq_parallel", NULL },
@@ -152,7 +152,7 @@ const struct config_key CONFIG_KEYS_MINDFORMERS[] = {
     { "pp_interleave_num", NULL },
     { "parallel_*", NULL },
     { "*parallel*", NULL },
-    { "recompute*", NULL },
+    { "*recompute*", NULL },
     { "checkpoint_name_or_path", NULL },
     { "llm_backend", NULL },
     { "start_stage", NULL },
@@ -164,6 +164,10 @@ const struct config_key CONFIG_KEYS_MINDFORMERS[] = {
     { "run_type", NULL },
     { "eod_reset", NULL },
     { "is_training", NULL },
+    { "input_sliced_sig", NULL },
+    { "mask_generate", NULL }, /* of training */
+    { "enable_offload", NULL },
+    { "hidden_size_per_attention_head", NULL }, /* as the two others give it */
     { "is_npu_acceleration", NULL },
     { "use_final_layernorm", "true" },
     { "max_decode_length", NULL },

@@ -421,6 +421,18 @@ static const char PANGU_YAML[] = LINE("type: PanguAlphaConfig") LINE("vocab_size
     LINE("hidden_size: 64") LINE("ffn_hidden_size: 96") LINE("num_layers: 2") LINE("num_heads: 4")
         LINE("seq_length: 224") LINE("eos_token_id: 9") LINE("hidden_act: 'fast_gelu'");
 
+/* What its files say of a run beside the model. */
+static const char RUN_YAML[] = LINE("use_past: True") LINE("is_dynamic: True") LINE("block_size: 16")
+    LINE("num_blocks: 512") LINE("offset: 0") LINE("use_flash_attention: True") LINE("qkv_concat: False")
+        LINE("compute_dtype: \"float16\"") LINE("layernorm_compute_type: \"float32\"")
+            LINE("softmax_compute_type: \"float16\"") LINE("rotary_dtype: \"float32\"")
+                LINE("param_init_type: \"float16\"") LINE("fine_grain_interleave: 2")
+                    LINE("pp_interleave_num: 1") LINE("use_attn_mask_compression: True")
+                        LINE("parallel_optimizer: True") LINE("repetition_penalty: 1.0")
+                            LINE("max_decode_length: 512") LINE("top_k: 3") LINE("top_p: 1")
+                                LINE("do_sample: False") LINE("ignore_token_id: -100")
+                                    LINE("hidden_dropout: 0.0") LINE("input_sliced_sig: True");
+
 /* A folder of MindFormers has no config.json. */
 static void its_configuration_is_read(void **state)
 {
@@ -441,7 +453,16 @@ static void its_configuration_is_read(void **state)
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         char golden[512];
         make_checkpoint(CASES[i].fixture, CASES[i].renames, CASES[i].n);
-        write_yaml(CASES[i].yaml);
+        char yaml[4096];
+        struct tutti_error err;
+        struct model *none = NULL;
+        assert_true(snprintf(yaml, sizeof yaml, "%s%s%s", CASES[i].yaml, RUN_YAML, LINE("softcap: 30")) <
+                    (int)sizeof yaml);
+        write_yaml(yaml);
+        assert_int_equal(model_load(&none, folder, NULL, &err), TUTTI_E_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "run.yaml: softcap: 30: tutti does not know this setting"));
+        snprintf(yaml, sizeof yaml, "%s%s", CASES[i].yaml, RUN_YAML);
+        write_yaml(yaml);
         snprintf(golden, sizeof golden, TEST_FIXTURES "/%s/golden.safetensors", CASES[i].fixture);
         struct model *model = util_load(folder, "f32", "f32", 2, NULL);
         struct util_errors e = util_compare_file(model, golden, "logits", 3);
