@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_LOOK_DEPTH = 8 };
+enum { MAX_LOOK_DEPTH = 8, STEPS_OF_LOOK = 16 }; /* a look asks for some keywords, by hash */
 
 static bool are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b, int depth);
 
@@ -28,7 +28,7 @@ static unsigned possible_types(struct schema_reader *r, const json_t *schema, in
     schema = behind_refs(r, schema);
     if (json_is_false(schema))
         return 0;
-    if (!json_is_object(schema) || depth > MAX_LOOK_DEPTH || !schema_spend(r, 4))
+    if (!json_is_object(schema) || depth > MAX_LOOK_DEPTH || !schema_spend(r, STEPS_OF_LOOK))
         return TYPE_ANY;
     unsigned types = schema_named_types(r, schema), some;
     const json_t *list = json_object_get(schema, "enum"), *value = json_object_get(schema, "const"), *entry;
@@ -90,7 +90,7 @@ static bool have_disjoint_properties(struct schema_reader *r, const json_t *a, c
     json_array_foreach(names, i, name)
     {
         const char *key = json_string_value(name);
-        if (!schema_spend(r, 4))
+        if (!schema_spend(r, STEPS_OF_LOOK))
             return false;
         const json_t *x = key ? schema_of_property(a, key) : NULL,
                      *y = key ? schema_of_property(b, key) : NULL;
@@ -114,7 +114,7 @@ static bool are_disjoint(struct schema_reader *r, const json_t *a, const json_t 
 {
     a = behind_refs(r, a);
     b = behind_refs(r, b);
-    if (!a || !b || depth > MAX_LOOK_DEPTH || !schema_spend(r, 1))
+    if (!a || !b || depth > MAX_LOOK_DEPTH || !schema_spend(r, STEPS_OF_LOOK))
         return false;
     unsigned shared = possible_types(r, a, 0) & possible_types(r, b, 0);
     if (shared == 0)

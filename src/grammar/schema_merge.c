@@ -49,6 +49,8 @@ static const json_t *follow(const json_t *from, const char *pointer)
     return *pointer ? NULL : from;
 }
 
+enum { STEPS_OF_REFERENCE = 16 };
+
 const json_t *schema_resolve(struct schema_reader *r, const json_t *ref)
 {
     const char *text = json_string_value(ref);
@@ -56,6 +58,8 @@ const json_t *schema_resolve(struct schema_reader *r, const json_t *ref)
         schema_fail(r, "$ref must be a string that begins with #: other documents are not read");
         return NULL;
     }
+    if (!schema_spend(r, STEPS_OF_REFERENCE + strlen(text)))
+        return NULL;
     const json_t *target = follow(r->root, text + 1);
     if (!target)
         schema_fail(r, "$ref \"%.100s\" leads nowhere", text);
