@@ -1,6 +1,7 @@
 /* Any bytes as an adapter's folder: an error, or updates that fit the model's matrices.
  * Input: adapter_config.json, a zero byte, adapter_model.safetensors. */
 #include "model/adapter.h"
+#include "model/config_keys.h"
 #include "scratch.h"
 
 #include <assert.h>
@@ -15,9 +16,10 @@ static void describe(struct model_desc *desc, const struct family *family, const
     struct tutti_error err = { 0 };
     struct config c = { .root = root, .file = path, .prefix = "", .err = &err };
     desc->bos_id = desc->pad_id = -1;
+    const struct config_key *const lists[] = { CONFIG_KEYS_COMMON, family->keys, NULL };
     family->describe(desc, &c, false);
     desc->n_usable_vocab = desc->n_vocab;
-    if (c.status != TUTTI_OK || model_desc_check(desc, path, &err) != TUTTI_OK)
+    if (config_end(&c, lists, family->name) != TUTTI_OK || model_desc_check(desc, path, &err) != TUTTI_OK)
         abort();
     json_decref(root);
 }

@@ -1,4 +1,5 @@
 /* Any text as config.json: an error, or a description within its ranges. */
+#include "model/config_keys.h"
 #include "model/family.h"
 
 #include <assert.h>
@@ -17,8 +18,11 @@ static void describe(const struct family *family, const json_t *root, bool is_gg
         strcat(prefix, ".");
     }
     struct config c = { .root = root, .file = "fuzz", .prefix = prefix, .is_flat = is_gguf, .err = &err };
+    const struct config_key *const lists[] = { is_gguf ? CONFIG_KEYS_GGUF : CONFIG_KEYS_COMMON,
+                                               is_gguf ? family->gguf_keys : family->keys, NULL };
+    c.is_quiet = true;
     family->describe(&desc, &c, is_gguf);
-    if (c.status != TUTTI_OK) {
+    if (config_end(&c, lists, family->name) != TUTTI_OK) {
         assert(err.text[0] != '\0');
         return;
     }

@@ -1,6 +1,7 @@
 /* Any bytes as MindFormers' configuration, YAML or (behind a first byte of 128 and more) config.json: an error, or a configuration
  * that families can read. */
 #include "checkpoint/mindformers.h"
+#include "model/config_keys.h"
 #include "model/family.h"
 #include "scratch.h"
 
@@ -17,8 +18,13 @@ static void describe(const json_t *config)
         struct config c = { .root = config, .file = "fuzz", .prefix = "", .err = &err };
         if (!FAMILIES[i]->is_mine(config))
             continue;
+        const struct config_key *const lists[] = { CONFIG_KEYS_COMMON, CONFIG_KEYS_MINDFORMERS,
+                                                   FAMILIES[i]->keys, NULL };
+        c.is_quiet = true;
         FAMILIES[i]->describe(&desc, &c, false);
-        assert(c.status == TUTTI_OK || err.text[0] != '\0');
+        enum tutti_status st = config_end(&c, lists, FAMILIES[i]->name);
+        assert(st == TUTTI_OK || err.text[0] != '\0');
+        (void)st;
     }
 }
 
