@@ -171,6 +171,8 @@ static void mock_forward(struct model *model, struct kv_memory *kv, const struct
         mock->max_rows = step->n_rows;
     if (mock->step_us > 0)
         usleep((useconds_t)mock->step_us);
+    while (atomic_load(&mock->is_held))
+        usleep(200);
 }
 
 tutti_engine *mock_engine(struct mock_model *mock, const struct tutti_engine_options *options,

@@ -6,15 +6,18 @@
 
 #include "engine/engine.h"
 
+#include <stdatomic.h>
+
 enum { MOCK_VOCAB = 48, MOCK_USABLE = 45, MOCK_STOP = 1, MOCK_WIDTH = 4 };
 
 struct mock_model {
     struct model model; /* first */
     struct backend backend;
-    uint64_t salt; /* of its logits */
-    int step_us;   /* how long a step takes */
-    int n_steps;   /* forward passes so far */
-    int max_rows;  /* most rows of a step so far */
+    uint64_t salt;       /* of its logits */
+    int step_us;         /* how long a step takes */
+    atomic_bool is_held; /* no step ends: for tests in which requests must arrive during one */
+    int n_steps;         /* forward passes so far */
+    int max_rows;        /* most rows of a step so far */
     int n_copies;
     int64_t n_rows;
     /* As a draft model: in so many of a hundred places it says something else than the others. */
