@@ -542,6 +542,8 @@ enum tutti_status request_prepare(struct request *r, const struct model *model,
     if (r->rendered.n == 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "the prompt is empty");
     st = check_length(param, &r->spec, r->rendered.n, false, limits->max_context, err);
+    if (st == TUTTI_OK)
+        st = model_check_rows(model, &r->rendered, param, err);
     if (st != TUTTI_OK)
         return st;
     r->prompt = r->rendered.ids;

@@ -39,11 +39,9 @@ const struct chat_format *chat_format_find(const char *name);
 enum { CHAT_PATH_BYTES = 4352, CHAT_MAX_TEMPLATES = 64 };
 
 /* Keys that `tutti convert` writes into a GGUF file, so that the file gives the same prompts as the folder: the built-in format
- * that the folder's prompts are made by; an object in JSON of the special tokens that templates get as variables; and one of
- * special tokens that are spelled otherwise in the file's vocabulary, with their ids. */
-#define CHAT_GGUF_FORMAT    "tutti.chat_format"
-#define CHAT_GGUF_TOKENS    "tutti.chat_tokens"
-#define CHAT_GGUF_SPELLINGS "tutti.chat_spellings"
+ * that the folder's prompts are made by; and an object in JSON of the special tokens that templates get as variables. */
+#define CHAT_GGUF_FORMAT "tutti.chat_format"
+#define CHAT_GGUF_TOKENS "tutti.chat_tokens"
 
 /* What a checkpoint says about its format. */
 struct chat_source {
@@ -95,7 +93,6 @@ struct chat_template_source {
     size_t n_bytes;
     const json_t *tool_text;           /* a string, for requests with tools; NULL: text serves both */
     const json_t *tokens;              /* as in struct chat_texts; NULL: the tokenizer's */
-    const json_t *spellings;           /* {special token: id}; NULL: as the tokenizer has them */
     const struct chat_format *builtin; /* as in struct chat_found */
 };
 
@@ -129,13 +126,7 @@ enum tutti_status chat_render_code(const struct chat_format *format, const struc
                                    struct ids *out, struct tutti_error *err);
 
 /* Special tokens where the format's own text spells them, everything between as text, joined over all origins. */
-struct chat_specials;
-/* spellings: further ones, {special token: id}; NULL: none. */
-MUST_CHECK enum tutti_status chat_specials_new(struct chat_specials **out, const struct tokenizer *tok,
-                                               const json_t *spellings, struct tutti_error *err);
-void chat_specials_free(struct chat_specials *specials);
-MUST_CHECK bool chat_encode(const struct chat_specials *specials, const struct tokenizer *tok,
-                            const struct template_output *text, struct ids *out);
+MUST_CHECK bool chat_encode(const struct tokenizer *tok, const struct template_output *text, struct ids *out);
 
 /* All of a text that is trusted, as if a format had spelled it. */
 MUST_CHECK enum tutti_status chat_encode_trusted(const struct tokenizer *tok, const char *text,

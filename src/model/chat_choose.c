@@ -70,7 +70,6 @@ struct choice {
     const struct chat_source *source;
     const struct tokenizer *tok;
     struct chat_found found;
-    json_t *spellings; /* of the GGUF file; NULL: none */
     const struct chat_format **format;
     struct chat_template **tpl;
 };
@@ -79,7 +78,6 @@ static enum tutti_status use_template(const struct choice *c, struct chat_templa
                                       struct tutti_error *err)
 {
     source->tokens = c->found.texts.tokens;
-    source->spellings = c->spellings;
     source->builtin = c->found.builtin;
     enum tutti_status st = chat_template_new(c->tpl, source, c->tok, err);
     if (st == TUTTI_OK)
@@ -97,9 +95,9 @@ static enum tutti_status use_builtin(const struct choice *c, const struct chat_f
         if (!buf_add_string(&text, part))
             st = chat_out_of_memory(err);
     }
-    struct chat_template_source source = {
-        .name = format->name, .text = text.bytes, .n_bytes = text.n_bytes, .spellings = c->spellings
-    };
+    struct chat_template_source source = { .name = format->name,
+                                           .text = text.bytes,
+                                           .n_bytes = text.n_bytes };
     if (st == TUTTI_OK && format->is_own_template)
         st = chat_template_new(c->tpl, &source, c->tok, err);
     if (st == TUTTI_OK)
@@ -199,9 +197,6 @@ enum tutti_status chat_choose(const struct chat_format **format, struct chat_tem
         return error_set_param(err, st, "chat_format", "%s", inner.text);
     if (st != TUTTI_OK && needs_files)
         return without_format(&inner, err);
-    const json_t *written = source->folder ? NULL : json_object_get(source->config, CHAT_GGUF_SPELLINGS);
-    if (json_is_string(written))
-        c.spellings = json_loadb(json_string_value(written), json_string_length(written), 0, NULL);
     if (source->option) {
         st = use_option(&c, err);
     } else if (c.found.has_template) {
@@ -210,7 +205,6 @@ enum tutti_status chat_choose(const struct chat_format **format, struct chat_tem
     } else if (c.found.builtin) {
         st = use_builtin(&c, c.found.builtin, err);
     }
-    json_decref(c.spellings);
     chat_found_clear(&c.found);
     return st;
 }

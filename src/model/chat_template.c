@@ -18,8 +18,7 @@ struct chat_template {
     struct chat_format format;
     const struct chat_format *builtin; /* NULL: none */
     struct template *plain, *tools;    /* tools NULL: plain serves both */
-    struct chat_specials *specials;
-    json_t *trusted; /* bos_token, ... */
+    json_t *trusted;                   /* bos_token, ... */
     bool takes_tools;
     /* Arguments of tool calls stay JSON text: the template does not print them as JSON itself. */
     bool takes_text;
@@ -33,7 +32,6 @@ void chat_template_free(struct chat_template *tpl)
         return;
     template_free(tpl->plain);
     template_free(tpl->tools);
-    chat_specials_free(tpl->specials);
     json_decref(tpl->trusted);
     free(tpl);
 }
@@ -291,7 +289,7 @@ enum tutti_status chat_render_template(const struct chat_call *call, struct ids 
     enum tutti_status st = render_text(&text, call, err);
     if (st == TUTTI_OK && continues)
         st = cut_behind_message(&text, call, err);
-    if (st == TUTTI_OK && !chat_encode(tpl->specials, call->tok, &text, out))
+    if (st == TUTTI_OK && !chat_encode(call->tok, &text, out))
         st = chat_out_of_memory(err);
     template_output_clear(&text);
     return st;
@@ -441,8 +439,6 @@ enum tutti_status chat_template_new(struct chat_template **out, const struct cha
     if (st == TUTTI_OK && source->tool_text)
         st = template_compile(&tpl->tools, json_string_value(source->tool_text),
                               json_string_length(source->tool_text), source->name, err);
-    if (st == TUTTI_OK)
-        st = chat_specials_new(&tpl->specials, tok, source->spellings, err);
     if (st != TUTTI_OK)
         goto done;
     tpl->trusted = source->tokens ? json_copy((json_t *)(uintptr_t)source->tokens) : make_tokens(tok);

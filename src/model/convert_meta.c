@@ -3,6 +3,7 @@
 #include "model/chat.h"
 #include "model/stops.h"
 #include "model/tokenizer_bytes.h"
+#include "model/tokenizer_settings.h"
 #include "model/word_list.h"
 #include "tokenizer/byte_files.h"
 
@@ -190,39 +191,9 @@ static enum tutti_status put_json_text(struct gguf_writer *w, const char *key, c
     return TUTTI_OK;
 }
 
-/* Special tokens that vocabulary_fill() has respelled, as templates and formats spell them. */
-static enum tutti_status put_spellings(struct gguf_writer *w, const struct tokenizer *tok,
-                                       const struct checkpoint *ck, struct tutti_error *err)
-{
-    const json_t *written = json_object_get(checkpoint_config(ck), CHAT_GGUF_SPELLINGS);
-    json_t *spellings = json_object();
-    enum tutti_status st = TUTTI_OK;
-    if (checkpoint_gguf(ck) && json_is_string(written)) {
-        put_string(w, CHAT_GGUF_SPELLINGS, json_string_value(written));
-        json_decref(spellings);
-        return TUTTI_OK;
-    }
-    for (int32_t id = 0; id < tokenizer_n_pieces(tok) && spellings; id++) {
-        struct piece p = tokenizer_piece(tok, id);
-        char text[40];
-        snprintf(text, sizeof text, "%.*s", (int)p.n_bytes, p.bytes);
-        if (is_respelled(tok, id, p) && json_object_set_new(spellings, text, json_integer(id)) != 0) {
-            json_decref(spellings);
-            spellings = NULL;
-        }
-    }
-    if (!spellings)
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(ck));
-    else if (json_object_size(spellings) > 0)
-        st = put_json_text(w, CHAT_GGUF_SPELLINGS, spellings, checkpoint_path(ck), err);
-    json_decref(spellings);
-    return st;
-}
-
 /* What makes the prompts of the checkpoint, so that the file gives the same. */
 static enum tutti_status put_chat(struct gguf_writer *w, const struct chat_found *found,
-                                  const struct tokenizer *tok, const struct checkpoint *ck,
-                                  struct tutti_error *err)
+                                  const struct checkpoint *ck, struct tutti_error *err)
 {
     enum tutti_status st = put_templates(w, found->texts.by_name, err);
     if (st == TUTTI_OK && found->has_template)
@@ -232,7 +203,7 @@ static enum tutti_status put_chat(struct gguf_writer *w, const struct chat_found
         if (strcmp(found->builtin->name, "chatglm3") == 0 && !found->texts.by_name)
             put_string(w, "tokenizer.chat_template", CHATGLM3_TEMPLATE);
     }
-    return st == TUTTI_OK ? put_spellings(w, tok, ck, err) : st;
+    return st;
 }
 
 static void put_special(struct gguf_writer *w, const char *key, int32_t id)
@@ -408,7 +379,7 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
                                     const struct checkpoint *ck, struct tutti_error *err)
 {
     json_t *tokenizer_config = NULL;
-    enum tutti_status st = checkpoint_json(ck, "tokenizer_config.json", &tokenizer_config, err);
+    enum tutti_status st = tokenizer_settings_read(&tokenizer_config, ck, err);
     if (st != TUTTI_OK)
         return st;
     struct chat_source source = { .family = family,
@@ -430,7 +401,11 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
         st = put_json(w, ck, tokenizer_config, err);
     if (st != TUTTI_OK)
         goto done;
-    bool begins = is_byte_level ? adds_bos(family, tok) : !is_chatglm && tokenizer_bos(tok) >= 0;
+    if (!is_byte_level || tokenizer_pre(tok))
+        st = convert_added_tokens(w, tok, checkpoint_path(ck), err);
+    if (st != TUTTI_OK)
+        goto done;
+    bool begins = tokenizer_adds_bos(tok) < 0 && is_chatglm ? false : adds_bos(family, tok);
     put_special(w, "tokenizer.ggml.bos_token_id", tokenizer_bos(tok));
     put_special(w, "tokenizer.ggml.unknown_token_id", tokenizer_unk(tok));
     st = put_stops(w, d, tok, ck, is_chatglm || strcmp(chat, "glm4") == 0, err);
@@ -438,7 +413,7 @@ enum tutti_status convert_tokenizer(struct gguf_writer *w, const struct family *
         goto done;
     gguf_writer_bool(w, "tokenizer.ggml.add_bos_token", begins);
     gguf_writer_bool(w, "tokenizer.ggml.add_eos_token", tokenizer_adds_eos(tok));
-    st = put_chat(w, &found, tok, ck, err);
+    st = put_chat(w, &found, ck, err);
 done:
     chat_found_clear(&found);
     json_decref(tokenizer_config);

@@ -14,6 +14,10 @@ MUST_CHECK enum tutti_status convert_tokenizer(struct gguf_writer *w, const stru
                                                const struct model_desc *desc, const struct tokenizer *tok,
                                                const struct checkpoint *ck, struct tutti_error *err);
 
+/* The added tokens with their flags, which GGUF has no keys for: model/tokenizer_bytes.h. */
+MUST_CHECK enum tutti_status convert_added_tokens(struct gguf_writer *w, const struct tokenizer *tok,
+                                                  const char *name, struct tutti_error *err);
+
 /* The part of it that says a byte-level vocabulary. */
 MUST_CHECK enum tutti_status convert_byte_vocab(struct gguf_writer *w, const struct tokenizer *tok,
                                                 int n_vocab, const char *name, struct tutti_error *err);

@@ -9,6 +9,7 @@
 #include "model/forward.h"
 #include "model/group.h"
 #include "model/stops.h"
+#include "model/tokenizer_settings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,7 +153,7 @@ static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
         log_warn("no tokenizer, so only token ids can be used: %s", why);
     st = checkpoint_json(l->ck, "generation_config.json", &generation, err);
     if (st == TUTTI_OK)
-        st = checkpoint_json(l->ck, "tokenizer_config.json", &tokenizer_config, err);
+        st = tokenizer_settings_read(&tokenizer_config, l->ck, err);
     if (st != TUTTI_OK)
         goto done;
     model->desc.n_usable_vocab = usable_vocab(model);

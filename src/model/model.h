@@ -192,6 +192,10 @@ struct model_text {
 MUST_CHECK enum tutti_status model_encode_text(const struct model *model, const struct model_text *text,
                                                struct ids *out, struct tutti_error *err);
 
+/* TUTTI_E_ARGUMENT with param: a text spelled a special token for which the model has no row in its embedding. */
+MUST_CHECK enum tutti_status model_check_rows(const struct model *model, const struct ids *ids,
+                                              const char *param, struct tutti_error *err);
+
 /* Sizes activations and scratch memory for steps of up to max_rows rows, max_outputs of them with logits (any with hidden
  * states). May be called again with another size. */
 MUST_CHECK enum tutti_status model_reserve(struct model *model, int max_rows, int max_outputs,

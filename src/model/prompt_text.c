@@ -27,6 +27,25 @@ static enum tutti_status add_suffix(const struct model *model, bool parses_speci
     return st;
 }
 
+enum tutti_status model_check_rows(const struct model *model, const struct ids *ids, const char *param,
+                                   struct tutti_error *err)
+{
+    const struct tokenizer *tok = model->tokenizer;
+    if (!tok || tokenizer_n_pieces(tok) <= model->desc.n_vocab)
+        return TUTTI_OK;
+    for (size_t i = 0; i < ids->n; i++) {
+        int32_t id = ids->ids[i];
+        if (id < model->desc.n_vocab || id >= tokenizer_n_pieces(tok))
+            continue;
+        struct piece piece = tokenizer_piece(tok, id);
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, param,
+            "the prompt spells the token \"%.*s\" (id %d), but the model's embedding has %d rows",
+            (int)(piece.n_bytes < 64 ? piece.n_bytes : 64), piece.bytes, id, model->desc.n_vocab);
+    }
+    return TUTTI_OK;
+}
+
 enum tutti_status model_encode_text(const struct model *model, const struct model_text *text, struct ids *out,
                                     struct tutti_error *err)
 {

@@ -92,7 +92,7 @@ static enum tutti_status add_of_chats(const struct stop_list *l, const struct to
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; st == TUTTI_OK && i < sizeof TURN_ENDS / sizeof *TURN_ENDS; i++) {
         int32_t id = tokenizer_find_control(tok, TURN_ENDS[i]);
-        if (id >= 0)
+        if (id >= 0 && id < l->desc->n_vocab)
             st = add_stop(l, id, TURN_ENDS[i]);
     }
     l->desc->n_chat_stop_ids = l->desc->n_stop_ids - n_listed;

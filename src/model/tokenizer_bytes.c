@@ -200,6 +200,7 @@ enum tutti_status tokenizer_read_gguf(struct tokenizer **out, const struct gguf 
     const json_t *scalars = gguf_scalars(gguf),
                  *adds = json_object_get(scalars, "tokenizer.ggml.add_bos_token");
     size_t n_tokens, n_merges;
+    json_t *added = NULL;
     struct piece *tokens = read_strings(gguf_find_array(gguf, "tokenizer.ggml.tokens"), &n_tokens);
     struct piece *merges = read_strings(gguf_find_array(gguf, "tokenizer.ggml.merges"), &n_merges);
     enum tutti_status st = TUTTI_OK;
@@ -210,6 +211,8 @@ enum tutti_status tokenizer_read_gguf(struct tokenizer **out, const struct gguf 
                        path, n_tokens == 0 ? "tokens" : "merges");
     else
         st = read_types(tokens, n_tokens, gguf, path, err);
+    if (st == TUTTI_OK)
+        st = tokenizer_read_added(&added, gguf, path, err);
     if (st == TUTTI_OK) {
         struct byte_vocab vocab = {
             .tokens = tokens,
@@ -220,12 +223,14 @@ enum tutti_status tokenizer_read_gguf(struct tokenizer **out, const struct gguf 
             .adds_bos = json_is_boolean(adds) ? json_is_true(adds) : -1,
             .adds_eos = json_is_true(json_object_get(scalars, "tokenizer.ggml.add_eos_token")),
             .lowers = json_is_true(json_object_get(scalars, LOWERCASE_KEY)),
+            .added = added,
             .unk_id = -1, /* every byte is a token */
             .bos_id = id_of(scalars, "tokenizer.ggml.bos_token_id", n_tokens),
             .eos_id = id_of(scalars, "tokenizer.ggml.eos_token_id", n_tokens),
         };
         st = tokenizer_from_byte_vocab(out, &vocab, path, err);
     }
+    json_decref(added);
     free(tokens);
     free(merges);
     return st;

@@ -10,8 +10,9 @@
 struct tokenizer_source {
     const struct family *family;
     const struct model_desc *desc;
+    const struct checkpoint *ck;
     const char *folder;
-    json_t *tokenizer_config; /* NULL: none */
+    json_t *tokenizer_config; /* with what stands beside it: tokenizer_settings.h. NULL: none */
     char path[4096];          /* of the file that is read */
 };
 
@@ -33,6 +34,23 @@ MUST_CHECK enum tutti_status tokenizer_read_tiktoken(struct tokenizer **out, con
 
 MUST_CHECK enum tutti_status tokenizer_read_gguf_json(struct tokenizer **out, const struct gguf *gguf,
                                                       const char *path, struct tutti_error *err);
+
+/* tokenizer.model of SentencePiece, with the added tokens beside it. */
+MUST_CHECK enum tutti_status tokenizer_read_sentencepiece(struct tokenizer **out,
+                                                          const struct tokenizer_source *s,
+                                                          const struct mapping *map, struct tutti_error *err);
+
+/* A GGUF file's keys of tutti's own that say what GGUF has no keys for: a list, in JSON, of the added tokens with their flags, as
+ * in tokenizer.json ("in_model": a SentencePiece model finds it by itself, too); and where SentencePiece's dummy prefix stands. */
+#define TOKENIZER_ADDED_KEY  "tokenizer.tutti.added_tokens"
+#define TOKENIZER_PREFIX_KEY "tokenizer.tutti.prefixes_first_alone"
+
+/* *out: the list, for json_decref(); NULL: the file has none. */
+MUST_CHECK enum tutti_status tokenizer_read_added(json_t **out, const struct gguf *gguf, const char *path,
+                                                  struct tutti_error *err);
+/* Gives the tokens of such a list to a tokenizer of SentencePiece's kinds. */
+MUST_CHECK enum tutti_status tokenizer_add_listed(struct tokenizer *tok, const json_t *list, const char *name,
+                                                  struct tutti_error *err);
 
 /* tokenizer.ggml.model "bert". */
 MUST_CHECK enum tutti_status tokenizer_read_gguf_bert(struct tokenizer **out, const struct gguf *gguf,

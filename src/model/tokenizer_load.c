@@ -1,7 +1,9 @@
 /* The tokenizer of a checkpoint: a file of a folder, or the vocabulary in a GGUF file's metadata. */
+#include "base/log.h"
 #include "base/mapping.h"
 #include "checkpoint/gguf.h"
 #include "model/tokenizer_bytes.h"
+#include "model/tokenizer_settings.h"
 #include "model/word_list.h"
 #include "tokenizer/byte_files.h"
 
@@ -26,15 +28,12 @@ static bool has_file(struct tokenizer_source *s, const char *name)
 static enum tutti_status read_tokenizer_model(struct tokenizer **out, const struct tokenizer_source *s,
                                               const struct mapping *map, struct tutti_error *err)
 {
-    if (!is_sentencepiece(map) && tokenizer_is_tiktoken(map->bytes, map->n_bytes))
+    if (is_sentencepiece(map))
+        return tokenizer_read_sentencepiece(out, s, map, err);
+    if (tokenizer_is_tiktoken(map->bytes, map->n_bytes))
         return tokenizer_read_tiktoken(out, s, map, err);
-    if (!is_sentencepiece(map))
-        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: neither a SentencePiece file nor one of tiktoken",
-                         s->path);
-    enum tutti_status st = tokenizer_from_sentencepiece(out, map->bytes, map->n_bytes, s->path, err);
-    if (st == TUTTI_OK && s->family->extend_tokenizer)
-        st = s->family->extend_tokenizer(*out, s->desc, err);
-    return st;
+    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: neither a SentencePiece file nor one of tiktoken",
+                     s->path);
 }
 
 /* ChatGLM-6B's file. Its first release does not say how many tokens of images stand in front: the model's size does. */
@@ -73,27 +72,79 @@ static const struct {
     enum tutti_status (*read)(struct tokenizer **out, const struct tokenizer_source *s,
                               const struct mapping *map, struct tutti_error *err);
 } FILES[] = {
-    { "tokenizer.model", read_tokenizer_model },
     { "tokenizer.json", tokenizer_read_json },
+    { "tokenizer.model", read_tokenizer_model },
     { "vocab.json", tokenizer_read_vocab },
     { "ice_text.model", read_icetext },
     { "vocab.model", read_pangu },
 };
 
+enum { N_FILES = sizeof FILES / sizeof *FILES };
+
+static enum tutti_status read_file(struct tokenizer **out, struct tokenizer_source *s, size_t i,
+                                   struct tutti_error *err)
+{
+    struct mapping map = { 0 };
+    enum tutti_status st = mapping_open(&map, s->path, err);
+    if (st == TUTTI_OK)
+        st = FILES[i].read(out, s, &map, err);
+    mapping_close(&map);
+    return st;
+}
+
+/* A folder with a tokenizer class of its own may name no fast one: then its authors read tokenizer.model. */
+static bool has_slow_class_alone(const struct tokenizer_source *s)
+{
+    const json_t *classes = json_object_get(json_object_get(s->tokenizer_config, "auto_map"),
+                                            "AutoTokenizer");
+    return json_is_string(json_array_get(classes, 0)) && json_is_null(json_array_get(classes, 1));
+}
+
+/* The first file that is there. Where it cannot be read, the next one that can, with a warning: what they hold is the same tokenizer in
+ * two formats. */
 static enum tutti_status read_first_file(struct tokenizer **out, struct tokenizer_source *s,
                                          struct tutti_error *err)
 {
-    for (size_t i = 0; i < sizeof FILES / sizeof *FILES; i++) {
-        struct mapping map = { 0 };
+    struct tutti_error first;
+    enum tutti_status st = TUTTI_E_NOT_FOUND;
+    bool starts_with_model = has_slow_class_alone(s) && has_file(s, FILES[1].name);
+    for (size_t k = 0; k < N_FILES; k++) {
+        struct tutti_error inner;
+        size_t i = starts_with_model && k < 2 ? 1 - k : k;
         if (!has_file(s, FILES[i].name))
             continue;
-        enum tutti_status st = mapping_open(&map, s->path, err);
-        if (st == TUTTI_OK)
-            st = FILES[i].read(out, s, &map, err);
-        mapping_close(&map);
-        return st;
+        enum tutti_status own = read_file(out, s, i, &inner);
+        if (own == TUTTI_OK && st != TUTTI_E_NOT_FOUND)
+            log_warn("%s; %s is used in its place", first.text, FILES[i].name);
+        if (own == TUTTI_OK || own == TUTTI_E_MEMORY)
+            return own == TUTTI_OK ? own : error_set(err, own, "%s", inner.text);
+        if (st == TUTTI_E_NOT_FOUND) {
+            st = own;
+            first = inner;
+        }
     }
-    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: there is no file of a tokenizer", s->folder);
+    if (st != TUTTI_E_NOT_FOUND)
+        return error_set(err, st, "%s", first.text);
+    char looked_for[256] = "";
+    for (size_t i = 0; i < N_FILES; i++)
+        snprintf(looked_for + strlen(looked_for), sizeof looked_for - strlen(looked_for), "%s%s",
+                 i == 0             ? ""
+                 : i + 1 == N_FILES ? " or "
+                                    : ", ",
+                 FILES[i].name);
+    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: none of the files that a tokenizer comes in: %s",
+                     s->folder, looked_for);
+}
+
+/* A tokenizer may have more tokens than the model has rows: tokens that were added and never trained. */
+static enum tutti_status limit_to_rows(struct tokenizer *tok, int32_t n_rows, const char *name,
+                                       struct tutti_error *err)
+{
+    if (tokenizer_n_pieces(tok) <= n_rows)
+        return TUTTI_OK;
+    log_warn("%s: %d tokens, but the model's embedding has %d rows: ids from %d on are not used", name,
+             tokenizer_n_pieces(tok), n_rows, n_rows);
+    return tokenizer_limit(tok, n_rows, name, err);
 }
 
 static enum tutti_status load_from_folder(struct tokenizer **out, struct tokenizer_source *s, char *why,
@@ -102,9 +153,8 @@ static enum tutti_status load_from_folder(struct tokenizer **out, struct tokeniz
     struct tokenizer *tok = NULL;
     struct tutti_error inner;
     enum tutti_status st = read_first_file(&tok, s, &inner);
-    if (st == TUTTI_OK && tokenizer_n_pieces(tok) > s->desc->n_vocab)
-        st = error_set(&inner, TUTTI_E_FORMAT, "%s: %d pieces, but the model's vocabulary holds %d", s->path,
-                       tokenizer_n_pieces(tok), s->desc->n_vocab);
+    if (st == TUTTI_OK)
+        st = limit_to_rows(tok, s->desc->n_vocab, s->path, &inner);
     if (st == TUTTI_OK) {
         *out = tok;
         return TUTTI_OK;
@@ -239,6 +289,33 @@ static enum tutti_status read_own_settings(struct piece_vocab *vocab, struct wor
     return TUTTI_OK;
 }
 
+/* Pieces that the SentencePiece model finds by itself, which a GGUF file lists as CONTROL. */
+static void restore_marks(struct gguf_vocab *v, const json_t *added)
+{
+    for (size_t i = 0; i < json_array_size(added); i++) {
+        const json_t *token = json_array_get(added, i);
+        json_int_t id = json_integer_value(json_object_get(token, "id"));
+        if (json_is_true(json_object_get(token, "in_model")) && id >= 0 && (uint64_t)id < v->n)
+            v->pieces[id].type = PIECE_USER_DEFINED;
+    }
+}
+
+/* What stands around a text, and the added tokens: tutti's own list, else every piece that is none of the model's, as in llama.cpp.
+ * adds_bos: where the file does not say it. */
+static enum tutti_status finish_pieces(struct tokenizer *tok, const json_t *scalars, const json_t *added,
+                                       bool adds_bos, const char *path, struct tutti_error *err)
+{
+    static const char BOS[] = "tokenizer.ggml.add_bos_token", EOS[] = "tokenizer.ggml.add_eos_token";
+    enum tutti_status st = added ? tokenizer_add_listed(tok, added, path, err)
+                                 : tokenizer_add_own_tokens(tok, true, path, err);
+    if (st == TUTTI_OK && !added)
+        st = tokenizer_finish_added(tok, path, err);
+    tokenizer_set_prefix_rule(tok, flag_of(scalars, TOKENIZER_PREFIX_KEY, false));
+    if (json_object_get(scalars, BOS) || json_object_get(scalars, EOS))
+        tokenizer_set_affixes(tok, flag_of(scalars, BOS, adds_bos), flag_of(scalars, EOS, false));
+    return st;
+}
+
 /* SentencePiece's kinds. */
 static enum tutti_status load_pieces(struct tokenizer **out, const struct gguf *gguf, const char *kind,
                                      const char *path, struct tutti_error *err)
@@ -247,11 +324,14 @@ static enum tutti_status load_pieces(struct tokenizer **out, const struct gguf *
     const json_t *scalars = gguf_scalars(gguf);
     struct gguf_vocab v = { 0 };
     struct word_list words = { 0 };
+    json_t *added = NULL;
     if (is_own)
         is_unigram = string_is(scalars, TOKENIZER_OWN_KEY("model"), "unigram");
     enum tutti_status st = read_pieces(&v, gguf, path, err);
     if (st == TUTTI_OK)
         st = read_charsmap(&v, gguf, path, err);
+    if (st == TUTTI_OK)
+        st = tokenizer_read_added(&added, gguf, path, err);
     if (st != TUTTI_OK)
         goto done;
     struct piece_vocab vocab = {
@@ -269,9 +349,13 @@ static enum tutti_status load_pieces(struct tokenizer **out, const struct gguf *
     };
     if (is_own)
         st = read_own_settings(&vocab, &words, gguf, path, err);
+    restore_marks(&v, added);
     if (st == TUTTI_OK)
         st = tokenizer_from_pieces(out, &vocab, path, err);
+    if (st == TUTTI_OK)
+        st = finish_pieces(*out, scalars, added, !is_unigram, path, err);
 done:
+    json_decref(added);
     word_list_close(&words);
     gguf_vocab_clear(&v);
     return st;
@@ -316,17 +400,19 @@ enum tutti_status model_tokenizer_load(struct tokenizer **out, const struct fami
     const struct gguf *gguf = checkpoint_gguf(ck);
     enum tutti_status st;
     if (!gguf) {
-        struct tokenizer_source s = { .family = family, .desc = desc, .folder = checkpoint_folder(ck) };
-        st = checkpoint_json(ck, "tokenizer_config.json", &s.tokenizer_config, err);
+        struct tokenizer_source s = {
+            .family = family, .desc = desc, .ck = ck, .folder = checkpoint_folder(ck)
+        };
+        st = tokenizer_settings_read(&s.tokenizer_config, ck, err);
         if (st == TUTTI_OK)
             st = load_from_folder(out, &s, why, size, err);
         json_decref(s.tokenizer_config);
         return st;
     }
     st = load_from_gguf(out, gguf, checkpoint_path(ck), why, size, err);
-    if (st == TUTTI_OK && *out && tokenizer_n_pieces(*out) > desc->n_vocab) {
-        st = error_set(err, TUTTI_E_FORMAT, "%s: %d tokens, but the model's vocabulary holds %d",
-                       checkpoint_path(ck), tokenizer_n_pieces(*out), desc->n_vocab);
+    if (st == TUTTI_OK && *out)
+        st = limit_to_rows(*out, desc->n_vocab, checkpoint_path(ck), err);
+    if (st != TUTTI_OK) {
         tokenizer_free(*out);
         *out = NULL;
     }

@@ -40,7 +40,9 @@ static bool build_trie(struct added_tokens *added, bool of_normalized, added_spe
         }
         n += list[n].n_bytes > 0;
     }
-    ok = ok && trie_build(of_normalized ? &added->normalized : &added->raw, list, n);
+    struct trie *trie = of_normalized ? &added->normalized : &added->raw;
+    trie_clear(trie);
+    ok = ok && trie_build(trie, list, n);
     for (size_t i = 0; normal && i < added->n; i++)
         buf_clear(&normal[i]);
     free(normal);
@@ -57,7 +59,9 @@ static int by_id(const void *a, const void *b)
 static bool index_specials(struct added_tokens *added, added_spelling_fn *spelling, const void *from)
 {
     struct spelling *list = calloc(added->n + 1, sizeof *list);
+    free(added->special_ids);
     added->special_ids = malloc((added->n + 1) * sizeof *added->special_ids);
+    added->has_normalized_specials = false;
     size_t n = 0;
     bool ok = list && added->special_ids;
     for (size_t i = 0; ok && i < added->n; i++) {
@@ -71,6 +75,7 @@ static bool index_specials(struct added_tokens *added, added_spelling_fn *spelli
     if (ok && n > 0)
         qsort(added->special_ids, n, sizeof *added->special_ids, by_id);
     added->n_special_ids = n;
+    trie_clear(&added->specials);
     ok = ok && trie_build(&added->specials, list, n);
     free(list);
     return ok;
@@ -89,10 +94,26 @@ bool added_tokens_is_special(const struct added_tokens *added, int32_t id)
            bsearch(&id, added->special_ids, added->n_special_ids, sizeof id, by_id) != NULL;
 }
 
+/* Does one range hold all of [begin, end)? */
+static bool is_trusted(const struct added_cuts *cuts, size_t begin, size_t end)
+{
+    size_t lo = 0, hi = cuts->n_ranges;
+    if (!cuts->ranges)
+        return true;
+    while (lo < hi) { /* the last range that begins at or before begin */
+        size_t mid = lo + (hi - lo) / 2;
+        if (cuts->ranges[mid].begin <= begin)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo > 0 && end <= cuts->ranges[lo - 1].end;
+}
+
 /* The next added token in text from `from` on: leftmost, of these the longest. NULL: none. */
 static const struct added_token *find_added(const struct added_tokens *added, const struct trie *trie,
-                                            bool takes_special, const char *text, size_t n_bytes, size_t from,
-                                            size_t *begin, size_t *end)
+                                            const struct added_cuts *cuts, const char *text, size_t n_bytes,
+                                            size_t from, size_t *begin, size_t *end)
 {
     for (size_t at = from; at < n_bytes; at++) {
         size_t n = 0;
@@ -103,7 +124,7 @@ static const struct added_token *find_added(const struct added_tokens *added, co
         *begin = at;
         *end = at + n;
         /* A token that does not count still hides those that begin within it. */
-        if ((!token->is_special || takes_special) &&
+        if ((!token->is_special || (cuts->takes_special && is_trusted(cuts, at, *end))) &&
             !(token->is_single_word &&
               (unicode_ends_with_word(text, at) || unicode_starts_with_word(text + *end, n_bytes - *end))))
             return token;
@@ -117,7 +138,7 @@ bool added_tokens_cut(const struct added_tokens *added, const struct trie *trie,
 {
     size_t done = 0, from = 0, begin, end;
     const struct added_token *token;
-    while ((token = find_added(added, trie, cuts->takes_special, text, n_bytes, from, &begin, &end))) {
+    while ((token = find_added(added, trie, cuts, text, n_bytes, from, &begin, &end))) {
         from = end;
         if (token->takes_left_blanks) {
             begin -= unicode_blanks_at_end(text, begin);

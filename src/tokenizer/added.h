@@ -4,18 +4,10 @@
 #define TUTTI_TOKENIZER_ADDED_H
 
 #include "base/buf.h"
+#include "tokenizer/tokenizer.h"
 #include "tokenizer/trie.h"
 
 enum { MAX_ADDED_BYTES = 1024 };
-
-struct added_token {
-    int32_t id;
-    bool is_special;        /* found only where the text is trusted */
-    bool takes_left_blanks; /* blanks beside it belong to it */
-    bool takes_right_blanks;
-    bool is_single_word; /* no letter, digit or underscore may stand beside it */
-    bool is_normalized;  /* it is looked for in normalized text */
-};
 
 /* Zero-initialised is empty and valid. */
 struct added_tokens {
@@ -44,6 +36,9 @@ struct added_cuts {
     bool (*between)(void *to, const char *text, size_t n_bytes); /* n_bytes > 0. False ends the cutting */
     bool (*token)(void *to, const struct added_token *token);
     bool takes_special;
+    const struct trusted_range
+        *ranges; /* [n_ranges] special tokens count within one of these alone; NULL: anywhere */
+    size_t n_ranges;
 };
 
 /* trie: raw or normalized of added. text: valid UTF-8. False: a callback said so. */

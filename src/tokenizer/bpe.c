@@ -43,6 +43,7 @@ struct encoder {
     int32_t n_symbols, capacity;
     size_t n_heap;
     bool after_unknown; /* a run of unknown characters is one unknown piece */
+    bool takes_marks;
     /* [n_pieces], only where the vocabulary has UNUSED pieces: the bytes of the left part that such a piece was last
      * made from, 0: never. */
     uint32_t *split_at;
@@ -211,7 +212,7 @@ static bool add_unused(struct encoder *e, const struct symbol *symbol, int32_t i
     for (;;) {
         const char *text = e->text + part.offset;
         bool is_unused = id >= 0 && e->tok->pieces[id].type == PIECE_UNUSED;
-        uint32_t left = is_unused ? e->split_at[id] : 0;
+        uint32_t left = is_unused && e->split_at ? e->split_at[id] : 0;
         if (left > 0 && left < part.n_bytes) {
             struct part right = { part.offset + left, part.n_bytes - left };
             if (!buf_add(&e->parts, &right, sizeof right))
@@ -234,7 +235,9 @@ static bool add_unused(struct encoder *e, const struct symbol *symbol, int32_t i
 static bool add_symbol(struct encoder *e, const struct symbol *symbol)
 {
     const char *text = e->text + symbol->offset;
-    int32_t id = symbol->id >= 0 ? symbol->id : find_character(e->tok, text, symbol->n_bytes);
+    int32_t id = symbol->id >= 0        ? symbol->id
+                 : symbol->id == FROZEN ? tokenizer_find(e->tok, text, symbol->n_bytes)
+                                        : find_character(e->tok, text, symbol->n_bytes);
     if (id >= 0 && e->tok->pieces[id].type == PIECE_UNUSED)
         return add_unused(e, symbol, id);
     if (id < 0)
@@ -311,7 +314,7 @@ static bool encode_normalized(struct encoder *e, size_t n_bytes)
     bool is_closed = true; /* nothing can join what stands to the left */
     for (size_t at = 0, n; at < n_bytes; at += n) {
         const char *text = e->text + at;
-        n = tok->n_user_defined > 0 ? vocab_match_user_defined(tok, text, n_bytes - at) : 0;
+        n = tok->n_user_defined > 0 ? vocab_match_user_defined(tok, text, n_bytes - at, e->takes_marks) : 0;
         bool is_frozen = n > 0;
         uint32_t code = 0;
         if (!is_frozen) {
@@ -329,7 +332,8 @@ static bool encode_normalized(struct encoder *e, size_t n_bytes)
     return e->n_symbols == 0 || end_segment(e);
 }
 
-bool bpe_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ids *out)
+bool bpe_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_marks,
+                struct ids *out)
 {
     struct encoder e;
     e.tok = tok;
@@ -340,6 +344,7 @@ bool bpe_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, s
     e.n_symbols = 0;
     e.capacity = INLINE_SYMBOLS;
     e.after_unknown = false;
+    e.takes_marks = takes_marks;
     e.parts = (struct buf){ 0 };
     e.split_at = tok->has_unused ? calloc((size_t)tok->n_pieces, sizeof *e.split_at) : NULL;
     bool ok = (e.split_at || !tok->has_unused) && encode_normalized(&e, n_bytes);

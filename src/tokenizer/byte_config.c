@@ -141,11 +141,23 @@ enum tutti_status byte_config_specials(struct tokenizer *tok, const json_t *conf
         st = read_special(tok, config, "eos_token", &tok->eos_id, name, err);
     if (st == TUTTI_OK)
         st = read_special(tok, config, "unk_token", &unk, name, err);
-    const json_t *adds = json_object_get(config, "add_bos_token");
-    if (st == TUTTI_OK && json_is_boolean(adds) && !affixes->is_known) {
+    /* LLaMA's tokenizers make their post-processor of these two settings; others have what the file says. */
+    const json_t *adds_bos = json_object_get(config, "add_bos_token"),
+                 *adds_eos = json_object_get(config, "add_eos_token");
+    const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
+    bool counts = !affixes->is_known || (class && strncmp(class, "Llama", 5) == 0);
+    if (st == TUTTI_OK && json_is_boolean(adds_bos) && counts &&
+        (json_is_false(adds_bos) || tok->bos_id >= 0)) {
         affixes->is_known = true;
-        if (json_is_true(adds) && tok->bos_id >= 0)
+        affixes->n_before = 0;
+        if (json_is_true(adds_bos))
             affixes->before[affixes->n_before++] = tok->bos_id;
+    }
+    if (st == TUTTI_OK && json_is_boolean(adds_eos) && counts &&
+        (json_is_false(adds_eos) || tok->eos_id >= 0)) {
+        affixes->n_after = 0;
+        if (json_is_true(adds_eos))
+            affixes->after[affixes->n_after++] = tok->eos_id;
     }
     if (tok->bos_id < 0 && affixes->n_before == 1) /* the post-processor names it, where config does not */
         tok->bos_id = affixes->before[0];

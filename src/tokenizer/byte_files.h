@@ -50,6 +50,7 @@ struct byte_vocab {
     int adds_bos;
     bool adds_eos;
     bool lowers;                    /* text becomes small letters first */
+    const json_t *added;            /* a list as tokenizer.json's added_tokens; NULL: the types say it */
     int32_t unk_id, bos_id, eos_id; /* -1: none */
 };
 MUST_CHECK enum tutti_status tokenizer_from_byte_vocab(struct tokenizer **out, const struct byte_vocab *vocab,

@@ -279,7 +279,14 @@ static int32_t find_joined(const struct tokenizer *tok, int32_t left, int32_t ri
     return tokenizer_find(tok, scratch->bytes, scratch->n_bytes);
 }
 
-/* A pair that is listed twice counts where it stood last, as in the Hugging Face library. A CONTROL token is not made. */
+/* A special token that merges make is an ordinary piece of the vocabulary too: it stays text, as single characters do. */
+static void make_ordinary(struct tokenizer *tok, int32_t id)
+{
+    if (tok->pieces[id].type == PIECE_CONTROL)
+        tok->pieces[id].type = PIECE_NORMAL;
+}
+
+/* A pair that is listed twice counts where it stood last, as in the Hugging Face library. */
 static enum tutti_status index_pairs(struct tokenizer *tok, const char *name, struct tutti_error *err)
 {
     struct byte_level *level = tok->level;
@@ -293,9 +300,11 @@ static enum tutti_status index_pairs(struct tokenizer *tok, const char *name, st
         if (id < 0)
             st = error_set(err, TUTTI_E_FORMAT, "%s: merge %zu makes \"%.*s\", which is no token", name, i,
                            (int)(scratch.n_bytes < 64 ? scratch.n_bytes : 64), scratch.bytes);
-        else if (tok->pieces[id].type != PIECE_CONTROL)
+        else
             set_merge(level, (struct merge_slot){
                                  .left = pair.left, .right = pair.right, .rank = (uint32_t)i, .id = id });
+        if (id >= 0)
+            make_ordinary(tok, id);
     }
     buf_clear(&scratch);
     return st;
@@ -458,4 +467,36 @@ enum tutti_status byte_level_finish(struct tokenizer *tok, bool by_rank, const c
     st = word_model_finish(&level->words, tok, name, err);
     return st == TUTTI_OK && level->has_characters ? text_decoder_finish(&level->decoder, tok, name, err)
                                                    : st;
+}
+
+static bool is_left(const struct tokenizer *tok, int32_t id)
+{
+    return tokenizer_find(tok, vocab_bytes(tok, id), tok->pieces[id].n_bytes) == id;
+}
+
+enum tutti_status byte_level_limit(struct tokenizer *tok, const char *name, struct tutti_error *err)
+{
+    struct byte_level *level = tok->level;
+    struct buf scratch = { 0 };
+    size_t n_pairs = 0;
+    if (!buf_reserve(&scratch, 4 * MAX_PIECE_BYTES))
+        return out_of_memory(name, err);
+    for (size_t i = 0; i < level->n_pairs; i++) {
+        struct merge_pair pair = level->pairs[i];
+        if (is_left(tok, pair.left) && is_left(tok, pair.right) &&
+            find_joined(tok, pair.left, pair.right, &scratch) >= 0)
+            level->pairs[n_pairs++] = pair;
+    }
+    buf_clear(&scratch);
+    level->n_pairs = n_pairs;
+    free(level->merges);
+    free(level->merge_filter);
+    level->merges = NULL;
+    level->merge_filter = NULL;
+    enum tutti_status st = (level->has_ranks ? index_ranks : index_pairs)(tok, name, err);
+    if (st == TUTTI_OK && !added_tokens_index(&tok->added, spelling_of, normalize_added, tok))
+        st = out_of_memory(name, err);
+    trie_clear(&level->words.starts);
+    trie_clear(&level->words.inner);
+    return st == TUTTI_OK ? word_model_finish(&level->words, tok, name, err) : st;
 }

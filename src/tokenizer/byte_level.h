@@ -91,6 +91,10 @@ MUST_CHECK enum tutti_status byte_level_use(struct tokenizer *tok, const struct 
 MUST_CHECK enum tutti_status byte_level_finish(struct tokenizer *tok, bool by_rank, const char *name,
                                                struct tutti_error *err);
 
+/* Leaves out merges of tokens that the index does not have any more, after tokenizer_limit() has taken them out. */
+MUST_CHECK enum tutti_status byte_level_limit(struct tokenizer *tok, const char *name,
+                                              struct tutti_error *err);
+
 static inline uint64_t byte_level_pair_hash(int32_t left, int32_t right)
 {
     return ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * 0x9E3779B97F4A7C15;

@@ -1,5 +1,6 @@
 /* Byte-level tokenizers from and for GGUF's arrays. */
 #include "base/limits.h"
+#include "tokenizer/byte_config.h"
 #include "tokenizer/byte_files.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/byte_map.h"
@@ -46,7 +47,13 @@ static enum tutti_status put_tokens(struct tokenizer *tok, const struct byte_voc
         st = put_token(tok, v, (int32_t)i, name, err);
     if (st == TUTTI_OK)
         st = byte_level_index(tok, name, err);
-    for (size_t i = 0; st == TUTTI_OK && i < v->n_tokens; i++) {
+    for (size_t i = 0; st == TUTTI_OK && i < json_array_size(v->added); i++) {
+        const json_t *entry = json_array_get(v->added, i), *id = json_object_get(entry, "id");
+        st = json_is_integer(id)
+                 ? byte_config_add(tok, entry, json_integer_value(id), name, err)
+                 : error_set(err, TUTTI_E_FORMAT, "%s: added token %zu: its id is no number", name, i);
+    }
+    for (size_t i = 0; st == TUTTI_OK && !v->added && i < v->n_tokens; i++) {
         const struct piece *t = &v->tokens[i];
         if (is_added(t->type))
             st = byte_level_add(
@@ -202,15 +209,5 @@ bool tokenizer_each_merge(const struct tokenizer *tok, merge_line_fn *add, void 
     for (size_t i = 0; ok && i < level->n_pairs; i++)
         ok = give_pair(tok, level->pairs[i], &line, add, to);
     buf_clear(&line);
-    return ok;
-}
-
-bool tokenizer_encode_trusted(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ids *out)
-{
-    size_t n_before = out->n;
-    bool ok = tok->level ? n_bytes < INT32_MAX / 4 && byte_level_encode(tok, text, n_bytes, true, out)
-                         : tokenizer_encode(tok, text, n_bytes, out);
-    if (!ok)
-        out->n = n_before;
     return ok;
 }

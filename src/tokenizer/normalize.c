@@ -99,10 +99,10 @@ static size_t plain_run(const struct tokenizer *tok, const char *text, size_t n_
 }
 
 /* One step at text: what it becomes in *to, and how many bytes it takes. n_bytes >= 1. */
-static size_t step(const struct tokenizer *tok, const char *text, size_t n_bytes, const char **to,
-                   size_t *n_to)
+static size_t step(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_marks,
+                   const char **to, size_t *n_to)
 {
-    size_t n = vocab_match_user_defined(tok, text, n_bytes);
+    size_t n = vocab_match_user_defined(tok, text, n_bytes, takes_marks);
     if (n == 0) {
         n = map_match(&tok->map, text, n_bytes, LIBRARY_MATCHES, to, n_to);
         if (n > 0)
@@ -132,7 +132,8 @@ static bool add_escaped(const struct tokenizer *tok, const char *text, size_t n_
     return true;
 }
 
-bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n_bytes, struct buf *out)
+bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                         struct part_rules rules, struct buf *out)
 {
     bool trims = tok->remove_extra_whitespaces;
     const char *blank = tok->escape_whitespaces ? BLANK_MARK : " ";
@@ -141,8 +142,8 @@ bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n
     size_t n_to = 0, n;
     if (!buf_reserve(out, n_bytes + n_bytes / 2 + 8))
         return false;
-    while (trims && n_bytes > 0) {
-        n = step(tok, text, n_bytes, &to, &n_to);
+    while (trims && !rules.continues && n_bytes > 0) {
+        n = step(tok, text, n_bytes, rules.takes_marks, &to, &n_to);
         if (n_to != 1 || to[0] != ' ')
             break;
         text += n;
@@ -150,9 +151,9 @@ bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n
     }
     if (n_bytes == 0)
         return true;
-    if (!tok->blank_is_suffix && tok->add_dummy_prefix && !buf_add(out, blank, n_blank))
+    if (!tok->blank_is_suffix && tok->add_dummy_prefix && !rules.continues && !buf_add(out, blank, n_blank))
         return false;
-    bool after_space = trims;
+    bool after_space = trims && !rules.continues;
     while (n_bytes > 0) {
         n = plain_run(tok, text, n_bytes);
         if (n > 0) {
@@ -163,7 +164,7 @@ bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n
             n_bytes -= n;
             continue;
         }
-        n = step(tok, text, n_bytes, &to, &n_to);
+        n = step(tok, text, n_bytes, rules.takes_marks, &to, &n_to);
         while (after_space && n_to > 0 && to[0] == ' ') {
             to++;
             n_to--;

@@ -35,6 +35,7 @@ struct reader {
     struct tutti_error *err;
     int64_t model_type;
     int32_t first;            /* id of the file's first piece */
+    int32_t null_piece;       /* id of the piece that is one zero byte; -1: none */
     const uint8_t *bos, *eos; /* spellings */
     size_t n_bos, n_eos;      /* 0: the default */
 };
@@ -74,7 +75,9 @@ static enum tutti_status read_piece(struct reader *r, const struct protobuf_fiel
     if (n_bytes == 0 || n_bytes > MAX_PIECE_BYTES)
         return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d].piece has %zu bytes, expected 1 to %d",
                          r->name, number, n_bytes, MAX_PIECE_BYTES);
-    if (memchr(text, 0, n_bytes))
+    if (n_bytes == 1 && text[0] == 0) /* with byte fallback the library does not use it */
+        r->null_piece = r->tok->n_pieces;
+    else if (memchr(text, 0, n_bytes))
         return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d].piece holds a zero byte", r->name, number);
     if (type < PIECE_NORMAL || type > PIECE_BYTE)
         return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d].type is %" PRIu64 ", expected 1 to 6",
@@ -186,7 +189,14 @@ static enum tutti_status read_model(struct reader *r, const void *bytes, size_t 
         else if (f.number == FIELD_DENORMALIZER)
             st = read_denormalizer(r, &f);
     }
-    return st == TUTTI_OK && m.is_bad ? bad(r, "the file") : st;
+    if (st == TUTTI_OK && m.is_bad)
+        return bad(r, "the file");
+    if (st == TUTTI_OK && r->null_piece >= 0 && !r->tok->byte_fallback)
+        return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d].piece holds a zero byte", r->name,
+                         r->null_piece - r->first);
+    if (st == TUTTI_OK && r->null_piece >= 0)
+        r->tok->pieces[r->null_piece].type = PIECE_UNUSED;
+    return st;
 }
 
 static int32_t find_special(const struct tokenizer *tok, const void *spelling, size_t n_bytes,
@@ -258,7 +268,7 @@ static enum tutti_status read_file(struct tokenizer **out, const void *bytes, si
     struct tokenizer *tok = new_tokenizer();
     if (!tok)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-    struct reader r = { .tok = tok, .name = name, .err = err, .model_type = MODEL_UNIGRAM };
+    struct reader r = { .tok = tok, .name = name, .err = err, .model_type = MODEL_UNIGRAM, .null_piece = -1 };
     if (is_icetext)
         st = icetext_add_images(tok, n_images, name, err);
     r.first = tok->n_pieces;
@@ -282,6 +292,11 @@ static enum tutti_status read_file(struct tokenizer **out, const void *bytes, si
     tok->bos_id = is_icetext ? find_special(tok, NULL, 0, "<sop>") : find_special(tok, r.bos, r.n_bos, "<s>");
     tok->eos_id = is_icetext ? find_special(tok, NULL, 0, "<eop>")
                              : find_special(tok, r.eos, r.n_eos, "</s>");
+    st = tokenizer_add_own_tokens(tok, false, name, err);
+    if (st == TUTTI_OK)
+        st = tokenizer_finish_added(tok, name, err);
+    if (st != TUTTI_OK)
+        goto done;
     *out = tok;
     tok = NULL;
 done:
@@ -409,6 +424,11 @@ enum tutti_status tokenizer_from_pieces(struct tokenizer **out, const struct pie
     tok->unk_id = vocab->unk_id;
     tok->bos_id = vocab->bos_id;
     tok->eos_id = vocab->eos_id;
+    st = tokenizer_add_own_tokens(tok, false, name, err);
+    if (st == TUTTI_OK)
+        st = tokenizer_finish_added(tok, name, err);
+    if (st != TUTTI_OK)
+        goto done;
     *out = tok;
     tok = NULL;
 done:

@@ -82,9 +82,56 @@ MUST_CHECK enum tutti_status tokenizer_from_pieces(struct tokenizer **out, const
 
 void tokenizer_free(struct tokenizer *tok); /* NULL is allowed */
 
-/* Appends a CONTROL piece behind the vocabulary, while a model is being loaded; *id: its id. */
+/* ---- while a model is being loaded ---- */
+
+/* Appends a CONTROL piece behind the vocabulary; *id: its id. */
 MUST_CHECK enum tutti_status tokenizer_add_control(struct tokenizer *tok, const char *text, int32_t *id,
                                                    struct tutti_error *err);
+
+/* An added token: text that spells it becomes it, before anything else is done to the text. */
+struct added_token {
+    int32_t id;
+    bool is_special;        /* found only where all of its spelling is trusted text */
+    bool takes_left_blanks; /* blanks beside it belong to it */
+    bool takes_right_blanks;
+    bool is_single_word; /* no letter, digit or underscore may stand beside it */
+    bool is_normalized;  /* it is looked for in normalized text */
+};
+
+/* For SentencePiece's kinds; tokenizer_finish_added() ends the adding. A token beyond the vocabulary is appended, and ids between are
+ * padding; one within it may get another spelling. A special token is hidden in decoded text (PIECE_CONTROL) unless it is an
+ * ordinary piece of the model: that one stays text, and is cut out of trusted text.
+ * TUTTI_E_FORMAT: the id or the text is out of range. name: the file, for messages. */
+MUST_CHECK enum tutti_status tokenizer_add_token(struct tokenizer *tok, const char *text, size_t n_bytes,
+                                                 struct added_token token, const char *name,
+                                                 struct tutti_error *err);
+/* The pieces of the model that are special by themselves: CONTROL and UNKNOWN, of GGUF vocabularies USER_DEFINED as well. */
+MUST_CHECK enum tutti_status tokenizer_add_own_tokens(struct tokenizer *tok, bool with_user_defined,
+                                                      const char *name, struct tutti_error *err);
+void tokenizer_clear_added(struct tokenizer *tok);
+MUST_CHECK enum tutti_status tokenizer_finish_added(struct tokenizer *tok, const char *name,
+                                                    struct tutti_error *err);
+size_t tokenizer_n_added(const struct tokenizer *tok);
+struct added_token tokenizer_added(const struct tokenizer *tok, size_t index);
+
+/* Where the dummy prefix of SentencePiece's kinds stands: before every part between two added tokens, or before a part that begins
+ * the text alone. The first is the default. */
+void tokenizer_set_prefix_rule(struct tokenizer *tok, bool at_first_alone);
+bool tokenizer_prefixes_first_alone(const struct tokenizer *tok);
+
+/* Which tokens begin and end a text; -1: none. */
+void tokenizer_set_ends(struct tokenizer *tok, int32_t bos_id, int32_t eos_id);
+
+/* Is it a piece that the SentencePiece model finds in any text, though other files call it special? */
+bool tokenizer_is_mark_of_model(const struct tokenizer *tok, int32_t id);
+
+/* What stands around a text: bos in front, eos at the end; each where there is one. */
+void tokenizer_set_affixes(struct tokenizer *tok, bool adds_bos, bool adds_eos);
+
+/* Tokens from id n_rows on are never made from text any more, for a model with fewer rows. Added tokens of them keep their
+ * spelling, so that who uses one can be told. TUTTI_E_FORMAT: text could not be said with the rest. */
+MUST_CHECK enum tutti_status tokenizer_limit(struct tokenizer *tok, int32_t n_rows, const char *name,
+                                             struct tutti_error *err);
 
 int32_t tokenizer_n_pieces(const struct tokenizer *tok);
 int32_t tokenizer_bos(const struct tokenizer *tok); /* -1: none */
@@ -122,13 +169,12 @@ MUST_CHECK bool tokenizer_encode(const struct tokenizer *tok, const char *text, 
                                  struct ids *out);
 
 /* The same for a text of which parts are trusted: a special token counts where one range spells all of it. Text between
- * two special tokens follows the tokenizer's own rules, so what stands beside a token is cut as by the reference library.
- * ranges: ascending, none overlaps another. Only for tokenizers that know their special tokens:
- * tokenizer_knows_specials(). */
+ * two special tokens follows the tokenizer's own rules, so what stands beside a token is cut as by the reference library. The rest is the
+ * text of users: no special token is made of it, not even one that a SentencePiece model finds by itself.
+ * ranges: ascending, none overlaps another. */
 struct trusted_range {
     size_t begin, end; /* bytes of the text */
 };
-bool tokenizer_knows_specials(const struct tokenizer *tok);
 MUST_CHECK bool tokenizer_encode_ranges(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                         const struct trusted_range *ranges, size_t n_ranges, struct ids *out);
 

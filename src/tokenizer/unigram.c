@@ -51,6 +51,7 @@ struct search {
     size_t n_bytes;
     struct path *paths; /* [n_bytes + 1] */
     size_t frontier;    /* the furthest place that a path leads to */
+    bool takes_marks;
 };
 
 static void offer(struct search *s, size_t begin, size_t end, float score, int32_t id)
@@ -87,9 +88,11 @@ static size_t extend(struct search *s, size_t at)
         if (node == 0)
             break;
         int32_t id = tok->trie.nodes[node].id;
-        if (id < 0 || tok->pieces[id].type == PIECE_UNUSED)
+        uint8_t type = id < 0 ? PIECE_UNUSED : tok->pieces[id].type;
+        bool is_mark = type == PIECE_CONTROL; /* user-defined in the model, special by another file */
+        if (type == PIECE_UNUSED || (is_mark && !s->takes_marks))
             continue;
-        bool is_user_defined = tok->pieces[id].type == PIECE_USER_DEFINED;
+        bool is_user_defined = type == PIECE_USER_DEFINED || is_mark;
         float score = is_user_defined ? user_defined_score(end - at) : tok->pieces[id].score;
         offer(s, at, end, score + here, id);
         has_character |= end - at == n_char;
@@ -128,14 +131,15 @@ static void turn_around(struct path *paths, size_t n_bytes)
     }
 }
 
-bool unigram_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ids *out)
+bool unigram_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_marks,
+                    struct ids *out)
 {
     if (n_bytes == 0)
         return true;
     /* Where every byte is a part of some id, and no id has more bytes than the longest piece. */
     if (tok->byte_fallback && tok->n_merge_bytes > 0 && !ids_has_room(out, n_bytes / tok->n_merge_bytes))
         return false;
-    struct search s = { .tok = tok, .text = text, .n_bytes = n_bytes };
+    struct search s = { .tok = tok, .text = text, .n_bytes = n_bytes, .takes_marks = takes_marks };
     s.paths = malloc((n_bytes + 1) * sizeof *s.paths);
     if (!s.paths)
         return false;

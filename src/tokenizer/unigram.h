@@ -9,6 +9,6 @@ MUST_CHECK enum tutti_status unigram_finish(struct tokenizer *tok, const char *n
 
 /* Adds the ids of normalized text, in time linear in it. False: out of memory. */
 MUST_CHECK bool unigram_encode(const struct tokenizer *tok, const char *text, size_t n_bytes,
-                               struct ids *out);
+                               bool takes_marks, struct ids *out);
 
 #endif

@@ -125,7 +125,8 @@ static enum tutti_status index_piece(struct tokenizer *tok, int32_t id, const ch
     }
     if (vocab_is_mergeable(tok, id) && p->n_bytes == 1 && !(bytes[0] & 0x80))
         tok->ascii_ids[(int)bytes[0]] = id;
-    tok->has_unused |= p->type == PIECE_UNUSED;
+    /* Merges make no single character, so the library needs not remember how. */
+    tok->has_unused |= p->type == PIECE_UNUSED && p->n_bytes > vocab_char_length(bytes, p->n_bytes);
     return TUTTI_OK;
 }
 
@@ -200,7 +201,8 @@ static int32_t first_with(const struct tokenizer *tok, int32_t lo, int32_t hi, s
     return lo;
 }
 
-size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, size_t n_bytes)
+size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                                bool takes_marks)
 {
     enum { LIBRARY_MATCHES = 64 };
     size_t longest = 0;
@@ -211,7 +213,8 @@ size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, s
         lo = first_with(tok, lo, hi, at, byte);
         hi = first_with(tok, lo, hi, at, byte + 1);
         if (lo < hi && tok->pieces[tok->user_defined[lo]].n_bytes == at + 1) {
-            longest = at + 1;
+            if (takes_marks || tok->pieces[tok->user_defined[lo]].type == PIECE_USER_DEFINED)
+                longest = at + 1;
             n_matches++;
         }
     }
@@ -255,7 +258,9 @@ enum tutti_status tokenizer_add_control(struct tokenizer *tok, const char *text,
     if (!vocab_add(tok, text, strlen(text), 0, PIECE_CONTROL))
         return error_set(err, TUTTI_E_MEMORY, "special token %s: out of memory", text);
     *id = tok->n_pieces - 1;
-    return TUTTI_OK;
+    if (!added_tokens_put(&tok->added, (struct added_token){ .id = *id, .is_special = true }))
+        return error_set(err, TUTTI_E_MEMORY, "special token %s: out of memory", text);
+    return tokenizer_finish_added(tok, text, err);
 }
 
 void tokenizer_free(struct tokenizer *tok)
@@ -319,6 +324,11 @@ int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling
     }
     if (tok->level)
         return byte_level_find_control(tok, spelling, n_bytes);
+    for (size_t i = 0; i < tok->added.n; i++) { /* it may be spelled otherwise than in the model */
+        int32_t added = tok->added.list[i].id;
+        if (tok->pieces[added].type == PIECE_CONTROL && piece_is(tok, added, spelling, n_bytes))
+            return added;
+    }
     int32_t id = tokenizer_find(tok, spelling, n_bytes);
     return id >= 0 && tok->pieces[id].type == PIECE_CONTROL ? id : -1;
 }

@@ -48,9 +48,11 @@ struct tokenizer {
     int32_t ascii_ids[128]; /* of mergeable pieces of one ASCII character; -1: none */
     bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, byte_fallback, blank_is_suffix;
     bool has_unused;
+    int32_t n_rows; /* ids from here on are never made; 0: no limit */
     int32_t unk_id, bos_id, eos_id;
     struct buf unk_surface;
     struct added_tokens added;
+    bool prefixes_first_alone; /* tokenizer_set_prefix_rule() */
     struct token_affixes affixes;
 
     /* One bit for each hash of two characters that stand side by side in some mergeable piece (and for others, by
@@ -132,9 +134,16 @@ static inline bool vocab_may_join(const struct tokenizer *tok, uint32_t left, ui
     return tok->joints[bit / 64] >> (bit % 64) & 1;
 }
 
+/* How a part of a text is read by SentencePiece's kinds. */
+struct part_rules {
+    bool continues;   /* it stands behind something: no dummy prefix, and a blank at its start is text */
+    bool takes_marks; /* user-defined pieces that were made special are found, as the library does */
+};
+
 /* The USER_DEFINED piece that text begins with, the longest one; 0: none. As the library, it looks at the 64 shortest
  * alone. */
-size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, size_t n_bytes);
+size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                                bool takes_marks);
 
 /* Reads a precompiled map: a trie's size in bytes, the trie (whole blocks of 256 units), and its strings, each with a zero
  * byte behind it. bytes are borrowed by the map. Errors name `name`. */
@@ -152,10 +161,11 @@ MUST_CHECK bool detokenizer_push_byte(struct detokenizer *d, uint8_t byte, struc
 
 /* Normalizes text as SentencePiece does. False: no memory. */
 MUST_CHECK bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n_bytes,
-                                    struct buf *out);
+                                    struct part_rules rules, struct buf *out);
 
 /* Adds the ids of normalized text by SentencePiece's BPE. False: out of memory. */
-MUST_CHECK bool bpe_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ids *out);
+MUST_CHECK bool bpe_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_marks,
+                           struct ids *out);
 
 /* The byte of a BYTE piece "<0xHH>", or -1. */
 int vocab_byte_value(const char *bytes, size_t n_bytes);

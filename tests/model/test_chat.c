@@ -295,7 +295,7 @@ static void text_around_messages_is_tokenized_with_them(void **state)
     (void)state;
     struct tutti_message messages[] = { say("user", "lo") };
     expect_template("<|user|>hel{{ messages[0].content }} there<|assistant|> x", CALL(messages),
-                    PARTS("<|user|>", "hello there", "<|assistant|>", "x"));
+                    PARTS("<|user|>", "hello there", "<|assistant|>", " x")); /* no blank is lost */
 }
 
 static void a_template_gets_calls_as_it_prints_them(void **state)

@@ -228,9 +228,25 @@ static void broken_metadata_is_told_what_is_wrong(void **state)
     }
     struct tokenizer *tok = NULL;
     struct tutti_error err = { 0 };
-    assert_int_equal(load(&tok, "t5", &NONE, N_TOKENS - 1, why, &err), TUTTI_E_FORMAT);
-    assert_non_null(strstr(err.text, "5 tokens, but the model's vocabulary holds 4"));
+    assert_int_equal(load(&tok, "t5", &NONE, 2, why, &err),
+                     TUTTI_E_FORMAT); /* the unknown token has no row */
+    assert_non_null(strstr(err.text, "the model has 2 rows for 5 tokens"));
     assert_null(tok);
+}
+
+static void tokens_without_a_row_are_not_made(void **state)
+{
+    (void)state;
+    char why[256];
+    struct tokenizer *tok = NULL;
+    struct ids ids = { 0 };
+    assert_int_equal(load(&tok, "t5", &NONE, N_TOKENS - 1, why, NULL), TUTTI_OK);
+    static const int32_t WANT[] = { 2, 3, 2 }; /* "a" is id 4: unknown now */
+    assert_true(tokenizer_encode(tok, "a b", 3, &ids));
+    assert_int_equal(ids.n, 3);
+    assert_memory_equal(ids.ids, WANT, sizeof WANT);
+    ids_clear(&ids);
+    tokenizer_free(tok);
 }
 
 int main(void)
@@ -241,6 +257,7 @@ int main(void)
         cmocka_unit_test(a_gguf_file_lists_what_ends_an_answer),
         cmocka_unit_test(another_kind_is_no_error_but_no_tokenizer),
         cmocka_unit_test(broken_metadata_is_told_what_is_wrong),
+        cmocka_unit_test(tokens_without_a_row_are_not_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
