@@ -183,10 +183,12 @@ static bool is_empty(const json_t *value)
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
-/* Whether a value is the one that literal says; 1 and 1.0 are one number. */
-static bool is_value(const json_t *value, const char *literal)
+/* Whether a value is the one that literal, valid JSON, says; 1 and 1.0 are one number. */
+static bool is_value(struct config *c, const json_t *value, const char *literal)
 {
     json_t *only = json_loads(literal, JSON_DECODE_ANY, NULL);
+    if (!only && c->status == TUTTI_OK)
+        c->status = error_set(c->err, TUTTI_E_MEMORY, "%s: out of memory", c->file);
     bool is_same = json_is_number(value) && json_is_number(only)
                        ? json_number_value(value) == json_number_value(only)
                        : json_equal(value, only);
@@ -255,7 +257,7 @@ static void check_value(struct leftovers *l, const json_t *value, const char *pa
         return;
     }
     const struct config_key *known = find_key(l->lists, key);
-    if (known && (!known->only || json_is_null(value) || is_value(value, known->only)))
+    if (known && (!known->only || json_is_null(value) || is_value(l->c, value, known->only)))
         return;
     if (known) {
         refuse(l, path, value, known->only);

@@ -165,10 +165,13 @@ static enum tutti_status add_of_json(const struct adding *a, const struct tokeni
 {
     json_t *root = NULL;
     *prepends = false;
-    if (checkpoint_json(s->ck, "tokenizer.json", &root, NULL) != TUTTI_OK || !root)
+    struct tutti_error inner;
+    enum tutti_status st = checkpoint_json(s->ck, "tokenizer.json", &root, &inner);
+    if (st == TUTTI_E_MEMORY)
+        return error_set(a->err, st, "%s", inner.text);
+    if (st != TUTTI_OK || !root)
         return TUTTI_OK; /* no JSON, so it says nothing */
     const json_t *list = json_object_get(root, "added_tokens");
-    enum tutti_status st = TUTTI_OK;
     *prepends = has_prepend(json_object_get(root, "normalizer"), 0);
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++) {
         const json_t *token = json_array_get(list, i), *id = json_object_get(token, "id");

@@ -1,5 +1,5 @@
 """Grammars that are made to cost as much as they can, sent to a server: each is refused or obeyed, others get their answers meanwhile, and
-the server ends when it is told to. Steps are counted in tests/grammar/test_attacks.py, turns in tests/engine/test_compile.c."""
+the server ends when it is told to. Steps are counted in tests/grammar/test_hostile_grammars.py, turns in tests/engine/test_compile.c."""
 import json
 import os
 import sys
