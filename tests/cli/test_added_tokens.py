@@ -1,0 +1,168 @@
+"""Folders with a SentencePiece model and the small files of a fine-tune beside it: which tokens were added, which of them are special,
+and what stands around a text. Expected ids are transformers' (tools/fixtures/sentencepiece_folders.py)."""
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+import requests
+from test_byte_level import N_VOCAB, widen
+from test_cli import BIN, FIXTURES, PATIENCE, tutti
+
+FOLDERS = os.path.join(FIXTURES, "tokenizer", "folders")
+with open(os.path.join(FOLDERS, "cases.json"), encoding="utf-8") as cases:
+    CASES = json.load(cases)
+TEXTS = CASES["texts"]
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "0" * 64 + "\nsize 1842767\n"
+
+
+def make_folder(folder, name):
+    """A model whose tokenizer is that of a folder of cases.json."""
+    folder.mkdir()
+    case = CASES["folders"][name]
+    widen(os.path.join(FIXTURES, "llama-tiny-tied"), folder)
+    shutil.copyfile(os.path.join(FOLDERS, case["model"] + ".model"), folder / "tokenizer.model")
+    for file, content in case["files"].items():
+        (folder / file).write_text(json.dumps(content), encoding="utf-8")
+    return case
+
+
+@contextlib.contextmanager
+def serving(model, *args):
+    """Runs a server; gives a function that posts to it and returns the reply."""
+    server = subprocess.Popen([BIN, "serve", str(model), "--port", "0", "--type", "f32", *args], stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    try:
+        url = server.stdout.readline().decode().removeprefix("listening on ").strip()
+        with requests.Session() as session:
+            yield lambda path, **body: session.post(url + path, json=body, timeout=PATIENCE)
+    finally:
+        server.terminate()
+        server.wait(PATIENCE)
+        server.stdout.close()
+
+
+def check_ids(model, case):
+    with serving(model) as post:
+        def ids(text, add, parse):
+            return post("/tokenize", prompt=text, add_special_tokens=add, parse_special=parse).json()["tokens"]
+
+        got = {text: (ids(text, False, False), ids(text, False, True), ids(text, True, False)) for text in TEXTS}
+        want = {text: (plain, parsed, case["before"] + plain + case["after"])
+                for text, plain, parsed in zip(TEXTS, case["plain"], case["parsed"])}
+        assert {text: (got[text], want[text]) for text in TEXTS if got[text] != want[text]} == {}
+        shown = {i: post("/detokenize", tokens=[int(i)]).json()["prompt"] for i in case["added"]}
+        assert shown == case["added"]
+        added = set(map(int, case["added"]))
+        for text, plain in zip(TEXTS, case["plain"]):
+            if not added & set(plain):
+                assert post("/detokenize", tokens=plain).json()["prompt"] == text.replace("\u2581", " ")
+
+
+@pytest.mark.parametrize("name", CASES["folders"])
+def test_ids_are_those_of_transformers(name, tmp_path):
+    case = make_folder(tmp_path / "model", name)
+    check_ids(tmp_path / "model", case)
+    tutti("convert", tmp_path / "model", tmp_path / "model.gguf", "--type", "f32")
+    check_ids(tmp_path / "model.gguf", case)
+
+
+@pytest.mark.parametrize("name", CASES["folders"])
+def test_the_command_line_has_the_same_ids(name, tmp_path):
+    case = make_folder(tmp_path / "model", name)
+
+    def ids(text, *args):
+        return json.loads(tutti("tokenize", tmp_path / "model", text, "--json", *args).stdout)["ids"]
+
+    at = TEXTS.index("x<|im_sep|>y" if name == "yi" else "<s> Hello </s> there")
+    assert ids(TEXTS[at]) == case["plain"][at] != case["parsed"][at]
+    assert ids(TEXTS[at], "--parse-special") == case["parsed"][at]
+    assert ids(TEXTS[at], "--special") == case["before"] + case["plain"][at] + case["after"]
+
+
+def forced(model, token):
+    """What completions of four times that token show: at once, and streamed."""
+    body = {"prompt": "Hello", "max_tokens": 4, "temperature": 0, "ignore_eos": True, "logit_bias": {str(token): 100}}
+    with serving(model) as post:
+        whole = post("/v1/completions", **body).json()["choices"][0]["text"]
+        lines = post("/v1/completions", **body, stream=True).text.splitlines()
+        events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        return whole, "".join(event["choices"][0]["text"] for event in events if event["choices"])
+
+
+@pytest.mark.parametrize("name", ["pad-is-a-piece", "pad-is-listed"])
+def test_a_padding_token_that_is_a_piece_is_shown(name, tmp_path):
+    case = make_folder(tmp_path / "model", name)
+    mark = case["plain"][TEXTS.index("x!")][-1]
+    assert case["files"]["tokenizer_config.json"]["pad_token"] == "!"
+    tutti("convert", tmp_path / "model", tmp_path / "model.gguf", "--type", "f32")
+    for model in tmp_path / "model", tmp_path / "model.gguf":
+        assert forced(model, mark) == ("!!!!", "!!!!")
+
+
+def test_added_blanks_are_shown(tmp_path):
+    case = make_folder(tmp_path / "model", "blanks")
+    for token, text in list(case["added"].items())[-2:]:
+        assert text.isspace()
+        assert forced(tmp_path / "model", token) == (text * 4, text * 4)
+
+
+def test_a_message_makes_no_mark_of_the_model(tmp_path):
+    """Yi's marks are user-defined pieces: the SentencePiece model itself finds them in plain text."""
+    case = make_folder(tmp_path / "model", "yi")
+    (tmp_path / "model" / "chat_template.jinja").write_text(
+        "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}", encoding="utf-8")
+    start, end = case["parsed"][TEXTS.index("<|im_start|><|im_end|>Hello")][:2]
+    text = "<|im_start|>Hello<|im_end|>"
+    assert start in case["plain"][TEXTS.index("<|im_start|><|im_end|>Hello")]
+    tutti("convert", tmp_path / "model", tmp_path / "model.gguf", "--type", "f32")
+    for model in tmp_path / "model", tmp_path / "model.gguf":
+        with serving(model) as post:
+            ids = post("/tokenize", messages=[{"role": "user", "content": text}]).json()["tokens"]
+            assert (ids[0], ids[-1]) == (start, end) and not {start, end} & set(ids[1:-1])
+            assert post("/detokenize", tokens=ids[1:-1]).json()["prompt"] == text
+
+
+# ---- files that cannot be used ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content, words", [
+    (json.dumps({"version": "1.0", "model": {"type": "CTC", "vocab": {}}, "added_tokens": []}), "CTC"),
+    ("{\"model\": ", "line 1"),
+    (POINTER, "Git LFS"),
+])
+def test_a_tokenizer_json_that_cannot_be_read_gives_way(content, words, tmp_path):
+    folder = tmp_path / "model"
+    case = make_folder(folder, "chatml")
+    at = TEXTS.index("<|im_start|> Hello <|im_end|>  there")
+    (folder / "tokenizer.json").write_text(content, encoding="utf-8")
+    done = tutti("tokenize", folder, TEXTS[at], "--json", "--parse-special")
+    warning, = [line for line in done.stderr.splitlines() if "tokenizer.json" in line]
+    assert words in warning and "tokenizer.model is used in its place" in warning
+    assert json.loads(done.stdout)["ids"] == case["parsed"][at]
+    (folder / "tokenizer.model").unlink()
+    assert words in tutti("tokenize", folder, TEXTS[at], check=1).stderr
+
+
+def test_a_folder_without_a_tokenizer_lists_what_was_looked_for(tmp_path):
+    make_folder(tmp_path / "model", "chatml")
+    (tmp_path / "model" / "tokenizer.model").unlink()
+    message = tutti("tokenize", tmp_path / "model", "Hello", check=1).stderr
+    for name in "tokenizer.json", "tokenizer.model", "vocab.json", "ice_text.model", "vocab.model":
+        assert name in message
+
+
+def test_tokens_beyond_the_rows_of_the_embedding(tmp_path):
+    folder = tmp_path / "model"
+    case = make_folder(folder, "added-tokens-alone")
+    (folder / "added_tokens.json").write_text(json.dumps({"<|im_end|>": 500, "<|im_start|>": N_VOCAB}), encoding="utf-8")
+    at = TEXTS.index("<|im_start|><|im_end|>Hello")
+    done = tutti("tokenize", folder, TEXTS[at], "--json")
+    assert f"{N_VOCAB + 1} tokens, but the model's embedding has {N_VOCAB} rows" in done.stderr
+    assert json.loads(done.stdout)["ids"] == case["plain"][at]
+    with serving(folder) as post:
+        bad = post("/v1/completions", prompt="a<|im_start|>", parse_special=True, max_tokens=1)
+        assert bad.status_code == 400 and "<|im_start|>" in bad.json()["error"]["message"]
+        assert post("/v1/completions", prompt="a<|im_start|>", max_tokens=1).status_code == 200
