@@ -80,17 +80,18 @@ def seconds_of_help(name):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """The container's command line, but for the model and the address."""
+    """The container's command line, but for the model and the addresses: the ports by their names."""
     assert REPLICA["containers"][0]["args"][:2] == ["serve", "/models/model"]
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    with socket.socket() as one_sock, socket.socket() as other_sock:
+        one_sock.bind(("127.0.0.1", 0))
+        other_sock.bind(("127.0.0.1", 0))
+        port, metrics = one_sock.getsockname()[1], other_sock.getsockname()[1]
     with open(tmp_path_factory.mktemp("server") / "log", "wb") as log:
         process = subprocess.Popen([BIN, "serve", DEMO, *REPLICA["containers"][0]["args"][2:], "--host", "127.0.0.1", "--port", str(port),
-                                    "--drain-delay", "0"], stdout=log, stderr=log)
+                                    "--metrics-listen", f"127.0.0.1:{metrics}", "--drain-delay", "0"], stdout=log, stderr=log)
     wait_for("the server", lambda: process.poll() is not None or get(port, "/health")[0] == 200, PATIENCE)
     assert process.poll() is None
-    yield port
+    yield {"http": port, "metrics": metrics}
     process.terminate()
     assert process.wait(PATIENCE) == 0
 
@@ -132,7 +133,8 @@ def test_the_replica_listens_where_it_is_said():
     assert int(flag(container["args"], "port")) == ports["http"]
     assert flag(container["args"], "host") == "0.0.0.0"
     annotations = one("StatefulSet", "tutti")["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/port"] == str(ports["http"])
+    assert annotations["prometheus.io/port"] == str(ports["metrics"])
+    assert flag(container["args"], "metrics-listen") == f"0.0.0.0:{ports['metrics']}"
     for name in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert container[name]["httpGet"]["port"] in ports
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in REPLICA["volumes"]}
@@ -141,11 +143,12 @@ def test_the_replica_listens_where_it_is_said():
 def test_probes_ask_what_the_server_answers(server):
     container, = REPLICA["containers"]
     for name in ("startupProbe", "readinessProbe", "livenessProbe"):
-        assert get(server, container[name]["httpGet"]["path"])[0] == 200, name
+        probe = container[name]["httpGet"]
+        assert get(server[probe["port"]], probe["path"])[0] == 200, name
     # Who drains is not ready, but must live: the probe of life asks something else.
     assert container["livenessProbe"]["httpGet"]["path"] != "/health" == container["readinessProbe"]["httpGet"]["path"]
     annotations = one("StatefulSet", "tutti")["spec"]["template"]["metadata"]["annotations"]
-    assert get(server, annotations["prometheus.io/path"])[0] == 200
+    assert get(server["metrics"], annotations["prometheus.io/path"])[0] == 200
 
 
 def test_a_pod_has_the_time_that_its_end_takes():
@@ -176,7 +179,7 @@ def test_the_autoscaler_asks_for_figures_that_there_are(server):
     names = [metric["pods"]["metric"]["name"] for metric in scaler["metrics"]]
     rules = yaml.safe_load(read(KUBERNETES, "prometheus-adapter-values.yaml"))["rules"]["custom"]
     assert names == ["tutti_requests_waiting", "tutti_sequences_running"] == [rule["name"]["as"] for rule in rules]
-    figures = get(server, "/metrics")[1].decode()
+    figures = get(server["metrics"], "/metrics")[1].decode()
     for name, rule in zip(names, rules):
         assert f"# TYPE {name} gauge\n" in figures
         assert rule["seriesQuery"].startswith(name + "{") and re.search(rule["name"]["matches"], name)
