@@ -300,7 +300,7 @@ def test_the_time_in_the_queue_is_bounded_by_default(start):
 
     def send(n_words):
         body = json.dumps({"prompt": "word " * n_words, "max_tokens": 2}).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
         connection.sendall(head.encode() + body)
         waiting.append(connection)
@@ -322,7 +322,7 @@ def test_the_time_in_the_queue_is_bounded_by_default(start):
 def test_a_list_of_prompts_waits_once(start):
     """The others cannot all begin in the time of the first; nothing is lost of them."""
     server = start("--max-seqs", "1", *SLOW)
-    answer = ask(server, {"prompt": ["Count from three to twelve."] * 30, "max_tokens": 40, "ignore_eos": True, "max_queue_time": 0.3},
+    answer = ask(server, {"prompt": ["Count from three to twelve."] * 30, "max_tokens": 8, "ignore_eos": True, "max_queue_time": 0.3},
                  path="/v1/completions")
     assert answer.status_code == 200 and len(answer.json()["choices"]) == 30
 
