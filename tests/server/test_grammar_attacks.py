@@ -18,10 +18,11 @@ KEYS = ["sk-hostile", "sk-honest"]
 
 @pytest.fixture
 def guarded(start, tmp_path):
-    """A server with keys that does not wait for long when it is told to end."""
+    """A server with keys that does not wait for long when it is told to end. --max-body: one client's memory for requests follows from
+    it, and has room for all of them here."""
     path = tmp_path / "keys"
     path.write_text("".join(f"{key} {key}\n" for key in KEYS), encoding="ascii")
-    return start("--api-key-file", path, "--drain-timeout", 1)
+    return start("--api-key-file", path, "--drain-timeout", 1, "--max-body", "64M")
 
 
 def ask(server, key, patience=4 * PATIENCE, **fields):
