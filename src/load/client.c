@@ -169,7 +169,10 @@ static void on_arrival(evutil_socket_t fd, short what, void *user)
 static void ask(struct slot *slot)
 {
     struct client *c = slot->client;
-    if (!c->is_stopping && add_record(c, client_now_us(c)) && slot_start(slot, c->next_start)) {
+    int64_t now_us = client_now_us(c);
+    if (c->options->duration_s > 0 && now_us > (int64_t)(c->options->duration_s * 1e6))
+        end_arrivals(c); /* the timer that ends them may be late */
+    if (!c->is_stopping && add_record(c, now_us) && slot_start(slot, c->next_start)) {
         c->next_start++;
         if (is_last(c))
             end_arrivals(c);
