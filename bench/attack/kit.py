@@ -86,8 +86,9 @@ class Attacker:
     async def drive(self, attack):
         """Runs an attack for its time. Returns what is to be told of it."""
         try:
-            await asyncio.wait_for(attack.run(self), self.seconds)
-        except asyncio.TimeoutError:
+            async with asyncio.timeout(self.seconds):
+                await attack.run(self)
+        except TimeoutError:
             pass
         return {"counts": {str(k): n for k, n in sorted(self.counts.items(), key=repr)}, "faults": self.faults,
                 "texts": {str(k): text for k, text in self.texts.items()}}

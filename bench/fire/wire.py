@@ -40,8 +40,9 @@ class Wire:
 
     async def within(self, work, what):
         try:
-            return await asyncio.wait_for(work, self.patience)
-        except asyncio.TimeoutError:  # which is an OSError
+            async with asyncio.timeout(self.patience):  # asyncio.wait_for can lose a cancellation (Python 3.11)
+                return await work
+        except TimeoutError:  # which is an OSError
             raise TimeoutError(f"{what}: nothing for {self.patience} s, status {self.status}, {len(self.body)} bytes of body") from None
         except OSError as fault:
             raise Cut(f"{what}: {fault.strerror}", self.status, self.body) from None
