@@ -88,53 +88,68 @@ static json_t *token_text(struct app *app, int32_t id, struct buf *bytes)
     return bytes->n_bytes > 0 ? json_text(bytes->bytes, bytes->n_bytes) : generated_special(app, id);
 }
 
-/* llama-server has bytes that are no text as a list of numbers. */
-static json_t *piece_value(struct app *app, int32_t id, struct buf *bytes)
+/* Consumes value; NULL: out of memory. */
+static bool write_value(struct buf *out, json_t *value)
+{
+    bool ok = value && json_write(out, value);
+    json_decref(value);
+    return ok;
+}
+
+static bool write_id(struct app *app, int32_t id, struct buf *bytes, struct buf *out)
+{
+    (void)app, (void)bytes;
+    return buf_printf(out, "%d", id);
+}
+
+static bool write_text(struct app *app, int32_t id, struct buf *bytes, struct buf *out)
+{
+    return write_value(out, token_text(app, id, bytes));
+}
+
+/* As llama-server: bytes that are not UTF-8 are a list of numbers. */
+static bool write_piece(struct app *app, int32_t id, struct buf *bytes, struct buf *out)
 {
     json_t *text = token_text(app, id, bytes);
     if (text && bytes->n_bytes > 0 && strncmp(json_string_value(text), "bytes:", 6) == 0) {
         json_decref(text);
         text = json_byte_list(bytes->bytes, bytes->n_bytes);
     }
-    return json_pack("{s:i, s:o}", "id", (int)id, "piece", text);
+    bool ok = buf_printf(out, "{\"id\":%d,\"piece\":", id);
+    return write_value(out, text) && ok && buf_add_string(out, "}");
 }
 
-/* value is dropped. */
-static enum tutti_status set_reply(struct intake_task *task, json_t *value)
+/* Appends a list with what write appends for each id. Written at once: a tree of the values takes some hundred bytes a token. */
+static bool write_list(struct app *app, const struct ids *ids,
+                       bool (*write)(struct app *app, int32_t id, struct buf *bytes, struct buf *out),
+                       struct buf *out)
 {
-    enum tutti_status st = json_write(&task->reply, value)
-                               ? TUTTI_OK
-                               : error_set(&task->err, TUTTI_E_MEMORY, "out of memory for the reply");
-    json_decref(value);
-    return st;
+    struct buf bytes = { 0 };
+    bool ok = buf_add_string(out, "[");
+    for (size_t i = 0; i < ids->n && ok; i++)
+        ok = (i == 0 || buf_add_string(out, ",")) && write(app, ids->ids[i], &bytes, out);
+    buf_clear(&bytes);
+    return ok && buf_add_string(out, "]");
 }
 
 static enum tutti_status reply_tokens(struct intake_task *task, const json_t *root, const struct ids *ids)
 {
     struct app *app = task->app;
+    struct buf *out = &task->reply;
     bool with_pieces, with_texts;
     enum tutti_status st = read_flag(root, "with_pieces", false, &with_pieces, &task->err);
     if (st == TUTTI_OK)
         st = read_flag(root, "return_token_strs", false, &with_texts, &task->err);
     if (st != TUTTI_OK)
         return st;
-    json_t *tokens = json_array(), *texts = with_texts ? json_array() : NULL;
-    struct buf bytes = { 0 };
-    int failed = 0;
-    for (size_t i = 0; i < ids->n; i++) {
-        failed |= json_array_append_new(tokens, with_pieces ? piece_value(app, ids->ids[i], &bytes)
-                                                            : json_integer(ids->ids[i]));
-        if (with_texts)
-            failed |= json_array_append_new(texts, token_text(app, ids->ids[i], &bytes));
-    }
-    buf_clear(&bytes);
-    json_t *reply = json_pack("{s:I, s:i, s:o, s:o*}", "count", (json_int_t)ids->n, "max_model_len",
-                              app_max_context(app), "tokens", tokens, "token_strs", texts);
-    if (!reply || failed) {
-        json_decref(reply);
+    bool ok = buf_printf(out, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":", ids->n,
+                         app_max_context(app)) &&
+              write_list(app, ids, with_pieces ? write_piece : write_id, out);
+    if (with_texts)
+        ok = ok && buf_add_string(out, ",\"token_strs\":") && write_list(app, ids, write_text, out);
+    if (!ok || !buf_add_string(out, "}"))
         return error_set(&task->err, TUTTI_E_MEMORY, "out of memory for the tokens");
-    }
-    return set_reply(task, reply);
+    return TUTTI_OK;
 }
 
 /* The body as an object that names this model. */
@@ -193,9 +208,10 @@ static void read_detokenize(struct intake_task *task)
     enum tutti_status st = read_object(task, &root);
     if (st == TUTTI_OK)
         st = detokenize(task->app, root, &ids, &text, &task->err);
-    if (st == TUTTI_OK)
-        st = set_reply(task, json_pack("{s:o, s:o}", "prompt", json_text(text.bytes, text.n_bytes), "content",
-                                       json_text(text.bytes, text.n_bytes)));
+    if (st == TUTTI_OK &&
+        !write_value(&task->reply, json_pack("{s:o, s:o}", "prompt", json_text(text.bytes, text.n_bytes),
+                                             "content", json_text(text.bytes, text.n_bytes))))
+        st = error_set(&task->err, TUTTI_E_MEMORY, "out of memory for the reply");
     task->status = st;
     ids_clear(&ids);
     buf_clear(&text);
