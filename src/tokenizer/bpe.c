@@ -181,7 +181,8 @@ static void merge_by_scan(struct encoder *e)
 
 static bool add_unknown(struct encoder *e, const char *text, uint32_t n_bytes)
 {
-    if (e->tok->byte_fallback) {
+    if (vocab_has_bytes(e->tok, text, n_bytes)) {
+        e->after_unknown = false;
         for (uint32_t i = 0; i < n_bytes; i++) {
             if (!ids_add(e->out, e->tok->byte_ids[(uint8_t)text[i]]))
                 return false;
@@ -271,8 +272,8 @@ static bool may_fit(struct encoder *e)
     size_t n_bytes = 0, longest = e->tok->n_merge_bytes > 0 ? e->tok->n_merge_bytes : 1;
     for (int32_t i = 0; e->out->max > 0 && i < e->n_symbols; i++) {
         const struct symbol *s = &e->symbols[i];
-        if (s->id != FROZEN &&
-            (e->tok->byte_fallback || find_character(e->tok, e->text + s->offset, s->n_bytes) >= 0))
+        if (s->id != FROZEN && (vocab_has_bytes(e->tok, e->text + s->offset, s->n_bytes) ||
+                                find_character(e->tok, e->text + s->offset, s->n_bytes) >= 0))
             n_bytes += s->n_bytes;
     }
     return ids_has_room(e->out, n_bytes / longest);

@@ -208,10 +208,8 @@ static int32_t find_character(const struct tokenizer *tok, const char *text, siz
 static bool add_byte_tokens(const struct tokenizer *tok, const char *text, size_t n_bytes, int32_t *ids,
                             int32_t *n)
 {
-    for (size_t i = 0; i < n_bytes; i++) {
-        if (!tok->byte_fallback || tok->byte_ids[(uint8_t)text[i]] < 0)
-            return false;
-    }
+    if (!vocab_has_bytes(tok, text, n_bytes))
+        return false;
     for (size_t i = 0; i < n_bytes; i++)
         ids[(*n)++] = tok->byte_ids[(uint8_t)text[i]];
     return true;

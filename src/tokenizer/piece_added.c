@@ -207,7 +207,8 @@ enum tutti_status tokenizer_limit(struct tokenizer *tok, int32_t n_rows, const c
     tok->eos_id = tok->eos_id < n_rows ? tok->eos_id : -1;
     tok->affixes.n_before = limit_ids(tok->affixes.before, tok->affixes.n_before, n_rows);
     tok->affixes.n_after = limit_ids(tok->affixes.after, tok->affixes.n_after, n_rows);
-    bool has_unknown = tok->unk_id >= 0 || tok->byte_fallback || byte_level_is_of_bytes(tok);
+    bool has_unknown = tok->unk_id >= 0 || (tok->byte_fallback && !tok->lacks_bytes) ||
+                       byte_level_is_of_bytes(tok);
     enum tutti_status st = TUTTI_OK;
     if (!has_unknown || !limit_pieces(tok, n_rows))
         st = error_set(

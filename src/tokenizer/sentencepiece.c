@@ -282,6 +282,8 @@ static enum tutti_status read_file(struct tokenizer **out, const void *bytes, si
     if (st == TUTTI_OK)
         st = vocab_finish(tok, name, err);
     if (st == TUTTI_OK)
+        st = vocab_check_bytes(tok, false, name, err);
+    if (st == TUTTI_OK)
         st = check_pieces(&r);
     if (st == TUTTI_OK && tok->kind == TOKENIZER_UNIGRAM)
         st = unigram_finish(tok, name, err);
@@ -407,6 +409,8 @@ enum tutti_status tokenizer_from_pieces(struct tokenizer **out, const struct pie
         st = error_set(err, TUTTI_E_FORMAT, "%s: there are no tokens", name);
     if (st == TUTTI_OK)
         st = vocab_finish(tok, name, err);
+    if (st == TUTTI_OK)
+        st = vocab_check_bytes(tok, vocab->unk_id >= 0, name, err);
     if (st == TUTTI_OK)
         st = check_special(tok, "unknown", vocab->unk_id, name, err);
     if (st == TUTTI_OK)

@@ -59,9 +59,9 @@ struct word_files {
     } file[N_WORD_FILES];
 };
 
-/* A SentencePiece vocabulary as arrays, GGUF's tokenizer.ggml.model "llama" (BPE) and "t5" (unigram). byte_fallback: all
- * 256 BYTE pieces are there; without it unk_id must be. What follows map is what those two cannot say. The arrays are
- * borrowed for the call. */
+/* A SentencePiece vocabulary as arrays, GGUF's tokenizer.ggml.model "llama" (BPE) and "t5" (unigram). byte_fallback: BYTE
+ * pieces stand for characters without a piece. Unless all 256 of them are there, unk_id must be, for what they do not cover.
+ * What follows map is what those two cannot say. The arrays are borrowed for the call. */
 struct piece_vocab {
     const struct piece *pieces;
     size_t n_pieces;

@@ -106,11 +106,13 @@ static size_t extend(struct search *s, size_t at)
 static bool add_piece(const struct tokenizer *tok, const char *text, size_t begin, struct path piece,
                       bool *after_unknown, struct ids *out)
 {
-    bool is_unknown = piece.id == tok->unk_id, fuses = is_unknown && *after_unknown;
-    *after_unknown = is_unknown;
+    bool is_unknown = piece.id == tok->unk_id;
+    bool has_bytes = is_unknown && vocab_has_bytes(tok, text + begin, piece.begin - begin);
+    bool fuses = is_unknown && !has_bytes && *after_unknown;
+    *after_unknown = is_unknown && !has_bytes;
     if (!is_unknown)
         return ids_add(out, piece.id);
-    if (!tok->byte_fallback)
+    if (!has_bytes)
         return fuses || ids_add(out, tok->unk_id);
     for (size_t at = begin; at < piece.begin; at++) {
         if (!ids_add(out, tok->byte_ids[(uint8_t)text[at]]))
@@ -137,7 +139,8 @@ bool unigram_encode(const struct tokenizer *tok, const char *text, size_t n_byte
     if (n_bytes == 0)
         return true;
     /* Where every byte is a part of some id, and no id has more bytes than the longest piece. */
-    if (tok->byte_fallback && tok->n_merge_bytes > 0 && !ids_has_room(out, n_bytes / tok->n_merge_bytes))
+    if (tok->byte_fallback && !tok->lacks_bytes && tok->n_merge_bytes > 0 &&
+        !ids_has_room(out, n_bytes / tok->n_merge_bytes))
         return false;
     struct search s = { .tok = tok, .text = text, .n_bytes = n_bytes, .takes_marks = takes_marks };
     s.paths = malloc((n_bytes + 1) * sizeof *s.paths);

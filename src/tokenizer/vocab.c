@@ -240,13 +240,23 @@ enum tutti_status vocab_finish(struct tokenizer *tok, const char *name, struct t
         if (st != TUTTI_OK)
             return st;
     }
-    for (int i = 0; tok->byte_fallback && i < 256; i++) {
-        if (tok->byte_ids[i] < 0)
-            return error_set(err, TUTTI_E_FORMAT, "%s: byte_fallback is set, but there is no piece <0x%02X>",
-                             name, i);
-    }
     find_plain_bytes(tok);
     tok->n_library_pieces = tok->n_pieces;
+    return TUTTI_OK;
+}
+
+enum tutti_status vocab_check_bytes(struct tokenizer *tok, bool may_lack_some, const char *name,
+                                    struct tutti_error *err)
+{
+    int n_bytes = 0, missing = -1;
+    for (int i = 255; tok->byte_fallback && i >= 0; i--) {
+        n_bytes += tok->byte_ids[i] >= 0;
+        missing = tok->byte_ids[i] < 0 ? i : missing;
+    }
+    if (missing >= 0 && (n_bytes == 0 || !may_lack_some))
+        return error_set(err, TUTTI_E_FORMAT, "%s: byte_fallback is set, but there is no piece <0x%02X>",
+                         name, missing);
+    tok->lacks_bytes = missing >= 0;
     return TUTTI_OK;
 }
 

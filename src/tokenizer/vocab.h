@@ -48,7 +48,8 @@ struct tokenizer {
     int32_t ascii_ids[128]; /* of mergeable pieces of one ASCII character; -1: none */
     bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, byte_fallback, blank_is_suffix;
     bool has_unused;
-    int32_t n_rows; /* ids from here on are never made; 0: no limit */
+    bool lacks_bytes; /* byte_fallback, but some BYTE pieces are missing */
+    int32_t n_rows;   /* ids from here on are never made; 0: no limit */
     int32_t unk_id, bos_id, eos_id;
     struct buf unk_surface;
     struct added_tokens added;
@@ -86,8 +87,12 @@ struct tokenizer {
 MUST_CHECK bool vocab_add(struct tokenizer *tok, const char *bytes, size_t n_bytes, float score,
                           enum piece_type type);
 
-/* Builds the indices; every piece must have its own spelling. name is for messages. */
+/* Builds the indices. Every piece must have its own spelling. BYTE pieces may be missing: vocab_check_bytes(). name is for messages. */
 MUST_CHECK enum tutti_status vocab_finish(struct tokenizer *tok, const char *name, struct tutti_error *err);
+
+/* Where byte_fallback is set: TUTTI_E_FORMAT unless every byte has a BYTE piece or, with may_lack_some, at least one has. */
+MUST_CHECK enum tutti_status vocab_check_bytes(struct tokenizer *tok, bool may_lack_some, const char *name,
+                                               struct tutti_error *err);
 
 /* The index alone, piece by piece: false: out of memory; -1: added, else the piece that is spelled so already. */
 MUST_CHECK bool vocab_new_index(struct tokenizer *tok);
@@ -103,6 +108,15 @@ static inline bool vocab_is_mergeable(const struct tokenizer *tok, int32_t id)
 {
     uint8_t type = tok->pieces[id].type;
     return type == PIECE_NORMAL || type == PIECE_USER_DEFINED || type == PIECE_UNUSED;
+}
+
+/* Whether BYTE pieces stand for all of these bytes. A character of which one byte has no piece is unknown as a whole. */
+static inline bool vocab_has_bytes(const struct tokenizer *tok, const char *text, size_t n_bytes)
+{
+    bool has = tok->byte_fallback;
+    for (size_t i = 0; has && i < n_bytes; i++)
+        has = tok->byte_ids[(uint8_t)text[i]] >= 0;
+    return has;
 }
 
 /* Length of a character by its lead byte alone, as the library cuts its normalized text. n_bytes >= 1. */

@@ -157,10 +157,7 @@ static void turn_around(struct path *paths, size_t n_bytes)
 /* Characters that are no token: bytes where all of these are tokens, else the unknown token. */
 static bool add_unknown(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ids *out)
 {
-    bool has_bytes = tok->byte_fallback;
-    for (size_t i = 0; has_bytes && i < n_bytes; i++)
-        has_bytes = tok->byte_ids[(uint8_t)text[i]] >= 0;
-    if (!has_bytes)
+    if (!vocab_has_bytes(tok, text, n_bytes))
         return tok->unk_id < 0 || ids_add(out, tok->unk_id);
     for (size_t i = 0; i < n_bytes; i++) {
         if (!ids_add(out, tok->byte_ids[(uint8_t)text[i]]))

@@ -125,6 +125,24 @@ def test_a_message_makes_no_mark_of_the_model(tmp_path):
             assert post("/detokenize", tokens=ids[1:-1]).json()["prompt"] == text
 
 
+# ---- GGUF files without byte pieces -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["some-bytes", "no-bytes"])
+def test_characters_that_no_pieces_cover_are_unknown(name, tmp_path):
+    """Expected ids are sentencepiece's (tools/fixtures/make_gguf_bytes.py)."""
+    with open(os.path.join(FIXTURES, "gguf", "bytes.json"), encoding="utf-8") as file:
+        cases = json.load(file)
+    model = os.path.join(FIXTURES, "gguf", name + ".gguf")
+    tutti("convert", model, tmp_path / "again.gguf", "--type", "f32")
+    for path in model, tmp_path / "again.gguf":
+        with serving(path) as post:
+            got = [post("/tokenize", prompt=text, add_special_tokens=False).json()["tokens"] for text in cases["texts"]]
+            assert got == cases["files"][name + ".gguf"]
+            reply = post("/v1/completions", prompt="中é\n🦊", max_tokens=4, temperature=0, ignore_eos=True)
+            assert reply.json()["usage"]["completion_tokens"] == 4
+
+
 # ---- files that cannot be used ------------------------------------------------------------------------------
 
 

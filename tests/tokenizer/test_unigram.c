@@ -177,6 +177,37 @@ static void a_unigram_vocabulary_from_arrays_encodes_as_the_file(void **state)
     free(pieces);
 }
 
+/* Only <0x0A> is there: what no piece covers is unknown, and neighbours that are unknown share one id. */
+static void characters_without_all_byte_pieces_are_unknown(void **state)
+{
+    (void)state;
+    const struct piece pieces[] = { { "<unk>", 5, 0, PIECE_UNKNOWN },
+                                    { "x", 1, -1, PIECE_NORMAL },
+                                    { "<0x0A>", 6, 0, PIECE_BYTE } };
+    static const int32_t WANT[] = { 2, 0, 2, 1, 0 };
+    static const char TEXT[] = "\n\u00e9\u4e16\nx\u00e9\u00e9\u00e9\u00e9";
+    for (int is_unigram = 0; is_unigram < 2; is_unigram++) {
+        struct piece_vocab vocab = { .pieces = pieces,
+                                     .n_pieces = 3,
+                                     .byte_fallback = true,
+                                     .is_unigram = is_unigram,
+                                     .bos_id = -1,
+                                     .eos_id = -1 };
+        struct tokenizer *tok = NULL;
+        struct tutti_error err;
+        struct ids ids = { .max = 5 };
+        assert_int_equal(tokenizer_from_pieces(&tok, &vocab, "arrays", NULL), TUTTI_OK);
+        assert_true(tokenizer_encode(tok, TEXT, strlen(TEXT), &ids));
+        assert_int_equal(ids.n, 5);
+        assert_memory_equal(ids.ids, WANT, sizeof WANT);
+        ids_clear(&ids);
+        tokenizer_free(tok);
+        vocab.unk_id = -1;
+        assert_int_equal(tokenizer_from_pieces(&tok, &vocab, "arrays", &err), TUTTI_E_FORMAT);
+        assert_non_null(strstr(err.text, "no piece <0x00>"));
+    }
+}
+
 static void a_map_from_an_array_is_applied(void **state)
 {
     (void)state;
@@ -352,6 +383,7 @@ int main(void)
         cmocka_unit_test(a_token_of_blanks_tells_its_bytes),
         cmocka_unit_test(a_file_that_is_no_icetext_is_told_what_it_lacks),
         cmocka_unit_test(a_unigram_vocabulary_from_arrays_encodes_as_the_file),
+        cmocka_unit_test(characters_without_all_byte_pieces_are_unknown),
         cmocka_unit_test(a_map_from_an_array_is_applied),
         cmocka_unit_test(a_broken_map_is_told_what_is_wrong),
         cmocka_unit_test(a_map_of_any_units_is_harmless),
