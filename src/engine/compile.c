@@ -22,10 +22,18 @@ struct compile_queue {
     struct compiler *compiler;
 };
 
+/* The memory of a client's grammars; lives as long as one of them. */
+struct client {
+    struct client *next;
+    uint64_t owner;
+    struct client_memory memory;
+};
+
 /* A compiled grammar that is kept, or the refusal of one. */
 struct cached {
     struct cached *next;     /* the one used before this */
     struct grammar *grammar; /* NULL: refused */
+    struct client *client;   /* in whose memory the grammar counts */
     struct tutti_error error;
     enum tutti_grammar_kind kind;
     uint64_t hash;
@@ -41,7 +49,8 @@ struct compiler {
     pthread_mutex_t lock; /* around all below */
     bool has_lock;
     struct cached *grammars, *refusals;
-    struct shared_memory memory; /* of all grammars that live */
+    struct client *clients;
+    struct memory_pool memory; /* of all grammars that live */
     struct compile_counts counts;
 };
 
@@ -80,6 +89,19 @@ static struct cached *find_cached(struct cached **list, const struct tutti_reque
     return NULL;
 }
 
+static size_t entry_bytes(const struct cached *entry)
+{
+    return entry->n_bytes + (entry->grammar ? grammar_bytes(entry->grammar) : 0);
+}
+
+static void drop_entry(struct cached **at)
+{
+    struct cached *entry = *at;
+    *at = entry->next;
+    grammar_drop(entry->grammar);
+    free(entry);
+}
+
 /* Those that were not used for longest give way. Under the lock. */
 static void shrink(struct cached **list, size_t max_n, size_t max_bytes)
 {
@@ -87,30 +109,106 @@ static void shrink(struct cached **list, size_t max_n, size_t max_bytes)
     for (struct cached **at = list; *at;) {
         struct cached *entry = *at;
         n++;
-        n_bytes += entry->n_bytes + (entry->grammar ? grammar_bytes(entry->grammar) : 0);
-        if (n <= max_n && (n_bytes <= max_bytes || n == 1)) {
+        n_bytes += entry_bytes(entry);
+        if (n <= max_n && (n_bytes <= max_bytes || n == 1))
             at = &entry->next;
-            continue;
-        }
-        *at = entry->next;
-        grammar_drop(entry->grammar);
-        free(entry);
+        else
+            drop_entry(at);
     }
 }
 
-/* Drops grammars that are kept, until there is memory for more. False: others are in use. */
-static bool make_room(struct compiler *c)
+/* ---- memory of clients ---- */
+
+/* The client of an owner, which lives at least until client_put(). NULL: out of memory. Under the lock. */
+static struct client *client_get(struct compiler *c, uint64_t owner)
 {
-    if (atomic_load(&c->memory.n_bytes) <= c->memory.limit)
-        return true;
-    pthread_mutex_lock(&c->lock);
-    shrink(&c->grammars, 0, 0);
-    pthread_mutex_unlock(&c->lock);
-    return atomic_load(&c->memory.n_bytes) <= c->memory.limit;
+    struct client *found = NULL;
+    for (struct client **at = &c->clients; *at;) {
+        struct client *client = *at;
+        if (client->owner == owner) {
+            found = client;
+        } else if (atomic_load(&client->memory.n_grammars) == 0) {
+            *at = client->next;
+            free(client);
+            continue;
+        }
+        at = &client->next;
+    }
+    if (!found && (found = calloc(1, sizeof *found))) {
+        found->owner = owner;
+        found->memory.pool = &c->memory;
+        found->next = c->clients;
+        c->clients = found;
+    }
+    if (found)
+        atomic_fetch_add(&found->memory.n_grammars, 1);
+    return found;
 }
 
-/* Without memory it is not kept. */
-static void keep(struct compiler *c, const struct request *r, uint64_t hash)
+static void client_put(struct client *client)
+{
+    atomic_fetch_sub(&client->memory.n_grammars, 1);
+}
+
+static size_t client_bytes(const struct client *client)
+{
+    return atomic_load(&client->memory.n_bytes);
+}
+
+/* Drops a grammar that no request uses: of the client that holds most, the one that was not used for longest. Under the lock. */
+static bool evict_unused(struct compiler *c)
+{
+    struct cached **victim = NULL;
+    for (struct cached **at = &c->grammars; *at; at = &(*at)->next)
+        if (!grammar_is_shared((*at)->grammar) &&
+            (!victim || client_bytes((*at)->client) >= client_bytes((*victim)->client)))
+            victim = at;
+    if (victim)
+        drop_entry(victim);
+    return victim != NULL;
+}
+
+/* What a client has room for, once grammars that nobody uses have made room. Under the lock. */
+static enum memory_room make_room(struct compiler *c, const struct client *client)
+{
+    enum memory_room room;
+    do
+        room = client_memory_room(&client->memory);
+    while (room != ROOM_FOR_ANY && evict_unused(c));
+    return room;
+}
+
+/* May the client's request have this grammar, which counts in the client's memory already? Under the lock. */
+static bool has_room(struct compiler *c, const struct client *client, const struct grammar *grammar)
+{
+    enum memory_room room = make_room(c, client);
+    return room == ROOM_FOR_ANY || (room == ROOM_FOR_SMALL && grammar_bytes(grammar) <= CLIENT_MEMORY_LEAST);
+}
+
+static enum tutti_status refuse_for_memory(const struct compiler *c, const struct client *client,
+                                           struct request *r)
+{
+    grammar_drop(r->grammar);
+    r->grammar = NULL;
+    return error_set(
+        &r->grammar_error, TUTTI_E_BUSY,
+        "the grammars of your running and waiting requests hold %zu MiB of the %zu MiB for all clients; "
+        "try again when some of these requests have ended",
+        client_bytes(client) >> 20, c->memory.limit >> 20);
+}
+
+static bool is_within(const struct cached *list, size_t max_n, size_t max_bytes)
+{
+    size_t n = 0, n_bytes = 0;
+    for (const struct cached *entry = list; entry; entry = entry->next) {
+        n++;
+        n_bytes += entry_bytes(entry);
+    }
+    return n <= max_n && n_bytes <= max_bytes;
+}
+
+/* Without memory it is not kept. Under the lock. */
+static void keep(struct compiler *c, const struct request *r, struct client *client, uint64_t hash)
 {
     const struct tutti_request *spec = &r->spec;
     struct cached *entry = malloc(sizeof *entry + spec->n_grammar_bytes);
@@ -118,34 +216,52 @@ static void keep(struct compiler *c, const struct request *r, uint64_t hash)
     if (!entry)
         return;
     *entry = (struct cached){ .grammar = r->grammar ? grammar_share(r->grammar) : NULL,
+                              .client = r->grammar ? client : NULL,
                               .error = r->grammar_error,
                               .kind = spec->grammar_kind,
                               .hash = hash,
                               .n_bytes = spec->n_grammar_bytes };
     if (spec->n_grammar_bytes > 0)
         memcpy(entry->text, spec->grammar, spec->n_grammar_bytes);
-    pthread_mutex_lock(&c->lock);
     entry->next = *list;
     *list = entry;
+    while (!is_within(c->grammars, MAX_CACHED_GRAMMARS, MAX_CACHED_BYTES) && evict_unused(c))
+        ;
     shrink(&c->grammars, MAX_CACHED_GRAMMARS, MAX_CACHED_BYTES);
     shrink(&c->refusals, MAX_CACHED_REFUSALS, MAX_REFUSAL_BYTES);
-    pthread_mutex_unlock(&c->lock);
+}
+
+/* Gives a request a grammar that is kept. One that nobody used counts in this client's memory from now on. False: out of memory. Under the lock. */
+static bool use_cached(struct compiler *c, struct request *r, struct cached *entry)
+{
+    struct client *client = client_get(c, r->spec.owner);
+    if (!client)
+        return false;
+    bool was_unused = !grammar_is_shared(entry->grammar);
+    if (was_unused && entry->client != client) {
+        grammar_move(entry->grammar, &client->memory);
+        entry->client = client;
+    }
+    r->grammar = grammar_share(entry->grammar);
+    if (was_unused && !has_room(c, client, r->grammar))
+        (void)refuse_for_memory(c, client, r);
+    client_put(client);
+    return true;
 }
 
 /* Answers a request by what is kept. */
 static bool is_known(struct compiler *c, struct request *r, uint64_t hash)
 {
     pthread_mutex_lock(&c->lock);
-    const struct cached *grammar = find_cached(&c->grammars, &r->spec, hash);
+    struct cached *grammar = find_cached(&c->grammars, &r->spec, hash);
     const struct cached *refusal = grammar ? NULL : find_cached(&c->refusals, &r->spec, hash);
-    if (grammar)
-        r->grammar = grammar_share(grammar->grammar);
+    bool is_used = grammar && use_cached(c, r, grammar);
     if (refusal)
         r->grammar_error = refusal->error;
-    c->counts.n_cached += grammar != NULL;
+    c->counts.n_cached += is_used;
     c->counts.n_cached_refusals += refusal != NULL;
     pthread_mutex_unlock(&c->lock);
-    return grammar || refusal;
+    return is_used || refusal;
 }
 
 /* ---- turns ---- */
@@ -157,37 +273,56 @@ static bool is_unwanted(void *user)
            (r->deadline_us > 0 && clock_now_us() >= r->deadline_us);
 }
 
+/* The client of a request, as client_get() has it, and what it has room for. NULL: the request is refused. */
+static struct client *begin_compiling(struct compiler *c, struct request *r, enum memory_room *room)
+{
+    pthread_mutex_lock(&c->lock);
+    struct client *client = client_get(c, r->spec.owner);
+    if (!client) {
+        error_set(&r->grammar_error, TUTTI_E_MEMORY, "compiling a grammar: out of memory");
+    } else if ((*room = make_room(c, client)) == ROOM_FOR_NONE) {
+        (void)refuse_for_memory(c, client, r);
+        client_put(client);
+        client = NULL;
+    }
+    c->counts.n_refused += client == NULL;
+    pthread_mutex_unlock(&c->lock);
+    return client;
+}
+
 /* False: the turn's steps were not enough. */
 static bool compile(struct compile_queue *q, struct request *r, uint64_t hash)
 {
     struct compiler *c = q->compiler;
     const struct tutti_request *spec = &r->spec;
+    enum memory_room room = ROOM_FOR_NONE;
     struct budget budget;
-    bool is_full = !make_room(c);
-    budget_init(&budget,
-                &(struct budget_limits){ .n_steps = q->n_steps,
-                                         .n_bytes = is_full ? COMPILE_LEAST_BYTES : LIMIT_COMPILE_BYTES,
-                                         .is_unwanted = is_unwanted,
-                                         .user = r,
-                                         .memory = &c->memory });
+    struct client *client = begin_compiling(c, r, &room);
+    if (!client)
+        return true;
+    budget_init(&budget, &(struct budget_limits){ .n_steps = q->n_steps,
+                                                  .n_bytes = room == ROOM_FOR_ANY ? LIMIT_COMPILE_BYTES
+                                                                                  : CLIENT_MEMORY_LEAST,
+                                                  .is_unwanted = is_unwanted,
+                                                  .user = r,
+                                                  .memory = &client->memory });
     enum tutti_status st = grammar_new(&r->grammar, kind_of(spec->grammar_kind), spec->grammar,
                                        spec->n_grammar_bytes, c->options.trie, &budget, &r->grammar_error);
     bool is_too_long = st == TUTTI_E_LIMIT && budget.end == BUDGET_OUT_OF_STEPS && q == &c->queues[QUICK];
-    if (st == TUTTI_E_LIMIT && is_full && budget.end == BUDGET_OUT_OF_BYTES)
-        st = error_set(
-            &r->grammar_error, TUTTI_E_BUSY,
-            "grammars of requests that run and wait take %zu MiB; try again when some of them have ended",
-            c->memory.limit >> 20);
+    pthread_mutex_lock(&c->lock);
+    if (st == TUTTI_OK ? !has_room(c, client, r->grammar)
+                       : st == TUTTI_E_LIMIT && room != ROOM_FOR_ANY && budget.end == BUDGET_OUT_OF_BYTES)
+        st = refuse_for_memory(c, client, r);
     if (is_too_long || st == TUTTI_E_CANCELLED)
         r->grammar_error = (struct tutti_error){ 0 };
     if (st == TUTTI_OK || (!is_too_long && (st == TUTTI_E_ARGUMENT || st == TUTTI_E_LIMIT)))
-        keep(c, r, hash);
-    pthread_mutex_lock(&c->lock);
+        keep(c, r, client, hash);
     c->counts.n_quick_turns += q == &c->queues[QUICK];
     c->counts.n_long_turns += q == &c->queues[LONG];
     c->counts.n_steps += (uint64_t)budget_steps(&budget);
     c->counts.n_refused += r->grammar_error.status != TUTTI_OK;
     c->counts.n_cancelled += st == TUTTI_E_CANCELLED;
+    client_put(client);
     pthread_mutex_unlock(&c->lock);
     workers_charge(q->workers, spec->owner, (uint64_t)budget_steps(&budget));
     return !is_too_long;
@@ -273,6 +408,10 @@ void compiler_free(struct compiler *c)
         shrink(&c->grammars, 0, 0);
         shrink(&c->refusals, 0, 0);
         pthread_mutex_destroy(&c->lock);
+    }
+    for (struct client *next; c->clients; c->clients = next) {
+        next = c->clients->next;
+        free(c->clients);
     }
     free(c);
 }

@@ -5,8 +5,9 @@
  * least goes first (workers.h), counted in steps: a client with many grammars, or with grammars that never end, delays each other
  * client's by one turn. Which grammars are long does not depend on the machine.
  *
- * Grammars that are kept or in use, of requests that wait too, share COMPILE_SHARED_BYTES. Beyond it those that nobody uses are dropped, and
- * only small ones are compiled: others are refused with TUTTI_E_BUSY.
+ * Grammars that are kept or in use, of requests that wait too, take up to COMPILE_SHARED_BYTES. Each counts for one client: the one whose
+ * request used it first since nobody did. client_memory.h says how much a client may hold. Before a client is refused with TUTTI_E_BUSY,
+ * grammars that nobody uses are dropped.
  *
  * Compiling stops within BUDGET_INTERVAL steps once the request is cancelled or its time in the queue is over. Grammars are
  * kept for later requests, and so are refusals: the same text is refused without work. */
@@ -20,8 +21,6 @@ struct compiler;
 enum {
     COMPILE_QUICK_STEPS = 500 * 1000, /* some 20 ms; schemas of 200 properties take a tenth of them */
     COMPILE_SHARED_BYTES = 128 << 20, /* of grammars that are kept or in use */
-    /* Memory that compiling may take where they have reached that. */
-    COMPILE_LEAST_BYTES = 4 << 20,
 };
 
 /* What was done, for tests and figures. */
@@ -44,7 +43,8 @@ struct compiler_options {
 /* TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status compiler_new(struct compiler **out, const struct compiler_options *options,
                                           struct tutti_error *err);
-/* Waits for the turns under way; no request is with the compiler any more, or all of them are cancelled. NULL is allowed. */
+/* Waits for the turns under way; no request is with the compiler any more, or all of them are cancelled. Grammars that it
+ * compiled must be dropped before. NULL is allowed. */
 void compiler_free(struct compiler *c);
 
 /* Any thread: takes a request until is_compiled() gives it back. */

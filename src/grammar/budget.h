@@ -7,21 +7,14 @@
 
 #include "base/error.h"
 
-#include <stdatomic.h>
-
-/* What grammars take as long as they live, counted together. */
-struct shared_memory {
-    atomic_size_t n_bytes;
-    size_t limit; /* not enforced here */
-};
+struct client_memory;
 
 struct budget_limits {
     int64_t n_steps, n_bytes;
     /* Asked once in BUDGET_INTERVAL steps; NULL: nobody gives up. */
     bool (*is_unwanted)(void *user);
     void *user;
-    struct shared_memory
-        *memory; /* where a grammar counts its own, with others; NULL: nowhere. Outlives them */
+    struct client_memory *memory; /* counts the grammar as long as it lives; NULL: nothing does */
 };
 
 enum { BUDGET_INTERVAL = 4096 };

@@ -62,7 +62,7 @@ struct grammar {
     int32_t *stack;       /* [max depth + 1] sets on the way of a walk */
     struct budget budget; /* of the slice at hand */
     atomic_size_t n_bytes;
-    struct shared_memory *memory; /* NULL, or where it counts them too */
+    struct client_memory *memory; /* NULL, or where they are counted too */
 };
 
 /* ---- making ---- */
@@ -101,7 +101,7 @@ static void note_bytes(struct grammar *g)
                (g->inquiry.tokens.capacity + g->inquiry.leavings.capacity) * 4;
     size_t before = atomic_exchange(&g->n_bytes, n);
     if (g->memory)
-        atomic_fetch_add(&g->memory->n_bytes, n - before); /* modulo 2^64: it may have become less */
+        client_memory_grow(g->memory, n - before);
 }
 
 static enum tutti_status reserve(struct grammar *g, struct tutti_error *err)
@@ -182,6 +182,8 @@ enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, cons
     atomic_init(&g->n_shares, 1);
     g->trie = trie;
     g->memory = budget ? budget->limits.memory : NULL;
+    if (g->memory)
+        atomic_fetch_add(&g->memory->n_grammars, 1);
     begin_slice(g, LIMIT_MASK_STEPS);
     enum tutti_status st = compile(g, kind, text, n_bytes, budget ? budget : &own, err);
     if (st == TUTTI_OK) {
@@ -220,6 +222,12 @@ static void forget_verdicts(struct grammar *g)
     g->verdict_bytes = 0;
 }
 
+static void leave_memory(struct grammar *g)
+{
+    client_memory_grow(g->memory, 0 - grammar_bytes(g));
+    atomic_fetch_sub(&g->memory->n_grammars, 1); /* the last access: the struct may be gone now */
+}
+
 void grammar_drop(struct grammar *g)
 {
     if (!g || atomic_fetch_sub_explicit(&g->n_shares, 1, memory_order_acq_rel) > 1)
@@ -227,7 +235,7 @@ void grammar_drop(struct grammar *g)
     if (g->automaton)
         forget_verdicts(g);
     if (g->memory)
-        atomic_fetch_sub(&g->memory->n_bytes, atomic_load(&g->n_bytes));
+        leave_memory(g);
     for (int i = 0; i < KEPT_MASKS; i++)
         free(g->kept[i].bits);
     sets_clear(&g->sets);
@@ -241,9 +249,22 @@ void grammar_drop(struct grammar *g)
     free(g);
 }
 
+bool grammar_is_shared(const struct grammar *g)
+{
+    return atomic_load_explicit(&g->n_shares, memory_order_acquire) > 1;
+}
+
 size_t grammar_bytes(const struct grammar *g)
 {
     return atomic_load(&g->n_bytes);
+}
+
+void grammar_move(struct grammar *g, struct client_memory *memory)
+{
+    atomic_fetch_add(&memory->n_grammars, 1);
+    client_memory_grow(memory, grammar_bytes(g));
+    leave_memory(g);
+    g->memory = memory;
 }
 
 const uint32_t *grammar_first_mask(const struct grammar *g, bool *can_end)
@@ -319,12 +340,24 @@ static void begin_slice(struct grammar *g, int64_t n_steps)
     budget_init(&g->budget, &(struct budget_limits){ .n_steps = n_steps, .n_bytes = INT64_MAX });
 }
 
+/* Of what leads to masks. A client that holds too much pays with the time to find its masks again. */
+static size_t max_kept_bytes(const struct grammar *g)
+{
+    switch (g->memory ? client_memory_room(g->memory) : ROOM_FOR_ANY) {
+    case ROOM_FOR_ANY:
+        return MAX_KEPT_BYTES;
+    case ROOM_FOR_SMALL:
+        return LEAST_KEPT_BYTES;
+    default:
+        return LEAST_KEPT_BYTES / 4;
+    }
+}
+
 static void begin_work(struct grammar *g, int64_t n_steps)
 {
     g->sets.status = TUTTI_OK;
     begin_slice(g, INT64_MAX);
-    bool is_full = g->memory && atomic_load(&g->memory->n_bytes) > g->memory->limit;
-    if (sets_bytes(&g->sets) + g->verdict_bytes > (is_full ? LEAST_KEPT_BYTES : MAX_KEPT_BYTES))
+    if (sets_bytes(&g->sets) + g->verdict_bytes > max_kept_bytes(g))
         (void)start_over(g); /* else it goes on as long as there is memory */
     begin_slice(g, n_steps);
 }

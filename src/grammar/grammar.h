@@ -13,6 +13,7 @@
 #define TUTTI_GRAMMAR_H
 
 #include "grammar/budget.h"
+#include "grammar/client_memory.h"
 #include "grammar/token_trie.h"
 
 enum grammar_kind {
@@ -28,7 +29,7 @@ enum {
      * schemas that people publish, of up to 500 KB, take up to 3 million. A step takes 5 to 50 ns: at worst some seconds. */
     LIMIT_COMPILE_STEPS = 16 * 1000 * 1000,
     LIMIT_COMPILE_BYTES = 96 << 20,
-    LEAST_KEPT_BYTES = 1 << 20, /* of what leads to masks, where shared memory is beyond its limit */
+    LEAST_KEPT_BYTES = 1 << 20, /* of what leads to masks, of a client with ROOM_FOR_SMALL */
     /* Of one mask: about a second where everything is new. Usual ones take a few, those of new states some thousands. */
     LIMIT_MASK_STEPS = 8 * 1000 * 1000,
     /* Of following one token. */
@@ -45,7 +46,10 @@ MUST_CHECK enum tutti_status grammar_new(struct grammar **out, enum grammar_kind
                                          struct tutti_error *err);
 struct grammar *grammar_share(struct grammar *g); /* one share more; returns g */
 void grammar_drop(struct grammar *g);             /* frees it with the last share; NULL is allowed */
+bool grammar_is_shared(const struct grammar *g);  /* is there another share than the caller's? */
 size_t grammar_bytes(const struct grammar *g);    /* of memory, now */
+/* The grammar counts in another client's memory from now on. Only with the only share, of a grammar that counts in one. */
+void grammar_move(struct grammar *g, struct client_memory *memory);
 
 /* Words of a mask: bit id % 32 of word id / 32. */
 static inline size_t grammar_mask_words(int32_t n_vocab)

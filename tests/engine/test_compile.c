@@ -93,9 +93,9 @@ static void begin(struct returned *back)
 
 static void end(struct returned *back)
 {
-    compiler_free(back->compiler);
     for (size_t i = 0; i < back->n; i++)
         drop(back->done[i]);
+    compiler_free(back->compiler);
 }
 
 /* 1,500 properties that are put together with 1,500 values of additionalProperties: more work than any budget. */
@@ -281,7 +281,120 @@ static void refusals_make_room_for_others(void **state)
     end(&back);
 }
 
-/* Grammars of 1.7 MiB each, all in use, reach the limit; then only small ones are compiled, until some of them are dropped. */
+/* A grammar of 1.7 MiB, which compiles in more than CLIENT_MEMORY_LEAST. The text is the caller's. */
+static struct request *ask_for_large(struct returned *back, uint64_t owner, char text[48], size_t number)
+{
+    snprintf(text, 48, "root ::= \"%zu\" .{0,5000}", number);
+    compiler_add(back->compiler, request_of(owner, number, TUTTI_GRAMMAR_GBNF, text));
+    wait_for(back, back->n + 1);
+    return back->done[back->n - 1];
+}
+
+static void give_up(struct request *r)
+{
+    grammar_drop(r->grammar);
+    r->grammar = NULL;
+}
+
+/* Client 1 holds as many large grammars as it gets, then as many small ones as it gets. */
+static void a_client_that_fills_the_memory_leaves_room_for_others(void **state)
+{
+    enum { MAX_LARGE = 20, MAX_SMALL = 400 };
+    struct returned back;
+    char large[MAX_LARGE + 4][48], small[MAX_SMALL][64];
+    size_t n_large = 0, n_small = 0, n_bytes = 0;
+    struct request *r;
+    (void)state;
+    begin(&back);
+    do
+        r = ask_for_large(&back, 1, large[n_large], n_large);
+    while (r->grammar && ++n_large < MAX_LARGE);
+    assert_in_range(n_large, 2, MAX_LARGE - 1);
+    assert_int_equal(r->grammar_error.status, TUTTI_E_BUSY);
+    do {
+        snprintf(small[n_small], sizeof small[0], "root ::= \"%zu\" [a-z]{0,400}", n_small);
+        compiler_add(back.compiler, request_of(1, n_small, TUTTI_GRAMMAR_GBNF, small[n_small]));
+        wait_for(&back, back.n + 1);
+        r = back.done[back.n - 1];
+    } while (r->grammar && ++n_small < MAX_SMALL);
+    assert_in_range(n_small, 8, MAX_SMALL - 1);
+    assert_int_equal(r->grammar_error.status, TUTTI_E_BUSY);
+    for (size_t i = 0; i < back.n; i++)
+        n_bytes += back.done[i]->grammar ? grammar_bytes(back.done[i]->grammar) : 0;
+    assert_in_range(n_bytes, SHARED_BYTES / 2, SHARED_BYTES / 4 * 3);
+    /* Whoever comes then: one large grammar each, and it runs. */
+    for (uint64_t owner = 2; owner < 4; owner++) {
+        uint32_t *mask = calloc(grammar_mask_words(trie->n_vocab), sizeof *mask);
+        struct matcher m;
+        r = ask_for_large(&back, owner, large[MAX_LARGE + owner], MAX_LARGE + owner);
+        assert_non_null(r->grammar);
+        matcher_init(&m, r->grammar);
+        assert_true(matcher_take_bytes(&m, "2", 1));
+        assert_int_equal(matcher_mask(&m, mask, NULL), TUTTI_OK);
+        matcher_clear(&m);
+        free(mask);
+    }
+    end(&back);
+}
+
+/* Client 1 has left five grammars in the cache, client 2 one, which was used before them; client 3 needs the memory. */
+static void unused_grammars_of_the_client_with_most_are_evicted_first(void **state)
+{
+    enum { N = 5, MAX = 20 };
+    struct returned back;
+    struct compile_counts counts;
+    char texts[1 + N][48], live[MAX][48];
+    size_t n = 0;
+    (void)state;
+    begin(&back);
+    give_up(ask_for_large(&back, 2, texts[0], 100));
+    for (size_t i = 1; i <= N; i++)
+        give_up(ask_for_large(&back, 1, texts[i], 100 + i));
+    while (n < MAX && ask_for_large(&back, 3, live[n], n)->grammar)
+        n++;
+    assert_in_range(n, 2, MAX - 1);
+    give_up(ask_for_large(&back, 2, texts[0], 100));
+    compiler_counts(back.compiler, &counts);
+    assert_int_equal(counts.n_cached, 0); /* client 3 evicted them all before it was refused */
+    for (size_t i = 0; i < back.n; i++)
+        give_up(back.done[i]);
+    /* Now 2 is back in the cache with one, and 3 has more there: a new one of client 1 evicts those of 3. */
+    for (n = 0; n < 3; n++)
+        assert_non_null(ask_for_large(&back, 1, live[MAX - 1 - n], 50 + n)->grammar);
+    give_up(ask_for_large(&back, 2, texts[0], 100));
+    compiler_counts(back.compiler, &counts);
+    assert_int_equal(counts.n_cached, 1);
+    end(&back);
+}
+
+/* What another client left in the cache counts for the client that uses it. */
+static void cached_grammars_count_for_the_client_that_uses_them(void **state)
+{
+    enum { N = 4, MAX = 20 };
+    struct returned back;
+    struct compile_counts counts;
+    char texts[N][48], live[MAX][48];
+    size_t n = 0;
+    (void)state;
+    begin(&back);
+    for (size_t i = 0; i < N; i++)
+        give_up(ask_for_large(&back, 1, texts[i], 100 + i));
+    for (size_t i = 0; i < N; i++)
+        assert_non_null(ask_for_large(&back, 2, texts[i], 100 + i)->grammar);
+    compiler_counts(back.compiler, &counts);
+    assert_int_equal(counts.n_cached, N);
+    size_t n_before = back.n;
+    while (n < MAX && ask_for_large(&back, 2, live[n], n)->grammar)
+        n++;
+    size_t n_bytes = 0;
+    for (size_t i = n_before - N; i < back.n; i++)
+        n_bytes += back.done[i]->grammar ? grammar_bytes(back.done[i]->grammar) : 0;
+    assert_in_range(n_bytes, SHARED_BYTES / 2 - (2 << 20), SHARED_BYTES / 2 + (2 << 20));
+    assert_non_null(ask_for_large(&back, 1, texts[0], 200)->grammar);
+    end(&back);
+}
+
+/* Grammars of 1.7 MiB each, all of one client and in use, reach its bound; then only small ones are compiled, until some of them are dropped. */
 static void memory_of_grammars_in_use_is_bounded(void **state)
 {
     enum { MAX = 40 };
@@ -300,8 +413,8 @@ static void memory_of_grammars_in_use_is_bounded(void **state)
     size_t n_bytes = 0;
     for (size_t i = 0; i + 1 < n; i++)
         n_bytes += grammar_bytes(back.done[i]->grammar);
-    assert_in_range(n_bytes, SHARED_BYTES, SHARED_BYTES + (4 << 20));
-    compiler_add(back.compiler, request_of(2, MAX, TUTTI_GRAMMAR_JSON_SCHEMA, "{\"type\":\"integer\"}"));
+    assert_in_range(n_bytes, SHARED_BYTES / 2 - (2 << 20), SHARED_BYTES / 2 + (2 << 20));
+    compiler_add(back.compiler, request_of(1, MAX, TUTTI_GRAMMAR_JSON_SCHEMA, "{\"type\":\"integer\"}"));
     wait_for(&back, n + 1);
     assert_non_null(back.done[n]->grammar);
     /* One that is in use keeps little of what leads to its masks. */
@@ -472,6 +585,9 @@ int main(void)
         cmocka_unit_test(what_is_cancelled_costs_no_turn),
         cmocka_unit_test(grammars_and_refusals_are_kept),
         cmocka_unit_test(refusals_make_room_for_others),
+        cmocka_unit_test(a_client_that_fills_the_memory_leaves_room_for_others),
+        cmocka_unit_test(unused_grammars_of_the_client_with_most_are_evicted_first),
+        cmocka_unit_test(cached_grammars_count_for_the_client_that_uses_them),
         cmocka_unit_test(memory_of_grammars_in_use_is_bounded),
         cmocka_unit_test(stops_soon_when_nobody_waits),
         cmocka_unit_test(tells_which_budget_is_spent),
