@@ -147,8 +147,7 @@ static bool start(struct run *run, struct item *item)
     run->n_jobs++; /* before the first answer */
     if (item->api->read_value(&req, &run->app, body, &err) == TUTTI_OK)
         job = job_open_offline(&run->app, name, item->api, &req, sink, &err);
-    else
-        api_request_clear(&req);
+    api_request_clear(&req); /* empty where the job has it */
     if (job)
         return true;
     run->n_jobs--;

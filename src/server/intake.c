@@ -12,8 +12,9 @@
 enum {
     INTAKE_THREADS = 2,
     SMALL_BYTES = 128 * 1024, /* of memory: requests up to this are bounded by their number */
-    LEAST_COST = 1024,        /* bytes: what a request costs a worker beside its body */
-    BYTES_PER_TOKEN = 256,    /* that are read for what a token of the limits is worth */
+    LEAST_COST = 1024,        /* bytes: what a request costs a worker in addition to its body */
+    DROPPED_PER_READ = 64, /* bytes of memory that are freed in the time in which a byte of a body is read */
+    BYTES_PER_TOKEN = 256, /* that are read for what a token of the limits is worth */
 };
 
 struct intake {
@@ -58,6 +59,10 @@ static void work(void *user, struct work_item *item)
     struct intake *intake = user;
     struct intake_task *task = (struct intake_task *)(void *)((char *)item -
                                                               offsetof(struct intake_task, item));
+    if (!task->route) {
+        task_free(task);
+        return;
+    }
     if (!atomic_load(&task->is_unwanted) && !atomic_load(&intake->is_closing))
         task->route->read(task);
     if (task->status != TUTTI_OK)
@@ -101,12 +106,29 @@ static void finish(struct intake *intake, struct intake_task *task)
         task->route->done(task, conn);
     }
     charge(intake, task);
+    intake_drop(task->app, task->owner, &task->req);
     task_free(task);
+}
+
+void intake_drop(struct app *app, uint64_t owner, struct api_request *req)
+{
+    struct intake_task *task = NULL;
+    if (app->intake && req->n_bytes > SMALL_BYTES)
+        task = calloc(1, sizeof *task);
+    if (task) {
+        task->item.cost = req->n_bytes / DROPPED_PER_READ + LEAST_COST;
+        task->req = *req;
+        *req = (struct api_request){ 0 };
+        if (!workers_add(app->intake->workers, owner, &task->item))
+            task_free(task);
+        return;
+    }
+    api_request_clear(req);
 }
 
 enum tutti_status intake_hold(struct intake_task *task, struct tutti_error *err)
 {
-    size_t n_bytes = api_request_bytes(&task->req);
+    size_t n_bytes = task->req.n_bytes;
     if (n_bytes <= SMALL_BYTES || !task->memory) {
         http_body_free(intake_take_memory(task));
         return TUTTI_OK;

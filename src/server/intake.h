@@ -39,13 +39,13 @@ struct intake_task {
     struct work_item item;
     struct intake_task *next; /* among those that are done */
     struct app *app;
-    struct http_conn *conn;   /* loop; NULL: the client is gone */
-    atomic_bool is_unwanted;  /* the client is gone: nothing needs to be read */
-    struct http_body *memory; /* of the body: counts against the client's memory */
-    uint64_t owner;           /* the client's id */
-    char client[80];          /* its name */
-    const struct intake_route *route;
-    const struct job_api *api; /* of routes that make jobs */
+    struct http_conn *conn;           /* loop; NULL: the client is gone */
+    atomic_bool is_unwanted;          /* the client is gone: nothing needs to be read */
+    struct http_body *memory;         /* of the body: counts against the client's memory */
+    uint64_t owner;                   /* the client's id */
+    char client[80];                  /* its name */
+    const struct intake_route *route; /* NULL: req is cleared, nothing else */
+    const struct job_api *api;        /* of routes that make jobs */
     struct intake_body body;
     char *head; /* path and agent */
 
@@ -72,6 +72,11 @@ void intake_start(struct app *app, struct http_conn *conn, const struct intake_r
 MUST_CHECK enum tutti_status intake_hold(struct intake_task *task, struct tutti_error *err);
 /* That memory, for http_body_free(); NULL: it is too little to be counted. */
 struct http_body *intake_take_memory(struct intake_task *task);
+
+/* Loop: clears a request that was read. A large one is cleared on a worker, since that takes as long as some decode steps.
+ * owner: the client's id. The worker does so before it reads what this client sends next, so the request no longer counts
+ * against the client's memory. app->intake may be NULL. */
+void intake_drop(struct app *app, uint64_t owner, struct api_request *req);
 
 /* What reading has cost a client, in tokens of its limits: a small part of what the engine takes for as much text. */
 int64_t intake_cost(uint64_t n_bytes);

@@ -17,6 +17,7 @@ static void job_free(struct job *job)
     }
     for (size_t i = job->n_submitted; job->client && job->subs && i < job->req.n_prompts; i++)
         client_charge(job->client, -job->subs[i].n_charged); /* what was never submitted costs nothing */
+    uint64_t owner = job->client ? job->client->id : 0;
     if (job->client)
         client_leave(job->app->clients, job->client, (int64_t)job->n_choices);
     for (size_t i = 0; job->subs && i < job->req.n_prompts; i++) {
@@ -34,7 +35,7 @@ static void job_free(struct job *job)
     }
     free(job->subs);
     free(job->choices);
-    api_request_clear(&job->req);
+    intake_drop(job->app, owner, &job->req);
     http_body_free(job->memory);
     free(job);
 }
@@ -319,7 +320,6 @@ static struct job *job_new(struct app *app, const char *name, const struct job_a
 {
     struct job *job = calloc(1, sizeof *job);
     if (!job) {
-        api_request_clear(req);
         error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
         return NULL;
     }
@@ -327,6 +327,7 @@ static struct job *job_new(struct app *app, const char *name, const struct job_a
     job->api = api;
     job->user = user;
     job->req = *req;
+    *req = (struct api_request){ 0 };
     job->created = time(NULL);
     snprintf(job->id, sizeof job->id, "%s-%s", api->id_prefix, name);
     job->n_choices = job->n_unfinished = job->req.n_prompts * (size_t)job->req.n;
@@ -394,10 +395,8 @@ static struct job *begin(struct job *job, const struct http_conn *conn, struct t
 struct job *job_open(struct app *app, const struct http_conn *conn, const struct job_api *api,
                      struct api_request *req, void *user, struct tutti_error *err)
 {
-    if (app_find_model(app, req->model, &req->adapter, err) != TUTTI_OK) {
-        api_request_clear(req);
+    if (app_find_model(app, req->model, &req->adapter, err) != TUTTI_OK)
         return NULL;
-    }
     struct job *job = job_new(app, http_request_id(conn) + strlen("req_"), api, req, user, err);
     return job ? begin(job, conn, err) : NULL;
 }
@@ -408,10 +407,8 @@ struct job *job_open_offline(struct app *app, const char *name, const struct job
     enum tutti_status st = app_find_model(app, req->model, &req->adapter, err);
     if (st == TUTTI_OK && req->stream)
         st = error_set_param(err, TUTTI_E_ARGUMENT, "stream", "stream is not allowed in a file of requests");
-    if (st != TUTTI_OK) {
-        api_request_clear(req);
+    if (st != TUTTI_OK)
         return NULL;
-    }
     struct job *job = job_new(app, name, api, req, NULL, err);
     if (!job)
         return NULL;
@@ -439,9 +436,7 @@ static void begin_job(struct intake_task *task, struct http_conn *conn)
 {
     struct job *job = NULL;
     if (task->status == TUTTI_OK && (task->status = intake_hold(task, &task->err)) == TUTTI_OK) {
-        struct api_request req = task->req;
-        task->req = (struct api_request){ 0 };
-        job = job_open(task->app, conn, task->api, &req, NULL, &task->err);
+        job = job_open(task->app, conn, task->api, &task->req, NULL, &task->err);
     }
     if (!job) {
         task->api->fail(task->app, NULL, conn, &task->err);

@@ -82,8 +82,8 @@ struct job {
 /* Reads the request, submits it and sees to the reply. */
 void job_start(struct app *app, struct http_conn *conn, const struct job_api *api);
 
-/* The same for a request that was read: takes req over, and does not reply on conn, which gives the job its name. NULL: it was
- * refused. */
+/* The same for a request that was read: does not reply on conn, which gives the job its name. NULL: it was refused. *req is
+ * empty where the job took it over, and the caller's where it did not. */
 struct job *job_open(struct app *app, const struct http_conn *conn, const struct job_api *api,
                      struct api_request *req, void *user, struct tutti_error *err);
 

@@ -394,8 +394,12 @@ static bool has_enough_tokens(const json_t *root)
 
 enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutti_error *err)
 {
+    enum { MAX_FIELDS = 1024 }; /* each unknown name is compared with all known ones */
     const char *name;
     json_t *value;
+    if (json_object_size(root) > MAX_FIELDS)
+        return error_set(err, TUTTI_E_ARGUMENT, "the body has %zu fields, at most %d are allowed",
+                         json_object_size(root), MAX_FIELDS);
     json_object_foreach((json_t *)(uintptr_t)root, name, value)
     {
         const struct field_rule *rule = rule_of(name, api);

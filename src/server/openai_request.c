@@ -514,9 +514,5 @@ void api_request_trim(struct api_request *req)
         if ((json_is_array(value) || json_is_object(value)) && !has_strings(value))
             json_object_del(req->root, key);
     }
-}
-
-size_t api_request_bytes(const struct api_request *req)
-{
-    return 2 * ((req->root ? json_tree_bytes(req->root) : 0) + req->ids.n * sizeof *req->ids.ids);
+    req->n_bytes = 2 * ((req->root ? json_tree_bytes(req->root) : 0) + req->ids.n * sizeof *req->ids.ids);
 }

@@ -39,6 +39,8 @@ enum api_forced { API_FORCED_NONE, API_FORCED_ANY, API_FORCED_NAMED };
 struct api_request {
     enum api_kind kind;
     json_t *root; /* strings below are borrowed from here */
+    size_t
+        n_bytes; /* memory that the request takes, with the engine's copy of it; set by api_request_trim() */
     const char *model;
     const char *adapter; /* that model names; NULL: none. Set by app_check_model() */
     struct tutti_message *messages;
@@ -104,11 +106,9 @@ int64_t api_request_guess(const struct api_request *req, size_t i);
 /* What it costs to read prompt number i, where nothing comes of it: intake_cost() of its bytes. */
 int64_t api_request_read_cost(const struct api_request *req, size_t i);
 
-/* Frees what of root nothing is borrowed from: lists of ids and other values without strings. Once the request was read. */
+/* After the request was read: frees the parts of root from which nothing is borrowed (lists of ids and other values without
+ * strings), and sets n_bytes. */
 void api_request_trim(struct api_request *req);
-
-/* Memory that the request takes, with the engine's copy of it. */
-size_t api_request_bytes(const struct api_request *req);
 
 /* For other routes: prompts and messages alone. */
 /* name: of the field. */

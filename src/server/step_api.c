@@ -408,9 +408,7 @@ static struct step_chat *step_begin(struct intake_task *task, struct http_conn *
         step_free(step);
         return NULL;
     }
-    struct api_request req = task->req;
-    task->req = (struct api_request){ 0 };
-    step->job = job_open(app, conn, &STEP_API, &req, step, err);
+    step->job = job_open(app, conn, &STEP_API, &task->req, step, err);
     if (!step->job) {
         step_free(step);
         return NULL;

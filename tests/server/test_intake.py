@@ -1,5 +1,7 @@
 """What happens between a request's last byte and the engine: bodies are parsed on workers, within bounds, and on the client's account."""
+import glob
 import json
+import os
 import threading
 import time
 
@@ -146,3 +148,36 @@ def test_clients_that_leave_while_their_body_is_read(server):
         time.sleep(0.1)
     else:
         pytest.fail(f"a body is still being read: {figures}")
+
+
+def test_a_body_of_too_many_fields_is_refused(server):
+    """Unknown names are compared with all known ones: some hundred thousand of them took two seconds."""
+    response = send(server, "/v1/completions", '{"prompt":"x",' + ",".join(f'"k{i}":0' for i in range(1024)) + "}")
+    assert response.status_code == 400 and response.json()["error"]["message"] == "the body has 1025 fields, at most 1024 are allowed"
+    body = '{"prompt":"x","max_tokens":1,' + ",".join(f'"k{i}":0' for i in range(1022)) + "}"
+    assert send(server, "/v1/completions", body).status_code == 200
+
+
+def loop_and_intake_ns(server):
+    """CPU time of the event loop's thread, which is the main one, and of the workers that read bodies."""
+    loop = intake = 0
+    for folder in glob.glob(f"/proc/{server.process.pid}/task/*"):
+        with open(folder + "/comm", encoding="ascii") as file:
+            name = file.read().strip()
+        with open(folder + "/schedstat", encoding="ascii") as file:
+            spent = int(file.read().split()[0])
+        loop += spent if os.path.basename(folder) == str(server.process.pid) else 0
+        intake += spent if name == "tutti-intake" else 0
+    return loop, intake
+
+
+@pytest.mark.parametrize("n_values, status", [(20000, 200), (200000, 429)])
+def test_a_large_request_is_measured_and_freed_by_a_worker(server, n_values, status):
+    """Whether it is answered or refused: the event loop moves its bytes, nothing more. In CPU time, whatever else the machine does."""
+    body = json.dumps({"prompt": "x", "max_tokens": 1, "metadata": {f"k{i}": "" for i in range(n_values)}})
+    assert send(server, "/v1/completions", body).status_code == status
+    loop, intake = loop_and_intake_ns(server)
+    for _ in range(5):
+        assert send(server, "/v1/completions", body).status_code == status
+    loop_after, intake_after = loop_and_intake_ns(server)
+    assert loop_after - loop < (intake_after - intake) / 8, (loop_after - loop, intake_after - intake)
