@@ -137,7 +137,6 @@ def test_a_replica_that_is_lost_ends_the_batch(tmp_path, how, rank):
             except (OSError, KeyError):
                 pass  # not yet what it will be
         time.sleep(0.02)
-    began = time.monotonic()
     os.kill(ranks[rank], how)
     try:
         status = process.wait(PATIENCE)
@@ -150,4 +149,3 @@ def test_a_replica_that_is_lost_ends_the_batch(tmp_path, how, rank):
     assert status != 0
     if how == signal.SIGSTOP:  # where it is killed, mpirun may be the first to notice
         assert f"rank {rank} of 2" in (tmp_path / "err").read_text()
-    print(f"noticed after {time.monotonic() - began:.1f} s")

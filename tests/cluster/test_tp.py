@@ -23,7 +23,8 @@ BIN = os.path.abspath(os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "t
 DEMO = os.path.join(ROOT, "models", "demo")
 FIXTURES = os.path.join(ROOT, "tests", "fixtures")
 PATIENCE = 60 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
-NOTICE_S = 5  # a lost rank is noticed
+BROKE = "its process ended, or the connection to it"  # noticed by an event
+SILENT = r"no sign of life for [3-9]\.\d s"  # noticed by the heartbeats that were missing
 
 has_module = os.path.exists(os.path.join(os.path.dirname(BIN), "tutti-mpi.so"))
 pytestmark = [pytest.mark.skipif(not has_module or not shutil.which("mpirun"), reason="built without MPI, or no mpirun"),
@@ -213,7 +214,7 @@ class Stream(threading.Thread):
 
     def __init__(self, group):
         super().__init__()
-        self.group, self.events, self.began, self.ended = group, [], threading.Event(), None
+        self.group, self.events, self.began = group, [], threading.Event()
         self.start()
         assert self.began.wait(PATIENCE)
 
@@ -229,19 +230,20 @@ class Stream(threading.Thread):
                         self.began.set()
         except (OSError, http.client.HTTPException) as fault:
             self.events.append(repr(fault).encode())
-        self.ended = time.monotonic()
 
 
-def check_loss(group, stream, begin, words):
+def check_loss(group, stream, words, how):
+    """how: what the error must say about how the loss was noticed."""
     stream.join(PATIENCE)
     assert not stream.is_alive()
     assert b'"error"' in stream.events[-1], stream.events[-3:]
     assert words in stream.events[-1].decode(), stream.events[-1]
-    assert stream.ended - begin < NOTICE_S
+    assert re.search(f"was lost: {how}", stream.events[-1].decode()), stream.events[-1]
     assert group.end() != 0
-    # mpirun may end before it has passed on what the ranks say; then it names the rank itself.
-    assert words in group.log() or f"process rank {words.split()[1]} with PID" in group.log()
-    end = time.monotonic() + 3
+    # mpirun may end before it has passed on what the ranks say. Then it names the lost rank itself, or one that ended because of the loss.
+    assert words in group.log() or re.search(rf"process rank {words.split()[1]} with PID|Process name: \[\[\d+,1\],\d+\]\s+Exit code: +1\n",
+                                             group.log()), group.log()
+    end = time.monotonic() + PATIENCE
     while group.ranks() and time.monotonic() < end:
         time.sleep(0.05)
     assert not group.ranks()
@@ -254,9 +256,8 @@ def test_a_lost_rank_ends_the_group_with_an_error_for_clients(number, victim, n_
     try:
         pid = group.ranks()[victim]
         stream = Stream(group)
-        begin = time.monotonic()
         os.kill(pid, number)
-        check_loss(group, stream, begin, f"rank {victim} of {n_ranks} (host ")
+        check_loss(group, stream, f"rank {victim} of {n_ranks} (host ", BROKE if number == signal.SIGKILL else SILENT)
     finally:
         group.stop()
 
@@ -264,10 +265,8 @@ def test_a_lost_rank_ends_the_group_with_an_error_for_clients(number, victim, n_
 def test_when_rank_0_is_lost_the_others_end(tmp_path):
     group = Group(tmp_path, 2)
     try:
-        begin = time.monotonic()
         os.kill(group.ranks()[0], signal.SIGKILL)
         assert group.end() != 0
-        assert time.monotonic() - begin < NOTICE_S
         assert not group.ranks()
     finally:
         group.stop()
@@ -321,9 +320,8 @@ def test_a_cut_link_ends_an_answer_with_an_error(tmp_path):
     try:
         group = Group(tmp_path, 2, on_hosts(two), lambda words: two.command(0, words))
         stream = Stream(group)
-        begin = time.monotonic()
         two.cut()
-        check_loss(group, stream, begin, f"rank 1 of 2 (host {two.names[1]}, ")
+        check_loss(group, stream, f"rank 1 of 2 (host {two.names[1]}, ", SILENT)
     finally:
         two.close()
         if group:
