@@ -464,6 +464,8 @@ enum tutti_status byte_level_finish(struct tokenizer *tok, bool by_rank, const c
     level->whole = calloc((size_t)tok->n_pieces, sizeof *level->whole);
     if (!level->whole || !added_tokens_index(&tok->added, spelling_of, normalize_added, tok))
         return out_of_memory(name, err);
+    if (!byte_level_index_joints(tok))
+        return out_of_memory(name, err);
     st = word_model_finish(&level->words, tok, name, err);
     return st == TUTTI_OK && level->has_characters ? text_decoder_finish(&level->decoder, tok, name, err)
                                                    : st;

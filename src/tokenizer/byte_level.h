@@ -128,6 +128,9 @@ static inline bool byte_level_is_of_bytes(const struct tokenizer *tok)
     return tok->level && !tok->level->has_characters;
 }
 
+/* Fills tok->joints where merges begin with characters, once all merges are there. False: out of memory. */
+MUST_CHECK bool byte_level_index_joints(struct tokenizer *tok);
+
 /* Adds the ids of one word. False: out of memory. */
 MUST_CHECK bool byte_level_encode_word(const struct tokenizer *tok, const char *word, size_t n_bytes,
                                        struct ids *out);

@@ -1,4 +1,5 @@
-/* Merging the bytes of one word. Short words take a scan for each merge, long ones a heap: n log n. */
+/* Merging the bytes of one word. Short words take a scan for each merge, long ones a heap: n log n. Where merges begin with characters a
+ * word may be a whole text: it is cut first at all places that no merge can span, as in bpe.c. */
 #include "base/utf8.h"
 #include "tokenizer/byte_level.h"
 
@@ -247,6 +248,77 @@ static int32_t first_ids(const struct tokenizer *tok, const char *word, size_t n
     return (tok->level->has_characters ? first_characters : first_symbols)(tok, word, n_bytes, ids);
 }
 
+/* The characters that a part of a merge begins and ends with, as ids. False: it may be made of something else. */
+static bool find_ends(const struct tokenizer *tok, int32_t id, int32_t *first, int32_t *last)
+{
+    const char *bytes = vocab_bytes(tok, id);
+    size_t n_bytes = tok->pieces[id].n_bytes;
+    if (id == tok->unk_id || vocab_byte_value(bytes, n_bytes) >= 0)
+        return false;
+    for (size_t at = 0; at < n_bytes;) {
+        int length = utf8_char(bytes + at, n_bytes - at);
+        if (length <= 0)
+            return false;
+        *last = find_character(tok, bytes + at, (size_t)length, true, true);
+        *first = at == 0 ? *last : *first;
+        at += (size_t)length;
+    }
+    return true;
+}
+
+bool byte_level_index_joints(struct tokenizer *tok)
+{
+    const struct byte_level *level = tok->level;
+    if (!level->has_characters || level->inner_mark.n_bytes + level->end_mark.n_bytes > 0)
+        return true;
+    if (!vocab_new_joints(tok))
+        return false;
+    for (size_t i = 0; i < level->n_pairs; i++) {
+        int32_t first[2] = { -1, -1 }, last[2] = { -1, -1 };
+        if (!find_ends(tok, level->pairs[i].left, &first[0], &last[0]) ||
+            !find_ends(tok, level->pairs[i].right, &first[1], &last[1])) {
+            free(tok->joints);
+            tok->joints = NULL;
+            return true;
+        }
+        if (last[0] >= 0 && first[1] >= 0)
+            vocab_add_joint(tok, (uint32_t)last[0], (uint32_t)first[1]);
+    }
+    return true;
+}
+
+/* ids[n], merged in place; returns how many are left, -1: out of memory. */
+static int32_t merge_segment(const struct byte_level *level, int32_t *ids, int32_t n)
+{
+    if (n == 1)
+        return 1;
+    if (n > SCANNED_SYMBOLS)
+        return merge_by_heap(level, ids, n);
+    struct scan s;
+    s.n = n;
+    memcpy(s.ids, ids, (size_t)n * sizeof *ids);
+    merge_by_scan(&s, level);
+    memcpy(ids, s.ids, (size_t)s.n * sizeof *ids);
+    return s.n;
+}
+
+/* The same for any number of first symbols. */
+static int32_t merge_segments(const struct tokenizer *tok, int32_t *ids, int32_t n)
+{
+    int32_t n_left = 0;
+    for (int32_t begin = 0, end; begin < n; begin = end) {
+        end = begin + 1;
+        while (end < n && (!tok->joints || vocab_may_join(tok, (uint32_t)ids[end - 1], (uint32_t)ids[end])))
+            end++;
+        int32_t n_merged = merge_segment(tok->level, ids + begin, end - begin);
+        if (n_merged < 0)
+            return -1;
+        memmove(ids + n_left, ids + begin, (size_t)n_merged * sizeof *ids);
+        n_left += n_merged;
+    }
+    return n_left;
+}
+
 static bool merge_word(const struct tokenizer *tok, const char *word, size_t n_bytes, struct ids *out)
 {
     if (n_bytes <= SCANNED_SYMBOLS) {
@@ -261,7 +333,7 @@ static bool merge_word(const struct tokenizer *tok, const char *word, size_t n_b
     if (n > 0 && !ids_has_room(out, ((size_t)n - 1) / longest + 1)) /* no token is made of more symbols */
         n = -1;
     if (n > 0)
-        n = merge_by_heap(tok->level, ids, n);
+        n = merge_segments(tok, ids, n);
     bool ok = n >= 0 && ids_add_all(out, ids, (size_t)n);
     free(ids);
     return ok;

@@ -130,14 +130,20 @@ static enum tutti_status index_piece(struct tokenizer *tok, int32_t id, const ch
     return TUTTI_OK;
 }
 
-static bool index_joints(struct tokenizer *tok)
+bool vocab_new_joints(struct tokenizer *tok)
 {
     int log2_bits = 10;
     while (log2_bits < 22 && 1 << log2_bits < 8 * tok->n_pieces)
         log2_bits++;
     tok->joint_shift = 64 - log2_bits;
     tok->joints = calloc((size_t)1 << (log2_bits - 6), sizeof *tok->joints);
-    for (int32_t id = 0; tok->joints && id < tok->n_pieces; id++) {
+    return tok->joints != NULL;
+}
+
+static bool index_joints(struct tokenizer *tok)
+{
+    bool ok = vocab_new_joints(tok);
+    for (int32_t id = 0; ok && id < tok->n_pieces; id++) {
         if (!vocab_is_mergeable(tok, id))
             continue;
         const char *bytes = vocab_bytes(tok, id);
@@ -146,14 +152,13 @@ static bool index_joints(struct tokenizer *tok)
         for (size_t at = n; at < n_bytes; at += n) {
             n = vocab_char_length(bytes + at, n_bytes - at);
             uint32_t right = vocab_char_code(bytes + at, n);
-            uint64_t bit = vocab_joint_hash(left, right) >> tok->joint_shift;
-            tok->joints[bit / 64] |= (uint64_t)1 << (bit % 64);
+            vocab_add_joint(tok, left, right);
             left = right;
         }
         if (n_bytes > tok->n_merge_bytes)
             tok->n_merge_bytes = (uint32_t)n_bytes;
     }
-    return tok->joints != NULL;
+    return ok;
 }
 
 static int by_bytes(const void *a, const void *b)

@@ -57,7 +57,8 @@ struct tokenizer {
     struct token_affixes affixes;
 
     /* One bit for each hash of two characters that stand side by side in some mergeable piece (and for others, by
-     * collision). Where it is not set no merge can ever join the two, so a text falls apart into short segments. */
+     * collision). Where it is not set no merge can ever join the two, so a text falls apart into short segments.
+     * TOKENIZER_BYTE_LEVEL: of ids of characters; NULL: any two may join. */
     uint64_t *joints;
     int joint_shift;        /* a 64-bit hash >> joint_shift is the number of a bit */
     uint32_t n_merge_bytes; /* of the longest mergeable piece */
@@ -139,6 +140,14 @@ static inline uint32_t vocab_char_code(const char *text, size_t n_bytes)
 static inline uint64_t vocab_joint_hash(uint32_t left, uint32_t right)
 {
     return ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15;
+}
+
+/* Sets up the index of vocab_may_join() without entries. False: out of memory. */
+MUST_CHECK bool vocab_new_joints(struct tokenizer *tok);
+static inline void vocab_add_joint(struct tokenizer *tok, uint32_t left, uint32_t right)
+{
+    uint64_t bit = vocab_joint_hash(left, right) >> tok->joint_shift;
+    tok->joints[bit / 64] |= (uint64_t)1 << (bit % 64);
 }
 
 /* May two characters that follow each other end up in one piece? */
