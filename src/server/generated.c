@@ -107,11 +107,10 @@ bool generated_add_prompt(const struct job *job, struct buf *out)
     return buf_add(out, json_string_value(inputs), json_string_length(inputs));
 }
 
-/* The prompt's ids [*n]; NULL: out of memory. */
-static int32_t *prompt_ids(const struct job *job, size_t *n)
+/* The prompt's ids [*n], n_room at most; NULL: out of memory. */
+static int32_t *prompt_ids(const struct job *job, size_t n_room, size_t *n)
 {
     const struct api_prompt *prompt = &job->req.prompts[0];
-    size_t n_room = job->subs[0].n_prompt_tokens;
     int32_t *ids = calloc(n_room + 1, sizeof *ids);
     *n = n_room;
     if (ids && prompt->text) {
@@ -142,7 +141,7 @@ json_t *generated_prefill(const struct job *job, const struct tutti_event *event
 {
     const struct tutti_token *told = event->prompt_tokens;
     size_t n = event->n_prompt_tokens;
-    int32_t *ids = told ? NULL : prompt_ids(job, &n);
+    int32_t *ids = told ? NULL : prompt_ids(job, n, &n);
     json_t *list = told || ids ? json_array() : NULL;
     for (size_t i = 0; list && i < n; i++) {
         json_t *logprob = told && i > 0 ? json_logprob(told[i].logprob) : json_null();

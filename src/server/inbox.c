@@ -11,7 +11,7 @@ struct inbox {
     _Atomic(struct letter *) top; /* the newest */
     int wake_fd;
     struct event *wake;
-    void (*read)(void *user, const struct letter *letter);
+    void (*read)(void *user, struct letter *letter);
     void *user;
 };
 
@@ -47,7 +47,6 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
         struct letter *letter = oldest;
         oldest = letter->next;
         inbox->read(inbox->user, letter);
-        free(letter);
     }
 }
 
@@ -147,7 +146,7 @@ void inbox_callback(void *user, const struct tutti_event *event)
 /* ---- life -------------------------------------------------------------------------------------------------------- */
 
 enum tutti_status inbox_new(struct inbox **out, struct event_base *base,
-                            void (*read)(void *user, const struct letter *letter), void *user,
+                            void (*read)(void *user, struct letter *letter), void *user,
                             struct tutti_error *err)
 {
     struct inbox *inbox = calloc(1, sizeof *inbox);

@@ -6,6 +6,7 @@
 #ifndef TUTTI_SERVER_INBOX_H
 #define TUTTI_SERVER_INBOX_H
 
+#include "base/buf.h"
 #include "base/error.h"
 
 #include <jansson.h>
@@ -25,7 +26,9 @@ struct submission {
     bool lost;            /* text thread: an event could not be copied */
     struct letter *spare; /* for the last event, should memory be short */
     size_t n_prompt_tokens, n_cached_tokens;
-    json_t *prompt;       /* what an API says of the prompt's tokens; NULL: nothing */
+    json_t *prompt;         /* the prompt's tokens in the API's shape, from read_prompt(); NULL: none */
+    struct buf prompt_text; /* of a prompt of ids, from read_prompt() */
+    bool is_prompt_read;
     int64_t n_charged;    /* tokens of the prompt, to the client */
     int64_t n_accounted;  /* of those, in its counts: known, not guessed */
     bool is_read_charged; /* the client has paid for a prompt that was read in vain */
@@ -38,10 +41,10 @@ struct letter {
     struct tutti_event event;
 };
 
-/* read: called on the loop's thread for every letter, in the order in which the events came; the letter is freed
- * afterwards. */
+/* read: called on the loop's thread for every letter, in the order in which the events came; it takes the letter over, for
+ * free(). */
 MUST_CHECK enum tutti_status inbox_new(struct inbox **out, struct event_base *base,
-                                       void (*read)(void *user, const struct letter *letter), void *user,
+                                       void (*read)(void *user, struct letter *letter), void *user,
                                        struct tutti_error *err);
 void inbox_free(struct inbox *inbox); /* no submission may be open; NULL is allowed */
 

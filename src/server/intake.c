@@ -96,6 +96,11 @@ static void charge(struct intake *intake, const struct intake_task *task)
 static void finish(struct intake *intake, struct intake_task *task)
 {
     struct http_conn *conn = task->conn;
+    if (task->user) {
+        task->route->done(task, NULL);
+        task_free(task);
+        return;
+    }
     task->body.text = "";
     if (task->memory) {
         buf_clear(&task->memory->bytes);
@@ -215,6 +220,22 @@ void intake_start(struct app *app, struct http_conn *conn, const struct intake_r
         api->fail(app, NULL, conn, &err);
     else
         app_reply_error(conn, 503, NULL, &err);
+}
+
+bool intake_run(struct app *app, uint64_t owner, uint64_t n_bytes, const struct intake_route *route,
+                void *user)
+{
+    struct intake_task *task = calloc(1, sizeof *task);
+    if (!task)
+        return false;
+    task->item.cost = n_bytes + LEAST_COST;
+    task->app = app;
+    task->route = route;
+    task->user = user;
+    if (workers_add(app->intake->workers, owner, &task->item))
+        return true;
+    task_free(task);
+    return false;
 }
 
 void intake_counts(struct intake *intake, struct intake_counts *out)

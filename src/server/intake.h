@@ -56,6 +56,7 @@ struct intake_task {
     struct buf reply;       /* a whole reply */
 
     bool has_begun; /* what done() leaves: a job, which is charged for by itself */
+    void *user;     /* of intake_run() */
 };
 
 MUST_CHECK enum tutti_status intake_new(struct intake **out, struct event_base *base,
@@ -77,6 +78,12 @@ struct http_body *intake_take_memory(struct intake_task *task);
  * owner: the client's id. The worker does so before it reads what this client sends next, so the request no longer counts
  * against the client's memory. app->intake may be NULL. */
 void intake_drop(struct app *app, uint64_t owner, struct api_request *req);
+
+/* Loop: other work for a client, such as a large reply: route->read() on a worker, then route->done() on the loop with conn
+ * NULL. Both find user in the task; only reply, status and err of the rest are used. n_bytes: what the work costs, in bytes of
+ * a body. False: out of memory. */
+MUST_CHECK bool intake_run(struct app *app, uint64_t owner, uint64_t n_bytes,
+                           const struct intake_route *route, void *user);
 
 /* What reading has cost a client, in tokens of its limits: a small part of what the engine takes for as much text. */
 int64_t intake_cost(uint64_t n_bytes);

@@ -8,6 +8,30 @@
 
 enum { MAX_OPEN = 256 }; /* prompts of a job on the engine at the same time: as many as it runs by default */
 
+static void read_letters(struct job *job);
+
+static uint64_t owner_of(const struct job *job)
+{
+    return job->client ? job->client->id : 0;
+}
+
+/* Replies in the API's shape, as far as they have come. */
+static void drop_values(struct job *job)
+{
+    for (size_t i = 0; job->subs && i < job->req.n_prompts; i++) {
+        json_decref(job->subs[i].prompt);
+        job->subs[i].prompt = NULL;
+    }
+    for (size_t i = 0; job->choices && i < job->n_choices; i++) {
+        struct choice *choice = &job->choices[i];
+        json_decref(choice->items);
+        json_decref(choice->logprobs);
+        json_decref(choice->tokens);
+        json_decref(choice->tops);
+        choice->items = choice->logprobs = choice->tokens = choice->tops = NULL;
+    }
+}
+
 static void job_free(struct job *job)
 {
     if (job->link) {
@@ -17,22 +41,20 @@ static void job_free(struct job *job)
     }
     for (size_t i = job->n_submitted; job->client && job->subs && i < job->req.n_prompts; i++)
         client_charge(job->client, -job->subs[i].n_charged); /* what was never submitted costs nothing */
-    uint64_t owner = job->client ? job->client->id : 0;
+    uint64_t owner = owner_of(job);
     if (job->client)
         client_leave(job->app->clients, job->client, (int64_t)job->n_choices);
     for (size_t i = 0; job->subs && i < job->req.n_prompts; i++) {
         free(job->subs[i].spare);
-        json_decref(job->subs[i].prompt);
+        buf_clear(&job->subs[i].prompt_text);
     }
     for (size_t i = 0; job->choices && i < job->n_choices; i++) {
         buf_clear(&job->choices[i].text);
         buf_clear(&job->choices[i].held);
         call_reader_clear(&job->choices[i].calls);
-        json_decref(job->choices[i].items);
-        json_decref(job->choices[i].logprobs);
-        json_decref(job->choices[i].tokens);
-        json_decref(job->choices[i].tops);
     }
+    drop_values(job);
+    json_decref(job->reply);
     free(job->subs);
     free(job->choices);
     intake_drop(job->app, owner, &job->req);
@@ -110,10 +132,54 @@ void job_reply(struct job *job, const char *body, size_t n_bytes)
         http_reply(job_take_conn(job), 200, "application/json", body, n_bytes);
 }
 
-void job_reply_json(struct job *job, json_t *value)
+static void write_reply(struct intake_task *task)
 {
+    struct job *job = task->user;
+    if (!json_write(&task->reply, job->reply) || !buf_add_string(&task->reply, job->reply_end))
+        task->status = TUTTI_E_MEMORY;
+    json_decref(job->reply);
+    job->reply = NULL;
+}
+
+static void send_reply(struct intake_task *task, struct http_conn *conn)
+{
+    struct job *job = task->user;
+    (void)conn;
+    job->is_working = false;
+    if (job->conn && task->status == TUTTI_OK) {
+        job_reply(job, task->reply.bytes, task->reply.n_bytes);
+    } else if (job->conn) {
+        job->is_over = false;
+        job_fail_memory(job);
+    }
+    read_letters(job);
+}
+
+/* Would writing it delay the other streams? About a value of JSON for each token, and for each that was nearly as probable. */
+static bool is_large_reply(const struct job *job)
+{
+    enum { MANY_VALUES = 4096, TOKENS_PER_VALUE = 16 }; /* of bare text */
+    size_t n = job_n_generated(job);
+    if (job->req.tells_prompt)
+        n += job_n_prompt_tokens(job, NULL) * (size_t)job->req.n;
+    n *= job->req.logprobs ? (size_t)job->req.top_logprobs + 1 : 1;
+    return n >= (size_t)MANY_VALUES * (job->req.logprobs ? 1 : TOKENS_PER_VALUE);
+}
+
+void job_reply_json(struct job *job, json_t *value, const char *end)
+{
+    static const struct intake_route WRITE = { .read = write_reply, .done = send_reply };
+    if (job->conn && is_large_reply(job)) {
+        drop_values(job); /* the worker then frees them with the reply */
+        job->reply = value;
+        job->reply_end = end;
+        job->is_working = intake_run(job->app, owner_of(job), job_n_generated(job), &WRITE, job);
+        if (job->is_working)
+            return;
+        job->reply = NULL;
+    }
     struct buf body = { 0 };
-    if (json_write(&body, value))
+    if (json_write(&body, value) && buf_add_string(&body, end))
         job_reply(job, body.bytes, body.n_bytes);
     else
         job_fail_memory(job);
@@ -271,12 +337,10 @@ static void charge(struct job *job, struct submission *sub, const struct tutti_e
     sub->n_charged = sub->n_accounted = n_prompt;
 }
 
-void job_read_letter(void *user, const struct letter *letter)
+static void read_letter(struct job *job, const struct letter *letter)
 {
-    (void)user;
     const struct tutti_event *event = &letter->event;
     struct submission *sub = letter->submission;
-    struct job *job = sub->job;
     size_t index = sub->index * (size_t)job->req.n + (size_t)event->choice;
     struct choice *choice = &job->choices[index];
 
@@ -302,15 +366,78 @@ void job_read_letter(void *user, const struct letter *letter)
         deliver(job, index, event);
     if (event->is_last)
         submit_more(job);
-    if (job->n_open == 0) {
-        if (is_listened_to(
-                job)) { /* the engine ended a request without finishing each choice: a defect, but no silence */
-            struct tutti_error err;
-            error_set(&err, TUTTI_E_INTERNAL, "the engine ended the request early");
-            job_fail(job, &err);
-        }
-        job_free(job);
+}
+
+static void read_prompt(struct intake_task *task)
+{
+    struct job *job = task->user;
+    const struct letter *letter = job->first_letter;
+    if (!job->api->read_prompt(job, letter->submission, &letter->event))
+        task->status = TUTTI_E_MEMORY;
+}
+
+static void prompt_was_read(struct intake_task *task, struct http_conn *conn)
+{
+    struct job *job = task->user;
+    (void)conn;
+    job->is_working = false;
+    if (task->status != TUTTI_OK)
+        job_fail_memory(job);
+    read_letters(job);
+}
+
+/* Before the first event of a prompt is delivered. True: a worker reads what it says of the prompt, and the event waits. */
+static bool start_prompt(struct job *job, const struct letter *letter)
+{
+    static const struct intake_route READ = { .read = read_prompt, .done = prompt_was_read };
+    const struct tutti_event *event = &letter->event;
+    struct submission *sub = letter->submission;
+    if (!job->req.tells_prompt || sub->is_prompt_read || event->finish == TUTTI_FINISH_ERROR ||
+        event->finish == TUTTI_FINISH_CANCELLED || !is_listened_to(job))
+        return false;
+    sub->is_prompt_read = true;
+    bool ok;
+    if (job->app->intake)
+        ok = job->is_working = intake_run(job->app, owner_of(job), event->n_prompt_tokens, &READ, job);
+    else /* a file of requests: there is no other client */
+        ok = job->api->read_prompt(job, sub, event);
+    if (!ok)
+        job_fail_memory(job);
+    return job->is_working;
+}
+
+static void read_letters(struct job *job)
+{
+    while (!job->is_working && job->first_letter) {
+        struct letter *letter = job->first_letter;
+        if (start_prompt(job, letter))
+            return;
+        job->first_letter = letter->next;
+        read_letter(job, letter);
+        free(letter);
     }
+    if (job->is_working || job->n_open > 0)
+        return;
+    if (is_listened_to(
+            job)) { /* the engine ended a request without finishing each choice: a defect, but no silence */
+        struct tutti_error err;
+        error_set(&err, TUTTI_E_INTERNAL, "the engine ended the request early");
+        job_fail(job, &err);
+    }
+    job_free(job);
+}
+
+void job_read_letter(void *user, struct letter *letter)
+{
+    (void)user;
+    struct job *job = letter->submission->job;
+    letter->next = NULL;
+    if (job->first_letter)
+        job->last_letter->next = letter;
+    else
+        job->first_letter = letter;
+    job->last_letter = letter;
+    read_letters(job);
 }
 
 /* ---- jobs --------------------------------------------------------------------------------------------------------- */
@@ -466,13 +593,23 @@ bool job_prompt_text(const struct job *job, size_t index, struct buf *out)
     const struct api_prompt *prompt = &job->req.prompts[index / (size_t)job->req.n];
     if (prompt->text)
         return buf_add(out, prompt->text, prompt->n_text_bytes);
+    const struct buf *text = &job->subs[index / (size_t)job->req.n].prompt_text;
+    return buf_add(out, text->bytes, text->n_bytes);
+}
+
+bool job_read_prompt_text(const struct job *job, struct submission *sub)
+{
+    const struct api_prompt *prompt = &job->req.prompts[sub->index];
     const int32_t *ids = job->req.ids.ids + prompt->first_id;
+    struct buf *out = &sub->prompt_text;
+    if (prompt->text)
+        return true;
     int64_t n = tutti_detokenize(job->app->model, ids, prompt->n_ids, NULL, 0);
     if (n < 0 || !buf_reserve(out, (size_t)n))
         return false;
-    tutti_detokenize(job->app->model, ids, prompt->n_ids, out->bytes + out->n_bytes, (size_t)n);
-    out->n_bytes += (size_t)n;
-    out->bytes[out->n_bytes] = '\0';
+    tutti_detokenize(job->app->model, ids, prompt->n_ids, out->bytes, (size_t)n);
+    out->n_bytes = (size_t)n;
+    out->bytes[n] = '\0';
     return true;
 }
 

@@ -41,6 +41,9 @@ struct job_api {
     /* Reads a body, which is taken over. */
     enum tutti_status (*read_value)(struct api_request *req, struct app *app, json_t *body,
                                     struct tutti_error *err);
+    /* On a worker, before the first event() of a prompt whose request has tells_prompt: sets sub->prompt and sub->prompt_text.
+     * False: out of memory. NULL: nothing to do. */
+    bool (*read_prompt)(const struct job *job, struct submission *sub, const struct tutti_event *event);
     /* An event of a choice, while somebody listens. */
     void (*event)(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
     /* Every choice has finished: says the rest. */
@@ -76,7 +79,11 @@ struct job {
     size_t n_open;            /* of the submitted ones: those that have not ended */
     struct choice *choices;   /* [req.n_prompts * req.n] */
     size_t n_choices, n_unfinished;
-    uint64_t ttft_us, total_us; /* 0: no token yet */
+    uint64_t ttft_us, total_us;                /* 0: no token yet */
+    bool is_working;                           /* a worker reads a prompt or writes the reply: events wait */
+    struct letter *first_letter, *last_letter; /* those that wait */
+    json_t *reply;                             /* that a worker writes, */
+    const char *reply_end;                     /* and what follows it */
 };
 
 /* Reads the request, submits it and sees to the reply. */
@@ -98,7 +105,7 @@ void job_drop(struct job *job);
 void job_stop_all(struct app *app);
 
 /* The callback of the inbox; user: struct app. */
-void job_read_letter(void *app, const struct letter *letter);
+void job_read_letter(void *app, struct letter *letter);
 
 /* Tokens and times for the access log, "" where there are none. */
 void job_describe(const struct job *job, char *out, size_t n_bytes);
@@ -111,7 +118,9 @@ struct http_conn *job_take_conn(struct job *job);
 void job_begin_stream(struct job *job);
 /* The whole reply, with status 200; value is dropped. */
 void job_reply(struct job *job, const char *body, size_t n_bytes);
-void job_reply_json(struct job *job, json_t *value);
+/* The same of a value and an end, such as "\n"; a large value is written on a worker. Lists in the job's choices and prompts
+ * may be dropped too. */
+void job_reply_json(struct job *job, json_t *value, const char *end);
 /* Ends the job with an error. */
 void job_fail(struct job *job, const struct tutti_error *err);
 void job_fail_memory(struct job *job);
@@ -119,7 +128,9 @@ void job_fail_memory(struct job *job);
 MUST_CHECK bool job_stream_json(struct job *job, const char *prefix, json_t *value, const char *end);
 size_t job_n_prompt_tokens(const struct job *job, size_t *n_cached); /* n_cached may be NULL */
 size_t job_n_generated(const struct job *job);
-/* The text of the prompt that choice index answers, for echo. False: no memory or no tokenizer. */
+/* For read_prompt(): the text of a prompt of ids. False: no memory or no tokenizer. */
+MUST_CHECK bool job_read_prompt_text(const struct job *job, struct submission *sub);
+/* The text of the prompt that choice index answers, once it was read. False: no memory. */
 MUST_CHECK bool job_prompt_text(const struct job *job, size_t index, struct buf *out);
 
 #endif

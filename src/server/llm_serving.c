@@ -106,15 +106,7 @@ static void finish(struct job *job)
             job_fail_memory(job);
         return;
     }
-    struct buf text = { 0 };
-    json_t *value = whole_value(job, choice);
-    ok = json_write(&text, value) && buf_add_string(&text, "\n");
-    json_decref(value);
-    if (ok)
-        http_reply(job_take_conn(job), 200, "application/json", text.bytes, text.n_bytes);
-    else
-        job_fail_memory(job);
-    buf_clear(&text);
+    job_reply_json(job, whole_value(job, choice), "\n");
 }
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */

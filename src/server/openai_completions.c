@@ -74,13 +74,15 @@ static size_t own_bytes(const struct tutti_token *token, const char *text, size_
     return n - *n_skipped < n_text ? n - *n_skipped : n_text;
 }
 
-/* The log-probabilities of the prompt's own tokens, kept for each of its choices. */
-static bool take_prompt(struct job *job, size_t index, const struct tutti_event *event)
+/* The prompt's text, and the log-probabilities of its own tokens where the event has them: kept for each of its choices. */
+static bool read_prompt(const struct job *job, struct submission *sub, const struct tutti_event *event)
 {
-    struct submission *sub = &job->subs[index / (size_t)job->req.n];
     struct buf text = { 0 };
+    bool ok = job_read_prompt_text(job, sub);
+    if (!event->prompt_tokens)
+        return ok;
     json_t *into = new_logprobs();
-    bool ok = into && job_prompt_text(job, index, &text);
+    ok = ok && into && job_prompt_text(job, sub->index * (size_t)job->req.n, &text);
     size_t at = 0, n_chars = 0;
     for (size_t i = 0; ok && i < event->n_prompt_tokens; i++) {
         const struct tutti_token *token = &event->prompt_tokens[i];
@@ -193,7 +195,7 @@ static void stream(struct job *job, size_t index, struct choice *choice, const s
         struct buf prompt = { 0 };
         json_t *text = begin_choice(job, index, choice, &prompt) ? json_text(prompt.bytes, prompt.n_bytes)
                                                                  : NULL;
-        json_t *lp = told && job->req.logprobs ? json_deep_copy(told) : NULL;
+        json_t *lp = told && job->req.logprobs ? json_incref((json_t *)(uintptr_t)told) : NULL;
         if (job->req.echo || !text)
             openai_stream_choice(job, text ? choice_value(index, text, lp, TUTTI_FINISH_NONE) : NULL);
         else
@@ -208,9 +210,7 @@ static void stream(struct job *job, size_t index, struct choice *choice, const s
 
 static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
 {
-    if (event->prompt_tokens && !take_prompt(job, index, event)) {
-        job_fail_memory(job);
-    } else if (job->req.stream) {
+    if (job->req.stream) {
         job_begin_stream(job);
         stream(job, index, choice, event);
     } else {
@@ -222,6 +222,7 @@ static enum tutti_status read_value(struct api_request *req, struct app *app, js
                                     struct tutti_error *err)
 {
     enum tutti_status st = api_request_read_client(req, API_COMPLETION, app->model, body, err);
+    req->tells_prompt = req->echo;
     if (st == TUTTI_OK && req->prompt_logprobs && app->model && model_of(app->model)->desc.has_prefix)
         st = error_set_param(err, TUTTI_E_ARGUMENT, "echo",
                              "this model reads prompts in both directions: their tokens have no "
@@ -234,6 +235,7 @@ static enum tutti_status read_value(struct api_request *req, struct app *app, js
 
 const struct openai_api OPENAI_COMPLETIONS = {
     .job.read_value = read_value,
+    .job.read_prompt = read_prompt,
     .job.event = take_event,
     .job.finish = openai_finish,
     .job.fail = openai_fail,

@@ -138,7 +138,7 @@ static void reply_whole(struct job *job)
         job_fail_memory(job);
         return;
     }
-    job_reply_json(job, reply);
+    job_reply_json(job, reply, "");
 }
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */

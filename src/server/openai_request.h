@@ -82,6 +82,7 @@ struct api_request {
     int dimensions; /* of an embedding; 0: all */
     bool is_base64;
     bool prompt_logprobs, no_answer;
+    bool tells_prompt; /* the reply tells of the prompt's text or tokens */
     struct inputs_wants inputs;
     bool stream, include_usage, logprobs, echo, ignore_eos, parse_special;
 };

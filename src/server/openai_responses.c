@@ -343,7 +343,7 @@ static void finish(struct job *job)
     if (!job->req.stream) {
         json_t *value = response_value(job, choice);
         if (value)
-            job_reply_json(job, value);
+            job_reply_json(job, value, "");
         else
             job_fail_memory(job);
         return;

@@ -145,12 +145,12 @@ static void finish_whole(struct job *job, bool is_list)
         job_fail_memory(job);
         return;
     }
-    struct http_conn *conn = job_take_conn(job);
+    struct http_conn *conn = job->conn;
     http_header(conn, "x-compute-type", "cpu");
     add_number(conn, "x-total-time", (size_t)((clock_now_us() - http_request_start_us(conn)) / 1000));
     add_number(conn, "x-prompt-tokens", job_n_prompt_tokens(job, NULL));
     add_number(conn, "x-generated-tokens", json_array_size(job->choices[best_choice(job)].tokens));
-    app_reply_json(conn, 200, value);
+    job_reply_json(job, value, "");
 }
 
 static bool stream_token(struct job *job, struct choice *choice, size_t i, bool is_last)
@@ -189,15 +189,17 @@ static void stream_event(struct job *job, struct choice *choice, const struct tu
         job_fail_memory(job);
 }
 
+static bool read_prompt(const struct job *job, struct submission *sub, const struct tutti_event *event)
+{
+    sub->prompt = generated_prefill(job, event);
+    return sub->prompt != NULL;
+}
+
 static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
 {
     (void)index;
-    struct submission *sub = &job->subs[0];
     size_t begin = json_array_size(choice->tokens);
-    bool is_first = job->req.inputs.input_details && !sub->prompt;
-    if (is_first)
-        sub->prompt = generated_prefill(job, event);
-    if ((is_first && !sub->prompt) || !generated_add(job, choice, event, true))
+    if (!generated_add(job, choice, event, true))
         job_fail_memory(job);
     else if (job->req.stream)
         stream_event(job, choice, event, begin);
@@ -227,6 +229,7 @@ static enum tutti_status read_body(struct api_request *req, struct app *app, con
     static const struct inputs_rules RULES = { .max_new_tokens = 0 };
     const char *adapter;
     enum tutti_status st = inputs_request_read(req, &RULES, app->model, body->text, body->n_bytes, err);
+    req->tells_prompt = req->inputs.input_details;
     req->prompt_logprobs = req->inputs.input_details && app->model && !model_of(app->model)->desc.has_prefix;
     const json_t *id = json_object_get(json_object_get(req->root, "parameters"), "adapter_id");
     if (st != TUTTI_OK || !json_is_string(id))
@@ -272,15 +275,21 @@ static enum tutti_status read_stream(struct api_request *req, struct app *app, c
     return st;
 }
 
-static const struct job_api WHOLE = {
-    .id_prefix = "tgi", .read = read_whole, .event = take_event, .finish = finish, .fail = tgi_fail
-};
+static const struct job_api WHOLE = { .id_prefix = "tgi",
+                                      .read = read_whole,
+                                      .read_prompt = read_prompt,
+                                      .event = take_event,
+                                      .finish = finish,
+                                      .fail = tgi_fail };
 static const struct job_api STREAM = {
     .id_prefix = "tgi", .read = read_stream, .event = take_event, .finish = finish, .fail = tgi_fail
 };
-static const struct job_api COMPAT = {
-    .id_prefix = "tgi", .read = read_compat, .event = take_event, .finish = finish_compat, .fail = tgi_fail
-};
+static const struct job_api COMPAT = { .id_prefix = "tgi",
+                                       .read = read_compat,
+                                       .read_prompt = read_prompt,
+                                       .event = take_event,
+                                       .finish = finish_compat,
+                                       .fail = tgi_fail };
 
 void tgi_request(struct app *app, struct http_conn *conn)
 {

@@ -181,3 +181,15 @@ def test_a_large_request_is_measured_and_freed_by_a_worker(server, n_values, sta
         assert send(server, "/v1/completions", body).status_code == status
     loop_after, intake_after = loop_and_intake_ns(server)
     assert loop_after - loop < (intake_after - intake) / 8, (loop_after - loop, intake_after - intake)
+
+
+def test_large_replies_are_written_by_a_worker(server):
+    """A prompt's tokens with 20 others for each of them: a worker makes their entries, and writes the reply."""
+    body = json.dumps({"prompt": [5] * 500, "max_tokens": 1, "echo": True, "logprobs": 20, "n": 16, "temperature": 0})
+    loop, intake = loop_and_intake_ns(server)
+    for _ in range(3):
+        response = send(server, "/v1/completions", body)
+        choices = response.json()["choices"]
+        assert len(choices) == 16 and all(len(choice["logprobs"]["tokens"]) == 501 for choice in choices)
+    loop_after, intake_after = loop_and_intake_ns(server)
+    assert loop_after - loop < (intake_after - intake) / 4, (loop_after - loop, intake_after - intake)
