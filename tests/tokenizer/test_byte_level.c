@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <cmocka.h>
 
@@ -271,13 +270,6 @@ static void special_tokens_come_from_trusted_parts_alone(void **state)
     }
 }
 
-static double seconds_used(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); /* the machine may have other work */
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* The time of a text eight times as long must not be that of its square. */
 static double seconds(const struct tokenizer *tok, const char *unit, size_t n_bytes)
 {
@@ -287,10 +279,10 @@ static double seconds(const struct tokenizer *tok, const char *unit, size_t n_by
         assert_true(buf_add_string(&text, unit));
     double best = 1e9;
     for (int i = 0; i < 3; i++) {
-        double start = seconds_used();
+        double start = cases_cpu_seconds();
         ids.n = 0;
         assert_true(tokenizer_encode(tok, text.bytes, text.n_bytes, &ids));
-        double took = seconds_used() - start;
+        double took = cases_cpu_seconds() - start;
         best = took < best ? took : best;
     }
     buf_clear(&text);

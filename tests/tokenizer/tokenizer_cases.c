@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -161,4 +162,11 @@ void cases_encode_both(const struct tokenizer *a, const struct tokenizer *b, con
         assert_memory_equal(x.ids, y.ids, x.n * sizeof *x.ids);
     ids_clear(&x);
     ids_clear(&y);
+}
+
+double cases_cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }

@@ -19,6 +19,9 @@ void cases_check_many(const char *name, int n_models);
 /* A list that has room for exactly the text's n_ids gets them; one with less room gets none, and says that it is full. */
 void cases_check_room(const struct tokenizer *tok, const char *text, size_t n_bytes, size_t n_ids);
 
+/* Computing time of this thread: the machine may have other work. */
+double cases_cpu_seconds(void);
+
 /* Both give the same ids. */
 void cases_encode_both(const struct tokenizer *a, const struct tokenizer *b, const char *text,
                        size_t n_bytes);
