@@ -17,7 +17,7 @@ sys.path.insert(0, os.path.join(ROOT, "bench"))
 from balancer import CONFIG, HOST, Balancer, free_port, get, wait_for  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not shutil.which("haproxy"), reason="haproxy is not installed")
-PATIENCE = 30 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+PATIENCE = 120 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
 NAMES = ["replica1", "replica2", "replica3"]
 
 

@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti"))
 DEMO = os.path.join(ROOT, "models", "demo")
-PATIENCE = 30 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+PATIENCE = 120 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
 
 
 class Server:

@@ -2,6 +2,7 @@
 import json
 
 import pytest
+from conftest import PATIENCE
 
 
 def visible(answer):
@@ -378,7 +379,7 @@ def test_a_prompt_beyond_the_context_is_told_both_figures(server):
 ])
 def test_a_broken_body_is_an_error(server, body, words):
     import requests
-    response = requests.post(server.url + "/v1/chat/completions", data=body, headers={"Content-Type": "application/json"}, timeout=30)
+    response = requests.post(server.url + "/v1/chat/completions", data=body, headers={"Content-Type": "application/json"}, timeout=PATIENCE)
     assert response.status_code == 400 and words in response.json()["error"]["message"]
 
 
@@ -387,4 +388,4 @@ def test_wrong_paths_and_methods(server):
     assert server.get("/v1/nothing").status_code == 404
     response = server.get("/v1/chat/completions")
     assert response.status_code == 405 and "POST" in response.headers["allow"]
-    assert requests.delete(server.url + "/v1/models", timeout=30).status_code == 405
+    assert requests.delete(server.url + "/v1/models", timeout=PATIENCE).status_code == 405

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import requests
+from conftest import PATIENCE
 
 STORY = "Tell me a story about a fox named Mia."
 QUESTION = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
@@ -159,7 +160,7 @@ def test_a_reload_changes_limits_and_keeps_debts(start, write_keys):
 
 
 def from_address(server, address, body):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30, source_address=(address, 0))
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE, source_address=(address, 0))
     connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
     answer = connection.getresponse()
     answer.read()
@@ -223,7 +224,7 @@ def test_priorities_are_capped_by_the_key(start, write_keys):
         assert {p: n for p, n in found.items() if n} == want
         assert figures['tutti_queue_oldest_seconds{priority="6"}'] > 0 and figures["tutti_queue_tokens"] > 0
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     server.wait_idle()
 
 
@@ -241,7 +242,7 @@ def test_better_priorities_are_answered_first(start):
             threads[-1].start()
             server.wait_until(lambda m, n=n: sum(v for k, v in m.items() if k.startswith("tutti_queue_requests")) == n + 2)
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     assert ended == [1, 3, 5, 9]
 
 
@@ -266,7 +267,7 @@ def test_a_flood_does_not_delay_another_key(start, write_keys):
         begin("sk-b")
         server.wait_until(lambda m: m['tutti_key_answers_running{key="bob"}'] == 1)
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     served = [key for key, status in ended if status == 200]
     assert ("sk-b", 200) in ended and served.index("sk-b") <= 5
     assert served.count("sk-a") >= 50
@@ -301,7 +302,7 @@ def test_the_time_in_the_queue_is_bounded_by_default(start):
     def send(n_words):
         body = json.dumps({"prompt": "word " * n_words, "max_tokens": 2}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
         connection.sendall(head.encode() + body)
         waiting.append(connection)
 
@@ -337,7 +338,7 @@ def test_other_apis_say_it_in_their_words(start):
             assert int(answer.headers["Retry-After"]) >= 1
         for path, body, status in [("/generate", {"inputs": "x"}, 429), ("/models/m/generate", {"inputs": "x"}, 503),
                                    ("/v1/responses", {"input": "x"}, 503), ("/generate_stream", {"inputs": "x"}, 429)]:
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30, source_address=("127.0.0.9", 0))
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE, source_address=("127.0.0.9", 0))
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             answer = connection.getresponse()
             assert answer.status == status and "within the 0.1 s" in answer.read().decode(), path

@@ -31,7 +31,7 @@ def connect(server, receive_bytes=None):
     sock = socket.socket()
     if receive_bytes:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    sock.settimeout(30)
+    sock.settimeout(PATIENCE)
     sock.connect(("127.0.0.1", server.port))
     return sock
 
@@ -62,7 +62,7 @@ def test_connections_are_kept_and_requests_may_be_sent_ahead(server):
 
 
 def test_a_body_in_chunks_is_read(server):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
     connection.request("POST", "/tokenize", body=iter([b'{"pro', b'mpt": "abc"}']), encode_chunked=True,
                        headers={"Transfer-Encoding": "chunked", "Content-Type": "application/json"})
     assert connection.getresponse().status == 200
@@ -114,7 +114,7 @@ def test_idle_connections_are_closed_and_thousands_may_rest(start):
     server = start("--idle-timeout", "2")
     socks = [connect(server) for _ in range(800)]
     assert server.chat("What is the capital of France?", temperature=0).status_code == 200
-    socks[0].settimeout(20)
+    socks[0].settimeout(PATIENCE)
     assert socks[0].recv(10) == b""
     for sock in socks:
         sock.close()
@@ -134,7 +134,7 @@ def test_connections_beyond_the_descriptors_wait_their_turn(start):
 
 
 def test_a_full_queue_says_when_to_come_again(start):
-    server = start("--max-seqs", "1", "--max-queue", "2")
+    server = start("--max-seqs", "1", "--max-queue", "2", "--max-queue-time", "1000")  # a busy machine may take longer than the default
     statuses = []
 
     def ask():
@@ -236,7 +236,7 @@ def test_cors_is_for_the_named_origin(start):
     assert "access-control-allow-origin" not in plain.get("/v1/models").headers
     server = start("--cors-origin", "https://chat.example")
     assert server.get("/v1/models").headers["access-control-allow-origin"] == "https://chat.example"
-    preflight = requests.options(server.url + "/v1/chat/completions", timeout=30, headers={
+    preflight = requests.options(server.url + "/v1/chat/completions", timeout=PATIENCE, headers={
         "Origin": "https://chat.example", "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "content-type, authorization"})
     assert preflight.status_code == 204 and "POST" in preflight.headers["access-control-allow-methods"]
@@ -253,20 +253,18 @@ def test_sigterm_lets_running_answers_end(start):
         while (piece := sock.recv(65536)):
             data += piece
     assert b"data: [DONE]" in data and data.count(b'"finish_reason":"length"') == 32
-    assert server.process.wait(30) == 0
+    assert server.process.wait(PATIENCE) == 0
 
 
 def test_a_second_signal_stops_at_once(start):
-    server = start("--drain-timeout", "100")
+    server = start("--drain-timeout", "100000")
     with connect(server) as sock:
         sock.sendall(raw_request({**HUGE, "n": 128}))
         server.wait_until(lambda m: m["tutti_sequences_running"] > 0)
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        server.wait_for_log("draining")
         server.process.send_signal(signal.SIGTERM)
-        began = time.monotonic()
-        assert server.process.wait(30) == 0
-        assert time.monotonic() - began < 20
+        assert server.process.wait(PATIENCE) == 0
 
 
 def test_the_log_has_a_line_for_each_request(start):

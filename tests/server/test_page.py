@@ -16,7 +16,7 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 TRANSIENT = (NoSuchElementException, StaleElementReferenceException, ElementNotInteractableException)
-PATIENCE = 30 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+PATIENCE = 120 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
 
 
 @pytest.fixture(scope="module")

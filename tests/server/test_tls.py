@@ -100,7 +100,7 @@ def test_answers_and_streams_as_over_plain_http(start_tls, server):
 
 
 def test_a_connection_serves_many_requests_and_ends_with_a_word(start_tls, authority):
-    server = start_tls("--idle-timeout", 1)
+    server = start_tls("--idle-timeout", 5)
     with connect(server, authority, minimum_version=ssl.TLSVersion.TLSv1_3) as sock:
         for _ in range(3):
             sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -170,7 +170,7 @@ def test_a_client_that_leaves_while_it_is_answered_is_found_out(start_tls, autho
 
 
 def test_handshakes_that_do_not_go_on_are_ended_and_keep_nobody_out(start_tls, authority):
-    server = start_tls("--header-timeout", 2)
+    server = start_tls("--header-timeout", 10)
     silent = [socket.create_connection(("127.0.0.1", server.port), PATIENCE) for _ in range(1100)]
     try:
         with connect(server, authority) as sock:  # the oldest ones make room
