@@ -135,14 +135,32 @@ static struct model *open_model(const char *path, char *said, size_t size, struc
     return model;
 }
 
+/* One tensor more than the model uses. */
+struct unused {
+    const char *fixture, *name;
+    float value;
+    const char *error, *warning; /* both NULL: nothing is said */
+};
+
+/* The folder has the file already. */
+static void check_unused(const struct unused *c, const char *fixture)
+{
+    char said[4096];
+    struct tutti_error err;
+    write_config(fixture, NULL, NULL);
+    struct model *model = open_model(folder, said, sizeof said, &err);
+    bool is_right = c->error
+                        ? !model && strstr(err.text, c->error)
+                        : model && (c->warning ? strstr(said, c->warning) != NULL : !strstr(said, "unused"));
+    if (!is_right)
+        fail_msg("%s: \"%s\", said \"%s\"", c->name, err.text, said);
+    model_free(model);
+}
+
 static void unused_tensors_are_refused_or_listed(void **state)
 {
     (void)state;
-    static const struct {
-        const char *fixture, *name;
-        float value;
-        const char *error, *warning; /* both NULL: nothing is said */
-    } CASES[] = {
+    static const struct unused CASES[] = {
         { "llama-tiny-tied", "model.layers.1.self_attn.q_proj.bias", 1,
           "tensor model.layers.1.self_attn.q_proj.bias: no llama model of this configuration uses it, but it "
           "belongs to a layer that runs",
@@ -178,17 +196,78 @@ static void unused_tensors_are_refused_or_listed(void **state)
         { "chatglm-6b-tiny", "transformer.layers.0.attention.rotary_emb.inv_freq", 1, NULL, NULL },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        char said[4096];
-        struct tutti_error err;
-        write_config(CASES[i].fixture, NULL, NULL);
         write_tensors(CASES[i].fixture, CASES[i].name, 64, CASES[i].value, NULL, NULL);
-        struct model *model = open_model(folder, said, sizeof said, &err);
-        bool is_right = CASES[i].error ? !model && strstr(err.text, CASES[i].error)
-                                       : model && (CASES[i].warning ? strstr(said, CASES[i].warning) != NULL
-                                                                    : !strstr(said, "unused"));
-        if (!is_right)
-            fail_msg("%s: \"%s\", said \"%s\"", CASES[i].name, err.text, said);
-        model_free(model);
+        check_unused(&CASES[i], CASES[i].fixture);
+    }
+}
+
+/* A field of a protocol buffer with n bytes, or their number where bytes is NULL. Returns the message's new size. */
+static size_t put_field(uint8_t *out, size_t at, int number, const void *bytes, size_t n)
+{
+    out[at++] = (uint8_t)(number << 3 | (bytes ? 2 : 0));
+    assert_true(n < 128 * 128);
+    if (n >= 128)
+        out[at++] = (uint8_t)(n & 0x7F) | 0x80;
+    out[at++] = (uint8_t)(n >= 128 ? n >> 7 : n);
+    if (bytes)
+        memcpy(out + at, bytes, n);
+    return at + (bytes ? n : 0);
+}
+
+/* The fixture's .ckpt with one tensor more at its beginning, of 32 floats of value each. */
+static void write_mindspore(const char *fixture, const char *name, float value)
+{
+    enum { N_VALUES = 32 };
+    uint8_t tensor[256], entry[512], message[600];
+    float values[N_VALUES];
+    char path[512];
+    size_t n_file;
+    for (int i = 0; i < N_VALUES; i++)
+        values[i] = value;
+    size_t n = put_field(tensor, 0, 1, NULL, N_VALUES);
+    n = put_field(tensor, n, 2, "Float32", 7);
+    n = put_field(tensor, n, 3, values, sizeof values);
+    size_t n_entry = put_field(entry, 0, 1, name, strlen(name));
+    n_entry = put_field(entry, n_entry, 2, tensor, n);
+    n = put_field(message, 0, 1, entry, n_entry);
+    snprintf(path, sizeof path, TEST_FIXTURES "/mindspore/%s/%s.ckpt", fixture, fixture);
+    char *bytes = read_file(path, &n_file);
+    path_of(path, sizeof path, "model.ckpt");
+    FILE *out = fopen(path, "wb");
+    assert_non_null(out);
+    write_bytes(out, message, n);
+    write_bytes(out, bytes, n_file);
+    assert_int_equal(fclose(out), 0);
+    free(bytes);
+}
+
+static void unused_tensors_of_mindspore_are_refused_or_listed(void **state)
+{
+    (void)state;
+    static const struct unused CASES[] = {
+        { "glm", "transformer.encoder.layers.0.mlp.dense_4h_to_h.bias", 1,
+          "model.ckpt: tensor transformer.encoder.layers.0.mlp.dense_4h_to_h.bias: no chatglm model of this "
+          "configuration uses it, but it belongs to a layer that runs",
+          NULL },
+        { "glm", "transformer.encoder.layers.0.mlp.dense_4h_to_h.bias", 0, NULL, NULL }, /* adds nothing */
+        { "glm", "transformer.encoder.layers.1.self_attention.q_norm.weight", 1, "q_norm.weight", NULL },
+        { "glm", "transformer.encoder.final_layernorm.bias", 1, "belongs to a tensor that is used", NULL },
+        { "glm", "transformer.encoder.embed_norm.weight", 1, "it is a norm outside of the layers", NULL },
+        { "glm", "score.weight", 1, NULL, "1 tensor is unused: score.weight" },
+        { "glm", "transformer.encoder.layers.2.mlp.dense_4h_to_h.weight", 1, NULL,
+          "1 tensor is unused: transformer.encoder.layers.2.mlp.dense_4h_to_h.weight" },
+        { "glm", "adam_m.transformer.output_layer.weight", 1, NULL, NULL }, /* an optimizer's */
+        { "pangu", "backbone.blocks.1.layernorm3.beta", 1, "it belongs to a layer that runs", NULL },
+        { "pangu", "backbone.blocks.1.layernorm3.beta", 0, NULL, NULL },
+        { "pangu", "backbone.blocks.1.layernorm3.gamma", 1, "it belongs to a layer that runs", NULL },
+        { "pangu", "backbone.top_query_layer.attention.gate.bias", 1, "attention.gate.bias", NULL },
+        { "pangu", "reward_head.weight", 1, NULL, "1 tensor is unused: reward_head.weight" },
+    };
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        char fixture[64];
+        snprintf(fixture, sizeof fixture, "mindspore/%s", CASES[i].fixture);
+        write_mindspore(CASES[i].fixture, CASES[i].name, CASES[i].value);
+        check_unused(&CASES[i], fixture);
     }
 }
 
@@ -430,6 +509,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(unused_tensors_are_refused_or_listed, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(unused_tensors_of_mindspore_are_refused_or_listed, make_folder,
+                                        remove_folder),
         cmocka_unit_test_setup_teardown(a_tied_output_that_differs_is_run, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(an_upload_without_a_configuration_of_its_quantization_is_named,
                                         make_folder, remove_folder),
