@@ -184,6 +184,23 @@ def test_tokens_around_a_text_are_added_where_asked_for(kind, before, after, tmp
         server.wait(PATIENCE)
 
 
+with open(os.path.join(BYTES, "affixes.json"), encoding="utf-8") as affixes:
+    AFFIXES = json.load(affixes)
+
+
+@pytest.mark.parametrize("at", range(0, len(AFFIXES), 3))
+def test_settings_say_what_stands_around_a_text(at, tmp_path):
+    """add_bos_token and add_eos_token beside a tokenizer.json. Expected ids are transformers' (tools/fixtures/make_affix_cases.py)."""
+    cases, folder = AFFIXES[at:at + 3], tmp_path / "model"
+    folder.mkdir()
+    widen(os.path.join(FIXTURES, "llama-tiny-tied"), folder)
+    shutil.copyfile(os.path.join(BYTES, cases[0]["tokenizer"] + ".json"), folder / "tokenizer.json")
+    (folder / "tokenizer_config.json").write_text(json.dumps(cases[0]["config"]), encoding="utf-8")
+    tutti("convert", folder, tmp_path / "model.gguf", "--type", "f32")
+    for path in folder, tmp_path / "model.gguf":
+        assert [ids_of(str(path), case["text"], "--special") for case in cases] == [case["ids"] for case in cases]
+
+
 def test_serves_text_and_chat(tmp_path):
     folder = tmp_path / "serve"
     folder.mkdir()
