@@ -125,6 +125,31 @@ def test_a_message_makes_no_mark_of_the_model(tmp_path):
             assert post("/detokenize", tokens=ids[1:-1]).json()["prompt"] == text
 
 
+# ---- what ends an answer ------------------------------------------------------------------------------------
+
+
+def test_plain_completions_end_at_listed_ids_only(tmp_path):
+    """<|im_end|> and <|im_start|> are control tokens that no file lists as end; the first ends answers of a chat."""
+    folder = tmp_path / "model"
+    case = make_folder(folder, "added-tokens-alone")
+    marks = case["parsed"][TEXTS.index("<|im_end|>")] + case["parsed"][TEXTS.index("<|im_start|><|im_end|>Hello")][:1]
+    listed, eos = [7, 300, 42], 2  # eos: of tokenizer_config.json
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": listed}), encoding="utf-8")
+    tutti("convert", folder, tmp_path / "model.gguf", "--type", "f32")
+    for model in folder, tmp_path / "model.gguf":
+        with serving(model) as post:
+            def ending(token, path="/v1/completions", **body):
+                body |= {"max_tokens": 3, "temperature": 0, "logit_bias": {str(token): 100}}
+                reply = post(path, **body).json()
+                return reply["choices"][0]["finish_reason"], reply["usage"]["completion_tokens"]
+
+            assert [ending(token, prompt="Hello") for token in marks] == [("length", 3)] * 2
+            assert {ending(token, prompt="Hello")[0] for token in [*listed, eos]} == {"stop"}
+            hello = [{"role": "user", "content": "Hello"}]
+            chat = [ending(token, "/v1/chat/completions", messages=hello)[0] for token in [*marks, *listed, eos]]
+            assert chat == ["stop", "length"] + ["stop"] * 4
+
+
 # ---- GGUF files without byte pieces -------------------------------------------------------------------------
 
 
