@@ -189,3 +189,21 @@ def test_predictions_are_held_against_the_whole_model():
 
 def test_it_says_that_it_measures_and_for_how_long():
     assert "measuring this machine's kernels for about 10 s" in tutti("plan", "tiny", "--threads", 1).stderr
+
+
+def test_a_model_of_a_wrong_kind_is_refused_before_anything_is_measured(tmp_path):
+    bert = tmp_path / "bert"
+    bert.mkdir()
+    (bert / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    (bert / "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")
+    for model, said in ((bert, "config.json: model_type \"bert\" is not supported, expected one of"),
+                        (os.path.join(FIXTURES, "gguf", "tiny-types.gguf"), "general.architecture \"tiny\" is not supported"),
+                        (os.path.join(FIXTURES, "gguf", "quality.json"), "it is neither GGUF nor safetensors"),
+                        (tmp_path, "there is neither config.json nor"),
+                        ("org/name", "hf download org/name")):
+        done = tutti("plan", model, check=1)
+        assert said in done.stderr and "measuring" not in done.stderr and done.stdout == ""
+
+
+def test_with_rates_nothing_is_measured(tmp_path):
+    assert tutti("plan", "tiny", "--rates", write(tmp_path / "rates.json", rates())).stderr == ""
