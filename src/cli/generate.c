@@ -58,8 +58,8 @@ static const struct option OPTIONS[] = {
       .help = "answer all requests of the file, in the form of OpenAI's Batch API: a line each, "
               "{\"custom_id\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\"}; "
               "/v1/completions, /v1/embeddings and /v1/responses as well; - is standard input. A line with "
-              "the response is printed for each as it ends. Options of an answer, such as --temperature or "
-              "--grammar, stand in its request, and are refused here" },
+              "the response is printed for each as it ends. Settings of an answer are fields of its request: "
+              "flags for them, such as --temperature or --grammar, are refused" },
     { .name = "embedding",
       CHOICE_IN(VALUES, embedding),
       .value = "KIND",

@@ -89,15 +89,14 @@ static const struct option OPTIONS[] = {
     { .name = "metrics-key",
       TEXT_IN(VALUES, metrics_key),
       .value = "FILE",
-      .help = "answer GET /metrics only to those who send a key of FILE, which is written as that of "
-              "--api-key-file; where that one is "
-              "given, nobody may read /metrics without this or --metrics-listen; SIGHUP reads it anew" },
+      .help = "require one of the keys in FILE for GET /metrics; FILE has the form of --api-key-file. With "
+              "--api-key-file, /metrics is closed unless this or --metrics-listen is given. SIGHUP reads "
+              "FILE again" },
     { .name = "metrics-listen",
       TEXT_IN(VALUES, metrics_listen),
       .value = "ADDRESS",
-      .help = "answer GET /metrics, and /health beside it, at this address only: HOST:PORT, PORT of "
-              "127.0.0.1, or unix:PATH; HTTPS where "
-              "the server has a certificate" },
+      .help = "serve GET /metrics at this address only, together with GET /health: HOST:PORT, PORT of "
+              "127.0.0.1, or unix:PATH; HTTPS where the server has a certificate" },
     { .name = "tls-cert",
       TEXT_IN(VALUES, tls_cert),
       .value = "FILE",
@@ -188,8 +187,8 @@ static const struct option LIMIT_OPTIONS[] = {
       .max = 86400,
       .initial = "30",
       .help =
-          "time in the queue: a request that would have to wait longer is refused at once with 429, one that "
-          "has not begun by then with 503, and both are told when to come again; 0: no limit" },
+          "longest time in the queue: a request that would wait longer gets 429 at once, and one that has "
+          "not begun by then gets 503, both with Retry-After; 0: no limit" },
     { .name = "tokens-per-minute",
       INT_IN(VALUES, tokens_per_minute),
       .value = "N",
@@ -216,9 +215,9 @@ static const struct option LIMIT_OPTIONS[] = {
       .value = "N",
       .max = 1000000,
       .help =
-          "open connections of one address, of IPv6 of one network of 64 bits (default 512, and no limit "
-          "for loopback addresses and Unix sockets); 0: no limit. Behind a reverse proxy all clients have "
-          "the proxy's address: X-Forwarded-For is not read" },
+          "open connections of one IPv4 address or IPv6 network of 64 bits (default 512; no limit for "
+          "loopback addresses and Unix sockets); 0: no limit. Clients of a reverse proxy share the proxy's "
+          "address: X-Forwarded-For is not read" },
     { .name = "ttft-target",
       FLOAT_IN(VALUES, ttft_target),
       .value = "MS",

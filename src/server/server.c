@@ -313,14 +313,13 @@ static void warn_of_strangers(const struct server *server)
         log_info("metrics: %s", listeners_metrics_address(server->listeners));
     if (listeners_are_reachable(server->listeners, HTTP_DOOR_METRICS) && !options->metrics_key_file &&
         !options->tls_client_ca_file)
-        log_warn("%s: everybody who can connect may read the metrics; --metrics-key FILE asks for a key",
+        log_warn("%s: any client that can connect may read the metrics; --metrics-key FILE requires a key",
                  listeners_metrics_address(server->listeners));
     if (options->api_key_file)
         return;
     if (listeners_are_reachable(server->listeners, HTTP_DOOR_API) && !options->tls_client_ca_file)
-        log_warn("%s: everybody who can connect may use the model; --api-key-file FILE asks for a key, "
-                 "--host 127.0.0.1 "
-                 "keeps other machines out",
+        log_warn("%s: any client that can connect may use the model; --api-key-file FILE requires a key, "
+                 "--host 127.0.0.1 keeps other machines out",
                  listeners_address(server->listeners));
     if (options->cors_origin && !strcmp(options->cors_origin, "*"))
         log_warn("--cors-origin *: every page that a user of this machine opens may use the model; name the "

@@ -171,7 +171,7 @@ def test_a_compressed_body_is_refused_by_its_coding(server, coding):
                                           (["--host", "localhost"], False), (["--unix", "SOCKET"], False)])
 def test_a_server_open_to_everybody_says_so_at_its_start(start, tmp_path, flags, warns):
     server = start(*[str(tmp_path / "s") if flag == "SOCKET" else flag for flag in flags])
-    assert ("everybody who can connect may use the model" in server.log()) == warns
+    assert ("any client that can connect may use the model" in server.log()) == warns
 
 
 def test_a_server_with_keys_is_not_open_to_everybody(start, tmp_path):

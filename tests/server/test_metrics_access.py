@@ -91,7 +91,7 @@ def test_an_address_that_is_none_is_refused(address):
 
 
 def test_figures_open_to_other_machines_are_warned_of(start, files):
-    warning = "everybody who can connect may read the metrics"
+    warning = "any client that can connect may read the metrics"
     assert warning in start(f"--api-key-file={files[0]}", "--metrics-listen", "0.0.0.0:0").log()
     assert warning not in start(f"--api-key-file={files[0]}", "--metrics-listen", "0").log()
     assert warning not in start(f"--api-key-file={files[0]}", "--metrics-listen", "0.0.0.0:0", "--metrics-key", files[1]).log()
