@@ -1,8 +1,8 @@
-"""What an attack has to work with: connections to the server, keys of hostile clients, and a record of what came back.
+"""The parts of an attack: connections to the server, keys of hostile clients, and a record of the replies.
 
-An attack is a coroutine function that takes an Attacker. It runs in a process of its own, so that what it computes does not delay
-those who measure. It may end early; after `seconds` it is cancelled. What it must find wrong by itself (a request answered that has
-to be refused) it reports with fault()."""
+An attack is a coroutine function that takes an Attacker. It runs in its own process, so that its computing does not delay the
+measurements. It may end early; after `seconds` it is cancelled. It calls fault() for a reply that is wrong in itself, such as 200
+to a request that must be refused."""
 import asyncio
 import collections
 import json
@@ -28,7 +28,7 @@ class Attack:
     run: Callable
     seconds: float = 8
     open: bool = False  # the server has no keys: for what a web page may send to a local server
-    flags: tuple = ()  # further flags of a server for this attack alone
+    flags: tuple = ()  # further flags of the server, for this attack only
     gap_ms: Optional[float] = None  # another bound than the program's for the streams' largest gap
     memory_mb: Optional[float] = None  # and for the growth of the server's memory
     answer_s: Optional[float] = None  # and for the slowest two-token request
@@ -37,7 +37,7 @@ class Attack:
 class Attacker:
     def __init__(self, port, seconds):
         self.port, self.seconds = port, seconds
-        self.patience = seconds + 60  # of one read or write
+        self.patience = seconds + 60  # timeout of one read or write
         self.counts = collections.Counter()  # what came back: a status, or "cut"
         self.faults = []
         self.key, self.keys = HOSTILE_KEYS[0], HOSTILE_KEYS
@@ -73,7 +73,7 @@ class Attacker:
         return await self.send(post(path, body, self.key if key is None else key, extra))
 
     async def repeat(self, path, body, at_once=1, keys=None):
-        """The same request again and again, at_once at the same time, with the keys in turn, until the attack's time is over."""
+        """Sends the same request again and again over at_once connections, which use the keys cyclically, until the attack's time is over."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         keys = keys or [self.key]
 
@@ -84,7 +84,7 @@ class Attacker:
         await asyncio.gather(*(one(i) for i in range(at_once)))
 
     async def drive(self, attack):
-        """Runs an attack for its time. Returns what is to be told of it."""
+        """Runs an attack for its time. Returns the number of replies of each status, the faults, and the first body of each status."""
         try:
             async with asyncio.timeout(self.seconds):
                 await attack.run(self)

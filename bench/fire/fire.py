@@ -5,8 +5,9 @@ and kill -9 again and again. What is answered must be what a lone run answered; 
   fire.py [--minutes 60] [--period 300] [--idle 5000] [--clients 16] [--json FILE] [--work DIR] [--seed N] [--flags FLAGS]
           [--sanitized]
 
-Two servers share the load: one is killed (and now and then drained) every --period seconds and started again, the other one lives
-as long as the fire, so that what it leaks adds up. $TUTTI_BIN: the program (build/tutti). Exits with 1 where something was wrong."""
+Two servers share the load: one is killed (and now and then drained) every --period seconds and started again. The other one runs
+as long as the fire, so that its leaks add up, and is attacked meanwhile: the attacks of bench/attack one after the other, in random
+order, from clients with keys of their own. $TUTTI_BIN: the program (build/tutti). Exits with 1 where something was wrong."""
 import argparse
 import asyncio
 import collections
@@ -21,8 +22,11 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "attack"))
 import hostile
 from asks import STEP_QUESTIONS, all_asks
+from attack import ATTACKS, attack_from_outside
+from kit import HOSTILE_KEYS
 from servers import METRICS_KEY, Idlers, Server
 from wire import Busy, Cut, Wire, post
 
@@ -261,14 +265,23 @@ class Fire:
             else:
                 server.kill()
 
+    async def attack(self, server, rng, seconds):
+        """One attack of bench/attack that a server with these keys and flags must withstand."""
+        attack = rng.choice([attack for attack in ATTACKS if not attack.open and not attack.flags])
+        found = await attack_from_outside(attack, server.port, min(seconds, attack.seconds))
+        for fault in found["faults"]:
+            self.fail(f"{server.name}: {attack.name}: {fault}")
+        self.counts["attack", "wrong" if found["faults"] else "withstood"] += 1
+
     async def steady(self, server, seconds_of_life):
         server.go = True
+        rng = random.Random(f"{self.args.seed} attacks")
         while not self.is_over:
             idlers = Idlers(server, self.args.idle // 10)
             await self.guarded(idlers.open())
             end = time.monotonic() + seconds_of_life / 2
             while time.monotonic() < end and not self.is_over:
-                await asyncio.sleep(0.1)
+                await self.guarded(self.attack(server, rng, end - time.monotonic()))
             await self.guarded(self.rest(server, idlers))
             idlers.close()
             server.go = True
@@ -294,7 +307,7 @@ class Fire:
         with open(os.path.join(self.folder, "metrics-key"), "w", encoding="ascii") as file:
             file.write(METRICS_KEY + "\n")
         with open(os.path.join(self.folder, "keys"), "w", encoding="ascii") as file:
-            file.writelines(f"{key} {client}\n" for key, client in KEYS.items())
+            file.writelines(f"{key} {client}\n" for key, client in [*KEYS.items(), *((key, key) for key in HOSTILE_KEYS)])
         self.wrong_heads, self.wrong_bodies = hostile.heads(next(iter(KEYS))), hostile.bodies(next(iter(KEYS)))
         alone = Server("alone", command("--threads", "1", "--kv-memory", "8M"), None, self.folder, self.patience)
         limits += shlex.split(self.args.flags)
@@ -357,7 +370,7 @@ class Fire:
         rows = collections.defaultdict(dict)
         for (habit, outcome), n in self.counts.items():
             rows[habit][outcome] = n
-        for habit, _ in HABITS:
+        for habit in [*(habit for habit, _ in HABITS), "attack"]:
             print(f"  {habit:20s} " + ", ".join(f"{n} {outcome}" for outcome, n in sorted(rows[habit].items())))
         first = result["first_token_ms"]
         print(f"  lives                {', '.join(f'{n} {how}' for how, n in self.n_lives.items())}")
