@@ -290,7 +290,7 @@ static enum tutti_status order_edges(struct automaton *a, struct draft *d, struc
     assert(n_states > 0); /* the root rule's */
     /* Here and by the searches below, which follow each edge a few times. */
     if (!take_bytes(d, n_states * 48 + d->n_edges * (sizeof *a->edges + 24)) ||
-        !budget_spend(d->budget, (int64_t)(2 * (d->n_edges + n_states))))
+        !budget_prepay(d->budget, (int64_t)(2 * (d->n_edges + n_states))))
         return too_large(d, err);
     a->n_states = d->n_states;
     a->n_edges = (int32_t)d->n_edges;

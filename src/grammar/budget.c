@@ -28,16 +28,27 @@ bool budget_look(struct budget *b)
     return false;
 }
 
+static void stop(struct budget *b, enum budget_end end)
+{
+    b->n_spent = budget_steps(b);
+    b->end = end;
+    b->interval = b->until_look = -1;
+}
+
+bool budget_prepay(struct budget *b, int64_t n_steps)
+{
+    if (b->end == BUDGET_GOES_ON && n_steps > b->limits.n_steps - budget_steps(b))
+        stop(b, BUDGET_OUT_OF_STEPS);
+    return b->end == BUDGET_GOES_ON && budget_spend(b, n_steps);
+}
+
 bool budget_take_bytes(struct budget *b, size_t n_bytes)
 {
     b->n_bytes += (int64_t)n_bytes;
     if (b->n_bytes > b->peak_bytes && b->n_bytes <= b->limits.n_bytes)
         b->peak_bytes = b->n_bytes;
-    if (b->end == BUDGET_GOES_ON && b->n_bytes > b->limits.n_bytes) {
-        b->n_spent = budget_steps(b);
-        b->end = BUDGET_OUT_OF_BYTES;
-        b->interval = b->until_look = -1;
-    }
+    if (b->end == BUDGET_GOES_ON && b->n_bytes > b->limits.n_bytes)
+        stop(b, BUDGET_OUT_OF_BYTES);
     return b->end == BUDGET_GOES_ON;
 }
 

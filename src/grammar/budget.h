@@ -42,6 +42,9 @@ static inline bool budget_spend(struct budget *b, int64_t n_steps)
     return b->until_look >= 0 || budget_look(b);
 }
 
+/* Spends n_steps before the work that they pay for. False: fewer are left; none is counted, and the budget is spent. */
+bool budget_prepay(struct budget *b, int64_t n_steps);
+
 static inline bool budget_is_over(const struct budget *b)
 {
     return b->end != BUDGET_GOES_ON;

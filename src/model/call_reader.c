@@ -283,12 +283,14 @@ static bool read_python(struct call_reader *r, const char *text, size_t n_bytes,
             break;
         }
     }
+    if (r->n_given == r->made.n_bytes)
+        return false;
     *piece = (struct call_piece){ .index = r->n_calls - 1,
                                   .arguments = r->made.bytes + r->n_given,
                                   .n_bytes = r->made.n_bytes - r->n_given,
                                   .is_last = r->state == CALL_ENDED };
     r->n_given = r->made.n_bytes;
-    return piece->n_bytes > 0;
+    return true;
 }
 
 /* ---- behind a call ---- */

@@ -183,7 +183,10 @@ static json_t *answer(const json_t *question)
     struct grammar *g;
     struct tutti_error err = { 0 };
     struct budget budget;
-    budget_init(&budget, &(struct budget_limits){ .n_steps = LIMIT_COMPILE_STEPS, .n_bytes = LIMIT_COMPILE_BYTES });
+    json_int_t n_steps = json_integer_value(
+        json_object_get(question, "budget_steps")); /* 0: as a server allows */
+    budget_init(&budget, &(struct budget_limits){ .n_steps = n_steps ? n_steps : LIMIT_COMPILE_STEPS,
+                                                  .n_bytes = LIMIT_COMPILE_BYTES });
     enum tutti_status st = grammar_new(&g,
                                        !strcmp(kind, "gbnf")      ? GRAMMAR_GBNF
                                        : !strcmp(kind, "schema")  ? GRAMMAR_JSON_SCHEMA

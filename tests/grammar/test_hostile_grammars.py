@@ -27,3 +27,14 @@ def test_a_budget_is_not_what_published_schemas_meet(probe):
     reply = probe.ask(kind="schema", text=text, seeds=[1], max_tokens=50)
     assert "error" not in reply, reply
     assert reply["steps"] < attacks.MAX_STEPS / 8 and reply["peak_bytes"] < attacks.MAX_BYTES / 3, reply
+
+
+@pytest.mark.parametrize("kind,text", [("gbnf", "root ::= ([a-z] | [0-9] | \"x\"){2000}"), ("pattern", "([a-z]|[0-9]|x){2000}")])
+def test_no_stage_of_compiling_runs_past_the_budget(probe, kind, text):
+    """Whatever the budget is, compiling stops close to it, and a stage that is refused is not counted."""
+    needed = probe.ask(kind=kind, text=text, seeds=[], max_tokens=1)["steps"]
+    assert needed > 20_000
+    for part in range(1, 64):
+        limit = needed * part // 64
+        reply = probe.ask(kind=kind, text=text, seeds=[], max_tokens=1, budget_steps=limit)
+        assert "too complex" in reply["error"] and reply["steps"] <= limit + 2_100, (limit, reply["steps"])
