@@ -345,7 +345,8 @@ class Fire:
         result = {"minutes": self.args.minutes, "lives": dict(self.n_lives), "returned_pages": self.n_returned, "failures": self.failures,
                   "done": {f"{habit}: {outcome}": n for (habit, outcome), n in sorted(self.counts.items())},
                   "first_token_ms": first, "rss_mb_of_lives": lives, "rss_mb_of_the_steady": alive}
-        looks_at_memory = self.args.period >= 60 and not self.args.sanitized  # shorter lives have not seen the largest requests
+        # Shorter lives have not seen the largest requests; the cache of compiled grammars is full after about ten minutes of attacks.
+        looks_at_memory = self.args.period >= 60 and self.args.minutes >= 30 and not self.args.sanitized
         if len(alive) >= 4:  # the first one is taken before the caches are full
             result["rss_slope_kb_per_minute"] = 1000 * statistics.linear_regression(*zip(*alive[1:])).slope
             third = max(1, len(alive[1:]) // 3)

@@ -153,7 +153,7 @@ async def trickle(wire, rng, key, seconds):
         except Cut:
             break
     status, _, _ = await answer
-    if status == 503:
+    if status in (429, 503):
         raise Busy(status)
     assert status == 408, f"a request that trickles in: status {status}, expected 408"
     assert loop.time() - began > 0.7 * seconds, "a request was given up too early"
