@@ -98,12 +98,14 @@ static bool rewrite_characters(const struct normalizer *n, const char *text, siz
 
 /* ---- Replace ---- */
 
-static bool replace_text(const struct normalizer *n, const char *text, size_t n_bytes, struct buf *out)
+static bool replace_text(const struct normalizer *n, const char *text, size_t n_bytes, size_t limit,
+                         struct buf *out)
 {
     while (n_bytes > 0) {
         const char *at = memmem(text, n_bytes, n->from.bytes, n->from.n_bytes);
         size_t before = at ? (size_t)(at - text) : n_bytes, taken = before + (at ? n->from.n_bytes : 0);
-        if (!buf_add(out, text, before) || (at && !buf_add(out, n->to.bytes, n->to.n_bytes)))
+        if (!buf_add(out, text, before) || (at && !buf_add(out, n->to.bytes, n->to.n_bytes)) ||
+            out->n_bytes > limit)
             return false;
         text += taken;
         n_bytes -= taken;
@@ -201,7 +203,7 @@ static bool run_step(const struct normalizer *n, struct pattern_matcher *m, cons
         return unicode_normalize(n->form, text, n_bytes, out);
     case NORMALIZE_REPLACE:
         return n->pattern ? replace_matches(n, m, text, n_bytes, limit, out)
-                          : replace_text(n, text, n_bytes, out);
+                          : replace_text(n, text, n_bytes, limit, out);
     case NORMALIZE_PREPEND:
         return buf_add(out, n->to.bytes, n->to.n_bytes) && buf_add(out, text, n_bytes);
     case NORMALIZE_STRIP:

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -343,6 +344,34 @@ static void mutations_are_errors_or_tokenizers(void **state)
     buf_clear(&bytes);
 }
 
+/* What a long text would become is not made before it is refused. */
+static void a_replacement_stops_where_its_text_grows_beyond_reason(void **state)
+{
+    (void)state;
+    enum { N_LONG = 64 * 1024, N_BLANKS = 4096, MAX_GROWTH_KB = 64 * 1024 }; /* it would be 256 MiB */
+    static char blanks[N_BLANKS], content[N_LONG + 1];
+    struct buf text = { 0 };
+    struct ids ids = { 0 };
+    struct tokenizer *tok = NULL;
+    struct rusage before, after;
+    memset(blanks, ' ', sizeof blanks);
+    memset(content, 'a', N_LONG);
+    assert_true(buf_printf(&text,
+                           "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},"
+                           "\"content\":\"%s\"}," DECODER "," PRE "," MODEL "}",
+                           content));
+    struct byte_file file = { .bytes = text.bytes, .n_bytes = text.n_bytes, .name = "tokenizer.json" };
+    assert_int_equal(tokenizer_from_json(&tok, &file, NULL, NULL), TUTTI_OK);
+    getrusage(RUSAGE_SELF, &before);
+    assert_false(tokenizer_encode(tok, blanks, sizeof blanks, &ids));
+    getrusage(RUSAGE_SELF, &after);
+    assert_true(after.ru_maxrss - before.ru_maxrss < MAX_GROWTH_KB);
+    assert_true(tokenizer_encode(tok, "ab", 2, &ids));
+    ids_clear(&ids);
+    tokenizer_free(tok);
+    buf_clear(&text);
+}
+
 int main(void)
 {
     static const struct CMUnitTest TESTS[] = {
@@ -350,6 +379,7 @@ int main(void)
         cmocka_unit_test(post_processors_put_tokens_around_a_text),
         cmocka_unit_test(reads_what_patterns_mean_elsewhere),
         cmocka_unit_test(a_pattern_without_end_is_stopped),
+        cmocka_unit_test(a_replacement_stops_where_its_text_grows_beyond_reason),
         cmocka_unit_test(wrong_lines_of_tiktoken_are_named),
         cmocka_unit_test(wrong_merges_are_named),
         cmocka_unit_test(mutations_are_errors_or_tokenizers),
