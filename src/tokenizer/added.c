@@ -6,7 +6,7 @@
 
 bool added_tokens_put(struct added_tokens *added, struct added_token token)
 {
-    for (size_t i = 0; i < added->n; i++) {
+    for (size_t i = 0; token.id <= added->max_id && i < added->n; i++) {
         if (added->list[i].id == token.id) {
             added->list[i] = token;
             return true;
@@ -17,6 +17,7 @@ bool added_tokens_put(struct added_tokens *added, struct added_token token)
         return false;
     added->list = list;
     added->list[added->n++] = token;
+    added->max_id = token.id > added->max_id ? token.id : added->max_id;
     return true;
 }
 

@@ -13,6 +13,7 @@ enum { MAX_ADDED_BYTES = 1024 };
 struct added_tokens {
     struct added_token *list; /* [n] */
     size_t n;
+    int32_t max_id;              /* of list; ids mostly come in ascending order, and are new then */
     struct trie raw, normalized; /* of their spellings; ids are indices of list */
     struct trie specials;        /* of those that are special, all as they are spelled */
     int32_t *special_ids;        /* [n_special_ids] ascending */
