@@ -90,12 +90,6 @@ static enum tutti_status add_decoder(const struct adding *a, const json_t *decod
     return st;
 }
 
-/* A token is text, or an object with its text as content. NULL: neither. */
-static const char *text_of(const json_t *token)
-{
-    return json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
-}
-
 static enum tutti_status add_special(const struct adding *a, const char *text, int32_t id)
 {
     return tokenizer_add_token(a->tok, text, strlen(text),
@@ -107,7 +101,7 @@ static enum tutti_status add_named(const struct adding *a, const json_t *setting
                                    int32_t *id)
 {
     char own[256];
-    const char *text = text_of(json_object_get(settings, key));
+    const char *text = tokenizer_settings_text(json_object_get(settings, key));
     if (!text && *id >= 0) {
         struct piece piece = tokenizer_piece(a->tok, *id);
         if (piece.n_bytes < sizeof own) {
@@ -127,7 +121,7 @@ static enum tutti_status add_named(const struct adding *a, const json_t *setting
  * for them. One that is an ordinary piece stays one. */
 static enum tutti_status add_other(const struct adding *a, const json_t *token, int32_t n_rows)
 {
-    const char *text = text_of(token);
+    const char *text = tokenizer_settings_text(token);
     if (!text || !*text || find_added(a->tok, text) >= 0)
         return TUTTI_OK;
     int32_t id = tokenizer_find(a->tok, text, strlen(text));
@@ -175,7 +169,7 @@ static enum tutti_status add_of_json(const struct adding *a, const struct tokeni
     *prepends = has_prepend(json_object_get(root, "normalizer"), 0);
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++) {
         const json_t *token = json_array_get(list, i), *id = json_object_get(token, "id");
-        const char *text = text_of(token);
+        const char *text = tokenizer_settings_text(token);
         if (text && json_is_integer(id) && find_added(a->tok, text) < 0)
             st = add_token(a, token, json_integer_value(id));
     }

@@ -8,8 +8,7 @@ static const char *const NAMES[] = { "bos_token", "eos_token", "unk_token",  "se
                                      "pad_token", "cls_token", "mask_token", "additional_special_tokens" };
 enum { N_NAMES = sizeof NAMES / sizeof *NAMES };
 
-/* A token is text, or an object with its text as content. NULL: neither. */
-static const char *text_of(const json_t *token)
+const char *tokenizer_settings_text(const json_t *token)
 {
     return json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
 }
@@ -18,11 +17,11 @@ static bool is_named_special(const json_t *settings, const char *text)
 {
     for (int i = 0; i < N_NAMES; i++) {
         const json_t *value = json_object_get(settings, NAMES[i]);
-        const char *own = text_of(value);
+        const char *own = tokenizer_settings_text(value);
         if (own && strcmp(own, text) == 0)
             return true;
         for (size_t k = 0; k < json_array_size(value); k++) {
-            own = text_of(json_array_get(value, k));
+            own = tokenizer_settings_text(json_array_get(value, k));
             if (own && strcmp(own, text) == 0)
                 return true;
         }
@@ -47,7 +46,7 @@ static bool has_text(const json_t *decoder, const char *text)
     json_t *token;
     json_object_foreach((json_t *)(uintptr_t)decoder, id, token)
     {
-        const char *own = text_of(token);
+        const char *own = tokenizer_settings_text(token);
         if (own && strcmp(own, text) == 0)
             return true;
     }
