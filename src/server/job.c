@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_OPEN = 256 }; /* prompts of a job on the engine at the same time: as many as it runs by default */
+enum {
+    MAX_OPEN = 256, /* prompts of a job on the engine at the same time: as many as it runs by default */
+    MAX_OPEN_BYTES = 8 * 1024 * 1024, /* of the engine's copies of a job's grammar */
+};
 
 static void read_letters(struct job *job);
 
@@ -253,10 +256,17 @@ static enum tutti_status submit(struct job *job, size_t i, struct tutti_error *e
                                &job->subs[i].engine_id, err);
 }
 
+/* The engine copies the grammar for each prompt: fewer prompts are open at a time where it is large. */
+static size_t max_open(const struct job *job)
+{
+    size_t n = MAX_OPEN_BYTES / (job->req.n_grammar_bytes + 1);
+    return n < 1 ? 1 : n > MAX_OPEN ? MAX_OPEN : n;
+}
+
 /* As many as the engine takes now. Where it has no room, a job that has begun waits until one of its own has ended. */
 static enum tutti_status submit_some(struct job *job, struct tutti_error *err)
 {
-    while (job->n_submitted < job->req.n_prompts && job->n_open < MAX_OPEN) {
+    while (job->n_submitted < job->req.n_prompts && job->n_open < max_open(job)) {
         enum tutti_status st = submit(job, job->n_submitted, err);
         if (st == TUTTI_E_BUSY && job->n_open > 0)
             return TUTTI_OK;

@@ -177,4 +177,4 @@ def test_a_server_open_to_everybody_says_so_at_its_start(start, tmp_path, flags,
 def test_a_server_with_keys_is_not_open_to_everybody(start, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("sk-a\n")
-    assert "everybody" not in start("--host", "0.0.0.0", "--api-key-file", keys).log()
+    assert "any client that can connect" not in start("--host", "0.0.0.0", "--api-key-file", keys).log()

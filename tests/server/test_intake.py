@@ -193,3 +193,18 @@ def test_large_replies_are_written_by_a_worker(server):
         assert len(choices) == 16 and all(len(choice["logprobs"]["tokens"]) == 501 for choice in choices)
     loop_after, intake_after = loop_and_intake_ns(server)
     assert loop_after - loop < (intake_after - intake) / 4, (loop_after - loop, intake_after - intake)
+
+
+def peak_mb(server):
+    with open(f"/proc/{server.process.pid}/status", encoding="ascii") as file:
+        return int(next(line for line in file if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+def test_a_grammar_is_not_copied_for_all_prompts_at_once(server):
+    """256 prompts and a grammar of 1 MB, of which the engine has a copy for each open prompt: few prompts are open at a time."""
+    body = {"prompt": "x", "max_tokens": 1, "grammar": 'root ::= "a"' + " " * 1000000}
+    assert send(server, "/v1/completions", json.dumps(body)).status_code == 200
+    before = peak_mb(server)
+    response = send(server, "/v1/completions", json.dumps({**body, "prompt": ["x"] * 256}))
+    assert response.status_code == 200 and [choice["text"] for choice in response.json()["choices"]] == ["a"] * 256
+    assert peak_mb(server) - before < 128
