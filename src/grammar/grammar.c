@@ -340,24 +340,12 @@ static void begin_slice(struct grammar *g, int64_t n_steps)
     budget_init(&g->budget, &(struct budget_limits){ .n_steps = n_steps, .n_bytes = INT64_MAX });
 }
 
-/* Of what leads to masks. A client that holds too much pays with the time to find its masks again. */
-static size_t max_kept_bytes(const struct grammar *g)
-{
-    switch (g->memory ? client_memory_room(g->memory) : ROOM_FOR_ANY) {
-    case ROOM_FOR_ANY:
-        return MAX_KEPT_BYTES;
-    case ROOM_FOR_SMALL:
-        return LEAST_KEPT_BYTES;
-    default:
-        return LEAST_KEPT_BYTES / 4;
-    }
-}
-
 static void begin_work(struct grammar *g, int64_t n_steps)
 {
     g->sets.status = TUTTI_OK;
     begin_slice(g, INT64_MAX);
-    if (sets_bytes(&g->sets) + g->verdict_bytes > max_kept_bytes(g))
+    bool has_room = !g->memory || client_memory_room(g->memory) == ROOM_FOR_ANY;
+    if (sets_bytes(&g->sets) + g->verdict_bytes > (has_room ? MAX_KEPT_BYTES : LEAST_KEPT_BYTES))
         (void)start_over(g); /* else it goes on as long as there is memory */
     begin_slice(g, n_steps);
 }

@@ -29,7 +29,7 @@ enum {
      * schemas that people publish, of up to 500 KB, take up to 3 million. A step takes 5 to 50 ns: at worst some seconds. */
     LIMIT_COMPILE_STEPS = 16 * 1000 * 1000,
     LIMIT_COMPILE_BYTES = 96 << 20,
-    LEAST_KEPT_BYTES = 1 << 20, /* of what leads to masks, of a client with ROOM_FOR_SMALL */
+    LEAST_KEPT_BYTES = 1 << 20, /* of what leads to masks, of a client without ROOM_FOR_ANY */
     /* Of one mask: about a second where everything is new. Usual ones take a few, those of new states some thousands. */
     LIMIT_MASK_STEPS = 8 * 1000 * 1000,
     /* Of following one token. */
