@@ -34,7 +34,7 @@ constraints_new(struct constraints **out, const struct constraint_options *optio
 /* Ends the threads; no sequence and no request may use it any more. NULL is allowed. */
 void constraints_free(struct constraints *c);
 
-/* Text thread: takes a request with a grammar until is_compiled() gives it back with grammar or grammar_error set. */
+/* Any thread: takes a request with a grammar until is_compiled() gives it back with grammar or grammar_error set. */
 void constraint_compile(struct constraints *c, struct request *request);
 
 /* ---- engine thread: slot is a sequence's number; nothing here waits or allocates ---- */

@@ -553,7 +553,10 @@ enum tutti_status tutti_engine_submit(tutti_engine *e, const struct tutti_reques
         atomic_fetch_add(&e->stats.n_refused, 1);
         return st;
     }
-    prompts_add(e, r);
+    if (r->spec.grammar_kind != TUTTI_GRAMMAR_NONE)
+        constraint_compile(e->constraints, r); /* prompts_add() follows */
+    else
+        prompts_add(e, r);
     return TUTTI_OK;
 }
 

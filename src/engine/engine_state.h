@@ -124,7 +124,7 @@ void *text_main(void *engine);
 
 /* prompts.c */
 MUST_CHECK enum tutti_status prompts_start(struct tutti_engine *e, struct tutti_error *err);
-/* Queues a request whose prompt is to become tokens, or whose grammar was compiled. Any thread. */
+/* Queues a request whose prompt must be tokenized; its grammar, if any, was compiled or refused. Any thread. */
 void prompts_add(void *engine, struct request *r);
 
 /* step.c */

@@ -33,12 +33,7 @@ static void prepare(void *user, struct work_item *item)
 {
     struct tutti_engine *e = user;
     struct request *r = (struct request *)(void *)((char *)item - offsetof(struct request, item));
-    bool has_grammar = r->spec.grammar_kind != TUTTI_GRAMMAR_NONE;
     if (is_wanted(r)) {
-        if (has_grammar && !r->grammar && r->grammar_error.status == TUTTI_OK) {
-            constraint_compile(e->constraints, r); /* it comes back */
-            return;
-        }
         if (r->grammar_error.status != TUTTI_OK)
             r->refusal = r->grammar_error;
         else
