@@ -222,7 +222,7 @@ TUTTI_API void tutti_engine_drain(tutti_engine *engine);
 
 /* ---- requests -------------------------------------------------------------------------------------------------- */
 
-/* What stands in a message's place of content. A chat template may tell null and absent content from an empty text. */
+/* The form of a message's content. A chat template may treat null or absent content differently from an empty text. */
 enum tutti_content {
     TUTTI_CONTENT_TEXT = 0,
     TUTTI_CONTENT_NULL,   /* JSON's null; content is empty */
@@ -349,15 +349,15 @@ struct tutti_request {
     /* Who begins when more is asked than can run. Owners whose requests of one priority wait share the machine by their
      * weights, counted in tokens, however many requests each of them has; the requests of an owner begin in the order in which
      * they came. Requests that wait behind better priorities gain one every ten seconds, so none waits for ever. */
-    uint64_t owner;   /* 0: nobody's; those count as one owner's */
-    double weight;    /* of the owner, from 0.001 to 1000; 0: 1 */
-    int priority;     /* TUTTI_PRIORITY_FIRST..TUTTI_PRIORITY_LAST */
-    /* As the engine's, where that is more; 0: the engine's; -1: none, since another request of the same work has been taken,
-     * which would be in vain without this one. */
+    uint64_t owner; /* 0: nobody's; those count as one owner's */
+    double weight;  /* of the owner, from 0.001 to 1000; 0: 1 */
+    int priority;   /* TUTTI_PRIORITY_FIRST..TUTTI_PRIORITY_LAST */
+    /* As the engine's, where that is more; 0: the engine's; -1: none, for a further request of a job
+     * whose first request was admitted: the job needs all of them. */
     int max_queue_ms;
     /* The prefix cache is divided by tenant: cached pages are reused only for requests of the tenant that they were computed
      * for, in memory and in kv_spill_dir. A reused prefix shows in n_cached_tokens and in the time to the first token, so
-     * without this anybody could find out how the prompts of others begin. Keep the number of a tenant across restarts if its
+     * without this a client could find out how the prompts of others begin. Keep the number of a tenant across restarts if its
      * pages in kv_spill_dir are to be found again. Requests with 0 are one tenant. */
     uint64_t tenant;
 
@@ -452,8 +452,8 @@ TUTTI_API enum tutti_status tutti_engine_submit(tutti_engine *engine, const stru
 TUTTI_API enum tutti_status tutti_engine_check_queue(tutti_engine *engine, uint64_t owner, double weight,
                                                      int priority, struct tutti_error *err);
 
-/* Counts work that was done for an owner outside of the engine against its share, such as reading what was refused: as if that
- * many tokens had been computed for it. Nothing happens to an owner that is not known any more. */
+/* Charges an owner's share for work outside of the engine, such as parsing a request that was refused, as if n_tokens had been
+ * computed. An owner without recent requests is not charged. */
 TUTTI_API void tutti_engine_charge(tutti_engine *engine, uint64_t owner, int64_t n_tokens);
 
 /* Ends a request soon: its KV pages are free within two steps. Unknown or ended ids are ignored. */

@@ -9,13 +9,13 @@ struct ids {
     int32_t *ids;
     size_t n, capacity;
     size_t max;   /* of n; 0: no limit */
-    bool is_full; /* more than max were to be added: what adds them stops there */
+    bool is_full; /* an addition beyond max was refused */
 };
 
 /* False: out of memory, or more than max (is_full tells which); the content is unchanged. */
 MUST_CHECK bool ids_add(struct ids *list, int32_t id);
 MUST_CHECK bool ids_add_all(struct ids *list, const int32_t *ids, size_t n);
-/* False: at least n_least further ids will come, which are more than max. Asked before work that would be in vain. */
+/* Is there room for n_least further ids? False: is_full is set. Saves the work of making ids that would not fit. */
 MUST_CHECK bool ids_has_room(struct ids *list, size_t n_least);
 void ids_clear(struct ids *list); /* frees the storage; the list may be used again */
 

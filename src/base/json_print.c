@@ -8,7 +8,7 @@
 
 size_t number_shortest(char out[NUMBER_TEXT_BYTES], double number)
 {
-    /* Every decimal of 15 digits is told apart in double precision; %g drops its zeros at the end. Numbers below
+    /* Different decimals of 15 digits are different doubles; %g drops its zeros at the end. Numbers below
      * DBL_MIN have fewer digits. */
     int n = 0;
     for (int digits = fabs(number) < DBL_MIN ? 1 : 15; digits <= 17; digits++) {
@@ -19,7 +19,7 @@ size_t number_shortest(char out[NUMBER_TEXT_BYTES], double number)
     return (size_t)n;
 }
 
-/* A real as jansson lays it out: with a point or an exponent, which has no + and no zeros at its beginning. */
+/* A real in jansson's format: with a point or an exponent, which has no + and no zeros at its beginning. */
 static size_t print_real(char out[NUMBER_TEXT_BYTES], double number)
 {
     size_t n = number_shortest(out, number);

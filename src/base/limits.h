@@ -13,13 +13,14 @@ enum {
     LIMIT_VOCAB = 1 << 24,
     LIMIT_CONTEXT = 1 << 24,
     LIMIT_SHARDS = 10000,
-    LIMIT_RANKS = 64, /* of all replicas together: what is planned and cut for so many can be run, too */
+    LIMIT_RANKS = 64, /* of all replicas together; the same for planning, sharding and running */
     LIMIT_CHOICES = 128,
     LIMIT_BEAMS = 64, /* at most LIMIT_CHOICES */
     LIMIT_STOPS = 16,
     LIMIT_TOP_LOGPROBS = 20,
     LIMIT_ANSWER_LINE_BYTES = 16 * 1024 * 1024, /* of one line of an HTTP answer */
-    LIMIT_JSON_TREE_BYTES = 64 * 1024 * 1024,   /* of the values of one, beside the bytes of strings */
+    LIMIT_JSON_TREE_BYTES = 64 * 1024 *
+                            1024, /* of the parsed values of one body, without the bytes of strings */
 };
 
 #endif

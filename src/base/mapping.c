@@ -54,7 +54,7 @@ enum tutti_status mapping_open(struct mapping *out, const char *path, struct tut
     } else if (is_lfs_pointer(out)) {
         mapping_close(out);
         st = error_set(err, TUTTI_E_FORMAT,
-                       "%s: a Git LFS pointer, not the file that it stands for; run \"git lfs pull\" in its "
+                       "%s: a Git LFS pointer, not the file itself; run \"git lfs pull\" in its "
                        "folder",
                        path);
     }

@@ -15,15 +15,14 @@ enum {
     NICE = 5,            /* about a third of the weight of the process' other threads */
 };
 
-/* An owner: its work, and what it has had. In one of three states: it waits (in the list of those that do), one of its items is
- * being worked on, or it is idle (in the list of those that are). */
+/* An owner, its queue and its service. An owner is in the list of waiting owners or in the list of idle ones, or one of its items
+ * is being processed. */
 struct owner {
     uint64_t id;
     struct owner *next;          /* in its bucket */
     struct owner *older, *newer; /* in its list */
     struct work_item *head, *tail;
-    uint64_t
-        service; /* cost of its items so far, and at least that of whoever was served last when it had none */
+    uint64_t service; /* cost of its items so far; when it stops being idle, raised to workers.now */
     bool is_running;
 };
 
@@ -38,7 +37,7 @@ struct workers {
     pthread_cond_t wake;
     struct owner *buckets[N_BUCKETS];
     struct owners waiting, idle;
-    uint64_t now;     /* service of whoever was served last */
+    uint64_t now;     /* service of the owner that was served last */
     uint64_t highest; /* of all services */
     struct workers_counts counts;
     bool is_closing;
@@ -89,7 +88,7 @@ static void owner_forget(struct workers *w, struct owner *o)
     free(o);
 }
 
-/* One that became idle longest ago: without a debt it is forgotten, else it is looked at again later. */
+/* Looks at the owner that became idle first: without a debt it is forgotten, else it is looked at again later. */
 static void review_idle(struct workers *w)
 {
     struct owner *o = w->idle.oldest;
@@ -110,12 +109,12 @@ static void owner_charge(struct workers *w, struct owner *o, uint64_t cost)
         w->highest = o->service;
 }
 
-/* An owner whose work is over, or has just come. */
+/* Puts an owner into its list, after an item was processed or the first item was queued. */
 static void owner_settle(struct workers *w, struct owner *o)
 {
     owners_add(o->head ? &w->waiting : &w->idle, o);
     if (w->counts.n_waiting == 0 && w->counts.n_running == 0)
-        w->now = w->highest; /* nobody waits: all debts are paid */
+        w->now = w->highest; /* no owner waits: all debts are paid */
 }
 
 static struct owner *owner_get(struct workers *w, uint64_t id)
@@ -134,7 +133,7 @@ static struct owner *owner_get(struct workers *w, uint64_t id)
     return o;
 }
 
-/* Of those that wait, the one that has had least; of equal ones, the one that has waited longest. */
+/* The waiting owner with the least service; of equal ones, the one that has waited longest. */
 static struct owner *owner_next(struct workers *w)
 {
     struct owner *best = w->waiting.oldest;

@@ -15,7 +15,7 @@ enum {
     MAX_REFUSAL_BYTES = 16 << 20,
 };
 
-/* Turns of one length, taken by one thread. */
+/* A queue with its thread. A turn is one attempt to compile a grammar. */
 struct compile_queue {
     struct workers *workers;
     int64_t n_steps; /* of a turn */
@@ -29,9 +29,9 @@ struct client {
     struct client_memory memory;
 };
 
-/* A compiled grammar that is kept, or the refusal of one. */
+/* A cached grammar, or a cached refusal. */
 struct cached {
-    struct cached *next;     /* the one used before this */
+    struct cached *next;     /* used less recently */
     struct grammar *grammar; /* NULL: refused */
     struct client *client;   /* in whose memory the grammar counts */
     struct tutti_error error;
@@ -54,7 +54,7 @@ struct compiler {
     struct compile_counts counts;
 };
 
-/* ---- what is kept ---- */
+/* ---- the cache ---- */
 
 static enum grammar_kind kind_of(enum tutti_grammar_kind kind)
 {
@@ -72,7 +72,7 @@ static uint64_t hash_text(const char *text, size_t n_bytes)
     return h;
 }
 
-/* Under the lock. Moves what it finds to the front. */
+/* Moves the entry to the front. Under the lock. */
 static struct cached *find_cached(struct cached **list, const struct tutti_request *spec, uint64_t hash)
 {
     for (struct cached **at = list; *at; at = &(*at)->next) {
@@ -102,7 +102,7 @@ static void drop_entry(struct cached **at)
     free(entry);
 }
 
-/* Those that were not used for longest give way. Under the lock. */
+/* Drops the least recently used entries. Under the lock. */
 static void shrink(struct cached **list, size_t max_n, size_t max_bytes)
 {
     size_t n = 0, n_bytes = 0;
@@ -155,7 +155,7 @@ static size_t client_bytes(const struct client *client)
     return atomic_load(&client->memory.n_bytes);
 }
 
-/* Drops a grammar that no request uses: of the client that holds most, the one that was not used for longest. Under the lock. */
+/* Drops a grammar that no request uses: the least recently used one of the client that holds most. Under the lock. */
 static bool evict_unused(struct compiler *c)
 {
     struct cached **victim = NULL;
@@ -168,7 +168,7 @@ static bool evict_unused(struct compiler *c)
     return victim != NULL;
 }
 
-/* What a client has room for, once grammars that nobody uses have made room. Under the lock. */
+/* What a client has room for, after evicting unused grammars where that helps. Under the lock. */
 static enum memory_room make_room(struct compiler *c, const struct client *client)
 {
     enum memory_room room;
@@ -207,7 +207,7 @@ static bool is_within(const struct cached *list, size_t max_n, size_t max_bytes)
     return n <= max_n && n_bytes <= max_bytes;
 }
 
-/* Without memory it is not kept. Under the lock. */
+/* Adds the result to the cache, if there is memory. Under the lock. */
 static void keep(struct compiler *c, const struct request *r, struct client *client, uint64_t hash)
 {
     const struct tutti_request *spec = &r->spec;
@@ -231,7 +231,7 @@ static void keep(struct compiler *c, const struct request *r, struct client *cli
     shrink(&c->refusals, MAX_CACHED_REFUSALS, MAX_REFUSAL_BYTES);
 }
 
-/* Gives a request a grammar that is kept. One that nobody used counts in this client's memory from now on. False: out of memory. Under the lock. */
+/* Gives a request a cached grammar. A grammar that was unused counts for this client from now on. False: out of memory. Under the lock. */
 static bool use_cached(struct compiler *c, struct request *r, struct cached *entry)
 {
     struct client *client = client_get(c, r->spec.owner);
@@ -249,7 +249,7 @@ static bool use_cached(struct compiler *c, struct request *r, struct cached *ent
     return true;
 }
 
-/* Answers a request by what is kept. */
+/* Answers a request from the cache. */
 static bool is_known(struct compiler *c, struct request *r, uint64_t hash)
 {
     pthread_mutex_lock(&c->lock);
@@ -290,7 +290,7 @@ static struct client *begin_compiling(struct compiler *c, struct request *r, enu
     return client;
 }
 
-/* False: the turn's steps were not enough. */
+/* False: the grammar needs more steps than a turn of this queue has. */
 static bool compile(struct compile_queue *q, struct request *r, uint64_t hash)
 {
     struct compiler *c = q->compiler;
@@ -402,7 +402,7 @@ void compiler_free(struct compiler *c)
 {
     if (!c)
         return;
-    for (int i = 0; i < N_QUEUES; i++) /* the quick one first: it hands on to the long one */
+    for (int i = 0; i < N_QUEUES; i++) /* the quick one first: its thread adds to the long one */
         workers_free(c->queues[i].workers);
     if (c->has_lock) {
         shrink(&c->grammars, 0, 0);

@@ -1,16 +1,16 @@
-/* Compiles the grammars of requests on threads of their own, in turns.
+/* Compiles the grammars of requests on separate threads, and caches them.
  *
- * There are two queues with a thread each. Every request begins in the quick one, where a turn ends after COMPILE_QUICK_STEPS. What is not
- * done by then is begun again in the long queue, with the whole budget of grammar.h. In both queues the owner that has had the
- * least goes first (workers.h), counted in steps: a client with many grammars, or with grammars that never end, delays each other
- * client's by one turn. Which grammars are long does not depend on the machine.
+ * There are two queues with a thread each. Every request begins in the quick queue, where compiling stops after
+ * COMPILE_QUICK_STEPS. A grammar that needs more steps is compiled again in the long queue, with the whole budget of grammar.h.
+ * In both queues the client that has used the fewest steps goes first (workers.h). So a client with many or endless grammars
+ * delays a grammar of another client by one turn. Which grammars are long does not depend on the machine.
  *
- * Grammars that are kept or in use, of requests that wait too, take up to COMPILE_SHARED_BYTES. Each counts for one client: the one whose
- * request used it first since nobody did. client_memory.h says how much a client may hold. Before a client is refused with TUTTI_E_BUSY,
- * grammars that nobody uses are dropped.
+ * Grammars in the cache and grammars of running and waiting requests take up to COMPILE_SHARED_BYTES. Each counts for one
+ * client: the first one that used the grammar after it was unused. client_memory.h says how much a client may hold. Unused
+ * grammars are evicted before a client is refused with TUTTI_E_BUSY.
  *
- * Compiling stops within BUDGET_INTERVAL steps once the request is cancelled or its time in the queue is over. Grammars are
- * kept for later requests, and so are refusals: the same text is refused without work. */
+ * Compiling stops within BUDGET_INTERVAL steps after the request was cancelled or its time in the queue was over. Refusals are
+ * cached as well: the same text is refused without work. */
 #ifndef TUTTI_COMPILE_H
 #define TUTTI_COMPILE_H
 
@@ -23,10 +23,10 @@ enum {
     COMPILE_SHARED_BYTES = 128 << 20, /* of grammars that are kept or in use */
 };
 
-/* What was done, for tests and figures. */
+/* What was done, for tests. */
 struct compile_counts {
-    uint64_t n_quick_turns, n_long_turns; /* in which something was compiled, to its end or not */
-    uint64_t n_cached, n_cached_refusals; /* requests that were answered from what is kept */
+    uint64_t n_quick_turns, n_long_turns; /* compilations, finished or not */
+    uint64_t n_cached, n_cached_refusals; /* requests that the cache answered */
     uint64_t n_refused, n_cancelled;      /* by compiling; while compiling */
     uint64_t n_steps;
 };

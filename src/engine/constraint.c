@@ -117,7 +117,7 @@ static void learn_owner(struct constraints *c, struct slot *slot)
             slot->owner_turn = c->slots[i].owner_turn;
 }
 
-/* The slot whose turn it is; NULL: nobody asks. */
+/* The slot that gets the next slice; NULL: no mask is awaited. */
 static struct slot *next_slot(struct constraints *c)
 {
     struct slot *next = NULL;

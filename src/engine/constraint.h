@@ -1,12 +1,12 @@
-/* Constrained decoding beside the steps: grammars are compiled on threads of their own (compile.h), masks of allowed tokens are
- * made on another, so that neither the compute threads nor other answers wait.
+/* Constrained decoding in parallel to the steps: grammars are compiled on separate threads (compile.h), and another thread
+ * computes token masks, so neither the compute threads nor other answers wait.
  *
  * What may come first is known with the grammar. After each token the engine thread asks for the next mask, which is made while
  * the next step computes. A sequence whose mask is late loses one row and waits; the others go on. For each slot of a
  * sequence one question is under way at most: the two threads take turns on its memory, and no queue can run full.
  *
- * Masks are made in slices of MASK_SLICE_STEPS. After each one the owner whose turn is longest ago comes next, with the slot of
- * that owner whose turn is: a mask that takes seconds delays each other owner's by one slice. */
+ * Masks are computed in slices of MASK_SLICE_STEPS. The next slice is for the owner that was served least recently, and for the
+ * least recently served slot of that owner. So a mask that takes seconds delays the mask of another owner by one slice. */
 #ifndef TUTTI_CONSTRAINT_H
 #define TUTTI_CONSTRAINT_H
 
@@ -65,7 +65,7 @@ static inline bool constraint_is_stuck(const struct constraint_mask *mask)
 struct constraint_mask constraint_get(const struct constraints *c, int slot, const struct grammar *grammar,
                                       int index);
 
-/* What the mask thread does again and again: one slice of the mask whose turn it is. False: nobody asks. */
+/* Computes the next slice, as the mask thread does in a loop. False: no mask is awaited. */
 bool constraint_take_turn(struct constraints *c);
 
 /* What status means, for the one who asked. */

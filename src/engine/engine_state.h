@@ -69,7 +69,7 @@ struct tutti_engine {
     struct request *prepared_head, *prepared_tail; /* queue to the text thread */
     bool is_draining, is_closing;
 
-    struct workers *prompts; /* threads that make tokens of prompts */
+    struct workers *prompts; /* threads that render and tokenize prompts */
 
     /* ---- text thread ---- */
     pthread_t text_thread;

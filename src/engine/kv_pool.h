@@ -4,7 +4,7 @@
  * is free. A full page can be published: it is then found again by its content, a chain of
  * (parent page, 16 token ids), so that equal prefixes of prompts share pages. A match compares chain, parent and ids, not
  * the hash alone: two different texts never share a page. Each adapter has chains of its own, since its keys and values differ
- * from those of the others; so has each tenant, since a match tells how a prompt of somebody else begins.
+ * from those of the others; so has each tenant, since a match shows how another client's prompt begins.
  *
  * Whoever holds a published page holds its parents too; shares are dropped deepest page first. So a parent is never
  * evicted before its children, and a page id names its whole beginning for as long as it is published.

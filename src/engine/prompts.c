@@ -1,15 +1,14 @@
-/* Prompts to tokens, on threads of their own: messages are rendered and texts tokenized while streams go on. Owners share the threads
- * fairly (workers.h), counted in bytes of their prompts. */
+/* Prepares prompts on separate threads: renders messages and tokenizes texts while streams go on. Owners share the threads
+ * fairly (workers.h), by the bytes of their prompts. */
 #include "base/clock.h"
 #include "engine/engine_state.h"
 
 enum {
     PROMPT_THREADS = 2,
-    BYTES_PER_TOKEN =
-        256, /* of a prompt that was read in vain, for what a computed token costs its owner's share */
+    BYTES_PER_TOKEN = 256, /* of a refused prompt that are charged as one computed token */
 };
 
-/* The text thread says the rest. */
+/* To the text thread, which admits or refuses it. */
 static void hand_over(struct tutti_engine *e, struct request *r)
 {
     r->next = NULL;

@@ -15,7 +15,7 @@ enum {
     MAX_LOGIT_BIAS = 1024,
     MAX_MESSAGES = 65536,
     BYTES_PER_TOKEN = 4, /* of most texts, roughly */
-    MESSAGE_BYTES = 64,  /* of text, whose cost a chat template has with a message beside its content */
+    MESSAGE_BYTES = 64,  /* of text that cost a chat template as much as a message without content */
     SPARE_TOKENS =
         64, /* that a prompt may have beyond the context until its prefix was seen to be there twice */
 };

@@ -52,7 +52,7 @@ struct sequence {
     uint64_t queue_us, ttft_us, last_token_us;
 };
 
-/* Whose cached pages it may use, and who may use its pages. */
+/* The chain that it shares cached pages with. */
 static inline struct kv_chain sequence_chain(const struct sequence *seq)
 {
     return (struct kv_chain){ .tenant = seq->request->spec.tenant, .adapter = seq->request->adapter };

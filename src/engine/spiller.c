@@ -24,7 +24,7 @@ struct spiller {
     int32_t cursor; /* next cached page to look at; NONE: the oldest */
     int n_looked;   /* at, since the oldest */
     int n_window;   /* cached pages that shall have a copy, the oldest ones, if no page is free */
-    int first_slot; /* sequences are asked for in turn from this slot on, or the first ones would have all buffers */
+    int first_slot; /* the next search for reads begins here, or the first sequences would take all buffers */
     struct spiller_counts counts;
 };
 
@@ -72,7 +72,7 @@ struct spiller_counts spiller_counts(const struct spiller *p)
 
 /* ---- coming back ---- */
 
-/* What the first pages of a chain stand behind in the file. Tenant 0 has the adapter's root itself; the roots of the others
+/* The parent of the first pages of a chain in the file. Tenant 0 has the adapter's root itself; the roots of the others
  * follow from both, so a tenant finds its pages again after a restart, and finds none of the others'. */
 static struct kv_copy root_of(const struct spiller *p, struct kv_chain chain)
 {

@@ -11,7 +11,7 @@ struct client_memory;
 
 struct budget_limits {
     int64_t n_steps, n_bytes;
-    /* Asked once in BUDGET_INTERVAL steps; NULL: nobody gives up. */
+    /* Called once in BUDGET_INTERVAL steps; NULL: the result is always wanted. */
     bool (*is_unwanted)(void *user);
     void *user;
     struct client_memory *memory; /* counts the grammar as long as it lives; NULL: nothing does */

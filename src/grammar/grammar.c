@@ -25,7 +25,7 @@ struct verdict {
     int32_t reach; /* frames that it takes for granted above the stack */
 };
 
-/* The verdict that is under way. Whoever asks this grammar next goes on with it. */
+/* The verdict in progress. The next matcher of this grammar that needs a verdict continues it. */
 struct inquiry {
     int32_t state; /* -1: none */
     int32_t node;  /* of the vocabulary, the next one */
@@ -389,8 +389,8 @@ static void find_way(struct grammar *g, int32_t from, int32_t node)
     }
 }
 
-/* Allows the tokens below a node, when what stands on the way to it has led to a set. False: it is to be gone on with from
- * p->node, or sets.status says what failed. */
+/* Allows the tokens below a node, when the bytes on the way to it have led to a set. False: to be continued from
+ * p->node, or failed with sets.status. */
 static bool walk(struct grammar *g, struct mask_progress *p, int32_t from, int32_t set, uint32_t *mask)
 {
     const struct token_trie *trie = g->trie;
@@ -505,7 +505,7 @@ static void keep_verdict(struct grammar *g)
     g->verdict_bytes += v->n_bytes;
 }
 
-/* NULL: it is to be gone on with, or sets.status says what failed. */
+/* NULL: to be continued, or failed with sets.status. */
 static const struct verdict *verdict_of(struct grammar *g, int32_t state)
 {
     struct inquiry *q = &g->inquiry;
@@ -521,7 +521,7 @@ static const struct verdict *verdict_of(struct grammar *g, int32_t state)
             end_inquiry(g);
         if (has_failed && is_own)
             return NULL;
-        if (has_failed) /* the inquiry of another one, who will hear of that */
+        if (has_failed) /* of another state: reported where that state is needed */
             g->sets.status = TUTTI_OK;
         if (budget_is_over(&g->budget) && !g->verdicts[state])
             return NULL;

@@ -1,6 +1,6 @@
-/* The keywords of JSON Schema: one table says which ones are obeyed, how two values of one are put together, and which are refused.
- * Silence would be a wrong answer: what would have to be obeyed and is not is refused by name. Words that are not in the table are
- * remarks, as JSON Schema says. */
+/* The keywords of JSON Schema: one table says which are supported, how two values of a keyword are merged, and which are refused.
+ * Ignoring an unsupported keyword would give invalid answers, so it is refused by name. Keywords that are not in the table are
+ * annotations, as JSON Schema defines. */
 #include "grammar/schema_reader.h"
 
 #include <string.h>

@@ -10,7 +10,7 @@
  * groups, names of properties through 64 letters, digits through 18, JSON values through 256 levels. */
 enum {
     MAX_SCHEMA_DEPTH = 200,
-    MAX_COMBINED_DEPTH = 32, /* of allOf, anyOf, oneOf and $ref that are put together */
+    MAX_COMBINED_DEPTH = 32, /* of allOf, anyOf, oneOf and $ref that are merged */
     MAX_SCHEMA_REFS = 2048,
     MAX_SCHEMA_WAYS = 256, /* of anyOf within allOf, multiplied */
 };
@@ -35,7 +35,7 @@ struct schema_reader {
     char path[200];           /* to where it reads, for messages: "$.properties.a" */
     size_t n_path;
     int depth;
-    bool is_raw;            /* no JSON: characters stand as they are, not as a string of it has them */
+    bool is_raw;            /* no JSON: characters without the escapes of a JSON string */
     struct schema_map refs; /* the rules of what references lead to */
     struct schema_ref {
         const json_t *target;
@@ -98,7 +98,7 @@ struct schema_keyword {
         KEYWORD_RULES,
         KEYWORD_REFUSED
     } use;          /* combines other schemas; is obeyed; is refused */
-    unsigned types; /* of the values that it speaks of; 0: of any */
+    unsigned types; /* of the values that it applies to; 0: to any */
     enum schema_merge {
         MERGE_NEVER,
         MERGE_TYPES,
@@ -108,7 +108,7 @@ struct schema_keyword {
         MERGE_ITEMS, /* items with prefixItems */
         MERGE_LARGER,
         MERGE_SMALLER,
-        MERGE_EQUAL, /* two different values cannot be put together */
+        MERGE_EQUAL, /* two different values cannot be merged */
     } merge;
 };
 
@@ -117,9 +117,9 @@ const struct schema_keyword *schema_keyword(const char *name);
 /* False: the schema has a keyword that is refused, or the budget is spent; both are faults. For each schema that is read,
  * whatever it is part of. */
 bool schema_check_keywords(struct schema_reader *r, const json_t *schema);
-/* Does the schema say anything beside this keyword? */
+/* Does the schema have other supported keywords than this one? */
 bool schema_says_more(const json_t *schema, const char *than);
-/* The types that the schema's keywords speak of; TYPE_ANY where none does. */
+/* The types that the schema's keywords apply to; TYPE_ANY where none is specific. */
 unsigned schema_guess_types(const json_t *schema);
 
 /* ---- schema_values.c ---- */

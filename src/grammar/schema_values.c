@@ -187,7 +187,7 @@ static bool allows_count(struct schema_reader *r, const json_t *schema, const ch
     return n >= (size_t)low && n <= (size_t)high;
 }
 
-/* Keywords that would have to be run through the value. */
+/* Keywords that the content of the value would have to be checked against: a fault. */
 static bool has_deep_keyword(struct schema_reader *r, const json_t *schema, const char *const *keywords)
 {
     for (; *keywords; keywords++) {

@@ -2,7 +2,7 @@
  *
  * Nodes lie in one array and are named by their index; one node may stand in several places. Whoever builds need not look at
  * every result: a syntax that ran out of memory, of room or of its budget stays full, and syntax_check() says so at the end.
- * Nodes may nest as deep as there are nodes: whoever follows them must not recurse. */
+ * Nodes may nest as deep as there are nodes: code that follows them must not recurse. */
 #ifndef TUTTI_GRAMMAR_SYNTAX_H
 #define TUTTI_GRAMMAR_SYNTAX_H
 

@@ -322,7 +322,7 @@ static void a_client_that_fills_the_memory_leaves_room_for_others(void **state)
     for (size_t i = 0; i < back.n; i++)
         n_bytes += back.done[i]->grammar ? grammar_bytes(back.done[i]->grammar) : 0;
     assert_in_range(n_bytes, SHARED_BYTES / 2, SHARED_BYTES / 4 * 3);
-    /* Whoever comes then: one large grammar each, and it runs. */
+    /* Further clients: one large grammar each, and it runs. */
     for (uint64_t owner = 2; owner < 4; owner++) {
         uint32_t *mask = calloc(grammar_mask_words(trie->n_vocab), sizeof *mask);
         struct matcher m;
@@ -549,7 +549,7 @@ static void a_long_mask_delays_other_owners_by_one_slice(void **state)
     assert_int_equal(n_ready, N);
     assert_in_range(light_after, 1, 2);
     assert_true(n_turns > N + 3); /* the others took several slices each */
-    /* A mask that nobody waits for any more is given up after the slice at hand. */
+    /* A mask that is no longer awaited is given up after the current slice. */
     constraint_end(c, 0);
     constraint_flush(c);
     while (constraint_take_turn(c))
