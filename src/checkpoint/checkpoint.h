@@ -36,11 +36,11 @@ size_t checkpoint_n_tensors(const struct checkpoint *ck);
 const struct tensor *checkpoint_tensor(const struct checkpoint *ck, size_t index);   /* in the files' order */
 const struct tensor *checkpoint_find(const struct checkpoint *ck, const char *name); /* NULL: there is none */
 
-/* The same, and the tensor counts as used: what is left in the end nobody has read. For one thread at a time. */
+/* The same, and marks the tensor as used, so that unused tensors can be reported. For one thread at a time. */
 const struct tensor *checkpoint_take(const struct checkpoint *ck, const char *name);
 bool checkpoint_is_taken(const struct checkpoint *ck, size_t index);
 
-/* Whether another process warns of what is odd in it: it was opened for a rank but the first. */
+/* Whether another process prints the warnings: it was opened for a rank other than the first. */
 bool checkpoint_is_quiet(const struct checkpoint *ck);
 
 /* config.json as it is; for GGUF an object that holds every scalar of its metadata under its full key, for example

@@ -335,7 +335,7 @@ static enum tutti_status place_tensor(struct pytorch *file, struct tensor *t, co
     return add_view(file, t, stride, data, (size_t)((uint64_t)span * size), err);
 }
 
-/* The last argument of a tensor's call, which older files lack: a dict of flags that change what its bytes mean. PyTorch has "neg"
+/* Checks the last argument of a tensor's call, a dict of flags that change what its bytes mean; older files lack it. PyTorch has "neg"
  * (every element is negated when it is read) and "conj". */
 static enum tutti_status check_flags(const struct pytorch *file, const struct tensor *t,
                                      const struct pickle_value *flags, struct tutti_error *err)

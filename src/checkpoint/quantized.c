@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Names of tensors: what stands in the place of "weight" at the end. */
+/* Last words of tensors' names that replace "weight", with the method that uses them. */
 static const struct {
     const char *end, *method;
 } ENDS[] = {

@@ -9,7 +9,7 @@
 MUST_CHECK enum tutti_status quantized_check_config(const json_t *config, const char *path,
                                                     struct tutti_error *err);
 
-/* The method whose tensors stand where the weight called name is missing. NULL: none that is known. */
+/* The quantization method whose tensors replace the missing weight called name. NULL: none that is known. */
 const char *quantized_find(const struct checkpoint *ck, const char *name);
 
 /* What to do about it, for messages. */

@@ -75,7 +75,7 @@ static enum tutti_status check_patterns(const struct reader *r, const char *key,
     return TUTTI_OK;
 }
 
-/* Settings that change nothing once an adapter is trained, or that stand for one value only. */
+/* Settings that change nothing once an adapter is trained, or of which only one value is supported. */
 static const struct config_key KEYS[] = {
     { "task_type", NULL },
     { "inference_mode", NULL },
@@ -85,7 +85,7 @@ static const struct config_key KEYS[] = {
     { "peft_version", NULL },
     { "*dropout*", NULL },
     { "fan_in_fan_out", NULL }, /* how the base lies in memory; the factors do not */
-    { "target_modules", NULL }, /* looked at beside the tensors, which tell what is adapted */
+    { "target_modules", NULL }, /* the tensors tell what is adapted */
     { "exclude_modules", NULL },
     { "target_cells", NULL },
     { "layers_to_transform", NULL },
@@ -96,7 +96,8 @@ static const struct config_key KEYS[] = {
     { "merge_weights", NULL },
     { "qalora_group_size", NULL }, /* of use_qalora */
     { "runtime_config", NULL },
-    { "eva_config", NULL }, /* how factors began; init_lora_weights tells whether the base did too */
+    { "eva_config",
+      NULL }, /* initial values of the factors; init_lora_weights tells whether the base changed */
     { "corda_config", NULL },
     { "lora_ga_config", NULL },
     { "loftq_config", NULL },
@@ -110,7 +111,7 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-/* Some ways to begin a training change the weights of the base as well: the adapter fits those, not the model's. */
+/* Some initializations change the weights of the base model too. Such an adapter does not fit the original weights. */
 static void check_init(struct config *c)
 {
     static const char *const SAME_BASE[] = { "gaussian", "eva", "orthogonal", "mica" };

@@ -44,7 +44,7 @@ static bool is_bloom_post(const json_t *config)
 }
 
 static const struct config_key KEYS[] = {
-    { "hidden_size", NULL }, /* beside n_embed, which comes first */
+    { "hidden_size", NULL }, /* n_embed comes first */
     { "n_inner", NULL },     /* the class knows four times the width only */
     /* The same results in other ways. */
     { "slow_but_exact", NULL },

@@ -11,7 +11,7 @@ static const char OPEN[] = "<tool_call>", CLOSE[] = "</tool_call>", PYTHON[] = "
 
 enum {
     MAX_FENCE = 64,  /* bytes between the name of a tool and its arguments in Python */
-    MAX_LINE = 4096, /* bytes of an answer that may still be a tool's name, or what stands before it */
+    MAX_LINE = 4096, /* bytes of an answer that may still be a tool's name, or the text before it */
 };
 
 static bool is_blank(char c)
@@ -169,7 +169,7 @@ static bool begin_call(struct call_reader *r, const char *text, size_t n_bytes, 
     struct span s = { text + r->at, text + n_bytes };
     struct call_reader before = *r;
     enum look look = find_call(r, &s, tools, piece);
-    /* What was seen of a call is looked at again with more of it, for as long as it is short. */
+    /* The beginning of a call is searched again with more text, as long as it is short. */
     if (look == LOOK_LATER && r->way != WAY_UNKNOWN && r->at + MAX_LINE < n_bytes)
         look = LOOK_NO;
     if (look == LOOK_NO)
@@ -256,7 +256,7 @@ static bool is_all_blank(const char *text, size_t n_bytes)
     return n_bytes == 0;
 }
 
-/* What stands before a comma, or before the last bracket, where it may be nothing. */
+/* Ends the argument before a comma, or before the last bracket, where it may be empty. */
 static bool end_argument(struct call_reader *r, const char *text, size_t end, bool is_last)
 {
     size_t n = end - r->first;

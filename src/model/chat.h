@@ -86,7 +86,7 @@ MUST_CHECK enum tutti_status chat_choose(const struct chat_format **format, stru
                                          const struct chat_source *source, const struct tokenizer *tok,
                                          struct tutti_error *err);
 
-/* What a template is made of. All of it is borrowed while it is made. */
+/* The parts of a template, borrowed while it is compiled. */
 struct chat_template_source {
     const char *name; /* for messages */
     const char *text;

@@ -9,7 +9,7 @@
 
 /* ---- what the checkpoint has by itself ---- */
 
-/* By the special tokens that only one format has. */
+/* By special tokens that no other format has. */
 static const char *guess_name(const struct tokenizer *tok)
 {
     if (tokenizer_find_control(tok, "<|im_start|>") >= 0)
@@ -174,7 +174,7 @@ static enum tutti_status use_option(const struct choice *c, struct tutti_error *
     return access(name, F_OK) == 0 || strchr(name, '/') ? use_file(c, name, err) : unknown_name(name, err);
 }
 
-/* What cannot be read or compiled leaves the model without a format: text and ids still work. */
+/* If a template cannot be read or compiled, the model has no chat format: text and ids still work. */
 static enum tutti_status without_format(const struct tutti_error *why, struct tutti_error *err)
 {
     if (why->status == TUTTI_E_MEMORY)

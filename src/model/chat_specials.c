@@ -1,4 +1,4 @@
-/* A rendered prompt to ids. Special tokens count where the format's own text spells all of them; what lies between two of them
+/* A rendered prompt to ids. A special token is recognized only if the format's own text contains all of it. The text between two of them
  * is tokenized as one text, so that words which a message shares with the format are cut as its authors cut them. */
 #include "model/chat.h"
 #include "tokenizer/byte_files.h"

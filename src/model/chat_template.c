@@ -321,7 +321,7 @@ static bool fails_with_objects(struct chat_template *tpl, const struct tokenizer
     return fails[0] && !fails[1];
 }
 
-/* Whether a tool that the request lists stands in the prompt. */
+/* Whether the prompt shows a tool that the request lists. */
 static bool shows_tools(const struct chat_template *tpl, const struct tokenizer *tok)
 {
     static const char NAME[] = "tutti_trial_tool";
@@ -348,7 +348,7 @@ static bool shows_tools(const struct chat_template *tpl, const struct tokenizer 
     return shows || (fails && template_mentions(tpl->plain, "tools"));
 }
 
-/* How often the word "None" stands in a prompt whose assistant has this content; -1: it cannot be rendered. */
+/* How often the word "None" occurs in a prompt whose assistant message has this content; -1: rendering fails. */
 static int count_nones(struct chat_template *tpl, const struct tokenizer *tok, bool has_calls,
                        enum tutti_content content)
 {

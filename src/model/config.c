@@ -148,7 +148,7 @@ void config_unsupported(struct config *c, const char *key, const char *what)
                               c->prefix, key, what);
 }
 
-/* ---- what nobody asked for ---- */
+/* ---- keys that were not read ---- */
 
 static bool matches(const char *pattern, const char *key)
 {
@@ -196,7 +196,7 @@ static bool is_value(struct config *c, const json_t *value, const char *literal)
     return is_same;
 }
 
-/* A text that nobody knows may be a note of its author; not so where its key names a part of the network. */
+/* An unknown text may be a note of its author, unless its key names a part of the network. */
 static bool names_a_part(const char *key)
 {
     static const char *const PARTS[] = { "act",    "norm", "attention", "attn",   "position", "rope",

@@ -20,14 +20,14 @@ struct config {
     bool is_quiet;           /* config_end() warns of nothing */
     enum tutti_status status;
     struct tutti_error *err;
-    json_t *read; /* an object whose keys are those that were asked for; config_end() frees it */
+    json_t *read; /* an object with the keys that were read; config_end() frees it */
 };
 
-/* A key that nobody asks for. A star at either end of key stands for any text. */
+/* A key that is not read. A star at either end of key matches any text. */
 struct config_key {
     const char *key; /* without the prefix; NULL ends a list */
     const char
-        *only; /* JSON: its one value that is run; NULL: it changes nothing of what the model computes */
+        *only; /* JSON: the only supported value; NULL: the key does not change what the model computes */
 };
 
 /* The value of key, or NULL where it is absent or null. */
@@ -39,7 +39,7 @@ bool config_has(struct config *c, const char *key);
 /* Whether key is an object that is not empty; each key in it must be understood on its own. Another kind of value is an error. */
 bool config_has_object(struct config *c, const char *key);
 
-/* key and all in it counts as understood: what it says has no effect, or somebody else reads it. */
+/* Marks key and all keys in it as read: they have no effect, or other code reads them. */
 void config_skip(struct config *c, const char *key);
 
 /* Each returns the value; an absent key is an error for the plain form, gives fallback for the other. A value of another

@@ -82,7 +82,7 @@ const struct config_key CONFIG_KEYS_COMMON[] = {
     { "is_decoder", NULL }, /* transformers' decoders do not ask */
     { "is_encoder_decoder", "false" },
     { "add_cross_attention", "false" },
-    { "cross_attention_hidden_size", NULL }, /* of such attention alone */
+    { "cross_attention_hidden_size", NULL }, /* of cross-attention only */
     { "tie_encoder_decoder", NULL },
     { "pruned_heads", "{}" },
     { "quantization_config", "{}" }, /* else refused where the checkpoint is opened */

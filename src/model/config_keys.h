@@ -1,5 +1,5 @@
-/* Settings of configurations that change nothing of what a model computes, or that have one value only here, whatever the family. A
- * NULL key ends each list. */
+/* Settings, for every family, that do not change what a model computes or of which only one value is supported. A NULL key ends each
+ * list. */
 #ifndef TUTTI_MODEL_CONFIG_KEYS_H
 #define TUTTI_MODEL_CONFIG_KEYS_H
 

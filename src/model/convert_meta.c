@@ -83,7 +83,7 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
         family->put_metadata(w, d);
 }
 
-/* A special token spelled like a plain piece, while all spellings of a GGUF vocabulary differ. */
+/* Whether a special token has the text of an ordinary piece. In a GGUF vocabulary all texts differ. */
 static bool is_respelled(const struct tokenizer *tok, int32_t id, struct piece p)
 {
     return p.type == PIECE_CONTROL && p.n_bytes < 40 && tokenizer_find(tok, p.bytes, p.n_bytes) >= 0 &&

@@ -171,8 +171,8 @@ static bool has_bias(const struct checkpoint *ck, const char *pattern)
     return checkpoint_find(ck, bias) != NULL;
 }
 
-/* A file may hold the output matrix although the configuration ties it. Where it is another one than the embedding, transformers
- * (version 5) runs it untied. A rank's part is of a checkpoint that was looked at as a whole. */
+/* A file may hold an output matrix although the configuration ties it to the embedding. If the two differ, transformers (version 5) runs
+ * the model untied. A rank's part needs no check: the whole checkpoint was checked before it was cut. */
 static enum tutti_status check_tie(struct model_desc *desc, const struct family *family,
                                    const struct tensor_names *names, const struct checkpoint *ck,
                                    struct tutti_error *err)
@@ -206,7 +206,7 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* What MindFormers wrote has its own settings beside those that they were translated to. */
+/* Files of MindFormers keep their own settings next to the translated ones. */
 static bool is_mindformers(const struct config *c)
 {
     return json_object_get(c->root, "mindformers_version") || ends_with(c->file, ".yaml") ||

@@ -90,8 +90,8 @@ static void read_rope_scaling(struct model_desc *d, struct config *c, const char
 #undef KEY
 }
 
-/* Newer files keep all that is rotary in one object, older ones at the top and in rope_scaling. Where both stand there, transformers
- * takes rope_scaling for the whole object. */
+/* Newer files keep all rotary settings in rope_parameters, older ones at the top and in rope_scaling. If a file has both objects,
+ * transformers uses rope_scaling only. */
 static void read_rope(struct model_desc *d, struct config *c, const struct transformers_defaults *defaults)
 {
     bool has_old = config_has_object(c, "rope_scaling"), has_new = config_has_object(c, "rope_parameters");
@@ -217,7 +217,7 @@ static void expect_plain_yarn(struct config *c, bool is_yarn)
                            is_yarn ? "YaRN with another ramp than 1" : "a ramp without YaRN");
 }
 
-/* As llama.cpp reads them: without a type the factor is linear, and scale_linear is its older name. */
+/* As in llama.cpp: without a type the factor is linear, and scale_linear is its older name. */
 static void read_gguf_scaling(struct model_desc *d, struct config *c)
 {
     const char *scaling = config_string_or(c, "rope.scaling.type", "linear");
@@ -241,7 +241,7 @@ static void read_gguf_scaling(struct model_desc *d, struct config *c)
     } else if (strcmp(scaling, "none") != 0) {
         config_unsupported(c, "rope.scaling.type", scaling);
     }
-    if (!is_yarn) { /* of YaRN alone; files give them also where they have no effect */
+    if (!is_yarn) { /* only YaRN uses them; other files may have them without effect */
         config_skip(c, "rope.scaling.original_context_length");
         config_skip(c, "rope.scaling.yarn_beta_fast");
         config_skip(c, "rope.scaling.yarn_beta_slow");

@@ -36,7 +36,7 @@ struct family {
     /* GGUF rotates interleaved pairs where the configuration says half-split: rows of q and k change their order. */
     bool is_permuted_in_gguf;
     bool (*is_mine)(const json_t *config); /* of a Hugging Face config.json */
-    /* Settings that describe() does not ask for, beside those of config_keys.h: of config.json, and of GGUF's metadata under the
+    /* Settings that describe() does not read, in addition to those of config_keys.h: of config.json, and of GGUF's metadata under the
      * architecture's prefix. NULL: none. */
     const struct config_key *keys, *gguf_keys;
     const char *code; /* how classes of the authors' own code begin (auto_map); NULL: they published none */

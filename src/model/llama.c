@@ -46,7 +46,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
         config_unsupported(c, "sliding_window", "a window of attention in a llama model");
     describe_layer_types(d, c, window, 0);
     if (is_mistral && window > 0 && d->window == 0)
-        config_unsupported(c, "layer_types", "full attention beside a sliding_window");
+        config_unsupported(c, "layer_types", "full attention together with a sliding_window");
 }
 
 /* ---- chat ---- */

@@ -14,7 +14,7 @@ static void drop_second_prefix(struct ids *list, size_t n_prefix)
     list->n = n_text;
 }
 
-/* A suffix that the text spells itself is not added once more. */
+/* A suffix that the text already ends with is not added again. */
 static enum tutti_status add_suffix(const struct model *model, bool parses_special, struct ids *out,
                                     struct tutti_error *err)
 {
@@ -40,7 +40,7 @@ enum tutti_status model_check_rows(const struct model *model, const struct ids *
         struct piece piece = tokenizer_piece(tok, id);
         return error_set_param(
             err, TUTTI_E_ARGUMENT, param,
-            "the prompt spells the token \"%.*s\" (id %d), but the model's embedding has %d rows",
+            "the prompt contains the token \"%.*s\" (id %d), but the model's embedding has %d rows",
             (int)(piece.n_bytes < 64 ? piece.n_bytes : 64), piece.bytes, id, model->desc.n_vocab);
     }
     return TUTTI_OK;

@@ -184,7 +184,7 @@ static enum tutti_status read_types(struct piece *tokens, size_t n, const struct
     return TUTTI_OK;
 }
 
-/* Two more kinds have merges, and one way to cut text each. */
+/* Two more kinds have merges; each has its own pre-tokenizer. */
 static const char *pre_of(const json_t *scalars)
 {
     const char *kind = json_string_value(json_object_get(scalars, "tokenizer.ggml.model")),
@@ -236,7 +236,7 @@ enum tutti_status tokenizer_read_gguf(struct tokenizer **out, const struct gguf 
     return st;
 }
 
-/* An id that llama.cpp presumes where the file has none. */
+/* The id that llama.cpp takes if the file has none. */
 static int32_t id_or(const json_t *scalars, const char *key, int32_t usual, size_t n)
 {
     return json_object_get(scalars, key) ? id_of(scalars, key, n) : (size_t)usual < n ? usual : -1;

@@ -12,7 +12,7 @@ struct tokenizer_source {
     const struct model_desc *desc;
     const struct checkpoint *ck;
     const char *folder;
-    json_t *tokenizer_config; /* with what stands beside it: tokenizer_settings.h. NULL: none */
+    json_t *tokenizer_config; /* completed by other files: tokenizer_settings.h. NULL: none */
     char path[4096];          /* of the file that is read */
 };
 
@@ -35,13 +35,13 @@ MUST_CHECK enum tutti_status tokenizer_read_tiktoken(struct tokenizer **out, con
 MUST_CHECK enum tutti_status tokenizer_read_gguf_json(struct tokenizer **out, const struct gguf *gguf,
                                                       const char *path, struct tutti_error *err);
 
-/* tokenizer.model of SentencePiece, with the added tokens beside it. */
+/* tokenizer.model of SentencePiece, with the added tokens that other files of the folder list. */
 MUST_CHECK enum tutti_status tokenizer_read_sentencepiece(struct tokenizer **out,
                                                           const struct tokenizer_source *s,
                                                           const struct mapping *map, struct tutti_error *err);
 
-/* A GGUF file's keys of tutti's own that say what GGUF has no keys for: a list, in JSON, of the added tokens with their flags, as
- * in tokenizer.json ("in_model": a SentencePiece model finds it by itself, too); and where SentencePiece's dummy prefix stands. */
+/* tutti's own keys in a GGUF file, for what GGUF has no keys: the added tokens with their flags, a JSON list as in tokenizer.json
+ * ("in_model": the SentencePiece model also finds it in any text), and the rule of SentencePiece's dummy prefix. */
 #define TOKENIZER_ADDED_KEY  "tokenizer.tutti.added_tokens"
 #define TOKENIZER_PREFIX_KEY "tokenizer.tutti.prefixes_first_alone"
 

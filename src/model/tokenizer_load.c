@@ -92,22 +92,22 @@ static enum tutti_status read_file(struct tokenizer **out, struct tokenizer_sour
     return st;
 }
 
-/* A folder with a tokenizer class of its own may name no fast one: then its authors read tokenizer.model. */
-static bool has_slow_class_alone(const struct tokenizer_source *s)
+/* Whether the folder's own tokenizer class has no fast variant: such a class reads tokenizer.model. */
+static bool has_only_slow_class(const struct tokenizer_source *s)
 {
     const json_t *classes = json_object_get(json_object_get(s->tokenizer_config, "auto_map"),
                                             "AutoTokenizer");
     return json_is_string(json_array_get(classes, 0)) && json_is_null(json_array_get(classes, 1));
 }
 
-/* The first file that is there. Where it cannot be read, the next one that can, with a warning: what they hold is the same tokenizer in
- * two formats. */
+/* Reads the first file that exists. If it cannot be read, the next one is used, with a warning: they hold the same tokenizer in different
+ * formats. */
 static enum tutti_status read_first_file(struct tokenizer **out, struct tokenizer_source *s,
                                          struct tutti_error *err)
 {
     struct tutti_error first;
     enum tutti_status st = TUTTI_E_NOT_FOUND;
-    bool starts_with_model = has_slow_class_alone(s) && has_file(s, FILES[1].name);
+    bool starts_with_model = has_only_slow_class(s) && has_file(s, FILES[1].name);
     for (size_t k = 0; k < N_FILES; k++) {
         struct tutti_error inner;
         size_t i = starts_with_model && k < 2 ? 1 - k : k;
@@ -136,7 +136,7 @@ static enum tutti_status read_first_file(struct tokenizer **out, struct tokenize
                      s->folder, looked_for);
 }
 
-/* A tokenizer may have more tokens than the model has rows: tokens that were added and never trained. */
+/* A tokenizer may have more tokens than the model has rows: added tokens that were never trained. */
 static enum tutti_status limit_to_rows(struct tokenizer *tok, int32_t n_rows, const char *name,
                                        struct tutti_error *err)
 {
@@ -289,7 +289,7 @@ static enum tutti_status read_own_settings(struct piece_vocab *vocab, struct wor
     return TUTTI_OK;
 }
 
-/* Pieces that the SentencePiece model finds by itself, which a GGUF file lists as CONTROL. */
+/* Marks of the SentencePiece model, which GGUF files list as CONTROL, become USER_DEFINED again. */
 static void restore_marks(struct gguf_vocab *v, const json_t *added)
 {
     for (size_t i = 0; i < json_array_size(added); i++) {
@@ -300,8 +300,8 @@ static void restore_marks(struct gguf_vocab *v, const json_t *added)
     }
 }
 
-/* What stands around a text, and the added tokens: tutti's own list, else every piece that is none of the model's, as in llama.cpp.
- * adds_bos: where the file does not say it. */
+/* Sets bos and eos of a text, and the added tokens: tutti's own list, else all control and user-defined pieces, as in llama.cpp.
+ * adds_bos: the default, if the file has no key for it. */
 static enum tutti_status finish_pieces(struct tokenizer *tok, const json_t *scalars, const json_t *added,
                                        bool adds_bos, const char *path, struct tutti_error *err)
 {

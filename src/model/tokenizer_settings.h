@@ -1,4 +1,4 @@
-/* What the small files beside a tokenizer say about it, put together as transformers puts it together. */
+/* The settings of a tokenizer from the small JSON files of its folder, combined as in transformers. */
 #ifndef TUTTI_MODEL_TOKENIZER_SETTINGS_H
 #define TUTTI_MODEL_TOKENIZER_SETTINGS_H
 

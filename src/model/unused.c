@@ -79,7 +79,7 @@ static int layer_of(const char *pattern, const char *name)
     return end > name + n && *end == '.' && layer >= 0 && layer < LIMIT_LAYERS ? (int)layer : -1;
 }
 
-/* Whether name lies in the layer that stands apart, whose tensors have one path but for its last two words. */
+/* Whether name belongs to the extra layer at the top, whose tensors' names differ in the last two words only. */
 static bool is_of_top(const struct tensor_names *top, const char *name)
 {
     const char *end = top ? strrchr(top->attn_norm, '.') : NULL;
@@ -89,7 +89,7 @@ static bool is_of_top(const struct tensor_names *top, const char *name)
            strncmp(name, top->attn_norm, (size_t)(end - top->attn_norm)) == 0;
 }
 
-/* A tensor beside one that is used: x.bias beside x.weight, x.weight.absmax beside x.weight. NULL: none. */
+/* The used tensor that name belongs to: x.weight for x.bias and for x.weight.absmax. NULL: none. */
 static const char *find_sibling(const struct checkpoint *ck, const struct tensor_names *names,
                                 const char *name)
 {
@@ -142,7 +142,7 @@ static bool is_beside(const char *a, const char *b)
     return n[0] == n[1] && strncmp(a, b, n[0]) == 0;
 }
 
-/* NULL: nothing that the description uses stands near it. */
+/* Why an unused tensor may change what is computed. NULL: it does not. */
 static const char *find_reason(const struct model_desc *d, const struct tensor_names *names,
                                const struct checkpoint *ck, const char *name)
 {

@@ -45,8 +45,8 @@ MUST_CHECK enum tutti_status weights_find_outer(struct outer_weights *out, const
                                                 const struct tensor_names *names, const struct checkpoint *ck,
                                                 struct tutti_error *err);
 
-/* Finds every tensor of the description, then looks at those that nobody took (unused.c): TUTTI_E_UNSUPPORTED where one of them would
- * change what the model computes; a warning names the others, unless they are known to hold no weights. */
+/* Finds every tensor of the description, then checks the unused ones (unused.c): TUTTI_E_UNSUPPORTED if one of them would change what
+ * the model computes; a warning names the others, unless they are known to hold no weights. */
 MUST_CHECK enum tutti_status weights_check_all(const struct model_desc *desc, const struct family *family,
                                                const struct tensor_names *names, const struct checkpoint *ck,
                                                struct tutti_error *err);

@@ -38,7 +38,7 @@ struct added_cuts {
     bool (*token)(void *to, const struct added_token *token);
     bool takes_special;
     const struct trusted_range
-        *ranges; /* [n_ranges] special tokens count within one of these alone; NULL: anywhere */
+        *ranges; /* [n_ranges] special tokens count only within one of these; NULL: anywhere */
     size_t n_ranges;
 };
 

@@ -110,7 +110,7 @@ bool byte_level_encode(const struct tokenizer *tok, const char *text, size_t n_b
 
 struct ranges {
     const struct trusted_range *list;
-    size_t n, at; /* at: the first that ends after the place which was asked for last */
+    size_t n, at; /* at: the first range that ends after the position of the last call */
 };
 
 /* Does one range hold all of [begin, end)? Asked for ascending places. */
@@ -121,7 +121,7 @@ static bool is_trusted(struct ranges *r, size_t begin, size_t end)
     return r->at < r->n && r->list[r->at].begin <= begin && end <= r->list[r->at].end;
 }
 
-/* The next special token from `from` on that a trusted range spells. NULL: none. */
+/* The next special token from `from` on within a trusted range. NULL: none. */
 static const struct added_token *find_special(const struct tokenizer *tok, struct ranges *r, const char *text,
                                               size_t n_bytes, size_t from, size_t *begin, size_t *end)
 {
@@ -161,7 +161,7 @@ static bool encode_apart(const struct tokenizer *tok, const char *text, size_t n
     return done == n_bytes || encode_valid(tok, text + done, n_bytes - done, false, done == 0, out);
 }
 
-/* The unknown token stands for characters too, so it is not counted. */
+/* The unknown token also replaces characters, so it is not counted. */
 static size_t count_specials(const struct tokenizer *tok, const struct ids *ids, size_t from)
 {
     size_t n = 0;
@@ -170,7 +170,7 @@ static size_t count_specials(const struct tokenizer *tok, const struct ids *ids,
     return n;
 }
 
-/* Special tokens that trusted ranges spell, the unknown one aside. False: other text spells one. */
+/* Counts the special tokens of trusted ranges, without the unknown one. False: other text contains one. */
 static bool count_spelled(const struct tokenizer *tok, struct ranges r, const char *text, size_t n_bytes,
                           size_t *n_spelled)
 {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "<0xHH>" stands for its byte where tokens are text, else for its spelling. */
+/* "<0xHH>" is its byte if tokens are text, else the six characters themselves. */
 static enum tutti_status put_byte(struct tokenizer *tok, const struct byte_vocab *v, int32_t id,
                                   const char *name, struct tutti_error *err)
 {
@@ -157,7 +157,7 @@ bool tokenizer_adds_eos(const struct tokenizer *tok)
     return tok->affixes.n_after > 0 && tok->affixes.after[tok->affixes.n_after - 1] == tok->eos_id;
 }
 
-/* As files spell it: text, or bytes in their alphabet. */
+/* As written in files: text, or bytes in the alphabet of byte_map.h. */
 static bool write_spelling(const struct tokenizer *tok, int32_t id, struct buf *out)
 {
     const char *bytes = vocab_bytes(tok, id);

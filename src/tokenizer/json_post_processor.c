@@ -94,7 +94,7 @@ static enum tutti_status read_part(struct json_reader *r, const json_t *part, in
 {
     const char *type = json_reader_type(part);
     enum tutti_status st = TUTTI_OK;
-    if (!part || json_is_null(part) || strcmp(type, "ByteLevel") == 0) /* this one moves offsets alone */
+    if (!part || json_is_null(part) || strcmp(type, "ByteLevel") == 0) /* this one changes offsets only */
         return TUTTI_OK;
     if (strcmp(type, "TemplateProcessing") == 0)
         return read_template(r, part);

@@ -1,5 +1,5 @@
-/* Added tokens of SentencePiece's kinds, and what limits the ids of any tokenizer. What the Hugging Face library does with the files
- * beside a tokenizer.model: they give pieces a role, and append tokens that the model does not know. */
+/* Added tokens of SentencePiece's kinds, and what limits the ids of any tokenizer. As in the Hugging Face library, the files
+ * that complete a tokenizer.model give pieces a role, and append tokens that the model does not have. */
 #include "base/limits.h"
 #include "base/utf8.h"
 #include "tokenizer/byte_level.h"

@@ -88,14 +88,14 @@ void tokenizer_free(struct tokenizer *tok); /* NULL is allowed */
 MUST_CHECK enum tutti_status tokenizer_add_control(struct tokenizer *tok, const char *text, int32_t *id,
                                                    struct tutti_error *err);
 
-/* An added token: text that spells it becomes it, before anything else is done to the text. */
+/* An added token: its text becomes the token before the tokenizer does anything else. */
 struct added_token {
     int32_t id;
-    bool is_special;        /* found only where all of its spelling is trusted text */
-    bool takes_left_blanks; /* blanks beside it belong to it */
-    bool takes_right_blanks;
-    bool is_single_word; /* no letter, digit or underscore may stand beside it */
-    bool is_normalized;  /* it is looked for in normalized text */
+    bool is_special;         /* found only where all of its spelling is trusted text */
+    bool takes_left_blanks;  /* blanks before it belong to it */
+    bool takes_right_blanks; /* blanks after it do */
+    bool is_single_word;     /* no letter, digit or underscore may precede or follow it */
+    bool is_normalized;      /* it is looked for in normalized text */
 };
 
 /* For SentencePiece's kinds; tokenizer_finish_added() ends the adding. A token beyond the vocabulary is appended, and ids between are
@@ -114,8 +114,8 @@ MUST_CHECK enum tutti_status tokenizer_finish_added(struct tokenizer *tok, const
 size_t tokenizer_n_added(const struct tokenizer *tok);
 struct added_token tokenizer_added(const struct tokenizer *tok, size_t index);
 
-/* Where the dummy prefix of SentencePiece's kinds stands: before every part between two added tokens, or before a part that begins
- * the text alone. The first is the default. */
+/* Where SentencePiece's kinds put the dummy prefix: before every part between two added tokens (the default), or only before a part that
+ * begins the text. */
 void tokenizer_set_prefix_rule(struct tokenizer *tok, bool at_first_alone);
 bool tokenizer_prefixes_first_alone(const struct tokenizer *tok);
 
@@ -125,11 +125,11 @@ void tokenizer_set_ends(struct tokenizer *tok, int32_t bos_id, int32_t eos_id);
 /* Is it a piece that the SentencePiece model finds in any text, though other files call it special? */
 bool tokenizer_is_mark_of_model(const struct tokenizer *tok, int32_t id);
 
-/* What stands around a text: bos in front, eos at the end; each where there is one. */
+/* Which tokens surround a text: bos before it, eos after it, if the tokenizer has them. */
 void tokenizer_set_affixes(struct tokenizer *tok, bool adds_bos, bool adds_eos);
 
-/* Tokens from id n_rows on are never made from text any more, for a model with fewer rows. Added tokens of them keep their
- * spelling, so that who uses one can be told. TUTTI_E_FORMAT: text could not be said with the rest. */
+/* Tokens from id n_rows on are never made from text any more, for a model with fewer rows. Special added tokens among them are
+ * still recognized, so that a prompt with one can be refused. TUTTI_E_FORMAT: the remaining tokens cannot represent any text. */
 MUST_CHECK enum tutti_status tokenizer_limit(struct tokenizer *tok, int32_t n_rows, const char *name,
                                              struct tutti_error *err);
 
@@ -144,7 +144,7 @@ int32_t tokenizer_find(const struct tokenizer *tok, const char *piece, size_t n_
 int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling);
 bool tokenizer_adds_dummy_prefix(const struct tokenizer *tok);
 
-/* What a tokenizer's files put around a text where special tokens are asked for. is_known: they say it; else the model's
+/* The tokens that a tokenizer's files put around a text if special tokens are added. is_known: the files define them; else the model's
  * family does. */
 enum { MAX_AFFIX_IDS = 8 };
 struct token_affixes {
@@ -168,9 +168,9 @@ const char *tokenizer_gguf_kind(const struct tokenizer *tok);
 MUST_CHECK bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                  struct ids *out);
 
-/* The same for a text of which parts are trusted: a special token counts where one range spells all of it. Text between
- * two special tokens follows the tokenizer's own rules, so what stands beside a token is cut as by the reference library. The rest is the
- * text of users: no special token is made of it, not even one that a SentencePiece model finds by itself.
+/* The same for a text of which parts are trusted: a special token counts only within one range. Text between two special tokens follows
+ * the tokenizer's own rules, so that it is cut as by the reference library. The rest is the text of users: no special token is made of it,
+ * not even one that a SentencePiece model finds in any text.
  * ranges: ascending, none overlaps another. */
 struct trusted_range {
     size_t begin, end; /* bytes of the text */

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* How much worse than the worst piece a character is that no piece stands for. */
+/* How far an unknown character's score is below that of the worst piece. */
 static const float UNKNOWN_PENALTY = 10;
 
 /* The score of a USER_DEFINED piece. Logarithms of probabilities are negative, so such a piece always wins. */

@@ -159,7 +159,7 @@ static inline bool vocab_may_join(const struct tokenizer *tok, uint32_t left, ui
 
 /* How a part of a text is read by SentencePiece's kinds. */
 struct part_rules {
-    bool continues;   /* it stands behind something: no dummy prefix, and a blank at its start is text */
+    bool continues;   /* it is not the start of the text: no dummy prefix, and a blank at its start is text */
     bool takes_marks; /* user-defined pieces that were made special are found, as the library does */
 };
 

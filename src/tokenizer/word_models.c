@@ -8,7 +8,7 @@
 
 /* ---- building ---- */
 
-/* How much worse than the worst piece a character is that no piece stands for. */
+/* How far an unknown character's score is below that of the worst piece. */
 static const double UNKNOWN_PENALTY = 10;
 
 /* A special token is never made from text, so it is in no trie. */

@@ -421,7 +421,7 @@ static const char PANGU_YAML[] = LINE("type: PanguAlphaConfig") LINE("vocab_size
     LINE("hidden_size: 64") LINE("ffn_hidden_size: 96") LINE("num_layers: 2") LINE("num_heads: 4")
         LINE("seq_length: 224") LINE("eos_token_id: 9") LINE("hidden_act: 'fast_gelu'");
 
-/* What its files say of a run beside the model. */
+/* Settings of a run in its files, which are not the model's. */
 static const char RUN_YAML[] = LINE("use_past: True") LINE("is_dynamic: True") LINE("block_size: 16")
     LINE("num_blocks: 512") LINE("offset: 0") LINE("use_flash_attention: True") LINE("qkv_concat: False")
         LINE("compute_dtype: \"float16\"") LINE("layernorm_compute_type: \"float32\"")

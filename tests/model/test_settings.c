@@ -112,7 +112,7 @@ static const struct {
     { "", "rope_scaling" },
     { "", "rope_parameters" },
     { "", "is_encoder_decoder" },
-    { "bloom-tiny", "n_head" },  /* beside num_attention_heads */
+    { "bloom-tiny", "n_head" },  /* another name of num_attention_heads */
     { "bloom-tiny", "n_layer" }, /* missing; the class has a default */
 };
 
@@ -229,7 +229,7 @@ static void every_setting_is_honoured_or_refused(void **state)
     json_decref(root);
 }
 
-/* What published folders carry beside the shape of a model; "model_type" is the fixture's. refused NULL: it opens. */
+/* Further settings of published folders; "model_type" is the fixture's. refused NULL: it opens. */
 static const struct {
     const char *what, *fixture, *settings, *refused;
 } PUBLISHED[] = {

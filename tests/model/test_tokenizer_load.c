@@ -116,7 +116,7 @@ static void a_unigram_vocabulary_has_the_defaults_of_its_kind(void **state)
     tokenizer_free(tok);
 }
 
-/* What no piece stands for becomes the unknown one where there are no byte pieces. */
+/* Without byte pieces, a character without a piece becomes the unknown token. */
 static void a_vocabulary_without_bytes_has_unknown_text(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Tensors that nobody uses, an output matrix beside one that is tied, and settings of GGUF's metadata: each is honoured, refused by
+/* Unused tensors, an output matrix although the configuration ties it, and settings of GGUF's metadata: each is honoured, refused by
  * name, or warned of. */
 #include "util.h"
 
@@ -271,7 +271,7 @@ static void unused_tensors_of_mindspore_are_refused_or_listed(void **state)
     }
 }
 
-/* tie_word_embeddings beside an output matrix of the file: one that is the embedding is that, another one is run. */
+/* tie_word_embeddings is true and the file has an output matrix: one equal to the embedding is ignored, another one is used. */
 static void a_tied_output_that_differs_is_run(void **state)
 {
     (void)state;
@@ -314,7 +314,7 @@ static void an_upload_without_a_configuration_of_its_quantization_is_named(void 
     path_of(path, sizeof path, "model.safetensors");
     char *bytes = read_file(path, &n);
     static const char OLD[] = "\"model.layers.0.self_attn.q_proj.weight\"";
-    static const char NEW[] = "\"model.layers.0.self_attn.q_proj.qweight"; /* a blank less behind it */
+    static const char NEW[] = "\"model.layers.0.self_attn.q_proj.qweight"; /* one blank fewer after it */
     char *at = memmem(bytes, n, OLD, sizeof OLD - 1);
     assert_non_null(at);
     uint64_t n_header;

@@ -58,7 +58,7 @@ static void take_ids(const uint8_t **at, struct ids *out)
         assert_true(ids_add(out, (int32_t)take(at, 2)));
 }
 
-/* Where a case stands, for messages. */
+/* The place of a case, for messages. */
 struct place {
     const char *name, *what;
     int number;

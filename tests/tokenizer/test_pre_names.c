@@ -1,4 +1,4 @@
-/* Names of tokenizer.ggml.pre against the regular expressions that they stand for: tests/fixtures/tokenizer/pre_names.json,
+/* Names of tokenizer.ggml.pre against their regular expressions: tests/fixtures/tokenizer/pre_names.json,
  * made by tools/fixtures/make_pre_names.py. */
 #include "tokenizer/byte_files.h"
 #include "tokenizer/byte_level.h"
