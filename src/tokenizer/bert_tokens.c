@@ -1,4 +1,4 @@
-/* WordPiece vocabularies as GGUF's arrays, read as llama.cpp means them. */
+/* WordPiece vocabularies as GGUF's arrays, with the meaning that they have in llama.cpp. */
 #include "base/limits.h"
 #include "tokenizer/byte_files.h"
 #include "tokenizer/byte_level.h"
@@ -30,7 +30,7 @@ static enum tutti_status put_tokens(struct tokenizer *tok, const struct bert_voc
     return st;
 }
 
-/* A word is looked up with its mark in front; what follows its first token is looked up as it is. */
+/* The first token of a word is looked up with the mark before it, the following ones without. */
 static enum tutti_status add_steps(struct tokenizer *tok, const struct bert_vocab *v, const char *name,
                                    struct tutti_error *err)
 {

@@ -113,7 +113,7 @@ struct ranges {
     size_t n, at; /* at: the first range that ends after the position of the last call */
 };
 
-/* Does one range hold all of [begin, end)? Asked for ascending places. */
+/* Does one range hold all of [begin, end)? Calls must ascend. */
 static bool is_trusted(struct ranges *r, size_t begin, size_t end)
 {
     while (r->at < r->n && r->list[r->at].end <= begin)
@@ -137,7 +137,7 @@ static const struct added_token *find_special(const struct tokenizer *tok, struc
     return NULL;
 }
 
-/* No special token but those that trusted ranges spell. Blanks beside these are what lstrip and rstrip say. */
+/* Cuts out the special tokens of trusted ranges only, with the blanks around them that lstrip and rstrip name. */
 static bool encode_apart(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ranges r,
                          struct ids *out)
 {
@@ -186,7 +186,7 @@ static bool count_spelled(const struct tokenizer *tok, struct ranges r, const ch
     return true;
 }
 
-/* Text between two trusted ranges that normalization turns into the spelling of a special token. *found: there is one. */
+/* Whether normalization turns untrusted text into the text of a special token. *found: the answer. */
 static bool find_made_special(const struct tokenizer *tok, struct ranges r, const char *text, size_t n_bytes,
                               bool *found)
 {
@@ -205,7 +205,7 @@ static bool find_made_special(const struct tokenizer *tok, struct ranges r, cons
     return ok;
 }
 
-/* As the library reads the whole text; that holds where no special token came from what is not trusted. */
+/* Encodes the whole text as the library does; correct only if no special token comes from untrusted text. */
 static bool encode_ranges(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ranges r,
                           struct ids *out)
 {

@@ -20,7 +20,7 @@ struct byte_file {
  * the last two formats which tokens are added. TUTTI_E_FORMAT: the file is wrong; TUTTI_E_UNSUPPORTED: it wants what is not
  * known here; both name file and field. */
 
-/* tokenizer.json: see docs/tokenizers.md for what it may say. */
+/* tokenizer.json; docs/tokenizers.md lists what is supported. */
 MUST_CHECK enum tutti_status tokenizer_from_json(struct tokenizer **out, const struct byte_file *file,
                                                  const json_t *config, struct tutti_error *err);
 
@@ -49,8 +49,8 @@ struct byte_vocab {
     const char *pre;
     int adds_bos;
     bool adds_eos;
-    bool lowers;                    /* text becomes small letters first */
-    const json_t *added;            /* a list as tokenizer.json's added_tokens; NULL: the types say it */
+    bool lowers;         /* text becomes small letters first */
+    const json_t *added; /* a list as tokenizer.json's added_tokens; NULL: by the types of tokens */
     int32_t unk_id, bos_id, eos_id; /* -1: none */
 };
 MUST_CHECK enum tutti_status tokenizer_from_byte_vocab(struct tokenizer **out, const struct byte_vocab *vocab,

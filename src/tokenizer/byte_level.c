@@ -286,7 +286,7 @@ static void make_ordinary(struct tokenizer *tok, int32_t id)
         tok->pieces[id].type = PIECE_NORMAL;
 }
 
-/* A pair that is listed twice counts where it stood last, as in the Hugging Face library. */
+/* A pair that is listed twice has its last rank, as in the Hugging Face library. */
 static enum tutti_status index_pairs(struct tokenizer *tok, const char *name, struct tutti_error *err)
 {
     struct byte_level *level = tok->level;

@@ -22,7 +22,7 @@ struct merge_pair {
     int32_t left, right;
 };
 
-/* Of the marks of tokens that continue or end a word. */
+/* Longest mark of tokens that continue or end a word. */
 enum { MAX_WORD_MARK_BYTES = 64 };
 
 struct byte_level {

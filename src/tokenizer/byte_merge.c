@@ -179,7 +179,7 @@ static int32_t first_symbols(const struct tokenizer *tok, const char *word, size
     return n;
 }
 
-/* The token of one character; -1: none. Marks say where in a word it stands. */
+/* The token of one character; -1: none. Marks depend on its position in the word. */
 static int32_t find_character(const struct tokenizer *tok, const char *text, size_t n_bytes, bool is_first,
                               bool is_last)
 {

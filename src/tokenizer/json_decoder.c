@@ -6,7 +6,7 @@
 
 static const char FIELD[] = "decoder";
 
-/* What steps before this one left: single tokens, tokens and runs of bytes, or one text. */
+/* The output of the steps so far: single tokens, tokens and runs of bytes, or one text. */
 enum decode_stage { OF_TOKENS, OF_BYTES, OF_TEXT };
 
 struct decode_reader {
@@ -69,7 +69,7 @@ static enum tutti_status read_wordpiece(struct decode_reader *d, const json_t *p
     return json_reader_text(d->r, FIELD, part, "prefix", &step->mark);
 }
 
-/* Its blanks are between words, so the last one goes. */
+/* Its blanks separate words, so the last blank is dropped. */
 static enum tutti_status read_suffix(struct decode_reader *d, const json_t *part)
 {
     struct decode_step *step = NULL;

@@ -23,7 +23,7 @@ static enum tutti_status add_id(const struct json_reader *r, struct affix *to, c
     return TUTTI_OK;
 }
 
-/* What an earlier step put around the text stays next to it. */
+/* Tokens of an earlier step stay next to the text. */
 static enum tutti_status wrap(const struct json_reader *r, const char *type, const struct affix *before,
                               const struct affix *after)
 {

@@ -126,7 +126,7 @@ static enum tutti_status read_delimiter(struct json_reader *r, const json_t *par
     return st;
 }
 
-/* Older files say add_prefix_space. */
+/* Older files have add_prefix_space instead. */
 enum tutti_status json_read_metaspace(const struct json_reader *r, const char *field, const json_t *part,
                                       struct metaspace *out)
 {

@@ -26,7 +26,7 @@ static inline bool json_reader_is_on(const json_t *part, const char *key)
     return json_is_true(json_object_get(part, key));
 }
 
-/* A text that is there; errors say field and key. */
+/* Reads a text that must exist; errors name field and key. */
 MUST_CHECK enum tutti_status json_reader_text(const struct json_reader *r, const char *field,
                                               const json_t *part, const char *key, struct buf *out);
 
@@ -42,7 +42,7 @@ MUST_CHECK enum tutti_status json_read_normalizer(struct json_reader *r, const j
 MUST_CHECK enum tutti_status json_read_pre_tokenizer(struct json_reader *r, const json_t *part);
 /* Reads vocabulary, merges or scores. */
 MUST_CHECK enum tutti_status json_read_model(struct json_reader *r, const json_t *model);
-/* BPE, Unigram, WordPiece or WordLevel; older files do not say it. */
+/* BPE, Unigram, WordPiece or WordLevel; found by its keys in older files, which do not name it. */
 const char *json_model_type(const json_t *model);
 MUST_CHECK enum tutti_status json_read_decoder(struct json_reader *r, const json_t *part);
 /* Does the decoder read the alphabet of bytes, and nothing else? */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* A text may grow by this much: no normalization form and no published table of SentencePiece comes near it. */
+/* Limit on the growth of a text. No normalization form and no published table of SentencePiece comes near it. */
 enum { MAX_GROWTH = 32, MAX_GROWTH_BYTES = 1 << 16 };
 
 static int32_t code_at(const char *text, size_t n_bytes, size_t *n)
@@ -113,7 +113,7 @@ static bool replace_text(const struct normalizer *n, const char *text, size_t n_
     return true;
 }
 
-/* An empty match counts where the match before it does not end. */
+/* An empty match at the end of the previous match is ignored. */
 static bool replace_matches(const struct normalizer *n, struct pattern_matcher *m, const char *text,
                             size_t n_bytes, size_t limit, struct buf *out)
 {
@@ -143,15 +143,15 @@ static bool replace_matches(const struct normalizer *n, struct pattern_matcher *
 
 /* ---- the table of SentencePiece ---- */
 
-/* A string that is no UTF-8 counts for none. */
+/* A replacement that is not valid UTF-8 is ignored. */
 static bool find_mapped(const struct charsmap *map, const char *text, size_t n_bytes, const char **to,
                         size_t *n_to)
 {
     return charsmap_first(map, text, n_bytes, to, n_to) && utf8_is_valid(*to, *n_to);
 }
 
-/* The library looks up a short cluster of characters as a whole, else each of them, and the shortest key that it begins
- * with stands for all of it. */
+/* The library looks up a short cluster of characters as a whole, else each of its characters. The shortest key that matches
+ * the beginning replaces all of what was looked up. */
 static bool map_cluster(const struct charsmap *map, const char *text, size_t n_bytes, struct buf *out)
 {
     enum { SHORT_CLUSTER = 5 };

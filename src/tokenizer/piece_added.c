@@ -12,7 +12,7 @@ static enum tutti_status out_of_memory(const char *name, struct tutti_error *err
     return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
 }
 
-/* A piece of the model that its own text becomes: it stays text whatever other files call it. */
+/* Whether the model makes this piece from text: then it stays text, whatever other files call it. */
 static bool is_ordinary(const struct tokenizer *tok, int32_t id)
 {
     uint8_t type = tok->pieces[id].type;

@@ -19,14 +19,14 @@
 const char PATTERN_GPT2[] = GPT2, PATTERN_DIGITS[] = DIGITS, PATTERN_PUNCTUATION[] = PUNCTUATION,
            PATTERN_BLANK[] = "\\s";
 
-/* Rules that share a pattern share an entry. As the models' tokenizer.json files spell the patterns; what comes of them is
- * what llama.cpp's own make of a text. */
+/* Rules with the same pattern share an entry. The patterns are those of the models' tokenizer.json files; they cut text as llama.cpp's
+ * own patterns do. */
 #define QWEN2(contractions, digits) contractions "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits BEHIND_WORDS
 #define CJK                         "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+"
 #define MARK                        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~]"
 #define MARKED_WORDS                MARK "[A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
 #define BLOOM                       " ?[^(\\s|[.,!?\u2026\u3002\uFF0C\u3001\u0964\u06D4\u060C])]+"
-/* Capital and small letters of Chinese are none. */
+/* Chinese has no capital and small letters. */
 #define NO_HAN(classes) "[" classes "&&[^\\p{Han}]]"
 #define KIMI_UPPER      NO_HAN("\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}")
 #define KIMI_LOWER      NO_HAN("\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}")

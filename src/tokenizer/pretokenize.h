@@ -19,7 +19,7 @@ struct metaspace {
 
 enum pre_kind {
     PRE_PATTERN,
-    PRE_PREFIX, /* puts a space in front of what has none */
+    PRE_PREFIX, /* puts a space before a text without one */
     PRE_METASPACE,
     PRE_BYTES /* writes text in the alphabet of byte_map.h; later steps see that */
 };
@@ -56,7 +56,7 @@ const struct pre_name *pre_name_find(const char *name);
 /* The name that steps go by; NULL: none. */
 const struct pre_name *pre_name_of(const struct pretokenizer *pre, bool is_composed, bool ignores_merges);
 
-/* Is it a published pattern, of which we know that no text takes it more than linear time? */
+/* Is it a published pattern that takes linear time on any text? */
 bool pre_pattern_is_known(const char *source);
 
 extern const char PATTERN_GPT2[];

@@ -8,7 +8,7 @@
 
 static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
-/* ---- what tokens are shown as ---- */
+/* ---- the text of each token ---- */
 
 static bool replace_all(const char *text, size_t n_bytes, const char *from, const char *to, struct buf *out)
 {
@@ -25,7 +25,7 @@ static bool replace_all(const char *text, size_t n_bytes, const char *from, cons
     return true;
 }
 
-/* WordPiece's way to write English again, token by token. */
+/* WordPiece's cleanup of English, token by token. */
 static bool clean_up(struct buf *text)
 {
     static const char *const PAIRS[][2] = { { " .", "." },     { " ?", "?" },           { " !", "!" },

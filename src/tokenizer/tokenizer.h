@@ -84,14 +84,14 @@ void tokenizer_free(struct tokenizer *tok); /* NULL is allowed */
 
 /* ---- while a model is being loaded ---- */
 
-/* Appends a CONTROL piece behind the vocabulary; *id: its id. */
+/* Appends a CONTROL piece to the vocabulary; *id: its id. */
 MUST_CHECK enum tutti_status tokenizer_add_control(struct tokenizer *tok, const char *text, int32_t *id,
                                                    struct tutti_error *err);
 
 /* An added token: its text becomes the token before the tokenizer does anything else. */
 struct added_token {
     int32_t id;
-    bool is_special;         /* found only where all of its spelling is trusted text */
+    bool is_special;         /* found only in trusted text */
     bool takes_left_blanks;  /* blanks before it belong to it */
     bool takes_right_blanks; /* blanks after it do */
     bool is_single_word;     /* no letter, digit or underscore may precede or follow it */

@@ -14,7 +14,7 @@ enum { MAX_PIECE_BYTES = 7999 }; /* the library refuses longer ones */
 struct charsmap {
     const uint8_t *units; /* [n_units], 32 bits each, little endian */
     size_t n_units;
-    const char *strings; /* NUL-terminated, one behind the other */
+    const char *strings; /* NUL-terminated, one after the other */
     size_t n_string_bytes;
 };
 
@@ -111,7 +111,7 @@ static inline bool vocab_is_mergeable(const struct tokenizer *tok, int32_t id)
     return type == PIECE_NORMAL || type == PIECE_USER_DEFINED || type == PIECE_UNUSED;
 }
 
-/* Whether BYTE pieces stand for all of these bytes. A character of which one byte has no piece is unknown as a whole. */
+/* Whether all of these bytes have BYTE pieces. A character of which one byte has no piece is unknown as a whole. */
 static inline bool vocab_has_bytes(const struct tokenizer *tok, const char *text, size_t n_bytes)
 {
     bool has = tok->byte_fallback;
@@ -157,7 +157,7 @@ static inline bool vocab_may_join(const struct tokenizer *tok, uint32_t left, ui
     return tok->joints[bit / 64] >> (bit % 64) & 1;
 }
 
-/* How a part of a text is read by SentencePiece's kinds. */
+/* How SentencePiece's kinds encode a part of a text. */
 struct part_rules {
     bool continues;   /* it is not the start of the text: no dummy prefix, and a blank at its start is text */
     bool takes_marks; /* user-defined pieces that were made special are found, as the library does */
@@ -169,7 +169,7 @@ size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, s
                                 bool takes_marks);
 
 /* Reads a precompiled map: a trie's size in bytes, the trie (whole blocks of 256 units), and its strings, each with a zero
- * byte behind it. bytes are borrowed by the map. Errors name `name`. */
+ * byte at its end. bytes are borrowed by the map. Errors name `name`. */
 MUST_CHECK enum tutti_status charsmap_read(struct charsmap *map, const uint8_t *bytes, size_t n_bytes,
                                            const char *name, struct tutti_error *err);
 /* What the shortest key that text begins with becomes. False: no key does. */

@@ -79,7 +79,7 @@ static bool is_longer_than(const char *word, size_t n_bytes, size_t max_chars)
     return false;
 }
 
-/* The longest token at each place; a word of which any part is no token is unknown as a whole. */
+/* The longest token at each position. If a part of a word has no token, the whole word is unknown. */
 static bool encode_wordpiece(const struct word_model *model, const struct tokenizer *tok, const char *word,
                              size_t n_bytes, struct ids *out)
 {
@@ -154,7 +154,7 @@ static void turn_around(struct path *paths, size_t n_bytes)
     }
 }
 
-/* Characters that are no token: bytes where all of these are tokens, else the unknown token. */
+/* Adds characters without a token: as bytes, if all of these have tokens, else as the unknown token. */
 static bool add_unknown(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ids *out)
 {
     if (!vocab_has_bytes(tok, text, n_bytes))

@@ -12,7 +12,7 @@ struct word_model {
     enum word_model_kind kind;
     struct trie starts; /* tokens that may begin a word; of unigram: all */
     struct trie inner;  /* WORDS_WORDPIECE: tokens that continue a word, without their mark */
-    struct buf mark;    /* in front of those: "##" */
+    struct buf mark;    /* before those: "##" */
     size_t max_chars;   /* WORDS_WORDPIECE: of a word; longer ones are unknown */
     double *scores;     /* WORDS_UNIGRAM: [n_scores] by id */
     size_t n_scores;

@@ -584,7 +584,7 @@ static void a_broken_folder_is_told_what_is_wrong(void **state)
     checkpoint_close(ck);
 }
 
-/* Each with the words that name what was met, or NULL where it is no quantized upload. */
+/* Each with the words that name the quantization, or NULL for weights that are not quantized. */
 static void a_quantized_upload_is_named(void **state)
 {
     (void)state;

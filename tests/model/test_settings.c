@@ -126,7 +126,7 @@ static bool may_refuse(const char *fixture, const char *key)
     return false;
 }
 
-/* What transformers refuses for its type of value alone, where null or a text is as good as nothing. */
+/* Settings that transformers refuses only for the type of their value, where null or a text has no effect. */
 static bool is_only_typed(const json_t *set, const char *key)
 {
     static const char *const HARMLESS[] = { "return_dict", "quantization_config", "pad_token_id",

@@ -135,7 +135,7 @@ static struct model *open_model(const char *path, char *said, size_t size, struc
     return model;
 }
 
-/* One tensor more than the model uses. */
+/* A tensor that the model does not use. */
 struct unused {
     const char *fixture, *name;
     float value;
@@ -491,7 +491,7 @@ static void settings_of_gguf_are_honoured_or_refused(void **state)
         linear = got;
     }
     free(linear);
-    /* Tensors that nobody uses. */
+    /* Unused tensors. */
     assert_null(gguf_logits(NULL, 0, "blk.1.attn_q.bias", said, sizeof said, &err));
     assert_non_null(strstr(err.text, "tensor blk.1.attn_q.bias: no llama model"));
     assert_null(gguf_logits(NULL, 0, "rope_factors_long.weight", said, sizeof said, &err));

@@ -344,7 +344,7 @@ static void mutations_are_errors_or_tokenizers(void **state)
     buf_clear(&bytes);
 }
 
-/* What a long text would become is not made before it is refused. */
+/* A text that would grow too much is refused before it grows. */
 static void a_replacement_stops_where_its_text_grows_beyond_reason(void **state)
 {
     (void)state;

@@ -238,7 +238,9 @@ static void check_ranges(const struct tokenizer *tok, const char *name, int numb
     got.n = 0;
     assert_true(tokenizer_encode_trusted(tok, line, n_line, &got));
     if (!has_special(tok, &got, 0, got.n) &&
-        !memchr(line, '<', n_line)) { /* it spells none: as the library reads the whole */
+        !memchr(
+            line, '<',
+            n_line)) { /* without special tokens it must be encoded as the library encodes the whole text */
         got.n = 0;
         assert_true(tokenizer_encode_ranges(tok, text.bytes, text.n_bytes, ends, 2, &got));
         check_ids(name, number, &got, &want);

@@ -97,7 +97,7 @@ static struct piece piece(const char *text, enum piece_type type)
     return (struct piece){ .bytes = text, .n_bytes = strlen(text), .type = type };
 }
 
-/* Tokens that are text: marks for blanks, <0xHH> for what has no token, line feeds as one word. */
+/* Tokens that are text: marks for blanks, <0xHH> for characters without a token, line feeds as one word. */
 static void tokens_of_gemma4_are_text(void **state)
 {
     (void)state;

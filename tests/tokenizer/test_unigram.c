@@ -176,7 +176,7 @@ static void a_unigram_vocabulary_from_arrays_encodes_as_the_file(void **state)
     free(pieces);
 }
 
-/* Only <0x0A> is there: what no piece covers is unknown, and neighbours that are unknown share one id. */
+/* <0x0A> is the only byte piece. Characters that no pieces cover are unknown, and adjacent unknown characters share one id. */
 static void characters_without_all_byte_pieces_are_unknown(void **state)
 {
     (void)state;
