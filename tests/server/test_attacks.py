@@ -111,7 +111,7 @@ def test_a_body_is_freed_when_its_request_is_over(start):
 def test_a_body_that_drips_is_given_up_after_the_time_for_a_head(start):
     server = start("--header-timeout", "1", "--max-body", "16M")
     seconds, status = attacks.slow_body(address_of(server), n_bytes=16 * MIB, seconds=PATIENCE)
-    assert status == 408 and seconds < 10
+    assert status == 408 and seconds < 30  # not the 30 s of the default
 
 
 def test_a_body_that_goes_on_arriving_may_take_longer_than_that(start):

@@ -107,7 +107,7 @@ def test_headers_that_never_end_time_out(start):
         while (piece := sock.recv(4096)):
             answer += piece
         assert answer == b"" or b" 408 " in answer.splitlines()[0]
-        assert 0.5 < time.monotonic() - began < 20
+        assert 0.5 < time.monotonic() - began < 30  # not the 30 s of the default
 
 
 def test_idle_connections_are_closed_and_thousands_may_rest(start):
