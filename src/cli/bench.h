@@ -90,8 +90,8 @@ struct bench_attention_result {
     struct bench_limits limits;
 };
 
-/* results: [BENCH_ATTENTION_POINTS * contexts->n]. decode_type: NULL: all points; else one row alone, with keys and values of that
- * type. n_repetitions: of each, up to 50; 0: as many as half a second holds, or three seconds with the limits. limits: measured
+/* results: [BENCH_ATTENTION_POINTS * contexts->n]. decode_type: NULL: all points; else only one row, with keys and values of that
+ * type. n_repetitions: of each, up to 50; 0: as many as fit half a second, or three seconds with the limits. limits: measured
  * before each repetition, which also empties the caches. */
 MUST_CHECK enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
                                              const enum dtype *decode_type, int n_repetitions,

@@ -92,8 +92,8 @@ static enum tutti_status check_rank_table(const struct model_flags *flags, int n
     return ranks ? cluster_agree(cluster_of(ranks), st, err) : st;
 }
 
-/* What every rank of a model takes from its own command line, and must have as the others: with another type its part of the
- * weights would differ, with another adapter it would wait for ever. All else is rank 0's alone, which tells the others. */
+/* Options that every rank takes from its own command line, and that must be equal on all ranks: with another type a rank's part of
+ * the weights would differ, with another adapter it would wait for ever. Rank 0 sends all other settings to the others. */
 struct rank_flags {
     char program[64], type[32], kv_type[32], adapters[1024];
 };

@@ -653,7 +653,7 @@ static bool write_line(void *user, const char *line, size_t n_bytes)
     return output_flush(user) == TUTTI_OK;
 }
 
-/* A request of a file says all about its answer: an option that could change it, and would not, is refused. */
+/* With --batch each request has its own settings: refuses options that would have no effect. */
 static enum tutti_status check_batch(const struct generate_values *values, struct tutti_error *err)
 {
     static const char *const ALLOWED[] = { "batch", "embedding", NULL }, *const NONE[] = { NULL };
@@ -664,8 +664,8 @@ static enum tutti_status check_batch(const struct generate_values *values, struc
         return TUTTI_OK;
     return error_set_param(
         err, TUTTI_E_ARGUMENT, o->name,
-        "--%s has no effect with --batch: each request of the file says what its answer is to "
-        "be; put it into the \"body\" of the requests (docs/http-api.md names the fields)",
+        "--%s has no effect with --batch: set the field of that name in the \"body\" of each request "
+        "(docs/http-api.md)",
         o->name);
 }
 

@@ -23,8 +23,7 @@ static const struct option OPTIONS[] = {
       .min = 1,
       .max = INFINITY,
       .help = "memory for weights, keys and values; without it, what this machine, or the control group "
-              "(container) "
-              "that tutti runs in, has left" },
+              "(container) that tutti runs in, has left" },
     { .name = "context",
       .letter = 'c',
       INT_IN(VALUES, context),

@@ -11,7 +11,7 @@ enum { MAX_HOST = 256, MAX_OWN = 4 };
 
 struct guard {
     const struct server_options *options;
-    char own[MAX_OWN][MAX_HOST]; /* names of this server that nobody had to allow; "": none */
+    char own[MAX_OWN][MAX_HOST]; /* names of this server without --allow-host; "": none */
 };
 
 /* A name with its port cut off, in lower case, without the dot of the root. port: "" where there is none. */
@@ -122,7 +122,7 @@ static enum tutti_status check_host(const struct guard *guard, const struct http
 {
     const char *text = http_request_head(conn)->host;
     struct authority host;
-    /* Browsers always send a name; what sends none is no browser. No page reaches a Unix socket. */
+    /* Browsers always send Host: a request without it is from another program. No page reaches a Unix socket. */
     if (!text || !*text || http_request_is_unix(conn))
         return TUTTI_OK;
     if (authority_read(&host, text) && is_host_allowed(guard, &host))
@@ -141,7 +141,7 @@ static const char *port_of(const struct authority *authority, const char *otherw
     return authority->port[0] ? authority->port : otherwise;
 }
 
-/* The page is one of this server's. Of a server behind a proxy that ends TLS only the name and port are known. */
+/* The page is one of this server's. With a proxy that ends TLS, only the server's name and port are known, not its scheme. */
 static bool is_same_origin(const char *origin, const char *host)
 {
     struct authority page, server;
@@ -171,7 +171,7 @@ static enum tutti_status check_page(const struct guard *guard, const struct http
         return (allowed && !strcmp(allowed, origin)) || is_same_origin(origin, head->host)
                    ? TUTTI_OK
                    : refuse_page(origin, err);
-    /* An image or a script of another page's, which has no Origin. A link to this server's page is none. */
+    /* Without Origin: an image or script that another page loads is refused; a link to this server's page is not. */
     bool is_other = site && strcmp(site, "same-origin") && strcmp(site, "none");
     bool is_link = mode && !strcmp(mode, "navigate") && strcmp(head->method, "POST");
     return is_other && !is_link ? refuse_page("another site", err) : TUTTI_OK;

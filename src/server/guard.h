@@ -2,8 +2,8 @@
  *
  * A browser lets any page send requests to any address that it can reach, a server on the user's own machine among them.
  * Three checks keep pages out that do not belong to the server:
- * - Host: a page whose name is made to resolve to this machine (DNS rebinding) sends that name, which is none of ours.
- * - Origin and Sec-Fetch-Site: the browser tells what page a request comes from.
+ * - Host: a page whose name is made to resolve to this machine (DNS rebinding) sends that name, which is not the server's.
+ * - Origin and Sec-Fetch-Site: the browser sends the origin of the page that made the request.
  * - Content-Type: a page can send a form or text/plain without asking, JSON only after a preflight request.
  * The first two hold where no key is needed; a page does not know the keys. The third one always holds. */
 #ifndef TUTTI_SERVER_GUARD_H

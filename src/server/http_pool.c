@@ -20,7 +20,7 @@ struct http_pool {
     struct http_share *buckets[N_BUCKETS];
     size_t n_bytes, max_bytes, max_client_bytes;
     size_t n_bodies;
-    uint32_t seed;  /* so that nobody can choose names that share a bucket */
+    uint32_t seed;  /* against names that were chosen to share a bucket */
     bool is_closed; /* the last body frees the pool */
 };
 

@@ -18,7 +18,7 @@ struct http_body {
     struct buf bytes;
     struct http_share *share;       /* of its client */
     struct http_body *next, **link; /* among the bodies of that client */
-    void *user;                     /* who receives it; NULL: it is complete and cannot be evicted */
+    void *user;                     /* its receiver; NULL: it is complete and cannot be evicted */
     size_t n_charged;
     uint64_t start_us, last_us; /* its first byte, its latest */
 };
@@ -30,7 +30,7 @@ void http_pool_set_bounds(struct http_pool *pool, size_t max_bytes, size_t max_c
 /* Bodies that are still held keep the pool's memory until they are freed. NULL is allowed. */
 void http_pool_free(struct http_pool *pool);
 
-/* A body of the client of that name. user: who receives it. NULL: out of memory. */
+/* A body of the client of that name. user: its receiver. NULL: out of memory. */
 struct http_body *http_body_new(struct http_pool *pool, const char *client, void *user);
 void http_body_free(struct http_body *body); /* NULL is allowed */
 

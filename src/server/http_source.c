@@ -10,7 +10,7 @@ enum { N_BUCKETS = 4096, N_RANKS = 32 };
 struct http_sources {
     struct http_source *buckets[N_BUCKETS];
     struct http_source *ranks[N_RANKS]; /* [r]: addresses with 2^r to 2^(r+1)-1 connections */
-    uint32_t seed;                      /* so that nobody can choose addresses that share a bucket */
+    uint32_t seed;                      /* against addresses that were chosen to share a bucket */
 };
 
 enum tutti_status http_sources_new(struct http_sources **out, struct tutti_error *err)

@@ -1,5 +1,5 @@
-/* Requests between the last byte of their body and the engine: bodies are parsed and read, texts and ids converted, on worker
- * threads, so that no stream waits for what a client sends.
+/* Requests between the last byte of their body and the engine: bodies are parsed and read, texts and ids converted, large replies
+ * written and large requests freed on worker threads, so that no stream waits for another client's request.
  *
  * Clients share the workers fairly (base/workers.h), counted in bytes: however much one of them sends, it occupies one
  * worker, and another client's request is next. What a client costs here counts against its limits and its share of the
@@ -61,7 +61,7 @@ struct intake_task {
 
 MUST_CHECK enum tutti_status intake_new(struct intake **out, struct event_base *base,
                                         struct tutti_error *err);
-/* Waits for the workers; nobody is replied to. NULL is allowed. */
+/* Waits for the workers; sends no replies. NULL is allowed. */
 void intake_free(struct intake *intake);
 
 /* Takes the body off the connection, whose request is answered later. api may be NULL. */

@@ -44,7 +44,7 @@ struct keys {
     struct key_owner *owners; /* [n_owners] */
     struct key_index by_digest, by_name;
     struct client_limits defaults;
-    /* Random, so that neither the time of a search nor what is found in memory tells a key. */
+    /* Random, so that neither the time of a search nor the contents of memory reveal a key. */
     unsigned char salt[DIGEST_BYTES];
     EVP_MD *md;
     EVP_MD_CTX *context;
@@ -246,7 +246,7 @@ static void *grow(void *list, size_t n, size_t *capacity, size_t n_bytes)
 
 /* ---- lines ---- */
 
-/* The number tells nothing of a key, and no name can be made to have another's. */
+/* The number reveals nothing of a key, and no name can be chosen to have another one's number. */
 static enum tutti_status make_tenant(const struct keys *keys, uint64_t *out, const char *kind,
                                      const char *text, size_t n, struct tutti_error *err)
 {
@@ -258,7 +258,7 @@ static enum tutti_status make_tenant(const struct keys *keys, uint64_t *out, con
     return TUTTI_OK;
 }
 
-/* text: key [n_key] and what is behind it. */
+/* text: key [n_key] and the rest of its line. */
 static enum tutti_status read_owner(struct keys *keys, size_t *out, const char *text, size_t n_key,
                                     const struct place *at, struct tutti_error *err)
 {
@@ -409,7 +409,7 @@ const char *keys_find(const struct keys *keys, const char *authorization)
 uint64_t keys_tenant(const struct keys *keys, const char *name)
 {
     size_t i = find_owner(keys, name);
-    assert(i < keys->n_owners); /* keys_find() has told the name */
+    assert(i < keys->n_owners); /* the name is from keys_find() */
     return keys->owners[i].tenant;
 }
 

@@ -82,8 +82,8 @@ static bool add_label(struct buf *out, const char *text)
 
 enum { MAX_SERIES = 1000 }; /* of one figure, by key */
 
-/* Whose figures are shown: every name of the file, so that each series begins at 0; of a file with too many for that, those that
- * have asked. */
+/* The keys with series: every name of the file, so that each series begins at 0; of a file with more than MAX_SERIES names, those
+ * that have sent requests. */
 static size_t list_keys(const struct app *app, const char **names)
 {
     size_t n = 0;
@@ -230,9 +230,9 @@ static bool add_server(struct buf *out, const struct app *app)
               add_figure(out, "http_request_bytes", "gauge",
                          "Memory of requests that are unfinished or not yet parsed.",
                          (double)h.n_body_bytes) &&
-              add_figure(out, "intake_waiting", "gauge", "Requests whose body waits to be read.",
+              add_figure(out, "intake_waiting", "gauge", "Work that waits for an intake thread.",
                          (double)in.n_waiting) &&
-              add_figure(out, "intake_running", "gauge", "Requests whose body is being read.",
+              add_figure(out, "intake_running", "gauge", "Work on the intake threads.",
                          (double)in.n_running) &&
               add_figure(out, "intake_requests_total", "counter", "Requests whose body was read.",
                          (double)in.n_read) &&

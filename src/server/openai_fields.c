@@ -1,6 +1,6 @@
-/* Fields of other servers' requests. What would change the answer and does not exist here is refused by name, unless its value asks for
- * nothing; silence would be a wrong answer. Names that nobody knows are logged and left out, as clients add fields of their
- * own; one that is nearly a name of ours is refused. */
+/* Fields of other servers' requests. A field that would change the answer and does not exist here is refused by name, unless its value
+ * has no effect: ignoring it would give a wrong answer. Unknown names are logged and ignored, since clients add fields of their own; a
+ * name that nearly equals a known one is refused. */
 #include "server/openai_fields.h"
 
 #include "base/json_type.h"
@@ -19,7 +19,7 @@ enum {
 };
 enum { ALL = BOTH | EMBED | RESP };
 
-/* neutral: values that ask for nothing, as JSON with '|' between; "*": any; NULL: the field is read elsewhere. */
+/* neutral: values that have no effect, as JSON with '|' between; "*": any; NULL: the field is read elsewhere. */
 struct field_rule {
     const char *name;
     unsigned apis;
@@ -114,7 +114,7 @@ static const struct field_rule RULES[] = {
     { "prompt_cache_retention", ALL, "*", NULL },
     { "prediction", CHAT, "*", NULL }, /* OpenAI's predicted output: only speed */
     { "audio", CHAT, "", "answers are text" },
-    { "web_search_options", CHAT, "", "answers come from the model alone" },
+    { "web_search_options", CHAT, "", "answers come from the model only" },
     { "moderation", ALL, "", NULL },
     /* vLLM */
     { "min_tokens", BOTH, "0", "ignore_eos goes on to max_tokens" },
@@ -132,7 +132,7 @@ static const struct field_rule RULES[] = {
     { "guided_whitespace_pattern", BOTH, "", NULL },
     { "structural_tag", BOTH, "", "use tools or a grammar" },
     { "add_special_tokens", TEXT | EMBED, "true", "send the prompt as token ids" },
-    { "add_special_tokens", CHAT, "false", "the chat template spells them" },
+    { "add_special_tokens", CHAT, "false", "the chat template writes them" },
     { "chat_template", CHAT, "", "the server chooses it with --chat-format" },
     { "include_reasoning", CHAT, "true", "reasoning is a part of the content" },
     { "return_token_ids", BOTH, "false", "use /tokenize" },
@@ -206,7 +206,7 @@ static const struct field_rule RULES[] = {
     { "thinking_forced_open", CHAT, "false", NULL },
     { "parse_tool_calls", CHAT, "true", NULL },
     /* Ollama, Text Generation Inference, SGLang, TensorRT-LLM, OpenRouter */
-    { "options", BOTH | EMBED, "{}", "give its settings beside messages or prompt" },
+    { "options", BOTH | EMBED, "{}", "give its settings as fields of the request" },
     { "keep_alive", ALL, "*", NULL },
     { "format", BOTH, "\"\"", "use response_format" },
     { "raw", TEXT, "true", NULL },
@@ -255,7 +255,7 @@ static const struct field_rule *rule_of(const char *name, unsigned api)
     return NULL;
 }
 
-/* ---- values that ask for nothing ---- */
+/* ---- values without effect ---- */
 
 static bool is_same(const json_t *a, const json_t *b)
 {
@@ -289,7 +289,7 @@ static enum tutti_status refuse(const struct field_rule *rule, struct tutti_erro
                            or_value, values, rule->hint ? ": " : "", rule->hint ? rule->hint : "");
 }
 
-/* ---- names that nobody knows ---- */
+/* ---- unknown names ---- */
 
 /* Without case and word breaks: maxTokens is max_tokens. */
 static void fold_name(char *out, size_t size, const char *name)
@@ -302,7 +302,7 @@ static void fold_name(char *out, size_t size, const char *name)
     out[n] = '\0';
 }
 
-/* One letter more, less or other, or two neighbours exchanged. */
+/* One letter inserted, deleted or replaced, or two neighbours exchanged. */
 static bool is_one_letter_off(const char *a, const char *b)
 {
     size_t na = strlen(a), nb = strlen(b), i = 0;
@@ -331,7 +331,7 @@ static const char *meant_name(const char *name, unsigned api)
     return NULL;
 }
 
-/* Logged once for each name, and not for more of them than a person reads. */
+/* Once for each name, and for at most MAX_NAMES of them. */
 static void log_unknown(const char *name)
 {
     enum { MAX_NAMES = 32, NAME_BYTES = 48 };
@@ -352,8 +352,8 @@ static void log_unknown(const char *name)
 
 /* ---- the check ---- */
 
-/* Of a field of another endpoint. */
-static bool asks_for_nothing(const json_t *value)
+/* A value with which a field of another endpoint is accepted. */
+static bool is_empty(const json_t *value)
 {
     return json_is_false(value) || (json_is_string(value) && json_string_length(value) == 0) ||
            (json_is_array(value) && json_array_size(value) == 0) ||
@@ -366,7 +366,7 @@ static bool is_zero(const json_t *root, const char *name)
     return !(value < 0) && !(value > 0);
 }
 
-/* llama-server's penalties look at the last tokens alone, and may spare the line's end; here they look at the whole answer. */
+/* llama-server's penalties apply to the last tokens only, and can exempt the newline; here they apply to the whole answer. */
 static enum tutti_status check_window(const json_t *root, struct tutti_error *err)
 {
     const json_t *window = json_object_get(root, "repeat_last_n");
@@ -383,7 +383,7 @@ static enum tutti_status check_window(const json_t *root, struct tutti_error *er
     return TUTTI_OK;
 }
 
-/* Where the end of text is ignored and no stop string is given an answer has max_tokens tokens, which are enough. */
+/* With ignore_eos and without stop strings an answer has max_tokens tokens, which is enough for any min_tokens. */
 static bool has_enough_tokens(const json_t *root)
 {
     const json_t *stop = json_object_get(root, "stop"), *ids = json_object_get(root, "stop_token_ids");
@@ -405,7 +405,7 @@ enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutt
         const struct field_rule *rule = rule_of(name, api);
         if (json_is_null(value) || (rule && rule->neutral == IS_READ))
             continue;
-        if (!rule && rule_of(name, ALL) && !asks_for_nothing(value))
+        if (!rule && rule_of(name, ALL) && !is_empty(value))
             return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s is no field of this endpoint", name);
         if (!rule && !rule_of(name, ALL)) {
             const char *meant = meant_name(name, api);

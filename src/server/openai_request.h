@@ -63,7 +63,7 @@ struct api_request {
     struct tutti_string stop[LIMIT_STOPS];
     size_t n_stop;
     int max_tokens;    /* 0: as many as the context holds */
-    bool is_unlimited; /* max_tokens 0 was asked for */
+    bool is_unlimited; /* n_predict is -1 or -2: max_tokens 0 is meant */
     int n, best_of, top_logprobs;
     int priority;           /* with has_priority */
     float max_queue_time_s; /* 0: the server's */
@@ -82,7 +82,7 @@ struct api_request {
     int dimensions; /* of an embedding; 0: all */
     bool is_base64;
     bool prompt_logprobs, no_answer;
-    bool tells_prompt; /* the reply tells of the prompt's text or tokens */
+    bool tells_prompt; /* the reply has the prompt's text or tokens */
     struct inputs_wants inputs;
     bool stream, include_usage, logprobs, echo, ignore_eos, parse_special;
 };

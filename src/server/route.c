@@ -264,7 +264,7 @@ static bool has_needless_body(const struct http_head *head)
     return !is_post && (head->chunked || head->n_body_bytes > 0);
 }
 
-/* Figures tell what every client does: they are for those who run the server. NULL: this client may read them. */
+/* Metrics show the activity of every client, so with keys only monitors may read them. NULL: this client may; else why not. */
 static const char *refuse_metrics(const struct app *app, const struct http_conn *conn)
 {
     const char *authorization = http_head_find(http_request_head(conn), "Authorization");
@@ -272,12 +272,11 @@ static const char *refuse_metrics(const struct app *app, const struct http_conn 
         return keys_find(app->metrics_keys, authorization) ? NULL : "metrics need a key of --metrics-key";
     if (app->keys && http_request_door(conn) != HTTP_DOOR_METRICS)
         return "metrics of a server with keys need a key of their own: start it with --metrics-key FILE, or "
-               "with "
-               "--metrics-listen ADDRESS";
+               "with --metrics-listen ADDRESS";
     return NULL;
 }
 
-/* Is the route served through the door that this connection has come by? */
+/* Is the route served on the kind of listener that accepted this connection? */
 static bool is_behind_door(const struct app *app, const struct http_conn *conn, const struct route *route)
 {
     bool is_figures = route->request == metrics_request;

@@ -276,7 +276,7 @@ static enum tutti_status open_signals(struct server *server, struct tutti_error 
     return supervisor_new(&server->supervisor, base, is_alive, server, err);
 }
 
-/* What a context needs: the text of all its tokens with escapes, or their ids; and schemas, tools and fields beside them. */
+/* What a context needs: the text of all its tokens with escapes, or their ids; and schemas, tools and other fields. */
 static size_t body_bytes_for(int n_tokens)
 {
     enum { LEAST_BYTES = 4 * 1024 * 1024, BYTES_PER_TOKEN = 32 };
@@ -323,8 +323,7 @@ static void warn_of_strangers(const struct server *server)
                  listeners_address(server->listeners));
     if (options->cors_origin && !strcmp(options->cors_origin, "*"))
         log_warn("--cors-origin *: every page that a user of this machine opens may use the model; name the "
-                 "origin of "
-                 "the page that may");
+                 "origin of the page that may");
 }
 
 static enum tutti_status open_all(struct server *server, struct tutti_error *err)
@@ -368,8 +367,9 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     return st;
 }
 
-/* What would end the process, and means nothing here: a client that is gone, and a file that has become too large, are errors of
- * write(); the others come from scripts that mean another program. A handler that is there already, as a profiler's, stays. */
+/* Signals that would end the process, but have no meaning here. A disconnected client (SIGPIPE) and a file that is too large (SIGXFSZ)
+ * are errors of write(); the others come from scripts that mean another program. A handler that is already set, such as a profiler's,
+ * stays. */
 static void ignore_signals(void)
 {
     static const int SIGNALS[] = { SIGPIPE,   SIGXFSZ, SIGUSR1, SIGUSR2, SIGALRM,

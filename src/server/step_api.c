@@ -19,8 +19,8 @@ enum {
     MAX_STEPS = 1024,
     MAX_CACHE_ID_BYTES = 256,
     MAX_RENDERED_BYTES = 1024 * 1024,
-    /* A client asks for the next step as soon as it has read the last one: a chat that was answered in full and that nobody has
-     * asked for since is not worth waiting for at the end. */
+    /* A client calls again as soon as it has read a step: at shutdown, a complete chat without a call for this long is not waited
+     * for. */
     AWAITED_US = 1000 * 1000,
 };
 
@@ -32,8 +32,8 @@ struct step_chat {
     struct job *job;                       /* NULL: over */
     struct http_conn *waiting;             /* a call that waits for a token; NULL: none */
     struct event *timer;                   /* runs while no call waits */
-    uint64_t quiet_us; /* since then nobody has called, and the answer has been complete */
-    struct buf text;   /* generated, and not told */
+    uint64_t quiet_us; /* of the last call or the end of the answer, whichever came later */
+    struct buf text;   /* generated, and not sent */
     char held[4];
     size_t n_held;
     bool has_news; /* a token came since the last answer */
@@ -384,8 +384,8 @@ static struct step_chat *step_begin(struct intake_task *task, struct http_conn *
     enum tutti_status st = TUTTI_OK;
     if (task->req.kind != API_STEP)
         st = error_set_param(err, TUTTI_E_NOT_FOUND, "cache_id",
-                             "there is no chat %.128s: it has ended, or nobody asked for it for %d s; a new "
-                             "one needs a query",
+                             "there is no chat %.128s: it has ended, or had no call for %d s; a new one "
+                             "needs a query",
                              cache_id, app->options->step_timeout_s);
     if (st == TUTTI_OK)
         st = check_place(app, client_id, err);
