@@ -3,7 +3,7 @@
 #include "support/opened.h"
 #include "support/questions.h"
 
-#include "engine/engine.h"
+#include "engine/engine_state.h"
 
 #include <jansson.h>
 #include <setjmp.h>
@@ -88,6 +88,23 @@ static void fits_the_schema_with_many_choices(void **state)
     for (int i = 0; i < COLLECT_CHOICES; i++)
         check_object(&c->choices[i]);
     assert_string_not_equal(c->choices[0].text.bytes, c->choices[1].text.bytes);
+    forget(c);
+    tutti_engine_close(engine);
+}
+
+/* A second time would charge the owner for its prompt twice. */
+static void waits_for_a_prompt_thread_once(void **state)
+{
+    (void)state;
+    tutti_engine *engine = opened_engine(model, NULL, NULL);
+    struct tutti_request r = request_for(TUTTI_GRAMMAR_GBNF, GBNF, 7);
+    struct collect *c = ask(engine, &r);
+    struct workers_counts counts;
+    collect_wait(c);
+    do
+        workers_counts(engine->prompts, &counts);
+    while (counts.n_waiting + counts.n_running > 0);
+    assert_int_equal(counts.n_done, 1);
     forget(c);
     tutti_engine_close(engine);
 }
@@ -290,6 +307,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fits_the_schema_with_many_choices),
+        cmocka_unit_test(waits_for_a_prompt_thread_once),
         cmocka_unit_test(is_the_same_alone_and_among_many),
         cmocka_unit_test(obeys_though_bias_and_penalties_press_otherwise),
         cmocka_unit_test(ends_where_nothing_may_follow_without_a_stop_token),
