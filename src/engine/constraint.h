@@ -3,7 +3,7 @@
  *
  * What may come first is known with the grammar. After each token the engine thread asks for the next mask, which is made while
  * the next step computes. A sequence whose mask is late loses one row and waits; the others go on. For each slot of a
- * sequence one question is under way at most: the two threads take turns on its memory, and no queue can run full.
+ * sequence at most one question is open: engine thread and mask thread alternate on its memory, and no queue can overflow.
  *
  * Masks are computed in slices of MASK_SLICE_STEPS. The next slice is for the owner that was served least recently, and for the
  * least recently served slot of that owner. So a mask that takes seconds delays the mask of another owner by one slice. */

@@ -152,8 +152,8 @@ static bool add_parts(struct schema_reader *r, json_t *list, const json_t *schem
     return !failed;
 }
 
-/* {"allOf": [a, b]}; one of them where the other one allows everything. Lists within the list are taken apart, so that putting
- * together does not nest. may_grow: a, where it is an earlier result that nobody else has, is not needed as it was. NULL: a fault. */
+/* {"allOf": [a, b]}; a or b itself where the other one allows everything. Lists within the list are joined, so merging
+ * does not nest. may_grow: a may be changed where it is an earlier result without other references. NULL: a fault. */
 static json_t *both(struct schema_reader *r, json_t *a, const json_t *b, bool may_grow)
 {
     if (!a || json_is_true(a))

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 static const struct {
-    const char *number, *expected; /* NULL: as it stands */
+    const char *number, *expected; /* NULL: unchanged */
 } NUMBERS[] = {
     { "0.1", NULL },
     { "-0.1", NULL },

@@ -98,7 +98,7 @@ static void end(struct returned *back)
     compiler_free(back->compiler);
 }
 
-/* 1,500 properties that are put together with 1,500 values of additionalProperties: more work than any budget. */
+/* 1,500 properties that are merged with 1,500 values of additionalProperties: more work than any budget. */
 static char *endless_schema(int number)
 {
     enum { N = 1500 };
@@ -181,7 +181,7 @@ static void long_grammars_take_turns_by_owner_too(void **state)
                      request_of(1, (uint64_t)i, TUTTI_GRAMMAR_JSON_SCHEMA, texts[1 + i] = endless_schema(i)));
     compiler_add(back.compiler,
                  request_of(2, 77, TUTTI_GRAMMAR_JSON_SCHEMA, texts[1 + N] = endless_schema(77)));
-    /* All of them have had their quick turns once this comes back: it is of an owner who comes last. */
+    /* These come last in the quick queue: all others have had their quick turns when they come back. */
     for (int i = 0; i < N; i++)
         compiler_add(back.compiler,
                      request_of(4, 200 + (uint64_t)i, TUTTI_GRAMMAR_GBNF, "root ::= \"last\""));

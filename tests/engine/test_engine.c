@@ -317,7 +317,7 @@ static void of_each_tenant_one_reads(void **state)
         ids[i][N_SHARED] = i;
         requests[i] = request_of(ids[i], N_SHARED + 1, 5, 4);
         requests[i].tenant = (uint64_t)(i % N_TENANTS + 1);
-        requests[i].n_choices = i < N_TENANTS ? 3 : 1; /* choices of one prompt share it, whoever asks */
+        requests[i].n_choices = i < N_TENANTS ? 3 : 1; /* choices of one prompt share it in every tenant */
         collect_init(&all[i]);
         collect_submit(&all[i], engine, &requests[i]);
     }

@@ -311,7 +311,7 @@ static void who_has_begun_is_read_at_once(void **state)
 
 /* 300 requests a second of a machine that begins 18, as with the defaults of tutti serve, whose time in the queue is 30 s: what
  * cannot begin by then is refused on arrival, with the time to come again, and the machine works as ever. Without the limit
- * the queue fills up, and whoever gets in waits for twice as long. */
+ * the queue fills up, and the requests that are admitted wait twice as long. */
 static void a_flood_at_the_default_limit_waits_no_longer(void **state)
 {
     (void)state;

@@ -84,7 +84,7 @@ static const char *accepts(struct grammar *g, const json_t *text)
     return word;
 }
 
-/* What the mask after a text says of each token, beside whether the matcher takes it. */
+/* Compares the mask after a text with the tokens that the matcher takes. */
 static json_t *compare_mask(struct grammar *g, const json_t *text)
 {
     struct matcher m, other;
