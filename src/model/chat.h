@@ -2,7 +2,7 @@
  *
  * Three kinds. The checkpoint's template, in Jinja, which comes first; where it has none, code for families whose authors' own
  * renderer works on ids (the GLM family, LLaMA-2), and templates of tutti's own for other well-known formats.
- * In all of them special tokens come from the format alone: a message's text is tokenized as text, whatever it spells.
+ * In all of them only the format makes special tokens: a message's text is tokenized as text, whatever it contains.
  *
  * Nothing in these files recurses. Templates do, within the bounds that template/template.h lists; JSON of messages, tools and calls
  * is copied and printed by jansson, as deep as the server reads it (LIMIT_JSON_DEPTH), and that of answers as deep as jansson does
@@ -68,8 +68,8 @@ void chat_texts_clear(struct chat_texts *texts);
 /* The format that a checkpoint has by itself: its template, else a built-in one. */
 struct chat_found {
     struct chat_texts texts;
-    /* By the file's own word, by the family, or by special tokens that only one format has; NULL: none. Beside a template it
-     * says how replies become text, and renders tools where the template knows none. */
+    /* Named by the file, the family, or special tokens that only one format has; NULL: none. If there is a template, this
+     * format only turns replies into text, and renders tools if the template cannot. */
     const struct chat_format *builtin;
     bool has_template; /* it makes the prompts */
 };

@@ -1,7 +1,7 @@
 /* Values of a checkpoint's configuration, read with their ranges. The first error sticks: read all, then look once.
  *
- * Every key that is asked for counts as understood. config_end() goes through the others, so that none is skipped without a word:
- * a key must be understood, listed as one that changes nothing, or off; any other is refused by name. */
+ * Every key that is read counts as understood. config_end() checks the others, so that none is skipped silently: a key must be listed
+ * as one that changes nothing, or be null, false or empty; any other is refused by name, or warned of if its value is a text. */
 #ifndef TUTTI_MODEL_CONFIG_H
 #define TUTTI_MODEL_CONFIG_H
 

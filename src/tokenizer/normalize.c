@@ -27,7 +27,7 @@ enum tutti_status charsmap_read(struct charsmap *map, const uint8_t *bytes, size
     if (n_bytes <= 4 || trie_bytes >= n_bytes - 4 || trie_bytes % BLOCK_BYTES != 0 || trie_bytes == 0)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s of %zu bytes says that its trie has %" PRIu64
-                         ", expected a multiple of %d and strings behind it",
+                         ", expected a multiple of %d, then strings",
                          name, n_bytes, trie_bytes, BLOCK_BYTES);
     if (bytes[n_bytes - 1] != 0)
         return error_set(err, TUTTI_E_FORMAT, "%s: its last string does not end with a zero byte", name);

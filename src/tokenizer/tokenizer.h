@@ -60,7 +60,7 @@ struct word_files {
 };
 
 /* A SentencePiece vocabulary as arrays, GGUF's tokenizer.ggml.model "llama" (BPE) and "t5" (unigram). byte_fallback: BYTE
- * pieces stand for characters without a piece. Unless all 256 of them are there, unk_id must be, for what they do not cover.
+ * pieces replace characters without a piece. Unless all 256 of them are there, unk_id must be, for what they do not cover.
  * What follows map is what those two cannot say. The arrays are borrowed for the call. */
 struct piece_vocab {
     const struct piece *pieces;

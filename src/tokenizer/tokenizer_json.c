@@ -56,16 +56,16 @@ static bool is_set(const json_t *model, const char *key)
     return json_is_true(value) || (json_is_string(value) && json_string_length(value) > 0);
 }
 
-/* Where merges work on bytes that the pre-tokenizer spells and the decoder reads, tokens are kept as bytes: most models'
- * way, and quicker. The last step need not spell them then. */
+/* If the pre-tokenizer writes bytes in their alphabet, merges work on these, and the decoder reads them, tokens are kept as bytes. This is
+ * quicker, and so in most models. The last step of the pre-tokenizer is then left out. */
 static void choose_bytes(struct json_reader *r, const json_t *root)
 {
     struct byte_level *level = r->tok->level;
     const json_t *model = json_object_get(root, "model");
-    bool spells = false;
+    bool writes_bytes = false;
     for (int i = 0; i < level->pre.n_steps; i++)
-        spells |= level->pre.steps[i].kind == PRE_BYTES;
-    level->has_characters = !spells || strcmp(json_model_type(model), "BPE") != 0 ||
+        writes_bytes |= level->pre.steps[i].kind == PRE_BYTES;
+    level->has_characters = !writes_bytes || strcmp(json_model_type(model), "BPE") != 0 ||
                             is_set(model, "byte_fallback") || is_set(model, "continuing_subword_prefix") ||
                             is_set(model, "end_of_word_suffix") ||
                             !json_decoder_is_of_bytes(json_object_get(root, "decoder"));
