@@ -450,9 +450,10 @@ def test_the_batch_script_starts_the_group_and_queues_it_again(tmp_path, status,
 
 
 def test_slurm_would_run_the_batch_script(tmp_path):
-    """sbatch --test-only, with a controller of its own and two nodes that are not there."""
-    if not shutil.which("slurmctld") or not shutil.which("sbatch"):
-        pytest.skip("slurmctld is not installed")
+    """sbatch --test-only, with a controller and two node daemons of this test's own."""
+    for program in "slurmctld", "slurmd", "sbatch":
+        if not shutil.which(program):
+            pytest.skip(f"{program} is not installed")
     if os.geteuid() != 0:
         pytest.skip("only root may run slurmctld here")
     ports = [free_port() for _ in range(3)]
@@ -484,9 +485,8 @@ PartitionName=p Nodes=ALL Default=YES MaxTime=INFINITE State=UP
     daemons = []
     try:
         for command in (["slurmctld", "-D", "-c"], ["slurmd", "-D", "-N", "n1"], ["slurmd", "-D", "-N", "n2"]):
-            if shutil.which(command[0]):
-                with open(tmp_path / f"{'-'.join(command)}.log", "wb") as log:
-                    daemons.append(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+            with open(tmp_path / f"{'-'.join(command)}.log", "wb") as log:
+                daemons.append(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
         wait_for("two nodes", lambda: run("sinfo", "-h", "-t", "idle", "-o", "%D", env=env).stdout.strip() == "2", PATIENCE)
         done = run("sbatch", "--test-only", SBATCH, "/models/m", env=env)
         assert done.returncode == 0 and "on nodes n[1-2]" in done.stderr, done.stdout + done.stderr
