@@ -8,7 +8,7 @@ import { fillWords, word } from "./words.js";
 const FIRST_VIEWS = 30, MORE_VIEWS = 20; /* messages that are drawn at once; then in each idle moment */
 const KEPT_VIEWS = 4; /* conversations whose elements are kept for when they are chosen again */
 const SAVE_MS = 250; /* an answer that is being written is saved that often */
-const REPLY_MS = 400; /* in which a page that writes an answer says so */
+const REPLY_MS = 400; /* time in which the page that writes an answer replies to {who} */
 const LOOK_MS = 5000;
 
 const $ = id => document.getElementById(id);
@@ -32,7 +32,7 @@ function emptyChat() {
 
 /* ---- what is kept, and what other pages do ---- */
 
-/* False: it could not be kept, and the page says so. */
+/* False: it could not be stored, and the page shows that. */
 async function keep(writing) {
     try {
         await writing;
@@ -87,7 +87,7 @@ function isAnswering(chat) {
     return runs.has(chat.id) || chat.messages.some(message => message.busy);
 }
 
-/* An answer whose page was closed or reloaded is said to be interrupted: its writer does not say that it is there. */
+/* Marks answers as interrupted whose page was closed or reloaded: their writer does not reply. */
 async function lookForWriters(chat) {
     const asked = performance.now(), theirs = chat.messages.filter(message => message.busy && message.busy.page !== page);
     if (!theirs.length || looking.has(chat))

@@ -1,6 +1,6 @@
 /* Conversations, in the browser's IndexedDB: one record for each conversation and one for each message. Every change is one
- * transaction on the records that it concerns, so pages that are open side by side lose nothing of each other; a BroadcastChannel
- * tells the others what has changed. Settings are in localStorage.
+ * transaction on the records that it concerns, so several open pages do not overwrite each other's changes; a BroadcastChannel
+ * announces the changes. Settings are in localStorage.
  *
  * A conversation: {id, title, named, changed}. A message: {id, chat, at, role, rev}, in the order of at; rev is another
  * number after each change. A question has {text}. An answer has {versions: [{text, stats, cut, stopped, interrupted}], shown,
@@ -134,7 +134,7 @@ export function changed(message) {
     message.rev = Math.random();
 }
 
-/* The first line of the first question is the title until somebody gives another one. */
+/* The first line of the first question is the title until the user sets another one. */
 export function titleOf(text) {
     const line = text.trim().split("\n")[0];
     return line.length > 48 ? Array.from(line).slice(0, 46).join("") + "…" : line;

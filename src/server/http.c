@@ -27,7 +27,7 @@ enum {
     POOL_LEAST_BYTES = 64 * 1024 * 1024, /* ... and at least this; */
     CHAIN_FACTOR = 4,                    /* libevent's buffers allocate up to so many times what they hold */
     POOL_CLIENTS = 4,                    /* one client may hold this part of it */
-    SKIP_BYTES = 64 * 1024, /* a longer body that nobody reads is not waited for: the connection ends */
+    SKIP_BYTES = 64 * 1024, /* unread bodies up to this are skipped; a longer one ends the connection */
     MAX_HANDSHAKES = 1024,  /* begun and not done; each holds some 50 KiB */
     LOOK_MS = 100, /* between looks at whether a client that has closed its side is gone altogether */
     PROBE_S = 10,  /* between attempts to find that out by writing to it */
@@ -161,8 +161,8 @@ static void set_timer(struct http_conn *conn, int seconds)
 
 /* ---- clients that have closed their side --------------------------------------------------------------------------- */
 
-/* A client that has only ended its requests waits for the reply; one that is gone looks the same until it is written to,
- * and then resets the connection. "100 Continue" may be sent to any client of HTTP/1.1, and changes nothing. */
+/* A client that has only closed its sending side waits for the reply. One that has disconnected looks the same until the server writes
+ * to it, and then resets the connection. "100 Continue" may be sent to any client of HTTP/1.1, and changes nothing. */
 static void probe(struct http_conn *conn)
 {
     conn->probe_us = clock_now_us();
@@ -198,7 +198,7 @@ void conn_linger(struct http_conn *conn)
         conn_doom(conn);
 }
 
-/* Nothing of the last request is left but what of its body nobody reads. */
+/* Nothing of the last request is left, except an unread body. */
 static void rest(struct http_conn *conn)
 {
     if (conn->closes) {
@@ -254,7 +254,7 @@ void conn_begin_answer(struct http_conn *conn)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* An unfinished request goes, so that others find memory. */
+/* Refuses an unfinished request to free its memory for others. */
 static void evict(struct http_conn *conn, uint64_t now_us)
 {
     conn->http->counts.n_evicted++;
@@ -354,8 +354,8 @@ static void begin_body(struct http_conn *conn)
     conn->state = CONN_BODY;
     if (http->options.head) {
         /* A reply now leaves the body unread. A short one is on its way or here, and is passed over: a client that is refused
-         * keeps its connection, and costs no new one. Who waits for "100 Continue" may send it or not: nobody knows where
-         * the next request would begin. */
+         * keeps its connection, and costs no new one. A client that waits for "100 Continue" may send the body or not, so
+         * the start of its next request is not known. */
         bool closes = conn->closes, is_short = !conn->head.chunked && conn->head.n_body_bytes <= SKIP_BYTES &&
                                                !conn->head.expects_continue;
         conn_begin_answer(conn);
@@ -445,7 +445,7 @@ static void conn_process(struct http_conn *conn)
         return; /* the loop below goes on */
     conn->is_processing = true;
     while (!conn->is_doomed) {
-        /* Who sends requests and reads no replies is not served ahead. */
+        /* A client that sends requests and reads no replies has to read first. */
         if (conn->state == CONN_IDLE &&
             evbuffer_get_length(bufferevent_get_output(conn->bev)) > PIPELINE_BYTES)
             break;
@@ -581,7 +581,8 @@ static void drop_oldest_handshake(struct http *http)
 
 /* ---- room for connections ---------------------------------------------------------------------------------------- */
 
-/* Closes a connection for the sake of another one. A request that has not arrived is told so, if that takes no wait. */
+/* Closes a connection to make room for another one. A client in the middle of a request gets an error first, if that can be written at
+ * once. */
 static void spare(struct http_conn *conn)
 {
     conn->http->counts.n_closed_for_room++;

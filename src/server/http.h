@@ -90,7 +90,7 @@ bool http_request_is_unix(const struct http_conn *conn);   /* came through a Uni
 const char *http_request_id(const struct http_conn *conn); /* "req_" and 24 hexadecimal digits */
 uint64_t http_request_start_us(const struct http_conn *conn);
 
-/* Who sends the request, once its key is known. The name is for logs and limits: cut after 63 bytes, "" until it is set. The
+/* The client of the request, once its key is known. The name is for logs and limits: cut after 63 bytes, "" until it is set. The
  * tenant owns what the server keeps for the request (keys.h); 0 until it is set. */
 void http_set_caller(struct http_conn *conn, const char *name, uint64_t tenant);
 const char *http_caller(const struct http_conn *conn);

@@ -252,7 +252,7 @@ static size_t quoted_bytes(const char *text)
 }
 
 /* Extensions mean nothing here, but a line that is not made of them could be understood in two ways. True: from text to
- * end, where the line's CR LF is, there are extensions only; no blanks, as RFC 9112 demands of those who send them. */
+ * end, where the line's CR LF is, there are extensions only, without blanks, as RFC 9112 requires of senders. */
 static bool are_extensions(const char *text, const char *end)
 {
     while (*text == ';') {

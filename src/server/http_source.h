@@ -43,8 +43,8 @@ void http_seat_rest(struct http_seat *seat, bool first);
 /* The connection has work: it must not be closed to make room. */
 void http_seat_work(struct http_seat *seat);
 
-/* Who is to be closed so that this address may open another one: the user of the connection that has completed nothing
- * for longest. NULL: all of them have work. */
+/* The connection to close so that this address may open another one: the user of the one that has completed no request for
+ * longest. NULL: all of them have work. */
 void *http_source_victim(const struct http_source *source);
 /* The same for all addresses: of one of those with most connections. */
 void *http_sources_victim(const struct http_sources *sources);

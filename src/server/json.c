@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-/* What jansson takes for a value beside the bytes of strings, upper bounds: the block, its allocator's header, and its place in a
- * list or object. */
+/* Upper bounds of what jansson allocates for a value, without the bytes of strings: the block, its allocator's header, and its entry in
+ * a list or object. */
 enum {
     VALUE_BYTES = 48, /* a number, true, false, null */
     STRING_BYTES = 96,
@@ -17,7 +17,7 @@ enum {
     MEMBER_BYTES = 96, /* the key of a value in an object */
 };
 
-/* One look at a text before it is parsed: how deep it nests, and what its tree would take. Stops where a bound is exceeded. */
+/* Found by one pass over a text before it is parsed: its depth, and the size of its tree. The pass stops at a bound. */
 struct outline {
     int depth;
     size_t tree_bytes;

@@ -1,5 +1,5 @@
 /* API keys and what each may do. Only salted digests of them are kept, so that a search takes the same time however many
- * keys there are, and tells nothing of how much of a wrong key was right. */
+ * keys there are, and does not reveal how much of a wrong key was right. */
 #ifndef TUTTI_SERVER_KEYS_H
 #define TUTTI_SERVER_KEYS_H
 
@@ -22,9 +22,9 @@ size_t keys_count(const struct keys *keys);
 /* The name of the key in authorization, the value of that header, "Bearer KEY", which may be NULL. NULL: no such key. */
 const char *keys_find(const struct keys *keys, const char *authorization);
 
-/* Whose what the server keeps for a request with a key of this name is: chats and cached pages. The same number after a
- * restart, and never 0. A key without a name is a tenant of its own wherever its line is, since "line-N" may be
- * somebody else's after a change of the file. */
+/* The tenant of this name: it owns the chats and cached pages of requests with its keys. The number is the same after a restart, and
+ * never 0. The tenant of a key without a name follows from the key, not from "line-N", which may name another key after a
+ * change of the file. */
 uint64_t keys_tenant(const struct keys *keys, const char *name);
 
 /* What keys of this name may do; of one that is in no line: the defaults. */

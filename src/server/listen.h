@@ -7,7 +7,7 @@
 
 struct listeners;
 
-/* Listens where options say, or on the sockets that the process was started with, and hands connections to http; beside that on
+/* Listens where options say, or on the sockets that the process was started with, and hands connections to http; also on
  * options->metrics_listen. *out is the caller's, for listeners_close().
  * TUTTI_E_IO: the text names the address and the system's reason. */
 MUST_CHECK enum tutti_status listeners_open(struct listeners **out, struct event_base *base,

@@ -23,7 +23,7 @@ struct server_options {
     int port;                 /* 0: any free one */
     const char *unix_path;    /* NULL: TCP. A socket file, removed at the end; a stale one is replaced */
     const char *api_key_file; /* NULL: open to all. As keys.h has it */
-    /* GET /metrics: keys that open it, as api_key_file; NULL: nobody needs one, but where there are API keys nobody has one either.
+    /* GET /metrics: keys that open it, as api_key_file; NULL: none is needed without API keys; with API keys, /metrics is closed.
      * metrics_listen: its own address, "HOST:PORT", "PORT" or "unix:PATH"; NULL: that of the server. */
     const char *metrics_key_file, *metrics_listen;
     const char *tls_cert_file, *tls_key_file; /* PEM; both or neither: plain HTTP */
@@ -56,7 +56,7 @@ struct server_options {
      * so many; 0: any. */
     double ttft_target_ms, itl_target_ms;
     bool shares_cache; /* one prefix cache for all keys; else each key has its own */
-    int max_requests;  /* those that may run and wait, as the engine was opened; to be told */
+    int max_requests;  /* that may run and wait, as the engine was opened; for /info */
 };
 
 /* The defaults: 127.0.0.1:8080, 1 MiB output, 30 s header, 120 s idle, drain at once and for 30 s, access log on, no
