@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Holds the includes of src/ against the order of the rooms, and compiles every header alone.
+"""Checks the includes of src/ against the order of the rooms and of their folders, and compiles every header by itself.
 
   check_layers.py [SOURCE_ROOT]
 
-An include may only point downwards: cli, server, engine, model, backend, kernels, base; checkpoint and tokenizer stand
-beside model on base, and so does template; cluster stands beside kernels; grammar stands on tokenizer, load on base
-alone, fleet beside engine on model. A room that is not in the table is a fault, so that a new one must be given its place. Prints TAP.
+A room is a folder of src/. MAY_USE lists the rooms that each room may include; an include may only point downwards. A room that is
+not in the table is an error, so that a new one is given its place. Within a room, its folders and the files beside them must not
+include one another in a circle. No folder has more than MAX_FILES files. Prints TAP.
 """
 import os
 import re
 import subprocess
 import sys
+
+MAX_FILES = 25  # of one folder; src/kernels/ref mirrors the operations one by one
 
 MAY_USE = {
     "base": set(),
@@ -23,11 +25,12 @@ MAY_USE = {
     "backend": {"kernels", "cluster", "base"},
     "model": {"backend", "kernels", "cluster", "checkpoint", "tokenizer", "template", "base"},
     "engine": {"model", "backend", "kernels", "cluster", "checkpoint", "grammar", "tokenizer", "template", "base"},
-    "fleet": {"model", "backend", "kernels", "checkpoint", "tokenizer", "base"},
+    "offline": {"model", "backend", "kernels", "cluster", "checkpoint", "tokenizer", "template", "base"},
+    "fleet": {"offline", "model", "backend", "kernels", "checkpoint", "tokenizer", "base"},
     "server": {"engine", "model", "base"},
     "load": {"base"},
-    "cli": {"fleet", "load", "server", "engine", "model", "backend", "kernels", "cluster", "checkpoint", "grammar", "tokenizer", "template",
-            "base"},
+    "cli": {"fleet", "load", "server", "engine", "offline", "model", "backend", "kernels", "cluster", "checkpoint", "grammar", "tokenizer",
+            "template", "base"},
 }
 
 
@@ -45,8 +48,15 @@ def room_of(path, source):
     return inside[0] if len(inside) > 1 and inside[0] != os.pardir else None
 
 
+def part_of(path, root):
+    """The folder of a room that a file is in, or the file itself where it is in none of them."""
+    inside = os.path.relpath(os.path.join(root, path), os.path.join(root, "src")).split(os.sep)
+    return os.path.join(*inside[:2])
+
+
 def source_includes(root):
-    """Yields (path, line number, text of the include, room, room that it points into or None) of all of src/."""
+    """Yields (path, line number, text of the include, room, room that it points into or None, path of what it names or None) of
+    all of src/."""
     source = os.path.join(root, "src")
     for folder, _, names in os.walk(source):
         for name in sorted(names):
@@ -58,11 +68,11 @@ def source_includes(root):
                 beside = os.path.normpath(os.path.join(folder, target))
                 found = beside if os.path.exists(beside) else os.path.join(source, target)
                 other = room_of(found, source) if os.path.exists(found) else None
-                yield os.path.relpath(path, root), number, target, room_of(path, source), other
+                yield os.path.relpath(path, root), number, target, room_of(path, source), other, found if other else None
 
 
 def wrong_includes(root):
-    for path, number, target, room, other in source_includes(root):
+    for path, number, target, room, other, _ in source_includes(root):
         if room not in MAY_USE:
             yield f"{path}: room {room} has no place in the order"
         elif other is not None and other != room and other not in MAY_USE[room]:
@@ -70,19 +80,38 @@ def wrong_includes(root):
 
 
 def cycles(root):
-    """Follows the includes that are really there, whatever the table allows."""
-    uses = {}
-    for _, _, _, room, other in source_includes(root):
-        uses.setdefault(room, set())
-        if other not in (None, room):
-            uses[room].add(other)
+    """Follows the includes that are really there, whatever the table allows: between rooms, then between the parts of each room."""
+    between_rooms, within = {}, {}
+    for path, _, _, room, other, found in source_includes(root):
+        between_rooms.setdefault(room, set())
+        if other == room:
+            parts = within.setdefault(room, {})
+            mine, theirs = (part_of(p, root) for p in (path, found))
+            parts.setdefault(mine, set())
+            parts.setdefault(theirs, set())
+            if mine != theirs:
+                parts[mine].add(theirs)
+        elif other is not None:
+            between_rooms[room].add(other)
+    for uses in (between_rooms, *within.values()):
+        yield from cycle_among(uses)
+
+
+def cycle_among(uses):
     free = {room for room in uses if not uses[room]}
     while free != set(uses):
         more = {room for room in uses if uses[room] <= free} - free
         if not more:
-            yield "a cycle among " + ", ".join(sorted(str(room) for room in set(uses) - free))
+            yield "a cycle among " + ", ".join(sorted(str(part) for part in set(uses) - free))
             return
         free |= more
+
+
+def crowded_folders(root):
+    for folder, _, names in os.walk(os.path.join(root, "src")):
+        n = sum(name.endswith((".c", ".h")) for name in names)
+        if n > MAX_FILES:
+            yield f"{os.path.relpath(folder, root)}: {n} files, at most {MAX_FILES}"
 
 
 def headers_that_need_others(root):
@@ -105,8 +134,8 @@ def headers_that_need_others(root):
 
 def main():
     root = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    checks = (("every include points downwards", wrong_includes), ("no cycle leads through the rooms", cycles),
-              ("every header compiles alone", headers_that_need_others))
+    checks = (("every include points downwards", wrong_includes), ("no circle between rooms, or within one", cycles),
+              ("no folder is crowded", crowded_folders), ("every header compiles by itself", headers_that_need_others))
     print(f"1..{len(checks)}")
     failed = False
     for number, (name, check) in enumerate(checks, 1):

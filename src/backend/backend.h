@@ -13,7 +13,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
-#include "base/team.h"
+#include "base/system/team.h"
 
 enum { KV_PAGE_TOKENS = 16 }; /* one vector register of scores per page and head */
 

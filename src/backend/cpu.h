@@ -3,7 +3,7 @@
 #define TUTTI_BACKEND_CPU_H
 
 #include "backend/backend.h"
-#include "base/team.h"
+#include "base/system/team.h"
 #include "kernels/kernels.h"
 
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
 #include "backend/memory.h"
 
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/system/thread.h"
 
 #include <errno.h>
 #include <pthread.h>

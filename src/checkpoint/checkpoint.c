@@ -2,13 +2,13 @@
 #include "checkpoint/checkpoint.h"
 
 #include "base/buf.h"
-#include "checkpoint/gguf.h"
+#include "checkpoint/gguf/gguf.h"
+#include "checkpoint/gguf/row_ints.h"
 #include "checkpoint/json_file.h"
-#include "checkpoint/mindformers.h"
-#include "checkpoint/mindspore_ranks.h"
+#include "checkpoint/mindspore/mindformers.h"
+#include "checkpoint/mindspore/mindspore_ranks.h"
 #include "checkpoint/quantized.h"
-#include "checkpoint/row_ints.h"
-#include "checkpoint/shards.h"
+#include "checkpoint/shards/shards.h"
 #include "checkpoint/tensor_file.h"
 
 #include <ctype.h>

@@ -14,8 +14,8 @@
 
 struct checkpoint;
 struct gguf;
-struct shards;         /* checkpoint/shards.h */
-struct shard_manifest; /* checkpoint/shard_manifest.h */
+struct shards;         /* checkpoint/shards/shards.h */
+struct shard_manifest; /* checkpoint/shards/shard_manifest.h */
 
 /* On success *out is the caller's, for checkpoint_close(). Errors name file, tensor or key, found and expected. */
 MUST_CHECK enum tutti_status checkpoint_open(struct checkpoint **out, const char *path,

@@ -1,9 +1,9 @@
 #include "checkpoint/json_file.h"
 
-#include "base/json_type.h"
-#include "base/json_wide.h"
+#include "base/files/mapping.h"
+#include "base/json/json_type.h"
+#include "base/json/json_wide.h"
 #include "base/limits.h"
-#include "base/mapping.h"
 
 enum tutti_status json_file_load(const char *path, json_t **out, struct tutti_error *err)
 {

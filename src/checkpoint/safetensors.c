@@ -1,6 +1,6 @@
 #include "checkpoint/safetensors.h"
 
-#include "base/mapping.h"
+#include "base/files/mapping.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

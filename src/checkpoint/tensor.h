@@ -4,8 +4,8 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/files/mapping.h"
 #include "base/limits.h"
-#include "base/mapping.h"
 
 /* Rows and columns of a tensor seen as a matrix: rows are its first dimension, columns all others together. A vector has one column.
  * Columns of block types are cut at blocks alone. */

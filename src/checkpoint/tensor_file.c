@@ -1,9 +1,9 @@
 #include "checkpoint/tensor_file.h"
 
-#include "checkpoint/gguf.h"
-#include "checkpoint/mindspore.h"
-#include "checkpoint/mindspore_ranks.h"
-#include "checkpoint/pytorch.h"
+#include "checkpoint/gguf/gguf.h"
+#include "checkpoint/mindspore/mindspore.h"
+#include "checkpoint/mindspore/mindspore_ranks.h"
+#include "checkpoint/pytorch/pytorch.h"
 #include "checkpoint/safetensors.h"
 
 #include <stdlib.h>

@@ -1,9 +1,9 @@
 /* tutti chat: one conversation at the terminal. Ctrl-C stops the answer, not the program. */
-#include "cli/chat_line.h"
-#include "cli/command.h"
-#include "cli/flags.h"
-#include "cli/interrupt.h"
-#include "cli/output.h"
+#include "cli/options/command.h"
+#include "cli/options/flags.h"
+#include "cli/terminal/chat_line.h"
+#include "cli/terminal/interrupt.h"
+#include "cli/terminal/output.h"
 
 #include <pthread.h>
 #include <signal.h>

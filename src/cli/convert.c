@@ -1,11 +1,11 @@
 /* tutti convert: any checkpoint to one GGUF file. */
-#include "model/convert.h"
+#include "offline/convert.h"
 
-#include "base/new_file.h"
-#include "cli/command.h"
-#include "cli/numbers.h"
-#include "cli/output.h"
-#include "cli/progress.h"
+#include "base/files/new_file.h"
+#include "cli/options/command.h"
+#include "cli/terminal/numbers.h"
+#include "cli/terminal/output.h"
+#include "cli/terminal/progress.h"
 
 #include <jansson.h>
 #include <math.h>

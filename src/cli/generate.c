@@ -1,13 +1,13 @@
 /* tutti generate: the answer to one prompt as it comes, or to a file of prompts as one batch. */
 #include "base/buf.h"
-#include "cli/command.h"
-#include "cli/flags.h"
-#include "cli/input.h"
-#include "cli/interrupt.h"
-#include "cli/output.h"
-#include "cli/progress.h"
-#include "cli/prompts.h"
-#include "server/batch.h"
+#include "cli/options/command.h"
+#include "cli/options/flags.h"
+#include "cli/terminal/input.h"
+#include "cli/terminal/interrupt.h"
+#include "cli/terminal/output.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/prompts.h"
+#include "server/openai/batch.h"
 
 #include <assert.h>
 #include <math.h>

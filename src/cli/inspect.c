@@ -1,9 +1,9 @@
 /* tutti inspect: what a checkpoint holds, and how many users of it fit into a memory. */
-#include "model/inspect.h"
+#include "offline/inspect.h"
 
 #include "backend/kv_type.h"
-#include "cli/command.h"
-#include "cli/output.h"
+#include "cli/options/command.h"
+#include "cli/terminal/output.h"
 
 #include <math.h>
 #include <stdlib.h>

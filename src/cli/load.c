@@ -1,10 +1,10 @@
 /* tutti load: load on a server, from here or elsewhere, and the figures of how it bore it. */
 #include "base/buf.h"
-#include "base/new_file.h"
+#include "base/files/new_file.h"
 #include "base/utf8.h"
-#include "cli/command.h"
-#include "cli/input.h"
-#include "cli/output.h"
+#include "cli/options/command.h"
+#include "cli/terminal/input.h"
+#include "cli/terminal/output.h"
 #include "load/result.h"
 
 #include <inttypes.h>

@@ -1,9 +1,9 @@
 /* tutti logits: raw token ids in, the logits of every position out, to check a model with. */
-#include "base/new_file.h"
-#include "cli/command.h"
-#include "cli/flags.h"
-#include "cli/input.h"
-#include "cli/output.h"
+#include "base/files/new_file.h"
+#include "cli/options/command.h"
+#include "cli/options/flags.h"
+#include "cli/terminal/input.h"
+#include "cli/terminal/output.h"
 
 #include <inttypes.h>
 #include <stdio.h>

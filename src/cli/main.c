@@ -1,7 +1,7 @@
 /* tutti: the command line. Finds the command, reads its options, reports its error. */
-#include "cli/command.h"
-#include "cli/manual.h"
-#include "cli/output.h"
+#include "cli/options/command.h"
+#include "cli/options/manual.h"
+#include "cli/terminal/output.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,16 +1,16 @@
 /* tutti perplexity: how well a model foresees a text, and how far it is from another model that read the same. */
-#include "model/perplexity.h"
+#include "offline/perplexity.h"
 
-#include "base/clock.h"
 #include "base/log.h"
-#include "checkpoint/gguf.h"
-#include "cli/command.h"
-#include "cli/flags.h"
-#include "cli/input.h"
-#include "cli/output.h"
-#include "cli/progress.h"
-#include "engine/engine.h"
-#include "model/logits_base.h"
+#include "base/system/clock.h"
+#include "checkpoint/gguf/gguf.h"
+#include "cli/options/command.h"
+#include "cli/options/flags.h"
+#include "cli/terminal/input.h"
+#include "cli/terminal/output.h"
+#include "cli/terminal/progress.h"
+#include "engine/run/engine.h"
+#include "offline/logits_base.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /* tutti ranks: checks a RANK_TABLE_FILE and writes what mpirun needs of it. */
 #include "fleet/rank_table.h"
 
-#include "base/new_file.h"
-#include "base/team.h"
-#include "cli/command.h"
-#include "cli/output.h"
+#include "base/files/new_file.h"
+#include "base/system/team.h"
+#include "cli/options/command.h"
+#include "cli/terminal/output.h"
 
 struct ranks_values {
     const char *hostfile, *rankfile;

@@ -1,10 +1,10 @@
 /* tutti serve: one model behind the HTTP API and the chat page. */
 #include "base/limits.h"
 #include "base/log.h"
-#include "cli/command.h"
-#include "cli/flags.h"
-#include "cli/numbers.h"
-#include "cli/serving_config.h"
+#include "cli/options/command.h"
+#include "cli/options/flags.h"
+#include "cli/options/serving_config.h"
+#include "cli/terminal/numbers.h"
 #include "server/server.h"
 
 #include <inttypes.h>

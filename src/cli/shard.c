@@ -1,10 +1,10 @@
 /* tutti shard: cuts a checkpoint over ranks, or puts one together. */
 #include "fleet/shard.h"
 
-#include "cli/command.h"
-#include "cli/numbers.h"
-#include "cli/output.h"
-#include "cli/progress.h"
+#include "cli/options/command.h"
+#include "cli/terminal/numbers.h"
+#include "cli/terminal/output.h"
+#include "cli/terminal/progress.h"
 
 struct shard_values {
     int64_t tp;

@@ -1,9 +1,9 @@
 /* tutti tokenize: text to token ids, and back. */
 #include "base/utf8.h"
-#include "cli/command.h"
-#include "cli/input.h"
-#include "cli/output.h"
-#include "model/family.h"
+#include "cli/options/command.h"
+#include "cli/terminal/input.h"
+#include "cli/terminal/output.h"
+#include "model/description/family.h"
 
 #include <stdio.h>
 #include <string.h>

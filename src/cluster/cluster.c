@@ -1,8 +1,8 @@
 /* Opening, waiting, gathering and agreement over a transport. */
 #include "cluster/cluster.h"
 
-#include "base/clock.h"
-#include "base/team.h"
+#include "base/system/clock.h"
+#include "base/system/team.h"
 #include "cluster/module.h"
 #include "cluster/monitor.h"
 #include "cluster/state.h"

@@ -1,8 +1,8 @@
 #include "cluster/monitor.h"
 
-#include "base/clock.h"
 #include "base/log.h"
-#include "base/thread.h"
+#include "base/system/clock.h"
+#include "base/system/thread.h"
 #include "cluster/cluster.h"
 
 #include <arpa/inet.h>

@@ -1,7 +1,7 @@
 /* Sums over the ranks: of few numbers every rank makes all, of many each its part. Between ranks of one machine nothing is sent: they
  * read each other's memory, and meet before and behind that. */
-#include "base/clock.h"
-#include "base/team.h"
+#include "base/system/clock.h"
+#include "base/system/team.h"
 #include "cluster/state.h"
 
 #include <assert.h>

@@ -7,7 +7,7 @@
 #ifndef TUTTI_FLEET_PLAN_H
 #define TUTTI_FLEET_PLAN_H
 
-#include "model/split.h"
+#include "model/ranks/split.h"
 
 /* What one host does in kernels, not at its peak. 1 G = 1e9. */
 struct plan_rates {

@@ -1,6 +1,6 @@
 #include "fleet/plan_model.h"
 
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 #include <errno.h>
 #include <string.h>

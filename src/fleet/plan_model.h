@@ -3,7 +3,7 @@
 #define TUTTI_FLEET_PLAN_MODEL_H
 
 #include "fleet/plan.h"
-#include "model/weight_type.h"
+#include "model/weights/weight_type.h"
 
 /* path: a checkpoint, or the name of a known shape (model_make()), whose weights are of type, or Q4_0 without. type: what the weights run
  * as; NULL: as stored. *runs_as: the type of most of them. TUTTI_E_NOT_FOUND: neither. */

@@ -1,7 +1,7 @@
 #include "fleet/plan_rates.h"
 
 #include "backend/kv_type.h"
-#include "base/json_type.h"
+#include "base/json/json_type.h"
 #include "checkpoint/json_file.h"
 
 #include <math.h>

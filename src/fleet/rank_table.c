@@ -1,6 +1,6 @@
 #include "fleet/rank_table.h"
 
-#include "base/json_type.h"
+#include "base/json/json_type.h"
 #include "checkpoint/json_file.h"
 
 #include <arpa/inet.h>

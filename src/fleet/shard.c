@@ -3,7 +3,7 @@
 
 #include "base/buf.h"
 #include "fleet/shard_plan.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 #include <limits.h>
 #include <stdio.h>

@@ -2,10 +2,10 @@
 #ifndef TUTTI_FLEET_SHARD_PLAN_H
 #define TUTTI_FLEET_SHARD_PLAN_H
 
-#include "checkpoint/shards.h"
+#include "checkpoint/shards/shards.h"
 #include "fleet/shard.h"
-#include "model/family.h"
-#include "model/split.h"
+#include "model/description/family.h"
+#include "model/ranks/split.h"
 
 enum { SHARD_CHUNK_BYTES = 4 << 20 }; /* read, summed up and written at a time; a row at least */
 

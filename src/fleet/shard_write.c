@@ -1,6 +1,6 @@
 /* The folders of all ranks, written side by side: each tensor is read once, and every rank gets its part of it. */
-#include "base/new_folder.h"
-#include "checkpoint/tensor_writer.h"
+#include "base/files/new_folder.h"
+#include "checkpoint/shards/tensor_writer.h"
 #include "fleet/shard_plan.h"
 
 #include <dirent.h>

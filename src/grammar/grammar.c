@@ -2,7 +2,7 @@
 
 #include "base/ids.h"
 #include "grammar/gbnf.h"
-#include "grammar/schema.h"
+#include "grammar/schema/schema.h"
 #include "grammar/sets.h"
 
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 #include "kernels/measure.h"
 
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "kernels/kernels.h"
 #if defined(__x86_64__)
 #include "kernels/x86/x86.h"

@@ -5,7 +5,7 @@
 #ifndef TUTTI_KERNELS_MEASURE_H
 #define TUTTI_KERNELS_MEASURE_H
 
-#include "base/team.h"
+#include "base/system/team.h"
 
 struct measure;
 

@@ -2,7 +2,7 @@
 #ifndef TUTTI_LOAD_CLIENT_H
 #define TUTTI_LOAD_CLIENT_H
 
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "load/answer.h"
 #include "load/load.h"
 

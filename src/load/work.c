@@ -1,9 +1,9 @@
 #include "load/work.h"
 
-#include "base/json_print.h"
-#include "base/json_type.h"
+#include "base/files/prompt_lines.h"
+#include "base/json/json_print.h"
+#include "base/json/json_type.h"
 #include "base/limits.h"
-#include "base/prompt_lines.h"
 #include "base/rng.h"
 #include "base/utf8.h"
 

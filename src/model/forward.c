@@ -7,8 +7,8 @@
  * sums and saves every rank the norms of the others' rows (Korthikanti et al., 2022, section 4.2.2). Of a few rows each keeps all. */
 #include "model/forward.h"
 
-#include "model/adapter.h"
-#include "model/group.h"
+#include "model/adapters/adapter.h"
+#include "model/ranks/group.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -81,7 +81,7 @@ static inline int model_desc_n_stops(const struct model_desc *d, bool is_chat)
 struct chat_call;
 struct chat_template;
 
-/* A chat format renders messages to ids and says how a reply becomes text. See model/chat.h. */
+/* A chat format renders messages to ids and says how a reply becomes text. See model/chat/chat.h. */
 struct chat_format {
     const char *name;
     /* Adds the ids of the whole prompt, ready for the assistant's answer. TUTTI_E_ARGUMENT: an unknown role (param
@@ -96,8 +96,8 @@ struct chat_format {
 };
 
 struct family;
-struct adapters; /* model/adapter.h */
-struct group;    /* model/group.h */
+struct adapters; /* model/adapters/adapter.h */
+struct group;    /* model/ranks/group.h */
 
 /* [d_model] each; b is NULL for NORM_RMS. Both NULL: the model has no such norm. */
 struct norm {

@@ -2,9 +2,9 @@
 #ifndef TUTTI_SERVER_APP_H
 #define TUTTI_SERVER_APP_H
 
-#include "server/clients.h"
-#include "server/http.h"
-#include "server/inbox.h"
+#include "server/http/clients.h"
+#include "server/http/http.h"
+#include "server/http/inbox.h"
 #include "server/json.h"
 #include "server/server.h"
 

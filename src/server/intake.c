@@ -1,6 +1,6 @@
 #include "server/intake.h"
 
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "server/job.h"
 
 #include <event2/event.h>

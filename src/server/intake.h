@@ -1,7 +1,7 @@
 /* Requests between the last byte of their body and the engine: bodies are parsed and read, texts and ids converted, large replies
  * written and large requests freed on worker threads, so that no stream waits for another client's request.
  *
- * Clients share the workers fairly (base/workers.h), counted in bytes: however much one of them sends, it occupies one
+ * Clients share the workers fairly (base/system/workers.h), counted in bytes: however much one of them sends, it occupies one
  * worker, and another client's request is next. What a client costs here counts against its limits and its share of the
  * engine, also where its request is refused.
  *
@@ -9,9 +9,9 @@
 #ifndef TUTTI_SERVER_INTAKE_H
 #define TUTTI_SERVER_INTAKE_H
 
-#include "base/workers.h"
+#include "base/system/workers.h"
 #include "server/app.h"
-#include "server/openai_request.h"
+#include "server/requests/openai_request.h"
 
 #include <stdatomic.h>
 

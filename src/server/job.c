@@ -1,7 +1,7 @@
 #include "server/job.h"
 
-#include "base/clock.h"
 #include "base/log.h"
+#include "base/system/clock.h"
 
 #include <stdlib.h>
 #include <string.h>

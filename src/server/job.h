@@ -5,10 +5,10 @@
 #ifndef TUTTI_SERVER_JOB_H
 #define TUTTI_SERVER_JOB_H
 
-#include "model/call_reader.h"
+#include "model/chat/call_reader.h"
 #include "server/app.h"
 #include "server/intake.h"
-#include "server/openai_request.h"
+#include "server/requests/openai_request.h"
 
 /* What has been said of one choice so far. */
 struct choice {

@@ -1,7 +1,7 @@
 #include "server/json.h"
 
-#include "base/json_print.h"
-#include "base/json_type.h"
+#include "base/json/json_print.h"
+#include "base/json/json_type.h"
 #include "base/limits.h"
 
 #include <math.h>

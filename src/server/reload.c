@@ -1,6 +1,6 @@
 #include "server/reload.h"
 
-#include "base/thread.h"
+#include "base/system/thread.h"
 #include "server/app.h"
 
 #include <event2/event.h>

@@ -2,7 +2,7 @@
 #ifndef TUTTI_SERVER_RELOAD_H
 #define TUTTI_SERVER_RELOAD_H
 
-#include "server/keys.h"
+#include "server/access/keys.h"
 #include "server/server.h"
 
 struct event_base;

@@ -1,10 +1,10 @@
 /* Which path goes where, who may ask, and what is noted about it. */
-#include "base/clock.h"
-#include "server/access.h"
-#include "server/guard.h"
+#include "base/system/clock.h"
+#include "server/access/access.h"
+#include "server/access/guard.h"
+#include "server/access/keys.h"
+#include "server/access/trace.h"
 #include "server/job.h"
-#include "server/keys.h"
-#include "server/trace.h"
 
 #include <stdio.h>
 #include <string.h>

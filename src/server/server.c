@@ -1,18 +1,18 @@
 /* From options to a running loop, and back: start, signals, draining, end. */
 #include "server/server.h"
 
-#include "base/clock.h"
 #include "base/log.h"
-#include "server/doorman.h"
-#include "server/guard.h"
+#include "base/system/clock.h"
+#include "server/access/guard.h"
+#include "server/access/keys.h"
+#include "server/http/doorman.h"
+#include "server/http/listen.h"
+#include "server/http/supervisor.h"
+#include "server/http/tls.h"
 #include "server/intake.h"
 #include "server/job.h"
-#include "server/keys.h"
-#include "server/listen.h"
+#include "server/other_apis/step_api.h"
 #include "server/reload.h"
-#include "server/step_api.h"
-#include "server/supervisor.h"
-#include "server/tls.h"
 
 #include <event2/event.h>
 #include <signal.h>

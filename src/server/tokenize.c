@@ -1,9 +1,9 @@
 /* POST /tokenize and /detokenize, GET /tokenizer_info, as clients of vLLM and of llama-server ask for them. */
-#include "base/json_type.h"
-#include "engine/engine.h"
-#include "model/chat.h"
-#include "server/generated.h"
+#include "base/json/json_type.h"
+#include "engine/run/engine.h"
+#include "model/chat/chat.h"
 #include "server/intake.h"
+#include "server/openai/generated.h"
 
 #include <stdlib.h>
 #include <string.h>

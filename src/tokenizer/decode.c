@@ -1,8 +1,8 @@
 /* Ids to text: all at once, and one by one as they are generated. The first is made of the second, so they agree. */
 #include "base/utf8.h"
-#include "tokenizer/byte_level.h"
-#include "tokenizer/icetext.h"
-#include "tokenizer/pangu.h"
+#include "tokenizer/bytes/byte_level.h"
+#include "tokenizer/legacy/icetext.h"
+#include "tokenizer/legacy/pangu.h"
 
 #include <string.h>
 

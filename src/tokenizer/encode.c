@@ -1,9 +1,9 @@
 /* Text to ids: the ways of all kinds of tokenizers lead through here. */
-#include "tokenizer/byte_files.h"
-#include "tokenizer/byte_level.h"
-#include "tokenizer/icetext.h"
-#include "tokenizer/pangu.h"
-#include "tokenizer/unigram.h"
+#include "tokenizer/bytes/byte_level.h"
+#include "tokenizer/json/byte_files.h"
+#include "tokenizer/legacy/icetext.h"
+#include "tokenizer/legacy/pangu.h"
+#include "tokenizer/pieces/unigram.h"
 
 /* SentencePiece's kinds: normalize all of a part, then cut it. */
 static bool encode_part(const struct tokenizer *tok, const char *text, size_t n_bytes,

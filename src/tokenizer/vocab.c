@@ -1,9 +1,9 @@
 /* The vocabulary: pieces by id and by spelling. */
-#include "tokenizer/vocab.h"
+#include "tokenizer/vocab/vocab.h"
 
 #include "base/limits.h"
-#include "tokenizer/byte_level.h"
-#include "tokenizer/jieba.h"
+#include "tokenizer/bytes/byte_level.h"
+#include "tokenizer/legacy/jieba.h"
 
 #include <math.h>
 #include <stdlib.h>

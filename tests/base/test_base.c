@@ -2,10 +2,10 @@
 #include "base/buf.h"
 #include "base/checksum.h"
 #include "base/dtype.h"
+#include "base/files/mapping.h"
 #include "base/half.h"
 #include "base/ids.h"
-#include "base/mapping.h"
-#include "base/team.h"
+#include "base/system/team.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* Limits of control groups, in a machine made of files. */
-#include "base/cgroup.h"
+#include "base/system/cgroup.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

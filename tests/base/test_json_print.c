@@ -1,5 +1,5 @@
 /* Numbers in their shortest form. Expected texts are Python's repr() of the same numbers, in jansson's layout. */
-#include "base/json_print.h"
+#include "base/json/json_print.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* Tests of src/base/protobuf: every kind of field, and messages that are cut or broken. */
-#include "base/protobuf.h"
+#include "base/files/protobuf.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* Tests of base/queue.h: order, bounds, and two threads that hand over a million items. */
-#include "base/queue.h"
+/* Tests of base/system/queue.h: order, bounds, and two threads that hand over a million items. */
+#include "base/system/queue.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

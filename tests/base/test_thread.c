@@ -1,5 +1,5 @@
 /* Threads and the signals of the program. */
-#include "base/thread.h"
+#include "base/system/thread.h"
 
 #include <setjmp.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 /* Workers: the order in which owners' items are worked on, counted, with one thread and a gate; and all of it with many threads. */
-#include "base/workers.h"
+#include "base/system/workers.h"
 
 #include <pthread.h>
 #include <sched.h>

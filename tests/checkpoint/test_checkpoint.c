@@ -1,9 +1,9 @@
 /* The readers of src/checkpoint: what the real libraries wrote, and what nobody should have written. */
-#include "checkpoint/gguf.h"
+#include "checkpoint/gguf/gguf.h"
 #include "checkpoint/safetensors.h"
 #include "kernels/quantize.h"
 
-#include "base/mapping.h"
+#include "base/files/mapping.h"
 
 #include <math.h>
 #include <setjmp.h>

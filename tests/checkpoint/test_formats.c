@@ -2,10 +2,10 @@
  * is told so. */
 #include "bytes.h"
 
-#include "checkpoint/gguf.h"
-#include "checkpoint/mindspore.h"
-#include "checkpoint/pytorch.h"
-#include "checkpoint/row_ints.h"
+#include "checkpoint/gguf/gguf.h"
+#include "checkpoint/gguf/row_ints.h"
+#include "checkpoint/mindspore/mindspore.h"
+#include "checkpoint/pytorch/pytorch.h"
 #include "checkpoint/tensor_file.h"
 #include "kernels/quantize.h"
 

@@ -1,7 +1,7 @@
 /* Everything in the fixtures that the gguf package wrote: every type of value, alone and in arrays, and every tensor;
  * and every fixture changed at random, read to its last byte. */
-#include "base/mapping.h"
-#include "checkpoint/gguf.h"
+#include "base/files/mapping.h"
+#include "checkpoint/gguf/gguf.h"
 #include "checkpoint/safetensors.h"
 #include "kernels/quantize.h"
 

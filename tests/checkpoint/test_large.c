@@ -1,5 +1,5 @@
 /* Files above 4 GiB with tensors of more than 2^31 elements. They are sparse: they take no room. */
-#include "checkpoint/gguf.h"
+#include "checkpoint/gguf/gguf.h"
 #include "checkpoint/tensor_file.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* MindFormers' YAML files: as it publishes them, and as nobody should write them. */
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/mindformers.h"
+#include "checkpoint/mindspore/mindformers.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

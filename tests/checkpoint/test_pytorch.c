@@ -1,9 +1,9 @@
 /* What PyTorch's files are made of, pickles, archives and tensors: what nobody should have written is told so. */
 #include "bytes.h"
 
-#include "checkpoint/pickle.h"
-#include "checkpoint/pytorch.h"
-#include "checkpoint/zip.h"
+#include "checkpoint/pytorch/pickle.h"
+#include "checkpoint/pytorch/pytorch.h"
+#include "checkpoint/pytorch/zip.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* The option table: what is read, what is refused and with which words, how it reads as help. */
-#include "cli/input.h"
-#include "cli/numbers.h"
-#include "cli/options.h"
+#include "cli/options/options.h"
+#include "cli/terminal/input.h"
+#include "cli/terminal/numbers.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* What a terminal is shown of a stranger's text. */
-#include "cli/terminal_text.h"
+#include "cli/terminal/terminal_text.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* Sums, gathering and agreement among ranks, over memory; how the loss of a rank shows. */
 #include "support/ranks.h"
 
-#include "base/team.h"
+#include "base/system/team.h"
 #include "cluster/monitor.h"
 #include "cluster/transport.h"
 

@@ -3,8 +3,8 @@
 #include "support/collect.h"
 #include "support/ranks.h"
 
-#include "engine/engine.h"
-#include "model/group.h"
+#include "engine/run/engine.h"
+#include "model/ranks/group.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,6 @@
 /* Beam search through the engine: transformers' answers on 50 prompts of each family, and the same bits alone and in
  * company, in small pieces, after preemptions, with every token computed anew. */
-#include "engine/engine.h"
+#include "engine/run/engine.h"
 #include "support/collect.h"
 #include "support/opened.h"
 

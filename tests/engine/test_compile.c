@@ -1,8 +1,8 @@
 /* Compiling in turns: by owner, with a budget; what is kept; masks in slices. Turns and steps are counted, nothing is timed. */
 #include "support/opened.h"
 
-#include "engine/constraint.h"
-#include "engine/engine.h"
+#include "engine/constraints/constraint.h"
+#include "engine/run/engine.h"
 
 #include <pthread.h>
 #include <setjmp.h>

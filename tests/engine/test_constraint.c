@@ -3,7 +3,7 @@
 #include "support/opened.h"
 #include "support/questions.h"
 
-#include "engine/engine_state.h"
+#include "engine/run/engine_state.h"
 
 #include <jansson.h>
 #include <setjmp.h>

@@ -3,7 +3,7 @@
 #include "support/asked.h"
 #include "support/questions.h"
 
-#include "engine/draft.h"
+#include "engine/speculate/draft.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

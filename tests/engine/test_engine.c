@@ -2,9 +2,9 @@
 #include "support/collect.h"
 #include "support/mock_model.h"
 
-#include "base/clock.h"
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "base/system/clock.h"
+#include "engine/run/engine.h"
 
 #include <math.h>
 #include <setjmp.h>

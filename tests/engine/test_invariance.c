@@ -6,7 +6,7 @@
 #include "support/questions.h"
 
 #include "base/rng.h"
-#include "engine/engine.h"
+#include "engine/run/engine.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* The books of the KV pages. */
 #include "base/rng.h"
-#include "engine/kv_pool.h"
+#include "engine/kv/kv_pool.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

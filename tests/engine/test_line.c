@@ -1,5 +1,5 @@
 /* Who of those that wait is next: shares, priorities, ageing, times that are over; and the owners' accounts. */
-#include "engine/line.h"
+#include "engine/schedule/line.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

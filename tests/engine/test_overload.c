@@ -1,7 +1,7 @@
 /* More is asked than can be answered: scheduler, line and forecast together on a made-up machine with a clock of its own, so that
  * nothing depends on the speed of the real one. */
 #include "base/rng.h"
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 
 #include <math.h>
 #include <setjmp.h>

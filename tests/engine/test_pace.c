@@ -1,5 +1,5 @@
 /* Reading beside decoding: how many rows. */
-#include "engine/pace.h"
+#include "engine/schedule/pace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

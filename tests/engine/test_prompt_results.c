@@ -1,8 +1,8 @@
 /* Embeddings and log-probabilities of prompts: transformers' figures; the same bits in pieces of every size, in company, with
  * prefixes that were cached, and after preemptions. */
 #include "base/rng.h"
-#include "engine/engine.h"
-#include "engine/sampler.h"
+#include "engine/run/engine.h"
+#include "engine/sample/sampler.h"
 #include "support/collect.h"
 #include "support/mock_model.h"
 #include "support/opened.h"

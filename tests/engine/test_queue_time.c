@@ -1,6 +1,6 @@
 /* Deadlines, early refusals and places in the queue, through the public API and a model that is slow on purpose. */
-#include "base/clock.h"
-#include "engine/engine_state.h"
+#include "base/system/clock.h"
+#include "engine/run/engine_state.h"
 #include "support/collect.h"
 #include "support/mock_model.h"
 

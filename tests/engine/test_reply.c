@@ -2,8 +2,8 @@
 #include "base/buf.h"
 #include "base/ids.h"
 #include "base/rng.h"
-#include "engine/engine.h"
-#include "engine/reply.h"
+#include "engine/requests/reply.h"
+#include "engine/run/engine.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* The sampler: against the distributions of transformers, and against a plain reference of its own. */
 #include "base/rng.h"
-#include "engine/sampler.h"
+#include "engine/sample/sampler.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* The scheduler alone: who gets the rows of a step, and who gives way when pages run out. */
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -6,8 +6,8 @@
 #include "support/questions.h"
 
 #include "base/rng.h"
-#include "engine/guess.h"
-#include "engine/speculation.h"
+#include "engine/requests/guess.h"
+#include "engine/speculate/speculation.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

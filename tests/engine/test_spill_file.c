@@ -1,6 +1,6 @@
 /* The file of spilled pages: what was written whole comes back, and nothing else is ever believed. */
 #include "base/rng.h"
-#include "engine/spill_file.h"
+#include "engine/kv/spill_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

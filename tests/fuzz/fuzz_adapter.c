@@ -1,7 +1,7 @@
 /* Any bytes as an adapter's folder: an error, or updates that fit the model's matrices.
  * Input: adapter_config.json, a zero byte, adapter_model.safetensors. */
-#include "model/adapter.h"
-#include "model/config_keys.h"
+#include "model/adapters/adapter.h"
+#include "model/description/config_keys.h"
 #include "scratch.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 /* Any bytes as a tokenizer.json, a file of tiktoken, or vocab.json and merges.txt with a zero byte between: an error, or a
  * tokenizer that encodes and decodes. The last bytes serve as text too. */
-#include "tokenizer/byte_files.h"
+#include "tokenizer/json/byte_files.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Any text as an answer that may call tools, whole and as it grows: what was sent as content stays content. */
 #include "base/utf8.h"
-#include "model/call_reader.h"
-#include "model/chat.h"
+#include "model/chat/call_reader.h"
+#include "model/chat/chat.h"
 
 #include <assert.h>
 

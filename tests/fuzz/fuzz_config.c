@@ -1,6 +1,6 @@
 /* Any text as config.json: an error, or a description within its ranges. */
-#include "model/config_keys.h"
-#include "model/family.h"
+#include "model/description/config_keys.h"
+#include "model/description/family.h"
 
 #include <assert.h>
 #include <math.h>

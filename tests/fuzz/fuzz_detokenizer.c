@@ -1,5 +1,5 @@
 /* Any sequence of ids: what comes piece by piece is what decoding gives at once, in whole characters. */
-#include "base/mapping.h"
+#include "base/files/mapping.h"
 #include "base/utf8.h"
 #include "tokenizer/tokenizer.h"
 

@@ -1,6 +1,6 @@
 /* Any bytes in the place of one of the JSON files of a checkpoint's folder: an error, or tensors within their files and a description
  * within its ranges. The first byte chooses the file; the weights are those of a tiny model. */
-#include "model/family.h"
+#include "model/description/family.h"
 #include "read_tensors.h"
 #include "scratch.h"
 

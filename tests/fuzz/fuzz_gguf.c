@@ -1,5 +1,5 @@
 /* Any bytes as a GGUF file: an error, or tensors, arrays and scalars that can all be read. */
-#include "checkpoint/gguf.h"
+#include "checkpoint/gguf/gguf.h"
 
 #include <assert.h>
 #include <string.h>

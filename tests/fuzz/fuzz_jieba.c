@@ -1,7 +1,7 @@
 /* Any bytes as the files of jieba: an error that says what is wrong, or words that are the text.
  * Input: dict.txt, prob_start.py, prob_trans.py, prob_emit.py and the text, with a byte 0xFF between each two. */
 #include "base/error.h"
-#include "tokenizer/jieba.h"
+#include "tokenizer/legacy/jieba.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * nothing. The last line serves as a request's header too. */
 #include "base/utf8.h"
 #include "scratch.h"
-#include "server/keys.h"
+#include "server/access/keys.h"
 
 #include <assert.h>
 #include <stdlib.h>

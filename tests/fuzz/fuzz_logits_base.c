@@ -1,5 +1,5 @@
 /* Any bytes as a file of log-probabilities, tutti's own or llama-perplexity's: an error, or rows that can all be read. */
-#include "model/logits_base.h"
+#include "offline/logits_base.h"
 #include "scratch.h"
 
 #include <assert.h>

@@ -1,8 +1,8 @@
 /* Any bytes as MindFormers' configuration, YAML or (behind a first byte of 128 and more) config.json: an error, or a configuration
  * that families can read. */
-#include "checkpoint/mindformers.h"
-#include "model/config_keys.h"
-#include "model/family.h"
+#include "checkpoint/mindspore/mindformers.h"
+#include "model/description/config_keys.h"
+#include "model/description/family.h"
 #include "scratch.h"
 
 #include <assert.h>

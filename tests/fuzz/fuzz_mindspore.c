@@ -1,5 +1,5 @@
 /* Any bytes as a MindSpore checkpoint: an error, or tensors that can all be read. */
-#include "checkpoint/mindspore.h"
+#include "checkpoint/mindspore/mindspore.h"
 
 #include <assert.h>
 #include <stdlib.h>

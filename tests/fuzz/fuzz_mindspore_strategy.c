@@ -1,6 +1,6 @@
 /* Any bytes as a strategy file of MindSpore: an error that says what is wrong, or layouts whose parts lie within their tensors.
  * The first byte chooses the kind: below 128 protocol buffers, else JSON. */
-#include "checkpoint/mindspore_strategy.h"
+#include "checkpoint/mindspore/mindspore_strategy.h"
 #include "scratch.h"
 
 #include <assert.h>

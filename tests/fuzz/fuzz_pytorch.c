@@ -1,5 +1,5 @@
 /* Any bytes as a file of torch.save(), an archive or of the old kind: an error, or tensors that can all be read. */
-#include "checkpoint/pytorch.h"
+#include "checkpoint/pytorch/pytorch.h"
 
 #include <assert.h>
 #include <stdlib.h>

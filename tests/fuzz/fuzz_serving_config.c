@@ -1,5 +1,5 @@
 /* Any bytes as the YAML configuration of an llm-serving: an error, or settings within their ranges. */
-#include "cli/serving_config.h"
+#include "cli/options/serving_config.h"
 #include "scratch.h"
 
 #include <assert.h>

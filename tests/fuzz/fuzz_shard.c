@@ -1,9 +1,9 @@
 /* Any bytes in the place of the manifest of one rank of two: an error, or a checkpoint whose tensors lie within their files, and a strategy
  * that fits the model. The other rank, the files of tensors and the configuration are as tutti shard wrote them. */
-#include "checkpoint/shard_manifest.h"
+#include "checkpoint/shards/shard_manifest.h"
 #include "fleet/shard.h"
-#include "model/family.h"
-#include "model/split.h"
+#include "model/description/family.h"
+#include "model/ranks/split.h"
 #include "read_tensors.h"
 #include "scratch.h"
 

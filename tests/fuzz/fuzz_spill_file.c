@@ -1,6 +1,6 @@
 /* A spill file with any bytes of it changed, and cut anywhere: what is believed is what was written.
  * Input: where it is cut (two bytes, in parts of the file; 65535: nowhere), then changes of four bytes each: place, exclusive or. */
-#include "engine/spill_file.h"
+#include "engine/kv/spill_file.h"
 #include "scratch.h"
 
 #include <assert.h>

@@ -1,14 +1,14 @@
 #include "served.h"
 
-#include "engine/engine.h"
-#include "model/chat.h"
+#include "engine/run/engine.h"
+#include "model/chat/chat.h"
+#include "server/access/guard.h"
 #include "server/app.h"
-#include "server/clients.h"
-#include "server/guard.h"
-#include "server/http_conn.h"
+#include "server/http/clients.h"
+#include "server/http/http_conn.h"
 #include "server/intake.h"
 #include "server/job.h"
-#include "server/step_api.h"
+#include "server/other_apis/step_api.h"
 
 #include <assert.h>
 #include <event2/event.h>

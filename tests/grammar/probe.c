@@ -7,8 +7,8 @@
  * after: for each text "masks" has [tokens that the mask allows, tokens of which mask and matcher say different things], or null where
  * the text does not fit. accepts: the text fits, is the beginning of one that does, does neither, or cannot be followed.
  * outputs: what a model would write whose every logit is the same. Without a file the vocabulary is 256 bytes and some longer tokens. */
-#include "base/clock.h"
 #include "base/rng.h"
+#include "base/system/clock.h"
 #include "base/utf8.h"
 #include "grammar/grammar.h"
 

@@ -5,7 +5,7 @@
 #ifndef TUTTI_TESTS_KERNELS_CHECK_H
 #define TUTTI_TESTS_KERNELS_CHECK_H
 
-#include "base/team.h"
+#include "base/system/team.h"
 #include "kernels/kernels.h"
 
 #include <stdio.h>

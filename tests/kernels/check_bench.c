@@ -1,6 +1,6 @@
 /* The speed of linear layers and attention at each processor level, beside what this machine can do at most. */
 #include "backend/backend.h"
-#include "base/clock.h"
+#include "base/system/clock.h"
 #include "check.h"
 #include "kernels/measure.h"
 

@@ -1,6 +1,6 @@
 /* Low-rank adapters: PEFT's figures on every family, the bits of a row whoever stands beside it, and broken folders. */
-#include "model/adapter.h"
-#include "model/convert.h"
+#include "model/adapters/adapter.h"
+#include "offline/convert.h"
 #include "util.h"
 
 #include <math.h>

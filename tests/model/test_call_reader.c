@@ -1,7 +1,7 @@
 /* Calls of tools in answers that come byte by byte. */
 #include "base/buf.h"
-#include "model/call_reader.h"
-#include "model/chat.h"
+#include "model/chat/call_reader.h"
+#include "model/chat/chat.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

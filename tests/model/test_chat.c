@@ -1,6 +1,6 @@
 /* Chat formats: ids as the authors' code puts them together, special tokens by the format alone. Templates of tutti's own
  * are held against the authors' in tests/fixtures/template/chats.json. */
-#include "model/chat.h"
+#include "model/chat/chat.h"
 #include "util.h"
 
 #include <setjmp.h>

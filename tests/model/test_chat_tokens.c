@@ -1,7 +1,7 @@
 /* Whole chat prompts as ids, template and tokenizer together, against transformers with the real tokenizers' words:
  * tests/fixtures/chat/, made by tools/fixtures/make_chat_tokens.py. */
-#include "model/chat.h"
-#include "tokenizer/byte_files.h"
+#include "model/chat/chat.h"
+#include "tokenizer/json/byte_files.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* Broken configurations and tensors: each with the words its error must contain. */
-#include "model/family.h"
-#include "model/inspect.h"
+#include "model/description/family.h"
+#include "offline/inspect.h"
 #include "util.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* A converted checkpoint runs with the bits of the one it came from. */
-#include "model/chat.h"
-#include "model/convert.h"
-#include "model/family.h"
-#include "model/inspect.h"
+#include "model/chat/chat.h"
+#include "model/description/family.h"
+#include "offline/convert.h"
+#include "offline/inspect.h"
 #include "util.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Logits and greedy answers against other people's arithmetic: NumPy for the demo model, transformers for LLaMA, the
  * authors' modelling code for ChatGLM3 (tests/fixtures/README.md). */
-#include "model/chat.h"
+#include "model/chat/chat.h"
 #include "util.h"
 
 #include <math.h>

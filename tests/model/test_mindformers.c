@@ -1,6 +1,6 @@
 /* The names and layouts of MindFormers, made of the tiny checkpoints of each family: the same logits must come out. */
 #include "base/buf.h"
-#include "model/convert.h"
+#include "offline/convert.h"
 #include "util.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* Windows of a text, figures over them, and the file that one model's opinion travels in. */
-#include "model/logits_base.h"
+#include "offline/logits_base.h"
 #include "util.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* How a model is cut over ranks. Expected figures are worked out by hand. */
-#include "model/split.h"
+#include "model/ranks/split.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

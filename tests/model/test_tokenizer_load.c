@@ -1,7 +1,7 @@
 /* SentencePiece vocabularies in a GGUF file's metadata: what is taken from there, and what is told of a broken one. */
-#include "checkpoint/gguf.h"
-#include "model/family.h"
-#include "model/stops.h"
+#include "checkpoint/gguf/gguf.h"
+#include "model/description/family.h"
+#include "model/description/stops.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #include "util.h"
 
 #include "base/log.h"
-#include "checkpoint/gguf.h"
+#include "checkpoint/gguf/gguf.h"
 
 #include <fcntl.h>
 #include <setjmp.h>

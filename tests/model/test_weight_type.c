@@ -1,5 +1,5 @@
 /* Which type a matrix gets under each name. */
-#include "model/weight_type.h"
+#include "model/weights/weight_type.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* Which type a matrix runs as, and tensors that are put together when they are asked for. */
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -3,7 +3,7 @@
 #define TUTTI_TESTS_MODEL_UTIL_H
 
 #include "checkpoint/safetensors.h"
-#include "engine/engine.h"
+#include "engine/run/engine.h"
 
 /* NULL fields of options: the test fails with the error's text where loading fails. */
 struct model *util_load(const char *path, const char *weight_type, const char *kv_type, int n_threads,

@@ -1,5 +1,5 @@
 /* Clients: names of addresses, the bucket of tokens, answers at the same time, and who is forgotten. */
-#include "server/clients.h"
+#include "server/http/clients.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* Tests of src/server/trace: W3C Trace Context, section 3.2. */
-#include "server/trace.h"
+#include "server/access/trace.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* Linked into a test program, turns the engine's audit on. */
-#include "engine/engine.h"
+#include "engine/run/engine.h"
 
 __attribute__((constructor)) static void turn_audit_on(void)
 {

@@ -1,6 +1,6 @@
 #include "support/fault.h"
 
-#include "engine/alloc_guard.h"
+#include "engine/run/alloc_guard.h"
 
 #include <errno.h>
 #include <jansson.h>

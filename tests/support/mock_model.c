@@ -1,7 +1,7 @@
 #include "support/mock_model.h"
 
 #include "base/rng.h"
-#include "engine/sampler.h"
+#include "engine/sample/sampler.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 #ifndef TEST_MOCK_MODEL_H
 #define TEST_MOCK_MODEL_H
 
-#include "engine/engine.h"
+#include "engine/run/engine.h"
 
 #include <stdatomic.h>
 

@@ -2,7 +2,7 @@
 #ifndef TEST_OPENED_H
 #define TEST_OPENED_H
 
-#include "engine/engine.h"
+#include "engine/run/engine.h"
 
 /* path may be a name beside the other fixtures. Types as in struct tutti_model_options. */
 tutti_model *opened_model(const char *path, const char *weight_type, const char *kv_type, int n_threads);

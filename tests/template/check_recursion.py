@@ -3,7 +3,7 @@
 
   check_recursion.py SOURCE_ROOT BUILD_DIR
 
-Every cycle of the call graph in src/template, src/model/chat*.c and src/model/call_reader.c, as the compiler writes it
+Every cycle of the call graph in src/template, src/model/chat*.c and src/model/chat/call_reader.c, as the compiler writes it
 (gcc -fcallgraph-info), must hold one of the functions below; src/template/template.h says what bounds each. A cycle that is not listed
 is a fault, and so is a listed function that no longer recurses. Calls through pointers (filters, tests and statements of templates)
 are counted as calls of all functions of these kinds. Prints TAP.
@@ -37,7 +37,7 @@ INDIRECT = "__indirect_call"
 
 
 def files(root):
-    found = glob.glob(root + "/src/template/*.c") + glob.glob(root + "/src/model/chat*.c") + [root + "/src/model/call_reader.c"]
+    found = glob.glob(root + "/src/template/*.c") + glob.glob(root + "/src/model/chat*.c") + [root + "/src/model/chat/call_reader.c"]
     return sorted(os.path.realpath(path) for path in found)
 
 

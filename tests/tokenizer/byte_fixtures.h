@@ -2,8 +2,8 @@
 #ifndef TUTTI_TESTS_BYTE_FIXTURES_H
 #define TUTTI_TESTS_BYTE_FIXTURES_H
 
-#include "base/mapping.h"
-#include "tokenizer/byte_files.h"
+#include "base/files/mapping.h"
+#include "tokenizer/json/byte_files.h"
 
 #define BYTE_FIXTURES TEST_FIXTURES "/tokenizer/bytes/"
 

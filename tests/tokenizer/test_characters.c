@@ -1,8 +1,8 @@
 /* Every character, beside what the reference libraries make of it (tools/fixtures/make_character_fixtures.py). */
-#include "tokenizer/pretokenize.h"
-#include "tokenizer/unicode.h"
+#include "tokenizer/stages/pretokenize.h"
+#include "tokenizer/unicode/unicode.h"
 
-#include "tokenizer/char_set.h"
+#include "tokenizer/unicode/char_set.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

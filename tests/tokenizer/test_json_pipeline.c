@@ -1,8 +1,8 @@
 /* tokenizer.json files shaped like published ones against the tokenizers library: tests/fixtures/tokenizer/json/, made by
  * tools/fixtures/make_json_tokenizers.py. */
-#include "base/mapping.h"
+#include "base/files/mapping.h"
 #include "base/utf8.h"
-#include "tokenizer/byte_files.h"
+#include "tokenizer/json/byte_files.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

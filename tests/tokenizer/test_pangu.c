@@ -1,6 +1,6 @@
 /* PanGu-Alpha's tokenizer against its authors' rules around jieba and SentencePiece; files of jieba that are broken. */
-#include "base/mapping.h"
-#include "tokenizer/jieba.h"
+#include "base/files/mapping.h"
+#include "tokenizer/legacy/jieba.h"
 #include "tokenizer_cases.h"
 
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* Names of tokenizer.ggml.pre against their regular expressions: tests/fixtures/tokenizer/pre_names.json,
  * made by tools/fixtures/make_pre_names.py. */
-#include "tokenizer/byte_files.h"
-#include "tokenizer/byte_level.h"
+#include "tokenizer/bytes/byte_level.h"
+#include "tokenizer/json/byte_files.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* The tokenizer against the SentencePiece library: tests/fixtures/tokenizer/, made by
  * tools/fixtures/make_tokenizer_fixture.py. */
-#include "base/mapping.h"
+#include "base/files/mapping.h"
 #include "tokenizer_cases.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* Unigram models against the SentencePiece library, and ChatGLM-6B's icetext against its authors' rules around it. */
-#include "base/mapping.h"
+#include "base/files/mapping.h"
 #include "tokenizer_cases.h"
 
 #include <setjmp.h>

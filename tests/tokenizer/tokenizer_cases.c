@@ -1,6 +1,6 @@
 #include "tokenizer_cases.h"
 
-#include "base/mapping.h"
+#include "base/files/mapping.h"
 #include "base/utf8.h"
 
 #include <setjmp.h>

@@ -14,10 +14,10 @@
  * gguf:FILE a byte-level one of a GGUF file that may hold nothing else.
  * A line is a u32 with its number of bytes, then the bytes; ids are a u32 with their number, then an i32 each; all
  * little endian, as this machine is. */
-#include "base/mapping.h"
+#include "base/files/mapping.h"
 #include "base/utf8.h"
-#include "model/tokenizer_bytes.h"
-#include "tokenizer/byte_files.h"
+#include "model/load/tokenizer_bytes.h"
+#include "tokenizer/json/byte_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,0 +1,98 @@
+#include "base/files/mapping.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A repository that was cloned without Git LFS holds a text of three lines in place of each large file. The first line
+ * names the specification (its second address is that of the format's first name). */
+static bool is_lfs_pointer(const struct mapping *map)
+{
+    static const char *const STARTS[] = { "version https://git-lfs.github.com/spec/",
+                                          "version https://hawser.github.com/spec/" };
+    enum { MAX_POINTER_BYTES = 1024 }; /* by the specification */
+    for (size_t i = 0; map->n_bytes < MAX_POINTER_BYTES && i < sizeof STARTS / sizeof *STARTS; i++) {
+        size_t n = strlen(STARTS[i]);
+        if (map->n_bytes > n && memcmp(map->bytes, STARTS[i], n) == 0)
+            return true;
+    }
+    return false;
+}
+
+enum tutti_status mapping_open(struct mapping *out, const char *path, struct tutti_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* to open a pipe must not wait for a writer */
+    if (fd < 0)
+        return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path,
+                         strerror(errno));
+    enum tutti_status st = TUTTI_OK;
+    struct stat info;
+    if (fstat(fd, &info) != 0) {
+        st = error_set(err, TUTTI_E_IO, "%s: %s", path, strerror(errno));
+        goto done;
+    }
+    if (!S_ISREG(info.st_mode)) {
+        st = error_set(err, TUTTI_E_FORMAT, "%s: not a regular file", path);
+        goto done;
+    }
+    void *bytes = NULL;
+    if (info.st_size > 0)
+        bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (bytes == MAP_FAILED) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: cannot map %lld bytes: %s", path, (long long)info.st_size,
+                       strerror(errno));
+        goto done;
+    }
+    *out = (struct mapping){ .bytes = bytes, .n_bytes = (size_t)info.st_size, .name = strdup(path) };
+    if (!out->name) {
+        mapping_close(out);
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    } else if (is_lfs_pointer(out)) {
+        mapping_close(out);
+        st = error_set(err, TUTTI_E_FORMAT,
+                       "%s: a Git LFS pointer, not the file itself; run \"git lfs pull\" in its "
+                       "folder",
+                       path);
+    }
+done:
+    close(fd); /* the mapping stays */
+    return st;
+}
+
+void mapping_close(struct mapping *map)
+{
+    if (map->bytes && !map->is_borrowed)
+        munmap((void *)(uintptr_t)map->bytes, map->n_bytes);
+    free(map->name);
+    *map = (struct mapping){ 0 };
+}
+
+enum tutti_status mapping_borrow(struct mapping *out, const void *bytes, size_t n_bytes, const char *name,
+                                 struct tutti_error *err)
+{
+    *out = (struct mapping){ .bytes = bytes, .n_bytes = n_bytes, .name = strdup(name), .is_borrowed = true };
+    return out->name ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+}
+
+void *mapping_alloc_reader(struct mapping *map, size_t n_bytes, struct tutti_error *err)
+{
+    void *reader = calloc(1, n_bytes);
+    if (!reader) {
+        (void)error_set(err, TUTTI_E_MEMORY, "%s: out of memory", map->name);
+        mapping_close(map);
+    }
+    return reader;
+}
+
+void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = ((uintptr_t)data + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)data + n_bytes) / page * page;
+    if (map->bytes && !map->is_borrowed && end > begin)
+        madvise((void *)begin, end - begin, MADV_DONTNEED);
+}

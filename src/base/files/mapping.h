@@ -1,0 +1,30 @@
+/* A whole file mapped read-only, or memory of the caller in its stead, and what messages call it. */
+#ifndef TUTTI_BASE_FILES_MAPPING_H
+#define TUTTI_BASE_FILES_MAPPING_H
+
+#include "base/error.h"
+
+struct mapping {
+    const uint8_t *bytes; /* NULL where the file is empty */
+    size_t n_bytes;
+    char *name;       /* the path, or the name that the caller gave */
+    bool is_borrowed; /* the caller's memory: neither unmapped nor forgotten */
+};
+
+/* Fills *out, for mapping_close(). The error names the path. TUTTI_E_FORMAT: no regular file, or a Git LFS pointer in
+ * place of one. A file that another program truncates while it is
+ * mapped ends the process with SIGBUS when read: checkpoints are replaced by rename, not rewritten in place. */
+MUST_CHECK enum tutti_status mapping_open(struct mapping *out, const char *path, struct tutti_error *err);
+void mapping_close(struct mapping *map); /* a zeroed one is allowed */
+
+/* The caller's memory as if it were a file; it must outlive the mapping. name is copied. */
+MUST_CHECK enum tutti_status mapping_borrow(struct mapping *out, const void *bytes, size_t n_bytes,
+                                            const char *name, struct tutti_error *err);
+
+/* n_bytes of zeroed memory for what reads the mapping; NULL: there is none, and the mapping is closed. */
+MUST_CHECK void *mapping_alloc_reader(struct mapping *map, size_t n_bytes, struct tutti_error *err);
+
+/* The pages that lie wholly within [data, data + n_bytes) leave this process' memory; they come back when read. */
+void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes);
+
+#endif

@@ -1,0 +1,117 @@
+#include "base/files/new_file.h"
+
+#include "base/files/unfinished.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct new_file {
+    char *path, *temporary;
+    int fd;
+};
+
+static enum tutti_status failure(const char *path, struct tutti_error *err)
+{
+    return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path, strerror(errno));
+}
+
+enum tutti_status new_file_open(struct new_file **out, const char *path, struct tutti_error *err)
+{
+    struct new_file *file = calloc(1, sizeof *file);
+    enum tutti_status st = TUTTI_OK;
+    struct stat info;
+    mode_t mask = umask(0);
+    umask(mask);
+    if (!file)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    file->fd = -1;
+    file->path = strdup(path);
+    char *temporary = NULL;
+    int n = asprintf(&temporary, "%s.XXXXXX", path);
+    file->temporary = n < 0 ? NULL : temporary; /* undefined after a failure */
+    if (!file->path || !file->temporary) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        goto done;
+    }
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+        st = error_set(err, TUTTI_E_IO, "%s: is there already, and no regular file", path);
+        goto done;
+    }
+    file->fd = mkostemp(file->temporary, O_CLOEXEC);
+    if (file->fd < 0) {
+        st = failure(path, err);
+        goto done;
+    }
+    if (!unfinished_add(file->temporary)) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        goto done;
+    }
+    if (fchmod(file->fd, 0666 & ~mask) != 0) { /* mkostemp() gives 0600 */
+        st = failure(path, err);
+        goto done;
+    }
+    *out = file;
+    file = NULL;
+done:
+    new_file_free(file);
+    return st;
+}
+
+enum tutti_status new_file_write(struct new_file *file, const void *bytes, size_t n_bytes,
+                                 struct tutti_error *err)
+{
+    const char *next = bytes;
+    while (n_bytes > 0) {
+        ssize_t n = write(file->fd, next, n_bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return failure(file->path, err);
+        next += n;
+        n_bytes -= (size_t)n;
+    }
+    return TUTTI_OK;
+}
+
+enum tutti_status new_file_finish(struct new_file *file, struct tutti_error *err)
+{
+    if (fsync(file->fd) != 0 && errno != EINVAL && errno != ENOTSUP)
+        return failure(file->path, err);
+    if (rename(file->temporary, file->path) != 0)
+        return failure(file->path, err);
+    unfinished_drop(file->temporary);
+    close(file->fd);
+    file->fd = -1;
+    return TUTTI_OK;
+}
+
+void new_file_free(struct new_file *file)
+{
+    if (!file)
+        return;
+    if (file->fd >= 0) {
+        unlink(file->temporary);
+        unfinished_drop(file->temporary);
+        close(file->fd);
+    }
+    free(file->temporary);
+    free(file->path);
+    free(file);
+}
+
+enum tutti_status new_file_put(const char *path, const void *bytes, size_t n_bytes, struct tutti_error *err)
+{
+    struct new_file *file = NULL;
+    enum tutti_status st = new_file_open(&file, path, err);
+    if (st == TUTTI_OK)
+        st = new_file_write(file, bytes, n_bytes, err);
+    if (st == TUTTI_OK)
+        st = new_file_finish(file, err);
+    new_file_free(file);
+    return st;
+}

@@ -1,0 +1,272 @@
+#include "base/files/new_folder.h"
+
+#include "base/files/unfinished.h"
+#include "base/log.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Behind the name that the folder is to have; six characters follow. Nobody else calls a folder so. */
+#define UNFINISHED ".unfinished-"
+enum { N_RANDOM = 6, MAX_TRIES = 16 };
+
+struct new_folder {
+    char *path, *temporary;
+    int lock; /* the temporary folder, locked as long as this process lives; -1: the file system has no locks */
+    char **
+        made; /* [n_made]: temporary itself, then folders and files in it, in the order in which they came about */
+    size_t n_made, capacity;
+    bool is_finished;
+};
+
+static enum tutti_status out_of_memory(const char *path, struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+}
+
+static enum tutti_status failure(const char *path, struct tutti_error *err)
+{
+    return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path, strerror(errno));
+}
+
+/* Takes over path, which need not be there yet. */
+static bool register_path(struct new_folder *f, char *path)
+{
+    if (f->n_made == f->capacity) {
+        size_t capacity = 2 * f->capacity + 16;
+        char **more = realloc(f->made, capacity * sizeof *more);
+        if (!more) {
+            free(path);
+            return false;
+        }
+        f->made = more;
+        f->capacity = capacity;
+    }
+    if (!unfinished_add(path)) {
+        free(path);
+        return false;
+    }
+    f->made[f->n_made++] = path;
+    return true;
+}
+
+static enum tutti_status check_free(const char *path, struct tutti_error *err)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0)
+        return errno == ENOENT ? TUTTI_OK : failure(path, err);
+    bool is_empty = S_ISDIR(info.st_mode);
+    DIR *dir = is_empty ? opendir(path) : NULL;
+    if (is_empty && !dir)
+        return failure(path, err);
+    for (const struct dirent *entry; dir && (entry = readdir(dir));)
+        is_empty = is_empty && (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0);
+    if (dir)
+        closedir(dir);
+    return is_empty ? TUTTI_OK
+                    : error_set(err, TUTTI_E_ARGUMENT,
+                                "%s: is there already, expected a free name or an empty folder", path);
+}
+
+/* ---- what others have left ---- */
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *place)
+{
+    (void)info;
+    (void)kind;
+    (void)place;
+    return remove(path);
+}
+
+/* Of a process that lives the folder is locked; where there are no locks nobody can tell, and it stays. */
+static void remove_left(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+        if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) == 0)
+            log_info("%s: removed, an interrupted run had left it", path);
+        else
+            log_warn("%s: an interrupted run has left it, and it cannot be removed: %s", path,
+                     strerror(errno));
+    }
+    close(fd);
+}
+
+/* Folders that were to become path, of processes that were killed. */
+static void remove_all_left(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t n_name = strlen(name), n_mark = strlen(UNFINISHED);
+    char *parent = slash == path ? strdup("/") : slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
+    DIR *dir = parent ? opendir(parent) : NULL;
+    for (const struct dirent *entry; dir && (entry = readdir(dir));) {
+        char *left = NULL;
+        if (strlen(entry->d_name) == n_name + n_mark + N_RANDOM && memcmp(entry->d_name, name, n_name) == 0 &&
+            memcmp(entry->d_name + n_name, UNFINISHED, n_mark) == 0 &&
+            asprintf(&left, "%s/%s", parent, entry->d_name) >= 0) {
+            remove_left(left);
+            free(left);
+        }
+    }
+    if (dir)
+        closedir(dir);
+    free(parent);
+}
+
+/* Makes a folder by the pattern at path, and locks it. False: errno says why not. */
+static bool make_locked(char *path, int *lock)
+{
+    size_t n = strlen(path) - N_RANDOM;
+    for (int i = 0; i < MAX_TRIES; i++) {
+        struct stat there, locked;
+        memset(path + n, 'X', N_RANDOM);
+        if (!mkdtemp(path))
+            return false;
+        *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        bool is_locked = *lock >= 0 && flock(*lock, LOCK_EX) == 0;
+        /* Somebody who cleans up may have been between the two. */
+        if (stat(path, &there) == 0 &&
+            (*lock < 0 || (fstat(*lock, &locked) == 0 && there.st_ino == locked.st_ino))) {
+            if (!is_locked && *lock >= 0) {
+                close(*lock);
+                *lock = -1;
+            }
+            return true;
+        }
+        if (*lock >= 0)
+            close(*lock);
+        *lock = -1;
+        errno = EAGAIN;
+    }
+    return false;
+}
+
+enum tutti_status new_folder_open(struct new_folder **out, const char *path, struct tutti_error *err)
+{
+    enum tutti_status st = check_free(path, err);
+    if (st != TUTTI_OK)
+        return st;
+    struct new_folder *f = calloc(1, sizeof *f);
+    mode_t mask = umask(0);
+    umask(mask);
+    if (f) {
+        f->lock = -1;
+        f->path = strdup(path);
+    }
+    for (size_t n = f && f->path ? strlen(f->path) : 0; n > 1 && f->path[n - 1] == '/'; n--)
+        f->path[n - 1] = '\0';
+    char *temporary = NULL;
+    if (!f || !f->path || asprintf(&temporary, "%s" UNFINISHED "XXXXXX", f->path) < 0) {
+        new_folder_free(f);
+        return out_of_memory(path, err);
+    }
+    remove_all_left(f->path);
+    if (!make_locked(temporary, &f->lock)) {
+        st = failure(path, err);
+        free(temporary);
+    } else if (!register_path(f, temporary)) {
+        st = out_of_memory(path, err);
+    } else {
+        f->temporary = temporary;
+        if (chmod(temporary, 0777 & ~mask) != 0) /* mkdtemp() gives 0700 */
+            st = failure(path, err);
+    }
+    if (st == TUTTI_OK)
+        *out = f;
+    else
+        new_folder_free(f);
+    return st;
+}
+
+/* The path of a thing in the folder, registered. NULL: no memory. */
+static char *place(struct new_folder *f, const char *name)
+{
+    char *path = NULL;
+    if (asprintf(&path, "%s/%s", f->temporary, name) < 0)
+        return NULL;
+    return register_path(f, path) ? path : NULL;
+}
+
+enum tutti_status new_folder_make(struct new_folder *f, const char *name, struct tutti_error *err)
+{
+    char *path = place(f, name);
+    if (!path)
+        return out_of_memory(f->path, err);
+    return mkdir(path, 0777) == 0 || errno == EEXIST ? TUTTI_OK : failure(path, err);
+}
+
+enum tutti_status new_folder_create(struct new_folder *f, const char *name, int *fd, struct tutti_error *err)
+{
+    char *path = place(f, name);
+    if (!path)
+        return out_of_memory(f->path, err);
+    *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    return *fd >= 0 ? TUTTI_OK : failure(path, err);
+}
+
+enum tutti_status new_folder_write(struct new_folder *f, int fd, const void *bytes, size_t n_bytes,
+                                   struct tutti_error *err)
+{
+    const char *next = bytes;
+    while (n_bytes > 0) {
+        ssize_t n = write(fd, next, n_bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return failure(f->path, err);
+        next += n;
+        n_bytes -= (size_t)n;
+    }
+    return TUTTI_OK;
+}
+
+enum tutti_status new_folder_close_file(struct new_folder *f, int fd, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    if (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP)
+        st = failure(f->path, err);
+    if (close(fd) != 0 && st == TUTTI_OK)
+        st = failure(f->path, err);
+    return st;
+}
+
+enum tutti_status new_folder_finish(struct new_folder *f, struct tutti_error *err)
+{
+    int fd = open(f->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) {
+        fsync(fd); /* not every file system can */
+        close(fd);
+    }
+    if (rename(f->temporary, f->path) != 0)
+        return failure(f->path, err);
+    f->is_finished = true;
+    return TUTTI_OK;
+}
+
+void new_folder_free(struct new_folder *f)
+{
+    if (!f)
+        return;
+    for (size_t i = f->n_made; i > 0; i--) {
+        char *path = f->made[i - 1];
+        if (!f->is_finished && unlink(path) != 0)
+            rmdir(path);
+        unfinished_drop(path);
+        free(path);
+    }
+    if (f->lock >= 0)
+        close(f->lock);
+    free(f->made);
+    free(f->path);
+    free(f);
+}

@@ -1,0 +1,78 @@
+#include "base/files/unfinished.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static const int SIGNALS[] = { SIGINT, SIGTERM, SIGHUP };
+enum { N_SIGNALS = sizeof SIGNALS / sizeof *SIGNALS };
+
+/* Read by the signal handler; written while the signals are blocked. */
+static const char **paths;
+static size_t n_paths, capacity;
+
+static void on_signal(int number)
+{
+    for (size_t i = n_paths; i > 0; i--) {
+        if (unlink(paths[i - 1]) != 0) /* both async-signal-safe */
+            rmdir(paths[i - 1]);
+    }
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void block(sigset_t *old)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    for (int i = 0; i < N_SIGNALS; i++)
+        sigaddset(&set, SIGNALS[i]);
+    pthread_sigmask(SIG_BLOCK, &set, old);
+}
+
+static void handle(void (*handler)(int))
+{
+    for (int i = 0; i < N_SIGNALS; i++)
+        signal(SIGNALS[i], handler);
+}
+
+bool unfinished_add(const char *path)
+{
+    sigset_t old;
+    block(&old);
+    if (n_paths == capacity) {
+        const char **more = realloc((void *)paths, (2 * capacity + 8) * sizeof *more);
+        if (more) {
+            paths = more;
+            capacity = 2 * capacity + 8;
+        }
+    }
+    bool ok = n_paths < capacity;
+    if (ok) {
+        paths[n_paths++] = path;
+        if (n_paths == 1)
+            handle(on_signal);
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return ok;
+}
+
+void unfinished_drop(const char *path)
+{
+    sigset_t old;
+    block(&old);
+    size_t n = 0;
+    for (size_t i = 0; i < n_paths; i++) {
+        if (paths[i] != path)
+            paths[n++] = paths[i];
+    }
+    bool was_last = n_paths > 0 && n == 0;
+    n_paths = n;
+    if (was_last) {
+        handle(SIG_DFL);
+        free((void *)paths);
+        paths = NULL;
+        capacity = 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}

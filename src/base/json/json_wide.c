@@ -1,0 +1,44 @@
+#include "base/json/json_wide.h"
+
+#include "base/buf.h"
+
+#include <string.h>
+
+enum { INT64_DIGITS = 19 }; /* fewer always fit */
+
+/* The text with a fraction behind every whole number that may be too long for 64 bits. False: no memory. */
+static bool widen_integers(struct buf *out, const char *text, size_t n_bytes)
+{
+    bool is_string = false, ok = true;
+    for (size_t i = 0, n; ok && i < n_bytes; i += n) {
+        const char *at = text + i;
+        size_t left = n_bytes - i, n_sign = *at == '-' && left > 1, n_digits = 0;
+        n = 1;
+        if (is_string) {
+            is_string = *at != '"';
+            n = *at == '\\' && left > 1 ? 2 : 1;
+        } else if (*at == '"') {
+            is_string = true;
+        } else {
+            while (n_sign + n_digits < left && at[n_sign + n_digits] >= '0' && at[n_sign + n_digits] <= '9')
+                n_digits++;
+            n = n_digits > 0 ? n_sign + n_digits : 1;
+        }
+        /* Digits before or behind a point or an exponent are no whole number. */
+        bool is_part = (i > 0 && strchr(".eE+", text[i - 1])) || (n < left && strchr(".eE", at[n]));
+        ok = buf_add(out, at, n) && (n_digits < INT64_DIGITS || is_part || buf_add(out, ".0", 2));
+    }
+    return ok;
+}
+
+json_t *json_load_wide(const char *text, size_t n_bytes, size_t flags, json_error_t *why)
+{
+    json_t *root = json_loadb(text, n_bytes, flags, why);
+    if (root || why->text[0] == '\0' || json_error_code(why) != json_error_numeric_overflow)
+        return root;
+    struct buf wide = { 0 };
+    if (widen_integers(&wide, text, n_bytes))
+        root = json_loadb(wide.bytes, wide.n_bytes, flags, why);
+    buf_clear(&wide);
+    return root;
+}

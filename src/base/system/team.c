@@ -1,0 +1,244 @@
+/* Fork and join by one generation counter. Who waits looks a while without giving up its core, then offers the core to
+ * others between looks (there may be more threads than cores, or other programs), and a worker sleeps in the end. */
+#include "base/system/team.h"
+
+#include "base/system/cgroup.h"
+#include "base/system/thread.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_THREADS = 256,
+    SPINS = 1000,       /* about 10 us of pauses: most waits between the operations of a step */
+    SPINS_CROWDED = 50, /* more threads than cores: who spins keeps the others from the work it waits for */
+    YIELDS = 300,       /* about 0.2 ms where nobody takes the core: what lies between two steps */
+};
+
+struct team {
+    int n_threads, n_started;
+    unsigned spins;
+    bool pin;
+    pthread_t threads[MAX_THREADS];
+    team_fn *fn;
+    void *arg;
+    bool stop;
+    _Alignas(64) atomic_uint generation; /* incremented to start work */
+    _Alignas(64) atomic_int n_running;   /* workers that have not finished this generation */
+    _Alignas(64) atomic_uint barrier_generation;
+    atomic_int n_arrived;
+    _Alignas(64) atomic_int n_sleeping;
+    pthread_mutex_t lock; /* guards the going to sleep and the waking, never the work */
+    pthread_cond_t wake;
+    bool has_lock, has_wake;
+};
+
+struct worker_arg {
+    struct team *team;
+    int thread;
+};
+
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* Between two looks; i counts them. */
+static inline void pass_time(const struct team *team, unsigned i)
+{
+    if (i < team->spins)
+        relax();
+    else
+        sched_yield();
+}
+
+static void pin_to_core(int index)
+{
+    cpu_set_t all, one;
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return;
+    int n = CPU_COUNT(&all), want = n > 0 ? index % n : 0;
+    for (int core = 0; core < CPU_SETSIZE; core++) {
+        if (CPU_ISSET((size_t)core, &all) && want-- == 0) {
+            CPU_ZERO(&one);
+            CPU_SET((size_t)core, &one);
+            pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+            return;
+        }
+    }
+}
+
+static void wait_for_generation(struct team *team, unsigned last)
+{
+    for (unsigned i = 0; i < team->spins + YIELDS; i++) {
+        if (atomic_load_explicit(&team->generation, memory_order_acquire) != last)
+            return;
+        pass_time(team, i);
+    }
+    pthread_mutex_lock(&team->lock);
+    atomic_fetch_add(&team->n_sleeping, 1);
+    while (atomic_load(&team->generation) == last)
+        pthread_cond_wait(&team->wake, &team->lock);
+    atomic_fetch_sub(&team->n_sleeping, 1);
+    pthread_mutex_unlock(&team->lock);
+}
+
+static void *worker_main(void *arg)
+{
+    struct worker_arg worker = *(struct worker_arg *)arg;
+    struct team *team = worker.team;
+    free(arg);
+    if (team->pin)
+        pin_to_core(worker.thread);
+    unsigned last = 0;
+    for (;;) {
+        wait_for_generation(team, last);
+        last = atomic_load_explicit(&team->generation, memory_order_acquire);
+        if (team->stop)
+            return NULL;
+        team->fn(team->arg, worker.thread, team->n_threads);
+        atomic_fetch_sub_explicit(&team->n_running, 1, memory_order_release);
+    }
+}
+
+static void start_generation(struct team *team)
+{
+    atomic_fetch_add(&team->generation, 1);
+    if (atomic_load(&team->n_sleeping) > 0) {
+        pthread_mutex_lock(&team->lock);
+        pthread_cond_broadcast(&team->wake);
+        pthread_mutex_unlock(&team->lock);
+    }
+}
+
+static enum tutti_status start_threads(struct team *team, struct tutti_error *err)
+{
+    for (int i = 1; i < team->n_threads; i++) {
+        struct worker_arg *arg = malloc(sizeof *arg);
+        if (!arg)
+            return error_set(err, TUTTI_E_MEMORY, "thread team: out of memory");
+        *arg = (struct worker_arg){ .team = team, .thread = i };
+        int rc = thread_start(&team->threads[i], worker_main, arg);
+        if (rc != 0) {
+            free(arg);
+            return error_set(err, TUTTI_E_MEMORY, "thread team: cannot make compute thread %d of %d: %s",
+                             i + 1, team->n_threads, strerror(rc));
+        }
+        team->n_started++;
+    }
+    return TUTTI_OK;
+}
+
+enum tutti_status team_new(struct team **out, int n_threads, bool pin, struct tutti_error *err)
+{
+    if (n_threads < 0 || n_threads > MAX_THREADS)
+        return error_set(err, TUTTI_E_ARGUMENT, "threads: %d, expected 0 to %d", n_threads, MAX_THREADS);
+    struct team *team = aligned_alloc(64, (sizeof *team + 63) / 64 * 64);
+    if (!team)
+        return error_set(err, TUTTI_E_MEMORY, "thread team: out of memory");
+    memset(team, 0, sizeof *team);
+    team->n_threads = n_threads > 0 ? n_threads : team_n_cores();
+    if (team->n_threads > MAX_THREADS)
+        team->n_threads = MAX_THREADS;
+    team->pin = pin;
+    team->spins = team->n_threads > team_n_cores() ? SPINS_CROWDED : SPINS;
+    enum tutti_status st = TUTTI_OK;
+    int rc = pthread_mutex_init(&team->lock, NULL);
+    team->has_lock = rc == 0;
+    if (rc == 0) {
+        rc = pthread_cond_init(&team->wake, NULL);
+        team->has_wake = rc == 0;
+    }
+    if (rc != 0) {
+        st = error_set(err, TUTTI_E_MEMORY, "thread team: %s", strerror(rc));
+        goto done;
+    }
+    st = start_threads(team, err);
+    if (st != TUTTI_OK)
+        goto done;
+    *out = team;
+    team = NULL;
+done:
+    team_free(team);
+    return st;
+}
+
+void team_free(struct team *team)
+{
+    if (!team)
+        return;
+    if (team->n_started > 0) {
+        team->stop = true;
+        start_generation(team);
+        for (int i = 1; i <= team->n_started; i++)
+            pthread_join(team->threads[i], NULL);
+    }
+    if (team->has_wake)
+        pthread_cond_destroy(&team->wake);
+    if (team->has_lock)
+        pthread_mutex_destroy(&team->lock);
+    free(team);
+}
+
+int team_n_threads(const struct team *team)
+{
+    return team->n_threads;
+}
+
+void team_run(struct team *team, team_fn *fn, void *arg)
+{
+    if (team->n_threads == 1) {
+        fn(arg, 0, 1);
+        return;
+    }
+    team->fn = fn;
+    team->arg = arg;
+    atomic_store_explicit(&team->n_running, team->n_threads - 1, memory_order_relaxed);
+    start_generation(team);
+    fn(arg, 0, team->n_threads);
+    for (unsigned i = 0; atomic_load_explicit(&team->n_running, memory_order_acquire) != 0; i++)
+        pass_time(team, i);
+}
+
+void team_barrier(struct team *team)
+{
+    if (team->n_threads == 1)
+        return;
+    unsigned last = atomic_load_explicit(&team->barrier_generation, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&team->n_arrived, 1, memory_order_acq_rel) == team->n_threads - 1) {
+        atomic_store_explicit(&team->n_arrived, 0, memory_order_relaxed);
+        atomic_store_explicit(&team->barrier_generation, last + 1, memory_order_release);
+        return;
+    }
+    for (unsigned i = 0; atomic_load_explicit(&team->barrier_generation, memory_order_acquire) == last; i++)
+        pass_time(team, i);
+}
+
+void team_share(int64_t n, int64_t step, int thread, int n_threads, int64_t *begin, int64_t *end)
+{
+    int64_t n_steps = (n + step - 1) / step;
+    int64_t each = n_steps / n_threads, more = n_steps % n_threads;
+    int64_t first = thread * each + (thread < more ? thread : more);
+    int64_t last = first + each + (thread < more ? 1 : 0);
+    *begin = first * step < n ? first * step : n;
+    *end = last * step < n ? last * step : n;
+}
+
+int team_n_cores(void)
+{
+    cpu_set_t set;
+    int n = 1;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        n = CPU_COUNT(&set);
+    int quota = cgroup_cores("");
+    if (quota > 0 && quota < n)
+        n = quota;
+    return n > 0 ? n : 1;
+}

@@ -1,0 +1,721 @@
+/* Reads GGUF. Counts and lengths are held against what is left of the file before anything is allocated for them. */
+#include "checkpoint/gguf/gguf.h"
+
+#include "base/files/mapping.h"
+#include "base/utf8.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DEFAULT_ALIGNMENT = 32,
+    MAX_ALIGNMENT = 1 << 20,
+    MAX_KEY_BYTES = 65535,
+    MAX_TENSOR_NAME = 63, /* ggml's GGML_MAX_NAME less the terminator */
+    MIN_KV_BYTES = 8 + 4 + 1,
+    MIN_TENSOR_BYTES = 8 + 4 + 8 + 4 + 8,
+};
+
+struct gguf_array {
+    char *key;
+    enum gguf_type type; /* of the elements */
+    size_t n;
+    const uint8_t *data;
+    uint64_t *offsets; /* strings: [n], of each length field from data */
+};
+
+struct gguf {
+    struct mapping map;
+    const char *name; /* the mapping's */
+    json_t *scalars;
+    struct gguf_array *arrays; /* sorted by key once all are read */
+    size_t n_arrays;
+    struct tensor *tensors;
+    char *tensor_names; /* [n_tensors][MAX_TENSOR_NAME + 1], of this file's own */
+    size_t n_tensors;
+    struct split {
+        int no, count;     /* part no of count; count 0 or 1: a whole file */
+        int64_t n_tensors; /* of all parts */
+    } split;
+    struct gguf **parts; /* [n_parts]: the others, of which this first one has the tensors too */
+    int n_parts;
+};
+
+static const struct {
+    const char *name;
+    int n_bytes; /* 0: of variable length */
+} VALUE_TYPES[] = {
+    [GGUF_U8] = { "u8", 1 },       [GGUF_I8] = { "i8", 1 },     [GGUF_U16] = { "u16", 2 },
+    [GGUF_I16] = { "i16", 2 },     [GGUF_U32] = { "u32", 4 },   [GGUF_I32] = { "i32", 4 },
+    [GGUF_F32] = { "f32", 4 },     [GGUF_BOOL] = { "bool", 1 }, [GGUF_STRING] = { "string", 0 },
+    [GGUF_ARRAY] = { "array", 0 }, [GGUF_U64] = { "u64", 8 },   [GGUF_I64] = { "i64", 8 },
+    [GGUF_F64] = { "f64", 8 },
+};
+enum { N_VALUE_TYPES = sizeof VALUE_TYPES / sizeof *VALUE_TYPES };
+
+/* ggml's type numbers. dtype -1: the format knows it, tutti does not run it. */
+static const struct {
+    const char *name;
+    int dtype;
+} TENSOR_TYPES[] = {
+    [0] = { "F32", DTYPE_F32 },    [1] = { "F16", DTYPE_F16 },    [2] = { "Q4_0", DTYPE_Q4_0 },
+    [3] = { "Q4_1", DTYPE_Q4_1 },  [6] = { "Q5_0", DTYPE_Q5_0 },  [7] = { "Q5_1", DTYPE_Q5_1 },
+    [8] = { "Q8_0", DTYPE_Q8_0 },  [9] = { "Q8_1", -1 },          [10] = { "Q2_K", DTYPE_Q2_K },
+    [11] = { "Q3_K", DTYPE_Q3_K }, [12] = { "Q4_K", DTYPE_Q4_K }, [13] = { "Q5_K", DTYPE_Q5_K },
+    [14] = { "Q6_K", DTYPE_Q6_K }, [15] = { "Q8_K", -1 },         [16] = { "IQ2_XXS", -1 },
+    [17] = { "IQ2_XS", -1 },       [18] = { "IQ3_XXS", -1 },      [19] = { "IQ1_S", -1 },
+    [20] = { "IQ4_NL", -1 },       [21] = { "IQ3_S", -1 },        [22] = { "IQ2_S", -1 },
+    [23] = { "IQ4_XS", -1 },       [24] = { "I8", DTYPE_I8 },     [25] = { "I16", DTYPE_I16 },
+    [26] = { "I32", DTYPE_I32 },   [27] = { "I64", DTYPE_I64 },   [28] = { "F64", DTYPE_F64 },
+    [29] = { "IQ1_M", -1 },        [30] = { "BF16", DTYPE_BF16 }, [34] = { "TQ1_0", -1 },
+    [35] = { "TQ2_0", -1 },        [39] = { "MXFP4", -1 },        [40] = { "NVFP4", -1 },
+};
+enum { N_TENSOR_TYPES = sizeof TENSOR_TYPES / sizeof *TENSOR_TYPES };
+
+/* ---- a cursor over the file; the first short read sticks ---- */
+
+struct cursor {
+    const uint8_t *at, *end;
+    bool is_short;
+};
+
+static const uint8_t *take(struct cursor *c, uint64_t n_bytes)
+{
+    if (c->is_short || n_bytes > (uint64_t)(c->end - c->at)) {
+        c->is_short = true;
+        return NULL;
+    }
+    const uint8_t *p = c->at;
+    c->at += n_bytes;
+    return p;
+}
+
+static uint64_t load_le(const uint8_t *p, int n_bytes)
+{
+    uint64_t v = 0;
+    for (int i = n_bytes - 1; i >= 0; i--)
+        v = v << 8 | p[i];
+    return v;
+}
+
+static uint64_t take_int(struct cursor *c, int n_bytes)
+{
+    const uint8_t *p = take(c, (uint64_t)n_bytes);
+    return p ? load_le(p, n_bytes) : 0;
+}
+
+static const char *take_string(struct cursor *c, uint64_t *n_bytes)
+{
+    *n_bytes = take_int(c, 8);
+    return (const char *)take(c, *n_bytes);
+}
+
+/* ---- metadata ---- */
+
+static int64_t int_value(const uint8_t *p, enum gguf_type type)
+{
+    int n = VALUE_TYPES[type].n_bytes;
+    uint64_t v = load_le(p, n);
+    switch (type) {
+    case GGUF_I8:
+        return (int8_t)v;
+    case GGUF_I16:
+        return (int16_t)v;
+    case GGUF_I32:
+        return (int32_t)v;
+    case GGUF_F32:
+    case GGUF_F64:
+        return 0;
+    default:
+        return (int64_t)v;
+    }
+}
+
+static double float_value(const uint8_t *p, enum gguf_type type)
+{
+    if (type == GGUF_F32) {
+        float f;
+        uint32_t u = (uint32_t)load_le(p, 4);
+        memcpy(&f, &u, sizeof f);
+        return (double)f;
+    }
+    if (type == GGUF_F64) {
+        double d;
+        uint64_t u = load_le(p, 8);
+        memcpy(&d, &u, sizeof d);
+        return d;
+    }
+    return type == GGUF_U64 ? (double)(uint64_t)int_value(p, type) : (double)int_value(p, type);
+}
+
+static enum tutti_status ends_early(const struct gguf *file, const char *where, struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_FORMAT, "%s: the file of %zu bytes ends inside %s", file->name,
+                     file->map.n_bytes, where);
+}
+
+static enum tutti_status out_of_memory(const struct gguf *file, struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
+}
+
+static enum tutti_status read_scalar(struct gguf *file, struct cursor *c, const char *key,
+                                     enum gguf_type type, struct tutti_error *err)
+{
+    json_t *value = NULL;
+    if (type == GGUF_STRING) {
+        uint64_t n;
+        const char *text = take_string(c, &n);
+        /* A string that is no UTF-8 stays as it is: jansson's unchecked form keeps the bytes. */
+        value = text ? json_stringn_nocheck(text, n) : NULL;
+    } else {
+        const uint8_t *p = take(c, (uint64_t)VALUE_TYPES[type].n_bytes);
+        if (!p)
+            value = NULL;
+        else if (type == GGUF_BOOL)
+            value = json_boolean(*p != 0);
+        else if (type == GGUF_F32 || type == GGUF_F64) {
+            double x = float_value(p, type);
+            if (x != x || x - x != 0)
+                return error_set(err, TUTTI_E_FORMAT, "%s: key %s: not a finite number", file->name, key);
+            value = json_real(x);
+        } else if (type == GGUF_U64 && int_value(p, type) < 0)
+            return error_set(err, TUTTI_E_FORMAT, "%s: key %s: %" PRIu64 " is too large", file->name, key,
+                             (uint64_t)int_value(p, type));
+        else
+            value = json_integer(int_value(p, type));
+    }
+    if (c->is_short)
+        return ends_early(file, key, err);
+    if (!value || json_object_set_new_nocheck(file->scalars, key, value) != 0)
+        return out_of_memory(file, err);
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_array(struct gguf *file, struct cursor *c, const char *key,
+                                    struct tutti_error *err)
+{
+    uint64_t type = take_int(c, 4), n = take_int(c, 8);
+    if (c->is_short)
+        return ends_early(file, key, err);
+    if (type >= N_VALUE_TYPES || type == GGUF_ARRAY)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: key %s: array of element type %" PRIu64 ", expected 0 to 12 but 9", file->name,
+                         key, type);
+    uint64_t smallest = type == GGUF_STRING ? 8 : (uint64_t)VALUE_TYPES[type].n_bytes;
+    if (n > (uint64_t)(c->end - c->at) / smallest)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: key %s: array of %" PRIu64 " elements, but %td bytes are left", file->name, key,
+                         n, c->end - c->at);
+    struct gguf_array *array = &file->arrays[file->n_arrays];
+    *array = (struct gguf_array){
+        .key = strdup(key), .type = (enum gguf_type)type, .n = (size_t)n, .data = c->at
+    };
+    if (!array->key)
+        return out_of_memory(file, err);
+    file->n_arrays++;
+    if (type != GGUF_STRING) {
+        take(c, n * smallest);
+        return TUTTI_OK;
+    }
+    array->offsets = malloc((size_t)(n ? n : 1) * sizeof *array->offsets);
+    if (!array->offsets)
+        return out_of_memory(file, err);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t n_bytes;
+        array->offsets[i] = (uint64_t)(c->at - array->data);
+        if (!take_string(c, &n_bytes))
+            return ends_early(file, key, err);
+    }
+    return TUTTI_OK;
+}
+
+static int by_key(const void *a, const void *b)
+{
+    return strcmp(((const struct gguf_array *)a)->key, ((const struct gguf_array *)b)->key);
+}
+
+static enum tutti_status read_metadata(struct gguf *file, struct cursor *c, uint64_t n_kv,
+                                       struct tutti_error *err)
+{
+    file->scalars = json_object();
+    file->arrays = calloc((size_t)n_kv + 1, sizeof *file->arrays);
+    if (!file->scalars || !file->arrays)
+        return out_of_memory(file, err);
+    for (uint64_t i = 0; i < n_kv; i++) {
+        uint64_t n_bytes;
+        const char *bytes = take_string(c, &n_bytes);
+        uint64_t type = take_int(c, 4);
+        if (c->is_short)
+            return ends_early(file, "the metadata", err);
+        if (n_bytes == 0 || n_bytes > MAX_KEY_BYTES || !utf8_is_printable(bytes, (size_t)n_bytes))
+            return error_set(err, TUTTI_E_FORMAT,
+                             "%s: metadata entry %" PRIu64 ": a key of %" PRIu64
+                             " bytes, expected 1 to %d of printable UTF-8",
+                             file->name, i, n_bytes, MAX_KEY_BYTES);
+        char *key = strndup(bytes, (size_t)n_bytes);
+        if (!key)
+            return out_of_memory(file, err);
+        enum tutti_status st;
+        if (json_object_get(file->scalars, key))
+            st = error_set(err, TUTTI_E_FORMAT, "%s: key %s: it stands there twice", file->name, key);
+        else if (type >= N_VALUE_TYPES)
+            st = error_set(err, TUTTI_E_FORMAT, "%s: key %s: value type %" PRIu64 ", expected 0 to 12",
+                           file->name, key, type);
+        else if (type == GGUF_ARRAY)
+            st = read_array(file, c, key, err);
+        else
+            st = read_scalar(file, c, key, (enum gguf_type)type, err);
+        free(key);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    qsort(file->arrays, file->n_arrays, sizeof *file->arrays, by_key);
+    for (size_t i = 0; i < file->n_arrays; i++) {
+        const char *key = file->arrays[i].key;
+        if (json_object_get(file->scalars, key) || (i > 0 && strcmp(key, file->arrays[i - 1].key) == 0))
+            return error_set(err, TUTTI_E_FORMAT, "%s: key %s: it stands there twice", file->name, key);
+    }
+    return TUTTI_OK;
+}
+
+/* ---- tensors ---- */
+
+static enum tutti_status read_shape(const struct gguf *file, struct cursor *c, struct tensor *t,
+                                    int64_t *n_elems, struct tutti_error *err)
+{
+    uint64_t n_dims = take_int(c, 4);
+    if (c->is_short)
+        return ends_early(file, "the list of tensors", err);
+    if (n_dims < 1 || n_dims > LIMIT_TENSOR_DIMS)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: %" PRIu64 " dimensions, expected 1 to %d",
+                         file->name, t->name, n_dims, LIMIT_TENSOR_DIMS);
+    t->n_dims = (int)n_dims;
+    *n_elems = 1;
+    for (int i = t->n_dims - 1; i >= 0; i--) {
+        t->shape[i] = (int64_t)take_int(c, 8);
+        if (c->is_short)
+            return ends_early(file, "the list of tensors", err);
+        if (t->shape[i] < 0)
+            return error_set(err, TUTTI_E_FORMAT,
+                             "%s: tensor %s: dimension %d of %" PRId64 " is out of range", file->name,
+                             t->name, i, t->shape[i]);
+        if (__builtin_mul_overflow(*n_elems, t->shape[i], n_elems))
+            return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the shape's product overflows", file->name,
+                             t->name);
+    }
+    return TUTTI_OK;
+}
+
+/* Fills all but data; *offset: from the start of the data. */
+static enum tutti_status read_tensor(struct gguf *file, struct cursor *c, char *name, uint64_t *offset,
+                                     struct tutti_error *err)
+{
+    struct tensor *t = &file->tensors[file->n_tensors];
+    uint64_t n_bytes;
+    const char *bytes = take_string(c, &n_bytes);
+    if (c->is_short)
+        return ends_early(file, "the list of tensors", err);
+    if (n_bytes == 0 || n_bytes > MAX_TENSOR_NAME || !utf8_is_printable(bytes, (size_t)n_bytes))
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tensor %zu: a name of %" PRIu64 " bytes, expected 1 to %d of printable UTF-8",
+                         file->name, file->n_tensors, n_bytes, MAX_TENSOR_NAME);
+    memcpy(name, bytes, (size_t)n_bytes);
+    name[n_bytes] = '\0';
+    *t = (struct tensor){ .name = name, .file = file->name, .map = &file->map };
+    int64_t n_elems = 0;
+    enum tutti_status st = read_shape(file, c, t, &n_elems, err);
+    if (st != TUTTI_OK)
+        return st;
+    uint64_t type = take_int(c, 4);
+    *offset = take_int(c, 8);
+    if (c->is_short)
+        return ends_early(file, "the list of tensors", err);
+    if (type >= N_TENSOR_TYPES || !TENSOR_TYPES[type].name)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: unknown type %" PRIu64, file->name, name, type);
+    if (TENSOR_TYPES[type].dtype < 0)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: type %s is not supported", file->name,
+                         name, TENSOR_TYPES[type].name);
+    t->dtype = (enum dtype)TENSOR_TYPES[type].dtype;
+    if (t->shape[t->n_dims - 1] % dtype_block_elems(t->dtype) != 0 ||
+        !dtype_bytes(t->dtype, n_elems, &t->n_bytes))
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tensor %s: rows of %" PRId64 " elements, expected a multiple of %d for type %s",
+                         file->name, name, t->shape[t->n_dims - 1], dtype_block_elems(t->dtype),
+                         TENSOR_TYPES[type].name);
+    file->n_tensors++;
+    return TUTTI_OK;
+}
+
+static int by_data(const void *a, const void *b)
+{
+    const struct tensor *x = *(const struct tensor *const *)a, *y = *(const struct tensor *const *)b;
+    if (x->data != y->data)
+        return (uintptr_t)x->data < (uintptr_t)y->data ? -1 : 1;
+    return x->n_bytes < y->n_bytes ? -1 : x->n_bytes > y->n_bytes;
+}
+
+/* Gaps between tensors are harmless and accepted; sharing bytes or a name is not. */
+static enum tutti_status check_tensors(const struct gguf *file, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    const struct tensor **sorted = malloc((file->n_tensors + 1) * sizeof *sorted);
+    if (!sorted)
+        return out_of_memory(file, err);
+    for (size_t i = 0; i < file->n_tensors; i++)
+        sorted[i] = &file->tensors[i];
+    qsort(sorted, file->n_tensors, sizeof *sorted, by_data);
+    for (size_t i = 1; i < file->n_tensors && st == TUTTI_OK; i++) {
+        const struct tensor *a = sorted[i - 1], *b = sorted[i];
+        if ((const uint8_t *)a->data + a->n_bytes > (const uint8_t *)b->data)
+            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its data overlap those of %s", file->name,
+                           b->name, a->name);
+    }
+    free((void *)sorted);
+    return st == TUTTI_OK ? tensors_check_names(file->tensors, file->n_tensors, err) : st;
+}
+
+static enum tutti_status read_alignment(const struct gguf *file, size_t *out, struct tutti_error *err)
+{
+    *out = DEFAULT_ALIGNMENT;
+    const json_t *value = json_object_get(file->scalars, "general.alignment");
+    if (!value)
+        return TUTTI_OK;
+    json_int_t n = json_integer_value(value);
+    if (n < 1 || n > MAX_ALIGNMENT || (n & (n - 1)) != 0)
+        return error_set(err, TUTTI_E_FORMAT, "%s: key general.alignment: expected a power of two up to %d",
+                         file->name, MAX_ALIGNMENT);
+    *out = (size_t)n;
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_tensors(struct gguf *file, struct cursor *c, uint64_t n_tensors,
+                                      struct tutti_error *err)
+{
+    size_t alignment;
+    enum tutti_status st = read_alignment(file, &alignment, err);
+    if (st != TUTTI_OK)
+        return st;
+    uint64_t *offsets = malloc(((size_t)n_tensors + 1) * sizeof *offsets);
+    file->tensors = calloc((size_t)n_tensors + 1, sizeof *file->tensors);
+    file->tensor_names = malloc(((size_t)n_tensors + 1) * (MAX_TENSOR_NAME + 1));
+    if (!offsets || !file->tensors || !file->tensor_names) {
+        st = out_of_memory(file, err);
+        goto done;
+    }
+    for (size_t i = 0; i < n_tensors; i++) {
+        st = read_tensor(file, c, file->tensor_names + i * (MAX_TENSOR_NAME + 1), &offsets[i], err);
+        if (st != TUTTI_OK)
+            goto done;
+    }
+    size_t data_at = ((size_t)(c->at - file->map.bytes) + alignment - 1) / alignment * alignment;
+    size_t data_bytes = data_at <= file->map.n_bytes ? file->map.n_bytes - data_at : 0;
+    for (size_t i = 0; i < n_tensors; i++) {
+        struct tensor *t = &file->tensors[i];
+        if (offsets[i] % alignment != 0) {
+            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: offset %" PRIu64 " is no multiple of %zu",
+                           file->name, t->name, offsets[i], alignment);
+            goto done;
+        }
+        if (offsets[i] > data_bytes || t->n_bytes > data_bytes - offsets[i]) {
+            st = error_set(err, TUTTI_E_FORMAT,
+                           "%s: tensor %s: %zu bytes at offset %" PRIu64
+                           " do not lie within %zu bytes of data",
+                           file->name, t->name, t->n_bytes, offsets[i], data_bytes);
+            goto done;
+        }
+        t->data = file->map.bytes + data_at + offsets[i];
+    }
+    st = check_tensors(file, err);
+done:
+    free(offsets);
+    return st;
+}
+
+static enum tutti_status read_split(struct gguf *file, struct tutti_error *err)
+{
+    json_int_t count = json_integer_value(json_object_get(file->scalars, "split.count"));
+    json_int_t no = json_integer_value(json_object_get(file->scalars, "split.no"));
+    if (count < 0 || count > LIMIT_SHARDS || (count > 0 && (no < 0 || no >= count)))
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: split.no %" JSON_INTEGER_FORMAT " of split.count %" JSON_INTEGER_FORMAT
+                         ", expected at most %d parts, counted from 0",
+                         file->name, no, count, LIMIT_SHARDS);
+    file->split = (struct split){ .no = (int)no, .count = (int)count };
+    file->split.n_tensors = json_integer_value(json_object_get(file->scalars, "split.tensors.count"));
+    if (count > 1 && file->map.is_borrowed)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: a part of a split file in memory", file->name);
+    return TUTTI_OK;
+}
+
+bool gguf_is(const void *bytes, size_t n_bytes)
+{
+    return n_bytes >= 4 && memcmp(bytes, "GGUF", 4) == 0;
+}
+
+static enum tutti_status read_file(struct gguf *file, struct tutti_error *err)
+{
+    struct cursor c = { .at = file->map.bytes, .end = file->map.bytes + file->map.n_bytes };
+    const uint8_t *magic = take(&c, 4);
+    if (!magic || !gguf_is(magic, 4))
+        return error_set(err, TUTTI_E_FORMAT, "%s: the file does not begin with \"GGUF\"", file->name);
+    uint64_t version = take_int(&c, 4), n_tensors = take_int(&c, 8), n_kv = take_int(&c, 8);
+    if (c.is_short)
+        return ends_early(file, "the header", err);
+    if (version == 0x03000000 || version == 0x02000000)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: a big-endian file", file->name);
+    if (version != 2 && version != 3)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: GGUF version %" PRIu64 ", expected 2 or 3",
+                         file->name, version);
+    uint64_t left = (uint64_t)(c.end - c.at);
+    if (n_kv > left / MIN_KV_BYTES || n_tensors > left / MIN_TENSOR_BYTES || n_tensors > LIMIT_TENSORS)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: %" PRIu64 " metadata entries and %" PRIu64 " tensors cannot stand in %" PRIu64
+                         " bytes",
+                         file->name, n_kv, n_tensors, left);
+    enum tutti_status st = read_metadata(file, &c, n_kv, err);
+    if (st != TUTTI_OK)
+        return st;
+    st = read_split(file, err);
+    if (st != TUTTI_OK)
+        return st;
+    return read_tensors(file, &c, n_tensors, err);
+}
+
+/* Takes map over, on failure too. */
+static enum tutti_status open_mapping(struct gguf **out, struct mapping map, struct tutti_error *err)
+{
+    struct gguf *file = mapping_alloc_reader(&map, sizeof *file, err);
+    if (!file)
+        return TUTTI_E_MEMORY;
+    file->map = map;
+    file->name = map.name;
+    enum tutti_status st = read_file(file, err);
+    if (st == TUTTI_OK)
+        *out = file;
+    else
+        gguf_close(file);
+    return st;
+}
+
+static enum tutti_status open_part(struct gguf **out, const char *path, struct tutti_error *err)
+{
+    struct mapping map;
+    enum tutti_status st = mapping_open(&map, path, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, err);
+}
+
+/* ---- files in parts: NAME-00001-of-00003.gguf, ... ---- */
+
+enum { MAX_PATH_END = 32 };
+
+static void part_name(char *end, const struct split *split, int no)
+{
+    snprintf(end, MAX_PATH_END, "-%05d-of-%05d.gguf", no + 1, split->count);
+}
+
+/* Part no, which belongs to first. path_begin: of all parts' names. */
+static enum tutti_status open_sibling(struct gguf **out, const struct gguf *first, const char *path_begin,
+                                      int n_begin, int no, struct tutti_error *err)
+{
+    char end[MAX_PATH_END], *path = NULL;
+    struct tutti_error inner;
+    part_name(end, &first->split, no);
+    if (asprintf(&path, "%.*s%s", n_begin, path_begin, end) < 0)
+        return out_of_memory(first, err);
+    struct gguf *part = NULL;
+    enum tutti_status st = open_part(&part, path, &inner);
+    if (st == TUTTI_E_NOT_FOUND)
+        st = error_set(err, st, "%s: part %d of %d is missing", path, no + 1, first->split.count);
+    else if (st != TUTTI_OK)
+        st = error_set(err, st, "%s", inner.text);
+    else if (part->split.no != no || part->split.count != first->split.count ||
+             part->split.n_tensors != first->split.n_tensors)
+        st = error_set(err, TUTTI_E_FORMAT,
+                       "%s: part %d of %d of a model of %" PRId64
+                       " tensors, expected part %d of %d of one of %" PRId64 ", as in %s",
+                       path, part->split.no + 1, part->split.count, part->split.n_tensors, no + 1,
+                       first->split.count, first->split.n_tensors, first->name);
+    free(path);
+    if (st == TUTTI_OK)
+        *out = part;
+    else
+        gguf_close(part);
+    return st;
+}
+
+/* Gives the first part the tensors of all. */
+static enum tutti_status join_tensors(struct gguf *first, struct tutti_error *err)
+{
+    size_t n = first->n_tensors;
+    for (int i = 0; i < first->n_parts; i++)
+        n += first->parts[i]->n_tensors;
+    if ((int64_t)n != first->split.n_tensors || n > LIMIT_TENSORS)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: all parts together hold %zu tensors, but split.tensors.count is %" PRId64,
+                         first->name, n, first->split.n_tensors);
+    struct tensor *all = realloc(first->tensors, (n + 1) * sizeof *all);
+    if (!all)
+        return out_of_memory(first, err);
+    first->tensors = all;
+    for (int i = 0; i < first->n_parts; i++) {
+        const struct gguf *part = first->parts[i];
+        if (part->n_tensors > 0)
+            memcpy(all + first->n_tensors, part->tensors, part->n_tensors * sizeof *all);
+        first->n_tensors += part->n_tensors;
+    }
+    return tensors_check_names(all, n, err);
+}
+
+/* Opens the parts beside given, which is one of them; *out: the first one, with the tensors of all. */
+static enum tutti_status open_parts(struct gguf **out, struct gguf *given, const char *path,
+                                    struct tutti_error *err)
+{
+    char end[MAX_PATH_END];
+    part_name(end, &given->split, given->split.no);
+    size_t n_end = strlen(end), n_path = strlen(path);
+    int n_begin = n_path > n_end ? (int)(n_path - n_end) : 0;
+    struct gguf *first = NULL;
+    enum tutti_status st = TUTTI_OK;
+    if (n_path <= n_end || strcmp(path + n_begin, end) != 0) {
+        st = error_set(err, TUTTI_E_FORMAT, "%s: it is part %d of %d, so its name must end with %s", path,
+                       given->split.no + 1, given->split.count, end);
+        goto done;
+    }
+    if (given->split.no == 0) {
+        first = given;
+        given = NULL;
+    } else {
+        st = open_sibling(&first, given, path, n_begin, 0, err);
+    }
+    if (st != TUTTI_OK)
+        goto done;
+    first->parts = calloc((size_t)first->split.count, sizeof(struct gguf *));
+    if (!first->parts)
+        st = out_of_memory(first, err);
+    for (int no = 1; no < first->split.count && st == TUTTI_OK; no++) {
+        struct gguf **part = &first->parts[first->n_parts];
+        if (given && no == given->split.no) {
+            *part = given;
+            given = NULL;
+        } else {
+            st = open_sibling(part, first, path, n_begin, no, err);
+        }
+        first->n_parts += st == TUTTI_OK;
+    }
+    if (st == TUTTI_OK)
+        st = join_tensors(first, err);
+    if (st == TUTTI_OK) {
+        *out = first;
+        first = NULL;
+    }
+done:
+    gguf_close(given);
+    gguf_close(first);
+    return st;
+}
+
+enum tutti_status gguf_open(struct gguf **out, const char *path, struct tutti_error *err)
+{
+    struct gguf *file = NULL;
+    enum tutti_status st = open_part(&file, path, err);
+    if (st == TUTTI_OK && file->split.count > 1)
+        return open_parts(out, file, path, err);
+    if (st == TUTTI_OK)
+        *out = file;
+    return st;
+}
+
+enum tutti_status gguf_open_memory(struct gguf **out, const void *bytes, size_t n_bytes, const char *name,
+                                   struct tutti_error *err)
+{
+    struct mapping map;
+    enum tutti_status st = mapping_borrow(&map, bytes, n_bytes, name, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, err);
+}
+
+void gguf_close(struct gguf *file)
+{
+    if (!file)
+        return;
+    for (int i = 0; i < file->n_parts; i++)
+        gguf_close(file->parts[i]);
+    free(file->parts);
+    for (size_t i = 0; i < file->n_arrays; i++) {
+        free(file->arrays[i].key);
+        free(file->arrays[i].offsets);
+    }
+    free(file->arrays);
+    json_decref(file->scalars);
+    free(file->tensors);
+    free(file->tensor_names);
+    mapping_close(&file->map);
+    free(file);
+}
+
+size_t gguf_n_tensors(const struct gguf *file)
+{
+    return file->n_tensors;
+}
+
+const struct tensor *gguf_tensor(const struct gguf *file, size_t index)
+{
+    return &file->tensors[index];
+}
+
+const json_t *gguf_scalars(const struct gguf *file)
+{
+    return file->scalars;
+}
+
+size_t gguf_n_arrays(const struct gguf *file)
+{
+    return file->n_arrays;
+}
+
+const char *gguf_array_key(const struct gguf *file, size_t index)
+{
+    return file->arrays[index].key;
+}
+
+const struct gguf_array *gguf_find_array(const struct gguf *file, const char *key)
+{
+    struct gguf_array want = { .key = (char *)(uintptr_t)key };
+    if (file->n_arrays == 0)
+        return NULL;
+    return bsearch(&want, file->arrays, file->n_arrays, sizeof *file->arrays, by_key);
+}
+
+enum gguf_type gguf_array_type(const struct gguf_array *array)
+{
+    return array->type;
+}
+
+size_t gguf_array_n(const struct gguf_array *array)
+{
+    return array->n;
+}
+
+void gguf_array_string(const struct gguf_array *array, size_t index, const char **bytes, size_t *n_bytes)
+{
+    const uint8_t *p = array->data + array->offsets[index];
+    *n_bytes = (size_t)load_le(p, 8);
+    *bytes = (const char *)p + 8;
+}
+
+int64_t gguf_array_int(const struct gguf_array *array, size_t index)
+{
+    const uint8_t *p = array->data + index * (size_t)VALUE_TYPES[array->type].n_bytes;
+    if (array->type == GGUF_F32 || array->type == GGUF_F64) {
+        double x = float_value(p, array->type);
+        return x > -9e18 && x < 9e18 ? (int64_t)x : 0;
+    }
+    return int_value(p, array->type);
+}
+
+double gguf_array_float(const struct gguf_array *array, size_t index)
+{
+    return float_value(array->data + index * (size_t)VALUE_TYPES[array->type].n_bytes, array->type);
+}

@@ -1,0 +1,278 @@
+/* Writes GGUF version 3. */
+#include "base/buf.h"
+#include "base/files/new_file.h"
+#include "checkpoint/gguf/gguf.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 32, VERSION = 3 };
+
+struct planned {
+    size_t n_bytes;
+};
+
+struct gguf_writer {
+    struct new_file *file;
+    char *path;
+    struct buf metadata, infos;
+    uint64_t n_kv, n_tensors;
+    struct planned *tensors;
+    uint64_t data_bytes; /* of all tensors so far, with padding: the next one's offset */
+    size_t current;      /* the tensor whose data are being written */
+    size_t written;      /* bytes of it */
+    struct tutti_error first_error;
+};
+
+static void stick(struct gguf_writer *w, bool ok)
+{
+    if (!ok && w->first_error.status == TUTTI_OK)
+        error_set(&w->first_error, TUTTI_E_MEMORY, "%s: out of memory", w->path);
+}
+
+static bool add_le(struct buf *buf, uint64_t value, int n_bytes)
+{
+    uint8_t bytes[8];
+    for (int i = 0; i < n_bytes; i++)
+        bytes[i] = (uint8_t)(value >> (8 * i));
+    return buf_add(buf, bytes, (size_t)n_bytes);
+}
+
+static bool add_string(struct buf *buf, const char *bytes, size_t n_bytes)
+{
+    return add_le(buf, n_bytes, 8) && buf_add(buf, bytes, n_bytes);
+}
+
+static bool add_key(struct gguf_writer *w, const char *key, enum gguf_type type)
+{
+    w->n_kv++;
+    return add_string(&w->metadata, key, strlen(key)) && add_le(&w->metadata, type, 4);
+}
+
+static bool add_float(struct buf *buf, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return add_le(buf, bits, 4);
+}
+
+enum tutti_status gguf_writer_open(struct gguf_writer **out, const char *path, struct tutti_error *err)
+{
+    enum tutti_status st;
+    struct gguf_writer *w = calloc(1, sizeof *w);
+    if (!w || !(w->path = strdup(path))) {
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        goto done;
+    }
+    st = new_file_open(&w->file, path, err);
+    if (st != TUTTI_OK)
+        goto done;
+    *out = w;
+    w = NULL;
+done:
+    gguf_writer_free(w);
+    return st;
+}
+
+void gguf_writer_free(struct gguf_writer *w)
+{
+    if (!w)
+        return;
+    new_file_free(w->file);
+    buf_clear(&w->metadata);
+    buf_clear(&w->infos);
+    free(w->tensors);
+    free(w->path);
+    free(w);
+}
+
+void gguf_writer_u32(struct gguf_writer *w, const char *key, uint32_t value)
+{
+    stick(w, add_key(w, key, GGUF_U32) && add_le(&w->metadata, value, 4));
+}
+
+void gguf_writer_f32(struct gguf_writer *w, const char *key, float value)
+{
+    stick(w, add_key(w, key, GGUF_F32) && add_float(&w->metadata, value));
+}
+
+void gguf_writer_bool(struct gguf_writer *w, const char *key, bool value)
+{
+    stick(w, add_key(w, key, GGUF_BOOL) && add_le(&w->metadata, value, 1));
+}
+
+void gguf_writer_string(struct gguf_writer *w, const char *key, const char *bytes, size_t n_bytes)
+{
+    stick(w, add_key(w, key, GGUF_STRING) && add_string(&w->metadata, bytes, n_bytes));
+}
+
+static bool add_array(struct gguf_writer *w, const char *key, enum gguf_type type, size_t n)
+{
+    return add_key(w, key, GGUF_ARRAY) && add_le(&w->metadata, type, 4) && add_le(&w->metadata, n, 8);
+}
+
+void gguf_writer_strings(struct gguf_writer *w, const char *key, const char *const *strings,
+                         const size_t *n_bytes, size_t n)
+{
+    bool ok = add_array(w, key, GGUF_STRING, n);
+    for (size_t i = 0; ok && i < n; i++)
+        ok = add_string(&w->metadata, strings[i], n_bytes[i]);
+    stick(w, ok);
+}
+
+void gguf_writer_f32s(struct gguf_writer *w, const char *key, const float *values, size_t n)
+{
+    bool ok = add_array(w, key, GGUF_F32, n);
+    for (size_t i = 0; ok && i < n; i++)
+        ok = add_float(&w->metadata, values[i]);
+    stick(w, ok);
+}
+
+void gguf_writer_i32s(struct gguf_writer *w, const char *key, const int32_t *values, size_t n)
+{
+    bool ok = add_array(w, key, GGUF_I32, n);
+    for (size_t i = 0; ok && i < n; i++)
+        ok = add_le(&w->metadata, (uint32_t)values[i], 4);
+    stick(w, ok);
+}
+
+void gguf_writer_u8s(struct gguf_writer *w, const char *key, const uint8_t *values, size_t n)
+{
+    stick(w, add_array(w, key, GGUF_U8, n) && buf_add(&w->metadata, values, n));
+}
+
+/* ggml's numbers. */
+static uint32_t type_number(enum dtype dtype)
+{
+    switch (dtype) {
+    case DTYPE_F32:
+        return 0;
+    case DTYPE_F16:
+        return 1;
+    case DTYPE_Q4_0:
+        return 2;
+    case DTYPE_Q4_1:
+        return 3;
+    case DTYPE_Q5_0:
+        return 6;
+    case DTYPE_Q5_1:
+        return 7;
+    case DTYPE_Q8_0:
+        return 8;
+    case DTYPE_Q2_K:
+        return 10;
+    case DTYPE_Q3_K:
+        return 11;
+    case DTYPE_Q4_K:
+        return 12;
+    case DTYPE_Q5_K:
+        return 13;
+    case DTYPE_Q6_K:
+        return 14;
+    case DTYPE_BF16:
+        return 30;
+    default:
+        return UINT32_MAX;
+    }
+}
+
+static bool add_tensor(struct gguf_writer *w, const char *name, enum dtype dtype, int n_dims,
+                       const int64_t *shape, size_t n_bytes)
+{
+    struct planned *more = realloc(w->tensors, ((size_t)w->n_tensors + 1) * sizeof *more);
+    if (!more)
+        return false;
+    w->tensors = more;
+    w->tensors[w->n_tensors++] = (struct planned){ .n_bytes = n_bytes };
+    bool ok = add_string(&w->infos, name, strlen(name)) && add_le(&w->infos, (uint64_t)n_dims, 4);
+    for (int i = n_dims - 1; ok && i >= 0; i--)
+        ok = add_le(&w->infos, (uint64_t)shape[i], 8);
+    ok = ok && add_le(&w->infos, type_number(dtype), 4) && add_le(&w->infos, w->data_bytes, 8);
+    w->data_bytes += (n_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return ok;
+}
+
+void gguf_writer_tensor(struct gguf_writer *w, const char *name, enum dtype dtype, int n_dims,
+                        const int64_t *shape)
+{
+    int64_t n_elems = 1;
+    size_t n_bytes = 0;
+    bool fits = n_dims >= 1 && n_dims <= LIMIT_TENSOR_DIMS && type_number(dtype) != UINT32_MAX &&
+                strlen(name) < 64;
+    for (int i = 0; fits && i < n_dims; i++)
+        fits = shape[i] >= 0 && !__builtin_mul_overflow(n_elems, shape[i], &n_elems);
+    fits = fits && shape[n_dims - 1] % dtype_block_elems(dtype) == 0 && dtype_bytes(dtype, n_elems, &n_bytes);
+    if (!fits) {
+        if (w->first_error.status == TUTTI_OK)
+            error_set(&w->first_error, TUTTI_E_FORMAT,
+                      "%s: tensor %s: its name, shape or type %s cannot stand in GGUF", w->path, name,
+                      dtype_name(dtype));
+        return;
+    }
+    stick(w, add_tensor(w, name, dtype, n_dims, shape, n_bytes));
+}
+
+static enum tutti_status pad(struct gguf_writer *w, uint64_t n_bytes, struct tutti_error *err)
+{
+    static const char ZEROS[ALIGNMENT];
+    uint64_t more = (ALIGNMENT - n_bytes % ALIGNMENT) % ALIGNMENT;
+    return new_file_write(w->file, ZEROS, (size_t)more, err);
+}
+
+/* Tensors without data need no write of their own. */
+static void skip_empty(struct gguf_writer *w)
+{
+    while (w->current < w->n_tensors && w->tensors[w->current].n_bytes == 0)
+        w->current++;
+}
+
+enum tutti_status gguf_writer_begin_data(struct gguf_writer *w, struct tutti_error *err)
+{
+    struct buf head = { 0 };
+    stick(w, buf_add(&head, "GGUF", 4) && add_le(&head, VERSION, 4) && add_le(&head, w->n_tensors, 8) &&
+                 add_le(&head, w->n_kv, 8));
+    enum tutti_status st = w->first_error.status;
+    if (st != TUTTI_OK) {
+        error_set(err, st, "%s", w->first_error.text);
+        goto done;
+    }
+    st = new_file_write(w->file, head.bytes, head.n_bytes, err);
+    if (st == TUTTI_OK)
+        st = new_file_write(w->file, w->metadata.bytes, w->metadata.n_bytes, err);
+    if (st == TUTTI_OK)
+        st = new_file_write(w->file, w->infos.bytes, w->infos.n_bytes, err);
+    if (st == TUTTI_OK)
+        st = pad(w, head.n_bytes + w->metadata.n_bytes + w->infos.n_bytes, err);
+    skip_empty(w);
+done:
+    buf_clear(&head);
+    return st;
+}
+
+enum tutti_status gguf_writer_data(struct gguf_writer *w, const void *bytes, size_t n_bytes,
+                                   struct tutti_error *err)
+{
+    if (n_bytes == 0)
+        return TUTTI_OK;
+    if (w->current >= w->n_tensors || n_bytes > w->tensors[w->current].n_bytes - w->written)
+        return error_set(err, TUTTI_E_INTERNAL, "%s: more data than the tensors were declared with", w->path);
+    enum tutti_status st = new_file_write(w->file, bytes, n_bytes, err);
+    if (st != TUTTI_OK)
+        return st;
+    w->written += n_bytes;
+    if (w->written < w->tensors[w->current].n_bytes)
+        return TUTTI_OK;
+    st = pad(w, w->written, err);
+    w->written = 0;
+    w->current++;
+    skip_empty(w);
+    return st;
+}
+
+enum tutti_status gguf_writer_finish(struct gguf_writer *w, struct tutti_error *err)
+{
+    if (w->current < w->n_tensors)
+        return error_set(err, TUTTI_E_INTERNAL, "%s: tensor %zu of %zu has no data yet", w->path, w->current,
+                         (size_t)w->n_tensors);
+    return new_file_finish(w->file, err);
+}

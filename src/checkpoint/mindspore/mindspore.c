@@ -1,0 +1,490 @@
+#include "checkpoint/mindspore/mindspore.h"
+
+#include "base/files/protobuf.h"
+#include "base/utf8.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CRC_BYTES = 17
+}; /* "crc_num" and ten bytes behind the last value, where the writer was asked for it */
+
+static const struct {
+    const char *name;
+    enum dtype dtype;
+} TYPES[] = {
+    { "Float16", DTYPE_F16 }, { "BFloat16", DTYPE_BF16 }, { "Float32", DTYPE_F32 }, { "Float64", DTYPE_F64 },
+    { "Int8", DTYPE_I8 },     { "Int16", DTYPE_I16 },     { "Int32", DTYPE_I32 },   { "Int64", DTYPE_I64 },
+    { "UInt8", DTYPE_U8 },    { "UInt16", DTYPE_U16 },    { "UInt32", DTYPE_U32 },  { "UInt64", DTYPE_U64 },
+    { "Bool", DTYPE_BOOL },
+};
+
+/* What training keeps: tags that begin so, and scalars called so. */
+static const char *const TRAINING_PREFIXES[] = { "adam_m.",  "adam_v.",  "moment1.",
+                                                 "moment2.", "moments.", "accu_grads." };
+static const char *const TRAINING_SCALARS[] = { "epoch_num",
+                                                "step_num",
+                                                "global_step",
+                                                "loss_scale",
+                                                "scale_sense",
+                                                "current_iterator_step",
+                                                "last_overflow_iterator_step",
+                                                "learning_rate",
+                                                "beta1_power",
+                                                "beta2_power" };
+static const char *const WRAPPERS[] = { "network.", "_backbone." };
+
+struct mindspore {
+    struct mapping map;
+    const char *name; /* the mapping's */
+    struct tensor *tensors;
+    size_t n_tensors;
+    char *names; /* of all tensors */
+    /* Of tensors that are cut: a source for each tensor, and the slices of all. */
+    struct tensor_source *sources; /* [n_tensors] */
+    struct tensor *slices;
+    const struct tensor **from; /* to each of the slices, in order */
+    size_t n_slices;
+};
+
+struct text {
+    const char *bytes;
+    size_t n;
+};
+
+/* One Value. */
+struct value {
+    struct text tag, type;
+    int n_dims;
+    int64_t dims[LIMIT_TENSOR_DIMS];
+    const uint8_t *content;
+    size_t n_bytes;
+    bool is_map, has_too_many_dims;
+};
+
+static bool begins_with(struct text text, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    return text.n >= n && memcmp(text.bytes, prefix, n) == 0;
+}
+
+static bool is_text(struct text text, const char *what)
+{
+    return text.n == strlen(what) && begins_with(text, what);
+}
+
+bool mindspore_is(const void *bytes, size_t n_bytes)
+{
+    const uint8_t *b = bytes;
+    bool is_encrypted = n_bytes >= 4 && b[3] == 0x7F && b[2] == 0x3A && b[1] == 0x5E && b[0] >= 0xD8 &&
+                        b[0] <= 0xDA; /* AES-GCM, AES-CBC, SM4-CBC; mindspore/core/include/utils/crypto.h */
+    return is_encrypted || (n_bytes >= 1 && b[0] == 0x0A);
+}
+
+static enum tutti_status out_of_memory(const struct mindspore *file, struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
+}
+
+/* ---- one value ---- */
+
+static void add_dim(struct value *v, uint64_t dim)
+{
+    if (v->n_dims < LIMIT_TENSOR_DIMS)
+        v->dims[v->n_dims++] = (int64_t)dim;
+    else
+        v->has_too_many_dims = true;
+}
+
+/* Varints one behind the other. Dimensions of more than nine bytes are negative, so no dimensions. */
+static bool read_packed_dims(struct value *v, const uint8_t *bytes, size_t n_bytes)
+{
+    uint64_t dim = 0;
+    int shift = 0;
+    for (size_t i = 0; i < n_bytes; i++) {
+        if (shift > 56)
+            return false;
+        dim |= (uint64_t)(bytes[i] & 0x7F) << shift;
+        shift += 7;
+        if (bytes[i] < 0x80) {
+            add_dim(v, dim);
+            dim = 0;
+            shift = 0;
+        }
+    }
+    return shift == 0;
+}
+
+static bool read_tensor_proto(struct value *v, const struct protobuf_field *tensor)
+{
+    struct protobuf m = protobuf_open(tensor->bytes, tensor->n_bytes);
+    struct protobuf_field f;
+    while (protobuf_next(&m, &f)) {
+        if (f.number == 1 && f.wire == PROTOBUF_VARINT) {
+            add_dim(v, f.value);
+        } else if (f.number == 1 && f.wire == PROTOBUF_BYTES) {
+            if (!read_packed_dims(v, f.bytes, f.n_bytes))
+                return false;
+        } else if (f.number == 2 && f.wire == PROTOBUF_BYTES) {
+            v->type = (struct text){ (const char *)f.bytes, f.n_bytes };
+        } else if (f.number == 3 && f.wire == PROTOBUF_BYTES) {
+            v->content = f.bytes;
+            v->n_bytes = f.n_bytes;
+        }
+    }
+    return !m.is_bad;
+}
+
+/* False: the message is broken. */
+static bool read_value(struct value *v, const struct protobuf_field *value)
+{
+    struct protobuf m = protobuf_open(value->bytes, value->n_bytes);
+    struct protobuf_field f;
+    *v = (struct value){ .tag.bytes = "", .type.bytes = "", .content = value->bytes };
+    while (protobuf_next(&m, &f)) {
+        if (f.number == 1 && f.wire == PROTOBUF_BYTES)
+            v->tag = (struct text){ (const char *)f.bytes, f.n_bytes };
+        else if (f.number == 2 && f.wire == PROTOBUF_BYTES && !read_tensor_proto(v, &f))
+            return false;
+        else if (f.number == 3)
+            v->is_map = true;
+    }
+    return !m.is_bad;
+}
+
+/* Not a weight. */
+static bool is_left_out(const struct value *v)
+{
+    for (size_t i = 0; i < sizeof TRAINING_PREFIXES / sizeof *TRAINING_PREFIXES; i++) {
+        if (begins_with(v->tag, TRAINING_PREFIXES[i]))
+            return true;
+    }
+    for (size_t i = 0; i < sizeof TRAINING_SCALARS / sizeof *TRAINING_SCALARS; i++) {
+        if (is_text(v->tag, TRAINING_SCALARS[i]))
+            return true;
+    }
+    return is_text(v->type, "str");
+}
+
+/* ---- all values ---- */
+
+struct reader {
+    struct mindspore *file;
+    struct protobuf message;
+    struct text tag;         /* of the tensor that is being read */
+    size_t n_values, n_read; /* bytes of its content so far */
+    char *name;              /* where the next one goes */
+};
+
+static enum tutti_status broken(const struct reader *r, struct tutti_error *err)
+{
+    const struct mindspore *file = r->file;
+    return error_set(
+        err, TUTTI_E_FORMAT,
+        "%s: value %zu of the checkpoint is broken, before byte %td; the file is cut off, or it is "
+        "no MindSpore checkpoint",
+        file->name, r->n_values, r->message.at - file->map.bytes);
+}
+
+/* The next value; *out stays where there is none. */
+static enum tutti_status next(struct reader *r, struct value *v, bool *is_there, struct tutti_error *err)
+{
+    struct protobuf_field field;
+    *is_there = protobuf_next(&r->message, &field);
+    if (!*is_there)
+        return r->message.is_bad ? broken(r, err) : TUTTI_OK;
+    if (field.number != 1 || field.wire != PROTOBUF_BYTES || !read_value(v, &field))
+        return broken(r, err);
+    const char *file = r->file->name;
+    if (r->n_values++ >= LIMIT_TENSORS)
+        return error_set(err, TUTTI_E_FORMAT, "%s: more than %d values", file, LIMIT_TENSORS);
+    if (v->tag.n == 0 || v->tag.n > LIMIT_TENSOR_NAME_BYTES || !utf8_is_printable(v->tag.bytes, v->tag.n))
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: value %zu: a tag of %zu bytes, expected 1 to %d of printable UTF-8", file,
+                         r->n_values - 1, v->tag.n, LIMIT_TENSOR_NAME_BYTES);
+    if (v->is_map && !is_left_out(v))
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %.*s: a map tensor", file, (int)v->tag.n,
+                         v->tag.bytes);
+    return TUTTI_OK;
+}
+
+static struct reader start(struct mindspore *file)
+{
+    size_t n = file->map.n_bytes;
+    if (n >= CRC_BYTES && memcmp(file->map.bytes + n - CRC_BYTES, "crc_num", 7) == 0)
+        n -= CRC_BYTES;
+    return (struct reader){ .file = file, .message = protobuf_open(file->map.bytes, n), .name = file->names };
+}
+
+/* The prefix that all tags share, as an index into WRAPPERS; -1: none. */
+static enum tutti_status count_values(struct mindspore *file, size_t *n, size_t *n_name_bytes, int *wrapper,
+                                      struct tutti_error *err)
+{
+    enum { N = sizeof WRAPPERS / sizeof *WRAPPERS };
+    size_t n_wrapped[N] = { 0 };
+    struct reader r = start(file);
+    bool is_there;
+    *n = *n_name_bytes = 0;
+    for (;;) {
+        struct value v;
+        enum tutti_status st = next(&r, &v, &is_there, err);
+        if (st != TUTTI_OK)
+            return st;
+        if (!is_there)
+            break;
+        if (is_left_out(&v))
+            continue;
+        *n += 1;
+        *n_name_bytes += v.tag.n + 1;
+        for (int i = 0; i < N; i++)
+            n_wrapped[i] += begins_with(v.tag, WRAPPERS[i]);
+    }
+    *wrapper = -1;
+    for (int i = 0; i<N && * n> 0; i++) {
+        if (n_wrapped[i] == *n)
+            *wrapper = i;
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status check_complete(const struct reader *r, struct tutti_error *err)
+{
+    const struct tensor *t = r->file->n_tensors ? &r->file->tensors[r->file->n_tensors - 1] : NULL;
+    if (!t || r->n_read == t->n_bytes)
+        return TUTTI_OK;
+    char shape[96];
+    tensor_shape_text(shape, sizeof shape, t->shape, t->n_dims);
+    return error_set(err, TUTTI_E_FORMAT,
+                     "%s: tensor %s: %zu bytes of content, but its shape %s holds %zu of %s", r->file->name,
+                     t->name, r->n_read, shape, t->n_bytes, dtype_name(t->dtype));
+}
+
+static enum tutti_status read_type(const struct mindspore *file, const struct value *v, struct tensor *t,
+                                   struct tutti_error *err)
+{
+    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
+        if (is_text(v->type, TYPES[i].name)) {
+            t->dtype = TYPES[i].dtype;
+            return TUTTI_OK;
+        }
+    }
+    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: type \"%.*s\" is not supported", file->name,
+                     t->name, v->type.n < 32 ? (int)v->type.n : 32, v->type.bytes);
+}
+
+/* A tensor from its first value, all but its bytes. */
+static enum tutti_status begin_tensor(struct reader *r, const struct value *v, int wrapper,
+                                      struct tutti_error *err)
+{
+    static const char KEY[] = ".__param_key__";
+    struct mindspore *file = r->file;
+    struct tensor *t = &file->tensors[file->n_tensors];
+    size_t n_wrapper = wrapper >= 0 ? strlen(WRAPPERS[wrapper]) : 0;
+    size_t n_name = v->tag.n - n_wrapper;
+    memcpy(r->name, v->tag.bytes + n_wrapper, n_name);
+    r->name[n_name] = '\0';
+    char *key = strstr(r->name, KEY);
+    if (key)
+        *key = '\0';
+    *t = (struct tensor){ .name = r->name, .file = file->name, .map = &file->map, .n_dims = v->n_dims };
+    r->name += n_name + 1;
+    enum tutti_status st = read_type(file, v, t, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (t->name[0] == '\0')
+        return error_set(err, TUTTI_E_FORMAT, "%s: value %zu: no name is left of tag %.*s", file->name,
+                         r->n_values - 1, (int)v->tag.n, v->tag.bytes);
+    if (v->has_too_many_dims)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: more than %d dimensions", file->name,
+                         t->name, LIMIT_TENSOR_DIMS);
+    memcpy(t->shape, v->dims, sizeof t->shape);
+    /* Older versions wrote a scalar as a vector of none. */
+    if (t->n_dims == 1 && t->shape[0] == 0 && v->n_bytes == (size_t)dtype_block_bytes(t->dtype))
+        t->n_dims = 0;
+    if (!tensor_measure(t))
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tensor %s: a dimension or the shape's product is out of range", file->name,
+                         t->name);
+    t->data = v->content;
+    file->n_tensors++;
+    r->tag = v->tag;
+    r->n_read = v->n_bytes;
+    return r->n_read > t->n_bytes ? check_complete(r, err) : TUTTI_OK;
+}
+
+static bool join_slices(const struct tensor *t, void *bytes)
+{
+    char *to = bytes;
+    for (size_t i = 0; i < t->source->n_from; i++) {
+        memcpy(to, t->source->from[i]->data, t->source->from[i]->n_bytes);
+        to += t->source->from[i]->n_bytes;
+    }
+    return true;
+}
+
+/* Slices cut a tensor anywhere: the part's rows are runs of bytes. */
+static bool join_slices_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
+{
+    int64_t n_columns = 1;
+    for (int i = 1; i < t->n_dims; i++)
+        n_columns *= t->shape[i];
+    size_t row_bytes = tensor_columns_bytes(t, n_columns);
+    size_t n = tensor_columns_bytes(t, part->n_columns);
+    for (int64_t r = 0; r < part->n_rows; r++) {
+        size_t begin = (size_t)(part->row + r) * row_bytes + tensor_columns_bytes(t, part->column), at = 0;
+        uint8_t *to = (uint8_t *)bytes + (size_t)r * n;
+        for (size_t i = 0; i < t->source->n_from && at < begin + n; at += t->source->from[i++]->n_bytes) {
+            const struct tensor *slice = t->source->from[i];
+            size_t from = begin > at ? begin : at;
+            size_t to_end = begin + n < at + slice->n_bytes ? begin + n : at + slice->n_bytes;
+            if (from < to_end)
+                memcpy(to + (from - begin), (const uint8_t *)slice->data + (from - at), to_end - from);
+        }
+    }
+    return true;
+}
+
+static void add_slice(struct mindspore *file, struct tensor_source *source, const void *data, size_t n_bytes)
+{
+    struct tensor *slice = &file->slices[file->n_slices];
+    *slice = (struct tensor){ .data = data, .n_bytes = n_bytes, .file = file->name, .map = &file->map };
+    file->from[file->n_slices++] = slice;
+    source->n_from++;
+}
+
+/* A further value of the tensor that is being read. */
+static enum tutti_status add_value(struct reader *r, const struct value *v, struct tutti_error *err)
+{
+    struct mindspore *file = r->file;
+    struct tensor *t = &file->tensors[file->n_tensors - 1];
+    struct tensor_source *source = &file->sources[file->n_tensors - 1];
+    struct tensor other = *t;
+    if (r->n_read == t->n_bytes)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: it stands there twice", file->name, t->name);
+    enum tutti_status st = read_type(file, v, &other, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (other.dtype != t->dtype || v->n_dims != t->n_dims || v->has_too_many_dims ||
+        memcmp(v->dims, t->shape, (size_t)t->n_dims * sizeof *v->dims) != 0)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its slices differ in shape or type", file->name,
+                         t->name);
+    if (v->n_bytes > t->n_bytes - r->n_read) {
+        r->n_read += v->n_bytes;
+        return check_complete(r, err);
+    }
+    if (!t->source) {
+        *source = (struct tensor_source){ .make = join_slices,
+                                          .make_part = join_slices_part,
+                                          .from = file->from + file->n_slices };
+        t->source = source;
+        add_slice(file, source, t->data, r->n_read);
+        t->data = NULL;
+        t->map = NULL;
+    }
+    add_slice(file, source, v->content, v->n_bytes);
+    r->n_read += v->n_bytes;
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_file(struct mindspore *file, struct tutti_error *err)
+{
+    if (file->map.n_bytes == 0 || !mindspore_is(file->map.bytes, file->map.n_bytes))
+        return error_set(err, TUTTI_E_FORMAT, "%s: not a MindSpore checkpoint", file->name);
+    if (file->map.bytes[0] != 0x0A)
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "%s: an encrypted checkpoint; save it again without enc_key", file->name);
+    size_t n, n_name_bytes;
+    int wrapper;
+    enum tutti_status st = count_values(file, &n, &n_name_bytes, &wrapper, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (n == 0)
+        return error_set(err, TUTTI_E_FORMAT, "%s: there is no weight in it", file->name);
+    file->names = malloc(n_name_bytes);
+    file->tensors = calloc(n, sizeof *file->tensors);
+    file->sources = calloc(n, sizeof *file->sources);
+    file->slices = calloc(2 * n, sizeof *file->slices); /* each value, and the first of each tensor */
+    file->from = calloc(2 * n, sizeof *file->from);
+    if (!file->names || !file->tensors || !file->sources || !file->slices || !file->from)
+        return out_of_memory(file, err);
+    struct reader r = start(file);
+    for (;;) {
+        struct value v;
+        bool is_there;
+        st = next(&r, &v, &is_there, err);
+        if (st != TUTTI_OK)
+            return st;
+        if (!is_there)
+            break;
+        if (is_left_out(&v))
+            continue;
+        bool goes_on = file->n_tensors > 0 && v.tag.n == r.tag.n &&
+                       memcmp(v.tag.bytes, r.tag.bytes, r.tag.n) == 0;
+        if (!goes_on)
+            st = check_complete(&r, err);
+        if (st == TUTTI_OK)
+            st = goes_on ? add_value(&r, &v, err) : begin_tensor(&r, &v, wrapper, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    st = check_complete(&r, err);
+    return st == TUTTI_OK ? tensors_check_names(file->tensors, file->n_tensors, err) : st;
+}
+
+/* ---- opening ---- */
+
+/* Takes map over, on failure too. */
+static enum tutti_status open_mapping(struct mindspore **out, struct mapping map, struct tutti_error *err)
+{
+    struct mindspore *file = mapping_alloc_reader(&map, sizeof *file, err);
+    if (!file)
+        return TUTTI_E_MEMORY;
+    file->map = map;
+    file->name = map.name;
+    enum tutti_status st = read_file(file, err);
+    if (st == TUTTI_OK)
+        *out = file;
+    else
+        mindspore_close(file);
+    return st;
+}
+
+enum tutti_status mindspore_open(struct mindspore **out, const char *path, struct tutti_error *err)
+{
+    struct mapping map;
+    enum tutti_status st = mapping_open(&map, path, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, err);
+}
+
+enum tutti_status mindspore_open_memory(struct mindspore **out, const void *bytes, size_t n_bytes,
+                                        const char *name, struct tutti_error *err)
+{
+    struct mapping map;
+    enum tutti_status st = mapping_borrow(&map, bytes, n_bytes, name, err);
+    return st != TUTTI_OK ? st : open_mapping(out, map, err);
+}
+
+void mindspore_close(struct mindspore *file)
+{
+    if (!file)
+        return;
+    free(file->sources);
+    free(file->slices);
+    free((void *)file->from);
+    free(file->tensors);
+    free(file->names);
+    mapping_close(&file->map);
+    free(file);
+}
+
+size_t mindspore_n_tensors(const struct mindspore *file)
+{
+    return file->n_tensors;
+}
+
+const struct tensor *mindspore_tensor(const struct mindspore *file, size_t index)
+{
+    return &file->tensors[index];
+}

@@ -1,0 +1,23 @@
+/* A checkpoint that MindSpore wrote from several devices: FOLDER/rank_0/NAME.ckpt, FOLDER/rank_1/NAME.ckpt, ..., of several
+ * files in one the last by name. How tensors are cut stands in strategy files in FOLDER, in FOLDER/strategy or in
+ * FOLDER/../strategy; one device needs none. Parts are put together when their tensor is read. */
+#ifndef TUTTI_CHECKPOINT_MINDSPORE_MINDSPORE_RANKS_H
+#define TUTTI_CHECKPOINT_MINDSPORE_MINDSPORE_RANKS_H
+
+#include "checkpoint/checkpoint.h"
+
+struct mindspore_ranks;
+
+/* True where a folder holds a folder rank_0. */
+bool mindspore_ranks_is(const char *folder);
+
+/* On success *out is the caller's. TUTTI_E_NOT_FOUND: a rank is missing, or the strategy. TUTTI_E_FORMAT: ranks and strategy do
+ * not go together; files and tensors are named. */
+MUST_CHECK enum tutti_status mindspore_ranks_open(struct mindspore_ranks **out, const char *folder,
+                                                  struct tutti_error *err);
+void mindspore_ranks_close(struct mindspore_ranks *ranks); /* NULL is allowed */
+
+size_t mindspore_ranks_n_tensors(const struct mindspore_ranks *ranks);
+const struct tensor *mindspore_ranks_tensor(const struct mindspore_ranks *ranks, size_t index);
+
+#endif

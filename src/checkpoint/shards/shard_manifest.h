@@ -1,0 +1,58 @@
+/* shard.json: what one rank of a sharded checkpoint holds, and of which model.
+ *
+ *     { "format": "tutti shard", "version": 1, "fingerprint": "…", "n_ranks": 4, "rank": 1, "family": "llama",
+ *       "strategy": { "heads": [8, 16], "kv_heads": [2, 4], "ffn": [2752, 5504], "vocab": [8000, 16000] },
+ *       "files": [ { "name": "model.safetensors", "bytes": 123, "sha256": "…" }, … ],
+ *       "tensors": [ { "name": "…", "dtype": "bf16", "shape": [4096, 4096], "sha256": "…",
+ *                      "dim": 0, "runs": [[1024, 2048]], "part_sha256": "…" }, … ] }
+ *
+ * shape and sha256 are of the whole tensor; the rank holds those runs of dimension dim, one behind the other, or all of it where there is
+ * no dim. The first file has the tensors, the others are configuration and tokenizer. All ranks name the same tensors in
+ * the same order. The fingerprint is the SHA-256 of the lines "NAME DTYPE SHAPE SHA256\n" of all tensors, sorted by name. */
+#ifndef TUTTI_CHECKPOINT_SHARDS_SHARD_MANIFEST_H
+#define TUTTI_CHECKPOINT_SHARDS_SHARD_MANIFEST_H
+
+#include "checkpoint/tensor.h"
+
+#include <jansson.h>
+
+#define SHARD_MANIFEST_FILE   "shard.json"
+#define SHARD_MANIFEST_FORMAT "tutti shard"
+enum { SHARD_MANIFEST_VERSION = 1, SHARD_MAX_RUNS = 8, SHARD_DIGEST_CHARS = 64 };
+
+struct shard_tensor {
+    const char *name;
+    enum dtype dtype;
+    int n_dims;
+    int64_t shape[LIMIT_TENSOR_DIMS]; /* of the whole */
+    int dim;                          /* -1: it is not cut */
+    int n_runs;
+    int64_t runs[SHARD_MAX_RUNS][2]; /* begin, end; not empty, rising, without overlap */
+    int64_t n_part;                  /* elements of dim in all runs */
+    const char *sha256, *part_sha256;
+};
+
+struct shard_file {
+    const char *name; /* plain, or in a folder of the rank's */
+    int64_t n_bytes;
+    const char *sha256;
+};
+
+struct shard_manifest {
+    json_t *root; /* what everything here points into */
+    char *path;
+    const char *fingerprint, *family;
+    int n_ranks, rank;
+    const json_t *strategy;   /* an object */
+    struct shard_file *files; /* [n_files], at least 1 */
+    size_t n_files;
+    struct shard_tensor *tensors; /* [n_tensors] */
+    size_t n_tensors;
+};
+
+/* Reads FOLDER/shard.json. *out: the caller's; NULL with TUTTI_OK where there is none. TUTTI_E_FORMAT names file and field. */
+MUST_CHECK enum tutti_status shard_manifest_read(struct shard_manifest **out, const char *folder,
+                                                 struct tutti_error *err);
+void shard_manifest_free(struct shard_manifest *manifest); /* NULL is allowed */
+
+#endif

@@ -1,0 +1,550 @@
+/* tutti bench: the speed of a model on this machine, beside the limit of the machine. */
+#include "cli/bench/bench.h"
+
+#include "backend/kv_type.h"
+#include "cli/options/command.h"
+#include "cli/options/flags.h"
+#include "cli/terminal/input.h"
+#include "cli/terminal/numbers.h"
+#include "cli/terminal/output.h"
+#include "cli/terminal/progress.h"
+#include "engine/run/engine.h"
+#include "kernels/kernels.h"
+#include "kernels/measure.h"
+#include "model/adapters/adapter.h"
+#include "model/weights/weight_type.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_USERS = 4096, MAX_TOKENS = 1 << 17, MAX_REPETITIONS = 10000 };
+static const size_t MAX_ATTENTION_BYTES = (size_t)8 << 30; /* keys and values of --attention */
+
+struct bench_values {
+    const char *shape, *json_schema;
+    struct option_ints users, attention;
+    int64_t context, prefill, repetitions, speculate;
+    bool json, engine;
+    struct model_flags model;
+    struct adapter_flags adapters;
+    struct draft_flags draft;
+    int64_t made_lora;
+};
+
+#define VALUES struct bench_values
+static const struct option OPTIONS[] = {
+    { .name = "shape",
+      TEXT_IN(VALUES, shape),
+      .value = "NAME",
+      .help = "instead of MODEL: a known shape with made-up weights, such as chatglm3-6b; list prints their "
+              "names" },
+    { .name = "users",
+      .letter = 'u',
+      INTS_IN(VALUES, users),
+      .value = "LIST",
+      .min = 1,
+      .max = MAX_USERS,
+      .initial = "1,8,17,32",
+      .help = "how many decode together" },
+    { .name = "context",
+      .letter = 'c',
+      INT_IN(VALUES, context),
+      .value = "N",
+      .max = MAX_TOKENS,
+      .initial = "64",
+      .help = "tokens that each user has behind it while decoding" },
+    { .name = "prefill",
+      INT_IN(VALUES, prefill),
+      .value = "N",
+      .max = MAX_TOKENS,
+      .initial = "256",
+      .help = "tokens of the prompt that is read in one step; 0: none" },
+    { .name = "attention",
+      INTS_IN(VALUES, attention),
+      .value = "LIST",
+      .min = 1,
+      .max = MAX_TOKENS,
+      .help = "time attention alone at these contexts, with f16 and with int8 keys and values" },
+    { .name = "repetitions",
+      .letter = 'r',
+      INT_IN(VALUES, repetitions),
+      .value = "N",
+      .min = 1,
+      .max = MAX_REPETITIONS,
+      .help = "of each point, behind one to warm up; without it, as many as a few seconds hold, at least 3" },
+    { .name = "engine",
+      FLAG_IN(VALUES, engine),
+      .help = "measure through the engine as well: scheduler, sampling and text thread included" },
+    { .name = "speculate",
+      INT_IN(VALUES, speculate),
+      .value = "N",
+      .max = 32,
+      .initial = "0",
+      .help = "with --engine: up to N guessed tokens in a step, for random answers, the model's own ones, "
+              "and ones "
+              "that repeat one token, in turn with the same without guesses" },
+    { .name = "json-schema",
+      TEXT_IN(VALUES, json_schema),
+      .value = "FILE",
+      .help = "with --engine: answers that are valid by the JSON Schema of the file, in turn with free ones, "
+              "instead of those with much text work" },
+    { .name = "made-lora",
+      INT_IN(VALUES, made_lora),
+      .value = "RANK",
+      .min = 1,
+      .max = LORA_MAX_RANK,
+      .help =
+          "an adapter of this rank with made-up updates of every linear layer. Users take turns: the "
+          "first has no "
+          "adapter, the next ones those that are there; the same steps without adapters are timed in turn" },
+    { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
+    { .name = NULL },
+};
+
+static const struct option_group GROUPS[] = {
+    { "Options", OPTIONS, 0 },
+    { "Model", MODEL_OPTIONS, offsetof(VALUES, model) },
+    { "Adapters", ADAPTER_OPTIONS, offsetof(VALUES, adapters) },
+    { "Draft model", DRAFT_OPTIONS, offsetof(VALUES, draft) },
+    { .title = NULL },
+};
+
+struct report {
+    const char *name, *cpu;
+    int n_threads, n_ranks;
+    struct bench_limits limits;
+    struct bench_memory memory;
+    struct bench_result *results;
+    struct bench_engine_result *engine_results;
+    struct bench_attention_result *attention_results;
+    double *samples; /* [n_results], for medians */
+    int n_results, n_engine_results, n_attention_results;
+};
+
+/* ---- the machine ----------------------------------------------------------------------------------------------- */
+
+/* The same number of threads as the model's, which are idle meanwhile. */
+static enum tutti_status open_limits(const struct model_flags *flags, struct report *report,
+                                     struct team **team, struct measure **limits, struct tutti_error *err)
+{
+    unsigned cpu;
+    enum tutti_status st = cpu_find(&cpu, flags->cpu, err);
+    if (st == TUTTI_OK)
+        st = team_new(team, flags->threads > 0 ? (int)flags->threads : 0, flags->pin, err);
+    if (st != TUTTI_OK)
+        return st;
+    report->cpu = cpu_name(cpu);
+    report->n_threads = team_n_threads(*team);
+    report->n_ranks = (int)flags->tp;
+    *limits = measure_new(*team, cpu);
+    return *limits ? TUTTI_OK
+                   : error_set(err, TUTTI_E_MEMORY, "no memory to measure the machine's read bandwidth in");
+}
+
+/* Over all that was measured. */
+static void sum_up_limits(struct report *report)
+{
+    double *samples = report->samples;
+    for (int i = 0; i < report->n_results; i++)
+        samples[i] = report->results[i].limits.read_gbps;
+    report->limits.read_gbps = measure_median(samples, report->n_results);
+    for (int i = 0; i < report->n_results; i++)
+        samples[i] = report->results[i].limits.peak_int8_gops;
+    report->limits.peak_int8_gops = measure_median(samples, report->n_results);
+    for (int i = 0; i < report->n_results; i++)
+        samples[i] = report->results[i].limits.peak_f32_gflops;
+    report->limits.peak_f32_gflops = measure_median(samples, report->n_results);
+}
+
+/* ---- printing -------------------------------------------------------------------------------------------------- */
+
+static const char *phase_name(enum bench_phase phase)
+{
+    return phase == BENCH_DECODE ? "decode" : "prefill";
+}
+
+static const char *engine_result_name(const struct bench_engine_result *r)
+{
+    static const char *const names[][3] = {
+        { "plain", "plain, guessed", "plain, drafted" },
+        { "text", "text, guessed", "text, drafted" },
+        { "copied", "copied, guessed", "copied, drafted" },
+        { "own", "own, guessed", "own, drafted" },
+        { "schema", "schema, guessed", "schema, drafted" },
+        { "random", "random, guessed", "random, drafted" },
+    };
+    return names[r->text][r->guesses];
+}
+
+static void print_attention(const struct report *report)
+{
+    output_printf("\n%-9s %4s %8s %5s %9s %8s %7s %6s %9s %9s %6s %7s\n", "attention", "KV", "context",
+                  "rows", "ms a row", "MB read", "GB/s", "memory", "of memory", "Gflop/s", "of f32",
+                  "spread");
+    for (int i = 0; i < report->n_attention_results; i++) {
+        const struct bench_attention_result *r = &report->attention_results[i];
+        double s = r->time.median_s, gbps = r->read_bytes / s / 1e9, gflops = r->ops / s / 1e9;
+        output_printf("%-9s %4s %8d %5d %9.3f %8.1f %7.1f %6.1f %7.1f %% %9.1f %4.0f %% %5.1f %%\n",
+                      r->n_rows == 1 ? "decode" : "prompt", kv_type_name(r->kv_type), r->context, r->n_rows,
+                      s * 1e3 / r->n_rows, r->read_bytes / 1e6, gbps, r->limits.read_gbps,
+                      100 * gbps / r->limits.read_gbps, gflops, 100 * gflops / r->limits.peak_f32_gflops,
+                      100 * r->time.spread);
+    }
+}
+
+/* of that: of the rate in the line above, in turn with which it was measured */
+static void print_engine_result(const struct bench_engine_result *r)
+{
+    char ratio[16] = "", spread[16] = "";
+    if (r->ratio > 0) {
+        snprintf(ratio, sizeof ratio, "%.3f", r->ratio);
+        snprintf(spread, sizeof spread, "%.1f %%", 100 * r->ratio_spread);
+    }
+    output_printf("%-16s %6d %8d %7d %10.2f %7s %7s %7d %9.1f %8.2f %7" PRIu64 " %11" PRIu64 " %9" PRIu64
+                  " %9" PRIu64 " %7" PRIu64 " %5" PRIu64 "\n",
+                  engine_result_name(r), r->n_users, r->context, r->n_tokens, r->tok_s, ratio, spread,
+                  r->n_rounds, r->ttft_ms, r->step_ms, r->n_steps, r->n_text_waits, r->n_accepted,
+                  r->n_rejected, r->n_passes, r->n_late_masks);
+}
+
+/* What the steps of several ranks cost beside their arithmetic. */
+static void print_ranks(const struct report *report)
+{
+    if (report->n_ranks == 1)
+        return;
+    output_printf("\n%-8s %6s %10s %6s %10s %8s %10s %10s\n", "ranks", "users", "sums: ms", "of it", "KiB",
+                  "number", "logits: ms", "plan: ms");
+    for (int i = 0; i < report->n_results; i++) {
+        const struct bench_result *r = &report->results[i];
+        const struct bench_ranks *ranks = &r->ranks;
+        output_printf("%-8s %6d %10.3f %4.1f %% %10.1f %8.0f %10.3f %10.3f\n", phase_name(r->phase),
+                      r->n_users, ranks->reduce_s * 1e3, 100 * ranks->reduce_s / r->time.median_s,
+                      ranks->reduce_bytes / 1024, ranks->n_reduces, ranks->gather_s * 1e3,
+                      ranks->tell_s * 1e3);
+    }
+}
+
+static void print_table(const struct report *report, const struct model *model)
+{
+    char weights[NUMBER_SIZE_BYTES];
+    const struct bench_limits *limits = &report->limits;
+    output_printf("%s: %s of %s weights, %s keys and values; %d threads, %s\n", report->name,
+                  number_write_size(weights, model->weight_bytes), dtype_name(model->weight_type),
+                  kv_type_name(model->kv_type), report->n_threads, report->cpu);
+    if (report->n_ranks > 1)
+        output_printf("%d ranks: weights, threads and limits are those of one\n", report->n_ranks);
+    output_printf("in memory%s: ", report->n_ranks > 1 ? ", rank by rank" : "");
+    for (int r = 0; r < report->memory.n_ranks; r++)
+        output_printf("%s%s", r > 0 ? ", " : "", number_write_size(weights, report->memory.rank_bytes[r]));
+    output_printf("\n");
+    output_printf("this machine: reads %.1f GB/s, computes %.0f Gop/s in int8, %.0f Gflop/s in f32\n\n",
+                  limits->read_gbps, limits->peak_int8_gops, limits->peak_f32_gflops);
+    output_printf("%-8s %6s %8s %7s %10s %10s %9s %7s\n", "phase", "users", "context", "tokens", "tokens/s",
+                  "limit", "of limit", "spread");
+    for (int i = 0; i < report->n_results; i++) {
+        const struct bench_result *r = &report->results[i];
+        output_printf("%-8s %6d %8d %7d %10.2f %10.2f %7.1f %% %5.1f %%\n", phase_name(r->phase), r->n_users,
+                      r->context, r->n_tokens, r->tok_s, r->limit_tok_s, 100 * r->tok_s / r->limit_tok_s,
+                      100 * r->time.spread);
+    }
+    print_ranks(report);
+    for (int i = 0; i < report->n_results; i++) {
+        const struct bench_result *r = &report->results[i];
+        if (r->has_adapters)
+            output_printf("%sadapters lengthen the step of %d users by %.2f %% (%.2f to %.2f %% with 95 %% "
+                          "confidence)\n",
+                          i == 0 ? "\n" : "", r->n_users, 100 * r->adapter_cost, 100 * r->adapter_cost_low,
+                          100 * r->adapter_cost_high);
+    }
+    if (report->n_engine_results > 0)
+        output_printf("\n%-16s %6s %8s %7s %10s %7s %7s %7s %9s %8s %7s %11s %9s %9s %7s %5s\n", "engine",
+                      "users", "context", "tokens", "tokens/s", "of that", "spread", "rounds", "TTFT ms",
+                      "step ms", "steps", "text waits", "accepted", "rejected", "passes", "late");
+    for (int i = 0; i < report->n_engine_results; i++)
+        print_engine_result(&report->engine_results[i]);
+    if (report->n_attention_results > 0)
+        print_attention(report);
+}
+
+static json_t *result_json(const struct bench_result *r, int n_ranks)
+{
+    json_t *cost = r->has_adapters ? json_real(r->adapter_cost) : NULL;
+    json_t *range = r->has_adapters ? json_pack("[f, f]", r->adapter_cost_low, r->adapter_cost_high) : NULL;
+    const struct bench_ranks *ranks = &r->ranks;
+    json_t *object = json_pack(
+        "{s:s, s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:o*, s:o*}", "phase",
+        phase_name(r->phase), "users", r->n_users, "context", r->context, "tokens", r->n_tokens, "tok_s",
+        r->tok_s, "limit_tok_s", r->limit_tok_s, "of_limit", r->tok_s / r->limit_tok_s, "matrix_bytes",
+        r->work.matrix_bytes, "kv_bytes", r->work.kv_bytes, "linear_ops", r->work.linear_ops, "attention_ops",
+        r->work.attention_ops, "spread", r->time.spread, "repetitions", r->time.n, "adapter_cost", cost,
+        "adapter_cost_range", range);
+    json_t *more = n_ranks > 1 ? json_pack("{s:f, s:f, s:f, s:I, s:I}", "reduce_ms", ranks->reduce_s * 1e3,
+                                           "gather_ms", ranks->gather_s * 1e3, "plan_ms", ranks->tell_s * 1e3,
+                                           "reduces", (json_int_t)(ranks->n_reduces + 0.5), "reduce_bytes",
+                                           (json_int_t)(ranks->reduce_bytes + 0.5))
+                               : json_object();
+    if (!more || !object || json_object_update(object, more) != 0) {
+        json_decref(object);
+        object = NULL;
+    }
+    json_decref(more);
+    return object;
+}
+
+static json_t *attention_json(const struct bench_attention_result *r)
+{
+    double s = r->time.median_s, gbps = r->read_bytes / s / 1e9, gflops = r->ops / s / 1e9;
+    return json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i}", "kv_type",
+                     kv_type_name(r->kv_type), "context", r->context, "rows", r->n_rows, "row_ms",
+                     s * 1e3 / r->n_rows, "read_bytes", r->read_bytes, "gbps", gbps, "read_gbps",
+                     r->limits.read_gbps, "of_read", gbps / r->limits.read_gbps, "gflops", gflops, "of_f32",
+                     gflops / r->limits.peak_f32_gflops, "spread", r->time.spread, "repetitions", r->time.n);
+}
+
+static json_t *engine_result_json(const struct bench_engine_result *r)
+{
+    json_t *ratio = r->ratio > 0 ? json_real(r->ratio) : NULL;
+    json_t *spread = r->ratio > 0 ? json_real(r->ratio_spread) : NULL;
+    return json_pack(
+        "{s:s, s:i, s:i, s:i, s:i, s:b, s:f, s:o*, s:o*, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "kind",
+        engine_result_name(r), "users", r->n_users, "context", r->context, "tokens", r->n_tokens, "rounds",
+        r->n_rounds, "text_work", r->text == BENCH_TEXT_WORK, "tok_s", r->tok_s, "ratio", ratio,
+        "ratio_spread", spread, "ttft_ms", r->ttft_ms, "step_ms", r->step_ms, "steps", (json_int_t)r->n_steps,
+        "text_waits", (json_int_t)r->n_text_waits, "accepted", (json_int_t)r->n_accepted, "rejected",
+        (json_int_t)r->n_rejected, "draft_passes", (json_int_t)r->n_passes, "late_masks",
+        (json_int_t)r->n_late_masks);
+}
+
+static void print_json(const struct report *report, const struct model *model)
+{
+    json_t *results = json_array(), *engine = NULL;
+    bool ok = results != NULL;
+    for (int i = 0; ok && i < report->n_results; i++)
+        ok = json_array_append_new(results, result_json(&report->results[i], report->n_ranks)) == 0;
+    if (report->n_engine_results > 0) {
+        engine = json_array();
+        for (int i = 0; ok && i < report->n_engine_results; i++)
+            ok = json_array_append_new(engine, engine_result_json(&report->engine_results[i])) == 0;
+    }
+    json_t *attention = NULL;
+    if (report->n_attention_results > 0) {
+        attention = json_array();
+        for (int i = 0; ok && i < report->n_attention_results; i++)
+            ok = json_array_append_new(attention, attention_json(&report->attention_results[i])) == 0;
+    }
+    json_t *memory = json_array();
+    ok = ok && memory;
+    for (int r = 0; ok && r < report->memory.n_ranks; r++)
+        ok = json_array_append_new(memory, json_integer((json_int_t)report->memory.rank_bytes[r])) == 0;
+    json_t *object = json_pack(
+        "{s:s, s:s, s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:I, s:o, s:I, s:o, s:o*, s:o*}", "model",
+        report->name, "type", dtype_name(model->weight_type), "kv_type", kv_type_name(model->kv_type),
+        "threads", report->n_threads, "ranks", report->n_ranks, "cpu", report->cpu, "read_gbps",
+        report->limits.read_gbps, "peak_int8_gops", report->limits.peak_int8_gops, "peak_f32_gflops",
+        report->limits.peak_f32_gflops, "weight_bytes", (json_int_t)model->weight_bytes, "memory_bytes",
+        memory, "n_params", (json_int_t)model->n_params, "results", results, "engine", engine, "attention",
+        attention);
+    if (!ok) {
+        json_decref(object);
+        object = NULL;
+    }
+    output_json(object, true); /* NULL: fails, which output_flush() reports */
+    json_decref(object);
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------- */
+
+static enum tutti_status load(const struct bench_values *values, tutti_ranks *ranks, const char *path,
+                              struct model **out, struct tutti_error *err)
+{
+    struct tutti_model_options options = model_flags_options(&values->model, ranks);
+    struct progress progress;
+    /* Of a shape, where none is given. */
+    enum dtype type = values->model.type ? weight_type_find(values->model.type)->dtype : DTYPE_Q4_0;
+    enum tutti_status st;
+    progress_begin(&progress, path ? "loading" : "making weights", PROGRESS_BYTES);
+    options.progress = progress_update;
+    options.user = &progress;
+    st = path ? model_load(out, path, &options, err) : model_make(out, values->shape, type, &options, err);
+    progress_end(&progress);
+    return st;
+}
+
+/* With adapters. */
+static enum tutti_status open_model(const struct bench_values *values, tutti_ranks *ranks, const char *path,
+                                    struct model **out, struct tutti_error *err)
+{
+    enum tutti_status st = load(values, ranks, path, out, err);
+    if (st == TUTTI_OK)
+        st = adapter_flags_load(&values->adapters, model_handle(*out), err);
+    if (st == TUTTI_OK && values->made_lora > 0)
+        st = model_make_adapter(*out, "made", (int)values->made_lora, err);
+    return st;
+}
+
+static enum tutti_status measure_model(const struct bench_values *values, struct model *model,
+                                       struct model *draft, struct measure *limits, struct report *report,
+                                       const struct buf *schema, struct tutti_error *err)
+{
+    struct bench_plan plan = {
+        .users = values->users,
+        .context = (int)values->context,
+        .n_prefill = (int)values->prefill,
+        .n_repetitions = values->repetitions > 0 ? (int)values->repetitions : 0,
+        .max_guesses = (int)values->speculate,
+        .draft = draft,
+        .max_draft_tokens = (int)values->draft.tokens,
+        .schema = values->json_schema ? schema->bytes : NULL,
+        .n_schema_bytes = schema->n_bytes,
+    };
+    struct progress progress;
+    progress_begin(&progress, "measuring", PROGRESS_STEPS);
+    enum tutti_status st = bench_steps(model, &plan, limits, report->results, &report->n_results,
+                                       &report->memory, progress_update, &progress, err);
+    progress_end(&progress);
+    if (st != TUTTI_OK || !values->engine)
+        return st;
+    progress_begin(&progress, "measuring the engine", PROGRESS_STEPS);
+    st = bench_engine(model, &plan, report->engine_results, &report->n_engine_results, progress_update,
+                      &progress, err);
+    progress_end(&progress);
+    return st;
+}
+
+static enum tutti_status measure_attention(const struct bench_values *values, struct model *model,
+                                           struct measure *limits, struct report *report,
+                                           struct tutti_error *err)
+{
+    struct progress progress;
+    progress_begin(&progress, "measuring attention", PROGRESS_STEPS);
+    enum tutti_status st = bench_attention(model, &values->attention, NULL, 0, limits,
+                                           report->attention_results, &report->n_attention_results,
+                                           progress_update, &progress, err);
+    progress_end(&progress);
+    return st;
+}
+
+static enum tutti_status check_context(const struct bench_values *values, const struct model *model,
+                                       struct tutti_error *err)
+{
+    if (values->context + 1 > model->desc.n_ctx)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "--context: found %" PRId64 ", expected at most %d for this model", values->context,
+                         model->desc.n_ctx - 1);
+    if (values->prefill > model->desc.n_ctx)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "--prefill: found %" PRId64 ", expected at most %d for this model", values->prefill,
+                         model->desc.n_ctx);
+    for (int i = 0; i < values->attention.n; i++) {
+        size_t n_pages = ((size_t)values->attention.ints[i] + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+        size_t n_bytes = n_pages * model->backend->ops->kv_page_bytes(model->backend, DTYPE_F16);
+        if (n_bytes > MAX_ATTENTION_BYTES)
+            return error_set(err, TUTTI_E_LIMIT,
+                             "--attention: %" PRId64
+                             " tokens of this model take %zu bytes, at most %zu are measured",
+                             values->attention.ints[i], n_bytes, MAX_ATTENTION_BYTES);
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_schema(const struct bench_values *values, struct buf *out,
+                                     struct tutti_error *err)
+{
+    if (!values->engine)
+        return error_set(err, TUTTI_E_ARGUMENT, "--json-schema needs --engine");
+    enum tutti_status st = input_read(out, values->json_schema, err);
+    if (st == TUTTI_OK && out->n_bytes == 0)
+        st = error_set(err, TUTTI_E_ARGUMENT, "%s is empty", input_name(values->json_schema));
+    return st;
+}
+
+static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
+                             struct tutti_error *err)
+{
+    const struct bench_values *values = v;
+    struct report report = { 0 };
+    struct model *model = NULL;
+    struct measure *limits = NULL;
+    struct team *team = NULL;
+    tutti_ranks *ranks = NULL;
+    tutti_model *draft = NULL;
+    struct buf schema = { 0 };
+    const char *path = n_operands > 0 ? operands[0] : NULL;
+    if (!path == !values->shape)
+        return error_set(err, TUTTI_E_ARGUMENT, "expected either MODEL or --shape NAME");
+    size_t n_users = (size_t)values->users.n;
+    report.results = calloc(n_users + 1, sizeof *report.results);
+    report.engine_results = calloc(BENCH_ENGINE_POINTS * n_users, sizeof *report.engine_results);
+    report.attention_results = calloc(BENCH_ATTENTION_POINTS * (size_t)values->attention.n + 1,
+                                      sizeof *report.attention_results);
+    report.samples = calloc(n_users + 1, sizeof *report.samples);
+    enum tutti_status st = TUTTI_OK;
+    if (!report.results || !report.engine_results || !report.attention_results || !report.samples)
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory");
+    if (st == TUTTI_OK && values->json_schema)
+        st = read_schema(values, &schema, err);
+    if (st == TUTTI_OK)
+        st = model_flags_ranks(&values->model, &ranks, err);
+    if (st == TUTTI_OK)
+        st = open_model(values, ranks, path, &model, err);
+    if (tutti_ranks_rank(ranks) > 0) { /* a failure that all know of is told by rank 0 */
+        st = st == TUTTI_OK ? model_follow(model, err) : st == TUTTI_E_IO ? st : TUTTI_OK;
+        goto done;
+    }
+    if (st == TUTTI_OK)
+        st = check_context(values, model, err);
+    if (st == TUTTI_OK)
+        st = draft_flags_open(&values->draft, &values->model, &draft, err);
+    if (st == TUTTI_OK)
+        st = open_limits(&values->model, &report, &team, &limits, err);
+    if (st == TUTTI_OK)
+        st = measure_model(values, model, model_of(draft), limits, &report, &schema, err);
+    if (st == TUTTI_OK && values->attention.n > 0)
+        st = measure_attention(values, model, limits, &report, err);
+    if (st == TUTTI_OK) {
+        report.name = path ? model->name : values->shape;
+        sum_up_limits(&report);
+        values->json ? print_json(&report, model) : print_table(&report, model);
+    }
+done:
+    buf_clear(&schema);
+    measure_free(limits);
+    team_free(team);
+    free(report.samples);
+    tutti_model_close(draft);
+    model_free(model);
+    tutti_ranks_close(ranks);
+    free(report.results);
+    free(report.engine_results);
+    free(report.attention_results);
+    return st;
+}
+
+const struct command COMMAND_BENCH = {
+    .name = "bench",
+    .summary = "measure speed, beside the limit of this machine",
+    .about =
+        "Times single steps of the model: decoding, one token for each of some users, and reading a "
+        "prompt. Figures "
+        "are medians; spread is the distance between the quartiles, of the median. The limit is the "
+        "longer one of "
+        "the time to read all weights, keys and values once at the speed of memory and the time to "
+        "compute at the "
+        "peak of the arithmetic units, both measured just before and just behind each repetition; weights "
+        "that fit into the "
+        "processor's caches "
+        "can be read faster than that. With --engine each user asks for 32 tokens; plain runs take turns "
+        "with ones "
+        "with much text work (20 log-probabilities a token, 16 stop strings), and text waits counts the "
+        "steps that "
+        "had to wait for text; late counts the tokens that had to wait for what a schema allows. Of two "
+        "kinds that take turns, the first is what the second is compared "
+        "with: of that is the median of their ratios.",
+    .example = "tutti bench models/demo --engine\n"
+               "tutti bench --shape chatglm3-6b --type q4_0 --json",
+    .options = OPTION_SET(GROUPS, "[MODEL]", 0, 1, ""),
+    .values_bytes = sizeof(struct bench_values),
+    .run = run,
+};

@@ -1,0 +1,179 @@
+/* The cost of attention by itself: the operation of every layer, over pages that no cache holds any more. */
+#include "backend/kv_type.h"
+#include "base/system/clock.h"
+#include "cli/bench/bench.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PROMPT_ROWS = 64, /* rows of a chunk of a prompt */
+    MIN_REPETITIONS = 3,
+    MAX_REPETITIONS = 50,
+    SPENT_NS = 500000000, /* a point is repeated for this long, */
+};
+static const uint64_t WITH_LIMITS_NS = 3000000000; /* and, with the limits of the machine, for this long */
+
+struct attention_bench {
+    struct model *model;
+    struct kv_memory *kv;
+    struct measure *limits;
+    int context;
+    float *qkv, *y; /* the backend's: [PROMPT_ROWS][...] */
+    float *host;    /* what qkv is filled with */
+    int32_t positions[PROMPT_ROWS], seqs[PROMPT_ROWS];
+    int32_t *pages; /* [pages of the context] */
+    size_t n_qkv;
+};
+
+static int pages_of(int n_tokens)
+{
+    return (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+}
+
+static void clear(struct attention_bench *b)
+{
+    struct backend *be = b->model->backend;
+    if (b->kv)
+        be->ops->kv_free(be, b->kv);
+    be->ops->dealloc(be, b->qkv);
+    be->ops->dealloc(be, b->y);
+    free(b->host);
+    free(b->pages);
+}
+
+static enum tutti_status init(struct attention_bench *b, struct model *model, struct measure *limits,
+                              enum dtype kv_type, int context, struct tutti_error *err)
+{
+    const struct model_desc *d = &model->desc;
+    struct backend *be = model->backend;
+    int n_pages = pages_of(context);
+    *b = (struct attention_bench){ .model = model, .limits = limits, .context = context };
+    b->n_qkv = PROMPT_ROWS * (size_t)(d->n_heads + 2 * d->n_kv_heads) * (size_t)d->head_dim;
+    b->qkv = be->ops->alloc(be, b->n_qkv);
+    b->y = be->ops->alloc(be, PROMPT_ROWS * (size_t)d->n_heads * (size_t)d->head_dim);
+    b->host = malloc(b->n_qkv * sizeof *b->host);
+    b->pages = calloc((size_t)n_pages, sizeof *b->pages);
+    if (!b->qkv || !b->y || !b->host || !b->pages)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for attention over %d tokens", context);
+    for (int i = 0; i < n_pages; i++)
+        b->pages[i] = i;
+    uint64_t seed = 1;
+    for (size_t i = 0; i < b->n_qkv; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u; /* Knuth, MMIX */
+        b->host[i] = (float)(int32_t)(seed >> 32) * 0x1p-31f;
+    }
+    enum tutti_status st = model_reserve(model, PROMPT_ROWS, 1, err);
+    return st == TUTTI_OK ? be->ops->kv_new(be, &b->kv, n_pages, kv_type, err) : st;
+}
+
+/* Rows at positions first..: stores them, or lets them look back. */
+static void run(struct attention_bench *b, int first, int n_rows, bool is_store)
+{
+    struct backend *be = b->model->backend;
+    const int32_t *table = b->pages;
+    for (int i = 0; i < n_rows; i++)
+        b->positions[i] = first + i;
+    struct step step = {
+        .n_rows = n_rows, .n_seqs = 1, .positions = b->positions, .seqs = b->seqs, .page_tables = &table
+    };
+    be->ops->step_begin(be, &step);
+    for (int layer = 0; layer < b->model->desc.n_layers; layer++) {
+        if (is_store)
+            be->ops->rope_store(be, b->qkv, NULL, NULL, b->kv, layer);
+        else
+            be->ops->attention(be, b->y, b->qkv, b->kv, layer);
+    }
+    be->ops->step_end(be, NULL, NULL, 0);
+}
+
+static void fill(struct attention_bench *b)
+{
+    struct backend *be = b->model->backend;
+    for (int first = 0; first < b->context; first += PROMPT_ROWS) {
+        int n_rows = b->context - first < PROMPT_ROWS ? b->context - first : PROMPT_ROWS;
+        be->ops->upload(be, b->qkv, b->host, b->n_qkv); /* storing turns what is there */
+        run(b, first, n_rows, true);
+    }
+}
+
+static void measure(struct attention_bench *b, int n_repetitions, struct bench_attention_result *result)
+{
+    double seconds[MAX_REPETITIONS], read[MAX_REPETITIONS], f32[MAX_REPETITIONS], int8[MAX_REPETITIONS];
+    uint64_t spent = 0, begun = clock_now_ns();
+    int n = 0;
+    bool is_free = n_repetitions == 0;
+    int n_least = n_repetitions > 0 ? n_repetitions : MIN_REPETITIONS;
+    int n_most = n_repetitions > 0 ? n_repetitions : MAX_REPETITIONS;
+    while (n < n_least ||
+           (n < n_most && is_free && spent < SPENT_NS && clock_now_ns() - begun < WITH_LIMITS_NS)) {
+        int8[n] = measure_int8_gops(b->limits);
+        f32[n] = measure_f32_gflops(b->limits);
+        read[n] = measure_read_gbps(b->limits);
+        uint64_t begin = clock_now_ns();
+        run(b, b->context - result->n_rows, result->n_rows, false);
+        uint64_t ns = clock_now_ns() - begin;
+        seconds[n++] = (double)ns / 1e9;
+        spent += ns;
+    }
+    result->time = bench_time_of(seconds, n);
+    result->limits = (struct bench_limits){ .read_gbps = measure_median(read, n),
+                                            .peak_int8_gops = measure_median(int8, n),
+                                            .peak_f32_gflops = measure_median(f32, n) };
+}
+
+/* What the rows of one step see of positions, all together: full contexts, and the triangle at their end. */
+static double seen_positions(const struct model_desc *d, const struct bench_attention_result *r)
+{
+    double seen = 0;
+    for (int i = 0; i < r->n_rows; i++) {
+        int n = r->context - r->n_rows + i + 1;
+        seen += d->window > 0 && n > d->window ? d->window : n;
+    }
+    return seen;
+}
+
+/* The last row sees all that has to be read, but for what a window hides from it. */
+static void reckon(const struct model_desc *d, struct bench_attention_result *r)
+{
+    int n_read = d->window > 0 && r->context > d->window + r->n_rows ? d->window + r->n_rows : r->context;
+    double per_token = 2.0 * d->n_layers * d->n_kv_heads * (double)kv_type_bytes(r->kv_type, d->head_dim);
+    r->read_bytes = per_token * n_read;
+    r->ops = 4.0 * d->n_layers * d->n_heads * d->head_dim * seen_positions(d, r); /* q . k, and weights . v */
+}
+
+enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
+                                  const enum dtype *decode_type, int n_repetitions, struct measure *limits,
+                                  struct bench_attention_result *results, int *n_results,
+                                  bench_progress_fn *progress, void *user, struct tutti_error *err)
+{
+    static const enum dtype BOTH_TYPES[] = { DTYPE_F16, DTYPE_I8 };
+    static const int ROWS[] = { 1, PROMPT_ROWS };
+    assert(n_repetitions <= MAX_REPETITIONS);
+    const enum dtype *types = decode_type ? decode_type : BOTH_TYPES;
+    int n_types = decode_type ? 1 : 2, n_rows = decode_type ? 1 : 2;
+    int n = 0, total = contexts->n * n_types * n_rows;
+    for (int i = 0; i < contexts->n; i++)
+        for (int t = 0; t < n_types; t++) {
+            struct attention_bench b;
+            int context = (int)contexts->ints[i];
+            enum tutti_status st = init(&b, model, limits, types[t], context, err);
+            if (st == TUTTI_OK)
+                fill(&b);
+            for (int k = 0; k < n_rows && st == TUTTI_OK && ROWS[k] <= context; k++) {
+                struct bench_attention_result *r = &results[n++];
+                *r = (struct bench_attention_result){ .kv_type = types[t],
+                                                      .context = context,
+                                                      .n_rows = ROWS[k] };
+                measure(&b, n_repetitions, r);
+                reckon(&model->desc, r);
+                progress(user, (uint64_t)n, (uint64_t)total);
+            }
+            clear(&b);
+            if (st != TUTTI_OK)
+                return st;
+        }
+    *n_results = n;
+    return TUTTI_OK;
+}

@@ -1,0 +1,391 @@
+/* Users of an engine at work together: what one gets after scheduling, sampling and text, and whether steps wait for
+ * the text thread. */
+#include "base/rng.h"
+#include "base/system/clock.h"
+#include "cli/bench/bench.h"
+#include "engine/run/engine.h"
+#include "model/adapters/adapter.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ANSWER_TOKENS = 32,
+    LONG_ANSWER_TOKENS = 192, /* where guesses are made, which take time to be right */
+    N_RANDOM = 16,
+    MIN_ROUNDS = 3,
+    MAX_ROUNDS = 100,
+    ROUNDS_NS = 2000000000, /* those of two kinds go on for this long, where no number was asked for */
+};
+
+struct user {
+    struct run *run;
+    uint64_t first_ns, last_ns; /* when its first and its last token came */
+    size_t n_tokens;
+};
+
+struct run {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    int n_running;
+    bool has_failed;
+    struct tutti_error error; /* of the first failure */
+};
+
+static void on_event(void *user_data, const struct tutti_event *event)
+{
+    struct user *user = user_data;
+    struct run *run = user->run;
+    uint64_t now = clock_now_ns();
+    pthread_mutex_lock(&run->mutex);
+    if (user->first_ns == 0 && event->n_generated_tokens > 0)
+        user->first_ns = now;
+    if (event->finish == TUTTI_FINISH_ERROR && !run->has_failed) {
+        run->has_failed = true;
+        run->error = event->error;
+    }
+    user->last_ns = now;
+    user->n_tokens = event->n_generated_tokens;
+    if (event->is_last) {
+        run->n_running--;
+        pthread_cond_signal(&run->changed);
+    }
+    pthread_mutex_unlock(&run->mutex);
+}
+
+/* Strings that no answer will hold, which every piece of text must be compared with. */
+static const struct tutti_string STOPS[LIMIT_STOPS] = {
+    { "\x01one", 4 },      { "\x01two", 4 }, { "\x01three", 6 },   { "\x01four", 5 },
+    { "\x01 five", 6 },    { "\x01six", 4 }, { "\x01seven", 6 },   { "\x01 eight", 7 },
+    { "\x01nine", 5 },     { "\x01ten", 4 }, { "\x01 eleven", 8 }, { "\x01 twelve", 8 },
+    { "\x01thirteen", 9 }, { "\x01 14", 4 }, { "\x01 15", 4 },     { "\x01 16", 4 },
+};
+
+/* What answers are made of, where guesses are looked at. */
+static void choose_text(struct tutti_request *request, const struct bench_engine_result *result,
+                        struct tutti_logit_bias bias[N_RANDOM], int32_t *ids)
+{
+    int n = result->text == BENCH_COPIED ? 1 : N_RANDOM;
+    if (result->text == BENCH_OWN)
+        request->sampling.temperature = 0;
+    if (result->text != BENCH_COPIED && result->text != BENCH_RANDOM)
+        return;
+    for (int i = 0; i < n; i++)
+        bias[i] = (struct tutti_logit_bias){ ids[i], 100 };
+    for (size_t i = N_RANDOM; i < request->n_ids; i++)
+        ids[i] = ids[mix64(request->sampling.seed << 32 | i) % (size_t)n];
+    request->sampling.temperature = result->text == BENCH_COPIED ? 0 : 100;
+    request->sampling.top_k = n; /* nearly all alike */
+    request->sampling.logit_bias = bias;
+    request->sampling.n_logit_bias = (size_t)n;
+}
+
+static enum tutti_status submit_all(tutti_engine *engine, const struct model *model,
+                                    const struct bench_plan *plan, struct run *run, struct user *users,
+                                    struct bench_engine_result *result, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    int n_prompt = result->context > 0 ? result->context : 1;
+    int32_t *ids = calloc((size_t)n_prompt + N_RANDOM, sizeof *ids);
+    struct tutti_logit_bias bias[N_RANDOM];
+    if (!ids)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for a prompt of %d tokens", n_prompt);
+    for (int i = 0; i < result->n_users && st == TUTTI_OK; i++) {
+        struct tutti_request request = {
+            .ids = ids,
+            .n_ids = (size_t)n_prompt,
+            .max_tokens = result->n_tokens,
+            .ignore_eos = true,
+            .max_guesses = result->guesses != BENCH_NO_GUESSES ? 0 : -1,
+        };
+        uint64_t id;
+        request.adapter = tutti_model_adapter_name(model_handle((struct model *)(uintptr_t)model),
+                                                   i % (model_n_adapters(model) + 1) - 1);
+        tutti_sampling_init(&request.sampling, NULL);
+        request.sampling.has_seed = true;
+        request.sampling.seed = (uint64_t)i;
+        if (result->text == BENCH_TEXT_WORK) {
+            request.stop = STOPS;
+            request.n_stop = LIMIT_STOPS;
+            request.logprobs = true;
+            request.top_logprobs = LIMIT_TOP_LOGPROBS;
+        }
+        if (result->text == BENCH_SCHEMA) {
+            request.grammar_kind = TUTTI_GRAMMAR_JSON_SCHEMA;
+            request.grammar = plan->schema;
+            request.n_grammar_bytes = plan->n_schema_bytes;
+        }
+        bench_fill_ids(ids, n_prompt + N_RANDOM, model->desc.n_usable_vocab, (uint64_t)i + 1);
+        choose_text(&request, result, bias, ids);
+        pthread_mutex_lock(&run->mutex);
+        run->n_running++;
+        pthread_mutex_unlock(&run->mutex);
+        st = tutti_engine_submit(engine, &request, on_event, &users[i], &id, err);
+        if (st != TUTTI_OK) {
+            pthread_mutex_lock(&run->mutex);
+            run->n_running--;
+            pthread_mutex_unlock(&run->mutex);
+        }
+    }
+    free(ids);
+    return st;
+}
+
+static void wait_for_all(struct run *run)
+{
+    pthread_mutex_lock(&run->mutex);
+    while (run->n_running > 0)
+        pthread_cond_wait(&run->changed, &run->mutex);
+    pthread_mutex_unlock(&run->mutex);
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static enum tutti_status evaluate(const struct user *users, uint64_t begin_ns,
+                                  struct bench_engine_result *result, struct tutti_error *err)
+{
+    int n = result->n_users;
+    double *ttft = calloc((size_t)n, sizeof *ttft);
+    if (!ttft)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for %d users", n);
+    result->tok_s = 0;
+    for (int i = 0; i < n; i++) {
+        const struct user *user = &users[i];
+        ttft[i] = (double)(user->first_ns - begin_ns) / 1e6;
+        if (user->last_ns > user->first_ns)
+            result->tok_s += (double)(user->n_tokens - 1) / ((double)(user->last_ns - user->first_ns) / 1e9);
+    }
+    qsort(ttft, (size_t)n, sizeof *ttft, compare);
+    result->ttft_ms = ttft[n / 2];
+    free(ttft);
+    return TUTTI_OK;
+}
+
+static enum tutti_status measure(tutti_engine *engine, const struct model *model,
+                                 const struct bench_plan *plan, struct bench_engine_result *result,
+                                 struct tutti_error *err)
+{
+    struct run run = { .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+    struct tutti_stats before, after;
+    struct user *users = calloc((size_t)result->n_users, sizeof *users);
+    if (!users)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for %d users", result->n_users);
+    for (int i = 0; i < result->n_users; i++)
+        users[i].run = &run;
+    tutti_engine_stats(engine, &before);
+    uint64_t begin_ns = clock_now_ns();
+    enum tutti_status st = submit_all(engine, model, plan, &run, users, result, err);
+    wait_for_all(&run); /* also after a failure: the callbacks reach into users */
+    if (st == TUTTI_OK && run.has_failed) {
+        if (err)
+            *err = run.error;
+        st = run.error.status;
+    }
+    if (st == TUTTI_OK)
+        st = evaluate(users, begin_ns, result, err);
+    tutti_engine_stats(engine, &after);
+    result->n_steps = after.n_steps - before.n_steps;
+    result->n_text_waits = after.n_text_waits - before.n_text_waits;
+    result->n_accepted = after.n_accepted_guesses - before.n_accepted_guesses;
+    result->n_rejected = after.n_rejected_guesses - before.n_rejected_guesses;
+    result->n_passes = after.n_draft_passes - before.n_draft_passes;
+    result->n_late_masks = after.n_late_masks - before.n_late_masks;
+    uint64_t n_timed = after.step.n - before.step.n;
+    result->step_ms = n_timed > 0 ? 1e3 * (after.step.sum - before.step.sum) / (double)n_timed : 0;
+    free(users);
+    return st;
+}
+
+static bool has_guesses(const struct bench_plan *plan)
+{
+    return plan->max_guesses > 0 || plan->draft;
+}
+
+/* draft: NULL: none */
+static enum tutti_status open_engine(struct model *model, struct model *draft, const struct bench_plan *plan,
+                                     tutti_engine **out, struct tutti_error *err)
+{
+    int n_answer = has_guesses(plan) ? LONG_ANSWER_TOKENS : ANSWER_TOKENS;
+    int n_users = 1, n_tokens = plan->context + n_answer + 2 * KV_PAGE_TOKENS;
+    for (int i = 0; i < plan->users.n; i++)
+        if (plan->users.ints[i] > n_users)
+            n_users = (int)plan->users.ints[i];
+    int pages_per_user = (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    size_t page_bytes = model->backend->ops->kv_page_bytes(model->backend, model->kv_type);
+    if (draft)
+        page_bytes += draft->backend->ops->kv_page_bytes(draft->backend, draft->kv_type);
+    struct tutti_engine_options options = {
+        .kv_bytes = (uint64_t)page_bytes * (uint64_t)n_users * (uint64_t)pages_per_user,
+        .max_seqs = n_users,
+        .no_prefix_cache = true, /* every run reads its prompts */
+        .max_guesses = plan->max_guesses,
+        .draft = draft ? model_handle(draft) : NULL,
+        .max_draft_tokens = plan->max_draft_tokens,
+    };
+    return tutti_engine_open(out, model_handle(model), &options, err);
+}
+
+/* ---- in turn ---------------------------------------------------------------------------------------------------- */
+
+/* Two kinds that are measured in turn on one engine, so that what else the machine does meets both. */
+static const struct pair {
+    struct kind {
+        enum bench_text text;
+        enum bench_guesses guesses;
+    } base, other;
+    bool is_drafted; /* on an engine with a draft model */
+} PAIRS[BENCH_ENGINE_PAIRS] = {
+    { { BENCH_PLAIN, BENCH_NO_GUESSES }, { BENCH_TEXT_WORK, BENCH_NO_GUESSES }, false },
+    { { BENCH_PLAIN, BENCH_NO_GUESSES }, { BENCH_SCHEMA, BENCH_NO_GUESSES }, false },
+    { { BENCH_RANDOM, BENCH_NO_GUESSES }, { BENCH_RANDOM, BENCH_GUESSED }, false },
+    { { BENCH_OWN, BENCH_NO_GUESSES }, { BENCH_OWN, BENCH_GUESSED }, false },
+    { { BENCH_COPIED, BENCH_NO_GUESSES }, { BENCH_COPIED, BENCH_GUESSED }, false },
+    { { BENCH_RANDOM, BENCH_NO_GUESSES }, { BENCH_RANDOM, BENCH_DRAFTED }, true },
+    { { BENCH_OWN, BENCH_NO_GUESSES }, { BENCH_OWN, BENCH_DRAFTED }, true },
+    { { BENCH_COPIED, BENCH_NO_GUESSES }, { BENCH_COPIED, BENCH_DRAFTED }, true },
+};
+
+static bool is_wanted(const struct pair *pair, const struct bench_plan *plan, bool is_drafted)
+{
+    bool is_schema = pair->other.text == BENCH_SCHEMA, is_text = pair->other.text == BENCH_TEXT_WORK;
+    if ((is_schema && !plan->schema) || (is_text && plan->schema))
+        return false;
+    return pair->is_drafted == is_drafted && (pair->other.guesses != BENCH_GUESSED || plan->max_guesses > 0);
+}
+
+/* Sums over rounds; the times of each are kept. */
+static void add(struct bench_engine_result *sum, const struct bench_engine_result *round)
+{
+    sum->step_ms += round->step_ms;
+    sum->n_steps += round->n_steps;
+    sum->n_text_waits += round->n_text_waits;
+    sum->n_accepted += round->n_accepted;
+    sum->n_rejected += round->n_rejected;
+    sum->n_passes += round->n_passes;
+    sum->n_late_masks += round->n_late_masks;
+}
+
+/* Of the n rounds of one kind. */
+static void sum_up(struct bench_engine_result *result, double *tok_s, double *ttft_ms, int n)
+{
+    result->n_rounds = n;
+    result->step_ms /= n;
+    result->tok_s = measure_median(tok_s, n);
+    result->ttft_ms = measure_median(ttft_ms, n);
+}
+
+struct rounds {
+    double tok_s[2][MAX_ROUNDS], ttft_ms[2][MAX_ROUNDS], ratio[MAX_ROUNDS];
+    int n;
+    uint64_t spent_ns;
+};
+
+static bool needs_more(const struct rounds *rounds, int n_wanted)
+{
+    if (n_wanted > 0)
+        return rounds->n < n_wanted && rounds->n < MAX_ROUNDS;
+    return rounds->n < MIN_ROUNDS || (rounds->n < MAX_ROUNDS && rounds->spent_ns < ROUNDS_NS);
+}
+
+/* One round of each of the n kinds, the first or the last one first. */
+static enum tutti_status run_round(tutti_engine *engine, const struct model *model,
+                                   const struct bench_plan *plan, const struct bench_engine_result *kinds,
+                                   int n, bool is_reversed, struct bench_engine_result *out,
+                                   struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; i < n && st == TUTTI_OK; i++) {
+        int k = is_reversed ? n - 1 - i : i;
+        out[k] = kinds[k];
+        st = measure(engine, model, plan, &out[k], err);
+    }
+    return st;
+}
+
+/* results: [n], what is to be measured. The first round, in which an engine learns what its steps take, is not counted. */
+static enum tutti_status run_in_turn(tutti_engine *engine, const struct model *model,
+                                     const struct bench_plan *plan, struct bench_engine_result *results,
+                                     int n, struct rounds *rounds, struct tutti_error *err)
+{
+    struct bench_engine_result kinds[2] = { results[0], results[n - 1] }, round[2];
+    enum tutti_status st = run_round(engine, model, plan, kinds, n, false, round, err);
+    rounds->n = 0;
+    rounds->spent_ns = 0;
+    while (st == TUTTI_OK && needs_more(rounds, plan->n_repetitions)) {
+        uint64_t begin_ns = clock_now_ns();
+        st = run_round(engine, model, plan, kinds, n, rounds->n % 2 == 0, round, err);
+        rounds->spent_ns += clock_now_ns() - begin_ns;
+        for (int k = 0; k < n; k++) {
+            rounds->tok_s[k][rounds->n] = round[k].tok_s;
+            rounds->ttft_ms[k][rounds->n] = round[k].ttft_ms;
+            add(&results[k], &round[k]);
+        }
+        rounds->ratio[rounds->n++] = n > 1 && round[0].tok_s > 0 ? round[1].tok_s / round[0].tok_s : 1;
+    }
+    for (int k = 0; k < n && rounds->n > 0; k++)
+        sum_up(&results[k], rounds->tok_s[k], rounds->ttft_ms[k], rounds->n);
+    if (n > 1 && rounds->n > 0) {
+        struct bench_time ratio = bench_time_of(rounds->ratio, rounds->n);
+        results[1].ratio = ratio.median_s;
+        results[1].ratio_spread = ratio.spread;
+    }
+    return st;
+}
+
+static struct bench_engine_result result_of(const struct kind *kind, const struct bench_plan *plan,
+                                            int n_users)
+{
+    bool is_short = kind->text == BENCH_PLAIN || kind->text == BENCH_TEXT_WORK || kind->text == BENCH_SCHEMA;
+    return (struct bench_engine_result){
+        .n_users = n_users,
+        .context = plan->context,
+        .n_tokens = is_short ? ANSWER_TOKENS : LONG_ANSWER_TOKENS,
+        .text = kind->text,
+        .guesses = kind->guesses,
+    };
+}
+
+/* Every pair for each number of users. draft: NULL: the pairs without one. */
+static enum tutti_status run_pairs(struct model *model, struct model *draft, const struct bench_plan *plan,
+                                   struct bench_engine_result *results, int *n_results, struct rounds *rounds,
+                                   bench_progress_fn *progress, void *user, struct tutti_error *err)
+{
+    tutti_engine *engine = NULL;
+    enum tutti_status st = open_engine(model, draft, plan, &engine, err);
+    for (int i = 0; st == TUTTI_OK && i < plan->users.n; i++)
+        for (int k = 0; st == TUTTI_OK && k < BENCH_ENGINE_PAIRS; k++) {
+            const struct pair *pair = &PAIRS[k];
+            if (!is_wanted(pair, plan, draft != NULL))
+                continue;
+            int n_users = (int)plan->users.ints[i];
+            int n = pair->other.text == BENCH_TEXT_WORK && !model->tokenizer ? 1 : 2; /* there is no text */
+            results[*n_results] = result_of(&pair->base, plan, n_users);
+            if (n > 1)
+                results[*n_results + 1] = result_of(&pair->other, plan, n_users);
+            progress(user, (uint64_t)*n_results / 2, (uint64_t)plan->users.n * BENCH_ENGINE_PAIRS);
+            st = run_in_turn(engine, model, plan, &results[*n_results], n, rounds, err);
+            *n_results += n;
+        }
+    tutti_engine_close(engine);
+    return st;
+}
+
+enum tutti_status bench_engine(struct model *model, const struct bench_plan *plan,
+                               struct bench_engine_result *results, int *n_results,
+                               bench_progress_fn *progress, void *user, struct tutti_error *err)
+{
+    *n_results = 0;
+    struct rounds *rounds = calloc(1, sizeof *rounds);
+    if (!rounds)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for %d rounds", MAX_ROUNDS);
+    enum tutti_status st = run_pairs(model, NULL, plan, results, n_results, rounds, progress, user, err);
+    if (st == TUTTI_OK && plan->draft)
+        st = run_pairs(model, plan->draft, plan, results, n_results, rounds, progress, user, err);
+    free(rounds);
+    return st;
+}

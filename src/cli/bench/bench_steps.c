@@ -1,0 +1,434 @@
+/* Steps of a model by themselves: rows at their positions over real page tables, timed one by one. */
+#include "backend/kv_type.h"
+#include "base/system/clock.h"
+#include "cli/bench/bench.h"
+#include "model/adapters/adapter.h"
+#include "model/ranks/group.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_REPETITIONS = 200,
+    MIN_REPETITIONS = 3,
+    CHUNK_ROWS = 256, /* rows of a step that fills the cache */
+};
+
+/* Steps of a point are repeated until they have taken MIN_S together, and not beyond MAX_S once there is the least number of
+ * them. The limits of the machine are measured around each, which takes a hundred times as long as a step of a tiny model: so
+ * the whole, too, has a limit. */
+static const double MIN_S = 1.5, MAX_S = 20, MAX_WITH_LIMITS_S = 4;
+
+struct bench {
+    struct model *model;
+    bench_progress_fn *progress;
+    void *user;
+    uint64_t n_done, n_points; /* that are measured */
+    struct measure *measure;
+    struct kv_memory *kv;
+    int n_users, pages_per_user, max_rows;
+    int32_t *ids;                /* [max_rows] */
+    int32_t *positions, *seqs;   /* [max_rows] */
+    int32_t *outputs;            /* [n_users]: rows with logits */
+    int32_t *adapters;           /* [n_users]: the first has none */
+    int32_t *pages;              /* [n_users * pages_per_user] */
+    const int32_t **page_tables; /* [n_users] */
+    float *logits;               /* [n_users][n_vocab] */
+};
+
+static int pages_of(int n_tokens)
+{
+    return (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+}
+
+static int max_int(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+void bench_fill_ids(int32_t *ids, int n, int n_vocab, uint64_t seed)
+{
+    for (int i = 0; i < n; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u; /* Knuth, MMIX */
+        ids[i] = (int32_t)((seed >> 33) % (uint64_t)n_vocab);
+    }
+}
+
+void bench_no_progress(void *user, uint64_t done, uint64_t total)
+{
+    (void)user;
+    (void)done;
+    (void)total;
+}
+
+/* Sorts them. */
+struct bench_time bench_time_of(double *seconds, int n)
+{
+    double median = measure_median(seconds, n);
+    return (struct bench_time){
+        .median_s = median,
+        .spread = median > 0 ? (seconds[(3 * n - 1) / 4] - seconds[n / 4]) / median : 0,
+        .n = n,
+    };
+}
+
+/* ---- the steps ------------------------------------------------------------------------------------------------- */
+
+/* n_rows tokens of user 0 from position first on; logits of the last one. */
+static void run_prompt(struct bench *b, int first, int n_rows)
+{
+    for (int i = 0; i < n_rows; i++) {
+        b->positions[i] = first + i;
+        b->seqs[i] = 0;
+    }
+    b->outputs[0] = n_rows - 1;
+    struct step step = {
+        .n_rows = n_rows,
+        .n_seqs = 1,
+        .n_outputs = 1,
+        .token_ids = b->ids,
+        .positions = b->positions,
+        .seqs = b->seqs,
+        .page_tables = b->page_tables,
+        .output_rows = b->outputs,
+    };
+    model_forward(b->model, b->kv, &step, b->logits);
+}
+
+/* One token for each of n_users, each at position context; adapts: the users take turns with the adapters that there are. */
+static void run_decode(struct bench *b, int n_users, int context, bool adapts)
+{
+    for (int i = 0; i < n_users; i++) {
+        b->positions[i] = context;
+        b->seqs[i] = b->outputs[i] = i;
+        b->adapters[i] = i % (model_n_adapters(b->model) + 1) - 1;
+    }
+    struct step step = {
+        .n_rows = n_users,
+        .n_seqs = n_users,
+        .n_outputs = n_users,
+        .token_ids = b->ids,
+        .positions = b->positions,
+        .seqs = b->seqs,
+        .page_tables = b->page_tables,
+        .output_rows = b->outputs,
+        .adapters = adapts ? b->adapters : NULL,
+    };
+    model_forward(b->model, b->kv, &step, b->logits);
+}
+
+/* Reads a chunk for one user; all other pages become copies of it: the same work for attention. */
+static void fill_cache(struct bench *b, int context)
+{
+    int n_read = context < CHUNK_ROWS ? context : CHUNK_ROWS, n_pages = n_read / KV_PAGE_TOKENS;
+    if (n_read > 0)
+        run_prompt(b, 0, n_read);
+    for (int user = 0; user < b->n_users; user++)
+        for (int page = user == 0 ? pages_of(n_read) : 0; page < pages_of(context); page++)
+            model_kv_copy_page(b->model, b->kv, b->pages[user * b->pages_per_user + page],
+                               b->pages[n_pages > 0 ? page % n_pages : 0]);
+}
+
+/* ---- the limit ------------------------------------------------------------------------------------------------- */
+
+/* Bytes that every step must read: the packed matrices. Of the embedding it reads a row for each token alone. */
+static double bytes_of_weights(const struct model *model)
+{
+    const struct backend_ops *ops = model->backend->ops;
+    size_t n_bytes = ops->matrix_bytes(model->output);
+    for (int i = 0; i < model->desc.n_layers; i++) {
+        const struct layer *layer = &model->layers[i];
+        n_bytes += ops->matrix_bytes(layer->attn_out) + ops->matrix_bytes(layer->gate_up) +
+                   ops->matrix_bytes(layer->down);
+        if (layer->qkv)
+            n_bytes += ops->matrix_bytes(layer->qkv);
+        else
+            n_bytes += ops->matrix_bytes(model->top_query.query) + ops->matrix_bytes(model->top_query.kv);
+    }
+    return (double)n_bytes;
+}
+
+/* A multiply-add is two operations. */
+static double layer_ops_of_row(const struct model_desc *d)
+{
+    double heads = (double)d->n_heads * d->head_dim, kv_heads = (double)d->n_kv_heads * d->head_dim;
+    double qkv = d->d_model * (heads + 2 * kv_heads), ffn = (d->has_gate ? 3.0 : 2.0) * d->d_model * d->d_ff;
+    return 2 * d->n_layers * (qkv + heads * d->d_model + ffn);
+}
+
+/* The longer one of the time to read weights and KV once and the time to compute. */
+static void find_limit(const struct model *model, struct bench_result *result)
+{
+    const struct bench_limits *limits = &result->limits;
+    const struct model_desc *d = &model->local; /* what this rank computes */
+    bool is_prefill = result->phase == BENCH_PREFILL;
+    double rows = result->n_tokens, outputs = is_prefill ? 1 : rows;
+    /* positions that all rows together look at, and those whose keys and values come from memory */
+    double seen = is_prefill ? rows * (rows + 1) / 2 : rows * (result->context + 1.0);
+    double stored = is_prefill ? rows : seen;
+    double kv_bytes = 2.0 * d->n_layers * d->n_kv_heads * (double)kv_type_bytes(model->kv_type, d->head_dim) *
+                      stored;
+    double linear_ops = rows * layer_ops_of_row(d) + outputs * 2 * d->d_model * (double)d->n_vocab;
+    double attention_ops = 4.0 * d->n_layers * d->n_heads * d->head_dim * seen; /* q . k, and weights . v */
+    double matrix_bytes = bytes_of_weights(model);
+    bool is_integer = dtype_block_elems(model->weight_type) > 1 && limits->peak_int8_gops > 0;
+    double peak = is_integer ? limits->peak_int8_gops : limits->peak_f32_gflops;
+    double read_s = (matrix_bytes + kv_bytes) / (limits->read_gbps * 1e9);
+    double compute_s = peak > 0 ? linear_ops / (peak * 1e9) + attention_ops / (limits->peak_f32_gflops * 1e9)
+                                : 0;
+    result->work = (struct bench_work){ matrix_bytes, kv_bytes, linear_ops, attention_ops };
+    result->limit_tok_s = rows / (read_s > compute_s ? read_s : compute_s);
+}
+
+/* ---- measuring ------------------------------------------------------------------------------------------------- */
+
+/* spent_s: of the steps; passed_s: with the limits. */
+static bool needs_more(int n, double spent_s, double passed_s, int n_wanted)
+{
+    if (n_wanted > 0)
+        return n < n_wanted;
+    return n < MIN_REPETITIONS || (n < MAX_REPETITIONS && spent_s < MIN_S && passed_s < MAX_WITH_LIMITS_S);
+}
+
+static double seconds_since(uint64_t begin_ns)
+{
+    return (double)(clock_now_ns() - begin_ns) / 1e9;
+}
+
+/* The repetitions of a point, and what the machine could do before each and behind the last. */
+struct samples {
+    double *seconds;           /* [n_most] */
+    double *read, *int8, *f32; /* [n_most + 1] */
+    double *ratios;            /* [n_most] to the same step without adapters, just before or behind */
+};
+
+static void look_at_limits(struct bench *b, struct samples *s, int n)
+{
+    s->read[n] = measure_read_gbps(b->measure);
+    s->int8[n] = measure_int8_gops(b->measure);
+    s->f32[n] = measure_f32_gflops(b->measure);
+}
+
+/* The median of what was there around each of n repetitions: the mean of just before and just behind, since a speed changes meanwhile. */
+static double limit_of(double *looks, int n)
+{
+    for (int i = 0; i < n; i++)
+        looks[i] = (looks[i] + looks[i + 1]) / 2;
+    return measure_median(looks, n);
+}
+
+static struct cluster_cost cost_now(const struct bench *b)
+{
+    struct cluster_cost cost = { 0 };
+    if (b->model->group)
+        cluster_read_cost(b->model->group->cluster, &cost);
+    return cost;
+}
+
+/* Adds what came since begin, of one of n repetitions. */
+static void add_cost(struct bench_ranks *ranks, const struct cluster_cost *begin,
+                     const struct cluster_cost *end)
+{
+    ranks->reduce_s += (double)(end->reduce_ns - begin->reduce_ns) / 1e9;
+    ranks->gather_s += (double)(end->gather_ns - begin->gather_ns) / 1e9;
+    ranks->tell_s += (double)(end->broadcast_ns - begin->broadcast_ns) / 1e9;
+    ranks->n_reduces += (double)(end->n_reduces - begin->n_reduces);
+    ranks->reduce_bytes += (double)(end->n_reduced_bytes - begin->n_reduced_bytes);
+}
+
+static void divide_cost(struct bench_ranks *ranks, int n)
+{
+    ranks->reduce_s /= n;
+    ranks->gather_s /= n;
+    ranks->tell_s /= n;
+    ranks->n_reduces /= n;
+    ranks->reduce_bytes /= n;
+}
+
+static double seconds_of_decode(struct bench *b, const struct bench_result *result, bool has_adapters)
+{
+    uint64_t begin = clock_now_ns();
+    run_decode(b, result->n_users, result->context, has_adapters);
+    return (double)(clock_now_ns() - begin) / 1e9;
+}
+
+/* The step, or prompt, that counts. */
+static double seconds_of_step(struct bench *b, struct bench_result *result)
+{
+    struct cluster_cost before = cost_now(b), after;
+    uint64_t begin = clock_now_ns();
+    if (result->phase == BENCH_PREFILL)
+        run_prompt(b, 0, result->n_tokens);
+    else
+        run_decode(b, result->n_users, result->context, true);
+    double seconds = (double)(clock_now_ns() - begin) / 1e9;
+    after = cost_now(b);
+    add_cost(&result->ranks, &before, &after);
+    return seconds;
+}
+
+/* Steps with and without adapters in turn, now the one first and now the other, so that both see the same machine. */
+static double compare_adapters(struct bench *b, struct bench_result *result, bool is_odd, double *ratio)
+{
+    run_decode(b, result->n_users, result->context, false); /* wakes the threads */
+    double plain = is_odd ? 0 : seconds_of_decode(b, result, false);
+    double adapted = seconds_of_step(b, result);
+    if (is_odd)
+        plain = seconds_of_decode(b, result, false);
+    *ratio = adapted / plain;
+    return adapted;
+}
+
+/* The median of n ratios, and the two between which it is in 95 of 100 cases: n / 2 of them are below it, give or take
+ * sqrt(n / 4) (David and Nagaraja, Order Statistics, section 7.1). Sorts them. */
+static void find_adapter_cost(struct bench_result *result, double *ratios, int n)
+{
+    double half = 1.96 * sqrt(n / 4.0);
+    int low = (int)floor((n - 1) / 2.0 - half), high = (int)ceil((n - 1) / 2.0 + half);
+    result->adapter_cost = measure_median(ratios, n) - 1;
+    result->adapter_cost_low = ratios[low < 0 ? 0 : low] - 1;
+    result->adapter_cost_high = ratios[high > n - 1 ? n - 1 : high] - 1;
+}
+
+static void measure(struct bench *b, const struct bench_plan *plan, struct samples *s,
+                    struct bench_result *result)
+{
+    double spent = 0;
+    uint64_t begin_ns = clock_now_ns();
+    int n = 0;
+    result->has_adapters = result->phase == BENCH_DECODE && model_n_adapters(b->model) > 0;
+    for (int i = -1; i < 0 || needs_more(n, spent, seconds_since(begin_ns), plan->n_repetitions);
+         i++) { /* -1: to warm up */
+        b->progress(b->user, b->n_done, b->n_points);
+        if (b->model->group) /* wakes the others, who had nothing to do meanwhile */
+            run_decode(b, 1, result->context, false);
+        s->seconds[n] = result->has_adapters ? compare_adapters(b, result, i % 2 != 0, &s->ratios[n])
+                                             : seconds_of_step(b, result);
+        if (model_is_lost(b->model))
+            return;
+        look_at_limits(b, s, i + 1);
+        if (i < 0) {
+            result->ranks = (struct bench_ranks){ .reduce_s = 0 };
+            continue;
+        }
+        spent += s->seconds[n++];
+        if (plan->n_repetitions == 0 && n >= MIN_REPETITIONS && spent > MAX_S)
+            break;
+    }
+    divide_cost(&result->ranks, n);
+    result->time = bench_time_of(s->seconds, n);
+    result->tok_s = result->n_tokens / result->time.median_s;
+    if (result->has_adapters)
+        find_adapter_cost(result, s->ratios, n);
+    result->limits = (struct bench_limits){ .read_gbps = limit_of(s->read, n),
+                                            .peak_int8_gops = limit_of(s->int8, n),
+                                            .peak_f32_gflops = limit_of(s->f32, n) };
+    find_limit(b->model, result);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+static void clear(struct bench *b)
+{
+    if (b->kv)
+        model_kv_free(b->model, b->kv);
+    free(b->ids);
+    free(b->positions);
+    free(b->seqs);
+    free(b->outputs);
+    free(b->adapters);
+    free(b->pages);
+    free(b->page_tables);
+    free(b->logits);
+}
+
+/* The plan's numbers have bounds (bench.c) that keep these products within int. */
+static enum tutti_status init(struct bench *b, struct model *model, const struct bench_plan *plan,
+                              struct tutti_error *err)
+{
+    *b = (struct bench){ .model = model, .n_users = 1 };
+    for (int i = 0; i < plan->users.n; i++)
+        b->n_users = max_int(b->n_users, (int)plan->users.ints[i]);
+    b->pages_per_user = pages_of(max_int(plan->context + 1, plan->n_prefill));
+    b->max_rows = max_int(max_int(b->n_users, plan->n_prefill), CHUNK_ROWS);
+    int decode_pages = pages_of(plan->context + 1), n_pages = b->n_users * decode_pages;
+    size_t rows = (size_t)b->max_rows, users = (size_t)b->n_users;
+    b->ids = calloc(rows, sizeof *b->ids);
+    b->positions = calloc(rows, sizeof *b->positions);
+    b->seqs = calloc(rows, sizeof *b->seqs);
+    b->outputs = calloc(users, sizeof *b->outputs);
+    b->adapters = calloc(users, sizeof *b->adapters);
+    b->pages = calloc(users * (size_t)b->pages_per_user, sizeof *b->pages);
+    b->page_tables = calloc(users, sizeof *b->page_tables);
+    b->logits = calloc(users * (size_t)model->desc.n_vocab, sizeof *b->logits);
+    if (!b->ids || !b->positions || !b->seqs || !b->outputs || !b->adapters || !b->pages || !b->page_tables ||
+        !b->logits)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the steps of %d users", b->n_users);
+    bench_fill_ids(b->ids, b->max_rows, model->desc.n_usable_vocab, 1);
+    /* User 0 alone has pages for the prompt; every user has those for the context. */
+    for (int user = 0; user < b->n_users; user++) {
+        b->page_tables[user] = b->pages + user * b->pages_per_user;
+        for (int page = 0; page < decode_pages; page++)
+            b->pages[user * b->pages_per_user + page] = user * decode_pages + page;
+    }
+    for (int page = decode_pages; page < b->pages_per_user; page++)
+        b->pages[page] = n_pages++;
+    enum tutti_status st = model_reserve(model, b->max_rows, b->max_rows, err);
+    return st == TUTTI_OK ? model_kv_new(model, &b->kv, n_pages, err) : st;
+}
+
+/* On this rank, which measures the limits, is a buffer of no use to the model. */
+static void look_at_memory(struct model *model, struct bench_memory *memory)
+{
+    memory->n_ranks = model_memory_taken(model, memory->rank_bytes);
+    if (memory->n_ranks > 0 && memory->rank_bytes[0] > measure_bytes())
+        memory->rank_bytes[0] -= measure_bytes();
+}
+
+enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan, struct measure *limits,
+                              struct bench_result *results, int *n_results, struct bench_memory *memory,
+                              bench_progress_fn *progress, void *user, struct tutti_error *err)
+{
+    struct bench b;
+    int n = 0, n_repetitions = plan->n_repetitions > 0 ? plan->n_repetitions : MAX_REPETITIONS;
+    uint64_t total = (uint64_t)plan->users.n + (plan->n_prefill > 0);
+    size_t n_most = (size_t)n_repetitions + 1;
+    double *numbers = calloc(5 * n_most, sizeof *numbers);
+    enum tutti_status st = init(&b, model, plan, err);
+    if (st == TUTTI_OK && !numbers)
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for %d repetitions", n_repetitions);
+    if (st != TUTTI_OK)
+        goto done;
+    struct samples s = { numbers, numbers + n_most, numbers + 2 * n_most, numbers + 3 * n_most,
+                         numbers + 4 * n_most };
+    b.measure = limits;
+    b.progress = progress;
+    b.user = user;
+    b.n_points = total;
+    progress(user, 0, total);
+    fill_cache(&b, plan->context);
+    for (int i = 0; i < plan->users.n; i++) {
+        int n_users = (int)plan->users.ints[i];
+        results[n] = (struct bench_result){
+            .phase = BENCH_DECODE, .n_users = n_users, .context = plan->context, .n_tokens = n_users
+        };
+        measure(&b, plan, &s, &results[n++]);
+        b.n_done = (uint64_t)n;
+    }
+    if (plan->n_prefill > 0) {
+        results[n] = (struct bench_result){ .phase = BENCH_PREFILL,
+                                            .n_users = 1,
+                                            .n_tokens = plan->n_prefill };
+        measure(&b, plan, &s, &results[n++]);
+    }
+    progress(user, total, total);
+    *n_results = n;
+    if (memory)
+        look_at_memory(model, memory);
+    st = model_check(model, err);
+done:
+    clear(&b);
+    free(numbers);
+    return st;
+}

@@ -1,0 +1,480 @@
+#include "cli/options/flags.h"
+
+#include "backend/kv_type.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "cli/terminal/progress.h"
+#include "cluster/cluster.h"
+#include "fleet/rank_table.h"
+#include "model/weights/weight_type.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the model ------------------------------------------------------------------------------------------------- */
+
+static const char *const CPU_LEVELS[] = { "ref", "avx2", "avx512", NULL };
+
+#define MODEL struct model_flags
+const struct option MODEL_OPTIONS[] = {
+    { .name = "type",
+      CHOICE_IN(MODEL, type),
+      .value = "TYPE",
+      .choices = WEIGHT_TYPE_NAMES,
+      .aliases = WEIGHT_TYPE_ALIASES,
+      .help = "convert the weights while loading, instead of running them as stored" },
+    { .name = "kv-type",
+      CHOICE_IN(MODEL, kv_type),
+      .value = "TYPE",
+      .choices = KV_TYPE_NAMES,
+      .initial = "f16",
+      .help = "type of the stored keys and values" },
+    { .name = "chat-format",
+      TEXT_IN(MODEL, chat_format),
+      .value = "NAME",
+      .help =
+          "chat format, instead of the checkpoint's own: chatglm, chatglm2, chatglm3, glm4, llama2, llama3, "
+          "llama3.1, chatml, qwen2, qwen2.5, qwen3, mistral-v1 or mistral-v3; template for the one that the "
+          "checkpoint carries, template:NAME for one of several; or a file with a Jinja template" },
+    { .name = "threads",
+      .letter = 't',
+      INT_IN(MODEL, threads),
+      .value = "N",
+      .min = 1,
+      .max = 256,
+      .help = "compute threads; without it, one for each core that this process may use" },
+    { .name = "tp",
+      INT_IN(MODEL, tp),
+      .value = "N",
+      .min = 1,
+      .max = LIMIT_RANKS,
+      .initial = "1",
+      .help = "run the model on the N processes that mpirun started, each with its share of the weights" },
+    { .name = "rank-table",
+      TEXT_IN(MODEL, rank_table),
+      .value = "TABLE",
+      .help =
+          "a RANK_TABLE_FILE (tutti ranks) that has as many ranks, and says on which machine each must run" },
+    { .name = "pin", FLAG_IN(MODEL, pin), .help = "bind each compute thread to a core of its own" },
+    { .name = "cpu",
+      CHOICE_IN(MODEL, cpu),
+      .value = "LEVEL",
+      .choices = CPU_LEVELS,
+      .help = "use at most these instructions, for comparisons" },
+    { .name = NULL },
+};
+
+struct tutti_model_options model_flags_options(const struct model_flags *flags, tutti_ranks *ranks)
+{
+    return (struct tutti_model_options){
+        .n_threads = flags->threads > 0 ? (int)flags->threads : 0,
+        .pin_threads = flags->pin,
+        .weight_type = flags->type,
+        .kv_type = flags->kv_type,
+        .chat_format = flags->chat_format,
+        .cpu = flags->cpu,
+        .ranks = ranks,
+    };
+}
+
+/* Every rank looks for itself; where one is not in its place all of its group end. */
+static enum tutti_status check_rank_table(const struct model_flags *flags, int n_replicas, tutti_ranks *ranks,
+                                          struct tutti_error *err)
+{
+    struct rank_table *table = NULL;
+    int rank = tutti_ranks_group(ranks) * (int)flags->tp + tutti_ranks_rank(ranks);
+    enum tutti_status st = rank_table_read(&table, flags->rank_table, err);
+    if (st == TUTTI_OK)
+        st = rank_table_check(table, rank, (int)flags->tp * n_replicas, err);
+    rank_table_free(table);
+    return ranks ? cluster_agree(cluster_of(ranks), st, err) : st;
+}
+
+/* Options that every rank takes from its own command line, and that must be equal on all ranks: with another type a rank's part of
+ * the weights would differ, with another adapter it would wait for ever. Rank 0 sends all other settings to the others. */
+struct rank_flags {
+    char program[64], type[32], kv_type[32], adapters[1024];
+};
+
+static void describe_adapters(const struct adapter_flags *adapters, char *text, size_t size)
+{
+    size_t n = 0;
+    for (int i = 0; adapters && i < adapters->lora.n && n < size; i++) {
+        const char *one = adapters->lora.texts[i];
+        int length = (int)strcspn(one, "="); /* where the folder lies may differ from machine to machine */
+        n += (size_t)snprintf(text + n, size - n, "%s%.*s", i > 0 ? ", " : "", length, one);
+    }
+}
+
+static enum tutti_status compare_flags(const struct model_flags *flags, const struct adapter_flags *adapters,
+                                       struct cluster *cluster, struct tutti_error *err)
+{
+    struct rank_flags own = { .program = TUTTI_VERSION }, first;
+    snprintf(own.type, sizeof own.type, "%s", flags->type ? flags->type : "as stored");
+    snprintf(own.kv_type, sizeof own.kv_type, "%s", flags->kv_type);
+    describe_adapters(adapters, own.adapters, sizeof own.adapters);
+    first = own;
+    enum tutti_status st = TUTTI_OK;
+    if (!cluster_broadcast(cluster, &first, sizeof first, true))
+        return cluster_check(cluster, err);
+    const struct {
+        const char *name, *own, *first;
+    } all[] = { { "the version of tutti", own.program, first.program },
+                { "--type", own.type, first.type },
+                { "--kv-type", own.kv_type, first.kv_type },
+                { "--lora", own.adapters, first.adapters } };
+    for (size_t i = 0; i < sizeof all / sizeof *all && st == TUTTI_OK; i++)
+        if (strcmp(all[i].own, all[i].first) != 0)
+            st = error_set_param(err, TUTTI_E_ARGUMENT, all[i].name,
+                                 "%s is %s, but %s on rank 0: start all ranks with the same options",
+                                 all[i].name, *all[i].own ? all[i].own : "not given",
+                                 *all[i].first ? all[i].first : "not given");
+    return cluster_agree(cluster, st, err);
+}
+
+/* adapters: NULL: none. */
+static enum tutti_status join_ranks(const struct model_flags *flags, const struct adapter_flags *adapters,
+                                    tutti_ranks **out, struct tutti_error *err)
+{
+    tutti_ranks *ranks = NULL;
+    enum tutti_status st = TUTTI_OK;
+    int n_replicas = flags->n_replicas > 1 ? (int)flags->n_replicas : 1;
+    if (flags->tp > 1 || n_replicas > 1)
+        st = tutti_ranks_open(&ranks, (int)flags->tp, n_replicas, err);
+    if (st == TUTTI_OK && flags->rank_table)
+        st = check_rank_table(flags, n_replicas, ranks, err);
+    if (st == TUTTI_OK && ranks && cluster_n_ranks(cluster_of(ranks)) > 1)
+        st = compare_flags(flags, adapters, cluster_of(ranks), err);
+    if (st == TUTTI_OK && tutti_ranks_rank(ranks) > 0) {
+        signal(SIGTERM, SIG_IGN); /* launchers send them to all, but rank 0 may have requests to end */
+        signal(SIGINT, SIG_IGN);
+        log_set_level(LOG_WARN);
+    }
+    *out = ranks;
+    return st;
+}
+
+enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks **out,
+                                    struct tutti_error *err)
+{
+    return join_ranks(flags, NULL, out, err);
+}
+
+enum tutti_status model_flags_join(const struct model_flags *flags, const struct adapter_flags *adapters,
+                                   const char *path, tutti_ranks **out, bool *is_done,
+                                   struct tutti_error *err)
+{
+    *is_done = false;
+    enum tutti_status st = join_ranks(flags, adapters, out, err);
+    if (st != TUTTI_OK || tutti_ranks_rank(*out) == 0)
+        return st;
+    tutti_model *model = NULL;
+    st = model_flags_open(flags, *out, path, &model, err);
+    bool is_told = st != TUTTI_OK;
+    if (st == TUTTI_OK && adapters) {
+        st = adapter_flags_load(adapters, model, err);
+        is_told = st != TUTTI_OK;
+    }
+    if (st == TUTTI_OK)
+        st = tutti_model_follow(model, err);
+    if (is_told && st != TUTTI_E_IO)
+        st = TUTTI_OK; /* every rank knows it; rank 0 says it, and must not be ended by a launcher before */
+    tutti_model_close(model);
+    tutti_ranks_close(*out);
+    *out = NULL;
+    *is_done = true;
+    return st;
+}
+
+enum tutti_status model_flags_open(const struct model_flags *flags, tutti_ranks *ranks, const char *path,
+                                   tutti_model **out, struct tutti_error *err)
+{
+    struct tutti_model_options options = model_flags_options(flags, ranks);
+    struct progress progress;
+    progress_begin(&progress, "loading", PROGRESS_BYTES);
+    options.progress = progress_update;
+    options.user = &progress;
+    enum tutti_status st = tutti_model_open(out, path, &options, err);
+    progress_end(&progress);
+    return st;
+}
+
+/* ---- adapters -------------------------------------------------------------------------------------------------- */
+
+const struct option ADAPTER_OPTIONS[] = {
+    { .name = "lora",
+      TEXTS_IN(struct adapter_flags, lora),
+      .value = "NAME=PATH",
+      .help = "load the adapter in the folder PATH (LoRA, as PEFT saves it) beside the model" },
+    { .name = NULL },
+};
+
+enum tutti_status adapter_flags_load(const struct adapter_flags *flags, tutti_model *model,
+                                     struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; i < flags->lora.n && st == TUTTI_OK; i++) {
+        const char *text = flags->lora.texts[i], *equals = strchr(text, '=');
+        const char *path = equals ? equals + 1 : text;
+        size_t end = equals ? (size_t)(equals - text) : strlen(text), begin = 0;
+        while (!equals && end > 1 && text[end - 1] == '/')
+            end--;
+        for (size_t k = 0; !equals && k < end; k++)
+            begin = text[k] == '/' ? k + 1 : begin;
+        char name[256];
+        snprintf(name, sizeof name, "%.*s", (int)(end - begin), text + begin);
+        st = tutti_model_add_adapter(model, name, path, err);
+        if (st != TUTTI_OK)
+            error_prefix(err, "--lora %s", text);
+    }
+    return st;
+}
+
+enum tutti_status adapter_flags_choose(const char *named, const tutti_model *model, const char **out,
+                                       struct tutti_error *err)
+{
+    const char *name;
+    *out = NULL;
+    if (named && strcmp(named, "none") == 0)
+        return TUTTI_OK;
+    for (int i = 0; (name = tutti_model_adapter_name(model, i)); i++) {
+        if (!named || strcmp(name, named) == 0) {
+            *out = name;
+            return TUTTI_OK;
+        }
+    }
+    if (!named)
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_NOT_FOUND, "adapter", "--adapter %s: no --lora has this name", named);
+}
+
+/* ---- the draft model ------------------------------------------------------------------------------------------- */
+
+#define DRAFT struct draft_flags
+const struct option DRAFT_OPTIONS[] = {
+    { .name = "draft",
+      TEXT_IN(DRAFT, draft),
+      .value = "MODEL",
+      .help = "a second, smaller model with the same tokens, which guesses what the first one will say: "
+              "several tokens are then verified in one step, where that is faster; what is answered stays "
+              "the same. Beside --speculate, the likelier guess is taken" },
+    { .name = "draft-tokens",
+      INT_IN(DRAFT, tokens),
+      .value = "N",
+      .min = 1,
+      .max = 32,
+      .initial = "8",
+      .help = "tokens that the draft model guesses of an answer for one step, at most" },
+    { .name = "draft-type",
+      CHOICE_IN(DRAFT, type),
+      .value = "TYPE",
+      .choices = WEIGHT_TYPE_NAMES,
+      .aliases = WEIGHT_TYPE_ALIASES,
+      .help = "convert the draft model's weights while loading" },
+    { .name = NULL },
+};
+
+enum tutti_status draft_flags_open(const struct draft_flags *flags, const struct model_flags *model,
+                                   tutti_model **out, struct tutti_error *err)
+{
+    struct model_flags draft = { .type = flags->type,
+                                 .kv_type = model->kv_type,
+                                 .cpu = model->cpu,
+                                 .threads = model->threads,
+                                 .pin = model->pin };
+    *out = NULL;
+    return flags->draft ? model_flags_open(&draft, NULL, flags->draft, out, err) : TUTTI_OK;
+}
+
+/* ---- the engine ------------------------------------------------------------------------------------------------ */
+
+#define ENGINE struct engine_flags
+const struct option ENGINE_OPTIONS[] = {
+    { .name = "kv-memory",
+      SIZE_IN(ENGINE, kv_memory),
+      .value = "SIZE",
+      .min = 1,
+      .max = INFINITY,
+      .help = "memory for keys and values of all sequences together, such as 4G; without it, taken from free "
+              "memory" },
+    { .name = "context",
+      .letter = 'c',
+      INT_IN(ENGINE, context),
+      .value = "N",
+      .min = 1,
+      .max = LIMIT_CONTEXT,
+      .help = "tokens of one conversation; without it, the model's" },
+    { .name = "max-batch-tokens",
+      INT_IN(ENGINE, max_batch_tokens),
+      .value = "N",
+      .min = 1,
+      .max = 65536,
+      .initial = "256",
+      .help = "rows of one step" },
+    { .name = "max-seqs",
+      INT_IN(ENGINE, max_seqs),
+      .value = "N",
+      .min = 1,
+      .max = 65536,
+      .help = "sequences that run at the same time; without it, 256" },
+    { .name = "max-queue",
+      INT_IN(ENGINE, max_queue),
+      .value = "N",
+      .min = 1,
+      .max = 1000000,
+      .initial = "1024",
+      .help = "requests that wait beyond those" },
+    { .name = "max-slowdown",
+      FLOAT_IN(ENGINE, max_slowdown),
+      .value = "X",
+      .min = 1.01,
+      .max = 1000,
+      .initial = "2",
+      .help = "while a prompt is read, a step may take X times as long as one that only decodes: more reads "
+              "it sooner, "
+              "less keeps the others' tokens coming evenly" },
+    { .name = "speculate",
+      INT_IN(ENGINE, speculate),
+      .value = "N",
+      .max = 32,
+      .initial = "0",
+      .help = "guess up to N tokens of a text that repeats itself or its prompt, and verify them in one step "
+              "where that is "
+              "faster; what is answered stays the same. 0: none" },
+    { .name = "no-prefix-cache",
+      FLAG_IN(ENGINE, no_prefix_cache),
+      .help = "do not reuse what earlier prompts computed" },
+    { .name = "kv-spill",
+      TEXT_IN(ENGINE, kv_spill),
+      .value = "DIR",
+      .help = "keep the keys and values of idle conversations in a file in this folder when memory runs "
+              "short, and at "
+              "the end; it serves one process at a time, and the next one too" },
+    { .name = "kv-spill-size",
+      SIZE_IN(ENGINE, kv_spill_size),
+      .value = "SIZE",
+      .min = 1,
+      .max = INFINITY,
+      .help = "size of that file at most, such as 100G; without it, 8G" },
+    { .name = NULL },
+};
+
+int engine_flags_max_seqs(const struct engine_flags *flags)
+{
+    return flags->max_seqs < 0 ? 256 : (int)flags->max_seqs;
+}
+
+enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs, tutti_model *model,
+                                    tutti_engine **out, struct tutti_error *err)
+{
+    int max_seqs = engine_flags_max_seqs(flags);
+    struct tutti_engine_options options = {
+        .kv_bytes = flags->kv_memory > 0 ? (uint64_t)flags->kv_memory : 0,
+        .max_context = flags->context > 0 ? (int)flags->context : 0,
+        .max_batch_tokens = (int)flags->max_batch_tokens,
+        .max_seqs = n_seqs > 0 && n_seqs < max_seqs ? n_seqs : max_seqs,
+        .max_queue = (int)flags->max_queue,
+        .max_queue_ms = (int)ceil(flags->max_queue_time * 1e3),
+        .no_prefix_cache = flags->no_prefix_cache,
+        .max_slowdown = flags->max_slowdown,
+        .max_guesses = (int)flags->speculate,
+        .kv_spill_dir = flags->kv_spill,
+        .kv_spill_bytes = flags->kv_spill_size > 0 ? (uint64_t)flags->kv_spill_size : 0,
+        .draft = flags->draft,
+        .max_draft_tokens = (int)flags->draft_tokens,
+        .failed = flags->failed,
+        .user = flags->user,
+    };
+    return tutti_engine_open(out, model, &options, err);
+}
+
+/* ---- sampling -------------------------------------------------------------------------------------------------- */
+
+#define SAMPLING struct sampling_flags
+const struct option SAMPLING_OPTIONS[] = {
+    { .name = "max-tokens",
+      .letter = 'n',
+      INT_IN(SAMPLING, max_tokens),
+      .value = "N",
+      .min = 1,
+      .max = LIMIT_CONTEXT,
+      .help = "tokens of an answer; without it, as many as the context holds" },
+    { .name = "temperature",
+      FLOAT_IN(SAMPLING, temperature),
+      .value = "T",
+      .min = 0,
+      .max = 100,
+      .help = "0: always the most probable token; without it, the model's default, as for all of these" },
+    { .name = "top-k",
+      INT_IN(SAMPLING, top_k),
+      .value = "K",
+      .max = INT32_MAX,
+      .help = "draw among the K most probable tokens; 0: among all" },
+    { .name = "top-p",
+      FLOAT_IN(SAMPLING, top_p),
+      .value = "P",
+      .max = 1,
+      .above_min = true,
+      .help = "draw among the most probable tokens that together have probability P" },
+    { .name = "min-p",
+      FLOAT_IN(SAMPLING, min_p),
+      .value = "P",
+      .max = 1,
+      .help = "drop tokens less probable than P times the most probable one" },
+    { .name = "repetition-penalty",
+      FLOAT_IN(SAMPLING, repetition_penalty),
+      .value = "R",
+      .max = INFINITY,
+      .above_min = true,
+      .help = "divide the score of tokens that occurred; 1: off" },
+    { .name = "presence-penalty",
+      FLOAT_IN(SAMPLING, presence_penalty),
+      .value = "R",
+      .min = -2,
+      .max = 2,
+      .help = "subtract from the score of tokens that the answer has" },
+    { .name = "frequency-penalty",
+      FLOAT_IN(SAMPLING, frequency_penalty),
+      .value = "R",
+      .min = -2,
+      .max = 2,
+      .help = "subtract for each time that the answer has the token" },
+    { .name = "seed", INT_IN(SAMPLING, seed), .value = "N", .help = "the same seed gives the same answer" },
+    { .name = "stop", TEXTS_IN(SAMPLING, stop), .value = "TEXT", .help = "end the answer before this text" },
+    { .name = "ignore-eos", FLAG_IN(SAMPLING, ignore_eos), .help = "go on where the model would end" },
+    { .name = NULL },
+};
+
+static void override(float *member, double given)
+{
+    if (!isnan(given))
+        *member = (float)given;
+}
+
+void sampling_flags_apply(const struct sampling_flags *flags, const tutti_model *model,
+                          struct tutti_string stops[OPTION_MAX_TEXTS], struct tutti_request *request)
+{
+    struct tutti_sampling *sampling = &request->sampling;
+    tutti_sampling_init(sampling, model);
+    override(&sampling->temperature, flags->temperature);
+    override(&sampling->top_p, flags->top_p);
+    override(&sampling->min_p, flags->min_p);
+    override(&sampling->repetition_penalty, flags->repetition_penalty);
+    override(&sampling->presence_penalty, flags->presence_penalty);
+    override(&sampling->frequency_penalty, flags->frequency_penalty);
+    if (flags->top_k >= 0)
+        sampling->top_k = (int)flags->top_k;
+    if (flags->seed >= 0) {
+        sampling->has_seed = true;
+        sampling->seed = (uint64_t)flags->seed;
+    }
+    request->max_tokens = flags->max_tokens > 0 ? (int)flags->max_tokens : 0;
+    request->ignore_eos = flags->ignore_eos;
+    request->n_stop = 0;
+    request->stop = stops;
+    for (int i = 0; i < flags->stop.n; i++)
+        stops[request->n_stop++] = (struct tutti_string){ flags->stop.texts[i],
+                                                          strlen(flags->stop.texts[i]) };
+}

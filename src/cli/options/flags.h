@@ -1,0 +1,99 @@
+/* Groups of options that several commands share, and what the values mean to the library. */
+#ifndef TUTTI_CLI_OPTIONS_FLAGS_H
+#define TUTTI_CLI_OPTIONS_FLAGS_H
+
+#include "base/error.h"
+#include "cli/options/options.h"
+
+/* ---- the model ---- */
+struct model_flags {
+    const char *type, *kv_type, *cpu, *chat_format, *rank_table;
+    int64_t threads, tp;
+    bool pin;
+    int64_t n_replicas; /* not from a flag of its own; 0: one */
+};
+extern const struct option MODEL_OPTIONS[];
+
+/* The options without the callback for progress. */
+struct tutti_model_options model_flags_options(const struct model_flags *flags, tutti_ranks *ranks);
+
+/* Opens the model, with a progress bar while it is being loaded. ranks: NULL: none. */
+MUST_CHECK enum tutti_status model_flags_open(const struct model_flags *flags, tutti_ranks *ranks,
+                                              const char *path, tutti_model **out, struct tutti_error *err);
+
+struct adapter_flags;
+
+/* Where --tp or n_replicas ask for several ranks, joins them: *out is the caller's, for tutti_ranks_close(); else it is NULL. A rank above 0
+ * does all its work here: it opens the model and its adapters (NULL: none), follows, and has *out NULL and *is_done true. */
+MUST_CHECK enum tutti_status model_flags_join(const struct model_flags *flags,
+                                              const struct adapter_flags *adapters, const char *path,
+                                              tutti_ranks **out, bool *is_done, struct tutti_error *err);
+
+/* The same without the model: a rank above 0 must not catch signals, and says only what is wrong. */
+MUST_CHECK enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks **out,
+                                               struct tutti_error *err);
+
+/* ---- adapters ---- */
+struct adapter_flags {
+    struct option_texts lora;
+};
+extern const struct option ADAPTER_OPTIONS[];
+
+/* Loads each "NAME=PATH", or PATH under the name of its folder. */
+MUST_CHECK enum tutti_status adapter_flags_load(const struct adapter_flags *flags, tutti_model *model,
+                                                struct tutti_error *err);
+
+/* The adapter that a command with one conversation, or one for all, uses: the one named, else the first; NULL: none is
+ * loaded, or "none" was named. TUTTI_E_NOT_FOUND. */
+MUST_CHECK enum tutti_status adapter_flags_choose(const char *named, const tutti_model *model,
+                                                  const char **out, struct tutti_error *err);
+
+/* ---- the draft model ---- */
+struct draft_flags {
+    const char *draft, *type;
+    int64_t tokens;
+};
+extern const struct option DRAFT_OPTIONS[];
+
+/* Opens the draft model, where one was named, with the threads and key-value type of the model it is for: else *out is NULL. */
+MUST_CHECK enum tutti_status draft_flags_open(const struct draft_flags *flags,
+                                              const struct model_flags *model, tutti_model **out,
+                                              struct tutti_error *err);
+
+/* ---- the engine ---- */
+struct engine_flags {
+    int64_t kv_memory, context, max_batch_tokens, max_seqs, max_queue, speculate, kv_spill_size;
+    const char *kv_spill;
+    double max_slowdown, max_queue_time; /* max_queue_time: none of the options; seconds, 0: no limit */
+    bool no_prefix_cache;
+    /* Not from flags; NULL, 0: as in struct tutti_engine_options. */
+    tutti_model *draft;
+    int64_t draft_tokens;
+    void (*failed)(void *user, const struct tutti_error *why);
+    void *user;
+};
+extern const struct option ENGINE_OPTIONS[];
+
+int engine_flags_max_seqs(const struct engine_flags *flags); /* also where the flag was not given */
+
+/* n_seqs: sequences that can run at the same time at all, so that no more memory than they can use is reserved; 0: not
+ * known. */
+MUST_CHECK enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs,
+                                               tutti_model *model, tutti_engine **out,
+                                               struct tutti_error *err);
+
+/* ---- sampling ---- */
+struct sampling_flags {
+    double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k, seed, max_tokens;
+    struct option_texts stop;
+    bool ignore_eos;
+};
+extern const struct option SAMPLING_OPTIONS[];
+
+/* Fills sampling, max_tokens, stop and ignore_eos of the request: the model's defaults, then what was given. The stop
+ * strings are borrowed from flags and put into stops. */
+void sampling_flags_apply(const struct sampling_flags *flags, const tutti_model *model,
+                          struct tutti_string stops[OPTION_MAX_TEXTS], struct tutti_request *request);
+
+#endif

@@ -1,0 +1,27 @@
+/* What a system's package of tutti holds beside the program, made from the same tables as --help: pages for man(1), and completion
+ * for shells. */
+#ifndef TUTTI_CLI_OPTIONS_MANUAL_H
+#define TUTTI_CLI_OPTIONS_MANUAL_H
+
+#include "cli/options/command.h"
+
+/* Adds text as a line of man(7), escaped. False: out of memory. */
+MUST_CHECK bool manual_text(struct buf *out, const char *text);
+
+struct command_list {
+    const struct command *const *commands;
+    int n;
+    const char *introduction; /* sentences */
+};
+
+/* tutti(1). False: out of memory, here and below. */
+MUST_CHECK bool manual_overview(const struct command_list *list, struct buf *out);
+/* tutti-COMMAND(1). */
+MUST_CHECK bool manual_command(const struct command *command, struct buf *out);
+
+/* For bash-completion's folder, under the name "tutti". */
+MUST_CHECK bool completion_bash(const struct command_list *list, struct buf *out);
+/* For zsh's $fpath, under the name "_tutti". */
+MUST_CHECK bool completion_zsh(const struct command_list *list, struct buf *out);
+
+#endif

@@ -1,0 +1,432 @@
+/* Parsing of a command's words against its table. How the table reads as help: options_help.c. */
+#include "cli/options/options.h"
+
+#include "cli/terminal/numbers.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+enum { MAX_WORD = 64 }; /* longer words are not compared for suggestions */
+
+/* ---- suggestions ---------------------------------------------------------------------------------------------- */
+
+/* Damerau-Levenshtein distance with adjacent swaps (optimal string alignment). Words of up to MAX_WORD bytes. */
+static int edit_distance(const char *a, size_t n_a, const char *b, size_t n_b)
+{
+    int rows[3][MAX_WORD + 1];
+    int *before = rows[0], *last = rows[1], *now = rows[2];
+    for (size_t j = 0; j <= n_b; j++)
+        last[j] = (int)j;
+    for (size_t i = 1; i <= n_a; i++) {
+        now[0] = (int)i;
+        for (size_t j = 1; j <= n_b; j++) {
+            int best = last[j - 1] + (a[i - 1] != b[j - 1]);
+            if (last[j] + 1 < best)
+                best = last[j] + 1;
+            if (now[j - 1] + 1 < best)
+                best = now[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
+                best = before[j - 2] + 1;
+            now[j] = best;
+        }
+        int *spare = before;
+        before = last;
+        last = now;
+        now = spare;
+    }
+    return last[n_b];
+}
+
+/* How far word is from candidate: 0 is equal; a negative number means: not near. */
+static int distance(const char *word, const char *candidate)
+{
+    size_t n = strlen(word), m = strlen(candidate);
+    if (n == 0 || n > MAX_WORD || m > MAX_WORD)
+        return -1;
+    if (n >= 2 && n < m && memcmp(word, candidate, n) == 0)
+        return 1; /* an abbreviation */
+    int d = edit_distance(word, n, candidate, m);
+    int allowed = n < 4 ? 1 : n < 8 ? 2 : 3;
+    return d <= allowed ? d : -1;
+}
+
+const char *options_nearest(const char *word, const char *const *words)
+{
+    const char *nearest = NULL;
+    int least = 0;
+    for (; *words; words++) {
+        int d = distance(word, *words);
+        if (d >= 0 && (!nearest || d < least)) {
+            nearest = *words;
+            least = d;
+        }
+    }
+    return nearest;
+}
+
+static const char *nearest_option(const struct option_set *set, const char *name)
+{
+    const char *nearest = distance(name, "help") >= 0 ? "help" : NULL;
+    int least = nearest ? distance(name, "help") : 0;
+    for (const struct option_group *group = set->groups; group->title; group++)
+        for (const struct option *o = group->options; o->name; o++) {
+            int d = distance(name, o->name);
+            if (d >= 0 && (!nearest || d < least)) {
+                nearest = o->name;
+                least = d;
+            }
+        }
+    return nearest;
+}
+
+/* ---- values ---------------------------------------------------------------------------------------------------- */
+
+static bool has_bounds(const struct option *o)
+{
+    return o->min != 0 || o->max != 0;
+}
+
+static bool in_range(const struct option *o, double value)
+{
+    if (!has_bounds(o))
+        return value >= 0;
+    return value <= o->max && (o->above_min ? value > o->min : value >= o->min);
+}
+
+/* "expected a whole number from 0 to 65535" without "expected". */
+static void describe_expected(const struct option *o, char *text, size_t size)
+{
+    char from[NUMBER_SIZE_BYTES], to[NUMBER_SIZE_BYTES];
+    const char *what = o->kind == OPTION_SIZE   ? "a size such as 512M or 4G"
+                       : o->kind == OPTION_INT  ? "a whole number"
+                       : o->kind == OPTION_INTS ? "whole numbers with commas between them, each"
+                                                : "a number";
+    if (o->kind == OPTION_SIZE) {
+        number_write_size(from, (uint64_t)o->min);
+        number_write_size(to, isfinite(o->max) ? (uint64_t)o->max : 0);
+    } else {
+        snprintf(from, sizeof from, "%.15g", o->min);
+        snprintf(to, sizeof to, "%.15g", o->max);
+    }
+    if (!has_bounds(o))
+        snprintf(text, size, "%s, 0 or more", what);
+    else if (isinf(o->max))
+        snprintf(text, size, "%s %s %s", what, o->above_min ? "above" : "of at least", from);
+    else
+        snprintf(text, size, "%s %s %s%s to %s", what, o->above_min ? "above" : "from", from,
+                 o->above_min ? ", up" : "", to);
+}
+
+static enum tutti_status wrong_value(const struct option *o, const char *shown, const char *found,
+                                     struct tutti_error *err)
+{
+    char expected[256];
+    if (o->kind == OPTION_CHOICE) {
+        const char *meant = options_nearest(found, o->choices);
+        size_t n = 0;
+        for (const char *const *choice = o->choices; *choice && n < sizeof expected; choice++)
+            n += (size_t)snprintf(expected + n, sizeof expected - n, "%s%s",
+                                  choice == o->choices ? ""
+                                  : choice[1]          ? ", "
+                                                       : " or ",
+                                  *choice);
+        return error_set_param(err, TUTTI_E_ARGUMENT, o->name, "%s: found '%s', expected %s%s%s%s", shown,
+                               found, expected, meant ? "; did you mean " : "", meant ? meant : "",
+                               meant ? "?" : "");
+    }
+    describe_expected(o, expected, sizeof expected);
+    return error_set_param(err, TUTTI_E_ARGUMENT, o->name, "%s: found '%s', expected %s", shown, found,
+                           expected);
+}
+
+static bool read_int(const struct option *o, const char *text, int64_t *out)
+{
+    return (o->kind == OPTION_SIZE ? number_read_size(text, out) : number_read_int(text, out)) &&
+           in_range(o, (double)*out);
+}
+
+static bool read_ints(const struct option *o, const char *text, struct option_ints *out)
+{
+    struct option_ints list = { .n = 0 };
+    for (;;) {
+        char word[32];
+        size_t n = strcspn(text, ",");
+        if (n >= sizeof word || list.n == OPTION_MAX_INTS)
+            return false;
+        memcpy(word, text, n);
+        word[n] = '\0';
+        if (!read_int(o, word, &list.ints[list.n++]))
+            return false;
+        if (text[n] == '\0')
+            break;
+        text += n + 1;
+    }
+    *out = list;
+    return true;
+}
+
+/* shown: the option as it was written, for messages. */
+static enum tutti_status set_value(const struct option *o, void *values, size_t base, const char *shown,
+                                   const char *text, struct tutti_error *err)
+{
+    char *member = (char *)values + base + o->field;
+    switch (o->kind) {
+    case OPTION_FLAG:
+        *(bool *)(void *)member = true;
+        return TUTTI_OK;
+    case OPTION_INT:
+    case OPTION_SIZE: {
+        int64_t value;
+        if (!read_int(o, text, &value))
+            return wrong_value(o, shown, text, err);
+        *(int64_t *)(void *)member = value;
+        return TUTTI_OK;
+    }
+    case OPTION_FLOAT: {
+        double value;
+        if (!number_read_float(text, &value) || !in_range(o, value))
+            return wrong_value(o, shown, text, err);
+        *(double *)(void *)member = value;
+        return TUTTI_OK;
+    }
+    case OPTION_CHOICE:
+        for (const char *const *alias = o->aliases; alias && *alias; alias += 2)
+            if (strcasecmp(*alias, text) == 0)
+                text = alias[1];
+        for (const char *const *choice = o->choices; *choice; choice++)
+            if (strcasecmp(*choice, text) == 0) {
+                *(const char **)(void *)member = *choice;
+                return TUTTI_OK;
+            }
+        return wrong_value(o, shown, text, err);
+    case OPTION_INTS:
+        return read_ints(o, text, (struct option_ints *)(void *)member) ? TUTTI_OK
+                                                                        : wrong_value(o, shown, text, err);
+    case OPTION_TEXTS: {
+        struct option_texts *list = (struct option_texts *)(void *)member;
+        if (list->n == OPTION_MAX_TEXTS)
+            return error_set_param(err, TUTTI_E_ARGUMENT, o->name, "%s: given more than %d times", shown,
+                                   OPTION_MAX_TEXTS);
+        list->texts[list->n++] = text;
+        return TUTTI_OK;
+    }
+    case OPTION_TEXT:
+        break;
+    }
+    *(const char **)(void *)member = text;
+    return TUTTI_OK;
+}
+
+static void set_unset(const struct option *o, void *values, size_t base)
+{
+    char *member = (char *)values + base + o->field;
+    switch (o->kind) {
+    case OPTION_INT:
+    case OPTION_SIZE:
+        *(int64_t *)(void *)member = -1;
+        break;
+    case OPTION_FLOAT:
+        *(double *)(void *)member = NAN;
+        break;
+    case OPTION_FLAG:
+        *(bool *)(void *)member = false;
+        break;
+    case OPTION_TEXT:
+    case OPTION_CHOICE:
+        *(const char **)(void *)member = NULL;
+        break;
+    case OPTION_TEXTS:
+        ((struct option_texts *)(void *)member)->n = 0;
+        break;
+    case OPTION_INTS:
+        ((struct option_ints *)(void *)member)->n = 0;
+        break;
+    }
+}
+
+static enum tutti_status set_initial(const struct option_set *set, void *values, struct tutti_error *err)
+{
+    for (const struct option_group *group = set->groups; group->title; group++)
+        for (const struct option *o = group->options; o->name; o++) {
+            set_unset(o, values, group->base);
+            if (!o->initial)
+                continue;
+            enum tutti_status st = set_value(o, values, group->base, o->name, o->initial, err);
+            if (st != TUTTI_OK)
+                return st;
+        }
+    return TUTTI_OK;
+}
+
+static bool is_given(const struct option *o, const void *values, size_t base)
+{
+    const char *member = (const char *)values + base + o->field;
+    int64_t n = -1;
+    double x = NAN;
+    switch (o->kind) {
+    case OPTION_FLAG:
+        return *(const bool *)(const void *)member;
+    case OPTION_INT:
+    case OPTION_SIZE:
+        return (o->initial && !read_int(o, o->initial, &n)) || *(const int64_t *)(const void *)member != n;
+    case OPTION_FLOAT:
+        if (!o->initial)
+            return !isnan(*(const double *)(const void *)member);
+        return !number_read_float(o->initial, &x) || fabs(*(const double *)(const void *)member - x) > 0;
+    case OPTION_TEXTS:
+        return ((const struct option_texts *)(const void *)member)->n > 0;
+    case OPTION_INTS:
+        return ((const struct option_ints *)(const void *)member)->n > 0;
+    case OPTION_TEXT:
+    case OPTION_CHOICE:
+        break;
+    }
+    const char *text = *(const char *const *)(const void *)member;
+    return text && !(o->initial && strcmp(text, o->initial) == 0);
+}
+
+const struct option *options_first_given(const struct option *options, const void *values, size_t base,
+                                         const char *const *allowed)
+{
+    for (const struct option *o = options; o->name; o++) {
+        const char *const *name = allowed;
+        while (*name && strcmp(*name, o->name) != 0)
+            name++;
+        if (!*name && is_given(o, values, base))
+            return o;
+    }
+    return NULL;
+}
+
+/* ---- words ----------------------------------------------------------------------------------------------------- */
+
+struct parser {
+    const struct option_set *set;
+    int argc;
+    char *const *argv;
+    int next; /* word to read next */
+    void *values;
+    struct tutti_error *err;
+};
+
+/* By name (n bytes), or by letter where n is 0. */
+static const struct option *find_option(const struct option_set *set, const char *name, size_t n, char letter,
+                                        size_t *base)
+{
+    for (const struct option_group *group = set->groups; group->title; group++)
+        for (const struct option *o = group->options; o->name; o++)
+            if (n ? strlen(o->name) == n && memcmp(o->name, name, n) == 0 : o->letter == letter) {
+                *base = group->base;
+                return o;
+            }
+    return NULL;
+}
+
+bool options_has(const struct option_set *set, const char *name)
+{
+    size_t base;
+    return find_option(set, name, strlen(name), '\0', &base) != NULL;
+}
+
+/* Is word one of the options itself, as it stands? Then a value before it was forgotten. */
+static bool is_option(const struct option_set *set, const char *word)
+{
+    size_t base;
+    if (word[0] != '-' || word[1] == '\0')
+        return false;
+    if (word[1] == '-')
+        return word[2] != '\0' && find_option(set, word + 2, strcspn(word + 2, "="), '\0', &base) != NULL;
+    return word[2] == '\0' && find_option(set, NULL, 0, word[1], &base) != NULL;
+}
+
+/* given: the value in the same word; NULL: it is the next word. */
+static enum tutti_status take_option(struct parser *p, const struct option *o, size_t base, const char *shown,
+                                     const char *given)
+{
+    if (o->kind == OPTION_FLAG && given)
+        return error_set_param(p->err, TUTTI_E_ARGUMENT, o->name, "%s: takes no value, found '%s'", shown,
+                               given);
+    if (o->kind != OPTION_FLAG && !given) {
+        if (p->next == p->argc || is_option(p->set, p->argv[p->next]))
+            return error_set_param(p->err, TUTTI_E_ARGUMENT, o->name, "%s: needs a value %s%s%s", shown,
+                                   o->value, p->next == p->argc ? "" : ", found the option ",
+                                   p->next == p->argc ? "" : p->argv[p->next]);
+        given = p->argv[p->next++];
+    }
+    if (o->kind == OPTION_TEXT && *given == '\0')
+        return error_set_param(p->err, TUTTI_E_ARGUMENT, o->name, "%s: found an empty text, expected %s",
+                               shown, o->value);
+    return set_value(o, p->values, base, shown, given, p->err);
+}
+
+static enum tutti_status take_long(struct parser *p, const char *word)
+{
+    size_t n = strcspn(word + 2, "="), base;
+    const struct option *o = find_option(p->set, word + 2, n, '\0', &base);
+    char shown[MAX_WORD + 8];
+    snprintf(shown, sizeof shown, "--%.*s", (int)(n > MAX_WORD ? MAX_WORD : n), word + 2);
+    if (!o) {
+        const char *meant = n <= MAX_WORD ? nearest_option(p->set, shown + 2) : NULL;
+        return error_set(p->err, TUTTI_E_ARGUMENT, "unknown option %s%s%s%s", shown,
+                         meant ? "; did you mean --" : "", meant ? meant : "", meant ? "?" : "");
+    }
+    return take_option(p, o, base, shown, word[2 + n] == '=' ? word + 2 + n + 1 : NULL);
+}
+
+static enum tutti_status take_short(struct parser *p, const char *word)
+{
+    size_t base;
+    const struct option *o = find_option(p->set, NULL, 0, word[1], &base);
+    char shown[3] = { '-', word[1], '\0' };
+    if (!o) { /* one dash too few? */
+        const char *meant = word[2] != '\0' ? nearest_option(p->set, word + 1) : NULL;
+        return error_set(p->err, TUTTI_E_ARGUMENT, "unknown option %.*s%s%s%s", MAX_WORD, word,
+                         meant ? "; did you mean --" : "", meant ? meant : "", meant ? "?" : "");
+    }
+    return take_option(p, o, base, shown, word[2] != '\0' ? word + 2 : NULL);
+}
+
+static bool asks_for_help(int argc, char *const *argv)
+{
+    for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return true;
+    return false;
+}
+
+enum tutti_status options_parse(const struct option_set *set, int argc, char *const *argv, void *values,
+                                const char **operands, int *n_operands, bool *wants_help,
+                                struct tutti_error *err)
+{
+    struct parser p = { set, argc, argv, 0, values, err };
+    bool options_over = false;
+    int n = 0;
+    *n_operands = 0;
+    *wants_help = asks_for_help(argc, argv);
+    if (*wants_help)
+        return TUTTI_OK;
+    enum tutti_status st = set_initial(set, values, err);
+    while (st == TUTTI_OK && p.next < argc) {
+        const char *word = argv[p.next++];
+        if (options_over || word[0] != '-' || word[1] == '\0') {
+            if (n == set->max_operands)
+                return error_set(err, TUTTI_E_ARGUMENT, "unexpected '%.*s'; expected %s", MAX_WORD, word,
+                                 *set->operands ? set->operands : "options alone");
+            if (*word == '\0' && n < set->min_operands)
+                return error_set(err, TUTTI_E_ARGUMENT, "found an empty text; expected %s", set->operands);
+            operands[n++] = word;
+        } else if (strcmp(word, "--") == 0) {
+            options_over = true;
+        } else {
+            st = word[1] == '-' ? take_long(&p, word) : take_short(&p, word);
+        }
+    }
+    if (st != TUTTI_OK)
+        return st;
+    if (n < set->min_operands)
+        return error_set(err, TUTTI_E_ARGUMENT, "%s", set->missing);
+    *n_operands = n;
+    return TUTTI_OK;
+}

@@ -1,0 +1,189 @@
+/* https://gitee.com/mindspore/llm-serving, configs/: one mapping of sections, each a mapping of settings; of a list the last entry
+ * counts. */
+#include "cli/options/serving_config.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+enum { MAX_FILE_BYTES = 1024 * 1024, MAX_SETTINGS = 1024 };
+
+struct reader {
+    struct serving_config *out;
+    yaml_document_t document;
+    const char *path;
+    int64_t n_blocks, block_size;
+    int n_settings;
+    struct tutti_error *err;
+};
+
+static const char *text_of(const yaml_node_t *node)
+{
+    return node && node->type == YAML_SCALAR_NODE ? (const char *)node->data.scalar.value : NULL;
+}
+
+/* A scalar, or the last scalar of a list. */
+static const char *last_text(struct reader *r, const yaml_node_t *node)
+{
+    if (!node || node->type != YAML_SEQUENCE_NODE)
+        return text_of(node);
+    const yaml_node_item_t *begin = node->data.sequence.items.start, *top = node->data.sequence.items.top;
+    return top > begin ? text_of(yaml_document_get_node(&r->document, top[-1])) : NULL;
+}
+
+static enum tutti_status wrong_value(struct reader *r, const char *name, const char *expected,
+                                     const char *found)
+{
+    return error_set(r->err, TUTTI_E_FORMAT, "%s: %s must be %s, found %.64s", r->path, name, expected,
+                     found ? found : "none");
+}
+
+static enum tutti_status read_number(struct reader *r, const char *name, const char *text, int64_t max,
+                                     int64_t *out)
+{
+    char *end = NULL, expected[64];
+    errno = 0;
+    long long number = text ? strtoll(text, &end, 10) : 0;
+    if (!text || end == text || *end || errno || number < 1 || number > max) {
+        snprintf(expected, sizeof expected, "a whole number from 1 to %lld", (long long)max);
+        return wrong_value(r, name, expected, text);
+    }
+    *out = number;
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_text(struct reader *r, const char *name, const char *text, char *out,
+                                   size_t n_bytes)
+{
+    if (!text || !*text || strlen(text) >= n_bytes)
+        return wrong_value(r, name, "a text of 1 to 255 bytes", text);
+    memcpy(out, text, strlen(text) + 1);
+    return TUTTI_OK;
+}
+
+static enum tutti_status add_unused(struct reader *r, const char *name)
+{
+    if (!buf_printf(&r->out->unused, "%s%.128s", r->out->unused.n_bytes ? ", " : "", name))
+        return error_set(r->err, TUTTI_E_MEMORY, "%s: out of memory", r->path);
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_context(struct reader *r, const char *name, const char *text)
+{
+    int64_t number = 0;
+    enum tutti_status st = read_number(r, name, text, INT_MAX, &number);
+    if (st == TUTTI_OK && (r->out->max_context < 0 || number < r->out->max_context))
+        r->out->max_context = (int)number;
+    return st;
+}
+
+/* name: "section.setting". */
+static enum tutti_status read_setting(struct reader *r, const char *name, const yaml_node_t *node)
+{
+    const char *text = last_text(r, node);
+    int64_t number = 0;
+    enum tutti_status st;
+    if (!strcmp(name, "serving_config.server_ip"))
+        return read_text(r, name, text, r->out->host, sizeof r->out->host);
+    if (!strcmp(name, "model_config.model_name"))
+        return read_text(r, name, text, r->out->model_name, sizeof r->out->model_name);
+    if (!strcmp(name, "serving_config.server_port")) {
+        st = read_number(r, name, text, 65535, &number);
+        r->out->port = (int)number;
+        return st;
+    }
+    if (!strcmp(name, "pa_config.num_blocks"))
+        return read_number(r, name, text, INT_MAX, &r->n_blocks);
+    if (!strcmp(name, "pa_config.block_size"))
+        return read_number(r, name, text, INT_MAX, &r->block_size);
+    if (!strcmp(name, "pa_config.decode_seq_length") || !strcmp(name, "model_config.seq_length") ||
+        !strcmp(name, "model_config.max_generate_length"))
+        return read_context(r, name, text);
+    if (!strcmp(name, "model_config.decode_batch_size")) {
+        st = read_number(r, name, text, 1 << 16, &number);
+        r->out->max_seqs = (int)number;
+        return st;
+    }
+    /* Both say what is so in any case. */
+    bool is_continuous = text && !strcmp(text, "continuous");
+    bool is_paged = text && (!strcmp(text, "True") || !strcmp(text, "true"));
+    if ((is_continuous && strstr(name, "batching_strategy")) ||
+        (is_paged && !strcmp(name, "model_config.page_attention")))
+        return TUTTI_OK;
+    return add_unused(r, name);
+}
+
+static enum tutti_status read_mapping(struct reader *r, const yaml_node_t *node, const char *section)
+{
+    enum tutti_status st = TUTTI_OK;
+    const yaml_node_pair_t *pair = node->data.mapping.pairs.start, *top = node->data.mapping.pairs.top;
+    for (; st == TUTTI_OK && pair < top; pair++) {
+        const char *key = text_of(yaml_document_get_node(&r->document, pair->key));
+        const yaml_node_t *value = yaml_document_get_node(&r->document, pair->value);
+        char name[256];
+        if (!key || ++r->n_settings > MAX_SETTINGS)
+            return error_set(r->err, TUTTI_E_FORMAT, "%s: line %zu: %s", r->path, node->start_mark.line + 1,
+                             key ? "more than 1024 settings" : "the name of a setting must be a text");
+        snprintf(name, sizeof name, "%s%s%.100s", section ? section : "", section ? "." : "", key);
+        if (!section && value && value->type == YAML_MAPPING_NODE)
+            st = read_mapping(r, value, name);
+        else
+            st = read_setting(r, name, value);
+    }
+    return st;
+}
+
+static enum tutti_status load(struct reader *r, FILE *file)
+{
+    yaml_parser_t parser;
+    if (!yaml_parser_initialize(&parser))
+        return error_set(r->err, TUTTI_E_MEMORY, "%s: out of memory", r->path);
+    yaml_parser_set_input_file(&parser, file);
+    enum tutti_status st = TUTTI_OK;
+    if (!yaml_parser_load(&parser, &r->document)) {
+        st = error_set(r->err, parser.error == YAML_MEMORY_ERROR ? TUTTI_E_MEMORY : TUTTI_E_FORMAT,
+                       "%s: line %zu, column %zu: %s", r->path, parser.problem_mark.line + 1,
+                       parser.problem_mark.column + 1, parser.problem ? parser.problem : "no YAML");
+        yaml_parser_delete(&parser);
+        return st;
+    }
+    yaml_parser_delete(&parser);
+    const yaml_node_t *root = yaml_document_get_root_node(&r->document);
+    if (root && root->type == YAML_MAPPING_NODE)
+        st = read_mapping(r, root, NULL);
+    else
+        st = error_set(r->err, TUTTI_E_FORMAT, "%s: expected a mapping of sections, found %s", r->path,
+                       root ? "something else" : "nothing");
+    yaml_document_delete(&r->document);
+    return st;
+}
+
+enum tutti_status serving_config_read(struct serving_config *out, const char *path, struct tutti_error *err)
+{
+    *out = (struct serving_config){ .port = -1, .n_kv_tokens = -1, .max_context = -1, .max_seqs = -1 };
+    struct reader r = { .out = out, .path = path, .err = err };
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path,
+                         strerror(errno));
+    enum tutti_status st = TUTTI_OK;
+    if (fseek(file, 0, SEEK_END) != 0 || ftell(file) > MAX_FILE_BYTES || fseek(file, 0, SEEK_SET) != 0)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: no file of at most %d bytes", path, MAX_FILE_BYTES);
+    if (st == TUTTI_OK)
+        st = load(&r, file);
+    fclose(file);
+    if (st == TUTTI_OK && (r.n_blocks > 0) != (r.block_size > 0))
+        st = error_set(err, TUTTI_E_FORMAT, "%s: pa_config must have both num_blocks and block_size", path);
+    if (st == TUTTI_OK && r.n_blocks > 0 &&
+        __builtin_mul_overflow(r.n_blocks, r.block_size, &out->n_kv_tokens))
+        st = error_set(err, TUTTI_E_FORMAT, "%s: pa_config holds too many blocks", path);
+    return st;
+}
+
+void serving_config_clear(struct serving_config *config)
+{
+    buf_clear(&config->unused);
+}

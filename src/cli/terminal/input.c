@@ -1,0 +1,78 @@
+#include "cli/terminal/input.h"
+
+#include "cli/terminal/numbers.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { CHUNK_BYTES = 1 << 16, MAX_DIGITS = 20 };
+
+const char *input_name(const char *path)
+{
+    return strcmp(path, "-") == 0 ? "standard input" : path;
+}
+
+enum tutti_status input_read(struct buf *out, const char *path, struct tutti_error *err)
+{
+    const char *name = input_name(path);
+    bool is_stdin = strcmp(path, "-") == 0;
+    int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", name,
+                         strerror(errno));
+    enum tutti_status st = TUTTI_OK;
+    for (;;) {
+        if (!buf_reserve(out, CHUNK_BYTES)) {
+            st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory after %zu bytes", name, out->n_bytes);
+            break;
+        }
+        ssize_t n = read(fd, out->bytes + out->n_bytes, CHUNK_BYTES);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            st = error_set(err, TUTTI_E_IO, "%s: %s", name, strerror(errno));
+        if (n <= 0)
+            break;
+        out->n_bytes += (size_t)n;
+    }
+    if (out->bytes)
+        out->bytes[out->n_bytes] = '\0';
+    if (!is_stdin)
+        close(fd);
+    return st;
+}
+
+static bool is_separator(char c)
+{
+    return c == ',' || c == ' ' || c == '\n' || c == '\t' || c == '\r';
+}
+
+enum tutti_status input_parse_ids(struct ids *out, const char *name, const char *text, size_t n_bytes,
+                                  struct tutti_error *err)
+{
+    for (size_t i = 0; i < n_bytes;) {
+        if (is_separator(text[i])) {
+            i++;
+            continue;
+        }
+        size_t start = i;
+        while (i < n_bytes && !is_separator(text[i]))
+            i++;
+        size_t n = i - start;
+        char word[MAX_DIGITS + 1];
+        int64_t id = -1;
+        if (n <= MAX_DIGITS) {
+            memcpy(word, text + start, n);
+            word[n] = '\0';
+        }
+        if (n > MAX_DIGITS || !number_read_int(word, &id) || id < 0 || id > INT32_MAX)
+            return error_set(err, TUTTI_E_ARGUMENT, "%s: found '%.*s' at id %zu, expected a token id", name,
+                             (int)(n > 40 ? 40 : n), text + start, out->n);
+        if (!ids_add(out, (int32_t)id))
+            return error_set(err, TUTTI_E_MEMORY, "%s: out of memory after %zu ids", name, out->n);
+    }
+    return TUTTI_OK;
+}

@@ -1,0 +1,192 @@
+#include "cli/terminal/prompts.h"
+
+#include "base/buf.h"
+#include "base/files/prompt_lines.h"
+#include "base/json/json_type.h"
+#include "cli/terminal/input.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Texts of plain prompts lie in the bytes of the file, those of JSON Lines in the parsed values. */
+struct storage {
+    struct buf bytes;
+    json_t *values; /* array */
+};
+
+static enum tutti_status no_memory(struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "out of memory for the prompts");
+}
+
+static struct storage *storage_of(struct prompts *prompts)
+{
+    if (!prompts->storage)
+        prompts->storage = calloc(1, sizeof(struct storage));
+    return prompts->storage;
+}
+
+static struct prompt *add_prompt(struct prompts *prompts)
+{
+    if (prompts->n == prompts->capacity) {
+        size_t capacity = prompts->capacity ? 2 * prompts->capacity : 16;
+        struct prompt *grown = reallocarray(prompts->prompts, capacity, sizeof *grown);
+        if (!grown)
+            return NULL;
+        prompts->prompts = grown;
+        prompts->capacity = capacity;
+    }
+    struct prompt *prompt = &prompts->prompts[prompts->n++];
+    *prompt = (struct prompt){ 0 };
+    return prompt;
+}
+
+static enum tutti_status set_message(struct tutti_message *message, const json_t *value, size_t index,
+                                     struct tutti_error *err)
+{
+    const json_t *role = json_object_get(value, "role"), *content = json_object_get(value, "content");
+    const json_t *name = json_object_get(value, "name");
+    if (!json_is_object(value))
+        return error_set(err, TUTTI_E_FORMAT, "messages[%zu]: found %s, expected an object", index,
+                         json_type_name(value));
+    if (!json_is_string(role))
+        return error_set(err, TUTTI_E_FORMAT, "messages[%zu].role: found %s, expected a string", index,
+                         json_type_name(role));
+    if (!json_is_string(content))
+        return error_set(err, TUTTI_E_FORMAT, "messages[%zu].content: found %s, expected a string", index,
+                         json_type_name(content));
+    if (name && !json_is_string(name) && !json_is_null(name))
+        return error_set(err, TUTTI_E_FORMAT, "messages[%zu].name: found %s, expected a string", index,
+                         json_type_name(name));
+    *message = (struct tutti_message){
+        .role = json_string_value(role),
+        .content = json_string_value(content),
+        .n_bytes = json_string_length(content),
+        .name = json_string_value(name),
+    };
+    return TUTTI_OK;
+}
+
+static enum tutti_status set_messages(struct prompt *prompt, const json_t *messages, struct tutti_error *err)
+{
+    size_t n = json_array_size(messages);
+    if (n == 0)
+        return error_set(err, TUTTI_E_FORMAT, "messages: found %s, expected a list of messages",
+                         json_is_array(messages) ? "an empty list" : json_type_name(messages));
+    prompt->messages = calloc(n, sizeof *prompt->messages);
+    if (!prompt->messages)
+        return no_memory(err);
+    for (; prompt->n_messages < n; prompt->n_messages++) {
+        enum tutti_status st = set_message(&prompt->messages[prompt->n_messages],
+                                           json_array_get(messages, prompt->n_messages), prompt->n_messages,
+                                           err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    return TUTTI_OK;
+}
+
+/* values keeps what is parsed here. */
+static enum tutti_status add_json(struct prompts *prompts, json_t *values, const char *line, size_t n_bytes,
+                                  struct tutti_error *err)
+{
+    json_error_t json_err;
+    json_t *value = json_loadb(line, n_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &json_err);
+    if (!value)
+        return error_set(err, TUTTI_E_FORMAT, "column %d: %s", json_err.column, json_err.text);
+    if (json_array_append_new(values, value) != 0)
+        return no_memory(err);
+    const json_t *text = json_object_get(value, "prompt"), *messages = json_object_get(value, "messages");
+    const char *key;
+    json_t *member;
+    json_object_foreach(
+        value, key,
+        member) if (strcmp(key, "prompt") != 0 &&
+                    strcmp(key, "messages") !=
+                        0) return error_set(err, TUTTI_E_FORMAT,
+                                            "found the key \"%.64s\", expected \"prompt\" or \"messages\"",
+                                            key);
+    if (!text == !messages)
+        return error_set(err, TUTTI_E_FORMAT, "expected either \"prompt\" or \"messages\"");
+    struct prompt *prompt = add_prompt(prompts);
+    if (!prompt)
+        return no_memory(err);
+    if (messages)
+        return set_messages(prompt, messages, err);
+    if (!json_is_string(text))
+        return error_set(err, TUTTI_E_FORMAT, "prompt: found %s, expected a string", json_type_name(text));
+    prompt->text = json_string_value(text);
+    prompt->n_bytes = json_string_length(text);
+    return TUTTI_OK;
+}
+
+static enum tutti_status add_line(struct prompts *prompts, const struct prompt_lines *lines,
+                                  struct tutti_error *err)
+{
+    struct storage *storage = prompts->storage;
+    if (lines->is_json)
+        return add_json(prompts, storage->values, lines->line, lines->n_line_bytes, err);
+    struct prompt *prompt = add_prompt(prompts);
+    if (!prompt)
+        return no_memory(err);
+    prompt->text = lines->line;
+    prompt->n_bytes = lines->n_line_bytes;
+    return TUTTI_OK;
+}
+
+enum tutti_status prompts_read(struct prompts *out, const char *path, struct tutti_error *err)
+{
+    struct storage *storage = storage_of(out);
+    if (!storage || !(storage->values = json_array()))
+        return no_memory(err);
+    enum tutti_status st = input_read(&storage->bytes, path, err);
+    struct prompt_lines lines = { .bytes = storage->bytes.bytes, .n_bytes = storage->bytes.n_bytes };
+    while (st == TUTTI_OK && prompt_lines_next(&lines)) {
+        st = add_line(out, &lines, err);
+        if (st != TUTTI_OK)
+            error_prefix(err, "%s, line %zu", input_name(path), lines.number);
+    }
+    if (st == TUTTI_OK && out->n == 0)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: there is no prompt in it", input_name(path));
+    return st;
+}
+
+enum tutti_status prompts_borrow(struct prompts *out, const char *text, size_t n_bytes,
+                                 struct tutti_error *err)
+{
+    struct prompt *prompt = add_prompt(out);
+    if (!prompt)
+        return no_memory(err);
+    prompt->text = text;
+    prompt->n_bytes = n_bytes;
+    return TUTTI_OK;
+}
+
+enum tutti_status prompts_single(struct prompts *out, const char *text, size_t n_bytes,
+                                 struct tutti_error *err)
+{
+    struct storage *storage = storage_of(out);
+    if (!storage || !buf_add(&storage->bytes, text, n_bytes))
+        return no_memory(err);
+    struct prompt *prompt = add_prompt(out);
+    if (!prompt)
+        return no_memory(err);
+    prompt->text = storage->bytes.bytes;
+    prompt->n_bytes = storage->bytes.n_bytes;
+    return TUTTI_OK;
+}
+
+void prompts_clear(struct prompts *prompts)
+{
+    struct storage *storage = prompts->storage;
+    for (size_t i = 0; i < prompts->n; i++)
+        free(prompts->prompts[i].messages);
+    free(prompts->prompts);
+    if (storage) {
+        buf_clear(&storage->bytes);
+        json_decref(storage->values);
+        free(storage);
+    }
+    *prompts = (struct prompts){ 0 };
+}

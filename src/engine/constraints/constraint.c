@@ -1,0 +1,336 @@
+#include "engine/constraints/constraint.h"
+
+#include "base/system/thread.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum question { ASK_NOTHING, ASK_TOKEN, ASK_FIRST, ASK_END };
+
+struct slot {
+    /* The question: written by the engine thread while answered == asked. */
+    atomic_uint asked;
+    enum question question;
+    struct grammar *grammar; /* ASK_FIRST: a share for the matcher */
+    uint64_t owner;
+    int32_t token;
+    atomic_bool is_given_up; /* by the engine thread: the answer is over before its mask is there */
+    /* The answer: written by the mask thread while answered != asked. */
+    atomic_uint answered;
+    bool can_end, is_empty;
+    enum tutti_status status;
+    uint32_t *bits;
+    /* Mask thread */
+    struct matcher matcher;
+    bool is_begun; /* the token was taken, the mask is under way */
+    uint64_t known_owner, owner_turn,
+        own_turn; /* the number of the latest slice of that owner, of this slot */
+    /* Engine thread: a question that has to wait, as its fields above */
+    enum question waiting;
+    struct grammar *waiting_grammar;
+    uint64_t waiting_owner;
+    int32_t waiting_token;
+};
+
+struct constraints {
+    struct constraint_options options;
+    struct token_trie *trie;
+    size_t n_words;
+    uint32_t *masks; /* [max_seqs][n_words] */
+    struct slot *slots;
+    int n_waiting;    /* engine thread: slots with a question that has to wait */
+    bool has_unheard; /* engine thread: a question was asked since the bell was rung */
+
+    struct bell mask_bell;
+    atomic_bool is_stopping;
+    pthread_t mask_thread;
+    bool has_mask_thread;
+    uint64_t n_turns; /* mask thread */
+    struct compiler *compiler;
+};
+
+/* ---- mask thread ---- */
+
+static bool is_zero(const uint32_t *words, size_t n)
+{
+    uint32_t all = 0;
+    for (size_t i = 0; i < n; i++)
+        all |= words[i];
+    return all == 0;
+}
+
+/* Takes the question's token. False: that is the answer. */
+static bool begin_answer(struct slot *slot)
+{
+    struct matcher *m = &slot->matcher;
+    slot->status = TUTTI_OK;
+    if (slot->question == ASK_END || slot->question == ASK_FIRST)
+        matcher_clear(m);
+    if (slot->question == ASK_END)
+        return false;
+    if (slot->question == ASK_FIRST) {
+        matcher_init(m, slot->grammar);
+        grammar_drop(slot->grammar);
+    }
+    if (!matcher_take(m, slot->token)) {
+        enum tutti_status st = matcher_status(m);
+        slot->status = st == TUTTI_OK ? TUTTI_E_INTERNAL : st; /* the mask allowed it */
+        return false;
+    }
+    return true;
+}
+
+/* One slice. True: the answer is there. */
+static bool answer(struct constraints *c, struct slot *slot)
+{
+    if (!slot->is_begun && !begin_answer(slot))
+        return true;
+    slot->is_begun = true;
+    if (atomic_load(&slot->is_given_up) || atomic_load(&c->is_stopping)) {
+        slot->status = TUTTI_E_CANCELLED;
+    } else {
+        slot->status = matcher_mask_slice(&slot->matcher, slot->bits, MASK_SLICE_STEPS, NULL);
+    }
+    if (slot->status == TUTTI_E_BUSY)
+        return false;
+    slot->is_begun = false;
+    slot->can_end = matcher_can_end(&slot->matcher);
+    slot->is_empty = is_zero(slot->bits, c->n_words);
+    return true;
+}
+
+static bool is_asked(const struct slot *slot)
+{
+    return atomic_load_explicit(&slot->asked, memory_order_acquire) !=
+           atomic_load_explicit(&slot->answered, memory_order_relaxed);
+}
+
+/* Another sequence may have come into the slot. */
+static void learn_owner(struct constraints *c, struct slot *slot)
+{
+    if (slot->known_owner == slot->owner)
+        return;
+    slot->known_owner = slot->owner;
+    slot->owner_turn = 0;
+    for (int i = 0; i < c->options.max_seqs; i++)
+        if (c->slots[i].known_owner == slot->owner && c->slots[i].owner_turn > slot->owner_turn)
+            slot->owner_turn = c->slots[i].owner_turn;
+}
+
+/* The slot that gets the next slice; NULL: no mask is awaited. */
+static struct slot *next_slot(struct constraints *c)
+{
+    struct slot *next = NULL;
+    for (int i = 0; i < c->options.max_seqs; i++) {
+        struct slot *slot = &c->slots[i];
+        if (!is_asked(slot))
+            continue;
+        learn_owner(c, slot);
+        if (!next || slot->owner_turn < next->owner_turn ||
+            (slot->owner_turn == next->owner_turn && slot->own_turn < next->own_turn))
+            next = slot;
+    }
+    return next;
+}
+
+static void note_turn(struct constraints *c, struct slot *slot, uint64_t turn)
+{
+    slot->own_turn = turn;
+    for (int i = 0; i < c->options.max_seqs; i++)
+        if (c->slots[i].known_owner == slot->known_owner)
+            c->slots[i].owner_turn = turn;
+}
+
+bool constraint_take_turn(struct constraints *c)
+{
+    struct slot *slot = next_slot(c);
+    if (!slot)
+        return false;
+    note_turn(c, slot, ++c->n_turns);
+    if (answer(c, slot)) {
+        atomic_store_explicit(&slot->answered, atomic_load_explicit(&slot->asked, memory_order_relaxed),
+                              memory_order_release);
+        bell_ring(c->options.engine_bell);
+    }
+    return true;
+}
+
+static void *mask_main(void *arg)
+{
+    struct constraints *c = arg;
+    pthread_setname_np(pthread_self(), "tutti-mask");
+    for (;;) {
+        unsigned ticket = bell_ticket(&c->mask_bell);
+        if (constraint_take_turn(c))
+            continue;
+        if (atomic_load(&c->is_stopping))
+            return NULL;
+        bell_wait(&c->mask_bell, ticket);
+    }
+}
+
+void constraint_compile(struct constraints *c, struct request *r)
+{
+    compiler_add(c->compiler, r);
+}
+
+/* ---- engine thread ---- */
+
+static bool is_idle(const struct slot *slot)
+{
+    return atomic_load_explicit(&slot->answered, memory_order_acquire) ==
+           atomic_load_explicit(&slot->asked, memory_order_relaxed);
+}
+
+static void ask(struct constraints *c, struct slot *slot, enum question question, struct grammar *grammar,
+                uint64_t owner, int32_t token)
+{
+    atomic_store(&slot->is_given_up, false);
+    slot->question = question;
+    slot->owner = owner;
+    slot->grammar = question == ASK_FIRST ? grammar_share(grammar) : NULL;
+    slot->token = token;
+    atomic_store_explicit(&slot->asked, atomic_load_explicit(&slot->asked, memory_order_relaxed) + 1,
+                          memory_order_release);
+    c->has_unheard = true;
+}
+
+static void ask_or_wait(struct constraints *c, int number, enum question question, struct grammar *grammar,
+                        uint64_t owner, int32_t token)
+{
+    struct slot *slot = &c->slots[number];
+    if (slot->waiting == ASK_NOTHING && is_idle(slot)) {
+        ask(c, slot, question, grammar, owner, token);
+        return;
+    }
+    if (question != ASK_TOKEN)
+        atomic_store(&slot->is_given_up, true);
+    c->n_waiting += slot->waiting == ASK_NOTHING;
+    slot->waiting = question; /* in place of one whose answer is over */
+    slot->waiting_grammar = grammar;
+    slot->waiting_owner = owner;
+    slot->waiting_token = token;
+}
+
+void constraint_advance(struct constraints *c, int slot, const struct request *request, int32_t token,
+                        bool is_first)
+{
+    ask_or_wait(c, slot, is_first ? ASK_FIRST : ASK_TOKEN, request->grammar, request->spec.owner, token);
+}
+
+void constraint_end(struct constraints *c, int slot)
+{
+    ask_or_wait(c, slot, ASK_END, NULL, c->slots[slot].owner, 0);
+}
+
+void constraint_flush(struct constraints *c)
+{
+    for (int i = 0; i < c->options.max_seqs && c->n_waiting > 0; i++) {
+        struct slot *slot = &c->slots[i];
+        if (slot->waiting == ASK_NOTHING || !is_idle(slot))
+            continue;
+        enum question question = slot->waiting;
+        slot->waiting = ASK_NOTHING;
+        c->n_waiting--;
+        ask(c, slot, question, slot->waiting_grammar, slot->waiting_owner, slot->waiting_token);
+    }
+    if (c->has_unheard)
+        bell_ring(&c->mask_bell);
+    c->has_unheard = false;
+}
+
+bool constraint_is_ready(const struct constraints *c, int slot)
+{
+    return c->slots[slot].waiting == ASK_NOTHING && is_idle(&c->slots[slot]);
+}
+
+struct constraint_mask constraint_get(const struct constraints *c, int number, const struct grammar *grammar,
+                                      int index)
+{
+    struct constraint_mask mask = { 0 };
+    if (index == 0) {
+        mask.bits = grammar_first_mask(grammar, &mask.can_end);
+        mask.is_empty = is_zero(mask.bits, c->n_words);
+        return mask;
+    }
+    const struct slot *slot = &c->slots[number];
+    return (struct constraint_mask){ slot->bits, slot->can_end, slot->is_empty, slot->status };
+}
+
+void constraint_explain(enum tutti_status status, struct tutti_error *err)
+{
+    if (status == TUTTI_E_UNSUPPORTED)
+        error_set_param(err, status, "grammar",
+                        "no token of this model's vocabulary goes on as the grammar demands");
+    else if (status == TUTTI_E_LIMIT)
+        error_set_param(
+            err, status, "grammar",
+            "the grammar admits the same text in too many ways, or it takes too long to follow them");
+    else if (status == TUTTI_E_MEMORY)
+        error_set(err, status, "the mask of a grammar: out of memory");
+    else
+        error_set(err, TUTTI_E_INTERNAL, "the mask of a grammar: status %s", tutti_status_name(status));
+}
+
+/* ---- all together ---- */
+
+static enum tutti_status reserve(struct constraints *c, struct tutti_error *err)
+{
+    size_t n_seqs = (size_t)c->options.max_seqs;
+    c->n_words = grammar_mask_words(c->options.n_vocab);
+    c->slots = calloc(n_seqs, sizeof *c->slots);
+    c->masks = calloc(n_seqs * c->n_words + 1, sizeof *c->masks);
+    if (!c->slots || !c->masks)
+        return error_set(err, TUTTI_E_MEMORY, "masks of %d sequences: out of memory", c->options.max_seqs);
+    for (size_t i = 0; i < n_seqs; i++)
+        c->slots[i].bits = c->masks + i * c->n_words;
+    return token_trie_new(&c->trie, c->options.tok, c->options.n_vocab, err);
+}
+
+enum tutti_status constraints_new(struct constraints **out, const struct constraint_options *options,
+                                  struct tutti_error *err)
+{
+    struct constraints *c = calloc(1, sizeof *c);
+    if (!c)
+        return error_set(err, TUTTI_E_MEMORY, "masks: out of memory");
+    c->options = *options;
+    enum tutti_status st = reserve(c, err);
+    if (st == TUTTI_OK)
+        st = bell_init(&c->mask_bell, err);
+    if (st == TUTTI_OK) {
+        struct compiler_options compiling = { .trie = c->trie,
+                                              .is_compiled = options->is_compiled,
+                                              .user = options->user };
+        st = compiler_new(&c->compiler, &compiling, err);
+    }
+    if (st == TUTTI_OK && !options->has_no_mask_thread) {
+        c->has_mask_thread = thread_start(&c->mask_thread, mask_main, c) == 0;
+        if (!c->has_mask_thread)
+            st = error_set(err, TUTTI_E_MEMORY, "cannot make the thread of masks");
+    }
+    if (st != TUTTI_OK) {
+        constraints_free(c);
+        return st;
+    }
+    *out = c;
+    return TUTTI_OK;
+}
+
+void constraints_free(struct constraints *c)
+{
+    if (!c)
+        return;
+    atomic_store(&c->is_stopping, true);
+    if (c->has_mask_thread) {
+        bell_ring(&c->mask_bell);
+        pthread_join(c->mask_thread, NULL);
+    }
+    for (int i = 0; c->slots && i < c->options.max_seqs; i++)
+        matcher_clear(&c->slots[i].matcher);
+    compiler_free(c->compiler);
+    bell_clear(&c->mask_bell);
+    token_trie_free(c->trie);
+    free(c->masks);
+    free(c->slots);
+    free(c);
+}

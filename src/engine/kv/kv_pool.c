@@ -1,0 +1,351 @@
+#include "engine/kv/kv_pool.h"
+
+#include "base/rng.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NONE = KV_NO_PAGE };
+
+struct page {
+    int32_t n_holders;
+    int32_t parent;       /* published: the page before it; NONE: it is the first */
+    int32_t prev, next;   /* cached: in the order of use; free: next alone */
+    int32_t next_in_slot; /* published: of the hash table */
+    bool is_published;
+    uint64_t hash; /* of its chain and all tokens up to and with this page */
+    struct kv_chain chain;
+    struct kv_copy copy;
+    int32_t ids[KV_PAGE_TOKENS];
+};
+
+struct kv_pool {
+    struct page *pages;
+    int32_t *slots; /* hash table: first page of each slot */
+    uint64_t slot_mask, hash_seed;
+    int32_t free_head;
+    int32_t oldest, newest; /* cached pages, by last use */
+    struct kv_counts counts;
+};
+
+enum tutti_status kv_pool_new(struct kv_pool **out, int n_pages, uint64_t hash_seed, struct tutti_error *err)
+{
+    struct kv_pool *pool = calloc(1, sizeof *pool);
+    size_t n_slots = 16;
+    while (n_slots < (size_t)n_pages * 2)
+        n_slots *= 2;
+    if (pool) {
+        pool->pages = calloc((size_t)n_pages, sizeof *pool->pages);
+        pool->slots = malloc(n_slots * sizeof *pool->slots);
+    }
+    if (!pool || !pool->pages || !pool->slots) {
+        kv_pool_free(pool);
+        return error_set(err, TUTTI_E_MEMORY, "books of %d KV pages: out of memory", n_pages);
+    }
+    for (size_t i = 0; i < n_slots; i++)
+        pool->slots[i] = NONE;
+    pool->slot_mask = n_slots - 1;
+    pool->hash_seed = hash_seed;
+    pool->oldest = pool->newest = NONE;
+    pool->free_head = 0;
+    for (int32_t i = 0; i < n_pages; i++)
+        pool->pages[i].next = i + 1 < n_pages ? i + 1 : NONE;
+    pool->counts = (struct kv_counts){ .n_pages = n_pages, .n_free = n_pages };
+    *out = pool;
+    return TUTTI_OK;
+}
+
+void kv_pool_free(struct kv_pool *pool)
+{
+    if (!pool)
+        return;
+    free(pool->slots);
+    free(pool->pages);
+    free(pool);
+}
+
+struct kv_counts kv_pool_counts(const struct kv_pool *pool)
+{
+    return pool->counts;
+}
+
+/* ---- order of use of the cached pages ---- */
+
+static void use_list_remove(struct kv_pool *pool, int32_t page_id)
+{
+    struct page *page = &pool->pages[page_id];
+    if (page->prev != NONE)
+        pool->pages[page->prev].next = page->next;
+    else
+        pool->oldest = page->next;
+    if (page->next != NONE)
+        pool->pages[page->next].prev = page->prev;
+    else
+        pool->newest = page->prev;
+    pool->counts.n_cached--;
+}
+
+static void use_list_add(struct kv_pool *pool, int32_t page_id)
+{
+    struct page *page = &pool->pages[page_id];
+    page->prev = pool->newest;
+    page->next = NONE;
+    if (pool->newest != NONE)
+        pool->pages[pool->newest].next = page_id;
+    else
+        pool->oldest = page_id;
+    pool->newest = page_id;
+    pool->counts.n_cached++;
+}
+
+/* ---- the hash table of published pages ---- */
+
+static uint64_t chain_hash(const struct kv_pool *pool, struct kv_chain chain, int32_t parent,
+                           const int32_t *ids)
+{
+    uint64_t hash = parent != NONE
+                        ? pool->pages[parent].hash
+                        : mix64(pool->hash_seed ^ mix64((uint32_t)chain.adapter)) ^ mix64(chain.tenant);
+    for (int i = 0; i < KV_PAGE_TOKENS; i += 2)
+        hash = mix64(hash ^ ((uint64_t)(uint32_t)ids[i] << 32 | (uint32_t)ids[i + 1]));
+    return hash;
+}
+
+static int32_t find_published(const struct kv_pool *pool, uint64_t hash, struct kv_chain chain,
+                              int32_t parent, const int32_t *ids)
+{
+    int32_t page_id = pool->slots[hash & pool->slot_mask];
+    while (page_id != NONE) {
+        const struct page *page = &pool->pages[page_id];
+        if (page->hash == hash && page->parent == parent && kv_chain_equal(page->chain, chain) &&
+            memcmp(page->ids, ids, sizeof page->ids) == 0)
+            return page_id;
+        page_id = page->next_in_slot;
+    }
+    return NONE;
+}
+
+static void unpublish(struct kv_pool *pool, int32_t page_id)
+{
+    struct page *page = &pool->pages[page_id];
+    int32_t *link = &pool->slots[page->hash & pool->slot_mask];
+    while (*link != page_id)
+        link = &pool->pages[*link].next_in_slot;
+    *link = page->next_in_slot;
+    page->is_published = false;
+}
+
+/* ---- shares ---- */
+
+static void add_holder(struct kv_pool *pool, int32_t page_id)
+{
+    struct page *page = &pool->pages[page_id];
+    if (page->n_holders++ == 0) {
+        if (page->is_published)
+            use_list_remove(pool, page_id);
+        pool->counts.n_used++;
+    }
+}
+
+static void put_free(struct kv_pool *pool, int32_t page_id)
+{
+    pool->pages[page_id].next = pool->free_head;
+    pool->free_head = page_id;
+    pool->counts.n_free++;
+}
+
+bool kv_pool_take(struct kv_pool *pool, int n_pages, int32_t *page_ids)
+{
+    if (n_pages > pool->counts.n_free + pool->counts.n_cached)
+        return false;
+    for (int i = 0; i < n_pages; i++) {
+        if (pool->free_head == NONE) {
+            int32_t victim = pool->oldest;
+            use_list_remove(pool, victim);
+            unpublish(pool, victim);
+            put_free(pool, victim);
+            pool->counts.n_evictions++;
+            pool->counts.n_lost += pool->pages[victim].copy.id == 0;
+        }
+        page_ids[i] = pool->free_head;
+        pool->free_head = pool->pages[page_ids[i]].next;
+        pool->counts.n_free--;
+        add_holder(pool, page_ids[i]);
+    }
+    return true;
+}
+
+void kv_pool_share(struct kv_pool *pool, const int32_t *page_ids, int n_pages)
+{
+    for (int i = 0; i < n_pages; i++) {
+        assert(pool->pages[page_ids[i]].n_holders > 0);
+        add_holder(pool, page_ids[i]);
+    }
+}
+
+void kv_pool_drop(struct kv_pool *pool, const int32_t *page_ids, int n_pages)
+{
+    for (int i = n_pages; i-- > 0;) {
+        struct page *page = &pool->pages[page_ids[i]];
+        assert(page->n_holders > 0);
+        if (--page->n_holders > 0)
+            continue;
+        pool->counts.n_used--;
+        if (page->is_published)
+            use_list_add(pool, page_ids[i]);
+        else
+            put_free(pool, page_ids[i]);
+    }
+}
+
+bool kv_pool_is_shared(const struct kv_pool *pool, int32_t page_id)
+{
+    return pool->pages[page_id].n_holders > 1;
+}
+
+int kv_pool_match(struct kv_pool *pool, struct kv_chain chain, const int32_t *ids, int n_ids,
+                  int32_t *page_ids)
+{
+    int32_t parent = NONE;
+    int n = 0;
+    for (; (n + 1) * KV_PAGE_TOKENS <= n_ids; n++, ids += KV_PAGE_TOKENS) {
+        parent = kv_pool_take_next(pool, chain, parent, ids);
+        if (parent == NONE)
+            break;
+        page_ids[n] = parent;
+    }
+    return n;
+}
+
+int32_t kv_pool_take_next(struct kv_pool *pool, struct kv_chain chain, int32_t parent, const int32_t *ids)
+{
+    int32_t page_id = find_published(pool, chain_hash(pool, chain, parent, ids), chain, parent, ids);
+    if (page_id != NONE)
+        add_holder(pool, page_id);
+    return page_id;
+}
+
+int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, struct kv_chain chain, int32_t parent,
+                        const int32_t *ids)
+{
+    struct page *page = &pool->pages[page_id];
+    assert(page->n_holders > 0);
+    assert(parent == NONE ||
+           (pool->pages[parent].is_published && kv_chain_equal(pool->pages[parent].chain, chain)));
+    if (page->is_published) /* shared by choices of one prompt: one of them has done it */
+        return page_id;
+    uint64_t hash = chain_hash(pool, chain, parent, ids);
+    int32_t known = find_published(pool, hash, chain, parent, ids);
+    if (known != NONE) {
+        add_holder(pool, known);
+        kv_pool_drop(pool, &page_id, 1);
+        return known;
+    }
+    page->hash = hash;
+    page->chain = chain;
+    page->parent = parent;
+    page->copy = (struct kv_copy){ 0 };
+    memcpy(page->ids, ids, sizeof page->ids);
+    page->next_in_slot = pool->slots[hash & pool->slot_mask];
+    pool->slots[hash & pool->slot_mask] = page_id;
+    page->is_published = true;
+    return page_id;
+}
+
+const int32_t *kv_pool_ids(const struct kv_pool *pool, int32_t page_id)
+{
+    return pool->pages[page_id].ids;
+}
+
+struct kv_chain kv_pool_chain(const struct kv_pool *pool, int32_t page_id)
+{
+    return pool->pages[page_id].chain;
+}
+
+int32_t kv_pool_parent(const struct kv_pool *pool, int32_t page_id)
+{
+    return pool->pages[page_id].parent;
+}
+
+bool kv_pool_is_published(const struct kv_pool *pool, int32_t page_id)
+{
+    return pool->pages[page_id].is_published;
+}
+
+struct kv_copy *kv_pool_copy(struct kv_pool *pool, int32_t page_id)
+{
+    assert(pool->pages[page_id].is_published);
+    return &pool->pages[page_id].copy;
+}
+
+int32_t kv_pool_next_cached(const struct kv_pool *pool, int32_t page_id)
+{
+    return page_id == NONE ? pool->oldest : pool->pages[page_id].next;
+}
+
+bool kv_pool_is_cached(const struct kv_pool *pool, int32_t page_id)
+{
+    return pool->pages[page_id].is_published && pool->pages[page_id].n_holders == 0;
+}
+
+/* ---- audit ---- */
+
+static _Thread_local char audit_text[160];
+
+static const char *complain(const char *what, int64_t page_id, int64_t found, int64_t expected)
+{
+    snprintf(audit_text, sizeof audit_text, "KV page %lld: %s: %lld, expected %lld", (long long)page_id, what,
+             (long long)found, (long long)expected);
+    return audit_text;
+}
+
+static const char *audit_lists(const struct kv_pool *pool)
+{
+    const struct kv_counts *c = &pool->counts;
+    int n_free = 0, n_cached = 0;
+    for (int32_t i = pool->free_head; i != NONE && n_free <= c->n_pages; i = pool->pages[i].next, n_free++)
+        if (pool->pages[i].n_holders != 0 || pool->pages[i].is_published)
+            return complain("holders of a free page", i, pool->pages[i].n_holders, 0);
+    if (n_free != c->n_free)
+        return complain("pages in the free list", NONE, n_free, c->n_free);
+    int32_t prev = NONE;
+    for (int32_t i = pool->oldest; i != NONE && n_cached <= c->n_pages; prev = i, i = pool->pages[i].next) {
+        n_cached++;
+        if (pool->pages[i].n_holders != 0 || !pool->pages[i].is_published || pool->pages[i].prev != prev)
+            return complain("holders of a cached page", i, pool->pages[i].n_holders, 0);
+    }
+    if (n_cached != c->n_cached || prev != pool->newest)
+        return complain("pages in the order of use", NONE, n_cached, c->n_cached);
+    if (c->n_used + c->n_cached + c->n_free != c->n_pages)
+        return complain("used, cached and free pages together", NONE, c->n_used + c->n_cached + c->n_free,
+                        c->n_pages);
+    return NULL;
+}
+
+const char *kv_pool_audit(const struct kv_pool *pool, const int32_t *n_holders)
+{
+    int n_used = 0;
+    for (int32_t i = 0; i < pool->counts.n_pages; i++) {
+        const struct page *page = &pool->pages[i];
+        if (page->n_holders != n_holders[i])
+            return complain("holders", i, page->n_holders, n_holders[i]);
+        n_used += page->n_holders > 0;
+        if (!page->is_published)
+            continue;
+        int32_t found = find_published(pool, page->hash, page->chain, page->parent, page->ids);
+        if (found != i)
+            return complain("published, but found in the table is", i, found, i);
+        if (page->parent == NONE)
+            continue;
+        const struct page *parent = &pool->pages[page->parent];
+        if (!kv_chain_equal(parent->chain, page->chain))
+            return complain("adapter of its parent", i, parent->chain.adapter, page->chain.adapter);
+        if (!parent->is_published || parent->n_holders < (page->n_holders > 0))
+            return complain("holders of its parent", i, parent->n_holders, page->n_holders);
+    }
+    if (n_used != pool->counts.n_used)
+        return complain("pages with holders", NONE, n_used, pool->counts.n_used);
+    return audit_lists(pool);
+}

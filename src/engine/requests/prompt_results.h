@@ -1,0 +1,29 @@
+/* What the rows of a prompt give beside an answer: log-probabilities of its tokens, or an embedding.
+ *
+ * Hidden states are added up in float64 in the order of their positions, so the bits of an embedding do not depend on the pieces
+ * that the prompt was read in. */
+#ifndef TUTTI_PROMPT_RESULTS_H
+#define TUTTI_PROMPT_RESULTS_H
+
+#include "engine/sample/sampler.h"
+
+struct prompt_results {
+    struct sample *scores; /* [n_scores]: of each token of the prompt; the first has none */
+    int n_scores;
+    float *embedding; /* [n_embedding] */
+    double *sum;      /* [n_embedding] */
+    int n_embedding;
+};
+
+/* Everything is zero. Either number may be 0. TUTTI_E_MEMORY. */
+MUST_CHECK enum tutti_status prompt_results_new(struct prompt_results **out, int n_scores, int n_embedding,
+                                                struct tutti_error *err);
+void prompt_results_free(struct prompt_results *results); /* NULL is allowed */
+
+/* rows: [n_rows][n_embedding], those that come next. */
+void prompt_results_add(struct prompt_results *results, const float *rows, int n_rows);
+
+/* embedding = the mean of the n_rows rows that were added. False: it is not finite. */
+MUST_CHECK bool prompt_results_finish(struct prompt_results *results, int n_rows);
+
+#endif

@@ -1,0 +1,115 @@
+/* A request: a checked copy of what the caller asked, in one allocation, and what each thread keeps about it.
+ *
+ * It is made by the caller's thread, belongs to the text thread, and is lent to the engine thread from the moment the
+ * prompt's ids are known until the engine has sent the end of every choice. */
+#ifndef TUTTI_REQUEST_H
+#define TUTTI_REQUEST_H
+
+#include "base/ids.h"
+#include "base/system/workers.h"
+#include "engine/requests/prompt_results.h"
+#include "engine/requests/reply.h"
+#include "engine/sample/beam.h"
+#include "grammar/grammar.h"
+#include "model/model.h"
+
+#include <stdatomic.h>
+
+struct lane;
+struct share;
+
+/* One of the n answers. */
+struct choice {
+    atomic_bool is_ended; /* the text thread has seen its end: a stop string, no memory */
+    struct reply reply;   /* text thread */
+    bool is_reported;     /* text thread: its last event was sent */
+};
+
+struct request {
+    uint64_t id, serial; /* serial: counts submissions */
+    tutti_callback callback;
+    void *user;
+    struct tutti_request spec; /* every pointer leads into this allocation; n_choices is 1 or more */
+    int adapter;               /* of the model; -1: none */
+    uint64_t seed;
+    uint64_t submit_us;
+    atomic_bool is_cancelled;
+    struct work_item
+        item; /* while the prompt waits for a thread that prepares it, or its grammar for one that compiles it */
+    struct request *next; /* in the queue to the text thread, then in the scheduler's */
+    struct share *share;  /* of its owner */
+    uint64_t deadline_us; /* to begin; 0: none */
+    int64_t work;         /* counted as waiting (forecast.h), by the thread that has the request */
+
+    /* Written by the prompt thread before the hand-over, then only read: */
+    struct tutti_error refusal; /* its status is not TUTTI_OK: the prompt cannot be used */
+    const int32_t *prompt;      /* [n_prompt] */
+    int n_prompt;
+    struct ids rendered;       /* where the prompt was text or messages */
+    struct beam_search *beams; /* NULL: none. Of the engine thread once handed over */
+    /* What its rows gave, with spec.prompt_logprobs or spec.embedding. Of the engine thread until all of it is there. */
+    struct prompt_results *results;
+
+    /* Written by the compiling thread, which has the request before its prompt is read: */
+    struct grammar *grammar;          /* a share; NULL: none */
+    struct tutti_error grammar_error; /* its status is not TUTTI_OK: there can be none */
+
+    /* Engine thread: */
+    int n_started;     /* choices 0..n_started-1 have or had a sequence */
+    struct lane *lane; /* of the line; NULL: it is in none */
+    struct request *previous;
+    bool is_counted; /* among those that do not wait any more */
+    bool is_reading; /* one of its sequences reads the prompt for the others */
+    int n_seen; /* rows of the prompt whose results are there; the pages of later ones must be computed */
+
+    /* Text thread: */
+    const uint16_t *const *stop_borders; /* of each of spec.stop */
+    struct reply_format format;
+    int n_unreported;               /* choices whose last event has not been sent */
+    int n_unfinished;               /* choices whose end the engine has not sent */
+    bool has_failed, was_cancelled; /* one of its choices */
+    bool has_told_results;
+    struct choice choices[]; /* [spec.n_choices] */
+};
+
+/* What one request may take of an engine. */
+struct request_limits {
+    int max_context; /* tokens of a sequence */
+    int max_seqs, n_pages;
+    int max_queue_ms; /* 0: no limit */
+};
+
+/* Checks every field and copies it.
+ * TUTTI_E_ARGUMENT names the field; TUTTI_E_LIMIT; TUTTI_E_MEMORY. */
+MUST_CHECK enum tutti_status request_new(struct request **out, const struct tutti_request *spec,
+                                         const struct model *model, const struct request_limits *limits,
+                                         struct tutti_error *err);
+void request_free(struct request *request); /* NULL is allowed */
+
+/* Fills prompt and n_prompt: renders and tokenizes. TUTTI_E_LIMIT: the prompt is longer than the
+ * context allows, or its beams need more than the KV cache has. */
+MUST_CHECK enum tutti_status request_prepare(struct request *request, const struct model *model,
+                                             const struct request_limits *limits, struct tutti_error *err);
+
+/* What it costs to prepare: bytes of its prompt, at least 1. */
+int64_t request_prompt_bytes(const struct request *request);
+
+/* Tokens of the prompt: guessed from its length until it is prepared. */
+int64_t request_guess_prompt(const struct request *request);
+
+/* Results are wanted of each row of the prompt, not of the last one alone. */
+static inline bool request_wants_rows(const struct request *r)
+{
+    return r->spec.prompt_logprobs || r->spec.embedding == TUTTI_EMBEDDING_MEAN;
+}
+
+/* All its choices end with one sequence. */
+static inline bool request_ends_as_one(const struct request *r)
+{
+    return r->beams || r->spec.no_answer;
+}
+
+/* The model's stop tokens unless ignore_eos, and the request's own. */
+bool request_is_stop_id(const struct request *request, const struct model_desc *desc, int32_t id);
+
+#endif

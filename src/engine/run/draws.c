@@ -1,0 +1,162 @@
+/* The tokens of a step: of which rows they are drawn, on which thread, and what is done where the mask of a grammar is late. */
+#include "base/system/clock.h"
+#include "engine/run/engine_state.h"
+
+#include <sched.h>
+
+/* Leaves the tokens that the grammar allows. Where it allows none, the end does not need a stop token. */
+static void constrain(struct sample_input *in, struct draw *draw, const struct request *r,
+                      const struct model_desc *desc)
+{
+    in->allowed = draw->mask.bits;
+    in->stop_is_allowed = draw->mask.can_end;
+    int n_stops = r->spec.ignore_eos ? 0 : model_desc_n_stops(desc, r->spec.n_messages > 0);
+    in->stops[0] = (struct sample_stops){ desc->stop_ids, (size_t)n_stops };
+    in->stops[1] = (struct sample_stops){ r->spec.stop_ids, r->spec.n_stop_ids };
+    bool has_stop = false;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < in->stops[k].n; i++)
+            has_stop |= in->stops[k].ids[i] < in->n_usable;
+    draw->is_over = draw->mask.is_empty && !has_stop;
+}
+
+static void draw_one(struct tutti_engine *e, struct sampler *sampler, struct draw *draw)
+{
+    const struct model_desc *desc = &e->model->desc;
+    const struct sequence *seq = draw->seq;
+    const struct request *r = seq->request;
+    struct sample_input in = { .logits = draw->logits,
+                               .n_usable = desc->n_usable_vocab,
+                               .sampling = &r->spec.sampling,
+                               .ids = seq->ids,
+                               .n_prompt = seq->n_prompt,
+                               .n_ids = draw->n_ids,
+                               .seed = r->seed,
+                               .choice = seq->choice,
+                               .logprobs = r->spec.logprobs,
+                               .n_top = r->spec.top_logprobs };
+    if (e->hooks.logits)
+        e->hooks.logits(e->hooks.user, r->id, seq->choice, draw->n_ids - seq->n_prompt, draw->logits,
+                        desc->n_vocab);
+    if (r->beams) {
+        struct beam *beam = &r->beams->beams[seq->beam];
+        draw->is_finite = sampler_best(sampler, &in, draw->logits, r->beams->n_candidates, beam->candidates,
+                                       &draw->sample.token);
+        beam->has_candidates = draw->is_finite;
+    } else if (constraint_is_stuck(&draw->mask)) {
+        return; /* there is nothing to draw from */
+    } else {
+        if (draw->mask.bits)
+            constrain(&in, draw, r, desc);
+        if (draw->is_over)
+            return;
+        draw->is_finite = sampler_draw(sampler, &in, &draw->sample);
+        int32_t token = draw->sample.token;
+        draw->is_right = draw->is_finite && token == draw->guess && !request_is_stop_id(r, desc, token);
+    }
+}
+
+/* A sequence's tokens are drawn by one thread, up to the first that was not guessed: no more than will be used. */
+static void draw_share(void *arg, int thread, int n_threads)
+{
+    struct tutti_engine *e = arg;
+    for (int i = 0, n_seqs = 0; i < e->n_draws; n_seqs++) {
+        bool is_wanted = n_seqs % n_threads == thread;
+        do {
+            if (is_wanted)
+                draw_one(e, e->samplers[thread], &e->draws[i]);
+            is_wanted = is_wanted && e->draws[i].is_right;
+        } while (e->draws[i++].guess >= 0);
+    }
+}
+
+static struct constraint_mask mask_of(const struct tutti_engine *e, const struct sequence *seq)
+{
+    const struct grammar *grammar = seq->request->grammar;
+    return grammar ? constraint_get(e->constraints, slot_of(e, seq), grammar, seq->n_ids - seq->n_prompt)
+                   : (struct constraint_mask){ 0 };
+}
+
+/* Is this the row of a sequence whose mask is not there yet? */
+static bool is_late(const struct tutti_engine *e, const struct plan_entry *entry)
+{
+    const struct sequence *seq = entry->seq;
+    return entry->output >= 0 && seq->request->grammar && seq->n_ids > seq->n_prompt &&
+           !constraint_is_ready(e->constraints, slot_of(e, seq));
+}
+
+/* Masks are mostly there when the step is. For one that is not, a twentieth of the step is waited at most where others
+ * would wait too; else its row counts as not computed, and the sequence waits. */
+void draws_drop_late(struct tutti_engine *e, uint64_t step_us)
+{
+    struct scheduler *s = e->scheduler;
+    int n_late = 0, n_outputs = 0;
+    for (int i = 0; i < s->n_entries; i++) {
+        n_outputs += s->entries[i].output >= 0;
+        n_late += is_late(e, &s->entries[i]);
+    }
+    uint64_t end_us = n_late > 0 ? clock_now_us() + (n_late == n_outputs ? step_us : step_us / 20) : 0;
+    for (int i = 0; i < s->n_entries && n_late > 0; i++) {
+        struct plan_entry *entry = &s->entries[i];
+        while (is_late(e, entry) && clock_now_us() < end_us) {
+            constraint_flush(e->constraints);
+            sched_yield();
+        }
+        if (!is_late(e, entry))
+            continue;
+        entry->output = -1;
+        entry->seq->n_planned--;
+        entry->seq->is_waiting = true;
+        e->stats.now.n_late_masks++;
+    }
+}
+
+bool draws_wake(struct tutti_engine *e)
+{
+    struct scheduler *s = e->scheduler;
+    bool is_any_waiting = false;
+    constraint_flush(e->constraints);
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state != SEQUENCE_FREE && seq->is_waiting)
+            seq->is_waiting = !constraint_is_ready(e->constraints, i);
+        is_any_waiting |= seq->state == SEQUENCE_RUNNING && seq->is_waiting;
+    }
+    return is_any_waiting;
+}
+
+void draws_collect(struct tutti_engine *e)
+{
+    struct scheduler *s = e->scheduler;
+    e->n_draws = 0;
+    for (int i = 0; i < s->n_entries; i++) {
+        const struct plan_entry *entry = &s->entries[i];
+        struct sequence *seq = entry->seq;
+        if (entry->output < 0)
+            continue;
+        float *logits = e->logits + (size_t)entry->output * (size_t)e->model->desc.n_vocab;
+        for (int k = 0; k <= entry->n_guesses; k++)
+            e->draws[e->n_draws++] = (struct draw){
+                .seq = seq,
+                .logits = logits + (size_t)k * (size_t)e->model->desc.n_vocab,
+                .n_ids = seq->n_ids + k,
+                .guess = k < entry->n_guesses ? seq->ids[seq->n_ids + k] : -1,
+                .mask = mask_of(e, seq)
+            };
+        if (!seq->request->is_reading || seq->n_ids > seq->n_prompt)
+            continue;
+        for (struct sequence *fork; (fork = scheduler_fork(s, seq));)
+            e->draws[e->n_draws++] = (struct draw){
+                .seq = fork, .logits = logits, .n_ids = fork->n_ids, .guess = -1, .mask = mask_of(e, fork)
+            };
+        scheduler_end_reading(s, seq);
+    }
+}
+
+void draws_run(struct tutti_engine *e)
+{
+    if (e->n_draws == 1)
+        draw_share(e, 0, 1);
+    else
+        run_on_team(e, draw_share, e);
+}

@@ -1,0 +1,614 @@
+/* Opening and closing an engine, and what callers' threads do: submit, cancel, read figures. */
+#include "engine/run/engine.h"
+
+#include "base/rng.h"
+#include "base/system/clock.h"
+#include "base/system/thread.h"
+#include "engine/run/engine_state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum {
+    DEFAULT_BATCH_TOKENS = 256,
+    DEFAULT_SEQS = 256,
+    DEFAULT_QUEUE = 1024,
+    DEFAULT_DRAFT_TOKENS = 8,
+    MAX_BATCH_TOKENS = 65536,
+    MAX_SEQS = 16384,
+    MAX_QUEUE = 1 << 20,
+    RECORDS_PER_SEQ = 64, /* tokens of each sequence that the text thread may be behind */
+    MIN_RECORDS = 4096,
+    SHARE_OF_FREE =
+        8, /* an owner may have that many times the free places: some are always left for others */
+    SCORE_ROWS =
+        32, /* rows of a step whose logits can be wanted beside one of each sequence: of prompts' tokens */
+};
+static const double DEFAULT_SLOWDOWN = 2;
+
+/* ---- opening ---- */
+
+static enum tutti_status set_option(const char *name, int value, int fallback, int high, int *out,
+                                    struct tutti_error *err)
+{
+    if (value < 0 || value > high)
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s is %d, expected 0 to %d", name, value, high);
+    *out = value > 0 ? value : fallback;
+    return TUTTI_OK;
+}
+
+static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_engine_options *options,
+                                     struct tutti_error *err)
+{
+    if (options)
+        e->options = *options;
+    struct tutti_engine_options *o = &e->options;
+    int n_ctx = e->model->desc.n_ctx;
+    enum tutti_status st = set_option("max_batch_tokens", o->max_batch_tokens, DEFAULT_BATCH_TOKENS,
+                                      MAX_BATCH_TOKENS, &o->max_batch_tokens, err);
+    if (st == TUTTI_OK)
+        st = set_option("max_seqs", o->max_seqs, DEFAULT_SEQS, MAX_SEQS, &o->max_seqs, err);
+    if (st == TUTTI_OK)
+        st = set_option("max_queue", o->max_queue, DEFAULT_QUEUE, MAX_QUEUE, &o->max_queue, err);
+    if (st == TUTTI_OK)
+        st = set_option("max_queue_ms", o->max_queue_ms, 0, INT32_MAX, &o->max_queue_ms, err);
+    if (st == TUTTI_OK)
+        st = set_option("max_guesses", o->max_guesses, 0, MAX_GUESSES, &o->max_guesses, err);
+    if (st == TUTTI_OK)
+        st = set_option("max_draft_tokens", o->max_draft_tokens, DEFAULT_DRAFT_TOKENS, MAX_GUESSES,
+                        &o->max_draft_tokens, err);
+    if (!o->draft)
+        o->max_draft_tokens = 0;
+    if (st == TUTTI_OK && o->max_slowdown != 0 && !(o->max_slowdown > 1 && o->max_slowdown <= 1000))
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "max_slowdown",
+                             "max_slowdown is %g, expected above 1 to 1000", o->max_slowdown);
+    if (o->max_slowdown == 0)
+        o->max_slowdown = DEFAULT_SLOWDOWN;
+    if (st == TUTTI_OK)
+        st = spill_check_options(e, err);
+    if (st == TUTTI_OK && o->max_context != 0 && (o->max_context < 2 || o->max_context > n_ctx))
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "max_context",
+                             "max_context is %d, but model %s was made for 2 to %d tokens", o->max_context,
+                             e->model->name, n_ctx);
+    if (st == TUTTI_OK &&
+        e->model->desc.has_prefix) { /* a prompt is read in one step, whoever decodes beside it */
+        int n_rows = (o->max_context > 0 ? o->max_context : n_ctx) + o->max_seqs;
+        o->max_batch_tokens = n_rows > o->max_batch_tokens ? n_rows : o->max_batch_tokens;
+    }
+    return st;
+}
+
+static size_t draft_page_bytes(const struct tutti_engine *e)
+{
+    const struct model *draft = model_of(e->options.draft);
+    return draft ? draft->backend->ops->kv_page_bytes(draft->backend, draft->kv_type) : 0;
+}
+
+/* The KV cache, and how many tokens one sequence may have of it. */
+static enum tutti_status reserve_kv(struct tutti_engine *e, int *n_pages, struct tutti_error *err)
+{
+    struct backend *be = e->model->backend;
+    struct tutti_engine_options *o = &e->options;
+    size_t page_bytes = be->ops->kv_page_bytes(be, e->model->kv_type) + draft_page_bytes(e);
+    int n_ctx = o->max_context > 0 ? o->max_context : e->model->desc.n_ctx;
+    enum tutti_status st = engine_kv_pages(n_pages, page_bytes, o->kv_bytes, model_memory_left(e->model),
+                                           o->max_seqs, n_ctx, err);
+    if (st != TUTTI_OK)
+        return st;
+    int64_t n_tokens = (int64_t)*n_pages * KV_PAGE_TOKENS;
+    if (n_tokens < n_ctx && o->max_context > 0)
+        return engine_kv_too_small(page_bytes,
+                                   o->kv_bytes > 0 ? o->kv_bytes : (uint64_t)*n_pages * page_bytes,
+                                   o->kv_bytes > 0, *n_pages, n_ctx, err);
+    o->max_context = n_tokens < n_ctx ? (int)n_tokens : n_ctx;
+    st = model_reserve_tables(e->model, o->max_batch_tokens, o->max_seqs, pages_of(o->max_context) + 1, err);
+    return st == TUTTI_OK ? model_kv_new(e->model, &e->kv, *n_pages, err) : st;
+}
+
+static void count_threads(void *arg, int thread, int n_threads)
+{
+    if (thread == 0)
+        *(int *)arg = n_threads;
+}
+
+static enum tutti_status reserve_samplers(struct tutti_engine *e, struct tutti_error *err)
+{
+    int n_threads = 1;
+    run_on_team(e, count_threads, &n_threads);
+    e->samplers = calloc((size_t)n_threads, sizeof(struct sampler *));
+    if (!e->samplers)
+        return error_set(err, TUTTI_E_MEMORY, "samplers: out of memory");
+    e->n_samplers = n_threads;
+    for (int i = 0; i < n_threads; i++) {
+        enum tutti_status st = sampler_new(&e->samplers[i], e->model->desc.n_vocab, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    return TUTTI_OK;
+}
+
+/* Rows of guessed tokens in a step, at most. */
+static int max_guess_rows(const struct tutti_engine *e)
+{
+    const struct tutti_engine_options *o = &e->options;
+    int most = o->max_guesses > o->max_draft_tokens ? o->max_guesses : o->max_draft_tokens;
+    int64_t n = (int64_t)o->max_seqs * most;
+    return n < MAX_GUESS_ROWS ? (int)n : MAX_GUESS_ROWS;
+}
+
+/* Rows of logits in a step, at most. */
+static int max_outputs(const struct tutti_engine *e)
+{
+    const struct tutti_engine_options *o = &e->options;
+    int n = o->max_seqs + max_guess_rows(e) + SCORE_ROWS;
+    return n < o->max_batch_tokens ? n : o->max_batch_tokens;
+}
+
+static enum tutti_status reserve_lines(struct tutti_engine *e, struct tutti_error *err)
+{
+    const struct tutti_engine_options *o = &e->options;
+    e->n_slots = o->max_seqs + o->max_queue;
+    e->slots = calloc((size_t)e->n_slots, sizeof(struct request *));
+    e->free_slots = calloc((size_t)e->n_slots, sizeof *e->free_slots);
+    e->logits = calloc((size_t)max_outputs(e) * (size_t)e->model->desc.n_vocab, sizeof *e->logits);
+    e->draws = calloc((size_t)o->max_seqs + (size_t)max_guess_rows(e), sizeof *e->draws);
+    e->scores = calloc((size_t)max_outputs(e), sizeof *e->scores);
+    e->hidden = calloc((size_t)o->max_batch_tokens, (size_t)e->model->desc.d_model * sizeof *e->hidden);
+    if (!e->slots || !e->free_slots || !e->logits || !e->draws || !e->scores || !e->hidden)
+        return error_set(err, TUTTI_E_MEMORY,
+                         "logits of %d sequences and a queue of %d requests: out of memory", max_outputs(e),
+                         e->n_slots);
+    for (; e->n_free_slots < e->n_slots; e->n_free_slots++)
+        e->free_slots[e->n_free_slots] = e->n_slots - 1 - e->n_free_slots;
+    size_t n_records = (size_t)o->max_seqs * RECORDS_PER_SEQ;
+    enum tutti_status st = queue_new(&e->ready, (size_t)e->n_slots, sizeof(struct request *), err);
+    if (st == TUTTI_OK)
+        st = queue_new(&e->records, n_records > MIN_RECORDS ? n_records : MIN_RECORDS, sizeof(struct record),
+                       err);
+    return st;
+}
+
+/* Until passes are timed: both read their weights once. */
+static double draft_share(const struct tutti_engine *e)
+{
+    const struct model *draft = model_of(e->options.draft);
+    return draft && e->model->weight_bytes > 0 ? (double)draft->weight_bytes / (double)e->model->weight_bytes
+                                               : 0;
+}
+
+static enum tutti_status reserve_draft(struct tutti_engine *e, int n_pages, uint64_t hash_seed,
+                                       struct tutti_error *err)
+{
+    const struct tutti_engine_options *o = &e->options;
+    struct draft_options options = { .model = model_of(o->draft),
+                                     .target = &e->model->desc,
+                                     .forward = e->hooks.forward,
+                                     .max_seqs = o->max_seqs,
+                                     .max_context = o->max_context,
+                                     .n_pages = n_pages,
+                                     .no_prefix_cache = o->no_prefix_cache,
+                                     .hash_seed = hash_seed };
+    return o->draft ? draft_new(&e->draft, &options, err) : TUTTI_OK;
+}
+
+static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err)
+{
+    uint64_t hash_seed;
+    if (getrandom(&hash_seed, sizeof hash_seed, 0) != sizeof hash_seed)
+        return error_set(err, TUTTI_E_IO, "the system gives no random numbers");
+    e->seed = e->options.default_seed > 0 ? e->options.default_seed : mix64(hash_seed);
+    int n_pages = 0;
+    enum tutti_status st = e->hooks.reserve(e->model, e->options.max_batch_tokens, max_outputs(e), err);
+    if (st == TUTTI_OK && e->options.draft)
+        st = e->hooks.reserve(model_of(e->options.draft), draft_max_rows(e->options.max_seqs),
+                              draft_max_outputs(e->options.max_seqs), err);
+    if (st == TUTTI_OK)
+        st = reserve_lines(e, err);
+    if (st == TUTTI_OK)
+        st = reserve_samplers(e, err);
+    if (st == TUTTI_OK)
+        st = reserve_kv(e, &n_pages, err); /* last of the large ones: it takes from what is left */
+    if (st == TUTTI_OK)
+        st = reserve_draft(e, n_pages, hash_seed, err);
+    if (st != TUTTI_OK)
+        return st;
+    const struct tutti_engine_options *o = &e->options;
+    struct scheduler_options options = { .max_seqs = o->max_seqs,
+                                         .max_requests = e->n_slots,
+                                         .max_batch_tokens = o->max_batch_tokens,
+                                         .max_outputs = max_outputs(e),
+                                         .max_slowdown = o->max_slowdown,
+                                         .max_guesses = o->max_guesses,
+                                         .max_drafts = o->max_draft_tokens,
+                                         .draft_share = draft_share(e),
+                                         .forces_guesses = e->hooks.forces_guesses,
+                                         .max_context = o->max_context,
+                                         .n_pages = n_pages,
+                                         .no_prefix_cache = o->no_prefix_cache,
+                                         .hash_seed = hash_seed,
+                                         .desc = e->model->desc.has_prefix ? &e->model->desc : NULL };
+    e->limits = (struct request_limits){ .max_context = o->max_context,
+                                         .max_seqs = o->max_seqs,
+                                         .n_pages = n_pages,
+                                         .max_queue_ms = o->max_queue_ms };
+    st = scheduler_new(&e->scheduler, &options, err);
+    if (st == TUTTI_OK)
+        e->scheduler->draft = e->draft;
+    return st == TUTTI_OK ? spill_start(e, mix64(hash_seed), err) : st;
+}
+
+static enum tutti_status open_constraints(struct tutti_engine *e, struct tutti_error *err)
+{
+    const struct tokenizer *tok = e->model->tokenizer;
+    struct constraint_options options = { .tok = tok,
+                                          .n_vocab = e->model->desc.n_usable_vocab,
+                                          .max_seqs = e->options.max_seqs,
+                                          .engine_bell = &e->engine_bell,
+                                          .is_compiled = prompts_add,
+                                          .user = e };
+    return tok ? constraints_new(&e->constraints, &options, err) : TUTTI_OK;
+}
+
+static enum tutti_status open_locks(struct tutti_engine *e, struct tutti_error *err)
+{
+    int rc = pthread_mutex_init(&e->lock, NULL);
+    if (rc != 0)
+        return error_set(err, TUTTI_E_MEMORY, "cannot make a lock: %s", strerror(rc));
+    e->has_lock = true;
+    enum tutti_status st = stats_init(&e->stats, err);
+    if (st == TUTTI_OK)
+        st = bell_init(&e->text_bell, err);
+    if (st == TUTTI_OK)
+        st = bell_init(&e->engine_bell, err);
+    return st;
+}
+
+static enum tutti_status start_thread(pthread_t *thread, bool *has_thread, void *(*entry)(void *), void *arg,
+                                      const char *name, struct tutti_error *err)
+{
+    int rc = thread_start(thread, entry, arg);
+    if (rc != 0)
+        return error_set(err, TUTTI_E_MEMORY, "cannot make the %s thread: %s", name, strerror(rc));
+    *has_thread = true;
+    return TUTTI_OK;
+}
+
+/* Before any thread runs, so that the first reader sees the pool. */
+static void init_stats(struct tutti_engine *e)
+{
+    struct tutti_stats *now = &e->stats.now;
+    struct kv_counts counts = kv_pool_counts(e->scheduler->pool);
+    now->kv_pages_total = (uint64_t)counts.n_pages;
+    now->kv_pages_free = (uint64_t)counts.n_free;
+    now->kv_page_tokens = KV_PAGE_TOKENS;
+    now->kv_spill_slots = e->spill ? spill_counts(e->spill).n_slots : 0;
+    now->kv_spill_pages = e->spill ? spill_counts(e->spill).n_copies : 0;
+    now->max_context = e->options.max_context;
+    stats_publish(&e->stats);
+}
+
+static void wake_engine(void *user)
+{
+    struct tutti_engine *e = user;
+    bell_ring(&e->engine_bell);
+}
+
+/* One engine at a time. */
+static enum tutti_status use_model(struct model *model, bool *is_ours, struct tutti_error *err)
+{
+    if (__atomic_exchange_n(&model->in_use, true, __ATOMIC_ACQ_REL))
+        return error_set(err, TUTTI_E_ARGUMENT, "model %s: an engine is open on it already", model->name);
+    *is_ours = true;
+    return TUTTI_OK;
+}
+
+/* The two models compute in turn. lender: NULL: the draft model has its own threads again. */
+static void lend_threads(struct model *draft, struct model *lender)
+{
+    struct backend *be = draft->backend;
+    if (be->ops->share_threads)
+        (void)be->ops->share_threads(be, lender ? lender->backend : NULL); /* false: it keeps its own */
+}
+
+enum tutti_status engine_open(tutti_engine **out, struct model *model,
+                              const struct tutti_engine_options *options, const struct engine_hooks *hooks,
+                              struct tutti_error *err)
+{
+    struct tutti_engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return error_set(err, TUTTI_E_MEMORY, "engine: out of memory");
+    e->model = model;
+    if (hooks)
+        e->hooks = *hooks;
+    if (!e->hooks.forward)
+        e->hooks.forward = model_forward;
+    if (!e->hooks.reserve)
+        e->hooks.reserve = model_reserve;
+    enum tutti_status st = set_options(e, options, err);
+    if (st == TUTTI_OK)
+        st = use_model(model, &e->has_model, err);
+    struct model *draft = model_of(e->options.draft);
+    if (st == TUTTI_OK && draft)
+        st = draft_check(draft, model, err);
+    if (st == TUTTI_OK && draft)
+        st = use_model(draft, &e->has_draft_model, err);
+    if (st == TUTTI_OK && draft)
+        lend_threads(draft, model);
+    if (st == TUTTI_OK)
+        st = open_locks(e, err);
+    if (st == TUTTI_OK)
+        st = reserve(e, err);
+    if (st == TUTTI_OK)
+        st = open_constraints(e, err);
+    model_on_loss(model, wake_engine, e);
+    if (st == TUTTI_OK) {
+        init_stats(e);
+        st = start_thread(&e->engine_thread, &e->has_engine_thread, step_main, e, "engine", err);
+    }
+    if (st == TUTTI_OK)
+        st = prompts_start(e, err);
+    if (st == TUTTI_OK)
+        st = start_thread(&e->text_thread, &e->has_text_thread, text_main, e, "text", err);
+    if (st != TUTTI_OK) {
+        tutti_engine_close(e);
+        return st;
+    }
+    *out = e;
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_engine_open(tutti_engine **out, tutti_model *model,
+                                    const struct tutti_engine_options *options, struct tutti_error *err)
+{
+    if (!out || !model)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_engine_open: out and model must not be NULL");
+    return engine_open(out, model_of(model), options, NULL, err);
+}
+
+/* ---- closing ---- */
+
+void tutti_engine_drain(tutti_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->is_draining = true;
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void cancel_all(struct tutti_engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->is_draining = e->is_closing = true;
+    for (int i = 0; i < e->n_slots; i++)
+        if (e->slots[i])
+            atomic_store(&e->slots[i]->is_cancelled, true);
+    pthread_mutex_unlock(&e->lock);
+    atomic_store(&e->has_ends, true);
+    bell_ring(&e->engine_bell);
+    bell_ring(&e->text_bell);
+}
+
+static void join_threads(struct tutti_engine *e)
+{
+    if (e->has_text_thread) { /* it ends when every request has */
+        cancel_all(e);
+        pthread_join(e->text_thread, NULL);
+    }
+    workers_free(e->prompts);
+    e->prompts = NULL;
+    if (e->has_engine_thread) {
+        atomic_store(&e->is_stopping, true);
+        bell_ring(&e->engine_bell);
+        pthread_join(e->engine_thread, NULL);
+    }
+}
+
+void tutti_engine_close(tutti_engine *e)
+{
+    if (!e)
+        return;
+    join_threads(e);
+    if (e->has_model)
+        model_on_loss(e->model, NULL, NULL);
+    constraints_free(e->constraints);
+    spiller_free(e->spiller);
+    spill_close(e->spill);
+    scheduler_free(e->scheduler);
+    draft_free(e->draft);
+    if (e->kv)
+        model_kv_free(e->model, e->kv);
+    for (int i = 0; i < e->n_samplers; i++)
+        sampler_free(e->samplers[i]);
+    free(e->samplers);
+    queue_free(e->records);
+    queue_free(e->ready);
+    free(e->draws);
+    free(e->scores);
+    free(e->hidden);
+    free(e->logits);
+    free(e->free_slots);
+    free(e->slots);
+    shares_clear(&e->shares);
+    free(e->scratch.tokens);
+    free(e->scratch.tops);
+    buf_clear(&e->scratch.bytes);
+    bell_clear(&e->engine_bell);
+    bell_clear(&e->text_bell);
+    stats_clear(&e->stats);
+    if (e->has_lock)
+        pthread_mutex_destroy(&e->lock);
+    if (e->has_draft_model) {
+        lend_threads(model_of(e->options.draft), NULL);
+        __atomic_store_n(&model_of(e->options.draft)->in_use, false, __ATOMIC_RELEASE);
+    }
+    if (e->has_model)
+        __atomic_store_n(&e->model->in_use, false, __ATOMIC_RELEASE);
+    free(e);
+}
+
+/* ---- callers ---- */
+
+static enum tutti_status busy(uint64_t retry_after_ms, const char *why, struct tutti_error *err)
+{
+    error_set(err, TUTTI_E_BUSY, "%s; try again later", why);
+    if (err)
+        err->retry_after_ms = retry_after_ms < UINT32_MAX ? (uint32_t)retry_after_ms : UINT32_MAX;
+    return TUTTI_E_BUSY;
+}
+
+/* Is there a place in the queue? A request that could not begin in time is refused now, while nothing was done for it. */
+static enum tutti_status check_queue(struct tutti_engine *e, const struct tutti_request *spec,
+                                     const struct share *share, struct tutti_error *err)
+{
+    const struct forecast *f = &e->scheduler->forecast;
+    int64_t n_free = e->n_slots - e->n_live_choices;
+    char why[160];
+    if (n_free <= 0 || e->n_free_slots == 0) {
+        atomic_fetch_add(&e->stats.n_refused_full, 1);
+        snprintf(why, sizeof why, "%lld answers are running or waiting, at most %d can",
+                 (long long)e->n_live_choices, e->n_slots);
+        return busy(forecast_half_ms(f), why, err);
+    }
+    if (spec->owner != 0 && share->n_choices >= SHARE_OF_FREE * n_free) {
+        atomic_fetch_add(&e->stats.n_refused_full, 1);
+        snprintf(
+            why, sizeof why,
+            "%lld answers are running or waiting for you, the other %lld places in the queue are for others",
+            (long long)share->n_choices, (long long)n_free);
+        return busy(forecast_half_ms(f), why, err);
+    }
+    uint64_t limit_us = (uint64_t)spec->max_queue_ms * 1000;
+    uint64_t wait_us = limit_us > 0 ? forecast_wait_us(f, share, spec->weight, spec->priority) : 0;
+    uint64_t sure_us = limit_us - limit_us / 8; /* a forecast is no more than that */
+    if (wait_us <= sure_us)
+        return TUTTI_OK;
+    atomic_fetch_add(&e->stats.n_refused_early, 1);
+    snprintf(
+        why, sizeof why,
+        "the request would wait about %.1f s to begin, so that its limit of %.1f s is not sure to be kept",
+        (double)wait_us * 1e-6, (double)limit_us * 1e-6);
+    return busy((wait_us - sure_us) / 1000 + 1, why, err);
+}
+
+/* Does the engine take requests at all? */
+static enum tutti_status check_open(const struct tutti_engine *e, struct tutti_error *err)
+{
+    if (model_is_lost(e->model)) {
+        (void)model_check(e->model, err);
+        if (err)
+            err->status = TUTTI_E_CLOSED;
+        return TUTTI_E_CLOSED;
+    }
+    return e->is_draining ? error_set(err, TUTTI_E_CLOSED, "the engine takes no further requests") : TUTTI_OK;
+}
+
+/* Under the lock: gives the request an id and a place among those that wait. */
+static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, struct tutti_error *err)
+{
+    enum tutti_status st = check_open(e, err);
+    if (st != TUTTI_OK)
+        return st;
+    r->share = share_take(&e->shares, r->spec.owner);
+    if (!r->share)
+        return error_set(err, TUTTI_E_MEMORY, "queueing a request: out of memory");
+    st = check_queue(e, &r->spec, r->share, err);
+    if (st != TUTTI_OK) {
+        share_drop(&e->shares, r->share);
+        return st;
+    }
+    int32_t slot = e->free_slots[--e->n_free_slots];
+    r->serial = ++e->serial;
+    r->id = r->serial * (uint64_t)e->n_slots + (uint64_t)slot;
+    r->seed = r->spec.sampling.has_seed ? r->spec.sampling.seed : mix64(e->seed ^ mix64(r->serial));
+    e->slots[slot] = r;
+    e->n_live_choices += r->spec.n_choices;
+    r->share->n_choices += r->spec.n_choices;
+    e->n_alive++;
+    forecast_enter(&e->scheduler->forecast, r);
+    atomic_fetch_add(&e->stats.n_requests, 1);
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_engine_submit(tutti_engine *e, const struct tutti_request *spec,
+                                      tutti_callback callback, void *user, uint64_t *request_id,
+                                      struct tutti_error *err)
+{
+    if (!e || !spec || !callback)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "tutti_engine_submit: engine, request and callback must not be NULL");
+    struct request *r = NULL;
+    enum tutti_status st = request_new(&r, spec, e->model, &e->limits, err);
+    if (st == TUTTI_OK) {
+        r->callback = callback;
+        r->user = user;
+        pthread_mutex_lock(&e->lock);
+        st = enqueue(e, r, err);
+        if (st == TUTTI_OK && request_id)
+            *request_id = r->id; /* here: it may be gone when the lock is */
+        pthread_mutex_unlock(&e->lock);
+    }
+    if (st != TUTTI_OK) {
+        request_free(r);
+        atomic_fetch_add(&e->stats.n_refused, 1);
+        return st;
+    }
+    if (r->spec.grammar_kind != TUTTI_GRAMMAR_NONE)
+        constraint_compile(e->constraints, r); /* prompts_add() follows */
+    else
+        prompts_add(e, r);
+    return TUTTI_OK;
+}
+
+enum tutti_status tutti_engine_check_queue(tutti_engine *e, uint64_t owner, double weight, int priority,
+                                           struct tutti_error *err)
+{
+    static const struct share STRANGER;
+    const struct tutti_request spec = { .owner = owner,
+                                        .weight = weight != 0 ? weight : 1,
+                                        .priority = priority,
+                                        .max_queue_ms = e->limits.max_queue_ms };
+    pthread_mutex_lock(&e->lock);
+    const struct share *share = share_find(&e->shares, owner);
+    enum tutti_status st = check_open(e, err);
+    if (st == TUTTI_OK)
+        st = check_queue(e, &spec, share ? share : &STRANGER, err);
+    pthread_mutex_unlock(&e->lock);
+    if (st != TUTTI_OK)
+        atomic_fetch_add(&e->stats.n_refused, 1);
+    return st;
+}
+
+void tutti_engine_charge(tutti_engine *e, uint64_t owner, int64_t n_tokens)
+{
+    pthread_mutex_lock(&e->lock);
+    struct share *share = share_find(&e->shares, owner);
+    if (share)
+        atomic_fetch_add(&share->debt, n_tokens);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void tutti_engine_cancel(tutti_engine *e, uint64_t request_id)
+{
+    pthread_mutex_lock(&e->lock);
+    struct request *r = e->slots[request_id % (uint64_t)e->n_slots];
+    bool is_found = r && r->id == request_id;
+    if (is_found)
+        atomic_store(&r->is_cancelled, true);
+    pthread_mutex_unlock(&e->lock);
+    if (is_found) {
+        atomic_store(&e->has_ends, true);
+        bell_ring(&e->engine_bell);
+    }
+}
+
+bool engine_is_settled(const tutti_engine *e)
+{
+    return atomic_load(&e->is_settled);
+}
+
+void tutti_engine_stats(tutti_engine *e, struct tutti_stats *out)
+{
+    stats_read(&e->stats, out);
+    out->waiting_tokens = forecast_waiting(&e->scheduler->forecast);
+}

@@ -1,0 +1,166 @@
+/* What the threads of one engine share. Private to the engine's files. */
+#ifndef TUTTI_ENGINE_STATE_H
+#define TUTTI_ENGINE_STATE_H
+
+#include "base/system/queue.h"
+#include "base/system/workers.h"
+#include "engine/constraints/constraint.h"
+#include "engine/run/alloc_guard.h"
+#include "engine/run/engine.h"
+#include "engine/run/stats.h"
+#include "engine/sample/sampler.h"
+#include "engine/schedule/scheduler.h"
+#include "engine/schedule/spiller.h"
+
+/* From the engine thread to the text thread: a token, or the end of a choice, or both. */
+struct record {
+    struct request *request;
+    int choice;
+    bool has_token;
+    bool has_stop_token; /* sample is the token that ended the choice */
+    enum tutti_finish finish;
+    enum tutti_status status; /* where finish is TUTTI_FINISH_ERROR */
+    bool is_over;             /* it ended without a stop token */
+    float beam_score;
+    size_t n_cached; /* prompt tokens from the prefix cache */
+    uint64_t queue_us, ttft_us;
+    size_t n_accepted, n_rejected; /* guesses so far */
+    struct sample sample;
+};
+
+/* A token to be drawn after the step. Those of a sequence's guesses stand behind its first one. */
+struct draw {
+    struct sequence *seq;
+    float *logits;
+    struct sample sample;
+    int n_ids;     /* tokens before it, the guessed ones among them */
+    int32_t guess; /* -1: none, the last of its sequence */
+    bool is_right; /* it was drawn, is the guess, and does not end the answer: the next one counts too */
+    bool is_finite;
+    struct constraint_mask mask; /* where the request has a grammar */
+    bool is_over;                /* the grammar admits nothing more, and there is no stop token to draw */
+};
+
+/* A token of a prompt whose log-probability a row gives. */
+struct score {
+    struct plan_entry *entry;
+    int pos, output; /* the token's position; the row of the logits */
+    bool is_finite;
+};
+
+struct tutti_engine {
+    struct model *model;
+    struct engine_hooks hooks;
+    struct tutti_engine_options options; /* every 0 replaced */
+    struct request_limits limits;
+    uint64_t seed; /* for requests without one */
+    /* What close must undo; has_model, has_draft_model: in_use of it is ours */
+    bool has_model, has_draft_model, has_lock, has_text_thread, has_engine_thread;
+
+    /* ---- callers, under lock ---- */
+    pthread_mutex_t lock;
+    struct request **slots; /* [n_slots] requests whose last event was not sent; id % n_slots is the slot */
+    int32_t *free_slots;    /* [n_slots] a stack */
+    int n_slots, n_free_slots;
+    int64_t n_live_choices; /* accepted, last event not sent */
+    int64_t n_alive;        /* requests in memory */
+    uint64_t serial;
+    struct shares shares;
+    struct request *prepared_head, *prepared_tail; /* queue to the text thread */
+    bool is_draining, is_closing;
+
+    struct workers *prompts; /* threads that render and tokenize prompts */
+
+    /* ---- text thread ---- */
+    pthread_t text_thread;
+    struct bell text_bell;
+    struct token_scratch {
+        struct tutti_token *tokens;
+        struct tutti_top_token *tops;
+        size_t n_tokens, n_tops; /* room */
+        struct buf bytes;
+    } scratch; /* of one event */
+
+    /* ---- between the two ---- */
+    struct queue *ready;     /* struct request *: prompts are tokens now */
+    struct queue *records;   /* struct record */
+    atomic_bool has_ends;    /* a request was cancelled or a choice ended by its text: look for it */
+    atomic_bool wants_room;  /* the engine thread waits for room in records */
+    atomic_bool is_stopping; /* the engine thread shall end */
+
+    /* ---- engine thread ---- */
+    pthread_t engine_thread;
+    struct bell engine_bell;
+    struct scheduler *scheduler;
+    struct kv_memory *kv;
+    struct spill *spill;     /* NULL: pages do not spill */
+    struct spiller *spiller; /* likewise */
+    struct draft *draft;     /* NULL: none */
+    uint64_t step_us;        /* how long the last step took */
+    /* Nothing was left to do when the thread last looked; before records were handed over. */
+    atomic_bool is_settled;
+    float *logits;      /* [max outputs of a step][n_vocab] */
+    struct draw *draws; /* [max_seqs, and rows of guesses] */
+    int n_draws;
+    float *hidden;        /* [max_batch_tokens][d_model]: of rows whose hidden states are wanted */
+    struct score *scores; /* [max outputs of a step] */
+    int n_scores;
+    struct constraints *constraints; /* NULL: the model has no tokenizer */
+    struct sampler **samplers;       /* [n_samplers], one for each compute thread */
+    int n_samplers;
+    bool has_failed; /* a rank was lost, and options.failed was told */
+    alloc_phase phase;
+    struct stats stats;
+};
+
+/* Engine thread. */
+static inline int slot_of(const struct tutti_engine *e, const struct sequence *seq)
+{
+    return (int)(seq - e->scheduler->seqs);
+}
+
+/* text.c */
+void *text_main(void *engine);
+
+/* prompts.c */
+MUST_CHECK enum tutti_status prompts_start(struct tutti_engine *e, struct tutti_error *err);
+/* Queues a request whose prompt must be tokenized; its grammar, if any, was compiled or refused. Any thread. */
+void prompts_add(void *engine, struct request *r);
+
+/* step.c */
+void *step_main(void *engine);
+/* Calls fn(arg, thread, n_threads) on the compute threads, or on the caller alone. */
+void run_on_team(struct tutti_engine *e, team_fn *fn, void *arg);
+/* draws.c, engine thread */
+/* Rows whose mask is late are taken out of the step, which took step_us; their sequences wait. Before scheduler_advance(). */
+void draws_drop_late(struct tutti_engine *e, uint64_t step_us);
+/* Sequences whose mask has come may be planned again. True: one still waits. */
+bool draws_wake(struct tutti_engine *e);
+/* Fills draws: each sequence whose logits came, and the choices that begin from the same logits. */
+void draws_collect(struct tutti_engine *e);
+void draws_run(struct tutti_engine *e);
+/* answers.c, engine thread */
+/* Puts what was drawn of a sequence behind it, up to the first token that was not guessed, or ends it, and notes in *step what
+ * became of its guesses. draws: the first of the sequence's. Returns how many it has. */
+int answers_commit(struct tutti_engine *e, const struct draw *draws, uint64_t now_us,
+                   struct guess_step *step);
+/* Ends a sequence, with all choices of a request that ends as one. sample: what ended it, or was wrong with it; NULL: no token. The
+ * request may be gone behind it. */
+void answers_end(struct tutti_engine *e, struct sequence *seq, enum tutti_finish finish,
+                 enum tutti_status status, const struct sample *sample);
+/* Ends the choices of a request that have not begun; record says how. */
+void answers_end_unstarted(struct tutti_engine *e, struct request *r, struct record record);
+/* The text thread learns of all that was sent. */
+void answers_flush(struct tutti_engine *e);
+/* prompt_rows.c: for a step that was computed, before scheduler_advance() */
+void prompt_rows_take(struct tutti_engine *e);
+/* One that is NaN or infinite, of a sequence that has not ended; or NULL. */
+const struct score *prompt_rows_bad_score(const struct tutti_engine *e);
+/* spill_start.c */
+MUST_CHECK enum tutti_status spill_check_options(struct tutti_engine *e, struct tutti_error *err);
+/* Where options ask for it. The model and the KV memory are ready, no thread runs yet. */
+MUST_CHECK enum tutti_status spill_start(struct tutti_engine *e, uint64_t hash_seed, struct tutti_error *err);
+/* audit.c */
+void audit_check(struct tutti_engine *e);
+
+#endif

@@ -1,0 +1,60 @@
+/* How much memory the KV cache may have. */
+#include "engine/run/engine.h"
+
+#include <inttypes.h>
+
+#include <stdio.h>
+
+enum { MIB = 1 << 20, HEADROOM_MIB = 512, SIZE_TEXT_BYTES = 32 };
+
+/* A size as flags take it ("512M"), rounded up to less than 1% more. Returns text. */
+static const char *size_text(char *text, uint64_t n_bytes)
+{
+    static const char UNITS[] = " KMGT";
+    uint64_t n = n_bytes;
+    int unit = 0;
+    while (unit < 4 && (n % 1024 == 0 || n > 100 * 1024) && n >= 1024) {
+        n = n / 1024 + (n % 1024 != 0);
+        unit++;
+    }
+    snprintf(text, SIZE_TEXT_BYTES, "%" PRIu64 "%.*s", n, unit > 0, &UNITS[unit]);
+    return text;
+}
+
+enum tutti_status engine_kv_too_small(size_t page_bytes, uint64_t kv_bytes, bool is_given, int n_pages,
+                                      int n_ctx, struct tutti_error *err)
+{
+    char budget[SIZE_TEXT_BYTES], page[SIZE_TEXT_BYTES], whole[SIZE_TEXT_BYTES], shorter[64] = "";
+    uint64_t n_needed = ((uint64_t)n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    if (n_pages > 0)
+        snprintf(shorter, sizeof shorter, ", or at most --context %d", n_pages * KV_PAGE_TOKENS);
+    size_text(budget, kv_bytes);
+    size_text(page, page_bytes);
+    size_text(whole, n_needed * page_bytes);
+    return error_set_param(
+        err, TUTTI_E_LIMIT, n_pages > 0 ? "max_context" : "kv_bytes",
+        "%s of %s holds %lld tokens (%s for each page of %d tokens); the context of %d tokens "
+        "needs %s: give --kv-memory %s%s",
+        is_given ? "--kv-memory" : "without --kv-memory, the share of free memory", budget,
+        (long long)n_pages * KV_PAGE_TOKENS, page, KV_PAGE_TOKENS, n_ctx, whole, whole, shorter);
+}
+
+enum tutti_status engine_kv_pages(int *n_pages, size_t page_bytes, uint64_t kv_bytes, uint64_t bytes_left,
+                                  int n_seqs, int n_ctx, struct tutti_error *err)
+{
+    uint64_t budget = kv_bytes, most = UINT64_MAX; /* what idle conversations may keep has no bound */
+    if (budget == 0) {
+        uint64_t headroom = (uint64_t)HEADROOM_MIB * MIB + bytes_left / 8;
+        budget = bytes_left > headroom ? bytes_left - headroom : bytes_left / 2;
+        most = ((uint64_t)n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS * (uint64_t)n_seqs;
+    }
+    uint64_t n = budget / page_bytes;
+    if (n > most)
+        n = most;
+    if (n > INT32_MAX / 2)
+        n = INT32_MAX / 2;
+    if (n == 0)
+        return engine_kv_too_small(page_bytes, budget, kv_bytes > 0, 0, n_ctx, err);
+    *n_pages = (int)n;
+    return TUTTI_OK;
+}

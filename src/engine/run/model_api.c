@@ -1,0 +1,295 @@
+/* The model handle of include/tutti.h over struct model. */
+#include "backend/kv_type.h"
+#include "cluster/cluster.h"
+#include "engine/run/engine.h"
+#include "model/adapters/adapter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *tutti_version(void)
+{
+    return TUTTI_VERSION;
+}
+
+enum tutti_status tutti_model_open(tutti_model **out, const char *path,
+                                   const struct tutti_model_options *options, struct tutti_error *err)
+{
+    struct model *model;
+    if (!out || !path)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_model_open: out and path must not be NULL");
+    enum tutti_status st = model_load(&model, path, options, err);
+    if (st == TUTTI_OK)
+        *out = model_handle(model);
+    return st;
+}
+
+void tutti_model_close(tutti_model *model)
+{
+    model_free(model_of(model));
+}
+
+enum tutti_status tutti_ranks_open(tutti_ranks **out, int n_ranks, int n_groups, struct tutti_error *err)
+{
+    struct cluster *cluster;
+    const struct cluster_options options = { .n_ranks = n_ranks, .n_groups = n_groups };
+    if (!out)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_ranks_open: out must not be NULL");
+    enum tutti_status st = cluster_open(&cluster, &options, err);
+    if (st == TUTTI_OK)
+        *out = cluster_handle(cluster);
+    return st;
+}
+
+void tutti_ranks_close(tutti_ranks *ranks)
+{
+    cluster_close(cluster_of(ranks));
+}
+
+int tutti_ranks_rank(const tutti_ranks *ranks)
+{
+    return ranks ? cluster_rank(cluster_of(ranks)) : 0;
+}
+
+int tutti_ranks_group(const tutti_ranks *ranks)
+{
+    return ranks ? cluster_group(cluster_of(ranks)) : 0;
+}
+
+enum tutti_status tutti_ranks_collect(tutti_ranks *ranks, const void *bytes, size_t n_bytes,
+                                      void (*take)(void *user, int group, const void *bytes, size_t n_bytes),
+                                      void *user, struct tutti_error *err)
+{
+    if (!ranks || tutti_ranks_rank(ranks) > 0)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_ranks_collect: expected rank 0 of a group");
+    return cluster_collect(cluster_of(ranks), bytes, n_bytes, take, user, err);
+}
+
+enum tutti_status tutti_model_follow(tutti_model *handle, struct tutti_error *err)
+{
+    struct model *model = model_of(handle);
+    if (!model || model_rank(model) == 0)
+        return error_set(err, TUTTI_E_ARGUMENT, "tutti_model_follow: expected a rank above 0 of several");
+    return model_follow(model, err);
+}
+
+void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
+{
+    const struct model *model = model_of(handle);
+    const struct model_desc *d = &model->desc;
+    uint64_t kv_page = model->backend->ops->kv_page_bytes(model->backend, model->kv_type);
+    *out = (struct tutti_model_info){ .name = model->name,
+                                      .family = d->family,
+                                      .chat_format = d->chat_format,
+                                      .weight_type = dtype_name(model->weight_type),
+                                      .kv_type = kv_type_name(model->kv_type),
+                                      .n_layers = d->n_layers,
+                                      .d_model = d->d_model,
+                                      .n_heads = d->n_heads,
+                                      .n_kv_heads = d->n_kv_heads,
+                                      .head_dim = d->head_dim,
+                                      .d_ff = d->d_ff,
+                                      .n_vocab = d->n_vocab,
+                                      .n_ctx = d->n_ctx,
+                                      .n_params = model->n_params,
+                                      .weight_bytes = model->weight_bytes,
+                                      .kv_bytes_per_token = kv_page / KV_PAGE_TOKENS,
+                                      .has_tokenizer = model->tokenizer != NULL };
+}
+
+enum tutti_status tutti_model_add_adapter(tutti_model *handle, const char *name, const char *path,
+                                          struct tutti_error *err)
+{
+    struct model *model = model_of(handle);
+    if (!model || !name || !path)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "tutti_model_add_adapter: model, name and path must not be NULL");
+    if (__atomic_load_n(&model->in_use, __ATOMIC_ACQUIRE))
+        return error_set(err, TUTTI_E_ARGUMENT, "adapter %s: an engine is open on this model", name);
+    return model_add_adapter(model, name, path, err);
+}
+
+int tutti_model_n_adapters(const tutti_model *model)
+{
+    return model_n_adapters(model_of(model));
+}
+
+const char *tutti_model_adapter_name(const tutti_model *handle, int index)
+{
+    const struct model *model = model_of(handle);
+    return index >= 0 && index < model_n_adapters(model) ? model_adapter_name(model, index) : NULL;
+}
+
+static int64_t tokenize(const struct model *model, const struct model_text *text, int32_t *ids,
+                        size_t max_ids)
+{
+    struct ids list = { 0 };
+    int64_t n = -1;
+    if (model->tokenizer && model_encode_text(model, text, &list, NULL) == TUTTI_OK) {
+        n = (int64_t)list.n;
+        if (list.n > 0 && max_ids > 0)
+            memcpy(ids, list.ids, (list.n < max_ids ? list.n : max_ids) * sizeof *ids);
+    }
+    ids_clear(&list);
+    return n;
+}
+
+int64_t tutti_tokenize(const tutti_model *handle, const char *text, size_t n_bytes, bool add_special,
+                       int32_t *ids, size_t max_ids)
+{
+    struct model_text plain = { .bytes = text, .n_bytes = n_bytes, .add_special = add_special };
+    return tokenize(model_of(handle), &plain, ids, max_ids);
+}
+
+int64_t tutti_tokenize_trusted(const tutti_model *handle, const char *text, size_t n_bytes, bool add_special,
+                               int32_t *ids, size_t max_ids)
+{
+    struct model_text trusted = {
+        .bytes = text, .n_bytes = n_bytes, .add_special = add_special, .parse_special = true
+    };
+    return tokenize(model_of(handle), &trusted, ids, max_ids);
+}
+
+/* The ids that the tokenizer knows: rows that only pad the vocabulary have no text. False: an id is outside of the
+ * vocabulary, or there is no memory. */
+static bool keep_known(const struct model *model, const int32_t *ids, size_t n_ids, struct ids *out)
+{
+    int n_pieces = tokenizer_n_pieces(model->tokenizer);
+    for (size_t i = 0; i < n_ids; i++)
+        if (ids[i] < 0 || (ids[i] >= n_pieces && ids[i] >= model->desc.n_vocab) ||
+            (ids[i] < n_pieces && !ids_add(out, ids[i])))
+            return false;
+    return true;
+}
+
+int64_t tutti_detokenize(const tutti_model *handle, const int32_t *ids, size_t n_ids, char *text,
+                         size_t max_bytes)
+{
+    const struct model *model = model_of(handle);
+    struct buf buf = { 0 };
+    struct ids known = { 0 };
+    int64_t n = -1;
+    if (model->tokenizer && keep_known(model, ids, n_ids, &known) &&
+        tokenizer_decode(model->tokenizer, known.ids, known.n, &buf)) {
+        n = (int64_t)buf.n_bytes;
+        if (buf.n_bytes > 0 && max_bytes > 0)
+            memcpy(text, buf.bytes, buf.n_bytes < max_bytes ? buf.n_bytes : max_bytes);
+    }
+    ids_clear(&known);
+    buf_clear(&buf);
+    return n;
+}
+
+void tutti_sampling_init(struct tutti_sampling *out, const tutti_model *model)
+{
+    if (model)
+        *out = model_of(model)->sampling;
+    else
+        *out = (struct tutti_sampling){ .temperature = 1, .top_p = 1, .repetition_penalty = 1 };
+}
+
+/* ---- logits of one sequence, for checking a model ---- */
+
+enum {
+    LOGITS_ROWS = 64
+}; /* of a step, but a prefix is one step: every one of them has a whole row of logits */
+
+static enum tutti_status check_ids(const struct model *model, const int32_t *ids, size_t n_ids,
+                                   struct tutti_error *err)
+{
+    if (n_ids < 1 || n_ids > LIMIT_CONTEXT)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "ids", "%zu token ids, expected 1 to %d", n_ids,
+                               LIMIT_CONTEXT);
+    for (size_t i = 0; i < n_ids; i++) {
+        if (ids[i] < 0 || ids[i] >= model->desc.n_vocab)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "ids", "token id %d at %zu, expected 0 to %d",
+                                   ids[i], i, model->desc.n_vocab - 1);
+    }
+    if (model_desc_ends_at_context(&model->desc) && n_ids > (size_t)model->desc.n_ctx)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "ids",
+                               "%zu token ids, but the model knows %d positions", n_ids, model->desc.n_ctx);
+    if (model->in_use)
+        return error_set(err, TUTTI_E_ARGUMENT, "an engine is open on this model");
+    return TUTTI_OK;
+}
+
+/* The numbers of a step of one sequence, for up to max_rows rows. */
+struct logits_step {
+    int32_t *numbers; /* the memory of all: [5][max_rows] */
+    int32_t *positions, *seqs, *outputs, *ropes, *blocks;
+};
+
+static bool logits_step_init(struct logits_step *s, int max_rows)
+{
+    size_t n = (size_t)max_rows;
+    *s = (struct logits_step){ .numbers = calloc(5 * n, sizeof *s->numbers) };
+    if (!s->numbers)
+        return false;
+    s->positions = s->numbers;
+    s->seqs = s->numbers + n;
+    s->outputs = s->numbers + 2 * n;
+    s->ropes = s->numbers + 3 * n;
+    s->blocks = s->numbers + 4 * n;
+    return true;
+}
+
+static void run_logits(struct model *model, struct kv_memory *kv, const struct logits_step *s,
+                       const struct prefix *prefix, const int32_t *pages, const int32_t *ids, int begin,
+                       int n, float *logits)
+{
+    bool has_prefix = model->desc.has_prefix;
+    const int32_t *tables[1] = { pages };
+    for (int i = 0; i < n; i++) {
+        s->positions[i] = begin + i;
+        s->outputs[i] = i;
+        model_prefix_positions(prefix, begin + i, &s->ropes[i], &s->blocks[i]);
+    }
+    struct step step = { .n_rows = n,
+                         .n_seqs = 1,
+                         .n_outputs = n,
+                         .token_ids = ids + begin,
+                         .positions = s->positions,
+                         .seqs = s->seqs,
+                         .page_tables = tables,
+                         .output_rows = s->outputs,
+                         .prefix_lens = has_prefix ? &prefix->n : NULL,
+                         .rope_positions = has_prefix ? s->ropes : NULL,
+                         .block_positions = has_prefix ? s->blocks : NULL };
+    model_forward(model, kv, &step, logits + (size_t)begin * (size_t)model->desc.n_vocab);
+}
+
+enum tutti_status tutti_model_logits(tutti_model *handle, const int32_t *ids, size_t n_ids, float *logits,
+                                     struct tutti_error *err)
+{
+    struct model *model = model_of(handle);
+    enum tutti_status st = check_ids(model, ids, n_ids, err);
+    if (st != TUTTI_OK)
+        return st;
+    int n = (int)n_ids, n_pages = (n + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    struct prefix prefix = model_find_prefix(&model->desc, ids, n);
+    int max_rows = prefix.n > LOGITS_ROWS ? prefix.n : LOGITS_ROWS;
+    struct kv_memory *kv = NULL;
+    struct logits_step step = { 0 };
+    int32_t *pages = calloc((size_t)n_pages + 1, sizeof *pages);
+    if (!pages || !logits_step_init(&step, max_rows)) {
+        st = error_set(err, TUTTI_E_MEMORY, "logits: out of memory");
+        goto done;
+    }
+    st = model_reserve(model, max_rows, max_rows, err);
+    if (st == TUTTI_OK)
+        st = model_kv_new(model, &kv, n_pages, err);
+    if (st != TUTTI_OK)
+        goto done;
+    for (int i = 0; i < n_pages; i++)
+        pages[i] = i;
+    for (int at = 0, rows; at < n; at += rows) {
+        rows = at < prefix.n ? max_rows : LOGITS_ROWS;
+        rows = n - at < rows ? n - at : rows;
+        run_logits(model, kv, &step, &prefix, pages, ids, at, rows, logits);
+    }
+done:
+    model_kv_free(model, kv);
+    free(step.numbers);
+    free(pages);
+    return st;
+}

@@ -1,0 +1,50 @@
+/* After a step: takes what requests want of the rows of their prompts. Engine thread, and its compute threads. */
+#include "base/system/clock.h"
+#include "engine/run/engine_state.h"
+
+/* Each log-probability is worked on by one thread, as a draw is. */
+static void score_share(void *arg, int thread, int n_threads)
+{
+    struct tutti_engine *e = arg;
+    int n_vocab = e->model->desc.n_vocab;
+    for (int i = thread; i < e->n_scores; i += n_threads) {
+        struct score *score = &e->scores[i];
+        const struct request *r = score->entry->seq->request;
+        struct sample_input in = { .logits = e->logits + (size_t)score->output * (size_t)n_vocab,
+                                   .n_usable = e->model->desc.n_usable_vocab,
+                                   .n_top = r->spec.top_logprobs };
+        score->is_finite = sampler_score(e->samplers[thread], &in, r->prompt[score->pos],
+                                         &r->results->scores[score->pos]);
+    }
+}
+
+void prompt_rows_take(struct tutti_engine *e)
+{
+    struct scheduler *s = e->scheduler;
+    e->n_scores = 0;
+    for (int i = 0; i < s->n_entries; i++) {
+        struct plan_entry *entry = &s->entries[i];
+        struct request *r = entry->seq->request;
+        if (entry->n_scores + entry->n_hidden == 0)
+            continue;
+        for (int k = 0; k < entry->n_scores; k++) /* a row tells of the token behind it */
+            e->scores[e->n_scores++] = (struct score){ .entry = entry,
+                                                       .pos = entry->first_pos + k + 1,
+                                                       .output = entry->first_score + k };
+        if (entry->n_hidden > 0)
+            prompt_results_add(r->results,
+                               e->hidden + (size_t)entry->first_hidden * (size_t)r->results->n_embedding,
+                               entry->n_hidden);
+        r->n_seen = entry->first_pos + entry->n_scores + entry->n_hidden;
+    }
+    if (e->n_scores > 0)
+        run_on_team(e, score_share, e);
+}
+
+const struct score *prompt_rows_bad_score(const struct tutti_engine *e)
+{
+    for (int i = 0; i < e->n_scores; i++)
+        if (!e->scores[i].is_finite && e->scores[i].entry->seq->state != SEQUENCE_FREE)
+            return &e->scores[i];
+    return NULL;
+}

@@ -1,0 +1,171 @@
+/* Opening the spill file of an engine: the options that it goes together with, and what its pages depend on. */
+#include "base/checksum.h"
+#include "base/log.h"
+#include "engine/run/engine_state.h"
+#include "kernels/kernels.h"
+#include "model/adapters/adapter.h"
+#include "model/load/fingerprint.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SAMPLE_PAGES = 3,
+    SAMPLE_POSITIONS = 1024,
+};
+static const uint64_t DEFAULT_BYTES = UINT64_C(8) << 30;
+
+enum tutti_status spill_check_options(struct tutti_engine *e, struct tutti_error *err)
+{
+    struct tutti_engine_options *o = &e->options;
+    if (!o->kv_spill_dir && o->kv_spill_bytes > 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "kv_spill_bytes",
+                               "a size of the file of spilled pages without a folder for it");
+    if (!o->kv_spill_dir)
+        return TUTTI_OK;
+    if (!*o->kv_spill_dir)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "kv_spill_dir",
+                               "the folder of spilled pages has no name");
+    if (o->no_prefix_cache)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "kv_spill_dir",
+                               "pages spill for later prompts, but the prefix cache is switched off");
+    if (e->model->group)
+        return error_set_param(err, TUTTI_E_UNSUPPORTED, "kv_spill_dir",
+                               "pages of several ranks cannot spill: each holds only a part of a page");
+    if (e->model->desc.has_prefix)
+        return error_set_param(err, TUTTI_E_UNSUPPORTED, "kv_spill_dir",
+                               "model %s reads prompts in both directions, so nothing of them can be reused",
+                               e->model->name);
+    if (o->kv_spill_bytes == 0)
+        o->kv_spill_bytes = DEFAULT_BYTES;
+    return TUTTI_OK;
+}
+
+/* ---- what pages depend on ---- */
+
+/* The rotation takes sines and cosines from the system's library: their bits are the same on every processor in most of its
+ * versions, but nobody promises it. */
+static uint64_t sum_of_library(const struct model *model)
+{
+    int n_freqs = model->rope_freqs ? model->desc.rotary_dim / 2 : 0, n_ctx = model->desc.n_ctx;
+    uint64_t sum = 0;
+    for (int i = 0; i < SAMPLE_POSITIONS; i++) {
+        int pos = (int)((int64_t)n_ctx * i / SAMPLE_POSITIONS);
+        for (int j = 0; j < n_freqs; j++) {
+            double angle = (double)((float)pos * model->rope_freqs[j]);
+            double both[2] = { cos(angle), sin(angle) };
+            sum = checksum64(sum, both, sizeof both);
+        }
+    }
+    return sum;
+}
+
+/* Keys, values and logits of a fixed text, computed here and now. False: no memory. */
+static bool sum_of_sample(struct tutti_engine *e, size_t page_bytes, uint64_t *sum)
+{
+    struct backend *be = e->model->backend;
+    int n_pages = e->options.max_context / KV_PAGE_TOKENS;
+    n_pages = n_pages < SAMPLE_PAGES ? n_pages : SAMPLE_PAGES;
+    int32_t ids[SAMPLE_PAGES * KV_PAGE_TOKENS], positions[SAMPLE_PAGES * KV_PAGE_TOKENS];
+    int32_t seqs[SAMPLE_PAGES * KV_PAGE_TOKENS] = { 0 }, pages[SAMPLE_PAGES], adapter = -1, last_row;
+    const int32_t *table = pages;
+    int n_ids = n_pages * KV_PAGE_TOKENS;
+    void *page = malloc(page_bytes);
+    if (!page)
+        return false;
+    for (int i = 0; i < n_ids; i++) {
+        ids[i] = (int32_t)((int64_t)i * 7919 % e->model->desc.n_usable_vocab);
+        positions[i] = i;
+    }
+    for (int i = 0; i < n_pages; i++)
+        pages[i] = i;
+    for (int begin = 0, n_rows; begin < n_ids; begin += n_rows) {
+        n_rows = n_ids - begin;
+        n_rows = n_rows < e->options.max_batch_tokens ? n_rows : e->options.max_batch_tokens;
+        last_row = n_rows - 1;
+        struct step step = { .n_rows = n_rows,
+                             .n_seqs = 1,
+                             .n_outputs = begin + n_rows == n_ids,
+                             .token_ids = ids + begin,
+                             .positions = positions + begin,
+                             .seqs = seqs,
+                             .page_tables = &table,
+                             .output_rows = &last_row,
+                             .adapters = &adapter };
+        e->hooks.forward(e->model, e->kv, &step, e->logits);
+    }
+    if (n_ids > 0)
+        *sum = checksum64(*sum, e->logits, (size_t)e->model->desc.n_vocab * sizeof *e->logits);
+    for (int i = 0; i < n_pages; i++) {
+        be->ops->kv_read_page(be, e->kv, i, page);
+        *sum = checksum64(*sum, page, page_bytes);
+    }
+    free(page);
+    return true;
+}
+
+static enum tutti_status identify(struct tutti_engine *e, struct spill_identity *out, struct tutti_error *err)
+{
+    struct backend *be = e->model->backend;
+    size_t page_bytes = be->ops->kv_page_bytes(be, e->model->kv_type);
+    const uint64_t kernels[] = { KERNELS_BITS, KV_PAGE_TOKENS, sum_of_library(e->model) };
+    uint64_t arithmetic = checksum64(0, kernels, sizeof kernels);
+    arithmetic = checksum64(arithmetic, TUTTI_VERSION, sizeof TUTTI_VERSION);
+    arithmetic = checksum64(arithmetic, be->ops->name, strlen(be->ops->name));
+    if (!sum_of_sample(e, page_bytes, &arithmetic))
+        return error_set(err, TUTTI_E_MEMORY, "spilled pages: no memory for one of %zu bytes", page_bytes);
+    *out = (struct spill_identity){ .weights = model_weights_fingerprint(e->model),
+                                    .shape = model_shape_fingerprint(e->model),
+                                    .arithmetic = arithmetic,
+                                    .kv_type = (uint64_t)e->model->kv_type,
+                                    .page_bytes = page_bytes };
+    return TUTTI_OK;
+}
+
+/* ---- opening ---- */
+
+static enum tutti_status make_spiller(struct tutti_engine *e, struct tutti_error *err)
+{
+    int n_roots = model_n_adapters(e->model) + 1;
+    uint64_t *roots = calloc((size_t)n_roots, sizeof *roots);
+    if (!roots)
+        return error_set(err, TUTTI_E_MEMORY, "spilled pages: out of memory");
+    roots[0] = SPILL_ROOT;
+    for (int i = 1; i < n_roots; i++) /* odd: never that of no adapter */
+        roots[i] = SPILL_ROOT | model_adapter_fingerprint(e->model, i - 1) >> 1 | 1;
+    struct spiller_options options = { .scheduler = e->scheduler,
+                                       .backend = e->model->backend,
+                                       .kv = e->kv,
+                                       .spill = e->spill,
+                                       .roots = roots,
+                                       .n_roots = n_roots,
+                                       .patience_us = e->hooks.spill_patience_us };
+    enum tutti_status st = spiller_new(&e->spiller, &options, err);
+    free(roots);
+    return st;
+}
+
+enum tutti_status spill_start(struct tutti_engine *e, uint64_t hash_seed, struct tutti_error *err)
+{
+    struct spill_options options = { .dir = e->options.kv_spill_dir,
+                                     .n_bytes = e->options.kv_spill_bytes,
+                                     .hash_seed = hash_seed,
+                                     .delay_us = e->hooks.spill_delay_us,
+                                     .bell = &e->engine_bell };
+    if (!options.dir)
+        return TUTTI_OK;
+    e->options.kv_spill_dir = NULL; /* the caller's */
+    enum tutti_status st = identify(e, &options.identity, err);
+    if (st == TUTTI_OK)
+        st = spill_open(&e->spill, &options, err);
+    if (st == TUTTI_OK)
+        st = make_spiller(e, err);
+    if (st != TUTTI_OK)
+        return st;
+    struct spill_counts counts = spill_counts(e->spill);
+    log_info("KV spill: %" PRIu64 " of %" PRIu64 " pages of %d tokens are there from before", counts.n_copies,
+             counts.n_slots, KV_PAGE_TOKENS);
+    return TUTTI_OK;
+}

@@ -1,0 +1,323 @@
+/* The engine thread: takes in what came, plans a step, computes it, draws tokens, hands them to the text thread. */
+#include "base/log.h"
+#include "base/system/clock.h"
+#include "engine/run/engine_state.h"
+
+enum {
+    MOVE_US = 1000, /* for moving pages between two steps, at least */
+    LOOK_AGAIN_US = 500000,
+    FLUSH_US = 10 * 1000 * 1000, /* for writing what is cached when the engine closes */
+};
+
+static void enter_phase(struct tutti_engine *e, const char *phase)
+{
+    atomic_store_explicit(&e->phase, phase, memory_order_relaxed);
+}
+
+void run_on_team(struct tutti_engine *e, team_fn *fn, void *arg)
+{
+    const struct backend_ops *ops = e->model->backend->ops;
+    if (ops->run)
+        ops->run(e->model->backend, fn, arg);
+    else
+        fn(arg, 0, 1);
+}
+
+/* ---- what came ---- */
+
+static void take_ready(struct tutti_engine *e)
+{
+    for (struct request *const *item; (item = queue_front(e->ready));) {
+        /* A cancel that came before the hand-over was looked for in vain. */
+        if (atomic_load(&(*item)->is_cancelled))
+            atomic_store(&e->has_ends, true);
+        scheduler_add(e->scheduler, *item);
+        queue_pop(e->ready);
+    }
+}
+
+static void cancel_unstarted(struct tutti_engine *e, struct request *r)
+{
+    answers_end_unstarted(e, r, (struct record){ .finish = TUTTI_FINISH_CANCELLED });
+}
+
+/* The request's time in the queue is over. */
+static void time_out(void *user, struct request *r)
+{
+    struct tutti_engine *e = user;
+    atomic_fetch_add(&e->stats.n_timed_out, 1);
+    answers_end_unstarted(e, r, (struct record){ .finish = TUTTI_FINISH_ERROR, .status = TUTTI_E_TIMEOUT });
+}
+
+/* Requests that were cancelled, choices whose text came to a stop string. */
+static void take_ends(struct tutti_engine *e)
+{
+    if (!atomic_exchange(&e->has_ends, false))
+        return;
+    struct scheduler *s = e->scheduler;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state == SEQUENCE_FREE)
+            continue;
+        struct request *r = seq->request;
+        bool is_cancelled = atomic_load(&r->is_cancelled);
+        if (!is_cancelled && !atomic_load(&r->choices[seq->choice].is_ended))
+            continue;
+        if (is_cancelled && r->n_started < r->spec.n_choices)
+            cancel_unstarted(e, r); /* r lives on: this sequence has not ended yet */
+        answers_end(e, seq, TUTTI_FINISH_CANCELLED, TUTTI_OK, NULL);
+    }
+    for (struct request *r = line_first(&s->line), *next; r; r = next) {
+        next = line_next(r);
+        if (atomic_load(&r->is_cancelled))
+            cancel_unstarted(e, r);
+    }
+}
+
+/* A rank was lost: nothing can be computed any more. */
+static void fail_all(struct tutti_engine *e)
+{
+    struct scheduler *s = e->scheduler;
+    const struct record end = { .finish = TUTTI_FINISH_ERROR, .status = TUTTI_E_CLOSED, .is_over = true };
+    enter_phase(e, NULL);
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state == SEQUENCE_FREE)
+            continue;
+        if (seq->request->n_started < seq->request->spec.n_choices)
+            answers_end_unstarted(e, seq->request, end);
+        answers_end(e, seq, TUTTI_FINISH_ERROR, TUTTI_E_CLOSED, NULL);
+    }
+    for (struct request *r = line_first(&s->line), *next; r; r = next) {
+        next = line_next(r);
+        answers_end_unstarted(e, r, end);
+    }
+    struct tutti_error why = { 0 };
+    if (!e->has_failed && model_check(e->model, &why) != TUTTI_OK && e->options.failed)
+        e->options.failed(e->options.user, &why);
+    e->has_failed = true;
+}
+
+/* ---- results of prompts ---- */
+
+/* A request whose prompt has no log-probabilities ends with all its choices, also those that have not begun. */
+static void end_unscorable(struct tutti_engine *e)
+{
+    for (const struct score *bad; (bad = prompt_rows_bad_score(e));) {
+        struct sequence *seq = bad->entry->seq;
+        struct request *r = seq->request;
+        struct sample sample = r->results->scores[bad->pos];
+        bad->entry->output = -1;
+        answers_end_unstarted(
+            e, r,
+            (struct record){ .finish = TUTTI_FINISH_ERROR, .status = TUTTI_E_NUMERIC, .sample = sample });
+        answers_end(e, seq, TUTTI_FINISH_ERROR, TUTTI_E_NUMERIC, &sample);
+    }
+}
+
+/* Requests without an answer are over when their prompt is read. */
+static void end_readings(struct tutti_engine *e)
+{
+    struct scheduler *s = e->scheduler;
+    for (int i = 0; i < s->n_entries; i++) {
+        struct sequence *seq = s->entries[i].seq;
+        if (seq->state != SEQUENCE_RUNNING || !seq->request->spec.no_answer || seq->n_computed < seq->n_ids)
+            continue;
+        struct request *r = seq->request;
+        bool is_mean = r->spec.embedding == TUTTI_EMBEDDING_MEAN, is_finite = true;
+        if (r->spec.embedding != TUTTI_EMBEDDING_NONE)
+            is_finite = prompt_results_finish(r->results, is_mean ? r->n_prompt : 1);
+        histogram_add(&e->stats.now.queue, seq->queue_us);
+        e->stats.now.n_prompt_tokens += (uint64_t)seq->n_prompt;
+        e->stats.now.n_cached_tokens += (uint64_t)seq->n_cached;
+        answers_end(e, seq, is_finite ? TUTTI_FINISH_LENGTH : TUTTI_FINISH_ERROR,
+                    is_finite ? TUTTI_OK : TUTTI_E_NUMERIC, NULL);
+    }
+}
+
+/* ---- the step ---- */
+
+static void note_spill_counts(struct tutti_stats *now, const struct tutti_engine *e,
+                              const struct kv_counts *pool)
+{
+    struct spill_counts file = spill_counts(e->spill);
+    struct spiller_counts pages = spiller_counts(e->spiller);
+    struct backend *be = e->model->backend;
+    uint64_t page_bytes = be->ops->kv_page_bytes(be, e->model->kv_type);
+    now->kv_spill_pages = file.n_copies;
+    now->n_spilled_pages = file.n_written;
+    now->n_spilled_bytes = file.n_written * page_bytes;
+    now->n_returned_pages = pages.n_returned_pages;
+    now->n_returned_bytes = pages.n_returned_pages * page_bytes;
+    now->n_spill_asked_pages = pages.n_asked_pages;
+    now->n_spill_found_pages = pages.n_found_pages;
+    now->n_spill_evictions = file.n_evictions;
+    now->n_spill_lost_pages = pool->n_lost;
+    now->n_spill_write_errors = file.n_write_errors;
+    now->n_spill_read_errors = file.n_read_errors;
+}
+
+static void note_counts(struct tutti_engine *e)
+{
+    struct kv_counts counts = kv_pool_counts(e->scheduler->pool);
+    struct tutti_stats *now = &e->stats.now;
+    now->kv_pages_used = (uint64_t)counts.n_used;
+    now->kv_pages_cached = (uint64_t)counts.n_cached;
+    now->kv_pages_free = (uint64_t)counts.n_free;
+    now->n_evictions = counts.n_evictions;
+    if (e->spiller)
+        note_spill_counts(now, e, &counts);
+    now->n_running = (uint64_t)e->scheduler->n_running;
+    now->n_waiting = (uint64_t)e->scheduler->n_preempted;
+    now->n_preemptions = e->scheduler->n_preemptions;
+    line_count(&e->scheduler->line, now->waiting, clock_now_us());
+    now->waiting_tokens_per_s = atomic_load_explicit(&e->scheduler->forecast.rate, memory_order_relaxed);
+    if (e->draft) {
+        draft_follow(e->draft, e->scheduler->seqs);
+        struct draft_counts draft = draft_counts(e->draft);
+        now->n_draft_passes = draft.n_passes;
+        now->n_draft_rows = draft.n_rows;
+        now->draft_pages_used = (uint64_t)draft.pages.n_used;
+        now->draft_pages_cached = (uint64_t)draft.pages.n_cached;
+    }
+    stats_publish(&e->stats);
+}
+
+/* Sequences that begin in this step were waiting until now. */
+static void note_starts(struct tutti_engine *e)
+{
+    const struct scheduler *s = e->scheduler;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->state != SEQUENCE_FREE && seq->choice == 0 && !seq->request->is_counted) {
+            seq->request->is_counted = true;
+            e->stats.n_begun++;
+        }
+    }
+}
+
+/* True: something was done. */
+static bool do_step(struct tutti_engine *e)
+{
+    struct scheduler *s = e->scheduler;
+    uint64_t start_us = clock_now_us();
+    if (model_is_lost(e->model)) {
+        fail_all(e);
+        return false;
+    }
+    enter_phase(e, "planning");
+    bool is_any_waiting = e->constraints && draws_wake(e);
+    line_drop_late(&s->line, start_us, time_out, e);
+    bool has_rows = scheduler_plan(s, start_us);
+    note_starts(e);
+    if (!has_rows) {
+        enter_phase(e, NULL);
+        /* A mask that comes rings the bell, and so does a page. */
+        return !is_any_waiting && s->n_returning == 0 && s->n_running + s->n_preempted + s->line.n > 0;
+    }
+    enter_phase(e, "copying pages");
+    for (int i = 0; i < s->n_copies; i++)
+        model_kv_copy_page(e->model, e->kv, s->copies[i].dst, s->copies[i].src);
+    enter_phase(e, "forward pass");
+    uint64_t forward_us = clock_now_us();
+    s->step.hidden = e->hidden;
+    e->hooks.forward(e->model, e->kv, &s->step, e->logits);
+    uint64_t step_us = clock_now_us() - forward_us;
+    if (model_is_lost(e->model)) {
+        fail_all(e);
+        return false;
+    }
+    int n_reading = s->step.n_rows - s->n_decoding_rows - s->n_guess_rows;
+    if (s->n_guess_rows == 0)
+        pace_note(&s->pace, s->n_decoding_rows, n_reading, s->reading_distance, step_us);
+    struct guess_step guessed = { .n_rows = s->step.n_rows,
+                                  .n_guesses = s->n_guess_rows,
+                                  .may_guess = s->may_guess,
+                                  .draft_us = s->draft_us,
+                                  .plan_us = s->plan_us };
+    enter_phase(e, "sampling");
+    if (e->constraints)
+        draws_drop_late(e, step_us);
+    prompt_rows_take(e);
+    scheduler_advance(s);
+    end_unscorable(e);
+    draws_collect(e);
+    draws_run(e);
+    enter_phase(e, "handing over");
+    uint64_t now_us = clock_now_us();
+    for (int i = 0; i < e->n_draws;)
+        i += answers_commit(e, &e->draws[i], now_us, &guessed);
+    end_readings(e);
+    e->stats.now.n_steps++;
+    e->step_us = clock_now_us() - start_us;
+    uint64_t guessing_us = guessed.draft_us + (uint64_t)guessed.plan_us;
+    guessed.us = e->step_us > guessing_us ? e->step_us - guessing_us : 0;
+    if (n_reading == 0)
+        speculation_note(&s->speculation, &guessed);
+    histogram_add(&e->stats.now.step, e->step_us);
+    audit_check(e);
+    enter_phase(e, NULL);
+    return true;
+}
+
+/* Moves pages from and to the buffers of the spill file: as long as it slows a step by an eighth. True: there is more to do. */
+static bool move_pages(struct tutti_engine *e)
+{
+    if (!e->spiller)
+        return false;
+    enter_phase(e, "moving pages");
+    bool has_more = spiller_work(e->spiller, e->step_us / 8 > MOVE_US ? e->step_us / 8 : MOVE_US);
+    enter_phase(e, NULL);
+    return has_more;
+}
+
+/* Until something comes; where pages are awaited from the file, not for ever. */
+static void rest(struct tutti_engine *e, unsigned ticket)
+{
+    if (e->scheduler->n_returning > 0)
+        (void)bell_wait_until(&e->engine_bell, ticket, clock_now_us() + LOOK_AGAIN_US);
+    else
+        bell_wait(&e->engine_bell, ticket);
+}
+
+static void watch_thread(void *arg, int thread, int n_threads)
+{
+    struct tutti_engine *e = arg;
+    (void)thread;
+    (void)n_threads;
+    alloc_guard_watch(&e->phase);
+}
+
+static void unwatch_thread(void *arg, int thread, int n_threads)
+{
+    (void)arg;
+    (void)thread;
+    (void)n_threads;
+    alloc_guard_watch(NULL);
+}
+
+void *step_main(void *arg)
+{
+    struct tutti_engine *e = arg;
+    pthread_setname_np(pthread_self(), "tutti-engine");
+    run_on_team(e, watch_thread, e);
+    for (;;) {
+        unsigned ticket = bell_ticket(&e->engine_bell);
+        take_ready(e);
+        take_ends(e);
+        bool is_busy = move_pages(e);
+        is_busy |= do_step(e);
+        atomic_store(&e->is_settled, !is_busy && !(e->spill && spill_is_busy(e->spill)));
+        note_counts(e);
+        answers_flush(e);
+        if (is_busy)
+            continue;
+        if (atomic_load(&e->is_stopping))
+            break;
+        rest(e, ticket);
+    }
+    if (e->spiller)
+        spiller_flush(e->spiller, &e->engine_bell, FLUSH_US);
+    run_on_team(e, unwatch_thread, NULL);
+    return NULL;
+}

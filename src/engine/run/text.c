@@ -1,0 +1,350 @@
+/* The text thread: makes text of tokens while the next step computes, and calls back. Prompts are prepared elsewhere
+ * (prompts.c), so that no stream waits for them. */
+#include "base/system/clock.h"
+#include "engine/run/engine_state.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- events ---- */
+
+static bool make_room(struct token_scratch *scratch, size_t n_tokens, size_t n_tops)
+{
+    if (n_tokens > scratch->n_tokens) {
+        struct tutti_token *tokens = realloc(scratch->tokens, n_tokens * sizeof *tokens);
+        if (!tokens)
+            return false;
+        scratch->tokens = tokens;
+        scratch->n_tokens = n_tokens;
+    }
+    if (n_tops > scratch->n_tops) {
+        struct tutti_top_token *tops = realloc(scratch->tops, n_tops * sizeof *tops);
+        if (!tops)
+            return false;
+        scratch->tops = tops;
+        scratch->n_tops = n_tops;
+    }
+    return true;
+}
+
+/* The tokens of an event: n_scores of the prompt, then the visible ones of a reply. */
+struct told {
+    const struct sample *scores;
+    size_t n_scores;
+    const struct reply *reply;
+};
+
+static const struct sample *told_at(const struct told *told, size_t i)
+{
+    return i < told->n_scores ? &told->scores[i] : &told->reply->tokens[i - told->n_scores].sample;
+}
+
+/* These tokens with their bytes, in the scratch memory. False: out of memory. */
+static bool describe_tokens(struct tutti_engine *e, const struct told *told)
+{
+    struct token_scratch *scratch = &e->scratch;
+    const struct tokenizer *tok = e->model->tokenizer;
+    size_t n_tops = 0, top = 0, n_tokens = told->n_scores + told->reply->n_visible;
+    for (size_t i = 0; i < n_tokens; i++)
+        n_tops += (size_t)told_at(told, i)->n_top;
+    if (!make_room(scratch, n_tokens, n_tops))
+        return false;
+    buf_truncate(&scratch->bytes, 0);
+    /* First all bytes, since adding moves them; then the pointers, in the same order. */
+    for (size_t i = 0; i < n_tokens; i++) {
+        const struct sample *sample = told_at(told, i);
+        for (int k = -1; k < sample->n_top; k++) {
+            size_t begin = scratch->bytes.n_bytes;
+            if (tok &&
+                !tokenizer_token_bytes(tok, k < 0 ? sample->token : sample->top[k].id, &scratch->bytes))
+                return false;
+            size_t n_bytes = scratch->bytes.n_bytes - begin;
+            if (k < 0)
+                scratch->tokens[i] = (struct tutti_token){ .id = sample->token,
+                                                           .logprob = sample->logprob,
+                                                           .n_bytes = n_bytes,
+                                                           .top = scratch->tops + top,
+                                                           .n_top = sample->n_top };
+            else
+                scratch->tops[top++] = (struct tutti_top_token){ .id = sample->top[k].id,
+                                                                 .logprob = sample->top[k].logprob,
+                                                                 .n_bytes = n_bytes };
+        }
+    }
+    const char *at = scratch->bytes.bytes ? scratch->bytes.bytes : "";
+    for (size_t i = 0; i < n_tokens; i++) {
+        struct tutti_token *token = &scratch->tokens[i];
+        token->bytes = at;
+        at += token->n_bytes;
+        for (int k = 0; k < token->n_top; k++) {
+            struct tutti_top_token *next = &scratch->tops[token->top - scratch->tops + k];
+            next->bytes = at;
+            at += next->n_bytes;
+        }
+    }
+    return true;
+}
+
+/* The choice's end is being told: nobody waits for it any more, and with the last one the id is forgotten. */
+static void count_end(struct tutti_engine *e, struct request *r, struct tutti_event *event)
+{
+    r->has_failed |= event->finish == TUTTI_FINISH_ERROR;
+    r->was_cancelled |= event->finish == TUTTI_FINISH_CANCELLED;
+    event->is_last = --r->n_unreported == 0;
+    pthread_mutex_lock(&e->lock);
+    e->n_live_choices--;
+    r->share->n_choices--;
+    if (event->is_last) {
+        int32_t slot = (int32_t)(r->id % (uint64_t)e->n_slots);
+        e->slots[slot] = NULL;
+        e->free_slots[e->n_free_slots++] = slot;
+    }
+    pthread_mutex_unlock(&e->lock);
+    if (event->is_last)
+        atomic_fetch_add(r->has_failed      ? &e->stats.n_failed
+                         : r->was_cancelled ? &e->stats.n_cancelled
+                                            : &e->stats.n_finished,
+                         1);
+}
+
+/* What the prompt gave, in the request's first event that is no error. */
+static void tell_results(struct tutti_engine *e, struct request *r, size_t n_scores,
+                         struct tutti_event *event)
+{
+    event->tokens = e->scratch.tokens;
+    if (n_scores > 0) {
+        event->prompt_tokens = e->scratch.tokens;
+        event->tokens += n_scores;
+    }
+    if (event->finish == TUTTI_FINISH_LENGTH && r->spec.embedding != TUTTI_EMBEDDING_NONE) {
+        event->embedding = r->results->embedding;
+        event->n_embedding = (size_t)r->results->n_embedding;
+    }
+}
+
+/* Calls back with what became certain; says nothing where there is nothing to say. */
+static void report(struct tutti_engine *e, const struct record *record, enum tutti_finish finish,
+                   const struct tutti_error *error)
+{
+    struct request *r = record->request;
+    struct choice *choice = &r->choices[record->choice];
+    struct reply *reply = &choice->reply;
+    if (finish == TUTTI_FINISH_NONE && reply->text.n_bytes == 0 && reply->n_visible == 0 &&
+        !r->spec.reports_held)
+        return;
+    struct told told = { .reply = reply };
+    if (r->spec.prompt_logprobs && !r->has_told_results && finish <= TUTTI_FINISH_LENGTH) {
+        told.scores = r->results->scores;
+        told.n_scores = (size_t)r->results->n_scores;
+        r->has_told_results = true;
+    }
+    struct tutti_event event = { .request_id = r->id,
+                                 .choice = record->choice,
+                                 .text = reply->text.bytes ? reply->text.bytes : "",
+                                 .n_text_bytes = reply->text.n_bytes,
+                                 .n_tokens = reply->n_visible,
+                                 .n_held = (size_t)reply->detok.n_held,
+                                 .finish = finish,
+                                 .has_stop_token = record->has_stop_token,
+                                 .stop_token = record->sample.token,
+                                 .stop_logprob = record->sample.logprob,
+                                 .n_prompt_tokens = (size_t)r->n_prompt,
+                                 .n_cached_tokens = record->n_cached,
+                                 .n_generated_tokens = reply->n_generated,
+                                 .n_accepted_guesses = record->n_accepted,
+                                 .n_rejected_guesses = record->n_rejected,
+                                 .beam_score = record->beam_score,
+                                 .queue_us = record->queue_us,
+                                 .ttft_us = record->ttft_us,
+                                 .total_us = clock_now_us() - r->submit_us };
+    memcpy(event.held, reply->detok.held, sizeof event.held);
+    if (!describe_tokens(e, &told)) {
+        event.finish = TUTTI_FINISH_ERROR;
+        error_set(&event.error, TUTTI_E_MEMORY, "describing tokens: out of memory");
+        event.n_tokens = event.n_text_bytes = 0;
+        event.text = "";
+        atomic_store(&choice->is_ended, true);
+        atomic_store(&e->has_ends, true);
+    } else if (error) {
+        event.error = *error;
+    } else {
+        tell_results(e, r, told.n_scores, &event);
+    }
+    atomic_fetch_add(&e->stats.n_generated_tokens, event.n_tokens);
+    if (event.finish != TUTTI_FINISH_NONE) {
+        choice->is_reported = true;
+        count_end(e, r, &event);
+    }
+    r->callback(r->user, &event);
+    if (choice->is_reported)
+        reply_clear(reply);
+    else
+        reply_sent(reply);
+}
+
+static void request_done(struct tutti_engine *e, struct request *r)
+{
+    struct share *share = r->share;
+    request_free(r);
+    pthread_mutex_lock(&e->lock);
+    share_drop(&e->shares, share);
+    e->n_alive--;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- tokens to text ---- */
+
+/* When it is worth coming again: when one who comes then would begin in time. */
+static void explain_timeout(const struct tutti_engine *e, const struct request *r, struct tutti_error *err)
+{
+    const struct forecast *f = &e->scheduler->forecast;
+    uint64_t wait_us = forecast_wait_us(f, r->share, r->spec.weight, r->spec.priority);
+    uint64_t limit_us = (uint64_t)r->spec.max_queue_ms * 1000;
+    uint64_t retry_ms = wait_us > limit_us ? (wait_us - limit_us) / 1000 + 1 : 1000;
+    error_set(err, TUTTI_E_TIMEOUT,
+              "the request did not begin within the %.1f s that it may wait in the queue; try again later",
+              (double)limit_us * 1e-6);
+    err->retry_after_ms = retry_ms < UINT32_MAX ? (uint32_t)retry_ms : UINT32_MAX;
+}
+
+static void end_error(const struct tutti_engine *e, const struct record *record, struct tutti_error *err)
+{
+    if (record->status == TUTTI_E_NUMERIC && record->request->spec.embedding != TUTTI_EMBEDDING_NONE)
+        error_set(err, record->status, "the model produced a NaN or infinite hidden state");
+    else if (record->status == TUTTI_E_NUMERIC)
+        error_set(err, record->status, "the model produced a NaN or infinite logit for token %d",
+                  record->sample.token);
+    else if (record->status == TUTTI_E_CLOSED && model_check(e->model, err) != TUTTI_OK)
+        err->status = record->status; /* a rank was lost: the client may try again elsewhere */
+    else if (record->status == TUTTI_E_TIMEOUT)
+        explain_timeout(e, record->request, err);
+    else
+        constraint_explain(record->status, err);
+}
+
+static void read_record(struct tutti_engine *e, const struct record *record)
+{
+    struct choice *choice = &record->request->choices[record->choice];
+    struct reply *reply = &choice->reply;
+    enum tutti_finish finish = record->finish;
+    struct tutti_error err = { 0 };
+    bool is_stopped = false, has_memory = true;
+    if (record->has_token)
+        has_memory = reply_push(reply, &record->sample, &is_stopped);
+    if (has_memory && !is_stopped && (finish == TUTTI_FINISH_STOP || finish == TUTTI_FINISH_LENGTH))
+        has_memory = reply_finish(reply, &is_stopped);
+    if (!has_memory) {
+        finish = TUTTI_FINISH_ERROR;
+        error_set(&err, TUTTI_E_MEMORY, "the text of an answer: out of memory");
+    } else if (is_stopped) {
+        finish = TUTTI_FINISH_STOP;
+    } else if (finish == TUTTI_FINISH_ERROR) {
+        end_error(e, record, &err);
+    }
+    if (finish != TUTTI_FINISH_NONE && record->finish == TUTTI_FINISH_NONE) {
+        atomic_store(&choice->is_ended, true);
+        atomic_store(&e->has_ends, true);
+        bell_ring(&e->engine_bell);
+    }
+    report(e, record, finish, finish == TUTTI_FINISH_ERROR ? &err : NULL);
+}
+
+static void handle_record(struct tutti_engine *e, const struct record *record)
+{
+    struct request *r = record->request;
+    if (!r->choices[record->choice].is_reported) /* else: computed while the end was being decided */
+        read_record(e, record);
+    if (record->finish != TUTTI_FINISH_NONE && --r->n_unfinished == 0)
+        request_done(e, r);
+}
+
+/* ---- requests whose prompts are prepared ---- */
+
+/* Ends a request that the engine thread has not seen. */
+static void refuse(struct tutti_engine *e, struct request *r, enum tutti_finish finish,
+                   const struct tutti_error *err)
+{
+    atomic_fetch_add(&e->stats.n_unprepared, 1);
+    forecast_leave(&e->scheduler->forecast, r);
+    for (int choice = 0; choice < r->spec.n_choices; choice++)
+        report(e, &(struct record){ .request = r, .choice = choice }, finish, err);
+    request_done(e, r);
+}
+
+static void admit(struct tutti_engine *e, struct request *r)
+{
+    struct tutti_error err = { 0 };
+    if (atomic_load(&r->is_cancelled)) {
+        refuse(e, r, TUTTI_FINISH_CANCELLED, NULL);
+        return;
+    }
+    if (r->deadline_us > 0 && clock_now_us() >= r->deadline_us) {
+        atomic_fetch_add(&e->stats.n_timed_out, 1);
+        explain_timeout(e, r, &err);
+        refuse(e, r, TUTTI_FINISH_ERROR, &err);
+        return;
+    }
+    if (r->refusal.status != TUTTI_OK) {
+        refuse(e, r, TUTTI_FINISH_ERROR, &r->refusal);
+        return;
+    }
+    /* A text that fits a grammar is shown as it is. */
+    const struct chat_format *chat = r->spec.n_messages > 0 && !r->grammar ? e->model->chat : NULL;
+    r->format = (struct reply_format){ .tok = e->model->tokenizer,
+                                       .stops = { r->spec.stop, r->spec.n_stop, r->stop_borders },
+                                       .continues_text = r->spec.n_messages == 0 || r->grammar,
+                                       .keeps_stop = r->spec.keeps_stop,
+                                       .hides_blank_first_line = chat && chat->has_metadata_line,
+                                       .trims = chat && chat->trims_reply,
+                                       .fills_in_time = chat && chat->fills_in_time,
+                                       .widens_marks = chat && chat->widens_marks };
+    for (int i = 0; i < r->spec.n_choices; i++)
+        reply_init(&r->choices[i].reply, &r->format);
+    forecast_enter(&e->scheduler->forecast, r);
+    bool is_pushed = queue_push(e->ready, &r); /* as long as the number of slots */
+    assert(is_pushed);
+    (void)is_pushed;
+    queue_publish(e->ready);
+    bell_ring(&e->engine_bell);
+}
+
+/* ---- the thread ---- */
+
+static struct request *take_prepared(struct tutti_engine *e, bool *is_over)
+{
+    pthread_mutex_lock(&e->lock);
+    struct request *r = e->prepared_head;
+    if (r) {
+        e->prepared_head = r->next;
+        if (!e->prepared_head)
+            e->prepared_tail = NULL;
+    }
+    *is_over = e->is_closing && e->n_alive == 0;
+    pthread_mutex_unlock(&e->lock);
+    return r;
+}
+
+/* Streams come first: one prepared request, then all tokens that have come meanwhile. */
+void *text_main(void *arg)
+{
+    struct tutti_engine *e = arg;
+    pthread_setname_np(pthread_self(), "tutti-text");
+    for (;;) {
+        unsigned ticket = bell_ticket(&e->text_bell);
+        bool is_busy = false, is_over = false;
+        for (const struct record *record; (record = queue_front(e->records)); is_busy = true) {
+            handle_record(e, record);
+            queue_pop(e->records);
+            if (atomic_load(&e->wants_room))
+                bell_ring(&e->engine_bell);
+        }
+        struct request *r = take_prepared(e, &is_over);
+        if (r)
+            admit(e, r);
+        else if (is_over)
+            return NULL;
+        else if (!is_busy)
+            bell_wait(&e->text_bell, ticket);
+    }
+}

@@ -1,0 +1,496 @@
+/* Rows are long (100,000 logits) and what matters of them is short: passes over a whole row are the kernels', whose bits are the same
+ * on every processor; what they find is worked on one by one. Nothing is sorted but the reported log-probabilities. */
+#include "engine/sample/sampler.h"
+
+#include "base/rng.h"
+#include "kernels/kernels.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_SAMPLE_STOPS = 512 }; /* more than a model and a request can have */
+
+struct candidate {
+    float x; /* logit divided by the temperature */
+    int32_t id;
+};
+
+struct sampler {
+    int n_vocab;
+    struct kernels kernels;
+    float *row;      /* [n_vocab] the logits after bias and penalties */
+    int32_t *counts; /* [n_vocab] zero between calls */
+    struct candidate *candidates;
+};
+
+enum tutti_status sampler_new(struct sampler **out, int n_vocab, struct tutti_error *err)
+{
+    unsigned cpu;
+    enum tutti_status st = cpu_find(&cpu, NULL, err);
+    if (st != TUTTI_OK)
+        return st;
+    struct sampler *s = calloc(1, sizeof *s);
+    if (s) {
+        kernels_init(&s->kernels, cpu);
+        s->n_vocab = n_vocab;
+        s->row = calloc((size_t)n_vocab, sizeof *s->row);
+        s->counts = calloc((size_t)n_vocab, sizeof *s->counts);
+        s->candidates = malloc((size_t)n_vocab * sizeof *s->candidates);
+    }
+    if (!s || !s->row || !s->counts || !s->candidates) {
+        sampler_free(s);
+        return error_set(err, TUTTI_E_MEMORY, "sampler of %d tokens: out of memory", n_vocab);
+    }
+    *out = s;
+    return TUTTI_OK;
+}
+
+void sampler_free(struct sampler *s)
+{
+    if (!s)
+        return;
+    free(s->candidates);
+    free(s->counts);
+    free(s->row);
+    free(s);
+}
+
+/* ---- order of candidates: larger first, of equals the lower id ---- */
+
+static inline bool is_before(struct candidate a, struct candidate b)
+{
+    return a.x > b.x || (a.x == b.x && a.id < b.id);
+}
+
+/* Restores the heap below place i, with the candidate that comes last in order on top. */
+static void sift_down(struct candidate *heap, int n, int i)
+{
+    struct candidate moved = heap[i];
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && is_before(heap[child], heap[child + 1]))
+            child++;
+        if (!is_before(moved, heap[child]))
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = moved;
+}
+
+/* Heapsort: in place, and no input makes it slow. (The C library's qsort may allocate.) */
+static void sort_candidates(struct candidate *c, int n)
+{
+    for (int i = n / 2; i-- > 0;)
+        sift_down(c, n, i);
+    for (int last = n - 1; last > 0; last--) {
+        struct candidate first = c[0];
+        c[0] = c[last];
+        c[last] = first;
+        sift_down(c, last, 0);
+    }
+}
+
+/* The k largest of x [n] into out, in no order; returns min(k, n). */
+static int take_largest(const struct sampler *s, const float *x, int n, int k, struct candidate *out)
+{
+    if (k > n)
+        k = n;
+    if (k == 0)
+        return 0;
+    for (int i = 0; i < k; i++)
+        out[i] = (struct candidate){ x[i], i };
+    for (int i = k / 2; i-- > 0;)
+        sift_down(out, k, i);
+    for (int i = k; (i = s->kernels.find_above(x, i, n, out[0].x)) < n;
+         i++) { /* an equal one has the higher id */
+        out[0] = (struct candidate){ x[i], i };
+        sift_down(out, k, 0);
+    }
+    return k;
+}
+
+/* ---- log-probabilities ---- */
+
+static double log_sum_exp(const struct sampler *s, const float *x, int n, float max)
+{
+    return (double)max + log((double)s->kernels.sum_exp(x, n, max, 1));
+}
+
+static void report_logprobs(struct sampler *s, const struct sample_input *in, float max, struct sample *out)
+{
+    double total = log_sum_exp(s, in->logits, in->n_usable, max);
+    bool is_usable = out->token < in->n_usable; /* a prompt may hold others */
+    out->logprob = is_usable ? (float)((double)in->logits[out->token] - total) : -INFINITY;
+    out->n_top = take_largest(s, in->logits, in->n_usable, in->n_top, s->candidates);
+    sort_candidates(s->candidates, out->n_top);
+    for (int i = 0; i < out->n_top; i++)
+        out->top[i] = (struct sample_top){ s->candidates[i].id, (float)((double)s->candidates[i].x - total) };
+}
+
+/* ---- bias and penalties ---- */
+
+static bool has_processors(const struct tutti_sampling *p)
+{
+    return p->n_logit_bias > 0 || p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f ||
+           p->frequency_penalty != 0.0f;
+}
+
+static void penalize_repetition(struct sampler *s, const struct sample_input *in)
+{
+    float penalty = in->sampling->repetition_penalty;
+    for (int i = 0; i < in->n_ids; i++) {
+        int32_t id = in->ids[i];
+        if (s->counts[id]++ == 0)
+            s->row[id] = s->row[id] < 0 ? s->row[id] * penalty : s->row[id] / penalty;
+    }
+    for (int i = 0; i < in->n_ids; i++)
+        s->counts[in->ids[i]] = 0;
+}
+
+static void penalize_answer(struct sampler *s, const struct sample_input *in)
+{
+    for (int i = in->n_prompt; i < in->n_ids; i++)
+        s->counts[in->ids[i]]++;
+    for (int i = in->n_prompt; i < in->n_ids; i++) {
+        int32_t id = in->ids[i];
+        if (s->counts[id] == 0)
+            continue;
+        s->row[id] -= in->sampling->presence_penalty + in->sampling->frequency_penalty * (float)s->counts[id];
+        s->counts[id] = 0;
+    }
+}
+
+/* No infinity: what is drawn from stays finite. */
+static inline float clamp(float x)
+{
+    const float most = FLT_MAX / 2;
+    return x > most ? most : x < -most ? -most : x;
+}
+
+/* The n logits of a word of the mask. Most words of most masks are empty, or full. */
+static void keep_word(float *row, const float *x, uint32_t word, int n)
+{
+    enum { WORD_BITS = 32 };
+    if (word == 0) {
+        for (int k = 0; k < n; k++)
+            row[k] = -FLT_MAX;
+    } else if (word == UINT32_MAX && n == WORD_BITS) {
+        for (int k = 0; k < WORD_BITS; k++)
+            row[k] = clamp(x[k]);
+    } else {
+        for (int k = 0; k < n; k++)
+            row[k] = word >> k & 1 ? clamp(x[k]) : -FLT_MAX;
+    }
+}
+
+/* The logits x into the row, which they may stand in already. All that are not allowed get the least of all numbers, which has no weight
+ * beside an allowed one. */
+static void keep_allowed(struct sampler *s, const struct sample_input *in, const float *x)
+{
+    float *row = s->row, kept[MAX_SAMPLE_STOPS];
+    size_t n_kept = 0;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < in->stops[k].n && n_kept < MAX_SAMPLE_STOPS; i++)
+            kept[n_kept++] = in->stops[k].ids[i] < in->n_usable ? x[in->stops[k].ids[i]] : 0;
+    for (int i = 0; i < in->n_usable; i += 32)
+        keep_word(row + i, x + i, in->allowed[i >> 5], in->n_usable - i < 32 ? in->n_usable - i : 32);
+    n_kept = 0;
+    for (int k = 0; k < 2; k++) {
+        for (size_t i = 0; i < in->stops[k].n && n_kept < MAX_SAMPLE_STOPS; i++, n_kept++) {
+            if (in->stops[k].ids[i] < in->n_usable)
+                row[in->stops[k].ids[i]] = in->stop_is_allowed ? clamp(kept[n_kept]) : -FLT_MAX;
+        }
+    }
+}
+
+/* The row after bias, penalties and grammar: the logits themselves where nothing is asked for. */
+static const float *process(struct sampler *s, const struct sample_input *in)
+{
+    const struct tutti_sampling *p = in->sampling;
+    if (!has_processors(p) && !in->allowed)
+        return in->logits;
+    if (!has_processors(p)) {
+        keep_allowed(s, in, in->logits);
+        return s->row;
+    }
+    memcpy(s->row, in->logits, (size_t)in->n_usable * sizeof *s->row);
+    for (size_t i = 0; i < p->n_logit_bias; i++)
+        if (p->logit_bias[i].token < in->n_usable)
+            s->row[p->logit_bias[i].token] += p->logit_bias[i].bias;
+    if (p->repetition_penalty != 1.0f)
+        penalize_repetition(s, in);
+    if (p->presence_penalty != 0.0f || p->frequency_penalty != 0.0f)
+        penalize_answer(s, in);
+    if (in->allowed)
+        keep_allowed(s, in, s->row);
+    return s->row;
+}
+
+/* ---- truncation and draw ---- */
+
+/* What a candidate weighs beside the most probable one. */
+static inline double weight(float x, float max, float temperature)
+{
+    return (double)expf((x - max) / temperature);
+}
+
+/* What differences of logits are multiplied by where an error of a few units in the last place does not matter. */
+static float inverse(float temperature)
+{
+    return 1 / temperature < FLT_MAX ? 1 / temperature : FLT_MAX;
+}
+
+static double weight_of_all(const struct candidate *c, int n, float max, float temperature)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += weight(c[i].x, max, temperature);
+    return sum;
+}
+
+/* The same, where the candidates' x is something else: their logits stand in row. */
+static double weight_in_row(const float *row, const struct candidate *c, int n, float max, float temperature)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += weight(row[c[i].id], max, temperature);
+    return sum;
+}
+
+/* The candidates that top-p may keep: widens a window below the maximum until it holds the share p of the whole. */
+static int take_window(const struct sampler *s, const float *x, int n, float max, float temperature,
+                       double mass, struct candidate *out)
+{
+    for (float width = 4.0f;; width *= 2) { /* the last: exp(-64) is below all rounding */
+        float floor = width > 64.0f ? -INFINITY : max - width * temperature;
+        double held = 0;
+        int n_held = 0;
+        float below = nextafterf(floor, -INFINITY);
+        for (int i = 0; (i = s->kernels.find_above(x, i, n, below)) < n; i++) {
+            held += weight(x[i], max, temperature);
+            out[n_held++] = (struct candidate){ x[i], i };
+        }
+        if (held > mass * (1 + 1e-9) || n_held == n || width > 64.0f)
+            return n_held;
+    }
+}
+
+/* Moves the candidates before c[pivot] in order to the front, and it behind them; returns its new place. */
+static int partition(struct candidate *c, int n, int pivot)
+{
+    struct candidate middle = c[pivot];
+    c[pivot] = c[n - 1];
+    int n_before = 0;
+    for (int i = 0; i < n - 1; i++) {
+        if (is_before(c[i], middle)) {
+            struct candidate moved = c[i];
+            c[i] = c[n_before];
+            c[n_before++] = moved;
+        }
+    }
+    c[n - 1] = c[n_before];
+    c[n_before] = middle;
+    return n_before;
+}
+
+/* Puts the smallest set of first candidates that weighs mass or more to the front, in no order; returns its size, at
+ * least 1. Quickselect by weight; the pivots look random, so no row of logits makes it slow. */
+static int cut_by_mass(const float *row, struct candidate *c, int n, float max, float temperature,
+                       double mass)
+{
+    int begin = 0, end = n;
+    while (begin < end) {
+        int pivot = (int)(mix64((uint64_t)begin << 32 | (uint64_t)end) % (uint64_t)(end - begin));
+        pivot = begin + partition(c + begin, end - begin, pivot);
+        double before = weight_in_row(row, c + begin, pivot - begin, max, temperature);
+        if (before >= mass && pivot > begin) {
+            end = pivot;
+            continue;
+        }
+        mass -= before + weight(row[c[pivot].id], max, temperature);
+        begin = pivot + 1;
+        if (mass <= 0)
+            break;
+    }
+    return begin;
+}
+
+static bool has_typical(const struct tutti_sampling *p)
+{
+    return p->typical_p > 0.0f && p->typical_p < 1.0f;
+}
+
+/* Keeps, of the candidates that min-p leaves, the smallest set nearest to the entropy that weighs typical_p of them all, and
+ * all that are as near as the last of those, as transformers' TypicalLogitsWarper does. Returns its size, at least 1. */
+static int cut_typical(const float *row, struct candidate *c, int n, float max,
+                       const struct tutti_sampling *p)
+{
+    double sum = 0, energy = 0;
+    int n_left = 0;
+    for (int i = 0; i < n; i++) {
+        double w = weight(c[i].x, max, p->temperature);
+        if (w <= 0 || w < (double)p->min_p)
+            continue;
+        sum += w;
+        energy += w * (double)((c[i].x - max) / p->temperature);
+        c[n_left++] = c[i];
+    }
+    /* -log p = log(sum) - x; the entropy is the mean of that. */
+    double mean = energy / sum;
+    for (int i = 0; i < n_left; i++)
+        c[i].x = -(float)fabs(mean - (double)((c[i].x - max) / p->temperature));
+    int n_kept = cut_by_mass(row, c, n_left, max, p->temperature, (double)p->typical_p * sum);
+    float last = c[0].x;
+    for (int i = 1; i < n_kept; i++)
+        last = c[i].x < last ? c[i].x : last;
+    for (int i = n_kept; i < n_left; i++)
+        if (c[i].x == last)
+            c[n_kept++] = c[i];
+    for (int i = 0; i < n_kept; i++)
+        c[i].x = row[c[i].id];
+    return n_kept;
+}
+
+/* The race of the tokens: a token of weight w arrives after -log(1 - v) / w, an exponential time of rate w, so it is the first
+ * with a probability in proportion to w. */
+struct race {
+    uint64_t seed;
+    double first; /* arrival so far */
+    int32_t winner;
+};
+
+static inline void race_join(struct race *race, int32_t id, double w)
+{
+    double v = ((double)(mix64(race->seed ^ (uint32_t)id) >> 12) + 0.5) * 0x1p-52; /* in (0, 1) */
+    if (!(v < race->first * w)) /* -log(1 - v) is more than v: most need no logarithm */
+        return;
+    double arrival = -log1p(-v) / w;
+    if (arrival < race->first || (arrival == race->first && id < race->winner)) {
+        race->first = arrival;
+        race->winner = id;
+    }
+}
+
+static int32_t draw_candidate(const struct candidate *c, int n, float max, const struct tutti_sampling *p,
+                              struct race race)
+{
+    double floor = (double)p->min_p;
+    for (int i = 0; i < n; i++) {
+        double w = weight(c[i].x, max, p->temperature);
+        if (w >= floor)
+            race_join(&race, c[i].id, w);
+    }
+    return race.winner;
+}
+
+static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best,
+                              const struct tutti_sampling *p, struct race race)
+{
+    float max = x[best];
+    struct candidate *c = s->candidates;
+    double mass = 0;
+    int n_kept;
+    if (p->top_k > 0) {
+        n_kept = take_largest(s, x, n, p->top_k, c);
+        mass = (double)p->top_p * weight_of_all(c, n_kept, max, p->temperature);
+    } else if (p->top_p >= 1.0f) {
+        n_kept = n;
+        for (int i = 0; i < n; i++)
+            c[i] = (struct candidate){ x[i], i };
+    } else {
+        mass = (double)p->top_p * (double)s->kernels.sum_exp(x, n, max, inverse(p->temperature));
+        n_kept = take_window(s, x, n, max, p->temperature, mass, c);
+    }
+    if (p->top_p < 1.0f)
+        n_kept = cut_by_mass(x, c, n_kept, max, p->temperature, mass);
+    if (has_typical(p)) {
+        n_kept = cut_typical(x, c, n_kept, max, p);
+        race.winner = c[n_kept - 1].id;
+    }
+    return draw_candidate(c, n_kept, max, p, race);
+}
+
+/* Without top-k and top-p no order is needed: of all tokens those are weighed that may arrive before the first one so far. */
+static int32_t draw_plain(const struct sampler *s, const float *x, int n, int best,
+                          const struct tutti_sampling *p, struct race race)
+{
+    float max = x[best];
+    race_join(&race, best, 1);
+    struct rivals rivals = { .seed = race.seed, .max = max, .scale = inverse(p->temperature) };
+    for (int i = 0;; i++) {
+        rivals.first = (float)race.first;
+        if ((i = s->kernels.find_rival(x, i, n, &rivals)) >= n)
+            return race.winner;
+        double w = weight(x[i], max, p->temperature);
+        if (w >= (double)p->min_p)
+            race_join(&race, i, w);
+    }
+}
+
+/* The place of the largest logit; -1 where one is NaN or infinite, whose id is then *out->token. */
+static int look(const struct sampler *s, const struct sample_input *in, struct sample *out)
+{
+    *out = (struct sample){ 0 };
+    int largest = logits_argmax(&s->kernels, in->logits, in->n_usable);
+    while (largest < 0 && isfinite(in->logits[out->token]))
+        out->token++;
+    return largest;
+}
+
+bool sampler_score(struct sampler *s, const struct sample_input *in, int32_t token, struct sample *out)
+{
+    int largest = look(s, in, out);
+    if (largest < 0)
+        return false;
+    out->token = token;
+    report_logprobs(s, in, in->logits[largest], out);
+    return true;
+}
+
+bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sample *out)
+{
+    const struct tutti_sampling *p = in->sampling;
+    int largest = look(s, in, out);
+    if (largest < 0)
+        return false;
+    const float *x = process(s, in);
+    int best = x == in->logits ? largest : logits_argmax(&s->kernels, x, in->n_usable);
+    if (best < 0) /* a penalty made a huge logit infinite */
+        best = largest;
+    if (p->temperature <= 0.0f) {
+        out->token = best;
+    } else {
+        uint64_t index = (uint64_t)(in->n_ids - in->n_prompt);
+        struct race race = { rng_bits(in->seed, (uint64_t)in->choice, index), INFINITY, best };
+        bool is_truncated = p->top_k > 0 || p->top_p < 1.0f || has_typical(p);
+        out->token = is_truncated ? draw_truncated(s, x, in->n_usable, best, p, race)
+                                  : draw_plain(s, x, in->n_usable, best, p, race);
+    }
+    if (in->logprobs)
+        report_logprobs(s, in, in->logits[largest], out);
+    return true;
+}
+
+bool sampler_best(struct sampler *s, const struct sample_input *in, float *row, int n_best,
+                  struct sample_candidate *out, int32_t *bad_id)
+{
+    int largest = logits_argmax(&s->kernels, row, in->n_usable);
+    if (largest < 0) {
+        for (*bad_id = 0; isfinite(row[*bad_id]);)
+            ++*bad_id;
+        return false;
+    }
+    double total = log_sum_exp(s, row, in->n_usable, row[largest]);
+    for (int i = 0; i < in->n_usable; i++)
+        row[i] = (float)((double)row[i] - total);
+    struct sample_input scored = *in;
+    scored.logits = row;
+    const float *x = process(s, &scored);
+    take_largest(s, x, in->n_usable, n_best, s->candidates);
+    sort_candidates(s->candidates, n_best);
+    for (int i = 0; i < n_best; i++)
+        out[i] = (struct sample_candidate){ s->candidates[i].id, s->candidates[i].x,
+                                            row[s->candidates[i].id] };
+    return true;
+}

@@ -1,0 +1,121 @@
+#include "engine/schedule/forecast.h"
+
+#include "engine/requests/request.h"
+
+enum { ENOUGH = 4 };                      /* requests that must have begun before the rate says something */
+static const double FORGETTING = 1 / 32.; /* of the older ones, for each that begins */
+
+static int64_t work_of(const struct forecast *f, const struct request *r)
+{
+    double mean = atomic_load_explicit(&f->mean_answer, memory_order_relaxed);
+    int max_tokens = r->spec.max_tokens;
+    double answer = mean > 0 && (max_tokens == 0 || mean < max_tokens) ? mean : max_tokens;
+    double n_answers = r->spec.no_answer ? 0 : r->spec.n_choices;
+    return request_guess_prompt(r) + (int64_t)(OUTPUT_WORK * answer * n_answers) + 1;
+}
+
+static void set_work(struct forecast *f, struct request *r, int64_t work)
+{
+    atomic_int_fast64_t *class = &f->waiting[r->spec.priority - TUTTI_PRIORITY_FIRST];
+    atomic_fetch_add_explicit(class, work - r->work, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->share->waiting, work - r->work, memory_order_relaxed);
+    r->work = work;
+}
+
+void forecast_enter(struct forecast *f, struct request *r)
+{
+    set_work(f, r, work_of(f, r));
+}
+
+void forecast_leave(struct forecast *f, struct request *r)
+{
+    set_work(f, r, 0);
+}
+
+/* A request that is counted by one thread and not yet by the other may make a sum negative for a moment. */
+static double load(const atomic_int_fast64_t *work)
+{
+    int64_t value = atomic_load_explicit(work, memory_order_relaxed);
+    return value > 0 ? (double)value : 0;
+}
+
+uint64_t forecast_wait_us(const struct forecast *f, const struct share *share, double weight, int priority)
+{
+    double rate = atomic_load_explicit(&f->rate, memory_order_relaxed), before = 0;
+    double weights = atomic_load_explicit(&f->weights, memory_order_relaxed);
+    if (rate <= 0)
+        return 0;
+    for (int i = 0; i < priority - TUTTI_PRIORITY_FIRST; i++)
+        before += load(&f->waiting[i]);
+    /* Others of this priority pass only as far as their shares go. */
+    double equals = load(&f->waiting[priority - TUTTI_PRIORITY_FIRST]);
+    double shared = load(&share->waiting) * (weights > weight ? weights / weight : 1);
+    before += (shared < equals ? shared : equals) - atomic_load_explicit(&f->room, memory_order_relaxed);
+    return before > 0 ? (uint64_t)(before / rate * 1e6) : 0;
+}
+
+double forecast_waiting(const struct forecast *f)
+{
+    double waiting = 0;
+    for (int i = 0; i < TUTTI_PRIORITIES; i++)
+        waiting += load(&f->waiting[i]);
+    return waiting;
+}
+
+uint32_t forecast_half_ms(const struct forecast *f)
+{
+    double rate = atomic_load_explicit(&f->rate, memory_order_relaxed);
+    double ms = rate > 0 ? 500 * forecast_waiting(f) / rate : 0;
+    return ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX;
+}
+
+/* ---- engine thread ---- */
+
+void forecast_look(struct forecast *f, uint64_t now_us)
+{
+    if (f->since_us > 0 && now_us > f->since_us)
+        f->pause_us += (double)(now_us - f->since_us);
+}
+
+void forecast_begin(struct forecast *f, struct request *r)
+{
+    double work = (double)r->work;
+    forecast_leave(f, r);
+    f->mean_work += (work - f->mean_work) * (f->mean_work > 0 ? FORGETTING : 1);
+    if (f->since_us == 0)
+        return; /* nobody waited: it says nothing of what the machine can do */
+    f->work = f->work * (1 - FORGETTING) + work;
+    f->us *= 1 - FORGETTING;
+    f->new_work += work;
+    f->n_begun += f->n_begun < ENOUGH;
+}
+
+/* Over whole pauses, since many may begin at once; but where the last pause is longer than usual, it counts. */
+static double rate_of(const struct forecast *f)
+{
+    double usual = f->work / f->us, now = (f->work + f->last_work) / (f->us + f->pause_us);
+    return 1e6 * (now < usual ? now : usual);
+}
+
+void forecast_close(struct forecast *f, double weights, int n_free, uint64_t now_us)
+{
+    bool is_waiting = weights > 0;
+    f->since_us = is_waiting ? now_us : 0;
+    if (f->new_work > 0) {
+        f->us += f->pause_us;
+        f->last_work = f->new_work;
+        f->pause_us = f->new_work = 0;
+    } else if (!is_waiting) {
+        f->pause_us = 0; /* they went, or were told that it is too late */
+    }
+    if (f->n_begun == ENOUGH && f->us > 0)
+        atomic_store_explicit(&f->rate, rate_of(f), memory_order_relaxed);
+    atomic_store_explicit(&f->weights, weights, memory_order_relaxed);
+    atomic_store_explicit(&f->room, is_waiting ? 0 : n_free * f->mean_work, memory_order_relaxed);
+}
+
+void forecast_answer(struct forecast *f, int n_tokens)
+{
+    f->answer = f->answer > 0 ? f->answer + (n_tokens - f->answer) / 32 : n_tokens;
+    atomic_store_explicit(&f->mean_answer, f->answer, memory_order_relaxed);
+}

@@ -1,0 +1,185 @@
+#include "engine/schedule/line.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum tutti_status line_init(struct line *line, int n_requests, struct tutti_error *err)
+{
+    *line = (struct line){ .next_deadline_us = UINT64_MAX };
+    line->memory = calloc((size_t)n_requests, sizeof *line->memory);
+    if (!line->memory)
+        return error_set(err, TUTTI_E_MEMORY, "a queue of %d requests: out of memory", n_requests);
+    for (int i = n_requests; i-- > 0;) {
+        line->memory[i].next = line->free;
+        line->free = &line->memory[i];
+    }
+    return TUTTI_OK;
+}
+
+void line_clear(struct line *line)
+{
+    free(line->memory);
+    *line = (struct line){ 0 };
+}
+
+/* ---- lanes ---- */
+
+static struct lane *lane_open(struct line *line, struct request *r)
+{
+    struct share *share = r->share;
+    for (struct lane *lane = share->lanes; lane; lane = lane->of_share)
+        if (lane->priority == r->spec.priority)
+            return lane;
+    struct lane *lane = line->free;
+    assert(lane); /* a lane holds a request, and there are as many lanes as requests */
+    line->free = lane->next;
+    if (!share->lanes) {
+        if (share->service < line->virtual_time)
+            share->service = line->virtual_time;
+        share->weight = r->spec.weight;
+        share->service += (double)atomic_exchange(&share->debt, 0) / share->weight;
+        line->weights += share->weight;
+    }
+    *lane = (struct lane){ .share = share,
+                           .priority = r->spec.priority,
+                           .since_us = r->submit_us,
+                           .next = line->first,
+                           .of_share = share->lanes };
+    if (line->first)
+        line->first->previous = lane;
+    line->first = lane;
+    share->lanes = lane;
+    return lane;
+}
+
+static void lane_close(struct line *line, struct lane *lane)
+{
+    struct lane **at = &lane->share->lanes;
+    while (*at != lane)
+        at = &(*at)->of_share;
+    *at = lane->of_share;
+    *(lane->previous ? &lane->previous->next : &line->first) = lane->next;
+    if (lane->next)
+        lane->next->previous = lane->previous;
+    if (!lane->share->lanes)
+        line->weights -= lane->share->weight;
+    if (!line->first)
+        line->weights = 0; /* no rest of rounding */
+    *lane = (struct lane){ .next = line->free };
+    line->free = lane;
+}
+
+/* ---- requests ---- */
+
+void line_add(struct line *line, struct request *r)
+{
+    struct lane *lane = lane_open(line, r);
+    bool goes_first = r->n_started > 0;
+    r->lane = lane;
+    r->next = goes_first ? lane->head : NULL;
+    r->previous = goes_first ? NULL : lane->tail;
+    *(r->next ? &r->next->previous : &lane->tail) = r;
+    *(r->previous ? &r->previous->next : &lane->head) = r;
+    lane->n++;
+    line->n++;
+    if (!goes_first && r->deadline_us > 0 && r->deadline_us < line->next_deadline_us)
+        line->next_deadline_us = r->deadline_us;
+}
+
+void line_remove(struct line *line, struct request *r)
+{
+    struct lane *lane = r->lane;
+    if (!lane)
+        return;
+    *(r->previous ? &r->previous->next : &lane->head) = r->next;
+    *(r->next ? &r->next->previous : &lane->tail) = r->previous;
+    r->next = r->previous = NULL;
+    r->lane = NULL;
+    lane->n--;
+    line->n--;
+    if (!lane->head)
+        lane_close(line, lane);
+}
+
+static int priority_now(const struct lane *lane, int best, uint64_t now_us)
+{
+    uint64_t since_us = lane->since_us > lane->head->submit_us ? lane->since_us : lane->head->submit_us;
+    return line_aged(lane->priority, best, since_us, now_us);
+}
+
+static bool is_before(const struct lane *a, const struct lane *b, int best, uint64_t now_us)
+{
+    int priority_a = priority_now(a, best, now_us), priority_b = priority_now(b, best, now_us);
+    if (priority_a != priority_b)
+        return priority_a < priority_b;
+    if (a->share->service != b->share->service)
+        return a->share->service < b->share->service;
+    return a->head->serial < b->head->serial;
+}
+
+struct request *line_best(const struct line *line, uint64_t now_us)
+{
+    const struct lane *next = line->first;
+    int best = TUTTI_PRIORITY_LAST;
+    for (const struct lane *lane = line->first; lane; lane = lane->next)
+        best = lane->priority < best ? lane->priority : best;
+    for (const struct lane *lane = line->first; lane; lane = lane->next)
+        if (is_before(lane, next, best, now_us))
+            next = lane;
+    return next ? next->head : NULL;
+}
+
+void line_charge(struct request *r, double work)
+{
+    r->share->service += work / r->spec.weight;
+}
+
+void line_begin(struct line *line, struct request *r, double work, uint64_t now_us)
+{
+    if (line->virtual_time < r->share->service)
+        line->virtual_time = r->share->service;
+    r->lane->since_us = now_us;
+    line_remove(line, r);
+    line_charge(r, work);
+}
+
+void line_drop_late(struct line *line, uint64_t now_us, void (*late)(void *user, struct request *r),
+                    void *user)
+{
+    if (now_us < line->next_deadline_us)
+        return;
+    line->next_deadline_us = UINT64_MAX;
+    for (struct request *r = line_first(line), *next; r; r = next) {
+        next = line_next(r);
+        if (r->deadline_us == 0 || r->n_started > 0)
+            continue;
+        if (r->deadline_us <= now_us)
+            late(user, r);
+        else if (r->deadline_us < line->next_deadline_us)
+            line->next_deadline_us = r->deadline_us;
+    }
+}
+
+struct request *line_first(const struct line *line)
+{
+    return line->first ? line->first->head : NULL;
+}
+
+struct request *line_next(const struct request *r)
+{
+    if (r->next)
+        return r->next;
+    return r->lane->next ? r->lane->next->head : NULL;
+}
+
+void line_count(const struct line *line, struct tutti_waiting *waiting, uint64_t now_us)
+{
+    memset(waiting, 0, TUTTI_PRIORITIES * sizeof *waiting);
+    for (const struct lane *lane = line->first; lane; lane = lane->next) {
+        struct tutti_waiting *class = &waiting[lane->priority - TUTTI_PRIORITY_FIRST];
+        uint64_t submit_us = lane->head->submit_us, us = now_us > submit_us ? now_us - submit_us : 0;
+        class->n += (uint64_t)lane->n;
+        class->oldest_us = us > class->oldest_us ? us : class->oldest_us;
+    }
+}

@@ -1,0 +1,125 @@
+#include "engine/schedule/pace.h"
+
+#include <math.h>
+#include <stdbool.h>
+
+enum {
+    MANY_ROWS =
+        16, /* fewer say little of what a row costs; the first piece beside others, before anything is known */
+    FEW_READS = 4, /* steps that read in a row, at least, also while the number of decoding rows changes */
+    MANY_READS =
+        16, /* and at most: a step without reading takes half as long, so this costs 3 % of the reading */
+};
+static const double MARGIN = 0.95;                       /* of the slowdown allowed: steps vary */
+static const double LEARNING = 1 / 8., BRAKING = 1 / 4.; /* faster where a step took longer than it should */
+
+static bool is_close(int a, int b)
+{
+    int difference = a > b ? a - b : b - a;
+    return difference <= 1 || difference * 8 <= b;
+}
+
+/* Steps of more rows take no longer than in proportion, and those of fewer no longer than they did: within that a single
+ * measurement is believed. */
+static void note_decoding(struct pace *p, int n_decoding, double us)
+{
+    if (p->decode_us <= 0) {
+        p->decode_us = us;
+    } else if (is_close(n_decoding, p->decode_rows)) {
+        if (n_decoding >= 8) /* where one more or less is little, as if in proportion */
+            p->decode_us *= (double)n_decoding / p->decode_rows;
+        /* A step between many that read must say more than one of many alike. One that something else held up changes little. */
+        double capped = us < 1.5 * p->decode_us ? us : 1.5 * p->decode_us;
+        p->decode_us += (capped - p->decode_us) * (p->n_reads > 0 ? 0.5 : LEARNING);
+    } else {
+        double most = p->decode_us * (n_decoding > p->decode_rows ? (double)n_decoding / p->decode_rows : 1);
+        p->decode_us = us < 1.25 * most ? us : 1.25 * most;
+    }
+    p->decode_rows = n_decoding;
+    p->n_reads = 0;
+}
+
+/* What a step of so many decoding rows takes without prompts, or a little less. */
+static double alone_us(const struct pace *p, int n_decoding)
+{
+    return n_decoding < p->decode_rows ? p->decode_us * n_decoding / p->decode_rows : p->decode_us;
+}
+
+/* What a step may take longer; a row, whatever it costs. MARGIN: steps vary. */
+static double allowance_us(const struct pace *p, int n_decoding)
+{
+    return fmax((MARGIN * p->max_slowdown - 1) * alone_us(p, n_decoding), 1e-3);
+}
+
+/* Both parts of the cost share the error by how much they had to do with it: normalized least mean squares (Widrow and
+ * Hoff, 1960). */
+static void note_reading(struct pace *p, int n_decoding, double n, double distance, double us)
+{
+    double alone = alone_us(p, n_decoding), far = distance / PACE_FAR;
+    double expected = p->read_us * n + p->far_us * far, most = 4 * (alone + expected);
+    if (p->read_us <= 0) {
+        p->read_us = fmax(us - alone, us / 8) / n;
+        return;
+    }
+    double error = (us < most ? us : most) - alone - expected;
+    /* The first rows may be free, while the weights come from memory: of few it is not learned how dear many are. */
+    if (error < 0 && expected < allowance_us(p, n_decoding) / 2)
+        return;
+    double step = error * (error > 0 ? BRAKING : LEARNING) / (n * n + far * far);
+    p->read_us = fmax(p->read_us + step * n, 0.01 * us / n);
+    p->far_us = fmax(p->far_us + step * far, 0);
+}
+
+void pace_note(struct pace *p, int n_decoding, int n_reading, double distance, uint64_t us)
+{
+    int n_rows = n_decoding + n_reading;
+    double row_us = (double)us / n_rows;
+    if (n_reading == 0) {
+        note_decoding(p, n_decoding, (double)us);
+        return;
+    }
+    if (n_rows >= MANY_ROWS)
+        p->row_us = p->row_us > 0 ? p->row_us + (fmin(row_us, 4 * p->row_us) - p->row_us) * LEARNING : row_us;
+    if (n_decoding > 0 && p->decode_us > 0)
+        note_reading(p, n_decoding, n_reading, distance, (double)us);
+    p->n_reads += n_decoding > 0;
+}
+
+double pace_budget(const struct pace *p, int n_decoding)
+{
+    if (p->max_slowdown <= 0)
+        return INFINITY;
+    bool is_known = p->decode_us > 0 && is_close(n_decoding, p->decode_rows);
+    if (p->decode_us <= 0 || p->n_reads >= (is_known ? MANY_READS : FEW_READS))
+        return 0;
+    return allowance_us(p, n_decoding);
+}
+
+static double cost(const struct pace *p, int n, int pos)
+{
+    return n * (p->read_us + p->far_us * pos / PACE_FAR);
+}
+
+int pace_rows(const struct pace *p, double budget_us, int pos)
+{
+    if (isinf(budget_us))
+        return INT32_MAX;
+    if (p->read_us <= 0)
+        return MANY_ROWS;
+    double n = budget_us / cost(p, 1, pos);
+    return n < 1 ? 1 : n < INT32_MAX ? (int)n : INT32_MAX;
+}
+
+int pace_usual_rows(const struct pace *p, int n_decoding)
+{
+    if (p->max_slowdown <= 0 || p->decode_us <= 0 || n_decoding == 0)
+        return INT32_MAX;
+    return pace_rows(p, allowance_us(p, n_decoding), 0);
+}
+
+double pace_spend(const struct pace *p, double budget_us, int n, int pos)
+{
+    if (isinf(budget_us))
+        return budget_us;
+    return p->read_us > 0 ? budget_us - cost(p, n, pos) : 0;
+}

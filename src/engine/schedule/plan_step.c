@@ -1,0 +1,280 @@
+#include "engine/schedule/plan_step.h"
+
+#include "engine/schedule/plan_guesses.h"
+
+#include <assert.h>
+#include <math.h>
+
+/* ---- rows ---- */
+
+/* Decoding sequences, each one row, from the cursor on. Returns the rows given. */
+static int choose_decoding(struct scheduler *s, int n_rows)
+{
+    int n = s->options.max_seqs, given = 0, start = s->cursor;
+    for (int i = 0; i < n && given < n_rows; i++) {
+        int slot = (start + i) % n;
+        struct sequence *seq = &s->seqs[slot];
+        if (seq->state == SEQUENCE_RUNNING && sequence_n_pending(seq) == 1 && !seq->is_waiting) {
+            seq->n_planned = 1;
+            given++;
+            s->cursor = (slot + 1) % n;
+        }
+    }
+    return given;
+}
+
+/* Rows that a sequence may read of the next n_rows; *n_spare logits are there beyond the one that each sequence may want. */
+static int reading_rows(const struct sequence *seq, int n_rows, int *n_spare)
+{
+    int n = sequence_n_pending(seq) < n_rows ? sequence_n_pending(seq) : n_rows;
+    if (!seq->request->spec.prompt_logprobs || seq->request->n_seen >= seq->n_computed + n)
+        return n;
+    n = n < *n_spare + 1 ? n : *n_spare + 1;
+    *n_spare -= n - 1;
+    return n;
+}
+
+static bool can_read(const struct sequence *seq)
+{
+    return seq->state == SEQUENCE_RUNNING && sequence_n_pending(seq) > 1 && seq->n_planned == 0 &&
+           !seq->is_returning;
+}
+
+/* The prompt to be read next: of the best priority, with what it has gained by waiting, the one whose turn it is. NULL: none. */
+static struct sequence *find_reader(const struct scheduler *s)
+{
+    struct sequence *first = NULL;
+    int best = TUTTI_PRIORITY_LAST, priority_of_first = 0;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        const struct sequence *seq = &s->seqs[i];
+        if (can_read(seq) && seq->request->spec.priority < best)
+            best = seq->request->spec.priority;
+    }
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (!can_read(seq))
+            continue;
+        int priority = line_aged(seq->request->spec.priority, best, seq->turn_us, s->now_us);
+        if (!first || priority < priority_of_first ||
+            (priority == priority_of_first && seq->turn < first->turn)) {
+            first = seq;
+            priority_of_first = priority;
+        }
+    }
+    return first;
+}
+
+/* Pieces of prompts, in turn, for so much time. */
+static void choose_reading(struct scheduler *s, int n_rows, double budget_us)
+{
+    int n_spare = s->options.max_outputs - s->n_running;
+    n_spare = n_spare > 0 ? n_spare : 0;
+    while (n_rows > 0 && budget_us > 0) {
+        struct sequence *first = find_reader(s);
+        if (!first)
+            return;
+        if (first->n_computed < first->prefix.n && first->prefix.n > n_rows)
+            return; /* first in the next step, which has room for it */
+        scheduler_adopt_pages(s, first);
+        int most = pace_rows(&s->pace, budget_us, first->n_computed);
+        first->n_planned = reading_rows(first, most < n_rows ? most : n_rows, &n_spare);
+        n_rows -= first->n_planned;
+        budget_us = pace_spend(&s->pace, budget_us, first->n_planned, first->n_computed);
+    }
+}
+
+static void choose_rows(struct scheduler *s)
+{
+    int n_rows = s->options.max_batch_tokens;
+    int64_t n_decoding = 0, n_reading = 0; /* rows that could be computed */
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        seq->n_planned = seq->n_guesses = 0;
+        if (seq->state == SEQUENCE_RUNNING && !seq->is_returning &&
+            !(sequence_n_pending(seq) == 1 && seq->is_waiting))
+            *(sequence_n_pending(seq) == 1 ? &n_decoding : &n_reading) += sequence_n_pending(seq);
+    }
+    int n_for_prompts = n_rows >= 8 ? n_rows / 4 : n_rows > 1;
+    if (n_reading < n_for_prompts)
+        n_for_prompts = (int)n_reading;
+    if (n_rows == 1 && n_reading > 0 && n_decoding > 0) {
+        n_for_prompts = s->is_prompt_turn;
+        s->is_prompt_turn = !s->is_prompt_turn;
+    }
+    int given = choose_decoding(s, n_rows - n_for_prompts);
+    n_rows -= given;
+    s->n_decoding_rows = given;
+    s->n_guess_rows = 0;
+    s->may_guess = false;
+    s->draft_us = 0;
+    s->plan_us = 0;
+    if ((s->options.max_guesses > 0 || s->draft) && n_reading == 0 && given == n_decoding && given > 0)
+        plan_guesses(s, given, n_rows);
+    bool is_paced = given > 0 && n_reading > 0 &&
+                    !s->options.desc; /* a prefix in both directions cannot be cut */
+    choose_reading(s, n_rows, is_paced ? pace_budget(&s->pace, given) : INFINITY);
+}
+
+/* ---- pages ---- */
+
+/* The first page of a planned sequence's rows that it lacks, or that it shares with others; -1: it has all. */
+static int page_needed(const struct scheduler *s, const struct sequence *seq)
+{
+    for (int page = seq->n_computed / KV_PAGE_TOKENS;
+         page * KV_PAGE_TOKENS < seq->n_computed + seq->n_planned; page++)
+        if (page >= seq->n_pages || kv_pool_is_shared(s->pool, seq->page_table[page]))
+            return page;
+    return -1;
+}
+
+/* False: there were none. */
+static bool drop_all_guesses(struct scheduler *s)
+{
+    bool is_any = s->n_guess_rows > 0;
+    for (int i = 0; i < s->options.max_seqs && is_any; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->n_guesses == 0)
+            continue;
+        seq->n_planned -= seq->n_guesses;
+        scheduler_drop_guesses(s, seq);
+    }
+    s->n_guess_rows = 0;
+    return is_any;
+}
+
+static void give_page(struct scheduler *s, struct sequence *seq, int page, int32_t page_id)
+{
+    if (page >= seq->n_pages) {
+        seq->page_table[seq->n_pages++] = page_id;
+        return;
+    }
+    assert(seq->n_computed >
+           page * KV_PAGE_TOKENS); /* one copy a sequence: whole pages are not written to twice */
+    s->copies[s->n_copies++] = (struct page_copy){ .dst = page_id, .src = seq->page_table[page] };
+    kv_pool_drop(s->pool, &seq->page_table[page], 1);
+    seq->page_table[page] = page_id;
+}
+
+/* Finds pages for the planned sequences, the first by order first; preempts from the last where there are none. A page that
+ * is dropped here may be taken again at once: copies are made in order, before anything is written. */
+static void find_pages(struct scheduler *s)
+{
+    s->n_copies = 0;
+    for (;;) {
+        struct sequence *first = NULL;
+        for (int i = 0; i < s->options.max_seqs; i++) {
+            struct sequence *seq = &s->seqs[i];
+            if (seq->n_planned > 0 && (!first || seq->order < first->order) && page_needed(s, seq) >= 0)
+                first = seq;
+        }
+        if (!first)
+            return;
+        int32_t page_id;
+        int page = page_needed(s, first);
+        bool is_taken;
+        while (!(is_taken = kv_pool_take(s->pool, 1, &page_id))) {
+            if (drop_all_guesses(s))
+                break; /* perhaps there is a page now, or none is needed */
+            scheduler_preempt_last(s);
+            if (first->state != SEQUENCE_RUNNING)
+                break;
+        }
+        if (is_taken)
+            give_page(s, first, page, page_id);
+    }
+}
+
+/* ---- the step ---- */
+
+/* What is wanted of the entry's rows, which begin at row of the step: logits now, hidden states noted for later. */
+static void choose_outputs(struct scheduler *s, struct plan_entry *entry, int row)
+{
+    struct step *step = &s->step;
+    const struct sequence *seq = entry->seq;
+    const struct request *r = seq->request;
+    int begin = seq->n_computed, end = begin + seq->n_planned;
+    bool is_end = seq->n_planned - seq->n_guesses == sequence_n_pending(seq);
+    entry->first_pos = begin > r->n_seen ? begin : r->n_seen;
+    if (r->spec.embedding == TUTTI_EMBEDDING_LAST)
+        entry->first_pos = end - 1;
+    if (r->spec.embedding != TUTTI_EMBEDDING_NONE) {
+        bool is_wanted = r->spec.embedding == TUTTI_EMBEDDING_MEAN || is_end;
+        entry->n_hidden = is_wanted && entry->first_pos < end ? end - entry->first_pos : 0;
+        return;
+    }
+    /* The last row of a prompt tells of the answer's first token. */
+    int end_of_scores = end < r->n_prompt ? end : r->n_prompt - 1;
+    if (r->spec.prompt_logprobs && entry->first_pos < end_of_scores) {
+        entry->n_scores = end_of_scores - entry->first_pos;
+        entry->first_score = step->n_outputs;
+        for (int k = 0; k < entry->n_scores; k++)
+            s->output_rows[step->n_outputs++] = row + entry->first_pos - begin + k;
+    }
+    if (!is_end || r->spec.no_answer)
+        return;
+    entry->output = step->n_outputs;
+    for (int k = seq->n_guesses; k >= 0; k--)
+        s->output_rows[step->n_outputs++] = row + seq->n_planned - 1 - k;
+}
+
+/* Rows whose hidden states are wanted stand behind all others. */
+static void choose_hidden(struct scheduler *s)
+{
+    struct step *step = &s->step;
+    for (int i = 0, row = 0; i < s->n_entries; row += s->entries[i++].n_rows) {
+        struct plan_entry *entry = &s->entries[i];
+        entry->first_hidden = step->n_hidden;
+        for (int k = 0; k < entry->n_hidden; k++, step->n_hidden++)
+            s->output_rows[step->n_outputs++] = row + entry->n_rows - entry->n_hidden + k;
+    }
+}
+
+static void fill_rows(struct scheduler *s)
+{
+    struct step *step = &s->step;
+    *step = (struct step){ .token_ids = s->token_ids,
+                           .positions = s->positions,
+                           .seqs = s->row_seqs,
+                           .page_tables = s->page_tables,
+                           .output_rows = s->output_rows,
+                           .adapters = s->adapters };
+    if (s->options.desc) {
+        step->prefix_lens = s->prefix_lens;
+        step->rope_positions = s->rope_positions;
+        step->block_positions = s->block_positions;
+    }
+    s->n_entries = 0;
+    s->reading_distance = 0;
+    for (int i = 0; i < s->options.max_seqs; i++) {
+        struct sequence *seq = &s->seqs[i];
+        if (seq->n_planned == 0)
+            continue;
+        struct plan_entry *entry = &s->entries[s->n_entries++];
+        *entry = (struct plan_entry){
+            .seq = seq, .n_rows = seq->n_planned, .n_guesses = seq->n_guesses, .output = -1
+        };
+        if (sequence_n_pending(seq) > 1)
+            s->reading_distance += seq->n_planned * (seq->n_computed + 0.5 * seq->n_planned);
+        for (int k = 0; k < seq->n_planned; k++) {
+            int pos = seq->n_computed + k;
+            s->token_ids[step->n_rows] = seq->ids[pos];
+            s->positions[step->n_rows] = pos;
+            model_prefix_positions(&seq->prefix, pos, &s->rope_positions[step->n_rows],
+                                   &s->block_positions[step->n_rows]);
+            s->row_seqs[step->n_rows++] = step->n_seqs;
+        }
+        s->adapters[step->n_seqs] = seq->request->adapter;
+        s->prefix_lens[step->n_seqs] = seq->prefix.n;
+        s->page_tables[step->n_seqs++] = seq->page_table;
+        choose_outputs(s, entry, step->n_rows - seq->n_planned);
+    }
+    choose_hidden(s);
+    assert(step->n_outputs - step->n_hidden <= s->options.max_outputs);
+}
+
+void plan_step(struct scheduler *s)
+{
+    choose_rows(s);
+    find_pages(s);
+    fill_rows(s);
+}

@@ -1,0 +1,344 @@
+#include "engine/schedule/spiller.h"
+
+#include "base/log.h"
+#include "base/rng.h"
+#include "base/system/clock.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    NONE = -1,
+    SCAN_PAGES = 64, /* cached pages that are looked at in a call: a cache miss or two each */
+    PATIENCE_US = 5 * 1000 * 1000,
+};
+
+struct spiller {
+    struct spiller_options options;
+    uint64_t *roots;
+    /* Pages to copy, those that stand first at the end: each stands behind the next or a copied one. */
+    int32_t *path;
+    int n_path;
+    int32_t cursor; /* next cached page to look at; NONE: the oldest */
+    int n_looked;   /* at, since the oldest */
+    int n_window;   /* cached pages that shall have a copy, the oldest ones, if no page is free */
+    int first_slot; /* the next search for reads begins here, or the first sequences would take all buffers */
+    struct spiller_counts counts;
+};
+
+enum tutti_status spiller_new(struct spiller **out, const struct spiller_options *options,
+                              struct tutti_error *err)
+{
+    const struct scheduler_options *o = &options->scheduler->options;
+    int n_context = pages_of(o->max_context), n_slots = (int)spill_counts(options->spill).n_slots;
+    struct spiller *p = calloc(1, sizeof *p);
+    if (p) {
+        p->options = *options;
+        p->roots = calloc((size_t)options->n_roots, sizeof *p->roots);
+        p->path = calloc((size_t)n_context, sizeof *p->path);
+    }
+    if (!p || !p->roots || !p->path) {
+        spiller_free(p);
+        return error_set(err, TUTTI_E_MEMORY, "spilled pages: out of memory");
+    }
+    memcpy(p->roots, options->roots, (size_t)options->n_roots * sizeof *p->roots);
+    p->options.roots = p->roots;
+    if (p->options.patience_us == 0)
+        p->options.patience_us = PATIENCE_US;
+    p->cursor = NONE;
+    p->n_window = o->n_pages / 4 > n_context ? o->n_pages / 4 : n_context;
+    if (p->n_window > (n_slots + 1) / 2) /* or copies would push each other out for ever */
+        p->n_window = (n_slots + 1) / 2;
+    options->scheduler->spiller = p;
+    *out = p;
+    return TUTTI_OK;
+}
+
+void spiller_free(struct spiller *p)
+{
+    if (!p)
+        return;
+    free(p->path);
+    free(p->roots);
+    free(p);
+}
+
+struct spiller_counts spiller_counts(const struct spiller *p)
+{
+    return p->counts;
+}
+
+/* ---- coming back ---- */
+
+/* The parent of the first pages of a chain in the file. Tenant 0 has the adapter's root itself; the roots of the others
+ * follow from both, so a tenant finds its pages again after a restart, and finds none of the others'. */
+static struct kv_copy root_of(const struct spiller *p, struct kv_chain chain)
+{
+    assert(chain.adapter + 1 < p->options.n_roots);
+    uint64_t root = p->roots[chain.adapter + 1];
+    if (chain.tenant != 0)
+        root = SPILL_ROOT | mix64(root ^ mix64(chain.tenant)) >> 1;
+    return (struct kv_copy){ .id = root, .slot = NONE };
+}
+
+void spiller_end(struct spiller *p, struct sequence *seq)
+{
+    if (!seq->is_returning)
+        return;
+    seq->is_returning = false;
+    seq->return_ticket++; /* answers that are still to come are not looked at */
+    p->options.scheduler->n_returning--;
+}
+
+static void take_in(struct spiller *p, const struct spill_answer *answer)
+{
+    struct scheduler *s = p->options.scheduler;
+    struct backend *be = p->options.backend;
+    struct sequence *seq = &s->seqs[answer->owner];
+    if (!seq->is_returning || seq->return_ticket != answer->ticket)
+        return;
+    if (!answer->page) {
+        spiller_end(p, seq);
+        return;
+    }
+    int page = seq->n_computed / KV_PAGE_TOKENS;
+    be->ops->kv_write_page(be, p->options.kv, seq->page_table[page], answer->page);
+    scheduler_take_back(s, seq);
+    struct kv_copy *copy = kv_pool_copy(s->pool, seq->page_table[page]);
+    if (!spill_is_written(p->options.spill, copy))
+        *copy = answer->copy;
+    p->counts.n_returned_pages++;
+    seq->return_us = clock_now_us();
+    if (page + 1 == seq->n_wanted)
+        spiller_end(p, seq);
+}
+
+/* As much as buffers allow. */
+static void ask(struct spiller *p, int32_t slot)
+{
+    struct sequence *seq = &p->options.scheduler->seqs[slot];
+    while (seq->n_asked < seq->n_wanted) {
+        struct kv_copy next;
+        const int32_t *ids = seq->ids + seq->n_asked * KV_PAGE_TOKENS;
+        if (!spill_find(p->options.spill, seq->last_asked.id, ids, &next) ||
+            !spill_is_written(p->options.spill, &next)) { /* it made room for another */
+            seq->n_wanted = seq->n_asked;
+            break;
+        }
+        if (!spill_read(p->options.spill, &next, slot, seq->return_ticket))
+            break;
+        seq->last_asked = next;
+        seq->n_asked++;
+    }
+    if (seq->n_computed == seq->n_wanted * KV_PAGE_TOKENS ||
+        clock_now_us() - seq->return_us > (uint64_t)p->options.patience_us)
+        spiller_end(p, seq);
+}
+
+void spiller_begin(struct spiller *p, struct sequence *seq, int n_matched, int n_full)
+{
+    struct kv_copy at = root_of(p, sequence_chain(seq)), next;
+    int n = 0;
+    seq->last_asked = at;
+    for (; n < n_full && spill_find(p->options.spill, at.id, seq->ids + n * KV_PAGE_TOKENS, &next) &&
+           (n < n_matched || spill_is_written(p->options.spill, &next));
+         n++) {
+        at = next;
+        if (n < n_matched)
+            seq->last_asked = at;
+    }
+    p->counts.n_asked_pages += (uint64_t)(n_full - n_matched);
+    if (n <= n_matched)
+        return;
+    p->counts.n_found_pages += (uint64_t)(n - n_matched);
+    spill_touch(p->options.spill, &at);
+    seq->is_returning = true;
+    seq->n_asked = n_matched;
+    seq->n_wanted = n;
+    seq->return_us = clock_now_us();
+    p->options.scheduler->n_returning++;
+    ask(p, (int32_t)(seq - p->options.scheduler->seqs));
+}
+
+/* ---- leaving ---- */
+
+/* What a page stands behind, as the file calls it; id 0: it has no copy. */
+static struct kv_copy copy_before(const struct spiller *p, int32_t page_id)
+{
+    struct kv_pool *pool = p->options.scheduler->pool;
+    int32_t parent = kv_pool_parent(pool, page_id);
+    if (parent == KV_NO_PAGE)
+        return root_of(p, kv_pool_chain(pool, page_id));
+    return *kv_pool_copy(pool, parent);
+}
+
+static bool has_copy(const struct spiller *p, int32_t page_id)
+{
+    struct kv_copy before = copy_before(p, page_id);
+    const struct kv_copy *copy = kv_pool_copy(p->options.scheduler->pool, page_id);
+    return before.id != 0 && spill_holds(p->options.spill, copy, before.id);
+}
+
+/* The next cached page without a copy; NONE: there is none among those that may be given away soon, or it takes long to find
+ * one: then *has_more. */
+static int32_t find_uncopied(struct spiller *p, int n_window, bool *has_more)
+{
+    struct kv_pool *pool = p->options.scheduler->pool;
+    *has_more = false;
+    for (int n = 0; n < SCAN_PAGES; n++) {
+        if (p->cursor == NONE || !kv_pool_is_cached(pool, p->cursor)) {
+            p->cursor = kv_pool_next_cached(pool, NONE);
+            p->n_looked = 0;
+        }
+        if (p->cursor == NONE || p->n_looked >= n_window) {
+            p->cursor = NONE;
+            return NONE;
+        }
+        int32_t page_id = p->cursor;
+        p->n_looked++;
+        p->cursor = kv_pool_next_cached(pool, page_id);
+        if (!has_copy(p, page_id)) {
+            *has_more = true;
+            return page_id;
+        }
+        if (p->cursor == NONE)
+            return NONE; /* the last one */
+    }
+    *has_more = true;
+    return NONE;
+}
+
+/* The page and those before it that have no copy either. */
+static void find_path(struct spiller *p, int32_t page_id)
+{
+    const struct scheduler *s = p->options.scheduler;
+    p->n_path = 0;
+    while (page_id >= 0 && !has_copy(p, page_id)) {
+        assert(p->n_path < pages_of(s->options.max_context));
+        p->path[p->n_path++] = page_id;
+        page_id = kv_pool_parent(s->pool, page_id);
+    }
+}
+
+/* False: not now. */
+static bool copy_page(struct spiller *p, int32_t page_id)
+{
+    struct kv_pool *pool = p->options.scheduler->pool;
+    struct backend *be = p->options.backend;
+    struct kv_copy before = copy_before(p, page_id), *copy = kv_pool_copy(pool, page_id), made;
+    const int32_t *ids = kv_pool_ids(pool, page_id);
+    if (spill_find(p->options.spill, before.id, ids, copy)) /* it was computed although the file has it */
+        return true;
+    void *page = spill_begin_write(p->options.spill, &before, ids, &made);
+    if (!page)
+        return false;
+    be->ops->kv_read_page(be, p->options.kv, page_id, page);
+    spill_end_write(p->options.spill);
+    *copy = made;
+    return true;
+}
+
+/* A page, if the path leads to one still. True: one was copied. */
+static bool copy_next(struct spiller *p)
+{
+    while (p->n_path > 0) {
+        int32_t page_id = p->path[p->n_path - 1];
+        if (!kv_pool_is_published(p->options.scheduler->pool, page_id) ||
+            copy_before(p, page_id).id == 0) { /* the page has another content by now */
+            p->n_path = 0;
+            return false;
+        }
+        bool is_copied = has_copy(p, page_id);
+        if (!is_copied && !copy_page(p, page_id)) {
+            p->n_path = 0; /* looked for again: it may be evicted before there is room */
+            return false;
+        }
+        p->n_path--;
+        if (!is_copied)
+            return true;
+    }
+    return false;
+}
+
+/* Until end_us, among the n_window oldest cached pages. True: it can go on at once. */
+static bool copy_some(struct spiller *p, int n_window, uint64_t end_us)
+{
+    bool has_more = true;
+    do {
+        if (!spill_can_write(p->options.spill))
+            return false;
+        if (p->n_path == 0) {
+            int32_t page_id = find_uncopied(p, n_window, &has_more);
+            if (page_id == NONE)
+                return has_more;
+            find_path(p, page_id);
+        }
+        (void)copy_next(p); /* where there is no place for it, there may be one for others */
+    } while (clock_now_us() < end_us);
+    return true;
+}
+
+/* ---- work ---- */
+
+bool spiller_work(struct spiller *p, uint64_t budget_us)
+{
+    struct scheduler *s = p->options.scheduler;
+    uint64_t end_us = clock_now_us() + budget_us;
+    struct spill_answer answer;
+    bool is_late = false;
+    while (!is_late && spill_next(p->options.spill, &answer)) {
+        take_in(p, &answer);
+        spill_done(p->options.spill, &answer);
+        is_late = clock_now_us() >= end_us;
+    }
+    for (int i = 0; i < s->options.max_seqs && s->n_returning > 0; i++) {
+        int32_t slot = (p->first_slot + i) % s->options.max_seqs;
+        if (s->seqs[slot].is_returning)
+            ask(p, slot);
+    }
+    p->first_slot = (p->first_slot + 1) % s->options.max_seqs;
+    if (is_late)
+        return true;
+    int n_window = p->n_window - kv_pool_counts(s->pool).n_free;
+    return n_window > 0 && copy_some(p, n_window, end_us);
+}
+
+void spiller_flush(struct spiller *p, struct bell *bell, uint64_t most_us)
+{
+    struct kv_pool *pool = p->options.scheduler->pool;
+    uint64_t start_us = clock_now_us(), end_us = start_us + most_us;
+    uint64_t n_before = spill_counts(p->options.spill).n_written;
+    int n_cached = kv_pool_counts(pool).n_cached, n_slots = (int)spill_counts(p->options.spill).n_slots;
+    struct spill_answer answer;
+    int32_t page_id = kv_pool_next_cached(pool, NONE);
+    for (int n = n_cached; n > n_slots; n--)
+        page_id = kv_pool_next_cached(pool, page_id);
+    p->n_path = 0;
+    spill_end_reads(p->options.spill);
+    while ((page_id != NONE || spill_is_writing(p->options.spill)) && clock_now_us() < end_us) {
+        unsigned ticket = bell_ticket(bell);
+        while (spill_next(p->options.spill, &answer))
+            spill_done(p->options.spill, &answer);
+        bool is_waiting = false;
+        while (page_id != NONE && !is_waiting) {
+            if (p->n_path == 0)
+                find_path(p, page_id);
+            is_waiting = p->n_path > 0 && !copy_next(p) && !has_copy(p, page_id);
+            if (!is_waiting && p->n_path == 0)
+                page_id = kv_pool_next_cached(pool, page_id);
+        }
+        if (!spill_is_writing(p->options.spill) && is_waiting)
+            break; /* and it will not become better */
+        if (spill_is_writing(p->options.spill) && !bell_wait_until(bell, ticket, end_us))
+            break;
+    }
+    int n_left = 0;
+    for (; page_id != NONE; page_id = kv_pool_next_cached(pool, page_id))
+        n_left += !has_copy(p, page_id);
+    uint64_t n_written = spill_counts(p->options.spill).n_written - n_before;
+    if (n_written > 0 || n_left > 0)
+        log_info("KV spill: %" PRIu64 " pages written in %.1f s, %d left out", n_written,
+                 (double)(clock_now_us() - start_us) * 1e-6, n_left);
+}

@@ -1,0 +1,483 @@
+#include "engine/speculate/draft.h"
+
+#include "base/system/clock.h"
+#include "engine/sample/sampler.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is known of the sequence in a slot. */
+struct follower {
+    bool is_used;
+    uint64_t order; /* the sequence's, which tells it from others in the same slot */
+    int32_t *page_table;
+    int n_pages, n_published;
+    int n_computed; /* tokens of the sequence that are in the pages */
+    /* Guesses behind those that are in the pages too, from position tail_at on; they count when they are drawn. */
+    int32_t tail[MAX_GUESSES];
+    int tail_at, n_tail;
+    float chance; /* of a guess to be drawn */
+};
+
+/* A sequence that is guessed for. */
+struct runner {
+    struct sequence *seq;
+    struct follower *follower;
+    struct guess_offer *offer;
+    int n_done; /* tokens guessed */
+    int output; /* of the pass; -1: none */
+    bool is_over;
+};
+
+struct draft {
+    struct draft_options options;
+    int max_rows, max_outputs;
+    struct kv_memory *kv;
+    struct kv_pool *pool;
+    struct follower *followers; /* [max_seqs] */
+    int32_t *page_table_memory;
+    struct sampler **samplers; /* [n_samplers], one for each compute thread */
+    int n_samplers;
+    float *logits;          /* [max_outputs][n_vocab] */
+    struct runner *runners; /* [max_outputs], of this step */
+    int n_runners;
+    uint64_t n_passes, n_rows;
+    int32_t *n_holders; /* [n_pages] scratch of the audit */
+
+    /* The pass */
+    struct step step;
+    int32_t *token_ids, *positions, *row_seqs, *output_rows; /* [max_rows] */
+    const int32_t **page_tables;                             /* [max_seqs] */
+};
+
+/* ---- two models ---- */
+
+static enum tutti_status check_tokens(const struct model *draft, const struct model *target,
+                                      struct tutti_error *err)
+{
+    const struct tokenizer *a = draft->tokenizer, *b = target->tokenizer;
+    int n = target->desc.n_usable_vocab;
+    if (!a || !b)
+        return TUTTI_OK;
+    if (tokenizer_n_pieces(a) != tokenizer_n_pieces(b))
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "draft",
+            "draft model %s has a tokenizer of %d tokens, model %s one of %d, expected the same", draft->name,
+            tokenizer_n_pieces(a), target->name, tokenizer_n_pieces(b));
+    for (int32_t id = 0; id < n && id < tokenizer_n_pieces(a); id++) {
+        struct piece p = tokenizer_piece(a, id), q = tokenizer_piece(b, id);
+        if (p.type == q.type && p.n_bytes == q.n_bytes && memcmp(p.bytes, q.bytes, p.n_bytes) == 0)
+            continue;
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "draft",
+            "token %d of draft model %s is \"%.*s\", that of model %s is \"%.*s\", expected the same", id,
+            draft->name, p.n_bytes < 64 ? (int)p.n_bytes : 64, p.bytes, target->name,
+            q.n_bytes < 64 ? (int)q.n_bytes : 64, q.bytes);
+    }
+    return TUTTI_OK;
+}
+
+enum tutti_status draft_check(const struct model *draft, const struct model *target, struct tutti_error *err)
+{
+    if (draft == target)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "draft", "model %s cannot be its own draft model",
+                               draft->name);
+    if (draft->desc.n_usable_vocab != target->desc.n_usable_vocab)
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "draft",
+            "draft model %s has a vocabulary of %d tokens, model %s one of %d, expected the same",
+            draft->name, draft->desc.n_usable_vocab, target->name, target->desc.n_usable_vocab);
+    if (draft->desc.has_prefix)
+        return error_set_param(
+            err, TUTTI_E_UNSUPPORTED, "draft",
+            "draft model %s reads prompts in both directions: such a model cannot follow another",
+            draft->name);
+    if (draft->group)
+        return error_set_param(err, TUTTI_E_UNSUPPORTED, "draft",
+                               "draft model %s runs on several ranks, expected on this one alone",
+                               draft->name);
+    return check_tokens(draft, target, err);
+}
+
+/* ---- memory ---- */
+
+int draft_max_outputs(int max_seqs)
+{
+    return max_seqs < MAX_GUESS_ROWS ? max_seqs : MAX_GUESS_ROWS;
+}
+
+int draft_max_rows(int max_seqs)
+{
+    return SPECULATION_ROWS + NEAR_ROWS * draft_max_outputs(max_seqs);
+}
+
+static void count_threads(void *arg, int thread, int n_threads)
+{
+    if (thread == 0)
+        *(int *)arg = n_threads;
+}
+
+static void run_on_team(const struct draft *d, team_fn *fn, void *arg)
+{
+    struct backend *be = d->options.model->backend;
+    if (be->ops->run)
+        be->ops->run(be, fn, arg);
+    else
+        fn(arg, 0, 1);
+}
+
+static enum tutti_status reserve_samplers(struct draft *d, struct tutti_error *err)
+{
+    int n_threads = 1;
+    run_on_team(d, count_threads, &n_threads);
+    d->samplers = calloc((size_t)n_threads, sizeof(struct sampler *));
+    if (!d->samplers)
+        return error_set(err, TUTTI_E_MEMORY, "samplers of the draft model: out of memory");
+    enum tutti_status st = TUTTI_OK;
+    for (; d->n_samplers < n_threads && st == TUTTI_OK; d->n_samplers++)
+        st = sampler_new(&d->samplers[d->n_samplers], d->options.target->n_usable_vocab, err);
+    return st;
+}
+
+static bool reserve(struct draft *d)
+{
+    size_t n_seqs = (size_t)d->options.max_seqs, n_rows = (size_t)d->max_rows;
+    size_t n_outputs = (size_t)d->max_outputs, n_vocab = (size_t)d->options.model->desc.n_vocab;
+    size_t n_pages = ((size_t)d->options.max_context + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    d->followers = calloc(n_seqs, sizeof *d->followers);
+    d->page_table_memory = calloc(n_seqs, n_pages * sizeof *d->page_table_memory);
+    d->logits = calloc(n_outputs * n_vocab, sizeof *d->logits);
+    d->runners = calloc(n_outputs, sizeof *d->runners);
+    d->n_holders = calloc((size_t)d->options.n_pages, sizeof *d->n_holders);
+    d->token_ids = calloc(n_rows, sizeof *d->token_ids);
+    d->positions = calloc(n_rows, sizeof *d->positions);
+    d->row_seqs = calloc(n_rows, sizeof *d->row_seqs);
+    d->output_rows = calloc(n_rows, sizeof *d->output_rows);
+    d->page_tables = calloc(n_seqs, sizeof *d->page_tables);
+    if (!d->followers || !d->page_table_memory || !d->logits || !d->runners || !d->n_holders ||
+        !d->token_ids || !d->positions || !d->row_seqs || !d->output_rows || !d->page_tables)
+        return false;
+    for (size_t i = 0; i < n_seqs; i++)
+        d->followers[i].page_table = d->page_table_memory + i * n_pages;
+    return true;
+}
+
+enum tutti_status draft_new(struct draft **out, const struct draft_options *options, struct tutti_error *err)
+{
+    struct draft *d = calloc(1, sizeof *d);
+    if (d) {
+        d->options = *options;
+        d->max_rows = draft_max_rows(options->max_seqs);
+        d->max_outputs = draft_max_outputs(options->max_seqs);
+    }
+    enum tutti_status st = TUTTI_OK;
+    if (!d || !reserve(d))
+        st = error_set(err, TUTTI_E_MEMORY, "draft model for %d sequences of %d tokens: out of memory",
+                       options->max_seqs, options->max_context);
+    if (st == TUTTI_OK)
+        st = reserve_samplers(d, err);
+    if (st == TUTTI_OK)
+        st = kv_pool_new(&d->pool, options->n_pages, options->hash_seed, err);
+    if (st == TUTTI_OK)
+        st = model_kv_new(options->model, &d->kv, options->n_pages, err);
+    if (st != TUTTI_OK) {
+        draft_free(d);
+        return st;
+    }
+    *out = d;
+    return TUTTI_OK;
+}
+
+void draft_free(struct draft *d)
+{
+    if (!d)
+        return;
+    if (d->kv)
+        model_kv_free(d->options.model, d->kv);
+    kv_pool_free(d->pool);
+    for (int i = 0; i < d->n_samplers; i++)
+        sampler_free(d->samplers[i]);
+    free(d->samplers);
+    free(d->page_tables);
+    free(d->output_rows);
+    free(d->row_seqs);
+    free(d->positions);
+    free(d->token_ids);
+    free(d->n_holders);
+    free(d->runners);
+    free(d->logits);
+    free(d->page_table_memory);
+    free(d->followers);
+    free(d);
+}
+
+/* ---- following ---- */
+
+static void let_go(struct draft *d, struct follower *f)
+{
+    kv_pool_drop(d->pool, f->page_table, f->n_pages);
+    f->is_used = false;
+    f->n_pages = 0;
+}
+
+void draft_follow(struct draft *d, const struct sequence *seqs)
+{
+    for (int i = 0; i < d->options.max_seqs; i++) {
+        struct follower *f = &d->followers[i];
+        if (f->is_used && (seqs[i].state != SEQUENCE_RUNNING || seqs[i].order != f->order))
+            let_go(d, f);
+    }
+}
+
+/* The draft model has no adapters: what it reads is the same with each of the target's. */
+static struct kv_chain chain_of(const struct sequence *seq)
+{
+    return (struct kv_chain){ .tenant = seq->request->spec.tenant, .adapter = -1 };
+}
+
+/* What the cache has of its beginning; one token stays to be computed, since its logits are wanted. */
+static void begin(struct draft *d, struct follower *f, const struct sequence *seq, float chance)
+{
+    int n = 0;
+    if (!d->options.no_prefix_cache)
+        n = kv_pool_match(d->pool, chain_of(seq), seq->ids, seq->n_ids - 1, f->page_table);
+    f->is_used = true;
+    f->order = seq->order;
+    f->n_pages = f->n_published = n;
+    f->n_computed = n * KV_PAGE_TOKENS;
+    f->n_tail = 0;
+    f->chance = chance;
+}
+
+/* Guesses that were drawn since have been computed. */
+static void settle_tail(struct follower *f, const struct sequence *seq)
+{
+    for (int i = 0; i < f->n_tail && f->n_computed == f->tail_at + i; i++)
+        if (f->n_computed < seq->n_ids - 1 && seq->ids[f->n_computed] == f->tail[i])
+            f->n_computed++;
+    f->n_tail = 0;
+}
+
+bool draft_offer(struct draft *d, const struct speculation *sp, const struct sequence *seq,
+                 struct guess_offer *offer)
+{
+    struct follower *f = &d->followers[offer->seq];
+    int room = d->options.model->desc.n_ctx - seq->n_ids;
+    if (room <= 0 || offer->most <= 0)
+        return false;
+    if (!f->is_used)
+        begin(d, f, seq, sp->draft_chance);
+    settle_tail(f, seq);
+    if (f->n_computed == seq->n_ids) /* it has not gone on */
+        f->n_computed--;
+    offer->is_draft = true;
+    offer->chance = f->chance;
+    offer->most = offer->most < room ? offer->most : room;
+    offer->n_behind = seq->n_ids - f->n_computed;
+    return true;
+}
+
+void draft_judge(struct draft *d, struct speculation *sp, int slot, int n_drafted, int n_right)
+{
+    speculation_judge(sp, &d->followers[slot].chance, n_drafted, n_right);
+}
+
+/* ---- pages ---- */
+
+/* False: there are none, and nothing was taken. */
+static bool take_pages(struct draft *d, struct follower *f, int n_tokens)
+{
+    int n = (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS - f->n_pages;
+    if (n <= 0)
+        return true;
+    if (!kv_pool_take(d->pool, n, f->page_table + f->n_pages))
+        return false;
+    f->n_pages += n;
+    return true;
+}
+
+static void publish_pages(struct draft *d, struct follower *f, const struct sequence *seq)
+{
+    int n_known = f->n_computed < seq->n_ids ? f->n_computed : seq->n_ids - 1; /* the last may come again */
+    int n_full = d->options.no_prefix_cache ? 0 : n_known / KV_PAGE_TOKENS;
+    for (int page = f->n_published; page < n_full; page++) {
+        int32_t parent = page > 0 ? f->page_table[page - 1] : KV_NO_PAGE;
+        f->page_table[page] = kv_pool_publish(d->pool, f->page_table[page], chain_of(seq), parent,
+                                              seq->ids + page * KV_PAGE_TOKENS);
+        f->n_published = page + 1;
+    }
+}
+
+/* ---- passes ---- */
+
+static void pass_begin(struct draft *d)
+{
+    d->step = (struct step){ .token_ids = d->token_ids,
+                             .positions = d->positions,
+                             .seqs = d->row_seqs,
+                             .page_tables = d->page_tables,
+                             .output_rows = d->output_rows };
+}
+
+static void add_rows(struct draft *d, const struct follower *f, const struct sequence *seq, int begin, int n,
+                     bool has_output)
+{
+    struct step *step = &d->step;
+    for (int pos = begin; pos < begin + n; pos++) {
+        d->token_ids[step->n_rows] = seq->ids[pos];
+        d->positions[step->n_rows] = pos;
+        d->row_seqs[step->n_rows++] = step->n_seqs;
+    }
+    if (has_output)
+        d->output_rows[step->n_outputs++] = step->n_rows - 1;
+    d->page_tables[step->n_seqs++] = f->page_table;
+}
+
+static uint64_t pass_run(struct draft *d, struct speculation *sp)
+{
+    uint64_t start_us = clock_now_us();
+    d->options.forward(d->options.model, d->kv, &d->step, d->logits);
+    uint64_t us = clock_now_us() - start_us;
+    speculation_note_pass(sp, d->step.n_rows, us);
+    d->n_passes++;
+    d->n_rows += (uint64_t)d->step.n_rows;
+    return us;
+}
+
+/* The token that the target would draw from these logits. One that ends the answer is not worth a row. */
+static void draw_one(const struct draft *d, struct sampler *sampler, struct runner *runner,
+                     const float *logits)
+{
+    struct sequence *seq = runner->seq;
+    const struct request *r = seq->request;
+    struct sample_input in = { .logits = logits,
+                               .n_usable = d->options.target->n_usable_vocab,
+                               .sampling = &r->spec.sampling,
+                               .ids = seq->ids,
+                               .n_prompt = seq->n_prompt,
+                               .n_ids = seq->n_ids + runner->n_done,
+                               .seed = r->seed,
+                               .choice = seq->choice };
+    struct sample sample;
+    runner->is_over = !sampler_draw(sampler, &in, &sample) ||
+                      request_is_stop_id(r, d->options.target, sample.token);
+    if (!runner->is_over)
+        seq->ids[seq->n_ids + runner->n_done++] = sample.token;
+    runner->is_over = runner->is_over || runner->n_done == runner->offer->n;
+}
+
+static void draw_share(void *arg, int thread, int n_threads)
+{
+    struct draft *d = arg;
+    for (int i = 0; i < d->n_runners; i++) {
+        struct runner *runner = &d->runners[i];
+        if (runner->output < 0 || runner->output % n_threads != thread)
+            continue;
+        draw_one(d, d->samplers[thread], runner,
+                 d->logits + (size_t)runner->output * (size_t)d->options.model->desc.n_vocab);
+    }
+}
+
+/* One pass, and a token more for each runner that has an output. */
+static uint64_t pass_and_draw(struct draft *d, struct speculation *sp)
+{
+    uint64_t us = pass_run(d, sp), start_us = clock_now_us();
+    if (d->step.n_outputs == 1)
+        draw_share(d, 0, 1);
+    else if (d->step.n_outputs > 1)
+        run_on_team(d, draw_share, d);
+    return us + clock_now_us() - start_us;
+}
+
+/* The first pass: what is read, and what each sequence is behind. */
+static uint64_t run_first(struct draft *d, struct speculation *sp, struct sequence *seqs,
+                          struct guess_offer *offers, int n_offers)
+{
+    d->n_runners = 0;
+    pass_begin(d);
+    for (int i = 0; i < n_offers; i++) {
+        struct guess_offer *offer = &offers[i];
+        if (!offer->is_draft || offer->n + offer->n_read == 0)
+            continue;
+        struct follower *f = &d->followers[offer->seq];
+        struct sequence *seq = &seqs[offer->seq];
+        bool guesses = offer->n > 0 && d->n_runners < d->max_outputs;
+        int n_rows = guesses ? offer->n_behind : offer->n_read;
+        if (n_rows == 0 || d->step.n_rows + n_rows > d->max_rows ||
+            !take_pages(d, f, f->n_computed + n_rows + offer->n)) {
+            offer->n = offer->n_read = 0;
+            continue;
+        }
+        if (guesses)
+            d->runners[d->n_runners++] = (struct runner){
+                .seq = seq, .follower = f, .offer = offer, .output = d->step.n_outputs
+            };
+        add_rows(d, f, seq, f->n_computed, n_rows, guesses);
+        f->n_computed += n_rows;
+        f->n_tail = 0;
+    }
+    return d->step.n_rows > 0 ? pass_and_draw(d, sp) : 0;
+}
+
+/* A further pass over the last guess of each sequence that is not at its end. False: there is none. */
+static bool add_guesses(struct draft *d)
+{
+    pass_begin(d);
+    for (int i = 0; i < d->n_runners; i++) {
+        struct runner *runner = &d->runners[i];
+        runner->output = -1;
+        if (runner->is_over)
+            continue;
+        struct follower *f = runner->follower;
+        int pos = runner->seq->n_ids + runner->n_done - 1;
+        runner->output = d->step.n_outputs;
+        f->tail[f->n_tail++] = runner->seq->ids[pos];
+        add_rows(d, f, runner->seq, pos, 1, true);
+    }
+    return d->step.n_rows > 0;
+}
+
+uint64_t draft_run(struct draft *d, struct speculation *sp, struct sequence *seqs, struct guess_offer *offers,
+                   int n_offers)
+{
+    uint64_t us = run_first(d, sp, seqs, offers, n_offers);
+    while (add_guesses(d))
+        us += pass_and_draw(d, sp);
+    for (int i = 0; i < n_offers; i++) {
+        struct follower *f = &d->followers[offers[i].seq];
+        if (offers[i].is_draft && offers[i].n + offers[i].n_read > 0)
+            publish_pages(d, f, &seqs[offers[i].seq]);
+    }
+    for (int i = 0; i < d->n_runners; i++) {
+        struct runner *runner = &d->runners[i];
+        runner->follower->tail_at = runner->seq->n_ids;
+        runner->offer->n = runner->n_done;
+    }
+    return us;
+}
+
+/* ---- figures ---- */
+
+struct draft_counts draft_counts(const struct draft *d)
+{
+    return (struct draft_counts){ d->n_passes, d->n_rows, kv_pool_counts(d->pool) };
+}
+
+const char *draft_audit(struct draft *d, const struct sequence *seqs)
+{
+    static _Thread_local char text[120];
+    memset(d->n_holders, 0, (size_t)d->options.n_pages * sizeof *d->n_holders);
+    for (int i = 0; i < d->options.max_seqs; i++) {
+        const struct follower *f = &d->followers[i];
+        if (f->is_used && f->order == seqs[i].order && seqs[i].state == SEQUENCE_RUNNING &&
+            (f->n_computed > seqs[i].n_ids || f->n_computed > f->n_pages * KV_PAGE_TOKENS)) {
+            snprintf(text, sizeof text, "draft model, sequence %d: %d pages, %d of %d tokens computed", i,
+                     f->n_pages, f->n_computed, seqs[i].n_ids);
+            return text;
+        }
+        for (int k = 0; k < f->n_pages; k++)
+            d->n_holders[f->page_table[k]]++;
+    }
+    return kv_pool_audit(d->pool, d->n_holders);
+}

@@ -1,0 +1,473 @@
+#include "engine/speculate/speculation.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    GUESSING_STEPS = 64, /* then one without guesses, to know what that takes by now */
+    KNOWN_STEPS = 512,   /* what a step of a size took is known for so many, */
+    KNOWN_CHANGE = 2,    /* and as long as the whole machine has not changed by this factor */
+    FIRST_CREDIT = 2,    /* steps that the account begins with */
+    DRAFT_CREDIT = 16,   /* the same with a draft model, which must read a prompt before it can be judged */
+    MOST_SAVED = 4,      /* steps that it saves of its share */
+    MOST_CREDIT = 16,    /* steps that it holds at most: what can be lost of what was won before, */
+    FORGET_STEPS = 16,   /* which is forgotten in about so many */
+    MOST_REST = 64,      /* steps between two decisions */
+    PROBE_TOKENS = 2,    /* of a draft model that is tried again */
+    FIRST_WAIT = 16,     /* steps before that, doubled each time in vain */
+    LAST_WAIT = 4096,
+};
+static const double CREDIT_SHARE = 0.01; /* of each step's time */
+static const double PLAN_SHARE = 0.003;  /* of that, deciding in vain may take */
+static const double COMMON_PART = 0.9;   /* of a change of what steps take is one of the whole machine */
+static const double MARGIN = 1.02;       /* of the gain: durations vary */
+static const double LEAST_CHANCE = 0.05; /* of a token to be worth a row */
+static const float FIRST_DRAFT_CHANCE = 0.6f;
+static const float DRAFT_WEIGHT = 0.02f, SEQUENCE_WEIGHT = 0.1f; /* of each token that is judged */
+
+void speculation_init(struct speculation *sp, double draft_share, bool is_forced)
+{
+    memset(sp, 0, sizeof *sp);
+    sp->draft_share = draft_share;
+    sp->steps.scale = sp->passes.scale = 1;
+    sp->is_forced = is_forced;
+    sp->draft_chance = FIRST_DRAFT_CHANCE;
+    sp->wait = FIRST_WAIT;
+}
+
+/* ---- durations ---- */
+
+static bool is_known(const struct step_times *t, int n)
+{
+    return t->us[n] > 0 && t->n_noted - t->noted_at[n] < KNOWN_STEPS &&
+           t->scale < KNOWN_CHANGE * t->scale_at[n] && t->scale_at[n] < KNOWN_CHANGE * t->scale;
+}
+
+/* Something else may have held up what took far longer than lately, so no more of it counts; but if that lasts, the mean follows. */
+static double capped(double us, double mean_us)
+{
+    double most_us = 1.5 * mean_us;
+    return mean_us > 0 && us > most_us ? most_us : us;
+}
+
+static double follow(double mean_us, double us)
+{
+    return mean_us + (capped(us, mean_us) - mean_us) / 4;
+}
+
+static double known_us(const struct step_times *t, int n)
+{
+    return t->us[n] * t->scale;
+}
+
+static void times_note(struct step_times *t, int n_rows, uint64_t us)
+{
+    if (n_rows < 1 || n_rows > SPECULATION_ROWS)
+        return;
+    double now_us = is_known(t, n_rows) ? follow(known_us(t, n_rows), (double)us) : (double)us;
+    t->us[n_rows] = now_us / t->scale;
+    t->scale_at[n_rows] = t->scale;
+    t->noted_at[n_rows] = t->n_noted++;
+}
+
+/* A step without guesses: where such take longer or shorter than lately, all others do, by the most part. */
+static void note_plain(struct speculation *sp, int n_rows, uint64_t us)
+{
+    struct step_times *t = &sp->steps;
+    bool is_followed = n_rows >= 1 && n_rows <= SPECULATION_ROWS && is_known(t, n_rows) && us > 0;
+    double before_us = is_followed ? known_us(t, n_rows) : 0;
+    times_note(t, n_rows, us);
+    if (!is_followed)
+        return;
+    double now_us = known_us(t, n_rows);
+    t->scale *= pow(now_us / before_us, COMMON_PART);
+    t->us[n_rows] = now_us / t->scale;
+    t->scale_at[n_rows] = t->scale;
+    sp->passes.scale = t->scale;
+}
+
+static int next_known(const struct step_times *t, int n)
+{
+    while (n <= SPECULATION_ROWS && !is_known(t, n))
+        n++;
+    return n;
+}
+
+/* What steps of [first, last] rows take, us [SPECULATION_ROWS + 1]; first is known. Between known numbers of rows on a parabola,
+ * since the first rows cost less; behind them on a straight line; where first alone is known, further rows cost nothing, or
+ * (is_worst) as much as those. row_us: the least that a row costs where there are many. */
+static void estimate(const struct step_times *t, double row_us, bool is_worst, int first, int last,
+                     double *us)
+{
+    int below = first - 1;
+    while (below > 0 && !is_known(t, below))
+        below--;
+    double slope = is_worst && row_us <= 0 ? known_us(t, first) / first : 0;
+    if (below > 0)
+        slope = (known_us(t, first) - known_us(t, below)) / (first - below);
+    us[first] = known_us(t, first);
+    below = first;
+    for (int n = first + 1, above = next_known(t, n); n <= last; n++) {
+        if (n == above) {
+            us[n] = known_us(t, n);
+            slope = (us[n] - us[below]) / (n - below);
+            below = n;
+            above = next_known(t, n + 1);
+            continue;
+        }
+        double part = above <= SPECULATION_ROWS ? (double)(n - below) / (above - below) : 0;
+        us[n] = us[below] + (part > 0    ? (known_us(t, above) - us[below]) * part * part
+                             : slope > 0 ? slope * (n - below)
+                                         : 0);
+        us[n] = us[n] > n * row_us ? us[n] : n * row_us;
+    }
+}
+
+/* ---- plans ---- */
+
+/* What rows cost, by their number: of steps from that of the sequences on. */
+struct prices {
+    double steps[SPECULATION_ROWS + 1], worst[SPECULATION_ROWS + 1], passes[SPECULATION_ROWS + 1];
+};
+
+/* A step, as it is put together. */
+struct cost {
+    const struct speculation *sp;
+    const struct prices *prices;
+    int n_seqs;
+    double plain_us;                /* without guesses */
+    double draft_us;                /* of all passes */
+    int pass_rows[MAX_GUESSES + 1]; /* of each pass of the draft model; from 1 */
+    int n_rows;                     /* of guesses */
+};
+
+/* A step with more rows takes no less time. Where one did, which is known better than the step without guesses, that takes no
+ * longer either. */
+static void level(const struct step_times *t, int n_seqs, int last, double *us)
+{
+    for (int n = n_seqs + 1; n <= last; n++)
+        if (us[n] < us[n_seqs] && is_known(t, n) && t->noted_at[n] > t->noted_at[n_seqs])
+            us[n_seqs] = us[n];
+    for (int n = n_seqs + 1; n <= last; n++)
+        us[n] = us[n] > us[n_seqs] ? us[n] : us[n_seqs];
+}
+
+static void price_steps(const struct speculation *sp, double row_us, int n_seqs, int last,
+                        struct prices *prices)
+{
+    estimate(&sp->steps, row_us, false, n_seqs, last, prices->steps);
+    estimate(&sp->steps, row_us, true, n_seqs, last, prices->worst);
+    level(&sp->steps, n_seqs, last, prices->steps);
+    level(&sp->steps, n_seqs, last, prices->worst);
+}
+
+/* The steps have prices up to the last. */
+static void price_passes(const struct speculation *sp, double row_us, int n_seqs, struct prices *prices)
+{
+    double *us = prices->passes;
+    int first = next_known(&sp->passes, 1);
+    if (first <= SPECULATION_ROWS) {
+        estimate(&sp->passes, sp->draft_share * row_us, false, first, SPECULATION_ROWS, us);
+    } else {
+        first = n_seqs;
+        for (int n = first; n <= SPECULATION_ROWS; n++)
+            us[n] = sp->draft_share * prices->steps[n];
+    }
+    for (int n = 1; n < first; n++)
+        us[n] = us[first];
+    us[0] = 0;
+}
+
+static double pass_us(const struct cost *cost, int n_rows)
+{
+    return cost->prices->passes[n_rows < SPECULATION_ROWS ? n_rows : SPECULATION_ROWS];
+}
+
+static void add_pass_rows(struct cost *cost, int pass, int n)
+{
+    cost->draft_us -= pass_us(cost, cost->pass_rows[pass]);
+    cost->pass_rows[pass] += n;
+    cost->draft_us += pass_us(cost, cost->pass_rows[pass]);
+}
+
+static double step_us(const struct cost *cost)
+{
+    return cost->draft_us + cost->prices->steps[cost->n_seqs + cost->n_rows];
+}
+
+/* What is lost if no guess is right, at worst. */
+static double risk_us(const struct cost *cost)
+{
+    return cost->draft_us + cost->prices->worst[cost->n_seqs + cost->n_rows] - cost->plain_us;
+}
+
+/* A further token of an offer. Rows that the draft model is far behind are paid when they are read. */
+static void add_token(struct cost *cost, struct guess_offer *offer)
+{
+    int pass = ++offer->n;
+    cost->n_rows++;
+    if (offer->is_draft)
+        add_pass_rows(cost, pass, pass == 1 && offer->n_behind <= NEAR_ROWS ? offer->n_behind : 1);
+}
+
+static int most_promising(const struct guess_offer *offers, int n_offers)
+{
+    int best = -1;
+    for (int i = 0; i < n_offers; i++)
+        if (!offers[i].is_out && offers[i].n < offers[i].most && offers[i].next >= LEAST_CHANCE &&
+            (best < 0 || offers[i].next > offers[best].next))
+            best = i;
+    return best;
+}
+
+/* Sets n of the offers that are not out, to what promises the most tokens in a second and can be risked. Returns that rate, or the
+ * one without guesses. */
+static double plan(struct cost *cost, int max_rows, struct guess_offer *offers, int n_offers)
+{
+    int chosen[MAX_GUESS_ROWS], n_best = 0;
+    double tokens = cost->n_seqs, plain = tokens / cost->plain_us, best = MARGIN * plain;
+    for (int i = 0; i < n_offers; i++) {
+        offers[i].n = 0;
+        offers[i].next = (double)offers[i].chance;
+    }
+    for (int i; cost->n_rows < max_rows && (i = most_promising(offers, n_offers)) >= 0;) {
+        chosen[cost->n_rows] = i;
+        add_token(cost, &offers[i]);
+        tokens += offers[i].next;
+        offers[i].next *= (double)offers[i].chance;
+        double rate = tokens / step_us(cost);
+        if (rate > best && risk_us(cost) <= cost->sp->credit_us) {
+            best = rate;
+            n_best = cost->n_rows;
+        }
+    }
+    for (int i = cost->n_rows; i > n_best;)
+        offers[chosen[--i]].n--;
+    return n_best > 0 ? best : plain;
+}
+
+static bool has_two(const struct guess_offer *offers, int n_offers, int i)
+{
+    return i + 1 < n_offers && offers[i + 1].seq == offers[i].seq;
+}
+
+/* Without the draft model, and with it where its tokens are the likelier ones: the better of the two. */
+static void choose_plan(const struct cost *empty, int max_rows, struct guess_offer *offers, int n_offers)
+{
+    struct cost cost = *empty;
+    bool has_draft = false;
+    for (int i = 0; i < n_offers; i++) {
+        has_draft = has_draft || offers[i].is_draft;
+        offers[i].is_out = offers[i].is_draft;
+    }
+    double without = plan(&cost, max_rows, offers, n_offers);
+    if (!has_draft)
+        return;
+    for (int i = 0; i < n_offers; i++) {
+        offers[i].n_other = offers[i].n;
+        offers[i].is_out = has_two(offers, n_offers, i) && offers[i + 1].chance > offers[i].chance;
+        if (i > 0 && has_two(offers, n_offers, i - 1))
+            offers[i].is_out = !offers[i - 1].is_out;
+    }
+    cost = *empty;
+    if (plan(&cost, max_rows, offers, n_offers) > without)
+        return;
+    for (int i = 0; i < n_offers; i++)
+        offers[i].n = offers[i].n_other;
+}
+
+/* A draft model that no plan has room for is asked for a few tokens of one sequence from time to time. */
+static void choose_probe(const struct speculation *sp, const struct cost *empty, int max_rows,
+                         struct guess_offer *offers, int n_offers)
+{
+    int n = 0, best = -1;
+    for (int i = 0; i < n_offers; i++) {
+        n += offers[i].n;
+        if (offers[i].is_draft && offers[i].n > 0)
+            return;
+        bool is_free = offers[i].is_draft &&
+                       (i == 0 || !has_two(offers, n_offers, i - 1) || offers[i - 1].n == 0);
+        if (is_free && offers[i].most > 0 && (best < 0 || offers[i].n_behind < offers[best].n_behind))
+            best = i;
+    }
+    if (best < 0 || sp->n_idle < sp->wait || n + PROBE_TOKENS > max_rows)
+        return;
+    struct cost cost = *empty;
+    cost.n_rows = n;
+    double before_us = risk_us(&cost);
+    while (offers[best].n < PROBE_TOKENS && offers[best].n < offers[best].most)
+        add_token(&cost, &offers[best]);
+    if (risk_us(&cost) - before_us > sp->credit_us)
+        offers[best].n = 0;
+}
+
+/* Sequences that the draft model is far behind of are read first, as far as the account goes, and for a step's time at most. */
+static void choose_reading(const struct speculation *sp, const struct cost *empty, struct guess_offer *offers,
+                           int n_offers)
+{
+    int max_rows = SPECULATION_ROWS;
+    double most_us = empty->plain_us < sp->credit_us ? empty->plain_us : sp->credit_us;
+    while (max_rows > 0 && pass_us(empty, max_rows) > most_us)
+        max_rows /= 2;
+    for (int i = 0; i < n_offers; i++) {
+        if (!offers[i].is_draft || offers[i].n == 0 || offers[i].n_behind <= NEAR_ROWS)
+            continue;
+        offers[i].n = 0;
+        int n_read = offers[i].n_behind - 1 < max_rows ? offers[i].n_behind - 1 : max_rows;
+        if (n_read < NEAR_ROWS)
+            continue; /* too little for a pass of its own */
+        offers[i].n_read = n_read;
+        max_rows -= n_read;
+    }
+}
+
+/* For tests: the two kinds in turn, and a draft model reads all that it is behind. */
+static int choose_all(struct speculation *sp, struct guess_offer *offers, int n_offers, int max_rows)
+{
+    int n = 0;
+    for (int i = 0; i < n_offers; i++) {
+        struct guess_offer *offer = &offers[i];
+        bool is_second = i > 0 && has_two(offers, n_offers, i - 1);
+        if (has_two(offers, n_offers, i) && sp->steps.n_noted % 2)
+            continue;
+        if (is_second && offers[i - 1].n > 0)
+            continue;
+        offer->n = offer->most < max_rows - n ? offer->most : max_rows - n;
+        if (offer->is_draft && offer->n_behind > NEAR_ROWS) {
+            offer->n = 0;
+            offer->n_read = offer->n_behind - 1 < SPECULATION_ROWS ? offer->n_behind - 1 : SPECULATION_ROWS;
+        }
+        n += offer->n;
+    }
+    return n;
+}
+
+bool speculation_is_due(struct speculation *sp, int n_seqs)
+{
+    if (sp->is_forced)
+        return true;
+    if (sp->n_resting > 0) {
+        sp->n_resting--;
+        return false;
+    }
+    if (sp->n_guessing >= GUESSING_STEPS || n_seqs >= SPECULATION_ROWS || !is_known(&sp->steps, n_seqs))
+        return false;
+    if (!sp->has_credit) {
+        sp->has_credit = true;
+        sp->credit_us = (sp->draft_share > 0 ? DRAFT_CREDIT : FIRST_CREDIT) * known_us(&sp->steps, n_seqs);
+    }
+    return sp->credit_us >= sp->plan_us;
+}
+
+int speculation_choose(struct speculation *sp, const struct guess_room *room, struct guess_offer *offers,
+                       int n_offers)
+{
+    int max_rows = room->max_rows < MAX_GUESS_ROWS ? room->max_rows : MAX_GUESS_ROWS, n = 0;
+    for (int i = 0; i < n_offers; i++)
+        offers[i].n = offers[i].n_read = 0;
+    if (sp->is_forced)
+        return choose_all(sp, offers, n_offers, max_rows);
+    if (max_rows > SPECULATION_ROWS - room->n_seqs)
+        max_rows = SPECULATION_ROWS - room->n_seqs;
+    sp->is_in_vain = true;
+    if (max_rows <= 0 || n_offers == 0 || !is_known(&sp->steps, room->n_seqs))
+        return 0;
+    bool has_draft = false;
+    for (int i = 0; i < n_offers; i++)
+        has_draft = has_draft || offers[i].is_draft;
+    struct prices prices;
+    price_steps(sp, room->row_us, room->n_seqs, has_draft ? SPECULATION_ROWS : room->n_seqs + max_rows,
+                &prices);
+    if (has_draft)
+        price_passes(sp, room->row_us, room->n_seqs, &prices);
+    else
+        prices.passes[0] = 0;
+    struct cost cost = {
+        .sp = sp, .prices = &prices, .n_seqs = room->n_seqs, .plain_us = prices.steps[room->n_seqs]
+    };
+    sp->plain_us = cost.plain_us;
+    choose_plan(&cost, max_rows, offers, n_offers);
+    if (has_draft) {
+        choose_probe(sp, &cost, max_rows, offers, n_offers);
+        choose_reading(sp, &cost, offers, n_offers);
+    }
+    for (int i = 0; i < n_offers; i++) {
+        n += offers[i].n;
+        sp->is_in_vain = sp->is_in_vain && offers[i].n + offers[i].n_read == 0;
+    }
+    return n;
+}
+
+/* ---- what came of it ---- */
+
+void speculation_judge(struct speculation *sp, float *chance, int n_drafted, int n_right)
+{
+    for (int i = 0; i < n_drafted && i <= n_right; i++) {
+        float value = i < n_right ? 1.0f : 0.0f;
+        *chance += SEQUENCE_WEIGHT * (value - *chance);
+        sp->draft_chance += DRAFT_WEIGHT * (value - sp->draft_chance);
+    }
+}
+
+/* expected_us: for a step of so many rows; 0: not known. */
+static void settle(struct speculation *sp, const struct guess_step *step, double expected_us)
+{
+    double us = (double)step->us, paid_us = us, plain_us = us;
+    if (step->n_guesses > 0 && step->n_seqs > 0) {
+        plain_us = sp->plain_us;
+        paid_us = plain_us * step->n_tokens / step->n_seqs;
+        us = capped(us, expected_us);
+    }
+    sp->credit_us += (1 + CREDIT_SHARE) * paid_us - us - (double)step->draft_us -
+                     capped(step->plan_us, sp->plan_us);
+    double won_us = sp->credit_us - MOST_SAVED * plain_us;
+    if (won_us > 0 && step->n_tokens <= step->n_seqs)
+        sp->credit_us -= won_us / FORGET_STEPS;
+    if (sp->credit_us > MOST_CREDIT * plain_us)
+        sp->credit_us = MOST_CREDIT * plain_us;
+}
+
+/* How long to rest, so that deciding in vain takes no more than its share. */
+static void note_plan(struct speculation *sp, const struct guess_step *step)
+{
+    if (step->plan_us <= 0)
+        return; /* nothing was decided */
+    sp->plan_us = sp->plan_us > 0 ? follow(sp->plan_us, step->plan_us) : step->plan_us;
+    double n = sp->is_in_vain && step->us > 0 ? sp->plan_us / (PLAN_SHARE * (double)step->us) : 0;
+    sp->n_resting = n < MOST_REST ? (int)n : MOST_REST;
+}
+
+static void judge_draft(struct speculation *sp, const struct guess_step *step)
+{
+    if (step->n_drafted == 0) {
+        sp->n_idle++;
+        return;
+    }
+    sp->n_idle = 0;
+    if (step->n_right > 0)
+        sp->wait = FIRST_WAIT;
+    else if (sp->wait < LAST_WAIT)
+        sp->wait *= 2;
+}
+
+void speculation_note(struct speculation *sp, const struct guess_step *step)
+{
+    bool is_expected = step->n_rows <= SPECULATION_ROWS && is_known(&sp->steps, step->n_rows);
+    double expected_us = is_expected ? known_us(&sp->steps, step->n_rows) : 0;
+    if (step->n_guesses > 0)
+        times_note(&sp->steps, step->n_rows, step->us);
+    else
+        note_plain(sp, step->n_rows, step->us);
+    sp->n_guessing = step->n_guesses > 0 ? sp->n_guessing + 1 : 0;
+    if (!step->may_guess)
+        return;
+    if (sp->has_credit)
+        settle(sp, step, expected_us);
+    note_plan(sp, step);
+    judge_draft(sp, step);
+}
+
+void speculation_note_pass(struct speculation *sp, int n_rows, uint64_t us)
+{
+    times_note(&sp->passes, n_rows, us);
+}

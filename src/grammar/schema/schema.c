@@ -1,0 +1,441 @@
+/* The frame: what a schema is made of, references, alternatives, values that are listed. */
+#include "grammar/schema/schema_reader.h"
+
+#include "base/json/json_print.h"
+#include "base/limits.h"
+#include "base/utf8.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- faults and the path to them ---- */
+
+int32_t schema_fail(struct schema_reader *r, const char *format, ...)
+{
+    char text[256];
+    va_list args;
+    if (r->status != TUTTI_OK)
+        return -1;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (r->is_raw)
+        r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "grammar", "%s", text);
+    else
+        r->status = error_set_param(r->err, TUTTI_E_ARGUMENT, "response_format", "the JSON schema, at %s: %s",
+                                    r->path, text);
+    return -1;
+}
+
+int32_t schema_no_memory(struct schema_reader *r)
+{
+    if (r->status == TUTTI_OK)
+        r->status = error_set(r->err, TUTTI_E_MEMORY, "the JSON schema: out of memory");
+    return -1;
+}
+
+bool schema_spend(struct schema_reader *r, size_t n_steps)
+{
+    if (r->status == TUTTI_OK && !syntax_spend(r->out, n_steps))
+        r->status = syntax_check(r->out, r->err);
+    return r->status == TUTTI_OK;
+}
+
+bool schema_take_bytes(struct schema_reader *r, size_t n_bytes)
+{
+    r->bytes_taken += n_bytes;
+    if (r->status == TUTTI_OK && !budget_take_bytes(r->out->budget, n_bytes))
+        r->status = budget_explain(r->out->budget, r->err);
+    return r->status == TUTTI_OK;
+}
+
+size_t schema_enter(struct schema_reader *r, const char *part, const char *name)
+{
+    size_t before = r->n_path;
+    int n = snprintf(r->path + before, sizeof r->path - before, name ? ".%s.%s" : ".%s", part, name);
+    size_t after = before + (size_t)(n > 0 ? n : 0);
+    r->n_path = after < sizeof r->path ? after : sizeof r->path - 1;
+    return before;
+}
+
+void schema_leave(struct schema_reader *r, size_t n_path)
+{
+    r->n_path = n_path;
+    r->path[n_path] = '\0';
+}
+
+/* ---- pieces ---- */
+
+int32_t schema_share(struct schema_reader *r, int32_t node)
+{
+    int32_t rule = syntax_add_rule(r->out, NULL, 0);
+    if (rule < 0)
+        return -1;
+    syntax_define(r->out, rule, node);
+    return syntax_rule(r->out, rule);
+}
+
+int32_t schema_blanks(struct schema_reader *r)
+{
+    struct syntax *s = r->out;
+    if (r->blanks < 0) {
+        const struct char_range BLANKS[] = { { ' ', ' ' }, { '\t', '\t' } };
+        int32_t indent = syntax_repeat(s, syntax_chars(s, BLANKS, 2), 0, 40);
+        r->blanks = schema_share(r, SYNTAX_CHOICE(s, syntax_empty(s), syntax_text(s, " "),
+                                                  SYNTAX_SEQ(s, syntax_text(s, "\n"), indent)));
+    }
+    return r->blanks;
+}
+
+int32_t schema_literal(struct schema_reader *r, const json_t *value)
+{
+    char *text = json_print(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    if (!text)
+        return schema_no_memory(r);
+    int32_t node = syntax_text(r->out, text);
+    free(text);
+    return node;
+}
+
+/* {...} or [...]: items with commas between them. */
+static int32_t any_list(struct schema_reader *r, const char *open, int32_t item, const char *close)
+{
+    struct syntax *s = r->out;
+    int32_t blanks = schema_blanks(r);
+    int32_t more = syntax_repeat(s, SYNTAX_SEQ(s, syntax_text(s, ","), blanks, item), 0, REPEAT_FOREVER);
+    int32_t items = SYNTAX_CHOICE(s, syntax_empty(s), SYNTAX_SEQ(s, item, more));
+    return SYNTAX_SEQ(s, syntax_text(s, open), blanks, items, blanks, syntax_text(s, close));
+}
+
+static void make_any(struct schema_reader *r)
+{
+    struct syntax *s = r->out;
+    int32_t value = syntax_add_rule(s, NULL, 0);
+    if (value < 0)
+        return;
+    r->any_value = syntax_rule(s, value);
+    json_t *none = json_object();
+    if (!none) {
+        schema_no_memory(r);
+        return;
+    }
+    r->any_number = schema_share(r, schema_number(r, none, false));
+    r->any_integer = schema_share(r, schema_number(r, none, true));
+    json_decref(none);
+    int32_t colon = SYNTAX_SEQ(s, syntax_text(s, ":"), syntax_repeat(s, syntax_text(s, " "), 0, 1));
+    int32_t member = schema_share(r, SYNTAX_SEQ(s, schema_any_string(r), colon, r->any_value));
+    r->any_object = schema_share(r, any_list(r, "{", member, "}"));
+    r->any_array = schema_share(r, any_list(r, "[", r->any_value, "]"));
+    syntax_define(s, value,
+                  SYNTAX_CHOICE(s, r->any_object, r->any_array, schema_any_string(r), r->any_number,
+                                syntax_text(s, "true"), syntax_text(s, "false"), syntax_text(s, "null")));
+}
+
+int32_t schema_any_value(struct schema_reader *r)
+{
+    if (r->any_value < 0)
+        make_any(r);
+    return r->any_value;
+}
+
+int32_t schema_count(struct schema_reader *r, const json_t *schema, const char *name, int32_t fallback)
+{
+    const json_t *value = json_object_get(schema, name);
+    if (!value)
+        return fallback;
+    double number = json_number_value(value);
+    if (!json_is_number(value) || number < 0 || number != (double)(json_int_t)number)
+        return schema_fail(r, "%s must be an integer of 0 or more", name);
+    return number > LIMIT_GRAMMAR_REPEAT ? LIMIT_GRAMMAR_REPEAT : (int32_t)number;
+}
+
+/* ---- values ---- */
+
+static int32_t of_ref(struct schema_reader *r, const json_t *ref)
+{
+    const json_t *target = schema_resolve(r, ref);
+    if (!target)
+        return -1;
+    int32_t rule = schema_map_find(&r->refs, target);
+    if (rule >= 0)
+        return syntax_rule(r->out, rule);
+    if (r->refs.n == MAX_SCHEMA_REFS)
+        return schema_fail(r, "more than %d references", MAX_SCHEMA_REFS);
+    rule = syntax_add_rule(r->out, NULL, 0);
+    if (rule < 0)
+        return -1;
+    if (r->n_pending == r->pending_room) {
+        size_t room = r->pending_room ? 2 * r->pending_room : 16; /* at most MAX_SCHEMA_REFS */
+        struct schema_ref *grown = realloc(r->pending, room * sizeof *grown);
+        if (!grown)
+            return schema_no_memory(r);
+        r->pending = grown;
+        r->pending_room = room;
+    }
+    if (!schema_map_add(&r->refs, target, rule))
+        return schema_no_memory(r);
+    r->pending[r->n_pending++] = (struct schema_ref){ target, json_string_value(ref), rule };
+    return syntax_rule(r->out, rule);
+}
+
+/* Defines the rules of references, among them those that turn up on the way. */
+static void define_refs(struct schema_reader *r)
+{
+    while (r->n_pending > 0 && r->status == TUTTI_OK) {
+        struct schema_ref ref = r->pending[--r->n_pending];
+        int n = snprintf(r->path, sizeof r->path, "%s", ref.name);
+        r->n_path = (size_t)n < sizeof r->path ? (size_t)n : sizeof r->path - 1;
+        int32_t node = schema_value(r, ref.target);
+        syntax_define(r->out, ref.rule, node);
+    }
+}
+
+static int32_t of_list(struct schema_reader *r, const json_t *list, const char *name)
+{
+    size_t n = json_array_size(list), i;
+    const json_t *way;
+    if (n == 0)
+        return schema_fail(r, "%s must be a list of at least one schema", name);
+    int32_t *nodes = calloc(n, sizeof *nodes);
+    if (!nodes)
+        return schema_no_memory(r);
+    json_array_foreach(list, i, way)
+    {
+        char number[24];
+        snprintf(number, sizeof number, "%zu", i);
+        size_t n_path = schema_enter(r, name, number);
+        nodes[i] = schema_value(r, way);
+        schema_leave(r, n_path);
+        if (r->status != TUTTI_OK)
+            break;
+    }
+    int32_t node = r->status == TUTTI_OK ? syntax_choice(r->out, nodes, n) : -1;
+    free(nodes);
+    return node;
+}
+
+static int32_t of_one_of(struct schema_reader *r, const json_t *list)
+{
+    if (!schema_check_one_of(r, list))
+        return -1;
+    return of_list(r, list, "oneOf");
+}
+
+static int32_t of_enum(struct schema_reader *r, const json_t *schema, const json_t *list)
+{
+    size_t n_kept = 0, i;
+    json_t *value;
+    int32_t *nodes = calloc(json_array_size(list) + 1, sizeof *nodes);
+    if (!nodes)
+        return schema_no_memory(r);
+    json_array_foreach((json_t *)(uintptr_t)list, i, value)
+    {
+        if (schema_allows(r, schema, value))
+            nodes[n_kept++] = schema_literal(r, value);
+        if (r->status != TUTTI_OK)
+            break;
+    }
+    int32_t node = r->status == TUTTI_OK ? syntax_choice(r->out, nodes, n_kept) : -1;
+    free(nodes);
+    return node;
+}
+
+static int32_t of_types(struct schema_reader *r, const json_t *schema)
+{
+    int32_t ways[8];
+    size_t n = 0;
+    unsigned types = json_object_get(schema, "type") ? schema_named_types(r, schema)
+                                                     : schema_guess_types(schema);
+    if (r->status != TUTTI_OK)
+        return -1;
+    if (types == TYPE_ANY && !schema_says_more(schema, "type"))
+        return schema_any_value(r);
+    if (types & TYPE_NULL)
+        ways[n++] = syntax_text(r->out, "null");
+    if (types & TYPE_BOOLEAN)
+        ways[n++] = SYNTAX_CHOICE(r->out, syntax_text(r->out, "true"), syntax_text(r->out, "false"));
+    if (types & (TYPE_NUMBER | TYPE_INTEGER))
+        ways[n++] = schema_number(r, schema, !(types & TYPE_NUMBER));
+    if (types & TYPE_STRING)
+        ways[n++] = schema_string(r, schema);
+    if (types & TYPE_ARRAY)
+        ways[n++] = schema_array(r, schema);
+    if (types & TYPE_OBJECT)
+        ways[n++] = schema_object(r, schema);
+    return r->status == TUTTI_OK ? syntax_choice(r->out, ways, n) : -1;
+}
+
+static int32_t of_flat(struct schema_reader *r, const json_t *schema)
+{
+    const json_t *list = json_object_get(schema, "enum"), *value = json_object_get(schema, "const");
+    if (list && !json_is_array(list))
+        return schema_fail(r, "enum must be a list");
+    if (list)
+        return of_enum(r, schema, list);
+    if (value)
+        return schema_allows(r, schema, (json_t *)(uintptr_t)value) ? schema_literal(r, value)
+               : r->status == TUTTI_OK                              ? syntax_choice(r->out, NULL, 0)
+                                                                    : -1;
+    return of_types(r, schema);
+}
+
+/* Keywords that must be read together: puts them into one another first. */
+static int32_t of_mixture(struct schema_reader *r, const json_t *schema)
+{
+    json_t *ways = schema_flatten(r, schema);
+    size_t n = json_array_size(ways);
+    int32_t nodes[MAX_SCHEMA_WAYS];
+    for (size_t i = 0; ways && i < n && r->status == TUTTI_OK; i++)
+        nodes[i] = of_flat(r, json_array_get(ways, i));
+    return ways && r->status == TUTTI_OK ? syntax_choice(r->out, nodes, n) : -1;
+}
+
+static int32_t of_object(struct schema_reader *r, const json_t *schema)
+{
+    const json_t *ref = json_object_get(schema, "$ref"), *any = json_object_get(schema, "anyOf");
+    const json_t *one = json_object_get(schema, "oneOf"), *all = json_object_get(schema, "allOf");
+    if (!schema_check_keywords(r, schema))
+        return -1;
+    if (ref && !schema_says_more(schema, "$ref"))
+        return of_ref(r, ref);
+    if (any && !schema_says_more(schema, "anyOf"))
+        return json_is_array(any) ? of_list(r, any, "anyOf") : schema_fail(r, "anyOf must be a list");
+    if (one && !schema_says_more(schema, "oneOf"))
+        return json_is_array(one) ? of_one_of(r, one) : schema_fail(r, "oneOf must be a list");
+    if (all && !schema_says_more(schema, "allOf") && json_array_size(all) == 1)
+        return of_list(r, all, "allOf");
+    return ref || any || one || all ? of_mixture(r, schema) : of_flat(r, schema);
+}
+
+int32_t schema_value(struct schema_reader *r, const json_t *schema)
+{
+    if (r->status != TUTTI_OK)
+        return -1;
+    if (json_is_true(schema))
+        return schema_any_value(r);
+    if (json_is_false(schema))
+        return syntax_choice(r->out, NULL, 0);
+    if (!json_is_object(schema))
+        return schema_fail(r, "a schema must be an object, true or false");
+    if (!schema_spend(r, 1))
+        return -1;
+    if (++r->depth > MAX_SCHEMA_DEPTH)
+        return schema_fail(r, "schemas nest deeper than %d levels", MAX_SCHEMA_DEPTH);
+    int32_t node = of_object(r, schema);
+    r->depth--;
+    return node;
+}
+
+/* ---- all together ---- */
+
+static struct schema_reader *reader_new(struct syntax *out, struct tutti_error *err)
+{
+    struct schema_reader *r = calloc(1, sizeof *r);
+    if (!r)
+        return NULL;
+    r->out = out;
+    r->err = err;
+    r->made = json_array();
+    r->path[r->n_path++] = '$';
+    r->blanks = r->any_value = r->any_object = r->any_array = r->any_string = r->any_number = r->any_integer =
+        -1;
+    r->free_char = r->plain_char = -1;
+    memset(r->key_tails, 0xFF, sizeof r->key_tails);
+    if (!r->made) {
+        free(r);
+        return NULL;
+    }
+    return r;
+}
+
+static enum tutti_status finish(struct schema_reader *r, int32_t node)
+{
+    define_refs(r);
+    if (r->status == TUTTI_OK) {
+        r->out->root = syntax_add_rule(r->out, NULL, 0);
+        syntax_define(r->out, r->out->root, node);
+    }
+    enum tutti_status st = r->status;
+    if (st == TUTTI_OK)
+        st = syntax_check(r->out, r->err);
+    json_decref(r->made);
+    json_decref(r->root);
+    schema_map_clear(&r->refs);
+    free(r->pending);
+    budget_return_bytes(r->out->budget, r->bytes_taken);
+    free(r);
+    return st;
+}
+
+/* jansson reads recursively: what nests too deep is refused before. *n_bytes_of_values: the memory that the values will take. */
+static bool nests_too_deep(const char *text, size_t n_bytes, size_t *n_bytes_of_values)
+{
+    enum { OBJECT_BYTES = 256, ARRAY_BYTES = 144, VALUE_BYTES = 112 };
+    int depth = 0;
+    bool in_string = false;
+    *n_bytes_of_values = n_bytes + VALUE_BYTES;
+    for (size_t i = 0; i < n_bytes; i++) {
+        char c = text[i];
+        if (in_string && c == '\\')
+            i++;
+        else if (c == '"')
+            in_string = !in_string;
+        if (in_string)
+            continue;
+        if (c == '{' || c == '[') {
+            depth++;
+            *n_bytes_of_values += c == '{' ? OBJECT_BYTES : ARRAY_BYTES;
+        } else if (c == '}' || c == ']') {
+            depth--;
+        } else if (c == ',' || c == ':') {
+            *n_bytes_of_values += VALUE_BYTES;
+        }
+        if (depth > 4 * LIMIT_JSON_DEPTH)
+            return true;
+    }
+    return false;
+}
+
+enum tutti_status schema_read(struct syntax *out, const char *text, size_t n_bytes, struct tutti_error *err)
+{
+    json_error_t at;
+    size_t n_bytes_of_values;
+    if (nests_too_deep(text, n_bytes, &n_bytes_of_values))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
+                               "the JSON schema nests deeper than %d levels", 4 * LIMIT_JSON_DEPTH);
+    struct schema_reader *r = reader_new(out, err);
+    if (!r)
+        return error_set(err, TUTTI_E_MEMORY, "the JSON schema: out of memory");
+    bool has_room = schema_take_bytes(r, n_bytes_of_values) && schema_spend(r, n_bytes);
+    if (has_room)
+        r->root = json_loadb(text, n_bytes, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &at);
+    if (has_room && !r->root)
+        r->status = error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
+                                    "the JSON schema is not valid JSON: line %d, column %d: %s", at.line,
+                                    at.column, at.text);
+    return finish(r, r->root ? schema_value(r, r->root) : -1);
+}
+
+enum tutti_status schema_read_pattern(struct syntax *out, const char *text, size_t n_bytes,
+                                      struct tutti_error *err)
+{
+    int32_t min, max;
+    if (!utf8_is_valid(text, n_bytes))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "grammar", "the pattern is not valid UTF-8");
+    struct schema_reader *r = reader_new(out, err);
+    if (!r)
+        return error_set(err, TUTTI_E_MEMORY, "the pattern: out of memory");
+    r->is_raw = true;
+    return finish(r, schema_pattern(r, text, n_bytes, false, &min, &max));
+}
+
+enum tutti_status schema_any_object(struct syntax *out, struct tutti_error *err)
+{
+    struct schema_reader *r = reader_new(out, err);
+    if (!r)
+        return error_set(err, TUTTI_E_MEMORY, "the JSON schema: out of memory");
+    schema_any_value(r);
+    return finish(r, r->any_object);
+}

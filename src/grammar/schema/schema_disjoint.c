@@ -1,0 +1,151 @@
+/* May two schemas hold at the same time? As far as it takes to tell the alternatives of oneOf apart. */
+#include "grammar/schema/schema_reader.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MAX_LOOK_DEPTH = 8, STEPS_OF_LOOK = 16 }; /* a look asks for some keywords, by hash */
+
+static bool are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b, int depth);
+
+/* What a schema is about, through references; NULL: a fault or too far. */
+static const json_t *behind_refs(struct schema_reader *r, const json_t *schema)
+{
+    for (int i = 0; i < MAX_COMBINED_DEPTH && schema; i++) {
+        const json_t *ref = json_object_get(schema, "$ref");
+        if (!ref)
+            return schema;
+        schema = schema_resolve(r, ref);
+        if (!schema)
+            return NULL;
+    }
+    return NULL;
+}
+
+/* The types that a value must be of; more than are possible, never less. */
+static unsigned possible_types(struct schema_reader *r, const json_t *schema, int depth)
+{
+    schema = behind_refs(r, schema);
+    if (json_is_false(schema))
+        return 0;
+    if (!json_is_object(schema) || depth > MAX_LOOK_DEPTH || !schema_spend(r, STEPS_OF_LOOK))
+        return TYPE_ANY;
+    unsigned types = schema_named_types(r, schema), some;
+    const json_t *list = json_object_get(schema, "enum"), *value = json_object_get(schema, "const"), *entry;
+    size_t i;
+    if (value)
+        types &= schema_type_of(value);
+    if (list && schema_spend(r, json_array_size(list))) {
+        some = 0;
+        json_array_foreach(list, i, entry) some |= schema_type_of(entry);
+        types &= some;
+    }
+    json_array_foreach(json_object_get(schema, "allOf"), i, entry)
+        types &= possible_types(r, entry, depth + 1);
+    for (int k = 0; k < 2; k++) {
+        const json_t *ways = json_object_get(schema, k ? "oneOf" : "anyOf");
+        some = ways ? 0 : TYPE_ANY;
+        json_array_foreach(ways, i, entry) some |= possible_types(r, entry, depth + 1);
+        types &= some;
+    }
+    return types;
+}
+
+static bool is_required(struct schema_reader *r, const json_t *schema, const char *name)
+{
+    size_t i;
+    const json_t *entry, *list = json_object_get(schema, "required");
+    if (!schema_spend(r, 1 + json_array_size(list)))
+        return false;
+    json_array_foreach(list, i, entry)
+    {
+        if (json_is_string(entry) && !strcmp(json_string_value(entry), name))
+            return true;
+    }
+    return false;
+}
+
+/* A list of the only values, or NULL. For json_decref(). */
+static json_t *only_values(const json_t *schema)
+{
+    json_t *value = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
+    return value ? json_pack("[O]", value) : json_is_array(list) ? json_incref(list) : NULL;
+}
+
+static bool have_disjoint_values(struct schema_reader *r, const json_t *a, const json_t *b)
+{
+    json_t *x = only_values(a), *y = only_values(b), *shared = x && y ? schema_shared_values(r, x, y) : NULL;
+    bool is_disjoint = shared && json_array_size(shared) == 0;
+    json_decref(x);
+    json_decref(y);
+    json_decref(shared);
+    return is_disjoint;
+}
+
+/* A property that a demands: b forbids it, or wants another value there. */
+static bool have_disjoint_properties(struct schema_reader *r, const json_t *a, const json_t *b, int depth)
+{
+    const json_t *names = json_object_get(a, "required"), *name;
+    size_t i;
+    json_array_foreach(names, i, name)
+    {
+        const char *key = json_string_value(name);
+        if (!schema_spend(r, STEPS_OF_LOOK))
+            return false;
+        const json_t *x = key ? schema_of_property(a, key) : NULL,
+                     *y = key ? schema_of_property(b, key) : NULL;
+        if (key && json_is_false(y))
+            return true;
+        if (key && x && y && is_required(r, b, key) && are_disjoint(r, x, y, depth + 1))
+            return true;
+    }
+    return false;
+}
+
+static double bound(const json_t *schema, const char *name, const char *exclusive, double fallback)
+{
+    const json_t *a = json_object_get(schema, name), *b = json_object_get(schema, exclusive);
+    double x = json_is_number(a) ? json_number_value(a) : fallback;
+    double y = json_is_number(b) ? json_number_value(b) : fallback;
+    return fallback < 0 ? fmax(x, y) : fmin(x, y);
+}
+
+static bool are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b, int depth)
+{
+    a = behind_refs(r, a);
+    b = behind_refs(r, b);
+    if (!a || !b || depth > MAX_LOOK_DEPTH || !schema_spend(r, STEPS_OF_LOOK))
+        return false;
+    unsigned shared = possible_types(r, a, 0) & possible_types(r, b, 0);
+    if (shared == 0)
+        return true;
+    if (!json_is_object(a) || !json_is_object(b))
+        return false;
+    if (have_disjoint_values(r, a, b))
+        return true;
+    if (shared == TYPE_OBJECT)
+        return have_disjoint_properties(r, a, b, depth) || have_disjoint_properties(r, b, a, depth);
+    if ((shared & ~(unsigned)(TYPE_NUMBER | TYPE_INTEGER)) != 0)
+        return false;
+    double low_a = bound(a, "minimum", "exclusiveMinimum", -INFINITY);
+    double low_b = bound(b, "minimum", "exclusiveMinimum", -INFINITY);
+    double high_a = bound(a, "maximum", "exclusiveMaximum", INFINITY);
+    double high_b = bound(b, "maximum", "exclusiveMaximum", INFINITY);
+    return high_a < low_b || high_b < low_a;
+}
+
+bool schema_check_one_of(struct schema_reader *r, const json_t *list)
+{
+    size_t n = json_array_size(list);
+    if (n > MAX_SCHEMA_WAYS)
+        schema_fail(r, "oneOf has %zu alternatives, at most %d are allowed", n, MAX_SCHEMA_WAYS);
+    for (size_t i = 0; i < n && r->status == TUTTI_OK; i++)
+        for (size_t k = 0; k < i && r->status == TUTTI_OK; k++)
+            if (!are_disjoint(r, json_array_get(list, k), json_array_get(list, i), 0))
+                schema_fail(
+                    r,
+                    "the alternatives %zu and %zu of oneOf could hold together; use anyOf, or tell them "
+                    "apart by type or by a required property with a const",
+                    k, i);
+    return r->status == TUTTI_OK;
+}

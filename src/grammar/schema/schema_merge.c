@@ -1,0 +1,557 @@
+/* Keywords that hold at the same time, put into one schema each: allOf by intersection, anyOf and oneOf by multiplication. */
+#include "grammar/schema/schema_reader.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- references ---- */
+
+/* "a~1b%20c" up to the next slash: the key that it names. */
+static bool read_pointer_part(const char **at, char *out, size_t room)
+{
+    size_t n = 0;
+    const char *c = *at;
+    for (; *c && *c != '/'; c++) {
+        char byte = *c;
+        if (byte == '%' && c[1] && c[2]) {
+            char digits[3] = { c[1], c[2], '\0' }, *end;
+            byte = (char)strtol(digits, &end, 16);
+            if (*end)
+                return false;
+            c += 2;
+        }
+        if (byte == '~' && (c[1] == '0' || c[1] == '1'))
+            byte = *++c == '0' ? '~' : '/';
+        if (n + 1 == room)
+            return false;
+        out[n++] = byte;
+    }
+    out[n] = '\0';
+    *at = c;
+    return n > 0 || c[-1] == '/';
+}
+
+static const json_t *follow(const json_t *from, const char *pointer)
+{
+    char key[512];
+    while (from && *pointer == '/') {
+        pointer++;
+        if (!read_pointer_part(&pointer, key, sizeof key))
+            return NULL;
+        if (json_is_array(from)) {
+            char *end;
+            unsigned long index = strtoul(key, &end, 10);
+            from = *key && !*end ? json_array_get(from, index) : NULL;
+        } else {
+            from = json_object_get(from, key);
+        }
+    }
+    return *pointer ? NULL : from;
+}
+
+enum { STEPS_OF_REFERENCE = 16 };
+
+const json_t *schema_resolve(struct schema_reader *r, const json_t *ref)
+{
+    const char *text = json_string_value(ref);
+    if (!text || *text != '#') {
+        schema_fail(r, "$ref must be a string that begins with #: other documents are not read");
+        return NULL;
+    }
+    if (!schema_spend(r, STEPS_OF_REFERENCE + strlen(text)))
+        return NULL;
+    const json_t *target = follow(r->root, text + 1);
+    if (!target)
+        schema_fail(r, "$ref \"%.100s\" leads nowhere", text);
+    return target;
+}
+
+/* ---- types ---- */
+
+static unsigned type_by_name(struct schema_reader *r, const json_t *name)
+{
+    static const struct {
+        const char *name;
+        unsigned types;
+    } NAMES[] = { { "null", TYPE_NULL },       { "boolean", TYPE_BOOLEAN },
+                  { "integer", TYPE_INTEGER }, { "number", TYPE_NUMBER | TYPE_INTEGER },
+                  { "string", TYPE_STRING },   { "array", TYPE_ARRAY },
+                  { "object", TYPE_OBJECT } };
+    for (size_t i = 0; json_is_string(name) && i < sizeof NAMES / sizeof *NAMES; i++)
+        if (!strcmp(json_string_value(name), NAMES[i].name))
+            return NAMES[i].types;
+    schema_fail(r,
+                "type must be null, boolean, integer, number, string, array or object, or a list of these");
+    return 0;
+}
+
+unsigned schema_named_types(struct schema_reader *r, const json_t *schema)
+{
+    const json_t *type = json_object_get(schema, "type"), *entry;
+    unsigned types = 0;
+    size_t i;
+    if (!type)
+        return TYPE_ANY;
+    if (!json_is_array(type))
+        return type_by_name(r, type);
+    json_array_foreach(type, i, entry) types |= type_by_name(r, entry);
+    return types;
+}
+
+/* ---- two flat schemas as one ---- */
+
+/* Of an object's member, an object and a list's entry in jansson's memory, about. */
+enum { BYTES_OF_MEMBER = 128, BYTES_OF_OBJECT = 256, BYTES_OF_ENTRY = 16, STEPS_OF_MEMBER = 16 };
+
+/* Takes the reference that is given. False: out of memory. */
+static bool put(struct schema_reader *r, json_t *to, const char *key, json_t *value)
+{
+    if (!schema_take_bytes(r, BYTES_OF_MEMBER) || !schema_spend(r, STEPS_OF_MEMBER)) {
+        json_decref(value);
+        return false;
+    }
+    if (value && json_object_set_new(to, key, value) == 0)
+        return true;
+    schema_no_memory(r);
+    return false;
+}
+
+static json_t *types_as_list(unsigned types)
+{
+    static const char *const NAMES[] = {
+        "null", "boolean", "integer", "number", "string", "array", "object"
+    };
+    json_t *list = json_array();
+    for (int i = 0; i < 7; i++)
+        if (types & (1u << i) && !(i == 2 && types & TYPE_NUMBER))
+            json_array_append_new(list, json_string(NAMES[i]));
+    return list;
+}
+
+static json_t *borrow(const json_t *value)
+{
+    return json_incref((json_t *)(uintptr_t)value);
+}
+
+/* The list of {"allOf": [...]} that says nothing else; NULL: it is no such schema. */
+static json_t *parts_of(const json_t *schema)
+{
+    json_t *list = json_object_get(schema, "allOf");
+    return json_object_size(schema) == 1 && json_is_array(list) ? list : NULL;
+}
+
+static bool add_parts(struct schema_reader *r, json_t *list, const json_t *schema)
+{
+    json_t *parts = parts_of(schema);
+    size_t n = parts ? json_array_size(parts) : 1;
+    if (!schema_spend(r, n) || !schema_take_bytes(r, n * BYTES_OF_ENTRY))
+        return false;
+    int failed = parts ? json_array_extend(list, parts) : json_array_append_new(list, borrow(schema));
+    if (failed)
+        schema_no_memory(r);
+    return !failed;
+}
+
+/* {"allOf": [a, b]}; a or b itself where the other one allows everything. Lists within the list are joined, so merging
+ * does not nest. may_grow: a may be changed where it is an earlier result without other references. NULL: a fault. */
+static json_t *both(struct schema_reader *r, json_t *a, const json_t *b, bool may_grow)
+{
+    if (!a || json_is_true(a))
+        return b ? borrow(b) : json_true();
+    if (!b || json_is_true(b) || a == b)
+        return json_incref(a);
+    if (json_is_false(a) || json_is_false(b))
+        return json_false();
+    if (schema_equal(r, a, b))
+        return json_incref(a);
+    if (may_grow && parts_of(a) && a->refcount == 1 && parts_of(a)->refcount == 1)
+        return add_parts(r, parts_of(a), b) ? json_incref(a) : NULL;
+    json_t *list = json_array(), *out = list ? json_pack("{s:o}", "allOf", list) : NULL;
+    if (!out)
+        schema_no_memory(r);
+    if (out && schema_take_bytes(r, BYTES_OF_OBJECT) && add_parts(r, list, a) && add_parts(r, list, b))
+        return out;
+    json_decref(out);
+    return NULL;
+}
+
+static bool put_both(struct schema_reader *r, json_t *to, const char *key, json_t *own, const json_t *other)
+{
+    const json_t *before = json_object_get(to, key);
+    json_t *value = both(r, own, other, own == before);
+    if (value && value == before) { /* it has grown, or is as it was */
+        json_decref(value);
+        return true;
+    }
+    return value && put(r, to, key, value);
+}
+
+const json_t *schema_of_property(const json_t *schema, const char *name)
+{
+    const json_t *own = json_object_get(json_object_get(schema, "properties"), name);
+    return own ? own : json_object_get(schema, "additionalProperties");
+}
+
+/* properties with additionalProperties: what one side does not list is described by its additionalProperties. */
+static bool merge_members(struct schema_reader *r, json_t *to, const json_t *from)
+{
+    json_t *own = json_object_get(to, "properties"), *rest = json_object_get(to, "additionalProperties");
+    const json_t *more = json_object_get(from, "properties"),
+                 *other = json_object_get(from, "additionalProperties");
+    const char *name;
+    json_t *value;
+    void *next;
+    if (more && !own) {
+        own = json_object();
+        if (!put(r, to, "properties", own))
+            return false;
+    }
+    if (other) {
+        json_object_foreach_safe(own, next, name, value)
+        {
+            if (!json_object_get(more, name) && !put_both(r, own, name, value, other))
+                return false;
+        }
+    }
+    json_object_foreach((json_t *)(uintptr_t)more, name, value)
+    {
+        json_t *known = json_object_get(own, name);
+        if (!put_both(r, own, name, known ? known : rest, value))
+            return false;
+    }
+    return !other || put_both(r, to, "additionalProperties", rest, other);
+}
+
+static bool merge_items(struct schema_reader *r, json_t *to, const json_t *from)
+{
+    json_t *a = json_object_get(to, "prefixItems"), *rest_a = json_object_get(to, "items");
+    const json_t *b = json_object_get(from, "prefixItems"), *rest_b = json_object_get(from, "items");
+    size_t n_a = json_array_size(a), n_b = json_array_size(b), n = n_a > n_b ? n_a : n_b;
+    json_t *prefix = n > 0 ? json_array() : NULL;
+    if (!schema_spend(r, n) || !schema_take_bytes(r, n * BYTES_OF_ENTRY)) {
+        json_decref(prefix);
+        return false;
+    }
+    for (size_t i = 0; prefix && i < n; i++) {
+        json_t *item = both(r, i < n_a ? json_array_get(a, i) : rest_a,
+                            i < n_b ? json_array_get(b, i) : rest_b, false);
+        if (!item || json_array_append_new(prefix, item) != 0) {
+            json_decref(prefix);
+            return false;
+        }
+    }
+    if (n > 0 && !put(r, to, "prefixItems", prefix))
+        return false;
+    return !rest_b || put_both(r, to, "items", rest_a, rest_b);
+}
+
+static bool merge_required(struct schema_reader *r, json_t *to, const json_t *more)
+{
+    json_t *own = json_object_get(to, "required");
+    size_t n = json_array_size(more);
+    if (!json_is_array(more)) {
+        schema_fail(r, "properties must be an object, and required a list");
+        return false;
+    }
+    if (!schema_spend(r, n) || !schema_take_bytes(r, n * BYTES_OF_ENTRY))
+        return false;
+    if (!own)
+        return put(r, to, "required", json_copy((json_t *)(uintptr_t)more));
+    return json_array_extend(own, (json_t *)(uintptr_t)more) == 0 || schema_no_memory(r) >= 0;
+}
+
+/* enum, and const as a list of one. */
+static bool merge_values(struct schema_reader *r, json_t *to, const char *key, json_t *value)
+{
+    json_t *own = json_object_get(to, "enum"), *list = value;
+    if (!strcmp(key, "const")) {
+        list = json_pack("[O]", value);
+    } else if (!json_is_array(value)) {
+        schema_fail(r, "enum must be a list");
+        return false;
+    } else {
+        json_incref(list);
+    }
+    json_t *shared = own && list ? schema_shared_values(r, own, list) : json_incref(list);
+    json_decref(list);
+    return shared && put(r, to, "enum", shared);
+}
+
+/* What bounds from below grows, what bounds from above shrinks. */
+static bool merge_bound(struct schema_reader *r, json_t *to, const char *key, json_t *value, bool is_lower)
+{
+    const json_t *own = json_object_get(to, key);
+    if (!json_is_number(value)) {
+        schema_fail(r, "%s must be a number", key);
+        return false;
+    }
+    double a = json_number_value(own), b = json_number_value(value);
+    return !own || (is_lower ? b > a : b < a) ? put(r, to, key, json_incref(value)) : true;
+}
+
+static bool merge_key(struct schema_reader *r, json_t *to, const json_t *from, const char *key, json_t *value)
+{
+    const struct schema_keyword *keyword = schema_keyword(key);
+    json_t *own = json_object_get(to, key);
+    switch (keyword && keyword->use == KEYWORD_RULES ? keyword->merge : MERGE_NEVER) {
+    case MERGE_TYPES:
+        return put(r, to, key, types_as_list(schema_named_types(r, to) & schema_named_types(r, from)));
+    case MERGE_VALUES:
+        return merge_values(r, to, key, value);
+    case MERGE_REQUIRED:
+        return merge_required(r, to, value);
+    case MERGE_LARGER:
+        return merge_bound(r, to, key, value, true);
+    case MERGE_SMALLER:
+        return merge_bound(r, to, key, value, false);
+    case MERGE_EQUAL:
+        if (!own || json_equal(own, value))
+            return own || put(r, to, key, json_incref(value));
+        schema_fail(r, "two different values of %s cannot be put together", key);
+        return false;
+    case MERGE_MEMBERS:
+    case MERGE_ITEMS: /* as a whole, before */
+    case MERGE_NEVER: /* remarks, and what combines */
+        break;
+    }
+    return true;
+}
+
+/* Puts a flat schema, or the flat part of one, into another that merge_into() has made from {}. False: a fault. */
+static bool merge_into(struct schema_reader *r, json_t *to, const json_t *from)
+{
+    const char *key;
+    json_t *value;
+    const json_t *properties = json_object_get(from, "properties"),
+                 *prefix = json_object_get(from, "prefixItems");
+    if (properties && !json_is_object(properties))
+        schema_fail(r, "properties must be an object, and required a list");
+    if (json_is_array(json_object_get(from, "items")))
+        schema_fail(r, "items must be a schema; a list of them is called prefixItems");
+    if (prefix && !json_is_array(prefix))
+        schema_fail(r, "prefixItems must be a list");
+    if (r->status != TUTTI_OK || !merge_members(r, to, from) || !merge_items(r, to, from))
+        return false;
+    json_object_foreach((json_t *)(uintptr_t)from, key, value)
+    {
+        if (!schema_spend(r, STEPS_OF_MEMBER) || !merge_key(r, to, from, key, value))
+            return false;
+    }
+    return true;
+}
+
+/* A copy into which merge_into() may put more. NULL: a fault. */
+static json_t *copy_merged(struct schema_reader *r, const json_t *schema)
+{
+    static const char *const GROWING[] = { "properties", "required" };
+    json_t *copy = json_copy((json_t *)(uintptr_t)schema);
+    size_t n = json_object_size(copy);
+    for (size_t i = 0; i < 2 && copy; i++) {
+        json_t *own = json_object_get(copy, GROWING[i]);
+        n += json_object_size(own) + json_array_size(own);
+        if (own && json_object_set_new(copy, GROWING[i], json_copy(own)) != 0) {
+            json_decref(copy);
+            copy = NULL;
+        }
+    }
+    if (!copy)
+        schema_no_memory(r);
+    if (schema_spend(r, STEPS_OF_MEMBER * n) && schema_take_bytes(r, BYTES_OF_OBJECT + n * BYTES_OF_MEMBER))
+        return copy;
+    json_decref(copy);
+    return NULL;
+}
+
+/* ---- schemas that hold at the same time ---- */
+
+/* Schemas that were found to hold together, through $ref and allOf. Each counts once, however often it is referred to. */
+struct conjunction {
+    const struct conjunction *outer; /* NULL: none. This is an alternative of its entry number outer_entry */
+    int32_t outer_entry;
+    struct conjunct {
+        const json_t *schema;
+        int32_t parent; /* the entry that refers to it; -1: none */
+    } * entries;
+    size_t n, room;
+    struct schema_map known;
+    json_t *merged; /* what they say by themselves */
+    bool is_impossible;
+    struct alternatives { /* anyOf and oneOf of them */
+        const json_t *list;
+        const char *name;
+        int32_t owner; /* an entry */
+    } * lists;
+    size_t n_lists, lists_room;
+};
+
+/* Is the schema being read, as one that leads to this entry? */
+static bool is_open(const struct conjunction *c, int32_t entry, const json_t *schema)
+{
+    for (; c; entry = c->outer_entry, c = c->outer)
+        for (; entry >= 0; entry = c->entries[entry].parent)
+            if (c->entries[entry].schema == schema)
+                return true;
+    return false;
+}
+
+static bool is_known(const struct conjunction *c, const json_t *schema)
+{
+    for (; c; c = c->outer)
+        if (schema_map_find(&c->known, schema) >= 0)
+            return true;
+    return false;
+}
+
+/* Room for one item more. */
+static bool grow(struct schema_reader *r, void *array, size_t *room, size_t n, size_t item_bytes)
+{
+    if (n < *room)
+        return true;
+    size_t more = *room ? 2 * *room : 8;
+    void *grown = schema_take_bytes(r, (more - *room) * item_bytes)
+                      ? realloc(*(void **)array, more * item_bytes)
+                      : NULL;
+    if (!grown) {
+        schema_no_memory(r);
+        return false;
+    }
+    *(void **)array = grown;
+    *room = more;
+    return true;
+}
+
+/* Adds a schema to those that hold. False: a fault. */
+static bool gather(struct schema_reader *r, struct conjunction *c, const json_t *schema, int32_t parent,
+                   int depth)
+{
+    static const char *const ALTERNATIVES[] = { "anyOf", "oneOf" };
+    if (json_is_true(schema))
+        return true;
+    if (json_is_false(schema)) {
+        c->is_impossible = true;
+        return true;
+    }
+    if (!json_is_object(schema))
+        return schema_fail(r, "a schema must be an object, true or false") >= 0;
+    if (depth > MAX_COMBINED_DEPTH || is_open(c, parent, schema))
+        return schema_fail(r, "allOf, anyOf and $ref nest deeper than %d levels, or refer to themselves",
+                           MAX_COMBINED_DEPTH) >= 0;
+    if (!schema_spend(r, 1) || is_known(c, schema))
+        return r->status == TUTTI_OK;
+    int32_t entry = (int32_t)c->n;
+    if (!schema_check_keywords(r, schema) || !grow(r, &c->entries, &c->room, c->n, sizeof *c->entries))
+        return false;
+    c->entries[c->n++] = (struct conjunct){ schema, parent };
+    if (!schema_map_add(&c->known, schema, entry))
+        return schema_no_memory(r) >= 0;
+    if (!merge_into(r, c->merged, schema))
+        return false;
+    const json_t *ref = json_object_get(schema, "$ref"), *all = json_object_get(schema, "allOf"), *part;
+    const json_t *target = ref ? schema_resolve(r, ref) : NULL;
+    size_t i;
+    if (ref && (!target || !gather(r, c, target, entry, depth + 1)))
+        return false;
+    if (all && !json_is_array(all))
+        return schema_fail(r, "allOf must be a list") >= 0;
+    json_array_foreach(all, i, part)
+    {
+        if (!gather(r, c, part, entry, depth + 1))
+            return false;
+    }
+    for (i = 0; i < 2; i++) {
+        const json_t *list = json_object_get(schema, ALTERNATIVES[i]);
+        if (!list)
+            continue;
+        if (!grow(r, &c->lists, &c->lists_room, c->n_lists, sizeof *c->lists))
+            return false;
+        c->lists[c->n_lists++] = (struct alternatives){ list, ALTERNATIVES[i], entry };
+    }
+    return true;
+}
+
+static json_t *flatten(struct schema_reader *r, const json_t *schema, const struct conjunction *outer,
+                       int32_t outer_entry, int depth);
+
+/* Every one of a with every one of b. a is taken. */
+static json_t *multiply(struct schema_reader *r, json_t *a, const json_t *b)
+{
+    json_t *out = json_array(), *x, *y;
+    size_t i, k;
+    if (!out)
+        schema_no_memory(r);
+    if (json_array_size(a) * json_array_size(b) > MAX_SCHEMA_WAYS)
+        schema_fail(r, "anyOf and allOf together make more than %d alternatives", MAX_SCHEMA_WAYS);
+    json_array_foreach(a, i, x)
+    {
+        json_array_foreach(b, k, y)
+        {
+            json_t *one = r->status == TUTTI_OK ? copy_merged(r, x) : NULL;
+            if (one && merge_into(r, one, y) && json_array_append(out, one) != 0)
+                schema_no_memory(r);
+            json_decref(one);
+        }
+    }
+    json_decref(a);
+    return out;
+}
+
+/* The alternatives of a list, flat. */
+static json_t *flatten_list(struct schema_reader *r, const struct conjunction *c,
+                            const struct alternatives *list, int depth)
+{
+    json_t *out = json_array();
+    size_t i;
+    const json_t *entry;
+    if (!json_is_array(list->list) || json_array_size(list->list) == 0)
+        schema_fail(r, "%s must be a list of at least one schema", list->name);
+    if (r->status == TUTTI_OK && !strcmp(list->name, "oneOf"))
+        schema_check_one_of(r, list->list);
+    json_array_foreach(list->list, i, entry)
+    {
+        json_t *ways = r->status == TUTTI_OK ? flatten(r, entry, c, list->owner, depth + 1) : NULL;
+        if (!ways)
+            break;
+        if (json_array_extend(out, ways) != 0)
+            schema_no_memory(r);
+        json_decref(ways);
+        if (json_array_size(out) > MAX_SCHEMA_WAYS)
+            schema_fail(r, "more than %d alternatives", MAX_SCHEMA_WAYS);
+    }
+    return out;
+}
+
+/* A new list; NULL: a fault. Recurses from alternatives to those within them, at most MAX_COMBINED_DEPTH deep. */
+static json_t *flatten(struct schema_reader *r, const json_t *schema, const struct conjunction *outer,
+                       int32_t outer_entry, int depth)
+{
+    struct conjunction c = { .outer = outer, .outer_entry = outer_entry, .merged = json_object() };
+    json_t *ways = c.merged ? json_array() : NULL;
+    if (!ways)
+        schema_no_memory(r);
+    else if (schema_take_bytes(r, 2 * BYTES_OF_OBJECT) && gather(r, &c, schema, -1, depth) &&
+             !c.is_impossible && json_array_append(ways, c.merged) != 0)
+        schema_no_memory(r);
+    for (size_t i = 0; i < c.n_lists && r->status == TUTTI_OK && !c.is_impossible; i++) {
+        json_t *more = flatten_list(r, &c, &c.lists[i], depth);
+        ways = multiply(r, ways, more);
+        json_decref(more);
+    }
+    free(c.entries);
+    free(c.lists);
+    schema_map_clear(&c.known);
+    json_decref(c.merged);
+    if (r->status == TUTTI_OK)
+        return ways;
+    json_decref(ways);
+    return NULL;
+}
+
+json_t *schema_flatten(struct schema_reader *r, const json_t *schema)
+{
+    json_t *ways = flatten(r, schema, NULL, -1, 0);
+    if (ways && json_array_append_new(r->made, ways) != 0) {
+        schema_no_memory(r);
+        return NULL;
+    }
+    return ways;
+}

@@ -1,3 +1,0 @@
-#include "kernels/x86/vec16_avx512.h"
-
-#include "kernels/x86/attention_body.h"

@@ -1,0 +1,13 @@
+#include "kernels/x86/avx2/vec16.h"
+
+enum { MOST_ROWS = 2 }; /* eight registers of sums, four of weights */
+
+#include "kernels/x86/linear_float_body.h"
+
+#define FLOAT_TILES(t, dtype)                                                                                \
+    FLOAT_TILE(t, dtype, 1)                                                                                  \
+    FLOAT_TILE(t, dtype, 2)
+#define FLOAT_TILES_TABLE(t) t##_1, t##_2
+
+LINEAR_FLOAT(f32, DTYPE_F32)
+LINEAR_FLOAT(f16, DTYPE_F16)

@@ -1,0 +1,3 @@
+#include "kernels/x86/avx2/vec16.h"
+
+#include "kernels/x86/silu_body.h"

@@ -1,0 +1,124 @@
+/* Many input rows over one block of weights, for linear_quantized.c: a software pipeline.
+ *
+ * Four rows are under way at a time, each two groups of columns ahead of the one that began after it. So what ends a row (loads,
+ * additions, multiplications by scales, stores) stands between dot products of others, and both multipliers have work all the time. A
+ * compiler puts the ends of all rows behind all their dot products, and copies sums from register to register; hence assembly.
+ *
+ * Rows are counted from %[i], which is 16 times a row: a row has 32 bytes of q, 16 of struct input_row, and 64 of each half's totals.
+ * Registers 0 to 15 are left to the weights; the sums of the four rows are the pairs A to D. */
+#ifndef TUTTI_KERNELS_X86_AVX512_MANY_ROWS_H
+#define TUTTI_KERNELS_X86_AVX512_MANY_ROWS_H
+
+/* clang-format off */
+#define SUM_A0 "%%zmm16"
+#define SUM_A1 "%%zmm17"
+#define SUM_B0 "%%zmm18"
+#define SUM_B1 "%%zmm19"
+#define SUM_C0 "%%zmm20"
+#define SUM_C1 "%%zmm21"
+#define SUM_D0 "%%zmm22"
+#define SUM_D1 "%%zmm23"
+#define DONE_0 "%%zmm24"
+#define DONE_1 "%%zmm25"
+#define TOTAL  "%%zmm26"
+#define LEAST  "%%zmm27"
+#define MAGIC  "%%zmm30"
+#define INPUT  "%%zmm31"
+
+#define BEGIN(row, p)                                                                                                        \
+    "vpbroadcastd 16*(" #row ")(%[start],%[i]), " SUM_##p##0 "\n\t"                                                          \
+    "vmovdqa64 " SUM_##p##0 ", " SUM_##p##1 "\n\t"
+
+/* Group g of the columns. */
+#define DOTS(row, p, g)                                                                                                      \
+    "vpbroadcastd 32*(" #row ")+4*" #g "(%[q],%[i],2), " INPUT "\n\t"                                                        \
+    "vpdpbusd " INPUT ", %[w0" #g "], " SUM_##p##0 "\n\t"                                                                    \
+    "vpdpbusd " INPUT ", %[w1" #g "], " SUM_##p##1 "\n\t"
+
+/* The sums as floats, and where the row's multiples of the scales are. */
+#define END(row, p)                                                                                                          \
+    "vbroadcastss 16*(" #row ")+8(%[rows],%[i]), " MAGIC "\n\t"                                                              \
+    "movslq 16*(" #row ")+12(%[rows],%[i]), %[step]\n\t"                                                                     \
+    "vsubps " MAGIC ", " SUM_##p##0 ", " DONE_0 "\n\t"                                                                       \
+    "vsubps " MAGIC ", " SUM_##p##1 ", " DONE_1 "\n\t"                                                                       \
+    "shl $6, %[step]\n\t"
+
+/* Adds one half to its total. min: NO_MIN or ADD_MIN. */
+#define ADD(row, half, min)                                                                                                  \
+    "vmovups 64*(" #row ")(%[total" #half "],%[i],4), " TOTAL "\n\t"                                                         \
+    "vfmadd231ps 1024*" #half "(%[multiples],%[step]), " DONE_##half ", " TOTAL "\n\t"                                       \
+    min(row, half)                                                                                                           \
+    "vmovups " TOTAL ", 64*(" #row ")(%[total" #half "],%[i],4)\n\t"
+#define NO_MIN(row, half) ""
+#define ADD_MIN(row, half)                                                                                                   \
+    "vbroadcastss 16*(" #row ")(%[rows],%[i]), " LEAST "\n\t"                                                                \
+    "vsubps " MAGIC ", " LEAST ", " LEAST "\n\t"                                                                             \
+    "vfmadd231ps 2048+1024*" #half "(%[multiples],%[step]), " LEAST ", " TOTAL "\n\t"
+
+/* Row 0 to row 3 begin. */
+#define FILL                                                                                                                 \
+    BEGIN(0, A) DOTS(0, A, 0) DOTS(0, A, 1)                                                                                  \
+    DOTS(0, A, 2) BEGIN(1, B) DOTS(1, B, 0) DOTS(0, A, 3) DOTS(1, B, 1)                                                      \
+    DOTS(0, A, 4) DOTS(1, B, 2) BEGIN(2, C) DOTS(2, C, 0) DOTS(0, A, 5) DOTS(1, B, 3) DOTS(2, C, 1)                          \
+    DOTS(0, A, 6) DOTS(1, B, 4) DOTS(2, C, 2) BEGIN(3, D) DOTS(3, D, 0)                                                      \
+    DOTS(0, A, 7) DOTS(1, B, 5) DOTS(2, C, 3) DOTS(3, D, 1)
+
+/* The oldest row o ends, three others go on, row n begins with the sums of o; and the same without a row n, and with fewer others. */
+#define TURN(o, a, r, b, s, c, t, d, n, min)                                                                                 \
+    END(o, a) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min) BEGIN(n, a) DOTS(n, a, 0)                             \
+    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, min) DOTS(n, a, 1)
+#define DRAIN(o, a, r, b, s, c, t, d, min)                                                                                   \
+    END(o, a) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min)                                                       \
+    DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, min)                                                                 \
+    END(r, b) DOTS(s, c, 6) DOTS(t, d, 4) ADD(r, 0, min) DOTS(s, c, 7) DOTS(t, d, 5) ADD(r, 1, min)                          \
+    END(s, c) DOTS(t, d, 6) ADD(s, 0, min) DOTS(t, d, 7) ADD(s, 1, min)                                                      \
+    END(t, d) ADD(t, 0, min) ADD(t, 1, min)
+
+#define TURN_0(min) TURN(-4, A, -3, B, -2, C, -1, D, 0, min)
+#define TURN_1(min) TURN(-3, B, -2, C, -1, D, 0, A, 1, min)
+#define TURN_2(min) TURN(-2, C, -1, D, 0, A, 1, B, 2, min)
+#define TURN_3(min) TURN(-1, D, 0, A, 1, B, 2, C, 3, min)
+
+#define PIPELINE(min)                                                                                                        \
+    __asm__ volatile(                                                                                                        \
+        FILL                                                                                                                 \
+        "add $64, %[i]\n\t"                                                                                                  \
+        "cmp %[end], %[i]\n\t"                                                                                               \
+        "jge 2f\n"                                                                                                           \
+        "1:\n\t"                                                                                                             \
+        "prefetcht0 (%[ahead],%[i],2)\n\t"                                                                                   \
+        "prefetcht0 64(%[ahead],%[i],2)\n\t"                                                                                 \
+        TURN_0(min) TURN_1(min) TURN_2(min) TURN_3(min)                                                                      \
+        "add $64, %[i]\n\t"                                                                                                  \
+        "cmp %[end], %[i]\n\t"                                                                                               \
+        "jl 1b\n"                                                                                                            \
+        "2:\n\t"                                                                                                             \
+        "cmp $1, %[rest]\n\t"                                                                                                \
+        "jg 4f\n\t"                                                                                                          \
+        "je 3f\n\t"                                                                                                          \
+        DRAIN(-4, A, -3, B, -2, C, -1, D, min)                                                                               \
+        "jmp 6f\n"                                                                                                           \
+        "3:\n\t"                                                                                                             \
+        TURN_0(min) DRAIN(-3, B, -2, C, -1, D, 0, A, min)                                                                    \
+        "jmp 6f\n"                                                                                                           \
+        "4:\n\t"                                                                                                             \
+        "cmp $2, %[rest]\n\t"                                                                                                \
+        "jg 5f\n\t"                                                                                                          \
+        TURN_0(min) TURN_1(min) DRAIN(-2, C, -1, D, 0, A, 1, B, min)                                                         \
+        "jmp 6f\n"                                                                                                           \
+        "5:\n\t"                                                                                                             \
+        TURN_0(min) TURN_1(min) TURN_2(min) DRAIN(-1, D, 0, A, 1, B, 2, C, min)                                              \
+        "6:\n\t"                                                                                                             \
+        : [i] "+&r"(i), [step] "=&r"(step)                                                                                   \
+        : [q] "r"(x->q), [rows] "r"(x->rows), [start] "r"(start), [total0] "r"(x->total),                                    \
+          [total1] "r"(x->total + x->n_rows * LANES), [multiples] "r"(m), [ahead] "r"(ahead), [end] "r"(end),                \
+          [rest] "r"(x->n_rows % 4), [w00] "v"(w->w[0][0]), [w01] "v"(w->w[0][1]), [w02] "v"(w->w[0][2]),                    \
+          [w03] "v"(w->w[0][3]), [w04] "v"(w->w[0][4]), [w05] "v"(w->w[0][5]), [w06] "v"(w->w[0][6]),                        \
+          [w07] "v"(w->w[0][7]), [w10] "v"(w->w[1][0]), [w11] "v"(w->w[1][1]), [w12] "v"(w->w[1][2]),                        \
+          [w13] "v"(w->w[1][3]), [w14] "v"(w->w[1][4]), [w15] "v"(w->w[1][5]), [w16] "v"(w->w[1][6]),                        \
+          [w17] "v"(w->w[1][7])                                                                                              \
+        : "zmm16", "zmm17", "zmm18", "zmm19", "zmm20", "zmm21", "zmm22", "zmm23", "zmm24", "zmm25", "zmm26",                 \
+          "zmm27", "zmm30", "zmm31", "cc", "memory")
+/* clang-format on */
+
+#endif

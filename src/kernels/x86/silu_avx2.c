@@ -1,3 +1,0 @@
-#include "kernels/x86/vec16_avx2.h"
-
-#include "kernels/x86/silu_body.h"

@@ -1,0 +1,61 @@
+/* Adapters: low-rank updates of a model's linear layers, several beside each other in one loaded model.
+ * Hu et al., 2021 (LoRA). On disk: a folder as PEFT writes it, adapter_config.json beside adapter_model.safetensors;
+ * tensors may have PEFT's names or those of MindFormers. */
+#ifndef TUTTI_MODEL_ADAPTERS_ADAPTER_H
+#define TUTTI_MODEL_ADAPTERS_ADAPTER_H
+
+#include "model/description/family.h"
+
+/* The linear layers that adapters may change. A layer of has_top_query has its q in SITE_TOP_QUERY, and k and v alone in
+ * SITE_QKV. */
+enum site { SITE_QKV, SITE_TOP_QUERY, SITE_ATTN_OUT, SITE_GATE_UP, SITE_DOWN, SITE_OUTPUT, SITE_COUNT };
+
+/* One pair of factors: rows out_begin.. of a matrix of the forward pass get scale * B . A. Rows are in the order of the
+ * model that runs (q's heads, then k's, then v's; gate, then up), rotated as it rotates them. */
+struct adapter_update {
+    enum site site;
+    int layer; /* of SITE_OUTPUT: 0 */
+    int out_begin, n_out, n_in, rank;
+    float scale;
+    float *a; /* [rank][n_in] */
+    float *b; /* [n_out][rank] */
+};
+
+/* What stands in a folder, checked against a model. */
+struct adapter_file {
+    struct adapter_update *updates; /* [n], by site and layer */
+    int n;
+};
+
+/* Reads and checks the whole folder. is_gguf: the model's own weights have GGUF's order of rows. Errors name file and
+ * tensor. TUTTI_E_UNSUPPORTED: what is not a plain low-rank update (DoRA, biases, whole modules). */
+MUST_CHECK enum tutti_status adapter_file_open(struct adapter_file *out, const char *path,
+                                               const struct model_desc *desc, const struct family *family,
+                                               bool is_gguf, struct tutti_error *err);
+void adapter_file_clear(struct adapter_file *file); /* a zeroed one is allowed */
+
+/* What a site's matrix is: 0 for n_out where the layer has no such matrix. */
+void adapter_site_shape(const struct model_desc *desc, enum site site, int layer, int *n_in, int *n_out);
+
+enum { LIMIT_ADAPTERS = 256, LIMIT_ADAPTER_NAME = 128 };
+
+/* The adapters of a loaded model. */
+struct adapters;
+
+/* Loads the folder at path as name: 1 to 127 bytes, no ':' and no control characters, not taken yet. Scratch memory
+ * grows with the next model_reserve(), which must come before the next step. */
+MUST_CHECK enum tutti_status model_add_adapter(struct model *model, const char *name, const char *path,
+                                               struct tutti_error *err);
+/* An adapter of made-up updates of every linear layer, for benchmarks. */
+MUST_CHECK enum tutti_status model_make_adapter(struct model *model, const char *name, int rank,
+                                                struct tutti_error *err);
+void adapters_free(struct adapters *adapters, struct backend *be); /* NULL is allowed */
+
+int model_n_adapters(const struct model *model);
+const char *model_adapter_name(const struct model *model, int adapter);
+int model_find_adapter(const struct model *model, const char *name); /* -1: there is none */
+
+/* The updates of a matrix, by adapter; NULL: no adapter has one. */
+const struct lora *const *model_loras(const struct model *model, enum site site, int layer);
+
+#endif

@@ -1,0 +1,198 @@
+/* The built-in chat formats by name, a request's prompt, and what formats share. */
+#include "model/chat/chat.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define OWN(format)                                                                                          \
+    {                                                                                                        \
+        .name = (format), .render = chat_render_template, .is_own_template = true                            \
+    }
+static const struct chat_format OWN_FORMATS[] = { OWN("chatml"),     OWN("qwen2"),     OWN("qwen2.5"),
+                                                  OWN("qwen3"),      OWN("llama3"),    OWN("llama3.1"),
+                                                  OWN("mistral-v1"), OWN("mistral-v3") };
+
+const struct chat_format *chat_format_at(size_t i)
+{
+    static const struct chat_format *const CODE[] = { &CHAT_CHATGLM, &CHAT_CHATGLM2, &CHAT_CHATGLM3,
+                                                      &CHAT_GLM4, &CHAT_LLAMA2 };
+    size_t n_code = sizeof CODE / sizeof *CODE, n_own = sizeof OWN_FORMATS / sizeof *OWN_FORMATS;
+    if (i < n_code)
+        return CODE[i];
+    return i < n_code + n_own ? &OWN_FORMATS[i - n_code] : NULL;
+}
+
+const struct chat_format *chat_format_find(const char *name)
+{
+    const struct chat_format *format;
+    for (size_t i = 0; (format = chat_format_at(i)); i++) {
+        if (strcmp(format->name, name) == 0)
+            return format;
+    }
+    return NULL;
+}
+
+/* ---- a request's prompt ---- */
+
+static enum tutti_status read_json(json_t **out, const char *text, const char *param, bool is_list,
+                                   struct tutti_error *err)
+{
+    json_error_t where;
+    *out = NULL;
+    if (!text)
+        return TUTTI_OK;
+    *out = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
+    if (*out && (is_list ? json_is_array(*out) : json_is_object(*out)))
+        return TUTTI_OK;
+    return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: %s", param,
+                           *out          ? is_list ? "expected a list" : "expected an object"
+                           : *where.text ? where.text
+                                         : "no JSON");
+}
+
+enum tutti_status chat_render_code(const struct chat_format *format, const struct chat_call *call,
+                                   struct ids *out, struct tutti_error *err)
+{
+    const char *param = NULL;
+    if (json_is_true(json_object_get(call->arguments, "continue_final_message")))
+        param = "continue_final_message";
+    else if (json_is_false(json_object_get(call->arguments, "add_generation_prompt")))
+        param = "add_generation_prompt";
+    else if (json_array_size(json_object_get(call->arguments, "documents")) > 0)
+        param = "documents";
+    if (param)
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s is not supported by the chat format %s, which is no template", param,
+                               format->name);
+    return format->render(call, out, err);
+}
+
+enum tutti_status chat_render(const struct model *model, const struct tutti_request *request, struct ids *out,
+                              struct tutti_error *err)
+{
+    json_t *tools = NULL, *arguments = NULL;
+    enum tutti_status st = read_json(&tools, request->tools, "tools", true, err);
+    if (st == TUTTI_OK)
+        st = read_json(&arguments, request->template_arguments, "chat_template_kwargs", false, err);
+    if (st == TUTTI_OK) {
+        struct chat_call call = { .tok = model->tokenizer,
+                                  .desc = &model->desc,
+                                  .tpl = model->chat_template,
+                                  .messages = request->messages,
+                                  .n_messages = request->n_messages,
+                                  .tools = json_array_size(tools) > 0 ? tools : NULL,
+                                  .arguments = arguments };
+        st = model->chat_template ? model->chat->render(&call, out, err)
+                                  : chat_render_code(model->chat, &call, out, err);
+    }
+    /* A template writes text, which cannot say where the part ends that is read in both directions. */
+    if (st == TUTTI_OK && model->desc.has_prefix &&
+        model_find_prefix(&model->desc, out->ids, (int)out->n).has_no_end)
+        st = model_text_suffix(model, out, err);
+    json_decref(tools);
+    json_decref(arguments);
+    return st;
+}
+
+/* ---- for formats ---- */
+
+enum tutti_status chat_print(struct buf *out, const char *source, const json_t *x, struct tutti_error *err)
+{
+    struct template *tpl = NULL;
+    struct template_output text = { 0 };
+    json_t *variables = json_object();
+    enum tutti_status st;
+    if (!variables || json_object_set(variables, "x", (json_t *)(uintptr_t)x) != 0)
+        st = chat_out_of_memory(err);
+    else
+        st = template_compile(&tpl, source, strlen(source), "chat", err);
+    if (st == TUTTI_OK)
+        st = template_render(tpl, &(struct template_input){ .user = variables }, &text, err);
+    if (st == TUTTI_OK && !buf_add(out, text.text, text.n_bytes))
+        st = chat_out_of_memory(err);
+    template_output_clear(&text);
+    template_free(tpl);
+    json_decref(variables);
+    return st;
+}
+
+const json_t *chat_tool_function(const json_t *tool)
+{
+    const json_t *function = json_object_get(tool, "function");
+    return json_is_object(function) ? function : tool;
+}
+
+bool chat_has_tool(const json_t *tools, const char *name, size_t n_bytes)
+{
+    size_t i;
+    const json_t *tool;
+    json_array_foreach(tools, i, tool)
+    {
+        const json_t *own = json_object_get(chat_tool_function(tool), "name");
+        if (json_string_length(own) == n_bytes && memcmp(json_string_value(own), name, n_bytes) == 0)
+            return true;
+    }
+    return false;
+}
+
+enum tutti_status chat_refuse_tools(const struct chat_call *call, const char *format, struct tutti_error *err)
+{
+    if (call->tools)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tools", "the chat format %s knows no tools", format);
+    for (size_t i = 0; i < call->n_messages; i++) {
+        if (call->messages[i].tool_calls)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "messages",
+                                   "messages[%zu]: the chat format %s knows no tools", i, format);
+    }
+    return TUTTI_OK;
+}
+
+static json_t *read_call(const json_t *entry)
+{
+    const json_t *function = chat_tool_function(entry), *arguments = json_object_get(function, "arguments");
+    json_t *parsed = NULL;
+    if (json_is_string(arguments))
+        parsed = json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL,
+                            NULL);
+    if (!json_is_object(parsed)) {
+        json_decref(parsed);
+        parsed = arguments ? json_incref((json_t *)(uintptr_t)arguments) : json_object();
+    }
+    return json_pack("{s:O?, s:o}", "name", json_object_get(function, "name"), "arguments", parsed);
+}
+
+enum tutti_status chat_read_calls(json_t **out, const struct tutti_message *message, size_t index,
+                                  struct tutti_error *err)
+{
+    char param[64];
+    json_t *list = NULL, *calls = NULL;
+    size_t i;
+    const json_t *entry;
+    snprintf(param, sizeof param, "messages[%zu].tool_calls", index);
+    enum tutti_status st = read_json(&list, message->tool_calls, param, true, err);
+    if (st != TUTTI_OK)
+        goto done;
+    calls = json_array();
+    json_array_foreach(list, i, entry)
+    {
+        if (!json_is_string(json_object_get(chat_tool_function(entry), "name"))) {
+            st = error_set_param(err, TUTTI_E_ARGUMENT, param, "%s[%zu] has no function name", param, i);
+            goto done;
+        }
+        if (json_array_append_new(calls, read_call(entry)) != 0) {
+            st = chat_out_of_memory(err);
+            goto done;
+        }
+    }
+    if (!calls) {
+        st = chat_out_of_memory(err);
+        goto done;
+    }
+    *out = calls;
+    calls = NULL;
+done:
+    json_decref(list);
+    json_decref(calls);
+    return st;
+}

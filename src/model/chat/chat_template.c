@@ -1,0 +1,459 @@
+/* Chat formats that are templates: messages as variables, the text as ids. */
+#include "model/chat/chat.h"
+
+#include "base/json/json_print.h"
+#include "base/utf8.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Words that may become part of a special token, as in "<|" + role + "|>". */
+static const char *const ROLES[] = { "system",    "user",     "assistant", "tool",      "observation",
+                                     "developer", "function", "ipython",   "documents", NULL };
+
+static const char CONTINUES[] = "continue_final_message";
+
+struct chat_template {
+    struct chat_format format;
+    const struct chat_format *builtin; /* NULL: none */
+    struct template *plain, *tools;    /* tools NULL: plain serves both */
+    json_t *trusted;                   /* bos_token, ... */
+    bool takes_tools;
+    /* Arguments of tool calls stay JSON text: the template does not print them as JSON itself. */
+    bool takes_text;
+    /* What the content of an assistant's message becomes that is null or absent, without calls of tools and with them. */
+    enum tutti_content empty[2][TUTTI_CONTENT_ABSENT + 1];
+};
+
+void chat_template_free(struct chat_template *tpl)
+{
+    if (!tpl)
+        return;
+    template_free(tpl->plain);
+    template_free(tpl->tools);
+    json_decref(tpl->trusted);
+    free(tpl);
+}
+
+const struct chat_format *chat_template_format(const struct chat_template *tpl)
+{
+    return &tpl->format;
+}
+
+const struct chat_format *chat_template_builtin(const struct chat_template *tpl)
+{
+    return tpl->builtin;
+}
+
+/* ---- variables ---- */
+
+/* Text that is no UTF-8 gets U+FFFD, as a JSON value must. */
+static json_t *json_of_text(const char *text, size_t n_bytes)
+{
+    json_t *out = json_stringn(n_bytes ? text : "", n_bytes);
+    if (out)
+        return out;
+    struct buf clean = { 0 };
+    bool ok = true;
+    for (size_t i = 0; i < n_bytes && ok;) {
+        size_t n = (size_t)utf8_char(text + i, n_bytes - i);
+        ok = n > 0 ? buf_add(&clean, text + i, n) : buf_add_string(&clean, "\xEF\xBF\xBD");
+        i += n > 0 ? n : 1;
+    }
+    if (ok)
+        out = json_stringn(clean.bytes, clean.n_bytes);
+    buf_clear(&clean);
+    return out;
+}
+
+static bool set_text(json_t *object, const char *key, const char *text)
+{
+    return !text || json_object_set_new(object, key, json_of_text(text, strlen(text))) == 0;
+}
+
+/* OpenAI's arguments are JSON as text; most templates print an object as JSON themselves. */
+static json_t *calls_for_template(const json_t *calls, bool as_text)
+{
+    json_t *out = json_array();
+    size_t i;
+    const json_t *call;
+    json_array_foreach(calls, i, call)
+    {
+        json_t *entry = json_deep_copy(call), *function = json_object_get(entry, "function");
+        json_t *target = json_is_object(function) ? function : entry;
+        const json_t *arguments = json_object_get(target, "arguments");
+        json_t *other = NULL;
+        if (!as_text && json_is_string(arguments)) {
+            other = json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_ALLOW_NUL,
+                               NULL);
+        } else if (as_text && arguments && !json_is_string(arguments)) {
+            char *text = json_print(arguments, JSON_ENCODE_ANY);
+            other = text ? json_string(text) : NULL;
+            free(text);
+        }
+        if (other)
+            json_object_set_new(target, "arguments", other);
+        if (!entry || json_array_append_new(out, entry) != 0) {
+            json_decref(out);
+            return NULL;
+        }
+    }
+    return out;
+}
+
+static enum tutti_status add_calls(json_t *object, const struct tutti_message *m, size_t index, bool as_text,
+                                   struct tutti_error *err)
+{
+    char param[64];
+    snprintf(param, sizeof param, "messages[%zu].tool_calls", index);
+    json_t *list = json_loads(m->tool_calls, JSON_ALLOW_NUL, NULL);
+    enum tutti_status st = TUTTI_OK;
+    if (!json_is_array(list))
+        st = error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: expected a list in JSON", param);
+    else if (json_object_set_new(object, "tool_calls", calls_for_template(list, as_text)) != 0)
+        st = chat_out_of_memory(err);
+    json_decref(list);
+    return st;
+}
+
+static bool set_content(json_t *object, const struct tutti_message *m, const struct chat_template *tpl)
+{
+    enum tutti_content content = tpl->empty[m->tool_calls != NULL][m->content_kind];
+    if (content == TUTTI_CONTENT_ABSENT)
+        return true;
+    return json_object_set_new(object, "content",
+                               content == TUTTI_CONTENT_NULL ? json_null()
+                                                             : json_of_text(m->content, m->n_bytes)) == 0;
+}
+
+static enum tutti_status add_message(json_t *list, const struct tutti_message *m, size_t index,
+                                     const struct chat_template *tpl, struct tutti_error *err)
+{
+    json_t *object = json_object();
+    enum tutti_status st = TUTTI_OK;
+    bool ok = object && set_text(object, "role", m->role) && set_content(object, m, tpl) &&
+              set_text(object, "name", m->name) && set_text(object, "tool_call_id", m->tool_call_id) &&
+              set_text(object, "reasoning_content", m->reasoning);
+    if (ok && m->tool_calls)
+        st = add_calls(object, m, index, tpl->takes_text, err);
+    if (st == TUTTI_OK && (!ok || json_array_append(list, object) != 0))
+        st = chat_out_of_memory(err);
+    json_decref(object);
+    return st;
+}
+
+/* A variable that is true or false; fallback where it is neither. */
+static bool argument_flag(const json_t *arguments, const char *name, bool fallback)
+{
+    const json_t *value = json_object_get(arguments, name);
+    return json_is_boolean(value) ? json_is_true(value) : fallback;
+}
+
+static enum tutti_status make_variables(json_t **out, const struct chat_call *call, struct tutti_error *err)
+{
+    json_t *variables = json_object(), *messages = json_array();
+    enum tutti_status st = TUTTI_OK;
+    const char *key;
+    json_t *value;
+    for (size_t i = 0; i < call->n_messages && st == TUTTI_OK && messages; i++)
+        st = add_message(messages, &call->messages[i], i, call->tpl, err);
+    bool ok = variables && messages;
+    bool continues = argument_flag(call->arguments, CONTINUES, false);
+    bool adds_prompt = argument_flag(call->arguments, "add_generation_prompt", !continues);
+    if (ok)
+        json_object_foreach((json_t *)(uintptr_t)call->arguments, key, value)
+            ok = ok && (!strcmp(key, CONTINUES) || json_object_set(variables, key, value) == 0);
+    ok = ok && json_object_set(variables, "messages", messages) == 0 &&
+         json_object_set_new(variables, "add_generation_prompt", json_boolean(adds_prompt)) == 0 &&
+         json_object_set(variables, "tools", call->tools ? (json_t *)(uintptr_t)call->tools : json_null()) ==
+             0;
+    if (ok && !json_object_get(variables, "documents"))
+        ok = json_object_set_new(variables, "documents", json_null()) == 0;
+    if (st == TUTTI_OK && !ok)
+        st = chat_out_of_memory(err);
+    json_decref(messages);
+    if (st == TUTTI_OK)
+        *out = variables;
+    else
+        json_decref(variables);
+    return st;
+}
+
+/* ---- continuing the last message ---- */
+
+static bool is_blank(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* Where the last occurrence of needle in text begins, in time linear in both (Knuth, Morris and Pratt); SIZE_MAX: nowhere, or out of
+ * memory. */
+static size_t find_last(const char *text, size_t n_text, const char *needle, size_t n)
+{
+    uint32_t *border = calloc(n + 1, sizeof *border);
+    size_t last = SIZE_MAX;
+    for (size_t i = 1, k = 0; border && i < n; i++) {
+        while (k > 0 && needle[i] != needle[k])
+            k = border[k];
+        k += needle[i] == needle[k];
+        border[i + 1] = (uint32_t)k;
+    }
+    for (size_t i = 0, k = 0; border && i < n_text; i++) {
+        while (k > 0 && (k == n || text[i] != needle[k]))
+            k = border[k];
+        k += text[i] == needle[k];
+        if (k == n)
+            last = i + 1 - n;
+    }
+    free(border);
+    return last;
+}
+
+/* The prompt ends where the last message's content does: as in transformers, with the blanks at its end where the template keeps
+ * them. */
+static enum tutti_status cut_behind_message(struct template_output *out, const struct chat_call *call,
+                                            struct tutti_error *err)
+{
+    const struct tutti_message *m = &call->messages[call->n_messages - 1];
+    const char *text = m->content;
+    size_t n = m->n_bytes, n_stripped, at = SIZE_MAX;
+    while (n > 0 && is_blank(*text))
+        text++, n--;
+    for (n_stripped = n; n_stripped > 0 && is_blank(text[n_stripped - 1]);)
+        n_stripped--;
+    if (n_stripped > 0 && n_stripped < UINT32_MAX)
+        at = find_last(out->text, out->n_bytes, text, n_stripped);
+    if (at == SIZE_MAX)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "continue_final_message",
+                               n_stripped == 0
+                                   ? "continue_final_message: the last message has no content"
+                                   : "continue_final_message: the chat template does not show the "
+                                     "last message's content as it is");
+    bool keeps_blanks = n <= out->n_bytes - at && memcmp(out->text + at, text, n) == 0;
+    out->n_bytes = at + (keeps_blanks ? n : n_stripped);
+    for (size_t i = 0; i < out->n_segments; i++) {
+        if (out->segments[i].end >= out->n_bytes) {
+            out->segments[i].end = out->n_bytes;
+            out->n_segments = i + 1;
+        }
+    }
+    return TUTTI_OK;
+}
+
+/* ---- rendering ---- */
+
+static enum tutti_status render_text(struct template_output *out, const struct chat_call *call,
+                                     struct tutti_error *err)
+{
+    const struct chat_template *tpl = call->tpl;
+    json_t *variables = NULL;
+    enum tutti_status st = make_variables(&variables, call, err);
+    if (st != TUTTI_OK)
+        return st;
+    struct template_input input = { .trusted = tpl->trusted, .user = variables, .roles = ROLES };
+    const struct template *used = call->tools && tpl->tools ? tpl->tools : tpl->plain;
+    if (json_array_size(json_object_get(call->arguments, "documents")) > 0 &&
+        !template_mentions(used, "documents"))
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "documents",
+                             "the model's chat template knows no documents");
+    if (st == TUTTI_OK)
+        st = template_render(used, &input, out, err);
+    if ((st == TUTTI_E_ARGUMENT || st == TUTTI_E_LIMIT) && err && !err->param[0])
+        snprintf(err->param, sizeof err->param, "messages");
+    json_decref(variables);
+    return st;
+}
+
+/* A list of tools, a call in the history, or what a tool answered. */
+static bool speaks_of_tools(const struct chat_call *call)
+{
+    bool speaks = call->tools;
+    for (size_t i = 0; i < call->n_messages && !speaks; i++)
+        speaks = call->messages[i].tool_calls || strcmp(call->messages[i].role, "tool") == 0;
+    return speaks;
+}
+
+enum tutti_status chat_render_template(const struct chat_call *call, struct ids *out, struct tutti_error *err)
+{
+    const struct chat_template *tpl = call->tpl;
+    struct template_output text = { 0 };
+    if (!tpl->takes_tools && tpl->builtin && tpl->builtin->takes_tools && speaks_of_tools(call))
+        return chat_render_code(tpl->builtin, call, out, err);
+    if (call->tools && !tpl->takes_tools)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tools", "the model's chat template knows no tools");
+    bool continues = argument_flag(call->arguments, CONTINUES, false);
+    if (continues && argument_flag(call->arguments, "add_generation_prompt", false))
+        return error_set_param(err, TUTTI_E_ARGUMENT, CONTINUES,
+                               "continue_final_message cannot go together with add_generation_prompt");
+    enum tutti_status st = render_text(&text, call, err);
+    if (st == TUTTI_OK && continues)
+        st = cut_behind_message(&text, call, err);
+    if (st == TUTTI_OK && !chat_encode(call->tok, &text, out))
+        st = chat_out_of_memory(err);
+    template_output_clear(&text);
+    return st;
+}
+
+/* ---- making: what a template takes is found by trial ---- */
+
+static const char CALLS[] = "[{\"id\": \"call00000\", \"type\": \"function\", \"function\": {\"name\": "
+                            "\"f\", \"arguments\": {\"a\": 1}}}]";
+
+/* Some templates add the arguments of a tool call to a string, others print them as JSON; some look at them only where the content
+ * is none. */
+static bool fails_with_objects(struct chat_template *tpl, const struct tokenizer *tok,
+                               enum tutti_content content)
+{
+    static const struct tutti_message TRIAL[] = {
+        { .role = "user", .content = "a", .n_bytes = 1 },
+        { .role = "assistant", .content = "", .tool_calls = CALLS, .content_kind = TUTTI_CONTENT_NULL },
+    };
+    struct chat_call call = { .tok = tok, .tpl = tpl, .messages = TRIAL, .n_messages = 2 };
+    struct template_output out = { 0 };
+    bool fails[2];
+    tpl->empty[1][TUTTI_CONTENT_NULL] = content;
+    for (int as_text = 0; as_text < 2; as_text++) {
+        tpl->takes_text = as_text;
+        fails[as_text] = render_text(&out, &call, NULL) != TUTTI_OK;
+        template_output_clear(&out);
+    }
+    return fails[0] && !fails[1];
+}
+
+/* Whether the prompt shows a tool that the request lists. */
+static bool shows_tools(const struct chat_template *tpl, const struct tokenizer *tok)
+{
+    static const char NAME[] = "tutti_trial_tool";
+    static const struct tutti_message TRIAL[] = {
+        { .role = "system", .content = "a", .n_bytes = 1 },
+        { .role = "user", .content = "a", .n_bytes = 1 },
+    };
+    json_t *tools = json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type", "function",
+                              "function", "name", NAME, "description", "a", "parameters", "type", "object",
+                              "properties", "x", "type", "string", "description", "a", "required", "x");
+    bool shows = false, fails = true;
+    for (size_t skip = 0; skip < 2 && !shows && tools; skip++) { /* some know no system role */
+        struct chat_call call = {
+            .tok = tok, .tpl = tpl, .messages = TRIAL + skip, .n_messages = 2 - skip, .tools = tools
+        };
+        struct template_output out = { 0 };
+        if (render_text(&out, &call, NULL) == TUTTI_OK) {
+            fails = false;
+            shows = memmem(out.text, out.n_bytes, NAME, sizeof NAME - 1);
+        }
+        template_output_clear(&out);
+    }
+    json_decref(tools);
+    return shows || (fails && template_mentions(tpl->plain, "tools"));
+}
+
+/* How often the word "None" occurs in a prompt whose assistant message has this content; -1: rendering fails. */
+static int count_nones(struct chat_template *tpl, const struct tokenizer *tok, bool has_calls,
+                       enum tutti_content content)
+{
+    static const char WORD[] = "None";
+    struct tutti_message trial[] = {
+        { .role = "user", .content = "a", .n_bytes = 1 },
+        { .role = "assistant", .content = "", .content_kind = TUTTI_CONTENT_NULL },
+        { .role = has_calls ? "tool" : "user", .content = "a", .n_bytes = 1, .tool_call_id = "call00000" },
+    };
+    struct chat_call call = { .tok = tok, .tpl = tpl, .messages = trial, .n_messages = 3 };
+    struct template_output out = { 0 };
+    int n = 0;
+    if (has_calls)
+        trial[1].tool_calls = CALLS;
+    else
+        trial[2].tool_call_id = NULL;
+    tpl->empty[has_calls][TUTTI_CONTENT_NULL] = content;
+    if (render_text(&out, &call, NULL) != TUTTI_OK)
+        return -1;
+    for (const char *at = out.text; (at = strstr(at, WORD)); at += sizeof WORD - 1)
+        n++;
+    template_output_clear(&out);
+    return n;
+}
+
+/* Null and absent content reach the template as such, as in transformers, unless it fails over them or prints the word "None":
+ * then the other one of them, then an empty text. */
+static void choose_empty(struct chat_template *tpl, const struct tokenizer *tok, bool has_calls)
+{
+    static const enum tutti_content OTHERS[] = { TUTTI_CONTENT_NULL, TUTTI_CONTENT_ABSENT };
+    int n_text = count_nones(tpl, tok, has_calls, TUTTI_CONTENT_TEXT);
+    bool works[2];
+    for (size_t i = 0; i < 2; i++) {
+        int n = count_nones(tpl, tok, has_calls, OTHERS[i]);
+        works[i] = n >= 0 && (n_text < 0 || n <= n_text);
+    }
+    enum tutti_content *empty = tpl->empty[has_calls];
+    empty[TUTTI_CONTENT_TEXT] = TUTTI_CONTENT_TEXT;
+    empty[TUTTI_CONTENT_NULL] = works[0]   ? TUTTI_CONTENT_NULL
+                                : works[1] ? TUTTI_CONTENT_ABSENT
+                                           : TUTTI_CONTENT_TEXT;
+    empty[TUTTI_CONTENT_ABSENT] = works[1]   ? TUTTI_CONTENT_ABSENT
+                                  : works[0] ? TUTTI_CONTENT_NULL
+                                             : TUTTI_CONTENT_TEXT;
+}
+
+/* How replies become text is the model's, whichever template makes the prompts. */
+static struct chat_format make_format(const struct chat_format *builtin)
+{
+    struct chat_format format = { .name = "template", .render = chat_render_template };
+    if (!builtin)
+        return format;
+    format.has_metadata_line = builtin->has_metadata_line;
+    format.trims_reply = builtin->trims_reply;
+    format.fills_in_time = builtin->fills_in_time;
+    format.widens_marks = builtin->widens_marks;
+    return format;
+}
+
+static json_t *make_tokens(const struct tokenizer *tok)
+{
+    const struct {
+        const char *key;
+        int32_t id;
+    } TOKENS[] = { { "bos_token", tokenizer_bos(tok) },
+                   { "eos_token", tokenizer_eos(tok) },
+                   { "unk_token", tokenizer_unk(tok) } };
+    json_t *out = json_object();
+    for (size_t i = 0; i < sizeof TOKENS / sizeof *TOKENS && out; i++) {
+        struct piece piece = { 0 };
+        if (TOKENS[i].id >= 0)
+            piece = tokenizer_piece(tok, TOKENS[i].id);
+        if (piece.n_bytes > 0)
+            json_object_set_new(out, TOKENS[i].key, json_stringn(piece.bytes, piece.n_bytes));
+    }
+    return out;
+}
+
+enum tutti_status chat_template_new(struct chat_template **out, const struct chat_template_source *source,
+                                    const struct tokenizer *tok, struct tutti_error *err)
+{
+    struct chat_template *tpl = calloc(1, sizeof *tpl);
+    if (!tpl)
+        return chat_out_of_memory(err);
+    tpl->format = make_format(source->builtin);
+    tpl->builtin = source->builtin;
+    enum tutti_status st = template_compile(&tpl->plain, source->text, source->n_bytes, source->name, err);
+    if (st == TUTTI_OK && source->tool_text)
+        st = template_compile(&tpl->tools, json_string_value(source->tool_text),
+                              json_string_length(source->tool_text), source->name, err);
+    if (st != TUTTI_OK)
+        goto done;
+    tpl->trusted = source->tokens ? json_copy((json_t *)(uintptr_t)source->tokens) : make_tokens(tok);
+    if (!tpl->trusted) {
+        st = chat_out_of_memory(err);
+        goto done;
+    }
+    tpl->takes_text = fails_with_objects(tpl, tok, TUTTI_CONTENT_TEXT) ||
+                      fails_with_objects(tpl, tok, TUTTI_CONTENT_NULL);
+    tpl->takes_tools = tpl->tools || shows_tools(tpl, tok);
+    choose_empty(tpl, tok, false);
+    choose_empty(tpl, tok, true);
+    *out = tpl;
+    tpl = NULL;
+done:
+    chat_template_free(tpl);
+    return st;
+}

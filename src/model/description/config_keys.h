@@ -1,0 +1,14 @@
+/* Settings, for every family, that do not change what a model computes or of which only one value is supported. A NULL key ends each
+ * list. */
+#ifndef TUTTI_MODEL_DESCRIPTION_CONFIG_KEYS_H
+#define TUTTI_MODEL_DESCRIPTION_CONFIG_KEYS_H
+
+#include "model/description/config.h"
+
+extern const struct config_key CONFIG_KEYS_COMMON[]; /* of config.json */
+extern const struct config_key CONFIG_KEYS_ROTARY[]; /* of families that rotate whole heads */
+extern const struct config_key
+    CONFIG_KEYS_MINDFORMERS[]; /* of what MindFormers wrote, which mindformers.c translated */
+extern const struct config_key CONFIG_KEYS_GGUF[]; /* of GGUF's metadata, under any architecture's prefix */
+
+#endif

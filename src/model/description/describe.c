@@ -1,0 +1,274 @@
+#include "model/description/describe.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+bool describe_has_type(const json_t *config, const char *model_type)
+{
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    return type && strcmp(type, model_type) == 0;
+}
+
+/* Refuses an activation that is not silu. */
+static void expect_silu(struct config *c, const char *key)
+{
+    const char *act = config_string_or(c, key, "silu");
+    if (strcmp(act, "silu") != 0 && strcmp(act, "swish") != 0)
+        config_unsupported(c, key, act);
+}
+
+/* YaRN stretches the context that was trained by its factor. */
+static void stretch_context(struct model_desc *d)
+{
+    double n_ctx = d->rope_scaling.factor * d->rope_scaling.original_n_ctx;
+    if (n_ctx > d->n_ctx)
+        d->n_ctx = n_ctx < LIMIT_CONTEXT ? (int)n_ctx : LIMIT_CONTEXT;
+}
+
+/* What the paper suggests, and what DeepSeek's settings make of it. */
+static double yarn_mscale(double factor, double weight)
+{
+    return factor <= 1 ? 1 : 0.1 * weight * log(factor) + 1;
+}
+
+static void read_yarn(struct model_desc *d, struct config *c, const char *object, int original)
+{
+    struct rope_scaling *s = &d->rope_scaling;
+    char key[128];
+#define KEY(name) (snprintf(key, sizeof key, "%s.%s", object, name), key)
+    s->kind = ROPE_SCALING_YARN;
+    s->factor = config_float(c, KEY("factor"), 1, 1e6);
+    s->original_n_ctx = original;
+    s->beta_fast = config_float_or(c, KEY("beta_fast"), 1e-3, 1e6, 32);
+    s->beta_slow = config_float_or(c, KEY("beta_slow"), 1e-3, 1e6, 1);
+    s->attention_factor = config_float_or(c, KEY("attention_factor"), 1e-3, 1e3, 0);
+    double mscale = config_float_or(c, KEY("mscale"), 0, 1e3, 0);
+    double mscale_all = config_float_or(c, KEY("mscale_all_dim"), 0, 1e3, 0);
+    if (s->attention_factor == 0 && mscale > 0 && mscale_all > 0)
+        s->attention_factor = yarn_mscale(s->factor, mscale) / yarn_mscale(s->factor, mscale_all);
+    if (!config_bool_or(c, KEY("truncate"), true))
+        config_unsupported(c, KEY("truncate"), "YaRN with a ramp that begins between two pairs");
+    stretch_context(d);
+#undef KEY
+}
+
+static void read_rope_scaling(struct model_desc *d, struct config *c, const char *object)
+{
+    struct rope_scaling *s = &d->rope_scaling;
+    char key[128];
+#define KEY(name) (snprintf(key, sizeof key, "%s.%s", object, name), key)
+    const char *older = config_string_or(c, KEY("type"), "default");
+    const char *type = config_string_or(c, KEY("rope_type"), older);
+    if (config_find(c, KEY("type")) && strcmp(older, type) != 0)
+        config_unsupported(c, KEY("type"), "another type than rope_type's");
+    config_skip(c, KEY("finetuned")); /* a note of YaRN's authors */
+    /* Outside of the object it comes first. */
+    int original = config_int_or(c, KEY("original_max_position_embeddings"), 1, LIMIT_CONTEXT, d->n_ctx);
+    original = config_int_or(c, "original_max_position_embeddings", 1, LIMIT_CONTEXT, original);
+    if (strcmp(type, "default") == 0)
+        return;
+    if (strcmp(type, "linear") == 0) {
+        s->kind = ROPE_SCALING_LINEAR;
+        s->factor = config_float(c, KEY("factor"), 1e-3, 1e6);
+    } else if (strcmp(type, "llama3") == 0) {
+        s->kind = ROPE_SCALING_LLAMA3;
+        s->factor = config_float(c, KEY("factor"), 1e-3, 1e6);
+        s->low_freq_factor = config_float(c, KEY("low_freq_factor"), 1e-3, 1e6);
+        s->high_freq_factor = config_float(c, KEY("high_freq_factor"), 1e-3, 1e6);
+        s->original_n_ctx = original;
+    } else if (strcmp(type, "yarn") == 0) {
+        read_yarn(d, c, object, original);
+    } else if (strcmp(type, "dynamic") == 0) {
+        s->kind = ROPE_SCALING_DYNAMIC;
+        s->factor = config_float(c, KEY("factor"), 1, 1e6);
+    } else {
+        char what[64];
+        snprintf(what, sizeof what, "\"%.40s\"", type);
+        config_unsupported(c, KEY("rope_type"), what);
+    }
+#undef KEY
+}
+
+/* Newer files keep all rotary settings in rope_parameters, older ones at the top and in rope_scaling. If a file has both objects,
+ * transformers uses rope_scaling only. */
+static void read_rope(struct model_desc *d, struct config *c, const struct transformers_defaults *defaults)
+{
+    bool has_old = config_has_object(c, "rope_scaling"), has_new = config_has_object(c, "rope_parameters");
+    const char *object = has_old ? "rope_scaling" : "rope_parameters";
+    char theta[64], part[64];
+    snprintf(theta, sizeof theta, "%s.rope_theta", object);
+    snprintf(part, sizeof part, "%s.partial_rotary_factor", object);
+    d->rope_theta = config_float_or(c, "rope_theta", 1e-6, 1e12, 10000);
+    d->rope_theta = config_float_or(c, theta, 1e-6, 1e12, d->rope_theta);
+    if (has_old && has_new) {
+        double other = config_float_or(c, "rope_parameters.rope_theta", 1e-6, 1e12, d->rope_theta);
+        if (other != d->rope_theta)
+            config_unsupported(c, "rope_scaling",
+                               "an object without rope_parameters' rope_theta, which it takes the place of,");
+        config_skip(c, "rope_parameters");
+    }
+    if (has_old || has_new)
+        read_rope_scaling(d, c, object);
+    d->rotary_dim = d->head_dim;
+    if (defaults->rotary_part != 1) {
+        double rotated = config_float_or(c, "partial_rotary_factor", 0, 1, defaults->rotary_part);
+        d->rotary_dim = (int)(d->head_dim * config_float_or(c, part, 0, 1, rotated));
+    }
+    d->rope = ROPE_HALF;
+}
+
+static int count_sliding(const struct model_desc *d, struct config *c, const json_t *types)
+{
+    int n = 0;
+    if ((int)json_array_size(types) != d->n_layers)
+        config_unsupported(c, "layer_types", "a list of another length than the number of layers");
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        char what[96];
+        snprintf(what, sizeof what, "\"%.40s\" of layer %zu", type ? type : "?", i);
+        if (type && strcmp(type, "sliding_attention") == 0)
+            n++;
+        else if (!type || strcmp(type, "full_attention") != 0)
+            config_unsupported(c, "layer_types", what);
+    }
+    return n;
+}
+
+void describe_layer_types(struct model_desc *d, struct config *c, int window, int first)
+{
+    const json_t *types = config_find(c, "layer_types");
+    int n_sliding = window > 0 && first < d->n_layers ? d->n_layers - first : 0;
+    if (types)
+        n_sliding = count_sliding(d, c, types);
+    if (n_sliding > 0 && window == 0)
+        config_unsupported(c, "layer_types", "\"sliding_attention\" without a sliding_window");
+    if (n_sliding > 0 && n_sliding < d->n_layers)
+        config_unsupported(c, types ? "layer_types" : "max_window_layers",
+                           "a window of attention in some layers only");
+    d->window = n_sliding > 0 ? window : 0;
+}
+
+const char *describe_either(struct config *c, const char *key, const char *alias)
+{
+    const json_t *value = config_find(c, key), *other = config_find(c, alias);
+    if (value && other && !json_equal(value, other))
+        config_unsupported(c, alias, "another value than its other name's");
+    return value ? key : alias;
+}
+
+static bool has_prefix(const char *text, const char *prefix)
+{
+    return prefix && strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+void describe_code(struct config *c, const char *family, const char *prefix)
+{
+    const char *kind;
+    json_t *value;
+    const json_t *map = config_has_object(c, "auto_map") ? config_find(c, "auto_map") : NULL;
+    json_object_foreach((json_t *)(uintptr_t)map, kind, value)
+    {
+        const char *name = json_string_value(json_is_array(value) ? json_array_get(value, 0) : value);
+        const char *dot = name ? strrchr(name, '.') : NULL;
+        if ((strcmp(kind, "AutoConfig") != 0 && !has_prefix(kind, "AutoModel")) || !name ||
+            has_prefix(dot ? dot + 1 : name, prefix))
+            continue;
+        if (c->status == TUTTI_OK)
+            c->status = error_set(
+                c->err, TUTTI_E_UNSUPPORTED,
+                "%s: auto_map.%.40s: \"%.80s\" is code of the folder, which tutti does not run: it may be "
+                "another "
+                "model than %s. If the tensors are those of a plain %s model, remove auto_map from the file",
+                c->file, kind, name, family, family);
+    }
+}
+
+void describe_transformers(struct model_desc *d, struct config *c,
+                           const struct transformers_defaults *defaults)
+{
+    d->n_layers = config_int(c, "num_hidden_layers", 1, LIMIT_LAYERS);
+    d->d_model = config_int(c, "hidden_size", 1, LIMIT_DIMENSION);
+    d->n_heads = config_int(c, "num_attention_heads", 1, LIMIT_DIMENSION);
+    bool is_silent = !config_has(c, "num_key_value_heads") && defaults->n_kv_heads > 0;
+    d->n_kv_heads = config_int_or(c, "num_key_value_heads", 1, LIMIT_DIMENSION,
+                                  is_silent ? defaults->n_kv_heads : d->n_heads);
+    d->head_dim = config_int_or(c, "head_dim", 1, LIMIT_DIMENSION,
+                                defaults->head_dim > 0 ? defaults->head_dim : d->d_model / d->n_heads);
+    d->d_ff = config_int(c, "intermediate_size", 1, LIMIT_DIMENSION);
+    d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
+    d->n_ctx = config_int_or(c, "max_position_embeddings", 1, LIMIT_CONTEXT, defaults->n_ctx);
+    d->norm_eps = (float)config_float_or(c, "rms_norm_eps", 0, 1, defaults->norm_eps);
+    d->tied_output = config_bool_or(c, "tie_word_embeddings", false);
+    d->activation = ACT_SILU;
+    expect_silu(c, "hidden_act");
+    read_rope(d, c, defaults);
+}
+
+/* What llama.cpp makes of YaRN's settings differs from release to release: only their usual values are run. */
+static void expect_plain_yarn(struct config *c, bool is_yarn)
+{
+    double ext = config_float_or(c, "rope.scaling.yarn_ext_factor", -1e6, 1e6, -1);
+    if (config_float_or(c, "rope.scaling.yarn_attn_factor", -1e6, 1e6, 1) != 1)
+        config_unsupported(c, "rope.scaling.yarn_attn_factor",
+                           "YaRN with a factor of attention other than 1");
+    if (ext >= 0 && ext != (is_yarn ? 1 : 0)) /* negative: not given */
+        config_unsupported(c, "rope.scaling.yarn_ext_factor",
+                           is_yarn ? "YaRN with another ramp than 1" : "a ramp without YaRN");
+}
+
+/* As in llama.cpp: without a type the factor is linear, and scale_linear is its older name. */
+static void read_gguf_scaling(struct model_desc *d, struct config *c)
+{
+    const char *scaling = config_string_or(c, "rope.scaling.type", "linear");
+    struct rope_scaling *s = &d->rope_scaling;
+    double factor = config_float_or(c, "rope.scale_linear", 0, 1e6, 0);
+    factor = config_float_or(c, "rope.scaling.factor", 0, 1e6, factor);
+    double attention = config_float_or(c, "rope.scaling.attn_factor", 1e-3, 1e3, 1);
+    bool is_yarn = strcmp(scaling, "yarn") == 0;
+    if (is_yarn) {
+        s->kind = ROPE_SCALING_YARN;
+        s->factor = factor >= 1 ? factor : config_float(c, "rope.scaling.factor", 1, 1e6);
+        s->original_n_ctx = config_int_or(c, "rope.scaling.original_context_length", 1, LIMIT_CONTEXT,
+                                          d->n_ctx);
+        s->beta_fast = config_float_or(c, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, 32);
+        s->beta_slow = config_float_or(c, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, 1);
+        s->attention_factor = model_yarn_scale(s->factor) * attention;
+        stretch_context(d);
+    } else if (strcmp(scaling, "linear") == 0) {
+        s->kind = factor > 0 && factor != 1 ? ROPE_SCALING_LINEAR : ROPE_SCALING_NONE;
+        s->factor = factor;
+    } else if (strcmp(scaling, "none") != 0) {
+        config_unsupported(c, "rope.scaling.type", scaling);
+    }
+    if (!is_yarn) { /* only YaRN uses them; other files may have them without effect */
+        config_skip(c, "rope.scaling.original_context_length");
+        config_skip(c, "rope.scaling.yarn_beta_fast");
+        config_skip(c, "rope.scaling.yarn_beta_slow");
+        if (attention != 1)
+            config_unsupported(c, "rope.scaling.attn_factor", "a factor of attention without YaRN");
+    }
+    expect_plain_yarn(c, is_yarn);
+}
+
+void describe_gguf(struct model_desc *d, struct config *c)
+{
+    if (config_int_or(c, "expert_count", 0, INT32_MAX, 0) != 0)
+        config_unsupported(c, "expert_count", "a mixture of experts");
+    d->n_layers = config_int(c, "block_count", 1, LIMIT_LAYERS);
+    d->d_model = config_int(c, "embedding_length", 1, LIMIT_DIMENSION);
+    d->n_heads = config_int(c, "attention.head_count", 1, LIMIT_DIMENSION);
+    d->n_kv_heads = config_int_or(c, "attention.head_count_kv", 1, LIMIT_DIMENSION, d->n_heads);
+    d->head_dim = config_int_or(c, "attention.key_length", 1, LIMIT_DIMENSION, d->d_model / d->n_heads);
+    if (config_int_or(c, "attention.value_length", 1, LIMIT_DIMENSION, d->head_dim) != d->head_dim)
+        config_unsupported(c, "attention.value_length", "a head of values unlike the head of keys");
+    d->d_ff = config_int(c, "feed_forward_length", 1, LIMIT_DIMENSION);
+    d->n_vocab = config_int_or(c, "vocab_size", 1, LIMIT_VOCAB, 0);
+    d->n_ctx = config_int(c, "context_length", 1, LIMIT_CONTEXT);
+    d->norm_eps = (float)config_float(
+        c, d->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", 0, 1);
+    d->activation = ACT_SILU;
+    d->rope_theta = config_float_or(c, "rope.freq_base", 1e-6, 1e12, 10000);
+    d->rotary_dim = config_int_or(c, "rope.dimension_count", 0, LIMIT_DIMENSION, d->head_dim);
+    read_gguf_scaling(d, c);
+}

@@ -1,0 +1,129 @@
+/* BLOOM: LayerNorm, also on the embedding, ALiBi in place of positions, GELU without a gate, biases everywhere. Hugging Face
+ * keeps q, k and v of one head together, with or without "transformer." before every name; GGUF has them apart. */
+#include "model/description/describe.h"
+#include "model/families/names.h"
+
+#define HF_NAMES(prefix)                                                                                     \
+    {                                                                                                        \
+        .embedding = prefix "word_embeddings.weight",                                                        \
+        .embedding_norm = prefix "word_embeddings_layernorm.weight", .output = "lm_head.weight",             \
+        .output_norm = prefix "ln_f.weight", .attn_norm = prefix "h.%d.input_layernorm.weight",              \
+        .ffn_norm = prefix "h.%d.post_attention_layernorm.weight",                                           \
+        .qkv = { prefix "h.%d.self_attention.query_key_value.weight" },                                      \
+        .attn_out = prefix "h.%d.self_attention.dense.weight",                                               \
+        .gate_up = { prefix "h.%d.mlp.dense_h_to_4h.weight" },                                               \
+        .down = prefix "h.%d.mlp.dense_4h_to_h.weight", .is_by_head = true,                                  \
+    }
+
+#define MINDFORMERS_NAMES(prefix)                                                                            \
+    {                                                                                                        \
+        NAMES_MINDFORMERS_BLOCK(prefix "blocks.%d."),                                                        \
+            .embedding = prefix "embedding.word_embedding.embedding_table",                                  \
+            .embedding_norm = prefix "embedding.norm.gamma", .output = "head.weight",                        \
+            .output_norm = prefix "ln_f.gamma",                                                              \
+    }
+
+static const struct tensor_names LAYOUTS[] = {
+    HF_NAMES("transformer."),
+    HF_NAMES(""),
+    MINDFORMERS_NAMES("transformer."),
+    MINDFORMERS_NAMES(""),
+    { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP, .embedding_norm = "token_embd_norm.weight" },
+};
+
+static bool is_bloom(const json_t *config)
+{
+    return describe_has_type(config, "bloom");
+}
+
+/* The block's output is added to its normed input. */
+static bool is_bloom_post(const json_t *config)
+{
+    return is_bloom(config) &&
+           json_is_true(json_object_get(config, "apply_residual_connection_post_layernorm"));
+}
+
+static const struct config_key KEYS[] = {
+    { "hidden_size", NULL }, /* n_embed comes first */
+    { "n_inner", NULL },     /* the class knows four times the width only */
+    /* The same results in other ways. */
+    { "slow_but_exact", NULL },
+    { "attention_softmax_in_fp32", NULL },
+    { "masked_softmax_fusion", NULL },
+    { "bias_dropout_fusion", NULL },
+    { "skip_bias_add", NULL },
+    { "skip_bias_add_qkv", NULL },
+    { "offset_alibi", NULL }, /* of training */
+    { NULL, NULL },
+};
+
+static const struct config_key GGUF_KEYS[] = {
+    { "attention.max_alibi_bias", "8" },
+    { NULL, NULL },
+};
+
+static void describe_hf(struct model_desc *d, struct config *c)
+{
+    config_bool_or(c, "apply_residual_connection_post_layernorm", false); /* chose the family */
+    d->n_layers = config_int(c, describe_either(c, "num_hidden_layers", "n_layer"), 1, LIMIT_LAYERS);
+    d->d_model = config_int(c, config_find(c, "n_embed") ? "n_embed" : "hidden_size", 1, LIMIT_DIMENSION / 4);
+    d->n_heads = config_int(c, describe_either(c, "num_attention_heads", "n_head"), 1, LIMIT_DIMENSION);
+    d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
+    d->n_ctx = config_int_or(c, "seq_length", 1, LIMIT_CONTEXT, 2048); /* as trained; nothing ends there */
+    d->norm_eps = (float)config_float_or(c, "layer_norm_epsilon", 0, 1, 1e-5);
+    d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
+    d->n_kv_heads = d->n_heads;
+    d->head_dim = d->d_model / d->n_heads;
+    d->d_ff = 4 * d->d_model;
+    if (d->head_dim * d->n_heads != d->d_model)
+        config_unsupported(c, "num_attention_heads", "a width that is no multiple of the heads");
+}
+
+static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    d->norm = NORM_LAYER;
+    if (is_gguf)
+        describe_gguf(d, c);
+    else
+        describe_hf(d, c);
+    d->has_embedding_norm = true;
+    d->has_alibi = true;
+    d->rope = ROPE_NONE;
+    d->rotary_dim = 0;
+    d->has_gate = false;
+    d->activation = ACT_GELU_TANH;
+    d->has_qkv_bias = d->has_attn_out_bias = d->has_mlp_bias = true;
+}
+
+static void describe_post(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    describe(d, c, is_gguf);
+    d->residual_scale = 1;
+}
+
+const struct family FAMILY_BLOOM = {
+    .name = "bloom",
+    .gguf_architecture = "bloom",
+    .is_mine = is_bloom,
+    .keys = KEYS,
+    .gguf_keys = GGUF_KEYS,
+    .describe = describe,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
+
+/* GGUF's "bloom" cannot say where residuals are taken. */
+const struct family FAMILY_BLOOM_POST = {
+    .name = "bloom-post",
+    .gguf_architecture = "bloom-post",
+    .is_mine = is_bloom_post,
+    .keys = KEYS,
+    .gguf_keys = GGUF_KEYS,
+    .describe = describe_post,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};

@@ -1,0 +1,89 @@
+/* GLM-4 in transformers' layouts: "glm" (GLM-4-9B), and "glm4" (the 0414 series) with norms behind both blocks as well.
+ * LLaMA's names, but ChatGLM's interleaved rotary positions on a part of each head, and gate and up in one tensor. */
+#include "model/description/describe.h"
+#include "model/families/names.h"
+
+static const struct tensor_names GLM_LAYOUTS[] = {
+    { NAMES_TRANSFORMERS, .gate_up = { "model.layers.%d.mlp.gate_up_proj.weight" } },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP },
+};
+
+static const struct tensor_names GLM4_LAYOUTS[] = {
+    { NAMES_TRANSFORMERS, .gate_up = { "model.layers.%d.mlp.gate_up_proj.weight" },
+      .attn_post_norm = "model.layers.%d.post_self_attn_layernorm.weight",
+      .ffn_post_norm = "model.layers.%d.post_mlp_layernorm.weight" },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP, .attn_post_norm = "blk.%d.post_attention_norm.weight",
+      .ffn_post_norm = "blk.%d.post_ffw_norm.weight" },
+};
+
+static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
+
+static bool is_glm(const json_t *config)
+{
+    return describe_has_type(config, "glm");
+}
+
+static bool is_glm4(const json_t *config)
+{
+    return describe_has_type(config, "glm4");
+}
+
+static void describe_glm(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    static const struct transformers_defaults DEFAULTS = { 2, 128, 131072, 1.5625e-7, 0.5 };
+    if (is_gguf) {
+        describe_gguf(d, c);
+    } else {
+        describe_transformers(d, c, &DEFAULTS);
+        describe_layer_types(d, c, 0, 0);
+        d->has_qkv_bias = config_bool_or(c, "attention_bias", true);
+    }
+    d->rope = ROPE_INTERLEAVED;
+}
+
+static void describe_glm4(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    describe_glm(d, c, is_gguf);
+    d->has_post_norms = true;
+}
+
+static bool has_turns(const struct tokenizer *tok)
+{
+    return tokenizer_find_control(tok, "[gMASK]") >= 0 && tokenizer_find_control(tok, "<|user|>") >= 0;
+}
+
+static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
+                               const json_t *config, const json_t *tokenizer_config, const char *template)
+{
+    (void)desc, (void)config, (void)tokenizer_config, (void)template;
+    return has_turns(tok) ? "glm4" : "";
+}
+
+/* Reading a GGUF file of architecture "chatglm" is the business of chatglm.c, whose layouts hold these names too. */
+const struct family FAMILY_GLM = {
+    .name = "glm",
+    .gguf_architecture = "chatglm",
+    .is_mine = is_glm,
+    .describe = describe_glm,
+    .layouts = GLM_LAYOUTS,
+    .n_layouts = sizeof GLM_LAYOUTS / sizeof *GLM_LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = choose_chat,
+    .defaults = family_glm_defaults,
+    .text_prefix = family_glm_prefix,
+};
+
+const struct family FAMILY_GLM4 = {
+    .name = "glm4",
+    .gguf_architecture = "glm4",
+    .is_mine = is_glm4,
+    .describe = describe_glm4,
+    .layouts = GLM4_LAYOUTS,
+    .n_layouts = sizeof GLM4_LAYOUTS / sizeof *GLM4_LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = choose_chat,
+    .defaults = family_glm_defaults,
+    .text_prefix = family_glm_prefix,
+};

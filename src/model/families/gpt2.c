@@ -1,0 +1,98 @@
+/* GPT-2: LayerNorm, learned positions, GELU without a gate, biases everywhere. Hugging Face keeps its matrices as
+ * [in][out] (Conv1D), with or without "transformer." before every name. */
+#include "model/description/describe.h"
+#include "model/families/names.h"
+
+#include <string.h>
+
+#define HF_NAMES(prefix)                                                                                     \
+    {                                                                                                        \
+        .embedding = prefix "wte.weight", .positions = prefix "wpe.weight", .output = "lm_head.weight",      \
+        .output_norm = prefix "ln_f.weight", .attn_norm = prefix "h.%d.ln_1.weight",                         \
+        .ffn_norm = prefix "h.%d.ln_2.weight", .qkv = { prefix "h.%d.attn.c_attn.weight" },                  \
+        .attn_out = prefix "h.%d.attn.c_proj.weight", .gate_up = { prefix "h.%d.mlp.c_fc.weight" },          \
+        .down = prefix "h.%d.mlp.c_proj.weight", .transposed = TRANSPOSED_ALL,                               \
+    }
+
+static const struct tensor_names LAYOUTS[] = {
+    HF_NAMES("transformer."),
+    HF_NAMES(""),
+    { NAMES_MINDFORMERS_BLOCK("backbone.blocks.%d."),
+      .embedding = "backbone.embedding.word_embedding.embedding_table",
+      .positions = "backbone.embedding.position_embedding.embedding_table", .output = "head.weight",
+      .output_norm = "backbone.layernorm.gamma" },
+    { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP, .positions = "position_embd.weight" },
+};
+
+/* Buffers of the causal mask. */
+static const char *const IGNORED[] = { ".attn.bias", "attn.masked_bias", "attention.beta",
+                                       "attention.masked_beta" };
+
+static bool is_mine(const json_t *config)
+{
+    return describe_has_type(config, "gpt2");
+}
+
+static const struct config_key KEYS[] = {
+    { "scale_attn_weights", "true" },
+    { "scale_attn_by_inverse_layer_idx", "false" },
+    { "reorder_and_upcast_attn", NULL }, /* the same results in another order */
+    { "n_ctx", NULL },                   /* n_positions again */
+    { "n_special", NULL },
+    { "predict_special_tokens", NULL },
+    { "summary_*", NULL }, /* of GPT2DoubleHeadsModel */
+    { NULL, NULL },
+};
+
+static void describe_hf(struct model_desc *d, struct config *c)
+{
+    static const char *const TANH[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast" };
+    d->n_layers = config_int(c, describe_either(c, "n_layer", "num_hidden_layers"), 1, LIMIT_LAYERS);
+    d->d_model = config_int(c, describe_either(c, "n_embd", "hidden_size"), 1, LIMIT_DIMENSION / 4);
+    d->n_heads = config_int(c, describe_either(c, "n_head", "num_attention_heads"), 1, LIMIT_DIMENSION);
+    d->d_ff = config_int_or(c, "n_inner", 1, LIMIT_DIMENSION, 4 * d->d_model);
+    d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
+    d->n_ctx = config_int_or(c, describe_either(c, "n_positions", "max_position_embeddings"), 1,
+                             LIMIT_CONTEXT, 1024);
+    d->norm_eps = (float)config_float_or(c, "layer_norm_epsilon", 0, 1, 1e-5);
+    d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
+    d->n_kv_heads = d->n_heads;
+    d->head_dim = d->d_model / d->n_heads;
+    if (d->head_dim * d->n_heads != d->d_model)
+        config_unsupported(c, "n_head", "a width that is no multiple of the heads");
+    const char *act = config_string_or(c, "activation_function", "gelu_new");
+    bool known = false;
+    for (size_t i = 0; i < sizeof TANH / sizeof *TANH; i++)
+        known = known || strcmp(act, TANH[i]) == 0;
+    if (!known)
+        config_unsupported(c, "activation_function", act);
+}
+
+static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    d->norm = NORM_LAYER;
+    if (is_gguf)
+        describe_gguf(d, c);
+    else
+        describe_hf(d, c);
+    d->has_learned_positions = true;
+    d->rope = ROPE_NONE;
+    d->rotary_dim = 0;
+    d->has_gate = false;
+    d->activation = ACT_GELU_TANH;
+    d->has_qkv_bias = d->has_attn_out_bias = d->has_mlp_bias = true;
+}
+
+const struct family FAMILY_GPT2 = {
+    .name = "gpt2",
+    .gguf_architecture = "gpt2",
+    .is_mine = is_mine,
+    .keys = KEYS,
+    .describe = describe,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};

@@ -1,0 +1,91 @@
+/* LLaMA 1, 2, 3 and what has its layout: RMSNorm, rotary positions over the whole head, grouped attention, SwiGLU.
+ * Hugging Face stores q and k for half-split rotation; GGUF's architecture "llama" stores them permuted for interleaved
+ * rotation. Each is run as it is stored. */
+#include "model/description/config_keys.h"
+#include "model/description/describe.h"
+#include "model/families/names.h"
+#include "tokenizer/json/byte_files.h"
+
+#include <string.h>
+
+static const struct tensor_names LAYOUTS[] = {
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP },
+    { NAMES_MINDFORMERS, NAMES_MINDFORMERS_SPLIT },
+    { NAMES_MINDFORMERS, NAMES_MINDFORMERS_FUSED },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP },
+};
+
+static const char *const IGNORED[] = { "rotary_emb.inv_freq", "rope_freqs.weight" };
+
+/* Mistral is LLaMA's layout with a window of attention (v0.1). */
+static bool is_mine(const json_t *config)
+{
+    return describe_has_type(config, "llama") || describe_has_type(config, "mistral");
+}
+
+static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    if (is_gguf) {
+        describe_gguf(d, c);
+        d->rope = ROPE_INTERLEAVED;
+        d->window = config_int_or(c, "attention.sliding_window", 0, INT32_MAX, 0);
+        return;
+    }
+    static const struct transformers_defaults LLAMA = { 0, 0, 2048, 1e-6, 1 };
+    static const struct transformers_defaults MISTRAL = { 8, 0, 131072, 1e-6, 1 };
+    bool is_mistral = describe_has_type(c->root, "mistral");
+    describe_transformers(d, c, is_mistral ? &MISTRAL : &LLAMA);
+    if (!is_mistral) { /* whose class knows no biases */
+        d->has_qkv_bias = d->has_attn_out_bias = config_bool_or(c, "attention_bias", false);
+        d->has_mlp_bias = config_bool_or(c, "mlp_bias", false);
+    }
+    /* Mistral's class has a window where the file is silent; null is none. LLaMA's knows no window. */
+    int window = config_int_or(c, "sliding_window", 1, INT32_MAX,
+                               is_mistral && !config_has(c, "sliding_window") ? 4096 : 0);
+    if (window > 0 && !is_mistral)
+        config_unsupported(c, "sliding_window", "a window of attention in a llama model");
+    describe_layer_types(d, c, window, 0);
+    if (is_mistral && window > 0 && d->window == 0)
+        config_unsupported(c, "layer_types", "full attention together with a sliding_window");
+}
+
+/* ---- chat ---- */
+
+/* Only its template tells a chat model of LLaMA 2 from the base model. */
+static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
+                               const json_t *config, const json_t *tokenizer_config, const char *template)
+{
+    (void)desc, (void)config, (void)tokenizer_config;
+    bool has_ids = tokenizer_bos(tok) >= 0 && tokenizer_eos(tok) >= 0;
+    return template && has_ids && strstr(template, "[INST]") && strstr(template, "<<SYS>>") ? "llama2" : "";
+}
+
+static enum tutti_status text_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
+{
+    int32_t bos = tokenizer_bos(tok);
+    return bos < 0 || tokenizer_adds_bos(tok) == 0 || ids_add(out, bos) ? TUTTI_OK : chat_out_of_memory(err);
+}
+
+static void defaults(struct tutti_sampling *sampling, const char *chat_format)
+{
+    if (strcmp(chat_format, "llama2") == 0) {
+        sampling->temperature = 0.6f;
+        sampling->top_p = 0.9f;
+    }
+}
+
+const struct family FAMILY_LLAMA = {
+    .name = "llama",
+    .gguf_architecture = "llama",
+    .is_permuted_in_gguf = true,
+    .is_mine = is_mine,
+    .keys = CONFIG_KEYS_ROTARY,
+    .describe = describe,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = choose_chat,
+    .defaults = defaults,
+    .text_prefix = text_prefix,
+};

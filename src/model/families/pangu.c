@@ -1,0 +1,82 @@
+/* PanGu-Alpha: GPT-2's block with the quick GELU, and on top a layer whose queries come from a table by position. Published in
+ * MindSpore's names alone; its projections are stored as [in][out], q, k and v are not. Zeng et al., 2021. */
+#include "model/description/config_keys.h"
+#include "model/description/describe.h"
+#include "model/families/names.h"
+
+#include <string.h>
+
+static const struct tensor_names TOP_LAYER = { NAMES_MINDFORMERS_BLOCK("backbone.top_query_layer.") };
+
+static const struct tensor_names GGUF_TOP_LAYER = { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP };
+
+static const struct tensor_names LAYOUTS[] = {
+    {
+        NAMES_MINDFORMERS_BLOCK("backbone.blocks.%d."),
+        .embedding = "backbone.embedding.word_embedding.embedding_table",
+        .positions = "backbone.embedding.position_embedding.embedding_table",
+        .output_norm = "backbone.layernorm.gamma",
+        .top_query = "backbone.top_query_embedding.embedding_table",
+        .top = &TOP_LAYER,
+    },
+    {
+        NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP, .positions = "position_embd.weight",
+        .top_query = "top_query_embd.weight", .top = &GGUF_TOP_LAYER, /* the last block */
+    },
+};
+
+static bool is_mine(const json_t *config)
+{
+    return describe_has_type(config, "pangualpha") || describe_has_type(config, "pangu_alpha");
+}
+
+static void describe_mindformers(struct model_desc *d, struct config *c)
+{
+    d->n_layers = config_int(c, "num_layers", 2, LIMIT_LAYERS);
+    d->d_model = config_int(c, "hidden_size", 1, LIMIT_DIMENSION / 4);
+    d->n_heads = config_int(c, "num_heads", 1, LIMIT_DIMENSION);
+    d->d_ff = config_int_or(c, "ffn_hidden_size", 1, LIMIT_DIMENSION, 4 * d->d_model);
+    d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
+    d->n_ctx = config_int_or(c, "seq_length", 1, LIMIT_CONTEXT, 1024);
+    d->norm_eps = (float)config_float_or(c, "layernorm_epsilon", 0, 1, 1e-5);
+    d->n_kv_heads = d->n_heads;
+    d->head_dim = d->d_model / d->n_heads;
+    if (d->head_dim * d->n_heads != d->d_model)
+        config_unsupported(c, "num_heads", "a width that is no multiple of the heads");
+    const char *act = config_string_or(c, "hidden_act", "fast_gelu");
+    if (strcmp(act, "fast_gelu") != 0)
+        config_unsupported(c, "hidden_act", act);
+    if (config_bool_or(c, "post_layernorm_residual", false))
+        config_unsupported(c, "post_layernorm_residual", "a residual taken behind the norm");
+}
+
+static void describe(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    d->norm = NORM_LAYER;
+    if (is_gguf)
+        describe_gguf(d, c);
+    else
+        describe_mindformers(d, c);
+    if (d->n_layers < 2)
+        config_unsupported(c, "block_count", "a model of the query layer alone");
+    d->rotary_dim = 0;
+    d->has_learned_positions = true;
+    d->has_top_query = true;
+    d->tied_output = true;
+    d->rope = ROPE_NONE;
+    d->has_gate = false;
+    d->activation = ACT_GELU_SIGMOID;
+    d->has_qkv_bias = d->has_attn_out_bias = d->has_mlp_bias = true;
+}
+
+const struct family FAMILY_PANGU = {
+    .name = "pangualpha",
+    .gguf_architecture = "pangu-alpha",
+    .is_mine = is_mine,
+    .keys = CONFIG_KEYS_MINDFORMERS,
+    .describe = describe,
+    .layouts = LAYOUTS,
+    .n_layouts = sizeof LAYOUTS / sizeof *LAYOUTS,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};

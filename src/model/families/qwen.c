@@ -1,0 +1,114 @@
+/* Qwen2 and Qwen2.5: LLaMA's block with biases on q, k, v. Qwen3: without them, but with norms of the heads of q and k.
+ * GGUF keeps q and k for half-split rotation. */
+#include "model/description/config_keys.h"
+#include "model/description/describe.h"
+#include "model/families/names.h"
+
+/* MindFormers' newer models. */
+#define NAMES_CORE                                                                                           \
+    .embedding = "embedding.word_embeddings.weight", .output = "output_layer.weight",                        \
+    .output_norm = "decoder.final_layernorm.weight",                                                         \
+    .attn_norm = "decoder.layers.%d.input_layernorm.weight",                                                 \
+    .ffn_norm = "decoder.layers.%d.pre_mlp_layernorm.weight",                                                \
+    .qkv = { "decoder.layers.%d.self_attention.linear_q.weight",                                             \
+             "decoder.layers.%d.self_attention.linear_k.weight",                                             \
+             "decoder.layers.%d.self_attention.linear_v.weight" },                                           \
+    .attn_out = "decoder.layers.%d.self_attention.linear_proj.weight",                                       \
+    .gate_up = { "decoder.layers.%d.mlp.gating.weight", "decoder.layers.%d.mlp.linear_fc1.weight" },         \
+    .down = "decoder.layers.%d.mlp.linear_fc2.weight"
+
+static const struct tensor_names QWEN2_LAYOUTS[] = {
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP },       { NAMES_MINDFORMERS, NAMES_MINDFORMERS_SPLIT },
+    { NAMES_MINDFORMERS, NAMES_MINDFORMERS_FUSED },           { NAMES_CORE },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP },
+};
+
+static const struct tensor_names QWEN3_LAYOUTS[] = {
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, .q_norm = "model.layers.%d.self_attn.q_norm.weight",
+      .k_norm = "model.layers.%d.self_attn.k_norm.weight" },
+    { NAMES_CORE, .q_norm = "decoder.layers.%d.self_attention.q_layernorm.weight",
+      .k_norm = "decoder.layers.%d.self_attention.k_layernorm.weight" },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP, .q_norm = "blk.%d.attn_q_norm.weight",
+      .k_norm = "blk.%d.attn_k_norm.weight" },
+};
+
+static const char *const IGNORED[] = { "rotary_emb.inv_freq" };
+
+static bool is_qwen2(const json_t *config)
+{
+    return describe_has_type(config, "qwen2");
+}
+
+static bool is_qwen3(const json_t *config)
+{
+    return describe_has_type(config, "qwen3");
+}
+
+/* Files give a window's size also where it is not used. Without layer_types it is for the layers from max_window_layers on. */
+static void read_window(struct model_desc *d, struct config *c)
+{
+    int window = config_int_or(c, "sliding_window", 1, INT32_MAX, config_has(c, "sliding_window") ? 0 : 4096);
+    int first = config_int_or(c, "max_window_layers", 0, INT32_MAX, 28);
+    if (!config_bool_or(c, "use_sliding_window", false))
+        window = 0;
+    describe_layer_types(d, c, window, first);
+}
+
+static void describe_gguf_qwen(struct model_desc *d, struct config *c)
+{
+    describe_gguf(d, c);
+    d->rope = ROPE_HALF;
+}
+
+static void describe_qwen2(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    static const struct transformers_defaults DEFAULTS = { 32, 0, 32768, 1e-6, 1 };
+    if (is_gguf) {
+        describe_gguf_qwen(d, c);
+    } else {
+        describe_transformers(d, c, &DEFAULTS);
+        read_window(d, c);
+    }
+    d->has_qkv_bias = true;
+}
+
+static void describe_qwen3(struct model_desc *d, struct config *c, bool is_gguf)
+{
+    static const struct transformers_defaults DEFAULTS = { 32, 128, 32768, 1e-6, 1 };
+    d->has_qk_norm = true;
+    if (is_gguf) {
+        describe_gguf_qwen(d, c);
+        return;
+    }
+    describe_transformers(d, c, &DEFAULTS);
+    read_window(d, c);
+    d->has_qkv_bias = d->has_attn_out_bias = config_bool_or(c, "attention_bias", false);
+}
+
+const struct family FAMILY_QWEN2 = {
+    .name = "qwen2",
+    .gguf_architecture = "qwen2",
+    .is_mine = is_qwen2,
+    .keys = CONFIG_KEYS_ROTARY,
+    .describe = describe_qwen2,
+    .layouts = QWEN2_LAYOUTS,
+    .n_layouts = sizeof QWEN2_LAYOUTS / sizeof *QWEN2_LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};
+
+const struct family FAMILY_QWEN3 = {
+    .name = "qwen3",
+    .gguf_architecture = "qwen3",
+    .is_mine = is_qwen3,
+    .keys = CONFIG_KEYS_ROTARY,
+    .describe = describe_qwen3,
+    .layouts = QWEN3_LAYOUTS,
+    .n_layouts = sizeof QWEN3_LAYOUTS / sizeof *QWEN3_LAYOUTS,
+    .ignored = IGNORED,
+    .n_ignored = sizeof IGNORED / sizeof *IGNORED,
+    .choose_chat = family_no_chat,
+    .text_prefix = family_no_prefix,
+};

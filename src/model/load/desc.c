@@ -1,0 +1,409 @@
+/* From configuration to description: which family, its values, and the checks that every family shares. */
+#include "base/half.h"
+#include "base/log.h"
+#include "checkpoint/quantized.h"
+#include "model/description/config_keys.h"
+#include "model/description/describe.h"
+#include "model/weights/weights.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const struct family *const FAMILIES[] = {
+    &FAMILY_CHATGLM_6B, &FAMILY_CHATGLM, &FAMILY_GLM,        &FAMILY_GLM4,  &FAMILY_LLAMA, &FAMILY_QWEN2,
+    &FAMILY_QWEN3,      &FAMILY_GPT2,    &FAMILY_BLOOM_POST, &FAMILY_BLOOM, &FAMILY_PANGU, NULL,
+};
+
+const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
+                           const json_t *tokenizer_config, const char *template)
+{
+    (void)desc, (void)tok, (void)config, (void)tokenizer_config, (void)template;
+    return "";
+}
+
+enum tutti_status family_no_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
+{
+    (void)tok, (void)out, (void)err;
+    return TUTTI_OK;
+}
+
+enum tutti_status family_glm_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
+{
+    enum tutti_status st = chat_add_special(tok, "[gMASK]", out, err);
+    if (st != TUTTI_OK)
+        return st;
+    /* A GGUF vocabulary spells it so where a plain piece is spelled "sop" too: there all spellings must differ. */
+    bool renamed = tokenizer_find_control(tok, "sop") < 0;
+    return chat_add_special(tok, renamed ? "<sop>" : "sop", out, err);
+}
+
+void family_glm_defaults(struct tutti_sampling *sampling, const char *chat_format)
+{
+    (void)chat_format;
+    sampling->temperature = 0.8f;
+    sampling->top_p = 0.8f;
+}
+
+static bool is_of(const struct family *family, const json_t *config, const char *type, bool is_gguf)
+{
+    if (!is_gguf)
+        return family->is_mine(config);
+    return strcmp(type, family->gguf_architecture) == 0;
+}
+
+static enum tutti_status find_family(const struct family **out, const struct checkpoint *ck,
+                                     struct tutti_error *err)
+{
+    const json_t *config = checkpoint_config(ck);
+    bool is_gguf = checkpoint_gguf(ck) != NULL;
+    const char *key = is_gguf ? "general.architecture" : "model_type";
+    const char *type = json_string_value(json_object_get(config, key));
+    char known[256] = "";
+    for (int i = 0; FAMILIES[i]; i++) {
+        if (type && is_of(FAMILIES[i], config, type, is_gguf)) {
+            *out = FAMILIES[i];
+            return TUTTI_OK;
+        }
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i > 0 ? ", " : "",
+                 FAMILIES[i]->name);
+    }
+    const char *class = json_string_value(json_array_get(json_object_get(config, "architectures"), 0));
+    if (!type)
+        return error_set(err, TUTTI_E_FORMAT, "%s: %s is missing or no string%s%.64s, expected one of %s",
+                         checkpoint_config_path(ck), key, class ? ", architectures says " : "",
+                         class ? class : "", known);
+    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: %s \"%.64s\" is not supported, expected one of %s",
+                     checkpoint_config_path(ck), key, type, known);
+}
+
+enum tutti_status model_desc_check(const struct model_desc *d, const char *file, struct tutti_error *err)
+{
+    const char *fault = NULL;
+    if (d->n_heads % d->n_kv_heads != 0)
+        fault = "the number of heads is no multiple of the number of KV heads";
+    else if (d->head_dim < 8 || d->head_dim % 8 != 0)
+        fault = "the head dimension is no positive multiple of 8";
+    else if (d->head_dim > 1024)
+        fault = "the head dimension is above 1024";
+    else if (d->rotary_dim < 0 || d->rotary_dim % 2 != 0 || d->rotary_dim > d->head_dim)
+        fault = "the rotary dimension is odd or larger than the head";
+    else if (d->rope == ROPE_2D && d->rotary_dim % 4 != 0)
+        fault = "the rotary dimension is no multiple of 4, as two streams of positions need";
+    else if ((int64_t)(d->n_heads + 2 * (int64_t)d->n_kv_heads) * d->head_dim > LIMIT_DIMENSION)
+        fault = "heads times head dimension is too large";
+    else if (2 * (int64_t)d->d_ff > LIMIT_DIMENSION)
+        fault = "the feed-forward width is too large";
+    else if (!(d->norm_eps > 0))
+        fault = "the epsilon of the norms is not positive";
+    else if (d->n_usable_vocab < 1 || d->n_usable_vocab > d->n_vocab)
+        fault = "the tokenizer's vocabulary does not fit the model's";
+    for (int i = 0; i < model_desc_n_stops(d, true) && !fault; i++) {
+        if (d->stop_ids[i] < 0 || d->stop_ids[i] >= d->n_vocab)
+            fault = "a stop id lies outside the vocabulary";
+    }
+    return fault ? error_set(err, TUTTI_E_FORMAT,
+                             "%s: %s (heads %d, KV heads %d, head dimension %d, rotary dimension %d, "
+                             "vocabulary %d of %d)",
+                             file, fault, d->n_heads, d->n_kv_heads, d->head_dim, d->rotary_dim,
+                             d->n_usable_vocab, d->n_vocab)
+                 : TUTTI_OK;
+}
+
+static bool has_tensor(const struct checkpoint *ck, const char *pattern)
+{
+    char name[LIMIT_TENSOR_NAME_BYTES];
+    weights_layer_name(name, sizeof name, pattern, 0);
+    return checkpoint_find(ck, name) != NULL;
+}
+
+/* Layouts may differ in a few names alone; where none fits wholly, the one that fits a little gives better errors. */
+const struct tensor_names *family_layout(const struct family *family, const struct checkpoint *ck)
+{
+    const struct tensor_names *nearest = NULL;
+    for (int i = 0; i < family->n_layouts; i++) {
+        const struct tensor_names *names = &family->layouts[i];
+        if (!has_tensor(ck, names->qkv[0]))
+            continue;
+        if (has_tensor(ck, names->embedding) && has_tensor(ck, names->gate_up[0]))
+            return names;
+        nearest = nearest ? nearest : names;
+    }
+    return nearest;
+}
+
+enum tutti_status family_no_layout(const struct family *family, const struct checkpoint *ck,
+                                   struct tutti_error *err)
+{
+    for (int i = 0; i < family->n_layouts; i++) {
+        char name[LIMIT_TENSOR_NAME_BYTES];
+        weights_layer_name(name, sizeof name, family->layouts[i].qkv[0], 0);
+        const char *method = quantized_find(ck, name);
+        if (method)
+            return error_set(err, TUTTI_E_UNSUPPORTED,
+                             "%s: tensor %s is missing, but its quantized form (%s) is there: %s",
+                             checkpoint_path(ck), name, method, QUANTIZED_ADVICE);
+    }
+    return error_set(err, TUTTI_E_FORMAT, "%s: no tensor is named as in a %s model, expected for example %s",
+                     checkpoint_path(ck), family->name, family->layouts[0].embedding);
+}
+
+/* GGUF need not say how large the vocabulary is: the embedding's rows tell. */
+static enum tutti_status find_vocab(struct model_desc *desc, const struct family *family,
+                                    const struct checkpoint *ck, struct tutti_error *err)
+{
+    const struct tensor_names *names = family_layout(family, ck);
+    const struct tensor *table = names ? checkpoint_find(ck, names->embedding) : NULL;
+    if (!table || table->n_dims != 2 || table->shape[0] < 1 || table->shape[0] > LIMIT_VOCAB)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: tensor %s is missing, or its shape is not [vocabulary, width]",
+                         checkpoint_path(ck), names ? names->embedding : family->layouts[0].embedding);
+    desc->n_vocab = (int)table->shape[0];
+    return TUTTI_OK;
+}
+
+/* GGUF has no keys for biases: the first layer's tensors tell. */
+static bool has_bias(const struct checkpoint *ck, const char *pattern)
+{
+    char weight[LIMIT_TENSOR_NAME_BYTES], bias[LIMIT_TENSOR_NAME_BYTES];
+    weights_layer_name(weight, sizeof weight, pattern, 0);
+    weights_bias_name(bias, sizeof bias, weight);
+    return checkpoint_find(ck, bias) != NULL;
+}
+
+/* A file may hold an output matrix although the configuration ties it to the embedding. If the two differ, transformers (version 5) runs
+ * the model untied. A rank's part needs no check: the whole checkpoint was checked before it was cut. */
+static enum tutti_status check_tie(struct model_desc *desc, const struct family *family,
+                                   const struct tensor_names *names, const struct checkpoint *ck,
+                                   struct tutti_error *err)
+{
+    if (!desc->tied_output || !names || !names->output || checkpoint_gguf(ck) || checkpoint_shard(ck))
+        return TUTTI_OK;
+    const struct tensor *output = checkpoint_find(ck, names->output);
+    const struct tensor *table = checkpoint_find(ck, names->embedding);
+    bool is_same = false;
+    if (!output || !table)
+        return TUTTI_OK;
+    enum tutti_status st = weights_are_equal(&is_same, output, table, err);
+    if (st != TUTTI_OK || is_same)
+        return st;
+    if (family->code) /* the authors' own class: what it does depends on the library below it */
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "%s: tensor %s: it differs from %s, to which the configuration ties it; set "
+                         "tie_word_embeddings to false in %s to use it, or remove the tensor",
+                         output->file, output->name, table->name, checkpoint_config_path(ck));
+    if (!checkpoint_is_quiet(ck))
+        log_warn("%s: tie_word_embeddings: true, but %s differs from %s: the model runs untied, with both",
+                 checkpoint_config_path(ck), output->name, table->name);
+    desc->tied_output = false;
+    desc->is_untied = true;
+    return TUTTI_OK;
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* Files of MindFormers keep their own settings next to the translated ones. */
+static bool is_mindformers(const struct config *c)
+{
+    return json_object_get(c->root, "mindformers_version") || ends_with(c->file, ".yaml") ||
+           ends_with(c->file, ".yml");
+}
+
+/* Refuses every setting that is neither understood nor known to change nothing. */
+static enum tutti_status end_config(struct config *c, const struct family *family,
+                                    const struct checkpoint *ck)
+{
+    const struct config_key *lists[4] = { 0 };
+    int n = 0;
+    bool is_gguf = checkpoint_gguf(ck) != NULL;
+    const struct config_key *own = is_gguf ? family->gguf_keys : family->keys;
+    char what[64];
+    if (own)
+        lists[n++] = own;
+    lists[n++] = is_gguf ? CONFIG_KEYS_GGUF : CONFIG_KEYS_COMMON;
+    if (!is_gguf && is_mindformers(c))
+        lists[n++] = CONFIG_KEYS_MINDFORMERS;
+    if (!is_gguf)
+        describe_code(c, family->name, family->code);
+    c->is_quiet = checkpoint_is_quiet(ck);
+    snprintf(what, sizeof what, "%s models", family->name);
+    return config_end(c, lists, what);
+}
+
+enum tutti_status model_desc_read(struct model_desc *desc, const struct family **family,
+                                  const struct checkpoint *ck, struct tutti_error *err)
+{
+    enum tutti_status st = find_family(family, ck, err);
+    if (st != TUTTI_OK)
+        return st;
+    bool is_gguf = checkpoint_gguf(ck) != NULL;
+    char prefix[64] = "";
+    if (is_gguf)
+        snprintf(prefix, sizeof prefix, "%s.", (*family)->gguf_architecture);
+    struct config c = { .root = checkpoint_config(ck),
+                        .file = checkpoint_config_path(ck),
+                        .prefix = prefix,
+                        .is_flat = is_gguf,
+                        .gguf = checkpoint_gguf(ck),
+                        .err = err };
+    *desc = (struct model_desc){ .has_gate = true, .bos_id = -1, .pad_id = -1 };
+    snprintf(desc->family, sizeof desc->family, "%s", (*family)->name);
+    (*family)->describe(desc, &c, is_gguf);
+    st = end_config(&c, *family, ck);
+    if (st != TUTTI_OK)
+        return st;
+    const struct tensor_names *names = family_layout(*family, ck);
+    if (is_gguf && names) {
+        desc->tied_output = !checkpoint_find(ck, names->output);
+        desc->has_qkv_bias = desc->has_qkv_bias || has_bias(ck, names->qkv[0]);
+        desc->has_attn_out_bias = desc->has_attn_out_bias || has_bias(ck, names->attn_out);
+        desc->has_mlp_bias = desc->has_mlp_bias || has_bias(ck, names->down);
+    }
+    st = check_tie(desc, *family, names, ck, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (desc->n_vocab == 0) {
+        st = find_vocab(desc, *family, ck, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    desc->n_usable_vocab = desc->n_vocab;
+    return model_desc_check(desc, checkpoint_config_path(ck), err);
+}
+
+static double llama3_scaled(const struct model_desc *d, double freq)
+{
+    double wavelength = 2 * M_PI / freq, original = d->rope_scaling.original_n_ctx;
+    double low = d->rope_scaling.low_freq_factor, high = d->rope_scaling.high_freq_factor;
+    double factor = d->rope_scaling.factor;
+    if (wavelength < original / high)
+        return freq;
+    if (wavelength >= original / low) /* where both factors are equal nothing is left between them */
+        return freq / factor;
+    double smooth = (original / wavelength - low) / (high - low);
+    return (1 - smooth) * freq / factor + smooth * freq;
+}
+
+/* Peng et al., 2023 (YaRN): high frequencies stay, low ones are divided, a ramp between them. */
+struct yarn {
+    double low, high; /* of the ramp, in pairs */
+};
+
+/* The pair whose wave turns n times within the original context. */
+static double yarn_pair(const struct model_desc *d, double n)
+{
+    return d->rotary_dim * log(d->rope_scaling.original_n_ctx / (2 * M_PI * n)) / (2 * log(d->rope_theta));
+}
+
+static struct yarn yarn_range(const struct model_desc *d)
+{
+    struct yarn y = { floor(yarn_pair(d, d->rope_scaling.beta_fast)),
+                      ceil(yarn_pair(d, d->rope_scaling.beta_slow)) };
+    y.low = y.low > 0 ? y.low : 0;
+    y.high = y.high < d->rotary_dim - 1 ? y.high : d->rotary_dim - 1;
+    return y;
+}
+
+static double yarn_scaled(const struct model_desc *d, const struct yarn *y, int pair, double freq)
+{
+    double width = y->high - y->low > 0.001 ? y->high - y->low : 0.001;
+    double ramp = (pair - y->low) / width;
+    ramp = ramp > 1 ? 1 : ramp > 0 ? ramp : 0;
+    return freq * (1 - ramp) + freq / d->rope_scaling.factor * ramp;
+}
+
+double model_yarn_scale(double factor)
+{
+    return 0.1 * log(factor) + 1;
+}
+
+float model_rope_scale(const struct model_desc *d)
+{
+    if (d->rope_scaling.kind != ROPE_SCALING_YARN)
+        return 1;
+    double given = d->rope_scaling.attention_factor;
+    return (float)(given > 0 ? given : model_yarn_scale(d->rope_scaling.factor));
+}
+
+void model_rope_freqs(const struct model_desc *d, float *freqs)
+{
+    struct yarn yarn = yarn_range(d);
+    int n = d->rope == ROPE_2D ? d->rotary_dim / 2 : d->rotary_dim; /* each of two streams turns a half */
+    for (int j = 0; j < n / 2; j++) {
+        /* The reference computes exponent, power and inverse in float32, each rounded. */
+        float exponent = (float)(2 * j) / (float)n;
+        float freq = 1.0f / (float)pow(d->rope_theta, (double)exponent);
+        if (d->rope_scaling.kind == ROPE_SCALING_LINEAR)
+            freq = (float)((double)freq / d->rope_scaling.factor);
+        else if (d->rope_scaling.kind == ROPE_SCALING_LLAMA3)
+            freq = (float)llama3_scaled(d, (double)freq);
+        else if (d->rope_scaling.kind == ROPE_SCALING_YARN)
+            freq = (float)yarn_scaled(d, &yarn, j, (double)freq);
+        freqs[j] = d->has_half_freqs ? half_to_float(float_to_half(freq)) : freq;
+    }
+}
+
+/* Press et al., 2021: a geometric sequence for a power of two heads; others take every other one of twice as many. */
+void model_alibi_slopes(const struct model_desc *d, float *slopes)
+{
+    int n = 1;
+    while (2 * n <= d->n_heads)
+        n *= 2;
+    for (int h = 0; h < d->n_heads; h++)
+        slopes[h] = (float)(h < n ? exp2(-8.0 * (h + 1) / n) : exp2(-4.0 * (2 * (h - n) + 1) / n));
+}
+
+struct prefix model_find_prefix(const struct model_desc *d, const int32_t *ids, int n_ids)
+{
+    struct prefix prefix = { 0 };
+    if (!d->has_prefix)
+        return prefix;
+    while (prefix.n < n_ids && ids[prefix.n] != d->prefix_end_id)
+        prefix.n++;
+    if (prefix.n == n_ids) /* no end: all of it is read from left to right */
+        return (struct prefix){ .n = 0, .has_no_end = true };
+    prefix.mask_position = prefix.n;
+    for (int k = 0; k < 2 && prefix.mask_position == prefix.n; k++) {
+        prefix.mask_position = 0;
+        while (prefix.mask_position < n_ids && ids[prefix.mask_position] != d->mask_ids[k])
+            prefix.mask_position++;
+        if (prefix.mask_position == n_ids)
+            prefix.mask_position = prefix.n;
+    }
+    return prefix;
+}
+
+void model_prefix_positions(const struct prefix *prefix, int position, int32_t *rope, int32_t *block)
+{
+    bool is_behind = !prefix->has_no_end && position >= prefix->n;
+    *rope = is_behind ? prefix->mask_position : position;
+    *block = is_behind ? position - prefix->n + 1 : 0;
+}
+
+enum tutti_status chat_out_of_memory(struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "chat: out of memory");
+}
+
+enum tutti_status chat_bad_role(const struct tutti_message *message, size_t index, const char *expected,
+                                struct tutti_error *err)
+{
+    char param[64];
+    snprintf(param, sizeof param, "messages[%zu].role", index);
+    return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: \"%.32s\", expected %s", param, message->role,
+                           expected);
+}
+
+enum tutti_status chat_add_special(const struct tokenizer *tok, const char *spelling, struct ids *out,
+                                   struct tutti_error *err)
+{
+    int32_t id = tokenizer_find_control(tok, spelling);
+    if (id < 0)
+        return error_set(err, TUTTI_E_UNSUPPORTED,
+                         "the tokenizer has no special token %s, which the chat format needs", spelling);
+    return ids_add(out, id) ? TUTTI_OK : chat_out_of_memory(err);
+}

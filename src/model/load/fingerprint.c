@@ -1,0 +1,126 @@
+#include "model/load/fingerprint.h"
+
+#include "base/checksum.h"
+#include "base/rng.h"
+#include "model/adapters/adapter.h"
+
+#include <string.h>
+
+/* In the order of the calls, so that nothing can change places; what is not there counts too. */
+static void add(uint64_t *sum, uint64_t next)
+{
+    *sum = mix64(mix64(*sum) ^ next);
+}
+
+static void add_floats(uint64_t *sum, const struct model *model, const float *memory, size_t n)
+{
+    add(sum, memory ? model->backend->ops->checksum(model->backend, memory, n) : 0);
+}
+
+static void add_norm(uint64_t *sum, const struct model *model, const struct norm *norm)
+{
+    add_floats(sum, model, norm->w, (size_t)model->desc.d_model);
+    add_floats(sum, model, norm->b, (size_t)model->desc.d_model);
+}
+
+static void add_matrix(uint64_t *sum, const struct model *model, const struct matrix *m)
+{
+    add(sum, m ? model->backend->ops->matrix_checksum(model->backend, m) : 0);
+}
+
+uint64_t model_weights_fingerprint(const struct model *model)
+{
+    const struct model_desc *d = &model->desc;
+    size_t n_positions = (size_t)d->n_ctx * (size_t)d->d_model;
+    uint64_t sum = 0;
+    add_matrix(&sum, model, model->embedding);
+    add_matrix(&sum, model, model->output != model->embedding ? model->output : NULL);
+    add_norm(&sum, model, &model->embedding_norm);
+    add_norm(&sum, model, &model->output_norm);
+    add_floats(&sum, model, model->positions, n_positions);
+    add_floats(&sum, model, model->top_query.table, n_positions);
+    add_matrix(&sum, model, model->top_query.query);
+    add_matrix(&sum, model, model->top_query.kv);
+    for (int i = 0; model->layers && i < d->n_layers; i++) {
+        const struct layer *layer = &model->layers[i];
+        add_norm(&sum, model, &layer->attn_norm);
+        add_norm(&sum, model, &layer->ffn_norm);
+        add_norm(&sum, model, &layer->attn_post_norm);
+        add_norm(&sum, model, &layer->ffn_post_norm);
+        add_floats(&sum, model, layer->q_norm, (size_t)d->head_dim);
+        add_floats(&sum, model, layer->k_norm, (size_t)d->head_dim);
+        add_matrix(&sum, model, layer->qkv);
+        add_matrix(&sum, model, layer->attn_out);
+        add_matrix(&sum, model, layer->gate_up);
+        add_matrix(&sum, model, layer->down);
+    }
+    return sum;
+}
+
+/* A field that is added to the description may change what keys and values are: then it belongs here. */
+_Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 520, "see model_shape_fingerprint()");
+
+uint64_t model_shape_fingerprint(const struct model *model)
+{
+    const struct model_desc *d = &model->desc;
+    const struct rope_scaling *s = &d->rope_scaling;
+    const int64_t numbers[] = {
+        d->n_layers,
+        d->d_model,
+        d->n_heads,
+        d->n_kv_heads,
+        d->head_dim,
+        d->d_ff,
+        d->n_vocab,
+        d->n_ctx,
+        (int64_t)d->norm,
+        d->has_embedding_norm,
+        d->has_post_norms,
+        d->has_learned_positions,
+        d->has_top_query,
+        (int64_t)d->rope,
+        d->rotary_dim,
+        d->has_half_freqs,
+        (int64_t)s->kind,
+        s->original_n_ctx,
+        d->has_qk_norm,
+        d->has_alibi,
+        d->window,
+        d->has_qkv_bias,
+        d->has_attn_out_bias,
+        d->has_mlp_bias,
+        d->has_gate,
+        d->tied_output,
+        (int64_t)d->activation,
+        d->has_prefix,
+        d->has_prefix ? d->prefix_end_id : 0,
+        d->has_prefix ? d->mask_ids[0] : 0,
+        d->has_prefix ? d->mask_ids[1] : 0,
+        (int64_t)model->weight_type,
+    };
+    const double reals[] = { (double)d->norm_eps, (double)d->residual_scale, d->rope_theta, s->factor,
+                             s->low_freq_factor,  s->high_freq_factor,       s->beta_fast,  s->beta_slow,
+                             s->attention_factor };
+    uint64_t sum = 0;
+    add(&sum, checksum64(0, d->family, strnlen(d->family, sizeof d->family)));
+    add(&sum, checksum64(0, numbers, sizeof numbers));
+    add(&sum, checksum64(0, reals, sizeof reals));
+    if (model->rope_freqs) /* the mathematical library had a part in them */
+        add(&sum, checksum64(0, model->rope_freqs, (size_t)d->rotary_dim / 2 * sizeof *model->rope_freqs));
+    return sum;
+}
+
+uint64_t model_adapter_fingerprint(const struct model *model, int adapter)
+{
+    uint64_t sum = 0;
+    for (int layer = 0; layer < model->desc.n_layers; layer++) {
+        for (int site = 0; site < SITE_COUNT; site++) {
+            if (site == SITE_OUTPUT && layer > 0)
+                continue;
+            const struct lora *const *loras = model_loras(model, (enum site)site, layer);
+            const struct lora *lora = loras ? loras[adapter] : NULL;
+            add(&sum, lora ? model->backend->ops->lora_checksum(model->backend, lora) : 0);
+        }
+    }
+    return sum;
+}

@@ -1,0 +1,372 @@
+/* From a checkpoint to a model that runs: description, packed weights, tokenizer, chat format, defaults. */
+#include "model/load/load.h"
+
+#include "backend/kv_type.h"
+#include "base/json/json_type.h"
+#include "base/log.h"
+#include "model/adapters/adapter.h"
+#include "model/chat/chat.h"
+#include "model/description/stops.h"
+#include "model/forward.h"
+#include "model/load/tokenizer_settings.h"
+#include "model/ranks/group.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void name_model(struct model *model, const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    size_t begin = n;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    snprintf(model->name, sizeof model->name, "%.*s", (int)(n - begin), path + begin);
+    static const char *const ENDS[] = { ".gguf", ".safetensors", ".bin", ".pt", ".pth", ".ckpt" };
+    char *dot = strrchr(model->name, '.');
+    for (size_t i = 0; dot && dot != model->name && i < sizeof ENDS / sizeof *ENDS; i++) {
+        if (strcmp(dot, ENDS[i]) == 0) {
+            *dot = '\0';
+            break;
+        }
+    }
+}
+
+enum tutti_status load_out_of_memory(const struct loader *l, struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(l->ck));
+}
+
+/* GGUF bakes llama3's rotary scaling into a tensor of divisors. */
+static enum tutti_status apply_rope_factors(struct loader *l, struct tutti_error *err)
+{
+    const struct tensor *t = checkpoint_take(l->ck, "rope_freqs.weight");
+    int n = l->model->desc.rotary_dim / 2;
+    if (!t)
+        return TUTTI_OK;
+    if (t->n_dims != 1 || t->shape[0] != n || t->dtype != DTYPE_F32)
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: expected f32 of shape [%d]", t->file, t->name,
+                         n);
+    float *factors = weights_to_floats(t, 1);
+    if (!factors)
+        return load_out_of_memory(l, err);
+    enum tutti_status st = TUTTI_OK;
+    for (int j = 0; j < n && st == TUTTI_OK; j++) {
+        if (!(factors[j] > 0))
+            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: element %d is not positive", t->file, t->name,
+                           j);
+        else
+            l->model->rope_freqs[j] /= factors[j];
+    }
+    free(factors);
+    return st;
+}
+
+/* ---- tokenizer, stops, defaults ---- */
+
+/* Rows of the vocabulary behind the last piece that can appear are padding: never sampled. */
+static int usable_vocab(const struct model *model)
+{
+    if (!model->tokenizer)
+        return model->desc.n_vocab;
+    int n = tokenizer_n_pieces(model->tokenizer);
+    while (n > 1 && tokenizer_piece(model->tokenizer, n - 1).type == PIECE_UNUSED)
+        n--;
+    return n < model->desc.n_vocab ? n : model->desc.n_vocab;
+}
+
+/* These are no more than defaults: what cannot be one is said, and left out. */
+static float default_or(const struct loader *l, const json_t *generation, const char *key, double lo,
+                        double hi, float fallback)
+{
+    const json_t *value = json_object_get(generation, key);
+    double x = json_number_value(value);
+    if (!value || json_is_null(value))
+        return fallback;
+    if (json_is_number(value) && x >= lo && x <= hi)
+        return (float)x;
+    char found[32];
+    if (json_is_number(value))
+        snprintf(found, sizeof found, "%g", x);
+    else
+        snprintf(found, sizeof found, "%s", json_type_name(value));
+    if (model_rank(l->model) == 0) /* says it for all */
+        log_warn("%s/generation_config.json: %s: %s, expected a number from %.10g to %.10g; it is left out",
+                 checkpoint_folder(l->ck), key, found, lo, hi);
+    return fallback;
+}
+
+static void read_defaults(struct loader *l, const json_t *generation)
+{
+    struct tutti_sampling *s = &l->model->sampling;
+    tutti_sampling_init(s, NULL);
+    const struct chat_format *chat = l->model->chat, *builtin = NULL;
+    if (l->model->chat_template)
+        builtin = chat_template_builtin(l->model->chat_template);
+    if (chat && l->family->defaults)
+        l->family->defaults(s, builtin ? builtin->name : chat->name);
+    if (!generation)
+        return;
+    s->temperature = default_or(l, generation, "temperature", 0, 100, s->temperature);
+    s->top_p = default_or(l, generation, "top_p", 1e-6, 1, s->top_p);
+    s->top_k = (int)default_or(l, generation, "top_k", 0, LIMIT_VOCAB, (float)s->top_k);
+    s->repetition_penalty = default_or(l, generation, "repetition_penalty", 0.01, 100, s->repetition_penalty);
+    if (json_is_false(json_object_get(generation, "do_sample")))
+        s->temperature = 0;
+}
+
+static enum tutti_status choose_chat(struct loader *l, const json_t *tokenizer_config,
+                                     struct tutti_error *err)
+{
+    struct model *model = l->model;
+    const json_t *config = checkpoint_config(l->ck);
+    if (!model->tokenizer)
+        return TUTTI_OK;
+    struct chat_source source = {
+        .option = l->options->chat_format,
+        .family = l->family,
+        .desc = &model->desc,
+        .folder = checkpoint_folder(l->ck),
+        .config = config,
+        .tokenizer_config = tokenizer_config,
+    };
+    enum tutti_status st = chat_choose(&model->chat, &model->chat_template, &source, model->tokenizer, err);
+    if (st == TUTTI_OK && model->chat)
+        snprintf(model->desc.chat_format, sizeof model->desc.chat_format, "%s", model->chat->name);
+    return st;
+}
+
+static enum tutti_status load_text(struct loader *l, struct tutti_error *err)
+{
+    struct model *model = l->model;
+    json_t *generation = NULL, *tokenizer_config = NULL;
+    char why[512] = "";
+    enum tutti_status st = model_tokenizer_load(&model->tokenizer, l->family, &model->desc, l->ck, why,
+                                                sizeof why, err);
+    if (st != TUTTI_OK)
+        goto done;
+    if (model->tokenizer)
+        model->desc.bos_id = tokenizer_bos(model->tokenizer);
+    else if (model_rank(model) == 0) /* says it for all */
+        log_warn("no tokenizer, so only token ids can be used: %s", why);
+    st = checkpoint_json(l->ck, "generation_config.json", &generation, err);
+    if (st == TUTTI_OK)
+        st = tokenizer_settings_read(&tokenizer_config, l->ck, err);
+    if (st != TUTTI_OK)
+        goto done;
+    model->desc.n_usable_vocab = usable_vocab(model);
+    st = model_find_stops(&model->desc, l->ck, generation, model->tokenizer, model_rank(model) == 0, err);
+    if (st == TUTTI_OK)
+        st = choose_chat(l, tokenizer_config, err);
+    if (st == TUTTI_OK)
+        read_defaults(l, generation);
+done:
+    json_decref(generation);
+    json_decref(tokenizer_config);
+    return st;
+}
+
+/* ---- putting it together ---- */
+
+static enum tutti_status read_weight_type(const struct weight_type **out, const char *name,
+                                          struct tutti_error *err)
+{
+    char known[256];
+    *out = weight_type_find(name);
+    if (*out)
+        return TUTTI_OK;
+    weight_type_list(known, sizeof known);
+    return error_set_param(err, TUTTI_E_ARGUMENT, "weight_type", "weight_type \"%.32s\", expected %s", name,
+                           known);
+}
+
+enum tutti_status model_start_backend(struct model *model, const struct tutti_model_options *options,
+                                      struct tutti_error *err)
+{
+    const struct model_desc *d = &model->desc, *local = &model->local;
+    struct group *group = model->group;
+    model->kv_type = DTYPE_F16;
+    if (options->kv_type && !kv_type_find(options->kv_type, &model->kv_type))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "kv_type",
+                               "kv_type \"%.32s\", expected f16, f32 or int8", options->kv_type);
+    float *slopes = d->has_alibi ? calloc((size_t)d->n_heads, sizeof *slopes) : NULL;
+    if (d->has_alibi && !slopes)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", model->name);
+    if (slopes)
+        model_alibi_slopes(d, slopes);
+    struct backend_options backend = {
+        .n_threads = options->n_threads > 0 || !options->ranks
+                         ? options->n_threads
+                         : cluster_n_threads(cluster_of(options->ranks)),
+        .pin_threads = options->pin_threads,
+        .cpu = options->cpu,
+        .attention = { .n_layers = d->n_layers,
+                       .n_heads = local->n_heads,
+                       .n_kv_heads = local->n_kv_heads,
+                       .head_dim = d->head_dim,
+                       .rotary_dim = d->rope == ROPE_NONE ? 0 : d->rotary_dim,
+                       .rope = d->rope,
+                       .rope_freqs = model->rope_freqs,
+                       .rope_scale = model_rope_scale(d),
+                       .scale = 1.0f / __builtin_sqrtf((float)d->head_dim),
+                       .window = d->window,
+                       .alibi_slopes = slopes && group ? slopes + group->split.heads.begin : slopes,
+                       .qk_norm_eps = d->norm_eps },
+        .cluster = group ? group->cluster : NULL,
+    };
+    enum tutti_status st = backend_cpu_new(&model->backend, &backend, err);
+    free(slopes);
+    return st;
+}
+
+static enum tutti_status load(struct loader *l, struct tutti_error *err)
+{
+    struct model *model = l->model;
+    enum tutti_status st = model_desc_read(&model->desc, &l->family, l->ck, err);
+    if (st != TUTTI_OK)
+        return st;
+    model->family = l->family;
+    l->names = family_layout(l->family, l->ck);
+    if (!l->names)
+        return family_no_layout(l->family, l->ck, err);
+    model->is_gguf = l->names->is_gguf;
+    if (l->options->weight_type) {
+        st = read_weight_type(&l->type, l->options->weight_type, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    for (size_t i = 0; i < checkpoint_n_tensors(l->ck); i++) {
+        const struct tensor *t = checkpoint_tensor(l->ck, i);
+        if (!weights_is_ignored(l->family, t->name))
+            l->total += t->n_bytes;
+    }
+    model->rope_freqs = calloc((size_t)model->desc.rotary_dim / 2 + 1, sizeof *model->rope_freqs);
+    if (!model->rope_freqs)
+        return load_out_of_memory(l, err);
+    model_rope_freqs(&model->desc, model->rope_freqs);
+    st = apply_rope_factors(l, err);
+    if (st == TUTTI_OK)
+        st = load_text(l, err); /* before the weights: it is quick, and more often wrong */
+    model->local = model->desc;
+    if (st == TUTTI_OK && model->group)
+        st = load_cut(l, err);
+    if (st == TUTTI_OK)
+        st = weights_check_all(l->is_cut ? &model->local : &model->desc, l->family, l->names, l->ck, err);
+    if (st == TUTTI_OK)
+        st = model_start_backend(model, l->options, err);
+    if (st == TUTTI_OK)
+        st = load_weights(l, err);
+    return st;
+}
+
+/* What this rank needs of a checkpoint: of one that is cut for as many ranks its own part. */
+static enum tutti_status open_part(struct loader *l, const char *path, struct tutti_error *err)
+{
+    enum tutti_status st = checkpoint_open_rank(&l->ck, path, model_rank(l->model),
+                                                cluster_n_ranks(l->model->group->cluster), err);
+    const struct shard_manifest *shard = st == TUTTI_OK ? checkpoint_shard(l->ck) : NULL;
+    l->is_cut = shard;
+    return group_check_shard(l->model, st, shard, err);
+}
+
+enum tutti_status model_load(struct model **out, const char *path, const struct tutti_model_options *options,
+                             struct tutti_error *err)
+{
+    struct tutti_model_options given = { 0 };
+    struct loader l = { .options = &given };
+    if (options)
+        given = *options;
+    l.model = calloc(1, sizeof *l.model);
+    if (!l.model)
+        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+    name_model(l.model, path);
+    enum tutti_status st = group_open(l.model, &given, err);
+    if (st != TUTTI_OK) {
+        model_free(l.model);
+        return st;
+    }
+    if (model_rank(l.model) > 0)
+        given.progress = NULL; /* rank 0 shows it for all */
+    st = l.model->group ? open_part(&l, path, err) : checkpoint_open(&l.ck, path, err);
+    if (st == TUTTI_OK)
+        st = load(&l, err);
+    checkpoint_close(l.ck);
+    st = group_join(l.model, st, err);
+    if (st == TUTTI_OK)
+        *out = l.model;
+    else
+        model_free(l.model);
+    return st;
+}
+
+enum tutti_status model_text_prefix(const struct model *model, struct ids *out, struct tutti_error *err)
+{
+    if (!model->family || !model->tokenizer)
+        return TUTTI_OK;
+    const struct token_affixes *affixes = tokenizer_affixes(model->tokenizer);
+    if (affixes->n_before == 0) /* the files of a GLM model may not name what its authors' code puts there */
+        return model->family->text_prefix(model->tokenizer, out, err);
+    return ids_add_all(out, affixes->before, (size_t)affixes->n_before) ? TUTTI_OK : chat_out_of_memory(err);
+}
+
+enum tutti_status model_text_suffix(const struct model *model, struct ids *out, struct tutti_error *err)
+{
+    if (model->family && model->family->text_suffix)
+        return model->family->text_suffix(&model->desc, out, err);
+    const struct token_affixes *affixes = model->tokenizer ? tokenizer_affixes(model->tokenizer) : NULL;
+    return !affixes || ids_add_all(out, affixes->after, (size_t)affixes->n_after) ? TUTTI_OK
+                                                                                  : chat_out_of_memory(err);
+}
+
+static void free_norm(struct backend *be, const struct norm *norm)
+{
+    be->ops->dealloc(be, norm->w);
+    be->ops->dealloc(be, norm->b);
+}
+
+static void free_layer(struct backend *be, const struct layer *layer)
+{
+    free_norm(be, &layer->attn_norm);
+    free_norm(be, &layer->ffn_norm);
+    free_norm(be, &layer->attn_post_norm);
+    free_norm(be, &layer->ffn_post_norm);
+    be->ops->dealloc(be, layer->q_norm);
+    be->ops->dealloc(be, layer->k_norm);
+    be->ops->matrix_free(be, layer->qkv);
+    be->ops->matrix_free(be, layer->attn_out);
+    be->ops->matrix_free(be, layer->gate_up);
+    be->ops->matrix_free(be, layer->down);
+}
+
+void model_free(struct model *model)
+{
+    if (!model)
+        return;
+    struct backend *be = model->backend;
+    if (model->group)
+        group_end(model->group);
+    if (be) {
+        workspace_free(model->workspace, be);
+        adapters_free(model->adapters, be);
+        for (int i = 0; model->layers && i < model->desc.n_layers; i++)
+            free_layer(be, &model->layers[i]);
+        if (model->output != model->embedding)
+            be->ops->matrix_free(be, model->output);
+        be->ops->matrix_free(be, model->embedding);
+        be->ops->matrix_free(be, model->top_query.query);
+        be->ops->matrix_free(be, model->top_query.kv);
+        be->ops->dealloc(be, model->top_query.table);
+        be->ops->dealloc(be, model->positions);
+        free_norm(be, &model->embedding_norm);
+        free_norm(be, &model->output_norm);
+        be->ops->free(be);
+    }
+    group_free(model->group);
+    free(model->layers);
+    free(model->rope_freqs);
+    chat_template_free(model->chat_template);
+    tokenizer_free(model->tokenizer);
+    free(model);
+}

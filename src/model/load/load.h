@@ -1,0 +1,27 @@
+/* What loading carries from step to step. */
+#ifndef TUTTI_MODEL_LOAD_LOAD_H
+#define TUTTI_MODEL_LOAD_LOAD_H
+
+#include "model/weights/weights.h"
+
+struct loader {
+    struct model *model;
+    struct checkpoint *ck;
+    const struct family *family;
+    const struct tensor_names *names;
+    const struct tutti_model_options *options;
+    const struct weight_type *type; /* asked for; NULL: as stored */
+    bool said_fallback;
+    bool is_cut; /* the checkpoint is this rank's part alone: tensors have the shapes of model->local */
+    uint64_t done, total; /* bytes, for progress */
+};
+
+/* Packs and uploads every weight of model->desc. model->backend is there. */
+MUST_CHECK enum tutti_status load_weights(struct loader *l, struct tutti_error *err);
+
+/* Shares the weights out over the ranks of model->group, as their types allow: sets model->local. */
+MUST_CHECK enum tutti_status load_cut(struct loader *l, struct tutti_error *err);
+
+enum tutti_status load_out_of_memory(const struct loader *l, struct tutti_error *err);
+
+#endif

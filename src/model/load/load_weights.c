@@ -1,0 +1,369 @@
+/* Weights from their tensors into the backend's memory: matrices packed, vectors and tables as float32. */
+#include "model/load/load.h"
+
+#include "base/log.h"
+#include "checkpoint/shards/shard_manifest.h"
+#include "model/ranks/group.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void progress(struct loader *l, const struct tensor *t)
+{
+    l->done += t->n_bytes;
+    if (l->options->progress)
+        l->options->progress(l->options->user, l->done, l->total);
+}
+
+/* A weight as the parts that matrix_new() takes, and the memory behind them. */
+struct sources {
+    struct matrix_part *parts;
+    const float **biases; /* [n_parts] into floats; NULL: none */
+    int n_parts;
+    void *made[MAX_PARTS]; /* what does not lie in the mapping as it is needed */
+    float *floats[MAX_PARTS];
+};
+
+static void sources_clear(struct sources *s)
+{
+    for (int i = 0; i < MAX_PARTS; i++) {
+        free(s->made[i]);
+        free(s->floats[i]);
+    }
+    free(s->parts);
+    free((void *)s->biases);
+}
+
+/* Runs of rows that lie one behind the other in the one tensor, q's heads first, then k's, then v's. */
+static void cut_by_head(struct sources *s, const struct weight *w)
+{
+    const struct matrix_part whole = s->parts[0];
+    const float *bias = s->biases ? s->biases[0] : NULL;
+    size_t row_bytes = w->parts[0]->n_bytes / (size_t)w->n_out;
+    s->n_parts = w->n_out / w->by_head_dim;
+    for (int i = 0; i < s->n_parts; i++) {
+        size_t row = (size_t)weights_by_head_row(w->n_out, w->by_head_dim, (int64_t)i * w->by_head_dim);
+        s->parts[i] = whole;
+        s->parts[i].data = (const uint8_t *)whole.data + row * row_bytes;
+        s->parts[i].n_rows = w->by_head_dim;
+        if (bias)
+            s->biases[i] = bias + row;
+    }
+}
+
+static bool sources_fill(struct sources *s, const struct weight *w)
+{
+    bool has_bias = false;
+    size_t n_most = w->by_head_dim > 0 ? (size_t)(w->n_out / w->by_head_dim) : (size_t)w->n_parts;
+    for (int i = 0; i < w->n_parts; i++)
+        has_bias = has_bias || w->biases[i];
+    *s = (struct sources){ .n_parts = w->n_parts, .parts = calloc(n_most, sizeof *s->parts) };
+    if (has_bias)
+        s->biases = calloc(n_most, sizeof *s->biases);
+    if (!s->parts || (has_bias && !s->biases))
+        return false;
+    for (int i = 0; i < w->n_parts; i++) {
+        const struct tensor *t = w->parts[i];
+        s->parts[i] = (struct matrix_part){ .dtype = t->dtype,
+                                            .n_rows = (int)t->shape[w->is_transposed ? 1 : 0] };
+        s->parts[i].data = w->is_transposed ? (s->made[i] = weights_transposed(t))
+                                            : tensor_bytes(t, &s->made[i]);
+        if (!s->parts[i].data)
+            return false;
+        if (w->biases[i]) {
+            s->biases[i] = s->floats[i] = weights_to_floats(w->biases[i], 1);
+            if (!s->floats[i])
+                return false;
+        }
+    }
+    if (w->by_head_dim > 0)
+        cut_by_head(s, w);
+    return true;
+}
+
+/* Leaves the rows of the runs, in their order. False: no memory. */
+static bool cut_rows(struct sources *s, const struct split_part *part, int n_in)
+{
+    int n_most = s->n_parts * part->n_runs, n = 0;
+    struct matrix_part *parts = calloc((size_t)n_most, sizeof *parts);
+    const float **biases = s->biases ? calloc((size_t)n_most, sizeof *biases) : NULL;
+    if (!parts || (s->biases && !biases)) {
+        free(parts);
+        free((void *)biases);
+        return false;
+    }
+    for (int k = 0; k < part->n_runs; k++) {
+        for (int i = 0, row = 0; i < s->n_parts; row += s->parts[i++].n_rows) {
+            const struct matrix_part *whole = &s->parts[i];
+            int begin = part->runs[k].begin - row, end = part->runs[k].end - row;
+            size_t row_bytes = 0;
+            begin = begin > 0 ? begin : 0;
+            end = end < whole->n_rows ? end : whole->n_rows;
+            if (begin >= end || !dtype_bytes(whole->dtype, n_in, &row_bytes))
+                continue; /* matrix_new() names a type whose blocks do not fit */
+            parts[n] = *whole;
+            parts[n].data = (const uint8_t *)whole->data + (size_t)begin * row_bytes;
+            parts[n].n_rows = end - begin;
+            if (biases)
+                biases[n] = s->biases[i] ? s->biases[i] + begin : NULL;
+            n++;
+        }
+    }
+    free(s->parts);
+    free((void *)s->biases);
+    s->parts = parts;
+    s->biases = biases;
+    s->n_parts = n;
+    return true;
+}
+
+/* Leaves the columns of the one run, which begins and ends with whole blocks. The bias is added by rank 0 alone. */
+static void cut_columns(struct sources *s, const struct split_part *part, int n_in, bool has_bias)
+{
+    for (int i = 0; i < s->n_parts; i++) {
+        size_t before = 0;
+        if (!dtype_bytes(s->parts[i].dtype, n_in, &s->parts[i].stride) ||
+            !dtype_bytes(s->parts[i].dtype, part->runs[0].begin, &before))
+            continue;
+        s->parts[i].data = (const uint8_t *)s->parts[i].data + before;
+    }
+    if (!has_bias) {
+        free((void *)s->biases);
+        s->biases = NULL;
+    }
+}
+
+/* What a matrix runs as. It depends on the whole matrix, so that the cut makes no difference. */
+static enum dtype type_of(const struct loader *l, const struct weight *w, enum dtype *want)
+{
+    *want = l->type ? weight_type_choose(l->type, &w->place) : weights_common_type(w);
+    return weights_fit_type(*want, w->n_in);
+}
+
+/* What the tensors should have. */
+static const struct model_desc *stored_desc(const struct loader *l)
+{
+    return l->is_cut ? &l->model->local : &l->model->desc;
+}
+
+/* Leaves what part says of the whole, or where the tensors are this rank's part already the bias that it adds. False: no memory. */
+static bool cut(const struct loader *l, struct sources *s, const struct weight *w,
+                const struct split_part *part)
+{
+    bool has_bias = model_rank(l->model) == 0;
+    if (part->kind == SPLIT_ROWS && !l->is_cut)
+        return cut_rows(s, part, w->n_in);
+    if (part->kind == SPLIT_COLUMNS && !l->is_cut)
+        cut_columns(s, part, w->n_in, has_bias);
+    if (part->kind == SPLIT_COLUMNS && l->is_cut && !has_bias) {
+        free((void *)s->biases);
+        s->biases = NULL;
+    }
+    return true;
+}
+
+/* part: what this rank holds of it, of n_whole rows or columns. */
+static enum tutti_status pack_part(struct loader *l, struct matrix **out, const struct weight *w,
+                                   const struct split_part *part, int n_whole, struct tutti_error *err)
+{
+    struct backend *be = l->model->backend;
+    struct sources s;
+    enum tutti_status st = TUTTI_OK;
+    if (!sources_fill(&s, w) || !cut(l, &s, w, part)) {
+        st = load_out_of_memory(l, err);
+        goto done;
+    }
+    enum dtype want, type = type_of(l, w, &want);
+    struct matrix_source source = { .name = w->name,
+                                    .parts = s.parts,
+                                    .n_parts = s.n_parts,
+                                    .n_in = part->kind == SPLIT_COLUMNS ? part->n : w->n_in,
+                                    .type = type,
+                                    .is_gate_up = w->is_gate_up,
+                                    .biases = s.biases };
+    if (type != want && !l->said_fallback) {
+        l->said_fallback = true;
+        log_info("%s: %d columns are no multiple of %d, so it and its like run as %s", w->name, w->n_in,
+                 dtype_block_elems(want), dtype_name(type));
+    }
+    st = be->ops->matrix_new(be, out, &source, err);
+    if (st != TUTTI_OK)
+        goto done;
+    l->model->weight_bytes += be->ops->matrix_bytes(*out);
+    uint64_t n_params = (uint64_t)w->n_in * (uint64_t)w->n_out; /* of the whole model, on every rank */
+    l->model->n_params += l->is_cut ? n_params / (uint64_t)part->n * (uint64_t)n_whole : n_params;
+    for (int i = 0; i < w->n_parts; i++) {
+        tensor_forget(w->parts[i]);
+        progress(l, w->parts[i]);
+    }
+done:
+    sources_clear(&s);
+    return st;
+}
+
+/* A matrix in its place in the model. */
+static enum tutti_status pack(struct loader *l, struct matrix **out, const struct weight *w,
+                              enum split_role role, struct tutti_error *err)
+{
+    struct split_part part = { .kind = SPLIT_WHOLE };
+    if (l->model->group)
+        part = split_part(&l->model->group->split, &l->model->desc, role);
+    return pack_part(l, out, w, &part, split_n_whole(&l->model->desc, role), err);
+}
+
+/* tensor NULL: there is none, and *out stays NULL. */
+static enum tutti_status upload(struct loader *l, float **out, const struct tensor *tensor, int64_t n_rows,
+                                struct tutti_error *err)
+{
+    if (!tensor)
+        return TUTTI_OK;
+    struct backend *be = l->model->backend;
+    size_t n = (size_t)(n_rows * tensor->shape[tensor->n_dims - 1]);
+    float *values = weights_to_floats(tensor, n_rows);
+    *out = be->ops->alloc(be, n);
+    if (values && *out)
+        be->ops->upload(be, *out, values, n);
+    bool ok = values && *out;
+    free(values);
+    l->model->n_params += n;
+    l->model->weight_bytes += n * sizeof(float);
+    progress(l, tensor);
+    return ok ? TUTTI_OK : load_out_of_memory(l, err);
+}
+
+static enum tutti_status upload_norm(struct loader *l, struct norm *norm, const struct norm_tensors *tensors,
+                                     struct tutti_error *err)
+{
+    enum tutti_status st = upload(l, &norm->w, tensors->w, 1, err);
+    return st == TUTTI_OK ? upload(l, &norm->b, tensors->b, 1, err) : st;
+}
+
+/* The top layer's q has another input than its k and v. */
+static enum tutti_status pack_top_query(struct loader *l, const struct weight *qkv, struct tutti_error *err)
+{
+    struct weight query = *qkv, kv = *qkv;
+    query.n_parts = 1;
+    query.n_out = (int)query.parts[0]->shape[query.is_transposed ? 1 : 0];
+    kv.n_parts = 2;
+    kv.n_out -= query.n_out;
+    memmove(kv.parts, qkv->parts + 1, 2 * sizeof *kv.parts);
+    memmove(kv.biases, qkv->biases + 1, 2 * sizeof *kv.biases);
+    struct split_part part = { .kind = SPLIT_WHOLE };
+    if (l->model->group) { /* k, and v behind it */
+        const struct model_desc *d = &l->model->desc;
+        part = split_part(&l->model->group->split, d, SPLIT_K);
+        int n_rows = d->n_kv_heads * d->head_dim;
+        part.runs[part.n_runs++] = (struct split_range){ part.runs[0].begin + n_rows,
+                                                         part.runs[0].end + n_rows };
+        part.n *= 2;
+    }
+    enum tutti_status st = pack(l, &l->model->top_query.query, &query, SPLIT_Q, err);
+    return st == TUTTI_OK ? pack_part(l, &l->model->top_query.kv, &kv, &part,
+                                      2 * split_n_whole(&l->model->desc, SPLIT_K), err)
+                          : st;
+}
+
+static enum tutti_status load_layer(struct loader *l, int index, struct tutti_error *err)
+{
+    const struct model_desc *d = &l->model->desc;
+    struct layer *layer = &l->model->layers[index];
+    struct layer_weights w;
+    enum tutti_status st = weights_find_layer(&w, stored_desc(l), l->names, l->ck, index, err);
+    /* A type depends on how many heads share values in the whole model, so that the cut makes no difference. */
+    w.qkv.place.n_sharing = w.attn_out.place.n_sharing = d->n_heads / d->n_kv_heads;
+    w.gate_up.place.n_sharing = w.down.place.n_sharing = d->n_heads / d->n_kv_heads;
+    if (st == TUTTI_OK && index == 0)
+        l->model->weight_type = l->type ? l->type->dtype : weights_stored_type(&w);
+    if (st == TUTTI_OK)
+        st = upload_norm(l, &layer->attn_norm, &w.attn_norm, err);
+    if (st == TUTTI_OK)
+        st = d->has_top_query && index == d->n_layers - 1 ? pack_top_query(l, &w.qkv, err)
+                                                          : pack(l, &layer->qkv, &w.qkv, SPLIT_QKV, err);
+    if (st == TUTTI_OK)
+        st = upload(l, &layer->q_norm, w.q_norm, 1, err);
+    if (st == TUTTI_OK)
+        st = upload(l, &layer->k_norm, w.k_norm, 1, err);
+    if (st == TUTTI_OK)
+        st = pack(l, &layer->attn_out, &w.attn_out, SPLIT_ATTN_OUT, err);
+    if (st == TUTTI_OK)
+        st = upload_norm(l, &layer->attn_post_norm, &w.attn_post_norm, err);
+    if (st == TUTTI_OK)
+        st = upload_norm(l, &layer->ffn_norm, &w.ffn_norm, err);
+    if (st == TUTTI_OK)
+        st = pack(l, &layer->gate_up, &w.gate_up, d->has_gate ? SPLIT_GATE_UP : SPLIT_UP, err);
+    if (st == TUTTI_OK)
+        st = pack(l, &layer->down, &w.down, SPLIT_DOWN, err);
+    if (st == TUTTI_OK)
+        st = upload_norm(l, &layer->ffn_post_norm, &w.ffn_post_norm, err);
+    return st;
+}
+
+/* The larger block of what is stored and what it runs as: all of them are 1, 32 or 256. */
+static int block_of(const struct loader *l, const struct weight *w, int n_most)
+{
+    enum dtype want;
+    int n = dtype_block_elems(type_of(l, w, &want)), n_stored = dtype_block_elems(weights_common_type(w));
+    n = n > n_stored ? n : n_stored;
+    return n > n_most ? n : n_most;
+}
+
+/* The parts must be those that the ranks hold here. */
+static enum tutti_status check_cut(const struct loader *l, struct tutti_error *err)
+{
+    const struct shard_manifest *manifest = checkpoint_shard(l->ck);
+    const struct split *own = &l->model->group->split;
+    struct split s;
+    enum tutti_status st = split_read(&s, &l->model->desc, manifest, err);
+    if (st == TUTTI_OK && memcmp(&s, own, sizeof s) != 0)
+        st = error_set(
+            err, TUTTI_E_UNSUPPORTED,
+            "%s: strategy: the model is cut in another way than it runs; cut it again by tutti shard",
+            manifest->path);
+    return st;
+}
+
+enum tutti_status load_cut(struct loader *l, struct tutti_error *err)
+{
+    const struct model_desc *d = &l->model->desc;
+    struct split_blocks blocks = { 1, 1 };
+    if (l->is_cut) { /* parts are of plain types */
+        enum tutti_status st = group_cut(l->model, &blocks, err);
+        return st == TUTTI_OK ? check_cut(l, err) : st;
+    }
+    for (int i = 0; i < d->n_layers; i++) {
+        struct layer_weights w;
+        enum tutti_status st = weights_find_layer(&w, d, l->names, l->ck, i, err);
+        if (st != TUTTI_OK)
+            return st;
+        blocks.attn_out = block_of(l, &w.attn_out, blocks.attn_out);
+        blocks.down = block_of(l, &w.down, blocks.down);
+    }
+    return group_cut(l->model, &blocks, err);
+}
+
+enum tutti_status load_weights(struct loader *l, struct tutti_error *err)
+{
+    struct model *model = l->model;
+    model->layers = calloc((size_t)model->desc.n_layers, sizeof *model->layers);
+    if (!model->layers)
+        return load_out_of_memory(l, err);
+    struct outer_weights outer;
+    enum tutti_status st = weights_find_outer(&outer, stored_desc(l), l->names, l->ck, err);
+    if (st == TUTTI_OK)
+        st = pack(l, &model->embedding, &outer.embedding, SPLIT_EMBEDDING, err);
+    if (st == TUTTI_OK)
+        st = upload_norm(l, &model->embedding_norm, &outer.embedding_norm, err);
+    if (st == TUTTI_OK)
+        st = upload(l, &model->positions, outer.positions, model->desc.n_ctx, err);
+    if (st == TUTTI_OK)
+        st = upload(l, &model->top_query.table, outer.top_query, model->desc.n_ctx, err);
+    for (int i = 0; i < model->desc.n_layers && st == TUTTI_OK; i++)
+        st = load_layer(l, i, err);
+    if (st == TUTTI_OK)
+        st = upload_norm(l, &model->output_norm, &outer.output_norm, err);
+    if (st == TUTTI_OK && !model->desc.tied_output)
+        st = pack(l, &model->output, &outer.output, SPLIT_OUTPUT, err);
+    else if (st == TUTTI_OK)
+        model->output = model->embedding;
+    return st;
+}

@@ -1,0 +1,319 @@
+/* Known shapes with made-up weights: what a benchmark needs of a model, without a download. */
+#include "base/rng.h"
+#include "kernels/quantize.h"
+#include "model/description/family.h"
+#include "model/forward.h"
+#include "model/ranks/group.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What families have in common; a shape's numbers follow. */
+#define SWIGLU .has_gate = true, .activation = ACT_SILU, .norm_eps = 1e-5f, .rope_theta = 10000
+#define GELU                                                                                                 \
+    .norm = NORM_LAYER, .activation = ACT_GELU_TANH, .norm_eps = 1e-5f, .rope_theta = 10000,                 \
+    .has_qkv_bias = true, .has_attn_out_bias = true, .has_mlp_bias = true, .tied_output = true
+#define SIZES(layers, model, heads, kv_heads, head, ff, vocab, ctx)                                          \
+    .n_layers = (layers), .d_model = (model), .n_heads = (heads), .n_kv_heads = (kv_heads),                  \
+    .head_dim = (head), .d_ff = (ff), .n_vocab = (vocab), .n_ctx = (ctx)
+#define ROPE(kind, dim) .rope = (kind), .rotary_dim = (dim)
+
+static const struct shape {
+    const char *name;
+    struct model_desc desc;
+} SHAPES[] = {
+    { "chatglm-6b",
+      { GELU, SIZES(28, 4096, 32, 32, 128, 16384, 130528, 2048), ROPE(ROPE_2D, 128),
+        .residual_scale = 7.4833148f, .has_half_freqs = true } },
+    { "chatglm2-6b",
+      { SWIGLU, SIZES(28, 4096, 32, 2, 128, 13696, 65024, 32768), ROPE(ROPE_INTERLEAVED, 64),
+        .has_qkv_bias = true } },
+    { "chatglm3-6b",
+      { SWIGLU, SIZES(28, 4096, 32, 2, 128, 13696, 65024, 8192), ROPE(ROPE_INTERLEAVED, 64),
+        .has_qkv_bias = true } },
+    { "glm-4-9b",
+      { SWIGLU, SIZES(40, 4096, 32, 2, 128, 13696, 151552, 131072), ROPE(ROPE_INTERLEAVED, 64),
+        .has_qkv_bias = true } },
+    { "llama-7b", { SWIGLU, SIZES(32, 4096, 32, 32, 128, 11008, 32000, 4096), ROPE(ROPE_HALF, 128) } },
+    { "llama-3-8b", { SWIGLU, SIZES(32, 4096, 32, 8, 128, 14336, 128256, 8192), ROPE(ROPE_HALF, 128) } },
+    { "mistral-7b",
+      { SWIGLU, SIZES(32, 4096, 32, 8, 128, 14336, 32000, 32768), ROPE(ROPE_HALF, 128), .window = 4096 } },
+    { "qwen2.5-7b",
+      { SWIGLU, SIZES(28, 3584, 28, 4, 128, 18944, 152064, 32768), ROPE(ROPE_HALF, 128),
+        .has_qkv_bias = true } },
+    { "qwen3-8b",
+      { SWIGLU, SIZES(36, 4096, 32, 8, 128, 12288, 151936, 40960), ROPE(ROPE_HALF, 128),
+        .has_qk_norm = true } },
+    { "gpt2", { GELU, SIZES(12, 768, 12, 12, 64, 3072, 50257, 1024), .has_learned_positions = true } },
+    { "bloom-7b1",
+      { GELU, SIZES(30, 4096, 32, 32, 128, 16384, 250880, 2048), .has_alibi = true,
+        .has_embedding_norm = true } },
+    { "pangu-2.6b",
+      { GELU, SIZES(32, 2560, 32, 32, 80, 10240, 40000, 1024), .has_learned_positions = true,
+        .has_top_query = true } },
+    { "tiny", { SWIGLU, SIZES(4, 256, 8, 2, 32, 704, 4096, 2048), ROPE(ROPE_HALF, 32) } },
+};
+enum { N_SHAPES = sizeof SHAPES / sizeof *SHAPES };
+
+/* Pseudo-random weights of one row after the other repeat after this many rows: a matrix is larger than any cache, and
+ * what it holds does not matter to its speed. */
+enum { SOURCE_ROWS = 64 };
+
+struct maker {
+    struct model *model;
+    enum dtype type;
+    uint64_t state;
+};
+
+static float *random_floats(struct maker *m, int64_t n, float spread)
+{
+    float *values = malloc((size_t)n * sizeof *values);
+    for (int64_t i = 0; values && i < n; i++)
+        values[i] = ((float)(mix64(m->state++) >> 40) * 0x1p-23f - 1.0f) * spread;
+    return values;
+}
+
+static enum tutti_status out_of_memory(struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "made-up weights: out of memory");
+}
+
+static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const char *name, int n_in,
+                                     int n_out, bool is_gate_up, bool has_bias, struct tutti_error *err)
+{
+    struct backend *be = m->model->backend;
+    enum dtype type = n_in % dtype_block_elems(m->type) == 0 ? m->type : DTYPE_F16;
+    int n_parts = (n_out + SOURCE_ROWS - 1) / SOURCE_ROWS;
+    float *values = random_floats(m, (int64_t)SOURCE_ROWS * n_in, 1.7f / __builtin_sqrtf((float)n_in));
+    float *bias = has_bias ? random_floats(m, SOURCE_ROWS, 0.1f) : NULL;
+    struct matrix_part *parts = calloc((size_t)n_parts, sizeof *parts);
+    const float **biases = calloc((size_t)n_parts, sizeof *biases);
+    size_t n_bytes = 0;
+    enum tutti_status st = TUTTI_OK;
+    bool fits = dtype_bytes(type, (int64_t)SOURCE_ROWS * n_in, &n_bytes);
+    uint8_t *source = fits ? malloc(n_bytes) : NULL;
+    if (!values || (has_bias && !bias) || !parts || !biases || !source) {
+        st = out_of_memory(err);
+        goto done;
+    }
+    quantize(source, values, type, (int64_t)SOURCE_ROWS * n_in);
+    for (int i = 0; i < n_parts; i++) {
+        int left = n_out - i * SOURCE_ROWS;
+        parts[i] = (struct matrix_part){ .data = source,
+                                         .dtype = type,
+                                         .n_rows = left < SOURCE_ROWS ? left : SOURCE_ROWS };
+        biases[i] = bias;
+    }
+    struct matrix_source description = { .name = name,
+                                         .parts = parts,
+                                         .n_parts = n_parts,
+                                         .n_in = n_in,
+                                         .type = type,
+                                         .is_gate_up = is_gate_up,
+                                         .biases = has_bias ? biases : NULL };
+    st = be->ops->matrix_new(be, out, &description, err);
+    if (st == TUTTI_OK)
+        m->model->weight_bytes += be->ops->matrix_bytes(*out);
+done:
+    free(source);
+    free(values);
+    free(bias);
+    free(parts);
+    free((void *)biases);
+    return st;
+}
+
+static enum tutti_status make_vector(struct maker *m, float **out, size_t n, float value,
+                                     struct tutti_error *err)
+{
+    struct backend *be = m->model->backend;
+    float *values = malloc(n * sizeof *values);
+    *out = be->ops->alloc(be, n);
+    for (size_t i = 0; values && i < n; i++)
+        values[i] = value;
+    if (values && *out)
+        be->ops->upload(be, *out, values, n);
+    bool ok = values && *out;
+    free(values);
+    m->model->n_params += n;
+    m->model->weight_bytes += n * sizeof(float);
+    return ok ? TUTTI_OK : out_of_memory(err);
+}
+
+static enum tutti_status make_norm(struct maker *m, struct norm *out, struct tutti_error *err)
+{
+    const struct model_desc *d = &m->model->desc;
+    enum tutti_status st = make_vector(m, &out->w, (size_t)d->d_model, 1, err);
+    return st == TUTTI_OK && d->norm == NORM_LAYER ? make_vector(m, &out->b, (size_t)d->d_model, 0, err) : st;
+}
+
+static enum tutti_status make_attention(struct maker *m, struct layer *layer, bool is_top,
+                                        struct tutti_error *err)
+{
+    const struct model_desc *d = &m->model->local;
+    struct top_query *top = &m->model->top_query;
+    int q = d->n_heads * d->head_dim, kv = 2 * d->n_kv_heads * d->head_dim;
+    enum tutti_status st;
+    if (is_top) {
+        st = make_matrix(m, &top->query, "query", d->d_model, q, false, d->has_qkv_bias, err);
+        if (st == TUTTI_OK)
+            st = make_matrix(m, &top->kv, "kv", d->d_model, kv, false, d->has_qkv_bias, err);
+    } else {
+        st = make_matrix(m, &layer->qkv, "qkv", d->d_model, q + kv, false, d->has_qkv_bias, err);
+    }
+    if (st == TUTTI_OK && d->has_qk_norm)
+        st = make_vector(m, &layer->q_norm, (size_t)d->head_dim, 1, err);
+    if (st == TUTTI_OK && d->has_qk_norm)
+        st = make_vector(m, &layer->k_norm, (size_t)d->head_dim, 1, err);
+    return st == TUTTI_OK
+               ? make_matrix(m, &layer->attn_out, "attn_out", q, d->d_model, false, d->has_attn_out_bias, err)
+               : st;
+}
+
+static enum tutti_status make_layer(struct maker *m, struct layer *layer, bool is_top,
+                                    struct tutti_error *err)
+{
+    const struct model_desc *d = &m->model->local;
+    int up = d->has_gate ? 2 * d->d_ff : d->d_ff;
+    enum tutti_status st = make_norm(m, &layer->attn_norm, err);
+    if (st == TUTTI_OK)
+        st = make_attention(m, layer, is_top, err);
+    if (st == TUTTI_OK && d->has_post_norms)
+        st = make_norm(m, &layer->attn_post_norm, err);
+    if (st == TUTTI_OK)
+        st = make_norm(m, &layer->ffn_norm, err);
+    if (st == TUTTI_OK && d->has_post_norms)
+        st = make_norm(m, &layer->ffn_post_norm, err);
+    if (st == TUTTI_OK)
+        st = make_matrix(m, &layer->gate_up, "gate_up", d->d_model, up, d->has_gate, d->has_mlp_bias, err);
+    if (st == TUTTI_OK)
+        st = make_matrix(m, &layer->down, "down", d->d_ff, d->d_model, false, d->has_mlp_bias, err);
+    return st;
+}
+
+/* What stands before the first layer. */
+static enum tutti_status make_inputs(struct maker *m, struct tutti_error *err)
+{
+    struct model *model = m->model;
+    const struct model_desc *d = &model->local;
+    size_t n_table = (size_t)d->n_ctx * (size_t)d->d_model;
+    enum tutti_status st = make_matrix(m, &model->embedding, "embedding", d->d_model, d->n_vocab, false,
+                                       false, err);
+    if (st == TUTTI_OK && d->has_embedding_norm)
+        st = make_norm(m, &model->embedding_norm, err);
+    if (st == TUTTI_OK && d->has_learned_positions)
+        st = make_vector(m, &model->positions, n_table, 0.01f, err);
+    if (st == TUTTI_OK && d->has_top_query)
+        st = make_vector(m, &model->top_query.table, n_table, 0.01f, err);
+    return st;
+}
+
+/* Weights of all matrices of the whole model. */
+static uint64_t count_matrices(const struct model_desc *d)
+{
+    uint64_t q = (uint64_t)d->n_heads * (uint64_t)d->head_dim,
+             kv = (uint64_t)d->n_kv_heads * (uint64_t)d->head_dim;
+    uint64_t width = 2 * (q + kv) + (d->has_gate ? 3 : 2) * (uint64_t)d->d_ff;
+    uint64_t n_tables = d->tied_output ? 1 : 2;
+    return (uint64_t)d->d_model * ((uint64_t)d->n_layers * width + n_tables * (uint64_t)d->n_vocab);
+}
+
+/* Shares them out over the ranks, by the blocks of the type that they have. */
+static enum tutti_status cut(const struct maker *m, struct tutti_error *err)
+{
+    const struct model_desc *d = &m->model->desc;
+    int block = dtype_block_elems(m->type), n_heads = d->n_heads * d->head_dim;
+    struct split_blocks blocks = { .attn_out = n_heads % block == 0 ? block : 1,
+                                   .down = d->d_ff % block == 0 ? block : 1 };
+    return group_cut(m->model, &blocks, err);
+}
+
+static enum tutti_status make(struct maker *m, const struct tutti_model_options *options,
+                              struct tutti_error *err)
+{
+    struct model *model = m->model;
+    const struct model_desc *d = &model->desc;
+    enum tutti_status st = model_desc_check(d, model->name, err);
+    model->local = model->desc;
+    model->n_params = count_matrices(d);
+    if (st == TUTTI_OK && model->group)
+        st = cut(m, err);
+    if (st != TUTTI_OK)
+        return st;
+    model->rope_freqs = calloc((size_t)d->rotary_dim / 2 + 1, sizeof *model->rope_freqs);
+    model->layers = calloc((size_t)d->n_layers, sizeof *model->layers);
+    if (!model->rope_freqs || !model->layers)
+        return out_of_memory(err);
+    model_rope_freqs(d, model->rope_freqs);
+    st = model_start_backend(model, options, err);
+    if (st == TUTTI_OK)
+        st = make_inputs(m, err);
+    for (int i = 0; i < d->n_layers && st == TUTTI_OK; i++)
+        st = make_layer(m, &model->layers[i], d->has_top_query && i == d->n_layers - 1, err);
+    if (st == TUTTI_OK)
+        st = make_norm(m, &model->output_norm, err);
+    if (st == TUTTI_OK && !d->tied_output)
+        st = make_matrix(m, &model->output, "output", d->d_model, d->n_vocab, false, false, err);
+    else if (st == TUTTI_OK)
+        model->output = model->embedding;
+    return st;
+}
+
+static const struct shape *find_shape(const char *name)
+{
+    for (int i = 0; i < N_SHAPES; i++) {
+        if (strcmp(SHAPES[i].name, name) == 0)
+            return &SHAPES[i];
+    }
+    return NULL;
+}
+
+const struct model_desc *model_shape(const char *name)
+{
+    const struct shape *s = find_shape(name);
+    return s ? &s->desc : NULL;
+}
+
+enum tutti_status model_make(struct model **out, const char *name, enum dtype type,
+                             const struct tutti_model_options *options, struct tutti_error *err)
+{
+    const struct model_desc *desc = model_shape(name);
+    if (!desc) {
+        char known[256] = "";
+        for (int i = 0; i < N_SHAPES; i++)
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", i ? ", " : "",
+                     SHAPES[i].name);
+        return error_set_param(err, TUTTI_E_ARGUMENT, "shape", "shape \"%.32s\", expected one of %s", name,
+                               known);
+    }
+    return model_make_like(out, name, desc, type, options, err);
+}
+
+enum tutti_status model_make_like(struct model **out, const char *name, const struct model_desc *desc,
+                                  enum dtype type, const struct tutti_model_options *options,
+                                  struct tutti_error *err)
+{
+    static const struct tutti_model_options DEFAULTS = { 0 };
+    if (!dtype_is_weight(type))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "type", "type %s holds no weights", dtype_name(type));
+    struct maker m = { .type = type, .state = 1 };
+    struct model *model = m.model = calloc(1, sizeof *model);
+    if (!model)
+        return out_of_memory(err);
+    snprintf(model->name, sizeof model->name, "%s", name);
+    model->weight_type = type;
+    model->desc = *desc;
+    snprintf(model->desc.family, sizeof model->desc.family, "shape");
+    model->desc.bos_id = model->desc.pad_id = -1;
+    model->desc.n_usable_vocab = desc->n_vocab;
+    tutti_sampling_init(&model->sampling, NULL);
+    enum tutti_status st = group_open(model, options ? options : &DEFAULTS, err);
+    if (st == TUTTI_OK)
+        st = group_join(model, make(&m, options ? options : &DEFAULTS, err), err);
+    if (st == TUTTI_OK)
+        *out = model;
+    else
+        model_free(model);
+    return st;
+}

@@ -1,0 +1,443 @@
+#include "model/ranks/group.h"
+
+#include "base/system/memory_left.h"
+#include "checkpoint/shards/shard_manifest.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_ROOM = 1 << 14, MAX_COPIES = 1 << 10 };
+
+/* What rank 0 says: a message is a number of these, then its own fields. */
+enum { SAY_STEP, SAY_COPIES, SAY_RESERVE, SAY_KV_NEW, SAY_KV_FREE, SAY_MEMORY, SAY_TAKEN, SAY_ROOM, SAY_END };
+
+/* The head of SAY_STEP. The arrays of struct step follow, those that may be missing by has; then the copies, the length of each
+ * page table, the page tables. */
+enum { HAS_PREFIXES = 1, HAS_ROPE = 2, HAS_BLOCKS = 4, HAS_ADAPTERS = 8 };
+struct step_head {
+    int32_t say, n_rows, n_seqs, n_outputs, n_hidden, has, n_copies;
+};
+enum { HEAD_INTS = sizeof(struct step_head) / sizeof(int32_t) };
+
+/* ---- opening ---- */
+
+static bool make_room(struct group *g, size_t n_room)
+{
+    int32_t *plan = realloc(g->plan, n_room * sizeof *plan);
+    if (plan)
+        g->plan = plan;
+    const int32_t **tables = realloc((void *)g->tables, n_room / 4 * sizeof *tables);
+    if (tables)
+        g->tables = tables;
+    if (plan && tables)
+        g->n_room = n_room;
+    return plan && tables;
+}
+
+enum tutti_status group_open(struct model *model, const struct tutti_model_options *options,
+                             struct tutti_error *err)
+{
+    if (!options->ranks || cluster_n_ranks(cluster_of(options->ranks)) == 1)
+        return TUTTI_OK; /* of several replicas each has the whole model */
+    struct group *g = model->group = calloc(1, sizeof *g);
+    if (g) {
+        g->cluster = cluster_of(options->ranks);
+        g->copies = calloc(2 * (size_t)MAX_COPIES, sizeof *g->copies);
+    }
+    return g && g->copies && make_room(g, FIRST_ROOM)
+               ? TUTTI_OK
+               : error_set(err, TUTTI_E_MEMORY, "ranks: out of memory");
+}
+
+enum tutti_status group_join(struct model *model, enum tutti_status st, struct tutti_error *err)
+{
+    struct group *g = model->group;
+    if (!g)
+        return st;
+    st = cluster_agree(g->cluster, st, err);
+    g->is_joined = st == TUTTI_OK;
+    return st;
+}
+
+enum tutti_status group_check_shard(const struct model *model, enum tutti_status st,
+                                    const struct shard_manifest *shard, struct tutti_error *err)
+{
+    struct group *g = model->group;
+    char own[SHARD_DIGEST_CHARS + 1] = "", first[SHARD_DIGEST_CHARS + 1];
+    if (!g)
+        return st;
+    if (st == TUTTI_OK && shard)
+        memcpy(own, shard->fingerprint, sizeof own);
+    memcpy(first, own, sizeof first);
+    if (!cluster_broadcast(g->cluster, first, sizeof first, true) && st == TUTTI_OK)
+        st = cluster_check(g->cluster, err);
+    if (st == TUTTI_OK && strcmp(own, first) != 0)
+        st = error_set(err, TUTTI_E_FORMAT, "%s: model %.16s, but rank 0 has a part of %.16s",
+                       shard ? shard->path : "a whole checkpoint", own[0] ? own : "without a manifest",
+                       first[0] ? first : "none");
+    return st;
+}
+
+void group_free(struct group *g)
+{
+    if (!g)
+        return;
+    free(g->plan);
+    free((void *)g->tables);
+    free(g->copies);
+    free(g);
+}
+
+enum tutti_status group_cut(struct model *model, const struct split_blocks *blocks, struct tutti_error *err)
+{
+    struct group *g = model->group;
+    int n = cluster_n_ranks(g->cluster);
+    for (int r = 0; r < n; r++) {
+        struct split split;
+        enum tutti_status st = split_make(&split, &model->desc, blocks, n, r, err);
+        if (st != TUTTI_OK)
+            return st;
+        g->vocab_begins[r] = split.vocab.begin;
+        g->vocab_begins[r + 1] = split.vocab.end;
+        if (r == cluster_rank(g->cluster))
+            g->split = split;
+    }
+    model->local = split_desc(&g->split, &model->desc);
+    return TUTTI_OK;
+}
+
+/* ---- rank 0 ---- */
+
+static bool say(struct group *g, size_t n_ints)
+{
+    return cluster_broadcast(g->cluster, g->plan, n_ints * sizeof *g->plan, false);
+}
+
+/* What has up to two numbers with it. */
+static bool say_short(struct group *g, int32_t what, int32_t a, int32_t b)
+{
+    g->plan[0] = what;
+    g->plan[1] = a;
+    g->plan[2] = b;
+    return say(g, 3);
+}
+
+/* More room on every rank. */
+static bool say_room(struct group *g, size_t n_ints)
+{
+    size_t n_room = g->n_room;
+    while (n_room < n_ints)
+        n_room *= 2;
+    if (n_room == g->n_room)
+        return true;
+    return n_room <= INT32_MAX && say_short(g, SAY_ROOM, (int32_t)n_room, 0) && make_room(g, n_room);
+}
+
+bool group_lead_reserve(struct group *g, int max_rows, int max_outputs)
+{
+    return say_short(g, SAY_RESERVE, max_rows, max_outputs);
+}
+
+static int32_t *put(int32_t *at, const int32_t *values, int n)
+{
+    memcpy(at, values, (size_t)n * sizeof *at);
+    return at + n;
+}
+
+/* Pages that a table holds at least: those up to the last row. Rows of a sequence stand in order. */
+static size_t measure_tables(int32_t *lengths, const struct step *step)
+{
+    size_t n = 0;
+    memset(lengths, 0, (size_t)step->n_seqs * sizeof *lengths);
+    for (int r = 0; r < step->n_rows; r++)
+        lengths[step->seqs[r]] = step->positions[r] / KV_PAGE_TOKENS + 1;
+    for (int s = 0; s < step->n_seqs; s++)
+        n += (size_t)lengths[s];
+    return n;
+}
+
+bool group_lead_step(struct group *g, const struct step *step)
+{
+    struct step_head head = { .say = SAY_STEP,
+                              .n_rows = step->n_rows,
+                              .n_seqs = step->n_seqs,
+                              .n_outputs = step->n_outputs,
+                              .n_hidden = step->n_hidden,
+                              .n_copies = g->n_copies };
+    head.has = (step->prefix_lens ? HAS_PREFIXES : 0) | (step->rope_positions ? HAS_ROPE : 0) |
+               (step->block_positions ? HAS_BLOCKS : 0) | (step->adapters ? HAS_ADAPTERS : 0);
+    size_t n_most = HEAD_INTS + 5 * (size_t)step->n_rows + (size_t)step->n_outputs +
+                    3 * (size_t)step->n_seqs + 2 * (size_t)g->n_copies;
+    if (!say_room(g, n_most))
+        return false;
+    size_t n_tables = measure_tables(g->plan,
+                                     step); /* there alone is memory for the lengths; measured again below */
+    if (!say_room(g, n_most + n_tables))
+        return false;
+    int32_t *at = put(g->plan, (const int32_t *)(const void *)&head, HEAD_INTS);
+    at = put(at, step->token_ids, step->n_rows);
+    at = put(at, step->positions, step->n_rows);
+    at = put(at, step->seqs, step->n_rows);
+    at = put(at, step->output_rows, step->n_outputs);
+    if (head.has & HAS_PREFIXES)
+        at = put(at, step->prefix_lens, step->n_seqs);
+    if (head.has & HAS_ROPE)
+        at = put(at, step->rope_positions, step->n_rows);
+    if (head.has & HAS_BLOCKS)
+        at = put(at, step->block_positions, step->n_rows);
+    if (head.has & HAS_ADAPTERS)
+        at = put(at, step->adapters, step->n_seqs);
+    at = put(at, g->copies, 2 * g->n_copies);
+    g->n_copies = 0;
+    int32_t *lengths = at;
+    measure_tables(lengths, step);
+    at += step->n_seqs;
+    for (int s = 0; s < step->n_seqs; s++)
+        at = put(at, step->page_tables[s], lengths[s]);
+    return say(g, (size_t)(at - g->plan));
+}
+
+bool group_own_rows(const struct group *g, int n_rows, int d_model, int *begin, int *end)
+{
+    bool shares = cluster_shares_rows(g->cluster, n_rows, d_model);
+    if (shares)
+        cluster_own_rows(g->cluster, n_rows, begin, end);
+    return shares;
+}
+
+/* ---- what users of a model call in place of the backend's operations ---- */
+
+static enum tutti_status make_kv(struct model *model, struct kv_memory **out, int n_pages,
+                                 struct tutti_error *err)
+{
+    struct backend *be = model->backend;
+    enum tutti_status st = be->ops->kv_new(be, out, n_pages, model->kv_type, err);
+    return model->group ? cluster_agree(model->group->cluster, st, err) : st;
+}
+
+enum tutti_status model_kv_new(struct model *model, struct kv_memory **out, int n_pages,
+                               struct tutti_error *err)
+{
+    struct group *g = model->group;
+    struct kv_memory *kv = NULL;
+    assert(!g || !g->has_kv); /* the others know of one alone */
+    if (g && !say_short(g, SAY_KV_NEW, n_pages, 0))
+        return cluster_check(g->cluster, err);
+    enum tutti_status st = make_kv(model, &kv, n_pages, err);
+    if (st != TUTTI_OK) {
+        model->backend->ops->kv_free(model->backend, kv);
+        return st;
+    }
+    if (g)
+        g->has_kv = true;
+    *out = kv;
+    return TUTTI_OK;
+}
+
+void model_kv_free(struct model *model, struct kv_memory *kv)
+{
+    struct group *g = model->group;
+    if (g && g->has_kv && kv) {
+        g->has_kv = false;
+        g->n_copies = 0;
+        (void)say_short(g, SAY_KV_FREE, 0, 0); /* who is lost has none */
+    }
+    model->backend->ops->kv_free(model->backend, kv);
+}
+
+void model_kv_copy_page(struct model *model, struct kv_memory *kv, int32_t dst, int32_t src)
+{
+    struct group *g = model->group;
+    model->backend->ops->kv_copy_page(model->backend, kv, dst, src);
+    if (!g)
+        return;
+    g->copies[2 * g->n_copies] = dst;
+    g->copies[2 * g->n_copies + 1] = src;
+    if (++g->n_copies < MAX_COPIES)
+        return;
+    g->plan[0] = SAY_COPIES;
+    g->plan[1] = g->n_copies;
+    put(g->plan + 2, g->copies, 2 * g->n_copies);
+    g->n_copies = 0;
+    (void)say(g, 2 + 2 * (size_t)MAX_COPIES);
+}
+
+enum tutti_status model_reserve_tables(struct model *model, int max_rows, int max_seqs, int max_pages,
+                                       struct tutti_error *err)
+{
+    struct group *g = model->group;
+    if (!g)
+        return TUTTI_OK;
+    size_t rows = (size_t)max_rows, seqs = (size_t)(max_seqs < max_rows ? max_seqs : max_rows);
+    size_t n = HEAD_INTS + 6 * rows + 3 * seqs + 2 * (size_t)MAX_COPIES + seqs * (size_t)max_pages;
+    if (say_room(g, n))
+        return TUTTI_OK;
+    enum tutti_status st = cluster_check(g->cluster, err);
+    return st != TUTTI_OK ? st : error_set(err, TUTTI_E_MEMORY, "no memory for the plan of a step");
+}
+
+/* Ranks of one machine share what is left of it. */
+static uint64_t memory_of_rank(const struct group *g)
+{
+    return memory_left("") / (uint64_t)cluster_n_local(g->cluster);
+}
+
+uint64_t model_memory_left(struct model *model)
+{
+    struct group *g = model->group;
+    uint64_t n_bytes = g ? memory_of_rank(g) : memory_left("");
+    if (g && say_short(g, SAY_MEMORY, 0, 0))
+        (void)cluster_min(g->cluster, &n_bytes);
+    return n_bytes;
+}
+
+int model_memory_taken(struct model *model, uint64_t *n_bytes)
+{
+    struct group *g = model->group;
+    n_bytes[0] = memory_resident();
+    if (!g)
+        return 1;
+    bool ok = say_short(g, SAY_TAKEN, 0, 0) && cluster_values(g->cluster, n_bytes[0], n_bytes);
+    return ok ? cluster_n_ranks(g->cluster) : 0;
+}
+
+int model_rank(const struct model *model)
+{
+    return model->group ? cluster_rank(model->group->cluster) : 0;
+}
+
+bool model_is_lost(const struct model *model)
+{
+    return model->group && cluster_is_lost(model->group->cluster);
+}
+
+enum tutti_status model_check(const struct model *model, struct tutti_error *err)
+{
+    return model->group ? cluster_check(model->group->cluster, err) : TUTTI_OK;
+}
+
+void model_on_loss(struct model *model, void (*fn)(void *user), void *user)
+{
+    if (model->group)
+        cluster_on_loss(model->group->cluster, fn, user);
+}
+
+void group_end(struct group *g)
+{
+    if (!g->is_joined)
+        return;
+    if (!g->is_over && g->split.rank == 0)
+        (void)say_short(g, SAY_END, 0, 0);
+    else if (!g->is_over)
+        (void)cluster_broadcast(g->cluster, g->plan, g->n_room * sizeof *g->plan, true);
+    (void)cluster_end(g->cluster); /* where a rank was lost nothing is in order any more */
+}
+
+/* ---- the other ranks ---- */
+
+static const int32_t *take(const int32_t **at, int n)
+{
+    const int32_t *values = *at;
+    *at += n;
+    return values;
+}
+
+static void copy_pages(struct model *model, struct kv_memory *kv, const int32_t *copies, int n)
+{
+    struct backend *be = model->backend;
+    for (int i = 0; i < n; i++)
+        be->ops->kv_copy_page(be, kv, copies[2 * i], copies[2 * i + 1]);
+}
+
+static void follow_step(struct model *model, struct kv_memory *kv)
+{
+    struct group *g = model->group;
+    struct step_head head;
+    memcpy(&head, g->plan, sizeof head);
+    const int32_t *at = g->plan + HEAD_INTS;
+    struct step step = { .n_rows = head.n_rows,
+                         .n_seqs = head.n_seqs,
+                         .n_outputs = head.n_outputs,
+                         .n_hidden = head.n_hidden,
+                         .page_tables = g->tables };
+    step.token_ids = take(&at, head.n_rows);
+    step.positions = take(&at, head.n_rows);
+    step.seqs = take(&at, head.n_rows);
+    step.output_rows = take(&at, head.n_outputs);
+    if (head.has & HAS_PREFIXES)
+        step.prefix_lens = take(&at, head.n_seqs);
+    if (head.has & HAS_ROPE)
+        step.rope_positions = take(&at, head.n_rows);
+    if (head.has & HAS_BLOCKS)
+        step.block_positions = take(&at, head.n_rows);
+    if (head.has & HAS_ADAPTERS)
+        step.adapters = take(&at, head.n_seqs);
+    copy_pages(model, kv, take(&at, 2 * head.n_copies), head.n_copies);
+    const int32_t *lengths = take(&at, head.n_seqs);
+    for (int s = 0; s < head.n_seqs; s++)
+        g->tables[s] = take(&at, lengths[s]);
+    model_forward(model, kv, &step, NULL);
+}
+
+/* A failure is one that the others do not wait to hear of: this rank ends, and they notice. */
+static enum tutti_status follow_one(struct model *model, struct kv_memory **kv, struct tutti_error *err)
+{
+    struct group *g = model->group;
+    struct backend *be = model->backend;
+    uint64_t n_bytes, all[CLUSTER_MAX_RANKS] = { 0 };
+    switch (g->plan[0]) {
+    case SAY_STEP:
+        follow_step(model, *kv);
+        return TUTTI_OK;
+    case SAY_COPIES:
+        copy_pages(model, *kv, g->plan + 2, g->plan[1]);
+        return TUTTI_OK;
+    case SAY_RESERVE:
+        if (model_reserve(model, g->plan[1], g->plan[2], err) == TUTTI_OK)
+            return TUTTI_OK;
+        return cluster_is_lost(g->cluster) ? TUTTI_E_IO
+                                           : TUTTI_OK; /* else all know that it failed, and go on */
+    case SAY_KV_NEW:
+        if (make_kv(model, kv, g->plan[1], err) != TUTTI_OK) {
+            be->ops->kv_free(be, *kv);
+            *kv = NULL;
+        }
+        return TUTTI_OK;
+    case SAY_KV_FREE:
+        be->ops->kv_free(be, *kv);
+        *kv = NULL;
+        return TUTTI_OK;
+    case SAY_MEMORY:
+        n_bytes = memory_of_rank(g);
+        (void)cluster_min(g->cluster, &n_bytes);
+        return TUTTI_OK;
+    case SAY_TAKEN:
+        (void)cluster_values(g->cluster, memory_resident(), all);
+        return TUTTI_OK;
+    case SAY_ROOM:
+        return make_room(g, (size_t)g->plan[1])
+                   ? TUTTI_OK
+                   : error_set(err, TUTTI_E_MEMORY, "no memory for the plan of a step");
+    default:
+        return error_set(err, TUTTI_E_INTERNAL, "rank 0 said %d, which has no meaning", g->plan[0]);
+    }
+}
+
+enum tutti_status model_follow(struct model *model, struct tutti_error *err)
+{
+    struct group *g = model->group;
+    struct kv_memory *kv = NULL;
+    enum tutti_status st = TUTTI_OK;
+    assert(g && model_rank(model) > 0);
+    for (;;) {
+        if (!cluster_broadcast(g->cluster, g->plan, g->n_room * sizeof *g->plan, true))
+            st = cluster_check(g->cluster, err);
+        if (st != TUTTI_OK || g->plan[0] == SAY_END)
+            break;
+        st = follow_one(model, &kv, err);
+    }
+    g->is_over = true;
+    model->backend->ops->kv_free(model->backend, kv);
+    return st;
+}

@@ -1,0 +1,227 @@
+#include "model/ranks/split.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+static int range_n(struct split_range range)
+{
+    return range.end - range.begin;
+}
+
+/* n elements in units, as evenly as units allow; what is left over a multiple of units is the last rank's. */
+static struct split_range share(int n, int unit, int n_ranks, int rank)
+{
+    int64_t n_units = n / unit + (n % unit != 0);
+    int64_t begin = n_units * rank / n_ranks * unit, end = n_units * (rank + 1) / n_ranks * unit;
+    return (struct split_range){ .begin = (int)begin, .end = end < n ? (int)end : n };
+}
+
+static bool heads_divide(const struct model_desc *d, int n_ranks)
+{
+    bool kv_divide = d->n_kv_heads >= n_ranks ? d->n_kv_heads % n_ranks == 0 : n_ranks % d->n_kv_heads == 0;
+    return d->n_heads % n_ranks == 0 && kv_divide;
+}
+
+/* Plain types may be cut anywhere. Units of 32 are what quantized types, which they may be turned into, and vector registers like; smaller
+ * ones where those would leave a rank with an eighth more than another. */
+static int ffn_unit(const struct model_desc *d, int block, int n_ranks)
+{
+    int unit = block > 1 ? block : 32;
+    while (block == 1 && unit > 1 && (d->d_ff % unit != 0 || d->d_ff / unit < 8 * n_ranks))
+        unit /= 2;
+    return unit;
+}
+
+/* The output's rows are packed 16 by 16. */
+static int vocab_unit(const struct model_desc *d, int n_ranks)
+{
+    return d->n_vocab / 16 >= n_ranks ? 16 : 1;
+}
+
+static int attn_columns(const struct model_desc *d, int n_ranks)
+{
+    return d->n_heads / n_ranks * d->head_dim;
+}
+
+/* Cuts through columns fall between blocks. */
+static bool attn_divides(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks)
+{
+    return n_ranks == 1 || attn_columns(d, n_ranks) % blocks->attn_out == 0;
+}
+
+static bool ffn_divides(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks)
+{
+    int unit = ffn_unit(d, blocks->down, n_ranks);
+    return n_ranks == 1 || (d->d_ff / unit >= n_ranks && d->d_ff % unit == 0);
+}
+
+/* Every number of ranks that would do: "1, 2, 4". */
+static void list_possible(const struct model_desc *d, const struct split_blocks *blocks, char *text,
+                          size_t size)
+{
+    text[0] = '\0';
+    for (int n = 1; n <= d->n_heads && n <= LIMIT_RANKS && n <= d->n_vocab; n++) {
+        size_t used = strlen(text);
+        if (heads_divide(d, n) && attn_divides(d, blocks, n) && ffn_divides(d, blocks, n) && used + 8 < size)
+            snprintf(text + used, size - used, "%s%d", n > 1 ? ", " : "", n);
+    }
+}
+
+static enum tutti_status check(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks,
+                               struct tutti_error *err)
+{
+    char possible[256];
+    if (n_ranks < 1 || n_ranks > LIMIT_RANKS)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tp", "tp %d, expected 1 to %d ranks", n_ranks,
+                               LIMIT_RANKS);
+    list_possible(d, blocks, possible, sizeof possible);
+    if (!heads_divide(d, n_ranks))
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "tp",
+            "tp %d: %d heads with %d KV heads cannot be dealt out over %d ranks, expected tp %s", n_ranks,
+            d->n_heads, d->n_kv_heads, n_ranks, possible);
+    if (!attn_divides(d, blocks, n_ranks))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tp",
+                               "tp %d: of attention's output matrix each rank would have %d columns (%d "
+                               "heads of %d), no multiple "
+                               "of its blocks of %d weights, expected tp %s, or weights of another type",
+                               n_ranks, attn_columns(d, n_ranks), d->n_heads / n_ranks, d->head_dim,
+                               blocks->attn_out, possible);
+    if (!ffn_divides(d, blocks, n_ranks))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tp",
+                               "tp %d: the %d columns of the feed-forward layer's down matrix are not as "
+                               "many blocks of %d as there "
+                               "are ranks, expected tp %s, or weights of another type",
+                               n_ranks, d->d_ff, ffn_unit(d, blocks->down, n_ranks), possible);
+    if (d->n_vocab < n_ranks)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tp",
+                               "tp %d: a vocabulary of %d is too small, expected tp %s", n_ranks, d->n_vocab,
+                               possible);
+    return TUTTI_OK;
+}
+
+static struct split deal(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks, int rank)
+{
+    struct split s = { .n_ranks = n_ranks, .rank = rank, .n_kv_copies = 1 };
+    s.heads = share(d->n_heads, 1, n_ranks, rank);
+    if (d->n_kv_heads >= n_ranks) {
+        s.kv_heads = share(d->n_kv_heads, 1, n_ranks, rank);
+    } else {
+        s.n_kv_copies = n_ranks / d->n_kv_heads;
+        s.kv_heads.begin = rank / s.n_kv_copies;
+        s.kv_heads.end = s.kv_heads.begin + 1;
+    }
+    s.ffn = share(d->d_ff, ffn_unit(d, blocks->down, n_ranks), n_ranks, rank);
+    s.vocab = share(d->n_vocab, vocab_unit(d, n_ranks), n_ranks, rank);
+    return s;
+}
+
+enum tutti_status split_make(struct split *out, const struct model_desc *d, const struct split_blocks *blocks,
+                             int n_ranks, int rank, struct tutti_error *err)
+{
+    enum tutti_status st = check(d, blocks, n_ranks, err);
+    if (st != TUTTI_OK)
+        return st;
+    assert(rank >= 0 && rank < n_ranks);
+    *out = deal(d, blocks, n_ranks, rank);
+    return TUTTI_OK;
+}
+
+struct split split_whole(const struct model_desc *d)
+{
+    return (struct split){ .n_ranks = 1,
+                           .heads = { 0, d->n_heads },
+                           .kv_heads = { 0, d->n_kv_heads },
+                           .ffn = { 0, d->d_ff },
+                           .vocab = { 0, d->n_vocab },
+                           .n_kv_copies = 1 };
+}
+
+enum split_kind split_kind(enum split_role role)
+{
+    switch (role) {
+    case SPLIT_EMBEDDING:
+    case SPLIT_OUTPUT:
+    case SPLIT_Q:
+    case SPLIT_K:
+    case SPLIT_V:
+    case SPLIT_QKV:
+    case SPLIT_QKV_BY_HEAD:
+    case SPLIT_GATE:
+    case SPLIT_UP:
+    case SPLIT_GATE_UP:
+        return SPLIT_ROWS;
+    case SPLIT_ATTN_OUT:
+    case SPLIT_DOWN:
+        return SPLIT_COLUMNS;
+    case SPLIT_NORM:
+    case SPLIT_POSITIONS:
+        break;
+    }
+    return SPLIT_WHOLE;
+}
+
+static void add_run(struct split_part *part, struct split_range range, int factor, int offset)
+{
+    part->runs[part->n_runs++] = (struct split_range){ offset + range.begin * factor,
+                                                       offset + range.end * factor };
+    part->n += range_n(range) * factor;
+}
+
+struct split_part split_part(const struct split *s, const struct model_desc *d, enum split_role role)
+{
+    struct split_part part = { .kind = split_kind(role) };
+    int q = d->n_heads * d->head_dim, kv = d->n_kv_heads * d->head_dim;
+    switch (role) {
+    case SPLIT_EMBEDDING:
+    case SPLIT_OUTPUT:
+        add_run(&part, s->vocab, 1, 0);
+        break;
+    case SPLIT_Q:
+    case SPLIT_ATTN_OUT:
+        add_run(&part, s->heads, d->head_dim, 0);
+        break;
+    case SPLIT_K:
+    case SPLIT_V:
+        add_run(&part, s->kv_heads, d->head_dim, 0);
+        break;
+    case SPLIT_QKV:
+        add_run(&part, s->heads, d->head_dim, 0);
+        add_run(&part, s->kv_heads, d->head_dim, q);
+        add_run(&part, s->kv_heads, d->head_dim, q + kv);
+        break;
+    case SPLIT_QKV_BY_HEAD:
+        add_run(&part, s->heads, 3 * d->head_dim, 0);
+        break;
+    case SPLIT_GATE:
+    case SPLIT_UP:
+    case SPLIT_DOWN:
+        add_run(&part, s->ffn, 1, 0);
+        break;
+    case SPLIT_GATE_UP:
+        add_run(&part, s->ffn, 1, 0);
+        add_run(&part, s->ffn, 1, d->d_ff);
+        break;
+    case SPLIT_NORM:
+    case SPLIT_POSITIONS:
+        break;
+    }
+    return part;
+}
+
+int split_n_whole(const struct model_desc *d, enum split_role role)
+{
+    struct split whole = split_whole(d);
+    return split_part(&whole, d, role).n;
+}
+
+struct model_desc split_desc(const struct split *s, const struct model_desc *d)
+{
+    struct model_desc local = *d;
+    local.n_heads = range_n(s->heads);
+    local.n_kv_heads = range_n(s->kv_heads);
+    local.d_ff = range_n(s->ffn);
+    local.n_vocab = range_n(s->vocab);
+    return local;
+}

@@ -1,0 +1,166 @@
+/* From a checkpoint's names and manifests to what is cut. */
+#include "checkpoint/shards/shard_manifest.h"
+#include "model/description/family.h"
+#include "model/ranks/split.h"
+#include "model/weights/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* True where name is pattern with a layer's number in the place of "%d", or pattern itself; *layer is that number, or stays. */
+static bool fits(const char *pattern, const char *name, int *layer)
+{
+    const char *mark = strstr(pattern, "%d");
+    if (!mark)
+        return strcmp(pattern, name) == 0;
+    size_t n = (size_t)(mark - pattern);
+    if (strncmp(pattern, name, n) != 0 || name[n] < '0' || name[n] > '9' || strlen(name + n) > 256)
+        return false;
+    char *end;
+    long number = strtol(name + n, &end, 10);
+    if (number >= LIMIT_LAYERS || strcmp(mark + 2, end) != 0)
+        return false;
+    *layer = (int)number;
+    return true;
+}
+
+static enum split_role qkv_role(const struct tensor_names *names, int part)
+{
+    static const enum split_role PARTS[] = { SPLIT_Q, SPLIT_K, SPLIT_V };
+    if (names->qkv[1])
+        return PARTS[part];
+    return names->is_by_head ? SPLIT_QKV_BY_HEAD : SPLIT_QKV;
+}
+
+static enum split_role gate_up_role(const struct model_desc *d, const struct tensor_names *names, int part)
+{
+    if (names->gate_up[1])
+        return part == 0 ? SPLIT_GATE : SPLIT_UP;
+    return d->has_gate ? SPLIT_GATE_UP : SPLIT_UP;
+}
+
+/* pattern NULL: there is no such tensor. */
+static bool find(struct split_tensor *out, const char *pattern, const char *name, int *layer)
+{
+    char bias[LIMIT_TENSOR_NAME_BYTES];
+    if (!pattern)
+        return false;
+    out->is_bias = false;
+    if (fits(pattern, name, layer))
+        return true;
+    weights_bias_name(bias, sizeof bias, pattern);
+    out->is_bias = fits(bias, name, layer);
+    return out->is_bias;
+}
+
+/* layer: of the name; -1: it is none of a layer's. */
+static bool find_matrix(struct split_tensor *out, const struct model_desc *d,
+                        const struct tensor_names *names, const char *name, int *layer)
+{
+    *out = (struct split_tensor){ .role = SPLIT_EMBEDDING };
+    *layer = -1;
+    if (find(out, names->embedding, name, layer))
+        return true;
+    out->role = SPLIT_OUTPUT;
+    if (find(out, names->output, name, layer))
+        return true;
+    for (int i = 0; i < 3; i++) {
+        *out = (struct split_tensor){ .role = qkv_role(names, i),
+                                      .is_transposed = names->transposed & TRANSPOSED_QKV };
+        if (find(out, names->qkv[i], name, layer))
+            return true;
+    }
+    *out = (struct split_tensor){ .role = SPLIT_ATTN_OUT,
+                                  .is_transposed = names->transposed & TRANSPOSED_ATTN_OUT };
+    if (find(out, names->attn_out, name, layer))
+        return true;
+    for (int i = 0; i < 2; i++) {
+        *out = (struct split_tensor){ .role = gate_up_role(d, names, i),
+                                      .is_transposed = names->transposed & TRANSPOSED_MLP };
+        if (find(out, names->gate_up[i], name, layer))
+            return true;
+    }
+    *out = (struct split_tensor){ .role = SPLIT_DOWN, .is_transposed = names->transposed & TRANSPOSED_MLP };
+    return find(out, names->down, name, layer);
+}
+
+struct split_tensor split_find(const struct model_desc *d, const struct tensor_names *names, const char *name)
+{
+    struct split_tensor t;
+    int layer;
+    int n_plain = d->has_top_query ? d->n_layers - 1 : d->n_layers;
+    if (find_matrix(&t, d, names, name, &layer) && layer < n_plain)
+        return t;
+    if (d->has_top_query && find_matrix(&t, d, names->top, name, &layer) &&
+        (layer == d->n_layers - 1 || layer == -1)) /* its names may lack the number */
+        return t;
+    return (struct split_tensor){ .role = SPLIT_NORM };
+}
+
+int split_dim(const struct split_tensor *t)
+{
+    enum split_kind kind = split_kind(t->role);
+    if (kind == SPLIT_WHOLE || (t->is_bias && kind == SPLIT_COLUMNS))
+        return -1;
+    if (t->is_bias)
+        return 0;
+    return (kind == SPLIT_COLUMNS) != t->is_transposed;
+}
+
+/* ---- manifests ---- */
+
+json_t *split_to_json(const struct split *s)
+{
+    return json_pack("{s:[i, i], s:[i, i], s:[i, i], s:[i, i]}", "heads", s->heads.begin, s->heads.end,
+                     "kv_heads", s->kv_heads.begin, s->kv_heads.end, "ffn", s->ffn.begin, s->ffn.end, "vocab",
+                     s->vocab.begin, s->vocab.end);
+}
+
+static bool read_range(struct split_range *out, const json_t *object, const char *key, int n)
+{
+    const json_t *range = json_object_get(object, key);
+    const json_t *begin = json_array_get(range, 0), *end = json_array_get(range, 1);
+    if (json_array_size(range) != 2 || !json_is_integer(begin) || !json_is_integer(end) ||
+        json_integer_value(begin) < 0 || json_integer_value(end) <= json_integer_value(begin) ||
+        json_integer_value(end) > n)
+        return false;
+    *out = (struct split_range){ (int)json_integer_value(begin), (int)json_integer_value(end) };
+    return true;
+}
+
+/* Every query head must find its KV heads on the same rank. */
+static bool heads_meet(const struct split *s, const struct model_desc *d)
+{
+    int n_sharing = d->n_heads / d->n_kv_heads;
+    return s->heads.begin / n_sharing == s->kv_heads.begin &&
+           (s->heads.end - 1) / n_sharing == s->kv_heads.end - 1 &&
+           (s->heads.end - s->heads.begin) % (s->kv_heads.end - s->kv_heads.begin) == 0;
+}
+
+enum tutti_status split_read(struct split *out, const struct model_desc *d, const struct shard_manifest *m,
+                             struct tutti_error *err)
+{
+    struct split s = { .n_ranks = m->n_ranks, .rank = m->rank, .n_kv_copies = 1 };
+    const char *fault = NULL;
+    if (strcmp(m->family, d->family) != 0)
+        fault = "family";
+    else if (!read_range(&s.heads, m->strategy, "heads", d->n_heads))
+        fault = "strategy.heads";
+    else if (!read_range(&s.kv_heads, m->strategy, "kv_heads", d->n_kv_heads) || !heads_meet(&s, d))
+        fault = "strategy.kv_heads";
+    else if (!read_range(&s.ffn, m->strategy, "ffn", d->d_ff))
+        fault = "strategy.ffn";
+    else if (!read_range(&s.vocab, m->strategy, "vocab", d->n_vocab))
+        fault = "strategy.vocab";
+    if (fault)
+        return error_set(
+            err, TUTTI_E_FORMAT,
+            "%s: %s: it does not fit config.json (a %s model of %d heads, %d KV heads, feed-forward "
+            "width %d, vocabulary %d)",
+            m->path, fault, d->family, d->n_heads, d->n_kv_heads, d->d_ff, d->n_vocab);
+    if (d->n_kv_heads < m->n_ranks)
+        s.n_kv_copies = m->n_ranks / d->n_kv_heads;
+    *out = s;
+    return TUTTI_OK;
+}

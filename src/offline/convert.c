@@ -1,0 +1,385 @@
+/* Conversion is a plan (which tensor goes where, as what, with its rows in which order), then a stream (convert_stream.c). */
+#include "offline/convert.h"
+
+#include "base/log.h"
+#include "offline/convert_meta.h"
+#include "offline/convert_stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+struct converter {
+    struct convert_stream stream;
+    struct checkpoint *ck;
+    const struct family *family;
+    const struct tensor_names *from, *to;
+    struct model_desc desc;
+    const struct convert_options *options;
+    struct merge merge;
+    struct planned *plan;
+    size_t n_plan, capacity;
+    float *rope_factors; /* [rotary_dim / 2]; NULL: none */
+};
+
+static enum tutti_status out_of_memory(const struct converter *c, struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(c->ck));
+}
+
+/* A place in the plan, filled but for its parts. shape[0] 0: a vector, of shape[1]. place: of a matrix; NULL: f32. */
+static struct planned *plan_next(struct converter *c, const char *pattern, int layer, int64_t n_rows,
+                                 int64_t n_cols, const struct weight_place *place)
+{
+    if (c->n_plan == c->capacity) {
+        size_t capacity = c->capacity * 2 + 64;
+        struct planned *more = realloc(c->plan, capacity * sizeof *more);
+        if (!more)
+            return NULL;
+        c->plan = more;
+        c->capacity = capacity;
+    }
+    struct planned *p = &c->plan[c->n_plan++];
+    *p = (struct planned){ .wanted = DTYPE_F32, .type = DTYPE_F32, .n_dims = n_rows > 0 ? 2 : 1 };
+    p->shape[0] = n_rows > 0 ? n_rows : n_cols;
+    p->shape[1] = n_rows > 0 ? n_cols : 0;
+    weights_layer_name(p->name, sizeof p->name, pattern, layer);
+    if (place) {
+        const struct weight_type *type = c->options->type;
+        p->wanted = c->options->is_pure ? type->dtype : weight_type_choose(type, place);
+        p->type = weights_fit_type(p->wanted, (int)n_cols);
+    }
+    size_t n_bytes;
+    if (dtype_bytes(p->type, n_cols * (n_rows > 0 ? n_rows : 1), &n_bytes))
+        c->stream.total += n_bytes;
+    return p;
+}
+
+/* A tensor that stays as it is, in float32. */
+static enum tutti_status plan_tensor(struct converter *c, const char *pattern, int layer,
+                                     const struct tensor *t, struct tutti_error *err)
+{
+    bool is_table = t->n_dims == 2;
+    struct planned *p = plan_next(c, pattern, layer, is_table ? t->shape[0] : 0, t->shape[t->n_dims - 1],
+                                  NULL);
+    if (!p)
+        return out_of_memory(c, err);
+    p->parts[p->n_parts++] = (struct planned_part){ .tensor = t, .n_rows = t->shape[0] };
+    return TUTTI_OK;
+}
+
+static enum tutti_status plan_norm(struct converter *c, const char *pattern, int layer,
+                                   const struct norm_tensors *norm, struct tutti_error *err)
+{
+    if (!norm->w)
+        return TUTTI_OK;
+    char bias[64];
+    weights_bias_name(bias, sizeof bias, pattern);
+    enum tutti_status st = plan_tensor(c, pattern, layer, norm->w, err);
+    return st == TUTTI_OK && norm->b ? plan_tensor(c, bias, layer, norm->b, err) : st;
+}
+
+/* Rows [begin, end) of a matrix of the forward pass, from those stored tensors (or their biases) that hold them. */
+struct run {
+    int begin, end;
+    int n_permuted_heads;
+    enum site site; /* SITE_COUNT: adapters do not reach it */
+    int layer;
+    bool is_bias;
+};
+
+static void plan_run(struct converter *c, struct planned *p, const struct weight *w, const struct run *run)
+{
+    bool is_top = c->desc.has_top_query && run->site == SITE_QKV && run->layer == c->desc.n_layers - 1;
+    int n_query = is_top ? c->desc.n_heads * c->desc.head_dim : 0; /* its queries are a matrix of their own */
+    int part_begin = 0;
+    for (int i = 0; i < w->n_parts; i++) {
+        int part_end = part_begin + (int)w->parts[i]->shape[w->is_transposed ? 1 : 0];
+        int begin = run->begin > part_begin ? run->begin : part_begin;
+        int end = run->end < part_end ? run->end : part_end;
+        if (begin < end) {
+            struct planned_part *part = &p->parts[p->n_parts++];
+            *part = (struct planned_part){ .tensor = run->is_bias ? w->biases[i] : w->parts[i],
+                                           .first_row = begin - part_begin,
+                                           .n_rows = end - begin,
+                                           .change = { .n_permuted_heads = run->n_permuted_heads,
+                                                       .by_head_dim = w->by_head_dim,
+                                                       .is_transposed = w->is_transposed && !run->is_bias } };
+            if (!run->is_bias)
+                part->merge = begin < n_query ? merge_find(&c->merge, SITE_TOP_QUERY, run->layer, begin)
+                                              : merge_find(&c->merge, run->site, run->layer, begin - n_query);
+        }
+        part_begin = part_end;
+    }
+}
+
+/* How the target cuts a matrix: where its part i ends. */
+static int target_end(const struct converter *c, const struct weight *w, enum site site, int n_parts, int i)
+{
+    int q = c->desc.n_heads * c->desc.head_dim, kv = c->desc.n_kv_heads * c->desc.head_dim;
+    if (i == n_parts - 1)
+        return w->n_out;
+    return site == SITE_QKV ? q + i * kv : c->desc.d_ff;
+}
+
+static enum tutti_status plan_weight(struct converter *c, const char *const *patterns, int n_parts, int layer,
+                                     const struct weight *w, enum site site, struct tutti_error *err)
+{
+    bool permutes = site == SITE_QKV && n_parts == 3 && c->family->is_permuted_in_gguf &&
+                    c->desc.rope == ROPE_HALF;
+    struct run run = { .site = site, .layer = layer };
+    for (int i = 0; i < n_parts; i++, run.begin = run.end) {
+        struct weight_place place = w->place;
+        if (site == SITE_QKV && n_parts == 3 && i < 2)
+            place.role = WEIGHT_OTHER;
+        run.end = target_end(c, w, site, n_parts, i);
+        run.n_permuted_heads = !permutes || i == 2 ? 0 : i == 0 ? c->desc.n_heads : c->desc.n_kv_heads;
+        run.is_bias = false;
+        struct planned *p = plan_next(c, patterns[i], layer, run.end - run.begin, w->n_in, &place);
+        if (!p)
+            return out_of_memory(c, err);
+        plan_run(c, p, w, &run);
+        if (!w->biases[0])
+            continue;
+        char bias[64];
+        weights_bias_name(bias, sizeof bias, patterns[i]);
+        run.is_bias = true;
+        p = plan_next(c, bias, layer, 0, run.end - run.begin, NULL);
+        if (!p)
+            return out_of_memory(c, err);
+        plan_run(c, p, w, &run);
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status plan_layer(struct converter *c, int layer, struct tutti_error *err)
+{
+    struct layer_weights w;
+    enum tutti_status st = weights_find_layer(&w, &c->desc, c->from, c->ck, layer, err);
+    if (st == TUTTI_OK)
+        st = plan_norm(c, c->to->attn_norm, layer, &w.attn_norm, err);
+    if (st == TUTTI_OK)
+        st = plan_weight(c, c->to->qkv, c->to->qkv[1] ? 3 : 1, layer, &w.qkv, SITE_QKV, err);
+    if (st == TUTTI_OK && w.q_norm)
+        st = plan_tensor(c, c->to->q_norm, layer, w.q_norm, err);
+    if (st == TUTTI_OK && w.k_norm)
+        st = plan_tensor(c, c->to->k_norm, layer, w.k_norm, err);
+    if (st == TUTTI_OK)
+        st = plan_weight(c, &c->to->attn_out, 1, layer, &w.attn_out, SITE_ATTN_OUT, err);
+    if (st == TUTTI_OK)
+        st = plan_norm(c, c->to->attn_post_norm, layer, &w.attn_post_norm, err);
+    if (st == TUTTI_OK)
+        st = plan_norm(c, c->to->ffn_norm, layer, &w.ffn_norm, err);
+    if (st == TUTTI_OK)
+        st = plan_weight(c, c->to->gate_up, c->to->gate_up[1] ? 2 : 1, layer, &w.gate_up, SITE_GATE_UP, err);
+    if (st == TUTTI_OK)
+        st = plan_weight(c, &c->to->down, 1, layer, &w.down, SITE_DOWN, err);
+    if (st == TUTTI_OK)
+        st = plan_norm(c, c->to->ffn_post_norm, layer, &w.ffn_post_norm, err);
+    return st;
+}
+
+/* llama3's scaling has no key of its own: a tensor of divisors says it. */
+static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_error *err)
+{
+    const struct tensor *stored = checkpoint_find(c->ck, "rope_freqs.weight");
+    if (stored)
+        return plan_tensor(c, "rope_freqs.weight", 0, stored, err);
+    if (c->desc.rope_scaling.kind != ROPE_SCALING_LLAMA3)
+        return TUTTI_OK;
+    int n = c->desc.rotary_dim / 2;
+    float *scaled = malloc((size_t)n * sizeof *scaled);
+    c->rope_factors = malloc((size_t)n * sizeof *c->rope_factors);
+    if (!scaled || !c->rope_factors) {
+        free(scaled);
+        return out_of_memory(c, err);
+    }
+    struct model_desc plain = c->desc;
+    plain.rope_scaling.kind = ROPE_SCALING_NONE;
+    model_rope_freqs(&c->desc, scaled);
+    model_rope_freqs(&plain, c->rope_factors);
+    for (int j = 0; j < n; j++)
+        c->rope_factors[j] /= scaled[j];
+    free(scaled);
+    return plan_next(c, "rope_freqs.weight", 0, 0, n, NULL) ? TUTTI_OK : out_of_memory(c, err);
+}
+
+/* Says once which matrices do not become what they should. */
+static void note_fallbacks(const struct converter *c)
+{
+    const struct planned *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; i < c->n_plan; i++) {
+        const struct planned *p = &c->plan[i];
+        if (p->type == p->wanted)
+            continue;
+        first = first ? first : p;
+        n++;
+    }
+    if (first)
+        log_info("%s: its rows of %lld do not fit the blocks of %s, so it becomes %s%s", first->name,
+                 (long long)first->shape[1], dtype_name(first->wanted), dtype_name(first->type),
+                 n > 1 ? "; others like it too" : "");
+}
+
+static enum tutti_status make_plan(struct converter *c, struct tutti_error *err)
+{
+    struct outer_weights outer;
+    enum tutti_status st = weights_find_outer(&outer, &c->desc, c->from, c->ck, err);
+    if (st == TUTTI_OK)
+        st = plan_weight(c, &c->to->embedding, 1, 0, &outer.embedding, SITE_COUNT, err);
+    if (st == TUTTI_OK)
+        st = plan_norm(c, c->to->embedding_norm, 0, &outer.embedding_norm, err);
+    if (st == TUTTI_OK && outer.positions)
+        st = plan_tensor(c, c->to->positions, 0, outer.positions, err);
+    if (st == TUTTI_OK && outer.top_query)
+        st = plan_tensor(c, c->to->top_query, 0, outer.top_query, err);
+    if (st == TUTTI_OK)
+        st = plan_rope_factors(c, err);
+    for (int i = 0; i < c->desc.n_layers && st == TUTTI_OK; i++)
+        st = plan_layer(c, i, err);
+    if (st == TUTTI_OK)
+        st = plan_norm(c, c->to->output_norm, 0, &outer.output_norm, err);
+    if (st == TUTTI_OK && !c->desc.tied_output)
+        st = plan_weight(c, &c->to->output, 1, 0, &outer.output, SITE_OUTPUT, err);
+    return st;
+}
+
+static enum tutti_status write_all(struct converter *c, struct tutti_error *err)
+{
+    for (size_t i = 0; i < c->n_plan; i++) {
+        const struct planned *p = &c->plan[i];
+        gguf_writer_tensor(c->stream.writer, p->name, p->type, p->n_dims, p->shape);
+    }
+    enum tutti_status st = gguf_writer_begin_data(c->stream.writer, err);
+    for (size_t i = 0; i < c->n_plan && st == TUTTI_OK; i++) {
+        const struct planned *p = &c->plan[i];
+        if (p->n_parts > 0)
+            st = convert_stream_tensor(&c->stream, p, err);
+        else /* as this machine stores floats; tutti runs on little-endian machines alone */
+            st = gguf_writer_data(c->stream.writer, c->rope_factors,
+                                  (size_t)(c->desc.rotary_dim / 2) * sizeof *c->rope_factors, err);
+    }
+    return st == TUTTI_OK ? gguf_writer_finish(c->stream.writer, err) : st;
+}
+
+/* ---- putting it together ---- */
+
+/* The family's GGUF layout: the one that cuts q, k, v and gate, up as the source does, else its first. */
+static const struct tensor_names *choose_layout(const struct family *family, const struct tensor_names *from)
+{
+    const struct tensor_names *first = NULL;
+    for (int i = 0; i < family->n_layouts; i++) {
+        const struct tensor_names *to = &family->layouts[i];
+        if (to->is_gguf && !to->qkv[1] == !from->qkv[1] && !to->gate_up[1] == !from->gate_up[1])
+            return to;
+        if (to->is_gguf && !first)
+            first = to;
+    }
+    return first;
+}
+
+static enum tutti_status check_target(const struct checkpoint *ck, const char *dst, struct tutti_error *err)
+{
+    struct stat a, b;
+    if (stat(dst, &a) != 0)
+        return TUTTI_OK;
+    if (S_ISDIR(a.st_mode))
+        return error_set(err, TUTTI_E_ARGUMENT, "%s: a folder, expected the name of a file", dst);
+    for (size_t i = 0; i < checkpoint_n_tensors(ck); i++) {
+        const char *file = checkpoint_tensor(ck, i)->file;
+        if ((i == 0 || file != checkpoint_tensor(ck, i - 1)->file) && stat(file, &b) == 0 &&
+            a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+            return error_set(err, TUTTI_E_ARGUMENT, "%s: it is the checkpoint that is to be converted", dst);
+    }
+    return TUTTI_OK;
+}
+
+static void model_name(char *out, size_t size, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(out, size, "%s", slash ? slash + 1 : path);
+    char *dot = strrchr(out, '.');
+    if (dot && dot != out && strcmp(dot, ".gguf") == 0)
+        *dot = '\0';
+}
+
+static enum tutti_status write_tokenizer(struct converter *c, struct tutti_error *err)
+{
+    struct tokenizer *tok;
+    char why[512] = "";
+    enum tutti_status st = model_tokenizer_load(&tok, c->family, &c->desc, c->ck, why, sizeof why, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (tok)
+        st = convert_tokenizer(c->stream.writer, c->family, &c->desc, tok, c->ck, err);
+    else {
+        log_warn("the converted file has no tokenizer: %s", why);
+        gguf_writer_string(c->stream.writer, "tokenizer.ggml.model", "no_vocab", strlen("no_vocab"));
+    }
+    tokenizer_free(tok);
+    return st;
+}
+
+/* Of a file whose matrices are all of one K type, the nearest label: that of the mix with the fewest exceptions. */
+static uint32_t file_type(const struct convert_options *options)
+{
+    const struct weight_type *type = options->type;
+    if (options->is_pure && type->dtype == DTYPE_Q5_K)
+        type = weight_type_find("q5_k_s");
+    else if (options->is_pure && type->dtype == DTYPE_Q4_K)
+        type = weight_type_find("q4_k_s");
+    else if (options->is_pure && type->dtype == DTYPE_Q3_K)
+        type = weight_type_find("q3_k_s");
+    return type->file_type;
+}
+
+static enum tutti_status convert(struct converter *c, const char *dst, struct tutti_error *err)
+{
+    enum tutti_status st = model_desc_read(&c->desc, &c->family, c->ck, err);
+    if (st == TUTTI_OK)
+        st = check_target(c->ck, dst, err);
+    if (st != TUTTI_OK)
+        return st;
+    c->from = family_layout(c->family, c->ck);
+    if (!c->from)
+        return family_no_layout(c->family, c->ck, err);
+    st = weights_check_all(&c->desc, c->family, c->from, c->ck, err);
+    if (st != TUTTI_OK)
+        return st;
+    c->to = choose_layout(c->family, c->from);
+    c->stream.ck = c->ck;
+    st = merge_open(&c->merge, c->options->merges, c->options->n_merges, &c->desc, c->family,
+                    c->from->is_gguf, err);
+    if (st == TUTTI_OK)
+        st = make_plan(c, err);
+    note_fallbacks(c);
+    if (st == TUTTI_OK)
+        st = team_new(&c->stream.team, c->options->n_threads, false, err);
+    if (st == TUTTI_OK)
+        st = gguf_writer_open(&c->stream.writer, dst, err);
+    if (st != TUTTI_OK)
+        return st;
+    char name[128];
+    model_name(name, sizeof name, checkpoint_path(c->ck));
+    convert_describe(c->stream.writer, c->family, &c->desc, name, file_type(c->options));
+    st = write_tokenizer(c, err);
+    return st == TUTTI_OK ? write_all(c, err) : st;
+}
+
+enum tutti_status convert_to_gguf(const char *src, const char *dst, const struct convert_options *options,
+                                  struct tutti_error *err)
+{
+    struct converter c = { .options = options, .stream.options = options };
+    enum tutti_status st = checkpoint_open(&c.ck, src, err);
+    if (st == TUTTI_OK)
+        st = convert(&c, dst, err);
+    gguf_writer_free(c.stream.writer);
+    team_free(c.stream.team);
+    free(c.plan);
+    merge_clear(&c.merge);
+    free(c.rope_factors);
+    checkpoint_close(c.ck);
+    return st;
+}

@@ -1,0 +1,95 @@
+/* A byte-level vocabulary as GGUF wants it: spelled in the alphabet of bytes, with its merges. */
+#include "offline/convert_meta.h"
+#include "tokenizer/json/byte_files.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Strings one behind the other. */
+struct strings {
+    struct buf bytes;
+    size_t *ends;
+    size_t n, capacity;
+};
+
+static bool end_string(struct strings *s)
+{
+    if (s->n == s->capacity) {
+        size_t capacity = 2 * s->capacity + 1024;
+        size_t *ends = realloc(s->ends, capacity * sizeof *ends);
+        if (!ends)
+            return false;
+        s->ends = ends;
+        s->capacity = capacity;
+    }
+    s->ends[s->n++] = s->bytes.n_bytes;
+    return true;
+}
+
+static bool add_line(void *to, const char *line, size_t n_bytes)
+{
+    struct strings *s = to;
+    return buf_add(&s->bytes, line, n_bytes) && end_string(s);
+}
+
+static bool put_strings(struct gguf_writer *w, const char *key, const struct strings *s)
+{
+    const char **texts = calloc(s->n + 1, sizeof *texts);
+    size_t *n_bytes = calloc(s->n + 1, sizeof *n_bytes), begin = 0;
+    bool ok = texts && n_bytes;
+    for (size_t i = 0; ok && i < s->n; i++) {
+        texts[i] = s->bytes.bytes + begin;
+        n_bytes[i] = s->ends[i] - begin;
+        begin = s->ends[i];
+    }
+    if (ok)
+        gguf_writer_strings(w, key, texts, n_bytes, s->n);
+    free((void *)texts);
+    free(n_bytes);
+    return ok;
+}
+
+static void strings_clear(struct strings *s)
+{
+    buf_clear(&s->bytes);
+    free(s->ends);
+}
+
+/* Rows of the embedding that no token has get a name of their own. */
+static bool add_token(struct strings *s, int32_t *type, const struct tokenizer *tok, int32_t id)
+{
+    bool is_token = id < tokenizer_n_pieces(tok) && tokenizer_piece(tok, id).n_bytes > 0;
+    *type = is_token ? (int32_t)tokenizer_piece(tok, id).type : PIECE_UNUSED;
+    return (is_token ? tokenizer_spelling(tok, id, &s->bytes) : buf_printf(&s->bytes, "[PAD%d]", id)) &&
+           end_string(s);
+}
+
+enum tutti_status convert_byte_vocab(struct gguf_writer *w, const struct tokenizer *tok, int n_vocab,
+                                     const char *name, struct tutti_error *err)
+{
+    struct strings tokens = { .n = 0 }, merges = { .n = 0 };
+    const char *pre = tokenizer_pre(tok);
+    if (!pre)
+        return error_set(
+            err, TUTTI_E_UNSUPPORTED,
+            "%s: GGUF has no name (tokenizer.ggml.pre) for how its tokenizer normalizes and cuts "
+            "text",
+            name);
+    int32_t *types = calloc((size_t)n_vocab, sizeof *types);
+    bool ok = types;
+    for (int32_t id = 0; ok && id < n_vocab; id++)
+        ok = add_token(&tokens, &types[id], tok, id);
+    ok = ok && tokenizer_each_merge(tok, add_line, &merges);
+    if (ok) {
+        gguf_writer_string(w, "tokenizer.ggml.model", "gpt2", 4);
+        gguf_writer_string(w, "tokenizer.ggml.pre", pre, strlen(pre));
+        ok = put_strings(w, "tokenizer.ggml.tokens", &tokens) &&
+             put_strings(w, "tokenizer.ggml.merges", &merges);
+        gguf_writer_i32s(w, "tokenizer.ggml.token_type", types, (size_t)n_vocab);
+    }
+    strings_clear(&tokens);
+    strings_clear(&merges);
+    free(types);
+    return ok ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+}

@@ -1,0 +1,239 @@
+#include "offline/convert_stream.h"
+
+#include "kernels/quantize.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 8 << 20 };
+
+enum row_state { ROW_FINE, ROW_NOT_FINITE, ROW_TOO_LARGE };
+
+/* What conversion did to a row. */
+struct row_error {
+    double squares, squared_error;
+    float max_error;
+    enum row_state state;
+};
+
+/* A chunk of rows that all threads convert together. */
+struct chunk {
+    const struct planned_part *part;
+    enum dtype type;
+    int64_t first_row, n_rows, n_cols, n_total_rows; /* of the part */
+    int64_t base, n_stored_rows;                     /* of the tensor: where the part begins; all */
+    size_t in_bytes, out_bytes;                      /* of a row */
+    const uint8_t *in;                               /* the stored rows, or a copy put in order */
+    uint8_t *out;
+    float *floats;            /* [n_threads][2][n_cols] */
+    struct row_error *errors; /* [n_rows] */
+    bool is_measured;
+};
+
+/* The row of the model that runs at a place of the part. */
+static int64_t ordered_row(const struct chunk *k, int64_t row)
+{
+    int n_heads = k->part->change.n_permuted_heads;
+    if (n_heads == 0)
+        return row;
+    int64_t head_dim = k->n_total_rows / n_heads, head = row / head_dim, j = row % head_dim;
+    return head * head_dim + j / 2 + (j % 2) * (head_dim / 2);
+}
+
+/* Which stored row stands there. */
+static int64_t source_row(const struct chunk *k, int64_t row)
+{
+    int64_t ordered = k->base + ordered_row(k, row);
+    int by_head_dim = k->part->change.by_head_dim;
+    return by_head_dim > 0 ? weights_by_head_row(k->n_stored_rows, by_head_dim, ordered) : ordered;
+}
+
+/* Whether a row can be converted; of smaller floats only F16 has a smaller range. */
+static enum row_state state_of_row(const float *x, int64_t n, enum dtype to)
+{
+    float sum = 0, largest = 0; /* 0 times anything finite is 0 */
+    for (int64_t i = 0; i < n; i++) {
+        sum += x[i] * 0;
+        largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+    }
+    return !(sum == 0) ? ROW_NOT_FINITE : to == DTYPE_F16 && largest >= 65520 ? ROW_TOO_LARGE : ROW_FINE;
+}
+
+static void measure_row(struct row_error *e, const float *before, const float *after, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double x = (double)before[i], error = x - (double)after[i];
+        float size = (float)fabs(error);
+        e->squares += x * x;
+        e->squared_error += error * error;
+        e->max_error = size > e->max_error ? size : e->max_error;
+    }
+}
+
+static void convert_row(const struct chunk *k, int64_t row, uint8_t *out, const uint8_t *in, float *floats,
+                        struct row_error *e)
+{
+    enum dtype from = k->part->tensor->dtype, to = k->type;
+    bool is_copied = from == to && k->part->merge.n == 0;
+    *e = (struct row_error){ 0 };
+    if (is_copied)
+        memcpy(out, in, k->in_bytes);
+    if (is_copied && !k->is_measured)
+        return;
+    dequantize(floats, in, from, k->n_cols);
+    merge_add(&k->part->merge, ordered_row(k, row), floats);
+    if (!is_copied) {
+        e->state = state_of_row(floats, k->n_cols, to);
+        if (e->state != ROW_FINE)
+            return;
+        quantize(out, floats, to, k->n_cols);
+    }
+    if (!k->is_measured)
+        return;
+    float *after = floats + k->n_cols;
+    dequantize(after, out, to, k->n_cols);
+    measure_row(e, floats, after, k->n_cols);
+}
+
+static void convert_rows(void *arg, int thread, int n_threads)
+{
+    const struct chunk *k = arg;
+    int64_t begin, end;
+    team_share(k->n_rows, 1, thread, n_threads, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        const uint8_t *in = k->in + (size_t)source_row(k, k->first_row + i) * k->in_bytes;
+        convert_row(k, k->first_row + i, k->out + (size_t)i * k->out_bytes, in,
+                    k->floats + (int64_t)thread * 2 * k->n_cols, &k->errors[i]);
+    }
+}
+
+/* How the part is cut into rows. A vector is a column of rows of one element where these are some of it or change their order,
+ * else one row. */
+static enum tutti_status measure_rows(struct chunk *k, struct tutti_error *err)
+{
+    const struct planned_part *p = k->part;
+    const struct tensor *t = p->tensor;
+    bool is_column = p->change.n_permuted_heads > 0 || p->change.by_head_dim > 0 || p->n_rows != t->shape[0];
+    k->n_total_rows = p->n_rows;
+    k->base = p->first_row;
+    if (t->n_dims == 2) {
+        k->n_stored_rows = t->shape[p->change.is_transposed ? 1 : 0];
+        k->n_cols = t->shape[p->change.is_transposed ? 0 : 1];
+    } else {
+        k->n_total_rows = is_column ? p->n_rows : 1;
+        k->n_stored_rows = is_column ? t->shape[0] : 1;
+        k->n_cols = is_column ? 1 : t->shape[0];
+    }
+    if (!dtype_bytes(t->dtype, k->n_cols, &k->in_bytes) || !dtype_bytes(k->type, k->n_cols, &k->out_bytes))
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: rows of %lld do not fit its type", t->file,
+                         t->name, (long long)k->n_cols);
+    return TUTTI_OK;
+}
+
+/* Adds what happened to a chunk, in the order of its rows. */
+static enum tutti_status add_errors(const struct chunk *k, struct convert_result *result,
+                                    struct tutti_error *err)
+{
+    const struct tensor *t = k->part->tensor;
+    for (int64_t i = 0; i < k->n_rows; i++) {
+        const struct row_error *e = &k->errors[i];
+        if (e->state != ROW_FINE)
+            return error_set(
+                err, TUTTI_E_NUMERIC, "%s: tensor %s: row %lld holds %s", t->file, t->name,
+                (long long)source_row(k, k->first_row + i),
+                e->state == ROW_TOO_LARGE
+                    ? "weights beyond the range of f16, which ends at 65504; bf16 and f32 hold them"
+                    : "infinities or what is no number, expected finite weights");
+        result->squares += e->squares;
+        result->squared_error += e->squared_error;
+        result->max_error = e->max_error > result->max_error ? e->max_error : result->max_error;
+    }
+    return TUTTI_OK;
+}
+
+/* Lets go of the rows that were read, where they lie in the order of the chunks; else the whole tensor goes at its end. */
+static void forget_rows(const struct chunk *k)
+{
+    const struct tensor *t = k->part->tensor;
+    if (t->map && k->in == t->data && k->part->change.n_permuted_heads == 0 &&
+        k->part->change.by_head_dim == 0)
+        mapping_forget(t->map, k->in + (size_t)(k->base + k->first_row) * k->in_bytes,
+                       (size_t)k->n_rows * k->in_bytes);
+}
+
+static enum tutti_status write_rows(struct convert_stream *s, struct chunk *k, int64_t rows_at_once,
+                                    struct convert_result *result, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    for (; st == TUTTI_OK && k->first_row < k->n_total_rows; k->first_row += k->n_rows) {
+        int64_t left = k->n_total_rows - k->first_row;
+        k->n_rows = left < rows_at_once ? left : rows_at_once;
+        team_run(s->team, convert_rows, k);
+        forget_rows(k);
+        st = add_errors(k, result, err);
+        if (st == TUTTI_OK)
+            st = gguf_writer_data(s->writer, k->out, (size_t)k->n_rows * k->out_bytes, err);
+        s->done += (uint64_t)k->n_rows * k->out_bytes;
+        if (s->options->progress)
+            s->options->progress(s->options->user, s->done, s->total);
+    }
+    return st;
+}
+
+static void report(const struct convert_stream *s, const struct planned *p, struct convert_result *result)
+{
+    if (!s->options->report)
+        return;
+    result->name = p->name;
+    result->from = p->parts[0].tensor->dtype;
+    result->to = p->type;
+    result->wanted = p->wanted;
+    result->n_dims = p->n_dims;
+    memcpy(result->shape, p->shape, sizeof p->shape);
+    s->options->report(s->options->user, result);
+}
+
+static enum tutti_status stream_part(struct convert_stream *s, const struct planned_part *part,
+                                     enum dtype type, struct convert_result *result, struct tutti_error *err)
+{
+    const struct tensor *t = part->tensor;
+    struct chunk k = { .part = part, .type = type, .is_measured = s->options->report };
+    enum tutti_status st = measure_rows(&k, err);
+    if (st != TUTTI_OK)
+        return st;
+    int64_t rows_at_once = CHUNK_BYTES / (int64_t)k.out_bytes;
+    if (rows_at_once < 1)
+        rows_at_once = 1;
+    if (rows_at_once > k.n_total_rows)
+        rows_at_once = k.n_total_rows;
+    void *made = NULL;
+    k.in = part->change.is_transposed ? (made = weights_transposed(t)) : tensor_bytes(t, &made);
+    k.out = malloc((size_t)rows_at_once * k.out_bytes);
+    k.floats = malloc((size_t)team_n_threads(s->team) * 2 * (size_t)k.n_cols * sizeof *k.floats);
+    k.errors = malloc((size_t)rows_at_once * sizeof *k.errors);
+    if (!k.in || !k.out || !k.floats || !k.errors)
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(s->ck));
+    if (st == TUTTI_OK)
+        st = write_rows(s, &k, rows_at_once, result, err);
+    result->n_elems += (uint64_t)(k.n_total_rows * k.n_cols);
+    result->n_bytes += (uint64_t)k.n_total_rows * k.out_bytes;
+    free(made);
+    free(k.out);
+    free(k.floats);
+    free(k.errors);
+    tensor_forget(t);
+    return st;
+}
+
+enum tutti_status convert_stream_tensor(struct convert_stream *s, const struct planned *plan,
+                                        struct tutti_error *err)
+{
+    struct convert_result result = { 0 };
+    enum tutti_status st = TUTTI_OK;
+    for (int i = 0; i < plan->n_parts && st == TUTTI_OK; i++)
+        st = stream_part(s, &plan->parts[i], plan->type, &result, err);
+    if (st == TUTTI_OK)
+        report(s, plan, &result);
+    return st;
+}

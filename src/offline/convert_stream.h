@@ -1,0 +1,45 @@
+/* The data of a converted file, tensor after tensor: chunks of rows are read from the mapping, converted by all threads, and
+ * written. */
+#ifndef TUTTI_OFFLINE_CONVERT_STREAM_H
+#define TUTTI_OFFLINE_CONVERT_STREAM_H
+
+#include "base/system/team.h"
+#include "checkpoint/gguf/gguf.h"
+#include "model/weights/weights.h"
+#include "offline/convert.h"
+
+/* A run of rows of one stored tensor. Rows are counted in the order of the model that runs. */
+struct planned_part {
+    const struct tensor *tensor;
+    int64_t first_row, n_rows; /* of a vector: elements */
+    struct change {            /* from what is stored */
+        int n_permuted_heads;  /* > 0: rows of each head go from half-split to interleaved order */
+        int by_head_dim;       /* > 0: rows are stored as [heads][q, k, v][by_head_dim] */
+        bool is_transposed;
+    } change;
+    struct merge_rows merge; /* what adapters add to its rows */
+};
+
+/* A tensor of the converted file, from parts one above the other. */
+struct planned {
+    char name[64];
+    struct planned_part parts[MAX_PARTS];
+    int n_parts; /* 0: rope factors */
+    int n_dims;
+    int64_t shape[2];
+    enum dtype wanted, type; /* type: fitted to the rows */
+};
+
+struct convert_stream {
+    const struct checkpoint *ck;
+    const struct convert_options *options;
+    struct gguf_writer *writer;
+    struct team *team;
+    uint64_t done, total; /* bytes, for progress */
+};
+
+/* Writes a tensor, whose turn it must be, and reports it. */
+MUST_CHECK enum tutti_status convert_stream_tensor(struct convert_stream *stream, const struct planned *plan,
+                                                   struct tutti_error *err);
+
+#endif

@@ -1,0 +1,272 @@
+#include "offline/inspect.h"
+
+#include "backend/kv_type.h"
+#include "base/system/memory_left.h"
+#include "model/weights/weights.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Everything the report says, as one JSON object; the text is written from it. */
+struct report {
+    struct checkpoint *ck;
+    const struct family *family;
+    const struct tensor_names *names;
+    struct model_desc desc;
+    const struct inspect_options *options;
+    enum dtype type;
+    uint64_t n_params, stored_bytes, weight_bytes, kv_token_bytes, memory_bytes, users;
+    int context;
+};
+
+static void add_vector(struct report *r, const struct tensor *t, int64_t n_rows)
+{
+    uint64_t n = t ? (uint64_t)n_rows * (uint64_t)t->shape[t->n_dims - 1] : 0;
+    r->n_params += n;
+    r->weight_bytes += n * sizeof(float);
+}
+
+static void add_norm(struct report *r, const struct norm_tensors *norm)
+{
+    add_vector(r, norm->w, 1);
+    add_vector(r, norm->b, 1);
+}
+
+static void add_matrix(struct report *r, const struct weight *w)
+{
+    r->weight_bytes += weights_packed_bytes(w, r->options->type);
+    r->n_params += (uint64_t)w->n_in * (uint64_t)w->n_out;
+}
+
+static void add_layer(struct report *r, const struct layer_weights *l)
+{
+    add_matrix(r, &l->qkv);
+    add_matrix(r, &l->attn_out);
+    add_matrix(r, &l->gate_up);
+    add_matrix(r, &l->down);
+    add_norm(r, &l->attn_norm);
+    add_norm(r, &l->attn_post_norm);
+    add_norm(r, &l->ffn_norm);
+    add_norm(r, &l->ffn_post_norm);
+    add_vector(r, l->q_norm, 1);
+    add_vector(r, l->k_norm, 1);
+}
+
+static enum tutti_status sum_weights(struct report *r, struct tutti_error *err)
+{
+    struct outer_weights outer;
+    struct layer_weights l;
+    enum tutti_status st = weights_find_outer(&outer, &r->desc, r->names, r->ck, err);
+    if (st != TUTTI_OK)
+        return st;
+    add_matrix(r, &outer.embedding);
+    if (!r->desc.tied_output)
+        add_matrix(r, &outer.output);
+    add_norm(r, &outer.embedding_norm);
+    add_norm(r, &outer.output_norm);
+    add_vector(r, outer.positions, r->desc.n_ctx);
+    add_vector(r, outer.top_query, r->desc.n_ctx);
+    for (int i = 0; i < r->desc.n_layers; i++) {
+        st = weights_find_layer(&l, &r->desc, r->names, r->ck, i, err);
+        if (st != TUTTI_OK)
+            return st;
+        add_layer(r, &l);
+        if (i == 0)
+            r->type = r->options->type ? r->options->type->dtype : weights_stored_type(&l);
+    }
+    return TUTTI_OK;
+}
+
+static void count_users(struct report *r)
+{
+    const struct model_desc *d = &r->desc;
+    r->kv_token_bytes = 2 * (uint64_t)d->n_layers * (uint64_t)d->n_kv_heads *
+                        (uint64_t)kv_type_bytes(r->options->kv_type, d->head_dim);
+    r->memory_bytes = r->options->memory_bytes ? r->options->memory_bytes
+                                               : memory_left(r->options->root ? r->options->root : "");
+    r->context = r->options->context > 0 ? r->options->context : d->n_ctx;
+    uint64_t pages = ((uint64_t)r->context + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    uint64_t user_bytes = pages * KV_PAGE_TOKENS * r->kv_token_bytes;
+    r->users = r->memory_bytes > r->weight_bytes && user_bytes
+                   ? (r->memory_bytes - r->weight_bytes) / user_bytes
+                   : 0;
+}
+
+static const char *scaling_name(const struct model_desc *d)
+{
+    static const char *const NAMES[] = { "none", "linear", "llama3", "yarn", "dynamic" };
+    return NAMES[d->rope_scaling.kind];
+}
+
+static const char *rope_name(const struct model_desc *d)
+{
+    static const char *const NAMES[] = { "none", "interleaved", "half-split", "two-dimensional" };
+    return NAMES[d->rope];
+}
+
+static const char *activation_name(const struct model_desc *d)
+{
+    static const char *const NAMES[] = { "silu", "gelu-tanh", "gelu-sigmoid" };
+    return NAMES[d->activation];
+}
+
+/* Where positions come from. */
+static const char *positions_name(const struct model_desc *d)
+{
+    return d->rope != ROPE_NONE ? "rotary" : d->has_alibi ? "alibi" : "learned";
+}
+
+static bool tensors_to_json(const struct report *r, json_t *root)
+{
+    json_t *list = json_array();
+    bool ok = list && json_object_set_new(root, "tensors", list) == 0;
+    for (size_t i = 0; ok && i < checkpoint_n_tensors(r->ck); i++) {
+        const struct tensor *t = checkpoint_tensor(r->ck, i);
+        json_t *shape = json_array();
+        for (int k = 0; shape && k < t->n_dims; k++)
+            ok = ok && json_array_append_new(shape, json_integer(t->shape[k])) == 0;
+        ok = ok && shape &&
+             json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I}", "name", t->name, "type",
+                                                   dtype_name(t->dtype), "shape", shape, "bytes",
+                                                   (json_int_t)t->n_bytes)) == 0;
+    }
+    return ok;
+}
+
+static enum tutti_status write_json(const struct report *r, FILE *out, struct tutti_error *err)
+{
+    const struct model_desc *d = &r->desc;
+    json_t *root = json_pack(
+        "{s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:f, s:s, s:i, s:f, s:s, s:b, s:b}", "path",
+        checkpoint_path(r->ck), "family", d->family, "layers", d->n_layers, "d_model", d->d_model, "heads",
+        d->n_heads, "kv_heads", d->n_kv_heads, "head_dim", d->head_dim, "d_ff", d->d_ff, "vocab", d->n_vocab,
+        "context", d->n_ctx, "norm_eps", (double)d->norm_eps, "rope", rope_name(d), "rotary_dim",
+        d->rotary_dim, "rope_theta", d->rope_theta, "rope_scaling", scaling_name(d), "qkv_bias",
+        d->has_qkv_bias, "tied_output", d->tied_output);
+    json_t *kind = json_pack("{s:s, s:s, s:b, s:s, s:b, s:i, s:b, s:b, s:b, s:b, s:f}", "positions",
+                             positions_name(d), "norm", d->norm == NORM_RMS ? "rms" : "layer", "post_norms",
+                             d->has_post_norms, "activation", activation_name(d), "gate", d->has_gate,
+                             "window", d->window, "qk_norm", d->has_qk_norm, "embedding_norm",
+                             d->has_embedding_norm, "bidirectional_prefix", d->has_prefix, "top_query",
+                             d->has_top_query, "residual_scale", (double)d->residual_scale);
+    json_t *cost = json_pack("{s:s, s:I, s:I, s:I, s:s, s:I, s:I, s:i, s:I}", "weight_type",
+                             dtype_name(r->type), "params", (json_int_t)r->n_params, "stored_bytes",
+                             (json_int_t)r->stored_bytes, "weight_bytes", (json_int_t)r->weight_bytes,
+                             "kv_type", kv_type_name(r->options->kv_type), "kv_bytes_per_token",
+                             (json_int_t)r->kv_token_bytes, "memory_bytes", (json_int_t)r->memory_bytes,
+                             "user_context", r->context, "users", (json_int_t)r->users);
+    bool ok = root && kind && cost && json_object_update(root, kind) == 0 &&
+              json_object_update(root, cost) == 0 &&
+              (!r->options->lists_tensors || tensors_to_json(r, root)) &&
+              json_dumpf(root, out, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0 && fputc('\n', out) != EOF;
+    json_decref(root);
+    json_decref(kind);
+    json_decref(cost);
+    return ok ? TUTTI_OK
+              : error_set(err, TUTTI_E_IO, "%s: the report could not be written", checkpoint_path(r->ck));
+}
+
+static void put_size(FILE *out, const char *label, uint64_t bytes)
+{
+    static const char *const UNITS[] = { "B", "KiB", "MiB", "GiB", "TiB" };
+    double x = (double)bytes;
+    int unit = 0;
+    while (x >= 1024 && unit < 4) {
+        x /= 1024;
+        unit++;
+    }
+    fprintf(out, "%-16s %.*f %s\n", label, unit ? 2 : 0, x, UNITS[unit]);
+}
+
+static void write_tensors(const struct report *r, FILE *out)
+{
+    fprintf(out, "\n%-64s %-6s %-22s %s\n", "tensor", "type", "shape", "bytes");
+    for (size_t i = 0; i < checkpoint_n_tensors(r->ck); i++) {
+        const struct tensor *t = checkpoint_tensor(r->ck, i);
+        char shape[96] = "";
+        for (int k = 0; k < t->n_dims; k++) {
+            size_t n = strlen(shape);
+            snprintf(shape + n, sizeof shape - n, "%s%" PRId64, k ? " x " : "", t->shape[k]);
+        }
+        fprintf(out, "%-64s %-6s %-22s %zu\n", t->name, dtype_name(t->dtype), shape, t->n_bytes);
+    }
+}
+
+static void write_layers(const struct model_desc *d, FILE *out)
+{
+    fprintf(out, "%-16s %d x (%d wide, feed-forward %d, %s%s)\n", "layers", d->n_layers, d->d_model, d->d_ff,
+            activation_name(d), d->has_gate ? " with a gate" : "");
+    fprintf(out, "%-16s %s%s%s%s\n", "norms", d->norm == NORM_RMS ? "RMSNorm" : "LayerNorm",
+            d->has_post_norms ? ", also behind each block" : "",
+            d->has_embedding_norm ? ", also on the embedding" : "",
+            d->has_qk_norm ? ", also on the heads of q and k" : "");
+    fprintf(out, "%-16s %d heads of %d, %d KV heads%s%s%s\n", "attention", d->n_heads, d->head_dim,
+            d->n_kv_heads, d->has_qkv_bias ? ", biases on q, k, v" : "",
+            d->has_prefix ? ", the prompt in both directions" : "",
+            d->has_top_query ? ", queries by position in the last layer" : "");
+    if (d->window > 0)
+        fprintf(out, "%-16s %d positions\n", "window", d->window);
+    if (d->rope != ROPE_NONE)
+        fprintf(out, "%-16s rotary, %s, %d dimensions, theta %g, scaling %s\n", "positions", rope_name(d),
+                d->rotary_dim, d->rope_theta, scaling_name(d));
+    else
+        fprintf(out, "%-16s %s\n", "positions", positions_name(d));
+    if (d->residual_scale != 0)
+        fprintf(out, "%-16s the normed input times %g\n", "residual", (double)d->residual_scale);
+}
+
+static void write_text(const struct report *r, FILE *out)
+{
+    const struct model_desc *d = &r->desc;
+    fprintf(out, "%-16s %s\n", "checkpoint", checkpoint_path(r->ck));
+    fprintf(out, "%-16s %s\n", "family", d->family);
+    fprintf(out, "%-16s %.2f million\n", "parameters", (double)r->n_params / 1e6);
+    write_layers(d, out);
+    fprintf(out, "%-16s %d%s\n", "vocabulary", d->n_vocab,
+            d->tied_output ? " (output tied to the embedding)" : "");
+    fprintf(out, "%-16s %d tokens\n", "context", d->n_ctx);
+    put_size(out, "stored", r->stored_bytes);
+    fprintf(out, "%-16s %s\n", "runs as", dtype_name(r->type));
+    put_size(out, "weights", r->weight_bytes);
+    fprintf(out, "%-16s %s, %" PRIu64 " bytes for each token\n", "KV cache",
+            kv_type_name(r->options->kv_type), r->kv_token_bytes);
+    put_size(out, "memory", r->memory_bytes);
+    fprintf(out, "%-16s %" PRIu64 " of %d tokens each\n", "users that fit", r->users, r->context);
+    if (r->options->lists_tensors)
+        write_tensors(r, out);
+}
+
+static enum tutti_status inspect(struct report *r, FILE *out, struct tutti_error *err)
+{
+    enum tutti_status st = model_desc_read(&r->desc, &r->family, r->ck, err);
+    if (st != TUTTI_OK)
+        return st;
+    r->names = family_layout(r->family, r->ck);
+    if (!r->names)
+        return family_no_layout(r->family, r->ck, err);
+    st = sum_weights(r, err);
+    if (st == TUTTI_OK)
+        st = weights_check_all(&r->desc, r->family, r->names, r->ck, err);
+    if (st != TUTTI_OK)
+        return st;
+    for (size_t i = 0; i < checkpoint_n_tensors(r->ck); i++)
+        r->stored_bytes += checkpoint_tensor(r->ck, i)->n_bytes;
+    count_users(r);
+    if (r->options->as_json)
+        return write_json(r, out, err);
+    write_text(r, out);
+    return ferror(out) ? error_set(err, TUTTI_E_IO, "the report could not be written") : TUTTI_OK;
+}
+
+enum tutti_status model_inspect(const char *path, const struct inspect_options *options, FILE *out,
+                                struct tutti_error *err)
+{
+    struct report r = { .options = options };
+    enum tutti_status st = checkpoint_open(&r.ck, path, err);
+    if (st == TUTTI_OK)
+        st = inspect(&r, out, err);
+    checkpoint_close(r.ck);
+    return st;
+}

@@ -1,0 +1,36 @@
+/* Adapters put into the weights while they are converted: W + scale * B . A. */
+#ifndef TUTTI_OFFLINE_MERGE_H
+#define TUTTI_OFFLINE_MERGE_H
+
+#include "model/adapters/adapter.h"
+
+struct merge_source {
+    const char *path; /* an adapter's folder */
+    double scale;     /* of its updates, beside the adapter's own; 1 for most */
+};
+
+/* The updates of all sources. Zero-initialised: none. */
+struct merge {
+    struct adapter_update *updates; /* [n], by layer and site */
+    int n;
+};
+
+/* TUTTI_E_UNSUPPORTED: an update of an output matrix that is the embedding too. */
+MUST_CHECK enum tutti_status merge_open(struct merge *out, const struct merge_source *sources, int n_sources,
+                                        const struct model_desc *desc, const struct family *family,
+                                        bool is_gguf, struct tutti_error *err);
+void merge_clear(struct merge *merge);
+
+/* Some rows of one matrix of the forward pass, and their updates. */
+struct merge_rows {
+    const struct adapter_update *updates; /* [n] */
+    int n;                                /* 0: they stay as they are */
+    int first_row;
+};
+
+struct merge_rows merge_find(const struct merge *merge, enum site site, int layer, int first_row);
+
+/* Adds what belongs to row number row of them. x: [n_in]. */
+void merge_add(const struct merge_rows *rows, int64_t row, float *x);
+
+#endif

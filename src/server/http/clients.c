@@ -1,0 +1,303 @@
+#include "server/http/clients.h"
+
+#include "server/http/http.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum { N_BUCKETS = 4096, N_REMEMBERED = 8192 };
+
+struct clients {
+    struct client *buckets[N_BUCKETS];
+    struct client *oldest, *newest; /* without answers on the way */
+    int n_idle;
+    uint64_t n_made;
+    struct client_counts forgotten; /* of clients that are no more */
+    uint32_t seed;                  /* so that nobody can choose addresses that lie in one bucket */
+};
+
+enum tutti_status clients_new(struct clients **out, struct tutti_error *err)
+{
+    struct clients *clients = calloc(1, sizeof *clients);
+    if (!clients)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
+    if (getrandom(&clients->seed, sizeof clients->seed, 0) != sizeof clients->seed) {
+        free(clients);
+        return error_set(err, TUTTI_E_IO, "the system gives no random numbers");
+    }
+    *out = clients;
+    return TUTTI_OK;
+}
+
+void clients_free(struct clients *clients)
+{
+    for (size_t i = 0; clients && i < N_BUCKETS; i++)
+        for (struct client *client = clients->buckets[i], *next; client; client = next) {
+            next = client->next;
+            free(client);
+        }
+    free(clients);
+}
+
+/* ---- who ---- */
+
+/* FNV-1a, from a start of its own and with its bits mixed at the end. */
+static size_t bucket_of(const struct clients *clients, const char *name)
+{
+    uint32_t hash = 2166136261u ^ clients->seed;
+    for (const char *p = name; *p; p++)
+        hash = (hash ^ (unsigned char)*p) * 16777619u;
+    hash ^= hash >> 15;
+    return hash * 2246822519u >> 20;
+}
+
+_Static_assert(N_BUCKETS == 1 << 12, "bucket_of() gives 12 bits");
+
+static void add_counts(struct client_counts *to, const struct client_counts *from)
+{
+    to->n_prompt_tokens += from->n_prompt_tokens;
+    to->n_generated_tokens += from->n_generated_tokens;
+    to->n_requests += from->n_requests;
+    for (int i = 0; i < CLIENT_REFUSALS; i++)
+        to->n_refused[i] += from->n_refused[i];
+}
+
+void clients_count(const struct clients *clients, struct client_counts *out)
+{
+    *out = clients->forgotten;
+    for (size_t i = 0; i < N_BUCKETS; i++)
+        for (const struct client *client = clients->buckets[i]; client; client = client->next)
+            add_counts(out, &client->counts);
+}
+
+static void leave_idle(struct clients *clients, struct client *client)
+{
+    *(client->older ? &client->older->newer : &clients->oldest) = client->newer;
+    *(client->newer ? &client->newer->older : &clients->newest) = client->older;
+    client->older = client->newer = NULL;
+    clients->n_idle--;
+}
+
+static void enter_idle(struct clients *clients, struct client *client)
+{
+    client->older = clients->newest;
+    client->newer = NULL;
+    *(clients->newest ? &clients->newest->newer : &clients->oldest) = client;
+    clients->newest = client;
+    clients->n_idle++;
+}
+
+static void forget_oldest(struct clients *clients)
+{
+    struct client *client = clients->oldest, **at = &clients->buckets[bucket_of(clients, client->name)];
+    leave_idle(clients, client);
+    while (*at != client)
+        at = &(*at)->next;
+    *at = client->next;
+    add_counts(&clients->forgotten, &client->counts);
+    free(client);
+}
+
+static struct client *find(const struct clients *clients, const char *name)
+{
+    struct client *client = clients->buckets[bucket_of(clients, name)];
+    while (client && strcmp(client->name, name))
+        client = client->next;
+    return client;
+}
+
+const struct client *clients_find(const struct clients *clients, const char *name)
+{
+    return find(clients, name);
+}
+
+size_t clients_seen(const struct clients *clients, const char **names, size_t max)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < N_BUCKETS; i++)
+        for (const struct client *client = clients->buckets[i]; client && n < max; client = client->next)
+            names[n++] = client->name;
+    return n;
+}
+
+static void fill(struct client *client, uint64_t now_us)
+{
+    double room = client->limits.tokens_per_minute;
+    double level = client->level + room * (double)(now_us - client->level_us) / 60e6;
+    client->level = level < room ? level : room;
+    client->level_us = now_us;
+}
+
+struct client *clients_get(struct clients *clients, const char *name, const struct client_limits *limits,
+                           uint64_t now_us)
+{
+    struct client *client = find(clients, name);
+    bool is_new = !client;
+    if (is_new) {
+        if (clients->n_idle >= N_REMEMBERED)
+            forget_oldest(clients);
+        client = calloc(1, sizeof *client);
+        if (!client)
+            return NULL;
+        snprintf(client->name, sizeof client->name, "%s", name);
+        client->id = ++clients->n_made;
+        struct client **bucket = &clients->buckets[bucket_of(clients, client->name)];
+        client->next = *bucket;
+        *bucket = client;
+        enter_idle(clients, client);
+    } else if (client->n_running == 0) {
+        leave_idle(clients, client);
+        enter_idle(clients, client);
+    }
+    bool is_unlimited = client->limits.tokens_per_minute <= 0;
+    if (!is_new && !is_unlimited)
+        fill(client, now_us); /* by the old limit */
+    client->limits = *limits;
+    if (is_unlimited)
+        client->level = limits->tokens_per_minute;
+    client->level_us = now_us;
+    if (client->level > limits->tokens_per_minute)
+        client->level = limits->tokens_per_minute;
+    return client;
+}
+
+void client_name_address(char *name, size_t n_bytes, const char *peer)
+{
+    char host[INET6_ADDRSTRLEN] = "", network[INET6_ADDRSTRLEN];
+    struct in6_addr address;
+    bool is_v6 = *peer == '[';
+    snprintf(host, sizeof host, "%.*s", (int)strcspn(peer + is_v6, is_v6 ? "]" : ":"), peer + is_v6);
+    if (!is_v6 || inet_pton(AF_INET6, host, &address) != 1) {
+        snprintf(name, n_bytes, "%s", host);
+    } else if (IN6_IS_ADDR_V4MAPPED(&address)) {
+        snprintf(name, n_bytes, "%s", inet_ntop(AF_INET, address.s6_addr + 12, network, sizeof network));
+    } else {
+        memset(address.s6_addr + 8, 0, 8);
+        snprintf(name, n_bytes, "%s/64", inet_ntop(AF_INET6, &address, network, sizeof network));
+    }
+}
+
+/* ---- how much ---- */
+
+static enum tutti_status refuse_tokens(struct client *client, double need, struct tutti_error *err)
+{
+    double per_minute = client->limits.tokens_per_minute;
+    double wait_ms = (need - client->level) / per_minute * 60e3;
+    client->counts.n_refused[CLIENT_TOO_MANY_TOKENS]++;
+    error_set(
+        err, TUTTI_E_BUSY,
+        "the limit of %.0f tokens per minute is reached: about %.0f are needed, %.0f are left; try again "
+        "later",
+        per_minute, need, client->level > 0 ? client->level : 0);
+    if (err)
+        err->retry_after_ms = wait_ms < UINT32_MAX ? (uint32_t)wait_ms + 1 : UINT32_MAX;
+    return TUTTI_E_BUSY;
+}
+
+static enum tutti_status check_answers(struct client *client, int64_t n_answers, struct tutti_error *err)
+{
+    const struct client_limits *limits = &client->limits;
+    if (limits->concurrency == 0 || client->n_running + n_answers <= limits->concurrency)
+        return TUTTI_OK;
+    client->counts.n_refused[CLIENT_TOO_MANY_ANSWERS]++;
+    return error_set(err, TUTTI_E_BUSY,
+                     "%lld answers are running or waiting for you, at most %d at the same time are allowed; "
+                     "try again later",
+                     (long long)client->n_running, limits->concurrency);
+}
+
+enum tutti_status client_check(struct client *client, int64_t n_prompt, uint64_t now_us,
+                               struct tutti_error *err)
+{
+    double per_minute = client->limits.tokens_per_minute;
+    enum tutti_status st = check_answers(client, 1, err);
+    if (st == TUTTI_OK && per_minute > 0) {
+        fill(client, now_us);
+        if (client->level < fmin(1, per_minute))
+            st = refuse_tokens(client, fmin((double)n_prompt, per_minute), err);
+    }
+    client->counts.n_requests += st != TUTTI_OK;
+    return st;
+}
+
+enum tutti_status client_enter(struct clients *clients, struct client *client, int64_t n_answers,
+                               int64_t n_prompt, uint64_t now_us, struct tutti_error *err)
+{
+    const struct client_limits *limits = &client->limits;
+    client->counts.n_requests++;
+    if (limits->concurrency > 0 && n_answers > limits->concurrency)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "n",
+                               "the request asks for %lld answers, at most %d at the same time are allowed",
+                               (long long)n_answers, limits->concurrency);
+    enum tutti_status st = check_answers(client, n_answers, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (limits->tokens_per_minute > 0) {
+        fill(client, now_us);
+        double need = fmin((double)n_prompt,
+                           limits->tokens_per_minute); /* a longer one takes a full bucket */
+        if (client->level < need)
+            return refuse_tokens(client, need, err);
+    }
+    client_charge(client, n_prompt);
+    if (client->n_running == 0)
+        leave_idle(clients, client);
+    client->n_running += n_answers;
+    return TUTTI_OK;
+}
+
+void client_leave(struct clients *clients, struct client *client, int64_t n_answers)
+{
+    client->n_running -= n_answers;
+    assert(client->n_running >= 0);
+    if (client->n_running > 0)
+        return;
+    enter_idle(clients, client);
+    if (clients->n_idle > N_REMEMBERED)
+        forget_oldest(clients);
+}
+
+void client_charge(struct client *client, int64_t n_tokens)
+{
+    if (client->limits.tokens_per_minute > 0)
+        client->level -= (double)n_tokens;
+}
+
+void clients_charge(struct clients *clients, const char *name, int64_t n_tokens)
+{
+    struct client *client = find(clients, name);
+    if (client)
+        client_charge(client, n_tokens);
+}
+
+/* As OpenAI writes times: "6m0s", "1.5s", "20ms". */
+static void write_duration(char *text, size_t n_bytes, double seconds)
+{
+    double minutes = floor(seconds / 60);
+    if (minutes >= 1)
+        snprintf(text, n_bytes, "%.0fm%.0fs", minutes, floor(seconds - minutes * 60));
+    else if (seconds >= 1)
+        snprintf(text, n_bytes, "%.3gs", seconds);
+    else
+        snprintf(text, n_bytes, "%.0fms", ceil(seconds * 1e3));
+}
+
+void client_write_headers(struct client *client, struct http_conn *conn, uint64_t now_us)
+{
+    double per_minute = client->limits.tokens_per_minute;
+    char text[40];
+    if (per_minute <= 0)
+        return;
+    fill(client, now_us);
+    snprintf(text, sizeof text, "%.0f", per_minute);
+    http_header(conn, "x-ratelimit-limit-tokens", text);
+    snprintf(text, sizeof text, "%.0f", client->level > 0 ? floor(client->level) : 0);
+    http_header(conn, "x-ratelimit-remaining-tokens", text);
+    write_duration(text, sizeof text, (per_minute - client->level) / per_minute * 60);
+    http_header(conn, "x-ratelimit-reset-tokens", text);
+}

@@ -1,0 +1,78 @@
+/* What http.c and http_reply.c know of a connection; nobody else includes this. */
+#ifndef TUTTI_SERVER_HTTP_HTTP_CONN_H
+#define TUTTI_SERVER_HTTP_HTTP_CONN_H
+
+#include "server/http/http.h"
+#include "server/http/http_source.h"
+
+#include <event2/util.h>
+#include <time.h>
+
+struct bufferevent;
+struct event;
+
+struct http {
+    struct event_base *base;
+    struct http_options options;
+    struct http_conn *conns;
+    struct event *reap; /* closes doomed connections when no handler is on the stack */
+    struct http_counts counts;
+    struct http_pool *pool;       /* of bodies and unfinished heads */
+    struct http_sources *sources; /* of the connections */
+    int n_handshakes;             /* connections whose TLS is being set up */
+    bool is_leaving;
+    char date[64]; /* as replies tell it, of date_time */
+    time_t date_time;
+};
+
+struct http_conn {
+    struct http *http;
+    struct http_conn *next, **link;
+    struct bufferevent *bev;
+    struct event *timer;
+    enum {
+        CONN_IDLE,   /* no byte of the next request yet */
+        CONN_HEAD,   /* its head arrives */
+        CONN_BODY,   /* its body arrives */
+        CONN_ANSWER, /* the handler works on it */
+        CONN_SKIP,   /* answered, the rest of its body arrives for nobody */
+        CONN_FLUSH,  /* the last reply goes out */
+        CONN_LINGER, /* all sent, waiting for the client to close */
+    } state;
+    bool closes;        /* after this reply */
+    bool is_processing; /* conn_process() is on the stack */
+    bool is_doomed;     /* to be closed by the reaper */
+    bool saw_end;       /* the client has closed its side; it may still read */
+    bool is_handshaking;
+    enum http_door door;
+    struct http_seat seat;
+    char peer[64];
+
+    char id[32], caller[64];
+    uint64_t tenant;
+    uint64_t start_us;
+    struct http_head head;
+    struct http_body *body; /* or the unfinished head's share of memory; NULL: none */
+    size_t n_window;        /* bytes of the body when the current time for its next ones began */
+    uint64_t probe_us;      /* when a client that has closed its side was last written to */
+    struct http_chunks chunks;
+    size_t n_scanned; /* of the input: holds no end of a head */
+    size_t n_unread;  /* bytes of a body that will not be read, before the next request */
+
+    struct buf extra; /* header lines that were added to the reply */
+    int status;       /* of the reply; 0: not begun */
+    bool has_begun, is_chunked;
+    void *data;
+    void (*aborted)(void *user);
+    void *aborted_user;
+};
+
+void conn_begin_answer(struct http_conn *conn);
+void conn_next(struct http_conn *conn);   /* after a complete reply */
+void conn_linger(struct http_conn *conn); /* after the last one */
+void conn_doom(struct http_conn *conn);   /* closes it soon, from the loop */
+void conn_reap_all(evutil_socket_t fd, short what, void *http);
+void conn_reply_error(struct http_conn *conn, int status, const char *why);
+void request_id_make(char *out, size_t n_bytes);
+
+#endif

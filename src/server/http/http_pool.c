@@ -1,0 +1,214 @@
+#include "server/http/http_pool.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum { N_BUCKETS = 1024, NAME_BYTES = 96, OVERHEAD_BYTES = 512, /* of an empty body */ STALL_US = 1000000 };
+
+/* What one client holds. It exists while the client has a body. */
+struct http_share {
+    struct http_pool *pool;
+    struct http_share *next, **link; /* in its bucket */
+    struct http_body *bodies;
+    size_t n_bytes;
+    char name[NAME_BYTES];
+};
+
+struct http_pool {
+    struct http_share *buckets[N_BUCKETS];
+    size_t n_bytes, max_bytes, max_client_bytes;
+    size_t n_bodies;
+    uint32_t seed;  /* against names that were chosen to share a bucket */
+    bool is_closed; /* the last body frees the pool */
+};
+
+enum tutti_status http_pool_new(struct http_pool **out, size_t max_bytes, size_t max_client_bytes,
+                                struct tutti_error *err)
+{
+    struct http_pool *pool = calloc(1, sizeof *pool);
+    if (!pool)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the HTTP server");
+    if (getrandom(&pool->seed, sizeof pool->seed, 0) != sizeof pool->seed) {
+        free(pool);
+        return error_set(err, TUTTI_E_IO, "the system gives no random numbers");
+    }
+    pool->max_bytes = max_bytes;
+    pool->max_client_bytes = max_client_bytes;
+    *out = pool;
+    return TUTTI_OK;
+}
+
+void http_pool_free(struct http_pool *pool)
+{
+    if (!pool)
+        return;
+    pool->is_closed = true;
+    if (pool->n_bodies == 0)
+        free(pool);
+}
+
+/* FNV-1a from a start of its own, its bits mixed at the end. */
+static struct http_share **bucket_of(struct http_pool *pool, const char *name)
+{
+    uint32_t hash = 2166136261u ^ pool->seed;
+    for (const char *p = name; *p; p++)
+        hash = (hash ^ (unsigned char)*p) * 16777619u;
+    hash ^= hash >> 15;
+    return &pool->buckets[hash * 2246822519u >> 22];
+}
+
+_Static_assert(N_BUCKETS == 1 << 10, "bucket_of() gives 10 bits");
+
+static struct http_share *share_of(struct http_pool *pool, const char *client)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%s", client);
+    struct http_share **bucket = bucket_of(pool, name), *share = *bucket;
+    while (share && strcmp(share->name, name))
+        share = share->next;
+    if (share)
+        return share;
+    share = calloc(1, sizeof *share);
+    if (!share)
+        return NULL;
+    memcpy(share->name, name, sizeof name);
+    share->pool = pool;
+    share->next = *bucket;
+    share->link = bucket;
+    if (share->next)
+        share->next->link = &share->next;
+    *bucket = share;
+    return share;
+}
+
+static void charge(struct http_body *body, size_t n_bytes)
+{
+    struct http_share *share = body->share;
+    share->n_bytes = share->n_bytes - body->n_charged + n_bytes;
+    share->pool->n_bytes = share->pool->n_bytes - body->n_charged + n_bytes;
+    body->n_charged = n_bytes;
+}
+
+struct http_body *http_body_new(struct http_pool *pool, const char *client, void *user)
+{
+    struct http_body *body = calloc(1, sizeof *body);
+    struct http_share *share = body ? share_of(pool, client) : NULL;
+    if (!share) {
+        free(body);
+        return NULL;
+    }
+    body->share = share;
+    body->user = user;
+    body->next = share->bodies;
+    body->link = &share->bodies;
+    if (body->next)
+        body->next->link = &body->next;
+    share->bodies = body;
+    pool->n_bodies++;
+    charge(body, OVERHEAD_BYTES);
+    return body;
+}
+
+void http_body_free(struct http_body *body)
+{
+    if (!body)
+        return;
+    struct http_share *share = body->share;
+    struct http_pool *pool = share->pool;
+    charge(body, 0);
+    *body->link = body->next;
+    if (body->next)
+        body->next->link = body->link;
+    buf_clear(&body->bytes);
+    free(body);
+    if (!share->bodies) {
+        *share->link = share->next;
+        if (share->next)
+            share->next->link = share->link;
+        free(share);
+    }
+    if (--pool->n_bodies == 0 && pool->is_closed)
+        free(pool);
+}
+
+void http_body_charge(struct http_body *body, size_t n_extra, uint64_t now_us)
+{
+    if (!body->start_us)
+        body->start_us = now_us;
+    body->last_us = now_us;
+    charge(body, OVERHEAD_BYTES + body->bytes.capacity + n_extra);
+}
+
+void http_pool_set_bounds(struct http_pool *pool, size_t max_bytes, size_t max_client_bytes)
+{
+    pool->max_bytes = max_bytes;
+    pool->max_client_bytes = max_client_bytes;
+}
+
+bool http_body_fits(const struct http_body *body)
+{
+    const struct http_pool *pool = body->share->pool;
+    return body->share->n_bytes <= pool->max_client_bytes && pool->n_bytes <= pool->max_bytes;
+}
+
+void http_body_complete(struct http_body *body)
+{
+    body->user = NULL;
+    charge(body, OVERHEAD_BYTES + body->bytes.capacity);
+}
+
+bool http_body_has_stalled(const struct http_body *body, uint64_t now_us)
+{
+    return now_us - body->last_us >= STALL_US;
+}
+
+/* Of equal ones the oldest. */
+static bool goes_before(const struct http_body *a, const struct http_body *b, uint64_t now_us)
+{
+    bool a_stalled = http_body_has_stalled(a, now_us), b_stalled = http_body_has_stalled(b, now_us);
+    if (a_stalled != b_stalled)
+        return a_stalled;
+    return a->n_charged != b->n_charged ? a->n_charged > b->n_charged : a->start_us <= b->start_us;
+}
+
+/* The unfinished body of a client that goes first; NULL: all are complete. */
+static struct http_body *first_of(const struct http_share *share, uint64_t now_us)
+{
+    struct http_body *found = NULL;
+    for (struct http_body *body = share->bodies; body; body = body->next)
+        if (body->user && (!found || goes_before(body, found, now_us)))
+            found = body;
+    return found;
+}
+
+/* A stalled body of the client that holds most among those that have one, else any body. An eviction frees about as
+ * much as what the search has looked at, or more: the search is paid for. */
+static struct http_body *first_of_all(struct http_pool *pool, uint64_t now_us)
+{
+    struct http_body *found = NULL;
+    for (size_t i = 0; i < N_BUCKETS; i++)
+        for (const struct http_share *share = pool->buckets[i]; share; share = share->next) {
+            struct http_body *body = first_of(share, now_us);
+            if (!body)
+                continue;
+            bool stalled = http_body_has_stalled(body, now_us);
+            bool found_stalled = found && http_body_has_stalled(found, now_us);
+            if (!found || (stalled != found_stalled ? stalled : share->n_bytes > found->share->n_bytes))
+                found = body;
+        }
+    return found;
+}
+
+struct http_body *http_pool_victim(struct http_pool *pool, const struct http_body *grown, uint64_t now_us)
+{
+    if (grown->share->n_bytes > pool->max_client_bytes)
+        return first_of(grown->share, now_us);
+    return pool->n_bytes > pool->max_bytes ? first_of_all(pool, now_us) : NULL;
+}
+
+size_t http_pool_bytes(const struct http_pool *pool)
+{
+    return pool->n_bytes;
+}

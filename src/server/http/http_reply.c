@@ -1,0 +1,305 @@
+/* Replies: status line, headers, bodies whole and in chunks. */
+#include "server/http/http_conn.h"
+#include "server/json.h"
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+
+enum { HEAD_BYTES = 320 }; /* of a usual reply's own lines: they are put together without growing */
+
+static const char *reason_of(int status)
+{
+    static const struct {
+        int status;
+        const char *reason;
+    } REASONS[] = {
+        { 200, "OK" },
+        { 204, "No Content" },
+        { 304, "Not Modified" },
+        { 400, "Bad Request" },
+        { 401, "Unauthorized" },
+        { 403, "Forbidden" },
+        { 404, "Not Found" },
+        { 405, "Method Not Allowed" },
+        { 408, "Request Timeout" },
+        { 409, "Conflict" },
+        { 413, "Content Too Large" },
+        { 415, "Unsupported Media Type" },
+        { 417, "Expectation Failed" },
+        { 422, "Unprocessable Content" },
+        { 424, "Failed Dependency" },
+        { 429, "Too Many Requests" },
+        { 431, "Request Header Fields Too Large" },
+        { 500, "Internal Server Error" },
+        { 501, "Not Implemented" },
+        { 503, "Service Unavailable" },
+        { 505, "HTTP Version Not Supported" },
+    };
+    for (size_t i = 0; i < sizeof REASONS / sizeof *REASONS; i++)
+        if (REASONS[i].status == status)
+            return REASONS[i].reason;
+    return "Unknown";
+}
+
+void request_id_make(char *out, size_t n_bytes)
+{
+    /* Not secret, only unlike the others: where the system has no random bytes, the clock must do. */
+    uint64_t random[2] = { 0 };
+    if (getrandom(random, sizeof random, GRND_NONBLOCK) != sizeof random) {
+        static uint64_t count;
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        random[0] = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+        random[1] = ++count;
+    }
+    snprintf(out, n_bytes, "req_%016llx%08x", (unsigned long long)random[0], (unsigned)random[1]);
+}
+
+const struct http_head *http_request_head(const struct http_conn *conn)
+{
+    return &conn->head;
+}
+
+const char *http_request_body(const struct http_conn *conn, size_t *n_bytes)
+{
+    const struct buf *bytes = conn->body ? &conn->body->bytes : NULL;
+    *n_bytes = bytes ? bytes->n_bytes : 0;
+    return bytes && bytes->bytes ? bytes->bytes : "";
+}
+
+struct http_body *http_take_body(struct http_conn *conn)
+{
+    struct http_body *body = conn->body;
+    conn->body = NULL;
+    return body;
+}
+
+void http_release_body(struct http_conn *conn)
+{
+    http_body_free(http_take_body(conn));
+}
+
+const char *http_request_peer(const struct http_conn *conn)
+{
+    return conn->peer;
+}
+
+enum http_door http_request_door(const struct http_conn *conn)
+{
+    return conn->door;
+}
+
+bool http_request_is_unix(const struct http_conn *conn)
+{
+    return !strcmp(conn->peer, "unix");
+}
+
+const char *http_request_id(const struct http_conn *conn)
+{
+    return conn->id;
+}
+
+uint64_t http_request_start_us(const struct http_conn *conn)
+{
+    return conn->start_us;
+}
+
+void http_set_caller(struct http_conn *conn, const char *name, uint64_t tenant)
+{
+    snprintf(conn->caller, sizeof conn->caller, "%s", name);
+    conn->tenant = tenant;
+}
+
+uint64_t http_tenant(const struct http_conn *conn)
+{
+    return conn->tenant;
+}
+
+const char *http_caller(const struct http_conn *conn)
+{
+    return conn->caller;
+}
+
+void http_set_data(struct http_conn *conn, void *data)
+{
+    conn->data = data;
+}
+
+void *http_data(const struct http_conn *conn)
+{
+    return conn->data;
+}
+
+void http_on_abort(struct http_conn *conn, void (*aborted)(void *user), void *user)
+{
+    conn->aborted = aborted;
+    conn->aborted_user = user;
+}
+
+void http_close_after_body(struct http_conn *conn)
+{
+    conn->closes = conn->closes || conn->head.chunked || conn->head.n_body_bytes > 0;
+    conn->n_unread = 0;
+}
+
+static bool add_line(struct buf *out, const char *name, const char *value)
+{
+    return buf_add_string(out, name) && buf_add_string(out, ": ") && buf_add_string(out, value) &&
+           buf_add_string(out, "\r\n");
+}
+
+void http_header(struct http_conn *conn, const char *name, const char *value)
+{
+    if (!add_line(&conn->extra, name, value))
+        conn_doom(conn);
+}
+
+bool http_stream_has_begun(const struct http_conn *conn)
+{
+    return conn->has_begun;
+}
+
+/* Writes at once what the socket takes, where nothing waits before it: libevent would ask the kernel to be told when it may,
+ * and then not to be told any more. An error is met again, and told of, by the bufferevent. */
+static size_t put_now(struct http_conn *conn, struct iovec *parts, size_t n_parts)
+{
+    struct msghdr message = { .msg_iov = parts, .msg_iovlen = n_parts };
+    if (conn->http->options.tls || evbuffer_get_length(bufferevent_get_output(conn->bev)) > 0)
+        return 0;
+    ssize_t n = sendmsg(bufferevent_getfd(conn->bev), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return n > 0 ? (size_t)n : 0;
+}
+
+/* Hands bytes to the socket; drops who does not read them. */
+static void put(struct http_conn *conn, struct iovec *parts, size_t n_parts)
+{
+    struct evbuffer *out = bufferevent_get_output(conn->bev);
+    if (conn->is_doomed)
+        return;
+    size_t n_done = put_now(conn, parts, n_parts);
+    for (size_t i = 0; i < n_parts; i++) {
+        size_t n = parts[i].iov_len < n_done ? parts[i].iov_len : n_done;
+        n_done -= n;
+        if (n < parts[i].iov_len && evbuffer_add(out, (char *)parts[i].iov_base + n, parts[i].iov_len - n))
+            conn_doom(conn);
+    }
+}
+
+static struct iovec part_of(const void *bytes, size_t n_bytes)
+{
+    return (struct iovec){ (void *)(uintptr_t)bytes, n_bytes };
+}
+
+/* "Date: ..." of this second. */
+static const char *date_of(struct http *http)
+{
+    time_t now = time(NULL);
+    struct tm tm;
+    if (now != http->date_time) {
+        http->date_time = now;
+        gmtime_r(&now, &tm);
+        strftime(http->date, sizeof http->date, "%a, %d %b %Y %H:%M:%S GMT", &tm);
+    }
+    return http->date;
+}
+
+/* The reply's head. False: out of memory. */
+static bool make_head(struct http_conn *conn, int status, const char *type, const char *length_line,
+                      struct buf *head)
+{
+    struct http *http = conn->http;
+    conn->status = status;
+    conn->has_begun = true;
+    if (http->options.reply)
+        http->options.reply(http->options.user, conn, status);
+    bool ok = buf_reserve(head, HEAD_BYTES + conn->extra.n_bytes) &&
+              buf_printf(head, "HTTP/1.1 %d %s\r\n", status, reason_of(status)) &&
+              add_line(head, "Date", date_of(http)) && add_line(head, "Server", "tutti") &&
+              (!type || add_line(head, "Content-Type", type)) && buf_add_string(head, length_line) &&
+              add_line(head, "Connection", conn->closes ? "close" : "keep-alive") &&
+              (!conn->id[0] || add_line(head, "x-request-id", conn->id)) &&
+              (!conn->extra.n_bytes || buf_add(head, conn->extra.bytes, conn->extra.n_bytes)) &&
+              buf_add_string(head, "\r\n");
+    if (!ok)
+        conn_doom(conn);
+    return ok;
+}
+
+static void finish(struct http_conn *conn)
+{
+    struct http *http = conn->http;
+    conn->aborted = NULL;
+    if (http->options.done)
+        http->options.done(http->options.user, conn, conn->status, true);
+    conn_next(conn);
+}
+
+void http_reply(struct http_conn *conn, int status, const char *type, const void *body, size_t n_bytes)
+{
+    char length_line[64] = "";
+    if (status != 204 && status != 304)
+        snprintf(length_line, sizeof length_line, "Content-Length: %zu\r\n", type ? n_bytes : 0);
+    bool has_body = type && n_bytes > 0 && !(conn->head.method && !strcmp(conn->head.method, "HEAD"));
+    struct buf head = { 0 };
+    if (make_head(conn, status, type, length_line, &head))
+        put(conn, (struct iovec[]){ part_of(head.bytes, head.n_bytes), part_of(body, n_bytes) },
+            has_body ? 2 : 1);
+    buf_clear(&head);
+    finish(conn);
+}
+
+void conn_reply_error(struct http_conn *conn, int status, const char *why)
+{
+    struct buf body = { 0 };
+    struct tutti_error err;
+    error_set(&err, TUTTI_E_ARGUMENT, "%s", why);
+    if (status == 503)
+        http_header(conn, "Retry-After", "1");
+    if (json_error_body(&body, status, NULL, &err))
+        http_reply(conn, status, "application/json", body.bytes, body.n_bytes);
+    else
+        http_reply(conn, status, NULL, NULL, 0);
+    buf_clear(&body);
+}
+
+void http_stream_begin(struct http_conn *conn, int status, const char *type)
+{
+    conn->is_chunked = conn->head.minor >= 1;
+    if (!conn->is_chunked)
+        conn->closes = true; /* HTTP/1.0 knows the end by the close alone */
+    struct buf head = { 0 };
+    if (make_head(conn, status, type, conn->is_chunked ? "Transfer-Encoding: chunked\r\n" : "", &head))
+        put(conn, (struct iovec[]){ part_of(head.bytes, head.n_bytes) }, 1);
+    buf_clear(&head);
+}
+
+void http_stream_write(struct http_conn *conn, const void *bytes, size_t n_bytes)
+{
+    if (n_bytes == 0 || conn->is_doomed)
+        return; /* an empty chunk would be the end */
+    if (evbuffer_get_length(bufferevent_get_output(conn->bev)) > conn->http->options.max_output_bytes) {
+        conn->http->counts.n_slow_readers++;
+        conn_doom(conn);
+        return;
+    }
+    char size[32];
+    int n_size = snprintf(size, sizeof size, "%zx\r\n", n_bytes);
+    if (conn->is_chunked)
+        put(conn,
+            (struct iovec[]){ part_of(size, (size_t)n_size), part_of(bytes, n_bytes), part_of("\r\n", 2) },
+            3);
+    else
+        put(conn, (struct iovec[]){ part_of(bytes, n_bytes) }, 1);
+}
+
+void http_stream_end(struct http_conn *conn)
+{
+    if (conn->is_chunked)
+        put(conn, (struct iovec[]){ part_of("0\r\n\r\n", 5) }, 1);
+    finish(conn);
+}

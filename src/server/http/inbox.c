@@ -1,0 +1,177 @@
+#include "server/http/inbox.h"
+
+#include <event2/event.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+struct inbox {
+    _Atomic(struct letter *) top; /* the newest */
+    int wake_fd;
+    struct event *wake;
+    void (*read)(void *user, struct letter *letter);
+    void *user;
+};
+
+static void push(struct inbox *inbox, struct letter *letter)
+{
+    struct letter *top = atomic_load_explicit(&inbox->top, memory_order_relaxed);
+    do
+        letter->next = top;
+    while (!atomic_compare_exchange_weak_explicit(&inbox->top, &top, letter, memory_order_release,
+                                                  memory_order_relaxed));
+    if (!top) {
+        uint64_t one = 1;
+        ssize_t written = write(inbox->wake_fd, &one, sizeof one);
+        (void)written; /* can fail only where the counter is full: then the loop is awake */
+    }
+}
+
+static void on_wake(evutil_socket_t fd, short what, void *arg)
+{
+    (void)what;
+    struct inbox *inbox = arg;
+    uint64_t count;
+    if (read(fd, &count, sizeof count) < 0)
+        return;
+    struct letter *newest = atomic_exchange_explicit(&inbox->top, NULL, memory_order_acquire), *oldest = NULL;
+    while (newest) {
+        struct letter *next = newest->next;
+        newest->next = oldest;
+        oldest = newest;
+        newest = next;
+    }
+    while (oldest) {
+        struct letter *letter = oldest;
+        oldest = letter->next;
+        inbox->read(inbox->user, letter);
+    }
+}
+
+/* ---- copying ----------------------------------------------------------------------------------------------------- */
+
+/* First pass with block NULL: how many bytes. Second pass: the copy. */
+static size_t place(char *block, size_t *at, const void *bytes, size_t n_bytes, size_t align)
+{
+    *at = (*at + align - 1) / align * align;
+    size_t here = *at;
+    if (block && n_bytes)
+        memcpy(block + here, bytes, n_bytes);
+    *at += n_bytes;
+    return here;
+}
+
+/* *out: the copy. */
+static size_t copy_tokens(char *block, size_t at, const struct tutti_token *from, size_t n,
+                          const struct tutti_token **out)
+{
+    size_t first = place(block, &at, from, n * sizeof *from, _Alignof(struct tutti_token));
+    struct tutti_token *tokens = block ? (struct tutti_token *)(void *)(block + first) : NULL;
+    for (size_t i = 0; i < n; i++) {
+        const struct tutti_token *token = &from[i];
+        size_t n_top = (size_t)token->n_top;
+        size_t top_at = place(block, &at, token->top, n_top * sizeof *token->top,
+                              _Alignof(struct tutti_top_token));
+        struct tutti_top_token *top = block ? (struct tutti_top_token *)(void *)(block + top_at) : NULL;
+        for (size_t k = 0; k < n_top; k++) {
+            size_t text_at = place(block, &at, token->top[k].bytes, token->top[k].n_bytes, 1);
+            if (block)
+                top[k].bytes = block + text_at;
+        }
+        size_t text_at = place(block, &at, token->bytes, token->n_bytes, 1);
+        if (block) {
+            tokens[i].bytes = block + text_at;
+            tokens[i].top = top;
+        }
+    }
+    if (block)
+        *out = tokens;
+    return at;
+}
+
+/* Everything that source points to; out: the event in the block. */
+static size_t copy_all(char *block, size_t at, const struct tutti_event *source, struct tutti_event *out)
+{
+    at = copy_tokens(block, at, source->tokens, source->n_tokens, &out->tokens);
+    if (source->prompt_tokens)
+        at = copy_tokens(block, at, source->prompt_tokens, source->n_prompt_tokens, &out->prompt_tokens);
+    size_t text_at = place(block, &at, source->text, source->n_text_bytes, 1);
+    size_t embedding_at = place(block, &at, source->embedding, source->n_embedding * sizeof(float),
+                                _Alignof(float));
+    if (block) {
+        out->text = block + text_at;
+        out->embedding = source->embedding ? (const float *)(const void *)(block + embedding_at) : NULL;
+    }
+    return at;
+}
+
+static struct letter *letter_new(const struct tutti_event *event, bool copies_tokens)
+{
+    struct tutti_event source = *event;
+    if (!copies_tokens)
+        source.n_tokens = 0;
+    struct letter *letter = malloc(copy_all(NULL, sizeof(struct letter), &source, &source));
+    if (!letter)
+        return NULL;
+    letter->event = source;
+    copy_all((char *)letter, sizeof *letter, &source, &letter->event);
+    return letter;
+}
+
+void inbox_callback(void *user, const struct tutti_event *event)
+{
+    struct submission *submission = user;
+    struct letter *letter = letter_new(event, submission->copies_tokens);
+    if (!letter || (submission->lost && event->is_last)) {
+        submission->lost = true;
+        if (!event->is_last)
+            return;
+        /* The end must arrive, and says that something before it did not. */
+        free(letter);
+        letter = submission->spare;
+        submission->spare = NULL;
+        letter->event = *event;
+        letter->event.n_text_bytes = letter->event.n_tokens = letter->event.n_embedding = 0;
+        letter->event.prompt_tokens = NULL;
+        letter->event.embedding = NULL;
+        letter->event.finish = TUTTI_FINISH_ERROR;
+        error_set(&letter->event.error, TUTTI_E_MEMORY, "out of memory: a part of the answer was lost");
+    }
+    letter->submission = submission;
+    push(submission->inbox, letter);
+}
+
+/* ---- life -------------------------------------------------------------------------------------------------------- */
+
+enum tutti_status inbox_new(struct inbox **out, struct event_base *base,
+                            void (*read)(void *user, struct letter *letter), void *user,
+                            struct tutti_error *err)
+{
+    struct inbox *inbox = calloc(1, sizeof *inbox);
+    if (!inbox)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
+    inbox->read = read;
+    inbox->user = user;
+    inbox->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    inbox->wake = inbox->wake_fd < 0 ? NULL
+                                     : event_new(base, inbox->wake_fd, EV_READ | EV_PERSIST, on_wake, inbox);
+    if (!inbox->wake || event_add(inbox->wake, NULL)) {
+        inbox_free(inbox);
+        return error_set(err, TUTTI_E_MEMORY, "the system has no event descriptor left");
+    }
+    *out = inbox;
+    return TUTTI_OK;
+}
+
+void inbox_free(struct inbox *inbox)
+{
+    if (!inbox)
+        return;
+    if (inbox->wake)
+        event_free(inbox->wake);
+    if (inbox->wake_fd >= 0)
+        close(inbox->wake_fd);
+    free(inbox);
+}

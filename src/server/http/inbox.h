@@ -1,0 +1,54 @@
+/* Events of the engine on their way from its text thread to the thread of the event loop.
+ *
+ * The callback copies what the reply needs into one block of memory and pushes it on a stack without a lock; the
+ * first push on an empty stack wakes the loop, which takes all that is there and turns it round. So the text thread
+ * never waits, and many events cost one wakeup. */
+#ifndef TUTTI_SERVER_HTTP_INBOX_H
+#define TUTTI_SERVER_HTTP_INBOX_H
+
+#include "base/buf.h"
+#include "base/error.h"
+
+#include <jansson.h>
+
+struct inbox;
+struct event_base;
+struct job;
+
+/* One tutti_engine_submit() of a job. The job owns it until its last letter was read. */
+struct submission {
+    struct job *job;
+    struct inbox *inbox;
+    size_t index;       /* of the prompt */
+    uint64_t engine_id; /* of the request */
+    bool is_open;       /* its last event has not been seen */
+    bool copies_tokens;
+    bool lost;            /* text thread: an event could not be copied */
+    struct letter *spare; /* for the last event, should memory be short */
+    size_t n_prompt_tokens, n_cached_tokens;
+    json_t *prompt;         /* the prompt's tokens in the API's shape, from read_prompt(); NULL: none */
+    struct buf prompt_text; /* of a prompt of ids, from read_prompt() */
+    bool is_prompt_read;
+    int64_t n_charged;    /* tokens of the prompt, to the client */
+    int64_t n_accounted;  /* of those, in its counts: known, not guessed */
+    bool is_read_charged; /* the client has paid for a prompt that was read in vain */
+};
+
+/* A copied event. Its pointers lead into its own block. */
+struct letter {
+    struct letter *next;
+    struct submission *submission;
+    struct tutti_event event;
+};
+
+/* read: called on the loop's thread for every letter, in the order in which the events came; it takes the letter over, for
+ * free(). */
+MUST_CHECK enum tutti_status inbox_new(struct inbox **out, struct event_base *base,
+                                       void (*read)(void *user, struct letter *letter), void *user,
+                                       struct tutti_error *err);
+void inbox_free(struct inbox *inbox); /* no submission may be open; NULL is allowed */
+
+/* A tutti_callback; user: struct submission. */
+void inbox_callback(void *user, const struct tutti_event *event);
+
+#endif

@@ -1,0 +1,366 @@
+#include "server/http/listen.h"
+
+#include "base/log.h"
+#include "server/http/supervisor.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <event2/event.h>
+#include <event2/listener.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum {
+    BACKLOG = 1024,
+    MAX_INHERITED = 8,
+    MAX_LISTENERS = 24,
+    N_DOORS = HTTP_DOOR_METRICS + 1,
+    PAUSE_MS = 100
+};
+
+/* One socket that is listened on. */
+struct listener {
+    struct listeners *all;
+    struct evconnlistener *accepts;
+    enum http_door door;
+};
+
+struct listeners {
+    struct listener list[MAX_LISTENERS];
+    int n;
+    struct event_base *base;
+    struct http *http;
+    struct event *resume; /* after the system ran out of descriptors */
+    const char *scheme;
+    bool is_inherited;
+    struct {
+        char *unix_path;
+        char address[512];
+    } doors[N_DOORS];
+};
+
+static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struct sockaddr *sa, int n_sa,
+                      void *arg)
+{
+    struct listener *own = arg;
+    char peer[64] = "unix", host[INET6_ADDRSTRLEN] = "";
+    (void)listener, (void)n_sa;
+    if (sa->sa_family == AF_INET) {
+        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)sa;
+        inet_ntop(AF_INET, &in->sin_addr, host, sizeof host);
+        snprintf(peer, sizeof peer, "%s:%d", host, ntohs(in->sin_port));
+    } else if (sa->sa_family == AF_INET6) {
+        const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)(const void *)sa;
+        inet_ntop(AF_INET6, &in->sin6_addr, host, sizeof host);
+        snprintf(peer, sizeof peer, "[%s]:%d", host, ntohs(in->sin6_port));
+    }
+    http_accept(own->all->http, fd, peer, own->door);
+}
+
+/* Without descriptors the socket stays readable: a pause instead of a busy loop. */
+static void on_accept_error(struct evconnlistener *listener, void *arg)
+{
+    struct listener *own = arg;
+    struct listeners *listeners = own->all;
+    log_warn("cannot accept a connection: %s", strerror(errno));
+    if (http_make_room(listeners->http))
+        return; /* the socket is still readable: the next try is at once */
+    for (int i = 0; i < listeners->n; i++)
+        evconnlistener_disable(listeners->list[i].accepts);
+    struct timeval pause = { .tv_usec = PAUSE_MS * 1000 };
+    evtimer_add(listeners->resume, &pause);
+    (void)listener;
+}
+
+static void on_resume(evutil_socket_t fd, short what, void *arg)
+{
+    struct listeners *listeners = arg;
+    (void)fd, (void)what;
+    for (int i = 0; i < listeners->n; i++)
+        evconnlistener_enable(listeners->list[i].accepts);
+}
+
+/* Takes the bound socket over. backlog 0: it is listened on already. */
+static enum tutti_status add_listener(struct listeners *listeners, enum http_door door, int fd, int backlog,
+                                      struct tutti_error *err)
+{
+    evutil_make_socket_nonblocking(fd);
+    struct listener *own = &listeners->list[listeners->n];
+    *own = (struct listener){ .all = listeners, .door = door };
+    own->accepts = evconnlistener_new(listeners->base, on_accept, own,
+                                      LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
+                                      backlog, fd);
+    if (!own->accepts) {
+        int error = errno;
+        close(fd);
+        return error_set(err, TUTTI_E_IO, "cannot listen: %s", strerror(error));
+    }
+    evconnlistener_set_error_cb(own->accepts, on_accept_error);
+    listeners->n++;
+    return TUTTI_OK;
+}
+
+/* ---- TCP --------------------------------------------------------------------------------------------------------- */
+
+static int bind_address(const struct addrinfo *address)
+{
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1;
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (address->ai_family == AF_INET6)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
+    if (bind(fd, address->ai_addr, address->ai_addrlen) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+union address {
+    struct sockaddr any;
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+    struct sockaddr_un un;
+};
+
+static union address address_of(int fd)
+{
+    union address address;
+    socklen_t n = sizeof address;
+    memset(&address, 0, sizeof address);
+    if (getsockname(fd, &address.any, &n) != 0)
+        address.any.sa_family = AF_UNSPEC;
+    return address;
+}
+
+static int port_of(int fd)
+{
+    union address address = address_of(fd);
+    return ntohs(address.any.sa_family == AF_INET6 ? address.in6.sin6_port : address.in.sin_port);
+}
+
+/* A name may have several addresses ("localhost": IPv4 and IPv6); all of them get the same port. */
+static enum tutti_status listen_tcp(struct listeners *listeners, enum http_door door, const char *host,
+                                    int port, struct tutti_error *err)
+{
+    const struct addrinfo hints = { .ai_family = AF_UNSPEC,
+                                    .ai_socktype = SOCK_STREAM,
+                                    .ai_flags = AI_PASSIVE };
+    struct addrinfo *found = NULL;
+    char service[16];
+    snprintf(service, sizeof service, "%d", port);
+    int failed = getaddrinfo(host, service, &hints, &found);
+    if (failed)
+        return error_set(err, TUTTI_E_IO, "cannot listen on %s: %s", host, gai_strerror(failed));
+    enum tutti_status st = TUTTI_OK;
+    int wanted = port, error = 0, n_before = listeners->n;
+    for (const struct addrinfo *address = found; address && st == TUTTI_OK && listeners->n < MAX_LISTENERS;
+         address = address->ai_next) {
+        if (address->ai_family == AF_INET6)
+            ((struct sockaddr_in6 *)(void *)address->ai_addr)->sin6_port = htons((uint16_t)port);
+        else
+            ((struct sockaddr_in *)(void *)address->ai_addr)->sin_port = htons((uint16_t)port);
+        int fd = bind_address(address);
+        if (fd < 0) {
+            error = errno;
+            continue;
+        }
+        port = port_of(fd);
+        st = add_listener(listeners, door, fd, BACKLOG, err);
+    }
+    freeaddrinfo(found);
+    if (st == TUTTI_OK && listeners->n == n_before)
+        st = error_set(err, TUTTI_E_IO, "cannot listen on %s port %d: %s", host, wanted, strerror(error));
+    bool is_v6 = strchr(host, ':') != NULL;
+    snprintf(listeners->doors[door].address, sizeof listeners->doors[door].address, "%s://%s%s%s:%d",
+             listeners->scheme, is_v6 ? "[" : "", host, is_v6 ? "]" : "", port);
+    return st;
+}
+
+/* ---- Unix -------------------------------------------------------------------------------------------------------- */
+
+/* A socket file whose server is gone may be replaced, anything else may not. */
+static bool is_stale(const struct sockaddr_un *sa)
+{
+    struct stat st;
+    if (lstat(sa->sun_path, &st) || !S_ISSOCK(st.st_mode))
+        return false;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool stale = fd >= 0 && connect(fd, (const struct sockaddr *)sa, sizeof *sa) && errno == ECONNREFUSED;
+    if (fd >= 0)
+        close(fd);
+    return stale;
+}
+
+static enum tutti_status listen_unix(struct listeners *listeners, enum http_door door, const char *path,
+                                     struct tutti_error *err)
+{
+    struct sockaddr_un sa = { .sun_family = AF_UNIX };
+    if (strlen(path) >= sizeof sa.sun_path)
+        return error_set(err, TUTTI_E_ARGUMENT, "%s: the path of a socket holds at most %zu bytes", path,
+                         sizeof sa.sun_path - 1);
+    snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return error_set(err, TUTTI_E_IO, "%s: %s", path, strerror(errno));
+    if (is_stale(&sa))
+        unlink(path);
+    if (bind(fd, (struct sockaddr *)&sa, sizeof sa)) {
+        int error = errno;
+        close(fd);
+        return error_set(err, TUTTI_E_IO, "%s: cannot listen: %s", path, strerror(error));
+    }
+    listeners->doors[door].unix_path = strdup(path);
+    snprintf(listeners->doors[door].address, sizeof listeners->doors[door].address, "unix:%s", path);
+    return add_listener(listeners, door, fd, BACKLOG, err);
+}
+
+/* ---- inherited --------------------------------------------------------------------------------------------------- */
+
+static void describe(struct listeners *listeners, int fd)
+{
+    union address address = address_of(fd);
+    char host[INET6_ADDRSTRLEN] = "", *out = listeners->doors[HTTP_DOOR_API].address;
+    size_t n_bytes = sizeof listeners->doors[HTTP_DOOR_API].address;
+    if (address.any.sa_family == AF_UNIX) /* a name that begins with zero is of the abstract kind */
+        snprintf(out, n_bytes, "unix:%s%.*s", address.un.sun_path[0] ? "" : "@",
+                 (int)sizeof address.un.sun_path - 1, address.un.sun_path + !address.un.sun_path[0]);
+    else if (address.any.sa_family == AF_INET6)
+        snprintf(out, n_bytes, "%s://[%s]:%d", listeners->scheme,
+                 inet_ntop(AF_INET6, &address.in6.sin6_addr, host, sizeof host), port_of(fd));
+    else if (address.any.sa_family == AF_INET)
+        snprintf(out, n_bytes, "%s://%s:%d", listeners->scheme,
+                 inet_ntop(AF_INET, &address.in.sin_addr, host, sizeof host), port_of(fd));
+    else
+        snprintf(out, n_bytes, "descriptor %d", fd);
+}
+
+static enum tutti_status listen_inherited(struct listeners *listeners, const int *fds, int n,
+                                          struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    describe(listeners, fds[0]);
+    listeners->is_inherited = true;
+    for (int i = 0; st == TUTTI_OK && i < n; i++)
+        st = add_listener(listeners, HTTP_DOOR_API, fds[i], 0, err);
+    log_info("listening on %d socket%s of systemd, whatever address the options name", n, n == 1 ? "" : "s");
+    return st;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
+/* "unix:PATH", "HOST:PORT", "[ADDRESS]:PORT", ":PORT" or "PORT" of 127.0.0.1. */
+static enum tutti_status listen_metrics(struct listeners *listeners, const char *text,
+                                        struct tutti_error *err)
+{
+    char host[256] = "127.0.0.1", *end = NULL;
+    if (!strncmp(text, "unix:", 5))
+        return listen_unix(listeners, HTTP_DOOR_METRICS, text + 5, err);
+    const char *colon = strrchr(text, ':'), *port_text = colon ? colon + 1 : text;
+    size_t n = colon ? (size_t)(colon - text) : 0;
+    bool is_v6 = n > 2 && text[0] == '[' && text[n - 1] == ']';
+    if (n > 0)
+        snprintf(host, sizeof host, "%.*s", (int)(is_v6 ? n - 2 : n), text + is_v6);
+    long port = *port_text >= '0' && *port_text <= '9' ? strtol(port_text, &end, 10) : -1;
+    if (port < 0 || port > 65535 || *end || n >= sizeof host || (!is_v6 && strchr(host, ':')))
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "the address for metrics is \"%.200s\", expected HOST:PORT, PORT or unix:PATH",
+                         text);
+    return listen_tcp(listeners, HTTP_DOOR_METRICS, host, (int)port, err);
+}
+
+enum tutti_status listeners_open(struct listeners **out, struct event_base *base, struct http *http,
+                                 const struct server_options *options, struct tutti_error *err)
+{
+    struct listeners *listeners = calloc(1, sizeof *listeners);
+    if (!listeners)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
+    listeners->base = base;
+    listeners->http = http;
+    listeners->scheme = options->tls_cert_file ? "https" : "http";
+    listeners->resume = evtimer_new(base, on_resume, listeners);
+    int fds[MAX_INHERITED], n_fds = 0;
+    enum tutti_status st = supervisor_sockets(fds, MAX_INHERITED, &n_fds, err);
+    if (st == TUTTI_OK && !listeners->resume)
+        st = error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
+    if (st != TUTTI_OK)
+        ; /* nothing to listen on */
+    else if (n_fds > 0)
+        st = listen_inherited(listeners, fds, n_fds, err);
+    else if (options->unix_path)
+        st = listen_unix(listeners, HTTP_DOOR_API, options->unix_path, err);
+    else
+        st = listen_tcp(listeners, HTTP_DOOR_API, options->host, options->port, err);
+    if (st == TUTTI_OK && options->metrics_listen)
+        st = listen_metrics(listeners, options->metrics_listen, err);
+    if (st != TUTTI_OK) {
+        listeners_close(listeners);
+        return st;
+    }
+    *out = listeners;
+    return TUTTI_OK;
+}
+
+void listeners_close(struct listeners *listeners)
+{
+    if (!listeners)
+        return;
+    for (int i = 0; i < listeners->n; i++)
+        evconnlistener_free(listeners->list[i].accepts);
+    for (int door = 0; door < N_DOORS; door++) {
+        if (listeners->doors[door].unix_path)
+            unlink(listeners->doors[door].unix_path);
+        free(listeners->doors[door].unix_path);
+    }
+    if (listeners->resume)
+        event_free(listeners->resume);
+    free(listeners);
+}
+
+bool listeners_are_inherited(const struct listeners *listeners)
+{
+    return listeners->is_inherited;
+}
+
+bool listeners_are_reachable(const struct listeners *listeners, enum http_door door)
+{
+    for (int i = 0; i < listeners->n; i++) {
+        if (listeners->list[i].door != door)
+            continue;
+        union address address = address_of(evconnlistener_get_fd(listeners->list[i].accepts));
+        bool is_v4 = address.any.sa_family == AF_INET, is_v6 = address.any.sa_family == AF_INET6;
+        if ((is_v4 && ntohl(address.in.sin_addr.s_addr) >> 24 != 127) ||
+            (is_v6 && !IN6_IS_ADDR_LOOPBACK(&address.in6.sin6_addr)))
+            return true;
+    }
+    return false;
+}
+
+const char *listeners_address(const struct listeners *listeners)
+{
+    return listeners->doors[HTTP_DOOR_API].address;
+}
+
+const char *listeners_metrics_address(const struct listeners *listeners)
+{
+    return listeners->doors[HTTP_DOOR_METRICS].address;
+}
+
+void raise_open_files(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &limit))
+        log_warn("cannot raise the limit on open files: %s", strerror(errno));
+}

@@ -1,0 +1,89 @@
+#include "server/openai/openai_calls.h"
+
+#include "model/chat/chat.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const json_t *calls_tools(const struct job *job)
+{
+    const json_t *tools = json_object_get(job->req.root, "tools");
+    if (job->req.forced != API_FORCED_NONE)
+        return tools;
+    /* What must fit a grammar is the answer, whatever it looks like. */
+    return job->req.tools && job->req.grammar_kind == TUTTI_GRAMMAR_NONE ? tools : NULL;
+}
+
+void calls_make_id(const struct job *job, size_t choice, size_t call, char *out, size_t n_bytes)
+{
+    snprintf(out, n_bytes, "call_%s_%zu_%zu", job->id, choice, call);
+}
+
+json_t *calls_find(const struct job *job, const struct choice *choice, enum tutti_finish finish,
+                   size_t *n_content)
+{
+    const json_t *tools = calls_tools(job);
+    *n_content = choice->text.n_bytes;
+    if (!tools || finish != TUTTI_FINISH_STOP || choice->text.n_bytes == 0)
+        return NULL;
+    if (job->req.forced != API_FORCED_NONE) {
+        json_t *forced = api_forced_calls(&job->req, choice->text.bytes, choice->text.n_bytes);
+        *n_content = forced ? 0 : *n_content;
+        return forced;
+    }
+    json_t *calls = chat_find_calls(choice->text.bytes, choice->text.n_bytes, tools, n_content);
+    while (job->req.one_tool_call && json_array_size(calls) > 1)
+        json_array_remove(calls, json_array_size(calls) - 1);
+    return calls;
+}
+
+/* ---- while the answer comes ---- */
+
+size_t calls_sure_content(const struct job *job, const struct choice *choice)
+{
+    if (job->req.forced != API_FORCED_NONE)
+        return 0;
+    return chat_sure_content(choice->text.bytes, choice->text.n_bytes, choice->n_sent, calls_tools(job));
+}
+
+/* All of the answer is the arguments of one function. */
+static bool next_named(const struct job *job, struct choice *choice, struct call_piece *piece)
+{
+    struct call_reader *reader = &choice->calls;
+    *piece = (struct call_piece){ .arguments = choice->text.bytes + reader->at };
+    if (reader->n_calls == 0) {
+        reader->n_calls = 1;
+        piece->name = job->req.forced_name;
+        piece->n_name = strlen(piece->name);
+        return true;
+    }
+    piece->n_bytes = choice->text.n_bytes - reader->at;
+    piece->is_last = choice->finish == TUTTI_FINISH_STOP;
+    reader->at = choice->text.n_bytes;
+    return piece->n_bytes > 0;
+}
+
+bool calls_next_piece(const struct job *job, struct choice *choice, struct call_piece *piece)
+{
+    if (choice->text.n_bytes == 0)
+        return false;
+    if (job->req.forced == API_FORCED_NAMED)
+        return next_named(job, choice, piece);
+    /* One that may call one tool only has ended with that. */
+    if (job->req.one_tool_call && choice->calls.n_calls == 1 && choice->calls.state == CALL_ENDED)
+        return false;
+    return call_reader_next(&choice->calls, choice->text.bytes, choice->text.n_bytes, calls_tools(job),
+                            piece);
+}
+
+json_t *calls_rest(const struct job *job, struct choice *choice, enum tutti_finish finish, size_t *n_content)
+{
+    size_t n_told = choice->calls.n_calls;
+    json_t *calls = calls_find(job, choice, finish, n_content);
+    for (size_t i = 0; i < n_told && json_array_size(calls) > 0; i++)
+        json_array_remove(calls, 0);
+    if (json_array_size(calls) > 0)
+        return calls;
+    json_decref(calls);
+    return NULL;
+}

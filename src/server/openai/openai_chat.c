@@ -1,0 +1,168 @@
+/* POST /v1/chat/completions: https://platform.openai.com/docs/api-reference/chat */
+#include "server/openai/openai_calls.h"
+#include "server/openai/openai_reply.h"
+
+/* {"content": [...], "refusal": null} */
+static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_event *event)
+{
+    (void)choice;
+    if (!into)
+        into = json_pack("{s:[], s:n}", "content", "refusal");
+    openai_add_logprobs(json_object_get(into, "content"), event);
+    return into;
+}
+
+/* ---- calls of tools ---- */
+
+/* [{"id", "type", "function": {"name", "arguments"}}]; chunks have an index as well, from first on. */
+static json_t *tool_calls(const struct job *job, size_t choice, const json_t *calls, bool is_chunk,
+                          size_t first)
+{
+    json_t *out = json_array();
+    size_t i;
+    const json_t *call;
+    json_array_foreach(calls, i, call)
+    {
+        char id[80];
+        calls_make_id(job, choice, first + i, id, sizeof id);
+        json_t *entry = json_pack("{s:s, s:s, s:O}", "id", id, "type", "function", "function", call);
+        if (entry && is_chunk)
+            json_object_set_new(entry, "index", json_integer((json_int_t)first + (json_int_t)i));
+        if (json_array_append_new(out, entry) != 0) {
+            json_decref(out);
+            return NULL;
+        }
+    }
+    return out;
+}
+
+/* A piece of a call as the one entry of such a list. */
+static json_t *tool_call_piece(const struct job *job, size_t choice, const struct call_piece *piece)
+{
+    char id[80];
+    json_t *arguments = json_text(piece->arguments, piece->n_bytes);
+    calls_make_id(job, choice, piece->index, id, sizeof id);
+    if (!piece->name)
+        return json_pack("[{s:I, s:{s:o}}]", "index", (json_int_t)piece->index, "function", "arguments",
+                         arguments);
+    return json_pack("[{s:I, s:s, s:s, s:{s:o, s:o}}]", "index", (json_int_t)piece->index, "id", id, "type",
+                     "function", "function", "name", json_text(piece->name, piece->n_name), "arguments",
+                     arguments);
+}
+
+/* Where one function had to be called, there was nothing to stop for, as OpenAI has it. */
+static json_t *reason_of_calls(const struct job *job)
+{
+    return json_string(job->req.forced == API_FORCED_NAMED ? "stop" : "tool_calls");
+}
+
+/* ---- replies ---- */
+
+static json_t *whole(struct job *job, size_t index, struct choice *choice)
+{
+    size_t n_content;
+    json_t *lp = job->req.logprobs && choice->logprobs ? json_incref(choice->logprobs) : json_null();
+    json_t *calls = calls_find(job, choice, choice->finish, &n_content);
+    json_t *content = calls && n_content == 0 ? json_null() : json_text(choice->text.bytes, n_content);
+    json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", content, "refusal");
+    if (message && calls)
+        json_object_set_new(message, "tool_calls", tool_calls(job, index, calls, false, 0));
+    json_t *reason = calls ? reason_of_calls(job) : openai_finish_reason(choice->finish);
+    json_decref(calls);
+    return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)index, "message", message, "logprobs", lp,
+                     "finish_reason", reason);
+}
+
+static json_t *chunk_choice(size_t index, json_t *delta, json_t *lp, json_t *finish_reason)
+{
+    return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)index, "delta", delta, "logprobs",
+                     lp ? lp : json_null(), "finish_reason", finish_reason);
+}
+
+static void stream_content(struct job *job, size_t index, const char *text, size_t n_bytes, json_t *lp)
+{
+    if (n_bytes > 0 || lp)
+        openai_stream_choice(job, chunk_choice(index, json_pack("{s:o}", "content", json_text(text, n_bytes)),
+                                               lp, json_null()));
+}
+
+static void stream_calls(struct job *job, size_t index, json_t *entries)
+{
+    openai_stream_choice(job,
+                         chunk_choice(index, json_pack("{s:o}", "tool_calls", entries), NULL, json_null()));
+}
+
+/* Where tools may be called, text is held back for as long as it may be a call. Returns the reason to have ended, where it is calls. */
+static json_t *stream_with_tools(struct job *job, size_t index, struct choice *choice,
+                                 const struct tutti_event *event, json_t *lp)
+{
+    struct call_piece piece;
+    bool has_ended = event->finish != TUTTI_FINISH_NONE;
+    if (!buf_add(&choice->text, event->text, event->n_text_bytes)) {
+        openai_stream_choice(job, NULL); /* ends the job: no memory */
+        json_decref(lp);
+        return NULL;
+    }
+    size_t n_sure = choice->calls.n_calls == 0 ? calls_sure_content(job, choice) : 0;
+    bool has_piece = calls_next_piece(job, choice, &piece);
+    json_t *rest = NULL;
+    if (has_ended && choice->calls.n_calls == 0)
+        rest = calls_rest(job, choice, event->finish, &n_sure);
+    size_t n_new = n_sure > choice->n_sent ? n_sure - choice->n_sent : 0;
+    stream_content(job, index, choice->text.bytes + choice->n_sent, n_new, lp);
+    choice->n_sent += n_new;
+    for (; has_piece; has_piece = calls_next_piece(job, choice, &piece))
+        stream_calls(job, index, tool_call_piece(job, index, &piece));
+    if (has_ended && choice->calls.n_calls > 0)
+        rest = calls_rest(job, choice, event->finish, &n_sure);
+    if (rest)
+        stream_calls(job, index, tool_calls(job, index, rest, true, choice->calls.n_calls));
+    bool has_calls = rest || choice->calls.n_calls > 0;
+    json_decref(rest);
+    return has_calls && event->finish == TUTTI_FINISH_STOP ? reason_of_calls(job) : NULL;
+}
+
+static void stream(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+{
+    if (!choice->has_begun) {
+        choice->has_begun = true;
+        openai_stream_choice(job,
+                             chunk_choice(index, json_pack("{s:s, s:s}", "role", "assistant", "content", ""),
+                                          NULL, json_null()));
+    }
+    bool has_tokens = job->req.logprobs && event->n_tokens > 0;
+    json_t *lp = has_tokens ? logprobs(NULL, choice, event) : NULL, *reason = NULL;
+    if (calls_tools(job))
+        reason = stream_with_tools(job, index, choice, event, lp);
+    else
+        stream_content(job, index, event->text, event->n_text_bytes, lp);
+    if (event->finish != TUTTI_FINISH_NONE)
+        openai_stream_choice(job, chunk_choice(index, json_object(), NULL,
+                                               reason ? reason : openai_finish_reason(event->finish)));
+    else
+        json_decref(reason);
+}
+
+static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *body,
+                                    struct tutti_error *err)
+{
+    return api_request_read_client(req, API_CHAT, app->model, body, err);
+}
+
+const struct openai_api OPENAI_CHAT = {
+    .job.read_value = read_value,
+    .job.event = openai_event,
+    .job.finish = openai_finish,
+    .job.fail = openai_fail,
+    .job.id_prefix = "chatcmpl",
+    .object = "chat.completion",
+    .chunk_object = "chat.completion.chunk",
+    .whole = whole,
+    .stream = stream,
+    .logprobs = logprobs,
+};
+
+void chat_request(struct app *app, struct http_conn *conn)
+{
+    job_start(app, conn, &OPENAI_CHAT.job);
+}

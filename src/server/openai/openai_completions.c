@@ -1,0 +1,251 @@
+/* POST /v1/completions: https://platform.openai.com/docs/api-reference/completions */
+#include "engine/run/engine.h"
+#include "server/openai/generated.h"
+#include "server/openai/openai_reply.h"
+
+#include <string.h>
+
+static size_t count_chars(const char *bytes, size_t n_bytes)
+{
+    size_t n = 0;
+    for (size_t b = 0; b < n_bytes; b++)
+        n += ((unsigned char)bytes[b] & 0xC0) != 0x80; /* first bytes of characters */
+    return n;
+}
+
+static json_t *new_logprobs(void)
+{
+    return json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
+}
+
+/* {token: logprob} of the most probable ones, and of the token itself where it is none of them. */
+static json_t *top_value(const struct tutti_token *token, json_t *text)
+{
+    json_t *top = json_object();
+    for (int k = 0; k <= token->n_top; k++) {
+        bool is_own = k == token->n_top;
+        json_t *name = is_own ? json_incref(text) : json_text(token->top[k].bytes, token->top[k].n_bytes);
+        /* Several tokens can read alike; the most probable comes first and stays. */
+        const char *key = json_string_value(name);
+        if (key && !json_object_get(top, key))
+            json_object_set_new(top, key, json_logprob(is_own ? token->logprob : token->top[k].logprob));
+        json_decref(name);
+    }
+    return top;
+}
+
+/* offset in characters. has_logprob: the first token of all has none. Takes text over. */
+static void add_token(json_t *into, const struct tutti_token *token, json_t *text, bool has_logprob,
+                      size_t offset)
+{
+    json_array_append_new(json_object_get(into, "token_logprobs"),
+                          has_logprob ? json_logprob(token->logprob) : json_null());
+    json_array_append_new(json_object_get(into, "top_logprobs"),
+                          has_logprob ? top_value(token, text) : json_null());
+    json_array_append_new(json_object_get(into, "tokens"), text);
+    json_array_append_new(json_object_get(into, "text_offset"), json_integer((json_int_t)offset));
+}
+
+/* {"tokens": [], "token_logprobs": [], "top_logprobs": [{token: logprob}], "text_offset": []} */
+static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_event *event)
+{
+    if (!into)
+        into = new_logprobs();
+    for (size_t i = 0; i < event->n_tokens; i++) {
+        const struct tutti_token *token = &event->tokens[i];
+        add_token(into, token, json_text(token->bytes, token->n_bytes), true, choice->n_chars);
+        choice->n_chars += count_chars(token->bytes, token->n_bytes);
+    }
+    return into;
+}
+
+/* ---- echo -------------------------------------------------------------------------------------------------------- */
+
+/* The bytes that a token has of the prompt's text, which stands at at: what a tokenizer puts in front of a text (a blank, for
+ * one) is none of it, and what a normalizer has changed is shown as the token has it. */
+static size_t own_bytes(const struct tutti_token *token, const char *text, size_t n_text, size_t *n_skipped)
+{
+    size_t n = token->n_bytes;
+    *n_skipped = 0;
+    if (n <= n_text && memcmp(text, token->bytes, n) == 0)
+        return n;
+    bool has_blank = n > 0 && token->bytes[0] == ' ';
+    *n_skipped = has_blank && n - 1 <= n_text && memcmp(text, token->bytes + 1, n - 1) == 0;
+    return n - *n_skipped < n_text ? n - *n_skipped : n_text;
+}
+
+/* The prompt's text, and the log-probabilities of its own tokens where the event has them: kept for each of its choices. */
+static bool read_prompt(const struct job *job, struct submission *sub, const struct tutti_event *event)
+{
+    struct buf text = { 0 };
+    bool ok = job_read_prompt_text(job, sub);
+    if (!event->prompt_tokens)
+        return ok;
+    json_t *into = new_logprobs();
+    ok = ok && into && job_prompt_text(job, sub->index * (size_t)job->req.n, &text);
+    size_t at = 0, n_chars = 0;
+    for (size_t i = 0; ok && i < event->n_prompt_tokens; i++) {
+        const struct tutti_token *token = &event->prompt_tokens[i];
+        size_t n_skipped, n = own_bytes(token, text.bytes + at, text.n_bytes - at, &n_skipped);
+        add_token(into, token, json_text(token->bytes + n_skipped, token->n_bytes - n_skipped), i > 0,
+                  n_chars);
+        n_chars += count_chars(text.bytes + at, n);
+        at += n;
+    }
+    buf_clear(&text);
+    if (ok)
+        sub->prompt = into;
+    else
+        json_decref(into);
+    return ok;
+}
+
+/* The model's token that ended an answer is none of its text; it is told of where the prompt's tokens are, so that there is an entry for
+ * each token that was computed. */
+static void add_stop_token(const struct job *job, json_t *into, const struct choice *choice,
+                           const struct tutti_event *event)
+{
+    struct tutti_token token = { .id = event->stop_token, .logprob = event->stop_logprob };
+    add_token(into, &token, generated_special(job->app, event->stop_token), true, choice->n_chars);
+}
+
+/* Where the answer's tokens are counted from. */
+static bool begin_choice(struct job *job, size_t index, struct choice *choice, struct buf *prompt)
+{
+    choice->has_begun = true;
+    if (!job->req.echo)
+        return true;
+    if (!job_prompt_text(job, index, prompt))
+        return false;
+    choice->n_chars = count_chars(prompt->bytes, prompt->n_bytes);
+    return true;
+}
+
+/* ---- choices ----------------------------------------------------------------------------------------------------- */
+
+static json_t *choice_value(size_t index, json_t *text, json_t *lp, enum tutti_finish finish)
+{
+    return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)index, "text", text, "logprobs",
+                     lp ? lp : json_null(), "finish_reason", openai_finish_reason(finish));
+}
+
+static json_t *whole(struct job *job, size_t index, struct choice *choice)
+{
+    struct buf text = { 0 };
+    json_t *value = NULL, *lp = job->req.logprobs && choice->logprobs ? json_incref(choice->logprobs) : NULL;
+    if ((!job->req.echo || job_prompt_text(job, index, &text)) &&
+        buf_add(&text, choice->text.bytes, choice->text.n_bytes))
+        value = choice_value(index, json_text(text.bytes, text.n_bytes), lp, choice->finish);
+    else
+        json_decref(lp);
+    buf_clear(&text);
+    return value;
+}
+
+static bool append_lists(json_t *into, const json_t *from)
+{
+    const char *name;
+    json_t *list;
+    bool ok = into != NULL;
+    json_object_foreach((json_t *)(uintptr_t)from, name, list)
+        ok = ok && json_array_extend(json_object_get(into, name), list) == 0;
+    return ok;
+}
+
+/* What the event adds to the log-probabilities; NULL: nothing, or out of memory. */
+static json_t *event_logprobs(struct job *job, size_t index, struct choice *choice, json_t *into,
+                              bool is_first, const struct tutti_event *event)
+{
+    const json_t *prompt = job->subs[index / (size_t)job->req.n].prompt;
+    bool has_stop = job->req.echo && event->has_stop_token && event->finish != TUTTI_FINISH_NONE;
+    if (!job->req.logprobs || (event->n_tokens == 0 && !has_stop && !(is_first && prompt)))
+        return into;
+    into = into ? into : new_logprobs();
+    if (is_first && prompt && !append_lists(into, prompt)) {
+        json_decref(into);
+        return NULL;
+    }
+    into = logprobs(into, choice, event);
+    if (has_stop)
+        add_stop_token(job, into, choice, event);
+    return into;
+}
+
+static void collect(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+{
+    struct buf prompt = { 0 };
+    bool is_first = !choice->has_begun;
+    bool ok = (!is_first || begin_choice(job, index, choice, &prompt)) &&
+              buf_add(&choice->text, event->text, event->n_text_bytes);
+    if (ok) {
+        bool is_wanted = choice->logprobs || event->n_tokens > 0;
+        choice->logprobs = event_logprobs(job, index, choice, choice->logprobs, is_first, event);
+        ok = choice->logprobs || !(job->req.logprobs && is_wanted);
+    }
+    buf_clear(&prompt);
+    if (!ok)
+        job_fail_memory(job);
+}
+
+/* The prompt comes as a chunk of its own, with all that is said of its tokens. */
+static void stream(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+{
+    const json_t *told = job->subs[index / (size_t)job->req.n].prompt;
+    if (!choice->has_begun) {
+        struct buf prompt = { 0 };
+        json_t *text = begin_choice(job, index, choice, &prompt) ? json_text(prompt.bytes, prompt.n_bytes)
+                                                                 : NULL;
+        json_t *lp = told && job->req.logprobs ? json_incref((json_t *)(uintptr_t)told) : NULL;
+        if (job->req.echo || !text)
+            openai_stream_choice(job, text ? choice_value(index, text, lp, TUTTI_FINISH_NONE) : NULL);
+        else
+            json_decref(text);
+        buf_clear(&prompt);
+    }
+    json_t *lp = event_logprobs(job, index, choice, NULL, false, event);
+    if (event->n_text_bytes > 0 || lp || event->finish != TUTTI_FINISH_NONE)
+        openai_stream_choice(
+            job, choice_value(index, json_text(event->text, event->n_text_bytes), lp, event->finish));
+}
+
+static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+{
+    if (job->req.stream) {
+        job_begin_stream(job);
+        stream(job, index, choice, event);
+    } else {
+        collect(job, index, choice, event);
+    }
+}
+
+static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *body,
+                                    struct tutti_error *err)
+{
+    enum tutti_status st = api_request_read_client(req, API_COMPLETION, app->model, body, err);
+    req->tells_prompt = req->echo;
+    if (st == TUTTI_OK && req->prompt_logprobs && app->model && model_of(app->model)->desc.has_prefix)
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "echo",
+                             "this model reads prompts in both directions: their tokens have no "
+                             "log-probabilities, so echo cannot go together with logprobs");
+    if (st == TUTTI_OK && req->echo && app->model && !model_of(app->model)->tokenizer)
+        st = error_set_param(err, TUTTI_E_UNSUPPORTED, "echo",
+                             "the model has no tokenizer, so the text of a prompt is not known");
+    return st;
+}
+
+const struct openai_api OPENAI_COMPLETIONS = {
+    .job.read_value = read_value,
+    .job.read_prompt = read_prompt,
+    .job.event = take_event,
+    .job.finish = openai_finish,
+    .job.fail = openai_fail,
+    .job.id_prefix = "cmpl",
+    .object = "text_completion",
+    .chunk_object = "text_completion",
+    .whole = whole,
+};
+
+void completion_request(struct app *app, struct http_conn *conn)
+{
+    job_start(app, conn, &OPENAI_COMPLETIONS.job);
+}

@@ -1,0 +1,163 @@
+/* POST /v1/embeddings: https://platform.openai.com/docs/api-reference/embeddings
+ *
+ * Each input is a prompt of its own. Vectors have the length 1, also where dimensions cuts them. */
+#include "base/json/json_type.h"
+#include "server/openai/openai_reply.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+/* x /= its length, which must not be 0. */
+static void normalize(float *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    double length = sqrt(sum);
+    for (size_t i = 0; i < n && length > 0; i++)
+        x[i] = (float)((double)x[i] / length);
+}
+
+/* As float32 with the lower byte first, in base64 (RFC 4648, section 4). */
+static bool add_base64(struct buf *out, const float *x, size_t n)
+{
+    static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n_bytes = n * 4;
+    bool ok = buf_reserve(out, (n_bytes + 2) / 3 * 4 + 2) && buf_add_string(out, "\"");
+    for (size_t i = 0; ok && i < n_bytes; i += 3) {
+        uint32_t group = 0;
+        char text[4];
+        for (size_t k = i; k < i + 3; k++) {
+            uint32_t bits = 0;
+            if (k < n_bytes)
+                memcpy(&bits, &x[k / 4], sizeof bits);
+            group = group << 8 | (bits >> (8 * (k % 4)) & 255);
+        }
+        for (int d = 0; d < 4; d++)
+            text[d] = DIGITS[group >> (18 - 6 * d) & 63];
+        if (i + 1 >= n_bytes)
+            text[2] = '=';
+        if (i + 2 >= n_bytes)
+            text[3] = '=';
+        ok = buf_add(out, text, 4);
+    }
+    return ok && buf_add_string(out, "\"");
+}
+
+/* Nine digits are what a float32 needs. */
+static bool add_numbers(struct buf *out, const float *x, size_t n)
+{
+    bool ok = true;
+    for (size_t i = 0; i < n && ok; i++)
+        ok = buf_printf(out, "%c%.9g", i == 0 ? '[' : ',', (double)x[i]);
+    return ok && buf_add_string(out, "]");
+}
+
+static bool add_vector(struct buf *out, const struct api_request *req, const struct tutti_event *event)
+{
+    size_t n = event->n_embedding;
+    if (req->dimensions > 0 && (size_t)req->dimensions < n)
+        n = (size_t)req->dimensions;
+    float *x = malloc((n + 1) * sizeof *x);
+    if (!x)
+        return false;
+    memcpy(x, event->embedding, n * sizeof *x);
+    normalize(x, n);
+    bool ok = req->is_base64 ? add_base64(out, x, n) : add_numbers(out, x, n);
+    free(x);
+    return ok;
+}
+
+/* ---- the reply --------------------------------------------------------------------------------------------------- */
+
+static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+{
+    (void)index;
+    if (event->embedding && !add_vector(&choice->text, &job->req, event))
+        job_fail_memory(job);
+}
+
+/* Put together as a text: a tree of that many numbers would take ten times the memory. */
+static bool write_reply(const struct job *job, struct buf *out)
+{
+    json_int_t n_tokens = (json_int_t)job_n_prompt_tokens(job, NULL);
+    json_t *model = openai_model_name(job);
+    bool ok = buf_add_string(out, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < job->n_choices && ok; i++)
+        ok = buf_printf(out, "%s{\"object\":\"embedding\",\"index\":%zu,\"embedding\":", i > 0 ? "," : "",
+                        i) &&
+             buf_add(out, job->choices[i].text.bytes, job->choices[i].text.n_bytes) &&
+             buf_add_string(out, "}");
+    ok = ok && buf_add_string(out, "],\"model\":") && json_write(out, model) &&
+         buf_printf(out, ",\"usage\":{\"prompt_tokens\":%lld,\"total_tokens\":%lld}}", (long long)n_tokens,
+                    (long long)n_tokens);
+    json_decref(model);
+    return ok;
+}
+
+static void finish(struct job *job)
+{
+    struct buf body = { 0 };
+    if (write_reply(job, &body))
+        job_reply(job, body.bytes, body.n_bytes);
+    else
+        job_fail_memory(job);
+    buf_clear(&body);
+}
+
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+static enum tutti_status read_words(struct api_request *req, enum tutti_embedding usual,
+                                    struct tutti_error *err)
+{
+    const json_t *format = json_object_get(req->root, "encoding_format");
+    const json_t *pooling = json_object_get(req->root, "pooling"), *user = json_object_get(req->root, "user");
+    const char *word = json_string_value(format);
+    if (user && !json_is_null(user) && !json_is_string(user))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "user", "user must be a string, found %s",
+                               json_type_name(user));
+    if (format && !json_is_null(format) && !(word && (!strcmp(word, "float") || !strcmp(word, "base64"))))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "encoding_format",
+                               "encoding_format must be \"float\" or \"base64\"");
+    req->is_base64 = word && !strcmp(word, "base64");
+    word = json_string_value(pooling);
+    if (pooling && !json_is_null(pooling) && !(word && (!strcmp(word, "mean") || !strcmp(word, "last"))))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "pooling", "pooling must be \"mean\" or \"last\"");
+    req->embedding = !word ? usual : *word == 'm' ? TUTTI_EMBEDDING_MEAN : TUTTI_EMBEDDING_LAST;
+    return TUTTI_OK;
+}
+
+static enum tutti_status check_inputs(const struct api_request *req, struct tutti_error *err)
+{
+    for (size_t i = 0; i < req->n_prompts; i++)
+        if (req->prompts[i].text && req->prompts[i].n_text_bytes == 0)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "input", "input must not hold an empty string");
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_value(struct api_request *req, struct app *app, json_t *body,
+                                    struct tutti_error *err)
+{
+    enum tutti_status st = api_request_read_client(req, API_EMBEDDING, app->model, body, err);
+    if (st == TUTTI_OK)
+        st = check_inputs(req, err);
+    if (st == TUTTI_OK)
+        st = read_words(req, app->options->embedding, err);
+    if (st == TUTTI_OK && req->dimensions > app->info.d_model)
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "dimensions",
+                             "dimensions is %d, but the vectors of this model have %d", req->dimensions,
+                             app->info.d_model);
+    return st;
+}
+
+const struct job_api OPENAI_EMBEDDINGS = {
+    .id_prefix = "embd", .read_value = read_value, .event = take_event, .finish = finish, .fail = openai_fail
+};
+
+void embedding_request(struct app *app, struct http_conn *conn)
+{
+    job_start(app, conn, &OPENAI_EMBEDDINGS);
+}

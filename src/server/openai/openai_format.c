@@ -1,0 +1,265 @@
+/* What the text of an answer must be: response_format; grammar and json_schema as llama-server has them; structured_outputs and guided_json,
+ * guided_regex, guided_choice, guided_grammar as vLLM has them. */
+#include "base/json/json_print.h"
+#include "base/json/json_type.h"
+#include "server/requests/openai_request.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum tutti_status wrong(const char *what, const char *expected, const json_t *found,
+                               struct tutti_error *err)
+{
+    return error_set_param(err, TUTTI_E_ARGUMENT, "response_format", "%s must be %s, found %s", what,
+                           expected, json_type_name(found));
+}
+
+static enum tutti_status wrong_field(const char *name, const char *expected, const json_t *found,
+                                     struct tutti_error *err)
+{
+    return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be %s, found %s", name, expected,
+                           json_type_name(found));
+}
+
+/* Only one field may say what the answer is. */
+static enum tutti_status claim(struct api_request *req, const char *name, enum tutti_grammar_kind kind,
+                               struct tutti_error *err)
+{
+    if (req->grammar_field)
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s cannot go together with %s", name,
+                               req->grammar_field);
+    req->grammar_field = name;
+    req->grammar_kind = kind;
+    return TUTTI_OK;
+}
+
+/* text is taken over. */
+static enum tutti_status claim_text(struct api_request *req, const char *name, enum tutti_grammar_kind kind,
+                                    char *text, size_t n_bytes, struct tutti_error *err)
+{
+    enum tutti_status st = text ? claim(req, name, kind, err)
+                                : error_set(err, TUTTI_E_MEMORY, "out of memory for %s", name);
+    if (st != TUTTI_OK) {
+        free(text);
+        return st;
+    }
+    req->schema = text;
+    req->grammar = text;
+    req->n_grammar_bytes = n_bytes;
+    return TUTTI_OK;
+}
+
+static enum tutti_status take_schema(struct api_request *req, const char *name, const json_t *schema,
+                                     struct tutti_error *err)
+{
+    char *text = json_print(schema, JSON_COMPACT | JSON_ENCODE_ANY);
+    return claim_text(req, name, TUTTI_GRAMMAR_JSON_SCHEMA, text, text ? strlen(text) : 0, err);
+}
+
+/* A text of the request, which is borrowed. */
+static enum tutti_status take_text(struct api_request *req, const char *name, enum tutti_grammar_kind kind,
+                                   const json_t *text, struct tutti_error *err)
+{
+    if (!json_is_string(text))
+        return wrong_field(name, "a string", text, err);
+    enum tutti_status st = claim(req, name, kind, err);
+    req->grammar = json_string_value(text);
+    req->n_grammar_bytes = json_string_length(text);
+    return st;
+}
+
+/* A schema, or its text. */
+static enum tutti_status take_json(struct api_request *req, const char *name, const json_t *value,
+                                   struct tutti_error *err)
+{
+    if (json_is_string(value))
+        return take_text(req, name, TUTTI_GRAMMAR_JSON_SCHEMA, value, err);
+    return json_is_object(value) ? take_schema(req, name, value, err)
+                                 : wrong_field(name, "a JSON schema", value, err);
+}
+
+/* One of these texts: as a grammar, root ::= "a" | "b". */
+static enum tutti_status take_choice(struct api_request *req, const char *name, const json_t *list,
+                                     struct tutti_error *err)
+{
+    struct buf out = { 0 };
+    bool ok = buf_add_string(&out, "root ::= ");
+    size_t i;
+    const json_t *choice;
+    if (!json_is_array(list) || json_array_size(list) == 0) {
+        buf_clear(&out);
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be a list of at least one string", name);
+    }
+    json_array_foreach(list, i, choice)
+    {
+        if (!json_is_string(choice) || json_string_length(choice) == 0) {
+            buf_clear(&out);
+            return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s[%zu] must be a string that is not empty",
+                                   name, i);
+        }
+        ok = ok && buf_add_string(&out, i > 0 ? " | \"" : "\"");
+        const char *text = json_string_value(choice);
+        for (size_t k = 0; ok && k < json_string_length(choice); k++) {
+            unsigned char c = (unsigned char)text[k];
+            if (c == '"' || c == '\\')
+                ok = buf_printf(&out, "\\%c", c);
+            else if (c < 0x20 || c == 0x7F)
+                ok = buf_printf(&out, "\\x%02X", c);
+            else
+                ok = buf_add(&out, &text[k], 1);
+        }
+        ok = ok && buf_add_string(&out, "\"");
+    }
+    char *grammar = ok ? strdup(out.bytes) : NULL; /* no zero bytes: they are escaped */
+    size_t n = out.n_bytes;
+    buf_clear(&out);
+    return claim_text(req, name, TUTTI_GRAMMAR_GBNF, grammar, n, err);
+}
+
+static enum tutti_status take_any_object(struct api_request *req, const char *name, const json_t *value,
+                                         struct tutti_error *err)
+{
+    if (!json_is_boolean(value))
+        return wrong_field(name, "true or false", value, err);
+    return json_is_true(value) ? claim(req, name, TUTTI_GRAMMAR_JSON_OBJECT, err) : TUTTI_OK;
+}
+
+static enum tutti_status take_grammar(struct api_request *req, const char *name, const json_t *value,
+                                      struct tutti_error *err)
+{
+    if (json_is_string(value) && json_string_length(value) == 0)
+        return TUTTI_OK;
+    return take_text(req, name, TUTTI_GRAMMAR_GBNF, value, err);
+}
+
+static enum tutti_status take_pattern(struct api_request *req, const char *name, const json_t *value,
+                                      struct tutti_error *err)
+{
+    return take_text(req, name, TUTTI_GRAMMAR_PATTERN, value, err);
+}
+
+typedef enum tutti_status take_fn(struct api_request *req, const char *name, const json_t *value,
+                                  struct tutti_error *err);
+
+struct constraint_field {
+    const char *name;
+    take_fn *take;
+};
+
+static const json_t *value_of(const json_t *object, const char *name)
+{
+    const json_t *value = json_object_get(object, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+/* vLLM's {"json": schema}, {"regex": pattern}, {"choice": [texts]}, {"grammar": GBNF} or {"json_object": true}. */
+static enum tutti_status take_structured(struct api_request *req, const char *name, const json_t *value,
+                                         struct tutti_error *err)
+{
+    static const struct constraint_field KINDS[] = { { "json", take_json },
+                                                     { "regex", take_pattern },
+                                                     { "choice", take_choice },
+                                                     { "grammar", take_grammar },
+                                                     { "json_object", take_any_object } };
+    enum { N_KINDS = sizeof KINDS / sizeof *KINDS };
+    static const char *const HARMLESS[] = { "disable_fallback", "backend", "_backend", "_backend_was_auto" };
+    const char *key;
+    json_t *member;
+    enum tutti_status st = TUTTI_OK;
+    if (!json_is_object(value))
+        return wrong_field(name, "an object", value, err);
+    json_object_foreach((json_t *)(uintptr_t)value, key, member)
+    {
+        bool is_known = json_is_null(member) || json_is_false(member);
+        for (size_t i = 0; i < N_KINDS; i++)
+            is_known |= !strcmp(key, KINDS[i].name);
+        for (size_t i = 0; i < sizeof HARMLESS / sizeof *HARMLESS; i++)
+            is_known |= !strcmp(key, HARMLESS[i]);
+        if (!is_known)
+            return error_set_param(err, TUTTI_E_ARGUMENT, name,
+                                   "structured_outputs.%.64s is not supported, only json, regex, choice, "
+                                   "grammar and json_object",
+                                   key);
+    }
+    for (size_t i = 0; i < N_KINDS && st == TUTTI_OK; i++) {
+        if (value_of(value, KINDS[i].name))
+            st = KINDS[i].take(req, name, value_of(value, KINDS[i].name), err);
+    }
+    return st;
+}
+
+static bool is_name(const char *name)
+{
+    size_t n = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-");
+    return n >= 1 && n <= 64 && name[n] == '\0';
+}
+
+/* {"name", "schema", "strict", "description"}: a schema is obeyed whether it is strict or not. */
+static enum tutti_status read_json_schema(struct api_request *req, const json_t *value,
+                                          struct tutti_error *err)
+{
+    const json_t *name = json_object_get(value, "name"), *schema = json_object_get(value, "schema");
+    const json_t *strict = json_object_get(value, "strict");
+    if (!json_is_object(value))
+        return wrong("response_format.json_schema", "an object", value, err);
+    if (!json_is_string(name) || !is_name(json_string_value(name)))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
+                               "response_format.json_schema.name must be 1 to 64 letters, digits, _ and -");
+    if (strict && !json_is_null(strict) && !json_is_boolean(strict))
+        return wrong("response_format.json_schema.strict", "true or false", strict, err);
+    if (!schema || json_is_null(schema))
+        return claim(req, "response_format", TUTTI_GRAMMAR_JSON_OBJECT, err);
+    if (!json_is_object(schema))
+        return wrong("response_format.json_schema.schema", "an object", schema, err);
+    return take_schema(req, "response_format", schema, err);
+}
+
+static enum tutti_status read_response_format(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *format = value_of(req->root, "response_format"), *schema;
+    const char *type = json_string_value(json_object_get(format, "type"));
+    if (!format)
+        return TUTTI_OK;
+    if (!json_is_object(format))
+        return wrong("response_format", "an object", format, err);
+    if (!type || (strcmp(type, "text") && strcmp(type, "json_object") && strcmp(type, "json_schema")))
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "response_format",
+            "response_format.type must be \"text\", \"json_object\" or \"json_schema\", found %s%.32s%s",
+            type ? "\"" : "", type ? type : json_type_name(json_object_get(format, "type")),
+            type ? "\"" : "");
+    if (!strcmp(type, "text"))
+        return TUTTI_OK;
+    if (!strcmp(type, "json_schema"))
+        return read_json_schema(req, json_object_get(format, "json_schema"), err);
+    schema = json_object_get(format, "schema"); /* as llama-server has it */
+    if (!schema)
+        schema = json_object_get(format, "value"); /* and Text Generation Inference */
+    return json_is_object(schema) ? take_schema(req, "response_format", schema, err)
+                                  : claim(req, "response_format", TUTTI_GRAMMAR_JSON_OBJECT, err);
+}
+
+enum tutti_status api_read_format(struct api_request *req, struct tutti_error *err)
+{
+    static const struct constraint_field FIELDS[] = {
+        { "grammar", take_grammar },        { "json_schema", take_json },
+        { "guided_json", take_json },       { "guided_json_object", take_any_object },
+        { "guided_regex", take_pattern },   { "guided_choice", take_choice },
+        { "guided_grammar", take_grammar }, { "structured_outputs", take_structured },
+    };
+    enum tutti_status st = read_response_format(req, err);
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS && st == TUTTI_OK; i++) {
+        const json_t *value = value_of(req->root, FIELDS[i].name);
+        if (value)
+            st = FIELDS[i].take(req, FIELDS[i].name, value, err);
+    }
+    return st;
+}
+
+void api_name_format(const struct api_request *req, struct tutti_error *err)
+{
+    bool is_format = !strcmp(err->param, "grammar") || !strcmp(err->param, "response_format");
+    if (is_format && req->grammar_field)
+        snprintf(err->param, sizeof err->param, "%s", req->grammar_field);
+}

@@ -1,0 +1,197 @@
+/* How OpenAI's chat and completion replies are put together: whole, or in chunks. */
+#include "server/openai/openai_reply.h"
+
+#include <string.h>
+
+static const struct openai_api *api_of(const struct job *job)
+{
+    return (const struct openai_api *)(const void *)job->api; /* its first member */
+}
+
+json_t *openai_model_name(const struct job *job)
+{
+    const char *adapter = job->req.adapter;
+    return json_sprintf("%s%s%s", job->app->model_id, adapter ? ":" : "", adapter ? adapter : "");
+}
+
+json_t *openai_frame(const struct job *job, const char *object)
+{
+    return json_pack("{s:s, s:s, s:I, s:o, s:s}", "id", job->id, "object", object, "created",
+                     (json_int_t)job->created, "model", openai_model_name(job), "system_fingerprint",
+                     job->app->fingerprint);
+}
+
+static json_t *token_entry(const char *bytes, size_t n_bytes, float logprob)
+{
+    return json_pack("{s:o, s:o, s:o}", "token", json_text(bytes, n_bytes), "logprob", json_logprob(logprob),
+                     "bytes", json_byte_list(bytes, n_bytes));
+}
+
+void openai_add_logprobs(json_t *list, const struct tutti_event *event)
+{
+    for (size_t i = 0; i < event->n_tokens; i++) {
+        const struct tutti_token *token = &event->tokens[i];
+        json_t *entry = token_entry(token->bytes, token->n_bytes, token->logprob), *top = json_array();
+        for (int k = 0; k < token->n_top; k++)
+            json_array_append_new(
+                top, token_entry(token->top[k].bytes, token->top[k].n_bytes, token->top[k].logprob));
+        json_object_set_new(entry, "top_logprobs", top);
+        json_array_append_new(list, entry);
+    }
+}
+
+json_t *openai_finish_reason(enum tutti_finish finish)
+{
+    switch (finish) {
+    case TUTTI_FINISH_NONE:
+        return json_null();
+    case TUTTI_FINISH_LENGTH:
+        return json_string("length");
+    default:
+        return json_string("stop");
+    }
+}
+
+json_t *openai_usage(const struct job *job)
+{
+    size_t n_cached, n_prompt = job_n_prompt_tokens(job, &n_cached), n_generated = job_n_generated(job);
+    size_t n_total = n_prompt + n_generated;
+    size_t n_accepted = 0, n_rejected = 0;
+    for (size_t i = 0; i < job->n_choices; i++) {
+        n_accepted += job->choices[i].n_accepted_guesses;
+        n_rejected += job->choices[i].n_rejected_guesses;
+    }
+    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:I, s:I}}", "prompt_tokens", (json_int_t)n_prompt,
+                     "completion_tokens", (json_int_t)n_generated, "total_tokens", (json_int_t)n_total,
+                     "prompt_tokens_details", "cached_tokens", (json_int_t)n_cached,
+                     "completion_tokens_details", "accepted_prediction_tokens", (json_int_t)n_accepted,
+                     "rejected_prediction_tokens", (json_int_t)n_rejected);
+}
+
+void openai_stream_choice(struct job *job, json_t *choice)
+{
+    if (!job->conn) {
+        json_decref(choice);
+        return;
+    }
+    json_t *chunk = openai_frame(job, api_of(job)->chunk_object);
+    int failed = !choice || !chunk || json_object_set_new(chunk, "choices", json_pack("[o]", choice));
+    if (!failed && job->req.include_usage)
+        failed = json_object_set_new(chunk, "usage", json_null());
+    if (failed || !job_stream_json(job, "data: ", json_incref(chunk), "\n\n"))
+        job_fail_memory(job);
+    json_decref(chunk);
+}
+
+static void end_stream(struct job *job)
+{
+    if (job->req.include_usage) {
+        json_t *chunk = openai_frame(job, api_of(job)->chunk_object);
+        json_object_set_new(chunk, "choices", json_array());
+        json_object_set_new(chunk, "usage", openai_usage(job));
+        if (!job_stream_json(job, "data: ", chunk, "\n\n")) {
+            job_fail_memory(job);
+            return;
+        }
+    }
+    struct http_conn *conn = job_take_conn(job);
+    http_stream_write(conn, "data: [DONE]\n\n", 14);
+    http_stream_end(conn);
+}
+
+/* The mean log-probability of its tokens. */
+static double choice_score(const struct choice *choice)
+{
+    return choice->n_scored > 0 ? choice->logprob_sum / (double)choice->n_scored : 0;
+}
+
+/* The choices that are answered with: all, or of each prompt the n_best whose tokens were most probable in the mean. */
+static bool is_answer(const struct job *job, size_t index)
+{
+    size_t n = (size_t)job->req.n, n_better = 0, first = index / n * n;
+    double own = choice_score(&job->choices[index]);
+    if (job->req.n_best == 0)
+        return true;
+    for (size_t i = first; i < first + n; i++) {
+        double score = choice_score(&job->choices[i]);
+        n_better += score > own || (score == own && i < index);
+    }
+    return n_better < (size_t)job->req.n_best;
+}
+
+static void reply_whole(struct job *job)
+{
+    json_t *reply = openai_frame(job, api_of(job)->object), *choices = json_array();
+    int failed = 0;
+    for (size_t i = 0; i < job->n_choices; i++) {
+        if (!is_answer(job, i))
+            continue;
+        size_t place = json_array_size(choices);
+        failed |= json_array_append_new(choices, api_of(job)->whole(job, i, &job->choices[i]));
+        if (job->req.n_best > 0)
+            json_object_set_new(json_array_get(choices, place), "index", json_integer((json_int_t)place));
+    }
+    failed |= json_object_set_new(reply, "choices", choices);
+    failed |= json_object_set_new(reply, "usage", openai_usage(job));
+    if (failed) {
+        json_decref(reply);
+        job_fail_memory(job);
+        return;
+    }
+    job_reply_json(job, reply, "");
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+static void collect(struct job *job, struct choice *choice, const struct tutti_event *event)
+{
+    if (!buf_add(&choice->text, event->text, event->n_text_bytes)) {
+        job_fail_memory(job);
+        return;
+    }
+    if (job->req.logprobs) {
+        choice->logprobs = api_of(job)->logprobs(choice->logprobs, choice, event);
+        if (!choice->logprobs)
+            job_fail_memory(job);
+    }
+}
+
+void openai_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+{
+    if (job->req.stream) {
+        job_begin_stream(job);
+        api_of(job)->stream(job, index, choice, event);
+    } else {
+        collect(job, choice, event);
+    }
+}
+
+void openai_finish(struct job *job)
+{
+    if (job->req.stream)
+        end_stream(job);
+    else
+        reply_whole(job);
+}
+
+void openai_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
+{
+    (void)app;
+    struct tutti_error named = *err;
+    if (job)
+        api_name_format(&job->req, &named);
+    err = &named;
+    int status = json_error_status(err->status);
+    if (!http_stream_has_begun(conn)) {
+        bool is_model = err->status == TUTTI_E_NOT_FOUND && !strcmp(err->param, "model");
+        app_reply_error(conn, status, is_model ? "model_not_found" : NULL, err);
+        return;
+    }
+    /* The status line is gone already: clients look for an error among the chunks. */
+    struct buf text = { 0 };
+    if (buf_add_string(&text, "data: ") && json_error_body(&text, status, NULL, err) &&
+        buf_add_string(&text, "\n\ndata: [DONE]\n\n"))
+        http_stream_write(conn, text.bytes, text.n_bytes);
+    buf_clear(&text);
+    http_stream_end(conn);
+}

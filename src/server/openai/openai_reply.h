@@ -1,0 +1,38 @@
+/* What OpenAI's chat and completion APIs have in common. */
+#ifndef TUTTI_SERVER_OPENAI_OPENAI_REPLY_H
+#define TUTTI_SERVER_OPENAI_OPENAI_REPLY_H
+
+#include "server/job.h"
+
+/* Values returned are new references; NULL: out of memory. */
+struct openai_api {
+    struct job_api job; /* with openai_event(), openai_finish(), openai_fail() */
+    const char *object, *chunk_object;
+    /* The choice of a whole reply. */
+    json_t *(*whole)(struct job *job, size_t index, struct choice *choice);
+    /* Writes the chunks of one event. */
+    void (*stream)(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
+    /* The log-probabilities of an event in the API's shape, added to into, or into a new value where that is NULL. */
+    json_t *(*logprobs)(json_t *into, struct choice *choice, const struct tutti_event *event);
+};
+
+void openai_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
+void openai_finish(struct job *job);
+
+/* The APIs, for requests that come in a file. */
+extern const struct openai_api OPENAI_CHAT, OPENAI_COMPLETIONS;
+extern const struct job_api OPENAI_EMBEDDINGS, OPENAI_RESPONSES;
+
+/* {"id", "object", "created", "model", "system_fingerprint"} and room for more. */
+json_t *openai_frame(const struct job *job, const char *object);
+/* "ID", or "ID:NAME" with an adapter. */
+json_t *openai_model_name(const struct job *job);
+json_t *openai_usage(const struct job *job);
+/* Writes one chunk with this choice and drops it. */
+void openai_stream_choice(struct job *job, json_t *choice);
+/* Adds {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}, ...]} for each token of the event. */
+void openai_add_logprobs(json_t *list, const struct tutti_event *event);
+/* "stop" or "length"; null while there is none. */
+json_t *openai_finish_reason(enum tutti_finish finish);
+
+#endif

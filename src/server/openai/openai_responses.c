@@ -1,0 +1,386 @@
+/* Replies of the responses API: an answer as a list of items, a message and calls of functions. */
+#include "server/openai/openai_responses.h"
+
+#include "server/openai/openai_calls.h"
+
+#include <string.h>
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+static json_t *repeated(const struct job *job, const char *name, json_t *otherwise)
+{
+    const json_t *value = responses_asked(&job->req, name);
+    if (!value)
+        return otherwise;
+    json_decref(otherwise);
+    return json_incref((json_t *)(uintptr_t)value);
+}
+
+static bool is_cut(const struct choice *choice)
+{
+    return choice->finish == TUTTI_FINISH_LENGTH;
+}
+
+static json_t *message_id(const struct job *job)
+{
+    return json_sprintf("msg_%s", job->id + strlen("resp-"));
+}
+
+static json_t *call_item_id(const struct job *job, size_t call)
+{
+    return json_sprintf("fc_%s_%zu", job->id + strlen("resp-"), call);
+}
+
+/* The text of an answer, as far as it is none of a call. */
+static json_t *part_value(const struct choice *choice, size_t n_content)
+{
+    return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text",
+                     json_text(choice->text.bytes, n_content), "annotations", "logprobs",
+                     choice->logprobs && n_content > 0 ? json_incref(choice->logprobs) : json_array());
+}
+
+static json_t *message_value(const struct job *job, const char *status, json_t *content)
+{
+    return json_pack("{s:s, s:o, s:s, s:s, s:o}", "type", "message", "id", message_id(job), "status", status,
+                     "role", "assistant", "content", content);
+}
+
+static json_t *call_value(const struct job *job, size_t call, const char *status, json_t *name,
+                          json_t *arguments)
+{
+    char id[80];
+    calls_make_id(job, 0, call, id, sizeof id);
+    return json_pack("{s:s, s:o, s:s, s:s, s:o, s:o}", "type", "function_call", "id", call_item_id(job, call),
+                     "call_id", id, "status", status, "name", name, "arguments", arguments);
+}
+
+static json_t *usage_value(const struct job *job)
+{
+    size_t n_cached, n_prompt = job_n_prompt_tokens(job, &n_cached), n = job_n_generated(job);
+    return json_pack("{s:I, s:{s:I}, s:I, s:{s:i}, s:I}", "input_tokens", (json_int_t)n_prompt,
+                     "input_tokens_details", "cached_tokens", (json_int_t)n_cached, "output_tokens",
+                     (json_int_t)n, "output_tokens_details", "reasoning_tokens", 0, "total_tokens",
+                     (json_int_t)n_prompt + (json_int_t)n);
+}
+
+/* choice NULL: it has not ended. */
+static json_t *response_value(const struct job *job, const struct choice *choice)
+{
+    const char *status = !choice ? "in_progress" : is_cut(choice) ? "incomplete" : "completed";
+    json_t *value = openai_frame(job, "response");
+    if (!value)
+        return NULL;
+    json_object_del(value, "created");
+    json_t *reason = choice && is_cut(choice) ? json_pack("{s:s}", "reason", "max_output_tokens")
+                                              : json_null();
+    int failed = json_object_set_new(value, "created_at", json_integer((json_int_t)job->created));
+    failed |= json_object_set_new(value, "status", json_string(status));
+    failed |= json_object_set_new(value, "error", json_null());
+    failed |= json_object_set_new(value, "incomplete_details", reason);
+    failed |= json_object_set_new(value, "instructions", repeated(job, "instructions", json_null()));
+    failed |= json_object_set_new(value, "max_output_tokens",
+                                  repeated(job, "max_output_tokens", json_null()));
+    failed |= json_object_set_new(value, "metadata", repeated(job, "metadata", json_object()));
+    failed |= json_object_set_new(value, "output", choice ? json_incref(choice->items) : json_array());
+    failed |= json_object_set_new(value, "parallel_tool_calls",
+                                  repeated(job, "parallel_tool_calls", json_true()));
+    failed |= json_object_set_new(value, "previous_response_id", json_null());
+    failed |= json_object_set_new(value, "store", json_false());
+    failed |= json_object_set_new(value, "temperature", json_real((double)job->req.sampling.temperature));
+    failed |= json_object_set_new(value, "top_p", json_real((double)job->req.sampling.top_p));
+    failed |= json_object_set_new(value, "text",
+                                  repeated(job, "text", json_pack("{s:{s:s}}", "format", "type", "text")));
+    failed |= json_object_set_new(value, "tool_choice", repeated(job, "tool_choice", json_string("auto")));
+    failed |= json_object_set_new(value, "tools", repeated(job, "tools", json_array()));
+    failed |= json_object_set_new(value, "top_logprobs", json_integer(job->req.top_logprobs));
+    failed |= json_object_set_new(value, "truncation", json_string("disabled"));
+    failed |= json_object_set_new(value, "user", repeated(job, "user", json_null()));
+    failed |= json_object_set_new(value, "usage", choice ? usage_value(job) : json_null());
+    if (!failed)
+        return value;
+    json_decref(value);
+    return NULL;
+}
+
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
+
+/* One event of the stream; its fields are taken over. */
+static void emit(struct job *job, struct choice *choice, const char *type, json_t *fields)
+{
+    char prefix[96];
+    if (!job->conn) {
+        json_decref(fields);
+        return;
+    }
+    snprintf(prefix, sizeof prefix, "event: %s\ndata: ", type);
+    json_t *value = json_pack("{s:s, s:I}", "type", type, "sequence_number", (json_int_t)choice->n_events++);
+    int failed = !fields || !value || json_object_update(value, fields) != 0;
+    json_decref(fields);
+    if (failed) {
+        json_decref(value);
+        job_fail_memory(job);
+    } else if (!job_stream_json(job, prefix, value, "\n\n")) {
+        job_fail_memory(job);
+    }
+}
+
+static json_int_t n_items(const struct choice *choice)
+{
+    return (json_int_t)json_array_size(choice->items);
+}
+
+/* Of the item that is being streamed, whose place is behind those that are complete. */
+static json_t *item_event(const struct choice *choice, json_t *item)
+{
+    return json_pack("{s:I, s:o}", "output_index", n_items(choice), "item", item);
+}
+
+/* {"item_id", "output_index", "content_index"} of the message's text and one more. */
+static json_t *text_event(const struct job *job, const struct choice *choice, const char *name, json_t *value)
+{
+    return json_pack("{s:o, s:I, s:i, s:o}", "item_id", message_id(job), "output_index", n_items(choice),
+                     "content_index", 0, name, value);
+}
+
+/* The same with log-probabilities, which are taken over; NULL: none. */
+static json_t *piece_event(const struct job *job, const struct choice *choice, const char *name,
+                           const char *text, size_t n_bytes, json_t *logprobs)
+{
+    json_t *value = text_event(job, choice, name, json_text(text, n_bytes));
+    if (json_object_set_new(value, "logprobs", logprobs ? logprobs : json_array()) == 0)
+        return value;
+    json_decref(value);
+    return NULL;
+}
+
+static void begin_stream(struct job *job, struct choice *choice)
+{
+    job_begin_stream(job);
+    emit(job, choice, "response.created", json_pack("{s:o}", "response", response_value(job, NULL)));
+    emit(job, choice, "response.in_progress", json_pack("{s:o}", "response", response_value(job, NULL)));
+}
+
+/* ---- items ------------------------------------------------------------------------------------------------------- */
+
+/* The message, of which n_content bytes of the answer are known, is shown from now on. */
+static void begin_message(struct job *job, struct choice *choice)
+{
+    if (choice->has_begun || !job->req.stream)
+        return;
+    choice->has_begun = true;
+    emit(job, choice, "response.output_item.added",
+         item_event(choice, message_value(job, "in_progress", json_array())));
+    emit(job, choice, "response.content_part.added", text_event(job, choice, "part", part_value(choice, 0)));
+}
+
+static void add_item(struct job *job, struct choice *choice, json_t *item)
+{
+    if (job->req.stream)
+        emit(job, choice, "response.output_item.done", item_event(choice, json_incref(item)));
+    if (!item || json_array_append_new(choice->items, item) != 0)
+        job_fail_memory(job);
+}
+
+/* Its text is complete. */
+static void end_message(struct job *job, struct choice *choice, size_t n_content)
+{
+    const char *status = choice->calls.n_calls == 0 && is_cut(choice) ? "incomplete" : "completed";
+    begin_message(job, choice);
+    if (job->req.stream) {
+        emit(job, choice, "response.output_text.done",
+             piece_event(job, choice, "text", choice->text.bytes, n_content,
+                         choice->logprobs ? json_incref(choice->logprobs) : NULL));
+        emit(job, choice, "response.content_part.done",
+             text_event(job, choice, "part", part_value(choice, n_content)));
+    }
+    add_item(job, choice, message_value(job, status, json_pack("[o]", part_value(choice, n_content))));
+}
+
+static void stream_arguments(struct job *job, struct choice *choice, size_t call, const char *text,
+                             size_t n_bytes)
+{
+    if (job->req.stream && n_bytes > 0)
+        emit(job, choice, "response.function_call_arguments.delta",
+             json_pack("{s:o, s:I, s:o}", "item_id", call_item_id(job, call), "output_index", n_items(choice),
+                       "delta", json_text(text, n_bytes)));
+}
+
+static void begin_call(struct job *job, struct choice *choice, size_t call, json_t *name)
+{
+    if (job->req.stream)
+        emit(job, choice, "response.output_item.added",
+             item_event(choice, call_value(job, call, "in_progress", name, json_string(""))));
+    else
+        json_decref(name);
+}
+
+static void end_call(struct job *job, struct choice *choice, size_t call, json_t *name, json_t *arguments,
+                     bool is_whole)
+{
+    if (job->req.stream)
+        emit(job, choice, "response.function_call_arguments.done",
+             json_pack("{s:o, s:I, s:O, s:O}", "item_id", call_item_id(job, call), "output_index",
+                       n_items(choice), "name", name, "arguments", arguments));
+    add_item(job, choice, call_value(job, call, is_whole ? "completed" : "incomplete", name, arguments));
+}
+
+/* A call that comes in one piece. */
+static void add_call(struct job *job, struct choice *choice, size_t call, const json_t *value)
+{
+    json_t *name = json_object_get(value, "name"), *arguments = json_object_get(value, "arguments");
+    begin_call(job, choice, call, json_incref(name));
+    stream_arguments(job, choice, call, json_string_value(arguments), json_string_length(arguments));
+    end_call(job, choice, call, json_incref(name), json_incref(arguments), true);
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+/* What is streamed of a call lies in choice->held: its name, a byte of zero, its arguments. */
+static void end_streamed_call(struct job *job, struct choice *choice, bool is_whole)
+{
+    if (choice->held.n_bytes == 0)
+        return;
+    const char *name = choice->held.bytes;
+    size_t n_name = strlen(name), n_before = n_name + 1;
+    end_call(job, choice, choice->calls.n_calls - 1, json_text(name, n_name),
+             json_text(name + n_before, choice->held.n_bytes - n_before), is_whole);
+    buf_truncate(&choice->held, 0);
+}
+
+static void stream_piece(struct job *job, struct choice *choice, const struct call_piece *piece)
+{
+    bool ok = true;
+    if (piece->name) {
+        ok = buf_add(&choice->held, piece->name, piece->n_name) && buf_add(&choice->held, "", 1);
+        begin_call(job, choice, piece->index, json_text(piece->name, piece->n_name));
+    }
+    stream_arguments(job, choice, piece->index, piece->arguments, piece->n_bytes);
+    if (!ok || !buf_add(&choice->held, piece->arguments, piece->n_bytes))
+        job_fail_memory(job);
+    else if (piece->is_last)
+        end_streamed_call(job, choice, true);
+}
+
+static void stream_text(struct job *job, struct choice *choice, size_t n_sure, json_t *logprobs)
+{
+    size_t n_new = n_sure > choice->n_sent ? n_sure - choice->n_sent : 0;
+    if (n_new == 0 && json_array_size(logprobs) == 0) {
+        json_decref(logprobs);
+        return;
+    }
+    begin_message(job, choice);
+    emit(job, choice, "response.output_text.delta",
+         piece_event(job, choice, "delta", choice->text.bytes + choice->n_sent, n_new, logprobs));
+    choice->n_sent += n_new;
+}
+
+/* Text and calls, as far as they are certain. */
+static void stream_event(struct job *job, struct choice *choice, const struct tutti_event *event)
+{
+    struct call_piece piece;
+    json_t *logprobs = job->req.logprobs ? json_array() : NULL;
+    if (logprobs)
+        openai_add_logprobs(logprobs, event);
+    if (choice->n_events == 0)
+        begin_stream(job, choice);
+    if (!calls_tools(job)) {
+        stream_text(job, choice, choice->text.n_bytes, logprobs);
+        return;
+    }
+    size_t n_sure = choice->calls.n_calls == 0 ? calls_sure_content(job, choice) : 0;
+    bool has_piece = calls_next_piece(job, choice, &piece);
+    if (n_sure > choice->n_sent)
+        stream_text(job, choice, n_sure, logprobs);
+    else
+        json_decref(logprobs); /* of what may be a call; the whole message has them */
+    if (has_piece && choice->has_begun && json_array_size(choice->items) == 0)
+        end_message(job, choice, choice->n_sent);
+    for (; has_piece; has_piece = calls_next_piece(job, choice, &piece))
+        stream_piece(job, choice, &piece);
+}
+
+static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+{
+    (void)index;
+    if (!choice->items)
+        choice->items = json_array();
+    bool ok = choice->items && buf_add(&choice->text, event->text, event->n_text_bytes);
+    if (ok && job->req.logprobs) {
+        if (!choice->logprobs)
+            choice->logprobs = json_array();
+        openai_add_logprobs(choice->logprobs, event);
+        ok = choice->logprobs != NULL;
+    }
+    if (!ok)
+        job_fail_memory(job);
+    else if (job->req.stream)
+        stream_event(job, choice, event);
+}
+
+/* Every item of the answer that is not there yet. */
+static void end_items(struct job *job, struct choice *choice)
+{
+    size_t n_content = choice->text.n_bytes, n_told = choice->calls.n_calls, i;
+    json_t *rest = calls_rest(job, choice, choice->finish, &n_content);
+    const json_t *call;
+    if (n_told > 0)
+        end_streamed_call(job, choice, false);
+    else if (!rest || n_content > 0) {
+        if (job->req.stream)
+            stream_text(job, choice, n_content, NULL);
+        end_message(job, choice, n_content);
+    }
+    json_array_foreach(rest, i, call) add_call(job, choice, n_told + i, call);
+    json_decref(rest);
+}
+
+static void finish(struct job *job)
+{
+    struct choice *choice = &job->choices[0];
+    end_items(job, choice);
+    if (job->is_over)
+        return; /* out of memory */
+    if (!job->req.stream) {
+        json_t *value = response_value(job, choice);
+        if (value)
+            job_reply_json(job, value, "");
+        else
+            job_fail_memory(job);
+        return;
+    }
+    emit(job, choice, is_cut(choice) ? "response.incomplete" : "response.completed",
+         json_pack("{s:o}", "response", response_value(job, choice)));
+    if (job->conn)
+        http_stream_end(job_take_conn(job));
+}
+
+static void fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
+{
+    struct tutti_error named = *err;
+    responses_name_field(&named);
+    err = &named;
+    if (!http_stream_has_begun(conn)) {
+        openai_fail(app, job, conn, err);
+        return;
+    }
+    struct buf text = { 0 };
+    json_t *value = json_pack(
+        "{s:s, s:s, s:o, s:s?, s:I}", "type", "error", "code", tutti_status_name(err->status), "message",
+        json_text(err->text, strlen(err->text)), "param", err->param[0] ? err->param : NULL,
+        "sequence_number", (json_int_t)(job ? job->choices[0].n_events : 0));
+    if (buf_add_string(&text, "event: error\ndata: ") && json_write(&text, value) &&
+        buf_add_string(&text, "\n\n"))
+        http_stream_write(conn, text.bytes, text.n_bytes);
+    json_decref(value);
+    buf_clear(&text);
+    http_stream_end(conn);
+}
+
+const struct job_api OPENAI_RESPONSES = {
+    .id_prefix = "resp", .read_value = responses_read, .event = take_event, .finish = finish, .fail = fail
+};
+
+void responses_request(struct app *app, struct http_conn *conn)
+{
+    job_start(app, conn, &OPENAI_RESPONSES);
+}

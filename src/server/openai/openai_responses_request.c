@@ -1,0 +1,410 @@
+/* Requests of the responses API, made into those of the chat API. */
+#include "base/json/json_type.h"
+#include "server/openai/openai_responses.h"
+#include "server/requests/openai_fields.h"
+
+#include <string.h>
+
+/* The original, beside the fields of the chat API; no client's field is read from there. */
+static const char ORIGINAL[] = "response_request";
+
+static const json_t *value_of(const json_t *object, const char *name)
+{
+    const json_t *value = json_object_get(object, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+const json_t *responses_asked(const struct api_request *req, const char *name)
+{
+    return value_of(json_object_get(req->root, ORIGINAL), name);
+}
+
+static enum tutti_status no_memory(struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
+}
+
+void responses_name_field(struct tutti_error *err)
+{
+    static const char *const NAMES[][2] = { { "messages", "input" },
+                                            { "response_format", "text.format" },
+                                            { "max_completion_tokens", "max_output_tokens" } };
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        size_t n = strlen(NAMES[i][0]);
+        /* Items and messages need not have the same numbers. */
+        if (!strncmp(err->param, NAMES[i][0], n) && strchr("[.", err->param[n]))
+            snprintf(err->param, sizeof err->param, "%s", NAMES[i][1]);
+    }
+}
+
+/* ---- items ------------------------------------------------------------------------------------------------------- */
+
+/* The texts of an item's content or output, one behind the other. */
+static enum tutti_status read_content(const json_t *content, size_t item, const char *field, struct buf *out,
+                                      struct tutti_error *err)
+{
+    size_t i;
+    const json_t *part;
+    char param[64];
+    snprintf(param, sizeof param, "input[%zu].%s", item, field);
+    if (json_is_string(content))
+        return buf_add(out, json_string_value(content), json_string_length(content)) ? TUTTI_OK
+                                                                                     : no_memory(err);
+    if (!json_is_array(content))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s must be a string or a list of parts, found %s", param,
+                               json_type_name(content));
+    json_array_foreach(content, i, part)
+    {
+        const json_t *text = json_object_get(part, "text");
+        const char *type = json_string_value(json_object_get(part, "type"));
+        bool is_text = type &&
+                       (!strcmp(type, "input_text") || !strcmp(type, "output_text") || !strcmp(type, "text"));
+        if (!is_text || !json_is_string(text))
+            return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                                   "%s[%zu]: this model reads parts of type input_text and output_text only",
+                                   param, i);
+        if (!buf_add(out, json_string_value(text), json_string_length(text)))
+            return no_memory(err);
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status add_message(json_t *messages, const char *role, const char *text, size_t n_bytes,
+                                     struct tutti_error *err)
+{
+    json_t *message = json_pack("{s:s, s:o}", "role", role, "content", json_text(text, n_bytes));
+    return json_array_append_new(messages, message) == 0 ? TUTTI_OK : no_memory(err);
+}
+
+static const char *text_of(const json_t *item, const char *name)
+{
+    return json_string_value(json_object_get(item, name));
+}
+
+/* {"type": "function_call", "call_id", "name", "arguments"}: one of the calls of the assistant's message before it. */
+static enum tutti_status add_call(json_t *messages, const json_t *item, const char *param,
+                                  struct tutti_error *err)
+{
+    if (!text_of(item, "call_id") || !text_of(item, "name") || !text_of(item, "arguments"))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s must have call_id, name and arguments, which are strings", param);
+    size_t n = json_array_size(messages);
+    json_t *last = n > 0 ? json_array_get(messages, n - 1) : NULL;
+    const char *role = text_of(last, "role");
+    int failed = 0;
+    if (!role || strcmp(role, "assistant")) {
+        last = json_pack("{s:s, s:n}", "role", "assistant", "content");
+        failed = json_array_append_new(messages, last);
+    }
+    if (!failed && !json_object_get(last, "tool_calls"))
+        failed = json_object_set_new(last, "tool_calls", json_array());
+    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", json_object_get(item, "call_id"), "type",
+                             "function", "function", "name", json_object_get(item, "name"), "arguments",
+                             json_object_get(item, "arguments"));
+    if (failed) {
+        json_decref(call);
+        return no_memory(err);
+    }
+    return json_array_append_new(json_object_get(last, "tool_calls"), call) == 0 ? TUTTI_OK : no_memory(err);
+}
+
+/* {"type": "function_call_output", "call_id", "output"} */
+static enum tutti_status add_output(json_t *messages, const json_t *item, size_t i, const char *param,
+                                    struct tutti_error *err)
+{
+    struct buf text = { 0 };
+    if (!text_of(item, "call_id"))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must have a call_id, which is a string",
+                               param);
+    enum tutti_status st = read_content(json_object_get(item, "output"), i, "output", &text, err);
+    if (st == TUTTI_OK)
+        st = add_message(messages, "tool", text.bytes, text.n_bytes, err);
+    buf_clear(&text);
+    if (st != TUTTI_OK)
+        return st;
+    json_t *message = json_array_get(messages, json_array_size(messages) - 1);
+    return json_object_set(message, "tool_call_id", json_object_get(item, "call_id")) == 0 ? TUTTI_OK
+                                                                                           : no_memory(err);
+}
+
+static enum tutti_status add_item(json_t *messages, const json_t *item, size_t i, struct tutti_error *err)
+{
+    char param[64];
+    const char *type = text_of(item, "type"), *role = text_of(item, "role");
+    snprintf(param, sizeof param, "input[%zu]", i);
+    if (type && !strcmp(type, "function_call"))
+        return add_call(messages, item, param, err);
+    if (type && !strcmp(type, "function_call_output"))
+        return add_output(messages, item, i, param, err);
+    if (type && !strcmp(type, "reasoning"))
+        return TUTTI_OK; /* what a model thought is none of what the next one reads */
+    if (type && strcmp(type, "message"))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: items of type %.64s are not supported",
+                               param, type);
+    if (!json_is_object(item) || !role)
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be an object with role and content",
+                               param);
+    struct buf text = { 0 };
+    enum tutti_status st = read_content(json_object_get(item, "content"), i, "content", &text, err);
+    if (st == TUTTI_OK)
+        st = add_message(messages, role, text.bytes, text.n_bytes, err);
+    buf_clear(&text);
+    return st;
+}
+
+static enum tutti_status read_input(const json_t *root, json_t *messages, struct tutti_error *err)
+{
+    const json_t *input = value_of(root, "input"), *instructions = value_of(root, "instructions"), *item;
+    size_t i;
+    enum tutti_status st = TUTTI_OK;
+    if (instructions && !json_is_string(instructions))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "instructions",
+                               "instructions must be a string, found %s", json_type_name(instructions));
+    if (instructions)
+        st = add_message(messages, "system", json_string_value(instructions),
+                         json_string_length(instructions), err);
+    if (st != TUTTI_OK)
+        return st;
+    if (json_is_string(input))
+        return add_message(messages, "user", json_string_value(input), json_string_length(input), err);
+    if (!json_is_array(input) || json_array_size(input) == 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "input",
+                               "input must be a string or a list of at least one item, found %s",
+                               json_is_array(input) ? "an empty list" : json_type_name(input));
+    json_array_foreach(input, i, item) if (st == TUTTI_OK) st = add_item(messages, item, i, err);
+    return st;
+}
+
+/* ---- tools ------------------------------------------------------------------------------------------------------- */
+
+/* Here a function is the tool itself; in the chat API it lies in one. */
+static enum tutti_status copy_tools(json_t *chat, const json_t *root, struct tutti_error *err)
+{
+    const json_t *tools = value_of(root, "tools"), *tool;
+    size_t i;
+    if (!tools)
+        return TUTTI_OK;
+    if (!json_is_array(tools))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tools", "tools must be a list, found %s",
+                               json_type_name(tools));
+    json_t *out = json_array();
+    int failed = json_object_set_new(chat, "tools", out);
+    json_array_foreach(tools, i, tool)
+    {
+        static const char *const SAME[] = { "name", "description", "parameters", "strict" };
+        char param[32];
+        const char *type = text_of(tool, "type");
+        snprintf(param, sizeof param, "tools[%zu]", i);
+        if (!type || strcmp(type, "function"))
+            return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                                   "%s: the only type supported is \"function\"", param);
+        json_t *function = json_object();
+        for (size_t k = 0; k < sizeof SAME / sizeof *SAME; k++)
+            if (value_of(tool, SAME[k]))
+                failed |= json_object_set(function, SAME[k], json_object_get(tool, SAME[k]));
+        failed |= json_array_append_new(out,
+                                        json_pack("{s:s, s:o}", "type", "function", "function", function));
+    }
+    return failed ? no_memory(err) : TUTTI_OK;
+}
+
+/* {"type": "allowed_tools", "mode", "tools": [{"type": "function", "name"}]} */
+static enum tutti_status copy_allowed(json_t *chat, const json_t *choice, struct tutti_error *err)
+{
+    json_t *names = json_array(), *mode = json_object_get(choice, "mode");
+    const json_t *entry;
+    size_t i;
+    int failed = names ? 0 : -1;
+    json_array_foreach(json_object_get(choice, "tools"), i, entry)
+    {
+        const char *name = text_of(entry, "name");
+        failed |= json_array_append_new(
+            names, json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name ? name : ""));
+    }
+    json_t *allowed = failed ? NULL
+                             : json_pack("{s:s, s:{s:O*, s:O}}", "type", "allowed_tools", "allowed_tools",
+                                         "mode", mode, "tools", names);
+    json_decref(names);
+    return json_object_set_new(chat, "tool_choice", allowed) == 0 ? TUTTI_OK : no_memory(err);
+}
+
+static enum tutti_status copy_choice(json_t *chat, const json_t *root, struct tutti_error *err)
+{
+    const json_t *choice = value_of(root, "tool_choice");
+    const char *type = text_of(choice, "type"), *name = text_of(choice, "name");
+    if (!choice)
+        return TUTTI_OK;
+    if (json_is_string(choice))
+        return json_object_set(chat, "tool_choice", json_object_get(root, "tool_choice")) == 0
+                   ? TUTTI_OK
+                   : no_memory(err);
+    if (type && !strcmp(type, "allowed_tools"))
+        return copy_allowed(chat, choice, err);
+    if (!type || strcmp(type, "function") || !name)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
+                               "tool_choice must be \"auto\", \"none\", \"required\", {\"type\": "
+                               "\"function\", \"name\": ...} or {\"type\": \"allowed_tools\", ...}");
+    json_t *named = json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name);
+    return json_object_set_new(chat, "tool_choice", named) == 0 ? TUTTI_OK : no_memory(err);
+}
+
+/* ---- settings ---------------------------------------------------------------------------------------------------- */
+
+/* What would change the answer in a way that does not exist here. */
+static enum tutti_status refuse_unsupported(const json_t *root, struct tutti_error *err)
+{
+    static const char *const FIELDS[] = { "previous_response_id", "conversation", "prompt" };
+    const json_t *background = value_of(root, "background"), *truncation = value_of(root, "truncation");
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++)
+        if (value_of(root, FIELDS[i]))
+            return error_set_param(err, TUTTI_E_ARGUMENT, FIELDS[i],
+                                   "%s is not supported: responses are not stored", FIELDS[i]);
+    if (background && !json_is_false(background))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "background",
+                               json_is_true(background) ? "background is not supported"
+                                                        : "background must be true or false");
+    if (truncation && (!json_is_string(truncation) || strcmp(json_string_value(truncation), "disabled")))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "truncation", "truncation must be \"disabled\"");
+    return TUTTI_OK;
+}
+
+/* text.format in the words of the chat API. */
+static enum tutti_status copy_format(json_t *chat, const json_t *root, struct tutti_error *err)
+{
+    const json_t *text = value_of(root, "text");
+    if (text && !json_is_object(text))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "text", "text must be an object, found %s",
+                               json_type_name(text));
+    json_t *format = json_object_get(text, "format");
+    const char *type = text_of(format, "type");
+    int failed = 0;
+    if (type && !strcmp(type, "json_schema"))
+        failed = json_object_set_new(chat, "response_format",
+                                     json_pack("{s:s, s:O}", "type", "json_schema", "json_schema", format));
+    else if (format && !json_is_null(format))
+        failed = json_object_set(chat, "response_format", format);
+    return failed ? no_memory(err) : TUTTI_OK;
+}
+
+/* Log-probabilities come where "include" has their name. */
+static enum tutti_status copy_logprobs(json_t *chat, const json_t *root, struct tutti_error *err)
+{
+    const json_t *include = value_of(root, "include"), *top = value_of(root, "top_logprobs"), *entry;
+    bool is_wanted = false;
+    size_t i;
+    if (include && !json_is_array(include))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "include", "include must be a list, found %s",
+                               json_type_name(include));
+    json_array_foreach(include, i, entry)
+    {
+        const char *name = json_string_value(entry);
+        if (!name)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "include",
+                                   "include[%zu] must be a string, found %s", i, json_type_name(entry));
+        is_wanted |= !strcmp(name, "message.output_text.logprobs");
+    }
+    int failed = 0;
+    if (top)
+        failed |= json_object_set(chat, "top_logprobs", json_object_get(root, "top_logprobs"));
+    /* The number alone asks for them too. */
+    if (is_wanted || json_integer_value(top) > 0)
+        failed |= json_object_set_new(chat, "logprobs", json_true());
+    return failed ? no_memory(err) : TUTTI_OK;
+}
+
+static enum tutti_status copy_settings(json_t *chat, json_t *root, struct tutti_error *err)
+{
+    static const char *const SAME[] = {
+        "model",
+        "temperature",
+        "top_p",
+        "stream",
+        "user",
+        "store",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "top_k",
+        "min_p",
+        "seed",
+        "stop",
+        "priority",
+        "repetition_penalty",
+        "max_queue_time",
+        "typical_p",
+        "parallel_tool_calls",
+        "chat_template_kwargs",
+        "reasoning_effort",
+        "speculate",
+        "presence_penalty",
+        "frequency_penalty",
+    };
+    const json_t *max = value_of(root, "max_output_tokens"), *metadata = value_of(root, "metadata");
+    int failed = 0;
+    if (max && (!json_is_integer(max) || json_integer_value(max) < 1))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "max_output_tokens",
+                               "max_output_tokens must be an integer of at least 1");
+    if (metadata && !json_is_object(metadata))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "metadata", "metadata must be an object, found %s",
+                               json_type_name(metadata));
+    const json_t *reasoning = value_of(root, "reasoning");
+    if (reasoning && !json_is_object(reasoning))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "reasoning", "reasoning must be an object, found %s",
+                               json_type_name(reasoning));
+    if (value_of(reasoning, "effort"))
+        failed |= json_object_set(chat, "reasoning_effort", json_object_get(reasoning, "effort"));
+    for (size_t i = 0; i < sizeof SAME / sizeof *SAME; i++)
+        if (value_of(root, SAME[i]))
+            failed |= json_object_set(chat, SAME[i], json_object_get(root, SAME[i]));
+    if (max)
+        failed |= json_object_set(chat, "max_completion_tokens", json_object_get(root, "max_output_tokens"));
+    failed |= json_object_set(chat, ORIGINAL, root); /* for the reply, which repeats it */
+    return failed ? no_memory(err) : TUTTI_OK;
+}
+
+/* The same request as one of the chat API, beside the original. */
+static enum tutti_status make_chat(json_t *root, json_t **out, struct tutti_error *err)
+{
+    json_t *chat = json_object(), *messages = json_array();
+    enum tutti_status st = json_object_set_new(chat, "messages", messages) == 0 ? TUTTI_OK : no_memory(err);
+    if (st == TUTTI_OK)
+        st = refuse_unsupported(root, err);
+    if (st == TUTTI_OK)
+        st = read_input(root, messages, err);
+    if (st == TUTTI_OK)
+        st = copy_settings(chat, root, err);
+    if (st == TUTTI_OK)
+        st = copy_format(chat, root, err);
+    if (st == TUTTI_OK)
+        st = copy_logprobs(chat, root, err);
+    if (st == TUTTI_OK)
+        st = copy_tools(chat, root, err);
+    if (st == TUTTI_OK)
+        st = copy_choice(chat, root, err);
+    if (st == TUTTI_OK)
+        *out = chat;
+    else
+        json_decref(chat);
+    return st;
+}
+
+enum tutti_status responses_read(struct api_request *req, struct app *app, json_t *root,
+                                 struct tutti_error *err)
+{
+    json_t *chat = NULL;
+    enum tutti_status st = TUTTI_OK;
+    if (!json_is_object(root))
+        st = error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
+                       json_type_name(root));
+    if (st == TUTTI_OK)
+        st = api_check_fields(root, API_RESPONSES, err);
+    if (st == TUTTI_OK)
+        st = make_chat(root, &chat, err);
+    json_decref(root);
+    if (st == TUTTI_OK)
+        st = api_request_read_value(req, API_CHAT, app->model, chat, err);
+    if (st != TUTTI_OK && err)
+        responses_name_field(err);
+    return st;
+}

@@ -1,0 +1,252 @@
+/* The API of MindSpore's llm-serving: https://gitee.com/mindspore/llm-serving
+ *
+ * Whole answers are one line of JSON. Streams are bare lines of JSON under the content type text/event-stream; where
+ * return_protocol is there and is not "sse", each has "data:" in front. The project's own Python client asks for "sse" but reads lines
+ * with "data:" alone, so it gets those. The name in the path says which adapter; any other
+ * name is the model, since its clients spell the name of a family there. */
+#include "server/openai/generated.h"
+#include "server/other_apis/inputs_request.h"
+
+#include <string.h>
+
+enum { DEFAULT_NEW_TOKENS = 300, DEFAULT_TOP_K = 3 }; /* as there */
+
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
+
+void llm_serving_fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
+{
+    (void)app, (void)job;
+    int status = json_error_status(err->status);
+    struct buf text = { 0 };
+    json_t *value = json_pack("{s:o, s:s?}", "error", json_text(err->text, strlen(err->text)), "param",
+                              err->param[0] ? err->param : NULL);
+    bool ok = json_write(&text, value) && buf_add_string(&text, "\n");
+    json_decref(value);
+    if (http_stream_has_begun(conn)) {
+        if (ok)
+            http_stream_write(conn, text.bytes, text.n_bytes);
+        http_stream_end(conn);
+    } else {
+        status = status == 400 ? 422 : status; /* as FastAPI */
+        app_header_retry(conn, status, err);
+        http_reply(conn, status, ok ? "application/json" : NULL, text.bytes, ok ? text.n_bytes : 0);
+    }
+    buf_clear(&text);
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+/* The most probable tokens beside token i, where they were asked for; else the token itself. */
+static json_t *tops_of(const struct job *job, const struct choice *choice, size_t i)
+{
+    if (job->req.top_logprobs > 0)
+        return json_incref(json_array_get(choice->tops, i));
+    return json_pack("[O]", json_array_get(choice->tokens, i));
+}
+
+/* {"generated_text", "finish_reason", "generated_tokens", "prefill", "seed", "tokens", "top_tokens", "details"} */
+static json_t *whole_value(const struct job *job, const struct choice *choice)
+{
+    json_t *tokens = choice->tokens ? json_incref(choice->tokens) : json_array(), *prefill = json_array();
+    json_t *tops = json_array(), *first = json_array_get(tokens, 0);
+    size_t n = json_array_size(tokens), n_tops = job->req.top_logprobs > 0 ? n : n > 0;
+    int failed = first ? json_array_append(prefill, first) : 0;
+    for (size_t i = 0; i < n_tops; i++)
+        failed |= json_array_append_new(tops, tops_of(job, choice, i));
+    json_t *value = json_pack("{s:o, s:s, s:I, s:o, s:I, s:o, s:o, s:n}", "generated_text",
+                              json_text(choice->text.bytes, choice->text.n_bytes), "finish_reason",
+                              generated_finish(choice), "generated_tokens", (json_int_t)n, "prefill", prefill,
+                              "seed", (json_int_t)(job->req.inputs.is_sampled ? job->req.sampling.seed : 0),
+                              "tokens", tokens, "top_tokens", tops, "details");
+    if (!failed)
+        return value;
+    json_decref(value);
+    return NULL;
+}
+
+/* One line: in the protocol "sse" in an envelope, else behind "data:". */
+static bool stream_line(struct job *job, json_t *value)
+{
+    if (job->req.inputs.has_other_protocol)
+        return value && job_stream_json(job, "data:", value, "\n");
+    value = json_pack("{s:s, s:i, s:[o]}", "event", "message", "retry", 30000, "data", value);
+    return value && job_stream_json(job, "", value, "\n");
+}
+
+/* ---- replies ----------------------------------------------------------------------------------------------------- */
+
+static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+{
+    (void)index;
+    size_t begin = json_array_size(choice->tokens);
+    bool ok = generated_add(job, choice, event, false);
+    size_t n = json_array_size(choice->tokens);
+    if (ok && job->req.stream)
+        job_begin_stream(job);
+    for (size_t i = begin; ok && job->req.stream && i < n && job->conn; i++) {
+        json_t *token = json_array_get(choice->tokens, i);
+        ok = stream_line(job, json_pack("{s:n, s:O, s:O, s:o}", "details", "generated_text",
+                                        json_object_get(token, "text"), "tokens", token, "top_tokens",
+                                        tops_of(job, choice, i)));
+    }
+    if (!ok)
+        job_fail_memory(job);
+}
+
+static void finish(struct job *job)
+{
+    const struct choice *choice = &job->choices[0];
+    bool ok = true;
+    if (job->req.stream) {
+        if (job->req.inputs.full_text)
+            ok = stream_line(job, whole_value(job, choice));
+        if (ok)
+            http_stream_end(job_take_conn(job));
+        else
+            job_fail_memory(job);
+        return;
+    }
+    job_reply_json(job, whole_value(job, choice), "\n");
+}
+
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+/* The adapter that the path names, where it does. */
+static enum tutti_status read_name(struct api_request *req, struct app *app, const struct intake_body *body,
+                                   struct tutti_error *err)
+{
+    const char *name = body->path + strlen("/models/");
+    size_t n_name = strlen(name);
+    static const char *const ENDS[] = { "/generate", "/generate_stream" };
+    for (size_t i = 0; i < 2; i++) {
+        size_t n_end = strlen(ENDS[i]);
+        if (n_name > n_end && !strcmp(name + n_name - n_end, ENDS[i])) {
+            n_name -= n_end;
+            break;
+        }
+    }
+    size_t n_id = strlen(app->model_id);
+    if (n_name <= n_id || strncmp(name, app->model_id, n_id) || name[n_id] != ':')
+        return TUTTI_OK;
+    json_t *full = json_stringn(name, n_name);
+    if (!full || json_object_set_new(req->root, "model", full) != 0)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
+    req->model = json_string_value(full);
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_any(struct api_request *req, struct app *app, const struct intake_body *body,
+                                  struct tutti_error *err)
+{
+    static const struct inputs_rules RULES = { true, DEFAULT_NEW_TOKENS, DEFAULT_TOP_K };
+    enum tutti_status st = inputs_request_read(req, &RULES, app->model, body->text, body->n_bytes, err);
+    req->n = 1;                                            /* there is no best_of here */
+    static const char OWN_CLIENT[] = "mindspoer_serving/"; /* as it spells itself */
+    if (!strncmp(body->agent, OWN_CLIENT, sizeof OWN_CLIENT - 1))
+        req->inputs.has_other_protocol = true;
+    return st == TUTTI_OK ? read_name(req, app, body, err) : st;
+}
+
+static enum tutti_status read_whole(struct api_request *req, struct app *app, const struct intake_body *body,
+                                    struct tutti_error *err)
+{
+    enum tutti_status st = read_any(req, app, body, err);
+    req->stream = false;
+    return st;
+}
+
+static enum tutti_status read_stream(struct api_request *req, struct app *app, const struct intake_body *body,
+                                     struct tutti_error *err)
+{
+    enum tutti_status st = read_any(req, app, body, err);
+    req->stream = true;
+    return st;
+}
+
+static const struct job_api ANY = {
+    .id_prefix = "llms", .read = read_any, .event = take_event, .finish = finish, .fail = llm_serving_fail
+};
+static const struct job_api WHOLE = {
+    .id_prefix = "llms", .read = read_whole, .event = take_event, .finish = finish, .fail = llm_serving_fail
+};
+static const struct job_api STREAM = {
+    .id_prefix = "llms", .read = read_stream, .event = take_event, .finish = finish, .fail = llm_serving_fail
+};
+
+void llm_serving_request(struct app *app, struct http_conn *conn)
+{
+    job_start(app, conn, &ANY);
+}
+
+void llm_serving_whole_request(struct app *app, struct http_conn *conn)
+{
+    job_start(app, conn, &WHOLE);
+}
+
+void llm_serving_stream_request(struct app *app, struct http_conn *conn)
+{
+    job_start(app, conn, &STREAM);
+}
+
+/* ---- figures ----------------------------------------------------------------------------------------------------- */
+
+/* Readers of events say so, or at least, as llm-serving's own one does, that they want nothing from a cache. */
+static bool reads_events(const struct http_conn *conn)
+{
+    const char *accept = http_head_find(http_request_head(conn), "Accept");
+    const char *cache = http_head_find(http_request_head(conn), "Cache-Control");
+    return (accept && strstr(accept, "text/event-stream")) || (cache && strstr(cache, "no-cache"));
+}
+
+/* Bare JSON; to who reads events, one of them. */
+static void reply_figure(struct http_conn *conn, json_t *value)
+{
+    struct buf text = { 0 };
+    struct tutti_error err;
+    bool is_event = reads_events(conn);
+    bool ok = (!is_event || buf_add_string(&text, "data: ")) && json_write(&text, value) &&
+              buf_add_string(&text, is_event ? "\r\n\r\n" : "\n");
+    json_decref(value);
+    if (ok) {
+        http_reply(conn, 200, is_event ? "text/event-stream; charset=utf-8" : "application/json", text.bytes,
+                   text.n_bytes);
+    } else {
+        error_set(&err, TUTTI_E_MEMORY, "out of memory for the reply");
+        app_reply_error(conn, 503, NULL, &err);
+    }
+    buf_clear(&text);
+}
+
+static void reply_count(struct http_conn *conn, uint64_t n)
+{
+    reply_figure(conn,
+                 json_pack("{s:s, s:i, s:I}", "event", "message", "retry", 30000, "data", (json_int_t)n));
+}
+
+void llm_serving_batch_request(struct app *app, struct http_conn *conn)
+{
+    struct tutti_stats stats;
+    tutti_engine_stats(app->engine, &stats);
+    reply_count(conn, stats.n_running);
+}
+
+void llm_serving_queue_request(struct app *app, struct http_conn *conn)
+{
+    struct tutti_stats stats;
+    tutti_engine_stats(app->engine, &stats);
+    reply_count(conn, stats.n_waiting);
+}
+
+void llm_serving_info_request(struct app *app, struct http_conn *conn)
+{
+    struct tutti_stats stats;
+    tutti_engine_stats(app->engine, &stats);
+    reply_figure(conn,
+                 json_pack("{s:s, s:I, s:i, s:i, s:i, s:s, s:s, s:s, s:s, s:s}", "docker_label", "",
+                           "max_batch_total_tokens",
+                           (json_int_t)stats.kv_pages_total * (json_int_t)stats.kv_page_tokens,
+                           "max_concurrent_requests", app->options->max_requests, "max_input_length",
+                           stats.max_context - 1, "max_total_tokens", stats.max_context, "model_device_type",
+                           "CPU", "model_dtype", app->info.weight_type, "model_id", app->model_id,
+                           "model_pipeline_tag", "text-generation", "version", TUTTI_VERSION));
+}

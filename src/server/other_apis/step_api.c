@@ -1,0 +1,476 @@
+/* A chat lives until its end was told, or until nobody has asked for it for the time that the options say: then its request is
+ * cancelled, and its pages are free. */
+#include "server/other_apis/step_api.h"
+
+#include "base/json/json_type.h"
+#include "base/log.h"
+#include "base/system/clock.h"
+#include "engine/run/engine.h"
+#include "model/chat/chat.h"
+#include "server/job.h"
+
+#include <event2/event.h>
+#include <float.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_STEPS = 1024,
+    MAX_CACHE_ID_BYTES = 256,
+    MAX_RENDERED_BYTES = 1024 * 1024,
+    /* A client calls again as soon as it has read a step: at shutdown, a complete chat without a call for this long is not waited
+     * for. */
+    AWAITED_US = 1000 * 1000,
+};
+
+struct step_chat {
+    struct app *app;
+    struct step_chat *next, **link;
+    uint64_t tenant, client_id;
+    char cache_id[MAX_CACHE_ID_BYTES + 1]; /* unique for the tenant */
+    struct job *job;                       /* NULL: over */
+    struct http_conn *waiting;             /* a call that waits for a token; NULL: none */
+    struct event *timer;                   /* runs while no call waits */
+    uint64_t quiet_us; /* of the last call or the end of the answer, whichever came later */
+    struct buf text;   /* generated, and not sent */
+    char held[4];
+    size_t n_held;
+    bool has_news; /* a token came since the last answer */
+    bool is_ended;
+    struct tutti_error err; /* why it failed; TUTTI_OK: it did not */
+};
+
+struct steps {
+    struct step_chat *first;
+    int n;
+};
+
+enum tutti_status steps_new(struct steps **out, struct tutti_error *err)
+{
+    *out = calloc(1, sizeof **out);
+    return *out ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
+}
+
+int steps_n_awaited(const struct steps *steps, uint64_t now_us)
+{
+    int n = 0;
+    for (const struct step_chat *step = steps ? steps->first : NULL; step; step = step->next)
+        n += step->job || step->waiting || now_us < step->quiet_us + AWAITED_US;
+    return n;
+}
+
+static void step_free(struct step_chat *step)
+{
+    if (!step)
+        return;
+    if (step->link) {
+        *step->link = step->next;
+        if (step->next)
+            step->next->link = step->link;
+        step->app->steps->n--;
+    }
+    if (step->job)
+        job_drop(step->job);
+    if (step->timer)
+        event_free(step->timer);
+    buf_clear(&step->text);
+    free(step);
+}
+
+void steps_free(struct steps *steps)
+{
+    while (steps && steps->first) {
+        steps->first->job = NULL; /* jobs are gone before the server ends */
+        step_free(steps->first);
+    }
+    free(steps);
+}
+
+static struct step_chat *step_find(const struct steps *steps, uint64_t tenant, const char *cache_id)
+{
+    for (struct step_chat *step = steps->first; step; step = step->next)
+        if (step->tenant == tenant && !strcmp(step->cache_id, cache_id))
+            return step;
+    return NULL;
+}
+
+/* ---- answers ----------------------------------------------------------------------------------------------------- */
+
+static void on_timeout(evutil_socket_t fd, short what, void *arg)
+{
+    struct step_chat *step = arg;
+    (void)fd, (void)what;
+    log_info("step API: nobody has asked for %.64s for %d s: cancelled", step->cache_id,
+             step->app->options->step_timeout_s);
+    step_free(step);
+}
+
+static void watch(struct step_chat *step)
+{
+    struct timeval time = { .tv_sec = step->app->options->step_timeout_s };
+    evtimer_add(step->timer, &time);
+    step->quiet_us = clock_now_us();
+}
+
+static void on_abort(void *user)
+{
+    struct step_chat *step = user;
+    step->waiting = NULL;
+    watch(step);
+}
+
+static json_t *answer_value(const struct step_chat *step, const char *flag)
+{
+    json_t *value = json_pack("{s:s, s:o}", "flag", flag, "delta_text",
+                              json_text(step->text.bytes, step->text.n_bytes));
+    if (value && !strcmp(flag, "hang"))
+        json_object_set_new(value, "held_bytes", json_byte_list(step->held, step->n_held));
+    return value;
+}
+
+/* Answers the call that waits, where there is something to say. The step may be gone afterwards. */
+static void answer(struct step_chat *step)
+{
+    bool is_over = step->is_ended || step->err.status != TUTTI_OK;
+    bool hangs = step->has_news && step->n_held > 0;
+    if (!step->waiting || !(is_over || step->text.n_bytes > 0 || hangs))
+        return;
+    struct http_conn *conn = step->waiting;
+    step->waiting = NULL;
+    http_on_abort(conn, NULL, NULL);
+    if (step->err.status != TUTTI_OK)
+        app_reply_error(conn, json_error_status(step->err.status), NULL, &step->err);
+    else
+        app_reply_json(conn, 200,
+                       answer_value(step, step->is_ended           ? "end"
+                                          : step->text.n_bytes > 0 ? "sending"
+                                                                   : "hang"));
+    if (is_over) {
+        step_free(step);
+        return;
+    }
+    buf_truncate(&step->text, 0);
+    step->has_news = false;
+    watch(step);
+}
+
+static void wait_for_answer(struct step_chat *step, struct http_conn *conn)
+{
+    evtimer_del(step->timer);
+    step->waiting = conn;
+    http_on_abort(conn, on_abort, step);
+    answer(step);
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------ */
+
+static void take_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
+{
+    struct step_chat *step = job->user;
+    (void)index, (void)choice;
+    if (!buf_add(&step->text, event->text, event->n_text_bytes)) {
+        job_fail_memory(job);
+        return;
+    }
+    memcpy(step->held, event->held, sizeof step->held);
+    step->n_held = event->n_held;
+    step->has_news = true;
+    if (event->finish == TUTTI_FINISH_NONE)
+        answer(step);
+}
+
+static void finish(struct job *job)
+{
+    struct step_chat *step = job->user;
+    step->job = NULL;
+    step->is_ended = true;
+    step->quiet_us = clock_now_us();
+    answer(step);
+}
+
+static void fail(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err)
+{
+    (void)app, (void)conn;
+    struct step_chat *step = job->user;
+    step->job = NULL;
+    step->err = *err;
+    step->quiet_us = clock_now_us();
+    answer(step);
+}
+
+static const struct job_api STEP_API = {
+    .id_prefix = "step", .event = take_event, .finish = finish, .fail = fail, .is_detached = true
+};
+
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
+
+static enum tutti_status wrong_type(const char *name, const char *expected, const json_t *value,
+                                    struct tutti_error *err)
+{
+    return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be %s, found %s", name, expected,
+                           json_type_name(value));
+}
+
+static const json_t *value_of(const json_t *root, const char *name)
+{
+    const json_t *value = json_object_get(root, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+static enum tutti_status read_id(const json_t *root, char *out, struct tutti_error *err)
+{
+    const json_t *id = value_of(root, "cache_id");
+    if (json_is_integer(id)) {
+        snprintf(out, MAX_CACHE_ID_BYTES + 1, "%lld", (long long)json_integer_value(id));
+        return TUTTI_OK;
+    }
+    size_t n = json_string_length(id);
+    if (!json_is_string(id))
+        return wrong_type("cache_id", "a string", id, err);
+    if (n < 1 || n > MAX_CACHE_ID_BYTES || strlen(json_string_value(id)) != n)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "cache_id",
+                               "cache_id must have 1 to %d bytes without a zero byte, found %zu",
+                               MAX_CACHE_ID_BYTES, n);
+    memcpy(out, json_string_value(id), n + 1);
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_number(const json_t *root, const char *name, double min, double max, float *out,
+                                     struct tutti_error *err)
+{
+    const json_t *value = value_of(root, name);
+    double number = json_number_value(value);
+    if (!value)
+        return TUTTI_OK;
+    if (!json_is_number(value))
+        return wrong_type(name, "a number", value, err);
+    if (!(number >= min && number <= max))
+        return error_set_param(err, TUTTI_E_ARGUMENT, name,
+                               "%s must lie between %.10g and %.10g, found %.10g", name, min, max, number);
+    *out = (float)number;
+    return TUTTI_OK;
+}
+
+static int add_message(json_t *messages, const char *role, const json_t *content)
+{
+    json_t *message = json_pack("{s:s, s:O}", "role", role, "content", content);
+    return json_array_append_new(messages, message);
+}
+
+/* history and query as the list "messages" of OpenAI's API, which then is read as one. */
+static enum tutti_status make_messages(json_t *root, struct tutti_error *err)
+{
+    const json_t *query = value_of(root, "query"), *history = value_of(root, "history"), *entry;
+    json_t *messages = json_array();
+    size_t i;
+    int failed = json_object_set_new(root, "messages", messages);
+    if (!json_is_string(query))
+        return wrong_type("query", "a string", query, err);
+    if (history && !json_is_array(history))
+        return wrong_type("history", "a list", history, err);
+    json_array_foreach(history, i, entry)
+    {
+        bool is_pair = json_is_array(entry) && json_array_size(entry) == 2 &&
+                       json_is_string(json_array_get(entry, 0)) && json_is_string(json_array_get(entry, 1));
+        if (json_is_object(entry))
+            failed |= json_array_append(messages, (json_t *)(uintptr_t)entry);
+        else if (is_pair)
+            failed |= add_message(messages, "user", json_array_get(entry, 0)) |
+                      add_message(messages, "assistant", json_array_get(entry, 1));
+        else
+            return error_set_param(err, TUTTI_E_ARGUMENT, "history",
+                                   "history[%zu] must be [question, answer] or {\"role\", \"content\"}", i);
+    }
+    failed |= add_message(messages, "user", query);
+    return failed ? error_set(err, TUTTI_E_MEMORY, "out of memory for the messages") : TUTTI_OK;
+}
+
+/* max_length counts the prompt too, as transformers' does: its tokens must be known. */
+static enum tutti_status read_max_length(struct api_request *req, const struct app *app,
+                                         struct tutti_error *err)
+{
+    const json_t *value = value_of(req->root, "max_length");
+    json_int_t max = json_integer_value(value);
+    size_t n_bytes = 0;
+    if (!value)
+        return TUTTI_OK;
+    if (!json_is_integer(value))
+        return wrong_type("max_length", "an integer", value, err);
+    if (max < 1 || max > INT_MAX)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "max_length",
+                               "max_length must lie between 1 and %d, found %lld", INT_MAX, (long long)max);
+    const struct model *model = app->model ? model_of(app->model) : NULL;
+    for (size_t i = 0; i < req->n_messages; i++)
+        n_bytes += req->messages[i].n_bytes;
+    if (!model || !model->chat || !model->tokenizer || n_bytes > MAX_RENDERED_BYTES) {
+        req->max_tokens = (int)max; /* the engine refuses the prompt, or knows no tokens */
+        return TUTTI_OK;
+    }
+    struct ids ids = { 0 };
+    struct tutti_request request = api_request_make(req, 0);
+    enum tutti_status st = chat_render(model, &request, &ids, err);
+    if (st == TUTTI_OK && (size_t)max <= ids.n) {
+        st = error_set_param(err, TUTTI_E_LIMIT, "max_length",
+                             "max_length is %lld, but the prompt alone has %zu tokens", (long long)max,
+                             ids.n);
+        if (err)
+            err->context_tokens = (uint32_t)max;
+    }
+    if (st == TUTTI_OK)
+        req->max_tokens = (int)((size_t)max - ids.n);
+    ids_clear(&ids);
+    return st;
+}
+
+/* root is taken over. */
+static enum tutti_status read_chat(struct api_request *req, struct app *app, json_t *root,
+                                   struct tutti_error *err)
+{
+    *req = (struct api_request){
+        .kind = API_STEP, .root = root, .n = 1, .n_prompts = 1, .reports_held = true
+    };
+    tutti_sampling_init(&req->sampling, app->model);
+    const json_t *sample = value_of(root, "do_sample"), *name = value_of(root, "model_name");
+    size_t n_id = strlen(app->model_id);
+    if (sample && !json_is_boolean(sample))
+        return wrong_type("do_sample", "true or false", sample, err);
+    if (name && !json_is_string(name))
+        return wrong_type("model_name", "a string", name, err);
+    /* Only an adapter's name has a meaning: its clients know one server, and call the model as they like. */
+    if (name && !strncmp(json_string_value(name), app->model_id, n_id) &&
+        json_string_value(name)[n_id] == ':')
+        req->model = json_string_value(name);
+    enum tutti_status st = make_messages(root, err);
+    if (st == TUTTI_OK)
+        st = api_read_messages(req, err);
+    if (st == TUTTI_OK)
+        st = read_number(root, "temperature", 0, 100, &req->sampling.temperature, err);
+    if (st == TUTTI_OK)
+        st = read_number(root, "top_p", 0, 1, &req->sampling.top_p, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (json_is_false(sample))
+        req->sampling.temperature = 0;
+    if (req->sampling.top_p <= 0.0f)
+        req->sampling.top_p = FLT_MIN;
+    return read_max_length(req, app, err);
+}
+
+/* Is there room for a chat? A client has at most as many as there are places left for others, since a chat keeps its place
+ * until its end was told, or for --step-timeout. */
+static enum tutti_status check_place(const struct app *app, uint64_t client_id, struct tutti_error *err)
+{
+    int n_own = 0;
+    if (app->is_draining)
+        return error_set(err, TUTTI_E_CLOSED, "the server is shutting down");
+    for (const struct step_chat *step = app->steps->first; step; step = step->next)
+        n_own += step->client_id == client_id;
+    if (n_own < MAX_STEPS - app->steps->n)
+        return TUTTI_OK;
+    return error_set(err, TUTTI_E_BUSY,
+                     "%d of your chats in steps are open, of %d that the server holds for all clients; ask "
+                     "for them to their end, or try again later",
+                     n_own, MAX_STEPS);
+}
+
+/* A new chat; NULL: refused. */
+static struct step_chat *step_begin(struct intake_task *task, struct http_conn *conn, const char *cache_id,
+                                    struct tutti_error *err)
+{
+    struct app *app = task->app;
+    const struct client *client = app_client(app, conn);
+    uint64_t client_id = client ? client->id : 0;
+    enum tutti_status st = TUTTI_OK;
+    if (task->req.kind != API_STEP)
+        st = error_set_param(err, TUTTI_E_NOT_FOUND, "cache_id",
+                             "there is no chat %.128s: it has ended, or had no call for %d s; a new one "
+                             "needs a query",
+                             cache_id, app->options->step_timeout_s);
+    if (st == TUTTI_OK)
+        st = check_place(app, client_id, err);
+    if (st == TUTTI_OK && (st = task->err.status) != TUTTI_OK)
+        *err = task->err;
+    if (st == TUTTI_OK)
+        st = intake_hold(task, err);
+    if (st != TUTTI_OK)
+        return NULL;
+    struct step_chat *step = calloc(1, sizeof *step);
+    if (step) {
+        step->app = app;
+        step->tenant = http_tenant(conn);
+        step->client_id = client_id;
+        step->timer = evtimer_new(app->base, on_timeout, step);
+        snprintf(step->cache_id, sizeof step->cache_id, "%s", cache_id);
+    }
+    if (!step || !step->timer) {
+        error_set(err, TUTTI_E_MEMORY, "out of memory for the request");
+        step_free(step);
+        return NULL;
+    }
+    step->job = job_open(app, conn, &STEP_API, &task->req, step, err);
+    if (!step->job) {
+        step_free(step);
+        return NULL;
+    }
+    task->has_begun = true;
+    step->job->memory = intake_take_memory(task);
+    step->next = app->steps->first;
+    step->link = &app->steps->first;
+    if (step->next)
+        step->next->link = &step->next;
+    app->steps->first = step;
+    app->steps->n++;
+    return step;
+}
+
+/* The id goes to task->reply; a query, which a new chat needs, to task->req, with what is wrong with it in task->err. */
+static void read_step(struct intake_task *task)
+{
+    char cache_id[MAX_CACHE_ID_BYTES + 1];
+    json_t *root = NULL;
+    enum tutti_status st = json_read_object(&root, task->body.text, task->body.n_bytes, &task->err);
+    if (st == TUTTI_OK)
+        st = read_id(root, cache_id, &task->err);
+    if (st == TUTTI_OK && !buf_add_string(&task->reply, cache_id))
+        st = error_set(&task->err, TUTTI_E_MEMORY, "out of memory for the request");
+    task->status = st;
+    if (st != TUTTI_OK || !value_of(root, "query")) {
+        json_decref(root);
+        return;
+    }
+    if (read_chat(&task->req, task->app, root, &task->err) == TUTTI_OK) {
+        api_request_trim(&task->req);
+    } else {
+        api_request_clear(&task->req);
+        task->req.kind = API_STEP;
+    }
+}
+
+static void go_on(struct intake_task *task, struct http_conn *conn)
+{
+    struct tutti_error err = task->err;
+    const char *cache_id = task->reply.bytes;
+    struct step_chat *step = NULL;
+    if (task->status == TUTTI_OK) {
+        step = step_find(task->app->steps, http_tenant(conn), cache_id);
+        step = step ? step : step_begin(task, conn, cache_id, &err);
+    }
+    if (!step) {
+        app_reply_error(conn, json_error_status(err.status), NULL, &err);
+        return;
+    }
+    if (step->waiting) {
+        error_set_param(&err, TUTTI_E_ARGUMENT, "cache_id", "another call waits for the answer of %.128s",
+                        cache_id);
+        app_reply_error(conn, 409, "conflict", &err);
+        return;
+    }
+    wait_for_answer(step, conn);
+}
+
+void step_request(struct app *app, struct http_conn *conn)
+{
+    static const struct intake_route ROUTE = { .read = read_step, .done = go_on };
+    intake_start(app, conn, &ROUTE, NULL);
+}

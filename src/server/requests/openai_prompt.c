@@ -1,0 +1,275 @@
+/* The prompts of a request: messages, texts, ids. */
+#include "base/json/json_print.h"
+#include "base/json/json_type.h"
+#include "server/requests/openai_request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
+
+/* Content in parts: only texts, joined without anything between them. */
+static enum tutti_status join_parts(struct buf *out, const json_t *parts, size_t message,
+                                    struct tutti_error *err)
+{
+    size_t i;
+    const json_t *part;
+    json_array_foreach(parts, i, part)
+    {
+        char param[64];
+        const json_t *type = json_object_get(part, "type"), *text = json_object_get(part, "text");
+        snprintf(param, sizeof param, "messages[%zu].content[%zu]", message, i);
+        if (!json_is_object(part) || !json_is_string(type))
+            return error_set_param(
+                err, TUTTI_E_ARGUMENT, param,
+                "%s must be an object with a type, such as {\"type\": \"text\", \"text\": ...}", param);
+        if (strcmp(json_string_value(type), "text"))
+            return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                                   "%s: this model reads parts of type text only", param);
+        if (!json_is_string(text))
+            return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s.text must be a string, found %s", param,
+                                   json_type_name(text));
+        if (!buf_add(out, json_string_value(text), json_string_length(text)))
+            return error_set(err, TUTTI_E_MEMORY, "out of memory for the messages");
+    }
+    if (!out->bytes && !buf_add(out, "", 0))
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the messages");
+    return TUTTI_OK;
+}
+
+enum tutti_status api_dump(struct api_request *req, const json_t *value, const char **text,
+                           struct tutti_error *err)
+{
+    char *dumped = json_print(value, JSON_COMPACT);
+    if (!dumped)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the messages");
+    req->dumped[req->n_dumped++] = dumped;
+    *text = dumped;
+    return TUTTI_OK;
+}
+
+/* What a function that may be called says of itself. */
+static enum tutti_status check_description(const json_t *function, const char *param, struct tutti_error *err)
+{
+    const json_t *description = json_object_get(function, "description");
+    const json_t *parameters = json_object_get(function, "parameters");
+    const json_t *strict = json_object_get(function, "strict");
+    if (description && !json_is_null(description) && !json_is_string(description))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s.function.description must be a string, found %s", param,
+                               json_type_name(description));
+    if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s.function.parameters must be an object, found %s", param,
+                               json_type_name(parameters));
+    if (strict && !json_is_null(strict) && !json_is_boolean(strict))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s.function.strict must be true or false, found %s", param,
+                               json_type_name(strict));
+    return TUTTI_OK;
+}
+
+/* {"type": "function", "function": {"name": "..."}}: of tools and of calls, which have arguments as well. */
+static enum tutti_status check_function(const json_t *value, const char *param, bool is_call,
+                                        struct tutti_error *err)
+{
+    const json_t *type = json_object_get(value, "type"), *function = json_object_get(value, "function");
+    const json_t *arguments = json_object_get(function, "arguments");
+    if (!json_is_object(value))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be an object, found %s", param,
+                               json_type_name(value));
+    if ((!is_call || type) && (!json_is_string(type) || strcmp(json_string_value(type), "function")))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: the only type supported is \"function\"",
+                               param);
+    if (!json_is_object(function) || !json_is_string(json_object_get(function, "name")))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must hold a function with a name", param);
+    enum tutti_status st = is_call ? TUTTI_OK : check_description(function, param, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (is_call && arguments && !json_is_string(arguments) && !json_is_object(arguments))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s.function.arguments must be a string, found %s", param,
+                               json_type_name(arguments));
+    return TUTTI_OK;
+}
+
+enum tutti_status api_check_functions(const json_t *list, const char *name, bool is_call,
+                                      struct tutti_error *err)
+{
+    size_t i;
+    const json_t *entry;
+    if (!json_is_array(list))
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be a list, found %s", name,
+                               json_type_name(list));
+    json_array_foreach(list, i, entry)
+    {
+        char param[64];
+        snprintf(param, sizeof param, "%s[%zu]", name, i);
+        enum tutti_status st = check_function(entry, param, is_call, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    return TUTTI_OK;
+}
+
+/* A text that may be absent, or null: then *out stays as it is. */
+static enum tutti_status read_text(const char **out, const json_t *value, const char *name, size_t i,
+                                   struct tutti_error *err)
+{
+    char param[64];
+    const json_t *text = json_object_get(value, name);
+    if (!text || json_is_null(text))
+        return TUTTI_OK;
+    snprintf(param, sizeof param, "messages[%zu].%s", i, name);
+    if (!json_is_string(text))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be a string, found %s", param,
+                               json_type_name(text));
+    *out = json_string_value(text);
+    return TUTTI_OK;
+}
+
+/* Fields that only some roles have: an assistant's calls and reasoning, the call that a tool answers. */
+static enum tutti_status read_extras(struct api_request *req, struct tutti_message *message,
+                                     const json_t *value, size_t i, struct tutti_error *err)
+{
+    char param[64];
+    const json_t *calls = json_object_get(value, "tool_calls");
+    enum tutti_status st = read_text(&message->name, value, "name", i, err);
+    if (st == TUTTI_OK)
+        st = read_text(&message->tool_call_id, value, "tool_call_id", i, err);
+    if (st == TUTTI_OK)
+        st = read_text(&message->reasoning, value, "reasoning_content", i, err);
+    if (st != TUTTI_OK || !calls || json_is_null(calls))
+        return st;
+    snprintf(param, sizeof param, "messages[%zu].tool_calls", i);
+    st = api_check_functions(calls, param, true, err);
+    return st == TUTTI_OK && json_array_size(calls) > 0 ? api_dump(req, calls, &message->tool_calls, err)
+                                                        : st;
+}
+
+static enum tutti_status read_message(struct api_request *req, const json_t *value, size_t i,
+                                      struct tutti_error *err)
+{
+    char param[64];
+    struct tutti_message *message = &req->messages[i];
+    const json_t *role = json_object_get(value, "role"), *content = json_object_get(value, "content");
+    snprintf(param, sizeof param, "messages[%zu]", i);
+    if (!json_is_object(value))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be an object, found %s", param,
+                               json_type_name(value));
+    snprintf(param, sizeof param, "messages[%zu].role", i);
+    if (!json_is_string(role))
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be a string, found %s", param,
+                               json_type_name(role));
+    snprintf(param, sizeof param, "messages[%zu].content", i);
+    message->role = json_string_value(role);
+    if (!strcmp(message->role, "developer")) /* OpenAI's newer word */
+        message->role = "system";
+    if (json_is_string(content)) {
+        message->content = json_string_value(content);
+        message->n_bytes = json_string_length(content);
+    } else if (json_is_array(content)) {
+        struct buf *joined = &req->joined[req->n_joined++];
+        enum tutti_status st = join_parts(joined, content, i, err);
+        if (st != TUTTI_OK)
+            return st;
+        message->content = joined->bytes;
+        message->n_bytes = joined->n_bytes;
+    } else if ((!content || json_is_null(content)) && !strcmp(message->role, "assistant")) {
+        message->content = "";
+        message->content_kind = content ? TUTTI_CONTENT_NULL : TUTTI_CONTENT_ABSENT;
+    } else {
+        return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                               "%s must be a string or a list of parts, found %s", param,
+                               json_type_name(content));
+    }
+    return read_extras(req, message, value, i, err);
+}
+
+enum tutti_status api_read_messages(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *list = json_object_get(req->root, "messages");
+    size_t n = json_array_size(list);
+    if (!json_is_array(list) || n == 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "messages",
+                               "messages must be a list of at least one message, found %s",
+                               json_is_array(list) ? "an empty one" : json_type_name(list));
+    if (n > API_MAX_MESSAGES)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "messages",
+                               "messages holds %zu messages, at most %d are allowed", n, API_MAX_MESSAGES);
+    req->messages = calloc(n, sizeof *req->messages);
+    req->joined = calloc(n, sizeof *req->joined);
+    req->dumped = calloc(n + 2, sizeof *req->dumped);
+    if (!req->messages || !req->joined || !req->dumped)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the messages");
+    req->n_messages = n;
+    for (size_t i = 0; i < n; i++) {
+        enum tutti_status st = read_message(req, json_array_get(list, i), i, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    return TUTTI_OK;
+}
+
+/* ---- texts and ids ----------------------------------------------------------------------------------------------- */
+
+enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *param, int n_vocab,
+                               struct tutti_error *err)
+{
+    size_t i;
+    const json_t *value;
+    json_array_foreach(list, i, value)
+    {
+        json_int_t id = json_integer_value(value);
+        if (!json_is_integer(value))
+            return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s[%zu] must be a token id, found %s",
+                                   param, i, json_type_name(value));
+        if (id < 0 || id >= n_vocab)
+            return error_set_param(err, TUTTI_E_ARGUMENT, param,
+                                   "%s[%zu] is %lld, the vocabulary holds the ids 0 to %d", param, i,
+                                   (long long)id, n_vocab - 1);
+        if (!ids_add(out, (int32_t)id))
+            return error_set(err, TUTTI_E_MEMORY, "out of memory for %s", param);
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_prompt(struct api_request *req, struct api_prompt *prompt, const json_t *value,
+                                     const char *name, int n_vocab, struct tutti_error *err)
+{
+    if (json_is_string(value)) {
+        prompt->text = json_string_value(value);
+        prompt->n_text_bytes = json_string_length(value);
+        return TUTTI_OK;
+    }
+    if (!json_is_array(value) || json_array_size(value) == 0)
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, name,
+            "%s must be a string, a list of strings, a list of token ids or a list of such lists; found %s",
+            name, json_is_array(value) ? "an empty list" : json_type_name(value));
+    prompt->first_id = req->ids.n;
+    prompt->n_ids = json_array_size(value);
+    return api_read_ids(&req->ids, value, name, n_vocab, err);
+}
+
+enum tutti_status api_read_prompts(struct api_request *req, const char *name, int n_vocab,
+                                   struct tutti_error *err)
+{
+    const json_t *value = json_object_get(req->root, name), *first = json_array_get(value, 0);
+    bool is_list = json_is_string(first) || json_is_array(first);
+    size_t n = is_list ? json_array_size(value) : 1;
+    if (n > API_MAX_PROMPTS)
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s holds %zu prompts, at most %d are allowed",
+                               name, n, API_MAX_PROMPTS);
+    req->prompts = calloc(n, sizeof *req->prompts);
+    if (!req->prompts)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for the prompts");
+    req->n_prompts = n;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *entry = is_list ? json_array_get(value, i) : value;
+        enum tutti_status st = read_prompt(req, &req->prompts[i], entry, name, n_vocab, err);
+        if (st != TUTTI_OK)
+            return st;
+    }
+    return TUTTI_OK;
+}

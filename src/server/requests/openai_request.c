@@ -1,0 +1,518 @@
+/* The settings of a request: one table of fields, and a few that need words of their own. */
+#include "server/requests/openai_request.h"
+#include "server/requests/openai_fields.h"
+
+#include "base/json/json_type.h"
+
+#include <float.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum field_type { FIELD_BOOL, FIELD_INT, FIELD_FLOAT };
+
+struct field {
+    const char *name;
+    enum field_type type;
+    unsigned apis;
+    size_t offset; /* in struct api_request; int, float or bool */
+    double min, max;
+};
+
+#define REQUEST(member)  offsetof(struct api_request, member)
+#define SAMPLING(member) offsetof(struct api_request, sampling.member)
+
+static const struct field FIELDS[] = {
+    { "stream", FIELD_BOOL, API_CHAT | API_COMPLETION, REQUEST(stream), 0, 0 },
+    { "ignore_eos", FIELD_BOOL, API_CHAT | API_COMPLETION, REQUEST(ignore_eos), 0, 0 },
+    { "include_stop_str_in_output", FIELD_BOOL, API_CHAT | API_COMPLETION, REQUEST(keeps_stop), 0, 0 },
+    { "echo", FIELD_BOOL, API_COMPLETION, REQUEST(echo), 0, 0 },
+    { "parse_special", FIELD_BOOL, API_COMPLETION | API_EMBEDDING, REQUEST(parse_special), 0, 0 },
+    { "logprobs", FIELD_BOOL, API_CHAT, REQUEST(logprobs), 0, 0 },
+    { "top_logprobs", FIELD_INT, API_CHAT, REQUEST(top_logprobs), 0, LIMIT_TOP_LOGPROBS },
+    { "n", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(n), 1, LIMIT_CHOICES },
+    { "best_of", FIELD_INT, API_COMPLETION, REQUEST(best_of), 1, LIMIT_CHOICES },
+    { "num_beams", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(n_beams), 1, LIMIT_BEAMS },
+    { "length_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, REQUEST(length_penalty), -100, 100 },
+    { "max_tokens", FIELD_INT, API_CHAT, REQUEST(max_tokens), 1, INT_MAX },
+    { "max_tokens", FIELD_INT, API_COMPLETION, REQUEST(max_tokens), 0, INT_MAX },
+    { "max_completion_tokens", FIELD_INT, API_CHAT, REQUEST(max_tokens), 1, INT_MAX },
+    { "priority", FIELD_INT, API_CHAT | API_COMPLETION | API_EMBEDDING, REQUEST(priority),
+      TUTTI_PRIORITY_FIRST, TUTTI_PRIORITY_LAST },
+    { "max_queue_time", FIELD_FLOAT, API_CHAT | API_COMPLETION | API_EMBEDDING, REQUEST(max_queue_time_s),
+      0.001, 86400 },
+    { "dimensions", FIELD_INT, API_EMBEDDING, REQUEST(dimensions), 1, INT_MAX },
+    { "speculate", FIELD_INT, API_CHAT | API_COMPLETION, REQUEST(speculate), 0, 32 },
+    { "temperature", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(temperature), 0, 2 },
+    { "top_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(top_p), 0, 1 },
+    { "top_k", FIELD_INT, API_CHAT | API_COMPLETION, SAMPLING(top_k), -1, INT_MAX },
+    { "min_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(min_p), 0, 1 },
+    { "typical_p", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(typical_p), 0, 1 },
+    { "repetition_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(repetition_penalty), 0.01, 100 },
+    { "presence_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(presence_penalty), -2, 2 },
+    { "frequency_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(frequency_penalty), -2, 2 },
+};
+
+/* A field's value; NULL where it is absent or null, which mean the same. */
+static const json_t *field_of(const struct api_request *req, const char *name)
+{
+    const json_t *value = json_object_get(req->root, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+static enum tutti_status wrong_type(const char *name, const char *expected, const json_t *value,
+                                    struct tutti_error *err)
+{
+    return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be %s, found %s", name, expected,
+                           json_type_name(value));
+}
+
+static enum tutti_status read_field(struct api_request *req, const struct field *field,
+                                    struct tutti_error *err)
+{
+    const json_t *value = field_of(req, field->name);
+    char *place = (char *)req + field->offset;
+    if (!value)
+        return TUTTI_OK;
+    switch (field->type) {
+    case FIELD_BOOL:
+        if (!json_is_boolean(value))
+            return wrong_type(field->name, "true or false", value, err);
+        *(bool *)(void *)place = json_is_true(value);
+        return TUTTI_OK;
+    case FIELD_INT:
+        if (!json_is_integer(value))
+            return wrong_type(field->name, "an integer", value, err);
+        break;
+    case FIELD_FLOAT:
+        if (!json_is_number(value))
+            return wrong_type(field->name, "a number", value, err);
+        break;
+    }
+    double number = json_number_value(value);
+    if (!(number >= field->min && number <= field->max))
+        return error_set_param(err, TUTTI_E_ARGUMENT, field->name,
+                               "%s must lie between %.10g and %.10g, found %.10g", field->name, field->min,
+                               field->max, number);
+    if (field->type == FIELD_INT)
+        *(int *)(void *)place = (int)json_integer_value(value);
+    else
+        *(float *)(void *)place = (float)number;
+    return TUTTI_OK;
+}
+
+static enum tutti_status add_stop(struct api_request *req, const json_t *value, struct tutti_error *err)
+{
+    if (!json_is_string(value))
+        return wrong_type("stop", "a string or a list of strings", value, err);
+    if (json_string_length(value) == 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "stop must not hold an empty string");
+    if (req->n_stop == LIMIT_STOPS)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "stop holds more than %d strings", LIMIT_STOPS);
+    req->stop[req->n_stop++] = (struct tutti_string){ json_string_value(value), json_string_length(value) };
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_stop(struct api_request *req, int n_vocab, struct tutti_error *err)
+{
+    const json_t *value = field_of(req, "stop"), *ids = field_of(req, "stop_token_ids"), *entry;
+    size_t i;
+    enum tutti_status st = TUTTI_OK;
+    if (value && !json_is_array(value))
+        st = add_stop(req, value, err);
+    json_array_foreach(value, i, entry) if (st == TUTTI_OK) st = add_stop(req, entry, err);
+    if (st != TUTTI_OK || !ids)
+        return st;
+    if (!json_is_array(ids))
+        return wrong_type("stop_token_ids", "a list of token ids", ids, err);
+    return api_read_ids(&req->stop_ids, ids, "stop_token_ids", n_vocab, err);
+}
+
+static enum tutti_status read_seed(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *seed = field_of(req, "seed");
+    if (!seed)
+        return TUTTI_OK;
+    if (!json_is_integer(seed))
+        return wrong_type("seed", "an integer", seed, err);
+    req->sampling.has_seed = true;
+    req->sampling.seed = (uint64_t)json_integer_value(seed);
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_logit_bias(struct api_request *req, int n_vocab, struct tutti_error *err)
+{
+    const json_t *map = field_of(req, "logit_bias");
+    if (!map)
+        return TUTTI_OK;
+    if (!json_is_object(map))
+        return wrong_type("logit_bias", "an object that maps token ids to numbers", map, err);
+    req->logit_bias = calloc(json_object_size(map) + 1, sizeof *req->logit_bias);
+    if (!req->logit_bias)
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for logit_bias");
+    size_t n = 0;
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)map, key, value)
+    {
+        char *end;
+        long id = strtol(key, &end, 10);
+        double bias = json_number_value(value);
+        if (!*key || *end || id < 0 || id >= n_vocab)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "logit_bias",
+                                   "logit_bias: \"%.32s\" is no token id, expected 0 to %d", key,
+                                   n_vocab - 1);
+        if (!json_is_number(value) || !(bias >= -100 && bias <= 100))
+            return error_set_param(err, TUTTI_E_ARGUMENT, "logit_bias",
+                                   "logit_bias: the bias of %ld must be a number between -100 and 100", id);
+        req->logit_bias[n++] = (struct tutti_logit_bias){ (int32_t)id, (float)bias };
+    }
+    req->sampling.logit_bias = req->logit_bias;
+    req->sampling.n_logit_bias = n;
+    return TUTTI_OK;
+}
+
+/* llama-server's max_tokens: -1 and -2 are as many as the context holds. */
+static enum tutti_status read_n_predict(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *value = field_of(req, "n_predict");
+    json_int_t n = json_integer_value(value);
+    if (!value)
+        return TUTTI_OK;
+    if (!json_is_integer(value))
+        return wrong_type("n_predict", "an integer", value, err);
+    if (field_of(req, "max_tokens") || field_of(req, "max_completion_tokens"))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "n_predict",
+                               "n_predict cannot go together with max_tokens");
+    if (n < -2 || n == 0 || n > INT_MAX)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "n_predict",
+                               "n_predict must lie between 1 and %d, or be -1 for as many as the context "
+                               "holds; found %lld",
+                               INT_MAX, (long long)n);
+    req->max_tokens = n < 0 ? 0 : (int)n;
+    req->is_unlimited = n < 0;
+    return TUTTI_OK;
+}
+
+/* As in transformers, beside num_beams and length_penalty: true, false or "never". */
+static enum tutti_status read_early_stopping(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *value = field_of(req, "early_stopping");
+    bool is_never = json_is_string(value) && strcmp(json_string_value(value), "never") == 0;
+    if (value && !json_is_boolean(value) && !is_never)
+        return wrong_type("early_stopping", "true, false or \"never\"", value, err);
+    req->early_stopping = is_never              ? TUTTI_EARLY_STOPPING_NEVER
+                          : json_is_true(value) ? TUTTI_EARLY_STOPPING_TRUE
+                                                : TUTTI_EARLY_STOPPING_FALSE;
+    if (req->n_beams > 1 && req->best_of > req->n)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "best_of", "best_of cannot go together with num_beams");
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_stream_options(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *options = field_of(req, "stream_options");
+    if (!options)
+        return TUTTI_OK;
+    if (!json_is_object(options))
+        return wrong_type("stream_options", "an object", options, err);
+    if (!req->stream)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "stream_options",
+                               "stream_options is only allowed where stream is true");
+    const json_t *usage = json_object_get(options, "include_usage");
+    if (usage && !json_is_null(usage) && !json_is_boolean(usage))
+        return wrong_type("stream_options.include_usage", "true or false", usage, err);
+    req->include_usage = json_is_true(usage);
+    return TUTTI_OK;
+}
+
+/* Log-probabilities are asked for in two ways. */
+static enum tutti_status read_logprobs(struct api_request *req, struct tutti_error *err)
+{
+    if (req->kind == API_CHAT) {
+        if (req->top_logprobs > 0 && !req->logprobs)
+            return error_set_param(err, TUTTI_E_ARGUMENT, "top_logprobs",
+                                   "top_logprobs is only allowed where logprobs is true");
+        return TUTTI_OK;
+    }
+    const json_t *value = field_of(req, "logprobs");
+    if (!value)
+        return TUTTI_OK;
+    if (!json_is_integer(value))
+        return wrong_type("logprobs", "an integer", value, err);
+    json_int_t n = json_integer_value(value);
+    if (n < 0 || n > LIMIT_TOP_LOGPROBS)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "logprobs",
+                               "logprobs must lie between 0 and %d, found %lld", LIMIT_TOP_LOGPROBS,
+                               (long long)n);
+    req->logprobs = true;
+    req->top_logprobs = (int)n;
+    return TUTTI_OK;
+}
+
+/* Log-probabilities are then those of the prompt too, which may come alone. */
+static enum tutti_status read_echo(struct api_request *req, struct tutti_error *err)
+{
+    req->prompt_logprobs = req->echo && req->logprobs;
+    req->no_answer = req->max_tokens == 0 && !req->is_unlimited;
+    if (req->prompt_logprobs && req->n_beams > 1)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "echo",
+                               "echo together with logprobs cannot go together with num_beams");
+    if (req->no_answer && !req->echo)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "max_tokens",
+                               "max_tokens must be at least 1, or 0 where echo is true");
+    return TUTTI_OK;
+}
+
+/* Answers are text: "modalities" may say so, and ask for nothing else. */
+static enum tutti_status check_modalities(const struct api_request *req, struct tutti_error *err)
+{
+    const json_t *list = field_of(req, "modalities"), *kind;
+    size_t i;
+    if (list && !json_is_array(list))
+        return wrong_type("modalities", "a list", list, err);
+    json_array_foreach(list, i, kind)
+    {
+        const char *word = json_string_value(kind);
+        if (!word || strcmp(word, "text"))
+            return error_set_param(err, TUTTI_E_ARGUMENT, "modalities",
+                                   "modalities: this model answers with text only");
+    }
+    return TUTTI_OK;
+}
+
+/* Fields that would change the answer in a way that does not exist here: silence would be a wrong answer. */
+static enum tutti_status refuse_unsupported(const struct api_request *req, struct tutti_error *err)
+{
+    const json_t *suffix = field_of(req, "suffix");
+    const json_t *functions = field_of(req, "functions");
+    if (req->kind == API_CHAT && functions && !(json_is_array(functions) && json_array_size(functions) == 0))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "functions", "functions are not supported, only tools");
+    if (req->kind != API_COMPLETION)
+        return check_modalities(req, err);
+    if (suffix && !(json_is_string(suffix) && json_string_length(suffix) == 0))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "suffix", "suffix is not supported");
+    if (req->best_of && req->best_of < req->n)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "best_of", "best_of must be at least n: %d, found %d",
+                               req->n, req->best_of);
+    if (req->best_of > req->n && req->stream)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "best_of",
+                               "best_of above n is not allowed where stream is true");
+    return TUTTI_OK;
+}
+
+/* Known fields that change no answer: a wrong type is told all the same. */
+static enum tutti_status check_unused(const struct api_request *req, struct tutti_error *err)
+{
+    static const struct {
+        const char *name;
+        json_type type;
+        const char *expected;
+    } UNUSED[] = {
+        { "metadata", JSON_OBJECT, "an object" },
+        { "store", JSON_TRUE, "true or false" },
+        { "user", JSON_STRING, "a string" },
+        { "safety_identifier", JSON_STRING, "a string" },
+        { "prompt_cache_key", JSON_STRING, "a string" },
+        { "service_tier", JSON_STRING, "a string" },
+        { "verbosity", JSON_STRING, "a string" },
+    };
+    for (size_t i = 0; i < sizeof UNUSED / sizeof *UNUSED; i++) {
+        const json_t *value = field_of(req, UNUSED[i].name);
+        bool is_right = !value || json_typeof(value) == UNUSED[i].type ||
+                        (UNUSED[i].type == JSON_TRUE && json_is_false(value));
+        if (!is_right)
+            return wrong_type(UNUSED[i].name, UNUSED[i].expected, value, err);
+    }
+    return TUTTI_OK;
+}
+
+static enum tutti_status read_settings(struct api_request *req, int n_vocab, struct tutti_error *err)
+{
+    const json_t *model = field_of(req, "model");
+    if (model && !json_is_string(model))
+        return wrong_type("model", "a string", model, err);
+    req->model = json_string_value(model);
+    const json_t *parallel = field_of(req, "parallel_tool_calls");
+    enum tutti_status st = check_unused(req, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (parallel && !json_is_boolean(parallel))
+        return wrong_type("parallel_tool_calls", "true or false", parallel, err);
+    req->one_tool_call = json_is_false(parallel);
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+        st = FIELDS[i].apis & req->kind ? read_field(req, &FIELDS[i], err) : TUTTI_OK;
+        if (st != TUTTI_OK)
+            return st;
+    }
+    req->has_priority = field_of(req, "priority");
+    if (req->sampling.top_k < 0)
+        req->sampling.top_k = 0; /* -1 is a common way to say: off */
+    if (req->sampling.top_p <= 0.0f)
+        req->sampling.top_p = FLT_MIN; /* the most probable token alone */
+    if (req->kind == API_EMBEDDING)
+        return TUTTI_OK;
+    st = read_n_predict(req, err);
+    if (st == TUTTI_OK)
+        st = read_stop(req, n_vocab, err);
+    if (st == TUTTI_OK)
+        st = read_seed(req, err);
+    if (st == TUTTI_OK)
+        st = read_logit_bias(req, n_vocab, err);
+    if (st == TUTTI_OK)
+        st = read_early_stopping(req, err);
+    if (st == TUTTI_OK)
+        st = read_stream_options(req, err);
+    if (st == TUTTI_OK)
+        st = read_logprobs(req, err);
+    if (st == TUTTI_OK)
+        st = api_read_format(req, err);
+    if (st == TUTTI_OK)
+        st = refuse_unsupported(req, err);
+    return st == TUTTI_OK && req->kind == API_COMPLETION ? read_echo(req, err) : st;
+}
+
+enum tutti_status api_request_read_value(struct api_request *out, enum api_kind kind,
+                                         const tutti_model *model, json_t *root, struct tutti_error *err)
+{
+    struct tutti_model_info info;
+    tutti_model_info(model, &info);
+    *out = (struct api_request){ .kind = kind, .root = root, .n = 1, .n_beams = 1, .length_penalty = 1 };
+    tutti_sampling_init(&out->sampling, model);
+    if (kind == API_COMPLETION)
+        out->max_tokens = API_DEFAULT_COMPLETION_TOKENS;
+    if (!json_is_object(out->root))
+        return error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
+                         json_type_name(out->root));
+    enum tutti_status st = read_settings(out, info.n_vocab, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (out->best_of > out->n) {
+        out->n_best = out->n;
+        out->n = out->best_of;
+        out->scores = true;
+    }
+    if (kind == API_COMPLETION || kind == API_EMBEDDING)
+        return api_read_prompts(out, kind == API_COMPLETION ? "prompt" : "input", info.n_vocab, err);
+    out->n_prompts = 1;
+    st = api_read_messages(out, err);
+    return st == TUTTI_OK ? api_read_tools(out, err) : st;
+}
+
+enum tutti_status api_request_read_client(struct api_request *out, enum api_kind kind,
+                                          const tutti_model *model, json_t *root, struct tutti_error *err)
+{
+    *out = (struct api_request){ .kind = kind, .root = root };
+    enum tutti_status st = api_check_fields(root, kind, err);
+    return st == TUTTI_OK ? api_request_read_value(out, kind, model, root, err) : st;
+}
+
+void api_request_clear(struct api_request *req)
+{
+    for (size_t i = 0; i < req->n_joined; i++)
+        buf_clear(&req->joined[i]);
+    for (size_t i = 0; i < req->n_dumped; i++)
+        free(req->dumped[i]);
+    free(req->dumped);
+    free(req->joined);
+    free(req->messages);
+    free(req->prompts);
+    free(req->logit_bias);
+    free(req->schema);
+    ids_clear(&req->ids);
+    ids_clear(&req->stop_ids);
+    json_decref(req->root);
+    *req = (struct api_request){ 0 };
+}
+
+struct tutti_request api_request_make(const struct api_request *req, size_t i)
+{
+    struct tutti_request out = {
+        .messages = req->messages,
+        .n_messages = req->n_messages,
+        .tools = req->tools,
+        .template_arguments = req->template_arguments,
+        .adapter = req->adapter,
+        .grammar_kind = req->grammar_kind,
+        .grammar = req->grammar,
+        .n_grammar_bytes = req->n_grammar_bytes,
+        .sampling = req->sampling,
+        .n_choices = req->n,
+        .n_beams = req->n_beams,
+        .length_penalty = (double)req->length_penalty,
+        .early_stopping = req->early_stopping,
+        .max_tokens = req->max_tokens,
+        .stop = req->n_stop ? req->stop : NULL,
+        .n_stop = req->n_stop,
+        .stop_ids = req->stop_ids.ids,
+        .n_stop_ids = req->stop_ids.n,
+        .keeps_stop = req->keeps_stop,
+        .reports_held = req->reports_held,
+        .ignore_eos = req->ignore_eos,
+        .parse_special = req->parse_special,
+        .priority = req->priority,
+        .max_queue_ms = (int)ceilf(req->max_queue_time_s * 1e3f),
+        .max_guesses = req->speculate == 0 && field_of(req, "speculate") ? -1 : req->speculate,
+        .logprobs = req->logprobs || req->scores,
+        .top_logprobs = req->top_logprobs,
+        .prompt_logprobs = req->prompt_logprobs,
+        .no_answer = req->no_answer,
+        .embedding = req->embedding,
+    };
+    if (req->prompts) {
+        const struct api_prompt *prompt = &req->prompts[i];
+        out.text = prompt->text;
+        out.n_text_bytes = prompt->n_text_bytes;
+        out.ids = prompt->text ? NULL : req->ids.ids + prompt->first_id;
+        out.n_ids = prompt->text ? 0 : prompt->n_ids;
+    }
+    return out;
+}
+
+int64_t api_request_guess(const struct api_request *req, size_t i)
+{
+    enum { BYTES_PER_TOKEN = 4 }; /* of most texts, roughly */
+    size_t n_bytes = 0;
+    if (req->prompts && !req->prompts[i].text)
+        return (int64_t)req->prompts[i].n_ids;
+    if (req->prompts)
+        n_bytes = req->prompts[i].n_text_bytes;
+    for (size_t k = 0; k < req->n_messages; k++)
+        n_bytes += req->messages[k].n_bytes;
+    return (int64_t)(n_bytes / BYTES_PER_TOKEN) + 1;
+}
+
+int64_t api_request_read_cost(const struct api_request *req, size_t i)
+{
+    enum {
+        GUESSED_PER_TOKEN = 64
+    }; /* reading a token's text costs that much less than computing it: intake_cost() */
+    return api_request_guess(req, i) / GUESSED_PER_TOKEN;
+}
+
+static bool has_strings(const json_t *value)
+{
+    size_t i;
+    const char *key;
+    const json_t *entry;
+    json_t *member;
+    if (json_is_string(value))
+        return true;
+    json_array_foreach(value, i, entry) if (has_strings(entry)) return true;
+    json_object_foreach((json_t *)(uintptr_t)value, key, member) if (has_strings(member)) return true;
+    return false;
+}
+
+void api_request_trim(struct api_request *req)
+{
+    const char *key;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(req->root, next, key, value)
+    {
+        if ((json_is_array(value) || json_is_object(value)) && !has_strings(value))
+            json_object_del(req->root, key);
+    }
+    req->n_bytes = 2 * ((req->root ? json_tree_bytes(req->root) : 0) + req->ids.n * sizeof *req->ids.ids);
+}

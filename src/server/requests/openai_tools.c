@@ -1,0 +1,275 @@
+/* tools and tool_choice: what a request may call, and what it must.
+ *
+ * An answer that must be a call is held to a JSON schema: the arguments of the one function that is named, or a list of
+ * {"name", "arguments"} where any of them will do. */
+#include "base/json/json_print.h"
+#include "base/json/json_type.h"
+#include "server/requests/openai_request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static enum tutti_status no_memory(struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "out of memory for the tools");
+}
+
+/* ---- schemas ----------------------------------------------------------------------------------------------------- */
+
+/* References into a schema, "#...", begin at prefix from now on. False: out of memory. */
+static bool move_references(json_t *value, const char *prefix)
+{
+    const char *key;
+    json_t *member;
+    size_t i;
+    bool ok = true;
+    json_array_foreach(value, i, member) ok = ok && move_references(member, prefix);
+    json_object_foreach(value, key, member)
+    {
+        const char *target = json_string_value(member);
+        if (!strcmp(key, "$ref") && target && target[0] == '#')
+            ok = ok && json_object_set_new(value, key, json_sprintf("%s%s", prefix, target + 1)) == 0;
+        else
+            ok = ok && move_references(member, prefix);
+    }
+    return ok;
+}
+
+/* The schema of a function's arguments: a new reference. */
+static json_t *parameters_of(const json_t *tool)
+{
+    const json_t *parameters = json_object_get(json_object_get(tool, "function"), "parameters");
+    return json_is_object(parameters) && json_object_size(parameters) > 0
+               ? json_deep_copy(parameters)
+               : json_pack("{s:s}", "type", "object");
+}
+
+/* A list of calls of any of the tools. */
+static json_t *schema_of_calls(const json_t *tools, bool one_call)
+{
+    json_t *defs = json_object(), *calls = json_array();
+    size_t i;
+    const json_t *tool;
+    bool ok = defs && calls;
+    json_array_foreach(tools, i, tool)
+    {
+        char name[32], place[64];
+        json_t *parameters = parameters_of(tool);
+        snprintf(name, sizeof name, "tool%zu", i);
+        snprintf(place, sizeof place, "#/$defs/%s", name);
+        ok = ok && parameters && move_references(parameters, place) &&
+             json_object_set(defs, name, parameters) == 0 &&
+             json_array_append_new(calls,
+                                   json_pack("{s:s, s:{s:{s:O}, s:{s:s}}, s:[s, s], s:b}", "type", "object",
+                                             "properties", "name", "const",
+                                             json_object_get(json_object_get(tool, "function"), "name"),
+                                             "arguments", "$ref", place, "required", "name", "arguments",
+                                             "additionalProperties", 0)) == 0;
+        json_decref(parameters);
+    }
+    json_t *schema = ok ? json_pack("{s:s, s:{s:O}, s:i, s:O}", "type", "array", "items", "anyOf", calls,
+                                    "minItems", 1, "$defs", defs)
+                        : NULL;
+    if (schema && one_call)
+        json_object_set_new(schema, "maxItems", json_integer(1));
+    json_decref(defs);
+    json_decref(calls);
+    return schema;
+}
+
+static enum tutti_status force(struct api_request *req, enum api_forced forced, const char *name,
+                               json_t *schema, struct tutti_error *err)
+{
+    char *text = schema ? json_print(schema, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    json_decref(schema);
+    if (!text)
+        return no_memory(err);
+    free(req->schema);
+    req->schema = text;
+    req->grammar_kind = TUTTI_GRAMMAR_JSON_SCHEMA;
+    req->grammar = text;
+    req->n_grammar_bytes = strlen(text);
+    req->forced = forced;
+    req->forced_name = name;
+    return TUTTI_OK;
+}
+
+/* ---- tool_choice ------------------------------------------------------------------------------------------------- */
+
+static const char *name_of(const json_t *tool)
+{
+    return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+}
+
+/* The tool, or the entry of a list of names in the same form; NULL: there is none. */
+static const json_t *find_tool(const json_t *tools, const char *name)
+{
+    size_t i;
+    const json_t *tool;
+    json_array_foreach(tools, i, tool)
+    {
+        const char *own = name_of(tool);
+        if (own && !strcmp(own, name))
+            return tool;
+    }
+    return NULL;
+}
+
+static enum tutti_status fail_unknown(const char *name, struct tutti_error *err)
+{
+    return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
+                           "tool_choice names %.64s, which tools has not", name);
+}
+
+/* {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "..."}}]}}: the
+ * request is one that has those of its tools alone, and the mode as its tool_choice. */
+static enum tutti_status narrow_tools(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *tools = json_object_get(req->root, "tools"),
+                 *choice = json_object_get(req->root, "tool_choice");
+    const json_t *allowed = json_object_get(choice, "allowed_tools"), *names, *mode, *entry;
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    size_t i;
+    if (!type || strcmp(type, "allowed_tools"))
+        return TUTTI_OK;
+    names = json_object_get(allowed, "tools");
+    mode = json_object_get(allowed, "mode");
+    bool is_known = json_is_string(mode) && (!strcmp(json_string_value(mode), "auto") ||
+                                             !strcmp(json_string_value(mode), "required"));
+    if (!is_known || json_array_size(names) == 0)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
+                               "tool_choice.allowed_tools must have a mode, \"auto\" or \"required\", and a "
+                               "list of tools");
+    json_array_foreach(names, i, entry)
+    {
+        const char *name = name_of(entry);
+        if (!name || !find_tool(tools, name))
+            return fail_unknown(name ? name : "none", err);
+    }
+    json_t *kept = json_array();
+    int failed = kept ? 0 : -1;
+    json_array_foreach(tools, i, entry)
+    {
+        if (find_tool(names, name_of(entry)))
+            failed |= json_array_append(kept, json_array_get(tools, i));
+    }
+    failed |= json_object_set(req->root, "tool_choice", json_object_get(allowed, "mode"));
+    failed |= json_object_set_new(req->root, "tools", kept);
+    return failed ? no_memory(err) : TUTTI_OK;
+}
+
+/* {"type": "function", "function": {"name": "..."}} */
+static enum tutti_status read_named(struct api_request *req, const json_t *choice, const json_t *tools,
+                                    struct tutti_error *err)
+{
+    const char *type = json_string_value(json_object_get(choice, "type")), *name = name_of(choice);
+    if (!type || strcmp(type, "function") || !name)
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "tool_choice",
+            "tool_choice must be \"auto\", \"none\", \"required\", {\"type\": \"function\", "
+            "\"function\": {\"name\": ...}} or {\"type\": \"allowed_tools\", \"allowed_tools\": ...}");
+    const json_t *tool = find_tool(tools, name);
+    return tool ? force(req, API_FORCED_NAMED, name_of(tool), parameters_of(tool), err)
+                : fail_unknown(name, err);
+}
+
+static enum tutti_status read_choice(struct api_request *req, const json_t *choice, const json_t *tools,
+                                     struct tutti_error *err)
+{
+    const char *word = json_string_value(choice);
+    if (!choice || json_is_null(choice) || (word && (!strcmp(word, "auto") || !strcmp(word, "none"))))
+        return TUTTI_OK;
+    bool is_required = word && !strcmp(word, "required");
+    if (json_array_size(tools) == 0 && (is_required || json_is_object(choice)))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
+                               "tool_choice is only allowed where there are tools");
+    /* response_format is for the answers without a call. */
+    bool has_grammar = req->grammar_field && strcmp(req->grammar_field, "response_format") != 0;
+    if (req->n_beams > 1 || has_grammar)
+        return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
+                               "a call that must be made cannot go together with %s",
+                               req->n_beams > 1 ? "num_beams" : req->grammar_field);
+    if (is_required)
+        return force(req, API_FORCED_ANY, NULL, schema_of_calls(tools, req->one_tool_call), err);
+    return read_named(req, choice, tools, err);
+}
+
+/* ---- what a chat template gets beside messages and tools ---- */
+
+/* Fields of a request that are variables of templates, or say how one is rendered (struct tutti_request). */
+static const struct {
+    const char *name;
+    json_type type; /* JSON_TRUE: a bool */
+    const char *expected;
+} TEMPLATE_FIELDS[] = {
+    { "add_generation_prompt", JSON_TRUE, "true or false" },
+    { "continue_final_message", JSON_TRUE, "true or false" },
+    { "documents", JSON_ARRAY, "a list" },
+    { "reasoning_effort", JSON_STRING, "a string" },
+};
+
+static enum tutti_status read_template_fields(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *kwargs = json_object_get(req->root, "chat_template_kwargs");
+    bool has_kwargs = kwargs && !json_is_null(kwargs);
+    if (has_kwargs && !json_is_object(kwargs))
+        return error_set_param(err, TUTTI_E_ARGUMENT, "chat_template_kwargs",
+                               "chat_template_kwargs must be an object, found %s", json_type_name(kwargs));
+    json_t *arguments = has_kwargs ? json_copy((json_t *)(uintptr_t)kwargs) : json_object();
+    enum tutti_status st = arguments ? TUTTI_OK : no_memory(err);
+    for (size_t i = 0; i < sizeof TEMPLATE_FIELDS / sizeof *TEMPLATE_FIELDS && st == TUTTI_OK; i++) {
+        const char *name = TEMPLATE_FIELDS[i].name;
+        json_t *value = json_object_get(req->root, name);
+        json_type type = TEMPLATE_FIELDS[i].type;
+        if (!value || json_is_null(value))
+            continue;
+        if (type == JSON_TRUE ? !json_is_boolean(value) : json_typeof(value) != type)
+            st = error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be %s, found %s", name,
+                                 TEMPLATE_FIELDS[i].expected, json_type_name(value));
+        else if (json_object_set(arguments, name, value) != 0)
+            st = no_memory(err);
+    }
+    if (st == TUTTI_OK && (has_kwargs || json_object_size(arguments) > 0))
+        st = api_dump(req, arguments, &req->template_arguments, err);
+    json_decref(arguments);
+    return st;
+}
+
+enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err)
+{
+    const json_t *tools = json_object_get(req->root, "tools"), *choice;
+    enum tutti_status st = TUTTI_OK;
+    if (tools && !json_is_null(tools))
+        st = api_check_functions(tools, "tools", false, err);
+    if (st == TUTTI_OK)
+        st = narrow_tools(req, err);
+    tools = json_object_get(req->root, "tools");
+    choice = json_object_get(req->root, "tool_choice");
+    const char *word = json_string_value(choice);
+    if (st == TUTTI_OK)
+        st = read_choice(req, choice, tools, err);
+    if (st == TUTTI_OK && json_array_size(tools) > 0 && !(word && !strcmp(word, "none")))
+        st = api_dump(req, tools, &req->tools, err);
+    return st == TUTTI_OK ? read_template_fields(req, err) : st;
+}
+
+/* ---- the answer -------------------------------------------------------------------------------------------------- */
+
+json_t *api_forced_calls(const struct api_request *req, const char *text, size_t n_bytes)
+{
+    if (req->forced == API_FORCED_NAMED)
+        return json_pack("[{s:s, s:s%}]", "name", req->forced_name, "arguments", text, n_bytes);
+    json_t *list = json_loadb(text, n_bytes, 0, NULL), *call;
+    size_t i;
+    bool ok = json_is_array(list);
+    json_array_foreach(list, i, call)
+    {
+        char *arguments = json_print(json_object_get(call, "arguments"), JSON_ENCODE_ANY);
+        ok = ok && arguments && json_object_set_new(call, "arguments", json_string(arguments)) == 0;
+        free(arguments);
+    }
+    if (ok)
+        return list;
+    json_decref(list);
+    return NULL;
+}

@@ -1,0 +1,54 @@
+/* Inside of the reader of tokenizer.json: what its parts share. */
+#ifndef TUTTI_TOKENIZER_JSON_JSON_READER_H
+#define TUTTI_TOKENIZER_JSON_JSON_READER_H
+
+#include "tokenizer/bytes/byte_level.h"
+
+#include <jansson.h>
+
+/* Sequences of steps within sequences. */
+enum { MAX_JSON_STEP_DEPTH = 8 };
+
+struct json_reader {
+    struct tokenizer *tok;
+    const char *name; /* of the file, for messages */
+    struct tutti_error *err;
+};
+
+enum tutti_status json_reader_out_of_memory(const struct json_reader *r);
+/* The field "type" of a part; "": it has none. */
+const char *json_reader_type(const json_t *part);
+/* TUTTI_E_UNSUPPORTED: field is of the part's type. */
+enum tutti_status json_reader_unsupported(const struct json_reader *r, const char *field, const json_t *part,
+                                          const char *expected);
+static inline bool json_reader_is_on(const json_t *part, const char *key)
+{
+    return json_is_true(json_object_get(part, key));
+}
+
+/* Reads a text that must exist; errors name field and key. */
+MUST_CHECK enum tutti_status json_reader_text(const struct json_reader *r, const char *field,
+                                              const json_t *part, const char *key, struct buf *out);
+
+/* replacement and prepend_scheme of Metaspace, as a pre-tokenizer and as a decoder. */
+MUST_CHECK enum tutti_status json_read_metaspace(const struct json_reader *r, const char *field,
+                                                 const json_t *part, struct metaspace *out);
+
+/* Replace: pattern.String or pattern.Regex, and content. */
+MUST_CHECK enum tutti_status json_read_replace(const struct json_reader *r, const char *field,
+                                               const json_t *part, struct normalizer *out);
+
+MUST_CHECK enum tutti_status json_read_normalizer(struct json_reader *r, const json_t *part);
+MUST_CHECK enum tutti_status json_read_pre_tokenizer(struct json_reader *r, const json_t *part);
+/* Reads vocabulary, merges or scores. */
+MUST_CHECK enum tutti_status json_read_model(struct json_reader *r, const json_t *model);
+/* BPE, Unigram, WordPiece or WordLevel; found by its keys in older files, which do not name it. */
+const char *json_model_type(const json_t *model);
+MUST_CHECK enum tutti_status json_read_decoder(struct json_reader *r, const json_t *part);
+/* Does the decoder read the alphabet of bytes, and nothing else? */
+bool json_decoder_is_of_bytes(const json_t *part);
+
+/* post_processor: fills tok->affixes. The vocabulary and the added tokens are there. */
+MUST_CHECK enum tutti_status json_read_post_processor(struct json_reader *r, const json_t *part);
+
+#endif

@@ -1,0 +1,32 @@
+/* Models that cut a word into tokens otherwise than by merges: WordPiece, unigram and whole words, as the Hugging Face
+ * tokenizers library has them. Tokens are text. */
+#ifndef TUTTI_TOKENIZER_STAGES_WORD_MODELS_H
+#define TUTTI_TOKENIZER_STAGES_WORD_MODELS_H
+
+#include "tokenizer/vocab/vocab.h"
+
+enum word_model_kind { WORDS_BY_MERGES, WORDS_WORDPIECE, WORDS_UNIGRAM, WORDS_WHOLE };
+
+/* Zero-initialised: by merges, and nothing else is there. */
+struct word_model {
+    enum word_model_kind kind;
+    struct trie starts; /* tokens that may begin a word; of unigram: all */
+    struct trie inner;  /* WORDS_WORDPIECE: tokens that continue a word, without their mark */
+    struct buf mark;    /* before those: "##" */
+    size_t max_chars;   /* WORDS_WORDPIECE: of a word; longer ones are unknown */
+    double *scores;     /* WORDS_UNIGRAM: [n_scores] by id */
+    size_t n_scores;
+    double unknown_score;
+};
+
+/* The vocabulary is there, and its added tokens: builds the tries. Errors name `name`. */
+MUST_CHECK enum tutti_status word_model_finish(struct word_model *model, const struct tokenizer *tok,
+                                               const char *name, struct tutti_error *err);
+
+/* Adds the ids of a word. Time is linear in it (times the longest token). False: out of memory. */
+MUST_CHECK bool word_model_encode(const struct word_model *model, const struct tokenizer *tok,
+                                  const char *word, size_t n_bytes, struct ids *out);
+
+void word_model_clear(struct word_model *model);
+
+#endif

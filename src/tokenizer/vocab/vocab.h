@@ -1,0 +1,196 @@
+/* Inside of a tokenizer: the pieces, their index, and the rules of normalization. */
+#ifndef TUTTI_TOKENIZER_VOCAB_VOCAB_H
+#define TUTTI_TOKENIZER_VOCAB_VOCAB_H
+
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/vocab/added.h"
+#include "tokenizer/vocab/trie.h"
+
+#define BLANK_MARK "\xE2\x96\x81" /* U+2581, what SentencePiece writes for a space */
+
+enum { MAX_PIECE_BYTES = 7999 }; /* the library refuses longer ones */
+
+/* The precompiled normalization table: a double array of units, then replacement strings. n_units 0: none. */
+struct charsmap {
+    const uint8_t *units; /* [n_units], 32 bits each, little endian */
+    size_t n_units;
+    const char *strings; /* NUL-terminated, one after the other */
+    size_t n_string_bytes;
+};
+
+struct piece_entry {
+    uint32_t offset, n_bytes; /* in bytes */
+    float score;
+    uint8_t type;
+};
+
+/* Open addressing. The hash stands in the slot, so that a miss costs one cache line. */
+struct piece_slot {
+    uint32_t hash;
+    int32_t id; /* -1: free */
+};
+
+struct byte_level;
+
+enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_UNIGRAM /* SentencePiece's */, TOKENIZER_BYTE_LEVEL };
+
+struct tokenizer {
+    enum tokenizer_kind kind;
+    struct byte_level *level; /* of TOKENIZER_BYTE_LEVEL alone */
+    struct buf bytes;         /* of all pieces */
+    struct piece_entry *pieces;
+    int32_t n_pieces, capacity;
+    /* Those that the vocabulary came with, which the index knows; the rest was appended. */
+    int32_t n_library_pieces;
+    struct piece_slot *slots; /* [slot_mask + 1] */
+    uint32_t slot_mask;
+    int32_t byte_ids[256];  /* of BYTE pieces; -1: none */
+    int32_t ascii_ids[128]; /* of mergeable pieces of one ASCII character; -1: none */
+    bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, byte_fallback, blank_is_suffix;
+    bool has_unused;
+    bool lacks_bytes; /* byte_fallback, but some BYTE pieces are missing */
+    int32_t n_rows;   /* ids from here on are never made; 0: no limit */
+    int32_t unk_id, bos_id, eos_id;
+    struct buf unk_surface;
+    struct added_tokens added;
+    bool prefixes_first_alone; /* tokenizer_set_prefix_rule() */
+    struct token_affixes affixes;
+
+    /* One bit for each hash of two characters that stand side by side in some mergeable piece (and for others, by
+     * collision). Where it is not set no merge can ever join the two, so a text falls apart into short segments.
+     * TOKENIZER_BYTE_LEVEL: of ids of characters; NULL: any two may join. */
+    uint64_t *joints;
+    int joint_shift;        /* a 64-bit hash >> joint_shift is the number of a bit */
+    uint32_t n_merge_bytes; /* of the longest mergeable piece */
+
+    int32_t *user_defined; /* [n_user_defined] ids of the USER_DEFINED pieces, sorted by their bytes */
+    int32_t n_user_defined;
+    struct charsmap map;
+    uint8_t *map_storage; /* [n_map_bytes] the map as the file has it */
+    size_t n_map_bytes;
+
+    struct trie trie; /* of a unigram model: the mergeable pieces */
+    float unknown_score;
+
+    bool is_pangu;
+    struct jieba *jieba; /* for PanGu-Alpha; NULL: no dictionary was found */
+
+    /* ChatGLM-6B's pieces for what its normalizer would lose; blanks_id: of two blanks, up to 80 follow. */
+    bool is_icetext;
+    int32_t n_images; /* ids below it are images, over which decoding passes as if they were not there */
+    int32_t newline_id, tab_id, blanks_id;
+
+    bool is_plain
+        [256]; /* characters that begin with this byte are copied by the normalizer, whatever follows */
+};
+
+/* Adds a piece at the end of the vocabulary. False: no memory. */
+MUST_CHECK bool vocab_add(struct tokenizer *tok, const char *bytes, size_t n_bytes, float score,
+                          enum piece_type type);
+
+/* Builds the indices. Every piece must have its own spelling. BYTE pieces may be missing: vocab_check_bytes(). name is for messages. */
+MUST_CHECK enum tutti_status vocab_finish(struct tokenizer *tok, const char *name, struct tutti_error *err);
+
+/* Where byte_fallback is set: TUTTI_E_FORMAT unless every byte has a BYTE piece or, with may_lack_some, at least one has. */
+MUST_CHECK enum tutti_status vocab_check_bytes(struct tokenizer *tok, bool may_lack_some, const char *name,
+                                               struct tutti_error *err);
+
+/* The index alone, piece by piece: false: out of memory; -1: added, else the piece that is spelled so already. */
+MUST_CHECK bool vocab_new_index(struct tokenizer *tok);
+int32_t vocab_add_to_index(struct tokenizer *tok, int32_t id);
+
+static inline const char *vocab_bytes(const struct tokenizer *tok, int32_t id)
+{
+    return tok->bytes.bytes + tok->pieces[id].offset;
+}
+
+/* A piece that text may become: NORMAL, USER_DEFINED, and UNUSED on the way to others. */
+static inline bool vocab_is_mergeable(const struct tokenizer *tok, int32_t id)
+{
+    uint8_t type = tok->pieces[id].type;
+    return type == PIECE_NORMAL || type == PIECE_USER_DEFINED || type == PIECE_UNUSED;
+}
+
+/* Whether all of these bytes have BYTE pieces. A character of which one byte has no piece is unknown as a whole. */
+static inline bool vocab_has_bytes(const struct tokenizer *tok, const char *text, size_t n_bytes)
+{
+    bool has = tok->byte_fallback;
+    for (size_t i = 0; has && i < n_bytes; i++)
+        has = tok->byte_ids[(uint8_t)text[i]] >= 0;
+    return has;
+}
+
+/* Length of a character by its lead byte alone, as the library cuts its normalized text. n_bytes >= 1. */
+static inline size_t vocab_char_length(const char *text, size_t n_bytes)
+{
+    static const uint8_t LENGTHS[16] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 4 };
+    size_t n = LENGTHS[(uint8_t)*text >> 4];
+    return n < n_bytes ? n : n_bytes;
+}
+
+/* The bytes of one character (1 to 4) as a number. */
+static inline uint32_t vocab_char_code(const char *text, size_t n_bytes)
+{
+    uint32_t code = 0;
+    for (size_t i = 0; i < n_bytes; i++)
+        code = code << 8 | (uint8_t)text[i];
+    return code;
+}
+
+static inline uint64_t vocab_joint_hash(uint32_t left, uint32_t right)
+{
+    return ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15;
+}
+
+/* Sets up the index of vocab_may_join() without entries. False: out of memory. */
+MUST_CHECK bool vocab_new_joints(struct tokenizer *tok);
+static inline void vocab_add_joint(struct tokenizer *tok, uint32_t left, uint32_t right)
+{
+    uint64_t bit = vocab_joint_hash(left, right) >> tok->joint_shift;
+    tok->joints[bit / 64] |= (uint64_t)1 << (bit % 64);
+}
+
+/* May two characters that follow each other end up in one piece? */
+static inline bool vocab_may_join(const struct tokenizer *tok, uint32_t left, uint32_t right)
+{
+    uint64_t bit = vocab_joint_hash(left, right) >> tok->joint_shift;
+    return tok->joints[bit / 64] >> (bit % 64) & 1;
+}
+
+/* How SentencePiece's kinds encode a part of a text. */
+struct part_rules {
+    bool continues;   /* it is not the start of the text: no dummy prefix, and a blank at its start is text */
+    bool takes_marks; /* user-defined pieces that were made special are found, as the library does */
+};
+
+/* The USER_DEFINED piece that text begins with, the longest one; 0: none. As the library, it looks at the 64 shortest
+ * alone. */
+size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                                bool takes_marks);
+
+/* Reads a precompiled map: a trie's size in bytes, the trie (whole blocks of 256 units), and its strings, each with a zero
+ * byte at its end. bytes are borrowed by the map. Errors name `name`. */
+MUST_CHECK enum tutti_status charsmap_read(struct charsmap *map, const uint8_t *bytes, size_t n_bytes,
+                                           const char *name, struct tutti_error *err);
+/* What the shortest key that text begins with becomes. False: no key does. */
+bool charsmap_first(const struct charsmap *map, const char *text, size_t n_bytes, const char **to,
+                    size_t *n_to);
+/* Does any key of the map begin with this byte? */
+bool charsmap_has_lead(const struct charsmap *map, uint8_t byte);
+
+/* Adds the characters that held bytes and one more make: a beginning of a character that is not completed becomes one
+ * U+FFFD. False: out of memory. */
+MUST_CHECK bool detokenizer_push_byte(struct detokenizer *d, uint8_t byte, struct buf *out);
+
+/* Normalizes text as SentencePiece does. False: no memory. */
+MUST_CHECK bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n_bytes,
+                                    struct part_rules rules, struct buf *out);
+
+/* Adds the ids of normalized text by SentencePiece's BPE. False: out of memory. */
+MUST_CHECK bool bpe_encode(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_marks,
+                           struct ids *out);
+
+/* The byte of a BYTE piece "<0xHH>", or -1. */
+int vocab_byte_value(const char *bytes, size_t n_bytes);
+
+#endif
