@@ -1,14 +1,18 @@
-/* tutti: run one language model for many users at once.
+/* tutti: LLM inference with continuous batching, as a library. One engine serves many requests of
+ * one model.
  *
- * Three objects. A *model* is a checkpoint loaded and packed for this machine. An *engine* owns the KV cache, the
- * scheduler and three kinds of threads, and answers any number of requests from one model. A *request* is a prompt
- * with sampling settings; its answer arrives through a callback, piece by piece, until one event says finish.
+ * Three objects:
+ * - A *model* is a checkpoint, loaded and packed for this machine.
+ * - An *engine* owns the KV cache, the scheduler and its threads. It serves any number of requests
+ *   with one model.
+ * - A *request* is a prompt with sampling parameters. Its output arrives through a callback, in
+ *   events, until an event has a finish reason.
  *
- * What a request is answered with never depends on the other requests: logits are bit-identical alone and among
- * many, so greedy and seeded answers are byte-identical too.
+ * The output of a request never depends on other requests: its logits have the same bits in a batch
+ * of any size. So greedy and seeded outputs are byte-identical as well.
  *
- * Threads: every function may be called from any thread, except where its comment says otherwise.
- * Strings are UTF-8. Pointers inside options and requests are borrowed for the duration of the call alone. */
+ * Threads: every function may be called from any thread, unless its comment says otherwise. Strings
+ * are UTF-8. Pointers inside options and requests are borrowed until the call returns. */
 #ifndef TUTTI_H
 #define TUTTI_H
 
@@ -31,59 +35,63 @@ extern "C" {
 enum tutti_status {
     TUTTI_OK = 0,
     TUTTI_E_ARGUMENT,    /* a field of the request or an option is wrong; HTTP 400 */
-    TUTTI_E_FORMAT,      /* a file is not what its format demands */
+    TUTTI_E_FORMAT,      /* a file violates its format */
     TUTTI_E_UNSUPPORTED, /* well-formed, but of a kind that tutti does not run */
     TUTTI_E_IO,          /* the system refused to open, read, write or listen */
     TUTTI_E_NOT_FOUND,   /* no such file, model, tensor or request; HTTP 404 */
     TUTTI_E_MEMORY,      /* the system has no more memory or threads */
-    TUTTI_E_LIMIT,       /* can never fit: context length, KV memory; HTTP 400 with both figures */
+    TUTTI_E_LIMIT,       /* exceeds the context length or KV memory; HTTP 400 with both figures */
     TUTTI_E_BUSY,        /* the queue is full, try later; HTTP 429 */
     TUTTI_E_CLOSED,      /* the engine is draining or closed; HTTP 503 */
     TUTTI_E_CANCELLED,   /* the caller cancelled the request */
-    TUTTI_E_NUMERIC,     /* the model produced NaN or infinite logits; this request alone ends */
+    TUTTI_E_NUMERIC,     /* the model produced NaN or infinite logits; ends only this request */
     TUTTI_E_INTERNAL,    /* a defect of tutti itself */
-    TUTTI_E_TIMEOUT,     /* a request had not begun when its time in the queue was over; HTTP 503 */
+    TUTTI_E_TIMEOUT,     /* a request had not started when its time in the queue ran out; HTTP 503 */
 };
 
-/* What went wrong, for a person: which file, tensor or field, what was found, what was expected. Plain memory that
- * may be copied freely. Functions that take one accept NULL. */
+/* What went wrong, for a person: which file, tensor or field, what was found, what was expected.
+ * Plain memory that may be copied freely. Functions that take one accept NULL. */
 struct tutti_error {
     enum tutti_status status;
     char param[64]; /* the request field at fault, for example "temperature"; "" where there is none */
     char text[512];
-    /* Of TUTTI_E_BUSY and TUTTI_E_TIMEOUT: when it is worth trying again; 0: not known. */
+    /* Of TUTTI_E_BUSY and TUTTI_E_TIMEOUT: retry after this time; 0: not known. */
     uint32_t retry_after_ms;
-    /* Of TUTTI_E_LIMIT: the tokens of context that prompt and answer exceed; 0: it is another limit. */
+    /* Of TUTTI_E_LIMIT: the context length that prompt and answer exceed; 0: another limit was
+     * exceeded. */
     uint32_t context_tokens;
 };
 
 /* A short name, "format" for TUTTI_E_FORMAT. Never NULL. */
 TUTTI_API const char *tutti_status_name(enum tutti_status status);
 
-/* "0.1.0". */
+/* Such as "0.1.0". */
 TUTTI_API const char *tutti_version(void);
 
-/* ---- ranks ---------------------------------------------------------------------------------------------------------
+/* ---- ranks ----------------------------------------------------------------------------------------------------- */
 
- * Several processes that run one model together, each with its share of the weights (tensor parallelism; docs/cluster.md). Each calls
- * the same functions up to the opening of the model and its adapters; then rank 0 uses it, and the others follow. */
+/* Ranks are processes that run one model together; each holds a part of the weights (tensor
+ * parallelism; docs/cluster.md). All call the same functions until the model and its adapters are
+ * open. Then rank 0 uses the model, and the others call tutti_model_follow(). */
 
 typedef struct tutti_ranks tutti_ranks;
 
-/* Joins the processes that mpirun (or srun) started: n_ranks in each of n_groups groups. On success *out is the caller's, for
- * tutti_ranks_close() after the model is closed. TUTTI_E_UNSUPPORTED: this library was built without MPI. TUTTI_E_ARGUMENT:
- * another number of processes was started. */
+/* Joins the processes that mpirun (or srun) started: n_ranks in each of n_groups groups. On success
+ * *out belongs to the caller, who calls tutti_ranks_close() after closing the model.
+ * TUTTI_E_UNSUPPORTED: this library was built without MPI. TUTTI_E_ARGUMENT: the number of started
+ * processes is not n_ranks * n_groups. */
 TUTTI_API enum tutti_status tutti_ranks_open(tutti_ranks **out, int n_ranks, int n_groups,
                                              struct tutti_error *err);
 TUTTI_API void tutti_ranks_close(tutti_ranks *ranks); /* NULL is allowed */
 
-/* Which process this is, 0 to n_ranks - 1, in which group. NULL: 0. */
+/* This process' rank within its group, 0 to n_ranks - 1, and its group. NULL: 0. */
 TUTTI_API int tutti_ranks_rank(const tutti_ranks *ranks);
 TUTTI_API int tutti_ranks_group(const tutti_ranks *ranks);
 
-/* Data parallelism: called by rank 0 of every group when its engine is closed and its model is not. Each brings n_bytes, in its own time;
- * group 0 has take() called for each of the others, in the order of the groups. bytes are valid during the call.
- * TUTTI_E_IO: a process was lost, which the text names. */
+/* Data parallelism: gathers n_bytes from rank 0 of every group. Each of them calls this after it
+ * has closed its engine and before it closes its model; the groups need not arrive at the same
+ * time. In group 0, take() is called once for each other group, in the order of the groups; bytes
+ * are valid during that call. TUTTI_E_IO: a process was lost; the text names it. */
 TUTTI_API enum tutti_status tutti_ranks_collect(tutti_ranks *ranks, const void *bytes, size_t n_bytes,
                                                 void (*take)(void *user, int group, const void *bytes,
                                                              size_t n_bytes),
@@ -100,26 +108,28 @@ struct tutti_model_options {
     const char *weight_type; /* NULL: as stored; "bf16", "q8_0", "q4_k_m", ...: converted while loading */
     /* NULL or "f16"; "f32"; "int8": a scale for each token and head, half the memory of f16. */
     const char *kv_type;
-    /* NULL: from the checkpoint; else a name such as "chatglm3" or "llama2", "template" (the one that the checkpoint carries), or
-     * the path of a file with a Jinja template. */
+    /* NULL: from the checkpoint. Else a built-in format such as "chatglm3" or "llama2", "template"
+     * (the checkpoint's own template), or the path of a file with a Jinja template. */
     const char *chat_format;
     const char *cpu; /* NULL: the best this processor has; "ref", "avx2", "avx512": at most that, for tests */
-    /* NULL: this process alone; else those that run the model together. Borrowed while the model is open. */
+    /* NULL: this process only. Else the ranks that run the model together. Borrowed while the model
+     * is open. */
     tutti_ranks *ranks;
     /* Called from the calling thread while weights are packed; done and total in bytes. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
 };
 
-/* Loads the checkpoint at path: a Hugging Face folder, a GGUF file, or another that docs/checkpoints.md names.
- * On success *out is the caller's, for tutti_model_close() after every engine on it is closed. */
+/* Loads the checkpoint at path: a Hugging Face folder, a GGUF file, or another that
+ * docs/checkpoints.md names. On success *out is the caller's, for tutti_model_close() after every
+ * engine on it is closed. */
 TUTTI_API enum tutti_status tutti_model_open(tutti_model **out, const char *path,
                                              const struct tutti_model_options *options,
                                              struct tutti_error *err);
 TUTTI_API void tutti_model_close(tutti_model *model); /* NULL is allowed */
 
-/* Ranks above 0: does what rank 0 does with the model, until that closes it. TUTTI_E_IO: a rank was lost, which the text
- * names. */
+/* Ranks above 0: takes part in every forward pass until rank 0 closes the model. TUTTI_E_IO: a rank
+ * was lost; the text names it. */
 TUTTI_API enum tutti_status tutti_model_follow(tutti_model *model, struct tutti_error *err);
 
 struct tutti_model_info {
@@ -137,34 +147,38 @@ struct tutti_model_info {
 };
 TUTTI_API void tutti_model_info(const tutti_model *model, struct tutti_model_info *out);
 
-/* Adds an adapter: a folder with low-rank updates (LoRA) as PEFT saves them, of any layout of the model's family. Several
- * may be loaded; each request chooses one, or none. name: 1 to 127 bytes without ':'. Must not run while an engine is open
- * on the model. Errors name file and tensor. TUTTI_E_UNSUPPORTED: the folder holds more than low-rank updates of
- * linear layers. */
+/* Adds a LoRA adapter: a folder with low-rank updates as PEFT saves them, in any layout of the
+ * model's family. Several may be loaded; each request selects one, or none. name: 1 to 127 bytes
+ * without ':'. No engine may be open on the model. Errors name file and tensor.
+ * TUTTI_E_UNSUPPORTED: the folder has something other than low-rank updates of linear layers. */
 TUTTI_API enum tutti_status tutti_model_add_adapter(tutti_model *model, const char *name, const char *path,
                                                     struct tutti_error *err);
 TUTTI_API int tutti_model_n_adapters(const tutti_model *model);
 /* In the order of loading; lives as long as the model. NULL: index is out of range. */
 TUTTI_API const char *tutti_model_adapter_name(const tutti_model *model, int index);
 
-/* Text to ids, without the ids that the model's format puts around a prompt unless add_special.
- * Returns the number of ids of the whole text (may exceed max_ids; ids then holds the first max_ids). -1: the model
- * has no tokenizer, or there is no memory. Text never yields special tokens by spelling them. */
+/* Encodes text as token ids. add_special: with the special tokens that the model's format puts
+ * around a prompt. Returns the number of ids of the whole text, which may exceed max_ids; ids then
+ * has the first max_ids. -1: the model has no tokenizer, or out of memory. Special tokens that are
+ * spelled out in text are encoded as ordinary text. */
 TUTTI_API int64_t tutti_tokenize(const tutti_model *model, const char *text, size_t n_bytes, bool add_special,
                                  int32_t *ids, size_t max_ids);
 
-/* The same of a text that the caller trusts, such as a prompt that is written out with the marks of a chat format: special
- * tokens that it spells become them, and what add_special would put in front is not put there twice. */
+/* As tutti_tokenize(), for text that the caller trusts, such as a prompt that already has the
+ * special tokens of a chat format: special tokens that are spelled out in text are encoded as
+ * themselves. Those that add_special would put in front are not repeated where the text begins with
+ * them. */
 TUTTI_API int64_t tutti_tokenize_trusted(const tutti_model *model, const char *text, size_t n_bytes,
                                          bool add_special, int32_t *ids, size_t max_ids);
 
-/* Ids to text as the tokenizer's reference library decodes them; ids that only pad the vocabulary have no text. Returns the number of bytes of the whole text
- * (without terminator; may exceed max_bytes), or -1: no tokenizer, no memory, or an id outside the vocabulary. */
+/* Decodes token ids as the tokenizer's reference library does; ids that only pad the vocabulary
+ * decode to nothing. Returns the number of bytes of the whole text, without terminator, which may
+ * exceed max_bytes. -1: no tokenizer, out of memory, or an id outside the vocabulary. */
 TUTTI_API int64_t tutti_detokenize(const tutti_model *model, const int32_t *ids, size_t n_ids, char *text,
                                    size_t max_bytes);
 
-/* float32 logits of every position of one sequence, for checking a model: [n_ids][n_vocab].
- * Must not run while an engine is open on the model. */
+/* Computes the float32 logits of every position of one sequence, to compare a model with a
+ * reference: [n_ids][n_vocab]. No engine may be open on the model. */
 TUTTI_API enum tutti_status tutti_model_logits(tutti_model *model, const int32_t *ids, size_t n_ids,
                                                float *logits, struct tutti_error *err);
 
@@ -175,54 +189,66 @@ typedef struct tutti_engine tutti_engine;
 struct tutti_engine_options {
     uint64_t kv_bytes; /* KV cache; 0: from free memory, at most what max_seqs full contexts can use */
     int max_context; /* tokens of one sequence; 0: the model's, or what the KV cache holds if that is less */
-    /* Rows of a step; 0: 256. A model that reads prompts in both directions (ChatGLM-6B) gets at least max_context +
-     * max_seqs, so that any prompt fits into one step. */
+    /* Tokens (rows) in one step, of all sequences together; 0: 256. A model with bidirectional
+     * attention over the prompt (ChatGLM-6B) gets at least max_context + max_seqs, because it
+     * prefills any prompt in a single step. */
     int max_batch_tokens;
     int max_seqs;  /* sequences that run at the same time; 0: 256 */
-    int max_queue; /* requests that wait beyond those, each choice counted; 0: 1024 */
-    int max_queue_ms; /* a request that has not begun by then is refused, sooner if it can be foreseen; 0: never */
+    int max_queue; /* requests that may wait in the queue, each choice counted; 0: 1024 */
+    /* Longest time in the queue, in milliseconds. A request that has not started by then is
+     * refused, or earlier where the wait can be predicted. 0: no limit. */
+    int max_queue_ms;
     bool no_prefix_cache;  /* do not reuse pages of earlier prompts */
     uint64_t default_seed; /* for requests without a seed: 0 takes one from the system */
-    /* While prompts are read, a step may take this many times as long as one that only decodes, above 1 to 1000; 0: 2.
-     * More reads prompts sooner, less keeps the tokens of the others coming evenly. */
+    /* Chunked prefill: while prompts are prefilled, a step may take this many times as long as a
+     * step that only decodes. Above 1 to 1000; 0: 2. A larger value lowers the time to first token,
+     * a smaller one keeps inter-token latency even. */
     double max_slowdown;
-    /* Speculative decoding: tokens of a sequence that are guessed and verified in one step, 0 to 32; 0: none. What comes
-     * out is the same, the seeds' texts too. Guesses are what stood behind the same tokens before, in prompt or answer; how
-     * many are verified follows from how often they are right, and from what rows cost. */
+    /* Speculative decoding by prompt lookup: draft tokens that a step may verify for one sequence,
+     * 0 to 32; 0: off. Draft tokens are those that followed the same tokens earlier in the prompt
+     * or the answer. How many are verified depends on their acceptance rate and on what a row
+     * costs. The output does not change, with or without a seed. */
     int max_guesses;
-    /* Pages of the prefix cache that are about to be given away go to a file in this folder, and come back when a prompt begins
-     * as they do; those that are left when the engine closes go there too, which may take ten seconds. The file outlives the
-     * engine, and is started anew where another model or other arithmetic has written it. NULL: none. Not with
-     * no_prefix_cache, and not for models that read prompts in both directions. One engine at a time can use a folder: else
-     * TUTTI_E_BUSY. */
+    /* Folder of the KV spill file; NULL: none. Cached pages are written to the file before they are
+     * evicted, and restored when a prompt begins with the same tokens. When the engine closes, the
+     * remaining cached pages are written too, which may take ten seconds. The file outlives the
+     * engine. It is started anew if another model or other arithmetic wrote it. Not with
+     * no_prefix_cache, and not for models with bidirectional attention over the prompt. One engine
+     * at a time can use a folder: else TUTTI_E_BUSY. */
     const char *kv_spill_dir;
-    uint64_t kv_spill_bytes; /* size of that file at most; 0: 8 GiB */
-    /* A second, smaller model with the same vocabulary, which guesses too, up to max_draft_tokens (1 to 32; 0: 8) of a sequence;
-     * NULL: none. It gets a share of kv_bytes that holds as many tokens. Not closed before the engine, nor used by another.
-     * Where both kinds have a guess, the one that was right more often is taken. */
+    uint64_t kv_spill_bytes; /* largest size of that file; 0: 8 GiB */
+    /* A draft model for speculative decoding: a smaller model with the same vocabulary; NULL: none.
+     * It proposes up to max_draft_tokens (1 to 32; 0: 8) per sequence. Its KV cache is a part of
+     * kv_bytes and holds as many tokens as the target model's. It must outlive the engine, and no
+     * other engine may use it. Where prompt lookup and the draft model both have draft tokens,
+     * those with the higher acceptance rate are used. */
     tutti_model *draft;
     int max_draft_tokens;
-    /* Called once, on a thread of the engine, where it can compute nothing any more, since another rank of the model was lost: every
-     * request ends with that error (TUTTI_E_CLOSED), and further ones are refused. May be NULL. */
+    /* Called once, on a thread of the engine, after another rank of the model was lost and nothing
+     * can be computed any more: every request ends with this error (TUTTI_E_CLOSED), and new ones
+     * are refused. May be NULL. */
     void (*failed)(void *user, const struct tutti_error *why);
     void *user;
 };
 
-/* Starts the engine's threads. One engine for each model at a time.
- * Everything that serving needs is reserved here; later requests cannot run out of memory half-way. */
+/* Opens an engine and starts its threads. A model has at most one engine at a time.
+ * All memory that serving needs is reserved here, so running requests cannot run out of it. */
 TUTTI_API enum tutti_status tutti_engine_open(tutti_engine **out, tutti_model *model,
                                               const struct tutti_engine_options *options,
                                               struct tutti_error *err);
 
-/* Cancels what still runs, waits until every callback has returned and every thread has ended. NULL is allowed. */
+/* Cancels running requests; waits until every callback has returned and every thread has ended.
+ * NULL is allowed. */
 TUTTI_API void tutti_engine_close(tutti_engine *engine);
 
-/* From now on submissions are refused with TUTTI_E_CLOSED; what runs goes on to its end. */
+/* Refuses new requests with TUTTI_E_CLOSED from now on; requests in the queue and running ones
+ * complete. */
 TUTTI_API void tutti_engine_drain(tutti_engine *engine);
 
 /* ---- requests -------------------------------------------------------------------------------------------------- */
 
-/* The form of a message's content. A chat template may treat null or absent content differently from an empty text. */
+/* The form of a message's content. A chat template may treat null or absent content differently
+ * from an empty text. */
 enum tutti_content {
     TUTTI_CONTENT_TEXT = 0,
     TUTTI_CONTENT_NULL,   /* JSON's null; content is empty */
@@ -252,16 +278,16 @@ struct tutti_string {
     size_t n_bytes;
 };
 
-/* How tokens are chosen. Fill with tutti_sampling_init() first.
- * Order of application: logit bias, repetition penalty, presence and frequency penalties, temperature, top-k, top-p,
- * min-p, typical-p, draw. */
+/* How tokens are chosen. Fill with tutti_sampling_init() first. Order of application: logit bias,
+ * repetition penalty, presence and frequency penalties, temperature, top-k, top-p, min-p,
+ * typical-p, draw. */
 struct tutti_sampling {
     float temperature; /* 0: greedy; [0, 100] */
     int top_k;         /* 0: off */
     float top_p;       /* (0, 1]; 1: off */
     float min_p;       /* [0, 1]; 0: off; relative to the most probable token */
-    /* [0, 1]; 0 and 1: off. Of the tokens whose information is nearest to the entropy, the share that is kept (Meister et
-     * al., 2022, "Locally Typical Sampling"). */
+    /* [0, 1]; 0 and 1: off. Probability mass to keep, of the tokens whose information content is
+     * nearest to the entropy (Meister et al., 2022, "Locally Typical Sampling"). */
     float typical_p;
     /* > 0; 1: off; over prompt and answer, as in transformers (Keskar et al., 2019). */
     float repetition_penalty;
@@ -273,35 +299,36 @@ struct tutti_sampling {
     size_t n_logit_bias;
 };
 
-/* Defaults: the model's own (generation_config.json), else the family's. model NULL: temperature 1, all else off. */
+/* Sets the model's defaults (generation_config.json), else its family's. model NULL: temperature 1,
+ * all else off. */
 TUTTI_API void tutti_sampling_init(struct tutti_sampling *out, const tutti_model *model);
 
-/* When a beam search with as many ended answers as beams is over, as transformers' early_stopping. */
+/* When a beam search ends that has n_beams finished answers, as transformers' early_stopping. */
 enum tutti_early_stopping {
-    TUTTI_EARLY_STOPPING_FALSE = 0, /* when no beam is likely to become better than they are */
+    TUTTI_EARLY_STOPPING_FALSE = 0, /* when no beam is likely to become better than the finished answers */
     TUTTI_EARLY_STOPPING_TRUE,      /* at once */
-    TUTTI_EARLY_STOPPING_NEVER,     /* when no beam can become better than they are */
+    TUTTI_EARLY_STOPPING_NEVER,     /* when no beam can become better than the finished answers */
 };
 
-/* What the text of an answer must be. */
+/* The kind of grammar that constrains an answer. */
 enum tutti_grammar_kind {
     TUTTI_GRAMMAR_NONE = 0,
-    TUTTI_GRAMMAR_GBNF,        /* llama.cpp's notation of grammars; the whole text is a "root" */
-    TUTTI_GRAMMAR_JSON_SCHEMA, /* JSON that is valid by a schema, with properties in its order */
-    TUTTI_GRAMMAR_JSON_OBJECT, /* any JSON object; there is no text to it */
-    TUTTI_GRAMMAR_PATTERN,     /* a regular expression, which the whole answer matches */
+    TUTTI_GRAMMAR_GBNF,        /* llama.cpp's grammar notation; the whole text matches rule "root" */
+    TUTTI_GRAMMAR_JSON_SCHEMA, /* JSON that is valid by a schema, with properties in the schema's order */
+    TUTTI_GRAMMAR_JSON_OBJECT, /* any JSON object; grammar is empty */
+    TUTTI_GRAMMAR_PATTERN,     /* a regular expression that the whole answer matches */
 };
 
 /* Requests with a lower number begin sooner, as in vLLM. */
 enum { TUTTI_PRIORITY_FIRST = -10, TUTTI_PRIORITY_LAST = 10 };
 enum { TUTTI_PRIORITIES = TUTTI_PRIORITY_LAST - TUTTI_PRIORITY_FIRST + 1 };
 
-/* What a request wants instead of an answer: one vector for its prompt, made of the hidden states behind the model's last
- * norm, which are what logits are made of. */
+/* Pooling of an embedding: the request returns one vector for its prompt instead of an answer. It
+ * is made from the hidden states after the model's final norm, the input of the output head. */
 enum tutti_embedding {
     TUTTI_EMBEDDING_NONE = 0,
-    TUTTI_EMBEDDING_MEAN, /* their mean over all tokens of the prompt */
-    TUTTI_EMBEDDING_LAST, /* that of the last token */
+    TUTTI_EMBEDDING_MEAN, /* mean over all tokens of the prompt */
+    TUTTI_EMBEDDING_LAST, /* the last token's hidden state */
 };
 
 struct tutti_request {
@@ -311,67 +338,76 @@ struct tutti_request {
     const struct tutti_message *messages; /* rendered by the model's chat format */
     size_t n_messages;
     const char *tools; /* with messages: a JSON list of tools as in OpenAI's API; NULL: none */
-    /* With messages: a JSON object of further variables for the model's chat template, such as {"enable_thinking": false}; NULL:
-     * none. add_generation_prompt and continue_final_message are as in apply_chat_template() of transformers. */
+    /* With messages: a JSON object of further variables for the chat template, such as
+     * {"enable_thinking": false}; NULL: none. add_generation_prompt and continue_final_message work
+     * as in apply_chat_template() of transformers. */
     const char *template_arguments;
-    const char *text; /* tokenized with the ids that the model puts in front of a text */
+    const char *text; /* tokenized with add_special, see tutti_tokenize() */
     size_t n_text_bytes;
-    bool parse_special; /* of text: as tutti_tokenize_trusted(). Without it no text becomes a special token */
+    bool parse_special; /* text is tokenized as by tutti_tokenize_trusted() */
 
     const char *adapter; /* the name of one of the model's adapters; NULL: none */
 
     struct tutti_sampling sampling;
     int n_choices;                   /* 1..128; 0 is 1; choices share the prompt's KV pages */
-    int max_tokens;                  /* of the answer, each choice; 0: as many as the context holds */
-    const struct tutti_string *stop; /* the text before the first of these is the answer; up to 16 */
+    int max_tokens;                  /* of each choice's answer; 0: as many as the context holds */
+    const struct tutti_string *stop; /* the answer ends before the first of these strings; up to 16 */
     size_t n_stop;
-    const int32_t *stop_ids; /* beyond the model's own */
+    const int32_t *stop_ids; /* in addition to the model's stop tokens */
     size_t n_stop_ids;
-    /* Every token is computed from position 0 again instead of from stored keys and values: slow, with the same bits. For
-     * checking. */
+    /* Recompute every token from position 0 instead of using the KV cache: slow, with identical
+     * bits. For tests. */
     bool no_kv_cache;
-    /* Beam search: 2..64; 0 or 1: none. The n_choices best answers come as a whole at the end, choice 0 the best. Log-probabilities
-     * are taken of the logits; logit bias and penalties change those, as in transformers; nothing is drawn, so the other
-     * fields of sampling have no meaning. stop and top_logprobs must be empty. Needs n_beams free sequences of the
-     * engine, and that the KV cache holds n_beams whole answers with their prompt: else TUTTI_E_LIMIT. */
+    /* Beam search: number of beams, 2..64; 0 or 1: off. The n_choices best answers are reported at
+     * the end, complete, choice 0 being the best. Log-probabilities are taken before logit bias and
+     * penalties, scores after, as in transformers. Beam search draws nothing, so the other fields
+     * of sampling are ignored. stop and top_logprobs must be empty. Needs n_beams free sequences,
+     * and a KV cache that holds n_beams answers of full length with their prompt: else
+     * TUTTI_E_LIMIT. */
     int n_beams;
-    /* An answer counts as its sum of log-probabilities / length ^ this; transformers' usual value is 1. */
+    /* Score of a finished answer: its sum of log-probabilities / length ^ length_penalty;
+     * transformers' default is 1. */
     double length_penalty;
     enum tutti_early_stopping early_stopping;
-    /* Constrained decoding: only tokens are drawn whose text goes on as the grammar demands, and the answer may end exactly where
-     * the grammar has been read. The text is shown as it is, without what a chat format would hide or replace. Not with
-     * n_beams. Faults of the grammar come as an event with TUTTI_E_ARGUMENT, which names line and column or the place in
-     * the schema. docs/grammars.md says what is supported. */
+    /* Constrained decoding: only tokens that the grammar allows are drawn. The answer may end only
+     * where the grammar is complete. Its text is reported unchanged, without the chat format's
+     * hiding and rewriting. Not with n_beams. An error in the grammar is reported in an event with
+     * TUTTI_E_ARGUMENT and names line and column, or the location in the schema. docs/grammars.md
+     * says what is supported. */
     enum tutti_grammar_kind grammar_kind;
     const char *grammar;
     size_t n_grammar_bytes; /* up to 1 MiB */
 
-    /* Who begins when more is asked than can run. Owners whose requests of one priority wait share the machine by their
-     * weights, counted in tokens, however many requests each of them has; the requests of an owner begin in the order in which
-     * they came. Requests that wait behind better priorities gain one every ten seconds, so none waits for ever. */
-    uint64_t owner; /* 0: nobody's; those count as one owner's */
+    /* Fair queueing: which requests start first while the engine is full. Among requests of equal
+     * priority, owners share the machine by weight, measured in tokens, no matter how many requests
+     * each owner has. Requests of one owner start in order of arrival. A waiting request gains one
+     * priority every ten seconds, so none waits for ever. */
+    uint64_t owner; /* 0: unknown; all requests with 0 count as one owner */
     double weight;  /* of the owner, from 0.001 to 1000; 0: 1 */
     int priority;   /* TUTTI_PRIORITY_FIRST..TUTTI_PRIORITY_LAST */
-    /* As the engine's, where that is more; 0: the engine's; -1: none, for a further request of a job
-     * whose first request was admitted: the job needs all of them. */
+    /* Longest time in the queue, where it is shorter than the engine's max_queue_ms; 0: the
+     * engine's; -1: no limit, for further requests of a job whose first request was admitted,
+     * because the job needs all of them. */
     int max_queue_ms;
-    /* The prefix cache is divided by tenant: cached pages are reused only for requests of the tenant that they were computed
-     * for, in memory and in kv_spill_dir. A reused prefix shows in n_cached_tokens and in the time to the first token, so
-     * without this a client could find out how the prompts of others begin. Keep the number of a tenant across restarts if its
-     * pages in kv_spill_dir are to be found again. Requests with 0 are one tenant. */
+    /* The prefix cache is divided by tenant: a cached page is reused only by requests of the tenant
+     * that computed it, in memory and in kv_spill_dir. Otherwise n_cached_tokens and the time to
+     * first token would reveal to a client how the prompts of other clients begin. To reuse pages
+     * in kv_spill_dir after a restart, a tenant must keep its number. All requests with 0 are one
+     * tenant. */
     uint64_t tenant;
 
-    int max_guesses;   /* > 0: at most so many of the engine's, of either kind; -1: none; 0: the engine's */
-    bool keeps_stop;   /* the stop string that ends the answer is a part of it */
-    bool reports_held; /* an event for each token, also while its text is not certain yet */
+    int max_guesses; /* draft tokens per step, of either kind: at most this many; -1: none; 0: the engine's limits */
+    bool keeps_stop;   /* include the stop string that ends the answer */
+    bool reports_held; /* send an event for each token, even while its text is held back */
     bool ignore_eos;   /* go on to max_tokens; for benchmarks */
     bool logprobs;     /* report the log-probability of each token */
-    int top_logprobs;  /* and of the most probable ones: 0..20 */
-    /* The same of the tokens of the prompt, in the first event. Not with n_beams, nor for a model that reads prompts in both
-     * directions (ChatGLM-6B), whose tokens have no such probability. */
+    int top_logprobs;  /* and of the 0..20 most probable tokens */
+    /* Report log-probabilities of the prompt's tokens, in the first event. Not with n_beams, and
+     * not for models with bidirectional attention over the prompt (ChatGLM-6B), whose prompt tokens
+     * have no such probability. */
     bool prompt_logprobs;
-    /* The request is over when its prompt has been read, with TUTTI_FINISH_LENGTH; the prompt may fill the whole context. What is
-     * said about answers has no meaning then, and choices end together. */
+    /* Prefill only: the request ends after the prefill with TUTTI_FINISH_LENGTH. The prompt may
+     * fill the whole context. Settings of the answer are ignored; all choices end together. */
     bool no_answer;
     enum tutti_embedding embedding; /* not NONE: implies no_answer; n_choices must be 1 */
 };
@@ -386,7 +422,7 @@ enum tutti_finish {
 
 struct tutti_top_token {
     int32_t id;
-    float logprob;     /* natural logarithm, of the distribution before temperature and truncation */
+    float logprob;     /* natural logarithm; of the distribution before temperature and truncation */
     const char *bytes; /* the token's own bytes: may be part of a character */
     size_t n_bytes;
 };
@@ -400,18 +436,19 @@ struct tutti_token {
     int n_top;
 };
 
-/* One piece of one choice's answer. Everything it points to is valid during the callback alone. */
+/* A part of one choice's answer. All pointers are valid during the callback only. */
 struct tutti_event {
     uint64_t request_id;
     int choice; /* 0..n_choices-1 */
 
-    const char *text; /* text that became certain, whole UTF-8 characters; may be empty */
+    const char *text; /* new text that no later token can change: whole UTF-8 characters; may be empty */
     size_t n_text_bytes;
-    const struct tutti_token *tokens; /* the tokens since the last event, the visible ones (no stop token) */
+    const struct tutti_token *tokens; /* the tokens since the last event, without stop tokens */
     size_t n_tokens;
 
-    /* With prompt_logprobs, in the first event that does not tell of an error or a cancel: [n_prompt_tokens]. The first
-     * token has no log-probability: it says 0, and has no top. Else NULL. */
+    /* With prompt_logprobs, in the first event that reports neither an error nor a cancel:
+     * [n_prompt_tokens]. The first token has no log-probability: its logprob is 0, and it has no
+     * top. Else NULL. */
     const struct tutti_token *prompt_tokens;
     const float *embedding; /* [n_embedding], not normalized, in the only event; else NULL */
     size_t n_embedding;     /* the model's d_model */
@@ -420,7 +457,7 @@ struct tutti_event {
     size_t n_held;
 
     enum tutti_finish finish; /* not NONE: the choice's last event */
-    /* The choice ended with this token of the model, which is none of its text. */
+    /* The model's stop token that ended the choice; it is not part of the text. */
     bool has_stop_token;
     int32_t stop_token;
     float stop_logprob;       /* with logprobs */
@@ -428,42 +465,45 @@ struct tutti_event {
     struct tutti_error error; /* where finish is TUTTI_FINISH_ERROR */
 
     /* So far: */
-    size_t n_prompt_tokens;                        /* of the prompt, */
-    size_t n_cached_tokens;                        /* and how many of them came from the prefix cache */
+    size_t n_prompt_tokens;                        /* tokens of the prompt */
+    size_t n_cached_tokens;                        /* of those, from the prefix cache */
     size_t n_generated_tokens;                     /* of this choice */
-    size_t n_accepted_guesses, n_rejected_guesses; /* of this choice: tokens that speculation guessed */
-    float beam_score;                              /* of a beam search, this choice's; else 0 */
-    uint64_t queue_us, ttft_us, total_us; /* since the submission: to first row, to first token, until now */
+    size_t n_accepted_guesses, n_rejected_guesses; /* accepted and rejected draft tokens of this choice */
+    float beam_score;                              /* of a beam search, this choice's score; else 0 */
+    uint64_t queue_us, ttft_us, total_us; /* since submission: to first row, to first token, until now */
 };
 
-/* Called on the engine's text thread, one call at a time, in order. It must not block: all streams wait for it.
- * It may call tutti_engine_cancel(), and must not call tutti_engine_close(). */
+/* Called on the engine's text thread, one call at a time, in order. It must not block: all streams
+ * wait for it. It may call tutti_engine_cancel(), and must not call tutti_engine_close(). */
 typedef void (*tutti_callback)(void *user, const struct tutti_event *event);
 
-/* Queues a request. What it points to is copied. On success exactly one event with is_last will come (also after a
- * cancel, also when the engine closes); faults that show later (a prompt beyond the context) come as an event with
- * TUTTI_FINISH_ERROR. On failure there is no event. TUTTI_E_BUSY: the queue is full. */
+/* Queues a request. What it points to is copied. On success there will be exactly one event with
+ * is_last, even after a cancel or when the engine closes. Errors that are found later, such as a
+ * prompt longer than the context, are reported in an event with TUTTI_FINISH_ERROR. On failure
+ * there is no event. TUTTI_E_BUSY: the queue is full. */
 TUTTI_API enum tutti_status tutti_engine_submit(tutti_engine *engine, const struct tutti_request *request,
                                                 tutti_callback callback, void *user, uint64_t *request_id,
                                                 struct tutti_error *err);
 
-/* Is it worth the while to read a request of this owner, with this weight and at best this priority? TUTTI_E_BUSY and
- * TUTTI_E_CLOSED: tutti_engine_submit() would refuse it now, whatever it asks for, with these words; it counts as refused. */
+/* Checks, before a request is parsed, whether the queue would admit one of this owner and weight
+ * whose priority is at best this one. TUTTI_E_BUSY and TUTTI_E_CLOSED: tutti_engine_submit() would
+ * refuse any such request now, with the same text; it is counted as refused. */
 TUTTI_API enum tutti_status tutti_engine_check_queue(tutti_engine *engine, uint64_t owner, double weight,
                                                      int priority, struct tutti_error *err);
 
-/* Charges an owner's share for work outside of the engine, such as parsing a request that was refused, as if n_tokens had been
- * computed. An owner without recent requests is not charged. */
+/* Charges an owner's share for work outside the engine, such as parsing a request that was refused,
+ * as if n_tokens had been computed. An owner without recent requests is not charged. */
 TUTTI_API void tutti_engine_charge(tutti_engine *engine, uint64_t owner, int64_t n_tokens);
 
-/* Ends a request soon: its KV pages are free within two steps. Unknown or ended ids are ignored. */
+/* Cancels a request: its KV pages are free within two steps. Unknown and ended ids are ignored. */
 TUTTI_API void tutti_engine_cancel(tutti_engine *engine, uint64_t request_id);
 
-/* ---- figures --------------------------------------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------------------------ */
 
 enum { TUTTI_HISTOGRAM_BUCKETS = 20 };
 
-/* Seconds, cumulative counts as in Prometheus: count[i] values were <= bound[i]; count of all in n. */
+/* Values in seconds, cumulative counts as in Prometheus: count[i] values were <= bound[i]; n counts
+ * all values. */
 struct tutti_histogram {
     double bound[TUTTI_HISTOGRAM_BUCKETS];
     uint64_t count[TUTTI_HISTOGRAM_BUCKETS];
@@ -473,7 +513,7 @@ struct tutti_histogram {
 
 /* Requests of one priority that wait for their first step. */
 struct tutti_waiting {
-    uint64_t n, oldest_us; /* oldest_us: how long the one that came first has waited */
+    uint64_t n, oldest_us; /* oldest_us: how long the oldest of them has waited */
 };
 
 struct tutti_stats {
@@ -483,26 +523,33 @@ struct tutti_stats {
     uint64_t n_requests, n_finished, n_cancelled, n_failed, n_refused;
     uint64_t n_prompt_tokens, n_cached_tokens, n_generated_tokens;
     uint64_t n_steps, n_preemptions, n_evictions;
-    uint64_t n_accepted_guesses, n_rejected_guesses; /* of speculation; accepted ones are generated tokens */
+    uint64_t n_accepted_guesses,
+        n_rejected_guesses; /* draft tokens; accepted ones are generated tokens too */
     /* Of kv_spill_dir: */
-    uint64_t kv_spill_slots, kv_spill_pages;     /* pages that the file can hold, and holds */
-    uint64_t n_spilled_pages, n_spilled_bytes;   /* written */
-    uint64_t n_returned_pages, n_returned_bytes; /* read, and put back into the pool */
-    uint64_t n_spill_asked_pages; /* full pages of prompts that the pool did not have, and were looked for */
-    uint64_t n_spill_found_pages; /* those of them that the file had */
-    uint64_t n_spill_evictions;   /* pages of the file that made room for others */
-    uint64_t n_spill_lost_pages;  /* pages of the pool given away before they could be written */
-    uint64_t n_spill_write_errors, n_spill_read_errors; /* each costs a page */
-    /* Of a draft model: its guesses among those, its passes and the rows of them all, and its KV cache, which has as many pages. */
+    uint64_t kv_spill_slots, kv_spill_pages;     /* capacity of the file, and pages in it */
+    uint64_t n_spilled_pages, n_spilled_bytes;   /* written to the file */
+    uint64_t n_returned_pages, n_returned_bytes; /* restored from the file */
+    uint64_t
+        n_spill_asked_pages; /* full pages of prompts that missed the pool and were looked up in the file */
+    uint64_t n_spill_found_pages; /* of those, found in the file */
+    uint64_t n_spill_evictions;   /* pages evicted from the file */
+    uint64_t n_spill_lost_pages;  /* pages evicted from the pool before they could be written */
+    uint64_t n_spill_write_errors, n_spill_read_errors; /* each loses a page */
+    /* Of the draft model: its draft tokens, also counted in n_accepted_guesses and
+     * n_rejected_guesses; its forward passes and their rows; and its KV cache, which has as many
+     * pages as the target's. */
     uint64_t n_accepted_drafts, n_rejected_drafts, n_draft_passes, n_draft_rows;
     uint64_t draft_pages_used, draft_pages_cached;
-    uint64_t n_late_masks; /* rows that were computed in vain, since the mask of a grammar came too late */
-    uint64_t n_text_waits; /* steps that had to wait for the text thread */
-    /* Refused: the queue was full; it could not be worked off in time; their time in it was over. */
+    uint64_t
+        n_late_masks; /* rows that were computed in vain because the grammar's token mask came too late */
+    uint64_t n_text_waits; /* steps that waited for the text thread */
+    /* Refused requests: the queue was full; the predicted wait was too long; the time in the queue
+     * ran out. */
     uint64_t n_refused_full, n_refused_early, n_timed_out;
-    struct tutti_waiting waiting[TUTTI_PRIORITIES]; /* of TUTTI_PRIORITY_FIRST first */
-    double waiting_tokens, waiting_tokens_per_s; /* work in the queue, and how fast it begins; 0: not known */
-    int max_context;                             /* tokens that one sequence may hold */
+    struct tutti_waiting waiting[TUTTI_PRIORITIES]; /* index 0: TUTTI_PRIORITY_FIRST */
+    double waiting_tokens,
+        waiting_tokens_per_s; /* work in the queue, and the rate at which it starts; 0: not known */
+    int max_context;          /* largest number of tokens of one sequence */
     struct tutti_histogram ttft, inter_token, step, queue;
 };
 TUTTI_API void tutti_engine_stats(tutti_engine *engine, struct tutti_stats *out);
