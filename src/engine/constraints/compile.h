@@ -1,16 +1,18 @@
 /* Compiles the grammars of requests on separate threads, and caches them.
  *
- * There are two queues with a thread each. Every request begins in the quick queue, where compiling stops after
- * COMPILE_QUICK_STEPS. A grammar that needs more steps is compiled again in the long queue, with the whole budget of grammar.h.
- * In both queues the client that has used the fewest steps goes first (workers.h). So a client with many or endless grammars
- * delays a grammar of another client by one turn. Which grammars are long does not depend on the machine.
+ * There are two queues with a thread each. Every request begins in the quick queue, where compiling
+ * stops after COMPILE_QUICK_STEPS. A grammar that needs more steps is compiled again in the long
+ * queue, with the whole budget of grammar.h. In both queues the client that has used the fewest
+ * steps goes first (workers.h). So a client with many or endless grammars delays a grammar of
+ * another client by one compilation. Which grammars are long does not depend on the machine.
  *
- * Grammars in the cache and grammars of running and waiting requests take up to COMPILE_SHARED_BYTES. Each counts for one
- * client: the first one that used the grammar after it was unused. client_memory.h says how much a client may hold. Unused
- * grammars are evicted before a client is refused with TUTTI_E_BUSY.
+ * Grammars in the cache and grammars of running and waiting requests take up to
+ * COMPILE_SHARED_BYTES. Each counts for one client: the first one that used the grammar after it
+ * was unused. client_memory.h says how much a client may hold. Unused grammars are evicted before a
+ * client is refused with TUTTI_E_BUSY.
  *
- * Compiling stops within BUDGET_INTERVAL steps after the request was cancelled or its time in the queue was over. Refusals are
- * cached as well: the same text is refused without work. */
+ * Compiling stops within BUDGET_INTERVAL steps after the request was cancelled or its time in the
+ * queue was over. Refusals are cached as well: the same text is refused without work. */
 #ifndef TUTTI_COMPILE_H
 #define TUTTI_COMPILE_H
 
@@ -23,19 +25,20 @@ enum {
     COMPILE_SHARED_BYTES = 128 << 20, /* of grammars that are kept or in use */
 };
 
-/* What was done, for tests. */
+/* Counters, for tests. */
 struct compile_counts {
-    uint64_t n_quick_turns, n_long_turns; /* compilations, finished or not */
-    uint64_t n_cached, n_cached_refusals; /* requests that the cache answered */
-    uint64_t n_refused, n_cancelled;      /* by compiling; while compiling */
+    uint64_t n_quick_turns, n_long_turns; /* compilations in each queue, finished or not */
+    uint64_t n_cached, n_cached_refusals; /* requests that the cache served */
+    uint64_t n_refused, n_cancelled;      /* refused by the compiler; cancelled while compiling */
     uint64_t n_steps;
 };
 
 struct compiler_options {
     const struct token_trie *trie; /* outlives the compiler */
-    int64_t long_steps;            /* of a turn in the long queue; 0: LIMIT_COMPILE_STEPS */
+    int64_t long_steps;            /* of a compilation in the long queue; 0: LIMIT_COMPILE_STEPS */
     size_t shared_bytes;           /* 0: COMPILE_SHARED_BYTES */
-    /* Gets a request back with grammar or grammar_error set, or neither where it was cancelled. On a compiling thread. */
+    /* Returns a request with grammar or grammar_error set, or neither if it was cancelled. On a
+     * compiling thread. */
     void (*is_compiled)(void *user, struct request *request);
     void *user;
 };
@@ -43,11 +46,11 @@ struct compiler_options {
 /* TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status compiler_new(struct compiler **out, const struct compiler_options *options,
                                           struct tutti_error *err);
-/* Waits for the turns under way; no request is with the compiler any more, or all of them are cancelled. Grammars that it
- * compiled must be dropped before. NULL is allowed. */
+/* Waits for compilations under way. By then the compiler must have returned its requests, or all
+ * must be cancelled, and grammars that it compiled must have been dropped. NULL is allowed. */
 void compiler_free(struct compiler *c);
 
-/* Any thread: takes a request until is_compiled() gives it back. */
+/* Any thread: queues a request; the compiler owns it until is_compiled() returns it. */
 void compiler_add(struct compiler *c, struct request *request);
 
 void compiler_counts(struct compiler *c, struct compile_counts *out);

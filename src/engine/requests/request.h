@@ -1,7 +1,8 @@
-/* A request: a checked copy of what the caller asked, in one allocation, and what each thread keeps about it.
+/* A request: a validated copy of the caller's struct tutti_request, in one allocation, with the
+ * state that each thread keeps about it.
  *
- * It is made by the caller's thread, belongs to the text thread, and is lent to the engine thread from the moment the
- * prompt's ids are known until the engine has sent the end of every choice. */
+ * The caller's thread creates it. The text thread owns it. The engine thread may use it from the
+ * moment its prompt is tokenized until the engine has sent the end of every choice. */
 #ifndef TUTTI_REQUEST_H
 #define TUTTI_REQUEST_H
 
@@ -18,9 +19,9 @@
 struct lane;
 struct share;
 
-/* One of the n answers. */
+/* One of the n choices. */
 struct choice {
-    atomic_bool is_ended; /* the text thread has seen its end: a stop string, no memory */
+    atomic_bool is_ended; /* set by the text thread at a stop string or when out of memory */
     struct reply reply;   /* text thread */
     bool is_reported;     /* text thread: its last event was sent */
 };
@@ -29,57 +30,57 @@ struct request {
     uint64_t id, serial; /* serial: counts submissions */
     tutti_callback callback;
     void *user;
-    struct tutti_request spec; /* every pointer leads into this allocation; n_choices is 1 or more */
+    struct tutti_request spec; /* every pointer points into this allocation; n_choices is 1 or more */
     int adapter;               /* of the model; -1: none */
     uint64_t seed;
     uint64_t submit_us;
     atomic_bool is_cancelled;
-    struct work_item
-        item; /* while the prompt waits for a thread that prepares it, or its grammar for one that compiles it */
-    struct request *next; /* in the queue to the text thread, then in the scheduler's */
-    struct share *share;  /* of its owner */
-    uint64_t deadline_us; /* to begin; 0: none */
-    int64_t work;         /* counted as waiting (forecast.h), by the thread that has the request */
+    struct work_item item; /* while the prompt waits to be tokenized, or its grammar to be compiled */
+    struct request *next;  /* in the queue to the text thread, then in the scheduler's queue */
+    struct share *share;   /* of its owner */
+    uint64_t deadline_us;  /* time limit in the queue; 0: none */
+    int64_t work;          /* counted as waiting (forecast.h); written by the thread that has the request */
 
     /* Written by the prompt thread before the hand-over, then only read: */
-    struct tutti_error refusal; /* its status is not TUTTI_OK: the prompt cannot be used */
+    struct tutti_error refusal; /* status other than TUTTI_OK: the prompt cannot be used */
     const int32_t *prompt;      /* [n_prompt] */
     int n_prompt;
     struct ids rendered;       /* where the prompt was text or messages */
-    struct beam_search *beams; /* NULL: none. Of the engine thread once handed over */
-    /* What its rows gave, with spec.prompt_logprobs or spec.embedding. Of the engine thread until all of it is there. */
+    struct beam_search *beams; /* NULL: none. Used by the engine thread after the hand-over */
+    /* With spec.prompt_logprobs or spec.embedding. Used by the engine thread until all results are
+     * there. */
     struct prompt_results *results;
 
-    /* Written by the compiling thread, which has the request before its prompt is read: */
-    struct grammar *grammar;          /* a share; NULL: none */
-    struct tutti_error grammar_error; /* its status is not TUTTI_OK: there can be none */
+    /* Written by the compiling thread, which has the request before its prompt is tokenized: */
+    struct grammar *grammar;          /* a reference; NULL: none */
+    struct tutti_error grammar_error; /* status other than TUTTI_OK: the grammar was refused */
 
     /* Engine thread: */
     int n_started;     /* choices 0..n_started-1 have or had a sequence */
-    struct lane *lane; /* of the line; NULL: it is in none */
+    struct lane *lane; /* in the scheduler's queue; NULL: it is not queued */
     struct request *previous;
-    bool is_counted; /* among those that do not wait any more */
-    bool is_reading; /* one of its sequences reads the prompt for the others */
-    int n_seen; /* rows of the prompt whose results are there; the pages of later ones must be computed */
+    bool is_counted; /* in stats.n_begun */
+    bool is_reading; /* one of its sequences prefills the prompt for the others */
+    int n_seen;      /* prompt rows whose results are there; pages of later rows must be computed */
 
     /* Text thread: */
     const uint16_t *const *stop_borders; /* of each of spec.stop */
     struct reply_format format;
     int n_unreported;               /* choices whose last event has not been sent */
     int n_unfinished;               /* choices whose end the engine has not sent */
-    bool has_failed, was_cancelled; /* one of its choices */
-    bool has_told_results;
-    struct choice choices[]; /* [spec.n_choices] */
+    bool has_failed, was_cancelled; /* true of one of its choices */
+    bool has_told_results;          /* prompt results were sent */
+    struct choice choices[];        /* [spec.n_choices] */
 };
 
-/* What one request may take of an engine. */
+/* Limits of an engine for one request. */
 struct request_limits {
     int max_context; /* tokens of a sequence */
     int max_seqs, n_pages;
     int max_queue_ms; /* 0: no limit */
 };
 
-/* Checks every field and copies it.
+/* Validates every field and copies it.
  * TUTTI_E_ARGUMENT names the field; TUTTI_E_LIMIT; TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status request_new(struct request **out, const struct tutti_request *spec,
                                          const struct model *model, const struct request_limits *limits,
@@ -91,19 +92,19 @@ void request_free(struct request *request); /* NULL is allowed */
 MUST_CHECK enum tutti_status request_prepare(struct request *request, const struct model *model,
                                              const struct request_limits *limits, struct tutti_error *err);
 
-/* What it costs to prepare: bytes of its prompt, at least 1. */
+/* Cost of preparing the prompt: its bytes, at least 1. */
 int64_t request_prompt_bytes(const struct request *request);
 
-/* Tokens of the prompt: guessed from its length until it is prepared. */
+/* Tokens of the prompt; until it is prepared, an estimate from its length. */
 int64_t request_guess_prompt(const struct request *request);
 
-/* Results are wanted of each row of the prompt, not of the last one alone. */
+/* True: results of every prompt row are needed, not only of the last one. */
 static inline bool request_wants_rows(const struct request *r)
 {
     return r->spec.prompt_logprobs || r->spec.embedding == TUTTI_EMBEDDING_MEAN;
 }
 
-/* All its choices end with one sequence. */
+/* True: all its choices end when one sequence ends. */
 static inline bool request_ends_as_one(const struct request *r)
 {
     return r->beams || r->spec.no_answer;

@@ -1,22 +1,22 @@
-/* What the GLM family's authors change in a reply before they show it, done to text that arrives in parts:
- * "[[训练时间]]" (the time of training) becomes "2023年"; and where asked, , ! : ; ? that stand directly behind or before a
- * character of U+4E00 to U+9FFF become full-width.
+/* Rewrites replies as the GLM family's authors do before showing them, in text that arrives in
+ * parts: "[[训练时间]]" (the time of training) becomes "2023年"; with widens_marks, each of , ! : ; ?
+ * directly after or before a character of U+4E00 to U+9FFF becomes full-width.
  *
- * No more is held back than the beginning of that mark, or one such sign. */
+ * Only the beginning of that mark, or one such sign, is held back. */
 #ifndef TUTTI_REWRITE_H
 #define TUTTI_REWRITE_H
 
 #include "base/buf.h"
 
-/* Zero-initialised is the start of a text; for rewrite_clear(). */
+/* Zero-initialised: the start of a text. Free it with rewrite_clear(). */
 struct rewrite {
     struct buf held;
-    bool is_behind_han; /* what was given out last */
+    bool is_behind_han; /* the text given out so far ends with such a character */
 };
 
 void rewrite_clear(struct rewrite *r);
 
-/* Adds to out what is certain of the text so far. is_end: nothing follows. False: out of memory. */
+/* Appends to out the text that is certain by now. is_end: nothing follows. False: out of memory. */
 MUST_CHECK bool rewrite_push(struct rewrite *r, const char *text, size_t n_bytes, bool widens_marks,
                              bool is_end, struct buf *out);
 

@@ -1,4 +1,5 @@
-/* A sequence: one choice of one request, or one of its beams, that runs, in a slot reserved when the engine opened. Engine thread only. */
+/* A sequence: one running choice or beam of a request, in a slot reserved when the engine opened.
+ * Engine thread only. */
 #ifndef TUTTI_SEQUENCE_H
 #define TUTTI_SEQUENCE_H
 
@@ -9,8 +10,8 @@
 enum sequence_state {
     SEQUENCE_FREE,
     SEQUENCE_RUNNING,
-    SEQUENCE_PREEMPTED, /* keeps its tokens, holds no pages, waits to be read again */
-    SEQUENCE_RESERVED,  /* for a beam of a request whose prompt another sequence still reads */
+    SEQUENCE_PREEMPTED, /* keeps its tokens, holds no pages, waits to be prefilled again */
+    SEQUENCE_RESERVED,  /* slot of a beam, while another sequence prefills the request's prompt */
 };
 
 struct sequence {
@@ -19,40 +20,41 @@ struct sequence {
     int choice;       /* of beams: 0 */
     int beam;         /* number in request->beams */
     uint64_t order;   /* by priority, then by arrival: the smaller goes first; unique */
-    uint64_t turn;    /* to read its prompt: the smaller goes first */
-    int n_turn;       /* tokens read in that turn */
-    uint64_t turn_us; /* when the turn before it ended, or the sequence began */
-    bool is_fresh;    /* no row of it was planned since it was let in */
+    uint64_t turn;    /* of its prefill: the smaller goes first */
+    int n_turn;       /* tokens prefilled in that turn */
+    uint64_t turn_us; /* when its last turn ended, or when it started */
+    bool is_fresh;    /* no row of it was planned since it was admitted */
 
     int32_t *ids;        /* [max_context] prompt, then answer */
     int32_t *page_table; /* [pages of max_context] */
     int n_ids;           /* tokens known */
-    int n_computed;      /* of those, how many have their KV in the pages */
-    int n_published;     /* full pages that the prefix cache knows */
+    int n_computed;      /* of those, tokens whose KV is in the pages */
+    int n_published;     /* full pages that are in the prefix cache */
     int n_pages;
     int n_prompt;
-    struct prefix prefix; /* of the prompt, where the model reads one in both directions */
-    int n_cached;         /* tokens of the prompt that came from the prefix cache, when it began */
-    int max_ids;          /* prompt and answer: ends there */
+    struct prefix prefix; /* of the prompt, where the model has bidirectional prefixes */
+    int n_cached;         /* tokens of the prompt that came from the prefix cache when it started */
+    int max_ids;          /* prompt and answer end at this length */
 
-    /* Of spiller.h: full pages [n_computed / KV_PAGE_TOKENS, n_wanted) come back from the file, in this order; those below n_asked
-     * were asked for. Not to be planned before they are there. */
+    /* Restoring (spiller.h): the full pages [n_computed / KV_PAGE_TOKENS, n_wanted) are read from
+     * the spill file, in this order; reads up to page n_asked were requested. The sequence is not
+     * planned before they are there. */
     bool is_returning;
     int n_asked, n_wanted;
-    struct kv_copy last_asked; /* the copy of page n_asked - 1, or the root */
-    uint32_t return_ticket;    /* answers with another one come too late */
-    uint64_t return_us;        /* of the last answer */
+    struct kv_copy last_asked; /* copy of page n_asked - 1, or the root */
+    uint32_t return_ticket;    /* reads with another ticket are outdated */
+    uint64_t return_us;        /* time of the last restored page */
 
-    bool is_waiting; /* for the mask of its grammar: not to be planned before that is there */
-    int n_planned;   /* rows in the step that is being planned */
-    int n_guesses;   /* of those: guessed tokens, which stand behind ids [n_ids] */
-    bool is_drafted; /* they are the draft model's */
+    bool is_waiting; /* for its token mask: not planned before it is there */
+    int n_planned;   /* rows in the step being planned */
+    int n_guesses;   /* of those, draft tokens; stored after ids[n_ids - 1] */
+    bool is_drafted; /* they are from the draft model */
     struct guesser guesser;
-    size_t n_accepted, n_rejected; /* guessed tokens so far */
+    size_t n_accepted, n_rejected; /* draft tokens so far */
     uint64_t queue_us, ttft_us, last_token_us;
 };
 
-/* The chain that it shares cached pages with. */
+/* Selects the cached pages that it may share. */
 static inline struct kv_chain sequence_chain(const struct sequence *seq)
 {
     return (struct kv_chain){ .tenant = seq->request->spec.tenant, .adapter = seq->request->adapter };

@@ -1,4 +1,4 @@
-/* What the threads of one engine share. Private to the engine's files. */
+/* The state that the threads of one engine share. Private to the engine's files. */
 #ifndef TUTTI_ENGINE_STATE_H
 #define TUTTI_ENGINE_STATE_H
 
@@ -20,28 +20,29 @@ struct record {
     bool has_stop_token; /* sample is the token that ended the choice */
     enum tutti_finish finish;
     enum tutti_status status; /* where finish is TUTTI_FINISH_ERROR */
-    bool is_over;             /* it ended without a stop token */
+    bool is_over;             /* the grammar was complete: it ended without a stop token */
     float beam_score;
     size_t n_cached; /* prompt tokens from the prefix cache */
     uint64_t queue_us, ttft_us;
-    size_t n_accepted, n_rejected; /* guesses so far */
+    size_t n_accepted, n_rejected; /* draft tokens so far */
     struct sample sample;
 };
 
-/* A token to be drawn after the step. Those of a sequence's guesses stand behind its first one. */
+/* A token to draw after the step. A sequence's draws are adjacent: the first row, then those of its
+ * draft tokens. */
 struct draw {
     struct sequence *seq;
     float *logits;
     struct sample sample;
-    int n_ids;     /* tokens before it, the guessed ones among them */
-    int32_t guess; /* -1: none, the last of its sequence */
-    bool is_right; /* it was drawn, is the guess, and does not end the answer: the next one counts too */
+    int n_ids;     /* tokens before it, including draft tokens */
+    int32_t guess; /* the draft token at this position; -1: none, the last draw of its sequence */
+    bool is_right; /* the draft token is accepted and does not end the answer: the next draw counts too */
     bool is_finite;
     struct constraint_mask mask; /* where the request has a grammar */
-    bool is_over;                /* the grammar admits nothing more, and there is no stop token to draw */
+    bool is_over;                /* the grammar allows no further token, and there is no stop token to draw */
 };
 
-/* A token of a prompt whose log-probability a row gives. */
+/* A prompt token whose log-probability is taken from a row of logits. */
 struct score {
     struct plan_entry *entry;
     int pos, output; /* the token's position; the row of the logits */
@@ -54,7 +55,7 @@ struct tutti_engine {
     struct tutti_engine_options options; /* every 0 replaced */
     struct request_limits limits;
     uint64_t seed; /* for requests without one */
-    /* What close must undo; has_model, has_draft_model: in_use of it is ours */
+    /* What close must undo. has_model, has_draft_model: we have set its in_use */
     bool has_model, has_draft_model, has_lock, has_text_thread, has_engine_thread;
 
     /* ---- callers, under lock ---- */
@@ -63,7 +64,7 @@ struct tutti_engine {
     int32_t *free_slots;    /* [n_slots] a stack */
     int n_slots, n_free_slots;
     int64_t n_live_choices; /* accepted, last event not sent */
-    int64_t n_alive;        /* requests in memory */
+    int64_t n_alive;        /* request structs in memory */
     uint64_t serial;
     struct shares shares;
     struct request *prepared_head, *prepared_tail; /* queue to the text thread */
@@ -81,34 +82,34 @@ struct tutti_engine {
         struct buf bytes;
     } scratch; /* of one event */
 
-    /* ---- between the two ---- */
-    struct queue *ready;     /* struct request *: prompts are tokens now */
+    /* ---- between text thread and engine thread ---- */
+    struct queue *ready;     /* struct request *: their prompts are tokenized */
     struct queue *records;   /* struct record */
-    atomic_bool has_ends;    /* a request was cancelled or a choice ended by its text: look for it */
+    atomic_bool has_ends;    /* the engine thread must look for cancelled requests and ended choices */
     atomic_bool wants_room;  /* the engine thread waits for room in records */
-    atomic_bool is_stopping; /* the engine thread shall end */
+    atomic_bool is_stopping; /* the engine thread must end */
 
     /* ---- engine thread ---- */
     pthread_t engine_thread;
     struct bell engine_bell;
     struct scheduler *scheduler;
     struct kv_memory *kv;
-    struct spill *spill;     /* NULL: pages do not spill */
+    struct spill *spill;     /* NULL: no spill file */
     struct spiller *spiller; /* likewise */
     struct draft *draft;     /* NULL: none */
     uint64_t step_us;        /* how long the last step took */
-    /* Nothing was left to do when the thread last looked; before records were handed over. */
+    /* The engine thread found nothing to do; its records may not be sent yet. */
     atomic_bool is_settled;
     float *logits;      /* [max outputs of a step][n_vocab] */
-    struct draw *draws; /* [max_seqs, and rows of guesses] */
+    struct draw *draws; /* [max_seqs + rows of draft tokens] */
     int n_draws;
-    float *hidden;        /* [max_batch_tokens][d_model]: of rows whose hidden states are wanted */
+    float *hidden;        /* [max_batch_tokens][d_model]: of rows whose hidden states are needed */
     struct score *scores; /* [max outputs of a step] */
     int n_scores;
     struct constraints *constraints; /* NULL: the model has no tokenizer */
     struct sampler **samplers;       /* [n_samplers], one for each compute thread */
     int n_samplers;
-    bool has_failed; /* a rank was lost, and options.failed was told */
+    bool has_failed; /* a rank was lost, and options.failed was called */
     alloc_phase phase;
     struct stats stats;
 };
@@ -124,41 +125,45 @@ void *text_main(void *engine);
 
 /* prompts.c */
 MUST_CHECK enum tutti_status prompts_start(struct tutti_engine *e, struct tutti_error *err);
-/* Queues a request whose prompt must be tokenized; its grammar, if any, was compiled or refused. Any thread. */
+/* Queues a request to be tokenized. If it has a grammar, that was compiled or refused before. Any
+ * thread. */
 void prompts_add(void *engine, struct request *r);
 
 /* step.c */
 void *step_main(void *engine);
-/* Calls fn(arg, thread, n_threads) on the compute threads, or on the caller alone. */
+/* Calls fn(arg, thread, n_threads) on the compute threads; if there are none, on the calling thread. */
 void run_on_team(struct tutti_engine *e, team_fn *fn, void *arg);
 /* draws.c, engine thread */
-/* Rows whose mask is late are taken out of the step, which took step_us; their sequences wait. Before scheduler_advance(). */
+/* Before scheduler_advance(): removes rows whose token mask is late from the step, which took
+ * step_us; their sequences wait. */
 void draws_drop_late(struct tutti_engine *e, uint64_t step_us);
-/* Sequences whose mask has come may be planned again. True: one still waits. */
+/* Lets sequences run again whose mask has arrived. True: one still waits. */
 bool draws_wake(struct tutti_engine *e);
-/* Fills draws: each sequence whose logits came, and the choices that begin from the same logits. */
+/* Fills draws: for each sequence with logits, and for each choice that starts from the same logits. */
 void draws_collect(struct tutti_engine *e);
 void draws_run(struct tutti_engine *e);
 /* answers.c, engine thread */
-/* Puts what was drawn of a sequence behind it, up to the first token that was not guessed, or ends it, and notes in *step what
- * became of its guesses. draws: the first of the sequence's. Returns how many it has. */
+/* Appends the tokens drawn for a sequence, up to the first one that differs from its draft token,
+ * or ends the sequence. Notes accepted draft tokens in *step. draws: the sequence's first
+ * draw. Returns its number of draws. */
 int answers_commit(struct tutti_engine *e, const struct draw *draws, uint64_t now_us,
                    struct guess_step *step);
-/* Ends a sequence, with all choices of a request that ends as one. sample: what ended it, or was wrong with it; NULL: no token. The
- * request may be gone behind it. */
+/* Ends a sequence, or all choices of a request that ends as one. sample: the token that ended it or
+ * was wrong; NULL: no token. Frees the request if this was its last choice. */
 void answers_end(struct tutti_engine *e, struct sequence *seq, enum tutti_finish finish,
                  enum tutti_status status, const struct sample *sample);
-/* Ends the choices of a request that have not begun; record says how. */
+/* Ends the choices of a request that have not started, with copies of record. */
 void answers_end_unstarted(struct tutti_engine *e, struct request *r, struct record record);
-/* The text thread learns of all that was sent. */
+/* Wakes the text thread for the records sent so far. */
 void answers_flush(struct tutti_engine *e);
-/* prompt_rows.c: for a step that was computed, before scheduler_advance() */
+/* prompt_rows.c: takes the results of prompt rows from a computed step, before scheduler_advance() */
 void prompt_rows_take(struct tutti_engine *e);
-/* One that is NaN or infinite, of a sequence that has not ended; or NULL. */
+/* A score of a running sequence that is NaN or infinite; NULL: none. */
 const struct score *prompt_rows_bad_score(const struct tutti_engine *e);
 /* spill_start.c */
 MUST_CHECK enum tutti_status spill_check_options(struct tutti_engine *e, struct tutti_error *err);
-/* Where options ask for it. The model and the KV memory are ready, no thread runs yet. */
+/* Opens the spill file if the options have one. The model and the KV memory are ready, no thread
+ * runs yet. */
 MUST_CHECK enum tutti_status spill_start(struct tutti_engine *e, uint64_t hash_seed, struct tutti_error *err);
 /* audit.c */
 void audit_check(struct tutti_engine *e);

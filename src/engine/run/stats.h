@@ -1,5 +1,5 @@
-/* Figures of the engine. Each is counted by one thread; a reader gets a snapshot that the engine thread leaves between
- * two steps, under a lock that is held for one copy. */
+/* Statistics of the engine. Each counter is written by one thread. Readers get a snapshot that the
+ * engine thread publishes between steps; the lock is held for one copy only. */
 #ifndef TUTTI_STATS_H
 #define TUTTI_STATS_H
 
@@ -13,8 +13,8 @@ struct stats {
     pthread_mutex_t lock;
     bool has_lock;
     struct tutti_stats shared;
-    uint64_t n_begun,
-        shared_n_begun; /* requests that wait no more: their first row was planned, or they ended */
+    /* Requests that no longer wait: their first row was planned, or they ended. */
+    uint64_t n_begun, shared_n_begun;
     /* Counted by callers and the text thread: */
     atomic_uint_fast64_t n_requests, n_refused, n_refused_full, n_refused_early;
     atomic_uint_fast64_t n_timed_out;  /* by the engine thread too */

@@ -1,8 +1,9 @@
-/* Beam search: of one prompt, the n_beams most probable continuations are followed side by side.
+/* Beam search: keeps the n_beams most probable continuations of a prompt.
  *
- * What is kept, when it ends and what a finished answer is worth is what transformers 5 does with one prompt
- * (GenerationMixin._beam_search); so is the order of equal scores, by beam and then by id. Scores are float32 as there.
- * After Lowerre, 1976, and Wu et al., 2016 (length penalty).
+ * Which beams are kept, when the search ends and how a finished answer is scored is as in
+ * transformers 5 with one prompt (GenerationMixin._beam_search). Ties are ordered by beam, then by
+ * id, as there. Scores are float32 as there. After Lowerre, 1976, and Wu et al., 2016 (length
+ * penalty).
  *
  * Memory comes from the thread that prepares the request; the engine thread allocates nothing. */
 #ifndef TUTTI_BEAM_H
@@ -12,25 +13,25 @@
 
 struct sequence;
 
-/* A continuation that goes on. */
+/* A beam: an unfinished continuation. */
 struct beam {
     struct sequence *seq;
     float score;                         /* sum of log-probabilities, after bias and penalties */
-    float *logprobs;                     /* [max_new] of its tokens, as the model gave them */
+    float *logprobs;                     /* [max_new] of its tokens, before bias and penalties */
     struct sample_candidate *candidates; /* [n_candidates], the best first */
-    bool has_candidates;                 /* of the token that comes next */
+    bool has_candidates;                 /* for its next token */
 };
 
-/* One that ended. */
+/* A finished answer. */
 struct beam_answer {
     float score;     /* divided by length ^ length_penalty */
     int n;           /* tokens, without the stop token */
-    bool has_stop;   /* it ended by itself */
+    bool has_stop;   /* ended with a stop token */
     int32_t *ids;    /* [max_new] */
     float *logprobs; /* [max_new] */
 };
 
-/* What the next token of beam number i is, and of which present beam it continues. */
+/* The next token of one beam, and the current beam that it continues. */
 struct beam_next {
     int parent;
     int32_t token;
@@ -38,10 +39,10 @@ struct beam_next {
 };
 
 struct beam_search {
-    int n_beams, n_candidates, max_new; /* max_new: tokens of an answer, the stop token counted */
+    int n_beams, n_candidates, max_new; /* max_new: tokens of an answer, including the stop token */
     double length_penalty;
     enum tutti_early_stopping early_stopping;
-    int n_live;    /* beams 0..n_live-1 go on: 1 while the prompt is being read, then all */
+    int n_live;    /* beams 0..n_live-1 are unfinished: 1 during prefill, then all */
     int n_answers; /* 0..n_beams */
     int n_next;
     struct beam *beams;          /* [n_beams], the best first */
@@ -51,13 +52,14 @@ struct beam_search {
     int *heads;                  /* [n_beams] scratch */
 };
 
-/* n_candidates: n_beams and the number of different stop tokens. */
+/* n_candidates: n_beams + the number of different stop tokens. */
 MUST_CHECK enum tutti_status beam_search_new(struct beam_search **out, int n_beams, int n_candidates,
                                              int max_new, struct tutti_error *err);
 void beam_search_free(struct beam_search *search); /* NULL is allowed */
 
-/* Chooses among the candidates of all live beams: fills next, takes ended ones into answers. n_new: tokens of each
- * answer with the one that is chosen now; ids[i]: the n_new - 1 before it, of beam i. False: the search is over. */
+/* Chooses among the candidates of all live beams: fills next, moves finished ones to answers.
+ * n_new: tokens of each answer, including the one chosen now; ids[i]: the n_new - 1 tokens before
+ * it, of beam i. False: the search is over. */
 bool beam_search_choose(struct beam_search *search, int n_new, const int32_t *const *ids,
                         bool (*is_stop)(const void *user, int32_t id), const void *user);
 

@@ -1,5 +1,6 @@
-/* Finds the first stop string in a text that arrives byte by byte. The time is that of reading the text once for each
- * stop string, whatever stands in either. After Knuth, Morris and Pratt, "Fast Pattern Matching in Strings", 1977. */
+/* Finds the first stop string in a text that arrives byte by byte. Time is linear in the text for
+ * each stop string, whatever either contains. After Knuth, Morris and Pratt, "Fast Pattern Matching
+ * in Strings", 1977. */
 #ifndef TUTTI_STOPS_H
 #define TUTTI_STOPS_H
 
@@ -11,21 +12,23 @@ enum { LIMIT_STOP_BYTES = 4096 }; /* of one stop string */
 struct stops {
     const struct tutti_string *strings; /* [n], none of them empty */
     size_t n;
-    const uint16_t *const *borders; /* [n]: of each string, by stops_find_borders() */
+    const uint16_t *const *borders; /* [n]: of each string, from stops_find_borders() */
 };
 
-/* borders [n_bytes]: of the first i + 1 bytes of text, the length of the longest proper end that is a beginning too. */
+/* borders [n_bytes]: for the first i + 1 bytes of text, the length of the longest proper suffix
+ * that is also a prefix. */
 void stops_find_borders(uint16_t *borders, const char *text, size_t n_bytes);
 
-/* How much of each stop string the text seen so far ends with. Zero-initialised: nothing was seen. */
+/* For each stop string, the length of its prefix that the text seen so far ends with.
+ * Zero-initialised: no text yet. */
 struct stop_state {
     uint16_t matched[LIMIT_STOPS];
 };
 
-/* The next byte. Returns the length of the longest stop string that it completes; 0: none. */
+/* Adds a byte. Returns the length of the longest stop string that it completes; 0: none. */
 size_t stops_feed(const struct stops *stops, struct stop_state *state, char byte);
 
-/* The length of the longest end of the text that may be the beginning of a stop string. */
+/* The length of the longest suffix of the text that may be the beginning of a stop string. */
 size_t stops_held(const struct stops *stops, const struct stop_state *state);
 
 #endif

@@ -1,12 +1,16 @@
-/* The line: requests that have not begun, or not with all their choices, and which of them is next.
+/* The request queue: requests that have not started, or not with all their choices, and which of
+ * them is next.
  *
- * First the best priority. Of one priority the owner that has had least of the machine, by its weight: start-time fair queueing
- * (Goyal et al., 1996) over tokens, as VTC has it (Sheng et al., 2024, "Fairness in Serving Large Language Models"); an owner who comes
- * back begins where the others are, and saves nothing up. Of an owner and priority the one that came first.
+ * Order: first by priority. Within a priority, the owner that has had the least service relative to
+ * its weight: start-time fair queueing (Goyal et al., 1996) over tokens, as in VTC (Sheng et al.,
+ * 2024, "Fairness in Serving Large Language Models"). An owner that returns after a pause starts
+ * level with the others and has saved nothing up. Within an owner and priority, first come, first
+ * served.
  *
- * An owner's requests of one priority are a lane. A lane that waits behind better priorities rises by one each AGEING_US since
- * it was served last, up to the best that waits; then owners share again, and one who floods the line gains nothing by
- * waiting long.
+ * The requests of one owner and priority form a lane. A lane that waits behind better priorities
+ * ages: it gains one priority for each AGEING_US since it was served last, up to the best priority
+ * in the queue. At that priority owners share again, so an owner that floods the queue gains
+ * nothing by waiting long.
  *
  * Engine thread only. Nothing here allocates after line_init(). */
 #ifndef TUTTI_LINE_H
@@ -17,7 +21,8 @@
 
 enum { LINE_AGEING_US = 10 * 1000 * 1000 };
 
-/* The priority of work that has waited since since_us, while the best priority of what it waits for is best. */
+/* Effective priority of work that has waited since since_us; best: the best priority it competes
+ * with. */
 static inline int line_aged(int priority, int best, uint64_t since_us, uint64_t now_us)
 {
     uint64_t n_steps = now_us > since_us ? (now_us - since_us) / LINE_AGEING_US : 0;
@@ -31,43 +36,43 @@ struct lane {
     int priority;
     struct request *head, *tail;
     int n;
-    uint64_t since_us;            /* served last, or begun to wait */
-    struct lane *previous, *next; /* of the line; free ones: next */
-    struct lane *of_share;        /* the next one of its owner */
+    uint64_t since_us;            /* when it was served last, or began to wait */
+    struct lane *previous, *next; /* in the queue; next: also in the free list */
+    struct lane *of_share;        /* next lane of the same owner */
 };
 
 struct line {
     struct lane *memory, *free; /* [n_requests] */
     struct lane *first;
     int n;                     /* requests */
-    double virtual_time;       /* service of the owner who began last */
-    double weights;            /* of the owners who wait */
-    uint64_t next_deadline_us; /* none is earlier; UINT64_MAX: there is none */
+    double virtual_time;       /* service of the owner that started last */
+    double weights;            /* sum, of owners with waiting requests */
+    uint64_t next_deadline_us; /* no deadline is earlier; UINT64_MAX: none */
 };
 
 MUST_CHECK enum tutti_status line_init(struct line *line, int n_requests, struct tutti_error *err);
 void line_clear(struct line *line); /* a zeroed one is allowed */
 
-/* Behind the others of its lane, or, where some of its choices have begun, before them. */
+/* Adds a request at the end of its lane, or at its front if some of its choices have started. */
 void line_add(struct line *line, struct request *r);
-void line_remove(struct line *line, struct request *r); /* does nothing where it is not in the line */
+void line_remove(struct line *line, struct request *r); /* does nothing if it is not in the queue */
 
-/* Who is next; NULL: nobody waits. */
+/* The next request; NULL: the queue is empty. */
 struct request *line_best(const struct line *line, uint64_t now_us);
-/* It begins: it leaves the line, and its owner is charged. */
+/* Starts a request: removes it from the queue and charges its owner for work. */
 void line_begin(struct line *line, struct request *r, double work, uint64_t now_us);
-/* More work was done for the request. */
+/* Charges the owner for more work. */
 void line_charge(struct request *r, double work);
 
-/* Calls late() for each one whose time in the queue is over, which must remove it. */
+/* Calls late() for each request past its deadline; late() must remove it. */
 void line_drop_late(struct line *line, uint64_t now_us, void (*late)(void *user, struct request *r),
                     void *user);
 
-/* All of them, in no order that matters: the next one may be asked for before one is removed. */
+/* Iterates over all requests in no particular order. Get the next one before removing one. */
 struct request *line_first(const struct line *line);
 struct request *line_next(const struct request *r);
 
-/* waiting: [TUTTI_PRIORITIES]. */
+/* Counts waiting requests by priority. waiting: [TUTTI_PRIORITIES]. */
 void line_count(const struct line *line, struct tutti_waiting *waiting, uint64_t now_us);
 
 #endif

@@ -1,8 +1,8 @@
-/* Owners of requests, and what each has had of the machine.
+/* Owners of requests, and how much service each has had: the accounts of fair queueing.
  *
- * An owner is known from its first request on, and forgotten some time after its last one, so that whoever has had more than
- * its part does not come back as a stranger at once. Made and found by callers' threads under the engine's lock; what the
- * engine thread writes of a share it alone reads, but for the counter. */
+ * An owner is created with its first request, and kept for some time after its last one: otherwise
+ * an owner that has used more than its share would return as a new one. Callers' threads create and
+ * find owners under the engine's lock. The fields of the engine thread are read by no other thread. */
 #ifndef TUTTI_SHARE_H
 #define TUTTI_SHARE_H
 
@@ -17,19 +17,18 @@ struct share {
 
     /* Under the engine's lock: */
     struct share *next;          /* in its bucket */
-    struct share *older, *newer; /* among those without requests */
+    struct share *older, *newer; /* in the list of owners without requests */
     int64_t n_requests;
-    int64_t n_choices; /* of those whose last event was not sent */
+    int64_t n_choices; /* of requests whose last event was not sent */
 
     /* Any thread: */
-    atomic_int_fast64_t waiting; /* work (forecast.h) of its requests that have not begun */
-    atomic_int_fast64_t
-        debt; /* work done for it before the queue, in tokens, that service does not hold yet */
+    atomic_int_fast64_t waiting; /* work (forecast.h) of its requests that have not started */
+    atomic_int_fast64_t debt;    /* tokens charged outside the queue, not yet added to service */
 
     /* Engine thread: */
-    double service;     /* work begun, divided by the weight */
+    double service;     /* work started, divided by the weight */
     double weight;      /* of its latest request */
-    struct lane *lanes; /* where its requests wait; NULL: none does */
+    struct lane *lanes; /* of its waiting requests; NULL: none */
 };
 
 enum { SHARE_BUCKETS = 1024, SHARES_REMEMBERED = 1024 };
@@ -41,9 +40,10 @@ struct shares {
     int n_idle;
 };
 
-/* The share of an owner, for one request more or less. NULL: out of memory. */
+/* Finds or creates the share of an owner and counts one more request; share_drop() counts one less.
+ * NULL: out of memory. */
 struct share *share_take(struct shares *shares, uint64_t owner);
-/* NULL: it has none. Valid under the lock. */
+/* NULL: not found. Valid under the lock. */
 struct share *share_find(const struct shares *shares, uint64_t owner);
 void share_drop(struct shares *shares, struct share *share);
 void shares_clear(struct shares *shares); /* no request is left */

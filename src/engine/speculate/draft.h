@@ -1,13 +1,16 @@
-/* The draft model: a second, smaller model that guesses the next tokens of sequences, for speculation.h to verify.
+/* The draft model: a second, smaller model that proposes draft tokens, which the target model
+ * verifies (speculation.h).
  *
- * It follows the sequences of the scheduler: for each slot it knows how many of the tokens there it has computed. Tokens that were
- * guessed and not drawn are forgotten by counting back, since a page is never known to others before its tokens are drawn.
- * Its keys and values lie in a page pool of its own, with a prefix cache of its own, so that choices of one prompt, preempted
- * sequences and later turns of a conversation find what was computed before. A sequence that finds no page is not guessed for;
- * nobody waits or is preempted.
+ * For each slot of the scheduler it knows how many tokens of the sequence it has computed. Rejected
+ * draft tokens are dropped by lowering that count: a page enters the prefix cache only after its
+ * tokens were drawn by the target. The draft model has its own page pool and its own prefix cache.
+ * So choices of one prompt, preempted sequences and later requests of a conversation reuse what it
+ * computed before. A sequence for which there is no free page gets no draft tokens; no sequence
+ * waits or is preempted.
  *
- * A token is chosen as the sampler would choose it from the draft model's logits, with the request's settings and the random
- * numbers of its place: so it is the token that the target will draw, unless the two distributions tell them apart.
+ * A draft token is drawn as the sampler would draw it from the draft model's logits, with the
+ * request's settings and the random numbers of its position. So it equals the target's token unless
+ * the two distributions differ enough (sampler.h).
  *
  * Engine thread only. Nothing here allocates after draft_new(). */
 #ifndef TUTTI_DRAFT_H
@@ -25,7 +28,7 @@ typedef void draft_forward_fn(struct model *model, struct kv_memory *kv, const s
 
 struct draft_options {
     struct model *model;
-    const struct model_desc *target; /* whose stop tokens and usable ids count */
+    const struct model_desc *target; /* its stop tokens and usable ids apply */
     draft_forward_fn *forward;
     int max_seqs, max_context, n_pages;
     bool no_prefix_cache;
@@ -36,30 +39,33 @@ struct draft_options {
 int draft_max_rows(int max_seqs);
 int draft_max_outputs(int max_seqs);
 
-/* Both can guess for each other: equal numbers of usable ids, and where both have tokenizers, equal tokens.
- * TUTTI_E_ARGUMENT says what differs; TUTTI_E_UNSUPPORTED: of a kind that cannot guess; TUTTI_E_MEMORY. */
+/* Checks that the draft model fits the target: equal numbers of usable ids and, where both have
+ * tokenizers, equal tokens. TUTTI_E_ARGUMENT: the text names the difference. TUTTI_E_UNSUPPORTED: a
+ * kind of model that cannot draft. TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status draft_check(const struct model *draft, const struct model *target,
                                          struct tutti_error *err);
 
-/* The model is reserved for steps of draft_max_rows(), and stays the caller's. TUTTI_E_MEMORY. */
+/* The model must be reserved for steps of draft_max_rows() rows; it is borrowed. TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status draft_new(struct draft **out, const struct draft_options *options,
                                        struct tutti_error *err);
 void draft_free(struct draft *draft); /* NULL is allowed */
 
-/* Gives back what ended, preempted and other sequences held. seqs: [max_seqs], here and below. */
+/* Releases the pages of slots whose sequence has ended, was preempted or was replaced. seqs:
+ * [max_seqs], here and below. */
 void draft_follow(struct draft *draft, const struct sequence *seqs);
 
-/* Fills is_draft, chance, most and n_behind of an offer for a sequence that decodes. most: in, what is allowed. False: there is
- * none. */
+/* Fills is_draft, chance, most and n_behind of an offer for a decoding sequence. most: on entry,
+ * the largest number of draft tokens allowed. False: the draft model cannot draft for it now. */
 bool draft_offer(struct draft *draft, const struct speculation *sp, const struct sequence *seq,
                  struct guess_offer *offer);
 
-/* Guesses n tokens, or reads n_read, for each offer that is the draft model's; the tokens are put behind ids, and n is what it
- * really was. Returns the time. */
+/* Runs the draft model for every offer with is_draft: drafts n tokens, or only computes n_read rows
+ * to catch up. Draft tokens are written after the sequence's ids; n is set to their actual number.
+ * Returns the duration in microseconds. */
 uint64_t draft_run(struct draft *draft, struct speculation *sp, struct sequence *seqs,
                    struct guess_offer *offers, int n_offers);
 
-/* The first n_right of n_drafted guesses were drawn. */
+/* Reports acceptance: the first n_right of n_drafted draft tokens were accepted. */
 void draft_judge(struct draft *draft, struct speculation *sp, int slot, int n_drafted, int n_right);
 
 struct draft_counts {
@@ -68,7 +74,7 @@ struct draft_counts {
 };
 struct draft_counts draft_counts(const struct draft *draft);
 
-/* NULL: its books agree. Else what is wrong. */
+/* NULL: all invariants hold. Else what is wrong. */
 const char *draft_audit(struct draft *draft, const struct sequence *seqs);
 
 #endif
