@@ -1,4 +1,4 @@
-/* The parts of the CPU backend: what its files share. */
+/* The CPU backend's internal types and functions, shared by its files. */
 #ifndef TUTTI_BACKEND_CPU_H
 #define TUTTI_BACKEND_CPU_H
 
@@ -8,8 +8,8 @@
 
 #include <stdatomic.h>
 
-/* Panels (kernels/pack.h) of one matrix. Where is_gate_up, the halves of panel i hold rows 16i.. of gate and of up, so
- * that both are at hand when the activation joins them. */
+/* The panels (kernels/pack.h) of one matrix. With is_gate_up, panel i holds rows 16i.. of gate in
+ * one half and of up in the other, so that the activation has both. */
 struct matrix {
     enum dtype dtype;
     int n_in, n_out, n_panels;
@@ -19,13 +19,13 @@ struct matrix {
     float *bias; /* [n_panels][32], in the order of the panels; NULL: none */
 };
 
-enum { CPU_LORA_COLUMNS = 64 }; /* of a factor's block: what the kernel makes side by side */
+enum { CPU_LORA_COLUMNS = 64 }; /* columns of a block of b, which the kernel computes together */
 
-/* Each part's a behind the other, so that a row of the input is read once for all of them. */
+/* The a factors of all parts are contiguous, so a row of the input is read once for all of them. */
 struct lora {
     int n_in, n_out, n_parts, rank; /* rank: of all parts together */
     size_t n_bytes;
-    bool is_half; /* a and b hold half precision, else float32 */
+    bool is_half; /* a and b are float16, else float32 */
     float *a;     /* [rank][n_in] */
     struct lora_piece {
         int out_begin, n_out, rank_begin, rank;
@@ -34,13 +34,14 @@ struct lora {
     } parts[];
 };
 
-/* Rows of a tile with one adapter, which go through its factors together. */
+/* Rows of a tile with the same adapter; they are computed together. */
 struct lora_group {
     const struct lora *lora;
     int n, rows[LORA_ROWS];
 };
 
-/* Per layer, page and KV head: keys, then values, as kernels.h says; the heads of a page stand together. */
+/* Per layer, page and KV head: keys, then values, in the layout of kernels.h. The heads of a page
+ * are contiguous. */
 struct kv_memory {
     enum dtype dtype;
     int n_pages;
@@ -52,36 +53,37 @@ struct kv_memory {
     struct memory_backing *backing;
 };
 
-/* Neighbouring rows of one sequence, which go through its blocks of positions together. Its work is cut into units: one
- * for each KV head and up to 16 of the heads that read it (a head group); where there are few units for many threads,
- * one for each block of those too. */
+/* A tile: consecutive rows of one sequence, which go through its blocks of positions together. Its
+ * work is split into units: one for each KV head and up to 16 query heads of it (a head group). If
+ * there are few units for many threads, each block is a unit of its own (the tile is cut). */
 struct row_tile {
     int begin, n_rows;
     int first_block, n_blocks; /* of ATTENTION_BLOCK positions */
     int first_unit;            /* units of all tiles before this one */
     bool is_cut;
-    size_t slots;      /* cut: where in cut_sums its blocks' sums begin */
-    int first_pending; /* cut: where in cut_pending its head groups begin */
+    size_t slots;      /* cut: offset of its blocks' sums in cut_sums */
+    int first_pending; /* cut: index of its first head group in cut_pending */
 };
 
-/* What one thread needs for itself. */
+/* Scratch memory of one thread, for linear layers. */
 struct cpu_scratch {
     float *out;   /* [LINEAR_PIECE][2][TILE_ROWS][16] */
     uint8_t *row; /* one packed input row */
-    /* [TILE_ROWS][2][LINEAR_COLUMNS]: what adapters add to gate and up; NULL: there are none */
+    /* [TILE_ROWS][2][LINEAR_COLUMNS]: LoRA updates of gate and up; NULL: no adapters */
     float *updates;
 };
 
-/* What one thread needs for attention. */
+/* Scratch memory of one thread, for attention. */
 struct attention_scratch {
-    float *q, *o;   /* [ATTENTION_ROWS][head_dim]: the queries of a unit, and their sums */
-    float *block_o; /* [ATTENTION_QUERIES][head_dim]: sums of a block alone */
-    uint8_t *kv;    /* [2][n_kv_heads][head_dim]: keys and values of a row, as they are stored */
+    float *q, *o;                 /* [ATTENTION_ROWS][head_dim]: queries of a unit, and their sums */
+    float *block_o;               /* [ATTENTION_QUERIES][head_dim]: sums of one block */
+    uint8_t *kv;                  /* [2][n_kv_heads][head_dim]: keys and values of a row, as stored */
     struct attention_view *views; /* [ATTENTION_ROWS] */
 };
 
-/* What is left of one thread's part of an operation. It works from the front; threads that are done with their own
- * part help: which thread computes a panel has no influence on its bits. A cache line each. */
+/* The rest of one thread's part of an operation. The thread works from the front; threads that are
+ * done with their own part help (work stealing). The bits of a panel do not depend on its thread.
+ * One cache line each. */
 struct cpu_share {
     atomic_int next;
     int end;
@@ -91,29 +93,31 @@ struct cpu_share {
 struct cpu_backend {
     struct backend backend; /* first: the two are cast to each other */
     struct kernels kernels;
-    struct team *team, *own_team; /* team: that computes, our own or another backend's */
-    struct cluster *cluster;      /* NULL: none */
+    struct team *team, *own_team; /* team: the threads in use, own or another backend's */
+    struct cluster *cluster;      /* NULL: a single process */
     struct attention_shape shape;
-    float *rope_freqs;   /* our copy, [rotary_dim / 2] */
-    float *alibi_slopes; /* our copy, [n_heads]; NULL: none */
+    float *rope_freqs;   /* copy, [rotary_dim / 2] */
+    float *alibi_slopes; /* copy, [n_heads]; NULL: none */
 
-    size_t row_bytes;               /* of a tile of one row, for the matrix that needs most */
-    int lora_rank;                  /* of the lora that has most */
-    float *lora_sums;               /* [max_rows][lora_rank]: what the inputs give with a */
+    size_t row_bytes;               /* packed tile of one row, for the matrix that needs most */
+    int lora_rank;                  /* largest rank of a lora */
+    float *lora_sums;               /* [max_rows][lora_rank]: inputs times a */
     struct lora_group *lora_groups; /* [max_rows] */
-    int *lora_tiles; /* [max_rows + 1]: the running operation's first group of each tile, and their number */
-    int max_rows;    /* as reserved */
+    int *
+        lora_tiles; /* [max_rows + 1]: of the running operation: first group of each tile, then their number */
+    int max_rows;   /* as reserved */
     int n_row_tiles;
     size_t activation_bytes;
     uint8_t *activations;        /* packed tiles of input rows */
     struct cpu_scratch *scratch; /* [n_threads] */
-    float *cos_sin; /* [max_rows][rotary_dim]: cos, then sin, of each row's position; of both in turn */
+    float *
+        cos_sin; /* [max_rows][rotary_dim]: cos, then sin, of each row's position; ROPE_2D: of both positions */
     struct row_tile *row_tiles;                  /* [max_rows], n_row_tiles of them in use */
     struct attention_scratch *attention_scratch; /* [n_threads] */
     int n_units;                                 /* of attention, of all tiles */
     float *cut_sums;                             /* of blocks of cut tiles: max, total, o */
     size_t n_cut_sums, cut_sums_bytes;
-    atomic_int *cut_pending; /* [CUT_UNITS n_threads]: blocks that are not done yet, of each head group */
+    atomic_int *cut_pending; /* [CUT_UNITS n_threads]: blocks of each head group that are not done yet */
 
     struct cpu_share *shares; /* [n_threads], of the running operation */
 
@@ -128,9 +132,9 @@ static inline struct cpu_backend *cpu_of(struct backend *be)
 enum {
     LINEAR_PIECE = 8,                      /* panels that a thread takes at a time, at most */
     LINEAR_COLUMNS = LINEAR_PIECE * LANES, /* of gate, and as many of up */
-    LEAST_TILE_ROWS = 8,                   /* a tile is no lower, unless there are no more rows */
-    ATTENTION_ROWS = 64, /* queries of a unit of attention at most; a block is in the cache for all of them */
-    CUT_UNITS = 4,       /* a unit of attention above 1 / (CUT_UNITS * n_threads) of all the work is cut */
+    LEAST_TILE_ROWS = 8,                   /* smallest tile, unless there are fewer rows */
+    ATTENTION_ROWS = 64, /* most queries of a unit of attention; a block is in the cache for all of them */
+    CUT_UNITS = 4,       /* a unit with more than 1 / (CUT_UNITS * n_threads) of the work is cut */
 };
 
 enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const struct matrix_source *source,
@@ -156,14 +160,14 @@ size_t cpu_lora_bytes(const struct lora *lora);
 bool cpu_lora_reserve(struct cpu_backend *cpu, int max_rows); /* false: no memory */
 void cpu_lora_release(struct cpu_backend *cpu);
 
-/* The updates of one linear layer in one step. */
+/* The LoRA updates of one linear layer in one step. */
 struct cpu_lora_work {
     struct cpu_backend *cpu;
     const float *x;     /* its input */
-    int n_groups, rank; /* rank: of the adapter that has most */
+    int n_groups, rank; /* rank: the largest of its adapters */
 };
 
-/* Where an update is added: y [rows][stride], from this row and column on. */
+/* Where an update is added: y [rows][stride], from element (row, column) on. */
 struct cpu_lora_target {
     float *y;
     size_t stride;
@@ -177,12 +181,12 @@ static inline bool cpu_lora_has(const struct cpu_lora_work *work, int tile)
 {
     return work->cpu->lora_tiles[tile] < work->cpu->lora_tiles[tile + 1];
 }
-/* A thread's part of the sums of inputs with a; a barrier must follow. */
+/* Computes a thread's part of inputs times a; a barrier must follow. */
 void cpu_lora_down(const struct cpu_lora_work *work, int thread, int n_threads);
-/* Adds columns begin to end - 1 of what the tile's rows get. */
+/* Adds columns begin to end - 1 of the updates to the tile's rows. */
 void cpu_lora_up(const struct cpu_lora_work *work, int tile, const struct cpu_lora_target *to, int begin,
                  int end);
-/* Asks memory for what that will read, of all tiles. */
+/* Prefetches what cpu_lora_up() will read, for all tiles. */
 void cpu_lora_ask(const struct cpu_lora_work *work, int begin, int end);
 
 void cpu_rmsnorm(struct backend *be, float *y, float *x, const float *add, const float *w, int n_rows, int n,

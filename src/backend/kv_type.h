@@ -1,4 +1,4 @@
-/* Types of stored keys and values: their names for users, and what they cost. */
+/* Element types of the KV cache: their names for users, and their sizes. */
 #ifndef TUTTI_BACKEND_KV_TYPE_H
 #define TUTTI_BACKEND_KV_TYPE_H
 
@@ -7,11 +7,12 @@
 /* "f16", "f32", "int8", NULL. */
 extern const char *const KV_TYPE_NAMES[];
 
-/* F16, F32, or I8 with a float scale for each token and head, by name. False: there is none. */
+/* Finds a type by name: F16, F32, or I8 with a float scale for each token and head. False: not
+ * found. */
 bool kv_type_find(const char *name, enum dtype *out);
 const char *kv_type_name(enum dtype type); /* of one of those three */
 
-/* Bytes of one token's keys, or values, of one head. type: any; 0: keys and values cannot have it. */
+/* Bytes of one token's keys, or values, of one head. type: any; 0: not a type of the KV cache. */
 size_t kv_type_bytes(enum dtype type, int head_dim);
 
 #endif
