@@ -1,11 +1,13 @@
-/* Ranks: processes that run one model together, each with its own slice of it.
+/* Ranks: processes that run one model together, each with its own slice of the weights, and their
+ * collectives.
  *
- * Every rank calls the same functions in the same order. Sums are added in the order of the ranks, element by element: so they are
- * the same bits on every rank and in every run, whatever the transport does, and do not depend on how many elements are
- * summed at a time.
+ * Every rank calls the same functions in the same order. Sums are added element by element in the
+ * order of the ranks. So they have the same bits on every rank and in every run, for any transport,
+ * and do not depend on how many elements are summed at a time.
  *
- * No call waits for a rank that is dead or stalled: a monitor (monitor.h) notices that, beside the messages, and every call
- * from then on fails at once. One thread at a time uses a cluster. Nothing but cluster_alloc() allocates after cluster_open(). */
+ * No call waits for a rank that is dead or stalled: a monitor (monitor.h) with its own connections
+ * detects it, and every call from then on fails at once. One thread at a time uses a cluster. Only
+ * cluster_alloc() allocates after cluster_open(). */
 #ifndef TUTTI_CLUSTER_H
 #define TUTTI_CLUSTER_H
 
@@ -26,28 +28,33 @@ static inline tutti_ranks *cluster_handle(struct cluster *cluster)
     return (tutti_ranks *)cluster;
 }
 
-enum { CLUSTER_MAX_RANKS = LIMIT_RANKS }; /* of all groups */
+enum { CLUSTER_MAX_RANKS = LIMIT_RANKS }; /* of all groups together */
 
 struct cluster_options {
-    int n_ranks; /* of a group: those that run one model together */
-    int n_groups; /* replicas; 0: one. All ranks watch each other: work that is shared out is lost with any of them */
-    /* Up to so many every rank makes the whole of a sum, else its part; 0: what takes the least time. */
+    int n_ranks; /* ranks of a group, which run one model together */
+    /* Groups (replicas); 0: one. The ranks of all groups watch each other, because distributed work is lost with any of
+     * them. */
+    int n_groups;
+    /* All-reduce of up to this size: every rank computes the whole sum; above, each rank its part.
+     * 0: the faster of both. */
     size_t direct_bytes;
-    bool stays; /* for tests: do not end the process when it takes too long to end by itself */
+    bool stays; /* for tests: do not terminate the process if it takes too long to exit after a loss */
 };
 
-/* Joins the ranks that mpirun (or srun) started: ranks 0..n_ranks-1 are the first group, the next the second. On success *out is the
- * caller's, for cluster_close(). TUTTI_E_UNSUPPORTED: built without MPI. TUTTI_E_ARGUMENT: not started by a launcher,
- * or with another number of ranks; param is "tp", or "dp" where there are several groups. */
+/* Joins the ranks that mpirun (or srun) started: ranks 0..n_ranks-1 are the first group, the next
+ * n_ranks the second. On success *out is the caller's, for cluster_close(). TUTTI_E_UNSUPPORTED:
+ * built without MPI. TUTTI_E_ARGUMENT: not started by a launcher, or with another number of ranks;
+ * param is "tp", or "dp" if there are several groups. */
 MUST_CHECK enum tutti_status cluster_open(struct cluster **out, const struct cluster_options *options,
                                           struct tutti_error *err);
 
-/* The same over a given transport, which becomes the cluster's, also where this fails. has_monitor: no rank is watched without. */
+/* The same over a given transport, which the cluster owns even if this fails. has_monitor false:
+ * lost ranks are not detected. */
 MUST_CHECK enum tutti_status cluster_new(struct cluster **out, struct transport *transport,
                                          const struct cluster_options *options, bool has_monitor,
                                          struct tutti_error *err);
-/* Where the ranks have not come to an end together (cluster_end(), or a failure that cluster_agree() told all of them), the others are
- * told that this one gives up. NULL is allowed. */
+/* Leaves the cluster. Unless all ranks end together (cluster_end(), or a failure reported by
+ * cluster_agree()), the others are notified that this rank is gone. NULL is allowed. */
 void cluster_close(struct cluster *c);
 
 int cluster_rank(const struct cluster *c); /* in its group */
@@ -56,71 +63,77 @@ int cluster_group(const struct cluster *c);
 int cluster_n_groups(const struct cluster *c);
 int cluster_n_local(const struct cluster *c); /* ranks on this machine, of all groups */
 
-/* Threads for each rank of this machine, so that no core has two. */
+/* Compute threads of each rank on this machine, so that no core has two. */
 int cluster_n_threads(const struct cluster *c);
 
-/* ---- together: each false means that a rank was lost, or the transport failed; cluster_check() says which ---- */
+/* ---- collectives: false means that a rank was lost, or the transport failed; cluster_check() says which ---- */
 
-/* x [n] = the sum of all ranks' x. team: helps to add; NULL: nobody does. */
+/* All-reduce: x [n] = the sum of all ranks' x. team: threads that help to add; NULL: none. */
 bool cluster_reduce(struct cluster *c, struct team *team, float *x, size_t n);
 
-/* The same in two halves, x [n_rows][n], between which a rank works on its own rows alone: as many for each as can be, begin to
- * end - 1. Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4.2.2.
- * cluster_reduce_rows(): the own rows become the sum. What the other rows hold is of no meaning then, and they must not be written before
- * the next of these calls, for the other ranks may read them. cluster_share_rows(): every rank gets the own rows of all. */
+/* The same as reduce-scatter and all-gather by rows, x [n_rows][n]; in between a rank works only on
+ * its own rows, begin to end - 1, which are evenly divided. Korthikanti et al., "Reducing
+ * Activation Recomputation in Large Transformer Models", 2022, section 4.2.2.
+ * cluster_reduce_rows(): the own rows become the sum. The other rows are then undefined, and must
+ * not be written before the next of these calls, because other ranks may read them.
+ * cluster_share_rows(): every rank gets the own rows of all. */
 bool cluster_reduce_rows(struct cluster *c, struct team *team, float *x, int n_rows, int n);
 bool cluster_share_rows(struct cluster *c, struct team *team, float *x, int n_rows, int n);
 void cluster_own_rows(const struct cluster *c, int n_rows, int *begin, int *end);
-/* Whether that takes less time than to have all of the sum on every rank at once. */
+/* True: that is faster than an all-reduce and the same work on all rows. */
 bool cluster_shares_rows(const struct cluster *c, int n_rows, int n);
 
-/* Memory for what is summed, zeroed and aligned to 64 bytes: where all ranks of the group are on one machine they read each other's in
- * place, and nothing is sent. All ranks call it together, with the same n_floats, and cluster_dealloc() in the same order; NULL: this
- * rank has no memory, which the others do not know. */
+/* Memory for buffers of collectives, zeroed and aligned to 64 bytes. If all ranks of the group are
+ * on one machine they read each other's in place, and nothing is sent. All ranks call it together,
+ * with the same n_floats, and cluster_dealloc() in the same order. NULL: this rank is out of
+ * memory; the other ranks do not learn of it. */
 float *cluster_alloc(struct cluster *c, size_t n_floats);
 void cluster_dealloc(struct cluster *c, float *memory); /* NULL is allowed */
 
-/* On rank 0 whole [n_rows][begins[n_ranks]] = all ranks' parts side by side; part of rank r: [n_rows][begins[r + 1] - begins[r]].
- * Elsewhere whole is NULL. */
+/* Gather on rank 0: whole [n_rows][begins[n_ranks]] = all ranks' parts as columns; part of rank r:
+ * [n_rows][begins[r + 1] - begins[r]]. On other ranks whole is NULL. */
 bool cluster_gather_rows(struct cluster *c, float *whole, const float *part, int n_rows, const int *begins);
 
-/* What rank 0 has at bytes is copied to the others, which have room for n_bytes. is_idle: rank 0 may take its time, so that
- * the others wait without using a core. */
+/* Broadcast: copies n_bytes from rank 0 to the others. is_idle: rank 0 may take long, so
+ * the others wait without occupying a core. */
 bool cluster_broadcast(struct cluster *c, void *bytes, size_t n_bytes, bool is_idle);
 
-/* Called by rank 0 of every group, when its group has nothing under way: all bring n_bytes, in their own time, and the first group gets
- * them: take() for each of the others, in the order of the groups; the bytes are valid during the call. TUTTI_E_IO: a rank was
- * lost. TUTTI_E_MEMORY: there is no room for what a group brings. */
+/* Gathers n_bytes from rank 0 of every group on the first group. Each calls it when its group has
+ * nothing under way; they need not arrive at the same time. The first group calls take() for each
+ * other group, in the order of the groups; the bytes are valid during the call. TUTTI_E_IO: a rank
+ * was lost. TUTTI_E_MEMORY: no memory for a group's bytes. */
 MUST_CHECK enum tutti_status cluster_collect(struct cluster *c, const void *bytes, size_t n_bytes,
                                              void (*take)(void *user, int group, const void *bytes,
                                                           size_t n_bytes),
                                              void *user, struct tutti_error *err);
 
-/* The smallest of all ranks' values; all of them, [n_ranks]. */
+/* cluster_min(): *value = the smallest of all ranks' values. cluster_values(): all of them,
+ * [n_ranks]. */
 bool cluster_min(struct cluster *c, uint64_t *value);
 bool cluster_values(struct cluster *c, uint64_t value, uint64_t *all);
 
-/* Returns the same status on every rank: st where all have TUTTI_OK, else that of the first one that has not; *err then has its
- * text, with the rank before it on other ranks. */
+/* Agrees on one status: TUTTI_OK if all ranks have it, else that of the first rank that has not;
+ * *err then has that rank's text, which other ranks prefix with the rank. So if loading fails on
+ * one rank, all ranks fail. */
 MUST_CHECK enum tutti_status cluster_agree(struct cluster *c, enum tutti_status st, struct tutti_error *err);
 
-/* Waits for all ranks to call it: they may close now. */
+/* Waits until all ranks call it: they may close then. */
 bool cluster_end(struct cluster *c);
 
-/* TUTTI_E_IO: a rank was lost, which the text names. Any thread. */
+/* TUTTI_E_IO: a rank was lost; the text names it. Any thread. */
 enum tutti_status cluster_check(const struct cluster *c, struct tutti_error *err);
 
 bool cluster_is_lost(const struct cluster *c);
 
-/* fn(user) is called once when a rank is lost, on the monitor's thread; at once if one is. fn NULL: nobody is called any more,
- * and no call is under way when this returns. */
+/* fn(user) is called once when a rank is lost, on the monitor's thread, or at once if one is lost
+ * already. fn NULL: removes the callback; no call is under way when this returns. */
 void cluster_on_loss(struct cluster *c, void (*fn)(void *user), void *user);
 
-/* ---- what it costs, of this rank, since the start ---- */
+/* ---- cost of this rank since the start ---- */
 struct cluster_cost {
-    uint64_t n_reduces, n_reduced_bytes,
-        reduce_ns;         /* bytes: of the sums. Times include waiting for the others */
-    uint64_t n_sent_bytes; /* of all */
+    uint64_t n_reduces, n_reduced_bytes, /* bytes of the summed vectors */
+        reduce_ns;                       /* times include waiting for other ranks */
+    uint64_t n_sent_bytes;               /* of all operations */
     uint64_t gather_ns, broadcast_ns;
 };
 void cluster_read_cost(const struct cluster *c, struct cluster_cost *out);

@@ -1,7 +1,9 @@
-/* Memory of one rank that the others of its machine read: vectors are summed there without being sent.
+/* Shared memory of one rank that other ranks on its machine read: vectors are summed there without
+ * being sent.
  *
- * It is a memory file without a name in any folder, so nothing is left of it whatever a process ends with. Others find it through
- * /proc, by process and descriptor; a random number at its head tells that it is the one that was meant. */
+ * It is a memory file (memfd) without a name in any folder, so nothing is left of it however the
+ * process ends. Others open it through /proc, by process and descriptor; a random number at its
+ * head shows that it is the right one. */
 #ifndef TUTTI_CLUSTER_SEGMENT_H
 #define TUTTI_CLUSTER_SEGMENT_H
 
@@ -9,26 +11,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the others must know to find one: plain memory that is sent to them. */
+/* What other ranks need to open a segment: plain memory that is sent to them. */
 struct segment_card {
     uint8_t nonce[16];
     uint64_t n_bytes;
-    int32_t pid, fd; /* fd -1: there is none */
+    int32_t pid, fd; /* fd -1: there is no segment */
 };
 
 struct segment {
-    void *memory; /* NULL: none. Aligned to 64 bytes; of one's own zeroed */
+    void *memory; /* NULL: none. Aligned to 64 bytes; zeroed when created */
     size_t n_bytes;
     int fd; /* -1: closed */
 };
 
-/* One's own. False: the system has none to give, *segment and *card then say so, too. */
+/* Creates a segment. False: the system has no memory; *segment and *card are then marked as none. */
 bool segment_new(struct segment *segment, struct segment_card *card, size_t n_bytes);
-/* Another rank's, to be read. False: it cannot be found here. */
+/* Maps another rank's segment for reading. False: it cannot be opened from here. */
 bool segment_find(struct segment *segment, const struct segment_card *card);
-/* When all have found it: the memory stays. */
+/* Closes the descriptor after all ranks have mapped the segment; the memory stays. */
 void segment_hide(struct segment *segment);
-void segment_free(
-    struct segment *segment); /* one that was never made is {NULL, 0, -1} or zeroed with fd -1 */
+/* A segment that was never created is {NULL, 0, -1} or zeroed with fd -1. */
+void segment_free(struct segment *segment);
 
 #endif

@@ -1,4 +1,4 @@
-/* The parts of a cluster: what its files share. */
+/* The internal state of a cluster, shared by its files. */
 #ifndef TUTTI_CLUSTER_STATE_H
 #define TUTTI_CLUSTER_STATE_H
 
@@ -11,9 +11,9 @@
 
 enum { CLUSTER_PIECES = 8 };
 
-/* A piece of memory on each rank of the group, all of the same size, which all of them see. */
+/* Memory of the same size on each rank of the group, which all of them can read. */
 struct piece {
-    size_t n_bytes;           /* 0: this one is not in use */
+    size_t n_bytes;           /* 0: unused */
     struct segment *segments; /* [n_ranks] */
 };
 
@@ -24,8 +24,8 @@ struct cluster {
     struct monitor *monitor; /* NULL: none */
     int rank, n_ranks, group, n_groups;
     size_t direct_bytes;  /* at most DIRECT_BYTES */
-    float *sums;          /* [n_ranks][CHUNK]: what the others sent */
-    struct piece meeting; /* where ranks of one machine meet; n_bytes 0: they cannot */
+    float *sums;          /* [n_ranks][CHUNK]: received from the others */
+    struct piece meeting; /* for barriers and small sums of ranks on one machine; n_bytes 0: unused */
     uint64_t n_meetings;
     struct piece pieces[CLUSTER_PIECES];
     struct message sends[TRANSPORT_MESSAGES], receives[TRANSPORT_MESSAGES];
@@ -37,24 +37,27 @@ struct cluster {
     struct cluster_cost cost;
 };
 
-/* Somebody who waits: {0} to begin with. */
+/* State of a waiting loop: {0} to begin with. */
 struct waiting {
     unsigned n_looks;
     uint64_t begin_ns; /* 0: not yet */
     long nap_ns;
 };
 
-/* Between two looks, the longer it takes the less a core is used. is_idle: for work that may not come. False: a rank was lost. */
+/* Call between two polls: sleeps longer the longer it takes. is_idle: for work that may not come
+ * soon. False: a rank was lost. */
 bool cluster_wait(struct cluster *c, struct waiting *w, bool is_idle);
 
-/* Of sends and receives the first ones; returns when they are done. False: a rank was lost, or the transport failed. */
+/* Starts the first n_sends of sends and n_receives of receives; returns when they are done. False:
+ * a rank was lost, or the transport failed. */
 bool cluster_exchange(struct cluster *c, int n_sends, int n_receives, bool is_idle);
 struct message cluster_message(const struct cluster *c, int rank, const void *bytes, size_t n_bytes);
 
-/* Everybody's n_bytes to all of the group: [n_ranks][n_bytes], where the own ones stand already. */
+/* All-gather of n_bytes: all [n_ranks][n_bytes], where the caller has filled its own part. */
 bool cluster_share(struct cluster *c, void *all, size_t n_bytes);
 
-/* What sums need (sums.c). All ranks together, when all else of the cluster is there. direct_bytes: of struct cluster_options. */
+/* Allocates what collectives need (sums.c). All ranks together, after all else of the cluster.
+ * direct_bytes: of struct cluster_options. */
 MUST_CHECK enum tutti_status cluster_open_sums(struct cluster *c, size_t direct_bytes,
                                                struct tutti_error *err);
 void cluster_close_sums(struct cluster *c);

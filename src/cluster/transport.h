@@ -1,9 +1,10 @@
-/* What carries bytes between the ranks of a cluster: a message-passing library behind four calls.
+/* The transport between the ranks of a cluster: a message-passing library behind four functions.
  *
- * Open MPI is one (mpi_transport.c); it stands in a module of its own, which is loaded only where ranks were asked for. Memory
- * of one process is another, for tests.
+ * Open MPI is one (mpi_transport.c), in a module of its own that is loaded only for several ranks.
+ * Memory of one process is another, for tests.
  *
- * One thread at a time calls these functions. None waits for a peer: who waits looks on the way whether the peer still lives. */
+ * One thread at a time calls these functions. None waits for a peer: the caller polls, and checks
+ * in between whether the peer is alive. */
 #ifndef TUTTI_CLUSTER_TRANSPORT_H
 #define TUTTI_CLUSTER_TRANSPORT_H
 
@@ -14,21 +15,22 @@ enum { TRANSPORT_MESSAGES = 128 }; /* in each direction, of one exchange */
 
 struct message {
     int peer;
-    void *bytes;    /* of one that is sent: not written */
-    size_t n_bytes; /* below 2^31. Of one that is received: room, the message may be shorter */
+    void *bytes;    /* of a send: not written */
+    size_t n_bytes; /* below 2^31. Of a receive: room; the message may be shorter */
 };
 
 struct transport;
 
 struct transport_ops {
     const char *name;
-    /* Begins to send and to receive; all bytes stay where they are until test() says that it is done. Messages from one rank
-     * to another arrive in the order in which they were begun. False: the library failed. */
+    /* Starts to send and to receive; the bytes must not move until test() reports completion.
+     * Messages from one rank to another arrive in the order in which they were started. False: the
+     * library failed. */
     bool (*begin)(struct transport *t, const struct message *sends, int n_sends,
                   const struct message *receives, int n_receives);
-    /* 1: all that was begun is done; 0: not yet; -1: the library failed. */
+    /* 1: everything started is complete; 0: not yet; -1: the library failed. */
     int (*test)(struct transport *t);
-    /* is_orderly: every rank closes now; else peers may be dead, and nobody is to be waited for. */
+    /* is_orderly: every rank closes now; else peers may be dead, so it waits for none. */
     void (*close)(struct transport *t, bool is_orderly);
 };
 
@@ -39,7 +41,8 @@ struct transport {
     int n_sharing; /* of those, how many may run on cores of this rank, itself included */
 };
 
-/* The only symbol of a module. Joins the ranks that a launcher has started; false: why says the reason. */
+/* The only symbol of a module. Joins the ranks that a launcher has started; false: why has the
+ * reason. */
 #define TRANSPORT_OPEN_SYMBOL "tutti_transport_open"
 typedef bool transport_open_fn(struct transport **out, char *why, size_t why_bytes);
 
