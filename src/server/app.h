@@ -1,4 +1,4 @@
-/* What the routes share: the engine, the options, the figures. One instance, a part of the server. */
+/* State that all routes share: engine, options, counters. One instance, owned by the server. */
 #ifndef TUTTI_SERVER_APP_H
 #define TUTTI_SERVER_APP_H
 
@@ -19,13 +19,13 @@ struct intake;
 
 enum { APP_MAX_ROUTES = 40, APP_MAX_STATUSES = 22 };
 
-/* Requests by route and status, for /metrics. */
+/* Requests by route and status code, for /metrics. */
 struct app_counts {
     uint64_t n[APP_MAX_ROUTES][APP_MAX_STATUSES];
 };
 
 struct app {
-    tutti_engine *engine; /* NULL: the model is still being loaded */
+    tutti_engine *engine; /* NULL: the model is still loading */
     tutti_model *model;
     struct tutti_model_info info;
     const struct server_options *options;
@@ -34,44 +34,46 @@ struct app {
     struct http *http;
     struct inbox *inbox;
     struct intake *intake;
-    struct keys *keys;         /* NULL: open to all */
+    struct keys *keys;         /* NULL: no API key is needed */
     struct keys *metrics_keys; /* NULL: none */
     struct guard *guard;
     struct clients *clients;
     struct tls *tls;     /* NULL: plain HTTP */
-    struct job *jobs;    /* those that the engine works on */
-    struct steps *steps; /* NULL: its API is off */
+    struct job *jobs;    /* running jobs */
+    struct steps *steps; /* NULL: that API is off */
     struct app_counts counts;
     uint64_t n_reloads, n_failed_reloads;
-    uint64_t n_answered, n_good; /* requests answered to the end; those within the targets */
+    uint64_t n_answered, n_good; /* requests answered completely; of those, within the latency targets */
     time_t start_time;
     char fingerprint[32]; /* of program, model and weight type */
-    bool is_leaving;      /* balancers are to send requests elsewhere; those that come are answered */
+    bool is_leaving;      /* /health fails, so that load balancers stop sending; requests are still served */
     bool is_draining;     /* new requests are refused */
 };
 
-/* Who asks on conn, with the limits that hold now; NULL: nobody has to be known there, or there is no memory. As clients_get()
- * has it. */
+/* The client that sent the request on conn, with its current limits. NULL: the listener needs no
+ * client, or out of memory. Valid as long as clients_get() says. */
 struct client *app_client(struct app *app, const struct http_conn *conn);
-/* What a client that has no entry of its own may do. */
+/* Limits of a client without an entry of its own. */
 struct client_limits app_default_limits(const struct server_options *options);
-/* Adds to a refusal with 429 or 503 when to come again. */
+/* Adds Retry-After to a refusal with status 429 or 503. */
 void app_header_retry(struct http_conn *conn, int status, const struct tutti_error *err);
-/* Replies with an error in OpenAI's shape; code NULL: the usual one. */
+/* Replies with an error in OpenAI's format; code NULL: the usual one. */
 void app_reply_error(struct http_conn *conn, int status, const char *code, const struct tutti_error *err);
-/* Replies with a JSON value and drops it. */
+/* Replies with a JSON value and releases it. */
 void app_reply_json(struct http_conn *conn, int status, json_t *value);
-/* model: "ID", or "ID:NAME" for one of its adapters; NULL or "" is ID. *adapter (which may be NULL): the adapter's name, or
- * NULL; borrowed from the model. TUTTI_E_NOT_FOUND: the model is not served here. */
+/* model: "ID", or "ID:NAME" for one of its adapters; NULL or "" means ID. *adapter (adapter may be
+ * NULL): the adapter's name, or NULL; borrowed from the model. TUTTI_E_NOT_FOUND: this server does
+ * not serve that model. */
 MUST_CHECK enum tutti_status app_find_model(struct app *app, const char *model, const char **adapter,
                                             struct tutti_error *err);
-/* The same; false: it is not served, and the client has been told so. */
+/* The same, and replies with the error. False: the model is not served, and the request was
+ * answered. */
 bool app_check_model(struct app *app, struct http_conn *conn, const char *model, const char **adapter);
 
-void app_make_fingerprint(struct app *app); /* of app->info */
+void app_make_fingerprint(struct app *app); /* from app->info */
 int app_max_context(struct app *app);       /* tokens of one sequence */
 
-/* The last words of an API on a request that failed; job may be NULL. */
+/* Writes an API's error reply; job may be NULL. */
 typedef void fail_fn(struct app *app, struct job *job, struct http_conn *conn, const struct tutti_error *err);
 fail_fn openai_fail, tgi_fail, llm_serving_fail;
 
@@ -99,12 +101,12 @@ void llm_serving_queue_request(struct app *app, struct http_conn *conn);
 void llm_serving_info_request(struct app *app, struct http_conn *conn);
 void step_request(struct app *app, struct http_conn *conn);
 
-/* route.c: callbacks of struct http_options; user: struct app. */
+/* route.c: callbacks for struct http_options; user: struct app. */
 void route_head(void *app, struct http_conn *conn);
 void route_request(void *app, struct http_conn *conn);
 void route_reply(void *app, struct http_conn *conn, int status);
 void route_done(void *app, struct http_conn *conn, int status, bool is_complete);
-/* For metrics: names of the rows and columns of app_counts; NULL, 0 beyond the end. */
+/* For metrics: names of the rows and columns of app_counts; NULL or 0 after the last. */
 const char *route_name(int route);
 int route_status(int column);
 

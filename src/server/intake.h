@@ -1,11 +1,11 @@
-/* Requests between the last byte of their body and the engine: bodies are parsed and read, texts and ids converted, large replies
- * written and large requests freed on worker threads, so that no stream waits for another client's request.
+/* Work on requests outside the event loop: worker threads parse bodies, convert text and ids, write
+ * large replies and free large requests, so that no stream waits for another client's request.
  *
- * Clients share the workers fairly (base/system/workers.h), counted in bytes: however much one of them sends, it occupies one
- * worker, and another client's request is next. What a client costs here counts against its limits and its share of the
- * engine, also where its request is refused.
+ * Clients share the workers fairly (base/system/workers.h), measured in bytes: a client occupies at
+ * most one worker while another client waits, however much it sends. The cost of parsing counts
+ * against the client's limits and its share of the engine, even if its request is refused.
  *
- * A task is the loop's, then a worker's between intake_start() and done(), then the loop's again. */
+ * The loop owns a task until intake_start(), a worker owns it until done(), then the loop again. */
 #ifndef TUTTI_SERVER_INTAKE_H
 #define TUTTI_SERVER_INTAKE_H
 
@@ -19,43 +19,43 @@ struct intake;
 struct intake_task;
 struct job_api;
 
-/* What a route does with a body. */
+/* How a route handles a body. */
 struct intake_route {
-    /* On a worker: reads task->body into the task. It may use what of the app does not change while the server runs: model, info,
-     * options. */
+    /* On a worker: parses task->body into the task. It may use only the constant parts of app:
+     * model, info, options. */
     void (*read)(struct intake_task *task);
-    /* On the loop, unless the client is gone: replies, or begins a job. The body is freed. */
+    /* On the loop, unless the client has disconnected: replies, or starts a job. The body is freed. */
     void (*done)(struct intake_task *task, struct http_conn *conn);
 };
 
-/* A request's body as APIs read it. All of it is borrowed from the task. */
+/* A request's body, as APIs read it. Borrowed from the task. */
 struct intake_body {
     const char *text; /* never NULL */
     size_t n_bytes;
-    const char *path, *agent; /* of the request; agent: its User-Agent, "" where there is none */
+    const char *path, *agent; /* of the request; agent: its User-Agent, "" if it has none */
 };
 
 struct intake_task {
     struct work_item item;
-    struct intake_task *next; /* among those that are done */
+    struct intake_task *next; /* in the list of completed tasks */
     struct app *app;
-    struct http_conn *conn;           /* loop; NULL: the client is gone */
-    atomic_bool is_unwanted;          /* the client is gone: nothing needs to be read */
+    struct http_conn *conn;           /* loop; NULL: the client has disconnected */
+    atomic_bool is_unwanted;          /* the client has disconnected: skip the work */
     struct http_body *memory;         /* of the body: counts against the client's memory */
     uint64_t owner;                   /* the client's id */
     char client[80];                  /* its name */
-    const struct intake_route *route; /* NULL: req is cleared, nothing else */
-    const struct job_api *api;        /* of routes that make jobs */
+    const struct intake_route *route; /* NULL: only clear req */
+    const struct job_api *api;        /* for routes that start jobs */
     struct intake_body body;
     char *head; /* path and agent */
 
-    /* What read() leaves: */
+    /* Results of read(): */
     enum tutti_status status;
     struct tutti_error err;
-    struct api_request req; /* cleared with the task, unless done() has emptied it */
-    struct buf reply;       /* a whole reply */
+    struct api_request req; /* cleared with the task, unless done() has taken it */
+    struct buf reply;       /* a complete reply */
 
-    bool has_begun; /* what done() leaves: a job, which is charged for by itself */
+    bool has_begun; /* done() has started a job, which is charged separately */
     void *user;     /* of intake_run() */
 };
 
@@ -64,34 +64,36 @@ MUST_CHECK enum tutti_status intake_new(struct intake **out, struct event_base *
 /* Waits for the workers; sends no replies. NULL is allowed. */
 void intake_free(struct intake *intake);
 
-/* Takes the body off the connection, whose request is answered later. api may be NULL. */
+/* Takes the body off the connection; the request is answered later. api may be NULL. */
 void intake_start(struct app *app, struct http_conn *conn, const struct intake_route *route,
                   const struct job_api *api);
 
-/* In done(): what was read stays as long as its job, and takes from the client's memory. TUTTI_E_BUSY: more than the client may
- * hold. */
+/* In done(): charges the request's memory to its client until the job ends. TUTTI_E_BUSY: more than
+ * the client may hold. */
 MUST_CHECK enum tutti_status intake_hold(struct intake_task *task, struct tutti_error *err);
-/* That memory, for http_body_free(); NULL: it is too little to be counted. */
+/* That charge, for http_body_free(); NULL: too small to count. */
 struct http_body *intake_take_memory(struct intake_task *task);
 
-/* Loop: clears a request that was read. A large one is cleared on a worker, since that takes as long as some decode steps.
- * owner: the client's id. The worker does so before it reads what this client sends next, so the request no longer counts
- * against the client's memory. app->intake may be NULL. */
+/* Loop: clears a parsed request. A large one is cleared on a worker, because that takes as long as
+ * some decode steps. owner: the client's id. The worker clears it before it parses the client's
+ * next request, so it no longer counts against the client's memory. app->intake may be NULL. */
 void intake_drop(struct app *app, uint64_t owner, struct api_request *req);
 
-/* Loop: other work for a client, such as a large reply: route->read() on a worker, then route->done() on the loop with conn
- * NULL. Both find user in the task; only reply, status and err of the rest are used. n_bytes: what the work costs, in bytes of
- * a body. False: out of memory. */
+/* Loop: other work for a client, such as a large reply: route->read() on a worker, then
+ * route->done() on the loop with conn NULL. Both get user in the task; of the other results only
+ * reply, status and err are used. n_bytes: cost of the work, in bytes of a body. False: out of
+ * memory. */
 MUST_CHECK bool intake_run(struct app *app, uint64_t owner, uint64_t n_bytes,
                            const struct intake_route *route, void *user);
 
-/* What reading has cost a client, in tokens of its limits: a small part of what the engine takes for as much text. */
+/* Cost of parsing in tokens of the client's limits: a small part of what the engine takes for as
+ * much text. */
 int64_t intake_cost(uint64_t n_bytes);
 
 struct intake_counts {
     uint64_t n_waiting, n_running; /* requests */
-    uint64_t n_read, n_bytes;      /* since the start: requests, and bytes of their bodies */
-    uint64_t n_refused;            /* of those: could not be read */
+    uint64_t n_read, n_bytes;      /* since the start: requests parsed, and bytes of their bodies */
+    uint64_t n_refused;            /* of those, invalid */
 };
 void intake_counts(struct intake *intake, struct intake_counts *out);
 

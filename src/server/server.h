@@ -1,19 +1,20 @@
-/* The HTTP server: OpenAI's API, metrics and the chat page in front of one engine.
+/* The HTTP server: OpenAI's API, metrics and the chat page for one engine.
  *
- * One thread, the caller's, runs the event loop: it parses requests, submits them and writes sockets. Events of the
- * engine reach it through a queue with one wakeup for many of them; nothing else is shared.
+ * The caller's thread runs the event loop: it submits requests and writes sockets. Events of the
+ * engine reach it through a queue, with one wakeup for many events. Worker threads parse bodies
+ * (intake.h).
  *
- * The server opens before the model is loaded, so that whoever watches it can tell a replica that comes up from one that is
- * gone: until server_run() every request gets 503. */
+ * The server opens before the model is loaded, so a health check can tell a starting replica from a
+ * dead one: until server_run() every request gets 503. */
 #ifndef TUTTI_SERVER_SERVER_H
 #define TUTTI_SERVER_SERVER_H
 
 #include "base/error.h"
 
-/* APIs beside OpenAI's, off unless they are asked for. */
+/* APIs other than OpenAI's; off by default. */
 enum server_api {
     SERVER_API_LLM_SERVING = 1, /* MindSpore's */
-    SERVER_API_STEP = 2,        /* a chat in steps, POST /llm/generate */
+    SERVER_API_STEP = 2,        /* chat by polling, POST /llm/generate (step_api.h) */
     SERVER_API_TGI = 4,         /* Hugging Face's Text Generation Inference */
 };
 
@@ -22,59 +23,64 @@ struct server_options {
     const char *host;         /* name or address to listen on; ignored with unix_path */
     int port;                 /* 0: any free one */
     const char *unix_path;    /* NULL: TCP. A socket file, removed at the end; a stale one is replaced */
-    const char *api_key_file; /* NULL: open to all. As keys.h has it */
-    /* GET /metrics: keys that open it, as api_key_file; NULL: none is needed without API keys; with API keys, /metrics is closed.
-     * metrics_listen: its own address, "HOST:PORT", "PORT" or "unix:PATH"; NULL: that of the server. */
+    const char *api_key_file; /* NULL: no key is needed. Format: keys.h */
+    /* GET /metrics: file with the keys that open it, as api_key_file. NULL: without API keys it is
+     * open, with API keys it is closed. metrics_listen: an address of its own, "HOST:PORT", "PORT"
+     * or "unix:PATH"; NULL: the server's. */
     const char *metrics_key_file, *metrics_listen;
     const char *tls_cert_file, *tls_key_file; /* PEM; both or neither: plain HTTP */
-    /* NULL: clients need no certificate; else one signed by a certificate in it. */
+    /* NULL: clients need no certificate; else one signed by a CA in this file. */
     const char *tls_client_ca_file;
     const char *cors_origin; /* NULL: no CORS headers; "*" or one origin such as "https://chat.example" */
-    /* Names beyond localhost, addresses, host and this machine's name that requests may address the server by, without a port:
-     * "NAME", "*.NAME" or "*". Checked where there are no keys, and where there is such a name. */
+    /* Names by which requests may address the server, without a port: "NAME", "*.NAME" or "*", in
+     * addition to localhost, addresses, host and this machine's name. Checked if there are no API
+     * keys, or if this list is not empty. */
     const char *const *allow_hosts;
     size_t n_allow_hosts;
     const char *model_id; /* what requests call the model; NULL: tutti_model_info's name */
     size_t
-        max_body_bytes; /* of one request; beyond: 413. 0: 4 MiB and 32 bytes for each token of the context */
-    /* Connections in all, 0: no bound; and of one address (of IPv6 a network of 64 bits), 0: no bound, below 0: as
-     * server_options_init() has it, and none for loopback addresses. */
+        max_body_bytes; /* of one request; larger: 413. 0: 4 MiB and 32 bytes for each token of the context */
+    /* Connections in total, 0: no limit; and from one address (IPv6: one /64 network), 0: no limit,
+     * below 0: the default of server_options_init(), and no limit for loopback addresses. */
     int max_connections, max_connections_per_address;
-    size_t max_output_bytes; /* buffered for a reader that does not read; beyond: the connection is dropped */
+    size_t max_output_bytes; /* unsent reply bytes; a client that reads too slowly is dropped above */
     int header_timeout_s;    /* from the first byte of a request to its last */
-    int idle_timeout_s;      /* of a connection between requests, and of a reader that takes no byte */
-    int drain_delay_s;       /* after SIGTERM /health says 503 this long before requests are refused */
-    int drain_timeout_s;     /* from then on running requests have this long to end */
+    int idle_timeout_s;      /* of a connection between requests, and of a client that reads nothing */
+    int drain_delay_s;       /* after SIGTERM /health says 503 for this long before requests are refused */
+    int drain_timeout_s;     /* then running requests have this long to end */
     bool access_log;         /* one line for each request */
-    unsigned apis;           /* enum server_api, put together with | */
-    enum tutti_embedding embedding; /* how vectors are made where the request does not say it */
-    int step_timeout_s;             /* a chat in steps that nobody asks for so long is cancelled */
+    unsigned apis;           /* enum server_api, combined with | */
+    enum tutti_embedding embedding; /* pooling of embeddings, if the request does not say */
+    int step_timeout_s; /* SERVER_API_STEP: a chat that is not polled for this long is cancelled */
+    /* Limits of a client: a key without limits of its own or, without keys, an address. */
     /* Of a client, that is a key without limits of its own, or, without keys, an address: */
     int64_t tokens_per_minute; /* of prompts and answers together; 0: no limit */
     int max_concurrent;        /* answers that run or wait; 0: no limit */
-    /* Goodput: answers whose first token came within so many milliseconds, and whose mean time from token to token is within
-     * so many; 0: any. */
+    /* Goodput targets: time to first token, and mean inter-token latency of an answer, in
+     * milliseconds; 0: any. */
     double ttft_target_ms, itl_target_ms;
     bool shares_cache; /* one prefix cache for all keys; else each key has its own */
-    int max_requests;  /* that may run and wait, as the engine was opened; for /info */
+    int max_requests;  /* that may run and wait, as configured in the engine; for /info */
 };
 
-/* The defaults: 127.0.0.1:8080, 1 MiB output, 30 s header, 120 s idle, drain at once and for 30 s, access log on, no
- * other API, 60 s for a step. */
+/* The defaults: 127.0.0.1:8080, 1 MiB output, 30 s header, 120 s idle, drain at once and for 30 s,
+ * access log on, no other API, 60 s step_timeout_s. */
 void server_options_init(struct server_options *options);
 
 struct server;
 
-/* Listens. A thread of the server's answers 503 from now on; on sockets that systemd has opened, clients wait instead.
- * options is borrowed until server_close(). *out is the caller's, for server_close().
- * TUTTI_E_ARGUMENT: an option is out of range. TUTTI_E_IO, TUTTI_E_FORMAT: cannot listen, or a file cannot be used. */
+/* Starts to listen. From now on a thread of the server answers 503; on sockets from systemd clients
+ * wait instead. options is borrowed until server_close(). *out is the caller's, for server_close().
+ * TUTTI_E_ARGUMENT: an option is out of range. TUTTI_E_IO, TUTTI_E_FORMAT: cannot listen, or a file
+ * is unusable. */
 MUST_CHECK enum tutti_status server_open(struct server **out, const struct server_options *options,
                                          struct tutti_error *err);
 
-/* Prints "listening on http://HOST:PORT" (or "listening on unix:PATH") on standard output and serves until SIGTERM or
- * SIGINT; then /health says 503, after drain_delay_s new requests get 503 too, and running ones end; a second signal stops
- * at once. The engine is drained afterwards; closing it stays with the caller. SIGHUP reads keys and certificates anew.
- * Where systemd started the process, it is told of each change. Once for each server. */
+/* Prints "listening on http://HOST:PORT" (or "listening on unix:PATH") on standard output and
+ * serves until SIGTERM or SIGINT. Then /health says 503; after drain_delay_s new requests get 503
+ * too, and running ones end. A second signal stops at once. The engine is drained at the end; the
+ * caller closes it. SIGHUP reloads keys and certificates. Under systemd each change of state is
+ * reported. Once for each server. */
 MUST_CHECK enum tutti_status server_run(struct server *server, tutti_engine *engine, tutti_model *model,
                                         struct tutti_error *err);
 void server_close(struct server *server); /* NULL is allowed */

@@ -1,5 +1,5 @@
-/* The header traceparent of W3C Trace Context: which trace a request belongs to, so that its line in the log can be found
- * from the client's side. The server makes no spans of its own known; its request id doubles as the id of one. */
+/* W3C Trace Context: reads and writes the header traceparent, so that a request's log line can be found
+ * from the client's trace. The server exports no spans; its request id is also its span id. */
 #ifndef TUTTI_SERVER_ACCESS_TRACE_H
 #define TUTTI_SERVER_ACCESS_TRACE_H
 
@@ -12,13 +12,13 @@ struct trace {
     bool is_sampled;
 };
 
-/* Reads one value, all of it. False: it is not what the recommendation allows, and must count as absent. */
+/* Parses one header value. False: invalid by the recommendation; treat it as absent. */
 MUST_CHECK bool trace_parse(struct trace *out, const char *value);
 
-/* That of a request. False: it has none, more than one, or a wrong one. */
+/* Finds the header of a request. False: absent, duplicate, or invalid. */
 MUST_CHECK bool trace_find(struct trace *out, const struct http_conn *conn);
 
-/* The value for those who are asked next, and for the reply. */
+/* The value for downstream requests and for the reply. */
 void trace_write(const struct trace *trace, char out[TRACE_TEXT_BYTES]);
 
 #endif

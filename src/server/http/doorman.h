@@ -1,5 +1,6 @@
-/* Runs the event loop on a thread of its own while its owner is busy: requests that come while the model is loaded are
- * answered. Between the two calls the loop and all that hangs on it belong to that thread alone. */
+/* The startup responder: runs the event loop on a thread of its own while the model is loading, so
+ * that requests are answered (with 503). Between start and stop the loop and everything on it
+ * belong to that thread. */
 #ifndef TUTTI_SERVER_HTTP_DOORMAN_H
 #define TUTTI_SERVER_HTTP_DOORMAN_H
 

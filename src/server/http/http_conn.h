@@ -1,4 +1,4 @@
-/* What http.c and http_reply.c know of a connection; nobody else includes this. */
+/* Internals of a connection, shared by http.c and http_reply.c only. */
 #ifndef TUTTI_SERVER_HTTP_HTTP_CONN_H
 #define TUTTI_SERVER_HTTP_HTTP_CONN_H
 
@@ -17,11 +17,11 @@ struct http {
     struct http_conn *conns;
     struct event *reap; /* closes doomed connections when no handler is on the stack */
     struct http_counts counts;
-    struct http_pool *pool;       /* of bodies and unfinished heads */
+    struct http_pool *pool;       /* memory of bodies and unfinished heads */
     struct http_sources *sources; /* of the connections */
-    int n_handshakes;             /* connections whose TLS is being set up */
+    int n_handshakes;             /* TLS handshakes under way */
     bool is_leaving;
-    char date[64]; /* as replies tell it, of date_time */
+    char date[64]; /* the header Date, for date_time */
     time_t date_time;
 };
 
@@ -32,17 +32,17 @@ struct http_conn {
     struct event *timer;
     enum {
         CONN_IDLE,   /* no byte of the next request yet */
-        CONN_HEAD,   /* its head arrives */
-        CONN_BODY,   /* its body arrives */
+        CONN_HEAD,   /* receiving its head */
+        CONN_BODY,   /* receiving its body */
         CONN_ANSWER, /* the handler works on it */
-        CONN_SKIP,   /* answered, the rest of its body arrives for nobody */
-        CONN_FLUSH,  /* the last reply goes out */
+        CONN_SKIP,   /* answered; the rest of its body is discarded */
+        CONN_FLUSH,  /* sending the last reply */
         CONN_LINGER, /* all sent, waiting for the client to close */
     } state;
-    bool closes;        /* after this reply */
+    bool closes;        /* close after this reply */
     bool is_processing; /* conn_process() is on the stack */
     bool is_doomed;     /* to be closed by the reaper */
-    bool saw_end;       /* the client has closed its side; it may still read */
+    bool saw_end;       /* the client has shut down its side; it may still read */
     bool is_handshaking;
     enum http_door door;
     struct http_seat seat;
@@ -52,14 +52,14 @@ struct http_conn {
     uint64_t tenant;
     uint64_t start_us;
     struct http_head head;
-    struct http_body *body; /* or the unfinished head's share of memory; NULL: none */
-    size_t n_window;        /* bytes of the body when the current time for its next ones began */
-    uint64_t probe_us;      /* when a client that has closed its side was last written to */
+    struct http_body *body; /* or the memory charged for the unfinished head; NULL: none */
+    size_t n_window;        /* size of the body at the start of the current timeout */
+    uint64_t probe_us;      /* when the server last wrote to a client that has shut down its side */
     struct http_chunks chunks;
-    size_t n_scanned; /* of the input: holds no end of a head */
-    size_t n_unread;  /* bytes of a body that will not be read, before the next request */
+    size_t n_scanned; /* bytes of the input without the end of a head */
+    size_t n_unread;  /* bytes of a body to discard before the next request */
 
-    struct buf extra; /* header lines that were added to the reply */
+    struct buf extra; /* added header lines of the reply */
     int status;       /* of the reply; 0: not begun */
     bool has_begun, is_chunked;
     void *data;

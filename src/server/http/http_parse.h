@@ -1,7 +1,8 @@
-/* The head of an HTTP/1.1 request and the chunked coding, as RFC 9112 defines them, read strictly.
+/* Parses the head of an HTTP/1.1 request and the chunked coding, strictly by RFC 9112.
  *
- * Whatever two readers could understand differently is refused, since that is how requests are smuggled past a proxy:
- * bare line feeds, folded lines, blanks before a colon, Content-Length twice or beside Transfer-Encoding. */
+ * Ambiguous framing is refused, because request smuggling past a proxy is based on it: bare line
+ * feeds, folded lines, blanks before a colon, duplicate Content-Length, Content-Length with
+ * Transfer-Encoding. */
 #ifndef TUTTI_SERVER_HTTP_HTTP_PARSE_H
 #define TUTTI_SERVER_HTTP_HTTP_PARSE_H
 
@@ -22,9 +23,10 @@ struct http_header {
 /* Zero-initialised is empty. Strings point into text. */
 struct http_head {
     char *text;
-    /* The name and port that the client addresses: those of an absolute target, else the header Host; NULL: neither. */
+    /* The host and port that the client addresses: from an absolute target, else from the header
+     * Host; NULL: neither. */
     const char *host;
-    const char *method, *path, *query; /* path begins with '/'; query without '?', "" where there is none */
+    const char *method, *path, *query; /* path begins with '/'; query without '?', "" if there is none */
     int minor;                         /* of HTTP/1.minor */
     struct http_header headers[HTTP_MAX_HEADERS];
     int n_headers;
@@ -32,23 +34,24 @@ struct http_head {
     uint64_t n_body_bytes; /* 0 where chunked */
 };
 
-/* Parses bytes up to and with the empty line. Returns 0, or the HTTP status to refuse with; *why then says what is
- * wrong, a constant string. Call http_head_clear() in either case. */
+/* Parses a head including the empty line. Returns 0, or the HTTP status to refuse with; *why is then
+ * the reason, a constant string. Call http_head_clear() in any case. */
 MUST_CHECK int http_head_parse(struct http_head *out, const char *bytes, size_t n_bytes, const char **why);
 void http_head_clear(struct http_head *head);
 
-/* By name in any case; NULL: there is none. */
+/* Finds a header by name, ignoring case; NULL: not found. */
 const char *http_head_find(const struct http_head *head, const char *name);
 
-/* Decodes the chunked coding piece by piece. Zero-initialise. */
+/* Incremental decoder of the chunked coding. Zero-initialise. */
 struct http_chunks {
     enum { CHUNK_SIZE, CHUNK_DATA, CHUNK_DATA_END, CHUNK_TRAILER, CHUNK_DONE } state;
     uint64_t n_left; /* of this chunk */
     size_t n_extension_bytes, n_trailer_bytes;
 };
 
-/* Consumes from bytes what it can and adds the body's bytes to body, up to max_body_bytes in all.
- * Returns 0 (*n_used bytes were consumed; state CHUNK_DONE: the body is complete), or the HTTP status to refuse with. */
+/* Decodes as much of bytes as possible and appends the data to body, up to max_body_bytes in total.
+ * Returns 0 (*n_used bytes were consumed; state CHUNK_DONE: the body is complete), or the HTTP
+ * status to refuse with. */
 MUST_CHECK int http_chunks_read(struct http_chunks *chunks, const char *bytes, size_t n_bytes, size_t *n_used,
                                 struct buf *body, size_t max_body_bytes, const char **why);
 

@@ -1,8 +1,8 @@
-/* Events of the engine on their way from its text thread to the thread of the event loop.
+/* Carries engine events from the engine's text thread to the thread of the event loop.
  *
- * The callback copies what the reply needs into one block of memory and pushes it on a stack without a lock; the
- * first push on an empty stack wakes the loop, which takes all that is there and turns it round. So the text thread
- * never waits, and many events cost one wakeup. */
+ * The callback copies what the reply needs into one block of memory and pushes it on a lock-free
+ * stack. The first push on an empty stack wakes the loop, which takes the whole stack and reverses
+ * it. So the text thread never waits, and many events cost one wakeup. */
 #ifndef TUTTI_SERVER_HTTP_INBOX_H
 #define TUTTI_SERVER_HTTP_INBOX_H
 
@@ -15,34 +15,33 @@ struct inbox;
 struct event_base;
 struct job;
 
-/* One tutti_engine_submit() of a job. The job owns it until its last letter was read. */
+/* One tutti_engine_submit() of a job. The job owns it until its last event was handled. */
 struct submission {
     struct job *job;
     struct inbox *inbox;
     size_t index;       /* of the prompt */
     uint64_t engine_id; /* of the request */
-    bool is_open;       /* its last event has not been seen */
+    bool is_open;       /* its last event has not arrived */
     bool copies_tokens;
     bool lost;            /* text thread: an event could not be copied */
-    struct letter *spare; /* for the last event, should memory be short */
+    struct letter *spare; /* allocated for the last event, in case memory runs out */
     size_t n_prompt_tokens, n_cached_tokens;
     json_t *prompt;         /* the prompt's tokens in the API's shape, from read_prompt(); NULL: none */
     struct buf prompt_text; /* of a prompt of ids, from read_prompt() */
     bool is_prompt_read;
-    int64_t n_charged;    /* tokens of the prompt, to the client */
-    int64_t n_accounted;  /* of those, in its counts: known, not guessed */
-    bool is_read_charged; /* the client has paid for a prompt that was read in vain */
+    int64_t n_charged;    /* tokens of the prompt charged to the client */
+    int64_t n_accounted;  /* of those, in its counts: known, not estimated */
+    bool is_read_charged; /* the client was charged for parsing a prompt in vain */
 };
 
-/* A copied event. Its pointers lead into its own block. */
+/* A copied event. Its pointers point into its own block. */
 struct letter {
     struct letter *next;
     struct submission *submission;
     struct tutti_event event;
 };
 
-/* read: called on the loop's thread for every letter, in the order in which the events came; it takes the letter over, for
- * free(). */
+/* read: called on the loop's thread for every event, in order; it owns the event and must free() it. */
 MUST_CHECK enum tutti_status inbox_new(struct inbox **out, struct event_base *base,
                                        void (*read)(void *user, struct letter *letter), void *user,
                                        struct tutti_error *err);

@@ -1,24 +1,24 @@
-/* Calls of tools in answers, as the chat and the responses API tell of them. */
+/* Tool calls in answers, for the chat and the responses API. */
 #ifndef TUTTI_SERVER_OPENAI_OPENAI_CALLS_H
 #define TUTTI_SERVER_OPENAI_OPENAI_CALLS_H
 
 #include "server/job.h"
 
-/* The tools that the answers may call; NULL: none, and the answer is text whatever it looks like. */
+/* The tools that the answer may call; NULL: none, so the answer is never parsed for calls. */
 const json_t *calls_tools(const struct job *job);
 
-/* The calls in a whole answer that has ended so: [{"name", "arguments": JSON as text}], and how many bytes of text come before
- * them. NULL: there are none, or there is no memory. A call that was cut off is text. */
+/* Parses the calls of a complete answer: [{"name", "arguments": JSON as text}]; *n_content: bytes
+ * of text before them. NULL: there are none, or out of memory. A truncated call counts as text. */
 json_t *calls_find(const struct job *job, const struct choice *choice, enum tutti_finish finish,
                    size_t *n_content);
 
-/* Of an answer that grows, in choice->text: how many bytes are content, whatever follows. */
+/* Streaming: how many bytes of choice->text are content for certain, whatever follows. */
 size_t calls_sure_content(const struct job *job, const struct choice *choice);
-/* The next piece of a call that has become certain; false: there is none before the answer grows. It cannot be taken back:
- * what ends within a call leaves one whose arguments end early. */
+/* Streaming: the next certain piece of a call; false: none until the answer grows. A piece cannot
+ * be taken back: an answer that ends within a call leaves arguments that end early. */
 bool calls_next_piece(const struct job *job, struct choice *choice, struct call_piece *piece);
-/* After the last piece of an answer that has ended so: the calls that came in no piece, from number choice->calls.n_calls on; NULL:
- * none. Where no piece came at all, *n_content bytes of the answer are text. */
+/* At the end of a stream: the calls that were not sent in pieces, from number choice->calls.n_calls
+ * on; NULL: none. If no piece was sent, *n_content bytes of the answer are text. */
 json_t *calls_rest(const struct job *job, struct choice *choice, enum tutti_finish finish, size_t *n_content);
 
 /* The id of a call: "call_...". */

@@ -1,38 +1,40 @@
-/* What OpenAI's chat and completion APIs have in common. */
+/* Writes replies of OpenAI's chat and completion APIs: their common code. */
 #ifndef TUTTI_SERVER_OPENAI_OPENAI_REPLY_H
 #define TUTTI_SERVER_OPENAI_OPENAI_REPLY_H
 
 #include "server/job.h"
 
-/* Values returned are new references; NULL: out of memory. */
+/* Functions return new references; NULL: out of memory. */
 struct openai_api {
     struct job_api job; /* with openai_event(), openai_finish(), openai_fail() */
     const char *object, *chunk_object;
-    /* The choice of a whole reply. */
+    /* A choice of a whole reply. */
     json_t *(*whole)(struct job *job, size_t index, struct choice *choice);
-    /* Writes the chunks of one event. */
+    /* Writes the stream chunks of one event. */
     void (*stream)(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
-    /* The log-probabilities of an event in the API's shape, added to into, or into a new value where that is NULL. */
+    /* The log-probabilities of an event in the API's format, appended to into; into NULL: to a new
+     * value. */
     json_t *(*logprobs)(json_t *into, struct choice *choice, const struct tutti_event *event);
 };
 
 void openai_event(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event);
 void openai_finish(struct job *job);
 
-/* The APIs, for requests that come in a file. */
+/* The APIs, also for batch files. */
 extern const struct openai_api OPENAI_CHAT, OPENAI_COMPLETIONS;
 extern const struct job_api OPENAI_EMBEDDINGS, OPENAI_RESPONSES;
 
-/* {"id", "object", "created", "model", "system_fingerprint"} and room for more. */
+/* {"id", "object", "created", "model", "system_fingerprint"}; the caller adds the rest. */
 json_t *openai_frame(const struct job *job, const char *object);
 /* "ID", or "ID:NAME" with an adapter. */
 json_t *openai_model_name(const struct job *job);
 json_t *openai_usage(const struct job *job);
-/* Writes one chunk with this choice and drops it. */
+/* Writes one chunk with this choice and releases it. */
 void openai_stream_choice(struct job *job, json_t *choice);
-/* Adds {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}, ...]} for each token of the event. */
+/* Appends {"token", "logprob", "bytes", "top_logprobs": [{"token", "logprob", "bytes"}, ...]} for
+ * each token of the event. */
 void openai_add_logprobs(json_t *list, const struct tutti_event *event);
-/* "stop" or "length"; null while there is none. */
+/* "stop" or "length"; null if the choice has not finished. */
 json_t *openai_finish_reason(enum tutti_finish finish);
 
 #endif

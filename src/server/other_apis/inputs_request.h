@@ -1,18 +1,20 @@
-/* Requests of the form {"inputs": text, "parameters": {...}}, which Text Generation Inference and llm-serving share. */
+/* Parses requests of the form {"inputs": text, "parameters": {...}}, for Text Generation Inference
+ * and llm-serving. */
 #ifndef TUTTI_SERVER_OTHER_APIS_INPUTS_REQUEST_H
 #define TUTTI_SERVER_OTHER_APIS_INPUTS_REQUEST_H
 
 #include "server/requests/openai_request.h"
 
 struct inputs_rules {
-    /* Booleans and numbers may come as strings, and settings out of range fall back to the nearest or usual ones. */
+    /* Booleans and numbers may be strings, and settings out of range are clamped or replaced by
+     * defaults. */
     bool is_lenient;
-    int max_new_tokens; /* where the request has none; 0: as many as the context holds */
-    int top_k;          /* of sampling, likewise */
+    int max_new_tokens; /* default; 0: as many as the context holds */
+    int top_k;          /* default */
 };
 
-/* Reads into a zeroed out; unknown fields are ignored. TUTTI_E_ARGUMENT with err->param. Call api_request_clear() in either
- * case. The body's "stream" is read too. */
+/* Parses text into a zeroed out; unknown fields are ignored. TUTTI_E_ARGUMENT with err->param. Call
+ * api_request_clear() in any case. The body's "stream" is read too. */
 MUST_CHECK enum tutti_status inputs_request_read(struct api_request *out, const struct inputs_rules *rules,
                                                  const tutti_model *model, const char *text, size_t n_bytes,
                                                  struct tutti_error *err);

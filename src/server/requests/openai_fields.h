@@ -1,11 +1,12 @@
-/* Which fields a request may have: those of other servers are understood, or refused by name. */
+/* Checks the field names of a request: fields of other servers are understood, or refused by name. */
 #ifndef TUTTI_SERVER_REQUESTS_OPENAI_FIELDS_H
 #define TUTTI_SERVER_REQUESTS_OPENAI_FIELDS_H
 
 #include "server/requests/openai_request.h"
 
-/* api: one of enum api_kind. TUTTI_E_ARGUMENT with err->param: a field that would change the answer in a way that does not exist
- * here, or one whose name is nearly that of a field. Other unknown names are logged. */
+/* api: one of enum api_kind. TUTTI_E_ARGUMENT with err->param: a field that would change the answer
+ * in a way that tutti does not support, or a likely misspelling of a field. Other unknown names are
+ * logged. */
 MUST_CHECK enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutti_error *err);
 
 #endif

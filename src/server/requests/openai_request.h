@@ -1,4 +1,4 @@
-/* The fields of OpenAI's chat and completion requests, read and checked. */
+/* Parses and checks OpenAI's chat and completion requests. */
 #ifndef TUTTI_SERVER_REQUESTS_OPENAI_REQUEST_H
 #define TUTTI_SERVER_REQUESTS_OPENAI_REQUEST_H
 
@@ -12,49 +12,48 @@ enum api_kind {
     API_INPUTS = 4,
     API_STEP = 8,
     API_EMBEDDING = 16,
-    API_RESPONSES = 32, /* for the names of fields; it is read as a chat */
+    API_RESPONSES = 32, /* for field names; it is parsed as a chat */
 };
 
 enum { API_MAX_PROMPTS = 2048, API_MAX_MESSAGES = 16384, API_DEFAULT_COMPLETION_TOKENS = 16 };
 
-/* What stands at "prompt" is one of these for each entry; borrowed from the request. */
+/* An entry of "prompt"; borrowed from the request. */
 struct api_prompt {
     const char *text; /* NULL: ids */
     size_t n_text_bytes;
     size_t first_id, n_ids; /* in api_request.ids */
 };
 
-/* What API_INPUTS asks for beside the fields that all have: server/other_apis/inputs_request.h. */
+/* Settings of API_INPUTS (server/other_apis/inputs_request.h) that other APIs do not have. */
 struct inputs_wants {
     bool details, input_details, full_text;
     bool has_full_text; /* return_full_text was given */
     bool is_sampled;
-    bool has_other_protocol; /* return_protocol is there, and is not "sse" */
-    int truncate;            /* 0: no */
+    bool has_other_protocol; /* return_protocol is given, and is not "sse" */
+    int truncate;            /* keep this many tokens of the prompt; 0: all */
 };
 
-/* What tool_choice demands. */
+/* The value of tool_choice. */
 enum api_forced { API_FORCED_NONE, API_FORCED_ANY, API_FORCED_NAMED };
 
 struct api_request {
     enum api_kind kind;
-    json_t *root; /* strings below are borrowed from here */
-    size_t
-        n_bytes; /* memory that the request takes, with the engine's copy of it; set by api_request_trim() */
+    json_t *root;   /* strings below are borrowed from here */
+    size_t n_bytes; /* memory of the request, including the engine's copy; set by api_request_trim() */
     const char *model;
-    const char *adapter; /* that model names; NULL: none. Set by app_check_model() */
+    const char *adapter; /* the one that model names; NULL: none. Set by app_check_model() */
     struct tutti_message *messages;
     size_t n_messages;
-    struct buf *joined; /* contents that came in several parts */
+    struct buf *joined; /* contents given in several parts, joined */
     size_t n_joined;
     char **dumped; /* tool calls, tools and template arguments, as JSON texts */
     size_t n_dumped;
     const char *tools, *template_arguments;
     enum tutti_grammar_kind grammar_kind;
-    const char *grammar_field; /* of the request, that says what the answer must be; NULL: none */
+    const char *grammar_field; /* the field that sets the grammar; NULL: none */
     const char *grammar;
     size_t n_grammar_bytes;
-    char *schema;               /* own: grammar, where it is none of the request's own texts */
+    char *schema;               /* owned: grammar, if it is not a text of the request itself */
     struct api_prompt *prompts; /* NULL: messages, which count as one */
     size_t n_prompts;
     struct ids ids, stop_ids;
@@ -68,13 +67,13 @@ struct api_request {
     int priority;           /* with has_priority */
     float max_queue_time_s; /* 0: the server's */
     bool has_priority;
-    int speculate; /* 0 and not given: as the engine does */
-    int n_best;    /* of the n choices of a prompt, how many are answered with; 0: all */
-    bool scores;   /* the choices' log-probabilities are wanted, if not by the client */
+    int speculate; /* 0 or not given: the engine's setting */
+    int n_best;    /* how many of a prompt's n choices to return; 0: all */
+    bool scores;   /* compute log-probabilities of the choices, even if the client does not want them */
     bool keeps_stop, reports_held;
     enum api_forced forced;
     const char *forced_name; /* the function, of API_FORCED_NAMED */
-    bool one_tool_call;      /* parallel_tool_calls is false: of several calls, the first */
+    bool one_tool_call;      /* parallel_tool_calls is false: only the first call counts */
     int n_beams;
     float length_penalty;
     enum tutti_early_stopping early_stopping;
@@ -82,53 +81,57 @@ struct api_request {
     int dimensions; /* of an embedding; 0: all */
     bool is_base64;
     bool prompt_logprobs, no_answer;
-    bool tells_prompt; /* the reply has the prompt's text or tokens */
+    bool tells_prompt; /* the reply contains the prompt's text or tokens */
     struct inputs_wants inputs;
     bool stream, include_usage, logprobs, echo, ignore_eos, parse_special;
 };
 
-/* Reads root, which is taken over; api_check_fields() comes before. A wrong type, a value out of range or a field that asks for what
- * does not exist is TUTTI_E_ARGUMENT with err->param. Call api_request_clear() in either case. */
+/* Reads root and takes ownership of it; call api_check_fields() before. TUTTI_E_ARGUMENT with
+ * err->param: a wrong type, a value out of range, or an unsupported field. Call api_request_clear()
+ * in any case. */
 MUST_CHECK enum tutti_status api_request_read_value(struct api_request *out, enum api_kind kind,
                                                     const tutti_model *model, json_t *root,
                                                     struct tutti_error *err);
-/* The same of a body as a client sent it: names of fields are checked first (openai_fields.h). */
+/* The same for a body as a client sent it: calls api_check_fields() first. */
 MUST_CHECK enum tutti_status api_request_read_client(struct api_request *out, enum api_kind kind,
                                                      const tutti_model *model, json_t *root,
                                                      struct tutti_error *err);
 void api_request_clear(struct api_request *req);
 
-/* What the engine is asked for prompt number i. Borrowed from req. */
+/* The engine's request for prompt number i. Borrowed from req. */
 struct tutti_request api_request_make(const struct api_request *req, size_t i);
 
-/* Tokens of prompt number i, guessed from its length. */
+/* Tokens of prompt number i, estimated from its length. */
 int64_t api_request_guess(const struct api_request *req, size_t i);
 
-/* What it costs to read prompt number i, where nothing comes of it: intake_cost() of its bytes. */
+/* Cost of parsing prompt number i if nothing comes of it: intake_cost() of its bytes. */
 int64_t api_request_read_cost(const struct api_request *req, size_t i);
 
-/* After the request was read: frees the parts of root from which nothing is borrowed (lists of ids and other values without
- * strings), and sets n_bytes. */
+/* Frees the parts of root that nothing borrows (lists of ids and other values without
+ * strings), and sets n_bytes. Call it after parsing. */
 void api_request_trim(struct api_request *req);
 
-/* For other routes: prompts and messages alone. */
-/* name: of the field. */
+/* For other routes: */
+/* Reads only the prompts. name: the field. */
 MUST_CHECK enum tutti_status api_read_prompts(struct api_request *req, const char *name, int n_vocab,
                                               struct tutti_error *err);
 MUST_CHECK enum tutti_status api_read_messages(struct api_request *req, struct tutti_error *err);
-/* A list of {"type": "function", "function": {"name": "..."}}: tools, or calls, which have arguments as well. */
+/* Checks a list of {"type": "function", "function": {"name": "..."}}: tools, or (is_call) calls,
+ * which have arguments as well. */
 MUST_CHECK enum tutti_status api_check_functions(const json_t *list, const char *name, bool is_call,
                                                  struct tutti_error *err);
-/* Keeps a value as text; there is room for it behind the messages. */
+/* Stores a value as text, freed with the request. There must be room in dumped, which is allocated
+ * with the messages. */
 MUST_CHECK enum tutti_status api_dump(struct api_request *req, const json_t *value, const char **text,
                                       struct tutti_error *err);
-/* tools, tool_choice and chat_template_kwargs; after the messages and response_format. */
+/* Reads tools, tool_choice and chat_template_kwargs; after the messages and response_format. */
 MUST_CHECK enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err);
-/* The calls in a whole answer that must be some: [{"name", "arguments": JSON as text}]. NULL: it is none, or there is no memory. */
+/* The calls of a whole answer that tool_choice forces to be calls: [{"name", "arguments": JSON as
+ * text}]. NULL: invalid, or out of memory. */
 json_t *api_forced_calls(const struct api_request *req, const char *text, size_t n_bytes);
-/* response_format, grammar and other servers' fields of that kind. */
+/* Reads response_format, grammar and the corresponding fields of other servers. */
 MUST_CHECK enum tutti_status api_read_format(struct api_request *req, struct tutti_error *err);
-/* An error about the form of the answer names the field that the request has. */
+/* Sets err->param to the field of the request that sets the grammar. */
 void api_name_format(const struct api_request *req, struct tutti_error *err);
 MUST_CHECK enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *param, int n_vocab,
                                           struct tutti_error *err);
