@@ -1,4 +1,4 @@
-/* The memory behind model_reserve() and model_forward(). */
+/* The scratch memory of model_forward(), and the choice of its backend. */
 #ifndef TUTTI_MODEL_FORWARD_H
 #define TUTTI_MODEL_FORWARD_H
 
@@ -7,7 +7,7 @@
 struct workspace;
 void workspace_free(struct workspace *workspace, struct backend *be); /* NULL is allowed */
 
-/* Makes model->backend for model->desc and model->rope_freqs, and sets model->kv_type. */
+/* Creates model->backend for model->desc and model->rope_freqs, and sets model->kv_type. */
 MUST_CHECK enum tutti_status
 model_start_backend(struct model *model, const struct tutti_model_options *options, struct tutti_error *err);
 

@@ -1,7 +1,8 @@
 /* A loaded model: description, packed weights, tokenizer, chat format.
  *
- * A family (llama.c, chatglm.c, ...) turns a checkpoint's configuration into a struct model_desc and says under which names
- * the tensors stand; forward.c runs any description. Families hold no arithmetic. */
+ * A family (llama.c, chatglm.c, ...) converts a checkpoint's configuration into a struct
+ * model_desc and gives the names of the tensors. forward.c runs any description; families hold no
+ * arithmetic. */
 #ifndef TUTTI_MODEL_H
 #define TUTTI_MODEL_H
 
@@ -13,27 +14,31 @@
 
 enum { MAX_STOP_IDS = 64 };
 
-/* Everything that forward.c must know. Ranges were checked by model_desc_check(). */
+/* The hyperparameters: everything that forward.c must know. Ranges are checked by
+ * model_desc_check(). */
 struct model_desc {
     char family[32];      /* "llama", "chatglm" */
     char chat_format[32]; /* "llama2", "chatglm2", "chatglm3"; "": none */
     int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab, n_ctx;
-    enum { NORM_RMS, NORM_LAYER /* mean taken off, biases */ } norm;
+    enum { NORM_RMS, NORM_LAYER /* subtracts the mean, has biases */ } norm;
     float norm_eps;
     bool has_embedding_norm; /* on the embedding, before the first layer */
-    bool has_post_norms; /* on what attention and the feed-forward layer give, before it joins the stream */
-    /* 0: a block's output is added to the residual stream; else to the block's normed input times this. */
+    /* Norms of the outputs of attention and feed-forward layer, before they join the residual. */
+    bool has_post_norms;
+    /* 0: a block's output is added to the residual stream; else to the block's normed input times
+     * this factor. */
     float residual_scale;
     bool has_learned_positions; /* a table of n_ctx rows is added to the embedding */
-    /* The last layer's queries are made of a table of n_ctx rows by position; the output norm stands before that layer,
-     * none behind it. */
+    /* The last layer's queries come from a table of n_ctx rows, by position. The output norm is
+     * before that layer, and no norm after it. */
     bool has_top_query;
     enum rope_kind rope;
     int rotary_dim;
     double rope_theta;
     bool has_half_freqs; /* rotary frequencies are rounded to half precision */
     struct rope_scaling {
-        /* dynamic: none within n_ctx; beyond it the base would follow from the length of the text. */
+        /* ROPE_SCALING_DYNAMIC: none up to n_ctx; beyond it the base would depend on the length
+         * of the text. */
         enum {
             ROPE_SCALING_NONE,
             ROPE_SCALING_LINEAR,
@@ -45,34 +50,37 @@ struct model_desc {
         double beta_fast, beta_slow, attention_factor;    /* yarn; attention_factor 0: 0.1 ln(factor) + 1 */
         int original_n_ctx;
     } rope_scaling;
-    bool has_qk_norm;       /* RMSNorm of each head of q and k, with norm_eps, before the rotation */
-    bool has_alibi;         /* scores fall with the distance, in place of a rotation */
-    int window;             /* a position sees this many, itself with them; 0: all before it */
+    bool has_qk_norm;       /* RMSNorm of each head of q and k, with norm_eps, before rotary embedding */
+    bool has_alibi;         /* ALiBi (scores fall with the distance) instead of rotary embedding */
+    int window;             /* a position attends to this many, itself included; 0: to all before it */
     bool has_qkv_bias;      /* on q, k, v */
-    bool has_attn_out_bias; /* on the projection behind attention */
+    bool has_attn_out_bias; /* on the output projection of attention */
     bool has_mlp_bias;      /* on gate, up and down */
     bool has_gate;          /* act(gate) * up, else act(up) */
-    bool tied_output;       /* the embedding is the output matrix too */
-    bool is_untied;         /* the configuration ties it, but the file's own output matrix is another one */
+    bool tied_output;       /* the embedding is also the output matrix */
+    bool is_untied;         /* the configuration says tied, but the file has another output matrix */
     enum activation activation;
-    /* What stands before the first prefix_end_id is read in both directions; rotary positions behind it stay at the first of
-     * mask_ids that there is, and count in a second stream. */
+    /* Prefix attention: tokens before the first prefix_end_id attend in both directions. After it
+     * the rotary position stays at that of the first mask id found, and a second (block) position
+     * counts up. */
     bool has_prefix;
     int32_t prefix_end_id, mask_ids[2];
     int32_t bos_id, pad_id; /* -1: none */
-    /* What ends an answer: first the ids that the checkpoint's files list, then those that end an answer of a chat as well. */
+    /* Ids that end an answer: first n_stop_ids that the checkpoint's files list, then
+     * n_chat_stop_ids that end an answer in chats only. */
     int32_t stop_ids[MAX_STOP_IDS];
     int n_stop_ids, n_chat_stop_ids;
     int n_usable_vocab; /* ids from here on are padding rows, never sampled */
 };
 
-/* Whether positions from n_ctx on cannot be computed, which other models do as well as they can. */
+/* Whether positions from n_ctx on cannot be computed. Other models can run beyond n_ctx, with
+ * falling quality. */
 static inline bool model_desc_ends_at_context(const struct model_desc *d)
 {
     return d->has_learned_positions || d->has_top_query || d->rope_scaling.kind == ROPE_SCALING_DYNAMIC;
 }
 
-/* How many of stop_ids end an answer. */
+/* The number of stop_ids that end an answer. */
 static inline int model_desc_n_stops(const struct model_desc *d, bool is_chat)
 {
     return d->n_stop_ids + (is_chat ? d->n_chat_stop_ids : 0);
@@ -81,16 +89,18 @@ static inline int model_desc_n_stops(const struct model_desc *d, bool is_chat)
 struct chat_call;
 struct chat_template;
 
-/* A chat format renders messages to ids and says how a reply becomes text. See model/chat/chat.h. */
+/* A chat format renders messages to ids and defines how a reply becomes text. See
+ * model/chat/chat.h. */
 struct chat_format {
     const char *name;
-    /* Adds the ids of the whole prompt, ready for the assistant's answer. TUTTI_E_ARGUMENT: an unknown role (param
-     * names messages[i].role), or what the format cannot say; TUTTI_E_MEMORY. */
+    /* Adds the ids of the whole prompt, ready for the assistant's answer. TUTTI_E_ARGUMENT: an
+     * unknown role (param names messages[i].role), or a message that the format cannot express;
+     * TUTTI_E_MEMORY. */
     enum tutti_status (*render)(const struct chat_call *call, struct ids *out, struct tutti_error *err);
     bool is_own_template;   /* chat_source() has its text */
     bool takes_tools;       /* of formats that are code */
-    bool has_metadata_line; /* a reply's first line is metadata: not shown where it is blank */
-    bool trims_reply;       /* blanks and newlines around the reply are not shown */
+    bool has_metadata_line; /* a reply's first line is metadata: hidden if it is blank */
+    bool trims_reply;       /* blanks and newlines around the reply are removed */
     bool fills_in_time;     /* a reply's "[[训练时间]]", the time of training, is shown as "2023年" */
     bool widens_marks;      /* , ! : ; ? beside a Chinese character are shown full-width; fills_in_time too */
 };
@@ -109,10 +119,10 @@ struct layer {
     struct norm attn_post_norm, ffn_post_norm; /* has_post_norms */
     float *q_norm, *k_norm;                    /* [head_dim]; NULL without has_qk_norm */
     struct matrix *qkv, *attn_out;
-    struct matrix *gate_up, *down; /* gate_up: up alone without has_gate */
+    struct matrix *gate_up, *down; /* gate_up: only up without has_gate */
 };
 
-/* has_top_query: the last layer's qkv is NULL, these stand in its place. */
+/* Of has_top_query: replaces the last layer's qkv, which is NULL. */
 struct top_query {
     float *table;              /* [n_ctx][d_model] */
     struct matrix *query, *kv; /* [d_model] to q; to k and v */
@@ -121,10 +131,10 @@ struct top_query {
 struct model {
     char name[128];
     struct model_desc desc; /* of the whole model */
-    /* Of what this rank holds: the same, but for the numbers of heads, columns and ids where it is one of several
+    /* Of the part that this rank holds: with several ranks it has fewer heads, columns and ids
      * (split.h). */
     struct model_desc local;
-    struct group *group; /* the ranks that run the model together; NULL: this process alone */
+    struct group *group; /* the tensor-parallel ranks; NULL: a single process */
     enum dtype weight_type, kv_type;
     struct backend *backend;
     struct layer *layers;              /* [n_layers] */
@@ -135,7 +145,7 @@ struct model {
     struct tokenizer *tokenizer;         /* NULL: none */
     struct adapters *adapters;           /* NULL: none */
     bool is_gguf;                        /* rows of q and k are in GGUF's order */
-    const struct family *family;         /* NULL: made-up weights */
+    const struct family *family;         /* NULL: random weights */
     const struct chat_format *chat;      /* NULL: none */
     struct chat_template *chat_template; /* of a format that is a template */
     struct tutti_sampling sampling;      /* defaults */
@@ -148,35 +158,37 @@ struct model {
 MUST_CHECK enum tutti_status model_load(struct model **out, const char *path,
                                         const struct tutti_model_options *options, struct tutti_error *err);
 
-/* A known shape ("chatglm3-6b", ...) with made-up weights, without tokenizer, for benchmarks. */
+/* Makes a model of a known shape ("chatglm3-6b", ...) with random weights and no tokenizer, for
+ * benchmarks. */
 MUST_CHECK enum tutti_status model_make(struct model **out, const char *shape, enum dtype type,
                                         const struct tutti_model_options *options, struct tutti_error *err);
 
-/* The description of a known shape; NULL: there is none of this name. */
+/* The description of a known shape; NULL: not found. */
 const struct model_desc *model_shape(const char *name);
 
-/* The same for any description, such as some layers of a model. */
+/* model_make() for any description, such as a few layers of a model. */
 MUST_CHECK enum tutti_status model_make_like(struct model **out, const char *name,
                                              const struct model_desc *desc, enum dtype type,
                                              const struct tutti_model_options *options,
                                              struct tutti_error *err);
 void model_free(struct model *model); /* NULL is allowed */
 
-/* Adds the ids that stand before a text that the model is to continue (bos, or [gMASK] sop). */
+/* Adds the ids before a text that the model is to continue (bos, or [gMASK] sop). */
 MUST_CHECK enum tutti_status model_text_prefix(const struct model *model, struct ids *out,
                                                struct tutti_error *err);
 
-/* The part of a sequence that desc.has_prefix is about; its ids must all be rows of one step. All zero for other models. */
+/* The bidirectional prefix of a sequence (desc.has_prefix); its ids must all be rows of one step.
+ * All zero for other models. */
 struct prefix {
     int n, mask_position;
-    bool has_no_end; /* of a model with prefixes: prefix_end_id is not there */
+    bool has_no_end; /* of a model with prefixes: prefix_end_id is missing */
 };
 struct prefix model_find_prefix(const struct model_desc *desc, const int32_t *ids, int n_ids);
 
 /* The rope_positions and block_positions of a step's row, for models with prefixes. */
 void model_prefix_positions(const struct prefix *prefix, int position, int32_t *rope, int32_t *block);
 
-/* Adds the ids that stand behind such a text. */
+/* Adds the ids after such a text. */
 MUST_CHECK enum tutti_status model_text_suffix(const struct model *model, struct ids *out,
                                                struct tutti_error *err);
 
@@ -184,55 +196,62 @@ MUST_CHECK enum tutti_status model_text_suffix(const struct model *model, struct
 struct model_text {
     const char *bytes;
     size_t n_bytes;
-    bool add_special;   /* with what the model expects before a text, and behind it */
-    bool parse_special; /* special tokens that the text spells become them: it is trusted */
+    bool add_special;   /* with the ids that the model expects before and after a text */
+    bool parse_special; /* recognize special tokens in the text: only for trusted text */
 };
 
 /* Adds the text's ids to out, which is empty. The model has a tokenizer. */
 MUST_CHECK enum tutti_status model_encode_text(const struct model *model, const struct model_text *text,
                                                struct ids *out, struct tutti_error *err);
 
-/* TUTTI_E_ARGUMENT with param: a text spelled a special token for which the model has no row in its embedding. */
+/* Checks that every id has a row in the embedding. TUTTI_E_ARGUMENT with param: the text spelled
+ * a special token that has none. */
 MUST_CHECK enum tutti_status model_check_rows(const struct model *model, const struct ids *ids,
                                               const char *param, struct tutti_error *err);
 
-/* Sizes activations and scratch memory for steps of up to max_rows rows, max_outputs of them with logits (any with hidden
- * states). May be called again with another size. */
+/* Sizes activations and scratch memory for steps of up to max_rows rows, max_outputs of them with
+ * logits (any with hidden states). May be called again with another size. */
 MUST_CHECK enum tutti_status model_reserve(struct model *model, int max_rows, int max_outputs,
                                            struct tutti_error *err);
 
-/* One forward pass over the rows of step. logits: host, [n_outputs - n_hidden][n_vocab]. Hidden states are those that logits are
- * made of: behind the last norm. n_rows and n_outputs: at most what was reserved. Allocates nothing. */
+/* One forward pass over the rows of step. logits: host, [n_outputs - n_hidden][n_vocab]. Hidden
+ * states are taken after the last norm, as the input of the output matrix. n_rows and n_outputs:
+ * at most what was reserved. Allocates nothing. */
 void model_forward(struct model *model, struct kv_memory *kv, const struct step *step, float *logits);
 
-/* ---- KV memory, by which model_forward() goes. Of a model of several ranks there is one at a time ---- */
+/* ---- KV memory for model_forward(). A model on several ranks has at most one at a time ---- */
 
-/* n_pages pages for every layer, of the model's kv_type, on every rank. On success *out is the caller's. */
+/* Allocates n_pages pages for every layer, of the model's kv_type, on every rank. On success *out
+ * is the caller's. */
 MUST_CHECK enum tutti_status model_kv_new(struct model *model, struct kv_memory **out, int n_pages,
                                           struct tutti_error *err);
 void model_kv_free(struct model *model, struct kv_memory *kv); /* NULL is allowed */
 void model_kv_copy_page(struct model *model, struct kv_memory *kv, int32_t dst, int32_t src);
 
-/* Memory that this process may still take for pages: of several ranks, the least that any of them may. */
+/* Bytes that this process may still allocate for pages: with several ranks, the minimum over
+ * them. */
 uint64_t model_memory_left(struct model *model);
 
-/* What each rank has in memory (memory_resident()): [LIMIT_RANKS], of which it fills those that there are. Returns how many; 0: a
- * rank was lost. */
+/* Resident memory of each rank (memory_resident()). n_bytes: [LIMIT_RANKS]. Returns the number of
+ * ranks filled in; 0: a rank was lost. */
 int model_memory_taken(struct model *model, uint64_t *n_bytes);
 
-/* ---- ranks. One that runs alone is rank 0 ---- */
+/* ---- ranks. A single process is rank 0 ---- */
 
 int model_rank(const struct model *model);
 
-/* Ranks but 0: does what rank 0 does with the model until that frees it. TUTTI_E_IO: a rank was lost. */
+/* For ranks above 0: repeats what rank 0 does with the model, until rank 0 frees it. TUTTI_E_IO:
+ * a rank was lost. */
 MUST_CHECK enum tutti_status model_follow(struct model *model, struct tutti_error *err);
 
-/* Reserves what telling the others of a step takes: up to max_rows rows of max_seqs sequences with page tables of max_pages.
- * Without it, memory is taken when it is needed. */
+/* Reserves the message that broadcasts a step to the other ranks: up to max_rows rows of max_seqs
+ * sequences with page tables of max_pages. Without this call, the memory is allocated when it is
+ * needed. */
 MUST_CHECK enum tutti_status model_reserve_tables(struct model *model, int max_rows, int max_seqs,
                                                   int max_pages, struct tutti_error *err);
 
-/* True: a rank was lost, and what model_forward() gave since is of no use. model_check(): TUTTI_E_IO, and which one. */
+/* True: a rank was lost, and results of model_forward() since then are invalid. model_check()
+ * then returns TUTTI_E_IO; the error names the rank. */
 bool model_is_lost(const struct model *model);
 enum tutti_status model_check(const struct model *model, struct tutti_error *err);
 

@@ -1,17 +1,18 @@
-/* Adapters: low-rank updates of a model's linear layers, several beside each other in one loaded model.
- * Hu et al., 2021 (LoRA). On disk: a folder as PEFT writes it, adapter_config.json beside adapter_model.safetensors;
- * tensors may have PEFT's names or those of MindFormers. */
+/* LoRA adapters: low-rank updates of a model's linear layers. One loaded model can have several.
+ * Hu et al., 2021 (LoRA). On disk: a folder as PEFT writes it, adapter_config.json and
+ * adapter_model.safetensors. Tensor names follow PEFT or MindFormers. */
 #ifndef TUTTI_MODEL_ADAPTERS_ADAPTER_H
 #define TUTTI_MODEL_ADAPTERS_ADAPTER_H
 
 #include "model/description/family.h"
 
-/* The linear layers that adapters may change. A layer of has_top_query has its q in SITE_TOP_QUERY, and k and v alone in
- * SITE_QKV. */
+/* The linear layers that adapters may change. With has_top_query the last layer's q is in
+ * SITE_TOP_QUERY, and its SITE_QKV holds only k and v. */
 enum site { SITE_QKV, SITE_TOP_QUERY, SITE_ATTN_OUT, SITE_GATE_UP, SITE_DOWN, SITE_OUTPUT, SITE_COUNT };
 
-/* One pair of factors: rows out_begin.. of a matrix of the forward pass get scale * B . A. Rows are in the order of the
- * model that runs (q's heads, then k's, then v's; gate, then up), rotated as it rotates them. */
+/* One pair of factors: scale * B . A is added to rows out_begin.. of a matrix of the forward
+ * pass. Rows are in the order of the loaded model (q's heads, then k's, then v's; gate, then up)
+ * and in its rotary order. */
 struct adapter_update {
     enum site site;
     int layer; /* of SITE_OUTPUT: 0 */
@@ -21,20 +22,21 @@ struct adapter_update {
     float *b; /* [n_out][rank] */
 };
 
-/* What stands in a folder, checked against a model. */
+/* The content of an adapter's folder, checked against a model. */
 struct adapter_file {
     struct adapter_update *updates; /* [n], by site and layer */
     int n;
 };
 
-/* Reads and checks the whole folder. is_gguf: the model's own weights have GGUF's order of rows. Errors name file and
- * tensor. TUTTI_E_UNSUPPORTED: what is not a plain low-rank update (DoRA, biases, whole modules). */
+/* Reads and checks the whole folder. is_gguf: the model's weights have GGUF's order of rows.
+ * Errors name file and tensor. TUTTI_E_UNSUPPORTED: anything but a plain low-rank update (DoRA,
+ * biases, whole modules). */
 MUST_CHECK enum tutti_status adapter_file_open(struct adapter_file *out, const char *path,
                                                const struct model_desc *desc, const struct family *family,
                                                bool is_gguf, struct tutti_error *err);
 void adapter_file_clear(struct adapter_file *file); /* a zeroed one is allowed */
 
-/* What a site's matrix is: 0 for n_out where the layer has no such matrix. */
+/* The shape of a site's matrix. n_out is 0 if the layer has no such matrix. */
 void adapter_site_shape(const struct model_desc *desc, enum site site, int layer, int *n_in, int *n_out);
 
 enum { LIMIT_ADAPTERS = 256, LIMIT_ADAPTER_NAME = 128 };
@@ -42,11 +44,12 @@ enum { LIMIT_ADAPTERS = 256, LIMIT_ADAPTER_NAME = 128 };
 /* The adapters of a loaded model. */
 struct adapters;
 
-/* Loads the folder at path as name: 1 to 127 bytes, no ':' and no control characters, not taken yet. Scratch memory
- * grows with the next model_reserve(), which must come before the next step. */
+/* Loads the folder at path as an adapter called name: 1 to 127 bytes, no ':' and no control
+ * characters, not in use yet. model_reserve() must be called before the next step, to grow the
+ * scratch memory. */
 MUST_CHECK enum tutti_status model_add_adapter(struct model *model, const char *name, const char *path,
                                                struct tutti_error *err);
-/* An adapter of made-up updates of every linear layer, for benchmarks. */
+/* Adds an adapter with random weights for every linear layer, for benchmarks. */
 MUST_CHECK enum tutti_status model_make_adapter(struct model *model, const char *name, int rank,
                                                 struct tutti_error *err);
 void adapters_free(struct adapters *adapters, struct backend *be); /* NULL is allowed */
@@ -55,7 +58,7 @@ int model_n_adapters(const struct model *model);
 const char *model_adapter_name(const struct model *model, int adapter);
 int model_find_adapter(const struct model *model, const char *name); /* -1: there is none */
 
-/* The updates of a matrix, by adapter; NULL: no adapter has one. */
+/* The updates of a matrix, indexed by adapter. NULL: no adapter changes this matrix. */
 const struct lora *const *model_loras(const struct model *model, enum site site, int layer);
 
 #endif

@@ -1,12 +1,15 @@
-/* Calls of tools in an answer while it grows: what of a call is certain goes out before the call is complete.
+/* Incremental tool-call parser: streams the name and arguments of a call while the model still
+ * writes it.
  *
- * No byte of an answer is looked at more than a bounded number of times: what may still become a call is at most 4 KB long, and
- * an argument in Python is read once, when it is complete. Nothing here recurses; JSON is read by jansson (2048 levels), and Python by
- * the room template, whose header lists what recurses there.
+ * Linear time: each byte of an answer is parsed a bounded number of times. Text that may still
+ * become a call is at most 4 KB long, and a Python argument is parsed once, when it is complete.
+ * Nothing here recurses. jansson parses JSON (up to 2048 levels); src/template parses Python, and
+ * template.h lists what recurses there.
  *
- * Reads the ways of writing calls that chat_find_calls() knows, as far as they begin with the name of a listed tool: arguments in JSON are
- * given as the model writes them, those in Python as JSON, one after the other. Whatever is written in another way is not given;
- * it is for chat_find_calls() at the end. */
+ * Understands the call syntaxes of chat_find_calls() that begin with the name of a listed tool.
+ * JSON arguments are passed on as the model writes them; Python arguments are converted to JSON
+ * one by one. Any other syntax is not streamed: chat_find_calls() finds such calls at the end of
+ * the answer. */
 #ifndef TUTTI_MODEL_CHAT_CALL_READER_H
 #define TUTTI_MODEL_CHAT_CALL_READER_H
 
@@ -17,26 +20,27 @@
 /* Zero-initialise. */
 struct call_reader {
     enum {
-        CALL_AWAITED, /* of the next call nothing is certain */
-        CALL_JSON,    /* its arguments come, as JSON */
-        CALL_PYTHON,  /* as Python */
+        CALL_AWAITED, /* the next call has not certainly begun */
+        CALL_JSON,    /* inside JSON arguments */
+        CALL_PYTHON,  /* inside Python arguments */
         CALL_ENDED,   /* its arguments are complete */
         CALL_NONE,    /* no more calls will be found here */
     } state;
     enum { WAY_UNKNOWN, WAY_TAGGED, WAY_OBJECT, WAY_LIST, WAY_NAMED } way; /* how calls are written */
-    size_t at;      /* bytes of the answer that need not be looked at again */
-    size_t n_calls; /* begun */
+    size_t at;      /* bytes of the answer that are done */
+    size_t n_calls; /* that have begun */
     int depth;      /* brackets open in the arguments */
     char quote;     /* of the string that is open in them; 0: none */
     bool is_escaped;
-    size_t first;    /* byte of the argument in Python that is being read */
-    struct buf made; /* the arguments before it as JSON */
-    size_t n_given;  /* bytes of it */
-    json_t *names;   /* of those arguments; NULL: none yet */
+    size_t first;    /* offset of the current Python argument */
+    struct buf made; /* the arguments before it, as JSON */
+    size_t n_given;  /* bytes of made that were returned */
+    json_t *names;   /* of the arguments in made; NULL: none yet */
 };
 
-/* A piece of call number index. First comes one with the name; the arguments of all pieces together are a JSON object. What is pointed to is
- * valid until the answer grows or the next call. */
+/* A piece of call number index. The first piece has the name; the arguments of all pieces joined
+ * are a JSON object. The pointers are valid until the answer grows or call_reader_next() is
+ * called again. */
 struct call_piece {
     size_t index;
     const char *name; /* NULL: not the first piece */
@@ -46,8 +50,9 @@ struct call_piece {
     bool is_last; /* the arguments are complete */
 };
 
-/* The next piece of an answer, which has grown to n_bytes of text; false: none before it grows further. text may have moved, its
- * beginning must not have changed. tools: as of chat_find_calls(). */
+/* Gets the next piece of an answer that has grown to n_bytes of text. False: no piece until the
+ * answer grows further. text may have moved, but its earlier bytes must be the same. tools: as in
+ * chat_find_calls(). */
 bool call_reader_next(struct call_reader *r, const char *text, size_t n_bytes, const json_t *tools,
                       struct call_piece *piece);
 void call_reader_clear(struct call_reader *r);

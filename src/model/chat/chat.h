@@ -1,12 +1,14 @@
-/* Chat formats: messages to the ids of a prompt.
+/* Chat formats: render messages to the token ids of a prompt.
  *
- * Three kinds. The checkpoint's template, in Jinja, which comes first; where it has none, code for families whose authors' own
- * renderer works on ids (the GLM family, LLaMA-2), and templates of tutti's own for other well-known formats.
- * In all of them only the format makes special tokens: a message's text is tokenized as text, whatever it contains.
+ * There are three kinds. The checkpoint's Jinja template has priority. Without one, there is code
+ * for families whose authors' renderer works on ids (the GLM family, LLaMA-2), and tutti's own
+ * templates for other well-known formats. In all of them only the format itself produces special
+ * tokens: a message is tokenized as plain text, whatever it contains.
  *
- * Nothing in these files recurses. Templates do, within the bounds that template/template.h lists; JSON of messages, tools and calls
- * is copied and printed by jansson, as deep as the server reads it (LIMIT_JSON_DEPTH), and that of answers as deep as jansson does
- * (2048 levels). */
+ * Nothing in these files recurses. Templates do, within the bounds that template/template.h
+ * lists. jansson copies and prints the JSON of messages, tools and calls, up to the depth that
+ * the server accepts (LIMIT_JSON_DEPTH), and the JSON of answers, up to jansson's own depth (2048
+ * levels). */
 #ifndef TUTTI_MODEL_CHAT_CHAT_H
 #define TUTTI_MODEL_CHAT_CHAT_H
 
@@ -15,7 +17,7 @@
 
 struct chat_template;
 
-/* What a prompt is made from. All of it is borrowed. */
+/* The input of a chat format. All pointers are borrowed. */
 struct chat_call {
     const struct tokenizer *tok;
     const struct model_desc *desc;
@@ -28,9 +30,9 @@ struct chat_call {
 
 extern const struct chat_format CHAT_CHATGLM, CHAT_CHATGLM2, CHAT_CHATGLM3, CHAT_GLM4, CHAT_LLAMA2;
 
-/* Formats in tutti's own templates: chatml, qwen2, ... The text, or NULL. */
-const char *chat_source(const char *name,
-                        size_t i); /* parts are joined; NULL behind the last, or no such name */
+/* Part i of the text of tutti's own template name ("chatml", "qwen2", ...): the parts are joined.
+ * NULL: after the last part, or no such name. */
+const char *chat_source(const char *name, size_t i);
 
 /* The built-in formats, by number and by name; NULL: none. */
 const struct chat_format *chat_format_at(size_t i);
@@ -38,14 +40,16 @@ const struct chat_format *chat_format_find(const char *name);
 
 enum { CHAT_PATH_BYTES = 4352, CHAT_MAX_TEMPLATES = 64 };
 
-/* Keys that `tutti convert` writes into a GGUF file, so that the file gives the same prompts as the folder: the built-in format
- * that the folder's prompts are made by; and an object in JSON of the special tokens that templates get as variables. */
+/* Keys that `tutti convert` writes into a GGUF file, so that it gives the same prompts as the
+ * original folder: the name of the built-in format, and a JSON object with the special tokens
+ * that templates get as variables. */
 #define CHAT_GGUF_FORMAT "tutti.chat_format"
 #define CHAT_GGUF_TOKENS "tutti.chat_tokens"
 
-/* What a checkpoint says about its format. */
+/* Where a checkpoint's chat format is looked for. */
 struct chat_source {
-    /* The user's choice: a name, "template" or "template:NAME" (the checkpoint's own), or a file; NULL: none. */
+    /* The user's choice: a name, "template" or "template:NAME" (the checkpoint's own), or a file;
+     * NULL: none. */
     const char *option;
     const struct family *family; /* NULL: none */
     const struct model_desc *desc;
@@ -53,35 +57,38 @@ struct chat_source {
     const json_t *config, *tokenizer_config;
 };
 
-/* What its files hold. */
+/* The templates found in a checkpoint's files. */
 struct chat_texts {
     json_t *by_name;            /* templates, {"default": text, "tool_use": text}; NULL: none */
     json_t *tokens;             /* variables of the templates, {"bos_token": text} */
-    char file[CHAT_PATH_BYTES]; /* that holds the templates, for messages */
+    char file[CHAT_PATH_BYTES]; /* path of the templates, for messages */
 };
 
-/* Call chat_texts_clear(). TUTTI_E_FORMAT, TUTTI_E_LIMIT, TUTTI_E_IO: the file is named. */
+/* The caller calls chat_texts_clear(). TUTTI_E_FORMAT, TUTTI_E_LIMIT, TUTTI_E_IO: the error names
+ * the file. */
 MUST_CHECK enum tutti_status chat_read_texts(struct chat_texts *out, const struct chat_source *source,
                                              const struct tokenizer *tok, struct tutti_error *err);
 void chat_texts_clear(struct chat_texts *texts);
 
-/* The format that a checkpoint has by itself: its template, else a built-in one. */
+/* The format that a checkpoint has without the user's choice: its template, else a built-in one. */
 struct chat_found {
     struct chat_texts texts;
-    /* Named by the file, the family, or special tokens that only one format has; NULL: none. If there is a template, this
-     * format only turns replies into text, and renders tools if the template cannot. */
+    /* Named by the file, by the family, or by special tokens that only one format has; NULL:
+     * none. If there is a template, this format only converts replies to text, and renders tools
+     * if the template cannot. */
     const struct chat_format *builtin;
-    bool has_template; /* it makes the prompts */
+    bool has_template; /* the template renders the prompts */
 };
 
-/* Call chat_found_clear(). */
+/* The caller calls chat_found_clear(). */
 MUST_CHECK enum tutti_status chat_find(struct chat_found *out, const struct chat_source *source,
                                        const struct tokenizer *tok, struct tutti_error *err);
 void chat_found_clear(struct chat_found *found);
 
-/* Chooses, and prepares what the choice needs. *format stays NULL where there is none; *tpl is for
- * chat_template_free(). TUTTI_E_ARGUMENT: an unknown name; a file that cannot be read or compiled keeps its status.
- * A template of the checkpoint that does not compile is no error: a warning, and no format. */
+/* Chooses the format and compiles its template. *format stays NULL if there is none; *tpl is for
+ * chat_template_free(). TUTTI_E_ARGUMENT: an unknown name. A file that cannot be read or compiled
+ * keeps its status. A template of the checkpoint that does not compile is not an error: it is
+ * logged, and there is no format. */
 MUST_CHECK enum tutti_status chat_choose(const struct chat_format **format, struct chat_template **tpl,
                                          const struct chat_source *source, const struct tokenizer *tok,
                                          struct tutti_error *err);
@@ -100,50 +107,55 @@ MUST_CHECK enum tutti_status chat_template_new(struct chat_template **out,
                                                const struct chat_template_source *source,
                                                const struct tokenizer *tok, struct tutti_error *err);
 void chat_template_free(struct chat_template *tpl);                              /* NULL is allowed */
-const struct chat_format *chat_template_format(const struct chat_template *tpl); /* lives as long as it */
+const struct chat_format *chat_template_format(const struct chat_template *tpl); /* lives as long as tpl */
 const struct chat_format *
-chat_template_builtin(const struct chat_template *tpl); /* its source's; NULL: none */
+chat_template_builtin(const struct chat_template *tpl); /* as in its source; NULL: none */
 
-/* Renders the prompt of a request's messages. TUTTI_E_ARGUMENT with err->param: what the format cannot say. */
+/* Renders the prompt of a request's messages. TUTTI_E_ARGUMENT with err->param: the format cannot
+ * express this message. */
 MUST_CHECK enum tutti_status chat_render(const struct model *model, const struct tutti_request *request,
                                          struct ids *out, struct tutti_error *err);
 
-/* ---- calls of tools in an answer ---- */
+/* ---- tool calls in an answer ---- */
 
-/* The calls in a whole answer, [{"name", "arguments": JSON as text}], and how many bytes of it come before them as content.
- * NULL: there are none (all is content), or there is no memory. For json_decref(). */
+/* The tool calls in a complete answer: [{"name", "arguments": JSON as text}]. *n_content: bytes
+ * of content before them. NULL: no calls (all is content), or out of memory. The result is for
+ * json_decref(). */
 json_t *chat_find_calls(const char *text, size_t n_bytes, const json_t *tools, size_t *n_content);
-/* How many bytes of an answer that still grows are content, whatever follows. n_known: what an earlier call gave, at most; they are
- * not searched again. */
+/* How many bytes of a growing answer are certainly content, whatever follows. n_known: at most
+ * what an earlier call returned; these bytes are not searched again. */
 size_t chat_sure_content(const char *text, size_t n_bytes, size_t n_known, const json_t *tools);
 
 /* ---- for formats ---- */
 
 enum tutti_status chat_render_template(const struct chat_call *call, struct ids *out,
                                        struct tutti_error *err);
-/* A format that is code. TUTTI_E_ARGUMENT: arguments say how a template is rendered, which code cannot do. */
+/* Renders a format that is code. TUTTI_E_ARGUMENT: call->arguments is set, which only templates
+ * support. */
 enum tutti_status chat_render_code(const struct chat_format *format, const struct chat_call *call,
                                    struct ids *out, struct tutti_error *err);
 
-/* Special tokens where the format's own text spells them, everything between as text, joined over all origins. */
+/* Tokenizes a rendered prompt. Special tokens are recognized only in the format's own text;
+ * everything between them is tokenized as text, joined across the borders of format and messages. */
 MUST_CHECK bool chat_encode(const struct tokenizer *tok, const struct template_output *text, struct ids *out);
 
-/* All of a text that is trusted, as if a format had spelled it. */
+/* Tokenizes a trusted text: special tokens are recognized everywhere in it. */
 MUST_CHECK enum tutti_status chat_encode_trusted(const struct tokenizer *tok, const char *text,
                                                  size_t n_bytes, struct ids *out, struct tutti_error *err);
 
-/* Renders a small template of ours over one variable "x"; for JSON and Python literals. */
+/* Renders a small built-in template with one variable "x"; for JSON and Python literals. */
 MUST_CHECK enum tutti_status chat_print(struct buf *out, const char *source, const json_t *x,
                                         struct tutti_error *err);
-/* The tool calls of an assistant's message as a list of {"name", "arguments"}, arguments as an object where they are
- * one; NULL: out of memory or none. The caller's, for json_decref(). */
+/* The tool calls of an assistant's message as a list of {"name", "arguments"}; arguments become
+ * an object if they parse as one. *out is the caller's, for json_decref(). NULL: out of memory,
+ * or no calls. */
 MUST_CHECK enum tutti_status chat_read_calls(json_t **out, const struct tutti_message *message, size_t index,
                                              struct tutti_error *err);
 /* The function of a tool: {"type": "function", "function": {...}} or the function itself. */
 const json_t *chat_tool_function(const json_t *tool);
-/* Whether one of the tools, a list of those, has this name. */
+/* Whether the list tools has a function of this name. */
 bool chat_has_tool(const json_t *tools, const char *name, size_t n_bytes);
-/* TUTTI_E_ARGUMENT where there are tools. */
+/* TUTTI_E_ARGUMENT if the call has tools. */
 enum tutti_status chat_refuse_tools(const struct chat_call *call, const char *format,
                                     struct tutti_error *err);
 

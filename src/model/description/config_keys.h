@@ -1,5 +1,5 @@
-/* Settings, for every family, that do not change what a model computes or of which only one value is supported. A NULL key ends each
- * list. */
+/* Configuration keys, for every family, that have no effect or of which only one value is
+ * supported. A NULL key ends each list. */
 #ifndef TUTTI_MODEL_DESCRIPTION_CONFIG_KEYS_H
 #define TUTTI_MODEL_DESCRIPTION_CONFIG_KEYS_H
 
@@ -8,7 +8,7 @@
 extern const struct config_key CONFIG_KEYS_COMMON[]; /* of config.json */
 extern const struct config_key CONFIG_KEYS_ROTARY[]; /* of families that rotate whole heads */
 extern const struct config_key
-    CONFIG_KEYS_MINDFORMERS[]; /* of what MindFormers wrote, which mindformers.c translated */
+    CONFIG_KEYS_MINDFORMERS[];                     /* of MindFormers, after mindformers.c translated them */
 extern const struct config_key CONFIG_KEYS_GGUF[]; /* of GGUF's metadata, under any architecture's prefix */
 
 #endif

@@ -1,16 +1,16 @@
-/* Configuration keys that most families share; each family's describe() adds what is its own. */
+/* Reads the configuration keys that most families share; each family's describe() adds its own. */
 #ifndef TUTTI_MODEL_DESCRIPTION_DESCRIBE_H
 #define TUTTI_MODEL_DESCRIPTION_DESCRIBE_H
 
 #include "model/description/family.h"
 
-/* What transformers' class of a family takes where config.json is silent. */
+/* The defaults of a family's class in transformers, for keys that config.json lacks. */
 struct transformers_defaults {
     int n_kv_heads; /* 0: as many as heads */
-    int head_dim;   /* 0: the width over the heads */
+    int head_dim;   /* 0: d_model / n_heads */
     int n_ctx;
     double norm_eps;
-    double rotary_part; /* of each head that is rotated; 1: the class knows no other */
+    double rotary_part; /* rotated part of each head; 1: the class always rotates whole heads */
 };
 
 /* The keys of transformers' decoder classes since LLaMA: RMSNorm, grouped attention, rotary positions over
@@ -18,19 +18,20 @@ struct transformers_defaults {
 void describe_transformers(struct model_desc *desc, struct config *c,
                            const struct transformers_defaults *defaults);
 
-/* layer_types, where the file has it. window: what a "sliding_attention" layer sees, 0: the file names none. first: the first such
- * layer where layer_types is silent. Sets desc->window; what is not the same in all layers is refused. */
+/* Reads layer_types and sets desc->window. window: positions that a "sliding_attention" layer
+ * sees; 0: the file sets none. first: the first sliding layer if layer_types is absent. A window
+ * that is not the same in all layers is unsupported. */
 void describe_layer_types(struct model_desc *desc, struct config *c, int window, int first);
 
-/* Which of two names of one setting the file has. It may have both, but with one value. */
+/* Which of two names of one setting the file has. It may have both if their values are equal. */
 const char *describe_either(struct config *c, const char *key, const char *alias);
 
-/* auto_map: code in the folder may be another model under a known name. prefix: how the names of the authors' own classes begin,
- * NULL: they published no code. */
+/* Checks auto_map: code in the folder may implement another model under a known name. prefix: how
+ * the class names of the authors' own code begin; NULL: they published none. */
 void describe_code(struct config *c, const char *family, const char *prefix);
 
-/* The keys that GGUF's architectures share under their prefix; desc->norm is set before. The rotation's kind is left to
- * the family. */
+/* Reads the keys that GGUF's architectures share under their prefix. desc->norm must be set. The
+ * family sets desc->rope itself. */
 void describe_gguf(struct model_desc *desc, struct config *c);
 
 /* Whether config.json's model_type is this one. */

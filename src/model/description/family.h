@@ -1,5 +1,6 @@
-/* What a family of models tells about itself. A family is one file: a description from the configuration, names of
- * tensors, what it adds to the tokenizer, chat formats. It holds no arithmetic. */
+/* What distinguishes a family of models (LLaMA, GLM, ...). Each family is one file: it builds the
+ * description from the configuration, and names tensors, extra tokens and chat formats. It holds
+ * no arithmetic. */
 #ifndef TUTTI_MODEL_DESCRIPTION_FAMILY_H
 #define TUTTI_MODEL_DESCRIPTION_FAMILY_H
 
@@ -10,8 +11,9 @@
 /* Matrices that a checkpoint stores as [in][out]. */
 enum { TRANSPOSED_QKV = 1, TRANSPOSED_ATTN_OUT = 2, TRANSPOSED_MLP = 4, TRANSPOSED_ALL = 7 };
 
-/* Names of tensors; "%d" stands for the layer. A bias has the name of its weight with "bias" at the end in place of
- * "weight", or "beta" in place of "gamma". NULL: the description tells that there is none. */
+/* Names of tensors; "%d" is the layer's number. A bias has the name of its weight with "bias"
+ * instead of "weight" at the end, or "beta" instead of "gamma". NULL: no such tensor, by the
+ * model's description. */
 struct tensor_names {
     const char *embedding, *embedding_norm, *positions;
     const char *output, *output_norm;
@@ -22,7 +24,7 @@ struct tensor_names {
     /* One fused tensor (gate rows first) and NULL, or gate, up; up and NULL without a gate. */
     const char *gate_up[2];
     const char *down;
-    const char *top_query;          /* the table of has_top_query */
+    const char *top_query;          /* the table of the top query layer */
     const struct tensor_names *top; /* names of that last layer */
     unsigned transposed;            /* TRANSPOSED_... */
     bool is_by_head;                /* a fused qkv is stored as [n_heads][q, k, v][head_dim] */
@@ -31,83 +33,89 @@ struct tensor_names {
 
 struct family {
     const char *name;
-    /* general.architecture. Where llama.cpp knows none that computes the same it is a name of ours, which it refuses. */
+    /* general.architecture. If llama.cpp has no architecture that computes the same, this is a
+     * name of tutti's own, which llama.cpp refuses. */
     const char *gguf_architecture;
-    /* GGUF rotates interleaved pairs where the configuration says half-split: rows of q and k change their order. */
+    /* GGUF rotates interleaved pairs, the configuration half-split ones: rows of q and k change
+     * their order. */
     bool is_permuted_in_gguf;
     bool (*is_mine)(const json_t *config); /* of a Hugging Face config.json */
-    /* Settings that describe() does not read, in addition to those of config_keys.h: of config.json, and of GGUF's metadata under the
-     * architecture's prefix. NULL: none. */
+    /* Keys that describe() does not read, in addition to those of config_keys.h: of config.json,
+     * and of GGUF's metadata under the architecture's prefix. NULL: none. */
     const struct config_key *keys, *gguf_keys;
-    const char *code; /* how classes of the authors' own code begin (auto_map); NULL: they published none */
+    const char *code; /* prefix of class names in the authors' own code (auto_map); NULL: none published */
     /* Fills desc; errors go into c. */
     void (*describe)(struct model_desc *desc, struct config *c, bool is_gguf);
-    /* Adds to a GGUF file's metadata what describe() reads there beyond what all have. NULL: nothing. */
+    /* Adds the GGUF metadata that describe() reads in addition to the shared keys. NULL: nothing. */
     void (*put_metadata)(struct gguf_writer *w, const struct model_desc *desc);
     const struct tensor_names *layouts; /* family_layout() chooses; at least one is_gguf */
     int n_layouts;
-    const char *const *ignored; /* [n_ignored] ends of names of tensors that hold no weights to run */
+    const char *const *ignored; /* [n_ignored] suffixes of tensor names that hold no weights to run */
     int n_ignored;
     /* Appends special tokens to the tokenizer.model of a Hugging Face folder. NULL: none. */
     enum tutti_status (*extend_tokenizer)(struct tokenizer *tok, const struct model_desc *desc,
                                           struct tutti_error *err);
-    /* The built-in chat format of such a checkpoint: a name that chat.c knows, or "": none. It makes the prompts where the
-     * checkpoint has no template. template: the checkpoint's; NULL: none. */
+    /* The name of the built-in chat format of such a checkpoint; "": none. It renders the prompts
+     * if the checkpoint has no template. template: the checkpoint's; NULL: none. */
     const char *(*choose_chat)(const struct model_desc *desc, const struct tokenizer *tok,
                                const json_t *config, const json_t *tokenizer_config, const char *template);
     void (*defaults)(struct tutti_sampling *sampling, const char *chat_format);
-    /* Ids that stand before a text that is to be continued. */
+    /* Adds the ids before a text to be continued. */
     enum tutti_status (*text_prefix)(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
-    /* Ids that stand behind it. NULL: none. */
+    /* Adds the ids after such a text. NULL: none. */
     enum tutti_status (*text_suffix)(const struct model_desc *desc, struct ids *out, struct tutti_error *err);
 };
 
 extern const struct family FAMILY_CHATGLM_6B, FAMILY_CHATGLM, FAMILY_GLM, FAMILY_GLM4, FAMILY_LLAMA,
     FAMILY_QWEN2, FAMILY_QWEN3, FAMILY_GPT2, FAMILY_BLOOM, FAMILY_BLOOM_POST, FAMILY_PANGU;
 
-/* All families, then NULL; the first one that a configuration fits is taken. */
+/* All families, then NULL; the first whose is_mine() accepts the configuration is used. */
 extern const struct family *const FAMILIES[];
 
-/* For families without a chat format, and without a prefix. */
+/* choose_chat and text_prefix of families that have none. */
 const char *family_no_chat(const struct model_desc *desc, const struct tokenizer *tok, const json_t *config,
                            const json_t *tokenizer_config, const char *template);
 enum tutti_status family_no_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
 
-/* What the GLM families share: [gMASK] sop before a text, temperature and top_p of 0.8. */
+/* Shared by the GLM families: [gMASK] sop before a text; temperature and top_p of 0.8. */
 enum tutti_status family_glm_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err);
 void family_glm_defaults(struct tutti_sampling *sampling, const char *chat_format);
 
-/* Fills *desc from the checkpoint's configuration and checks it. TUTTI_E_UNSUPPORTED names a family that is none of FAMILIES. */
+/* Fills *desc from the checkpoint's configuration and checks it. TUTTI_E_UNSUPPORTED: a family
+ * that is not in FAMILIES; the error names it. */
 MUST_CHECK enum tutti_status model_desc_read(struct model_desc *desc, const struct family **family,
                                              const struct checkpoint *ck, struct tutti_error *err);
 
-/* Every range and relation that forward.c relies on. file is for messages. */
+/* Checks every range and relation that forward.c relies on. file is for messages. */
 MUST_CHECK enum tutti_status model_desc_check(const struct model_desc *desc, const char *file,
                                               struct tutti_error *err);
 
 /* The layout of a checkpoint's tensor names; NULL: none of the family's. */
 const struct tensor_names *family_layout(const struct family *family, const struct checkpoint *ck);
 
-/* Says that there is none, and what there is instead, where that is known. */
+/* Sets the error for a missing layout, and names the format that was found instead, if it is
+ * known. */
 enum tutti_status family_no_layout(const struct family *family, const struct checkpoint *ck,
                                    struct tutti_error *err);
 
-/* Rotary frequencies [rotary_dim / 2] (of ROPE_2D [rotary_dim / 4]), as transformers computes them in float32. */
+/* Rotary frequencies [rotary_dim / 2] (of ROPE_2D [rotary_dim / 4]), as transformers computes
+ * them in float32. */
 void model_rope_freqs(const struct model_desc *desc, float *freqs);
 
 /* ALiBi's slopes [n_heads]. */
 void model_alibi_slopes(const struct model_desc *desc, float *slopes);
 
-/* What YaRN usually multiplies cos and sin by; and what a description does. */
+/* The factor of YaRN for cos and sin: the usual one, and that of a description. */
 double model_yarn_scale(double factor);
 float model_rope_scale(const struct model_desc *desc);
 
-/* The tokenizer of a checkpoint, or NULL in *out where it has none that tutti reads; then *why (size bytes) says it. */
+/* Loads the tokenizer of a checkpoint. *out is NULL if it has none that tutti can read; then why
+ * (size bytes) has the reason. */
 MUST_CHECK enum tutti_status model_tokenizer_load(struct tokenizer **out, const struct family *family,
                                                   const struct model_desc *desc, const struct checkpoint *ck,
                                                   char *why, size_t size, struct tutti_error *err);
 
-/* Adds a special token by its spelling. TUTTI_E_UNSUPPORTED: the vocabulary lacks it. */
+/* Adds the id of a special token by its spelling. TUTTI_E_UNSUPPORTED: not in the vocabulary. */
 MUST_CHECK enum tutti_status chat_add_special(const struct tokenizer *tok, const char *spelling,
                                               struct ids *out, struct tutti_error *err);
 /* TUTTI_E_ARGUMENT with param messages[i].role. */

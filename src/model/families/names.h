@@ -1,4 +1,4 @@
-/* Names that several families share, as initializers of a struct tensor_names. */
+/* Tensor names that several families share, as initializers of struct tensor_names. */
 #ifndef TUTTI_MODEL_FAMILIES_NAMES_H
 #define TUTTI_MODEL_FAMILIES_NAMES_H
 
@@ -14,7 +14,8 @@
 #define NAMES_TRANSFORMERS_GATE_UP                                                                           \
     .gate_up = { "model.layers.%d.mlp.gate_proj.weight", "model.layers.%d.mlp.up_proj.weight" }
 
-/* MindFormers: LLaMA and what it keeps like it. Fused variants hold q, k, v (gate, up) one behind the other. */
+/* MindFormers: LLaMA and the families with the same layout. Fused tensors hold q, k, v (gate, up)
+ * one after the other. */
 #define NAMES_MINDFORMERS                                                                                    \
     .embedding = "model.tok_embeddings.embedding_weight", .output = "lm_head.weight",                        \
     .output_norm = "model.norm_out.weight", .attn_norm = "model.layers.%d.attention_norm.weight",            \
@@ -37,7 +38,8 @@
     .attn_out = prefix "attention.projection.weight", .gate_up = { prefix "output.mapping.weight" },         \
     .down = prefix "output.projection.weight", .transposed = TRANSPOSED_ATTN_OUT | TRANSPOSED_MLP
 
-/* GGUF: what all architectures have, then the two cuts of q, k, v, and of gate and up. */
+/* GGUF: names of all architectures, then the split and fused variants of q, k, v, and of gate and
+ * up. */
 #define NAMES_GGUF                                                                                           \
     .embedding = "token_embd.weight", .output = "output.weight", .output_norm = "output_norm.weight",        \
     .attn_norm = "blk.%d.attn_norm.weight", .ffn_norm = "blk.%d.ffn_norm.weight",                            \

@@ -1,4 +1,4 @@
-/* What loading carries from step to step. */
+/* The state that the steps of loading a model share. */
 #ifndef TUTTI_MODEL_LOAD_LOAD_H
 #define TUTTI_MODEL_LOAD_LOAD_H
 
@@ -10,16 +10,17 @@ struct loader {
     const struct family *family;
     const struct tensor_names *names;
     const struct tutti_model_options *options;
-    const struct weight_type *type; /* asked for; NULL: as stored */
+    const struct weight_type *type; /* requested; NULL: as stored */
     bool said_fallback;
-    bool is_cut; /* the checkpoint is this rank's part alone: tensors have the shapes of model->local */
+    bool is_cut;          /* the checkpoint holds only this rank's part: tensors have model->local's shapes */
     uint64_t done, total; /* bytes, for progress */
 };
 
-/* Packs and uploads every weight of model->desc. model->backend is there. */
+/* Packs and uploads every weight of model->desc. model->backend must be set. */
 MUST_CHECK enum tutti_status load_weights(struct loader *l, struct tutti_error *err);
 
-/* Shares the weights out over the ranks of model->group, as their types allow: sets model->local. */
+/* Splits the weights over the ranks of model->group, as their block sizes allow: sets
+ * model->local. */
 MUST_CHECK enum tutti_status load_cut(struct loader *l, struct tutti_error *err);
 
 enum tutti_status load_out_of_memory(const struct loader *l, struct tutti_error *err);

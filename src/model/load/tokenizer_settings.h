@@ -1,19 +1,23 @@
-/* The settings of a tokenizer from the small JSON files of its folder, combined as in transformers. */
+/* Reads a tokenizer's settings from the small JSON files of its folder and merges them as
+ * transformers does. */
 #ifndef TUTTI_MODEL_LOAD_TOKENIZER_SETTINGS_H
 #define TUTTI_MODEL_LOAD_TOKENIZER_SETTINGS_H
 
 #include "checkpoint/checkpoint.h"
 
-/* True in an entry of added_tokens_decoder that came from added_tokens.json, which has no flags: "special" says whether a
- * name is given to the token. */
+/* True in an entry of added_tokens_decoder that came from added_tokens.json, which has no flags.
+ * "special" is then set if a special-token setting (such as "eos_token") names the token. */
 #define TOKENIZER_WITHOUT_FLAGS "without_flags"
 
-/* The text of a token, which is a string, or an object that has it as content. NULL: neither. Borrowed. */
+/* The text of a token given as a string or as an object with the member "content". NULL: neither.
+ * Borrowed. */
 const char *tokenizer_settings_text(const json_t *token);
 
-/* tokenizer_config.json of a checkpoint's folder. Where it has no added_tokens_decoder, special_tokens_map.json overrides its
- * special tokens, and added_tokens.json becomes its added_tokens_decoder; one that it has is completed by added_tokens.json.
- * *out: for json_decref(); NULL with TUTTI_OK: none of these files exists, or the checkpoint is a GGUF file. */
+/* Reads tokenizer_config.json of a checkpoint's folder. If it has no added_tokens_decoder,
+ * special_tokens_map.json overrides its special tokens and added_tokens.json becomes its
+ * added_tokens_decoder. Otherwise added_tokens.json only adds the tokens that are missing. *out
+ * is for json_decref(); NULL with TUTTI_OK: none of these files exists, or the checkpoint is a
+ * GGUF file. */
 MUST_CHECK enum tutti_status tokenizer_settings_read(json_t **out, const struct checkpoint *ck,
                                                      struct tutti_error *err);
 

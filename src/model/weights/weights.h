@@ -1,4 +1,4 @@
-/* Tensors of a checkpoint as sources of packed matrices: names, shapes and types checked. */
+/* Finds the checkpoint's tensors of each matrix of the model and checks names, shapes and types. */
 #ifndef TUTTI_MODEL_WEIGHTS_WEIGHTS_H
 #define TUTTI_MODEL_WEIGHTS_WEIGHTS_H
 
@@ -7,7 +7,7 @@
 
 enum { MAX_PARTS = 3 };
 
-/* One matrix of the forward pass, from one tensor or several one above the other. */
+/* One matrix of the forward pass: one tensor, or several whose rows are concatenated. */
 struct weight {
     char name[LIMIT_TENSOR_NAME_BYTES]; /* of the first tensor */
     const struct tensor *parts[MAX_PARTS];
@@ -16,8 +16,8 @@ struct weight {
     int n_in, n_out;
     struct weight_place place;
     bool is_gate_up;
-    bool is_transposed; /* stored as [n_in][n_out]; plain types alone */
-    int by_head_dim; /* > 0: rows are stored as [heads][q, k, v][by_head_dim]; weights_by_head_row() tells */
+    bool is_transposed; /* stored as [n_in][n_out]; only plain (not quantized) types */
+    int by_head_dim;    /* > 0: rows are stored as [heads][q, k, v][by_head_dim], see weights_by_head_row() */
 };
 
 /* A norm's weight and bias; NULL: none. */
@@ -25,7 +25,7 @@ struct norm_tensors {
     const struct tensor *w, *b;
 };
 
-/* The matrices of one layer, and what stands outside. */
+/* The tensors of one layer, and those outside of layers. */
 struct layer_weights {
     struct norm_tensors attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;
     const struct tensor *q_norm, *k_norm; /* [head_dim]; NULL: none */
@@ -45,49 +45,56 @@ MUST_CHECK enum tutti_status weights_find_outer(struct outer_weights *out, const
                                                 const struct tensor_names *names, const struct checkpoint *ck,
                                                 struct tutti_error *err);
 
-/* Finds every tensor of the description, then checks the unused ones (unused.c): TUTTI_E_UNSUPPORTED if one of them would change what
- * the model computes; a warning names the others, unless they are known to hold no weights. */
+/* Finds every tensor of the description, then checks the unused ones (unused.c):
+ * TUTTI_E_UNSUPPORTED if one of them would change what the model computes. A warning names the
+ * others, unless they are known to hold no weights. */
 MUST_CHECK enum tutti_status weights_check_all(const struct model_desc *desc, const struct family *family,
                                                const struct tensor_names *names, const struct checkpoint *ck,
                                                struct tutti_error *err);
 
-/* Whether a tensor of this name holds no weights to run, whatever the model. */
+/* Whether a tensor of this name never holds weights to run. */
 bool weights_is_ignored(const struct family *family, const char *name);
 
-/* *out: whether two tensors are the same, bit for bit. TUTTI_E_MEMORY. */
+/* *out: whether two tensors are equal, bit for bit. TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status weights_are_equal(bool *out, const struct tensor *a, const struct tensor *b,
                                                struct tutti_error *err);
 
-/* The name of a layer's tensor: layer in the place of "%d". */
+/* The name of a layer's tensor: pattern with "%d" replaced by layer. */
 void weights_layer_name(char *out, size_t size, const char *pattern, int layer);
 
-/* The name of the bias beside a weight. */
+/* The name of the bias that belongs to a weight. */
 void weights_bias_name(char *out, size_t size, const char *weight_name);
 
-/* Where a row (q's heads first, then k's, then v's) is stored in a tensor of n_rows rows [heads][q, k, v][head_dim]. */
+/* Where a row (q's heads first, then k's, then v's) is stored in a tensor of n_rows rows
+ * [heads][q, k, v][head_dim]. */
 int64_t weights_by_head_row(int64_t n_rows, int head_dim, int64_t row);
 
-/* part of a transposed weight as [out][in] of the same type. Freed by the caller. NULL: no memory. */
+/* Transposes part of a transposed weight back to [out][in], of the same type. Freed by the
+ * caller. NULL: out of memory. */
 void *weights_transposed(const struct tensor *part);
 
-/* The type that a matrix of n_in columns becomes when want is asked for: want; where n_in is no multiple of 256 the type of 32
- * that has no fewer bits, as llama.cpp chooses it; where it is none of 32 F16. */
+/* The type of a matrix of n_in columns when want was requested: want itself; if n_in is no
+ * multiple of 256, the type with blocks of 32 that has at least as many bits, as in llama.cpp; if
+ * n_in is no multiple of 32, F16. */
 enum dtype weights_fit_type(enum dtype want, int n_in);
 
-/* The type that the parts of a matrix run as: their own; where they differ the finest, which is Q8_0 if all are quantized
- * (files of K-quants keep the values finer than the queries and keys), and F32 if F16 meets BF16. */
+/* The type in which a matrix runs: that of its parts. If they differ, the most precise one: Q8_0
+ * if all are quantized (K-quant files give values more bits than queries and keys), F32 if F16
+ * meets BF16. */
 enum dtype weights_common_type(const struct weight *w);
 
-/* Bytes of a matrix that is packed to run as type, or where it is NULL as stored. */
+/* Bytes of a matrix packed as type. NULL: as stored. */
 uint64_t weights_packed_bytes(const struct weight *w, const struct weight_type *type);
 
-/* The same of a matrix of n_out rows that becomes type, or what fits its rows. */
+/* The same for a matrix of n_out rows converted to type, or to the type that fits its rows. */
 uint64_t weights_type_bytes(enum dtype type, int n_in, int64_t n_out);
 
-/* The most frequent type, by elements, of the matrices of layer 0: what a checkpoint "is stored as". */
+/* The most frequent type, by elements, of the matrices of layer 0: shown as the checkpoint's
+ * type. */
 enum dtype weights_stored_type(const struct layer_weights *layer);
 
-/* The elements of a tensor's first n_rows rows (of a vector: n_rows 1) as float32, freed by the caller. NULL: no memory. */
+/* The elements of a tensor's first n_rows rows (of a vector: n_rows 1) as float32, freed by the
+ * caller. NULL: out of memory. */
 float *weights_to_floats(const struct tensor *tensor, int64_t n_rows);
 
 #endif
