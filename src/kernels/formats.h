@@ -1,11 +1,13 @@
-/* Quantized weights, as the kernels see them: one scheme for every type, with the type's facts as parameters.
+/* Quantized weights as the kernels see them: one scheme for every type, with the type's
+ * properties as parameters.
  *
  * A stored number u is an unsigned integer of low_bits + high_bits bits. Its weight is
- *     scale * (u - zero)      or, where has_min,      scale * u - min,
- * with one scale (and min) for each output row and run of sub columns. They are stored as halves, or, where is_super, as
- * signed bytes that are multiplied by one half each for 256 columns.
+ *     scale * (u - zero)      or, with has_min,      scale * u - min,
+ * with one scale (and min) for each output row and run of `sub` columns. Scales and mins are
+ * float16; with is_super they are signed bytes, multiplied by one float16 per 256 columns.
  *
- * The forms on disk: base/dtype.h. The packed form: pack.h. Dettmers et al., 2022 (blockwise quantization). */
+ * Layouts on disk: base/dtype.h. Packed layout: pack.h. Dettmers et al., 2022 (blockwise
+ * quantization). */
 #ifndef TUTTI_KERNELS_FORMATS_H
 #define TUTTI_KERNELS_FORMATS_H
 
@@ -32,7 +34,7 @@ struct quant_format {
     bool is_joint; /* scale and min share a byte: low and high nibble */
 };
 
-/* dtype: a quantized type. Where it is known to the compiler, so is the result. */
+/* dtype: a quantized type. If it is a compile-time constant, so is the result. */
 static inline __attribute__((always_inline)) struct quant_format quant_format(enum dtype dtype)
 {
     switch (dtype) {
@@ -80,7 +82,7 @@ static inline __attribute__((always_inline)) size_t format_half_bytes(struct qua
     return 64 * (size_t)(f.low_bits + f.high_bits);
 }
 
-/* Bytes of a unit's sub-scales (or mins): 0 where it has none of its own. */
+/* Bytes of a unit's sub-scales (or mins); 0 if the type has none. */
 static inline __attribute__((always_inline)) size_t format_subs_bytes(struct quant_format f)
 {
     return f.is_super ? (size_t)(256 / f.sub) * PANEL_ROWS : 0;

@@ -1,14 +1,17 @@
-/* The activations that quantized weights meet: a tile of n rows is, for each block of 32 columns,
+/* Activations quantized to int8, the input of the kernels for quantized weights. A tile of n rows
+ * is, for each block of 32 columns,
  *     { int8 q[n][32]; struct input_row rows[n]; }
- * and x = q * d for the columns of a block.
+ * where x = q * d for the columns of a block.
  *
- * d is the smallest number with four significant bits, (8 + step) * 2^e, that is not below max|x| / 127. So d times the
- * integer sum of a block is exact in float32, and so are the weights' scales times 8 + step: what a block adds to the
- * output is one fused multiply-add of exact factors, whichever way they are grouped. Rounding d up makes the
- * activations' error 4 % larger on average than with d = max|x| / 127.
+ * d is the smallest number with four significant bits, (8 + step) * 2^e, that is not below max|x|
+ * / 127. So d times the integer sum of a block is exact in float32, and so are the weights'
+ * scales times 8 + step: a block adds to the output one fused multiply-add of exact factors,
+ * however they are grouped. Rounding d up makes the activations' error 4 % larger on average than
+ * with d = max|x| / 127.
  *
- * The factor 2^e costs no multiplication. A sum of integers that starts at the bits of the float magic = 1.5 * 2^(23+e)
- * and stays below 2^22 is, read as a float, magic + sum * 2^e; to subtract magic is exact. */
+ * The factor 2^e costs no multiplication. A sum of integers that starts at the bits of the float
+ * magic = 1.5 * 2^(23+e) and stays below 2^22 is, read as a float, magic + sum * 2^e; to subtract
+ * magic is exact. */
 #ifndef TUTTI_KERNELS_INPUT_BLOCK_H
 #define TUTTI_KERNELS_INPUT_BLOCK_H
 
@@ -20,21 +23,22 @@
 enum { INPUT_STEPS = 8 };
 
 struct input_row {
-    /* Bits of magic - factor * sum(q), over each run of the format's sub columns; factor: the format's zero point, or 1
-     * where it has none. [1]: bits of magic where there is one run. */
+    /* Bits of magic - factor * sum(q), over each run of the format's sub columns; factor: the
+     * format's zero point, or 1 where it has none. [1]: bits of magic where there is one run. */
     int32_t start[2];
     float magic;  /* NaN: the row is NaN */
     int32_t step; /* 0..7 */
 };
 
-/* What the sums of a block start with. */
+/* The zero point that the initial sums of a block account for, or 1. */
 static inline __attribute__((always_inline)) int input_factor(struct quant_format f)
 {
     return f.zero == 0 ? 1 : f.zero;
 }
 
-/* From max|x|: sets magic and step, and returns 1 / d, to multiply x by. 0: all q are 0, where x is below
- * 2^-100, or, with a NaN for magic, too large for exact products (2^110), an infinity or a NaN. */
+/* Sets magic and step from max|x|, and returns 1 / d, to multiply x by. 0: all q are 0, because
+ * max is below 2^-100, or (then magic is NaN) too large for exact products (2^110), infinite or
+ * NaN. */
 static inline float input_scale(struct input_row *row, float max)
 {
     static const float INVERSE[INPUT_STEPS] = { 1.0f / 8,  1.0f / 9,  1.0f / 10, 1.0f / 11,

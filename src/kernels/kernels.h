@@ -1,15 +1,16 @@
-/* The arithmetic: one table of kernels, filled for a processor at start.
+/* The compute kernels: one table of functions, chosen for the processor at start.
  *
- * ref/ holds each operation in plain C and is the truth; x86/ holds its twins for AVX2 (with FMA and F16C) and for
- * AVX-512 (F, BW, DQ, VL, VNNI). Twins yield the same bits as ref: the order of every sum is part of the contract
- * written here, exp is our own polynomial, and nothing calls the mathematical library. Only the payload and sign of a
- * NaN may differ.
+ * ref/ has the reference implementation of each operation in plain C. x86/ has optimized ones for
+ * AVX2 (with FMA and F16C) and for AVX-512 (F, BW, DQ, VL, VNNI). All implementations give the
+ * same bits: the order of every sum is part of the contract below, exp is a polynomial of our
+ * own, and nothing calls the math library. Only the payload and sign of a NaN may differ.
  *
- * Every output row depends on its own input row alone, so callers may cut rows into tiles as they like.
+ * Every output row depends only on its own input row, so callers may split rows into tiles
+ * freely.
  *
- * Matrices are packed in panels (pack.h): 32 output rows side by side, as two halves of 16, so that one vector register
- * holds one column slice of a half and both halves share what was loaded of the input. Activations are packed in tiles
- * of up to TILE_ROWS input rows side by side. */
+ * Matrices are packed in panels (pack.h): 32 interleaved output rows, as two halves of 16. One
+ * vector register holds one column of a half, and both halves use the same loaded input.
+ * Activations are packed in tiles of up to TILE_ROWS interleaved input rows. */
 #ifndef TUTTI_KERNELS_KERNELS_H
 #define TUTTI_KERNELS_KERNELS_H
 
@@ -21,62 +22,68 @@ enum {
     PANEL_ROWS = 2 * LANES,  /* output rows of a panel of weights */
     TILE_ROWS = 128,         /* input rows of a tile, at most */
     BLOCK = 32,              /* columns of a block of quantized weights */
-    LINEAR_RUN = 512,        /* columns that a float sum runs over before it is added to the total */
+    LINEAR_RUN = 512,        /* columns of a partial float sum before it is added to the total */
     ATTENTION_KEYS = 16,     /* positions of a KV page */
-    ATTENTION_QUERIES = 16,  /* queries that attention works on at once, at most */
+    ATTENTION_QUERIES = 16,  /* queries of one attention call, at most */
     ATTENTION_MAX_DIM = 512, /* of a head */
-    ATTENTION_BLOCK = 256,   /* positions that are summed up on their own, then merged */
-    ATTENTION_AHEAD = 4,     /* pages that are asked for before they are read */
+    ATTENTION_BLOCK = 256,   /* positions of a partial result, which are then merged */
+    ATTENTION_AHEAD = 4,     /* pages to prefetch */
 };
 
-/* Counts the changes of the bits that operations yield: results of an earlier number, kept in a file, are not mixed with new ones. */
+/* Version of the numerical results: increased when an operation's bits change, so that saved
+ * results (KV pages on disk) of another version are not reused. */
 enum { KERNELS_BITS = 1 };
 
 /* Bits of a processor level. Each includes the ones below it. */
-enum { CPU_REF = 0, CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_BF16 = 4 /* vdpbf16ps, beside AVX-512 */ };
+enum { CPU_REF = 0, CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_BF16 = 4 /* AVX-512 with vdpbf16ps */ };
 
-/* What processor and operating system offer. */
+/* The levels that processor and operating system support. */
 unsigned cpu_detect(void);
 
-/* name: "ref", "avx2", "avx512": at most that; NULL: environment variable TUTTI_CPU, else the best there is.
- * TUTTI_E_ARGUMENT: an unknown name. TUTTI_E_UNSUPPORTED: this processor lacks it. */
+/* name: "ref", "avx2" or "avx512", the highest level to use; NULL: environment variable
+ * TUTTI_CPU, else the best supported one. TUTTI_E_ARGUMENT: an unknown name. TUTTI_E_UNSUPPORTED:
+ * this processor lacks it. */
 MUST_CHECK enum tutti_status cpu_find(unsigned *out, const char *name, struct tutti_error *err);
 
 /* "ref", "avx2", "avx512": the highest level in cpu. */
 const char *cpu_name(unsigned cpu);
 
-/* ---- linear ---------------------------------------------------------------------------------------------------- */
+/* ---- linear -------------------------------------------------------------------------------- */
 
-/* Packs columns begin..end-1 of a tile of input rows (n_rows: 1..TILE_ROWS) as the weights' type wants them.
- * x: row r at x + r * stride. begin: a multiple of 32; end too, or n_in. dst: the whole tile, 64-byte aligned,
- * tile_bytes() long.
+/* Packs columns begin..end-1 of a tile of input rows (n_rows: 1..TILE_ROWS) in the layout for the
+ * weights' type. x: row r at x + r * stride. begin: a multiple of 32; end too, or n_in. dst: the
+ * whole tile, 64-byte aligned, tile_bytes() long.
  *
  * F32 and F16 weights: float [n_in][n_rows].
  * BF16 weights: bf16 [n_in / 2, rounded up][n_rows][2 columns], rounded to nearest even.
- * Quantized weights: blocks of 32 columns, as int8 with one scale for each (input_block.h). A block below 2^-100 is zero;
- * one with a NaN, an infinity or a number of 2^110 and more makes its row NaN. */
+ * Quantized weights: blocks of 32 columns of int8 with one scale each (input_block.h). A block
+ * below 2^-100 becomes zero; a block with a NaN, an infinity or a number of 2^110 or more makes
+ * its row NaN. */
 typedef void tile_fn(void *dst, const float *x, size_t stride, int n_rows, int begin, int end);
 
-/* out[h][r][i] = sum over columns of row 16h + i of the panel with input row r. out: [2][n_rows][16].
- * panel: packed weights of n_in columns; what stands behind it is asked for ahead. x: a tile of n_rows input rows.
+/* out[h][r][i] = sum over columns of row 16h + i of the panel with input row r. out:
+ * [2][n_rows][16]. panel: packed weights of n_in columns; memory after it is prefetched. x: a
+ * tile of n_rows input rows.
  *
- * F32 and F16 weights: fma over runs of 512 columns, from the first; each run starts at 0 and is added to the total.
- * BF16 weights: the same, but of each pair of columns the odd one comes first, and denormals are zero, in what goes in
- * and in every sum: what vdpbf16ps does.
- * Quantized weights (formats.h): one block of 32 columns after the other, total = fma(number * d, scale, total) for each of
- * its runs of sub columns, where number is the exact integer sum of (u - zero) * q, and d the activations' scale;
- * then, where has_min, total = fma(-sum(q) * d, min, total) for each of them. All factors are exact. */
+ * F32 and F16 weights: fma over runs of 512 columns, from the first; each run starts at 0 and is
+ * added to the total. BF16 weights: the same, but the odd column of each pair comes first, and
+ * denormals are zero in inputs and in every sum, as vdpbf16ps does. Quantized weights
+ * (formats.h): block by block of 32 columns, total = fma(number * d, scale, total) for each run
+ * of sub columns, where number is the exact integer sum of (u - zero) * q, and d the activations'
+ * scale. Then, with has_min, total = fma(-sum(q) * d, min, total) for each run. All factors are
+ * exact. */
 typedef void linear_fn(float *out, const uint8_t *panel, const void *x, int n_rows, int n_in);
 
-/* ---- rows ------------------------------------------------------------------------------------------------------ */
+/* ---- rows ---------------------------------------------------------------------------------- */
 
-/* y[r][i] = x[r][i] * w[i] / sqrt(mean(x[r][:]^2) + eps). x, y: [n_rows][n], may be the same; w: [n].
- * Element i goes into sum i % 16 by fused multiply-add; the 16 sums are folded by halves. Zhang and Sennrich, 2019,
- * equation 4. */
+/* y[r][i] = x[r][i] * w[i] / sqrt(mean(x[r][:]^2) + eps). x, y: [n_rows][n], may be the same; w:
+ * [n]. Element i goes into sum i % 16 by fused multiply-add; the 16 sums are reduced pairwise (i
+ * with i + 8, then 4, 2, 1). Zhang and Sennrich, 2019, equation 4. */
 typedef void rmsnorm_fn(float *y, const float *x, const float *w, int n_rows, int n, float eps);
 
-/* y[r][i] = (x[r][i] - mean) * (1 / sqrt(variance + eps)) * w[i] + b[i]; mean and variance (biased) of row r, each from 16
- * sums as above. x, y: [n_rows][n], may be the same; w, b: [n]. Ba et al., 2016. */
+/* y[r][i] = (x[r][i] - mean) * (1 / sqrt(variance + eps)) * w[i] + b[i]; mean and variance
+ * (biased) of row r, each from 16 sums as above. x, y: [n_rows][n], may be the same; w, b: [n].
+ * Ba et al., 2016. */
 typedef void layernorm_fn(float *y, const float *x, const float *w, const float *b, int n_rows, int n,
                           float eps);
 
@@ -89,23 +96,24 @@ typedef void scale_add_fn(float *x, const float *base, float scale, const float 
 /* y[i] = gate[i] / (1 + exp(-gate[i])) * up[i]. y may be gate or up. Shazeer, 2020 (SwiGLU). */
 typedef void silu_mul_fn(float *y, const float *gate, const float *up, int64_t n);
 
-/* x = x / (1 + exp(-z)), n elements in place; Hendrycks and Gimpel, 2016.
- * gelu_tanh: z = 2 sqrt(2 / pi) x (1 + 0.044715 x^2), which is their approximation by tanh; gelu_sigmoid: z = 1.702 x. */
+/* x = x / (1 + exp(-z)), n elements in place; Hendrycks and Gimpel, 2016. gelu_tanh: z = 2 sqrt(2
+ * / pi) x (1 + 0.044715 x^2), the tanh approximation; gelu_sigmoid: z = 1.702 x. */
 typedef void gelu_fn(float *x, int64_t n);
 
-/* y = exp(x - max(x)) / sum. Element i goes into sum i % 16, folded by halves. y may be x. n >= 1. */
+/* y = exp(x - max(x)) / sum. Element i goes into sum i % 16, reduced as in rmsnorm_fn. y may be
+ * x. n >= 1. */
 typedef void softmax_fn(float *y, const float *x, int n);
 
 /* Rotates n_heads heads of head_dim floats in place: u' = u cos - v sin, v' = v cos + u sin.
  * cos_sin: [2][rotary_dim / 2]. Pairs are (2j, 2j + 1) or (j, j + rotary_dim / 2). Su et al., 2021. */
 typedef void rope_fn(float *x, const float *cos_sin, int n_heads, int head_dim, int rotary_dim);
 
-/* A low-rank update y += B . (A . x) of n_rows rows that have the same factors, in two halves. Hu et al., 2021 (LoRA),
- * equation 3. A row's bits are the same in any company.
- * down: t[r][i] = a[i] . x[r]; a: [rank][n]. Element k goes into sum k % 16 by fused multiply-add, folded by halves.
- * up: y[r][j] += sum over i, from 0 and the first, of t[r][i] * b[i][j] by fused multiply-add; row i of b begins at
- * i * stride, and y and b may begin at any column, as elements do not depend on each other.
- * n_rows: 1..LORA_ROWS; so many share what it costs to read and widen the factors. */
+/* A low-rank update y += B . (A . x) of n_rows rows with the same factors, in two functions. Hu
+ * et al., 2021 (LoRA), equation 3. A row's bits do not depend on the other rows. down: t[r][i] =
+ * a[i] . x[r]; a: [rank][n]. Element k goes into sum k % 16 by fused multiply-add, reduced as in
+ * rmsnorm_fn. up: y[r][j] += sum over i of t[r][i] * b[i][j], starting at 0 with i = 0, by fused
+ * multiply-add. Row i of b begins at i * stride. y and b may begin at any column, as elements are
+ * independent. n_rows: 1..LORA_ROWS, which amortizes reading and widening the factors. */
 enum { LORA_ROWS = 4 };
 typedef void lora_down_fn(float *const *t, const float *a, const float *const *x, int n_rows, int rank,
                           int n);
@@ -120,22 +128,23 @@ typedef void lora_up_half_fn(float *const *y, const uint16_t *b, size_t stride, 
 /* float32 to half precision, to nearest even. */
 typedef void to_half_fn(uint16_t *y, const float *x, int n);
 
-/* ---- attention ------------------------------------------------------------------------------------------------- */
+/* ---- attention ----------------------------------------------------------------------------- */
 
-/* Keys and values of a page and head, for float types: keys [head_dim][16], values [16][head_dim]. For int8, so that two
- * products at a time make one 32-bit sum: keys [head_dim / 2][16][2] and float scales [16]; values [8][head_dim][2] (two
- * positions side by side) and float scales [16]. An element is int8 * the scale of its position.
+/* Layout of keys and values of one page and head. Float types: keys [head_dim][16], values
+ * [16][head_dim]. int8, interleaved so that two products are added to one 32-bit sum: keys
+ * [head_dim / 2][16][2] and float scales [16]; values [8][head_dim][2] (pairs of positions) and
+ * float scales [16]. An element is int8 * the scale of its position.
  *
- * Rows of keys and values become int8 as to_int8_fn says. */
+ * Rows of keys and values are quantized by to_int8_fn. */
 
-/* What one query sees: positions begin..end-1, at least one. */
+/* The positions that one query attends to: begin..end-1, at least one. */
 struct attention_view {
     int begin, end;
     int pos;     /* its own position */
     float slope; /* ALiBi; 0: none */
 };
 
-/* Up to 16 queries that read the same keys. */
+/* The input of attention: up to 16 queries over the same keys. */
 struct attention_work {
     const float *q;                     /* [n_queries][head_dim], multiplied by the scale */
     const struct attention_view *views; /* [n_queries] */
@@ -144,69 +153,76 @@ struct attention_work {
     size_t page_bytes;                  /* from one page to the next */
     size_t values_offset;               /* from keys to values */
     const int32_t *page_table;          /* page_table[p / 16] holds position p */
-    const uint8_t *const
-        *next; /* [ATTENTION_AHEAD] keys of pages that will be read behind this block; NULL: nobody knows */
+    /* [ATTENTION_AHEAD] keys of the pages to read after this block, for prefetch; NULL: unknown */
+    const uint8_t *const *next;
 };
 
-/* The state of queries of which some blocks are done. total 0: none yet; then the rest has no meaning. */
+/* The online-softmax state of queries after some blocks. total 0: no block yet, the rest is
+ * undefined. */
 struct attention_sums {
     float *max, *total; /* [n_queries]: the largest score; the sum of exp(score - max) */
     float *o;           /* [n_queries][head_dim]: the sum of exp(score - max) * value */
 };
 
-/* Positions 256 block .. 256 block + 255 alone, into sums; a query that sees none of them gets total 0. What a query does
- * not see has no influence on it, whatever the page holds there.
+/* Attention over positions 256 block .. 256 block + 255 only, into sums. A query that attends to
+ * none of them gets total 0. Positions outside a query's view do not influence it, whatever the
+ * page contains there.
  *
- * A score is a chain of fma over the dimensions; with a slope, fma(slope, (float)(key's position - pos), score).
- * p = exp(score - max); total: position i goes into sum i % 16, folded by halves; o: fma(p, value, o) from 0, one
- * position after the other.
+ * A score is a chain of fma over the dimensions; with a slope, fma(slope, (float)(key's position
+ * - pos), score). p = exp(score - max). total: position i goes into sum i % 16, reduced as in
+ * rmsnorm_fn. o: fma(p, value, o) from 0, position by position.
  *
- * int8: q is quantized like a row of keys, but to +-limit, the largest number up to 32767 with which no sum overflows:
- * score = (float)(integer sum) * (key's scale * q's scale). Let w = p * value's scale, and top the largest w; then
- * o = (float)(integer sum of values with w rounded to 32767ths of top) * (top / 32767), or 0 where top < 2^-100. */
+ * int8: q is quantized like a row of keys, but to +-limit, the largest number up to 32767 for
+ * which no sum overflows: score = (float)(integer sum) * (key's scale * q's scale). Let w = p *
+ * value's scale, and top the largest w; then o = (float)(integer sum of values with w rounded to
+ * 32767ths of top) * (top / 32767), or 0 where top < 2^-100. */
 typedef void attention_fn(const struct attention_sums *sums, const struct attention_work *work, int block);
 
-/* Adds the blocks of from to those of into, which all lie before: scale a = exp(into's max - top), b of from likewise;
- * into = fma(from, b, into * a), for totals and o. After Milakov and Gimelshein, 2018, and Dao et al., 2022; to cut a
- * long context at fixed positions and merge in order makes the bits independent of who computes which block. */
+/* Merges the blocks of from into those of into, which all come before: scale a = exp(into's max -
+ * top), b of from likewise; into = fma(from, b, into * a), for totals and o. After Milakov and
+ * Gimelshein, 2018, and Dao et al., 2022; splitting a long context at fixed positions and merging
+ * in order makes the bits independent of which thread computes which block. */
 typedef void attention_merge_fn(const struct attention_sums *into, const struct attention_sums *from,
                                 int n_queries, int head_dim);
 
-/* q = x * (127 / max|x|) rounded to nearest even; returns the scale max|x| / 127. Where max|x| < 2^-100, q and scale are 0;
- * where an x is no finite number, q = 0 and the scale is NaN. */
+/* q = x * (127 / max|x|) rounded to nearest even; returns the scale max|x| / 127. Where max|x| <
+ * 2^-100, q and scale are 0; if an x is not finite, q = 0 and the scale is NaN. */
 typedef float to_int8_fn(int8_t *q, const float *x, int n);
 
 /* y = x / divisor, n elements. */
 typedef void divide_fn(float *y, const float *x, float divisor, int n);
 
-/* ---- sampling -------------------------------------------------------------------------------------------------- */
+/* ---- sampling ------------------------------------------------------------------------------ */
 
 struct logits_scan {
-    bool is_finite; /* no NaN, no infinity; else the rest has no meaning */
+    bool is_finite; /* no NaN, no infinity; else the rest is undefined */
     float max;
-    int argmax;        /* the lowest index that holds max */
+    int argmax;        /* the lowest index of max */
     float log_sum_exp; /* log(sum(exp(x))) */
 };
 
 /* The vector part of logits_scan(): false where any element is NaN or infinite. */
 typedef bool scan_max_fn(const float *x, int n, float *max);
-/* sum of exp((x - max) * scale), element i into sum i % 16, folded by halves. */
+/* sum of exp((x - max) * scale), element i into sum i % 16, reduced as in rmsnorm_fn. */
 typedef float sum_exp_fn(const float *x, int n, float max, float scale);
 /* Index of the first element in begin..n-1 that is > bound, else n. NaN is never found. */
 typedef int find_above_fn(const float *x, int begin, int n, float bound);
 
-/* A race of n tokens: token i arrives after -log(1 - v) / w, where v = mix64(seed ^ i) / 2^64 and w = exp((x - max) * scale). */
+/* Sampling as a race of exponential clocks (the Gumbel-max trick): token i arrives at time -log(1
+ * - v) / w, where v = mix64(seed ^ i) / 2^64 and w = exp((x - max) * scale). The first token to
+ * arrive is the sample. */
 struct rivals {
     uint64_t seed;
     float max, scale;
-    float first; /* nobody who arrives later is looked for; finite */
+    float first; /* finite; tokens that arrive later are not searched for */
 };
 
-/* Index of the first token in begin..n-1 that may arrive before r->first, else n. It misses none, and finds few that do not: it
- * takes v for the time, of which it sees 24 bits, and allows for exp() being inexact. */
+/* Index of the first token in begin..n-1 that may arrive before r->first, else n. It has no false
+ * negatives and few false positives: it uses the upper 24 bits of v as the time, with a margin
+ * for the error of exp(). */
 typedef int find_rival_fn(const float *x, int begin, int n, const struct rivals *r);
 
-/* ---- the table ------------------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------- */
 
 struct kernels {
     unsigned cpu;
@@ -235,17 +251,18 @@ struct kernels {
     lora_up_half_fn *lora_up_half;
 };
 
-void kernels_init(struct kernels *k, unsigned cpu); /* cpu: what cpu_find() gave; less, to test */
+void kernels_init(struct kernels *k, unsigned cpu); /* cpu: from cpu_find(), or a lower level in tests */
 
-/* ---- built on the table ---------------------------------------------------------------------------------------- */
+/* ---- functions that use the table ---------------------------------------------------------- */
 
-/* Bytes of a tile of n_rows input rows for weights of this type: 0 where n_in does not fit the type's block. */
+/* Bytes of a tile of n_rows input rows for weights of this type; 0 if n_in is no multiple of the
+ * type's block. */
 size_t tile_bytes(enum dtype dtype, int n_rows, int n_in);
 
-/* The lowest index of the largest x; -1: a NaN or an infinity is there. n >= 1. */
+/* The lowest index of the largest x; -1: x contains a NaN or an infinity. n >= 1. */
 int logits_argmax(const struct kernels *k, const float *x, int n);
 
-/* A look at one row of logits. n >= 1. */
+/* Maximum, argmax and log-sum-exp of one row of logits. n >= 1. */
 struct logits_scan logits_scan(const struct kernels *k, const float *x, int n);
 
 #endif

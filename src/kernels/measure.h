@@ -1,7 +1,8 @@
-/* What this machine can do at most, measured: the limits that figures of speed are printed beside.
+/* Measures the machine's limits (memory bandwidth, peak operations per second) for comparison
+ * with measured speeds.
  *
- * A machine's clock and its neighbours change from one moment to the next, so each call takes one short sample: who
- * compares takes one before each repetition of his own, and the median of both. */
+ * Clock rate and the load of other processes vary over time, so each call takes one short sample.
+ * Take one sample before each repetition of a measurement, and compare medians. */
 #ifndef TUTTI_KERNELS_MEASURE_H
 #define TUTTI_KERNELS_MEASURE_H
 
@@ -9,7 +10,7 @@
 
 struct measure;
 
-/* team: borrowed. cpu: see kernels.h. NULL: no memory for the buffer of 512 MiB. */
+/* team: borrowed. cpu: see kernels.h. NULL: out of memory for the buffer of 512 MiB. */
 struct measure *measure_new(struct team *team, unsigned cpu);
 void measure_free(struct measure *m); /* NULL is allowed */
 uint64_t measure_bytes(void);         /* the buffer */
@@ -19,11 +20,11 @@ uint64_t measure_bytes(void);         /* the buffer */
 /* Streaming read of a buffer far larger than the caches. */
 double measure_read_gbps(struct measure *m);
 
-/* Integer dot products from registers: vpdpbusd, or on AVX2 vpmaddubsw with its addition in 16 bits; 0 on other
- * processors, for which there is no integer kernel beyond plain C. */
+/* Integer dot products on registers: vpdpbusd, or on AVX2 vpmaddubsw with its 16-bit additions. 0
+ * on other processors, which have only the plain C kernels. */
 double measure_int8_gops(struct measure *m);
 
-/* Fused multiply-adds in float32 from registers; 0 likewise. */
+/* Float32 fused multiply-adds on registers; 0 as above. */
 double measure_f32_gflops(struct measure *m);
 
 /* Sorts n samples, at least 1. */

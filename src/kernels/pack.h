@@ -1,14 +1,15 @@
-/* Packed weights: panels of 32 output rows, as two halves of 16.
+/* The packed layout of weights: panels of 32 output rows, as two halves of 16.
  *
- * F32, F16: [n_in][32] elements. BF16: [n_in / 2, rounded up][32][2 columns]; what lacks a partner stands beside zero.
- * Quantized types (formats.h): units of 32 columns, or of 256 where the type is_super, one after the other. A unit:
- *     half scale[32]; half min[32] where has_min;
- *     where is_super: int8 sub_scale[256 / sub][32], and int8 sub_min of the same shape unless they share bytes;
- *     for each block of 32 columns, for each half of the rows: the low plane, then the high plane of the numbers.
+ * F32, F16: [n_in][32] elements. BF16: [n_in / 2, rounded up][32][2 columns]; an odd last column
+ * is paired with zero. Quantized types (formats.h): units of 32 columns, or of 256 if the type
+ * is_super, one after the other. A unit:
+ *     half scale[32]; half min[32] if has_min;
+ *     if is_super: int8 sub_scale[256 / sub][32], and int8 sub_min of that shape unless is_joint;
+ *     for each block of 32 columns and each half of the rows: the low plane, then the high plane.
  * In a plane the columns 4g..4g+3 of the 16 rows lie together, as [16][4]: the group g of eight.
  *     8 bits: [8 groups][16][4]. 4 bits: [4][16][4], group g in the low nibbles, g + 4 in the high ones.
  *     2 bits: [2][16][4], group g in byte row g % 2 at bit 2 (g / 2).
- *     1 bit (high plane): [16][4], group g at bit g. 
+ *     1 bit (high plane): [16][4], group g at bit g.
  * A panel's size is a multiple of 64 bytes, and so is every part of it: each load is aligned. */
 #ifndef TUTTI_KERNELS_PACK_H
 #define TUTTI_KERNELS_PACK_H
@@ -28,7 +29,8 @@ void unpack_row(float *dst, const uint8_t *panel, int row, enum dtype dtype, int
 void pack_blocks(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], enum dtype dtype, int n_in);
 void unpack_blocks(float *dst, const uint8_t *panel, int row, enum dtype dtype, int n_in);
 
-/* One number of a block, still with its zero point. half: the 16 rows of a block; row: 0..15; column: 0..31. */
+/* One stored number of a block, zero point not subtracted. half: the 16 rows of a block; row:
+ * 0..15; column: 0..31. */
 int packed_number(const uint8_t *half, struct quant_format f, int row, int column);
 /* Scale and min of run sub of a unit; row: 0..31. */
 float packed_scale(const uint8_t *unit, struct quant_format f, int row, int sub);

@@ -1,14 +1,15 @@
-/* Rows of weights between float32 and the stored types.
+/* Quantizes and dequantizes rows of weights: float32 to and from the stored types.
  *
- * Q8_0 is written as everybody writes it: the largest magnitude becomes 127. The other block types are searched for the scales
- * (and mins) of least squared error, see quantize_fit.h. The bytes depend on the row alone. */
+ * Q8_0 is quantized in the usual way: the largest magnitude becomes 127. For the other block
+ * types the scales (and mins) of least squared error are searched, see quantize_fit.h. The bytes
+ * depend only on the row. */
 #ifndef TUTTI_KERNELS_QUANTIZE_H
 #define TUTTI_KERNELS_QUANTIZE_H
 
 #include "base/dtype.h"
 
 /* n: elements, a multiple of the type's block. dtype: a weight type. src and dst need no alignment.
- * Where a block of a quantized type holds a NaN or an infinity, its other weights are lost with it. */
+ * In a block of a quantized type with a NaN or an infinity the other weights are lost too. */
 void dequantize(float *dst, const void *src, enum dtype dtype, int64_t n);
 void quantize(void *dst, const float *src, enum dtype dtype, int64_t n);
 

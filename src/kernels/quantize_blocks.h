@@ -1,4 +1,4 @@
-/* The writers of the block types, one file for each kind. */
+/* The quantizers of the block types: one file each for the 32-element types and the K-quants. */
 #ifndef TUTTI_KERNELS_QUANTIZE_BLOCKS_H
 #define TUTTI_KERNELS_QUANTIZE_BLOCKS_H
 
@@ -12,15 +12,15 @@ static inline void store_half(uint8_t *dst, uint16_t half)
     memcpy(dst, &half, 2);
 }
 
-/* The nearest half that is finite. */
+/* The nearest finite half. */
 static inline uint16_t finite_half(float x)
 {
     return float_to_half(x > 65504 ? 65504 : x < -65504 ? -65504 : x);
 }
 
-/* A copy of a block of 32 or 256 weights by which the search is safe: multiplied by a power of two so that the largest is
- * below 1, with 0 in the place of what is not a number and the largest float for infinities. Returns the exponent of the
- * power that undoes it. */
+/* Copies a block of 32 or 256 weights for the search: multiplied by a power of two so that the
+ * largest magnitude is below 1, with NaN replaced by 0 and infinities by the largest float.
+ * Returns the exponent of the power of two that undoes the scaling. */
 int quantize_normalize(float *dst, const float *src, int n);
 
 /* Q4_0, Q4_1, Q5_0, Q5_1. */

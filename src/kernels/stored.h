@@ -1,5 +1,5 @@
-/* Quantized weights as files hold them (base/dtype.h), one row at a time. All of it is inlined: where the type is known
- * to the compiler, reading a block is a handful of shifts. */
+/* Reads blocks of quantized weights as files store them (base/dtype.h). All functions are
+ * inlined: if the type is a compile-time constant, reading a block takes a few shifts. */
 #ifndef TUTTI_KERNELS_STORED_H
 #define TUTTI_KERNELS_STORED_H
 
@@ -10,14 +10,15 @@
 
 #define STORED_INLINE static inline __attribute__((always_inline))
 
-enum { WORDS = BLOCK / 4, MOST_BLOCKS = 8, MOST_SUBS = 16 };
+enum { WORDS = BLOCK / 4, MAX_BLOCKS = 8, MAX_SUBS = 16 };
 
-/* A block of 32 or 256 elements: what any stored form holds, in the terms of formats.h. What a form lacks is not set. */
+/* A block of 32 or 256 elements of any stored type, in the terms of formats.h. Fields that the
+ * type lacks are not set. */
 struct stored_unit {
-    uint16_t scale, min;    /* halves */
-    int8_t subs[MOST_SUBS]; /* sub-scales, or scale and min joined */
-    int8_t sub_mins[MOST_SUBS];
-    uint32_t words[MOST_BLOCKS][WORDS]; /* unsigned numbers of columns 4g..4g+3, the first in the low byte */
+    uint16_t scale, min;   /* halves */
+    int8_t subs[MAX_SUBS]; /* sub-scales, or scale and min joined */
+    int8_t sub_mins[MAX_SUBS];
+    uint32_t words[MAX_BLOCKS][WORDS]; /* unsigned numbers of columns 4g..4g+3, the first in the low byte */
 };
 
 STORED_INLINE uint32_t word_at(const uint8_t *p, int i)
@@ -34,7 +35,7 @@ STORED_INLINE uint16_t half_at(const uint8_t *p)
     return half;
 }
 
-/* Four bits to the lowest bits of four bytes. */
+/* Spreads four bits to the lowest bits of four bytes. */
 STORED_INLINE uint32_t spread(uint32_t bits)
 {
     return ((bits & 15) * 0x00204081) & 0x01010101;
@@ -45,7 +46,7 @@ STORED_INLINE void read_small(struct stored_unit *u, const uint8_t *src, bool ha
 {
     u->scale = half_at(src);
     src += 2;
-    if (has_min) { /* the stored one is added */
+    if (has_min) { /* the stored min is added, ours is subtracted */
         u->min = half_at(src) ^ 0x8000;
         src += 2;
     }
@@ -76,8 +77,8 @@ STORED_INLINE void read_q2_k(struct stored_unit *u, const uint8_t *src)
     u->min = half_at(src + 82);
 }
 
-/* Q3_K: { u8 high[32]; u8 q[64]; u8 scales[12]; half d }; a scale has its low four bits in the first eight bytes, the
- * high two in the last four, and 32 is taken off. */
+/* Q3_K: { u8 high[32]; u8 q[64]; u8 scales[12]; half d }; a scale has its low four bits in the
+ * first eight bytes, the high two in the last four, and 32 is subtracted. */
 STORED_INLINE void read_q3_k(struct stored_unit *u, const uint8_t *src)
 {
     const uint8_t *scales = src + 96;
@@ -167,7 +168,7 @@ STORED_INLINE float stored_scale(const struct stored_unit *unit, struct quant_fo
     return scale * (float)(f.is_joint ? unit->subs[sub] & 15 : unit->subs[sub]);
 }
 
-/* What is taken off; only where has_min. */
+/* The min to subtract; only for types with has_min. */
 STORED_INLINE float stored_min(const struct stored_unit *unit, struct quant_format f, int sub)
 {
     float min = half_to_float(unit->min);

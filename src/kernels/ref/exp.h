@@ -6,13 +6,13 @@
 
 #include <math.h>
 
-/* exp: x = n ln 2 + r, |r| <= ln 2 / 2; a polynomial of r (minimax, degree 6) times 2^n. Within 2 ulp.
- * 0 below -87.33654 (the smallest normal float), infinity above 88.376, exactly 1 at 0; NaN stays NaN.
- * The twins repeat these operations one by one. */
+/* exp: x = n ln 2 + r, |r| <= ln 2 / 2; a polynomial of r (minimax, degree 6) times 2^n. Within 2
+ * ulp. 0 below -87.33654 (the smallest normal float), infinity above 88.376, exactly 1 at 0; NaN
+ * stays NaN. The optimized kernels repeat these operations one by one. */
 #define EXP_LOW   (-87.33654f)
 #define EXP_HIGH  88.376f
 #define EXP_LOG2E 1.44269504f
-#define EXP_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer, which stands in the low bits */
+#define EXP_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to an integer, which is in the low bits */
 #define EXP_LN2_H 0.693359375f
 #define EXP_LN2_L (-2.12194440e-4f)
 #define EXP_C2    0.49999994f
@@ -21,7 +21,8 @@
 #define EXP_C5    0.008368745f
 #define EXP_C6    0.001381454f
 
-/* Of find_rival(): more than exp() of a product rounded twice can be wrong, where it is not below 2^-53. */
+/* Margin of find_rival(): more than the relative error of exp() of a product rounded twice,
+ * unless it is below 2^-53. */
 #define RIVAL_MARGIN 1.0001f
 
 static inline float exp_ref(float x)

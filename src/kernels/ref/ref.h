@@ -1,4 +1,4 @@
-/* The kernels in plain C: the truth that the fast ones are held against. */
+/* Declares the reference kernels in plain C, with which the optimized ones are compared. */
 #ifndef TUTTI_KERNELS_REF_REF_H
 #define TUTTI_KERNELS_REF_REF_H
 
@@ -40,7 +40,7 @@ lora_up_half_fn lora_up_half_ref;
 /* Largest |q| of a query of n dimensions over int8 keys: no sum of n products overflows, and q fits 16 bits. */
 #define ATTENTION_LIMIT(n) (INT32_MAX / 127 / (n) < 32767 ? INT32_MAX / 127 / (n) : 32767)
 
-/* The 16 sums of a row in one: lanes i and i + 8, then 4, 2, 1. */
+/* The sum of the 16 partial sums of a row: lanes i and i + 8, then 4, 2, 1. */
 static inline float fold16(float sum[16])
 {
     for (int half = 8; half > 0; half /= 2)
@@ -49,7 +49,7 @@ static inline float fold16(float sum[16])
     return sum[0];
 }
 
-/* As vmaxps does it: b where either is NaN. */
+/* As vmaxps: b if either is NaN. */
 static inline float max_of(float a, float b)
 {
     return a > b ? a : b;

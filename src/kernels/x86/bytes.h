@@ -1,4 +1,4 @@
-/* What both forms of vec16 need of shorter registers. */
+/* Helpers on shorter registers for both versions of vec16.h. */
 #ifndef TUTTI_KERNELS_X86_BYTES_H
 #define TUTTI_KERNELS_X86_BYTES_H
 
@@ -6,7 +6,7 @@
 
 #include <immintrin.h>
 
-/* Of sixteen signed bytes. */
+/* The sum of sixteen signed bytes. */
 INLINE int sum_of_bytes(__m128i bytes)
 {
     __m128i biased = _mm_xor_si128(bytes, _mm_set1_epi8(-128));
@@ -14,7 +14,7 @@ INLINE int sum_of_bytes(__m128i bytes)
     return _mm_cvtsi128_si32(_mm_add_epi64(sums, _mm_unpackhi_epi64(sums, sums))) - 16 * 128;
 }
 
-/* The largest of eight, compared as integers. */
+/* The maximum of eight floats, compared as integers. */
 INLINE float fold_max_bits(__m256i x)
 {
     __m128i a = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));

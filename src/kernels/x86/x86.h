@@ -1,5 +1,5 @@
-/* The kernels of x86-64. A file of one instruction set is compiled with its flags and called only where the processor
- * has it; nothing here is inlined into code without those flags. */
+/* Declares the kernels for x86-64. A file of one instruction set is compiled with its flags and
+ * called only on processors that have it; nothing of it is inlined into code without those flags. */
 #ifndef TUTTI_KERNELS_X86_X86_H
 #define TUTTI_KERNELS_X86_X86_H
 
@@ -8,7 +8,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16") /* before loops whose arrays must live in registers */
 
-/* How many of sixteen lanes a row of n elements fills from element i on. */
+/* The number of lanes, of sixteen, that a row of n elements fills from element i on. */
 INLINE int lanes_left(int64_t i, int64_t n)
 {
     return n - i < 16 ? (int)(n - i) : 16;
@@ -44,7 +44,7 @@ lora_up_fn lora_up_avx2, lora_up_avx512;
 lora_down_half_fn lora_down_half_avx2, lora_down_half_avx512;
 lora_up_half_fn lora_up_half_avx2, lora_up_half_avx512;
 
-/* measure.h: the loops; n is a multiple of 4096. Operations of one round. */
+/* The loops of measure.h, and the operations of one round. n: a multiple of 4096. */
 enum {
     MEASURE_INT8_AVX512_OPS = 16 * 64 * 2,
     MEASURE_F32_AVX512_OPS = 16 * 16 * 2,
