@@ -1,4 +1,4 @@
-/* A byte string that grows. Not for the compute path: growing allocates. */
+/* A growable byte string. Not for the compute path: growing allocates. */
 #ifndef TUTTI_BASE_BUF_H
 #define TUTTI_BASE_BUF_H
 
@@ -12,13 +12,13 @@ struct buf {
     size_t n_bytes, capacity;
 };
 
-/* Each adds at the end. False: out of memory; the content is unchanged. */
+/* Each appends. False: out of memory; the content is unchanged. */
 MUST_CHECK bool buf_add(struct buf *buf, const void *bytes, size_t n_bytes);
 MUST_CHECK bool buf_add_string(struct buf *buf, const char *text);
 MUST_CHECK bool buf_printf(struct buf *buf, const char *format, ...) PRINTF_LIKE(2, 3);
-/* Room for n_bytes more without a further allocation. */
+/* Reserves room for n_bytes more bytes. */
 MUST_CHECK bool buf_reserve(struct buf *buf, size_t n_bytes);
-/* The same, and no more room than that. */
+/* The same, without spare capacity beyond that. */
 MUST_CHECK bool buf_reserve_exact(struct buf *buf, size_t n_bytes);
 
 void buf_truncate(struct buf *buf, size_t n_bytes); /* n_bytes <= buf->n_bytes */

@@ -1,4 +1,4 @@
-/* Types of stored tensors, in the block forms of GGUF; plain types are blocks of one element.
+/* Types of stored tensors, with GGUF's block formats; plain types are blocks of one element.
  * Block sizes: ggml's type table (docs/gguf.md of the format's specification). */
 #ifndef TUTTI_BASE_DTYPE_H
 #define TUTTI_BASE_DTYPE_H
@@ -27,7 +27,7 @@ enum dtype {
     DTYPE_Q5_K, /* as Q4_K, with u8 high[32] before q: bit r of high[l] is the fifth of element l of run r */
     DTYPE_Q6_K, /* u8 q[128]; u8 high[64]; i8 scales[16]; f16 d; value d * scale * (q - 32). Of each 128 elements, runs
                    0, 1 and 2, 3 are the low and high nibbles of 64 bytes of q; run r has bits 2r of 32 bytes of high */
-    DTYPE_F64, /* the rest can be stored in checkpoints, but holds no weights that tutti runs */
+    DTYPE_F64, /* the types from here on occur in checkpoints, but not as weights that tutti runs */
     DTYPE_I8,
     DTYPE_I16,
     DTYPE_I32,
@@ -43,13 +43,13 @@ enum dtype {
 /* "f32", "q4_0", ...; never NULL for a valid dtype. */
 const char *dtype_name(enum dtype dtype);
 
-/* By name, in lower or upper case; false: there is none. */
+/* By name, in lower or upper case; false: not found. */
 bool dtype_find(const char *name, enum dtype *out);
 
 int dtype_block_elems(enum dtype dtype); /* 1, 32 or 256 */
 int dtype_block_bytes(enum dtype dtype);
 
-/* True for the types that can hold a weight matrix: F32, F16, BF16 and all that start with Q. */
+/* True for the types of weight matrices: F32, F16, BF16 and all that start with Q. */
 bool dtype_is_weight(enum dtype dtype);
 
 /* Bytes of n_elems elements. False: n_elems is negative, no multiple of the block, or the product overflows. */

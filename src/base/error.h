@@ -1,4 +1,5 @@
-/* The one error idiom: a function that can fail returns enum tutti_status and takes struct tutti_error *err last. */
+/* Error reporting: a function that can fail returns enum tutti_status and takes struct
+ * tutti_error *err last. */
 #ifndef TUTTI_BASE_ERROR_H
 #define TUTTI_BASE_ERROR_H
 
@@ -7,21 +8,22 @@
 #define MUST_CHECK                         __attribute__((warn_unused_result))
 #define PRINTF_LIKE(format_arg, first_arg) __attribute__((format(printf, format_arg, first_arg)))
 
-/* Formats the text (cut to fit, at a UTF-8 border; '?' in place of control characters and of what is no UTF-8) and
- * returns status. err may be NULL. Clears err->param. */
+/* Formats the text and returns status. The text is cut to fit at a UTF-8 border; control
+ * characters and invalid UTF-8 become '?'. err may be NULL. Clears err->param. */
 enum tutti_status error_set(struct tutti_error *err, enum tutti_status status, const char *format, ...)
     PRINTF_LIKE(3, 4);
 
-/* The analyzer does not see into other files: it must know that what was given comes back. */
+/* Tells the analyzer, which does not see other files, that error_set() returns its argument
+ * status. */
 #ifdef __clang_analyzer__
 #define error_set(err, status, ...) ((error_set)(err, status, __VA_ARGS__), (status))
 #endif
 
-/* The same, and names the request field that is at fault. */
+/* The same, and names the invalid request field. */
 enum tutti_status error_set_param(struct tutti_error *err, enum tutti_status status, const char *param,
                                   const char *format, ...) PRINTF_LIKE(4, 5);
 
-/* Puts "prefix: " before the text that is there already. */
+/* Prepends "prefix: " to the existing text. */
 void error_prefix(struct tutti_error *err, const char *format, ...) PRINTF_LIKE(2, 3);
 
 #endif

@@ -1,5 +1,6 @@
-/* IEEE half and bfloat16, to and from float, as the processors convert them: round to nearest, ties to even;
- * a NaN stays a quiet NaN. Plain C, so that every processor gives the same bits. */
+/* Converts IEEE half and bfloat16 to and from float like the processors' instructions: round to
+ * nearest, ties to even; a NaN stays a quiet NaN. Plain C, so every processor gives the same
+ * bits. */
 #ifndef TUTTI_BASE_HALF_H
 #define TUTTI_BASE_HALF_H
 

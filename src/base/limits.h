@@ -1,4 +1,4 @@
-/* Limits on input from outside. Each stands here once; errors quote them. */
+/* Limits on input from outside: each is defined once, here, and quoted in error messages. */
 #ifndef TUTTI_BASE_LIMITS_H
 #define TUTTI_BASE_LIMITS_H
 
@@ -18,7 +18,7 @@ enum {
     LIMIT_BEAMS = 64, /* at most LIMIT_CHOICES */
     LIMIT_STOPS = 16,
     LIMIT_TOP_LOGPROBS = 20,
-    LIMIT_ANSWER_LINE_BYTES = 16 * 1024 * 1024, /* of one line of an HTTP answer */
+    LIMIT_ANSWER_LINE_BYTES = 16 * 1024 * 1024, /* of one line of an HTTP response */
     LIMIT_JSON_TREE_BYTES = 64 * 1024 *
                             1024, /* of the parsed values of one body, without the bytes of strings */
 };

@@ -1,5 +1,5 @@
-/* Lines on standard error: for the person who runs the program, "2026-01-31T12:00:00Z warn text", or for machines, each line
- * a JSON object with the members time, level and message, and those of the event. */
+/* Logging to standard error. As text, "2026-01-31T12:00:00Z warn text", or as JSON: each line is
+ * an object with the members time, level and message, and the event's own fields. */
 #ifndef TUTTI_BASE_LOG_H
 #define TUTTI_BASE_LOG_H
 
@@ -15,17 +15,17 @@ void log_set_level(enum log_level level);
 void log_set_format(enum log_format format);
 bool log_is_json(void);
 
-/* Writes one line in one write(), so lines of several threads do not mix. Of the text 1 KiB at most; control characters and
- * what is no UTF-8 become '?'. */
+/* Writes one line in one write(), so lines of several threads do not mix. The text is cut after 1
+ * KiB; control characters and invalid UTF-8 become '?'. */
 void log_line(enum log_level level, const char *format, ...) PRINTF_LIKE(2, 3);
 
 struct log_field {
-    const char *name; /* of lower-case letters and '_'; not time, level or message */
-    const char *text; /* cut after 1 KiB; NULL: the number */
+    const char *name; /* lower-case letters and '_'; not time, level or message */
+    const char *text; /* cut after 1 KiB; NULL: the value is number */
     double number;
 };
 
-/* A line with fields behind the message; a field for which there is no room is left out. */
+/* Writes a line with fields after the message. Fields that do not fit are left out. */
 void log_record(enum log_level level, const char *message, const struct log_field *fields, size_t n_fields);
 
 #define log_debug(...) log_line(LOG_DEBUG, __VA_ARGS__)

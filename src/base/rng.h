@@ -1,5 +1,5 @@
-/* Random numbers without a state: a number is a function of (seed, stream, index), so that what a request draws does
- * not depend on what else runs, nor on being preempted and read again. */
+/* Counter-based random numbers: each is a function of (seed, stream, index). So the numbers of a
+ * request do not depend on other requests, nor on being preempted and recomputed. */
 #ifndef TUTTI_BASE_RNG_H
 #define TUTTI_BASE_RNG_H
 
@@ -9,7 +9,8 @@
 #define MIX_FIRST  0xBF58476D1CE4E5B9u
 #define MIX_SECOND 0x94D049BB133111EBu
 
-/* A bijection that scatters every bit: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014), with its step. */
+/* A bijection that scatters every bit: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014),
+ * with its step. */
 static inline uint64_t mix64(uint64_t x)
 {
     x += MIX_STEP;
@@ -18,7 +19,7 @@ static inline uint64_t mix64(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* 64 bits; also a seed of numbers of their own: mix64(that ^ i). */
+/* 64 random bits. They can also seed a further sequence: mix64(bits ^ i). */
 static inline uint64_t rng_bits(uint64_t seed, uint64_t stream, uint64_t index)
 {
     return mix64(mix64(mix64(seed) ^ stream) ^ index);

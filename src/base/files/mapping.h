@@ -1,4 +1,4 @@
-/* A whole file mapped read-only, or memory of the caller in its stead, and what messages call it. */
+/* A whole file mapped read-only, or memory of the caller in its place, with a name for messages. */
 #ifndef TUTTI_BASE_FILES_MAPPING_H
 #define TUTTI_BASE_FILES_MAPPING_H
 
@@ -11,9 +11,9 @@ struct mapping {
     bool is_borrowed; /* the caller's memory: neither unmapped nor forgotten */
 };
 
-/* Fills *out, for mapping_close(). The error names the path. TUTTI_E_FORMAT: no regular file, or a Git LFS pointer in
- * place of one. A file that another program truncates while it is
- * mapped ends the process with SIGBUS when read: checkpoints are replaced by rename, not rewritten in place. */
+/* Fills *out, for mapping_close(). The error names the path. TUTTI_E_FORMAT: not a regular file,
+ * or a Git LFS pointer. If another program truncates the mapped file, reading it ends the process
+ * with SIGBUS: replace checkpoints by rename, do not rewrite them in place. */
 MUST_CHECK enum tutti_status mapping_open(struct mapping *out, const char *path, struct tutti_error *err);
 void mapping_close(struct mapping *map); /* a zeroed one is allowed */
 
@@ -21,10 +21,12 @@ void mapping_close(struct mapping *map); /* a zeroed one is allowed */
 MUST_CHECK enum tutti_status mapping_borrow(struct mapping *out, const void *bytes, size_t n_bytes,
                                             const char *name, struct tutti_error *err);
 
-/* n_bytes of zeroed memory for what reads the mapping; NULL: there is none, and the mapping is closed. */
+/* Allocates n_bytes of zeroed memory for the mapping's reader. NULL: out of memory, and the
+ * mapping was closed. */
 MUST_CHECK void *mapping_alloc_reader(struct mapping *map, size_t n_bytes, struct tutti_error *err);
 
-/* The pages that lie wholly within [data, data + n_bytes) leave this process' memory; they come back when read. */
+/* Removes the pages wholly within [data, data + n_bytes) from the process's resident memory.
+ * Reading them loads them again. */
 void mapping_forget(const struct mapping *map, const void *data, size_t n_bytes);
 
 #endif

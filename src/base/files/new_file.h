@@ -1,6 +1,6 @@
-/* A file that appears under its name only when it is complete: written beside it under a temporary name, renamed at
- * the end. While one is open an end of the program by SIGINT, SIGTERM or SIGHUP removes the temporary file
- * (base/files/unfinished.h). */
+/* Atomic file creation: written under a temporary name in the same folder, renamed when it is
+ * complete. While it is open, SIGINT, SIGTERM and SIGHUP remove the temporary file before they
+ * end the program (base/files/unfinished.h). */
 #ifndef TUTTI_BASE_FILES_NEW_FILE_H
 #define TUTTI_BASE_FILES_NEW_FILE_H
 
@@ -16,7 +16,7 @@ MUST_CHECK enum tutti_status new_file_write(struct new_file *file, const void *b
 /* Flushes to disk and renames. */
 MUST_CHECK enum tutti_status new_file_finish(struct new_file *file, struct tutti_error *err);
 
-/* All of a file at once. */
+/* Writes a whole file at once. */
 MUST_CHECK enum tutti_status new_file_put(const char *path, const void *bytes, size_t n_bytes,
                                           struct tutti_error *err);
 

@@ -1,6 +1,7 @@
-/* A folder that appears under its name only when it is complete: filled beside it under a temporary name, renamed at the end. An end
- * of the program by SIGINT, SIGTERM or SIGHUP removes what is there so far (base/files/unfinished.h). SIGKILL leaves a folder
- * NAME.unfinished-XXXXXX; whoever is the next to make NAME removes it, since its lock has ended with the process. */
+/* Atomic folder creation: filled under a temporary name next to the final one, renamed when it is
+ * complete. SIGINT, SIGTERM and SIGHUP remove the temporary folder before they end the program
+ * (base/files/unfinished.h). SIGKILL leaves a folder NAME.unfinished-XXXXXX. The next process
+ * that creates NAME removes it, because the lock on it ended with its process. */
 #ifndef TUTTI_BASE_FILES_NEW_FOLDER_H
 #define TUTTI_BASE_FILES_NEW_FOLDER_H
 
@@ -12,11 +13,12 @@ struct new_folder;
 MUST_CHECK enum tutti_status new_folder_open(struct new_folder **out, const char *path,
                                              struct tutti_error *err);
 
-/* A folder in it, by its relative path; one that is there already is no error. */
+/* Makes a subfolder, by its relative path. An existing one is not an error. */
 MUST_CHECK enum tutti_status new_folder_make(struct new_folder *folder, const char *name,
                                              struct tutti_error *err);
 
-/* A new file in it, by its relative path. *fd is the caller's, to be closed by new_folder_close_file(). */
+/* Creates a file in it, by its relative path. *fd is the caller's, to be closed by
+ * new_folder_close_file(). */
 MUST_CHECK enum tutti_status new_folder_create(struct new_folder *folder, const char *name, int *fd,
                                                struct tutti_error *err);
 MUST_CHECK enum tutti_status new_folder_write(struct new_folder *folder, int fd, const void *bytes,
@@ -26,7 +28,7 @@ MUST_CHECK enum tutti_status new_folder_write(struct new_folder *folder, int fd,
 MUST_CHECK enum tutti_status new_folder_close_file(struct new_folder *folder, int fd,
                                                    struct tutti_error *err);
 
-/* Renames. */
+/* Renames the folder to its final name. */
 MUST_CHECK enum tutti_status new_folder_finish(struct new_folder *folder, struct tutti_error *err);
 
 /* Removes everything unless it was finished. NULL is allowed. */

@@ -1,4 +1,4 @@
-/* Reads the wire format of protocol buffers: a message is a run of fields.
+/* Reads the wire format of protocol buffers: a message is a sequence of fields.
  * Format: https://protobuf.dev/programming-guides/encoding/ */
 #ifndef TUTTI_BASE_FILES_PROTOBUF_H
 #define TUTTI_BASE_FILES_PROTOBUF_H
@@ -27,7 +27,7 @@ static inline struct protobuf protobuf_open(const void *bytes, size_t n_bytes)
     return (struct protobuf){ .at = bytes, .end = (const uint8_t *)bytes + n_bytes };
 }
 
-/* The next field; false at the end, and where the message is bad. */
+/* Reads the next field. False: end of the message, or is_bad. */
 bool protobuf_next(struct protobuf *message, struct protobuf_field *field);
 
 float protobuf_float(const struct protobuf_field *field); /* of PROTOBUF_FIXED32 */

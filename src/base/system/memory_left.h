@@ -1,14 +1,14 @@
-/* Memory that this process may still take, and what it has. */
+/* Memory that this process may still allocate, and its resident memory. */
 #ifndef TUTTI_BASE_SYSTEM_MEMORY_LEFT_H
 #define TUTTI_BASE_SYSTEM_MEMORY_LEFT_H
 
 #include <stdint.h>
 
-/* Bytes: what the machine has, or the control group leaves of it if that is less. root: where the file system of this machine
- * begins, "" but in tests. */
+/* Bytes available on the machine, or in the control group if that is less. root: as in cgroup.h. */
 uint64_t memory_left(const char *root);
 
-/* Bytes of this process that are in memory; of a page that several processes have, its share. 0: the system does not say. */
+/* Resident bytes of this process (proportional set size: of a page that several processes map,
+ * its part). 0: unknown. */
 uint64_t memory_resident(void);
 
 #endif

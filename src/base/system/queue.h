@@ -1,6 +1,8 @@
-/* How threads meet: a bell that one thread sleeps on, and a bounded ring from one thread to another.
+/* Communication between threads: a bell (an event that one thread waits for) and a bounded
+ * single-producer, single-consumer queue.
  *
- * A ring takes no lock. A bell takes its lock only to fall asleep and to wake a sleeper, never around work. */
+ * The queue is lock-free. A bell takes its lock only to sleep and to wake the sleeper, never
+ * around work. */
 #ifndef TUTTI_BASE_SYSTEM_QUEUE_H
 #define TUTTI_BASE_SYSTEM_QUEUE_H
 
@@ -9,9 +11,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* ---- bell: any number of ringers, one sleeper ----
- * The sleeper takes a ticket, looks whether there is work, and waits with that ticket where there is none: what is
- * rung in between is not lost. */
+/* ---- bell: any number of ringers, one sleeper ---- The sleeper takes a ticket, checks for work,
+ * and waits with that ticket if there is none: a ring in between is not lost. */
 struct bell {
     atomic_uint n_rings;
     atomic_bool is_asleep;
@@ -25,20 +26,21 @@ void bell_clear(struct bell *bell); /* a zeroed one is allowed */
 
 unsigned bell_ticket(struct bell *bell);
 void bell_wait(struct bell *bell, unsigned ticket); /* until it was rung after the ticket was taken */
-/* The same, but no longer than until clock_now_us() is end_us. False: it was not rung. */
+/* The same with a timeout: until clock_now_us() is end_us. False: it was not rung. */
 bool bell_wait_until(struct bell *bell, unsigned ticket, uint64_t end_us);
 void bell_ring(struct bell *bell);
 
 /* ---- queue: one producer, one consumer ---- */
 struct queue;
 
-/* n_items is rounded up to a power of two; all memory is taken here. On success *out is the caller's, for
- * queue_free(). TUTTI_E_MEMORY. */
+/* n_items is rounded up to a power of two. All memory is allocated here. On success *out is the
+ * caller's, for queue_free(). TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status queue_new(struct queue **out, size_t n_items, size_t item_bytes,
                                        struct tutti_error *err);
 void queue_free(struct queue *queue); /* NULL is allowed */
 
-/* Producer: copies *item behind the others; false: full. Not seen by the consumer before queue_publish(). */
+/* Producer: appends a copy of *item; false: full. The consumer sees it only after
+ * queue_publish(). */
 MUST_CHECK bool queue_push(struct queue *queue, const void *item);
 void queue_publish(struct queue *queue);
 

@@ -1,5 +1,5 @@
-/* Threads that leave signals to the program's own: a handler runs on whichever thread lets the signal in, and those of the engine
- * have steps to make. Faults of a thread itself (SIGSEGV and its like) stay its own, and so does SIGPROF. */
+/* Starts threads that block signals, so that handlers run on the program's main thread and do not
+ * delay the engine's threads. Faults (SIGSEGV and the like) and SIGPROF stay unblocked. */
 #ifndef TUTTI_BASE_SYSTEM_THREAD_H
 #define TUTTI_BASE_SYSTEM_THREAD_H
 

@@ -1,11 +1,11 @@
-/* Worker threads that take work from many owners and share their time fairly among them.
+/* Worker threads with a fair queue: their time is divided evenly among the owners of the work.
  *
- * Each owner has a queue of its own. Its items are processed in order and one at a time, so an owner occupies at most one
- * thread. The owner whose items have cost least so far goes first: expensive items are served less often than cheap ones. An
- * owner gains no credit while it is idle. An owner that was served more than the others is served after them, until they have
- * had as much or no owner waits.
+ * Each owner has its own queue. Its items are processed in order and one at a time, so an owner
+ * occupies at most one thread. The owner with the lowest total cost so far is served next. An
+ * idle owner gains no credit. An owner that was served more than the others waits until they have
+ * caught up, or until no other owner waits.
  *
- * The threads run at a lower priority than the process: they compete with steps for the cores, and steps go first. */
+ * The threads have a lower priority than the process, so that engine steps get the cores first. */
 #ifndef TUTTI_BASE_SYSTEM_WORKERS_H
 #define TUTTI_BASE_SYSTEM_WORKERS_H
 
@@ -36,7 +36,8 @@ void workers_free(struct workers *workers);
 
 /* Queues an item. Any thread. False: out of memory, and the item stays the caller's. */
 MUST_CHECK bool workers_add(struct workers *workers, uint64_t owner, struct work_item *item);
-/* Adds to an owner's cost what an item turned out to cost beyond item->cost. Any thread; an owner that was forgotten is not charged. */
+/* Adds the cost of an item beyond item->cost to its owner, when it is known afterwards. Any
+ * thread. Owners that were already forgotten are not charged. */
 void workers_charge(struct workers *workers, uint64_t owner, uint64_t cost);
 
 struct workers_counts {
