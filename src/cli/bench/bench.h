@@ -1,4 +1,4 @@
-/* The parts of tutti bench: what a run measures, and the figures it gives. */
+/* The parts of tutti bench: settings, measurements and results. */
 #ifndef TUTTI_CLI_BENCH_BENCH_H
 #define TUTTI_CLI_BENCH_BENCH_H
 
@@ -10,24 +10,25 @@
 enum bench_phase { BENCH_DECODE, BENCH_PREFILL };
 
 struct bench_plan {
-    struct option_ints users; /* of the decoding steps */
-    int context;              /* tokens that each of them has behind it */
-    int n_prefill;            /* tokens of the prompt that is read; 0: none */
-    int n_repetitions;        /* 0: as many as a few seconds hold */
-    int max_guesses;          /* through the engine, of repeated text; 0: none */
-    struct model *draft;      /* through the engine; NULL: none */
+    struct option_ints users; /* numbers of sequences in a decode step */
+    int context;              /* tokens of context of each sequence */
+    int n_prefill;            /* tokens of the prompt to prefill; 0: none */
+    int n_repetitions;        /* 0: as many as fit in a few seconds */
+    int max_guesses;          /* engine only: prompt-lookup draft tokens; 0: none */
+    struct model *draft;      /* engine only: draft model; NULL: none */
     int max_draft_tokens;
-    const char *schema; /* through the engine: answers that are valid by it; NULL: none */
+    const char *schema; /* engine only: JSON schema of the answers; NULL: none */
     size_t n_schema_bytes;
 };
 
-/* What each rank has in memory with the weights, keys and values of a run, without the buffer that limits are measured in. */
+/* Resident memory of each rank with the weights and KV memory of a run, without the buffer for
+ * measuring limits. */
 struct bench_memory {
     uint64_t rank_bytes[LIMIT_RANKS];
     int n_ranks;
 };
 
-/* What the machine could do at most while something was measured: medians. */
+/* The machine's limits during a measurement: medians. */
 struct bench_limits {
     double read_gbps, peak_int8_gops, peak_f32_gflops;
 };
@@ -38,14 +39,14 @@ struct bench_time {
     int n;
 };
 
-/* What a step of several ranks costs rank 0 beside its own arithmetic, waiting for the others included: means. All 0 where one rank runs
- * alone. */
+/* Communication time of rank 0 in a step, waiting for other ranks included: means per step. All 0
+ * with a single rank. */
 struct bench_ranks {
-    double reduce_s, gather_s, tell_s; /* sums, logits of the others, the message that begins a step */
-    double n_reduces, reduce_bytes;    /* bytes: of the vectors that are summed */
+    double reduce_s, gather_s, tell_s; /* all-reduce, gather of logits, broadcast of the step */
+    double n_reduces, reduce_bytes;    /* bytes: of the vectors that are reduced */
 };
 
-/* What a step reads, and its operations; a multiply-add is two. */
+/* Bytes that a step reads, and its operations; a multiply-add is two. */
 struct bench_work {
     double matrix_bytes, kv_bytes, linear_ops, attention_ops;
 };
@@ -58,76 +59,78 @@ struct bench_result {
     struct bench_work work;
     double tok_s, limit_tok_s;
     bool has_adapters;
-    /* has_adapters: by how much the step takes longer than without them, of that: the median of neighbouring steps' ratios; and
-     * from where to where it is with a confidence of 95 %. */
+    /* has_adapters: the relative slowdown of a step by the adapters: median over pairs of
+     * neighbouring steps with and without them, and its 95 % confidence interval. */
     double adapter_cost, adapter_cost_low, adapter_cost_high;
     struct bench_ranks ranks;
 };
 
-/* Sorts seconds, at least 1. */
+/* Sorts seconds. n: at least 1. */
 struct bench_time bench_time_of(double *seconds, int n);
 
 typedef void bench_progress_fn(void *user, uint64_t done, uint64_t total);
 bench_progress_fn bench_no_progress;
 
-/* ---- steps of the model alone: no scheduler, no sampling, no text ---- */
+/* ---- model steps only: no scheduler, no sampling, no text ---- */
 
-/* results: [plan->users.n + 1]. limits: looked at around each repetition. memory: NULL: is not asked for. */
+/* results: [plan->users.n + 1]. limits: measured around each repetition. memory: NULL: not
+ * wanted. */
 MUST_CHECK enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan,
                                          struct measure *limits, struct bench_result *results, int *n_results,
                                          struct bench_memory *memory, bench_progress_fn *progress, void *user,
                                          struct tutti_error *err);
 
-/* ---- attention alone, for f16 and int8 keys and values ---- */
+/* ---- attention only, for f16 and int8 keys and values ---- */
 
-enum { BENCH_ATTENTION_POINTS = 4 }; /* results of a context, at most: types times numbers of rows */
+enum { BENCH_ATTENTION_POINTS = 4 }; /* maximum results per context: types times numbers of rows */
 
 struct bench_attention_result {
     enum dtype kv_type;
-    int context, n_rows;    /* n_rows: 1 to decode, more for the end of a prompt of context tokens */
+    int context,
+        n_rows; /* n_rows: 1 for decode, more for the last prefill chunk of a prompt of context tokens */
     double read_bytes, ops; /* of all layers: keys and values read once; multiplications and additions */
     struct bench_time time; /* of all layers */
     struct bench_limits limits;
 };
 
-/* results: [BENCH_ATTENTION_POINTS * contexts->n]. decode_type: NULL: all points; else only one row, with keys and values of that
- * type. n_repetitions: of each, up to 50; 0: as many as fit half a second, or three seconds with the limits. limits: measured
- * before each repetition, which also empties the caches. */
+/* results: [BENCH_ATTENTION_POINTS * contexts->n]. decode_type: NULL: all points; else only
+ * n_rows 1, with keys and values of that type. n_repetitions: of each, up to 50; 0: as many as
+ * fit in half a second, or in three seconds with the limits. limits: measured before each
+ * repetition, which also evicts the caches. */
 MUST_CHECK enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
                                              const enum dtype *decode_type, int n_repetitions,
                                              struct measure *limits, struct bench_attention_result *results,
                                              int *n_results, bench_progress_fn *progress, void *user,
                                              struct tutti_error *err);
 
-/* ---- the same through the engine: scheduler, sampling and text thread included ---- */
+/* ---- the whole engine: scheduler, sampling and text thread included ---- */
 
 enum bench_text {
     BENCH_PLAIN,
-    BENCH_TEXT_WORK, /* log-probabilities of 20 tokens each and 16 stop strings */
-    BENCH_COPIED,    /* the same token again and again: every guess is right */
-    BENCH_OWN,       /* what the model says to random tokens by itself, greedily */
-    BENCH_SCHEMA,    /* JSON that is valid by a schema */
-    BENCH_RANDOM, /* 16 tokens at random behind a prompt of such: there is always a guess, and mostly a wrong one */
+    BENCH_TEXT_WORK, /* with 20 log-probabilities per token and 16 stop strings */
+    BENCH_COPIED,    /* the same token repeated: every draft token is accepted */
+    BENCH_OWN,       /* the model's own greedy output after random tokens */
+    BENCH_SCHEMA,    /* JSON constrained by a schema */
+    BENCH_RANDOM,    /* 16 random tokens, repeated from the prompt: always drafts, mostly rejected */
 };
 
 struct bench_engine_result {
     enum bench_text text;
     enum bench_guesses { BENCH_NO_GUESSES, BENCH_GUESSED, BENCH_DRAFTED } guesses;
-    int n_users, context, n_tokens; /* n_tokens: that each user was answered with */
-    int n_rounds; /* in turn with the kind that it is compared with, which is the one before */
-    double tok_s; /* sum over the users of each one's rate behind its first token; median of the rounds */
-    double ratio, ratio_spread; /* of that to the other kind's of the same round; 0: there is no other */
+    int n_users, context, n_tokens; /* n_tokens: output tokens per user */
+    int n_rounds; /* alternating with the variant that this is compared with: the previous result */
+    double tok_s; /* sum of the users' rates after the first token; median of the rounds */
+    double ratio, ratio_spread; /* of tok_s to that of the other variant in the same round; 0: none */
     double ttft_ms;             /* median; all prompts arrive at once */
     double step_ms;             /* mean */
     /* Of all rounds */
     uint64_t n_steps, n_text_waits;  /* steps that waited for the text thread */
-    uint64_t n_accepted, n_rejected; /* guessed tokens */
+    uint64_t n_accepted, n_rejected; /* draft tokens */
     uint64_t n_passes;               /* of the draft model */
-    uint64_t
-        n_late_masks; /* tokens that a step could not draw, since what the schema allows was not known yet */
+    uint64_t n_late_masks;           /* tokens not sampled in their step because the token mask was late */
 };
 
-/* For a number of users, at most. */
+/* Maximum results per number of users. */
 enum { BENCH_ENGINE_PAIRS = 8, BENCH_ENGINE_POINTS = 2 * BENCH_ENGINE_PAIRS };
 
 /* results: [BENCH_ENGINE_POINTS * plan->users.n]. */
@@ -135,7 +138,7 @@ MUST_CHECK enum tutti_status bench_engine(struct model *model, const struct benc
                                           struct bench_engine_result *results, int *n_results,
                                           bench_progress_fn *progress, void *user, struct tutti_error *err);
 
-/* Token ids without meaning, always the same ones. */
+/* Fills ids with pseudo-random token ids, determined by seed. */
 void bench_fill_ids(int32_t *ids, int n, int n_vocab, uint64_t seed);
 
 #endif

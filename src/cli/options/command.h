@@ -13,8 +13,8 @@ struct command {
     struct option_set options;
     size_t values_bytes; /* size of the struct that the options fill */
 
-    /* Runs with checked values. TUTTI_E_ARGUMENT: the command was called in a wrong way. A failure with an empty text
-     * was told to the user already, or needs no telling (nobody reads standard output any more). */
+    /* Runs with checked values. TUTTI_E_ARGUMENT: wrong usage. A failure with an empty text was
+     * already reported, or needs no report (the reader of standard output has closed it). */
     enum tutti_status (*run)(const void *values, const char *const *operands, int n_operands,
                              struct tutti_error *err);
 };
@@ -23,7 +23,7 @@ extern const struct command COMMAND_SERVE, COMMAND_CHAT, COMMAND_GENERATE, COMMA
     COMMAND_CONVERT, COMMAND_INSPECT, COMMAND_TOKENIZE, COMMAND_LOGITS, COMMAND_PERPLEXITY, COMMAND_SHARD,
     COMMAND_RANKS, COMMAND_PLAN;
 
-/* For commands with options of their own alone. */
+/* For commands that share no options. */
 #define OPTION_SET(groups_, operands_, min_, max_, missing_)                                                 \
     {                                                                                                        \
         .operands = (operands_), .min_operands = (min_), .max_operands = (max_), .missing = (missing_),      \

@@ -1,4 +1,4 @@
-/* Groups of options that several commands share, and what the values mean to the library. */
+/* Groups of options that several commands share, and their conversion to the library's options. */
 #ifndef TUTTI_CLI_OPTIONS_FLAGS_H
 #define TUTTI_CLI_OPTIONS_FLAGS_H
 
@@ -10,7 +10,7 @@ struct model_flags {
     const char *type, *kv_type, *cpu, *chat_format, *rank_table;
     int64_t threads, tp;
     bool pin;
-    int64_t n_replicas; /* not from a flag of its own; 0: one */
+    int64_t n_replicas; /* not a flag of this group; 0: one */
 };
 extern const struct option MODEL_OPTIONS[];
 
@@ -23,13 +23,16 @@ MUST_CHECK enum tutti_status model_flags_open(const struct model_flags *flags, t
 
 struct adapter_flags;
 
-/* Where --tp or n_replicas ask for several ranks, joins them: *out is the caller's, for tutti_ranks_close(); else it is NULL. A rank above 0
- * does all its work here: it opens the model and its adapters (NULL: none), follows, and has *out NULL and *is_done true. */
+/* Connects the ranks if --tp or n_replicas is above 1: *out is the caller's, for
+ * tutti_ranks_close(); otherwise it is NULL. A rank above 0 does all its work here: it opens the
+ * model and its adapters (NULL: none), follows rank 0 to the end, and returns with *out NULL and
+ * *is_done true. */
 MUST_CHECK enum tutti_status model_flags_join(const struct model_flags *flags,
                                               const struct adapter_flags *adapters, const char *path,
                                               tutti_ranks **out, bool *is_done, struct tutti_error *err);
 
-/* The same without the model: a rank above 0 must not catch signals, and says only what is wrong. */
+/* Connects the ranks without opening a model. A rank above 0 must not catch signals, and logs
+ * only errors. */
 MUST_CHECK enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks **out,
                                                struct tutti_error *err);
 
@@ -43,8 +46,8 @@ extern const struct option ADAPTER_OPTIONS[];
 MUST_CHECK enum tutti_status adapter_flags_load(const struct adapter_flags *flags, tutti_model *model,
                                                 struct tutti_error *err);
 
-/* The adapter that a command with one conversation, or one for all, uses: the one named, else the first; NULL: none is
- * loaded, or "none" was named. TUTTI_E_NOT_FOUND. */
+/* The adapter of a command that uses only one: the one named, else the first loaded. NULL: none
+ * is loaded, or "none" was named. TUTTI_E_NOT_FOUND: unknown name. */
 MUST_CHECK enum tutti_status adapter_flags_choose(const char *named, const tutti_model *model,
                                                   const char **out, struct tutti_error *err);
 
@@ -55,7 +58,8 @@ struct draft_flags {
 };
 extern const struct option DRAFT_OPTIONS[];
 
-/* Opens the draft model, where one was named, with the threads and key-value type of the model it is for: else *out is NULL. */
+/* Opens the draft model, with the threads and KV type of the main model. *out is NULL if none was
+ * named. */
 MUST_CHECK enum tutti_status draft_flags_open(const struct draft_flags *flags,
                                               const struct model_flags *model, tutti_model **out,
                                               struct tutti_error *err);
@@ -64,7 +68,8 @@ MUST_CHECK enum tutti_status draft_flags_open(const struct draft_flags *flags,
 struct engine_flags {
     int64_t kv_memory, context, max_batch_tokens, max_seqs, max_queue, speculate, kv_spill_size;
     const char *kv_spill;
-    double max_slowdown, max_queue_time; /* max_queue_time: none of the options; seconds, 0: no limit */
+    double max_slowdown,
+        max_queue_time; /* max_queue_time: not an option of this group; seconds, 0: no limit */
     bool no_prefix_cache;
     /* Not from flags; NULL, 0: as in struct tutti_engine_options. */
     tutti_model *draft;
@@ -74,10 +79,10 @@ struct engine_flags {
 };
 extern const struct option ENGINE_OPTIONS[];
 
-int engine_flags_max_seqs(const struct engine_flags *flags); /* also where the flag was not given */
+int engine_flags_max_seqs(const struct engine_flags *flags); /* also if the flag was not given */
 
-/* n_seqs: sequences that can run at the same time at all, so that no more memory than they can use is reserved; 0: not
- * known. */
+/* n_seqs: sequences that can run at the same time, so that no more memory is reserved than they
+ * can use; 0: unknown. */
 MUST_CHECK enum tutti_status engine_flags_open(const struct engine_flags *flags, int n_seqs,
                                                tutti_model *model, tutti_engine **out,
                                                struct tutti_error *err);
@@ -91,8 +96,8 @@ struct sampling_flags {
 };
 extern const struct option SAMPLING_OPTIONS[];
 
-/* Fills sampling, max_tokens, stop and ignore_eos of the request: the model's defaults, then what was given. The stop
- * strings are borrowed from flags and put into stops. */
+/* Fills sampling, max_tokens, stop and ignore_eos of the request: the model's defaults,
+ * overridden by the flags. The stop strings are borrowed from flags and listed in stops. */
 void sampling_flags_apply(const struct sampling_flags *flags, const tutti_model *model,
                           struct tutti_string stops[OPTION_MAX_TEXTS], struct tutti_request *request);
 

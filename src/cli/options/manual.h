@@ -1,11 +1,10 @@
-/* What a system's package of tutti holds beside the program, made from the same tables as --help: pages for man(1), and completion
- * for shells. */
+/* Generates man pages and shell completion from the option tables that also make --help. */
 #ifndef TUTTI_CLI_OPTIONS_MANUAL_H
 #define TUTTI_CLI_OPTIONS_MANUAL_H
 
 #include "cli/options/command.h"
 
-/* Adds text as a line of man(7), escaped. False: out of memory. */
+/* Appends text as an escaped line of man(7). False: out of memory. */
 MUST_CHECK bool manual_text(struct buf *out, const char *text);
 
 struct command_list {

@@ -1,9 +1,9 @@
-/* The options of a command, from one table that feeds parsing, --help and docs/cli.md.
+/* Command-line options: one table per command feeds the parser, --help and docs/cli.md.
  *
- * A command keeps its values in a struct of its own; each option names the member that it fills. Options that several
- * commands share stand in a group, which a command includes as a member of its struct. Every value that reaches a
- * command was checked against its kind and range; what was not given holds the initial value of the table, or where
- * it has none: false, -1, NaN, NULL, no elements. */
+ * A command keeps its values in its own struct; each option names the member that it fills.
+ * Options that several commands share form a group, which a command includes as a member of its
+ * struct. A command gets only values that were checked for kind and range. An option that was not
+ * given has the table's initial value, or else false, -1, NaN, NULL or no elements. */
 #ifndef TUTTI_CLI_OPTIONS_OPTIONS_H
 #define TUTTI_CLI_OPTIONS_OPTIONS_H
 
@@ -26,30 +26,29 @@ struct option_ints {
 enum option_kind {
     OPTION_FLAG,   /* takes no value */
     OPTION_INT,    /* a whole number */
-    OPTION_SIZE,   /* bytes, with K, M, G or T behind them */
+    OPTION_SIZE,   /* bytes, with an optional suffix K, M, G or T */
     OPTION_FLOAT,  /* a finite number */
     OPTION_TEXT,   /* anything but the empty text */
     OPTION_CHOICE, /* one of a list of words */
     OPTION_TEXTS,  /* may be repeated */
-    OPTION_INTS,   /* whole numbers with commas between them */
+    OPTION_INTS,   /* whole numbers separated by commas */
 };
 
 struct option {
     const char *name;           /* without the dashes */
     size_t field;               /* offset of the member it fills */
-    const char *value;          /* how help calls the value, "N"; NULL for flags */
-    double min, max;            /* of numbers; both 0: no bounds but those of the type, and not negative */
-    const char *const *choices; /* ends with NULL; upper case is as good */
-    const char *const
-        *aliases;        /* of choices: pairs of a word and what it stands for; ends with NULL. NULL: none */
-    const char *initial; /* value where it is not given; NULL: see above */
-    const char *help;    /* a phrase without a full stop */
+    const char *value;          /* placeholder of the value in help, "N"; NULL for flags */
+    double min, max;            /* of numbers; both 0: not negative, no other bounds but the type's */
+    const char *const *choices; /* ends with NULL; upper case is accepted */
+    const char *const *aliases; /* of choices: pairs of an alias and a choice; ends with NULL. NULL: none */
+    const char *initial;        /* value if not given; NULL: see above */
+    const char *help;           /* a phrase without a full stop */
     enum option_kind kind;
     char letter;    /* '\0': none */
     bool above_min; /* min itself is not allowed */
 };
 
-/* The kind and the member in one; a member of another type does not compile.
+/* Sets the kind and the member; a member of another type does not compile.
  * NOLINTBEGIN(bugprone-macro-parentheses): C_TYPE is a type */
 #define OPTION_MEMBER(KIND, C_TYPE, type, member)                                                            \
     .kind = (KIND), .field = offsetof(type, member) + _Generic(((type *)0)->member, C_TYPE : 0)
@@ -76,32 +75,36 @@ struct option_set {
     const struct option_group *groups; /* ends with a title of NULL */
 };
 
-/* Fills values (all of the command's struct) from argv[0..argc-1], the words behind the command. operands: room for
- * argc pointers; options and operands may be mixed, and "--" ends the options. *wants_help: --help or -h was among
- * them; nothing else was then checked. TUTTI_E_ARGUMENT: the text names the option, what was found and what was
- * expected, or suggests the option that was meant. */
+/* Fills values (all of the command's struct) from argv[0..argc-1], the arguments after the
+ * command. operands: room for argc pointers. Options and operands may be mixed; "--" ends the
+ * options. *wants_help: --help or -h was given; nothing else was then checked. TUTTI_E_ARGUMENT:
+ * the text names the option, what was found and what was expected, or suggests the nearest
+ * option. */
 MUST_CHECK enum tutti_status options_parse(const struct option_set *set, int argc, char *const *argv,
                                            void *values, const char **operands, int *n_operands,
                                            bool *wants_help, struct tutti_error *err);
 
-/* Is there an option of this name? */
+/* Whether there is an option of this name. */
 bool options_has(const struct option_set *set, const char *name);
 
-/* The first option of the list with another value than it has where it is not given, but for those named in allowed (which ends
- * with NULL); NULL: there is none. values: the struct that options_parse() filled; base: of the group. */
+/* The first option of the list whose value differs from its default, except those named in
+ * allowed (which ends with NULL). NULL: none. values: the struct that options_parse() filled;
+ * base: of the group. */
 const struct option *options_first_given(const struct option *options, const void *values, size_t base,
                                          const char *const *allowed);
 
-/* The word of the list (which ends with NULL) that word was probably meant to be; NULL: none is near. */
+/* The word of the list (which ends with NULL) that is nearest to word, which was probably
+ * misspelled. NULL: none is near. */
 const char *options_nearest(const char *word, const char *const *words);
 
-/* Adds the options as help shows them, as Markdown tables, or in the language of man(7). False: out of memory. */
+/* Appends the options as help text, as Markdown tables, or as man(7) source. False: out of
+ * memory. */
 MUST_CHECK bool options_help(const struct option_set *set, struct buf *out);
 MUST_CHECK bool options_markdown(const struct option_set *set, struct buf *out);
 MUST_CHECK bool options_man(const struct option_set *set, struct buf *out);
 
-/* Adds text with lines broken at blanks so that none is wider than 80 columns; each line but the first begins with
- * indent blanks; column: where the first one starts. False: out of memory. */
+/* Appends text with lines broken at blanks, so that none is wider than 80 columns. Lines after
+ * the first begin with indent blanks. column: where the first line starts. False: out of memory. */
 MUST_CHECK bool options_wrap(struct buf *out, const char *text, int column, int indent);
 
 #endif

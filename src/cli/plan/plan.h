@@ -1,4 +1,4 @@
-/* The parts of tutti plan: what it was asked, what it measures, what it reckons. */
+/* The parts of tutti plan: its options, its measurements and its predictions. */
 #ifndef TUTTI_CLI_PLAN_PLAN_H
 #define TUTTI_CLI_PLAN_PLAN_H
 
@@ -29,25 +29,26 @@ struct plan {
 
 struct measure;
 
-/* What rates are measured with: as many of the model's layers as no cache holds, with made-up weights, and as large a part of the
- * vocabulary, so that everything has the share of the time that it has in the whole. */
+/* The partial model on which rates are measured: random weights, and enough of the model's layers
+ * to exceed the caches. It has the same fraction of the vocabulary as of the layers, so every
+ * part takes the same proportion of time as in the whole model. */
 struct plan_probe {
     struct model *part;
     struct measure *limits;
     struct team *team;
 };
 
-/* Sets p->rates, too. n_repetitions: 0: as many as some seconds hold. On failure the probe is to be closed all the same. */
+/* Also sets p->rates. The probe must be closed even after a failure. */
 MUST_CHECK enum tutti_status plan_probe_open(struct plan_probe *probe, struct plan *p,
                                              struct tutti_error *err);
 struct progress;
 
-/* progress: NULL: none is shown. */
+/* n_repetitions: 0: as many as fit in a few seconds. progress: NULL: none is shown. */
 MUST_CHECK enum tutti_status plan_probe_run(const struct plan_probe *probe, struct plan *p, int n_repetitions,
                                             struct progress *progress, struct tutti_error *err);
 void plan_probe_close(struct plan_probe *probe);
 
-/* Measures the whole model and its rates in turns, and prints how far each prediction is from what was measured. */
+/* Measures the whole model and the rates alternately, and prints the error of each prediction. */
 MUST_CHECK enum tutti_status plan_check(struct plan *p, struct tutti_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the person at the terminal types: lines with editing and history, or plain lines where there is no terminal. */
+/* Reads the user's input: lines with editing and history on a terminal, plain lines otherwise. */
 #ifndef TUTTI_CLI_TERMINAL_CHAT_LINE_H
 #define TUTTI_CLI_TERMINAL_CHAT_LINE_H
 
@@ -9,15 +9,15 @@ struct chat_line;
 
 enum chat_line_end { CHAT_LINE_READ, CHAT_LINE_EOF, CHAT_LINE_INTERRUPTED };
 
-/* Signals must be caught (interrupt.h) before. On success *out is the caller's, for chat_line_free(). */
+/* interrupt_catch() must be called before. On success *out is the caller's, for chat_line_free(). */
 MUST_CHECK enum tutti_status chat_line_new(struct chat_line **out, struct tutti_error *err);
 void chat_line_free(struct chat_line *reader); /* saves the history; NULL is allowed */
 
-/* Is there a person at a terminal, to whom prompts and hints are shown? */
+/* Whether input and output are a terminal, so that prompts and hints are shown. */
 bool chat_line_is_interactive(const struct chat_line *reader);
 
-/* Puts one message into *out, without the line break at its end. A line that ends in a backslash goes on in the next
- * one; lines that were pasted together are one message. */
+/* Reads one message into *out, without the line break at its end. A line that ends in a backslash
+ * continues on the next line; pasted lines form one message. */
 MUST_CHECK enum tutti_status chat_line_read(struct chat_line *reader, struct buf *out,
                                             enum chat_line_end *end, struct tutti_error *err);
 

@@ -1,4 +1,4 @@
-/* What a person hands to a command: whole files, standard input, lists of token ids. */
+/* Reads a command's input: whole files, standard input, lists of token ids. */
 #ifndef TUTTI_CLI_TERMINAL_INPUT_H
 #define TUTTI_CLI_TERMINAL_INPUT_H
 
@@ -6,14 +6,14 @@
 #include "base/error.h"
 #include "base/ids.h"
 
-/* Adds all bytes of the file at path, or of standard input where path is "-". */
+/* Appends all bytes of the file at path, or of standard input if path is "-". */
 MUST_CHECK enum tutti_status input_read(struct buf *out, const char *path, struct tutti_error *err);
 
-/* How standard input is called in messages, other files by their path. */
+/* The name for messages: the path, or a phrase for standard input. */
 const char *input_name(const char *path);
 
-/* Adds the ids of text: numbers with commas or blanks between them. name: where they stand, for messages.
- * TUTTI_E_ARGUMENT: something else than a number, or one that no id can be. */
+/* Appends the ids in text: numbers separated by commas or blanks. name: the source, for messages.
+ * TUTTI_E_ARGUMENT: not a number, or out of the range of ids. */
 MUST_CHECK enum tutti_status input_parse_ids(struct ids *out, const char *name, const char *text,
                                              size_t n_bytes, struct tutti_error *err);
 

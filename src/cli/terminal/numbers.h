@@ -1,5 +1,5 @@
-/* Numbers as people type them, read strictly: the whole text is the number, and it fits. Each reader gives false for
- * anything else and leaves *out as it was. */
+/* Strict parsing of numbers: the whole text must be a number that fits. Otherwise the functions
+ * return false and leave *out untouched. */
 #ifndef TUTTI_CLI_TERMINAL_NUMBERS_H
 #define TUTTI_CLI_TERMINAL_NUMBERS_H
 
@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Decimal digits, a minus sign before them if any. */
+/* Decimal digits with an optional minus sign. */
 bool number_read_int(const char *text, int64_t *out);
 
 /* A finite decimal number, exponents included; the point is '.' whatever the locale. */

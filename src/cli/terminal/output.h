@@ -1,5 +1,6 @@
-/* Standard output, with every failure to write noticed. The first one is kept; later output is dropped. A terminal is shown
- * no control characters (cli/terminal/terminal_text.h); files and pipes get every byte. */
+/* Standard output with error checking: the first write error is kept, and later output is
+ * dropped. Control characters are filtered on a terminal (cli/terminal/terminal_text.h); files
+ * and pipes get every byte. */
 #ifndef TUTTI_CLI_TERMINAL_OUTPUT_H
 #define TUTTI_CLI_TERMINAL_OUTPUT_H
 
@@ -9,15 +10,15 @@
 #include <jansson.h>
 
 void output_write(const void *bytes, size_t n_bytes);
-/* From now on what is written is added to *into instead, for somebody else to write. */
+/* Redirects all further output into *into, for the caller to write. */
 void output_keep(struct buf *into);
 void output_printf(const char *format, ...) PRINTF_LIKE(1, 2);
 
 /* The value on lines of its own (indented) or on one line. */
 void output_json(const json_t *value, bool indented);
 
-/* Hands over what is buffered. TUTTI_E_IO: something was lost since the start; the text is empty where the reader went
- * away by itself ("tutti generate ... | head"). */
+/* Flushes the buffer. TUTTI_E_IO: output was lost since the start. The error text is empty if the
+ * reader closed the pipe ("tutti generate ... | head"). */
 MUST_CHECK enum tutti_status output_flush(struct tutti_error *err);
 
 #endif
