@@ -1,4 +1,4 @@
-/* A JSON file that holds one object. */
+/* Loads a JSON file that contains one object. */
 #ifndef TUTTI_CHECKPOINT_JSON_FILE_H
 #define TUTTI_CHECKPOINT_JSON_FILE_H
 
@@ -6,8 +6,8 @@
 
 #include <jansson.h>
 
-/* *out: the caller's reference; NULL with TUTTI_OK where there is no such file. TUTTI_E_FORMAT: no JSON, no object, or larger than
- * LIMIT_JSON_FILE_BYTES. */
+/* *out: the caller's reference; NULL with TUTTI_OK if there is no such file. TUTTI_E_FORMAT: not
+ * JSON, not an object, or larger than LIMIT_JSON_FILE_BYTES. */
 MUST_CHECK enum tutti_status json_file_load(const char *path, json_t **out, struct tutti_error *err);
 
 #endif

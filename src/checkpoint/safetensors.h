@@ -1,4 +1,4 @@
-/* One safetensors file: a JSON header of names, types, shapes and offsets, then the data.
+/* Reads a safetensors file: a JSON header of names, types, shapes and offsets, then the data.
  * Format: https://github.com/huggingface/safetensors, section "Format". */
 #ifndef TUTTI_SAFETENSORS_H
 #define TUTTI_SAFETENSORS_H
@@ -7,9 +7,9 @@
 
 struct safetensors;
 
-/* Opens and checks a whole file: header size, JSON, types, shapes, and that the data of all tensors together cover the
- * data area exactly, without overlap or hole. TUTTI_E_UNSUPPORTED: a tensor's type is known to the format but not to
- * tutti (8-bit floats, sub-byte types). */
+/* Opens and checks a whole file: header size, JSON, types, shapes, and that the data of all
+ * tensors together cover the data area exactly, without overlap or hole. TUTTI_E_UNSUPPORTED: a
+ * tensor's type is part of the format, but not supported by tutti (8-bit floats, sub-byte types). */
 MUST_CHECK enum tutti_status safetensors_open(struct safetensors **out, const char *path,
                                               struct tutti_error *err);
 
@@ -19,7 +19,8 @@ MUST_CHECK enum tutti_status safetensors_open_memory(struct safetensors **out, c
                                                      struct tutti_error *err);
 void safetensors_close(struct safetensors *file); /* NULL is allowed */
 
-/* Borrowed: the header's __metadata__, an object of strings by the format; whatever the file has. NULL: none. */
+/* The header's __metadata__, borrowed and not validated: an object of strings by the format.
+ * NULL: none. */
 const json_t *safetensors_metadata(const struct safetensors *file);
 
 size_t safetensors_n_tensors(const struct safetensors *file);

@@ -1,5 +1,5 @@
-/* One file with tensors, whatever its format: safetensors, GGUF (in parts, too), PyTorch's, MindSpore's; or a folder of
- * MindSpore's rank_N. */
+/* Opens a file of tensors of any format: safetensors, GGUF (also split), PyTorch, MindSpore; or a
+ * folder of MindSpore's rank_N. */
 #ifndef TUTTI_CHECKPOINT_TENSOR_FILE_H
 #define TUTTI_CHECKPOINT_TENSOR_FILE_H
 
@@ -7,8 +7,8 @@
 
 struct tensor_file;
 
-/* The format is known by the file's first bytes, and by its name where these tell nothing. On success *out is the caller's.
- * Errors as those of the format. */
+/* The format is detected by the file's first bytes, or else by its name. On success *out is the
+ * caller's. Errors are those of the format's reader. */
 MUST_CHECK enum tutti_status tensor_file_open(struct tensor_file **out, const char *path,
                                               struct tutti_error *err);
 void tensor_file_close(struct tensor_file *file); /* NULL is allowed */

@@ -1,9 +1,10 @@
-/* GGUF version 3 (and 2, which has the same layout), read and written.
- * Format: docs/gguf.md of the ggml project.
+/* Reads and writes GGUF version 3 (and 2, which has the same layout). Format: docs/gguf.md of the
+ * ggml project.
  *
- * Reading copies nothing but scalars and names: tensors and arrays point into the mapped file. Counts and lengths are
- * held against what is left of the file before memory is taken for them, so that what is taken stays within a small
- * multiple of the file's size. No function here is slower than n log n in what the file holds. */
+ * Reading copies nothing but scalars and names: tensors and arrays point into the mapped file.
+ * Counts and lengths are checked against the rest of the file before memory is allocated for
+ * them, so allocations stay within a small multiple of the file's size. No function is slower
+ * than n log n in the file's size. */
 #ifndef TUTTI_GGUF_H
 #define TUTTI_GGUF_H
 
@@ -28,17 +29,18 @@ enum gguf_type {
 struct gguf;
 struct gguf_array; /* one array value of the metadata */
 
-/* Whether a file that begins with these bytes says that it is one. */
+/* Whether a file that begins with these bytes has GGUF's magic number. */
 bool gguf_is(const void *bytes, size_t n_bytes);
 
-/* Opens and checks a whole file, and where it is a part of several (NAME-00001-of-00003.gguf, as llama.cpp's gguf-split
- * names them) all of these; the metadata are the first one's. On success *out is the caller's, for gguf_close(), on failure
- * untouched. Gaps between tensors are accepted, overlaps are not. Keys and tensor names must be printable UTF-8. Errors name
- * the file and the key or tensor, with what was found and expected.
- * TUTTI_E_UNSUPPORTED: version 1, big-endian, or a tensor of a type that tutti does not run (it is named).
- * TUTTI_E_FORMAT: anything that breaks the format's rules; an array of arrays; a number that JSON cannot hold (infinity,
- * not a number, above INT64_MAX); a part of another file. TUTTI_E_NOT_FOUND (also a part), TUTTI_E_IO, TUTTI_E_MEMORY: the
- * system. */
+/* Opens and checks a whole file. If it is part of a split (NAME-00001-of-00003.gguf, as
+ * llama.cpp's gguf-split names them), opens all parts; the metadata are those of the first. On
+ * success *out is the caller's, for gguf_close(), on failure untouched. Gaps between tensors are
+ * accepted, overlaps are not. Keys and tensor names must be printable UTF-8. Errors name the file
+ * and the key or tensor, with what was found and expected. TUTTI_E_UNSUPPORTED: version 1,
+ * big-endian, or a tensor of an unsupported type (the error names it). TUTTI_E_FORMAT: anything
+ * that breaks the format's rules; an array of arrays; a number that JSON cannot represent
+ * (infinity, NaN, above INT64_MAX); a part of another file. TUTTI_E_NOT_FOUND (also a part),
+ * TUTTI_E_IO, TUTTI_E_MEMORY: the system. */
 MUST_CHECK enum tutti_status gguf_open(struct gguf **out, const char *path, struct tutti_error *err);
 
 /* The same from memory, which is borrowed until gguf_close(); name is for messages. */
@@ -52,15 +54,15 @@ size_t gguf_n_tensors(const struct gguf *file);
 const struct tensor *gguf_tensor(const struct gguf *file,
                                  size_t index); /* in the order of their declarations */
 
-/* Every value of the metadata but arrays, by key. A string keeps its bytes, also where they are no UTF-8: check before
- * giving it on (json_dumps() refuses it). */
+/* Every value of the metadata except arrays, by key. A string keeps its bytes, even invalid
+ * UTF-8: check before passing it on (json_dumps() refuses it). */
 const json_t *gguf_scalars(const struct gguf *file);
 
 /* Arrays of the metadata, sorted by key. index: below gguf_n_arrays(). */
 size_t gguf_n_arrays(const struct gguf *file);
 const char *gguf_array_key(const struct gguf *file, size_t index);
 
-/* NULL: no such key, or it is no array. */
+/* NULL: no such key, or not an array. */
 const struct gguf_array *gguf_find_array(const struct gguf *file, const char *key);
 enum gguf_type gguf_array_type(const struct gguf_array *array); /* of its elements */
 size_t gguf_array_n(const struct gguf_array *array);
@@ -70,8 +72,8 @@ size_t gguf_array_n(const struct gguf_array *array);
 /* Element of an array of strings: bytes in the mapping, not terminated, any bytes. */
 void gguf_array_string(const struct gguf_array *array, size_t index, const char **bytes, size_t *n_bytes);
 
-/* Element of an array of numbers or bools, converted; 0 where a float does not fit an integer. A u64 above INT64_MAX
- * becomes negative as an integer. */
+/* Element of an array of numbers or bools, converted; 0 where a float does not fit an integer. A
+ * u64 above INT64_MAX becomes negative as an integer. */
 int64_t gguf_array_int(const struct gguf_array *array, size_t index);
 double gguf_array_float(const struct gguf_array *array, size_t index);
 
@@ -79,8 +81,8 @@ double gguf_array_float(const struct gguf_array *array, size_t index);
 
 struct gguf_writer;
 
-/* Writes beside path under a temporary name (base/files/new_file.h); gguf_writer_finish() renames. On success *out is the
- * caller's, for gguf_writer_free(). */
+/* Writes to a temporary file in the same folder (base/files/new_file.h); gguf_writer_finish()
+ * renames. On success *out is the caller's, for gguf_writer_free(). */
 MUST_CHECK enum tutti_status gguf_writer_open(struct gguf_writer **out, const char *path,
                                               struct tutti_error *err);
 void gguf_writer_free(
@@ -101,16 +103,17 @@ void gguf_writer_u8s(struct gguf_writer *w, const char *key, const uint8_t *valu
 void gguf_writer_tensor(struct gguf_writer *w, const char *name, enum dtype dtype, int n_dims,
                         const int64_t *shape);
 
-/* Writes the head. No metadata, no tensor may follow. TUTTI_E_FORMAT: a tensor's name, shape or type cannot
- * stand in GGUF. Names given twice are not noticed. TUTTI_E_IO: the system's reason, such as a full disk. */
+/* Writes the header. No metadata or tensor declaration may follow. TUTTI_E_FORMAT: GGUF does not
+ * support a tensor's name, shape or type. Duplicate names are not detected. TUTTI_E_IO: the
+ * system's reason, such as a full disk. */
 MUST_CHECK enum tutti_status gguf_writer_begin_data(struct gguf_writer *w, struct tutti_error *err);
 
-/* The next bytes of the current tensor; padding between tensors is the writer's business. A call must not reach into
- * the next tensor (TUTTI_E_INTERNAL, as for any wrong order of calls). */
+/* The next bytes of the current tensor; the writer adds the padding between tensors. A call must
+ * not reach into the next tensor (TUTTI_E_INTERNAL, as for any wrong order of calls). */
 MUST_CHECK enum tutti_status gguf_writer_data(struct gguf_writer *w, const void *bytes, size_t n_bytes,
                                               struct tutti_error *err);
 
-/* All data must have come. Flushes to disk, then renames onto path. */
+/* All data must have been written. Flushes to disk, then renames onto path. */
 MUST_CHECK enum tutti_status gguf_writer_finish(struct gguf_writer *w, struct tutti_error *err);
 
 #endif

@@ -1,6 +1,7 @@
-/* A checkpoint that MindSpore wrote from several devices: FOLDER/rank_0/NAME.ckpt, FOLDER/rank_1/NAME.ckpt, ..., of several
- * files in one the last by name. How tensors are cut stands in strategy files in FOLDER, in FOLDER/strategy or in
- * FOLDER/../strategy; one device needs none. Parts are put together when their tensor is read. */
+/* Reads a checkpoint that MindSpore saved from several devices: FOLDER/rank_0/NAME.ckpt,
+ * FOLDER/rank_1/NAME.ckpt, ... If a folder has several files, the last by name is used. Strategy
+ * files in FOLDER, FOLDER/strategy or FOLDER/../strategy describe how tensors are split; a single
+ * device needs none. A tensor is assembled from its parts when it is read. */
 #ifndef TUTTI_CHECKPOINT_MINDSPORE_MINDSPORE_RANKS_H
 #define TUTTI_CHECKPOINT_MINDSPORE_MINDSPORE_RANKS_H
 
@@ -8,11 +9,11 @@
 
 struct mindspore_ranks;
 
-/* True where a folder holds a folder rank_0. */
+/* Whether a folder has a subfolder rank_0. */
 bool mindspore_ranks_is(const char *folder);
 
-/* On success *out is the caller's. TUTTI_E_NOT_FOUND: a rank is missing, or the strategy. TUTTI_E_FORMAT: ranks and strategy do
- * not go together; files and tensors are named. */
+/* On success *out is the caller's. TUTTI_E_NOT_FOUND: a rank is missing, or the strategy.
+ * TUTTI_E_FORMAT: ranks and strategy do not match; the error names files and tensors. */
 MUST_CHECK enum tutti_status mindspore_ranks_open(struct mindspore_ranks **out, const char *folder,
                                                   struct tutti_error *err);
 void mindspore_ranks_close(struct mindspore_ranks *ranks); /* NULL is allowed */

@@ -1,6 +1,8 @@
-/* How MindSpore cut a model's tensors over devices, from its strategy files: ckpt_strategy_rank_N.ckpt (protocol buffers, one
- * for each pipeline stage at least), the same as .json, or the merged_ckpt_strategy.ckpt of all stages.
- * Format: mindspore/ccsrc/utils/node_strategy.proto and mindspore/python/mindspore/parallel/_parallel_serialization.py. */
+/* Reads MindSpore's strategy files, which describe how a model's tensors are split over devices:
+ * ckpt_strategy_rank_N.ckpt (protocol buffers, one for each pipeline stage at least), the same as
+ * .json, or the merged_ckpt_strategy.ckpt of all stages. Format:
+ * mindspore/ccsrc/utils/node_strategy.proto and
+ * mindspore/python/mindspore/parallel/_parallel_serialization.py. */
 #ifndef TUTTI_CHECKPOINT_MINDSPORE_MINDSPORE_STRATEGY_H
 #define TUTTI_CHECKPOINT_MINDSPORE_MINDSPORE_STRATEGY_H
 
@@ -9,17 +11,17 @@
 
 enum { STRATEGY_AXES = 8 };
 
-/* The devices of a stage stand in a matrix of n_axes axes, the last varying fastest; each dimension of a tensor is cut along
- * some of them. */
+/* The devices of a stage form a matrix of n_axes axes, the last varying fastest. Each dimension
+ * of a tensor is split along some of these axes. */
 struct strategy_layout {
     char *name;
     int stage;
     int n_axes, axes[STRATEGY_AXES]; /* sizes */
     int n_dims;
     struct strategy_cut {
-        int n, axes[STRATEGY_AXES]; /* indices into axes, the last varying fastest; none: not cut */
+        int n, axes[STRATEGY_AXES]; /* indices into axes, the last varying fastest; none: not split */
     } cuts[LIMIT_TENSOR_DIMS];
-    int n_row_shards; /* each part is cut further along dimension 0, over the devices that would hold the same; 1: no */
+    int n_row_shards; /* further split of each part along dimension 0, over devices with equal parts; 1: none */
 };
 
 struct strategy {
@@ -28,17 +30,18 @@ struct strategy {
     int n_stages; /* 0: nothing was read */
 };
 
-/* Reads every strategy file of a folder. A folder that does not exist has none. */
+/* Reads every strategy file of a folder. The folder may be missing. */
 MUST_CHECK enum tutti_status strategy_read_folder(struct strategy *strategy, const char *folder,
                                                   struct tutti_error *err);
 void strategy_clear(struct strategy *strategy);
 
-/* NULL: the tensor is not cut. */
+/* NULL: the tensor is not split. */
 const struct strategy_layout *strategy_find(const struct strategy *strategy, int stage, const char *name);
 
 int strategy_n_devices(const struct strategy_layout *layout); /* of its stage */
 
-/* The part that a device of the stage holds, in units of its size: [n_dims]. n_parts (may be NULL): of each dimension. */
+/* The part that a device of the stage holds, in units of its size: [n_dims]. n_parts (may be
+ * NULL): of each dimension. */
 void strategy_part(const struct strategy_layout *layout, int device, int64_t *part, int64_t *n_parts);
 
 #endif

@@ -1,8 +1,8 @@
-/* Pickles of protocols 2 to 5, read as what they say, not as what they would do: a call stays a call in the result, with its
- * arguments. Nothing is executed, and a global is known only if the caller's list has it.
- * Format: Lib/pickletools.py of CPython.
+/* Parses Python pickles of protocols 2 to 5 without executing them: a call becomes a PICKLE_CALL
+ * value with its arguments. Only globals in the caller's list are allowed. Format:
+ * Lib/pickletools.py of CPython.
  *
- * Time is linear in the pickle's size; memory is bounded, whatever the pickle asks for. */
+ * Time is linear in the pickle's size; memory is bounded, whatever the pickle contains. */
 #ifndef TUTTI_CHECKPOINT_PYTORCH_PICKLE_H
 #define TUTTI_CHECKPOINT_PYTORCH_PICKLE_H
 
@@ -16,10 +16,10 @@ enum pickle_kind {
     PICKLE_STRING,
     PICKLE_TUPLE,
     PICKLE_LIST,
-    PICKLE_DICT, /* items: key, value, key, value, ...; a key may stand there twice, the last one counts */
+    PICKLE_DICT, /* items: key, value, ...; of duplicate keys the last one counts */
     PICKLE_GLOBAL,
     PICKLE_CALL,       /* items: the arguments */
-    PICKLE_PERSISTENT, /* items: of the tuple that names an object outside of the pickle */
+    PICKLE_PERSISTENT, /* items: of the tuple that identifies an object outside of the pickle */
     PICKLE_MARK,       /* never in a result */
 };
 
@@ -41,14 +41,15 @@ struct pickle_value {
 
 struct pickle_global {
     const char *module, *name;
-    bool is_dict; /* called without arguments it is an empty dict */
+    bool is_dict; /* a call without arguments gives an empty dict */
 };
 
 struct pickle;
 
-/* Reads one pickle, up to its STOP; what stands behind it is left alone. bytes and globals are borrowed until
- * pickle_close(). On success *out is the caller's. TUTTI_E_UNSUPPORTED: an opcode or a global that is not known, named.
- * TUTTI_E_FORMAT: anything else, with the offset. file is for messages. */
+/* Reads one pickle, up to its STOP; bytes after it are ignored. bytes and globals are borrowed
+ * until pickle_close(). On success *out is the caller's. TUTTI_E_UNSUPPORTED: an unknown opcode
+ * or global; the error names it. TUTTI_E_FORMAT: anything else, with the offset. file is for
+ * messages. */
 MUST_CHECK enum tutti_status pickle_open(struct pickle **out, const void *bytes, size_t n_bytes,
                                          const struct pickle_global *globals, size_t n_globals,
                                          const char *file, struct tutti_error *err);
@@ -56,10 +57,10 @@ void pickle_close(struct pickle *p); /* NULL is allowed */
 
 /* Borrowed, until pickle_close(). */
 const struct pickle_value *pickle_result(const struct pickle *p);
-/* Every persistent id that the pickle named, in order. */
+/* Every persistent id in the pickle, in order. */
 const struct pickle_value *pickle_persistents(const struct pickle *p, size_t *n);
 
-/* Bytes of the pickle, its STOP included. */
+/* Bytes of the pickle, including its STOP. */
 size_t pickle_n_bytes(const struct pickle *p);
 
 #endif

@@ -1,4 +1,4 @@
-/* shard.json: what one rank of a sharded checkpoint holds, and of which model.
+/* Reads shard.json, the manifest of one rank's folder in a sharded checkpoint.
  *
  *     { "format": "tutti shard", "version": 1, "fingerprint": "…", "n_ranks": 4, "rank": 1, "family": "llama",
  *       "strategy": { "heads": [8, 16], "kv_heads": [2, 4], "ffn": [2752, 5504], "vocab": [8000, 16000] },
@@ -6,9 +6,11 @@
  *       "tensors": [ { "name": "…", "dtype": "bf16", "shape": [4096, 4096], "sha256": "…",
  *                      "dim": 0, "runs": [[1024, 2048]], "part_sha256": "…" }, … ] }
  *
- * shape and sha256 are of the whole tensor; the rank holds those runs of dimension dim, one behind the other, or all of it where there is
- * no dim. The first file has the tensors, the others are configuration and tokenizer. All ranks name the same tensors in
- * the same order. The fingerprint is the SHA-256 of the lines "NAME DTYPE SHAPE SHA256\n" of all tensors, sorted by name. */
+ * shape and sha256 are those of the whole tensor. The rank holds the given runs of dimension dim,
+ * concatenated, or the whole tensor if there is no dim. The first file has the tensors, the
+ * others are configuration and tokenizer. All ranks list the same tensors in the same order. The
+ * fingerprint is the SHA-256 of the lines "NAME DTYPE SHAPE SHA256\n" of all tensors, sorted by
+ * name. */
 #ifndef TUTTI_CHECKPOINT_SHARDS_SHARD_MANIFEST_H
 #define TUTTI_CHECKPOINT_SHARDS_SHARD_MANIFEST_H
 
@@ -25,21 +27,21 @@ struct shard_tensor {
     enum dtype dtype;
     int n_dims;
     int64_t shape[LIMIT_TENSOR_DIMS]; /* of the whole */
-    int dim;                          /* -1: it is not cut */
+    int dim;                          /* -1: not split */
     int n_runs;
-    int64_t runs[SHARD_MAX_RUNS][2]; /* begin, end; not empty, rising, without overlap */
+    int64_t runs[SHARD_MAX_RUNS][2]; /* begin, end; not empty, ascending, without overlap */
     int64_t n_part;                  /* elements of dim in all runs */
     const char *sha256, *part_sha256;
 };
 
 struct shard_file {
-    const char *name; /* plain, or in a folder of the rank's */
+    const char *name; /* plain, or in a subfolder of the rank's folder */
     int64_t n_bytes;
     const char *sha256;
 };
 
 struct shard_manifest {
-    json_t *root; /* what everything here points into */
+    json_t *root; /* owns the memory that all pointers here refer to */
     char *path;
     const char *fingerprint, *family;
     int n_ranks, rank;
@@ -50,7 +52,8 @@ struct shard_manifest {
     size_t n_tensors;
 };
 
-/* Reads FOLDER/shard.json. *out: the caller's; NULL with TUTTI_OK where there is none. TUTTI_E_FORMAT names file and field. */
+/* Reads FOLDER/shard.json. *out: the caller's; NULL with TUTTI_OK if there is none.
+ * TUTTI_E_FORMAT: the error names file and field. */
 MUST_CHECK enum tutti_status shard_manifest_read(struct shard_manifest **out, const char *folder,
                                                  struct tutti_error *err);
 void shard_manifest_free(struct shard_manifest *manifest); /* NULL is allowed */

@@ -1,5 +1,6 @@
-/* One file of tensors, written: safetensors, or MindSpore's .ckpt (checkpoint/safetensors.h and mindspore.h say where the formats stand).
- * First every tensor is declared, then the data of each come in that order, in pieces of any size. */
+/* Writes one file of tensors: safetensors or MindSpore's .ckpt (for the formats see
+ * checkpoint/safetensors.h and mindspore.h). First declare every tensor, then write the data of
+ * each in that order, in chunks of any size. */
 #ifndef TUTTI_CHECKPOINT_SHARDS_TENSOR_WRITER_H
 #define TUTTI_CHECKPOINT_SHARDS_TENSOR_WRITER_H
 
@@ -9,7 +10,7 @@ enum tensor_format { TENSOR_FORMAT_SAFETENSORS, TENSOR_FORMAT_MINDSPORE };
 
 struct tensor_writer;
 
-/* Where the bytes go. */
+/* Receives the bytes of the file. */
 typedef enum tutti_status tensor_sink_fn(void *user, const void *bytes, size_t n_bytes,
                                          struct tutti_error *err);
 
@@ -19,19 +20,21 @@ MUST_CHECK enum tutti_status tensor_writer_new(struct tensor_writer **out, enum 
                                                struct tutti_error *err);
 void tensor_writer_free(struct tensor_writer *w); /* NULL is allowed */
 
-/* A word about the file, where the format has a place for it. */
+/* Adds a metadata entry, if the format supports metadata. */
 MUST_CHECK enum tutti_status tensor_writer_metadata(struct tensor_writer *w, const char *key,
                                                     const char *value, struct tutti_error *err);
 
-/* Of tensor's name, type and shape; n_bytes is computed. TUTTI_E_UNSUPPORTED: the format has no such type. */
+/* Declares a tensor by name, type and shape; n_bytes is computed. TUTTI_E_UNSUPPORTED: the format
+ * does not support the type. */
 MUST_CHECK enum tutti_status tensor_writer_declare(struct tensor_writer *w, const struct tensor *tensor,
                                                    struct tutti_error *err);
 
-/* The next bytes of the tensor whose turn it is; a piece must not reach into the next one (TUTTI_E_INTERNAL). */
+/* Writes the next bytes of the current tensor. They must not extend into the next one
+ * (TUTTI_E_INTERNAL). */
 MUST_CHECK enum tutti_status tensor_writer_data(struct tensor_writer *w, const void *bytes, size_t n_bytes,
                                                 struct tutti_error *err);
 
-/* All data must have come (TUTTI_E_INTERNAL). */
+/* All data must have been written (else TUTTI_E_INTERNAL). */
 MUST_CHECK enum tutti_status tensor_writer_finish(struct tensor_writer *w, struct tutti_error *err);
 
 #endif
