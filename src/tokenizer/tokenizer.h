@@ -1,7 +1,8 @@
-/* Text to token ids and back. A tokenizer is immutable once made: any number of threads may read it.
+/* Converts text to token ids and back. A tokenizer is immutable once built: any number of threads
+ * may use it.
  *
- * Pieces have ids 0..n-1. Text never yields CONTROL or UNUSED pieces by spelling them, nor UNKNOWN and BYTE ones: these
- * stand for characters that are no piece. */
+ * Pieces (tokens) have ids 0..n-1. Text never yields CONTROL or UNUSED pieces by spelling them,
+ * nor UNKNOWN or BYTE pieces, which represent characters without a piece. */
 #ifndef TUTTI_TOKENIZER_H
 #define TUTTI_TOKENIZER_H
 
@@ -21,22 +22,24 @@ enum piece_type {
 
 struct tokenizer;
 
-/* From the bytes of a SentencePiece tokenizer.model (unigram or BPE). name is for messages. The bytes may go away
- * afterwards. TUTTI_E_FORMAT: the library would refuse the file too, or a score is no finite number.
- * TUTTI_E_UNSUPPORTED: a word or character model, or one with a denormalizer. */
+/* From the bytes of a SentencePiece tokenizer.model (unigram or BPE). name is for messages. The
+ * bytes may be freed afterwards. TUTTI_E_FORMAT: the library would refuse the file too, or a
+ * score is not finite. TUTTI_E_UNSUPPORTED: a word or character model, or one with a
+ * denormalizer. */
 MUST_CHECK enum tutti_status tokenizer_from_sentencepiece(struct tokenizer **out, const void *bytes,
                                                           size_t n_bytes, const char *name,
                                                           struct tutti_error *err);
 
-/* From ChatGLM-6B's ice_text.model. n_images: tokens of images in front of those of the file (20000 in its first
- * release). Line feeds, tabs and runs of blanks have pieces of their own here; a text that spells those pieces is not told
- * apart from them, as by its authors. bos and eos are <sop> and <eop>. */
+/* From ChatGLM-6B's ice_text.model. n_images: image tokens before those of the file (20000 in its
+ * first release). Line feeds, tabs and runs of blanks have their own pieces; as in the original,
+ * a text that spells such a piece gives the same id. bos and eos are <sop> and <eop>. */
 MUST_CHECK enum tutti_status tokenizer_from_icetext(struct tokenizer **out, const void *bytes, size_t n_bytes,
                                                     int32_t n_images, const char *name,
                                                     struct tutti_error *err);
 
-/* From PanGu-Alpha's vocab.model. jieba_folder: the files of the Python package jieba, with which its authors cut text into
- * words; NULL: without them, which gives other ids for Chinese text. eos is <eod>. */
+/* From PanGu-Alpha's vocab.model. jieba_folder: the files of the Python package jieba, with which
+ * the original splits text into words; NULL: none, which gives other ids for Chinese text. eos is
+ * <eod>. */
 MUST_CHECK enum tutti_status tokenizer_from_pangu(struct tokenizer **out, const void *bytes, size_t n_bytes,
                                                   const char *jieba_folder, const char *name,
                                                   struct tutti_error *err);
@@ -49,7 +52,7 @@ struct piece {
     enum piece_type type;
 };
 
-/* The files of the Python package jieba that cut text into words, by their places in its folder. */
+/* The files of the Python package jieba for word splitting, by their paths in its folder. */
 enum { N_WORD_FILES = 4 };
 extern const char *const WORD_FILES[N_WORD_FILES];
 struct word_files {
@@ -59,9 +62,10 @@ struct word_files {
     } file[N_WORD_FILES];
 };
 
-/* A SentencePiece vocabulary as arrays, GGUF's tokenizer.ggml.model "llama" (BPE) and "t5" (unigram). byte_fallback: BYTE
- * pieces replace characters without a piece. Unless all 256 of them are there, unk_id must be, for what they do not cover.
- * What follows map is what those two cannot say. The arrays are borrowed for the call. */
+/* A SentencePiece vocabulary as arrays, GGUF's tokenizer.ggml.model "llama" (BPE) and "t5"
+ * (unigram). byte_fallback: BYTE pieces replace characters without a piece. Unless all 256 of
+ * them exist, unk_id must be set for uncovered bytes. The members after map are settings that
+ * those two GGUF kinds do not have. The arrays are borrowed for the call. */
 struct piece_vocab {
     const struct piece *pieces;
     size_t n_pieces;
@@ -70,11 +74,11 @@ struct piece_vocab {
     bool is_unigram;
     const uint8_t *map; /* [n_map_bytes] the normalizer's precompiled_charsmap; NULL: none */
     size_t n_map_bytes;
-    bool keeps_blanks, blank_is_suffix; /* no blank marks; they stand behind words */
-    const char *unk_surface; /* [n_unk_surface] what the unknown piece is shown as; NULL: the default */
+    bool keeps_blanks, blank_is_suffix; /* no blank marks; marks follow words */
+    const char *unk_surface;            /* [n_unk_surface] text of the unknown piece; NULL: the default */
     size_t n_unk_surface;
     enum piece_rules { PIECES_PLAIN, PIECES_ICETEXT, PIECES_PANGU } rules;
-    int32_t n_images;               /* PIECES_ICETEXT: how many of the first pieces are images */
+    int32_t n_images;               /* PIECES_ICETEXT: number of image tokens at the start */
     const struct word_files *words; /* PIECES_PANGU; NULL: none */
 };
 MUST_CHECK enum tutti_status tokenizer_from_pieces(struct tokenizer **out, const struct piece_vocab *vocab,
@@ -88,24 +92,26 @@ void tokenizer_free(struct tokenizer *tok); /* NULL is allowed */
 MUST_CHECK enum tutti_status tokenizer_add_control(struct tokenizer *tok, const char *text, int32_t *id,
                                                    struct tutti_error *err);
 
-/* An added token: its text becomes the token before the tokenizer does anything else. */
+/* An added token: matched in the text before all other steps of the tokenizer. */
 struct added_token {
     int32_t id;
     bool is_special;         /* found only in trusted text */
-    bool takes_left_blanks;  /* blanks before it belong to it */
-    bool takes_right_blanks; /* blanks after it do */
+    bool takes_left_blanks;  /* includes white space before it */
+    bool takes_right_blanks; /* includes white space after it */
     bool is_single_word;     /* no letter, digit or underscore may precede or follow it */
-    bool is_normalized;      /* it is looked for in normalized text */
+    bool is_normalized;      /* is matched in normalized text */
 };
 
-/* For SentencePiece's kinds; tokenizer_finish_added() ends the adding. A token beyond the vocabulary is appended, and ids between are
- * padding; one within it may get another spelling. A special token is hidden in decoded text (PIECE_CONTROL) unless it is an
- * ordinary piece of the model: that one stays text, and is cut out of trusted text.
- * TUTTI_E_FORMAT: the id or the text is out of range. name: the file, for messages. */
+/* For SentencePiece tokenizers; call tokenizer_finish_added() after the last. A token beyond the
+ * vocabulary is appended, with padding for ids between; one within it may get another spelling. A
+ * special token is hidden in decoded text (PIECE_CONTROL) unless it is an ordinary piece of the
+ * model: then it stays text, and is only recognized in trusted text. TUTTI_E_FORMAT: the id or
+ * the text is out of range. name: the file, for messages. */
 MUST_CHECK enum tutti_status tokenizer_add_token(struct tokenizer *tok, const char *text, size_t n_bytes,
                                                  struct added_token token, const char *name,
                                                  struct tutti_error *err);
-/* The pieces of the model that are special by themselves: CONTROL and UNKNOWN, of GGUF vocabularies USER_DEFINED as well. */
+/* Adds the model's own special pieces: CONTROL and UNKNOWN; of GGUF vocabularies also
+ * USER_DEFINED. */
 MUST_CHECK enum tutti_status tokenizer_add_own_tokens(struct tokenizer *tok, bool with_user_defined,
                                                       const char *name, struct tutti_error *err);
 void tokenizer_clear_added(struct tokenizer *tok);
@@ -114,22 +120,24 @@ MUST_CHECK enum tutti_status tokenizer_finish_added(struct tokenizer *tok, const
 size_t tokenizer_n_added(const struct tokenizer *tok);
 struct added_token tokenizer_added(const struct tokenizer *tok, size_t index);
 
-/* Where SentencePiece's kinds put the dummy prefix: before every part between two added tokens (the default), or only before a part that
- * begins the text. */
+/* Where SentencePiece tokenizers add the dummy prefix: before every part between two added tokens
+ * (the default), or only at the start of the text. */
 void tokenizer_set_prefix_rule(struct tokenizer *tok, bool at_first_alone);
 bool tokenizer_prefixes_first_alone(const struct tokenizer *tok);
 
-/* Which tokens begin and end a text; -1: none. */
+/* Sets the bos and eos tokens; -1: none. */
 void tokenizer_set_ends(struct tokenizer *tok, int32_t bos_id, int32_t eos_id);
 
-/* Is it a piece that the SentencePiece model finds in any text, though other files call it special? */
+/* Whether it is a piece that the SentencePiece model matches in any text, although other files
+ * declare it special. */
 bool tokenizer_is_mark_of_model(const struct tokenizer *tok, int32_t id);
 
-/* Which tokens surround a text: bos before it, eos after it, if the tokenizer has them. */
+/* Sets whether bos is added before and eos after a text, if the tokenizer has them. */
 void tokenizer_set_affixes(struct tokenizer *tok, bool adds_bos, bool adds_eos);
 
-/* Tokens from id n_rows on are never made from text any more, for a model with fewer rows. Special added tokens among them are
- * still recognized, so that a prompt with one can be refused. TUTTI_E_FORMAT: the remaining tokens cannot represent any text. */
+/* Limits the ids that text can yield to those below n_rows, for a model with a smaller embedding.
+ * Special added tokens beyond it are still recognized, so that a prompt with one can be refused.
+ * TUTTI_E_FORMAT: the remaining tokens cannot represent every text. */
 MUST_CHECK enum tutti_status tokenizer_limit(struct tokenizer *tok, int32_t n_rows, const char *name,
                                              struct tutti_error *err);
 
@@ -140,12 +148,12 @@ int32_t tokenizer_unk(const struct tokenizer *tok);
 struct piece tokenizer_piece(const struct tokenizer *tok,
                              int32_t id); /* id within the vocabulary; borrowed */
 int32_t tokenizer_find(const struct tokenizer *tok, const char *piece, size_t n_bytes); /* -1: none */
-/* The id of a CONTROL piece by its spelling; a NORMAL piece may be spelled alike. -1: none. */
+/* The id of a CONTROL piece by its spelling; a NORMAL piece may have the same spelling. -1: none. */
 int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling);
 bool tokenizer_adds_dummy_prefix(const struct tokenizer *tok);
 
-/* The tokens that a tokenizer's files put around a text if special tokens are added. is_known: the files define them; else the model's
- * family does. */
+/* The special tokens that a tokenizer adds before and after a text. is_known: its files define
+ * them; otherwise the model's family does. */
 enum { MAX_AFFIX_IDS = 8 };
 struct token_affixes {
     bool is_known;
@@ -154,24 +162,25 @@ struct token_affixes {
 };
 const struct token_affixes *tokenizer_affixes(const struct tokenizer *tok); /* borrowed */
 
-/* All of a SentencePiece tokenizer's vocabulary but the pieces and the files of words; borrowed. */
+/* Fills the settings of a SentencePiece vocabulary, except pieces and words; borrowed. */
 void tokenizer_describe(const struct tokenizer *tok, struct piece_vocab *out);
 
-/* GGUF's tokenizer.ggml.model that can say all of it, with struct piece_vocab's settings; NULL: none can. */
+/* GGUF's tokenizer.ggml.model that can express this tokenizer, with struct piece_vocab's
+ * settings; NULL: none. */
 const char *tokenizer_gguf_kind(const struct tokenizer *tok);
 
-/* Adds the ids of text, equal to SentencePiece's EncodeAsIds() for every sequence of bytes (version 0.2.3 of the library;
- * older ones differ where a model has a CONTROL or UNUSED piece of a single character). The time is that of n log n in
- * the longest part that merges could join, which is mostly a word.
- * False: out of memory, a text of 512 MiB and more, or more ids than out->max, which is noticed as early as the kind of tokenizer
- * allows (ids.h). */
+/* Adds the ids of text, equal to SentencePiece's EncodeAsIds() for every sequence of bytes
+ * (version 0.2.3 of the library; older ones differ where a model has a CONTROL or UNUSED piece of
+ * a single character). The time is n log n in the longest part that merges could join, usually a
+ * word. False: out of memory, a text of 512 MiB or more, or more ids than out->max, which is
+ * detected as early as the kind of tokenizer allows (ids.h). */
 MUST_CHECK bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                  struct ids *out);
 
-/* The same for a text of which parts are trusted: a special token counts only within one range. Text between two special tokens follows
- * the tokenizer's own rules, so that it is cut as by the reference library. The rest is the text of users: no special token is made of it,
- * not even one that a SentencePiece model finds in any text.
- * ranges: ascending, none overlaps another. */
+/* The same for a text with trusted ranges: special tokens are recognized only if they are within
+ * one range. Text between two special tokens is split by the tokenizer's own rules, as in the
+ * reference library. The rest is user text: it never yields a special token, not even one that a
+ * SentencePiece model matches in any text. ranges: ascending, without overlap. */
 struct trusted_range {
     size_t begin, end; /* bytes of the text */
 };
@@ -183,20 +192,20 @@ MUST_CHECK bool tokenizer_encode_ranges(const struct tokenizer *tok, const char 
 MUST_CHECK bool tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t n_ids,
                                  struct buf *out);
 
-/* The bytes that one token stands for inside a text (the blank mark as a space, a BYTE piece as its byte, nothing for
- * CONTROL). Adds them to out. False: out of memory. */
+/* Appends the bytes of one token inside a text (the blank mark as a space, a BYTE piece as its
+ * byte, nothing for CONTROL). False: out of memory. */
 MUST_CHECK bool tokenizer_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *out);
 
-/* ---- incremental detokenizer ----
- * The concatenation of all output, detokenizer_finish() included, equals tokenizer_decode() of all ids. Each push
- * yields all text that no later token can change, in whole UTF-8 characters. */
+/* ---- incremental detokenizer ---- The concatenation of all output, detokenizer_finish()
+ * included, equals tokenizer_decode() of all ids. Each push yields all text that no later token
+ * can change, in whole UTF-8 characters. */
 struct detokenizer {
     const struct tokenizer *tok;
-    bool at_start;   /* nothing but control pieces so far: the blank of the dummy prefix is dropped */
-    uint8_t held[4]; /* the start of a character that is not complete */
+    bool at_start;   /* only control pieces so far: the dummy prefix's blank is dropped */
+    uint8_t held[4]; /* an incomplete character */
     int n_held;
     uint8_t n_stripped; /* characters dropped from the text's start */
-    int n_marks;        /* characters that may end the text, and are dropped then */
+    int n_marks;        /* pending characters that are dropped if they end the text */
 };
 
 /* keep_first_blank: the text continues another one, so its first blank is text. */

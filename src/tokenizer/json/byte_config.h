@@ -1,4 +1,4 @@
-/* What tokenizer_config.json says about a byte-level tokenizer. */
+/* Reads the settings of a byte-level tokenizer from tokenizer_config.json. */
 #ifndef TUTTI_TOKENIZER_JSON_BYTE_CONFIG_H
 #define TUTTI_TOKENIZER_JSON_BYTE_CONFIG_H
 
@@ -6,11 +6,11 @@
 
 #include <jansson.h>
 
-/* Parses JSON that a file holds. The caller's reference. Errors name it. */
+/* Parses the JSON of a file. *out: the caller's reference. Errors name the file. */
 MUST_CHECK enum tutti_status byte_config_parse(json_t **out, const void *bytes, size_t n_bytes,
                                                const char *name, struct tutti_error *err);
 
-/* An entry of added_tokens or added_tokens_decoder: content and flags. */
+/* Adds an entry of added_tokens or added_tokens_decoder: content and flags. */
 MUST_CHECK enum tutti_status byte_config_add(struct tokenizer *tok, const json_t *entry, int64_t id,
                                              const char *name, struct tutti_error *err);
 
@@ -18,15 +18,16 @@ MUST_CHECK enum tutti_status byte_config_add(struct tokenizer *tok, const json_t
 MUST_CHECK enum tutti_status byte_config_vocab(struct tokenizer *tok, const json_t *vocab, const char *name,
                                                struct tutti_error *err);
 
-/* added_tokens_decoder, for tokens that were not added yet. */
+/* Adds the tokens of added_tokens_decoder that were not added yet. */
 MUST_CHECK enum tutti_status byte_config_add_all(struct tokenizer *tok, const json_t *config,
                                                  const char *name, struct tutti_error *err);
 
-/* bos_token, eos_token, unk_token, add_bos_token. A token that is missing in the vocabulary is none. */
+/* Reads bos_token, eos_token, unk_token, add_bos_token. Tokens that are not in the vocabulary are
+ * ignored. */
 MUST_CHECK enum tutti_status byte_config_specials(struct tokenizer *tok, const json_t *config,
                                                   const char *name, struct tutti_error *err);
 
-/* The id of a token by how it is written: an added one, or one of the vocabulary. -1: none. */
+/* The id of a token by its text: an added token, or one of the vocabulary. -1: not found. */
 int32_t byte_config_find(const struct tokenizer *tok, const char *text);
 
 #endif

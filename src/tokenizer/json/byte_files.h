@@ -1,7 +1,8 @@
-/* The files that byte-level tokenizers come in. What text becomes is what the Hugging Face tokenizers library (and tiktoken,
- * for its files) makes of it; of text that is no UTF-8 every wrong sequence is read as U+FFFD.
+/* Loads byte-level tokenizers from their file formats. Encoding gives the same ids as the Hugging
+ * Face tokenizers library (or tiktoken, for its files). Each invalid UTF-8 sequence is read as
+ * U+FFFD.
  *
- * Text yields added tokens by their spelling where the file does not call them special; a special one never. */
+ * Text can spell added tokens that are not special; it never yields special ones. */
 #ifndef TUTTI_TOKENIZER_JSON_BYTE_FILES_H
 #define TUTTI_TOKENIZER_JSON_BYTE_FILES_H
 
@@ -16,72 +17,77 @@ struct byte_file {
     const char *name; /* for messages */
 };
 
-/* All: config is the folder's tokenizer_config.json, NULL: none. It says which tokens are bos, eos and unknown, and for
- * the last two formats which tokens are added. TUTTI_E_FORMAT: the file is wrong; TUTTI_E_UNSUPPORTED: it wants what is not
- * known here; both name file and field. */
+/* In all functions: config is the folder's tokenizer_config.json; NULL: none. It defines the bos,
+ * eos and unknown tokens and, for vocab.json and tiktoken, the added tokens. TUTTI_E_FORMAT: the
+ * file is invalid; TUTTI_E_UNSUPPORTED: it uses an unsupported feature; both name file and field. */
 
 /* tokenizer.json; docs/tokenizers.md lists what is supported. */
 MUST_CHECK enum tutti_status tokenizer_from_json(struct tokenizer **out, const struct byte_file *file,
                                                  const json_t *config, struct tutti_error *err);
 
-/* vocab.json and merges.txt, which do not say how text is cut: pre is a name as GGUF has them ("gpt-2", "qwen2"). */
+/* vocab.json and merges.txt, which do not define the pre-tokenization: pre is one of GGUF's names
+ * ("gpt-2", "qwen2"). */
 MUST_CHECK enum tutti_status tokenizer_from_vocab_merges(struct tokenizer **out,
                                                          const struct byte_file *vocab,
                                                          const struct byte_file *merges, const char *pre,
                                                          const json_t *config, struct tutti_error *err);
 
-/* Lines of base64 and rank. specials: [n_specials] what follows the last rank where config does not say it. */
+/* tiktoken: lines of base64 and rank. specials: [n_specials] the tokens after the last rank, if
+ * config does not define them. */
 MUST_CHECK enum tutti_status tokenizer_from_tiktoken(struct tokenizer **out, const struct byte_file *file,
                                                      const char *pre, const char *const *specials,
                                                      size_t n_specials, const json_t *config,
                                                      struct tutti_error *err);
 
-/* Does a file look like lines of base64 and rank? */
+/* Whether a file looks like lines of base64 and rank. */
 bool tokenizer_is_tiktoken(const void *bytes, size_t n_bytes);
 
-/* GGUF's tokenizer.ggml.model "gpt2". tokens as GGUF spells them, their types alone count; merges: "left right". Borrowed
- * for the call. adds_bos: -1: as the name of the steps has it. */
+/* GGUF's tokenizer.ggml.model "gpt2". tokens: spelled as in GGUF; of the other fields only the
+ * type is used. merges: "left right". All is borrowed for the call. adds_bos: -1: the default of
+ * pre. */
 struct byte_vocab {
     const struct piece *tokens;
     size_t n_tokens;
-    const struct piece *merges; /* bytes alone count */
+    const struct piece *merges; /* only bytes are used */
     size_t n_merges;
     const char *pre;
     int adds_bos;
     bool adds_eos;
-    bool lowers;         /* text becomes small letters first */
-    const json_t *added; /* a list as tokenizer.json's added_tokens; NULL: by the types of tokens */
+    bool lowers;                    /* text is lowercased first */
+    const json_t *added;            /* a list as in tokenizer.json; NULL: by the types of tokens */
     int32_t unk_id, bos_id, eos_id; /* -1: none */
 };
 MUST_CHECK enum tutti_status tokenizer_from_byte_vocab(struct tokenizer **out, const struct byte_vocab *vocab,
                                                        const char *name, struct tutti_error *err);
 
-/* GGUF's tokenizer.ggml.model "bert": WordPiece, in which a word begins with U+2581 instead of its continuation with "##".
- * tokens: their types count. */
+/* GGUF's tokenizer.ggml.model "bert": WordPiece in GGUF's spelling: the start of a word has
+ * U+2581, instead of "##" before its continuation. tokens: their types are used. */
 struct bert_vocab {
     const struct piece *tokens;
     size_t n_tokens;
     bool lowers, strips_accents;
-    int32_t unk_id, bos_id, sep_id; /* bos before a text, sep after it; -1: none, but for unk_id */
+    int32_t unk_id, bos_id, sep_id; /* bos before a text, sep after it; -1: none, not allowed for unk_id */
 };
 MUST_CHECK enum tutti_status tokenizer_from_bert_vocab(struct tokenizer **out, const struct bert_vocab *vocab,
                                                        const char *name, struct tutti_error *err);
 
-/* ---- what GGUF must be told of one ---- */
+/* ---- settings to write into a GGUF file ---- */
 
 bool tokenizer_is_byte_level(const struct tokenizer *tok);
-/* The name of how it cuts text; NULL: GGUF has none for it. */
+/* GGUF's name for its pre-tokenization; NULL: none. */
 const char *tokenizer_pre(const struct tokenizer *tok);
-/* Does it put bos in front of a text? -1: its files do not say. */
+/* Whether it adds bos before a text. -1: its files do not say. */
 int tokenizer_adds_bos(const struct tokenizer *tok);
-bool tokenizer_adds_eos(const struct tokenizer *tok); /* and eos after it? */
-/* The spelling of a token in the alphabet of bytes, or as it is where it is no NORMAL one. False: out of memory. */
+bool tokenizer_adds_eos(const struct tokenizer *tok); /* eos after a text */
+/* The spelling of a token in the alphabet of byte_map.h, or unchanged if it is not NORMAL. False:
+ * out of memory. */
 MUST_CHECK bool tokenizer_spelling(const struct tokenizer *tok, int32_t id, struct buf *out);
-/* Merges, first to last: gives each as "left right" to `add`. False: it did, or out of memory. */
+/* Calls add with each merge as "left right", in order of rank. False: add returned false, or out
+ * of memory. */
 typedef bool merge_line_fn(void *to, const char *line, size_t n_bytes);
 MUST_CHECK bool tokenizer_each_merge(const struct tokenizer *tok, merge_line_fn *add, void *to);
 
-/* tokenizer_encode(), but where text spells special tokens it yields them: for text that is trusted. */
+/* tokenizer_encode() that recognizes special tokens in the text: for trusted text only. */
 MUST_CHECK bool tokenizer_encode_trusted(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                          struct ids *out);
 

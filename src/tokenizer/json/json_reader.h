@@ -1,4 +1,4 @@
-/* Inside of the reader of tokenizer.json: what its parts share. */
+/* Shared by the files that read tokenizer.json. */
 #ifndef TUTTI_TOKENIZER_JSON_JSON_READER_H
 #define TUTTI_TOKENIZER_JSON_JSON_READER_H
 
@@ -6,7 +6,7 @@
 
 #include <jansson.h>
 
-/* Sequences of steps within sequences. */
+/* Nesting of "Sequence" steps. */
 enum { MAX_JSON_STEP_DEPTH = 8 };
 
 struct json_reader {
@@ -16,9 +16,9 @@ struct json_reader {
 };
 
 enum tutti_status json_reader_out_of_memory(const struct json_reader *r);
-/* The field "type" of a part; "": it has none. */
+/* The field "type" of a part; "": none. */
 const char *json_reader_type(const json_t *part);
-/* TUTTI_E_UNSUPPORTED: field is of the part's type. */
+/* Sets TUTTI_E_UNSUPPORTED: field has the part's type, which is not supported. */
 enum tutti_status json_reader_unsupported(const struct json_reader *r, const char *field, const json_t *part,
                                           const char *expected);
 static inline bool json_reader_is_on(const json_t *part, const char *key)
@@ -26,7 +26,7 @@ static inline bool json_reader_is_on(const json_t *part, const char *key)
     return json_is_true(json_object_get(part, key));
 }
 
-/* Reads a text that must exist; errors name field and key. */
+/* Reads a required string; errors name field and key. */
 MUST_CHECK enum tutti_status json_reader_text(const struct json_reader *r, const char *field,
                                               const json_t *part, const char *key, struct buf *out);
 
@@ -40,15 +40,16 @@ MUST_CHECK enum tutti_status json_read_replace(const struct json_reader *r, cons
 
 MUST_CHECK enum tutti_status json_read_normalizer(struct json_reader *r, const json_t *part);
 MUST_CHECK enum tutti_status json_read_pre_tokenizer(struct json_reader *r, const json_t *part);
-/* Reads vocabulary, merges or scores. */
+/* Reads the vocabulary, with merges or scores. */
 MUST_CHECK enum tutti_status json_read_model(struct json_reader *r, const json_t *model);
-/* BPE, Unigram, WordPiece or WordLevel; found by its keys in older files, which do not name it. */
+/* BPE, Unigram, WordPiece or WordLevel. Older files have no "type": it then follows from the
+ * model's keys. */
 const char *json_model_type(const json_t *model);
 MUST_CHECK enum tutti_status json_read_decoder(struct json_reader *r, const json_t *part);
-/* Does the decoder read the alphabet of bytes, and nothing else? */
+/* Whether the decoder consists only of ByteLevel. */
 bool json_decoder_is_of_bytes(const json_t *part);
 
-/* post_processor: fills tok->affixes. The vocabulary and the added tokens are there. */
+/* Reads post_processor: fills tok->affixes. The vocabulary and the added tokens must be complete. */
 MUST_CHECK enum tutti_status json_read_post_processor(struct json_reader *r, const json_t *part);
 
 #endif

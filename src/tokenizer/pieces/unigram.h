@@ -1,4 +1,4 @@
-/* SentencePiece's unigram model, behind tokenizer_encode(). */
+/* SentencePiece's unigram model, used by tokenizer_encode(). */
 #ifndef TUTTI_TOKENIZER_PIECES_UNIGRAM_H
 #define TUTTI_TOKENIZER_PIECES_UNIGRAM_H
 

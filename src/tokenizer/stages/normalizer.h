@@ -1,4 +1,5 @@
-/* Normalizers of the Hugging Face tokenizers library: steps that rewrite a text before it is cut into words. */
+/* Normalizers of the Hugging Face tokenizers library: steps that rewrite a text before
+ * pre-tokenization. */
 #ifndef TUTTI_TOKENIZER_STAGES_NORMALIZER_H
 #define TUTTI_TOKENIZER_STAGES_NORMALIZER_H
 
@@ -11,14 +12,14 @@ enum { MAX_NORMALIZERS = 16 };
 struct normalizer {
     enum {
         NORMALIZE_FORM,
-        NORMALIZE_REPLACE,   /* from, or what pattern matches, by to */
-        NORMALIZE_PREPEND,   /* to, to a text that is not empty */
+        NORMALIZE_REPLACE,   /* replaces from, or matches of pattern, by to */
+        NORMALIZE_PREPEND,   /* prepends to, if the text is not empty */
         NORMALIZE_LOWERCASE, /* character by character */
         NORMALIZE_STRIP,     /* white space at the ends */
         NORMALIZE_REMOVE,    /* the characters of a set */
-        NORMALIZE_SPACES,    /* every white space becomes a blank */
-        NORMALIZE_CHINESE,   /* blanks around every Chinese character */
-        NORMALIZE_NMT,       /* control characters are removed, odd blanks become blanks */
+        NORMALIZE_SPACES,    /* every white-space character becomes a space */
+        NORMALIZE_CHINESE,   /* spaces around every Chinese character */
+        NORMALIZE_NMT,       /* removes control characters; special spaces become spaces */
         NORMALIZE_CHARSMAP,  /* SentencePiece's table, as the library applies it */
         NORMALIZE_BYTES      /* every byte as a character of byte_map.h */
     } kind;
@@ -37,14 +38,14 @@ struct normalizers {
     int n;
 };
 
-/* BertNormalizer, as the steps that it consists of. False: there are too many. */
+/* Adds the steps of BertNormalizer. False: more than MAX_NORMALIZERS. */
 struct bert_options {
     bool cleans, parts_chinese, strips_accents, lowers;
 };
 MUST_CHECK bool normalizers_add_bert(struct normalizers *normalizers, const struct bert_options *options);
 
-/* Adds a text as the steps leave it. text: valid UTF-8. False: out of memory, a pattern takes more steps than it is granted,
- * or the text grows beyond reason. */
+/* Appends the normalized text to out. text: valid UTF-8. False: out of memory, a pattern exceeded
+ * its step limit, or the text grew too much. */
 MUST_CHECK bool normalizers_run(const struct normalizers *normalizers, const char *text, size_t n_bytes,
                                 struct buf *out);
 void normalizers_clear(struct normalizers *normalizers);

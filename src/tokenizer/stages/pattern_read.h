@@ -1,4 +1,4 @@
-/* Patterns as Oniguruma reads them (in Ruby's syntax), written for PCRE2. */
+/* Translates patterns from Oniguruma's syntax (Ruby) to PCRE2. */
 #ifndef TUTTI_TOKENIZER_STAGES_PATTERN_READ_H
 #define TUTTI_TOKENIZER_STAGES_PATTERN_READ_H
 
@@ -9,11 +9,12 @@ enum { PATTERN_MAX_NESTING = 64 };
 
 /* A pattern for PCRE2 (UTF, UCP, MULTILINE). Zero-initialised. */
 struct pattern_text {
-    struct buf exact, plain;   /* plain: for texts without the characters of differing, and quicker */
-    struct char_set differing; /* none: the two are the same */
+    struct buf exact, plain;   /* plain: faster, for texts without the characters of differing */
+    struct char_set differing; /* empty: exact and plain are the same */
 };
 
-/* False: *why says what PCRE2 and Oniguruma read differently in the pattern, at byte *at; or *why is NULL: out of memory. */
+/* False: *why names the syntax at byte *at with different meanings in PCRE2 and Oniguruma; or
+ * *why is NULL: out of memory. */
 MUST_CHECK bool pattern_read(const char *source, size_t n_bytes, struct pattern_text *out, const char **why,
                              size_t *at);
 void pattern_text_clear(struct pattern_text *text);

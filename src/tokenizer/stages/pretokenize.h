@@ -1,4 +1,4 @@
-/* What cuts a text into the words that merges work in: patterns, one after another. */
+/* Pre-tokenization: splits a text into words by a sequence of patterns. */
 #ifndef TUTTI_TOKENIZER_STAGES_PRETOKENIZE_H
 #define TUTTI_TOKENIZER_STAGES_PRETOKENIZE_H
 
@@ -6,10 +6,10 @@
 
 enum { MAX_PRE_STEPS = 16 };
 
-/* What becomes of matches, as the Hugging Face tokenizers library names it. */
+/* What happens to matches, by the names of the Hugging Face tokenizers library. */
 enum split_behavior { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_WITH_PREVIOUS, SPLIT_WITH_NEXT, SPLIT_CONTIGUOUS };
 
-/* Spaces become marks, and one is put in front; words are cut off there. */
+/* Metaspace: replaces spaces by marks, prepends a mark, and splits words at marks. */
 struct metaspace {
     enum metaspace_prepends { METASPACE_NEVER, METASPACE_FIRST, METASPACE_ALWAYS } prepends;
     bool splits;
@@ -19,18 +19,18 @@ struct metaspace {
 
 enum pre_kind {
     PRE_PATTERN,
-    PRE_PREFIX, /* puts a space before a text without one */
+    PRE_PREFIX, /* prepends a space if the text does not begin with one */
     PRE_METASPACE,
-    PRE_BYTES /* writes text in the alphabet of byte_map.h; later steps see that */
+    PRE_BYTES /* converts text to the alphabet of byte_map.h, also for later steps */
 };
 
 struct pre_step {
     enum pre_kind kind;
     struct metaspace metaspace;
     struct pattern *pattern;
-    char *source; /* of the pattern; NULL: known to none of the names */
+    char *source; /* of the pattern; NULL: not part of any name */
     enum split_behavior behavior;
-    bool is_inverted; /* what lies between matches counts as match */
+    bool is_inverted; /* the text between matches counts as match */
 };
 
 struct pretokenizer {
@@ -38,29 +38,30 @@ struct pretokenizer {
     int n_steps;
 };
 
-/* A set of steps that models share, by the name that GGUF files give it. */
+/* A named pre-tokenization of GGUF (tokenizer.ggml.pre) that models share. */
 struct pre_name {
     const char *name;
-    const char *same; /* further names, between blanks; the first of all is the one that is written */
+    const char *same; /* aliases separated by blanks; name itself is used for writing */
     bool ignores_merges;
-    bool is_composed;    /* text is brought into the form NFC */
+    bool is_composed;    /* text is normalized to NFC */
     bool adds_bos;       /* unless the file says otherwise */
     bool has_characters; /* tokens are text, with marks for blanks and <0xHH> for bytes */
-    bool drops_blanks;   /* white space parts words and is lost */
-    bool is_costly;      /* some texts take the first pattern more than linear time */
+    bool drops_blanks;   /* white space separates words and is dropped */
+    bool is_costly;      /* the first pattern is not linear on some texts */
     const char *patterns[8];
 };
 
 /* NULL: no such name. */
 const struct pre_name *pre_name_find(const char *name);
-/* The name that steps go by; NULL: none. */
+/* The name that has exactly these steps; NULL: none. */
 const struct pre_name *pre_name_of(const struct pretokenizer *pre, bool is_composed, bool ignores_merges);
 
-/* Is it a published pattern that takes linear time on any text? */
+/* Whether it is a published pattern that takes linear time on any text. */
 bool pre_pattern_is_known(const char *source);
 
 extern const char PATTERN_GPT2[];
-/* Of the steps Digits and Punctuation, which have a Unicode of their own; the names of these properties are known here alone. */
+/* Patterns of the steps Digits and Punctuation, which use other Unicode versions. The property
+ * names in them are defined only in this project. */
 extern const char PATTERN_DIGITS[], PATTERN_PUNCTUATION[], PATTERN_BLANK[];
 
 /* Each adds a step. Errors name the file. */
@@ -82,8 +83,8 @@ MUST_CHECK enum tutti_status pretokenizer_add_named(struct pretokenizer *pre, co
                                                     const char *name, struct tutti_error *err);
 void pretokenizer_clear(struct pretokenizer *pre);
 
-/* Gives every word of a text to `word`, in order. False: it did, or see pattern_find(). text: valid UTF-8; is_first: it
- * begins all of the text. */
+/* Calls word with every word of a text, in order. False: word returned false, or pattern_find()
+ * failed. text: valid UTF-8. is_first: it is the start of the whole text. */
 typedef bool word_fn(void *to, const char *word, size_t n_bytes);
 MUST_CHECK bool pretokenize(const struct pretokenizer *pre, struct pattern_matcher *m, const char *text,
                             size_t n_bytes, bool is_first, word_fn *word, void *to);

@@ -1,5 +1,5 @@
-/* Models that cut a word into tokens otherwise than by merges: WordPiece, unigram and whole words, as the Hugging Face
- * tokenizers library has them. Tokens are text. */
+/* Word models other than BPE: WordPiece, Unigram and WordLevel of the Hugging Face tokenizers
+ * library. Tokens are text. */
 #ifndef TUTTI_TOKENIZER_STAGES_WORD_MODELS_H
 #define TUTTI_TOKENIZER_STAGES_WORD_MODELS_H
 
@@ -7,23 +7,25 @@
 
 enum word_model_kind { WORDS_BY_MERGES, WORDS_WORDPIECE, WORDS_UNIGRAM, WORDS_WHOLE };
 
-/* Zero-initialised: by merges, and nothing else is there. */
+/* Zero-initialised: WORDS_BY_MERGES. */
 struct word_model {
     enum word_model_kind kind;
     struct trie starts; /* tokens that may begin a word; of unigram: all */
     struct trie inner;  /* WORDS_WORDPIECE: tokens that continue a word, without their mark */
-    struct buf mark;    /* before those: "##" */
+    struct buf mark;    /* the mark of inner tokens: "##" */
     size_t max_chars;   /* WORDS_WORDPIECE: of a word; longer ones are unknown */
     double *scores;     /* WORDS_UNIGRAM: [n_scores] by id */
     size_t n_scores;
     double unknown_score;
 };
 
-/* The vocabulary is there, and its added tokens: builds the tries. Errors name `name`. */
+/* Builds the tries; the vocabulary and the added tokens must be complete. name: the file, for
+ * messages. */
 MUST_CHECK enum tutti_status word_model_finish(struct word_model *model, const struct tokenizer *tok,
                                                const char *name, struct tutti_error *err);
 
-/* Adds the ids of a word. Time is linear in it (times the longest token). False: out of memory. */
+/* Adds the ids of a word, in time linear in its length (times the longest token). False: out of
+ * memory. */
 MUST_CHECK bool word_model_encode(const struct word_model *model, const struct tokenizer *tok,
                                   const char *word, size_t n_bytes, struct ids *out);
 

@@ -1,4 +1,4 @@
-/* Sets of characters, and the properties of Unicode as sets. */
+/* Sets of Unicode characters, and Unicode properties as sets. */
 #ifndef TUTTI_TOKENIZER_UNICODE_CHAR_SET_H
 #define TUTTI_TOKENIZER_UNICODE_CHAR_SET_H
 
@@ -7,8 +7,8 @@
 
 enum { CODE_POINTS = 0x110000 };
 
-/* toggles: [n] ascending; characters from the first on are in the set, from the second on are not, and so on. Zero is the
- * empty set. */
+/* toggles: [n] ascending; characters from the first on are in the set, from the second on are
+ * not, and so on. Zero is the empty set. */
 struct char_set {
     uint32_t *toggles;
     size_t n, capacity;
@@ -19,11 +19,11 @@ enum set_operation { SET_OR, SET_AND, SET_AND_NOT, SET_XOR };
 /* set = set (operation) the set of other's toggles. False: out of memory; the set is as before. */
 MUST_CHECK bool char_set_join(struct char_set *set, enum set_operation operation, const uint32_t *toggles,
                               size_t n);
-/* Characters from..to, both included, which are greater than all of the set. */
+/* Appends characters from..to (inclusive), which must be greater than all in the set. */
 MUST_CHECK bool char_set_append(struct char_set *set, uint32_t from, uint32_t to);
 void char_set_clear(struct char_set *set);
 
-/* Is c in the set of n ascending toggles? */
+/* Whether c is in the set of n ascending toggles. */
 bool toggles_have(const uint32_t *toggles, size_t n, uint32_t c);
 
 /* A property by its name: a general category, a script, or a class such as "alpha" or "word". */
@@ -34,7 +34,7 @@ struct property {
     int script_id;
 };
 
-/* Case, blanks, '_' and '-' of a name do not count. False: there is none. */
+/* Case, blanks, '_' and '-' in a name are ignored. False: not found. */
 MUST_CHECK bool property_find(struct property *out, const char *name, size_t n_bytes);
 /* Adds its characters to an empty set. */
 MUST_CHECK bool property_set(const struct property *property, struct char_set *set);

@@ -1,12 +1,13 @@
-/* Small letters, accents and control characters as the tokenizers library's normalizers have them: every code point, asked
- * one by one. Its versions of Unicode are older than the system's. */
+/* Tables of lowercase letters, accents and control characters of the tokenizers library's
+ * normalizers, obtained by querying every code point. Its Unicode versions are older than the
+ * system's. */
 #ifndef TUTTI_TOKENIZER_UNICODE_UNICODE_CASE_H
 #define TUTTI_TOKENIZER_UNICODE_UNICODE_CASE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Capital letters first, first + step, ..., last: each has its small letter `delta` further. */
+/* Uppercase letters first, first + step, ..., last: the lowercase letter of each is at + delta. */
 struct case_run {
     uint32_t first, last;
     int32_t step, delta;
@@ -14,10 +15,10 @@ struct case_run {
 
 /* Sets: [n] ascending; characters from the first on are in the set, from the second on are not, and so on. */
 struct case_tables {
-    const struct case_run *lower; /* ascending; U+0130, which becomes two characters, is in none */
-    const uint32_t *accents;      /* what StripAccents takes away */
-    const uint32_t *bert_accents; /* what BertNormalizer's strip_accents takes away, after NFD */
-    const uint32_t *bert_removed; /* what BertNormalizer's clean_text takes away */
+    const struct case_run *lower; /* ascending; without U+0130, which becomes two characters */
+    const uint32_t *accents;      /* removed by StripAccents */
+    const uint32_t *bert_accents; /* removed by BertNormalizer's strip_accents, after NFD */
+    const uint32_t *bert_removed; /* removed by BertNormalizer's clean_text */
     size_t n_lower, n_accents, n_bert_accents, n_bert_removed;
 };
 

@@ -1,16 +1,18 @@
-/* How the reference libraries class characters: every code point, asked one by one.
+/* Tables of the character classes of the reference libraries, obtained by querying every code
+ * point.
  *
- * PCRE2 and utf8proc have the Unicode of the system, other than the one that vocabularies were made with; these tables say
- * what to make of the difference. tokenizers has four versions of Unicode: that of its regular expressions (16.0, and so has
- * tiktoken), of its Punctuation step and of its normalizers (older), and of its Digits step (newer). */
+ * PCRE2 and utf8proc use the system's Unicode version, which differs from the one that
+ * vocabularies were made with; these tables correct the differences. tokenizers has four Unicode
+ * versions: that of its regular expressions (16.0, also in tiktoken), those of its Punctuation
+ * step and of its normalizers (older), and that of its Digits step (newer). */
 #ifndef TUTTI_TOKENIZER_UNICODE_UNICODE_TABLES_H
 #define TUTTI_TOKENIZER_UNICODE_UNICODE_TABLES_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* A general category is a bit of a mask, in the order of Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So
- * Zs Zl Zp Cc Cf Cs Co Cn. */
+/* A general category is a bit of a mask, in the order of Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd
+ * Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Cs Co Cn. */
 enum { N_CATEGORIES = 30, ALL_CATEGORIES = (1 << N_CATEGORIES) - 1 };
 
 /* The first ones are L M N P S Z C, then each category. */
@@ -25,7 +27,7 @@ struct script_name {
     uint8_t script;
 };
 
-/* Characters of these categories, but between every two of toggles the other way round. */
+/* Characters of these categories, inverted between every two of toggles. */
 struct named_set {
     const char *name;
     uint32_t mask;
@@ -33,7 +35,8 @@ struct named_set {
     size_t n_toggles;
 };
 
-/* Runs: the first code point << 8 | what it and those behind it are. Names: small letters, without blanks. */
+/* Runs: first code point << 8 | the value of the code points up to the next run. Names:
+ * lowercase, without blanks. */
 struct unicode_tables {
     const uint32_t *category_runs, *script_runs;
     const struct script_name *scripts;

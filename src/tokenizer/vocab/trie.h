@@ -1,4 +1,4 @@
-/* Spellings by their beginnings: what pieces does a text begin with? Immutable once built. */
+/* A trie of spellings, to find the pieces that are prefixes of a text. Immutable once built. */
 #ifndef TUTTI_TOKENIZER_VOCAB_TRIE_H
 #define TUTTI_TOKENIZER_VOCAB_TRIE_H
 
@@ -11,7 +11,7 @@ struct spelling {
 };
 
 struct trie_node {
-    uint32_t first_child; /* children stand side by side, sorted by their byte */
+    uint32_t first_child; /* children are adjacent, sorted by their byte */
     int32_t id;           /* of the spelling that ends here; -1: none */
     uint16_t n_children;
     uint8_t byte;
@@ -24,7 +24,7 @@ struct trie {
     uint32_t roots[256]; /* the root's children by byte; 0: none */
 };
 
-/* Sorts list. Of equal spellings the one with the lowest id stays. False: out of memory. */
+/* Sorts list. Of equal spellings the one with the lowest id is kept. False: out of memory. */
 MUST_CHECK bool trie_build(struct trie *trie, struct spelling *list, size_t n);
 void trie_clear(struct trie *trie);
 

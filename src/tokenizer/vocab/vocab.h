@@ -1,4 +1,4 @@
-/* Inside of a tokenizer: the pieces, their index, and the rules of normalization. */
+/* The internals of a tokenizer: the pieces, their index, and the normalization rules. */
 #ifndef TUTTI_TOKENIZER_VOCAB_VOCAB_H
 #define TUTTI_TOKENIZER_VOCAB_VOCAB_H
 
@@ -6,7 +6,7 @@
 #include "tokenizer/vocab/added.h"
 #include "tokenizer/vocab/trie.h"
 
-#define BLANK_MARK "\xE2\x96\x81" /* U+2581, what SentencePiece writes for a space */
+#define BLANK_MARK "\xE2\x96\x81" /* U+2581, SentencePiece's mark for a space */
 
 enum { MAX_PIECE_BYTES = 7999 }; /* the library refuses longer ones */
 
@@ -24,7 +24,7 @@ struct piece_entry {
     uint8_t type;
 };
 
-/* Open addressing. The hash stands in the slot, so that a miss costs one cache line. */
+/* Open addressing. The slot contains the hash, so that a miss costs one cache line. */
 struct piece_slot {
     uint32_t hash;
     int32_t id; /* -1: free */
@@ -36,11 +36,11 @@ enum tokenizer_kind { TOKENIZER_BPE, TOKENIZER_UNIGRAM /* SentencePiece's */, TO
 
 struct tokenizer {
     enum tokenizer_kind kind;
-    struct byte_level *level; /* of TOKENIZER_BYTE_LEVEL alone */
+    struct byte_level *level; /* only of TOKENIZER_BYTE_LEVEL */
     struct buf bytes;         /* of all pieces */
     struct piece_entry *pieces;
     int32_t n_pieces, capacity;
-    /* Those that the vocabulary came with, which the index knows; the rest was appended. */
+    /* The original pieces, which are in the index; the others were appended. */
     int32_t n_library_pieces;
     struct piece_slot *slots; /* [slot_mask + 1] */
     uint32_t slot_mask;
@@ -56,9 +56,10 @@ struct tokenizer {
     bool prefixes_first_alone; /* tokenizer_set_prefix_rule() */
     struct token_affixes affixes;
 
-    /* One bit for each hash of two characters that stand side by side in some mergeable piece (and for others, by
-     * collision). Where it is not set no merge can ever join the two, so a text falls apart into short segments.
-     * TOKENIZER_BYTE_LEVEL: of ids of characters; NULL: any two may join. */
+    /* One bit for the hash of each pair of adjacent characters in some mergeable piece (and for
+     * other pairs, by collision). If it is not set, no merge can ever join the two, so a text
+     * splits into short segments. TOKENIZER_BYTE_LEVEL: of ids of characters; NULL: any two may
+     * join. */
     uint64_t *joints;
     int joint_shift;        /* a 64-bit hash >> joint_shift is the number of a bit */
     uint32_t n_merge_bytes; /* of the longest mergeable piece */
@@ -75,27 +76,30 @@ struct tokenizer {
     bool is_pangu;
     struct jieba *jieba; /* for PanGu-Alpha; NULL: no dictionary was found */
 
-    /* ChatGLM-6B's pieces for what its normalizer would lose; blanks_id: of two blanks, up to 80 follow. */
+    /* ChatGLM-6B's pieces for characters that its normalizer would lose. blanks_id: the piece of
+     * two blanks; those of up to 80 blanks follow. */
     bool is_icetext;
-    int32_t n_images; /* ids below it are images, over which decoding passes as if they were not there */
+    int32_t n_images; /* ids below it are images, which decoding ignores */
     int32_t newline_id, tab_id, blanks_id;
 
-    bool is_plain
-        [256]; /* characters that begin with this byte are copied by the normalizer, whatever follows */
+    bool is_plain[256]; /* by first byte: the normalizer always copies the character */
 };
 
-/* Adds a piece at the end of the vocabulary. False: no memory. */
+/* Adds a piece at the end of the vocabulary. False: out of memory. */
 MUST_CHECK bool vocab_add(struct tokenizer *tok, const char *bytes, size_t n_bytes, float score,
                           enum piece_type type);
 
-/* Builds the indices. Every piece must have its own spelling. BYTE pieces may be missing: vocab_check_bytes(). name is for messages. */
+/* Builds the indices. Every piece must have a unique spelling. BYTE pieces may be missing, see
+ * vocab_check_bytes(). name is for messages. */
 MUST_CHECK enum tutti_status vocab_finish(struct tokenizer *tok, const char *name, struct tutti_error *err);
 
-/* Where byte_fallback is set: TUTTI_E_FORMAT unless every byte has a BYTE piece or, with may_lack_some, at least one has. */
+/* With byte_fallback: TUTTI_E_FORMAT unless every byte has a BYTE piece or, with may_lack_some,
+ * at least one has. */
 MUST_CHECK enum tutti_status vocab_check_bytes(struct tokenizer *tok, bool may_lack_some, const char *name,
                                                struct tutti_error *err);
 
-/* The index alone, piece by piece: false: out of memory; -1: added, else the piece that is spelled so already. */
+/* Builds only the index, piece by piece. vocab_new_index(): false: out of memory.
+ * vocab_add_to_index(): -1: added; else the piece that already has this spelling. */
 MUST_CHECK bool vocab_new_index(struct tokenizer *tok);
 int32_t vocab_add_to_index(struct tokenizer *tok, int32_t id);
 
@@ -111,7 +115,8 @@ static inline bool vocab_is_mergeable(const struct tokenizer *tok, int32_t id)
     return type == PIECE_NORMAL || type == PIECE_USER_DEFINED || type == PIECE_UNUSED;
 }
 
-/* Whether all of these bytes have BYTE pieces. A character of which one byte has no piece is unknown as a whole. */
+/* Whether all of these bytes have BYTE pieces. A character of which one byte has no piece is
+ * unknown as a whole. */
 static inline bool vocab_has_bytes(const struct tokenizer *tok, const char *text, size_t n_bytes)
 {
     bool has = tok->byte_fallback;
@@ -120,7 +125,8 @@ static inline bool vocab_has_bytes(const struct tokenizer *tok, const char *text
     return has;
 }
 
-/* Length of a character by its lead byte alone, as the library cuts its normalized text. n_bytes >= 1. */
+/* Length of a character by its lead byte only, as the library splits normalized text. n_bytes >=
+ * 1. */
 static inline size_t vocab_char_length(const char *text, size_t n_bytes)
 {
     static const uint8_t LENGTHS[16] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 4 };
@@ -150,39 +156,39 @@ static inline void vocab_add_joint(struct tokenizer *tok, uint32_t left, uint32_
     tok->joints[bit / 64] |= (uint64_t)1 << (bit % 64);
 }
 
-/* May two characters that follow each other end up in one piece? */
+/* Whether two adjacent characters can be part of one piece. */
 static inline bool vocab_may_join(const struct tokenizer *tok, uint32_t left, uint32_t right)
 {
     uint64_t bit = vocab_joint_hash(left, right) >> tok->joint_shift;
     return tok->joints[bit / 64] >> (bit % 64) & 1;
 }
 
-/* How SentencePiece's kinds encode a part of a text. */
+/* How a SentencePiece tokenizer encodes a part of a text. */
 struct part_rules {
-    bool continues;   /* it is not the start of the text: no dummy prefix, and a blank at its start is text */
-    bool takes_marks; /* user-defined pieces that were made special are found, as the library does */
+    bool continues;   /* not the start of the text: no dummy prefix, and a leading blank is text */
+    bool takes_marks; /* user-defined pieces that were declared special are matched, as in the library */
 };
 
-/* The USER_DEFINED piece that text begins with, the longest one; 0: none. As the library, it looks at the 64 shortest
- * alone. */
+/* Length of the longest USER_DEFINED piece that text begins with; 0: none. Like the library, it
+ * considers only the 64 shortest. */
 size_t vocab_match_user_defined(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                 bool takes_marks);
 
-/* Reads a precompiled map: a trie's size in bytes, the trie (whole blocks of 256 units), and its strings, each with a zero
- * byte at its end. bytes are borrowed by the map. Errors name `name`. */
+/* Reads a precompiled map: a trie's size in bytes, the trie (whole blocks of 256 units), and its
+ * strings, each with a zero byte at its end. bytes are borrowed by the map. Errors name `name`. */
 MUST_CHECK enum tutti_status charsmap_read(struct charsmap *map, const uint8_t *bytes, size_t n_bytes,
                                            const char *name, struct tutti_error *err);
-/* What the shortest key that text begins with becomes. False: no key does. */
+/* The replacement of the shortest key that text begins with. False: no such key. */
 bool charsmap_first(const struct charsmap *map, const char *text, size_t n_bytes, const char **to,
                     size_t *n_to);
-/* Does any key of the map begin with this byte? */
+/* Whether any key of the map begins with this byte. */
 bool charsmap_has_lead(const struct charsmap *map, uint8_t byte);
 
-/* Adds the characters that held bytes and one more make: a beginning of a character that is not completed becomes one
- * U+FFFD. False: out of memory. */
+/* Appends the characters that become complete with one more byte. An incomplete character becomes
+ * one U+FFFD. False: out of memory. */
 MUST_CHECK bool detokenizer_push_byte(struct detokenizer *d, uint8_t byte, struct buf *out);
 
-/* Normalizes text as SentencePiece does. False: no memory. */
+/* Normalizes text as SentencePiece does. False: out of memory. */
 MUST_CHECK bool tokenizer_normalize(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                     struct part_rules rules, struct buf *out);
 
