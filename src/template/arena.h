@@ -1,4 +1,5 @@
-/* Memory that is given back all at once: the tree of a template, the values of one rendering. */
+/* An arena allocator: memory that is freed all at once, for the tree of a template and the values
+ * of one rendering. */
 #ifndef TUTTI_TEMPLATE_ARENA_H
 #define TUTTI_TEMPLATE_ARENA_H
 
@@ -9,15 +10,15 @@ struct arena_block;
 
 struct arena {
     struct arena_block *last;
-    size_t n_used, limit; /* bytes of all blocks; limit: TUTTI_E_LIMIT's, not the system's */
-    bool is_over_limit;   /* why arena_take() gave NULL: the limit, else the system */
+    size_t n_used, limit; /* bytes of all blocks; limit: beyond it TUTTI_E_LIMIT */
+    bool is_over_limit;   /* arena_take() returned NULL because of limit, not the system */
 };
 
-/* Zeroed memory for anything; NULL: no more. n_bytes may be 0. */
+/* Zeroed memory, aligned for any type; NULL: see is_over_limit. n_bytes may be 0. */
 void *arena_take(struct arena *arena, size_t n_bytes);
-/* Memory without zeros. */
+/* The same, not zeroed. */
 void *arena_take_raw(struct arena *arena, size_t n_bytes);
-/* Lengthens what was taken last, in place; false: take new memory. */
+/* Extends the last allocation in place; false: not possible, allocate new memory. */
 bool arena_extend(struct arena *arena, void *at, size_t old_bytes, size_t new_bytes);
 void arena_clear(struct arena *arena); /* a zeroed one is allowed */
 

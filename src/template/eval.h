@@ -1,15 +1,15 @@
-/* Running a template's tree. Names are looked up from the innermost frame outwards when they are read, as Jinja's compiled
- * code does by closure. */
+/* Evaluates a template's tree. Names are looked up from the innermost frame outwards when they
+ * are read, like the closures of Jinja's compiled code. */
 #ifndef TUTTI_TEMPLATE_EVAL_H
 #define TUTTI_TEMPLATE_EVAL_H
 
 #include "template/syntax.h"
 
-/* A function of the recursion of eval() and exec() is not inlined into it: its variables would lie on the stack once for each
- * level, whether it runs or not. */
+/* Prevents inlining into the recursive eval() and exec(): otherwise a function's variables would
+ * use stack at every level, even when it does not run. */
 #define OUT_OF_LINE __attribute__((noinline))
 
-/* One scope: a loop's turn, a macro's call, a block. */
+/* One scope: a loop iteration, a macro call, or a block. */
 struct frame {
     struct frame *outer;
     struct binding *bindings;
@@ -27,12 +27,12 @@ struct macro {
 };
 
 struct loop {
-    const struct stmt *stmt; /* to call it again, where it is recursive */
-    struct frame *frame;     /* around it */
+    const struct stmt *stmt; /* to call it again, if it is recursive */
+    struct frame *frame;     /* the enclosing scope */
     struct list *items;
     size_t index;
     int level;
-    struct value changed; /* what loop.changed() saw last; absent: nothing */
+    struct value changed; /* last value of loop.changed(); absent: none */
 };
 
 /* ---- calls ---- */
@@ -41,9 +41,9 @@ enum { MAX_PARAMS = 6 };
 
 /* Arguments of a call. */
 struct args {
-    struct value *
-        values; /* [MAX_PARAMS] bound to a builtin's parameters, VALUE_ABSENT where not given; while it runs */
-    struct value *given; /* as the call had them */
+    /* [MAX_PARAMS] bound to a builtin's parameters while it runs; VALUE_ABSENT if not given. */
+    struct value *values;
+    struct value *given; /* positional, in the order of the call */
     size_t n_given;
     struct keyword {
         const char *name;
@@ -77,11 +77,11 @@ const struct builtin *list_method_find(const char *name);
 const struct builtin *dict_method_find(const char *name);
 const struct builtin *loop_method_find(const char *name);
 
-/* The tables they are found in: each ends with a NULL name. */
+/* The tables of builtins: each ends with a NULL name. */
 extern const struct builtin TEXT_FILTERS[], LIST_FILTERS[], ORDER_FILTERS[], PICK_FILTERS[];
 const struct builtin *builtin_in(const struct builtin *table, const char *name);
 
-/* The text of any argument, or a default. False: failed. */
+/* Argument i converted to the type, or the fallback. */
 struct value arg_string(struct render *r, const struct args *args, int i, const char *fallback);
 int64_t arg_int(struct render *r, const struct args *args, int i, int64_t fallback);
 bool arg_bool(const struct args *args, int i, bool fallback);
@@ -91,7 +91,7 @@ bool arg_given(const struct args *args, int i); /* and not none */
 
 struct value eval(struct render *r, struct frame *frame, const struct expr *e);
 struct value get_attr(struct render *r, struct value object, struct value name);
-/* "a.b.0", as map and sort take it. */
+/* An attribute path such as "a.b.0", as in map and sort. */
 struct value get_path(struct render *r, struct value object, struct value path);
 struct value slice_value(struct render *r, struct value object, struct value begin, struct value end,
                          struct value step);
@@ -101,7 +101,7 @@ struct value format_percent(struct render *r, struct value format, struct value 
 struct value call_value(struct render *r, struct value callee, struct args *args);
 struct value apply_filter(struct render *r, const char *name, struct value self, struct args *args);
 bool apply_test(struct render *r, const char *name, struct value self, struct args *args);
-/* The arguments of a call as values. False: failed. */
+/* Evaluates the arguments of a call. False: failed. */
 bool eval_args(struct render *r, struct frame *frame, const struct arg *list, size_t n, struct args *out);
 
 struct value *frame_find(struct render *r, struct frame *frame, const char *name); /* NULL: none */

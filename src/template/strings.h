@@ -1,4 +1,5 @@
-/* What filters and methods of strings share. Each keeps the origin of every byte. */
+/* String functions shared by filters and methods. They keep the origin (template or user) of
+ * every byte. */
 #ifndef TUTTI_TEMPLATE_STRINGS_H
 #define TUTTI_TEMPLATE_STRINGS_H
 
@@ -10,9 +11,9 @@ enum padding { PAD_LEFT, PAD_RIGHT, PAD_BOTH };
 /* chars: a string of characters to strip; absent or none: blanks. */
 struct value string_strip(struct render *r, struct value s, struct value chars, bool left, bool right);
 struct value string_map(struct render *r, struct value s, enum case_mapping mapping);
-/* n: replacements at most; negative: all. */
+/* n: maximum number of replacements; negative: all. */
 struct value string_replace(struct render *r, struct value s, struct value from, struct value to, int64_t n);
-/* separator absent or none: runs of blanks. n: cuts at most; negative: all. */
+/* separator absent or none: runs of blanks. n: maximum number of splits; negative: all. */
 struct value string_split(struct render *r, struct value s, struct value separator, int64_t n,
                           bool from_right);
 struct value string_lines(struct render *r, struct value s, bool keeps_ends);

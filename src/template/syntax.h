@@ -1,4 +1,5 @@
-/* A template as tokens and as a tree. Both live in the template's arena and never change once made. */
+/* The tokens and the syntax tree of a template. Both are in the template's arena and do not
+ * change after parsing. */
 #ifndef TUTTI_TEMPLATE_SYNTAX_H
 #define TUTTI_TEMPLATE_SYNTAX_H
 
@@ -62,7 +63,8 @@ struct token_list {
     size_t n, capacity;
 };
 
-/* Levels of an expression's tree. CPython, which runs what Jinja2 makes of a template, ends at 200 open brackets. */
+/* Maximum depth of an expression's tree. CPython, which runs Jinja2's compiled templates, stops
+ * at 200 open brackets. */
 enum { MAX_TREE_DEPTH = 200 };
 
 struct expr;
@@ -78,7 +80,7 @@ enum expr_kind {
     EXPR_NAME,
     EXPR_LIST,    /* args */
     EXPR_TUPLE,   /* args */
-    EXPR_DICT,    /* args: keys and values in turn */
+    EXPR_DICT,    /* args: keys and values alternating */
     EXPR_ATTR,    /* left.name */
     EXPR_ITEM,    /* left[right] */
     EXPR_SLICE,   /* left[args[0]:args[1]:args[2]], values NULL where absent */
@@ -95,7 +97,7 @@ enum expr_kind {
 struct expr {
     enum expr_kind kind;
     int line;
-    int depth; /* of the tree below, itself counted: at most MAX_TREE_DEPTH */
+    int depth; /* of this subtree, itself included: at most MAX_TREE_DEPTH */
     enum token_kind op;
     const char *name;
     struct value value;
@@ -134,7 +136,7 @@ struct macro_def {
         struct expr *value; /* NULL: none */
     } * params;
     size_t n_params;
-    bool takes_varargs, takes_kwargs; /* its body speaks of them */
+    bool takes_varargs, takes_kwargs; /* its body uses varargs, kwargs */
     struct block body;
 };
 
@@ -147,7 +149,7 @@ struct stmt {
     bool is_recursive;
     struct block body, otherwise;
     struct macro_def *macro;
-    struct stmt *elif; /* of STMT_IF: the next branch, in place of otherwise */
+    struct stmt *elif; /* of STMT_IF: the next branch, instead of otherwise */
     struct arg *sets;  /* of STMT_WITH */
     size_t n_sets;
 };
@@ -160,7 +162,7 @@ struct template
     struct token_list tokens;
 };
 
-/* What compiling needs to fail: the same idiom as struct render, which it is a part of. */
+/* Compilation: lex() fills tpl->tokens, parse() builds tpl->body from them. */
 MUST_CHECK enum tutti_status lex(struct template *tpl, const char *text, size_t n_bytes,
                                  struct tutti_error *err);
 MUST_CHECK enum tutti_status parse(struct template *tpl, struct tutti_error *err);
@@ -169,16 +171,16 @@ MUST_CHECK enum tutti_status parse(struct template *tpl, struct tutti_error *err
 
 struct parser {
     struct template *tpl;
-    size_t at; /* the token that is looked at */
+    size_t at; /* index of the current token */
     int depth;
-    struct macro_def *macro; /* that is being read; NULL: none */
+    struct macro_def *macro; /* being parsed; NULL: none */
     enum tutti_status status;
     struct tutti_error *err;
 };
 
 const struct token *parser_token(const struct parser *p);
-const struct token *parser_peek(const struct parser *p); /* the one behind */
-const struct token *parser_next(struct parser *p);       /* goes on; gives the one it leaves */
+const struct token *parser_peek(const struct parser *p); /* the token after the current one */
+const struct token *parser_next(struct parser *p);       /* advances; returns the token before */
 bool parser_is_name(const struct parser *p, const char *name);
 bool parser_skip(struct parser *p, enum token_kind kind);
 bool parser_skip_name(struct parser *p, const char *name);
@@ -186,11 +188,11 @@ bool parser_expect(struct parser *p, enum token_kind kind); /* false: failed */
 void *parser_take(struct parser *p, size_t n_items, size_t item_bytes);
 void parser_fail(struct parser *p, enum tutti_status status, const char *format, ...) PRINTF_LIKE(3, 4);
 const char *token_name(enum token_kind kind);
-/* One more item in a list of arguments; NULL: failed. */
+/* Appends an item to a list of arguments; NULL: failed. */
 struct arg *parser_add_arg(struct parser *p, struct arg **args, size_t *n);
 
 struct expr *parse_expression(struct parser *p, bool with_if); /* never NULL unless failed */
-/* Several with commas are a tuple. */
+/* Several expressions separated by commas are a tuple. */
 struct expr *parse_tuple(struct parser *p, bool with_if);
 struct expr *parse_filters(struct parser *p, struct expr *left, bool starts_inside);
 struct expr *parse_target(struct parser *p, bool with_attribute);

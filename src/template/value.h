@@ -1,4 +1,4 @@
-/* Values of a rendering, as Python's: they live in the rendering's arena and are passed by value. */
+/* Python-like values of a rendering: they are in the rendering's arena and are passed by value. */
 #ifndef TUTTI_TEMPLATE_VALUE_H
 #define TUTTI_TEMPLATE_VALUE_H
 
@@ -14,7 +14,7 @@ enum value_kind {
     VALUE_INT,
     VALUE_FLOAT,
     VALUE_STRING,
-    VALUE_LIST, /* every sequence that is no string */
+    VALUE_LIST, /* every sequence that is not a string */
     VALUE_DICT,
     VALUE_NAMESPACE,
     VALUE_BUILTIN, /* a function, or a method bound to its object */
@@ -23,18 +23,18 @@ enum value_kind {
     VALUE_ABSENT, /* an argument that was not given; never seen by templates */
 };
 
-/* Whose text it is. */
+/* The origin of a string: the template, the user, or both. */
 enum origin { ORIGIN_TRUSTED, ORIGIN_USER, ORIGIN_MIXED };
 
 struct value {
     enum value_kind kind;
     enum origin origin; /* of a string */
-    bool is_markup;     /* a string that passed `safe` or `escape`: what is added to it is escaped */
+    bool is_markup;     /* a string from `safe` or `escape`: text added to it is escaped */
     union {
         bool is_true;
         int64_t i;
         double f;
-        const char *bytes; /* not terminated; mostly UTF-8, a byte that is not counts as one character */
+        const char *bytes; /* not terminated; UTF-8, an invalid byte counts as one character */
         struct list *list;
         struct dict *dict;
         struct bound *bound;
@@ -42,7 +42,7 @@ struct value {
         struct loop *loop;
     };
     size_t n_bytes;
-    const uint8_t *marks; /* of ORIGIN_MIXED: one a byte, 1 where it is the user's */
+    const uint8_t *marks; /* of ORIGIN_MIXED: one per byte, 1: user text */
 };
 
 enum list_kind { LIST_LIST, LIST_TUPLE, LIST_GENERATOR, LIST_RANGE, LIST_KEYS, LIST_VALUES, LIST_ITEMS };
@@ -58,11 +58,11 @@ struct dict {
         struct value key, value;
     } * pairs; /* in order of insertion */
     size_t n, capacity;
-    uint32_t *slots; /* [n_slots] index + 1 of a pair, by hash; only where there are many */
+    uint32_t *slots; /* [n_slots] index + 1 of a pair, by hash; only for many pairs */
     size_t n_slots;
 };
 
-/* One rendering. The first error sticks: every function may be called after it and then does nothing of effect. */
+/* One rendering. The first error sticks: functions may still be called after it, without effect. */
 struct render {
     struct arena arena;
     struct template_limits limits;
@@ -74,7 +74,7 @@ struct render {
     int line;         /* of what is being evaluated */
     enum tutti_status status;
     struct tutti_error *err;
-    struct text *out;      /* where the output goes: the text, or a block's capture */
+    struct text *out;      /* the output: the rendered text, or a block's capture */
     struct frame *globals; /* the variables */
 };
 
@@ -83,24 +83,24 @@ static inline bool failed(const struct render *r)
     return r->status != TUTTI_OK;
 }
 
-/* Sets the error unless there is one; gives an undefined value for return statements. */
+/* Sets the error unless one is set; returns an undefined value, for return statements. */
 struct value fail(struct render *r, enum tutti_status status, const char *format, ...) PRINTF_LIKE(3, 4);
 #define fail_type(r, ...) fail(r, TUTTI_E_ARGUMENT, __VA_ARGS__)
 
-/* Counts n_bytes that are looked at (and one step); false: the limit is reached. */
+/* Counts n_bytes of processed text (and one step); false: the limit is reached. */
 bool spend(struct render *r, size_t n_bytes);
-/* The same for n_bytes that are gone through character by character. */
+/* The same for n_bytes that are processed character by character. */
 static inline bool spend_chars(struct render *r, size_t n_bytes)
 {
     return spend(r, 4 * n_bytes);
 }
-/* Enters a nested value, expression or call; false: too deep. In either case leave() follows. */
+/* Enters a nested value, expression or call; false: too deep. Call leave() in either case. */
 bool enter(struct render *r);
 void leave(struct render *r);
-/* From the arena; NULL: failed, the error is set. */
+/* Allocates from the arena; NULL: failed, the error is set. */
 void *take(struct render *r, size_t n_items, size_t item_bytes);
 
-/* ---- making ---- */
+/* ---- constructors ---- */
 struct value value_undefined(const char *name);
 struct value value_none(void);
 struct value value_absent(void);
@@ -116,41 +116,41 @@ struct value value_from_json(struct render *r, const json_t *json, enum origin o
 
 /* ---- lists and dicts; false: failed ---- */
 bool list_add(struct render *r, struct list *list, struct value item);
-bool value_is_key(struct render *r, struct value key); /* false: failed, since it is no key of a dict */
+bool value_is_key(struct render *r, struct value key); /* false: failed, the type cannot be a key */
 bool dict_set(struct render *r, struct dict *dict, struct value key, struct value value);
 struct value *dict_find(struct render *r, const struct dict *dict, struct value key); /* NULL: none */
 struct value *dict_find_name(struct render *r, const struct dict *dict, const char *name);
 bool dict_remove(struct render *r, struct dict *dict, struct value key, struct value *out);
 
-/* What a loop goes over: items of a list, keys of a dict, characters of a string, nothing of undefined. A generator is
- * empty afterwards. NULL: failed. */
+/* The items to iterate over: items of a list, keys of a dict, characters of a string, none for
+ * undefined. A generator is empty afterwards. NULL: failed. */
 struct list *value_iterate(struct render *r, struct value value);
 
-/* ---- asking ---- */
+/* ---- queries ---- */
 bool value_is_true(struct value value);
 bool value_is_number(struct value value); /* bool, int, float, as in Python */
 double value_number(struct value value);  /* of a number */
 bool value_is_string(struct value value, const char *text);
 bool value_equals(struct render *r, struct value a, struct value b);
-/* -1, 0, 1; fails where the two have no order. */
+/* -1, 0, 1; fails if the two cannot be ordered. */
 int value_compare(struct render *r, struct value a, struct value b);
-const char *value_type_name(struct value value); /* as Python's messages say it */
+const char *value_type_name(struct value value); /* as in Python's messages */
 
 /* ---- text ---- */
 struct text {
     char *bytes;
-    uint8_t *marks; /* only where origin is ORIGIN_MIXED */
+    uint8_t *marks; /* only with ORIGIN_MIXED */
     size_t n, capacity;
     enum origin origin;
 };
 
-/* Each does nothing where the rendering has failed. */
+/* Append. No effect if the rendering has failed. */
 void text_add(struct render *r, struct text *text, const char *bytes, size_t n_bytes, enum origin origin);
 void text_add_string(struct render *r, struct text *text, struct value string);
 void text_add_cstring(struct render *r, struct text *text, const char *trusted);
-/* As str() prints it. */
+/* As printed by str(). */
 void text_add_value(struct render *r, struct text *text, struct value value);
-/* As `+` of a Markup would add it: escaped unless it is one itself. */
+/* As `+` of a Markup: escaped unless it is a Markup itself. */
 void text_add_escaped(struct render *r, struct text *text, struct value string);
 struct value text_value(const struct text *text);
 
@@ -164,12 +164,13 @@ struct json_style {
 };
 struct value value_to_json(struct render *r, struct value value, const struct json_style *style);
 
-/* The code point at bytes and how many bytes it has; what is no UTF-8 is its own byte, 1. n_bytes >= 1. */
+/* *code: the code point at bytes. Returns its length; an invalid byte is its own code, length 1.
+ * n_bytes >= 1. */
 int text_char(const char *bytes, size_t n_bytes, uint32_t *code);
 size_t text_put_char(char out[4], uint32_t code);
 size_t text_length(const char *bytes, size_t n_bytes);                 /* in characters */
 size_t text_offset(const char *bytes, size_t n_bytes, size_t n_chars); /* of a character, in bytes */
-/* The first needle in bytes from `from` on; SIZE_MAX: none. */
+/* Offset of the first needle in bytes from offset from on; SIZE_MAX: none. */
 size_t text_find(const char *bytes, size_t n_bytes, size_t from, const char *needle, size_t n_needle);
 bool text_is_blank(uint32_t code); /* as str.isspace() */
 bool text_is_line_end(uint32_t code);
