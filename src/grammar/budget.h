@@ -1,7 +1,9 @@
-/* The budget of making a grammar or a mask: counted steps, bytes of memory, and whether the result is still wanted.
+/* Limits the cost of compiling a grammar or computing a mask: steps, bytes of memory, and
+ * cancellation.
  *
- * Steps are counted and not timed, so that the same text is refused, or not, on every machine. A step is a node, an edge, a state, a
- * keyword of a schema, a place that is looked at, or about 8 look-ups in a table: 5 to 50 ns. */
+ * Steps are counted instead of time, so that every machine refuses the same texts. A step is a
+ * node, an edge, a state, a keyword of a schema, a visited place, or about 8 table look-ups: 5 to
+ * 50 ns. */
 #ifndef TUTTI_GRAMMAR_BUDGET_H
 #define TUTTI_GRAMMAR_BUDGET_H
 
@@ -23,16 +25,16 @@ enum budget_end { BUDGET_GOES_ON, BUDGET_OUT_OF_STEPS, BUDGET_OUT_OF_BYTES, BUDG
 
 struct budget {
     struct budget_limits limits;
-    int64_t n_spent;    /* steps, as of the last look */
-    int64_t until_look; /* steps; below 0: it is time to look, or the budget is spent */
-    int64_t interval;   /* until_look as it was after the last look */
+    int64_t n_spent;    /* steps, as of the last check */
+    int64_t until_look; /* steps to the next check; below 0: check now, or the budget is spent */
+    int64_t interval;   /* value of until_look after the last check */
     int64_t n_bytes, peak_bytes;
     enum budget_end end;
 };
 
 void budget_init(struct budget *b, const struct budget_limits *limits);
 
-/* The slow half of budget_spend(). */
+/* The slow path of budget_spend(): checks limits and cancellation. */
 bool budget_look(struct budget *b);
 
 /* False: the budget is spent, and stays so. */
@@ -42,7 +44,8 @@ static inline bool budget_spend(struct budget *b, int64_t n_steps)
     return b->until_look >= 0 || budget_look(b);
 }
 
-/* Spends n_steps before the work that they pay for. False: fewer are left; none is counted, and the budget is spent. */
+/* Spends n_steps in advance of the work. False: not enough are left; none is counted, and the
+ * budget is spent. */
 bool budget_prepay(struct budget *b, int64_t n_steps);
 
 static inline bool budget_is_over(const struct budget *b)
@@ -50,14 +53,15 @@ static inline bool budget_is_over(const struct budget *b)
     return b->end != BUDGET_GOES_ON;
 }
 
-/* Memory is about to be taken, or was given back. False: the budget is spent. */
+/* Call before allocating, and after freeing, n_bytes. False: the budget is spent. */
 bool budget_take_bytes(struct budget *b, size_t n_bytes);
 void budget_return_bytes(struct budget *b, size_t n_bytes);
 
-/* Steps so far. */
+/* Steps spent so far. */
 int64_t budget_steps(const struct budget *b);
 
-/* Why it is over: TUTTI_E_LIMIT with the limit that it reached, TUTTI_E_CANCELLED. */
+/* Sets the error of a spent budget: TUTTI_E_LIMIT with the limit that was reached, or
+ * TUTTI_E_CANCELLED. */
 enum tutti_status budget_explain(const struct budget *b, struct tutti_error *err);
 
 #endif

@@ -1,8 +1,9 @@
-/* Memory of living grammars: counted in one pool, and divided between clients.
+/* Accounts the memory of existing grammars in one pool, and divides the pool between clients.
  *
- * A client may hold as much as is left of the pool, so however many clients fill the pool, each further client finds room. A client that holds
- * more gets small grammars only, up to CLIENT_MEMORY_FACTOR times what is left, or CLIENT_MEMORY_LEAST whatever is left.
- * After Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998. */
+ * A client may use as much as is free in the pool. So however many clients fill the pool, there
+ * is room for another one. A client that uses more may add only small grammars, up to
+ * CLIENT_MEMORY_FACTOR times the free memory, or up to CLIENT_MEMORY_LEAST in any case. After
+ * Choudhury and Hahne, "Dynamic Queue Length Thresholds", 1998. */
 #ifndef TUTTI_GRAMMAR_CLIENT_MEMORY_H
 #define TUTTI_GRAMMAR_CLIENT_MEMORY_H
 
@@ -20,18 +21,18 @@ struct memory_pool {
     size_t limit;
 };
 
-/* Grammars of one client. Any thread changes and reads the counts. */
+/* Grammars of one client. The counts may be changed and read by any thread. */
 struct client_memory {
     struct memory_pool *pool;
     atomic_size_t n_bytes;
-    atomic_uint n_grammars; /* that count here; while there is one, the struct must live */
+    atomic_uint n_grammars; /* counted here; the struct must outlive them */
 };
 
-/* What a client may still compile and keep: any grammar, only small ones, none. */
+/* Which grammars a client may still compile and keep: any, only small ones, or none. */
 enum memory_room { ROOM_FOR_ANY, ROOM_FOR_SMALL, ROOM_FOR_NONE };
 enum memory_room client_memory_room(const struct client_memory *m);
 
-/* A grammar has grown by n_bytes; modulo 2^n: 0 - n_bytes where it shrank. */
+/* Records that a grammar grew by n_bytes; if it shrank: 0 - n_bytes (modulo arithmetic). */
 void client_memory_grow(struct client_memory *m, size_t n_bytes);
 
 #endif

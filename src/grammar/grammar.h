@@ -1,14 +1,16 @@
-/* Constrained decoding: which tokens may come next, so that the text of an answer fits a grammar.
+/* Constrained decoding: token masks of the tokens that may come next, so that an answer matches a
+ * grammar.
  *
- * A grammar is compiled once and shared by any number of answers. A matcher is one answer's place in it. For each place the
- * mask of allowed tokens is put together from two parts, after Dong et al., "XGrammar", 2024: what a place in a rule says by
- * itself, whatever the rule was called from, which is found once by walking through the vocabulary as a tree and is kept; and
- * tokens that reach beyond the end of that rule, for which the walk goes on with the stack as it is.
+ * A grammar is compiled once and shared by any number of answers. A matcher is the state of one
+ * answer. A token mask is combined from two parts, after Dong et al., "XGrammar", 2024.
+ * Context-independent tokens are decided by the position in a rule alone, whatever called the
+ * rule: they are computed once, by walking the vocabulary trie, and cached. Context-dependent
+ * tokens extend beyond the end of the rule: for them the walk continues with the actual stack.
  *
- * Only valid UTF-8 fits. The text may end exactly where the whole grammar has been read.
+ * Only valid UTF-8 matches. The text may end only where the grammar is complete.
  *
- * A grammar is made by one thread and its matchers are used by one thread at a time; shares may be taken and dropped by
- * any thread. */
+ * A grammar is compiled by one thread, and its matchers are used by one thread at a time.
+ * References may be taken and dropped by any thread. */
 #ifndef TUTTI_GRAMMAR_H
 #define TUTTI_GRAMMAR_H
 
@@ -20,35 +22,39 @@ enum grammar_kind {
     GRAMMAR_GBNF,
     GRAMMAR_JSON_SCHEMA,
     GRAMMAR_JSON_OBJECT, /* any JSON object; no text */
-    GRAMMAR_PATTERN,     /* a regular expression that all of the text matches */
+    GRAMMAR_PATTERN,     /* a regular expression that the whole text matches */
 };
 
 enum {
     LIMIT_GRAMMAR_BYTES = 1 << 20, /* of its text */
-    /* What compiling one may cost. The largest automaton there is (2^20 edges, 2^19 states) takes 5 million steps and 100 MiB to make;
-     * schemas that people publish, of up to 500 KB, take up to 3 million. A step takes 5 to 50 ns: at worst some seconds. */
+    /* Limits of compilation. The largest automaton (2^20 edges, 2^19 states) takes 5 million
+     * steps and 100 MiB; published schemas of up to 500 KB take up to 3 million steps. A step
+     * takes 5 to 50 ns: at worst a few seconds. */
     LIMIT_COMPILE_STEPS = 16 * 1000 * 1000,
     LIMIT_COMPILE_BYTES = 96 << 20,
-    LEAST_KEPT_BYTES = 1 << 20, /* of what leads to masks, of a client without ROOM_FOR_ANY */
-    /* Of one mask: about a second where everything is new. Usual ones take a few, those of new states some thousands. */
+    LEAST_KEPT_BYTES = 1 << 20, /* of cached mask data, for a client without ROOM_FOR_ANY */
+    /* Of one mask: about a second if nothing is cached. Usual masks take a few steps, those of
+     * new states some thousands. */
     LIMIT_MASK_STEPS = 8 * 1000 * 1000,
-    /* Of following one token. */
+    /* Of accepting one token. */
     LIMIT_TOKEN_STEPS = 1000 * 1000,
 };
 
 struct grammar;
 
-/* trie must outlive the grammar. budget: what compiling may cost and what it did; NULL: the limits above.
- * TUTTI_E_ARGUMENT with err->param "grammar" or "response_format": the text is wrong, or asks for what is not supported;
- * TUTTI_E_LIMIT: it is too large, or the budget is spent; TUTTI_E_CANCELLED: by the budget; TUTTI_E_MEMORY. *out has one share. */
+/* trie must outlive the grammar. budget: limits the cost of compiling and counts it; NULL: the
+ * limits above. TUTTI_E_ARGUMENT with err->param "grammar" or "response_format": the text is
+ * invalid or unsupported. TUTTI_E_LIMIT: it is too large, or the budget is spent;
+ * TUTTI_E_CANCELLED: by the budget; TUTTI_E_MEMORY. *out has one reference. */
 MUST_CHECK enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, const char *text,
                                          size_t n_bytes, const struct token_trie *trie, struct budget *budget,
                                          struct tutti_error *err);
-struct grammar *grammar_share(struct grammar *g); /* one share more; returns g */
-void grammar_drop(struct grammar *g);             /* frees it with the last share; NULL is allowed */
-bool grammar_is_shared(const struct grammar *g);  /* is there another share than the caller's? */
-size_t grammar_bytes(const struct grammar *g);    /* of memory, now */
-/* The grammar counts in another client's memory from now on. Only with the only share, of a grammar that counts in one. */
+struct grammar *grammar_share(struct grammar *g); /* takes a reference; returns g */
+void grammar_drop(struct grammar *g);             /* frees it with the last reference; NULL is allowed */
+bool grammar_is_shared(const struct grammar *g);  /* has more than one reference */
+size_t grammar_bytes(const struct grammar *g);    /* of memory at present */
+/* Moves the grammar to another client's memory. Requires the only reference, and a grammar that
+ * is counted in a client's memory. */
 void grammar_move(struct grammar *g, struct client_memory *memory);
 
 /* Words of a mask: bit id % 32 of word id / 32. */
@@ -57,12 +63,13 @@ static inline size_t grammar_mask_words(int32_t n_vocab)
     return ((size_t)n_vocab + 31) / 32;
 }
 
-/* What may come first; never changes. */
+/* The mask at the start; never changes. */
 const uint32_t *grammar_first_mask(const struct grammar *g, bool *can_end);
 
 /* ---- one answer ---- */
 
-/* A mask that is under way: the place of the set, the way out of its rule and the node of the vocabulary that come next. */
+/* The progress of a mask that is computed in slices: next place of the set, next exit from its
+ * rule, and next node of the vocabulary trie. */
 struct mask_progress {
     bool is_begun;
     int32_t place, leaving, node;
@@ -70,31 +77,32 @@ struct mask_progress {
 };
 
 struct matcher {
-    struct grammar *grammar; /* NULL: not in use; a share */
+    struct grammar *grammar; /* a reference; NULL: not in use */
     int32_t set;
     struct mask_progress progress;
     struct matcher *next, **link;
 };
 
-void matcher_init(struct matcher *m, struct grammar *g); /* takes a share; at the beginning */
+void matcher_init(struct matcher *m, struct grammar *g); /* takes a reference; at the start of the grammar */
 void matcher_clear(struct matcher *m);                   /* a zeroed one is allowed */
 
-/* Goes on by a token, or by bytes. False: they do not fit; the matcher is where it was. */
+/* Advances by a token, or by bytes. False: not accepted; the matcher is unchanged. */
 MUST_CHECK bool matcher_take(struct matcher *m, int32_t token);
 MUST_CHECK bool matcher_take_bytes(struct matcher *m, const char *bytes, size_t n_bytes);
 
-/* Why the last call of this grammar's said no: TUTTI_OK: they do not fit; else as of a mask, which looks at each place by itself and
- * so may allow a token that leads to too many of them. */
+/* Why the grammar's last matcher_take() or matcher_take_bytes() returned false. TUTTI_OK: the
+ * bytes do not match. Otherwise a status of matcher_mask(): a mask considers each place
+ * separately, so it can allow a token that leads to too many places. */
 enum tutti_status matcher_status(const struct matcher *m);
 
 bool matcher_can_end(const struct matcher *m);
 
-/* The tokens that may come next: mask [grammar_mask_words()]. TUTTI_E_LIMIT: the grammar says the same in too many ways;
- * TUTTI_E_MEMORY. */
+/* Computes the token mask: mask [grammar_mask_words()]. TUTTI_E_LIMIT: the grammar is too
+ * ambiguous; TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status matcher_mask(struct matcher *m, uint32_t *mask, struct tutti_error *err);
 
-/* The same in slices, so that others have theirs in between. TUTTI_E_BUSY: it is not done after n_steps: to be called again with
- * the same mask. */
+/* The same in slices, to interleave the masks of several sequences. TUTTI_E_BUSY: not done after
+ * n_steps; call again with the same mask. */
 MUST_CHECK enum tutti_status matcher_mask_slice(struct matcher *m, uint32_t *mask, int64_t n_steps,
                                                 struct tutti_error *err);
 

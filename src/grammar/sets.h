@@ -1,8 +1,10 @@
-/* Where a text may stand in a grammar: a set of places, each a state and a stack of states to go on from. Sets, stacks and the
- * ways between sets are found once and kept, so that a byte mostly costs one look into a table.
+/* The possible positions of a text in a grammar: sets of places, each a state and a stack of
+ * return states. Sets, stacks and transitions between sets are cached, so a byte usually costs
+ * one table look-up.
  *
- * A set is closed: its places are those that read a byte next. Thompson, "Regular Expression Search Algorithm", 1968; the
- * tables are filled on demand, as in Cox, "Regular Expression Matching in the Wild", 2010.
+ * A set is closed: it contains only places that read a byte next. Thompson, "Regular Expression
+ * Search Algorithm", 1968; the tables are filled lazily, as in Cox, "Regular Expression
+ * Matching in the Wild", 2010.
  *
  * One thread at a time. */
 #ifndef TUTTI_GRAMMAR_SETS_H
@@ -11,10 +13,10 @@
 #include "grammar/automaton.h"
 
 enum {
-    MAX_PLACES = 2048, /* of one set: more means that the grammar says the same in too many ways */
+    MAX_PLACES = 2048, /* of one set: with more the grammar is too ambiguous */
 };
 
-/* Stacks: the number of the topmost frame. Equal stacks have equal numbers. */
+/* A stack is the number of its top frame. Equal stacks have equal numbers. */
 enum { STACK_EMPTY = 0, STACK_UNKNOWN = 1 };
 
 struct frame {
@@ -28,10 +30,10 @@ struct place {
 enum { SET_NOT_KNOWN = 0, SET_DEAD = 1 };
 
 struct set {
-    int32_t first, n; /* in the places */
+    int32_t first, n; /* range in places */
     bool can_end;     /* a whole text ends here */
     bool escapes;     /* the end of STACK_UNKNOWN's rule */
-    int32_t reach;    /* frames above its places' lowest one that the ways to it need at most */
+    int32_t reach;    /* maximum stack frames, above the lowest of its places, needed on the way to it */
 };
 
 struct sets {
@@ -39,7 +41,7 @@ struct sets {
     struct frame *frames;
     struct place *places;
     struct set *sets;
-    int32_t *next; /* [sets_room][n_classes] SET_NOT_KNOWN: not looked for yet */
+    int32_t *next; /* [sets_room][n_classes] transitions; SET_NOT_KNOWN: not computed yet */
     size_t n_frames, frames_room, n_places, places_room, n_sets, sets_room;
     int32_t *frame_slots, *set_slots; /* open addressing, number + 1; 0: free */
     size_t n_frame_slots, n_set_slots;
@@ -50,9 +52,10 @@ struct sets {
     uint32_t mark;
     size_t n_work, n_found, n_seen;
     int32_t reach;
-    struct budget
-        *budget; /* is spent from, and not looked at: one way costs 2,048 places with their edges at most */
-    enum tutti_status status; /* of the first failure: from then on every way is SET_DEAD, and not kept */
+    /* Steps are spent but not checked here: one transition costs at most 2,048 places with their
+     * edges. */
+    struct budget *budget;
+    enum tutti_status status; /* of the first failure: then every transition is SET_DEAD, and is not cached */
 };
 
 MUST_CHECK enum tutti_status sets_init(struct sets *s, const struct automaton *a, struct budget *budget,
@@ -60,10 +63,11 @@ MUST_CHECK enum tutti_status sets_init(struct sets *s, const struct automaton *a
 void sets_clear(struct sets *s); /* a zeroed one is allowed */
 size_t sets_bytes(const struct sets *s);
 
-/* The set that one place leads to without a byte. SET_DEAD: none, or status is set. */
+/* The closure of one place: the set reached without reading a byte. SET_DEAD: empty, or status is
+ * set. */
 int32_t sets_close(struct sets *s, int32_t state, int32_t stack);
 
-/* One more frame; -1: too deep, or no memory. */
+/* Pushes a frame; -1: too deep, or out of memory. */
 int32_t sets_push(struct sets *s, int32_t below, int32_t state);
 
 /* The set for exactly these closed places, in any order. */

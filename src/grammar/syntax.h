@@ -1,8 +1,10 @@
-/* A grammar as a tree: rules over Unicode characters, made by the readers of GBNF and of JSON Schema.
+/* The syntax tree of a grammar: rules over Unicode characters, built by the readers of GBNF and
+ * of JSON Schema.
  *
- * Nodes lie in one array and are named by their index; one node may stand in several places. Whoever builds need not look at
- * every result: a syntax that ran out of memory, of room or of its budget stays full, and syntax_check() says so at the end.
- * Nodes may nest as deep as there are nodes: code that follows them must not recurse. */
+ * Nodes are in one array and referred to by index; a node may be used several times. Builders
+ * need not check every result: after running out of memory, of room or of its budget, a syntax
+ * stays full, and syntax_check() reports that at the end. Nesting is only limited by the number
+ * of nodes, so code that walks the tree must not recurse. */
 #ifndef TUTTI_GRAMMAR_SYNTAX_H
 #define TUTTI_GRAMMAR_SYNTAX_H
 
@@ -22,7 +24,7 @@ enum node_kind {
     NODE_BYTES,  /* first, n: in the syntax's bytes */
     NODE_CHARS,  /* first, n: in its ranges; one character of any of them */
     NODE_SEQ,    /* first, n: in its children */
-    NODE_CHOICE, /* first, n: in its children; none of them: nothing fits */
+    NODE_CHOICE, /* first, n: in its children; n 0: matches nothing */
     NODE_REPEAT, /* first: the child; min, max */
     NODE_RULE,   /* first: the rule */
 };
@@ -41,7 +43,7 @@ struct char_range {
 
 struct rule {
     int32_t node;     /* -1: not defined yet */
-    char *name;       /* own; NULL: made by a reader */
+    char *name;       /* owned; NULL: created by a reader */
     int line, column; /* of the first place that names it; 0: none */
 };
 
@@ -55,7 +57,7 @@ struct syntax {
     size_t nodes_room, children_room, ranges_room, rules_room;
     int32_t root; /* a rule */
     bool is_full, has_no_memory;
-    struct budget *budget; /* of all that is made here; set by the owner before anything else */
+    struct budget *budget; /* set by the owner before anything else */
     size_t bytes_taken;    /* from the budget */
 };
 
@@ -64,7 +66,8 @@ bool syntax_spend(struct syntax *s, size_t n_steps);
 
 void syntax_clear(struct syntax *s); /* a zeroed one is allowed */
 
-/* Each gives a node. Where there is no room, node 0 or -1: still safe to give to the others. */
+/* Each returns a node. Without room: node 0 or -1, which can still be passed to the other
+ * functions. */
 int32_t syntax_empty(struct syntax *s);
 int32_t syntax_bytes(struct syntax *s, const char *bytes, size_t n_bytes);
 int32_t syntax_text(struct syntax *s, const char *text);
@@ -82,16 +85,17 @@ int32_t syntax_rule(struct syntax *s, int32_t rule);
     syntax_choice(s, (const int32_t[]){ __VA_ARGS__ },                                                       \
                   sizeof((const int32_t[]){ __VA_ARGS__ }) / sizeof(int32_t))
 
-/* A rule without a definition; give it one by syntax_define(). name (may be NULL) is copied. -1: no room. */
+/* Adds a rule without a definition, for syntax_define(). name (may be NULL) is copied. -1: no
+ * room. */
 int32_t syntax_add_rule(struct syntax *s, const char *name, size_t n_bytes);
 void syntax_define(struct syntax *s, int32_t rule, int32_t node);
 
 /* TUTTI_E_LIMIT: the grammar is too large, or its budget is spent; TUTTI_E_CANCELLED; TUTTI_E_MEMORY. */
 MUST_CHECK enum tutti_status syntax_check(const struct syntax *s, struct tutti_error *err);
 
-/* The ranges in order without overlap, in place; returns how many. */
+/* Sorts the ranges and merges overlaps, in place; returns their number. */
 size_t ranges_normalize(struct char_range *ranges, size_t n);
-/* All other code points. out: room for n + 1. ranges must be in order. */
+/* The complement. out: room for n + 1. ranges must be normalized. */
 size_t ranges_invert(const struct char_range *ranges, size_t n, struct char_range *out);
 
 #endif

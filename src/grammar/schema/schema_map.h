@@ -1,4 +1,4 @@
-/* Numbers by the JSON value that they belong to, which is known by its address. */
+/* A hash map from JSON values, identified by address, to numbers. */
 #ifndef TUTTI_GRAMMAR_SCHEMA_SCHEMA_MAP_H
 #define TUTTI_GRAMMAR_SCHEMA_SCHEMA_MAP_H
 
@@ -15,9 +15,9 @@ struct schema_map {
     size_t n, n_slots;
 };
 
-/* -1: it is not there. */
+/* -1: not found. */
 int32_t schema_map_find(const struct schema_map *map, const json_t *key);
-/* key is not there yet; value: 0 or more. False: out of memory. */
+/* key must be new; value: 0 or more. False: out of memory. */
 MUST_CHECK bool schema_map_add(struct schema_map *map, const json_t *key, int32_t value);
 void schema_map_clear(struct schema_map *map);
 
