@@ -1,4 +1,4 @@
-/* Writes any checkpoint that tutti reads as one GGUF file that llama.cpp and tutti run. */
+/* Converts any checkpoint that tutti reads to one GGUF file for llama.cpp and tutti. */
 #ifndef TUTTI_OFFLINE_CONVERT_H
 #define TUTTI_OFFLINE_CONVERT_H
 
@@ -7,25 +7,25 @@
 #include "model/weights/weight_type.h"
 #include "offline/merge.h"
 
-/* What became of one tensor. */
+/* The result of converting one tensor. */
 struct convert_result {
     const char *name; /* in the new file */
     enum dtype from, to;
-    enum dtype wanted; /* other than to: the rows do not fit its blocks */
+    enum dtype wanted; /* differs from to if the rows do not fit its blocks */
     int n_dims;
     int64_t shape[LIMIT_TENSOR_DIMS];
     uint64_t n_elems, n_bytes;
-    /* Sums over all elements: of the squares of what was stored, and of its differences to what stands there now; and the
-     * largest difference. */
+    /* Sum of the squares of the original elements, sum of the squared errors, and the largest
+     * error. */
     double squares, squared_error;
     float max_error;
 };
 
 struct convert_options {
     const struct weight_type *type;    /* of the matrices. Vectors and tables by position are F32. */
-    bool is_pure;                      /* every matrix gets the one type, instead of a finer one for some */
+    bool is_pure;                      /* all matrices get this type; otherwise some get more bits */
     int n_threads;                     /* 0: one for each core */
-    const struct merge_source *merges; /* adapters that are put into the weights */
+    const struct merge_source *merges; /* adapters to merge into the weights */
     int n_merges;
     /* Called from the calling thread; bytes written so far, and in the end. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
@@ -34,9 +34,10 @@ struct convert_options {
     void *user;
 };
 
-/* src: as for model_load(). dst appears under its name only when it is complete, with the same bytes whatever n_threads
- * is. The model streams through: no more is held than one tensor, and a few megabytes.
- * TUTTI_E_ARGUMENT: dst is (in) src. TUTTI_E_NUMERIC: a weight is infinite, no number, or beyond the range of F16 where it is to be that. */
+/* src: as for model_load(). dst appears under its name only when it is complete; its bytes do not
+ * depend on n_threads. The model is streamed: at most one tensor and a few megabytes are in
+ * memory. TUTTI_E_ARGUMENT: dst is src or inside it. TUTTI_E_NUMERIC: a weight is infinite or
+ * NaN, or exceeds F16 when converted to it. */
 MUST_CHECK enum tutti_status convert_to_gguf(const char *src, const char *dst,
                                              const struct convert_options *options, struct tutti_error *err);
 

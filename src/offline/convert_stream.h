@@ -1,5 +1,5 @@
-/* The data of a converted file, tensor after tensor: chunks of rows are read from the mapping, converted by all threads, and
- * written. */
+/* Converts and writes tensor data: chunks of rows are read from the mapping, converted by all
+ * threads, and written. */
 #ifndef TUTTI_OFFLINE_CONVERT_STREAM_H
 #define TUTTI_OFFLINE_CONVERT_STREAM_H
 
@@ -8,19 +8,19 @@
 #include "model/weights/weights.h"
 #include "offline/convert.h"
 
-/* A run of rows of one stored tensor. Rows are counted in the order of the model that runs. */
+/* A range of rows of one stored tensor. Rows are numbered in the order of the loaded model. */
 struct planned_part {
     const struct tensor *tensor;
     int64_t first_row, n_rows; /* of a vector: elements */
-    struct change {            /* from what is stored */
-        int n_permuted_heads;  /* > 0: rows of each head go from half-split to interleaved order */
+    struct change {            /* compared with the stored order */
+        int n_permuted_heads;  /* > 0: rows of each head change from half-split to interleaved order */
         int by_head_dim;       /* > 0: rows are stored as [heads][q, k, v][by_head_dim] */
         bool is_transposed;
     } change;
-    struct merge_rows merge; /* what adapters add to its rows */
+    struct merge_rows merge; /* updates that adapters add to its rows */
 };
 
-/* A tensor of the converted file, from parts one above the other. */
+/* A tensor of the converted file: parts whose rows are concatenated. */
 struct planned {
     char name[64];
     struct planned_part parts[MAX_PARTS];
@@ -38,7 +38,7 @@ struct convert_stream {
     uint64_t done, total; /* bytes, for progress */
 };
 
-/* Writes a tensor, whose turn it must be, and reports it. */
+/* Writes the next tensor in declaration order, and reports it. */
 MUST_CHECK enum tutti_status convert_stream_tensor(struct convert_stream *stream, const struct planned *plan,
                                                    struct tutti_error *err);
 

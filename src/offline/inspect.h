@@ -1,4 +1,4 @@
-/* What a checkpoint is, and what it will cost to serve, without loading its weights. */
+/* Describes a checkpoint and the memory needed to serve it, without loading its weights. */
 #ifndef TUTTI_OFFLINE_INSPECT_H
 #define TUTTI_OFFLINE_INSPECT_H
 
@@ -10,14 +10,15 @@
 struct inspect_options {
     bool as_json;
     bool lists_tensors;
-    const struct weight_type *type; /* the weights run as it; NULL: as stored */
+    const struct weight_type *type; /* to run the weights as; NULL: as stored */
     enum dtype kv_type;             /* as in backend/kv_type.h */
     uint64_t memory_bytes;          /* for weights and KV cache together; 0: memory_left() */
     int context;                    /* tokens of one user; 0: the model's context */
     const char *root;               /* of memory_left(); NULL: "" */
 };
 
-/* Writes the report to out: description, tensors, sizes, KV bytes for each token, users that fit into memory. */
+/* Writes the report to out: description, tensors, sizes, KV bytes for each token, users that fit
+ * into memory. */
 MUST_CHECK enum tutti_status model_inspect(const char *path, const struct inspect_options *options, FILE *out,
                                            struct tutti_error *err);
 

@@ -1,14 +1,15 @@
-/* A file with one model's opinion of a text, for others to be compared with: the ids in their windows, and for each scored
- * row the log-probability of every token in 16 bits (perplexity.h).
+/* Files of reference logits for comparing models by KL divergence: the ids of a text in windows,
+ * and for each scored row the log-probability of every token in 16 bits (perplexity.h).
  *
  * All numbers little-endian:
- *   8 bytes "tuttikl1"; u32 n_vocab, n_windows, n_context, step, first, n_head; u64 fingerprint of the model's shape;
- *   char name[64], zeros behind it; u64 FNV-1a of everything before it and of the ids behind it;
+ *   8 bytes "tuttikl1"; u32 n_vocab, n_windows, n_context, step, first, n_head;
+ *   u64 fingerprint of the model's shape;
+ *   char name[64], padded with zeros; u64 FNV-1a of everything before it and of the ids after it;
  *   i32 ids[(n_windows - 1) * step + n_context], i32 head[n_head];
- *   rows, each f32 scale, f32 min, f32 negative log-probability of the id that follows, u16 codes[n_vocab, rounded up to an
- *   even number].
- * Files of llama-perplexity's --kl-divergence-base ("_logits_") are read too: they say no more than context, windows, ids
- * and codes, and their windows begin with the model's first id where it has one. */
+ *   rows, each f32 scale, f32 min, f32 negative log-probability of the next id,
+ *   u16 codes[n_vocab, rounded up to an even number].
+ * Files of llama-perplexity's --kl-divergence-base ("_logits_") are read too. They contain only
+ * context, windows, ids and codes; their windows begin with the model's bos id, if it has one. */
 #ifndef TUTTI_OFFLINE_LOGITS_BASE_H
 #define TUTTI_OFFLINE_LOGITS_BASE_H
 
@@ -21,7 +22,7 @@ enum { LOGITS_BASE_NAME_BYTES = 64 };
 
 struct logits_base_writer;
 
-/* Writes beside path, as new_file does. model, windows: borrowed during the call. */
+/* Creates a file through new_file.h. model, windows: borrowed during the call. */
 MUST_CHECK enum tutti_status logits_base_create(struct logits_base_writer **out, const char *path,
                                                 const struct model *model, const struct windows *windows,
                                                 struct tutti_error *err);
@@ -30,16 +31,15 @@ MUST_CHECK enum tutti_status logits_base_create(struct logits_base_writer **out,
 MUST_CHECK enum tutti_status logits_base_add(struct logits_base_writer *w, const struct perplexity *p,
                                              const float *logits, int32_t target, struct tutti_error *err);
 
-/* All rows must have come. Renames onto the path. */
+/* All rows must have been added. Renames the file to its path. */
 MUST_CHECK enum tutti_status logits_base_finish(struct logits_base_writer *w, struct tutti_error *err);
-void logits_base_writer_free(
-    struct logits_base_writer *w); /* removes what is not finished; NULL is allowed */
+void logits_base_writer_free(struct logits_base_writer *w); /* removes an unfinished file; NULL is allowed */
 
 /* ---- reading ---- */
 
 struct logits_base;
 
-/* Checks all but the rows. TUTTI_E_FORMAT: the text says what is wrong with the file. */
+/* Checks everything except the rows. TUTTI_E_FORMAT: the text says what is wrong with the file. */
 MUST_CHECK enum tutti_status logits_base_open(struct logits_base **out, const char *path,
                                               struct tutti_error *err);
 void logits_base_close(struct logits_base *base); /* NULL is allowed */
@@ -48,13 +48,12 @@ void logits_base_close(struct logits_base *base); /* NULL is allowed */
 const struct windows *logits_base_windows(const struct logits_base *base);
 bool logits_base_is_llama(const struct logits_base *base);
 int logits_base_n_vocab(const struct logits_base *base);
-const char *
-logits_base_name(const struct logits_base *base); /* of its model; "" where the file does not say */
+const char *logits_base_name(const struct logits_base *base); /* of its model; "": unknown */
 
-/* Whether the model has the shape that the base's model had. True where the file does not say. */
+/* Whether the model has the shape of the base's model. True if the file does not contain it. */
 bool logits_base_fits(const struct logits_base *base, const struct model *model);
 
-/* The next row. TUTTI_E_FORMAT: its scale or minimum cannot be. */
+/* The next row. TUTTI_E_FORMAT: its scale or minimum is invalid. */
 MUST_CHECK enum tutti_status logits_base_next(struct logits_base *base, struct coded_row *out,
                                               struct tutti_error *err);
 
