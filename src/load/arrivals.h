@@ -1,30 +1,30 @@
-/* When requests arrive, and which prompt each of them takes. Both follow from the seed alone: neither the machine's speed
- * nor the answers change them, so that two servers can be given the same hour of work. */
+/* Generates the arrival times of requests and the choice of their prompts. Both depend only on
+ * the seed, not on the machine's speed or the answers, so two servers can be given the same load. */
 #ifndef TUTTI_LOAD_ARRIVALS_H
 #define TUTTI_LOAD_ARRIVALS_H
 
 #include "base/error.h"
 
 enum arrival_process {
-    ARRIVALS_POISSON, /* as many people do who do not know of each other: gaps have an exponential distribution */
-    ARRIVALS_EVEN, /* equal gaps */
+    ARRIVALS_POISSON, /* independent users: gaps have an exponential distribution */
+    ARRIVALS_EVEN,    /* equal gaps */
 };
 
 struct arrivals {
     enum arrival_process process;
     double per_second;
     uint64_t seed, n;
-    double at_s; /* of the one drawn last */
+    double at_s; /* time of the last arrival */
 };
 
 /* per_second: above 0. The first arrival is one gap after the start. */
 void arrivals_init(struct arrivals *a, enum arrival_process process, double per_second, uint64_t seed);
 
-/* Seconds from the start to the next arrival; never less than what the call before gave. */
+/* Seconds from the start to the next arrival; never decreases. */
 double arrivals_next(struct arrivals *a);
 
-/* Goes through n prompts again and again: each time in another order (or always in that of the file), so that all are
- * used equally often. */
+/* Iterates over n prompts repeatedly, each round in a new random order (or always in the file's
+ * order), so that all are used equally often. */
 struct rounds {
     uint32_t *order; /* [n] */
     uint32_t n, next;

@@ -1,4 +1,5 @@
-/* Inside of the load room: one run, and the slots in which its requests run, one after another. */
+/* The load generator's client: one run, and the slots (connections) that send its requests one
+ * after another. */
 #ifndef TUTTI_LOAD_CLIENT_H
 #define TUTTI_LOAD_CLIENT_H
 
@@ -14,20 +15,20 @@ struct slot {
     CURL *easy;
     struct answer answer;
     struct buf body;       /* of the request */
-    struct buf error_body; /* of a refusal: its beginning */
+    struct buf error_body; /* beginning of an error response's body */
     size_t record;         /* index */
     size_t n_error_bytes;
     long status; /* HTTP; 0: not known yet */
     int n_sends;
-    bool is_open; /* its handle is with the multi handle */
+    bool is_open; /* its handle is added to the multi handle */
     char curl_text[CURL_ERROR_SIZE];
-    struct event *wake; /* of a user who waits before asking again; NULL in the open loop */
+    struct event *wake; /* closed loop: timer before the user's next request; NULL in the open loop */
     struct slot *next_free;
 };
 
-/* The places that requests go to. */
+/* The URLs of requests. */
 struct endpoints {
-    char *plain, *chat; /* URLs; chat: of OpenAI's interface alone */
+    char *plain, *chat; /* chat: only of OpenAI's API */
 };
 
 struct client {
@@ -45,14 +46,14 @@ struct client {
     uint64_t start_ns;
     int64_t next_arrival_us;
 
-    struct slot **slots;                      /* [max_open]; NULL: not needed so far */
-    int max_open, n_slots, n_open, n_waiting; /* n_waiting: users who will ask again */
+    struct slot **slots;                      /* [max_open]; NULL: not created yet */
+    int max_open, n_slots, n_open, n_waiting; /* n_waiting: users waiting before their next request */
     struct slot *free_slots;
-    size_t next_start; /* record whose request goes next */
+    size_t next_start; /* record of the next request to send */
     uint64_t n_complete, n_failed, n_pieces;
     size_t ticks_capacity;
     bool arrivals_over, is_stopping;
-    enum tutti_status status; /* of what ends the run early */
+    enum tutti_status status; /* of an error that ends the run early */
     struct tutti_error *err;
 };
 
@@ -61,7 +62,7 @@ static inline int64_t client_now_us(const struct client *c)
     return (int64_t)((clock_now_ns() - c->start_ns) / 1000);
 }
 
-/* Ends the run: memory is short, or a library refused. */
+/* Ends the run: out of memory, or a library call failed. */
 void client_fail(struct client *c, enum tutti_status status, const char *what);
 
 /* ---- endpoints.c ---- */
@@ -74,7 +75,7 @@ void endpoints_clear(struct endpoints *e);
 /* Options that all handles have. */
 void client_set_common(CURL *easy, const struct load_options *options);
 
-/* Headers with a key (NULL: none), for curl_slist_free_all(). NULL: out of memory. */
+/* Headers with an API key (NULL: none), for curl_slist_free_all(). NULL: out of memory. */
 struct curl_slist *client_headers(const char *key);
 
 /* ---- slot.c ---- */
@@ -84,16 +85,17 @@ void slot_free(struct slot *slot);       /* NULL is allowed */
 /* Sends the request of a record. False: the run was ended by client_fail(). */
 bool slot_start(struct slot *slot, size_t record);
 
-/* Whether a request that failed was sent on a kept connection that broke before the first byte of an answer: the server may have
- * closed it before the request came, so that nothing is known of the server. slot_resend() sends it on a new connection. */
+/* Whether a failed request was sent on a kept-alive connection that broke before the first byte
+ * of the response: the server may have closed it before the request arrived, so this says nothing
+ * about the server. slot_resend() sends the request on a new connection. */
 bool slot_can_resend(const struct slot *slot, CURLcode code);
 void slot_resend(struct slot *slot);
 
-/* Writes the record's end. The handle is taken from the multi handle. */
+/* Completes the record and removes the handle from the multi handle. */
 void slot_finish(struct slot *slot, CURLcode code);
 void slot_abort(struct slot *slot);
 
-/* Seconds to wait before asking again, after what slot_finish() saw. */
+/* Seconds to wait before the next request, depending on the result in slot_finish(). */
 double slot_pause_s(const struct slot *slot);
 
 #endif

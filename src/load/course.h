@@ -1,4 +1,4 @@
-/* A run over time: its course in columns of equal width. */
+/* A run over time, in columns of equal width, for the report's plots. */
 #ifndef TUTTI_LOAD_COURSE_H
 #define TUTTI_LOAD_COURSE_H
 
@@ -12,10 +12,10 @@ struct course {
     double middle_s[COURSE_MAX_COLUMNS];
     double pieces_per_s[COURSE_MAX_COLUMNS];
     double open[COURSE_MAX_COLUMNS];    /* requests that were open, on average */
-    double waiting[COURSE_MAX_COLUMNS]; /* that had arrived and were not sent, on average */
+    double waiting[COURSE_MAX_COLUMNS]; /* requests arrived but not sent, on average */
     double arrived_per_s[COURSE_MAX_COLUMNS];
-    double failed_per_s[COURSE_MAX_COLUMNS]; /* by the time of their end */
-    double ttft_p50_ms[COURSE_MAX_COLUMNS];  /* of those that arrived in the column; NaN: none */
+    double failed_per_s[COURSE_MAX_COLUMNS]; /* by end time */
+    double ttft_p50_ms[COURSE_MAX_COLUMNS];  /* of requests that arrived in the column; NaN: none */
     double ttft_p99_ms[COURSE_MAX_COLUMNS];
 };
 

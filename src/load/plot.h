@@ -1,5 +1,6 @@
-/* Line plots as inline SVG: no script, no font, nothing from elsewhere. Colours are those of the page's style sheet:
- * classes "line0" to "line3", "axis", "grid"; lines differ by their dashes as well, for those who do not see colours. */
+/* Draws line plots as inline SVG, without scripts, fonts or external resources. Colours come from
+ * the page's style sheet: classes "line0" to "line3", "axis", "grid". Lines also differ by their
+ * dashes, for colour-blind readers. */
 #ifndef TUTTI_LOAD_PLOT_H
 #define TUTTI_LOAD_PLOT_H
 
@@ -9,7 +10,7 @@ enum { PLOT_MAX_LINES = 4 };
 
 struct plot_line {
     const char *name;
-    const double *x, *y; /* [n]; x does not fall; points that are not finite are gaps */
+    const double *x, *y; /* [n]; x does not decrease; points that are not finite are gaps */
     size_t n;
 };
 
@@ -24,7 +25,7 @@ struct plot {
 /* Adds a <figure>. Texts are escaped. False: out of memory. */
 MUST_CHECK bool plot_add(struct buf *out, const struct plot *plot);
 
-/* Adds text so that it stands for itself in HTML and SVG. */
+/* Appends text, escaped for HTML and SVG. */
 MUST_CHECK bool plot_add_text(struct buf *out, const char *text);
 
 #endif

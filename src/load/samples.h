@@ -1,35 +1,35 @@
-/* Durations, every one of them kept, so that percentiles are exact and no histogram's border shows in a figure. */
+/* Stores all durations, so that percentiles are exact, without histogram buckets. */
 #ifndef TUTTI_LOAD_SAMPLES_H
 #define TUTTI_LOAD_SAMPLES_H
 
 #include "base/error.h"
 
-/* Microseconds; more than an hour and eleven minutes counts as that. Zero-initialised is empty and valid. */
+/* Microseconds, saturated at an hour and eleven minutes (UINT32_MAX). Zero-initialised is empty
+ * and valid. */
 struct samples {
     uint32_t *us;
     size_t n, capacity;
     bool is_sorted;
 };
 
-/* Milliseconds; all NaN where there is no sample. */
+/* Milliseconds; all NaN without samples. */
 struct sample_summary {
     size_t n;
     double mean, deviation; /* deviation: of the population */
     double min, p50, p90, p99, max;
 };
 
-MUST_CHECK bool samples_add(struct samples *s,
-                            uint64_t us); /* false: out of memory, or more than fits a size */
+MUST_CHECK bool samples_add(struct samples *s, uint64_t us); /* false: out of memory, or n would overflow */
 void samples_clear(struct samples *s);
 
-/* Sorts s. Percentiles lie on the line between the two nearest samples (type 7 of Hyndman and Fan, "Sample Quantiles in
- * Statistical Packages", 1996), as NumPy's do. */
+/* Sorts s. Percentiles are interpolated linearly between the two nearest samples, as in NumPy
+ * (type 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages", 1996). */
 struct sample_summary samples_summarize(struct samples *s);
 
-/* Sorts s. part: 0 to 1; in milliseconds, NaN where there is none. */
+/* Sorts s. The quantile for part (0 to 1) in milliseconds; NaN without samples. */
 double samples_quantile(struct samples *s, double part);
 
-/* Sorts s. How many are at most limit_ms. */
+/* Sorts s. The number of samples of at most limit_ms. */
 size_t samples_within(struct samples *s, double limit_ms);
 
 #endif
