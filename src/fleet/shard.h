@@ -1,15 +1,16 @@
-/* Cuts a checkpoint over ranks, puts one together that is cut, or cuts it in another way. docs/sharding.md
+/* Splits a checkpoint over ranks, merges a sharded one, or reshards it. See docs/sharding.md.
  *
- * Every element is read twice: once for the checksums of whole tensors, which make the model's fingerprint and are held against the
- * source's manifest where it has one, then to be written. Neither the model nor a tensor of it is ever wholly in memory, but for
- * sources that put tensors in another order as they read them (PyTorch's views). */
+ * Every element is read twice: first for the checksums of whole tensors, which form the model's
+ * fingerprint and are compared with the source's manifest, if any; then to write it. Neither the
+ * model nor a whole tensor is ever in memory, except for sources that reorder tensors when
+ * reading (PyTorch views). */
 #ifndef TUTTI_FLEET_SHARD_H
 #define TUTTI_FLEET_SHARD_H
 
 #include "fleet/digest.h"
 
 struct shard_options {
-    int n_ranks;                                                 /* 1: a checkpoint that is whole */
+    int n_ranks;                                                 /* 1: write a whole checkpoint */
     void (*progress)(void *user, uint64_t done, uint64_t total); /* NULL: none */
     void *user;
 };
@@ -23,13 +24,14 @@ struct shard_report {
     int n_source_ranks, n_ranks;
 };
 
-/* Writes dst, a folder that appears when it is complete. src: any checkpoint of plain types. TUTTI_E_ARGUMENT: the model cannot be dealt
- * out over so many ranks, or dst is there already. TUTTI_E_UNSUPPORTED: a GGUF file, or quantized weights. TUTTI_E_FORMAT: the source's
- * bytes are not those that its manifest tells of; file and tensor are named. */
+/* Writes dst, a folder that appears when it is complete. src: any checkpoint of plain types.
+ * TUTTI_E_ARGUMENT: the model cannot be split over so many ranks, or dst exists.
+ * TUTTI_E_UNSUPPORTED: a GGUF file, or quantized weights. TUTTI_E_FORMAT: the source's bytes do
+ * not match its manifest; the error names file and tensor. */
 MUST_CHECK enum tutti_status shard_write(struct shard_report *report, const char *src, const char *dst,
                                          const struct shard_options *options, struct tutti_error *err);
 
-/* Holds every byte of a checkpoint that has a manifest against it. */
+/* Verifies every byte of a checkpoint against its manifest. */
 MUST_CHECK enum tutti_status shard_check(struct shard_report *report, const char *path,
                                          const struct shard_options *options, struct tutti_error *err);
 

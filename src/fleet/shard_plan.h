@@ -1,4 +1,4 @@
-/* What shard.c and shard_write.c share: the source, its checksums, and which rank gets what. */
+/* Shared by shard.c and shard_write.c: the source, its checksums, and the parts of each rank. */
 #ifndef TUTTI_FLEET_SHARD_PLAN_H
 #define TUTTI_FLEET_SHARD_PLAN_H
 
@@ -7,7 +7,7 @@
 #include "model/description/family.h"
 #include "model/ranks/split.h"
 
-enum { SHARD_CHUNK_BYTES = 4 << 20 }; /* read, summed up and written at a time; a row at least */
+enum { SHARD_CHUNK_BYTES = 4 << 20 }; /* read, hashed and written at a time; at least one row */
 
 struct shard_item {
     const struct tensor *tensor;
@@ -25,8 +25,8 @@ struct shard_plan {
     struct shard_item *items; /* [n_items] */
     size_t n_items;
     char fingerprint[DIGEST_TEXT_BYTES];
-    struct shard_manifest *own_manifest;   /* of a source that is whole */
-    const struct shard_manifest *manifest; /* what the source should be; NULL: nobody said */
+    struct shard_manifest *own_manifest;   /* owned: of a whole source */
+    const struct shard_manifest *manifest; /* the expected content of the source; NULL: unknown */
     struct digest *digest;
     uint8_t *chunk; /* [chunk_bytes] */
     size_t chunk_bytes;
@@ -39,7 +39,7 @@ int64_t shard_chunk_rows(const struct shard_plan *plan, size_t row_bytes);
 
 void shard_progress(struct shard_plan *plan, uint64_t n_bytes);
 
-/* What a rank holds of an item: runs of item->dim, which is not -1. */
+/* A rank's part of an item: runs of item->dim, which is not -1. */
 struct split_part shard_part(const struct shard_plan *plan, const struct shard_item *item, int rank);
 
 /* Writes everything of all ranks to dst. */
