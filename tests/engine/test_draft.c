@@ -227,7 +227,7 @@ static void models_that_do_not_fit_are_refused(void **state)
         const char *words;
     } cases[] = {
         { 0, TUTTI_E_ARGUMENT, "draft model mock has a vocabulary of 44 tokens, model mock one of 45" },
-        { 1, TUTTI_E_UNSUPPORTED, "reads prompts in both directions" },
+        { 1, TUTTI_E_UNSUPPORTED, "has bidirectional attention over the prompt" },
         { 2, TUTTI_E_ARGUMENT, "cannot be its own draft model" },
         { 3, TUTTI_E_ARGUMENT, "an engine is open on it already" },
         { 4, TUTTI_E_ARGUMENT, "max_draft_tokens is 33, expected 0 to 32" },

@@ -1,4 +1,4 @@
-/* The books of the KV pages. */
+/* The KV page pool. */
 #include "base/rng.h"
 #include "engine/kv/kv_pool.h"
 

@@ -459,8 +459,10 @@ static void what_cannot_be_is_refused(void **state)
         struct tutti_request request;
         const char *param, *words;
     } CASES[] = {
-        { { .embedding = TUTTI_EMBEDDING_MEAN, .n_choices = 2 }, "n", "comes alone" },
-        { { .embedding = TUTTI_EMBEDDING_LAST, .prompt_logprobs = true }, "prompt_logprobs", "comes alone" },
+        { { .embedding = TUTTI_EMBEDDING_MEAN, .n_choices = 2 }, "n", "an embedding request cannot have" },
+        { { .embedding = TUTTI_EMBEDDING_LAST, .prompt_logprobs = true },
+          "prompt_logprobs",
+          "an embedding request cannot have" },
         { { .embedding = (enum tutti_embedding)3 }, "embedding", "at most 2" },
         { { .prompt_logprobs = true, .n_beams = 2 }, "prompt_logprobs", "beam search" },
     };
@@ -485,7 +487,7 @@ static void what_cannot_be_is_refused(void **state)
     tutti_sampling_init(&request.sampling, NULL);
     assert_int_equal(tutti_engine_submit(engine, &request, collect_event, NULL, NULL, &err),
                      TUTTI_E_ARGUMENT);
-    assert_non_null(strstr(err.text, "both directions"));
+    assert_non_null(strstr(err.text, "bidirectional attention"));
     tutti_engine_close(engine);
     tutti_model_close(model);
 }

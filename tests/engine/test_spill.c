@@ -492,9 +492,9 @@ static void wrong_options_are_refused(void **state)
         { NULL, "kv_spill_bytes", "without a folder", 1 << 20, false, false, TUTTI_E_ARGUMENT },
         { "", "kv_spill_dir", "no name", 0, false, false, TUTTI_E_ARGUMENT },
         { "own", "kv_spill_dir", "prefix cache is switched off", 0, true, false, TUTTI_E_ARGUMENT },
-        { "own", "kv_spill_dir", "both directions", 0, false, true, TUTTI_E_UNSUPPORTED },
+        { "own", "kv_spill_dir", "bidirectional attention", 0, false, true, TUTTI_E_UNSUPPORTED },
         { "own", "kv_spill_bytes", "needs 12288", 12287, false, false, TUTTI_E_LIMIT },
-        { "/proc/nothing/here", "", "making the folder", 0, false, false, TUTTI_E_IO },
+        { "/proc/nothing/here", "", "creating the folder", 0, false, false, TUTTI_E_IO },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         const char *dir = CASES[i].dir;
@@ -666,7 +666,7 @@ static void a_prompt_read_in_both_directions_does_not_spill(void **state)
     struct tutti_error err = { 0 };
     struct tutti_engine_options options = { .kv_bytes = 1 << 20, .max_seqs = 2, .kv_spill_dir = f->path };
     assert_int_equal(tutti_engine_open(&engine, model, &options, &err), TUTTI_E_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "both directions"));
+    assert_non_null(strstr(err.text, "bidirectional attention"));
     tutti_model_close(model);
 }
 

@@ -1,4 +1,4 @@
-/* The file of spilled pages: what was written whole comes back, and nothing else is ever believed. */
+/* The spill file: complete pages are restored, anything else is refused. */
 #include "base/rng.h"
 #include "engine/kv/spill_file.h"
 
@@ -162,9 +162,10 @@ static void another_size_keeps_what_fits(void **state)
 static void pages_of_another_model_are_given_up(void **state)
 {
     struct folder *f = *state;
-    static const char *const WORDS[] = { "its pages are of other weights", "its pages are of another model",
+    static const char *const WORDS[] = { "its pages were computed with other weights",
+                                         "its pages were computed by another model",
                                          "its pages were computed with other arithmetic",
-                                         "its pages have another type", "its pages have another type" };
+                                         "its pages have another KV type", "its pages have another KV type" };
     for (size_t i = 0; i < 5; i++) {
         int n_refused = 0;
         struct spill_identity other = IDENTITY;
@@ -219,7 +220,7 @@ static void links_and_strange_files_are_refused(void **state)
     refuses_to_open(f->path, FILE_BYTES, TUTTI_E_IO, "s a directory");
     rmdir(f->file);
     snprintf(below, sizeof below, "%s/a/b", f->path);
-    refuses_to_open(below, FILE_BYTES, TUTTI_E_IO, "making the folder");
+    refuses_to_open(below, FILE_BYTES, TUTTI_E_IO, "creating the folder");
 }
 
 static void what_others_could_write_to_is_not_believed(void **state)
@@ -230,7 +231,7 @@ static void what_others_could_write_to_is_not_believed(void **state)
     write_page(file, 0, 7);
     spill_file_close(file);
     assert_int_equal(chmod(f->file, 0620), 0);
-    file = open_file(f, FILE_BYTES, &IDENTITY, "others could write to it");
+    file = open_file(f, FILE_BYTES, &IDENTITY, "other users could write to it");
     assert_int_equal(check_slot(file, 0, &n_refused), 0);
     spill_file_close(file);
 }

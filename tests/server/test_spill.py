@@ -81,7 +81,7 @@ def test_they_outlive_the_server(start, tmp_path, wanted, how):
     first.process.send_signal(how)
     assert first.process.wait(PATIENCE) == (0 if how == signal.SIGTERM else -how)
     second = start(*flags)
-    assert "are there from before" in second.log()
+    assert "KV spill: the file has" in second.log()
     texts, n_prompt, n_cached = talk(second, texts=texts)
     assert texts == wanted[1]
     assert n_cached > (0.2 if how == signal.SIGTERM else 0) * n_prompt
@@ -122,23 +122,23 @@ def test_killed_at_any_moment_nobody_reads_a_wrong_text(tmp_path, wanted):
             thread.join()
         server.process.wait(PATIENCE)
         server.process.stdout.close()
-        assert "damaged" not in server.log() and "started anew" not in server.log()
+        assert "damaged" not in server.log() and "starting with an empty file" not in server.log()
     assert not wrong
     assert len(right) >= 40 and n_there > 0
 
 
-@pytest.mark.parametrize("change, why", [(("--kv-type", "int8"), "have another type"), (("--type", "q4_0"), "of other weights")])
+@pytest.mark.parametrize("change, why", [(("--kv-type", "int8"), "have another KV type"), (("--type", "q4_0"), "with other weights")])
 def test_another_model_or_type_starts_anew(start, tmp_path, change, why):
     spill = ("--kv-spill", tmp_path / "pages")
     first = start(*SMALL, *spill)
     text = talk(first, [1])[0][1]
     assert first.stop() == 0
     second = start(*SMALL, *spill, *change)
-    assert why in second.log() and "started anew" in second.log()
+    assert why in second.log() and "starting with an empty file" in second.log()
     assert completion(second, text).json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     assert second.stop() == 0
     third = start(*SMALL, *spill, *change)
-    assert "started anew" not in third.log()
+    assert "starting with an empty file" not in third.log()
     assert completion(third, text).json()["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
 
 

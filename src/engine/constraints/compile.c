@@ -33,7 +33,7 @@ struct client {
 struct cached {
     struct cached *next;     /* used less recently */
     struct grammar *grammar; /* NULL: refused */
-    struct client *client;   /* in whose memory the grammar counts */
+    struct client *client;   /* the client whose memory it counts in */
     struct tutti_error error;
     enum tutti_grammar_kind kind;
     uint64_t hash;
@@ -46,11 +46,11 @@ enum { QUICK, LONG, N_QUEUES };
 struct compiler {
     struct compiler_options options;
     struct compile_queue queues[N_QUEUES];
-    pthread_mutex_t lock; /* around all below */
+    pthread_mutex_t lock; /* of everything below */
     bool has_lock;
     struct cached *grammars, *refusals;
     struct client *clients;
-    struct memory_pool memory; /* of all grammars that live */
+    struct memory_pool memory; /* of all existing grammars */
     struct compile_counts counts;
 };
 
@@ -119,7 +119,8 @@ static void shrink(struct cached **list, size_t max_n, size_t max_bytes)
 
 /* ---- memory of clients ---- */
 
-/* The client of an owner, which lives at least until client_put(). NULL: out of memory. Under the lock. */
+/* Finds or creates the client of an owner; it exists at least until client_put(). NULL: out of
+ * memory. Under the lock. */
 static struct client *client_get(struct compiler *c, uint64_t owner)
 {
     struct client *found = NULL;
@@ -155,7 +156,8 @@ static size_t client_bytes(const struct client *client)
     return atomic_load(&client->memory.n_bytes);
 }
 
-/* Drops a grammar that no request uses: the least recently used one of the client that holds most. Under the lock. */
+/* Evicts an unused grammar: the least recently used one of the client that holds most. Under the
+ * lock. */
 static bool evict_unused(struct compiler *c)
 {
     struct cached **victim = NULL;
@@ -168,7 +170,7 @@ static bool evict_unused(struct compiler *c)
     return victim != NULL;
 }
 
-/* What a client has room for, after evicting unused grammars where that helps. Under the lock. */
+/* How much memory a client has left, after evicting unused grammars if that helps. Under the lock. */
 static enum memory_room make_room(struct compiler *c, const struct client *client)
 {
     enum memory_room room;
@@ -178,7 +180,8 @@ static enum memory_room make_room(struct compiler *c, const struct client *clien
     return room;
 }
 
-/* May the client's request have this grammar, which counts in the client's memory already? Under the lock. */
+/* True: the client's request may have this grammar, which is counted in the client's memory
+ * already. Under the lock. */
 static bool has_room(struct compiler *c, const struct client *client, const struct grammar *grammar)
 {
     enum memory_room room = make_room(c, client);
@@ -208,7 +211,7 @@ static bool is_within(const struct cached *list, size_t max_n, size_t max_bytes)
 }
 
 /* Adds the result to the cache, if there is memory. Under the lock. */
-static void keep(struct compiler *c, const struct request *r, struct client *client, uint64_t hash)
+static void cache_result(struct compiler *c, const struct request *r, struct client *client, uint64_t hash)
 {
     const struct tutti_request *spec = &r->spec;
     struct cached *entry = malloc(sizeof *entry + spec->n_grammar_bytes);
@@ -231,7 +234,8 @@ static void keep(struct compiler *c, const struct request *r, struct client *cli
     shrink(&c->refusals, MAX_CACHED_REFUSALS, MAX_REFUSAL_BYTES);
 }
 
-/* Gives a request a cached grammar. A grammar that was unused counts for this client from now on. False: out of memory. Under the lock. */
+/* Gives a request a cached grammar. A grammar that was unused counts for this client from now on.
+ * False: out of memory. Under the lock. */
 static bool use_cached(struct compiler *c, struct request *r, struct cached *entry)
 {
     struct client *client = client_get(c, r->spec.owner);
@@ -249,7 +253,7 @@ static bool use_cached(struct compiler *c, struct request *r, struct cached *ent
     return true;
 }
 
-/* Answers a request from the cache. */
+/* Serves a request from the cache. */
 static bool is_known(struct compiler *c, struct request *r, uint64_t hash)
 {
     pthread_mutex_lock(&c->lock);
@@ -273,7 +277,7 @@ static bool is_unwanted(void *user)
            (r->deadline_us > 0 && clock_now_us() >= r->deadline_us);
 }
 
-/* The client of a request, as client_get() has it, and what it has room for. NULL: the request is refused. */
+/* The client of a request, from client_get(), and its memory left. NULL: the request is refused. */
 static struct client *begin_compiling(struct compiler *c, struct request *r, enum memory_room *room)
 {
     pthread_mutex_lock(&c->lock);
@@ -291,7 +295,7 @@ static struct client *begin_compiling(struct compiler *c, struct request *r, enu
 }
 
 /* False: the grammar needs more steps than a turn of this queue has. */
-static bool compile(struct compile_queue *q, struct request *r, uint64_t hash)
+static bool compile_request(struct compile_queue *q, struct request *r, uint64_t hash)
 {
     struct compiler *c = q->compiler;
     const struct tutti_request *spec = &r->spec;
@@ -316,7 +320,7 @@ static bool compile(struct compile_queue *q, struct request *r, uint64_t hash)
     if (is_too_long || st == TUTTI_E_CANCELLED)
         r->grammar_error = (struct tutti_error){ 0 };
     if (st == TUTTI_OK || (!is_too_long && (st == TUTTI_E_ARGUMENT || st == TUTTI_E_LIMIT)))
-        keep(c, r, client, hash);
+        cache_result(c, r, client, hash);
     c->counts.n_quick_turns += q == &c->queues[QUICK];
     c->counts.n_long_turns += q == &c->queues[LONG];
     c->counts.n_steps += (uint64_t)budget_steps(&budget);
@@ -343,7 +347,7 @@ static void take_turn(void *user, struct work_item *item)
     struct compiler *c = q->compiler;
     struct request *r = (struct request *)(void *)((char *)item - offsetof(struct request, item));
     uint64_t hash = hash_text(r->spec.grammar, r->spec.n_grammar_bytes);
-    if (is_unwanted(r) || is_known(c, r, hash) || compile(q, r, hash))
+    if (is_unwanted(r) || is_known(c, r, hash) || compile_request(q, r, hash))
         c->options.is_compiled(c->options.user, r);
     else
         enqueue(&c->queues[LONG], r);
@@ -367,7 +371,7 @@ static enum tutti_status start(struct compiler *c, struct tutti_error *err)
 {
     int64_t long_steps = c->options.long_steps > 0 ? c->options.long_steps : LIMIT_COMPILE_STEPS;
     if (pthread_mutex_init(&c->lock, NULL) != 0)
-        return error_set(err, TUTTI_E_MEMORY, "cannot make a lock");
+        return error_set(err, TUTTI_E_MEMORY, "cannot create a mutex");
     c->has_lock = true;
     enum tutti_status st = TUTTI_OK;
     for (int i = 0; i < N_QUEUES && st == TUTTI_OK; i++) {

@@ -8,24 +8,24 @@
 enum question { ASK_NOTHING, ASK_TOKEN, ASK_FIRST, ASK_END };
 
 struct slot {
-    /* The question: written by the engine thread while answered == asked. */
+    /* The mask request: written by the engine thread while answered == asked. */
     atomic_uint asked;
     enum question question;
-    struct grammar *grammar; /* ASK_FIRST: a share for the matcher */
+    struct grammar *grammar; /* ASK_FIRST: a reference for the matcher */
     uint64_t owner;
     int32_t token;
-    atomic_bool is_given_up; /* by the engine thread: the answer is over before its mask is there */
-    /* The answer: written by the mask thread while answered != asked. */
+    atomic_bool is_given_up; /* set by the engine thread: the mask is no longer needed */
+    /* The reply: written by the mask thread while answered != asked. */
     atomic_uint answered;
     bool can_end, is_empty;
     enum tutti_status status;
     uint32_t *bits;
     /* Mask thread */
     struct matcher matcher;
-    bool is_begun; /* the token was taken, the mask is under way */
+    bool is_begun; /* the matcher has the token, the mask is being computed */
     uint64_t known_owner, owner_turn,
-        own_turn; /* the number of the latest slice of that owner, of this slot */
-    /* Engine thread: a question that has to wait, as its fields above */
+        own_turn; /* number of the latest slice of that owner, and of this slot */
+    /* Engine thread: a request that waits for the slot; fields as above */
     enum question waiting;
     struct grammar *waiting_grammar;
     uint64_t waiting_owner;
@@ -38,8 +38,8 @@ struct constraints {
     size_t n_words;
     uint32_t *masks; /* [max_seqs][n_words] */
     struct slot *slots;
-    int n_waiting;    /* engine thread: slots with a question that has to wait */
-    bool has_unheard; /* engine thread: a question was asked since the bell was rung */
+    int n_waiting;    /* engine thread: slots with a waiting request */
+    bool has_unheard; /* engine thread: there are new requests since the bell was rung */
 
     struct bell mask_bell;
     atomic_bool is_stopping;
@@ -59,8 +59,8 @@ static bool is_zero(const uint32_t *words, size_t n)
     return all == 0;
 }
 
-/* Takes the question's token. False: that is the answer. */
-static bool begin_answer(struct slot *slot)
+/* Advances the matcher by the request's token. False: the reply is complete. */
+static bool advance_matcher(struct slot *slot)
 {
     struct matcher *m = &slot->matcher;
     slot->status = TUTTI_OK;
@@ -74,16 +74,16 @@ static bool begin_answer(struct slot *slot)
     }
     if (!matcher_take(m, slot->token)) {
         enum tutti_status st = matcher_status(m);
-        slot->status = st == TUTTI_OK ? TUTTI_E_INTERNAL : st; /* the mask allowed it */
+        slot->status = st == TUTTI_OK ? TUTTI_E_INTERNAL : st; /* the mask had allowed the token */
         return false;
     }
     return true;
 }
 
-/* One slice. True: the answer is there. */
-static bool answer(struct constraints *c, struct slot *slot)
+/* Computes one slice. True: the reply is complete. */
+static bool compute_slice(struct constraints *c, struct slot *slot)
 {
-    if (!slot->is_begun && !begin_answer(slot))
+    if (!slot->is_begun && !advance_matcher(slot))
         return true;
     slot->is_begun = true;
     if (atomic_load(&slot->is_given_up) || atomic_load(&c->is_stopping)) {
@@ -105,7 +105,7 @@ static bool is_asked(const struct slot *slot)
            atomic_load_explicit(&slot->answered, memory_order_relaxed);
 }
 
-/* Another sequence may have come into the slot. */
+/* Updates the slot's owner, because another sequence may use the slot now. */
 static void learn_owner(struct constraints *c, struct slot *slot)
 {
     if (slot->known_owner == slot->owner)
@@ -117,7 +117,7 @@ static void learn_owner(struct constraints *c, struct slot *slot)
             slot->owner_turn = c->slots[i].owner_turn;
 }
 
-/* The slot that gets the next slice; NULL: no mask is awaited. */
+/* The slot for the next slice; NULL: no mask is requested. */
 static struct slot *next_slot(struct constraints *c)
 {
     struct slot *next = NULL;
@@ -147,7 +147,7 @@ bool constraint_take_turn(struct constraints *c)
     if (!slot)
         return false;
     note_turn(c, slot, ++c->n_turns);
-    if (answer(c, slot)) {
+    if (compute_slice(c, slot)) {
         atomic_store_explicit(&slot->answered, atomic_load_explicit(&slot->asked, memory_order_relaxed),
                               memory_order_release);
         bell_ring(c->options.engine_bell);
@@ -182,8 +182,8 @@ static bool is_idle(const struct slot *slot)
            atomic_load_explicit(&slot->asked, memory_order_relaxed);
 }
 
-static void ask(struct constraints *c, struct slot *slot, enum question question, struct grammar *grammar,
-                uint64_t owner, int32_t token)
+static void request_mask(struct constraints *c, struct slot *slot, enum question question,
+                         struct grammar *grammar, uint64_t owner, int32_t token)
 {
     atomic_store(&slot->is_given_up, false);
     slot->question = question;
@@ -195,18 +195,18 @@ static void ask(struct constraints *c, struct slot *slot, enum question question
     c->has_unheard = true;
 }
 
-static void ask_or_wait(struct constraints *c, int number, enum question question, struct grammar *grammar,
-                        uint64_t owner, int32_t token)
+static void request_or_wait(struct constraints *c, int number, enum question question,
+                            struct grammar *grammar, uint64_t owner, int32_t token)
 {
     struct slot *slot = &c->slots[number];
     if (slot->waiting == ASK_NOTHING && is_idle(slot)) {
-        ask(c, slot, question, grammar, owner, token);
+        request_mask(c, slot, question, grammar, owner, token);
         return;
     }
     if (question != ASK_TOKEN)
         atomic_store(&slot->is_given_up, true);
     c->n_waiting += slot->waiting == ASK_NOTHING;
-    slot->waiting = question; /* in place of one whose answer is over */
+    slot->waiting = question; /* replaces a request of an answer that has ended */
     slot->waiting_grammar = grammar;
     slot->waiting_owner = owner;
     slot->waiting_token = token;
@@ -215,12 +215,12 @@ static void ask_or_wait(struct constraints *c, int number, enum question questio
 void constraint_advance(struct constraints *c, int slot, const struct request *request, int32_t token,
                         bool is_first)
 {
-    ask_or_wait(c, slot, is_first ? ASK_FIRST : ASK_TOKEN, request->grammar, request->spec.owner, token);
+    request_or_wait(c, slot, is_first ? ASK_FIRST : ASK_TOKEN, request->grammar, request->spec.owner, token);
 }
 
 void constraint_end(struct constraints *c, int slot)
 {
-    ask_or_wait(c, slot, ASK_END, NULL, c->slots[slot].owner, 0);
+    request_or_wait(c, slot, ASK_END, NULL, c->slots[slot].owner, 0);
 }
 
 void constraint_flush(struct constraints *c)
@@ -232,7 +232,7 @@ void constraint_flush(struct constraints *c)
         enum question question = slot->waiting;
         slot->waiting = ASK_NOTHING;
         c->n_waiting--;
-        ask(c, slot, question, slot->waiting_grammar, slot->waiting_owner, slot->waiting_token);
+        request_mask(c, slot, question, slot->waiting_grammar, slot->waiting_owner, slot->waiting_token);
     }
     if (c->has_unheard)
         bell_ring(&c->mask_bell);
@@ -261,15 +261,14 @@ void constraint_explain(enum tutti_status status, struct tutti_error *err)
 {
     if (status == TUTTI_E_UNSUPPORTED)
         error_set_param(err, status, "grammar",
-                        "no token of this model's vocabulary goes on as the grammar demands");
+                        "the grammar allows no token of this model's vocabulary here");
     else if (status == TUTTI_E_LIMIT)
-        error_set_param(
-            err, status, "grammar",
-            "the grammar admits the same text in too many ways, or it takes too long to follow them");
+        error_set_param(err, status, "grammar",
+                        "the grammar matches the same text in too many ways, or takes too long to follow");
     else if (status == TUTTI_E_MEMORY)
-        error_set(err, status, "the mask of a grammar: out of memory");
+        error_set(err, status, "token mask: out of memory");
     else
-        error_set(err, TUTTI_E_INTERNAL, "the mask of a grammar: status %s", tutti_status_name(status));
+        error_set(err, TUTTI_E_INTERNAL, "token mask: status %s", tutti_status_name(status));
 }
 
 /* ---- all together ---- */
@@ -281,7 +280,8 @@ static enum tutti_status reserve(struct constraints *c, struct tutti_error *err)
     c->slots = calloc(n_seqs, sizeof *c->slots);
     c->masks = calloc(n_seqs * c->n_words + 1, sizeof *c->masks);
     if (!c->slots || !c->masks)
-        return error_set(err, TUTTI_E_MEMORY, "masks of %d sequences: out of memory", c->options.max_seqs);
+        return error_set(err, TUTTI_E_MEMORY, "token masks of %d sequences: out of memory",
+                         c->options.max_seqs);
     for (size_t i = 0; i < n_seqs; i++)
         c->slots[i].bits = c->masks + i * c->n_words;
     return token_trie_new(&c->trie, c->options.tok, c->options.n_vocab, err);
@@ -292,7 +292,7 @@ enum tutti_status constraints_new(struct constraints **out, const struct constra
 {
     struct constraints *c = calloc(1, sizeof *c);
     if (!c)
-        return error_set(err, TUTTI_E_MEMORY, "masks: out of memory");
+        return error_set(err, TUTTI_E_MEMORY, "token masks: out of memory");
     c->options = *options;
     enum tutti_status st = reserve(c, err);
     if (st == TUTTI_OK)
@@ -306,7 +306,7 @@ enum tutti_status constraints_new(struct constraints **out, const struct constra
     if (st == TUTTI_OK && !options->has_no_mask_thread) {
         c->has_mask_thread = thread_start(&c->mask_thread, mask_main, c) == 0;
         if (!c->has_mask_thread)
-            st = error_set(err, TUTTI_E_MEMORY, "cannot make the thread of masks");
+            st = error_set(err, TUTTI_E_MEMORY, "cannot create the token mask thread");
     }
     if (st != TUTTI_OK) {
         constraints_free(c);

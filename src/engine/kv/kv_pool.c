@@ -12,10 +12,10 @@ enum { NONE = KV_NO_PAGE };
 struct page {
     int32_t n_holders;
     int32_t parent;       /* published: the page before it; NONE: it is the first */
-    int32_t prev, next;   /* cached: in the order of use; free: next alone */
-    int32_t next_in_slot; /* published: of the hash table */
+    int32_t prev, next;   /* cached: LRU list; free: only next */
+    int32_t next_in_slot; /* published: hash chain */
     bool is_published;
-    uint64_t hash; /* of its chain and all tokens up to and with this page */
+    uint64_t hash; /* of its chain and all tokens up to the end of this page */
     struct kv_chain chain;
     struct kv_copy copy;
     int32_t ids[KV_PAGE_TOKENS];
@@ -26,7 +26,7 @@ struct kv_pool {
     int32_t *slots; /* hash table: first page of each slot */
     uint64_t slot_mask, hash_seed;
     int32_t free_head;
-    int32_t oldest, newest; /* cached pages, by last use */
+    int32_t oldest, newest; /* cached pages, LRU list */
     struct kv_counts counts;
 };
 
@@ -42,7 +42,7 @@ enum tutti_status kv_pool_new(struct kv_pool **out, int n_pages, uint64_t hash_s
     }
     if (!pool || !pool->pages || !pool->slots) {
         kv_pool_free(pool);
-        return error_set(err, TUTTI_E_MEMORY, "books of %d KV pages: out of memory", n_pages);
+        return error_set(err, TUTTI_E_MEMORY, "page table of %d KV pages: out of memory", n_pages);
     }
     for (size_t i = 0; i < n_slots; i++)
         pool->slots[i] = NONE;
@@ -71,7 +71,7 @@ struct kv_counts kv_pool_counts(const struct kv_pool *pool)
     return pool->counts;
 }
 
-/* ---- order of use of the cached pages ---- */
+/* ---- LRU list of the cached pages ---- */
 
 static void use_list_remove(struct kv_pool *pool, int32_t page_id)
 {
@@ -137,7 +137,7 @@ static void unpublish(struct kv_pool *pool, int32_t page_id)
     page->is_published = false;
 }
 
-/* ---- shares ---- */
+/* ---- taking, sharing and dropping ---- */
 
 static void add_holder(struct kv_pool *pool, int32_t page_id)
 {
@@ -234,7 +234,7 @@ int32_t kv_pool_publish(struct kv_pool *pool, int32_t page_id, struct kv_chain c
     assert(page->n_holders > 0);
     assert(parent == NONE ||
            (pool->pages[parent].is_published && kv_chain_equal(pool->pages[parent].chain, chain)));
-    if (page->is_published) /* shared by choices of one prompt: one of them has done it */
+    if (page->is_published) /* another choice of the same prompt has published it */
         return page_id;
     uint64_t hash = chain_hash(pool, chain, parent, ids);
     int32_t known = find_published(pool, hash, chain, parent, ids);
@@ -317,7 +317,7 @@ static const char *audit_lists(const struct kv_pool *pool)
             return complain("holders of a cached page", i, pool->pages[i].n_holders, 0);
     }
     if (n_cached != c->n_cached || prev != pool->newest)
-        return complain("pages in the order of use", NONE, n_cached, c->n_cached);
+        return complain("pages in the LRU list", NONE, n_cached, c->n_cached);
     if (c->n_used + c->n_cached + c->n_free != c->n_pages)
         return complain("used, cached and free pages together", NONE, c->n_used + c->n_cached + c->n_free,
                         c->n_pages);

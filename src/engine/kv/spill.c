@@ -14,20 +14,20 @@
 
 enum {
     NONE = -1,
-    BUFFERS_BYTES = 64 << 20, /* of all buffers, where that gives a number between the next two */
-    MIN_BUFFERS = 8,          /* half of them may be full of what is to be written */
+    BUFFERS_BYTES = 64 << 20, /* all buffers, if that gives a number within the next two */
+    MIN_BUFFERS = 8,          /* half of them may hold pages to be written */
     MAX_BUFFERS = 256,
-    RETRY_US = 10 * 1000 * 1000, /* after a failure to write */
-    QUIET_US = 10 * 1000 * 1000, /* between two lines of the log */
+    RETRY_US = 10 * 1000 * 1000, /* pause after a failed write */
+    QUIET_US = 10 * 1000 * 1000, /* between two log messages */
 };
 
 /* A slot of the file. */
 struct entry {
     struct spill_record record; /* id 0: free */
-    int32_t parent_slot;        /* where the parent was; look whether it is still there */
-    int32_t prev, next;         /* in the order of use; free: next alone */
+    int32_t parent_slot;        /* slot of the parent when this was added; it may be gone since */
+    int32_t prev, next;         /* LRU list; free: only next */
     int32_t next_in_bucket;
-    int32_t n_reads; /* under way: must not be overwritten */
+    int32_t n_reads; /* under way; the slot must not be overwritten */
     bool is_written;
 };
 
@@ -37,7 +37,7 @@ struct job {
     struct spill_record record;
     int32_t owner;
     uint32_t ticket;
-    enum tutti_status status; /* when it is done */
+    enum tutti_status status; /* set when it is done */
 };
 
 struct spill {
@@ -49,30 +49,31 @@ struct spill {
     uint64_t bucket_mask;
     int32_t free_head;
     int32_t oldest, newest;
-    int32_t last_added; /* the slot added last, if nothing was used since: its beginning is the newest */
+    int32_t last_added; /* the slot added last, if no copy was used since: its prefix is the newest */
     uint64_t next_id;
     int32_t *free_buffers; /* [n_buffers] a stack */
     int n_buffers, n_free_buffers, n_writing;
-    struct job writing; /* begun */
-    uint64_t retry_us;  /* nothing is written before */
+    struct job writing; /* between spill_begin_write() and spill_end_write() */
+    uint64_t retry_us;  /* no write before this time */
     struct spill_counts counts;
 
-    /* ---- between the two ---- */
+    /* ---- between the two threads ---- */
     uint8_t *buffers;
-    struct queue *reads, *writes; /* struct job, to the thread: reads come first, somebody waits for them */
-    struct queue *done;           /* struct job, from it */
-    struct bell bell;             /* the thread sleeps on it */
+    /* struct job, to the file thread; reads first, because sequences wait for them */
+    struct queue *reads, *writes;
+    struct queue *done; /* struct job, back */
+    struct bell bell;   /* wakes the file thread */
     atomic_bool is_stopping, has_no_reader;
     pthread_t thread;
     bool has_thread;
 
-    /* ---- the thread of the file ---- */
+    /* ---- file thread ---- */
     struct spill_file *file;
-    uint64_t log_us; /* of the last line */
+    uint64_t log_us; /* of the last message */
     uint64_t n_unlogged;
 };
 
-/* ---- the thread ---- */
+/* ---- file thread ---- */
 
 static void complain(struct spill *s, const struct tutti_error *err)
 {
@@ -81,9 +82,9 @@ static void complain(struct spill *s, const struct tutti_error *err)
         s->n_unlogged++;
         return;
     }
-    log_warn("KV spill: %s; the page is computed again where it is needed", err->text);
+    log_warn("KV spill: %s; the page is recomputed when it is needed", err->text);
     if (s->n_unlogged > 0)
-        log_warn("KV spill: %" PRIu64 " failures since the last line were not written here", s->n_unlogged);
+        log_warn("KV spill: %" PRIu64 " further failures since the last message", s->n_unlogged);
     s->log_us = now_us;
     s->n_unlogged = 0;
 }
@@ -103,7 +104,7 @@ static void run_job(struct spill *s, struct job job)
                               : spill_file_read(s->file, job.slot, &job.record, page, &err);
     if (job.status != TUTTI_OK)
         complain(s, &err);
-    bool is_pushed = queue_push(s->done, &job); /* it has room for every buffer */
+    bool is_pushed = queue_push(s->done, &job); /* its capacity is the number of buffers */
     assert(is_pushed);
     (void)is_pushed;
     queue_publish(s->done);
@@ -116,7 +117,8 @@ static void *io_main(void *arg)
     pthread_setname_np(pthread_self(), "tutti-spill");
     for (;;) {
         unsigned ticket = bell_ticket(&s->bell);
-        bool is_stopping = atomic_load(&s->is_stopping); /* before the queues: nothing comes behind it */
+        /* Loaded before the queues: no job is added after it is set. */
+        bool is_stopping = atomic_load(&s->is_stopping);
         struct queue *queue = queue_front(s->reads) ? s->reads : s->writes;
         const struct job *job = queue_front(queue);
         if (job) {
@@ -131,16 +133,17 @@ static void *io_main(void *arg)
     }
 }
 
-/* It must not see signals: a file beyond the process' limit raises SIGXFSZ in the thread that writes. */
+/* Starts a thread with all signals blocked: exceeding the process' file size limit raises SIGXFSZ
+ * in the thread that writes. */
 static enum tutti_status start_thread(pthread_t *thread, void *(*entry)(void *), void *arg,
                                       struct tutti_error *err)
 {
     int rc = thread_start(thread, entry, arg);
     return rc == 0 ? TUTTI_OK
-                   : error_set(err, TUTTI_E_MEMORY, "cannot make the spill thread: %s", strerror(rc));
+                   : error_set(err, TUTTI_E_MEMORY, "cannot create the spill thread: %s", strerror(rc));
 }
 
-/* ---- order of use ---- */
+/* ---- LRU list ---- */
 
 static bool is_at(const struct spill *s, uint64_t id, int32_t slot)
 {
@@ -154,7 +157,7 @@ static void use_list_remove(struct spill *s, int32_t slot)
     *(e->next != NONE ? &s->entries[e->next].prev : &s->newest) = e->prev;
 }
 
-/* next: the slot to stand before; NONE: it becomes the newest. */
+/* Inserts slot before next; NONE: as the newest. */
 static void use_list_add(struct spill *s, int32_t slot, int32_t next)
 {
     struct entry *e = &s->entries[slot];
@@ -164,8 +167,9 @@ static void use_list_add(struct spill *s, int32_t slot, int32_t next)
     *(next != NONE ? &s->entries[next].prev : &s->newest) = slot;
 }
 
-/* From the end of a beginning to its first page, so that the first becomes the newest. */
-static void touch(struct spill *s, int32_t slot)
+/* Moves a prefix to the newest end, from its last page to its first, so that the first is the
+ * newest. */
+static void touch_prefix(struct spill *s, int32_t slot)
 {
     for (;;) {
         const struct entry *e = &s->entries[slot];
@@ -181,7 +185,7 @@ void spill_touch(struct spill *s, const struct kv_copy *copy)
 {
     if (!is_at(s, copy->id, copy->slot))
         return;
-    touch(s, copy->slot);
+    touch_prefix(s, copy->slot);
     s->last_added = NONE;
 }
 
@@ -195,7 +199,7 @@ static int32_t *bucket_of(const struct spill *s, uint64_t parent, const int32_t 
     return &s->buckets[hash & s->bucket_mask];
 }
 
-static int32_t find(const struct spill *s, uint64_t parent, const int32_t *ids)
+static int32_t find_entry(const struct spill *s, uint64_t parent, const int32_t *ids)
 {
     int32_t slot = *bucket_of(s, parent, ids) - 1;
     for (; slot != NONE; slot = s->entries[slot].next_in_bucket) {
@@ -212,8 +216,8 @@ static void put_free(struct spill *s, int32_t slot)
     s->free_head = slot;
 }
 
-/* The slot is in no list; its parent, if it is there, and all before that become the newest. */
-static void add(struct spill *s, int32_t slot, const struct spill_record *record, int32_t parent_slot)
+/* Adds a slot that is in no list; it and its parents, if they are there, become the newest. */
+static void add_entry(struct spill *s, int32_t slot, const struct spill_record *record, int32_t parent_slot)
 {
     struct entry *e = &s->entries[slot];
     int32_t *bucket = bucket_of(s, record->parent, record->ids);
@@ -221,13 +225,13 @@ static void add(struct spill *s, int32_t slot, const struct spill_record *record
     *bucket = slot + 1;
     bool has_parent = is_at(s, record->parent, parent_slot);
     if (has_parent && s->last_added != parent_slot)
-        touch(s, parent_slot);
+        touch_prefix(s, parent_slot);
     use_list_add(s, slot, has_parent ? parent_slot : NONE);
     s->last_added = slot;
     s->counts.n_copies++;
 }
 
-static void drop(struct spill *s, int32_t slot)
+static void drop_entry(struct spill *s, int32_t slot)
 {
     struct entry *e = &s->entries[slot];
     int32_t *link = bucket_of(s, e->record.parent, e->record.ids);
@@ -248,7 +252,7 @@ static void drop(struct spill *s, int32_t slot)
 
 bool spill_find(const struct spill *s, uint64_t parent, const int32_t *ids, struct kv_copy *out)
 {
-    int32_t slot = find(s, parent, ids);
+    int32_t slot = find_entry(s, parent, ids);
     if (slot == NONE)
         return false;
     *out = (struct kv_copy){ .id = s->entries[slot].record.id, .slot = slot };
@@ -313,8 +317,8 @@ static int compare_places(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Puts what was loaded in order: a page is newer than the one before it, and whatever stands behind nothing that can be believed is
- * of no use. places [n] by id. */
+/* Builds the LRU list from the loaded records: a page is newer than its parent; a page without a valid
+ * parent is dropped. places [n] by id. */
 static void link_loaded(struct spill *s, const struct place *places, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -326,12 +330,12 @@ static void link_loaded(struct spill *s, const struct place *places, size_t n)
                                          : NULL;
         bool is_linked = record.parent >= SPILL_ROOT || (parent && s->entries[parent->slot].is_written);
         bool is_twice = (i > 0 && places[i - 1].id == record.id) ||
-                        find(s, record.parent, record.ids) != NONE;
+                        find_entry(s, record.parent, record.ids) != NONE;
         if (!is_linked || is_twice) {
             s->entries[slot].record.id = 0;
             continue;
         }
-        add(s, slot, &record, parent ? parent->slot : NONE);
+        add_entry(s, slot, &record, parent ? parent->slot : NONE);
         s->entries[slot].is_written = true;
     }
     s->next_id = n > 0 ? places[n - 1].id + 1 : 1;
@@ -375,7 +379,7 @@ static enum tutti_status load(struct spill *s, struct tutti_error *err)
     return st;
 }
 
-/* On a thread of its own, for the sake of its signals. */
+/* Runs on a thread of its own, with signals blocked. */
 static void *open_main(void *arg)
 {
     struct opening *o = arg;
@@ -401,7 +405,7 @@ static enum tutti_status open_file(struct spill *s, struct tutti_error *err)
     if (opening.status != TUTTI_OK && err)
         *err = opening.error;
     if (opening.status == TUTTI_OK && opening.started_anew[0])
-        log_warn("KV spill: %s: %s; it is started anew", s->options.dir, opening.started_anew);
+        log_warn("KV spill: %s: %s; starting with an empty file", s->options.dir, opening.started_anew);
     return opening.status;
 }
 
@@ -430,7 +434,7 @@ enum tutti_status spill_open(struct spill **out, const struct spill_options *opt
         spill_close(s);
         return st;
     }
-    s->options.dir = NULL; /* the caller's */
+    s->options.dir = NULL; /* borrowed from the caller */
     s->last_added = NONE;
     *out = s;
     return TUTTI_OK;
@@ -465,16 +469,17 @@ struct spill_counts spill_counts(const struct spill *s)
 
 /* ---- jobs ---- */
 
-static void send(struct spill *s, struct queue *queue, const struct job *job)
+static void push_job(struct spill *s, struct queue *queue, const struct job *job)
 {
-    bool is_pushed = queue_push(queue, job); /* it has room for every buffer */
+    bool is_pushed = queue_push(queue, job); /* its capacity is the number of buffers */
     assert(is_pushed);
     (void)is_pushed;
     queue_publish(queue);
     bell_ring(&s->bell);
 }
 
-/* A free slot, or that of the copy used least recently, unless it is in use, or what the new one stands behind. */
+/* A free slot, or the least recently used one, unless it is being read or is the parent of the new
+ * page. */
 static int32_t take_slot(struct spill *s, const struct kv_copy *parent)
 {
     if (s->free_head == NONE) {
@@ -482,7 +487,7 @@ static int32_t take_slot(struct spill *s, const struct kv_copy *parent)
         const struct entry *e = &s->entries[victim];
         if (!e->is_written || e->n_reads > 0 || e->record.id == parent->id)
             return NONE;
-        drop(s, victim);
+        drop_entry(s, victim);
         s->counts.n_evictions++;
     }
     int32_t slot = s->free_head;
@@ -498,7 +503,7 @@ bool spill_can_write(const struct spill *s)
 void *spill_begin_write(struct spill *s, const struct kv_copy *parent, const int32_t *ids,
                         struct kv_copy *out)
 {
-    assert(find(s, parent->id, ids) == NONE);
+    assert(find_entry(s, parent->id, ids) == NONE);
     if (!spill_can_write(s))
         return NULL;
     int32_t slot = take_slot(s, parent);
@@ -506,7 +511,7 @@ void *spill_begin_write(struct spill *s, const struct kv_copy *parent, const int
         return NULL;
     struct spill_record record = { .id = s->next_id++, .parent = parent->id };
     memcpy(record.ids, ids, sizeof record.ids);
-    add(s, slot, &record, parent->slot);
+    add_entry(s, slot, &record, parent->slot);
     int32_t buffer = s->free_buffers[--s->n_free_buffers];
     s->n_writing++;
     s->writing = (struct job){ .is_write = true, .slot = slot, .buffer = buffer, .record = record };
@@ -516,7 +521,7 @@ void *spill_begin_write(struct spill *s, const struct kv_copy *parent, const int
 
 void spill_end_write(struct spill *s)
 {
-    send(s, s->writes, &s->writing);
+    push_job(s, s->writes, &s->writing);
 }
 
 bool spill_read(struct spill *s, const struct kv_copy *copy, int32_t owner, uint32_t ticket)
@@ -530,7 +535,7 @@ bool spill_read(struct spill *s, const struct kv_copy *copy, int32_t owner, uint
                        .record = e->record,
                        .owner = owner,
                        .ticket = ticket };
-    send(s, s->reads, &job);
+    push_job(s, s->reads, &job);
     return true;
 }
 
@@ -543,7 +548,7 @@ static void note_written(struct spill *s, const struct job *job)
         s->counts.n_written++;
         return;
     }
-    drop(s, job->slot);
+    drop_entry(s, job->slot);
     s->counts.n_write_errors++;
     s->retry_us = clock_now_us() + RETRY_US;
 }
@@ -567,7 +572,7 @@ bool spill_next(struct spill *s, struct spill_answer *out)
                                       .page = is_good ? buffer_at(s, job.buffer) : NULL,
                                       .buffer = job.buffer };
         if (!is_good && s->entries[job.slot].n_reads == 0)
-            drop(s, job.slot);
+            drop_entry(s, job.slot);
         return true;
     }
     return false;
@@ -608,15 +613,15 @@ const char *spill_audit(const struct spill *s)
     for (int32_t i = s->oldest; i != NONE && n_used <= s->counts.n_slots; prev = i, i = s->entries[i].next) {
         const struct entry *e = &s->entries[i];
         n_used++;
-        if (e->record.id == 0 || e->prev != prev || find(s, e->record.parent, e->record.ids) != i) {
+        if (e->record.id == 0 || e->prev != prev || find_entry(s, e->record.parent, e->record.ids) != i) {
             snprintf(text, sizeof text, "spilled page %d: id %" PRIu64 ", found in slot %d", i, e->record.id,
-                     find(s, e->record.parent, e->record.ids));
+                     find_entry(s, e->record.parent, e->record.ids));
             return text;
         }
     }
     if (n_used != s->counts.n_copies || n_free + n_used > s->counts.n_slots || prev != s->newest) {
         snprintf(text, sizeof text,
-                 "spilled pages: %" PRIu64 " in order of use, %" PRIu64 " free, of %" PRIu64, n_used, n_free,
+                 "spilled pages: %" PRIu64 " in the LRU list, %" PRIu64 " free, of %" PRIu64, n_used, n_free,
                  s->counts.n_slots);
         return text;
     }

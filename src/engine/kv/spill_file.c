@@ -15,7 +15,7 @@
 
 enum {
     VERSION = 1,
-    BLOCK_BYTES = 4096, /* of file systems: what is written whole blocks at a time need not be read first */
+    BLOCK_BYTES = 4096, /* of file systems: whole blocks can be written without being read first */
     RECORD_BYTES = BLOCK_BYTES / SPILL_SEGMENT_SLOTS,
 };
 static const char FILE_NAME[] = "kv-pages";
@@ -25,9 +25,9 @@ struct header {
     char magic[8];
     uint64_t byte_order; /* BYTE_ORDER_MARK */
     uint64_t version;
-    uint64_t salt; /* of all checksums behind the header: blocks of another file are none of this one's */
+    uint64_t salt; /* of all checksums after the header: blocks of another file do not match */
     struct spill_identity identity;
-    uint64_t checksum; /* of all before it */
+    uint64_t checksum; /* of all bytes before it */
 };
 #define BYTE_ORDER_MARK UINT64_C(0x0102030405060708)
 
@@ -36,7 +36,7 @@ struct stored_record {
     uint64_t slot;
     uint64_t page_checksum;
     uint64_t unused[3];
-    uint64_t checksum; /* of all before it */
+    uint64_t checksum; /* of all bytes before it */
 };
 _Static_assert(sizeof(struct stored_record) == RECORD_BYTES, "records fill a block");
 _Static_assert(offsetof(struct stored_record, checksum) + sizeof(uint64_t) == RECORD_BYTES, "no padding");
@@ -48,7 +48,7 @@ struct spill_file {
     int32_t n_slots;
     uint64_t salt;
     size_t page_bytes, slot_bytes;
-    bool was_open; /* others could write to it */
+    bool was_open; /* other users could write to it */
 };
 
 /* ---- bytes ---- */
@@ -77,7 +77,7 @@ static enum tutti_status write_at(struct spill_file *file, const void *bytes, si
     return TUTTI_OK;
 }
 
-/* *n_read: less than n_bytes only where the file ends. */
+/* *n_read is less than n_bytes only at the end of the file. */
 static enum tutti_status read_at(struct spill_file *file, void *bytes, size_t n_bytes, int64_t at,
                                  size_t *n_read, struct tutti_error *err)
 {
@@ -96,7 +96,7 @@ static enum tutti_status read_at(struct spill_file *file, void *bytes, size_t n_
     return TUTTI_OK;
 }
 
-/* ---- places ---- */
+/* ---- offsets ---- */
 
 static int64_t segment_bytes(const struct spill_file *file)
 {
@@ -115,13 +115,13 @@ static int64_t page_at(const struct spill_file *file, int32_t slot)
            slot % SPILL_SEGMENT_SLOTS * (int64_t)file->slot_bytes;
 }
 
-/* As many as fit into n_bytes. */
+/* As many slots as fit into n_bytes. */
 static enum tutti_status count_slots(struct spill_file *file, uint64_t n_bytes, struct tutti_error *err)
 {
     uint64_t segment = (uint64_t)segment_bytes(file), least = 2 * BLOCK_BYTES + file->slot_bytes;
     if (n_bytes < least)
         return error_set_param(err, TUTTI_E_LIMIT, "kv_spill_bytes",
-                               "the file of spilled pages may have %" PRIu64
+                               "the KV spill file may have %" PRIu64
                                " bytes, but a page of %d tokens needs %" PRIu64,
                                n_bytes, KV_PAGE_TOKENS, least);
     uint64_t n_whole = (n_bytes - BLOCK_BYTES) / segment, rest = (n_bytes - BLOCK_BYTES) % segment;
@@ -135,7 +135,7 @@ static enum tutti_status count_slots(struct spill_file *file, uint64_t n_bytes, 
 
 /* ---- opening ---- */
 
-/* Without the slashes at its end, which would lead through a symbolic link. */
+/* Removes trailing slashes, which would follow a symbolic link. */
 static char *clean_path(const char *dir)
 {
     size_t n = strlen(dir);
@@ -144,12 +144,13 @@ static char *clean_path(const char *dir)
     return strndup(dir, n);
 }
 
-/* Nobody may lead the file elsewhere: neither folder nor file may be a link, and the file must be this user's alone. */
+/* Protects against redirection by other users: neither folder nor file may be a link, and the file
+ * must be private to this user. */
 static enum tutti_status open_in(struct spill_file *file, const char *dir, struct tutti_error *err)
 {
     struct stat info;
     if (mkdir(dir, 0700) != 0 && errno != EEXIST)
-        return error_set(err, TUTTI_E_IO, "%s: making the folder: %s", dir, strerror(errno));
+        return error_set(err, TUTTI_E_IO, "%s: creating the folder: %s", dir, strerror(errno));
     int dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir_fd < 0)
         return error_set(err, TUTTI_E_IO, "%s: %s", dir,
@@ -162,7 +163,7 @@ static enum tutti_status open_in(struct spill_file *file, const char *dir, struc
         return error_set(err, TUTTI_E_IO, "%s: %s", file->path,
                          failed == ELOOP ? "expected a file, not a link" : strerror(failed));
     if (fstat(file->fd, &info) != 0)
-        return failure(file, "looking at it", err);
+        return failure(file, "reading its status", err);
     if (!S_ISREG(info.st_mode) || info.st_nlink != 1 || info.st_uid != geteuid())
         return error_set(err, TUTTI_E_IO, "%s: expected a regular file of this user without further names",
                          file->path);
@@ -173,28 +174,28 @@ static enum tutti_status open_in(struct spill_file *file, const char *dir, struc
                    : failure(file, "locking", err);
     file->was_open = (info.st_mode & (S_IWGRP | S_IWOTH)) != 0;
     if (fchmod(file->fd, 0600) != 0)
-        return failure(file, "taking it from others", err);
+        return failure(file, "making it private", err);
     return TUTTI_OK;
 }
 
-/* What is wrong with a header; "": nothing. */
-static const char *judge(const struct header *h, const struct spill_identity *own)
+/* Why a header is unusable; "": it is usable. */
+static const char *header_problem(const struct header *h, const struct spill_identity *own)
 {
     const struct spill_identity *is = &h->identity;
     if (memcmp(h->magic, MAGIC, sizeof h->magic) != 0)
-        return "it is no file of spilled pages";
+        return "it is not a KV spill file";
     if (h->byte_order != BYTE_ORDER_MARK)
-        return "it was written by a machine with another order of bytes";
+        return "it was written by a machine with another byte order";
     if (h->version != VERSION)
         return "it has another version";
     if (h->checksum != checksum64(0, h, offsetof(struct header, checksum)))
         return "its header is damaged";
     if (is->weights != own->weights)
-        return "its pages are of other weights";
+        return "its pages were computed with other weights";
     if (is->shape != own->shape)
-        return "its pages are of another model";
+        return "its pages were computed by another model";
     if (is->kv_type != own->kv_type || is->page_bytes != own->page_bytes)
-        return "its pages have another type";
+        return "its pages have another KV type";
     return is->arithmetic != own->arithmetic ? "its pages were computed with other arithmetic" : "";
 }
 
@@ -204,7 +205,7 @@ static enum tutti_status start_anew(struct spill_file *file, const struct spill_
     struct header h = { .byte_order = BYTE_ORDER_MARK, .version = VERSION, .identity = *identity };
     memcpy(h.magic, MAGIC, sizeof h.magic);
     if (getrandom(&h.salt, sizeof h.salt, 0) != sizeof h.salt)
-        return error_set(err, TUTTI_E_IO, "the system gives no random numbers");
+        return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
     h.checksum = checksum64(0, &h, offsetof(struct header, checksum));
     file->salt = h.salt;
     if (ftruncate(file->fd, 0) != 0)
@@ -224,17 +225,17 @@ static enum tutti_status read_header(struct spill_file *file, const struct spill
         return st;
     if (n > 0)
         snprintf(started_anew, size, "%s",
-                 n < sizeof h     ? "its header is cut"
-                 : file->was_open ? "others could write to it"
-                                  : judge(&h, identity));
+                 n < sizeof h     ? "its header is truncated"
+                 : file->was_open ? "other users could write to it"
+                                  : header_problem(&h, identity));
     if (n == 0 || *started_anew)
         return start_anew(file, identity, err);
     file->salt = h.salt;
     int64_t most = page_at(file, file->n_slots - 1) + (int64_t)file->slot_bytes;
     struct stat info;
     if (fstat(file->fd, &info) != 0)
-        return failure(file, "looking at it", err);
-    if (info.st_size > most && ftruncate(file->fd, most) != 0) /* it was allowed to be larger */
+        return failure(file, "reading its status", err);
+    if (info.st_size > most && ftruncate(file->fd, most) != 0) /* it was opened with a larger size before */
         return failure(file, "shortening", err);
     return TUTTI_OK;
 }
@@ -283,7 +284,7 @@ void spill_file_close(struct spill_file *file)
     if (!file)
         return;
     if (file->fd >= 0)
-        close(file->fd); /* with it the lock goes */
+        close(file->fd); /* this releases the lock */
     free(file->path);
     free(file);
 }
@@ -295,7 +296,7 @@ int32_t spill_file_n_slots(const struct spill_file *file)
 
 /* ---- records ---- */
 
-static bool is_believed(const struct spill_file *file, const struct stored_record *r, int32_t slot)
+static bool is_valid_record(const struct spill_file *file, const struct stored_record *r, int32_t slot)
 {
     return r->record.id != 0 && r->record.id < SPILL_ROOT && r->slot == (uint64_t)slot &&
            r->checksum == checksum64(file->salt, r, offsetof(struct stored_record, checksum));
@@ -312,8 +313,8 @@ enum tutti_status spill_file_load(struct spill_file *file, int32_t first, int n,
     *is_end = n_read < sizeof block;
     int n_whole = (int)(n_read / RECORD_BYTES);
     for (int i = 0; i < n; i++)
-        records[i] = i < n_whole && is_believed(file, &block[i], first + i) ? block[i].record
-                                                                            : (struct spill_record){ 0 };
+        records[i] = i < n_whole && is_valid_record(file, &block[i], first + i) ? block[i].record
+                                                                                : (struct spill_record){ 0 };
     return TUTTI_OK;
 }
 
@@ -349,13 +350,13 @@ enum tutti_status spill_file_read(struct spill_file *file, int32_t slot, const s
         return st;
     const char *what = NULL;
     if (n_record < sizeof r || n_page < file->page_bytes)
-        what = "the file ends before it does";
-    else if (!is_believed(file, &r, slot) || memcmp(&r.record, record, sizeof *record) != 0)
-        what = "its record was changed";
+        what = "the file is truncated";
+    else if (!is_valid_record(file, &r, slot) || memcmp(&r.record, record, sizeof *record) != 0)
+        what = "its record is damaged";
     else if (r.page_checksum != checksum64(file->salt ^ record->id, page, file->page_bytes))
-        what = "its page was changed";
+        what = "its page is damaged";
     if (!what)
         return TUTTI_OK;
-    (void)erase(file, slot, NULL); /* or the next start would find it again */
+    (void)erase(file, slot, NULL); /* otherwise the next start would find it again */
     return error_set(err, TUTTI_E_FORMAT, "%s: slot %d: %s", file->path, slot, what);
 }

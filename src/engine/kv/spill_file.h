@@ -25,8 +25,8 @@
 struct spill_identity {
     uint64_t weights; /* of the model */
     uint64_t shape;   /* checksum of the model's description, which decides the forward pass */
-    uint64_t
-        arithmetic; /* checksum of pages and logits of a fixed text: depends on kernels, math library, page format */
+    /* Checksum of pages and logits of a fixed text: depends on kernels, math library, page format. */
+    uint64_t arithmetic;
     uint64_t kv_type;
     uint64_t page_bytes;
 };

@@ -4,9 +4,9 @@
 
 #include <string.h>
 
-/* Tokens that must stand there again, by kind; the longer repetition comes first. */
+/* Lengths of the n-grams, by kind; the longer one is tried first. */
 static const int LENGTHS[GUESS_KINDS] = { 4, 2 };
-static const float FIRST_CHANCE = 0.3f, WEIGHT = 0.2f; /* of a new sequence; of each token that is judged */
+static const float FIRST_CHANCE = 0.3f, WEIGHT = 0.2f; /* WEIGHT: of a judged token in the mean */
 
 int guesser_n_places(int max_ids)
 {
@@ -24,8 +24,9 @@ void guesser_begin(struct guesser *g)
         g->chances[kind] = FIRST_CHANCE;
 }
 
-/* Tokens from at on are known now. Guesses that reach beyond at repeat themselves: while they are right, ids holds them. */
-static void judge(struct guesser *g, const int32_t *ids, int n_ids)
+/* Judges the proposal for position at: the tokens there are known now. Draft tokens may repeat the
+ * proposal itself; while they are right, ids has them. */
+static void judge_proposal(struct guesser *g, const int32_t *ids, int n_ids)
 {
     float *chance = &g->chances[g->kind];
     bool is_right = true;
@@ -46,9 +47,9 @@ static int32_t *place_of(const struct guesser *g, int kind, const int32_t *token
 int guesser_read(struct guesser *g, const int32_t *ids, int n_ids, int most_tokens)
 {
     if (g->from >= 0 && g->at == n_ids)
-        return 0; /* it has not gone on: the guess stands */
+        return 0; /* no new token: the proposal remains valid */
     if (g->from >= 0)
-        judge(g, ids, n_ids);
+        judge_proposal(g, ids, n_ids);
     g->from = -1;
     int begin = g->n_read;
     int end = n_ids - begin > most_tokens ? begin + most_tokens : n_ids;

@@ -58,7 +58,7 @@ static bool add_leading(struct reply *reply, const char *bytes, size_t n)
 
 /* ---- stop strings ---- */
 
-/* Scans what is new of pending. True: it holds a stop string; what is shown ends at *place. */
+/* Scans new bytes of pending. True: it has a stop string; the text shown ends at *place. */
 static bool find_stop(struct reply *reply, size_t *place)
 {
     while (reply->n_scanned < reply->pending.n_bytes) {
@@ -74,8 +74,8 @@ static bool find_stop(struct reply *reply, size_t *place)
 
 /* ---- certain text ---- */
 
-/* Trailing blanks wait in reply->blanks until something follows them. */
-static bool show(struct reply *reply, const char *bytes, size_t n)
+/* Trailing blanks wait in reply->blanks until text follows. */
+static bool show_text(struct reply *reply, const char *bytes, size_t n)
 {
     if (!reply->format->trims)
         return buf_add(&reply->text, bytes, n);
@@ -91,15 +91,15 @@ static bool show(struct reply *reply, const char *bytes, size_t n)
     return buf_add(&reply->blanks, bytes + n_solid, n - n_solid);
 }
 
-/* The text as the chat format wants it. is_end: nothing follows. */
+/* Rewrites the text by the chat format's rules, then shows it. is_end: nothing follows. */
 static bool rewrite_and_show(struct reply *reply, const char *bytes, size_t n, bool is_end)
 {
     const struct reply_format *format = reply->format;
     if (!format->fills_in_time)
-        return show(reply, bytes, n);
+        return show_text(reply, bytes, n);
     buf_truncate(&reply->rewritten, 0);
     return rewrite_push(&reply->rewrite, bytes, n, format->widens_marks, is_end, &reply->rewritten) &&
-           show(reply, reply->rewritten.bytes, reply->rewritten.n_bytes);
+           show_text(reply, reply->rewritten.bytes, reply->rewritten.n_bytes);
 }
 
 /* Shows the first n bytes of pending. */
@@ -118,8 +118,8 @@ static bool make_certain(struct reply *reply, size_t n, bool is_end)
     return true;
 }
 
-/* Ends at a stop string, or shows what cannot be the beginning of one. */
-static bool advance(struct reply *reply, bool is_end, bool *is_stopped)
+/* Ends at a stop string, or shows text that cannot be the beginning of one. */
+static bool scan_and_show(struct reply *reply, bool is_end, bool *is_stopped)
 {
     size_t place = 0;
     *is_stopped = find_stop(reply, &place);
@@ -168,9 +168,9 @@ bool reply_push(struct reply *reply, const struct sample *sample, bool *is_stopp
     }
     token->end = reply->n_certain + reply->pending.n_bytes;
     if (reply->format->tok && reply->detok.n_held > 0)
-        token->end++; /* a part of a character: visible with the character */
+        token->end++; /* part of a character: visible together with the character */
     size_t n_before = reply->n_visible;
-    if (!advance(reply, false, is_stopped))
+    if (!scan_and_show(reply, false, is_stopped))
         return false;
     reply->n_generated += reply->n_visible - n_before;
     return true;
@@ -185,7 +185,7 @@ bool reply_finish(struct reply *reply, bool *is_stopped)
             !add_leading(reply, reply->piece.bytes, reply->piece.n_bytes))
             return false;
     }
-    if (!advance(reply, true, is_stopped))
+    if (!scan_and_show(reply, true, is_stopped))
         return false;
     reply->n_generated += reply->n_visible - n_before;
     return true;

@@ -1,4 +1,5 @@
-/* Copying and checking. Nothing in a request is trusted; comparisons are written so that a NaN fails them. */
+/* Validates and copies requests. Nothing in a request is trusted; comparisons are written so that a
+ * NaN fails them. */
 #include "engine/requests/request.h"
 
 #include "base/limits.h"
@@ -14,10 +15,10 @@ enum {
     MAX_REQUEST_STOP_IDS = 256,
     MAX_LOGIT_BIAS = 1024,
     MAX_MESSAGES = 65536,
-    BYTES_PER_TOKEN = 4, /* of most texts, roughly */
-    MESSAGE_BYTES = 64,  /* of text that cost a chat template as much as a message without content */
+    BYTES_PER_TOKEN = 4, /* rough mean */
+    MESSAGE_BYTES = 64,  /* bytes of text that take a chat template as long as an empty message */
     SPARE_TOKENS =
-        64, /* that a prompt may have beyond the context until its prefix was seen to be there twice */
+        64, /* tokens beyond the context that are counted, because a repeated prefix may be removed later */
 };
 
 /* ---- checks ---- */
@@ -78,12 +79,13 @@ static enum tutti_status check_ids(const char *param, const int32_t *ids, size_t
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: the ids are missing", param);
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= desc->n_vocab)
-            return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: id %d at place %zu, expected 0 to %d",
+            return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: id %d at index %zu, expected 0 to %d",
                                    param, ids[i], i, desc->n_vocab - 1);
     return TUTTI_OK;
 }
 
-/* In the words of OpenAI's API, by which clients know this error. is_more: tokens were counted no further than n. */
+/* Worded as OpenAI's API, so that clients recognize this error. is_more: tokens were not counted
+ * beyond n. */
 static enum tutti_status check_length(const char *param, const struct tutti_request *spec, size_t n,
                                       bool is_more, int max_context, struct tutti_error *err)
 {
@@ -170,7 +172,7 @@ static enum tutti_status check_stops(const struct tutti_request *spec, const str
     return check_ids("stop_ids", spec->stop_ids, spec->n_stop_ids, &model->desc, err);
 }
 
-/* Ids that end an answer, at most. */
+/* Largest number of ids that end an answer. */
 static int n_stop_ids(const struct tutti_request *spec, const struct model_desc *desc)
 {
     return (spec->ignore_eos ? 0 : model_desc_n_stops(desc, spec->n_messages > 0)) + (int)spec->n_stop_ids;
@@ -190,14 +192,14 @@ static enum tutti_status check_beams(const struct tutti_request *spec, const str
     if (st != TUTTI_OK)
         return st;
     if (n_choices > spec->n_beams)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "n", "n is %d, but %d beams have no more answers",
+        return error_set_param(err, TUTTI_E_ARGUMENT, "n", "n is %d, but only %d beams are searched",
                                n_choices, spec->n_beams);
     if (spec->n_stop > 0 || spec->top_logprobs > 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, spec->n_stop > 0 ? "stop" : "top_logprobs",
-                               "%s cannot go together with beam search",
+                               "%s cannot be combined with beam search",
                                spec->n_stop > 0 ? "stop strings" : "top_logprobs");
     if (spec->n_beams + n_stop_ids(spec, &model->desc) > model->desc.n_usable_vocab)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "n_beams", "%d beams of a vocabulary of %d tokens",
+        return error_set_param(err, TUTTI_E_ARGUMENT, "n_beams", "%d beams exceed a vocabulary of %d tokens",
                                spec->n_beams, model->desc.n_usable_vocab);
     if (spec->n_beams > max_seqs)
         return error_set_param(err, TUTTI_E_LIMIT, "n_beams",
@@ -228,7 +230,7 @@ static enum tutti_status check_grammar(const struct tutti_request *spec, const s
         return error_set_param(err, TUTTI_E_LIMIT, param, "the grammar has %zu bytes, at most %d are allowed",
                                spec->n_grammar_bytes, LIMIT_GRAMMAR_BYTES);
     if (spec->n_beams > 1)
-        return error_set_param(err, TUTTI_E_ARGUMENT, param, "a grammar cannot go together with beam search");
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "a grammar cannot be combined with beam search");
     return TUTTI_OK;
 }
 
@@ -250,17 +252,17 @@ static enum tutti_status check_results(const struct tutti_request *spec, const s
         return st;
     if (spec->embedding != TUTTI_EMBEDDING_NONE && (spec->n_choices > 1 || spec->prompt_logprobs))
         return error_set_param(err, TUTTI_E_ARGUMENT, spec->n_choices > 1 ? "n" : "prompt_logprobs",
-                               "an embedding comes alone: without choices and log-probabilities");
+                               "an embedding request cannot have several choices or log-probabilities");
     if (!spec->prompt_logprobs)
         return TUTTI_OK;
     if (model->desc.has_prefix)
         return error_set_param(err, TUTTI_E_ARGUMENT, "prompt_logprobs",
-                               "model %s reads prompts in both directions: their tokens have no "
+                               "model %s has bidirectional attention over the prompt: its tokens have no "
                                "log-probabilities",
                                model->name);
     if (spec->n_beams > 1)
         return error_set_param(err, TUTTI_E_ARGUMENT, "prompt_logprobs",
-                               "log-probabilities of the prompt cannot go together with beam search");
+                               "log-probabilities of the prompt cannot be combined with beam search");
     return TUTTI_OK;
 }
 
@@ -296,8 +298,7 @@ static enum tutti_status check_spec(const struct tutti_request *spec, const stru
 
 /* ---- the copy ---- */
 
-/* A piece of memory is measured first and handed out then, by the same walk over the request: out is NULL while
- * measuring. */
+/* Divides one allocation: the same walk over the request first measures (out is NULL), then copies. */
 struct carver {
     uint8_t *out;
     size_t n_bytes;
@@ -357,7 +358,7 @@ static void copy_messages(struct carver *c, const struct tutti_request *spec, st
     }
 }
 
-/* The stop strings, and what is needed to find them. */
+/* Copies the stop strings, and prepares the search for them. */
 static void copy_stops(struct carver *c, const struct tutti_request *spec, struct tutti_request *to,
                        const uint16_t *const **stop_borders)
 {
@@ -428,7 +429,7 @@ enum tutti_status request_new(struct request **out, const struct tutti_request *
     struct carver copy = { .out = (uint8_t *)r, .n_bytes = head_bytes };
     copy_spec(&copy, spec, &r->spec, &r->stop_borders);
     r->adapter = spec->adapter ? model_find_adapter(model, spec->adapter) : -1;
-    r->spec.adapter = NULL; /* the number is enough */
+    r->spec.adapter = NULL; /* r->adapter replaces it */
     r->n_unreported = r->n_unfinished = r->spec.n_choices;
     r->submit_us = clock_now_us();
     r->spec.weight = spec->weight != 0 ? spec->weight : 1;
@@ -480,7 +481,8 @@ int64_t request_prompt_bytes(const struct request *r)
 
 /* ---- on a prompt thread ---- */
 
-/* Preempted beams may have to be read again each by itself, and each running sequence wants a page to grow into. */
+/* Checks that the pool is large enough: preempted beams may have to be prefilled separately, and
+ * each running sequence needs a page to grow into. */
 static enum tutti_status prepare_beams(struct request *r, const struct model *model,
                                        const struct request_limits *limits, struct tutti_error *err)
 {
@@ -502,7 +504,7 @@ static enum tutti_status prepare_beams(struct request *r, const struct model *mo
     return TUTTI_OK;
 }
 
-/* What is needed beside the prompt. */
+/* Allocates what the request needs in addition to its prompt. */
 static enum tutti_status prepare_rest(struct request *r, const struct model *model,
                                       const struct request_limits *limits, struct tutti_error *err)
 {
@@ -520,7 +522,7 @@ static enum tutti_status prepare_rest(struct request *r, const struct model *mod
 enum tutti_status request_prepare(struct request *r, const struct model *model,
                                   const struct request_limits *limits, struct tutti_error *err)
 {
-    if (r->spec.n_ids > 0) { /* checked when it was submitted */
+    if (r->spec.n_ids > 0) { /* validated at submission */
         r->prompt = r->spec.ids;
         r->n_prompt = (int)r->spec.n_ids;
         return prepare_rest(r, model, limits, err);
@@ -531,8 +533,7 @@ enum tutti_status request_prepare(struct request *r, const struct model *model,
                                .add_special = true,
                                .parse_special = r->spec.parse_special };
     const char *param = is_chat ? "messages" : "prompt";
-    r->rendered.max = (size_t)limits->max_context +
-                      SPARE_TOKENS; /* what is longer is not counted to its end */
+    r->rendered.max = (size_t)limits->max_context + SPARE_TOKENS; /* tokens beyond this are not counted */
     enum tutti_status st = is_chat ? chat_render(model, &r->spec, &r->rendered, err)
                                    : model_encode_text(model, &text, &r->rendered, err);
     if (st != TUTTI_OK && r->rendered.is_full)

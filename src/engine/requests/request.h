@@ -69,7 +69,7 @@ struct request {
     int n_unreported;               /* choices whose last event has not been sent */
     int n_unfinished;               /* choices whose end the engine has not sent */
     bool has_failed, was_cancelled; /* true of one of its choices */
-    bool has_told_results;          /* prompt results were sent */
+    bool has_sent_results;          /* prompt results were sent */
     struct choice choices[];        /* [spec.n_choices] */
 };
 

@@ -33,15 +33,16 @@ static const char *wide_form(char c)
     return NULL;
 }
 
-/* Could more text make this the whole of it? */
+/* True: more text could complete whole. */
 static bool is_beginning(const char *text, size_t n_bytes, const char *whole)
 {
     return n_bytes < strlen(whole) && memcmp(text, whole, n_bytes) == 0;
 }
 
-/* One character of what is held, or the mark: its bytes, and what they become. 0: more text is needed. */
-static size_t take(const struct rewrite *r, const char *text, size_t n_bytes, bool widens_marks, bool is_end,
-                   const char **to, size_t *n_to)
+/* Takes one character, or the mark, from the held text: returns its bytes and sets its replacement.
+ * 0: more text is needed. */
+static size_t take_character(const struct rewrite *r, const char *text, size_t n_bytes, bool widens_marks,
+                             bool is_end, const char **to, size_t *n_to)
 {
     size_t n_time = sizeof TIME - 1;
     *to = text;
@@ -74,7 +75,8 @@ bool rewrite_push(struct rewrite *r, const char *text, size_t n_bytes, bool wide
     size_t at = 0, n = r->held.n_bytes;
     while (at < n) {
         const char *to;
-        size_t n_to, n_taken = take(r, r->held.bytes + at, n - at, widens_marks, is_end, &to, &n_to);
+        size_t n_to,
+            n_taken = take_character(r, r->held.bytes + at, n - at, widens_marks, is_end, &to, &n_to);
         if (n_taken == 0)
             break;
         if (!buf_add(out, to, n_to))

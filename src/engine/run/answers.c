@@ -1,4 +1,5 @@
-/* What a step has drawn becomes answers: tokens go behind their sequences, sequences end, and the text thread hears of both. */
+/* Commits the tokens drawn in a step: appends them to their sequences, ends sequences, and notifies
+ * the text thread. */
 #include "base/system/clock.h"
 #include "engine/run/engine_state.h"
 
@@ -6,8 +7,9 @@
 
 /* ---- to the text thread ---- */
 
-/* The ring holds many steps of tokens; where the text thread is that far behind, the engine waits, and says so. */
-static void send(struct tutti_engine *e, const struct record *record)
+/* The queue holds many steps of tokens. If the text thread lags so far, the engine waits, and
+ * counts it. */
+static void send_record(struct tutti_engine *e, const struct record *record)
 {
     if (queue_push(e->records, record))
         return;
@@ -63,7 +65,7 @@ void answers_end(struct tutti_engine *e, struct sequence *seq, enum tutti_finish
     record.has_stop_token = sample && finish == TUTTI_FINISH_STOP;
     end_slot(e, seq);
     for (; n_choices > 0; n_choices--, record.choice++)
-        send(e, &record);
+        send_record(e, &record);
 }
 
 void answers_end_unstarted(struct tutti_engine *e, struct request *r, struct record record)
@@ -76,7 +78,7 @@ void answers_end_unstarted(struct tutti_engine *e, struct request *r, struct rec
     record.choice = r->n_started;
     r->n_started = n_choices;
     for (; record.choice < n_choices; record.choice++)
-        send(e, &record);
+        send_record(e, &record);
 }
 
 /* ---- tokens ---- */
@@ -111,7 +113,7 @@ static bool is_stop(const void *user, int32_t id)
     return request_is_stop_id(test->request, test->desc, id);
 }
 
-/* Sends the best answers, each as a whole. */
+/* Sends the best answers, each completely. */
 static void send_answers(struct tutti_engine *e, struct sequence *seq)
 {
     struct request *r = seq->request;
@@ -120,8 +122,7 @@ static void send_answers(struct tutti_engine *e, struct sequence *seq)
     scheduler_end(e->scheduler, seq);
     int n_choices = r->spec.n_choices;
     for (int choice = 0; choice < n_choices; choice++) {
-        struct beam_answer answer =
-            b->answers[choice]; /* a copy: with the last record the request may be gone */
+        struct beam_answer answer = b->answers[choice]; /* a copy: the last record may free the request */
         record.choice = choice;
         record.beam_score = answer.score;
         record.has_token = true;
@@ -130,17 +131,17 @@ static void send_answers(struct tutti_engine *e, struct sequence *seq)
             record.sample = (struct sample){ .token = answer.ids[i], .logprob = answer.logprobs[i] };
             if (!answer.has_stop && i == answer.n - 1)
                 record.finish = TUTTI_FINISH_LENGTH;
-            send(e, &record);
+            send_record(e, &record);
         }
         if (!answer.has_stop)
             continue;
         record.has_token = false;
         record.finish = TUTTI_FINISH_STOP;
-        send(e, &record);
+        send_record(e, &record);
     }
 }
 
-/* When the last beam has its candidates, all of them go on, or the search ends. */
+/* When the last beam has its candidates, the search takes a step for all of them, or ends. */
 static void commit_beam(struct tutti_engine *e, struct sequence *seq, uint64_t now_us)
 {
     struct request *r = seq->request;
@@ -162,13 +163,13 @@ static void commit_beam(struct tutti_engine *e, struct sequence *seq, uint64_t n
         send_answers(e, seq);
 }
 
-/* ---- one draw after the other ---- */
+/* ---- committing draws ---- */
 
-/* Puts a drawn token behind its sequence, or ends it. */
-static void commit(struct tutti_engine *e, const struct draw *draw, uint64_t now_us)
+/* Appends a drawn token to its sequence, or ends the sequence. */
+static void commit_token(struct tutti_engine *e, const struct draw *draw, uint64_t now_us)
 {
     struct sequence *seq = draw->seq;
-    if (seq->state == SEQUENCE_FREE) /* another beam of its search has ended it */
+    if (seq->state == SEQUENCE_FREE) /* ended together with another beam of its search */
         return;
     const struct constraint_mask *mask = &draw->mask;
     if (constraint_is_stuck(mask)) {
@@ -205,10 +206,10 @@ static void commit(struct tutti_engine *e, const struct draw *draw, uint64_t now
         constraint_advance(e->constraints, slot_of(e, seq), seq->request, draw->sample.token,
                            seq->n_ids == seq->n_prompt + 1);
     }
-    send(e, &record);
+    send_record(e, &record);
 }
 
-/* Of n_guesses of a sequence the first n_right were drawn. */
+/* Records acceptance: of n_guesses draft tokens the first n_right were accepted. */
 static void note_guesses(struct tutti_engine *e, struct sequence *seq, int n_guesses, int n_right,
                          struct guess_step *step)
 {
@@ -239,11 +240,11 @@ int answers_commit(struct tutti_engine *e, const struct draw *draws, uint64_t no
         n_right++;
     note_guesses(e, seq, n_draws - 1, n_right, step);
     for (int i = 0; i < n_right; i++) {
-        commit(e, &draws[i], now_us);
-        assert(seq->state == SEQUENCE_RUNNING); /* a guess is never the last token */
+        commit_token(e, &draws[i], now_us);
+        assert(seq->state == SEQUENCE_RUNNING); /* an accepted draft token never ends the answer */
         scheduler_accept(e->scheduler, seq);
     }
-    commit(e, &draws[n_right], now_us);
+    commit_token(e, &draws[n_right], now_us);
     if (n_draws > 1 && seq->state == SEQUENCE_RUNNING)
         scheduler_drop_guesses(e->scheduler, seq);
     return n_draws;

@@ -1,4 +1,4 @@
-/* The books after every step: a page lost or lent twice must not wait for a user to notice. */
+/* Checks all invariants after every step, so that a lost or doubly used page is noticed at once. */
 #include "base/log.h"
 #include "engine/run/engine_state.h"
 

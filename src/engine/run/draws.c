@@ -1,10 +1,10 @@
-/* The tokens of a step: of which rows they are drawn, on which thread, and what is done where the mask of a grammar is late. */
+/* Draws the tokens of a step: which rows, on which thread, and what happens if a token mask is late. */
 #include "base/system/clock.h"
 #include "engine/run/engine_state.h"
 
 #include <sched.h>
 
-/* Leaves the tokens that the grammar allows. Where it allows none, the end does not need a stop token. */
+/* Applies the token mask. If it allows no token, the answer can end without a stop token. */
 static void constrain(struct sample_input *in, struct draw *draw, const struct request *r,
                       const struct model_desc *desc)
 {
@@ -44,7 +44,7 @@ static void draw_one(struct tutti_engine *e, struct sampler *sampler, struct dra
                                        &draw->sample.token);
         beam->has_candidates = draw->is_finite;
     } else if (constraint_is_stuck(&draw->mask)) {
-        return; /* there is nothing to draw from */
+        return; /* no token can be drawn */
     } else {
         if (draw->mask.bits)
             constrain(&in, draw, r, desc);
@@ -56,7 +56,8 @@ static void draw_one(struct tutti_engine *e, struct sampler *sampler, struct dra
     }
 }
 
-/* A sequence's tokens are drawn by one thread, up to the first that was not guessed: no more than will be used. */
+/* One thread draws all tokens of a sequence, up to the first rejected draft token: no more will be
+ * used. */
 static void draw_share(void *arg, int thread, int n_threads)
 {
     struct tutti_engine *e = arg;
@@ -77,7 +78,7 @@ static struct constraint_mask mask_of(const struct tutti_engine *e, const struct
                    : (struct constraint_mask){ 0 };
 }
 
-/* Is this the row of a sequence whose mask is not there yet? */
+/* True: the row's sequence needs a mask that is not ready. */
 static bool is_late(const struct tutti_engine *e, const struct plan_entry *entry)
 {
     const struct sequence *seq = entry->seq;
@@ -85,8 +86,9 @@ static bool is_late(const struct tutti_engine *e, const struct plan_entry *entry
            !constraint_is_ready(e->constraints, slot_of(e, seq));
 }
 
-/* Masks are mostly there when the step is. For one that is not, a twentieth of the step is waited at most where others
- * would wait too; else its row counts as not computed, and the sequence waits. */
+/* Masks are mostly ready when the step is. If only some are late, they are awaited for at most a
+ * twentieth of the step, because others wait too. If all are late, for a step's time. Then the row
+ * counts as not computed, and its sequence waits. */
 void draws_drop_late(struct tutti_engine *e, uint64_t step_us)
 {
     struct scheduler *s = e->scheduler;

@@ -1,4 +1,4 @@
-/* Opening and closing an engine, and what callers' threads do: submit, cancel, read figures. */
+/* Opens and closes an engine; calls from other threads: submit, cancel, statistics. */
 #include "engine/run/engine.h"
 
 #include "base/rng.h"
@@ -19,12 +19,11 @@ enum {
     MAX_BATCH_TOKENS = 65536,
     MAX_SEQS = 16384,
     MAX_QUEUE = 1 << 20,
-    RECORDS_PER_SEQ = 64, /* tokens of each sequence that the text thread may be behind */
+    RECORDS_PER_SEQ = 64, /* tokens of each sequence by which the text thread may lag */
     MIN_RECORDS = 4096,
     SHARE_OF_FREE =
-        8, /* an owner may have that many times the free places: some are always left for others */
-    SCORE_ROWS =
-        32, /* rows of a step whose logits can be wanted beside one of each sequence: of prompts' tokens */
+        8, /* most choices of an owner / free places in the queue: some are always left for others */
+    SCORE_ROWS = 32, /* rows of a step with logits of prompt tokens, in addition to one of each sequence */
 };
 static const double DEFAULT_SLOWDOWN = 2;
 
@@ -73,7 +72,7 @@ static enum tutti_status set_options(struct tutti_engine *e, const struct tutti_
                              "max_context is %d, but model %s was made for 2 to %d tokens", o->max_context,
                              e->model->name, n_ctx);
     if (st == TUTTI_OK &&
-        e->model->desc.has_prefix) { /* a prompt is read in one step, whoever decodes beside it */
+        e->model->desc.has_prefix) { /* a prompt is prefilled in one step, together with all decoding rows */
         int n_rows = (o->max_context > 0 ? o->max_context : n_ctx) + o->max_seqs;
         o->max_batch_tokens = n_rows > o->max_batch_tokens ? n_rows : o->max_batch_tokens;
     }
@@ -86,7 +85,7 @@ static size_t draft_page_bytes(const struct tutti_engine *e)
     return draft ? draft->backend->ops->kv_page_bytes(draft->backend, draft->kv_type) : 0;
 }
 
-/* The KV cache, and how many tokens one sequence may have of it. */
+/* Allocates the KV cache, and sets the largest context of a sequence. */
 static enum tutti_status reserve_kv(struct tutti_engine *e, int *n_pages, struct tutti_error *err)
 {
     struct backend *be = e->model->backend;
@@ -129,7 +128,7 @@ static enum tutti_status reserve_samplers(struct tutti_engine *e, struct tutti_e
     return TUTTI_OK;
 }
 
-/* Rows of guessed tokens in a step, at most. */
+/* Most draft tokens in a step. */
 static int max_guess_rows(const struct tutti_engine *e)
 {
     const struct tutti_engine_options *o = &e->options;
@@ -138,7 +137,7 @@ static int max_guess_rows(const struct tutti_engine *e)
     return n < MAX_GUESS_ROWS ? (int)n : MAX_GUESS_ROWS;
 }
 
-/* Rows of logits in a step, at most. */
+/* Most rows of logits in a step. */
 static int max_outputs(const struct tutti_engine *e)
 {
     const struct tutti_engine_options *o = &e->options;
@@ -170,7 +169,7 @@ static enum tutti_status reserve_lines(struct tutti_engine *e, struct tutti_erro
     return st;
 }
 
-/* Until passes are timed: both read their weights once. */
+/* Estimate until passes are measured, by bytes: each pass reads all weights once. */
 static double draft_share(const struct tutti_engine *e)
 {
     const struct model *draft = model_of(e->options.draft);
@@ -197,7 +196,7 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
 {
     uint64_t hash_seed;
     if (getrandom(&hash_seed, sizeof hash_seed, 0) != sizeof hash_seed)
-        return error_set(err, TUTTI_E_IO, "the system gives no random numbers");
+        return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
     e->seed = e->options.default_seed > 0 ? e->options.default_seed : mix64(hash_seed);
     int n_pages = 0;
     enum tutti_status st = e->hooks.reserve(e->model, e->options.max_batch_tokens, max_outputs(e), err);
@@ -209,7 +208,7 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
     if (st == TUTTI_OK)
         st = reserve_samplers(e, err);
     if (st == TUTTI_OK)
-        st = reserve_kv(e, &n_pages, err); /* last of the large ones: it takes from what is left */
+        st = reserve_kv(e, &n_pages, err); /* last of the large allocations: it takes a part of the rest */
     if (st == TUTTI_OK)
         st = reserve_draft(e, n_pages, hash_seed, err);
     if (st != TUTTI_OK)
@@ -255,7 +254,7 @@ static enum tutti_status open_locks(struct tutti_engine *e, struct tutti_error *
 {
     int rc = pthread_mutex_init(&e->lock, NULL);
     if (rc != 0)
-        return error_set(err, TUTTI_E_MEMORY, "cannot make a lock: %s", strerror(rc));
+        return error_set(err, TUTTI_E_MEMORY, "cannot create a mutex: %s", strerror(rc));
     e->has_lock = true;
     enum tutti_status st = stats_init(&e->stats, err);
     if (st == TUTTI_OK)
@@ -270,12 +269,12 @@ static enum tutti_status start_thread(pthread_t *thread, bool *has_thread, void 
 {
     int rc = thread_start(thread, entry, arg);
     if (rc != 0)
-        return error_set(err, TUTTI_E_MEMORY, "cannot make the %s thread: %s", name, strerror(rc));
+        return error_set(err, TUTTI_E_MEMORY, "cannot create the %s thread: %s", name, strerror(rc));
     *has_thread = true;
     return TUTTI_OK;
 }
 
-/* Before any thread runs, so that the first reader sees the pool. */
+/* Called before any thread starts, so that the first snapshot has the pool. */
 static void init_stats(struct tutti_engine *e)
 {
     struct tutti_stats *now = &e->stats.now;
@@ -295,7 +294,7 @@ static void wake_engine(void *user)
     bell_ring(&e->engine_bell);
 }
 
-/* One engine at a time. */
+/* Marks the model as used by one engine. */
 static enum tutti_status use_model(struct model *model, bool *is_ours, struct tutti_error *err)
 {
     if (__atomic_exchange_n(&model->in_use, true, __ATOMIC_ACQ_REL))
@@ -304,12 +303,13 @@ static enum tutti_status use_model(struct model *model, bool *is_ours, struct tu
     return TUTTI_OK;
 }
 
-/* The two models compute in turn. lender: NULL: the draft model has its own threads again. */
-static void lend_threads(struct model *draft, struct model *lender)
+/* The draft model computes on the threads of lender, because the two work alternately. lender NULL:
+ * on its own again. */
+static void share_threads_with(struct model *draft, struct model *lender)
 {
     struct backend *be = draft->backend;
     if (be->ops->share_threads)
-        (void)be->ops->share_threads(be, lender ? lender->backend : NULL); /* false: it keeps its own */
+        (void)be->ops->share_threads(be, lender ? lender->backend : NULL); /* false: keeps its own */
 }
 
 enum tutti_status engine_open(tutti_engine **out, struct model *model,
@@ -335,7 +335,7 @@ enum tutti_status engine_open(tutti_engine **out, struct model *model,
     if (st == TUTTI_OK && draft)
         st = use_model(draft, &e->has_draft_model, err);
     if (st == TUTTI_OK && draft)
-        lend_threads(draft, model);
+        share_threads_with(draft, model);
     if (st == TUTTI_OK)
         st = open_locks(e, err);
     if (st == TUTTI_OK)
@@ -391,7 +391,7 @@ static void cancel_all(struct tutti_engine *e)
 
 static void join_threads(struct tutti_engine *e)
 {
-    if (e->has_text_thread) { /* it ends when every request has */
+    if (e->has_text_thread) { /* it ends after the last request */
         cancel_all(e);
         pthread_join(e->text_thread, NULL);
     }
@@ -439,7 +439,7 @@ void tutti_engine_close(tutti_engine *e)
     if (e->has_lock)
         pthread_mutex_destroy(&e->lock);
     if (e->has_draft_model) {
-        lend_threads(model_of(e->options.draft), NULL);
+        share_threads_with(model_of(e->options.draft), NULL);
         __atomic_store_n(&model_of(e->options.draft)->in_use, false, __ATOMIC_RELEASE);
     }
     if (e->has_model)
@@ -449,7 +449,7 @@ void tutti_engine_close(tutti_engine *e)
 
 /* ---- callers ---- */
 
-static enum tutti_status busy(uint64_t retry_after_ms, const char *why, struct tutti_error *err)
+static enum tutti_status refuse_busy(uint64_t retry_after_ms, const char *why, struct tutti_error *err)
 {
     error_set(err, TUTTI_E_BUSY, "%s; try again later", why);
     if (err)
@@ -457,7 +457,8 @@ static enum tutti_status busy(uint64_t retry_after_ms, const char *why, struct t
     return TUTTI_E_BUSY;
 }
 
-/* Is there a place in the queue? A request that could not begin in time is refused now, while nothing was done for it. */
+/* Checks that the queue has room. A request that could not start in time is refused now, before any
+ * work is done for it. */
 static enum tutti_status check_queue(struct tutti_engine *e, const struct tutti_request *spec,
                                      const struct share *share, struct tutti_error *err)
 {
@@ -466,9 +467,9 @@ static enum tutti_status check_queue(struct tutti_engine *e, const struct tutti_
     char why[160];
     if (n_free <= 0 || e->n_free_slots == 0) {
         atomic_fetch_add(&e->stats.n_refused_full, 1);
-        snprintf(why, sizeof why, "%lld answers are running or waiting, at most %d can",
+        snprintf(why, sizeof why, "%lld answers are running or waiting, the limit is %d",
                  (long long)e->n_live_choices, e->n_slots);
-        return busy(forecast_half_ms(f), why, err);
+        return refuse_busy(forecast_half_ms(f), why, err);
     }
     if (spec->owner != 0 && share->n_choices >= SHARE_OF_FREE * n_free) {
         atomic_fetch_add(&e->stats.n_refused_full, 1);
@@ -476,22 +477,21 @@ static enum tutti_status check_queue(struct tutti_engine *e, const struct tutti_
             why, sizeof why,
             "%lld answers are running or waiting for you, the other %lld places in the queue are for others",
             (long long)share->n_choices, (long long)n_free);
-        return busy(forecast_half_ms(f), why, err);
+        return refuse_busy(forecast_half_ms(f), why, err);
     }
     uint64_t limit_us = (uint64_t)spec->max_queue_ms * 1000;
     uint64_t wait_us = limit_us > 0 ? forecast_wait_us(f, share, spec->weight, spec->priority) : 0;
-    uint64_t sure_us = limit_us - limit_us / 8; /* a forecast is no more than that */
+    uint64_t sure_us = limit_us - limit_us / 8; /* margin for the error of the prediction */
     if (wait_us <= sure_us)
         return TUTTI_OK;
     atomic_fetch_add(&e->stats.n_refused_early, 1);
-    snprintf(
-        why, sizeof why,
-        "the request would wait about %.1f s to begin, so that its limit of %.1f s is not sure to be kept",
-        (double)wait_us * 1e-6, (double)limit_us * 1e-6);
-    return busy((wait_us - sure_us) / 1000 + 1, why, err);
+    snprintf(why, sizeof why,
+             "the request would wait about %.1f s in the queue, too close to its limit of %.1f s",
+             (double)wait_us * 1e-6, (double)limit_us * 1e-6);
+    return refuse_busy((wait_us - sure_us) / 1000 + 1, why, err);
 }
 
-/* Does the engine take requests at all? */
+/* Checks that the engine takes requests at all. */
 static enum tutti_status check_open(const struct tutti_engine *e, struct tutti_error *err)
 {
     if (model_is_lost(e->model)) {
@@ -500,10 +500,10 @@ static enum tutti_status check_open(const struct tutti_engine *e, struct tutti_e
             err->status = TUTTI_E_CLOSED;
         return TUTTI_E_CLOSED;
     }
-    return e->is_draining ? error_set(err, TUTTI_E_CLOSED, "the engine takes no further requests") : TUTTI_OK;
+    return e->is_draining ? error_set(err, TUTTI_E_CLOSED, "the engine takes no new requests") : TUTTI_OK;
 }
 
-/* Under the lock: gives the request an id and a place among those that wait. */
+/* Under the lock: gives the request an id and a place in the queue. */
 static enum tutti_status enqueue(struct tutti_engine *e, struct request *r, struct tutti_error *err)
 {
     enum tutti_status st = check_open(e, err);
@@ -545,7 +545,7 @@ enum tutti_status tutti_engine_submit(tutti_engine *e, const struct tutti_reques
         pthread_mutex_lock(&e->lock);
         st = enqueue(e, r, err);
         if (st == TUTTI_OK && request_id)
-            *request_id = r->id; /* here: it may be gone when the lock is */
+            *request_id = r->id; /* before unlocking: then the request may be freed */
         pthread_mutex_unlock(&e->lock);
     }
     if (st != TUTTI_OK) {
@@ -554,7 +554,7 @@ enum tutti_status tutti_engine_submit(tutti_engine *e, const struct tutti_reques
         return st;
     }
     if (r->spec.grammar_kind != TUTTI_GRAMMAR_NONE)
-        constraint_compile(e->constraints, r); /* prompts_add() follows */
+        constraint_compile(e->constraints, r); /* calls prompts_add() afterwards */
     else
         prompts_add(e, r);
     return TUTTI_OK;

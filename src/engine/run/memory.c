@@ -1,4 +1,4 @@
-/* How much memory the KV cache may have. */
+/* Chooses the size of the KV cache. */
 #include "engine/run/engine.h"
 
 #include <inttypes.h>
@@ -7,7 +7,7 @@
 
 enum { MIB = 1 << 20, HEADROOM_MIB = 512, SIZE_TEXT_BYTES = 32 };
 
-/* A size as flags take it ("512M"), rounded up to less than 1% more. Returns text. */
+/* A size in the format of flags ("512M"), rounded up by less than 1%. Returns text. */
 static const char *size_text(char *text, uint64_t n_bytes)
 {
     static const char UNITS[] = " KMGT";
@@ -42,7 +42,7 @@ enum tutti_status engine_kv_too_small(size_t page_bytes, uint64_t kv_bytes, bool
 enum tutti_status engine_kv_pages(int *n_pages, size_t page_bytes, uint64_t kv_bytes, uint64_t bytes_left,
                                   int n_seqs, int n_ctx, struct tutti_error *err)
 {
-    uint64_t budget = kv_bytes, most = UINT64_MAX; /* what idle conversations may keep has no bound */
+    uint64_t budget = kv_bytes, most = UINT64_MAX; /* no limit: the prefix cache uses any number of pages */
     if (budget == 0) {
         uint64_t headroom = (uint64_t)HEADROOM_MIB * MIB + bytes_left / 8;
         budget = bytes_left > headroom ? bytes_left - headroom : bytes_left / 2;

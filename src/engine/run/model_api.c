@@ -1,4 +1,4 @@
-/* The model handle of include/tutti.h over struct model. */
+/* The functions of include/tutti.h for models and ranks, over struct model. */
 #include "backend/kv_type.h"
 #include "cluster/cluster.h"
 #include "engine/run/engine.h"
@@ -150,8 +150,8 @@ int64_t tutti_tokenize_trusted(const tutti_model *handle, const char *text, size
     return tokenize(model_of(handle), &trusted, ids, max_ids);
 }
 
-/* The ids that the tokenizer knows: rows that only pad the vocabulary have no text. False: an id is outside of the
- * vocabulary, or there is no memory. */
+/* Copies the ids that the tokenizer knows; rows that only pad the vocabulary have no text. False:
+ * an id is outside the vocabulary, or out of memory. */
 static bool keep_known(const struct model *model, const int32_t *ids, size_t n_ids, struct ids *out)
 {
     int n_pieces = tokenizer_n_pieces(model->tokenizer);
@@ -188,11 +188,9 @@ void tutti_sampling_init(struct tutti_sampling *out, const tutti_model *model)
         *out = (struct tutti_sampling){ .temperature = 1, .top_p = 1, .repetition_penalty = 1 };
 }
 
-/* ---- logits of one sequence, for checking a model ---- */
+/* ---- logits of one sequence, to compare a model with a reference ---- */
 
-enum {
-    LOGITS_ROWS = 64
-}; /* of a step, but a prefix is one step: every one of them has a whole row of logits */
+enum { LOGITS_ROWS = 64 }; /* rows of a step; a prefix is one step, so each of its rows may need logits */
 
 static enum tutti_status check_ids(const struct model *model, const int32_t *ids, size_t n_ids,
                                    struct tutti_error *err)
@@ -207,15 +205,16 @@ static enum tutti_status check_ids(const struct model *model, const int32_t *ids
     }
     if (model_desc_ends_at_context(&model->desc) && n_ids > (size_t)model->desc.n_ctx)
         return error_set_param(err, TUTTI_E_ARGUMENT, "ids",
-                               "%zu token ids, but the model knows %d positions", n_ids, model->desc.n_ctx);
+                               "%zu token ids, but the model has a context of %d tokens", n_ids,
+                               model->desc.n_ctx);
     if (model->in_use)
-        return error_set(err, TUTTI_E_ARGUMENT, "an engine is open on this model");
+        return error_set(err, TUTTI_E_ARGUMENT, "an engine is open on this model; close it first");
     return TUTTI_OK;
 }
 
-/* The numbers of a step of one sequence, for up to max_rows rows. */
+/* The arrays of a step of one sequence, for up to max_rows rows. */
 struct logits_step {
-    int32_t *numbers; /* the memory of all: [5][max_rows] */
+    int32_t *numbers; /* memory of all arrays: [5][max_rows] */
     int32_t *positions, *seqs, *outputs, *ropes, *blocks;
 };
 

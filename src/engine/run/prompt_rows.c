@@ -1,8 +1,9 @@
-/* After a step: takes what requests want of the rows of their prompts. Engine thread, and its compute threads. */
+/* After a step: takes log-probabilities and hidden states of prompt rows. Engine thread, and its
+ * compute threads. */
 #include "base/system/clock.h"
 #include "engine/run/engine_state.h"
 
-/* Each log-probability is worked on by one thread, as a draw is. */
+/* One thread computes each log-probability, as for a draw. */
 static void score_share(void *arg, int thread, int n_threads)
 {
     struct tutti_engine *e = arg;
@@ -27,7 +28,7 @@ void prompt_rows_take(struct tutti_engine *e)
         struct request *r = entry->seq->request;
         if (entry->n_scores + entry->n_hidden == 0)
             continue;
-        for (int k = 0; k < entry->n_scores; k++) /* a row tells of the token behind it */
+        for (int k = 0; k < entry->n_scores; k++) /* a row gives the logits of the token after it */
             e->scores[e->n_scores++] = (struct score){ .entry = entry,
                                                        .pos = entry->first_pos + k + 1,
                                                        .output = entry->first_score + k };

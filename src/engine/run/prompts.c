@@ -1,14 +1,14 @@
-/* Prepares prompts on separate threads: renders messages and tokenizes texts while streams go on. Owners share the threads
- * fairly (workers.h), by the bytes of their prompts. */
+/* Prepares prompts on separate threads: renders messages and tokenizes texts while other requests
+ * run. Owners share the threads fairly (workers.h), by the bytes of their prompts. */
 #include "base/system/clock.h"
 #include "engine/run/engine_state.h"
 
 enum {
     PROMPT_THREADS = 2,
-    BYTES_PER_TOKEN = 256, /* of a refused prompt that are charged as one computed token */
+    BYTES_PER_TOKEN = 256, /* bytes of a refused prompt that are charged as one computed token */
 };
 
-/* To the text thread, which admits or refuses it. */
+/* Passes it to the text thread, which admits or refuses it. */
 static void hand_over(struct tutti_engine *e, struct request *r)
 {
     r->next = NULL;

@@ -1,4 +1,4 @@
-/* Opening the spill file of an engine: the options that it goes together with, and what its pages depend on. */
+/* Opens the spill file of an engine: checks its options, and computes the identity of its pages. */
 #include "base/checksum.h"
 #include "base/log.h"
 #include "engine/run/engine_state.h"
@@ -22,31 +22,32 @@ enum tutti_status spill_check_options(struct tutti_engine *e, struct tutti_error
     struct tutti_engine_options *o = &e->options;
     if (!o->kv_spill_dir && o->kv_spill_bytes > 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, "kv_spill_bytes",
-                               "a size of the file of spilled pages without a folder for it");
+                               "kv_spill_bytes is set without a folder (kv_spill_dir)");
     if (!o->kv_spill_dir)
         return TUTTI_OK;
     if (!*o->kv_spill_dir)
         return error_set_param(err, TUTTI_E_ARGUMENT, "kv_spill_dir",
-                               "the folder of spilled pages has no name");
+                               "kv_spill_dir is empty, expected a folder");
     if (o->no_prefix_cache)
         return error_set_param(err, TUTTI_E_ARGUMENT, "kv_spill_dir",
-                               "pages spill for later prompts, but the prefix cache is switched off");
+                               "the KV spill file needs the prefix cache, which is switched off");
     if (e->model->group)
         return error_set_param(err, TUTTI_E_UNSUPPORTED, "kv_spill_dir",
-                               "pages of several ranks cannot spill: each holds only a part of a page");
+                               "several ranks cannot spill KV pages: each has only a part of a page");
     if (e->model->desc.has_prefix)
-        return error_set_param(err, TUTTI_E_UNSUPPORTED, "kv_spill_dir",
-                               "model %s reads prompts in both directions, so nothing of them can be reused",
-                               e->model->name);
+        return error_set_param(
+            err, TUTTI_E_UNSUPPORTED, "kv_spill_dir",
+            "model %s has bidirectional attention over the prompt, so its pages cannot be reused",
+            e->model->name);
     if (o->kv_spill_bytes == 0)
         o->kv_spill_bytes = DEFAULT_BYTES;
     return TUTTI_OK;
 }
 
-/* ---- what pages depend on ---- */
+/* ---- identity of the pages ---- */
 
-/* The rotation takes sines and cosines from the system's library: their bits are the same on every processor in most of its
- * versions, but nobody promises it. */
+/* Rotary embedding takes sines and cosines from the system's math library. Most versions give the
+ * same bits on every processor, but that is not guaranteed. */
 static uint64_t sum_of_library(const struct model *model)
 {
     int n_freqs = model->rope_freqs ? model->desc.rotary_dim / 2 : 0, n_ctx = model->desc.n_ctx;
@@ -62,7 +63,7 @@ static uint64_t sum_of_library(const struct model *model)
     return sum;
 }
 
-/* Keys, values and logits of a fixed text, computed here and now. False: no memory. */
+/* Checksum of keys, values and logits of a fixed text, computed here. False: out of memory. */
 static bool sum_of_sample(struct tutti_engine *e, size_t page_bytes, uint64_t *sum)
 {
     struct backend *be = e->model->backend;
@@ -115,7 +116,7 @@ static enum tutti_status identify(struct tutti_engine *e, struct spill_identity 
     arithmetic = checksum64(arithmetic, TUTTI_VERSION, sizeof TUTTI_VERSION);
     arithmetic = checksum64(arithmetic, be->ops->name, strlen(be->ops->name));
     if (!sum_of_sample(e, page_bytes, &arithmetic))
-        return error_set(err, TUTTI_E_MEMORY, "spilled pages: no memory for one of %zu bytes", page_bytes);
+        return error_set(err, TUTTI_E_MEMORY, "KV spill: out of memory for a page of %zu bytes", page_bytes);
     *out = (struct spill_identity){ .weights = model_weights_fingerprint(e->model),
                                     .shape = model_shape_fingerprint(e->model),
                                     .arithmetic = arithmetic,
@@ -133,7 +134,7 @@ static enum tutti_status make_spiller(struct tutti_engine *e, struct tutti_error
     if (!roots)
         return error_set(err, TUTTI_E_MEMORY, "spilled pages: out of memory");
     roots[0] = SPILL_ROOT;
-    for (int i = 1; i < n_roots; i++) /* odd: never that of no adapter */
+    for (int i = 1; i < n_roots; i++) /* odd, so it differs from the root without an adapter */
         roots[i] = SPILL_ROOT | model_adapter_fingerprint(e->model, i - 1) >> 1 | 1;
     struct spiller_options options = { .scheduler = e->scheduler,
                                        .backend = e->model->backend,
@@ -156,7 +157,7 @@ enum tutti_status spill_start(struct tutti_engine *e, uint64_t hash_seed, struct
                                      .bell = &e->engine_bell };
     if (!options.dir)
         return TUTTI_OK;
-    e->options.kv_spill_dir = NULL; /* the caller's */
+    e->options.kv_spill_dir = NULL; /* borrowed from the caller */
     enum tutti_status st = identify(e, &options.identity, err);
     if (st == TUTTI_OK)
         st = spill_open(&e->spill, &options, err);
@@ -165,7 +166,7 @@ enum tutti_status spill_start(struct tutti_engine *e, uint64_t hash_seed, struct
     if (st != TUTTI_OK)
         return st;
     struct spill_counts counts = spill_counts(e->spill);
-    log_info("KV spill: %" PRIu64 " of %" PRIu64 " pages of %d tokens are there from before", counts.n_copies,
+    log_info("KV spill: the file has %" PRIu64 " of %" PRIu64 " pages of %d tokens", counts.n_copies,
              counts.n_slots, KV_PAGE_TOKENS);
     return TUTTI_OK;
 }

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* Seconds; from one row of a small model to a long prompt behind a queue. */
+/* Seconds; from one row of a small model to a long prompt with a long queue. */
 static const double bounds[TUTTI_HISTOGRAM_BUCKETS] = {
     0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1,
     0.15,   0.25,  0.5,   1,     2.5,  5,    10,   30,   60,    300,
@@ -18,7 +18,7 @@ enum tutti_status stats_init(struct stats *stats, struct tutti_error *err)
     memset(stats, 0, sizeof *stats);
     int rc = pthread_mutex_init(&stats->lock, NULL);
     if (rc != 0)
-        return error_set(err, TUTTI_E_MEMORY, "cannot make a lock: %s", strerror(rc));
+        return error_set(err, TUTTI_E_MEMORY, "cannot create a mutex: %s", strerror(rc));
     stats->has_lock = true;
     histogram_init(&stats->now.ttft);
     histogram_init(&stats->now.inter_token);
@@ -59,7 +59,7 @@ void stats_read(struct stats *stats, struct tutti_stats *out)
     uint64_t n_not_waiting = stats->shared_n_begun;
     pthread_mutex_unlock(&stats->lock);
     n_not_waiting += atomic_load(&stats->n_unprepared);
-    out->n_requests = atomic_load(&stats->n_requests); /* after those that do not wait: it counts them too */
+    out->n_requests = atomic_load(&stats->n_requests); /* after n_begun, which must not exceed it */
     out->n_waiting += out->n_requests - n_not_waiting;
     out->n_refused = atomic_load(&stats->n_refused);
     out->n_refused_full = atomic_load(&stats->n_refused_full);

@@ -1,12 +1,13 @@
-/* The engine thread: takes in what came, plans a step, computes it, draws tokens, hands them to the text thread. */
+/* The engine thread's loop: takes in requests, plans a step, computes it, draws tokens, passes them
+ * to the text thread. */
 #include "base/log.h"
 #include "base/system/clock.h"
 #include "engine/run/engine_state.h"
 
 enum {
-    MOVE_US = 1000, /* for moving pages between two steps, at least */
+    MOVE_US = 1000, /* least time for moving pages between two steps */
     LOOK_AGAIN_US = 500000,
-    FLUSH_US = 10 * 1000 * 1000, /* for writing what is cached when the engine closes */
+    FLUSH_US = 10 * 1000 * 1000, /* for spilling cached pages when the engine closes */
 };
 
 static void enter_phase(struct tutti_engine *e, const char *phase)
@@ -23,12 +24,12 @@ void run_on_team(struct tutti_engine *e, team_fn *fn, void *arg)
         fn(arg, 0, 1);
 }
 
-/* ---- what came ---- */
+/* ---- new and cancelled requests ---- */
 
 static void take_ready(struct tutti_engine *e)
 {
     for (struct request *const *item; (item = queue_front(e->ready));) {
-        /* A cancel that came before the hand-over was looked for in vain. */
+        /* A cancel before the hand-over did not find the request here. */
         if (atomic_load(&(*item)->is_cancelled))
             atomic_store(&e->has_ends, true);
         scheduler_add(e->scheduler, *item);
@@ -49,7 +50,7 @@ static void time_out(void *user, struct request *r)
     answers_end_unstarted(e, r, (struct record){ .finish = TUTTI_FINISH_ERROR, .status = TUTTI_E_TIMEOUT });
 }
 
-/* Requests that were cancelled, choices whose text came to a stop string. */
+/* Ends requests that were cancelled, and choices whose text has reached a stop string. */
 static void take_ends(struct tutti_engine *e)
 {
     if (!atomic_exchange(&e->has_ends, false))
@@ -64,7 +65,7 @@ static void take_ends(struct tutti_engine *e)
         if (!is_cancelled && !atomic_load(&r->choices[seq->choice].is_ended))
             continue;
         if (is_cancelled && r->n_started < r->spec.n_choices)
-            cancel_unstarted(e, r); /* r lives on: this sequence has not ended yet */
+            cancel_unstarted(e, r); /* r is still valid: this sequence has not ended yet */
         answers_end(e, seq, TUTTI_FINISH_CANCELLED, TUTTI_OK, NULL);
     }
     for (struct request *r = line_first(&s->line), *next; r; r = next) {
@@ -74,7 +75,7 @@ static void take_ends(struct tutti_engine *e)
     }
 }
 
-/* A rank was lost: nothing can be computed any more. */
+/* A rank was lost: nothing can be computed any more, so all requests end. */
 static void fail_all(struct tutti_engine *e)
 {
     struct scheduler *s = e->scheduler;
@@ -100,7 +101,8 @@ static void fail_all(struct tutti_engine *e)
 
 /* ---- results of prompts ---- */
 
-/* A request whose prompt has no log-probabilities ends with all its choices, also those that have not begun. */
+/* A request with a NaN or infinite prompt log-probability ends with all its choices, even those
+ * that have not started. */
 static void end_unscorable(struct tutti_engine *e)
 {
     for (const struct score *bad; (bad = prompt_rows_bad_score(e));) {
@@ -115,7 +117,7 @@ static void end_unscorable(struct tutti_engine *e)
     }
 }
 
-/* Requests without an answer are over when their prompt is read. */
+/* Requests without an answer end after their prefill. */
 static void end_readings(struct tutti_engine *e)
 {
     struct scheduler *s = e->scheduler;
@@ -183,7 +185,7 @@ static void note_counts(struct tutti_engine *e)
     stats_publish(&e->stats);
 }
 
-/* Sequences that begin in this step were waiting until now. */
+/* Counts requests that start in this step. */
 static void note_starts(struct tutti_engine *e)
 {
     const struct scheduler *s = e->scheduler;
@@ -196,7 +198,7 @@ static void note_starts(struct tutti_engine *e)
     }
 }
 
-/* True: something was done. */
+/* True: a step was computed, or there may be more to do. */
 static bool do_step(struct tutti_engine *e)
 {
     struct scheduler *s = e->scheduler;
@@ -212,7 +214,7 @@ static bool do_step(struct tutti_engine *e)
     note_starts(e);
     if (!has_rows) {
         enter_phase(e, NULL);
-        /* A mask that comes rings the bell, and so does a page. */
+        /* A mask or a page that arrives rings the bell. */
         return !is_any_waiting && s->n_returning == 0 && s->n_running + s->n_preempted + s->line.n > 0;
     }
     enter_phase(e, "copying pages");
@@ -260,7 +262,8 @@ static bool do_step(struct tutti_engine *e)
     return true;
 }
 
-/* Moves pages from and to the buffers of the spill file: as long as it slows a step by an eighth. True: there is more to do. */
+/* Moves pages to and from the buffers of the spill file, for up to an eighth of a step's time.
+ * True: there is more to do. */
 static bool move_pages(struct tutti_engine *e)
 {
     if (!e->spiller)
@@ -271,8 +274,8 @@ static bool move_pages(struct tutti_engine *e)
     return has_more;
 }
 
-/* Until something comes; where pages are awaited from the file, not for ever. */
-static void rest(struct tutti_engine *e, unsigned ticket)
+/* Waits for the bell; with a timeout if pages from the spill file are awaited. */
+static void wait_for_work(struct tutti_engine *e, unsigned ticket)
 {
     if (e->scheduler->n_returning > 0)
         (void)bell_wait_until(&e->engine_bell, ticket, clock_now_us() + LOOK_AGAIN_US);
@@ -314,7 +317,7 @@ void *step_main(void *arg)
             continue;
         if (atomic_load(&e->is_stopping))
             break;
-        rest(e, ticket);
+        wait_for_work(e, ticket);
     }
     if (e->spiller)
         spiller_flush(e->spiller, &e->engine_bell, FLUSH_US);

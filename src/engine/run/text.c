@@ -1,5 +1,5 @@
-/* The text thread: makes text of tokens while the next step computes, and calls back. Prompts are prepared elsewhere
- * (prompts.c), so that no stream waits for them. */
+/* The text thread: detokenizes while the next step computes, and calls back. Prompts are prepared
+ * elsewhere (prompts.c), so that no stream waits for them. */
 #include "base/system/clock.h"
 #include "engine/run/engine_state.h"
 
@@ -28,32 +28,32 @@ static bool make_room(struct token_scratch *scratch, size_t n_tokens, size_t n_t
     return true;
 }
 
-/* The tokens of an event: n_scores of the prompt, then the visible ones of a reply. */
-struct told {
+/* The tokens of an event: n_scores of the prompt, then the visible tokens of a reply. */
+struct event_tokens {
     const struct sample *scores;
     size_t n_scores;
     const struct reply *reply;
 };
 
-static const struct sample *told_at(const struct told *told, size_t i)
+static const struct sample *token_at(const struct event_tokens *list, size_t i)
 {
-    return i < told->n_scores ? &told->scores[i] : &told->reply->tokens[i - told->n_scores].sample;
+    return i < list->n_scores ? &list->scores[i] : &list->reply->tokens[i - list->n_scores].sample;
 }
 
-/* These tokens with their bytes, in the scratch memory. False: out of memory. */
-static bool describe_tokens(struct tutti_engine *e, const struct told *told)
+/* Describes these tokens and their bytes in the scratch memory. False: out of memory. */
+static bool describe_tokens(struct tutti_engine *e, const struct event_tokens *list)
 {
     struct token_scratch *scratch = &e->scratch;
     const struct tokenizer *tok = e->model->tokenizer;
-    size_t n_tops = 0, top = 0, n_tokens = told->n_scores + told->reply->n_visible;
+    size_t n_tops = 0, top = 0, n_tokens = list->n_scores + list->reply->n_visible;
     for (size_t i = 0; i < n_tokens; i++)
-        n_tops += (size_t)told_at(told, i)->n_top;
+        n_tops += (size_t)token_at(list, i)->n_top;
     if (!make_room(scratch, n_tokens, n_tops))
         return false;
     buf_truncate(&scratch->bytes, 0);
-    /* First all bytes, since adding moves them; then the pointers, in the same order. */
+    /* First all bytes, because appending may move them; then the pointers, in the same order. */
     for (size_t i = 0; i < n_tokens; i++) {
-        const struct sample *sample = told_at(told, i);
+        const struct sample *sample = token_at(list, i);
         for (int k = -1; k < sample->n_top; k++) {
             size_t begin = scratch->bytes.n_bytes;
             if (tok &&
@@ -86,7 +86,7 @@ static bool describe_tokens(struct tutti_engine *e, const struct told *told)
     return true;
 }
 
-/* The choice's end is being told: nobody waits for it any more, and with the last one the id is forgotten. */
+/* Counts a choice's last event; with the last choice, the request's id is forgotten. */
 static void count_end(struct tutti_engine *e, struct request *r, struct tutti_event *event)
 {
     r->has_failed |= event->finish == TUTTI_FINISH_ERROR;
@@ -108,9 +108,9 @@ static void count_end(struct tutti_engine *e, struct request *r, struct tutti_ev
                          1);
 }
 
-/* What the prompt gave, in the request's first event that is no error. */
-static void tell_results(struct tutti_engine *e, struct request *r, size_t n_scores,
-                         struct tutti_event *event)
+/* Adds the prompt's results to the request's first event that is no error. */
+static void add_prompt_results(struct tutti_engine *e, struct request *r, size_t n_scores,
+                               struct tutti_event *event)
 {
     event->tokens = e->scratch.tokens;
     if (n_scores > 0) {
@@ -123,7 +123,7 @@ static void tell_results(struct tutti_engine *e, struct request *r, size_t n_sco
     }
 }
 
-/* Calls back with what became certain; says nothing where there is nothing to say. */
+/* Calls back with new certain text; does nothing if there is nothing to report. */
 static void report(struct tutti_engine *e, const struct record *record, enum tutti_finish finish,
                    const struct tutti_error *error)
 {
@@ -133,11 +133,11 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
     if (finish == TUTTI_FINISH_NONE && reply->text.n_bytes == 0 && reply->n_visible == 0 &&
         !r->spec.reports_held)
         return;
-    struct told told = { .reply = reply };
-    if (r->spec.prompt_logprobs && !r->has_told_results && finish <= TUTTI_FINISH_LENGTH) {
-        told.scores = r->results->scores;
-        told.n_scores = (size_t)r->results->n_scores;
-        r->has_told_results = true;
+    struct event_tokens list = { .reply = reply };
+    if (r->spec.prompt_logprobs && !r->has_sent_results && finish <= TUTTI_FINISH_LENGTH) {
+        list.scores = r->results->scores;
+        list.n_scores = (size_t)r->results->n_scores;
+        r->has_sent_results = true;
     }
     struct tutti_event event = { .request_id = r->id,
                                  .choice = record->choice,
@@ -159,7 +159,7 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
                                  .ttft_us = record->ttft_us,
                                  .total_us = clock_now_us() - r->submit_us };
     memcpy(event.held, reply->detok.held, sizeof event.held);
-    if (!describe_tokens(e, &told)) {
+    if (!describe_tokens(e, &list)) {
         event.finish = TUTTI_FINISH_ERROR;
         error_set(&event.error, TUTTI_E_MEMORY, "describing tokens: out of memory");
         event.n_tokens = event.n_text_bytes = 0;
@@ -169,7 +169,7 @@ static void report(struct tutti_engine *e, const struct record *record, enum tut
     } else if (error) {
         event.error = *error;
     } else {
-        tell_results(e, r, told.n_scores, &event);
+        add_prompt_results(e, r, list.n_scores, &event);
     }
     atomic_fetch_add(&e->stats.n_generated_tokens, event.n_tokens);
     if (event.finish != TUTTI_FINISH_NONE) {
@@ -195,7 +195,7 @@ static void request_done(struct tutti_engine *e, struct request *r)
 
 /* ---- tokens to text ---- */
 
-/* When it is worth coming again: when one who comes then would begin in time. */
+/* Sets retry_after_ms to the time after which a new request would start within its limit. */
 static void explain_timeout(const struct tutti_engine *e, const struct request *r, struct tutti_error *err)
 {
     const struct forecast *f = &e->scheduler->forecast;
@@ -203,7 +203,7 @@ static void explain_timeout(const struct tutti_engine *e, const struct request *
     uint64_t limit_us = (uint64_t)r->spec.max_queue_ms * 1000;
     uint64_t retry_ms = wait_us > limit_us ? (wait_us - limit_us) / 1000 + 1 : 1000;
     error_set(err, TUTTI_E_TIMEOUT,
-              "the request did not begin within the %.1f s that it may wait in the queue; try again later",
+              "the request did not start within its limit of %.1f s in the queue; try again later",
               (double)limit_us * 1e-6);
     err->retry_after_ms = retry_ms < UINT32_MAX ? (uint32_t)retry_ms : UINT32_MAX;
 }
@@ -253,15 +253,15 @@ static void read_record(struct tutti_engine *e, const struct record *record)
 static void handle_record(struct tutti_engine *e, const struct record *record)
 {
     struct request *r = record->request;
-    if (!r->choices[record->choice].is_reported) /* else: computed while the end was being decided */
+    if (!r->choices[record->choice].is_reported) /* else: computed after the choice had ended */
         read_record(e, record);
     if (record->finish != TUTTI_FINISH_NONE && --r->n_unfinished == 0)
         request_done(e, r);
 }
 
-/* ---- requests whose prompts are prepared ---- */
+/* ---- prepared requests ---- */
 
-/* Ends a request that the engine thread has not seen. */
+/* Ends a request that was not passed to the engine thread. */
 static void refuse(struct tutti_engine *e, struct request *r, enum tutti_finish finish,
                    const struct tutti_error *err)
 {
@@ -289,7 +289,7 @@ static void admit(struct tutti_engine *e, struct request *r)
         refuse(e, r, TUTTI_FINISH_ERROR, &r->refusal);
         return;
     }
-    /* A text that fits a grammar is shown as it is. */
+    /* With a grammar the text is shown unchanged. */
     const struct chat_format *chat = r->spec.n_messages > 0 && !r->grammar ? e->model->chat : NULL;
     r->format = (struct reply_format){ .tok = e->model->tokenizer,
                                        .stops = { r->spec.stop, r->spec.n_stop, r->stop_borders },
@@ -302,7 +302,7 @@ static void admit(struct tutti_engine *e, struct request *r)
     for (int i = 0; i < r->spec.n_choices; i++)
         reply_init(&r->choices[i].reply, &r->format);
     forecast_enter(&e->scheduler->forecast, r);
-    bool is_pushed = queue_push(e->ready, &r); /* as long as the number of slots */
+    bool is_pushed = queue_push(e->ready, &r); /* its capacity is the number of slots */
     assert(is_pushed);
     (void)is_pushed;
     queue_publish(e->ready);
@@ -325,7 +325,7 @@ static struct request *take_prepared(struct tutti_engine *e, bool *is_over)
     return r;
 }
 
-/* Streams come first: one prepared request, then all tokens that have come meanwhile. */
+/* Streams have priority: after each prepared request, all tokens that have arrived are handled. */
 void *text_main(void *arg)
 {
     struct tutti_engine *e = arg;

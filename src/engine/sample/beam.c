@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- memory: one piece for all ---- */
+/* ---- memory: one allocation for all ---- */
 
 struct pool {
     uint8_t *at;
@@ -25,7 +25,7 @@ static void *take(struct pool *pool, size_t n_items, size_t item_bytes)
     return memory;
 }
 
-/* Measures where pool->at is NULL. */
+/* Divides the allocation; only measures if pool->at is NULL. */
 static void lay_out(struct beam_search *b, struct pool *pool)
 {
     size_t n_beams = (size_t)b->n_beams, max_new = (size_t)b->max_new;
@@ -75,7 +75,7 @@ void beam_search_free(struct beam_search *search)
 
 /* ---- choosing ---- */
 
-/* The best candidate that was not taken yet, of all live beams: theirs are sorted. -1: there is none. */
+/* The best unused candidate of all live beams, whose candidates are sorted. -1: there is none. */
 static int best_head(const struct beam_search *b, float *score)
 {
     int best = -1;
@@ -91,14 +91,14 @@ static int best_head(const struct beam_search *b, float *score)
     return best;
 }
 
-/* Keeps the n_beams best answers, of equal ones the older. */
+/* Keeps the n_beams best answers; the older one of equals. */
 static void add_answer(struct beam_search *b, int parent, const struct sample_candidate *last, float score,
                        int n_new, const int32_t *ids, bool has_stop)
 {
     if (b->n_answers == b->n_beams && !(score > b->answers[b->n_beams - 1].score))
         return;
     int at = b->n_answers < b->n_beams ? b->n_answers++ : b->n_beams - 1;
-    struct beam_answer answer = b->answers[at]; /* its memory is the new one's */
+    struct beam_answer answer = b->answers[at]; /* its memory is reused for the new one */
     for (; at > 0 && score > b->answers[at - 1].score; at--)
         b->answers[at] = b->answers[at - 1];
     answer.score = score;
@@ -132,7 +132,8 @@ bool beam_search_choose(struct beam_search *b, int n_new, const int32_t *const *
     bool is_last = n_new == b->max_new;
     b->n_next = 0;
     memset(b->heads, 0, (size_t)b->n_beams * sizeof *b->heads);
-    /* Only the n_beams best may end; those behind them are there to go on in their place. */
+    /* Only the n_beams best candidates may end an answer; further ones are there to replace them as
+     * live beams. */
     for (int rank = 0, i; b->n_next < b->n_beams && (rank < b->n_beams || !is_last); rank++) {
         i = best_head(b, &score);
         if (i < 0)

@@ -1,5 +1,6 @@
-/* Rows are long (100,000 logits) and what matters of them is short: passes over a whole row are the kernels', whose bits are the same
- * on every processor; what they find is worked on one by one. Nothing is sorted but the reported log-probabilities. */
+/* Rows are long (100,000 logits), and few of them matter. Passes over a whole row are kernels,
+ * whose bits are the same on every processor; the tokens that they select are handled one by one.
+ * Only the reported log-probabilities are sorted. */
 #include "engine/sample/sampler.h"
 
 #include "base/rng.h"
@@ -64,7 +65,7 @@ static inline bool is_before(struct candidate a, struct candidate b)
     return a.x > b.x || (a.x == b.x && a.id < b.id);
 }
 
-/* Restores the heap below place i, with the candidate that comes last in order on top. */
+/* Restores the heap below index i; the top is the candidate that is last in order. */
 static void sift_down(struct candidate *heap, int n, int i)
 {
     struct candidate moved = heap[i];
@@ -78,7 +79,7 @@ static void sift_down(struct candidate *heap, int n, int i)
     heap[i] = moved;
 }
 
-/* Heapsort: in place, and no input makes it slow. (The C library's qsort may allocate.) */
+/* Heapsort: in place, and O(n log n) for any input. (The C library's qsort may allocate.) */
 static void sort_candidates(struct candidate *c, int n)
 {
     for (int i = n / 2; i-- > 0;)
@@ -120,7 +121,7 @@ static double log_sum_exp(const struct sampler *s, const float *x, int n, float 
 static void report_logprobs(struct sampler *s, const struct sample_input *in, float max, struct sample *out)
 {
     double total = log_sum_exp(s, in->logits, in->n_usable, max);
-    bool is_usable = out->token < in->n_usable; /* a prompt may hold others */
+    bool is_usable = out->token < in->n_usable; /* a prompt may have others */
     out->logprob = is_usable ? (float)((double)in->logits[out->token] - total) : -INFINITY;
     out->n_top = take_largest(s, in->logits, in->n_usable, in->n_top, s->candidates);
     sort_candidates(s->candidates, out->n_top);
@@ -161,14 +162,14 @@ static void penalize_answer(struct sampler *s, const struct sample_input *in)
     }
 }
 
-/* No infinity: what is drawn from stays finite. */
+/* Avoids infinity, so that the distribution stays finite. */
 static inline float clamp(float x)
 {
     const float most = FLT_MAX / 2;
     return x > most ? most : x < -most ? -most : x;
 }
 
-/* The n logits of a word of the mask. Most words of most masks are empty, or full. */
+/* Copies the allowed logits of one word of the mask. Most words of most masks are empty, or full. */
 static void keep_word(float *row, const float *x, uint32_t word, int n)
 {
     enum { WORD_BITS = 32 };
@@ -184,8 +185,8 @@ static void keep_word(float *row, const float *x, uint32_t word, int n)
     }
 }
 
-/* The logits x into the row, which they may stand in already. All that are not allowed get the least of all numbers, which has no weight
- * beside an allowed one. */
+/* Copies the logits x into the row, which may be x itself. Tokens that are not allowed get the
+ * smallest float, which has no weight compared with an allowed one. */
 static void keep_allowed(struct sampler *s, const struct sample_input *in, const float *x)
 {
     float *row = s->row, kept[MAX_SAMPLE_STOPS];
@@ -204,8 +205,8 @@ static void keep_allowed(struct sampler *s, const struct sample_input *in, const
     }
 }
 
-/* The row after bias, penalties and grammar: the logits themselves where nothing is asked for. */
-static const float *process(struct sampler *s, const struct sample_input *in)
+/* The row after bias, penalties and token mask; the logits themselves if there are none. */
+static const float *apply_processors(struct sampler *s, const struct sample_input *in)
 {
     const struct tutti_sampling *p = in->sampling;
     if (!has_processors(p) && !in->allowed)
@@ -229,14 +230,14 @@ static const float *process(struct sampler *s, const struct sample_input *in)
 
 /* ---- truncation and draw ---- */
 
-/* What a candidate weighs beside the most probable one. */
+/* Weight of a candidate relative to the most probable one. */
 static inline double weight(float x, float max, float temperature)
 {
     return (double)expf((x - max) / temperature);
 }
 
-/* What differences of logits are multiplied by where an error of a few units in the last place does not matter. */
-static float inverse(float temperature)
+/* Factor for differences of logits, where an error of a few units in the last place does not matter. */
+static float reciprocal(float temperature)
 {
     return 1 / temperature < FLT_MAX ? 1 / temperature : FLT_MAX;
 }
@@ -249,7 +250,7 @@ static double weight_of_all(const struct candidate *c, int n, float max, float t
     return sum;
 }
 
-/* The same, where the candidates' x is something else: their logits stand in row. */
+/* The same if the candidates' x has other values: their logits are in row. */
 static double weight_in_row(const float *row, const struct candidate *c, int n, float max, float temperature)
 {
     double sum = 0;
@@ -258,11 +259,12 @@ static double weight_in_row(const float *row, const struct candidate *c, int n, 
     return sum;
 }
 
-/* The candidates that top-p may keep: widens a window below the maximum until it holds the share p of the whole. */
+/* The candidates that top-p may keep: widens a window below the maximum until it has the
+ * probability mass p. */
 static int take_window(const struct sampler *s, const float *x, int n, float max, float temperature,
                        double mass, struct candidate *out)
 {
-    for (float width = 4.0f;; width *= 2) { /* the last: exp(-64) is below all rounding */
+    for (float width = 4.0f;; width *= 2) { /* the last one: exp(-64) is below all rounding */
         float floor = width > 64.0f ? -INFINITY : max - width * temperature;
         double held = 0;
         int n_held = 0;
@@ -276,7 +278,8 @@ static int take_window(const struct sampler *s, const float *x, int n, float max
     }
 }
 
-/* Moves the candidates before c[pivot] in order to the front, and it behind them; returns its new place. */
+/* Moves the candidates that come before c[pivot] in order to the front, then the pivot; returns the
+ * pivot's new index. */
 static int partition(struct candidate *c, int n, int pivot)
 {
     struct candidate middle = c[pivot];
@@ -294,8 +297,9 @@ static int partition(struct candidate *c, int n, int pivot)
     return n_before;
 }
 
-/* Puts the smallest set of first candidates that weighs mass or more to the front, in no order; returns its size, at
- * least 1. Quickselect by weight; the pivots look random, so no row of logits makes it slow. */
+/* Moves the smallest set of first candidates with a total weight of at least mass to the front,
+ * unsorted; returns its size, at least 1. Quickselect by weight; the pivots are pseudo-random, so
+ * no row of logits makes it slow. */
 static int cut_by_mass(const float *row, struct candidate *c, int n, float max, float temperature,
                        double mass)
 {
@@ -321,8 +325,9 @@ static bool has_typical(const struct tutti_sampling *p)
     return p->typical_p > 0.0f && p->typical_p < 1.0f;
 }
 
-/* Keeps, of the candidates that min-p leaves, the smallest set nearest to the entropy that weighs typical_p of them all, and
- * all that are as near as the last of those, as transformers' TypicalLogitsWarper does. Returns its size, at least 1. */
+/* Keeps, of the candidates after min-p, the smallest set nearest to the entropy that has typical_p
+ * of their weight, and all ties with its last one, as transformers' TypicalLogitsWarper does.
+ * Returns its size, at least 1. */
 static int cut_typical(const float *row, struct candidate *c, int n, float max,
                        const struct tutti_sampling *p)
 {
@@ -336,7 +341,7 @@ static int cut_typical(const float *row, struct candidate *c, int n, float max,
         energy += w * (double)((c[i].x - max) / p->temperature);
         c[n_left++] = c[i];
     }
-    /* -log p = log(sum) - x; the entropy is the mean of that. */
+    /* -log p = log(sum) - x; the entropy is its mean. */
     double mean = energy / sum;
     for (int i = 0; i < n_left; i++)
         c[i].x = -(float)fabs(mean - (double)((c[i].x - max) / p->temperature));
@@ -352,18 +357,18 @@ static int cut_typical(const float *row, struct candidate *c, int n, float max,
     return n_kept;
 }
 
-/* The race of the tokens: a token of weight w arrives after -log(1 - v) / w, an exponential time of rate w, so it is the first
- * with a probability in proportion to w. */
+/* The race (sampler.h): a token of weight w arrives after -log(1 - v) / w, an exponentially
+ * distributed time of rate w, so it is the first with a probability proportional to w. */
 struct race {
     uint64_t seed;
-    double first; /* arrival so far */
+    double first; /* earliest arrival so far */
     int32_t winner;
 };
 
 static inline void race_join(struct race *race, int32_t id, double w)
 {
     double v = ((double)(mix64(race->seed ^ (uint32_t)id) >> 12) + 0.5) * 0x1p-52; /* in (0, 1) */
-    if (!(v < race->first * w)) /* -log(1 - v) is more than v: most need no logarithm */
+    if (!(v < race->first * w)) /* -log(1 - v) > v: so most tokens need no logarithm */
         return;
     double arrival = -log1p(-v) / w;
     if (arrival < race->first || (arrival == race->first && id < race->winner)) {
@@ -399,7 +404,7 @@ static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best
         for (int i = 0; i < n; i++)
             c[i] = (struct candidate){ x[i], i };
     } else {
-        mass = (double)p->top_p * (double)s->kernels.sum_exp(x, n, max, inverse(p->temperature));
+        mass = (double)p->top_p * (double)s->kernels.sum_exp(x, n, max, reciprocal(p->temperature));
         n_kept = take_window(s, x, n, max, p->temperature, mass, c);
     }
     if (p->top_p < 1.0f)
@@ -411,13 +416,14 @@ static int32_t draw_truncated(struct sampler *s, const float *x, int n, int best
     return draw_candidate(c, n_kept, max, p, race);
 }
 
-/* Without top-k and top-p no order is needed: of all tokens those are weighed that may arrive before the first one so far. */
+/* Without top-k and top-p no order is needed: only tokens that may arrive before the earliest one
+ * so far are weighed. */
 static int32_t draw_plain(const struct sampler *s, const float *x, int n, int best,
                           const struct tutti_sampling *p, struct race race)
 {
     float max = x[best];
     race_join(&race, best, 1);
-    struct rivals rivals = { .seed = race.seed, .max = max, .scale = inverse(p->temperature) };
+    struct rivals rivals = { .seed = race.seed, .max = max, .scale = reciprocal(p->temperature) };
     for (int i = 0;; i++) {
         rivals.first = (float)race.first;
         if ((i = s->kernels.find_rival(x, i, n, &rivals)) >= n)
@@ -428,8 +434,8 @@ static int32_t draw_plain(const struct sampler *s, const float *x, int n, int be
     }
 }
 
-/* The place of the largest logit; -1 where one is NaN or infinite, whose id is then *out->token. */
-static int look(const struct sampler *s, const struct sample_input *in, struct sample *out)
+/* Index of the largest logit. -1: a logit is NaN or infinite; out->token is then its id. */
+static int find_largest(const struct sampler *s, const struct sample_input *in, struct sample *out)
 {
     *out = (struct sample){ 0 };
     int largest = logits_argmax(&s->kernels, in->logits, in->n_usable);
@@ -440,7 +446,7 @@ static int look(const struct sampler *s, const struct sample_input *in, struct s
 
 bool sampler_score(struct sampler *s, const struct sample_input *in, int32_t token, struct sample *out)
 {
-    int largest = look(s, in, out);
+    int largest = find_largest(s, in, out);
     if (largest < 0)
         return false;
     out->token = token;
@@ -451,12 +457,12 @@ bool sampler_score(struct sampler *s, const struct sample_input *in, int32_t tok
 bool sampler_draw(struct sampler *s, const struct sample_input *in, struct sample *out)
 {
     const struct tutti_sampling *p = in->sampling;
-    int largest = look(s, in, out);
+    int largest = find_largest(s, in, out);
     if (largest < 0)
         return false;
-    const float *x = process(s, in);
+    const float *x = apply_processors(s, in);
     int best = x == in->logits ? largest : logits_argmax(&s->kernels, x, in->n_usable);
-    if (best < 0) /* a penalty made a huge logit infinite */
+    if (best < 0) /* a penalty has made a huge logit infinite */
         best = largest;
     if (p->temperature <= 0.0f) {
         out->token = best;
@@ -486,7 +492,7 @@ bool sampler_best(struct sampler *s, const struct sample_input *in, float *row, 
         row[i] = (float)((double)row[i] - total);
     struct sample_input scored = *in;
     scored.logits = row;
-    const float *x = process(s, &scored);
+    const float *x = apply_processors(s, &scored);
     take_largest(s, x, in->n_usable, n_best, s->candidates);
     sort_candidates(s->candidates, n_best);
     for (int i = 0; i < n_best; i++)

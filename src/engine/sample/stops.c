@@ -1,6 +1,7 @@
 #include "engine/sample/stops.h"
 
-/* With matched bytes of text in hand, and the next one: how many then. */
+/* KMP step: from matched bytes of the stop string and the next byte to the new number of matched
+ * bytes. */
 static size_t step(const struct tutti_string *stop, const uint16_t *borders, size_t matched, char byte)
 {
     while (matched > 0 && stop->text[matched] != byte)

@@ -2,8 +2,8 @@
 
 #include "engine/requests/request.h"
 
-enum { ENOUGH = 4 };                      /* requests that must have begun before the rate says something */
-static const double FORGETTING = 1 / 32.; /* of the older ones, for each that begins */
+enum { ENOUGH = 4 };                      /* requests that must have started before the rate is used */
+static const double FORGETTING = 1 / 32.; /* decay of older measurements, for each request that starts */
 
 static int64_t work_of(const struct forecast *f, const struct request *r)
 {
@@ -32,7 +32,8 @@ void forecast_leave(struct forecast *f, struct request *r)
     set_work(f, r, 0);
 }
 
-/* A request that is counted by one thread and not yet by the other may make a sum negative for a moment. */
+/* One thread may add a request that the other has not counted yet, so a sum may be negative for a
+ * moment. */
 static double load(const atomic_int_fast64_t *work)
 {
     int64_t value = atomic_load_explicit(work, memory_order_relaxed);
@@ -47,7 +48,7 @@ uint64_t forecast_wait_us(const struct forecast *f, const struct share *share, d
         return 0;
     for (int i = 0; i < priority - TUTTI_PRIORITY_FIRST; i++)
         before += load(&f->waiting[i]);
-    /* Others of this priority pass only as far as their shares go. */
+    /* Owners of the same priority come first only up to their shares. */
     double equals = load(&f->waiting[priority - TUTTI_PRIORITY_FIRST]);
     double shared = load(&share->waiting) * (weights > weight ? weights / weight : 1);
     before += (shared < equals ? shared : equals) - atomic_load_explicit(&f->room, memory_order_relaxed);
@@ -83,14 +84,15 @@ void forecast_begin(struct forecast *f, struct request *r)
     forecast_leave(f, r);
     f->mean_work += (work - f->mean_work) * (f->mean_work > 0 ? FORGETTING : 1);
     if (f->since_us == 0)
-        return; /* nobody waited: it says nothing of what the machine can do */
+        return; /* the queue was empty: the rate says nothing about the machine */
     f->work = f->work * (1 - FORGETTING) + work;
     f->us *= 1 - FORGETTING;
     f->new_work += work;
     f->n_begun += f->n_begun < ENOUGH;
 }
 
-/* Over whole pauses, since many may begin at once; but where the last pause is longer than usual, it counts. */
+/* Averages over whole pauses, because many requests may start together; a last pause that is longer
+ * than usual counts too. */
 static double rate_of(const struct forecast *f)
 {
     double usual = f->work / f->us, now = (f->work + f->last_work) / (f->us + f->pause_us);
@@ -106,7 +108,7 @@ void forecast_close(struct forecast *f, double weights, int n_free, uint64_t now
         f->last_work = f->new_work;
         f->pause_us = f->new_work = 0;
     } else if (!is_waiting) {
-        f->pause_us = 0; /* they went, or were told that it is too late */
+        f->pause_us = 0; /* they were cancelled or timed out */
     }
     if (f->n_begun == ENOUGH && f->us > 0)
         atomic_store_explicit(&f->rate, rate_of(f), memory_order_relaxed);

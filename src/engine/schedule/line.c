@@ -65,7 +65,7 @@ static void lane_close(struct line *line, struct lane *lane)
     if (!lane->share->lanes)
         line->weights -= lane->share->weight;
     if (!line->first)
-        line->weights = 0; /* no rest of rounding */
+        line->weights = 0; /* no rounding error remains */
     *lane = (struct lane){ .next = line->free };
     line->free = lane;
 }

@@ -5,13 +5,14 @@
 
 enum {
     MANY_ROWS =
-        16, /* fewer say little of what a row costs; the first piece beside others, before anything is known */
-    FEW_READS = 4, /* steps that read in a row, at least, also while the number of decoding rows changes */
+        16, /* fewer say little about the cost of a row; also the first chunk, before any measurement */
+    FEW_READS =
+        4, /* consecutive steps with prefill, at least, even while the number of decoding rows changes */
     MANY_READS =
-        16, /* and at most: a step without reading takes half as long, so this costs 3 % of the reading */
+        16, /* and at most: a step without prefill takes half as long, so this costs 3 % of prefill */
 };
-static const double MARGIN = 0.95;                       /* of the slowdown allowed: steps vary */
-static const double LEARNING = 1 / 8., BRAKING = 1 / 4.; /* faster where a step took longer than it should */
+static const double MARGIN = 0.95;                       /* of the allowed slowdown: steps vary */
+static const double LEARNING = 1 / 8., BRAKING = 1 / 4.; /* BRAKING: after a step above the limit */
 
 static bool is_close(int a, int b)
 {
@@ -19,16 +20,17 @@ static bool is_close(int a, int b)
     return difference <= 1 || difference * 8 <= b;
 }
 
-/* Steps of more rows take no longer than in proportion, and those of fewer no longer than they did: within that a single
- * measurement is believed. */
+/* A step with more rows takes at most proportionally longer, and one with fewer rows no longer than
+ * before: within these bounds a single measurement is accepted. */
 static void note_decoding(struct pace *p, int n_decoding, double us)
 {
     if (p->decode_us <= 0) {
         p->decode_us = us;
     } else if (is_close(n_decoding, p->decode_rows)) {
-        if (n_decoding >= 8) /* where one more or less is little, as if in proportion */
+        if (n_decoding >= 8) /* then a row more or less changes little: scale proportionally */
             p->decode_us *= (double)n_decoding / p->decode_rows;
-        /* A step between many that read must say more than one of many alike. One that something else held up changes little. */
+        /* A lone step between many with prefill weighs more than one of many alike. An outlier
+         * changes little. */
         double capped = us < 1.5 * p->decode_us ? us : 1.5 * p->decode_us;
         p->decode_us += (capped - p->decode_us) * (p->n_reads > 0 ? 0.5 : LEARNING);
     } else {
@@ -39,20 +41,20 @@ static void note_decoding(struct pace *p, int n_decoding, double us)
     p->n_reads = 0;
 }
 
-/* What a step of so many decoding rows takes without prompts, or a little less. */
+/* Lower estimate of the duration of a step with n_decoding rows and no prefill. */
 static double alone_us(const struct pace *p, int n_decoding)
 {
     return n_decoding < p->decode_rows ? p->decode_us * n_decoding / p->decode_rows : p->decode_us;
 }
 
-/* What a step may take longer; a row, whatever it costs. MARGIN: steps vary. */
+/* Time that prefill may add to a step; at least one row. */
 static double allowance_us(const struct pace *p, int n_decoding)
 {
     return fmax((MARGIN * p->max_slowdown - 1) * alone_us(p, n_decoding), 1e-3);
 }
 
-/* Both parts of the cost share the error by how much they had to do with it: normalized least mean squares (Widrow and
- * Hoff, 1960). */
+/* The error is divided between both parts of the cost in proportion to their inputs: normalized
+ * least mean squares (Widrow and Hoff, 1960). */
 static void note_reading(struct pace *p, int n_decoding, double n, double distance, double us)
 {
     double alone = alone_us(p, n_decoding), far = distance / PACE_FAR;
@@ -62,7 +64,8 @@ static void note_reading(struct pace *p, int n_decoding, double n, double distan
         return;
     }
     double error = (us < most ? us : most) - alone - expected;
-    /* The first rows may be free, while the weights come from memory: of few it is not learned how dear many are. */
+    /* The first rows may be free while the step is bound by memory bandwidth: few rows do not show
+     * the cost of many. */
     if (error < 0 && expected < allowance_us(p, n_decoding) / 2)
         return;
     double step = error * (error > 0 ? BRAKING : LEARNING) / (n * n + far * far);

@@ -2,11 +2,13 @@
 
 #include "base/system/clock.h"
 
-/* Tokens of prompts that are read for guesses in a step: they are read once, and this takes less than a millisecond. */
+/* Tokens that prompt lookup enters in one step, of all sequences; each is entered once, and this
+ * takes less than a millisecond. */
 enum { GUESS_READ_TOKENS = 8192 };
 
-/* A mask or a beam would have to be known for each guess; from the first token's logits all choices begin. max_guesses: of the
- * kind. */
+/* Most draft tokens that a sequence may have; 0 with a grammar or beams, which would need a mask or
+ * a beam for each of them, and where further choices start from the first token's logits.
+ * max_guesses: the limit of the source. */
 static int most_guesses(const struct sequence *seq, int max_guesses)
 {
     const struct request *r = seq->request;

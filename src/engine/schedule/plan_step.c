@@ -7,7 +7,7 @@
 
 /* ---- rows ---- */
 
-/* Decoding sequences, each one row, from the cursor on. Returns the rows given. */
+/* Gives each decoding sequence one row, from the cursor on. Returns the number of rows. */
 static int choose_decoding(struct scheduler *s, int n_rows)
 {
     int n = s->options.max_seqs, given = 0, start = s->cursor;
@@ -23,8 +23,9 @@ static int choose_decoding(struct scheduler *s, int n_rows)
     return given;
 }
 
-/* Rows that a sequence may read of the next n_rows; *n_spare logits are there beyond the one that each sequence may want. */
-static int reading_rows(const struct sequence *seq, int n_rows, int *n_spare)
+/* Rows of the next n_rows that a sequence may prefill. *n_spare: logits available in addition to
+ * one for each sequence. */
+static int prefill_rows(const struct sequence *seq, int n_rows, int *n_spare)
 {
     int n = sequence_n_pending(seq) < n_rows ? sequence_n_pending(seq) : n_rows;
     if (!seq->request->spec.prompt_logprobs || seq->request->n_seen >= seq->n_computed + n)
@@ -34,25 +35,25 @@ static int reading_rows(const struct sequence *seq, int n_rows, int *n_spare)
     return n;
 }
 
-static bool can_read(const struct sequence *seq)
+static bool can_prefill(const struct sequence *seq)
 {
     return seq->state == SEQUENCE_RUNNING && sequence_n_pending(seq) > 1 && seq->n_planned == 0 &&
            !seq->is_returning;
 }
 
-/* The prompt to be read next: of the best priority, with what it has gained by waiting, the one whose turn it is. NULL: none. */
-static struct sequence *find_reader(const struct scheduler *s)
+/* The prompt to prefill next: the best priority after ageing, then the earliest turn. NULL: none. */
+static struct sequence *next_prefill(const struct scheduler *s)
 {
     struct sequence *first = NULL;
     int best = TUTTI_PRIORITY_LAST, priority_of_first = 0;
     for (int i = 0; i < s->options.max_seqs; i++) {
         const struct sequence *seq = &s->seqs[i];
-        if (can_read(seq) && seq->request->spec.priority < best)
+        if (can_prefill(seq) && seq->request->spec.priority < best)
             best = seq->request->spec.priority;
     }
     for (int i = 0; i < s->options.max_seqs; i++) {
         struct sequence *seq = &s->seqs[i];
-        if (!can_read(seq))
+        if (!can_prefill(seq))
             continue;
         int priority = line_aged(seq->request->spec.priority, best, seq->turn_us, s->now_us);
         if (!first || priority < priority_of_first ||
@@ -64,20 +65,20 @@ static struct sequence *find_reader(const struct scheduler *s)
     return first;
 }
 
-/* Pieces of prompts, in turn, for so much time. */
-static void choose_reading(struct scheduler *s, int n_rows, double budget_us)
+/* Plans chunks of prompts, round-robin, within the time budget. */
+static void choose_prefill(struct scheduler *s, int n_rows, double budget_us)
 {
     int n_spare = s->options.max_outputs - s->n_running;
     n_spare = n_spare > 0 ? n_spare : 0;
     while (n_rows > 0 && budget_us > 0) {
-        struct sequence *first = find_reader(s);
+        struct sequence *first = next_prefill(s);
         if (!first)
             return;
         if (first->n_computed < first->prefix.n && first->prefix.n > n_rows)
-            return; /* first in the next step, which has room for it */
+            return; /* it is first in the next step, which has room for it */
         scheduler_adopt_pages(s, first);
         int most = pace_rows(&s->pace, budget_us, first->n_computed);
-        first->n_planned = reading_rows(first, most < n_rows ? most : n_rows, &n_spare);
+        first->n_planned = prefill_rows(first, most < n_rows ? most : n_rows, &n_spare);
         n_rows -= first->n_planned;
         budget_us = pace_spend(&s->pace, budget_us, first->n_planned, first->n_computed);
     }
@@ -111,13 +112,14 @@ static void choose_rows(struct scheduler *s)
     if ((s->options.max_guesses > 0 || s->draft) && n_reading == 0 && given == n_decoding && given > 0)
         plan_guesses(s, given, n_rows);
     bool is_paced = given > 0 && n_reading > 0 &&
-                    !s->options.desc; /* a prefix in both directions cannot be cut */
-    choose_reading(s, n_rows, is_paced ? pace_budget(&s->pace, given) : INFINITY);
+                    !s->options.desc; /* a bidirectional prefix cannot be split */
+    choose_prefill(s, n_rows, is_paced ? pace_budget(&s->pace, given) : INFINITY);
 }
 
 /* ---- pages ---- */
 
-/* The first page of a planned sequence's rows that it lacks, or that it shares with others; -1: it has all. */
+/* Index of the first page for a planned sequence's rows that is missing or shared; -1: it has all
+ * pages. */
 static int page_needed(const struct scheduler *s, const struct sequence *seq)
 {
     for (int page = seq->n_computed / KV_PAGE_TOKENS;
@@ -127,7 +129,7 @@ static int page_needed(const struct scheduler *s, const struct sequence *seq)
     return -1;
 }
 
-/* False: there were none. */
+/* Drops all draft tokens of the step. False: there were none. */
 static bool drop_all_guesses(struct scheduler *s)
 {
     bool is_any = s->n_guess_rows > 0;
@@ -149,14 +151,15 @@ static void give_page(struct scheduler *s, struct sequence *seq, int page, int32
         return;
     }
     assert(seq->n_computed >
-           page * KV_PAGE_TOKENS); /* one copy a sequence: whole pages are not written to twice */
+           page * KV_PAGE_TOKENS); /* one copy per sequence: full pages are never written again */
     s->copies[s->n_copies++] = (struct page_copy){ .dst = page_id, .src = seq->page_table[page] };
     kv_pool_drop(s->pool, &seq->page_table[page], 1);
     seq->page_table[page] = page_id;
 }
 
-/* Finds pages for the planned sequences, the first by order first; preempts from the last where there are none. A page that
- * is dropped here may be taken again at once: copies are made in order, before anything is written. */
+/* Takes pages for the planned sequences, the first by order first; preempts the last one if the
+ * pool is empty. A page that is dropped here may be taken again at once, because copies are made in
+ * order before anything is written. */
 static void find_pages(struct scheduler *s)
 {
     s->n_copies = 0;
@@ -174,7 +177,7 @@ static void find_pages(struct scheduler *s)
         bool is_taken;
         while (!(is_taken = kv_pool_take(s->pool, 1, &page_id))) {
             if (drop_all_guesses(s))
-                break; /* perhaps there is a page now, or none is needed */
+                break; /* a page may be free now, or none is needed */
             scheduler_preempt_last(s);
             if (first->state != SEQUENCE_RUNNING)
                 break;
@@ -186,7 +189,8 @@ static void find_pages(struct scheduler *s)
 
 /* ---- the step ---- */
 
-/* What is wanted of the entry's rows, which begin at row of the step: logits now, hidden states noted for later. */
+/* Chooses the outputs of the entry's rows, which begin at row of the step: logits now; rows with
+ * hidden states are only noted. */
 static void choose_outputs(struct scheduler *s, struct plan_entry *entry, int row)
 {
     struct step *step = &s->step;
@@ -202,7 +206,7 @@ static void choose_outputs(struct scheduler *s, struct plan_entry *entry, int ro
         entry->n_hidden = is_wanted && entry->first_pos < end ? end - entry->first_pos : 0;
         return;
     }
-    /* The last row of a prompt tells of the answer's first token. */
+    /* The last row of a prompt gives the logits of the answer's first token. */
     int end_of_scores = end < r->n_prompt ? end : r->n_prompt - 1;
     if (r->spec.prompt_logprobs && entry->first_pos < end_of_scores) {
         entry->n_scores = end_of_scores - entry->first_pos;
@@ -217,7 +221,7 @@ static void choose_outputs(struct scheduler *s, struct plan_entry *entry, int ro
         s->output_rows[step->n_outputs++] = row + seq->n_planned - 1 - k;
 }
 
-/* Rows whose hidden states are wanted stand behind all others. */
+/* Appends the outputs with hidden states, which follow all others. */
 static void choose_hidden(struct scheduler *s)
 {
     struct step *step = &s->step;

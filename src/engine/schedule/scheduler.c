@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Most prompts are shorter, and are read as a whole, since reading two by halves only delays the first. */
+/* Most prompts are shorter and are prefilled in one turn: alternating between two would only delay
+ * the first. */
 enum { READ_TURN = 1024 };
 
 /* ---- memory ---- */
@@ -110,7 +111,7 @@ void scheduler_free(struct scheduler *s)
     free(s);
 }
 
-/* ---- the line ---- */
+/* ---- the queue ---- */
 
 void scheduler_add(struct scheduler *s, struct request *r)
 {
@@ -148,12 +149,13 @@ static void preempt_one(struct scheduler *s, struct sequence *seq)
     s->n_preemptions++;
 }
 
-/* Beams share pages and wait for each other: one alone would give little back and stop all. */
+/* Preempts a sequence, with all beams of its search: they share pages and wait for each other, so
+ * one of them would free little and stop all. */
 static void preempt(struct scheduler *s, struct sequence *seq)
 {
     struct beam_search *search = seq->request->beams;
     for (int i = 0; search && i < search->n_beams; i++) {
-        search->beams[i].has_candidates = false; /* they come again */
+        search->beams[i].has_candidates = false; /* they are computed again */
         if (search->beams[i].seq->state == SEQUENCE_RUNNING)
             preempt_one(s, search->beams[i].seq);
     }
@@ -169,7 +171,7 @@ void scheduler_preempt_last(struct scheduler *s)
         if (seq->state == SEQUENCE_RUNNING && (!last || seq->order > last->order))
             last = seq;
     }
-    assert(last); /* whoever is short of pages runs */
+    assert(last); /* a sequence that lacks pages is running */
     preempt(s, last);
 }
 
@@ -207,7 +209,7 @@ static int32_t previous_page(const struct sequence *seq, int page)
     return page > 0 ? seq->page_table[page - 1] : KV_NO_PAGE;
 }
 
-/* Free slots for the beams of a request, all or none. */
+/* Finds free slots for the beams of a request, all or none. */
 static bool find_slots(struct scheduler *s, struct beam_search *search)
 {
     int n = 0;
@@ -217,7 +219,7 @@ static bool find_slots(struct scheduler *s, struct beam_search *search)
     return n == search->n_beams;
 }
 
-/* The preempted sequence that is first by order, or NULL. */
+/* The first preempted sequence by order; NULL: none. */
 static struct sequence *first_preempted(struct scheduler *s)
 {
     struct sequence *first = NULL;
@@ -229,8 +231,8 @@ static struct sequence *first_preempted(struct scheduler *s)
     return first;
 }
 
-/* Of its tokens, how many may have their keys and values from the cache. At least one stays to be computed, since its logits are
- * wanted. */
+/* Number of tokens that may come from the prefix cache. At least one remains to be computed,
+ * because its logits are needed. */
 static int n_cacheable(const struct sequence *seq)
 {
     const struct request *r = seq->request;
@@ -238,8 +240,8 @@ static int n_cacheable(const struct sequence *seq)
     return n < seq->n_ids - 1 ? n : seq->n_ids - 1;
 }
 
-/* Takes the pages of n_ids tokens, the cached beginning among them. Besides, each running sequence must find a page to
- * grow into, or the newcomer would soon be thrown out again. False: not now. */
+/* Takes the pages of n_ids tokens, including the cached prefix. In addition each running sequence
+ * must be able to grow by a page, or the new one would soon be preempted. False: not now. */
 static bool take_prompt_pages(struct scheduler *s, struct sequence *seq)
 {
     int n_need = pages_of(seq->n_ids), n_matched = 0;
@@ -259,7 +261,7 @@ static bool take_prompt_pages(struct scheduler *s, struct sequence *seq)
     return true;
 }
 
-/* Serials have 49 bits to themselves. */
+/* Priority, then the 49 bits of the serial. */
 static uint64_t order_of(const struct request *r)
 {
     uint64_t class = (uint64_t)(r->spec.priority - TUTTI_PRIORITY_FIRST);
@@ -287,7 +289,7 @@ static void set_up(struct scheduler *s, struct sequence *seq, struct request *r)
     guesser_begin(&seq->guesser);
 }
 
-/* The slots of the beams that will branch off when the first has read the prompt. */
+/* Reserves slots for the beams that branch off when the first beam has prefilled the prompt. */
 static void reserve_beams(struct scheduler *s, struct request *r)
 {
     for (int i = 1; i < r->beams->n_beams; i++) {
@@ -309,8 +311,8 @@ static void let_in(struct scheduler *s, struct sequence *seq)
     s->n_running++;
 }
 
-/* Gives the next one of the line slots and pages. False: not now. */
-static bool begin(struct scheduler *s, struct request *r, uint64_t now_us)
+/* Starts a request from the queue: gives it slots and pages. False: not now. */
+static bool begin_request(struct scheduler *s, struct request *r, uint64_t now_us)
 {
     if (r->beams && !find_slots(s, r->beams))
         return false;
@@ -323,7 +325,7 @@ static bool begin(struct scheduler *s, struct request *r, uint64_t now_us)
     if (r->beams)
         reserve_beams(s, r);
     seq->n_cached = seq->n_computed;
-    seq->queue_us = now_us > r->submit_us ? now_us - r->submit_us : 1; /* 0: it has not begun */
+    seq->queue_us = now_us > r->submit_us ? now_us - r->submit_us : 1; /* 0 means: has not started */
     let_in(s, seq);
     if (r->n_started == 0)
         forecast_begin(&s->forecast, r);
@@ -334,7 +336,8 @@ static bool begin(struct scheduler *s, struct request *r, uint64_t now_us)
     return true;
 }
 
-/* Rows that a sequence reads before one that begins now; a prompt that will have had its turn before its end holds nobody up. */
+/* Prefill rows of a sequence that come before those of a request that starts now. A prompt whose
+ * turn ends before its own end delays no other. */
 static int64_t rows_before_others(const struct sequence *seq)
 {
     int n = sequence_n_pending(seq);
@@ -344,8 +347,8 @@ static int64_t rows_before_others(const struct sequence *seq)
     return seq->is_fresh || (ends_in_turn && !seq->request->spec.no_kv_cache) ? n : 0;
 }
 
-/* Would some of the request be read in the next step if it began now? */
-static bool is_read_next(const struct scheduler *s, const struct request *r)
+/* True: if the request started now, the next step would have rows for it. */
+static bool has_rows_next(const struct scheduler *s, const struct request *r)
 {
     int64_t n_before = 0;
     int n_decoding = 0;
@@ -359,7 +362,7 @@ static bool is_read_next(const struct scheduler *s, const struct request *r)
     return n_before < s->options.max_batch_tokens && n_before < pace_usual_rows(&s->pace, n_decoding);
 }
 
-/* Lets waiting ones begin, in order, until one does not fit: nobody overtakes. */
+/* Starts requests in queue order until one does not fit: none overtakes it. */
 static void admit(struct scheduler *s, uint64_t now_us)
 {
     for (struct sequence *seq; (seq = first_preempted(s));) {
@@ -369,7 +372,7 @@ static void admit(struct scheduler *s, uint64_t now_us)
         let_in(s, seq);
     }
     for (struct request *r; (r = line_best(&s->line, now_us));)
-        if (!is_read_next(s, r) || !begin(s, r, now_us))
+        if (!has_rows_next(s, r) || !begin_request(s, r, now_us))
             return;
 }
 
@@ -377,10 +380,10 @@ void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token)
 {
     seq->ids[seq->n_ids++] = token;
     if (seq->request->spec.no_kv_cache)
-        drop_pages(s, seq); /* all of it is read again */
+        drop_pages(s, seq); /* everything is computed again */
 }
 
-/* to becomes a copy of from, but for its place in the order. */
+/* Makes to a copy of from, except for its position in the order. */
 static void copy_sequence(struct scheduler *s, struct sequence *to, const struct sequence *from)
 {
     drop_pages(s, to);
@@ -405,7 +408,7 @@ void scheduler_branch(struct scheduler *s, struct request *r)
 {
     struct beam_search *b = r->beams;
     int n_new = b->beams[0].seq->n_ids - r->n_prompt;
-    for (int i = 0; i < b->n_beams; i++) /* the first that continues a beam stays in its place */
+    for (int i = 0; i < b->n_beams; i++) /* the first that continues a beam keeps its slot */
         b->reordered[i].seq = NULL;
     for (int i = 0; i < b->n_next; i++) {
         struct beam *parent = &b->beams[b->next[i].parent];
@@ -414,7 +417,7 @@ void scheduler_branch(struct scheduler *s, struct request *r)
         b->reordered[i] = *parent;
         parent->seq = NULL;
     }
-    for (int i = 0, spare = 0; i < b->n_next; i++) { /* the others take those that nobody continues */
+    for (int i = 0, spare = 0; i < b->n_next; i++) { /* the others take slots that no beam continues */
         int first = 0;
         if (b->reordered[i].seq)
             continue;
@@ -521,7 +524,7 @@ static void publish_pages(struct scheduler *s, struct sequence *seq)
     }
 }
 
-/* A prompt that has had its turn goes behind the others. */
+/* A prompt whose turn is over goes to the end of the round. */
 static void end_turn(struct scheduler *s, struct sequence *seq, int n_read)
 {
     seq->n_turn += n_read;
@@ -597,7 +600,7 @@ const char *scheduler_audit(struct scheduler *s)
     if (n_running != s->n_running || n_preempted != s->n_preempted || n_in_line != s->line.n ||
         n_returning != s->n_returning) {
         snprintf(text, sizeof text,
-                 "%d running, %d preempted, %d in line, %d returning; counted %d, %d, %d, %d", s->n_running,
+                 "%d running, %d preempted, %d queued, %d returning; counted %d, %d, %d, %d", s->n_running,
                  s->n_preempted, s->line.n, s->n_returning, n_running, n_preempted, n_in_line, n_returning);
         return text;
     }

@@ -11,20 +11,20 @@
 
 enum {
     NONE = -1,
-    SCAN_PAGES = 64, /* cached pages that are looked at in a call: a cache miss or two each */
+    SCAN_PAGES = 64, /* cached pages examined in one call: each costs a cache miss or two */
     PATIENCE_US = 5 * 1000 * 1000,
 };
 
 struct spiller {
     struct spiller_options options;
     uint64_t *roots;
-    /* Pages to copy, those that stand first at the end: each stands behind the next or a copied one. */
+    /* Pages to copy, the first one at the end: the parent of each is the next one, or has a copy. */
     int32_t *path;
     int n_path;
-    int32_t cursor; /* next cached page to look at; NONE: the oldest */
-    int n_looked;   /* at, since the oldest */
-    int n_window;   /* cached pages that shall have a copy, the oldest ones, if no page is free */
-    int first_slot; /* the next search for reads begins here, or the first sequences would take all buffers */
+    int32_t cursor; /* next cached page to examine; NONE: the oldest */
+    int n_looked;   /* pages examined since the oldest */
+    int n_window;   /* how many of the oldest cached pages must have a copy if no page is free */
+    int first_slot; /* where the next search for reads begins, so that all sequences get buffers */
     struct spiller_counts counts;
 };
 
@@ -49,7 +49,7 @@ enum tutti_status spiller_new(struct spiller **out, const struct spiller_options
         p->options.patience_us = PATIENCE_US;
     p->cursor = NONE;
     p->n_window = o->n_pages / 4 > n_context ? o->n_pages / 4 : n_context;
-    if (p->n_window > (n_slots + 1) / 2) /* or copies would push each other out for ever */
+    if (p->n_window > (n_slots + 1) / 2) /* otherwise copies would evict each other for ever */
         p->n_window = (n_slots + 1) / 2;
     options->scheduler->spiller = p;
     *out = p;
@@ -70,10 +70,11 @@ struct spiller_counts spiller_counts(const struct spiller *p)
     return p->counts;
 }
 
-/* ---- coming back ---- */
+/* ---- restoring ---- */
 
-/* The parent of the first pages of a chain in the file. Tenant 0 has the adapter's root itself; the roots of the others
- * follow from both, so a tenant finds its pages again after a restart, and finds none of the others'. */
+/* The parent of the first pages of a chain in the file. For tenant 0 it is the adapter's root; for
+ * other tenants it is derived from root and tenant. So a tenant finds its own pages again after a
+ * restart, and no pages of others. */
 static struct kv_copy root_of(const struct spiller *p, struct kv_chain chain)
 {
     assert(chain.adapter + 1 < p->options.n_roots);
@@ -88,11 +89,11 @@ void spiller_end(struct spiller *p, struct sequence *seq)
     if (!seq->is_returning)
         return;
     seq->is_returning = false;
-    seq->return_ticket++; /* answers that are still to come are not looked at */
+    seq->return_ticket++; /* outstanding reads are ignored */
     p->options.scheduler->n_returning--;
 }
 
-static void take_in(struct spiller *p, const struct spill_answer *answer)
+static void take_restored(struct spiller *p, const struct spill_answer *answer)
 {
     struct scheduler *s = p->options.scheduler;
     struct backend *be = p->options.backend;
@@ -115,15 +116,15 @@ static void take_in(struct spiller *p, const struct spill_answer *answer)
         spiller_end(p, seq);
 }
 
-/* As much as buffers allow. */
-static void ask(struct spiller *p, int32_t slot)
+/* Requests as many pages as there are free buffers. */
+static void request_pages(struct spiller *p, int32_t slot)
 {
     struct sequence *seq = &p->options.scheduler->seqs[slot];
     while (seq->n_asked < seq->n_wanted) {
         struct kv_copy next;
         const int32_t *ids = seq->ids + seq->n_asked * KV_PAGE_TOKENS;
         if (!spill_find(p->options.spill, seq->last_asked.id, ids, &next) ||
-            !spill_is_written(p->options.spill, &next)) { /* it made room for another */
+            !spill_is_written(p->options.spill, &next)) { /* it was evicted from the file */
             seq->n_wanted = seq->n_asked;
             break;
         }
@@ -159,12 +160,12 @@ void spiller_begin(struct spiller *p, struct sequence *seq, int n_matched, int n
     seq->n_wanted = n;
     seq->return_us = clock_now_us();
     p->options.scheduler->n_returning++;
-    ask(p, (int32_t)(seq - p->options.scheduler->seqs));
+    request_pages(p, (int32_t)(seq - p->options.scheduler->seqs));
 }
 
-/* ---- leaving ---- */
+/* ---- spilling ---- */
 
-/* What a page stands behind, as the file calls it; id 0: it has no copy. */
+/* The copy of a page's parent in the file; id 0: it has none. */
 static struct kv_copy copy_before(const struct spiller *p, int32_t page_id)
 {
     struct kv_pool *pool = p->options.scheduler->pool;
@@ -181,8 +182,8 @@ static bool has_copy(const struct spiller *p, int32_t page_id)
     return before.id != 0 && spill_holds(p->options.spill, copy, before.id);
 }
 
-/* The next cached page without a copy; NONE: there is none among those that may be given away soon, or it takes long to find
- * one: then *has_more. */
+/* The next cached page without a copy. NONE: there is none among those to be evicted soon; or the
+ * search takes long, then *has_more is set. */
 static int32_t find_uncopied(struct spiller *p, int n_window, bool *has_more)
 {
     struct kv_pool *pool = p->options.scheduler->pool;
@@ -204,13 +205,13 @@ static int32_t find_uncopied(struct spiller *p, int n_window, bool *has_more)
             return page_id;
         }
         if (p->cursor == NONE)
-            return NONE; /* the last one */
+            return NONE; /* the end of the list */
     }
     *has_more = true;
     return NONE;
 }
 
-/* The page and those before it that have no copy either. */
+/* Collects the page and its parents without a copy. */
 static void find_path(struct spiller *p, int32_t page_id)
 {
     const struct scheduler *s = p->options.scheduler;
@@ -222,14 +223,14 @@ static void find_path(struct spiller *p, int32_t page_id)
     }
 }
 
-/* False: not now. */
+/* False: not possible now. */
 static bool copy_page(struct spiller *p, int32_t page_id)
 {
     struct kv_pool *pool = p->options.scheduler->pool;
     struct backend *be = p->options.backend;
     struct kv_copy before = copy_before(p, page_id), *copy = kv_pool_copy(pool, page_id), made;
     const int32_t *ids = kv_pool_ids(pool, page_id);
-    if (spill_find(p->options.spill, before.id, ids, copy)) /* it was computed although the file has it */
+    if (spill_find(p->options.spill, before.id, ids, copy)) /* it was computed although the file had it */
         return true;
     void *page = spill_begin_write(p->options.spill, &before, ids, &made);
     if (!page)
@@ -240,19 +241,19 @@ static bool copy_page(struct spiller *p, int32_t page_id)
     return true;
 }
 
-/* A page, if the path leads to one still. True: one was copied. */
+/* Copies the last page of the path, if it is still valid. True: one was copied. */
 static bool copy_next(struct spiller *p)
 {
     while (p->n_path > 0) {
         int32_t page_id = p->path[p->n_path - 1];
         if (!kv_pool_is_published(p->options.scheduler->pool, page_id) ||
-            copy_before(p, page_id).id == 0) { /* the page has another content by now */
+            copy_before(p, page_id).id == 0) { /* the page has been reused */
             p->n_path = 0;
             return false;
         }
         bool is_copied = has_copy(p, page_id);
         if (!is_copied && !copy_page(p, page_id)) {
-            p->n_path = 0; /* looked for again: it may be evicted before there is room */
+            p->n_path = 0; /* search again: the page may be evicted before a buffer is free */
             return false;
         }
         p->n_path--;
@@ -262,7 +263,7 @@ static bool copy_next(struct spiller *p)
     return false;
 }
 
-/* Until end_us, among the n_window oldest cached pages. True: it can go on at once. */
+/* Copies pages among the n_window oldest cached ones until end_us. True: it can go on at once. */
 static bool copy_some(struct spiller *p, int n_window, uint64_t end_us)
 {
     bool has_more = true;
@@ -275,7 +276,7 @@ static bool copy_some(struct spiller *p, int n_window, uint64_t end_us)
                 return has_more;
             find_path(p, page_id);
         }
-        (void)copy_next(p); /* where there is no place for it, there may be one for others */
+        (void)copy_next(p); /* if this page has no slot, another one may have */
     } while (clock_now_us() < end_us);
     return true;
 }
@@ -289,14 +290,14 @@ bool spiller_work(struct spiller *p, uint64_t budget_us)
     struct spill_answer answer;
     bool is_late = false;
     while (!is_late && spill_next(p->options.spill, &answer)) {
-        take_in(p, &answer);
+        take_restored(p, &answer);
         spill_done(p->options.spill, &answer);
         is_late = clock_now_us() >= end_us;
     }
     for (int i = 0; i < s->options.max_seqs && s->n_returning > 0; i++) {
         int32_t slot = (p->first_slot + i) % s->options.max_seqs;
         if (s->seqs[slot].is_returning)
-            ask(p, slot);
+            request_pages(p, slot);
     }
     p->first_slot = (p->first_slot + 1) % s->options.max_seqs;
     if (is_late)
@@ -330,7 +331,7 @@ void spiller_flush(struct spiller *p, struct bell *bell, uint64_t most_us)
                 page_id = kv_pool_next_cached(pool, page_id);
         }
         if (!spill_is_writing(p->options.spill) && is_waiting)
-            break; /* and it will not become better */
+            break; /* waiting does not help */
         if (spill_is_writing(p->options.spill) && !bell_wait_until(bell, ticket, end_us))
             break;
     }

@@ -7,26 +7,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is known of the sequence in a slot. */
+/* State of the draft model for the sequence in a slot. */
 struct follower {
     bool is_used;
-    uint64_t order; /* the sequence's, which tells it from others in the same slot */
+    uint64_t order; /* of the sequence: identifies it among successive ones in the slot */
     int32_t *page_table;
     int n_pages, n_published;
-    int n_computed; /* tokens of the sequence that are in the pages */
-    /* Guesses behind those that are in the pages too, from position tail_at on; they count when they are drawn. */
+    int n_computed; /* tokens of the sequence whose KV is in the pages */
+    /* Draft tokens computed after those, from position tail_at on; they count once they are
+     * accepted. */
     int32_t tail[MAX_GUESSES];
     int tail_at, n_tail;
-    float chance; /* of a guess to be drawn */
+    float chance; /* acceptance rate */
 };
 
-/* A sequence that is guessed for. */
+/* A sequence that gets draft tokens in this step. */
 struct runner {
     struct sequence *seq;
     struct follower *follower;
     struct guess_offer *offer;
-    int n_done; /* tokens guessed */
-    int output; /* of the pass; -1: none */
+    int n_done; /* draft tokens so far */
+    int output; /* its output in the pass; -1: none */
     bool is_over;
 };
 
@@ -51,7 +52,7 @@ struct draft {
     const int32_t **page_tables;                             /* [max_seqs] */
 };
 
-/* ---- two models ---- */
+/* ---- compatibility of two models ---- */
 
 static enum tutti_status check_tokens(const struct model *draft, const struct model *target,
                                       struct tutti_error *err)
@@ -91,12 +92,11 @@ enum tutti_status draft_check(const struct model *draft, const struct model *tar
     if (draft->desc.has_prefix)
         return error_set_param(
             err, TUTTI_E_UNSUPPORTED, "draft",
-            "draft model %s reads prompts in both directions: such a model cannot follow another",
+            "draft model %s has bidirectional attention over the prompt, which a draft model cannot have",
             draft->name);
     if (draft->group)
         return error_set_param(err, TUTTI_E_UNSUPPORTED, "draft",
-                               "draft model %s runs on several ranks, expected on this one alone",
-                               draft->name);
+                               "draft model %s runs on several ranks, expected only this one", draft->name);
     return check_tokens(draft, target, err);
 }
 
@@ -140,7 +140,7 @@ static enum tutti_status reserve_samplers(struct draft *d, struct tutti_error *e
     return st;
 }
 
-static bool reserve(struct draft *d)
+static bool reserve_memory(struct draft *d)
 {
     size_t n_seqs = (size_t)d->options.max_seqs, n_rows = (size_t)d->max_rows;
     size_t n_outputs = (size_t)d->max_outputs, n_vocab = (size_t)d->options.model->desc.n_vocab;
@@ -172,7 +172,7 @@ enum tutti_status draft_new(struct draft **out, const struct draft_options *opti
         d->max_outputs = draft_max_outputs(options->max_seqs);
     }
     enum tutti_status st = TUTTI_OK;
-    if (!d || !reserve(d))
+    if (!d || !reserve_memory(d))
         st = error_set(err, TUTTI_E_MEMORY, "draft model for %d sequences of %d tokens: out of memory",
                        options->max_seqs, options->max_context);
     if (st == TUTTI_OK)
@@ -212,9 +212,9 @@ void draft_free(struct draft *d)
     free(d);
 }
 
-/* ---- following ---- */
+/* ---- following the sequences ---- */
 
-static void let_go(struct draft *d, struct follower *f)
+static void release_follower(struct draft *d, struct follower *f)
 {
     kv_pool_drop(d->pool, f->page_table, f->n_pages);
     f->is_used = false;
@@ -226,18 +226,19 @@ void draft_follow(struct draft *d, const struct sequence *seqs)
     for (int i = 0; i < d->options.max_seqs; i++) {
         struct follower *f = &d->followers[i];
         if (f->is_used && (seqs[i].state != SEQUENCE_RUNNING || seqs[i].order != f->order))
-            let_go(d, f);
+            release_follower(d, f);
     }
 }
 
-/* The draft model has no adapters: what it reads is the same with each of the target's. */
+/* The draft model has no adapters: its pages are the same for each adapter of the target. */
 static struct kv_chain chain_of(const struct sequence *seq)
 {
     return (struct kv_chain){ .tenant = seq->request->spec.tenant, .adapter = -1 };
 }
 
-/* What the cache has of its beginning; one token stays to be computed, since its logits are wanted. */
-static void begin(struct draft *d, struct follower *f, const struct sequence *seq, float chance)
+/* Takes what the prefix cache has. At least one token remains to be computed, because its logits
+ * are needed. */
+static void follower_begin(struct draft *d, struct follower *f, const struct sequence *seq, float chance)
 {
     int n = 0;
     if (!d->options.no_prefix_cache)
@@ -250,7 +251,7 @@ static void begin(struct draft *d, struct follower *f, const struct sequence *se
     f->chance = chance;
 }
 
-/* Guesses that were drawn since have been computed. */
+/* Counts draft tokens as computed that were accepted since. */
 static void settle_tail(struct follower *f, const struct sequence *seq)
 {
     for (int i = 0; i < f->n_tail && f->n_computed == f->tail_at + i; i++)
@@ -267,9 +268,9 @@ bool draft_offer(struct draft *d, const struct speculation *sp, const struct seq
     if (room <= 0 || offer->most <= 0)
         return false;
     if (!f->is_used)
-        begin(d, f, seq, sp->draft_chance);
+        follower_begin(d, f, seq, sp->draft_chance);
     settle_tail(f, seq);
-    if (f->n_computed == seq->n_ids) /* it has not gone on */
+    if (f->n_computed == seq->n_ids) /* no token was added: compute the last one again for its logits */
         f->n_computed--;
     offer->is_draft = true;
     offer->chance = f->chance;
@@ -285,7 +286,7 @@ void draft_judge(struct draft *d, struct speculation *sp, int slot, int n_drafte
 
 /* ---- pages ---- */
 
-/* False: there are none, and nothing was taken. */
+/* False: too few free pages; none was taken. */
 static bool take_pages(struct draft *d, struct follower *f, int n_tokens)
 {
     int n = (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS - f->n_pages;
@@ -299,7 +300,8 @@ static bool take_pages(struct draft *d, struct follower *f, int n_tokens)
 
 static void publish_pages(struct draft *d, struct follower *f, const struct sequence *seq)
 {
-    int n_known = f->n_computed < seq->n_ids ? f->n_computed : seq->n_ids - 1; /* the last may come again */
+    /* The last token may be recomputed. */
+    int n_known = f->n_computed < seq->n_ids ? f->n_computed : seq->n_ids - 1;
     int n_full = d->options.no_prefix_cache ? 0 : n_known / KV_PAGE_TOKENS;
     for (int page = f->n_published; page < n_full; page++) {
         int32_t parent = page > 0 ? f->page_table[page - 1] : KV_NO_PAGE;
@@ -345,7 +347,7 @@ static uint64_t pass_run(struct draft *d, struct speculation *sp)
     return us;
 }
 
-/* The token that the target would draw from these logits. One that ends the answer is not worth a row. */
+/* Draws the token that the target would draw from these logits. A stop token is not worth a row. */
 static void draw_one(const struct draft *d, struct sampler *sampler, struct runner *runner,
                      const float *logits)
 {
@@ -379,7 +381,7 @@ static void draw_share(void *arg, int thread, int n_threads)
     }
 }
 
-/* One pass, and a token more for each runner that has an output. */
+/* Runs one pass and draws a draft token for each runner with an output. */
 static uint64_t pass_and_draw(struct draft *d, struct speculation *sp)
 {
     uint64_t us = pass_run(d, sp), start_us = clock_now_us();
@@ -390,7 +392,7 @@ static uint64_t pass_and_draw(struct draft *d, struct speculation *sp)
     return us + clock_now_us() - start_us;
 }
 
-/* The first pass: what is read, and what each sequence is behind. */
+/* The first pass: catches up, and computes the rows before each sequence's first draft token. */
 static uint64_t run_first(struct draft *d, struct speculation *sp, struct sequence *seqs,
                           struct guess_offer *offers, int n_offers)
 {
@@ -420,7 +422,7 @@ static uint64_t run_first(struct draft *d, struct speculation *sp, struct sequen
     return d->step.n_rows > 0 ? pass_and_draw(d, sp) : 0;
 }
 
-/* A further pass over the last guess of each sequence that is not at its end. False: there is none. */
+/* Prepares a pass over the latest draft token of each unfinished runner. False: there is none. */
 static bool add_guesses(struct draft *d)
 {
     pass_begin(d);
@@ -457,7 +459,7 @@ uint64_t draft_run(struct draft *d, struct speculation *sp, struct sequence *seq
     return us;
 }
 
-/* ---- figures ---- */
+/* ---- statistics ---- */
 
 struct draft_counts draft_counts(const struct draft *d)
 {

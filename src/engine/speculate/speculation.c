@@ -4,26 +4,26 @@
 #include <string.h>
 
 enum {
-    GUESSING_STEPS = 64, /* then one without guesses, to know what that takes by now */
-    KNOWN_STEPS = 512,   /* what a step of a size took is known for so many, */
-    KNOWN_CHANGE = 2,    /* and as long as the whole machine has not changed by this factor */
-    FIRST_CREDIT = 2,    /* steps that the account begins with */
-    DRAFT_CREDIT = 16,   /* the same with a draft model, which must read a prompt before it can be judged */
-    MOST_SAVED = 4,      /* steps that it saves of its share */
-    MOST_CREDIT = 16,    /* steps that it holds at most: what can be lost of what was won before, */
-    FORGET_STEPS = 16,   /* which is forgotten in about so many */
-    MOST_REST = 64,      /* steps between two decisions */
-    PROBE_TOKENS = 2,    /* of a draft model that is tried again */
-    FIRST_WAIT = 16,     /* steps before that, doubled each time in vain */
+    GUESSING_STEPS = 64, /* then one step without draft tokens, to measure its duration again */
+    KNOWN_STEPS = 512,   /* a measured duration is valid for so many steps, */
+    KNOWN_CHANGE = 2,    /* and until the whole machine has changed by this factor */
+    FIRST_BUDGET = 2,    /* initial budget, in steps */
+    DRAFT_BUDGET = 16, /* the same with a draft model, which must prefill a prompt before it can be judged */
+    MOST_SAVED = 4,    /* steps that the budget saves of its share */
+    MAX_BUDGET = 16,   /* largest budget in steps: how much of earlier gains can be lost, */
+    FORGET_STEPS = 16, /* which are forgotten in about so many steps */
+    MOST_REST = 64,    /* most steps between two decisions */
+    PROBE_TOKENS = 2,  /* draft tokens of a draft model that is tried again */
+    FIRST_WAIT = 16,   /* steps before that, doubled after each failure */
     LAST_WAIT = 4096,
 };
-static const double CREDIT_SHARE = 0.01; /* of each step's time */
-static const double PLAN_SHARE = 0.003;  /* of that, deciding in vain may take */
-static const double COMMON_PART = 0.9;   /* of a change of what steps take is one of the whole machine */
-static const double MARGIN = 1.02;       /* of the gain: durations vary */
-static const double LEAST_CHANCE = 0.05; /* of a token to be worth a row */
+static const double BUDGET_SHARE = 0.01; /* share of each step's time that is added to the budget */
+static const double PLAN_SHARE = 0.003;  /* share of a step's time that deciding in vain may take */
+static const double COMMON_PART = 0.9;   /* part of a change of a duration that is due to the whole machine */
+static const double MARGIN = 1.02;       /* smallest gain to speculate for: durations vary */
+static const double LEAST_CHANCE = 0.05; /* smallest acceptance probability that is worth a row */
 static const float FIRST_DRAFT_CHANCE = 0.6f;
-static const float DRAFT_WEIGHT = 0.02f, SEQUENCE_WEIGHT = 0.1f; /* of each token that is judged */
+static const float DRAFT_WEIGHT = 0.02f, SEQUENCE_WEIGHT = 0.1f; /* of each token in the moving averages */
 
 void speculation_init(struct speculation *sp, double draft_share, bool is_forced)
 {
@@ -43,14 +43,15 @@ static bool is_known(const struct step_times *t, int n)
            t->scale < KNOWN_CHANGE * t->scale_at[n] && t->scale_at[n] < KNOWN_CHANGE * t->scale;
 }
 
-/* Something else may have held up what took far longer than lately, so no more of it counts; but if that lasts, the mean follows. */
+/* A duration far above the mean is capped, because something else may have delayed the step; if it
+ * lasts, the mean follows. */
 static double capped(double us, double mean_us)
 {
     double most_us = 1.5 * mean_us;
     return mean_us > 0 && us > most_us ? most_us : us;
 }
 
-static double follow(double mean_us, double us)
+static double moving_mean(double mean_us, double us)
 {
     return mean_us + (capped(us, mean_us) - mean_us) / 4;
 }
@@ -64,13 +65,14 @@ static void times_note(struct step_times *t, int n_rows, uint64_t us)
 {
     if (n_rows < 1 || n_rows > SPECULATION_ROWS)
         return;
-    double now_us = is_known(t, n_rows) ? follow(known_us(t, n_rows), (double)us) : (double)us;
+    double now_us = is_known(t, n_rows) ? moving_mean(known_us(t, n_rows), (double)us) : (double)us;
     t->us[n_rows] = now_us / t->scale;
     t->scale_at[n_rows] = t->scale;
     t->noted_at[n_rows] = t->n_noted++;
 }
 
-/* A step without guesses: where such take longer or shorter than lately, all others do, by the most part. */
+/* Records a step without draft tokens. Where its duration changed, all other durations are scaled
+ * by most of the change. */
 static void note_plain(struct speculation *sp, int n_rows, uint64_t us)
 {
     struct step_times *t = &sp->steps;
@@ -93,11 +95,12 @@ static int next_known(const struct step_times *t, int n)
     return n;
 }
 
-/* What steps of [first, last] rows take, us [SPECULATION_ROWS + 1]; first is known. Between known numbers of rows on a parabola,
- * since the first rows cost less; behind them on a straight line; where first alone is known, further rows cost nothing, or
- * (is_worst) as much as those. row_us: the least that a row costs where there are many. */
-static void estimate(const struct step_times *t, double row_us, bool is_worst, int first, int last,
-                     double *us)
+/* Estimates durations of steps with [first, last] rows in us [SPECULATION_ROWS + 1]; first is
+ * known. Between two known numbers of rows: a parabola, because the first rows cost less. After the
+ * last known one: a straight line. If only first is known, further rows cost nothing, or (is_worst)
+ * as much per row as first. row_us: lower bound of the cost per row, for many rows. */
+static void estimate_times(const struct step_times *t, double row_us, bool is_worst, int first, int last,
+                           double *us)
 {
     int below = first - 1;
     while (below > 0 && !is_known(t, below))
@@ -125,25 +128,25 @@ static void estimate(const struct step_times *t, double row_us, bool is_worst, i
 
 /* ---- plans ---- */
 
-/* What rows cost, by their number: of steps from that of the sequences on. */
+/* Durations by number of rows; steps: from the number of sequences on. */
 struct prices {
     double steps[SPECULATION_ROWS + 1], worst[SPECULATION_ROWS + 1], passes[SPECULATION_ROWS + 1];
 };
 
-/* A step, as it is put together. */
+/* Cost of the step that is being composed. */
 struct cost {
     const struct speculation *sp;
     const struct prices *prices;
     int n_seqs;
-    double plain_us;                /* without guesses */
-    double draft_us;                /* of all passes */
+    double plain_us;                /* without draft tokens */
+    double draft_us;                /* of all passes of the draft model */
     int pass_rows[MAX_GUESSES + 1]; /* of each pass of the draft model; from 1 */
-    int n_rows;                     /* of guesses */
+    int n_rows;                     /* draft tokens */
 };
 
-/* A step with more rows takes no less time. Where one did, which is known better than the step without guesses, that takes no
- * longer either. */
-static void level(const struct step_times *t, int n_seqs, int last, double *us)
+/* Makes durations monotonic: a step with more rows takes no less time. If a larger step was
+ * measured later and took less than the one without draft tokens, the latter is lowered to it. */
+static void make_monotonic(const struct step_times *t, int n_seqs, int last, double *us)
 {
     for (int n = n_seqs + 1; n <= last; n++)
         if (us[n] < us[n_seqs] && is_known(t, n) && t->noted_at[n] > t->noted_at[n_seqs])
@@ -155,19 +158,19 @@ static void level(const struct step_times *t, int n_seqs, int last, double *us)
 static void price_steps(const struct speculation *sp, double row_us, int n_seqs, int last,
                         struct prices *prices)
 {
-    estimate(&sp->steps, row_us, false, n_seqs, last, prices->steps);
-    estimate(&sp->steps, row_us, true, n_seqs, last, prices->worst);
-    level(&sp->steps, n_seqs, last, prices->steps);
-    level(&sp->steps, n_seqs, last, prices->worst);
+    estimate_times(&sp->steps, row_us, false, n_seqs, last, prices->steps);
+    estimate_times(&sp->steps, row_us, true, n_seqs, last, prices->worst);
+    make_monotonic(&sp->steps, n_seqs, last, prices->steps);
+    make_monotonic(&sp->steps, n_seqs, last, prices->worst);
 }
 
-/* The steps have prices up to the last. */
+/* prices->steps must be filled up to SPECULATION_ROWS. */
 static void price_passes(const struct speculation *sp, double row_us, int n_seqs, struct prices *prices)
 {
     double *us = prices->passes;
     int first = next_known(&sp->passes, 1);
     if (first <= SPECULATION_ROWS) {
-        estimate(&sp->passes, sp->draft_share * row_us, false, first, SPECULATION_ROWS, us);
+        estimate_times(&sp->passes, sp->draft_share * row_us, false, first, SPECULATION_ROWS, us);
     } else {
         first = n_seqs;
         for (int n = first; n <= SPECULATION_ROWS; n++)
@@ -195,13 +198,14 @@ static double step_us(const struct cost *cost)
     return cost->draft_us + cost->prices->steps[cost->n_seqs + cost->n_rows];
 }
 
-/* What is lost if no guess is right, at worst. */
+/* Worst case loss: no draft token is accepted. */
 static double risk_us(const struct cost *cost)
 {
     return cost->draft_us + cost->prices->worst[cost->n_seqs + cost->n_rows] - cost->plain_us;
 }
 
-/* A further token of an offer. Rows that the draft model is far behind are paid when they are read. */
+/* Adds a draft token to an offer. Rows by which the draft model lags far are paid for when it
+ * catches up. */
 static void add_token(struct cost *cost, struct guess_offer *offer)
 {
     int pass = ++offer->n;
@@ -220,9 +224,9 @@ static int most_promising(const struct guess_offer *offers, int n_offers)
     return best;
 }
 
-/* Sets n of the offers that are not out, to what promises the most tokens in a second and can be risked. Returns that rate, or the
- * one without guesses. */
-static double plan(struct cost *cost, int max_rows, struct guess_offer *offers, int n_offers)
+/* Sets n of the offers with !is_out to maximize tokens per second, within the budget. Returns that
+ * rate, or the rate without draft tokens. */
+static double plan_offers(struct cost *cost, int max_rows, struct guess_offer *offers, int n_offers)
 {
     int chosen[MAX_GUESS_ROWS], n_best = 0;
     double tokens = cost->n_seqs, plain = tokens / cost->plain_us, best = MARGIN * plain;
@@ -236,7 +240,7 @@ static double plan(struct cost *cost, int max_rows, struct guess_offer *offers, 
         tokens += offers[i].next;
         offers[i].next *= (double)offers[i].chance;
         double rate = tokens / step_us(cost);
-        if (rate > best && risk_us(cost) <= cost->sp->credit_us) {
+        if (rate > best && risk_us(cost) <= cost->sp->budget_us) {
             best = rate;
             n_best = cost->n_rows;
         }
@@ -251,7 +255,8 @@ static bool has_two(const struct guess_offer *offers, int n_offers, int i)
     return i + 1 < n_offers && offers[i + 1].seq == offers[i].seq;
 }
 
-/* Without the draft model, and with it where its tokens are the likelier ones: the better of the two. */
+/* Makes two plans, without the draft model and with it where its acceptance rate is higher, and
+ * takes the better one. */
 static void choose_plan(const struct cost *empty, int max_rows, struct guess_offer *offers, int n_offers)
 {
     struct cost cost = *empty;
@@ -260,7 +265,7 @@ static void choose_plan(const struct cost *empty, int max_rows, struct guess_off
         has_draft = has_draft || offers[i].is_draft;
         offers[i].is_out = offers[i].is_draft;
     }
-    double without = plan(&cost, max_rows, offers, n_offers);
+    double without = plan_offers(&cost, max_rows, offers, n_offers);
     if (!has_draft)
         return;
     for (int i = 0; i < n_offers; i++) {
@@ -270,13 +275,13 @@ static void choose_plan(const struct cost *empty, int max_rows, struct guess_off
             offers[i].is_out = !offers[i - 1].is_out;
     }
     cost = *empty;
-    if (plan(&cost, max_rows, offers, n_offers) > without)
+    if (plan_offers(&cost, max_rows, offers, n_offers) > without)
         return;
     for (int i = 0; i < n_offers; i++)
         offers[i].n = offers[i].n_other;
 }
 
-/* A draft model that no plan has room for is asked for a few tokens of one sequence from time to time. */
+/* A draft model that no plan uses drafts a few tokens for one sequence from time to time. */
 static void choose_probe(const struct speculation *sp, const struct cost *empty, int max_rows,
                          struct guess_offer *offers, int n_offers)
 {
@@ -297,16 +302,17 @@ static void choose_probe(const struct speculation *sp, const struct cost *empty,
     double before_us = risk_us(&cost);
     while (offers[best].n < PROBE_TOKENS && offers[best].n < offers[best].most)
         add_token(&cost, &offers[best]);
-    if (risk_us(&cost) - before_us > sp->credit_us)
+    if (risk_us(&cost) - before_us > sp->budget_us)
         offers[best].n = 0;
 }
 
-/* Sequences that the draft model is far behind of are read first, as far as the account goes, and for a step's time at most. */
-static void choose_reading(const struct speculation *sp, const struct cost *empty, struct guess_offer *offers,
-                           int n_offers)
+/* Sequences that the draft model lags far behind are caught up with first, within the budget, and
+ * for a step's time at most. */
+static void choose_catch_up(const struct speculation *sp, const struct cost *empty,
+                            struct guess_offer *offers, int n_offers)
 {
     int max_rows = SPECULATION_ROWS;
-    double most_us = empty->plain_us < sp->credit_us ? empty->plain_us : sp->credit_us;
+    double most_us = empty->plain_us < sp->budget_us ? empty->plain_us : sp->budget_us;
     while (max_rows > 0 && pass_us(empty, max_rows) > most_us)
         max_rows /= 2;
     for (int i = 0; i < n_offers; i++) {
@@ -315,13 +321,13 @@ static void choose_reading(const struct speculation *sp, const struct cost *empt
         offers[i].n = 0;
         int n_read = offers[i].n_behind - 1 < max_rows ? offers[i].n_behind - 1 : max_rows;
         if (n_read < NEAR_ROWS)
-            continue; /* too little for a pass of its own */
+            continue; /* too few rows for a pass of their own */
         offers[i].n_read = n_read;
         max_rows -= n_read;
     }
 }
 
-/* For tests: the two kinds in turn, and a draft model reads all that it is behind. */
+/* For tests: alternates between the two sources, and the draft model catches up completely. */
 static int choose_all(struct speculation *sp, struct guess_offer *offers, int n_offers, int max_rows)
 {
     int n = 0;
@@ -352,11 +358,11 @@ bool speculation_is_due(struct speculation *sp, int n_seqs)
     }
     if (sp->n_guessing >= GUESSING_STEPS || n_seqs >= SPECULATION_ROWS || !is_known(&sp->steps, n_seqs))
         return false;
-    if (!sp->has_credit) {
-        sp->has_credit = true;
-        sp->credit_us = (sp->draft_share > 0 ? DRAFT_CREDIT : FIRST_CREDIT) * known_us(&sp->steps, n_seqs);
+    if (!sp->has_budget) {
+        sp->has_budget = true;
+        sp->budget_us = (sp->draft_share > 0 ? DRAFT_BUDGET : FIRST_BUDGET) * known_us(&sp->steps, n_seqs);
     }
-    return sp->credit_us >= sp->plan_us;
+    return sp->budget_us >= sp->plan_us;
 }
 
 int speculation_choose(struct speculation *sp, const struct guess_room *room, struct guess_offer *offers,
@@ -389,7 +395,7 @@ int speculation_choose(struct speculation *sp, const struct guess_room *room, st
     choose_plan(&cost, max_rows, offers, n_offers);
     if (has_draft) {
         choose_probe(sp, &cost, max_rows, offers, n_offers);
-        choose_reading(sp, &cost, offers, n_offers);
+        choose_catch_up(sp, &cost, offers, n_offers);
     }
     for (int i = 0; i < n_offers; i++) {
         n += offers[i].n;
@@ -398,7 +404,7 @@ int speculation_choose(struct speculation *sp, const struct guess_room *room, st
     return n;
 }
 
-/* ---- what came of it ---- */
+/* ---- results ---- */
 
 void speculation_judge(struct speculation *sp, float *chance, int n_drafted, int n_right)
 {
@@ -409,8 +415,8 @@ void speculation_judge(struct speculation *sp, float *chance, int n_drafted, int
     }
 }
 
-/* expected_us: for a step of so many rows; 0: not known. */
-static void settle(struct speculation *sp, const struct guess_step *step, double expected_us)
+/* Settles the budget after a step. expected_us: for its number of rows; 0: not known. */
+static void settle_budget(struct speculation *sp, const struct guess_step *step, double expected_us)
 {
     double us = (double)step->us, paid_us = us, plain_us = us;
     if (step->n_guesses > 0 && step->n_seqs > 0) {
@@ -418,21 +424,21 @@ static void settle(struct speculation *sp, const struct guess_step *step, double
         paid_us = plain_us * step->n_tokens / step->n_seqs;
         us = capped(us, expected_us);
     }
-    sp->credit_us += (1 + CREDIT_SHARE) * paid_us - us - (double)step->draft_us -
+    sp->budget_us += (1 + BUDGET_SHARE) * paid_us - us - (double)step->draft_us -
                      capped(step->plan_us, sp->plan_us);
-    double won_us = sp->credit_us - MOST_SAVED * plain_us;
+    double won_us = sp->budget_us - MOST_SAVED * plain_us;
     if (won_us > 0 && step->n_tokens <= step->n_seqs)
-        sp->credit_us -= won_us / FORGET_STEPS;
-    if (sp->credit_us > MOST_CREDIT * plain_us)
-        sp->credit_us = MOST_CREDIT * plain_us;
+        sp->budget_us -= won_us / FORGET_STEPS;
+    if (sp->budget_us > MAX_BUDGET * plain_us)
+        sp->budget_us = MAX_BUDGET * plain_us;
 }
 
-/* How long to rest, so that deciding in vain takes no more than its share. */
+/* Sets the pause before the next decision, so that deciding in vain takes no more than PLAN_SHARE. */
 static void note_plan(struct speculation *sp, const struct guess_step *step)
 {
     if (step->plan_us <= 0)
         return; /* nothing was decided */
-    sp->plan_us = sp->plan_us > 0 ? follow(sp->plan_us, step->plan_us) : step->plan_us;
+    sp->plan_us = sp->plan_us > 0 ? moving_mean(sp->plan_us, step->plan_us) : step->plan_us;
     double n = sp->is_in_vain && step->us > 0 ? sp->plan_us / (PLAN_SHARE * (double)step->us) : 0;
     sp->n_resting = n < MOST_REST ? (int)n : MOST_REST;
 }
@@ -461,8 +467,8 @@ void speculation_note(struct speculation *sp, const struct guess_step *step)
     sp->n_guessing = step->n_guesses > 0 ? sp->n_guessing + 1 : 0;
     if (!step->may_guess)
         return;
-    if (sp->has_credit)
-        settle(sp, step, expected_us);
+    if (sp->has_budget)
+        settle_budget(sp, step, expected_us);
     note_plan(sp, step);
     judge_draft(sp, step);
 }

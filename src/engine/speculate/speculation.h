@@ -70,8 +70,8 @@ struct speculation {
 
     double plain_us;  /* predicted duration of the planned step without draft tokens */
     double plan_us;   /* what deciding took lately */
-    double credit_us; /* the speculation budget */
-    bool has_credit;
+    double budget_us; /* the speculation budget */
+    bool has_budget;
     bool is_in_vain; /* the last decision was for no draft tokens */
     int n_resting;   /* steps until the next decision */
 
