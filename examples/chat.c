@@ -1,4 +1,4 @@
-/* One question to a chat model, answered as it is generated: chat MODEL QUESTION */
+/* Asks a chat model one question and prints the answer as it is generated: chat MODEL QUESTION */
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@ struct answer {
     struct tutti_error error;
 };
 
-/* On the engine's text thread, once for each piece of the answer. */
+/* Called on the engine's text thread, for each part of the answer. */
 static void show(void *user, const struct tutti_event *event)
 {
     struct answer *answer = user;
@@ -31,7 +31,7 @@ static enum tutti_status ask(tutti_engine *engine, const tutti_model *model, con
     sem_init(&answer.done, 0, 0);
     enum tutti_status st = tutti_engine_submit(engine, &request, show, &answer, NULL, err);
     if (st == TUTTI_OK) {
-        sem_wait(&answer.done); /* exactly one last event comes */
+        sem_wait(&answer.done); /* posted at the last event */
         putchar('\n');
         *err = answer.error;
         st = answer.error.status;

@@ -1,6 +1,7 @@
-/* A batch of prompts of unequal length, in every way that MindFormers' text generation knows: generate MODEL [ADAPTER]
+/* Generates answers to a batch of prompts of unequal length, in the ways of MindFormers' text
+ * generation: generate MODEL [ADAPTER]
  *
- * All answers of a batch run at the same time, each with a stream of its own. */
+ * All answers of a batch run concurrently, each with its own events. */
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,11 +18,12 @@ static const char *const PROMPTS[N_PROMPTS] = {
 struct answer {
     sem_t done;
     struct tutti_error error;
-    char text[MAX_BYTES]; /* of the first choice; what does not fit is left out */
+    char text[MAX_BYTES]; /* of the first choice; truncated */
     size_t n_bytes;
 };
 
-/* On the engine's text thread, once for each piece of an answer. A program that shows answers as they come would print here. */
+/* Called on the engine's text thread, for each part of an answer. A program that prints answers as
+ * they arrive would do so here. */
 static void take(void *user, const struct tutti_event *event)
 {
     struct answer *answer = user;
@@ -35,7 +37,7 @@ static void take(void *user, const struct tutti_event *event)
         sem_post(&answer->done);
 }
 
-/* Asks all prompts at once, each as how says, and waits for their answers. */
+/* Submits all prompts at once, with the settings in how, and waits for their answers. */
 static enum tutti_status ask_all(tutti_engine *engine, const struct tutti_request *how,
                                  struct answer *answers, struct tutti_error *err)
 {
@@ -52,7 +54,7 @@ static enum tutti_status ask_all(tutti_engine *engine, const struct tutti_reques
         sem_init(&answers[n].done, 0, 0);
         st = tutti_engine_submit(engine, &request, take, &answers[n], NULL, err);
         if (st != TUTTI_OK)
-            sem_post(&answers[n].done); /* no event comes */
+            sem_post(&answers[n].done); /* there will be no event */
     }
     for (int i = 0; i < n; i++) {
         sem_wait(&answers[i].done);
@@ -90,14 +92,14 @@ static enum tutti_status run(tutti_engine *engine, const tutti_model *model, str
     enum tutti_status st = ask_all(engine, &greedy, answers, err);
     if (st != TUTTI_OK)
         return st;
-    print_all("incremental, with stored keys and values:", answers);
+    print_all("with the KV cache:", answers);
 
     struct tutti_request recomputed = greedy;
     recomputed.no_kv_cache = true;
     st = ask_all(engine, &recomputed, again, err);
     if (st != TUTTI_OK)
         return st;
-    printf("every token computed anew: %s\n", are_equal(answers, again) ? "the same" : "other answers");
+    printf("without the KV cache: %s\n", are_equal(answers, again) ? "the same" : "other answers");
 
     struct tutti_request beams = greedy;
     beams.n_beams = 4;

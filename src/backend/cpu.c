@@ -1,4 +1,4 @@
-/* The CPU backend: its table, and the operations that need no file of their own. */
+/* The CPU backend: its table of operations, and operations without a file of their own. */
 #include "backend/cpu.h"
 
 #include "backend/memory.h"
@@ -77,13 +77,13 @@ static void cpu_upload(struct backend *be, float *dst, const float *src, size_t 
     memcpy(dst, src, n_floats * sizeof *dst);
 }
 
-/* Everything a step needs is had here: its operations allocate nothing. */
+/* Allocates everything that steps need: operations allocate nothing. */
 static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tutti_error *err)
 {
     struct cpu_backend *cpu = cpu_of(be);
     int n_threads = team_n_threads(cpu->team);
     if (max_rows < 1)
-        return error_set(err, TUTTI_E_ARGUMENT, "%d rows of a step, expected at least 1", max_rows);
+        return error_set(err, TUTTI_E_ARGUMENT, "steps of %d rows, expected at least 1", max_rows);
     free_scratch(cpu);
     size_t n = (size_t)max_rows;
     size_t out = LINEAR_PIECE * TILE_ROWS * PANEL_ROWS,
@@ -104,7 +104,7 @@ static enum tutti_status cpu_reserve(struct backend *be, int max_rows, struct tu
     }
     if (!has_all) {
         free_scratch(cpu);
-        return error_set(err, TUTTI_E_MEMORY, "no memory for steps of %d rows", max_rows);
+        return error_set(err, TUTTI_E_MEMORY, "out of memory for steps of %d rows", max_rows);
     }
     cpu->max_rows = max_rows;
     return TUTTI_OK;
@@ -155,7 +155,7 @@ static void cpu_run(struct backend *be, team_fn *fn, void *arg)
     team_run(cpu_of(be)->team, fn, arg);
 }
 
-/* What each thread needs for itself is counted by our own team. */
+/* The scratch memory of each thread is allocated for the number of threads of the own team. */
 static bool cpu_share_threads(struct backend *be, struct backend *other)
 {
     struct cpu_backend *cpu = cpu_of(be);

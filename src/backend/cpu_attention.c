@@ -1,8 +1,9 @@
 /* Rotary embedding and attention of the CPU backend.
  *
- * Positions are cut into blocks of ATTENTION_BLOCK, counted from 0; a query's sums over each are computed on their own
- * and merged in order. So nothing depends on who computes which block: a single long context is spread over all
- * threads, and the bits are those of one thread. */
+ * Positions are divided into blocks of ATTENTION_BLOCK, counted from 0. A query's sums over each
+ * block are computed separately and merged in order, as in flash decoding. So the bits do not
+ * depend on which thread computes a block: a single long context is spread over all threads, and
+ * has the same bits as with one thread. */
 #include "backend/cpu.h"
 #include "backend/memory.h"
 
@@ -52,8 +53,8 @@ bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows)
     return true;
 }
 
-/* Enough for all blocks of all pages, where each belongs to one decoding sequence; where pages are shared by many, some
- * tiles may stay whole. */
+/* Allocates sums for all blocks of all pages, if each page belongs to one decoding sequence; if
+ * many sequences share pages, some tiles may stay uncut. */
 bool cpu_attention_reserve_cuts(struct cpu_backend *cpu, int n_pages)
 {
     enum { BLOCK_PAGES = ATTENTION_BLOCK / KV_PAGE_TOKENS };
@@ -73,7 +74,7 @@ bool cpu_attention_reserve_cuts(struct cpu_backend *cpu, int n_pages)
     float *sums = memory_new(n_bytes);
     if (!sums)
         return false;
-    for (size_t i = 0; i < n_sums; i += 1024) /* commits it */
+    for (size_t i = 0; i < n_sums; i += 1024) /* touches each page */
         ((volatile float *)sums)[i] = 0;
     memory_free(cpu->cut_sums, cpu->cut_sums_bytes);
     cpu->cut_sums = sums;
@@ -84,7 +85,7 @@ bool cpu_attention_reserve_cuts(struct cpu_backend *cpu, int n_pages)
 
 /* ---- the step's rows ------------------------------------------------------------------------------------------- */
 
-/* cos_sin: [2][n_pairs] */
+/* Computes cos and sin of each pair's angle. cos_sin: [2][n_pairs] */
 static void fill_turns(const struct cpu_backend *cpu, float *cos_sin, int32_t pos, int n_pairs)
 {
     for (int j = 0; j < n_pairs; j++) {
@@ -114,7 +115,7 @@ static void fill_angles(void *arg, int thread, int n_threads)
     }
 }
 
-/* What a row sees, but for the slope, which each head has of its own. */
+/* Positions that a row attends to, without the ALiBi slope, which differs by head. */
 static struct attention_view view_of(const struct attention_shape *shape, const struct step *step, int row)
 {
     int pos = step->positions[row], prefix_len = step->prefix_lens ? step->prefix_lens[step->seqs[row]] : 0;
@@ -130,7 +131,7 @@ static int min_int(int a, int b)
     return a < b ? a : b;
 }
 
-/* Heads that read one KV head, at most ATTENTION_QUERIES of them at a time. */
+/* Query heads of one KV head, at most ATTENTION_QUERIES of them at a time. */
 static int group_heads(const struct attention_shape *shape)
 {
     return min_int(shape->n_heads / shape->n_kv_heads, ATTENTION_QUERIES);
@@ -142,7 +143,7 @@ static int n_head_groups(const struct attention_shape *shape)
     return shape->n_kv_heads * ((heads + ATTENTION_QUERIES - 1) / ATTENTION_QUERIES);
 }
 
-/* Rows of a sequence make tiles of up to `most`. Returns the blocks of all tiles. */
+/* Makes tiles of up to `most` rows of a sequence. Returns the number of blocks of all tiles. */
 static int64_t make_tiles(struct cpu_backend *cpu, int most)
 {
     const struct step *step = cpu->step;
@@ -165,13 +166,13 @@ static int64_t make_tiles(struct cpu_backend *cpu, int most)
     return n_blocks;
 }
 
-/* Floats that a block's sums of one head group take in cut_sums. */
+/* Number of floats in cut_sums for one block and head group. */
 static size_t slot_floats(const struct attention_shape *shape, const struct row_tile *tile)
 {
     return (size_t)tile->n_rows * (size_t)group_heads(shape) * ((size_t)shape->head_dim + 2);
 }
 
-/* Numbers the units, and cuts the tiles that would keep one thread busy while others wait. */
+/* Numbers the units, and cuts tiles that would keep one thread busy while others wait. */
 static void make_units(struct cpu_backend *cpu, int64_t n_blocks)
 {
     int n_groups = n_head_groups(&cpu->shape), n_pending = 0, n_threads = team_n_threads(cpu->team);
@@ -220,7 +221,7 @@ struct attention_job {
     _Alignas(64) atomic_int next; /* unit */
 };
 
-/* The heads of q and k: k stands right behind q. */
+/* Rotates the heads of q and k of a row; k directly follows q. */
 static void turn_row(const struct cpu_backend *cpu, float *row, const float *cos_sin)
 {
     const struct attention_shape *shape = &cpu->shape;
@@ -276,7 +277,7 @@ void cpu_rope_store(struct backend *be, float *qkv, const float *q_norm, const f
 
 /* ---- attention -------------------------------------------------------------------------------------------------- */
 
-/* The heads of a unit: heads begin..begin + n - 1, which read kv_head. */
+/* The query heads of a unit: heads begin..begin + n - 1, which use kv_head. */
 struct heads {
     int kv_head, begin, n;
 };
@@ -288,14 +289,14 @@ static struct heads heads_of_group(const struct attention_shape *shape, int grou
     return (struct heads){ group / groups, group / groups * heads + from, min_int(left, ATTENTION_QUERIES) };
 }
 
-/* A head's keys in page 0. */
+/* The keys of a KV head in page 0. */
 static const uint8_t *keys_of(const struct attention_job *job, int kv_head)
 {
     const struct kv_memory *kv = job->kv;
     return kv->base + (size_t)job->layer * kv->layer_bytes + (size_t)kv_head * 2 * kv->head_bytes;
 }
 
-/* Fills work for the queries of rows begin.. of a tile: a query for each row and head. */
+/* Fills work for the rows of a tile from begin on: a query for each row and head. */
 static void load_queries(const struct attention_job *job, const struct attention_scratch *scratch,
                          struct attention_work *work, const struct row_tile *tile, const struct heads *heads)
 {
@@ -334,7 +335,7 @@ static attention_fn *kernel_of(const struct attention_job *job)
                                         : k->attention_f32;
 }
 
-/* Divides the sums of all queries of a tile by their totals. */
+/* Divides the sums of all queries of a tile by their softmax denominators. */
 static void store_outputs(const struct attention_job *job, const struct row_tile *tile,
                           const struct heads *heads, const struct attention_sums *sums)
 {
@@ -347,7 +348,7 @@ static void store_outputs(const struct attention_job *job, const struct row_tile
     }
 }
 
-/* The tile that unit belongs to: the last that begins at it or before. */
+/* The tile of a unit: the last one whose first unit is at most unit. */
 static const struct row_tile *tile_of_unit(const struct cpu_backend *cpu, int unit)
 {
     int low = 0, high = cpu->n_row_tiles - 1;
@@ -361,10 +362,10 @@ static const struct row_tile *tile_of_unit(const struct cpu_backend *cpu, int un
     return &cpu->row_tiles[low];
 }
 
-/* What a unit is: a head group of a tile, or of one block of it where the tile is cut. */
+/* A unit of work: a head group of a tile, or of one of its blocks if the tile is cut. */
 struct unit {
     const struct row_tile *tile;
-    int group, block; /* block: of the tile's; 0 where it is whole */
+    int group, block; /* block: of the tile; 0 if it is not cut */
 };
 
 static struct unit unit_of(const struct cpu_backend *cpu, int index)
@@ -374,13 +375,13 @@ static struct unit unit_of(const struct cpu_backend *cpu, int index)
     return (struct unit){ tile, part / n, part % n };
 }
 
-/* ---- what is read next: a page is as good as a random address to the processor, so it is asked for before ---- */
+/* ---- prefetching: pages are at random addresses, which the hardware prefetcher cannot predict ---- */
 
 struct ahead {
     const uint8_t *pages[ATTENTION_AHEAD];
 };
 
-/* The keys that a block of a tile begins with; the last page again where there are fewer. */
+/* The first keys of a block of a tile; the last page is repeated if there are fewer. */
 static void find_ahead(const struct attention_job *job, struct ahead *ahead, const struct row_tile *tile,
                        int kv_head, int block)
 {
@@ -393,7 +394,8 @@ static void find_ahead(const struct attention_job *job, struct ahead *ahead, con
         ahead->pages[i] = keys + (size_t)table[min_int(first + i, last)] * job->kv->page_bytes;
 }
 
-/* What the thread probably does after unit. Threads that are equally fast take turns. False: nothing. */
+/* The unit that the thread will probably compute after this one, if all threads are equally fast.
+ * False: none. */
 static bool find_ahead_of_unit(const struct attention_job *job, struct ahead *ahead, int unit)
 {
     const struct cpu_backend *cpu = job->cpu;
@@ -406,7 +408,8 @@ static bool find_ahead_of_unit(const struct attention_job *job, struct ahead *ah
     return true;
 }
 
-/* All blocks of a tile; rows that fit the kernel together take turns at each block, while it is in the cache. */
+/* Computes all blocks of a tile. Groups of rows that fit the kernel alternate at each block, while
+ * it is in the cache. */
 static void attend_whole(const struct attention_job *job, const struct attention_scratch *scratch, int unit,
                          const struct row_tile *tile, const struct heads *heads)
 {
@@ -449,7 +452,8 @@ static struct attention_sums slot_of(const struct cpu_backend *cpu, const struct
     return (struct attention_sums){ slot, slot + n_queries, slot + 2 * n_queries };
 }
 
-/* One block of a cut tile. Who does the last one of a head group merges all of them, in order. */
+/* Computes one block of a cut tile. The thread that finishes the last block of a head group merges
+ * all of them, in order. */
 static void attend_block(const struct attention_job *job, const struct attention_scratch *scratch, int unit,
                          const struct row_tile *tile, const struct heads *heads, int group, int block)
 {
@@ -464,7 +468,7 @@ static void attend_block(const struct attention_job *job, const struct attention
     atomic_int *pending = &cpu->cut_pending[tile->first_pending + group];
     if (atomic_fetch_sub_explicit(pending, 1, memory_order_acq_rel) > 1)
         return;
-    atomic_store_explicit(pending, tile->n_blocks, memory_order_relaxed); /* for the next layer */
+    atomic_store_explicit(pending, tile->n_blocks, memory_order_relaxed); /* reset for the next layer */
     sums = slot_of(cpu, tile, group, 0);
     for (int i = 1; i < tile->n_blocks; i++) {
         struct attention_sums more = slot_of(cpu, tile, group, i);
@@ -480,7 +484,8 @@ static void attention_some(void *arg, int thread, int n_threads)
     const struct cpu_backend *cpu = job->cpu;
     const struct attention_scratch *scratch = &cpu->attention_scratch[thread];
     for (;;) {
-        /* The last rows of a prompt read most: they come first, so that the threads end together. */
+        /* The last rows of a prompt have the most work: they come first, so that all threads end
+         * together. */
         int unit = cpu->n_units - 1 - atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
         if (unit < 0)
             return;

@@ -1,4 +1,4 @@
-/* Sums of what the CPU backend holds, made by all threads: as fast as memory is read. */
+/* Checksums of weights, computed by all threads at memory bandwidth. */
 #include "backend/cpu.h"
 #include "base/checksum.h"
 #include "base/rng.h"
@@ -9,7 +9,7 @@ struct summing {
     const uint8_t *bytes;
     size_t n_bytes;
     atomic_size_t next;
-    atomic_uint_fast64_t sum; /* of the pieces' sums, so their order has no influence */
+    atomic_uint_fast64_t sum; /* of the pieces' checksums, so their order has no influence */
 };
 
 static void sum_pieces(void *arg, int thread, int n_threads)

@@ -1,4 +1,4 @@
-/* KV memory of the CPU backend: its pages, and what a row puts there. */
+/* KV memory of the CPU backend: allocates pages, copies them, and stores a row's keys and values. */
 #include "backend/cpu.h"
 #include "backend/kv_type.h"
 #include "backend/memory.h"
@@ -26,8 +26,8 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
                          dtype_name(dtype));
     size_t n_bytes;
     if (n_pages < 1 || __builtin_mul_overflow((size_t)n_pages, cpu_kv_page_bytes(be, dtype), &n_bytes))
-        return error_set(err, TUTTI_E_LIMIT, "KV cache: %d pages of %zu bytes do not fit", n_pages,
-                         cpu_kv_page_bytes(be, dtype));
+        return error_set(err, TUTTI_E_LIMIT, "KV cache: %d pages of %zu bytes exceed the address space",
+                         n_pages, cpu_kv_page_bytes(be, dtype));
     struct kv_memory *kv = calloc(1, sizeof *kv);
     if (!kv)
         return error_set(err, TUTTI_E_MEMORY, "KV cache: out of memory");
@@ -41,7 +41,7 @@ enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_p
     if (!kv->base || !cpu_attention_reserve_cuts(cpu_of(be), n_pages)) {
         memory_free(kv->base, n_bytes);
         free(kv);
-        return error_set(err, TUTTI_E_MEMORY, "KV cache: no memory for %zu bytes", n_bytes);
+        return error_set(err, TUTTI_E_MEMORY, "KV cache: out of memory for %zu bytes", n_bytes);
     }
     kv->backing = memory_back(kv->base, n_bytes);
     *out = kv;
@@ -82,7 +82,7 @@ void cpu_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id
 
 /* ---- a row ------------------------------------------------------------------------------------------------------ */
 
-/* Keys go to column `at` of [head_dim][16], values to row `at` of [16][head_dim]. */
+/* Keys are stored in column `at` of [head_dim][16], values in row `at` of [16][head_dim]. */
 static void place_16bit(uint8_t *keys, uint8_t *values, int at, const uint16_t *k, const uint16_t *v,
                         int head_dim)
 {
@@ -100,7 +100,8 @@ static void place_32bit(uint8_t *keys, uint8_t *values, int at, const float *k, 
     memcpy((float *)values + at * head_dim, v, (size_t)head_dim * sizeof *v);
 }
 
-/* Keys: two dimensions side by side, [head_dim / 2][16][2]. Values: two positions, [8][head_dim][2]. Scales behind. */
+/* Keys: pairs of dimensions, [head_dim / 2][16][2]. Values: pairs of positions, [8][head_dim][2].
+ * Scales follow. */
 static void place_int8(const struct kernels *kernels, uint8_t *keys, uint8_t *values, int at, const float *k,
                        const float *v, int8_t *scratch, int head_dim)
 {

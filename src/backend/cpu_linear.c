@@ -1,14 +1,15 @@
-/* Linear layers: the input rows are packed in tiles once, then every thread takes pieces of the output columns and
- * runs them over all tiles, so that weights are read from memory once and tiles stay in the second or third cache. */
+/* Linear layers: the input rows are packed in tiles once. Then each thread takes pieces of the
+ * output columns and computes them for all tiles, so weights are read from memory once, and tiles
+ * stay in the L2 or L3 cache. */
 #include "backend/cpu.h"
 
 #include <assert.h>
 #include <string.h>
 
 enum {
-    PIECE_BYTES = 320 * 1024,      /* of weights: they stay in the second cache for all tiles */
-    FLOAT_TILE_BYTES = 700 * 1024, /* of inputs of float weights: they stay in the second cache */
-    ROWS_AHEAD = 3,                /* of those being stored */
+    PIECE_BYTES = 320 * 1024,      /* of weights: they stay in the L2 cache for all tiles */
+    FLOAT_TILE_BYTES = 700 * 1024, /* of inputs of float weights: they stay in the L2 cache */
+    ROWS_AHEAD = 3,                /* rows prefetched for writing */
 };
 
 struct linear_job {
@@ -22,7 +23,7 @@ struct linear_job {
     const struct cpu_lora_work *lora; /* NULL: no row has an adapter */
 };
 
-/* n_rows over the tiles as evenly as can be: 17 rows make tiles of 9 and 8, not of 16 and 1. */
+/* Distributes n_rows evenly over the tiles: 17 rows make tiles of 9 and 8, not of 16 and 1. */
 static void tile_rows(const struct linear_job *job, int tile, int *begin, int *n)
 {
     int64_t first, last;
@@ -31,8 +32,8 @@ static void tile_rows(const struct linear_job *job, int tile, int *begin, int *n
     *n = (int)(last - first);
 }
 
-/* The packed tiles that the thread is to read. A single row is packed by each thread for itself: that takes less time
- * than to wait for one another. */
+/* The packed tiles for this thread. A single row is packed by each thread for itself, which takes
+ * less time than to wait for another thread. */
 static const uint8_t *pack_input(const struct linear_job *job, int thread, int n_threads)
 {
     struct cpu_backend *cpu = job->cpu;
@@ -66,22 +67,24 @@ static void add_bias(float *out, const float *bias, int n)
                 out[i] += bias[i];
 }
 
-/* What panels give of one tile: n rows of y from column on, of each panel one half of 16 columns or two. */
+/* The output of panels for one tile: n rows of y from column on; each panel has one or two halves
+ * of 16 columns. */
 struct output {
-    float *y; /* the tile's first row */
+    float *y; /* first row of the tile */
     int n_columns, column, n, n_halves;
 };
 
 typedef float four_floats __attribute__((vector_size(16), aligned(4), may_alias));
 
-/* One half row: 64 bytes. (memcpy of so many becomes rep movs, which takes longer to start than this to run.) */
+/* Copies half a row, 64 bytes. (The compiler turns memcpy of that size into rep movs, which takes
+ * longer to start than this to run.) */
 static inline void copy_lanes(float *to, const float *from)
 {
     for (int i = 0; i < LANES; i += 4)
         *(four_floats *)(to + i) = *(const four_floats *)(from + i);
 }
 
-/* The adapters of one tile. */
+/* The adapter groups of one tile. */
 static const struct lora_group *groups_of(const struct linear_job *job, int tile, int *n)
 {
     const int *first = job->cpu->lora_tiles + tile;
@@ -98,7 +101,7 @@ static void clear_updates(const struct linear_job *job, float *updates, int tile
                    2 * LINEAR_COLUMNS * sizeof *updates);
 }
 
-/* What adapters add to gate and up of a tile, panels begin..end-1; row: the tile's first. */
+/* Computes the LoRA updates to gate and up of a tile, panels begin..end-1; row: the tile's first. */
 static void make_updates(const struct linear_job *job, float *updates, int tile, int row, int begin, int end)
 {
     int n_ff = job->m->n_out / 2, last = end * LANES < n_ff ? end * LANES : n_ff;
@@ -118,7 +121,7 @@ static inline void add_lanes(float *to, const float *from)
         *(four_floats *)(to + i) += *(const four_floats *)(from + i);
 }
 
-/* Adds them to the halves of a panel of n rows. column: of the updates. */
+/* Adds the updates to the halves of a panel of n rows. column: of the updates. */
 static void add_updates(const struct linear_job *job, float *out, const float *updates, int tile, int row,
                         int n, int column)
 {
@@ -133,8 +136,8 @@ static void add_updates(const struct linear_job *job, float *out, const float *u
     }
 }
 
-/* Asks for a line that will be written. (A compiler takes a function of nothing but __builtin_prefetch() for one that does nothing,
- * and for x86-64 in general it would ask for a line to read.) */
+/* Prefetches a cache line for writing. (The compiler drops a function of nothing but
+ * __builtin_prefetch() as having no effect, and for generic x86-64 it would prefetch for reading.) */
 static inline void ask_to_write(float *line)
 {
 #ifdef __x86_64__
@@ -144,8 +147,9 @@ static inline void ask_to_write(float *line)
 #endif
 }
 
-/* out: [n_panels][2][n][16]. Row after row: of neighbouring rows the lines that one panel writes are a row of y apart and fall into
- * few sets of the first cache; and the other thread may have them, so they are asked for some rows ahead. */
+/* Stores row by row. out: [n_panels][2][n][16]. The lines that one panel writes in consecutive rows
+ * are a row of y apart, so they map to few sets of the L1 cache; another core may own them too. So
+ * they are prefetched some rows ahead. */
 static void store(const struct output *o, const float *out, int n_panels)
 {
     int n_halves = n_panels * o->n_halves, left = o->n_columns - o->column,
@@ -166,7 +170,7 @@ static void store(const struct output *o, const float *out, int n_panels)
     }
 }
 
-/* Panels begin..end-1 over one tile. */
+/* Computes panels begin..end-1 for one tile. */
 static void run_piece(const struct linear_job *job, const struct cpu_scratch *scratch, const uint8_t *input,
                       int tile, int begin, int end)
 {
@@ -202,7 +206,7 @@ static void run_piece(const struct linear_job *job, const struct cpu_scratch *sc
     }
 }
 
-/* Asks for the factors that a piece's updates are made of. */
+/* Prefetches the LoRA factors for a piece. */
 static void ask_for_factors(const struct linear_job *job, int begin, int end)
 {
     int n_ff = job->m->n_out / 2;
@@ -214,7 +218,8 @@ static void ask_for_factors(const struct linear_job *job, int begin, int end)
     cpu_lora_ask(job->lora, n_ff + begin * LANES, n_ff + end * LANES);
 }
 
-/* Takes panels of a share: pieces that grow smaller towards its end, so that the threads end together. */
+/* Takes panels from a thread's share: pieces become smaller towards its end, so that all threads
+ * end together. */
 static bool take(const struct linear_job *job, struct cpu_share *share, int *begin, int *end)
 {
     int left = share->end - atomic_load_explicit(&share->next, memory_order_relaxed);
@@ -243,8 +248,9 @@ static void linear_some(void *arg, int thread, int n_threads)
     }
 }
 
-/* Rows of a tile. Those of quantized weights are read in order and asked for ahead, so that the third cache will do, and the higher a
- * tile, the less of the time is not multiplying; those of float weights are read again for every few rows. */
+/* Most rows of a tile. With quantized weights, tiles are read sequentially and prefetched, so they
+ * may be in the L3 cache, and larger tiles spend less time on anything but multiplying. With float
+ * weights, a tile is read again for every few rows. */
 static int most_rows(const struct matrix *m)
 {
     if (dtype_block_elems(m->dtype) > 1)
@@ -253,7 +259,7 @@ static int most_rows(const struct matrix *m)
     return most < LEAST_TILE_ROWS ? LEAST_TILE_ROWS : most > TILE_ROWS ? TILE_ROWS : most;
 }
 
-/* loras: NULL: none. */
+/* loras NULL: no adapters. */
 static void run(struct linear_job *job, const struct lora *const *loras, const int32_t *adapters)
 {
     struct cpu_lora_work updates;
@@ -268,7 +274,7 @@ static void run(struct linear_job *job, const struct lora *const *loras, const i
     job->n_tiles = (job->n_rows + most - 1) / most;
     job->tile_stride = tile_bytes(m->dtype, (job->n_rows + job->n_tiles - 1) / job->n_tiles, m->n_in);
     assert((size_t)job->n_tiles * job->tile_stride <=
-           job->cpu->activation_bytes); /* else made after reserve() */
+           job->cpu->activation_bytes); /* else the matrix was made after reserve() */
     if (loras) {
         cpu_lora_plan(&updates, job->cpu, loras, adapters, job->x, job->n_rows, job->n_tiles);
         job->lora = updates.n_groups > 0 ? &updates : NULL;

@@ -1,8 +1,9 @@
-/* Low-rank updates: first every sum of a row's input with a, then, behind a barrier, those times b.
+/* LoRA updates: first the input times a (down), then, after a barrier, that times b (up).
  *
- * They are made within the linear layer that they change (cpu_linear.c): the sums while its input is packed, before the barrier
- * that it has anyway, and the products piece by piece, while what they are added to is in the cache. Rows of any adapters
- * go through together, those of one adapter and tile in groups; rows without one cost a comparison each. */
+ * They run inside the linear layer that they update (cpu_linear.c): the down products while its
+ * input is packed, before the barrier that it has anyway; the up products piece by piece, while the
+ * outputs are in the cache. Rows of different adapters go through together, grouped by adapter and
+ * tile; rows without an adapter cost one comparison each. */
 #include "backend/cpu.h"
 
 #include "base/half.h"
@@ -13,14 +14,14 @@
 #include <string.h>
 
 enum {
-    RANKS = 4, /* sums that a thread makes at a time: what the kernel makes side by side */
-    SUMS = 64, /* that go into an output at a time */
+    RANKS = 4, /* sums that a thread computes at a time, as many as the kernel computes together */
+    SUMS = 64, /* sums that are multiplied into an output at a time */
     COLUMNS = CPU_LORA_COLUMNS,
 };
 
 /* ---- factors ---- */
 
-/* The exponent of the largest of n numbers; 0 where that is no finite one, or 0. */
+/* The exponent of the largest of n numbers; 0 if that is infinite, NaN or 0. */
 static int exponent_of(const float *x, size_t n)
 {
     float most = 0;
@@ -32,7 +33,7 @@ static int exponent_of(const float *x, size_t n)
     return exponent;
 }
 
-/* Factor number i of memory, times 2^-exponent. */
+/* Stores factor number i in memory, times 2^-exponent. */
 static void put_factor(struct lora *lora, float *memory, size_t i, float x, int exponent)
 {
     if (lora->is_half)
@@ -48,7 +49,8 @@ static float *alloc_factors(struct backend *be, struct lora *lora, size_t n)
     return be->ops->alloc(be, n_floats);
 }
 
-/* b goes by blocks of outputs, each [rank][COLUMNS], so that it is read from one end to the other. False: no memory. */
+/* b is stored in blocks of outputs, each [rank][COLUMNS], so that it is read sequentially. False:
+ * out of memory. */
 static bool copy_part(struct backend *be, struct lora *lora, const struct lora_part *part, int rank_begin)
 {
     size_t n_in = (size_t)lora->n_in, n_out = (size_t)part->n_out, rank = (size_t)part->rank;
@@ -152,7 +154,8 @@ static float *sums_of(const struct cpu_lora_work *work, int row)
     return work->cpu->lora_sums + (size_t)row * (size_t)work->cpu->lora_rank;
 }
 
-/* The group that a row with this adapter joins: of a tile's that have room there is at most one for each adapter. */
+/* The group that a row with this adapter joins: each adapter has at most one group with room in a
+ * tile. */
 static struct lora_group *find_group(struct cpu_lora_work *work, int first, const struct lora *lora)
 {
     struct lora_group *groups = work->cpu->lora_groups;
@@ -179,7 +182,7 @@ void cpu_lora_plan(struct cpu_lora_work *out, struct cpu_backend *cpu, const str
             const struct lora *lora = adapters[r] >= 0 ? loras[adapters[r]] : NULL;
             if (!lora)
                 continue;
-            assert(lora->rank <= cpu->lora_rank); /* else made after reserve() */
+            assert(lora->rank <= cpu->lora_rank); /* else the lora was made after reserve() */
             out->rank = lora->rank > out->rank ? lora->rank : out->rank;
             struct lora_group *group = find_group(out, first, lora);
             group->rows[group->n++] = r;
@@ -188,7 +191,7 @@ void cpu_lora_plan(struct cpu_lora_work *out, struct cpu_backend *cpu, const str
     cpu->lora_tiles[n_tiles] = out->n_groups;
 }
 
-/* Runs of sums, over all groups. */
+/* Ranges of sums, over all groups. */
 void cpu_lora_down(const struct cpu_lora_work *work, int thread, int n_threads)
 {
     const struct kernels *k = &work->cpu->kernels;
@@ -216,7 +219,7 @@ void cpu_lora_down(const struct cpu_lora_work *work, int thread, int n_threads)
     }
 }
 
-/* The sums of one group's rows with one part, scaled: number first and those behind it, n of them. */
+/* Scales n sums of a group's rows for one part, from number first on. */
 static void scale_sums(const struct cpu_lora_work *work, const struct lora_group *group,
                        const struct lora_piece *part, int first, int n, float scaled[][SUMS])
 {
@@ -232,7 +235,7 @@ static float *target_at(const struct cpu_lora_target *to, int row, int column)
     return to->y + (size_t)(row - to->row) * to->stride + (column - to->column);
 }
 
-/* Columns first..last-1, all of them of one part, of one group's rows. */
+/* Columns first..last-1, all of one part, for one group's rows. */
 static void up_part(const struct cpu_lora_work *work, const struct lora_group *group,
                     const struct lora_piece *part, const struct cpu_lora_target *to, int first, int last)
 {
@@ -259,7 +262,7 @@ static void up_part(const struct cpu_lora_work *work, const struct lora_group *g
     }
 }
 
-/* What of the columns begin..end-1 a part has; false: nothing. */
+/* Intersects columns begin..end-1 with those of a part; false: none in common. */
 static bool cut_to_part(const struct lora_piece *part, int *begin, int *end)
 {
     if (*begin < part->out_begin)

@@ -1,4 +1,4 @@
-/* Weights of the CPU backend: packing at load, and looking up rows. */
+/* Weight matrices of the CPU backend: packs them at load, and looks up embedding rows. */
 #include "backend/cpu.h"
 #include "backend/memory.h"
 #include "kernels/pack.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One job: the whole source into the panels of m. */
+/* A packing job: the whole source into the panels of m. */
 struct packing {
     const struct matrix_source *source;
     struct matrix *m;
@@ -20,7 +20,7 @@ struct packing {
 
 enum { PACK_PIECE = 4 }; /* panels that a thread packs at a time */
 
-/* The matrix row that stands in a panel's place, or -1: padding. */
+/* The matrix row at place i of a panel; -1: padding. */
 static int row_of(const struct matrix *m, int panel, int i)
 {
     if (!m->is_gate_up) {
@@ -41,7 +41,7 @@ static void place_of(const struct matrix *m, int row, int *panel, int *i)
     *panel = row / rows;
 }
 
-/* The part that holds the row, and the row's number in it. */
+/* The part with this row; *row becomes the row's index in it. */
 static int part_of(const struct matrix_source *source, int *row)
 {
     int p = 0;
@@ -50,7 +50,7 @@ static int part_of(const struct matrix_source *source, int *row)
     return p;
 }
 
-/* The row in the packed type: in place where it is stored so, else converted into converted. */
+/* The row in the packed type: in place if it is stored in that type, else converted into converted. */
 static const uint8_t *row_as(const struct packing *job, int row, uint8_t *converted, float *floats)
 {
     const struct matrix_part *part = &job->source->parts[part_of(job->source, &row)];
@@ -103,7 +103,7 @@ static void pack_bias(struct matrix *m, const struct matrix_source *source)
     }
 }
 
-/* Fills in all that can be known without memory. */
+/* Sets the fields that need no memory. */
 static enum tutti_status describe(struct matrix *m, const struct matrix_source *source,
                                   struct tutti_error *err)
 {
@@ -113,7 +113,7 @@ static enum tutti_status describe(struct matrix *m, const struct matrix_source *
             return error_set(err, TUTTI_E_UNSUPPORTED, "%s: part of %d rows, expected at least 1",
                              source->name, source->parts[p].n_rows);
         if (!dtype_is_weight(source->parts[p].dtype))
-            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: type %s holds no weights", source->name,
+            return error_set(err, TUTTI_E_UNSUPPORTED, "%s: type %s is not a type of weights", source->name,
                              dtype_name(source->parts[p].dtype));
         if (source->n_in <= 0 || source->n_in % dtype_block_elems(source->parts[p].dtype) != 0)
             return error_set(err, TUTTI_E_UNSUPPORTED,
@@ -133,7 +133,7 @@ static enum tutti_status describe(struct matrix *m, const struct matrix_source *
     m->n_in = source->n_in;
     m->n_out = (int)n_out;
     m->is_gate_up = source->is_gate_up;
-    /* half panels of gate stand beside as many of up */
+    /* each panel has half a panel of gate, then as many rows of up */
     m->n_panels = source->is_gate_up ? (m->n_out / 2 + LANES - 1) / LANES
                                      : (m->n_out + PANEL_ROWS - 1) / PANEL_ROWS;
     if (__builtin_mul_overflow(m->panel_bytes, (size_t)m->n_panels, &m->n_bytes))
@@ -163,7 +163,7 @@ enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const 
     if (source->biases)
         m->bias = calloc((size_t)m->n_panels * PANEL_ROWS, sizeof *m->bias);
     if (!job.scratch || !m->panels || (source->biases && !m->bias)) {
-        st = error_set(err, TUTTI_E_MEMORY, "%s: no memory for %zu bytes of packed weights", source->name,
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory for %zu bytes of packed weights", source->name,
                        m->n_bytes);
         goto done;
     }

@@ -1,4 +1,5 @@
-/* Operations of the CPU backend in which each row stands by itself. A single row is not worth waking the team. */
+/* Row-wise operations of the CPU backend. A single row is computed by the calling thread, because
+ * waking the team takes longer. */
 #include "backend/cpu.h"
 
 #include <assert.h>
@@ -52,7 +53,7 @@ void cpu_layernorm(struct backend *be, float *y, float *x, const float *add, con
     run_rows(cpu, norm_some, &job, n_rows);
 }
 
-/* What needs no more than a pass over each row's elements. */
+/* Operations that take one pass over each row's elements. */
 struct rows_job {
     const struct kernels *kernels;
     const struct step *step;

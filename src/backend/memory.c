@@ -19,7 +19,7 @@ static size_t round_up(size_t n, size_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Maps one huge page more than asked, and gives back what lies before and behind an aligned part of it. */
+/* Maps one huge page more than needed, and unmaps what is before and after an aligned part. */
 static void *map_aligned(size_t n_bytes)
 {
     size_t size = round_up(n_bytes, 4096);
@@ -32,7 +32,7 @@ static void *map_aligned(size_t n_bytes)
     if (before < HUGE_PAGE)
         munmap(base + before + size, HUGE_PAGE - before);
 #ifdef MADV_HUGEPAGE
-    (void)madvise(base + before, size, MADV_HUGEPAGE); /* a wish: small pages work too */
+    (void)madvise(base + before, size, MADV_HUGEPAGE); /* a hint: small pages work too */
 #endif
     return base + before;
 }
@@ -69,7 +69,7 @@ struct memory_backing {
     size_t n_bytes;
 };
 
-/* Adds nothing to each page: what others write meanwhile stays. */
+/* Atomically adds 0 to each page, so that concurrent writes are kept. */
 static void touch(uint8_t *memory, size_t n_bytes)
 {
     for (size_t i = 0; i < n_bytes; i += 4096)
@@ -99,9 +99,8 @@ static void *back_all(void *arg)
     for (size_t at = 0; at < b->n_bytes && !atomic_load(&b->stop); at += BACK_PIECE_BYTES) {
         size_t n = b->n_bytes - at < BACK_PIECE_BYTES ? b->n_bytes - at : BACK_PIECE_BYTES;
         if (!back_piece(b->memory + at, n)) {
-            log_warn(
-                "the system has memory for %zu of the %zu MiB that were reserved: expect it to end programs",
-                at >> 20, b->n_bytes >> 20);
+            log_warn("the system has memory for %zu of the %zu MiB that were reserved: it may kill processes",
+                     at >> 20, b->n_bytes >> 20);
             break;
         }
     }

@@ -1,4 +1,4 @@
-/* Opening, waiting, gathering and agreement over a transport. */
+/* Opens a cluster; waiting, gathering and agreement over a transport. */
 #include "cluster/cluster.h"
 
 #include "base/system/clock.h"
@@ -13,19 +13,18 @@
 #include <time.h>
 
 enum {
-    SPINS = 200, /* pauses between looks, about 10 us: what a neighbour's message takes */
-    YIELD_NS = 20 * 1000 *
-               1000, /* then the core is offered between looks, which covers what ranks differ in a step, */
-    NAP_NS = 50 * 1000,            /* then slept for so long */
-    IDLE_YIELD_NS = 1000 * 1000,   /* who waits for work that may not come: so long between steps, */
-    IDLE_NAP_NS = 4 * 1000 * 1000, /* then naps that grow up to this */
+    SPINS = 200, /* pauses between polls, about 10 us: the latency of a message on the same machine */
+    YIELD_NS = 20 * 1000 * 1000,   /* then yields between polls: how far ranks are apart within a step */
+    NAP_NS = 50 * 1000,            /* then the thread sleeps this long */
+    IDLE_YIELD_NS = 1000 * 1000,   /* between steps, for work that may not come: yields this long, */
+    IDLE_NAP_NS = 4 * 1000 * 1000, /* then sleep, growing up to this */
     MESSAGE_BYTES = 1 << 30,
-    VERDICT_MS = 4000, /* after a failure of the transport: for the monitor, which knows the reason */
+    VERDICT_MS = 4000, /* after a failure of the transport: wait for the monitor, which knows the reason */
 };
 
 /* ---- opening ---- */
 
-/* On the monitor's thread. */
+/* Calls on_loss. On the monitor's thread. */
 static void tell_loss(void *user)
 {
     struct cluster *c = user;
@@ -36,7 +35,7 @@ static void tell_loss(void *user)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* To all ranks of all groups. */
+/* Sends the invitation to all ranks of all groups. */
 static bool invite(struct cluster *c, struct monitor_invitation *invitation)
 {
     int n_others = c->transport->rank == 0 ? c->transport->n_ranks - 1 : 1;
@@ -224,7 +223,7 @@ bool cluster_wait(struct cluster *c, struct waiting *w, bool is_idle)
     return true;
 }
 
-/* Until all that was begun is done. */
+/* Waits until all started messages are complete. */
 static bool finish(struct cluster *c, bool is_idle)
 {
     struct waiting w = { 0 };
@@ -317,7 +316,8 @@ bool cluster_broadcast(struct cluster *c, void *bytes, size_t n_bytes, bool is_i
     return ok;
 }
 
-/* One message at a time, the long ones in pieces; what is sent is not written. */
+/* Sends bytes to, or receives them from, another group: one message at a time, long ones in pieces.
+ * bytes is not written when sending. */
 static bool pass_on(struct cluster *c, int group, void *bytes, size_t n_bytes)
 {
     bool ok = true;
@@ -348,8 +348,8 @@ enum tutti_status cluster_collect(struct cluster *c, const void *bytes, size_t n
             return cluster_check(c, err);
         void *theirs = size < SIZE_MAX ? malloc((size_t)size + 1) : NULL;
         if (!theirs) {
-            c->is_broken = true; /* the others have sent what is not taken: nobody is waited for */
-            return error_set(err, TUTTI_E_MEMORY, "no memory for %llu bytes of replica %d",
+            c->is_broken = true; /* the others have sent what is not received: wait for none of them */
+            return error_set(err, TUTTI_E_MEMORY, "out of memory for %llu bytes of replica %d",
                              (unsigned long long)size, group);
         }
         bool ok = pass_on(c, group, theirs, (size_t)size);
@@ -359,11 +359,11 @@ enum tutti_status cluster_collect(struct cluster *c, const void *bytes, size_t n
         if (!ok)
             return cluster_check(c, err);
     }
-    c->is_ended = true; /* nothing is left that another group waits for */
+    c->is_ended = true; /* no other group waits for this one any more */
     return TUTTI_OK;
 }
 
-/* Everybody's n_bytes to all: [n_ranks][n_bytes], where the own ones stand already. */
+/* All-gather of n_bytes: [n_ranks][n_bytes], where the caller has filled its own part. */
 bool cluster_share(struct cluster *c, void *all, size_t n_bytes)
 {
     int count = 0;
@@ -373,7 +373,7 @@ bool cluster_share(struct cluster *c, void *all, size_t n_bytes)
         c->sends[count] = cluster_message(c, r, (char *)all + (size_t)c->rank * n_bytes, n_bytes);
         c->receives[count++] = cluster_message(c, r, (char *)all + (size_t)r * n_bytes, n_bytes);
     }
-    return cluster_exchange(c, count, count, true); /* a rank may still be reading its weights */
+    return cluster_exchange(c, count, count, true); /* idle: a rank may still be loading its weights */
 }
 
 bool cluster_end(struct cluster *c)
@@ -419,7 +419,7 @@ enum tutti_status cluster_agree(struct cluster *c, enum tutti_status st, struct 
             *err = all[r];
         if (r != c->rank && r > 0)
             error_prefix(err, "rank %d", r);
-        c->is_ended = c->n_groups == 1; /* nobody goes on; but other groups do */
+        c->is_ended = c->n_groups == 1; /* all ranks of this group end; other groups may go on */
         break;
     }
     free(all);

@@ -11,7 +11,7 @@
 
 #define MODULE_NAME "tutti-mpi.so"
 
-/* The folder of the program, in the text of size bytes; "" where the system does not say. */
+/* The folder of the program, in text of size bytes; "" if the system does not tell. */
 static void program_folder(char *folder, size_t size)
 {
     ssize_t n = readlink("/proc/self/exe", folder, size - 1);
@@ -21,7 +21,7 @@ static void program_folder(char *folder, size_t size)
         *slash = '\0';
 }
 
-/* Beside the program, as a build leaves it, or where it was installed. False: there is none. */
+/* Looks in the program's folder, as after a build, then in the install path. False: not found. */
 static bool find_module(char *path, size_t size)
 {
     char folder[PATH_MAX];
@@ -34,7 +34,8 @@ static bool find_module(char *path, size_t size)
     return false;
 }
 
-/* What launchers leave in the environment: Open MPI's, and those that speak PMIx or PMI, such as Slurm's srun. */
+/* Environment variables of launchers: Open MPI's mpirun, and those with PMIx or PMI, such as
+ * Slurm's srun. */
 static bool was_launched(void)
 {
     static const char *const NAMES[] = { "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK" };
@@ -49,15 +50,15 @@ enum tutti_status module_open(struct transport **out, struct tutti_error *err)
     char path[PATH_MAX], why[256] = "";
     if (!find_module(path, sizeof path))
         return error_set_param(err, TUTTI_E_UNSUPPORTED, "tp",
-                               "this tutti was built without MPI (no %s beside the program or in %s), which "
+                               "this tutti was built without MPI (no %s next to the program or in %s), which "
                                "several ranks need",
                                MODULE_NAME, TUTTI_MODULE_DIR);
     if (!was_launched())
         return error_set_param(
             err, TUTTI_E_ARGUMENT, "tp",
-            "several ranks were asked for, but this process is alone: start it with mpirun "
+            "several ranks were requested, but this process was not started by a launcher: use mpirun "
             "-n RANKS, or srun");
-    /* Global: the library's own plug-ins look for its symbols. */
+    /* Global: the MPI library's own plug-ins look for its symbols. */
     void *module = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     if (!module)
         return error_set_param(err, TUTTI_E_UNSUPPORTED, "tp", "%s", dlerror());
@@ -66,8 +67,8 @@ enum tutti_status module_open(struct transport **out, struct tutti_error *err)
     memcpy(&open, &symbol, sizeof open);
     if (!symbol || !open(out, why, sizeof why)) {
         enum tutti_status st = error_set_param(err, TUTTI_E_UNSUPPORTED, "tp", "%s: %s", path,
-                                               symbol ? why : "it is no module of tutti's");
-        /* Stays loaded: a message-passing library that has begun cannot be taken out again. */
+                                               symbol ? why : "it is not a module of tutti");
+        /* Stays loaded: an MPI library that was initialized cannot be unloaded. */
         return st;
     }
     return TUTTI_OK;

@@ -22,16 +22,16 @@
 #include <unistd.h>
 
 enum {
-    JOIN_MS = 30000,    /* for all ranks to come */
-    CONNECT_MS = 3000,  /* for one address of rank 0, of which some may lead nowhere */
-    GREETING_MS = 3000, /* for a stranger to say who it is */
+    JOIN_MS = 30000,    /* for all ranks to connect */
+    CONNECT_MS = 3000,  /* for one address of rank 0, some of which may be unreachable */
+    GREETING_MS = 3000, /* for a new connection to identify itself */
     RANK_0 = 0,
 };
 
-/* One byte each, LOST with a byte for the rank behind it. */
+/* Messages of one byte; LOST is followed by a byte with the rank. */
 enum { BEAT = 'b', GOODBYE = 'q', GIVING_UP = 'g', LOST = 'x' };
 
-/* What a connection begins with, in both directions. */
+/* The first message of a connection, in both directions. */
 struct greeting {
     uint8_t secret[16];
     int32_t rank, pid;
@@ -50,14 +50,14 @@ struct monitor {
     struct monitor_options options;
     uint8_t secret[16];
     int listener, wake; /* -1: none */
-    struct peer *peers; /* [n_ranks]: of rank 0 those of the others, of others that of rank 0 */
+    struct peer *peers; /* [n_ranks]; on rank 0 all others, on others only rank 0 */
     pthread_t thread;
     bool has_thread;
     atomic_bool is_stopping;
-    char text[512]; /* written before lost is */
+    char text[512]; /* written before lost is set */
     atomic_int lost;
-    uint64_t end_ms; /* when the process is ended; 0: not yet */
-    bool is_cut_off; /* the loss was the silence of another machine */
+    uint64_t end_ms; /* when to terminate the process; 0: not set */
+    bool is_cut_off; /* the lost rank's machine is silent */
 };
 
 static uint64_t now_ms(void)
@@ -80,7 +80,7 @@ static struct greeting greet(const struct monitor *m)
     return g;
 }
 
-/* ---- whole messages on sockets that do not block ---- */
+/* ---- whole messages on non-blocking sockets ---- */
 
 static bool is_ready(int fd, short what, uint64_t end_ms)
 {
@@ -94,7 +94,7 @@ static bool is_ready(int fd, short what, uint64_t end_ms)
 
 static bool send_greeting(const struct monitor *m, int fd)
 {
-    struct greeting g = greet(m); /* fits into the buffer of a fresh connection */
+    struct greeting g = greet(m); /* fits into the send buffer of a new connection */
     return send(fd, &g, sizeof g, MSG_NOSIGNAL) == (ssize_t)sizeof g;
 }
 
@@ -127,7 +127,7 @@ static enum tutti_status monitor_new(struct monitor **out, const struct monitor_
 {
     struct monitor *m = calloc(1, sizeof *m);
     if (!m)
-        return error_set(err, TUTTI_E_MEMORY, "watching ranks: out of memory");
+        return error_set(err, TUTTI_E_MEMORY, "monitor of ranks: out of memory");
     m->options = *options;
     m->listener = m->wake = -1;
     atomic_init(&m->lost, -1);
@@ -136,7 +136,7 @@ static enum tutti_status monitor_new(struct monitor **out, const struct monitor_
         m->peers[r].fd = -1;
     m->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (!m->peers || m->wake < 0) {
-        enum tutti_status st = error_set(err, TUTTI_E_MEMORY, "watching ranks: %s", strerror(errno));
+        enum tutti_status st = error_set(err, TUTTI_E_MEMORY, "monitor of ranks: %s", strerror(errno));
         monitor_free(m, true);
         return st;
     }
@@ -144,7 +144,8 @@ static enum tutti_status monitor_new(struct monitor **out, const struct monitor_
     return TUTTI_OK;
 }
 
-/* Every address of this machine that another may reach; those of the loop where all ranks are here. */
+/* Every address of this machine that others can reach; loopback addresses if all ranks are on this
+ * machine. */
 static void list_addresses(bool is_local, struct monitor_invitation *invitation)
 {
     struct ifaddrs *all = NULL;
@@ -162,7 +163,7 @@ static void list_addresses(bool is_local, struct monitor_invitation *invitation)
         } else {
             const struct sockaddr_in6 *in = (const struct sockaddr_in6 *)(const void *)a->ifa_addr;
             if (IN6_IS_ADDR_LINKLOCAL(&in->sin6_addr))
-                continue; /* means nothing without an interface's name */
+                continue; /* link-local: needs an interface's name */
             memcpy(invitation->addresses[n].bytes, &in->sin6_addr, sizeof in->sin6_addr);
         }
         invitation->addresses[n++].is_ipv6 = family == AF_INET6;
@@ -171,7 +172,7 @@ static void list_addresses(bool is_local, struct monitor_invitation *invitation)
     invitation->n_addresses = n;
 }
 
-/* Both families in one socket where the system has IPv6. */
+/* One socket for IPv4 and IPv6, if the system has IPv6. */
 static int open_listener(bool is_local, uint16_t *port)
 {
     struct sockaddr_in6 six = { .sin6_family = AF_INET6, .sin6_addr = in6addr_any };
@@ -191,7 +192,7 @@ static int open_listener(bool is_local, uint16_t *port)
             return -1;
         }
     }
-    socklen_t n = sizeof six; /* the larger one; the port stands at the same place in both */
+    socklen_t n = sizeof six; /* the larger one; the port is at the same offset in both */
     if (fd < 0 || listen(fd, CLUSTER_MAX_RANKS) != 0 || getsockname(fd, (struct sockaddr *)&six, &n) != 0) {
         if (fd >= 0)
             close(fd);
@@ -213,7 +214,7 @@ enum tutti_status monitor_listen(struct monitor **out, const struct monitor_opti
     m->listener = open_listener(options->is_local, &invitation->port);
     if (m->listener < 0 || getrandom(m->secret, sizeof m->secret, 0) != (ssize_t)sizeof m->secret ||
         invitation->n_addresses == 0) {
-        st = error_set(err, TUTTI_E_IO, "watching ranks: cannot listen for them: %s",
+        st = error_set(err, TUTTI_E_IO, "monitor of ranks: cannot listen: %s",
                        invitation->n_addresses == 0 ? "this machine has no address" : strerror(errno));
         monitor_free(m, true);
         return st;
@@ -223,7 +224,7 @@ enum tutti_status monitor_listen(struct monitor **out, const struct monitor_opti
     return TUTTI_OK;
 }
 
-/* -1: nobody answers there. */
+/* -1: no answer at that address. */
 static int connect_to(const struct monitor_invitation *invitation, int i, uint64_t end_ms)
 {
     bool is_ipv6 = invitation->addresses[i].is_ipv6;
@@ -257,7 +258,7 @@ enum tutti_status monitor_join(struct monitor **out, const struct monitor_option
     for (int i = 0; m->peers[RANK_0].fd < 0 && n > 0 && now_ms() < end_ms; i = (i + 1) % n) {
         int fd = connect_to(invitation, i, now_ms() + CONNECT_MS);
         struct greeting g;
-        /* Rank 0 may greet the others first. */
+        /* Rank 0 may answer other ranks first. */
         if (fd >= 0 && send_greeting(m, fd) && read_greeting(m, fd, &g, end_ms) && g.rank == RANK_0)
             meet(&m->peers[RANK_0], fd, &g);
         else if (fd >= 0)
@@ -313,13 +314,13 @@ static void hear(struct monitor *m, int rank)
     if (n <= 0) {
         leave(peer);
         if (!peer->said_goodbye)
-            lose(m, rank, "its process ended, or the connection to it");
+            lose(m, rank, "its process ended, or its connection broke");
         return;
     }
     peer->seen_ms = now_ms();
     for (ssize_t i = 0; i < n; i++) {
         if (peer->is_naming && bytes[i] < m->options.n_ranks)
-            lose(m, bytes[i], "rank 0 told so");
+            lose(m, bytes[i], "reported by rank 0");
         peer->is_naming = !peer->is_naming && bytes[i] == LOST;
         if (bytes[i] == GIVING_UP)
             lose(m, rank, "it gave up");
@@ -340,19 +341,20 @@ static void check_silence(struct monitor *m)
         lose(m, r, how);
         if (is_first && !m->options.is_local) {
             m->is_cut_off = true;
-            log_error("%s", m->text); /* mpirun may end this process before it can say so in its last words */
+            /* Now, because mpirun may kill this process before its error is printed. */
+            log_error("%s", m->text);
         }
     }
 }
 
 static void say(struct monitor *m, uint8_t byte)
 {
-    for (int r = 0; r < m->options.n_ranks; r++) /* a full buffer holds signs of life enough */
+    for (int r = 0; r < m->options.n_ranks; r++) /* if the buffer is full, enough beats are queued */
         if (m->peers[r].fd >= 0)
             (void)send(m->peers[r].fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* The rest of the program had its time to end. */
+/* Terminates the process, which has had its time to exit. */
 static void end_process(const struct monitor *m)
 {
     char line[600];
@@ -380,7 +382,7 @@ static void *watch(void *arg)
         for (int r = 0; n > 0 && r < m->options.n_ranks; r++)
             if (fds[r].revents)
                 hear(m, r);
-        if (n >= 0) /* all that was sent has been heard: also where this process was stopped for a while */
+        if (n >= 0) /* all bytes sent were received, even if this process was stopped for a while */
             check_silence(m);
         if (m->end_ms > 0 && now_ms() >= m->end_ms && !m->options.stays)
             end_process(m);
@@ -388,7 +390,7 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* Rank 0 takes in those who know the secret. */
+/* Rank 0: accepts connections that know the secret. */
 static enum tutti_status take_in(struct monitor *m, struct tutti_error *err)
 {
     uint64_t end_ms = now_ms() + JOIN_MS;
@@ -428,7 +430,7 @@ enum tutti_status monitor_start(struct monitor *m, struct tutti_error *err)
     int rc = thread_start(&m->thread, watch, m);
     m->has_thread = rc == 0;
     return rc == 0 ? TUTTI_OK
-                   : error_set(err, TUTTI_E_MEMORY, "cannot make the monitor thread: %s", strerror(rc));
+                   : error_set(err, TUTTI_E_MEMORY, "cannot create the monitor thread: %s", strerror(rc));
 }
 
 void monitor_free(struct monitor *m, bool is_orderly)

@@ -1,4 +1,5 @@
-/* Open MPI (or another MPI) as a transport: a module by itself, which needs nothing of the program that loads it. */
+/* Open MPI (or another MPI) as a transport: a module that uses no symbols of the program that loads
+ * it. */
 #include "cluster/transport.h"
 
 #include <mpi.h>
@@ -11,7 +12,7 @@ enum { TAG = 1 };
 
 struct mpi_transport {
     struct transport transport; /* first: the two are cast to each other */
-    MPI_Comm comm;              /* ours alone, whose errors come back */
+    MPI_Comm comm;              /* a private duplicate, which returns errors */
     int n_requests;
     MPI_Request requests[2 * TRANSPORT_MESSAGES];
 };
@@ -63,7 +64,8 @@ static const struct transport_ops MPI_OPS = {
     .close = mpi_close,
 };
 
-/* How many ranks may run on this one's cores: launchers bind each to cores of its own, or let all use the same ones. */
+/* How many ranks may run on this rank's cores: launchers bind each to its own cores, or let all use
+ * the same ones. */
 static int count_sharing(MPI_Comm local, int n_local)
 {
     cpu_set_t own, both;

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define FILE_NAME "tutti-ranks"
-enum { HEAD_BYTES = 64 }; /* the nonce, before what is handed out */
+enum { HEAD_BYTES = 64 }; /* the nonce, before the usable memory */
 
 static bool map(struct segment *segment, int fd, size_t n_bytes, int protection)
 {
@@ -35,7 +35,7 @@ bool segment_new(struct segment *segment, struct segment_card *card, size_t n_by
         getrandom(card->nonce, sizeof card->nonce, 0) != (ssize_t)sizeof card->nonce)
         return false;
     segment->fd = memfd_create(FILE_NAME, MFD_CLOEXEC);
-    /* Its pages are taken now: later, a machine without memory could only end the process. */
+    /* Allocates its pages now: later, a lack of memory could only kill the process. */
     if (segment->fd < 0 || posix_fallocate(segment->fd, 0, (off_t)(n_bytes + HEAD_BYTES)) != 0 ||
         !map(segment, segment->fd, n_bytes, PROT_READ | PROT_WRITE)) {
         segment_free(segment);
@@ -48,7 +48,8 @@ bool segment_new(struct segment *segment, struct segment_card *card, size_t n_by
     return true;
 }
 
-/* Nothing but a file of ours is opened: the number may be another process's here, and some files do things when they are opened. */
+/* Opens nothing but a memory file: the pid or descriptor may belong to something else here, and
+ * some files have side effects when opened. */
 static int open_found(const char *path)
 {
     char target[64] = "";

@@ -1,5 +1,6 @@
-/* Sums over the ranks: of few numbers every rank makes all, of many each its part. Between ranks of one machine nothing is sent: they
- * read each other's memory, and meet before and behind that. */
+/* Collectives: for small vectors every rank computes the whole sum, for large ones each rank its
+ * part (reduce-scatter, all-gather). Ranks on one machine send nothing: they read each other's
+ * memory, with a barrier before and after. */
 #include "base/system/clock.h"
 #include "base/system/team.h"
 #include "cluster/state.h"
@@ -9,23 +10,23 @@
 #include <string.h>
 
 enum {
-    CHUNK = 1
-            << 18, /* floats of a part that are sent at a time: what is added is still in the second cache */
-    DIRECT_BYTES = 32 * 1024, /* up to so many every rank makes the whole sum: one wait in place of two */
-    LANES = 16,               /* parts of a vector begin at whole ones of these */
+    CHUNK = 1 << 18, /* floats of a part that are sent at a time: they are still in the L2 cache when added */
+    DIRECT_BYTES = 32 * 1024, /* up to this every rank computes the whole sum: one wait instead of two */
+    LANES = 16,               /* parts of a vector begin at multiples of this */
     SEND_FLOATS = 1 << 28,    /* of one message */
     LINE_BYTES = 64,
-    TEAM_FLOATS = 1 << 14, /* below, waking the threads takes longer than to add alone */
+    TEAM_FLOATS = 1 << 14, /* below, waking the threads takes longer than adding on one */
 };
 
-/* A rank's meeting place: how often it has come, and behind that what it has to be summed in few numbers. There are two such places, for
- * it may bring the next before the slowest has read the last. */
+/* The shared state of a rank for barriers: the number of barriers that it has reached, followed by
+ * its input of small sums. There are two inputs, used alternately, because a rank may write its
+ * next one before the slowest rank has read the last. */
 struct place {
     _Alignas(LINE_BYTES) _Atomic uint64_t n_meetings;
     _Alignas(LINE_BYTES) float values[2][DIRECT_BYTES / sizeof(float)];
 };
 
-/* ---- memory that all ranks see ---- */
+/* ---- memory that all ranks can read ---- */
 
 static void free_piece(struct cluster *c, struct piece *piece)
 {
@@ -35,7 +36,8 @@ static void free_piece(struct cluster *c, struct piece *piece)
     *piece = (struct piece){ 0 };
 }
 
-/* All together. False: on one of them it cannot be had, then none has it; or a rank was lost. */
+/* Allocates a piece on all ranks together. False: it failed on one rank, so no rank has it; or a
+ * rank was lost. */
 static bool make_piece(struct cluster *c, struct piece *piece, size_t n_bytes, bool is_wanted)
 {
     struct segment_card cards[CLUSTER_MAX_RANKS] = { 0 };
@@ -106,7 +108,8 @@ void cluster_dealloc(struct cluster *c, float *memory)
     free(memory);
 }
 
-/* Where all ranks see n floats at x: theirs [n_ranks], what each of them has there. */
+/* Finds n floats at x in memory that all ranks can read: theirs [n_ranks] becomes each rank's
+ * address of them. */
 static bool find_theirs(const struct cluster *c, const float *x, size_t n, const float **theirs)
 {
     uintptr_t at = (uintptr_t)x;
@@ -128,7 +131,8 @@ static struct place *place_of(const struct cluster *c, int rank)
     return c->meeting.segments[rank].memory;
 }
 
-/* No rank goes on before all have come; what each has written before, all can read. */
+/* Barrier: no rank goes on before all have arrived. Writes before it are visible to all ranks after
+ * it. */
 static bool meet(struct cluster *c)
 {
     uint64_t number = ++c->n_meetings;
@@ -185,7 +189,7 @@ static void add_some(void *arg, int thread, int n_threads)
         memcpy(job->sum + begin, job->parts[0] + begin, (size_t)(end - begin) * sizeof *job->sum);
 }
 
-/* sum [n] = the sum of the parts, in their order; of one part a copy. */
+/* sum [n] = the sum of the parts, in their order; a copy if there is one part. */
 static void add_all(struct team *team, float *sum, const float **parts, int n_parts, size_t n)
 {
     struct add_job job = { sum, parts, n_parts, n };
@@ -195,7 +199,7 @@ static void add_all(struct team *team, float *sum, const float **parts, int n_pa
         add_some(&job, 0, 1);
 }
 
-/* ---- few numbers: every rank gets all of them and adds for itself ---- */
+/* ---- small vectors: every rank reads all parts and adds them itself ---- */
 
 static bool reduce_direct(struct cluster *c, float *x, size_t n)
 {
@@ -224,17 +228,17 @@ static bool reduce_direct(struct cluster *c, float *x, size_t n)
     return true;
 }
 
-/* ---- many: each rank makes the sum of its part ---- */
+/* ---- large vectors: each rank computes its part of the sum ---- */
 
-/* x as the ranks share it: rank r has floats begins[r] to begins[r + 1]. */
+/* How x is divided among the ranks: rank r has floats begins[r] to begins[r + 1]. */
 struct parts {
     float *x;
     size_t begins[CLUSTER_MAX_RANKS + 1];
-    const float *theirs[CLUSTER_MAX_RANKS]; /* is_seen: x of each rank */
+    const float *theirs[CLUSTER_MAX_RANKS]; /* is_seen: address of each rank's x */
     bool is_seen;
 };
 
-/* n units of unit_floats each, or less in the last. */
+/* Divides x into n units of unit_floats each; the last one may be smaller. */
 static void cut(const struct cluster *c, struct parts *p, float *x, size_t n, size_t unit_floats)
 {
     size_t n_units = (n + unit_floats - 1) / unit_floats;
@@ -261,14 +265,15 @@ static size_t largest_part(const struct cluster *c, const struct parts *p)
     return n;
 }
 
-/* Of a part of n floats those from at on that go at a time. */
+/* How many floats of a part of n to send at a time, from offset at on. */
 static size_t at_once(size_t n, size_t at, size_t most)
 {
     size_t left = at < n ? n - at : 0;
     return left < most ? left : most;
 }
 
-/* The own part of x becomes the sum. Of the other parts of x the others may still read when this returns. */
+/* Reduce-scatter: the own part of x becomes the sum. Other ranks may still read the other parts of
+ * x when this returns. */
 static bool reduce_part(struct cluster *c, struct team *team, const struct parts *p)
 {
     const int n_ranks = c->n_ranks;
@@ -302,7 +307,7 @@ static bool reduce_part(struct cluster *c, struct team *team, const struct parts
     return true;
 }
 
-/* Everybody gets the parts of all. */
+/* All-gather: every rank gets the parts of all. */
 static bool share_parts(struct cluster *c, struct team *team, const struct parts *p)
 {
     if (p->is_seen) {
@@ -314,7 +319,7 @@ static bool share_parts(struct cluster *c, struct team *team, const struct parts
             if (r != c->rank)
                 add_all(team, p->x + p->begins[r], &theirs, 1, part_n(p, r));
         }
-        return meet(c); /* from now on nobody reads it */
+        return meet(c); /* after this no rank reads x */
     }
     size_t n_most = largest_part(c, p);
     for (size_t at = 0; at < n_most; at += SEND_FLOATS) {
@@ -335,7 +340,7 @@ static bool share_parts(struct cluster *c, struct team *team, const struct parts
     return true;
 }
 
-/* ---- what users call ---- */
+/* ---- functions of cluster.h ---- */
 
 static void count(struct cluster *c, size_t n, uint64_t begin_ns)
 {

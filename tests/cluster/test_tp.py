@@ -23,7 +23,7 @@ BIN = os.path.abspath(os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "t
 DEMO = os.path.join(ROOT, "models", "demo")
 FIXTURES = os.path.join(ROOT, "tests", "fixtures")
 PATIENCE = 60 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
-BROKE = "its process ended, or the connection to it"  # noticed by an event
+BROKE = "its process ended, or its connection broke"  # noticed by an event
 SILENT = r"no sign of life for [3-9]\.\d s"  # noticed by the heartbeats that were missing
 
 has_module = os.path.exists(os.path.join(os.path.dirname(BIN), "tutti-mpi.so"))

@@ -266,11 +266,11 @@ static void deciding_is_charged(void **state)
     struct machine m = machine_of(20, 0);
     machine_run(&m, 4, (struct text){ .promised = 0.5f, .lookup = 0.5f }, 2); /* the account begins */
     m.plan_us = 100;
-    double before_us = m.sp.credit_us;
+    double before_us = m.sp.budget_us;
     m.n_plans = 0;
     machine_run(&m, 4, (struct text){ 0 }, 1);
     assert_int_equal(m.n_plans, 1);
-    assert_true(m.sp.credit_us < before_us - 80);
+    assert_true(m.sp.budget_us < before_us - 80);
 
     static const double plans[] = { 5, 20, 100, 500, 5000 };
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
@@ -341,11 +341,11 @@ static void steps_without_guessing_do_not_count(void **state)
     (void)state;
     struct machine m = machine_of(20, 0);
     machine_run(&m, 1, (struct text){ .promised = 0.5f, .lookup = 0.5f }, 10);
-    double credit_us = m.sp.credit_us;
+    double budget_us = m.sp.budget_us;
     struct guess_step step = { .n_seqs = 1, .n_rows = 1, .n_tokens = 1, .us = 1000 };
     for (int i = 0; i < 100; i++)
         speculation_note(&m.sp, &step);
-    assert_true(m.sp.credit_us == credit_us);
+    assert_true(m.sp.budget_us == budget_us);
 }
 
 static void a_draft_model_that_is_never_right_is_hardly_asked(void **state)
@@ -416,7 +416,7 @@ static void a_draft_model_reads_a_long_text_when_it_can_be_paid(void **state)
     struct guess_room room = { .n_seqs = 1, .max_rows = 100 };
     assert_int_equal(speculation_choose(&m.sp, &room, &offer, 1), 0);
     assert_in_range(offer.n_read, NEAR_ROWS, SPECULATION_ROWS);
-    m.sp.credit_us = 50; /* less than a pass */
+    m.sp.budget_us = 50; /* less than a pass */
     assert_int_equal(speculation_choose(&m.sp, &room, &offer, 1), 0);
     assert_int_equal(offer.n_read, 0);
 }
