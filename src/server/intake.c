@@ -11,19 +11,19 @@
 
 enum {
     INTAKE_THREADS = 2,
-    SMALL_BYTES = 128 * 1024, /* of memory: requests up to this are bounded by their number */
-    LEAST_COST = 1024,        /* bytes: what a request costs a worker in addition to its body */
-    DROPPED_PER_READ = 64, /* bytes of memory that are freed in the time in which a byte of a body is read */
-    BYTES_PER_TOKEN = 256, /* that are read for what a token of the limits is worth */
+    SMALL_BYTES = 128 * 1024, /* of memory: smaller requests are limited by their number */
+    LEAST_COST = 1024,        /* bytes: cost of a request on a worker in addition to its body */
+    DROPPED_PER_READ = 64,    /* bytes of memory freed in the time that parsing a byte of a body takes */
+    BYTES_PER_TOKEN = 256,    /* parsed bytes that cost as much as a token of the limits */
 };
 
 struct intake {
     struct workers *workers;
-    _Atomic(struct intake_task *) top; /* the task that was done last */
+    _Atomic(struct intake_task *) top; /* the task completed last */
     atomic_bool is_closing;
     int wake_fd;
     struct event *wake;
-    struct intake_counts counts; /* the loop's part of them */
+    struct intake_counts counts; /* the part that the loop counts */
 };
 
 int64_t intake_cost(uint64_t n_bytes)
@@ -51,7 +51,7 @@ static void push(struct intake *intake, struct intake_task *task)
                                                   memory_order_relaxed));
     uint64_t one = 1;
     if (!top && write(intake->wake_fd, &one, sizeof one) < 0)
-        return; /* can fail only where the counter is full: then the loop is awake */
+        return; /* fails only if the counter is full: then the loop is awake */
 }
 
 static void work(void *user, struct work_item *item)
@@ -66,7 +66,7 @@ static void work(void *user, struct work_item *item)
     if (!atomic_load(&task->is_unwanted) && !atomic_load(&intake->is_closing))
         task->route->read(task);
     if (task->status != TUTTI_OK)
-        api_request_clear(&task->req); /* here: a large tree takes its time */
+        api_request_clear(&task->req); /* on the worker, because a large tree takes long to free */
     push(intake, task);
 }
 
@@ -79,7 +79,7 @@ static void on_abort(void *user)
     atomic_store(&task->is_unwanted, true);
 }
 
-/* A job counts its own tokens; all else is charged here. */
+/* Charges the client for a task; a job counts its own tokens. */
 static void charge(struct intake *intake, const struct intake_task *task)
 {
     struct app *app = task->app;
@@ -177,7 +177,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
     }
 }
 
-/* Path and agent are copied: the connection may be gone while the body is read. */
+/* Copies path and agent, because the connection may be gone while the body is parsed. */
 static bool copy_head(struct intake_task *task, const struct http_head *head)
 {
     const char *agent = http_head_find(head, "User-Agent");
@@ -247,7 +247,7 @@ void intake_counts(struct intake *intake, struct intake_counts *out)
     out->n_running = workers.n_running;
 }
 
-/* ---- life ---- */
+/* ---- creating and freeing ---- */
 
 enum tutti_status intake_new(struct intake **out, struct event_base *base, struct tutti_error *err)
 {
@@ -260,7 +260,7 @@ enum tutti_status intake_new(struct intake **out, struct event_base *base, struc
                        : event_new(base, intake->wake_fd, EV_READ | EV_PERSIST, on_wake, intake);
     enum tutti_status st = TUTTI_OK;
     if (!intake->wake || event_add(intake->wake, NULL))
-        st = error_set(err, TUTTI_E_MEMORY, "the system has no event descriptor left");
+        st = error_set(err, TUTTI_E_MEMORY, "out of event descriptors");
     const struct workers_options options = {
         .name = "tutti-intake", .n_threads = INTAKE_THREADS, .work = work, .user = intake
     };

@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-    MAX_OPEN = 256, /* prompts of a job on the engine at the same time: as many as it runs by default */
+    MAX_OPEN = 256, /* prompts of a job on the engine at the same time: the default of max_seqs */
     MAX_OPEN_BYTES = 8 * 1024 * 1024, /* of the engine's copies of a job's grammar */
 };
 
@@ -18,7 +18,7 @@ static uint64_t owner_of(const struct job *job)
     return job->client ? job->client->id : 0;
 }
 
-/* Replies in the API's shape, as far as they have come. */
+/* Releases the JSON values built so far. */
 static void drop_values(struct job *job)
 {
     for (size_t i = 0; job->subs && i < job->req.n_prompts; i++) {
@@ -43,7 +43,7 @@ static void job_free(struct job *job)
             job->next->link = job->link;
     }
     for (size_t i = job->n_submitted; job->client && job->subs && i < job->req.n_prompts; i++)
-        client_charge(job->client, -job->subs[i].n_charged); /* what was never submitted costs nothing */
+        client_charge(job->client, -job->subs[i].n_charged); /* refunds prompts that were never submitted */
     uint64_t owner = owner_of(job);
     if (job->client)
         client_leave(job->app->clients, job->client, (int64_t)job->n_choices);
@@ -72,7 +72,7 @@ static void cancel_all(struct job *job)
             tutti_engine_cancel(job->app->engine, job->subs[i].engine_id);
 }
 
-/* The client is gone. */
+/* The client has disconnected. */
 static void on_abort(void *user)
 {
     struct job *job = user;
@@ -158,10 +158,11 @@ static void send_reply(struct intake_task *task, struct http_conn *conn)
     read_letters(job);
 }
 
-/* Would writing it delay the other streams? About a value of JSON for each token, and for each that was nearly as probable. */
+/* True: writing the reply on the loop would delay other streams. It has about one JSON value for
+ * each token and each top token. */
 static bool is_large_reply(const struct job *job)
 {
-    enum { MANY_VALUES = 4096, TOKENS_PER_VALUE = 16 }; /* of bare text */
+    enum { MANY_VALUES = 4096, TOKENS_PER_VALUE = 16 }; /* tokens of plain text per value */
     size_t n = job_n_generated(job);
     if (job->req.tells_prompt)
         n += job_n_prompt_tokens(job, NULL) * (size_t)job->req.n;
@@ -173,7 +174,7 @@ void job_reply_json(struct job *job, json_t *value, const char *end)
 {
     static const struct intake_route WRITE = { .read = write_reply, .done = send_reply };
     if (job->conn && is_large_reply(job)) {
-        drop_values(job); /* the worker then frees them with the reply */
+        drop_values(job); /* the worker frees them together with the reply */
         job->reply = value;
         job->reply_end = end;
         job->is_working = intake_run(job->app, owner_of(job), job_n_generated(job), &WRITE, job);
@@ -245,7 +246,7 @@ static enum tutti_status submit(struct job *job, size_t i, struct tutti_error *e
     struct tutti_request request = api_request_make(&job->req, i);
     request.tenant = job->tenant;
     if (i > 0)
-        request.max_queue_ms = -1; /* the time in the queue is that of the first prompt */
+        request.max_queue_ms = -1; /* the time limit applies to the first prompt */
     if (client) {
         request.owner = client->id;
         request.weight = client->limits.weight;
@@ -256,14 +257,15 @@ static enum tutti_status submit(struct job *job, size_t i, struct tutti_error *e
                                &job->subs[i].engine_id, err);
 }
 
-/* The engine copies the grammar for each prompt: fewer prompts are open at a time where it is large. */
+/* The engine copies the grammar for each prompt, so fewer prompts are open at a time if it is large. */
 static size_t max_open(const struct job *job)
 {
     size_t n = MAX_OPEN_BYTES / (job->req.n_grammar_bytes + 1);
     return n < 1 ? 1 : n > MAX_OPEN ? MAX_OPEN : n;
 }
 
-/* As many as the engine takes now. Where it has no room, a job that has begun waits until one of its own has ended. */
+/* Submits as many prompts as the engine takes now. If the queue is full, a job that has started
+ * waits until one of its own prompts has ended. */
 static enum tutti_status submit_some(struct job *job, struct tutti_error *err)
 {
     while (job->n_submitted < job->req.n_prompts && job->n_open < max_open(job)) {
@@ -287,7 +289,7 @@ static void submit_more(struct job *job)
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* Every choice has been answered: was it fast enough? */
+/* All choices were answered: counts whether they met the latency targets. */
 static void count_answer(const struct job *job)
 {
     const struct server_options *options = job->app->options;
@@ -301,7 +303,7 @@ static void count_answer(const struct job *job)
                         (options->itl_target_ms <= 0 || itl_ms <= options->itl_target_ms);
 }
 
-/* An event that somebody waits for. */
+/* Passes an event to the API. */
 static void deliver(struct job *job, size_t index, const struct tutti_event *event)
 {
     if (event->finish == TUTTI_FINISH_ERROR) {
@@ -331,14 +333,14 @@ static void deliver(struct job *job, size_t index, const struct tutti_event *eve
     }
 }
 
-/* What has not begun costs no more than its reading did. */
+/* A prompt that did not start is charged only for parsing. */
 static void charge(struct job *job, struct submission *sub, const struct tutti_event *event)
 {
     const struct choice *choice = &job->choices[sub->index * (size_t)job->req.n + (size_t)event->choice];
     struct client_counts *counts = &job->client->counts;
     bool is_unbegun = event->finish != TUTTI_FINISH_NONE && event->queue_us == 0 && event->ttft_us == 0;
     int64_t n_prompt = is_unbegun ? 0 : (int64_t)event->n_prompt_tokens;
-    int64_t n_read = is_unbegun ? api_request_read_cost(&job->req, sub->index) : 0; /* in vain */
+    int64_t n_read = is_unbegun ? api_request_read_cost(&job->req, sub->index) : 0; /* parsed in vain */
     int64_t n_generated = (int64_t)(event->n_generated_tokens - choice->n_generated);
     counts->n_prompt_tokens += (uint64_t)(n_prompt - sub->n_accounted);
     counts->n_generated_tokens += (uint64_t)n_generated;
@@ -347,10 +349,10 @@ static void charge(struct job *job, struct submission *sub, const struct tutti_e
     sub->n_charged = sub->n_accounted = n_prompt;
 }
 
-static void read_letter(struct job *job, const struct letter *letter)
+static void handle_event(struct job *job, const struct inbox_event *item)
 {
-    const struct tutti_event *event = &letter->event;
-    struct submission *sub = letter->submission;
+    const struct tutti_event *event = &item->event;
+    struct submission *sub = item->submission;
     size_t index = sub->index * (size_t)job->req.n + (size_t)event->choice;
     struct choice *choice = &job->choices[index];
 
@@ -381,8 +383,8 @@ static void read_letter(struct job *job, const struct letter *letter)
 static void read_prompt(struct intake_task *task)
 {
     struct job *job = task->user;
-    const struct letter *letter = job->first_letter;
-    if (!job->api->read_prompt(job, letter->submission, &letter->event))
+    const struct inbox_event *item = job->first_event;
+    if (!job->api->read_prompt(job, item->submission, &item->event))
         task->status = TUTTI_E_MEMORY;
 }
 
@@ -396,12 +398,13 @@ static void prompt_was_read(struct intake_task *task, struct http_conn *conn)
     read_letters(job);
 }
 
-/* Before the first event of a prompt is delivered. True: a worker reads what it says of the prompt, and the event waits. */
-static bool start_prompt(struct job *job, const struct letter *letter)
+/* Called before the first event of a prompt. True: a worker reads the event's data about the prompt
+ * first, and the event waits. */
+static bool start_prompt(struct job *job, const struct inbox_event *item)
 {
     static const struct intake_route READ = { .read = read_prompt, .done = prompt_was_read };
-    const struct tutti_event *event = &letter->event;
-    struct submission *sub = letter->submission;
+    const struct tutti_event *event = &item->event;
+    struct submission *sub = item->submission;
     if (!job->req.tells_prompt || sub->is_prompt_read || event->finish == TUTTI_FINISH_ERROR ||
         event->finish == TUTTI_FINISH_CANCELLED || !is_listened_to(job))
         return false;
@@ -409,7 +412,7 @@ static bool start_prompt(struct job *job, const struct letter *letter)
     bool ok;
     if (job->app->intake)
         ok = job->is_working = intake_run(job->app, owner_of(job), event->n_prompt_tokens, &READ, job);
-    else /* a file of requests: there is no other client */
+    else /* a batch file: there is no other client */
         ok = job->api->read_prompt(job, sub, event);
     if (!ok)
         job_fail_memory(job);
@@ -418,18 +421,18 @@ static bool start_prompt(struct job *job, const struct letter *letter)
 
 static void read_letters(struct job *job)
 {
-    while (!job->is_working && job->first_letter) {
-        struct letter *letter = job->first_letter;
-        if (start_prompt(job, letter))
+    while (!job->is_working && job->first_event) {
+        struct inbox_event *item = job->first_event;
+        if (start_prompt(job, item))
             return;
-        job->first_letter = letter->next;
-        read_letter(job, letter);
-        free(letter);
+        job->first_event = item->next;
+        handle_event(job, item);
+        free(item);
     }
     if (job->is_working || job->n_open > 0)
         return;
-    if (is_listened_to(
-            job)) { /* the engine ended a request without finishing each choice: a defect, but no silence */
+    if (is_listened_to(job)) {
+        /* The engine ended a request without finishing each choice: a bug, which must not be silent. */
         struct tutti_error err;
         error_set(&err, TUTTI_E_INTERNAL, "the engine ended the request early");
         job_fail(job, &err);
@@ -437,16 +440,16 @@ static void read_letters(struct job *job)
     job_free(job);
 }
 
-void job_read_letter(void *user, struct letter *letter)
+void job_take_event(void *user, struct inbox_event *item)
 {
     (void)user;
-    struct job *job = letter->submission->job;
-    letter->next = NULL;
-    if (job->first_letter)
-        job->last_letter->next = letter;
+    struct job *job = item->submission->job;
+    item->next = NULL;
+    if (job->first_event)
+        job->last_event->next = item;
     else
-        job->first_letter = letter;
-    job->last_letter = letter;
+        job->first_event = item;
+    job->last_event = item;
     read_letters(job);
 }
 
@@ -474,7 +477,7 @@ static struct job *job_new(struct app *app, const char *name, const struct job_a
     for (size_t i = 0; ok && i < job->req.n_prompts; i++) {
         job->subs[i] = (struct submission){ .job = job, .inbox = app->inbox, .index = i };
         job->subs[i].copies_tokens = job->req.logprobs || job->req.scores;
-        job->subs[i].spare = calloc(1, sizeof(struct letter));
+        job->subs[i].spare = calloc(1, sizeof(struct inbox_event));
         ok = job->subs[i].spare;
     }
     if (ok)
@@ -484,7 +487,7 @@ static struct job *job_new(struct app *app, const char *name, const struct job_a
     return NULL;
 }
 
-/* Lets the client in, with what its prompts seem to cost. */
+/* Admits the client's request, and charges an estimate of its prompts. */
 static enum tutti_status enter(struct job *job, const struct http_conn *conn, struct tutti_error *err)
 {
     struct app *app = job->app;
@@ -500,12 +503,13 @@ static enum tutti_status enter(struct job *job, const struct http_conn *conn, st
                                         clock_now_us(), err);
     if (st == TUTTI_OK)
         job->client = client;
-    else if (st == TUTTI_E_ARGUMENT && err && job->req.n == 1) /* it is the prompts that are too many */
+    else if (st == TUTTI_E_ARGUMENT && err &&
+             job->req.n == 1) /* not n, but the number of prompts is too large */
         snprintf(err->param, sizeof err->param, "%s", job->req.kind == API_EMBEDDING ? "input" : "prompt");
     return st;
 }
 
-/* conn NULL: nobody is asked what they may. The job is dropped where that fails. */
+/* conn NULL: no client limits apply. Drops the job on failure. */
 static struct job *begin(struct job *job, const struct http_conn *conn, struct tutti_error *err)
 {
     struct app *app = job->app;
@@ -525,7 +529,7 @@ static struct job *begin(struct job *job, const struct http_conn *conn, struct t
     app->jobs = job;
     if (st == TUTTI_OK)
         return job;
-    job_drop(job); /* it lives until those prompts have ended that were taken before one was refused */
+    job_drop(job); /* it is freed when the prompts have ended that were submitted before one was refused */
     return NULL;
 }
 
@@ -543,7 +547,7 @@ struct job *job_open_offline(struct app *app, const char *name, const struct job
 {
     enum tutti_status st = app_find_model(app, req->model, &req->adapter, err);
     if (st == TUTTI_OK && req->stream)
-        st = error_set_param(err, TUTTI_E_ARGUMENT, "stream", "stream is not allowed in a file of requests");
+        st = error_set_param(err, TUTTI_E_ARGUMENT, "stream", "stream is not allowed in a batch file");
     if (st != TUTTI_OK)
         return NULL;
     struct job *job = job_new(app, name, api, req, NULL, err);
@@ -553,7 +557,7 @@ struct job *job_open_offline(struct app *app, const char *name, const struct job
     return begin(job, NULL, err);
 }
 
-/* ---- from the body ----------------------------------------------------------------------------------------------- */
+/* ---- parsing the body -------------------------------------------------------------------------------------------- */
 
 static void read_request(struct intake_task *task)
 {

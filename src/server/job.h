@@ -78,11 +78,11 @@ struct job {
     size_t n_open;            /* submitted ones that have not ended */
     struct choice *choices;   /* [req.n_prompts * req.n] */
     size_t n_choices, n_unfinished;
-    uint64_t ttft_us, total_us;                /* 0: no token yet */
-    bool is_working;                           /* a worker reads a prompt or writes the reply: events wait */
-    struct letter *first_letter, *last_letter; /* waiting events */
-    json_t *reply;                             /* a worker writes this value */
-    const char *reply_end;                     /* followed by this text */
+    uint64_t ttft_us, total_us; /* 0: no token yet */
+    bool is_working;            /* a worker reads a prompt or writes the reply: events wait */
+    struct inbox_event *first_event, *last_event; /* waiting events */
+    json_t *reply;                                /* a worker writes this value */
+    const char *reply_end;                        /* followed by this text */
 };
 
 /* Parses the request, submits it and writes the reply. */
@@ -106,7 +106,7 @@ void job_drop(struct job *job);
 void job_stop_all(struct app *app);
 
 /* The callback of the inbox; user: struct app. */
-void job_read_letter(void *app, struct letter *letter);
+void job_take_event(void *app, struct inbox_event *item);
 
 /* Tokens and times for the access log; "" if there are none. */
 void job_describe(const struct job *job, char *out, size_t n_bytes);

@@ -7,8 +7,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Upper bounds of what jansson allocates for a value, without the bytes of strings: the block, its allocator's header, and its entry in
- * a list or object. */
+/* Upper bounds of what jansson allocates for a value, without the bytes of strings: the block, its
+ * allocator's header, and its entry in a list or object. */
 enum {
     VALUE_BYTES = 48, /* a number, true, false, null */
     STRING_BYTES = 96,
@@ -17,7 +17,8 @@ enum {
     MEMBER_BYTES = 96, /* the key of a value in an object */
 };
 
-/* Found by one pass over a text before it is parsed: its depth, and the size of its tree. The pass stops at a bound. */
+/* Result of one pass over a text before it is parsed: its depth, and the size of its tree. The pass
+ * stops at a limit. */
 struct outline {
     int depth;
     size_t tree_bytes;
@@ -100,11 +101,11 @@ enum tutti_status json_read(json_t **out, const char *text, size_t n_bytes, stru
     if (outline.tree_bytes > LIMIT_JSON_TREE_BYTES)
         return error_set(
             err, TUTTI_E_ARGUMENT,
-            "the JSON holds too many values: %zu bytes of it would take more than %d MiB of memory", n_bytes,
+            "the JSON has too many values: %zu bytes of it would take more than %d MiB of memory", n_bytes,
             LIMIT_JSON_TREE_BYTES / (1024 * 1024));
     json_error_t at;
     json_t *value = json_loadb(text, n_bytes, JSON_ALLOW_NUL, &at);
-    if (!value && at.text[0] == '\0') /* jansson has words for everything else */
+    if (!value && at.text[0] == '\0') /* jansson has a text for every other error */
         return error_set(err, TUTTI_E_MEMORY, "out of memory");
     if (!value)
         return error_set(err, TUTTI_E_ARGUMENT, "the body is not valid JSON: line %d, column %d: %s", at.line,
@@ -211,7 +212,7 @@ bool json_error_body(struct buf *out, int http_status, const char *code, const s
                                             : "invalid_request_error";
     if (!code)
         code = code_of(http_status, err);
-    /* Texts may quote the request; what is cut in a character must not fail the whole error. */
+    /* Texts may quote the request; a truncated UTF-8 character must not make the whole error fail. */
     json_t *error = json_pack("{s:{s:o, s:s, s:s?, s:s?}}", "error", "message",
                               json_text(err->text, strlen(err->text)), "type", type, "param",
                               err->param[0] ? err->param : NULL, "code", code);

@@ -25,7 +25,7 @@ void page_request(struct app *app, struct http_conn *conn)
     const char *known = http_head_find(http_request_head(conn), "If-None-Match");
     http_header(conn, "ETag", file->etag);
     http_header(conn, "Cache-Control", "no-cache");
-    /* Only files of this server: an answer of the model can neither run a script nor call anything outside. */
+    /* Only files of this server: model output can neither run a script nor contact another host. */
     http_header(
         conn, "Content-Security-Policy",
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

@@ -17,8 +17,8 @@ struct reload {
     int wake_fd;
     struct event *wake;
     pthread_t thread;
-    bool is_reading, again; /* again: the files were changed while they were read */
-    /* The thread's, until the loop has joined it. */
+    bool is_reading, again; /* again: reload once more, because a reload was requested meanwhile */
+    /* Owned by the thread until the loop has joined it. */
     struct key_files files;
     enum tutti_status status;
     struct tutti_error error;
@@ -52,7 +52,7 @@ static void *read_main(void *arg)
     uint64_t one = 1;
     reload->status = key_files_read(&reload->files, reload->options, &reload->error);
     ssize_t written = write(reload->wake_fd, &one, sizeof one);
-    (void)written; /* can fail only where the counter is full */
+    (void)written; /* fails only if the counter is full */
     return NULL;
 }
 
@@ -106,7 +106,7 @@ enum tutti_status reload_new(struct reload **out, struct event_base *base,
                        : event_new(base, reload->wake_fd, EV_READ | EV_PERSIST, on_wake, reload);
     if (!reload->wake || event_add(reload->wake, NULL)) {
         reload_free(reload);
-        return error_set(err, TUTTI_E_MEMORY, "the system has no event descriptor left");
+        return error_set(err, TUTTI_E_MEMORY, "out of event descriptors");
     }
     *out = reload;
     return TUTTI_OK;

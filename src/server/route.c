@@ -1,4 +1,4 @@
-/* Which path goes where, who may ask, and what is noted about it. */
+/* Routing: which path has which handler, who may use it, and what is counted. */
 #include "base/system/clock.h"
 #include "server/access/access.h"
 #include "server/access/guard.h"
@@ -19,14 +19,15 @@ static void health_request(struct app *app, struct http_conn *conn)
         app_reply_json(conn, 200, json_pack("{s:s}", "status", "ok"));
 }
 
-/* A key guards what computes or tells about the model, as in vLLM; /health and /metrics serve the machines that watch
- * the server, and the page asks for a key itself. */
+/* A key protects routes that compute or describe the model, as in vLLM. /health and /metrics are
+ * for monitoring, and the page asks for a key itself. */
 static const struct route {
-    const char *path, *method; /* "{...}" in a path stands for one byte or more */
+    const char *path, *method; /* "{...}" in a path matches one or more bytes */
     void (*request)(struct app *app, struct http_conn *conn);
-    bool needs_key, works; /* works: gives the engine work, refused while draining */
-    unsigned api;          /* enum server_api: only where it is on; 0: always */
-    /* A request is for the engine's queue, and is refused unread with these words; NULL: it is read first. */
+    bool needs_key, works; /* works: uses the engine, so it is refused while draining */
+    unsigned api;          /* enum server_api: only if that API is on; 0: always */
+    /* If the engine's queue is full, refuses the request before its body is read; NULL: the body is
+     * read first. */
     fail_fn *refuse;
 } ROUTES[] = {
     { "/v1/chat/completions", "POST", chat_request, true, true, 0, openai_fail },
@@ -66,7 +67,7 @@ static const int STATUSES[APP_MAX_STATUSES] = { 200, 204, 304, 400, 401, 403, 40
 
 _Static_assert((int)N_ROUTES < (int)APP_MAX_ROUTES, "one more is for requests without a route");
 
-enum { STATUS_CLIENT_GONE = 499 }; /* nginx' number for it, in logs and metrics only */
+enum { STATUS_CLIENT_GONE = 499 }; /* as in nginx; in logs and metrics only */
 
 const char *route_name(int route)
 {
@@ -96,7 +97,8 @@ static bool method_is(const char *wanted, const char *method)
     return !strcmp(wanted, method) || (!strcmp(wanted, "GET") && !strcmp(method, "HEAD"));
 }
 
-/* The route of a request; where none has its method, one of its path; N_ROUTES: nothing is there. method may be NULL. */
+/* Finds the route of a request; if none has its method, one of its path; N_ROUTES: not found.
+ * method may be NULL. */
 static int route_find(const struct app *app, const char *path, const char *method)
 {
     int found = N_ROUTES;
@@ -182,8 +184,8 @@ void app_reply_json(struct http_conn *conn, int status, json_t *value)
     json_decref(value);
 }
 
-/* What the clients of Text Generation Inference send where a chat needs a name and they were given none; its servers have one model,
- * and answer to any. */
+/* The model name that clients of Text Generation Inference send in chats by default; its servers
+ * have one model, and ignore the name. */
 static bool is_tgi_model(const struct app *app, const char *model)
 {
     return (app->options->apis & SERVER_API_TGI) && (!strcmp(model, "tgi") || !strcmp(model, "dummy"));
@@ -242,11 +244,11 @@ static bool has_key(const struct app *app, struct http_conn *conn)
     return name != NULL;
 }
 
-/* What is certain before the body is read: it would have to wait too long, or to be turned away. A body that is read, parsed and
- * made into tokens for that costs those whose answers are being written. */
+/* Refuses requests that would wait too long or exceed a limit, before the body is read: parsing and
+ * tokenizing it in vain would slow running requests down. */
 static enum tutti_status check_room(struct app *app, struct http_conn *conn, struct tutti_error *err)
 {
-    enum { BYTES_PER_TOKEN = 4 }; /* of the body; it tells only when to come again */
+    enum { BYTES_PER_TOKEN = 4 }; /* of the body; only for Retry-After */
     struct client *client = app_client(app, conn);
     int64_t n_tokens = (int64_t)(http_request_head(conn)->n_body_bytes / BYTES_PER_TOKEN) + 1;
     if (!client)
@@ -257,26 +259,27 @@ static enum tutti_status check_room(struct app *app, struct http_conn *conn, str
                           : st;
 }
 
-/* Nothing reads it, so it would only take up memory and a connection. */
+/* True: the route ignores the body, which would only take up memory and a connection. */
 static bool has_needless_body(const struct http_head *head)
 {
     bool is_post = !strcmp(head->method, "POST");
     return !is_post && (head->chunked || head->n_body_bytes > 0);
 }
 
-/* Metrics show the activity of every client, so with keys only monitors may read them. NULL: this client may; else why not. */
+/* Metrics show the activity of every client, so with API keys only monitors may read them. NULL:
+ * this client may; else the reason. */
 static const char *refuse_metrics(const struct app *app, const struct http_conn *conn)
 {
     const char *authorization = http_head_find(http_request_head(conn), "Authorization");
     if (app->metrics_keys)
         return keys_find(app->metrics_keys, authorization) ? NULL : "metrics need a key of --metrics-key";
     if (app->keys && http_request_door(conn) != HTTP_DOOR_METRICS)
-        return "metrics of a server with keys need a key of their own: start it with --metrics-key FILE, or "
+        return "with API keys, metrics need a key of their own: start the server with --metrics-key FILE, or "
                "with --metrics-listen ADDRESS";
     return NULL;
 }
 
-/* Is the route served on the kind of listener that accepted this connection? */
+/* True: the listener that accepted this connection serves the route. */
 static bool is_behind_door(const struct app *app, const struct http_conn *conn, const struct route *route)
 {
     bool is_figures = route->request == metrics_request;
@@ -368,7 +371,7 @@ void route_reply(void *user, struct http_conn *conn, int status)
         http_header(conn, "Vary", "Origin");
 }
 
-/* Routes of one path are counted together. */
+/* Routes with the same path are counted together. */
 static int series_of(int route)
 {
     for (int i = 0; i < route && route < N_ROUTES; i++)

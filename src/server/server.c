@@ -1,4 +1,4 @@
-/* From options to a running loop, and back: start, signals, draining, end. */
+/* Runs the server: start, signals, draining, end. */
 #include "server/server.h"
 
 #include "base/log.h"
@@ -26,14 +26,14 @@ enum { DRAIN_LOOK_MS = 20 };
 struct server {
     struct app app;
     struct listeners *listeners;
-    struct doorman *doorman; /* NULL: the loop is the caller's */
+    struct startup_responder *responder; /* startup responder; NULL: the loop is the caller's */
     struct supervisor *supervisor;
     struct reload *reload;
     struct event *sigterm, *sigint, *sighup, *delay, *drain;
     uint64_t drain_end_us;
-    uint64_t n_steps;  /* of the engine when the watchdog last looked */
+    uint64_t n_steps;  /* of the engine at the last watchdog check */
     bool has_terminal; /* at the start */
-    bool is_stopping;  /* every job is cancelled, only their last events are awaited */
+    bool is_stopping;  /* every job is cancelled; waiting for their last events */
 };
 
 void server_options_init(struct server_options *options)
@@ -63,10 +63,9 @@ static enum tutti_status check_options(const struct server_options *options, str
         return error_set(err, TUTTI_E_ARGUMENT, "TLS needs both a certificate and its key, found only the %s",
                          options->tls_cert_file ? "certificate" : "key");
     if (options->tls_client_ca_file && !options->tls_cert_file)
-        return error_set(
-            err, TUTTI_E_ARGUMENT,
-            "certificates of clients can be asked for with TLS alone: a certificate and key of the "
-            "server are missing");
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "client certificates need TLS: a certificate and key of the "
+                         "server are missing");
     if (options->port < 0 || options->port > 65535)
         return error_set(err, TUTTI_E_ARGUMENT, "port must lie between 0 and 65535, found %d", options->port);
     if (options->max_body_bytes > (size_t)1 << 30)
@@ -97,13 +96,13 @@ static enum tutti_status check_options(const struct server_options *options, str
         return error_set(err, TUTTI_E_ARGUMENT, "a limit of a client is below 0");
     for (const char *p = options->cors_origin; p && *p; p++)
         if ((unsigned char)*p <= ' ' || (unsigned char)*p >= 0x7f)
-            return error_set(err, TUTTI_E_ARGUMENT, "the CORS origin holds a blank or control character");
+            return error_set(err, TUTTI_E_ARGUMENT, "the CORS origin has a blank or control character");
     return TUTTI_OK;
 }
 
 /* ---- the end ----------------------------------------------------------------------------------------------------- */
 
-/* Ends the loop once nobody waits for anything; after the time given, cancels what runs. */
+/* Ends the loop once all requests have ended; after drain_timeout_s, cancels running ones. */
 static void on_drain(evutil_socket_t fd, short what, void *arg)
 {
     struct server *server = arg;
@@ -172,7 +171,7 @@ static void on_signal(evutil_socket_t number, short what, void *arg)
     begin_drain(server);
 }
 
-/* ---- on the way -------------------------------------------------------------------------------------------------- */
+/* ---- reload and watchdog ----------------------------------------------------------------------------------------- */
 
 static void tell_ready(const struct server *server)
 {
@@ -182,7 +181,8 @@ static void tell_ready(const struct server *server)
     supervisor_ready(status);
 }
 
-/* All the files or none: half of a change would be a third configuration, which nobody has written down. */
+/* Applies all files or none: a half-applied change would be a third configuration that nobody has
+ * written. */
 static void on_keys_read(void *user, enum tutti_status st, struct key_files *files,
                          const struct tutti_error *why)
 {
@@ -209,7 +209,7 @@ static void on_keys_read(void *user, enum tutti_status st, struct key_files *fil
         tell_ready(server);
 }
 
-/* The signal has two meanings: an administrator's "read the files again", and the end of the terminal. */
+/* SIGHUP has two meanings: "reload the files", and the end of the terminal. */
 static void on_hangup(evutil_socket_t number, short what, void *arg)
 {
     struct server *server = arg;
@@ -217,7 +217,7 @@ static void on_hangup(evutil_socket_t number, short what, void *arg)
         if (server->app.engine)
             on_signal(number, what, arg);
         else
-            kill(getpid(), SIGTERM); /* nothing has to end well before the model is loaded */
+            kill(getpid(), SIGTERM); /* before the model is loaded there is nothing to drain */
         return;
     }
     if (server->app.engine)
@@ -225,7 +225,8 @@ static void on_hangup(evutil_socket_t number, short what, void *arg)
     reload_start(server->reload);
 }
 
-/* The loop is alive since it asks; the engine is, if it has made a step or has nothing to do. */
+/* For the watchdog. The loop is alive because it calls this; the engine is if it has made a step or
+ * has nothing to do. */
 static bool is_alive(void *user)
 {
     struct server *server = user;
@@ -238,7 +239,7 @@ static bool is_alive(void *user)
 
 /* ---- start ------------------------------------------------------------------------------------------------------- */
 
-/* FNV-1a: tells one configuration from another, no more. */
+/* FNV-1a: only distinguishes configurations. */
 void app_make_fingerprint(struct app *app)
 {
     uint32_t hash = 2166136261u;
@@ -276,7 +277,8 @@ static enum tutti_status open_signals(struct server *server, struct tutti_error 
     return supervisor_new(&server->supervisor, base, is_alive, server, err);
 }
 
-/* What a context needs: the text of all its tokens with escapes, or their ids; and schemas, tools and other fields. */
+/* The largest body for a context: the text of all its tokens with escapes, or their ids; and
+ * schemas, tools and other fields. */
 static size_t body_bytes_for(int n_tokens)
 {
     enum { LEAST_BYTES = 4 * 1024 * 1024, BYTES_PER_TOKEN = 32 };
@@ -285,9 +287,7 @@ static size_t body_bytes_for(int n_tokens)
 
 static struct http_options http_options(struct app *app)
 {
-    enum {
-        PER_ADDRESS = 512
-    }; /* a reverse proxy on this machine has a loopback address, and all its clients' */
+    enum { PER_ADDRESS = 512 }; /* loopback: a reverse proxy on this machine connects for all its clients */
     int per_address = app->options->max_connections_per_address;
     return (struct http_options){
         .max_connections = (uint32_t)app->options->max_connections,
@@ -332,8 +332,8 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     const struct server_options *options = app->options;
     app->base = event_base_new();
     if (!app->base)
-        return error_set(err, TUTTI_E_MEMORY, "the system has no event descriptor left");
-    /* Before the model is loaded: a request to read the files again must not end the process then. */
+        return error_set(err, TUTTI_E_MEMORY, "out of event descriptors");
+    /* Before the model is loaded: SIGHUP must not end the process then. */
     server->sighup = evsignal_new(app->base, SIGHUP, on_hangup, server);
     if (!server->sighup || event_add(server->sighup, NULL))
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
@@ -341,7 +341,7 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     if (st == TUTTI_OK)
         st = open_files(app, err);
     if (st == TUTTI_OK)
-        st = inbox_new(&app->inbox, app->base, job_read_letter, app, err);
+        st = inbox_new(&app->inbox, app->base, job_take_event, app, err);
     if (st == TUTTI_OK)
         st = intake_new(&app->intake, app->base, err);
     if (st == TUTTI_OK)
@@ -361,15 +361,15 @@ static enum tutti_status open_all(struct server *server, struct tutti_error *err
     warn_of_strangers(server);
     if (listeners_are_inherited(server->listeners))
         return st;
-    st = doorman_start(&server->doorman, app->base, err);
+    st = startup_responder_start(&server->responder, app->base, err);
     if (st == TUTTI_OK)
         log_info("%s: 503 until the model is loaded", listeners_address(server->listeners));
     return st;
 }
 
-/* Signals that would end the process, but have no meaning here. A disconnected client (SIGPIPE) and a file that is too large (SIGXFSZ)
- * are errors of write(); the others come from scripts that mean another program. A handler that is already set, such as a profiler's,
- * stays. */
+/* Ignores signals that would end the process but have no meaning here. A disconnected client
+ * (SIGPIPE) and exceeding the file size limit (SIGXFSZ) are errors of write(); the others come from
+ * scripts written for another program. A handler that is already set, such as a profiler's, stays. */
 static void ignore_signals(void)
 {
     static const int SIGNALS[] = { SIGPIPE,   SIGXFSZ, SIGUSR1, SIGUSR2, SIGALRM,
@@ -407,9 +407,10 @@ void server_close(struct server *server)
 {
     if (!server)
         return;
-    doorman_stop(server->doorman);
+    startup_responder_stop(server->responder);
     listeners_close(server->listeners);
-    intake_free(server->app.intake); /* before the connections and the memory of the bodies that it reads */
+    /* Before the connections, and before the memory of bodies that it reads. */
+    intake_free(server->app.intake);
     http_free(server->app.http);
     steps_free(server->app.steps);
     inbox_free(server->app.inbox);
@@ -439,8 +440,8 @@ enum tutti_status server_run(struct server *server, tutti_engine *engine, tutti_
                              struct tutti_error *err)
 {
     struct app *app = &server->app;
-    doorman_stop(server->doorman);
-    server->doorman = NULL;
+    startup_responder_stop(server->responder);
+    server->responder = NULL;
     app->engine = engine;
     app->model = model;
     tutti_model_info(model, &app->info);

@@ -1,4 +1,4 @@
-/* POST /tokenize and /detokenize, GET /tokenizer_info, as clients of vLLM and of llama-server ask for them. */
+/* POST /tokenize and /detokenize, GET /tokenizer_info, compatible with vLLM and llama-server. */
 #include "base/json/json_type.h"
 #include "engine/run/engine.h"
 #include "model/chat/chat.h"
@@ -13,7 +13,7 @@ enum {
     DETOKENIZE_MAX_IDS = 1024 * 1024,
 };
 
-/* A field that is true or false; otherwise where it is absent. */
+/* Reads a boolean field; otherwise: its value if it is absent. */
 static enum tutti_status read_flag(const json_t *root, const char *name, bool otherwise, bool *out,
                                    struct tutti_error *err)
 {
@@ -25,7 +25,7 @@ static enum tutti_status read_flag(const json_t *root, const char *name, bool ot
                            json_type_name(value));
 }
 
-/* vLLM's names of the fields, and llama-server's. */
+/* Accepts the field names of vLLM and of llama-server. */
 static enum tutti_status tokenize_text(struct app *app, const json_t *root, struct ids *ids,
                                        struct tutti_error *err)
 {
@@ -44,10 +44,11 @@ static enum tutti_status tokenize_text(struct app *app, const json_t *root, stru
         return st;
     size_t n_bytes = json_string_length(prompt);
     if (n_bytes > TOKENIZE_MAX_BYTES)
-        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s holds %zu bytes, at most %d are allowed",
-                               name, n_bytes, TOKENIZE_MAX_BYTES);
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s has %zu bytes, at most %d are allowed", name,
+                               n_bytes, TOKENIZE_MAX_BYTES);
     const char *text = json_string_value(prompt);
-    /* A token has at least one byte, but for those in front and a few that a normaliser adds. */
+    /* A token has at least one byte, except special tokens in front and a few that a normalizer
+     * adds. */
     int32_t *space = calloc(n_bytes + 64, sizeof *space);
     if (!space)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the tokens");
@@ -56,7 +57,7 @@ static enum tutti_status tokenize_text(struct app *app, const json_t *root, stru
     bool ok = n >= 0 && (uint64_t)n <= n_bytes + 64 && ids_add_all(ids, space, (size_t)n);
     free(space);
     if (!ok)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "the model has no tokenizer, or there is no memory");
+        return error_set(err, TUTTI_E_UNSUPPORTED, "the model has no tokenizer, or out of memory");
     return TUTTI_OK;
 }
 
@@ -78,7 +79,7 @@ static enum tutti_status tokenize_messages(struct app *app, json_t *root, struct
     return st;
 }
 
-/* How the vocabulary shows a token. */
+/* A token as the vocabulary spells it. */
 static json_t *token_text(struct app *app, int32_t id, struct buf *bytes)
 {
     const struct tokenizer *tok = app->model ? model_of(app->model)->tokenizer : NULL;
@@ -88,7 +89,7 @@ static json_t *token_text(struct app *app, int32_t id, struct buf *bytes)
     return bytes->n_bytes > 0 ? json_text(bytes->bytes, bytes->n_bytes) : generated_special(app, id);
 }
 
-/* Consumes value; NULL: out of memory. */
+/* Appends value and releases it; NULL: out of memory. */
 static bool write_value(struct buf *out, json_t *value)
 {
     bool ok = value && json_write(out, value);
@@ -119,7 +120,8 @@ static bool write_piece(struct app *app, int32_t id, struct buf *bytes, struct b
     return write_value(out, text) && ok && buf_add_string(out, "}");
 }
 
-/* Appends a list with what write appends for each id. Written at once: a tree of the values takes some hundred bytes a token. */
+/* Appends a list with the result of write for each id. It is written directly, because a tree of
+ * values takes some hundred bytes per token. */
 static bool write_list(struct app *app, const struct ids *ids,
                        bool (*write)(struct app *app, int32_t id, struct buf *bytes, struct buf *out),
                        struct buf *out)
@@ -152,7 +154,7 @@ static enum tutti_status reply_tokens(struct intake_task *task, const json_t *ro
     return TUTTI_OK;
 }
 
-/* The body as an object that names this model. */
+/* Parses the body: an object whose model, if given, is served here. */
 static enum tutti_status read_object(struct intake_task *task, json_t **root)
 {
     enum tutti_status st = json_read_object(root, task->body.text, task->body.n_bytes, &task->err);
@@ -185,14 +187,14 @@ static enum tutti_status detokenize(struct app *app, const json_t *root, struct 
                                "tokens must be a list of token ids, found %s", json_type_name(tokens));
     if (json_array_size(tokens) > DETOKENIZE_MAX_IDS)
         return error_set_param(err, TUTTI_E_ARGUMENT, "tokens",
-                               "tokens holds %zu token ids, at most %d are allowed", json_array_size(tokens),
+                               "tokens has %zu token ids, at most %d are allowed", json_array_size(tokens),
                                DETOKENIZE_MAX_IDS);
     enum tutti_status st = api_read_ids(ids, tokens, "tokens", app->info.n_vocab, err);
     if (st != TUTTI_OK)
         return st;
     int64_t n = tutti_detokenize(app->model, ids->ids, ids->n, NULL, 0);
     if (n < 0)
-        return error_set(err, TUTTI_E_UNSUPPORTED, "the model has no tokenizer, or there is no memory");
+        return error_set(err, TUTTI_E_UNSUPPORTED, "the model has no tokenizer, or out of memory");
     if (!buf_reserve(text, (size_t)n))
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the text");
     tutti_detokenize(app->model, ids->ids, ids->n, text->bytes, (size_t)n);
@@ -240,7 +242,7 @@ void detokenize_request(struct app *app, struct http_conn *conn)
     intake_start(app, conn, &ROUTE, NULL);
 }
 
-/* ---- what the vocabulary holds ------------------------------------------------------------------------------------ */
+/* ---- the vocabulary ----------------------------------------------------------------------------------------------- */
 
 static json_t *special_value(struct app *app, int32_t id)
 {

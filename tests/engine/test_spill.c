@@ -490,7 +490,7 @@ static void wrong_options_are_refused(void **state)
         enum tutti_status status;
     } CASES[] = {
         { NULL, "kv_spill_bytes", "without a folder", 1 << 20, false, false, TUTTI_E_ARGUMENT },
-        { "", "kv_spill_dir", "no name", 0, false, false, TUTTI_E_ARGUMENT },
+        { "", "kv_spill_dir", "is empty", 0, false, false, TUTTI_E_ARGUMENT },
         { "own", "kv_spill_dir", "prefix cache is switched off", 0, true, false, TUTTI_E_ARGUMENT },
         { "own", "kv_spill_dir", "bidirectional attention", 0, false, true, TUTTI_E_UNSUPPORTED },
         { "own", "kv_spill_bytes", "needs 12288", 12287, false, false, TUTTI_E_LIMIT },

@@ -227,7 +227,7 @@ static void start(void)
     app.engine = (tutti_engine *)(void *)&app; /* never looked at: the functions above take its place */
     app.base = event_base_new();
     if (!app.base || clients_new(&app.clients, &err) != TUTTI_OK ||
-        inbox_new(&app.inbox, app.base, job_read_letter, &app, &err) != TUTTI_OK ||
+        inbox_new(&app.inbox, app.base, job_take_event, &app, &err) != TUTTI_OK ||
         guard_new(&app.guard, &options, true, &err) != TUTTI_OK ||
         intake_new(&app.intake, app.base, &err) != TUTTI_OK ||
         http_new(&app.http, app.base, &http_options, &err) != TUTTI_OK)

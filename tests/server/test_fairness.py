@@ -65,7 +65,7 @@ class Holding:
     ("sk-a alice tokens-per-minute=many", "tokens-per-minute is \"many\""),
     ("sk-a alice tokens-per-minute=" + "9" * 400, "tokens-per-minute"),
     ("sk-a alice priority=11", "priority is \"11\", expected a whole number from -10 to 10"),
-    ("sk-a alice speed=3", "found \"speed=3\" behind key and name, expected weight="),
+    ("sk-a alice speed=3", "found \"speed=3\" after key and name, expected weight="),
     ("sk-a alice bob", "found \"bob\""),
     ("sk-a alice weight=1 weight=2", "duplicate weight"),
     ("sk-a alice weight=2\nsk-b alice weight=3", "line 2: limits of alice are in line 1 already"),

@@ -131,7 +131,7 @@ def test_one_client_does_not_take_the_places_of_all_chats():
             for i in range(512):
                 assert begin_chat(port, "127.0.0.1", f"a{i}")[0] == 200, i
             status, body = begin_chat(port, "127.0.0.1", "one more")
-            assert status == 429 and b"512 of your chats in steps are open" in body
+            assert status == 429 and b"512 of your chats are open" in body
             assert begin_chat(port, "127.0.0.2", "mine")[0] == 200
         finally:
             process.terminate()

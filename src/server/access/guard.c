@@ -11,16 +11,16 @@ enum { MAX_HOST = 256, MAX_OWN = 4 };
 
 struct guard {
     const struct server_options *options;
-    char own[MAX_OWN][MAX_HOST]; /* names of this server without --allow-host; "": none */
+    char own[MAX_OWN][MAX_HOST]; /* names of this server, without those of --allow-host; "": unused */
 };
 
-/* A name with its port cut off, in lower case, without the dot of the root. port: "" where there is none. */
+/* Host and port; the name in lower case, without the final dot. port: "" if there is none. */
 struct authority {
     char name[MAX_HOST], port[8];
     bool is_v6;
 };
 
-/* False: it is none. */
+/* False: text is not an authority. */
 static bool authority_read(struct authority *out, const char *text)
 {
     const char *end = strchr(text, ']');
@@ -84,13 +84,13 @@ static bool ends_with(const char *text, const char *end)
     return n > n_end && !strcasecmp(text + n - n_end, end);
 }
 
-/* A browser that shows a page by its address has fetched it from there: nothing can be made to resolve to something else. */
+/* A page that was loaded by address comes from that address: DNS rebinding needs a name. */
 static bool is_address(const struct authority *host)
 {
     struct in6_addr v6;
     struct in_addr v4;
     char name[MAX_HOST];
-    snprintf(name, sizeof name, "%.*s", (int)strcspn(host->name, "%"), host->name); /* %: an interface */
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(host->name, "%"), host->name); /* %: interface */
     return host->is_v6 ? inet_pton(AF_INET6, name, &v6) == 1 : inet_pton(AF_INET, host->name, &v4) == 1;
 }
 
@@ -122,7 +122,8 @@ static enum tutti_status check_host(const struct guard *guard, const struct http
 {
     const char *text = http_request_head(conn)->host;
     struct authority host;
-    /* Browsers always send Host: a request without it is from another program. No page reaches a Unix socket. */
+    /* Browsers always send Host, so a request without it is from another program. Pages cannot
+     * reach a Unix socket. */
     if (!text || !*text || http_request_is_unix(conn))
         return TUTTI_OK;
     if (authority_read(&host, text) && is_host_allowed(guard, &host))
@@ -141,7 +142,8 @@ static const char *port_of(const struct authority *authority, const char *otherw
     return authority->port[0] ? authority->port : otherwise;
 }
 
-/* The page is one of this server's. With a proxy that ends TLS, only the server's name and port are known, not its scheme. */
+/* True: the page is from this server. Behind a proxy that terminates TLS only the server's name and
+ * port are known, not its scheme. */
 static bool is_same_origin(const char *origin, const char *host)
 {
     struct authority page, server;
@@ -171,7 +173,8 @@ static enum tutti_status check_page(const struct guard *guard, const struct http
         return (allowed && !strcmp(allowed, origin)) || is_same_origin(origin, head->host)
                    ? TUTTI_OK
                    : refuse_page(origin, err);
-    /* Without Origin: an image or script that another page loads is refused; a link to this server's page is not. */
+    /* Without Origin: refuses an image or script loaded by another page, but allows a link to this
+     * server's page. */
     bool is_other = site && strcmp(site, "same-origin") && strcmp(site, "none");
     bool is_link = mode && !strcmp(mode, "navigate") && strcmp(head->method, "POST");
     return is_other && !is_link ? refuse_page("another site", err) : TUTTI_OK;
@@ -190,7 +193,7 @@ enum tutti_status guard_check(const struct guard *guard, const struct http_conn 
 
 /* ---- bodies ------------------------------------------------------------------------------------------------------ */
 
-/* "application/json", or another type of JSON such as "application/problem+json", whatever parameters follow. */
+/* "application/json", or another JSON type such as "application/problem+json", with any parameters. */
 static bool is_json(const char *type)
 {
     size_t n = strcspn(type, "; \t");
@@ -204,7 +207,7 @@ enum tutti_status guard_check_body(const struct http_head *head, struct tutti_er
                *type = http_head_find(head, "Content-Type");
     if (coding && *coding && strcasecmp(coding, "identity"))
         return error_set(err, TUTTI_E_ARGUMENT,
-                         "Content-Encoding is \"%.64s\", which is not supported; send the body as it is",
+                         "Content-Encoding is \"%.64s\", which is not supported; send the body uncompressed",
                          coding);
     if (!type || !*type)
         return error_set(err, TUTTI_E_ARGUMENT, "Content-Type is missing, expected application/json");

@@ -17,22 +17,22 @@ enum { KEY_BYTES = 256, NAME_BYTES = 64, DIGEST_BYTES = 32 /* SHA-256 */, MAX_KE
 
 static const char BLANKS[] = " \t\r\n";
 
-/* All keys of one name. */
+/* All keys with the same name. */
 struct key_owner {
     char name[NAME_BYTES];
     uint64_t tenant;
     struct client_limits limits;
-    int line; /* that has limits; 0: none has */
+    int line; /* the line with its limits; 0: none */
 };
 
-/* One key, of which only a digest is kept. */
+/* A key; only its digest is stored. */
 struct key {
     unsigned char digest[DIGEST_BYTES]; /* of the salt and the key */
-    uint32_t owner;                     /* its index */
+    uint32_t owner;                     /* index of its name */
     int line;
 };
 
-/* Indices of a list, found by a hash of its elements: open addressing. */
+/* Hash table over a list: open addressing, slots have indices. */
 struct key_index {
     uint32_t *slots; /* [n_slots]: index + 1; 0: empty */
     size_t n_slots;  /* a power of two, at least twice the number of elements; 0: none */
@@ -44,13 +44,13 @@ struct keys {
     struct key_owner *owners; /* [n_owners] */
     struct key_index by_digest, by_name;
     struct client_limits defaults;
-    /* Random, so that neither the time of a search nor the contents of memory reveal a key. */
+    /* Random, so that neither the duration of a lookup nor the contents of memory reveal a key. */
     unsigned char salt[DIGEST_BYTES];
     EVP_MD *md;
     EVP_MD_CTX *context;
 };
 
-/* What a line is about, for errors. */
+/* The location in the file, for errors. */
 struct place {
     const char *path;
     int line;
@@ -71,7 +71,7 @@ enum { WEIGHT, TOKENS_PER_MINUTE, CONCURRENCY, PRIORITY, N_LIMITS };
 
 _Static_assert(sizeof LIMITS / sizeof *LIMITS == N_LIMITS, "in that order");
 
-/* N_LIMITS: the word is none. */
+/* N_LIMITS: unknown word. */
 static int limit_of(const char *word, size_t n)
 {
     int i = 0;
@@ -115,7 +115,7 @@ static enum tutti_status read_limit(struct client_limits *limits, int limit, con
     return TUTTI_OK;
 }
 
-/* The words behind key and name. */
+/* Reads the words after key and name. */
 static enum tutti_status read_limits(struct key_owner *owner, const char *text, const struct place *at,
                                      struct tutti_error *err)
 {
@@ -125,7 +125,7 @@ static enum tutti_status read_limits(struct key_owner *owner, const char *text, 
         int limit = limit_of(word, n);
         if (limit == N_LIMITS)
             return error_set(err, TUTTI_E_FORMAT,
-                             "%s: line %d: found \"%.*s\" behind key and name, expected weight=, "
+                             "%s: line %d: found \"%.*s\" after key and name, expected weight=, "
                              "tokens-per-minute=, concurrency= or priority=",
                              at->path, at->line, (int)(n < 64 ? n : 64), word);
         if (seen & 1u << limit)
@@ -147,7 +147,7 @@ static enum tutti_status read_limits(struct key_owner *owner, const char *text, 
 
 /* ---- digests and indices ---- */
 
-/* Of a text that is put in front and of bytes. False: OpenSSL has no memory. */
+/* Digest of the salt, a prefix and bytes. False: OpenSSL is out of memory. */
 static bool digest(const struct keys *keys, unsigned char *out, const void *first, size_t n_first,
                    const void *bytes, size_t n_bytes)
 {
@@ -190,7 +190,7 @@ static void index_put(struct key_index *index, size_t hash, size_t i)
     index->slots[at] = (uint32_t)i + 1;
 }
 
-/* Adds element n, the last one, to an index of those before it. False: out of memory. */
+/* Adds element n, the last of the list, to the index. False: out of memory. */
 static bool index_add(struct key_index *index, const struct keys *keys, size_t n,
                       size_t (*hash_at)(const struct keys *keys, size_t i))
 {
@@ -208,7 +208,7 @@ static bool index_add(struct key_index *index, const struct keys *keys, size_t n
     return true;
 }
 
-/* n_owners: there is none of this name. */
+/* Returns n_owners if the name is not found. */
 static size_t find_owner(const struct keys *keys, const char *name)
 {
     const struct key_index *index = &keys->by_name;
@@ -220,7 +220,7 @@ static size_t find_owner(const struct keys *keys, const char *name)
     return index->slots[at] ? index->slots[at] - 1 : keys->n_owners;
 }
 
-/* n: there is none of this digest. */
+/* Returns n if the digest is not found. */
 static size_t find_key(const struct keys *keys, const unsigned char *bytes)
 {
     const struct key_index *index = &keys->by_digest;
@@ -232,7 +232,7 @@ static size_t find_key(const struct keys *keys, const unsigned char *bytes)
     return index->slots[at] ? index->slots[at] - 1 : keys->n;
 }
 
-/* Room for one more element. NULL: out of memory; the list is unchanged. */
+/* Makes room for one more element. NULL: out of memory; the list is unchanged. */
 static void *grow(void *list, size_t n, size_t *capacity, size_t n_bytes)
 {
     if (n < *capacity)
@@ -246,15 +246,16 @@ static void *grow(void *list, size_t n, size_t *capacity, size_t n_bytes)
 
 /* ---- lines ---- */
 
-/* The number reveals nothing of a key, and no name can be chosen to have another one's number. */
+/* Derives a tenant by a salted digest: the number reveals nothing about a key, and a name cannot be
+ * chosen to collide with another. */
 static enum tutti_status make_tenant(const struct keys *keys, uint64_t *out, const char *kind,
                                      const char *text, size_t n, struct tutti_error *err)
 {
     unsigned char bytes[DIGEST_BYTES];
     if (!digest(keys, bytes, kind, strlen(kind) + 1, text, n))
-        return error_set(err, TUTTI_E_MEMORY, "the digest of a key's name failed");
+        return error_set(err, TUTTI_E_MEMORY, "computing the digest of a key's name failed");
     memcpy(out, bytes, sizeof *out);
-    *out |= *out == 0; /* 0 are those without a key */
+    *out |= *out == 0; /* 0 is the tenant of requests without a key */
     return TUTTI_OK;
 }
 
@@ -270,9 +271,8 @@ static enum tutti_status read_owner(struct keys *keys, size_t *out, const char *
     if (limit_of(word, n) < N_LIMITS)
         n = 0;
     if (n >= NAME_BYTES || !utf8_is_printable(word, n))
-        return error_set(err, TUTTI_E_FORMAT,
-                         "%s: line %d: a name has %d bytes at most, which can be printed", at->path, at->line,
-                         NAME_BYTES - 1);
+        return error_set(err, TUTTI_E_FORMAT, "%s: line %d: a name must have at most %d bytes, all printable",
+                         at->path, at->line, NAME_BYTES - 1);
     if (n > 0)
         snprintf(name, sizeof name, "%.*s", (int)n, word);
     else
@@ -308,7 +308,7 @@ static enum tutti_status add_key(struct keys *keys, const char *key, size_t n, c
         return error_set(err, TUTTI_E_LIMIT, "%s: line %d: there are more than %d keys", at->path, at->line,
                          MAX_KEYS);
     if (!digest(keys, one.digest, keys->salt, sizeof keys->salt, key, n))
-        return error_set(err, TUTTI_E_MEMORY, "%s: the digest of a key failed", at->path);
+        return error_set(err, TUTTI_E_MEMORY, "%s: computing the digest of a key failed", at->path);
     size_t found = find_key(keys, one.digest), owner = 0;
     if (found < keys->n)
         return error_set(err, TUTTI_E_FORMAT, "%s: line %d: duplicate key, the same as in line %d", at->path,
@@ -335,7 +335,7 @@ static enum tutti_status open_digest(struct keys *keys, struct tutti_error *err)
     if (!keys->md || !keys->context)
         return error_set(err, TUTTI_E_MEMORY, "OpenSSL has no SHA-256");
     if (getrandom(keys->salt, sizeof keys->salt, 0) != sizeof keys->salt)
-        return error_set(err, TUTTI_E_IO, "the system gives no random numbers");
+        return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
     return TUTTI_OK;
 }
 
@@ -365,7 +365,7 @@ enum tutti_status keys_open(struct keys **out, const char *path, const struct cl
     if (st == TUTTI_OK && ferror(file))
         st = error_set(err, TUTTI_E_IO, "%s: cannot be read: %s", path, strerror(errno));
     if (st == TUTTI_OK && keys->n == 0)
-        st = error_set(err, TUTTI_E_FORMAT, "%s: holds no key, expected one a line", path);
+        st = error_set(err, TUTTI_E_FORMAT, "%s: holds no key, expected one per line", path);
     if (st != TUTTI_OK)
         goto done;
     *out = keys;

@@ -6,7 +6,7 @@
 
 enum { VALUE_BYTES = 55, TRACE_AT = 3, PARENT_AT = 36, FLAGS_AT = 53 }; /* 00-(32)-(16)-00 */
 
-/* n lower-case hexadecimal digits; more than zeros, where zero says "none". */
+/* True: n lower-case hexadecimal digits, not all of them zero unless may_be_zero. */
 static bool is_id(const char *text, size_t n, bool may_be_zero)
 {
     return strspn(text, "0123456789abcdef") >= n && (may_be_zero || strspn(text, "0") < n);
@@ -15,7 +15,7 @@ static bool is_id(const char *text, size_t n, bool may_be_zero)
 bool trace_parse(struct trace *out, const char *value)
 {
     size_t n = strlen(value);
-    /* A version to come may add fields behind; ff is forbidden for ever. */
+    /* A later version may append fields; version ff is invalid. */
     bool ok = n >= VALUE_BYTES && is_id(value, 2, true) && strncmp(value, "ff", 2) != 0 &&
               (strncmp(value, "00", 2) == 0 ? n == VALUE_BYTES
                                             : !value[VALUE_BYTES] || value[VALUE_BYTES] == '-') &&

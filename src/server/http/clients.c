@@ -14,11 +14,11 @@ enum { N_BUCKETS = 4096, N_REMEMBERED = 8192 };
 
 struct clients {
     struct client *buckets[N_BUCKETS];
-    struct client *oldest, *newest; /* without answers on the way */
+    struct client *oldest, *newest; /* clients without running answers */
     int n_idle;
     uint64_t n_made;
-    struct client_counts forgotten; /* of clients that are no more */
-    uint32_t seed;                  /* so that nobody can choose addresses that lie in one bucket */
+    struct client_counts forgotten; /* totals of forgotten clients */
+    uint32_t seed;                  /* secret, so that no one can choose addresses that share a bucket */
 };
 
 enum tutti_status clients_new(struct clients **out, struct tutti_error *err)
@@ -28,7 +28,7 @@ enum tutti_status clients_new(struct clients **out, struct tutti_error *err)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
     if (getrandom(&clients->seed, sizeof clients->seed, 0) != sizeof clients->seed) {
         free(clients);
-        return error_set(err, TUTTI_E_IO, "the system gives no random numbers");
+        return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
     }
     *out = clients;
     return TUTTI_OK;
@@ -44,9 +44,9 @@ void clients_free(struct clients *clients)
     free(clients);
 }
 
-/* ---- who ---- */
+/* ---- identity ---- */
 
-/* FNV-1a, from a start of its own and with its bits mixed at the end. */
+/* FNV-1a with a secret start value, and with its bits mixed at the end. */
 static size_t bucket_of(const struct clients *clients, const char *name)
 {
     uint32_t hash = 2166136261u ^ clients->seed;
@@ -156,7 +156,7 @@ struct client *clients_get(struct clients *clients, const char *name, const stru
     }
     bool is_unlimited = client->limits.tokens_per_minute <= 0;
     if (!is_new && !is_unlimited)
-        fill(client, now_us); /* by the old limit */
+        fill(client, now_us); /* with the old limit */
     client->limits = *limits;
     if (is_unlimited)
         client->level = limits->tokens_per_minute;
@@ -182,7 +182,7 @@ void client_name_address(char *name, size_t n_bytes, const char *peer)
     }
 }
 
-/* ---- how much ---- */
+/* ---- limits ---- */
 
 static enum tutti_status refuse_tokens(struct client *client, double need, struct tutti_error *err)
 {
@@ -206,7 +206,7 @@ static enum tutti_status check_answers(struct client *client, int64_t n_answers,
         return TUTTI_OK;
     client->counts.n_refused[CLIENT_TOO_MANY_ANSWERS]++;
     return error_set(err, TUTTI_E_BUSY,
-                     "%lld answers are running or waiting for you, at most %d at the same time are allowed; "
+                     "%lld answers are running or waiting for you, the limit is %d at the same time; "
                      "try again later",
                      (long long)client->n_running, limits->concurrency);
 }
@@ -232,7 +232,7 @@ enum tutti_status client_enter(struct clients *clients, struct client *client, i
     client->counts.n_requests++;
     if (limits->concurrency > 0 && n_answers > limits->concurrency)
         return error_set_param(err, TUTTI_E_ARGUMENT, "n",
-                               "the request asks for %lld answers, at most %d at the same time are allowed",
+                               "the request asks for %lld answers, the limit is %d at the same time",
                                (long long)n_answers, limits->concurrency);
     enum tutti_status st = check_answers(client, n_answers, err);
     if (st != TUTTI_OK)
@@ -240,7 +240,7 @@ enum tutti_status client_enter(struct clients *clients, struct client *client, i
     if (limits->tokens_per_minute > 0) {
         fill(client, now_us);
         double need = fmin((double)n_prompt,
-                           limits->tokens_per_minute); /* a longer one takes a full bucket */
+                           limits->tokens_per_minute); /* a longer prompt needs a full bucket */
         if (client->level < need)
             return refuse_tokens(client, need, err);
     }
@@ -275,7 +275,7 @@ void clients_charge(struct clients *clients, const char *name, int64_t n_tokens)
         client_charge(client, n_tokens);
 }
 
-/* As OpenAI writes times: "6m0s", "1.5s", "20ms". */
+/* Formats a duration as OpenAI does: "6m0s", "1.5s", "20ms". */
 static void write_duration(char *text, size_t n_bytes, double seconds)
 {
     double minutes = floor(seconds / 60);

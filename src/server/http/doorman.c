@@ -10,7 +10,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-struct doorman {
+struct startup_responder {
     struct event_base *base;
     struct event *stop;
     int stop_fd;
@@ -20,58 +20,59 @@ struct doorman {
 
 static void on_stop(evutil_socket_t fd, short what, void *arg)
 {
-    struct doorman *doorman = arg;
+    struct startup_responder *responder = arg;
     (void)fd, (void)what;
-    event_base_loopbreak(doorman->base);
+    event_base_loopbreak(responder->base);
 }
 
 static void *loop_main(void *arg)
 {
-    struct doorman *doorman = arg;
-    if (event_base_dispatch(doorman->base) < 0)
+    struct startup_responder *responder = arg;
+    if (event_base_dispatch(responder->base) < 0)
         log_error("the event loop failed while the model was loaded");
     return NULL;
 }
 
-enum tutti_status doorman_start(struct doorman **out, struct event_base *base, struct tutti_error *err)
+enum tutti_status startup_responder_start(struct startup_responder **out, struct event_base *base,
+                                          struct tutti_error *err)
 {
-    struct doorman *doorman = calloc(1, sizeof *doorman);
-    if (!doorman)
+    struct startup_responder *responder = calloc(1, sizeof *responder);
+    if (!responder)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the server");
-    doorman->base = base;
-    doorman->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (doorman->stop_fd >= 0)
-        doorman->stop = event_new(base, doorman->stop_fd, EV_READ, on_stop, doorman);
+    responder->base = base;
+    responder->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (responder->stop_fd >= 0)
+        responder->stop = event_new(base, responder->stop_fd, EV_READ, on_stop, responder);
     enum tutti_status st = TUTTI_OK;
-    if (!doorman->stop || event_add(doorman->stop, NULL))
-        st = error_set(err, TUTTI_E_MEMORY, "the system has no event descriptor left");
+    if (!responder->stop || event_add(responder->stop, NULL))
+        st = error_set(err, TUTTI_E_MEMORY, "out of event descriptors");
     if (st == TUTTI_OK) {
-        int failed = thread_start(&doorman->thread, loop_main, doorman);
-        doorman->has_thread = !failed;
+        int failed = thread_start(&responder->thread, loop_main, responder);
+        responder->has_thread = !failed;
         if (failed)
             st = error_set(err, TUTTI_E_MEMORY, "cannot start the server's thread: %s", strerror(failed));
     }
     if (st != TUTTI_OK) {
-        doorman_stop(doorman);
+        startup_responder_stop(responder);
         return st;
     }
-    *out = doorman;
+    *out = responder;
     return TUTTI_OK;
 }
 
-void doorman_stop(struct doorman *doorman)
+void startup_responder_stop(struct startup_responder *responder)
 {
-    if (!doorman)
+    if (!responder)
         return;
-    if (doorman->has_thread) {
+    if (responder->has_thread) {
         uint64_t one = 1;
-        ssize_t written = write(doorman->stop_fd, &one, sizeof one);
-        (void)written; /* can fail only where the counter is full */
-        pthread_join(doorman->thread, NULL);
+        ssize_t written = write(responder->stop_fd, &one, sizeof one);
+        (void)written; /* fails only if the counter is full */
+        pthread_join(responder->thread, NULL);
     }
-    if (doorman->stop)
-        event_free(doorman->stop);
-    if (doorman->stop_fd >= 0)
-        close(doorman->stop_fd);
-    free(doorman);
+    if (responder->stop)
+        event_free(responder->stop);
+    if (responder->stop_fd >= 0)
+        close(responder->stop_fd);
+    free(responder);
 }

@@ -6,12 +6,12 @@
 
 #include "base/error.h"
 
-struct doorman;
+struct startup_responder;
 struct event_base;
 
-MUST_CHECK enum tutti_status doorman_start(struct doorman **out, struct event_base *base,
-                                           struct tutti_error *err);
+MUST_CHECK enum tutti_status startup_responder_start(struct startup_responder **out, struct event_base *base,
+                                                     struct tutti_error *err);
 /* Returns when the thread has ended. NULL is allowed. */
-void doorman_stop(struct doorman *doorman);
+void startup_responder_stop(struct startup_responder *responder);
 
 #endif

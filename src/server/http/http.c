@@ -1,4 +1,4 @@
-/* Connections: life, reading, deadlines. Replies are in http_reply.c. */
+/* HTTP connections: creation, reading, timeouts, closing. Replies are in http_reply.c. */
 #include "server/http/http_conn.h"
 
 #include "base/log.h"
@@ -18,27 +18,27 @@
 #include <unistd.h>
 
 enum {
-    LINGER_S = 2, /* a refused client may read its refusal that long */
+    LINGER_S = 2, /* a refused client has this long to read the error */
     BODY_BYTES_PER_S = 16 *
-                       1024,    /* a body that comes slower, in any window of header_timeout_s, is too slow */
-    PIPELINE_BYTES = 64 * 1024, /* read ahead at most, while a request is answered */
-    READ_BYTES = 256 * 1024,    /* read at most before they are looked at */
-    POOL_BODIES = 16, /* all requests together may hold as much as so many bodies of the largest size ... */
-    POOL_LEAST_BYTES = 64 * 1024 * 1024, /* ... and at least this; */
-    CHAIN_FACTOR = 4,                    /* libevent's buffers allocate up to so many times what they hold */
-    POOL_CLIENTS = 4,                    /* one client may hold this part of it */
+                       1024, /* a body that arrives slower, in any window of header_timeout_s, is too slow */
+    PIPELINE_BYTES = 64 * 1024, /* most bytes read ahead while a request is answered */
+    READ_BYTES = 256 * 1024,    /* most bytes read before they are processed */
+    POOL_BODIES = 16,           /* memory for all requests: this many bodies of the largest size ... */
+    POOL_LEAST_BYTES = 64 * 1024 * 1024, /* ... and at least this */
+    CHAIN_FACTOR = 4,       /* libevent's buffers allocate up to this many times their contents */
+    POOL_CLIENTS = 4,       /* one client may hold 1 / POOL_CLIENTS of that memory */
     SKIP_BYTES = 64 * 1024, /* unread bodies up to this are skipped; a longer one ends the connection */
-    MAX_HANDSHAKES = 1024,  /* begun and not done; each holds some 50 KiB */
-    LOOK_MS = 100, /* between looks at whether a client that has closed its side is gone altogether */
-    PROBE_S = 10,  /* between attempts to find that out by writing to it */
+    MAX_HANDSHAKES = 1024,  /* under way at the same time; each takes some 50 KiB */
+    LOOK_MS = 100,          /* between checks whether a client that has shut down its side has disconnected */
+    PROBE_S = 10,           /* between attempts to find that out by writing to it */
     KEEPALIVE_IDLE_S = 30,
     KEEPALIVE_INTERVAL_S = 10,
-    KEEPALIVE_PROBES = 3, /* for clients that vanish silently */
+    KEEPALIVE_PROBES = 3, /* detect clients that vanish silently */
 };
 
 static void conn_process(struct http_conn *conn);
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* ---- creating and closing ---------------------------------------------------------------------------------------- */
 
 static size_t pool_bytes_of(size_t max_body_bytes)
 {
@@ -75,7 +75,7 @@ enum tutti_status http_new(struct http **out, struct event_base *base, const str
     return TUTTI_OK;
 }
 
-/* Frees the connection and what it holds; tells nobody. */
+/* Frees the connection and its memory; calls no callback. */
 static void conn_free(struct http_conn *conn)
 {
     struct http *http = conn->http;
@@ -110,7 +110,8 @@ void http_free(struct http *http)
     free(http);
 }
 
-/* Ends an exchange whose client is gone: the handler hears of it here and only here. */
+/* Ends a request whose client has disconnected: the only place that calls the handler's abort
+ * callback. */
 static void conn_abort(struct http_conn *conn)
 {
     struct http *http = conn->http;
@@ -126,7 +127,7 @@ static void conn_abort(struct http_conn *conn)
         aborted(conn->aborted_user);
 }
 
-/* From callbacks of the loop only: handlers that are on the stack would be left with a dangling pointer. */
+/* Only from callbacks of the loop: a handler on the stack would be left with a dangling pointer. */
 static void conn_close(struct http_conn *conn)
 {
     conn_abort(conn);
@@ -144,7 +145,7 @@ void conn_reap_all(evutil_socket_t fd, short what, void *arg)
     (void)fd, (void)what;
     struct http *http = arg;
     for (struct http_conn *conn = http->conns, *next; conn; conn = next) {
-        next = conn->next; /* an abort cancels requests, it closes no other connection */
+        next = conn->next; /* an abort callback cancels requests, but closes no other connection */
         if (conn->is_doomed)
             conn_close(conn);
     }
@@ -159,10 +160,11 @@ static void set_timer(struct http_conn *conn, int seconds)
         evtimer_del(conn->timer);
 }
 
-/* ---- clients that have closed their side --------------------------------------------------------------------------- */
+/* ---- clients that have shut down their side ------------------------------------------------------------------------ */
 
-/* A client that has only closed its sending side waits for the reply. One that has disconnected looks the same until the server writes
- * to it, and then resets the connection. "100 Continue" may be sent to any client of HTTP/1.1, and changes nothing. */
+/* A client that has only shut down its sending side waits for the reply. One that has disconnected
+ * looks the same until the server writes to it, and then resets the connection. "100 Continue" may
+ * be sent to any HTTP/1.1 client, and has no effect. */
 static void probe(struct http_conn *conn)
 {
     conn->probe_us = clock_now_us();
@@ -176,7 +178,7 @@ static void watch_end(struct http_conn *conn)
     evtimer_add(conn->timer, &look);
 }
 
-/* The kernel knows that nothing can be sent any more. */
+/* True: the kernel knows that nothing can be sent any more. */
 static bool is_gone(struct http_conn *conn)
 {
     struct pollfd fd = { .fd = bufferevent_getfd(conn->bev), .events = 0 };
@@ -187,7 +189,7 @@ static bool is_gone(struct http_conn *conn)
 
 void conn_linger(struct http_conn *conn)
 {
-    /* Closing with unread input would reset the connection and could take the reply along. */
+    /* Closing with unread input would reset the connection, and the client could lose the reply. */
     conn->state = CONN_LINGER;
     http_seat_rest(&conn->seat, true);
     bufferevent_setwatermark(conn->bev, EV_READ, 0, READ_BYTES);
@@ -198,7 +200,7 @@ void conn_linger(struct http_conn *conn)
         conn_doom(conn);
 }
 
-/* Nothing of the last request is left, except an unread body. */
+/* Resets the connection to idle; only an unread body remains. */
 static void rest(struct http_conn *conn)
 {
     if (conn->closes) {
@@ -215,7 +217,7 @@ static void rest(struct http_conn *conn)
     conn_process(conn);
 }
 
-/* The reply is complete: the next request, or the end. */
+/* The reply is complete: goes on to the next request, or ends. */
 void conn_next(struct http_conn *conn)
 {
     http_head_clear(&conn->head);
@@ -233,7 +235,7 @@ void conn_next(struct http_conn *conn)
     rest(conn);
 }
 
-/* Refuses what cannot be understood as a request, and ends the connection after that. */
+/* Refuses input that is not a valid request, and closes the connection afterwards. */
 static void conn_refuse(struct http_conn *conn, int status, const char *why)
 {
     conn->closes = true;
@@ -259,15 +261,15 @@ static void evict(struct http_conn *conn, uint64_t now_us)
 {
     conn->http->counts.n_evicted++;
     if (http_body_has_stalled(conn->body, now_us))
-        conn_refuse(conn, 408, "the request did not go on to arrive while other requests needed its memory");
+        conn_refuse(conn, 408, "the request stopped arriving while other requests needed its memory");
     else
         conn_refuse(conn, 503,
-                    "unfinished requests take up the memory for them, and this was the largest one of its "
+                    "the memory for unfinished requests is full, and this was the largest one of its "
                     "client; send fewer large requests at once, or try again later");
 }
 
-/* What has come of a request is charged to its client: the key, else the address. False: the request itself had to go, or
- * there is no memory; then it has been refused. */
+/* Charges the received bytes of a request to its client: the key, else the address. False: the
+ * request was evicted itself, or out of memory; it has been refused. */
 static bool charge(struct http_conn *conn, size_t n_extra)
 {
     struct http *http = conn->http;
@@ -291,12 +293,12 @@ static bool charge(struct http_conn *conn, size_t n_extra)
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
-/* True: the head is there and understood; the state says what is next. */
+/* True: the head is complete and valid; the state says what follows. */
 static bool read_head(struct http_conn *conn)
 {
     struct evbuffer *in = bufferevent_get_input(conn->bev);
     if (conn->state == CONN_IDLE) {
-        /* Empty lines before a request are skipped, RFC 9112 section 2.2; one may come in two parts. */
+        /* Skips empty lines before a request, RFC 9112 section 2.2; one may arrive in two parts. */
         char two[2];
         ev_ssize_t n_two;
         while ((n_two = evbuffer_copyout(in, two, 2)) == 2 && two[0] == '\r' && two[1] == '\n')
@@ -324,7 +326,7 @@ static bool read_head(struct http_conn *conn)
             charge(conn, n * CHAIN_FACTOR);
         return false;
     }
-    http_release_body(conn); /* the head has arrived; its body belongs to the key that it names */
+    http_release_body(conn); /* the head is complete; its body is charged to the key that the head names */
     const char *why = "";
     size_t n_head = (size_t)(end - bytes) + 4;
     int status = http_head_parse(&conn->head, bytes, n_head, &why);
@@ -337,7 +339,7 @@ static bool read_head(struct http_conn *conn)
     return true;
 }
 
-/* The head is known: may this body come? The state says. */
+/* The head is complete: decides whether to receive the body, and sets the state. */
 static void begin_body(struct http_conn *conn)
 {
     struct http *http = conn->http;
@@ -353,9 +355,9 @@ static void begin_body(struct http_conn *conn)
     }
     conn->state = CONN_BODY;
     if (http->options.head) {
-        /* A reply now leaves the body unread. A short one is on its way or here, and is passed over: a client that is refused
-         * keeps its connection, and costs no new one. A client that waits for "100 Continue" may send the body or not, so
-         * the start of its next request is not known. */
+        /* A reply now leaves the body unread. A short one is on its way or here, and is skipped, so
+         * a refused client keeps its connection. A client that waits for "100 Continue" may send
+         * the body or not, so the start of its next request is not known. */
         bool closes = conn->closes, is_short = !conn->head.chunked && conn->head.n_body_bytes <= SKIP_BYTES &&
                                                !conn->head.expects_continue;
         conn_begin_answer(conn);
@@ -378,7 +380,7 @@ static void begin_body(struct http_conn *conn)
         bufferevent_write(conn->bev, "HTTP/1.1 100 Continue\r\n\r\n", 25);
 }
 
-/* Room for n more bytes of a body whose length is known: never for more than that length. */
+/* Makes room for n more bytes of a body of known length: never for more than that length. */
 static bool reserve(struct buf *body, size_t n, uint64_t n_whole)
 {
     if (body->n_bytes + n < body->capacity)
@@ -427,7 +429,7 @@ static bool read_body(struct http_conn *conn)
     return false;
 }
 
-/* True: nothing of the body is left. */
+/* True: the body was skipped completely. */
 static bool skip_body(struct http_conn *conn)
 {
     struct evbuffer *in = bufferevent_get_input(conn->bev);
@@ -438,14 +440,14 @@ static bool skip_body(struct http_conn *conn)
     return conn->n_unread == 0;
 }
 
-/* Goes on as far as the input reaches. Handlers that reply at once come back here through conn_next(). */
+/* Processes as much input as there is. Handlers that reply at once re-enter through conn_next(). */
 static void conn_process(struct http_conn *conn)
 {
     if (conn->is_processing)
-        return; /* the loop below goes on */
+        return; /* the loop below continues */
     conn->is_processing = true;
     while (!conn->is_doomed) {
-        /* A client that sends requests and reads no replies has to read first. */
+        /* A client that sends requests without reading replies must read first. */
         if (conn->state == CONN_IDLE &&
             evbuffer_get_length(bufferevent_get_output(conn->bev)) > PIPELINE_BYTES)
             break;
@@ -475,7 +477,7 @@ static void conn_process(struct http_conn *conn)
     if (!conn->saw_end || !is_between || conn->is_doomed ||
         (conn->state == CONN_IDLE && has_output && evbuffer_get_length(bufferevent_get_input(conn->bev)) > 0))
         return;
-    /* No further request can become complete. */
+    /* No further request can be completed. */
     conn->state = CONN_FLUSH;
     set_timer(conn, 0);
     bufferevent_trigger(conn->bev, EV_WRITE, BEV_TRIG_DEFER_CALLBACKS);
@@ -531,9 +533,9 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
         conn_close(conn);
         return;
     }
-    /* The client has sent all that it will send, and may still read. */
+    /* The client has shut down its side: it sends nothing more, but may still read. */
     conn->saw_end = true;
-    bufferevent_enable(bev, EV_WRITE); /* at the end of its input libevent's TLS stops writing too */
+    bufferevent_enable(bev, EV_WRITE); /* at the end of input libevent's TLS stops writing too */
     if (conn->state == CONN_ANSWER)
         watch_end(conn);
     else
@@ -557,7 +559,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
             probe(conn);
         watch_end(conn);
     } else if (conn->is_handshaking) {
-        drop_handshake(conn, "not done in time");
+        drop_handshake(conn, "timed out");
     } else {
         conn_close(conn);
     }
@@ -569,20 +571,20 @@ static struct bufferevent *open_socket(struct http *http, int fd)
                              : bufferevent_socket_new(http->base, fd, BEV_OPT_CLOSE_ON_FREE);
 }
 
-/* Who begins handshakes and does not go on must not keep others out: the oldest one has had its time. */
+/* Handshakes that do not proceed must not block new clients: drops the oldest one. */
 static void drop_oldest_handshake(struct http *http)
 {
     struct http_conn *oldest = NULL;
     for (struct http_conn *conn = http->conns; conn; conn = conn->next)
-        oldest = conn->is_handshaking ? conn : oldest; /* new ones stand in front */
+        oldest = conn->is_handshaking ? conn : oldest; /* new ones are at the front */
     if (oldest)
         drop_handshake(oldest, "too many at once");
 }
 
-/* ---- room for connections ---------------------------------------------------------------------------------------- */
+/* ---- limits of connections --------------------------------------------------------------------------------------- */
 
-/* Closes a connection to make room for another one. A client in the middle of a request gets an error first, if that can be written at
- * once. */
+/* Closes a connection to make room for another one. A client in the middle of a request gets an
+ * error first, if it can be written at once. */
 static void spare(struct http_conn *conn)
 {
     conn->http->counts.n_closed_for_room++;
@@ -604,7 +606,7 @@ static bool is_loopback(const char *source)
     return !strncmp(source, "127.", 4) || !strcmp(source, "::/64") || !strcmp(source, "unix");
 }
 
-/* Is there room for one more connection of this address, or can it be made? */
+/* True: one more connection of this address fits, possibly after closing another one. */
 static bool has_room(struct http *http, const char *name)
 {
     const struct http_options *options = &http->options;
@@ -620,11 +622,11 @@ static bool has_room(struct http *http, const char *name)
            http_make_room(http);
 }
 
-/* In clear text only: nothing can be said to a client whose TLS has not begun. */
+/* Only in clear text: a client whose TLS has not begun cannot be told. */
 static void refuse_connection(struct http *http, int fd)
 {
     static const char BODY[] =
-        "{\"error\":{\"message\":\"too many connections are open, and all of them have work; try again "
+        "{\"error\":{\"message\":\"too many connections are open, and all of them are busy; try again "
         "later\","
         "\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"rate_limit_exceeded\"}}";
     char reply[sizeof BODY + 256];

@@ -26,7 +26,8 @@ static int hex_digit(char c)
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* Cuts the next line off *at, in place. False: it does not end in CR LF, or holds a stray CR, LF or NUL. */
+/* Takes the next line from *at, in place. False: it does not end in CR LF, or has a stray CR, LF or
+ * NUL. */
 static bool take_line(char **at, char *end, char **line)
 {
     char *lf = memchr(*at, '\n', (size_t)(end - *at));
@@ -51,21 +52,21 @@ static int parse_request_line(struct http_head *head, char *line, const char **w
     *version++ = '\0';
     for (const char *p = line; *p; p++)
         if (!is_token_char((unsigned char)*p))
-            return refuse(400, "the method holds a character that is not allowed", why);
+            return refuse(400, "the method has a character that is not allowed", why);
     if (strncmp(version, "HTTP/", 5))
         return refuse(400, "the request line is not METHOD TARGET HTTP/1.1", why);
     if (strcmp(version, "HTTP/1.1") && strcmp(version, "HTTP/1.0"))
-        return refuse(505, "only HTTP/1.1 and HTTP/1.0 are spoken here", why);
+        return refuse(505, "only HTTP/1.1 and HTTP/1.0 are supported", why);
     head->minor = version[7] - '0';
     for (const char *p = target; *p; p++)
         if ((unsigned char)*p <= ' ' || (unsigned char)*p >= 0x7f)
-            return refuse(400, "the target holds a character that must be percent-encoded", why);
+            return refuse(400, "the target has a character that must be percent-encoded", why);
 
-    /* The absolute form comes from clients that take this for a proxy: its path counts. */
+    /* The absolute form is for proxies; its path is used. */
     if (!strncasecmp(target, "http://", 7)) {
         size_t n = strcspn(target + 7, "/?");
         static char root[] = "/";
-        head->host = memmove(target + 6, target + 7, n); /* so that its end has a place of its own */
+        head->host = memmove(target + 6, target + 7, n); /* moved to make room for its terminator */
         char *rest = target + 7 + n;
         target[6 + n] = '\0';
         target = *rest ? rest : root;
@@ -92,7 +93,7 @@ static int parse_header_line(struct http_head *head, char *line, const char **wh
         return refuse(400, "a header line has no name", why);
     for (const char *p = line; p < colon; p++)
         if (!is_token_char((unsigned char)*p))
-            return refuse(400, "a header's name holds a character that is not allowed", why);
+            return refuse(400, "a header's name has a character that is not allowed", why);
     if (head->n_headers == HTTP_MAX_HEADERS)
         return refuse(431, "there are more than 100 headers", why);
     *colon = '\0';
@@ -100,7 +101,7 @@ static int parse_header_line(struct http_head *head, char *line, const char **wh
     value += strspn(value, " \t");
     for (const char *p = value; *p; p++)
         if (((unsigned char)*p < ' ' && *p != '\t') || *p == 0x7f)
-            return refuse(400, "a header's value holds a control character", why);
+            return refuse(400, "a header's value has a control character", why);
     size_t n = strlen(value);
     while (n > 0 && (value[n - 1] == ' ' || value[n - 1] == '\t'))
         value[--n] = '\0';
@@ -108,7 +109,7 @@ static int parse_header_line(struct http_head *head, char *line, const char **wh
     return 0;
 }
 
-/* True where a comma-separated list holds the word. */
+/* True: the comma-separated list has the word. */
 static bool list_has(const char *list, const char *word)
 {
     size_t n_word = strlen(word);
@@ -137,7 +138,7 @@ static int parse_length(struct http_head *head, const char *value, bool seen, co
     return 0;
 }
 
-/* What the headers say about the body and the connection. */
+/* Derives the framing of the body, and keep-alive, from the headers. */
 static int parse_framing(struct http_head *head, const char **why)
 {
     bool has_length = false, has_host = false, close = false, keep = false;
@@ -150,7 +151,7 @@ static int parse_framing(struct http_head *head, const char **why)
             has_length = true;
         } else if (!strcasecmp(name, "transfer-encoding")) {
             if (strcasecmp(value, "chunked") || head->chunked)
-                return refuse(501, "the only Transfer-Encoding known here is chunked", why);
+                return refuse(501, "the only supported Transfer-Encoding is chunked", why);
             head->chunked = true;
         } else if (!strcasecmp(name, "host")) {
             if (has_host)
@@ -163,14 +164,14 @@ static int parse_framing(struct http_head *head, const char **why)
             keep |= list_has(value, "keep-alive");
         } else if (!strcasecmp(name, "expect")) {
             if (strcasecmp(value, "100-continue"))
-                return refuse(417, "the only Expect known here is 100-continue", why);
+                return refuse(417, "the only supported Expect is 100-continue", why);
             head->expects_continue = head->minor >= 1;
         }
     }
     if (head->minor >= 1 && !has_host)
         return refuse(400, "the header Host is missing", why);
     if (head->chunked && (has_length || head->minor == 0))
-        return refuse(400, "Transfer-Encoding beside Content-Length, or in HTTP/1.0", why);
+        return refuse(400, "Transfer-Encoding together with Content-Length, or in HTTP/1.0", why);
     if (head->host && strpbrk(head->host, " \t,/?#@\\\""))
         return refuse(400, "the header Host is not NAME or NAME:PORT", why);
     head->keep_alive = !close && (head->minor >= 1 || keep);
@@ -219,7 +220,8 @@ const char *http_head_find(const struct http_head *head, const char *name)
 
 /* ---- chunked coding, RFC 9112 section 7.1 ----------------------------------------------------------------------- */
 
-/* One line of at most max bytes with its CR LF. 0: not yet complete; -1: too long or not ended by CR LF. */
+/* Length of a line of at most max bytes with its CR LF. 0: not complete yet; -1: too long, or not
+ * ended by CR LF. */
 static int64_t line_bytes(const char *bytes, size_t n_bytes, size_t max)
 {
     const char *lf = memchr(bytes, '\n', n_bytes < max ? n_bytes : max);
@@ -236,7 +238,7 @@ static size_t token_bytes(const char *text)
     return n;
 }
 
-/* The length of a quoted string with its quotes, RFC 9110 section 5.6.4; 0: there is none. */
+/* Length of a quoted string with its quotes, RFC 9110 section 5.6.4; 0: not a quoted string. */
 static size_t quoted_bytes(const char *text)
 {
     size_t n = 1;
@@ -251,8 +253,9 @@ static size_t quoted_bytes(const char *text)
     return n + 1;
 }
 
-/* Extensions mean nothing here, but a line that is not made of them could be understood in two ways. True: from text to
- * end, where the line's CR LF is, there are extensions only, without blanks, as RFC 9112 requires of senders. */
+/* Extensions are ignored, but anything else in their place would be ambiguous. True: from text to
+ * end, where the line's CR LF is, there are only extensions, without blanks, as RFC 9112 requires
+ * of senders. */
 static bool are_extensions(const char *text, const char *end)
 {
     while (*text == ';') {
@@ -270,7 +273,7 @@ static bool are_extensions(const char *text, const char *end)
     return text == end;
 }
 
-/* line ends with CR LF. */
+/* line: ends with CR LF. */
 static int parse_chunk_size(struct http_chunks *chunks, const char *line, size_t n_line, const char **why)
 {
     uint64_t n = 0;
@@ -283,7 +286,7 @@ static int parse_chunk_size(struct http_chunks *chunks, const char *line, size_t
     if (digits == 0)
         return refuse(400, "a chunk's size is not a hexadecimal number", why);
     if (!are_extensions(line + digits, line + n_line - 2))
-        return refuse(400, "a chunk's size is followed by something that is no extension", why);
+        return refuse(400, "a chunk's size is followed by something other than an extension", why);
     chunks->n_extension_bytes += n_line - digits - 2;
     if (chunks->n_extension_bytes > HTTP_MAX_EXTENSION_BYTES)
         return refuse(400, "the extensions of all chunks are larger than 16 KiB", why);
@@ -292,7 +295,7 @@ static int parse_chunk_size(struct http_chunks *chunks, const char *line, size_t
     return 0;
 }
 
-/* A line of the trailer, which ends with CR LF; its fields mean nothing here. */
+/* True: a line of the trailer, which ends with CR LF, is a valid field; fields are ignored. */
 static bool is_field_line(const char *line, size_t n_line)
 {
     size_t n = token_bytes(line);
@@ -304,7 +307,7 @@ static bool is_field_line(const char *line, size_t n_line)
     return true;
 }
 
-/* A step that needs a whole line: the size, the end of the data, the trailer. */
+/* Handles a complete line: the chunk size, the end of the data, or the trailer. */
 static int read_chunk_line(struct http_chunks *chunks, const char *line, size_t n, const char **why)
 {
     switch (chunks->state) {
@@ -320,7 +323,7 @@ static int read_chunk_line(struct http_chunks *chunks, const char *line, size_t 
         if (n == 2)
             chunks->state = CHUNK_DONE;
         else if (!is_field_line(line, n))
-            return refuse(400, "a line of the trailer is no header line", why);
+            return refuse(400, "a line of the trailer is not a header line", why);
         return 0;
     }
 }

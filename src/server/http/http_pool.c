@@ -7,7 +7,7 @@
 
 enum { N_BUCKETS = 1024, NAME_BYTES = 96, OVERHEAD_BYTES = 512, /* of an empty body */ STALL_US = 1000000 };
 
-/* What one client holds. It exists while the client has a body. */
+/* The bodies of one client. It exists while the client has a body. */
 struct http_share {
     struct http_pool *pool;
     struct http_share *next, **link; /* in its bucket */
@@ -20,7 +20,7 @@ struct http_pool {
     struct http_share *buckets[N_BUCKETS];
     size_t n_bytes, max_bytes, max_client_bytes;
     size_t n_bodies;
-    uint32_t seed;  /* against names that were chosen to share a bucket */
+    uint32_t seed;  /* secret, so that no one can choose names that share a bucket */
     bool is_closed; /* the last body frees the pool */
 };
 
@@ -32,7 +32,7 @@ enum tutti_status http_pool_new(struct http_pool **out, size_t max_bytes, size_t
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the HTTP server");
     if (getrandom(&pool->seed, sizeof pool->seed, 0) != sizeof pool->seed) {
         free(pool);
-        return error_set(err, TUTTI_E_IO, "the system gives no random numbers");
+        return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
     }
     pool->max_bytes = max_bytes;
     pool->max_client_bytes = max_client_bytes;
@@ -49,7 +49,7 @@ void http_pool_free(struct http_pool *pool)
         free(pool);
 }
 
-/* FNV-1a from a start of its own, its bits mixed at the end. */
+/* FNV-1a with a secret start value, and with its bits mixed at the end. */
 static struct http_share **bucket_of(struct http_pool *pool, const char *name)
 {
     uint32_t hash = 2166136261u ^ pool->seed;
@@ -164,7 +164,7 @@ bool http_body_has_stalled(const struct http_body *body, uint64_t now_us)
     return now_us - body->last_us >= STALL_US;
 }
 
-/* Of equal ones the oldest. */
+/* Order of eviction; the older one of equals. */
 static bool goes_before(const struct http_body *a, const struct http_body *b, uint64_t now_us)
 {
     bool a_stalled = http_body_has_stalled(a, now_us), b_stalled = http_body_has_stalled(b, now_us);
@@ -173,7 +173,7 @@ static bool goes_before(const struct http_body *a, const struct http_body *b, ui
     return a->n_charged != b->n_charged ? a->n_charged > b->n_charged : a->start_us <= b->start_us;
 }
 
-/* The unfinished body of a client that goes first; NULL: all are complete. */
+/* A client's unfinished body to evict first; NULL: all are complete. */
 static struct http_body *first_of(const struct http_share *share, uint64_t now_us)
 {
     struct http_body *found = NULL;
@@ -183,8 +183,9 @@ static struct http_body *first_of(const struct http_share *share, uint64_t now_u
     return found;
 }
 
-/* A stalled body of the client that holds most among those that have one, else any body. An eviction frees about as
- * much as what the search has looked at, or more: the search is paid for. */
+/* The body to evict first: a stalled body of the client that holds most among those that have one,
+ * else any body. An eviction frees at least about as many bytes as the search has looked at, so the
+ * search is paid for. */
 static struct http_body *first_of_all(struct http_pool *pool, uint64_t now_us)
 {
     struct http_body *found = NULL;

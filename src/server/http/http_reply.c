@@ -1,4 +1,4 @@
-/* Replies: status line, headers, bodies whole and in chunks. */
+/* Writes replies: status line, headers, whole bodies and chunked ones. */
 #include "server/http/http_conn.h"
 #include "server/json.h"
 
@@ -10,7 +10,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-enum { HEAD_BYTES = 320 }; /* of a usual reply's own lines: they are put together without growing */
+enum { HEAD_BYTES = 320 }; /* lines of a usual reply, so that the buffer does not grow */
 
 static const char *reason_of(int status)
 {
@@ -48,7 +48,7 @@ static const char *reason_of(int status)
 
 void request_id_make(char *out, size_t n_bytes)
 {
-    /* Not secret, only unlike the others: where the system has no random bytes, the clock must do. */
+    /* Ids are unique, not secret: without random bytes from the system the clock is used. */
     uint64_t random[2] = { 0 };
     if (getrandom(random, sizeof random, GRND_NONBLOCK) != sizeof random) {
         static uint64_t count;
@@ -164,8 +164,8 @@ bool http_stream_has_begun(const struct http_conn *conn)
     return conn->has_begun;
 }
 
-/* Writes at once what the socket takes, where nothing waits before it: libevent would ask the kernel to be told when it may,
- * and then not to be told any more. An error is met again, and told of, by the bufferevent. */
+/* Writes directly to the socket if nothing is queued: libevent would add the socket to epoll,
+ * and then remove it. An error occurs again in the bufferevent, which reports it. */
 static size_t put_now(struct http_conn *conn, struct iovec *parts, size_t n_parts)
 {
     struct msghdr message = { .msg_iov = parts, .msg_iovlen = n_parts };
@@ -175,7 +175,7 @@ static size_t put_now(struct http_conn *conn, struct iovec *parts, size_t n_part
     return n > 0 ? (size_t)n : 0;
 }
 
-/* Hands bytes to the socket; drops who does not read them. */
+/* Sends bytes; drops a client that does not read. */
 static void put(struct http_conn *conn, struct iovec *parts, size_t n_parts)
 {
     struct evbuffer *out = bufferevent_get_output(conn->bev);
@@ -195,7 +195,7 @@ static struct iovec part_of(const void *bytes, size_t n_bytes)
     return (struct iovec){ (void *)(uintptr_t)bytes, n_bytes };
 }
 
-/* "Date: ..." of this second. */
+/* The header "Date: ..." of the current second. */
 static const char *date_of(struct http *http)
 {
     time_t now = time(NULL);
@@ -208,7 +208,7 @@ static const char *date_of(struct http *http)
     return http->date;
 }
 
-/* The reply's head. False: out of memory. */
+/* Makes the reply's head. False: out of memory. */
 static bool make_head(struct http_conn *conn, int status, const char *type, const char *length_line,
                       struct buf *head)
 {
@@ -271,7 +271,7 @@ void http_stream_begin(struct http_conn *conn, int status, const char *type)
 {
     conn->is_chunked = conn->head.minor >= 1;
     if (!conn->is_chunked)
-        conn->closes = true; /* HTTP/1.0 knows the end by the close alone */
+        conn->closes = true; /* in HTTP/1.0 closing marks the end */
     struct buf head = { 0 };
     if (make_head(conn, status, type, conn->is_chunked ? "Transfer-Encoding: chunked\r\n" : "", &head))
         put(conn, (struct iovec[]){ part_of(head.bytes, head.n_bytes) }, 1);
@@ -281,7 +281,7 @@ void http_stream_begin(struct http_conn *conn, int status, const char *type)
 void http_stream_write(struct http_conn *conn, const void *bytes, size_t n_bytes)
 {
     if (n_bytes == 0 || conn->is_doomed)
-        return; /* an empty chunk would be the end */
+        return; /* an empty chunk would mark the end */
     if (evbuffer_get_length(bufferevent_get_output(conn->bev)) > conn->http->options.max_output_bytes) {
         conn->http->counts.n_slow_readers++;
         conn_doom(conn);

@@ -10,7 +10,7 @@ enum { N_BUCKETS = 4096, N_RANKS = 32 };
 struct http_sources {
     struct http_source *buckets[N_BUCKETS];
     struct http_source *ranks[N_RANKS]; /* [r]: addresses with 2^r to 2^(r+1)-1 connections */
-    uint32_t seed;                      /* against addresses that were chosen to share a bucket */
+    uint32_t seed;                      /* secret, so that no one can choose addresses that share a bucket */
 };
 
 enum tutti_status http_sources_new(struct http_sources **out, struct tutti_error *err)
@@ -20,7 +20,7 @@ enum tutti_status http_sources_new(struct http_sources **out, struct tutti_error
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the HTTP server");
     if (getrandom(&sources->seed, sizeof sources->seed, 0) != sizeof sources->seed) {
         free(sources);
-        return error_set(err, TUTTI_E_IO, "the system gives no random numbers");
+        return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
     }
     *out = sources;
     return TUTTI_OK;
@@ -31,7 +31,7 @@ void http_sources_free(struct http_sources *sources)
     free(sources);
 }
 
-/* FNV-1a from a start of its own, its bits mixed at the end. */
+/* FNV-1a with a secret start value, and with its bits mixed at the end. */
 static size_t bucket_of(const struct http_sources *sources, const char *name)
 {
     uint32_t hash = 2166136261u ^ sources->seed;

@@ -8,24 +8,24 @@
 #include <unistd.h>
 
 struct inbox {
-    _Atomic(struct letter *) top; /* the newest */
+    _Atomic(struct inbox_event *) top; /* the newest */
     int wake_fd;
     struct event *wake;
-    void (*read)(void *user, struct letter *letter);
+    void (*read)(void *user, struct inbox_event *item);
     void *user;
 };
 
-static void push(struct inbox *inbox, struct letter *letter)
+static void push(struct inbox *inbox, struct inbox_event *item)
 {
-    struct letter *top = atomic_load_explicit(&inbox->top, memory_order_relaxed);
+    struct inbox_event *top = atomic_load_explicit(&inbox->top, memory_order_relaxed);
     do
-        letter->next = top;
-    while (!atomic_compare_exchange_weak_explicit(&inbox->top, &top, letter, memory_order_release,
+        item->next = top;
+    while (!atomic_compare_exchange_weak_explicit(&inbox->top, &top, item, memory_order_release,
                                                   memory_order_relaxed));
     if (!top) {
         uint64_t one = 1;
         ssize_t written = write(inbox->wake_fd, &one, sizeof one);
-        (void)written; /* can fail only where the counter is full: then the loop is awake */
+        (void)written; /* fails only if the counter is full: then the loop is awake */
     }
 }
 
@@ -36,23 +36,24 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
     uint64_t count;
     if (read(fd, &count, sizeof count) < 0)
         return;
-    struct letter *newest = atomic_exchange_explicit(&inbox->top, NULL, memory_order_acquire), *oldest = NULL;
+    struct inbox_event *newest = atomic_exchange_explicit(&inbox->top, NULL, memory_order_acquire),
+                       *oldest = NULL;
     while (newest) {
-        struct letter *next = newest->next;
+        struct inbox_event *next = newest->next;
         newest->next = oldest;
         oldest = newest;
         newest = next;
     }
     while (oldest) {
-        struct letter *letter = oldest;
-        oldest = letter->next;
-        inbox->read(inbox->user, letter);
+        struct inbox_event *item = oldest;
+        oldest = item->next;
+        inbox->read(inbox->user, item);
     }
 }
 
 /* ---- copying ----------------------------------------------------------------------------------------------------- */
 
-/* First pass with block NULL: how many bytes. Second pass: the copy. */
+/* First pass, block NULL: counts bytes. Second pass: copies. */
 static size_t place(char *block, size_t *at, const void *bytes, size_t n_bytes, size_t align)
 {
     *at = (*at + align - 1) / align * align;
@@ -91,7 +92,7 @@ static size_t copy_tokens(char *block, size_t at, const struct tutti_token *from
     return at;
 }
 
-/* Everything that source points to; out: the event in the block. */
+/* Copies everything that source points to; out: the event in the block. */
 static size_t copy_all(char *block, size_t at, const struct tutti_event *source, struct tutti_event *out)
 {
     at = copy_tokens(block, at, source->tokens, source->n_tokens, &out->tokens);
@@ -107,46 +108,46 @@ static size_t copy_all(char *block, size_t at, const struct tutti_event *source,
     return at;
 }
 
-static struct letter *letter_new(const struct tutti_event *event, bool copies_tokens)
+static struct inbox_event *inbox_event_new(const struct tutti_event *event, bool copies_tokens)
 {
     struct tutti_event source = *event;
     if (!copies_tokens)
         source.n_tokens = 0;
-    struct letter *letter = malloc(copy_all(NULL, sizeof(struct letter), &source, &source));
-    if (!letter)
+    struct inbox_event *item = malloc(copy_all(NULL, sizeof(struct inbox_event), &source, &source));
+    if (!item)
         return NULL;
-    letter->event = source;
-    copy_all((char *)letter, sizeof *letter, &source, &letter->event);
-    return letter;
+    item->event = source;
+    copy_all((char *)item, sizeof *item, &source, &item->event);
+    return item;
 }
 
 void inbox_callback(void *user, const struct tutti_event *event)
 {
     struct submission *submission = user;
-    struct letter *letter = letter_new(event, submission->copies_tokens);
-    if (!letter || (submission->lost && event->is_last)) {
+    struct inbox_event *item = inbox_event_new(event, submission->copies_tokens);
+    if (!item || (submission->lost && event->is_last)) {
         submission->lost = true;
         if (!event->is_last)
             return;
-        /* The end must arrive, and says that something before it did not. */
-        free(letter);
-        letter = submission->spare;
+        /* The last event must arrive; it reports that an earlier one was lost. */
+        free(item);
+        item = submission->spare;
         submission->spare = NULL;
-        letter->event = *event;
-        letter->event.n_text_bytes = letter->event.n_tokens = letter->event.n_embedding = 0;
-        letter->event.prompt_tokens = NULL;
-        letter->event.embedding = NULL;
-        letter->event.finish = TUTTI_FINISH_ERROR;
-        error_set(&letter->event.error, TUTTI_E_MEMORY, "out of memory: a part of the answer was lost");
+        item->event = *event;
+        item->event.n_text_bytes = item->event.n_tokens = item->event.n_embedding = 0;
+        item->event.prompt_tokens = NULL;
+        item->event.embedding = NULL;
+        item->event.finish = TUTTI_FINISH_ERROR;
+        error_set(&item->event.error, TUTTI_E_MEMORY, "out of memory: a part of the answer was lost");
     }
-    letter->submission = submission;
-    push(submission->inbox, letter);
+    item->submission = submission;
+    push(submission->inbox, item);
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* ---- creating and freeing ---------------------------------------------------------------------------------------- */
 
 enum tutti_status inbox_new(struct inbox **out, struct event_base *base,
-                            void (*read)(void *user, struct letter *letter), void *user,
+                            void (*read)(void *user, struct inbox_event *item), void *user,
                             struct tutti_error *err)
 {
     struct inbox *inbox = calloc(1, sizeof *inbox);
@@ -159,7 +160,7 @@ enum tutti_status inbox_new(struct inbox **out, struct event_base *base,
                                      : event_new(base, inbox->wake_fd, EV_READ | EV_PERSIST, on_wake, inbox);
     if (!inbox->wake || event_add(inbox->wake, NULL)) {
         inbox_free(inbox);
-        return error_set(err, TUTTI_E_MEMORY, "the system has no event descriptor left");
+        return error_set(err, TUTTI_E_MEMORY, "out of event descriptors");
     }
     *out = inbox;
     return TUTTI_OK;

@@ -23,8 +23,8 @@ struct submission {
     uint64_t engine_id; /* of the request */
     bool is_open;       /* its last event has not arrived */
     bool copies_tokens;
-    bool lost;            /* text thread: an event could not be copied */
-    struct letter *spare; /* allocated for the last event, in case memory runs out */
+    bool lost;                 /* text thread: an event could not be copied */
+    struct inbox_event *spare; /* allocated for the last event, in case memory runs out */
     size_t n_prompt_tokens, n_cached_tokens;
     json_t *prompt;         /* the prompt's tokens in the API's shape, from read_prompt(); NULL: none */
     struct buf prompt_text; /* of a prompt of ids, from read_prompt() */
@@ -35,15 +35,15 @@ struct submission {
 };
 
 /* A copied event. Its pointers point into its own block. */
-struct letter {
-    struct letter *next;
+struct inbox_event {
+    struct inbox_event *next;
     struct submission *submission;
     struct tutti_event event;
 };
 
 /* read: called on the loop's thread for every event, in order; it owns the event and must free() it. */
 MUST_CHECK enum tutti_status inbox_new(struct inbox **out, struct event_base *base,
-                                       void (*read)(void *user, struct letter *letter), void *user,
+                                       void (*read)(void *user, struct inbox_event *item), void *user,
                                        struct tutti_error *err);
 void inbox_free(struct inbox *inbox); /* no submission may be open; NULL is allowed */
 

@@ -25,7 +25,7 @@ enum {
     PAUSE_MS = 100
 };
 
-/* One socket that is listened on. */
+/* A listening socket. */
 struct listener {
     struct listeners *all;
     struct evconnlistener *accepts;
@@ -37,7 +37,7 @@ struct listeners {
     int n;
     struct event_base *base;
     struct http *http;
-    struct event *resume; /* after the system ran out of descriptors */
+    struct event *resume; /* runs after the system ran out of descriptors */
     const char *scheme;
     bool is_inherited;
     struct {
@@ -64,14 +64,14 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     http_accept(own->all->http, fd, peer, own->door);
 }
 
-/* Without descriptors the socket stays readable: a pause instead of a busy loop. */
+/* Out of descriptors: the socket stays readable, so pause instead of a busy loop. */
 static void on_accept_error(struct evconnlistener *listener, void *arg)
 {
     struct listener *own = arg;
     struct listeners *listeners = own->all;
     log_warn("cannot accept a connection: %s", strerror(errno));
     if (http_make_room(listeners->http))
-        return; /* the socket is still readable: the next try is at once */
+        return; /* the socket is still readable: accept again at once */
     for (int i = 0; i < listeners->n; i++)
         evconnlistener_disable(listeners->list[i].accepts);
     struct timeval pause = { .tv_usec = PAUSE_MS * 1000 };
@@ -87,7 +87,7 @@ static void on_resume(evutil_socket_t fd, short what, void *arg)
         evconnlistener_enable(listeners->list[i].accepts);
 }
 
-/* Takes the bound socket over. backlog 0: it is listened on already. */
+/* Takes ownership of a bound socket. backlog 0: it is listening already. */
 static enum tutti_status add_listener(struct listeners *listeners, enum http_door door, int fd, int backlog,
                                       struct tutti_error *err)
 {
@@ -148,7 +148,7 @@ static int port_of(int fd)
     return ntohs(address.any.sa_family == AF_INET6 ? address.in6.sin6_port : address.in.sin_port);
 }
 
-/* A name may have several addresses ("localhost": IPv4 and IPv6); all of them get the same port. */
+/* A name may have several addresses ("localhost": IPv4 and IPv6); all get the same port. */
 static enum tutti_status listen_tcp(struct listeners *listeners, enum http_door door, const char *host,
                                     int port, struct tutti_error *err)
 {
@@ -188,7 +188,7 @@ static enum tutti_status listen_tcp(struct listeners *listeners, enum http_door 
 
 /* ---- Unix -------------------------------------------------------------------------------------------------------- */
 
-/* A socket file whose server is gone may be replaced, anything else may not. */
+/* True: path is a socket file whose server is gone; only then it may be replaced. */
 static bool is_stale(const struct sockaddr_un *sa)
 {
     struct stat st;
@@ -206,7 +206,7 @@ static enum tutti_status listen_unix(struct listeners *listeners, enum http_door
 {
     struct sockaddr_un sa = { .sun_family = AF_UNIX };
     if (strlen(path) >= sizeof sa.sun_path)
-        return error_set(err, TUTTI_E_ARGUMENT, "%s: the path of a socket holds at most %zu bytes", path,
+        return error_set(err, TUTTI_E_ARGUMENT, "%s: the path of a socket has at most %zu bytes", path,
                          sizeof sa.sun_path - 1);
     snprintf(sa.sun_path, sizeof sa.sun_path, "%s", path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -224,14 +224,14 @@ static enum tutti_status listen_unix(struct listeners *listeners, enum http_door
     return add_listener(listeners, door, fd, BACKLOG, err);
 }
 
-/* ---- inherited --------------------------------------------------------------------------------------------------- */
+/* ---- inherited from systemd -------------------------------------------------------------------------------------- */
 
 static void describe(struct listeners *listeners, int fd)
 {
     union address address = address_of(fd);
     char host[INET6_ADDRSTRLEN] = "", *out = listeners->doors[HTTP_DOOR_API].address;
     size_t n_bytes = sizeof listeners->doors[HTTP_DOOR_API].address;
-    if (address.any.sa_family == AF_UNIX) /* a name that begins with zero is of the abstract kind */
+    if (address.any.sa_family == AF_UNIX) /* a name that begins with a zero byte is abstract */
         snprintf(out, n_bytes, "unix:%s%.*s", address.un.sun_path[0] ? "" : "@",
                  (int)sizeof address.un.sun_path - 1, address.un.sun_path + !address.un.sun_path[0]);
     else if (address.any.sa_family == AF_INET6)
@@ -252,7 +252,8 @@ static enum tutti_status listen_inherited(struct listeners *listeners, const int
     listeners->is_inherited = true;
     for (int i = 0; st == TUTTI_OK && i < n; i++)
         st = add_listener(listeners, HTTP_DOOR_API, fds[i], 0, err);
-    log_info("listening on %d socket%s of systemd, whatever address the options name", n, n == 1 ? "" : "s");
+    log_info("listening on %d socket%s from systemd; host and port of the options are ignored", n,
+             n == 1 ? "" : "s");
     return st;
 }
 

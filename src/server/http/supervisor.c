@@ -11,16 +11,16 @@
 #include <time.h>
 
 struct supervisor {
-    struct event *watchdog; /* NULL: none is wanted */
+    struct event *watchdog; /* NULL: none */
     bool (*is_alive)(void *user);
     void *user;
 };
 
 static void notify(const char *state)
 {
-    int result = sd_notify(0, state); /* 0: nobody listens */
+    int result = sd_notify(0, state); /* 0: not under systemd */
     if (result < 0)
-        log_warn("cannot tell systemd \"%.32s\": %s", state, strerror(-result));
+        log_warn("cannot notify systemd \"%.32s\": %s", state, strerror(-result));
 }
 
 static void on_watchdog(evutil_socket_t fd, short what, void *arg)
@@ -42,7 +42,7 @@ enum tutti_status supervisor_new(struct supervisor **out, struct event_base *bas
     supervisor->user = user;
     int wanted = sd_watchdog_enabled(0, &period_us);
     if (wanted < 0)
-        log_warn("WATCHDOG_USEC and WATCHDOG_PID cannot be understood: no watchdog");
+        log_warn("WATCHDOG_USEC and WATCHDOG_PID are invalid: no watchdog");
     if (wanted > 0) {
         struct timeval tv = { .tv_sec = (time_t)(period_us / 4 / 1000000),
                               .tv_usec = (suseconds_t)(period_us / 4 % 1000000) };
@@ -91,7 +91,7 @@ enum tutti_status supervisor_sockets(int *fds, int max, int *n, struct tutti_err
 {
     int found = sd_listen_fds(0);
     if (found < 0)
-        return error_set(err, TUTTI_E_ARGUMENT, "LISTEN_FDS and LISTEN_PID cannot be understood: %s",
+        return error_set(err, TUTTI_E_ARGUMENT, "LISTEN_FDS and LISTEN_PID are invalid: %s",
                          strerror(-found));
     if (found > max)
         return error_set(err, TUTTI_E_LIMIT, "found %d sockets in LISTEN_FDS, expected %d at most", found,
@@ -100,7 +100,7 @@ enum tutti_status supervisor_sockets(int *fds, int max, int *n, struct tutti_err
         fds[i] = SD_LISTEN_FDS_START + i;
         if (sd_is_socket(fds[i], AF_UNSPEC, SOCK_STREAM, 1) <= 0)
             return error_set(err, TUTTI_E_ARGUMENT,
-                             "descriptor %d of LISTEN_FDS is no stream socket that is listened on", fds[i]);
+                             "descriptor %d of LISTEN_FDS is not a listening stream socket", fds[i]);
     }
     *n = found;
     return TUTTI_OK;

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { SOON_S = 14 * 24 * 3600 }; /* a certificate that ends within two weeks is worth a warning */
+enum { SOON_S = 14 * 24 * 3600 }; /* warn if the certificate expires within two weeks */
 
 struct tls {
     SSL_CTX *context;
@@ -22,7 +22,7 @@ struct tls {
 
 /* ---- reading the files ------------------------------------------------------------------------------------------- */
 
-/* What OpenSSL says of the first thing that failed; the rest of its queue is noise of the callers around it. */
+/* Sets OpenSSL's first error; later ones in its queue are consequences. */
 static enum tutti_status fail(const char *path, const char *what, struct tutti_error *err)
 {
     unsigned long code = ERR_peek_error();
@@ -32,7 +32,7 @@ static enum tutti_status fail(const char *path, const char *what, struct tutti_e
                      reason ? reason : "", reason ? ")" : "");
 }
 
-/* OpenSSL's own errors do not name the file, and say "no start line" of one that is not there. */
+/* OpenSSL's own errors do not name the file, and report a missing file as "no start line". */
 static enum tutti_status check_readable(const char *path, struct tutti_error *err)
 {
     FILE *file = fopen(path, "re");
@@ -48,7 +48,7 @@ static enum tutti_status check_readable(const char *path, struct tutti_error *er
     return TUTTI_OK;
 }
 
-/* A server has nobody to ask; without this OpenSSL would ask the terminal. */
+/* A server cannot ask for a passphrase; without this callback OpenSSL would ask on the terminal. */
 static int no_passphrase(char *out, int n_bytes, int is_writing, void *user)
 {
     (void)out, (void)n_bytes, (void)is_writing;
@@ -94,14 +94,15 @@ static enum tutti_status read_files(SSL_CTX *context, const struct tls_files *fi
         sk_X509_NAME_pop_free(names, X509_NAME_free);
         return fail(files->client_ca, "holds no certificate in PEM", err);
     }
-    SSL_CTX_set_client_CA_list(context, names); /* takes them over */
+    SSL_CTX_set_client_CA_list(context, names); /* takes ownership */
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
     return TUTTI_OK;
 }
 
-/* ---- what is spoken ---------------------------------------------------------------------------------------------- */
+/* ---- protocol settings ------------------------------------------------------------------------------------------- */
 
-/* RFC 7301: who offers protocols and not this one must hear so, instead of sending us HTTP/2. */
+/* RFC 7301: a client that offers protocols without this one must get an error, instead of sending
+ * HTTP/2. */
 static int choose_protocol(SSL *ssl, const unsigned char **out, unsigned char *n_out,
                            const unsigned char *offered, unsigned n_offered, void *user)
 {
@@ -121,13 +122,14 @@ static enum tutti_status context_new(SSL_CTX **out, const struct tls_files *file
     SSL_CTX *context = SSL_CTX_new(TLS_server_method());
     if (!context)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for TLS");
-    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION); /* RFC 8996 ends what came before */
-    /* A request's end is known from its head, so a connection that ends without a word cuts nothing off unseen. */
+    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION); /* RFC 8996 deprecates older ones */
+    /* HTTP framing shows where a request ends, so a connection closed without close_notify cannot
+     * truncate one unnoticed. */
     SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
                                      SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_IGNORE_UNEXPECTED_EOF);
-    SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS); /* thousands of connections are idle */
+    SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS); /* saves memory of idle connections */
     SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
-    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF); /* tickets need no memory here */
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF); /* tickets need no memory on the server */
     static const unsigned char session_id[] = "tutti";
     SSL_CTX_set_session_id_context(context, session_id, sizeof session_id - 1);
     enum tutti_status st = read_files(context, files, err);
@@ -155,12 +157,12 @@ static void report(const struct tls *tls)
     gmtime_r(&end, &tm);
     strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm);
     if (n_left < SOON_S)
-        log_warn("%s: the certificate %s %s", tls->files.cert, n_left < 0 ? "has ended" : "ends", text);
+        log_warn("%s: the certificate %s %s", tls->files.cert, n_left < 0 ? "expired" : "expires", text);
     else
         log_info("%s: the certificate is valid until %s", tls->files.cert, text);
 }
 
-/* ---- life -------------------------------------------------------------------------------------------------------- */
+/* ---- creating and freeing ---------------------------------------------------------------------------------------- */
 
 enum tutti_status tls_new(struct tls **out, const struct tls_files *files, struct tutti_error *err)
 {
@@ -183,7 +185,7 @@ enum tutti_status tls_reload(struct tls *tls, struct tutti_error *err)
     enum tutti_status st = context_new(&context, &tls->files, err);
     if (st != TUTTI_OK)
         return st;
-    SSL_CTX_free(tls->context); /* connections hold shares of their own */
+    SSL_CTX_free(tls->context); /* connections have references of their own */
     tls->context = context;
     tls->end_time = end_of(context);
     report(tls);
@@ -226,8 +228,7 @@ void tls_say_end(struct bufferevent *bev)
     if (!ssl || !SSL_is_init_finished(ssl) || SSL_get_shutdown(ssl) & SSL_SENT_SHUTDOWN)
         return;
     ERR_clear_error();
-    SSL_shutdown(
-        ssl); /* a full socket cannot take it: then the client sees the end of the connection alone */
+    SSL_shutdown(ssl); /* if the socket is full, the client only sees the end of the connection */
     ERR_clear_error();
 }
 

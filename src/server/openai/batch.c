@@ -8,23 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_JOBS = 512 }; /* at the same time; more than an engine runs, so that it never waits for a line */
+enum { MAX_JOBS = 512 }; /* at the same time; more than an engine runs, so that it never waits for input */
 
 struct run {
     struct server_batch *batch;
     struct app app;
     struct server_options options;
     struct prompt_lines lines;
-    size_t n_jobs;            /* whose answer has not come */
-    struct item *waiting;     /* was read, but the engine had no room */
-    bool is_read, has_failed; /* has_failed: an answer could not be written */
+    size_t n_jobs;            /* running */
+    struct item *waiting;     /* parsed, but the engine's queue was full */
+    bool is_read, has_failed; /* has_failed: a response could not be written */
 };
 
-/* A request on its way. */
+/* A running request. */
 struct item {
     struct run *run;
     size_t number; /* of its line, from 1 */
-    json_t *line;  /* NULL: it was no JSON */
+    json_t *line;  /* NULL: it was not JSON */
     const struct job_api *api;
 };
 
@@ -107,7 +107,8 @@ static enum tutti_status find_api(struct item *item, struct tutti_error *err)
     return TUTTI_OK;
 }
 
-/* The next request of the file. NULL: it is read, or there is no memory. A line that is no request is answered here. */
+/* The next request of the file. NULL: end of file, or out of memory. An invalid line gets its
+ * response here. */
 static struct item *next_item(struct run *run)
 {
     struct tutti_error err;
@@ -134,7 +135,7 @@ static struct item *next_item(struct run *run)
     return NULL;
 }
 
-/* False: the engine has no room now. */
+/* False: the engine's queue is full. */
 static bool start(struct run *run, struct item *item)
 {
     struct api_request req = { 0 };
@@ -144,10 +145,10 @@ static bool start(struct run *run, struct item *item)
     snprintf(name, sizeof name, "%zu", item->number);
     struct job *job = NULL;
     struct job_sink sink = { take_reply, item };
-    run->n_jobs++; /* before the first answer */
+    run->n_jobs++; /* before the first event */
     if (item->api->read_value(&req, &run->app, body, &err) == TUTTI_OK)
         job = job_open_offline(&run->app, name, item->api, &req, sink, &err);
-    api_request_clear(&req); /* empty where the job has it */
+    api_request_clear(&req); /* empty if the job has taken it */
     if (job)
         return true;
     run->n_jobs--;
@@ -172,7 +173,7 @@ static void start_some(struct run *run)
     }
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- the run ----------------------------------------------------------------------------------------------------- */
 
 static enum tutti_status work(struct run *run, struct tutti_error *err)
 {
@@ -187,7 +188,7 @@ static enum tutti_status work(struct run *run, struct tutti_error *err)
     }
     item_free(run->waiting);
     if (run->has_failed)
-        return error_set(err, TUTTI_E_IO, "an answer cannot be written");
+        return error_set(err, TUTTI_E_IO, "a response cannot be written");
     return TUTTI_OK;
 }
 
@@ -210,7 +211,7 @@ enum tutti_status server_batch_run(struct server_batch *batch, tutti_engine *eng
     app->base = event_base_new();
     if (!app->base)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the event loop");
-    enum tutti_status st = inbox_new(&app->inbox, app->base, job_read_letter, app, err);
+    enum tutti_status st = inbox_new(&app->inbox, app->base, job_take_event, app, err);
     if (st == TUTTI_OK)
         st = work(&run, err);
     inbox_free(app->inbox);

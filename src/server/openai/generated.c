@@ -22,7 +22,7 @@ static json_t *token_value(const struct app *app, int32_t id, json_t *text, floa
                      "special", is_special(app, id));
 }
 
-/* The largest border of a character at or before at. */
+/* The last character boundary at or before at. */
 static size_t char_border(const char *text, size_t n_bytes, size_t at)
 {
     if (at >= n_bytes)
@@ -102,12 +102,11 @@ const char *generated_finish(const struct choice *choice)
 
 bool generated_add_prompt(const struct job *job, struct buf *out)
 {
-    const json_t *inputs = json_object_get(job->req.root,
-                                           "inputs"); /* also where a part of it was the prompt */
+    const json_t *inputs = json_object_get(job->req.root, "inputs"); /* even if a part of it was the prompt */
     return buf_add(out, json_string_value(inputs), json_string_length(inputs));
 }
 
-/* The prompt's ids [*n], n_room at most; NULL: out of memory. */
+/* The first n_room ids of the prompt; *n: their number. NULL: out of memory. */
 static int32_t *prompt_ids(const struct job *job, size_t n_room, size_t *n)
 {
     const struct api_prompt *prompt = &job->req.prompts[0];

@@ -10,7 +10,7 @@ const json_t *calls_tools(const struct job *job)
     const json_t *tools = json_object_get(job->req.root, "tools");
     if (job->req.forced != API_FORCED_NONE)
         return tools;
-    /* What must fit a grammar is the answer, whatever it looks like. */
+    /* With a grammar the whole answer is content, whatever it looks like. */
     return job->req.tools && job->req.grammar_kind == TUTTI_GRAMMAR_NONE ? tools : NULL;
 }
 
@@ -37,7 +37,7 @@ json_t *calls_find(const struct job *job, const struct choice *choice, enum tutt
     return calls;
 }
 
-/* ---- while the answer comes ---- */
+/* ---- streaming ---- */
 
 size_t calls_sure_content(const struct job *job, const struct choice *choice)
 {
@@ -46,7 +46,7 @@ size_t calls_sure_content(const struct job *job, const struct choice *choice)
     return chat_sure_content(choice->text.bytes, choice->text.n_bytes, choice->n_sent, calls_tools(job));
 }
 
-/* All of the answer is the arguments of one function. */
+/* With a forced function the whole answer is its arguments. */
 static bool next_named(const struct job *job, struct choice *choice, struct call_piece *piece)
 {
     struct call_reader *reader = &choice->calls;
@@ -69,7 +69,7 @@ bool calls_next_piece(const struct job *job, struct choice *choice, struct call_
         return false;
     if (job->req.forced == API_FORCED_NAMED)
         return next_named(job, choice, piece);
-    /* One that may call one tool only has ended with that. */
+    /* With parallel_tool_calls false, the answer ends after the first call. */
     if (job->req.one_tool_call && choice->calls.n_calls == 1 && choice->calls.state == CALL_ENDED)
         return false;
     return call_reader_next(&choice->calls, choice->text.bytes, choice->text.n_bytes, calls_tools(job),

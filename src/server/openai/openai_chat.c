@@ -12,9 +12,10 @@ static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_
     return into;
 }
 
-/* ---- calls of tools ---- */
+/* ---- tool calls ---- */
 
-/* [{"id", "type", "function": {"name", "arguments"}}]; chunks have an index as well, from first on. */
+/* [{"id", "type", "function": {"name", "arguments"}}]; in chunks each has an index as well, from
+ * first on. */
 static json_t *tool_calls(const struct job *job, size_t choice, const json_t *calls, bool is_chunk,
                           size_t first)
 {
@@ -36,7 +37,7 @@ static json_t *tool_calls(const struct job *job, size_t choice, const json_t *ca
     return out;
 }
 
-/* A piece of a call as the one entry of such a list. */
+/* A piece of a call, as a list with one entry. */
 static json_t *tool_call_piece(const struct job *job, size_t choice, const struct call_piece *piece)
 {
     char id[80];
@@ -50,7 +51,7 @@ static json_t *tool_call_piece(const struct job *job, size_t choice, const struc
                      arguments);
 }
 
-/* Where one function had to be called, there was nothing to stop for, as OpenAI has it. */
+/* As OpenAI: a forced function call ends with "stop", other calls with "tool_calls". */
 static json_t *reason_of_calls(const struct job *job)
 {
     return json_string(job->req.forced == API_FORCED_NAMED ? "stop" : "tool_calls");
@@ -92,14 +93,15 @@ static void stream_calls(struct job *job, size_t index, json_t *entries)
                          chunk_choice(index, json_pack("{s:o}", "tool_calls", entries), NULL, json_null()));
 }
 
-/* Where tools may be called, text is held back for as long as it may be a call. Returns the reason to have ended, where it is calls. */
+/* With tools, text is held back as long as it may be a call. Returns the finish reason if it is
+ * calls. */
 static json_t *stream_with_tools(struct job *job, size_t index, struct choice *choice,
                                  const struct tutti_event *event, json_t *lp)
 {
     struct call_piece piece;
     bool has_ended = event->finish != TUTTI_FINISH_NONE;
     if (!buf_add(&choice->text, event->text, event->n_text_bytes)) {
-        openai_stream_choice(job, NULL); /* ends the job: no memory */
+        openai_stream_choice(job, NULL); /* out of memory: ends the job */
         json_decref(lp);
         return NULL;
     }

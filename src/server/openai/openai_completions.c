@@ -18,14 +18,14 @@ static json_t *new_logprobs(void)
     return json_pack("{s:[], s:[], s:[], s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
 }
 
-/* {token: logprob} of the most probable ones, and of the token itself where it is none of them. */
+/* {token: logprob} of the most probable tokens, and of the token itself if it is not one of them. */
 static json_t *top_value(const struct tutti_token *token, json_t *text)
 {
     json_t *top = json_object();
     for (int k = 0; k <= token->n_top; k++) {
         bool is_own = k == token->n_top;
         json_t *name = is_own ? json_incref(text) : json_text(token->top[k].bytes, token->top[k].n_bytes);
-        /* Several tokens can read alike; the most probable comes first and stays. */
+        /* Several tokens can have the same text; the most probable one is kept. */
         const char *key = json_string_value(name);
         if (key && !json_object_get(top, key))
             json_object_set_new(top, key, json_logprob(is_own ? token->logprob : token->top[k].logprob));
@@ -34,7 +34,8 @@ static json_t *top_value(const struct tutti_token *token, json_t *text)
     return top;
 }
 
-/* offset in characters. has_logprob: the first token of all has none. Takes text over. */
+/* Takes ownership of text. offset: in characters. has_logprob: false for the first token of the
+ * prompt. */
 static void add_token(json_t *into, const struct tutti_token *token, json_t *text, bool has_logprob,
                       size_t offset)
 {
@@ -61,8 +62,9 @@ static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_
 
 /* ---- echo -------------------------------------------------------------------------------------------------------- */
 
-/* The bytes that a token has of the prompt's text, which stands at at: what a tokenizer puts in front of a text (a blank, for
- * one) is none of it, and what a normalizer has changed is shown as the token has it. */
+/* Length of a token's own bytes in the prompt's text, at offset at. Bytes that a tokenizer adds in
+ * front of a text (such as a blank) are not part of the text; bytes that a normalizer has changed
+ * are shown as in the token. */
 static size_t own_bytes(const struct tutti_token *token, const char *text, size_t n_text, size_t *n_skipped)
 {
     size_t n = token->n_bytes;
@@ -74,7 +76,7 @@ static size_t own_bytes(const struct tutti_token *token, const char *text, size_
     return n - *n_skipped < n_text ? n - *n_skipped : n_text;
 }
 
-/* The prompt's text, and the log-probabilities of its own tokens where the event has them: kept for each of its choices. */
+/* Sets the prompt's text, and its log-probabilities if the event has them; shared by its choices. */
 static bool read_prompt(const struct job *job, struct submission *sub, const struct tutti_event *event)
 {
     struct buf text = { 0 };
@@ -100,8 +102,8 @@ static bool read_prompt(const struct job *job, struct submission *sub, const str
     return ok;
 }
 
-/* The model's token that ended an answer is none of its text; it is told of where the prompt's tokens are, so that there is an entry for
- * each token that was computed. */
+/* The stop token that ended an answer is not part of its text. It gets an entry if the prompt's
+ * tokens do, so that there is one entry for each computed token. */
 static void add_stop_token(const struct job *job, json_t *into, const struct choice *choice,
                            const struct tutti_event *event)
 {
@@ -109,7 +111,7 @@ static void add_stop_token(const struct job *job, json_t *into, const struct cho
     add_token(into, &token, generated_special(job->app, event->stop_token), true, choice->n_chars);
 }
 
-/* Where the answer's tokens are counted from. */
+/* Sets the text offset where the answer's tokens begin. */
 static bool begin_choice(struct job *job, size_t index, struct choice *choice, struct buf *prompt)
 {
     choice->has_begun = true;
@@ -152,7 +154,7 @@ static bool append_lists(json_t *into, const json_t *from)
     return ok;
 }
 
-/* What the event adds to the log-probabilities; NULL: nothing, or out of memory. */
+/* Log-probabilities added by an event; NULL: none, or out of memory. */
 static json_t *event_logprobs(struct job *job, size_t index, struct choice *choice, json_t *into,
                               bool is_first, const struct tutti_event *event)
 {
@@ -187,7 +189,7 @@ static void collect(struct job *job, size_t index, struct choice *choice, const 
         job_fail_memory(job);
 }
 
-/* The prompt comes as a chunk of its own, with all that is said of its tokens. */
+/* The prompt is a chunk of its own, with the log-probabilities of its tokens. */
 static void stream(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
 {
     const json_t *told = job->subs[index / (size_t)job->req.n].prompt;
@@ -225,8 +227,8 @@ static enum tutti_status read_value(struct api_request *req, struct app *app, js
     req->tells_prompt = req->echo;
     if (st == TUTTI_OK && req->prompt_logprobs && app->model && model_of(app->model)->desc.has_prefix)
         st = error_set_param(err, TUTTI_E_ARGUMENT, "echo",
-                             "this model reads prompts in both directions: their tokens have no "
-                             "log-probabilities, so echo cannot go together with logprobs");
+                             "this model has bidirectional attention over the prompt: its tokens have no "
+                             "log-probabilities, so echo cannot be combined with logprobs");
     if (st == TUTTI_OK && req->echo && app->model && !model_of(app->model)->tokenizer)
         st = error_set_param(err, TUTTI_E_UNSUPPORTED, "echo",
                              "the model has no tokenizer, so the text of a prompt is not known");

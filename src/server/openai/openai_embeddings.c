@@ -1,6 +1,7 @@
 /* POST /v1/embeddings: https://platform.openai.com/docs/api-reference/embeddings
  *
- * Each input is a prompt of its own. Vectors have the length 1, also where dimensions cuts them. */
+ * Each input is a prompt of its own. Vectors are normalized to length 1, even if dimensions
+ * truncates them. */
 #include "base/json/json_type.h"
 #include "server/openai/openai_reply.h"
 
@@ -10,7 +11,7 @@
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-/* x /= its length, which must not be 0. */
+/* Divides x by its length, which must not be 0. */
 static void normalize(float *x, size_t n)
 {
     double sum = 0;
@@ -21,7 +22,7 @@ static void normalize(float *x, size_t n)
         x[i] = (float)((double)x[i] / length);
 }
 
-/* As float32 with the lower byte first, in base64 (RFC 4648, section 4). */
+/* Appends x as little-endian float32 in base64 (RFC 4648, section 4). */
 static bool add_base64(struct buf *out, const float *x, size_t n)
 {
     static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -47,7 +48,7 @@ static bool add_base64(struct buf *out, const float *x, size_t n)
     return ok && buf_add_string(out, "\"");
 }
 
-/* Nine digits are what a float32 needs. */
+/* Nine digits represent a float32 exactly. */
 static bool add_numbers(struct buf *out, const float *x, size_t n)
 {
     bool ok = true;
@@ -80,7 +81,7 @@ static void take_event(struct job *job, size_t index, struct choice *choice, con
         job_fail_memory(job);
 }
 
-/* Put together as a text: a tree of that many numbers would take ten times the memory. */
+/* Written as text: a tree of that many numbers would take ten times the memory. */
 static bool write_reply(const struct job *job, struct buf *out)
 {
     json_int_t n_tokens = (json_int_t)job_n_prompt_tokens(job, NULL);
@@ -134,7 +135,7 @@ static enum tutti_status check_inputs(const struct api_request *req, struct tutt
 {
     for (size_t i = 0; i < req->n_prompts; i++)
         if (req->prompts[i].text && req->prompts[i].n_text_bytes == 0)
-            return error_set_param(err, TUTTI_E_ARGUMENT, "input", "input must not hold an empty string");
+            return error_set_param(err, TUTTI_E_ARGUMENT, "input", "input must not have an empty string");
     return TUTTI_OK;
 }
 

@@ -1,5 +1,5 @@
-/* What the text of an answer must be: response_format; grammar and json_schema as llama-server has them; structured_outputs and guided_json,
- * guided_regex, guided_choice, guided_grammar as vLLM has them. */
+/* Fields that constrain the answer: response_format; llama-server's grammar and json_schema; vLLM's
+ * structured_outputs, guided_json, guided_regex, guided_choice and guided_grammar. */
 #include "base/json/json_print.h"
 #include "base/json/json_type.h"
 #include "server/requests/openai_request.h"
@@ -22,19 +22,19 @@ static enum tutti_status wrong_field(const char *name, const char *expected, con
                            json_type_name(found));
 }
 
-/* Only one field may say what the answer is. */
+/* Only one field may constrain the answer. */
 static enum tutti_status claim(struct api_request *req, const char *name, enum tutti_grammar_kind kind,
                                struct tutti_error *err)
 {
     if (req->grammar_field)
-        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s cannot go together with %s", name,
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s cannot be combined with %s", name,
                                req->grammar_field);
     req->grammar_field = name;
     req->grammar_kind = kind;
     return TUTTI_OK;
 }
 
-/* text is taken over. */
+/* Takes ownership of text. */
 static enum tutti_status claim_text(struct api_request *req, const char *name, enum tutti_grammar_kind kind,
                                     char *text, size_t n_bytes, struct tutti_error *err)
 {
@@ -57,7 +57,7 @@ static enum tutti_status take_schema(struct api_request *req, const char *name, 
     return claim_text(req, name, TUTTI_GRAMMAR_JSON_SCHEMA, text, text ? strlen(text) : 0, err);
 }
 
-/* A text of the request, which is borrowed. */
+/* Uses a text of the request, which is borrowed. */
 static enum tutti_status take_text(struct api_request *req, const char *name, enum tutti_grammar_kind kind,
                                    const json_t *text, struct tutti_error *err)
 {
@@ -79,7 +79,7 @@ static enum tutti_status take_json(struct api_request *req, const char *name, co
                                  : wrong_field(name, "a JSON schema", value, err);
 }
 
-/* One of these texts: as a grammar, root ::= "a" | "b". */
+/* One of these texts: as the grammar root ::= "a" | "b". */
 static enum tutti_status take_choice(struct api_request *req, const char *name, const json_t *list,
                                      struct tutti_error *err)
 {
@@ -153,7 +153,8 @@ static const json_t *value_of(const json_t *object, const char *name)
     return json_is_null(value) ? NULL : value;
 }
 
-/* vLLM's {"json": schema}, {"regex": pattern}, {"choice": [texts]}, {"grammar": GBNF} or {"json_object": true}. */
+/* vLLM's {"json": schema}, {"regex": pattern}, {"choice": [texts]}, {"grammar": GBNF} or
+ * {"json_object": true}. */
 static enum tutti_status take_structured(struct api_request *req, const char *name, const json_t *value,
                                          struct tutti_error *err)
 {
@@ -195,7 +196,7 @@ static bool is_name(const char *name)
     return n >= 1 && n <= 64 && name[n] == '\0';
 }
 
-/* {"name", "schema", "strict", "description"}: a schema is obeyed whether it is strict or not. */
+/* {"name", "schema", "strict", "description"}: the schema is enforced whether it is strict or not. */
 static enum tutti_status read_json_schema(struct api_request *req, const json_t *value,
                                           struct tutti_error *err)
 {
@@ -233,9 +234,9 @@ static enum tutti_status read_response_format(struct api_request *req, struct tu
         return TUTTI_OK;
     if (!strcmp(type, "json_schema"))
         return read_json_schema(req, json_object_get(format, "json_schema"), err);
-    schema = json_object_get(format, "schema"); /* as llama-server has it */
+    schema = json_object_get(format, "schema"); /* as in llama-server */
     if (!schema)
-        schema = json_object_get(format, "value"); /* and Text Generation Inference */
+        schema = json_object_get(format, "value"); /* as in Text Generation Inference */
     return json_is_object(schema) ? take_schema(req, "response_format", schema, err)
                                   : claim(req, "response_format", TUTTI_GRAMMAR_JSON_OBJECT, err);
 }

@@ -10,7 +10,7 @@ int app_max_context(struct app *app)
     return stats.max_context;
 }
 
-/* adapter NULL: the model itself. root and parent are vLLM's words for what an adapter belongs to. */
+/* adapter NULL: the model itself. root and parent are vLLM's fields of adapters. */
 static json_t *model_value(struct app *app, const char *adapter)
 {
     json_t *value = json_pack("{s:s, s:s, s:I, s:s, s:i}", "id", app->model_id, "object", "model", "created",

@@ -1,4 +1,4 @@
-/* How OpenAI's chat and completion replies are put together: whole, or in chunks. */
+/* Builds OpenAI's chat and completion replies: whole, or in chunks. */
 #include "server/openai/openai_reply.h"
 
 #include <string.h>
@@ -99,13 +99,14 @@ static void end_stream(struct job *job)
     http_stream_end(conn);
 }
 
-/* The mean log-probability of its tokens. */
+/* The mean log-probability of a choice's tokens. */
 static double choice_score(const struct choice *choice)
 {
     return choice->n_scored > 0 ? choice->logprob_sum / (double)choice->n_scored : 0;
 }
 
-/* The choices that are answered with: all, or of each prompt the n_best whose tokens were most probable in the mean. */
+/* True: the choice is part of the reply: all are, or of each prompt the n_best with the highest
+ * mean log-probability. */
 static bool is_answer(const struct job *job, size_t index)
 {
     size_t n = (size_t)job->req.n, n_better = 0, first = index / n * n;
@@ -187,7 +188,7 @@ void openai_fail(struct app *app, struct job *job, struct http_conn *conn, const
         app_reply_error(conn, status, is_model ? "model_not_found" : NULL, err);
         return;
     }
-    /* The status line is gone already: clients look for an error among the chunks. */
+    /* The status line was sent already: clients look for an error among the chunks. */
     struct buf text = { 0 };
     if (buf_add_string(&text, "data: ") && json_error_body(&text, status, NULL, err) &&
         buf_add_string(&text, "\n\ndata: [DONE]\n\n"))

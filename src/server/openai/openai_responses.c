@@ -1,4 +1,4 @@
-/* Replies of the responses API: an answer as a list of items, a message and calls of functions. */
+/* Replies of the responses API: an answer is a list of items, a message and function calls. */
 #include "server/openai/openai_responses.h"
 
 #include "server/openai/openai_calls.h"
@@ -31,7 +31,7 @@ static json_t *call_item_id(const struct job *job, size_t call)
     return json_sprintf("fc_%s_%zu", job->id + strlen("resp-"), call);
 }
 
-/* The text of an answer, as far as it is none of a call. */
+/* The text of an answer that is not part of a call. */
 static json_t *part_value(const struct choice *choice, size_t n_content)
 {
     return json_pack("{s:s, s:o, s:[], s:o}", "type", "output_text", "text",
@@ -63,7 +63,7 @@ static json_t *usage_value(const struct job *job)
                      (json_int_t)n_prompt + (json_int_t)n);
 }
 
-/* choice NULL: it has not ended. */
+/* choice NULL: the answer has not ended. */
 static json_t *response_value(const struct job *job, const struct choice *choice)
 {
     const char *status = !choice ? "in_progress" : is_cut(choice) ? "incomplete" : "completed";
@@ -104,7 +104,7 @@ static json_t *response_value(const struct job *job, const struct choice *choice
 
 /* ---- streams ----------------------------------------------------------------------------------------------------- */
 
-/* One event of the stream; its fields are taken over. */
+/* Sends one event of the stream; takes ownership of fields. */
 static void emit(struct job *job, struct choice *choice, const char *type, json_t *fields)
 {
     char prefix[96];
@@ -129,20 +129,20 @@ static json_int_t n_items(const struct choice *choice)
     return (json_int_t)json_array_size(choice->items);
 }
 
-/* Of the item that is being streamed, whose place is behind those that are complete. */
+/* An event of the item being streamed, whose index follows those of the complete items. */
 static json_t *item_event(const struct choice *choice, json_t *item)
 {
     return json_pack("{s:I, s:o}", "output_index", n_items(choice), "item", item);
 }
 
-/* {"item_id", "output_index", "content_index"} of the message's text and one more. */
+/* {"item_id", "output_index", "content_index"} of the message's text, and one more field. */
 static json_t *text_event(const struct job *job, const struct choice *choice, const char *name, json_t *value)
 {
     return json_pack("{s:o, s:I, s:i, s:o}", "item_id", message_id(job), "output_index", n_items(choice),
                      "content_index", 0, name, value);
 }
 
-/* The same with log-probabilities, which are taken over; NULL: none. */
+/* The same with log-probabilities, which are released; NULL: none. */
 static json_t *piece_event(const struct job *job, const struct choice *choice, const char *name,
                            const char *text, size_t n_bytes, json_t *logprobs)
 {
@@ -162,7 +162,7 @@ static void begin_stream(struct job *job, struct choice *choice)
 
 /* ---- items ------------------------------------------------------------------------------------------------------- */
 
-/* The message, of which n_content bytes of the answer are known, is shown from now on. */
+/* Starts the message; n_content bytes of the answer are certain. */
 static void begin_message(struct job *job, struct choice *choice)
 {
     if (choice->has_begun || !job->req.stream)
@@ -224,7 +224,7 @@ static void end_call(struct job *job, struct choice *choice, size_t call, json_t
     add_item(job, choice, call_value(job, call, is_whole ? "completed" : "incomplete", name, arguments));
 }
 
-/* A call that comes in one piece. */
+/* Sends a call in one piece. */
 static void add_call(struct job *job, struct choice *choice, size_t call, const json_t *value)
 {
     json_t *name = json_object_get(value, "name"), *arguments = json_object_get(value, "arguments");
@@ -235,7 +235,7 @@ static void add_call(struct job *job, struct choice *choice, size_t call, const 
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* What is streamed of a call lies in choice->held: its name, a byte of zero, its arguments. */
+/* The call being streamed is in choice->held: its name, a zero byte, its arguments. */
 static void end_streamed_call(struct job *job, struct choice *choice, bool is_whole)
 {
     if (choice->held.n_bytes == 0)
@@ -274,7 +274,7 @@ static void stream_text(struct job *job, struct choice *choice, size_t n_sure, j
     choice->n_sent += n_new;
 }
 
-/* Text and calls, as far as they are certain. */
+/* Sends text and calls as far as they are certain. */
 static void stream_event(struct job *job, struct choice *choice, const struct tutti_event *event)
 {
     struct call_piece piece;
@@ -292,7 +292,7 @@ static void stream_event(struct job *job, struct choice *choice, const struct tu
     if (n_sure > choice->n_sent)
         stream_text(job, choice, n_sure, logprobs);
     else
-        json_decref(logprobs); /* of what may be a call; the whole message has them */
+        json_decref(logprobs); /* of text that may be a call; the whole message has them */
     if (has_piece && choice->has_begun && json_array_size(choice->items) == 0)
         end_message(job, choice, choice->n_sent);
     for (; has_piece; has_piece = calls_next_piece(job, choice, &piece))
@@ -317,7 +317,7 @@ static void take_event(struct job *job, size_t index, struct choice *choice, con
         stream_event(job, choice, event);
 }
 
-/* Every item of the answer that is not there yet. */
+/* Sends the remaining items of the answer. */
 static void end_items(struct job *job, struct choice *choice)
 {
     size_t n_content = choice->text.n_bytes, n_told = choice->calls.n_calls, i;

@@ -1,11 +1,11 @@
-/* Requests of the responses API, made into those of the chat API. */
+/* Translates requests of the responses API to those of the chat API. */
 #include "base/json/json_type.h"
 #include "server/openai/openai_responses.h"
 #include "server/requests/openai_fields.h"
 
 #include <string.h>
 
-/* The original, beside the fields of the chat API; no client's field is read from there. */
+/* The field with the original request in the translated one; clients cannot set it. */
 static const char ORIGINAL[] = "response_request";
 
 static const json_t *value_of(const json_t *object, const char *name)
@@ -39,7 +39,7 @@ void responses_name_field(struct tutti_error *err)
 
 /* ---- items ------------------------------------------------------------------------------------------------------- */
 
-/* The texts of an item's content or output, one behind the other. */
+/* The texts of an item's content or output, concatenated. */
 static enum tutti_status read_content(const json_t *content, size_t item, const char *field, struct buf *out,
                                       struct tutti_error *err)
 {
@@ -61,9 +61,9 @@ static enum tutti_status read_content(const json_t *content, size_t item, const 
         bool is_text = type &&
                        (!strcmp(type, "input_text") || !strcmp(type, "output_text") || !strcmp(type, "text"));
         if (!is_text || !json_is_string(text))
-            return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                                   "%s[%zu]: this model reads parts of type input_text and output_text only",
-                                   param, i);
+            return error_set_param(
+                err, TUTTI_E_ARGUMENT, param,
+                "%s[%zu]: this model supports only parts of type input_text and output_text", param, i);
         if (!buf_add(out, json_string_value(text), json_string_length(text)))
             return no_memory(err);
     }
@@ -82,13 +82,14 @@ static const char *text_of(const json_t *item, const char *name)
     return json_string_value(json_object_get(item, name));
 }
 
-/* {"type": "function_call", "call_id", "name", "arguments"}: one of the calls of the assistant's message before it. */
+/* {"type": "function_call", "call_id", "name", "arguments"}: appended to the assistant's message
+ * before it. */
 static enum tutti_status add_call(json_t *messages, const json_t *item, const char *param,
                                   struct tutti_error *err)
 {
     if (!text_of(item, "call_id") || !text_of(item, "name") || !text_of(item, "arguments"))
         return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                               "%s must have call_id, name and arguments, which are strings", param);
+                               "%s must have call_id, name and arguments, all strings", param);
     size_t n = json_array_size(messages);
     json_t *last = n > 0 ? json_array_get(messages, n - 1) : NULL;
     const char *role = text_of(last, "role");
@@ -115,8 +116,7 @@ static enum tutti_status add_output(json_t *messages, const json_t *item, size_t
 {
     struct buf text = { 0 };
     if (!text_of(item, "call_id"))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must have a call_id, which is a string",
-                               param);
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must have a call_id, a string", param);
     enum tutti_status st = read_content(json_object_get(item, "output"), i, "output", &text, err);
     if (st == TUTTI_OK)
         st = add_message(messages, "tool", text.bytes, text.n_bytes, err);
@@ -138,7 +138,7 @@ static enum tutti_status add_item(json_t *messages, const json_t *item, size_t i
     if (type && !strcmp(type, "function_call_output"))
         return add_output(messages, item, i, param, err);
     if (type && !strcmp(type, "reasoning"))
-        return TUTTI_OK; /* what a model thought is none of what the next one reads */
+        return TUTTI_OK; /* reasoning of an earlier answer is not part of the prompt */
     if (type && strcmp(type, "message"))
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: items of type %.64s are not supported",
                                param, type);
@@ -178,7 +178,7 @@ static enum tutti_status read_input(const json_t *root, json_t *messages, struct
 
 /* ---- tools ------------------------------------------------------------------------------------------------------- */
 
-/* Here a function is the tool itself; in the chat API it lies in one. */
+/* In this API a tool is the function itself; in the chat API the tool has a field "function". */
 static enum tutti_status copy_tools(json_t *chat, const json_t *root, struct tutti_error *err)
 {
     const json_t *tools = value_of(root, "tools"), *tool;
@@ -251,7 +251,7 @@ static enum tutti_status copy_choice(json_t *chat, const json_t *root, struct tu
 
 /* ---- settings ---------------------------------------------------------------------------------------------------- */
 
-/* What would change the answer in a way that does not exist here. */
+/* Refuses fields that would change the answer in a way that is not supported. */
 static enum tutti_status refuse_unsupported(const json_t *root, struct tutti_error *err)
 {
     static const char *const FIELDS[] = { "previous_response_id", "conversation", "prompt" };
@@ -269,7 +269,7 @@ static enum tutti_status refuse_unsupported(const json_t *root, struct tutti_err
     return TUTTI_OK;
 }
 
-/* text.format in the words of the chat API. */
+/* Translates text.format to the chat API. */
 static enum tutti_status copy_format(json_t *chat, const json_t *root, struct tutti_error *err)
 {
     const json_t *text = value_of(root, "text");
@@ -287,7 +287,7 @@ static enum tutti_status copy_format(json_t *chat, const json_t *root, struct tu
     return failed ? no_memory(err) : TUTTI_OK;
 }
 
-/* Log-probabilities come where "include" has their name. */
+/* "include" requests log-probabilities by name. */
 static enum tutti_status copy_logprobs(json_t *chat, const json_t *root, struct tutti_error *err)
 {
     const json_t *include = value_of(root, "include"), *top = value_of(root, "top_logprobs"), *entry;
@@ -307,7 +307,7 @@ static enum tutti_status copy_logprobs(json_t *chat, const json_t *root, struct 
     int failed = 0;
     if (top)
         failed |= json_object_set(chat, "top_logprobs", json_object_get(root, "top_logprobs"));
-    /* The number alone asks for them too. */
+    /* top_logprobs requests them too. */
     if (is_wanted || json_integer_value(top) > 0)
         failed |= json_object_set_new(chat, "logprobs", json_true());
     return failed ? no_memory(err) : TUTTI_OK;
@@ -363,7 +363,7 @@ static enum tutti_status copy_settings(json_t *chat, json_t *root, struct tutti_
     return failed ? no_memory(err) : TUTTI_OK;
 }
 
-/* The same request as one of the chat API, beside the original. */
+/* Builds the chat request, with the original in ORIGINAL. */
 static enum tutti_status make_chat(json_t *root, json_t **out, struct tutti_error *err)
 {
     json_t *chat = json_object(), *messages = json_array();

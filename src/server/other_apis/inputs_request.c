@@ -1,4 +1,4 @@
-/* One table of parameters. The order of checks is that of the table; the prompt comes last. */
+/* One table of parameters. They are checked in the order of the table; the prompt comes last. */
 #include "server/other_apis/inputs_request.h"
 
 #include "base/json/json_print.h"
@@ -16,7 +16,7 @@ enum { TRUNCATE_MAX_BYTES = 1024 * 1024 }; /* runs on the loop's thread */
 
 enum parameter_type { PARAMETER_BOOL, PARAMETER_INT, PARAMETER_FLOAT };
 
-/* What the parameters say, before it is known what they mean together. */
+/* The parameters as parsed, before they are checked against each other. */
 struct parameters {
     bool do_sample, return_full_text, details, decoder_input_details, watermark;
     int top_k, max_new_tokens, top_n_tokens, truncate, best_of;
@@ -30,7 +30,7 @@ struct parameter {
     enum parameter_type type;
     size_t offset;
     double min, max;
-    double usual; /* of a lenient reader, where the value is below min */
+    double usual; /* default of a lenient API if the value is below min */
 };
 
 #define PLACE(member) offsetof(struct parameters, member)
@@ -95,7 +95,8 @@ static enum tutti_status read_bool(const char *name, const json_t *value, bool i
     return wrong_type(name, "true or false", value, err);
 }
 
-/* False: no number, not even as a string where that is allowed. false is the lenient way to say: none. */
+/* False: not a number, nor a string with one where that is allowed. In a lenient API false means
+ * none. */
 static bool number_of(const json_t *value, bool is_lenient, double *out)
 {
     const char *word = json_string_value(value);
@@ -130,7 +131,7 @@ static enum tutti_status read_parameter(const struct parameter *p, const json_t 
             return error_set_param(err, TUTTI_E_ARGUMENT, p->name,
                                    p->min == (double)FLT_MIN
                                        ? "`%s` must be above %g and at most %g, found %g"
-                                       : "`%s` must lie between %.10g and %.10g, found %.10g",
+                                       : "`%s` must be between %.10g and %.10g, found %.10g",
                                    p->name, p->min == (double)FLT_MIN ? 0 : p->min, p->max, number);
         number = number > p->max ? p->max : p->usual;
     }
@@ -155,7 +156,7 @@ static enum tutti_status read_stops(struct api_request *req, const json_t *value
         if (json_string_length(entry) == 0)
             continue;
         if (req->n_stop == LIMIT_STOPS)
-            return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "`stop` holds more than %d strings",
+            return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "`stop` has more than %d strings",
                                    LIMIT_STOPS);
         req->stop[req->n_stop++] = (struct tutti_string){ json_string_value(entry),
                                                           json_string_length(entry) };
@@ -229,7 +230,7 @@ static enum tutti_status read_parameters(struct api_request *req, const json_t *
     return st;
 }
 
-/* ---- what they mean together ---- */
+/* ---- combinations ---- */
 
 static enum tutti_status check(const struct parameters *p, bool is_sampled, bool is_stream, bool is_lenient,
                                struct tutti_error *err)
@@ -274,14 +275,14 @@ static void apply(struct api_request *req, const struct inputs_rules *rules, con
         .has_seed = true,
         .seed = p->seed,
     };
-    if (rules->is_lenient && !p->has_temperature) { /* none, or one that makes no sense */
+    if (rules->is_lenient && !p->has_temperature) { /* absent, or invalid */
         req->sampling.temperature = wants->is_sampled && p->temperature != 0.0f ? 1 : 0;
     }
     if (!p->has_seed) {
         uint64_t seed = 0;
         if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed)
             req->sampling.has_seed = false;
-        req->sampling.seed = seed >> 1; /* as an integer of JSON */
+        req->sampling.seed = seed >> 1; /* so that it fits a JSON integer */
     }
     req->max_tokens = p->max_new_tokens ? p->max_new_tokens : rules->max_new_tokens;
     req->n = p->best_of > 1 ? p->best_of : 1;
@@ -290,7 +291,7 @@ static void apply(struct api_request *req, const struct inputs_rules *rules, con
     req->keeps_stop = true;
 }
 
-/* The last tokens of the prompt, behind those that the model puts in front. */
+/* Keeps the last tokens of the prompt, after those that the model puts in front. */
 static enum tutti_status truncate_prompt(struct api_request *req, const tutti_model *model, int max,
                                          struct tutti_error *err)
 {
@@ -298,14 +299,14 @@ static enum tutti_status truncate_prompt(struct api_request *req, const tutti_mo
     size_t n_room = prompt->n_text_bytes + 64, n_max = (size_t)max;
     if (prompt->n_text_bytes > TRUNCATE_MAX_BYTES)
         return error_set_param(err, TUTTI_E_ARGUMENT, "truncate",
-                               "`truncate`: inputs hold %zu bytes, at most %d are allowed with it",
+                               "`truncate`: inputs has %zu bytes, at most %d are allowed with it",
                                prompt->n_text_bytes, TRUNCATE_MAX_BYTES);
     int32_t *ids = calloc(n_room, sizeof *ids), prefix[32];
     int64_t n = ids ? tutti_tokenize(model, prompt->text, prompt->n_text_bytes, true, ids, n_room) : -1;
     int64_t n_prefix = tutti_tokenize(model, "", 0, true, prefix, 32);
     enum tutti_status st = TUTTI_OK;
     if (n < 0 || (uint64_t)n > n_room) {
-        st = error_set(err, TUTTI_E_UNSUPPORTED, "the model has no tokenizer, or there is no memory");
+        st = error_set(err, TUTTI_E_UNSUPPORTED, "the model has no tokenizer, or out of memory");
     } else if ((size_t)n > n_max) {
         size_t n_kept = 0;
         while (n_kept < n_max && (int64_t)n_kept < n_prefix && n_kept < 32 && ids[n_kept] == prefix[n_kept])

@@ -1,15 +1,16 @@
 /* The API of MindSpore's llm-serving: https://gitee.com/mindspore/llm-serving
  *
- * Whole answers are one line of JSON. Streams are bare lines of JSON under the content type text/event-stream; where
- * return_protocol is there and is not "sse", each has "data:" in front. The project's own Python client asks for "sse" but reads lines
- * with "data:" alone, so it gets those. The name in the path says which adapter; any other
- * name is the model, since its clients spell the name of a family there. */
+ * Whole answers are one line of JSON. Streams are lines of JSON with the content type
+ * text/event-stream; if return_protocol is given and is not "sse", each line begins with "data:".
+ * The project's own Python client requests "sse" but understands only lines with "data:", so it
+ * gets those. The name in the path may be an adapter's; any other name means the model, because its
+ * clients use the name of a model family there. */
 #include "server/openai/generated.h"
 #include "server/other_apis/inputs_request.h"
 
 #include <string.h>
 
-enum { DEFAULT_NEW_TOKENS = 300, DEFAULT_TOP_K = 3 }; /* as there */
+enum { DEFAULT_NEW_TOKENS = 300, DEFAULT_TOP_K = 3 }; /* as in llm-serving */
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
@@ -27,7 +28,7 @@ void llm_serving_fail(struct app *app, struct job *job, struct http_conn *conn, 
             http_stream_write(conn, text.bytes, text.n_bytes);
         http_stream_end(conn);
     } else {
-        status = status == 400 ? 422 : status; /* as FastAPI */
+        status = status == 400 ? 422 : status; /* as in FastAPI */
         app_header_retry(conn, status, err);
         http_reply(conn, status, ok ? "application/json" : NULL, text.bytes, ok ? text.n_bytes : 0);
     }
@@ -36,7 +37,7 @@ void llm_serving_fail(struct app *app, struct job *job, struct http_conn *conn, 
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-/* The most probable tokens beside token i, where they were asked for; else the token itself. */
+/* The most probable tokens for token i if requested; else the token itself. */
 static json_t *tops_of(const struct job *job, const struct choice *choice, size_t i)
 {
     if (job->req.top_logprobs > 0)
@@ -44,7 +45,8 @@ static json_t *tops_of(const struct job *job, const struct choice *choice, size_
     return json_pack("[O]", json_array_get(choice->tokens, i));
 }
 
-/* {"generated_text", "finish_reason", "generated_tokens", "prefill", "seed", "tokens", "top_tokens", "details"} */
+/* {"generated_text", "finish_reason", "generated_tokens", "prefill", "seed", "tokens",
+ * "top_tokens", "details"} */
 static json_t *whole_value(const struct job *job, const struct choice *choice)
 {
     json_t *tokens = choice->tokens ? json_incref(choice->tokens) : json_array(), *prefill = json_array();
@@ -64,7 +66,7 @@ static json_t *whole_value(const struct job *job, const struct choice *choice)
     return NULL;
 }
 
-/* One line: in the protocol "sse" in an envelope, else behind "data:". */
+/* Sends one line: an envelope with protocol "sse", else the value after "data:". */
 static bool stream_line(struct job *job, json_t *value)
 {
     if (job->req.inputs.has_other_protocol)
@@ -111,7 +113,7 @@ static void finish(struct job *job)
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
-/* The adapter that the path names, where it does. */
+/* The adapter named in the path, if there is one of that name. */
 static enum tutti_status read_name(struct api_request *req, struct app *app, const struct intake_body *body,
                                    struct tutti_error *err)
 {
@@ -140,8 +142,8 @@ static enum tutti_status read_any(struct api_request *req, struct app *app, cons
 {
     static const struct inputs_rules RULES = { true, DEFAULT_NEW_TOKENS, DEFAULT_TOP_K };
     enum tutti_status st = inputs_request_read(req, &RULES, app->model, body->text, body->n_bytes, err);
-    req->n = 1;                                            /* there is no best_of here */
-    static const char OWN_CLIENT[] = "mindspoer_serving/"; /* as it spells itself */
+    req->n = 1;                                            /* best_of does not exist in this API */
+    static const char OWN_CLIENT[] = "mindspoer_serving/"; /* its own spelling */
     if (!strncmp(body->agent, OWN_CLIENT, sizeof OWN_CLIENT - 1))
         req->inputs.has_other_protocol = true;
     return st == TUTTI_OK ? read_name(req, app, body, err) : st;
@@ -188,9 +190,10 @@ void llm_serving_stream_request(struct app *app, struct http_conn *conn)
     job_start(app, conn, &STREAM);
 }
 
-/* ---- figures ----------------------------------------------------------------------------------------------------- */
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
 
-/* Readers of events say so, or at least, as llm-serving's own one does, that they want nothing from a cache. */
+/* True: the client accepts text/event-stream or, as llm-serving's own client, sends Cache-Control:
+ * no-cache. */
 static bool reads_events(const struct http_conn *conn)
 {
     const char *accept = http_head_find(http_request_head(conn), "Accept");
@@ -198,7 +201,7 @@ static bool reads_events(const struct http_conn *conn)
     return (accept && strstr(accept, "text/event-stream")) || (cache && strstr(cache, "no-cache"));
 }
 
-/* Bare JSON; to who reads events, one of them. */
+/* Replies with JSON; clients that accept text/event-stream get it as a server-sent event. */
 static void reply_figure(struct http_conn *conn, json_t *value)
 {
     struct buf text = { 0 };

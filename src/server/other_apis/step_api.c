@@ -1,5 +1,5 @@
-/* A chat lives until its end was told, or until nobody has asked for it for the time that the options say: then its request is
- * cancelled, and its pages are free. */
+/* A chat exists until its end was reported, or until no call has asked for it for step_timeout_s:
+ * then its request is cancelled, which frees its KV pages. */
 #include "server/other_apis/step_api.h"
 
 #include "base/json/json_type.h"
@@ -19,8 +19,8 @@ enum {
     MAX_STEPS = 1024,
     MAX_CACHE_ID_BYTES = 256,
     MAX_RENDERED_BYTES = 1024 * 1024,
-    /* A client calls again as soon as it has read a step: at shutdown, a complete chat without a call for this long is not waited
-     * for. */
+    /* A client calls again as soon as it has received a reply: at shutdown, the server does not
+     * wait for a complete chat without a call for this long. */
     AWAITED_US = 1000 * 1000,
 };
 
@@ -28,17 +28,17 @@ struct step_chat {
     struct app *app;
     struct step_chat *next, **link;
     uint64_t tenant, client_id;
-    char cache_id[MAX_CACHE_ID_BYTES + 1]; /* unique for the tenant */
-    struct job *job;                       /* NULL: over */
+    char cache_id[MAX_CACHE_ID_BYTES + 1]; /* unique within the tenant */
+    struct job *job;                       /* NULL: the answer is complete */
     struct http_conn *waiting;             /* a call that waits for a token; NULL: none */
     struct event *timer;                   /* runs while no call waits */
-    uint64_t quiet_us; /* of the last call or the end of the answer, whichever came later */
-    struct buf text;   /* generated, and not sent */
+    uint64_t quiet_us; /* time of the last call or of the end of the answer, whichever is later */
+    struct buf text;   /* generated, not sent yet */
     char held[4];
     size_t n_held;
-    bool has_news; /* a token came since the last answer */
+    bool has_news; /* a token was generated since the last reply */
     bool is_ended;
-    struct tutti_error err; /* why it failed; TUTTI_OK: it did not */
+    struct tutti_error err; /* status TUTTI_OK: no error */
 };
 
 struct steps {
@@ -81,7 +81,7 @@ static void step_free(struct step_chat *step)
 void steps_free(struct steps *steps)
 {
     while (steps && steps->first) {
-        steps->first->job = NULL; /* jobs are gone before the server ends */
+        steps->first->job = NULL; /* jobs are freed before the server ends */
         step_free(steps->first);
     }
     free(steps);
@@ -95,13 +95,13 @@ static struct step_chat *step_find(const struct steps *steps, uint64_t tenant, c
     return NULL;
 }
 
-/* ---- answers ----------------------------------------------------------------------------------------------------- */
+/* ---- replies ----------------------------------------------------------------------------------------------------- */
 
 static void on_timeout(evutil_socket_t fd, short what, void *arg)
 {
     struct step_chat *step = arg;
     (void)fd, (void)what;
-    log_info("step API: nobody has asked for %.64s for %d s: cancelled", step->cache_id,
+    log_info("step API: no call for %.64s for %d s: cancelled", step->cache_id,
              step->app->options->step_timeout_s);
     step_free(step);
 }
@@ -129,7 +129,7 @@ static json_t *answer_value(const struct step_chat *step, const char *flag)
     return value;
 }
 
-/* Answers the call that waits, where there is something to say. The step may be gone afterwards. */
+/* Replies to the waiting call, if there is something to report. May free the chat. */
 static void answer(struct step_chat *step)
 {
     bool is_over = step->is_ended || step->err.status != TUTTI_OK;
@@ -246,8 +246,8 @@ static enum tutti_status read_number(const json_t *root, const char *name, doubl
     if (!json_is_number(value))
         return wrong_type(name, "a number", value, err);
     if (!(number >= min && number <= max))
-        return error_set_param(err, TUTTI_E_ARGUMENT, name,
-                               "%s must lie between %.10g and %.10g, found %.10g", name, min, max, number);
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be between %.10g and %.10g, found %.10g",
+                               name, min, max, number);
     *out = (float)number;
     return TUTTI_OK;
 }
@@ -258,7 +258,7 @@ static int add_message(json_t *messages, const char *role, const json_t *content
     return json_array_append_new(messages, message);
 }
 
-/* history and query as the list "messages" of OpenAI's API, which then is read as one. */
+/* Converts history and query to a list "messages" of OpenAI's API, which is parsed afterwards. */
 static enum tutti_status make_messages(json_t *root, struct tutti_error *err)
 {
     const json_t *query = value_of(root, "query"), *history = value_of(root, "history"), *entry;
@@ -286,7 +286,7 @@ static enum tutti_status make_messages(json_t *root, struct tutti_error *err)
     return failed ? error_set(err, TUTTI_E_MEMORY, "out of memory for the messages") : TUTTI_OK;
 }
 
-/* max_length counts the prompt too, as transformers' does: its tokens must be known. */
+/* max_length includes the prompt, as in transformers, so the prompt's tokens must be counted. */
 static enum tutti_status read_max_length(struct api_request *req, const struct app *app,
                                          struct tutti_error *err)
 {
@@ -299,12 +299,12 @@ static enum tutti_status read_max_length(struct api_request *req, const struct a
         return wrong_type("max_length", "an integer", value, err);
     if (max < 1 || max > INT_MAX)
         return error_set_param(err, TUTTI_E_ARGUMENT, "max_length",
-                               "max_length must lie between 1 and %d, found %lld", INT_MAX, (long long)max);
+                               "max_length must be between 1 and %d, found %lld", INT_MAX, (long long)max);
     const struct model *model = app->model ? model_of(app->model) : NULL;
     for (size_t i = 0; i < req->n_messages; i++)
         n_bytes += req->messages[i].n_bytes;
     if (!model || !model->chat || !model->tokenizer || n_bytes > MAX_RENDERED_BYTES) {
-        req->max_tokens = (int)max; /* the engine refuses the prompt, or knows no tokens */
+        req->max_tokens = (int)max; /* the engine refuses the prompt, or there is no tokenizer */
         return TUTTI_OK;
     }
     struct ids ids = { 0 };
@@ -312,7 +312,7 @@ static enum tutti_status read_max_length(struct api_request *req, const struct a
     enum tutti_status st = chat_render(model, &request, &ids, err);
     if (st == TUTTI_OK && (size_t)max <= ids.n) {
         st = error_set_param(err, TUTTI_E_LIMIT, "max_length",
-                             "max_length is %lld, but the prompt alone has %zu tokens", (long long)max,
+                             "max_length is %lld, but the prompt has %zu tokens already", (long long)max,
                              ids.n);
         if (err)
             err->context_tokens = (uint32_t)max;
@@ -323,7 +323,7 @@ static enum tutti_status read_max_length(struct api_request *req, const struct a
     return st;
 }
 
-/* root is taken over. */
+/* Takes ownership of root. */
 static enum tutti_status read_chat(struct api_request *req, struct app *app, json_t *root,
                                    struct tutti_error *err)
 {
@@ -337,7 +337,8 @@ static enum tutti_status read_chat(struct api_request *req, struct app *app, jso
         return wrong_type("do_sample", "true or false", sample, err);
     if (name && !json_is_string(name))
         return wrong_type("model_name", "a string", name, err);
-    /* Only an adapter's name has a meaning: its clients know one server, and call the model as they like. */
+    /* Only an adapter's name has an effect: clients of this API know one server, and name the model
+     * as they like. */
     if (name && !strncmp(json_string_value(name), app->model_id, n_id) &&
         json_string_value(name)[n_id] == ':')
         req->model = json_string_value(name);
@@ -357,8 +358,8 @@ static enum tutti_status read_chat(struct api_request *req, struct app *app, jso
     return read_max_length(req, app, err);
 }
 
-/* Is there room for a chat? A client has at most as many as there are places left for others, since a chat keeps its place
- * until its end was told, or for --step-timeout. */
+/* Checks that there is room for a chat. A client may have at most as many as there are free places
+ * for others, because a chat keeps its place until its end was reported, or for --step-timeout. */
 static enum tutti_status check_place(const struct app *app, uint64_t client_id, struct tutti_error *err)
 {
     int n_own = 0;
@@ -369,12 +370,12 @@ static enum tutti_status check_place(const struct app *app, uint64_t client_id, 
     if (n_own < MAX_STEPS - app->steps->n)
         return TUTTI_OK;
     return error_set(err, TUTTI_E_BUSY,
-                     "%d of your chats in steps are open, of %d that the server holds for all clients; ask "
-                     "for them to their end, or try again later",
+                     "%d of your chats are open, of %d that the server allows for all clients; poll "
+                     "them to their end, or try again later",
                      n_own, MAX_STEPS);
 }
 
-/* A new chat; NULL: refused. */
+/* Creates a chat; NULL: refused. */
 static struct step_chat *step_begin(struct intake_task *task, struct http_conn *conn, const char *cache_id,
                                     struct tutti_error *err)
 {
@@ -424,7 +425,8 @@ static struct step_chat *step_begin(struct intake_task *task, struct http_conn *
     return step;
 }
 
-/* The id goes to task->reply; a query, which a new chat needs, to task->req, with what is wrong with it in task->err. */
+/* Parses the id into task->reply; the query, which a new chat needs, into task->req, and its error
+ * into task->err. */
 static void read_step(struct intake_task *task)
 {
     char cache_id[MAX_CACHE_ID_BYTES + 1];

@@ -88,7 +88,7 @@ static json_t *details_of(const struct job *job, const struct choice *choice, bo
     return value;
 }
 
-/* The choice whose tokens were most probable in the mean. */
+/* The choice with the highest mean log-probability. */
 static size_t best_choice(const struct job *job)
 {
     size_t best = 0;
@@ -170,8 +170,8 @@ static bool stream_token(struct job *job, struct choice *choice, size_t i, bool 
     return value && job_stream_json(job, "data: ", value, "\n\n");
 }
 
-/* Each token is an event of the stream, the last one carries the whole text; an answer that ends without a token ends with an
- * empty one. */
+/* Each token is an event of the stream; the last one has the whole text. An answer that ends
+ * without a token ends with an event for an empty token. */
 static void stream_event(struct job *job, struct choice *choice, const struct tutti_event *event,
                          size_t begin)
 {
@@ -255,12 +255,12 @@ static enum tutti_status read_compat(struct api_request *req, struct app *app, c
                                      struct tutti_error *err)
 {
     enum tutti_status st = read_body(req, app, body, err);
-    if (!req->inputs.has_full_text) /* as the original for models that generate text */
+    if (!req->inputs.has_full_text) /* default of the original for models that generate text */
         req->inputs.full_text = true;
     return st;
 }
 
-/* What cannot be streamed is refused with the status of an error, not in a stream. */
+/* Refuses what cannot be streamed with an HTTP status, not within a stream. */
 static enum tutti_status read_stream(struct api_request *req, struct app *app, const struct intake_body *body,
                                      struct tutti_error *err)
 {

@@ -1,6 +1,7 @@
-/* Fields of other servers' requests. A field that would change the answer and does not exist here is refused by name, unless its value
- * has no effect: ignoring it would give a wrong answer. Unknown names are logged and ignored, since clients add fields of their own; a
- * name that nearly equals a known one is refused. */
+/* Fields of other servers' requests. A field that would change the answer in an unsupported way is
+ * refused by name, unless its value has no effect: ignoring it would give a wrong answer. Unknown
+ * names are logged and ignored, because clients add fields of their own; a likely misspelling of a
+ * known name is refused. */
 #include "server/requests/openai_fields.h"
 
 #include "base/json/json_type.h"
@@ -19,12 +20,13 @@ enum {
 };
 enum { ALL = BOTH | EMBED | RESP };
 
-/* neutral: values that have no effect, as JSON with '|' between; "*": any; NULL: the field is read elsewhere. */
+/* neutral: values without effect, as JSON separated by '|'; "*": any; NULL: the field is read
+ * elsewhere. */
 struct field_rule {
     const char *name;
     unsigned apis;
     const char *neutral;
-    const char *hint; /* what to do instead; NULL: nothing */
+    const char *hint; /* what to use instead; NULL: nothing */
 };
 
 static const char IS_READ[] = "read elsewhere";
@@ -77,7 +79,7 @@ static const struct field_rule RULES[] = {
     { "conversation", RESP, IS_READ, NULL },
     { "prompt", RESP, IS_READ, NULL },
     { "reasoning", RESP, IS_READ, NULL },
-    { "max_tool_calls", RESP, "*", NULL }, /* of tools that the server runs itself; here it runs none */
+    { "max_tool_calls", RESP, "*", NULL }, /* of tools that a server runs itself; tutti runs none */
     { "tools", CHAT | RESP, IS_READ, NULL },
     { "tool_choice", CHAT | RESP, IS_READ, NULL },
     { "parallel_tool_calls", BOTH | RESP, IS_READ, NULL },
@@ -112,7 +114,7 @@ static const struct field_rule RULES[] = {
     { "prompt_cache_key", ALL, IS_READ, NULL },
     { "verbosity", BOTH | RESP, IS_READ, NULL },
     { "prompt_cache_retention", ALL, "*", NULL },
-    { "prediction", CHAT, "*", NULL }, /* OpenAI's predicted output: only speed */
+    { "prediction", CHAT, "*", NULL }, /* OpenAI's predicted output: only affects speed */
     { "audio", CHAT, "", "answers are text" },
     { "web_search_options", CHAT, "", "answers come from the model only" },
     { "moderation", ALL, "", NULL },
@@ -143,7 +145,7 @@ static const struct field_rule RULES[] = {
     { "vllm_xargs", BOTH, "{}", NULL },
     { "repetition_detection", BOTH, "", NULL },
     { "thinking_token_budget", BOTH, "", NULL },
-    { "cache_salt", ALL, "*", NULL }, /* a cached prefix changes no answer */
+    { "cache_salt", ALL, "*", NULL }, /* the prefix cache never changes an answer */
     { "request_id", ALL, "*", NULL },
     { "stream_interval", BOTH, "*", NULL },
     { "normalize", EMBED, "true", "vectors have the length 1" },
@@ -291,7 +293,7 @@ static enum tutti_status refuse(const struct field_rule *rule, struct tutti_erro
 
 /* ---- unknown names ---- */
 
-/* Without case and word breaks: maxTokens is max_tokens. */
+/* Ignores case and word breaks: maxTokens is max_tokens. */
 static void fold_name(char *out, size_t size, const char *name)
 {
     size_t n = 0;
@@ -302,7 +304,7 @@ static void fold_name(char *out, size_t size, const char *name)
     out[n] = '\0';
 }
 
-/* One letter inserted, deleted or replaced, or two neighbours exchanged. */
+/* True: one letter inserted, deleted or replaced, or two adjacent letters swapped. */
 static bool is_one_letter_off(const char *a, const char *b)
 {
     size_t na = strlen(a), nb = strlen(b), i = 0;
@@ -318,7 +320,7 @@ static bool is_one_letter_off(const char *a, const char *b)
 
 static const char *meant_name(const char *name, unsigned api)
 {
-    enum { MIN_LETTERS = 4 }; /* shorter names are all alike */
+    enum { MIN_LETTERS = 4 }; /* shorter names are too similar to each other */
     char own[64], other[64];
     fold_name(own, sizeof own, name);
     for (size_t i = 0; i < N_RULES; i++) {
@@ -331,7 +333,7 @@ static const char *meant_name(const char *name, unsigned api)
     return NULL;
 }
 
-/* Once for each name, and for at most MAX_NAMES of them. */
+/* Logs each name once, and at most MAX_NAMES of them. */
 static void log_unknown(const char *name)
 {
     enum { MAX_NAMES = 32, NAME_BYTES = 48 };
@@ -347,12 +349,12 @@ static void log_unknown(const char *name)
         snprintf(names[n++], NAME_BYTES, "%s", name);
     pthread_mutex_unlock(&lock);
     if (is_new)
-        log_warn("a request has the field \"%.48s\", which is not known and was ignored", name);
+        log_warn("a request has the unknown field \"%.48s\", which was ignored", name);
 }
 
 /* ---- the check ---- */
 
-/* A value with which a field of another endpoint is accepted. */
+/* True: a value with which a field of another endpoint is accepted. */
 static bool is_empty(const json_t *value)
 {
     return json_is_false(value) || (json_is_string(value) && json_string_length(value) == 0) ||
@@ -366,7 +368,8 @@ static bool is_zero(const json_t *root, const char *name)
     return !(value < 0) && !(value > 0);
 }
 
-/* llama-server's penalties apply to the last tokens only, and can exempt the newline; here they apply to the whole answer. */
+/* llama-server's penalties apply to the last tokens only, and can exempt the newline; tutti's apply
+ * to the whole answer. */
 static enum tutti_status check_window(const json_t *root, struct tutti_error *err)
 {
     const json_t *window = json_object_get(root, "repeat_last_n");
@@ -375,7 +378,7 @@ static enum tutti_status check_window(const json_t *root, struct tutti_error *er
         return TUTTI_OK;
     if (window && !json_is_null(window) && json_integer_value(window) != -1)
         return error_set_param(err, TUTTI_E_ARGUMENT, "repeat_last_n",
-                               "repeat_last_n is not supported, only the value -1: penalties look at the "
+                               "repeat_last_n is not supported, only the value -1: penalties apply to the "
                                "whole answer");
     if (json_is_false(lines))
         return error_set_param(err, TUTTI_E_ARGUMENT, "penalize_nl",
@@ -383,7 +386,8 @@ static enum tutti_status check_window(const json_t *root, struct tutti_error *er
     return TUTTI_OK;
 }
 
-/* With ignore_eos and without stop strings an answer has max_tokens tokens, which is enough for any min_tokens. */
+/* True: with ignore_eos and without stop strings an answer has max_tokens tokens, so any min_tokens
+ * is satisfied. */
 static bool has_enough_tokens(const json_t *root)
 {
     const json_t *stop = json_object_get(root, "stop"), *ids = json_object_get(root, "stop_token_ids");
@@ -406,7 +410,7 @@ enum tutti_status api_check_fields(const json_t *root, unsigned api, struct tutt
         if (json_is_null(value) || (rule && rule->neutral == IS_READ))
             continue;
         if (!rule && rule_of(name, ALL) && !is_empty(value))
-            return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s is no field of this endpoint", name);
+            return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s is not a field of this endpoint", name);
         if (!rule && !rule_of(name, ALL)) {
             const char *meant = meant_name(name, api);
             if (meant)

@@ -1,4 +1,4 @@
-/* The prompts of a request: messages, texts, ids. */
+/* Parses the prompt of a request: messages, texts or ids. */
 #include "base/json/json_print.h"
 #include "base/json/json_type.h"
 #include "server/requests/openai_request.h"
@@ -8,7 +8,7 @@
 
 /* ---- messages ---------------------------------------------------------------------------------------------------- */
 
-/* Content in parts: only texts, joined without anything between them. */
+/* Joins content that is a list of text parts, without separators. */
 static enum tutti_status join_parts(struct buf *out, const json_t *parts, size_t message,
                                     struct tutti_error *err)
 {
@@ -25,7 +25,7 @@ static enum tutti_status join_parts(struct buf *out, const json_t *parts, size_t
                 "%s must be an object with a type, such as {\"type\": \"text\", \"text\": ...}", param);
         if (strcmp(json_string_value(type), "text"))
             return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                                   "%s: this model reads parts of type text only", param);
+                                   "%s: this model supports only parts of type text", param);
         if (!json_is_string(text))
             return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s.text must be a string, found %s", param,
                                    json_type_name(text));
@@ -48,7 +48,7 @@ enum tutti_status api_dump(struct api_request *req, const json_t *value, const c
     return TUTTI_OK;
 }
 
-/* What a function that may be called says of itself. */
+/* Checks the description, parameters and strict of a function. */
 static enum tutti_status check_description(const json_t *function, const char *param, struct tutti_error *err)
 {
     const json_t *description = json_object_get(function, "description");
@@ -69,7 +69,8 @@ static enum tutti_status check_description(const json_t *function, const char *p
     return TUTTI_OK;
 }
 
-/* {"type": "function", "function": {"name": "..."}}: of tools and of calls, which have arguments as well. */
+/* Checks {"type": "function", "function": {"name": "..."}}, of a tool or of a call, which has
+ * arguments as well. */
 static enum tutti_status check_function(const json_t *value, const char *param, bool is_call,
                                         struct tutti_error *err)
 {
@@ -82,7 +83,7 @@ static enum tutti_status check_function(const json_t *value, const char *param, 
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: the only type supported is \"function\"",
                                param);
     if (!json_is_object(function) || !json_is_string(json_object_get(function, "name")))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must hold a function with a name", param);
+        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must have a function with a name", param);
     enum tutti_status st = is_call ? TUTTI_OK : check_description(function, param, err);
     if (st != TUTTI_OK)
         return st;
@@ -112,7 +113,7 @@ enum tutti_status api_check_functions(const json_t *list, const char *name, bool
     return TUTTI_OK;
 }
 
-/* A text that may be absent, or null: then *out stays as it is. */
+/* Reads a text that may be absent or null: then *out is unchanged. */
 static enum tutti_status read_text(const char **out, const json_t *value, const char *name, size_t i,
                                    struct tutti_error *err)
 {
@@ -128,7 +129,7 @@ static enum tutti_status read_text(const char **out, const json_t *value, const 
     return TUTTI_OK;
 }
 
-/* Fields that only some roles have: an assistant's calls and reasoning, the call that a tool answers. */
+/* Reads fields of some roles: an assistant's tool calls and reasoning, a tool's tool_call_id. */
 static enum tutti_status read_extras(struct api_request *req, struct tutti_message *message,
                                      const json_t *value, size_t i, struct tutti_error *err)
 {
@@ -163,7 +164,7 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
                                json_type_name(role));
     snprintf(param, sizeof param, "messages[%zu].content", i);
     message->role = json_string_value(role);
-    if (!strcmp(message->role, "developer")) /* OpenAI's newer word */
+    if (!strcmp(message->role, "developer")) /* OpenAI's newer name */
         message->role = "system";
     if (json_is_string(content)) {
         message->content = json_string_value(content);
@@ -196,7 +197,7 @@ enum tutti_status api_read_messages(struct api_request *req, struct tutti_error 
                                json_is_array(list) ? "an empty one" : json_type_name(list));
     if (n > API_MAX_MESSAGES)
         return error_set_param(err, TUTTI_E_ARGUMENT, "messages",
-                               "messages holds %zu messages, at most %d are allowed", n, API_MAX_MESSAGES);
+                               "messages has %zu messages, at most %d are allowed", n, API_MAX_MESSAGES);
     req->messages = calloc(n, sizeof *req->messages);
     req->joined = calloc(n, sizeof *req->joined);
     req->dumped = calloc(n + 2, sizeof *req->dumped);
@@ -226,7 +227,7 @@ enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *
                                    param, i, json_type_name(value));
         if (id < 0 || id >= n_vocab)
             return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                                   "%s[%zu] is %lld, the vocabulary holds the ids 0 to %d", param, i,
+                                   "%s[%zu] is %lld, expected an id from 0 to %d of the vocabulary", param, i,
                                    (long long)id, n_vocab - 1);
         if (!ids_add(out, (int32_t)id))
             return error_set(err, TUTTI_E_MEMORY, "out of memory for %s", param);
@@ -259,7 +260,7 @@ enum tutti_status api_read_prompts(struct api_request *req, const char *name, in
     bool is_list = json_is_string(first) || json_is_array(first);
     size_t n = is_list ? json_array_size(value) : 1;
     if (n > API_MAX_PROMPTS)
-        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s holds %zu prompts, at most %d are allowed",
+        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s has %zu prompts, at most %d are allowed",
                                name, n, API_MAX_PROMPTS);
     req->prompts = calloc(n, sizeof *req->prompts);
     if (!req->prompts)

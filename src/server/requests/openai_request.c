@@ -1,4 +1,4 @@
-/* The settings of a request: one table of fields, and a few that need words of their own. */
+/* The settings of a request: one table of fields, and functions for fields that need more. */
 #include "server/requests/openai_request.h"
 #include "server/requests/openai_fields.h"
 
@@ -54,7 +54,7 @@ static const struct field FIELDS[] = {
     { "frequency_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(frequency_penalty), -2, 2 },
 };
 
-/* A field's value; NULL where it is absent or null, which mean the same. */
+/* A field's value; NULL if it is absent or null, which mean the same. */
 static const json_t *field_of(const struct api_request *req, const char *name)
 {
     const json_t *value = json_object_get(req->root, name);
@@ -93,7 +93,7 @@ static enum tutti_status read_field(struct api_request *req, const struct field 
     double number = json_number_value(value);
     if (!(number >= field->min && number <= field->max))
         return error_set_param(err, TUTTI_E_ARGUMENT, field->name,
-                               "%s must lie between %.10g and %.10g, found %.10g", field->name, field->min,
+                               "%s must be between %.10g and %.10g, found %.10g", field->name, field->min,
                                field->max, number);
     if (field->type == FIELD_INT)
         *(int *)(void *)place = (int)json_integer_value(value);
@@ -107,9 +107,9 @@ static enum tutti_status add_stop(struct api_request *req, const json_t *value, 
     if (!json_is_string(value))
         return wrong_type("stop", "a string or a list of strings", value, err);
     if (json_string_length(value) == 0)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "stop must not hold an empty string");
+        return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "stop must not have an empty string");
     if (req->n_stop == LIMIT_STOPS)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "stop holds more than %d strings", LIMIT_STOPS);
+        return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "stop has more than %d strings", LIMIT_STOPS);
     req->stop[req->n_stop++] = (struct tutti_string){ json_string_value(value), json_string_length(value) };
     return TUTTI_OK;
 }
@@ -161,7 +161,7 @@ static enum tutti_status read_logit_bias(struct api_request *req, int n_vocab, s
         double bias = json_number_value(value);
         if (!*key || *end || id < 0 || id >= n_vocab)
             return error_set_param(err, TUTTI_E_ARGUMENT, "logit_bias",
-                                   "logit_bias: \"%.32s\" is no token id, expected 0 to %d", key,
+                                   "logit_bias: \"%.32s\" is not a token id, expected 0 to %d", key,
                                    n_vocab - 1);
         if (!json_is_number(value) || !(bias >= -100 && bias <= 100))
             return error_set_param(err, TUTTI_E_ARGUMENT, "logit_bias",
@@ -173,7 +173,7 @@ static enum tutti_status read_logit_bias(struct api_request *req, int n_vocab, s
     return TUTTI_OK;
 }
 
-/* llama-server's max_tokens: -1 and -2 are as many as the context holds. */
+/* llama-server's max_tokens: -1 and -2 mean as many as the context holds. */
 static enum tutti_status read_n_predict(struct api_request *req, struct tutti_error *err)
 {
     const json_t *value = field_of(req, "n_predict");
@@ -184,10 +184,10 @@ static enum tutti_status read_n_predict(struct api_request *req, struct tutti_er
         return wrong_type("n_predict", "an integer", value, err);
     if (field_of(req, "max_tokens") || field_of(req, "max_completion_tokens"))
         return error_set_param(err, TUTTI_E_ARGUMENT, "n_predict",
-                               "n_predict cannot go together with max_tokens");
+                               "n_predict cannot be combined with max_tokens");
     if (n < -2 || n == 0 || n > INT_MAX)
         return error_set_param(err, TUTTI_E_ARGUMENT, "n_predict",
-                               "n_predict must lie between 1 and %d, or be -1 for as many as the context "
+                               "n_predict must be between 1 and %d, or -1 for as many as the context "
                                "holds; found %lld",
                                INT_MAX, (long long)n);
     req->max_tokens = n < 0 ? 0 : (int)n;
@@ -195,7 +195,7 @@ static enum tutti_status read_n_predict(struct api_request *req, struct tutti_er
     return TUTTI_OK;
 }
 
-/* As in transformers, beside num_beams and length_penalty: true, false or "never". */
+/* As in transformers, with num_beams and length_penalty: true, false or "never". */
 static enum tutti_status read_early_stopping(struct api_request *req, struct tutti_error *err)
 {
     const json_t *value = field_of(req, "early_stopping");
@@ -206,7 +206,7 @@ static enum tutti_status read_early_stopping(struct api_request *req, struct tut
                           : json_is_true(value) ? TUTTI_EARLY_STOPPING_TRUE
                                                 : TUTTI_EARLY_STOPPING_FALSE;
     if (req->n_beams > 1 && req->best_of > req->n)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "best_of", "best_of cannot go together with num_beams");
+        return error_set_param(err, TUTTI_E_ARGUMENT, "best_of", "best_of cannot be combined with num_beams");
     return TUTTI_OK;
 }
 
@@ -227,7 +227,7 @@ static enum tutti_status read_stream_options(struct api_request *req, struct tut
     return TUTTI_OK;
 }
 
-/* Log-probabilities are asked for in two ways. */
+/* The two APIs request log-probabilities differently. */
 static enum tutti_status read_logprobs(struct api_request *req, struct tutti_error *err)
 {
     if (req->kind == API_CHAT) {
@@ -244,28 +244,28 @@ static enum tutti_status read_logprobs(struct api_request *req, struct tutti_err
     json_int_t n = json_integer_value(value);
     if (n < 0 || n > LIMIT_TOP_LOGPROBS)
         return error_set_param(err, TUTTI_E_ARGUMENT, "logprobs",
-                               "logprobs must lie between 0 and %d, found %lld", LIMIT_TOP_LOGPROBS,
+                               "logprobs must be between 0 and %d, found %lld", LIMIT_TOP_LOGPROBS,
                                (long long)n);
     req->logprobs = true;
     req->top_logprobs = (int)n;
     return TUTTI_OK;
 }
 
-/* Log-probabilities are then those of the prompt too, which may come alone. */
+/* With echo log-probabilities include those of the prompt, and max_tokens may be 0. */
 static enum tutti_status read_echo(struct api_request *req, struct tutti_error *err)
 {
     req->prompt_logprobs = req->echo && req->logprobs;
     req->no_answer = req->max_tokens == 0 && !req->is_unlimited;
     if (req->prompt_logprobs && req->n_beams > 1)
         return error_set_param(err, TUTTI_E_ARGUMENT, "echo",
-                               "echo together with logprobs cannot go together with num_beams");
+                               "echo with logprobs cannot be combined with num_beams");
     if (req->no_answer && !req->echo)
         return error_set_param(err, TUTTI_E_ARGUMENT, "max_tokens",
                                "max_tokens must be at least 1, or 0 where echo is true");
     return TUTTI_OK;
 }
 
-/* Answers are text: "modalities" may say so, and ask for nothing else. */
+/* "modalities" may only request text. */
 static enum tutti_status check_modalities(const struct api_request *req, struct tutti_error *err)
 {
     const json_t *list = field_of(req, "modalities"), *kind;
@@ -277,12 +277,13 @@ static enum tutti_status check_modalities(const struct api_request *req, struct 
         const char *word = json_string_value(kind);
         if (!word || strcmp(word, "text"))
             return error_set_param(err, TUTTI_E_ARGUMENT, "modalities",
-                                   "modalities: this model answers with text only");
+                                   "modalities: this model generates only text");
     }
     return TUTTI_OK;
 }
 
-/* Fields that would change the answer in a way that does not exist here: silence would be a wrong answer. */
+/* Refuses fields that would change the answer in an unsupported way: ignoring them would give a
+ * wrong answer. */
 static enum tutti_status refuse_unsupported(const struct api_request *req, struct tutti_error *err)
 {
     const json_t *suffix = field_of(req, "suffix");
@@ -302,7 +303,7 @@ static enum tutti_status refuse_unsupported(const struct api_request *req, struc
     return TUTTI_OK;
 }
 
-/* Known fields that change no answer: a wrong type is told all the same. */
+/* Checks the types of known fields that do not change the answer. */
 static enum tutti_status check_unused(const struct api_request *req, struct tutti_error *err)
 {
     static const struct {
@@ -348,9 +349,9 @@ static enum tutti_status read_settings(struct api_request *req, int n_vocab, str
     }
     req->has_priority = field_of(req, "priority");
     if (req->sampling.top_k < 0)
-        req->sampling.top_k = 0; /* -1 is a common way to say: off */
+        req->sampling.top_k = 0; /* -1 commonly means off */
     if (req->sampling.top_p <= 0.0f)
-        req->sampling.top_p = FLT_MIN; /* the most probable token alone */
+        req->sampling.top_p = FLT_MIN; /* only the most probable token */
     if (req->kind == API_EMBEDDING)
         return TUTTI_OK;
     st = read_n_predict(req, err);
@@ -472,7 +473,7 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
 
 int64_t api_request_guess(const struct api_request *req, size_t i)
 {
-    enum { BYTES_PER_TOKEN = 4 }; /* of most texts, roughly */
+    enum { BYTES_PER_TOKEN = 4 }; /* rough mean */
     size_t n_bytes = 0;
     if (req->prompts && !req->prompts[i].text)
         return (int64_t)req->prompts[i].n_ids;
@@ -487,7 +488,7 @@ int64_t api_request_read_cost(const struct api_request *req, size_t i)
 {
     enum {
         GUESSED_PER_TOKEN = 64
-    }; /* reading a token's text costs that much less than computing it: intake_cost() */
+    }; /* parsing a token's text costs this much less than computing it: intake_cost() */
     return api_request_guess(req, i) / GUESSED_PER_TOKEN;
 }
 

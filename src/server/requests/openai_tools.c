@@ -1,7 +1,7 @@
-/* tools and tool_choice: what a request may call, and what it must.
+/* tools and tool_choice: which functions an answer may call, and which it must.
  *
- * An answer that must be a call is held to a JSON schema: the arguments of the one function that is named, or a list of
- * {"name", "arguments"} where any of them will do. */
+ * An answer that must be a call is constrained by a JSON schema: the arguments of the named
+ * function, or a list of {"name", "arguments"} if any function will do. */
 #include "base/json/json_print.h"
 #include "base/json/json_type.h"
 #include "server/requests/openai_request.h"
@@ -16,7 +16,8 @@ static enum tutti_status no_memory(struct tutti_error *err)
 
 /* ---- schemas ----------------------------------------------------------------------------------------------------- */
 
-/* References into a schema, "#...", begin at prefix from now on. False: out of memory. */
+/* Prepends prefix to the references "#..." of a schema that becomes part of another one. False: out
+ * of memory. */
 static bool move_references(json_t *value, const char *prefix)
 {
     const char *key;
@@ -44,7 +45,7 @@ static json_t *parameters_of(const json_t *tool)
                : json_pack("{s:s}", "type", "object");
 }
 
-/* A list of calls of any of the tools. */
+/* The schema of a list of calls of any of the tools. */
 static json_t *schema_of_calls(const json_t *tools, bool one_call)
 {
     json_t *defs = json_object(), *calls = json_array();
@@ -101,7 +102,7 @@ static const char *name_of(const json_t *tool)
     return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
 }
 
-/* The tool, or the entry of a list of names in the same form; NULL: there is none. */
+/* Finds a tool, or an entry of a list of names in the same format, by name; NULL: not found. */
 static const json_t *find_tool(const json_t *tools, const char *name)
 {
     size_t i;
@@ -118,11 +119,12 @@ static const json_t *find_tool(const json_t *tools, const char *name)
 static enum tutti_status fail_unknown(const char *name, struct tutti_error *err)
 {
     return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
-                           "tool_choice names %.64s, which tools has not", name);
+                           "tool_choice names %.64s, which is not in tools", name);
 }
 
-/* {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "..."}}]}}: the
- * request is one that has those of its tools alone, and the mode as its tool_choice. */
+/* {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function",
+ * "function": {"name": "..."}}]}}: the request is treated as if it had only these tools, and the
+ * mode as its tool_choice. */
 static enum tutti_status narrow_tools(struct api_request *req, struct tutti_error *err)
 {
     const json_t *tools = json_object_get(req->root, "tools"),
@@ -182,21 +184,22 @@ static enum tutti_status read_choice(struct api_request *req, const json_t *choi
     bool is_required = word && !strcmp(word, "required");
     if (json_array_size(tools) == 0 && (is_required || json_is_object(choice)))
         return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
-                               "tool_choice is only allowed where there are tools");
-    /* response_format is for the answers without a call. */
+                               "tool_choice is only allowed with tools");
+    /* response_format applies to answers without a call. */
     bool has_grammar = req->grammar_field && strcmp(req->grammar_field, "response_format") != 0;
     if (req->n_beams > 1 || has_grammar)
         return error_set_param(err, TUTTI_E_ARGUMENT, "tool_choice",
-                               "a call that must be made cannot go together with %s",
+                               "a required call cannot be combined with %s",
                                req->n_beams > 1 ? "num_beams" : req->grammar_field);
     if (is_required)
         return force(req, API_FORCED_ANY, NULL, schema_of_calls(tools, req->one_tool_call), err);
     return read_named(req, choice, tools, err);
 }
 
-/* ---- what a chat template gets beside messages and tools ---- */
+/* ---- variables of chat templates, other than messages and tools ---- */
 
-/* Fields of a request that are variables of templates, or say how one is rendered (struct tutti_request). */
+/* Fields of a request that are variables of templates, or options of rendering (struct
+ * tutti_request). */
 static const struct {
     const char *name;
     json_type type; /* JSON_TRUE: a bool */
