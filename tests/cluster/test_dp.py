@@ -67,7 +67,7 @@ def test_json_comes_in_the_order_of_the_prompts(prompts):
     (3, ["--dp", 2], "3 ranks were started, but 2 replicas of 1 rank each need 2"),
     (2, ["--dp", 2, "--tp", 2], "2 ranks were started, but 2 replicas of 2 ranks each need 4"),
     (2, ["--dp", 5], "2 ranks were started, but 5 replicas of 1 rank each need 5"),
-    (None, ["--dp", 2], "this process is alone: start it with mpirun"),
+    (None, ["--dp", 2], "this process was not started by a launcher: use mpirun"),
     (None, ["--dp", 0], "--dp"), (None, ["--dp", "x"], "--dp"), (None, ["--dp", 65], "--dp")])
 def test_numbers_that_do_not_fit_are_refused(prompts, n_ranks, args, words):
     done = run("-f", prompts, *args, n_ranks=n_ranks, check=False)

@@ -103,13 +103,13 @@ def test_other_commands_run_on_ranks(tmp_path):
 
 
 @pytest.mark.parametrize("words, n_ranks, args", [
-    ("this process is alone: start it with mpirun -n RANKS", 0, ["generate", DEMO, "-p", "x", "--tp", "2"]),
+    ("this process was not started by a launcher: use mpirun -n RANKS", 0, ["generate", DEMO, "-p", "x", "--tp", "2"]),
     ("3 ranks were started, but tensor parallelism over 2 needs 2", 3, ["generate", DEMO, "-p", "x", "--tp", "2"]),
     ("8 heads with 2 KV heads cannot be dealt out over 3 ranks, expected tp 1, 2, 4, 8", 3,
      ["generate", DEMO, "-p", "x", "--tp", "3"]),
     ("/nowhere: no such file or folder", 2, ["generate", "/nowhere", "-p", "x", "--tp", "2"]),
     ("expected either --prompt TEXT, --file FILE or --batch FILE", 2, ["generate", DEMO, "--tp", "2"]),
-    ("pages of several ranks cannot spill", 2, ["serve", DEMO, "--port", "0", "--tp", "2", "--kv-spill", "/tmp"]),
+    ("several ranks cannot spill KV pages", 2, ["serve", DEMO, "--port", "0", "--tp", "2", "--kv-spill", "/tmp"]),
 ])
 def test_what_cannot_be_is_said(words, n_ranks, args):
     launch = [*MPIRUN, "-n", str(n_ranks)] if n_ranks > 0 else []

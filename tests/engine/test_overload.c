@@ -161,7 +161,7 @@ static void complete(struct machine *m, struct asked *a)
 static void work(struct machine *m)
 {
     struct scheduler *s = m->s;
-    line_drop_late(&s->line, m->now_us, late, m);
+    line_drop_late(&s->queue, m->now_us, late, m);
     if (!scheduler_plan(s, m->now_us)) {
         m->now_us += 1000;
         return;
@@ -207,7 +207,7 @@ static double run(struct machine *m, const double *rates, int seconds)
     for (int i = 0; i < MAX_OWNERS; i++)
         next_us[i] = rates[i] > 0 ? m->now_us + gap_us(m, rates[i]) : UINT64_MAX;
     for (bool is_over = false; !is_over;) {
-        is_over = m->now_us >= end_us && m->s->n_running + m->s->n_preempted + m->s->line.n == 0;
+        is_over = m->now_us >= end_us && m->s->n_running + m->s->n_preempted + m->s->queue.n == 0;
         for (int i = 0; i < MAX_OWNERS; i++)
             for (; next_us[i] <= m->now_us && next_us[i] < end_us; next_us[i] += gap_us(m, rates[i]))
                 ask(m, i);
@@ -347,14 +347,14 @@ static void the_time_to_come_again_follows_the_queue(void **state)
     struct machine *m = machine_new(0);
     for (int i = 0; i < 500; i++)
         ask(m, 0);
-    while (m->s->line.n > 300)
+    while (m->s->queue.n > 300)
         work(m);
     uint64_t wait_us = forecast_wait_us(&m->s->forecast, &m->shares[0], 1, 0), start_us = m->now_us;
     uint32_t half_ms = forecast_half_ms(&m->s->forecast);
-    int n = m->s->line.n;
-    while (m->s->line.n > 0) {
+    int n = m->s->queue.n;
+    while (m->s->queue.n > 0) {
         work(m);
-        if (m->s->line.n > n / 2)
+        if (m->s->queue.n > n / 2)
             assert_true((m->now_us - start_us) / 1000 < half_ms * 12 / 10);
     }
     assert_true(m->now_us - start_us > wait_us * 8 / 10 && m->now_us - start_us < wait_us * 12 / 10);

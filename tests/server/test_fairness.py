@@ -284,7 +284,7 @@ def test_a_request_that_has_not_begun_in_time_is_refused(start, flags, own):
         answer = ask(server, body)
         assert answer.status_code == 503
         error = answer.json()["error"]
-        assert error["code"] == "queue_timeout" and "within the 0.3 s" in error["message"]
+        assert error["code"] == "queue_timeout" and "within its limit of 0.3 s" in error["message"]
         assert int(answer.headers["Retry-After"]) >= 1
         assert answer.elapsed.total_seconds() >= 0.3
         streamed = ask(server, {**body, "stream": True})
@@ -341,7 +341,7 @@ def test_other_apis_say_it_in_their_words(start):
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE, source_address=("127.0.0.9", 0))
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             answer = connection.getresponse()
-            assert answer.status == status and "within the 0.1 s" in answer.read().decode(), path
+            assert answer.status == status and "within its limit of 0.1 s" in answer.read().decode(), path
             assert int(answer.headers["Retry-After"]) >= 1
             connection.close()
 

@@ -115,7 +115,7 @@ def test_what_is_no_listening_socket_is_refused(begin):
     with far_socket() as tcp, socket.create_connection(tcp.getsockname()) as connected:
         server = begin(sockets=[connected])
         assert server.process.wait(PATIENCE) == 2 and not server.line
-        assert "descriptor 3 of LISTEN_FDS is no stream socket that is listened on" in server.log()
+        assert "descriptor 3 of LISTEN_FDS is not a listening stream socket" in server.log()
 
 
 def test_variables_for_another_process_are_ignored(begin):

@@ -145,7 +145,7 @@ static int max_outputs(const struct tutti_engine *e)
     return n < o->max_batch_tokens ? n : o->max_batch_tokens;
 }
 
-static enum tutti_status reserve_lines(struct tutti_engine *e, struct tutti_error *err)
+static enum tutti_status reserve_queues(struct tutti_engine *e, struct tutti_error *err)
 {
     const struct tutti_engine_options *o = &e->options;
     e->n_slots = o->max_seqs + o->max_queue;
@@ -204,7 +204,7 @@ static enum tutti_status reserve(struct tutti_engine *e, struct tutti_error *err
         st = e->hooks.reserve(model_of(e->options.draft), draft_max_rows(e->options.max_seqs),
                               draft_max_outputs(e->options.max_seqs), err);
     if (st == TUTTI_OK)
-        st = reserve_lines(e, err);
+        st = reserve_queues(e, err);
     if (st == TUTTI_OK)
         st = reserve_samplers(e, err);
     if (st == TUTTI_OK)

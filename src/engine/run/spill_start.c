@@ -29,8 +29,9 @@ enum tutti_status spill_check_options(struct tutti_engine *e, struct tutti_error
         return error_set_param(err, TUTTI_E_ARGUMENT, "kv_spill_dir",
                                "kv_spill_dir is empty, expected a folder");
     if (o->no_prefix_cache)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "kv_spill_dir",
-                               "the KV spill file needs the prefix cache, which is switched off");
+        return error_set_param(
+            err, TUTTI_E_ARGUMENT, "kv_spill_dir",
+            "the KV spill file needs the prefix cache, but the prefix cache is switched off");
     if (e->model->group)
         return error_set_param(err, TUTTI_E_UNSUPPORTED, "kv_spill_dir",
                                "several ranks cannot spill KV pages: each has only a part of a page");

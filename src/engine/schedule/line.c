@@ -4,77 +4,77 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum tutti_status line_init(struct line *line, int n_requests, struct tutti_error *err)
+enum tutti_status line_init(struct line *queue, int n_requests, struct tutti_error *err)
 {
-    *line = (struct line){ .next_deadline_us = UINT64_MAX };
-    line->memory = calloc((size_t)n_requests, sizeof *line->memory);
-    if (!line->memory)
+    *queue = (struct line){ .next_deadline_us = UINT64_MAX };
+    queue->memory = calloc((size_t)n_requests, sizeof *queue->memory);
+    if (!queue->memory)
         return error_set(err, TUTTI_E_MEMORY, "a queue of %d requests: out of memory", n_requests);
     for (int i = n_requests; i-- > 0;) {
-        line->memory[i].next = line->free;
-        line->free = &line->memory[i];
+        queue->memory[i].next = queue->free;
+        queue->free = &queue->memory[i];
     }
     return TUTTI_OK;
 }
 
-void line_clear(struct line *line)
+void line_clear(struct line *queue)
 {
-    free(line->memory);
-    *line = (struct line){ 0 };
+    free(queue->memory);
+    *queue = (struct line){ 0 };
 }
 
 /* ---- lanes ---- */
 
-static struct lane *lane_open(struct line *line, struct request *r)
+static struct lane *lane_open(struct line *queue, struct request *r)
 {
     struct share *share = r->share;
     for (struct lane *lane = share->lanes; lane; lane = lane->of_share)
         if (lane->priority == r->spec.priority)
             return lane;
-    struct lane *lane = line->free;
+    struct lane *lane = queue->free;
     assert(lane); /* a lane holds a request, and there are as many lanes as requests */
-    line->free = lane->next;
+    queue->free = lane->next;
     if (!share->lanes) {
-        if (share->service < line->virtual_time)
-            share->service = line->virtual_time;
+        if (share->service < queue->virtual_time)
+            share->service = queue->virtual_time;
         share->weight = r->spec.weight;
         share->service += (double)atomic_exchange(&share->debt, 0) / share->weight;
-        line->weights += share->weight;
+        queue->weights += share->weight;
     }
     *lane = (struct lane){ .share = share,
                            .priority = r->spec.priority,
                            .since_us = r->submit_us,
-                           .next = line->first,
+                           .next = queue->first,
                            .of_share = share->lanes };
-    if (line->first)
-        line->first->previous = lane;
-    line->first = lane;
+    if (queue->first)
+        queue->first->previous = lane;
+    queue->first = lane;
     share->lanes = lane;
     return lane;
 }
 
-static void lane_close(struct line *line, struct lane *lane)
+static void lane_close(struct line *queue, struct lane *lane)
 {
     struct lane **at = &lane->share->lanes;
     while (*at != lane)
         at = &(*at)->of_share;
     *at = lane->of_share;
-    *(lane->previous ? &lane->previous->next : &line->first) = lane->next;
+    *(lane->previous ? &lane->previous->next : &queue->first) = lane->next;
     if (lane->next)
         lane->next->previous = lane->previous;
     if (!lane->share->lanes)
-        line->weights -= lane->share->weight;
-    if (!line->first)
-        line->weights = 0; /* no rounding error remains */
-    *lane = (struct lane){ .next = line->free };
-    line->free = lane;
+        queue->weights -= lane->share->weight;
+    if (!queue->first)
+        queue->weights = 0; /* no rounding error remains */
+    *lane = (struct lane){ .next = queue->free };
+    queue->free = lane;
 }
 
 /* ---- requests ---- */
 
-void line_add(struct line *line, struct request *r)
+void line_add(struct line *queue, struct request *r)
 {
-    struct lane *lane = lane_open(line, r);
+    struct lane *lane = lane_open(queue, r);
     bool goes_first = r->n_started > 0;
     r->lane = lane;
     r->next = goes_first ? lane->head : NULL;
@@ -82,12 +82,12 @@ void line_add(struct line *line, struct request *r)
     *(r->next ? &r->next->previous : &lane->tail) = r;
     *(r->previous ? &r->previous->next : &lane->head) = r;
     lane->n++;
-    line->n++;
-    if (!goes_first && r->deadline_us > 0 && r->deadline_us < line->next_deadline_us)
-        line->next_deadline_us = r->deadline_us;
+    queue->n++;
+    if (!goes_first && r->deadline_us > 0 && r->deadline_us < queue->next_deadline_us)
+        queue->next_deadline_us = r->deadline_us;
 }
 
-void line_remove(struct line *line, struct request *r)
+void line_remove(struct line *queue, struct request *r)
 {
     struct lane *lane = r->lane;
     if (!lane)
@@ -97,9 +97,9 @@ void line_remove(struct line *line, struct request *r)
     r->next = r->previous = NULL;
     r->lane = NULL;
     lane->n--;
-    line->n--;
+    queue->n--;
     if (!lane->head)
-        lane_close(line, lane);
+        lane_close(queue, lane);
 }
 
 static int priority_now(const struct lane *lane, int best, uint64_t now_us)
@@ -118,13 +118,13 @@ static bool is_before(const struct lane *a, const struct lane *b, int best, uint
     return a->head->serial < b->head->serial;
 }
 
-struct request *line_best(const struct line *line, uint64_t now_us)
+struct request *line_best(const struct line *queue, uint64_t now_us)
 {
-    const struct lane *next = line->first;
+    const struct lane *next = queue->first;
     int best = TUTTI_PRIORITY_LAST;
-    for (const struct lane *lane = line->first; lane; lane = lane->next)
+    for (const struct lane *lane = queue->first; lane; lane = lane->next)
         best = lane->priority < best ? lane->priority : best;
-    for (const struct lane *lane = line->first; lane; lane = lane->next)
+    for (const struct lane *lane = queue->first; lane; lane = lane->next)
         if (is_before(lane, next, best, now_us))
             next = lane;
     return next ? next->head : NULL;
@@ -135,35 +135,35 @@ void line_charge(struct request *r, double work)
     r->share->service += work / r->spec.weight;
 }
 
-void line_begin(struct line *line, struct request *r, double work, uint64_t now_us)
+void line_begin(struct line *queue, struct request *r, double work, uint64_t now_us)
 {
-    if (line->virtual_time < r->share->service)
-        line->virtual_time = r->share->service;
+    if (queue->virtual_time < r->share->service)
+        queue->virtual_time = r->share->service;
     r->lane->since_us = now_us;
-    line_remove(line, r);
+    line_remove(queue, r);
     line_charge(r, work);
 }
 
-void line_drop_late(struct line *line, uint64_t now_us, void (*late)(void *user, struct request *r),
+void line_drop_late(struct line *queue, uint64_t now_us, void (*late)(void *user, struct request *r),
                     void *user)
 {
-    if (now_us < line->next_deadline_us)
+    if (now_us < queue->next_deadline_us)
         return;
-    line->next_deadline_us = UINT64_MAX;
-    for (struct request *r = line_first(line), *next; r; r = next) {
+    queue->next_deadline_us = UINT64_MAX;
+    for (struct request *r = line_first(queue), *next; r; r = next) {
         next = line_next(r);
         if (r->deadline_us == 0 || r->n_started > 0)
             continue;
         if (r->deadline_us <= now_us)
             late(user, r);
-        else if (r->deadline_us < line->next_deadline_us)
-            line->next_deadline_us = r->deadline_us;
+        else if (r->deadline_us < queue->next_deadline_us)
+            queue->next_deadline_us = r->deadline_us;
     }
 }
 
-struct request *line_first(const struct line *line)
+struct request *line_first(const struct line *queue)
 {
-    return line->first ? line->first->head : NULL;
+    return queue->first ? queue->first->head : NULL;
 }
 
 struct request *line_next(const struct request *r)
@@ -173,10 +173,10 @@ struct request *line_next(const struct request *r)
     return r->lane->next ? r->lane->next->head : NULL;
 }
 
-void line_count(const struct line *line, struct tutti_waiting *waiting, uint64_t now_us)
+void line_count(const struct line *queue, struct tutti_waiting *waiting, uint64_t now_us)
 {
     memset(waiting, 0, TUTTI_PRIORITIES * sizeof *waiting);
-    for (const struct lane *lane = line->first; lane; lane = lane->next) {
+    for (const struct lane *lane = queue->first; lane; lane = lane->next) {
         struct tutti_waiting *class = &waiting[lane->priority - TUTTI_PRIORITY_FIRST];
         uint64_t submit_us = lane->head->submit_us, us = now_us > submit_us ? now_us - submit_us : 0;
         class->n += (uint64_t)lane->n;

@@ -50,29 +50,29 @@ struct line {
     uint64_t next_deadline_us; /* no deadline is earlier; UINT64_MAX: none */
 };
 
-MUST_CHECK enum tutti_status line_init(struct line *line, int n_requests, struct tutti_error *err);
-void line_clear(struct line *line); /* a zeroed one is allowed */
+MUST_CHECK enum tutti_status line_init(struct line *queue, int n_requests, struct tutti_error *err);
+void line_clear(struct line *queue); /* a zeroed one is allowed */
 
 /* Adds a request at the end of its lane, or at its front if some of its choices have started. */
-void line_add(struct line *line, struct request *r);
-void line_remove(struct line *line, struct request *r); /* does nothing if it is not in the queue */
+void line_add(struct line *queue, struct request *r);
+void line_remove(struct line *queue, struct request *r); /* does nothing if it is not in the queue */
 
 /* The next request; NULL: the queue is empty. */
-struct request *line_best(const struct line *line, uint64_t now_us);
+struct request *line_best(const struct line *queue, uint64_t now_us);
 /* Starts a request: removes it from the queue and charges its owner for work. */
-void line_begin(struct line *line, struct request *r, double work, uint64_t now_us);
+void line_begin(struct line *queue, struct request *r, double work, uint64_t now_us);
 /* Charges the owner for more work. */
 void line_charge(struct request *r, double work);
 
 /* Calls late() for each request past its deadline; late() must remove it. */
-void line_drop_late(struct line *line, uint64_t now_us, void (*late)(void *user, struct request *r),
+void line_drop_late(struct line *queue, uint64_t now_us, void (*late)(void *user, struct request *r),
                     void *user);
 
 /* Iterates over all requests in no particular order. Get the next one before removing one. */
-struct request *line_first(const struct line *line);
+struct request *line_first(const struct line *queue);
 struct request *line_next(const struct request *r);
 
 /* Counts waiting requests by priority. waiting: [TUTTI_PRIORITIES]. */
-void line_count(const struct line *line, struct tutti_waiting *waiting, uint64_t now_us);
+void line_count(const struct line *queue, struct tutti_waiting *waiting, uint64_t now_us);
 
 #endif

@@ -74,7 +74,7 @@ enum tutti_status scheduler_new(struct scheduler **out, const struct scheduler_o
         st = error_set(err, TUTTI_E_MEMORY, "%d sequences of %d tokens: out of memory", options->max_seqs,
                        options->max_context);
     if (st == TUTTI_OK)
-        st = line_init(&s->line, options->max_requests, err);
+        st = line_init(&s->queue, options->max_requests, err);
     if (st == TUTTI_OK)
         st = kv_pool_new(&s->pool, options->n_pages, options->hash_seed, err);
     if (st != TUTTI_OK) {
@@ -90,7 +90,7 @@ void scheduler_free(struct scheduler *s)
     if (!s)
         return;
     kv_pool_free(s->pool);
-    line_clear(&s->line);
+    line_clear(&s->queue);
     free(s->guess_memory);
     free(s->page_table_memory);
     free(s->ids_memory);
@@ -115,12 +115,12 @@ void scheduler_free(struct scheduler *s)
 
 void scheduler_add(struct scheduler *s, struct request *r)
 {
-    line_add(&s->line, r);
+    line_add(&s->queue, r);
 }
 
 void scheduler_remove(struct scheduler *s, struct request *r)
 {
-    line_remove(&s->line, r);
+    line_remove(&s->queue, r);
     forecast_leave(&s->forecast, r);
 }
 
@@ -330,7 +330,7 @@ static bool begin_request(struct scheduler *s, struct request *r, uint64_t now_u
     if (r->n_started == 0)
         forecast_begin(&s->forecast, r);
     int n_known = seq->is_returning ? seq->n_wanted * KV_PAGE_TOKENS : seq->n_computed;
-    line_begin(&s->line, r, seq->n_ids - n_known, now_us);
+    line_begin(&s->queue, r, seq->n_ids - n_known, now_us);
     r->n_started = request_ends_as_one(r) ? r->spec.n_choices : r->n_started + 1;
     r->is_reading = true;
     return true;
@@ -371,7 +371,7 @@ static void admit(struct scheduler *s, uint64_t now_us)
         s->n_preempted--;
         let_in(s, seq);
     }
-    for (struct request *r; (r = line_best(&s->line, now_us));)
+    for (struct request *r; (r = line_best(&s->queue, now_us));)
         if (!has_rows_next(s, r) || !begin_request(s, r, now_us))
             return;
 }
@@ -469,7 +469,7 @@ void scheduler_end_reading(struct scheduler *s, struct sequence *seq)
     struct request *r = seq->request;
     r->is_reading = false;
     if (r->n_started < r->spec.n_choices && !r->lane)
-        line_add(&s->line, r);
+        line_add(&s->queue, r);
 }
 
 /* ---- steps ---- */
@@ -480,7 +480,7 @@ bool scheduler_plan(struct scheduler *s, uint64_t now_us)
     forecast_look(&s->forecast, now_us);
     admit(s, now_us);
     int n_free = s->options.max_seqs - s->n_running - s->n_preempted;
-    forecast_close(&s->forecast, s->line.weights, s->n_preempted > 0 ? 0 : n_free, now_us);
+    forecast_close(&s->forecast, s->queue.weights, s->n_preempted > 0 ? 0 : n_free, now_us);
     plan_step(s);
     return s->step.n_rows > 0;
 }
@@ -571,7 +571,7 @@ void scheduler_accept(struct scheduler *s, struct sequence *seq)
 const char *scheduler_audit(struct scheduler *s)
 {
     static _Thread_local char text[160];
-    int n_running = 0, n_preempted = 0, n_in_line = 0, n_returning = 0;
+    int n_running = 0, n_preempted = 0, n_queued = 0, n_returning = 0;
     memset(s->n_holders, 0, (size_t)s->options.n_pages * sizeof *s->n_holders);
     for (int i = 0; i < s->options.max_seqs; i++) {
         const struct sequence *seq = &s->seqs[i];
@@ -595,13 +595,13 @@ const char *scheduler_audit(struct scheduler *s)
             s->n_holders[page_id]++;
         }
     }
-    for (const struct request *r = line_first(&s->line); r; r = line_next(r))
-        n_in_line++;
-    if (n_running != s->n_running || n_preempted != s->n_preempted || n_in_line != s->line.n ||
+    for (const struct request *r = line_first(&s->queue); r; r = line_next(r))
+        n_queued++;
+    if (n_running != s->n_running || n_preempted != s->n_preempted || n_queued != s->queue.n ||
         n_returning != s->n_returning) {
         snprintf(text, sizeof text,
                  "%d running, %d preempted, %d queued, %d returning; counted %d, %d, %d, %d", s->n_running,
-                 s->n_preempted, s->line.n, s->n_returning, n_running, n_preempted, n_in_line, n_returning);
+                 s->n_preempted, s->queue.n, s->n_returning, n_running, n_preempted, n_queued, n_returning);
         return text;
     }
     return kv_pool_audit(s->pool, s->n_holders);

@@ -85,7 +85,7 @@ struct scheduler {
     int n_running, n_preempted;
     struct spiller *spiller; /* NULL: none. spiller.h */
     int n_returning;         /* running sequences that wait for pages from the spill file */
-    struct line line;        /* the queue: requests with choices that have not started */
+    struct line queue;       /* the queue: requests with choices that have not started */
     struct forecast forecast;
     uint64_t n_turns; /* prefill turns given */
     uint64_t now_us;  /* time of the step being planned */

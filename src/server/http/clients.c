@@ -206,7 +206,7 @@ static enum tutti_status check_answers(struct client *client, int64_t n_answers,
         return TUTTI_OK;
     client->counts.n_refused[CLIENT_TOO_MANY_ANSWERS]++;
     return error_set(err, TUTTI_E_BUSY,
-                     "%lld answers are running or waiting for you, the limit is %d at the same time; "
+                     "%lld answers are running or waiting for you, at most %d at the same time are allowed; "
                      "try again later",
                      (long long)client->n_running, limits->concurrency);
 }
@@ -232,7 +232,7 @@ enum tutti_status client_enter(struct clients *clients, struct client *client, i
     client->counts.n_requests++;
     if (limits->concurrency > 0 && n_answers > limits->concurrency)
         return error_set_param(err, TUTTI_E_ARGUMENT, "n",
-                               "the request asks for %lld answers, the limit is %d at the same time",
+                               "the request asks for %lld answers, at most %d at the same time are allowed",
                                (long long)n_answers, limits->concurrency);
     enum tutti_status st = check_answers(client, n_answers, err);
     if (st != TUTTI_OK)
