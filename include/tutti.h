@@ -278,7 +278,7 @@ struct tutti_string {
     size_t n_bytes;
 };
 
-/* How tokens are chosen. Fill with tutti_sampling_init() first. Order of application: logit bias,
+/* Sampling parameters. Fill with tutti_sampling_init() first. Order of application: logit bias,
  * repetition penalty, presence and frequency penalties, temperature, top-k, top-p, min-p,
  * typical-p, draw. */
 struct tutti_sampling {
@@ -319,7 +319,7 @@ enum tutti_grammar_kind {
     TUTTI_GRAMMAR_PATTERN,     /* a regular expression that the whole answer matches */
 };
 
-/* Requests with a lower number begin sooner, as in vLLM. */
+/* Requests with a lower number start sooner, as in vLLM. */
 enum { TUTTI_PRIORITY_FIRST = -10, TUTTI_PRIORITY_LAST = 10 };
 enum { TUTTI_PRIORITIES = TUTTI_PRIORITY_LAST - TUTTI_PRIORITY_FIRST + 1 };
 

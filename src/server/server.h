@@ -53,7 +53,6 @@ struct server_options {
     enum tutti_embedding embedding; /* pooling of embeddings, if the request does not say */
     int step_timeout_s; /* SERVER_API_STEP: a chat that is not polled for this long is cancelled */
     /* Limits of a client: a key without limits of its own or, without keys, an address. */
-    /* Of a client, that is a key without limits of its own, or, without keys, an address: */
     int64_t tokens_per_minute; /* of prompts and answers together; 0: no limit */
     int max_concurrent;        /* answers that run or wait; 0: no limit */
     /* Goodput targets: time to first token, and mean inter-token latency of an answer, in

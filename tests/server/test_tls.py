@@ -242,7 +242,7 @@ def test_wrong_files_are_named(authority, tmp_path):
 def test_a_certificate_that_ends_soon_is_told(start, authority):
     cert, key = authority.sign("brief", days=2)
     server = start("--tls-cert", cert, "--tls-key", key)
-    assert re.search(r"warn .*brief.crt: the certificate ends 20\d\d-", server.log())
+    assert re.search(r"warn .*brief.crt: the certificate expires 20\d\d-", server.log())
 
 
 def test_sighup_changes_keys_and_certificate_and_drops_nobody(start_tls, authority, pair, tmp_path):

@@ -1,4 +1,4 @@
-/* Listening sockets: TCP, Unix, and those that systemd has opened. */
+/* Listening sockets: TCP, Unix, and those inherited from systemd. */
 #ifndef TUTTI_SERVER_HTTP_LISTEN_H
 #define TUTTI_SERVER_HTTP_LISTEN_H
 

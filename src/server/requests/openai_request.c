@@ -277,7 +277,7 @@ static enum tutti_status check_modalities(const struct api_request *req, struct 
         const char *word = json_string_value(kind);
         if (!word || strcmp(word, "text"))
             return error_set_param(err, TUTTI_E_ARGUMENT, "modalities",
-                                   "modalities: this model generates only text");
+                                   "modalities: this model generates text only");
     }
     return TUTTI_OK;
 }
