@@ -181,7 +181,7 @@ static inline bool cpu_lora_has(const struct cpu_lora_work *work, int tile)
 {
     return work->cpu->lora_tiles[tile] < work->cpu->lora_tiles[tile + 1];
 }
-/* Computes a thread's part of inputs times a; a barrier must follow. */
+/* A thread's part of the products of inputs with a. All parts must be finished before cpu_lora_up(). */
 void cpu_lora_down(const struct cpu_lora_work *work, int thread, int n_threads);
 /* Adds columns begin to end - 1 of the updates to the tile's rows. */
 void cpu_lora_up(const struct cpu_lora_work *work, int tile, const struct cpu_lora_target *to, int begin,

@@ -32,31 +32,36 @@ static void tile_rows(const struct linear_job *job, int tile, int *begin, int *n
     *n = (int)(last - first);
 }
 
-/* The packed tiles for this thread. A single row is packed by each thread for itself, which takes
- * less time than to wait for another thread. */
-static const uint8_t *pack_input(const struct linear_job *job, int thread, int n_threads)
+/* Packs a thread's columns of all input rows into tiles; the sums of adapters are made meanwhile. */
+static void pack_some(void *arg, int thread, int n_threads)
 {
-    struct cpu_backend *cpu = job->cpu;
+    const struct linear_job *job = arg;
+    const struct cpu_backend *cpu = job->cpu;
     int n_in = job->m->n_in;
-    tile_fn *pack = cpu->kernels.tile[job->m->dtype];
+    int64_t begin, end;
     if (job->lora)
         cpu_lora_down(job->lora, thread, n_threads);
-    if (job->n_rows == 1) {
-        pack(cpu->scratch[thread].row, job->x, (size_t)n_in, 1, 0, n_in);
-        if (job->lora && n_threads > 1)
-            team_barrier(cpu->team);
-        return cpu->scratch[thread].row;
-    }
-    int64_t begin, end;
+    if (job->n_rows == 1)
+        return; /* see input_of() */
     team_share(n_in, BLOCK, thread, n_threads, &begin, &end);
     for (int tile = 0; tile < job->n_tiles && begin < end; tile++) {
         int row, n;
         tile_rows(job, tile, &row, &n);
-        pack(cpu->activations + (size_t)tile * job->tile_stride, job->x + (size_t)row * (size_t)n_in,
-             (size_t)n_in, n, (int)begin, (int)end);
+        cpu->kernels.tile[job->m->dtype](cpu->activations + (size_t)tile * job->tile_stride,
+                                         job->x + (size_t)row * (size_t)n_in, (size_t)n_in, n, (int)begin,
+                                         (int)end);
     }
-    team_barrier(cpu->team);
-    return cpu->activations;
+}
+
+/* The packed tiles. Each thread packs a single row for itself: that takes less time than a second team_run(). */
+static const uint8_t *input_of(const struct linear_job *job, int thread)
+{
+    const struct cpu_backend *cpu = job->cpu;
+    int n_in = job->m->n_in;
+    if (job->n_rows > 1)
+        return cpu->activations;
+    cpu->kernels.tile[job->m->dtype](cpu->scratch[thread].row, job->x, (size_t)n_in, 1, 0, n_in);
+    return cpu->scratch[thread].row;
 }
 
 static void add_bias(float *out, const float *bias, int n)
@@ -235,11 +240,13 @@ static bool take(const struct linear_job *job, struct cpu_share *share, int *beg
 static void linear_some(void *arg, int thread, int n_threads)
 {
     struct linear_job *job = arg;
-    const uint8_t *input = pack_input(job, thread, n_threads);
+    const uint8_t *input = NULL;
     for (int i = 0; i < n_threads; i++) {
         struct cpu_share *share = &job->cpu->shares[(thread + i) % n_threads];
         int begin, end;
         while (take(job, share, &begin, &end)) {
+            if (!input)
+                input = input_of(job, thread);
             if (job->lora)
                 ask_for_factors(job, begin, end);
             for (int tile = 0; tile < job->n_tiles; tile++)
@@ -285,6 +292,8 @@ static void run(struct linear_job *job, const struct lora *const *loras, const i
         atomic_store_explicit(&job->cpu->shares[t].next, (int)begin, memory_order_relaxed);
         job->cpu->shares[t].end = (int)end;
     }
+    if (job->n_rows > 1 || job->lora)
+        team_run(job->cpu->team, pack_some, job);
     team_run(job->cpu->team, linear_some, job);
 }
 

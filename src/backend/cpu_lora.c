@@ -1,9 +1,8 @@
-/* LoRA updates: first the input times a (down), then, after a barrier, that times b (up).
+/* Low-rank updates: first all products of a row's input with a, then those results times b.
  *
- * They run inside the linear layer that they update (cpu_linear.c): the down products while its
- * input is packed, before the barrier that it has anyway; the up products piece by piece, while the
- * outputs are in the cache. Rows of different adapters go through together, grouped by adapter and
- * tile; rows without an adapter cost one comparison each. */
+ * They are computed within the linear layer that they change (cpu_linear.c): the first products while its input is packed,
+ * the second ones piece by piece, while the outputs that they are added to are in the cache. Rows of all adapters are
+ * computed together, the rows of one adapter and tile as a group; a row without an adapter costs one comparison. */
 #include "backend/cpu.h"
 
 #include "base/half.h"

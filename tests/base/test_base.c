@@ -7,7 +7,9 @@
 #include "base/ids.h"
 #include "base/system/team.h"
 
+#include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -241,33 +243,86 @@ struct work {
     int seen[64];
 };
 
-static void count_twice(void *arg, int thread, int n_threads)
+static void count(void *arg, int thread, int n_threads)
 {
     struct work *work = arg;
+    assert_in_range(thread, 0, n_threads - 1);
     atomic_fetch_add(&work->n, 1);
-    team_barrier(work->team);
-    assert_int_equal(atomic_load(&work->n) % n_threads, 0);
-    team_barrier(work->team);
-    work->seen[thread]++;
+    work->seen[thread]++; /* nobody else runs this thread's share */
 }
 
 static void every_thread_runs_each_piece_of_work(void **state)
 {
     (void)state;
-    for (int n_threads = 1; n_threads <= 5; n_threads++) {
+    for (int n_threads = 1; n_threads <= 9; n_threads++) { /* also more than there are cores */
         struct work work = { 0 };
         assert_int_equal(team_new(&work.team, n_threads, false, NULL), TUTTI_OK);
         for (int i = 0; i < 200; i++) {
-            team_run(work.team, count_twice, &work);
+            team_run(work.team, count, &work);
+            assert_int_equal(atomic_load(&work.n), (i + 1) * n_threads);
             if (i % 50 == 0)
                 usleep(3000); /* long enough for the workers to fall asleep */
         }
-        assert_int_equal(atomic_load(&work.n), 200 * n_threads);
         for (int t = 0; t < n_threads; t++)
             assert_int_equal(work.seen[t], 200);
         team_free(work.team);
     }
     assert_int_equal(team_new(&(struct team *){ NULL }, 1000, false, NULL), TUTTI_E_ARGUMENT);
+}
+
+/* ---- a worker that gets no core ---- */
+
+static int held_pipe[2], release_pipe[2];
+
+static void hold(int signal)
+{
+    char byte = 0;
+    (void)signal;
+    if (write(held_pipe[1], &byte, 1) != 1 || read(release_pipe[0], &byte, 1) != 1)
+        abort();
+}
+
+static void note_thread(void *arg, int thread, int n_threads)
+{
+    sigset_t set;
+    (void)n_threads;
+    ((pthread_t *)arg)[thread] = pthread_self();
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL); /* threads of a team take no signals */
+    if (thread == 0)
+        usleep(2000); /* else the caller has taken the other share before the worker has looked */
+}
+
+static void the_caller_runs_the_share_of_a_thread_that_does_not_come(void **state)
+{
+    (void)state;
+    struct sigaction action = { .sa_handler = hold }, before;
+    struct work work = { 0 };
+    pthread_t threads[2] = { pthread_self(), pthread_self() };
+    char byte = 0;
+    assert_int_equal(pipe(held_pipe) | pipe(release_pipe), 0);
+    assert_int_equal(sigaction(SIGUSR1, &action, &before), 0);
+    assert_int_equal(team_new(&work.team, 2, false, NULL), TUTTI_OK);
+    while (pthread_equal(threads[1], pthread_self()))
+        team_run(work.team, note_thread, threads);
+    assert_int_equal(pthread_kill(threads[1], SIGUSR1), 0);
+    assert_int_equal(read(held_pipe[0], &byte, 1), 1); /* from now on the worker does nothing */
+    for (int i = 1; i <= 100; i++) {
+        team_run(work.team, count, &work);
+        assert_int_equal(atomic_load(&work.n), 2 * i);
+    }
+    team_run(work.team, note_thread, threads);
+    assert_true(pthread_equal(threads[1], pthread_self()));
+    assert_int_equal(write(release_pipe[1], &byte, 1), 1);
+    while (pthread_equal(threads[1], pthread_self()))
+        team_run(work.team, note_thread, threads);
+    team_free(work.team);
+    sigaction(SIGUSR1, &before, NULL);
+    for (int i = 0; i < 2; i++) {
+        close(held_pipe[i]);
+        close(release_pipe[i]);
+    }
 }
 
 static void a_checksum_sees_every_byte_its_place_and_the_length(void **state)
@@ -314,6 +369,7 @@ int main(void)
         cmocka_unit_test(forgotten_bytes_are_read_again),
         cmocka_unit_test(shares_cover_everything_once),
         cmocka_unit_test(every_thread_runs_each_piece_of_work),
+        cmocka_unit_test(the_caller_runs_the_share_of_a_thread_that_does_not_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

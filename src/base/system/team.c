@@ -1,5 +1,8 @@
-/* Fork and join by one generation counter. Who waits looks a while without giving up its core, then offers the core to
- * others between looks (there may be more threads than cores, or other programs), and a worker sleeps in the end. */
+/* Fork and join by one generation counter. A waiting thread polls, first without giving up its core, then it yields the
+ * core between polls (there may be more threads than cores, or other programs), and a worker finally sleeps.
+ *
+ * Each thread's share of a generation is claimed before it runs, by its own thread or, when the caller has finished its
+ * own share, by the caller. A worker that wakes up late finds its share claimed, and waits for the next generation. */
 #include "base/system/team.h"
 
 #include "base/system/cgroup.h"
@@ -8,6 +11,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +24,14 @@ enum {
     YIELDS = 300,       /* about 0.2 ms where nobody takes the core: what lies between two steps */
 };
 
+/* One worker's share of the work, and its sleep. On its own cache line: a worker that begins must not slow down the others. */
+struct worker {
+    _Alignas(64) atomic_uint claimed; /* the last generation in which a thread took the share */
+    atomic_bool is_asleep;            /* it waits for wake; whoever clears this posts it */
+    sem_t wake;
+    bool has_wake;
+};
+
 struct team {
     int n_threads, n_started;
     unsigned spins;
@@ -29,13 +41,9 @@ struct team {
     void *arg;
     bool stop;
     _Alignas(64) atomic_uint generation; /* incremented to start work */
-    _Alignas(64) atomic_int n_running;   /* workers that have not finished this generation */
-    _Alignas(64) atomic_uint barrier_generation;
-    atomic_int n_arrived;
+    _Alignas(64) atomic_int n_running;   /* shares of workers that are not finished in this generation */
+    struct worker workers[MAX_THREADS];
     _Alignas(64) atomic_int n_sleeping;
-    pthread_mutex_t lock; /* guards the going to sleep and the waking, never the work */
-    pthread_cond_t wake;
-    bool has_lock, has_wake;
 };
 
 struct worker_arg {
@@ -75,19 +83,34 @@ static void pin_to_core(int index)
     }
 }
 
-static void wait_for_generation(struct team *team, unsigned last)
+static void wait_for_generation(struct team *team, int thread, unsigned last)
 {
     for (unsigned i = 0; i < team->spins + YIELDS; i++) {
         if (atomic_load_explicit(&team->generation, memory_order_acquire) != last)
             return;
         pass_time(team, i);
     }
-    pthread_mutex_lock(&team->lock);
+    struct worker *self = &team->workers[thread];
     atomic_fetch_add(&team->n_sleeping, 1);
-    while (atomic_load(&team->generation) == last)
-        pthread_cond_wait(&team->wake, &team->lock);
+    while (atomic_load(&team->generation) == last) {
+        atomic_store(&self->is_asleep, true);
+        if (atomic_load(&team->generation) != last && atomic_exchange(&self->is_asleep, false))
+            break; /* no post is under way */
+        while (sem_wait(&self->wake) != 0 && errno == EINTR)
+            ;
+    }
     atomic_fetch_sub(&team->n_sleeping, 1);
-    pthread_mutex_unlock(&team->lock);
+}
+
+/* Unless another thread has taken the share. fn and arg stay as they are as long as a claimed share is not finished. */
+static void run_share(struct team *team, int thread, unsigned generation)
+{
+    unsigned before = generation - 1;
+    if (!atomic_compare_exchange_strong_explicit(&team->workers[thread].claimed, &before, generation,
+                                                 memory_order_acq_rel, memory_order_relaxed))
+        return;
+    team->fn(team->arg, thread, team->n_threads);
+    atomic_fetch_sub_explicit(&team->n_running, 1, memory_order_release);
 }
 
 static void *worker_main(void *arg)
@@ -99,23 +122,22 @@ static void *worker_main(void *arg)
         pin_to_core(worker.thread);
     unsigned last = 0;
     for (;;) {
-        wait_for_generation(team, last);
+        wait_for_generation(team, worker.thread, last);
         last = atomic_load_explicit(&team->generation, memory_order_acquire);
         if (team->stop)
             return NULL;
-        team->fn(team->arg, worker.thread, team->n_threads);
-        atomic_fetch_sub_explicit(&team->n_running, 1, memory_order_release);
+        run_share(team, worker.thread, last);
     }
 }
 
-static void start_generation(struct team *team)
+/* Never waits for a worker, also not for one that was woken and has no core yet (as a condition variable might). */
+static unsigned start_generation(struct team *team)
 {
-    atomic_fetch_add(&team->generation, 1);
-    if (atomic_load(&team->n_sleeping) > 0) {
-        pthread_mutex_lock(&team->lock);
-        pthread_cond_broadcast(&team->wake);
-        pthread_mutex_unlock(&team->lock);
-    }
+    unsigned generation = atomic_fetch_add(&team->generation, 1) + 1;
+    for (int i = 1; atomic_load(&team->n_sleeping) > 0 && i < team->n_threads; i++)
+        if (atomic_load(&team->workers[i].is_asleep) && atomic_exchange(&team->workers[i].is_asleep, false))
+            sem_post(&team->workers[i].wake);
+    return generation;
 }
 
 static enum tutti_status start_threads(struct team *team, struct tutti_error *err)
@@ -150,15 +172,12 @@ enum tutti_status team_new(struct team **out, int n_threads, bool pin, struct tu
     team->pin = pin;
     team->spins = team->n_threads > team_n_cores() ? SPINS_CROWDED : SPINS;
     enum tutti_status st = TUTTI_OK;
-    int rc = pthread_mutex_init(&team->lock, NULL);
-    team->has_lock = rc == 0;
-    if (rc == 0) {
-        rc = pthread_cond_init(&team->wake, NULL);
-        team->has_wake = rc == 0;
-    }
-    if (rc != 0) {
-        st = error_set(err, TUTTI_E_MEMORY, "thread team: %s", strerror(rc));
-        goto done;
+    for (int i = 1; i < team->n_threads; i++) {
+        team->workers[i].has_wake = sem_init(&team->workers[i].wake, 0, 0) == 0;
+        if (!team->workers[i].has_wake) {
+            st = error_set(err, TUTTI_E_MEMORY, "thread team: %s", strerror(errno));
+            goto done;
+        }
     }
     st = start_threads(team, err);
     if (st != TUTTI_OK)
@@ -180,10 +199,9 @@ void team_free(struct team *team)
         for (int i = 1; i <= team->n_started; i++)
             pthread_join(team->threads[i], NULL);
     }
-    if (team->has_wake)
-        pthread_cond_destroy(&team->wake);
-    if (team->has_lock)
-        pthread_mutex_destroy(&team->lock);
+    for (int i = 1; i < team->n_threads; i++)
+        if (team->workers[i].has_wake)
+            sem_destroy(&team->workers[i].wake);
     free(team);
 }
 
@@ -201,23 +219,12 @@ void team_run(struct team *team, team_fn *fn, void *arg)
     team->fn = fn;
     team->arg = arg;
     atomic_store_explicit(&team->n_running, team->n_threads - 1, memory_order_relaxed);
-    start_generation(team);
+    unsigned generation = start_generation(team);
     fn(arg, 0, team->n_threads);
+    for (int i = 1; i < team->n_threads; i++)
+        if (atomic_load_explicit(&team->workers[i].claimed, memory_order_relaxed) != generation)
+            run_share(team, i, generation);
     for (unsigned i = 0; atomic_load_explicit(&team->n_running, memory_order_acquire) != 0; i++)
-        pass_time(team, i);
-}
-
-void team_barrier(struct team *team)
-{
-    if (team->n_threads == 1)
-        return;
-    unsigned last = atomic_load_explicit(&team->barrier_generation, memory_order_relaxed);
-    if (atomic_fetch_add_explicit(&team->n_arrived, 1, memory_order_acq_rel) == team->n_threads - 1) {
-        atomic_store_explicit(&team->n_arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&team->barrier_generation, last + 1, memory_order_release);
-        return;
-    }
-    for (unsigned i = 0; atomic_load_explicit(&team->barrier_generation, memory_order_acquire) == last; i++)
         pass_time(team, i);
 }
 

@@ -1,8 +1,11 @@
 /* A fork-join pool of compute threads. The caller is thread 0 of the team.
  *
- * Waiting threads spin for a while, since the next work usually comes within microseconds, then
- * sleep. A busy team takes no lock. Work must be divided so that results do not depend on
- * n_threads: give each thread whole output rows, never parts of one sum. */
+ * Idle threads spin for a while, since the next work usually comes within microseconds, and then sleep. The team takes
+ * no lock while it is busy. Where a thread does not get a core (other programs run, too), the caller executes that
+ * thread's share, so that the work never waits for a thread that has not begun.
+ *
+ * Work must be divided so that results do not depend on n_threads: whole output rows for each thread, never parts of
+ * one sum. Shares must not wait for one another: what needs all results of an earlier phase is a further team_run(). */
 #ifndef TUTTI_BASE_SYSTEM_TEAM_H
 #define TUTTI_BASE_SYSTEM_TEAM_H
 
@@ -20,14 +23,11 @@ void team_free(struct team *team); /* NULL is allowed */
 
 int team_n_threads(const struct team *team);
 
-/* Runs fn on every thread and returns when all have. One caller at a time. */
+/* Calls fn once for each thread number and returns when all calls have. The calls run in parallel on the threads of that
+ * number, or one after another on the caller. One caller at a time. */
 void team_run(struct team *team, team_fn *fn, void *arg);
 
-/* Inside fn: waits until all threads have arrived. */
-void team_barrier(struct team *team);
-
-/* The range [*begin, *end) of n items for this thread of n_threads; begin is a multiple of step,
- * and so is end unless it is n. */
+/* The share [*begin, *end) of thread among n_threads, of n items in runs of a multiple of step. */
 void team_share(int64_t n, int64_t step, int thread, int n_threads, int64_t *begin, int64_t *end);
 
 /* Cores that this process may run on, from its affinity mask and the cgroup's quota; at least 1. */
