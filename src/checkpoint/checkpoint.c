@@ -1,4 +1,4 @@
-/* Knows a checkpoint's format by what lies at the path, and presents its tensors under one index by name. */
+/* Detects a checkpoint's format, opens its files, and indexes all tensors by name. */
 #include "checkpoint/checkpoint.h"
 
 #include "base/buf.h"
@@ -28,15 +28,15 @@ struct checkpoint {
     char *config_path; /* NULL for GGUF */
     struct tensor_file **files;
     int n_files;
-    struct shards *shards;         /* in the place of files */
-    int rank;                      /* of those the one that is open; -1: all */
+    struct shards *shards;         /* instead of files */
+    int rank;                      /* the open rank of shards; -1: all */
     const struct tensor **tensors; /* [n_tensors], in the files' order */
     size_t n_tensors;
-    uint8_t *taken; /* [n_tensors]: checkpoint_take() gave it */
+    uint8_t *taken; /* [n_tensors]: set by checkpoint_take() */
     bool is_quiet;
     uint32_t *slots; /* [n_slots]: open-addressed index by name; tensor index + 1, 0: free */
     size_t n_slots;
-    struct row_ints *row_ints; /* matrices that stand in tensors in the place of their integers */
+    struct row_ints *row_ints; /* matrices that replace their integers in tensors */
     size_t n_row_ints;
 };
 
@@ -68,7 +68,7 @@ static bool ends_with(const char *text, const char *end)
 
 static bool file_exists(const char *folder, const char *file)
 {
-    char path[PATH_MAX]; /* no allocation: a lack of memory must not look like a missing file */
+    char path[PATH_MAX]; /* no allocation: out of memory must not look like a missing file */
     int n = snprintf(path, sizeof path, "%s/%s", folder, file);
     return n > 0 && (size_t)n < sizeof path && access(path, F_OK) == 0;
 }
@@ -98,7 +98,7 @@ static enum tutti_status open_in_folder(struct checkpoint *ck, const char *file,
     return st;
 }
 
-/* A shard's name comes from a stranger's file: it must name a file of this very folder. */
+/* A shard's name comes from an untrusted file: it must name a file in this folder. */
 static bool is_plain_name(const char *name)
 {
     return name[0] != '\0' && name[0] != '.' && !strchr(name, '/') && !strchr(name, '\\') &&
@@ -150,7 +150,7 @@ done:
     return st;
 }
 
-/* Finds where name is, or the free slot where it belongs. n_slots is a power of two and never full. */
+/* Finds the slot of name, or the free slot for it. n_slots is a power of two and never full. */
 static size_t find_slot(const struct checkpoint *ck, const char *name)
 {
     size_t slot = (size_t)hash_name(name) & (ck->n_slots - 1);
@@ -164,7 +164,7 @@ static enum tutti_status add_tensor(struct checkpoint *ck, const struct tensor *
 {
     size_t slot = find_slot(ck, tensor->name);
     if (ck->slots[slot])
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: it stands in %s too", tensor->file,
+        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: duplicate, it is also in %s", tensor->file,
                          tensor->name, ck->tensors[ck->slots[slot] - 1]->file);
     ck->tensors[ck->n_tensors] = tensor;
     ck->slots[slot] = (uint32_t)++ck->n_tensors;
@@ -197,7 +197,7 @@ static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error
     return st;
 }
 
-/* What a tensor of integers is multiplied by, row by row; NULL: it is no such tensor. */
+/* The tensor of row scales for a tensor of integers; NULL: not such a tensor. */
 static const struct tensor *find_scale(const struct checkpoint *ck, const struct tensor *t)
 {
     char name[LIMIT_TENSOR_NAME_BYTES + sizeof "_scale"];
@@ -207,7 +207,7 @@ static const struct tensor *find_scale(const struct checkpoint *ck, const struct
     return checkpoint_find(ck, name);
 }
 
-/* ChatGLM's configuration tells of how many bits its integers are. */
+/* ChatGLM's configuration contains the number of bits of its integers. */
 static enum tutti_status wrap_row_ints(struct checkpoint *ck, struct tutti_error *err)
 {
     json_int_t n_bits = json_integer_value(json_object_get(ck->config, "quantization_bit"));
@@ -227,7 +227,7 @@ static enum tutti_status wrap_row_ints(struct checkpoint *ck, struct tutti_error
         struct row_ints *r = &ck->row_ints[ck->n_row_ints++];
         st = row_ints_init(r, ck->tensors[i], scale, (int)n_bits, err);
         if (st == TUTTI_OK)
-            ck->tensors[i] = &r->tensor; /* of the same name, so the index holds */
+            ck->tensors[i] = &r->tensor; /* same name, so the index stays valid */
     }
     return st;
 }
@@ -246,8 +246,8 @@ static enum tutti_status check_mapped_tensors(const struct checkpoint *ck, const
     return TUTTI_OK;
 }
 
-/* Reads name, a YAML file of the folder. found: the name of the one that told the configuration before; it may be told
- * twice, but not in two ways. */
+/* Reads name, a YAML file of the folder. found: the name of an earlier file with a configuration;
+ * a second one must be equal. */
 static enum tutti_status read_yaml(struct checkpoint *ck, const char *name, char *found, size_t size,
                                    struct tutti_error *err)
 {
@@ -268,7 +268,8 @@ static enum tutti_status read_yaml(struct checkpoint *ck, const char *name, char
     return st;
 }
 
-/* What MindFormers writes beside its weights. An own file of the weights comes first: NAME.yaml beside NAME.ckpt. */
+/* Reads the YAML files that MindFormers writes next to its weights. NAME.yaml next to NAME.ckpt
+ * has priority. */
 static enum tutti_status read_yamls(struct checkpoint *ck, struct tutti_error *err)
 {
     char found[NAME_MAX + 1] = "", own[NAME_MAX + 1] = "";
@@ -280,7 +281,7 @@ static enum tutti_status read_yamls(struct checkpoint *ck, struct tutti_error *e
         st = read_yaml(ck, own, found, sizeof found, err);
     DIR *folder = st == TUTTI_OK && !ck->config ? opendir(ck->folder) : NULL;
     if (!folder)
-        return st; /* where it cannot be read, looking for weights tells so */
+        return st; /* if the folder cannot be read, looking for weights reports it */
     for (const struct dirent *entry; st == TUTTI_OK && (entry = readdir(folder));) {
         if (entry->d_name[0] != '.' &&
             (ends_with(entry->d_name, ".yaml") || ends_with(entry->d_name, ".yml")))
@@ -290,7 +291,7 @@ static enum tutti_status read_yamls(struct checkpoint *ck, struct tutti_error *e
     return st;
 }
 
-/* ck->config stays NULL where the folder has none. */
+/* ck->config stays NULL if the folder has none. */
 static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *err)
 {
     char *path = join(ck->folder, "config.json");
@@ -304,8 +305,7 @@ static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *
     return st == TUTTI_OK ? read_yamls(ck, err) : st;
 }
 
-/* The names under which weights stand in a folder, in the order in which transformers looks for them: one file, or an index
- * of several. */
+/* File names of weights in a folder, in transformers' order: one file, or an index of several. */
 static const struct {
     const char *file, *index;
 } LAYOUTS[] = {
@@ -318,7 +318,7 @@ static enum tutti_status open_indexed(struct checkpoint *ck, const char *file, s
     json_t *index = NULL;
     char *path = join(ck->folder, file);
     enum tutti_status st = path ? json_file_load(path, &index, err) : out_of_memory(ck, err);
-    if (st == TUTTI_OK && !index) /* it was there a moment ago */
+    if (st == TUTTI_OK && !index) /* it existed a moment ago */
         st = error_set(err, TUTTI_E_NOT_FOUND, "%s: it is gone", path);
     const json_t *map = json_object_get(index, "weight_map");
     if (st == TUTTI_OK)
@@ -332,7 +332,7 @@ static enum tutti_status open_indexed(struct checkpoint *ck, const char *file, s
     return st;
 }
 
-/* The folder's one MindSpore checkpoint. *is_there: false where it has none. */
+/* The folder's one MindSpore checkpoint. *is_there: false if it has none. */
 static enum tutti_status open_mindspore(struct checkpoint *ck, bool *is_there, struct tutti_error *err)
 {
     char name[NAME_MAX + 1] = "";
@@ -358,7 +358,7 @@ static enum tutti_status open_mindspore(struct checkpoint *ck, bool *is_there, s
     return st == TUTTI_OK && *is_there ? index_tensors(ck, err) : st;
 }
 
-/* Every rank has the configuration and the tokenizer. rank -1: all ranks, with what rank_0 has of these. */
+/* Every rank has the configuration and the tokenizer. rank -1: all ranks, with those of rank_0. */
 static enum tutti_status open_sharded(struct checkpoint *ck, int rank, struct tutti_error *err)
 {
     char name[32];
@@ -376,7 +376,7 @@ static enum tutti_status open_sharded(struct checkpoint *ck, int rank, struct tu
     return st == TUTTI_OK ? index_tensors(ck, err) : st;
 }
 
-/* A rank's folder looks like a model's. */
+/* Refuses a rank's folder, which looks like a model's. */
 static enum tutti_status check_not_a_rank(const struct checkpoint *ck, struct tutti_error *err)
 {
     struct shard_manifest *m;
@@ -386,10 +386,9 @@ static enum tutti_status check_not_a_rank(const struct checkpoint *ck, struct tu
     if (st != TUTTI_OK)
         return st;
     if (m && m->n_ranks > 1)
-        st = error_set(
-            err, TUTTI_E_ARGUMENT,
-            "%s: it holds rank %d of %d; give the folder that it lies in, which stands for the model",
-            ck->path, m->rank, m->n_ranks);
+        st = error_set(err, TUTTI_E_ARGUMENT,
+                       "%s: it holds rank %d of %d; give its parent folder as the model", ck->path, m->rank,
+                       m->n_ranks);
     shard_manifest_free(m);
     return st;
 }
@@ -408,7 +407,7 @@ static enum tutti_status open_folder(struct checkpoint *ck, struct tutti_error *
                          "%s: there is neither config.json nor MindFormers' configuration (.yaml)",
                          ck->folder);
     for (size_t i = 0; i < sizeof LAYOUTS / sizeof *LAYOUTS; i++) {
-        if (file_exists(ck->folder, LAYOUTS[i].file)) { /* a whole file beside an index wins */
+        if (file_exists(ck->folder, LAYOUTS[i].file)) { /* a single file has priority over an index */
             st = open_in_folder(ck, LAYOUTS[i].file, err);
             return st == TUTTI_OK ? index_tensors(ck, err) : st;
         }
@@ -429,7 +428,7 @@ static enum tutti_status open_folder(struct checkpoint *ck, struct tutti_error *
     return st;
 }
 
-/* A file of weights alone stands for its folder. */
+/* The path of a weights file is treated as its folder. */
 static enum tutti_status open_beside_config(struct checkpoint *ck, struct tutti_error *err)
 {
     const char *slash = strrchr(ck->path, '/');
@@ -438,8 +437,8 @@ static enum tutti_status open_beside_config(struct checkpoint *ck, struct tutti_
         return out_of_memory(ck, err);
     enum tutti_status st = read_config(ck, err);
     if (st == TUTTI_OK && !ck->config)
-        st = error_set(err, TUTTI_E_NOT_FOUND, "%s: expected config.json beside it, or MindFormers' .yaml",
-                       ck->path);
+        st = error_set(err, TUTTI_E_NOT_FOUND,
+                       "%s: expected config.json or MindFormers' .yaml in the same folder", ck->path);
     return st;
 }
 
@@ -456,7 +455,7 @@ static bool is_hub_name(const char *path)
     return true;
 }
 
-/* There is nothing at ck->path. */
+/* Sets the error for a path that does not exist. */
 static enum tutti_status not_found(const struct checkpoint *ck, struct tutti_error *err)
 {
     if (!is_hub_name(ck->path))

@@ -23,7 +23,7 @@ enum tutti_status json_file_load(const char *path, json_t **out, struct tutti_er
     json_error_t json_err;
     json_t *root = json_load_wide(map.bytes ? (const char *)map.bytes : "", map.n_bytes, JSON_ALLOW_NUL,
                                   &json_err);
-    if (!root && json_err.text[0] == '\0') /* jansson has words for everything else */
+    if (!root && json_err.text[0] == '\0') /* jansson sets a text for all other errors */
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
     else if (!root)
         st = error_set(err, TUTTI_E_FORMAT, "%s: %s (line %d, column %d)", path, json_err.text, json_err.line,

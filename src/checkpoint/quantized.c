@@ -36,7 +36,7 @@ static bool is_on(const json_t *object, const char *key)
     return json_is_true(json_object_get(object, key));
 }
 
-/* What the object calls its method; bitsandbytes did not always say so, nor does MLX. */
+/* The method's name in the object; bitsandbytes did not always write it, and MLX does not. */
 static const char *method_of(const json_t *object)
 {
     const char *method = json_string_value(json_object_get(object, "quant_method"));

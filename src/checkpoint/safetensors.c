@@ -131,7 +131,8 @@ static int by_data(const void *a, const void *b)
     return x->n_bytes < y->n_bytes ? -1 : x->n_bytes > y->n_bytes;
 }
 
-/* Sorted by place, each tensor must begin where the one before ended, and the last must end with the file. */
+/* Sorted by offset, each tensor must begin where the previous one ends, and the last must end
+ * with the file. */
 static enum tutti_status check_cover(const struct safetensors *file, const uint8_t *data, size_t data_bytes,
                                      struct tutti_error *err)
 {
@@ -169,7 +170,7 @@ static enum tutti_status read_header(struct safetensors *file, struct tutti_erro
         return error_set(err, TUTTI_E_FORMAT, "%s: the header does not begin with '{'", file->name);
     json_error_t json_err;
     file->header = json_loadb(text, (size_t)header_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &json_err);
-    if (!file->header && json_err.text[0] == '\0') /* jansson has words for everything else */
+    if (!file->header && json_err.text[0] == '\0') /* jansson sets a text for all other errors */
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
     if (!json_is_object(file->header))
         return error_set(err, TUTTI_E_FORMAT, "%s: header: %s at byte %d", file->name, json_err.text,

@@ -157,8 +157,7 @@ enum tutti_status tensors_check_names(const struct tensor *tensors, size_t n, st
     qsort(sorted, n, sizeof *sorted, by_name);
     for (size_t i = 1; i < n && st == TUTTI_OK; i++) {
         if (strcmp(sorted[i]->name, sorted[i - 1]->name) == 0)
-            st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: it stands there twice", sorted[i]->file,
-                           sorted[i]->name);
+            st = error_set(err, TUTTI_E_FORMAT, "%s: duplicate tensor %s", sorted[i]->file, sorted[i]->name);
     }
     free((void *)sorted);
     return st;

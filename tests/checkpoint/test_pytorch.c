@@ -303,7 +303,7 @@ static void a_broken_archive_is_told_what_is_wrong(void **state)
         { END, 0, 4, "no end record" },
         { END + 20, 1, 2, "no end record" }, /* a comment longer than the file */
         { END + 4, 1, 2, "a part of several" },
-        { END + 10, 3, 2, "3 entries cannot stand in" },
+        { END + 10, 3, 2, "3 entries do not fit in" },
         { END + 10, 0xFFFF, 2, "no 64-bit end record" },
         { END + 12, 0xFFFFFFFE, 4, "does not lie before its end record" },
         { END + 16, 0xFFFFFFFF, 4, "no 64-bit end record" },
@@ -345,7 +345,7 @@ static void a_broken_archive_is_told_what_is_wrong(void **state)
     patch(&b, CENTRAL_B + 30, 1, 2);
     patch(&b, CENTRAL_B + 46, 'a', 1);
     assert_int_equal(look(&b, "a", &data, &n, &err), TUTTI_E_FORMAT);
-    assert_non_null(strstr(err.text, "a stands there twice"));
+    assert_non_null(strstr(err.text, "duplicate entry a"));
 }
 
 static void sizes_of_64_bits_are_read(void **state)
@@ -577,7 +577,7 @@ static void an_odd_archive_of_pytorch_is_told_what_is_wrong(void **state)
     put(&twice, '.', 1);
     b = wrap(&twice, "x/version", "3\n");
     assert_int_equal(open_pytorch(&b, &err), TUTTI_E_FORMAT);
-    assert_non_null(strstr(err.text, "tensor t: it stands there twice"));
+    assert_non_null(strstr(err.text, "duplicate tensor t"));
     struct bytes odd = { .bytes = "\x80\x02}", .n = 3 };
     put_tensor(&odd, "a\nb", &GOOD);
     put(&odd, '.', 1);

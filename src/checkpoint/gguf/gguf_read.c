@@ -1,4 +1,4 @@
-/* Reads GGUF. Counts and lengths are held against what is left of the file before anything is allocated for them. */
+/* Reads GGUF. Counts and lengths are checked against the rest of the file before allocating. */
 #include "checkpoint/gguf/gguf.h"
 
 #include "base/files/mapping.h"
@@ -33,13 +33,13 @@ struct gguf {
     struct gguf_array *arrays; /* sorted by key once all are read */
     size_t n_arrays;
     struct tensor *tensors;
-    char *tensor_names; /* [n_tensors][MAX_TENSOR_NAME + 1], of this file's own */
+    char *tensor_names; /* [n_tensors][MAX_TENSOR_NAME + 1], only of this file */
     size_t n_tensors;
     struct split {
         int no, count;     /* part no of count; count 0 or 1: a whole file */
         int64_t n_tensors; /* of all parts */
     } split;
-    struct gguf **parts; /* [n_parts]: the others, of which this first one has the tensors too */
+    struct gguf **parts; /* [n_parts]: the others, whose tensors this first part also lists */
     int n_parts;
 };
 
@@ -55,7 +55,7 @@ static const struct {
 };
 enum { N_VALUE_TYPES = sizeof VALUE_TYPES / sizeof *VALUE_TYPES };
 
-/* ggml's type numbers. dtype -1: the format knows it, tutti does not run it. */
+/* ggml's type numbers. dtype -1: part of the format, not supported by tutti. */
 static const struct {
     const char *name;
     int dtype;
@@ -168,7 +168,7 @@ static enum tutti_status read_scalar(struct gguf *file, struct cursor *c, const 
     if (type == GGUF_STRING) {
         uint64_t n;
         const char *text = take_string(c, &n);
-        /* A string that is no UTF-8 stays as it is: jansson's unchecked form keeps the bytes. */
+        /* Invalid UTF-8 is kept: jansson's unchecked form keeps the bytes. */
         value = text ? json_stringn_nocheck(text, n) : NULL;
     } else {
         const uint8_t *p = take(c, (uint64_t)VALUE_TYPES[type].n_bytes);
@@ -260,7 +260,7 @@ static enum tutti_status read_metadata(struct gguf *file, struct cursor *c, uint
             return out_of_memory(file, err);
         enum tutti_status st;
         if (json_object_get(file->scalars, key))
-            st = error_set(err, TUTTI_E_FORMAT, "%s: key %s: it stands there twice", file->name, key);
+            st = error_set(err, TUTTI_E_FORMAT, "%s: duplicate key %s", file->name, key);
         else if (type >= N_VALUE_TYPES)
             st = error_set(err, TUTTI_E_FORMAT, "%s: key %s: value type %" PRIu64 ", expected 0 to 12",
                            file->name, key, type);
@@ -276,7 +276,7 @@ static enum tutti_status read_metadata(struct gguf *file, struct cursor *c, uint
     for (size_t i = 0; i < file->n_arrays; i++) {
         const char *key = file->arrays[i].key;
         if (json_object_get(file->scalars, key) || (i > 0 && strcmp(key, file->arrays[i - 1].key) == 0))
-            return error_set(err, TUTTI_E_FORMAT, "%s: key %s: it stands there twice", file->name, key);
+            return error_set(err, TUTTI_E_FORMAT, "%s: duplicate key %s", file->name, key);
     }
     return TUTTI_OK;
 }
@@ -357,7 +357,7 @@ static int by_data(const void *a, const void *b)
     return x->n_bytes < y->n_bytes ? -1 : x->n_bytes > y->n_bytes;
 }
 
-/* Gaps between tensors are harmless and accepted; sharing bytes or a name is not. */
+/* Gaps between tensors are accepted; overlaps and duplicate names are not. */
 static enum tutti_status check_tensors(const struct gguf *file, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
@@ -472,7 +472,7 @@ static enum tutti_status read_file(struct gguf *file, struct tutti_error *err)
     uint64_t left = (uint64_t)(c.end - c.at);
     if (n_kv > left / MIN_KV_BYTES || n_tensors > left / MIN_TENSOR_BYTES || n_tensors > LIMIT_TENSORS)
         return error_set(err, TUTTI_E_FORMAT,
-                         "%s: %" PRIu64 " metadata entries and %" PRIu64 " tensors cannot stand in %" PRIu64
+                         "%s: %" PRIu64 " metadata entries and %" PRIu64 " tensors do not fit in %" PRIu64
                          " bytes",
                          file->name, n_kv, n_tensors, left);
     enum tutti_status st = read_metadata(file, &c, n_kv, err);
@@ -516,7 +516,7 @@ static void part_name(char *end, const struct split *split, int no)
     snprintf(end, MAX_PATH_END, "-%05d-of-%05d.gguf", no + 1, split->count);
 }
 
-/* Part no, which belongs to first. path_begin: of all parts' names. */
+/* Opens part no of first's split. path_begin: the common prefix of the parts' paths. */
 static enum tutti_status open_sibling(struct gguf **out, const struct gguf *first, const char *path_begin,
                                       int n_begin, int no, struct tutti_error *err)
 {
@@ -569,7 +569,7 @@ static enum tutti_status join_tensors(struct gguf *first, struct tutti_error *er
     return tensors_check_names(all, n, err);
 }
 
-/* Opens the parts beside given, which is one of them; *out: the first one, with the tensors of all. */
+/* Opens the other parts of given's split; *out: the first part, with the tensors of all. */
 static enum tutti_status open_parts(struct gguf **out, struct gguf *given, const char *path,
                                     struct tutti_error *err)
 {

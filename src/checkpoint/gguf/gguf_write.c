@@ -19,7 +19,7 @@ struct gguf_writer {
     uint64_t n_kv, n_tensors;
     struct planned *tensors;
     uint64_t data_bytes; /* of all tensors so far, with padding: the next one's offset */
-    size_t current;      /* the tensor whose data are being written */
+    size_t current;      /* index of the tensor being written */
     size_t written;      /* bytes of it */
     struct tutti_error first_error;
 };
@@ -205,7 +205,7 @@ void gguf_writer_tensor(struct gguf_writer *w, const char *name, enum dtype dtyp
     if (!fits) {
         if (w->first_error.status == TUTTI_OK)
             error_set(&w->first_error, TUTTI_E_FORMAT,
-                      "%s: tensor %s: its name, shape or type %s cannot stand in GGUF", w->path, name,
+                      "%s: tensor %s: its name, shape or type %s is not supported by GGUF", w->path, name,
                       dtype_name(dtype));
         return;
     }

@@ -28,7 +28,8 @@ static float load_scale(const uint8_t *scales, enum dtype dtype, int64_t row)
     return dtype == DTYPE_F16 ? half_to_float(half) : bf16_to_float(half);
 }
 
-/* Block b of a row behind its scale. Of Q4_0 byte j has elements j and j + 16, 8 added to each. */
+/* Writes block b of a row after its scale. In Q4_0 byte j has elements j and j + 16, with 8 added
+ * to each. */
 static void put_block(uint8_t *to, const int8_t *row, int n_bits, int64_t b)
 {
     if (n_bits == 8) {

@@ -13,7 +13,7 @@
 enum {
     MAX_YAML_BYTES = 1024 * 1024,
     MAX_DEPTH = 4,
-    MAX_NODES = 10000 /* aliases may repeat what is large */
+    MAX_NODES = 10000 /* aliases may repeat large values */
 };
 
 /* ---- YAML as JSON ---- */
@@ -55,7 +55,7 @@ static json_t *json_of_scalar(const yaml_node_t *node)
     return json_string(text);
 }
 
-/* NULL: too deep (an alias may refer to what it is in), too much, text that is no UTF-8, or no memory. */
+/* NULL: too deep (an alias may refer to its parent), too large, invalid UTF-8, or out of memory. */
 static json_t *json_of_node(yaml_document_t *document, const yaml_node_t *node, int depth, int *n_nodes)
 {
     if (!node || depth > MAX_DEPTH || ++*n_nodes > MAX_NODES)
@@ -87,7 +87,7 @@ static json_t *json_of_node(yaml_document_t *document, const yaml_node_t *node, 
     return is_right ? out : NULL;
 }
 
-/* The value of a mapping's key; NULL: there is none. */
+/* The value of a mapping's key; NULL: none. */
 static const yaml_node_t *value_of(yaml_document_t *document, const yaml_node_t *node, const char *name)
 {
     if (!node || node->type != YAML_MAPPING_NODE)
@@ -123,7 +123,7 @@ static void put(struct translation *t, const char *key, json_t *value)
         t->status = error_set(t->err, TUTTI_E_MEMORY, "%s: out of memory", t->path);
 }
 
-/* A number of lo..hi; fallback where it is absent or null. */
+/* A number in lo..hi; fallback if it is absent or null. */
 static double number(struct translation *t, const char *key, double lo, double hi, double fallback)
 {
     const json_t *value = json_object_get(t->config, key);
@@ -150,7 +150,7 @@ static bool is_on(const struct translation *t, const char *key)
     return json_is_true(json_object_get(t->config, key));
 }
 
-/* What the file calls seq_length is how much a run shall read; the model's own length may be told beside it. */
+/* seq_length is the context of a run; the model's own maximum may be another key. */
 static void put_context(struct translation *t, const char *key, int fallback)
 {
     static const char *const NAMES[] = { "seq_length", "max_position_embedding", "max_position_embeddings" };
@@ -162,7 +162,7 @@ static void put_context(struct translation *t, const char *key, int fallback)
     put(t, key, json_integer(most > 0 ? (json_int_t)most : fallback));
 }
 
-/* The feed-forward width of LLaMA, where it is told by a rule. LLaMA's model.py, FeedForward. */
+/* The feed-forward width of LLaMA, computed by the rule in LLaMA's model.py, FeedForward. */
 static void put_llama_width(struct translation *t)
 {
     if (json_is_number(json_object_get(t->config, "intermediate_size")))
@@ -219,14 +219,14 @@ static void put_llama_rope(struct translation *t)
 
 static void finish_llama(struct translation *t)
 {
-    if (!json_is_number(
-            json_object_get(t->config, "num_key_value_heads"))) /* not as many as the class of Hugging Face */
+    if (!json_is_number(json_object_get(
+            t->config, "num_key_value_heads"))) /* differs from the default of Hugging Face's class */
         put(t, "num_key_value_heads", json_incref(json_object_get(t->config, "num_attention_heads")));
     put_llama_width(t);
     put_llama_rope(t);
     put_context(t, "max_position_embeddings", 2048);
     if (is_on(t, "attn_proj_has_bias"))
-        refuse(t, "attn_proj_has_bias", "a bias behind attention");
+        refuse(t, "attn_proj_has_bias", "a bias after attention");
     const json_t *experts = json_object_get(json_object_get(t->config, "moe_config"), "expert_num");
     if (json_number_value(experts) > 1)
         refuse(t, "moe_config", "a mixture of experts");
@@ -262,7 +262,7 @@ static void finish_gpt2(struct translation *t)
     else
         refuse(t, "hidden_act", "anything but \"gelu\"");
     if (is_on(t, "post_layernorm_residual"))
-        refuse(t, "post_layernorm_residual", "a residual taken behind the norm");
+        refuse(t, "post_layernorm_residual", "a residual taken after the norm");
 }
 
 static void finish_bloom(struct translation *t)
@@ -290,7 +290,7 @@ struct kind {
     struct {
         const char *from, *to;
     } renames[MAX_RENAMES];
-    /* JSON: what holds where the file is silent and Hugging Face's class says otherwise, or nothing. */
+    /* JSON: defaults that differ from those of Hugging Face's class, or that it lacks. */
     const char *defaults;
     void (*finish)(struct translation *t);
 };
@@ -395,7 +395,7 @@ enum tutti_status mindformers_translate(json_t *config, const char *path, struct
 
 /* ---- a file ---- */
 
-/* Nothing in the settings tells ChatGLM3 from ChatGLM2; what prepares its text does. */
+/* The settings do not distinguish ChatGLM3 from ChatGLM2, but the tokenizer's class does. */
 static void note_tokenizer(struct translation *t, yaml_document_t *document, const yaml_node_t *root)
 {
     const yaml_node_t *tokenizer = value_of(document, value_of(document, root, "processor"), "tokenizer");

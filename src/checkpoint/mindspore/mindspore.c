@@ -7,9 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    CRC_BYTES = 17
-}; /* "crc_num" and ten bytes behind the last value, where the writer was asked for it */
+enum { CRC_BYTES = 17 }; /* optional trailer after the last value: "crc_num" and ten bytes */
 
 static const struct {
     const char *name;
@@ -21,7 +19,7 @@ static const struct {
     { "Bool", DTYPE_BOOL },
 };
 
-/* What training keeps: tags that begin so, and scalars called so. */
+/* Training state: prefixes of tags, and names of scalars. */
 static const char *const TRAINING_PREFIXES[] = { "adam_m.",  "adam_v.",  "moment1.",
                                                  "moment2.", "moments.", "accu_grads." };
 static const char *const TRAINING_SCALARS[] = { "epoch_num",
@@ -42,7 +40,7 @@ struct mindspore {
     struct tensor *tensors;
     size_t n_tensors;
     char *names; /* of all tensors */
-    /* Of tensors that are cut: a source for each tensor, and the slices of all. */
+    /* For split tensors: a source for each tensor, and the slices of all. */
     struct tensor_source *sources; /* [n_tensors] */
     struct tensor *slices;
     const struct tensor **from; /* to each of the slices, in order */
@@ -98,7 +96,7 @@ static void add_dim(struct value *v, uint64_t dim)
         v->has_too_many_dims = true;
 }
 
-/* Varints one behind the other. Dimensions of more than nine bytes are negative, so no dimensions. */
+/* Consecutive varints. A varint of more than nine bytes is negative, so not a dimension. */
 static bool read_packed_dims(struct value *v, const uint8_t *bytes, size_t n_bytes)
 {
     uint64_t dim = 0;
@@ -137,7 +135,7 @@ static bool read_tensor_proto(struct value *v, const struct protobuf_field *tens
     return !m.is_bad;
 }
 
-/* False: the message is broken. */
+/* False: malformed message. */
 static bool read_value(struct value *v, const struct protobuf_field *value)
 {
     struct protobuf m = protobuf_open(value->bytes, value->n_bytes);
@@ -154,7 +152,7 @@ static bool read_value(struct value *v, const struct protobuf_field *value)
     return !m.is_bad;
 }
 
-/* Not a weight. */
+/* Whether a value is not a weight. */
 static bool is_left_out(const struct value *v)
 {
     for (size_t i = 0; i < sizeof TRAINING_PREFIXES / sizeof *TRAINING_PREFIXES; i++) {
@@ -173,7 +171,7 @@ static bool is_left_out(const struct value *v)
 struct reader {
     struct mindspore *file;
     struct protobuf message;
-    struct text tag;         /* of the tensor that is being read */
+    struct text tag;         /* of the current tensor */
     size_t n_values, n_read; /* bytes of its content so far */
     char *name;              /* where the next one goes */
 };
@@ -188,7 +186,7 @@ static enum tutti_status broken(const struct reader *r, struct tutti_error *err)
         file->name, r->n_values, r->message.at - file->map.bytes);
 }
 
-/* The next value; *out stays where there is none. */
+/* Reads the next value; *is_there: false at the end. */
 static enum tutti_status next(struct reader *r, struct value *v, bool *is_there, struct tutti_error *err)
 {
     struct protobuf_field field;
@@ -218,7 +216,7 @@ static struct reader start(struct mindspore *file)
     return (struct reader){ .file = file, .message = protobuf_open(file->map.bytes, n), .name = file->names };
 }
 
-/* The prefix that all tags share, as an index into WRAPPERS; -1: none. */
+/* Counts values and finds the prefix of all tags, as an index into WRAPPERS; -1: none. */
 static enum tutti_status count_values(struct mindspore *file, size_t *n, size_t *n_name_bytes, int *wrapper,
                                       struct tutti_error *err)
 {
@@ -274,7 +272,7 @@ static enum tutti_status read_type(const struct mindspore *file, const struct va
                      t->name, v->type.n < 32 ? (int)v->type.n : 32, v->type.bytes);
 }
 
-/* A tensor from its first value, all but its bytes. */
+/* Starts a tensor from its first value, without its bytes. */
 static enum tutti_status begin_tensor(struct reader *r, const struct value *v, int wrapper,
                                       struct tutti_error *err)
 {
@@ -300,7 +298,7 @@ static enum tutti_status begin_tensor(struct reader *r, const struct value *v, i
         return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: more than %d dimensions", file->name,
                          t->name, LIMIT_TENSOR_DIMS);
     memcpy(t->shape, v->dims, sizeof t->shape);
-    /* Older versions wrote a scalar as a vector of none. */
+    /* Older versions wrote a scalar as a vector with zero elements. */
     if (t->n_dims == 1 && t->shape[0] == 0 && v->n_bytes == (size_t)dtype_block_bytes(t->dtype))
         t->n_dims = 0;
     if (!tensor_measure(t))
@@ -324,7 +322,7 @@ static bool join_slices(const struct tensor *t, void *bytes)
     return true;
 }
 
-/* Slices cut a tensor anywhere: the part's rows are runs of bytes. */
+/* Slices can begin anywhere in a tensor: the part's rows are copied as runs of bytes. */
 static bool join_slices_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
 {
     int64_t n_columns = 1;
@@ -354,7 +352,7 @@ static void add_slice(struct mindspore *file, struct tensor_source *source, cons
     source->n_from++;
 }
 
-/* A further value of the tensor that is being read. */
+/* Adds a further value of the current tensor. */
 static enum tutti_status add_value(struct reader *r, const struct value *v, struct tutti_error *err)
 {
     struct mindspore *file = r->file;
@@ -362,7 +360,7 @@ static enum tutti_status add_value(struct reader *r, const struct value *v, stru
     struct tensor_source *source = &file->sources[file->n_tensors - 1];
     struct tensor other = *t;
     if (r->n_read == t->n_bytes)
-        return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: it stands there twice", file->name, t->name);
+        return error_set(err, TUTTI_E_FORMAT, "%s: duplicate tensor %s", file->name, t->name);
     enum tutti_status st = read_type(file, v, &other, err);
     if (st != TUTTI_OK)
         return st;

@@ -73,7 +73,7 @@ static enum tutti_status sort_tensors(struct mindspore_ranks *r, int rank, struc
     return TUTTI_OK;
 }
 
-/* The last checkpoint of a folder by name; "": there is none. */
+/* The last checkpoint of a folder by name; "": none. */
 static enum tutti_status find_last(char *name, size_t size, const char *folder, struct tutti_error *err)
 {
     DIR *dir = opendir(folder);
@@ -165,7 +165,7 @@ static enum tutti_status read_strategy(struct mindspore_ranks *r, struct tutti_e
 
 /* ---- tensors ---- */
 
-/* The place of part at offset in whole; dimensions of one element in front make four of both. */
+/* Copies part to offset in whole; both are padded to four dimensions with leading ones. */
 static void copy_part(uint8_t *to, const uint8_t *from, const struct tensor *whole, const struct tensor *part,
                       const int64_t *offset)
 {
@@ -203,7 +203,7 @@ static bool join(const struct tensor *t, void *bytes)
     return true;
 }
 
-/* Of a vector or a matrix. */
+/* Assembles a part of a vector or a matrix. */
 static bool join_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
 {
     const struct joined *j = (const struct joined *)t->source;
@@ -234,7 +234,7 @@ static enum tutti_status collect(struct mindspore_ranks *r, struct joined *j,
         for (int d = 0; d < t->n_dims; d++)
             slot = slot * n_parts[d] + part[d];
         if (j->from[slot])
-            continue; /* another device holds the same */
+            continue; /* another device has the same part */
         const struct tensor *found = find_in_rank(r, first + device, t);
         if (!found)
             return error_set(err, TUTTI_E_FORMAT, "%s/rank_%d: tensor %s is missing, but rank_%d has it",
@@ -261,7 +261,7 @@ static enum tutti_status join_tensor(struct mindspore_ranks *r, const struct ten
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: %d dimensions, but the strategy has %d",
                          t->file, t->name, t->n_dims, layout->n_dims);
     strategy_part(layout, 0, part, n_parts);
-    size_t n = 1; /* at most the devices, each of which holds one */
+    size_t n = 1; /* at most one per device */
     for (int d = 0; d < t->n_dims; d++)
         n *= (size_t)n_parts[d];
     if (n == 1) {
@@ -293,7 +293,8 @@ static enum tutti_status join_tensor(struct mindspore_ranks *r, const struct ten
     return collect(r, j, layout, first, index, n_parts, err);
 }
 
-/* The tensors of one pipeline stage; those that an earlier stage has too, such as a tied embedding, are left out. */
+/* The tensors of one pipeline stage; those that an earlier stage also has, such as a tied
+ * embedding, are skipped. */
 static enum tutti_status add_stage(struct mindspore_ranks *r, int stage, int n_devices,
                                    struct tutti_error *err)
 {

@@ -12,14 +12,14 @@
 
 enum { MAX_STAGES = 4096, MAX_DEVICES = 1 << 20 };
 
-/* A layout as the file tells it, before it was checked. */
+/* A layout as in the file, not checked yet. */
 struct raw {
     const char *name;
     size_t n_name;
     int64_t stage, axes[STRATEGY_AXES], map[LIMIT_TENSOR_DIMS][STRATEGY_AXES];
     int n_axes, n_dims, n_map[LIMIT_TENSOR_DIMS];
     int64_t shard_step, shard_size;
-    bool is_uneven, is_beyond; /* cut by hand; more axes or dimensions than fit */
+    bool is_uneven, is_beyond; /* split manually; too many axes or dimensions */
 };
 
 static enum tutti_status fail(const char *file, const struct raw *raw, const char *what,
@@ -109,7 +109,7 @@ static enum tutti_status add_layout(struct strategy *s, const struct raw *raw_la
 
 /* ---- protocol buffers ---- */
 
-/* Adds the numbers of a message { repeated dim = 1 } behind *n values of at most STRATEGY_AXES. */
+/* Appends the numbers of a message { repeated dim = 1 } to the *n values, at most STRATEGY_AXES. */
 static bool read_dims(struct protobuf_field message, int64_t *values, int *n, bool *is_beyond)
 {
     struct protobuf m = protobuf_open(message.bytes, message.n_bytes);
@@ -358,7 +358,7 @@ void strategy_part(const struct strategy_layout *layout, int device, int64_t *pa
     }
     if (layout->n_row_shards <= 1)
         return;
-    int same = 0; /* the device's number among those that would hold the same part */
+    int same = 0; /* index of the device among those with the same part */
     for (int i = 0; i < layout->n_axes; i++)
         same = is_used[i] ? same : same * layout->axes[i] + place[i];
     part[0] = part[0] * layout->n_row_shards + same % layout->n_row_shards;

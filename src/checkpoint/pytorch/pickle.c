@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum {
-    MAX_STACK = 1 << 16, /* picklers hand over the items of a container in runs of 1000 */
+    MAX_STACK = 1 << 16, /* picklers emit the items of a container in batches of 1000 */
     MAX_MEMORY = 512 << 20,
     CHUNK_BYTES = 64 << 10,
     MAX_GLOBAL_BYTES = 256,
@@ -50,7 +50,7 @@ enum opcode {
     OP_NEWTRUE = 0x88,
     OP_NEWFALSE = 0x89,
     OP_LONG1 = 0x8A,
-    OP_SHORT_BINUNICODE = 0x8C, /* from here on of protocol 4 */
+    OP_SHORT_BINUNICODE = 0x8C, /* protocol 4 from here on */
     OP_BINUNICODE8 = 0x8D,
     OP_BINBYTES8 = 0x8E,
     OP_STACK_GLOBAL = 0x93,
@@ -58,7 +58,7 @@ enum opcode {
     OP_FRAME = 0x95,
 };
 
-/* Memory that is freed as a whole. */
+/* A block of the arena. */
 struct chunk {
     struct chunk *before;
     max_align_t bytes[];
@@ -162,14 +162,15 @@ static bool push_items(struct pickle *p, enum pickle_kind kind, const struct pic
     return add(p, items, values, n) && push(p, (struct pickle_value){ .kind = kind, .items = items });
 }
 
-/* The topmost value; NULL: the stack is empty or a mark is there. */
+/* The top value; NULL: the stack is empty or its top is a mark. */
 static struct pickle_value *top(const struct pickle *p)
 {
     bool is_there = p->n_stack > 0 && p->stack[p->n_stack - 1].kind != PICKLE_MARK;
     return is_there ? &p->stack[p->n_stack - 1] : NULL;
 }
 
-/* The index behind the topmost mark, or SIZE_MAX. What is passed over is used up by the caller: linear time in all. */
+/* The index after the topmost mark, or SIZE_MAX. The caller consumes the values above it, so the
+ * total time is linear. */
 static size_t find_mark(const struct pickle *p)
 {
     for (size_t i = p->n_stack; i > 0; i--) {
@@ -179,7 +180,7 @@ static size_t find_mark(const struct pickle *p)
     return SIZE_MAX;
 }
 
-/* n values on top that are no marks. */
+/* Whether the top n values are not marks. */
 static bool has(const struct pickle *p, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -265,7 +266,7 @@ static bool make_tuple(struct pickle *p, size_t first)
     return push_items(p, PICKLE_TUPLE, p->stack + first, n);
 }
 
-/* Moves what is above first into the container below. */
+/* Moves the values from first on into the container below. */
 static bool fill(struct pickle *p, size_t first, enum pickle_kind kind)
 {
     bool has_mark = first != SIZE_MAX && first > 0 && p->stack[first - 1].kind == PICKLE_MARK;
@@ -284,7 +285,7 @@ static bool put(struct pickle *p, int n_index_bytes)
     static const struct pickle_value NOTHING = { .kind = PICKLE_MARK };
     uint64_t index;
     const struct pickle_value *value = top(p);
-    /* Each PUT takes two bytes at least, so no pickler counts further than the pickle is long. */
+    /* Each PUT takes at least two bytes, so an index cannot exceed the pickle's length. */
     if (!value || !read_uint(p, n_index_bytes, &index) || index >= (uint64_t)(p->end - p->bytes))
         return false;
     while (p->memo.n <= index) {
@@ -334,7 +335,7 @@ static bool name_persistent(struct pickle *p)
     return add(p, &p->persistents, value, 1);
 }
 
-/* Attributes of a dict: they are dropped. Any other object could change its meaning. */
+/* Drops the attributes of a dict. The state of any other object could change its meaning. */
 static bool drop_state(struct pickle *p)
 {
     if (!has(p, 2) || p->stack[p->n_stack - 2].kind != PICKLE_DICT)
@@ -360,7 +361,7 @@ static enum tutti_status push_global(struct pickle *p, const char *module, size_
                      p->file, (int)n_module, module, (int)n_name, name);
 }
 
-/* Module and name stand in the pickle, each with a line feed behind it. */
+/* Module and name are in the pickle, each followed by a line feed. */
 static enum tutti_status read_global(struct pickle *p, struct tutti_error *err)
 {
     const char *text = (const char *)p->at;
@@ -447,7 +448,7 @@ static bool run(struct pickle *p, int op, bool *is_known)
     case OP_BINBYTES8:
     case OP_BINUNICODE8:
         return push_string(p, 8);
-    case OP_FRAME: /* says how much a reader may fetch at once */
+    case OP_FRAME: /* only a hint for buffering */
         return read(p, 8);
     case OP_MEMOIZE:
         return memoize(p);

@@ -11,7 +11,8 @@
 
 enum { MAX_PICKLE_BYTES = LIMIT_JSON_FILE_BYTES, MAX_KEY_BYTES = 64, MAX_PARAMETER_DEPTH = 4 };
 
-/* Globals that tensors need. Storage types and dtypes stand in the order of STORED; its last ones have no storage type. */
+/* Globals that tensors need. Storage types and dtypes are in the order of STORED; its last ones
+ * have no storage type. */
 enum {
     G_ORDERED_DICT,
     G_TENSOR_V2,
@@ -74,7 +75,7 @@ struct storage {
     const uint8_t *data;
 };
 
-/* A tensor whose elements do not lie in the order of its shape. */
+/* A strided view: its elements are not stored in the order of its shape. */
 struct view {
     struct tensor_source source;
     struct tensor storage; /* the bytes from its first element to its last */
@@ -86,11 +87,11 @@ struct view {
 struct pytorch {
     struct mapping map;
     const char *name; /* the mapping's */
-    struct zip *zip;  /* NULL: a file of the old kind */
+    struct zip *zip;  /* NULL: the old file format */
     const char *root; /* of the archive's names, with a slash at the end */
     size_t n_root;
     struct pickle *pickle;    /* while reading */
-    struct storage *storages; /* of the old kind, sorted by key */
+    struct storage *storages; /* of the old format, sorted by key */
     size_t n_storages;
     struct tensor *tensors;
     size_t n_tensors;
@@ -98,7 +99,7 @@ struct pytorch {
     struct view *views;
 };
 
-/* The beginning of a file of the old kind: a pickled magic number, and its protocol's version, 1001. */
+/* The beginning of the old format: a pickled magic number, and its protocol's version, 1001. */
 static const uint8_t OLD_MAGIC[] = { 0x80, 2,    0x8A, 10,  0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20, 0x6A,
                                      0xA8, 0x50, 0x19, '.', 0x80, 2,    'M',  0xE9, 0x03, '.' };
 
@@ -119,7 +120,7 @@ struct storage_id {
     const char *key;
     size_t n_key;
     bool is_typed;
-    enum dtype dtype; /* where is_typed, else U8 */
+    enum dtype dtype; /* if is_typed, else U8 */
     uint64_t n_bytes;
 };
 
@@ -204,7 +205,8 @@ static enum tutti_status find_storage(const struct pytorch *file, const struct s
 
 /* ---- tensors ---- */
 
-/* Rows and columns of the last two dimensions, in squares: one side of a turned matrix is always read across its rows. */
+/* Copies the last two dimensions in square tiles: of a transposed matrix, one side is always read
+ * across its rows. */
 static void gather_matrix(uint8_t *to, const uint8_t *from, const int64_t *shape, const int64_t *stride,
                           size_t size)
 {
@@ -223,7 +225,7 @@ static bool gather(const struct tensor *t, void *bytes)
     const struct view *view = (const struct view *)t->source;
     size_t size = (size_t)dtype_block_bytes(t->dtype);
     int64_t shape[LIMIT_TENSOR_DIMS], stride[LIMIT_TENSOR_DIMS];
-    int n_front = LIMIT_TENSOR_DIMS - t->n_dims; /* dimensions of one element in front */
+    int n_front = LIMIT_TENSOR_DIMS - t->n_dims; /* leading dimensions of one element */
     for (int i = 0; i < LIMIT_TENSOR_DIMS; i++) {
         shape[i] = i < n_front ? 1 : t->shape[i - n_front];
         stride[i] = i < n_front ? 0 : view->stride[i - n_front];
@@ -257,7 +259,8 @@ static bool read_sizes(const struct pickle_value *value, int64_t *out, int *n)
     return true;
 }
 
-/* Elements from the first one of a tensor to its last one; false: the sum overflows. Not for tensors without elements. */
+/* Elements from the first one of a tensor to its last one; false: the sum overflows. Not for
+ * tensors without elements. */
 static bool find_span(const struct tensor *t, const int64_t *stride, int64_t *span)
 {
     *span = 1;
@@ -301,7 +304,8 @@ static enum tutti_status add_view(struct pytorch *file, struct tensor *t, const 
     return TUTTI_OK;
 }
 
-/* Data and source of a tensor whose type and shape are there. storage_bytes: of the whole storage, at data. */
+/* Sets data and source of a tensor whose type and shape are set. storage_bytes: of the whole
+ * storage, at data. */
 static enum tutti_status place_tensor(struct pytorch *file, struct tensor *t, const int64_t *stride,
                                       int64_t offset, const uint8_t *data, uint64_t storage_bytes,
                                       struct tutti_error *err)
@@ -335,8 +339,8 @@ static enum tutti_status place_tensor(struct pytorch *file, struct tensor *t, co
     return add_view(file, t, stride, data, (size_t)((uint64_t)span * size), err);
 }
 
-/* Checks the last argument of a tensor's call, a dict of flags that change what its bytes mean; older files lack it. PyTorch has "neg"
- * (every element is negated when it is read) and "conj". */
+/* Checks the last argument of a tensor's call, a dict of flags that change what its bytes mean;
+ * older files lack it. PyTorch has "neg" (every element is negated when it is read) and "conj". */
 static enum tutti_status check_flags(const struct pytorch *file, const struct tensor *t,
                                      const struct pickle_value *flags, struct tutti_error *err)
 {
@@ -397,7 +401,7 @@ static enum tutti_status read_tensor(struct pytorch *file, struct tensor *t, con
     return st == TUTTI_OK ? place_tensor(file, t, stride, at[1].integer, data, id.n_bytes, err) : st;
 }
 
-/* The call that makes a tensor, out of what wraps it; NULL: the value is none. */
+/* The call that creates a tensor, unwrapped; NULL: the value is not a tensor. */
 static const struct pickle_value *find_call(const struct pickle_value *value)
 {
     for (int depth = 0; depth < MAX_PARAMETER_DEPTH && value->kind == PICKLE_CALL; depth++) {
@@ -425,7 +429,8 @@ static size_t count_tensors(const struct pickle_value *dict, size_t *n_name_byte
     return n;
 }
 
-/* The dict of tensors: the saved object itself, or under one of the names that training scripts give it. */
+/* The dict of tensors: the saved object itself, or its entry under a usual name of training
+ * scripts. */
 static const struct pickle_value *find_dict(const struct pickle_value *root)
 {
     static const char *const NAMES[] = { "state_dict", "module" };
@@ -459,7 +464,7 @@ static enum tutti_status read_tensors(struct pytorch *file, struct tutti_error *
     for (size_t i = 0; i < dict->items->n; i += 2) {
         const struct pickle_value *key = &dict->items->at[i], *call = find_call(key + 1);
         if (key->kind != PICKLE_STRING || !call)
-            continue; /* such as an epoch beside the weights */
+            continue; /* such as an epoch number */
         if (key->n == 0 || key->n > LIMIT_TENSOR_NAME_BYTES || !utf8_is_printable(key->text, key->n))
             return error_set(err, TUTTI_E_FORMAT,
                              "%s: tensor %zu: a name of %u bytes, expected 1 to %d of printable UTF-8",
@@ -548,7 +553,7 @@ static enum tutti_status read_archive(struct pytorch *file, struct tutti_error *
 
 /* ---- files of the old kind: magic number, version, system, object, keys of the storages, storages ---- */
 
-/* Types of the storages, by key; the same key has one type alone. */
+/* Types of the storages, by key; a key must always have the same type. */
 static enum tutti_status list_storages(struct pytorch *file, struct tutti_error *err)
 {
     size_t n;
@@ -597,7 +602,7 @@ static enum tutti_status place_storages(struct pytorch *file, const struct pickl
             return error_set(err, TUTTI_E_FORMAT,
                              "%s: storage %.*s: %" PRIu64 " bytes at byte %zu of a file of %zu", file->name,
                              (int)s->n_key, s->key, s->n_bytes, at, file->map.n_bytes);
-        s->data = file->map.bytes + at + 8; /* behind its number of elements, which the pickle told too */
+        s->data = file->map.bytes + at + 8; /* after its number of elements, which is also in the pickle */
         at += 8 + (size_t)s->n_bytes;
     }
     return TUTTI_OK;
@@ -648,7 +653,7 @@ static enum tutti_status read_file(struct pytorch *file, struct tutti_error *err
         st = read_archive(file, err);
     else
         st = read_old(file, err);
-    pickle_close(file->pickle); /* everything that tensors need of it was taken */
+    pickle_close(file->pickle); /* not needed by tensors any more */
     file->pickle = NULL;
     return st;
 }

@@ -6,9 +6,9 @@
 
 enum {
     LOCAL_BYTES = 30,     /* of a local header, before name and extra field */
-    CENTRAL_BYTES = 46,   /* of an entry of the central directory, likewise */
+    CENTRAL_BYTES = 46,   /* of an entry of the central directory, before the name */
     END_BYTES = 22,       /* of its end record, before the comment */
-    LOCATOR64_BYTES = 20, /* of what tells where the 64-bit end record is */
+    LOCATOR64_BYTES = 20, /* of the locator of the 64-bit end record */
     END64_BYTES = 56,
     MAX_COMMENT = 65535,
     EXTRA_ZIP64 = 1,
@@ -31,10 +31,10 @@ struct zip {
     size_t n_entries;
 };
 
-/* What the end record says. */
+/* The content of the end record. */
 struct directory {
     uint64_t n_entries, n_bytes, offset;
-    uint64_t end; /* where the end record begins: the directory lies before it */
+    uint64_t end; /* offset of the end record: the directory is before it */
 };
 
 static uint64_t load(const uint8_t *p, int n_bytes)
@@ -50,7 +50,7 @@ bool zip_is(const void *bytes, size_t n_bytes)
     return n_bytes >= 4 && (load(bytes, 4) == LOCAL_MAGIC || load(bytes, 4) == END_MAGIC);
 }
 
-/* The last end record whose comment reaches to the end of the file; NULL: there is none. */
+/* The last end record whose comment extends to the end of the file; NULL: none. */
 static const uint8_t *find_end(const struct zip *zip)
 {
     size_t n = zip->n_bytes;
@@ -100,12 +100,12 @@ static enum tutti_status find_directory(const struct zip *zip, struct directory 
                          zip->file, d->n_bytes, d->offset, d->end);
     if (d->n_entries > d->n_bytes / CENTRAL_BYTES)
         return error_set(err, TUTTI_E_FORMAT,
-                         "%s: archive: %" PRIu64 " entries cannot stand in a directory of %" PRIu64 " bytes",
+                         "%s: archive: %" PRIu64 " entries do not fit in a directory of %" PRIu64 " bytes",
                          zip->file, d->n_entries, d->n_bytes);
     return TUTTI_OK;
 }
 
-/* Fields of 32 bits that are all ones stand in the extra field with 64, in this order. */
+/* 32-bit fields with all ones have 64-bit values in the extra field, in this order. */
 static bool read_extra(struct zip_entry *entry, const uint8_t *extra, size_t n_extra)
 {
     uint64_t *wide[] = { &entry->n_bytes, &entry->n_stored, &entry->offset };
@@ -178,7 +178,7 @@ static enum tutti_status read_directory(struct zip *zip, const struct directory 
     qsort(zip->entries, zip->n_entries, sizeof *zip->entries, by_name);
     for (size_t i = 1; i < zip->n_entries; i++) {
         if (by_name(&zip->entries[i - 1], &zip->entries[i]) == 0)
-            return error_set(err, TUTTI_E_FORMAT, "%s: archive: %.*s stands there twice", zip->file,
+            return error_set(err, TUTTI_E_FORMAT, "%s: archive: duplicate entry %.*s", zip->file,
                              (int)zip->entries[i].n_name, zip->entries[i].name);
     }
     return TUTTI_OK;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The field that is read, for messages. */
+/* The current field, for messages. */
 struct field {
     const struct shard_manifest *manifest;
     char path[96]; /* "tensors[3]." */
@@ -139,7 +139,7 @@ static enum tutti_status read_tensors(struct shard_manifest *m, struct field *f)
     return st;
 }
 
-/* A name from a stranger's file must not lead out of the rank's folder. */
+/* A name from an untrusted file must not lead out of the rank's folder. */
 static bool is_inside(const char *name)
 {
     return name[0] != '\0' && name[0] != '/' && !strstr(name, "..") && strlen(name) < 256;

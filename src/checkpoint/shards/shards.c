@@ -26,7 +26,7 @@ struct joined {
     struct tensor_source source;
     struct tensor tensor;
     const struct tensor **from;
-    struct piece *pieces; /* [n_pieces], by place: they cover the whole once */
+    struct piece *pieces; /* [n_pieces], by offset: they cover the whole exactly */
     size_t n_pieces;
     int dim;
 };
@@ -76,7 +76,7 @@ static const struct tensor *get_tensor(const struct rank *r, size_t i)
     return r->safetensors ? safetensors_tensor(r->safetensors, i) : mindspore_tensor(r->mindspore, i);
 }
 
-/* The file's own word about whose it is, where its format has a place for it. */
+/* Checks the rank and model in the file's metadata, if its format has metadata. */
 static enum tutti_status check_owner(const struct rank *r, const char *path, struct tutti_error *err)
 {
     const json_t *metadata = r->safetensors ? safetensors_metadata(r->safetensors) : NULL;
@@ -188,7 +188,7 @@ static enum tutti_status open_rank(struct shards *s, int index, struct tutti_err
 
 /* ---- the whole ---- */
 
-/* A dimension of the whole is seen as [before][dim][after]. */
+/* Views the whole as [before][dim][after]. */
 static void sizes_around(const struct tensor *t, int dim, size_t *before, size_t *after_bytes)
 {
     *before = 1;
@@ -222,7 +222,8 @@ static bool join(const struct tensor *t, void *bytes)
     return true;
 }
 
-/* A piece of part [row, …) x [column, …): of dimension 0 rows, else columns in units of what lies behind dimension 1. */
+/* A piece of part [row, …) x [column, …): along dimension 0: rows; otherwise columns, in units of
+ * the dimensions after 1. */
 static bool join_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
 {
     const struct joined *j = (const struct joined *)t->source;
@@ -266,7 +267,7 @@ static int by_place(const void *a, const void *b)
     return x->n < y->n ? -1 : x->n > y->n;
 }
 
-/* Several ranks may hold the same; apart from that every element is held once. */
+/* Several ranks may have equal parts; otherwise every element must be present exactly once. */
 static enum tutti_status check_cover(const struct shards *s, struct joined *j, struct tutti_error *err)
 {
     size_t n = 0;
@@ -326,7 +327,7 @@ static enum tutti_status join_tensor(const struct shards *s, struct joined *j, s
     return check_cover(s, j, err);
 }
 
-/* What the ranks' manifests must have in common. */
+/* Checks that the ranks' manifests agree. */
 static enum tutti_status compare_ranks(const struct shards *s, int rank, struct tutti_error *err)
 {
     const struct shard_manifest *first = s->ranks[0].manifest, *m = s->ranks[rank].manifest;
@@ -369,7 +370,7 @@ static enum tutti_status join_all(struct shards *s, struct tutti_error *err)
     return st;
 }
 
-/* A folder that nobody knows of may be what is left of another cut: nothing good can come of a guess. */
+/* An unexpected rank folder may be left over from another sharding, so it is an error. */
 static enum tutti_status check_no_more(const struct shards *s, int n_ranks, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;

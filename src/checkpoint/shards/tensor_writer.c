@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A message of protocol buffers holds 2 GiB; MindSpore cuts at a quarter of that. */
+/* A protocol buffer message has at most 2 GiB; MindSpore splits at a quarter of that. */
 enum { SLICE_BYTES = 512 << 20 };
 
 struct declared {
@@ -26,11 +26,11 @@ struct tensor_writer {
     struct declared *tensors;
     size_t n_tensors, capacity;
     bool has_begun;
-    size_t at;    /* the tensor whose turn it is */
+    size_t at;    /* index of the current tensor */
     size_t n_put; /* bytes of it so far */
 };
 
-/* By the two formats' words; NULL: a type that they lack. */
+/* Type names of the two formats; NULL: not supported. */
 static const char *const NAMES[DTYPE_COUNT][2] = {
     [DTYPE_F32] = { "F32", "Float32" },    [DTYPE_F16] = { "F16", "Float16" },
     [DTYPE_BF16] = { "BF16", "BFloat16" }, [DTYPE_F64] = { "F64", "Float64" },
@@ -172,7 +172,8 @@ static size_t varint_bytes(uint64_t value)
     return n;
 }
 
-/* Everything of a value but the n_bytes of content that come behind: Value { tag; tensor { dims; type; content } }. */
+/* Writes a value without the n_bytes of content that follow: Value { tag; tensor { dims; type;
+ * content } }. */
 static enum tutti_status put_value_head(struct tensor_writer *w, const struct declared *d, size_t n_bytes,
                                         struct tutti_error *err)
 {
@@ -196,7 +197,7 @@ static enum tutti_status put_value_head(struct tensor_writer *w, const struct de
 
 /* ---- both ---- */
 
-/* Heads of tensors that hold nothing, up to the next one that does. */
+/* Writes the headers of empty tensors, up to the next one with data. */
 static enum tutti_status skip_empty(struct tensor_writer *w, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
