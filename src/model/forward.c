@@ -1,10 +1,14 @@
-/* One transformer, over any description: residual blocks of grouped attention and a feed-forward layer.
- * Vaswani et al., 2017; Zhang and Sennrich, 2019 (RMSNorm); Su et al., 2021 (rotary positions); Shazeer, 2020 (SwiGLU);
- * Radford et al., 2019 (GPT-2); Zeng et al., 2021 (PanGu-Alpha's query layer); Wang et al., 2022 (scaled residuals).
+/* The forward pass of any model description: residual blocks of grouped-query attention and a
+ * feed-forward layer. Vaswani et al., 2017; Zhang and Sennrich, 2019 (RMSNorm); Su et al., 2021
+ * (rotary positions); Shazeer, 2020 (SwiGLU); Radford et al., 2019 (GPT-2); Zeng et al., 2021
+ * (PanGu-Alpha's query layer); Wang et al., 2022 (scaled residuals).
  *
- * On several ranks each computes a summand of what a block adds to the stream (split.h). Of a step with many rows each rank then keeps
- * the stream of its own rows alone: it makes their sums and norms, and all ranks get what is normed, which costs no more than to get the
- * sums and saves every rank the norms of the others' rows (Korthikanti et al., 2022, section 4.2.2). Of a few rows each keeps all. */
+ * Tensor parallelism: each rank computes a partial sum of a block's output (split.h). In a step
+ * with many rows each rank keeps the residual stream of only its own rows: a reduce-scatter sums
+ * them, the rank computes their norms, and an all-gather distributes the normed rows. This costs
+ * no more communication than an all-reduce and saves every rank the norms of the other ranks'
+ * rows (sequence parallelism: Korthikanti et al., 2022, section 4.2.2). In a step with few rows
+ * every rank keeps all rows. */
 #include "model/forward.h"
 
 #include "model/adapters/adapter.h"
@@ -13,17 +17,17 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* The backend's memory. A residual stream, and what is computed from it on the way. */
+/* The activations, in the backend's memory. */
 struct workspace {
     int max_rows, max_outputs;
-    float *x;        /* [max_rows][d_model]: the residual stream; shared, as the next two, between ranks */
+    float *x;        /* [max_rows][d_model]: the residual stream; the first three are shared between ranks */
     float *normed;   /* [max_rows][d_model] */
-    float *delta;    /* [max_rows][d_model]: what a block adds to the stream */
+    float *delta;    /* [max_rows][d_model]: a block's output */
     float *qkv;      /* [max_rows][(n_heads + 2 n_kv_heads) head_dim] */
     float *attended; /* [max_rows][n_heads head_dim] */
     float *kv;       /* [max_rows][2 n_kv_heads head_dim]; empty without a top query */
     float *hidden;   /* [max_rows][d_ff] */
-    float *gathered; /* [max_rows][d_model]: the stream of the rows that something is wanted of */
+    float *gathered; /* [max_rows][d_model]: the stream of the output rows */
     float *logits;   /* [max_outputs][n_vocab] */
     /* With adapters: */
     int32_t *row_adapters, *output_adapters; /* host, [max_rows] */
@@ -36,7 +40,7 @@ static void free_shared(struct workspace *w, struct backend *be)
     be->ops->dealloc_shared(be, w->delta);
 }
 
-/* All three, whatever comes of one: all ranks do this together. */
+/* Allocates all three, even if one fails: all ranks do this together. */
 static bool alloc_shared(struct workspace *w, struct backend *be, size_t n_floats)
 {
     w->x = be->ops->alloc_shared(be, n_floats);
@@ -125,40 +129,40 @@ enum tutti_status model_reserve(struct model *model, int max_rows, int max_outpu
     return group ? cluster_agree(group->cluster, st, err) : st;
 }
 
-/* The step that runs, and where its residual stream stands. */
+/* The current step, and the state of its residual stream. */
 struct pass {
     const struct model *model;
     struct backend *be;
     const struct backend_ops *op;
-    struct workspace w; /* a copy: x and normed may change places */
+    struct workspace w; /* a copy: x and normed may be swapped */
     struct kv_memory *kv;
-    float *pending; /* what is still to be added to x, [n_rows][d_model]; NULL: nothing */
+    float *pending; /* still to be added to x, [n_rows][d_model]; NULL: nothing */
     int n_rows;
-    /* Between ranks: of x, normed and pending each has its own rows alone, begin to end - 1. */
-    bool shares_rows;
+    /* Each rank has only its own rows of x, normed and pending: begin to end - 1. */
+    bool splits_rows;
     int begin, end;          /* else: all rows */
     const int32_t *adapters; /* [n_rows]; NULL: no row has one */
-    bool is_lost;            /* a rank: what is computed is of no use */
+    bool is_lost;            /* a rank was lost: results are invalid */
 };
 
-/* x [n_rows][d_model], of which every rank has computed a summand, becomes the sum. */
-static void reduce(struct pass *p, float *x)
+/* Sums x [n_rows][d_model] over the ranks: all-reduce, or reduce-scatter with splits_rows. */
+static void all_reduce(struct pass *p, float *x)
 {
     int width = p->model->desc.d_model;
     if (!p->model->group || p->is_lost)
         return;
-    p->is_lost = p->shares_rows ? !p->op->reduce_rows(p->be, x, p->n_rows, width)
+    p->is_lost = p->splits_rows ? !p->op->reduce_rows(p->be, x, p->n_rows, width)
                                 : !p->op->reduce(p->be, x, (size_t)p->n_rows * (size_t)width);
 }
 
-/* All ranks get all rows of x [n_rows][d_model]. */
-static void share(struct pass *p, float *x)
+/* All-gather: all ranks get all rows of x [n_rows][d_model]. */
+static void all_gather(struct pass *p, float *x)
 {
-    if (p->shares_rows && !p->is_lost)
+    if (p->splits_rows && !p->is_lost)
         p->is_lost = !p->op->share_rows(p->be, x, p->n_rows, p->model->desc.d_model);
 }
 
-/* y = x . W^T + bias, and what each row's adapter adds. */
+/* y = x . W^T + bias, plus the update of each row's adapter. */
 static void linear(struct pass *p, enum site site, int layer, float *y, const struct matrix *m,
                    const float *x)
 {
@@ -180,7 +184,7 @@ static void linear_glu(struct pass *p, int layer, const struct matrix *m)
         p->op->linear_glu(p->be, w->hidden, m, w->normed, p->n_rows, act);
 }
 
-/* normed = norm(x), where x first takes what is pending: one pass for both. Of a rank's own rows. */
+/* normed = norm(x), after adding pending to x: one pass for both. For a rank's own rows. */
 static void normalize(struct pass *p, const struct norm *norm)
 {
     const struct model_desc *d = &p->model->desc;
@@ -195,11 +199,11 @@ static void normalize(struct pass *p, const struct norm *norm)
     p->pending = NULL;
 }
 
-/* The same, for a matrix: of all rows. */
+/* The same for all rows, as input of a matrix. */
 static void normalize_all(struct pass *p, const struct norm *norm)
 {
     normalize(p, norm);
-    share(p, p->w.normed);
+    all_gather(p, p->w.normed);
 }
 
 static void swap_stream(struct pass *p)
@@ -209,8 +213,8 @@ static void swap_stream(struct pass *p)
     p->w.normed = x;
 }
 
-/* A block's output, in delta, joins the stream: at the next norm, or at once where the stream is the block's normed input
- * scaled. */
+/* Adds a block's output, in delta, to the stream: at the next norm, or immediately if the
+ * residual is the scaled normed input. */
 static void join(struct pass *p, const struct norm *post_norm)
 {
     const struct model_desc *d = &p->model->desc;
@@ -228,7 +232,8 @@ static void join(struct pass *p, const struct norm *post_norm)
     }
 }
 
-/* The top layer of PanGu-Alpha asks by position: its q comes from a table, its k and v from the stream. */
+/* The top layer of PanGu-Alpha: its q comes from a table by position, its k and v from the
+ * stream. */
 static void query_by_position(struct pass *p, int layer)
 {
     const struct model_desc *d = &p->model->local;
@@ -248,7 +253,7 @@ static void run_layer(struct pass *p, int i)
     const struct backend_ops *op = p->op;
     struct workspace *w = &p->w;
     bool is_top = d->has_top_query && i == d->n_layers - 1;
-    if (is_top) { /* its stream begins with the norm that others have behind the last layer */
+    if (is_top) { /* its input is normed by what is the final norm of other models */
         normalize(p, &p->model->output_norm);
         swap_stream(p);
     }
@@ -260,7 +265,7 @@ static void run_layer(struct pass *p, int i)
     op->rope_store(p->be, w->qkv, layer->q_norm, layer->k_norm, p->kv, i);
     op->attention(p->be, w->attended, w->qkv, p->kv, i);
     linear(p, SITE_ATTN_OUT, i, w->delta, layer->attn_out, w->attended);
-    reduce(p, w->delta);
+    all_reduce(p, w->delta);
     join(p, &layer->attn_post_norm);
     normalize_all(p, &layer->ffn_norm);
     if (d->has_gate) {
@@ -270,19 +275,19 @@ static void run_layer(struct pass *p, int i)
         op->activate(p->be, w->hidden, p->n_rows, d->d_ff, d->activation);
     }
     linear(p, SITE_DOWN, i, w->delta, layer->down, w->hidden);
-    reduce(p, w->delta);
+    all_reduce(p, w->delta);
     join(p, &layer->ffn_post_norm);
 }
 
-/* Only rows that sample pay for the vocabulary. */
+/* Computes logits only for the rows that need them. */
 static void make_outputs(struct pass *p, const struct step *step)
 {
     const struct model_desc *d = &p->model->desc;
     struct workspace *w = &p->w;
     int n_outputs = step->n_outputs, n_logits = n_outputs - step->n_hidden;
-    share(p, w->x);
+    all_gather(p, w->x);
     if (p->pending)
-        share(p, p->pending);
+        all_gather(p, p->pending);
     if (p->is_lost)
         return;
     p->op->gather(p->be, w->gathered, w->x, p->pending, d->d_model);
@@ -305,7 +310,7 @@ static void make_outputs(struct pass *p, const struct step *step)
     linear(p, SITE_OUTPUT, 0, w->logits, p->model->output, w->normed);
 }
 
-/* The adapter of each row, where any row has one. */
+/* The adapter of each row; NULL if no row has one. */
 static const int32_t *spread_adapters(struct workspace *w, const struct step *step)
 {
     bool has_any = false;
@@ -320,7 +325,7 @@ static const int32_t *spread_adapters(struct workspace *w, const struct step *st
     return w->row_adapters;
 }
 
-/* The step's end: logits to the host, on rank 0 those of all ranks. */
+/* Ends the step: copies the logits to the host; on rank 0 gathers those of all ranks. */
 static void end_step(struct pass *p, int n_logits, float *logits)
 {
     const struct group *group = p->model->group;
@@ -330,7 +335,7 @@ static void end_step(struct pass *p, int n_logits, float *logits)
     }
     if (n_logits > 0 && !p->is_lost)
         (void)p->op->collect(p->be, logits, p->w.logits, n_logits,
-                             group->vocab_begins); /* model_is_lost() tells */
+                             group->vocab_begins); /* on failure model_is_lost() is true */
     p->op->step_end(p->be, NULL, NULL, 0);
 }
 
@@ -351,11 +356,11 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
     if (group && group->split.rank == 0)
         p.is_lost = !group_lead_step(group, step);
     if (group)
-        p.shares_rows = group_own_rows(group, step->n_rows, d->d_model, &p.begin, &p.end);
+        p.splits_rows = group_own_rows(group, step->n_rows, d->d_model, &p.begin, &p.end);
     p.adapters = spread_adapters(model->workspace, step);
     p.op->step_begin(p.be, step);
     p.op->embed(p.be, p.w.x, model->embedding, group ? group->split.vocab.begin : 0);
-    reduce(&p, p.w.x);
+    all_reduce(&p, p.w.x);
     if (d->has_learned_positions)
         p.op->positions(p.be, p.w.x + (size_t)p.begin * (size_t)d->d_model, model->positions, p.begin, p.end,
                         d->d_model, true);

@@ -75,7 +75,7 @@ static enum tutti_status check_name(const struct model *model, const char *name,
     return TUTTI_OK;
 }
 
-/* The updates of one matrix, updates[0..n-1], to the backend. */
+/* Uploads the updates of one matrix, updates[0..n-1], to the backend. */
 static enum tutti_status upload(struct model *model, struct lora **out, const struct adapter_update *updates,
                                 int n, struct tutti_error *err)
 {
@@ -92,7 +92,7 @@ static enum tutti_status upload(struct model *model, struct lora **out, const st
                                        .scale = updates[i].scale,
                                        .a = updates[i].a,
                                        .b = updates[i].b };
-    /* Beside rounded weights, factors of half precision are exact enough by far. */
+    /* Compared with the rounding of the weights, float16 factors are precise enough. */
     enum dtype type = model->weight_type == DTYPE_F32 ? DTYPE_F32 : DTYPE_F16;
     enum tutti_status st = be->ops->lora_new(be, out, parts, n, n_in, n_out, type, err);
     if (st == TUTTI_OK)
@@ -101,7 +101,7 @@ static enum tutti_status upload(struct model *model, struct lora **out, const st
     return st;
 }
 
-/* The table with room for one adapter more, whose column is empty. NULL: no memory. */
+/* Copies the table with room for one more adapter, whose column is empty. NULL: out of memory. */
 static struct adapters *grow(const struct model *model, const char *name)
 {
     const struct adapters *old = model->adapters;
@@ -131,7 +131,8 @@ static struct adapters *grow(const struct model *model, const char *name)
     return all;
 }
 
-/* Frees a table whose updates live on in another one, but for those of the last adapter where has_last. */
+/* Frees a table whose updates are also in another table; with has_last also the updates of the
+ * last adapter. */
 static void discard(struct model *model, struct adapters *all, bool has_last)
 {
     if (!all)
@@ -156,7 +157,7 @@ static struct split_part part_of(const struct model *model, const struct adapter
         part = split_part(split, d, SPLIT_QKV);
         if (!d->has_top_query || u->layer < d->n_layers - 1)
             return part;
-        /* k and v alone */
+        /* only k and v */
         for (int k = 1; k < part.n_runs; k++)
             part.runs[k - 1] = (struct split_range){ part.runs[k].begin - d->n_heads * d->head_dim,
                                                      part.runs[k].end - d->n_heads * d->head_dim };
@@ -175,7 +176,8 @@ static struct split_part part_of(const struct model *model, const struct adapter
     }
 }
 
-/* The update of the rows of one run, which stand from out_begin on in the rank's matrix. False: it has none of them. */
+/* The part of the update for the rows of one run, which begin at out_begin in the rank's matrix.
+ * False: empty. */
 static bool cut_update_rows(struct adapter_update *out, const struct adapter_update *u,
                             struct split_range run, int out_begin)
 {
@@ -188,7 +190,7 @@ static bool cut_update_rows(struct adapter_update *out, const struct adapter_upd
     return begin < end;
 }
 
-/* a [rank][the run's columns], the caller's. NULL: no memory. */
+/* Copies a for the run's columns: [rank][columns], freed by the caller. NULL: out of memory. */
 static float *cut_update_columns(const struct adapter_update *u, struct split_range run)
 {
     size_t n = (size_t)(run.end - run.begin);
@@ -198,8 +200,8 @@ static float *cut_update_columns(const struct adapter_update *u, struct split_ra
     return a;
 }
 
-/* cut: the rank's share of updates [n], room for SPLIT_MAX_RUNS times as many; where it cuts columns it owns a. Returns how many, or -1:
- * no memory. */
+/* cut: receives the rank's part of updates [n], with room for SPLIT_MAX_RUNS times as many; if
+ * split by columns it owns a. Returns their number; -1: out of memory. */
 static int cut_updates(const struct model *model, struct adapter_update *cut,
                        const struct adapter_update *updates, int n)
 {
@@ -221,7 +223,7 @@ static int cut_updates(const struct model *model, struct adapter_update *cut,
     return n_cut;
 }
 
-/* Sorted updates become one adapter more. */
+/* Adds an adapter from sorted updates. */
 static enum tutti_status add_whole(struct model *model, const char *name,
                                    const struct adapter_update *updates, int n_updates,
                                    struct tutti_error *err)
@@ -246,7 +248,7 @@ static enum tutti_status add_whole(struct model *model, const char *name,
     }
     discard(model, model->adapters, false);
     model->adapters = all;
-    workspace_free(model->workspace, model->backend); /* it lacks what updates need */
+    workspace_free(model->workspace, model->backend); /* too small for the updates' scratch memory */
     model->workspace = NULL;
     return TUTTI_OK;
 }
@@ -275,7 +277,7 @@ enum tutti_status model_add_adapter(struct model *model, const char *name, const
     enum tutti_status st = check_name(model, name, err);
     if (st == TUTTI_OK && !model->family)
         st = error_set_param(err, TUTTI_E_UNSUPPORTED, "adapter",
-                             "model %s has made-up weights: no adapter fits", model->name);
+                             "model %s has random weights: no adapter fits", model->name);
     if (st == TUTTI_OK)
         st = adapter_file_open(&file, path, &model->desc, model->family, model->is_gguf, err);
     if (st == TUTTI_OK)
@@ -303,7 +305,7 @@ enum tutti_status model_make_adapter(struct model *model, const char *name, int 
             updates[n++] = u;
     }
     float *values = calloc((size_t)largest * (size_t)rank,
-                           sizeof *values); /* the same for all: speed is all one asks */
+                           sizeof *values); /* the same values for all: only speed matters */
     if (st == TUTTI_OK && (!updates || !values))
         st = error_set(err, TUTTI_E_MEMORY, "adapter %s: out of memory", name);
     for (size_t i = 0; values && i < (size_t)largest * (size_t)rank; i++)

@@ -1,4 +1,4 @@
-/* An adapter's folder: its configuration and its tensors, checked against the model that they are for. */
+/* Reads an adapter's folder: checks its configuration and tensors against the model. */
 #include "model/adapters/adapter_names.h"
 
 #include "checkpoint/json_file.h"
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum {
-    PATTERN_STEPS = 100000, /* of matching one pattern with one path */
+    PATTERN_STEPS = 100000, /* limit for matching one pattern with one path */
     PATTERN_DEPTH = 1000,
     LIMIT_PATTERNS = 4096,
 };
@@ -75,7 +75,7 @@ static enum tutti_status check_patterns(const struct reader *r, const char *key,
     return TUTTI_OK;
 }
 
-/* Settings that change nothing once an adapter is trained, or of which only one value is supported. */
+/* Settings without effect after training, or of which only one value is supported. */
 static const struct config_key KEYS[] = {
     { "task_type", NULL },
     { "inference_mode", NULL },
@@ -84,8 +84,8 @@ static const struct config_key KEYS[] = {
     { "revision", NULL },
     { "peft_version", NULL },
     { "*dropout*", NULL },
-    { "fan_in_fan_out", NULL }, /* how the base lies in memory; the factors do not */
-    { "target_modules", NULL }, /* the tensors tell what is adapted */
+    { "fan_in_fan_out", NULL }, /* layout of the base weights, not of the factors */
+    { "target_modules", NULL }, /* follows from the tensors */
     { "exclude_modules", NULL },
     { "target_cells", NULL },
     { "layers_to_transform", NULL },
@@ -96,8 +96,7 @@ static const struct config_key KEYS[] = {
     { "merge_weights", NULL },
     { "qalora_group_size", NULL }, /* of use_qalora */
     { "runtime_config", NULL },
-    { "eva_config",
-      NULL }, /* initial values of the factors; init_lora_weights tells whether the base changed */
+    { "eva_config", NULL }, /* initial values of the factors; check_init() checks if the base changed */
     { "corda_config", NULL },
     { "lora_ga_config", NULL },
     { "loftq_config", NULL },
@@ -111,7 +110,8 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-/* Some initializations change the weights of the base model too. Such an adapter does not fit the original weights. */
+/* Some initializations change the weights of the base model too. Such an adapter does not fit the
+ * original weights. */
 static void check_init(struct config *c)
 {
     static const char *const SAME_BASE[] = { "gaussian", "eva", "orthogonal", "mica" };
@@ -173,7 +173,7 @@ static enum tutti_status read_config(struct reader *r, struct tutti_error *err)
     return st == TUTTI_OK ? check_patterns(r, "alpha_pattern", err) : st;
 }
 
-/* As PEFT does: the expression must match the end of the path, from the beginning or behind a dot. */
+/* As in PEFT: the expression must match the whole path, or its end after a dot. */
 static bool pattern_matches(const char *pattern, const char *path)
 {
     char text[1024];
@@ -229,12 +229,13 @@ static enum tutti_status no_factor(const struct tensor *t, struct tutti_error *e
     const char *what = strstr(t->name, "lora_embedding_") ? "an update of the embedding"
                        : strstr(t->name, "lora_magnitude_vector")
                            ? "DoRA"
-                           : "a whole tensor beside the low-rank updates";
-    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: %s, expected pairs of lora_A and lora_B alone",
+                           : "a whole tensor in addition to the low-rank updates";
+    return error_set(err, TUTTI_E_UNSUPPORTED, "%s: tensor %s: %s, expected only pairs of lora_A and lora_B",
                      t->file, t->name, what);
 }
 
-/* It changes nothing as long as it fits; with another vocabulary the adapter is for another model. */
+/* A copy of a base weight has no effect if its shape fits; otherwise the adapter is for another
+ * model. */
 static enum tutti_status check_base(const struct reader *r, const struct tensor *t, const char *path,
                                     struct tutti_error *err)
 {
@@ -246,7 +247,7 @@ static enum tutti_status check_base(const struct reader *r, const struct tensor 
                      t->name);
 }
 
-/* *n_entries: the factors alone. */
+/* *n_entries: only the factors. */
 static enum tutti_status list_entries(struct reader *r, const struct tensor_file *file, struct entry *entries,
                                       size_t *n_entries, struct tutti_error *err)
 {
@@ -273,7 +274,7 @@ static enum tutti_status list_entries(struct reader *r, const struct tensor_file
     return TUTTI_OK;
 }
 
-/* One pair of factors against the place that it is for. */
+/* Checks one pair of factors against its place in the model. */
 static enum tutti_status check_pair(const struct reader *r, const struct adapter_place *place,
                                     const char *path, const struct tensor *a, const struct tensor *b,
                                     struct tutti_error *err)
@@ -306,7 +307,7 @@ static enum tutti_status check_pair(const struct reader *r, const struct adapter
     return TUTTI_OK;
 }
 
-/* B's rows in the order of the model that runs. */
+/* Copies B's rows in the order of the loaded model. */
 static void order_rows(float *to, const float *from, const struct adapter_place *place, int head_dim,
                        int rank)
 {
@@ -384,7 +385,7 @@ static int compare_updates(const void *a, const void *b)
                                 : (x->out_begin > y->out_begin) - (x->out_begin < y->out_begin);
 }
 
-/* Under names of several layouts a matrix could be changed twice. */
+/* Names of several layouts could update a matrix twice. */
 static enum tutti_status check_overlaps(const struct reader *r, struct tutti_error *err)
 {
     qsort(r->out->updates, (size_t)r->out->n, sizeof *r->out->updates, compare_updates);
@@ -400,7 +401,7 @@ static enum tutti_status check_overlaps(const struct reader *r, struct tutti_err
     return TUTTI_OK;
 }
 
-/* Each of a list of targets must have come: else the file lacks something. */
+/* Each target of a list must have tensors: otherwise the file is incomplete. */
 static enum tutti_status check_targets(const struct reader *r, const struct entry *entries, size_t n,
                                        struct tutti_error *err)
 {
@@ -424,8 +425,8 @@ static enum tutti_status check_targets(const struct reader *r, const struct entr
     return TUTTI_OK;
 }
 
-/* The first of the names that PEFT and MindFormers give the file; of none the first, to be missed by name. False: the
- * path is too long. */
+/* Finds the file under the first existing name of PEFT or MindFormers; if none exists, the first
+ * name, for the error. False: the path is too long. */
 static bool find_tensors(struct reader *r, const char *folder)
 {
     static const char *const NAMES[] = { "safetensors", "bin", "ckpt" };

@@ -4,7 +4,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* Ends of names, compared without regard to case: PEFT's, which may name the adapter; MindFormers', old and new. */
+/* Suffixes of names, compared case-insensitively: PEFT's, which may contain the adapter's name;
+ * MindFormers', old and new. */
 static const struct {
     const char *end;
     enum factor factor;
@@ -40,7 +41,8 @@ enum factor adapter_split_name(char *path, const char *name)
     return FACTOR_NONE;
 }
 
-/* One text is the other, or its end behind a dot: what wraps a model may be missing on either side. */
+/* Whether the texts are equal, or one is the end of the other after a dot: prefixes of wrapper
+ * classes may be missing in either. */
 static bool is_end_of(const char *a, size_t n_a, const char *b, size_t n_b)
 {
     if (n_a > n_b)
@@ -101,7 +103,7 @@ void adapter_site_shape(const struct model_desc *d, enum site site, int layer, i
     }
 }
 
-/* A part of qkv: 0, 1, 2 where they are three tensors, else 0. */
+/* part: of qkv: 0, 1, 2 if they are three tensors, else 0. */
 static void place_qkv(struct adapter_place *out, const struct model_desc *d, const struct tensor_names *names,
                       int part, bool turns)
 {
@@ -118,7 +120,7 @@ static void place_qkv(struct adapter_place *out, const struct model_desc *d, con
         out->out_begin -= q;
 }
 
-/* In one layout. names: those of the top layer where is_top. */
+/* Searches one layout. names: with is_top those of the top layer. */
 static bool find_in(struct adapter_place *out, const char *path, const struct model_desc *d,
                     const struct tensor_names *names, bool is_top, bool turns)
 {
@@ -139,7 +141,7 @@ static bool find_in(struct adapter_place *out, const char *path, const struct mo
         if (is_top)
             layer = d->n_layers - 1;
         else if (d->has_top_query && layer == d->n_layers - 1)
-            return false; /* that one has a name of its own */
+            return false; /* the top layer has its own names */
         *out = (struct adapter_place){ .site = all[i].site, .layer = layer < 0 ? 0 : layer };
         adapter_site_shape(d, out->site, out->layer, &out->n_in, &out->n_out);
         if (out->site == SITE_QKV) {

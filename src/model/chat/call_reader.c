@@ -19,7 +19,7 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-/* What a look at the text says: it is so, it is not, or more of it must come. */
+/* The result of matching: yes, no, or more text is needed. */
 enum look { LOOK_YES, LOOK_NO, LOOK_LATER };
 
 struct span {
@@ -33,7 +33,7 @@ static enum look skip_blanks(struct span *s)
     return s->at < s->end ? LOOK_YES : LOOK_LATER;
 }
 
-/* The words, behind blanks. */
+/* Matches words after optional blanks. */
 static enum look take(struct span *s, const char *words)
 {
     if (skip_blanks(s) == LOOK_LATER)
@@ -56,7 +56,7 @@ static size_t n_without_blanks(const char *text, const char *end)
 
 /* ---- the beginning of a call ---- */
 
-/* {"name": "...", "arguments": and then an object, before which s stands in the end. */
+/* Matches {"name": "...", "arguments": and then an object; s then begins at the object. */
 static enum look take_head(struct span *s, const json_t *tools, struct call_piece *piece)
 {
     static const char *const FIRST[] = { "{", "\"name\"", ":", "\"" };
@@ -87,7 +87,7 @@ static enum look take_head(struct span *s, const json_t *tools, struct call_piec
     return look == LOOK_YES && *s->at != '{' ? LOOK_NO : look;
 }
 
-/* NAME, a line's end, and then an object or "tool_call(" not far away. */
+/* Matches NAME, a line break, and then an object, or "tool_call(" within MAX_FENCE bytes. */
 static enum look take_named(struct call_reader *r, struct span *s, const json_t *tools,
                             struct call_piece *piece)
 {
@@ -112,7 +112,7 @@ static enum look take_named(struct call_reader *r, struct span *s, const json_t 
     return LOOK_YES;
 }
 
-/* Finds out how calls are written here, and goes to where the first one begins. */
+/* Detects the call syntax, and advances to the start of the first call. */
 static enum look choose_way(struct call_reader *r, struct span *s, const json_t *tools)
 {
     size_t n_left = (size_t)(s->end - s->at), n_tail = sizeof OPEN - 2;
@@ -123,7 +123,8 @@ static enum look choose_way(struct call_reader *r, struct span *s, const json_t 
         s->at = open + sizeof OPEN - 1;
         return LOOK_YES;
     }
-    /* The other ways take the whole answer: they show at its beginning or not at all. */
+    /* The other syntaxes take the whole answer, so they are recognized at its beginning or not at
+     * all. */
     struct span first = *s;
     if (skip_blanks(&first) == LOOK_LATER)
         return LOOK_LATER;
@@ -169,7 +170,7 @@ static bool begin_call(struct call_reader *r, const char *text, size_t n_bytes, 
     struct span s = { text + r->at, text + n_bytes };
     struct call_reader before = *r;
     enum look look = find_call(r, &s, tools, piece);
-    /* The beginning of a call is searched again with more text, as long as it is short. */
+    /* The beginning of a call is matched again with more text, while it is short. */
     if (look == LOOK_LATER && r->way != WAY_UNKNOWN && r->at + MAX_LINE < n_bytes)
         look = LOOK_NO;
     if (look == LOOK_NO)
@@ -192,7 +193,7 @@ static bool begin_call(struct call_reader *r, const char *text, size_t n_bytes, 
 
 /* ---- arguments ---- */
 
-/* True: c is a bracket or comma that counts, and not a part of a string. */
+/* Whether c is a bracket or comma outside of strings. */
 static bool is_structure(struct call_reader *r, char c, const char *quotes)
 {
     if (r->quote) {
@@ -227,7 +228,7 @@ static bool read_json(struct call_reader *r, const char *text, size_t n_bytes, s
     return r->at > first;
 }
 
-/* Adds one argument, "a=1", as JSON. False: it is no named literal, or there is one of that name already. */
+/* Adds one argument, "a=1", as JSON. False: not a named literal, or a duplicate name. */
 static bool add_argument(struct call_reader *r, const char *text, size_t n_bytes)
 {
     struct template_output out = { 0 };
@@ -256,7 +257,7 @@ static bool is_all_blank(const char *text, size_t n_bytes)
     return n_bytes == 0;
 }
 
-/* Ends the argument before a comma, or before the last bracket, where it may be empty. */
+/* Ends an argument at a comma, or at the last bracket, where it may be empty. */
 static bool end_argument(struct call_reader *r, const char *text, size_t end, bool is_last)
 {
     size_t n = end - r->first;
@@ -295,7 +296,7 @@ static bool read_python(struct call_reader *r, const char *text, size_t n_bytes,
 
 /* ---- behind a call ---- */
 
-/* Is there another one? */
+/* Completes a call and decides whether another one can follow. */
 static void end_call(struct call_reader *r, const char *text, size_t n_bytes)
 {
     struct span s = { text + r->at, text + n_bytes };

@@ -1,4 +1,5 @@
-/* The built-in chat formats by name, a request's prompt, and what formats share. */
+/* The list of built-in chat formats, rendering of a request's prompt, and helpers that formats
+ * share. */
 #include "model/chat/chat.h"
 
 #include <stdio.h>
@@ -86,7 +87,7 @@ enum tutti_status chat_render(const struct model *model, const struct tutti_requ
         st = model->chat_template ? model->chat->render(&call, out, err)
                                   : chat_render_code(model->chat, &call, out, err);
     }
-    /* A template writes text, which cannot say where the part ends that is read in both directions. */
+    /* A template renders text, which cannot mark the end of the bidirectional prefix. */
     if (st == TUTTI_OK && model->desc.has_prefix &&
         model_find_prefix(&model->desc, out->ids, (int)out->n).has_no_end)
         st = model_text_suffix(model, out, err);

@@ -1,4 +1,4 @@
-/* Calls of tools in the text of an answer. Families write them in four ways:
+/* Finds tool calls in the text of an answer. Families write them in four ways:
  *   <tool_call>{"name": ..., "arguments": {...}}</tool_call>   Qwen and others, anywhere and several
  *   {"name": ..., "parameters": {...}}                          LLaMA-3, the whole answer
  *   [{"name": ..., "arguments": {...}}, ...]                    Mistral, the whole answer
@@ -26,7 +26,7 @@ static void trim(const char **text, size_t *n)
         (*n)--;
 }
 
-/* {"name", "arguments": JSON as text}; false: no memory, or no such tool. */
+/* Adds {"name", "arguments": JSON as text}; false: out of memory, or no such tool. */
 static bool add_call(json_t *calls, const json_t *tools, const json_t *name, const json_t *arguments)
 {
     if (!json_is_string(name) || !chat_has_tool(tools, json_string_value(name), json_string_length(name)))
@@ -85,8 +85,8 @@ static bool read_list(json_t *calls, const json_t *tools, const char *text, size
     return ok;
 }
 
-/* "tool_call(a=1, b='x')" to {"a": 1, "b": "x"}: Python's literals are the template language's, and nothing else than
- * literals may stand there. */
+/* Converts "tool_call(a=1, b='x')" to {"a": 1, "b": "x"}. Python literals are those of the
+ * template language; nothing but literals is allowed. */
 static json_t *read_python(const char *text, size_t n)
 {
     static const char HEAD[] = "tool_call(";
@@ -154,7 +154,7 @@ json_t *chat_find_calls(const char *text, size_t n_bytes, const json_t *tools, s
 
 enum { MAX_NAME = 4096 }; /* bytes that may still become the name of a tool */
 
-/* True where the text may still become the name of a tool and a line's end. */
+/* Whether the text can still become the name of a tool and a line break. */
 static bool may_be_name(const char *text, size_t n, const json_t *tools)
 {
     n = n < MAX_NAME ? n : MAX_NAME;

@@ -1,4 +1,5 @@
-/* Which chat format a checkpoint has: the user's choice, else the checkpoint's template, else a built-in format. */
+/* Chooses the chat format: the user's choice, else the checkpoint's template, else a built-in
+ * format. */
 #include "base/files/mapping.h"
 #include "base/log.h"
 #include "model/chat/chat.h"
@@ -9,7 +10,7 @@
 
 /* ---- what the checkpoint has by itself ---- */
 
-/* By special tokens that no other format has. */
+/* The format, by special tokens that no other format has. */
 static const char *guess_name(const struct tokenizer *tok)
 {
     if (tokenizer_find_control(tok, "<|im_start|>") >= 0)

@@ -1,6 +1,7 @@
-/* The chat templates that a checkpoint carries, and the special tokens that they are given as variables. As transformers reads
- * them: chat_template.jinja and additional_chat_templates/NAME.jinja, else "chat_template" of tokenizer_config.json, else that of
- * chat_template.json; of a GGUF file tokenizer.chat_template and tokenizer.chat_template.NAME. */
+/* Reads the chat templates of a checkpoint and the special tokens that are their variables. As in
+ * transformers: chat_template.jinja and additional_chat_templates/NAME.jinja, else
+ * "chat_template" of tokenizer_config.json, else that of chat_template.json; of a GGUF file
+ * tokenizer.chat_template and tokenizer.chat_template.NAME. */
 #include "base/files/mapping.h"
 #include "base/json/json_type.h"
 #include "checkpoint/json_file.h"
@@ -47,7 +48,7 @@ static enum tutti_status add_text(const struct found *f, const char *name, const
     return json_object_set_new(f->out->by_name, name, value) == 0 ? TUTTI_OK : chat_out_of_memory(f->err);
 }
 
-/* A text; {"default": text, ...}; or [{"name": "default", "template": text}, ...]. */
+/* value: a text; {"default": text, ...}; or [{"name": "default", "template": text}, ...]. */
 static enum tutti_status add_value(const struct found *f, const json_t *value)
 {
     enum tutti_status st = TUTTI_OK;
@@ -81,7 +82,7 @@ static enum tutti_status add_value(const struct found *f, const json_t *value)
     return st;
 }
 
-/* A file that holds one template; there may be none. */
+/* Adds the template in a file, if it exists. */
 static enum tutti_status add_file(const struct found *f, const char *file, const char *name)
 {
     struct mapping map;
@@ -176,7 +177,7 @@ static bool set_variable(json_t *out, const char *key, const json_t *value)
         value = json_object_get(value, "content");
     if (json_is_string(value))
         return json_object_set(out, key, (json_t *)(uintptr_t)value) == 0;
-    json_object_del(out, key); /* null: there is no such token */
+    json_object_del(out, key); /* null: no such token */
     return true;
 }
 
@@ -186,7 +187,7 @@ static bool set_piece(json_t *out, const char *key, const struct tokenizer *tok,
         return true;
     struct piece piece = tokenizer_piece(tok, id);
     json_t *text = json_stringn(piece.bytes, piece.n_bytes);
-    return !text || json_object_set_new(out, key, text) == 0; /* bytes that are no UTF-8 are no text */
+    return !text || json_object_set_new(out, key, text) == 0; /* invalid UTF-8 is skipped */
 }
 
 static bool set_tokens(json_t *out, const json_t *from)
@@ -205,7 +206,7 @@ static bool set_tokens(json_t *out, const json_t *from)
     return ok;
 }
 
-/* {"bos_token": "<s>", ...}. What no file says, the tokenizer does. */
+/* Reads {"bos_token": "<s>", ...}. Tokens that no file defines come from the tokenizer. */
 static enum tutti_status read_tokens(const struct found *f, const struct tokenizer *tok)
 {
     const struct chat_source *source = f->source;

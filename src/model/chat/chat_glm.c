@@ -1,11 +1,12 @@
-/* The GLM family's chat formats, as the authors' own code builds them from ids: parts are tokenized one by one, which no
- * template can say. */
+/* The GLM family's chat formats. The authors' code builds them from ids, with separately
+ * tokenized parts, which a template cannot express. */
 #include "model/chat/chat.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A GGUF vocabulary spells "sop" with brackets where a plain piece is spelled so too: there all spellings differ. */
+/* A GGUF vocabulary, in which spellings must be unique, spells "sop" with brackets if a plain
+ * piece has the same spelling. */
 static enum tutti_status add_prefix(const struct tokenizer *tok, struct ids *out, struct tutti_error *err)
 {
     enum tutti_status st = chat_add_special(tok, "[gMASK]", out, err);
@@ -35,7 +36,7 @@ static bool add_round(struct buf *text, const struct rounds *rounds, int number)
     return buf_printf(text, "[Round %d]", number) && buf_add_string(text, rounds->before);
 }
 
-/* No system role: such a message goes before the question that follows it. */
+/* There is no system role: such a message is prepended to the next question. */
 static enum tutti_status add_rounds(struct buf *text, const struct rounds *rounds,
                                     const struct chat_call *call, struct tutti_error *err)
 {
@@ -65,7 +66,8 @@ static enum tutti_status add_rounds(struct buf *text, const struct rounds *round
     return ok ? st : chat_out_of_memory(err);
 }
 
-/* ChatGLM-6B: rounds from 0; a question without history is the whole text. Its mask and beginning stand behind it. */
+/* ChatGLM-6B: rounds from 0; a question without history is the whole text. The mask and the start
+ * token follow it. */
 static enum tutti_status render_chatglm(const struct chat_call *call, struct ids *out,
                                         struct tutti_error *err)
 {
@@ -130,8 +132,8 @@ static const char *role_token(const char *role)
     return NULL;
 }
 
-/* A role's token; a line of metadata (a tool's name where the assistant calls one, else empty); the content. Metadata and
- * content are two texts. */
+/* Adds a role's token; a line of metadata (a tool's name if the assistant calls one, else empty);
+ * the content. Metadata and content are tokenized separately. */
 static enum tutti_status add_turn(const struct tokenizer *tok, const char *token, const char *metadata,
                                   const char *content, size_t n_bytes, struct ids *out,
                                   struct tutti_error *err)
@@ -148,7 +150,7 @@ static enum tutti_status add_turn(const struct tokenizer *tok, const char *token
     return st;
 }
 
-/* Each call is a turn of its own; how its arguments read is the format's. */
+/* Adds each call as a turn of its own; the format defines how its arguments are written. */
 static enum tutti_status add_calls(const struct chat_call *call, size_t index, const char *source,
                                    struct ids *out, struct tutti_error *err)
 {
@@ -171,7 +173,7 @@ static enum tutti_status add_calls(const struct chat_call *call, size_t index, c
     return st;
 }
 
-/* A message that is no system message with tools. */
+/* Adds a message other than a system message with tools. */
 static enum tutti_status add_message(const struct chat_call *call, size_t index, const char *source,
                                      struct ids *out, struct tutti_error *err)
 {
@@ -189,7 +191,7 @@ static enum tutti_status add_message(const struct chat_call *call, size_t index,
     return st;
 }
 
-/* The list of functions, as their authors' examples pass it: without OpenAI's outer objects. */
+/* The list of functions as in the authors' examples: without OpenAI's outer objects. */
 static json_t *functions_of(const json_t *tools)
 {
     json_t *list = json_array();
@@ -201,7 +203,7 @@ static json_t *functions_of(const json_t *tools)
 
 static const char CHATGLM3_TOOLS[] =
     "Answer the following questions as best as you can. You have access to the following tools:";
-/* A call as Python would write it. */
+/* A call in Python syntax. */
 static const char CHATGLM3_CALL[] =
     "{% if x is mapping %}```python\ntool_call({% for k, v in x.items() %}{{ k }}={{ '%r' % (v,) }}"
     "{{ '' if loop.last else ', ' }}{% endfor %})\n```{% else %}{{ x }}{% endif %}";
@@ -245,7 +247,7 @@ static const char GLM4_TOOLS[] =
     "在调用上述函数时，请使用 Json 格式表示调用的参数。{% endfor %}";
 static const char GLM4_CALL[] = "{% if x is string %}{{ x }}{% else %}{{ x | tojson }}{% endif %}";
 
-/* GLM-4: tools stand before a system message's own text. Turns without content are left out. */
+/* GLM-4: tools come before a system message's own text. Turns without content are skipped. */
 static enum tutti_status render_glm4(const struct chat_call *call, struct ids *out, struct tutti_error *err)
 {
     struct buf text = { 0 };

@@ -1,4 +1,4 @@
-/* LLaMA-2's chat format: each round between its own begin and end. */
+/* LLaMA-2's chat format: each round has its own bos and eos. */
 #include "model/chat/chat.h"
 
 #include <string.h>
@@ -14,8 +14,8 @@ static void strip(const struct tutti_message *m, const char **text, size_t *n_by
         (*n_bytes)--;
 }
 
-/* Each round is tokenized by itself between bos and eos: "[INST] <<SYS>>\n{system}\n<</SYS>>\n\n{user} [/INST] {answer} ".
- */
+/* Each round is tokenized by itself between bos and eos: "[INST]
+ * <<SYS>>\n{system}\n<</SYS>>\n\n{user} [/INST] {answer} ". */
 static enum tutti_status render_llama2(const struct chat_call *call, struct ids *out, struct tutti_error *err)
 {
     const struct tokenizer *tok = call->tok;

@@ -1,5 +1,6 @@
-/* Templates of tutti's own for well-known formats, for checkpoints that carry none. They say what the authors' templates
- * say; tests hold them against these. White space is spelled out: every tag strips what is around it. */
+/* tutti's own templates for well-known formats, for checkpoints without a template. They render
+ * the same as the authors' templates; tests compare them. White space is explicit: every tag
+ * strips the white space around it. */
 #include "model/chat/chat.h"
 
 #include <string.h>
@@ -11,7 +12,7 @@ static const char SYSTEM_QWEN25[] =
     "{%- set system = 'You are Qwen, created by Alibaba Cloud. You are a helpful assistant.' -%}";
 static const char THINKS[] = "{%- set thinks = true -%}";
 
-/* system: what stands for a system message where there is none; thinks: replies begin with reasoning. */
+/* system: the default system message; thinks: replies begin with reasoning. */
 static const char CHATML_SYSTEM[] =
     "{%- if messages and messages[0].role == 'system' -%}{%- set system = messages[0].content -%}{%- endif "
     "-%}"
@@ -29,7 +30,8 @@ static const char CHATML_SYSTEM[] =
     "{{- '<|im_start|>system\n' ~ system ~ '<|im_end|>\n' -}}"
     "{%- endif -%}";
 
-/* The last question: reasoning before it is dropped. A tool's answer in the guise of a question is none. */
+/* Finds the last question: reasoning before it is dropped. A tool's answer in a user message does
+ * not count. */
 static const char CHATML_LAST_QUESTION[] =
     "{%- set ns = namespace(last=messages | length - 1) -%}"
     "{%- for m in messages -%}"
@@ -37,7 +39,7 @@ static const char CHATML_LAST_QUESTION[] =
     "m.content.endswith('</tool_response>')) -%}{%- set ns.last = loop.index0 -%}{%- endif -%}"
     "{%- endfor -%}";
 
-/* Sets content: an answer without its reasoning, or with it where it follows the last question. */
+/* Sets content: an answer without its reasoning, or with it after the last question. */
 static const char CHATML_ANSWER[] =
     "{%- set content = m.content -%}"
     "{%- if thinks is defined -%}"
@@ -134,8 +136,8 @@ static const char LLAMA31_MESSAGES[] =
 static const char MISTRAL_V1[] = "{%- set before, behind, at_first = ' [INST] ', ' [/INST]', true -%}";
 static const char MISTRAL_V3[] = "{%- set before, behind, at_first = '[INST] ', '[/INST]', false -%}";
 
-/* Questions and answers in turn; a system text goes in front of the first question. The third version puts it before the
- * last, and trims answers. */
+/* Questions and answers alternate; the system text is prepended to the first question. The third
+ * version prepends it to the last one, and trims answers. */
 static const char MISTRAL[] =
     "{{- bos_token -}}"
     "{%- set system = '' -%}"

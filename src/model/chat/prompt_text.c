@@ -1,9 +1,10 @@
-/* A prompt that is plain text to ids: what the model expects around it, and special tokens where the caller trusts the text. */
+/* Converts a plain-text prompt to ids: adds the model's prefix and suffix, and parses special
+ * tokens if the caller trusts the text. */
 #include "model/chat/chat.h"
 
 #include <string.h>
 
-/* One that the text spells itself is not put in front of it once more. */
+/* Drops the prefix if the text itself begins with it. */
 static void drop_second_prefix(struct ids *list, size_t n_prefix)
 {
     size_t n_text = list->n - n_prefix;
@@ -14,7 +15,7 @@ static void drop_second_prefix(struct ids *list, size_t n_prefix)
     list->n = n_text;
 }
 
-/* A suffix that the text already ends with is not added again. */
+/* Adds the suffix, unless the text already ends with it. */
 static enum tutti_status add_suffix(const struct model *model, bool parses_special, struct ids *out,
                                     struct tutti_error *err)
 {
@@ -61,7 +62,7 @@ enum tutti_status model_encode_text(const struct model *model, const struct mode
         drop_second_prefix(out, n_prefix);
         struct prefix prefix = model_find_prefix(&model->desc, out->ids, (int)out->n);
         if (model->desc.has_prefix && !prefix.has_no_end)
-            return TUTTI_OK; /* the text says itself where its prefix ends */
+            return TUTTI_OK; /* the text marks the end of its prefix itself */
     }
     return add_suffix(model, text->parse_special, out, err);
 }

@@ -12,10 +12,10 @@
 
 enum {
     MAX_PATH_BYTES = 256,
-    MAX_DEPTH = 4, /* of objects that are gone into: rope_parameters.factor has 2 */
+    MAX_DEPTH = 4, /* of nested objects: rope_parameters.factor has 2 */
 };
 
-/* In c->read: a key whose value was read, or an object that was gone into. */
+/* Records in c->read a key whose value was read, or an object that was descended into. */
 static void note(struct config *c, const char *path, bool is_value)
 {
     if (!c->read)
@@ -183,7 +183,7 @@ static bool is_empty(const json_t *value)
            (json_is_object(value) && json_object_size(value) == 0);
 }
 
-/* Whether a value is the one that literal, valid JSON, says; 1 and 1.0 are one number. */
+/* Whether a value equals literal, which is valid JSON; 1 and 1.0 are equal. */
 static bool is_value(struct config *c, const json_t *value, const char *literal)
 {
     json_t *only = json_loads(literal, JSON_DECODE_ANY, NULL);
@@ -196,7 +196,7 @@ static bool is_value(struct config *c, const json_t *value, const char *literal)
     return is_same;
 }
 
-/* An unknown text may be a note of its author, unless its key names a part of the network. */
+/* An unknown string may be a remark of its author, unless its key names a part of the network. */
 static bool names_a_part(const char *key)
 {
     static const char *const PARTS[] = { "act",    "norm", "attention", "attn",   "position", "rope",
@@ -216,7 +216,7 @@ struct leftovers {
     struct buf ignored; /* names, for one warning */
 };
 
-/* The value in few characters, freed by the caller; NULL: no memory. */
+/* The value as short text, freed by the caller; NULL: out of memory. */
 static char *short_text(const json_t *value)
 {
     enum { SHORT = 60 };
@@ -229,7 +229,7 @@ static char *short_text(const json_t *value)
 static void refuse(struct leftovers *l, const char *path, const json_t *value, const char *only)
 {
     char *text = short_text(value);
-    const char *shown = text ? text : json_type_name(value); /* such as a string that is no UTF-8 */
+    const char *shown = text ? text : json_type_name(value); /* such as an invalid UTF-8 string */
     if (l->c->status == TUTTI_OK && only)
         l->c->status = error_set(l->c->err, TUTTI_E_UNSUPPORTED,
                                  "%s: %s: %s is not supported for %s, expected %s", l->c->file, path, shown,
@@ -245,7 +245,7 @@ static void refuse(struct leftovers *l, const char *path, const json_t *value, c
 
 static void check_object(struct leftovers *l, const json_t *object, const char *path, int depth);
 
-/* path: with the objects that it lies in; key: without the prefix. */
+/* path: with the enclosing objects; key: without the prefix. */
 static void check_value(struct leftovers *l, const json_t *value, const char *path, const char *key,
                         int depth)
 {
@@ -291,7 +291,7 @@ static void check_object(struct leftovers *l, const json_t *object, const char *
     }
 }
 
-/* Arrays of GGUF's metadata: none is a setting of an architecture that is run here. */
+/* Checks the arrays of GGUF's metadata: no supported architecture has an array setting. */
 static void check_arrays(struct leftovers *l)
 {
     struct config *c = l->c;

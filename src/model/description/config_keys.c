@@ -3,7 +3,7 @@
 #include <stddef.h>
 
 const struct config_key CONFIG_KEYS_COMMON[] = {
-    /* Where it comes from. */
+    /* Origin of the model. */
     { "model_type", NULL },
     { "architectures", NULL },
     { "transformers_version", NULL },
@@ -13,7 +13,7 @@ const struct config_key CONFIG_KEYS_COMMON[] = {
     { "unsloth_*", NULL },
     { "transformers.js_config", NULL },
     { "_*", NULL }, /* notes of libraries: _name_or_path, _commit_hash, _attn_implementation_autoset */
-    /* Types of numbers: weights have their own. */
+    /* Number types: the weights have their own. */
     { "torch_dtype", NULL },
     { "dtype", NULL },
     { "params_dtype", NULL },
@@ -27,7 +27,7 @@ const struct config_key CONFIG_KEYS_COMMON[] = {
     { "pretraining_tp", NULL },
     { "neftune_noise_alpha", NULL },
     { "finetuning_task", NULL },
-    /* How a program runs it. */
+    /* Execution. */
     { "use_cache", NULL },
     { "torchscript", NULL },
     { "return_dict", NULL },
@@ -39,7 +39,7 @@ const struct config_key CONFIG_KEYS_COMMON[] = {
     { "flash_att*", NULL },
     { "chunk_size_feed_forward", NULL }, /* the same results in parts */
     { "tf_legacy_loss", NULL },
-    /* Ids and texts: the tokenizer's, and load.c's for the ends of answers. */
+    /* Ids and texts: read by the tokenizer's code and, for stop ids, by load.c. */
     { "*_token_id", NULL },
     { "*_token_index", NULL },
     { "*_token", NULL },
@@ -52,7 +52,7 @@ const struct config_key CONFIG_KEYS_COMMON[] = {
     { "problem_type", NULL },
     { "classifier_*", NULL },
     { "task_specific_params", NULL },
-    /* Defaults of generate(), as old configurations hold them. */
+    /* Defaults of generate() in old configurations. */
     { "max_length", NULL },
     { "min_length", NULL },
     { "max_new_tokens", NULL },
@@ -77,15 +77,15 @@ const struct config_key CONFIG_KEYS_COMMON[] = {
     { "exponential_decay_length_penalty", NULL },
     { "suppress_tokens", NULL },
     { "begin_suppress_tokens", NULL },
-    /* What a decoder is. */
+    /* Properties of every decoder. */
     { "is_causal", "true" },
-    { "is_decoder", NULL }, /* transformers' decoders do not ask */
+    { "is_decoder", NULL }, /* ignored by transformers' decoders */
     { "is_encoder_decoder", "false" },
     { "add_cross_attention", "false" },
     { "cross_attention_hidden_size", NULL }, /* of cross-attention only */
     { "tie_encoder_decoder", NULL },
     { "pruned_heads", "{}" },
-    { "quantization_config", "{}" }, /* else refused where the checkpoint is opened */
+    { "quantization_config", "{}" }, /* other values are refused by quantized_check_config() */
     { NULL, NULL },
 };
 
@@ -167,7 +167,7 @@ const struct config_key CONFIG_KEYS_MINDFORMERS[] = {
     { "input_sliced_sig", NULL },
     { "mask_generate", NULL }, /* of training */
     { "enable_offload", NULL },
-    { "hidden_size_per_attention_head", NULL }, /* as the two others give it */
+    { "hidden_size_per_attention_head", NULL }, /* follows from the two others */
     { "is_npu_acceleration", NULL },
     { "use_final_layernorm", "true" },
     { "max_decode_length", NULL },
@@ -186,7 +186,7 @@ const struct config_key CONFIG_KEYS_MINDFORMERS[] = {
 
 const struct config_key CONFIG_KEYS_GGUF[] = {
     { "tensor_data_layout", NULL },
-    { "pooling_type", NULL }, /* of embeddings, which tutti pools as it is asked */
+    { "pooling_type", NULL }, /* of embeddings: tutti has its own setting */
     { "rope.scaling.finetuned", NULL },
     { "attention.layer_norm_epsilon", NULL }, /* the one of the architecture's norms is read */
     { "attention.layer_norm_rms_epsilon", NULL },

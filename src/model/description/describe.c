@@ -18,7 +18,7 @@ static void expect_silu(struct config *c, const char *key)
         config_unsupported(c, key, act);
 }
 
-/* YaRN stretches the context that was trained by its factor. */
+/* YaRN extends the trained context by its factor. */
 static void stretch_context(struct model_desc *d)
 {
     double n_ctx = d->rope_scaling.factor * d->rope_scaling.original_n_ctx;
@@ -26,7 +26,7 @@ static void stretch_context(struct model_desc *d)
         d->n_ctx = n_ctx < LIMIT_CONTEXT ? (int)n_ctx : LIMIT_CONTEXT;
 }
 
-/* What the paper suggests, and what DeepSeek's settings make of it. */
+/* The paper's formula, with DeepSeek's weight. */
 static double yarn_mscale(double factor, double weight)
 {
     return factor <= 1 ? 1 : 0.1 * weight * log(factor) + 1;
@@ -63,7 +63,7 @@ static void read_rope_scaling(struct model_desc *d, struct config *c, const char
     if (config_find(c, KEY("type")) && strcmp(older, type) != 0)
         config_unsupported(c, KEY("type"), "another type than rope_type's");
     config_skip(c, KEY("finetuned")); /* a note of YaRN's authors */
-    /* Outside of the object it comes first. */
+    /* The top-level key has priority. */
     int original = config_int_or(c, KEY("original_max_position_embeddings"), 1, LIMIT_CONTEXT, d->n_ctx);
     original = config_int_or(c, "original_max_position_embeddings", 1, LIMIT_CONTEXT, original);
     if (strcmp(type, "default") == 0)
@@ -90,8 +90,8 @@ static void read_rope_scaling(struct model_desc *d, struct config *c, const char
 #undef KEY
 }
 
-/* Newer files keep all rotary settings in rope_parameters, older ones at the top and in rope_scaling. If a file has both objects,
- * transformers uses rope_scaling only. */
+/* Newer files have all rotary settings in rope_parameters, older ones at top level and in
+ * rope_scaling. If a file has both objects, transformers uses rope_scaling only. */
 static void read_rope(struct model_desc *d, struct config *c, const struct transformers_defaults *defaults)
 {
     bool has_old = config_has_object(c, "rope_scaling"), has_new = config_has_object(c, "rope_parameters");
@@ -205,7 +205,8 @@ void describe_transformers(struct model_desc *d, struct config *c,
     read_rope(d, c, defaults);
 }
 
-/* What llama.cpp makes of YaRN's settings differs from release to release: only their usual values are run. */
+/* llama.cpp's use of YaRN's settings differs between releases, so only the usual values are
+ * supported. */
 static void expect_plain_yarn(struct config *c, bool is_yarn)
 {
     double ext = config_float_or(c, "rope.scaling.yarn_ext_factor", -1e6, 1e6, -1);

@@ -81,7 +81,7 @@ static enum tutti_status add_of_gguf(const struct stop_list *l, const struct che
     return st;
 }
 
-/* What a turn ends with in the formats that are known. docs/http-api.md lists them. */
+/* The tokens that end a turn in the known formats. docs/http-api.md lists them. */
 static const char *const TURN_ENDS[] = { "<|eot_id|>",    "<|im_end|>",    "<|end|>",
                                          "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
                                          "<EOT>",         "<|user|>",      "<|observation|>" };

@@ -1,5 +1,6 @@
-/* BLOOM: LayerNorm, also on the embedding, ALiBi in place of positions, GELU without a gate, biases everywhere. Hugging Face
- * keeps q, k and v of one head together, with or without "transformer." before every name; GGUF has them apart. */
+/* BLOOM: LayerNorm, also on the embedding, ALiBi instead of positions, GELU without a gate,
+ * biases everywhere. Hugging Face stores q, k and v interleaved by head, with or without
+ * "transformer." before every name; GGUF stores them one after the other. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
@@ -36,7 +37,7 @@ static bool is_bloom(const json_t *config)
     return describe_has_type(config, "bloom");
 }
 
-/* The block's output is added to its normed input. */
+/* The variant in which a block's output is added to its normed input. */
 static bool is_bloom_post(const json_t *config)
 {
     return is_bloom(config) &&
@@ -44,9 +45,9 @@ static bool is_bloom_post(const json_t *config)
 }
 
 static const struct config_key KEYS[] = {
-    { "hidden_size", NULL }, /* n_embed comes first */
-    { "n_inner", NULL },     /* the class knows four times the width only */
-    /* The same results in other ways. */
+    { "hidden_size", NULL }, /* n_embed has priority */
+    { "n_inner", NULL },     /* the class always uses four times the width */
+    /* The same results, computed differently. */
     { "slow_but_exact", NULL },
     { "attention_softmax_in_fp32", NULL },
     { "masked_softmax_fusion", NULL },
@@ -69,7 +70,7 @@ static void describe_hf(struct model_desc *d, struct config *c)
     d->d_model = config_int(c, config_find(c, "n_embed") ? "n_embed" : "hidden_size", 1, LIMIT_DIMENSION / 4);
     d->n_heads = config_int(c, describe_either(c, "num_attention_heads", "n_head"), 1, LIMIT_DIMENSION);
     d->n_vocab = config_int(c, "vocab_size", 1, LIMIT_VOCAB);
-    d->n_ctx = config_int_or(c, "seq_length", 1, LIMIT_CONTEXT, 2048); /* as trained; nothing ends there */
+    d->n_ctx = config_int_or(c, "seq_length", 1, LIMIT_CONTEXT, 2048); /* as trained; no hard limit */
     d->norm_eps = (float)config_float_or(c, "layer_norm_epsilon", 0, 1, 1e-5);
     d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
     d->n_kv_heads = d->n_heads;
@@ -114,7 +115,7 @@ const struct family FAMILY_BLOOM = {
     .text_prefix = family_no_prefix,
 };
 
-/* GGUF's "bloom" cannot say where residuals are taken. */
+/* GGUF's "bloom" has no key for where residuals are taken. */
 const struct family FAMILY_BLOOM_POST = {
     .name = "bloom-post",
     .gguf_architecture = "bloom-post",

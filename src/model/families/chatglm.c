@@ -1,5 +1,6 @@
-/* ChatGLM2-6B, ChatGLM3-6B and GLM-4-9B in their authors' layout, and GGUF's architecture "chatglm".
- * RMSNorm, grouped attention with biases on q, k, v, interleaved rotary positions on the first half of each head, SwiGLU. */
+/* ChatGLM2-6B, ChatGLM3-6B and GLM-4-9B in their authors' layout, and GGUF's architecture
+ * "chatglm". RMSNorm, grouped attention with biases on q, k, v, interleaved rotary positions on
+ * the first half of each head, SwiGLU. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
@@ -19,7 +20,7 @@
 #define FUSED_GATE_UP .gate_up = { LAYER "mlp.dense_h_to_4h.weight" }
 #define SPLIT_GATE_UP .gate_up = { LAYER "mlp.dense_left.weight", LAYER "mlp.dense_right.weight" }
 
-/* The authors' names; MindFormers', which may cut what is fused. */
+/* The authors' names; MindFormers' names, fused or split. */
 static const struct tensor_names LAYOUTS[] = {
     { NAMES("word_embeddings.weight"), FUSED_QKV, FUSED_GATE_UP },
     { NAMES("embedding_weight"), FUSED_QKV, FUSED_GATE_UP },
@@ -44,21 +45,22 @@ static const struct config_key KEYS[] = {
     { "add_bias_linear", "false" },
     { "multi_query_attention", "true" },
     { "interleaved_qkv", "false" },
-    /* The same results in other ways. */
-    { "apply_query_key_layer_scaling", NULL }, /* divided by, then multiplied with */
+    /* The same results, computed differently. */
+    { "apply_query_key_layer_scaling", NULL }, /* divides by a factor, then multiplies with it */
     { "attention_softmax_in_fp32", NULL },
     { "fp32_residual_connection", NULL },
     { "bias_dropout_fusion", NULL },
-    { "original_rope", NULL },     /* the code does not look at it */
+    { "original_rope", NULL },     /* unused by the code */
     { "prefix_projection", NULL }, /* of pre_seq_len */
     { "num_hidden_layers", NULL }, /* num_layers again, for transformers */
-    { "vocab_size", NULL },        /* padded_vocab_size is what counts */
+    { "vocab_size", NULL },        /* padded_vocab_size is used */
     { NULL, NULL },
 };
 
 static void describe_hf(struct model_desc *d, struct config *c)
 {
-    int n_bits = config_int_or(c, "quantization_bit", 0, 32, 0); /* the checkpoint puts matrices together */
+    int n_bits = config_int_or(c, "quantization_bit", 0, 32,
+                               0); /* the checkpoint's reader converts the matrices */
     if (n_bits != 0 && n_bits != 4 && n_bits != 8)
         config_unsupported(c, "quantization_bit", "a checkpoint of integers of other than 4 or 8 bits");
     if (config_int_or(c, "pre_seq_len", 0, LIMIT_CONTEXT, 0) != 0)
@@ -97,7 +99,8 @@ static const char *const SPECIALS[] = { "[MASK]",   "[gMASK]",       "[sMASK]",
                                         "sop",      "eop",           "<|system|>",
                                         "<|user|>", "<|assistant|>", "<|observation|>" };
 
-/* ChatGLM2 has the first five; its role tokens' rows are padding that text never reaches, so they do no harm. */
+/* ChatGLM2 has the first five; its role tokens' rows are padding that text never reaches, so they
+ * do no harm. */
 static enum tutti_status extend_tokenizer(struct tokenizer *tok, const struct model_desc *desc,
                                           struct tutti_error *err)
 {

@@ -1,6 +1,7 @@
-/* ChatGLM-6B, the first generation: a prefix read in both directions, rotary positions of two streams, residuals taken from
- * the normed input and scaled, GELU without a gate. Du et al., 2022 (GLM); Zeng et al., 2022 (GLM-130B).
- * Its vocabulary came in two sizes: the first has 20000 image tokens in front. */
+/* ChatGLM-6B, the first generation: a bidirectional prefix, rotary embedding with two position
+ * ids, residuals taken from the normed input and scaled, GELU without a gate. Du et al., 2022
+ * (GLM); Zeng et al., 2022 (GLM-130B). Its vocabulary has two versions: the first begins with
+ * 20000 image tokens. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
@@ -8,7 +9,7 @@
 
 #define LAYER "transformer.layers.%d."
 
-/* scale: what norms call their weight. MindFormers changes that and the embedding's name alone. */
+/* scale: the name of a norm's weight. MindFormers changes only that and the embedding's name. */
 #define NAMES(table, scale)                                                                                  \
     {                                                                                                        \
         .embedding = "transformer.word_embeddings." table, .output = "lm_head.weight",                       \
@@ -40,7 +41,8 @@ static const struct config_key KEYS[] = {
     { NULL, NULL },
 };
 
-/* The first release's configuration did not name its mask tokens; another vocabulary's must. */
+/* The first release's configuration lacks the mask tokens; that of any other vocabulary must have
+ * them. */
 static void read_specials(struct model_desc *d, struct config *c)
 {
     static const struct {
@@ -63,7 +65,8 @@ static void read_specials(struct model_desc *d, struct config *c)
 
 static void describe_hf(struct model_desc *d, struct config *c)
 {
-    int n_bits = config_int_or(c, "quantization_bit", 0, 32, 0); /* the checkpoint puts matrices together */
+    int n_bits = config_int_or(c, "quantization_bit", 0, 32,
+                               0); /* the checkpoint's reader converts the matrices */
     if (n_bits != 0 && n_bits != 4 && n_bits != 8)
         config_unsupported(c, "quantization_bit", "a checkpoint of integers of other than 4 or 8 bits");
     if (config_int_or(c, "pre_seq_len", 0, LIMIT_CONTEXT, 0) != 0)
@@ -82,7 +85,7 @@ static void describe_hf(struct model_desc *d, struct config *c)
     d->residual_scale = sqrtf(2.0f * (float)d->n_layers);
     d->rotary_dim = d->head_dim;
     d->rope_theta = 10000;
-    /* Files hold the head too, but its authors' class ties it. */
+    /* Files contain the output matrix too, but the authors' class ties it. */
     d->tied_output = config_bool_or(c, "tie_word_embeddings", true);
     read_specials(d, c);
 }

@@ -1,5 +1,6 @@
-/* GLM-4 in transformers' layouts: "glm" (GLM-4-9B), and "glm4" (the 0414 series) with norms behind both blocks as well.
- * LLaMA's names, but ChatGLM's interleaved rotary positions on a part of each head, and gate and up in one tensor. */
+/* GLM-4 in transformers' layouts: "glm" (GLM-4-9B), and "glm4" (the 0414 series) with norms also
+ * after both blocks. LLaMA's names, but ChatGLM's interleaved rotary positions on a part of each
+ * head, and gate and up in one tensor. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
 
@@ -59,7 +60,7 @@ static const char *choose_chat(const struct model_desc *desc, const struct token
     return has_turns(tok) ? "glm4" : "";
 }
 
-/* Reading a GGUF file of architecture "chatglm" is the business of chatglm.c, whose layouts hold these names too. */
+/* GGUF files of architecture "chatglm" are read by chatglm.c, whose layouts include these names. */
 const struct family FAMILY_GLM = {
     .name = "glm",
     .gguf_architecture = "chatglm",

@@ -1,5 +1,5 @@
-/* GPT-2: LayerNorm, learned positions, GELU without a gate, biases everywhere. Hugging Face keeps its matrices as
- * [in][out] (Conv1D), with or without "transformer." before every name. */
+/* GPT-2: LayerNorm, learned positions, GELU without a gate, biases everywhere. Hugging Face
+ * stores its matrices as [in][out] (Conv1D), with or without "transformer." before every name. */
 #include "model/description/describe.h"
 #include "model/families/names.h"
 

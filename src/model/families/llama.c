@@ -1,6 +1,7 @@
-/* LLaMA 1, 2, 3 and what has its layout: RMSNorm, rotary positions over the whole head, grouped attention, SwiGLU.
- * Hugging Face stores q and k for half-split rotation; GGUF's architecture "llama" stores them permuted for interleaved
- * rotation. Each is run as it is stored. */
+/* LLaMA 1, 2, 3 and models with its layout: RMSNorm, rotary positions over the whole head,
+ * grouped attention, SwiGLU. Hugging Face stores q and k for half-split rotation; GGUF's
+ * architecture "llama" stores them permuted for interleaved rotation. Each runs in its stored
+ * order. */
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"
 #include "model/families/names.h"
@@ -17,7 +18,7 @@ static const struct tensor_names LAYOUTS[] = {
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq", "rope_freqs.weight" };
 
-/* Mistral is LLaMA's layout with a window of attention (v0.1). */
+/* Mistral has LLaMA's layout with sliding-window attention (v0.1). */
 static bool is_mine(const json_t *config)
 {
     return describe_has_type(config, "llama") || describe_has_type(config, "mistral");
@@ -35,11 +36,12 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     static const struct transformers_defaults MISTRAL = { 8, 0, 131072, 1e-6, 1 };
     bool is_mistral = describe_has_type(c->root, "mistral");
     describe_transformers(d, c, is_mistral ? &MISTRAL : &LLAMA);
-    if (!is_mistral) { /* whose class knows no biases */
+    if (!is_mistral) { /* Mistral's class has no biases */
         d->has_qkv_bias = d->has_attn_out_bias = config_bool_or(c, "attention_bias", false);
         d->has_mlp_bias = config_bool_or(c, "mlp_bias", false);
     }
-    /* Mistral's class has a window where the file is silent; null is none. LLaMA's knows no window. */
+    /* Mistral's class has a default window if the key is absent; null means none. LLaMA's class
+     * has no window. */
     int window = config_int_or(c, "sliding_window", 1, INT32_MAX,
                                is_mistral && !config_has(c, "sliding_window") ? 4096 : 0);
     if (window > 0 && !is_mistral)
@@ -51,7 +53,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
 
 /* ---- chat ---- */
 
-/* Only its template tells a chat model of LLaMA 2 from the base model. */
+/* Only the template distinguishes a chat model of LLaMA 2 from the base model. */
 static const char *choose_chat(const struct model_desc *desc, const struct tokenizer *tok,
                                const json_t *config, const json_t *tokenizer_config, const char *template)
 {

@@ -1,5 +1,6 @@
-/* PanGu-Alpha: GPT-2's block with the quick GELU, and on top a layer whose queries come from a table by position. Published in
- * MindSpore's names alone; its projections are stored as [in][out], q, k and v are not. Zeng et al., 2021. */
+/* PanGu-Alpha: GPT-2's block with the quick GELU, and on top a layer whose queries come from a
+ * table by position. Published only with MindSpore's names; its projections are stored as
+ * [in][out], q, k and v are not. Zeng et al., 2021. */
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"
 #include "model/families/names.h"
@@ -47,7 +48,7 @@ static void describe_mindformers(struct model_desc *d, struct config *c)
     if (strcmp(act, "fast_gelu") != 0)
         config_unsupported(c, "hidden_act", act);
     if (config_bool_or(c, "post_layernorm_residual", false))
-        config_unsupported(c, "post_layernorm_residual", "a residual taken behind the norm");
+        config_unsupported(c, "post_layernorm_residual", "a residual taken after the norm");
 }
 
 static void describe(struct model_desc *d, struct config *c, bool is_gguf)
@@ -58,7 +59,7 @@ static void describe(struct model_desc *d, struct config *c, bool is_gguf)
     else
         describe_mindformers(d, c);
     if (d->n_layers < 2)
-        config_unsupported(c, "block_count", "a model of the query layer alone");
+        config_unsupported(c, "block_count", "a model that has only the query layer");
     d->rotary_dim = 0;
     d->has_learned_positions = true;
     d->has_top_query = true;

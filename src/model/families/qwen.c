@@ -1,5 +1,5 @@
-/* Qwen2 and Qwen2.5: LLaMA's block with biases on q, k, v. Qwen3: without them, but with norms of the heads of q and k.
- * GGUF keeps q and k for half-split rotation. */
+/* Qwen2 and Qwen2.5: LLaMA's block with biases on q, k, v. Qwen3: without them, but with norms of
+ * the heads of q and k. GGUF stores q and k for half-split rotary embedding. */
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"
 #include "model/families/names.h"
@@ -44,7 +44,8 @@ static bool is_qwen3(const json_t *config)
     return describe_has_type(config, "qwen3");
 }
 
-/* Files give a window's size also where it is not used. Without layer_types it is for the layers from max_window_layers on. */
+/* Files contain a window size even if it is not used. Without layer_types it applies to the
+ * layers from max_window_layers on. */
 static void read_window(struct model_desc *d, struct config *c)
 {
     int window = config_int_or(c, "sliding_window", 1, INT32_MAX, config_has(c, "sliding_window") ? 0 : 4096);

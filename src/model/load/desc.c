@@ -1,4 +1,5 @@
-/* From configuration to description: which family, its values, and the checks that every family shares. */
+/* Reads a model description from a configuration: finds the family, and does the checks that all
+ * families share. */
 #include "base/half.h"
 #include "base/log.h"
 #include "checkpoint/quantized.h"
@@ -33,7 +34,8 @@ enum tutti_status family_glm_prefix(const struct tokenizer *tok, struct ids *out
     enum tutti_status st = chat_add_special(tok, "[gMASK]", out, err);
     if (st != TUTTI_OK)
         return st;
-    /* A GGUF vocabulary spells it so where a plain piece is spelled "sop" too: there all spellings must differ. */
+    /* A GGUF vocabulary, in which spellings must be unique, spells it so if a plain piece is
+     * spelled "sop". */
     bool renamed = tokenizer_find_control(tok, "sop") < 0;
     return chat_add_special(tok, renamed ? "<sop>" : "sop", out, err);
 }
@@ -117,7 +119,8 @@ static bool has_tensor(const struct checkpoint *ck, const char *pattern)
     return checkpoint_find(ck, name) != NULL;
 }
 
-/* Layouts may differ in a few names alone; where none fits wholly, the one that fits a little gives better errors. */
+/* Layouts may differ in only a few names. If none fits completely, one that fits partly gives
+ * better errors. */
 const struct tensor_names *family_layout(const struct family *family, const struct checkpoint *ck)
 {
     const struct tensor_names *nearest = NULL;
@@ -148,7 +151,7 @@ enum tutti_status family_no_layout(const struct family *family, const struct che
                      checkpoint_path(ck), family->name, family->layouts[0].embedding);
 }
 
-/* GGUF need not say how large the vocabulary is: the embedding's rows tell. */
+/* GGUF need not contain the vocabulary size: use the embedding's rows. */
 static enum tutti_status find_vocab(struct model_desc *desc, const struct family *family,
                                     const struct checkpoint *ck, struct tutti_error *err)
 {
@@ -162,7 +165,7 @@ static enum tutti_status find_vocab(struct model_desc *desc, const struct family
     return TUTTI_OK;
 }
 
-/* GGUF has no keys for biases: the first layer's tensors tell. */
+/* GGUF has no keys for biases: look for the first layer's tensors. */
 static bool has_bias(const struct checkpoint *ck, const char *pattern)
 {
     char weight[LIMIT_TENSOR_NAME_BYTES], bias[LIMIT_TENSOR_NAME_BYTES];
@@ -171,8 +174,9 @@ static bool has_bias(const struct checkpoint *ck, const char *pattern)
     return checkpoint_find(ck, bias) != NULL;
 }
 
-/* A file may hold an output matrix although the configuration ties it to the embedding. If the two differ, transformers (version 5) runs
- * the model untied. A rank's part needs no check: the whole checkpoint was checked before it was cut. */
+/* A file may contain an output matrix although the configuration ties it to the embedding. If the
+ * two differ, transformers (version 5) runs the model untied. A rank's part needs no check: the
+ * whole checkpoint was checked before it was sharded. */
 static enum tutti_status check_tie(struct model_desc *desc, const struct family *family,
                                    const struct tensor_names *names, const struct checkpoint *ck,
                                    struct tutti_error *err)
@@ -187,7 +191,7 @@ static enum tutti_status check_tie(struct model_desc *desc, const struct family 
     enum tutti_status st = weights_are_equal(&is_same, output, table, err);
     if (st != TUTTI_OK || is_same)
         return st;
-    if (family->code) /* the authors' own class: what it does depends on the library below it */
+    if (family->code) /* the authors' own class: its behaviour depends on the library version */
         return error_set(err, TUTTI_E_UNSUPPORTED,
                          "%s: tensor %s: it differs from %s, to which the configuration ties it; set "
                          "tie_word_embeddings to false in %s to use it, or remove the tensor",
@@ -206,14 +210,14 @@ static bool ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* Files of MindFormers keep their own settings next to the translated ones. */
+/* Configurations of MindFormers keep their own keys next to the translated ones. */
 static bool is_mindformers(const struct config *c)
 {
     return json_object_get(c->root, "mindformers_version") || ends_with(c->file, ".yaml") ||
            ends_with(c->file, ".yml");
 }
 
-/* Refuses every setting that is neither understood nor known to change nothing. */
+/* Refuses every key that is neither understood nor known to have no effect. */
 static enum tutti_status end_config(struct config *c, const struct family *family,
                                     const struct checkpoint *ck)
 {
@@ -282,18 +286,19 @@ static double llama3_scaled(const struct model_desc *d, double freq)
     double factor = d->rope_scaling.factor;
     if (wavelength < original / high)
         return freq;
-    if (wavelength >= original / low) /* where both factors are equal nothing is left between them */
+    if (wavelength >= original / low) /* with equal factors there is no range between them */
         return freq / factor;
     double smooth = (original / wavelength - low) / (high - low);
     return (1 - smooth) * freq / factor + smooth * freq;
 }
 
-/* Peng et al., 2023 (YaRN): high frequencies stay, low ones are divided, a ramp between them. */
+/* Peng et al., 2023 (YaRN): high frequencies are kept, low ones divided, with a ramp between
+ * them. */
 struct yarn {
     double low, high; /* of the ramp, in pairs */
 };
 
-/* The pair whose wave turns n times within the original context. */
+/* The pair that completes n periods within the original context. */
 static double yarn_pair(const struct model_desc *d, double n)
 {
     return d->rotary_dim * log(d->rope_scaling.original_n_ctx / (2 * M_PI * n)) / (2 * log(d->rope_theta));
@@ -332,7 +337,8 @@ float model_rope_scale(const struct model_desc *d)
 void model_rope_freqs(const struct model_desc *d, float *freqs)
 {
     struct yarn yarn = yarn_range(d);
-    int n = d->rope == ROPE_2D ? d->rotary_dim / 2 : d->rotary_dim; /* each of two streams turns a half */
+    int n = d->rope == ROPE_2D ? d->rotary_dim / 2
+                               : d->rotary_dim; /* each of the two positions rotates one half */
     for (int j = 0; j < n / 2; j++) {
         /* The reference computes exponent, power and inverse in float32, each rounded. */
         float exponent = (float)(2 * j) / (float)n;
@@ -347,7 +353,8 @@ void model_rope_freqs(const struct model_desc *d, float *freqs)
     }
 }
 
-/* Press et al., 2021: a geometric sequence for a power of two heads; others take every other one of twice as many. */
+/* Press et al., 2021: a geometric sequence for a power of two heads; others take every other one
+ * of twice as many. */
 void model_alibi_slopes(const struct model_desc *d, float *slopes)
 {
     int n = 1;
@@ -364,7 +371,7 @@ struct prefix model_find_prefix(const struct model_desc *d, const int32_t *ids, 
         return prefix;
     while (prefix.n < n_ids && ids[prefix.n] != d->prefix_end_id)
         prefix.n++;
-    if (prefix.n == n_ids) /* no end: all of it is read from left to right */
+    if (prefix.n == n_ids) /* no end: attention is causal everywhere */
         return (struct prefix){ .n = 0, .has_no_end = true };
     prefix.mask_position = prefix.n;
     for (int k = 0; k < 2 && prefix.mask_position == prefix.n; k++) {

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* In the order of the calls, so that nothing can change places; what is not there counts too. */
+/* Depends on the order of the calls; missing parts count too. */
 static void add(uint64_t *sum, uint64_t next)
 {
     *sum = mix64(mix64(*sum) ^ next);
@@ -57,7 +57,7 @@ uint64_t model_weights_fingerprint(const struct model *model)
     return sum;
 }
 
-/* A field that is added to the description may change what keys and values are: then it belongs here. */
+/* A new field of the description that affects keys and values must be added here. */
 _Static_assert(sizeof(void *) != 8 || sizeof(struct model_desc) == 520, "see model_shape_fingerprint()");
 
 uint64_t model_shape_fingerprint(const struct model *model)
@@ -105,7 +105,7 @@ uint64_t model_shape_fingerprint(const struct model *model)
     add(&sum, checksum64(0, d->family, strnlen(d->family, sizeof d->family)));
     add(&sum, checksum64(0, numbers, sizeof numbers));
     add(&sum, checksum64(0, reals, sizeof reals));
-    if (model->rope_freqs) /* the mathematical library had a part in them */
+    if (model->rope_freqs) /* they depend on the math library */
         add(&sum, checksum64(0, model->rope_freqs, (size_t)d->rotary_dim / 2 * sizeof *model->rope_freqs));
     return sum;
 }

@@ -1,4 +1,4 @@
-/* From a checkpoint to a model that runs: description, packed weights, tokenizer, chat format, defaults. */
+/* Loads a model from a checkpoint: description, packed weights, tokenizer, chat format, defaults. */
 #include "model/load/load.h"
 
 #include "backend/kv_type.h"
@@ -39,7 +39,7 @@ enum tutti_status load_out_of_memory(const struct loader *l, struct tutti_error 
     return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(l->ck));
 }
 
-/* GGUF bakes llama3's rotary scaling into a tensor of divisors. */
+/* GGUF stores llama3's rotary scaling as a tensor of divisors. */
 static enum tutti_status apply_rope_factors(struct loader *l, struct tutti_error *err)
 {
     const struct tensor *t = checkpoint_take(l->ck, "rope_freqs.weight");
@@ -66,7 +66,7 @@ static enum tutti_status apply_rope_factors(struct loader *l, struct tutti_error
 
 /* ---- tokenizer, stops, defaults ---- */
 
-/* Rows of the vocabulary behind the last piece that can appear are padding: never sampled. */
+/* Rows of the vocabulary after the last usable piece are padding: never sampled. */
 static int usable_vocab(const struct model *model)
 {
     if (!model->tokenizer)
@@ -77,7 +77,7 @@ static int usable_vocab(const struct model *model)
     return n < model->desc.n_vocab ? n : model->desc.n_vocab;
 }
 
-/* These are no more than defaults: what cannot be one is said, and left out. */
+/* These are only defaults: invalid entries are logged and skipped. */
 static float default_or(const struct loader *l, const json_t *generation, const char *key, double lo,
                         double hi, float fallback)
 {
@@ -248,7 +248,7 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
     model_rope_freqs(&model->desc, model->rope_freqs);
     st = apply_rope_factors(l, err);
     if (st == TUTTI_OK)
-        st = load_text(l, err); /* before the weights: it is quick, and more often wrong */
+        st = load_text(l, err); /* before the weights: it is quick, and fails more often */
     model->local = model->desc;
     if (st == TUTTI_OK && model->group)
         st = load_cut(l, err);
@@ -261,7 +261,8 @@ static enum tutti_status load(struct loader *l, struct tutti_error *err)
     return st;
 }
 
-/* What this rank needs of a checkpoint: of one that is cut for as many ranks its own part. */
+/* Opens what this rank needs of a checkpoint: only its own part, if it is sharded for as many
+ * ranks. */
 static enum tutti_status open_part(struct loader *l, const char *path, struct tutti_error *err)
 {
     enum tutti_status st = checkpoint_open_rank(&l->ck, path, model_rank(l->model),
@@ -288,7 +289,7 @@ enum tutti_status model_load(struct model **out, const char *path, const struct 
         return st;
     }
     if (model_rank(l.model) > 0)
-        given.progress = NULL; /* rank 0 shows it for all */
+        given.progress = NULL; /* only rank 0 shows progress */
     st = l.model->group ? open_part(&l, path, err) : checkpoint_open(&l.ck, path, err);
     if (st == TUTTI_OK)
         st = load(&l, err);
@@ -306,7 +307,7 @@ enum tutti_status model_text_prefix(const struct model *model, struct ids *out, 
     if (!model->family || !model->tokenizer)
         return TUTTI_OK;
     const struct token_affixes *affixes = tokenizer_affixes(model->tokenizer);
-    if (affixes->n_before == 0) /* the files of a GLM model may not name what its authors' code puts there */
+    if (affixes->n_before == 0) /* the files of a GLM model may lack the prefix that the authors' code adds */
         return model->family->text_prefix(model->tokenizer, out, err);
     return ids_add_all(out, affixes->before, (size_t)affixes->n_before) ? TUTTI_OK : chat_out_of_memory(err);
 }

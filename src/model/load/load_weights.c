@@ -1,4 +1,5 @@
-/* Weights from their tensors into the backend's memory: matrices packed, vectors and tables as float32. */
+/* Loads weights into the backend's memory: matrices are packed, vectors and tables converted to
+ * float32. */
 #include "model/load/load.h"
 
 #include "base/log.h"
@@ -15,12 +16,12 @@ static void progress(struct loader *l, const struct tensor *t)
         l->options->progress(l->options->user, l->done, l->total);
 }
 
-/* A weight as the parts that matrix_new() takes, and the memory behind them. */
+/* A weight as the parts for matrix_new(), and their memory. */
 struct sources {
     struct matrix_part *parts;
     const float **biases; /* [n_parts] into floats; NULL: none */
     int n_parts;
-    void *made[MAX_PARTS]; /* what does not lie in the mapping as it is needed */
+    void *made[MAX_PARTS]; /* copies of parts that cannot be used in the mapping */
     float *floats[MAX_PARTS];
 };
 
@@ -34,7 +35,7 @@ static void sources_clear(struct sources *s)
     free((void *)s->biases);
 }
 
-/* Runs of rows that lie one behind the other in the one tensor, q's heads first, then k's, then v's. */
+/* Splits the one tensor [heads][q, k, v] into runs of rows: q's heads first, then k's, then v's. */
 static void cut_by_head(struct sources *s, const struct weight *w)
 {
     const struct matrix_part whole = s->parts[0];
@@ -81,7 +82,7 @@ static bool sources_fill(struct sources *s, const struct weight *w)
     return true;
 }
 
-/* Leaves the rows of the runs, in their order. False: no memory. */
+/* Keeps only the rows of the runs, in their order. False: out of memory. */
 static bool cut_rows(struct sources *s, const struct split_part *part, int n_in)
 {
     int n_most = s->n_parts * part->n_runs, n = 0;
@@ -117,7 +118,8 @@ static bool cut_rows(struct sources *s, const struct split_part *part, int n_in)
     return true;
 }
 
-/* Leaves the columns of the one run, which begins and ends with whole blocks. The bias is added by rank 0 alone. */
+/* Keeps only the columns of the one run, which begins and ends at block borders. Only rank 0 adds
+ * the bias. */
 static void cut_columns(struct sources *s, const struct split_part *part, int n_in, bool has_bias)
 {
     for (int i = 0; i < s->n_parts; i++) {
@@ -133,20 +135,22 @@ static void cut_columns(struct sources *s, const struct split_part *part, int n_
     }
 }
 
-/* What a matrix runs as. It depends on the whole matrix, so that the cut makes no difference. */
+/* The type in which a matrix runs. It depends on the whole matrix, so that the number of ranks
+ * makes no difference. */
 static enum dtype type_of(const struct loader *l, const struct weight *w, enum dtype *want)
 {
     *want = l->type ? weight_type_choose(l->type, &w->place) : weights_common_type(w);
     return weights_fit_type(*want, w->n_in);
 }
 
-/* What the tensors should have. */
+/* The description that the stored tensors must match. */
 static const struct model_desc *stored_desc(const struct loader *l)
 {
     return l->is_cut ? &l->model->local : &l->model->desc;
 }
 
-/* Leaves what part says of the whole, or where the tensors are this rank's part already the bias that it adds. False: no memory. */
+/* Keeps only part of the whole weight. If the tensors are already this rank's part, only decides
+ * about the bias. False: out of memory. */
 static bool cut(const struct loader *l, struct sources *s, const struct weight *w,
                 const struct split_part *part)
 {
@@ -162,7 +166,7 @@ static bool cut(const struct loader *l, struct sources *s, const struct weight *
     return true;
 }
 
-/* part: what this rank holds of it, of n_whole rows or columns. */
+/* part: this rank's part of it, of n_whole rows or columns. */
 static enum tutti_status pack_part(struct loader *l, struct matrix **out, const struct weight *w,
                                    const struct split_part *part, int n_whole, struct tutti_error *err)
 {
@@ -201,7 +205,7 @@ done:
     return st;
 }
 
-/* A matrix in its place in the model. */
+/* Packs a matrix with its role in the model. */
 static enum tutti_status pack(struct loader *l, struct matrix **out, const struct weight *w,
                               enum split_role role, struct tutti_error *err)
 {
@@ -211,7 +215,7 @@ static enum tutti_status pack(struct loader *l, struct matrix **out, const struc
     return pack_part(l, out, w, &part, split_n_whole(&l->model->desc, role), err);
 }
 
-/* tensor NULL: there is none, and *out stays NULL. */
+/* tensor NULL: none, *out stays NULL. */
 static enum tutti_status upload(struct loader *l, float **out, const struct tensor *tensor, int64_t n_rows,
                                 struct tutti_error *err)
 {
@@ -249,7 +253,7 @@ static enum tutti_status pack_top_query(struct loader *l, const struct weight *q
     memmove(kv.parts, qkv->parts + 1, 2 * sizeof *kv.parts);
     memmove(kv.biases, qkv->biases + 1, 2 * sizeof *kv.biases);
     struct split_part part = { .kind = SPLIT_WHOLE };
-    if (l->model->group) { /* k, and v behind it */
+    if (l->model->group) { /* k, followed by v */
         const struct model_desc *d = &l->model->desc;
         part = split_part(&l->model->group->split, d, SPLIT_K);
         int n_rows = d->n_kv_heads * d->head_dim;
@@ -269,7 +273,8 @@ static enum tutti_status load_layer(struct loader *l, int index, struct tutti_er
     struct layer *layer = &l->model->layers[index];
     struct layer_weights w;
     enum tutti_status st = weights_find_layer(&w, stored_desc(l), l->names, l->ck, index, err);
-    /* A type depends on how many heads share values in the whole model, so that the cut makes no difference. */
+    /* A type depends on the query heads per KV head of the whole model, so that the number of
+     * ranks makes no difference. */
     w.qkv.place.n_sharing = w.attn_out.place.n_sharing = d->n_heads / d->n_kv_heads;
     w.gate_up.place.n_sharing = w.down.place.n_sharing = d->n_heads / d->n_kv_heads;
     if (st == TUTTI_OK && index == 0)
@@ -298,7 +303,7 @@ static enum tutti_status load_layer(struct loader *l, int index, struct tutti_er
     return st;
 }
 
-/* The larger block of what is stored and what it runs as: all of them are 1, 32 or 256. */
+/* The larger of the block sizes of the stored type and the type to run: all are 1, 32 or 256. */
 static int block_of(const struct loader *l, const struct weight *w, int n_most)
 {
     enum dtype want;
@@ -307,7 +312,7 @@ static int block_of(const struct loader *l, const struct weight *w, int n_most)
     return n > n_most ? n : n_most;
 }
 
-/* The parts must be those that the ranks hold here. */
+/* Checks that the parts are split as in this run. */
 static enum tutti_status check_cut(const struct loader *l, struct tutti_error *err)
 {
     const struct shard_manifest *manifest = checkpoint_shard(l->ck);
@@ -326,7 +331,7 @@ enum tutti_status load_cut(struct loader *l, struct tutti_error *err)
 {
     const struct model_desc *d = &l->model->desc;
     struct split_blocks blocks = { 1, 1 };
-    if (l->is_cut) { /* parts are of plain types */
+    if (l->is_cut) { /* sharded checkpoints have plain types */
         enum tutti_status st = group_cut(l->model, &blocks, err);
         return st == TUTTI_OK ? check_cut(l, err) : st;
     }

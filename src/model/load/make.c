@@ -1,4 +1,4 @@
-/* Known shapes with made-up weights: what a benchmark needs of a model, without a download. */
+/* Makes models of known shapes with random weights, for benchmarks without a download. */
 #include "base/rng.h"
 #include "kernels/quantize.h"
 #include "model/description/family.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What families have in common; a shape's numbers follow. */
+/* Settings that families share; each shape adds its dimensions. */
 #define SWIGLU .has_gate = true, .activation = ACT_SILU, .norm_eps = 1e-5f, .rope_theta = 10000
 #define GELU                                                                                                 \
     .norm = NORM_LAYER, .activation = ACT_GELU_TANH, .norm_eps = 1e-5f, .rope_theta = 10000,                 \
@@ -56,8 +56,8 @@ static const struct shape {
 };
 enum { N_SHAPES = sizeof SHAPES / sizeof *SHAPES };
 
-/* Pseudo-random weights of one row after the other repeat after this many rows: a matrix is larger than any cache, and
- * what it holds does not matter to its speed. */
+/* Pseudo-random rows repeat after this many rows: the packed matrix is larger than any cache, and
+ * the values do not affect speed. */
 enum { SOURCE_ROWS = 64 };
 
 struct maker {
@@ -76,7 +76,7 @@ static float *random_floats(struct maker *m, int64_t n, float spread)
 
 static enum tutti_status out_of_memory(struct tutti_error *err)
 {
-    return error_set(err, TUTTI_E_MEMORY, "made-up weights: out of memory");
+    return error_set(err, TUTTI_E_MEMORY, "random weights: out of memory");
 }
 
 static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const char *name, int n_in,
@@ -192,7 +192,7 @@ static enum tutti_status make_layer(struct maker *m, struct layer *layer, bool i
     return st;
 }
 
-/* What stands before the first layer. */
+/* The weights before the first layer. */
 static enum tutti_status make_inputs(struct maker *m, struct tutti_error *err)
 {
     struct model *model = m->model;
@@ -209,7 +209,7 @@ static enum tutti_status make_inputs(struct maker *m, struct tutti_error *err)
     return st;
 }
 
-/* Weights of all matrices of the whole model. */
+/* Number of weights in all matrices of the whole model. */
 static uint64_t count_matrices(const struct model_desc *d)
 {
     uint64_t q = (uint64_t)d->n_heads * (uint64_t)d->head_dim,
@@ -219,7 +219,7 @@ static uint64_t count_matrices(const struct model_desc *d)
     return (uint64_t)d->d_model * ((uint64_t)d->n_layers * width + n_tables * (uint64_t)d->n_vocab);
 }
 
-/* Shares them out over the ranks, by the blocks of the type that they have. */
+/* Splits them over the ranks, by the block size of their type. */
 static enum tutti_status cut(const struct maker *m, struct tutti_error *err)
 {
     const struct model_desc *d = &m->model->desc;

@@ -26,7 +26,8 @@ static bool is_family(const struct tokenizer_source *s, const char *name)
     return strcmp(s->family->name, name) == 0;
 }
 
-/* These two files alone do not say how text is cut: the class that reads them does, else the family. */
+/* These two files do not define the pre-tokenization: it follows from the tokenizer's class, else
+ * from the family. */
 static const char *find_pre(const struct tokenizer_source *s)
 {
     const char *class = json_string_value(json_object_get(s->tokenizer_config, "tokenizer_class"));
@@ -136,7 +137,7 @@ enum tutti_status tokenizer_read_tiktoken(struct tokenizer **out, const struct t
         return tokenizer_from_tiktoken(out, &file, "glm4", GLM4_SPECIALS, N_GLM4_SPECIALS,
                                        s->tokenizer_config, err);
     return error_set(err, TUTTI_E_UNSUPPORTED,
-                     "%s: how text is cut by a file of tiktoken is known for LLaMA-3 and GLM-4 alone",
+                     "%s: the pre-tokenization of a tiktoken file is only known for LLaMA-3 and GLM-4",
                      s->path);
 }
 
@@ -152,7 +153,7 @@ static int32_t id_of(const json_t *scalars, const char *key, size_t n)
     return id >= 0 && (uint64_t)id < n ? (int32_t)id : -1;
 }
 
-/* An array of strings as pieces of type NORMAL. *n 0: there is none. */
+/* An array of strings as pieces of type NORMAL. *n 0: none. */
 static struct piece *read_strings(const struct gguf_array *array, size_t *n)
 {
     *n = array && gguf_array_type(array) == GGUF_STRING ? gguf_array_n(array) : 0;
@@ -236,7 +237,7 @@ enum tutti_status tokenizer_read_gguf(struct tokenizer **out, const struct gguf 
     return st;
 }
 
-/* The id that llama.cpp takes if the file has none. */
+/* The id of a key, or llama.cpp's default if the file has none. */
 static int32_t id_or(const json_t *scalars, const char *key, int32_t usual, size_t n)
 {
     return json_object_get(scalars, key) ? id_of(scalars, key, n) : (size_t)usual < n ? usual : -1;

@@ -1,4 +1,4 @@
-/* The tokenizer of a checkpoint: a file of a folder, or the vocabulary in a GGUF file's metadata. */
+/* Loads the tokenizer of a checkpoint: from a file of a folder, or from a GGUF file's metadata. */
 #include "base/files/mapping.h"
 #include "base/log.h"
 #include "checkpoint/gguf/gguf.h"
@@ -12,13 +12,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A SentencePiece file begins with field 1 (a piece), wire type 2. GLM-4's file of the same name is lines of text. */
+/* A SentencePiece file begins with field 1 (a piece), wire type 2. GLM-4's file of the same name
+ * is lines of text. */
 static bool is_sentencepiece(const struct mapping *map)
 {
     return map->n_bytes > 0 && map->bytes[0] == 0x0A;
 }
 
-/* Is there such a file? Its path is in s->path then. */
+/* Whether there is such a file; s->path is then its path. */
 static bool has_file(struct tokenizer_source *s, const char *name)
 {
     int n = snprintf(s->path, sizeof s->path, "%s/%s", s->folder, name);
@@ -36,7 +37,8 @@ static enum tutti_status read_tokenizer_model(struct tokenizer **out, const stru
                      s->path);
 }
 
-/* ChatGLM-6B's file. Its first release does not say how many tokens of images stand in front: the model's size does. */
+/* ChatGLM-6B's file. The first release does not contain the number of image tokens at the start:
+ * it follows from the model's vocabulary. */
 static enum tutti_status read_icetext(struct tokenizer **out, const struct tokenizer_source *s,
                                       const struct mapping *map, struct tutti_error *err)
 {
@@ -53,7 +55,7 @@ static enum tutti_status read_icetext(struct tokenizer **out, const struct token
     return tokenizer_from_icetext(out, map->bytes, map->n_bytes, (int32_t)n, s->path, err);
 }
 
-/* PanGu-Alpha's file. Its authors cut text into words with the Python package jieba. */
+/* PanGu-Alpha's file. The original splits text into words with the Python package jieba. */
 static enum tutti_status read_pangu(struct tokenizer **out, const struct tokenizer_source *s,
                                     const struct mapping *map, struct tutti_error *err)
 {
@@ -100,8 +102,8 @@ static bool has_only_slow_class(const struct tokenizer_source *s)
     return json_is_string(json_array_get(classes, 0)) && json_is_null(json_array_get(classes, 1));
 }
 
-/* Reads the first file that exists. If it cannot be read, the next one is used, with a warning: they hold the same tokenizer in different
- * formats. */
+/* Reads the first file that exists. If it cannot be read, the next one is used, with a warning:
+ * they hold the same tokenizer in different formats. */
 static enum tutti_status read_first_file(struct tokenizer **out, struct tokenizer_source *s,
                                          struct tutti_error *err)
 {
@@ -179,7 +181,7 @@ static bool flag_of(const json_t *scalars, const char *key, bool fallback)
     return json_is_boolean(value) ? json_is_true(value) : fallback;
 }
 
-/* What a vocabulary in a GGUF file is made from; for gguf_vocab_clear(). */
+/* The data of a vocabulary in a GGUF file; for gguf_vocab_clear(). */
 struct gguf_vocab {
     struct piece *pieces; /* their bytes are the file's */
     size_t n;
@@ -256,7 +258,7 @@ static bool string_is(const json_t *scalars, const char *key, const char *text)
     return value && strcmp(value, text) == 0;
 }
 
-/* What the kinds that llama.cpp knows cannot say. */
+/* Reads tutti's own keys, for settings that llama.cpp's kinds lack. */
 static enum tutti_status read_own_settings(struct piece_vocab *vocab, struct word_list *words,
                                            const struct gguf *gguf, const char *path, struct tutti_error *err)
 {
@@ -300,8 +302,8 @@ static void restore_marks(struct gguf_vocab *v, const json_t *added)
     }
 }
 
-/* Sets bos and eos of a text, and the added tokens: tutti's own list, else all control and user-defined pieces, as in llama.cpp.
- * adds_bos: the default, if the file has no key for it. */
+/* Sets bos and eos of a text, and the added tokens: tutti's own list, else all control and
+ * user-defined pieces, as in llama.cpp. adds_bos: the default, if the file has no key for it. */
 static enum tutti_status finish_pieces(struct tokenizer *tok, const json_t *scalars, const json_t *added,
                                        bool adds_bos, const char *path, struct tutti_error *err)
 {
@@ -316,7 +318,7 @@ static enum tutti_status finish_pieces(struct tokenizer *tok, const json_t *scal
     return st;
 }
 
-/* SentencePiece's kinds. */
+/* Loads a SentencePiece vocabulary from a GGUF file. */
 static enum tutti_status load_pieces(struct tokenizer **out, const struct gguf *gguf, const char *kind,
                                      const char *path, struct tutti_error *err)
 {

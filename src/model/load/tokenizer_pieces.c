@@ -1,5 +1,6 @@
-/* tokenizer.model of SentencePiece with the files that complete it: special pieces, added tokens, and the tokens at both ends of a text.
- * As in transformers; for files that transformers does not read, as in llama.cpp. */
+/* Reads SentencePiece's tokenizer.model and the files with special pieces, added tokens, and the
+ * tokens at both ends of a text. As in transformers; for files that transformers does not read,
+ * as in llama.cpp. */
 #include "base/json/json_wide.h"
 #include "base/limits.h"
 #include "model/load/tokenizer_bytes.h"
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The tokenizer that gets tokens, and the file's name for messages. */
+/* The tokenizer to add tokens to, and the file's name for messages. */
 struct adding {
     struct tokenizer *tok;
     const char *name;
@@ -117,8 +118,8 @@ static enum tutti_status add_named(const struct adding *a, const json_t *setting
     return added >= 0 ? TUTTI_OK : add_special(a, text, found);
 }
 
-/* Other special tokens: a mark of the model becomes special, and a new token gets an id if the model has a row for it. An ordinary piece
- * stays ordinary. */
+/* Other special tokens: a mark of the model becomes special, and a new token gets an id if the
+ * model has a row for it. An ordinary piece stays ordinary. */
 static enum tutti_status add_other(const struct adding *a, const json_t *token, int32_t n_rows)
 {
     const char *text = tokenizer_settings_text(token);
@@ -153,8 +154,8 @@ static bool has_prepend(const json_t *normalizer, int depth)
     return has;
 }
 
-/* A tokenizer.json that tutti could not use still lists the added tokens. *prepends: its normalizer puts a blank before every part of a
- * text. */
+/* A tokenizer.json that tutti could not use still lists the added tokens. *prepends: its
+ * normalizer prepends a blank to every part of a text. */
 static enum tutti_status add_of_json(const struct adding *a, const struct tokenizer_source *s, bool *prepends)
 {
     json_t *root = NULL;
@@ -164,7 +165,7 @@ static enum tutti_status add_of_json(const struct adding *a, const struct tokeni
     if (st == TUTTI_E_MEMORY)
         return error_set(a->err, st, "%s", inner.text);
     if (st != TUTTI_OK || !root)
-        return TUTTI_OK; /* no JSON: without added tokens */
+        return TUTTI_OK; /* not JSON: no added tokens */
     const json_t *list = json_object_get(root, "added_tokens");
     *prepends = has_prepend(json_object_get(root, "normalizer"), 0);
     for (size_t i = 0; st == TUTTI_OK && i < json_array_size(list); i++) {

@@ -53,7 +53,7 @@ static bool has_text(const json_t *decoder, const char *text)
     return false;
 }
 
-/* {"text": id}: tokens that were added in training. The file has no flags. */
+/* Adds tokens from {"text": id}, which were added in training. The file has no flags. */
 static enum tutti_status add_tokens(json_t *settings, json_t *decoder, const json_t *tokens,
                                     const char *folder, struct tutti_error *err)
 {

@@ -9,14 +9,14 @@
 
 enum { FIRST_ROOM = 1 << 14, MAX_COPIES = 1 << 10 };
 
-/* What rank 0 says: a message is a number of these, then its own fields. */
-enum { SAY_STEP, SAY_COPIES, SAY_RESERVE, SAY_KV_NEW, SAY_KV_FREE, SAY_MEMORY, SAY_TAKEN, SAY_ROOM, SAY_END };
+/* Messages of rank 0: one of these numbers, then the message's fields. */
+enum { MSG_STEP, MSG_COPIES, MSG_RESERVE, MSG_KV_NEW, MSG_KV_FREE, MSG_MEMORY, MSG_TAKEN, MSG_ROOM, MSG_END };
 
-/* The head of SAY_STEP. The arrays of struct step follow, those that may be missing by has; then the copies, the length of each
- * page table, the page tables. */
+/* The header of MSG_STEP. Then follow the arrays of struct step (has: which optional ones), the
+ * copies, the length of each page table, and the page tables. */
 enum { HAS_PREFIXES = 1, HAS_ROPE = 2, HAS_BLOCKS = 4, HAS_ADAPTERS = 8 };
 struct step_head {
-    int32_t say, n_rows, n_seqs, n_outputs, n_hidden, has, n_copies;
+    int32_t message, n_rows, n_seqs, n_outputs, n_hidden, has, n_copies;
 };
 enum { HEAD_INTS = sizeof(struct step_head) / sizeof(int32_t) };
 
@@ -39,7 +39,7 @@ enum tutti_status group_open(struct model *model, const struct tutti_model_optio
                              struct tutti_error *err)
 {
     if (!options->ranks || cluster_n_ranks(cluster_of(options->ranks)) == 1)
-        return TUTTI_OK; /* of several replicas each has the whole model */
+        return TUTTI_OK; /* each replica has the whole model */
     struct group *g = model->group = calloc(1, sizeof *g);
     if (g) {
         g->cluster = cluster_of(options->ranks);
@@ -109,34 +109,34 @@ enum tutti_status group_cut(struct model *model, const struct split_blocks *bloc
 
 /* ---- rank 0 ---- */
 
-static bool say(struct group *g, size_t n_ints)
+static bool send_plan(struct group *g, size_t n_ints)
 {
     return cluster_broadcast(g->cluster, g->plan, n_ints * sizeof *g->plan, false);
 }
 
-/* What has up to two numbers with it. */
-static bool say_short(struct group *g, int32_t what, int32_t a, int32_t b)
+/* Sends a message with up to two numbers. */
+static bool send_short(struct group *g, int32_t what, int32_t a, int32_t b)
 {
     g->plan[0] = what;
     g->plan[1] = a;
     g->plan[2] = b;
-    return say(g, 3);
+    return send_plan(g, 3);
 }
 
-/* More room on every rank. */
-static bool say_room(struct group *g, size_t n_ints)
+/* Grows the message buffer on every rank. */
+static bool send_room(struct group *g, size_t n_ints)
 {
     size_t n_room = g->n_room;
     while (n_room < n_ints)
         n_room *= 2;
     if (n_room == g->n_room)
         return true;
-    return n_room <= INT32_MAX && say_short(g, SAY_ROOM, (int32_t)n_room, 0) && make_room(g, n_room);
+    return n_room <= INT32_MAX && send_short(g, MSG_ROOM, (int32_t)n_room, 0) && make_room(g, n_room);
 }
 
 bool group_lead_reserve(struct group *g, int max_rows, int max_outputs)
 {
-    return say_short(g, SAY_RESERVE, max_rows, max_outputs);
+    return send_short(g, MSG_RESERVE, max_rows, max_outputs);
 }
 
 static int32_t *put(int32_t *at, const int32_t *values, int n)
@@ -145,7 +145,7 @@ static int32_t *put(int32_t *at, const int32_t *values, int n)
     return at + n;
 }
 
-/* Pages that a table holds at least: those up to the last row. Rows of a sequence stand in order. */
+/* The used length of each page table: pages up to the last row. Rows of a sequence are in order. */
 static size_t measure_tables(int32_t *lengths, const struct step *step)
 {
     size_t n = 0;
@@ -159,7 +159,7 @@ static size_t measure_tables(int32_t *lengths, const struct step *step)
 
 bool group_lead_step(struct group *g, const struct step *step)
 {
-    struct step_head head = { .say = SAY_STEP,
+    struct step_head head = { .message = MSG_STEP,
                               .n_rows = step->n_rows,
                               .n_seqs = step->n_seqs,
                               .n_outputs = step->n_outputs,
@@ -169,11 +169,11 @@ bool group_lead_step(struct group *g, const struct step *step)
                (step->block_positions ? HAS_BLOCKS : 0) | (step->adapters ? HAS_ADAPTERS : 0);
     size_t n_most = HEAD_INTS + 5 * (size_t)step->n_rows + (size_t)step->n_outputs +
                     3 * (size_t)step->n_seqs + 2 * (size_t)g->n_copies;
-    if (!say_room(g, n_most))
+    if (!send_room(g, n_most))
         return false;
     size_t n_tables = measure_tables(g->plan,
-                                     step); /* there alone is memory for the lengths; measured again below */
-    if (!say_room(g, n_most + n_tables))
+                                     step); /* only grows the buffer for the lengths; measured again below */
+    if (!send_room(g, n_most + n_tables))
         return false;
     int32_t *at = put(g->plan, (const int32_t *)(const void *)&head, HEAD_INTS);
     at = put(at, step->token_ids, step->n_rows);
@@ -195,7 +195,7 @@ bool group_lead_step(struct group *g, const struct step *step)
     at += step->n_seqs;
     for (int s = 0; s < step->n_seqs; s++)
         at = put(at, step->page_tables[s], lengths[s]);
-    return say(g, (size_t)(at - g->plan));
+    return send_plan(g, (size_t)(at - g->plan));
 }
 
 bool group_own_rows(const struct group *g, int n_rows, int d_model, int *begin, int *end)
@@ -221,8 +221,8 @@ enum tutti_status model_kv_new(struct model *model, struct kv_memory **out, int 
 {
     struct group *g = model->group;
     struct kv_memory *kv = NULL;
-    assert(!g || !g->has_kv); /* the others know of one alone */
-    if (g && !say_short(g, SAY_KV_NEW, n_pages, 0))
+    assert(!g || !g->has_kv); /* followers support only one */
+    if (g && !send_short(g, MSG_KV_NEW, n_pages, 0))
         return cluster_check(g->cluster, err);
     enum tutti_status st = make_kv(model, &kv, n_pages, err);
     if (st != TUTTI_OK) {
@@ -241,7 +241,7 @@ void model_kv_free(struct model *model, struct kv_memory *kv)
     if (g && g->has_kv && kv) {
         g->has_kv = false;
         g->n_copies = 0;
-        (void)say_short(g, SAY_KV_FREE, 0, 0); /* who is lost has none */
+        (void)send_short(g, MSG_KV_FREE, 0, 0); /* a lost rank has none */
     }
     model->backend->ops->kv_free(model->backend, kv);
 }
@@ -256,11 +256,11 @@ void model_kv_copy_page(struct model *model, struct kv_memory *kv, int32_t dst, 
     g->copies[2 * g->n_copies + 1] = src;
     if (++g->n_copies < MAX_COPIES)
         return;
-    g->plan[0] = SAY_COPIES;
+    g->plan[0] = MSG_COPIES;
     g->plan[1] = g->n_copies;
     put(g->plan + 2, g->copies, 2 * g->n_copies);
     g->n_copies = 0;
-    (void)say(g, 2 + 2 * (size_t)MAX_COPIES);
+    (void)send_plan(g, 2 + 2 * (size_t)MAX_COPIES);
 }
 
 enum tutti_status model_reserve_tables(struct model *model, int max_rows, int max_seqs, int max_pages,
@@ -271,13 +271,13 @@ enum tutti_status model_reserve_tables(struct model *model, int max_rows, int ma
         return TUTTI_OK;
     size_t rows = (size_t)max_rows, seqs = (size_t)(max_seqs < max_rows ? max_seqs : max_rows);
     size_t n = HEAD_INTS + 6 * rows + 3 * seqs + 2 * (size_t)MAX_COPIES + seqs * (size_t)max_pages;
-    if (say_room(g, n))
+    if (send_room(g, n))
         return TUTTI_OK;
     enum tutti_status st = cluster_check(g->cluster, err);
     return st != TUTTI_OK ? st : error_set(err, TUTTI_E_MEMORY, "no memory for the plan of a step");
 }
 
-/* Ranks of one machine share what is left of it. */
+/* Ranks on one machine divide its free memory. */
 static uint64_t memory_of_rank(const struct group *g)
 {
     return memory_left("") / (uint64_t)cluster_n_local(g->cluster);
@@ -287,7 +287,7 @@ uint64_t model_memory_left(struct model *model)
 {
     struct group *g = model->group;
     uint64_t n_bytes = g ? memory_of_rank(g) : memory_left("");
-    if (g && say_short(g, SAY_MEMORY, 0, 0))
+    if (g && send_short(g, MSG_MEMORY, 0, 0))
         (void)cluster_min(g->cluster, &n_bytes);
     return n_bytes;
 }
@@ -298,7 +298,7 @@ int model_memory_taken(struct model *model, uint64_t *n_bytes)
     n_bytes[0] = memory_resident();
     if (!g)
         return 1;
-    bool ok = say_short(g, SAY_TAKEN, 0, 0) && cluster_values(g->cluster, n_bytes[0], n_bytes);
+    bool ok = send_short(g, MSG_TAKEN, 0, 0) && cluster_values(g->cluster, n_bytes[0], n_bytes);
     return ok ? cluster_n_ranks(g->cluster) : 0;
 }
 
@@ -328,10 +328,10 @@ void group_end(struct group *g)
     if (!g->is_joined)
         return;
     if (!g->is_over && g->split.rank == 0)
-        (void)say_short(g, SAY_END, 0, 0);
+        (void)send_short(g, MSG_END, 0, 0);
     else if (!g->is_over)
         (void)cluster_broadcast(g->cluster, g->plan, g->n_room * sizeof *g->plan, true);
-    (void)cluster_end(g->cluster); /* where a rank was lost nothing is in order any more */
+    (void)cluster_end(g->cluster); /* an error is irrelevant if a rank was lost */
 }
 
 /* ---- the other ranks ---- */
@@ -380,42 +380,43 @@ static void follow_step(struct model *model, struct kv_memory *kv)
     model_forward(model, kv, &step, NULL);
 }
 
-/* A failure is one that the others do not wait to hear of: this rank ends, and they notice. */
+/* On failure this rank ends, and the others notice. */
 static enum tutti_status follow_one(struct model *model, struct kv_memory **kv, struct tutti_error *err)
 {
     struct group *g = model->group;
     struct backend *be = model->backend;
     uint64_t n_bytes, all[CLUSTER_MAX_RANKS] = { 0 };
     switch (g->plan[0]) {
-    case SAY_STEP:
+    case MSG_STEP:
         follow_step(model, *kv);
         return TUTTI_OK;
-    case SAY_COPIES:
+    case MSG_COPIES:
         copy_pages(model, *kv, g->plan + 2, g->plan[1]);
         return TUTTI_OK;
-    case SAY_RESERVE:
+    case MSG_RESERVE:
         if (model_reserve(model, g->plan[1], g->plan[2], err) == TUTTI_OK)
             return TUTTI_OK;
-        return cluster_is_lost(g->cluster) ? TUTTI_E_IO
-                                           : TUTTI_OK; /* else all know that it failed, and go on */
-    case SAY_KV_NEW:
+        return cluster_is_lost(g->cluster)
+                   ? TUTTI_E_IO
+                   : TUTTI_OK; /* otherwise all ranks know of the failure, and continue */
+    case MSG_KV_NEW:
         if (make_kv(model, kv, g->plan[1], err) != TUTTI_OK) {
             be->ops->kv_free(be, *kv);
             *kv = NULL;
         }
         return TUTTI_OK;
-    case SAY_KV_FREE:
+    case MSG_KV_FREE:
         be->ops->kv_free(be, *kv);
         *kv = NULL;
         return TUTTI_OK;
-    case SAY_MEMORY:
+    case MSG_MEMORY:
         n_bytes = memory_of_rank(g);
         (void)cluster_min(g->cluster, &n_bytes);
         return TUTTI_OK;
-    case SAY_TAKEN:
+    case MSG_TAKEN:
         (void)cluster_values(g->cluster, memory_resident(), all);
         return TUTTI_OK;
-    case SAY_ROOM:
+    case MSG_ROOM:
         return make_room(g, (size_t)g->plan[1])
                    ? TUTTI_OK
                    : error_set(err, TUTTI_E_MEMORY, "no memory for the plan of a step");
@@ -433,7 +434,7 @@ enum tutti_status model_follow(struct model *model, struct tutti_error *err)
     for (;;) {
         if (!cluster_broadcast(g->cluster, g->plan, g->n_room * sizeof *g->plan, true))
             st = cluster_check(g->cluster, err);
-        if (st != TUTTI_OK || g->plan[0] == SAY_END)
+        if (st != TUTTI_OK || g->plan[0] == MSG_END)
             break;
         st = follow_one(model, &kv, err);
     }

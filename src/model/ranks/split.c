@@ -9,7 +9,8 @@ static int range_n(struct split_range range)
     return range.end - range.begin;
 }
 
-/* n elements in units, as evenly as units allow; what is left over a multiple of units is the last rank's. */
+/* Divides n elements over the ranks in whole units, as evenly as possible; the remainder of n
+ * goes to the last rank. */
 static struct split_range share(int n, int unit, int n_ranks, int rank)
 {
     int64_t n_units = n / unit + (n % unit != 0);
@@ -23,8 +24,9 @@ static bool heads_divide(const struct model_desc *d, int n_ranks)
     return d->n_heads % n_ranks == 0 && kv_divide;
 }
 
-/* Plain types may be cut anywhere. Units of 32 are what quantized types, which they may be turned into, and vector registers like; smaller
- * ones where those would leave a rank with an eighth more than another. */
+/* The unit for splitting d_ff. Plain types may be split anywhere, but units of 32 suit vector
+ * registers and a later quantization. Smaller units are used if otherwise a rank had an eighth
+ * more than another. */
 static int ffn_unit(const struct model_desc *d, int block, int n_ranks)
 {
     int unit = block > 1 ? block : 32;
@@ -44,7 +46,7 @@ static int attn_columns(const struct model_desc *d, int n_ranks)
     return d->n_heads / n_ranks * d->head_dim;
 }
 
-/* Cuts through columns fall between blocks. */
+/* Whether splits by columns fall between blocks. */
 static bool attn_divides(const struct model_desc *d, const struct split_blocks *blocks, int n_ranks)
 {
     return n_ranks == 1 || attn_columns(d, n_ranks) % blocks->attn_out == 0;
@@ -56,7 +58,7 @@ static bool ffn_divides(const struct model_desc *d, const struct split_blocks *b
     return n_ranks == 1 || (d->d_ff / unit >= n_ranks && d->d_ff % unit == 0);
 }
 
-/* Every number of ranks that would do: "1, 2, 4". */
+/* Lists every possible number of ranks: "1, 2, 4". */
 static void list_possible(const struct model_desc *d, const struct split_blocks *blocks, char *text,
                           size_t size)
 {

@@ -1,4 +1,4 @@
-/* From a checkpoint's names and manifests to what is cut. */
+/* Finds the role of a tensor by its name, and reads splits from manifests. */
 #include "checkpoint/shards/shard_manifest.h"
 #include "model/description/family.h"
 #include "model/ranks/split.h"
@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* True where name is pattern with a layer's number in the place of "%d", or pattern itself; *layer is that number, or stays. */
+/* Whether name is pattern with a layer's number for "%d", or pattern itself; *layer is that
+ * number, or unchanged. */
 static bool fits(const char *pattern, const char *name, int *layer)
 {
     const char *mark = strstr(pattern, "%d");
@@ -40,7 +41,7 @@ static enum split_role gate_up_role(const struct model_desc *d, const struct ten
     return d->has_gate ? SPLIT_GATE_UP : SPLIT_UP;
 }
 
-/* pattern NULL: there is no such tensor. */
+/* pattern NULL: no such tensor. */
 static bool find(struct split_tensor *out, const char *pattern, const char *name, int *layer)
 {
     char bias[LIMIT_TENSOR_NAME_BYTES];
@@ -54,7 +55,7 @@ static bool find(struct split_tensor *out, const char *pattern, const char *name
     return out->is_bias;
 }
 
-/* layer: of the name; -1: it is none of a layer's. */
+/* layer: of the name; -1: not in a layer. */
 static bool find_matrix(struct split_tensor *out, const struct model_desc *d,
                         const struct tensor_names *names, const char *name, int *layer)
 {
@@ -93,7 +94,7 @@ struct split_tensor split_find(const struct model_desc *d, const struct tensor_n
     if (find_matrix(&t, d, names, name, &layer) && layer < n_plain)
         return t;
     if (d->has_top_query && find_matrix(&t, d, names->top, name, &layer) &&
-        (layer == d->n_layers - 1 || layer == -1)) /* its names may lack the number */
+        (layer == d->n_layers - 1 || layer == -1)) /* its names may have no number */
         return t;
     return (struct split_tensor){ .role = SPLIT_NORM };
 }
@@ -129,7 +130,7 @@ static bool read_range(struct split_range *out, const json_t *object, const char
     return true;
 }
 
-/* Every query head must find its KV heads on the same rank. */
+/* Every query head must be on the same rank as its KV head. */
 static bool heads_meet(const struct split *s, const struct model_desc *d)
 {
     int n_sharing = d->n_heads / d->n_kv_heads;

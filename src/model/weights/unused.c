@@ -1,5 +1,6 @@
-/* Tensors of a checkpoint that a description does not use. Such a tensor may be harmless (buffers, the head of another task), or it shows
- * that the model is another one than its configuration says: a bias, a norm, an expert of a layer. */
+/* Checks the tensors of a checkpoint that the description does not use. Such a tensor may be
+ * harmless (buffers, the head of another task), or it shows that the model differs from its
+ * configuration: a bias, a norm, an expert. */
 #include "base/buf.h"
 #include "base/log.h"
 #include "model/weights/weights.h"
@@ -8,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Ends of names of tensors that hold no weights, in any family: buffers that older libraries saved, and what an optimizer keeps. */
+/* Suffixes of tensor names without weights, in any family: buffers saved by older libraries, and
+ * optimizer state. */
 static const char *const BUFFERS[] = {
     "rotary_emb.inv_freq",
     "rotary_pos_emb.inv_freq",
@@ -67,7 +69,8 @@ enum tutti_status weights_are_equal(bool *out, const struct tensor *a, const str
     return bytes_b ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", a->file);
 }
 
-/* The number of name's layer, where its path begins as that of the layers (pattern: one of their tensors, with "%d"). -1: none. */
+/* The number of name's layer, if its path begins like that of the layers (pattern: one of their
+ * tensors, with "%d"). -1: none. */
 static int layer_of(const char *pattern, const char *name)
 {
     const char *mark = strstr(pattern, "%d");
@@ -79,7 +82,8 @@ static int layer_of(const char *pattern, const char *name)
     return end > name + n && *end == '.' && layer >= 0 && layer < LIMIT_LAYERS ? (int)layer : -1;
 }
 
-/* Whether name belongs to the extra layer at the top, whose tensors' names differ in the last two words only. */
+/* Whether name belongs to the extra top layer, whose tensor names differ only in the last two
+ * words. */
 static bool is_of_top(const struct tensor_names *top, const char *name)
 {
     const char *end = top ? strrchr(top->attn_norm, '.') : NULL;

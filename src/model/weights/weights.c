@@ -66,7 +66,7 @@ static enum tutti_status find_bias(const struct tensor **out, const struct check
     return find_tensor(out, ck, name, 1, 0, n, err);
 }
 
-/* What a matrix is to be: how many rows each part has, of how many columns. */
+/* The expected shape of a matrix: the rows of each part, and the columns. */
 struct wanted {
     int rows[MAX_PARTS];
     int n_parts, n_in;
@@ -116,7 +116,7 @@ static enum tutti_status find_head_norms(struct layer_weights *out, const struct
     return st == TUTTI_OK ? find_tensor(&out->k_norm, ck, name, 1, 0, d->head_dim, err) : st;
 }
 
-/* pattern NULL: there is none. */
+/* pattern NULL: none. */
 static enum tutti_status find_norm(struct norm_tensors *out, const struct model_desc *d,
                                    const struct checkpoint *ck, const char *pattern, int layer,
                                    struct tutti_error *err)
@@ -190,7 +190,7 @@ enum tutti_status weights_find_layer(struct layer_weights *out, const struct mod
     return st;
 }
 
-/* A table by position may have more rows than the context. name NULL: there is none. */
+/* A table by position may have more rows than the context. name NULL: none. */
 static enum tutti_status find_table(const struct tensor **out, const struct model_desc *d,
                                     const struct checkpoint *ck, const char *name, struct tutti_error *err)
 {
@@ -240,9 +240,7 @@ void *weights_transposed(const struct tensor *part)
     void *owned;
     const uint8_t *in = tensor_bytes(part, &owned);
     uint8_t *out = in ? malloc(part->n_bytes) : NULL;
-    enum {
-        SQUARE = 32
-    }; /* of elements: rows that are read and rows that are written stay in the first cache */
+    enum { SQUARE = 32 }; /* in elements: the rows that are read and written stay in the L1 cache */
     for (int64_t r0 = 0; out && r0 < n_out; r0 += SQUARE) {
         for (int64_t c = 0; c < n_in; c++) {
             for (int64_t r = r0; r < n_out && r < r0 + SQUARE; r++)
@@ -266,7 +264,7 @@ enum dtype weights_fit_type(enum dtype want, int n_in)
     return dtype_block_elems(want) == 256 && n_in % 32 == 0 ? SMALLER[want] : DTYPE_F16;
 }
 
-/* The type that loses nothing worth keeping of either. */
+/* The more precise type of the two. */
 static enum dtype finer(enum dtype a, enum dtype b)
 {
     bool a_is_plain = dtype_block_elems(a) == 1, b_is_plain = dtype_block_elems(b) == 1;
@@ -274,7 +272,7 @@ static enum dtype finer(enum dtype a, enum dtype b)
         return a;
     if (!a_is_plain && !b_is_plain)
         return DTYPE_Q8_0;
-    if (a_is_plain && b_is_plain) /* F32 and another, or F16 and BF16: neither of these holds the other */
+    if (a_is_plain && b_is_plain) /* F32 and another, or F16 and BF16, which do not contain each other */
         return DTYPE_F32;
     return a_is_plain ? a : b;
 }
