@@ -1,4 +1,4 @@
-/* Which kernels this processor runs. */
+/* Chooses the kernels for this processor. */
 #include "kernels/kernels.h"
 #include "kernels/ref/ref.h"
 #if defined(__x86_64__)

@@ -13,15 +13,15 @@
 #include <time.h>
 
 enum {
-    BUFFER_BYTES = 512 << 20, /* beyond the third cache of any processor that tutti would meet */
+    BUFFER_BYTES = 512 << 20, /* larger than the last-level cache of any supported processor */
     PIECE_BYTES =
-        1 << 20, /* that a thread reads at a time: a thread that is held up does not hold up the others */
-    ROUNDS = 1 << 23, /* of the peak loops: some 20 ms, which one interruption does not spoil */
+        1 << 20, /* that a thread reads at a time, so that a preempted thread does not delay the others */
+    ROUNDS = 1 << 23, /* of the peak loops: about 20 ms, so that one interruption does not matter */
 };
 
-/* Of one thread, a cache line each. */
+/* One thread's result, in its own cache line. */
 struct result {
-    uint64_t value;    /* keeps the loops from being dropped */
+    uint64_t value;    /* keeps the compiler from removing the loops */
     double per_second; /* rounds */
     uint8_t apart[48];
 };
@@ -83,7 +83,7 @@ struct measure *measure_new(struct team *team, unsigned cpu)
 #ifdef MADV_HUGEPAGE
     (void)madvise(m->buffer, BUFFER_BYTES, MADV_HUGEPAGE);
 #endif
-    memset(m->buffer, 1, BUFFER_BYTES); /* pages that were never written share one of zeros */
+    memset(m->buffer, 1, BUFFER_BYTES); /* pages that were never written all map one zero page */
 #if defined(__x86_64__)
     unsigned best = cpu_detect();
     m->read = best & CPU_AVX512 ? measure_read_avx512
@@ -133,7 +133,7 @@ static double thread_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* By the processor time of each thread: what other programs take meanwhile does not count. */
+/* Uses the CPU time of each thread, so other programs do not count. */
 static void peak_some(void *arg, int thread, int n_threads)
 {
     (void)n_threads;
@@ -144,7 +144,8 @@ static void peak_some(void *arg, int thread, int n_threads)
     m->results[thread].per_second = seconds > 0 ? ROUNDS / seconds : 0;
 }
 
-/* operations: of one round. All threads run at once: a processor may clock lower when all of it is busy. */
+/* operations: of one round. All threads run at once, because a fully loaded processor may lower
+ * its clock. */
 static double measure_peak(struct measure *m, uint64_t (*peak)(int64_t rounds), double operations)
 {
     double sum = 0;

@@ -27,7 +27,7 @@ bool panel_bytes(enum dtype dtype, int n_in, size_t *out)
     size_t columns = dtype == DTYPE_BF16 ? ((size_t)n_in + 1) / 2 * 2 : (size_t)n_in, n_bytes;
     if (__builtin_mul_overflow(columns, (size_t)dtype_block_bytes(dtype) * PANEL_ROWS, &n_bytes))
         return false;
-    *out = n_bytes; /* a column has 64 bytes at least */
+    *out = n_bytes; /* a column has at least 64 bytes */
     return true;
 }
 
@@ -41,7 +41,7 @@ size_t tile_bytes(enum dtype dtype, int n_rows, int n_in)
     return align64((size_t)n_rows * row);
 }
 
-/* Columns in strips that stay in the first cache while the rows are read one after the other. */
+/* Processes columns in strips that stay in the L1 cache while the rows are read one by one. */
 static void pack_32bit(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], int n_in)
 {
     enum { STRIP = 16 };
@@ -58,7 +58,7 @@ static void pack_32bit(uint8_t *panel, const uint8_t *const rows[PANEL_ROWS], in
     }
 }
 
-/* Where column c of row r stands. */
+/* The offset of column c of row r. */
 static size_t place16(enum dtype dtype, int c, int r)
 {
     size_t column = (size_t)c, row = (size_t)r;

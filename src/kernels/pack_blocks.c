@@ -1,4 +1,4 @@
-/* Packing of quantized weights: words of four numbers become planes. */
+/* Packs quantized weights: converts words of four numbers to planes. */
 #include "base/half.h"
 #include "kernels/formats.h"
 #include "kernels/pack.h"
@@ -8,7 +8,7 @@
 
 #define PACK_INLINE static inline __attribute__((always_inline))
 
-/* What a row that is not there holds: numbers of no weight. */
+/* Fills a missing row with numbers of weight zero. */
 PACK_INLINE void empty_unit(struct stored_unit *u, struct quant_format f)
 {
     memset(u, 0, sizeof *u);

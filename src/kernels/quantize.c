@@ -9,8 +9,9 @@
 
 enum { BLOCK_ELEMS = 32, SUPER_ELEMS = 256 };
 
-/* d is stored as half, but the quants come from the unrounded one, as ggml does it. A block with a NaN or an infinity
- * has no meaning; its quants are clamped so that none is out of range. */
+/* d is stored as float16, but the quants are computed with the unrounded d, as in ggml. The
+ * content of a block with a NaN or an infinity is undefined; its quants are clamped to their
+ * range. */
 static int clamped(float x, int low, int high)
 {
     return x >= (float)high ? high : x > (float)low ? (int)x : low; /* NaN: low */

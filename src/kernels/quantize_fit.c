@@ -50,8 +50,9 @@ float fit_error(const float *x, int n, struct fit fit, struct fit_range range)
 
 /* ---- scale alone ---- */
 
-/* Where the largest magnitude lies among the numbers, as parts of the larger bound. Below 1 the range is not used up,
- * which pays where few weights would be rounded badly; above 1 the largest are cut off. */
+/* Starting scales: the number that the largest magnitude maps to, relative to the larger bound.
+ * Below 1 the range is not fully used, which pays if otherwise many weights were rounded badly;
+ * above 1 the largest weights are clipped. */
 static const float REACH[] = { 0.72f, 0.80f, 0.86f, 0.91f, 0.95f, 0.98f, 1.01f, 1.04f,
                                1.08f, 1.12f, 1.17f, 1.23f, 1.30f, 1.40f, 1.55f };
 enum { N_REACH = sizeof REACH / sizeof *REACH, MOST_STEPS = 4 };
@@ -69,7 +70,7 @@ float fit_scale(const float *x, int n, struct fit_range range)
         struct fit_sums s;
         fit_assign(&s, x, n, i % 2 ? -inverse : inverse, 0, range, 0);
         if (s.qq > 0 && s.xq * s.xq > best * s.qq) {
-            best = s.xq * s.xq / s.qq; /* by so much the error is less than that of all zeros */
+            best = s.xq * s.xq / s.qq; /* reduction of the error compared with all zeros */
             scale = s.xq / s.qq;
         }
     }
@@ -86,11 +87,11 @@ float fit_scale(const float *x, int n, struct fit_range range)
 
 /* ---- scale and min ---- */
 
-/* A run moved so that its smallest weight is 0. */
+/* A run shifted so that its smallest weight is 0. */
 struct moved {
     float z[32];
     int n;
-    float lowest, range; /* of the weights; the lowest is at most 0 where the min must be positive */
+    float lowest, range; /* of the weights; lowest is at most 0 if the min must be positive */
     float sum, squares;
     float high;
     bool is_min_positive;
@@ -111,7 +112,8 @@ static float solve(const struct moved *m, const struct fit_sums *s, struct fit *
            2 * (scale * s->xq + offset * m->sum - scale * offset * s->q);
 }
 
-/* One start of the search: steps between the lowest and the highest, and where the first of them lies. */
+/* One start of the search: the number of steps between lowest and highest, and the position of
+ * the first. */
 static float search_from(const struct moved *m, float inverse, float min, int n_steps, struct fit *fit)
 {
     struct fit_range range = { 0, m->high };
@@ -158,7 +160,7 @@ static void move(struct moved *m, const float *x, int n, float high, bool is_min
 
 struct fit fit_affine(const float *x, int n, float high, bool is_min_positive)
 {
-    /* The parts of the range that lie below and above all numbers. */
+    /* The fractions of the range below and above all numbers. */
     static const float OUTSIDE[] = { -0.02f, 0.05f, 0.13f };
     enum { N_OUTSIDE = sizeof OUTSIDE / sizeof *OUTSIDE };
     struct moved m;
@@ -166,7 +168,7 @@ struct fit fit_affine(const float *x, int n, float high, bool is_min_positive)
     struct fit best = { 0, -m.lowest };
     if (!(m.range > 0))
         return best;
-    float least = INFINITY, step = 3.0f / high; /* the fewer the numbers, the more may lie outside */
+    float least = INFINITY, step = 3.0f / high; /* the fewer the numbers, the more weights may be outside */
     for (int i = 0; i < N_OUTSIDE; i++) {
         for (int j = 0; j < N_OUTSIDE; j++) {
             float below = OUTSIDE[i] * step, above = OUTSIDE[j] * step;

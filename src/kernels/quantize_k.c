@@ -1,18 +1,20 @@
-/* Blocks of 256 in runs with scales of their own, which are whole multiples of one half for the block.
+/* Quantizes K-quants: blocks of 256 in runs with their own scales, which are integer multiples of
+ * one float16 for the block.
  *
- * First each run is fitted alone. Then the block's halves are chosen so that their multiples come near to what the runs
- * want; each run takes the multiple that loses least, and the halves are fitted again to the numbers that came out. */
+ * First each run is fitted alone. Then the block's float16 scale and min are chosen so that their
+ * multiples are near the fitted values of the runs. Each run takes the multiple with the least
+ * error, and the block's scale and min are fitted again to the resulting numbers. */
 #include "kernels/quantize_blocks.h"
 #include "kernels/quantize_fit.h"
 
 #include <math.h>
 
-enum { ELEMS = 256, MOST_RUNS = 16, ROUNDS = 2 };
+enum { ELEMS = 256, MAX_RUNS = 16, ROUNDS = 2 };
 
 struct form {
     int run;                   /* elements */
-    int zero;                  /* what is taken off a stored number */
-    struct fit_range numbers;  /* without the zero */
+    int zero;                  /* is subtracted from a stored number */
+    struct fit_range numbers;  /* after subtracting zero */
     int low_scale, high_scale; /* of the multiples */
     int high_min;              /* 0: no mins */
 };
@@ -38,15 +40,15 @@ struct block {
     struct form form;
     int n_runs, exponent;
     float x[ELEMS];
-    struct fit want[MOST_RUNS]; /* of each run alone */
-    float weight[MOST_RUNS];    /* what a wrong scale costs: the sum of squared numbers */
+    struct fit want[MAX_RUNS]; /* the fit of each run alone */
+    float weight[MAX_RUNS];    /* cost of an error of the scale: the sum of squared numbers */
 };
 
-/* Halves and multiples. */
+/* The block's scale and min, and each run's multiples of them. */
 struct choice {
     uint16_t d, dmin;
-    float scale, min; /* the halves' values, of normalized weights */
-    int scales[MOST_RUNS], mins[MOST_RUNS];
+    float scale, min; /* float16 values, for normalized weights */
+    int scales[MAX_RUNS], mins[MAX_RUNS];
     float error;
 };
 
@@ -78,13 +80,13 @@ static uint16_t stored_half(const struct block *b, float x, float *value)
     return half;
 }
 
-/* What runs want of a half's multiples, and what a squared distance from it costs. */
-struct wishes {
-    float values[MOST_RUNS], weights[MOST_RUNS];
+/* The target multiples of all runs, and the cost of a squared distance from each. */
+struct targets {
+    float values[MAX_RUNS], weights[MAX_RUNS];
     int n, low, high; /* of the multiples */
 };
 
-static float wish_error(const struct wishes *w, float value)
+static float target_error(const struct targets *w, float value)
 {
     float error = 0;
     for (int r = 0; r < w->n; r++) {
@@ -94,8 +96,9 @@ static float wish_error(const struct wishes *w, float value)
     return error;
 }
 
-/* The value of least squares for the multiples that are nearest under another; 0: all of those are 0. */
-static float wish_refit(const struct wishes *w, float value)
+/* The least-squares value for the multiples that are nearest under another value; 0: all of them
+ * are 0. */
+static float target_refit(const struct targets *w, float value)
 {
     float sum_vk = 0, sum_kk = 0;
     for (int r = 0; r < w->n; r++) {
@@ -106,9 +109,10 @@ static float wish_refit(const struct wishes *w, float value)
     return sum_kk > 0 ? sum_vk / sum_kk : 0;
 }
 
-/* The half whose multiples come nearest to the wishes. The largest wish becomes the last multiple, or one of the quarter
- * steps around it; the coarser the multiples, the further below it pays to look. */
-static uint16_t choose_half(const struct block *b, const struct wishes *w, float *chosen)
+/* The float16 whose multiples are nearest to the targets. The largest target maps to the last
+ * multiple, or to one of the quarter steps around it; the coarser the multiples, the further
+ * below the search goes. */
+static uint16_t choose_half(const struct block *b, const struct targets *w, float *chosen)
 {
     float largest = 0, least = INFINITY;
     uint16_t best = 0;
@@ -123,8 +127,8 @@ static uint16_t choose_half(const struct block *b, const struct wishes *w, float
         stored_half(b, largest / (i % 2 < n_ends - 1 ? (float)w->low + below : (float)w->high - below),
                     &value);
         for (int pass = 0; pass < 2 && value != 0; pass++)
-            stored_half(b, wish_refit(w, value), &value);
-        float error = value != 0 ? wish_error(w, value) : INFINITY;
+            stored_half(b, target_refit(w, value), &value);
+        float error = value != 0 ? target_error(w, value) : INFINITY;
         if (error < least) {
             least = error;
             best = stored_half(b, value, chosen);
@@ -133,7 +137,7 @@ static uint16_t choose_half(const struct block *b, const struct wishes *w, float
     return best;
 }
 
-/* The multiples of one run, among those around what it wants. Returns the error. */
+/* Chooses the multiples of one run, among those near its target. Returns the error. */
 static float choose_multiples(const struct block *b, struct choice *c, int r)
 {
     const struct form *f = &b->form;
@@ -165,7 +169,7 @@ static void choose_all(const struct block *b, struct choice *c)
         c->error += choose_multiples(b, c, r);
 }
 
-/* The numbers of a run under a choice; [run], without the zero. */
+/* The numbers of a run under a choice; [run], zero subtracted. */
 static void assign_run(const struct block *b, const struct choice *c, int r, struct fit_sums *sums,
                        float *numbers)
 {
@@ -174,7 +178,8 @@ static void assign_run(const struct block *b, const struct choice *c, int r, str
     fit_assign(sums, b->x + r * f->run, f->run, scale != 0 ? 1 / scale : 0, min, f->numbers, numbers);
 }
 
-/* Halves of least squares for the numbers and multiples of a choice: x = d u - dmin v. False: there are none. */
+/* The least-squares scale and min for the numbers and multiples of a choice: x = d u - dmin v.
+ * False: not solvable. */
 static bool refit(const struct block *b, const struct choice *c, struct choice *out)
 {
     double uu = 0, uv = 0, vv = 0, xu = 0, xv = 0;
@@ -208,8 +213,8 @@ static bool refit(const struct block *b, const struct choice *c, struct choice *
 
 static void choose(const struct block *b, struct choice *best)
 {
-    struct wishes scales = { .n = b->n_runs, .low = b->form.low_scale, .high = b->form.high_scale };
-    struct wishes mins = { .n = b->n_runs, .high = b->form.high_min };
+    struct targets scales = { .n = b->n_runs, .low = b->form.low_scale, .high = b->form.high_scale };
+    struct targets mins = { .n = b->n_runs, .high = b->form.high_min };
     for (int r = 0; r < b->n_runs; r++) {
         scales.values[r] = b->want[r].scale;
         scales.weights[r] = b->weight[r];

@@ -1,4 +1,4 @@
-/* Blocks of 32 with four or five bits. */
+/* Quantizes blocks of 32 with four or five bits. */
 #include "kernels/quantize_blocks.h"
 #include "kernels/quantize_fit.h"
 
@@ -22,7 +22,8 @@ int quantize_normalize(float *dst, const float *src, int n)
     return exponent;
 }
 
-/* { half d; [half m]; [u32 fifth bits]; u8 nibbles[16] }: number j in the low nibble of byte j, j + 16 in the high one. */
+/* { half d; [half m]; [u32 fifth bits]; u8 nibbles[16] }: number j in the low nibble of byte j, j
+ * + 16 in the high one. */
 static void store(uint8_t *dst, const uint8_t *numbers, bool has_high)
 {
     uint32_t high = 0;
@@ -45,7 +46,7 @@ struct block {
 
 struct choice {
     uint16_t d, m;
-    struct fit stored; /* what the halves say of normalized weights */
+    struct fit stored; /* the float16 values, for normalized weights */
     float error;
 };
 
@@ -59,8 +60,8 @@ static void consider(const struct block *b, uint16_t d, uint16_t m, struct choic
         *best = c;
 }
 
-/* A half is rounded, which may lose what the search has gained: its neighbours, and the scale that makes the largest weight
- * the outermost number, are tried as well. */
+/* Rounding to float16 may lose what the search has gained. So the neighbouring float16 values are
+ * tried too, and the scale that maps the largest weight to the outermost number. */
 static struct choice choose_scale(const struct block *b)
 {
     struct choice best = { .error = INFINITY };

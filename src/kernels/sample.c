@@ -1,4 +1,4 @@
-/* What sampling asks of a row of logits, over the kernels of the table. */
+/* Argmax and log-sum-exp of a row of logits, with the kernels of the table. */
 #include "kernels/kernels.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 
 enum kv_kind { KV_F32, KV_F16, KV_INT8 };
 
-/* One query, and what it sees of the block. */
+/* One query, and the positions of the block that it attends to. */
 struct query {
     const struct attention_work *work;
     const float *q;
@@ -84,7 +84,8 @@ static void add_integers(float *o, const struct query *x, const float *p)
     }
 }
 
-/* max|x|, or a NaN if there is one: as integers, absolute values have the same order, and NaN is the largest. */
+/* max|x|, or a NaN if there is one: as integers, absolute values have the same order, and NaN is
+ * the largest. */
 static float max_abs(const float *x, int n)
 {
     uint32_t bits = 0;

@@ -1,7 +1,8 @@
 #include "kernels/pack.h"
 #include "kernels/ref/ref.h"
 
-/* In strips of a cache line: rows that lie a power of two apart would drive each other out of the cache. */
+/* In strips of a cache line: rows at a power-of-two distance would evict each other from the
+ * cache. */
 void tile_float_ref(void *dst, const float *x, size_t stride, int n_rows, int begin, int end)
 {
     enum { STRIP = 16 };

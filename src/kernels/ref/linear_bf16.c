@@ -21,7 +21,7 @@ void tile_bf16_ref(void *dst, const float *x, size_t stride, int n_rows, int beg
     }
 }
 
-/* As a processor does that takes denormals for zero. */
+/* Flushes denormals to zero, as vdpbf16ps does. */
 static float flush(float x)
 {
     return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;

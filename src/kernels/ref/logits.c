@@ -1,4 +1,4 @@
-/* What sampling asks of a row of logits. */
+/* Scans over a row of logits, for sampling. */
 #include "base/rng.h"
 #include "kernels/ref/ref.h"
 
@@ -10,7 +10,7 @@ bool scan_max_ref(const float *x, int n, float *max)
         is_finite = is_finite && fabsf(x[i]) <= 3.40282347e38f;
         top = max_of(x[i], top);
     }
-    *max = top + 0.0f; /* no negative zero, whose place among equals depends on the order */
+    *max = top + 0.0f; /* no negative zero, which would depend on the order */
     return is_finite;
 }
 

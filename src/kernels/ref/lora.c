@@ -1,4 +1,4 @@
-/* The two halves of a low-rank update. */
+/* The down and up projection of a low-rank update (LoRA). */
 #include "kernels/ref/ref.h"
 
 void lora_down_ref(float *const *t, const float *a, const float *const *x, int n_rows, int rank, int n)

@@ -1,4 +1,4 @@
-/* RMSNorm, LayerNorm, and the additions that go before them. */
+/* RMSNorm, LayerNorm, and the residual additions before them. */
 #include "kernels/ref/ref.h"
 
 void rmsnorm_ref(float *y, const float *x, const float *w, int n_rows, int n, float eps)

@@ -1,11 +1,12 @@
-/* Attention over vec16: the twin of ref/attention.c. Included by a file of one instruction set.
+/* Attention with vec16: the optimized ref/attention.c. Included by a file of one instruction set.
  *
- * A block is gone through three times: scores of all its positions, their softmax, and the sum of the values. Register
- * tiles of queries times pages (scores) and queries times columns (values) widen what they load once for several
- * queries; pages come in groups that the first-level cache holds, so that further tiles of queries find them there.
+ * A block takes three passes: scores of all its positions, their softmax, and the weighted sum of
+ * the values. Register tiles of queries times pages (scores) or queries times columns (values)
+ * load and widen data once for several queries. Pages are processed in groups that fit the L1
+ * cache, so that further tiles of queries find them there.
  *
- * Pages are as good as random addresses to the processor, and too short for it to find the pattern: whatever the first
- * tile of queries reads of a group, it asks for the same place in the pages of the group that comes next. */
+ * Pages are at random addresses and too short for the hardware prefetcher. So while the first
+ * tile of queries reads a group, it prefetches the same offsets in the pages of the next group. */
 #include "kernels/ref/ref.h"
 #include "kernels/x86/exp_body.h"
 #include "kernels/x86/x86.h"
@@ -16,21 +17,23 @@ enum {
     PAGE_GROUP = ATTENTION_AHEAD, /* pages */
     GROUP_KEYS = PAGE_GROUP * ATTENTION_KEYS,
     BLOCK_PAGES = ATTENTION_BLOCK / ATTENTION_KEYS,
-    Q_STRIDE = ATTENTION_MAX_DIM + 32, /* known when it is compiled: one address for all queries of a tile */
+    Q_STRIDE = ATTENTION_MAX_DIM +
+               32, /* a compile-time constant: one base address for all queries of a tile */
 };
 enum kv_kind { KV_F32, KV_F16, KV_INT8 };
 
-/* The running block. Pages count from its begin. */
+/* The current block. Pages are numbered from its begin. */
 struct block {
     const struct attention_work *work;
     int first;                    /* position */
-    int begin_page, end_page;     /* what any query sees */
-    int begin[ATTENTION_QUERIES]; /* positions from first on; begin = end: nothing */
+    int begin_page, end_page;     /* union of the queries' views */
+    int begin[ATTENTION_QUERIES]; /* positions relative to first; begin = end: none */
     int end[ATTENTION_QUERIES];
-    int common_begin, common_end; /* what all queries see */
-    /* Keys. Beside the pages that are seen, the first and last of them again: tiles may look, nobody uses it. */
+    int common_begin, common_end; /* intersection of the queries' views */
+    /* Keys. Padded with the first and last page: tiles may read, but not use, pages outside the
+     * view. */
     const uint8_t *pages[BLOCK_PAGES];
-    const uint8_t *next[PAGE_GROUP];  /* what comes behind the running group: keys or values of a page each */
+    const uint8_t *next[PAGE_GROUP];  /* the next group, to prefetch: keys or values of a page each */
     float q_scale[ATTENTION_QUERIES]; /* int8 */
     int16_t *q_int;                   /* int8: [n_queries][Q_STRIDE] */
     float *o;
@@ -38,7 +41,7 @@ struct block {
     int16_t *p_int; /* int8: [n_queries][ATTENTION_BLOCK] */
 };
 
-INLINE void ask_ahead(const uint8_t *line)
+INLINE void prefetch(const uint8_t *line)
 {
     _mm_prefetch((const char *)line, _MM_HINT_T0);
 }
@@ -72,9 +75,9 @@ INLINE vec16 load_8(const uint8_t *base, const enum kv_kind kind, int i)
                           : v_load_n((const float *)base + i, 8);
 }
 
-/* What comes behind the group that begins at page: the next of the same kind, else the first group of values, else
- * the pages that are read behind this block. */
-INLINE void look_ahead(struct block *b, int page, bool is_values)
+/* Sets next to the group after the one that begins at page: the next of the same kind, else the
+ * first group of values, else the pages to read after this block. */
+INLINE void set_next_group(struct block *b, int page, bool is_values)
 {
     const struct attention_work *work = b->work;
     size_t offset = is_values ? work->values_offset : 0;
@@ -93,7 +96,7 @@ INLINE void look_ahead(struct block *b, int page, bool is_values)
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-/* Scores of n queries with n_pages pages from page on; both numbers are known when it is compiled. */
+/* Scores of n queries with n_pages pages from page on; both are compile-time constants. */
 INLINE void score_tile(const struct block *b, int query, const int n, int page, const int n_pages,
                        const enum kv_kind kind)
 {
@@ -114,7 +117,7 @@ INLINE void score_tile(const struct block *b, int query, const int n, int page, 
     for (int line = 0; line < head_dim; line += n_dims) {
         UNROLL
         for (int j = 0; j < n_pages && query == 0; j++)
-            ask_ahead(next[j] + bytes_of(kind, line * ATTENTION_KEYS));
+            prefetch(next[j] + bytes_of(kind, line * ATTENTION_KEYS));
         UNROLL
         for (int d = line; d < line + n_dims; d++) {
             vec16 k[PAGE_GROUP];
@@ -157,7 +160,7 @@ INLINE void score_tile_int8(const struct block *b, int query, const int n, int p
     for (int line = 0; line < head_dim; line += 4) {
         UNROLL
         for (int j = 0; j < n_pages && query == 0; j++)
-            ask_ahead(next[j] + line * ATTENTION_KEYS);
+            prefetch(next[j] + line * ATTENTION_KEYS);
         UNROLL
         for (int d = line; d < line + 4; d += 2) {
             ivec16 k[PAGE_GROUP];
@@ -201,7 +204,7 @@ INLINE void score_block(struct block *b, const enum kv_kind kind)
     int n_queries = b->work->n_queries;
     for (int page = b->begin_page / PAGE_GROUP * PAGE_GROUP; page < b->end_page; page += PAGE_GROUP) {
         int i = 0;
-        look_ahead(b, page, false);
+        set_next_group(b, page, false);
         for (; VEC_TOTALS >= 16 && i + 8 <= n_queries; i += 8)
             score_group(b, i, 8, page, kind);
         for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
@@ -215,7 +218,7 @@ INLINE void score_block(struct block *b, const enum kv_kind kind)
 
 /* ---- softmax ----------------------------------------------------------------------------------------------------- */
 
-/* Masks what a query does not see of a page of scores. */
+/* Masks the scores of a page that are outside a query's view. */
 INLINE vec16 mask_page(const struct block *b, int query, int page, vec16 score)
 {
     int from = b->begin[query] - page * ATTENTION_KEYS, to = b->end[query] - page * ATTENTION_KEYS;
@@ -226,8 +229,8 @@ INLINE vec16 mask_page(const struct block *b, int query, int page, vec16 score)
     return score;
 }
 
-/* Turns scores into exp(score - max). */
-INLINE void soften(const struct block *b, int query, float *max, float *total)
+/* Softmax without the division: replaces scores by exp(score - max). */
+INLINE void softmax_scores(const struct block *b, int query, float *max, float *total)
 {
     static const float STEPS[16] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
     const struct attention_view *view = &b->work->views[query];
@@ -254,20 +257,22 @@ INLINE void soften(const struct block *b, int query, float *max, float *total)
     *total = v_fold(sum);
 }
 
-/* A query's share of the pages behind this block that its last group of values, being shorter than a whole one, has no counterparts for. */
-INLINE void ask_for_rest(const struct block *b, int query, const enum kv_kind kind)
+/* The last group of values can have fewer pages than a full group. Prefetches this query's part
+ * of the next block's pages that such a group has no counterparts for. */
+INLINE void prefetch_rest(const struct block *b, int query, const enum kv_kind kind)
 {
     const struct attention_work *work = b->work;
     int n_bytes = bytes_of(kind, work->head_dim * ATTENTION_KEYS),
-        n_asked = (b->end_page - 1) % PAGE_GROUP + 1;
+        n_prefetched = (b->end_page - 1) % PAGE_GROUP + 1;
     for (int at = 64 * query; at < n_bytes && work->next; at += 64 * work->n_queries)
-        for (int j = n_asked; j < PAGE_GROUP; j++)
-            ask_ahead(work->next[j] + at);
+        for (int j = n_prefetched; j < PAGE_GROUP; j++)
+            prefetch(work->next[j] + at);
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-/* Adds positions from..to-1 of the block to columns of n queries' outputs: n_vecs times 16 of them, from column on. */
+/* Adds positions from..to-1 of the block to columns of n queries' outputs: n_vecs times 16 of
+ * them, from column on. */
 INLINE void value_tile(const struct block *b, int query, const int n, int from, int to, int column,
                        const int n_vecs, const enum kv_kind kind)
 {
@@ -287,7 +292,7 @@ INLINE void value_tile(const struct block *b, int query, const int n, int from, 
         for (; from < last; from++) {
             int first = from % ATTENTION_KEYS * head_dim + column;
             for (int line = 0; line < bytes_of(kind, 16 * n_vecs) && query == 0; line += 64)
-                ask_ahead(next + bytes_of(kind, first) + line);
+                prefetch(next + bytes_of(kind, first) + line);
             vec16 value[8];
             UNROLL
             for (int v = 0; v < n_vecs; v++)
@@ -308,7 +313,7 @@ INLINE void value_tile(const struct block *b, int query, const int n, int from, 
         v_store(o + i * head_dim + 16 * v, sum[i * n_vecs + v]);
 }
 
-/* The last eight columns, where head_dim is an odd multiple of 8. */
+/* The last eight columns, if head_dim is an odd multiple of 8. */
 INLINE void value_tail(const struct block *b, int query, int from, int to, const enum kv_kind kind)
 {
     int head_dim = b->work->head_dim, column = head_dim - 8;
@@ -338,7 +343,7 @@ INLINE void value_rows(const struct block *b, int query, const int n, int from, 
         value_tail(b, query + i, from, to, kind);
 }
 
-/* Positions that all queries see. */
+/* Positions in the view of all queries. */
 INLINE void value_common(const struct block *b, int from, int to, const enum kv_kind kind)
 {
     int n_queries = b->work->n_queries, i = 0;
@@ -355,7 +360,7 @@ INLINE void value_common(const struct block *b, int from, int to, const enum kv_
 INLINE void value_block(struct block *b, const enum kv_kind kind)
 {
     int n_queries = b->work->n_queries;
-    look_ahead(b, b->common_begin / GROUP_KEYS * PAGE_GROUP, true);
+    set_next_group(b, b->common_begin / GROUP_KEYS * PAGE_GROUP, true);
     for (int i = 0; i < n_queries; i++) {
         int end = b->end[i] < b->common_begin ? b->end[i] : b->common_begin;
         if (b->begin[i] < end)
@@ -364,7 +369,7 @@ INLINE void value_block(struct block *b, const enum kv_kind kind)
     for (int from = b->common_begin; from < b->common_end;) {
         int to = (from / GROUP_KEYS + 1) * GROUP_KEYS;
         to = to < b->common_end ? to : b->common_end;
-        look_ahead(b, from / GROUP_KEYS * PAGE_GROUP, true);
+        set_next_group(b, from / GROUP_KEYS * PAGE_GROUP, true);
         value_common(b, from, to, kind);
         from = to;
     }
@@ -377,7 +382,7 @@ INLINE void value_block(struct block *b, const enum kv_kind kind)
 
 /* ---- values of int8 ---------------------------------------------------------------------------------------------- */
 
-/* Zero where a query does not look: what lies there may have any scale. */
+/* Zeroes weights outside a query's view, where the scales can be anything. */
 INLINE vec16 mask_weights(const struct block *b, int query, int page, vec16 w)
 {
     int from = b->begin[query] - page * ATTENTION_KEYS, to = b->end[query] - page * ATTENTION_KEYS;
@@ -388,7 +393,8 @@ INLINE vec16 mask_weights(const struct block *b, int query, int page, vec16 w)
     return w;
 }
 
-/* p as integers: of all pages that any query sees, 0 where this one does not. Returns the size of a step. */
+/* Quantizes p to integers, for all pages of the union of views; 0 outside of this query's view.
+ * Returns the quantization step. */
 INLINE float quantize_weights(const struct block *b, int query)
 {
     float *p = b->p + query * ATTENTION_BLOCK;
@@ -414,8 +420,8 @@ INLINE float quantize_weights(const struct block *b, int query)
     return is_zero ? 0 : max / 32767.0f;
 }
 
-/* Adds the pages of a group to columns of n queries' sums: lanes of each of n_vecs vectors. The integers stand in the
- * place of o until the block is done. */
+/* Adds the pages of a group to columns of n queries' sums: lanes of each of n_vecs vectors. The
+ * integer sums are kept in o until the block is done. */
 INLINE void value_tile_int8(const struct block *b, int query, const int n, int page, int column,
                             const int n_vecs, const int lanes)
 {
@@ -434,7 +440,7 @@ INLINE void value_tile_int8(const struct block *b, int query, const int n, int p
         for (int key = 0; key < ATTENTION_KEYS; key += 2, values += 2 * head_dim, next += 2 * head_dim) {
             ivec16 value[8];
             for (int line = 0; line < 32 * n_vecs && query == 0; line += 64)
-                ask_ahead(next + line);
+                prefetch(next + line);
             UNROLL
             for (int v = 0; v < n_vecs; v++)
                 value[v] = iv_load_bytes(values + 32 * v); /* of 8 lanes, the rest may be scales */
@@ -476,7 +482,7 @@ INLINE void value_block_int8(struct block *b)
         step[i] = quantize_weights(b, i);
     for (int page = b->begin_page / PAGE_GROUP * PAGE_GROUP; page < b->end_page; page += PAGE_GROUP) {
         int i = 0;
-        look_ahead(b, page, true);
+        set_next_group(b, page, true);
         for (; VEC_TOTALS >= 16 && i + 8 <= n_queries; i += 8)
             value_rows_int8(b, i, 8, page);
         for (; VEC_TOTALS >= 16 && i + 4 <= n_queries; i += 4)
@@ -515,8 +521,8 @@ INLINE float quantize_query(int16_t *q, const float *x, int n)
     return !is_finite ? __builtin_nanf("") : is_zero ? 0 : max / limit;
 }
 
-/* What the queries see of the block; false: nothing. */
-INLINE bool look_at_block(struct block *b, const struct attention_work *work, int block)
+/* Computes the queries' views of the block; false: all are empty. */
+INLINE bool find_views(struct block *b, const struct attention_work *work, int block)
 {
     int begin = ATTENTION_BLOCK, end = 0;
     b->work = work;
@@ -561,7 +567,7 @@ INLINE void attention(const struct attention_sums *sums, const struct attention_
     b.q_int = q_int;
     b.p_int = p_int;
     b.o = sums->o;
-    bool sees_some = look_at_block(&b, work, block);
+    bool sees_some = find_views(&b, work, block);
     for (int i = 0; i < work->n_queries; i++) {
         sums->max[i] = -__builtin_inff();
         sums->total[i] = 0;
@@ -572,9 +578,9 @@ INLINE void attention(const struct attention_sums *sums, const struct attention_
         return;
     score_block(&b, kind);
     for (int i = 0; i < work->n_queries; i++) {
-        ask_for_rest(&b, i, kind);
+        prefetch_rest(&b, i, kind);
         if (b.begin[i] < b.end[i])
-            soften(&b, i, &sums->max[i], &sums->total[i]);
+            softmax_scores(&b, i, &sums->max[i], &sums->total[i]);
     }
     memset(sums->o, 0, sizeof(float) * (size_t)(work->n_queries * work->head_dim));
     if (kind == KV_INT8)

@@ -1,4 +1,5 @@
-/* Activations without a gate, over vec16: the twin of ref/gelu.c. Included by a file of one instruction set. */
+/* Activations without a gate, with vec16: the optimized ref/gelu.c. Included by a file of one
+ * instruction set. */
 #include "kernels/ref/gelu.h"
 #include "kernels/x86/exp_body.h"
 #include "kernels/x86/x86.h"

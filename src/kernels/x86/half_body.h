@@ -1,4 +1,5 @@
-/* float32 to half precision, over vec16: the twin of ref/half.c. Included by a file of one instruction set. */
+/* float32 to half precision, with vec16: the optimized ref/half.c. Included by a file of one
+ * instruction set. */
 #include "kernels/x86/x86.h"
 
 void VARIANT(to_half)(uint16_t *y, const float *x, int n)

@@ -1,23 +1,23 @@
-/* Linear layers of bf16 weights over vec16: the twin of ref/linear_bf16.c. Included by a file of one instruction set,
- * which defines NAME(), MOST_ROWS, BF16_TILES, BF16_TILES_TABLE, struct input_pair with load_pair(), and dot_pair().
+/* Linear layers of bf16 weights with vec16: the optimized ref/linear_bf16.c. Included by a file
+ * of one instruction set, which defines NAME(), MAX_ROWS, BF16_TILES, BF16_TILES_TABLE, struct
+ * input_pair with load_pair(), and dot_pair().
  *
- * vdpbf16ps takes denormals for zero and yields none; so does this where it is built of other instructions. */
+ * vdpbf16ps flushes denormals in inputs and results to zero; the variants without it do the same. */
 #include "kernels/pack.h"
 #include "kernels/x86/x86.h"
 
 #include <string.h>
 
-enum {
-    AHEAD = 8192
-}; /* bytes ahead of the weights being read that are asked for where they come from memory */
+enum { PREFETCH_BYTES = 8192 }; /* prefetch distance in bytes, for weights that come from memory */
 
-/* out: [2][out_rows][16], zeroed; x: [pairs of columns][out_rows]. n_rows is known when it is compiled. */
+/* out: [2][out_rows][16], zeroed; x: [pairs of columns][out_rows]. n_rows is a compile-time
+ * constant. */
 INLINE void bf16_tile(float *out, int out_rows, const uint8_t *panel, const uint32_t *x, const int n_rows,
                       int n_pairs, bool is_cold)
 {
     for (int begin = 0; begin < n_pairs; begin += LINEAR_RUN / 2) {
         int end = n_pairs - begin < LINEAR_RUN / 2 ? n_pairs : begin + LINEAR_RUN / 2;
-        vec16 run[2][MOST_ROWS];
+        vec16 run[2][MAX_ROWS];
         UNROLL
         for (int r = 0; r < n_rows; r++)
             run[0][r] = run[1][r] = v_set(0);
@@ -26,8 +26,8 @@ INLINE void bf16_tile(float *out, int out_rows, const uint8_t *panel, const uint
             const uint8_t *column = panel + (size_t)c * 128;
             weight_pair w0 = load_weights(column), w1 = load_weights(column + 64);
             if (is_cold) {
-                _mm_prefetch((const char *)column + AHEAD, _MM_HINT_T0);
-                _mm_prefetch((const char *)column + AHEAD + 64, _MM_HINT_T0);
+                _mm_prefetch((const char *)column + PREFETCH_BYTES, _MM_HINT_T0);
+                _mm_prefetch((const char *)column + PREFETCH_BYTES + 64, _MM_HINT_T0);
             }
             UNROLL
             for (int r = 0; r < n_rows; r++) {
@@ -64,7 +64,7 @@ void NAME(linear_bf16)(float *out, const uint8_t *panel, const void *x, int n_ro
     unsigned mode = _mm_getcsr();
     _mm_setcsr(mode | 0x8040); /* flush to zero, denormals are zero */
     memset(out, 0, (size_t)n_rows * PANEL_ROWS * sizeof *out);
-    int n_tiles = (n_rows + MOST_ROWS - 1) / MOST_ROWS;
+    int n_tiles = (n_rows + MAX_ROWS - 1) / MAX_ROWS;
     for (int tile = 0; tile < n_tiles; tile++) { /* of even height: 13 rows make 7 and 6 */
         int begin = n_rows * tile / n_tiles, end = n_rows * (tile + 1) / n_tiles;
         TILES[end - begin](out + begin * LANES, n_rows, panel, (const uint32_t *)x + begin, (n_in + 1) / 2,

@@ -1,14 +1,16 @@
-/* Linear layers of float weights over vec16: the twin of ref/linear.c. Included by a file of one instruction set.
+/* Linear layers of float weights with vec16: the optimized ref/linear.c. Included by a file of
+ * one instruction set.
  *
- * A register tile is one panel times a few input rows, two sums each, so that what is broadcast of a row serves both
- * halves of the panel. Who includes it defines MOST_ROWS and, for each number of rows, FLOAT_TILES and FLOAT_TILES_TABLE. */
+ * A register tile is one panel times a few input rows, two sums each, so that each broadcast of a
+ * row is used for both halves of the panel. The including file defines MAX_ROWS and, for each
+ * number of rows, FLOAT_TILES and FLOAT_TILES_TABLE. */
 #include "kernels/pack.h"
 #include "kernels/x86/x86.h"
 
 #include <string.h>
 
 enum {
-    AHEAD = 8192, /* bytes ahead of the weights being read that are asked for where they come from memory */
+    PREFETCH_BYTES = 8192, /* prefetch distance in bytes, for weights that come from memory */
 };
 
 INLINE vec16 load_weights(const uint8_t *panel, enum dtype dtype, int column, int half)
@@ -17,14 +19,14 @@ INLINE vec16 load_weights(const uint8_t *panel, enum dtype dtype, int column, in
     return dtype == DTYPE_F32 ? v_load((const float *)panel + at) : v_load_half((const uint16_t *)panel + at);
 }
 
-/* out: [2][out_rows][16], zeroed; x: [n_in][x_rows]. n_rows is known when it is compiled. */
+/* out: [2][out_rows][16], zeroed; x: [n_in][x_rows]. n_rows is a compile-time constant. */
 INLINE void float_tile(float *out, int out_rows, const uint8_t *panel, const enum dtype dtype, const float *x,
                        const int n_rows, int n_in, bool is_cold)
 {
     const size_t column_bytes = dtype == DTYPE_F32 ? 128 : 64;
     for (int begin = 0; begin < n_in; begin += LINEAR_RUN) {
         int end = n_in - begin < LINEAR_RUN ? n_in : begin + LINEAR_RUN;
-        vec16 run[2][MOST_ROWS];
+        vec16 run[2][MAX_ROWS];
         UNROLL
         for (int r = 0; r < n_rows; r++)
             run[0][r] = run[1][r] = v_set(0);
@@ -33,7 +35,8 @@ INLINE void float_tile(float *out, int out_rows, const uint8_t *panel, const enu
             vec16 w0 = load_weights(panel, dtype, c, 0), w1 = load_weights(panel, dtype, c, 1);
             if (is_cold)
                 for (size_t line = 0; line < column_bytes; line += 64)
-                    _mm_prefetch((const char *)panel + (size_t)c * column_bytes + AHEAD + line, _MM_HINT_T0);
+                    _mm_prefetch((const char *)panel + (size_t)c * column_bytes + PREFETCH_BYTES + line,
+                                 _MM_HINT_T0);
             UNROLL
             for (int r = 0; r < n_rows; r++) {
                 vec16 value = v_set(at[r]);
@@ -61,12 +64,12 @@ typedef void float_tile_fn(float *out, int out_rows, const uint8_t *panel, const
         float_tile(out, out_rows, panel, dtype, x, rows, n_in, is_cold);                                     \
     }
 
-/* tiles: by rows, 1..MOST_ROWS. */
+/* tiles: by rows, 1..MAX_ROWS. */
 INLINE void linear_float(float *out, const uint8_t *panel, const float *x, int n_rows, int n_in,
                          float_tile_fn *const *tiles)
 {
     memset(out, 0, (size_t)n_rows * PANEL_ROWS * sizeof *out);
-    int n_tiles = (n_rows + MOST_ROWS - 1) / MOST_ROWS;
+    int n_tiles = (n_rows + MAX_ROWS - 1) / MAX_ROWS;
     for (int tile = 0; tile < n_tiles; tile++) { /* of even height: 13 rows make 7 and 6 */
         int begin = n_rows * tile / n_tiles, end = n_rows * (tile + 1) / n_tiles;
         tiles[end - begin](out + begin * LANES, n_rows, panel, x + begin, n_in, tile == 0);

@@ -1,4 +1,5 @@
-/* What sampling asks of a row of logits, over vec16: the twin of ref/logits.c. Included by a file of one instruction set. */
+/* Scans over a row of logits with vec16: the optimized ref/logits.c. Included by a file of one
+ * instruction set. */
 #include "kernels/x86/exp_body.h"
 #include "kernels/x86/x86.h"
 
@@ -35,7 +36,7 @@ int VARIANT(find_above)(const float *x, int begin, int n, float bound)
     for (int i = begin; i < n; i += 16) {
         int lanes = lanes_left(i, n);
         unsigned found = v_bits(v_less(limit, lanes == 16 ? v_load(x + i) : v_load_n(x + i, lanes)));
-        found &= (1u << lanes) - 1; /* what lies behind the end reads as zero */
+        found &= (1u << lanes) - 1; /* lanes after the end read as zero */
         if (found != 0)
             return i + __builtin_ctz(found);
     }

@@ -1,12 +1,13 @@
-/* The two halves of a low-rank update over vec16: the twin of ref/lora.c. Included by a file of one instruction set. */
+/* The down and up projection of a low-rank update with vec16: the optimized ref/lora.c. Included
+ * by a file of one instruction set. */
 #include "kernels/x86/x86.h"
 
 enum {
-    LORA_CHAINS = 4, /* sums of one row side by side, since one fma waits for the one before it */
+    LORA_CHAINS = 4, /* independent sums, to hide the latency of fma */
     LORA_SIDE = VEC_TOTALS / LORA_CHAINS < LORA_ROWS ? VEC_TOTALS / LORA_CHAINS : LORA_ROWS, /* rows */
 };
 
-/* Sixteen factors from number i on; is_half is known where this is inlined. */
+/* Sixteen factors from number i on; is_half is a compile-time constant. */
 INLINE vec16 factors(const void *base, size_t i, bool is_half)
 {
     return is_half ? v_load_half((const uint16_t *)base + i) : v_load((const float *)base + i);

@@ -1,5 +1,5 @@
-/* RMSNorm, LayerNorm, and the additions that go before them, over vec16: the twin of ref/norm.c. Included by a file of one
- * instruction set. */
+/* RMSNorm, LayerNorm, and the residual additions before them, with vec16: the optimized
+ * ref/norm.c. Included by a file of one instruction set. */
 #include "kernels/x86/x86.h"
 
 #include <math.h>

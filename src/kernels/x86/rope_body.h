@@ -1,4 +1,5 @@
-/* Rotary embedding, over vec16: the twin of ref/rope.c. Included by a file of one instruction set. */
+/* Rotary embedding with vec16: the optimized ref/rope.c. Included by a file of one instruction
+ * set. */
 #include "kernels/x86/x86.h"
 
 void VARIANT(rope_interleaved)(float *x, const float *cos_sin, int n_heads, int head_dim, int rotary_dim)

@@ -1,4 +1,5 @@
-/* The gate of SwiGLU, over vec16: the twin of ref/silu.c. Included by a file of one instruction set. */
+/* The gate of SwiGLU with vec16: the optimized ref/silu.c. Included by a file of one instruction
+ * set. */
 #include "kernels/x86/exp_body.h"
 #include "kernels/x86/x86.h"
 

@@ -1,4 +1,5 @@
-/* Softmax of a row, over vec16: the twin of ref/softmax.c. Included by a file of one instruction set. */
+/* Softmax of a row with vec16: the optimized ref/softmax.c. Included by a file of one instruction
+ * set. */
 #include "kernels/x86/exp_body.h"
 #include "kernels/x86/x86.h"
 

@@ -1,11 +1,14 @@
-/* Quantization of input rows over vec16: the twin of ref/linear_quantized.c's. */
+/* Quantization of input rows with vec16: the optimized version of the one in
+ * ref/linear_quantized.c. */
 #include "kernels/input_block.h"
 #include "kernels/ref/exp.h"
 #include "kernels/x86/x86.h"
 
 #include <string.h>
 
-enum { INPUT_AHEAD = 4 * BLOCK }; /* columns: as many streams as rows, which processors do not foresee */
+enum {
+    PREFETCH_COLUMNS = 4 * BLOCK
+}; /* prefetch distance in columns: hardware cannot prefetch a stream per row */
 
 INLINE void quantize_block(int8_t *q, struct input_row *row, const float *x, const struct quant_format f)
 {
@@ -34,8 +37,8 @@ INLINE void tile_quantized(uint8_t *dst, const float *x, size_t stride, int n_ro
         struct input_row *rows = (struct input_row *)(block + n * BLOCK);
         for (int r = 0; r < n_rows; r++) {
             const float *from = x + (size_t)r * stride + c;
-            _mm_prefetch((const char *)(from + INPUT_AHEAD), _MM_HINT_T0);
-            _mm_prefetch((const char *)(from + INPUT_AHEAD + LANES), _MM_HINT_T0);
+            _mm_prefetch((const char *)(from + PREFETCH_COLUMNS), _MM_HINT_T0);
+            _mm_prefetch((const char *)(from + PREFETCH_COLUMNS + LANES), _MM_HINT_T0);
             quantize_block((int8_t *)block + r * BLOCK, rows + r, from, f);
         }
     }

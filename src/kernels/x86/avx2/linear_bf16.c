@@ -1,7 +1,7 @@
 #include "kernels/x86/avx2/vec16.h"
 
 #define NAME(name) name##_avx2
-enum { MOST_ROWS = 2 }; /* eight registers of sums */
+enum { MAX_ROWS = 2 }; /* eight registers of sums */
 #define BF16_TILES       BF16_TILE(1) BF16_TILE(2)
 #define BF16_TILES_TABLE tile_1, tile_2
 

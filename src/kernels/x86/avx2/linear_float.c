@@ -1,6 +1,6 @@
 #include "kernels/x86/avx2/vec16.h"
 
-enum { MOST_ROWS = 2 }; /* eight registers of sums, four of weights */
+enum { MAX_ROWS = 2 }; /* eight registers of sums, four of weights */
 
 #include "kernels/x86/linear_float_body.h"
 

@@ -1,8 +1,9 @@
-/* Linear layers of quantized weights with AVX2: the twin of ref/linear_quantized.c.
+/* Linear layers of quantized weights with AVX2: the optimized ref/linear_quantized.c.
  *
- * vpmaddubsw multiplies unsigned weights by signed activations (-127..127) and adds pairs in 16 bits; so many groups of
- * columns are added there as cannot saturate, and then widened. Numbers of eight bits go as two nibbles. A block's
- * eight output rows fill eight registers, and the input rows pass by. */
+ * vpmaddubsw multiplies unsigned weights by signed activations (-127..127) and adds pairs in 16
+ * bits. As many groups of columns are added in 16 bits as cannot saturate; then the sums are
+ * widened. Eight-bit numbers are split into two nibbles. Eight output rows of a block stay in
+ * eight registers, and the loop runs over the input rows. */
 #include "kernels/input_block.h"
 #include "kernels/pack.h"
 #include "kernels/x86/x86.h"
@@ -11,8 +12,8 @@
 #include <string.h>
 
 enum {
-    STRIP = 8,    /* output rows of a register */
-    AHEAD = 8192, /* bytes ahead of the weights being read that are asked for where they come from memory */
+    STRIP = 8,             /* output rows of a register */
+    PREFETCH_BYTES = 8192, /* prefetch distance in bytes, for weights that come from memory */
 };
 
 /* Eight output rows of one block. */
@@ -114,7 +115,7 @@ INLINE __m256i dot_groups(__m256i sum, const struct weights *w, const int32_t *q
         sum = _mm256_add_epi32(sum, _mm256_madd_epi16(low, ones));
         return _mm256_add_epi32(sum, _mm256_madd_epi16(high, _mm256_set1_epi16(16)));
     }
-    const int most = (1 << (f.low_bits + f.high_bits)) - 1; /* the largest number */
+    const int most = (1 << (f.low_bits + f.high_bits)) - 1; /* the maximum number */
     const int fit = 32767 / (2 * 127 * most) >= 8 ? 8 : 32767 / (2 * 127 * most) >= 4 ? 4 : 2;
     const int step = fit < n ? fit : n;
     UNROLL
@@ -163,7 +164,7 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
         const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
         const uint8_t *block = unit + format_param_bytes(f) + (size_t)(b % per_unit) * block_bytes;
         for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
-            _mm_prefetch((const char *)block + AHEAD + line, _MM_HINT_T0);
+            _mm_prefetch((const char *)block + PREFETCH_BYTES + line, _MM_HINT_T0);
         for (int row = 0; row < PANEL_ROWS; row += STRIP) {
             size_t at = (size_t)(row / LANES * n_rows * LANES + row % LANES);
             struct weights w;

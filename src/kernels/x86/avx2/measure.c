@@ -18,7 +18,7 @@ uint64_t measure_read_avx2(const uint8_t *bytes, size_t n)
     return (uint64_t)_mm256_extract_epi64(a, 0);
 }
 
-/* The multiply-add of pairs and its addition: 16 multiply-adds. Eight chains hide the latency. */
+/* A multiply-add of pairs and its addition: 16 multiply-adds. Eight chains hide the latency. */
 uint64_t measure_int8_avx2(int64_t rounds)
 {
     __m256i acc[8], a = _mm256_set1_epi8(3), b = _mm256_set1_epi8(5);
@@ -26,7 +26,7 @@ uint64_t measure_int8_avx2(int64_t rounds)
         acc[i] = _mm256_set1_epi16((int16_t)i);
     for (int64_t r = 0; r < rounds; r++)
         for (int i = 0; i < 8; i++) {
-            __asm__("" : "+x"(a)); /* else the product leaves the loop */
+            __asm__("" : "+x"(a)); /* keeps the product inside the loop */
             acc[i] = _mm256_add_epi16(acc[i], _mm256_maddubs_epi16(a, b));
         }
     for (int i = 1; i < 8; i++)

@@ -1,4 +1,5 @@
-/* Sixteen floats and the operations on them that the bodies (*_body.h) are written in: two registers of AVX2. */
+/* vec16, a vector of sixteen floats, in which the *_body.h files are written: here two AVX2
+ * registers. */
 #ifndef TUTTI_KERNELS_X86_AVX2_VEC16_H
 #define TUTTI_KERNELS_X86_AVX2_VEC16_H
 
@@ -10,7 +11,7 @@
 
 #define VARIANT(name) name##_avx2
 
-enum { VEC_TOTALS = 4 }; /* vec16 that a register tile may hold beside its operands */
+enum { VEC_TOTALS = 4 }; /* accumulators (vec16) that fit in registers beside the operands */
 
 typedef struct {
     __m256 a, b; /* lanes 0..7, 8..15 */
@@ -20,7 +21,7 @@ typedef struct {
     __m256i a, b; /* lanes 0..7, 8..15: int32, or pairs of int16 */
 } ivec16;
 
-INLINE __m256i first_eight(int n) /* n: may lie outside 0..8 */
+INLINE __m256i first_eight(int n) /* n: may be outside 0..8 */
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
@@ -151,7 +152,7 @@ INLINE vec16 v_fma_sub_add(vec16 a, vec16 b, vec16 c) /* even lanes a * b - c, o
     return (vec16){ _mm256_fmaddsub_ps(a.a, b.a, c.a), _mm256_fmaddsub_ps(a.b, b.b, c.b) };
 }
 
-INLINE vec16 v_max(vec16 a, vec16 b) /* b where either is NaN, or both are zero */
+INLINE vec16 v_max(vec16 a, vec16 b) /* b if either is NaN, or both are zero */
 {
     return (vec16){ _mm256_max_ps(a.a, b.a), _mm256_max_ps(a.b, b.b) };
 }
@@ -161,7 +162,7 @@ INLINE vec16 v_min(vec16 a, vec16 b)
     return (vec16){ _mm256_min_ps(a.a, b.a), _mm256_min_ps(a.b, b.b) };
 }
 
-/* Of numbers without a sign; a NaN is larger than all others. */
+/* The maximum of non-negative numbers; NaN is the largest. */
 INLINE vec16 v_max_bits(vec16 a, vec16 b)
 {
     return (vec16){
@@ -239,7 +240,7 @@ INLINE __m256 exponent_eight(__m256 shifted)
     return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
 }
 
-/* 2^n from the float 1.5 * 2^23 + n: n stands in its low bits. */
+/* 2^n from the float 1.5 * 2^23 + n: n is in its low bits. */
 INLINE vec16 v_exponent(vec16 shifted)
 {
     return (vec16){ exponent_eight(shifted.a), exponent_eight(shifted.b) };
@@ -295,7 +296,7 @@ INLINE vec16 v_select(mask16 mask, vec16 yes, vec16 no)
     return (vec16){ _mm256_blendv_ps(no.a, yes.a, mask.a), _mm256_blendv_ps(no.b, yes.b, mask.b) };
 }
 
-/* One bit a lane. */
+/* One bit per lane. */
 INLINE unsigned v_bits(mask16 mask)
 {
     return (unsigned)_mm256_movemask_ps(mask.a) | (unsigned)_mm256_movemask_ps(mask.b) << 8;

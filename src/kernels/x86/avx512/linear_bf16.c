@@ -2,7 +2,7 @@
 #include "kernels/x86/avx512/vec16.h"
 
 #define NAME(name) name##_avx512
-enum { MOST_ROWS = 12 }; /* 24 registers of sums */
+enum { MAX_ROWS = 12 }; /* 24 registers of sums */
 #define BF16_TILES                                                                                           \
     BF16_TILE(1)                                                                                             \
     BF16_TILE(2)                                                                                             \

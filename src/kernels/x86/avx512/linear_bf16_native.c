@@ -1,7 +1,7 @@
 #include "kernels/x86/avx512/vec16.h"
 
 #define NAME(name) name##_avx512bf16
-enum { MOST_ROWS = 12 }; /* 24 registers of sums */
+enum { MAX_ROWS = 12 }; /* 24 registers of sums */
 #define BF16_TILES                                                                                           \
     BF16_TILE(1)                                                                                             \
     BF16_TILE(2)                                                                                             \
@@ -27,7 +27,7 @@ INLINE weight_pair load_weights(const uint8_t *p)
 
 INLINE input_pair load_input(const uint32_t *x)
 {
-    __m512i pair; /* kept from being folded into both products: one load serves two */
+    __m512i pair; /* loaded once; the compiler would fold a load into each product */
     __asm__("vpbroadcastd %1, %0" : "=v"(pair) : "m"(*x));
     return (__m512bh)pair;
 }

@@ -1,6 +1,6 @@
 #include "kernels/x86/avx512/vec16.h"
 
-enum { MOST_ROWS = 12 }; /* 24 registers of sums */
+enum { MAX_ROWS = 12 }; /* 24 registers of sums */
 
 #include "kernels/x86/linear_float_body.h"
 

@@ -1,11 +1,13 @@
-/* Linear layers of quantized weights with VNNI: the twin of ref/linear_quantized.c.
+/* Linear layers of quantized weights with VNNI: the optimized ref/linear_quantized.c.
  *
- * vpdpbusd adds to each of 16 lanes (output rows) the products of four unsigned weights and four signed activations,
- * which are the same for all lanes. The weights of a block and panel, unpacked, fill 16 registers; then the input rows
- * pass by, a few at a time: what is broadcast of a row serves both halves of the panel. A block's sum starts where the
- * zero point is already taken out, and as the bits of a float (input_block.h); what is left of the activations' scale
- * selects one of eight multiples of the weights' scales. So a half costs nine multiplies for each block and input row:
- * eight dot products, and one fused multiply-add to the total, which waits in the first cache. */
+ * vpdpbusd adds to each of 16 lanes (output rows) the products of four unsigned weights and four
+ * signed activations, which are the same for all lanes. The weights of a block and panel,
+ * unpacked, fill 16 registers; then the loop runs over the input rows, a few at a time: each
+ * broadcast of a row is used for both halves of the panel. A block's sum starts with the zero
+ * point already subtracted, as the bits of a float (input_block.h). The remaining factor of the
+ * activations' scale selects one of eight multiples of the weights' scales. So a half costs nine
+ * multiplications per block and input row: eight dot products, and one fused multiply-add to the
+ * total, which stays in the L1 cache. */
 #include "kernels/input_block.h"
 #include "kernels/pack.h"
 #include "kernels/x86/avx512/many_rows.h"
@@ -15,10 +17,9 @@
 #include <stddef.h>
 
 enum {
-    AHEAD = 9216, /* bytes ahead of the weights being read that are asked for: few rows are bound by memory */
-    FEW_ROWS = 8, /* so many cost less to multiply by their steps than a table of multiples does */
-    INPUT_AHEAD =
-        24576, /* likewise of the input rows: a tile comes from the third cache where there are many */
+    PREFETCH_BYTES = 9216, /* prefetch distance of weights in bytes: few rows are memory-bound */
+    FEW_ROWS = 8,          /* up to here, multiplying by the step is cheaper than a table of multiples */
+    PREFETCH_INPUT_BYTES = 24576, /* the same for input rows: with many rows a tile comes from the L3 cache */
 };
 
 /* One block of a panel, ready to be multiplied. [half], then [group of columns] or [run of sub columns]. */
@@ -32,7 +33,7 @@ struct multiples {
     _Alignas(64) float scale[2][2][INPUT_STEPS][LANES], min[2][2][INPUT_STEPS][LANES];
 };
 
-/* The input rows of one block, and where their sums wait. */
+/* The input rows of one block, and their totals. */
 struct input {
     const int32_t *q; /* [n_rows][8] times four bytes */
     const struct input_row *rows;
@@ -53,7 +54,7 @@ INLINE void unpack_low(__m512i w[8], const uint8_t *plane, const struct quant_fo
             w[g] = _mm512_load_si512(plane + 64 * g);
         return;
     }
-    const int n = f.low_bits, per_byte = 8 / n; /* n vectors: 4 or 2, of two or four numbers a byte */
+    const int n = f.low_bits, per_byte = 8 / n; /* n vectors: 4 or 2, of two or four numbers per byte */
     const __m512i mask = _mm512_set1_epi8(f.low_bits == 4 ? 15 : 3);
     UNROLL
     for (int v = 0; v < n; v++) {
@@ -156,7 +157,7 @@ INLINE __m512 multiple(__m512 x, const float table[INPUT_STEPS][LANES], int step
     return is_few ? _mm512_mul_ps(x, _mm512_set1_ps(STEPS[step])) : _mm512_load_ps(table[step]);
 }
 
-/* One block with n input rows from row r on; n and is_few are known when it is compiled. */
+/* One block with n input rows from row r on; n and is_few are compile-time constants. */
 INLINE void block_rows(const struct weights *w, const struct multiples *m, const struct input *x, int r,
                        const int n, const struct quant_format f, const bool is_few)
 {
@@ -175,7 +176,7 @@ INLINE void block_rows(const struct weights *w, const struct multiples *m, const
         UNROLL
         for (int i = 0; i < n; i++) {
             __m512i q;
-            /* Kept from being folded into both products: one load serves two. */
+            /* Loaded once; the compiler would fold a load into each product. */
             __asm__("vpbroadcastd %1, %0" : "=v"(q) : "m"(x->q[(r + i) * 8 + g]));
             sum[i][0][g / per_run] = dot(sum[i][0][g / per_run], w->w[0][g], q);
             sum[i][1][g / per_run] = dot(sum[i][1][g / per_run], w->w[1][g], q);
@@ -204,11 +205,11 @@ INLINE void block_rows(const struct weights *w, const struct multiples *m, const
     }
 }
 
-/* All rows of a block whose scales and mins hold for all its columns; more than FEW_ROWS. */
+/* All rows of a block with one scale and min for all its columns; more than FEW_ROWS rows. */
 INLINE void block_many(const struct weights *w, const struct multiples *m, const struct input *x,
                        const struct quant_format f)
 {
-    const char *ahead = (const char *)x->q + INPUT_AHEAD;
+    const char *ahead = (const char *)x->q + PREFETCH_INPUT_BYTES;
     const void *start = f.zero == 0 ? (const void *)&x->rows->magic : x->rows->start;
     int64_t i = 0, step, end = 16 * (int64_t)(x->n_rows / 4 * 4);
     if (f.has_min)
@@ -217,7 +218,7 @@ INLINE void block_many(const struct weights *w, const struct multiples *m, const
         PIPELINE(NO_MIN);
 }
 
-/* All input rows; those of 16-column runs two at a time, for want of registers. */
+/* All input rows; with 16-column runs only two at a time, for lack of registers. */
 INLINE void block_all(const struct weights *w, const struct input *x, const struct quant_format f,
                       const bool is_few)
 {
@@ -231,7 +232,7 @@ INLINE void block_all(const struct weights *w, const struct input *x, const stru
         return;
     }
     for (; r + step <= x->n_rows; r += step) {
-        const char *ahead = (const char *)(x->q + 8 * r) + INPUT_AHEAD;
+        const char *ahead = (const char *)(x->q + 8 * r) + PREFETCH_INPUT_BYTES;
         _mm_prefetch(ahead, _MM_HINT_T0);
         _mm_prefetch(ahead + 64, _MM_HINT_T0);
         block_rows(w, &m, x, r, step, f, is_few);
@@ -260,9 +261,7 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
     struct input x = { .total = out, .n_rows = n_rows };
     for (int i = 0; i < 2 * n_rows; i++) {
         _mm512_storeu_ps(out + i * LANES, _mm512_setzero_ps());
-        __asm__(
-            "" ::
-                : "memory"); /* else this becomes a call of memset, which takes longer to begin than this to end */
+        __asm__("" ::: "memory"); /* otherwise this becomes a slower call of memset */
     }
     for (int b = 0; b < n_blocks; b++) {
         const uint8_t *unit = panel + (size_t)(b / per_unit) * unit_bytes;
@@ -277,7 +276,7 @@ INLINE void quantized_panel(float *out, const uint8_t *panel, const struct quant
         }
         load_scales(&w, unit, b % per_unit, f);
         for (size_t line = 0; line < unit_bytes / (size_t)per_unit; line += 64)
-            _mm_prefetch((const char *)block + AHEAD + line, _MM_HINT_T0);
+            _mm_prefetch((const char *)block + PREFETCH_BYTES + line, _MM_HINT_T0);
         x.q = (const int32_t *)tile;
         x.rows = (const struct input_row *)(tile + n_rows * BLOCK);
         tile += (size_t)n_rows * (BLOCK + sizeof(struct input_row));

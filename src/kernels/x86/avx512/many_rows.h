@@ -1,11 +1,13 @@
-/* Many input rows over one block of weights, for linear_quantized.c: a software pipeline.
+/* A software pipeline over many input rows with one block of weights, for linear_quantized.c.
  *
- * Four rows are under way at a time, each two groups of columns ahead of the one that began after it. So what ends a row (loads,
- * additions, multiplications by scales, stores) stands between dot products of others, and both multipliers have work all the time. A
- * compiler puts the ends of all rows behind all their dot products, and copies sums from register to register; hence assembly.
+ * Four rows are in flight, each two groups of columns ahead of the next one. So the final
+ * operations of a row (loads, additions, multiplications by scales, stores) are interleaved with
+ * dot products of other rows, and both multipliers stay busy. A compiler would put the final
+ * operations after all dot products and copy sums between registers; hence assembly.
  *
- * Rows are counted from %[i], which is 16 times a row: a row has 32 bytes of q, 16 of struct input_row, and 64 of each half's totals.
- * Registers 0 to 15 are left to the weights; the sums of the four rows are the pairs A to D. */
+ * Rows are addressed by %[i], which is 16 times the row: a row has 32 bytes of q, 16 of struct
+ * input_row, and 64 of each half's totals. Registers 0 to 15 hold the weights; the sums of the
+ * four rows are the pairs A to D. */
 #ifndef TUTTI_KERNELS_X86_AVX512_MANY_ROWS_H
 #define TUTTI_KERNELS_X86_AVX512_MANY_ROWS_H
 
@@ -35,7 +37,7 @@
     "vpdpbusd " INPUT ", %[w0" #g "], " SUM_##p##0 "\n\t"                                                                    \
     "vpdpbusd " INPUT ", %[w1" #g "], " SUM_##p##1 "\n\t"
 
-/* The sums as floats, and where the row's multiples of the scales are. */
+/* Converts the sums to floats and finds the row's multiples of the scales. */
 #define END(row, p)                                                                                                          \
     "vbroadcastss 16*(" #row ")+8(%[rows],%[i]), " MAGIC "\n\t"                                                              \
     "movslq 16*(" #row ")+12(%[rows],%[i]), %[step]\n\t"                                                                     \
@@ -63,7 +65,8 @@
     DOTS(0, A, 6) DOTS(1, B, 4) DOTS(2, C, 2) BEGIN(3, D) DOTS(3, D, 0)                                                      \
     DOTS(0, A, 7) DOTS(1, B, 5) DOTS(2, C, 3) DOTS(3, D, 1)
 
-/* The oldest row o ends, three others go on, row n begins with the sums of o; and the same without a row n, and with fewer others. */
+/* The oldest row o ends, three others continue, and row n begins with the sum registers of o. The
+ * other macros are the same without a row n, and with fewer others. */
 #define TURN(o, a, r, b, s, c, t, d, n, min)                                                                                 \
     END(o, a) DOTS(r, b, 6) DOTS(s, c, 4) DOTS(t, d, 2) ADD(o, 0, min) BEGIN(n, a) DOTS(n, a, 0)                             \
     DOTS(r, b, 7) DOTS(s, c, 5) DOTS(t, d, 3) ADD(o, 1, min) DOTS(n, a, 1)

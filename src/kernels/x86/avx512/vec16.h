@@ -1,4 +1,5 @@
-/* Sixteen floats and the operations on them that the bodies (*_body.h) are written in: one register of AVX-512. */
+/* vec16, a vector of sixteen floats, in which the *_body.h files are written: here one AVX-512
+ * register. */
 #ifndef TUTTI_KERNELS_X86_AVX512_VEC16_H
 #define TUTTI_KERNELS_X86_AVX512_VEC16_H
 
@@ -10,7 +11,7 @@
 
 #define VARIANT(name) name##_avx512
 
-enum { VEC_TOTALS = 16 }; /* vec16 that a register tile may hold beside its operands */
+enum { VEC_TOTALS = 16 }; /* accumulators (vec16) that fit in registers beside the operands */
 
 typedef __m512 vec16;
 typedef __mmask16 mask16;
@@ -122,7 +123,7 @@ INLINE vec16 v_fma_sub_add(vec16 a, vec16 b, vec16 c) /* even lanes a * b - c, o
     return _mm512_fmaddsub_ps(a, b, c);
 }
 
-INLINE vec16 v_max(vec16 a, vec16 b) /* b where either is NaN, or both are zero */
+INLINE vec16 v_max(vec16 a, vec16 b) /* b if either is NaN, or both are zero */
 {
     return _mm512_max_ps(a, b);
 }
@@ -132,7 +133,7 @@ INLINE vec16 v_min(vec16 a, vec16 b)
     return _mm512_min_ps(a, b);
 }
 
-/* Of numbers without a sign; a NaN is larger than all others. */
+/* The maximum of non-negative numbers; NaN is the largest. */
 INLINE vec16 v_max_bits(vec16 a, vec16 b)
 {
     return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
@@ -187,7 +188,7 @@ INLINE ivec16 iv_set_pair(const int16_t *p)
 /* sum + the two products of each lane's int16. */
 INLINE ivec16 iv_dot(ivec16 a, ivec16 b, ivec16 sum)
 {
-    /* Written out, because gcc copies the sums of a loop from register to register around its intrinsic. */
+    /* In assembly, because gcc copies the sums of a loop between registers around the intrinsic. */
     __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
     return sum;
 }
@@ -197,7 +198,7 @@ INLINE vec16 v_from_int(ivec16 x)
     return _mm512_cvtepi32_ps(x);
 }
 
-/* 2^n from the float 1.5 * 2^23 + n: n stands in its low bits. */
+/* 2^n from the float 1.5 * 2^23 + n: n is in its low bits. */
 INLINE vec16 v_exponent(vec16 shifted)
 {
     __m512i biased = _mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127));
@@ -243,7 +244,7 @@ INLINE vec16 v_select(mask16 mask, vec16 yes, vec16 no)
     return _mm512_mask_blend_ps(mask, no, yes);
 }
 
-/* One bit a lane. */
+/* One bit per lane. */
 INLINE unsigned v_bits(mask16 mask)
 {
     return mask;
