@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes that must be allocated for n_bytes more with their end; 0: too many. */
+/* Bytes to allocate for n_bytes more and the final zero; 0: overflow. */
 static size_t need_of(const struct buf *buf, size_t n_bytes)
 {
     size_t need;
@@ -70,7 +70,7 @@ bool buf_printf(struct buf *buf, const char *format, ...)
     if (ok)
         buf->n_bytes += (size_t)n;
     else if (room)
-        buf->bytes[buf->n_bytes] = '\0'; /* what did not fit is not there */
+        buf->bytes[buf->n_bytes] = '\0'; /* drop partial output */
     return ok;
 }
 

@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* Words are dealt to eight chains, so that their multiplies overlap. Each link is a bijection of the word and of what came
- * before. */
+/* Words are distributed over eight chains, so that their multiplications overlap. Each link is a
+ * bijection both of the word and of the chain's previous value. */
 enum { CHAINS = 8, RUN_BYTES = CHAINS * sizeof(uint64_t) };
 
 static void add_run(uint64_t chains[CHAINS], const uint8_t *bytes)
@@ -26,7 +26,7 @@ uint64_t checksum64(uint64_t seed, const void *bytes, size_t n_bytes)
     size_t left = n_bytes;
     for (; left >= RUN_BYTES; left -= RUN_BYTES, at += RUN_BYTES)
         add_run(chains, at);
-    if (left > 0) { /* with zeros behind it: the length tells it from others */
+    if (left > 0) { /* padded with zeros; the length makes it unique */
         uint8_t last[RUN_BYTES] = { 0 };
         memcpy(last, at, left);
         add_run(chains, last);

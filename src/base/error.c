@@ -1,4 +1,4 @@
-/* Formatting of errors. Allocates nothing, so that "out of memory" can be said. */
+/* Formats errors without allocating, so that "out of memory" can be reported. */
 #include "base/error.h"
 
 #include "base/utf8.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A cut text must not end in half a character: drop the incomplete tail. */
+/* Drops an incomplete UTF-8 character at the end of a cut text. */
 static void trim_utf8(char *text, size_t n)
 {
     size_t start = n;

@@ -12,7 +12,7 @@
 
 enum { TEXT_BYTES = 1024, LINE_BYTES = 8 * 1024 };
 
-/* One of each for the process, as standard error is. */
+/* Global settings, since standard error is global too. */
 static atomic_int min_level = LOG_INFO;
 static atomic_bool is_json;
 
@@ -51,7 +51,7 @@ static void put(struct line *line, const char *text, size_t n)
     line->n += n;
 }
 
-/* What a line quotes comes from files and requests: nothing of it may be taken for more than a text. */
+/* Quoted text comes from files and requests, so it is escaped. */
 static void put_text(struct line *line, const char *text, size_t n, bool is_quoted)
 {
     char clean[TEXT_BYTES];
@@ -84,7 +84,8 @@ static void put_field(struct line *line, const struct log_field *field, bool jso
 {
     char number[64];
     size_t n_text = field->text ? strlen(field->text) : 0;
-    /* A field stands there whole or not at all: each byte may be escaped, and the end must fit behind it. */
+    /* A field is written whole or not at all: each byte may be escaped, and the end of the line
+     * must fit. */
     if (line->n + strlen(field->name) + 2 * (n_text < TEXT_BYTES ? n_text : TEXT_BYTES) + sizeof number + 16 >
         sizeof line->bytes)
         return;
@@ -127,7 +128,7 @@ void log_record(enum log_level level, const char *message, const struct log_fiel
     put(&line, "}", json);
     put(&line, "\n", 1);
     ssize_t written = write(STDERR_FILENO, line.bytes, line.n);
-    (void)written; /* there is no further place to complain to */
+    (void)written; /* an error of the log cannot be reported */
 }
 
 void log_line(enum log_level level, const char *format, ...)

@@ -3,7 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* What the second byte may be decides between valid, overlong, surrogate and too large. */
+/* The length of a character, and the range of its second byte, which excludes overlong forms,
+ * surrogates and too large values. */
 static int length_and_second(uint8_t lead, uint8_t *lo, uint8_t *hi)
 {
     *lo = 0x80;
@@ -29,7 +30,7 @@ static int length_and_second(uint8_t lead, uint8_t *lo, uint8_t *hi)
     return 0;
 }
 
-/* How many of the character's bytes are there and right; *want: how many it has, 0: the lead byte is wrong. */
+/* The number of valid bytes of the character; *want: its length, 0: invalid lead byte. */
 static int good_bytes(const char *text, size_t n_bytes, int *want)
 {
     const uint8_t *p = (const uint8_t *)text;
@@ -58,7 +59,7 @@ bool utf8_is_start(const char *text, size_t n_bytes)
     return good < want && (size_t)good == n_bytes;
 }
 
-/* Most texts are nothing else: how many bytes of printable ASCII they begin with. */
+/* Number of leading bytes of printable ASCII: a fast path, as most texts are nothing else. */
 static size_t n_plain(const char *text, size_t n_bytes)
 {
     size_t n = 0;

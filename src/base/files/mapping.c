@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A repository that was cloned without Git LFS holds a text of three lines in place of each large file. The first line
- * names the specification (its second address is that of the format's first name). */
+/* A repository cloned without Git LFS has a three-line text instead of each large file. The first
+ * line names the specification (the second URL is from the format's old name). */
 static bool is_lfs_pointer(const struct mapping *map)
 {
     static const char *const STARTS[] = { "version https://git-lfs.github.com/spec/",
@@ -25,7 +25,7 @@ static bool is_lfs_pointer(const struct mapping *map)
 
 enum tutti_status mapping_open(struct mapping *out, const char *path, struct tutti_error *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* to open a pipe must not wait for a writer */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe must not wait for a writer */
     if (fd < 0)
         return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path,
                          strerror(errno));

@@ -33,7 +33,7 @@ enum tutti_status new_file_open(struct new_file **out, const char *path, struct 
     file->path = strdup(path);
     char *temporary = NULL;
     int n = asprintf(&temporary, "%s.XXXXXX", path);
-    file->temporary = n < 0 ? NULL : temporary; /* undefined after a failure */
+    file->temporary = n < 0 ? NULL : temporary; /* asprintf() leaves it undefined after a failure */
     if (!file->path || !file->temporary) {
         st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
         goto done;

@@ -14,15 +14,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Behind the name that the folder is to have; six characters follow. Nobody else calls a folder so. */
+/* The suffix of temporary folders, followed by six characters. No other program uses such names. */
 #define UNFINISHED ".unfinished-"
 enum { N_RANDOM = 6, MAX_TRIES = 16 };
 
 struct new_folder {
     char *path, *temporary;
-    int lock; /* the temporary folder, locked as long as this process lives; -1: the file system has no locks */
-    char **
-        made; /* [n_made]: temporary itself, then folders and files in it, in the order in which they came about */
+    int lock;    /* on the temporary folder, held until the process ends; -1: no locks in this file system */
+    char **made; /* [n_made]: temporary itself, then its folders and files in order of creation */
     size_t n_made, capacity;
     bool is_finished;
 };
@@ -37,7 +36,7 @@ static enum tutti_status failure(const char *path, struct tutti_error *err)
     return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path, strerror(errno));
 }
 
-/* Takes over path, which need not be there yet. */
+/* Registers path, which need not exist yet, and takes ownership of the string. */
 static bool register_path(struct new_folder *f, char *path)
 {
     if (f->n_made == f->capacity) {
@@ -86,7 +85,8 @@ static int remove_one(const char *path, const struct stat *info, int kind, struc
     return remove(path);
 }
 
-/* Of a process that lives the folder is locked; where there are no locks nobody can tell, and it stays. */
+/* Removes a left-over folder, unless its process still holds the lock. Without file locks this
+ * cannot be known, and the folder stays. */
 static void remove_left(const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -102,7 +102,7 @@ static void remove_left(const char *path)
     close(fd);
 }
 
-/* Folders that were to become path, of processes that were killed. */
+/* Removes the temporary folders for path that killed processes left. */
 static void remove_all_left(const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -123,7 +123,7 @@ static void remove_all_left(const char *path)
     free(parent);
 }
 
-/* Makes a folder by the pattern at path, and locks it. False: errno says why not. */
+/* Makes a folder by the pattern at path, and locks it. False: errno has the reason. */
 static bool make_locked(char *path, int *lock)
 {
     size_t n = strlen(path) - N_RANDOM;
@@ -134,7 +134,7 @@ static bool make_locked(char *path, int *lock)
             return false;
         *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         bool is_locked = *lock >= 0 && flock(*lock, LOCK_EX) == 0;
-        /* Somebody who cleans up may have been between the two. */
+        /* Another process may have removed the folder between the two calls. */
         if (stat(path, &there) == 0 &&
             (*lock < 0 || (fstat(*lock, &locked) == 0 && there.st_ino == locked.st_ino))) {
             if (!is_locked && *lock >= 0) {
@@ -188,7 +188,7 @@ enum tutti_status new_folder_open(struct new_folder **out, const char *path, str
     return st;
 }
 
-/* The path of a thing in the folder, registered. NULL: no memory. */
+/* Makes and registers the path of a file or folder inside. NULL: out of memory. */
 static char *place(struct new_folder *f, const char *name)
 {
     char *path = NULL;
@@ -244,7 +244,7 @@ enum tutti_status new_folder_finish(struct new_folder *f, struct tutti_error *er
 {
     int fd = open(f->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd >= 0) {
-        fsync(fd); /* not every file system can */
+        fsync(fd); /* not every file system supports it */
         close(fd);
     }
     if (rename(f->temporary, f->path) != 0)

@@ -7,7 +7,7 @@
 static const int SIGNALS[] = { SIGINT, SIGTERM, SIGHUP };
 enum { N_SIGNALS = sizeof SIGNALS / sizeof *SIGNALS };
 
-/* Read by the signal handler; written while the signals are blocked. */
+/* Read by the signal handler; only changed while the signals are blocked. */
 static const char **paths;
 static size_t n_paths, capacity;
 

@@ -19,7 +19,8 @@ size_t number_shortest(char out[NUMBER_TEXT_BYTES], double number)
     return (size_t)n;
 }
 
-/* A real in jansson's format: with a point or an exponent, which has no + and no zeros at its beginning. */
+/* Prints a real in jansson's format: with a point or an exponent; the exponent has no + and no
+ * leading zeros. */
 static size_t print_real(char out[NUMBER_TEXT_BYTES], double number)
 {
     size_t n = number_shortest(out, number);
@@ -36,7 +37,7 @@ static size_t print_real(char out[NUMBER_TEXT_BYTES], double number)
     return strlen(out);
 }
 
-/* The bytes of a string with its quotes, of a number, or 1. */
+/* Length of a string with its quotes, of a number, or 1. */
 static size_t token_length(const char *text, size_t n_bytes, bool *is_real)
 {
     size_t n = 1;
@@ -53,7 +54,8 @@ static size_t token_length(const char *text, size_t n_bytes, bool *is_real)
     return n;
 }
 
-/* Writes the reals of a JSON text again, in place: the shortest form is never longer. Returns the new length. */
+/* Rewrites the reals of a JSON text in place: the shortest form is never longer. Returns the new
+ * length. */
 static size_t shorten_reals(char *text, size_t n_bytes)
 {
     size_t from = 0, to = 0;

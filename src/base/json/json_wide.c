@@ -6,7 +6,8 @@
 
 enum { INT64_DIGITS = 19 }; /* fewer always fit */
 
-/* The text with a fraction behind every whole number that may be too long for 64 bits. False: no memory. */
+/* Copies the text and appends a fraction to every integer that may exceed 64 bits. False: out of
+ * memory. */
 static bool widen_integers(struct buf *out, const char *text, size_t n_bytes)
 {
     bool is_string = false, ok = true;
@@ -24,7 +25,7 @@ static bool widen_integers(struct buf *out, const char *text, size_t n_bytes)
                 n_digits++;
             n = n_digits > 0 ? n_sign + n_digits : 1;
         }
-        /* Digits before or behind a point or an exponent are no whole number. */
+        /* Digits before or after a point or an exponent are not an integer. */
         bool is_part = (i > 0 && strchr(".eE+", text[i - 1])) || (n < left && strchr(".eE", at[n]));
         ok = buf_add(out, at, n) && (n_digits < INT64_DIGITS || is_part || buf_add(out, ".0", 2));
     }

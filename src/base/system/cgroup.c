@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* One hierarchy: where it is mounted, and what its files are called. */
+/* A cgroup hierarchy: its mount point and file names. */
 struct hierarchy {
     const char *mount;
-    const char *controller; /* NULL: version 2, which has one hierarchy for all */
+    const char *controller; /* NULL: version 2, which has a single hierarchy */
     const char *limit, *used;
 };
 
@@ -18,13 +18,14 @@ static bool read_number(const char *folder, const char *file, uint64_t *out)
     char path[PATH_MAX + 64];
     snprintf(path, sizeof path, "%s/%s", folder, file);
     FILE *in = fopen(path, "re");
-    bool ok = in && fscanf(in, "%" SCNu64, out) == 1; /* "max" is no number: no limit */
+    bool ok = in && fscanf(in, "%" SCNu64, out) == 1; /* "max" is not a number: no limit */
     if (in)
         fclose(in);
     return ok;
 }
 
-/* "4:cpu,cpuacct:/a/b", of version 2 "0::/a/b": is this the hierarchy's line? *group: "/a/b". */
+/* "4:cpu,cpuacct:/a/b", of version 2 "0::/a/b": whether this is the hierarchy's line. *group:
+ * "/a/b". */
 static bool find_group(char *line, const char *controller, const char **group)
 {
     char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
@@ -43,8 +44,8 @@ static bool find_group(char *line, const char *controller, const char **group)
     return false;
 }
 
-/* The folder of this process' group; false: it is in none. Inside a container the path may be the host's, and not be
- * there: then what is mounted is the group. */
+/* The folder of this process's group; false: none. Inside a container the path may be the host's
+ * and not exist: then the mount point is the group. */
 static bool own_folder(const char *root, const struct hierarchy *h, char *out, size_t size)
 {
     char path[PATH_MAX], line[PATH_MAX];
@@ -62,7 +63,7 @@ static bool own_folder(const char *root, const struct hierarchy *h, char *out, s
     return n > 0 && (size_t)n < size;
 }
 
-/* From a group to the one above it; false at the top of the hierarchy. */
+/* Goes to the parent group; false at the top of the hierarchy. */
 static bool go_up(char *folder, size_t n_top)
 {
     char *slash = strrchr(folder, '/');
@@ -72,7 +73,7 @@ static bool go_up(char *folder, size_t n_top)
     return strlen(folder) >= n_top;
 }
 
-/* Pages of files: the two lists of them in memory.stat ("inactive_file 4096"). */
+/* Bytes of file pages: the two lists in memory.stat ("inactive_file 4096"). */
 static uint64_t file_bytes(const char *folder)
 {
     char path[PATH_MAX + 64], line[256];

@@ -39,8 +39,8 @@ unsigned bell_ticket(struct bell *bell)
     return atomic_load(&bell->n_rings);
 }
 
-/* Sequentially consistent: the sleeper says that it sleeps before it looks at n_rings, the ringer counts before it
- * looks for a sleeper. So one of the two sees the other. */
+/* Sequentially consistent: the sleeper sets is_asleep before it reads n_rings; the ringer
+ * increments n_rings before it reads is_asleep. So at least one of them sees the other. */
 void bell_wait(struct bell *bell, unsigned ticket)
 {
     pthread_mutex_lock(&bell->lock);
@@ -76,14 +76,14 @@ void bell_ring(struct bell *bell)
     }
 }
 
-/* Places count up for ever; an item's slot is its place modulo the capacity. Each side keeps what it last saw of the
- * other, so that it touches the other's cache line only when it must. */
+/* head and tail only increase; an item's slot is its position modulo the capacity. Each side
+ * caches the other's position, to read the other's cache line only when necessary. */
 struct queue {
-    _Alignas(64) atomic_size_t head; /* places below are published; written by the producer */
+    _Alignas(64) atomic_size_t head; /* items below are published; written by the producer */
     size_t next_push, seen_tail;
     size_t mask, item_bytes;
     uint8_t *items;
-    _Alignas(64) atomic_size_t tail; /* places below are free again; written by the consumer */
+    _Alignas(64) atomic_size_t tail; /* items below are consumed; written by the consumer */
     size_t seen_head;
 };
 

@@ -19,9 +19,9 @@
 
 enum {
     MAX_THREADS = 256,
-    SPINS = 1000,       /* about 10 us of pauses: most waits between the operations of a step */
-    SPINS_CROWDED = 50, /* more threads than cores: who spins keeps the others from the work it waits for */
-    YIELDS = 300,       /* about 0.2 ms where nobody takes the core: what lies between two steps */
+    SPINS = 1000,       /* about 10 us of pauses: covers most waits between the operations of a step */
+    SPINS_CROWDED = 50, /* more threads than cores: spinning delays the threads that are waited for */
+    YIELDS = 300,       /* about 0.2 ms on an idle core: covers the time between two steps */
 };
 
 /* One worker's share of the work, and its sleep. On its own cache line: a worker that begins must not slow down the others. */
@@ -58,7 +58,7 @@ static inline void relax(void)
 #endif
 }
 
-/* Between two looks; i counts them. */
+/* Spins or yields between two checks; i: their number. */
 static inline void pass_time(const struct team *team, unsigned i)
 {
     if (i < team->spins)

@@ -15,8 +15,8 @@ enum {
     NICE = 5,            /* about a third of the weight of the process' other threads */
 };
 
-/* An owner, its queue and its service. An owner is in the list of waiting owners or in the list of idle ones, or one of its items
- * is being processed. */
+/* An owner, its queue and its service. An owner is in the list of waiting owners or of idle ones,
+ * or one of its items is being processed. */
 struct owner {
     uint64_t id;
     struct owner *next;          /* in its bucket */
@@ -37,7 +37,7 @@ struct workers {
     pthread_cond_t wake;
     struct owner *buckets[N_BUCKETS];
     struct owners waiting, idle;
-    uint64_t now;     /* service of the owner that was served last */
+    uint64_t now;     /* service of the owner served last */
     uint64_t highest; /* of all services */
     struct workers_counts counts;
     bool is_closing;
@@ -88,7 +88,8 @@ static void owner_forget(struct workers *w, struct owner *o)
     free(o);
 }
 
-/* Looks at the owner that became idle first: without a debt it is forgotten, else it is looked at again later. */
+/* Reviews the owner that has been idle longest: without a debt it is forgotten, otherwise
+ * reviewed again later. */
 static void review_idle(struct workers *w)
 {
     struct owner *o = w->idle.oldest;
@@ -166,8 +167,7 @@ static void *worker_main(void *arg)
 {
     struct workers *w = arg;
     pthread_setname_np(pthread_self(), w->options.name);
-    (void)setpriority(PRIO_PROCESS, (id_t)gettid(),
-                      NICE); /* where it is not allowed, priorities stay equal */
+    (void)setpriority(PRIO_PROCESS, (id_t)gettid(), NICE); /* if not permitted, priorities stay equal */
     pthread_mutex_lock(&w->lock);
     for (;;) {
         struct owner *o = owner_next(w);
