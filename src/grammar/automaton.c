@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An edge and the state that it leaves, in the order of their making. */
+/* An edge and its source state, in order of creation. */
 struct draft_edge {
     int32_t from;
     struct edge edge;
 };
 
-/* A node that is still to be built between two states. */
+/* A node still to be compiled between two states. */
 struct draft_task {
     int32_t node, from, to;
 };
@@ -24,7 +24,7 @@ struct draft {
     struct draft_edge *edges;
     size_t n_edges, room;
     int32_t n_states;
-    int32_t *starts, *ends; /* [n_rules] -1: the rule has no place yet */
+    int32_t *starts, *ends; /* [n_rules] -1: no states yet */
     int32_t *line;          /* [n_rules] rules to be built */
     size_t n_line;
     bool is_full, has_no_memory;
@@ -38,7 +38,7 @@ static bool take_bytes(struct draft *d, size_t n_bytes)
     return !d->is_full;
 }
 
-/* Room for one item more of an array. */
+/* Grows an array for one more item. */
 static bool grow_draft(struct draft *d, void *array, size_t *room, size_t n, size_t item_bytes)
 {
     if (n < *room)
@@ -83,7 +83,7 @@ static void add_nothing(struct draft *d, int32_t from, int32_t to)
 
 /* ---- characters as bytes ---- */
 
-/* tails[k]: from this state any k continuation bytes lead to the target; made when needed. */
+/* tails[k]: from this state any k continuation bytes lead to the target; created on demand. */
 struct tails {
     int32_t states[4];
 };
@@ -151,7 +151,7 @@ static int encode(uint32_t code, uint8_t *out)
     return n;
 }
 
-/* The ranges in which all characters have the same number of bytes, and are characters. */
+/* Compiles ranges, split by the number of UTF-8 bytes and without surrogates. */
 static void build_chars(struct draft *d, const struct char_range *ranges, int32_t n, int32_t from, int32_t to)
 {
     static const struct char_range PARTS[] = {
@@ -183,8 +183,9 @@ static void place_rule(struct draft *d, int32_t rule)
     d->line[d->n_line++] = rule;
 }
 
-/* Adds the ways from one state to another: none into from, none out of to, except through the two themselves. Nodes within a node
- * wait in a list: they may nest as deep as the grammar is long. */
+/* Compiles a node into edges between two states. No other edges lead into from or out of to.
+ * Nested nodes are queued instead of compiled recursively, because nesting may be as deep as the
+ * grammar is long. */
 static void add_task(struct draft *d, int32_t node, int32_t from, int32_t to)
 {
     if (grow_draft(d, &d->tasks, &d->tasks_room, d->n_tasks, sizeof *d->tasks))
@@ -288,7 +289,7 @@ static enum tutti_status order_edges(struct automaton *a, struct draft *d, struc
 {
     size_t n_states = (size_t)d->n_states;
     assert(n_states > 0); /* the root rule's */
-    /* Here and by the searches below, which follow each edge a few times. */
+    /* For the work here and for the searches below, which visit each edge a few times. */
     if (!take_bytes(d, n_states * 48 + d->n_edges * (sizeof *a->edges + 24)) ||
         !budget_prepay(d->budget, (int64_t)(2 * (d->n_edges + n_states))))
         return too_large(d, err);
@@ -312,7 +313,7 @@ static enum tutti_status order_edges(struct automaton *a, struct draft *d, struc
     return TUTTI_OK;
 }
 
-/* Edges by what they wait for: the state that they lead to, and for calls the rule's start as well. */
+/* Edges indexed by their dependencies: the target state and, for calls, the rule's start. */
 struct waiting_edges {
     int32_t *begin; /* [n_states + 2] */
     int32_t *edges; /* numbers of draft edges */
@@ -340,14 +341,16 @@ static bool find_waiting(struct waiting_edges *w, const struct automaton *a, con
     return true;
 }
 
-/* needs: [n_states] frames at the least on the way to the end of the rule, MAX_STACK_DEPTH + 1 where there is no way with fewer;
- * without bytes: on a way that reads none. States are found in the order of their needs. False: out of memory. */
+/* needs: [n_states] minimum frames on a path to the end of the rule, MAX_STACK_DEPTH + 1 if there
+ * is none with fewer; without over_bytes: on paths that read no byte. States are found in the
+ * order of their needs. False: out of memory. */
 static bool find_needs(const struct automaton *a, const struct draft *d, bool over_bytes, uint16_t *needs)
 {
     enum { NEVER = MAX_STACK_DEPTH + 1 };
     size_t n = (size_t)a->n_states, n_now = 0, n_later = 0;
     struct waiting_edges waiting = { 0 };
-    /* States whose needs are known, and those that need one frame more. A state is added twice for each of its edges at most. */
+    /* States whose needs are known, and those that need one frame more. A state is added at most
+     * twice for each of its edges. */
     int32_t *now = calloc(n, sizeof *now), *later = calloc(2 * d->n_edges + 1, sizeof *later);
     bool ok = now && later && find_waiting(&waiting, a, d);
     for (size_t i = 0; ok && i < n; i++) {
@@ -390,7 +393,7 @@ static bool find_needs(const struct automaton *a, const struct draft *d, bool ov
     return ok;
 }
 
-/* Takes the edges away from which no end can be reached. */
+/* Prunes edges from which no end can be reached. */
 static void prune(struct automaton *a)
 {
     int32_t kept = 0;
@@ -443,8 +446,8 @@ static size_t find_first_calls(struct left_search *l, int32_t rule, int32_t *cal
     return n_called;
 }
 
-/* Depth first without recursion: frames hold a rule and which of its first calls come next. A call that leads to a rule
- * which is still open closes a circle. */
+/* Depth-first search without recursion: a frame has a rule and the index of its next first call.
+ * A call of a rule that is still open closes a cycle (left recursion). */
 static int32_t find_circle(struct left_search *l)
 {
     size_t n_rules = l->d->syntax->n_rules, n_edges = (size_t)l->a->n_edges + 1, n_calls = 0;
@@ -463,8 +466,8 @@ static int32_t find_circle(struct left_search *l)
         while (circle == -1 && (next >= 0 || depth > 0)) {
             if (next >= 0) {
                 state[next] = 1;
-                size_t n = find_first_calls(l, next,
-                                            calls + n_calls); /* each edge is of one rule: there is room */
+                size_t n = find_first_calls(
+                    l, next, calls + n_calls); /* each edge belongs to one rule, so there is room */
                 frames[depth++] = (struct frame){ next, n_calls, n_calls, n_calls + n };
                 n_calls += n;
             }

@@ -10,7 +10,7 @@ struct reader {
     struct syntax *out;
     const char *text, *at, *end;
     int depth; /* of parentheses: how deep read_choice() recurses, at most LIMIT_GRAMMAR_NESTING */
-    /* Line and column of counted: found once for the whole text, since rules are named in its order. */
+    /* Line and column of counted: computed incrementally, since rules are named in text order. */
     const char *counted;
     int line, column;
     struct tutti_error *err;
@@ -34,7 +34,7 @@ static void place(struct reader *r, const char *at, int *line, int *column)
     *column = r->column;
 }
 
-/* Keeps the first error. Returns -1, which is no node. */
+/* Sets the first error. Returns -1, which is not a node. */
 static int32_t fail(struct reader *r, const char *at, const char *what)
 {
     int line, column;
@@ -56,7 +56,7 @@ static bool is_next(const struct reader *r, char c)
     return r->at < r->end && *r->at == c;
 }
 
-/* Blanks and comments; a line's end only where a rule may go on behind it. */
+/* Skips blanks and comments; line breaks only if the rule may continue after them. */
 static void skip(struct reader *r, bool over_lines)
 {
     while (r->at < r->end) {
@@ -101,7 +101,7 @@ static bool grow_slots(struct reader *r)
     return true;
 }
 
-/* The rule of a name, made where it is not known. -1: no room. */
+/* The rule of a name, created if unknown. -1: no room. */
 static int32_t find_rule(struct reader *r, const char *name, size_t n)
 {
     struct syntax *s = r->out;
@@ -348,7 +348,7 @@ static int32_t read_reference(struct reader *r)
     return rule < 0 ? -1 : syntax_rule(r->out, rule);
 }
 
-/* The next part of a sequence. *is_end: there is none. */
+/* The next part of a sequence. *is_end: no further part. */
 static int32_t read_part(struct reader *r, bool *is_end)
 {
     char c = r->at < r->end ? *r->at : '\0';
@@ -386,7 +386,7 @@ static bool read_count(struct reader *r, int32_t *out)
         }
     }
     if (r->at == begin)
-        fail(r, begin, "a number must stand here");
+        fail(r, begin, "expected a number");
     *out = value;
     return r->at > begin;
 }
@@ -505,7 +505,7 @@ static void read_rule(struct reader *r)
         r->at++;
     size_t n = (size_t)(r->at - name);
     if (n == 0) {
-        fail(r, name, "the name of a rule must stand here");
+        fail(r, name, "expected the name of a rule");
         return;
     }
     int32_t rule = find_rule(r, name, n);
@@ -517,7 +517,7 @@ static void read_rule(struct reader *r)
     }
     skip(r, false);
     if (r->end - r->at < 3 || memcmp(r->at, "::=", 3) != 0) {
-        fail(r, r->at, "::= must stand here");
+        fail(r, r->at, "expected ::=");
         return;
     }
     r->at += 3;

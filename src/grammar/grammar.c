@@ -11,30 +11,32 @@
 #include <string.h>
 
 enum {
-    MAX_KEPT_BYTES = 48 << 20, /* of sets and of what states say; beyond it they are made anew */
+    MAX_KEPT_BYTES = 48 << 20, /* of sets and state masks; beyond it they are rebuilt */
     KEPT_MASKS = 64,           /* whole masks of sets */
     FIRST_MASK_SLICE = 200 * 1000,
 };
 
-/* What a state that reads a byte says about the vocabulary, whatever stands on the stack. */
-struct verdict {
-    uint32_t *bits;    /* [words] the tokens that are read to their end within the rule; NULL: few, then */
-    int32_t *tokens;   /* [n_tokens] these are they */
-    int32_t *leavings; /* [n_leavings] nodes with children, after which the rule may be over */
-    size_t n_tokens, n_leavings, n_bytes;
-    int32_t reach; /* frames that it takes for granted above the stack */
+/* The cached mask of a state that reads a byte: the context-independent tokens, and where a walk
+ * must continue with the actual stack. */
+struct state_mask {
+    uint32_t *bits;  /* [words] tokens that end within the rule; NULL: few tokens, listed in */
+    int32_t *tokens; /* [n_tokens] those tokens */
+    int32_t *exits;  /* [n_exits] nodes with children, after which the rule may be over */
+    size_t n_tokens, n_exits, n_bytes;
+    int32_t reach; /* stack frames that it needs above the current stack */
 };
 
-/* The verdict in progress. The next matcher of this grammar that needs a verdict continues it. */
-struct inquiry {
+/* The state mask in progress. The next matcher of this grammar that needs a state mask continues
+ * it. */
+struct state_walk {
     int32_t state; /* -1: none */
-    int32_t node;  /* of the vocabulary, the next one */
+    int32_t node;  /* the next node of the vocabulary trie */
     int32_t reach;
-    struct ids tokens, leavings;
+    struct ids tokens, exits;
     int32_t *stack; /* [max depth + 1] sets on the way to the node */
 };
 
-/* The mask of a set whose tokens reach beyond many rules' ends. */
+/* A cached whole mask, of a set with many rule exits. */
 struct kept_mask {
     int32_t set; /* SET_NOT_KNOWN: free */
     uint64_t last_use;
@@ -42,7 +44,7 @@ struct kept_mask {
 };
 
 struct grammar {
-    atomic_int n_shares;
+    atomic_int n_references;
     const struct token_trie *trie;
     struct automaton *automaton;
     size_t n_words;
@@ -52,17 +54,17 @@ struct grammar {
     /* The matchers' thread: */
     struct sets sets;
     int32_t first_set;
-    struct verdict **verdicts; /* [n_states] NULL: not asked for yet */
-    size_t verdict_bytes;
+    struct state_mask **state_masks; /* [n_states] NULL: not computed yet */
+    size_t state_mask_bytes;
     struct kept_mask kept[KEPT_MASKS];
     int n_kept;
     uint64_t n_uses;
     struct matcher *matchers; /* all of them, so that their sets can be moved */
-    struct inquiry inquiry;
+    struct state_walk state_walk;
     int32_t *stack;       /* [max depth + 1] sets on the way of a walk */
-    struct budget budget; /* of the slice at hand */
+    struct budget budget; /* of the current slice */
     atomic_size_t n_bytes;
-    struct client_memory *memory; /* NULL, or where they are counted too */
+    struct client_memory *memory; /* NULL, or the client memory that counts the grammar */
 };
 
 /* ---- making ---- */
@@ -95,10 +97,10 @@ static void begin_slice(struct grammar *g, int64_t n_steps);
 
 static void note_bytes(struct grammar *g)
 {
-    size_t n = automaton_bytes(g->automaton) + sets_bytes(&g->sets) + g->verdict_bytes +
-               (size_t)g->automaton->n_states * sizeof *g->verdicts +
+    size_t n = automaton_bytes(g->automaton) + sets_bytes(&g->sets) + g->state_mask_bytes +
+               (size_t)g->automaton->n_states * sizeof *g->state_masks +
                (size_t)(g->n_kept + 1) * g->n_words * 4 +
-               (g->inquiry.tokens.capacity + g->inquiry.leavings.capacity) * 4;
+               (g->state_walk.tokens.capacity + g->state_walk.exits.capacity) * 4;
     size_t before = atomic_exchange(&g->n_bytes, n);
     if (g->memory)
         client_memory_grow(g->memory, n - before);
@@ -109,16 +111,16 @@ static enum tutti_status reserve(struct grammar *g, struct tutti_error *err)
     const struct token_trie *trie = g->trie;
     g->n_words = grammar_mask_words(trie->n_vocab);
     g->first_mask = calloc(g->n_words + 1, sizeof *g->first_mask);
-    g->verdicts = calloc((size_t)g->automaton->n_states, sizeof *g->verdicts);
+    g->state_masks = calloc((size_t)g->automaton->n_states, sizeof *g->state_masks);
     g->stack = calloc((size_t)trie->max_depth + 2, sizeof *g->stack);
-    g->inquiry.stack = calloc((size_t)trie->max_depth + 2, sizeof *g->stack);
-    g->inquiry.state = -1;
-    if (!g->first_mask || !g->verdicts || !g->stack || !g->inquiry.stack)
+    g->state_walk.stack = calloc((size_t)trie->max_depth + 2, sizeof *g->stack);
+    g->state_walk.state = -1;
+    if (!g->first_mask || !g->state_masks || !g->stack || !g->state_walk.stack)
         return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
     return sets_init(&g->sets, g->automaton, &g->budget, err);
 }
 
-/* What failed in the sets, in words. */
+/* Sets the error for a failure in the sets. */
 static enum tutti_status explain(const struct grammar *g, struct tutti_error *err)
 {
     switch (g->sets.status) {
@@ -179,7 +181,7 @@ enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, cons
     if (!g)
         return error_set(err, TUTTI_E_MEMORY, "grammar: out of memory");
     budget_init(&own, &LIMITS);
-    atomic_init(&g->n_shares, 1);
+    atomic_init(&g->n_references, 1);
     g->trie = trie;
     g->memory = budget ? budget->limits.memory : NULL;
     if (g->memory)
@@ -199,27 +201,27 @@ enum tutti_status grammar_new(struct grammar **out, enum grammar_kind kind, cons
 
 struct grammar *grammar_share(struct grammar *g)
 {
-    atomic_fetch_add_explicit(&g->n_shares, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&g->n_references, 1, memory_order_relaxed);
     return g;
 }
 
-static void verdict_free(struct verdict *v)
+static void state_mask_free(struct state_mask *v)
 {
     if (!v)
         return;
     free(v->bits);
     free(v->tokens);
-    free(v->leavings);
+    free(v->exits);
     free(v);
 }
 
-static void forget_verdicts(struct grammar *g)
+static void drop_state_masks(struct grammar *g)
 {
-    for (int32_t i = 0; g->verdicts && i < g->automaton->n_states; i++) {
-        verdict_free(g->verdicts[i]);
-        g->verdicts[i] = NULL;
+    for (int32_t i = 0; g->state_masks && i < g->automaton->n_states; i++) {
+        state_mask_free(g->state_masks[i]);
+        g->state_masks[i] = NULL;
     }
-    g->verdict_bytes = 0;
+    g->state_mask_bytes = 0;
 }
 
 static void leave_memory(struct grammar *g)
@@ -230,28 +232,28 @@ static void leave_memory(struct grammar *g)
 
 void grammar_drop(struct grammar *g)
 {
-    if (!g || atomic_fetch_sub_explicit(&g->n_shares, 1, memory_order_acq_rel) > 1)
+    if (!g || atomic_fetch_sub_explicit(&g->n_references, 1, memory_order_acq_rel) > 1)
         return;
     if (g->automaton)
-        forget_verdicts(g);
+        drop_state_masks(g);
     if (g->memory)
         leave_memory(g);
     for (int i = 0; i < KEPT_MASKS; i++)
         free(g->kept[i].bits);
     sets_clear(&g->sets);
     automaton_free(g->automaton);
-    free(g->verdicts);
+    free(g->state_masks);
     free(g->first_mask);
     free(g->stack);
-    free(g->inquiry.stack);
-    ids_clear(&g->inquiry.tokens);
-    ids_clear(&g->inquiry.leavings);
+    free(g->state_walk.stack);
+    ids_clear(&g->state_walk.tokens);
+    ids_clear(&g->state_walk.exits);
     free(g);
 }
 
 bool grammar_is_shared(const struct grammar *g)
 {
-    return atomic_load_explicit(&g->n_shares, memory_order_acquire) > 1;
+    return atomic_load_explicit(&g->n_references, memory_order_acquire) > 1;
 }
 
 size_t grammar_bytes(const struct grammar *g)
@@ -275,7 +277,7 @@ const uint32_t *grammar_first_mask(const struct grammar *g, bool *can_end)
 
 /* ---- memory ---- */
 
-/* The same stack among other frames; -1: no memory. */
+/* Copies a stack to other frames; -1: out of memory. */
 static int32_t move_stack(const struct sets *from, struct sets *to, int32_t stack)
 {
     int32_t states[MAX_STACK_DEPTH], n = 0;
@@ -302,11 +304,12 @@ static int32_t move_set(const struct sets *from, struct sets *to, int32_t set)
     return moved;
 }
 
-/* Forgets everything but where the matchers and the verdict under way are. False: there was no memory; nothing has changed. */
-static bool start_over(struct grammar *g)
+/* Drops all caches, except the positions of the matchers and of the state mask in progress.
+ * False: out of memory; nothing has changed. */
+static bool drop_caches(struct grammar *g)
 {
     struct sets fresh;
-    struct inquiry *q = &g->inquiry;
+    struct state_walk *q = &g->state_walk;
     int n_open = q->state < 0 ? 0 : q->node < g->trie->n_nodes ? g->trie->depth[q->node] : 1;
     if (sets_init(&fresh, g->automaton, &g->budget, NULL) != TUTTI_OK)
         return false;
@@ -319,17 +322,17 @@ static bool start_over(struct grammar *g)
         sets_clear(&fresh);
         return false;
     }
-    for (struct matcher *m = g->matchers; m; m = m->next) { /* all are there: found, not made */
+    for (struct matcher *m = g->matchers; m; m = m->next) { /* all exist: only looked up */
         m->set = move_set(&g->sets, &fresh, m->set);
-        m->progress.place = m->progress.leaving = m->progress
-                                                      .node = 0; /* places may have changed their order */
+        m->progress.place = m->progress.rule_exit = m->progress
+                                                        .node = 0; /* places may have changed their order */
     }
     for (int i = 0; i < n_open; i++)
         q->stack[i] = move_set(&g->sets, &fresh, q->stack[i]);
     sets_clear(&g->sets);
     g->sets = fresh;
     g->first_set = first;
-    forget_verdicts(g);
+    drop_state_masks(g);
     for (int i = 0; i < KEPT_MASKS; i++)
         g->kept[i].set = SET_NOT_KNOWN;
     return true;
@@ -345,8 +348,8 @@ static void begin_work(struct grammar *g, int64_t n_steps)
     g->sets.status = TUTTI_OK;
     begin_slice(g, INT64_MAX);
     bool has_room = !g->memory || client_memory_room(g->memory) == ROOM_FOR_ANY;
-    if (sets_bytes(&g->sets) + g->verdict_bytes > (has_room ? MAX_KEPT_BYTES : LEAST_KEPT_BYTES))
-        (void)start_over(g); /* else it goes on as long as there is memory */
+    if (sets_bytes(&g->sets) + g->state_mask_bytes > (has_room ? MAX_KEPT_BYTES : LEAST_KEPT_BYTES))
+        (void)drop_caches(g); /* otherwise continue with the memory there is */
     begin_slice(g, n_steps);
 }
 
@@ -364,9 +367,9 @@ static void allow_node(const struct grammar *g, int32_t node, uint32_t *mask)
         allow(mask, trie->sorted[i]);
 }
 
-enum { STEPS_PER_COST = 8 }; /* a step through a table costs an eighth of a place that is looked at */
+enum { STEPS_PER_COST = 8 }; /* a table look-up costs an eighth of a visited place */
 
-/* May the walk go on after n_visited nodes? */
+/* Whether the walk may continue after n_visited nodes. */
 static bool goes_on(struct grammar *g, int32_t n_visited)
 {
     if (n_visited % STEPS_PER_COST == 0)
@@ -374,8 +377,8 @@ static bool goes_on(struct grammar *g, int32_t n_visited)
     return !budget_is_over(&g->budget) && g->sets.status == TUTTI_OK;
 }
 
-/* The sets on the way from a node to the one before node, as walk() left them. */
-static void find_way(struct grammar *g, int32_t from, int32_t node)
+/* Recomputes the sets on the path from a node to the one before node, as walk() left them. */
+static void find_path(struct grammar *g, int32_t from, int32_t node)
 {
     const struct token_trie *trie = g->trie;
     for (int32_t at = from; g->sets.status == TUTTI_OK;) {
@@ -389,8 +392,8 @@ static void find_way(struct grammar *g, int32_t from, int32_t node)
     }
 }
 
-/* Allows the tokens below a node, when the bytes on the way to it have led to a set. False: to be continued from
- * p->node, or failed with sets.status. */
+/* Walks the trie below a node, from the set that the bytes up to it lead to, and allows the
+ * accepted tokens. False: to be continued from p->node, or failed with sets.status. */
 static bool walk(struct grammar *g, struct mask_progress *p, int32_t from, int32_t set, uint32_t *mask)
 {
     const struct token_trie *trie = g->trie;
@@ -399,7 +402,7 @@ static bool walk(struct grammar *g, struct mask_progress *p, int32_t from, int32
         return g->sets.status == TUTTI_OK;
     g->stack[trie->depth[from]] = set;
     if (p->node > 0)
-        find_way(g, from, p->node);
+        find_path(g, from, p->node);
     while (i < end) {
         if (!goes_on(g, ++n_visited)) {
             p->node = i;
@@ -418,11 +421,12 @@ static bool walk(struct grammar *g, struct mask_progress *p, int32_t from, int32
     return g->sets.status == TUTTI_OK;
 }
 
-/* Walks on through the whole vocabulary from one state over an unknown stack. False: as walk(). */
-static bool inquire(struct grammar *g)
+/* Continues the walk through the whole vocabulary from one state with an unknown stack. False: as
+ * walk(). */
+static bool walk_state(struct grammar *g)
 {
     const struct token_trie *trie = g->trie;
-    struct inquiry *q = &g->inquiry;
+    struct state_walk *q = &g->state_walk;
     int32_t n_visited = 0;
     while (q->node < trie->n_nodes) {
         int32_t i = q->node;
@@ -436,7 +440,7 @@ static bool inquire(struct grammar *g)
         const struct set *set = &g->sets.sets[next];
         int32_t first = trie->first_token[i];
         bool ok = ids_add_all(&q->tokens, trie->sorted + first, (size_t)(trie->first_token[i + 1] - first)) &&
-                  (!set->escapes || trie->end[i] == i + 1 || ids_add(&q->leavings, i));
+                  (!set->escapes || trie->end[i] == i + 1 || ids_add(&q->exits, i));
         if (!ok) {
             g->sets.status = TUTTI_E_MEMORY;
             return false;
@@ -449,9 +453,9 @@ static bool inquire(struct grammar *g)
     return g->sets.status == TUTTI_OK;
 }
 
-static void begin_inquiry(struct grammar *g, int32_t state)
+static void begin_state_walk(struct grammar *g, int32_t state)
 {
-    struct inquiry *q = &g->inquiry;
+    struct state_walk *q = &g->state_walk;
     g->sets.found[0] = (struct place){ state, STACK_UNKNOWN };
     int32_t set = sets_intern(&g->sets, g->sets.found, 1, false, false);
     if (g->sets.status != TUTTI_OK)
@@ -459,86 +463,86 @@ static void begin_inquiry(struct grammar *g, int32_t state)
     q->state = state;
     q->node = 1;
     q->reach = g->automaton->needs[state];
-    q->tokens.n = q->leavings.n = 0;
+    q->tokens.n = q->exits.n = 0;
     q->stack[0] = set;
 }
 
-/* Its lists are given back where they are long: most are short. */
-static void end_inquiry(struct grammar *g)
+/* Frees its lists if they are long; most are short. */
+static void end_state_walk(struct grammar *g)
 {
     enum { SHORT = 1024 };
-    struct inquiry *q = &g->inquiry;
+    struct state_walk *q = &g->state_walk;
     q->state = -1;
     if (q->tokens.capacity > SHORT)
         ids_clear(&q->tokens);
-    if (q->leavings.capacity > SHORT)
-        ids_clear(&q->leavings);
+    if (q->exits.capacity > SHORT)
+        ids_clear(&q->exits);
 }
 
-/* Makes a verdict of what the inquiry has found. */
-static void keep_verdict(struct grammar *g)
+/* Stores the result of the walk as a state mask. */
+static void store_state_mask(struct grammar *g)
 {
-    const struct inquiry *q = &g->inquiry;
-    size_t n_tokens = q->tokens.n, n_leavings = q->leavings.n;
-    struct verdict *v = calloc(1, sizeof *v);
+    const struct state_walk *q = &g->state_walk;
+    size_t n_tokens = q->tokens.n, n_exits = q->exits.n;
+    struct state_mask *v = calloc(1, sizeof *v);
     bool has_bits = n_tokens > g->n_words;
     if (v) {
-        *v = (struct verdict){ .n_tokens = n_tokens, .n_leavings = n_leavings, .reach = q->reach };
-        v->n_bytes = sizeof *v + n_leavings * sizeof *v->leavings +
+        *v = (struct state_mask){ .n_tokens = n_tokens, .n_exits = n_exits, .reach = q->reach };
+        v->n_bytes = sizeof *v + n_exits * sizeof *v->exits +
                      (has_bits ? g->n_words : n_tokens) * sizeof *v->bits;
-        v->leavings = malloc(n_leavings * sizeof *v->leavings + 1);
+        v->exits = malloc(n_exits * sizeof *v->exits + 1);
         v->bits = has_bits ? calloc(g->n_words, sizeof *v->bits) : NULL;
         v->tokens = has_bits ? NULL : malloc(n_tokens * sizeof *v->tokens + 1);
     }
-    if (!v || !v->leavings || (!v->bits && !v->tokens)) {
-        verdict_free(v);
+    if (!v || !v->exits || (!v->bits && !v->tokens)) {
+        state_mask_free(v);
         g->sets.status = TUTTI_E_MEMORY;
         return;
     }
-    if (n_leavings > 0)
-        memcpy(v->leavings, q->leavings.ids, n_leavings * sizeof *v->leavings);
+    if (n_exits > 0)
+        memcpy(v->exits, q->exits.ids, n_exits * sizeof *v->exits);
     for (size_t i = 0; i < n_tokens && v->bits; i++)
         allow(v->bits, q->tokens.ids[i]);
     if (v->tokens && n_tokens > 0)
         memcpy(v->tokens, q->tokens.ids, n_tokens * sizeof *v->tokens);
-    g->verdicts[q->state] = v;
-    g->verdict_bytes += v->n_bytes;
+    g->state_masks[q->state] = v;
+    g->state_mask_bytes += v->n_bytes;
 }
 
 /* NULL: to be continued, or failed with sets.status. */
-static const struct verdict *verdict_of(struct grammar *g, int32_t state)
+static const struct state_mask *state_mask_of(struct grammar *g, int32_t state)
 {
-    struct inquiry *q = &g->inquiry;
-    while (!g->verdicts[state]) {
+    struct state_walk *q = &g->state_walk;
+    while (!g->state_masks[state]) {
         if (q->state < 0)
-            begin_inquiry(g, state);
+            begin_state_walk(g, state);
         bool is_own = q->state == state;
-        bool is_done = q->state >= 0 && inquire(g);
+        bool is_done = q->state >= 0 && walk_state(g);
         if (is_done)
-            keep_verdict(g);
+            store_state_mask(g);
         bool has_failed = g->sets.status != TUTTI_OK;
         if (is_done || has_failed)
-            end_inquiry(g);
+            end_state_walk(g);
         if (has_failed && is_own)
             return NULL;
         if (has_failed) /* of another state: reported where that state is needed */
             g->sets.status = TUTTI_OK;
-        if (budget_is_over(&g->budget) && !g->verdicts[state])
+        if (budget_is_over(&g->budget) && !g->state_masks[state])
             return NULL;
     }
-    return g->verdicts[state];
+    return g->state_masks[state];
 }
 
 /* False: as walk(). */
 static bool add_place(struct grammar *g, struct mask_progress *p, struct place at, uint32_t *mask)
 {
-    const struct verdict *v = verdict_of(g, at.state);
+    const struct state_mask *v = state_mask_of(g, at.state);
     if (!v)
         return false;
-    if (g->sets.frames[at.stack].depth + v->reach > MAX_STACK_DEPTH) { /* it does not hold up there */
+    if (g->sets.frames[at.stack].depth + v->reach > MAX_STACK_DEPTH) { /* not valid at this stack depth */
         g->sets.found[0] = at;
         int32_t set = sets_intern(&g->sets, g->sets.found, 1, false, false);
-        p->n_leavings += g->trie->n_nodes;
+        p->n_exits += g->trie->n_nodes;
         return walk(g, p, 0, set, mask);
     }
     budget_spend(&g->budget, (int64_t)(1 + (v->bits ? g->n_words : v->n_tokens) / 64));
@@ -546,15 +550,15 @@ static bool add_place(struct grammar *g, struct mask_progress *p, struct place a
         mask[i] |= v->bits[i];
     for (size_t i = 0; !v->bits && i < v->n_tokens; i++)
         allow(mask, v->tokens[i]);
-    if (at.stack == STACK_EMPTY || v->n_leavings == 0)
+    if (at.stack == STACK_EMPTY || v->n_exits == 0)
         return true;
     const struct frame *frame = &g->sets.frames[at.stack];
     int32_t outside = sets_close(&g->sets, frame->state, frame->below);
-    for (; (size_t)p->leaving < v->n_leavings; p->leaving++)
-        if (!walk(g, p, v->leavings[p->leaving], outside, mask))
+    for (; (size_t)p->rule_exit < v->n_exits; p->rule_exit++)
+        if (!walk(g, p, v->exits[p->rule_exit], outside, mask))
             return false;
-    p->n_leavings += (int64_t)v->n_leavings;
-    p->leaving = 0;
+    p->n_exits += (int64_t)v->n_exits;
+    p->rule_exit = 0;
     return g->sets.status == TUTTI_OK;
 }
 
@@ -566,7 +570,8 @@ static struct kept_mask *find_kept(struct grammar *g, int32_t set)
     return NULL;
 }
 
-/* Keeps a mask that was dear, in the place of the one that was not asked for longest. Without memory it is not kept. */
+/* Caches an expensive mask, replacing the least recently used one. Without memory it is not
+ * cached. */
 static void keep_mask(struct grammar *g, int32_t set, const uint32_t *mask)
 {
     struct kept_mask *oldest = &g->kept[0];
@@ -594,7 +599,7 @@ static enum tutti_status too_long(struct tutti_error *err)
 enum tutti_status matcher_mask_slice(struct matcher *m, uint32_t *mask, int64_t n_steps,
                                      struct tutti_error *err)
 {
-    enum { DEAR = 512 }; /* leavings; a walk beyond one costs some 20 ns, a kept mask 2 us and some KB */
+    enum { DEAR = 512 }; /* exits; a walk beyond one costs about 20 ns, a cached mask 2 us and a few KB */
     struct grammar *g = m->grammar;
     struct mask_progress *p = &m->progress;
     begin_work(g, n_steps);
@@ -621,7 +626,7 @@ enum tutti_status matcher_mask_slice(struct matcher *m, uint32_t *mask, int64_t 
         return explain(g, err);
     if (!is_done)
         return too_long(err);
-    if (p->n_leavings > DEAR)
+    if (p->n_exits > DEAR)
         keep_mask(g, m->set, mask);
     return TUTTI_OK;
 }

@@ -72,8 +72,8 @@ const uint32_t *grammar_first_mask(const struct grammar *g, bool *can_end);
  * rule, and next node of the vocabulary trie. */
 struct mask_progress {
     bool is_begun;
-    int32_t place, leaving, node;
-    int64_t n_leavings, n_steps;
+    int32_t place, rule_exit, node;
+    int64_t n_exits, n_steps;
 };
 
 struct matcher {

@@ -134,7 +134,7 @@ static void sort_places(struct place *places, size_t n)
     }
 }
 
-/* Room for one set more, with a row of the table. */
+/* Grows the sets for one more, with a row of the table. */
 static bool grow_sets(struct sets *s)
 {
     size_t before = s->sets_room, row = (size_t)s->a->n_classes;
@@ -198,7 +198,8 @@ static void begin_closure(struct sets *s)
     }
 }
 
-/* Is there room on the stack for what the state needs until the end of its rule? So no text leads to where it cannot end. */
+/* Whether the stack has room for the frames that the state needs until the end of its rule. So
+ * every accepted text can be completed. */
 static bool has_room(struct sets *s, int32_t state, int32_t stack)
 {
     int32_t reach = s->frames[stack].depth + s->a->needs[state];
@@ -229,7 +230,7 @@ static void look_at(struct sets *s, int32_t state, int32_t stack)
     s->work[s->n_work++] = (struct place){ state, stack };
 }
 
-/* Follows every way that reads nothing. */
+/* Follows all edges that read no byte, and interns the closure. */
 static int32_t end_closure(struct sets *s)
 {
     const struct automaton *a = s->a;

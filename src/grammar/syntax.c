@@ -141,7 +141,7 @@ static int32_t part_of(const struct syntax *s, int32_t way, int32_t skip)
     return skip == 0 && node->kind != NODE_EMPTY ? way : -1;
 }
 
-/* What a node compares by: its bytes or ranges; of other kinds that can be equal, first says all. */
+/* The content by which nodes are compared: bytes or ranges; for other kinds, first is sufficient. */
 static const void *contents_of(const struct syntax *s, const struct node *node, size_t *n_bytes)
 {
     *n_bytes = 0;
@@ -173,7 +173,7 @@ static bool are_equal(struct syntax *s, int32_t a, int32_t b)
     return n_a == n_b && (n_a == 0 || memcmp(of_x, of_y, n_a) == 0);
 }
 
-/* Equal nodes have equal ones. */
+/* A hash: equal for equal nodes. */
 static uint32_t hash_node(struct syntax *s, int32_t index)
 {
     size_t n_bytes;
@@ -188,7 +188,7 @@ static uint32_t hash_node(struct syntax *s, int32_t index)
     return hash;
 }
 
-/* What is left of a way after skip parts. */
+/* The rest of an alternative after skip parts. */
 static int32_t rest_of(struct syntax *s, int32_t way, int32_t skip)
 {
     int32_t first = s->nodes[way].first, n = s->nodes[way].n, left;
@@ -199,15 +199,15 @@ static int32_t rest_of(struct syntax *s, int32_t way, int32_t skip)
     left = n - skip;
     if (left == 1)
         return s->children[first + skip];
-    /* The parts stand in the children already. */
+    /* The parts are already in the children. */
     return add_node(s, (struct node){ .kind = NODE_SEQ, .first = first + skip, .n = left });
 }
 
-/* Ways by their first part. */
+/* Alternatives grouped by their first part. */
 struct factor_groups {
-    int32_t heads[MAX_FACTORED]; /* -1: the way is over */
+    int32_t heads[MAX_FACTORED]; /* -1: the alternative has ended */
     int32_t first[MAX_FACTORED], last[MAX_FACTORED],
-        next[MAX_FACTORED]; /* lists of ways, by their number; -1: end */
+        next[MAX_FACTORED]; /* linked lists of alternatives; -1: end */
     size_t n;
 };
 
@@ -247,7 +247,7 @@ static int32_t factor(struct syntax *s, const int32_t *ways, size_t n, int32_t s
         for (int32_t k = groups.first[i]; k >= 0; k = groups.next[k])
             group[n_group++] = ways[k];
         if (groups.heads[i] < 0 && has_ended)
-            continue; /* one empty way is enough */
+            continue; /* one empty alternative is enough */
         has_ended |= groups.heads[i] < 0;
         if (n_group == 1 || depth == MAX_FACTOR_DEPTH) {
             for (size_t k = 0; k < n_group; k++)
@@ -274,7 +274,7 @@ int32_t syntax_repeat(struct syntax *s, int32_t node, int32_t min, int32_t max)
         return syntax_empty(s);
     if (min == 1 && max == 1)
         return node;
-    /* (x+)? and its like are x*: each repetition within another one would multiply the ways to read a text. */
+    /* (x+)? and the like become x*: nested repetitions would multiply the ways to match a text. */
     const struct node *inner = node >= 0 && !s->is_full ? &s->nodes[node] : NULL;
     bool is_simple = min <= 1 && (max == 1 || max == REPEAT_FOREVER);
     if (is_simple && inner && inner->kind == NODE_REPEAT && inner->min <= 1 &&

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_TOKEN_BYTES = 4096 }; /* longer ones are left out: the stack of a walk is as deep */
+enum { MAX_TOKEN_BYTES = 4096 }; /* longer ones are skipped: it is the maximum depth of a walk */
 
 static bool is_marker(const char *bytes, size_t n)
 {
@@ -18,7 +18,7 @@ static bool is_text(struct piece piece, const char *bytes, size_t n)
            (piece.type == PIECE_USER_DEFINED && !is_marker(bytes, n));
 }
 
-/* The bytes of all tokens, one behind the other. */
+/* Collects the bytes of all tokens. */
 static bool read_bytes(struct token_trie *trie, const struct tokenizer *tok)
 {
     struct buf all = { 0 };
@@ -85,7 +85,7 @@ static bool sort_tokens(struct token_trie *trie, size_t *n_nodes)
     return *n_nodes < INT32_MAX;
 }
 
-/* One pass over the sorted tokens; open[d]: the node of depth d on the way to the last one. */
+/* One pass over the sorted tokens; open[d]: the node of depth d on the path to the last one. */
 static void build_nodes(struct token_trie *trie, int32_t *open)
 {
     int32_t n = 1;

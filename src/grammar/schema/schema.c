@@ -1,4 +1,4 @@
-/* The frame: what a schema is made of, references, alternatives, values that are listed. */
+/* Compiles a schema: values, references, alternatives, and listed values. */
 #include "grammar/schema/schema_reader.h"
 
 #include "base/json/json_print.h"
@@ -99,7 +99,7 @@ int32_t schema_literal(struct schema_reader *r, const json_t *value)
     return node;
 }
 
-/* {...} or [...]: items with commas between them. */
+/* {...} or [...]: items separated by commas. */
 static int32_t any_list(struct schema_reader *r, const char *open, int32_t item, const char *close)
 {
     struct syntax *s = r->out;
@@ -180,7 +180,7 @@ static int32_t of_ref(struct schema_reader *r, const json_t *ref)
     return syntax_rule(r->out, rule);
 }
 
-/* Defines the rules of references, among them those that turn up on the way. */
+/* Defines the rules of references, including those found meanwhile. */
 static void define_refs(struct schema_reader *r)
 {
     while (r->n_pending > 0 && r->status == TUTTI_OK) {
@@ -281,7 +281,7 @@ static int32_t of_flat(struct schema_reader *r, const json_t *schema)
     return of_types(r, schema);
 }
 
-/* Keywords that must be read together: puts them into one another first. */
+/* A schema whose keywords must be merged first. */
 static int32_t of_mixture(struct schema_reader *r, const json_t *schema)
 {
     json_t *ways = schema_flatten(r, schema);
@@ -369,7 +369,8 @@ static enum tutti_status finish(struct schema_reader *r, int32_t node)
     return st;
 }
 
-/* jansson reads recursively: what nests too deep is refused before. *n_bytes_of_values: the memory that the values will take. */
+/* jansson parses recursively, so too deep nesting is refused before. *n_bytes_of_values: memory
+ * that the parsed values will take. */
 static bool nests_too_deep(const char *text, size_t n_bytes, size_t *n_bytes_of_values)
 {
     enum { OBJECT_BYTES = 256, ARRAY_BYTES = 144, VALUE_BYTES = 112 };

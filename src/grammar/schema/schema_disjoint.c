@@ -1,14 +1,15 @@
-/* May two schemas hold at the same time? As far as it takes to tell the alternatives of oneOf apart. */
+/* Decides whether two schemas can be valid for the same value, to check that the alternatives of
+ * oneOf are disjoint. */
 #include "grammar/schema/schema_reader.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MAX_LOOK_DEPTH = 8, STEPS_OF_LOOK = 16 }; /* a look asks for some keywords, by hash */
+enum { MAX_LOOK_DEPTH = 8, STEPS_OF_LOOK = 16 }; /* a look-up checks some keywords, by hash */
 
 static bool are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b, int depth);
 
-/* What a schema is about, through references; NULL: a fault or too far. */
+/* The schema after following references; NULL: error, or too many. */
 static const json_t *behind_refs(struct schema_reader *r, const json_t *schema)
 {
     for (int i = 0; i < MAX_COMBINED_DEPTH && schema; i++) {
@@ -22,7 +23,7 @@ static const json_t *behind_refs(struct schema_reader *r, const json_t *schema)
     return NULL;
 }
 
-/* The types that a value must be of; more than are possible, never less. */
+/* The possible types of a value: a superset. */
 static unsigned possible_types(struct schema_reader *r, const json_t *schema, int depth)
 {
     schema = behind_refs(r, schema);
@@ -82,7 +83,7 @@ static bool have_disjoint_values(struct schema_reader *r, const json_t *a, const
     return is_disjoint;
 }
 
-/* A property that a demands: b forbids it, or wants another value there. */
+/* Whether a requires a property that b forbids or restricts to other values. */
 static bool have_disjoint_properties(struct schema_reader *r, const json_t *a, const json_t *b, int depth)
 {
     const json_t *names = json_object_get(a, "required"), *name;

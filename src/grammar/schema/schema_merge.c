@@ -1,4 +1,5 @@
-/* Keywords that hold at the same time, put into one schema each: allOf by intersection, anyOf and oneOf by multiplication. */
+/* Merges keywords that apply together into flat schemas: allOf by intersection, anyOf and oneOf
+ * by multiplying the alternatives. */
 #include "grammar/schema/schema_reader.h"
 
 #include <stdlib.h>
@@ -100,10 +101,10 @@ unsigned schema_named_types(struct schema_reader *r, const json_t *schema)
 
 /* ---- two flat schemas as one ---- */
 
-/* Of an object's member, an object and a list's entry in jansson's memory, about. */
+/* Approximate memory of an object's member, an object and a list's entry in jansson. */
 enum { BYTES_OF_MEMBER = 128, BYTES_OF_OBJECT = 256, BYTES_OF_ENTRY = 16, STEPS_OF_MEMBER = 16 };
 
-/* Takes the reference that is given. False: out of memory. */
+/* Takes over the reference to value. False: out of memory. */
 static bool put(struct schema_reader *r, json_t *to, const char *key, json_t *value)
 {
     if (!schema_take_bytes(r, BYTES_OF_MEMBER) || !schema_spend(r, STEPS_OF_MEMBER)) {
@@ -133,7 +134,7 @@ static json_t *borrow(const json_t *value)
     return json_incref((json_t *)(uintptr_t)value);
 }
 
-/* The list of {"allOf": [...]} that says nothing else; NULL: it is no such schema. */
+/* The list of {"allOf": [...]} without other keywords; NULL: not such a schema. */
 static json_t *parts_of(const json_t *schema)
 {
     json_t *list = json_object_get(schema, "allOf");
@@ -152,8 +153,9 @@ static bool add_parts(struct schema_reader *r, json_t *list, const json_t *schem
     return !failed;
 }
 
-/* {"allOf": [a, b]}; a or b itself where the other one allows everything. Lists within the list are joined, so merging
- * does not nest. may_grow: a may be changed where it is an earlier result without other references. NULL: a fault. */
+/* {"allOf": [a, b]}; or just one of them if the other allows everything. Nested lists are joined,
+ * so merging does not nest. may_grow: a may be changed if it is an earlier result without other
+ * references. NULL: error. */
 static json_t *both(struct schema_reader *r, json_t *a, const json_t *b, bool may_grow)
 {
     if (!a || json_is_true(a))
@@ -179,7 +181,7 @@ static bool put_both(struct schema_reader *r, json_t *to, const char *key, json_
 {
     const json_t *before = json_object_get(to, key);
     json_t *value = both(r, own, other, own == before);
-    if (value && value == before) { /* it has grown, or is as it was */
+    if (value && value == before) { /* changed in place, or unchanged */
         json_decref(value);
         return true;
     }
@@ -192,7 +194,8 @@ const json_t *schema_of_property(const json_t *schema, const char *name)
     return own ? own : json_object_get(schema, "additionalProperties");
 }
 
-/* properties with additionalProperties: what one side does not list is described by its additionalProperties. */
+/* properties with additionalProperties: what one side does not list is described by its
+ * additionalProperties. */
 static bool merge_members(struct schema_reader *r, json_t *to, const json_t *from)
 {
     json_t *own = json_object_get(to, "properties"), *rest = json_object_get(to, "additionalProperties");
@@ -277,7 +280,7 @@ static bool merge_values(struct schema_reader *r, json_t *to, const char *key, j
     return shared && put(r, to, "enum", shared);
 }
 
-/* What bounds from below grows, what bounds from above shrinks. */
+/* Keeps the larger of lower bounds and the smaller of upper bounds. */
 static bool merge_bound(struct schema_reader *r, json_t *to, const char *key, json_t *value, bool is_lower)
 {
     const json_t *own = json_object_get(to, key);
@@ -311,13 +314,14 @@ static bool merge_key(struct schema_reader *r, json_t *to, const json_t *from, c
         return false;
     case MERGE_MEMBERS:
     case MERGE_ITEMS: /* as a whole, before */
-    case MERGE_NEVER: /* remarks, and what combines */
+    case MERGE_NEVER: /* annotations and combining keywords */
         break;
     }
     return true;
 }
 
-/* Puts a flat schema, or the flat part of one, into another that merge_into() has made from {}. False: a fault. */
+/* Merges a flat schema, or the flat part of one, into another that merge_into() has built from
+ * {}. False: error. */
 static bool merge_into(struct schema_reader *r, json_t *to, const json_t *from)
 {
     const char *key;
@@ -340,7 +344,7 @@ static bool merge_into(struct schema_reader *r, json_t *to, const json_t *from)
     return true;
 }
 
-/* A copy into which merge_into() may put more. NULL: a fault. */
+/* A copy that merge_into() may extend. NULL: error. */
 static json_t *copy_merged(struct schema_reader *r, const json_t *schema)
 {
     static const char *const GROWING[] = { "properties", "required" };
@@ -364,7 +368,8 @@ static json_t *copy_merged(struct schema_reader *r, const json_t *schema)
 
 /* ---- schemas that hold at the same time ---- */
 
-/* Schemas that were found to hold together, through $ref and allOf. Each counts once, however often it is referred to. */
+/* Schemas that apply together, through $ref and allOf. Each is listed once, however often it is
+ * referenced. */
 struct conjunction {
     const struct conjunction *outer; /* NULL: none. This is an alternative of its entry number outer_entry */
     int32_t outer_entry;
@@ -374,7 +379,7 @@ struct conjunction {
     } * entries;
     size_t n, room;
     struct schema_map known;
-    json_t *merged; /* what they say by themselves */
+    json_t *merged; /* the merged flat parts */
     bool is_impossible;
     struct alternatives { /* anyOf and oneOf of them */
         const json_t *list;
@@ -384,7 +389,7 @@ struct conjunction {
     size_t n_lists, lists_room;
 };
 
-/* Is the schema being read, as one that leads to this entry? */
+/* Whether the schema is among the parents of this entry (a cycle). */
 static bool is_open(const struct conjunction *c, int32_t entry, const json_t *schema)
 {
     for (; c; entry = c->outer_entry, c = c->outer)
@@ -402,7 +407,7 @@ static bool is_known(const struct conjunction *c, const json_t *schema)
     return false;
 }
 
-/* Room for one item more. */
+/* Grows an array for one more item. */
 static bool grow(struct schema_reader *r, void *array, size_t *room, size_t n, size_t item_bytes)
 {
     if (n < *room)
@@ -420,7 +425,7 @@ static bool grow(struct schema_reader *r, void *array, size_t *room, size_t n, s
     return true;
 }
 
-/* Adds a schema to those that hold. False: a fault. */
+/* Adds a schema to the conjunction. False: error. */
 static bool gather(struct schema_reader *r, struct conjunction *c, const json_t *schema, int32_t parent,
                    int depth)
 {
@@ -472,7 +477,7 @@ static bool gather(struct schema_reader *r, struct conjunction *c, const json_t 
 static json_t *flatten(struct schema_reader *r, const json_t *schema, const struct conjunction *outer,
                        int32_t outer_entry, int depth);
 
-/* Every one of a with every one of b. a is taken. */
+/* Merges each of a with each of b. Takes over a. */
 static json_t *multiply(struct schema_reader *r, json_t *a, const json_t *b)
 {
     json_t *out = json_array(), *x, *y;
@@ -520,7 +525,8 @@ static json_t *flatten_list(struct schema_reader *r, const struct conjunction *c
     return out;
 }
 
-/* A new list; NULL: a fault. Recurses from alternatives to those within them, at most MAX_COMBINED_DEPTH deep. */
+/* A new list; NULL: error. Recurses from alternatives to those within them, at most
+ * MAX_COMBINED_DEPTH deep. */
 static json_t *flatten(struct schema_reader *r, const json_t *schema, const struct conjunction *outer,
                        int32_t outer_entry, int depth)
 {

@@ -1,4 +1,4 @@
-/* Numbers between bounds, by their digits. */
+/* Grammars of numbers between bounds, by their digits. */
 #include "grammar/schema/schema_reader.h"
 
 #include <math.h>
@@ -8,9 +8,10 @@
 
 enum { MAX_DIGITS = 16, FRACTION_DIGITS = 6 };
 
-/* No bound: beyond every number of MAX_DIGITS digits. */
+/* Means no bound: above every number of MAX_DIGITS digits. */
 static const int64_t LARGEST = 9999999999999999;
-/* Up to here a fraction of FRACTION_DIGITS digits is told apart from the next integer in double precision. */
+/* Up to here double precision distinguishes a fraction of FRACTION_DIGITS digits from the next
+ * integer. */
 static const int64_t LARGEST_WITH_FRACTION = 999999999;
 
 static int32_t digits(struct schema_reader *r, char low, char high)
@@ -33,14 +34,16 @@ static bool is_all(const char *text, char c)
 
 static int32_t same_length(struct schema_reader *r, const char *low, const char *high, bool is_fraction);
 
-/* The digits behind the first one. A fraction may end where nothing but zeros would make it large enough. */
+/* The digits after the first one. A fraction may end where only zeros are needed to make it large
+ * enough. */
 static int32_t further_digits(struct schema_reader *r, const char *low, const char *high, bool is_fraction)
 {
     int32_t rest = same_length(r, low, high, is_fraction);
     return is_fraction && *low && is_all(low, '0') ? SYNTAX_CHOICE(r->out, syntax_empty(r->out), rest) : rest;
 }
 
-/* Digit strings of one length, from low to high, both within. A fraction may be shorter, with at least one digit. */
+/* Digit strings of one length, from low to high, both within. A fraction may be shorter, with at
+ * least one digit. */
 static int32_t same_length(struct schema_reader *r, const char *low, const char *high, bool is_fraction)
 {
     struct syntax *s = r->out;
@@ -67,7 +70,7 @@ static int32_t same_length(struct schema_reader *r, const char *low, const char 
     return syntax_choice(s, ways, n);
 }
 
-/* Integers from low to high, 0 or more, without leading zeros. Nothing where there are none. */
+/* Integers from low to high, 0 or more, without leading zeros. An empty range matches nothing. */
 static int32_t natural(struct schema_reader *r, int64_t low, int64_t high)
 {
     int32_t ways[24];
@@ -109,7 +112,7 @@ static int32_t integers(struct schema_reader *r, int64_t low, int64_t high)
 
 struct bounds {
     double low, high;
-    bool low_is_out, high_is_out; /* the bound itself is no number of them */
+    bool low_is_out, high_is_out; /* the bound itself is excluded */
     bool has_any;
 };
 
@@ -146,7 +149,7 @@ static bool is_within(const struct bounds *b, double x)
     return (b->low_is_out ? x > b->low : x >= b->low) && (b->high_is_out ? x < b->high : x <= b->high);
 }
 
-/* The integers within, as far as they are written. False: there are none. */
+/* The integers within the bounds that are written. False: none. */
 static bool integer_range(const struct bounds *b, int64_t *low, int64_t *high)
 {
     double first = ceil(b->low), last = floor(b->high);
@@ -170,7 +173,8 @@ static int32_t with_fraction(struct schema_reader *r, int64_t low, int64_t high)
     return SYNTAX_SEQ(s, natural(r, low, high), syntax_text(s, "."), any_digits(r, 1, FRACTION_DIGITS));
 }
 
-/* Units of 10^-FRACTION_DIGITS from low to high, 0 or more, with a point and at least one digit behind it. */
+/* Units of 10^-FRACTION_DIGITS from low to high, 0 or more, with a point and at least one digit
+ * after it. */
 static int32_t scaled(struct schema_reader *r, int64_t low, int64_t high)
 {
     struct syntax *s = r->out;
@@ -201,7 +205,8 @@ static double value_of_scaled(int64_t x)
     return strtod(text, NULL);
 }
 
-/* Decimals in the bounds near 0: the least and the greatest one, found as those that read back lie within. */
+/* Decimals within bounds near 0: the smallest and the largest one that parse back to numbers
+ * within the bounds. */
 static int32_t decimals(struct schema_reader *r, const struct bounds *b)
 {
     double limit = (double)LARGEST_WITH_FRACTION, low = fmax(b->low, -limit), high = fmin(b->high, limit);

@@ -23,7 +23,8 @@ static int32_t item(struct schema_reader *r, const json_t *schema, const char *n
     return r->status == TUTTI_OK ? schema_share(r, node) : -1;
 }
 
-/* The items behind those of the prefix, n_before of them in all; the first of an array has no comma in front. */
+/* The items after the n_before items of the prefix; the first item of an array has no comma
+ * before it. */
 static int32_t further_items(struct schema_reader *r, int32_t node, int32_t n_before, int32_t min,
                              int32_t max)
 {
@@ -76,7 +77,7 @@ int32_t schema_array(struct schema_reader *r, const json_t *schema)
 
 enum { MAX_FREE_KEY = 64 };
 
-/* Characters that stand for themselves in a string. */
+/* Characters that need no escape in a string. */
 static const struct char_range KEY_CHARS[] = { { ' ', '!' }, { '#', '[' }, { ']', '~' } };
 
 static int32_t key_tail(struct schema_reader *r, int n_left)
@@ -96,7 +97,7 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Keys that go on differently from all of the sorted ones, which share depth bytes with them. */
+/* Keys that share depth bytes with all of the sorted ones and then differ. */
 static int32_t other_keys(struct schema_reader *r, const char *const *keys, size_t n, int depth)
 {
     struct syntax *s = r->out;
@@ -112,7 +113,7 @@ static int32_t other_keys(struct schema_reader *r, const char *const *keys, size
         while (i < n && (unsigned char)keys[i][depth] == c)
             i++;
         if (c < ' ' || c > '~' || c == '"' || c == '\\')
-            continue; /* no free key has it */
+            continue; /* not in free keys */
         taken[n_taken++] = (struct char_range){ c, c };
         ways[n_ways++] = SYNTAX_SEQ(s, syntax_chars(s, &taken[n_taken - 1], 1),
                                     other_keys(r, keys + first, i - first, depth + 1));
@@ -145,7 +146,7 @@ struct property {
 struct properties {
     struct property *list;
     size_t n;
-    const json_t *further; /* a schema; NULL: there are no others */
+    const json_t *further; /* a schema; NULL: no others allowed */
 };
 
 static int compare_names(const void *a, const void *b)
@@ -195,7 +196,7 @@ static bool read_properties(struct schema_reader *r, const json_t *schema, struc
         if (!json_is_false(value) || is_required)
             p->list[p->n++] = (struct property){ name, value, is_required };
     }
-    /* What is demanded and not described is described by additionalProperties. */
+    /* Required properties without a schema are described by additionalProperties. */
     for (size_t i = 0; i < n_required; i++)
         if (!json_object_get(own, names[i]) && (i == 0 || strcmp(names[i - 1], names[i])))
             p->list[p->n++] = (struct property){ names[i], further, true };
@@ -256,8 +257,8 @@ static int32_t further_member(struct schema_reader *r, const struct properties *
     return r->status == TUTTI_OK ? schema_share(r, node) : -1;
 }
 
-/* From the last property to the first: what may follow where something stands already (behind), and where nothing does
- * (first). */
+/* From the last property to the first: the rest of the object after another member (behind), and
+ * as the first member (first). */
 static int32_t members(struct schema_reader *r, const struct properties *p, const json_t *schema)
 {
     struct syntax *s = r->out;

@@ -1,5 +1,6 @@
-/* Regular expressions of ECMA-262, those that are regular: no assertions but ^ and $ at the ends, no references back.
- * \d \w \s are ASCII, and what is not in them is of ASCII too, so that every dialect agrees. */
+/* Compiles regular expressions of ECMA-262, without irregular features: no assertions except ^
+ * and $ at the ends, no back-references. \d \w \s are ASCII, and so are their complements, so
+ * that all dialects agree. */
 #include "grammar/schema/schema_reader.h"
 
 #include "base/ids.h"
@@ -62,7 +63,7 @@ static void add_ranges(struct pattern *p, struct char_class *to, const struct ch
     to->n += n;
 }
 
-/* The ASCII characters that are not in the ranges, from the blank on. */
+/* Adds the ASCII characters from the space on that are not in the ranges. */
 static void add_others(struct pattern *p, struct char_class *to, const struct char_range *ranges, size_t n)
 {
     for (uint32_t c = ' '; c <= '~'; c++) {
@@ -139,7 +140,7 @@ static uint32_t read_unicode_escape(struct pattern *p)
     return code;
 }
 
-/* Behind a backslash: the character that is meant. */
+/* The character of an escape, after the backslash. */
 static uint32_t read_escape(struct pattern *p)
 {
     char c = *p->at++;
@@ -169,7 +170,7 @@ static uint32_t read_escape(struct pattern *p)
     return (uint8_t)c;
 }
 
-/* One character as it stands. */
+/* One literal character. */
 static uint32_t read_plain(struct pattern *p)
 {
     int n = utf8_char(p->at, (size_t)(p->end - p->at));
@@ -378,19 +379,20 @@ static struct part read_postfix(struct pattern *p, struct part part)
     default:
         return part;
     }
-    if (is_next(p, '?')) /* lazy: of the same texts */
+    if (is_next(p, '?')) /* lazy: matches the same texts */
         p->at++;
     return repeat(p, part, min, max);
 }
 
-/* Anything, beside a pattern that is not anchored. */
+/* Any text, around a pattern that is not anchored. */
 static struct part filler(struct pattern *p)
 {
     struct part any = chars(p, &(struct char_range){ 0, MAX_CODE_POINT }, 1);
     return repeat(p, any, 0, REPEAT_FOREVER);
 }
 
-/* One alternative. is_outer: anchors may stand at its ends; fills: where they do not, other text does. */
+/* One alternative. is_outer: anchors are allowed at its ends; fills: without anchors, other text
+ * is allowed there. */
 static struct part read_sequence(struct pattern *p, bool is_outer, bool fills)
 {
     struct ids nodes = { 0 };

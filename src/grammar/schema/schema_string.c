@@ -1,10 +1,10 @@
-/* Strings: RFC 8259, section 7. Lengths count characters, and an escape is one. */
+/* Grammars of strings: RFC 8259, section 7. Lengths count characters, and an escape is one. */
 #include "grammar/schema/schema_reader.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* As many copies of a character as this make a grammar of some 400,000 edges. */
+/* This many copies of a character make a grammar of about 400,000 edges. */
 enum { MAX_BOUNDED_LENGTH = 32768 };
 
 /* Formats as patterns. Dates are valid by the calendar: February has 28 days. */
@@ -39,7 +39,7 @@ static int32_t quoted(struct schema_reader *r, int32_t inside)
 
 /* ---- characters ---- */
 
-/* As they are, and the two-letter escapes. */
+/* Literal characters and the two-character escapes. */
 static int32_t plain_char(struct schema_reader *r)
 {
     struct syntax *s = r->out;
@@ -60,7 +60,7 @@ static int32_t hex_digits(struct schema_reader *r, const struct char_range *firs
                       syntax_repeat(s, syntax_chars(s, HEX, 3), n_more, n_more));
 }
 
-/* With \uXXXX as well: no U+0000, and surrogates in pairs. */
+/* Also \uXXXX: no U+0000, and surrogates in pairs. */
 static int32_t free_char(struct schema_reader *r)
 {
     static const struct char_range ZERO[] = { { '0', '0' } }, D[] = { { 'd', 'd' }, { 'D', 'D' } };

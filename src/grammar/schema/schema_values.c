@@ -38,7 +38,7 @@ static bool are_numbers_equal(const json_t *a, const json_t *b)
     return json_number_value(a) == json_number_value(b);
 }
 
-/* Recurses as deep as the values nest. */
+/* Recurses to the depth of the values. */
 bool schema_equal(struct schema_reader *r, const json_t *a, const json_t *b)
 {
     const char *key;
@@ -88,7 +88,7 @@ static uint64_t hash_bytes(struct schema_reader *r, const char *bytes, size_t n)
     return h;
 }
 
-/* Equal values have equal ones. */
+/* A hash: equal for equal values. */
 static uint64_t hash_value(struct schema_reader *r, const json_t *value)
 {
     uint64_t h = (uint64_t)(json_is_number(value) ? JSON_REAL : json_typeof(value));
@@ -187,7 +187,7 @@ static bool allows_count(struct schema_reader *r, const json_t *schema, const ch
     return n >= (size_t)low && n <= (size_t)high;
 }
 
-/* Keywords that the content of the value would have to be checked against: a fault. */
+/* Sets the error for keywords that would check the content of the value. */
 static bool has_deep_keyword(struct schema_reader *r, const json_t *schema, const char *const *keywords)
 {
     for (; *keywords; keywords++) {
