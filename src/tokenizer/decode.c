@@ -1,4 +1,5 @@
-/* Ids to text: all at once, and one by one as they are generated. The first is made of the second, so they agree. */
+/* Decodes ids to text: all at once, and incrementally during generation. The first uses the
+ * second, so they agree. */
 #include "base/utf8.h"
 #include "tokenizer/bytes/byte_level.h"
 #include "tokenizer/legacy/icetext.h"
@@ -14,7 +15,7 @@ static bool add_text(const struct tokenizer *tok, const char *text, size_t n_byt
     return tok->is_pangu ? pangu_restore(text, n_bytes, out) : buf_add(out, text, n_bytes);
 }
 
-/* A piece's bytes with every blank mark as a space. */
+/* Appends a piece's bytes with every blank mark as a space. */
 static bool add_with_blanks(const struct tokenizer *tok, const char *bytes, size_t n_bytes, struct buf *out)
 {
     while (n_bytes > 0) {
@@ -42,8 +43,8 @@ void detokenizer_init(struct detokenizer *d, const struct tokenizer *tok, bool k
                                .n_stripped = keep_first_blank ? UINT8_MAX : 0 };
 }
 
-/* Takes characters out of the held bytes. Each byte that can be no part of one becomes U+FFFD; a beginning of a
- * character stays, unless all must go. */
+/* Releases characters from the held bytes. Each byte that cannot be part of a character becomes
+ * U+FFFD; an incomplete character is kept, unless all is set. */
 static bool release_held(struct detokenizer *d, bool all, struct buf *out)
 {
     while (d->n_held > 0) {
@@ -82,7 +83,8 @@ static bool push_text(struct detokenizer *d, int32_t id, struct buf *out)
         if (drops) {
             piece.bytes += 3;
             piece.n_bytes -= 3;
-            d->at_start = tok->remove_extra_whitespaces; /* then every leading blank goes, else only one */
+            d->at_start =
+                tok->remove_extra_whitespaces; /* then all leading blanks are dropped, else only one */
         }
         if (!add_with_blanks(tok, piece.bytes, piece.n_bytes, out))
             return false;
@@ -92,8 +94,8 @@ static bool push_text(struct detokenizer *d, int32_t id, struct buf *out)
     return true;
 }
 
-/* A beginning of a character that is not completed becomes one U+FFFD, as in Unicode's advice (chapter 3.9) and the
- * byte-level libraries. */
+/* An incomplete character becomes one U+FFFD, as recommended by Unicode (chapter 3.9) and done by
+ * the byte-level libraries. */
 bool detokenizer_push_byte(struct detokenizer *d, uint8_t byte, struct buf *out)
 {
     const char *held = (const char *)d->held;

@@ -1,11 +1,11 @@
-/* Text to ids: the ways of all kinds of tokenizers lead through here. */
+/* Encodes text with any kind of tokenizer. */
 #include "tokenizer/bytes/byte_level.h"
 #include "tokenizer/json/byte_files.h"
 #include "tokenizer/legacy/icetext.h"
 #include "tokenizer/legacy/pangu.h"
 #include "tokenizer/pieces/unigram.h"
 
-/* SentencePiece's kinds: normalize all of a part, then cut it. */
+/* SentencePiece tokenizers: normalizes a part, then encodes it. */
 static bool encode_part(const struct tokenizer *tok, const char *text, size_t n_bytes,
                         struct part_rules rules, struct ids *out)
 {
@@ -18,7 +18,7 @@ static bool encode_part(const struct tokenizer *tok, const char *text, size_t n_
         n_bytes = rewritten.n_bytes;
     }
     ok = ok && n_bytes < INT32_MAX / 4 && tokenizer_normalize(tok, text, n_bytes, rules, &normalized) &&
-         normalized.n_bytes < INT32_MAX / 4; /* so that no count of symbols overflows */
+         normalized.n_bytes < INT32_MAX / 4; /* so that counts of symbols cannot overflow */
     ok = ok && (tok->kind == TOKENIZER_UNIGRAM ? unigram_encode : bpe_encode)(
                    tok, normalized.bytes, normalized.n_bytes, rules.takes_marks, out);
     buf_clear(&rewritten);
@@ -47,7 +47,7 @@ static bool add_token(void *to, const struct added_token *token)
     return ids_add(e->out, token->id);
 }
 
-/* Added tokens, and the parts between them. takes_marks: struct part_rules. */
+/* Encodes added tokens and the parts between them. takes_marks: see struct part_rules. */
 static bool cut_parts(const struct tokenizer *tok, const char *text, size_t n_bytes, struct added_cuts cuts,
                       bool takes_marks, struct ids *out)
 {

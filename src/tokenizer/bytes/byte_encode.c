@@ -1,5 +1,5 @@
-/* Text to ids of a byte-level tokenizer: added tokens, normalization, words; and the bytes of ids. The order of things is
- * that of the Hugging Face tokenizers library. */
+/* Encodes text with a byte-level tokenizer: added tokens, normalization, words; and gives the
+ * bytes of ids. The order of the stages is that of the Hugging Face tokenizers library. */
 #include "base/utf8.h"
 #include "tokenizer/bytes/byte_level.h"
 #include "tokenizer/unicode/byte_map.h"
@@ -12,7 +12,7 @@ struct encoder {
     struct pattern_matcher *m;
     bool takes_special;
     struct ids *out;
-    const char *begin, *normalized_begin; /* of the text; of what is between two added tokens of it */
+    const char *begin, *normalized_begin; /* of the text; of the part between two added tokens */
     bool is_first;                        /* that part begins the text */
 };
 
@@ -76,7 +76,7 @@ static bool encode_raw(void *to, const char *text, size_t n_bytes)
     return ok;
 }
 
-/* Valid UTF-8: raw tokens, then what is between them. */
+/* Encodes valid UTF-8: splits off raw added tokens, then encodes the text between them. */
 static bool encode_valid(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_special,
                          bool is_first, struct ids *out)
 {
@@ -113,7 +113,7 @@ struct ranges {
     size_t n, at; /* at: the first range that ends after the position of the last call */
 };
 
-/* Does one range hold all of [begin, end)? Calls must ascend. */
+/* Whether one range contains all of [begin, end). Calls must ascend. */
 static bool is_trusted(struct ranges *r, size_t begin, size_t end)
 {
     while (r->at < r->n && r->list[r->at].end <= begin)
@@ -137,7 +137,8 @@ static const struct added_token *find_special(const struct tokenizer *tok, struc
     return NULL;
 }
 
-/* Cuts out the special tokens of trusted ranges only, with the blanks around them that lstrip and rstrip name. */
+/* Splits off only the special tokens of trusted ranges, with the blanks around them by lstrip and
+ * rstrip. */
 static bool encode_apart(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ranges r,
                          struct ids *out)
 {
@@ -257,7 +258,8 @@ bool byte_level_encode_ranges(const struct tokenizer *tok, const char *text, siz
     return ok;
 }
 
-/* An added token whose letters all are of the alphabet is read as spelled in it, as by the library. */
+/* An added token whose characters are all in the alphabet of byte_map.h is decoded from it, as in
+ * the library. */
 bool byte_level_token_bytes(const struct tokenizer *tok, int32_t id, struct buf *out)
 {
     const struct piece_entry *p = &tok->pieces[id];

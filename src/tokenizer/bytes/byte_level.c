@@ -1,4 +1,4 @@
-/* Making a byte-level tokenizer: what all readers of its formats share. */
+/* Builds byte-level tokenizers: shared by the readers of all file formats. */
 #include "tokenizer/bytes/byte_level.h"
 
 #include "base/limits.h"
@@ -93,7 +93,7 @@ enum tutti_status byte_level_put(struct tokenizer *tok, int64_t id, const char *
     return TUTTI_OK;
 }
 
-/* A NORMAL token outside the alphabet keeps the score 1: no merge makes it. */
+/* A NORMAL token outside the alphabet has the score 1: no merge produces it. */
 static const float LITERAL_SCORE = 1;
 
 static enum tutti_status put_characters(struct tokenizer *tok, int64_t id, const char *spelling,
@@ -128,7 +128,7 @@ enum tutti_status byte_level_put_spelled(struct tokenizer *tok, int64_t id, cons
     return st;
 }
 
-/* Is the token's text the same in the alphabet and outside of it? */
+/* Whether the token's text is the same in the alphabet and as plain text. */
 static bool is_plain_ascii(const char *bytes, size_t n_bytes)
 {
     for (size_t i = 0; i < n_bytes; i++) {
@@ -172,7 +172,7 @@ enum tutti_status byte_level_index(struct tokenizer *tok, const char *name, stru
 
 /* ---- merges ---- */
 
-/* The id of what a spelling stands for; -1: no token that merges can make. */
+/* The id of a spelling; -1: not a token that merges can produce. */
 static int32_t find_spelled(const struct tokenizer *tok, const char *spelling, size_t n_bytes,
                             struct buf *scratch)
 {
@@ -227,7 +227,7 @@ enum tutti_status byte_level_add_merge(struct tokenizer *tok, const char *left, 
 enum tutti_status byte_level_add_merge_line(struct tokenizer *tok, const char *line, size_t n_bytes,
                                             const char *name, struct tutti_error *err)
 {
-    /* No letter of the alphabet is a blank, so the only one stands between the two. */
+    /* No letter of the alphabet is a blank, so the only blank is the separator. */
     const char *blank = n_bytes > 1 ? memchr(line + 1, ' ', n_bytes - 1) : NULL;
     if (!blank || blank + 1 == line + n_bytes)
         return error_set(err, TUTTI_E_FORMAT,
@@ -262,7 +262,8 @@ static void set_merge(struct byte_level *level, struct merge_slot merge)
     *byte_level_merge_slot(level, merge.left, merge.right) = merge;
 }
 
-/* What two tokens make together; -1: no token. The mark of a token that continues a word is not repeated. */
+/* The token of two tokens joined; -1: none. The mark of a token that continues a word is not
+ * repeated. */
 static int32_t find_joined(const struct tokenizer *tok, int32_t left, int32_t right, struct buf *scratch)
 {
     const struct buf *mark = &tok->level->inner_mark;
@@ -279,14 +280,15 @@ static int32_t find_joined(const struct tokenizer *tok, int32_t left, int32_t ri
     return tokenizer_find(tok, scratch->bytes, scratch->n_bytes);
 }
 
-/* A special token that merges make is an ordinary piece of the vocabulary too: it stays text, as single characters do. */
+/* A special token that merges can produce is also an ordinary piece: it stays text, like single
+ * characters. */
 static void make_ordinary(struct tokenizer *tok, int32_t id)
 {
     if (tok->pieces[id].type == PIECE_CONTROL)
         tok->pieces[id].type = PIECE_NORMAL;
 }
 
-/* A pair that is listed twice has its last rank, as in the Hugging Face library. */
+/* A duplicate pair has its last rank, as in the Hugging Face library. */
 static enum tutti_status index_pairs(struct tokenizer *tok, const char *name, struct tutti_error *err)
 {
     struct byte_level *level = tok->level;
@@ -310,7 +312,7 @@ static enum tutti_status index_pairs(struct tokenizer *tok, const char *name, st
     return st;
 }
 
-/* Every two tokens that make a third one merge, with its id as rank. */
+/* Every two tokens whose concatenation is a token merge, with its id as rank. */
 static size_t each_split(const struct tokenizer *tok, int32_t id, struct byte_level *to)
 {
     const char *bytes = vocab_bytes(tok, id);
@@ -361,7 +363,7 @@ int32_t byte_level_find_control(const struct tokenizer *tok, const char *spellin
     return -1;
 }
 
-/* Is it the token of a byte or a character, from which merges begin? */
+/* Whether it is the token of a byte or a character, from which merging starts. */
 static bool is_symbol(const struct tokenizer *tok, int32_t id)
 {
     const struct piece_entry *p = &tok->pieces[id];
@@ -390,13 +392,14 @@ enum tutti_status byte_level_add(struct tokenizer *tok, const char *text, size_t
             return error_set(err, TUTTI_E_FORMAT, "%s: added token \"%.*s\" has id %d, which is \"%.*s\"",
                              name, (int)(n_bytes < 64 ? n_bytes : 64), text, id,
                              (int)(p->n_bytes < 64 ? p->n_bytes : 64), vocab_bytes(tok, id));
-        if (!is_symbol(tok, id)) /* what text is made of stays text */
+        if (!is_symbol(tok, id)) /* tokens of bytes and characters stay text */
             p->type = (uint8_t)type;
     }
     return added_tokens_put(&tok->added, added) ? TUTTI_OK : out_of_memory(name, err);
 }
 
-/* Tokens that are text: blanks become marks, or part words and are lost; in decoded text marks become blanks. */
+/* For tokens that are text: blanks become marks, or separate words and are dropped; decoding
+ * converts marks to blanks. */
 static enum tutti_status use_characters(struct tokenizer *tok, const struct pre_name *named, const char *name,
                                         struct tutti_error *err)
 {

@@ -1,5 +1,6 @@
-/* Merging the bytes of one word. Short words take a scan for each merge, long ones a heap: n log n. Where merges begin with characters a
- * word may be a whole text: it is cut first at all places that no merge can span, as in bpe.c. */
+/* Merges the bytes of one word. Short words use a scan for each merge, long ones a heap: n log n.
+ * If merging starts from characters, a word may be a whole text: it is first split at all places
+ * that no merge can span, as in bpe.c. */
 #include "base/utf8.h"
 #include "tokenizer/bytes/byte_level.h"
 
@@ -63,7 +64,8 @@ struct symbol {
     int32_t prev, next;
 };
 
-/* A rank tells the pair, and a place with it what the pair makes: so it tells whether both are there still. */
+/* The rank identifies the pair, so together with the position it shows whether both symbols still
+ * exist. */
 struct pair {
     uint32_t rank;
     int32_t at; /* the left symbol */
@@ -81,7 +83,7 @@ static bool goes_first(const struct pair *a, const struct pair *b)
     return a->rank < b->rank || (a->rank == b->rank && a->at < b->at);
 }
 
-/* What a symbol and the next one make; NULL: nothing, or it is none. */
+/* The merge of a symbol and the next one; NULL: none, or the symbol was merged away. */
 static const struct merge_slot *find_at(const struct heap *h, int32_t at)
 {
     const struct symbol *s = at < 0 ? NULL : &h->symbols[at];
@@ -125,7 +127,7 @@ static struct pair pop(struct heap *h)
 /* ids[n], merged in place; returns how many are left, -1: out of memory. */
 static int32_t merge_by_heap(const struct byte_level *level, int32_t *ids, int32_t n)
 {
-    /* One pair for each two neighbours at first; a merge takes one and gives two. */
+    /* One pair for each two neighbours at first; a merge removes one and adds up to two. */
     struct heap h = { .level = level,
                       .symbols = malloc((size_t)n * sizeof *h.symbols),
                       .pairs = malloc(2 * (size_t)n * sizeof *h.pairs) };
@@ -142,7 +144,7 @@ static int32_t merge_by_heap(const struct byte_level *level, int32_t *ids, int32
         struct pair p = pop(&h);
         const struct merge_slot *merge = find_at(&h, p.at);
         if (!merge || merge->rank != p.rank)
-            continue; /* one of the two has merged with another meanwhile */
+            continue; /* one of the two has been merged meanwhile */
         struct symbol *left = &h.symbols[p.at], *right = &h.symbols[left->next];
         left->id = merge->id;
         left->next = right->next;
@@ -162,7 +164,8 @@ static int32_t merge_by_heap(const struct byte_level *level, int32_t *ids, int32
 
 /* ---- words ---- */
 
-/* The tokens of single bytes. A byte without one is unknown, or lost where nothing stands for the unknown. */
+/* The tokens of single bytes. A byte without a token becomes the unknown token, or is dropped if
+ * there is none. */
 static int32_t first_symbols(const struct tokenizer *tok, const char *word, size_t n_bytes, int32_t *ids)
 {
     const struct byte_level *level = tok->level;
@@ -205,7 +208,7 @@ static int32_t find_character(const struct tokenizer *tok, const char *text, siz
     return id >= 0 && tok->pieces[id].type != PIECE_CONTROL ? id : -1;
 }
 
-/* Adds the tokens of a character's bytes. False: not all of them are there. */
+/* Adds the tokens of a character's bytes. False: some are missing. */
 static bool add_byte_tokens(const struct tokenizer *tok, const char *text, size_t n_bytes, int32_t *ids,
                             int32_t *n)
 {
@@ -216,15 +219,16 @@ static bool add_byte_tokens(const struct tokenizer *tok, const char *text, size_
     return true;
 }
 
-/* The tokens of single characters, else of their bytes, else the unknown one. No more than bytes. As in the library, an
- * unknown token waits for the next character that is none of these two. */
+/* The tokens of single characters, else of their bytes, else the unknown one. At most as many as
+ * bytes. As in the library, an unknown token is added only before the next character that has a
+ * token or bytes. */
 static int32_t first_characters(const struct tokenizer *tok, const char *word, size_t n_bytes, int32_t *ids)
 {
     int32_t n = 0;
     bool has_unknown = false;
     for (size_t at = 0; at < n_bytes;) {
         int length = utf8_char(word + at, n_bytes - at);
-        size_t n_char = length > 0 ? (size_t)length : 1; /* text is valid, but steps may cut it anywhere */
+        size_t n_char = length > 0 ? (size_t)length : 1; /* text is valid, but may be split anywhere */
         int32_t id = find_character(tok, word + at, n_char, at == 0, at + n_char == n_bytes);
         if (id >= 0) {
             if (has_unknown)
@@ -248,7 +252,8 @@ static int32_t first_ids(const struct tokenizer *tok, const char *word, size_t n
     return (tok->level->has_characters ? first_characters : first_symbols)(tok, word, n_bytes, ids);
 }
 
-/* The characters that a part of a merge begins and ends with, as ids. False: it may be made of something else. */
+/* The first and last characters of a part of a merge, as ids. False: it may consist of something
+ * else. */
 static bool find_ends(const struct tokenizer *tok, int32_t id, int32_t *first, int32_t *last)
 {
     const char *bytes = vocab_bytes(tok, id);
@@ -330,7 +335,7 @@ static bool merge_word(const struct tokenizer *tok, const char *word, size_t n_b
     int32_t *ids = malloc(n_bytes * sizeof *ids);
     int32_t n = ids ? first_ids(tok, word, n_bytes, ids) : -1;
     size_t longest = tok->level->n_token_bytes > 0 ? tok->level->n_token_bytes : 1;
-    if (n > 0 && !ids_has_room(out, ((size_t)n - 1) / longest + 1)) /* no token is made of more symbols */
+    if (n > 0 && !ids_has_room(out, ((size_t)n - 1) / longest + 1)) /* no token has more symbols */
         n = -1;
     if (n > 0)
         n = merge_segments(tok, ids, n);
@@ -339,7 +344,8 @@ static bool merge_word(const struct tokenizer *tok, const char *word, size_t n_b
     return ok;
 }
 
-/* Do merges make a token from its own bytes? Found out when it is first met; all threads find the same. */
+/* Whether merging a token's own bytes gives the token. Computed on first use; all threads get the
+ * same result. */
 enum whole { WHOLE_UNKNOWN, WHOLE_YES, WHOLE_NO, WHOLE_NO_MEMORY };
 
 static enum whole is_whole(const struct tokenizer *tok, int32_t id)

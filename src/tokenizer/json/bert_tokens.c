@@ -1,4 +1,4 @@
-/* WordPiece vocabularies as GGUF's arrays, with the meaning that they have in llama.cpp. */
+/* Builds WordPiece tokenizers from GGUF's arrays, with llama.cpp's semantics. */
 #include "base/limits.h"
 #include "tokenizer/bytes/byte_level.h"
 #include "tokenizer/json/byte_files.h"

@@ -135,13 +135,14 @@ enum tutti_status byte_config_specials(struct tokenizer *tok, const json_t *conf
                                        struct tutti_error *err)
 {
     struct token_affixes *affixes = &tok->affixes;
-    int32_t unk = -1; /* of no use where every byte is a token; the model of tokenizer.json says its own */
+    int32_t unk = -1; /* not needed if every byte is a token; tokenizer.json's model has its own */
     enum tutti_status st = read_special(tok, config, "bos_token", &tok->bos_id, name, err);
     if (st == TUTTI_OK)
         st = read_special(tok, config, "eos_token", &tok->eos_id, name, err);
     if (st == TUTTI_OK)
         st = read_special(tok, config, "unk_token", &unk, name, err);
-    /* LLaMA's tokenizers make their post-processor of these two settings; others have what the file says. */
+    /* LLaMA's tokenizers build their post-processor from these two settings; others use the
+     * file's. */
     const json_t *adds_bos = json_object_get(config, "add_bos_token"),
                  *adds_eos = json_object_get(config, "add_eos_token");
     const char *class = json_string_value(json_object_get(config, "tokenizer_class"));
@@ -159,7 +160,7 @@ enum tutti_status byte_config_specials(struct tokenizer *tok, const json_t *conf
         if (json_is_true(adds_eos))
             affixes->after[affixes->n_after++] = tok->eos_id;
     }
-    if (tok->bos_id < 0 && affixes->n_before == 1) /* the post-processor names it, where config does not */
+    if (tok->bos_id < 0 && affixes->n_before == 1) /* from the post-processor, if config lacks it */
         tok->bos_id = affixes->before[0];
     return st;
 }

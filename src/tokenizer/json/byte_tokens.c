@@ -1,4 +1,4 @@
-/* Byte-level tokenizers from and for GGUF's arrays. */
+/* Converts byte-level tokenizers from and to GGUF's arrays. */
 #include "base/limits.h"
 #include "tokenizer/bytes/byte_level.h"
 #include "tokenizer/json/byte_config.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "<0xHH>" is its byte if tokens are text, else the six characters themselves. */
+/* Adds "<0xHH>": its byte if tokens are text, else the six characters. */
 static enum tutti_status put_byte(struct tokenizer *tok, const struct byte_vocab *v, int32_t id,
                                   const char *name, struct tutti_error *err)
 {
@@ -80,7 +80,7 @@ static enum tutti_status fill(struct tokenizer *tok, const struct byte_vocab *v,
         return error_set(err, TUTTI_E_FORMAT, "%s: %zu tokens, expected 1 to %d", name, v->n_tokens,
                          LIMIT_VOCAB);
     enum tutti_status st = byte_level_use(tok, named, v->pre, name, err);
-    if (st == TUTTI_OK && v->lowers) /* one more than the one that a name may bring */
+    if (st == TUTTI_OK && v->lowers) /* in addition to the name's own steps */
         tok->level->normalizers.steps[tok->level->normalizers.n++] = (struct normalizer){
             .kind = NORMALIZE_LOWERCASE
         };
@@ -157,7 +157,7 @@ bool tokenizer_adds_eos(const struct tokenizer *tok)
     return tok->affixes.n_after > 0 && tok->affixes.after[tok->affixes.n_after - 1] == tok->eos_id;
 }
 
-/* As written in files: text, or bytes in the alphabet of byte_map.h. */
+/* Writes a spelling as in files: text, or bytes in the alphabet of byte_map.h. */
 static bool write_spelling(const struct tokenizer *tok, int32_t id, struct buf *out)
 {
     const char *bytes = vocab_bytes(tok, id);
@@ -181,8 +181,9 @@ static bool give_pair(const struct tokenizer *tok, struct merge_pair pair, struc
            write_spelling(tok, pair.right, line) && add(to, line->bytes, line->n_bytes);
 }
 
-/* Where ranks of tokens take the place of merges, every two tokens that make a third one are a pair. One for each token would
- * not do: some vocabularies hold tokens that merges reach from more than one side. */
+/* With token ranks instead of merges, every two tokens whose concatenation is a token form a
+ * pair. One pair per token is not enough: some vocabularies have tokens that different merges
+ * produce. */
 static bool give_by_rank(const struct tokenizer *tok, struct buf *line, merge_line_fn *add, void *to)
 {
     bool ok = true;

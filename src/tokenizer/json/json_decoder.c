@@ -1,4 +1,4 @@
-/* decoder of tokenizer.json, of tokens that are text. */
+/* Reads "decoder" of tokenizer.json, for tokens that are text. */
 #include "base/utf8.h"
 #include "tokenizer/json/json_reader.h"
 
@@ -69,7 +69,7 @@ static enum tutti_status read_wordpiece(struct decode_reader *d, const json_t *p
     return json_reader_text(d->r, FIELD, part, "prefix", &step->mark);
 }
 
-/* Its blanks separate words, so the last blank is dropped. */
+/* BPEDecoder: the blanks separate words, so the last one is dropped. */
 static enum tutti_status read_suffix(struct decode_reader *d, const json_t *part)
 {
     struct decode_step *step = NULL;

@@ -1,4 +1,4 @@
-/* model of tokenizer.json: BPE, Unigram, WordPiece, WordLevel. */
+/* Reads "model" of tokenizer.json: BPE, Unigram, WordPiece, WordLevel. */
 #include "tokenizer/json/byte_config.h"
 #include "tokenizer/json/json_reader.h"
 
@@ -94,8 +94,9 @@ static enum tutti_status read_bpe(struct json_reader *r, const json_t *model)
 
 /* ---- the others ---- */
 
-/* The library's reader of JSON takes the digits as one number and divides it by its power of ten: two roundings. Ways to cut
- * a text that are equally good otherwise depend on that. Files hold the fewest digits that tell a number. */
+/* The library's JSON parser reads the digits as an integer and divides by a power of ten: two
+ * roundings. Ties between segmentations depend on these. Files have the shortest digits of each
+ * number. */
 static double library_score(double score)
 {
     char text[40];
@@ -165,7 +166,7 @@ static enum tutti_status read_wordpiece(struct json_reader *r, const json_t *mod
     const json_t *max = json_object_get(model, "max_input_chars_per_word"),
                  *mark = json_object_get(model, "continuing_subword_prefix");
     words->kind = WORDS_WORDPIECE;
-    words->max_chars = 100; /* the library's own */
+    words->max_chars = 100; /* the library's default */
     if (max && !(json_is_integer(max) && json_integer_value(max) >= 0))
         return error_set(r->err, TUTTI_E_FORMAT, "%s: model.max_input_chars_per_word: expected a number",
                          r->name);

@@ -1,4 +1,4 @@
-/* normalizer of tokenizer.json. */
+/* Reads "normalizer" of tokenizer.json. */
 #include "tokenizer/json/json_reader.h"
 #include "tokenizer/unicode/unicode_case.h"
 #include "tokenizer/vocab/base64.h"
@@ -65,7 +65,7 @@ static enum tutti_status read_prepend(struct json_reader *r, const json_t *part)
     return json_reader_text(r, FIELD, part, "prepend", &step->to);
 }
 
-/* The table that SentencePiece files hold, in base64. Empty: it changes nothing. */
+/* The table of SentencePiece files, in base64. Empty: no effect. */
 static enum tutti_status read_charsmap(struct json_reader *r, const json_t *part)
 {
     static const char KEY[] = "precompiled_charsmap";
@@ -92,7 +92,7 @@ static struct normalizer remove_set(const uint32_t *toggles, size_t n)
     return (struct normalizer){ .kind = NORMALIZE_REMOVE, .toggles = toggles, .n_toggles = n };
 }
 
-/* strip_accents follows lowercase where it is null. */
+/* strip_accents null means the value of lowercase. */
 static enum tutti_status read_bert(struct json_reader *r, const json_t *part)
 {
     const json_t *accents = json_object_get(part, "strip_accents");

@@ -1,4 +1,4 @@
-/* post_processor of tokenizer.json: the tokens around a text. */
+/* Reads "post_processor" of tokenizer.json: the tokens around a text. */
 #include "tokenizer/json/byte_config.h"
 #include "tokenizer/json/json_reader.h"
 

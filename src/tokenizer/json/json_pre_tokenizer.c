@@ -1,4 +1,4 @@
-/* pre_tokenizer of tokenizer.json. */
+/* Reads "pre_tokenizer" of tokenizer.json. */
 #include "tokenizer/json/json_reader.h"
 
 #include "base/utf8.h"
@@ -7,7 +7,7 @@
 
 static const char FIELD[] = "pre_tokenizer";
 
-/* Of the step Whitespace. */
+/* The pattern of the step Whitespace. */
 static const char WORDS[] = "\\p{\\singleword}+|[^\\p{\\singleword}\\s]+";
 
 static struct pretokenizer *steps_of(struct json_reader *r)

@@ -1,4 +1,4 @@
-/* Names of tokenizer.ggml.pre, as llama.cpp knows them: how each cuts text. */
+/* The pre-tokenizations of llama.cpp's names in tokenizer.ggml.pre. */
 #include "tokenizer/stages/pretokenize.h"
 
 #include <string.h>
@@ -19,14 +19,14 @@
 const char PATTERN_GPT2[] = GPT2, PATTERN_DIGITS[] = DIGITS, PATTERN_PUNCTUATION[] = PUNCTUATION,
            PATTERN_BLANK[] = "\\s";
 
-/* Rules with the same pattern share an entry. The patterns are those of the models' tokenizer.json files; they cut text as llama.cpp's
- * own patterns do. */
+/* Rules with the same pattern share an entry. The patterns are those of the models'
+ * tokenizer.json files; they split text like llama.cpp's own patterns. */
 #define QWEN2(contractions, digits) contractions "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits BEHIND_WORDS
 #define CJK                         "[\u4E00-\u9FA5\u3040-\u309F\u30A0-\u30FF]+"
 #define MARK                        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~]"
 #define MARKED_WORDS                MARK "[A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+"
 #define BLOOM                       " ?[^(\\s|[.,!?\u2026\u3002\uFF0C\u3001\u0964\u06D4\u060C])]+"
-/* Chinese has no capital and small letters. */
+/* Chinese has no upper and lower case. */
 #define NO_HAN(classes) "[" classes "&&[^\\p{Han}]]"
 #define KIMI_UPPER      NO_HAN("\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}")
 #define KIMI_LOWER      NO_HAN("\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}")

@@ -1,4 +1,5 @@
-/* The format of OpenAI's tiktoken: a line for each token, its bytes in base64 and its rank, which is its id. */
+/* Reads OpenAI's tiktoken format: one line per token, with its bytes in base64 and its rank,
+ * which is its id. */
 #include "base/limits.h"
 #include "tokenizer/json/byte_config.h"
 #include "tokenizer/json/byte_files.h"
@@ -7,7 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* -1: no number. */
+/* -1: not a number. */
 static int64_t read_rank(const char *text, size_t n_bytes)
 {
     int64_t rank = 0;
@@ -98,7 +99,7 @@ enum tutti_status tokenizer_from_tiktoken(struct tokenizer **out, const struct b
     enum tutti_status st = byte_level_use(tok, pre_name_find(pre), pre, file->name, err);
     if (st == TUTTI_OK)
         st = read_lines(tok, file, err);
-    tok->level->ignores_merges = true; /* whatever the name says: so does tiktoken */
+    tok->level->ignores_merges = true; /* regardless of the name, as in tiktoken */
     int32_t n_ranks = tok->n_pieces;
     if (st == TUTTI_OK)
         st = byte_config_add_all(tok, config, file->name, err);

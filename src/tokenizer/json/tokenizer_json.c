@@ -1,4 +1,4 @@
-/* tokenizer.json of the Hugging Face tokenizers library: its parts put together. */
+/* Builds a tokenizer from tokenizer.json of the Hugging Face tokenizers library. */
 #include "tokenizer/json/byte_config.h"
 #include "tokenizer/json/byte_files.h"
 #include "tokenizer/json/json_reader.h"
@@ -56,8 +56,9 @@ static bool is_set(const json_t *model, const char *key)
     return json_is_true(value) || (json_is_string(value) && json_string_length(value) > 0);
 }
 
-/* If the pre-tokenizer writes bytes in their alphabet, merges work on these, and the decoder reads them, tokens are kept as bytes. This is
- * quicker, and so in most models. The last step of the pre-tokenizer is then left out. */
+/* If pre-tokenizer, merges and decoder all use the alphabet of byte_map.h (as in most models),
+ * tokens are stored as bytes, which is faster. The last step of the pre-tokenizer is then
+ * omitted. */
 static void choose_bytes(struct json_reader *r, const json_t *root)
 {
     struct byte_level *level = r->tok->level;

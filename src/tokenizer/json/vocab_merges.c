@@ -1,4 +1,4 @@
-/* vocab.json and merges.txt, the format of GPT-2. */
+/* Reads vocab.json and merges.txt, the format of GPT-2. */
 #include "tokenizer/json/byte_config.h"
 #include "tokenizer/json/byte_files.h"
 
@@ -26,7 +26,7 @@ static enum tutti_status read_merges(struct tokenizer *tok, const struct byte_fi
     return TUTTI_OK;
 }
 
-/* Files of this format that come alone know one token that ends a text. */
+/* Without other files, this format has one token that ends a text. */
 static enum tutti_status add_end_of_text(struct tokenizer *tok, const char *name, struct tutti_error *err)
 {
     static const char END[] = "<|endoftext|>";

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One call. Arrays are by character of the block that is being cut. */
+/* The state of one call. Arrays are by character of the current block. */
 struct cutter {
     const struct jieba *jieba;
     jieba_word_fn *word;
@@ -44,7 +44,8 @@ static bool is_alphanumeric(uint32_t code)
     return (code >= '0' && code <= '9') || (code >= 'a' && code <= 'z') || (code >= 'A' && code <= 'Z');
 }
 
-/* Of these the package makes blocks that it cuts into words; every other character is one. */
+/* Characters that the package groups into blocks to split into words; every other character is a
+ * word. */
 static bool is_in_block(uint32_t code)
 {
     return is_han(code) || is_alphanumeric(code) || (code > 0 && code < 128 && strchr("+#&._%-", (int)code));
@@ -62,7 +63,8 @@ static bool add_characters(struct cutter *c, size_t begin, size_t end)
 
 /* ---- the model ---- */
 
-/* Tags the Han characters [begin, end): each cell's best predecessor, of equal ones the tag with the later letter. */
+/* Tags the Han characters [begin, end): each cell's best predecessor, of equal ones the tag with
+ * the later letter. */
 static int find_tags(struct cutter *c, size_t begin, size_t end)
 {
     static const uint8_t BEFORE[N_TAGS][2] = { [TAG_B] = { TAG_E, TAG_S },
@@ -91,7 +93,7 @@ static int find_tags(struct cutter *c, size_t begin, size_t end)
 static bool cut_by_model(struct cutter *c, size_t begin, size_t end)
 {
     int tag = find_tags(c, begin, end);
-    for (size_t i = end; i-- > begin;) { /* the path's tags take the place of the predecessors */
+    for (size_t i = end; i-- > begin;) { /* the path's tags overwrite the predecessors */
         int before = i > begin ? c->from[i][tag] : 0;
         c->from[i][0] = (uint8_t)tag;
         tag = before;
@@ -107,7 +109,8 @@ static bool cut_by_model(struct cutter *c, size_t begin, size_t end)
     return true;
 }
 
-/* Other characters: letters and digits with a fraction and a percent sign, and what stands between those. */
+/* Other characters: letters and digits with a fraction and a percent sign, and the text between
+ * those. */
 static bool cut_latin(struct cutter *c, size_t begin, size_t end)
 {
     for (size_t at = begin, to; at < end; at = to) {
@@ -126,7 +129,7 @@ static bool cut_latin(struct cutter *c, size_t begin, size_t end)
     return true;
 }
 
-/* Characters that the dictionary's path left single. */
+/* Splits characters that are single in the dictionary's path. */
 static bool cut_rest(struct cutter *c, size_t begin, size_t end)
 {
     for (size_t at = begin, to; at < end; at = to) {
@@ -144,7 +147,7 @@ static bool cut_rest(struct cutter *c, size_t begin, size_t end)
 
 /* ---- the dictionary ---- */
 
-/* The node behind one character; 0: none. */
+/* The node after one character; 0: none. */
 static uint32_t step(const struct cutter *c, uint32_t node, size_t i)
 {
     for (uint32_t at = c->begins[i]; at < c->begins[i + 1]; at++) {
@@ -227,7 +230,8 @@ static bool cut_block(struct cutter *c, size_t n)
 
 /* ---- blocks ---- */
 
-/* The length of the character at a place, and its code; a byte that is no UTF-8 is one of its own, in no block. */
+/* The length and code of the first character; an invalid byte is a character of its own, in no
+ * block. */
 static size_t read_char(const char *text, size_t n_bytes, uint32_t *code)
 {
     int n = utf8_char(text, n_bytes);

@@ -1,4 +1,5 @@
-/* Reads the files of the jieba package: a dictionary of lines "word count kind", and tables as Python writes them. */
+/* Reads the files of the jieba package: a dictionary of lines "word count kind", and tables in
+ * Python syntax. */
 #include "tokenizer/legacy/jieba_tables.h"
 
 #include "base/files/mapping.h"
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The package's logarithm of what never happens. */
+/* The package's logarithm of probability zero. */
 static const double NEVER = -3.14e100;
 
 const char *const WORD_FILES[N_WORD_FILES] = { "dict.txt", "finalseg/prob_start.py", "finalseg/prob_trans.py",
@@ -25,7 +26,7 @@ static bool is_digit(char c)
 
 struct dictionary {
     const char *path;
-    struct spelling *words; /* ids fall, so that of equal words the last one has the lowest */
+    struct spelling *words; /* ids descend, so that the last of equal words has the lowest id */
     int32_t *counts;        /* [n], in the file's order */
     size_t n, capacity;
     double total;
@@ -53,7 +54,7 @@ static bool add_word(struct dictionary *d, const char *word, size_t n_bytes, int
     return true;
 }
 
-/* "word count" and anything behind a further space. */
+/* Reads "word count"; anything after another space is ignored. */
 static enum tutti_status read_word(struct dictionary *d, const char *line, size_t n_bytes,
                                    struct tutti_error *err)
 {
@@ -73,7 +74,7 @@ static enum tutti_status read_word(struct dictionary *d, const char *line, size_
                : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", d->path);
 }
 
-/* Each word's id becomes its place in the file, and its count a logarithm. */
+/* Sets each word's id to its index in the file, and its count to a logarithm. */
 static bool build_words(struct jieba *j, struct dictionary *d)
 {
     j->log_counts = malloc((d->n + 1) * sizeof *j->log_counts);
@@ -112,7 +113,7 @@ static enum tutti_status read_dictionary(struct jieba *j, const struct word_file
 
 /* ---- tables ---- */
 
-/* Goes over a Python dictionary of strings and numbers, or of such dictionaries. */
+/* Parses a Python dictionary of strings and numbers, or of such dictionaries. */
 struct scanner {
     const char *path, *at, *end;
     const char *start;
@@ -141,7 +142,7 @@ static int hex_digit(char c)
                                   : -1;
 }
 
-/* A string of one letter, or of one character as \uXXXX; -1: it is none. */
+/* A string of one letter, or of one character as \uXXXX; -1: anything else. */
 static int take_key(struct scanner *s)
 {
     int code = 0;
@@ -202,7 +203,7 @@ static bool take_tags(struct scanner *s, double *row)
     return take(s, '}');
 }
 
-/* {'\u4e00': number, ...} into a column. Characters that text never brings here are left out. */
+/* {'\u4e00': number, ...} into a column. Characters that are never looked up are skipped. */
 static bool take_characters(struct scanner *s, double (*emit)[N_TAGS], int tag)
 {
     double value;
@@ -247,7 +248,7 @@ static bool take_emit(struct scanner *s, struct jieba *j)
     return take(s, '}');
 }
 
-/* The table stands behind "P=". */
+/* The table follows "P=". */
 static enum tutti_status read_table(struct jieba *j, const struct word_file *file, const char *path,
                                     bool (*take_all)(struct scanner *, struct jieba *),
                                     struct tutti_error *err)

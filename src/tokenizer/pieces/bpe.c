@@ -1,8 +1,10 @@
-/* Byte-pair encoding in SentencePiece's order: of all pairs of neighbours whose union is a piece, the one with the
- * highest score merges next, of equal ones the leftmost. Sennrich, Haddow and Birch, 2016; Kudo and Richardson, 2018.
+/* Byte-pair encoding in SentencePiece's order: of all neighbouring pairs whose union is a piece,
+ * the one with the highest score merges next, of equal ones the leftmost. Sennrich, Haddow and
+ * Birch, 2016; Kudo and Richardson, 2018.
  *
- * Merges on the two sides of a place that no piece spans cannot see each other, so the text is cut at all such places
- * and the segments are merged one by one. Most are words: they take a scan for each merge; long ones take a heap. */
+ * Merges on the two sides of a position that no piece spans are independent. So the text is split
+ * at all such positions, and the segments are merged one by one. Most segments are words, which
+ * use a scan for each merge; long ones use a heap. */
 #include "tokenizer/vocab/vocab.h"
 
 #include <assert.h>
@@ -18,8 +20,8 @@ struct symbol {
     uint32_t offset, n_bytes; /* in the normalized text; n_bytes 0: merged into its left neighbour */
     int32_t id;               /* the piece that it was merged into, or CHARACTER or FROZEN */
     union {
-        int32_t prev;     /* beside the heap; -1: none */
-        int32_t union_id; /* in a scan: the piece that this and the next one would make; -1: none */
+        int32_t prev;     /* with the heap; -1: none */
+        int32_t union_id; /* in a scan: the union of this and the next symbol; -1: none */
     };
     int32_t next; /* beside the heap; -1: none */
 };
@@ -29,7 +31,7 @@ enum { CHARACTER = -1, FROZEN = -2 }; /* one character; a USER_DEFINED piece, wh
 struct pair {
     float score;
     int32_t left; /* the other one is its next */
-    /* Of both together: neighbours only grow, so this tells whether they are the same still. */
+    /* Of both together: symbols only grow, so a change shows that the pair is outdated. */
     uint32_t n_bytes;
     int32_t id;
 };
@@ -39,15 +41,15 @@ struct encoder {
     const char *text;
     struct ids *out;
     struct symbol *symbols; /* of this segment: [capacity] */
-    struct pair *heap; /* [2 * capacity]: one for each pair at first, and a merge takes one and gives two */
+    struct pair *heap;      /* [2 * capacity]: one for each pair; a merge removes one and adds two */
     int32_t n_symbols, capacity;
     size_t n_heap;
     bool after_unknown; /* a run of unknown characters is one unknown piece */
     bool takes_marks;
-    /* [n_pieces], only where the vocabulary has UNUSED pieces: the bytes of the left part that such a piece was last
-     * made from, 0: never. */
+    /* [n_pieces], only if the vocabulary has UNUSED pieces: the bytes of the left part that such
+     * a piece was last merged from; 0: never. */
     uint32_t *split_at;
-    struct buf parts; /* of an UNUSED piece that falls apart, still to be added */
+    struct buf parts; /* of an UNUSED piece that is split again, still to be added */
     struct symbol inline_symbols[INLINE_SYMBOLS];
     struct pair inline_heap[2 * INLINE_SYMBOLS];
 };
@@ -86,7 +88,7 @@ static struct pair heap_pop(struct encoder *e)
     return top;
 }
 
-/* The piece that two neighbours make together; -1: none. */
+/* The union piece of two neighbours; -1: none. */
 static int32_t find_union(struct encoder *e, const struct symbol *left, const struct symbol *right)
 {
     uint32_t n_bytes = left->n_bytes + right->n_bytes;
@@ -129,7 +131,7 @@ static void merge_by_heap(struct encoder *e)
         struct symbol *left = &e->symbols[p.left];
         struct symbol *right = left->next < 0 ? NULL : &e->symbols[left->next];
         if (left->n_bytes == 0 || !right || left->n_bytes + right->n_bytes != p.n_bytes)
-            continue; /* one of the two has merged with another meanwhile */
+            continue; /* one of the two has been merged meanwhile */
         left->n_bytes = p.n_bytes;
         left->id = p.id;
         left->next = right->next;
@@ -202,8 +204,8 @@ static int32_t find_character(const struct tokenizer *tok, const char *text, uin
     return id >= 0 && vocab_is_mergeable(tok, id) ? id : -1;
 }
 
-/* An UNUSED piece falls apart into what it was merged from, until its parts are usable. One that was not merged from
- * anything is unknown. */
+/* An UNUSED piece is split again into the parts it was merged from, until they are usable. One
+ * that was not merged is unknown. */
 static bool add_unused(struct encoder *e, const struct symbol *symbol, int32_t id)
 {
     struct part {
@@ -265,8 +267,9 @@ static bool end_segment(struct encoder *e)
 
 /* ---- text to segments ---- */
 
-/* Each character that is a piece becomes a part of some id, and no id has more bytes than the longest piece. So a long segment that
- * cannot fit is given up before memory is taken and merges are made for it. */
+/* Each character that is a piece becomes a part of some id, and no id has more bytes than the
+ * longest piece. So a long segment that cannot fit is refused before allocating memory and
+ * merging. */
 static bool may_fit(struct encoder *e)
 {
     size_t n_bytes = 0, longest = e->tok->n_merge_bytes > 0 ? e->tok->n_merge_bytes : 1;
@@ -307,12 +310,13 @@ static bool add_to_segment(struct encoder *e, size_t offset, size_t n_bytes, int
     return true;
 }
 
-/* Where there are UNUSED pieces the library remembers for all of a text how one was made last, so nothing is cut. */
+/* With UNUSED pieces the library remembers for the whole text how each was merged last, so the
+ * text is not split. */
 static bool encode_normalized(struct encoder *e, size_t n_bytes)
 {
     const struct tokenizer *tok = e->tok;
     uint32_t last = 0;
-    bool is_closed = true; /* nothing can join what stands to the left */
+    bool is_closed = true; /* nothing can merge with the text to the left */
     for (size_t at = 0, n; at < n_bytes; at += n) {
         const char *text = e->text + at;
         n = tok->n_user_defined > 0 ? vocab_match_user_defined(tok, text, n_bytes - at, e->takes_marks) : 0;

@@ -1,5 +1,6 @@
 /* SentencePiece's normalizer: user-defined pieces and the precompiled map first, then spaces.
- * Kudo and Richardson, 2018; the map is a double array after Aoe, 1989, in the layout of the Darts-clone library. */
+ * Kudo and Richardson, 2018; the map is a double array after Aoe, 1989, in the layout of the
+ * Darts-clone library. */
 #include "base/utf8.h"
 #include "tokenizer/vocab/vocab.h"
 
@@ -85,7 +86,8 @@ bool charsmap_first(const struct charsmap *map, const char *text, size_t n_bytes
     return map_match(map, text, n_bytes, 1, to, n_to) > 0;
 }
 
-/* Bytes that the normalizer copies as they are: whole characters that no rule can begin with. */
+/* The number of bytes that the normalizer copies unchanged: whole characters that no rule begins
+ * with. */
 static size_t plain_run(const struct tokenizer *tok, const char *text, size_t n_bytes)
 {
     size_t at = 0;
@@ -98,7 +100,7 @@ static size_t plain_run(const struct tokenizer *tok, const char *text, size_t n_
     return at;
 }
 
-/* One step at text: what it becomes in *to, and how many bytes it takes. n_bytes >= 1. */
+/* One step at text: *to is the replacement; returns the number of bytes consumed. n_bytes >= 1. */
 static size_t step(const struct tokenizer *tok, const char *text, size_t n_bytes, bool takes_marks,
                    const char **to, size_t *n_to)
 {
@@ -110,7 +112,7 @@ static size_t step(const struct tokenizer *tok, const char *text, size_t n_bytes
         n = (size_t)utf8_char(text, n_bytes);
     }
     if (n == 0) {
-        *to = "\xEF\xBF\xBD"; /* U+FFFD for a byte that is no character */
+        *to = "\xEF\xBF\xBD"; /* U+FFFD for an invalid byte */
         *n_to = 3;
         return 1;
     }

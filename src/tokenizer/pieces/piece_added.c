@@ -1,5 +1,6 @@
-/* Added tokens of SentencePiece's kinds, and what limits the ids of any tokenizer. As in the Hugging Face library, the files
- * that complete a tokenizer.model give pieces a role, and append tokens that the model does not have. */
+/* Added tokens of SentencePiece tokenizers, and the id limit of any tokenizer. As in the Hugging
+ * Face library, the files next to tokenizer.model assign roles to pieces, and append tokens that
+ * the model lacks. */
 #include "base/limits.h"
 #include "base/utf8.h"
 #include "tokenizer/bytes/byte_level.h"
@@ -12,7 +13,7 @@ static enum tutti_status out_of_memory(const char *name, struct tutti_error *err
     return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
 }
 
-/* Whether the model makes this piece from text: then it stays text, whatever other files call it. */
+/* Whether the model produces this piece from text: then it stays text, regardless of other files. */
 static bool is_ordinary(const struct tokenizer *tok, int32_t id)
 {
     uint8_t type = tok->pieces[id].type;
@@ -138,7 +139,7 @@ void tokenizer_set_affixes(struct tokenizer *tok, bool adds_bos, bool adds_eos)
 
 /* ---- fewer rows than tokens ---- */
 
-/* The index without the ids that are out of reach. */
+/* Rebuilds the index without the ids beyond the limit. */
 static bool index_again(struct tokenizer *tok, const bool *is_indexed, int32_t n_rows)
 {
     free(tok->slots);
@@ -161,7 +162,7 @@ static int limit_ids(int32_t *ids, int n, int32_t n_rows)
     return kept;
 }
 
-/* False: a byte that text may hold would have no token. */
+/* False: some byte would have no token. */
 static bool limit_pieces(struct tokenizer *tok, int32_t n_rows)
 {
     int32_t n_user_defined = 0;

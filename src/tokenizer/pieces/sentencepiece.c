@@ -75,7 +75,7 @@ static enum tutti_status read_piece(struct reader *r, const struct protobuf_fiel
     if (n_bytes == 0 || n_bytes > MAX_PIECE_BYTES)
         return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d].piece has %zu bytes, expected 1 to %d",
                          r->name, number, n_bytes, MAX_PIECE_BYTES);
-    if (n_bytes == 1 && text[0] == 0) /* with byte fallback the library does not use it */
+    if (n_bytes == 1 && text[0] == 0) /* the library ignores it with byte fallback */
         r->null_piece = r->tok->n_pieces;
     else if (memchr(text, 0, n_bytes))
         return error_set(r->err, TUTTI_E_FORMAT, "%s: pieces[%d].piece holds a zero byte", r->name, number);
@@ -158,7 +158,8 @@ static enum tutti_status read_normalizer(struct reader *r, const struct protobuf
     return m.is_bad ? bad(r, "normalizer_spec") : TUTTI_OK;
 }
 
-/* A map that is applied to decoded text. No known model has one, and text could not be streamed through it. */
+/* Refuses a denormalizer, a map for decoded text. No known model has one, and it would prevent
+ * streaming. */
 static enum tutti_status read_denormalizer(const struct reader *r, const struct protobuf_field *message)
 {
     struct protobuf m = protobuf_open(message->bytes, message->n_bytes);
@@ -207,7 +208,7 @@ static int32_t find_special(const struct tokenizer *tok, const void *spelling, s
     return id >= 0 && tok->pieces[id].type == PIECE_CONTROL ? id : -1;
 }
 
-/* What a model file must hold beside single pieces that are right. */
+/* Checks a model file beyond single pieces. */
 static enum tutti_status check_pieces(struct reader *r)
 {
     struct tokenizer *tok = r->tok;
@@ -259,7 +260,7 @@ static struct tokenizer *new_tokenizer(void)
     return tok;
 }
 
-/* n_images: tokens in front of the file's; -1: a file that is no icetext. */
+/* n_images: image tokens before the file's pieces; -1: not an icetext file. */
 static enum tutti_status read_file(struct tokenizer **out, const void *bytes, size_t n_bytes,
                                    int32_t n_images, const char *name, struct tutti_error *err)
 {

@@ -1,12 +1,13 @@
-/* SentencePiece's unigram model: of all ways to cut a text into pieces the one with the greatest sum of scores.
- * Kudo, "Subword Regularization", 2018; the search is Viterbi's, in the library's order and precision. */
+/* SentencePiece's unigram model: the segmentation of a text into pieces with the greatest sum of
+ * scores. Kudo, "Subword Regularization", 2018; the search is Viterbi's, in the library's order
+ * and precision. */
 #include "tokenizer/pieces/unigram.h"
 
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
-/* How far an unknown character's score is below that of the worst piece. */
+/* The score of an unknown character, relative to that of the worst piece. */
 static const float UNKNOWN_PENALTY = 10;
 
 /* The score of a USER_DEFINED piece. Logarithms of probabilities are negative, so such a piece always wins. */
@@ -15,7 +16,7 @@ static float user_defined_score(size_t n_bytes)
     return (float)(0.1 * (double)(n_bytes - 1));
 }
 
-/* Sums beyond this are taken from all open paths, so that long texts lose no precision. */
+/* Larger sums are subtracted from all open paths, so that long texts lose no precision. */
 static const float GREATEST_SUM = 100000;
 
 enum tutti_status unigram_finish(struct tokenizer *tok, const char *name, struct tutti_error *err)
@@ -38,11 +39,11 @@ enum tutti_status unigram_finish(struct tokenizer *tok, const char *name, struct
 
 static const uint32_t NO_PATH = UINT32_MAX;
 
-/* The best way to cut the text up to some place. */
+/* The best segmentation of the text up to some position. */
 struct path {
     float score;
     int32_t id;     /* of its last piece; that of unknown characters may be -1 */
-    uint32_t begin; /* of that piece; NO_PATH: no way leads here */
+    uint32_t begin; /* of that piece; NO_PATH: not reachable */
 };
 
 struct search {
@@ -50,7 +51,7 @@ struct search {
     const char *text;
     size_t n_bytes;
     struct path *paths; /* [n_bytes + 1] */
-    size_t frontier;    /* the furthest place that a path leads to */
+    size_t frontier;    /* the furthest reachable position */
     bool takes_marks;
 };
 
@@ -70,10 +71,11 @@ static void lower_sums(struct search *s, size_t at)
         if (i == at || s->paths[i].begin != NO_PATH)
             s->paths[i].score -= offset;
     }
-    s->paths[at].score = 0; /* also where the sum was no number */
+    s->paths[at].score = 0; /* also if the sum was NaN */
 }
 
-/* All pieces that begin at one place. Returns the length of the character there. */
+/* Extends paths by all pieces that begin at one position. Returns the length of the character
+ * there. */
 static size_t extend(struct search *s, size_t at)
 {
     const struct tokenizer *tok = s->tok;
@@ -121,7 +123,7 @@ static bool add_piece(const struct tokenizer *tok, const char *text, size_t begi
     return true;
 }
 
-/* Turns the path to the text's end around: each piece's end goes to the place where the piece begins. */
+/* Reverses the path to the text's end: stores each piece's end at its begin. */
 static void turn_around(struct path *paths, size_t n_bytes)
 {
     struct path piece = paths[n_bytes];
@@ -138,7 +140,7 @@ bool unigram_encode(const struct tokenizer *tok, const char *text, size_t n_byte
 {
     if (n_bytes == 0)
         return true;
-    /* Where every byte is a part of some id, and no id has more bytes than the longest piece. */
+    /* If every byte is part of some id, and no id has more bytes than the longest piece. */
     if (tok->byte_fallback && !tok->lacks_bytes && tok->n_merge_bytes > 0 &&
         !ids_has_room(out, n_bytes / tok->n_merge_bytes))
         return false;

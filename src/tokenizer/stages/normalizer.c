@@ -8,7 +8,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Limit on the growth of a text. No normalization form and no published table of SentencePiece comes near it. */
+/* Limit on the growth of a text. No normalization form and no published table of SentencePiece
+ * comes near it. */
 enum { MAX_GROWTH = 32, MAX_GROWTH_BYTES = 1 << 16 };
 
 static int32_t code_at(const char *text, size_t n_bytes, size_t *n)
@@ -45,7 +46,7 @@ static uint32_t lower_of(uint32_t c)
     return c;
 }
 
-/* As the library has it: BertNormalizer's ranges leave out a part of extension E. */
+/* As in the library: BertNormalizer's ranges omit a part of extension E. */
 static bool is_chinese(uint32_t c)
 {
     return (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xF900 && c <= 0xFAFF) ||
@@ -64,7 +65,7 @@ static bool nmt_blanks(uint32_t c)
            c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF || c == 0xFFFD;
 }
 
-/* What one character becomes. */
+/* Appends the replacement of one character. */
 static bool add_rewritten(const struct normalizer *n, uint32_t c, const char *bytes, size_t n_bytes,
                           struct buf *out)
 {
@@ -150,8 +151,8 @@ static bool find_mapped(const struct charsmap *map, const char *text, size_t n_b
     return charsmap_first(map, text, n_bytes, to, n_to) && utf8_is_valid(*to, *n_to);
 }
 
-/* The library looks up a short cluster of characters as a whole, else each of its characters. The shortest key that matches
- * the beginning replaces all of what was looked up. */
+/* The library looks up a short cluster of characters as a whole, else each of its characters. The
+ * replacement of the shortest matching key replaces all of the looked-up text. */
 static bool map_cluster(const struct charsmap *map, const char *text, size_t n_bytes, struct buf *out)
 {
     enum { SHORT_CLUSTER = 5 };

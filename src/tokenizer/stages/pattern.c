@@ -10,7 +10,7 @@
 
 enum { MAX_PATTERN_BYTES = 65536 };
 
-/* Steps of matching that are granted: to one search at first, and to all searches in a text. */
+/* Limits of matching steps: of one search at first, and of all searches in a text. */
 enum { STEPS_AT_FIRST = 1 << 14, STEPS_PER_BYTE = 1 << 10, STEPS_PER_TEXT = 1 << 22, HEAP_KIB = 64 * 1024 };
 
 enum { PAGE_BITS = 6, N_PAGES = CODE_POINTS >> PAGE_BITS };
@@ -21,7 +21,7 @@ struct pattern_code {
 };
 
 struct pattern {
-    struct pattern_code exact, plain; /* plain.code: NULL where there are no differing characters */
+    struct pattern_code exact, plain; /* plain.code: NULL if there are no differing characters */
     struct char_set differing;
     uint64_t pages[N_PAGES / 64]; /* those with a differing character */
 };
@@ -154,7 +154,7 @@ void pattern_matcher_free(struct pattern_matcher *m)
     free(m);
 }
 
-/* A search that needs more than its first steps takes them from those of the whole text. */
+/* A search that needs more than its first steps spends those of the whole text. */
 static int search_with_limit(const struct pattern_code *code, struct pattern_matcher *m, const char *text,
                              size_t n_bytes, size_t from)
 {

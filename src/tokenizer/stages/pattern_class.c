@@ -8,8 +8,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Characters beyond these (private use, and planes without any) have had their properties since Unicode 2.0 and 3.1. Texts
- * hold no surrogates. */
+/* The ranges to probe. Other characters (private use, and empty planes) have had fixed properties
+ * since Unicode 2.0 and 3.1. Texts contain no surrogates. */
 static const uint32_t ASKED[] = { 0, 0xD800, 0xE000, 0x40000, 0xE0000, 0xE1000 };
 enum { N_ASKED = sizeof ASKED / sizeof *ASKED };
 
@@ -52,7 +52,7 @@ static bool find_all(const pcre2_code *code, const struct buf *text, struct char
     return ok;
 }
 
-/* Adds the characters of a property that PCRE2 knows by this text; none where it does not. */
+/* Adds the characters that PCRE2 matches for a property; none if it does not know the property. */
 static bool probe(struct class_prober *prober, const char *property, struct char_set *set)
 {
     int error;
@@ -62,7 +62,7 @@ static bool probe(struct class_prober *prober, const char *property, struct char
     pcre2_code *code = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF, &error, &at, NULL);
     if (!code)
         return error != PCRE2_ERROR_NOMEMORY;
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* without, it takes longer */
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* slower without it */
     bool ok = write_text(&prober->text) && find_all(code, &prober->text, set);
     pcre2_code_free(code);
     return ok;
@@ -83,7 +83,7 @@ static bool join(struct char_set *set, enum set_operation operation, const struc
     return char_set_join(set, operation, other->toggles, other->n);
 }
 
-/* Adds a property of PCRE2's to the text. known: a place for what it has; NULL: none. */
+/* Adds a property of PCRE2 to the text. known: cache of its characters; NULL: none. */
 static bool add_given(struct char_class *class, struct class_prober *prober, const char *property, int known,
                       bool is_negated)
 {
@@ -94,7 +94,7 @@ static bool add_given(struct char_class *class, struct class_prober *prober, con
         ok = probe(prober, property, set);
     if (ok && known >= 0)
         prober->is_known[known] = true;
-    if (ok && set->n > 0) { /* else it does not know the property, or has nothing in it */
+    if (ok && set->n > 0) { /* otherwise the property is unknown or empty */
         char text[80];
         snprintf(text, sizeof text, "\\%c%s", is_negated ? 'P' : 'p', property + 2);
         ok = join(&all, SET_OR, set) && (!is_negated || char_set_join(&all, SET_XOR, ASKED, N_ASKED)) &&
@@ -105,7 +105,7 @@ static bool add_given(struct char_class *class, struct class_prober *prober, con
     return ok;
 }
 
-/* The number of PCRE2's short name for these categories; -1: there is none. */
+/* The index of PCRE2's short name for these categories; -1: none. */
 static int name_of_categories(uint32_t mask)
 {
     for (size_t i = 0; i < N_SHORT_NAMES; i++) {

@@ -74,7 +74,7 @@ static bool read_property(struct reader *r, struct char_class *class)
 {
     const char *begin = r->source + r->at, *end = memchr(begin, '}', r->n_bytes - r->at);
     if (peek(r, 2) != '{' || !end)
-        return refuse(r, "expected {NAME} behind \\p");
+        return refuse(r, "expected {NAME} after \\p");
     const char *name = begin + 3;
     bool is_negated = begin[1] == 'P';
     if (*name == '^') {
@@ -228,7 +228,7 @@ static bool read_posix(struct reader *r, struct char_class *class)
     const char *name = r->source + r->at + 2;
     const char *end = memmem(name, r->n_bytes - r->at - 2, ":]", 2);
     if (!end)
-        return refuse(r, "expected :] behind [:");
+        return refuse(r, "expected :] after [:");
     bool is_negated = *name == '^';
     name += is_negated;
     char spaced[16] = "";
@@ -359,7 +359,7 @@ static bool read_group(struct reader *r)
         return refuse(r, "(* is a command of PCRE2");
     if (starts_with(r, "(?i)")) { /* elsewhere the libraries have it reach differently far */
         r->folds_case[0] = true;
-        return r->at == 0 ? copy(r, 4) : refuse(r, "(?i) behind the beginning");
+        return r->at == 0 ? copy(r, 4) : refuse(r, "(?i) after the beginning");
     }
     if (r->depth == PATTERN_MAX_NESTING)
         return refuse(r, "groups are nested too deep");
@@ -382,7 +382,7 @@ static bool read_count(struct reader *r)
     while (peek(r, n) >= '0' && peek(r, n) <= '9')
         n++;
     if (n == 1)
-        return refuse(r, "expected a number behind {");
+        return refuse(r, "expected a number after {");
     n += peek(r, n) == ',';
     while (peek(r, n) >= '0' && peek(r, n) <= '9')
         n++;
