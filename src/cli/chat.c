@@ -30,7 +30,7 @@ static const struct option OPTIONS[] = {
     { .name = "adapter",
       TEXT_IN(struct chat_values, adapter),
       .value = "NAME",
-      .help = "answer with this one of the adapters given by --lora, or with none; without it, the first" },
+      .help = "adapter to answer with: one given by --lora, or none; without it, the first" },
     { .name = NULL },
 };
 
@@ -58,12 +58,12 @@ struct chat {
     tutti_engine *engine;
     struct tutti_request request;
     struct tutti_string stops[OPTION_MAX_TEXTS];
-    struct tutti_message *messages; /* the first is the system message, if there is one; contents are ours */
+    struct tutti_message *messages; /* the first is the system message, if any; contents are owned */
     size_t n_messages, capacity;
     bool is_interactive;
 
     pthread_mutex_t mutex; /* guards the answer that is being received */
-    struct buf text;       /* that was not printed yet */
+    struct buf text;       /* not printed yet */
     bool is_done, lost_text;
     struct tutti_event last; /* its pointers are not valid */
 };
@@ -135,7 +135,8 @@ static void on_event(void *user, const struct tutti_event *event)
     interrupt_wake();
 }
 
-/* Shows the answer while it comes and keeps it in *answer. *signal_number: the signal that stopped it, or 0. */
+/* Prints the answer while it arrives and keeps it in *answer. *signal_number: the signal that
+ * stopped it, or 0. */
 static enum tutti_status receive(struct chat *chat, uint64_t request_id, struct buf *answer,
                                  int *signal_number, struct tutti_error *err)
 {
@@ -177,7 +178,7 @@ static void show_figures(const struct chat *chat)
     if (!chat->is_interactive || !isatty(STDERR_FILENO) || n == 0)
         return;
     fprintf(stderr, "[%zu tokens", n);
-    if (n > 1 && seconds > 0) /* the first one belongs to the reading of the prompt */
+    if (n > 1 && seconds > 0) /* the first token belongs to prefill */
         fprintf(stderr, ", %.1f tokens/s", (double)(n - 1) / seconds);
     fprintf(stderr, ", first after %.2f s%s]\n", (double)last->ttft_us / 1e6,
             last->finish == TUTTI_FINISH_CANCELLED ? ", stopped"
@@ -185,8 +186,8 @@ static void show_figures(const struct chat *chat)
                                                    : "");
 }
 
-/* Asks the model for the answer to the conversation. A refusal is told and takes the last message back: the
- * conversation goes on. */
+/* Requests the answer to the conversation. If it is refused, prints the reason and removes the
+ * last message: the conversation continues. */
 static enum tutti_status answer(struct chat *chat, int *signal_number, struct tutti_error *err)
 {
     struct buf text = { 0 };
@@ -211,7 +212,7 @@ static enum tutti_status answer(struct chat *chat, int *signal_number, struct tu
     if (!is_refused && st == TUTTI_OK) {
         st = output_flush(err);
         show_figures(chat);
-        if (st == TUTTI_OK && text.n_bytes == 0) /* stopped before the first word: as if it was not asked */
+        if (st == TUTTI_OK && text.n_bytes == 0) /* stopped before the first word: drop the message */
             remove_message(chat, chat->n_messages - 1);
         else if (st == TUTTI_OK)
             st = add_message(chat, chat->n_messages, "assistant", text.bytes, text.n_bytes, err);
@@ -376,14 +377,11 @@ done:
 
 const struct command COMMAND_CHAT = {
     .name = "chat",
-    .summary = "talk to a model at the terminal",
-    .about =
-        "Each line is a message; the answer is shown while it comes, and Ctrl-C stops it. Lines can be "
-        "edited, "
-        "and those of earlier talks come back with the arrow keys (kept in $XDG_STATE_HOME/tutti/history, or "
-        "in ~/.local/state). Within the talk /help lists further commands. Where standard input is no "
-        "terminal, "
-        "the answers alone are printed.",
+    .summary = "chat with a model at the terminal",
+    .about = "Each line is a message. The answer is shown while it is generated, and Ctrl-C stops it. "
+             "Lines can be edited, and the arrow keys bring back lines of earlier sessions (kept in "
+             "$XDG_STATE_HOME/tutti/history, or in ~/.local/state). /help lists further commands. If "
+             "standard input is no terminal, only the answers are printed.",
     .example = "tutti chat models/demo --system \"You are a helpful assistant.\"",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),
     .values_bytes = sizeof(struct chat_values),

@@ -1,4 +1,4 @@
-/* tutti convert: any checkpoint to one GGUF file. */
+/* tutti convert: converts any checkpoint to one GGUF file. */
 #include "offline/convert.h"
 
 #include "base/files/new_file.h"
@@ -32,12 +32,13 @@ static const struct option OPTIONS[] = {
       .help = "of the matrices" },
     { .name = "pure",
       FLAG_IN(VALUES, pure),
-      .help = "give every matrix the one type; without it, quantized types keep a few matrices finer" },
+      .help = "convert every matrix to the same type; without it, quantized types keep some matrices "
+              "at more bits" },
     { .name = "merge-lora",
       TEXTS_IN(VALUES, merge_lora),
       .value = "PATH[:SCALE]",
-      .help = "put the adapter in the folder PATH (LoRA, as PEFT saves it) into the weights, its updates "
-              "times SCALE" },
+      .help = "merge the adapter in the folder PATH (LoRA, as PEFT saves it) into the weights, its "
+              "updates times SCALE" },
     { .name = "report", FLAG_IN(VALUES, report), .help = "print the error of each tensor" },
     { .name = "report-file",
       TEXT_IN(VALUES, report_file),
@@ -49,7 +50,7 @@ static const struct option OPTIONS[] = {
       .value = "N",
       .min = 1,
       .max = 256,
-      .help = "threads that convert; without it, one for each core that this process may use" },
+      .help = "number of threads; without it, one for each core that this process may use" },
     { .name = NULL },
 };
 
@@ -68,7 +69,7 @@ struct report {
     uint64_t n_elems, n_bytes;
 };
 
-/* The root of the mean squared error, as a part of the root of the mean square. */
+/* The root mean squared error, relative to the root mean square. */
 static double relative(double squared_error, double squares)
 {
     return squares > 0 ? sqrt(squared_error / squares) : 0;
@@ -225,15 +226,15 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
 const struct command COMMAND_CONVERT = {
     .name = "convert",
     .summary = "write a checkpoint as a GGUF file",
-    .about =
-        "Reads the checkpoint at MODEL and writes FILE, with weights of the given type, tokenizer and "
-        "description. The model streams through; no more than one matrix is in memory. FILE appears "
-        "under its name when it is complete, and its bytes do not depend on the number of threads.\n\n"
-        "Vectors stay f32. As in llama.cpp, quantized types keep the output in q6_k (q8_0 in q8_0), and the "
-        "types on _m and _l, q4_k_s and q2_k also some of the matrices that are most sensitive; q4_k means "
-        "q4_k_m. --pure gives all of them the one type. A matrix whose rows are no multiple of 256 becomes "
-        "q4_0 instead of q2_k and q3_k, q5_0 instead of q4_k, q5_1 instead of q5_k, q8_0 instead of q6_k; "
-        "where they are no multiple of 32 either, f16.",
+    .about = "Reads the checkpoint at MODEL and writes FILE with the weights in the given type, the "
+             "tokenizer and the metadata. The model is streamed: at most one matrix is in memory. "
+             "FILE appears under its name when it is complete, and its bytes do not depend on the "
+             "number of threads.\n\nVectors stay f32. As in llama.cpp, quantized types keep the "
+             "output in q6_k (q8_0 in q8_0), and the types on _m and _l, q4_k_s and q2_k also some of "
+             "the most sensitive matrices; q4_k means q4_k_m. --pure converts all of them to the same "
+             "type. A matrix whose rows are no multiple of 256 becomes q4_0 instead of q2_k and q3_k, "
+             "q5_0 instead of q4_k, q5_1 instead of q5_k, q8_0 instead of q6_k; if they are no "
+             "multiple of 32 either, f16.",
     .example = "tutti convert models/demo demo.gguf --type q4_k_m --report",
     .options = OPTION_SET(GROUPS, "MODEL FILE", 2, 2, "expected MODEL and FILE, the GGUF file to write"),
     .values_bytes = sizeof(struct convert_values),

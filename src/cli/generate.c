@@ -1,4 +1,5 @@
-/* tutti generate: the answer to one prompt as it comes, or to a file of prompts as one batch. */
+/* tutti generate: prints the answer to one prompt as it is generated, or to a file of prompts as
+ * one batch. */
 #include "base/buf.h"
 #include "cli/options/command.h"
 #include "cli/options/flags.h"
@@ -49,32 +50,30 @@ static const struct option OPTIONS[] = {
       .letter = 'f',
       TEXT_IN(VALUES, file),
       .value = "FILE",
-      .help =
-          "answer all prompts of the file as one batch: one a line, or JSON Lines with {\"prompt\": TEXT} or "
-          "{\"messages\": [...]}; - is standard input" },
+      .help = "answer all prompts of the file as one batch: one per line, or JSON Lines with "
+              "{\"prompt\": TEXT} or {\"messages\": [...]}; - is standard input" },
     { .name = "batch",
       TEXT_IN(VALUES, batch),
       .value = "FILE",
-      .help = "answer all requests of the file, in the form of OpenAI's Batch API: a line each, "
+      .help = "answer all requests of the file, in the format of OpenAI's Batch API: one per line, "
               "{\"custom_id\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\"}; "
-              "/v1/completions, /v1/embeddings and /v1/responses as well; - is standard input. A line with "
-              "the response is printed for each as it ends. Settings of an answer are fields of its request: "
-              "flags for them, such as --temperature or --grammar, are refused" },
+              "also /v1/completions, /v1/embeddings and /v1/responses; - is standard input. A line "
+              "with the response is printed for each as it ends. Settings of an answer are fields of "
+              "its request: flags for them, such as --temperature or --grammar, are refused" },
     { .name = "embedding",
       CHOICE_IN(VALUES, embedding),
       .value = "KIND",
       .choices = EMBEDDINGS,
       .initial = "none",
-      .help = "print no answer but a vector for each prompt, as a JSON list: the mean of its tokens' hidden "
-              "states or that of the last token, brought to the length 1" },
+      .help = "print an embedding of each prompt instead of an answer, as a JSON list: the mean of its "
+              "tokens' hidden states or that of the last token, normalized to length 1" },
     { .name = "parse-special",
       FLAG_IN(VALUES, parse_special),
-      .help =
-          "special tokens that a prompt spells become them, as in one that is written out with the marks of "
-          "a chat format; without it, and in messages, they are text" },
+      .help = "parse special tokens in prompts, for prompts written with the markers of a chat format; "
+              "without it, and in messages, they are plain text" },
     { .name = "chat",
       FLAG_IN(VALUES, chat),
-      .help = "put the prompt to the model as a user's message, in its chat format" },
+      .help = "send the prompt as a user message, in the model's chat format" },
     { .name = "system",
       TEXT_IN(VALUES, system),
       .value = "TEXT",
@@ -82,20 +81,20 @@ static const struct option OPTIONS[] = {
     { .name = "grammar",
       TEXT_IN(VALUES, grammar),
       .value = "FILE",
-      .help = "the answer fits the grammar of the file, in GBNF as llama.cpp has it; - is standard input" },
+      .help = "constrain the answer by the grammar in the file, in llama.cpp's GBNF; - is standard "
+              "input" },
     { .name = "json-schema",
       TEXT_IN(VALUES, json_schema),
       .value = "FILE",
-      .help = "the answer is JSON that is valid by the JSON Schema of the file; - is standard input" },
+      .help = "constrain the answer by the JSON Schema in the file; - is standard input" },
     { .name = "beams",
       INT_IN(VALUES, beams),
       .value = "N",
       .min = 1,
       .max = 64,
       .initial = "1",
-      .help = "follow the N most probable answers side by side (beam search) instead of drawing one; what is "
-              "printed "
-              "comes at the end" },
+      .help = "beam search: keep the N most probable answers instead of sampling one; the result is "
+              "printed at the end" },
     { .name = "best",
       INT_IN(VALUES, best),
       .value = "N",
@@ -109,8 +108,8 @@ static const struct option OPTIONS[] = {
       .min = -100,
       .max = 100,
       .initial = "1",
-      .help = "with --beams: an answer is worth its sum of log-probabilities / length^X, so more favours "
-              "long ones" },
+      .help = "with --beams: length penalty: answers are scored by the sum of log-probabilities / "
+              "length^X, so a larger X favours long ones" },
     { .name = "early-stopping",
       CHOICE_IN(VALUES, early_stopping),
       .value = "WHEN",
@@ -121,24 +120,23 @@ static const struct option OPTIONS[] = {
               "become better, never when none can" },
     { .name = "no-kv-cache",
       FLAG_IN(VALUES, no_kv_cache),
-      .help = "compute every token from the beginning again, for checking: the answer is the same" },
+      .help = "recompute every token from the beginning, for checking: the answer is the same" },
     { .name = "json",
       FLAG_IN(VALUES, json),
-      .help = "one JSON object a line for each answer, in the order in which they end: index, text, "
-              "finish_reason, "
-              "usage" },
+      .help = "print one JSON object per line for each answer, in the order in which they end: index, "
+              "text, finish_reason, usage" },
     { .name = "dp",
       INT_IN(VALUES, dp),
       .value = "N",
       .min = 1,
       .max = LIMIT_RANKS,
       .initial = "1",
-      .help = "share the prompts out evenly over N replicas of the model, each on --tp of the processes that "
-              "mpirun started; the answers come in the order of the prompts, with --json too" },
+      .help = "divide the prompts evenly over N replicas of the model, each on --tp of the processes "
+              "that mpirun started; the answers come in the order of the prompts, also with --json" },
     { .name = "adapter",
       TEXT_IN(VALUES, adapter),
       .value = "NAME",
-      .help = "answer with this one of the adapters given by --lora, or with none; without it, the first" },
+      .help = "adapter to answer with: one given by --lora, or none; without it, the first" },
     { .name = NULL },
 };
 
@@ -166,9 +164,9 @@ struct answer {
 struct batch {
     const struct generate_values *values;
     tutti_engine *engine;
-    struct prompts prompts; /* all of them */
-    size_t first, n;        /* those that this replica answers */
-    bool is_ordered;        /* JSON comes in the order of the prompts too */
+    struct prompts prompts; /* of all replicas */
+    size_t first, n;        /* range of this replica */
+    bool is_ordered;        /* JSON too is printed in the order of the prompts */
     size_t n_choices;       /* answers to each prompt */
     struct answer *answers; /* [n][n_choices] */
     struct tutti_request request;
@@ -178,7 +176,7 @@ struct batch {
     size_t n_failed;
     bool is_stopping;
 
-    pthread_mutex_t mutex; /* guards the answers, from their submission on, and what follows */
+    pthread_mutex_t mutex; /* guards the answers after submission, and the members below */
     size_t *ended;         /* [n * n_choices]: indices of the answers that ended, in that order */
     size_t n_ended;
 };
@@ -258,7 +256,8 @@ static enum tutti_status submit(struct batch *batch, size_t index, struct tutti_
     return tutti_engine_submit(batch->engine, &request, on_event, first, &first->request_id, err);
 }
 
-/* Submits until all are, or the queue is full; then the end of an answer is waited for. */
+/* Submits until all are submitted or the queue is full; then the caller waits for an answer to
+ * end. */
 static void submit_more(struct batch *batch)
 {
     while (batch->n_submitted < batch->n) {
@@ -335,7 +334,7 @@ static void print_json(const struct answer *answer, size_t index, size_t choice)
         "accepted_prediction_tokens", (json_int_t)answer->n_accepted, "rejected_prediction_tokens",
         (json_int_t)answer->n_rejected);
     if (object && answer->batch->request.embedding != TUTTI_EMBEDDING_NONE &&
-        answer->finish == TUTTI_FINISH_LENGTH) { /* nothing was generated, and nothing cut */
+        answer->finish == TUTTI_FINISH_LENGTH) { /* nothing generated, nothing truncated */
         json_object_del(object, "text");
         json_object_del(object, "finish_reason");
         json_object_set_new(object, "embedding",
@@ -378,14 +377,14 @@ static void mark_lost_text(struct answer *answer)
     }
 }
 
-/* Prints what came of the first answer that is not complete; false: nothing more can be printed now. */
+/* Prints new text of the first incomplete answer; false: nothing more to print now. */
 static bool print_text(struct batch *batch)
 {
     if (batch->n_printed == batch->n_submitted * batch->n_choices)
         return false;
     struct answer *answer = &batch->answers[batch->n_printed];
     pthread_mutex_lock(&batch->mutex);
-    struct buf text = answer->text; /* the text thread must not wait for a slow reader of ours */
+    struct buf text = answer->text; /* the text thread must not wait for slow output */
     answer->text = (struct buf){ 0 };
     bool is_done = answer->is_done;
     pthread_mutex_unlock(&batch->mutex);
@@ -412,7 +411,7 @@ static bool print_ended(struct batch *batch)
     pthread_mutex_unlock(&batch->mutex);
     if (!has_ended)
         return false;
-    struct answer *answer = &batch->answers[index]; /* ended: it is ours alone */
+    struct answer *answer = &batch->answers[index]; /* ended: no other thread uses it */
     mark_lost_text(answer);
     print_json(answer, batch->first + index / batch->n_choices, index % batch->n_choices);
     report_failure(batch, answer);
@@ -436,7 +435,7 @@ static enum tutti_status run_batch(struct batch *batch, struct tutti_error *err)
     bool is_json = batch->values->json, is_interrupted = false;
     progress_begin(&progress, "answering", PROGRESS_STEPS);
     if (isatty(STDOUT_FILENO) || batch->prompts.n == 1)
-        progress.is_terminal = false; /* the answers themselves show how it goes on */
+        progress.is_terminal = false; /* the printed answers show the progress */
     st = interrupt_catch(err);
     if (st != TUTTI_OK)
         return st;
@@ -481,7 +480,7 @@ static bool reads_input(const struct generate_values *values)
     return reads;
 }
 
-/* Each replica has as much to do as the others: with less, its cores would wait for theirs. */
+/* Divides the prompts evenly: the replicas wait for each other at the end. */
 static enum tutti_status take_share(struct batch *batch, const tutti_ranks *ranks, struct tutti_error *err)
 {
     size_t n = batch->prompts.n, n_replicas = (size_t)batch->values->dp;
@@ -513,8 +512,8 @@ static enum tutti_status read_prompts(const struct generate_values *values, stru
     if (values->dp > 1 && reads_input(values))
         return error_set_param(
             err, TUTTI_E_ARGUMENT, "dp",
-            "--dp %d: every replica reads the prompts, but standard input goes to one of them "
-            "alone: expected a file",
+            "--dp %d: every replica reads the prompts, but standard input goes to only one of them: "
+            "expected a file",
             (int)values->dp);
     if (values->file)
         return prompts_read(out, values->file, err);
@@ -551,7 +550,7 @@ static void apply_search(const struct generate_values *values, struct tutti_requ
             request->early_stopping = (enum tutti_early_stopping)i;
 }
 
-/* text: keeps what the request points to. */
+/* text: storage that the request points to. */
 static enum tutti_status read_grammar(const struct generate_values *values, struct buf *text,
                                       struct tutti_request *request, struct tutti_error *err)
 {
@@ -569,7 +568,7 @@ static enum tutti_status read_grammar(const struct generate_values *values, stru
     return st;
 }
 
-/* What came of the own part of the prompts, and what was written to be printed by replica 0. */
+/* Receives a replica's status and the output that replica 0 prints for it. */
 static void take_part(void *user, int replica, const void *bytes, size_t n_bytes)
 {
     enum tutti_status *worst = user, theirs;
@@ -579,7 +578,7 @@ static void take_part(void *user, int replica, const void *bytes, size_t n_bytes
     *worst = *worst == TUTTI_OK ? theirs : *worst;
 }
 
-/* st: of the own part. Where it could not be done as a whole, this process ends, and the others hear of it. */
+/* st: of this replica's part. On failure this process ends, and the others are notified. */
 static enum tutti_status bring_together(tutti_ranks *ranks, enum tutti_status st, struct buf *part,
                                         struct tutti_error *err)
 {
@@ -590,10 +589,10 @@ static enum tutti_status bring_together(tutti_ranks *ranks, enum tutti_status st
     if (collected != TUTTI_OK)
         return collected;
     if (tutti_ranks_group(ranks) > 0)
-        return TUTTI_OK; /* replica 0 says what is wrong */
+        return TUTTI_OK; /* replica 0 reports the error */
     collected = output_flush(err);
     if (collected == TUTTI_OK && st == TUTTI_E_INTERNAL)
-        return error_set(err, st, "%s", ""); /* each was reported where it was answered */
+        return error_set(err, st, "%s", ""); /* each was reported by its replica */
     return collected == TUTTI_OK ? st : collected;
 }
 
@@ -733,7 +732,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     if (st == TUTTI_OK)
         st = take_share(&batch, ranks, err);
     if (st == TUTTI_E_ARGUMENT && tutti_ranks_group(ranks) > 0)
-        err->text[0] = '\0'; /* every replica finds the same, and the first one says it */
+        err->text[0] = '\0'; /* every replica has the same error; only the first prints it */
     batch.n_choices = (size_t)values->best;
     if (st == TUTTI_OK)
         st = answer_all(&batch, operands[0], ranks, err);
@@ -749,12 +748,10 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
 
 const struct command COMMAND_GENERATE = {
     .name = "generate",
-    .summary = "answer a prompt, or a file of prompts at once",
-    .about =
-        "Writes the model's answer to standard output while it comes. A file of prompts runs as one batch: "
-        "the "
-        "answers are printed in the order of the prompts, each followed by a line break, or as JSON Lines as "
-        "they end. Index 0 is the first prompt.",
+    .summary = "generate the answer to a prompt, or to a file of prompts",
+    .about = "Writes the model's answer to standard output while it is generated. A file of prompts "
+             "runs as one batch: the answers are printed in the order of the prompts, each followed "
+             "by a line break, or as JSON Lines as they end. Index 0 is the first prompt.",
     .example = "tutti generate models/demo --chat -p \"What is the capital of France?\"\n"
                "tutti generate models/demo --chat -f questions.txt --json --temperature 0 > answers.jsonl\n"
                "tutti generate models/demo --batch requests.jsonl > responses.jsonl\n"

@@ -1,4 +1,4 @@
-/* tutti inspect: what a checkpoint holds, and how many users of it fit into a memory. */
+/* tutti inspect: shows the content of a checkpoint, and how many users fit into memory. */
 #include "offline/inspect.h"
 
 #include "backend/kv_type.h"
@@ -30,20 +30,20 @@ static const struct option OPTIONS[] = {
       .value = "N",
       .min = 1,
       .max = LIMIT_CONTEXT,
-      .help = "tokens of each user; without it, the model's whole context" },
+      .help = "context of each user in tokens; without it, the model's whole context" },
     { .name = "type",
       CHOICE_IN(VALUES, type),
       .value = "TYPE",
       .choices = WEIGHT_TYPE_NAMES,
       .aliases = WEIGHT_TYPE_ALIASES,
-      .help = "reckon with weights converted to it, instead of as stored" },
+      .help = "calculate with weights of this type, instead of as stored" },
     { .name = "kv-type",
       CHOICE_IN(VALUES, kv_type),
       .value = "TYPE",
       .choices = KV_TYPE_NAMES,
       .initial = "f16",
-      .help = "reckon with keys and values of this type" },
-    { .name = "no-tensors", FLAG_IN(VALUES, no_tensors), .help = "leave out the list of tensors" },
+      .help = "calculate with keys and values of this type" },
+    { .name = "no-tensors", FLAG_IN(VALUES, no_tensors), .help = "do not print the list" },
     { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
     { .name = NULL },
 };
@@ -64,7 +64,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     };
     if (!kv_type_find(values->kv_type, &options.kv_type))
         return error_set(err, TUTTI_E_ARGUMENT, "--kv-type: unknown type '%s'", values->kv_type);
-    /* The report is written when it is whole: a failure half-way leaves standard output empty. */
+    /* The report is printed when it is complete: after a failure standard output stays empty. */
     char *text = NULL;
     size_t n_bytes = 0;
     FILE *report = open_memstream(&text, &n_bytes);
@@ -81,10 +81,9 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
 
 const struct command COMMAND_INSPECT = {
     .name = "inspect",
-    .summary = "show what a checkpoint holds, and how many users fit",
-    .about = "Prints the description of the model, its tensors, what weights and KV cache take, and how many "
-             "users of "
-             "a context fit into a memory. No weights are loaded.",
+    .summary = "show the content of a checkpoint, and how many users fit",
+    .about = "Prints the description of the model, its tensors, the memory for weights and KV cache, "
+             "and how many users of a given context fit into memory. No weights are loaded.",
     .example = "tutti inspect models/demo\n"
                "tutti inspect chatglm3-6b --type q4_0 --memory 16G --context 4096",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),

@@ -1,4 +1,4 @@
-/* tutti load: load on a server, from here or elsewhere, and the figures of how it bore it. */
+/* tutti load: sends load to a server and reports throughput, latencies and failures. */
 #include "base/buf.h"
 #include "base/files/new_file.h"
 #include "base/utf8.h"
@@ -42,29 +42,29 @@ static const struct option LOAD_OPTIONS[] = {
       .value = "X",
       .max = 100000,
       .above_min = true,
-      .help = "open loop: X requests arrive in a second, whatever the server does; without it, closed loop" },
+      .help = "open loop: X requests arrive per second, independent of the server; without it, closed "
+              "loop" },
     { .name = "arrivals",
       CHOICE_IN(VALUES, arrivals),
       .value = "HOW",
       .choices = PROCESSES,
       .initial = "poisson",
-      .help = "with --rate: at random times, or at equal distances" },
+      .help = "with --rate: at random times, or at equal intervals" },
     { .name = "concurrency",
       .letter = 'c',
       INT_IN(VALUES, concurrency),
       .value = "C",
       .min = 1,
       .max = LOAD_MAX_OPEN,
-      .help = "closed loop: C users, each of whom asks again when its answer ended, 1 without it; with "
-              "--rate: at "
-              "most C requests are open at once, and the others wait" },
+      .help = "closed loop: C users (1 without it), each of which sends its next request when its "
+              "answer has ended; with --rate: at most C requests are open at once, and the others wait" },
     { .name = "duration",
       .letter = 'd',
       FLOAT_IN(VALUES, duration),
       .value = "SECONDS",
       .max = 604800,
       .above_min = true,
-      .help = "new requests come for so long" },
+      .help = "time in which new requests arrive" },
     { .name = "requests",
       .letter = 'N',
       INT_IN(VALUES, requests),
@@ -76,19 +76,20 @@ static const struct option LOAD_OPTIONS[] = {
       INT_IN(VALUES, seed),
       .value = "S",
       .initial = "0",
-      .help = "of arrivals, order and made-up prompts: the same seed gives the same load" },
+      .help = "seed of arrivals, order and synthetic prompts: the same seed gives the same load" },
     { .name = "timeout",
       FLOAT_IN(VALUES, timeout),
       .value = "SECONDS",
       .max = 604800,
       .above_min = true,
       .initial = "600",
-      .help = "time for one request" },
+      .help = "timeout of one request" },
     { .name = "drain",
       FLOAT_IN(VALUES, drain),
       .value = "SECONDS",
       .max = 604800,
-      .help = "time for what still runs or waits behind the last arrival; without it, as --timeout" },
+      .help = "time for requests that still run or wait after the last arrival; without it, as "
+              "--timeout" },
     { .name = NULL },
 };
 
@@ -97,26 +98,25 @@ static const struct option REQUEST_OPTIONS[] = {
       .letter = 'f',
       TEXT_IN(VALUES, prompts),
       .value = "FILE",
-      .help =
-          "prompts: one a line, or JSON Lines with {\"prompt\": TEXT} or {\"messages\": [...]} and, if it "
-          "differs, \"max_tokens\" (or \"output_len\"); - is standard input" },
+      .help = "file of prompts: one per line, or JSON Lines with {\"prompt\": TEXT} or {\"messages\": "
+              "[...]} and optionally \"max_tokens\" (or \"output_len\"); - is standard input" },
     { .name = "in-order",
       FLAG_IN(VALUES, in_order),
-      .help = "take them in the order of the file, instead of a random one" },
+      .help = "use the prompts in the order of the file, instead of a random one" },
     { .name = "prompt-tokens",
       INT_IN(VALUES, prompt_tokens),
       .value = "N",
       .min = 1,
       .max = 1000000,
       .initial = "64",
-      .help = "without a file: words of the made-up prompts, about a token each" },
+      .help = "without a file: words of the synthetic prompts, about one token each" },
     { .name = "shared-tokens",
       INT_IN(VALUES, shared_tokens),
       .value = "N",
       .min = 0,
       .max = 1000000,
       .initial = "0",
-      .help = "of these, the first N are the same in all prompts, as a system message is" },
+      .help = "with --words: the first N words are the same in all prompts, like a system message" },
     { .name = "max-tokens",
       .letter = 'n',
       INT_IN(VALUES, max_tokens),
@@ -124,26 +124,26 @@ static const struct option REQUEST_OPTIONS[] = {
       .min = 1,
       .max = LIMIT_CONTEXT,
       .initial = "128",
-      .help = "tokens of an answer, where the file does not say" },
+      .help = "maximum tokens of an answer, unless the file has its own" },
     { .name = "spread",
       FLOAT_IN(VALUES, spread),
       .value = "P",
       .max = 1,
       .initial = "0",
-      .help =
-          "without a file: lengths of prompts and answers are drawn evenly from those lengths less and plus "
-          "the part P" },
+      .help = "without a file: vary the lengths of prompts and answers uniformly by up to the fraction "
+              "P" },
     { .name = "chat",
       FLAG_IN(VALUES, chat),
-      .help = "send texts as a user's message to the chat endpoint; messages go there anyway" },
+      .help = "send texts as a user message to the chat endpoint; messages go there anyway" },
     { .name = "temperature",
       FLOAT_IN(VALUES, temperature),
       .value = "T",
       .max = 100,
-      .help = "without it, what the server takes by itself" },
+      .help = "sampling temperature; without it, the server's default" },
     { .name = "ignore-eos",
       FLAG_IN(VALUES, ignore_eos),
-      .help = "ask for answers of just the number of tokens, as tutti, vLLM and llama-server can" },
+      .help = "request answers of exactly that number of tokens, as tutti, vLLM and llama-server "
+              "support" },
     { .name = "body",
       TEXT_IN(VALUES, body),
       .value = "JSON",
@@ -157,23 +157,23 @@ static const struct option SERVER_OPTIONS[] = {
       .value = "NAME",
       .choices = APIS,
       .initial = "openai",
-      .help = "interface of the server" },
+      .help = "HTTP API of the server" },
     { .name = "model",
       .letter = 'm',
       TEXT_IN(VALUES, model),
       .value = "NAME",
-      .help = "model to ask for; without it, the first one that the server lists, and llama2 with --api "
-              "llm-serving" },
+      .help = "model to request; without it, the first one that the server lists, and llama2 with "
+              "--api llm-serving" },
     { .name = "api-key-file",
       TEXT_IN(VALUES, api_key_file),
       .value = "FILE",
-      .help = "keys to send, one a line, in turns; without it, the one in the environment's TUTTI_API_KEY if "
-              "any" },
+      .help = "API keys to send, one per line, used in rotation; without it, the environment variable "
+              "TUTTI_API_KEY if set" },
     { .name = "ca-file",
       TEXT_IN(VALUES, ca_file),
       .value = "FILE",
       .help = "trust servers with certificates signed by those in FILE, instead of the system's" },
-    { .name = "no-reuse", FLAG_IN(VALUES, no_reuse), .help = "open a connection for each request" },
+    { .name = "no-reuse", FLAG_IN(VALUES, no_reuse), .help = "open a new connection for each request" },
     { .name = NULL },
 };
 
@@ -183,22 +183,22 @@ static const struct option REPORT_OPTIONS[] = {
       .value = "MS",
       .max = 86400000,
       .above_min = true,
-      .help = "goodput: count answers whose first token came within MS milliseconds of their arrival" },
+      .help = "goodput: count answers with a time to first token of at most MS milliseconds" },
     { .name = "itl-target",
       FLOAT_IN(VALUES, itl_target),
       .value = "MS",
       .max = 86400000,
       .above_min = true,
-      .help = "goodput: count answers whose mean time from token to token is at most MS milliseconds" },
+      .help = "goodput: count answers with a mean time per output token of at most MS milliseconds" },
     { .name = "json",
       TEXT_IN(VALUES, json),
       .value = "FILE",
-      .help = "write the figures as JSON; - prints them instead of the text" },
+      .help = "write the results as JSON; - prints them instead of the text" },
     { .name = "html",
       TEXT_IN(VALUES, html),
       .value = "FILE",
-      .help = "write a page with the figures and plots, which needs nothing else to be shown" },
-    { .name = "details", FLAG_IN(VALUES, details), .help = "every request into the JSON as well" },
+      .help = "write a self-contained HTML page with the results and plots" },
+    { .name = "details", FLAG_IN(VALUES, details), .help = "include every request in the JSON" },
     { .name = NULL },
 };
 
@@ -289,7 +289,7 @@ static bool wants_progress(void)
 
 /* ---- reports --------------------------------------------------------------------------------------------------- */
 
-/* Finds out before an hour of measuring, not behind it. */
+/* Checks before a long measurement, not after it. */
 static enum tutti_status check_writable(const char *path, struct tutti_error *err)
 {
     struct new_file *file = NULL;
@@ -369,7 +369,7 @@ static enum load_api api_of(const char *name)
                                               : LOAD_API_TGI;
 }
 
-/* An llm-serving has the name of a family in its path, and its clients spell this one where they are told nothing. */
+/* llm-serving has the name of a model family in its path; this is the default of its clients. */
 static const char *model_of(const struct load_values *values)
 {
     if (values->model || api_of(values->api) != LOAD_API_LLM_SERVING)
@@ -424,7 +424,7 @@ static enum tutti_status check_values(const struct load_values *values, const ch
     return st == TUTTI_OK ? check_writable(values->html, err) : st;
 }
 
-/* Measures and reports. */
+/* Runs the load and reports. */
 static enum tutti_status measure(const struct load_values *values, const struct load_options *options,
                                  struct tutti_error *err)
 {
@@ -492,26 +492,19 @@ done:
 
 const struct command COMMAND_LOAD = {
     .name = "load",
-    .summary = "put load on a server, and measure how it bears it",
-    .about =
-        "Sends requests to the server at URL (of tutti, llama-server, vLLM, or another with one of the "
-        "interfaces "
-        "below), reads the streams, and prints throughput, times (mean, median, 90th and 99th percentile of "
-        "all "
-        "samples) and failures by their kind. With --rate requests arrive at times drawn beforehand, and all "
-        "times "
-        "count from the arrival, also where a request had to wait before it could be sent. Without it, users "
-        "ask "
-        "one after another; one whose request failed waits for what Retry-After says, 0.1 to 60 seconds.\n"
-        "\n"
-        "Numbers of tokens are those that the server tells, else of pieces of the streams; the report says "
-        "which. "
-        "\"Between pieces\" is the time between two pieces of one answer; \"time per output token\" is the "
-        "time "
-        "from the first to the last piece of an answer divided by its tokens less one, so that servers which "
-        "send "
-        "several tokens at once can be compared. Ctrl-C ends the measuring; what was measured is still "
-        "reported.",
+    .summary = "load-test a server and measure its throughput and latency",
+    .about = "Sends requests to the server at URL (tutti, llama-server, vLLM, or another with one of "
+             "the APIs below), reads the streams, and prints throughput, latencies (mean, median, "
+             "90th and 99th percentile of all samples) and failures by kind. With --rate requests "
+             "arrive at times drawn in advance, and all times count from the arrival, even if a "
+             "request had to wait before it could be sent. Without it, each user sends one request "
+             "after another; after a failure it waits for the time in Retry-After, 0.1 to 60 "
+             "seconds.\n\nNumbers of tokens are those that the server reports, else the pieces of the "
+             "streams; the report says which. \"Between pieces\" is the time between two pieces of "
+             "one answer; \"time per output token\" is the time from the first to the last piece of "
+             "an answer divided by its tokens minus one, so that servers which send several tokens at "
+             "once can be compared. Ctrl-C ends the measurement; the results so far are still "
+             "reported.",
     .example = "tutti load http://127.0.0.1:8080 --rate 6 --duration 250 --prompt-tokens 20 --max-tokens 65\n"
                "tutti load http://127.0.0.1:8080 -c 32 -N 500 -f prompts.jsonl --json figures.json",
     .options = OPTION_SET(GROUPS, "URL", 1, 1, "expected URL, such as http://127.0.0.1:8080"),

@@ -1,4 +1,4 @@
-/* tutti logits: raw token ids in, the logits of every position out, to check a model with. */
+/* tutti logits: writes the logits of every position for given token ids, to check a model. */
 #include "base/files/new_file.h"
 #include "cli/options/command.h"
 #include "cli/options/flags.h"
@@ -19,7 +19,7 @@ static const struct option OPTIONS[] = {
     { .name = "ids",
       TEXT_IN(struct logits_values, ids),
       .value = "LIST",
-      .help = "token ids with commas or blanks between them; @FILE reads them from a file, @- from standard "
+      .help = "token ids separated by commas or blanks; @FILE reads them from a file, @- from standard "
               "input" },
     { .name = "out",
       .letter = 'o',
@@ -35,8 +35,9 @@ static const struct option_group GROUPS[] = {
     { .title = NULL },
 };
 
-/* Safetensors: the length of a JSON header as 64 bits, the header, the data (huggingface/safetensors, "Format"). The
- * header is filled with blanks so that the data is aligned to 8 bytes. */
+/* Safetensors: the length of a JSON header as 64 bits, the header, the data
+ * (huggingface/safetensors, "Format"). The header is filled with blanks so that the data is
+ * aligned to 8 bytes. */
 static enum tutti_status write_logits(struct new_file *file, const struct ids *ids, const float *logits,
                                       int n_vocab, struct tutti_error *err)
 {
@@ -98,7 +99,7 @@ static enum tutti_status compute(tutti_model *model, const struct ids *ids, cons
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for the logits of %zu tokens", ids->n);
         goto done;
     }
-    st = new_file_open(&file, path, err); /* before the work: a path that cannot be written is told at once */
+    st = new_file_open(&file, path, err); /* before the work, so that a bad path fails at once */
     if (st == TUTTI_OK)
         st = tutti_model_logits(model, ids->ids, ids->n, logits, err);
     if (st == TUTTI_OK)
@@ -137,11 +138,9 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
 const struct command COMMAND_LOGITS = {
     .name = "logits",
     .summary = "write the logits of given token ids to a file",
-    .about = "Runs the model over the ids as they are and writes a safetensors file that holds \"logits\", "
-             "float32 "
-             "[n, vocabulary], one row for each position, and \"ids\", int32 [n]. No tokenizer is needed. "
-             "The file "
-             "appears under its name when it is complete.",
+    .about = "Runs the model over the ids and writes a safetensors file with \"logits\", float32 [n, "
+             "vocabulary], one row per position, and \"ids\", int32 [n]. No tokenizer is needed. The "
+             "file appears under its name when it is complete.",
     .example = "tutti logits models/demo --ids 5,17,3 --out logits.safetensors --type f32 --kv-type f32",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),
     .values_bytes = sizeof(struct logits_values),

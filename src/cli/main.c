@@ -23,7 +23,7 @@ static const char INTRODUCTION[] = "tutti runs one language model for many users
                                    "\n"
                                    "MODEL is a Hugging Face folder (config.json and safetensors), a GGUF "
                                    "file, or a checkpoint of PyTorch or\n"
-                                   "MindSpore with config.json beside it (docs/checkpoints.md).\n";
+                                   "MindSpore with config.json in the same folder (docs/checkpoints.md).\n";
 
 static const struct command_list LIST = { COMMANDS, N_COMMANDS, INTRODUCTION };
 
@@ -79,7 +79,7 @@ static bool add_usage(const struct command *command, struct buf *out)
     return buf_printf(out, "tutti %s%s%s [OPTIONS]\n", command->name, *operands ? " " : "", operands);
 }
 
-/* The lines of the example, each behind a prefix. */
+/* Appends the lines of the example, each after a prefix. */
 static bool add_example(const struct command *command, const char *prefix, struct buf *out)
 {
     bool ok = true;
@@ -103,18 +103,17 @@ static bool add_help(const struct command *command, struct buf *out)
 
 static bool add_markdown(struct buf *out)
 {
-    bool ok =
-        buf_add_string(out, "# The command line\n\n"
-                            "This page is what `tutti help --markdown` prints.\n\n") &&
-        buf_add_string(out, INTRODUCTION) &&
-        buf_add_string(
-            out,
-            "Options and operands may stand in any order; `--name VALUE` and `--name=VALUE` are the same, "
-            "and `--` ends the\noptions. Sizes take the binary suffixes K, M, G and T.\n\n"
-            "Standard output carries the result alone; everything else goes to standard error. Exit status: "
-            "0 "
-            "success,\n1 failure, 2 wrong arguments, 130 interrupted.\n\n"
-            "| command | |\n| --- | --- |\n");
+    bool ok = buf_add_string(out, "# The command line\n\n"
+                                  "This page is what `tutti help --markdown` prints.\n\n") &&
+              buf_add_string(out, INTRODUCTION) &&
+              buf_add_string(
+                  out,
+                  "Options and operands may be in any order; `--name VALUE` and `--name=VALUE` are the same, "
+                  "and `--` ends the\noptions. Sizes take the binary suffixes K, M, G and T.\n\n"
+                  "Standard output has only the result; everything else goes to standard error. Exit status: "
+                  "0 "
+                  "success,\n1 failure, 2 wrong arguments, 130 interrupted.\n\n"
+                  "| command | |\n| --- | --- |\n");
     for (int i = 0; ok && i < N_COMMANDS; i++)
         ok = buf_printf(out, "| [`%s`](#tutti-%s) | %s |\n", COMMANDS[i]->name, COMMANDS[i]->name,
                         COMMANDS[i]->summary);
@@ -129,7 +128,7 @@ static bool add_markdown(struct buf *out)
     return ok;
 }
 
-/* Takes over what was built; ok: whether there was memory for it. */
+/* Prints and frees text; ok: false: out of memory. */
 static int print(struct buf *text, bool ok)
 {
     struct tutti_error err = { 0 };
@@ -203,7 +202,8 @@ static const struct {
     { "kv_spill_bytes", "kv-spill-size" }, { "chat_format", "chat-format" }, { "shape", "shape" },
 };
 
-/* The option at fault where the error's text does not name it, with the words around it; "" where there is none. */
+/* The option that caused the error, with the words around it, if the error's text does not name
+ * it; "": none. */
 static void name_option(char *out, size_t size, const struct command *command, const struct tutti_error *err)
 {
     *out = '\0';
@@ -260,8 +260,8 @@ done:
     return exit_status;
 }
 
-/* Where a standard stream is closed, the next file that is opened would get its number, and what is printed. Such a stream becomes
- * one that cannot be used either. */
+/* If a standard stream is closed, the next opened file would get its number and receive output.
+ * So such a stream is replaced by one that cannot be used either. */
 static void keep_standard_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -272,7 +272,7 @@ static void keep_standard_streams(void)
 int main(int argc, char **argv)
 {
     keep_standard_streams();
-    signal(SIGPIPE, SIG_IGN); /* a reader that goes away is an error of a write */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe becomes a write error */
     if (argc < 2) {
         struct buf text = { 0 };
         if (add_overview(&text))

@@ -1,4 +1,5 @@
-/* tutti perplexity: how well a model foresees a text, and how far it is from another model that read the same. */
+/* tutti perplexity: measures a model's perplexity on a text, and its KL divergence from another
+ * model. */
 #include "offline/perplexity.h"
 
 #include "base/log.h"
@@ -32,42 +33,39 @@ static const struct option OPTIONS[] = {
       .value = "N",
       .min = 4,
       .max = LIMIT_CONTEXT,
-      .help = "ids of a window; without it 512, or the base's" },
+      .help = "tokens of a window; without it 512, or the base's" },
     { .name = "stride",
       INT_IN(VALUES, stride),
       .value = "N",
       .min = 1,
       .max = LIMIT_CONTEXT,
-      .help = "begin a window every N ids and score its last N; without it windows follow one another, and "
-              "the second "
-              "half of each is scored" },
+      .help = "start a window every N tokens and score its last N; without it windows do not overlap, "
+              "and the second half of each is scored" },
     { .name = "chunks",
       INT_IN(VALUES, chunks),
       .value = "N",
       .min = 1,
       .max = INT32_MAX,
-      .help = "read the first N windows alone" },
+      .help = "use only the first N windows" },
     { .name = "ids",
       TEXT_IN(VALUES, ids),
       .value = "LIST",
-      .help = "in the place of FILE: token ids with commas or blanks between them; @FILE reads them from a "
-              "file, @- "
-              "from standard input" },
+      .help = "instead of FILE: token ids separated by commas or blanks; @FILE reads them from a file, "
+              "@- from standard input" },
     { .name = "text-prefix",
       FLAG_IN(VALUES, text_prefix),
-      .help =
-          "begin each window with all ids that the model expects before a text, such as GLM's [gMASK]<sop>; "
-          "without it, as llama.cpp does, with the one id that some models have" },
+      .help = "begin each window with all ids that the model expects before a text, such as GLM's "
+              "[gMASK]<sop>; without it, as in llama.cpp, only with the bos id, if the model has one" },
     { .name = "save-logits",
       TEXT_IN(VALUES, save),
       .value = "BASE",
-      .help = "write the model's opinion of every scored token to a file, for --kl" },
+      .help = "write the model's log-probabilities of every scored token to a file, for --kl" },
     { .name = "kl",
       TEXT_IN(VALUES, base),
       .value = "BASE",
-      .help = "compare with another model's opinions: BASE is a file of --save-logits or of "
-              "llama-perplexity's --kl-divergence-base, read over the text that it holds; or a model, a "
-              "folder or a GGUF file, which then runs as it is stored beside MODEL and reads FILE too" },
+      .help = "compare with the log-probabilities of another model: BASE is a file of --save-logits or "
+              "of llama-perplexity's --kl-divergence-base, evaluated on the text that it contains; or "
+              "a model (a folder or a GGUF file), which then runs as stored on the same FILE" },
     { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
     { .name = NULL },
 };
@@ -78,9 +76,9 @@ static const struct option_group GROUPS[] = {
     { .title = NULL },
 };
 
-/* What a base that is a model thinks of the windows that are read together. */
+/* The log-probabilities of a base model for the windows that are computed together. */
 struct beside {
-    tutti_model *handle; /* NULL: the base is a file, or there is none */
+    tutti_model *handle; /* NULL: the base is a file, or none */
     struct model *model;
     struct coded_row *rows; /* [capacity] */
     uint16_t *codes;        /* [capacity][n_vocab] */
@@ -99,7 +97,7 @@ struct job {
     struct logits_base_writer *writer;
     struct ids ids, head;
     struct windows windows;
-    int first_window; /* of those that are read together */
+    int first_window; /* of the windows computed together */
     struct perplexity sums;
     struct progress progress;
     double seconds;
@@ -164,7 +162,7 @@ static enum tutti_status read_ids(struct job *job, struct ids *out, struct tutti
     return st;
 }
 
-/* What stands before the text: all that the model expects, or no more than the one id that begins every text. */
+/* Finds the ids before the text: all that the model expects, or only bos. */
 static enum tutti_status find_head(struct job *job, bool all, struct tutti_error *err)
 {
     enum tutti_status st = model_text_prefix(job->model, &job->head, err);
@@ -215,7 +213,7 @@ static enum tutti_status plan_windows(struct job *job, struct tutti_error *err)
     return TUTTI_OK;
 }
 
-/* The base's windows. A text that is given must be the base's. */
+/* Uses the base's windows. If a text is given, it must be the base's. */
 static enum tutti_status take_windows(struct job *job, struct tutti_error *err)
 {
     const struct perplexity_values *v = job->values;
@@ -236,7 +234,7 @@ static enum tutti_status take_windows(struct job *job, struct tutti_error *err)
         const struct windows *w = &job->windows;
         size_t n = (size_t)(w->n - 1) * (size_t)w->step + (size_t)w->n_context, n_head = 0;
         st = read_ids(job, &given, err);
-        /* A text's own head stands at the base's first ids. */
+        /* The head replaces the base's first ids. */
         if (st == TUTTI_OK && !v->ids && w->n_head > 0 &&
             memcmp(w->ids, w->head, (size_t)w->n_head * sizeof *w->ids) == 0)
             n_head = (size_t)w->n_head;
@@ -253,7 +251,8 @@ static enum tutti_status take_windows(struct job *job, struct tutti_error *err)
 
 /* ---- a model as the base --------------------------------------------------------------------------------------- */
 
-/* As it is stored, with keys and values of the usual type: so what --type and --kv-type cost is seen. */
+/* Opens the base model as stored, with the default KV type, to show the cost of --type and
+ * --kv-type. */
 static enum tutti_status open_beside(struct job *job, struct tutti_error *err)
 {
     struct model_flags flags = job->values->model;
@@ -321,7 +320,7 @@ static enum tutti_status on_rows(void *user, int window, int row, int n_rows, co
     return st;
 }
 
-/* Both models in turn, as many windows at a time as are computed together. */
+/* Runs both models alternately, on as many windows as are computed together. */
 static enum tutti_status read_beside(struct job *job, struct tutti_error *err)
 {
     enum tutti_status st = reserve_beside(job, err);
@@ -429,7 +428,7 @@ static enum tutti_status run_job(struct job *job, const char *path, struct tutti
     bool base_is_model = job->has_base && is_model(job->values->base);
     enum tutti_status st = check_call(job, base_is_model, err);
     if (st == TUTTI_OK && job->has_base &&
-        !base_is_model) /* before the model: it is quick, and more often wrong */
+        !base_is_model) /* before the model: it is quick, and fails more often */
         st = logits_base_open(&job->base, job->values->base, err);
     if (st == TUTTI_OK)
         st = model_flags_open(&job->values->model, job->ranks, path, &job->handle, err);
@@ -475,18 +474,15 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
 
 const struct command COMMAND_PERPLEXITY = {
     .name = "perplexity",
-    .summary = "measure how well a model foresees a text",
-    .about =
-        "Reads FILE (- for standard input) as one text, in windows of equal length, and prints the "
-        "perplexity: e to "
-        "the mean of the negative log-probability of each scored token, with its standard error. The "
-        "windows and "
-        "the figures are those of llama-perplexity.\n\n"
-        "What a type costs: compare with the model as it came, which --kl names. The Kullback-Leibler "
-        "divergence tells more, and from less text, than the difference of perplexities. To compare "
-        "several, or where two models do not fit into memory, save the opinions of the first with "
-        "--save-logits, and give that file to --kl; it takes two bytes for each scored token and id of the "
-        "vocabulary.",
+    .summary = "measure a model's perplexity on a text",
+    .about = "Reads FILE (- for standard input) as one text, in windows of equal length, and prints "
+             "the perplexity: e to the mean of the negative log-probability of each scored token, "
+             "with its standard error. The windows and results are those of llama-perplexity.\n\nTo "
+             "see what a quantized type costs, compare with the original model, given by --kl. The "
+             "Kullback-Leibler divergence is more informative, on less text, than the difference of "
+             "perplexities. To compare several types, or if two models do not fit into memory, save "
+             "the log-probabilities of the original with --save-logits and give that file to --kl; it "
+             "takes two bytes for each scored token and id of the vocabulary.",
     .example = "tutti perplexity demo-q4_k_m.gguf text.txt --kl models/demo\n"
                "tutti perplexity models/demo text.txt --type q8_0 --kl models/demo\n"
                "tutti perplexity models/demo text.txt --save-logits demo.base\n"

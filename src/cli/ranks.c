@@ -1,4 +1,4 @@
-/* tutti ranks: checks a RANK_TABLE_FILE and writes what mpirun needs of it. */
+/* tutti ranks: checks a RANK_TABLE_FILE and writes mpirun's hostfile and rankfile. */
 #include "fleet/rank_table.h"
 
 #include "base/files/new_file.h"
@@ -20,8 +20,8 @@ static const struct option OPTIONS[] = {
       .value = "N",
       .min = 1,
       .max = 4096,
-      .help = "cores of each host, which the rankfile deals out over its ranks; without it, as many as this "
-              "machine has" },
+      .help = "cores of each host, which the rankfile divides among its ranks; without it, as many as "
+              "this machine has" },
     { .name = NULL },
 };
 
@@ -66,11 +66,11 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
 
 const struct command COMMAND_RANKS = {
     .name = "ranks",
-    .summary = "check a table of ranks, and make mpirun's files of it",
-    .about = "Reads a RANK_TABLE_FILE, as sites with Ascend devices have it: which rank runs on which device "
-             "of which server. Every id, count and address is checked, and a fault is named by its field. "
-             "Prints the hostfile and the rankfile with which mpirun starts the same ranks on the same "
-             "hosts, or writes them.",
+    .summary = "check a RANK_TABLE_FILE, and write mpirun's files for it",
+    .about = "Reads a RANK_TABLE_FILE, used on sites with Ascend devices, which says which rank runs "
+             "on which device of which server. Every id, count and address is checked; an error names "
+             "the field. Prints the hostfile and the rankfile with which mpirun starts the same ranks "
+             "on the same hosts, or writes them.",
     .example = "tutti ranks table.json --hostfile hosts --rankfile ranks --cores 64\n"
                "mpirun -n 16 --hostfile hosts --rankfile ranks tutti serve MODEL --tp 16 --rank-table "
                "table.json",

@@ -42,50 +42,51 @@ static const struct option OPTIONS[] = {
     { .name = "host",
       TEXT_IN(VALUES, host),
       .value = "ADDRESS",
-      .help = "address to listen on; 0.0.0.0 is every one of the machine (default 127.0.0.1)" },
+      .help = "address to listen on; 0.0.0.0 means all addresses of the machine (default 127.0.0.1)" },
     { .name = "port",
       .letter = 'p',
       INT_IN(VALUES, port),
       .value = "N",
       .max = 65535,
-      .help = "0 takes a free one; without it, 8080" },
+      .help = "port to listen on; 0 selects a free one; without it, 8080" },
     { .name = "unix",
       TEXT_IN(VALUES, unix_path),
       .value = "PATH",
       .help = "listen on a Unix socket instead" },
-    { .name = "name", TEXT_IN(VALUES, name), .value = "ID", .help = "how requests call the model" },
+    { .name = "name", TEXT_IN(VALUES, name), .value = "ID", .help = "name of the model in the API" },
     { .name = "api",
       TEXTS_IN(VALUES, apis),
       .value = "NAME",
-      .help = "a further API beside OpenAI's: llm-serving, step or tgi; commas between several" },
+      .help = "additional APIs besides OpenAI's: llm-serving, step or tgi, separated by commas" },
     { .name = "config",
       TEXT_IN(VALUES, config),
       .value = "FILE",
-      .help = "take settings from the YAML file of an llm-serving, and switch its API on; flags come first" },
+      .help = "read settings from the YAML file of an llm-serving, and enable its API; flags take "
+              "precedence" },
     { .name = "embedding-pooling",
       CHOICE_IN(VALUES, embedding_pooling),
       .value = "KIND",
       .choices = POOLINGS,
       .initial = "mean",
-      .help = "what embeddings are made of where the request does not say it: the mean of all tokens' "
-              "hidden states, or that of the last token" },
+      .help = "default pooling of embeddings: the mean of all tokens' hidden states, or that of the "
+              "last token" },
     { .name = "step-timeout",
       INT_IN(VALUES, step_timeout),
       .value = "SECONDS",
       .min = 1,
       .max = 86400,
       .initial = "60",
-      .help = "a chat of the API step that nobody asks for so long is cancelled" },
+      .help = "a chat of the API step is cancelled if its client does not poll it for so long" },
     { .name = "api-key-file",
       TEXT_IN(VALUES, api_key_file),
       .value = "FILE",
-      .help = "answer those alone who send one of the keys in FILE: one a line, behind it a name for the "
-              "log and limits of its own (docs/operations.md); SIGHUP reads it anew" },
+      .help = "require an API key: FILE has one key per line, optionally followed by a name for the "
+              "log and its own limits (docs/operations.md); SIGHUP rereads it" },
     { .name = "share-cache",
       FLAG_IN(VALUES, share_cache),
-      .help = "one prefix cache for all keys: saves memory and time where their prompts begin alike, but "
-              "lets each key find out by cached_tokens and response times how prompts of the others "
-              "begin; without it, keys of one name share a cache" },
+      .help = "share one prefix cache between all keys: this saves memory and time if prompts have "
+              "common prefixes, but lets each key find out, by cached_tokens and response times, how "
+              "prompts of other keys begin; without it, only keys of one name share a cache" },
     { .name = "metrics-key",
       TEXT_IN(VALUES, metrics_key),
       .value = "FILE",
@@ -95,13 +96,13 @@ static const struct option OPTIONS[] = {
     { .name = "metrics-listen",
       TEXT_IN(VALUES, metrics_listen),
       .value = "ADDRESS",
-      .help = "serve GET /metrics at this address only, together with GET /health: HOST:PORT, PORT of "
-              "127.0.0.1, or unix:PATH; HTTPS where the server has a certificate" },
+      .help = "serve GET /metrics only at this address, together with GET /health: HOST:PORT, PORT of "
+              "127.0.0.1, or unix:PATH; HTTPS if the server has a certificate" },
     { .name = "tls-cert",
       TEXT_IN(VALUES, tls_cert),
       .value = "FILE",
-      .help = "speak HTTPS with the certificate in FILE (PEM), those that vouch for it behind it; SIGHUP "
-              "reads it anew" },
+      .help = "serve HTTPS with the certificate in FILE (PEM), followed by its chain of intermediate "
+              "certificates; SIGHUP rereads it" },
     { .name = "tls-key",
       TEXT_IN(VALUES, tls_key),
       .value = "FILE",
@@ -109,54 +110,53 @@ static const struct option OPTIONS[] = {
     { .name = "tls-client-ca",
       TEXT_IN(VALUES, tls_client_ca),
       .value = "FILE",
-      .help = "answer those alone who show a certificate that one in FILE (PEM) has signed" },
+      .help = "require a client certificate signed by one of those in FILE (PEM)" },
     { .name = "cors-origin",
       TEXT_IN(VALUES, cors_origin),
       .value = "ORIGIN",
-      .help = "let pages of this origin use the API, * those of any; without keys, pages of other origins "
-              "are refused" },
+      .help = "allow web pages of this origin to use the API (CORS), * for any; without keys, pages of "
+              "other origins are refused" },
     { .name = "allow-host",
       TEXTS_IN(VALUES, allow_hosts),
       .value = "NAME",
-      .help = "a further name by which requests may address the server, in the header Host: NAME, *.NAME or "
-              "* for any; may be repeated. "
-              "Without keys, only localhost, addresses, --host and, where other machines can connect, this "
-              "machine's name are allowed: "
-              "this keeps web pages out (docs/threat-model.md)" },
+      .help = "additional name that the Host header of requests may contain: NAME, *.NAME or * for "
+              "any; may be repeated. Without keys, only localhost, addresses, --host and, if other "
+              "machines can connect, this machine's name are allowed: this keeps web pages out "
+              "(docs/threat-model.md)" },
     { .name = "max-body",
       SIZE_IN(VALUES, max_body),
       .value = "SIZE",
       .min = 1024,
       .max = 1 << 30,
-      .help = "largest request (default: 4M, and 32 bytes for each token of the context)" },
+      .help = "maximum size of a request (default: 4M, and 32 bytes for each token of the context)" },
     { .name = "max-output",
       SIZE_IN(VALUES, max_output),
       .value = "SIZE",
       .min = 4096,
       .max = INFINITY,
       .initial = "1M",
-      .help = "text kept for a reader that does not read; beyond that it is dropped" },
+      .help = "text buffered for a client that does not read; beyond that its connection is closed" },
     { .name = "header-timeout",
       INT_IN(VALUES, header_timeout),
       .value = "SECONDS",
       .min = 1,
       .max = MAX_SECONDS,
       .initial = "30",
-      .help = "time for a request to arrive whole" },
+      .help = "time for a whole request to arrive" },
     { .name = "idle-timeout",
       INT_IN(VALUES, idle_timeout),
       .value = "SECONDS",
       .min = 1,
       .max = MAX_SECONDS,
       .initial = "120",
-      .help = "time that a connection may rest" },
+      .help = "time that a connection may be idle" },
     { .name = "drain-delay",
       INT_IN(VALUES, drain_delay),
       .value = "SECONDS",
       .max = 86400,
       .initial = "0",
-      .help = "after SIGTERM /health says 503 this long before requests are refused, so that a load "
-              "balancer sends them elsewhere first" },
+      .help = "after SIGTERM, /health returns 503 for this long before requests are refused, so that a "
+              "load balancer can send them elsewhere first" },
     { .name = "drain-timeout",
       INT_IN(VALUES, drain_timeout),
       .value = "SECONDS",
@@ -169,14 +169,14 @@ static const struct option OPTIONS[] = {
       .value = "LEVEL",
       .choices = LOG_LEVELS,
       .initial = "info",
-      .help = "least important lines that are written" },
+      .help = "minimum level of log lines" },
     { .name = "log-format",
       CHOICE_IN(VALUES, log_format),
       .value = "FORMAT",
       .choices = LOG_FORMATS,
       .initial = "text",
-      .help = "lines for people, or each a JSON object" },
-    { .name = "no-access-log", FLAG_IN(VALUES, no_access_log), .help = "no line for each request" },
+      .help = "log as text, or one JSON object per line" },
+    { .name = "no-access-log", FLAG_IN(VALUES, no_access_log), .help = "do not log each request" },
     { .name = NULL },
 };
 
@@ -186,17 +186,15 @@ static const struct option LIMIT_OPTIONS[] = {
       .value = "SECONDS",
       .max = 86400,
       .initial = "30",
-      .help =
-          "longest time in the queue: a request that would wait longer gets 429 at once, and one that has "
-          "not begun by then gets 503, both with Retry-After; 0: no limit" },
+      .help = "maximum time in the queue: a request that would wait longer gets 429 at once, and one "
+              "that has not started by then gets 503, both with Retry-After; 0: no limit" },
     { .name = "tokens-per-minute",
       INT_IN(VALUES, tokens_per_minute),
       .value = "N",
       .max = 1e12,
       .initial = "0",
-      .help =
-          "tokens of prompts and answers that a key without a limit of its own may use, or, without keys, an "
-          "address; 0: no limit" },
+      .help = "tokens of prompts and answers per minute, for each key without its own limit or, "
+              "without keys, for each address; 0: no limit" },
     { .name = "max-concurrent",
       INT_IN(VALUES, max_concurrent),
       .value = "N",
@@ -208,28 +206,28 @@ static const struct option LIMIT_OPTIONS[] = {
       .value = "N",
       .max = 1000000,
       .initial = "10000",
-      .help = "open connections; beyond that the one that has completed no request for longest is closed, "
-              "of the address that has most; 0: no limit" },
+      .help = "maximum open connections; beyond that, of the address that has most, the connection "
+              "that has completed no request for longest is closed; 0: no limit" },
     { .name = "max-connections-per-address",
       INT_IN(VALUES, max_connections_per_address),
       .value = "N",
       .max = 1000000,
-      .help =
-          "open connections of one IPv4 address or IPv6 network of 64 bits (default 512; no limit for "
-          "loopback addresses and Unix sockets); 0: no limit. Clients of a reverse proxy share the proxy's "
-          "address: X-Forwarded-For is not read" },
+      .help = "maximum open connections of one IPv4 address or IPv6 network of 64 bits (default 512; "
+              "no limit for loopback addresses and Unix sockets); 0: no limit. Clients behind a "
+              "reverse proxy share the proxy's address: X-Forwarded-For is not read" },
     { .name = "ttft-target",
       FLOAT_IN(VALUES, ttft_target),
       .value = "MS",
       .max = 86400000,
       .above_min = true,
-      .help = "count as good in the metrics the answers whose first token came within MS milliseconds" },
+      .help = "goodput in the metrics: count answers with a time to first token of at most MS "
+              "milliseconds" },
     { .name = "itl-target",
       FLOAT_IN(VALUES, itl_target),
       .value = "MS",
       .max = 86400000,
       .above_min = true,
-      .help = "and whose mean time from token to token is at most MS milliseconds" },
+      .help = "goodput in the metrics: and with a mean time per output token of at most MS milliseconds" },
     { .name = NULL },
 };
 
@@ -270,7 +268,7 @@ static struct server_options server_options(const struct serve_values *values)
     options.n_allow_hosts = (size_t)values->allow_hosts.n;
     options.model_id = values->name;
     options.max_body_bytes = values->max_body > 0 ? (size_t)values->max_body
-                                                  : 0; /* not given: as the context needs */
+                                                  : 0; /* not given: depends on the context */
     options.max_output_bytes = (size_t)values->max_output;
     options.header_timeout_s = (int)values->header_timeout;
     options.idle_timeout_s = (int)values->idle_timeout;
@@ -290,7 +288,7 @@ static struct server_options server_options(const struct serve_values *values)
     return options;
 }
 
-/* Names with commas between them. */
+/* Reads names separated by commas. */
 static enum tutti_status read_apis(const struct option_texts *texts, unsigned *out, struct tutti_error *err)
 {
     static const struct {
@@ -335,7 +333,7 @@ static enum tutti_status check_flags(const struct serve_values *values, struct t
     return TUTTI_OK;
 }
 
-/* Settings of the file where no flag says otherwise. */
+/* Applies the file's settings, unless a flag is given. */
 static void apply_config(const struct serving_config *config, const struct serve_values *values,
                          struct server_options *options, struct engine_flags *engine)
 {
@@ -354,7 +352,7 @@ static void apply_config(const struct serving_config *config, const struct serve
         log_warn("%s: without a meaning here: %s", values->config, config->unused.bytes);
 }
 
-/* The file's pages as bytes of this model; no more context than the model has. */
+/* Converts the file's KV pages to bytes of this model, and limits the context to the model's. */
 static void fit_config(const struct serving_config *config, const tutti_model *model,
                        struct engine_flags *engine)
 {
@@ -381,17 +379,17 @@ static void log_model(const tutti_model *model, tutti_engine *engine)
              info.name, info.family, number_write_size(weights, info.weight_bytes), info.weight_type,
              n_tokens, number_write_size(kv, n_tokens * info.kv_bytes_per_token), stats.max_context);
     for (int i = 0; i < tutti_model_n_adapters(model); i++)
-        log_info("adapter %s: requests for a model of this name behind ':' use it",
+        log_info("adapter %s: requests use it by the model name MODEL:ADAPTER",
                  tutti_model_adapter_name(model, i));
 }
 
-/* The engine's end before ours. */
+/* A failure of the engine that ends the server. */
 struct failure {
     struct tutti_error error;
 };
 
-/* On the engine's thread, which ends before the error is looked at: requests are being told, then this process ends, so that what
- * started it starts the ranks anew. */
+/* Called on the engine's thread, which ends before the error is read. Requests get an error, then
+ * this process exits, so that its launcher restarts the ranks. */
 static void on_failure(void *user, const struct tutti_error *why)
 {
     struct failure *failure = user;
@@ -481,11 +479,9 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
 const struct command COMMAND_SERVE = {
     .name = "serve",
     .summary = "serve a model: the OpenAI API, metrics and a chat page",
-    .about =
-        "Loads MODEL and answers HTTP requests until SIGTERM or Ctrl-C; then running requests end, and a "
-        "second "
-        "signal stops at once. While MODEL is loaded requests get 503. When ready it prints \"listening on "
-        "http://HOST:PORT\" on standard output.",
+    .about = "Loads MODEL and answers HTTP requests until SIGTERM or Ctrl-C; then running requests "
+             "complete, and a second signal stops at once. While MODEL is loading, requests get 503. "
+             "When ready it prints \"listening on http://HOST:PORT\" on standard output.",
     .example = "tutti serve models/demo\n"
                "tutti serve chatglm3-6b.gguf --host 0.0.0.0 --api-key-file keys.txt --kv-memory 4G",
     .options = OPTION_SET(

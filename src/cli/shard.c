@@ -1,4 +1,4 @@
-/* tutti shard: cuts a checkpoint over ranks, or puts one together. */
+/* tutti shard: splits a checkpoint over ranks, or merges one. */
 #include "fleet/shard.h"
 
 #include "cli/options/command.h"
@@ -18,10 +18,10 @@ static const struct option OPTIONS[] = {
       .value = "N",
       .min = 1,
       .max = LIMIT_RANKS,
-      .help = "ranks to cut for; 1 writes a checkpoint that is whole" },
+      .help = "number of ranks to split for; 1 writes a whole checkpoint" },
     { .name = "check",
       FLAG_IN(VALUES, check),
-      .help = "write nothing, but hold every byte of SRC against its manifests" },
+      .help = "write nothing, but verify every byte of SRC against its manifests" },
     { .name = NULL },
 };
 
@@ -38,7 +38,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
                                      .progress = progress_update,
                                      .user = &progress };
     if (values->check && (n_operands != 1 || values->tp > 0))
-        return error_set(err, TUTTI_E_ARGUMENT, "--check takes SRC alone, without DST and --tp");
+        return error_set(err, TUTTI_E_ARGUMENT, "--check takes only SRC, without DST and --tp");
     if (!values->check && (n_operands != 2 || values->tp < 1))
         return error_set(err, TUTTI_E_ARGUMENT, "expected SRC, DST and --tp N (or SRC and --check)");
     progress_begin(&progress, values->check ? "checking" : "cutting", PROGRESS_BYTES);
@@ -63,21 +63,16 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
 
 const struct command COMMAND_SHARD = {
     .name = "shard",
-    .summary = "cut a checkpoint over ranks, or put one together",
-    .about =
-        "Writes DST/rank_0, DST/rank_1 and so on, each with what one of N ranks needs of the model in SRC: "
-        "its "
-        "slices of the matrices under their own names, and the configuration and tokenizer. DST stands for "
-        "the "
-        "model wherever a model is expected: as a whole, or with --tp N, where every rank opens its own "
-        "folder "
-        "alone. SRC may be cut already, for another number of ranks, by this command or by MindSpore; --tp 1 "
-        "puts it together.\n"
-        "\n"
-        "Files are safetensors, or MindSpore's .ckpt where SRC is that. A manifest in each folder "
-        "(shard.json) "
-        "names the model and the rank and holds a checksum of every file and tensor; the source is held "
-        "against its own before anything is written. DST appears when it is complete.",
+    .summary = "split a checkpoint over ranks, or merge the parts",
+    .about = "Writes DST/rank_0, DST/rank_1 and so on, each with what one of N ranks needs of the "
+             "model in SRC: its slices of the matrices under their original names, and the "
+             "configuration and tokenizer. DST can be given wherever a model is expected: as a whole, "
+             "or with --tp N, where every rank opens only its own folder. SRC may itself be sharded, "
+             "for another number of ranks, by this command or by MindSpore; --tp 1 merges "
+             "it.\n\nFiles are safetensors, or MindSpore's .ckpt if SRC is. A manifest in each folder "
+             "(shard.json) identifies the model and the rank and has a checksum of every file and "
+             "tensor; the source is verified against its own manifest before anything is written. DST "
+             "appears when it is complete.",
     .example = "tutti shard models/demo demo-2 --tp 2\n"
                "tutti shard demo-2 --check\n"
                "tutti shard demo-2 demo-whole --tp 1",

@@ -1,4 +1,4 @@
-/* tutti tokenize: text to token ids, and back. */
+/* tutti tokenize: converts text to token ids, and back. */
 #include "base/utf8.h"
 #include "cli/options/command.h"
 #include "cli/terminal/input.h"
@@ -13,17 +13,17 @@ struct tokenize_values {
 };
 
 static const struct option OPTIONS[] = {
-    { .name = "ids", FLAG_IN(struct tokenize_values, ids), .help = "print the ids alone, on one line" },
+    { .name = "ids", FLAG_IN(struct tokenize_values, ids), .help = "print only the ids, on one line" },
     { .name = "decode",
       .letter = 'd',
       FLAG_IN(struct tokenize_values, decode),
-      .help = "TEXT is a list of ids: print the text that they stand for" },
+      .help = "TEXT is a list of ids: print their text" },
     { .name = "special",
       FLAG_IN(struct tokenize_values, special),
-      .help = "add the ids that the model puts around a text" },
+      .help = "add the special tokens that the model expects around a text" },
     { .name = "parse-special",
       FLAG_IN(struct tokenize_values, parse_special),
-      .help = "special tokens that TEXT spells become them; without it they are text" },
+      .help = "parse special tokens in TEXT; without it they are plain text" },
     { .name = "json", FLAG_IN(struct tokenize_values, json), .help = "print one JSON object" },
     { .name = NULL },
 };
@@ -36,7 +36,7 @@ struct vocabulary {
     struct model_desc desc;
 };
 
-/* The tokenizer alone: no weights are read. */
+/* Loads only the tokenizer, no weights. */
 static enum tutti_status vocabulary_load(struct vocabulary *out, const char *path, struct tutti_error *err)
 {
     struct checkpoint *ck = NULL;
@@ -52,7 +52,8 @@ static enum tutti_status vocabulary_load(struct vocabulary *out, const char *pat
     return st;
 }
 
-/* The bytes of a token for a person: what is not printable, or no whole character, as \xNN. */
+/* The bytes of a token in readable form: bytes that are not printable, or not a whole character,
+ * as \xNN. */
 static bool add_readable(const struct tokenizer *tok, int32_t id, struct buf *out)
 {
     struct piece piece = tokenizer_piece(tok, id);
@@ -110,7 +111,7 @@ static bool print_json(const struct tokenizer *tok, const struct ids *list, cons
 static enum tutti_status encode(const struct tokenize_values *values, const struct vocabulary *vocabulary,
                                 const struct buf *text, struct tutti_error *err)
 {
-    /* As far as a text needs it: there are no weights. */
+    /* A model without weights, sufficient for text. */
     struct model bare = { .family = vocabulary->family,
                           .desc = vocabulary->desc,
                           .tokenizer = vocabulary->tok };
@@ -189,10 +190,9 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
 
 const struct command COMMAND_TOKENIZE = {
     .name = "tokenize",
-    .summary = "turn text into token ids, and back",
-    .about = "Prints the tokens of TEXT, one a line: the id and the piece of the vocabulary. TEXT is taken "
-             "as it is; "
-             "without it, or where it is -, all of standard input.",
+    .summary = "convert text to token ids, and back",
+    .about = "Prints the tokens of TEXT, one per line: the id and the piece of the vocabulary. TEXT "
+             "is taken as it is; without it, or if it is -, all of standard input is read.",
     .example = "tutti tokenize models/demo \"Hello, world\"\n"
                "tutti tokenize models/demo --decode 402,344",
     .options = OPTION_SET(GROUPS, "MODEL [TEXT|-]", 1, 2,

@@ -108,7 +108,7 @@ static enum tutti_status find_manifest(struct shard_plan *p, struct tutti_error 
     enum tutti_status st = shard_manifest_read(&p->own_manifest, checkpoint_folder(p->ck), err);
     p->manifest = p->own_manifest;
     if (st == TUTTI_OK && p->manifest && p->manifest->n_tensors != p->n_items)
-        st = error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, but the checkpoint beside it has %zu",
+        st = error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, but the checkpoint in the same folder has %zu",
                        p->manifest->path, p->manifest->n_tensors, p->n_items);
     return st;
 }
@@ -246,7 +246,7 @@ static enum tutti_status sum_all(struct shard_plan *p, struct tutti_error *err)
         st = sum_tensor(p, item->tensor, item->sha256, err);
         if (st == TUTTI_OK && want && strcmp(want->name, item->tensor->name) != 0)
             st = error_set(err, TUTTI_E_FORMAT,
-                           "%s: tensors[%zu].name: %s, but the checkpoint beside it has %s",
+                           "%s: tensors[%zu].name: %s, but the checkpoint in the same folder has %s",
                            p->manifest->path, i, want->name, item->tensor->name);
         if (st == TUTTI_OK && want && strcmp(want->sha256, item->sha256) != 0)
             st = name_fault(p, i, err);

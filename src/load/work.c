@@ -221,13 +221,13 @@ enum tutti_status work_check(const struct work *work, const struct work_style *s
     if (style->api == LOAD_API_OPENAI)
         return TUTTI_OK;
     if (style->as_chat)
-        return error_set(err, TUTTI_E_ARGUMENT, "messages can be sent by --api openai alone");
+        return error_set(err, TUTTI_E_ARGUMENT, "messages can only be sent with --api openai");
     if (style->ignore_eos)
         return error_set(err, TUTTI_E_ARGUMENT, "--ignore-eos: only --api openai has a field for it");
     for (size_t i = 0; work->items && i < work->n; i++)
         if (work->items[i].messages)
             return error_set(err, TUTTI_E_ARGUMENT,
-                             "prompt %zu of the file has messages, which can be sent by --api openai alone",
+                             "prompt %zu of the file has messages, which can only be sent with --api openai",
                              i + 1);
     return TUTTI_OK;
 }
@@ -251,7 +251,8 @@ static json_t *openai_body(const struct work_style *style, json_t *prompt, int m
     return NULL;
 }
 
-/* llm-serving and TGI. Where no temperature is given they are asked for the most probable tokens, as is their own way. */
+/* llm-serving and TGI. Where no temperature is given they are asked for the most probable tokens,
+ * as is their own way. */
 static json_t *inputs_body(const struct work_style *style, json_t *prompt, int max_tokens)
 {
     bool samples = style->temperature > 0; /* false of NaN */

@@ -337,7 +337,7 @@ def test_a_whole_checkpoint_with_a_manifest_is_held_against_it(cut4, tmp_path):
 
 
 def test_a_ranks_folder_is_no_model(cut4):
-    assert f"{cut4}/rank_1: it holds rank 1 of 4; give the folder that it lies in" in wrong("inspect", cut4 / "rank_1")
+    assert f"{cut4}/rank_1: it holds rank 1 of 4; give its parent folder" in wrong("inspect", cut4 / "rank_1")
 
 
 def manifest_faults():

@@ -86,7 +86,7 @@ def test_a_batch_that_cannot_be_shared_evenly_is_refused(tmp_path):
                          ids=["file", "prompt", "grammar"])
 def test_standard_input_is_refused(args):
     done = run(*args, "--dp", 2, n_ranks=2, check=False)
-    assert done.returncode == 2 and b"standard input goes to one of them" in done.stderr and not done.stdout
+    assert done.returncode == 2 and b"standard input goes to only one of them" in done.stderr and not done.stdout
 
 
 def test_a_prompt_that_fails_costs_no_other(tmp_path):

@@ -405,7 +405,7 @@ def test_the_page_stands_for_itself(mock, tmp_path):
     (["http://h", "-c", "20001"], "-c: found '20001', expected a whole number from 1 to 20000"),
     (["http://h", "-N", "10000001"], "-N: found '10000001', expected a whole number from 1 to 10000000"),
     (["http://h", "--api", "grpc"], "--api: found 'grpc', expected openai, llm-serving or tgi"),
-    (["http://h", "--api", "tgi", "--chat"], "messages can be sent by --api openai alone"),
+    (["http://h", "--api", "tgi", "--chat"], "messages can only be sent with --api openai"),
     (["http://h", "--api", "tgi", "--ignore-eos"], "--ignore-eos: only --api openai has a field for it"),
     (["http://h", "--body", "[1]"], "--body: expected a JSON object"),
     (["http://h", "--body", "{"], "--body: column"),

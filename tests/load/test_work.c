@@ -171,7 +171,7 @@ static void what_an_interface_cannot_ask_is_refused(void **state)
         const char *said;
     } CASES[] = {
         { { .api = LOAD_API_TGI }, "prompt 2 of the file has messages" },
-        { { .api = LOAD_API_TGI, .as_chat = true }, "messages can be sent by --api openai alone" },
+        { { .api = LOAD_API_TGI, .as_chat = true }, "messages can only be sent with --api openai" },
         { { .api = LOAD_API_TGI, .ignore_eos = true }, "--ignore-eos" },
         { { .api = LOAD_API_LLM_SERVING, .model = "m" }, "prompt 2 of the file has messages" },
     };

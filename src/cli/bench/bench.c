@@ -1,4 +1,4 @@
-/* tutti bench: the speed of a model on this machine, beside the limit of the machine. */
+/* tutti bench: measures the speed of a model, compared with the limit of the machine. */
 #include "cli/bench/bench.h"
 
 #include "backend/kv_type.h"
@@ -38,8 +38,8 @@ static const struct option OPTIONS[] = {
     { .name = "shape",
       TEXT_IN(VALUES, shape),
       .value = "NAME",
-      .help = "instead of MODEL: a known shape with made-up weights, such as chatglm3-6b; list prints their "
-              "names" },
+      .help = "instead of MODEL: a known shape with random weights, such as chatglm3-6b; list prints "
+              "their names" },
     { .name = "users",
       .letter = 'u',
       INTS_IN(VALUES, users),
@@ -47,58 +47,58 @@ static const struct option OPTIONS[] = {
       .min = 1,
       .max = MAX_USERS,
       .initial = "1,8,17,32",
-      .help = "how many decode together" },
+      .help = "numbers of sequences that decode together" },
     { .name = "context",
       .letter = 'c',
       INT_IN(VALUES, context),
       .value = "N",
       .max = MAX_TOKENS,
       .initial = "64",
-      .help = "tokens that each user has behind it while decoding" },
+      .help = "tokens of context of each sequence while decoding" },
     { .name = "prefill",
       INT_IN(VALUES, prefill),
       .value = "N",
       .max = MAX_TOKENS,
       .initial = "256",
-      .help = "tokens of the prompt that is read in one step; 0: none" },
+      .help = "tokens of the prompt to prefill in one step; 0: none" },
     { .name = "attention",
       INTS_IN(VALUES, attention),
       .value = "LIST",
       .min = 1,
       .max = MAX_TOKENS,
-      .help = "time attention alone at these contexts, with f16 and with int8 keys and values" },
+      .help = "time only attention at these contexts, with f16 and with int8 keys and values" },
     { .name = "repetitions",
       .letter = 'r',
       INT_IN(VALUES, repetitions),
       .value = "N",
       .min = 1,
       .max = MAX_REPETITIONS,
-      .help = "of each point, behind one to warm up; without it, as many as a few seconds hold, at least 3" },
+      .help = "repetitions of each point, after a warm-up; without it, as many as fit in a few "
+              "seconds, at least 3" },
     { .name = "engine",
       FLAG_IN(VALUES, engine),
-      .help = "measure through the engine as well: scheduler, sampling and text thread included" },
+      .help = "also measure the whole engine, with scheduler, sampling and text thread" },
     { .name = "speculate",
       INT_IN(VALUES, speculate),
       .value = "N",
       .max = 32,
       .initial = "0",
-      .help = "with --engine: up to N guessed tokens in a step, for random answers, the model's own ones, "
-              "and ones "
-              "that repeat one token, in turn with the same without guesses" },
+      .help = "with --engine: speculate up to N draft tokens per step (prompt lookup), for random "
+              "answers, the model's own ones, and ones that repeat one token; each alternates with the "
+              "same run without speculation" },
     { .name = "json-schema",
       TEXT_IN(VALUES, json_schema),
       .value = "FILE",
-      .help = "with --engine: answers that are valid by the JSON Schema of the file, in turn with free ones, "
-              "instead of those with much text work" },
+      .help = "with --engine: answers constrained by the JSON Schema of the file, alternating with "
+              "unconstrained ones, instead of those with much text work" },
     { .name = "made-lora",
       INT_IN(VALUES, made_lora),
       .value = "RANK",
       .min = 1,
       .max = LORA_MAX_RANK,
-      .help =
-          "an adapter of this rank with made-up updates of every linear layer. Users take turns: the "
-          "first has no "
-          "adapter, the next ones those that are there; the same steps without adapters are timed in turn" },
+      .help = "add a LoRA adapter of this rank with random weights for every linear layer. The first "
+              "user has no adapter, the next ones one of the given adapters in rotation; each step is "
+              "also timed without adapters" },
     { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
     { .name = NULL },
 };
@@ -125,7 +125,7 @@ struct report {
 
 /* ---- the machine ----------------------------------------------------------------------------------------------- */
 
-/* The same number of threads as the model's, which are idle meanwhile. */
+/* Uses as many threads as the model, whose threads are idle meanwhile. */
 static enum tutti_status open_limits(const struct model_flags *flags, struct report *report,
                                      struct team **team, struct measure **limits, struct tutti_error *err)
 {
@@ -143,7 +143,7 @@ static enum tutti_status open_limits(const struct model_flags *flags, struct rep
                    : error_set(err, TUTTI_E_MEMORY, "no memory to measure the machine's read bandwidth in");
 }
 
-/* Over all that was measured. */
+/* Medians over all measurements. */
 static void sum_up_limits(struct report *report)
 {
     double *samples = report->samples;
@@ -175,7 +175,7 @@ static const char *engine_result_name(const struct bench_engine_result *r)
         { "schema", "schema, guessed", "schema, drafted" },
         { "random", "random, guessed", "random, drafted" },
     };
-    return names[r->text][r->guesses];
+    return names[r->text][r->drafts];
 }
 
 static void print_attention(const struct report *report)
@@ -194,7 +194,7 @@ static void print_attention(const struct report *report)
     }
 }
 
-/* of that: of the rate in the line above, in turn with which it was measured */
+/* "of that": relative to the line above, with which it alternated */
 static void print_engine_result(const struct bench_engine_result *r)
 {
     char ratio[16] = "", spread[16] = "";
@@ -209,7 +209,7 @@ static void print_engine_result(const struct bench_engine_result *r)
                   r->n_rejected, r->n_passes, r->n_late_masks);
 }
 
-/* What the steps of several ranks cost beside their arithmetic. */
+/* The communication cost of steps on several ranks. */
 static void print_ranks(const struct report *report)
 {
     if (report->n_ranks == 1)
@@ -350,7 +350,7 @@ static void print_json(const struct report *report, const struct model *model)
         json_decref(object);
         object = NULL;
     }
-    output_json(object, true); /* NULL: fails, which output_flush() reports */
+    output_json(object, true); /* NULL fails; output_flush() reports it */
     json_decref(object);
 }
 
@@ -393,7 +393,7 @@ static enum tutti_status measure_model(const struct bench_values *values, struct
         .context = (int)values->context,
         .n_prefill = (int)values->prefill,
         .n_repetitions = values->repetitions > 0 ? (int)values->repetitions : 0,
-        .max_guesses = (int)values->speculate,
+        .max_lookup_drafts = (int)values->speculate,
         .draft = draft,
         .max_draft_tokens = (int)values->draft.tokens,
         .schema = values->json_schema ? schema->bytes : NULL,
@@ -489,7 +489,7 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
         st = model_flags_ranks(&values->model, &ranks, err);
     if (st == TUTTI_OK)
         st = open_model(values, ranks, path, &model, err);
-    if (tutti_ranks_rank(ranks) > 0) { /* a failure that all know of is told by rank 0 */
+    if (tutti_ranks_rank(ranks) > 0) { /* rank 0 reports a failure of all ranks */
         st = st == TUTTI_OK ? model_follow(model, err) : st == TUTTI_E_IO ? st : TUTTI_OK;
         goto done;
     }
@@ -524,24 +524,18 @@ done:
 
 const struct command COMMAND_BENCH = {
     .name = "bench",
-    .summary = "measure speed, beside the limit of this machine",
-    .about =
-        "Times single steps of the model: decoding, one token for each of some users, and reading a "
-        "prompt. Figures "
-        "are medians; spread is the distance between the quartiles, of the median. The limit is the "
-        "longer one of "
-        "the time to read all weights, keys and values once at the speed of memory and the time to "
-        "compute at the "
-        "peak of the arithmetic units, both measured just before and just behind each repetition; weights "
-        "that fit into the "
-        "processor's caches "
-        "can be read faster than that. With --engine each user asks for 32 tokens; plain runs take turns "
-        "with ones "
-        "with much text work (20 log-probabilities a token, 16 stop strings), and text waits counts the "
-        "steps that "
-        "had to wait for text; late counts the tokens that had to wait for what a schema allows. Of two "
-        "kinds that take turns, the first is what the second is compared "
-        "with: of that is the median of their ratios.",
+    .summary = "measure a model's speed, compared with the limit of this machine",
+    .about = "Times single steps of the model: decode steps, with one token for each user, and "
+             "prefill of a prompt. Results are medians; spread is the distance between the quartiles, "
+             "relative to the median. The limit is the longer of two times: to read all weights, keys "
+             "and values once at memory bandwidth, and to compute at the peak of the arithmetic "
+             "units. Both are measured just before and just after each repetition. Weights that fit "
+             "into the processor's caches can be read faster than the limit. With --engine each user "
+             "requests 32 tokens. Plain runs alternate with runs with much text work (20 "
+             "log-probabilities per token, 16 stop strings). \"text waits\" counts the steps that "
+             "waited for the text thread; \"late\" counts the tokens that waited for the token mask "
+             "of a schema. Of two variants that alternate, the first is the reference of the second: "
+             "\"of that\" is the median of their ratios.",
     .example = "tutti bench models/demo --engine\n"
                "tutti bench --shape chatglm3-6b --type q4_0 --json",
     .options = OPTION_SET(GROUPS, "[MODEL]", 0, 1, ""),

@@ -14,7 +14,7 @@ struct bench_plan {
     int context;              /* tokens of context of each sequence */
     int n_prefill;            /* tokens of the prompt to prefill; 0: none */
     int n_repetitions;        /* 0: as many as fit in a few seconds */
-    int max_guesses;          /* engine only: prompt-lookup draft tokens; 0: none */
+    int max_lookup_drafts;    /* engine only: prompt-lookup draft tokens; 0: none */
     struct model *draft;      /* engine only: draft model; NULL: none */
     int max_draft_tokens;
     const char *schema; /* engine only: JSON schema of the answers; NULL: none */
@@ -116,7 +116,7 @@ enum bench_text {
 
 struct bench_engine_result {
     enum bench_text text;
-    enum bench_guesses { BENCH_NO_GUESSES, BENCH_GUESSED, BENCH_DRAFTED } guesses;
+    enum bench_drafts { BENCH_NO_DRAFTS, BENCH_LOOKUP_DRAFTS, BENCH_MODEL_DRAFTS } drafts;
     int n_users, context, n_tokens; /* n_tokens: output tokens per user */
     int n_rounds; /* alternating with the variant that this is compared with: the previous result */
     double tok_s; /* sum of the users' rates after the first token; median of the rounds */

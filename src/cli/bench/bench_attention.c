@@ -1,4 +1,4 @@
-/* The cost of attention by itself: the operation of every layer, over pages that no cache holds any more. */
+/* Times attention alone: the operation of every layer, over pages that are not in any cache. */
 #include "backend/kv_type.h"
 #include "base/system/clock.h"
 #include "cli/bench/bench.h"
@@ -8,12 +8,13 @@
 #include <string.h>
 
 enum {
-    PROMPT_ROWS = 64, /* rows of a chunk of a prompt */
+    PROMPT_ROWS = 64, /* rows of a prefill chunk */
     MIN_REPETITIONS = 3,
     MAX_REPETITIONS = 50,
-    SPENT_NS = 500000000, /* a point is repeated for this long, */
+    SPENT_NS = 500000000, /* a point is repeated for this long; */
 };
-static const uint64_t WITH_LIMITS_NS = 3000000000; /* and, with the limits of the machine, for this long */
+static const uint64_t WITH_LIMITS_NS =
+    3000000000; /* or, including the measurement of limits, for this long */
 
 struct attention_bench {
     struct model *model;
@@ -21,7 +22,7 @@ struct attention_bench {
     struct measure *limits;
     int context;
     float *qkv, *y; /* the backend's: [PROMPT_ROWS][...] */
-    float *host;    /* what qkv is filled with */
+    float *host;    /* the source of qkv */
     int32_t positions[PROMPT_ROWS], seqs[PROMPT_ROWS];
     int32_t *pages; /* [pages of the context] */
     size_t n_qkv;
@@ -68,7 +69,7 @@ static enum tutti_status init(struct attention_bench *b, struct model *model, st
     return st == TUTTI_OK ? be->ops->kv_new(be, &b->kv, n_pages, kv_type, err) : st;
 }
 
-/* Rows at positions first..: stores them, or lets them look back. */
+/* Runs rows at positions first..: stores their keys and values, or computes their attention. */
 static void run(struct attention_bench *b, int first, int n_rows, bool is_store)
 {
     struct backend *be = b->model->backend;
@@ -93,7 +94,7 @@ static void fill(struct attention_bench *b)
     struct backend *be = b->model->backend;
     for (int first = 0; first < b->context; first += PROMPT_ROWS) {
         int n_rows = b->context - first < PROMPT_ROWS ? b->context - first : PROMPT_ROWS;
-        be->ops->upload(be, b->qkv, b->host, b->n_qkv); /* storing turns what is there */
+        be->ops->upload(be, b->qkv, b->host, b->n_qkv); /* storing rotates qkv in place */
         run(b, first, n_rows, true);
     }
 }
@@ -123,7 +124,8 @@ static void measure(struct attention_bench *b, int n_repetitions, struct bench_a
                                             .peak_f32_gflops = measure_median(f32, n) };
 }
 
-/* What the rows of one step see of positions, all together: full contexts, and the triangle at their end. */
+/* The positions that all rows of a step attend to, summed: full contexts, and the triangle at
+ * their end. */
 static double seen_positions(const struct model_desc *d, const struct bench_attention_result *r)
 {
     double seen = 0;
@@ -134,7 +136,8 @@ static double seen_positions(const struct model_desc *d, const struct bench_atte
     return seen;
 }
 
-/* The last row sees all that has to be read, but for what a window hides from it. */
+/* The bytes and operations: the last row attends to all positions that must be read, within its
+ * window. */
 static void reckon(const struct model_desc *d, struct bench_attention_result *r)
 {
     int n_read = d->window > 0 && r->context > d->window + r->n_rows ? d->window + r->n_rows : r->context;

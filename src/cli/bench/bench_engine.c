@@ -1,5 +1,5 @@
-/* Users of an engine at work together: what one gets after scheduling, sampling and text, and whether steps wait for
- * the text thread. */
+/* Measures the whole engine with several users: throughput including scheduling, sampling and
+ * text, and steps that wait for the text thread. */
 #include "base/rng.h"
 #include "base/system/clock.h"
 #include "cli/bench/bench.h"
@@ -12,16 +12,16 @@
 
 enum {
     ANSWER_TOKENS = 32,
-    LONG_ANSWER_TOKENS = 192, /* where guesses are made, which take time to be right */
+    LONG_ANSWER_TOKENS = 192, /* with speculation, whose acceptance rate needs time to settle */
     N_RANDOM = 16,
     MIN_ROUNDS = 3,
     MAX_ROUNDS = 100,
-    ROUNDS_NS = 2000000000, /* those of two kinds go on for this long, where no number was asked for */
+    ROUNDS_NS = 2000000000, /* duration of the rounds of two variants, unless a number is given */
 };
 
 struct user {
     struct run *run;
-    uint64_t first_ns, last_ns; /* when its first and its last token came */
+    uint64_t first_ns, last_ns; /* times of its first and last token */
     size_t n_tokens;
 };
 
@@ -54,7 +54,7 @@ static void on_event(void *user_data, const struct tutti_event *event)
     pthread_mutex_unlock(&run->mutex);
 }
 
-/* Strings that no answer will hold, which every piece of text must be compared with. */
+/* Stop strings that no answer contains, but with which every piece of text is compared. */
 static const struct tutti_string STOPS[LIMIT_STOPS] = {
     { "\x01one", 4 },      { "\x01two", 4 }, { "\x01three", 6 },   { "\x01four", 5 },
     { "\x01 five", 6 },    { "\x01six", 4 }, { "\x01seven", 6 },   { "\x01 eight", 7 },
@@ -62,7 +62,7 @@ static const struct tutti_string STOPS[LIMIT_STOPS] = {
     { "\x01thirteen", 9 }, { "\x01 14", 4 }, { "\x01 15", 4 },     { "\x01 16", 4 },
 };
 
-/* What answers are made of, where guesses are looked at. */
+/* Sets the kind of answers for runs with speculation. */
 static void choose_text(struct tutti_request *request, const struct bench_engine_result *result,
                         struct tutti_logit_bias bias[N_RANDOM], int32_t *ids)
 {
@@ -76,7 +76,7 @@ static void choose_text(struct tutti_request *request, const struct bench_engine
     for (size_t i = N_RANDOM; i < request->n_ids; i++)
         ids[i] = ids[mix64(request->sampling.seed << 32 | i) % (size_t)n];
     request->sampling.temperature = result->text == BENCH_COPIED ? 0 : 100;
-    request->sampling.top_k = n; /* nearly all alike */
+    request->sampling.top_k = n; /* nearly uniform */
     request->sampling.logit_bias = bias;
     request->sampling.n_logit_bias = (size_t)n;
 }
@@ -97,7 +97,7 @@ static enum tutti_status submit_all(tutti_engine *engine, const struct model *mo
             .n_ids = (size_t)n_prompt,
             .max_tokens = result->n_tokens,
             .ignore_eos = true,
-            .max_guesses = result->guesses != BENCH_NO_GUESSES ? 0 : -1,
+            .max_guesses = result->drafts != BENCH_NO_DRAFTS ? 0 : -1,
         };
         uint64_t id;
         request.adapter = tutti_model_adapter_name(model_handle((struct model *)(uintptr_t)model),
@@ -180,7 +180,7 @@ static enum tutti_status measure(tutti_engine *engine, const struct model *model
     tutti_engine_stats(engine, &before);
     uint64_t begin_ns = clock_now_ns();
     enum tutti_status st = submit_all(engine, model, plan, &run, users, result, err);
-    wait_for_all(&run); /* also after a failure: the callbacks reach into users */
+    wait_for_all(&run); /* also after a failure: the callbacks use users */
     if (st == TUTTI_OK && run.has_failed) {
         if (err)
             *err = run.error;
@@ -201,16 +201,16 @@ static enum tutti_status measure(tutti_engine *engine, const struct model *model
     return st;
 }
 
-static bool has_guesses(const struct bench_plan *plan)
+static bool speculates(const struct bench_plan *plan)
 {
-    return plan->max_guesses > 0 || plan->draft;
+    return plan->max_lookup_drafts > 0 || plan->draft;
 }
 
 /* draft: NULL: none */
 static enum tutti_status open_engine(struct model *model, struct model *draft, const struct bench_plan *plan,
                                      tutti_engine **out, struct tutti_error *err)
 {
-    int n_answer = has_guesses(plan) ? LONG_ANSWER_TOKENS : ANSWER_TOKENS;
+    int n_answer = speculates(plan) ? LONG_ANSWER_TOKENS : ANSWER_TOKENS;
     int n_users = 1, n_tokens = plan->context + n_answer + 2 * KV_PAGE_TOKENS;
     for (int i = 0; i < plan->users.n; i++)
         if (plan->users.ints[i] > n_users)
@@ -222,8 +222,8 @@ static enum tutti_status open_engine(struct model *model, struct model *draft, c
     struct tutti_engine_options options = {
         .kv_bytes = (uint64_t)page_bytes * (uint64_t)n_users * (uint64_t)pages_per_user,
         .max_seqs = n_users,
-        .no_prefix_cache = true, /* every run reads its prompts */
-        .max_guesses = plan->max_guesses,
+        .no_prefix_cache = true, /* every run prefills its prompts */
+        .max_guesses = plan->max_lookup_drafts,
         .draft = draft ? model_handle(draft) : NULL,
         .max_draft_tokens = plan->max_draft_tokens,
     };
@@ -232,22 +232,22 @@ static enum tutti_status open_engine(struct model *model, struct model *draft, c
 
 /* ---- in turn ---------------------------------------------------------------------------------------------------- */
 
-/* Two kinds that are measured in turn on one engine, so that what else the machine does meets both. */
+/* Two variants that alternate on one engine, so that other load on the machine affects both. */
 static const struct pair {
     struct kind {
         enum bench_text text;
-        enum bench_guesses guesses;
+        enum bench_drafts drafts;
     } base, other;
     bool is_drafted; /* on an engine with a draft model */
 } PAIRS[BENCH_ENGINE_PAIRS] = {
-    { { BENCH_PLAIN, BENCH_NO_GUESSES }, { BENCH_TEXT_WORK, BENCH_NO_GUESSES }, false },
-    { { BENCH_PLAIN, BENCH_NO_GUESSES }, { BENCH_SCHEMA, BENCH_NO_GUESSES }, false },
-    { { BENCH_RANDOM, BENCH_NO_GUESSES }, { BENCH_RANDOM, BENCH_GUESSED }, false },
-    { { BENCH_OWN, BENCH_NO_GUESSES }, { BENCH_OWN, BENCH_GUESSED }, false },
-    { { BENCH_COPIED, BENCH_NO_GUESSES }, { BENCH_COPIED, BENCH_GUESSED }, false },
-    { { BENCH_RANDOM, BENCH_NO_GUESSES }, { BENCH_RANDOM, BENCH_DRAFTED }, true },
-    { { BENCH_OWN, BENCH_NO_GUESSES }, { BENCH_OWN, BENCH_DRAFTED }, true },
-    { { BENCH_COPIED, BENCH_NO_GUESSES }, { BENCH_COPIED, BENCH_DRAFTED }, true },
+    { { BENCH_PLAIN, BENCH_NO_DRAFTS }, { BENCH_TEXT_WORK, BENCH_NO_DRAFTS }, false },
+    { { BENCH_PLAIN, BENCH_NO_DRAFTS }, { BENCH_SCHEMA, BENCH_NO_DRAFTS }, false },
+    { { BENCH_RANDOM, BENCH_NO_DRAFTS }, { BENCH_RANDOM, BENCH_LOOKUP_DRAFTS }, false },
+    { { BENCH_OWN, BENCH_NO_DRAFTS }, { BENCH_OWN, BENCH_LOOKUP_DRAFTS }, false },
+    { { BENCH_COPIED, BENCH_NO_DRAFTS }, { BENCH_COPIED, BENCH_LOOKUP_DRAFTS }, false },
+    { { BENCH_RANDOM, BENCH_NO_DRAFTS }, { BENCH_RANDOM, BENCH_MODEL_DRAFTS }, true },
+    { { BENCH_OWN, BENCH_NO_DRAFTS }, { BENCH_OWN, BENCH_MODEL_DRAFTS }, true },
+    { { BENCH_COPIED, BENCH_NO_DRAFTS }, { BENCH_COPIED, BENCH_MODEL_DRAFTS }, true },
 };
 
 static bool is_wanted(const struct pair *pair, const struct bench_plan *plan, bool is_drafted)
@@ -255,10 +255,11 @@ static bool is_wanted(const struct pair *pair, const struct bench_plan *plan, bo
     bool is_schema = pair->other.text == BENCH_SCHEMA, is_text = pair->other.text == BENCH_TEXT_WORK;
     if ((is_schema && !plan->schema) || (is_text && plan->schema))
         return false;
-    return pair->is_drafted == is_drafted && (pair->other.guesses != BENCH_GUESSED || plan->max_guesses > 0);
+    return pair->is_drafted == is_drafted &&
+           (pair->other.drafts != BENCH_LOOKUP_DRAFTS || plan->max_lookup_drafts > 0);
 }
 
-/* Sums over rounds; the times of each are kept. */
+/* Adds a round to the sums; the times are kept separately. */
 static void add(struct bench_engine_result *sum, const struct bench_engine_result *round)
 {
     sum->step_ms += round->step_ms;
@@ -270,7 +271,7 @@ static void add(struct bench_engine_result *sum, const struct bench_engine_resul
     sum->n_late_masks += round->n_late_masks;
 }
 
-/* Of the n rounds of one kind. */
+/* Summarizes the n rounds of one variant. */
 static void sum_up(struct bench_engine_result *result, double *tok_s, double *ttft_ms, int n)
 {
     result->n_rounds = n;
@@ -292,7 +293,7 @@ static bool needs_more(const struct rounds *rounds, int n_wanted)
     return rounds->n < MIN_ROUNDS || (rounds->n < MAX_ROUNDS && rounds->spent_ns < ROUNDS_NS);
 }
 
-/* One round of each of the n kinds, the first or the last one first. */
+/* One round of each of the n variants, beginning with the first or the last. */
 static enum tutti_status run_round(tutti_engine *engine, const struct model *model,
                                    const struct bench_plan *plan, const struct bench_engine_result *kinds,
                                    int n, bool is_reversed, struct bench_engine_result *out,
@@ -307,7 +308,8 @@ static enum tutti_status run_round(tutti_engine *engine, const struct model *mod
     return st;
 }
 
-/* results: [n], what is to be measured. The first round, in which an engine learns what its steps take, is not counted. */
+/* results: [n], the variants to measure. The first round is not counted: the engine learns its
+ * step times in it. */
 static enum tutti_status run_in_turn(tutti_engine *engine, const struct model *model,
                                      const struct bench_plan *plan, struct bench_engine_result *results,
                                      int n, struct rounds *rounds, struct tutti_error *err)
@@ -346,7 +348,7 @@ static struct bench_engine_result result_of(const struct kind *kind, const struc
         .context = plan->context,
         .n_tokens = is_short ? ANSWER_TOKENS : LONG_ANSWER_TOKENS,
         .text = kind->text,
-        .guesses = kind->guesses,
+        .drafts = kind->drafts,
     };
 }
 
@@ -363,7 +365,8 @@ static enum tutti_status run_pairs(struct model *model, struct model *draft, con
             if (!is_wanted(pair, plan, draft != NULL))
                 continue;
             int n_users = (int)plan->users.ints[i];
-            int n = pair->other.text == BENCH_TEXT_WORK && !model->tokenizer ? 1 : 2; /* there is no text */
+            int n = pair->other.text == BENCH_TEXT_WORK && !model->tokenizer ? 1
+                                                                             : 2; /* no tokenizer, no text */
             results[*n_results] = result_of(&pair->base, plan, n_users);
             if (n > 1)
                 results[*n_results + 1] = result_of(&pair->other, plan, n_users);

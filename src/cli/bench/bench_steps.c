@@ -1,4 +1,4 @@
-/* Steps of a model by themselves: rows at their positions over real page tables, timed one by one. */
+/* Times single model steps: rows at their positions, with real page tables. */
 #include "backend/kv_type.h"
 #include "base/system/clock.h"
 #include "cli/bench/bench.h"
@@ -12,12 +12,12 @@
 enum {
     MAX_REPETITIONS = 200,
     MIN_REPETITIONS = 3,
-    CHUNK_ROWS = 256, /* rows of a step that fills the cache */
+    CHUNK_ROWS = 256, /* rows of a prefill step that fills the KV cache */
 };
 
-/* Steps of a point are repeated until they have taken MIN_S together, and not beyond MAX_S once there is the least number of
- * them. The limits of the machine are measured around each, which takes a hundred times as long as a step of a tiny model: so
- * the whole, too, has a limit. */
+/* Steps of a point are repeated until they have taken MIN_S in total, but at most MAX_S after the
+ * minimum number. The machine's limits are measured around each step, which takes a hundred times
+ * as long as a step of a tiny model, so the total time is limited too. */
 static const double MIN_S = 1.5, MAX_S = 20, MAX_WITH_LIMITS_S = 4;
 
 struct bench {
@@ -75,7 +75,7 @@ struct bench_time bench_time_of(double *seconds, int n)
 
 /* ---- the steps ------------------------------------------------------------------------------------------------- */
 
-/* n_rows tokens of user 0 from position first on; logits of the last one. */
+/* Prefills n_rows tokens of user 0 from position first on; logits of the last one. */
 static void run_prompt(struct bench *b, int first, int n_rows)
 {
     for (int i = 0; i < n_rows; i++) {
@@ -96,7 +96,8 @@ static void run_prompt(struct bench *b, int first, int n_rows)
     model_forward(b->model, b->kv, &step, b->logits);
 }
 
-/* One token for each of n_users, each at position context; adapts: the users take turns with the adapters that there are. */
+/* Decodes one token for each of n_users, at position context; adapts: the users use the adapters
+ * in rotation. */
 static void run_decode(struct bench *b, int n_users, int context, bool adapts)
 {
     for (int i = 0; i < n_users; i++) {
@@ -118,7 +119,8 @@ static void run_decode(struct bench *b, int n_users, int context, bool adapts)
     model_forward(b->model, b->kv, &step, b->logits);
 }
 
-/* Reads a chunk for one user; all other pages become copies of it: the same work for attention. */
+/* Prefills a chunk for one user and copies its pages to all others: attention then has the same
+ * work. */
 static void fill_cache(struct bench *b, int context)
 {
     int n_read = context < CHUNK_ROWS ? context : CHUNK_ROWS, n_pages = n_read / KV_PAGE_TOKENS;
@@ -132,7 +134,8 @@ static void fill_cache(struct bench *b, int context)
 
 /* ---- the limit ------------------------------------------------------------------------------------------------- */
 
-/* Bytes that every step must read: the packed matrices. Of the embedding it reads a row for each token alone. */
+/* Bytes that every step must read: the packed matrices, without the embedding, of which it reads
+ * only one row per token. */
 static double bytes_of_weights(const struct model *model)
 {
     const struct backend_ops *ops = model->backend->ops;
@@ -157,14 +160,14 @@ static double layer_ops_of_row(const struct model_desc *d)
     return 2 * d->n_layers * (qkv + heads * d->d_model + ffn);
 }
 
-/* The longer one of the time to read weights and KV once and the time to compute. */
+/* The limit: the longer of the times to read weights and KV once, and to compute. */
 static void find_limit(const struct model *model, struct bench_result *result)
 {
     const struct bench_limits *limits = &result->limits;
-    const struct model_desc *d = &model->local; /* what this rank computes */
+    const struct model_desc *d = &model->local; /* this rank's part */
     bool is_prefill = result->phase == BENCH_PREFILL;
     double rows = result->n_tokens, outputs = is_prefill ? 1 : rows;
-    /* positions that all rows together look at, and those whose keys and values come from memory */
+    /* positions that all rows attend to, summed; those whose keys and values are read from memory */
     double seen = is_prefill ? rows * (rows + 1) / 2 : rows * (result->context + 1.0);
     double stored = is_prefill ? rows : seen;
     double kv_bytes = 2.0 * d->n_layers * d->n_kv_heads * (double)kv_type_bytes(model->kv_type, d->head_dim) *
@@ -196,11 +199,11 @@ static double seconds_since(uint64_t begin_ns)
     return (double)(clock_now_ns() - begin_ns) / 1e9;
 }
 
-/* The repetitions of a point, and what the machine could do before each and behind the last. */
+/* The repetitions of a point, and the machine's limits before each and after the last. */
 struct samples {
     double *seconds;           /* [n_most] */
     double *read, *int8, *f32; /* [n_most + 1] */
-    double *ratios;            /* [n_most] to the same step without adapters, just before or behind */
+    double *ratios;            /* [n_most] relative to the same step without adapters, just before or after */
 };
 
 static void look_at_limits(struct bench *b, struct samples *s, int n)
@@ -210,7 +213,8 @@ static void look_at_limits(struct bench *b, struct samples *s, int n)
     s->f32[n] = measure_f32_gflops(b->measure);
 }
 
-/* The median of what was there around each of n repetitions: the mean of just before and just behind, since a speed changes meanwhile. */
+/* The median limit over n repetitions: for each, the mean of the limits just before and just
+ * after, since they change over time. */
 static double limit_of(double *looks, int n)
 {
     for (int i = 0; i < n; i++)
@@ -226,7 +230,7 @@ static struct cluster_cost cost_now(const struct bench *b)
     return cost;
 }
 
-/* Adds what came since begin, of one of n repetitions. */
+/* Adds the cost since begin, of one of n repetitions. */
 static void add_cost(struct bench_ranks *ranks, const struct cluster_cost *begin,
                      const struct cluster_cost *end)
 {
@@ -253,7 +257,7 @@ static double seconds_of_decode(struct bench *b, const struct bench_result *resu
     return (double)(clock_now_ns() - begin) / 1e9;
 }
 
-/* The step, or prompt, that counts. */
+/* Times one step, or prompt. */
 static double seconds_of_step(struct bench *b, struct bench_result *result)
 {
     struct cluster_cost before = cost_now(b), after;
@@ -268,7 +272,8 @@ static double seconds_of_step(struct bench *b, struct bench_result *result)
     return seconds;
 }
 
-/* Steps with and without adapters in turn, now the one first and now the other, so that both see the same machine. */
+/* Alternates steps with and without adapters, and the order of the two, so that both run under
+ * the same conditions. */
 static double compare_adapters(struct bench *b, struct bench_result *result, bool is_odd, double *ratio)
 {
     run_decode(b, result->n_users, result->context, false); /* wakes the threads */
@@ -280,8 +285,9 @@ static double compare_adapters(struct bench *b, struct bench_result *result, boo
     return adapted;
 }
 
-/* The median of n ratios, and the two between which it is in 95 of 100 cases: n / 2 of them are below it, give or take
- * sqrt(n / 4) (David and Nagaraja, Order Statistics, section 7.1). Sorts them. */
+/* The median of n ratios and its 95 % confidence interval: n / 2 ratios are below the median,
+ * with a standard deviation of sqrt(n / 4) (David and Nagaraja, Order Statistics, section 7.1).
+ * Sorts them. */
 static void find_adapter_cost(struct bench_result *result, double *ratios, int n)
 {
     double half = 1.96 * sqrt(n / 4.0);
@@ -301,7 +307,7 @@ static void measure(struct bench *b, const struct bench_plan *plan, struct sampl
     for (int i = -1; i < 0 || needs_more(n, spent, seconds_since(begin_ns), plan->n_repetitions);
          i++) { /* -1: to warm up */
         b->progress(b->user, b->n_done, b->n_points);
-        if (b->model->group) /* wakes the others, who had nothing to do meanwhile */
+        if (b->model->group) /* wakes the other ranks, which were idle */
             run_decode(b, 1, result->context, false);
         s->seconds[n] = result->has_adapters ? compare_adapters(b, result, i % 2 != 0, &s->ratios[n])
                                              : seconds_of_step(b, result);
@@ -366,7 +372,7 @@ static enum tutti_status init(struct bench *b, struct model *model, const struct
         !b->logits)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the steps of %d users", b->n_users);
     bench_fill_ids(b->ids, b->max_rows, model->desc.n_usable_vocab, 1);
-    /* User 0 alone has pages for the prompt; every user has those for the context. */
+    /* Only user 0 has pages for the prompt; every user has pages for the context. */
     for (int user = 0; user < b->n_users; user++) {
         b->page_tables[user] = b->pages + user * b->pages_per_user;
         for (int page = 0; page < decode_pages; page++)
@@ -378,7 +384,7 @@ static enum tutti_status init(struct bench *b, struct model *model, const struct
     return st == TUTTI_OK ? model_kv_new(model, &b->kv, n_pages, err) : st;
 }
 
-/* On this rank, which measures the limits, is a buffer of no use to the model. */
+/* Subtracts this rank's buffer for measuring limits, which the model does not use. */
 static void look_at_memory(struct model *model, struct bench_memory *memory)
 {
     memory->n_ranks = model_memory_taken(model, memory->rank_bytes);

@@ -1,4 +1,4 @@
-/* Completion for bash and zsh. Both know every option, the words that one may choose between, and where a file is meant. */
+/* Generates completion for bash and zsh: every option, the choices of its value, and file names. */
 #include "cli/options/manual.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static bool takes_files(const struct command *command)
 
 /* ---- bash -------------------------------------------------------------------------------------------------------- */
 
-/* "--name" and "-n" of each option with between and behind. */
+/* "--name" and "-n" of each option. */
 static bool add_names(const struct option_group *groups, struct buf *out)
 {
     bool ok = buf_add_string(out, "--help -h");
@@ -25,7 +25,7 @@ static bool add_names(const struct option_group *groups, struct buf *out)
     return ok;
 }
 
-/* What may stand behind an option. */
+/* The completion of an option's value. */
 static bool add_bash_value(const struct option *o, struct buf *out)
 {
     bool ok = buf_printf(out, "        --%s", o->name) &&
@@ -92,7 +92,7 @@ bool completion_bash(const struct command_list *list, struct buf *out)
 
 /* ---- zsh --------------------------------------------------------------------------------------------------------- */
 
-/* Within quotes; what _arguments and _describe would take for a sign of theirs is escaped. */
+/* Adds text in quotes; characters special to _arguments and _describe are escaped. */
 static bool add_quoted(struct buf *out, const char *text)
 {
     bool ok = true;
@@ -117,7 +117,7 @@ static bool add_zsh_action(const struct option *o, struct buf *out)
     return ok && buf_add_string(out, ")");
 }
 
-/* '(-n --name)'{-n,--name=}'[help]:VALUE:action', the part in braces left out where there is no letter. */
+/* '(-n --name)'{-n,--name=}'[help]:VALUE:action', the part in braces is omitted without a letter. */
 static bool add_zsh_option(const struct option *o, struct buf *out)
 {
     bool repeats = o->kind == OPTION_TEXTS;

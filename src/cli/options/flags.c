@@ -30,39 +30,40 @@ const struct option MODEL_OPTIONS[] = {
       .value = "TYPE",
       .choices = KV_TYPE_NAMES,
       .initial = "f16",
-      .help = "type of the stored keys and values" },
+      .help = "type of keys and values in the KV cache" },
     { .name = "chat-format",
       TEXT_IN(MODEL, chat_format),
       .value = "NAME",
-      .help =
-          "chat format, instead of the checkpoint's own: chatglm, chatglm2, chatglm3, glm4, llama2, llama3, "
-          "llama3.1, chatml, qwen2, qwen2.5, qwen3, mistral-v1 or mistral-v3; template for the one that the "
-          "checkpoint carries, template:NAME for one of several; or a file with a Jinja template" },
+      .help = "chat format, instead of the checkpoint's own: chatglm, chatglm2, chatglm3, glm4, "
+              "llama2, llama3, llama3.1, chatml, qwen2, qwen2.5, qwen3, mistral-v1 or mistral-v3; "
+              "template for the checkpoint's template, template:NAME for one of several; or a file "
+              "with a Jinja template" },
     { .name = "threads",
       .letter = 't',
       INT_IN(MODEL, threads),
       .value = "N",
       .min = 1,
       .max = 256,
-      .help = "compute threads; without it, one for each core that this process may use" },
+      .help = "number of compute threads; without it, one for each core that this process may use" },
     { .name = "tp",
       INT_IN(MODEL, tp),
       .value = "N",
       .min = 1,
       .max = LIMIT_RANKS,
       .initial = "1",
-      .help = "run the model on the N processes that mpirun started, each with its share of the weights" },
+      .help = "tensor parallelism: run the model on the N processes that mpirun started, each with its "
+              "part of the weights" },
     { .name = "rank-table",
       TEXT_IN(MODEL, rank_table),
       .value = "TABLE",
-      .help =
-          "a RANK_TABLE_FILE (tutti ranks) that has as many ranks, and says on which machine each must run" },
-    { .name = "pin", FLAG_IN(MODEL, pin), .help = "bind each compute thread to a core of its own" },
+      .help = "a RANK_TABLE_FILE (tutti ranks) that has as many ranks, and assigns each rank to a "
+              "machine" },
+    { .name = "pin", FLAG_IN(MODEL, pin), .help = "bind each compute thread to its own core" },
     { .name = "cpu",
       CHOICE_IN(MODEL, cpu),
       .value = "LEVEL",
       .choices = CPU_LEVELS,
-      .help = "use at most these instructions, for comparisons" },
+      .help = "use at most this instruction set, for comparisons" },
     { .name = NULL },
 };
 
@@ -79,7 +80,7 @@ struct tutti_model_options model_flags_options(const struct model_flags *flags, 
     };
 }
 
-/* Every rank looks for itself; where one is not in its place all of its group end. */
+/* Every rank checks itself; if one is on the wrong machine, its whole group ends. */
 static enum tutti_status check_rank_table(const struct model_flags *flags, int n_replicas, tutti_ranks *ranks,
                                           struct tutti_error *err)
 {
@@ -92,8 +93,9 @@ static enum tutti_status check_rank_table(const struct model_flags *flags, int n
     return ranks ? cluster_agree(cluster_of(ranks), st, err) : st;
 }
 
-/* Options that every rank takes from its own command line, and that must be equal on all ranks: with another type a rank's part of
- * the weights would differ, with another adapter it would wait for ever. Rank 0 sends all other settings to the others. */
+/* Options that every rank takes from its own command line, and that must be equal on all ranks:
+ * with another type a rank's weights would differ, with another adapter it would wait forever.
+ * Rank 0 sends all other settings to the others. */
 struct rank_flags {
     char program[64], type[32], kv_type[32], adapters[1024];
 };
@@ -103,7 +105,7 @@ static void describe_adapters(const struct adapter_flags *adapters, char *text, 
     size_t n = 0;
     for (int i = 0; adapters && i < adapters->lora.n && n < size; i++) {
         const char *one = adapters->lora.texts[i];
-        int length = (int)strcspn(one, "="); /* where the folder lies may differ from machine to machine */
+        int length = (int)strcspn(one, "="); /* the folder's path may differ between machines */
         n += (size_t)snprintf(text + n, size - n, "%s%.*s", i > 0 ? ", " : "", length, one);
     }
 }
@@ -148,7 +150,7 @@ static enum tutti_status join_ranks(const struct model_flags *flags, const struc
     if (st == TUTTI_OK && ranks && cluster_n_ranks(cluster_of(ranks)) > 1)
         st = compare_flags(flags, adapters, cluster_of(ranks), err);
     if (st == TUTTI_OK && tutti_ranks_rank(ranks) > 0) {
-        signal(SIGTERM, SIG_IGN); /* launchers send them to all, but rank 0 may have requests to end */
+        signal(SIGTERM, SIG_IGN); /* launchers signal all ranks, but rank 0 may have requests to finish */
         signal(SIGINT, SIG_IGN);
         log_set_level(LOG_WARN);
     }
@@ -180,7 +182,7 @@ enum tutti_status model_flags_join(const struct model_flags *flags, const struct
     if (st == TUTTI_OK)
         st = tutti_model_follow(model, err);
     if (is_told && st != TUTTI_E_IO)
-        st = TUTTI_OK; /* every rank knows it; rank 0 says it, and must not be ended by a launcher before */
+        st = TUTTI_OK; /* rank 0 reports it, and must not be ended by a launcher before */
     tutti_model_close(model);
     tutti_ranks_close(*out);
     *out = NULL;
@@ -207,7 +209,7 @@ const struct option ADAPTER_OPTIONS[] = {
     { .name = "lora",
       TEXTS_IN(struct adapter_flags, lora),
       .value = "NAME=PATH",
-      .help = "load the adapter in the folder PATH (LoRA, as PEFT saves it) beside the model" },
+      .help = "load the adapter in the folder PATH (LoRA, as PEFT saves it) under this name" },
     { .name = NULL },
 };
 
@@ -257,16 +259,16 @@ const struct option DRAFT_OPTIONS[] = {
     { .name = "draft",
       TEXT_IN(DRAFT, draft),
       .value = "MODEL",
-      .help = "a second, smaller model with the same tokens, which guesses what the first one will say: "
-              "several tokens are then verified in one step, where that is faster; what is answered stays "
-              "the same. Beside --speculate, the likelier guess is taken" },
+      .help = "draft model for speculative decoding: a smaller model with the same vocabulary, whose "
+              "draft tokens are verified several in one step, if that is faster; the answers stay the "
+              "same. With --speculate too, the more probable draft is used" },
     { .name = "draft-tokens",
       INT_IN(DRAFT, tokens),
       .value = "N",
       .min = 1,
       .max = 32,
       .initial = "8",
-      .help = "tokens that the draft model guesses of an answer for one step, at most" },
+      .help = "maximum draft tokens per sequence and step from the draft model" },
     { .name = "draft-type",
       CHOICE_IN(DRAFT, type),
       .value = "TYPE",
@@ -297,67 +299,65 @@ const struct option ENGINE_OPTIONS[] = {
       .value = "SIZE",
       .min = 1,
       .max = INFINITY,
-      .help = "memory for keys and values of all sequences together, such as 4G; without it, taken from free "
-              "memory" },
+      .help = "memory for the KV cache of all sequences, such as 4G; without it, taken from free memory" },
     { .name = "context",
       .letter = 'c',
       INT_IN(ENGINE, context),
       .value = "N",
       .min = 1,
       .max = LIMIT_CONTEXT,
-      .help = "tokens of one conversation; without it, the model's" },
+      .help = "maximum tokens of one sequence; without it, the model's context" },
     { .name = "max-batch-tokens",
       INT_IN(ENGINE, max_batch_tokens),
       .value = "N",
       .min = 1,
       .max = 65536,
       .initial = "256",
-      .help = "rows of one step" },
+      .help = "maximum rows (tokens) of one step" },
     { .name = "max-seqs",
       INT_IN(ENGINE, max_seqs),
       .value = "N",
       .min = 1,
       .max = 65536,
-      .help = "sequences that run at the same time; without it, 256" },
+      .help = "maximum sequences that run at the same time; without it, 256" },
     { .name = "max-queue",
       INT_IN(ENGINE, max_queue),
       .value = "N",
       .min = 1,
       .max = 1000000,
       .initial = "1024",
-      .help = "requests that wait beyond those" },
+      .help = "maximum requests in the queue" },
     { .name = "max-slowdown",
       FLOAT_IN(ENGINE, max_slowdown),
       .value = "X",
       .min = 1.01,
       .max = 1000,
       .initial = "2",
-      .help = "while a prompt is read, a step may take X times as long as one that only decodes: more reads "
-              "it sooner, "
-              "less keeps the others' tokens coming evenly" },
+      .help = "during prefill of a prompt, a step may take X times as long as a step that only "
+              "decodes: a larger X means a shorter time to first token, a smaller one steadier "
+              "inter-token latency" },
     { .name = "speculate",
       INT_IN(ENGINE, speculate),
       .value = "N",
       .max = 32,
       .initial = "0",
-      .help = "guess up to N tokens of a text that repeats itself or its prompt, and verify them in one step "
-              "where that is "
-              "faster; what is answered stays the same. 0: none" },
+      .help = "speculative decoding by prompt lookup: draft up to N tokens of a text that repeats "
+              "itself or its prompt, and verify them in one step if that is faster; the answers stay "
+              "the same. 0: none" },
     { .name = "no-prefix-cache",
       FLAG_IN(ENGINE, no_prefix_cache),
-      .help = "do not reuse what earlier prompts computed" },
+      .help = "disable the prefix cache: do not reuse keys and values of earlier prompts" },
     { .name = "kv-spill",
       TEXT_IN(ENGINE, kv_spill),
       .value = "DIR",
-      .help = "keep the keys and values of idle conversations in a file in this folder when memory runs "
-              "short, and at "
-              "the end; it serves one process at a time, and the next one too" },
+      .help = "spill the KV cache of idle conversations to a file in this folder when memory is short, "
+              "and at exit; the next process can use it, but only one at a time" },
     { .name = "kv-spill-size",
       SIZE_IN(ENGINE, kv_spill_size),
       .value = "SIZE",
       .min = 1,
       .max = INFINITY,
-      .help = "size of that file at most, such as 100G; without it, 8G" },
+      .help = "maximum size of that file, such as 100G; without it, 8G" },
     { .name = NULL },
 };
 
@@ -400,24 +400,25 @@ const struct option SAMPLING_OPTIONS[] = {
       .value = "N",
       .min = 1,
       .max = LIMIT_CONTEXT,
-      .help = "tokens of an answer; without it, as many as the context holds" },
+      .help = "maximum tokens of an answer; without it, as many as the context allows" },
     { .name = "temperature",
       FLOAT_IN(SAMPLING, temperature),
       .value = "T",
       .min = 0,
       .max = 100,
-      .help = "0: always the most probable token; without it, the model's default, as for all of these" },
+      .help = "sampling temperature; 0: always the most probable token; without it, the model's "
+              "default, as for all of these" },
     { .name = "top-k",
       INT_IN(SAMPLING, top_k),
       .value = "K",
       .max = INT32_MAX,
-      .help = "draw among the K most probable tokens; 0: among all" },
+      .help = "sample from the K most probable tokens; 0: from all" },
     { .name = "top-p",
       FLOAT_IN(SAMPLING, top_p),
       .value = "P",
       .max = 1,
       .above_min = true,
-      .help = "draw among the most probable tokens that together have probability P" },
+      .help = "sample from the most probable tokens that together have probability P" },
     { .name = "min-p",
       FLOAT_IN(SAMPLING, min_p),
       .value = "P",
@@ -428,22 +429,30 @@ const struct option SAMPLING_OPTIONS[] = {
       .value = "R",
       .max = INFINITY,
       .above_min = true,
-      .help = "divide the score of tokens that occurred; 1: off" },
+      .help = "divide the logits of tokens that occurred by this; 1: off" },
     { .name = "presence-penalty",
       FLOAT_IN(SAMPLING, presence_penalty),
       .value = "R",
       .min = -2,
       .max = 2,
-      .help = "subtract from the score of tokens that the answer has" },
+      .help = "subtract this from the logits of tokens that the answer contains" },
     { .name = "frequency-penalty",
       FLOAT_IN(SAMPLING, frequency_penalty),
       .value = "R",
       .min = -2,
       .max = 2,
-      .help = "subtract for each time that the answer has the token" },
-    { .name = "seed", INT_IN(SAMPLING, seed), .value = "N", .help = "the same seed gives the same answer" },
-    { .name = "stop", TEXTS_IN(SAMPLING, stop), .value = "TEXT", .help = "end the answer before this text" },
-    { .name = "ignore-eos", FLAG_IN(SAMPLING, ignore_eos), .help = "go on where the model would end" },
+      .help = "subtract this for each occurrence of the token in the answer" },
+    { .name = "seed",
+      INT_IN(SAMPLING, seed),
+      .value = "N",
+      .help = "random seed: the same seed gives the same answer" },
+    { .name = "stop",
+      TEXTS_IN(SAMPLING, stop),
+      .value = "TEXT",
+      .help = "stop string: end the answer before this text" },
+    { .name = "ignore-eos",
+      FLAG_IN(SAMPLING, ignore_eos),
+      .help = "continue where the model would end the answer" },
     { .name = NULL },
 };
 

@@ -1,10 +1,10 @@
-/* Pages in the language of man(7). */
+/* Generates man pages in man(7) format. */
 #include "cli/options/manual.h"
 
 #include <string.h>
 
-/* Text that stands in a line of its own or begins one: nothing of it is a request or an escape, and a hyphen is one that can be
- * copied into a shell. */
+/* Text at the start of a line: requests and escapes are quoted, and hyphens can be copied into a
+ * shell. */
 bool manual_text(struct buf *out, const char *text)
 {
     bool ok = true, begins = true;
@@ -66,7 +66,7 @@ bool manual_overview(const struct command_list *list, struct buf *out)
     return ok &&
            buf_add_string(out,
                           ".PP\n"
-                          "Options and operands may stand in any order; \\fB\\-\\-name\\fR \\fIVALUE\\fR and "
+                          "Options and operands may be in any order; \\fB\\-\\-name\\fR \\fIVALUE\\fR and "
                           "\\fB\\-\\-name=\\fIVALUE\\fR are the same, and \\fB\\-\\-\\fR ends the options. "
                           "Sizes take the binary suffixes K, M, G and T.\n") &&
            buf_add_string(out, EXIT_STATUS);

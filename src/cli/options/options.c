@@ -1,4 +1,4 @@
-/* Parsing of a command's words against its table. How the table reads as help: options_help.c. */
+/* Parses a command's arguments by its option table. Help text: options_help.c. */
 #include "cli/options/options.h"
 
 #include "cli/terminal/numbers.h"
@@ -12,7 +12,8 @@ enum { MAX_WORD = 64 }; /* longer words are not compared for suggestions */
 
 /* ---- suggestions ---------------------------------------------------------------------------------------------- */
 
-/* Damerau-Levenshtein distance with adjacent swaps (optimal string alignment). Words of up to MAX_WORD bytes. */
+/* Damerau-Levenshtein distance with adjacent swaps (optimal string alignment). Words of up to
+ * MAX_WORD bytes. */
 static int edit_distance(const char *a, size_t n_a, const char *b, size_t n_b)
 {
     int rows[3][MAX_WORD + 1];
@@ -39,7 +40,7 @@ static int edit_distance(const char *a, size_t n_a, const char *b, size_t n_b)
     return last[n_b];
 }
 
-/* How far word is from candidate: 0 is equal; a negative number means: not near. */
+/* The distance of word from candidate: 0: equal; negative: not near. */
 static int distance(const char *word, const char *candidate)
 {
     size_t n = strlen(word), m = strlen(candidate);
@@ -167,7 +168,7 @@ static bool read_ints(const struct option *o, const char *text, struct option_in
     return true;
 }
 
-/* shown: the option as it was written, for messages. */
+/* shown: the option as written, for messages. */
 static enum tutti_status set_value(const struct option *o, void *values, size_t base, const char *shown,
                                    const char *text, struct tutti_error *err)
 {
@@ -311,7 +312,7 @@ struct parser {
     struct tutti_error *err;
 };
 
-/* By name (n bytes), or by letter where n is 0. */
+/* By name (n bytes), or by letter if n is 0. */
 static const struct option *find_option(const struct option_set *set, const char *name, size_t n, char letter,
                                         size_t *base)
 {
@@ -330,7 +331,7 @@ bool options_has(const struct option_set *set, const char *name)
     return find_option(set, name, strlen(name), '\0', &base) != NULL;
 }
 
-/* Is word one of the options itself, as it stands? Then a value before it was forgotten. */
+/* Whether word is itself an option: then the value before it is missing. */
 static bool is_option(const struct option_set *set, const char *word)
 {
     size_t base;
@@ -380,7 +381,7 @@ static enum tutti_status take_short(struct parser *p, const char *word)
     size_t base;
     const struct option *o = find_option(p->set, NULL, 0, word[1], &base);
     char shown[3] = { '-', word[1], '\0' };
-    if (!o) { /* one dash too few? */
+    if (!o) { /* maybe one dash is missing */
         const char *meant = word[2] != '\0' ? nearest_option(p->set, word + 1) : NULL;
         return error_set(p->err, TUTTI_E_ARGUMENT, "unknown option %.*s%s%s%s", MAX_WORD, word,
                          meant ? "; did you mean --" : "", meant ? meant : "", meant ? "?" : "");
@@ -413,7 +414,7 @@ enum tutti_status options_parse(const struct option_set *set, int argc, char *co
         if (options_over || word[0] != '-' || word[1] == '\0') {
             if (n == set->max_operands)
                 return error_set(err, TUTTI_E_ARGUMENT, "unexpected '%.*s'; expected %s", MAX_WORD, word,
-                                 *set->operands ? set->operands : "options alone");
+                                 *set->operands ? set->operands : "options only");
             if (*word == '\0' && n < set->min_operands)
                 return error_set(err, TUTTI_E_ARGUMENT, "found an empty text; expected %s", set->operands);
             operands[n++] = word;

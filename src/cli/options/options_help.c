@@ -1,4 +1,4 @@
-/* The option table as people read it: --help, docs/cli.md, man pages. */
+/* Formats the option table for --help, docs/cli.md and man pages. */
 #include "cli/options/manual.h"
 #include "cli/options/options.h"
 
@@ -82,7 +82,7 @@ static bool add_help_line(const struct option *o, struct buf *out)
     return ok;
 }
 
-static const struct option HELP_OPTION = { .name = "help", .letter = 'h', .help = "print this and end" };
+static const struct option HELP_OPTION = { .name = "help", .letter = 'h', .help = "print this help" };
 
 bool options_help(const struct option_set *set, struct buf *out)
 {

@@ -1,5 +1,5 @@
-/* https://gitee.com/mindspore/llm-serving, configs/: one mapping of sections, each a mapping of settings; of a list the last entry
- * counts. */
+/* https://gitee.com/mindspore/llm-serving, configs/: one mapping of sections, each a mapping of
+ * settings; of a list the last entry is used. */
 #include "cli/options/serving_config.h"
 
 #include <errno.h>
@@ -107,7 +107,7 @@ static enum tutti_status read_setting(struct reader *r, const char *name, const 
         r->out->max_seqs = (int)number;
         return st;
     }
-    /* Both say what is so in any case. */
+    /* Both values describe what tutti always does. */
     bool is_continuous = text && !strcmp(text, "continuous");
     bool is_paged = text && (!strcmp(text, "True") || !strcmp(text, "true"));
     if ((is_continuous && strstr(name, "batching_strategy")) ||

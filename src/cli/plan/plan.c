@@ -1,4 +1,4 @@
-/* tutti plan: what a model would do on several machines. */
+/* tutti plan: predicts a model's performance on several machines. */
 #include "cli/plan/plan.h"
 
 #include "backend/kv_type.h"
@@ -26,41 +26,40 @@ static const struct option OPTIONS[] = {
       .min = 1,
       .max = LIMIT_RANKS,
       .initial = "1",
-      .help = "machines, each of which runs one rank" },
+      .help = "number of machines, each of which runs one rank" },
     { .name = "cores",
       INT_IN(VALUES, cores),
       .value = "N",
       .min = 1,
       .max = 4096,
-      .help = "of each; without it, as many as the rates were measured with. Arithmetic is taken to grow "
-              "with them, "
-              "bandwidth is not" },
+      .help = "cores of each machine; without it, as many as the rates were measured with. Arithmetic "
+              "is assumed to scale with them, bandwidth is not" },
     { .name = "bandwidth",
       FLOAT_IN(VALUES, bandwidth),
       .value = "GB/s",
       .above_min = true,
       .max = 1e6,
-      .help = "that each reads from memory; without it, as measured" },
+      .help = "memory bandwidth of each machine; without it, as measured" },
     { .name = "memory",
       .letter = 'm',
       SIZE_IN(VALUES, memory),
       .value = "SIZE",
       .min = 1,
       .max = INFINITY,
-      .help = "of each, for weights, keys and values; without it, what this machine has" },
+      .help = "memory of each machine for weights, keys and values; without it, what this machine has" },
     { .name = "link",
       FLOAT_IN(VALUES, link),
       .value = "GBPS",
       .above_min = true,
       .max = 1e6,
       .initial = "10",
-      .help = "gigabits a second of each machine's link" },
+      .help = "bandwidth of each machine's link in gigabits per second" },
     { .name = "latency",
       FLOAT_IN(VALUES, latency),
       .value = "US",
       .max = 1e6,
       .initial = "20",
-      .help = "microseconds from one machine to another" },
+      .help = "latency between two machines in microseconds" },
     { .name = "users",
       .letter = 'u',
       INTS_IN(VALUES, users),
@@ -68,43 +67,41 @@ static const struct option OPTIONS[] = {
       .min = 1,
       .max = MAX_USERS,
       .initial = "1,16,64,256",
-      .help = "who decode at the same time, on all machines together" },
+      .help = "numbers of sequences that decode at the same time, on all machines together" },
     { .name = "context",
       .letter = 'c',
       INT_IN(VALUES, context),
       .value = "N",
       .max = LIMIT_CONTEXT,
-      .help = "tokens that each of them has behind it; without it 1024, or all that the model can" },
+      .help = "tokens of context of each sequence; without it 1024, or the model's maximum" },
     { .name = "type",
       CHOICE_IN(VALUES, type),
       .value = "TYPE",
       .choices = WEIGHT_TYPE_NAMES,
       .aliases = WEIGHT_TYPE_ALIASES,
-      .help = "of the weights; without it, as stored (of a known shape: q4_0)" },
+      .help = "type of the weights; without it, as stored (of a known shape: q4_0)" },
     { .name = "kv-type",
       CHOICE_IN(VALUES, kv_type),
       .value = "TYPE",
       .choices = KV_TYPE_NAMES,
       .initial = "f16",
-      .help = "of keys and values" },
+      .help = "type of keys and values" },
     { .name = "rates",
       TEXT_IN(VALUES, rates),
       .value = "FILE",
-      .help = "what tutti bench --json printed on a machine like those, with weights of the same type; "
-              "without it, a "
-              "few layers are measured here" },
+      .help = "output of tutti bench --json on such a machine, with weights of the same type; without "
+              "it, a few layers are measured here" },
     { .name = "threads",
       .letter = 't',
       INT_IN(VALUES, threads),
       .value = "N",
       .min = 1,
       .max = 256,
-      .help = "threads to measure with; without it, one for each core that this process may use" },
+      .help = "threads for the measurement; without it, one for each core that this process may use" },
     { .name = "check",
       FLAG_IN(VALUES, check),
-      .help = "instead of a plan: measure the whole model on this machine, in turns with the rates, and "
-              "print how far "
-              "predictions for one host are from it" },
+      .help = "instead of a plan: measure the whole model on this machine, alternating with the rates, "
+              "and print the errors of the predictions for one host" },
     { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
     { .name = NULL },
 };
@@ -128,7 +125,7 @@ static struct point reckon(const struct plan *p, const struct plan_layout *layou
     return at;
 }
 
-/* What one user gets: everyone in the fullest replica a token a step. */
+/* The rate of one user: one token per step in the fullest replica. */
 static double user_tok_s(const struct point *at)
 {
     return 1 / at->step.total_s;
@@ -142,7 +139,8 @@ static double prompt_tok_s(const struct plan *p, const struct plan_layout *layou
     return layout->dp * n / step.total_s;
 }
 
-/* The layout with the highest sum at any of the numbers of users that fit; layout NULL: none fits. */
+/* The layout with the highest total rate over all numbers of users that fit; layout NULL: none
+ * fits. */
 static struct point best_for_all(const struct plan *p)
 {
     struct point best = { 0 };
@@ -346,23 +344,16 @@ done:
 
 const struct command COMMAND_PLAN = {
     .name = "plan",
-    .summary = "reckon speed and users on several machines",
-    .about =
-        "Says what a model would do on N machines: for each way to cut it over tp machines, with dp replicas "
-        "of "
-        "those, tokens a second, users, memory, and where a step's time goes. Every machine runs one rank. "
-        "MODEL "
-        "is a checkpoint, of which the headers are read, or the name of a known shape (tutti bench --shape "
-        "list).\n"
-        "\n"
-        "Rates are those of kernels, not peaks: measured here in about 10 seconds, on a few layers with "
-        "random "
-        "weights, or on another machine by tutti bench --json. Memory and arithmetic overlap, messages "
-        "overlap "
-        "with nothing. Users are taken to decode all at once, each a token a step.\n"
-        "\n"
-        "--check loads the whole model beside that and measures both in turns, so that both see the same "
-        "machine.",
+    .summary = "predict speed and users on several machines",
+    .about = "Predicts how a model would run on N machines: for each split over tp machines, with dp "
+             "replicas, it prints tokens per second, users, memory, and where a step's time goes. "
+             "Every machine runs one rank. MODEL is a checkpoint, of which only the headers are read, "
+             "or the name of a known shape (tutti bench --shape list).\n\nRates are those of real "
+             "kernels, not peaks: measured here in about 10 seconds, on a few layers with random "
+             "weights, or on another machine by tutti bench --json. Memory accesses and arithmetic "
+             "overlap; messages overlap with nothing. All users are assumed to decode at once, each "
+             "one token per step.\n\n--check also loads the whole model and measures both "
+             "alternately, so that both run under the same conditions.",
     .example = "tutti plan llama-7b --hosts 4 --cores 16 --link 25\n"
                "tutti bench MODEL --attention 1024 --json > rates.json\n"
                "tutti plan MODEL --rates rates.json --hosts 8 --link 100 --latency 5 --users 1,64,512\n"

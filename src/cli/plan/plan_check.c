@@ -1,4 +1,5 @@
-/* tutti plan --check: predictions for this machine beside what the whole model does on it. */
+/* tutti plan --check: compares the predictions for this machine with the whole model's speed on
+ * it. */
 #include "cli/plan/plan.h"
 
 #include "backend/kv_type.h"
@@ -11,8 +12,8 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-/* A machine's clock and its neighbours change within seconds, so rates and steps are looked at in turns, and of each turn the one is held
- * against the other. */
+/* Clock rate and other load change within seconds, so rates and steps are measured alternately,
+ * and compared within each round. */
 enum { ROUNDS = 5, MAX_ROUNDS = 10, REPETITIONS = 3, MAX_USERS = 4096 };
 
 struct check_point {
@@ -89,7 +90,7 @@ static enum tutti_status run_round(struct check *c, int round, const struct plan
     return st;
 }
 
-/* Steps that were disturbed may tell nothing of the rates: then there is another round. */
+/* Disturbed steps may give no valid rates: then another round follows. */
 static enum tutti_status run_rounds(struct check *c, const struct plan_probe *probe, struct model *whole,
                                     struct progress *progress, struct tutti_error *err)
 {
@@ -144,7 +145,7 @@ static void print_json(struct check *c)
     for (int i = 0; i < c->n_points && ok; i++) {
         struct check_point *point = &c->points[i];
         bool is_prompt = point->n_users == 0;
-        json_t *rounds = rounds_of(point, c->n_rounds); /* first: a median sorts its values */
+        json_t *rounds = rounds_of(point, c->n_rounds); /* before the median, which sorts the values */
         ok = json_array_append_new(
                  list, json_pack("{s:s, s:i, s:i, s:o, s:f, s:f, s:f}", "phase",
                                  is_prompt ? "prefill" : "decode", "users", is_prompt ? 1 : point->n_users,

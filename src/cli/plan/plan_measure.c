@@ -1,4 +1,4 @@
-/* The rates of this machine's kernels, for a plan. */
+/* Measures the rates of this machine's kernels, for a plan. */
 #include "cli/plan/plan.h"
 
 #include "backend/kv_type.h"
@@ -10,7 +10,7 @@
 
 enum {
     MEASURED_BYTES = 512 << 20, /* of layers: beyond every cache */
-    MEASURED_ROWS = 64,         /* many: arithmetic is the limit */
+    MEASURED_ROWS = 64,         /* enough to be compute-bound */
     MEASURED_CONTEXT = 64,
     MEASURED_ATTENTION = 1024,
     MIN_VOCAB = 256,

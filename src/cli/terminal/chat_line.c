@@ -16,17 +16,18 @@
 enum {
     HISTORY_LINES = 1000,
     CHUNK_BYTES = 4096,
-    PASTE_WAIT_MS = 40, /* a paste arrives at once; nobody types a line in this time */
+    PASTE_WAIT_MS = 40, /* a paste arrives at once; typing a line takes longer */
 };
 
 struct chat_line {
     bool is_interactive;
     EditLine *editor; /* NULL: plain lines */
     History *history;
-    char *history_path; /* NULL: there is no place to keep it */
+    char *history_path; /* NULL: no folder for it */
     bool is_continued;  /* for the prompt */
 
-    /* Where there is no editor: bytes of standard input, lines from the first n_taken bytes on were not given out. */
+    /* Without an editor: bytes of standard input; the first n_taken were already returned as
+     * lines. */
     struct buf input;
     size_t n_taken;
 };
@@ -38,12 +39,13 @@ static void make_folders(char *path)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
-        mkdir(path, 0700); /* what fails here shows when the file is saved */
+        mkdir(path, 0700); /* failures show when the file is saved */
         *slash = '/';
     }
 }
 
-/* $XDG_STATE_HOME/tutti/history, as the XDG Base Directory Specification says. NULL: no home, or no memory. */
+/* $XDG_STATE_HOME/tutti/history, as the XDG Base Directory Specification says. NULL: no home, or
+ * out of memory. */
 static char *history_path(void)
 {
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
@@ -93,7 +95,7 @@ static char *prompt(EditLine *editor)
     return reader->is_continued ? more : first;
 }
 
-/* libedit reads characters through this: its own function would not see a Ctrl-C that comes between two reads. */
+/* libedit reads characters through this: its own function would miss a Ctrl-C between two reads. */
 static int read_character(EditLine *editor, wchar_t *out)
 {
     mbstate_t state = { 0 };
@@ -110,11 +112,11 @@ static int read_character(EditLine *editor, wchar_t *out)
         if (n <= 0)
             return (int)n;
         if (byte ==
-            '\0') /* a Ctrl-D from before the editor took over; in a line it would keep others from ending it */
+            '\0') /* a Ctrl-D typed before the editor started; inside a line it would block further ones */
             continue;
         size_t used = mbrtowc(out, &byte, 1, &state);
         if (used == (size_t)-2)
-            continue; /* the rest of the character is to come */
+            continue; /* incomplete character */
         if (used == (size_t)-1) {
             memset(&state, 0, sizeof state);
             *out = L'?';
@@ -132,7 +134,7 @@ enum tutti_status chat_line_new(struct chat_line **out, struct tutti_error *err)
     reader->is_interactive = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
     if (reader->is_interactive && term && strcmp(term, "dumb") != 0) {
         setlocale(LC_CTYPE, "");
-        if (MB_CUR_MAX == 1) /* "C": what is typed is UTF-8 nevertheless */
+        if (MB_CUR_MAX == 1) /* "C": the input is UTF-8 nevertheless */
             setlocale(LC_CTYPE, "C.UTF-8");
         reader->editor = el_init("tutti", stdin, stdout, stderr);
     }
@@ -141,12 +143,12 @@ enum tutti_status chat_line_new(struct chat_line **out, struct tutti_error *err)
         el_set(reader->editor, EL_PROMPT, prompt);
         el_set(reader->editor, EL_EDITOR, "emacs");
         el_set(reader->editor, EL_SIGNAL, 0);
-        /* Ctrl-C must not discard what was written and not shown yet, neither while editing nor between lines. */
+        /* Ctrl-C must not discard pending output, neither while editing nor between lines. */
         el_set(reader->editor, EL_SETTY, "-d", "+noflsh", NULL);
         el_set(reader->editor, EL_SETTY, "-x", "+noflsh", NULL);
         el_set(reader->editor, EL_GETCFN, read_character);
         open_history(reader);
-        el_source(reader->editor, NULL); /* ~/.editrc, if there is one */
+        el_source(reader->editor, NULL); /* ~/.editrc, if it exists */
     }
     *out = reader;
     return TUTTI_OK;
@@ -171,7 +173,8 @@ bool chat_line_is_interactive(const struct chat_line *reader)
 
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
-/* One line without an editor, or what stands before the end of the input; *n_bytes 0: the end, or a signal. */
+/* Reads one line without an editor, or the rest before the end of the input; *n_bytes 0: the end,
+ * or a signal. */
 static enum tutti_status read_plain(struct chat_line *reader, const char **line, size_t *n_bytes,
                                     struct tutti_error *err)
 {

@@ -8,8 +8,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-/* Signal handlers can reach static memory alone. A signal may be taken by any thread and at any time, so that an
- * interrupted system call is no sure sign of it: everything waits for the event. */
+/* Signal handlers can only use static memory. Any thread may receive a signal at any time, so an
+ * interrupted system call does not reliably indicate it: everything waits for the event. */
 static atomic_int pending; /* number of the signal */
 static atomic_int event = -1;
 
@@ -17,7 +17,7 @@ void interrupt_wake(void)
 {
     uint64_t one = 1;
     ssize_t n = write(atomic_load(&event), &one, sizeof one); /* async-signal-safe */
-    (void)n; /* fails when the counter is full: then it is awake */
+    (void)n; /* fails if the counter is full: then the waiter is awake anyway */
 }
 
 static void on_signal(int number)
@@ -32,7 +32,7 @@ static void set_handler(void (*handler)(int))
 {
     struct sigaction action = { .sa_handler = handler, .sa_flags = SA_RESTART };
     sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL); /* these fail for wrong signal numbers alone */
+    sigaction(SIGINT, &action, NULL); /* these fail only for invalid signal numbers */
     sigaction(SIGTERM, &action, NULL);
 }
 
@@ -57,7 +57,7 @@ static void take_event(void)
 {
     uint64_t count;
     ssize_t n = read(atomic_load(&event), &count, sizeof count);
-    (void)n; /* nothing to take is fine */
+    (void)n; /* an empty counter is fine */
 }
 
 void interrupt_wait(void)
@@ -77,7 +77,7 @@ bool interrupt_wait_input(int fd)
     while (!interrupt_is_pending()) {
         int n = poll(fds, 2, -1);
         if (n < 0 && errno != EINTR)
-            return true; /* reading will tell what is wrong */
+            return true; /* reading reports the error */
         if (n > 0 && fds[0].revents != 0 && !interrupt_is_pending())
             return true;
         if (n > 0 && fds[1].revents != 0)

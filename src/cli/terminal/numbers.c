@@ -17,7 +17,7 @@ bool number_read_int(const char *text, int64_t *out)
     int64_t value = 0;
     if (*c == '\0')
         return false;
-    for (; *c != '\0'; c++) { /* built below zero, where the range is larger by one */
+    for (; *c != '\0'; c++) { /* accumulated as a negative number, whose range is larger by one */
         if (!is_digit(*c) || __builtin_mul_overflow(value, 10, &value) ||
             __builtin_sub_overflow(value, *c - '0', &value))
             return false;
@@ -28,7 +28,8 @@ bool number_read_int(const char *text, int64_t *out)
     return true;
 }
 
-/* Digits with at most one point and at least one digit; returns what follows them, NULL: no number. */
+/* Digits with at most one point and at least one digit; returns what follows them, NULL: not a
+ * number. */
 static const char *skip_decimal(const char *c)
 {
     int n_digits = 0;

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static int first_errno;  /* one for the process, as standard output is */
-static struct buf *kept; /* NULL: nothing is kept */
+static int first_errno;  /* global, like standard output */
+static struct buf *kept; /* NULL: output is not redirected */
 
 static void note_failure(void)
 {
@@ -27,7 +27,7 @@ static void write_bytes(const void *bytes, size_t n_bytes)
 /* Files and pipes get every byte as it is. */
 void output_write(const void *bytes, size_t n_bytes)
 {
-    static int is_terminal = -1; /* not asked yet */
+    static int is_terminal = -1; /* not known yet */
     static struct terminal_text text;
     if (kept) {
         if (!buf_add(kept, bytes, n_bytes)) {
@@ -84,7 +84,7 @@ void output_json(const json_t *value, bool indented)
 {
     size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(9) | (indented ? JSON_INDENT(2) : 0);
     if (!value || json_dump_callback(value, write_chunk, NULL, flags) != 0) {
-        errno = ENOMEM; /* the callback never fails, so only memory can */
+        errno = ENOMEM; /* the callback never fails, so it is out of memory */
         note_failure();
     }
     output_write("\n", 1);

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Texts of plain prompts lie in the bytes of the file, those of JSON Lines in the parsed values. */
+/* Texts of plain prompts point into the bytes of the file, those of JSON Lines into the parsed
+ * values. */
 struct storage {
     struct buf bytes;
     json_t *values; /* array */
@@ -87,7 +88,7 @@ static enum tutti_status set_messages(struct prompt *prompt, const json_t *messa
     return TUTTI_OK;
 }
 
-/* values keeps what is parsed here. */
+/* values takes ownership of the parsed JSON. */
 static enum tutti_status add_json(struct prompts *prompts, json_t *values, const char *line, size_t n_bytes,
                                   struct tutti_error *err)
 {

@@ -6,7 +6,7 @@
 
 static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
-/* Adds the first character of text. Returns how many bytes it has; 0: it is not complete. */
+/* Adds the first character of text. Returns its length; 0: incomplete. */
 static size_t add_character(const char *text, size_t n_bytes, struct buf *out, bool *ok)
 {
     if (*text == '\r') {
@@ -25,7 +25,7 @@ static size_t add_character(const char *text, size_t n_bytes, struct buf *out, b
 bool terminal_text_add(struct terminal_text *t, const char *text, size_t n_bytes, struct buf *out)
 {
     bool ok = true;
-    while (ok && t->n_held > 0 && n_bytes > 0) { /* byte by byte until what is held is complete */
+    while (ok && t->n_held > 0 && n_bytes > 0) { /* byte by byte until the held character is complete */
         t->held[t->n_held++] = *text++;
         n_bytes--;
         for (size_t n; ok && t->n_held > 0 && (n = add_character(t->held, t->n_held, out, &ok)) > 0;) {
