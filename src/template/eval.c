@@ -226,7 +226,7 @@ OUT_OF_LINE static bool add_keyword(struct render *r, struct args *out, size_t *
 OUT_OF_LINE static bool add_stars(struct render *r, struct args *out, size_t *capacity, struct value value)
 {
     if (value.kind != VALUE_DICT) {
-        fail_type(r, "the argument behind ** must be a dict, not %s", value_type_name(value));
+        fail_type(r, "the argument after ** must be a dict, not %s", value_type_name(value));
         return false;
     }
     for (size_t i = 0; i < value.dict->n && spend(r, 0); i++) {

@@ -191,7 +191,7 @@ static bool parse_params(struct parser *p, struct macro_def *macro)
             if (!(param->value = parse_expression(p, true)))
                 return false;
         } else if (had_default) {
-            parser_fail(p, TUTTI_E_FORMAT, "a parameter without a default behind one with a default");
+            parser_fail(p, TUTTI_E_FORMAT, "a parameter without a default after one with a default");
             return false;
         }
     }
@@ -355,7 +355,8 @@ static bool parse_piece(struct parser *p, struct block *block)
     }
 }
 
-/* Statements up to one of the words in ends, which is then the token looked at; ends NULL: up to the template's end. */
+/* Statements up to one of the words in ends, which is then the token looked at; ends NULL: up to
+ * the template's end. */
 static bool parse_block(struct parser *p, struct block *block, const char *const *ends)
 {
     bool ok = true;

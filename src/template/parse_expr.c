@@ -1,12 +1,14 @@
-/* Expressions: from loosest to tightest  if-else, or, and, not, comparisons, + -, ~, * / // %, **, unary, then
- * attributes, items, calls, filters and tests. As Jinja has it, ~ binds tighter than + and a minus looser than a filter. */
+/* Expressions: from loosest to tightest if-else, or, and, not, comparisons, + -, ~, * / // %, **,
+ * unary, then attributes, items, calls, filters and tests. As Jinja has it, ~ binds tighter than
+ * + and a minus looser than a filter. */
 #include "template/syntax.h"
 
 #include <string.h>
 
 enum { MAX_DEPTH = 120 }; /* of the parser's own recursion */
 
-/* Counts the levels below e. A chain such as a|b|c or a.b.c is parsed in a loop, but makes a tree as deep as it is long. */
+/* Counts the levels below e. A chain such as a|b|c or a.b.c is parsed in a loop, but makes a tree
+ * as deep as it is long. */
 static bool add_child(struct parser *p, struct expr *e, const struct expr *child)
 {
     if (child && e->depth <= child->depth)
@@ -224,7 +226,7 @@ static bool parse_args(struct parser *p, struct expr *call)
             arg->name = parser_next(p)->text;
             parser_next(p);
         } else if (after_name) {
-            parser_fail(p, TUTTI_E_FORMAT, "an argument without a name behind one with a name");
+            parser_fail(p, TUTTI_E_FORMAT, "an argument without a name after one with a name");
             return false;
         }
         struct expr *value = parse_expression(p, true);
@@ -283,7 +285,7 @@ static struct expr *parse_dot(struct parser *p, struct expr *left)
         return e;
     }
     if (token->kind != TOKEN_INT) {
-        parser_fail(p, TUTTI_E_FORMAT, "found %s, expected a name behind '.'", token_name(token->kind));
+        parser_fail(p, TUTTI_E_FORMAT, "found %s, expected a name after '.'", token_name(token->kind));
         return NULL;
     }
     parser_next(p);
