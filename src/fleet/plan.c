@@ -5,19 +5,21 @@
 
 #include <math.h>
 
-/* Of what a plain loop reads and the peak of float32, what attention reaches where nobody measured it (docs/performance.md). */
+/* The fraction of the plain read bandwidth and of the float32 peak that attention reaches, if it
+ * was not measured (docs/performance.md). */
 static const double ATTENTION_SHARE = 0.6;
-/* Sums of as many bytes take one exchange, larger ones two (cluster/cluster.c). */
+/* All-reduces of up to this many bytes take one exchange, larger ones two (cluster/cluster.c). */
 enum { DIRECT_BYTES = 32 * 1024 };
 enum { FEW_ROWS = 4, MANY_ROWS = 16 };
 
-/* Both at once. */
+/* The time of two overlapping activities. */
 static double overlap(double a, double b)
 {
     return pow(pow(a, 4) + pow(b, 4), 0.25);
 }
 
-/* What is left for the other of two that together take total; 0 where one alone takes that long. */
+/* The inverse: the time of the other activity, if both together take total; 0 if one alone takes
+ * that long. */
 static double overlap_rest(double total, double one)
 {
     return one < total ? pow(pow(total, 4) - pow(one, 4), 0.25) : 0;
@@ -46,7 +48,7 @@ struct plan_work plan_prefill(const struct plan_model *m, int n_tokens)
     return (struct plan_work){ n, 1, seen, n };
 }
 
-/* What one rank does of a step. */
+/* One rank's work in a step. */
 static struct plan_sample rank_work(const struct plan_model *m, const struct split *s,
                                     const struct plan_work *work)
 {
@@ -113,7 +115,8 @@ enum tutti_status plan_rates_fit(struct plan_rates *r, const struct plan_sample 
             few ? few->n_rows : 0, many ? many->n_rows : 0, FEW_ROWS, MANY_ROWS);
     r->read_gbps = read_gbps;
     fit_attention(r, attention, read_gbps, f32_gflops);
-    /* Each of the two steps is mostly one of the two times: by turns, each is what the other leaves. */
+    /* Each of the two steps is dominated by one of the two times: iterate, computing each from
+     * the rest of the other. */
     double few_s = few->seconds - attention_s(r, few->kv_bytes, few->attention_ops);
     double many_s = many->seconds - attention_s(r, many->kv_bytes, many->attention_ops);
     double read_s = few_s, compute_s = many_s; /* of few's bytes, of many's operations */
@@ -134,7 +137,8 @@ enum tutti_status plan_rates_fit(struct plan_rates *r, const struct plan_sample 
 
 /* ---- the network ---- */
 
-/* A sum over n ranks of n_bytes on each: small ones go from all to all, others in slices that are summed and sent back. */
+/* An all-reduce over n ranks of n_bytes each: small ones are sent from all to all, larger ones as
+ * reduce-scatter and all-gather. */
 static double reduce_s(const struct plan_hosts *h, int n, double n_bytes)
 {
     double latency = h->latency_us / 1e6, byte_s = 8 / (h->link_gbps * 1e9);
@@ -143,7 +147,8 @@ static double reduce_s(const struct plan_hosts *h, int n, double n_bytes)
     return 2 * (latency + n_bytes * (n - 1) / n * byte_s);
 }
 
-/* The step's plan goes out, two sums in each layer and one behind the embedding, the logits come in. */
+/* The step is broadcast; two all-reduces in each layer and one after the embedding; the logits
+ * are gathered. */
 static double network_s(const struct plan_model *m, const struct plan_hosts *h, int tp,
                         const struct plan_work *work)
 {
@@ -171,7 +176,7 @@ struct plan_step plan_reckon(const struct plan_rates *rates, const struct plan_m
     for (int rank = 0; rank < tp; rank++) {
         struct split s;
         if (split_make(&s, &m->desc, &m->blocks, tp, rank, NULL) != TUTTI_OK)
-            return (struct plan_step){ .total_s = INFINITY }; /* plan_layouts() gives no such tp */
+            return (struct plan_step){ .total_s = INFINITY }; /* plan_layouts() never returns such a tp */
         struct plan_sample own = rank_work(m, &s, work);
         double read = own.matrix_bytes / (r.linear_gbps * 1e9),
                compute = own.linear_ops / (r.linear_gops * 1e9);

@@ -16,7 +16,7 @@ static double norm_bytes(const struct norm_tensors *norm)
     return vector_bytes(norm->w, 1) + vector_bytes(norm->b, 1);
 }
 
-/* Cuts through columns must fall on the blocks of every layer. */
+/* Splits by columns must respect the blocks of every layer. */
 static void widen_blocks(struct split_blocks *blocks, const struct layer_weights *l,
                          const struct weight_type *type)
 {
@@ -80,7 +80,7 @@ static enum tutti_status read_checkpoint(struct plan_model *m, enum dtype *runs_
     return st == TUTTI_OK ? weights_check_all(&m->desc, family, names, ck, err) : st;
 }
 
-/* As model_make() gives every matrix one type. */
+/* As in model_make(), every matrix has the same type. */
 static void fill_shape(struct plan_model *m, const struct model_desc *d, enum dtype type)
 {
     int q = d->n_heads * d->head_dim, qkv = q + 2 * d->n_kv_heads * d->head_dim;

@@ -69,7 +69,8 @@ static enum tutti_status read_samples(struct reader *r, const json_t *root, stru
     return st;
 }
 
-/* Of decoding with kv_type the longest context. out->seconds stays 0 where there is none. */
+/* Reads the decode result with kv_type and the longest context. out->seconds stays 0 if there is
+ * none. */
 static enum tutti_status read_attention(struct reader *r, const json_t *root, enum dtype kv_type,
                                         struct plan_attention_sample *out)
 {

@@ -26,7 +26,7 @@ struct device {
 };
 
 struct rank_table {
-    json_t *root; /* what everything points into */
+    json_t *root; /* owns all strings */
     char *path;
     struct server *servers; /* [n_servers] */
     struct device *devices; /* [n_ranks], in the table's order */
@@ -91,7 +91,7 @@ static bool is_address(const char *text)
     return inet_pton(AF_INET, text, &address) == 1 || inet_pton(AF_INET6, text, &address) == 1;
 }
 
-/* *out stays NULL where there is none. */
+/* *out stays NULL if there is none. */
 static enum tutti_status get_address(const struct place *at, const json_t *object, const char *key,
                                      const char **out)
 {
@@ -105,7 +105,8 @@ static enum tutti_status get_address(const struct place *at, const json_t *objec
     return st;
 }
 
-/* It goes into files that mpirun reads: nothing but what names and addresses consist of. */
+/* Hosts are written into mpirun's files, so only the characters of names and addresses are
+ * allowed. */
 static bool is_host(const char *text)
 {
     size_t n = strlen(text);
@@ -220,7 +221,7 @@ static int by_address(const void *a, const void *b)
     return order ? order : (x > y) - (x < y);
 }
 
-/* Devices talk to each other under their addresses. */
+/* Device addresses must be unique, since devices communicate by them. */
 static enum tutti_status check_addresses(const struct rank_table *t, struct tutti_error *err)
 {
     const struct device **sorted = malloc((size_t)t->n_ranks * sizeof *sorted);
@@ -412,7 +413,7 @@ static bool same_address(const char *text, const struct sockaddr *address)
     return false;
 }
 
-/* By the names that the machine gives itself, one of which may be short: no name server is asked. */
+/* Compares with the machine's own names, which may be short; no DNS look-up. */
 static bool is_own_name(const char *name, const char *own)
 {
     size_t n = strcspn(name, "."), m = strcspn(own, ".");

@@ -1,4 +1,4 @@
-/* The source of a cut: what it is, whether its bytes are what they were, and who gets what. */
+/* Prepares sharding: opens the source, verifies its bytes, and plans the parts of each rank. */
 #include "fleet/shard.h"
 
 #include "base/buf.h"
@@ -34,18 +34,18 @@ struct split_part shard_part(const struct shard_plan *p, const struct shard_item
 
 /* ---- what the source is ---- */
 
-/* Everything that the model needs is there, in the shapes that it needs. */
+/* Checks that all tensors of the model exist, with the expected shapes. */
 static enum tutti_status check_weights(const struct shard_plan *p, const struct tensor_names *names,
                                        struct tutti_error *err)
 {
-    if (p->desc.is_untied) /* a rank could not tell from its part */
+    if (p->desc.is_untied) /* a rank cannot detect this from its part */
         return error_set(err, TUTTI_E_UNSUPPORTED,
                          "%s: tie_word_embeddings: true, but %s is not the embedding; set it to false first",
                          checkpoint_config_path(p->ck), names->output);
     return weights_check_all(&p->desc, p->family, names, p->ck, err);
 }
 
-/* Tensors that the model does not run may have any shape: what does not fit stays whole. */
+/* Tensors that the model does not use may have any shape: those that do not fit stay whole. */
 static int find_dim(const struct shard_plan *p, const struct shard_item *item)
 {
     int dim = p->n_ranks > 1 ? split_dim(&item->split) : -1;
@@ -177,7 +177,7 @@ static enum tutti_status sum_tensor(struct shard_plan *p, const struct tensor *t
                : error_set(err, TUTTI_E_INTERNAL, "%s: no checksum could be made", t->file);
 }
 
-/* The whole is not what it was: which file is at fault? */
+/* A whole tensor's checksum differs: finds and names the damaged file. */
 static enum tutti_status name_fault(struct shard_plan *p, size_t index, struct tutti_error *err)
 {
     const struct shards *shards = checkpoint_shards(p->ck);

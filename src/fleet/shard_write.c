@@ -1,4 +1,5 @@
-/* The folders of all ranks, written side by side: each tensor is read once, and every rank gets its part of it. */
+/* Writes the folders of all ranks simultaneously: each tensor is read once, and every rank gets
+ * its part. */
 #include "base/files/new_folder.h"
 #include "checkpoint/shards/tensor_writer.h"
 #include "fleet/shard_plan.h"
@@ -16,7 +17,7 @@
 struct target {
     struct new_folder *folder;
     int rank, fd;
-    char prefix[32]; /* "rank_1/"; "" where there is one rank */
+    char prefix[32]; /* "rank_1/"; "" with a single rank */
     char file[64];   /* of the tensors, without the prefix */
     struct tensor_writer *writer;
     struct digest *part_digest, *file_digest;
@@ -75,7 +76,7 @@ static enum tutti_status declare_all(struct output *o, struct target *t, struct 
     char rank[16], n_ranks[16];
     snprintf(rank, sizeof rank, "%d", t->rank);
     snprintf(n_ranks, sizeof n_ranks, "%d", p->n_ranks);
-    /* transformers asks for a format */
+    /* transformers requires a format */
     enum tutti_status st = tensor_writer_metadata(t->writer, "format", "pt", err);
     if (st == TUTTI_OK)
         st = tensor_writer_metadata(t->writer, "fingerprint", p->fingerprint, err);
@@ -139,7 +140,7 @@ static void close_target(struct target *t)
 
 /* ---- tensors ---- */
 
-/* Rows [begin, end) as they are. */
+/* Writes rows [begin, end) unchanged. */
 static enum tutti_status put_rows(struct output *o, struct target *t, const struct tensor_view *view,
                                   int64_t begin, int64_t end, struct tutti_error *err)
 {
@@ -158,7 +159,7 @@ static enum tutti_status put_rows(struct output *o, struct target *t, const stru
     return st;
 }
 
-/* Of every row the columns of all runs, side by side. */
+/* Writes the columns of all runs of every row. */
 static enum tutti_status put_columns(struct output *o, struct target *t, const struct tensor_view *view,
                                      const struct split_part *columns, struct tutti_error *err)
 {
@@ -287,7 +288,7 @@ static bool is_beside(const char *name)
     return strncmp(name, "LICENSE", 7) == 0 || strncmp(name, "NOTICE", 6) == 0;
 }
 
-/* To every rank. name: relative to the source's folder. */
+/* Copies a file to every rank. name: relative to the source's folder. */
 static enum tutti_status copy_file(struct output *o, const char *name, struct tutti_error *err)
 {
     char path[PATH_MAX], target[PATH_MAX], sha256[DIGEST_TEXT_BYTES];
@@ -325,7 +326,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* In the order of their names. */
+/* Copies the other files, in order of name. */
 static enum tutti_status copy_beside(struct output *o, struct tutti_error *err)
 {
     const char *folder = checkpoint_folder(o->plan->ck);
@@ -370,7 +371,7 @@ static enum tutti_status make_folder(struct output *o, const char *name, struct 
     return st;
 }
 
-/* PanGu-Alpha's words, where they lie beside the model. */
+/* Copies PanGu-Alpha's word list, if it is in the model's folder. */
 static enum tutti_status copy_words(struct output *o, struct tutti_error *err)
 {
     char path[PATH_MAX];

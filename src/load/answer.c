@@ -27,7 +27,7 @@ static void end_badly(struct answer *a, enum answer_state state, const char *for
 
 /* ---- the members of an event ----------------------------------------------------------------------------------- */
 
-/* A count as servers tell it; anything that is none is left out. */
+/* Reads a token count; anything else is ignored. */
 static bool take_count(const json_t *value, uint32_t *out)
 {
     json_int_t n = json_integer_value(value);
@@ -54,7 +54,7 @@ static bool take_error(struct answer *a, const json_t *event)
     return true;
 }
 
-/* Of a chat's delta: text, thoughts and calls of tools are all made of tokens. */
+/* Whether a chat's delta has tokens: text, reasoning or tool calls. */
 static bool delta_has_text(const json_t *delta)
 {
     return has_text(json_object_get(delta, "content")) ||
@@ -157,7 +157,8 @@ static void end_event(struct answer *a)
     a->has_data = false;
 }
 
-/* One field of a server-sent event. Only "data" matters; comments and unknown fields are as good. */
+/* Reads one field of a server-sent event. Only "data" matters; comments and unknown fields are
+ * ignored. */
 static void read_field(struct answer *a, const char *line, size_t n_bytes)
 {
     static const char FIELD[] = "data";
@@ -223,13 +224,14 @@ void answer_feed(struct answer *a, const char *bytes, size_t n_bytes)
 
 bool answer_end(struct answer *a)
 {
-    if (a->state == ANSWER_RUNNING && a->line.n_bytes > 0) /* some servers leave the last line open */
+    if (a->state == ANSWER_RUNNING && a->line.n_bytes > 0) /* some servers do not terminate the last line */
         read_line(a, a->line.bytes, a->line.n_bytes);
     if (a->state == ANSWER_RUNNING && a->api != LOAD_API_LLM_SERVING)
         end_event(a);
     if (a->state == ANSWER_RUNNING && a->n_events == 0)
         end_badly(a, ANSWER_BAD, "no event in the whole answer");
-    /* llm-serving marks no end unless it was asked for the whole text, which not all of its kind know. */
+    /* llm-serving has no end marker unless the full text was requested, which not all versions
+     * support. */
     if (a->state == ANSWER_RUNNING && (a->is_finished || a->api == LOAD_API_LLM_SERVING))
         a->state = ANSWER_COMPLETE;
     return a->state == ANSWER_COMPLETE;

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { STREAM_GAPS = 1, STREAM_ROUNDS = 2 }; /* what is drawn for one does not move the other */
+enum { STREAM_GAPS = 1, STREAM_ROUNDS = 2 }; /* independent random streams */
 
 void arrivals_init(struct arrivals *a, enum arrival_process process, double per_second, uint64_t seed)
 {
@@ -16,7 +16,7 @@ double arrivals_next(struct arrivals *a)
 {
     a->n++;
     if (a->process == ARRIVALS_EVEN)
-        a->at_s = (double)a->n / a->per_second; /* not a sum: rounding must not gather */
+        a->at_s = (double)a->n / a->per_second; /* not a sum, which would accumulate rounding errors */
     else
         a->at_s -= log1p(-rng_uniform(a->seed, STREAM_GAPS, a->n)) / a->per_second;
     return a->at_s;

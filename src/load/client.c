@@ -1,5 +1,5 @@
-/* The loop of a run: when requests start, who asks next, and when it is over. libevent watches the sockets of libcurl's
- * multi interface, so that thousands of streams cost what they send and nothing else. */
+/* The event loop of a run: starts requests and decides when the run is over. libevent watches the
+ * sockets of libcurl's multi interface, so thousands of idle streams cost nothing. */
 #include "load/client.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 enum {
     PROGRESS_US = 200000,
     SPARE_FILES = 64,      /* for the program itself */
-    MAX_DISPATCH_US = 500, /* of sockets in a row, before arrivals are looked at again */
+    MAX_DISPATCH_US = 500, /* of handling sockets before arrivals are checked again */
     ARRIVAL_PRIORITY = 0,
     SOCKET_PRIORITY = 1,
     N_PRIORITIES = 2,
@@ -73,7 +73,7 @@ static void end_if_done(struct client *c)
         event_base_loopbreak(c->base);
 }
 
-/* No request will arrive any more. */
+/* No further requests will arrive. */
 static void end_arrivals(struct client *c)
 {
     if (c->arrivals_over)
@@ -83,7 +83,7 @@ static void end_arrivals(struct client *c)
     end_if_done(c);
 }
 
-/* False: there are enough, or memory is short. */
+/* False: the number of requests is reached, or out of memory. */
 static bool add_record(struct client *c, int64_t scheduled_us)
 {
     struct load_run *run = c->run;
@@ -136,7 +136,7 @@ static struct slot *take_slot(struct client *c)
     return slot;
 }
 
-/* Open loop: whatever has arrived and finds a slot. */
+/* Open loop: starts requests that have arrived, as slots are available. */
 static void start_arrived(struct client *c)
 {
     while (c->status == TUTTI_OK && !c->is_stopping && c->next_start < c->run->n_records) {
@@ -165,7 +165,7 @@ static void on_arrival(evutil_socket_t fd, short what, void *user)
         set_timer(c, c->arrival, c->next_arrival_us - client_now_us(c));
 }
 
-/* Closed loop: the slot's user asks. */
+/* Closed loop: the slot's user sends its next request. */
 static void ask(struct slot *slot)
 {
     struct client *c = slot->client;
@@ -206,7 +206,7 @@ static void continue_after(struct slot *slot, bool failed)
     end_if_done(c);
 }
 
-/* Ends what runs and forgets what waits. */
+/* Aborts running requests and drops waiting ones. */
 static void stop(struct client *c)
 {
     c->is_stopping = true;
@@ -260,7 +260,7 @@ static void on_curl_timer(evutil_socket_t fd, short what, void *user)
     act(user, CURL_SOCKET_TIMEOUT, 0);
 }
 
-/* libcurl says what it waits for. known: the event of this socket; NULL: there is none. */
+/* libcurl says what it waits for. known: the event of this socket; NULL: none. */
 static int watch_socket(CURL *easy, curl_socket_t socket, int what, void *user, void *known)
 {
     (void)easy;
@@ -306,7 +306,7 @@ static void on_closing(evutil_socket_t fd, short what, void *user)
     (void)fd;
     (void)what;
     struct client *c = user;
-    for (int i = 0; i < c->n_slots; i++) /* who waits does not ask again */
+    for (int i = 0; i < c->n_slots; i++) /* waiting users send no more requests */
         if (c->slots[i]->wake && event_pending(c->slots[i]->wake, EV_TIMEOUT, NULL)) {
             event_del(c->slots[i]->wake);
             c->n_waiting--;
@@ -348,7 +348,7 @@ static void on_progress(evutil_socket_t fd, short what, void *user)
 
 /* ---- a run ----------------------------------------------------------------------------------------------------- */
 
-/* As many open files as the requests need; 0 asks for as many as can be had. */
+/* Raises the limit of open files for the requests; concurrency 0: as many as possible. */
 static enum tutti_status allow_files(int *concurrency, struct tutti_error *err)
 {
     struct rlimit limit;
@@ -373,7 +373,7 @@ static bool make_events(struct client *c)
 {
     struct event_config *config = event_config_new();
     struct timeval interval = { .tv_usec = MAX_DISPATCH_US };
-    /* Timers of microseconds; arrivals are not held up by a long row of sockets. */
+    /* Timers of microseconds; arrivals are not delayed by many ready sockets. */
     if (config &&
         event_config_set_flag(config, EVENT_BASE_FLAG_PRECISE_TIMER | EVENT_BASE_FLAG_NOLOCK) == 0 &&
         event_config_set_max_dispatch_interval(config, &interval, -1, SOCKET_PRIORITY) == 0)
@@ -418,7 +418,7 @@ static bool make_headers(struct client *c)
     return c->headers != NULL;
 }
 
-/* The users of a closed loop, each of whom asks at once. */
+/* Starts the users of a closed loop, each with a request at once. */
 static void start_users(struct client *c)
 {
     for (int i = 0; i < c->max_open && c->status == TUTTI_OK && !c->arrivals_over; i++) {
@@ -436,7 +436,7 @@ static void start_users(struct client *c)
 static double processor_s(void)
 {
     struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage); /* fails for a wrong argument alone */
+    getrusage(RUSAGE_SELF, &usage); /* fails only for an invalid argument */
     return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
            (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
 }

@@ -8,7 +8,7 @@ static size_t column_of(const struct course *c, int64_t us)
     return column < 0 ? 0 : column >= (double)c->n ? c->n - 1 : (size_t)column;
 }
 
-/* A span of time raises the average of each column by the part of it that it covers. */
+/* Adds to each column's average the fraction of the column that the time span covers. */
 static void add_span(const struct course *c, double *average, int64_t from_us, int64_t to_us)
 {
     double from = (double)from_us / 1e6, to = (double)to_us / 1e6;
@@ -19,7 +19,7 @@ static void add_span(const struct course *c, double *average, int64_t from_us, i
     }
 }
 
-/* Records stand in the order of their arrival, so those of a column stand together. */
+/* Records are in order of arrival, so those of a column are adjacent. */
 static enum tutti_status add_ttft(struct course *c, const struct load_run *run, struct tutti_error *err)
 {
     struct samples column = { 0 };

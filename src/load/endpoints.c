@@ -1,4 +1,4 @@
-/* Where requests go, and what all of them have in common. */
+/* The URLs of requests, and their common curl options. */
 #include "load/client.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ static bool ends_with(const char *text, size_t n, const char *end)
     return n >= m && memcmp(text + n - m, end, m) == 0;
 }
 
-/* The URL of the server without query and fragment, and without "/v1", which people like to add. */
+/* The URL of the server without query and fragment, and without "/v1", which users often add. */
 static enum tutti_status set_path(CURLU *url, const char *path, struct tutti_error *err)
 {
     char *base = NULL;
@@ -64,7 +64,7 @@ static enum tutti_status check_url(const char *base, CURLU *url, struct tutti_er
     return TUTTI_OK;
 }
 
-/* base with path behind it, for curl_free(). NULL: *err says why. */
+/* base with path appended, for curl_free(). NULL: error in *err. */
 static char *join(const char *base, const char *path, enum tutti_status *st, struct tutti_error *err)
 {
     CURLU *url = curl_url();
@@ -112,7 +112,7 @@ void endpoints_clear(struct endpoints *e)
 void client_set_common(CURL *easy, const struct load_options *options)
 {
     curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(easy, CURLOPT_PROXY, ""); /* measured is the server, whatever the environment says */
+    curl_easy_setopt(easy, CURLOPT_PROXY, ""); /* measure the server itself, ignoring proxy variables */
     curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     if (options->ca_file)

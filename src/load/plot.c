@@ -40,7 +40,7 @@ static double round_up(double value)
     return power * (part <= 1.0001 ? 1 : part <= 2.0001 ? 2 : part <= 5.0001 ? 5 : 10);
 }
 
-/* Where numbers stand on the axis; returns how many. */
+/* Computes the ticks of the axis; returns their number. */
 static int find_ticks(const struct axis *a, double ticks[MAX_TICKS])
 {
     int n = 0;
@@ -137,7 +137,7 @@ static bool add_line(struct buf *out, const struct plot_line *line, int which, c
         }
         if (is_down && fabs(at - last_x) < 0.05 && fabs(height - last_y) < 0.05)
             continue; /* cannot be seen */
-        /* The point draws a dot of its own where it stands alone. */
+        /* The point is drawn as a dot if it is isolated. */
         ok = buf_printf(out, is_down ? "L%.1f %.1f" : "M%.1f %.1fh0", at, height);
         is_down = true;
         last_x = at;

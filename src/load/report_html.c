@@ -1,4 +1,4 @@
-/* The figures as one page with plots, for a browser: no script, nothing from elsewhere. */
+/* Writes the report as one HTML page with plots, without scripts or external resources. */
 #include "load/course.h"
 #include "load/plot.h"
 #include "load/result.h"
@@ -10,7 +10,7 @@
 
 enum { CURVE_POINTS = 240 };
 
-/* More of them in the tail, which a percentile is made of. */
+/* Denser in the tail, where the percentiles are. */
 static double curve_part(int i)
 {
     enum { BODY = 180 };
@@ -143,7 +143,7 @@ static bool add_times(struct buf *out, const struct load_result *r)
            add_time_row(out, "sent late by", &r->late_ms) && buf_add_string(out, "</table>\n");
 }
 
-/* What part of the samples is at most as long as x. */
+/* The cumulative distribution: the fraction of samples that are at most x. */
 static bool add_curves(struct buf *out, const struct load_report *report)
 {
     struct {

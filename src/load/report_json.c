@@ -1,4 +1,5 @@
-/* The figures for programs. Times are milliseconds where the name says so, else seconds; null: there is none. */
+/* Writes the report as JSON. Times are in milliseconds if the name says so, else in seconds;
+ * null: none. */
 #include "load/result.h"
 
 #include <math.h>
@@ -9,7 +10,7 @@ struct member {
     json_t *value;
 };
 
-/* Takes over every value, also on failure. NULL: memory was short here or where a value was made. */
+/* Takes over every value, also on failure. NULL: out of memory, here or when a value was created. */
 static json_t *object(const struct member *members, size_t n)
 {
     json_t *made = json_object();
@@ -156,7 +157,7 @@ static json_t *ms_between(int64_t from_us, int64_t to_us)
     return from_us < 0 || to_us < 0 ? json_null() : json_real((double)(to_us - from_us) / 1e3);
 }
 
-/* index: of the record, which says whose key was sent. */
+/* index: of the record, which determines the API key used. */
 static json_t *record(const struct load_record *r, size_t index, size_t n_keys)
 {
     const struct member members[] = {

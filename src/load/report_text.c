@@ -1,4 +1,4 @@
-/* The figures for a person at a terminal. */
+/* Writes the report as text for a terminal. */
 #include "load/result.h"
 
 #include <inttypes.h>
@@ -100,7 +100,7 @@ static bool add_targets(struct buf *out, const struct load_report *report)
     return ok;
 }
 
-/* What the measuring itself did: a figure is worth no more than this. */
+/* The load of the measuring process itself, which limits the accuracy. */
 static bool add_tool(struct buf *out, const struct load_report *report)
 {
     const struct load_result *r = report->result;

@@ -8,8 +8,8 @@ const char *load_counted_name(enum load_counted counted)
     return NAMES[counted];
 }
 
-/* Mean time from one token to the next; false: there is no second token. Text that comes in larger pieces than tokens
- * counts by its tokens, so that this is comparable between servers. */
+/* Mean time per output token after the first; false: there is no second token. Pieces of several
+ * tokens count by their tokens, so that servers can be compared. */
 static bool token_time_us(const struct load_record *r, double *out)
 {
     if (r->output_tokens < 2 || r->first_us < 0 || r->n_pieces < 2)

@@ -1,4 +1,5 @@
-/* One request at a time: sends it, hands what comes to the reader of the stream, and says how it ended. */
+/* A slot runs one request at a time: sends it, passes the response to the stream parser, and
+ * records the outcome. */
 #include "load/client.h"
 
 #include <stdlib.h>
@@ -6,7 +7,7 @@
 
 enum {
     KEPT_ERROR_BYTES = 4096,
-    MAX_ERROR_BYTES = 1 << 16, /* of a refusal's body; more is not waited for */
+    MAX_ERROR_BYTES = 1 << 16, /* of an error body; the rest is not read */
     RECEIVE_BYTES = 16384,
 };
 
@@ -38,7 +39,7 @@ static bool add_tick(struct client *c, int64_t now_us, uint32_t n)
     return true;
 }
 
-/* n pieces came together: the first of them after a gap, the others after none. */
+/* Records n pieces that arrived together: only the first has a gap before it. */
 static bool add_pieces(struct slot *slot, uint32_t n, int64_t now_us)
 {
     struct client *c = slot->client;
@@ -177,13 +178,14 @@ bool slot_start(struct slot *slot, size_t record_index)
     return true;
 }
 
-/* libcurl does the same, but only where reading failed, and five times in the life of a handle. */
+/* libcurl also retries, but only after read errors, and five times per handle. */
 bool slot_can_resend(const struct slot *slot, CURLcode code)
 {
     long n_connected = 0, status = 0, n_header_bytes = 0;
     if (code != CURLE_SEND_ERROR && code != CURLE_RECV_ERROR && code != CURLE_GOT_NOTHING)
         return false;
-    curl_easy_getinfo(slot->easy, CURLINFO_NUM_CONNECTS, &n_connected); /* 0: the connection was a kept one */
+    curl_easy_getinfo(slot->easy, CURLINFO_NUM_CONNECTS,
+                      &n_connected); /* 0: a kept-alive connection was used */
     curl_easy_getinfo(slot->easy, CURLINFO_RESPONSE_CODE, &status);
     curl_easy_getinfo(slot->easy, CURLINFO_HEADER_SIZE, &n_header_bytes);
     return n_connected == 0 && status == 0 && n_header_bytes == 0;
@@ -239,11 +241,11 @@ static enum load_outcome outcome_of(struct slot *slot, CURLcode code)
     case CURLE_SEND_ERROR:
         return LOAD_CUT;
     default:
-        return LOAD_BAD_ANSWER; /* no HTTP */
+        return LOAD_BAD_ANSWER; /* not HTTP */
     }
 }
 
-/* What the server said: the message of an error object, else the beginning of the body. */
+/* The server's error: the message of an error object, else the beginning of the body. */
 static void describe_refusal(const struct slot *slot, struct tutti_error *text)
 {
     const struct buf *body = &slot->error_body;

@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Short common words: nearly every vocabulary has each of them, with the blank before it, as one token. */
+/* Short common words: nearly every vocabulary has each of them, with a leading space, as one
+ * token. */
 static const char *const WORDS[] = {
     "the",    "of",    "and",   "to",     "in",      "is",    "that",    "for",     "it",    "was",
     "on",     "are",   "as",    "with",   "they",    "at",    "be",      "this",    "from",  "have",
@@ -29,7 +30,7 @@ static const char *const WORDS[] = {
 };
 enum { N_WORDS = sizeof WORDS / sizeof *WORDS };
 
-enum { STREAM_SHARED = 3, STREAM_LENGTHS = 4, STREAM_WORDS = 5 }; /* beside those of arrivals.c */
+enum { STREAM_SHARED = 3, STREAM_LENGTHS = 4, STREAM_WORDS = 5 }; /* in addition to those of arrivals.c */
 
 static enum tutti_status no_memory(struct tutti_error *err)
 {
@@ -188,7 +189,7 @@ void work_clear(struct work *work)
 
 /* ---- making ---------------------------------------------------------------------------------------------------- */
 
-/* A whole number within n * (1 - spread) to n * (1 + spread), at least 1. */
+/* A random integer from n (1 - spread) to n (1 + spread), at least 1. */
 static int spread_number(const struct made_prompts *made, uint64_t index, unsigned which, int n)
 {
     double u = rng_uniform(made->seed, STREAM_LENGTHS, 2 * index + which);
@@ -251,8 +252,8 @@ static json_t *openai_body(const struct work_style *style, json_t *prompt, int m
     return NULL;
 }
 
-/* llm-serving and TGI. Where no temperature is given they are asked for the most probable tokens,
- * as is their own way. */
+/* llm-serving and TGI. Without a temperature, greedy decoding is requested, which is their
+ * default. */
 static json_t *inputs_body(const struct work_style *style, json_t *prompt, int max_tokens)
 {
     bool samples = style->temperature > 0; /* false of NaN */
@@ -260,7 +261,8 @@ static json_t *inputs_body(const struct work_style *style, json_t *prompt, int m
     bool ok = parameters != NULL;
     if (ok && samples)
         ok = json_object_set_new(parameters, "temperature", json_real(style->temperature)) == 0;
-    /* The last line of llm-serving's stream, which tells the number of tokens, comes for whole texts alone. */
+    /* The last line of llm-serving's stream, with the number of tokens, is only sent if the full
+     * text is requested. */
     if (ok)
         ok = json_object_set_new(parameters, style->api == LOAD_API_TGI ? "details" : "return_full_text",
                                  json_true()) == 0;
@@ -272,7 +274,7 @@ static json_t *inputs_body(const struct work_style *style, json_t *prompt, int m
     return json_pack("{s:o, s:o, s:b}", "inputs", prompt, "parameters", parameters, "stream", 1);
 }
 
-/* The prompt as the body holds it. */
+/* The prompt as a value of the body. */
 static json_t *prompt_value(const struct work *work, const struct work_style *style, uint64_t index)
 {
     struct buf made = { 0 };

@@ -1,4 +1,5 @@
-/* Conversion is a plan (which tensor goes where, as what, with its rows in which order), then a stream (convert_stream.c). */
+/* Converts in two phases: a plan (name, type and row order of each tensor), then the data stream
+ * (convert_stream.c). */
 #include "offline/convert.h"
 
 #include "base/log.h"
@@ -28,7 +29,8 @@ static enum tutti_status out_of_memory(const struct converter *c, struct tutti_e
     return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(c->ck));
 }
 
-/* A place in the plan, filled but for its parts. shape[0] 0: a vector, of shape[1]. place: of a matrix; NULL: f32. */
+/* Adds a tensor to the plan, without its parts. shape[0] 0: a vector, of shape[1]. place: of a
+ * matrix; NULL: f32. */
 static struct planned *plan_next(struct converter *c, const char *pattern, int layer, int64_t n_rows,
                                  int64_t n_cols, const struct weight_place *place)
 {
@@ -56,7 +58,7 @@ static struct planned *plan_next(struct converter *c, const char *pattern, int l
     return p;
 }
 
-/* A tensor that stays as it is, in float32. */
+/* Plans a tensor that is only converted to float32. */
 static enum tutti_status plan_tensor(struct converter *c, const char *pattern, int layer,
                                      const struct tensor *t, struct tutti_error *err)
 {
@@ -80,11 +82,12 @@ static enum tutti_status plan_norm(struct converter *c, const char *pattern, int
     return st == TUTTI_OK && norm->b ? plan_tensor(c, bias, layer, norm->b, err) : st;
 }
 
-/* Rows [begin, end) of a matrix of the forward pass, from those stored tensors (or their biases) that hold them. */
+/* Rows [begin, end) of a matrix of the forward pass, from the stored tensors (or their biases)
+ * that contain them. */
 struct run {
     int begin, end;
     int n_permuted_heads;
-    enum site site; /* SITE_COUNT: adapters do not reach it */
+    enum site site; /* SITE_COUNT: not changed by adapters */
     int layer;
     bool is_bias;
 };
@@ -114,7 +117,7 @@ static void plan_run(struct converter *c, struct planned *p, const struct weight
     }
 }
 
-/* How the target cuts a matrix: where its part i ends. */
+/* The end row of part i of a matrix in the target's layout. */
 static int target_end(const struct converter *c, const struct weight *w, enum site site, int n_parts, int i)
 {
     int q = c->desc.n_heads * c->desc.head_dim, kv = c->desc.n_kv_heads * c->desc.head_dim;
@@ -180,7 +183,7 @@ static enum tutti_status plan_layer(struct converter *c, int layer, struct tutti
     return st;
 }
 
-/* llama3's scaling has no key of its own: a tensor of divisors says it. */
+/* GGUF has no key for llama3's rotary scaling, but a tensor of divisors. */
 static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_error *err)
 {
     const struct tensor *stored = checkpoint_find(c->ck, "rope_freqs.weight");
@@ -205,7 +208,7 @@ static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_err
     return plan_next(c, "rope_freqs.weight", 0, 0, n, NULL) ? TUTTI_OK : out_of_memory(c, err);
 }
 
-/* Says once which matrices do not become what they should. */
+/* Logs once which matrices do not get the requested type. */
 static void note_fallbacks(const struct converter *c)
 {
     const struct planned *first = NULL;
@@ -257,7 +260,7 @@ static enum tutti_status write_all(struct converter *c, struct tutti_error *err)
         const struct planned *p = &c->plan[i];
         if (p->n_parts > 0)
             st = convert_stream_tensor(&c->stream, p, err);
-        else /* as this machine stores floats; tutti runs on little-endian machines alone */
+        else /* tutti runs only on little-endian machines */
             st = gguf_writer_data(c->stream.writer, c->rope_factors,
                                   (size_t)(c->desc.rotary_dim / 2) * sizeof *c->rope_factors, err);
     }
@@ -266,7 +269,7 @@ static enum tutti_status write_all(struct converter *c, struct tutti_error *err)
 
 /* ---- putting it together ---- */
 
-/* The family's GGUF layout: the one that cuts q, k, v and gate, up as the source does, else its first. */
+/* The family's GGUF layout that splits q, k, v and gate, up like the source, else its first. */
 static const struct tensor_names *choose_layout(const struct family *family, const struct tensor_names *from)
 {
     const struct tensor_names *first = NULL;
@@ -322,7 +325,7 @@ static enum tutti_status write_tokenizer(struct converter *c, struct tutti_error
     return st;
 }
 
-/* Of a file whose matrices are all of one K type, the nearest label: that of the mix with the fewest exceptions. */
+/* For a file with a single K type, the nearest label: that of the mix with the fewest exceptions. */
 static uint32_t file_type(const struct convert_options *options)
 {
     const struct weight_type *type = options->type;

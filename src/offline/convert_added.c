@@ -1,4 +1,4 @@
-/* The added tokens of a tokenizer in a GGUF file. */
+/* Writes the added tokens of a tokenizer into a GGUF file. */
 #include "model/load/tokenizer_bytes.h"
 #include "offline/convert_meta.h"
 

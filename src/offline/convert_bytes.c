@@ -1,4 +1,5 @@
-/* A byte-level vocabulary as GGUF wants it: spelled in the alphabet of bytes, with its merges. */
+/* Writes a byte-level vocabulary for GGUF: spelled in the alphabet of byte_map.h, with its
+ * merges. */
 #include "offline/convert_meta.h"
 #include "tokenizer/json/byte_files.h"
 
@@ -6,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Strings one behind the other. */
+/* Concatenated strings. */
 struct strings {
     struct buf bytes;
     size_t *ends;
@@ -56,7 +57,7 @@ static void strings_clear(struct strings *s)
     free(s->ends);
 }
 
-/* Rows of the embedding that no token has get a name of their own. */
+/* Embedding rows without a token get a generated name. */
 static bool add_token(struct strings *s, int32_t *type, const struct tokenizer *tok, int32_t id)
 {
     bool is_token = id < tokenizer_n_pieces(tok) && tokenizer_piece(tok, id).n_bytes > 0;

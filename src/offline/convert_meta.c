@@ -46,7 +46,7 @@ static void describe_rope(struct gguf_writer *w, const char *arch, const struct 
         put_u32(w, arch, "rope.scaling.original_context_length", s->original_n_ctx);
         put_f32(w, arch, "rope.scaling.yarn_beta_fast", (float)s->beta_fast);
         put_f32(w, arch, "rope.scaling.yarn_beta_slow", (float)s->beta_slow);
-        if (s->attention_factor > 0) /* GGUF's stands before the usual one */
+        if (s->attention_factor > 0) /* GGUF's factor multiplies the usual one */
             put_f32(w, arch, "rope.scaling.attn_factor",
                     (float)(s->attention_factor / model_yarn_scale(s->factor)));
     }
@@ -83,21 +83,22 @@ void convert_describe(struct gguf_writer *w, const struct family *family, const 
         family->put_metadata(w, d);
 }
 
-/* Whether a special token has the text of an ordinary piece. In a GGUF vocabulary all texts differ. */
+/* Whether a special token has the text of an ordinary piece. In a GGUF vocabulary all texts must
+ * be unique. */
 static bool is_respelled(const struct tokenizer *tok, int32_t id, struct piece p)
 {
     return p.type == PIECE_CONTROL && p.n_bytes < 40 && tokenizer_find(tok, p.bytes, p.n_bytes) >= 0 &&
            tokenizer_find(tok, p.bytes, p.n_bytes) != id;
 }
 
-/* The vocabulary as GGUF wants it: n_vocab tokens, all spelled differently. */
+/* The vocabulary for GGUF: n_vocab tokens with unique spellings. */
 struct vocabulary {
     int n;
     const char **texts;
     size_t *n_bytes;
     float *scores;
     int32_t *types;
-    char (*made)[48]; /* spellings that had to be made up */
+    char (*made)[48]; /* generated spellings */
 };
 
 static void vocabulary_clear(struct vocabulary *v)
@@ -142,7 +143,7 @@ static bool vocabulary_fill(struct vocabulary *v, const struct tokenizer *tok, i
     return true;
 }
 
-/* For other programs. ChatGLM3's authors render ids; this is the nearest that text can say. */
+/* For other programs. ChatGLM3's authors render ids; this is the nearest template. */
 static const char CHATGLM3_TEMPLATE[] =
     "{% for m in messages %}{% if loop.first %}[gMASK]sop{% endif %}<|{{ m['role'] }}|>\n {{ m['content'] }}"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
@@ -191,7 +192,7 @@ static enum tutti_status put_json_text(struct gguf_writer *w, const char *key, c
     return TUTTI_OK;
 }
 
-/* What makes the prompts of the checkpoint, so that the file gives the same. */
+/* Writes what renders the checkpoint's prompts, so that the file gives the same prompts. */
 static enum tutti_status put_chat(struct gguf_writer *w, const struct chat_found *found,
                                   const struct checkpoint *ck, struct tutti_error *err)
 {
@@ -212,8 +213,9 @@ static void put_special(struct gguf_writer *w, const char *key, int32_t id)
         gguf_writer_u32(w, key, (uint32_t)id);
 }
 
-/* Every id that ends an answer: GGUF's keys name the end of a text, of a turn and of a message; the array of tutti's own names
- * all of them. A GLM model's turns end where the next one begins, whether or not its files list that. */
+/* Writes every id that ends an answer: GGUF's keys have the end of a text, of a turn and of a
+ * message; tutti's own array has all of them. A GLM model's turn ends where the next one begins,
+ * whether or not its files list that. */
 static enum tutti_status put_stops(struct gguf_writer *w, const struct model_desc *d,
                                    const struct tokenizer *tok, const struct checkpoint *ck, bool is_glm,
                                    struct tutti_error *err)
@@ -245,7 +247,7 @@ static enum tutti_status put_stops(struct gguf_writer *w, const struct model_des
     return TUTTI_OK;
 }
 
-/* The words of PanGu-Alpha's tokenizer, from where it got them. */
+/* Writes the word list of PanGu-Alpha's tokenizer. */
 static enum tutti_status put_words(struct gguf_writer *w, const struct checkpoint *ck,
                                    struct tutti_error *err)
 {
@@ -266,7 +268,7 @@ static enum tutti_status put_words(struct gguf_writer *w, const struct checkpoin
     return st;
 }
 
-/* What the kinds that llama.cpp knows cannot say. */
+/* Writes tutti's own keys, for settings that llama.cpp's kinds lack. */
 static enum tutti_status put_own_settings(struct gguf_writer *w, const struct piece_vocab *v,
                                           const struct checkpoint *ck, struct tutti_error *err)
 {
@@ -285,7 +287,7 @@ static enum tutti_status put_own_settings(struct gguf_writer *w, const struct pi
     return v->rules == PIECES_PANGU ? put_words(w, ck, err) : TUTTI_OK;
 }
 
-/* The pieces of SentencePiece's kinds. */
+/* Writes the pieces of a SentencePiece tokenizer. */
 static enum tutti_status put_pieces(struct gguf_writer *w, const struct model_desc *d,
                                     const struct tokenizer *tok, const char *chat,
                                     const struct checkpoint *ck, struct tutti_error *err)
@@ -311,7 +313,7 @@ static enum tutti_status put_pieces(struct gguf_writer *w, const struct model_de
     return kind ? TUTTI_OK : put_own_settings(w, &settings, ck, err);
 }
 
-/* A tokenizer.json whose rules have no name that others know, as it is. */
+/* Writes the text of a tokenizer.json whose rules have no standard name. */
 static enum tutti_status put_json(struct gguf_writer *w, const struct checkpoint *ck,
                                   const json_t *tokenizer_config, struct tutti_error *err)
 {
@@ -348,7 +350,7 @@ static enum tutti_status put_json(struct gguf_writer *w, const struct checkpoint
     return TUTTI_OK;
 }
 
-/* Where the tokenizer's files do not say it, the family does. */
+/* If the tokenizer's files do not define it, the family does. */
 static bool adds_bos(const struct family *family, const struct tokenizer *tok)
 {
     struct ids prefix = { 0 };
@@ -360,7 +362,8 @@ static bool adds_bos(const struct family *family, const struct tokenizer *tok)
     return adds > 0;
 }
 
-/* GGUF has one flag for bos before a text and one for eos after it; a family's own prefix comes back with the family. */
+/* GGUF has one flag for bos before a text and one for eos after it; the family adds its own
+ * prefix when the file is loaded. */
 static bool has_usual_affixes(const struct family *family, const struct tokenizer *tok)
 {
     const struct token_affixes *a = tokenizer_affixes(tok);

@@ -10,7 +10,7 @@ enum { CHUNK_BYTES = 8 << 20 };
 
 enum row_state { ROW_FINE, ROW_NOT_FINITE, ROW_TOO_LARGE };
 
-/* What conversion did to a row. */
+/* The conversion error of a row. */
 struct row_error {
     double squares, squared_error;
     float max_error;
@@ -22,16 +22,16 @@ struct chunk {
     const struct planned_part *part;
     enum dtype type;
     int64_t first_row, n_rows, n_cols, n_total_rows; /* of the part */
-    int64_t base, n_stored_rows;                     /* of the tensor: where the part begins; all */
+    int64_t base, n_stored_rows;                     /* of the tensor: first row of the part; all rows */
     size_t in_bytes, out_bytes;                      /* of a row */
-    const uint8_t *in;                               /* the stored rows, or a copy put in order */
+    const uint8_t *in;                               /* the stored rows, or a reordered copy */
     uint8_t *out;
     float *floats;            /* [n_threads][2][n_cols] */
     struct row_error *errors; /* [n_rows] */
     bool is_measured;
 };
 
-/* The row of the model that runs at a place of the part. */
+/* The model's row for a row of the part. */
 static int64_t ordered_row(const struct chunk *k, int64_t row)
 {
     int n_heads = k->part->change.n_permuted_heads;
@@ -41,7 +41,7 @@ static int64_t ordered_row(const struct chunk *k, int64_t row)
     return head * head_dim + j / 2 + (j % 2) * (head_dim / 2);
 }
 
-/* Which stored row stands there. */
+/* The stored row for a row of the part. */
 static int64_t source_row(const struct chunk *k, int64_t row)
 {
     int64_t ordered = k->base + ordered_row(k, row);
@@ -108,8 +108,8 @@ static void convert_rows(void *arg, int thread, int n_threads)
     }
 }
 
-/* How the part is cut into rows. A vector is a column of rows of one element where these are some of it or change their order,
- * else one row. */
+/* Determines the rows of the part. A vector is a column of one-element rows if only some are used
+ * or their order changes, else one row. */
 static enum tutti_status measure_rows(struct chunk *k, struct tutti_error *err)
 {
     const struct planned_part *p = k->part;
@@ -131,7 +131,7 @@ static enum tutti_status measure_rows(struct chunk *k, struct tutti_error *err)
     return TUTTI_OK;
 }
 
-/* Adds what happened to a chunk, in the order of its rows. */
+/* Adds the errors of a chunk, in the order of its rows. */
 static enum tutti_status add_errors(const struct chunk *k, struct convert_result *result,
                                     struct tutti_error *err)
 {
@@ -152,7 +152,8 @@ static enum tutti_status add_errors(const struct chunk *k, struct convert_result
     return TUTTI_OK;
 }
 
-/* Lets go of the rows that were read, where they lie in the order of the chunks; else the whole tensor goes at its end. */
+/* Drops the rows that were read from resident memory, if they are in the order of the chunks;
+ * else the whole tensor is dropped at its end. */
 static void forget_rows(const struct chunk *k)
 {
     const struct tensor *t = k->part->tensor;

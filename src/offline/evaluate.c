@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEP_ROWS = 256 }; /* more do not make a step faster for each row, and each may have a row of logits */
+enum { STEP_ROWS = 256 }; /* more rows are not faster per row, and each may need a row of logits */
 
 int windows_n_scored(const struct windows *w)
 {
@@ -21,7 +21,7 @@ int32_t windows_target(const struct windows *w, int window, int row)
     return w->ids[(int64_t)window * w->step + w->first + row + 1];
 }
 
-/* A run: some windows together where they are short, else one after the other in pieces. */
+/* A run: several short windows in one step, or long windows one after the other in chunks. */
 struct runner {
     struct model *model;
     const struct windows *windows;
@@ -108,7 +108,7 @@ static int run_step(struct runner *r, int n_slots, int begin, int end)
     const struct windows *w = r->windows;
     bool has_prefix = r->model->desc.has_prefix;
     int n = 0, n_outputs = 0;
-    int32_t *ids = r->ids + (n_slots == 1 ? begin : 0); /* several windows come whole */
+    int32_t *ids = r->ids + (n_slots == 1 ? begin : 0); /* several windows are always whole */
     for (int s = 0; s < n_slots; s++) {
         for (int p = begin; p < end; p++, n++) {
             r->positions[n] = p;

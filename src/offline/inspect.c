@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Everything the report says, as one JSON object; the text is written from it. */
+/* The content of the report as one JSON object, from which the text is written. */
 struct report {
     struct checkpoint *ck;
     const struct family *family;

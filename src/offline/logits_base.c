@@ -26,7 +26,7 @@ static uint64_t fnv(uint64_t hash, const void *bytes, size_t n_bytes)
     return hash;
 }
 
-/* What two conversions of one model have in common. */
+/* A fingerprint that is equal for all conversions of one model. */
 static uint64_t shape_fingerprint(const struct model *model)
 {
     const struct model_desc *d = &model->desc;
@@ -125,7 +125,7 @@ enum tutti_status logits_base_create(struct logits_base_writer **out, const char
     return st;
 }
 
-/* tutti runs on little-endian machines alone, so the row is written as it lies in memory. */
+/* tutti runs only on little-endian machines, so the row is written as it is in memory. */
 enum tutti_status logits_base_add(struct logits_base_writer *w, const struct perplexity *p,
                                   const float *logits, int32_t target, struct tutti_error *err)
 {
@@ -281,8 +281,8 @@ static enum tutti_status read_own(struct logits_base *b, struct tutti_error *err
     return read_ids(b, HEAD_BYTES, err);
 }
 
-/* "_logits_"; i32 n_context, n_vocab, n_windows; i32 ids[n_windows][n_context]; rows of the second half of each window, as f32
- * scale and minimum and codes. */
+/* "_logits_"; i32 n_context, n_vocab, n_windows; i32 ids[n_windows][n_context]; rows of the
+ * second half of each window, as f32 scale and minimum and codes. */
 static enum tutti_status read_llama(struct logits_base *b, struct tutti_error *err)
 {
     if (b->map.n_bytes < LLAMA_HEAD_BYTES)
@@ -367,7 +367,7 @@ enum tutti_status logits_base_next(struct logits_base *b, struct coded_row *out,
     float numbers[NUMBERS] = { 0 };
     size_t numbers_bytes = (b->is_llama ? LLAMA_NUMBERS : NUMBERS) * sizeof *numbers;
     memcpy(numbers, row, numbers_bytes);
-    /* Rounding may put a certain token's logarithm above 0. */
+    /* Rounding can make the logarithm of a certain token positive. */
     if (!isfinite(numbers[0]) || !isfinite(numbers[1]) || !isfinite(numbers[2]) || numbers[0] < 0 ||
         numbers[1] > 0.001f || numbers[2] < -0.001f)
         return error_set(err, TUTTI_E_FORMAT,

@@ -10,7 +10,7 @@ static int compare(const void *a, const void *b)
                                 : (x->site > y->site) - (x->site < y->site);
 }
 
-/* Moves the updates of a file behind those that are there. */
+/* Appends the updates of a file. */
 static enum tutti_status add_file(struct merge *merge, struct adapter_file *file, double scale,
                                   const char *path, struct tutti_error *err)
 {
@@ -23,7 +23,7 @@ static enum tutti_status add_file(struct merge *merge, struct adapter_file *file
         more[merge->n] = file->updates[i];
         more[merge->n++].scale *= (float)scale;
     }
-    file->n = 0; /* their memory is ours now */
+    file->n = 0; /* merge owns their memory now */
     return TUTTI_OK;
 }
 

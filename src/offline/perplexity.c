@@ -67,7 +67,7 @@ static bool keep_kl(struct perplexity *p, double kl)
     return true;
 }
 
-/* Divergence of a row, and whether both find the same token the most probable. */
+/* The divergence of a row, and whether both have the same most probable token. */
 static double compare(const struct perplexity *p, const float *logits, const struct logits_scan *scan,
                       const struct coded_row *base, bool *is_same_top)
 {
@@ -122,7 +122,7 @@ static struct mean mean_of(double sum, double squares, uint64_t n)
     return (struct mean){ mean, n > 1 && variance > 0 ? sqrt(variance / (double)(n - 1)) : 0 };
 }
 
-/* Of two means over the same tokens. */
+/* The covariance of two means over the same tokens. */
 static double covariance(const struct perplexity *p)
 {
     double n = (double)p->n;

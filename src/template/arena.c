@@ -26,7 +26,7 @@ static struct arena_block *add_block(struct arena *arena, size_t need)
     if (n < need)
         n = need;
     if (n > arena->limit - arena->n_used)
-        n = need; /* near the limit every byte counts */
+        n = need; /* near the limit, allocate exactly */
     if (n > arena->limit - arena->n_used) {
         arena->is_over_limit = true;
         return NULL;

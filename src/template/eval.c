@@ -1,4 +1,4 @@
-/* Expressions. */
+/* Evaluates expressions. */
 #include "template/eval.h"
 
 #include <string.h>
@@ -100,7 +100,7 @@ static struct value attr_or_absent(struct render *r, struct value object, const 
     return value_absent();
 }
 
-/* A string as a zero-ended one for messages and tables of names. */
+/* A string with a terminating zero, for messages and name tables. */
 static const char *name_of(struct render *r, struct value string)
 {
     char *name = take(r, string.n_bytes + 1, 1);

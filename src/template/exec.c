@@ -1,4 +1,4 @@
-/* Statements, macros, loops. */
+/* Executes statements, macros and loops. */
 #include "template/eval.h"
 
 #include <string.h>
@@ -32,7 +32,7 @@ static void assign(struct render *r, struct frame *frame, const struct expr *tar
         assign(r, frame, target->args[i].value, items->items[i]);
 }
 
-/* What the block prints, as a string; in a scope of its own. */
+/* The block's output as a string; runs in its own scope. */
 OUT_OF_LINE static struct value capture(struct render *r, struct frame *frame, const struct block *block)
 {
     struct text text = { 0 }, *outer = r->out;
@@ -63,7 +63,7 @@ static struct value through_filters(struct render *r, struct frame *frame, const
 
 /* ---- loops ---- */
 
-/* Only those items that the loop's condition lets in. */
+/* The items that pass the loop's condition. */
 OUT_OF_LINE static struct list *filter_items(struct render *r, struct frame *frame, const struct stmt *s,
                                              struct list *items)
 {
@@ -234,7 +234,7 @@ OUT_OF_LINE static enum flow exec_if(struct render *r, struct frame *frame, cons
     return FLOW_NEXT;
 }
 
-/* Statements with a scope of their own. */
+/* Statements with their own scope. */
 OUT_OF_LINE static enum flow exec_scope(struct render *r, struct frame *frame, const struct stmt *s)
 {
     struct frame *inner = frame_new(r, frame);

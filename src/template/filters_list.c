@@ -1,4 +1,4 @@
-/* Filters over lists and dicts: taking apart, choosing, mapping. Sorting is in filters_order.c. */
+/* Filters over lists and dicts: splitting, selecting, mapping. Sorting is in filters_order.c. */
 #include "template/eval.h"
 #include "template/strings.h"
 
@@ -166,7 +166,7 @@ static const char *name_arg(struct render *r, const struct args *a, size_t i, co
     return failed(r) ? "" : text.bytes;
 }
 
-/* Attributes of the object alone, never items. */
+/* Only attributes of the object, never items. */
 static struct value f_attr(struct render *r, struct value self, const struct args *a)
 {
     const char *name = name_arg(r, a, 0, "an attribute's name");
@@ -175,13 +175,13 @@ static struct value f_attr(struct render *r, struct value self, const struct arg
     return failed(r) ? self : get_attr(r, self, a->given[0]);
 }
 
-/* Keeps what passes a test (all arguments: the test's name and its own) or is true. */
+/* Keeps items that pass a test (arguments: the test's name and arguments), or that are true. */
 static struct value choose(struct render *r, struct value self, const struct args *a, bool by_attr,
                            bool keeps)
 {
     struct value out = value_list(r, LIST_GENERATOR);
     size_t first = by_attr;
-    if (!value_is_true(self)) /* none too: Jinja does not look further */
+    if (!value_is_true(self)) /* also for none, as in Jinja */
         return out;
     struct list *items = value_iterate(r, self);
     if (by_attr && a->n_given == 0)

@@ -1,4 +1,4 @@
-/* Filters that put in order or compare items: sort, dictsort, unique, min, max, groupby. */
+/* Filters that sort or compare items: sort, dictsort, unique, min, max, groupby. */
 #include "template/eval.h"
 #include "template/strings.h"
 
@@ -8,13 +8,13 @@ struct keyed {
     struct value key, item;
 };
 
-/* Strings count without their case unless told otherwise. */
+/* Strings are compared case-insensitively by default. */
 static struct value fold(struct render *r, struct value key, bool case_sensitive)
 {
     return key.kind == VALUE_STRING && !case_sensitive ? string_map(r, key, CASE_LOWER) : key;
 }
 
-/* Several attributes with commas between make a list of keys. */
+/* Several attributes separated by commas make a list of keys. */
 static struct value key_of(struct render *r, struct value item, struct value attribute, bool case_sensitive)
 {
     if (attribute.kind == VALUE_ABSENT || attribute.kind == VALUE_NONE)
@@ -30,7 +30,7 @@ static struct value key_of(struct render *r, struct value item, struct value att
     return keys;
 }
 
-/* A stable merge sort; reversed, equals keep their order too. */
+/* A stable merge sort, also in reverse order. */
 static void sort_keyed(struct render *r, struct keyed *items, struct keyed *scratch, size_t n,
                        bool is_reversed)
 {
@@ -42,7 +42,7 @@ static void sort_keyed(struct render *r, struct keyed *items, struct keyed *scra
     for (size_t i = 0; i < n && !failed(r); i++) {
         bool takes_b = a == half;
         if (a < half && b < n) {
-            bool same = value_equals(r, items[b].key, items[a].key); /* even where they have no order */
+            bool same = value_equals(r, items[b].key, items[a].key); /* even if they cannot be ordered */
             int order = same ? 0 : value_compare(r, items[b].key, items[a].key);
             takes_b = is_reversed ? order > 0 : order < 0;
         }

@@ -180,7 +180,7 @@ static struct value f_tojson(struct render *r, struct value self, const struct a
 
 /* ---- numbers ---- */
 
-/* A string as a number the way Python's int() and float() read it; false: it is none. */
+/* Parses a string like Python's int() and float(); false: not a number. */
 static bool read_number(struct render *r, struct value s, int base, struct value *out)
 {
     char digits[400], *end;
@@ -252,7 +252,7 @@ static struct value f_abs(struct render *r, struct value self, const struct args
                                                          : value_int((int64_t)value_number(self));
 }
 
-/* Half to even, as Python's round(). */
+/* Rounds half to even, as Python's round(). */
 static struct value f_round(struct render *r, struct value self, const struct args *a)
 {
     int64_t precision = arg_int(r, a, 0, 0);
@@ -272,7 +272,7 @@ static struct value f_round(struct render *r, struct value self, const struct ar
         return value_int((int64_t)x);
     if (precision < 0)
         return value_float(nearbyint(x * scale) / scale);
-    /* Decimal digits of the exact number are what Python rounds: 2.675 is a little less than it looks. */
+    /* Python rounds the exact decimal value: 2.675 is stored as slightly less. */
     char text[16];
     snprintf(text, sizeof text, "%%.%df", (int)precision);
     struct value number = value_float(x);

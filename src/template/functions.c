@@ -1,10 +1,10 @@
-/* Functions that every template sees, methods of loops, and what builtins read their arguments with. */
+/* Global functions of templates, methods of loops, and helpers for builtin arguments. */
 #include "template/eval.h"
 
 #include <string.h>
 #include <time.h>
 
-enum { MAX_RANGE = 100000 }; /* as Jinja's sandbox has it */
+enum { MAX_RANGE = 100000 }; /* as in Jinja's sandbox */
 
 /* ---- arguments ---- */
 
@@ -129,7 +129,7 @@ static struct value g_namespace(struct render *r, struct value self, const struc
     return out;
 }
 
-/* joiner() and cycler() are objects that remember: a list with a place, held by the function value. */
+/* joiner() and cycler() have state: a list with a position, stored in the function value. */
 static struct value call_joiner(struct render *r, struct value self, const struct args *a)
 {
     (void)r, (void)a;

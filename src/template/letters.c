@@ -1,5 +1,5 @@
-/* Upper and lower case of single characters, from the C library's tables of Unicode. Where Python writes several
- * characters for one (the German sharp s), the one stays. */
+/* Upper and lower case of single characters, from the C library's Unicode tables. A character
+ * that Python maps to several (the German sharp s) is unchanged. */
 #include "template/value.h"
 
 #include <locale.h>
@@ -13,7 +13,7 @@ static void load_locale(void)
     unicode = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
 }
 
-/* False: the system has no such locale, so that only ASCII has case. */
+/* False: the system has no such locale; then only ASCII has case. */
 static bool has_locale(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;

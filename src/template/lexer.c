@@ -1,5 +1,6 @@
-/* Cuts a template into tokens, with Jinja's rules for white space around tags: a newline behind a block is dropped
- * (trim_blocks), blanks before a block at the start of a line too (lstrip_blocks), `-` strips all, `+` keeps all. */
+/* Splits a template into tokens, with Jinja's rules for white space around tags: a newline after
+ * a block is dropped (trim_blocks), and so are blanks before a block at the start of a line
+ * (lstrip_blocks); `-` strips all, `+` keeps all. */
 #include "template/syntax.h"
 
 #include <errno.h>
@@ -10,10 +11,10 @@ enum { MAX_OPEN = 200 }; /* brackets inside one tag */
 
 struct lexer {
     struct template *tpl;
-    char *text; /* newlines are '\n', the last one is cut */
+    char *text; /* newlines are '\n'; the last one is removed */
     size_t n, at;
     int line;
-    bool at_line_start; /* the last tag took its line's end along */
+    bool at_line_start; /* the last tag included the line break */
     enum tutti_status status;
     struct tutti_error *err;
 };
@@ -61,7 +62,7 @@ static bool starts(const struct lexer *l, size_t at, const char *what)
     return at <= l->n && n <= l->n - at && memcmp(l->text + at, what, n) == 0;
 }
 
-/* Goes to `to`, counting lines. */
+/* Advances to `to`, counting lines. */
 static void go(struct lexer *l, size_t to)
 {
     for (; l->at < to; l->at++)
@@ -107,7 +108,7 @@ static int hex_digits(const char *text, size_t n, uint32_t *code)
     return (int)n;
 }
 
-/* Resolves one escape at text[i], behind the backslash; gives the bytes it takes. */
+/* Resolves one escape after the backslash; returns the bytes consumed. */
 static size_t unescape(struct lexer *l, const char *text, size_t n, char *out, size_t *n_out)
 {
     static const char FROM[] = "ntrabfv\\'\"", TO[] = "\n\t\r\a\b\f\v\\'\"";
@@ -133,7 +134,7 @@ static size_t unescape(struct lexer *l, const char *text, size_t n, char *out, s
         lex_fail(l, TUTTI_E_UNSUPPORTED, "escapes by a character's name (\\N) are not supported");
         return 1;
     } else {
-        out[(*n_out)++] = '\\'; /* as in Python, an unknown escape is what it looks like */
+        out[(*n_out)++] = '\\'; /* as in Python, an unknown escape is literal */
         return 0;
     }
     if (l->status == TUTTI_OK) /* four bytes at most, and as many were read: "\\0" is two */
@@ -170,7 +171,7 @@ static bool is_digit(const struct lexer *l, size_t at)
     return at < l->n && l->text[at] >= '0' && l->text[at] <= '9';
 }
 
-/* Copies digits without the underscores between them. */
+/* Copies digits, without underscores. */
 static size_t take_digits(const struct lexer *l, size_t at, char *out, size_t *n, size_t size)
 {
     while (is_digit(l, at) || (at < l->n && l->text[at] == '_' && is_digit(l, at + 1))) {
@@ -281,7 +282,7 @@ static void lex_operator(struct lexer *l, int *n_open)
     lex_fail(l, TUTTI_E_FORMAT, "a character that has no meaning here");
 }
 
-/* The end of a tag at `at`, such as "-%}" with the white space that it takes along; 0: none. */
+/* The end of a tag at `at`, such as "-%}", including the white space that it strips; 0: none. */
 static size_t tag_end(const struct lexer *l, size_t at, const char *end, bool is_block)
 {
     if (at < l->n && l->text[at] == '-' && starts(l, at + 1, end))
@@ -336,7 +337,7 @@ static void add_text(struct lexer *l, size_t begin, size_t end)
                                      .n_bytes = end - begin });
 }
 
-/* Where the text before a tag ends: the tag may strip blanks before it. */
+/* The end of the text before a tag, which may strip blanks. */
 static size_t text_end(const struct lexer *l, size_t begin, size_t tag, bool is_print)
 {
     char sign = tag + 2 < l->n ? l->text[tag + 2] : '\0';
@@ -375,7 +376,7 @@ static void lex_comment(struct lexer *l)
     lex_fail(l, TUTTI_E_FORMAT, "'{#' without '#}'");
 }
 
-/* At "{%": the place behind "raw %}", or 0 where this is no raw block. */
+/* At "{%": the position after "raw %}", or 0 if this is not a raw block. */
 static size_t raw_begin(const struct lexer *l, size_t at, const char *word)
 {
     at += 2;

@@ -1,4 +1,4 @@
-/* Methods of strings, lists and dicts, as Python's. */
+/* Methods of strings, lists and dicts, as in Python. */
 #include "template/eval.h"
 #include "template/strings.h"
 
@@ -116,7 +116,7 @@ static struct value m_join(struct render *r, struct value self, const struct arg
     return items ? string_join(r, self, items, false) : self;
 }
 
-/* Places are counted in characters. */
+/* Positions count characters. */
 static int64_t place_of(struct render *r, struct value self, const struct args *a, bool last)
 {
     struct value needle = arg_string(r, a, 0, "");
@@ -126,7 +126,7 @@ static int64_t place_of(struct render *r, struct value self, const struct args *
     if (!spend(r, self.n_bytes))
         return -1;
     while ((at = text_find(self.bytes, self.n_bytes, at, needle.bytes, needle.n_bytes)) != SIZE_MAX &&
-           spend(r, 8 * needle.n_bytes)) { /* each search prepares the needle anew */
+           spend(r, 8 * needle.n_bytes)) { /* each search preprocesses the needle */
         found = at++;
         if (!last)
             break;
@@ -297,7 +297,7 @@ static struct value format_spec(struct render *r, struct value value, struct val
     return string_pad(r, format_percent(r, text_value(&percent), one), width, fill, padding);
 }
 
-/* One "{...}" of a format: a place, a name or nothing; ":" and a specification as of "%". */
+/* One "{...}" of a format: an index, a name or nothing; ":" and a specification as for "%". */
 static struct value format_field(struct render *r, struct value field, const struct args *a, size_t *next)
 {
     size_t colon = text_find(field.bytes, field.n_bytes, 0, ":", 1);

@@ -1,4 +1,4 @@
-/* Operators, as Python's. */
+/* Operators, as in Python. */
 #include "template/eval.h"
 
 #include <math.h>
@@ -210,7 +210,7 @@ bool compare_values(struct render *r, enum token_kind op, struct value a, struct
 
 /* ---- slices ---- */
 
-/* Python's rules for a bound of a slice: from the end where negative, cut to the sequence. */
+/* Python's rules for a slice bound: negative counts from the end; clamped to the sequence. */
 static int64_t bound_of(struct render *r, struct value bound, int64_t fallback, int64_t low, int64_t high,
                         int64_t n)
 {
@@ -226,7 +226,7 @@ static int64_t bound_of(struct render *r, struct value bound, int64_t fallback, 
     return i < low ? low : i > high ? high : i;
 }
 
-/* Characters [begin, end) of every step. */
+/* Characters [begin, end) with a step. */
 static struct value slice_string(struct render *r, struct value s, int64_t begin, int64_t end, int64_t step)
 {
     if (step == 1) {
@@ -413,7 +413,7 @@ struct value format_percent(struct render *r, struct value format, struct value 
     }
     text_add_string(r, &out, value_slice(format, done, format.n_bytes));
     bool is_scalar = value_is_number(values) || values.kind == VALUE_STRING || values.kind == VALUE_NONE;
-    bool is_left_over = is_tuple || is_scalar; /* Python does not count what can be indexed */
+    bool is_left_over = is_tuple || is_scalar; /* Python ignores unused values that can be indexed */
     if (n_used < n_values && is_left_over)
         return fail_type(r, "not all arguments converted during string formatting");
     return text_value(&out);

@@ -1,4 +1,4 @@
-/* Statements, and the walk over the tokens. */
+/* Parses statements, with helpers to walk over the tokens. */
 #include "template/syntax.h"
 
 #include <stdarg.h>
@@ -98,7 +98,7 @@ static struct stmt *new_stmt(struct parser *p, enum stmt_kind kind)
 
 static bool parse_block(struct parser *p, struct block *block, const char *const *ends);
 
-/* The body up to `{% end %}`, which is read too. */
+/* Parses the body up to and including `{% end %}`. */
 static bool parse_body(struct parser *p, struct block *block, const char *end)
 {
     const char *const ends[] = { end, NULL };

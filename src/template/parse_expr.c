@@ -1,6 +1,6 @@
-/* Expressions: from loosest to tightest if-else, or, and, not, comparisons, + -, ~, * / // %, **,
- * unary, then attributes, items, calls, filters and tests. As Jinja has it, ~ binds tighter than
- * + and a minus looser than a filter. */
+/* Parses expressions, from lowest to highest precedence: if-else, or, and, not, comparisons, + -,
+ * ~, * / // %, **, unary, then attributes, items, calls, filters and tests. As in Jinja, ~ has
+ * higher precedence than +, and unary minus lower than a filter. */
 #include "template/syntax.h"
 
 #include <string.h>
@@ -97,7 +97,7 @@ static struct expr *parse_name(struct parser *p)
     return e;
 }
 
-/* Strings that follow each other are one. */
+/* Adjacent strings are concatenated. */
 static struct expr *parse_string(struct parser *p)
 {
     const struct token *first = parser_next(p);
@@ -312,7 +312,7 @@ static struct expr *parse_postfix(struct parser *p, struct expr *e)
 
 /* ---- filters and tests ---- */
 
-/* A name of several words with dots between. */
+/* A name of several words separated by dots. */
 static const char *parse_dotted_name(struct parser *p)
 {
     if (parser_token(p)->kind != TOKEN_NAME) {
@@ -337,7 +337,7 @@ static struct expr *parse_filter(struct parser *p, struct expr *left)
     return e;
 }
 
-/* One argument may stand without parentheses. */
+/* Whether one argument without parentheses follows. */
 static bool takes_bare_argument(const struct parser *p)
 {
     switch (parser_token(p)->kind) {

@@ -1,4 +1,4 @@
-/* Values as text: Python's str() and repr(), and JSON as Python's json.dumps writes it. */
+/* Prints values: Python's str() and repr(), and JSON as Python's json.dumps. */
 #include "template/value.h"
 
 #include <math.h>

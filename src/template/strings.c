@@ -67,7 +67,7 @@ struct value string_map(struct render *r, struct value s, enum case_mapping mapp
         uint32_t c;
         char out[4];
         size_t n = (size_t)text_char(s.bytes + i, s.n_bytes - i, &c);
-        bool is_text = n > 1 || c < 0x80; /* else: no UTF-8 */
+        bool is_text = n > 1 || c < 0x80; /* else: invalid UTF-8 */
         uint32_t to = is_text ? map_char(c, mapping, at_start) : c;
         if (to != c) {
             struct value one = value_slice(s, i, i + n);
@@ -89,7 +89,7 @@ struct value string_map(struct render *r, struct value s, enum case_mapping mapp
     return text_value(&text);
 }
 
-/* Between the characters, before the first and behind the last. */
+/* Inserts between the characters, before the first and after the last. */
 static struct value replace_nothing(struct render *r, struct value s, struct value to, int64_t n)
 {
     struct text text = { 0 };
@@ -140,7 +140,7 @@ static void reverse(struct list *list)
     }
 }
 
-/* Cuts from the right, at most n times. */
+/* Splits from the right, at most n times. */
 static struct value split_right(struct render *r, struct value s, struct value separator, int64_t n)
 {
     struct value out = value_list(r, LIST_LIST);
@@ -253,7 +253,7 @@ struct value string_pad(struct render *r, struct value s, int64_t width, struct 
     int64_t pad = width - (int64_t)text_length(s.bytes, s.n_bytes);
     if (pad <= 0)
         return s;
-    /* Python puts the odd one on the left where the width is odd. */
+    /* For an odd width Python puts the extra blank on the left. */
     int64_t left = padding == PAD_LEFT ? pad : padding == PAD_RIGHT ? 0 : pad / 2 + (pad & width & 1);
     for (int64_t i = 0; i < left && !failed(r); i++)
         text_add_string(r, &text, fill);

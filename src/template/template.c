@@ -1,4 +1,4 @@
-/* Compiling and rendering: what callers see. */
+/* The public functions: compiling and rendering. */
 #include "template/eval.h"
 
 #include <stdlib.h>
@@ -59,8 +59,8 @@ bool template_mentions(const struct template *tpl, const char *variable)
 
 /* ---- variables ---- */
 
-/* Bytes of all strings, so that memory may grow with a long conversation. Parsed JSON is not deeper than jansson lets it
- * be, values made by hand are cut off. */
+/* Bytes of all strings, so that the memory limit grows with a long conversation. Parsed JSON is
+ * limited in depth by jansson; deeper values built by callers are not counted. */
 static size_t text_bytes(const json_t *json, int depth)
 {
     size_t n = 16, i;

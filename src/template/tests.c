@@ -78,7 +78,7 @@ static struct value t_iterable(struct render *r, struct value self, const struct
                       self.kind == VALUE_UNDEFINED);
 }
 
-/* What has a length and items, in Jinja's eyes: dicts and undefined values too. */
+/* Values with a length and items, by Jinja's definition: also dicts and undefined values. */
 static struct value t_sequence(struct render *r, struct value self, const struct args *a)
 {
     (void)r, (void)a;

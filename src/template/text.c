@@ -1,4 +1,4 @@
-/* Strings of values: built with the origin of each byte, looked at by characters. */
+/* Strings of values: built with the origin of each byte, accessed by characters. */
 #include "base/utf8.h"
 #include "template/value.h"
 
@@ -37,7 +37,7 @@ static bool reserve(struct render *r, struct text *text, size_t n)
     return true;
 }
 
-/* From here on each byte has a mark of its own. */
+/* From here on each byte has its own mark. */
 static bool mix(struct render *r, struct text *text)
 {
     if (text->origin == ORIGIN_MIXED)
@@ -180,8 +180,8 @@ bool text_is_line_end(uint32_t c)
     return (c >= 10 && c <= 13) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
 }
 
-/* Python prints everything but separators, controls, formats, surrogates, private use and what is unassigned. Of the
- * unassigned ones only the noncharacters are known here. */
+/* Python prints everything but separators, controls, formats, surrogates, private use and what is
+ * unassigned. Of the unassigned ones only the noncharacters are known here. */
 bool text_is_printable(uint32_t c)
 {
     static const uint32_t RANGES[][2] = {

@@ -1,4 +1,4 @@
-/* Making values, lists and dicts, comparing. */
+/* Creates and compares values, lists and dicts. */
 #include "template/value.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { HASHED_FROM = 12 }; /* pairs: below, a look at each is cheaper */
+enum { HASHED_FROM = 12 }; /* pairs: below that, a linear search is cheaper */
 
 /* ---- the rendering's bounds ---- */
 
@@ -199,7 +199,7 @@ struct value value_from_json(struct render *r, const json_t *json, enum origin o
 
 /* ---- lists and dicts ---- */
 
-/* Room for one more of item_bytes each; false: failed. */
+/* Grows an array for one more item; false: failed. */
 static bool grow(struct render *r, void **items, size_t n, size_t *capacity, size_t item_bytes)
 {
     if (failed(r))
@@ -367,7 +367,7 @@ struct list *value_iterate(struct render *r, struct value value)
             return NULL;
         out.list->items = value.list->items;
         out.list->n = out.list->capacity = value.list->n;
-        value.list->n = 0; /* what was generated once does not come again */
+        value.list->n = 0; /* a generator can be consumed only once */
         return out.list;
     case VALUE_DICT:
         out = value_list(r, LIST_LIST);

@@ -22,7 +22,7 @@ static uint64_t mix(uint64_t a, uint64_t b)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* Eight bytes at a time, folded by a long multiplication; most pieces need one or two. */
+/* Hashes eight bytes at a time with a 128-bit multiplication; most pieces need one or two. */
 static uint32_t hash_bytes(const char *bytes, size_t n_bytes)
 {
     uint64_t h = n_bytes * 0x9E3779B97F4A7C15, tail;
@@ -61,7 +61,7 @@ static bool piece_is(const struct tokenizer *tok, int32_t id, const char *bytes,
     return tok->pieces[id].n_bytes == n_bytes && memcmp(vocab_bytes(tok, id), bytes, n_bytes) == 0;
 }
 
-/* The slot of a spelling, or the free one where it belongs. */
+/* The slot of a spelling, or the free slot for it. */
 static struct piece_slot *find_slot(const struct tokenizer *tok, uint32_t hash, const char *bytes,
                                     size_t n_bytes)
 {
@@ -125,7 +125,7 @@ static enum tutti_status index_piece(struct tokenizer *tok, int32_t id, const ch
     }
     if (vocab_is_mergeable(tok, id) && p->n_bytes == 1 && !(bytes[0] & 0x80))
         tok->ascii_ids[(int)bytes[0]] = id;
-    /* Merges make no single character, so the library needs not remember how. */
+    /* Merges never produce a single character, so the library does not have to remember how. */
     tok->has_unused |= p->type == PIECE_UNUSED && p->n_bytes > vocab_char_length(bytes, p->n_bytes);
     return TUTTI_OK;
 }
@@ -192,8 +192,8 @@ static bool collect_user_defined(struct tokenizer *tok)
     return ok;
 }
 
-/* In user_defined[lo, hi), whose spellings agree before position at: the first whose byte there is >= byte (or, for 256,
- * hi). Spellings that end before it come first. */
+/* In user_defined[lo, hi), whose spellings agree before position at: the first whose byte there
+ * is >= byte (or, for 256, hi). Spellings that end before it come first. */
 static int32_t first_with(const struct tokenizer *tok, int32_t lo, int32_t hi, size_t at, int byte)
 {
     while (lo < hi) {
@@ -339,7 +339,7 @@ int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling
     }
     if (tok->level)
         return byte_level_find_control(tok, spelling, n_bytes);
-    for (size_t i = 0; i < tok->added.n; i++) { /* it may be spelled otherwise than in the model */
+    for (size_t i = 0; i < tok->added.n; i++) { /* its spelling may differ from the model's */
         int32_t added = tok->added.list[i].id;
         if (tok->pieces[added].type == PIECE_CONTROL && piece_is(tok, added, spelling, n_bytes))
             return added;

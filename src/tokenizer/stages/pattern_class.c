@@ -152,7 +152,7 @@ static bool put_set(const struct char_set *set, struct buf *out)
     return ok;
 }
 
-/* Few ranges are quicker than a property. */
+/* A few ranges are faster than a property. */
 enum { FEW_TOGGLES = 32 };
 
 static bool add_own(struct char_class *class, struct class_prober *prober, const struct property *property,
@@ -205,7 +205,8 @@ static bool write_one(const struct char_set *ranges, const struct buf *text, boo
            buf_add_string(out, "]");
 }
 
-/* A class cannot leave characters out: with a surplus, all that are in it are written. */
+/* A class cannot exclude characters: if PCRE2's property has surplus ones, all wanted characters
+ * are listed. */
 bool char_class_write(struct char_class *class, bool is_negated, struct buf *exact, struct buf *plain,
                       struct char_set *differing)
 {

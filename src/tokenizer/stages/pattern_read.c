@@ -87,14 +87,14 @@ static bool read_property(struct reader *r, struct char_class *class)
     return true;
 }
 
-/* A class by an escape of one letter. */
+/* Reads a class given by a one-letter escape. */
 static bool read_letter(struct reader *r, struct char_class *class, const char *name, bool is_negated)
 {
     r->at += 2;
     return add_property(r, class, name, strlen(name), is_negated);
 }
 
-/* The class that sSdDwWpP stand for. Within brackets Oniguruma has six digits less in \w. */
+/* The class of the escapes sSdDwWpP. Inside brackets Oniguruma's \w has six digits fewer. */
 static bool read_class_escape(struct reader *r, struct char_class *class, bool in_brackets)
 {
     const char *word = in_brackets ? "word" : "\\w";
@@ -118,7 +118,7 @@ static bool read_class_escape(struct reader *r, struct char_class *class, bool i
 
 /* ---- characters ---- */
 
-/* Characters are written by their numbers: so none of them is a command of PCRE2's classes. */
+/* Characters are written by code point, so that none is special in PCRE2's classes. */
 static bool put_number(struct reader *r, uint32_t c)
 {
     char text[16];
@@ -126,7 +126,7 @@ static bool put_number(struct reader *r, uint32_t c)
     return put(r, text, strlen(text));
 }
 
-/* A character of n_bytes > 0 that stands ahead. */
+/* Reads the next character; n_bytes > 0. */
 static bool read_char(struct reader *r, uint32_t *value)
 {
     utf8proc_int32_t code = -1;
@@ -257,7 +257,7 @@ static bool read_intersection(struct reader *r, struct char_class *class)
     if (r->folds_case[r->depth])
         return refuse(r, "an intersection where case does not count");
     bool is_negated = peek(r, 1) == '^';
-    r->at += is_negated; /* where read_members() looks for the bracket */
+    r->at += is_negated; /* read_members() expects the bracket here */
     bool ok = read_members(r, &other, 1) && remember(r, char_class_intersect(class, &other, is_negated));
     char_class_clear(&other);
     if (ok && peek(r, 0) != ']' && !starts_with(r, "&&"))
@@ -265,7 +265,7 @@ static bool read_intersection(struct reader *r, struct char_class *class)
     return ok;
 }
 
-/* A class within a class is joined to it, as Oniguruma does. At the bracket. */
+/* Reads members; a nested class is joined, as in Oniguruma. Starts at the bracket. */
 static bool read_members(struct reader *r, struct char_class *class, int depth)
 {
     bool is_first = true;
@@ -313,7 +313,7 @@ static bool read_class(struct reader *r)
 {
     struct char_class class = { .text = { 0 } };
     bool is_negated = peek(r, 1) == '^';
-    r->at += is_negated; /* where read_members() looks for the bracket */
+    r->at += is_negated; /* read_members() expects the bracket here */
     bool ok = read_members(r, &class, 0) && put_class(r, &class, is_negated);
     char_class_clear(&class);
     return ok;
@@ -321,7 +321,7 @@ static bool read_class(struct reader *r)
 
 /* ---- the rest ---- */
 
-/* Words are other ones to PCRE2. */
+/* PCRE2 defines words differently. */
 static bool read_boundary(struct reader *r, bool is_negated)
 {
     struct char_class word = { .text = { 0 } };
@@ -357,7 +357,7 @@ static bool read_group(struct reader *r)
     static const char *const OPENINGS[] = { "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i:", "(?-i:" };
     if (starts_with(r, "(*"))
         return refuse(r, "(* is a command of PCRE2");
-    if (starts_with(r, "(?i)")) { /* elsewhere the libraries have it reach differently far */
+    if (starts_with(r, "(?i)")) { /* elsewhere its scope differs between the libraries */
         r->folds_case[0] = true;
         return r->at == 0 ? copy(r, 4) : refuse(r, "(?i) after the beginning");
     }

@@ -106,13 +106,13 @@ struct cutter {
 struct span {
     const char *text;
     size_t n_bytes; /* 0: none */
-    bool is_first;  /* it begins the text */
-    bool is_match;  /* a match made it */
+    bool is_first;  /* at the start of the text */
+    bool is_match;  /* it is a match */
 };
 
 static bool cut(const struct cutter *c, int step, struct span part);
 
-/* The steps that write a part anew: it must be copied. */
+/* The steps that rewrite a part, which must be copied. */
 static bool cut_copy(const struct cutter *c, int step, struct buf *copy, bool is_first)
 {
     struct span part = { .text = copy->bytes, .n_bytes = copy->n_bytes, .is_first = is_first };
@@ -201,7 +201,7 @@ static bool flush(const struct cutter *c, int step, struct span *held)
     return part.n_bytes == 0 || is_dropped || cut(c, step + 1, part);
 }
 
-/* held: what may still be joined with the next span. */
+/* held: a span that may still be joined with the next one. */
 static bool add_span(const struct cutter *c, int step, struct span *held, struct span next)
 {
     const struct pre_step *s = &c->pre->steps[step];
@@ -277,7 +277,7 @@ bool pretokenize(const struct pretokenizer *pre, struct pattern_matcher *m, cons
                  bool is_first, word_fn *word, void *to)
 {
     struct cutter c = { .pre = pre, .m = m, .word = word, .to = to };
-    bool is_copied = false; /* later steps see characters that the text does not hold */
+    bool is_copied = false; /* later steps may see characters that are not in the text */
     for (int i = 0; i < pre->n_steps; i++) {
         const struct pre_step *s = &pre->steps[i];
         c.differs[i] = s->kind == PRE_PATTERN && (is_copied || pattern_differs(s->pattern, text, n_bytes));

@@ -188,7 +188,8 @@ static bool release_marks(const struct text_decoder *decoder, struct detokenizer
     return true;
 }
 
-/* Whole characters. The first ones may be dropped, and the last ones wait for the text's end. */
+/* Emits whole characters. The first ones may be dropped, and the last ones are held until the
+ * text's end. */
 static bool emit(const struct text_decoder *decoder, struct detokenizer *d, const char *text, size_t n_bytes,
                  struct buf *out)
 {
@@ -220,8 +221,8 @@ static bool emit(const struct text_decoder *decoder, struct detokenizer *d, cons
     return true;
 }
 
-/* Takes characters out of the held bytes. Each byte that can be no part of one becomes U+FFFD; a beginning of a
- * character stays, unless all must go. */
+/* Releases characters from the held bytes. Each byte that cannot be part of a character becomes
+ * U+FFFD; an incomplete character is kept, unless all is set. */
 static bool release_held(const struct text_decoder *decoder, struct detokenizer *d, bool all, struct buf *out)
 {
     while (d->n_held > 0) {

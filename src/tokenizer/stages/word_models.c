@@ -8,10 +8,10 @@
 
 /* ---- building ---- */
 
-/* How far an unknown character's score is below that of the worst piece. */
+/* The score of an unknown character, relative to that of the worst piece. */
 static const double UNKNOWN_PENALTY = 10;
 
-/* A special token is never made from text, so it is in no trie. */
+/* Text never yields a special token, so it is not in the tries. */
 static bool is_word_part(const struct tokenizer *tok, int32_t id)
 {
     return tok->pieces[id].n_bytes > 0 &&
@@ -79,7 +79,8 @@ static bool is_longer_than(const char *word, size_t n_bytes, size_t max_chars)
     return false;
 }
 
-/* The longest token at each position. If a part of a word has no token, the whole word is unknown. */
+/* Takes the longest token at each position. If a part of a word has no token, the whole word is
+ * unknown. */
 static bool encode_wordpiece(const struct word_model *model, const struct tokenizer *tok, const char *word,
                              size_t n_bytes, struct ids *out)
 {
@@ -103,11 +104,11 @@ static bool encode_wordpiece(const struct word_model *model, const struct tokeni
 
 static const uint32_t NO_PATH = UINT32_MAX;
 
-/* The best way to cut a word up to some place. */
+/* The best segmentation of a word up to some position. */
 struct path {
     double score;
     int32_t id;     /* of its last token; -1: unknown */
-    uint32_t begin; /* of that token; NO_PATH: no way leads here. Turned around: its end */
+    uint32_t begin; /* of that token; NO_PATH: not reachable. After reversal: its end */
 };
 
 static void offer(struct path *to, size_t begin, double score, int32_t id)
@@ -142,7 +143,7 @@ static void search(const struct word_model *model, const char *word, size_t n_by
     }
 }
 
-/* Each token's end goes to the place where it begins. */
+/* Reverses the path: stores each token's end at its begin. */
 static void turn_around(struct path *paths, size_t n_bytes)
 {
     struct path token = paths[n_bytes];
@@ -180,7 +181,7 @@ static bool encode_unigram(const struct word_model *model, const struct tokenize
         if (paths[at].id >= 0) {
             ok = ids_add(out, paths[at].id);
         } else {
-            while (end < n_bytes && paths[end].id < 0) /* neighbours are unknown together */
+            while (end < n_bytes && paths[end].id < 0) /* adjacent unknown characters form one token */
                 end = paths[end].begin;
             ok = add_unknown(tok, word + at, end - at, out);
         }

@@ -2,13 +2,14 @@
 
 #include <stdlib.h>
 
-/* Bytes that are printable in Latin-1 stand for themselves, the other 68 in their order for U+0100, U+0101, ... */
+/* Bytes that are printable in Latin-1 map to themselves, the other 68 in order to U+0100, U+0101,
+ * ... */
 static bool stands_for_itself(int byte)
 {
     return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
 }
 
-/* Number of a byte among those that do not stand for themselves. */
+/* Index of a byte among those that do not map to themselves. */
 static int other_index(int byte)
 {
     if (byte <= 32)
@@ -30,7 +31,7 @@ bool byte_map_read(const char *spelling, size_t n_bytes, struct buf *out)
     size_t before = out->n_bytes;
     for (size_t i = 0; i < n_bytes; i++) {
         int byte = (uint8_t)spelling[i];
-        if (byte >= 0x80) { /* all of the alphabet lies below U+0800, so in two bytes */
+        if (byte >= 0x80) { /* the alphabet is below U+0800: two bytes */
             int next = i + 1 < n_bytes ? (uint8_t)spelling[i + 1] : 0;
             int code = (byte & 0x1F) << 6 | (next & 0x3F);
             bool is_pair = byte >= 0xC2 && byte < 0xE0 && (next & 0xC0) == 0x80;

@@ -77,7 +77,7 @@ bool char_set_join(struct char_set *set, enum set_operation operation, const uin
 
 enum { MAX_NAME = 40 };
 
-/* Small letters alone; false: none are left, or too many. */
+/* Keeps only letters, lowercased; false: none, or too many. */
 static bool simplify(char out[MAX_NAME + 1], const char *name, size_t n_bytes)
 {
     size_t n = 0;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-/* Letters that every version treats alike, and most common of those that are not ASCII. */
+/* Characters that all versions treat equally, the most common ones outside of ASCII. */
 enum { CJK_FIRST = 0x3400, CJK_LAST = 0x9FA5 };
 
 static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
@@ -41,8 +41,8 @@ static int combining_class(int32_t code)
     return (uint8_t)utf8proc_get_property(code)->combining_class;
 }
 
-/* Puts the marks [begin, end), none of class 0, in the order of their classes; equal ones keep theirs. The library's own
- * way is quadratic, so it gets them in order already. */
+/* Sorts the marks [begin, end), none of class 0, stably by class. The library's own sort is
+ * quadratic, so it gets them sorted. */
 static void sort_marks(struct points *p, size_t begin, size_t end)
 {
     bool is_sorted = true;
@@ -71,7 +71,7 @@ static void sort_all_marks(struct points *p)
     }
 }
 
-/* A character that the installed library may treat and the reference leaves as it is. */
+/* Whether the installed library may normalize the character, but the reference library does not. */
 static bool is_left_alone(utf8proc_int32_t code)
 {
     const struct unicode_tables *t = &UNICODE_TABLES;
@@ -79,7 +79,7 @@ static bool is_left_alone(utf8proc_int32_t code)
            toggles_have(t->not_normalized, t->n_not_normalized, (uint32_t)code);
 }
 
-/* Up to a character that is left alone; *n_done: bytes. */
+/* Decomposes up to a character that is left unchanged; *n_done: bytes. */
 static bool decompose(struct points *p, const char *text, size_t n_bytes, utf8proc_option_t options,
                       size_t *n_done)
 {
@@ -113,7 +113,7 @@ static bool add_codes(const int32_t *codes, size_t n, struct buf *out)
     return true;
 }
 
-/* The end of the plain ASCII that text begins with. Its last character may take what follows it. */
+/* The end of the leading ASCII run. Its last character may combine with what follows. */
 static size_t ascii_run(const char *text, size_t n_bytes)
 {
     size_t n = 0;
@@ -128,7 +128,7 @@ static size_t ascii_run(const char *text, size_t n_bytes)
     return n;
 }
 
-/* Text that begins with one character of ASCII or none, the rest is not ASCII. */
+/* Normalizes text with at most one leading ASCII character; the rest is not ASCII. */
 static bool normalize_run(struct points *p, const char *text, size_t n_bytes, utf8proc_option_t options,
                           struct buf *out)
 {
@@ -143,7 +143,7 @@ static bool normalize_run(struct points *p, const char *text, size_t n_bytes, ut
         text += n;
         n_bytes -= n;
         n = n_bytes > 0 ? (size_t)utf8_char(text, n_bytes)
-                        : 0; /* what is left alone: no mark, and it joins nothing */
+                        : 0; /* an unchanged character: not a mark, does not combine */
         if (!buf_add(out, text, n))
             return false;
         text += n;
@@ -168,7 +168,7 @@ bool unicode_normalize(enum unicode_form form, const char *text, size_t n_bytes,
         n_bytes -= n;
         if (!ok || n_bytes == 0)
             break;
-        n = 1; /* one character of ASCII, or the first byte of another, and all that is not ASCII behind it */
+        n = 1; /* one ASCII character, or the first byte of another, and all non-ASCII bytes after it */
         while (n < n_bytes && (text[n] & 0x80))
             n++;
         ok = normalize_run(&p, text, n, options, out);

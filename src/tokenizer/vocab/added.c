@@ -21,7 +21,7 @@ bool added_tokens_put(struct added_tokens *added, struct added_token token)
     return true;
 }
 
-/* Tokens that are looked for in normalized text are normalized too. */
+/* Tokens that are matched in normalized text are normalized too. */
 static bool build_trie(struct added_tokens *added, bool of_normalized, added_spelling_fn *spelling,
                        added_normalize_fn *normalize, const void *from)
 {
@@ -95,7 +95,7 @@ bool added_tokens_is_special(const struct added_tokens *added, int32_t id)
            bsearch(&id, added->special_ids, added->n_special_ids, sizeof id, by_id) != NULL;
 }
 
-/* Does one range hold all of [begin, end)? */
+/* Whether one range contains all of [begin, end). */
 static bool is_trusted(const struct added_cuts *cuts, size_t begin, size_t end)
 {
     size_t lo = 0, hi = cuts->n_ranges;
@@ -124,7 +124,7 @@ static const struct added_token *find_added(const struct added_tokens *added, co
         const struct added_token *token = &added->list[i];
         *begin = at;
         *end = at + n;
-        /* A token that does not count still hides those that begin within it. */
+        /* A token that is not accepted still hides those that begin within it. */
         if ((!token->is_special || (cuts->takes_special && is_trusted(cuts, at, *end))) &&
             !(token->is_single_word &&
               (unicode_ends_with_word(text, at) || unicode_starts_with_word(text + *end, n_bytes - *end))))
