@@ -1,28 +1,28 @@
-/* The chat page: conversations, the question, running answers. */
+/* The chat page: conversations, the input field, streaming answers. */
 import { append, changed, cut, followSettings, newChat, newMessage, onTold, page, readChats, readMessages, removeChat,
          saveSettings, settings, takeOver, tell, titleOf, update, updateChat, updateUnchanged } from "./store.js";
 import { answer, modelName } from "./stream.js";
 import { element, fillAnswer, iconButton, messageView } from "./view.js";
 import { fillWords, word } from "./words.js";
 
-const FIRST_VIEWS = 30, MORE_VIEWS = 20; /* messages that are drawn at once; then in each idle moment */
-const KEPT_VIEWS = 4; /* conversations whose elements are kept for when they are chosen again */
-const SAVE_MS = 250; /* an answer that is being written is saved that often */
-const REPLY_MS = 400; /* time in which the page that writes an answer replies to {who} */
+const FIRST_VIEWS = 30, MORE_VIEWS = 20; /* messages rendered at once; then per idle callback */
+const KEPT_VIEWS = 4; /* conversations whose elements are cached for when they are selected again */
+const SAVE_MS = 250; /* interval for saving an answer while it is streamed */
+const REPLY_MS = 400; /* time limit for the page that streams an answer to reply to {who} */
 const LOOK_MS = 5000;
 
 const $ = id => document.getElementById(id);
-const runs = new Map(); /* conversation id -> {chat, controller, reply}: the answers that this page is writing */
+const runs = new Map(); /* conversation id -> {chat, controller, reply}: answers that this page is streaming */
 /* conversation id -> {items, first}, used last at the end. items: message id -> {item, key}; first: index of the first message that is
  * drawn; the ones before it follow. */
 const views = new Map();
-const seen = new Map(); /* message id -> when its writer was last heard of */
-const objects = new Map(); /* conversation id -> the one object for it in this page */
-const unkept = new Set(); /* conversations whose last messages are not in the storage, or not yet */
-const looking = new Set(); /* conversations whose writers are being looked for */
-let chats = []; /* as listed; with messages where they were read: {…, messages} */
+const seen = new Map(); /* message id -> when the page that streams it last replied */
+const objects = new Map(); /* conversation id -> its only object in this page */
+const unkept = new Set(); /* conversations whose last messages are not stored (yet) */
+const looking = new Set(); /* conversations whose streaming pages are being looked for */
+let chats = []; /* in list order; with messages if they were loaded: {…, messages} */
 let current = emptyChat();
-let sticks = true; /* the view follows the end of the conversation */
+let sticks = true; /* the view scrolls with the end of the conversation */
 
 function emptyChat() {
     const chat = { ...newChat(), messages: [] };
@@ -30,9 +30,9 @@ function emptyChat() {
     return chat;
 }
 
-/* ---- what is kept, and what other pages do ---- */
+/* ---- storage, and other pages ---- */
 
-/* False: it could not be stored, and the page shows that. */
+/* False: it could not be stored, and the page shows a warning. */
 async function keep(writing) {
     try {
         await writing;
@@ -43,7 +43,7 @@ async function keep(writing) {
     }
 }
 
-/* Where the storage is forbidden, what is in memory stays. */
+/* If the storage is forbidden, the data stays in memory. */
 async function loadChats() {
     let all;
     try {
@@ -87,7 +87,7 @@ function isAnswering(chat) {
     return runs.has(chat.id) || chat.messages.some(message => message.busy);
 }
 
-/* Marks answers as interrupted whose page was closed or reloaded: their writer does not reply. */
+/* Marks answers as interrupted if the page that streamed them was closed or reloaded: it does not reply. */
 async function lookForWriters(chat) {
     const asked = performance.now(), theirs = chat.messages.filter(message => message.busy && message.busy.page !== page);
     if (!theirs.length || looking.has(chat))
@@ -144,7 +144,7 @@ onTold(async note => {
     }
 });
 
-/* ---- what is shown ---- */
+/* ---- rendering ---- */
 
 function showList() {
     $("chat-list").replaceChildren(...chats.map(chat => {
@@ -210,7 +210,7 @@ function renameChat(chat, item) {
     input.select();
 }
 
-/* The element of a message of the current conversation: the one that is there, unless it has changed since. */
+/* The element of a message of the current conversation: the existing one, unless the message has changed. */
 function viewOf(message, index) {
     const { items } = views.get(current.id), known = items.get(message.id);
     const isLast = index === current.messages.length - 1, key = `${message.rev} ${isLast}`;
@@ -234,14 +234,14 @@ function viewOf(message, index) {
     return item;
 }
 
-/* Puts the elements of all messages from the first drawn one on in their order; those that are in their place are not touched. */
+/* Puts the elements of all messages from the first rendered one on in order; elements already in place are not touched. */
 function placeMessages() {
     const list = $("messages"), { messages } = current;
     let at = list.firstChild;
     for (let index = views.get(current.id).first; index < messages.length; index++) {
         const item = viewOf(messages[index], index);
         if (at && at.parentNode !== list)
-            at = item; /* which has taken its place */
+            at = item; /* which has replaced it */
         if (item !== at)
             list.insertBefore(item, at);
         else
@@ -261,7 +261,7 @@ function whenIdle(act) {
         setTimeout(act, 20);
 }
 
-/* Draws messages before the first one, and keeps what is in view where it is. */
+/* Renders messages before the first one, and keeps the scroll position. */
 function drawMore(chat) {
     const own = views.get(chat.id), box = $("scroll"), fromEnd = box.scrollHeight - box.scrollTop;
     if (chat !== current || own.first === 0)
@@ -340,7 +340,7 @@ function errorText(error) {
     return error.message;
 }
 
-/* Saves an answer as it is written. save() resolves once the reply is saved as it was then, or later. */
+/* Saves an answer while it is streamed. save() resolves when the reply is saved in its state at the call, or a later one. */
 function saver(run) {
     let saving = null, isDue = false, last = 0;
     const saveAll = async () => {
@@ -369,8 +369,8 @@ function saver(run) {
     return { save, saveSometimes };
 }
 
-/* Writes a version of the reply, which is the last message of the conversation. store() makes what is to be there before. What was
- * shown before stays until the first token, and comes back where the connection fails. */
+/* Streams a version of the reply, which is the last message of the conversation. store() first stores what must exist before.
+ * The version shown before stays until the first token, and is shown again if the connection fails. */
 async function run(chat, reply, store) {
     const before = reply.shown, controller = new AbortController(), own = { chat, controller, reply };
     const { save, saveSometimes } = saver(own), start = performance.now();
@@ -419,7 +419,7 @@ async function run(chat, reply, store) {
             }
             version.text += text;
             measure(++pieces, now);
-            if (now - drawn > Math.max(50, 4 * drawing)) /* a long answer is drawn less often */
+            if (now - drawn > Math.max(50, 4 * drawing)) /* a long answer is rendered less often */
                 draw(now);
             saveSometimes(now);
         });
@@ -458,7 +458,7 @@ async function run(chat, reply, store) {
         showList();
 }
 
-/* from: the place of a message that this question, and all after it, takes the place of. */
+/* from: the position of the message from which on this question replaces all messages. */
 function ask(text, from = Infinity) {
     const chat = current, { messages } = chat;
     text = text.trim();

@@ -5,14 +5,14 @@
  * A conversation: {id, title, named, changed}. A message: {id, chat, at, role, rev}, in the order of at; rev is another
  * number after each change. A question has {text}. An answer has {versions: [{text, stats, cut, stopped, interrupted}], shown,
  * error, busy}: shown is the index of the version that is shown and sent; busy is {page, version} while a page is writing it, where
- * version is the index of what it writes, or null before the first token. */
+ * version is the index of what it streams, or null before the first token. */
 const DATABASE = "tutti", CHANNEL = "tutti", SETTINGS = "tutti.settings", OLD_CHATS = "tutti.chats";
 
 function randomId() {
     return Array.from(crypto.getRandomValues(new Uint32Array(4)), n => n.toString(36)).join("");
 }
 
-/* This page among those that are open. */
+/* The id of this page among the open ones. */
 export const page = randomId();
 
 /* ---- settings ---- */
@@ -37,7 +37,7 @@ export function saveSettings() {
     }
 }
 
-/* onChange() where another page has changed them. */
+/* Calls onChange() when another page has changed them. */
 export function followSettings(onChange) {
     addEventListener("storage", event => {
         if (event.key !== SETTINGS)
@@ -61,7 +61,7 @@ function open() {
             request.result.createObjectStore("messages", { keyPath: "id" }).createIndex("place", ["chat", "at"], { unique: true });
         };
         request.onsuccess = () => {
-            request.result.onversionchange = () => request.result.close(); /* a newer page wants it */
+            request.result.onversionchange = () => request.result.close(); /* a newer page needs it */
             resolve(request.result);
         };
         request.onerror = () => reject(request.error);
@@ -78,7 +78,7 @@ function got(request) {
 }
 
 /* Runs work(chats, messages) in one transaction, which may await its requests only. Resolves to what work returns once that
- * is kept; rejects where the storage is full or forbidden: then nothing of it is. */
+ * is stored; rejects if the storage is full or forbidden: then nothing is stored. */
 async function transact(mode, work) {
     const transaction = (await open()).transaction(["chats", "messages"], mode);
     const kept = new Promise((resolve, reject) => {
@@ -140,8 +140,8 @@ export function titleOf(text) {
     return line.length > 48 ? Array.from(line).slice(0, 46).join("") + "…" : line;
 }
 
-/* Puts messages at the end, whatever other pages have put there meanwhile, and sets their at. from: those from this place on are
- * deleted first. The conversation is made where it is not there. */
+/* Puts messages at the end, after those that other pages have added meanwhile, and sets their at. from: those from this place on are
+ * deleted first. The conversation is created if it does not exist. */
 export async function append(chat, messages, from = Infinity) {
     chat.changed = Date.now();
     await transact("readwrite", async (chats, records) => {
@@ -218,7 +218,7 @@ export async function removeChat(chat) {
     tell({ chat: chat.id });
 }
 
-/* ---- what older pages have kept ---- */
+/* ---- data of older versions ---- */
 
 function oldMessage(chat, old, at) {
     const message = { id: chat.id + "/" + at, chat: chat.id, at, role: old.role, rev: Math.random() };
@@ -229,13 +229,13 @@ function oldMessage(chat, old, at) {
     return { ...message, versions, shown: versions.length - 1, error: old.error };
 }
 
-/* Takes over conversations that were one list in localStorage. */
+/* Imports conversations that older versions stored as one list in localStorage. */
 export async function takeOver() {
     let old = null;
     try {
         old = JSON.parse(localStorage.getItem(OLD_CHATS));
     } catch {
-        return; /* forbidden, or no list: there is nothing to take over */
+        return; /* forbidden, or not a list: nothing to import */
     }
     if (!Array.isArray(old))
         return;

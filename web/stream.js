@@ -1,4 +1,4 @@
-/* Talks to the server: OpenAI's API, streaming. */
+/* The client of the server: OpenAI's API, with streaming. */
 import { settings } from "./store.js";
 import { textOf } from "./view.js";
 
@@ -31,12 +31,12 @@ async function call(path, options) {
     try {
         message = (await reply.json()).error.message;
     } catch {
-        /* no JSON: a proxy's page; the status line must do */
+        /* not JSON, such as a proxy's page: use the status line */
     }
     throw new CallError("http", reply.status, message);
 }
 
-/* The name of the model that is served. */
+/* The name of the served model. */
 export async function modelName() {
     const reply = await call("/v1/models");
     return (await reply.json()).data[0].id;
@@ -76,7 +76,7 @@ async function* events(reply) {
     }
 }
 
-/* Asks for an answer to messages. onText(text) for every piece; resolves to {reason, usage}. */
+/* Requests an answer to messages. onText(text) for every piece; resolves to {reason, usage}. */
 export async function answer(messages, signal, onText) {
     const reply = await call("/v1/chat/completions", { method: "POST", body: bodyOf(messages), signal });
     let reason = null, usage = null;

@@ -1,4 +1,4 @@
-/* Messages as elements of the page. Whatever a model or a person wrote passes through textContent or DOMPurify. */
+/* Messages as elements of the page. All text of models and users goes through textContent or DOMPurify. */
 import { word } from "./words.js";
 
 const ICONS = {
@@ -33,7 +33,7 @@ export function iconButton(name, label, act) {
     return button;
 }
 
-/* The clipboard's API exists on https and localhost alone; elsewhere a selection does. */
+/* The clipboard API exists only on https and localhost; elsewhere a selection is copied. */
 async function copyText(text) {
     if (navigator.clipboard)
         return navigator.clipboard.writeText(text);
@@ -106,17 +106,17 @@ export function statsText(stats) {
     return parts.join(" · ");
 }
 
-/* What of an answer is shown; undefined: there is nothing yet. */
+/* The shown version of an answer; undefined: none yet. */
 export function versionOf(message) {
     return message.versions[message.shown];
 }
 
-/* The text of a message as it is shown, copied and sent. */
+/* The text of a message for display, copying and sending. */
 export function textOf(message) {
     return message.role === "user" ? message.text : versionOf(message)?.text ?? "";
 }
 
-/* Below the answer: what was wrong with it, and a button to ask again. */
+/* Below the answer: the error, and a button to try again. */
 function noteBox(className, text, again) {
     const box = element("div", { className }, element("span", { textContent: text }));
     if (again) {
@@ -181,7 +181,7 @@ function answerNote(message) {
     return parts.filter(Boolean).join(" · ");
 }
 
-/* Writes an answer, whole or as far as it has come. An earlier version stays until the next one begins. */
+/* Renders an answer, complete or partial. An earlier version stays until the next one begins. */
 export function fillAnswer(item, message) {
     const body = item.querySelector(".body"), text = textOf(message), isBusy = Boolean(message.busy);
     const waits = isBusy && message.busy.version === null;

@@ -1,4 +1,4 @@
-/* What the page says, in English and Chinese. */
+/* The texts of the page, in English and Chinese. */
 const WORDS = {
     en: {
         skip: "Skip to the question", conversations: "Conversations", newChat: "New conversation", settings: "Settings",
@@ -6,19 +6,19 @@ const WORDS = {
         welcome: "What shall we talk about?", tagline: "One model, many voices: ask away, everybody is answered at once.",
         question: "Write a message", send: "Send", stop: "Stop the answer", close: "Close", done: "Done",
         note: "Answers can be wrong.", licences: "Licences", system: "System prompt",
-        systemHint: "How the model should behave", temperature: "Temperature", maxTokens: "Longest answer (tokens)",
+        systemHint: "How the model should behave", temperature: "Temperature", maxTokens: "Maximum tokens of an answer",
         seed: "Seed", key: "API key", byModel: "the model's own", unlimited: "no limit", random: "random",
-        keyHint: "only if the server asks", defaults: "Restore defaults", copy: "Copy", copied: "Copied", edit: "Edit",
+        keyHint: "only if the server requires one", defaults: "Restore defaults", copy: "Copy", copied: "Copied", edit: "Edit",
         again: "Answer again", remove: "Delete from here", rename: "Rename", removeChat: "Delete conversation",
         removeSure: "Press again to delete", save: "Send", cancel: "Cancel", you: "You", model: "Model",
-        untitled: "New conversation", stopped: "stopped", cut: "cut at the longest answer", tokens: "tokens",
+        untitled: "New conversation", stopped: "stopped", cut: "stopped at the token limit", tokens: "tokens",
         firstAfter: "first after", answering: "Answering", answered: "The answer is complete", retry: "Try again",
         busy: "The server is busy: its queue is full. Please try again in a moment.",
         lost: "The connection was lost. Is the server still running?", interrupted: "interrupted",
         brokeOff: "This answer was interrupted when its page was closed or reloaded.",
         elsewhere: "Another tab is writing this answer", earlier: "Earlier answer", later: "Later answer",
-        wantsKey: "This server asks for an API key.", wrongKey: "The server does not know this API key.",
-        full: "The browser's storage is full or switched off: this is not kept. Delete some old conversations.",
+        wantsKey: "This server requires an API key.", wrongKey: "Unknown API key.",
+        full: "The browser's storage is full or disabled: this is not saved. Delete some old conversations.",
         themeAuto: "Light or dark: automatic", themeLight: "Light", themeDark: "Dark",
         ideas: ["Tell me a story about a fox named Mia.", "What is the capital of France?", "Count from three to twelve.",
                 "讲一个关于小猫的故事。"],
