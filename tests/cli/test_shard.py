@@ -408,7 +408,7 @@ def test_a_broken_manifest_is_an_error_wherever_it_is_cut(cut4):
 
 def test_wrong_calls_are_told(tmp_path, cut4):
     assert "expected SRC, DST and --tp N" in wrong("shard", DEMO, tmp_path / "x")
-    assert "--check takes SRC alone" in wrong("shard", DEMO, "--check", "--tp", 2)
+    assert "--check takes only SRC" in wrong("shard", DEMO, "--check", "--tp", 2)
     assert "--tp" in wrong("shard", DEMO, tmp_path / "x", "--tp", 0)
     assert f"{cut4}: is there already, expected a free name or an empty folder" in wrong("shard", DEMO, cut4, "--tp", 2)
     said = tutti("shard", f"{FIXTURES}/gguf/llama-tiny-q4_0.gguf", tmp_path / "x", "--tp", 2, check=1).stderr
