@@ -429,7 +429,7 @@ static enum tutti_status open_folder(struct checkpoint *ck, struct tutti_error *
 }
 
 /* The path of a weights file is treated as its folder. */
-static enum tutti_status open_beside_config(struct checkpoint *ck, struct tutti_error *err)
+static enum tutti_status open_weights_file(struct checkpoint *ck, struct tutti_error *err)
 {
     const char *slash = strrchr(ck->path, '/');
     ck->folder = slash ? strndup(ck->path, (size_t)(slash - ck->path) + (slash == ck->path)) : strdup(".");
@@ -484,7 +484,7 @@ static enum tutti_status open_any(struct checkpoint *ck, int rank, struct tutti_
     if (st == TUTTI_OK && checkpoint_gguf(ck))
         ck->config = json_incref((json_t *)(uintptr_t)gguf_scalars(checkpoint_gguf(ck)));
     else if (st == TUTTI_OK)
-        st = open_beside_config(ck, err);
+        st = open_weights_file(ck, err);
     return st == TUTTI_OK ? index_tensors(ck, err) : st;
 }
 

@@ -77,7 +77,7 @@ static const struct option_group GROUPS[] = {
 };
 
 /* The log-probabilities of a base model for the windows that are computed together. */
-struct beside {
+struct base_model {
     tutti_model *handle; /* NULL: the base is a file, or none */
     struct model *model;
     struct coded_row *rows; /* [capacity] */
@@ -93,7 +93,7 @@ struct job {
     struct model *model;
     bool has_base;
     struct logits_base *base;
-    struct beside beside;
+    struct base_model base_model;
     struct logits_base_writer *writer;
     struct ids ids, head;
     struct windows windows;
@@ -253,24 +253,24 @@ static enum tutti_status take_windows(struct job *job, struct tutti_error *err)
 
 /* Opens the base model as stored, with the default KV type, to show the cost of --type and
  * --kv-type. */
-static enum tutti_status open_beside(struct job *job, struct tutti_error *err)
+static enum tutti_status open_base_model(struct job *job, struct tutti_error *err)
 {
     struct model_flags flags = job->values->model;
     flags.type = flags.kv_type = flags.chat_format = NULL;
-    enum tutti_status st = model_flags_open(&flags, NULL, job->values->base, &job->beside.handle, err);
+    enum tutti_status st = model_flags_open(&flags, NULL, job->values->base, &job->base_model.handle, err);
     if (st != TUTTI_OK)
         return st;
-    job->beside.model = model_of(job->beside.handle);
-    int n_vocab = job->beside.model->desc.n_vocab;
+    job->base_model.model = model_of(job->base_model.handle);
+    int n_vocab = job->base_model.model->desc.n_vocab;
     if (n_vocab != job->model->desc.n_vocab)
         return error_set(err, TUTTI_E_ARGUMENT, "%s: has a vocabulary of %d, but the model one of %d",
                          job->values->base, n_vocab, job->model->desc.n_vocab);
     return TUTTI_OK;
 }
 
-static enum tutti_status reserve_beside(struct job *job, struct tutti_error *err)
+static enum tutti_status reserve_base_model(struct job *job, struct tutti_error *err)
 {
-    struct beside *b = &job->beside;
+    struct base_model *b = &job->base_model;
     size_t n_vocab = (size_t)job->model->desc.n_vocab, n_codes;
     b->capacity = (size_t)windows_n_together(&job->windows) * (size_t)windows_n_scored(&job->windows);
     b->rows = calloc(b->capacity, sizeof *b->rows);
@@ -285,7 +285,7 @@ static enum tutti_status keep_rows(void *user, int window, int row, int n_rows, 
                                    struct tutti_error *err)
 {
     struct job *job = user;
-    struct beside *b = &job->beside;
+    struct base_model *b = &job->base_model;
     size_t n_vocab = (size_t)job->sums.n_vocab;
     enum tutti_status st = TUTTI_OK;
     for (int i = 0; i < n_rows && st == TUTTI_OK; i++, logits += n_vocab, b->n++)
@@ -305,8 +305,8 @@ static enum tutti_status on_rows(void *user, int window, int row, int n_rows, co
     for (int i = 0; i < n_rows && st == TUTTI_OK; i++, logits += job->sums.n_vocab) {
         int32_t target = windows_target(&job->windows, job->first_window + window, row + i);
         struct coded_row base;
-        if (job->beside.handle)
-            base = job->beside.rows[job->beside.next++];
+        if (job->base_model.handle)
+            base = job->base_model.rows[job->base_model.next++];
         else if (job->base)
             st = logits_base_next(job->base, &base, err);
         if (st == TUTTI_OK && job->writer)
@@ -321,17 +321,17 @@ static enum tutti_status on_rows(void *user, int window, int row, int n_rows, co
 }
 
 /* Runs both models alternately, on as many windows as are computed together. */
-static enum tutti_status read_beside(struct job *job, struct tutti_error *err)
+static enum tutti_status run_base_model(struct job *job, struct tutti_error *err)
 {
-    enum tutti_status st = reserve_beside(job, err);
+    enum tutti_status st = reserve_base_model(job, err);
     int n_all = job->windows.n, n_each = windows_n_together(&job->windows);
     for (int i = 0; i < n_all && st == TUTTI_OK; i += n_each) {
         struct windows part = job->windows;
         part.ids += (int64_t)i * part.step;
         part.n = n_all - i < n_each ? n_all - i : n_each;
         job->first_window = i;
-        job->beside.n = job->beside.next = 0;
-        st = windows_run(job->beside.model, &part, keep_rows, job, err);
+        job->base_model.n = job->base_model.next = 0;
+        st = windows_run(job->base_model.model, &part, keep_rows, job, err);
         if (st == TUTTI_OK)
             st = windows_run(job->model, &part, on_rows, job, err);
     }
@@ -347,8 +347,8 @@ static enum tutti_status read_all(struct job *job, struct tutti_error *err)
         return st;
     progress_begin(&job->progress, "reading", PROGRESS_TOKENS);
     uint64_t begin = clock_now_us();
-    st = job->beside.handle ? read_beside(job, err)
-                            : windows_run(job->model, &job->windows, on_rows, job, err);
+    st = job->base_model.handle ? run_base_model(job, err)
+                                : windows_run(job->model, &job->windows, on_rows, job, err);
     job->seconds = (double)(clock_now_us() - begin) / 1e6;
     progress_end(&job->progress);
     return st == TUTTI_OK && job->writer ? logits_base_finish(job->writer, err) : st;
@@ -437,7 +437,7 @@ static enum tutti_status run_job(struct job *job, const char *path, struct tutti
     job->model = model_of(job->handle);
     st = job->base ? take_windows(job, err) : plan_windows(job, err);
     if (st == TUTTI_OK && base_is_model)
-        st = open_beside(job, err);
+        st = open_base_model(job, err);
     if (st == TUTTI_OK && job->windows.n_context > job->model->desc.n_ctx)
         log_warn("windows of %d ids, but the model was made for %d", job->windows.n_context,
                  job->model->desc.n_ctx);
@@ -462,9 +462,9 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     perplexity_clear(&job.sums);
     logits_base_writer_free(job.writer);
     logits_base_close(job.base);
-    tutti_model_close(job.beside.handle);
-    free(job.beside.rows);
-    free(job.beside.codes);
+    tutti_model_close(job.base_model.handle);
+    free(job.base_model.rows);
+    free(job.base_model.codes);
     tutti_model_close(job.handle);
     tutti_ranks_close(job.ranks);
     ids_clear(&job.ids);

@@ -270,10 +270,10 @@ static enum tutti_status finish_tensors(struct output *o, struct target *t, stru
     return st == TUTTI_OK && !add_file(t, t->file, t->n_bytes, sha256) ? out_of_memory(o, err) : st;
 }
 
-/* ---- what stands beside the tensors ---- */
+/* ---- configuration files ---- */
 
 /* Configuration, tokenizer, chat templates, licences; no weights, indices and manifests. */
-static bool is_beside(const char *name)
+static bool is_config_file(const char *name)
 {
     static const char *const ENDS[] = { ".json",  ".model", ".txt",  ".tiktoken",
                                         ".jinja", ".vocab", ".yaml", ".yml" };
@@ -327,7 +327,7 @@ static int by_text(const void *a, const void *b)
 }
 
 /* Copies the other files, in order of name. */
-static enum tutti_status copy_beside(struct output *o, struct tutti_error *err)
+static enum tutti_status copy_config_files(struct output *o, struct tutti_error *err)
 {
     const char *folder = checkpoint_folder(o->plan->ck);
     DIR *dir = opendir(folder);
@@ -338,7 +338,7 @@ static enum tutti_status copy_beside(struct output *o, struct tutti_error *err)
     enum tutti_status st = TUTTI_OK;
     for (const struct dirent *entry; st == TUTTI_OK && (entry = readdir(dir));) {
         struct stat info;
-        if (!is_beside(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &info, 0) != 0 ||
+        if (!is_config_file(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &info, 0) != 0 ||
             !S_ISREG(info.st_mode))
             continue;
         char **more = realloc(names, (n + 1) * sizeof *names);
@@ -427,7 +427,7 @@ static enum tutti_status write_all(struct output *o, struct shard_report *report
     for (int rank = 0; rank < n_ranks && st == TUTTI_OK; rank++)
         st = finish_tensors(o, &o->targets[rank], err);
     if (st == TUTTI_OK)
-        st = copy_beside(o, err);
+        st = copy_config_files(o, err);
     if (st == TUTTI_OK)
         st = copy_words(o, err);
     for (int rank = 0; rank < n_ranks && st == TUTTI_OK; rank++)

@@ -45,7 +45,8 @@ static enum tutti_status check(const struct model *model, const struct windows *
                          w->n_context, w->first, w->n_head);
     if (model_desc_ends_at_context(d) && w->n_context > d->n_ctx)
         return error_set_param(err, TUTTI_E_ARGUMENT, "context",
-                               "windows of %d ids, but the model knows %d positions", w->n_context, d->n_ctx);
+                               "windows of %d ids, but the model has a context of %d tokens", w->n_context,
+                               d->n_ctx);
     int64_t n = (int64_t)(w->n - 1) * w->step + w->n_context;
     for (int64_t i = 0; i < n + w->n_head; i++) {
         int32_t id = i < n ? w->ids[i] : w->head[i - n];

@@ -199,7 +199,7 @@ static void write_layers(const struct model_desc *d, FILE *out)
     fprintf(out, "%-16s %d x (%d wide, feed-forward %d, %s%s)\n", "layers", d->n_layers, d->d_model, d->d_ff,
             activation_name(d), d->has_gate ? " with a gate" : "");
     fprintf(out, "%-16s %s%s%s%s\n", "norms", d->norm == NORM_RMS ? "RMSNorm" : "LayerNorm",
-            d->has_post_norms ? ", also behind each block" : "",
+            d->has_post_norms ? ", also after each block" : "",
             d->has_embedding_norm ? ", also on the embedding" : "",
             d->has_qk_norm ? ", also on the heads of q and k" : "");
     fprintf(out, "%-16s %d heads of %d, %d KV heads%s%s%s\n", "attention", d->n_heads, d->head_dim,

@@ -436,7 +436,7 @@ static void dynamic_scaling_changes_nothing_within_the_context(void **state)
     struct tutti_error err;
     model->desc.n_ctx = N_CTX;
     assert_int_equal(tutti_model_logits((tutti_model *)model, IDS, N, logits[0], &err), TUTTI_E_ARGUMENT);
-    assert_non_null(strstr(err.text, "the model knows 8 positions"));
+    assert_non_null(strstr(err.text, "a context of 8 tokens"));
     model_free(model);
     free(logits[0]);
     free(logits[1]);

@@ -586,7 +586,7 @@ static enum tutti_status place_storages(struct pytorch *file, const struct pickl
                                         struct tutti_error *err)
 {
     if (keys->kind != PICKLE_LIST || keys->items->n != file->n_storages)
-        return error_set(err, TUTTI_E_FORMAT, "%s: expected the list of %zu storages behind the object",
+        return error_set(err, TUTTI_E_FORMAT, "%s: expected the list of %zu storages after the object",
                          file->name, file->n_storages);
     for (size_t i = 0; i < file->n_storages; i++) {
         const struct pickle_value *key = &keys->items->at[i];

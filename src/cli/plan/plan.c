@@ -179,7 +179,7 @@ static void print_table(const struct plan *p)
 {
     char weights[NUMBER_SIZE_BYTES], memory[NUMBER_SIZE_BYTES];
     const struct plan_hosts *h = &p->hosts;
-    output_printf("%s: %s weights, %s keys and values; %d tokens behind each user\n", p->name,
+    output_printf("%s: %s weights, %s keys and values; %d tokens of context per user\n", p->name,
                   dtype_name(p->type), kv_type_name(p->model.kv_type), p->context);
     output_printf(
         "rates (%s, %d cores): matrices %.1f GB/s and %.0f Gop/s, attention %.1f GB/s and %.0f Gflop/s\n",

@@ -109,7 +109,7 @@ static enum tutti_status run_rounds(struct check *c, const struct plan_probe *pr
 static void print_table(struct check *c)
 {
     const struct plan *p = c->plan;
-    output_printf("%s: %s weights, %s keys and values; %d tokens behind each user; %d rounds, medians\n\n",
+    output_printf("%s: %s weights, %s keys and values; %d tokens of context per user; %d rounds, medians\n\n",
                   p->name, dtype_name(p->type), kv_type_name(p->model.kv_type), p->context, c->n_rounds);
     output_printf("%-8s %6s %7s %10s %10s %10s\n", "phase", "users", "tokens", "predicted", "measured",
                   "off by");

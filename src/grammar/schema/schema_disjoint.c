@@ -10,7 +10,7 @@ enum { MAX_LOOK_DEPTH = 8, STEPS_OF_LOOK = 16 }; /* a look-up checks some keywor
 static bool are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b, int depth);
 
 /* The schema after following references; NULL: error, or too many. */
-static const json_t *behind_refs(struct schema_reader *r, const json_t *schema)
+static const json_t *follow_refs(struct schema_reader *r, const json_t *schema)
 {
     for (int i = 0; i < MAX_COMBINED_DEPTH && schema; i++) {
         const json_t *ref = json_object_get(schema, "$ref");
@@ -26,7 +26,7 @@ static const json_t *behind_refs(struct schema_reader *r, const json_t *schema)
 /* The possible types of a value: a superset. */
 static unsigned possible_types(struct schema_reader *r, const json_t *schema, int depth)
 {
-    schema = behind_refs(r, schema);
+    schema = follow_refs(r, schema);
     if (json_is_false(schema))
         return 0;
     if (!json_is_object(schema) || depth > MAX_LOOK_DEPTH || !schema_spend(r, STEPS_OF_LOOK))
@@ -113,8 +113,8 @@ static double bound(const json_t *schema, const char *name, const char *exclusiv
 
 static bool are_disjoint(struct schema_reader *r, const json_t *a, const json_t *b, int depth)
 {
-    a = behind_refs(r, a);
-    b = behind_refs(r, b);
+    a = follow_refs(r, a);
+    b = follow_refs(r, b);
     if (!a || !b || depth > MAX_LOOK_DEPTH || !schema_spend(r, STEPS_OF_LOOK))
         return false;
     unsigned shared = possible_types(r, a, 0) & possible_types(r, b, 0);

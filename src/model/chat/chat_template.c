@@ -212,8 +212,8 @@ static size_t find_last(const char *text, size_t n_text, const char *needle, siz
 
 /* The prompt ends where the last message's content does: as in transformers, with the blanks at its end where the template keeps
  * them. */
-static enum tutti_status cut_behind_message(struct template_output *out, const struct chat_call *call,
-                                            struct tutti_error *err)
+static enum tutti_status cut_after_message(struct template_output *out, const struct chat_call *call,
+                                           struct tutti_error *err)
 {
     const struct tutti_message *m = &call->messages[call->n_messages - 1];
     const char *text = m->content;
@@ -288,7 +288,7 @@ enum tutti_status chat_render_template(const struct chat_call *call, struct ids 
                                "continue_final_message cannot go together with add_generation_prompt");
     enum tutti_status st = render_text(&text, call, err);
     if (st == TUTTI_OK && continues)
-        st = cut_behind_message(&text, call, err);
+        st = cut_after_message(&text, call, err);
     if (st == TUTTI_OK && !chat_encode(call->tok, &text, out))
         st = chat_out_of_memory(err);
     template_output_clear(&text);

@@ -386,9 +386,9 @@ struct prefix model_find_prefix(const struct model_desc *d, const int32_t *ids, 
 
 void model_prefix_positions(const struct prefix *prefix, int position, int32_t *rope, int32_t *block)
 {
-    bool is_behind = !prefix->has_no_end && position >= prefix->n;
-    *rope = is_behind ? prefix->mask_position : position;
-    *block = is_behind ? position - prefix->n + 1 : 0;
+    bool is_after = !prefix->has_no_end && position >= prefix->n;
+    *rope = is_after ? prefix->mask_position : position;
+    *block = is_after ? position - prefix->n + 1 : 0;
 }
 
 enum tutti_status chat_out_of_memory(struct tutti_error *err)

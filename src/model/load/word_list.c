@@ -9,9 +9,9 @@ static const char INSTALLED[] = "/usr/lib/python3/dist-packages/jieba";
 
 enum tutti_status word_list_open(struct word_list *out, const char *folder, struct tutti_error *err)
 {
-    char beside[4000], path[4200];
-    snprintf(beside, sizeof beside, "%s/jieba", folder);
-    const char *const folders[] = { beside, INSTALLED };
+    char in_folder[4000], path[4200];
+    snprintf(in_folder, sizeof in_folder, "%s/jieba", folder);
+    const char *const folders[] = { in_folder, INSTALLED };
     *out = (struct word_list){ 0 };
     for (int i = 0; i < 2 && !out->is_there; i++) {
         snprintf(path, sizeof path, "%s/%s", folders[i], WORD_FILES[0]);
@@ -21,7 +21,7 @@ enum tutti_status word_list_open(struct word_list *out, const char *folder, stru
     if (!out->is_there)
         log_warn("%s: no word list: neither %s nor %s is a folder of the Python package jieba (Debian: "
                  "python3-jieba); Chinese text gets other tokens than the model was trained on",
-                 folder, beside, INSTALLED);
+                 folder, in_folder, INSTALLED);
     for (int i = 0; out->is_there && i < N_WORD_FILES; i++) {
         snprintf(path, sizeof path, "%s/%s", out->name, WORD_FILES[i]);
         enum tutti_status st = mapping_open(&out->maps[i], path, err);

@@ -134,7 +134,7 @@ static bool is_bias(const char *name)
 }
 
 /* Whether two names are the same but for their last two words: model.norm.weight, model.embed_norm.bias. */
-static bool is_beside(const char *a, const char *b)
+static bool has_same_parent(const char *a, const char *b)
 {
     size_t n[2];
     const char *const names[] = { a, b };
@@ -157,7 +157,7 @@ static const char *find_reason(const struct model_desc *d, const struct tensor_n
         return "it belongs to a tensor that is used";
     if (strncmp(name, "rope_factors_", 13) == 0)
         return "it changes the rotation";
-    if ((strstr(name, "norm") || strstr(name, "ln_")) && is_beside(names->output_norm, name))
+    if ((strstr(name, "norm") || strstr(name, "ln_")) && has_same_parent(names->output_norm, name))
         return "it is a norm outside of the layers";
     return NULL;
 }
