@@ -11,7 +11,7 @@
 
 #define MODULE_NAME "tutti-mpi.so"
 
-/* The folder of the program, in text of size bytes; "" if the system does not tell. */
+/* The folder of the program, in text of size bytes; "" if it is unknown. */
 static void program_folder(char *folder, size_t size)
 {
     ssize_t n = readlink("/proc/self/exe", folder, size - 1);

@@ -234,9 +234,9 @@ int answers_commit(struct tutti_engine *e, const struct draw *draws, uint64_t no
 {
     struct sequence *seq = draws->seq;
     int n_draws = 1, n_right = 0;
-    while (draws[n_draws - 1].guess >= 0)
+    while (draws[n_draws - 1].draft_token >= 0)
         n_draws++;
-    while (draws[n_right].is_right)
+    while (draws[n_right].is_accepted)
         n_right++;
     note_guesses(e, seq, n_draws - 1, n_right, step);
     for (int i = 0; i < n_right; i++) {

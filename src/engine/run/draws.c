@@ -52,7 +52,8 @@ static void draw_one(struct tutti_engine *e, struct sampler *sampler, struct dra
             return;
         draw->is_finite = sampler_draw(sampler, &in, &draw->sample);
         int32_t token = draw->sample.token;
-        draw->is_right = draw->is_finite && token == draw->guess && !request_is_stop_id(r, desc, token);
+        draw->is_accepted = draw->is_finite && token == draw->draft_token &&
+                            !request_is_stop_id(r, desc, token);
     }
 }
 
@@ -66,8 +67,8 @@ static void draw_share(void *arg, int thread, int n_threads)
         do {
             if (is_wanted)
                 draw_one(e, e->samplers[thread], &e->draws[i]);
-            is_wanted = is_wanted && e->draws[i].is_right;
-        } while (e->draws[i++].guess >= 0);
+            is_wanted = is_wanted && e->draws[i].is_accepted;
+        } while (e->draws[i++].draft_token >= 0);
     }
 }
 
@@ -142,15 +143,17 @@ void draws_collect(struct tutti_engine *e)
                 .seq = seq,
                 .logits = logits + (size_t)k * (size_t)e->model->desc.n_vocab,
                 .n_ids = seq->n_ids + k,
-                .guess = k < entry->n_guesses ? seq->ids[seq->n_ids + k] : -1,
+                .draft_token = k < entry->n_guesses ? seq->ids[seq->n_ids + k] : -1,
                 .mask = mask_of(e, seq)
             };
         if (!seq->request->is_reading || seq->n_ids > seq->n_prompt)
             continue;
         for (struct sequence *fork; (fork = scheduler_fork(s, seq));)
-            e->draws[e->n_draws++] = (struct draw){
-                .seq = fork, .logits = logits, .n_ids = fork->n_ids, .guess = -1, .mask = mask_of(e, fork)
-            };
+            e->draws[e->n_draws++] = (struct draw){ .seq = fork,
+                                                    .logits = logits,
+                                                    .n_ids = fork->n_ids,
+                                                    .draft_token = -1,
+                                                    .mask = mask_of(e, fork) };
         scheduler_end_reading(s, seq);
     }
 }

@@ -34,9 +34,9 @@ struct draw {
     struct sequence *seq;
     float *logits;
     struct sample sample;
-    int n_ids;     /* tokens before it, including draft tokens */
-    int32_t guess; /* the draft token at this position; -1: none, the last draw of its sequence */
-    bool is_right; /* the draft token is accepted and does not end the answer: the next draw counts too */
+    int n_ids;           /* tokens before it, including draft tokens */
+    int32_t draft_token; /* the draft token at this position; -1: none, the last draw of its sequence */
+    bool is_accepted; /* the draft token is accepted and does not end the answer: the next draw counts too */
     bool is_finite;
     struct constraint_mask mask; /* where the request has a grammar */
     bool is_over;                /* the grammar allows no further token, and there is no stop token to draw */

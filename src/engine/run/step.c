@@ -232,11 +232,11 @@ static bool do_step(struct tutti_engine *e)
     int n_reading = s->step.n_rows - s->n_decoding_rows - s->n_guess_rows;
     if (s->n_guess_rows == 0)
         pace_note(&s->pace, s->n_decoding_rows, n_reading, s->reading_distance, step_us);
-    struct guess_step guessed = { .n_rows = s->step.n_rows,
-                                  .n_guesses = s->n_guess_rows,
-                                  .may_guess = s->may_guess,
-                                  .draft_us = s->draft_us,
-                                  .plan_us = s->plan_us };
+    struct guess_step completed = { .n_rows = s->step.n_rows,
+                                    .n_guesses = s->n_guess_rows,
+                                    .may_guess = s->may_guess,
+                                    .draft_us = s->draft_us,
+                                    .plan_us = s->plan_us };
     enter_phase(e, "sampling");
     if (e->constraints)
         draws_drop_late(e, step_us);
@@ -248,14 +248,14 @@ static bool do_step(struct tutti_engine *e)
     enter_phase(e, "handing over");
     uint64_t now_us = clock_now_us();
     for (int i = 0; i < e->n_draws;)
-        i += answers_commit(e, &e->draws[i], now_us, &guessed);
+        i += answers_commit(e, &e->draws[i], now_us, &completed);
     end_readings(e);
     e->stats.now.n_steps++;
     e->step_us = clock_now_us() - start_us;
-    uint64_t guessing_us = guessed.draft_us + (uint64_t)guessed.plan_us;
-    guessed.us = e->step_us > guessing_us ? e->step_us - guessing_us : 0;
+    uint64_t speculation_us = completed.draft_us + (uint64_t)completed.plan_us;
+    completed.us = e->step_us > speculation_us ? e->step_us - speculation_us : 0;
     if (n_reading == 0)
-        speculation_note(&s->speculation, &guessed);
+        speculation_note(&s->speculation, &completed);
     histogram_add(&e->stats.now.step, e->step_us);
     audit_check(e);
     enter_phase(e, NULL);

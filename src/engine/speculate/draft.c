@@ -404,18 +404,18 @@ static uint64_t run_first(struct draft *d, struct speculation *sp, struct sequen
             continue;
         struct follower *f = &d->followers[offer->seq];
         struct sequence *seq = &seqs[offer->seq];
-        bool guesses = offer->n > 0 && d->n_runners < d->max_outputs;
-        int n_rows = guesses ? offer->n_behind : offer->n_read;
+        bool drafts = offer->n > 0 && d->n_runners < d->max_outputs;
+        int n_rows = drafts ? offer->n_behind : offer->n_read;
         if (n_rows == 0 || d->step.n_rows + n_rows > d->max_rows ||
             !take_pages(d, f, f->n_computed + n_rows + offer->n)) {
             offer->n = offer->n_read = 0;
             continue;
         }
-        if (guesses)
+        if (drafts)
             d->runners[d->n_runners++] = (struct runner){
                 .seq = seq, .follower = f, .offer = offer, .output = d->step.n_outputs
             };
-        add_rows(d, f, seq, f->n_computed, n_rows, guesses);
+        add_rows(d, f, seq, f->n_computed, n_rows, drafts);
         f->n_computed += n_rows;
         f->n_tail = 0;
     }

@@ -138,13 +138,13 @@ static json_t *prefill_entry(const struct job *job, int32_t id, json_t *logprob)
 
 json_t *generated_prefill(const struct job *job, const struct tutti_event *event)
 {
-    const struct tutti_token *told = event->prompt_tokens;
+    const struct tutti_token *scored = event->prompt_tokens;
     size_t n = event->n_prompt_tokens;
-    int32_t *ids = told ? NULL : prompt_ids(job, n, &n);
-    json_t *list = told || ids ? json_array() : NULL;
+    int32_t *ids = scored ? NULL : prompt_ids(job, n, &n);
+    json_t *list = scored || ids ? json_array() : NULL;
     for (size_t i = 0; list && i < n; i++) {
-        json_t *logprob = told && i > 0 ? json_logprob(told[i].logprob) : json_null();
-        if (json_array_append_new(list, prefill_entry(job, told ? told[i].id : ids[i], logprob)) != 0) {
+        json_t *logprob = scored && i > 0 ? json_logprob(scored[i].logprob) : json_null();
+        if (json_array_append_new(list, prefill_entry(job, scored ? scored[i].id : ids[i], logprob)) != 0) {
             json_decref(list);
             list = NULL;
         }

@@ -192,12 +192,13 @@ static void collect(struct job *job, size_t index, struct choice *choice, const 
 /* The prompt is a chunk of its own, with the log-probabilities of its tokens. */
 static void stream(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)
 {
-    const json_t *told = job->subs[index / (size_t)job->req.n].prompt;
+    const json_t *prompt_logprobs = job->subs[index / (size_t)job->req.n].prompt;
     if (!choice->has_begun) {
         struct buf prompt = { 0 };
         json_t *text = begin_choice(job, index, choice, &prompt) ? json_text(prompt.bytes, prompt.n_bytes)
                                                                  : NULL;
-        json_t *lp = told && job->req.logprobs ? json_incref((json_t *)(uintptr_t)told) : NULL;
+        json_t *lp = prompt_logprobs && job->req.logprobs ? json_incref((json_t *)(uintptr_t)prompt_logprobs)
+                                                          : NULL;
         if (job->req.echo || !text)
             openai_stream_choice(job, text ? choice_value(index, text, lp, TUTTI_FINISH_NONE) : NULL);
         else
