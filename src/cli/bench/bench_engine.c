@@ -230,7 +230,7 @@ static enum tutti_status open_engine(struct model *model, struct model *draft, c
     return tutti_engine_open(out, model_handle(model), &options, err);
 }
 
-/* ---- in turn ---------------------------------------------------------------------------------------------------- */
+/* ---- alternating variants --------------------------------------------------------------------  */
 
 /* Two variants that alternate on one engine, so that other load on the machine affects both. */
 static const struct pair {

@@ -315,10 +315,10 @@ static void order_rows(float *to, const float *from, const struct adapter_place 
         int64_t source = row;
         if (place->by_head_dim > 0)
             source = weights_by_head_row(place->n_out, place->by_head_dim, row);
-        if (row < place->n_turned) {
-            int j = row % head_dim, turned = row - j + j / 2 + j % 2 * (head_dim / 2);
-            source = place->by_head_dim > 0 ? weights_by_head_row(place->n_out, place->by_head_dim, turned)
-                                            : turned;
+        if (row < place->n_permuted) {
+            int j = row % head_dim, permuted = row - j + j / 2 + j % 2 * (head_dim / 2);
+            source = place->by_head_dim > 0 ? weights_by_head_row(place->n_out, place->by_head_dim, permuted)
+                                            : permuted;
         }
         memcpy(to + (size_t)row * (size_t)rank, from + (size_t)source * (size_t)rank,
                (size_t)rank * sizeof *to);

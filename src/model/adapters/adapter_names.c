@@ -105,7 +105,7 @@ void adapter_site_shape(const struct model_desc *d, enum site site, int layer, i
 
 /* part: of qkv: 0, 1, 2 if they are three tensors, else 0. */
 static void place_qkv(struct adapter_place *out, const struct model_desc *d, const struct tensor_names *names,
-                      int part, bool turns)
+                      int part, bool permutes)
 {
     int q = d->n_heads * d->head_dim, kv = d->n_kv_heads * d->head_dim;
     bool is_fused = !names->qkv[1], is_top = d->has_top_query && out->layer == d->n_layers - 1;
@@ -113,7 +113,7 @@ static void place_qkv(struct adapter_place *out, const struct model_desc *d, con
     out->n_out = is_fused ? q + 2 * kv : part == 0 ? q : kv;
     out->out_begin = part == 0 ? 0 : part == 1 ? q : q + kv;
     out->by_head_dim = is_fused && names->is_by_head ? d->head_dim : 0;
-    out->n_turned = !turns ? 0 : is_fused ? q + kv : part < 2 ? out->n_out : 0;
+    out->n_permuted = !permutes ? 0 : is_fused ? q + kv : part < 2 ? out->n_out : 0;
     if (is_top && part == 0)
         out->site = SITE_TOP_QUERY;
     else if (is_top)
@@ -122,7 +122,7 @@ static void place_qkv(struct adapter_place *out, const struct model_desc *d, con
 
 /* Searches one layout. names: with is_top those of the top layer. */
 static bool find_in(struct adapter_place *out, const char *path, const struct model_desc *d,
-                    const struct tensor_names *names, bool is_top, bool turns)
+                    const struct tensor_names *names, bool is_top, bool permutes)
 {
     const struct {
         const char *pattern;
@@ -145,7 +145,7 @@ static bool find_in(struct adapter_place *out, const char *path, const struct mo
         *out = (struct adapter_place){ .site = all[i].site, .layer = layer < 0 ? 0 : layer };
         adapter_site_shape(d, out->site, out->layer, &out->n_in, &out->n_out);
         if (out->site == SITE_QKV) {
-            place_qkv(out, d, names, all[i].part, turns);
+            place_qkv(out, d, names, all[i].part, permutes);
         } else if (out->site == SITE_GATE_UP && names->gate_up[1]) {
             out->n_out = d->d_ff;
             out->out_begin = all[i].part * d->d_ff;
@@ -160,9 +160,10 @@ bool adapter_find_place(struct adapter_place *out, const char *path, const struc
 {
     for (int i = 0; i < family->n_layouts; i++) {
         const struct tensor_names *names = &family->layouts[i];
-        bool turns = is_gguf && !names->is_gguf && family->is_permuted_in_gguf && d->rope == ROPE_INTERLEAVED;
-        if (find_in(out, path, d, names, false, turns) ||
-            (names->top && find_in(out, path, d, names->top, true, turns)))
+        bool permutes = is_gguf && !names->is_gguf && family->is_permuted_in_gguf &&
+                        d->rope == ROPE_INTERLEAVED;
+        if (find_in(out, path, d, names, false, permutes) ||
+            (names->top && find_in(out, path, d, names->top, true, permutes)))
             return true;
     }
     return false;

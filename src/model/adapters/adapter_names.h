@@ -18,7 +18,7 @@ struct adapter_place {
     enum site site;
     int layer, out_begin, n_out, n_in;
     int by_head_dim; /* > 0: its rows are [heads][q, k, v][by_head_dim] */
-    int n_turned;    /* of its first rows, whose heads change from half-split to interleaved order */
+    int n_permuted;  /* of its first rows, whose heads change from half-split to interleaved order */
 };
 
 /* Looks the path up in all of the family's layouts, so an adapter trained on one layout fits all

@@ -187,7 +187,7 @@ static bool count_spelled(const struct tokenizer *tok, struct ranges r, const ch
     return true;
 }
 
-/* Whether normalization turns untrusted text into the text of a special token. *found: the answer. */
+/* Whether normalization converts untrusted text into the text of a special token. *found: the answer. */
 static bool find_made_special(const struct tokenizer *tok, struct ranges r, const char *text, size_t n_bytes,
                               bool *found)
 {
