@@ -281,13 +281,20 @@ static void refusals_make_room_for_others(void **state)
     end(&back);
 }
 
+/* Compiles the request's grammar; it is the only one under way. */
+static struct request *compiled(struct returned *back, struct request *r)
+{
+    size_t n = back->n + 1;
+    compiler_add(back->compiler, r);
+    wait_for(back, n);
+    return back->done[n - 1];
+}
+
 /* A grammar of 1.7 MiB, which compiles in more than CLIENT_MEMORY_LEAST. The text is the caller's. */
 static struct request *ask_for_large(struct returned *back, uint64_t owner, char text[48], size_t number)
 {
     snprintf(text, 48, "root ::= \"%zu\" .{0,5000}", number);
-    compiler_add(back->compiler, request_of(owner, number, TUTTI_GRAMMAR_GBNF, text));
-    wait_for(back, back->n + 1);
-    return back->done[back->n - 1];
+    return compiled(back, request_of(owner, number, TUTTI_GRAMMAR_GBNF, text));
 }
 
 static void give_up(struct request *r)
@@ -313,9 +320,7 @@ static void a_client_that_fills_the_memory_leaves_room_for_others(void **state)
     assert_int_equal(r->grammar_error.status, TUTTI_E_BUSY);
     do {
         snprintf(small[n_small], sizeof small[0], "root ::= \"%zu\" [a-z]{0,400}", n_small);
-        compiler_add(back.compiler, request_of(1, n_small, TUTTI_GRAMMAR_GBNF, small[n_small]));
-        wait_for(&back, back.n + 1);
-        r = back.done[back.n - 1];
+        r = compiled(&back, request_of(1, n_small, TUTTI_GRAMMAR_GBNF, small[n_small]));
     } while (r->grammar && ++n_small < MAX_SMALL);
     assert_in_range(n_small, 8, MAX_SMALL - 1);
     assert_int_equal(r->grammar_error.status, TUTTI_E_BUSY);
