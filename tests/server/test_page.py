@@ -382,7 +382,7 @@ def test_without_storage_it_answers_and_says_that_nothing_is_kept(slow, mock):
         slow.driver.get(mock.url)
         slow.wait(lambda: slow.one("#model").is_displayed())
         slow.ask("a b")
-        assert slow.answer() == "a b" and "not kept" in slow.text("#messages .error")
+        assert slow.answer() == "a b" and "not saved" in slow.text("#messages .error")
         slow.click("#new-chat")
         slow.ask("c d")
         assert slow.answer() == "c d"
@@ -482,7 +482,7 @@ def test_settings_are_used(page):
     page.set(temperature=0, max_tokens=3, system="You are a helpful assistant.")
     page.ask("Tell me a story about a fox named Mia.")
     assert len(page.answer().split()) <= 3
-    assert "cut" in page.text("#messages .assistant .stats")
+    assert "token limit" in page.text("#messages .assistant .stats")
 
 
 def test_markup_from_a_person_or_a_model_does_nothing(page):
