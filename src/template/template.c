@@ -1,5 +1,5 @@
 /* The public functions: compiling and rendering. */
-#include "template/eval.h"
+#include "template/eval/eval.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -37,7 +37,7 @@ enum option_kind {
 struct option {
     const char *name;           /* without the dashes */
     size_t field;               /* offset of the member it fills */
-    const char *value;          /* placeholder of the value in help, "N"; NULL for flags */
+    const char *value;          /* name of the value in help, "N"; NULL for flags */
     double min, max;            /* of numbers; both 0: not negative, no other bounds but the type's */
     const char *const *choices; /* ends with NULL; upper case is accepted */
     const char *const *aliases; /* of choices: pairs of an alias and a choice; ends with NULL. NULL: none */

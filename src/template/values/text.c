@@ -1,6 +1,6 @@
 /* Strings of values: built with the origin of each byte, accessed by characters. */
 #include "base/utf8.h"
-#include "template/value.h"
+#include "template/values/value.h"
 
 #include <string.h>
 

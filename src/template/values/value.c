@@ -1,5 +1,5 @@
 /* Creates and compares values, lists and dicts. */
-#include "template/value.h"
+#include "template/values/value.h"
 
 #include <math.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* Filters that sort or compare items: sort, dictsort, unique, min, max, groupby. */
-#include "template/eval.h"
-#include "template/strings.h"
+#include "template/eval/eval.h"
+#include "template/values/strings.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-#include "template/strings.h"
+#include "template/values/strings.h"
 
 #include <string.h>
 

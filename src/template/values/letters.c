@@ -1,6 +1,6 @@
 /* Upper and lower case of single characters, from the C library's Unicode tables. A character
  * that Python maps to several (the German sharp s) is unchanged. */
-#include "template/value.h"
+#include "template/values/value.h"
 
 #include <locale.h>
 #include <pthread.h>

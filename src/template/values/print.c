@@ -1,5 +1,5 @@
 /* Prints values: Python's str() and repr(), and JSON as Python's json.dumps. */
-#include "template/value.h"
+#include "template/values/value.h"
 
 #include <math.h>
 #include <stdio.h>

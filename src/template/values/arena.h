@@ -1,7 +1,7 @@
 /* An arena allocator: memory that is freed all at once, for the tree of a template and the values
  * of one rendering. */
-#ifndef TUTTI_TEMPLATE_ARENA_H
-#define TUTTI_TEMPLATE_ARENA_H
+#ifndef TUTTI_TEMPLATE_VALUES_ARENA_H
+#define TUTTI_TEMPLATE_VALUES_ARENA_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,9 +1,9 @@
 /* The tokens and the syntax tree of a template. Both are in the template's arena and do not
  * change after parsing. */
-#ifndef TUTTI_TEMPLATE_SYNTAX_H
-#define TUTTI_TEMPLATE_SYNTAX_H
+#ifndef TUTTI_TEMPLATE_SYNTAX_SYNTAX_H
+#define TUTTI_TEMPLATE_SYNTAX_SYNTAX_H
 
-#include "template/value.h"
+#include "template/values/value.h"
 
 enum token_kind {
     TOKEN_END, /* of the template */

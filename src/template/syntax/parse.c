@@ -1,5 +1,5 @@
 /* Parses statements, with helpers to walk over the tokens. */
-#include "template/syntax.h"
+#include "template/syntax/syntax.h"
 
 #include <stdarg.h>
 #include <stdio.h>

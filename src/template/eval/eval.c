@@ -1,5 +1,5 @@
 /* Evaluates expressions. */
-#include "template/eval.h"
+#include "template/eval/eval.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Parses expressions, from lowest to highest precedence: if-else, or, and, not, comparisons, + -,
  * ~, * / // %, **, unary, then attributes, items, calls, filters and tests. As in Jinja, ~ has
  * higher precedence than +, and unary minus lower than a filter. */
-#include "template/syntax.h"
+#include "template/syntax/syntax.h"
 
 #include <string.h>
 

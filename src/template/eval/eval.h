@@ -1,9 +1,9 @@
 /* Evaluates a template's tree. Names are looked up from the innermost frame outwards when they
  * are read, like the closures of Jinja's compiled code. */
-#ifndef TUTTI_TEMPLATE_EVAL_H
-#define TUTTI_TEMPLATE_EVAL_H
+#ifndef TUTTI_TEMPLATE_EVAL_EVAL_H
+#define TUTTI_TEMPLATE_EVAL_EVAL_H
 
-#include "template/syntax.h"
+#include "template/syntax/syntax.h"
 
 /* Prevents inlining into the recursive eval() and exec(): otherwise a function's variables would
  * use stack at every level, even when it does not run. */

@@ -1,6 +1,6 @@
 /* Filters over strings and numbers. */
-#include "template/eval.h"
-#include "template/strings.h"
+#include "template/eval/eval.h"
+#include "template/values/strings.h"
 
 #include <errno.h>
 #include <math.h>

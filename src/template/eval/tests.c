@@ -1,6 +1,6 @@
 /* Tests: `x is NAME`. */
-#include "template/eval.h"
-#include "template/strings.h"
+#include "template/eval/eval.h"
+#include "template/values/strings.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 /* Python-like values of a rendering: they are in the rendering's arena and are passed by value. */
-#ifndef TUTTI_TEMPLATE_VALUE_H
-#define TUTTI_TEMPLATE_VALUE_H
+#ifndef TUTTI_TEMPLATE_VALUES_VALUE_H
+#define TUTTI_TEMPLATE_VALUES_VALUE_H
 
-#include "template/arena.h"
 #include "template/template.h"
+#include "template/values/arena.h"
 
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 /* Methods of strings, lists and dicts, as in Python. */
-#include "template/eval.h"
-#include "template/strings.h"
+#include "template/eval/eval.h"
+#include "template/values/strings.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
 /* String functions shared by filters and methods. They keep the origin (template or user) of
  * every byte. */
-#ifndef TUTTI_TEMPLATE_STRINGS_H
-#define TUTTI_TEMPLATE_STRINGS_H
+#ifndef TUTTI_TEMPLATE_VALUES_STRINGS_H
+#define TUTTI_TEMPLATE_VALUES_STRINGS_H
 
-#include "template/value.h"
+#include "template/values/value.h"
 
 enum case_mapping { CASE_UPPER, CASE_LOWER, CASE_SWAP, CASE_CAPITALIZE, CASE_TITLE, CASE_TITLE_FILTER };
 enum padding { PAD_LEFT, PAD_RIGHT, PAD_BOTH };

@@ -1,5 +1,5 @@
 /* Executes statements, macros and loops. */
-#include "template/eval.h"
+#include "template/eval/eval.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Global functions of templates, methods of loops, and helpers for builtin arguments. */
-#include "template/eval.h"
+#include "template/eval/eval.h"
 
 #include <string.h>
 #include <time.h>

@@ -1,7 +1,7 @@
 /* Splits a template into tokens, with Jinja's rules for white space around tags: a newline after
  * a block is dropped (trim_blocks), and so are blanks before a block at the start of a line
  * (lstrip_blocks); `-` strips all, `+` keeps all. */
-#include "template/syntax.h"
+#include "template/syntax/syntax.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Filters over lists and dicts: splitting, selecting, mapping. Sorting is in filters_order.c. */
-#include "template/eval.h"
-#include "template/strings.h"
+#include "template/eval/eval.h"
+#include "template/values/strings.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Operators, as in Python. */
-#include "template/eval.h"
+#include "template/eval/eval.h"
 
 #include <math.h>
 #include <stdio.h>
