@@ -39,7 +39,7 @@ struct team {
     pthread_t threads[MAX_THREADS];
     team_fn *fn;
     void *arg;
-    bool stop;
+    atomic_bool stop;                    /* a worker whose share was taken may look at any time */
     _Alignas(64) atomic_uint generation; /* incremented to start work */
     _Alignas(64) atomic_int n_running;   /* shares of workers that are not finished in this generation */
     struct worker workers[MAX_THREADS];
@@ -124,7 +124,7 @@ static void *worker_main(void *arg)
     for (;;) {
         wait_for_generation(team, worker.thread, last);
         last = atomic_load_explicit(&team->generation, memory_order_acquire);
-        if (team->stop)
+        if (atomic_load_explicit(&team->stop, memory_order_relaxed))
             return NULL;
         run_share(team, worker.thread, last);
     }
@@ -194,7 +194,7 @@ void team_free(struct team *team)
     if (!team)
         return;
     if (team->n_started > 0) {
-        team->stop = true;
+        atomic_store(&team->stop, true);
         start_generation(team);
         for (int i = 1; i <= team->n_started; i++)
             pthread_join(team->threads[i], NULL);
