@@ -28,8 +28,8 @@ enum {
     RANK_0 = 0,
 };
 
-/* Messages of one byte; LOST is followed by a byte with the rank. */
-enum { BEAT = 'b', GOODBYE = 'q', GIVING_UP = 'g', LOST = 'x' };
+/* Messages of one byte; LOST and CUT_OFF are followed by a byte with the rank. */
+enum { BEAT = 'b', GOODBYE = 'q', GIVING_UP = 'g', LOST = 'x', CUT_OFF = 'c' };
 
 /* The first message of a connection, in both directions. */
 struct greeting {
@@ -39,8 +39,9 @@ struct greeting {
 };
 
 struct peer {
-    int fd;                       /* -1: none */
-    bool said_goodbye, is_naming; /* is_naming: the next byte is the rank that was lost */
+    int fd; /* -1: none */
+    bool said_goodbye;
+    uint8_t news; /* LOST, CUT_OFF: the next byte is the rank; 0: neither */
     uint64_t seen_ms;
     int32_t pid;
     char host[64];
@@ -57,7 +58,7 @@ struct monitor {
     char text[512]; /* written before lost is set */
     atomic_int lost;
     uint64_t end_ms; /* when to terminate the process; 0: not set */
-    bool is_cut_off; /* the lost rank's machine is silent */
+    bool is_cut_off; /* the lost rank may be on a machine that cannot be reached any more */
 };
 
 static uint64_t now_ms(void)
@@ -278,7 +279,7 @@ enum tutti_status monitor_join(struct monitor **out, const struct monitor_option
 
 /* ---- watching ---- */
 
-static void lose(struct monitor *m, int rank, const char *how)
+static void lose(struct monitor *m, int rank, bool is_cut_off, const char *how)
 {
     if (atomic_load(&m->lost) >= 0)
         return;
@@ -289,11 +290,12 @@ static void lose(struct monitor *m, int rank, const char *how)
     else
         snprintf(m->text, sizeof m->text, "rank %d of %d was lost: %s", rank, m->options.n_ranks, how);
     atomic_store(&m->lost, rank);
-    const uint8_t news[2] = { LOST, (uint8_t)rank };
+    m->is_cut_off = is_cut_off;
+    const uint8_t news[2] = { is_cut_off ? CUT_OFF : LOST, (uint8_t)rank };
     for (int r = 1; m->options.rank == RANK_0 && r < m->options.n_ranks; r++)
         if (m->peers[r].fd >= 0 && r != rank)
             (void)send(m->peers[r].fd, news, sizeof news, MSG_NOSIGNAL | MSG_DONTWAIT);
-    m->end_ms = now_ms() + MONITOR_GRACE_MS;
+    m->end_ms = now_ms() + (is_cut_off ? MONITOR_CUT_OFF_MS : MONITOR_GRACE_MS);
     if (m->options.lost)
         m->options.lost(m->options.user);
 }
@@ -314,16 +316,16 @@ static void hear(struct monitor *m, int rank)
     if (n <= 0) {
         leave(peer);
         if (!peer->said_goodbye)
-            lose(m, rank, "its process ended, or its connection broke");
+            lose(m, rank, false, "its process ended, or its connection broke");
         return;
     }
     peer->seen_ms = now_ms();
     for (ssize_t i = 0; i < n; i++) {
-        if (peer->is_naming && bytes[i] < m->options.n_ranks)
-            lose(m, bytes[i], "reported by rank 0");
-        peer->is_naming = !peer->is_naming && bytes[i] == LOST;
+        if (peer->news != 0 && bytes[i] < m->options.n_ranks)
+            lose(m, bytes[i], peer->news == CUT_OFF, "reported by rank 0");
+        peer->news = peer->news == 0 && (bytes[i] == LOST || bytes[i] == CUT_OFF) ? bytes[i] : 0;
         if (bytes[i] == GIVING_UP)
-            lose(m, rank, "it gave up");
+            lose(m, rank, false, "it gave up");
         peer->said_goodbye = peer->said_goodbye || bytes[i] == GOODBYE;
     }
 }
@@ -338,12 +340,10 @@ static void check_silence(struct monitor *m)
             continue;
         snprintf(how, sizeof how, "no sign of life for %.1f s", (double)silent_ms / 1000);
         bool is_first = atomic_load(&m->lost) < 0;
-        lose(m, r, how);
-        if (is_first && !m->options.is_local) {
-            m->is_cut_off = true;
-            /* Now, because mpirun may kill this process before its error is printed. */
+        lose(m, r, !m->options.is_local, how);
+        /* Now, because mpirun may kill this process before its error is printed. */
+        if (is_first && m->is_cut_off)
             log_error("%s", m->text);
-        }
     }
 }
 

@@ -13,7 +13,8 @@
 enum {
     MONITOR_BEAT_MS = 500,
     MONITOR_SILENCE_MS = 3000,
-    MONITOR_GRACE_MS = 1500, /* for replies that must report the loss */
+    MONITOR_GRACE_MS = 1500,    /* for replies that must report the loss */
+    MONITOR_CUT_OFF_MS = 10000, /* for mpirun to notice that it cannot reach a machine */
     MONITOR_ADDRESSES = 16,
 };
 
@@ -48,10 +49,12 @@ MUST_CHECK enum tutti_status monitor_join(struct monitor **out, const struct mon
 /* Starts watching; rank 0 first waits for the others. TUTTI_E_IO: a rank did not connect. */
 MUST_CHECK enum tutti_status monitor_start(struct monitor *m, struct tutti_error *err);
 
-/* Stops watching. is_orderly: the others do not count it as a loss. After the silence of another
- * machine it returns only when MONITOR_GRACE_MS have passed: what mpirun sends to that machine when
- * this process ends is never acknowledged, and while data is unacknowledged TCP sends no
- * keepalives. So mpirun must have noticed the lost machine before. NULL is allowed. */
+/* Stops watching. is_orderly: the others do not count it as a loss. NULL is allowed.
+ *
+ * After the silence of another machine it returns only when mpirun has sent a signal, or
+ * MONITOR_CUT_OFF_MS have passed: what mpirun sends to that machine when this process ends is never
+ * acknowledged, and while data is unacknowledged TCP sends no keepalives, so that mpirun would wait
+ * for a quarter of an hour. It must have noticed the lost machine before. */
 void monitor_free(struct monitor *m, bool is_orderly);
 
 /* The rank that was lost; -1: none. Any thread. */

@@ -314,11 +314,15 @@ def test_a_slow_link_with_losses_changes_no_bit(tmp_path):
 
 
 @needs_hosts
-def test_a_cut_link_ends_an_answer_with_an_error(tmp_path):
+@pytest.mark.parametrize("idle", [1, 6], ids=["noticed-by-mpirun-first", "noticed-by-ranks-first"])
+def test_a_cut_link_ends_an_answer_with_an_error(idle, tmp_path):
+    """idle: mpirun notices it 2 s after so many seconds without a word. The ranks notice it after 3 s."""
     two = hosts.Hosts(tmp_path)
     group = None
     try:
-        group = Group(tmp_path, 2, on_hosts(two), lambda words: two.command(0, words))
+        launch = on_hosts(two)
+        launch[launch.index("oob_tcp_keepalive_time") + 1] = str(idle)
+        group = Group(tmp_path, 2, launch, lambda words: two.command(0, words))
         stream = Stream(group)
         two.cut()
         check_loss(group, stream, f"rank 1 of 2 (host {two.names[1]}, ", SILENT)
