@@ -166,11 +166,6 @@ MUST_CHECK enum tutti_status model_make(struct model **out, const char *shape, e
 /* The description of a known shape; NULL: not found. */
 const struct model_desc *model_shape(const char *name);
 
-/* model_make() for any description, such as a few layers of a model. */
-MUST_CHECK enum tutti_status model_make_like(struct model **out, const char *name,
-                                             const struct model_desc *desc, enum dtype type,
-                                             const struct tutti_model_options *options,
-                                             struct tutti_error *err);
 void model_free(struct model *model); /* NULL is allowed */
 
 /* Adds the ids before a text that the model is to continue (bos, or [gMASK] sop). */

@@ -419,9 +419,8 @@ static enum tutti_status measure_attention(const struct bench_values *values, st
 {
     struct progress progress;
     progress_begin(&progress, "measuring attention", PROGRESS_STEPS);
-    enum tutti_status st = bench_attention(model, &values->attention, NULL, 0, limits,
-                                           report->attention_results, &report->n_attention_results,
-                                           progress_update, &progress, err);
+    enum tutti_status st = bench_attention(model, &values->attention, limits, report->attention_results,
+                                           &report->n_attention_results, progress_update, &progress, err);
     progress_end(&progress);
     return st;
 }

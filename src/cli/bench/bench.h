@@ -69,7 +69,6 @@ struct bench_result {
 struct bench_time bench_time_of(double *seconds, int n);
 
 typedef void bench_progress_fn(void *user, uint64_t done, uint64_t total);
-bench_progress_fn bench_no_progress;
 
 /* ---- model steps only: no scheduler, no sampling, no text ---- */
 
@@ -93,12 +92,9 @@ struct bench_attention_result {
     struct bench_limits limits;
 };
 
-/* results: [BENCH_ATTENTION_POINTS * contexts->n]. decode_type: NULL: all points; else only
- * n_rows 1, with keys and values of that type. n_repetitions: of each, up to 50; 0: as many as
- * fit in half a second, or in three seconds with the limits. limits: measured before each
- * repetition, which also evicts the caches. */
+/* results: [BENCH_ATTENTION_POINTS * contexts->n]. Each is repeated for half a second, or for three
+ * seconds with the limits. limits: measured before each repetition, which also evicts the caches. */
 MUST_CHECK enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
-                                             const enum dtype *decode_type, int n_repetitions,
                                              struct measure *limits, struct bench_attention_result *results,
                                              int *n_results, bench_progress_fn *progress, void *user,
                                              struct tutti_error *err);

@@ -3,7 +3,6 @@
 #include "base/system/clock.h"
 #include "cli/bench/bench.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,16 +98,13 @@ static void fill(struct attention_bench *b)
     }
 }
 
-static void measure(struct attention_bench *b, int n_repetitions, struct bench_attention_result *result)
+static void measure(struct attention_bench *b, struct bench_attention_result *result)
 {
     double seconds[MAX_REPETITIONS], read[MAX_REPETITIONS], f32[MAX_REPETITIONS], int8[MAX_REPETITIONS];
     uint64_t spent = 0, begun = clock_now_ns();
     int n = 0;
-    bool is_free = n_repetitions == 0;
-    int n_least = n_repetitions > 0 ? n_repetitions : MIN_REPETITIONS;
-    int n_most = n_repetitions > 0 ? n_repetitions : MAX_REPETITIONS;
-    while (n < n_least ||
-           (n < n_most && is_free && spent < SPENT_NS && clock_now_ns() - begun < WITH_LIMITS_NS)) {
+    while (n < MIN_REPETITIONS ||
+           (n < MAX_REPETITIONS && spent < SPENT_NS && clock_now_ns() - begun < WITH_LIMITS_NS)) {
         int8[n] = measure_int8_gops(b->limits);
         f32[n] = measure_f32_gflops(b->limits);
         read[n] = measure_read_gbps(b->limits);
@@ -138,7 +134,7 @@ static double seen_positions(const struct model_desc *d, const struct bench_atte
 
 /* The bytes and operations: the last row attends to all positions that must be read, within its
  * window. */
-static void reckon(const struct model_desc *d, struct bench_attention_result *r)
+static void count_work(const struct model_desc *d, struct bench_attention_result *r)
 {
     int n_read = d->window > 0 && r->context > d->window + r->n_rows ? d->window + r->n_rows : r->context;
     double per_token = 2.0 * d->n_layers * d->n_kv_heads * (double)kv_type_bytes(r->kv_type, d->head_dim);
@@ -147,30 +143,27 @@ static void reckon(const struct model_desc *d, struct bench_attention_result *r)
 }
 
 enum tutti_status bench_attention(struct model *model, const struct option_ints *contexts,
-                                  const enum dtype *decode_type, int n_repetitions, struct measure *limits,
-                                  struct bench_attention_result *results, int *n_results,
-                                  bench_progress_fn *progress, void *user, struct tutti_error *err)
+                                  struct measure *limits, struct bench_attention_result *results,
+                                  int *n_results, bench_progress_fn *progress, void *user,
+                                  struct tutti_error *err)
 {
-    static const enum dtype BOTH_TYPES[] = { DTYPE_F16, DTYPE_I8 };
+    static const enum dtype TYPES[] = { DTYPE_F16, DTYPE_I8 };
     static const int ROWS[] = { 1, PROMPT_ROWS };
-    assert(n_repetitions <= MAX_REPETITIONS);
-    const enum dtype *types = decode_type ? decode_type : BOTH_TYPES;
-    int n_types = decode_type ? 1 : 2, n_rows = decode_type ? 1 : 2;
-    int n = 0, total = contexts->n * n_types * n_rows;
+    int n = 0, total = contexts->n * BENCH_ATTENTION_POINTS;
     for (int i = 0; i < contexts->n; i++)
-        for (int t = 0; t < n_types; t++) {
+        for (int t = 0; t < 2; t++) {
             struct attention_bench b;
             int context = (int)contexts->ints[i];
-            enum tutti_status st = init(&b, model, limits, types[t], context, err);
+            enum tutti_status st = init(&b, model, limits, TYPES[t], context, err);
             if (st == TUTTI_OK)
                 fill(&b);
-            for (int k = 0; k < n_rows && st == TUTTI_OK && ROWS[k] <= context; k++) {
+            for (int k = 0; k < 2 && st == TUTTI_OK && ROWS[k] <= context; k++) {
                 struct bench_attention_result *r = &results[n++];
-                *r = (struct bench_attention_result){ .kv_type = types[t],
+                *r = (struct bench_attention_result){ .kv_type = TYPES[t],
                                                       .context = context,
                                                       .n_rows = ROWS[k] };
-                measure(&b, n_repetitions, r);
-                reckon(&model->desc, r);
+                measure(&b, r);
+                count_work(&model->desc, r);
                 progress(user, (uint64_t)n, (uint64_t)total);
             }
             clear(&b);

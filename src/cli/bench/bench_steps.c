@@ -55,13 +55,6 @@ void bench_fill_ids(int32_t *ids, int n, int n_vocab, uint64_t seed)
     }
 }
 
-void bench_no_progress(void *user, uint64_t done, uint64_t total)
-{
-    (void)user;
-    (void)done;
-    (void)total;
-}
-
 /* Sorts them. */
 struct bench_time bench_time_of(double *seconds, int n)
 {

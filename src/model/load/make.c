@@ -278,6 +278,7 @@ const struct model_desc *model_shape(const char *name)
 enum tutti_status model_make(struct model **out, const char *name, enum dtype type,
                              const struct tutti_model_options *options, struct tutti_error *err)
 {
+    static const struct tutti_model_options DEFAULTS = { 0 };
     const struct model_desc *desc = model_shape(name);
     if (!desc) {
         char known[256] = "";
@@ -287,14 +288,6 @@ enum tutti_status model_make(struct model **out, const char *name, enum dtype ty
         return error_set_param(err, TUTTI_E_ARGUMENT, "shape", "shape \"%.32s\", expected one of %s", name,
                                known);
     }
-    return model_make_like(out, name, desc, type, options, err);
-}
-
-enum tutti_status model_make_like(struct model **out, const char *name, const struct model_desc *desc,
-                                  enum dtype type, const struct tutti_model_options *options,
-                                  struct tutti_error *err)
-{
-    static const struct tutti_model_options DEFAULTS = { 0 };
     if (!dtype_is_weight(type))
         return error_set_param(err, TUTTI_E_ARGUMENT, "type", "type %s holds no weights", dtype_name(type));
     struct maker m = { .type = type, .state = 1 };

@@ -1,0 +1,189 @@
+/* tutti plan: shows what each machine holds of a model, how many users fit, and how many machines a
+ * number of users needs. */
+#include "fleet/plan.h"
+
+#include "backend/kv_type.h"
+#include "base/system/memory_left.h"
+#include "cli/options/command.h"
+#include "cli/terminal/numbers.h"
+#include "cli/terminal/output.h"
+#include "fleet/plan_model.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+enum { MAX_USERS = 1 << 20 };
+
+struct plan_values {
+    const char *type, *kv_type;
+    int64_t hosts, memory, context;
+    struct option_ints users;
+    bool json;
+};
+
+#define VALUES struct plan_values
+static const struct option OPTIONS[] = {
+    { .name = "hosts",
+      INT_IN(VALUES, hosts),
+      .value = "N",
+      .min = 1,
+      .max = LIMIT_RANKS,
+      .initial = "1",
+      .help = "number of machines, each of which runs one rank" },
+    { .name = "memory",
+      .letter = 'm',
+      SIZE_IN(VALUES, memory),
+      .value = "SIZE",
+      .min = 1,
+      .max = INFINITY,
+      .help = "memory of each machine for weights, keys and values; without it, what this machine, or the "
+              "control group (container) that tutti runs in, has left" },
+    { .name = "users",
+      .letter = 'u',
+      INTS_IN(VALUES, users),
+      .value = "LIST",
+      .min = 1,
+      .max = MAX_USERS,
+      .initial = "1,16,64,256",
+      .help = "numbers of sequences that run at the same time, on all machines together" },
+    { .name = "context",
+      .letter = 'c',
+      INT_IN(VALUES, context),
+      .value = "N",
+      .min = 1,
+      .max = LIMIT_CONTEXT,
+      .help = "context of each user in tokens; without it, the model's whole context" },
+    { .name = "type",
+      CHOICE_IN(VALUES, type),
+      .value = "TYPE",
+      .choices = WEIGHT_TYPE_NAMES,
+      .aliases = WEIGHT_TYPE_ALIASES,
+      .help = "calculate with weights of this type, instead of as stored (of a known shape: q4_0)" },
+    { .name = "kv-type",
+      CHOICE_IN(VALUES, kv_type),
+      .value = "TYPE",
+      .choices = KV_TYPE_NAMES,
+      .initial = "f16",
+      .help = "calculate with keys and values of this type" },
+    { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
+    { .name = NULL },
+};
+
+static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .title = NULL } };
+
+struct plan {
+    const char *name;
+    const struct plan_values *values;
+    struct plan_model model;
+    enum dtype type;
+    double memory_bytes;
+    int context, n_layouts;
+    struct plan_layout layouts[LIMIT_RANKS];
+};
+
+static bool fewest_hosts(const struct plan *p, int64_t n_users, struct plan_layout *layout)
+{
+    return plan_fewest(layout, &p->model, p->memory_bytes, p->context, n_users);
+}
+
+static void print_table(const struct plan *p)
+{
+    char memory[NUMBER_SIZE_BYTES], weights[NUMBER_SIZE_BYTES], user[NUMBER_SIZE_BYTES];
+    int n_hosts = (int)p->values->hosts;
+    output_printf("%s: %s weights, %s keys and values; %d tokens of context per user\n", p->name,
+                  dtype_name(p->type), kv_type_name(p->model.kv_type), p->context);
+    output_printf("%d machine%s%s %s for weights, keys and values\n\n", n_hosts, n_hosts == 1 ? "" : "s",
+                  n_hosts == 1 ? " with" : ", each with",
+                  number_write_size(memory, (uint64_t)p->memory_bytes));
+    output_printf("%4s %4s %6s %9s %13s %13s %14s\n", "tp", "dp", "heads", "KV heads", "weights",
+                  "KV per user", "users that fit");
+    for (int i = 0; i < p->n_layouts; i++) {
+        const struct plan_layout *l = &p->layouts[i];
+        output_printf("%4d %4d %6d %9d %13s %13s %14" PRId64 "\n", l->tp, l->dp, l->n_heads, l->n_kv_heads,
+                      number_write_size(weights, (uint64_t)l->weight_bytes),
+                      number_write_size(user, (uint64_t)l->user_bytes), l->n_users_fit);
+    }
+    output_printf("\n%8s  %s\n", "users", "fewest machines");
+    for (int i = 0; i < p->values->users.n; i++) {
+        struct plan_layout l;
+        int64_t n_users = p->values->users.ints[i];
+        if (fewest_hosts(p, n_users, &l))
+            output_printf("%8" PRId64 "  %d (tp %d, dp %d)\n", n_users, l.tp * l.dp, l.tp, l.dp);
+        else
+            output_printf("%8" PRId64 "  more than %d\n", n_users, LIMIT_RANKS);
+    }
+}
+
+static json_t *layout_json(const struct plan_layout *l)
+{
+    return json_pack("{s:i, s:i, s:i, s:i, s:f, s:f, s:I}", "tp", l->tp, "dp", l->dp, "heads", l->n_heads,
+                     "kv_heads", l->n_kv_heads, "weight_bytes", l->weight_bytes, "user_bytes", l->user_bytes,
+                     "users_fit", (json_int_t)l->n_users_fit);
+}
+
+static json_t *users_json(const struct plan *p, int64_t n_users)
+{
+    struct plan_layout l;
+    if (!fewest_hosts(p, n_users, &l))
+        return json_pack("{s:I, s:n}", "users", (json_int_t)n_users, "hosts");
+    return json_pack("{s:I, s:i, s:i, s:i}", "users", (json_int_t)n_users, "hosts", l.tp * l.dp, "tp", l.tp,
+                     "dp", l.dp);
+}
+
+static void print_json(const struct plan *p)
+{
+    json_t *layouts = json_array(), *users = json_array();
+    bool ok = layouts && users;
+    for (int i = 0; i < p->n_layouts && ok; i++)
+        ok = json_array_append_new(layouts, layout_json(&p->layouts[i])) == 0;
+    for (int i = 0; i < p->values->users.n && ok; i++)
+        ok = json_array_append_new(users, users_json(p, p->values->users.ints[i])) == 0;
+    json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:o, s:o}", "model", p->name, "type",
+                             dtype_name(p->type), "kv_type", kv_type_name(p->model.kv_type), "context",
+                             p->context, "memory_bytes", (json_int_t)p->memory_bytes, "hosts",
+                             (json_int_t)p->values->hosts, "layouts", layouts, "fewest_hosts", users);
+    output_json(ok ? root : NULL, true); /* NULL: fails, which output_flush() reports */
+    json_decref(root);
+}
+
+static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
+                             struct tutti_error *err)
+{
+    (void)n_operands;
+    const struct plan_values *values = v;
+    struct plan p = { .name = operands[0], .values = values };
+    enum dtype kv_type;
+    if (!kv_type_find(values->kv_type, &kv_type))
+        return error_set(err, TUTTI_E_ARGUMENT, "--kv-type: unknown type '%s'", values->kv_type);
+    enum tutti_status st = plan_model_read(
+        &p.model, &p.type, p.name, values->type ? weight_type_find(values->type) : NULL, kv_type, err);
+    if (st != TUTTI_OK)
+        return st;
+    int n_ctx = p.model.desc.n_ctx;
+    if (values->context > n_ctx)
+        return error_set(err, TUTTI_E_ARGUMENT,
+                         "--context: found %" PRId64 ", expected at most %d for this model", values->context,
+                         n_ctx);
+    p.context = values->context > 0 ? (int)values->context : n_ctx;
+    p.memory_bytes = (double)(values->memory > 0 ? (uint64_t)values->memory : memory_left(""));
+    p.n_layouts = plan_layouts(p.layouts, &p.model, (int)values->hosts, p.memory_bytes, p.context);
+    values->json ? print_json(&p) : print_table(&p);
+    return TUTTI_OK;
+}
+
+const struct command COMMAND_PLAN = {
+    .name = "plan",
+    .summary = "show whether a model and its users fit, and on how many machines",
+    .about = "Calculates how a model divides over N machines, each of which runs one rank. For each "
+             "split over tp machines, with dp replicas, it prints what the largest rank holds (heads, "
+             "KV heads, weights), the KV cache of one user, and how many users fit. For each number "
+             "of users it prints the fewest machines that hold them, up to 64. MODEL is a checkpoint, "
+             "of which only the headers are read, or the name of a known shape (tutti bench --shape "
+             "list). Nothing is measured: tutti bench measures speed.",
+    .example = "tutti plan models/demo --context 512\n"
+               "tutti plan llama-7b --hosts 4 --memory 16G --users 16,64,512",
+    .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a checkpoint or the name of a shape"),
+    .values_bytes = sizeof(struct plan_values),
+    .run = run,
+};
