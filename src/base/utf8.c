@@ -53,6 +53,49 @@ int utf8_char(const char *text, size_t n_bytes)
     return good == want ? want : 0;
 }
 
+int utf8_decode(const char *text, size_t n_bytes, uint32_t *code)
+{
+    static const uint8_t BITS_OF_LEAD[] = { 0, 0x7F, 0x1F, 0x0F, 0x07 };
+    int n = utf8_char(text, n_bytes);
+    if (n == 0)
+        return 0;
+    *code = (uint8_t)text[0] & BITS_OF_LEAD[n];
+    for (int i = 1; i < n; i++)
+        *code = *code << 6 | ((uint8_t)text[i] & 0x3F);
+    return n;
+}
+
+int32_t utf8_code_at(const char *text, size_t n_bytes, size_t *n)
+{
+    uint32_t code = 0;
+    int length = utf8_decode(text, n_bytes, &code);
+    *n = length > 0 ? (size_t)length : 1;
+    return length > 0 ? (int32_t)code : -1;
+}
+
+int utf8_encode(uint32_t code, char out[4])
+{
+    static const uint8_t LEADS[] = { 0, 0, 0xC0, 0xE0, 0xF0 };
+    int n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (int i = n - 1; i > 0; i--, code >>= 6)
+        out[i] = (char)(0x80 | (code & 0x3F));
+    out[0] = (char)(LEADS[n] | code);
+    return n;
+}
+
+bool utf8_is_continuation(char byte)
+{
+    return ((uint8_t)byte & 0xC0) == 0x80;
+}
+
+size_t utf8_count(const char *text, size_t n_bytes)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < n_bytes; i++)
+        n += !utf8_is_continuation(text[i]);
+    return n;
+}
+
 bool utf8_is_start(const char *text, size_t n_bytes)
 {
     int want, good = good_bytes(text, n_bytes, &want);

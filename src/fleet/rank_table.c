@@ -1,5 +1,6 @@
 #include "fleet/rank_table.h"
 
+#include "base/json/json_field.h"
 #include "base/json/json_type.h"
 #include "checkpoint/json_file.h"
 
@@ -41,19 +42,25 @@ struct place {
     int server, device; /* -1: not in one */
 };
 
+static struct json_place json_place_at(const struct place *at)
+{
+    struct json_place place = { .file = at->table->path, .err = at->err };
+    if (at->device >= 0)
+        snprintf(place.prefix, sizeof place.prefix, "server_list[%d].device[%d].", at->server, at->device);
+    else if (at->server >= 0)
+        snprintf(place.prefix, sizeof place.prefix, "server_list[%d].", at->server);
+    return place;
+}
+
 PRINTF_LIKE(3, 4)
 static enum tutti_status wrong(const struct place *at, const char *key, const char *format, ...)
 {
-    char text[256], field[96] = "";
+    struct json_place place = json_place_at(at);
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    enum tutti_status st = json_invalid_args(&place, key, format, args);
     va_end(args);
-    if (at->device >= 0)
-        snprintf(field, sizeof field, "server_list[%d].device[%d].", at->server, at->device);
-    else if (at->server >= 0)
-        snprintf(field, sizeof field, "server_list[%d].", at->server);
-    return error_set(at->err, TUTTI_E_FORMAT, "%s: %s%s: %s", at->table->path, field, key, text);
+    return st;
 }
 
 /* ---- values ---- */
@@ -61,11 +68,9 @@ static enum tutti_status wrong(const struct place *at, const char *key, const ch
 static enum tutti_status get_text(const struct place *at, const json_t *object, const char *key,
                                   const char **out)
 {
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_string(value))
-        return wrong(at, key, "%s, expected a string", json_type_name(value));
-    *out = json_string_value(value);
-    return **out ? TUTTI_OK : wrong(at, key, "an empty string");
+    struct json_place place = json_place_at(at);
+    enum tutti_status st = json_get_string(&place, object, key, out);
+    return st == TUTTI_OK && !**out ? wrong(at, key, "an empty string") : st;
 }
 
 /* A number as a string or as a number. */

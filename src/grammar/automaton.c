@@ -1,5 +1,7 @@
 #include "grammar/automaton.h"
 
+#include "base/utf8.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -141,16 +143,6 @@ static void add_sequences(struct draft *d, int32_t from, struct tails *tails, co
         add_byte(d, from, any_tail(d, tails, n - 1), first, last);
 }
 
-static int encode(uint32_t code, uint8_t *out)
-{
-    static const uint8_t LEADS[] = { 0, 0, 0xC0, 0xE0, 0xF0 };
-    int n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    for (int i = n - 1; i > 0; i--, code >>= 6)
-        out[i] = (uint8_t)(0x80 | (code & 63));
-    out[0] = (uint8_t)(n == 1 ? code : LEADS[n] | code);
-    return n;
-}
-
 /* Compiles ranges, split by the number of UTF-8 bytes and without surrogates. */
 static void build_chars(struct draft *d, const struct char_range *ranges, int32_t n, int32_t from, int32_t to)
 {
@@ -162,12 +154,12 @@ static void build_chars(struct draft *d, const struct char_range *ranges, int32_
         for (size_t p = 0; p < sizeof PARTS / sizeof *PARTS; p++) {
             uint32_t low = ranges[i].low > PARTS[p].low ? ranges[i].low : PARTS[p].low;
             uint32_t high = ranges[i].high < PARTS[p].high ? ranges[i].high : PARTS[p].high;
-            uint8_t first[4], last[4];
+            char first[4], last[4];
             if (low > high)
                 continue;
-            int n_bytes = encode(low, first);
-            encode(high, last);
-            add_sequences(d, from, &tails, first, last, n_bytes);
+            int n_bytes = utf8_encode(low, first);
+            utf8_encode(high, last);
+            add_sequences(d, from, &tails, (const uint8_t *)first, (const uint8_t *)last, n_bytes);
         }
     }
 }

@@ -1,5 +1,6 @@
 #include "grammar/gbnf.h"
 
+#include "base/hex.h"
 #include "base/ids.h"
 #include "base/utf8.h"
 
@@ -126,48 +127,20 @@ static int32_t find_rule(struct reader *r, const char *name, size_t n)
 
 /* ---- characters ---- */
 
-static int hex_value(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 static bool read_hex(struct reader *r, const char *begin, int n_digits, uint32_t *code)
 {
-    *code = 0;
-    for (int i = 0; i < n_digits; i++, r->at++) {
-        int value = r->at < r->end ? hex_value(*r->at) : -1;
-        if (value < 0) {
-            fail(r, begin,
-                 n_digits == 2   ? "\\x must be followed by 2 hexadecimal digits"
-                 : n_digits == 4 ? "\\u must be followed by 4 hexadecimal digits"
-                                 : "\\U must be followed by 8 hexadecimal digits");
-            return false;
-        }
-        *code = *code << 4 | (uint32_t)value;
+    if (!hex_read(r->at, (size_t)(r->end - r->at), n_digits, code)) {
+        fail(r, begin,
+             n_digits == 2   ? "\\x must be followed by 2 hexadecimal digits"
+             : n_digits == 4 ? "\\u must be followed by 4 hexadecimal digits"
+                             : "\\U must be followed by 8 hexadecimal digits");
+        return false;
     }
+    r->at += n_digits;
     if (*code <= MAX_CODE_POINT && !(*code >= 0xD800 && *code <= 0xDFFF))
         return true;
     fail(r, begin, "this is no Unicode character: U+D800 to U+DFFF and above U+10FFFF are none");
     return false;
-}
-
-static uint32_t decode(const char *c, int n)
-{
-    const uint8_t *b = (const uint8_t *)c;
-    switch (n) {
-    case 1:
-        return b[0];
-    case 2:
-        return (uint32_t)(b[0] & 31) << 6 | (b[1] & 63);
-    case 3:
-        return (uint32_t)(b[0] & 15) << 12 | (uint32_t)(b[1] & 63) << 6 | (b[2] & 63);
-    default:
-        return (uint32_t)(b[0] & 7) << 18 | (uint32_t)(b[1] & 63) << 12 | (uint32_t)(b[2] & 63) << 6 |
-               (b[3] & 63);
-    }
 }
 
 /* One character of a literal or a class, escaped or not. */
@@ -175,12 +148,11 @@ static bool read_char(struct reader *r, uint32_t *code)
 {
     const char *begin = r->at;
     if (*begin != '\\') {
-        int n = utf8_char(begin, (size_t)(r->end - begin));
+        int n = utf8_decode(begin, (size_t)(r->end - begin), code);
         if (n == 0) {
             fail(r, begin, "the text is not valid UTF-8");
             return false;
         }
-        *code = decode(begin, n);
         r->at += n;
         return true;
     }
@@ -215,20 +187,6 @@ static bool read_char(struct reader *r, uint32_t *code)
     }
 }
 
-static size_t encode(uint32_t code, char *out)
-{
-    if (code < 0x80) {
-        out[0] = (char)code;
-        return 1;
-    }
-    int n = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    static const uint8_t LEADS[] = { 0, 0, 0xC0, 0xE0, 0xF0 };
-    for (int i = n - 1; i > 0; i--, code >>= 6)
-        out[i] = (char)(0x80 | (code & 63));
-    out[0] = (char)(LEADS[n] | code);
-    return (size_t)n;
-}
-
 static int32_t read_literal(struct reader *r)
 {
     const char *begin = r->at++;
@@ -239,7 +197,7 @@ static int32_t read_literal(struct reader *r)
         char c[4];
         if (!read_char(r, &code))
             goto done;
-        if (!buf_add(&bytes, c, encode(code, c))) {
+        if (!buf_add(&bytes, c, (size_t)utf8_encode(code, c))) {
             r->out->is_full = r->out->has_no_memory = true;
             goto done;
         }

@@ -1,6 +1,7 @@
 #include "load/work.h"
 
 #include "base/files/prompt_lines.h"
+#include "base/json/json_field.h"
 #include "base/json/json_print.h"
 #include "base/json/json_type.h"
 #include "base/limits.h"
@@ -58,54 +59,48 @@ static enum tutti_status check_messages(const json_t *messages, struct tutti_err
 {
     size_t i;
     json_t *message;
+    struct json_place at = { .err = err };
     if (json_array_size(messages) == 0)
-        return error_set(err, TUTTI_E_FORMAT, "messages: found %s, expected a list of messages",
-                         json_is_array(messages) ? "an empty list" : json_type_name(messages));
+        return json_unexpected(&at, "messages", messages, "a list of messages");
     json_array_foreach(messages, i, message)
     {
+        const char *role;
+        snprintf(at.prefix, sizeof at.prefix, "messages[%zu].", i);
         if (!json_is_object(message))
-            return error_set(err, TUTTI_E_FORMAT, "messages[%zu]: found %s, expected an object", i,
-                             json_type_name(message));
-        const json_t *role = json_object_get(message, "role");
-        if (!json_is_string(role))
-            return error_set(err, TUTTI_E_FORMAT, "messages[%zu].role: found %s, expected a string", i,
-                             json_type_name(role));
+            return json_unexpected(&at, "", message, "an object");
+        enum tutti_status st = json_get_string(&at, message, "role", &role);
+        if (st != TUTTI_OK)
+            return st;
     }
     return TUTTI_OK;
 }
 
-static enum tutti_status set_length(struct work_item *item, const char *key, const json_t *value,
+static enum tutti_status set_length(struct work_item *item, const char *key, const json_t *line,
                                     struct tutti_error *err)
 {
+    struct json_place at = { .err = err };
+    int64_t n = 0;
     if (item->max_tokens)
         return error_set(err, TUTTI_E_FORMAT, "expected either \"max_tokens\" or \"output_len\"");
-    if (!json_is_integer(value))
-        return error_set(err, TUTTI_E_FORMAT, "%s: found %s, expected a whole number", key,
-                         json_type_name(value));
-    if (json_integer_value(value) < 1 || json_integer_value(value) > LIMIT_CONTEXT)
-        return error_set(err, TUTTI_E_FORMAT, "%s: found %" JSON_INTEGER_FORMAT ", expected 1 to %d", key,
-                         json_integer_value(value), LIMIT_CONTEXT);
-    item->max_tokens = (int)json_integer_value(value);
-    return TUTTI_OK;
+    enum tutti_status st = json_get_int(&at, line, key, 1, LIMIT_CONTEXT, &n);
+    item->max_tokens = (int)n;
+    return st;
 }
 
-static enum tutti_status set_member(struct work_item *item, const char *key, json_t *value,
-                                    struct tutti_error *err)
+static enum tutti_status set_member(struct work_item *item, const json_t *line, const char *key,
+                                    json_t *value, struct tutti_error *err)
 {
+    struct json_place at = { .err = err };
     if (strcmp(key, "prompt") == 0) {
-        if (!json_is_string(value))
-            return error_set(err, TUTTI_E_FORMAT, "prompt: found %s, expected a string",
-                             json_type_name(value));
-        item->text = json_string_value(value);
         item->n_bytes = json_string_length(value);
-        return TUTTI_OK;
+        return json_get_string(&at, line, key, &item->text);
     }
     if (strcmp(key, "messages") == 0) {
         item->messages = value;
         return check_messages(value, err);
     }
     if (strcmp(key, "max_tokens") == 0 || strcmp(key, "output_len") == 0)
-        return set_length(item, key, value, err);
+        return set_length(item, key, line, err);
     return error_set(err, TUTTI_E_FORMAT,
                      "found the key \"%.64s\", expected \"prompt\", \"messages\", \"max_tokens\" or "
                      "\"output_len\"",
@@ -129,7 +124,7 @@ static enum tutti_status add_json(struct work *work, const char *line, size_t n_
         return no_memory(err);
     json_object_foreach(value, key, member)
     {
-        enum tutti_status st = set_member(item, key, member, err);
+        enum tutti_status st = set_member(item, value, key, member, err);
         if (st != TUTTI_OK)
             return st;
     }

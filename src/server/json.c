@@ -1,7 +1,7 @@
 #include "server/json.h"
 
+#include "base/json/json_field.h"
 #include "base/json/json_print.h"
-#include "base/json/json_type.h"
 #include "base/limits.h"
 
 #include <math.h>
@@ -120,8 +120,7 @@ enum tutti_status json_read_object(json_t **out, const char *text, size_t n_byte
     *out = NULL;
     enum tutti_status st = json_read(&value, text, n_bytes, err);
     if (st == TUTTI_OK && !json_is_object(value)) {
-        st = error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
-                       json_type_name(value));
+        st = json_wrong_part("", "the body", "a JSON object", value, err);
         json_decref(value);
     }
     if (st == TUTTI_OK)

@@ -1,5 +1,5 @@
 /* POST /tokenize and /detokenize, GET /tokenizer_info, compatible with vLLM and llama-server. */
-#include "base/json/json_type.h"
+#include "base/json/json_field.h"
 #include "engine/run/engine.h"
 #include "model/chat/chat.h"
 #include "server/intake.h"
@@ -17,12 +17,9 @@ enum {
 static enum tutti_status read_flag(const json_t *root, const char *name, bool otherwise, bool *out,
                                    struct tutti_error *err)
 {
-    const json_t *value = json_object_get(root, name);
-    *out = value && !json_is_null(value) ? json_is_true(value) : otherwise;
-    if (!value || json_is_null(value) || json_is_boolean(value))
-        return TUTTI_OK;
-    return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be true or false, found %s", name,
-                           json_type_name(value));
+    const json_t *value = json_field(root, name);
+    *out = value ? json_is_true(value) : otherwise;
+    return json_check(value, JSON_KIND_BOOL, name, err);
 }
 
 /* Accepts the field names of vLLM and of llama-server. */
@@ -34,8 +31,7 @@ static enum tutti_status tokenize_text(struct app *app, const json_t *root, stru
     const char *name = is_llama ? "content" : "prompt";
     const json_t *prompt = json_object_get(root, name);
     if (!json_is_string(prompt))
-        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be a string, found %s", name,
-                               json_type_name(prompt));
+        return json_wrong_type(name, "a string", prompt, err);
     enum tutti_status st = read_flag(root, is_llama ? "add_special" : "add_special_tokens", !is_llama,
                                      &add_special, err);
     if (st == TUTTI_OK)
@@ -183,8 +179,7 @@ static enum tutti_status detokenize(struct app *app, const json_t *root, struct 
 {
     const json_t *tokens = json_object_get(root, "tokens");
     if (!json_is_array(tokens))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "tokens",
-                               "tokens must be a list of token ids, found %s", json_type_name(tokens));
+        return json_wrong_type("tokens", "a list of token ids", tokens, err);
     if (json_array_size(tokens) > DETOKENIZE_MAX_IDS)
         return error_set_param(err, TUTTI_E_ARGUMENT, "tokens",
                                "tokens has %zu token ids, at most %d are allowed", json_array_size(tokens),

@@ -45,6 +45,36 @@ static void every_code_point_is_a_character_unless_a_surrogate_or_too_large(void
     }
 }
 
+/* Compared with the encoder above, which shares nothing with the one that is tested. */
+static void every_character_is_decoded_and_encoded(void **state)
+{
+    (void)state;
+    for (uint32_t code = 0; code <= 0x10FFFF; code++) {
+        char bytes[5], written[4];
+        uint32_t read = 0xFFFFFFFF;
+        size_t length = 9;
+        int n = encode(code, bytes);
+        bytes[n] = 'x';
+        if (!is_character(code)) {
+            assert_int_equal(utf8_decode(bytes, 5, &read), 0);
+            assert_int_equal(read, 0xFFFFFFFF);
+            assert_int_equal(utf8_code_at(bytes, 5, &length), -1);
+            assert_int_equal(length, 1);
+            continue;
+        }
+        if (utf8_decode(bytes, (size_t)n + 1, &read) != n || read != code)
+            fail_msg("U+%04X is read as U+%04X", code, read);
+        if (utf8_code_at(bytes, (size_t)n, &length) != (int32_t)code || length != (size_t)n)
+            fail_msg("U+%04X: %zu bytes", code, length);
+        if (utf8_encode(code, written) != n || memcmp(written, bytes, (size_t)n) != 0)
+            fail_msg("U+%04X is written as other bytes", code);
+        if (utf8_count(bytes, (size_t)n + 1) != 2)
+            fail_msg("U+%04X and a letter are not two characters", code);
+        for (int i = 0; i <= n; i++)
+            assert_int_equal(utf8_is_continuation(bytes[i]), i > 0 && i < n);
+    }
+}
+
 /* Every sequence of up to three bytes: those that begin a character are marked from the code points. */
 static void only_beginnings_of_characters_are_starts(void **state)
 {
@@ -126,6 +156,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_point_is_a_character_unless_a_surrogate_or_too_large),
+        cmocka_unit_test(every_character_is_decoded_and_encoded),
         cmocka_unit_test(only_beginnings_of_characters_are_starts),
         cmocka_unit_test(no_byte_behind_the_end_is_read),
         cmocka_unit_test(a_text_is_valid_as_a_whole),

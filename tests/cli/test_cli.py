@@ -325,15 +325,15 @@ def test_a_small_queue_holds_back_a_large_batch(tmp_path):
 
 
 @pytest.mark.parametrize("line, said", [
-    ('{"prompt": 5}', "prompt: found an integer, expected a string"),
+    ('{"prompt": 5}', "prompt: an integer, expected a string"),
     ('{"prompt": "x", "messages": []}', 'expected either "prompt" or "messages"'),
     ('{}', 'expected either "prompt" or "messages"'),
     ('{"promt": "x"}', 'found the key "promt", expected "prompt" or "messages"'),
-    ('{"messages": []}', "messages: found an empty list, expected a list of messages"),
-    ('{"messages": {}}', "messages: found an object, expected a list of messages"),
-    ('{"messages": ["x"]}', "messages[0]: found a string, expected an object"),
-    ('{"messages": [{"role": "user"}]}', "messages[0].content: found nothing, expected a string"),
-    ('{"messages": [{"role": 1, "content": "x"}]}', "messages[0].role: found an integer, expected a string"),
+    ('{"messages": []}', "messages: an empty list, expected a list of messages"),
+    ('{"messages": {}}', "messages: an object, expected a list of messages"),
+    ('{"messages": ["x"]}', "messages[0]: a string, expected an object"),
+    ('{"messages": [{"role": "user"}]}', "messages[0].content: nothing, expected a string"),
+    ('{"messages": [{"role": 1, "content": "x"}]}', "messages[0].role: an integer, expected a string"),
     ('["x"]', "expected"),
     ('{"prompt": "x"', "column"),
     ('{"prompt": "\\ud800"}', "column"),

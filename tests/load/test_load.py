@@ -425,7 +425,7 @@ def test_files_that_cannot_be_used_end_it_before_it_begins(mock, tmp_path):
     for args, said in ((["--json", tmp_path / "no" / "such"], "No such file"),
                        (["--html", tmp_path / "no" / "such"], "No such file"), (["-f", tmp_path / "none"], "No such file"),
                        (["--api-key-file", empty], "holds no key"),
-                       (["-f", lines(tmp_path, {"prompt": "x", "max_tokens": -1})], "max_tokens: found -1")):
+                       (["-f", lines(tmp_path, {"prompt": "x", "max_tokens": -1})], "max_tokens: -1")):
         done = load(server.url, *args, check=1)
         assert done.stdout == "" and said in done.stderr
     assert server.requests == []

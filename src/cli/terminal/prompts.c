@@ -2,7 +2,7 @@
 
 #include "base/buf.h"
 #include "base/files/prompt_lines.h"
-#include "base/json/json_type.h"
+#include "base/json/json_field.h"
 #include "cli/terminal/input.h"
 
 #include <jansson.h>
@@ -46,35 +46,25 @@ static struct prompt *add_prompt(struct prompts *prompts)
 static enum tutti_status set_message(struct tutti_message *message, const json_t *value, size_t index,
                                      struct tutti_error *err)
 {
-    const json_t *role = json_object_get(value, "role"), *content = json_object_get(value, "content");
-    const json_t *name = json_object_get(value, "name");
+    struct json_place at = { .err = err };
+    snprintf(at.prefix, sizeof at.prefix, "messages[%zu].", index);
+    *message = (struct tutti_message){ .n_bytes = json_string_length(json_object_get(value, "content")) };
     if (!json_is_object(value))
-        return error_set(err, TUTTI_E_FORMAT, "messages[%zu]: found %s, expected an object", index,
-                         json_type_name(value));
-    if (!json_is_string(role))
-        return error_set(err, TUTTI_E_FORMAT, "messages[%zu].role: found %s, expected a string", index,
-                         json_type_name(role));
-    if (!json_is_string(content))
-        return error_set(err, TUTTI_E_FORMAT, "messages[%zu].content: found %s, expected a string", index,
-                         json_type_name(content));
-    if (name && !json_is_string(name) && !json_is_null(name))
-        return error_set(err, TUTTI_E_FORMAT, "messages[%zu].name: found %s, expected a string", index,
-                         json_type_name(name));
-    *message = (struct tutti_message){
-        .role = json_string_value(role),
-        .content = json_string_value(content),
-        .n_bytes = json_string_length(content),
-        .name = json_string_value(name),
-    };
-    return TUTTI_OK;
+        return json_unexpected(&at, "", value, "an object");
+    enum tutti_status st = json_get_string(&at, value, "role", &message->role);
+    if (st == TUTTI_OK)
+        st = json_get_string(&at, value, "content", &message->content);
+    if (st == TUTTI_OK && json_field(value, "name"))
+        st = json_get_string(&at, value, "name", &message->name);
+    return st;
 }
 
 static enum tutti_status set_messages(struct prompt *prompt, const json_t *messages, struct tutti_error *err)
 {
+    struct json_place at = { .err = err };
     size_t n = json_array_size(messages);
     if (n == 0)
-        return error_set(err, TUTTI_E_FORMAT, "messages: found %s, expected a list of messages",
-                         json_is_array(messages) ? "an empty list" : json_type_name(messages));
+        return json_unexpected(&at, "messages", messages, "a list of messages");
     prompt->messages = calloc(n, sizeof *prompt->messages);
     if (!prompt->messages)
         return no_memory(err);
@@ -115,11 +105,9 @@ static enum tutti_status add_json(struct prompts *prompts, json_t *values, const
         return no_memory(err);
     if (messages)
         return set_messages(prompt, messages, err);
-    if (!json_is_string(text))
-        return error_set(err, TUTTI_E_FORMAT, "prompt: found %s, expected a string", json_type_name(text));
-    prompt->text = json_string_value(text);
+    struct json_place at = { .err = err };
     prompt->n_bytes = json_string_length(text);
-    return TUTTI_OK;
+    return json_get_string(&at, value, "prompt", &prompt->text);
 }
 
 static enum tutti_status add_line(struct prompts *prompts, const struct prompt_lines *lines,

@@ -3,6 +3,7 @@
  * that all dialects agree. */
 #include "grammar/schema/schema_reader.h"
 
+#include "base/hex.h"
 #include "base/ids.h"
 #include "base/utf8.h"
 
@@ -106,17 +107,10 @@ static bool add_named_class(struct pattern *p, char letter, struct char_class *t
 static uint32_t read_hex(struct pattern *p, int n_digits)
 {
     uint32_t code = 0;
-    for (int i = 0; i < n_digits; i++, p->at++) {
-        char c = p->at < p->end ? *p->at : '\0';
-        int value = c >= '0' && c <= '9'                 ? c - '0'
-                    : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
-                                                         : -1;
-        if (value < 0) {
-            schema_fail(p->r, "pattern: an escape needs %d hexadecimal digits", n_digits);
-            return 0;
-        }
-        code = code << 4 | (uint32_t)value;
-    }
+    if (hex_read(p->at, (size_t)(p->end - p->at), n_digits, &code))
+        p->at += n_digits;
+    else
+        schema_fail(p->r, "pattern: an escape needs %d hexadecimal digits", n_digits);
     return code;
 }
 
@@ -173,20 +167,11 @@ static uint32_t read_escape(struct pattern *p)
 /* One literal character. */
 static uint32_t read_plain(struct pattern *p)
 {
-    int n = utf8_char(p->at, (size_t)(p->end - p->at));
-    const uint8_t *b = (const uint8_t *)p->at;
-    p->at += n > 0 ? n : 1;
-    switch (n) {
-    case 2:
-        return (uint32_t)(b[0] & 31) << 6 | (b[1] & 63);
-    case 3:
-        return (uint32_t)(b[0] & 15) << 12 | (uint32_t)(b[1] & 63) << 6 | (b[2] & 63);
-    case 4:
-        return (uint32_t)(b[0] & 7) << 18 | (uint32_t)(b[1] & 63) << 12 | (uint32_t)(b[2] & 63) << 6 |
-               (b[3] & 63);
-    default:
-        return b[0];
-    }
+    size_t n;
+    int32_t code = utf8_code_at(p->at, (size_t)(p->end - p->at), &n);
+    uint32_t plain = code >= 0 ? (uint32_t)code : (uint8_t)*p->at;
+    p->at += n;
+    return plain;
 }
 
 static struct part chars(struct pattern *p, const struct char_range *ranges, size_t n)

@@ -167,19 +167,6 @@ static bool allows_number(const json_t *schema, double x)
            !(json_is_number(below) && x >= json_number_value(below));
 }
 
-static size_t count_chars(const json_t *string)
-{
-    const char *c = json_string_value(string);
-    size_t n = 0, left = json_string_length(string);
-    for (; left > 0; n++) {
-        int n_bytes = utf8_char(c, left);
-        n_bytes = n_bytes > 0 ? n_bytes : 1;
-        c += n_bytes;
-        left -= (size_t)n_bytes;
-    }
-    return n;
-}
-
 static bool allows_count(struct schema_reader *r, const json_t *schema, const char *min, const char *max,
                          size_t n)
 {
@@ -214,7 +201,8 @@ bool schema_allows(struct schema_reader *r, const json_t *schema, json_t *value)
         return allows_number(schema, json_number_value(value));
     if (json_is_string(value))
         return !has_deep_keyword(r, schema, STRINGS) &&
-               allows_count(r, schema, "minLength", "maxLength", count_chars(value));
+               allows_count(r, schema, "minLength", "maxLength",
+                            utf8_count(json_string_value(value), json_string_length(value)));
     if (json_is_array(value))
         return !has_deep_keyword(r, schema, ARRAYS) &&
                allows_count(r, schema, "minItems", "maxItems", json_array_size(value));

@@ -1,5 +1,7 @@
 #include "server/http/http_parse.h"
 
+#include "base/hex.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -15,15 +17,6 @@ static int refuse(int status, const char *text, const char **why)
 {
     *why = text;
     return status;
-}
-
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
 /* Takes the next line from *at, in place. False: it does not end in CR LF, or has a stray CR, LF or

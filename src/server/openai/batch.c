@@ -1,7 +1,7 @@
 #include "server/openai/batch.h"
 
 #include "base/files/prompt_lines.h"
-#include "base/json/json_type.h"
+#include "base/json/json_field.h"
 #include "server/openai/openai_reply.h"
 
 #include <event2/event.h>
@@ -90,8 +90,7 @@ static enum tutti_status find_api(struct item *item, struct tutti_error *err)
     const char *url = json_string_value(json_object_get(item->line, "url"));
     const char *method = json_string_value(json_object_get(item->line, "method"));
     if (!json_is_string(json_object_get(item->line, "custom_id")))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "custom_id", "custom_id must be a string, found %s",
-                               json_type_name(json_object_get(item->line, "custom_id")));
+        return json_wrong_type("custom_id", "a string", json_object_get(item->line, "custom_id"), err);
     if (!method || strcmp(method, "POST"))
         return error_set_param(err, TUTTI_E_ARGUMENT, "method", "method must be \"POST\"");
     for (size_t i = 0; url && i < sizeof APIS / sizeof *APIS; i++)
@@ -101,10 +100,7 @@ static enum tutti_status find_api(struct item *item, struct tutti_error *err)
         return error_set_param(err, TUTTI_E_ARGUMENT, "url",
                                "url must be /v1/chat/completions, /v1/completions, /v1/embeddings or "
                                "/v1/responses");
-    if (!json_is_object(json_object_get(item->line, "body")))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "body", "body must be an object, found %s",
-                               json_type_name(json_object_get(item->line, "body")));
-    return TUTTI_OK;
+    return json_require(json_object_get(item->line, "body"), JSON_KIND_OBJECT, "body", err);
 }
 
 /* The next request of the file. NULL: end of file, or out of memory. An invalid line gets its
@@ -121,9 +117,11 @@ static struct item *next_item(struct run *run)
         item->run = run;
         item->number = run->lines.number;
         enum tutti_status st = json_read(&item->line, run->lines.line, run->lines.n_line_bytes, &err);
-        if (st == TUTTI_OK && !json_is_object(item->line))
-            st = error_set(&err, TUTTI_E_ARGUMENT, "line %zu must be a JSON object, found %s", item->number,
-                           json_type_name(item->line));
+        if (st == TUTTI_OK && !json_is_object(item->line)) {
+            char name[32];
+            snprintf(name, sizeof name, "line %zu", item->number);
+            st = json_wrong_part("", name, "a JSON object", item->line, &err);
+        }
         if (st == TUTTI_OK)
             st = find_api(item, &err);
         if (st == TUTTI_OK)

@@ -1,5 +1,6 @@
 #include "server/openai/generated.h"
 
+#include "base/utf8.h"
 #include "engine/run/engine.h"
 
 #include <stdlib.h>
@@ -27,7 +28,7 @@ static size_t char_border(const char *text, size_t n_bytes, size_t at)
 {
     if (at >= n_bytes)
         return n_bytes;
-    while (at > 0 && ((unsigned char)text[at] & 0xC0) == 0x80)
+    while (at > 0 && utf8_is_continuation(text[at]))
         at--;
     return at;
 }

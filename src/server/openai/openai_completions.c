@@ -1,17 +1,10 @@
 /* POST /v1/completions: https://platform.openai.com/docs/api-reference/completions */
+#include "base/utf8.h"
 #include "engine/run/engine.h"
 #include "server/openai/generated.h"
 #include "server/openai/openai_reply.h"
 
 #include <string.h>
-
-static size_t count_chars(const char *bytes, size_t n_bytes)
-{
-    size_t n = 0;
-    for (size_t b = 0; b < n_bytes; b++)
-        n += ((unsigned char)bytes[b] & 0xC0) != 0x80; /* first bytes of characters */
-    return n;
-}
 
 static json_t *new_logprobs(void)
 {
@@ -55,7 +48,7 @@ static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_
     for (size_t i = 0; i < event->n_tokens; i++) {
         const struct tutti_token *token = &event->tokens[i];
         add_token(into, token, json_text(token->bytes, token->n_bytes), true, choice->n_chars);
-        choice->n_chars += count_chars(token->bytes, token->n_bytes);
+        choice->n_chars += utf8_count(token->bytes, token->n_bytes);
     }
     return into;
 }
@@ -91,7 +84,7 @@ static bool read_prompt(const struct job *job, struct submission *sub, const str
         size_t n_skipped, n = own_bytes(token, text.bytes + at, text.n_bytes - at, &n_skipped);
         add_token(into, token, json_text(token->bytes + n_skipped, token->n_bytes - n_skipped), i > 0,
                   n_chars);
-        n_chars += count_chars(text.bytes + at, n);
+        n_chars += utf8_count(text.bytes + at, n);
         at += n;
     }
     buf_clear(&text);
@@ -119,7 +112,7 @@ static bool begin_choice(struct job *job, size_t index, struct choice *choice, s
         return true;
     if (!job_prompt_text(job, index, prompt))
         return false;
-    choice->n_chars = count_chars(prompt->bytes, prompt->n_bytes);
+    choice->n_chars = utf8_count(prompt->bytes, prompt->n_bytes);
     return true;
 }
 

@@ -2,7 +2,7 @@
  *
  * Each input is a prompt of its own. Vectors are normalized to length 1, even if dimensions
  * truncates them. */
-#include "base/json/json_type.h"
+#include "base/json/json_field.h"
 #include "server/openai/openai_reply.h"
 
 #include <math.h>
@@ -114,18 +114,15 @@ static void finish(struct job *job)
 static enum tutti_status read_words(struct api_request *req, enum tutti_embedding usual,
                                     struct tutti_error *err)
 {
-    const json_t *format = json_object_get(req->root, "encoding_format");
-    const json_t *pooling = json_object_get(req->root, "pooling"), *user = json_object_get(req->root, "user");
+    const json_t *format = json_field(req->root, "encoding_format");
+    const json_t *pooling = json_field(req->root, "pooling");
     const char *word = json_string_value(format);
-    if (user && !json_is_null(user) && !json_is_string(user))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "user", "user must be a string, found %s",
-                               json_type_name(user));
-    if (format && !json_is_null(format) && !(word && (!strcmp(word, "float") || !strcmp(word, "base64"))))
+    if (format && !(word && (!strcmp(word, "float") || !strcmp(word, "base64"))))
         return error_set_param(err, TUTTI_E_ARGUMENT, "encoding_format",
                                "encoding_format must be \"float\" or \"base64\"");
     req->is_base64 = word && !strcmp(word, "base64");
     word = json_string_value(pooling);
-    if (pooling && !json_is_null(pooling) && !(word && (!strcmp(word, "mean") || !strcmp(word, "last"))))
+    if (pooling && !(word && (!strcmp(word, "mean") || !strcmp(word, "last"))))
         return error_set_param(err, TUTTI_E_ARGUMENT, "pooling", "pooling must be \"mean\" or \"last\"");
     req->embedding = !word ? usual : *word == 'm' ? TUTTI_EMBEDDING_MEAN : TUTTI_EMBEDDING_LAST;
     return TUTTI_OK;

@@ -1,5 +1,6 @@
 /* Fields that constrain the answer: response_format; llama-server's grammar and json_schema; vLLM's
  * structured_outputs, guided_json, guided_regex, guided_choice and guided_grammar. */
+#include "base/json/json_field.h"
 #include "base/json/json_print.h"
 #include "base/json/json_type.h"
 #include "server/requests/openai_request.h"
@@ -7,20 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static enum tutti_status wrong(const char *what, const char *expected, const json_t *found,
-                               struct tutti_error *err)
-{
-    return error_set_param(err, TUTTI_E_ARGUMENT, "response_format", "%s must be %s, found %s", what,
-                           expected, json_type_name(found));
-}
-
-static enum tutti_status wrong_field(const char *name, const char *expected, const json_t *found,
-                                     struct tutti_error *err)
-{
-    return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be %s, found %s", name, expected,
-                           json_type_name(found));
-}
 
 /* Only one field may constrain the answer. */
 static enum tutti_status claim(struct api_request *req, const char *name, enum tutti_grammar_kind kind,
@@ -62,7 +49,7 @@ static enum tutti_status take_text(struct api_request *req, const char *name, en
                                    const json_t *text, struct tutti_error *err)
 {
     if (!json_is_string(text))
-        return wrong_field(name, "a string", text, err);
+        return json_wrong_type(name, "a string", text, err);
     enum tutti_status st = claim(req, name, kind, err);
     req->grammar = json_string_value(text);
     req->n_grammar_bytes = json_string_length(text);
@@ -76,7 +63,7 @@ static enum tutti_status take_json(struct api_request *req, const char *name, co
     if (json_is_string(value))
         return take_text(req, name, TUTTI_GRAMMAR_JSON_SCHEMA, value, err);
     return json_is_object(value) ? take_schema(req, name, value, err)
-                                 : wrong_field(name, "a JSON schema", value, err);
+                                 : json_wrong_type(name, "a JSON schema", value, err);
 }
 
 /* One of these texts: as the grammar root ::= "a" | "b". */
@@ -121,7 +108,7 @@ static enum tutti_status take_any_object(struct api_request *req, const char *na
                                          struct tutti_error *err)
 {
     if (!json_is_boolean(value))
-        return wrong_field(name, "true or false", value, err);
+        return json_wrong_type(name, "true or false", value, err);
     return json_is_true(value) ? claim(req, name, TUTTI_GRAMMAR_JSON_OBJECT, err) : TUTTI_OK;
 }
 
@@ -147,12 +134,6 @@ struct constraint_field {
     take_fn *take;
 };
 
-static const json_t *value_of(const json_t *object, const char *name)
-{
-    const json_t *value = json_object_get(object, name);
-    return json_is_null(value) ? NULL : value;
-}
-
 /* vLLM's {"json": schema}, {"regex": pattern}, {"choice": [texts]}, {"grammar": GBNF} or
  * {"json_object": true}. */
 static enum tutti_status take_structured(struct api_request *req, const char *name, const json_t *value,
@@ -169,7 +150,7 @@ static enum tutti_status take_structured(struct api_request *req, const char *na
     json_t *member;
     enum tutti_status st = TUTTI_OK;
     if (!json_is_object(value))
-        return wrong_field(name, "an object", value, err);
+        return json_wrong_type(name, "an object", value, err);
     json_object_foreach((json_t *)(uintptr_t)value, key, member)
     {
         bool is_known = json_is_null(member) || json_is_false(member);
@@ -184,8 +165,8 @@ static enum tutti_status take_structured(struct api_request *req, const char *na
                                    key);
     }
     for (size_t i = 0; i < N_KINDS && st == TUTTI_OK; i++) {
-        if (value_of(value, KINDS[i].name))
-            st = KINDS[i].take(req, name, value_of(value, KINDS[i].name), err);
+        if (json_field(value, KINDS[i].name))
+            st = KINDS[i].take(req, name, json_field(value, KINDS[i].name), err);
     }
     return st;
 }
@@ -203,27 +184,29 @@ static enum tutti_status read_json_schema(struct api_request *req, const json_t 
     const json_t *name = json_object_get(value, "name"), *schema = json_object_get(value, "schema");
     const json_t *strict = json_object_get(value, "strict");
     if (!json_is_object(value))
-        return wrong("response_format.json_schema", "an object", value, err);
+        return json_wrong_part("response_format", "response_format.json_schema", "an object", value, err);
     if (!json_is_string(name) || !is_name(json_string_value(name)))
         return error_set_param(err, TUTTI_E_ARGUMENT, "response_format",
                                "response_format.json_schema.name must be 1 to 64 letters, digits, _ and -");
     if (strict && !json_is_null(strict) && !json_is_boolean(strict))
-        return wrong("response_format.json_schema.strict", "true or false", strict, err);
+        return json_wrong_part("response_format", "response_format.json_schema.strict", "true or false",
+                               strict, err);
     if (!schema || json_is_null(schema))
         return claim(req, "response_format", TUTTI_GRAMMAR_JSON_OBJECT, err);
     if (!json_is_object(schema))
-        return wrong("response_format.json_schema.schema", "an object", schema, err);
+        return json_wrong_part("response_format", "response_format.json_schema.schema", "an object", schema,
+                               err);
     return take_schema(req, "response_format", schema, err);
 }
 
 static enum tutti_status read_response_format(struct api_request *req, struct tutti_error *err)
 {
-    const json_t *format = value_of(req->root, "response_format"), *schema;
+    const json_t *format = json_field(req->root, "response_format"), *schema;
     const char *type = json_string_value(json_object_get(format, "type"));
     if (!format)
         return TUTTI_OK;
     if (!json_is_object(format))
-        return wrong("response_format", "an object", format, err);
+        return json_wrong_type("response_format", "an object", format, err);
     if (!type || (strcmp(type, "text") && strcmp(type, "json_object") && strcmp(type, "json_schema")))
         return error_set_param(
             err, TUTTI_E_ARGUMENT, "response_format",
@@ -251,7 +234,7 @@ enum tutti_status api_read_format(struct api_request *req, struct tutti_error *e
     };
     enum tutti_status st = read_response_format(req, err);
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS && st == TUTTI_OK; i++) {
-        const json_t *value = value_of(req->root, FIELDS[i].name);
+        const json_t *value = json_field(req->root, FIELDS[i].name);
         if (value)
             st = FIELDS[i].take(req, FIELDS[i].name, value, err);
     }

@@ -1,5 +1,5 @@
 /* Translates requests of the responses API to those of the chat API. */
-#include "base/json/json_type.h"
+#include "base/json/json_field.h"
 #include "server/openai/openai_responses.h"
 #include "server/requests/openai_fields.h"
 
@@ -8,15 +8,9 @@
 /* The field with the original request in the translated one; clients cannot set it. */
 static const char ORIGINAL[] = "response_request";
 
-static const json_t *value_of(const json_t *object, const char *name)
-{
-    const json_t *value = json_object_get(object, name);
-    return json_is_null(value) ? NULL : value;
-}
-
 const json_t *responses_asked(const struct api_request *req, const char *name)
 {
-    return value_of(json_object_get(req->root, ORIGINAL), name);
+    return json_field(json_object_get(req->root, ORIGINAL), name);
 }
 
 static enum tutti_status no_memory(struct tutti_error *err)
@@ -51,9 +45,7 @@ static enum tutti_status read_content(const json_t *content, size_t item, const 
         return buf_add(out, json_string_value(content), json_string_length(content)) ? TUTTI_OK
                                                                                      : no_memory(err);
     if (!json_is_array(content))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                               "%s must be a string or a list of parts, found %s", param,
-                               json_type_name(content));
+        return json_wrong_type(param, "a string or a list of parts", content, err);
     json_array_foreach(content, i, part)
     {
         const json_t *text = json_object_get(part, "text");
@@ -155,12 +147,11 @@ static enum tutti_status add_item(json_t *messages, const json_t *item, size_t i
 
 static enum tutti_status read_input(const json_t *root, json_t *messages, struct tutti_error *err)
 {
-    const json_t *input = value_of(root, "input"), *instructions = value_of(root, "instructions"), *item;
+    const json_t *input = json_field(root, "input"), *instructions = json_field(root, "instructions"), *item;
     size_t i;
     enum tutti_status st = TUTTI_OK;
     if (instructions && !json_is_string(instructions))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "instructions",
-                               "instructions must be a string, found %s", json_type_name(instructions));
+        return json_wrong_type("instructions", "a string", instructions, err);
     if (instructions)
         st = add_message(messages, "system", json_string_value(instructions),
                          json_string_length(instructions), err);
@@ -169,9 +160,7 @@ static enum tutti_status read_input(const json_t *root, json_t *messages, struct
     if (json_is_string(input))
         return add_message(messages, "user", json_string_value(input), json_string_length(input), err);
     if (!json_is_array(input) || json_array_size(input) == 0)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "input",
-                               "input must be a string or a list of at least one item, found %s",
-                               json_is_array(input) ? "an empty list" : json_type_name(input));
+        return json_wrong_type("input", "a string or a list of at least one item", input, err);
     json_array_foreach(input, i, item) if (st == TUTTI_OK) st = add_item(messages, item, i, err);
     return st;
 }
@@ -181,13 +170,12 @@ static enum tutti_status read_input(const json_t *root, json_t *messages, struct
 /* In this API a tool is the function itself; in the chat API the tool has a field "function". */
 static enum tutti_status copy_tools(json_t *chat, const json_t *root, struct tutti_error *err)
 {
-    const json_t *tools = value_of(root, "tools"), *tool;
+    const json_t *tools = json_field(root, "tools"), *tool;
     size_t i;
     if (!tools)
         return TUTTI_OK;
     if (!json_is_array(tools))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "tools", "tools must be a list, found %s",
-                               json_type_name(tools));
+        return json_wrong_type("tools", "a list", tools, err);
     json_t *out = json_array();
     int failed = json_object_set_new(chat, "tools", out);
     json_array_foreach(tools, i, tool)
@@ -201,7 +189,7 @@ static enum tutti_status copy_tools(json_t *chat, const json_t *root, struct tut
                                    "%s: the only type supported is \"function\"", param);
         json_t *function = json_object();
         for (size_t k = 0; k < sizeof SAME / sizeof *SAME; k++)
-            if (value_of(tool, SAME[k]))
+            if (json_field(tool, SAME[k]))
                 failed |= json_object_set(function, SAME[k], json_object_get(tool, SAME[k]));
         failed |= json_array_append_new(out,
                                         json_pack("{s:s, s:o}", "type", "function", "function", function));
@@ -231,7 +219,7 @@ static enum tutti_status copy_allowed(json_t *chat, const json_t *choice, struct
 
 static enum tutti_status copy_choice(json_t *chat, const json_t *root, struct tutti_error *err)
 {
-    const json_t *choice = value_of(root, "tool_choice");
+    const json_t *choice = json_field(root, "tool_choice");
     const char *type = text_of(choice, "type"), *name = text_of(choice, "name");
     if (!choice)
         return TUTTI_OK;
@@ -255,9 +243,9 @@ static enum tutti_status copy_choice(json_t *chat, const json_t *root, struct tu
 static enum tutti_status refuse_unsupported(const json_t *root, struct tutti_error *err)
 {
     static const char *const FIELDS[] = { "previous_response_id", "conversation", "prompt" };
-    const json_t *background = value_of(root, "background"), *truncation = value_of(root, "truncation");
+    const json_t *background = json_field(root, "background"), *truncation = json_field(root, "truncation");
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++)
-        if (value_of(root, FIELDS[i]))
+        if (json_field(root, FIELDS[i]))
             return error_set_param(err, TUTTI_E_ARGUMENT, FIELDS[i],
                                    "%s is not supported: responses are not stored", FIELDS[i]);
     if (background && !json_is_false(background))
@@ -272,10 +260,9 @@ static enum tutti_status refuse_unsupported(const json_t *root, struct tutti_err
 /* Translates text.format to the chat API. */
 static enum tutti_status copy_format(json_t *chat, const json_t *root, struct tutti_error *err)
 {
-    const json_t *text = value_of(root, "text");
+    const json_t *text = json_field(root, "text");
     if (text && !json_is_object(text))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "text", "text must be an object, found %s",
-                               json_type_name(text));
+        return json_wrong_type("text", "an object", text, err);
     json_t *format = json_object_get(text, "format");
     const char *type = text_of(format, "type");
     int failed = 0;
@@ -290,18 +277,19 @@ static enum tutti_status copy_format(json_t *chat, const json_t *root, struct tu
 /* "include" requests log-probabilities by name. */
 static enum tutti_status copy_logprobs(json_t *chat, const json_t *root, struct tutti_error *err)
 {
-    const json_t *include = value_of(root, "include"), *top = value_of(root, "top_logprobs"), *entry;
+    const json_t *include = json_field(root, "include"), *top = json_field(root, "top_logprobs"), *entry;
     bool is_wanted = false;
     size_t i;
     if (include && !json_is_array(include))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "include", "include must be a list, found %s",
-                               json_type_name(include));
+        return json_wrong_type("include", "a list", include, err);
     json_array_foreach(include, i, entry)
     {
         const char *name = json_string_value(entry);
-        if (!name)
-            return error_set_param(err, TUTTI_E_ARGUMENT, "include",
-                                   "include[%zu] must be a string, found %s", i, json_type_name(entry));
+        if (!name) {
+            char place[40];
+            snprintf(place, sizeof place, "include[%zu]", i);
+            return json_wrong_part("include", place, "a string", entry, err);
+        }
         is_wanted |= !strcmp(name, "message.output_text.logprobs");
     }
     int failed = 0;
@@ -340,22 +328,20 @@ static enum tutti_status copy_settings(json_t *chat, json_t *root, struct tutti_
         "presence_penalty",
         "frequency_penalty",
     };
-    const json_t *max = value_of(root, "max_output_tokens"), *metadata = value_of(root, "metadata");
+    const json_t *max = json_field(root, "max_output_tokens"), *metadata = json_field(root, "metadata");
     int failed = 0;
     if (max && (!json_is_integer(max) || json_integer_value(max) < 1))
         return error_set_param(err, TUTTI_E_ARGUMENT, "max_output_tokens",
                                "max_output_tokens must be an integer of at least 1");
     if (metadata && !json_is_object(metadata))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "metadata", "metadata must be an object, found %s",
-                               json_type_name(metadata));
-    const json_t *reasoning = value_of(root, "reasoning");
+        return json_wrong_type("metadata", "an object", metadata, err);
+    const json_t *reasoning = json_field(root, "reasoning");
     if (reasoning && !json_is_object(reasoning))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "reasoning", "reasoning must be an object, found %s",
-                               json_type_name(reasoning));
-    if (value_of(reasoning, "effort"))
+        return json_wrong_type("reasoning", "an object", reasoning, err);
+    if (json_field(reasoning, "effort"))
         failed |= json_object_set(chat, "reasoning_effort", json_object_get(reasoning, "effort"));
     for (size_t i = 0; i < sizeof SAME / sizeof *SAME; i++)
-        if (value_of(root, SAME[i]))
+        if (json_field(root, SAME[i]))
             failed |= json_object_set(chat, SAME[i], json_object_get(root, SAME[i]));
     if (max)
         failed |= json_object_set(chat, "max_completion_tokens", json_object_get(root, "max_output_tokens"));
@@ -395,8 +381,7 @@ enum tutti_status responses_read(struct api_request *req, struct app *app, json_
     json_t *chat = NULL;
     enum tutti_status st = TUTTI_OK;
     if (!json_is_object(root))
-        st = error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
-                       json_type_name(root));
+        st = json_wrong_part("", "the body", "a JSON object", root, err);
     if (st == TUTTI_OK)
         st = api_check_fields(root, API_RESPONSES, err);
     if (st == TUTTI_OK)

@@ -1,8 +1,8 @@
 /* One table of parameters. They are checked in the order of the table; the prompt comes last. */
 #include "server/other_apis/inputs_request.h"
 
+#include "base/json/json_field.h"
 #include "base/json/json_print.h"
-#include "base/json/json_type.h"
 
 #include <float.h>
 #include <limits.h>
@@ -53,19 +53,6 @@ static const struct parameter PARAMETERS[] = {
     { "frequency_penalty", PARAMETER_FLOAT, PLACE(frequency_penalty), -2, 2, 0 },
 };
 
-static const json_t *value_of(const json_t *object, const char *name)
-{
-    const json_t *value = json_object_get(object, name);
-    return json_is_null(value) ? NULL : value;
-}
-
-static enum tutti_status wrong_type(const char *name, const char *expected, const json_t *value,
-                                    struct tutti_error *err)
-{
-    return error_set_param(err, TUTTI_E_ARGUMENT, name, "`%s` must be %s, found %s", name, expected,
-                           json_type_name(value));
-}
-
 static enum tutti_status read_bool(const char *name, const json_t *value, bool is_lenient, bool *out,
                                    struct tutti_error *err)
 {
@@ -92,7 +79,7 @@ static enum tutti_status read_bool(const char *name, const json_t *value, bool i
         *out = json_integer_value(value) != 0;
         return TUTTI_OK;
     }
-    return wrong_type(name, "true or false", value, err);
+    return json_wrong_type(name, "true or false", value, err);
 }
 
 /* False: not a number, nor a string with one where that is allowed. In a lenient API false means
@@ -123,9 +110,9 @@ static enum tutti_status read_parameter(const struct parameter *p, const json_t 
     if (p->type == PARAMETER_BOOL)
         return read_bool(p->name, value, is_lenient, (bool *)(void *)place, err);
     if (!number_of(value, is_lenient, &number))
-        return wrong_type(p->name, p->type == PARAMETER_INT ? "an integer" : "a number", value, err);
+        return json_wrong_type(p->name, p->type == PARAMETER_INT ? "an integer" : "a number", value, err);
     if (p->type == PARAMETER_INT && number != floor(number))
-        return wrong_type(p->name, "an integer", value, err);
+        return json_wrong_type(p->name, "an integer", value, err);
     if (!(number >= p->min && number <= p->max)) {
         if (!is_lenient)
             return error_set_param(err, TUTTI_E_ARGUMENT, p->name,
@@ -148,11 +135,11 @@ static enum tutti_status read_stops(struct api_request *req, const json_t *value
     size_t n = json_is_array(value) ? json_array_size(value) : 1;
     bool is_list = json_is_array(value) || (is_lenient && json_is_string(value));
     if (!is_list)
-        return wrong_type("stop", "a list of strings", value, err);
+        return json_wrong_type("stop", "a list of strings", value, err);
     for (size_t i = 0; i < n; i++) {
         const json_t *entry = json_is_array(value) ? json_array_get(value, i) : value;
         if (!json_is_string(entry))
-            return wrong_type("stop", "a list of strings", entry, err);
+            return json_wrong_type("stop", "a list of strings", entry, err);
         if (json_string_length(entry) == 0)
             continue;
         if (req->n_stop == LIMIT_STOPS)
@@ -173,7 +160,7 @@ static enum tutti_status read_seed(const json_t *value, bool is_lenient, struct 
     else if (is_lenient && number_of(value, true, &number))
         p->seed = number >= 0 && number < 0x1p63 ? (uint64_t)number : 0;
     else
-        return wrong_type("seed", "an integer of at least 0", value, err);
+        return json_wrong_type("seed", "an integer of at least 0", value, err);
     p->has_seed = true;
     return TUTTI_OK;
 }
@@ -191,11 +178,11 @@ static enum tutti_status read_grammar(struct api_request *req, const json_t *gra
                                "`grammar` must be of type json, json_schema or regex, found %.64s",
                                type ? type : "none");
     if (is_pattern && !json_is_string(schema))
-        return wrong_type("grammar.value", "a string", schema, err);
+        return json_wrong_type("grammar.value", "a string", schema, err);
     if (is_named)
         schema = json_object_get(schema, "schema");
     if (!json_is_object(schema) && !json_is_string(schema))
-        return wrong_type("grammar.value", "a schema", schema, err);
+        return json_wrong_type("grammar.value", "a schema", schema, err);
     req->schema = json_is_string(schema) ? strdup(json_string_value(schema))
                                          : json_print(schema, JSON_COMPACT);
     if (!req->schema)
@@ -211,22 +198,22 @@ static enum tutti_status read_parameters(struct api_request *req, const json_t *
 {
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; st == TUTTI_OK && i < sizeof PARAMETERS / sizeof *PARAMETERS; i++) {
-        const json_t *value = value_of(object, PARAMETERS[i].name);
+        const json_t *value = json_field(object, PARAMETERS[i].name);
         if (value)
             st = read_parameter(&PARAMETERS[i], value, is_lenient, p, err);
     }
-    const json_t *stop = value_of(object, "stop"), *seed = value_of(object, "seed");
-    const json_t *adapter = value_of(object, "adapter_id");
+    const json_t *stop = json_field(object, "stop"), *seed = json_field(object, "seed");
+    const json_t *adapter = json_field(object, "adapter_id");
     if (st == TUTTI_OK && stop)
         st = read_stops(req, stop, is_lenient, err);
     if (st == TUTTI_OK && seed)
         st = read_seed(seed, is_lenient, p, err);
     if (st == TUTTI_OK && adapter && !json_is_string(adapter))
-        st = wrong_type("adapter_id", "a string", adapter, err);
-    if (st == TUTTI_OK && value_of(object, "grammar") && !is_lenient)
-        st = read_grammar(req, value_of(object, "grammar"), err);
-    p->has_temperature = value_of(object, "temperature") && p->temperature > 0;
-    p->has_full_text = value_of(object, "return_full_text") != NULL;
+        st = json_wrong_type("adapter_id", "a string", adapter, err);
+    if (st == TUTTI_OK && json_field(object, "grammar") && !is_lenient)
+        st = read_grammar(req, json_field(object, "grammar"), err);
+    p->has_temperature = json_field(object, "temperature") && p->temperature > 0;
+    p->has_full_text = json_field(object, "return_full_text") != NULL;
     return st;
 }
 
@@ -326,7 +313,7 @@ static enum tutti_status read_inputs(struct api_request *req, const tutti_model 
 {
     const json_t *inputs = json_object_get(req->root, "inputs");
     if (!json_is_string(inputs))
-        return wrong_type("inputs", "a string", inputs, err);
+        return json_wrong_type("inputs", "a string", inputs, err);
     if (json_string_length(inputs) == 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, "inputs", "`inputs` cannot be empty");
     req->prompts = calloc(1, sizeof *req->prompts);
@@ -348,10 +335,10 @@ enum tutti_status inputs_request_read(struct api_request *out, const struct inpu
     enum tutti_status st = json_read_object(&out->root, text, n_bytes, err);
     if (st != TUTTI_OK)
         return st;
-    const json_t *parameters = value_of(out->root, "parameters"), *stream = value_of(out->root, "stream");
-    const json_t *protocol = value_of(parameters, "return_protocol");
+    const json_t *parameters = json_field(out->root, "parameters"), *stream = json_field(out->root, "stream");
+    const json_t *protocol = json_field(parameters, "return_protocol");
     if (parameters && !json_is_object(parameters))
-        return wrong_type("parameters", "an object", parameters, err);
+        return json_wrong_type("parameters", "an object", parameters, err);
     if (stream)
         st = read_bool("stream", stream, rules->is_lenient, &out->stream, err);
     if (st == TUTTI_OK)

@@ -2,7 +2,7 @@
  * then its request is cancelled, which frees its KV pages. */
 #include "server/other_apis/step_api.h"
 
-#include "base/json/json_type.h"
+#include "base/json/json_field.h"
 #include "base/log.h"
 #include "base/system/clock.h"
 #include "engine/run/engine.h"
@@ -205,29 +205,16 @@ static const struct job_api STEP_API = {
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
-static enum tutti_status wrong_type(const char *name, const char *expected, const json_t *value,
-                                    struct tutti_error *err)
-{
-    return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be %s, found %s", name, expected,
-                           json_type_name(value));
-}
-
-static const json_t *value_of(const json_t *root, const char *name)
-{
-    const json_t *value = json_object_get(root, name);
-    return json_is_null(value) ? NULL : value;
-}
-
 static enum tutti_status read_id(const json_t *root, char *out, struct tutti_error *err)
 {
-    const json_t *id = value_of(root, "cache_id");
+    const json_t *id = json_field(root, "cache_id");
     if (json_is_integer(id)) {
         snprintf(out, MAX_CACHE_ID_BYTES + 1, "%lld", (long long)json_integer_value(id));
         return TUTTI_OK;
     }
     size_t n = json_string_length(id);
     if (!json_is_string(id))
-        return wrong_type("cache_id", "a string", id, err);
+        return json_wrong_type("cache_id", "a string", id, err);
     if (n < 1 || n > MAX_CACHE_ID_BYTES || strlen(json_string_value(id)) != n)
         return error_set_param(err, TUTTI_E_ARGUMENT, "cache_id",
                                "cache_id must have 1 to %d bytes without a zero byte, found %zu",
@@ -239,17 +226,15 @@ static enum tutti_status read_id(const json_t *root, char *out, struct tutti_err
 static enum tutti_status read_number(const json_t *root, const char *name, double min, double max, float *out,
                                      struct tutti_error *err)
 {
-    const json_t *value = value_of(root, name);
-    double number = json_number_value(value);
+    const json_t *value = json_field(root, name);
     if (!value)
         return TUTTI_OK;
-    if (!json_is_number(value))
-        return wrong_type(name, "a number", value, err);
-    if (!(number >= min && number <= max))
-        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be between %.10g and %.10g, found %.10g",
-                               name, min, max, number);
-    *out = (float)number;
-    return TUTTI_OK;
+    enum tutti_status st = json_require(value, JSON_KIND_NUMBER, name, err);
+    if (st == TUTTI_OK)
+        st = json_check_range(json_number_value(value), min, max, name, err);
+    if (st == TUTTI_OK)
+        *out = (float)json_number_value(value);
+    return st;
 }
 
 static int add_message(json_t *messages, const char *role, const json_t *content)
@@ -261,14 +246,14 @@ static int add_message(json_t *messages, const char *role, const json_t *content
 /* Converts history and query to a list "messages" of OpenAI's API, which is parsed afterwards. */
 static enum tutti_status make_messages(json_t *root, struct tutti_error *err)
 {
-    const json_t *query = value_of(root, "query"), *history = value_of(root, "history"), *entry;
+    const json_t *query = json_field(root, "query"), *history = json_field(root, "history"), *entry;
     json_t *messages = json_array();
     size_t i;
     int failed = json_object_set_new(root, "messages", messages);
     if (!json_is_string(query))
-        return wrong_type("query", "a string", query, err);
+        return json_wrong_type("query", "a string", query, err);
     if (history && !json_is_array(history))
-        return wrong_type("history", "a list", history, err);
+        return json_wrong_type("history", "a list", history, err);
     json_array_foreach(history, i, entry)
     {
         bool is_pair = json_is_array(entry) && json_array_size(entry) == 2 &&
@@ -290,16 +275,16 @@ static enum tutti_status make_messages(json_t *root, struct tutti_error *err)
 static enum tutti_status read_max_length(struct api_request *req, const struct app *app,
                                          struct tutti_error *err)
 {
-    const json_t *value = value_of(req->root, "max_length");
+    const json_t *value = json_field(req->root, "max_length");
     json_int_t max = json_integer_value(value);
     size_t n_bytes = 0;
     if (!value)
         return TUTTI_OK;
     if (!json_is_integer(value))
-        return wrong_type("max_length", "an integer", value, err);
-    if (max < 1 || max > INT_MAX)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "max_length",
-                               "max_length must be between 1 and %d, found %lld", INT_MAX, (long long)max);
+        return json_wrong_type("max_length", "an integer", value, err);
+    enum tutti_status st = json_check_range(json_number_value(value), 1, INT_MAX, "max_length", err);
+    if (st != TUTTI_OK)
+        return st;
     const struct model *model = app->model ? model_of(app->model) : NULL;
     for (size_t i = 0; i < req->n_messages; i++)
         n_bytes += req->messages[i].n_bytes;
@@ -309,7 +294,7 @@ static enum tutti_status read_max_length(struct api_request *req, const struct a
     }
     struct ids ids = { 0 };
     struct tutti_request request = api_request_make(req, 0);
-    enum tutti_status st = chat_render(model, &request, &ids, err);
+    st = chat_render(model, &request, &ids, err);
     if (st == TUTTI_OK && (size_t)max <= ids.n) {
         st = error_set_param(err, TUTTI_E_LIMIT, "max_length",
                              "max_length is %lld, but the prompt has %zu tokens already", (long long)max,
@@ -331,12 +316,12 @@ static enum tutti_status read_chat(struct api_request *req, struct app *app, jso
         .kind = API_STEP, .root = root, .n = 1, .n_prompts = 1, .reports_held = true
     };
     tutti_sampling_init(&req->sampling, app->model);
-    const json_t *sample = value_of(root, "do_sample"), *name = value_of(root, "model_name");
+    const json_t *sample = json_field(root, "do_sample"), *name = json_field(root, "model_name");
     size_t n_id = strlen(app->model_id);
     if (sample && !json_is_boolean(sample))
-        return wrong_type("do_sample", "true or false", sample, err);
+        return json_wrong_type("do_sample", "true or false", sample, err);
     if (name && !json_is_string(name))
-        return wrong_type("model_name", "a string", name, err);
+        return json_wrong_type("model_name", "a string", name, err);
     /* Only an adapter's name has an effect: clients of this API know one server, and name the model
      * as they like. */
     if (name && !strncmp(json_string_value(name), app->model_id, n_id) &&
@@ -437,7 +422,7 @@ static void read_step(struct intake_task *task)
     if (st == TUTTI_OK && !buf_add_string(&task->reply, cache_id))
         st = error_set(&task->err, TUTTI_E_MEMORY, "out of memory for the request");
     task->status = st;
-    if (st != TUTTI_OK || !value_of(root, "query")) {
+    if (st != TUTTI_OK || !json_field(root, "query")) {
         json_decref(root);
         return;
     }

@@ -1,6 +1,6 @@
 /* Parses the prompt of a request: messages, texts or ids. */
+#include "base/json/json_field.h"
 #include "base/json/json_print.h"
-#include "base/json/json_type.h"
 #include "server/requests/openai_request.h"
 
 #include <stdlib.h>
@@ -26,9 +26,11 @@ static enum tutti_status join_parts(struct buf *out, const json_t *parts, size_t
         if (strcmp(json_string_value(type), "text"))
             return error_set_param(err, TUTTI_E_ARGUMENT, param,
                                    "%s: this model supports only parts of type text", param);
-        if (!json_is_string(text))
-            return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s.text must be a string, found %s", param,
-                                   json_type_name(text));
+        if (!json_is_string(text)) {
+            char name[80];
+            snprintf(name, sizeof name, "%s.text", param);
+            return json_wrong_part(param, name, "a string", text, err);
+        }
         if (!buf_add(out, json_string_value(text), json_string_length(text)))
             return error_set(err, TUTTI_E_MEMORY, "out of memory for the messages");
     }
@@ -51,21 +53,20 @@ enum tutti_status api_dump(struct api_request *req, const json_t *value, const c
 /* Checks the description, parameters and strict of a function. */
 static enum tutti_status check_description(const json_t *function, const char *param, struct tutti_error *err)
 {
-    const json_t *description = json_object_get(function, "description");
-    const json_t *parameters = json_object_get(function, "parameters");
-    const json_t *strict = json_object_get(function, "strict");
-    if (description && !json_is_null(description) && !json_is_string(description))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                               "%s.function.description must be a string, found %s", param,
-                               json_type_name(description));
-    if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                               "%s.function.parameters must be an object, found %s", param,
-                               json_type_name(parameters));
-    if (strict && !json_is_null(strict) && !json_is_boolean(strict))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                               "%s.function.strict must be true or false, found %s", param,
-                               json_type_name(strict));
+    static const struct {
+        const char *name;
+        enum json_kind kind;
+        const char *expected;
+    } PARTS[] = { { "description", JSON_KIND_STRING, "a string" },
+                  { "parameters", JSON_KIND_OBJECT, "an object" },
+                  { "strict", JSON_KIND_BOOL, "true or false" } };
+    for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++) {
+        const json_t *value = json_field(function, PARTS[i].name);
+        char name[96];
+        snprintf(name, sizeof name, "%s.function.%s", param, PARTS[i].name);
+        if (value && !json_is_kind(value, PARTS[i].kind))
+            return json_wrong_part(param, name, PARTS[i].expected, value, err);
+    }
     return TUTTI_OK;
 }
 
@@ -77,8 +78,7 @@ static enum tutti_status check_function(const json_t *value, const char *param, 
     const json_t *type = json_object_get(value, "type"), *function = json_object_get(value, "function");
     const json_t *arguments = json_object_get(function, "arguments");
     if (!json_is_object(value))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be an object, found %s", param,
-                               json_type_name(value));
+        return json_wrong_type(param, "an object", value, err);
     if ((!is_call || type) && (!json_is_string(type) || strcmp(json_string_value(type), "function")))
         return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s: the only type supported is \"function\"",
                                param);
@@ -87,10 +87,11 @@ static enum tutti_status check_function(const json_t *value, const char *param, 
     enum tutti_status st = is_call ? TUTTI_OK : check_description(function, param, err);
     if (st != TUTTI_OK)
         return st;
-    if (is_call && arguments && !json_is_string(arguments) && !json_is_object(arguments))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                               "%s.function.arguments must be a string, found %s", param,
-                               json_type_name(arguments));
+    if (is_call && arguments && !json_is_string(arguments) && !json_is_object(arguments)) {
+        char name[96];
+        snprintf(name, sizeof name, "%s.function.arguments", param);
+        return json_wrong_part(param, name, "a string", arguments, err);
+    }
     return TUTTI_OK;
 }
 
@@ -100,8 +101,7 @@ enum tutti_status api_check_functions(const json_t *list, const char *name, bool
     size_t i;
     const json_t *entry;
     if (!json_is_array(list))
-        return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be a list, found %s", name,
-                               json_type_name(list));
+        return json_wrong_type(name, "a list", list, err);
     json_array_foreach(list, i, entry)
     {
         char param[64];
@@ -118,15 +118,12 @@ static enum tutti_status read_text(const char **out, const json_t *value, const 
                                    struct tutti_error *err)
 {
     char param[64];
-    const json_t *text = json_object_get(value, name);
-    if (!text || json_is_null(text))
+    const json_t *text = json_field(value, name);
+    if (!text)
         return TUTTI_OK;
     snprintf(param, sizeof param, "messages[%zu].%s", i, name);
-    if (!json_is_string(text))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be a string, found %s", param,
-                               json_type_name(text));
     *out = json_string_value(text);
-    return TUTTI_OK;
+    return json_require(text, JSON_KIND_STRING, param, err);
 }
 
 /* Reads fields of some roles: an assistant's tool calls and reasoning, a tool's tool_call_id. */
@@ -134,13 +131,13 @@ static enum tutti_status read_extras(struct api_request *req, struct tutti_messa
                                      const json_t *value, size_t i, struct tutti_error *err)
 {
     char param[64];
-    const json_t *calls = json_object_get(value, "tool_calls");
+    const json_t *calls = json_field(value, "tool_calls");
     enum tutti_status st = read_text(&message->name, value, "name", i, err);
     if (st == TUTTI_OK)
         st = read_text(&message->tool_call_id, value, "tool_call_id", i, err);
     if (st == TUTTI_OK)
         st = read_text(&message->reasoning, value, "reasoning_content", i, err);
-    if (st != TUTTI_OK || !calls || json_is_null(calls))
+    if (st != TUTTI_OK || !calls)
         return st;
     snprintf(param, sizeof param, "messages[%zu].tool_calls", i);
     st = api_check_functions(calls, param, true, err);
@@ -156,12 +153,10 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
     const json_t *role = json_object_get(value, "role"), *content = json_object_get(value, "content");
     snprintf(param, sizeof param, "messages[%zu]", i);
     if (!json_is_object(value))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be an object, found %s", param,
-                               json_type_name(value));
+        return json_wrong_type(param, "an object", value, err);
     snprintf(param, sizeof param, "messages[%zu].role", i);
     if (!json_is_string(role))
-        return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s must be a string, found %s", param,
-                               json_type_name(role));
+        return json_wrong_type(param, "a string", role, err);
     snprintf(param, sizeof param, "messages[%zu].content", i);
     message->role = json_string_value(role);
     if (!strcmp(message->role, "developer")) /* OpenAI's newer name */
@@ -180,9 +175,7 @@ static enum tutti_status read_message(struct api_request *req, const json_t *val
         message->content = "";
         message->content_kind = content ? TUTTI_CONTENT_NULL : TUTTI_CONTENT_ABSENT;
     } else {
-        return error_set_param(err, TUTTI_E_ARGUMENT, param,
-                               "%s must be a string or a list of parts, found %s", param,
-                               json_type_name(content));
+        return json_wrong_type(param, "a string or a list of parts", content, err);
     }
     return read_extras(req, message, value, i, err);
 }
@@ -192,9 +185,7 @@ enum tutti_status api_read_messages(struct api_request *req, struct tutti_error 
     const json_t *list = json_object_get(req->root, "messages");
     size_t n = json_array_size(list);
     if (!json_is_array(list) || n == 0)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "messages",
-                               "messages must be a list of at least one message, found %s",
-                               json_is_array(list) ? "an empty one" : json_type_name(list));
+        return json_wrong_type("messages", "a list of at least one message", list, err);
     if (n > API_MAX_MESSAGES)
         return error_set_param(err, TUTTI_E_ARGUMENT, "messages",
                                "messages has %zu messages, at most %d are allowed", n, API_MAX_MESSAGES);
@@ -222,9 +213,11 @@ enum tutti_status api_read_ids(struct ids *out, const json_t *list, const char *
     json_array_foreach(list, i, value)
     {
         json_int_t id = json_integer_value(value);
-        if (!json_is_integer(value))
-            return error_set_param(err, TUTTI_E_ARGUMENT, param, "%s[%zu] must be a token id, found %s",
-                                   param, i, json_type_name(value));
+        if (!json_is_integer(value)) {
+            char name[80];
+            snprintf(name, sizeof name, "%s[%zu]", param, i);
+            return json_wrong_part(param, name, "a token id", value, err);
+        }
         if (id < 0 || id >= n_vocab)
             return error_set_param(err, TUTTI_E_ARGUMENT, param,
                                    "%s[%zu] is %lld, expected an id from 0 to %d of the vocabulary", param, i,
@@ -244,10 +237,8 @@ static enum tutti_status read_prompt(struct api_request *req, struct api_prompt 
         return TUTTI_OK;
     }
     if (!json_is_array(value) || json_array_size(value) == 0)
-        return error_set_param(
-            err, TUTTI_E_ARGUMENT, name,
-            "%s must be a string, a list of strings, a list of token ids or a list of such lists; found %s",
-            name, json_is_array(value) ? "an empty list" : json_type_name(value));
+        return json_wrong_type(
+            name, "a string, a list of strings, a list of token ids or a list of such lists", value, err);
     prompt->first_id = req->ids.n;
     prompt->n_ids = json_array_size(value);
     return api_read_ids(&req->ids, value, name, n_vocab, err);

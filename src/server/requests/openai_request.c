@@ -2,7 +2,7 @@
 #include "server/requests/openai_request.h"
 #include "server/requests/openai_fields.h"
 
-#include "base/json/json_type.h"
+#include "base/json/json_field.h"
 
 #include <float.h>
 #include <limits.h>
@@ -54,47 +54,25 @@ static const struct field FIELDS[] = {
     { "frequency_penalty", FIELD_FLOAT, API_CHAT | API_COMPLETION, SAMPLING(frequency_penalty), -2, 2 },
 };
 
-/* A field's value; NULL if it is absent or null, which mean the same. */
-static const json_t *field_of(const struct api_request *req, const char *name)
-{
-    const json_t *value = json_object_get(req->root, name);
-    return json_is_null(value) ? NULL : value;
-}
-
-static enum tutti_status wrong_type(const char *name, const char *expected, const json_t *value,
-                                    struct tutti_error *err)
-{
-    return error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be %s, found %s", name, expected,
-                           json_type_name(value));
-}
-
 static enum tutti_status read_field(struct api_request *req, const struct field *field,
                                     struct tutti_error *err)
 {
-    const json_t *value = field_of(req, field->name);
+    const json_t *value = json_field(req->root, field->name);
     char *place = (char *)req + field->offset;
     if (!value)
         return TUTTI_OK;
-    switch (field->type) {
-    case FIELD_BOOL:
-        if (!json_is_boolean(value))
-            return wrong_type(field->name, "true or false", value, err);
+    static const enum json_kind KINDS[] = { JSON_KIND_BOOL, JSON_KIND_INT, JSON_KIND_NUMBER };
+    enum tutti_status st = json_require(value, KINDS[field->type], field->name, err);
+    if (st != TUTTI_OK)
+        return st;
+    if (field->type == FIELD_BOOL) {
         *(bool *)(void *)place = json_is_true(value);
         return TUTTI_OK;
-    case FIELD_INT:
-        if (!json_is_integer(value))
-            return wrong_type(field->name, "an integer", value, err);
-        break;
-    case FIELD_FLOAT:
-        if (!json_is_number(value))
-            return wrong_type(field->name, "a number", value, err);
-        break;
     }
     double number = json_number_value(value);
-    if (!(number >= field->min && number <= field->max))
-        return error_set_param(err, TUTTI_E_ARGUMENT, field->name,
-                               "%s must be between %.10g and %.10g, found %.10g", field->name, field->min,
-                               field->max, number);
+    st = json_check_range(number, field->min, field->max, field->name, err);
+    if (st != TUTTI_OK)
+        return st;
     if (field->type == FIELD_INT)
         *(int *)(void *)place = (int)json_integer_value(value);
     else
@@ -105,7 +83,7 @@ static enum tutti_status read_field(struct api_request *req, const struct field 
 static enum tutti_status add_stop(struct api_request *req, const json_t *value, struct tutti_error *err)
 {
     if (!json_is_string(value))
-        return wrong_type("stop", "a string or a list of strings", value, err);
+        return json_wrong_type("stop", "a string or a list of strings", value, err);
     if (json_string_length(value) == 0)
         return error_set_param(err, TUTTI_E_ARGUMENT, "stop", "stop must not have an empty string");
     if (req->n_stop == LIMIT_STOPS)
@@ -116,7 +94,8 @@ static enum tutti_status add_stop(struct api_request *req, const json_t *value, 
 
 static enum tutti_status read_stop(struct api_request *req, int n_vocab, struct tutti_error *err)
 {
-    const json_t *value = field_of(req, "stop"), *ids = field_of(req, "stop_token_ids"), *entry;
+    const json_t *value = json_field(req->root, "stop"), *ids = json_field(req->root, "stop_token_ids"),
+                 *entry;
     size_t i;
     enum tutti_status st = TUTTI_OK;
     if (value && !json_is_array(value))
@@ -125,17 +104,17 @@ static enum tutti_status read_stop(struct api_request *req, int n_vocab, struct 
     if (st != TUTTI_OK || !ids)
         return st;
     if (!json_is_array(ids))
-        return wrong_type("stop_token_ids", "a list of token ids", ids, err);
+        return json_wrong_type("stop_token_ids", "a list of token ids", ids, err);
     return api_read_ids(&req->stop_ids, ids, "stop_token_ids", n_vocab, err);
 }
 
 static enum tutti_status read_seed(struct api_request *req, struct tutti_error *err)
 {
-    const json_t *seed = field_of(req, "seed");
+    const json_t *seed = json_field(req->root, "seed");
     if (!seed)
         return TUTTI_OK;
     if (!json_is_integer(seed))
-        return wrong_type("seed", "an integer", seed, err);
+        return json_wrong_type("seed", "an integer", seed, err);
     req->sampling.has_seed = true;
     req->sampling.seed = (uint64_t)json_integer_value(seed);
     return TUTTI_OK;
@@ -143,11 +122,11 @@ static enum tutti_status read_seed(struct api_request *req, struct tutti_error *
 
 static enum tutti_status read_logit_bias(struct api_request *req, int n_vocab, struct tutti_error *err)
 {
-    const json_t *map = field_of(req, "logit_bias");
+    const json_t *map = json_field(req->root, "logit_bias");
     if (!map)
         return TUTTI_OK;
     if (!json_is_object(map))
-        return wrong_type("logit_bias", "an object that maps token ids to numbers", map, err);
+        return json_wrong_type("logit_bias", "an object that maps token ids to numbers", map, err);
     req->logit_bias = calloc(json_object_size(map) + 1, sizeof *req->logit_bias);
     if (!req->logit_bias)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for logit_bias");
@@ -176,13 +155,13 @@ static enum tutti_status read_logit_bias(struct api_request *req, int n_vocab, s
 /* llama-server's max_tokens: -1 and -2 mean as many as the context holds. */
 static enum tutti_status read_n_predict(struct api_request *req, struct tutti_error *err)
 {
-    const json_t *value = field_of(req, "n_predict");
+    const json_t *value = json_field(req->root, "n_predict");
     json_int_t n = json_integer_value(value);
     if (!value)
         return TUTTI_OK;
     if (!json_is_integer(value))
-        return wrong_type("n_predict", "an integer", value, err);
-    if (field_of(req, "max_tokens") || field_of(req, "max_completion_tokens"))
+        return json_wrong_type("n_predict", "an integer", value, err);
+    if (json_field(req->root, "max_tokens") || json_field(req->root, "max_completion_tokens"))
         return error_set_param(err, TUTTI_E_ARGUMENT, "n_predict",
                                "n_predict cannot be combined with max_tokens");
     if (n < -2 || n == 0 || n > INT_MAX)
@@ -198,10 +177,10 @@ static enum tutti_status read_n_predict(struct api_request *req, struct tutti_er
 /* As in transformers, with num_beams and length_penalty: true, false or "never". */
 static enum tutti_status read_early_stopping(struct api_request *req, struct tutti_error *err)
 {
-    const json_t *value = field_of(req, "early_stopping");
+    const json_t *value = json_field(req->root, "early_stopping");
     bool is_never = json_is_string(value) && strcmp(json_string_value(value), "never") == 0;
     if (value && !json_is_boolean(value) && !is_never)
-        return wrong_type("early_stopping", "true, false or \"never\"", value, err);
+        return json_wrong_type("early_stopping", "true, false or \"never\"", value, err);
     req->early_stopping = is_never              ? TUTTI_EARLY_STOPPING_NEVER
                           : json_is_true(value) ? TUTTI_EARLY_STOPPING_TRUE
                                                 : TUTTI_EARLY_STOPPING_FALSE;
@@ -212,19 +191,17 @@ static enum tutti_status read_early_stopping(struct api_request *req, struct tut
 
 static enum tutti_status read_stream_options(struct api_request *req, struct tutti_error *err)
 {
-    const json_t *options = field_of(req, "stream_options");
+    const json_t *options = json_field(req->root, "stream_options");
     if (!options)
         return TUTTI_OK;
     if (!json_is_object(options))
-        return wrong_type("stream_options", "an object", options, err);
+        return json_wrong_type("stream_options", "an object", options, err);
     if (!req->stream)
         return error_set_param(err, TUTTI_E_ARGUMENT, "stream_options",
                                "stream_options is only allowed where stream is true");
     const json_t *usage = json_object_get(options, "include_usage");
-    if (usage && !json_is_null(usage) && !json_is_boolean(usage))
-        return wrong_type("stream_options.include_usage", "true or false", usage, err);
     req->include_usage = json_is_true(usage);
-    return TUTTI_OK;
+    return json_check(usage, JSON_KIND_BOOL, "stream_options.include_usage", err);
 }
 
 /* The two APIs request log-probabilities differently. */
@@ -236,18 +213,16 @@ static enum tutti_status read_logprobs(struct api_request *req, struct tutti_err
                                    "top_logprobs is only allowed where logprobs is true");
         return TUTTI_OK;
     }
-    const json_t *value = field_of(req, "logprobs");
+    const json_t *value = json_field(req->root, "logprobs");
     if (!value)
         return TUTTI_OK;
     if (!json_is_integer(value))
-        return wrong_type("logprobs", "an integer", value, err);
-    json_int_t n = json_integer_value(value);
-    if (n < 0 || n > LIMIT_TOP_LOGPROBS)
-        return error_set_param(err, TUTTI_E_ARGUMENT, "logprobs",
-                               "logprobs must be between 0 and %d, found %lld", LIMIT_TOP_LOGPROBS,
-                               (long long)n);
+        return json_wrong_type("logprobs", "an integer", value, err);
+    enum tutti_status st = json_check_range(json_number_value(value), 0, LIMIT_TOP_LOGPROBS, "logprobs", err);
+    if (st != TUTTI_OK)
+        return st;
     req->logprobs = true;
-    req->top_logprobs = (int)n;
+    req->top_logprobs = (int)json_integer_value(value);
     return TUTTI_OK;
 }
 
@@ -268,10 +243,10 @@ static enum tutti_status read_echo(struct api_request *req, struct tutti_error *
 /* "modalities" may only request text. */
 static enum tutti_status check_modalities(const struct api_request *req, struct tutti_error *err)
 {
-    const json_t *list = field_of(req, "modalities"), *kind;
+    const json_t *list = json_field(req->root, "modalities"), *kind;
     size_t i;
     if (list && !json_is_array(list))
-        return wrong_type("modalities", "a list", list, err);
+        return json_wrong_type("modalities", "a list", list, err);
     json_array_foreach(list, i, kind)
     {
         const char *word = json_string_value(kind);
@@ -286,8 +261,8 @@ static enum tutti_status check_modalities(const struct api_request *req, struct 
  * wrong answer. */
 static enum tutti_status refuse_unsupported(const struct api_request *req, struct tutti_error *err)
 {
-    const json_t *suffix = field_of(req, "suffix");
-    const json_t *functions = field_of(req, "functions");
+    const json_t *suffix = json_field(req->root, "suffix");
+    const json_t *functions = json_field(req->root, "functions");
     if (req->kind == API_CHAT && functions && !(json_is_array(functions) && json_array_size(functions) == 0))
         return error_set_param(err, TUTTI_E_ARGUMENT, "functions", "functions are not supported, only tools");
     if (req->kind != API_COMPLETION)
@@ -308,46 +283,44 @@ static enum tutti_status check_unused(const struct api_request *req, struct tutt
 {
     static const struct {
         const char *name;
-        json_type type;
-        const char *expected;
+        enum json_kind kind;
     } UNUSED[] = {
-        { "metadata", JSON_OBJECT, "an object" },
-        { "store", JSON_TRUE, "true or false" },
-        { "user", JSON_STRING, "a string" },
-        { "safety_identifier", JSON_STRING, "a string" },
-        { "prompt_cache_key", JSON_STRING, "a string" },
-        { "service_tier", JSON_STRING, "a string" },
-        { "verbosity", JSON_STRING, "a string" },
+        { "metadata", JSON_KIND_OBJECT },
+        { "store", JSON_KIND_BOOL },
+        { "user", JSON_KIND_STRING },
+        { "safety_identifier", JSON_KIND_STRING },
+        { "prompt_cache_key", JSON_KIND_STRING },
+        { "service_tier", JSON_KIND_STRING },
+        { "verbosity", JSON_KIND_STRING },
     };
     for (size_t i = 0; i < sizeof UNUSED / sizeof *UNUSED; i++) {
-        const json_t *value = field_of(req, UNUSED[i].name);
-        bool is_right = !value || json_typeof(value) == UNUSED[i].type ||
-                        (UNUSED[i].type == JSON_TRUE && json_is_false(value));
-        if (!is_right)
-            return wrong_type(UNUSED[i].name, UNUSED[i].expected, value, err);
+        const char *name = UNUSED[i].name;
+        enum tutti_status st = json_check(json_object_get(req->root, name), UNUSED[i].kind, name, err);
+        if (st != TUTTI_OK)
+            return st;
     }
     return TUTTI_OK;
 }
 
 static enum tutti_status read_settings(struct api_request *req, int n_vocab, struct tutti_error *err)
 {
-    const json_t *model = field_of(req, "model");
-    if (model && !json_is_string(model))
-        return wrong_type("model", "a string", model, err);
+    const json_t *model = json_field(req->root, "model");
+    const json_t *parallel = json_field(req->root, "parallel_tool_calls");
     req->model = json_string_value(model);
-    const json_t *parallel = field_of(req, "parallel_tool_calls");
-    enum tutti_status st = check_unused(req, err);
+    req->one_tool_call = json_is_false(parallel);
+    enum tutti_status st = json_check(model, JSON_KIND_STRING, "model", err);
+    if (st == TUTTI_OK)
+        st = check_unused(req, err);
+    if (st == TUTTI_OK)
+        st = json_check(parallel, JSON_KIND_BOOL, "parallel_tool_calls", err);
     if (st != TUTTI_OK)
         return st;
-    if (parallel && !json_is_boolean(parallel))
-        return wrong_type("parallel_tool_calls", "true or false", parallel, err);
-    req->one_tool_call = json_is_false(parallel);
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
         st = FIELDS[i].apis & req->kind ? read_field(req, &FIELDS[i], err) : TUTTI_OK;
         if (st != TUTTI_OK)
             return st;
     }
-    req->has_priority = field_of(req, "priority");
+    req->has_priority = json_field(req->root, "priority");
     if (req->sampling.top_k < 0)
         req->sampling.top_k = 0; /* -1 commonly means off */
     if (req->sampling.top_p <= 0.0f)
@@ -384,8 +357,7 @@ enum tutti_status api_request_read_value(struct api_request *out, enum api_kind 
     if (kind == API_COMPLETION)
         out->max_tokens = API_DEFAULT_COMPLETION_TOKENS;
     if (!json_is_object(out->root))
-        return error_set(err, TUTTI_E_ARGUMENT, "the body must be a JSON object, found %s",
-                         json_type_name(out->root));
+        return json_wrong_part("", "the body", "a JSON object", root, err);
     enum tutti_status st = read_settings(out, info.n_vocab, err);
     if (st != TUTTI_OK)
         return st;
@@ -454,7 +426,7 @@ struct tutti_request api_request_make(const struct api_request *req, size_t i)
         .parse_special = req->parse_special,
         .priority = req->priority,
         .max_queue_ms = (int)ceilf(req->max_queue_time_s * 1e3f),
-        .max_guesses = req->speculate == 0 && field_of(req, "speculate") ? -1 : req->speculate,
+        .max_guesses = req->speculate == 0 && json_field(req->root, "speculate") ? -1 : req->speculate,
         .logprobs = req->logprobs || req->scores,
         .top_logprobs = req->top_logprobs,
         .prompt_logprobs = req->prompt_logprobs,

@@ -2,8 +2,8 @@
  *
  * An answer that must be a call is constrained by a JSON schema: the arguments of the named
  * function, or a list of {"name", "arguments"} if any function will do. */
+#include "base/json/json_field.h"
 #include "base/json/json_print.h"
-#include "base/json/json_type.h"
 #include "server/requests/openai_request.h"
 
 #include <stdlib.h>
@@ -202,37 +202,29 @@ static enum tutti_status read_choice(struct api_request *req, const json_t *choi
  * tutti_request). */
 static const struct {
     const char *name;
-    json_type type; /* JSON_TRUE: a bool */
-    const char *expected;
+    enum json_kind kind;
 } TEMPLATE_FIELDS[] = {
-    { "add_generation_prompt", JSON_TRUE, "true or false" },
-    { "continue_final_message", JSON_TRUE, "true or false" },
-    { "documents", JSON_ARRAY, "a list" },
-    { "reasoning_effort", JSON_STRING, "a string" },
+    { "add_generation_prompt", JSON_KIND_BOOL },
+    { "continue_final_message", JSON_KIND_BOOL },
+    { "documents", JSON_KIND_LIST },
+    { "reasoning_effort", JSON_KIND_STRING },
 };
 
 static enum tutti_status read_template_fields(struct api_request *req, struct tutti_error *err)
 {
-    const json_t *kwargs = json_object_get(req->root, "chat_template_kwargs");
-    bool has_kwargs = kwargs && !json_is_null(kwargs);
-    if (has_kwargs && !json_is_object(kwargs))
-        return error_set_param(err, TUTTI_E_ARGUMENT, "chat_template_kwargs",
-                               "chat_template_kwargs must be an object, found %s", json_type_name(kwargs));
-    json_t *arguments = has_kwargs ? json_copy((json_t *)(uintptr_t)kwargs) : json_object();
+    const json_t *kwargs = json_field(req->root, "chat_template_kwargs");
+    if (kwargs && !json_is_object(kwargs))
+        return json_wrong_type("chat_template_kwargs", "an object", kwargs, err);
+    json_t *arguments = kwargs ? json_copy((json_t *)(uintptr_t)kwargs) : json_object();
     enum tutti_status st = arguments ? TUTTI_OK : no_memory(err);
     for (size_t i = 0; i < sizeof TEMPLATE_FIELDS / sizeof *TEMPLATE_FIELDS && st == TUTTI_OK; i++) {
         const char *name = TEMPLATE_FIELDS[i].name;
         json_t *value = json_object_get(req->root, name);
-        json_type type = TEMPLATE_FIELDS[i].type;
-        if (!value || json_is_null(value))
-            continue;
-        if (type == JSON_TRUE ? !json_is_boolean(value) : json_typeof(value) != type)
-            st = error_set_param(err, TUTTI_E_ARGUMENT, name, "%s must be %s, found %s", name,
-                                 TEMPLATE_FIELDS[i].expected, json_type_name(value));
-        else if (json_object_set(arguments, name, value) != 0)
+        st = json_check(value, TEMPLATE_FIELDS[i].kind, name, err);
+        if (st == TUTTI_OK && json_field(req->root, name) && json_object_set(arguments, name, value) != 0)
             st = no_memory(err);
     }
-    if (st == TUTTI_OK && (has_kwargs || json_object_size(arguments) > 0))
+    if (st == TUTTI_OK && (kwargs || json_object_size(arguments) > 0))
         st = api_dump(req, arguments, &req->template_arguments, err);
     json_decref(arguments);
     return st;

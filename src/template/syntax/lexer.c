@@ -3,6 +3,9 @@
  * (lstrip_blocks); `-` strips all, `+` keeps all. */
 #include "template/syntax/syntax.h"
 
+#include "base/hex.h"
+#include "base/utf8.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,18 +99,6 @@ static size_t trim_end(const struct lexer *l, size_t begin, size_t end)
 
 /* ---- inside a tag ---- */
 
-static int hex_digits(const char *text, size_t n, uint32_t *code)
-{
-    *code = 0;
-    for (size_t i = 0; i < n; i++) {
-        const char *digits = "0123456789abcdef", *at = text[i] ? strchr(digits, text[i] | 32) : NULL;
-        if (!at)
-            return 0;
-        *code = *code << 4 | (uint32_t)(at - digits);
-    }
-    return (int)n;
-}
-
 /* Resolves one escape after the backslash; returns the bytes consumed. */
 static size_t unescape(struct lexer *l, const char *text, size_t n, char *out, size_t *n_out)
 {
@@ -125,11 +116,11 @@ static size_t unescape(struct lexer *l, const char *text, size_t n, char *out, s
         for (; used < 3 && used < n && text[used] >= '0' && text[used] <= '7'; used++)
             code = code * 8 + (uint32_t)(text[used] - '0');
     } else if (n > 0 && (text[0] == 'x' || text[0] == 'u' || text[0] == 'U')) {
-        size_t n_digits = text[0] == 'x' ? 2 : text[0] == 'u' ? 4 : 8;
-        bool ok = n > n_digits && hex_digits(text + 1, n_digits, &code);
+        int n_digits = text[0] == 'x' ? 2 : text[0] == 'u' ? 4 : 8;
+        bool ok = hex_read(text + 1, n - 1, n_digits, &code);
         if (!ok || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
             lex_fail(l, TUTTI_E_FORMAT, "an escape of a string has no such character");
-        used = n_digits + 1;
+        used = (size_t)n_digits + 1;
     } else if (n > 0 && text[0] == 'N') {
         lex_fail(l, TUTTI_E_UNSUPPORTED, "escapes by a character's name (\\N) are not supported");
         return 1;
@@ -138,7 +129,7 @@ static size_t unescape(struct lexer *l, const char *text, size_t n, char *out, s
         return 0;
     }
     if (l->status == TUTTI_OK) /* four bytes at most, and as many were read: "\\0" is two */
-        *n_out += text_put_char(out + *n_out, code);
+        *n_out += (size_t)utf8_encode(code, out + *n_out);
     return used < n ? used : n;
 }
 

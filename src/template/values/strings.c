@@ -1,5 +1,7 @@
 #include "template/values/strings.h"
 
+#include "base/utf8.h"
+
 #include <string.h>
 
 static bool is_stripped(struct value chars, uint32_t code)
@@ -71,7 +73,7 @@ struct value string_map(struct render *r, struct value s, enum case_mapping mapp
         uint32_t to = is_text ? map_char(c, mapping, at_start) : c;
         if (to != c) {
             struct value one = value_slice(s, i, i + n);
-            size_t n_out = text_put_char(out, to);
+            size_t n_out = (size_t)utf8_encode(to, out);
             bool is_user = one.origin == ORIGIN_MIXED ? one.marks[0] : one.origin == ORIGIN_USER;
             text_add_string(r, &text, value_slice(s, done, i));
             text_add(r, &text, out, n_out, is_user ? ORIGIN_USER : ORIGIN_TRUSTED);

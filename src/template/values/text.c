@@ -119,25 +119,11 @@ struct value text_value(const struct text *text)
 
 int text_char(const char *bytes, size_t n_bytes, uint32_t *code)
 {
-    static const uint8_t LEAD[] = { 0, 0x7F, 0x1F, 0x0F, 0x07 };
-    int n = utf8_char(bytes, n_bytes);
-    *code = (uint8_t)bytes[0] & (n ? LEAD[n] : 0xFF);
-    for (int i = 1; i < n; i++)
-        *code = *code << 6 | ((uint8_t)bytes[i] & 0x3F);
-    return n ? n : 1;
-}
-
-size_t text_put_char(char out[4], uint32_t code)
-{
-    if (code < 0x80) {
-        out[0] = (char)code;
-        return 1;
-    }
-    size_t n = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    for (size_t i = n; i-- > 1; code >>= 6)
-        out[i] = (char)(0x80 | (code & 0x3F));
-    out[0] = (char)((0xF00 >> n & 0xFF) | code);
-    return n;
+    int n = utf8_decode(bytes, n_bytes, code);
+    if (n > 0)
+        return n;
+    *code = (uint8_t)bytes[0];
+    return 1;
 }
 
 size_t text_length(const char *bytes, size_t n_bytes)

@@ -167,7 +167,6 @@ struct value value_to_json(struct render *r, struct value value, const struct js
 /* *code: the code point at bytes. Returns its length; an invalid byte is its own code, length 1.
  * n_bytes >= 1. */
 int text_char(const char *bytes, size_t n_bytes, uint32_t *code);
-size_t text_put_char(char out[4], uint32_t code);
 size_t text_length(const char *bytes, size_t n_bytes);                 /* in characters */
 size_t text_offset(const char *bytes, size_t n_bytes, size_t n_chars); /* of a character, in bytes */
 /* Offset of the first needle in bytes from offset from on; SIZE_MAX: none. */

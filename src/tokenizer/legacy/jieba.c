@@ -18,22 +18,6 @@ struct cutter {
     uint8_t (*from)[N_TAGS];
 };
 
-static uint32_t code_of(const char *text, size_t n_bytes)
-{
-    const uint8_t *p = (const uint8_t *)text;
-    switch (n_bytes) {
-    case 2:
-        return (uint32_t)(p[0] & 0x1F) << 6 | (p[1] & 0x3F);
-    case 3:
-        return (uint32_t)(p[0] & 0x0F) << 12 | (uint32_t)(p[1] & 0x3F) << 6 | (p[2] & 0x3F);
-    case 4:
-        return (uint32_t)(p[0] & 0x07) << 18 | (uint32_t)(p[1] & 0x3F) << 12 | (uint32_t)(p[2] & 0x3F) << 6 |
-               (p[3] & 0x3F);
-    default:
-        return p[0];
-    }
-}
-
 static bool is_han(uint32_t code)
 {
     return code >= HAN_FIRST && code <= HAN_LAST;
@@ -53,7 +37,9 @@ static bool is_in_block(uint32_t code)
 
 static uint32_t char_at(const struct cutter *c, size_t i)
 {
-    return code_of(c->text + c->begins[i], c->begins[i + 1] - c->begins[i]);
+    uint32_t code = 0; /* the text is valid */
+    utf8_decode(c->text + c->begins[i], c->begins[i + 1] - c->begins[i], &code);
+    return code;
 }
 
 static bool add_characters(struct cutter *c, size_t begin, size_t end)
@@ -234,9 +220,10 @@ static bool cut_block(struct cutter *c, size_t n)
  * block. */
 static size_t read_char(const char *text, size_t n_bytes, uint32_t *code)
 {
-    int n = utf8_char(text, n_bytes);
-    *code = n > 0 ? code_of(text, (size_t)n) : 0;
-    return n > 0 ? (size_t)n : 1;
+    size_t n;
+    int32_t read = utf8_code_at(text, n_bytes, &n);
+    *code = read > 0 ? (uint32_t)read : 0;
+    return n;
 }
 
 static bool cut_all(struct cutter *c, size_t n_bytes)

@@ -3,6 +3,7 @@
 #include "tokenizer/legacy/jieba_tables.h"
 
 #include "base/files/mapping.h"
+#include "base/hex.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -134,33 +135,20 @@ static bool take(struct scanner *s, char c)
     return true;
 }
 
-static int hex_digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 /* A string of one letter, or of one character as \uXXXX; -1: anything else. */
 static int take_key(struct scanner *s)
 {
-    int code = 0;
+    uint32_t code = 0;
     if (!take(s, '\'') || s->end - s->at < 2)
         return -1;
     if (*s->at != '\\') {
         code = (unsigned char)*s->at++;
     } else {
-        if (s->end - s->at < 7 || s->at[1] != 'u')
+        if (s->end - s->at < 7 || s->at[1] != 'u' || !hex_read(s->at + 2, 4, 4, &code))
             return -1;
-        for (int i = 2; i < 6; i++) {
-            if (hex_digit(s->at[i]) < 0)
-                return -1;
-            code = code * 16 + hex_digit(s->at[i]);
-        }
         s->at += 6;
     }
-    return take(s, '\'') && take(s, ':') ? code : -1;
+    return take(s, '\'') && take(s, ':') ? (int)code : -1;
 }
 
 static bool take_number(struct scanner *s, double *value)

@@ -12,14 +12,6 @@
  * comes near it. */
 enum { MAX_GROWTH = 32, MAX_GROWTH_BYTES = 1 << 16 };
 
-static int32_t code_at(const char *text, size_t n_bytes, size_t *n)
-{
-    utf8proc_int32_t code = -1;
-    utf8proc_ssize_t got = utf8proc_iterate((const uint8_t *)text, (utf8proc_ssize_t)n_bytes, &code);
-    *n = got > 0 ? (size_t)got : 1;
-    return got > 0 ? code : -1;
-}
-
 static bool add_code(uint32_t code, struct buf *out)
 {
     uint8_t bytes[4];
@@ -90,7 +82,7 @@ static bool add_rewritten(const struct normalizer *n, uint32_t c, const char *by
 static bool rewrite_characters(const struct normalizer *n, const char *text, size_t n_bytes, struct buf *out)
 {
     for (size_t at = 0, length; at < n_bytes; at += length) {
-        int32_t code = code_at(text + at, n_bytes - at, &length);
+        int32_t code = utf8_code_at(text + at, n_bytes - at, &length);
         if (!add_rewritten(n, (uint32_t)code, text + at, length, out))
             return false;
     }
@@ -135,7 +127,7 @@ static bool replace_matches(const struct normalizer *n, struct pattern_matcher *
         if (end == begin) {
             size_t length = 1;
             if (end < n_bytes)
-                code_at(text + end, n_bytes - end, &length);
+                utf8_code_at(text + end, n_bytes - end, &length);
             from = end + length;
         }
     }
@@ -161,7 +153,7 @@ static bool map_cluster(const struct charsmap *map, const char *text, size_t n_b
     if (n_bytes <= SHORT_CLUSTER && find_mapped(map, text, n_bytes, &to, &n_to))
         return buf_add(out, to, n_to);
     for (size_t at = 0, length; at < n_bytes; at += length) {
-        code_at(text + at, n_bytes - at, &length);
+        utf8_code_at(text + at, n_bytes - at, &length);
         bool is_mapped = find_mapped(map, text + at, length, &to, &n_to);
         if (!(is_mapped ? buf_add(out, to, n_to) : buf_add(out, text + at, length)))
             return false;
@@ -175,7 +167,7 @@ static bool apply_map(const struct charsmap *map, const char *text, size_t n_byt
     utf8proc_int32_t state = 0;
     int32_t before = -1;
     while (at < n_bytes) {
-        int32_t code = code_at(text + at, n_bytes - at, &length);
+        int32_t code = utf8_code_at(text + at, n_bytes - at, &length);
         if (before >= 0 && utf8proc_grapheme_break_stateful(before, code, &state)) {
             if (!map_cluster(map, text + begin, at - begin, out))
                 return false;

@@ -72,7 +72,7 @@ static bool is_longer_than(const char *word, size_t n_bytes, size_t max_chars)
 {
     size_t n = 0;
     for (size_t i = 0; i < n_bytes; i++) {
-        n += ((uint8_t)word[i] & 0xC0) != 0x80;
+        n += !utf8_is_continuation(word[i]);
         if (n > max_chars)
             return true;
     }

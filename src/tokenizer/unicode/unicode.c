@@ -206,19 +206,11 @@ bool unicode_clean(const char *text, size_t n_bytes, struct buf *out)
     return true;
 }
 
-static int32_t code_at(const char *text, size_t n_bytes, size_t *n)
-{
-    utf8proc_int32_t code = -1;
-    utf8proc_ssize_t got = utf8proc_iterate((const uint8_t *)text, (utf8proc_ssize_t)n_bytes, &code);
-    *n = got > 0 ? (size_t)got : 1;
-    return got > 0 ? code : -1;
-}
-
 /* Start of the last character. n_bytes >= 1. */
 static size_t last_start(const char *text, size_t n_bytes)
 {
     size_t at = n_bytes - 1;
-    while (at > 0 && ((uint8_t)text[at] & 0xC0) == 0x80)
+    while (at > 0 && utf8_is_continuation(text[at]))
         at--;
     return at;
 }
@@ -239,7 +231,7 @@ static bool is_word(int32_t code)
 size_t unicode_blanks_at_start(const char *text, size_t n_bytes)
 {
     size_t at = 0, n;
-    while (at < n_bytes && is_blank(code_at(text + at, n_bytes - at, &n)))
+    while (at < n_bytes && is_blank(utf8_code_at(text + at, n_bytes - at, &n)))
         at += n;
     return at;
 }
@@ -249,7 +241,7 @@ size_t unicode_blanks_at_end(const char *text, size_t n_bytes)
     size_t end = n_bytes, n;
     while (end > 0) {
         size_t at = last_start(text, end);
-        if (!is_blank(code_at(text + at, end - at, &n)))
+        if (!is_blank(utf8_code_at(text + at, end - at, &n)))
             break;
         end = at;
     }
@@ -259,11 +251,11 @@ size_t unicode_blanks_at_end(const char *text, size_t n_bytes)
 bool unicode_starts_with_word(const char *text, size_t n_bytes)
 {
     size_t n;
-    return n_bytes > 0 && is_word(code_at(text, n_bytes, &n));
+    return n_bytes > 0 && is_word(utf8_code_at(text, n_bytes, &n));
 }
 
 bool unicode_ends_with_word(const char *text, size_t n_bytes)
 {
     size_t at = n_bytes > 0 ? last_start(text, n_bytes) : 0, n;
-    return n_bytes > 0 && is_word(code_at(text + at, n_bytes - at, &n));
+    return n_bytes > 0 && is_word(utf8_code_at(text + at, n_bytes - at, &n));
 }
