@@ -31,7 +31,7 @@ struct load_values {
     const char *body;
     const char *api, *model, *api_key_file, *ca_file;
     double ttft_target, itl_target;
-    const char *json, *html;
+    const char *json;
 };
 
 #define VALUES struct load_values
@@ -116,7 +116,7 @@ static const struct option REQUEST_OPTIONS[] = {
       .min = 0,
       .max = 1000000,
       .initial = "0",
-      .help = "with --words: the first N words are the same in all prompts, like a system message" },
+      .help = "without a file: the first N words are the same in all prompts, like a system message" },
     { .name = "max-tokens",
       .letter = 'n',
       INT_IN(VALUES, max_tokens),
@@ -194,11 +194,9 @@ static const struct option REPORT_OPTIONS[] = {
       TEXT_IN(VALUES, json),
       .value = "FILE",
       .help = "write the results as JSON; - prints them instead of the text" },
-    { .name = "html",
-      TEXT_IN(VALUES, html),
-      .value = "FILE",
-      .help = "write a self-contained HTML page with the results and plots" },
-    { .name = "details", FLAG_IN(VALUES, details), .help = "include every request in the JSON" },
+    { .name = "details",
+      FLAG_IN(VALUES, details),
+      .help = "include every request in the JSON, and the distributions that bench/load-page draws" },
     { .name = NULL },
 };
 
@@ -316,12 +314,6 @@ static enum tutti_status report(const struct load_values *values, const struct l
         else if (st == TUTTI_OK)
             st = new_file_put(values->json, text.bytes, text.n_bytes, err);
     }
-    buf_truncate(&text, 0);
-    if (st == TUTTI_OK && values->html) {
-        st = load_report_html(&text, report, err);
-        if (st == TUTTI_OK)
-            st = new_file_put(values->html, text.bytes, text.n_bytes, err);
-    }
     buf_clear(&text);
     return st;
 }
@@ -420,8 +412,7 @@ static enum tutti_status check_values(const struct load_values *values, const ch
         return error_set(err, TUTTI_E_ARGUMENT, "--details needs --json");
     if (values->in_order && !values->prompts)
         return error_set(err, TUTTI_E_ARGUMENT, "--in-order needs --prompts");
-    enum tutti_status st = check_writable(values->json, err);
-    return st == TUTTI_OK ? check_writable(values->html, err) : st;
+    return check_writable(values->json, err);
 }
 
 /* Runs the load and reports. */

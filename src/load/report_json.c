@@ -189,6 +189,52 @@ static json_t *records(const struct load_run *run, size_t n_keys)
     return list;
 }
 
+/* The 0th to the 100th percentile in milliseconds; empty without samples. */
+static json_t *percentiles(struct samples *s)
+{
+    json_t *list = json_array();
+    bool ok = list != NULL;
+    for (int i = 0; ok && s->n > 0 && i <= 100; i++)
+        ok = json_array_append_new(list, json_real(samples_quantile(s, i / 100.0))) == 0;
+    if (ok)
+        return list;
+    json_decref(list);
+    return NULL;
+}
+
+static json_t *all_percentiles(const struct load_report *report)
+{
+    struct load_result *r = report->result;
+    const struct member members[] = {
+        { "ttft", percentiles(&r->ttft) },
+        { "itl", percentiles(&report->run->gaps) },
+        { "time_per_token", percentiles(&r->token_time) },
+        { "latency", percentiles(&r->latency) },
+    };
+    return OBJECT(members);
+}
+
+static json_t *pieces(const struct load_run *run)
+{
+    json_t *counts = json_array();
+    bool ok = counts != NULL;
+    for (size_t i = 0; ok && i < run->n_ticks; i++)
+        ok = json_array_append_new(counts, json_integer(run->ticks[i])) == 0;
+    if (!ok) {
+        json_decref(counts);
+        return NULL;
+    }
+    const struct member members[] = { { "tick_s", number(LOAD_TICK_US / 1e6) }, { "counts", counts } };
+    return OBJECT(members);
+}
+
+static bool add_details(json_t *whole, const struct load_report *report)
+{
+    return json_object_set_new(whole, "percentiles_ms", all_percentiles(report)) == 0 &&
+           json_object_set_new(whole, "pieces", pieces(report->run)) == 0 &&
+           json_object_set_new(whole, "records", records(report->run, report->options->n_keys)) == 0;
+}
+
 static json_t *started_at(const struct load_run *run)
 {
     char when[32] = "";
@@ -228,8 +274,7 @@ enum tutti_status load_report_json(struct buf *out, const struct load_report *re
         { "tool", tool(report) },
     };
     json_t *whole = OBJECT(members);
-    bool ok = whole && (!details || json_object_set_new(whole, "records",
-                                                        records(report->run, report->options->n_keys)) == 0);
+    bool ok = whole && (!details || add_details(whole, report));
     ok = ok && json_dump_callback(whole, add_chunk, out, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) == 0 &&
          buf_add_string(out, "\n");
     json_decref(whole);

@@ -1,4 +1,4 @@
-/* Computes the statistics of a run and writes the reports: text, JSON, HTML. */
+/* Computes the statistics of a run and writes the reports: text and JSON. */
 #ifndef TUTTI_LOAD_RESULT_H
 #define TUTTI_LOAD_RESULT_H
 
@@ -51,12 +51,11 @@ struct load_report {
 
 const char *load_counted_name(enum load_counted counted); /* "server", "deltas", "both", "none" */
 
-/* Each adds to *out. TUTTI_E_MEMORY. details: include every request. */
+/* Each adds to *out. TUTTI_E_MEMORY. details: include every request, and what bench/load-page draws:
+ * the distributions of times, and the pieces received over time. */
 MUST_CHECK enum tutti_status load_report_text(struct buf *out, const struct load_report *report,
                                               struct tutti_error *err);
 MUST_CHECK enum tutti_status load_report_json(struct buf *out, const struct load_report *report, bool details,
-                                              struct tutti_error *err);
-MUST_CHECK enum tutti_status load_report_html(struct buf *out, const struct load_report *report,
                                               struct tutti_error *err);
 
 #endif
