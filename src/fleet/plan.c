@@ -10,8 +10,9 @@ static const double MAX_USERS = 1e9; /* keeps the products with the number of re
 static double weight_bytes(const struct plan_model *m, const struct split *s)
 {
     const struct model_desc *d = &m->desc;
+    static const struct split_target QKV = { .slot = SLOT_QKV, .part = SPLIT_ALL_PARTS };
     struct model_desc own = split_desc(s, d);
-    double qkv = (double)split_part(s, d, SPLIT_QKV).n / split_n_whole(d, SPLIT_QKV);
+    double qkv = (double)split_part(s, d, &QKV).n / split_n_whole(d, &QKV);
     double heads = (double)own.n_heads / d->n_heads, ffn = (double)own.d_ff / d->d_ff;
     double vocab = (double)own.n_vocab / d->n_vocab, embedding = d->tied_output ? 0 : m->embedding_bytes;
     return m->qkv_bytes * qkv + m->attn_out_bytes * heads + (m->gate_up_bytes + m->down_bytes) * ffn +

@@ -6,51 +6,44 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static double vector_bytes(const struct tensor *t, int64_t n_rows)
+/* The sum to which a weight's bytes belong. */
+static double *sum_of(struct plan_model *m, enum weight_slot slot)
 {
-    return t ? (double)n_rows * (double)t->shape[t->n_dims - 1] * sizeof(float) : 0;
-}
-
-static double norm_bytes(const struct norm_tensors *norm)
-{
-    return vector_bytes(norm->w, 1) + vector_bytes(norm->b, 1);
-}
-
-/* Splits by columns must respect the blocks of every layer. */
-static void widen_blocks(struct split_blocks *blocks, const struct layer_weights *l,
-                         const struct weight_type *type)
-{
-    const struct {
-        const struct weight *w;
-        int *block;
-    } both[] = { { &l->attn_out, &blocks->attn_out }, { &l->down, &blocks->down } };
-    for (int i = 0; i < 2; i++) {
-        enum dtype want = type ? weight_type_choose(type, &both[i].w->place) : weights_common_type(both[i].w);
-        int block = dtype_block_elems(weights_fit_type(want, both[i].w->n_in));
-        if (block > *both[i].block)
-            *both[i].block = block;
+    switch (slot) {
+    case SLOT_EMBEDDING:
+        return &m->embedding_bytes;
+    case SLOT_OUTPUT:
+        return &m->output_bytes;
+    case SLOT_QKV:
+    case SLOT_TOP_QUERY:
+    case SLOT_TOP_KV:
+        return &m->qkv_bytes;
+    case SLOT_ATTN_OUT:
+        return &m->attn_out_bytes;
+    case SLOT_GATE_UP:
+        return &m->gate_up_bytes;
+    case SLOT_DOWN:
+        return &m->down_bytes;
+    default:
+        return &m->whole_bytes;
     }
 }
 
-static enum tutti_status sum_layers(struct plan_model *m, enum dtype *runs_as, const struct checkpoint *ck,
-                                    const struct tensor_names *names, const struct weight_type *type,
-                                    struct tutti_error *err)
+static enum tutti_status sum_weights(struct plan_model *m, const struct checkpoint *ck,
+                                     const struct tensor_names *names, const struct weight_type *type,
+                                     struct tutti_error *err)
 {
-    for (int i = 0; i < m->desc.n_layers; i++) {
-        struct layer_weights l;
-        enum tutti_status st = weights_find_layer(&l, &m->desc, names, ck, i, err);
+    for (struct slot_at at = SLOT_BEGIN; slot_next(&m->desc, &at);) {
+        struct weight w;
+        enum tutti_status st = weights_find(&w, &m->desc, names, ck, &at, err);
         if (st != TUTTI_OK)
             return st;
-        if (i == 0)
-            *runs_as = type ? type->dtype : weights_stored_type(&l);
-        m->qkv_bytes += (double)weights_packed_bytes(&l.qkv, type);
-        m->attn_out_bytes += (double)weights_packed_bytes(&l.attn_out, type);
-        m->gate_up_bytes += (double)weights_packed_bytes(&l.gate_up, type);
-        m->down_bytes += (double)weights_packed_bytes(&l.down, type);
-        m->whole_bytes += norm_bytes(&l.attn_norm) + norm_bytes(&l.attn_post_norm) + norm_bytes(&l.ffn_norm) +
-                          norm_bytes(&l.ffn_post_norm) + vector_bytes(l.q_norm, 1) +
-                          vector_bytes(l.k_norm, 1);
-        widen_blocks(&m->blocks, &l, type);
+        *sum_of(m, w.slot) += (double)weights_bytes(&w, type);
+        if (split_kind(w.slot) != SPLIT_COLUMNS)
+            continue;
+        /* Splits by columns must respect the blocks of every layer. */
+        enum dtype want = type ? weight_type_choose(type, &w.place) : weights_common_type(&w);
+        split_widen(&m->blocks, w.slot, dtype_block_elems(weights_fit_type(want, w.n_in)));
     }
     return TUTTI_OK;
 }
@@ -60,23 +53,19 @@ static enum tutti_status read_checkpoint(struct plan_model *m, enum dtype *runs_
                                          struct tutti_error *err)
 {
     const struct family *family;
-    struct outer_weights outer;
     enum tutti_status st = model_desc_read(&m->desc, &family, ck, err);
     if (st != TUTTI_OK)
         return st;
     const struct tensor_names *names = family_layout(family, ck);
     if (!names)
         return family_no_layout(family, ck, err);
-    st = weights_find_outer(&outer, &m->desc, names, ck, err);
-    if (st != TUTTI_OK)
-        return st;
-    m->embedding_bytes = (double)weights_packed_bytes(&outer.embedding, type);
-    m->output_bytes = m->desc.tied_output ? m->embedding_bytes
-                                          : (double)weights_packed_bytes(&outer.output, type);
-    m->whole_bytes += norm_bytes(&outer.embedding_norm) + norm_bytes(&outer.output_norm) +
-                      vector_bytes(outer.positions, m->desc.n_ctx) +
-                      vector_bytes(outer.top_query, m->desc.n_ctx);
-    st = sum_layers(m, runs_as, ck, names, type, err);
+    st = sum_weights(m, ck, names, type, err);
+    if (m->desc.tied_output)
+        m->output_bytes = m->embedding_bytes;
+    if (type)
+        *runs_as = type->dtype;
+    else if (st == TUTTI_OK)
+        st = weights_stored_type(runs_as, &m->desc, names, ck, err);
     return st == TUTTI_OK ? weights_check_all(&m->desc, family, names, ck, err) : st;
 }
 

@@ -29,7 +29,7 @@ void shard_progress(struct shard_plan *p, uint64_t n_bytes)
 
 struct split_part shard_part(const struct shard_plan *p, const struct shard_item *item, int rank)
 {
-    return split_part(&p->splits[rank], &p->desc, item->split.role);
+    return split_part(&p->splits[rank], &p->desc, &item->split.target);
 }
 
 /* ---- what the source is ---- */
@@ -41,7 +41,7 @@ static enum tutti_status check_weights(const struct shard_plan *p, const struct 
     if (p->desc.is_untied) /* a rank cannot detect this from its part */
         return error_set(err, TUTTI_E_UNSUPPORTED,
                          "%s: tie_word_embeddings: true, but %s is not the embedding; set it to false first",
-                         checkpoint_config_path(p->ck), names->output);
+                         checkpoint_config_path(p->ck), names->of[SLOT_OUTPUT][0]);
     return weights_check_all(&p->desc, p->family, names, p->ck, err);
 }
 
@@ -50,7 +50,7 @@ static int find_dim(const struct shard_plan *p, const struct shard_item *item)
 {
     int dim = p->n_ranks > 1 ? split_dim(&item->split) : -1;
     bool fits = dim >= 0 && item->tensor->n_dims == (item->split.is_bias ? 1 : 2) &&
-                item->tensor->shape[dim] == split_n_whole(&p->desc, item->split.role);
+                item->tensor->shape[dim] == split_n_whole(&p->desc, &item->split.target);
     return fits ? dim : -1;
 }
 

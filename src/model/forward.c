@@ -162,22 +162,28 @@ static void all_gather(struct pass *p, float *x)
         p->is_lost = !p->op->share_rows(p->be, x, p->n_rows, p->model->desc.d_model);
 }
 
-/* y = x . W^T + bias, plus the update of each row's adapter. */
-static void linear(struct pass *p, enum site site, int layer, float *y, const struct matrix *m,
-                   const float *x)
+static const struct model_weight *weight(const struct pass *p, enum weight_slot slot, int layer)
 {
-    const struct lora *const *loras = p->adapters ? model_loras(p->model, site, layer) : NULL;
+    return model_weight(p->model, slot, layer);
+}
+
+/* y = x . W^T + bias, plus the update of each row's adapter. */
+static void linear(struct pass *p, enum weight_slot slot, int layer, float *y, const float *x)
+{
+    const struct matrix *m = slot == SLOT_OUTPUT ? model_output(p->model) : weight(p, slot, layer)->matrix;
+    const struct lora *const *loras = p->adapters ? model_loras(p->model, slot, layer) : NULL;
     if (loras)
         p->op->linear_adapted(p->be, y, m, x, p->n_rows, loras, p->adapters);
     else
         p->op->linear(p->be, y, m, x, p->n_rows);
 }
 
-static void linear_glu(struct pass *p, int layer, const struct matrix *m)
+static void linear_glu(struct pass *p, int layer)
 {
+    const struct matrix *m = weight(p, SLOT_GATE_UP, layer)->matrix;
     struct workspace *w = &p->w;
     enum activation act = p->model->desc.activation;
-    const struct lora *const *loras = p->adapters ? model_loras(p->model, SITE_GATE_UP, layer) : NULL;
+    const struct lora *const *loras = p->adapters ? model_loras(p->model, SLOT_GATE_UP, layer) : NULL;
     if (loras)
         p->op->linear_glu_adapted(p->be, w->hidden, m, w->normed, p->n_rows, act, loras, p->adapters);
     else
@@ -185,24 +191,25 @@ static void linear_glu(struct pass *p, int layer, const struct matrix *m)
 }
 
 /* normed = norm(x), after adding pending to x: one pass for both. For a rank's own rows. */
-static void normalize(struct pass *p, const struct norm *norm)
+static void normalize(struct pass *p, enum weight_slot slot, int layer)
 {
+    const struct model_weight *norm = weight(p, slot, layer);
     const struct model_desc *d = &p->model->desc;
     size_t at = (size_t)p->begin * (size_t)d->d_model;
     float *normed = p->w.normed + at, *x = p->w.x + at;
     const float *pending = p->pending ? p->pending + at : NULL;
     int n = p->end - p->begin;
     if (d->norm == NORM_LAYER)
-        p->op->layernorm(p->be, normed, x, pending, norm->w, norm->b, n, d->d_model, d->norm_eps);
+        p->op->layernorm(p->be, normed, x, pending, norm->values, norm->bias, n, d->d_model, d->norm_eps);
     else
-        p->op->rmsnorm(p->be, normed, x, pending, norm->w, n, d->d_model, d->norm_eps);
+        p->op->rmsnorm(p->be, normed, x, pending, norm->values, n, d->d_model, d->norm_eps);
     p->pending = NULL;
 }
 
 /* The same for all rows, as input of a matrix. */
-static void normalize_all(struct pass *p, const struct norm *norm)
+static void normalize_all(struct pass *p, enum weight_slot slot, int layer)
 {
-    normalize(p, norm);
+    normalize(p, slot, layer);
     all_gather(p, p->w.normed);
 }
 
@@ -215,7 +222,8 @@ static void swap_stream(struct pass *p)
 
 /* Adds a block's output, in delta, to the stream: at the next norm, or immediately if the
  * residual is the scaled normed input. */
-static void join(struct pass *p, const struct norm *post_norm)
+/* post_norm: its norm, if the model has_post_norms. */
+static void join(struct pass *p, enum weight_slot post_norm, int layer)
 {
     const struct model_desc *d = &p->model->desc;
     struct workspace *w = &p->w;
@@ -223,7 +231,8 @@ static void join(struct pass *p, const struct norm *post_norm)
     int n = p->end - p->begin;
     p->pending = w->delta;
     if (d->has_post_norms) {
-        p->op->rmsnorm(p->be, w->normed + at, w->delta + at, NULL, post_norm->w, n, d->d_model, d->norm_eps);
+        p->op->rmsnorm(p->be, w->normed + at, w->delta + at, NULL, weight(p, post_norm, layer)->values, n,
+                       d->d_model, d->norm_eps);
         p->pending = w->normed;
     }
     if (d->residual_scale != 0) {
@@ -237,46 +246,45 @@ static void join(struct pass *p, const struct norm *post_norm)
 static void query_by_position(struct pass *p, int layer)
 {
     const struct model_desc *d = &p->model->local;
-    const struct top_query *top = &p->model->top_query;
     struct workspace *w = &p->w;
     int q = d->n_heads * d->head_dim, kv = 2 * d->n_kv_heads * d->head_dim;
-    linear(p, SITE_QKV, layer, w->kv, top->kv, w->normed);
-    p->op->positions(p->be, w->normed, top->table, 0, p->n_rows, d->d_model, false);
-    linear(p, SITE_TOP_QUERY, layer, w->attended, top->query, w->normed);
+    linear(p, SLOT_TOP_KV, layer, w->kv, w->normed);
+    p->op->positions(p->be, w->normed, weight(p, SLOT_TOP_TABLE, 0)->values, 0, p->n_rows, d->d_model, false);
+    linear(p, SLOT_TOP_QUERY, layer, w->attended, w->normed);
     p->op->concat(p->be, w->qkv, w->attended, q, w->kv, kv, p->n_rows);
 }
 
 static void run_layer(struct pass *p, int i)
 {
     const struct model_desc *d = &p->model->local;
-    const struct layer *layer = &p->model->layers[i];
     const struct backend_ops *op = p->op;
     struct workspace *w = &p->w;
     bool is_top = d->has_top_query && i == d->n_layers - 1;
     if (is_top) { /* its input is normed by what is the final norm of other models */
-        normalize(p, &p->model->output_norm);
+        normalize(p, SLOT_OUTPUT_NORM, 0);
         swap_stream(p);
     }
-    normalize_all(p, &layer->attn_norm);
+    normalize_all(p, SLOT_ATTN_NORM, i);
     if (is_top)
         query_by_position(p, i);
     else
-        linear(p, SITE_QKV, i, w->qkv, layer->qkv, w->normed);
-    op->rope_store(p->be, w->qkv, layer->q_norm, layer->k_norm, p->kv, i);
+        linear(p, SLOT_QKV, i, w->qkv, w->normed);
+    op->rope_store(p->be, w->qkv, weight(p, SLOT_Q_NORM, i)->values, weight(p, SLOT_K_NORM, i)->values, p->kv,
+                   i);
     op->attention(p->be, w->attended, w->qkv, p->kv, i);
-    linear(p, SITE_ATTN_OUT, i, w->delta, layer->attn_out, w->attended);
+    linear(p, SLOT_ATTN_OUT, i, w->delta, w->attended);
     all_reduce(p, w->delta);
-    join(p, &layer->attn_post_norm);
-    normalize_all(p, &layer->ffn_norm);
+    join(p, SLOT_ATTN_POST_NORM, i);
+    normalize_all(p, SLOT_FFN_NORM, i);
     if (d->has_gate) {
-        linear_glu(p, i, layer->gate_up);
+        linear_glu(p, i);
     } else {
-        linear(p, SITE_GATE_UP, i, w->hidden, layer->gate_up, w->normed);
+        linear(p, SLOT_GATE_UP, i, w->hidden, w->normed);
         op->activate(p->be, w->hidden, p->n_rows, d->d_ff, d->activation);
     }
-    linear(p, SITE_DOWN, i, w->delta, layer->down, w->hidden);
+    linear(p, SLOT_DOWN, i, w->delta, w->hidden);
     all_reduce(p, w->delta);
-    join(p, &layer->ffn_post_norm);
+    join(p, SLOT_FFN_POST_NORM, i);
 }
 
 /* Computes logits only for the rows that need them. */
@@ -298,7 +306,7 @@ static void make_outputs(struct pass *p, const struct step *step)
     if (d->has_top_query)
         w->normed = w->gathered;
     else
-        normalize(p, &p->model->output_norm);
+        normalize(p, SLOT_OUTPUT_NORM, 0);
     size_t width = (size_t)d->d_model;
     if (step->n_hidden > 0 && step->hidden) /* on rank 0 */
         p->op->download(p->be, step->hidden, w->normed + (size_t)n_logits * width,
@@ -307,7 +315,7 @@ static void make_outputs(struct pass *p, const struct step *step)
         return;
     p->n_rows = n_logits;
     p->adapters = p->adapters ? w->output_adapters : NULL;
-    linear(p, SITE_OUTPUT, 0, w->logits, p->model->output, w->normed);
+    linear(p, SLOT_OUTPUT, 0, w->logits, w->normed);
 }
 
 /* The adapter of each row; NULL if no row has one. */
@@ -359,13 +367,14 @@ void model_forward(struct model *model, struct kv_memory *kv, const struct step 
         p.splits_rows = group_own_rows(group, step->n_rows, d->d_model, &p.begin, &p.end);
     p.adapters = spread_adapters(model->workspace, step);
     p.op->step_begin(p.be, step);
-    p.op->embed(p.be, p.w.x, model->embedding, group ? group->split.vocab.begin : 0);
+    p.op->embed(p.be, p.w.x, model_weight(model, SLOT_EMBEDDING, 0)->matrix,
+                group ? group->split.vocab.begin : 0);
     all_reduce(&p, p.w.x);
     if (d->has_learned_positions)
-        p.op->positions(p.be, p.w.x + (size_t)p.begin * (size_t)d->d_model, model->positions, p.begin, p.end,
-                        d->d_model, true);
+        p.op->positions(p.be, p.w.x + (size_t)p.begin * (size_t)d->d_model,
+                        model_weight(model, SLOT_POSITIONS, 0)->values, p.begin, p.end, d->d_model, true);
     if (d->has_embedding_norm) {
-        normalize(&p, &model->embedding_norm);
+        normalize(&p, SLOT_EMBEDDING_NORM, 0);
         swap_stream(&p);
     }
     for (int i = 0; i < d->n_layers && !p.is_lost; i++)

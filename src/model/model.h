@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/ids.h"
 #include "checkpoint/checkpoint.h"
+#include "model/slots.h"
 #include "tokenizer/tokenizer.h"
 
 enum { MAX_STOP_IDS = 64 };
@@ -109,23 +110,11 @@ struct family;
 struct adapters; /* model/adapters/adapter.h */
 struct group;    /* model/ranks/group.h */
 
-/* [d_model] each; b is NULL for NORM_RMS. Both NULL: the model has no such norm. */
-struct norm {
-    float *w, *b;
-};
-
-struct layer {
-    struct norm attn_norm, ffn_norm;
-    struct norm attn_post_norm, ffn_post_norm; /* has_post_norms */
-    float *q_norm, *k_norm;                    /* [head_dim]; NULL without has_qk_norm */
-    struct matrix *qkv, *attn_out;
-    struct matrix *gate_up, *down; /* gate_up: only up without has_gate */
-};
-
-/* Of has_top_query: replaces the last layer's qkv, which is NULL. */
-struct top_query {
-    float *table;              /* [n_ctx][d_model] */
-    struct matrix *query, *kv; /* [d_model] to q; to k and v */
+/* A weight in the backend's memory: a matrix; or floats, a norm's with their bias. All NULL: the
+ * model has no such weight. */
+struct model_weight {
+    struct matrix *matrix;
+    float *values, *bias;
 };
 
 struct model {
@@ -137,11 +126,7 @@ struct model {
     struct group *group; /* the tensor-parallel ranks; NULL: a single process */
     enum dtype weight_type, kv_type;
     struct backend *backend;
-    struct layer *layers;              /* [n_layers] */
-    struct matrix *embedding, *output; /* the same where tied */
-    struct norm embedding_norm, output_norm;
-    float *positions; /* [n_ctx][d_model], where has_learned_positions */
-    struct top_query top_query;
+    struct model_weight *weights;        /* [n_layers][SLOT_COUNT]: model_weight() */
     struct tokenizer *tokenizer;         /* NULL: none */
     struct adapters *adapters;           /* NULL: none */
     bool is_gguf;                        /* rows of q and k are in GGUF's order */
@@ -154,6 +139,19 @@ struct model {
     struct workspace *workspace; /* activations for max_rows rows, by model_reserve() */
     bool in_use;                 /* an engine is open on it */
 };
+
+/* layer: 0 for weights outside of layers. */
+static inline const struct model_weight *model_weight(const struct model *model, enum weight_slot slot,
+                                                      int layer)
+{
+    return &model->weights[(size_t)layer * SLOT_COUNT + slot];
+}
+
+/* The output matrix, which may be the embedding. */
+static inline const struct matrix *model_output(const struct model *model)
+{
+    return model_weight(model, model->desc.tied_output ? SLOT_EMBEDDING : SLOT_OUTPUT, 0)->matrix;
+}
 
 MUST_CHECK enum tutti_status model_load(struct model **out, const char *path,
                                         const struct tutti_model_options *options, struct tutti_error *err);

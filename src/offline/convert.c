@@ -71,31 +71,16 @@ static enum tutti_status plan_tensor(struct converter *c, const char *pattern, i
     return TUTTI_OK;
 }
 
-static enum tutti_status plan_norm(struct converter *c, const char *pattern, int layer,
-                                   const struct norm_tensors *norm, struct tutti_error *err)
-{
-    if (!norm->w)
-        return TUTTI_OK;
-    char bias[64];
-    weights_bias_name(bias, sizeof bias, pattern);
-    enum tutti_status st = plan_tensor(c, pattern, layer, norm->w, err);
-    return st == TUTTI_OK && norm->b ? plan_tensor(c, bias, layer, norm->b, err) : st;
-}
-
 /* Rows [begin, end) of a matrix of the forward pass, from the stored tensors (or their biases)
  * that contain them. */
 struct run {
     int begin, end;
     int n_permuted_heads;
-    enum site site; /* SITE_COUNT: not changed by adapters */
-    int layer;
     bool is_bias;
 };
 
 static void plan_run(struct converter *c, struct planned *p, const struct weight *w, const struct run *run)
 {
-    bool is_top = c->desc.has_top_query && run->site == SITE_QKV && run->layer == c->desc.n_layers - 1;
-    int n_query = is_top ? c->desc.n_heads * c->desc.head_dim : 0; /* its queries are a matrix of their own */
     int part_begin = 0;
     for (int i = 0; i < w->n_parts; i++) {
         int part_end = part_begin + (int)w->parts[i]->shape[w->is_transposed ? 1 : 0];
@@ -110,36 +95,38 @@ static void plan_run(struct converter *c, struct planned *p, const struct weight
                                                        .by_head_dim = w->by_head_dim,
                                                        .is_transposed = w->is_transposed && !run->is_bias } };
             if (!run->is_bias)
-                part->merge = begin < n_query ? merge_find(&c->merge, SITE_TOP_QUERY, run->layer, begin)
-                                              : merge_find(&c->merge, run->site, run->layer, begin - n_query);
+                part->merge = merge_find(&c->merge, w->slot, w->layer, begin);
         }
         part_begin = part_end;
     }
 }
 
-/* The end row of part i of a matrix in the target's layout. */
-static int target_end(const struct converter *c, const struct weight *w, enum site site, int n_parts, int i)
+/* The heads of a part whose rows change from half-split to interleaved order; 0: none. */
+static int n_permuted(const struct converter *c, enum dim rows, bool is_last)
 {
-    int q = c->desc.n_heads * c->desc.head_dim, kv = c->desc.n_kv_heads * c->desc.head_dim;
-    if (i == n_parts - 1)
-        return w->n_out;
-    return site == SITE_QKV ? q + i * kv : c->desc.d_ff;
+    if (!c->family->is_permuted_in_gguf || c->desc.rope != ROPE_HALF)
+        return 0;
+    return rows == DIM_QUERIES ? c->desc.n_heads : rows == DIM_KV && !is_last ? c->desc.n_kv_heads : 0;
 }
 
-static enum tutti_status plan_weight(struct converter *c, const char *const *patterns, int n_parts, int layer,
-                                     const struct weight *w, enum site site, struct tutti_error *err)
+/* Plans a matrix, in the parts of the target's layout. */
+static enum tutti_status plan_matrix(struct converter *c, const struct weight *w, struct tutti_error *err)
 {
-    bool permutes = site == SITE_QKV && n_parts == 3 && c->family->is_permuted_in_gguf &&
-                    c->desc.rope == ROPE_HALF;
-    struct run run = { .site = site, .layer = layer };
+    const char *const *patterns = tensor_names_of(c->to, w->slot);
+    const struct slot_info *info = slot_info(w->slot);
+    struct slot_shape shape = slot_shape(&c->desc, w->slot);
+    bool is_fused = shape.n_parts > 1 && !patterns[1];
+    int n_parts = is_fused ? 1 : shape.n_parts;
+    struct run run = { 0 };
     for (int i = 0; i < n_parts; i++, run.begin = run.end) {
         struct weight_place place = w->place;
-        if (site == SITE_QKV && n_parts == 3 && i < 2)
+        bool is_last = i == n_parts - 1;
+        if (!is_last)
             place.role = WEIGHT_OTHER;
-        run.end = target_end(c, w, site, n_parts, i);
-        run.n_permuted_heads = !permutes || i == 2 ? 0 : i == 0 ? c->desc.n_heads : c->desc.n_kv_heads;
+        run.end = is_fused ? shape.n_out : run.begin + shape.rows[i];
+        run.n_permuted_heads = is_fused ? 0 : n_permuted(c, info->rows[i], is_last);
         run.is_bias = false;
-        struct planned *p = plan_next(c, patterns[i], layer, run.end - run.begin, w->n_in, &place);
+        struct planned *p = plan_next(c, patterns[i], w->layer, run.end - run.begin, w->n_in, &place);
         if (!p)
             return out_of_memory(c, err);
         plan_run(c, p, w, &run);
@@ -148,7 +135,7 @@ static enum tutti_status plan_weight(struct converter *c, const char *const *pat
         char bias[64];
         weights_bias_name(bias, sizeof bias, patterns[i]);
         run.is_bias = true;
-        p = plan_next(c, bias, layer, 0, run.end - run.begin, NULL);
+        p = plan_next(c, bias, w->layer, 0, run.end - run.begin, NULL);
         if (!p)
             return out_of_memory(c, err);
         plan_run(c, p, w, &run);
@@ -156,31 +143,17 @@ static enum tutti_status plan_weight(struct converter *c, const char *const *pat
     return TUTTI_OK;
 }
 
-static enum tutti_status plan_layer(struct converter *c, int layer, struct tutti_error *err)
+static enum tutti_status plan_weight(struct converter *c, const struct weight *w, struct tutti_error *err)
 {
-    struct layer_weights w;
-    enum tutti_status st = weights_find_layer(&w, &c->desc, c->from, c->ck, layer, err);
-    if (st == TUTTI_OK)
-        st = plan_norm(c, c->to->attn_norm, layer, &w.attn_norm, err);
-    if (st == TUTTI_OK)
-        st = plan_weight(c, c->to->qkv, c->to->qkv[1] ? 3 : 1, layer, &w.qkv, SITE_QKV, err);
-    if (st == TUTTI_OK && w.q_norm)
-        st = plan_tensor(c, c->to->q_norm, layer, w.q_norm, err);
-    if (st == TUTTI_OK && w.k_norm)
-        st = plan_tensor(c, c->to->k_norm, layer, w.k_norm, err);
-    if (st == TUTTI_OK)
-        st = plan_weight(c, &c->to->attn_out, 1, layer, &w.attn_out, SITE_ATTN_OUT, err);
-    if (st == TUTTI_OK)
-        st = plan_norm(c, c->to->attn_post_norm, layer, &w.attn_post_norm, err);
-    if (st == TUTTI_OK)
-        st = plan_norm(c, c->to->ffn_norm, layer, &w.ffn_norm, err);
-    if (st == TUTTI_OK)
-        st = plan_weight(c, c->to->gate_up, c->to->gate_up[1] ? 2 : 1, layer, &w.gate_up, SITE_GATE_UP, err);
-    if (st == TUTTI_OK)
-        st = plan_weight(c, &c->to->down, 1, layer, &w.down, SITE_DOWN, err);
-    if (st == TUTTI_OK)
-        st = plan_norm(c, c->to->ffn_post_norm, layer, &w.ffn_post_norm, err);
-    return st;
+    const char *pattern = c->to->of[w->slot][0];
+    if (slot_info(w->slot)->kind == SLOT_MATRIX)
+        return plan_matrix(c, w, err);
+    enum tutti_status st = plan_tensor(c, pattern, w->layer, w->parts[0], err);
+    if (st != TUTTI_OK || !w->biases[0])
+        return st;
+    char bias[64];
+    weights_bias_name(bias, sizeof bias, pattern);
+    return plan_tensor(c, bias, w->layer, w->biases[0], err);
 }
 
 /* GGUF has no key for llama3's rotary scaling, but a tensor of divisors. */
@@ -228,24 +201,19 @@ static void note_fallbacks(const struct converter *c)
 
 static enum tutti_status make_plan(struct converter *c, struct tutti_error *err)
 {
-    struct outer_weights outer;
-    enum tutti_status st = weights_find_outer(&outer, &c->desc, c->from, c->ck, err);
-    if (st == TUTTI_OK)
-        st = plan_weight(c, &c->to->embedding, 1, 0, &outer.embedding, SITE_COUNT, err);
-    if (st == TUTTI_OK)
-        st = plan_norm(c, c->to->embedding_norm, 0, &outer.embedding_norm, err);
-    if (st == TUTTI_OK && outer.positions)
-        st = plan_tensor(c, c->to->positions, 0, outer.positions, err);
-    if (st == TUTTI_OK && outer.top_query)
-        st = plan_tensor(c, c->to->top_query, 0, outer.top_query, err);
-    if (st == TUTTI_OK)
-        st = plan_rope_factors(c, err);
-    for (int i = 0; i < c->desc.n_layers && st == TUTTI_OK; i++)
-        st = plan_layer(c, i, err);
-    if (st == TUTTI_OK)
-        st = plan_norm(c, c->to->output_norm, 0, &outer.output_norm, err);
-    if (st == TUTTI_OK && !c->desc.tied_output)
-        st = plan_weight(c, &c->to->output, 1, 0, &outer.output, SITE_OUTPUT, err);
+    enum tutti_status st = TUTTI_OK;
+    bool has_factors = false;
+    for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(&c->desc, &at);) {
+        struct weight w;
+        if (!has_factors && slot_info((enum weight_slot)at.slot)->is_of_layer) { /* before the layers */
+            st = plan_rope_factors(c, err);
+            has_factors = true;
+        }
+        if (st == TUTTI_OK)
+            st = weights_find(&w, &c->desc, c->from, c->ck, &at, err);
+        if (st == TUTTI_OK)
+            st = plan_weight(c, &w, err);
+    }
     return st;
 }
 
@@ -275,7 +243,8 @@ static const struct tensor_names *choose_layout(const struct family *family, con
     const struct tensor_names *first = NULL;
     for (int i = 0; i < family->n_layouts; i++) {
         const struct tensor_names *to = &family->layouts[i];
-        if (to->is_gguf && !to->qkv[1] == !from->qkv[1] && !to->gate_up[1] == !from->gate_up[1])
+        if (to->is_gguf && !to->of[SLOT_QKV][1] == !from->of[SLOT_QKV][1] &&
+            !to->of[SLOT_GATE_UP][1] == !from->of[SLOT_GATE_UP][1])
             return to;
         if (to->is_gguf && !first)
             first = to;

@@ -21,62 +21,22 @@ struct report {
     int context;
 };
 
-static void add_vector(struct report *r, const struct tensor *t, int64_t n_rows)
-{
-    uint64_t n = t ? (uint64_t)n_rows * (uint64_t)t->shape[t->n_dims - 1] : 0;
-    r->n_params += n;
-    r->weight_bytes += n * sizeof(float);
-}
-
-static void add_norm(struct report *r, const struct norm_tensors *norm)
-{
-    add_vector(r, norm->w, 1);
-    add_vector(r, norm->b, 1);
-}
-
-static void add_matrix(struct report *r, const struct weight *w)
-{
-    r->weight_bytes += weights_packed_bytes(w, r->options->type);
-    r->n_params += (uint64_t)w->n_in * (uint64_t)w->n_out;
-}
-
-static void add_layer(struct report *r, const struct layer_weights *l)
-{
-    add_matrix(r, &l->qkv);
-    add_matrix(r, &l->attn_out);
-    add_matrix(r, &l->gate_up);
-    add_matrix(r, &l->down);
-    add_norm(r, &l->attn_norm);
-    add_norm(r, &l->attn_post_norm);
-    add_norm(r, &l->ffn_norm);
-    add_norm(r, &l->ffn_post_norm);
-    add_vector(r, l->q_norm, 1);
-    add_vector(r, l->k_norm, 1);
-}
-
 static enum tutti_status sum_weights(struct report *r, struct tutti_error *err)
 {
-    struct outer_weights outer;
-    struct layer_weights l;
-    enum tutti_status st = weights_find_outer(&outer, &r->desc, r->names, r->ck, err);
-    if (st != TUTTI_OK)
-        return st;
-    add_matrix(r, &outer.embedding);
-    if (!r->desc.tied_output)
-        add_matrix(r, &outer.output);
-    add_norm(r, &outer.embedding_norm);
-    add_norm(r, &outer.output_norm);
-    add_vector(r, outer.positions, r->desc.n_ctx);
-    add_vector(r, outer.top_query, r->desc.n_ctx);
-    for (int i = 0; i < r->desc.n_layers; i++) {
-        st = weights_find_layer(&l, &r->desc, r->names, r->ck, i, err);
+    enum tutti_status st = TUTTI_OK;
+    for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(&r->desc, &at);) {
+        struct weight w;
+        st = weights_find(&w, &r->desc, r->names, r->ck, &at, err);
         if (st != TUTTI_OK)
-            return st;
-        add_layer(r, &l);
-        if (i == 0)
-            r->type = r->options->type ? r->options->type->dtype : weights_stored_type(&l);
+            break;
+        r->weight_bytes += weights_bytes(&w, r->options->type);
+        r->n_params += weights_n_params(&w);
     }
-    return TUTTI_OK;
+    if (r->options->type)
+        r->type = r->options->type->dtype;
+    else if (st == TUTTI_OK)
+        st = weights_stored_type(&r->type, &r->desc, r->names, r->ck, err);
+    return st;
 }
 
 static void count_users(struct report *r)

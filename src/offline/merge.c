@@ -7,7 +7,7 @@ static int compare(const void *a, const void *b)
 {
     const struct adapter_update *x = a, *y = b;
     return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer)
-                                : (x->site > y->site) - (x->site < y->site);
+                                : (x->slot > y->slot) - (x->slot < y->slot);
 }
 
 /* Appends the updates of a file. */
@@ -37,7 +37,7 @@ enum tutti_status merge_open(struct merge *out, const struct merge_source *sourc
         struct adapter_file file = { 0 };
         st = adapter_file_open(&file, sources[i].path, desc, family, is_gguf, err);
         for (int k = 0; k < file.n && st == TUTTI_OK; k++)
-            if (file.updates[k].site == SITE_OUTPUT && desc->tied_output)
+            if (file.updates[k].slot == SLOT_OUTPUT && desc->tied_output)
                 st = error_set(
                     err, TUTTI_E_UNSUPPORTED,
                     "%s: it updates the output, which is the embedding too: the two cannot become one",
@@ -63,12 +63,12 @@ void merge_clear(struct merge *merge)
     *merge = (struct merge){ 0 };
 }
 
-struct merge_rows merge_find(const struct merge *merge, enum site site, int layer, int first_row)
+struct merge_rows merge_find(const struct merge *merge, enum weight_slot slot, int layer, int first_row)
 {
     struct merge_rows rows = { .first_row = first_row };
     for (int i = 0; i < merge->n; i++) {
         const struct adapter_update *u = &merge->updates[i];
-        if (u->site != site || u->layer != layer)
+        if (u->slot != slot || u->layer != layer)
             continue;
         if (rows.n++ == 0)
             rows.updates = u;

@@ -11,7 +11,7 @@ struct merge_source {
 
 /* The updates of all sources. Zero-initialised: none. */
 struct merge {
-    struct adapter_update *updates; /* [n], by layer and site */
+    struct adapter_update *updates; /* [n], by layer and slot */
     int n;
 };
 
@@ -28,7 +28,7 @@ struct merge_rows {
     int first_row;
 };
 
-struct merge_rows merge_find(const struct merge *merge, enum site site, int layer, int first_row);
+struct merge_rows merge_find(const struct merge *merge, enum weight_slot slot, int layer, int first_row);
 
 /* Adds the updates of row number row of these rows. x: [n_in]. */
 void merge_add(const struct merge_rows *rows, int64_t row, float *x);

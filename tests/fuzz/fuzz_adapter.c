@@ -26,11 +26,12 @@ static void describe(struct model_desc *desc, const struct family *family, const
 
 static void check_update(const struct model_desc *desc, const struct adapter_update *u)
 {
-    int n_in, n_out;
-    assert(u->site >= 0 && u->site < SITE_COUNT && u->layer >= 0 && u->layer < desc->n_layers);
-    adapter_site_shape(desc, u->site, u->layer, &n_in, &n_out);
-    assert(u->n_in == n_in && u->out_begin >= 0 && u->n_out > 0 && u->out_begin <= n_out - u->n_out &&
-           u->rank > 0);
+    assert(u->slot >= 0 && u->slot < SLOT_COUNT && slot_info(u->slot)->can_adapt && u->layer >= 0 &&
+           u->layer < desc->n_layers);
+    struct slot_shape shape = slot_shape(desc, u->slot);
+    assert(slot_is_in(desc, u->slot, u->layer) || u->slot == SLOT_OUTPUT);
+    assert(u->n_in == shape.n_in && u->out_begin >= 0 && u->n_out > 0 &&
+           u->out_begin <= shape.n_out - u->n_out && u->rank > 0);
     float sum = 0;
     for (size_t i = 0; i < (size_t)u->rank * (size_t)u->n_in; i++)
         sum += u->a[i];

@@ -116,38 +116,55 @@ static void ranks_leave_no_gap_and_no_overlap(void **state)
     }
 }
 
-static void every_role_says_what_of_a_matrix_a_rank_holds(void **state)
+static void the_table_says_what_of_a_matrix_a_rank_holds(void **state)
 {
     (void)state;
-    struct model_desc d = { .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .d_ff = 64, .n_vocab = 100 };
+    struct model_desc d = {
+        .n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .d_ff = 64, .n_vocab = 100, .has_gate = true
+    };
     struct split s = make(&d, &PLAIN, 2, 1);
     static const struct {
-        enum split_role role;
+        struct split_target target;
         enum split_kind kind;
         int n_whole, n;
         struct split_range runs[SPLIT_MAX_RUNS];
     } CASES[] = {
-        { SPLIT_EMBEDDING, SPLIT_ROWS, 100, 52, { { 48, 100 } } },
-        { SPLIT_OUTPUT, SPLIT_ROWS, 100, 52, { { 48, 100 } } },
-        { SPLIT_Q, SPLIT_ROWS, 32, 16, { { 16, 32 } } },
-        { SPLIT_K, SPLIT_ROWS, 16, 8, { { 8, 16 } } },
-        { SPLIT_V, SPLIT_ROWS, 16, 8, { { 8, 16 } } },
-        { SPLIT_QKV, SPLIT_ROWS, 64, 32, { { 16, 32 }, { 40, 48 }, { 56, 64 } } },
-        { SPLIT_QKV_BY_HEAD, SPLIT_ROWS, 96, 48, { { 48, 96 } } },
-        { SPLIT_ATTN_OUT, SPLIT_COLUMNS, 32, 16, { { 16, 32 } } },
-        { SPLIT_GATE, SPLIT_ROWS, 64, 32, { { 32, 64 } } },
-        { SPLIT_UP, SPLIT_ROWS, 64, 32, { { 32, 64 } } },
-        { SPLIT_GATE_UP, SPLIT_ROWS, 128, 64, { { 32, 64 }, { 96, 128 } } },
-        { SPLIT_DOWN, SPLIT_COLUMNS, 64, 32, { { 32, 64 } } },
-        { SPLIT_NORM, SPLIT_WHOLE, 0, 0, { { 0, 0 } } },
-        { SPLIT_POSITIONS, SPLIT_WHOLE, 0, 0, { { 0, 0 } } },
+        { { .slot = SLOT_EMBEDDING, .part = 0 }, SPLIT_ROWS, 100, 52, { { 48, 100 } } },
+        { { .slot = SLOT_OUTPUT, .part = SPLIT_ALL_PARTS }, SPLIT_ROWS, 100, 52, { { 48, 100 } } },
+        { { .slot = SLOT_QKV, .part = 0 }, SPLIT_ROWS, 32, 16, { { 16, 32 } } },
+        { { .slot = SLOT_QKV, .part = 1 }, SPLIT_ROWS, 16, 8, { { 8, 16 } } },
+        { { .slot = SLOT_QKV, .part = 2 }, SPLIT_ROWS, 16, 8, { { 8, 16 } } },
+        { { .slot = SLOT_QKV, .part = SPLIT_ALL_PARTS },
+          SPLIT_ROWS,
+          64,
+          32,
+          { { 16, 32 }, { 40, 48 }, { 56, 64 } } },
+        { { .slot = SLOT_QKV, .part = SPLIT_ALL_PARTS, .by_head = true },
+          SPLIT_ROWS,
+          96,
+          48,
+          { { 48, 96 } } },
+        { { .slot = SLOT_ATTN_OUT, .part = SPLIT_ALL_PARTS }, SPLIT_COLUMNS, 32, 16, { { 16, 32 } } },
+        { { .slot = SLOT_GATE_UP, .part = 0 }, SPLIT_ROWS, 64, 32, { { 32, 64 } } },
+        { { .slot = SLOT_GATE_UP, .part = 1 }, SPLIT_ROWS, 64, 32, { { 32, 64 } } },
+        { { .slot = SLOT_GATE_UP, .part = SPLIT_ALL_PARTS },
+          SPLIT_ROWS,
+          128,
+          64,
+          { { 32, 64 }, { 96, 128 } } },
+        { { .slot = SLOT_DOWN, .part = SPLIT_ALL_PARTS }, SPLIT_COLUMNS, 64, 32, { { 32, 64 } } },
+        { { .slot = SLOT_TOP_QUERY, .part = SPLIT_ALL_PARTS }, SPLIT_ROWS, 32, 16, { { 16, 32 } } },
+        { { .slot = SLOT_TOP_KV, .part = SPLIT_ALL_PARTS }, SPLIT_ROWS, 32, 16, { { 8, 16 }, { 24, 32 } } },
+        { { .slot = SLOT_COUNT }, SPLIT_WHOLE, 0, 0, { { 0, 0 } } },
+        { { .slot = SLOT_ATTN_NORM, .part = SPLIT_ALL_PARTS }, SPLIT_WHOLE, 0, 0, { { 0, 0 } } },
+        { { .slot = SLOT_POSITIONS, .part = SPLIT_ALL_PARTS }, SPLIT_WHOLE, 0, 0, { { 0, 0 } } },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        struct split_part part = split_part(&s, &d, CASES[i].role);
-        assert_int_equal(split_kind(CASES[i].role), CASES[i].kind);
+        struct split_part part = split_part(&s, &d, &CASES[i].target);
+        assert_int_equal(split_kind(CASES[i].target.slot), CASES[i].kind);
         assert_int_equal(part.kind, CASES[i].kind);
         assert_int_equal(part.n, CASES[i].n);
-        assert_int_equal(split_n_whole(&d, CASES[i].role), CASES[i].n_whole);
+        assert_int_equal(split_n_whole(&d, &CASES[i].target), CASES[i].n_whole);
         for (int r = 0; r < part.n_runs; r++)
             assert_range(part.runs[r], CASES[i].runs[r].begin, CASES[i].runs[r].end);
         assert_true(part.n_runs == SPLIT_MAX_RUNS || CASES[i].runs[part.n_runs].end == 0);
@@ -242,7 +259,7 @@ int main(void)
         cmocka_unit_test(uneven_shares_fall_on_the_blocks_of_quantized_types),
         cmocka_unit_test(fewer_kv_heads_than_ranks_are_copied),
         cmocka_unit_test(ranks_leave_no_gap_and_no_overlap),
-        cmocka_unit_test(every_role_says_what_of_a_matrix_a_rank_holds),
+        cmocka_unit_test(the_table_says_what_of_a_matrix_a_rank_holds),
         cmocka_unit_test(what_cannot_be_cut_is_refused_with_the_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -132,15 +132,11 @@ static void fill_cache(struct bench *b, int context)
 static double bytes_of_weights(const struct model *model)
 {
     const struct backend_ops *ops = model->backend->ops;
-    size_t n_bytes = ops->matrix_bytes(model->output);
-    for (int i = 0; i < model->desc.n_layers; i++) {
-        const struct layer *layer = &model->layers[i];
-        n_bytes += ops->matrix_bytes(layer->attn_out) + ops->matrix_bytes(layer->gate_up) +
-                   ops->matrix_bytes(layer->down);
-        if (layer->qkv)
-            n_bytes += ops->matrix_bytes(layer->qkv);
-        else
-            n_bytes += ops->matrix_bytes(model->top_query.query) + ops->matrix_bytes(model->top_query.kv);
+    size_t n_bytes = ops->matrix_bytes(model_output(model));
+    for (struct slot_at at = SLOT_BEGIN; slot_next(&model->desc, &at);) {
+        const struct matrix *m = model_weight(model, (enum weight_slot)at.slot, at.layer)->matrix;
+        if (m && slot_info((enum weight_slot)at.slot)->is_of_layer)
+            n_bytes += ops->matrix_bytes(m);
     }
     return (double)n_bytes;
 }

@@ -15,9 +15,9 @@ struct adapters {
     int n_sites;                       /* of all layers */
 };
 
-static size_t site_of(enum site site, int layer)
+static size_t site_of(enum weight_slot slot, int layer)
 {
-    return (size_t)layer * SITE_COUNT + (size_t)site;
+    return (size_t)layer * SLOT_COUNT + (size_t)slot;
 }
 
 void adapters_free(struct adapters *all, struct backend *be)
@@ -50,10 +50,10 @@ int model_find_adapter(const struct model *model, const char *name)
     return -1;
 }
 
-const struct lora *const *model_loras(const struct model *model, enum site site, int layer)
+const struct lora *const *model_loras(const struct model *model, enum weight_slot slot, int layer)
 {
     const struct adapters *all = model->adapters;
-    size_t at = site_of(site, layer);
+    size_t at = site_of(slot, layer);
     return all && all->is_used[at] ? (const struct lora *const *)all->loras + at * (size_t)all->n : NULL;
 }
 
@@ -81,10 +81,9 @@ static enum tutti_status upload(struct model *model, struct lora **out, const st
 {
     struct backend *be = model->backend;
     struct lora_part *parts = calloc((size_t)n, sizeof *parts);
-    int n_in, n_out;
     if (!parts)
         return error_set(err, TUTTI_E_MEMORY, "adapter: out of memory");
-    adapter_site_shape(&model->local, updates[0].site, updates[0].layer, &n_in, &n_out);
+    struct slot_shape shape = slot_shape(&model->local, updates[0].slot);
     for (int i = 0; i < n; i++)
         parts[i] = (struct lora_part){ .out_begin = updates[i].out_begin,
                                        .n_out = updates[i].n_out,
@@ -94,7 +93,7 @@ static enum tutti_status upload(struct model *model, struct lora **out, const st
                                        .b = updates[i].b };
     /* Compared with the rounding of the weights, float16 factors are precise enough. */
     enum dtype type = model->weight_type == DTYPE_F32 ? DTYPE_F32 : DTYPE_F16;
-    enum tutti_status st = be->ops->lora_new(be, out, parts, n, n_in, n_out, type, err);
+    enum tutti_status st = be->ops->lora_new(be, out, parts, n, shape.n_in, shape.n_out, type, err);
     if (st == TUTTI_OK)
         model->weight_bytes += be->ops->lora_bytes(*out);
     free(parts);
@@ -146,36 +145,6 @@ static void discard(struct model *model, struct adapters *all, bool has_last)
 
 /* ---- what a rank of several has of an adapter ---- */
 
-/* The rank's rows, or columns, of a site's matrix. */
-static struct split_part part_of(const struct model *model, const struct adapter_update *u)
-{
-    const struct split *split = &model->group->split;
-    const struct model_desc *d = &model->desc;
-    struct split_part part;
-    switch (u->site) {
-    case SITE_QKV:
-        part = split_part(split, d, SPLIT_QKV);
-        if (!d->has_top_query || u->layer < d->n_layers - 1)
-            return part;
-        /* only k and v */
-        for (int k = 1; k < part.n_runs; k++)
-            part.runs[k - 1] = (struct split_range){ part.runs[k].begin - d->n_heads * d->head_dim,
-                                                     part.runs[k].end - d->n_heads * d->head_dim };
-        part.n_runs--;
-        return part;
-    case SITE_TOP_QUERY:
-        return split_part(split, d, SPLIT_Q);
-    case SITE_ATTN_OUT:
-        return split_part(split, d, SPLIT_ATTN_OUT);
-    case SITE_GATE_UP:
-        return split_part(split, d, d->has_gate ? SPLIT_GATE_UP : SPLIT_UP);
-    case SITE_DOWN:
-        return split_part(split, d, SPLIT_DOWN);
-    default:
-        return split_part(split, d, SPLIT_OUTPUT);
-    }
-}
-
 /* The part of the update for the rows of one run, which begin at out_begin in the rank's matrix.
  * False: empty. */
 static bool cut_update_rows(struct adapter_update *out, const struct adapter_update *u,
@@ -208,7 +177,8 @@ static int cut_updates(const struct model *model, struct adapter_update *cut,
     int n_cut = 0;
     for (int i = 0; i < n; i++) {
         const struct adapter_update *u = &updates[i];
-        struct split_part part = part_of(model, u);
+        const struct split_target target = { .slot = u->slot, .part = SPLIT_ALL_PARTS };
+        struct split_part part = split_part(&model->group->split, &model->desc, &target);
         if (part.kind == SPLIT_COLUMNS) {
             cut[n_cut] = *u;
             cut[n_cut].a = cut_update_columns(u, part.runs[0]);
@@ -235,9 +205,9 @@ static enum tutti_status add_whole(struct model *model, const char *name,
         return error_set(err, TUTTI_E_MEMORY, "adapter %s: out of memory", name);
     for (int i = 0, n; i < n_updates && st == TUTTI_OK; i += n) {
         const struct adapter_update *first = &updates[i];
-        for (n = 1; i + n < n_updates && first[n].site == first->site && first[n].layer == first->layer;)
+        for (n = 1; i + n < n_updates && first[n].slot == first->slot && first[n].layer == first->layer;)
             n++;
-        size_t at = site_of(first->site, first->layer);
+        size_t at = site_of(first->slot, first->layer);
         st = upload(model, &all->loras[at * (size_t)all->n + (size_t)all->n - 1], first, n, err);
         all->is_used[at] = true;
     }
@@ -264,7 +234,7 @@ static enum tutti_status add_updates(struct model *model, const char *name,
     enum tutti_status st = n < 0 ? error_set(err, TUTTI_E_MEMORY, "adapter %s: out of memory", name)
                                  : add_whole(model, name, cut, n, err);
     for (int i = 0; cut && i < (int)SPLIT_MAX_RUNS * n_updates; i++)
-        if (cut[i].site == SITE_ATTN_OUT || cut[i].site == SITE_DOWN)
+        if (split_kind(cut[i].slot) == SPLIT_COLUMNS)
             free(cut[i].a);
     free(cut);
     return st;
@@ -289,20 +259,22 @@ enum tutti_status model_add_adapter(struct model *model, const char *name, const
 enum tutti_status model_make_adapter(struct model *model, const char *name, int rank, struct tutti_error *err)
 {
     const struct model_desc *d = &model->desc;
-    struct adapter_update *updates = calloc((size_t)d->n_layers * SITE_COUNT, sizeof *updates);
+    struct adapter_update *updates = calloc((size_t)d->n_layers * SLOT_COUNT, sizeof *updates);
     int n = 0, largest = 1;
     enum tutti_status st = check_name(model, name, err);
-    for (int i = 0; updates && i < d->n_layers * SITE_COUNT; i++) {
-        struct adapter_update u = {
-            .site = (enum site)(i % SITE_COUNT), .layer = i / SITE_COUNT, .rank = rank, .scale = 0.01f
-        };
-        if (u.site == SITE_OUTPUT)
+    for (struct slot_at at = SLOT_BEGIN; updates && slot_next(d, &at);) {
+        const struct slot_info *info = slot_info((enum weight_slot)at.slot);
+        struct slot_shape shape = slot_shape(d, (enum weight_slot)at.slot);
+        if (!info->can_adapt || !info->is_of_layer)
             continue;
-        adapter_site_shape(d, u.site, u.layer, &u.n_in, &u.n_out);
-        largest = u.n_in > largest ? u.n_in : largest;
-        largest = u.n_out > largest ? u.n_out : largest;
-        if (u.n_out > 0)
-            updates[n++] = u;
+        updates[n++] = (struct adapter_update){ .slot = (enum weight_slot)at.slot,
+                                                .layer = at.layer,
+                                                .n_out = shape.n_out,
+                                                .n_in = shape.n_in,
+                                                .rank = rank,
+                                                .scale = 0.01f };
+        largest = shape.n_in > largest ? shape.n_in : largest;
+        largest = shape.n_out > largest ? shape.n_out : largest;
     }
     float *values = calloc((size_t)largest * (size_t)rank,
                            sizeof *values); /* the same values for all: only speed matters */

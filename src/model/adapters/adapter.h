@@ -6,16 +6,12 @@
 
 #include "model/description/family.h"
 
-/* The linear layers that adapters may change. With has_top_query the last layer's q is in
- * SITE_TOP_QUERY, and its SITE_QKV holds only k and v. */
-enum site { SITE_QKV, SITE_TOP_QUERY, SITE_ATTN_OUT, SITE_GATE_UP, SITE_DOWN, SITE_OUTPUT, SITE_COUNT };
-
 /* One pair of factors: scale * B . A is added to rows out_begin.. of a matrix of the forward
  * pass. Rows are in the order of the loaded model (q's heads, then k's, then v's; gate, then up)
  * and in its rotary order. */
 struct adapter_update {
-    enum site site;
-    int layer; /* of SITE_OUTPUT: 0 */
+    enum weight_slot slot; /* of a slot that can_adapt */
+    int layer;             /* of SLOT_OUTPUT: 0 */
     int out_begin, n_out, n_in, rank;
     float scale;
     float *a; /* [rank][n_in] */
@@ -24,7 +20,7 @@ struct adapter_update {
 
 /* The content of an adapter's folder, checked against a model. */
 struct adapter_file {
-    struct adapter_update *updates; /* [n], by site and layer */
+    struct adapter_update *updates; /* [n], by slot and layer */
     int n;
 };
 
@@ -35,9 +31,6 @@ MUST_CHECK enum tutti_status adapter_file_open(struct adapter_file *out, const c
                                                const struct model_desc *desc, const struct family *family,
                                                bool is_gguf, struct tutti_error *err);
 void adapter_file_clear(struct adapter_file *file); /* a zeroed one is allowed */
-
-/* The shape of a site's matrix. n_out is 0 if the layer has no such matrix. */
-void adapter_site_shape(const struct model_desc *desc, enum site site, int layer, int *n_in, int *n_out);
 
 enum { LIMIT_ADAPTERS = 256, LIMIT_ADAPTER_NAME = 128 };
 
@@ -59,6 +52,6 @@ const char *model_adapter_name(const struct model *model, int adapter);
 int model_find_adapter(const struct model *model, const char *name); /* -1: there is none */
 
 /* The updates of a matrix, indexed by adapter. NULL: no adapter changes this matrix. */
-const struct lora *const *model_loras(const struct model *model, enum site site, int layer);
+const struct lora *const *model_loras(const struct model *model, enum weight_slot slot, int layer);
 
 #endif

@@ -340,7 +340,7 @@ static enum tutti_status read_pair(struct reader *r, const char *path, const str
     double alpha = number_for(r, "alpha_pattern", path, r->alpha);
     float scale = (float)(alpha / (r->is_rslora ? sqrt(rank) : rank));
     struct adapter_update *u = &r->out->updates[r->out->n++];
-    *u = (struct adapter_update){ .site = place.site,
+    *u = (struct adapter_update){ .slot = place.slot,
                                   .layer = place.layer,
                                   .out_begin = place.out_begin,
                                   .n_out = place.n_out,
@@ -381,7 +381,7 @@ static int compare_updates(const void *a, const void *b)
 {
     const struct adapter_update *x = a, *y = b;
     return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer)
-           : x->site != y->site ? (x->site > y->site) - (x->site < y->site)
+           : x->slot != y->slot ? (x->slot > y->slot) - (x->slot < y->slot)
                                 : (x->out_begin > y->out_begin) - (x->out_begin < y->out_begin);
 }
 
@@ -391,7 +391,7 @@ static enum tutti_status check_overlaps(const struct reader *r, struct tutti_err
     qsort(r->out->updates, (size_t)r->out->n, sizeof *r->out->updates, compare_updates);
     for (int i = 1; i < r->out->n; i++) {
         const struct adapter_update *u = &r->out->updates[i], *before = u - 1;
-        if (u->layer == before->layer && u->site == before->site &&
+        if (u->layer == before->layer && u->slot == before->slot &&
             u->out_begin < before->out_begin + before->n_out)
             return error_set(
                 err, TUTTI_E_FORMAT,

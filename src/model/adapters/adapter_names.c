@@ -75,82 +75,49 @@ static bool matches(const char *pattern, const char *path, int *layer)
     return is_end_of(pattern, n_head, path, begin);
 }
 
-void adapter_site_shape(const struct model_desc *d, enum site site, int layer, int *n_in, int *n_out)
+/* The rows of part i of a slot's matrix, or of all its parts, where they are one tensor. */
+static void place_rows(struct adapter_place *out, const struct model_desc *d,
+                       const struct tensor_names *names, const struct slot_shape *shape, int part,
+                       bool is_fused, bool permutes)
 {
-    int q = d->n_heads * d->head_dim, kv = 2 * d->n_kv_heads * d->head_dim;
-    bool is_top = d->has_top_query && layer == d->n_layers - 1;
-    *n_in = d->d_model;
-    switch (site) {
-    case SITE_QKV:
-        *n_out = is_top ? kv : q + kv;
-        break;
-    case SITE_TOP_QUERY:
-        *n_out = is_top ? q : 0;
-        break;
-    case SITE_ATTN_OUT:
-        *n_in = q;
-        *n_out = d->d_model;
-        break;
-    case SITE_GATE_UP:
-        *n_out = d->has_gate ? 2 * d->d_ff : d->d_ff;
-        break;
-    case SITE_DOWN:
-        *n_in = d->d_ff;
-        *n_out = d->d_model;
-        break;
-    default: /* SITE_OUTPUT */
-        *n_out = d->n_vocab;
+    bool is_qkv = slot_named_as(out->slot) == SLOT_QKV;
+    out->n_in = shape->n_in;
+    out->n_out = is_fused ? shape->n_out : shape->rows[part];
+    for (int i = 0; i < part; i++)
+        out->out_begin += shape->rows[i];
+    out->by_head_dim = is_qkv && is_fused && names->is_by_head ? d->head_dim : 0;
+    if (is_qkv && permutes) { /* all but the values, which come last */
+        int n_values = d->n_kv_heads * d->head_dim;
+        bool has_values = is_fused || (out->slot != SLOT_TOP_QUERY && part == shape->n_parts - 1);
+        out->n_permuted = has_values ? out->n_out - n_values : out->n_out;
     }
-}
-
-/* part: of qkv: 0, 1, 2 if they are three tensors, else 0. */
-static void place_qkv(struct adapter_place *out, const struct model_desc *d, const struct tensor_names *names,
-                      int part, bool permutes)
-{
-    int q = d->n_heads * d->head_dim, kv = d->n_kv_heads * d->head_dim;
-    bool is_fused = !names->qkv[1], is_top = d->has_top_query && out->layer == d->n_layers - 1;
-    out->site = SITE_QKV;
-    out->n_out = is_fused ? q + 2 * kv : part == 0 ? q : kv;
-    out->out_begin = part == 0 ? 0 : part == 1 ? q : q + kv;
-    out->by_head_dim = is_fused && names->is_by_head ? d->head_dim : 0;
-    out->n_permuted = !permutes ? 0 : is_fused ? q + kv : part < 2 ? out->n_out : 0;
-    if (is_top && part == 0)
-        out->site = SITE_TOP_QUERY;
-    else if (is_top)
-        out->out_begin -= q;
 }
 
 /* Searches one layout. names: with is_top those of the top layer. */
 static bool find_in(struct adapter_place *out, const char *path, const struct model_desc *d,
                     const struct tensor_names *names, bool is_top, bool permutes)
 {
-    const struct {
-        const char *pattern;
-        enum site site;
-        int part;
-    } all[] = {
-        { names->qkv[0], SITE_QKV, 0 },         { names->qkv[1], SITE_QKV, 1 },
-        { names->qkv[2], SITE_QKV, 2 },         { names->attn_out, SITE_ATTN_OUT, 0 },
-        { names->gate_up[0], SITE_GATE_UP, 0 }, { names->gate_up[1], SITE_GATE_UP, 1 },
-        { names->down, SITE_DOWN, 0 },          { is_top ? NULL : names->output, SITE_OUTPUT, 0 },
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        int layer;
-        if (!all[i].pattern || !matches(all[i].pattern, path, &layer))
+    for (int slot = 0; slot < SLOT_COUNT; slot++) {
+        const struct slot_info *info = slot_info((enum weight_slot)slot);
+        int last = d->n_layers - 1;
+        if (!info->can_adapt || (is_top && !info->is_of_layer) ||
+            (info->is_of_layer && !slot_is_in(d, (enum weight_slot)slot, is_top ? last : 0)))
             continue;
-        if (is_top)
-            layer = d->n_layers - 1;
-        else if (d->has_top_query && layer == d->n_layers - 1)
-            return false; /* the top layer has its own names */
-        *out = (struct adapter_place){ .site = all[i].site, .layer = layer < 0 ? 0 : layer };
-        adapter_site_shape(d, out->site, out->layer, &out->n_in, &out->n_out);
-        if (out->site == SITE_QKV) {
-            place_qkv(out, d, names, all[i].part, permutes);
-        } else if (out->site == SITE_GATE_UP && names->gate_up[1]) {
-            out->n_out = d->d_ff;
-            out->out_begin = all[i].part * d->d_ff;
+        const char *const *patterns = tensor_names_of(names, (enum weight_slot)slot);
+        struct slot_shape shape = slot_shape(d, (enum weight_slot)slot);
+        bool is_fused = shape.n_parts > 1 && !patterns[1];
+        for (int i = 0; i < (is_fused ? 1 : shape.n_parts); i++) {
+            int layer;
+            if (!patterns[i] || !matches(patterns[i], path, &layer))
+                continue;
+            if (is_top)
+                layer = last;
+            else if (d->has_top_query && layer == last)
+                return false; /* the top layer has its own names */
+            *out = (struct adapter_place){ .slot = (enum weight_slot)slot, .layer = layer < 0 ? 0 : layer };
+            place_rows(out, d, names, &shape, i, is_fused, permutes);
+            return true;
         }
-        return true;
     }
     return false;
 }

@@ -15,7 +15,7 @@ enum factor adapter_split_name(char *path, const char *name);
 
 /* The rows of the forward pass's matrix that a linear layer of the checkpoint corresponds to. */
 struct adapter_place {
-    enum site site;
+    enum weight_slot slot;
     int layer, out_begin, n_out, n_in;
     int by_head_dim; /* > 0: its rows are [heads][q, k, v][by_head_dim] */
     int n_permuted;  /* of its first rows, whose heads change from half-split to interleaved order */

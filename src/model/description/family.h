@@ -8,28 +8,37 @@
 #include "model/description/config.h"
 #include "model/model.h"
 
-/* Matrices that a checkpoint stores as [in][out]. */
-enum { TRANSPOSED_QKV = 1, TRANSPOSED_ATTN_OUT = 2, TRANSPOSED_MLP = 4, TRANSPOSED_ALL = 7 };
+/* Matrices that a checkpoint stores as [in][out]: bits 1 << slot. */
+enum {
+    TRANSPOSED_QKV = 1 << SLOT_QKV,
+    TRANSPOSED_ATTN_OUT = 1 << SLOT_ATTN_OUT,
+    TRANSPOSED_MLP = 1 << SLOT_GATE_UP | 1 << SLOT_DOWN,
+    TRANSPOSED_ALL = TRANSPOSED_QKV | TRANSPOSED_ATTN_OUT | TRANSPOSED_MLP
+};
 
 /* Names of tensors; "%d" is the layer's number. A bias has the name of its weight with "bias"
- * instead of "weight" at the end, or "beta" instead of "gamma". NULL: no such tensor, by the
- * model's description. */
+ * instead of "weight" at the end, or "beta" instead of "gamma". */
 struct tensor_names {
-    const char *embedding, *embedding_norm, *positions;
-    const char *output, *output_norm;
-    const char *attn_norm, *attn_post_norm, *ffn_norm, *ffn_post_norm;
-    const char *qkv[3];          /* one fused tensor and NULLs, or q, k, v */
-    const char *q_norm, *k_norm; /* of each head */
-    const char *attn_out;
-    /* One fused tensor (gate rows first) and NULL, or gate, up; up and NULL without a gate. */
-    const char *gate_up[2];
-    const char *down;
-    const char *top_query;          /* the table of the top query layer */
-    const struct tensor_names *top; /* names of that last layer */
+    /* By slot: a name for each part, or one fused tensor of all parts (q, k, v; gate, up) and NULLs.
+     * NULL: no such tensor, by the model's description. The top query and its keys and values have
+     * the names of SLOT_QKV. */
+    const char *of[SLOT_COUNT][MAX_PARTS];
+    const struct tensor_names *top; /* of the last layer, with has_top_query */
     unsigned transposed;            /* TRANSPOSED_... */
     bool is_by_head;                /* a fused qkv is stored as [n_heads][q, k, v][head_dim] */
     bool is_gguf;
 };
+
+/* The names of a slot's parts; those that are missing are NULL. */
+static inline const char *const *tensor_names_of(const struct tensor_names *names, enum weight_slot slot)
+{
+    return names->of[slot_named_as(slot)] + (slot == SLOT_TOP_KV ? 1 : 0);
+}
+
+static inline bool tensor_names_transposes(const struct tensor_names *names, enum weight_slot slot)
+{
+    return names->transposed >> slot_named_as(slot) & 1;
+}
 
 struct family {
     const char *name;

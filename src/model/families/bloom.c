@@ -6,22 +6,23 @@
 
 #define HF_NAMES(prefix)                                                                                     \
     {                                                                                                        \
-        .embedding = prefix "word_embeddings.weight",                                                        \
-        .embedding_norm = prefix "word_embeddings_layernorm.weight", .output = "lm_head.weight",             \
-        .output_norm = prefix "ln_f.weight", .attn_norm = prefix "h.%d.input_layernorm.weight",              \
-        .ffn_norm = prefix "h.%d.post_attention_layernorm.weight",                                           \
-        .qkv = { prefix "h.%d.self_attention.query_key_value.weight" },                                      \
-        .attn_out = prefix "h.%d.self_attention.dense.weight",                                               \
-        .gate_up = { prefix "h.%d.mlp.dense_h_to_4h.weight" },                                               \
-        .down = prefix "h.%d.mlp.dense_4h_to_h.weight", .is_by_head = true,                                  \
+        .of[SLOT_EMBEDDING] = { prefix "word_embeddings.weight" },                                           \
+        .of[SLOT_EMBEDDING_NORM] = { prefix "word_embeddings_layernorm.weight" },                            \
+        .of[SLOT_OUTPUT] = { "lm_head.weight" }, .of[SLOT_OUTPUT_NORM] = { prefix "ln_f.weight" },           \
+        .of[SLOT_ATTN_NORM] = { prefix "h.%d.input_layernorm.weight" },                                      \
+        .of[SLOT_FFN_NORM] = { prefix "h.%d.post_attention_layernorm.weight" },                              \
+        .of[SLOT_QKV] = { prefix "h.%d.self_attention.query_key_value.weight" },                             \
+        .of[SLOT_ATTN_OUT] = { prefix "h.%d.self_attention.dense.weight" },                                  \
+        .of[SLOT_GATE_UP] = { prefix "h.%d.mlp.dense_h_to_4h.weight" },                                      \
+        .of[SLOT_DOWN] = { prefix "h.%d.mlp.dense_4h_to_h.weight" }, .is_by_head = true,                     \
     }
 
 #define MINDFORMERS_NAMES(prefix)                                                                            \
     {                                                                                                        \
         NAMES_MINDFORMERS_BLOCK(prefix "blocks.%d."),                                                        \
-            .embedding = prefix "embedding.word_embedding.embedding_table",                                  \
-            .embedding_norm = prefix "embedding.norm.gamma", .output = "head.weight",                        \
-            .output_norm = prefix "ln_f.gamma",                                                              \
+            .of[SLOT_EMBEDDING] = { prefix "embedding.word_embedding.embedding_table" },                     \
+            .of[SLOT_EMBEDDING_NORM] = { prefix "embedding.norm.gamma" },                                    \
+            .of[SLOT_OUTPUT] = { "head.weight" }, .of[SLOT_OUTPUT_NORM] = { prefix "ln_f.gamma" },           \
     }
 
 static const struct tensor_names LAYOUTS[] = {
@@ -29,7 +30,8 @@ static const struct tensor_names LAYOUTS[] = {
     HF_NAMES(""),
     MINDFORMERS_NAMES("transformer."),
     MINDFORMERS_NAMES(""),
-    { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP, .embedding_norm = "token_embd_norm.weight" },
+    { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP,
+      .of[SLOT_EMBEDDING_NORM] = { "token_embd_norm.weight" } },
 };
 
 static bool is_bloom(const json_t *config)

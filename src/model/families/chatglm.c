@@ -9,16 +9,19 @@
 
 #define LAYER "transformer.encoder.layers.%d."
 #define NAMES(table)                                                                                         \
-    .embedding = "transformer.embedding." table, .output = "transformer.output_layer.weight",                \
-    .output_norm = "transformer.encoder.final_layernorm.weight",                                             \
-    .attn_norm = LAYER "input_layernorm.weight", .ffn_norm = LAYER "post_attention_layernorm.weight",        \
-    .attn_out = LAYER "self_attention.dense.weight", .down = LAYER "mlp.dense_4h_to_h.weight"
-#define FUSED_QKV .qkv = { LAYER "self_attention.query_key_value.weight" }
+    .of[SLOT_EMBEDDING] = { "transformer.embedding." table },                                                \
+    .of[SLOT_OUTPUT] = { "transformer.output_layer.weight" },                                                \
+    .of[SLOT_OUTPUT_NORM] = { "transformer.encoder.final_layernorm.weight" },                                \
+    .of[SLOT_ATTN_NORM] = { LAYER "input_layernorm.weight" },                                                \
+    .of[SLOT_FFN_NORM] = { LAYER "post_attention_layernorm.weight" },                                        \
+    .of[SLOT_ATTN_OUT] = { LAYER "self_attention.dense.weight" },                                            \
+    .of[SLOT_DOWN] = { LAYER "mlp.dense_4h_to_h.weight" }
+#define FUSED_QKV .of[SLOT_QKV] = { LAYER "self_attention.query_key_value.weight" }
 #define SPLIT_QKV                                                                                            \
-    .qkv = { LAYER "self_attention.wq.weight", LAYER "self_attention.wk.weight",                             \
-             LAYER "self_attention.wv.weight" }
-#define FUSED_GATE_UP .gate_up = { LAYER "mlp.dense_h_to_4h.weight" }
-#define SPLIT_GATE_UP .gate_up = { LAYER "mlp.dense_left.weight", LAYER "mlp.dense_right.weight" }
+    .of[SLOT_QKV] = { LAYER "self_attention.wq.weight", LAYER "self_attention.wk.weight",                    \
+                      LAYER "self_attention.wv.weight" }
+#define FUSED_GATE_UP .of[SLOT_GATE_UP] = { LAYER "mlp.dense_h_to_4h.weight" }
+#define SPLIT_GATE_UP .of[SLOT_GATE_UP] = { LAYER "mlp.dense_left.weight", LAYER "mlp.dense_right.weight" }
 
 /* The authors' names; MindFormers' names, fused or split. */
 static const struct tensor_names LAYOUTS[] = {

@@ -12,12 +12,15 @@
 /* scale: the name of a norm's weight. MindFormers changes only that and the embedding's name. */
 #define NAMES(table, scale)                                                                                  \
     {                                                                                                        \
-        .embedding = "transformer.word_embeddings." table, .output = "lm_head.weight",                       \
-        .output_norm = "transformer.final_layernorm." scale, .attn_norm = LAYER "input_layernorm." scale,    \
-        .ffn_norm = LAYER "post_attention_layernorm." scale,                                                 \
-        .qkv = { LAYER "attention.query_key_value.weight" }, .attn_out = LAYER "attention.dense.weight",     \
-        .gate_up = { LAYER "mlp.dense_h_to_4h.weight" }, .down = LAYER "mlp.dense_4h_to_h.weight",           \
-        .is_by_head = true,                                                                                  \
+        .of[SLOT_EMBEDDING] = { "transformer.word_embeddings." table },                                      \
+        .of[SLOT_OUTPUT] = { "lm_head.weight" },                                                             \
+        .of[SLOT_OUTPUT_NORM] = { "transformer.final_layernorm." scale },                                    \
+        .of[SLOT_ATTN_NORM] = { LAYER "input_layernorm." scale },                                            \
+        .of[SLOT_FFN_NORM] = { LAYER "post_attention_layernorm." scale },                                    \
+        .of[SLOT_QKV] = { LAYER "attention.query_key_value.weight" },                                        \
+        .of[SLOT_ATTN_OUT] = { LAYER "attention.dense.weight" },                                             \
+        .of[SLOT_GATE_UP] = { LAYER "mlp.dense_h_to_4h.weight" },                                            \
+        .of[SLOT_DOWN] = { LAYER "mlp.dense_4h_to_h.weight" }, .is_by_head = true,                           \
     }
 
 static const struct tensor_names LAYOUTS[] = {

@@ -5,16 +5,17 @@
 #include "model/families/names.h"
 
 static const struct tensor_names GLM_LAYOUTS[] = {
-    { NAMES_TRANSFORMERS, .gate_up = { "model.layers.%d.mlp.gate_up_proj.weight" } },
+    { NAMES_TRANSFORMERS, .of[SLOT_GATE_UP] = { "model.layers.%d.mlp.gate_up_proj.weight" } },
     { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP },
 };
 
 static const struct tensor_names GLM4_LAYOUTS[] = {
-    { NAMES_TRANSFORMERS, .gate_up = { "model.layers.%d.mlp.gate_up_proj.weight" },
-      .attn_post_norm = "model.layers.%d.post_self_attn_layernorm.weight",
-      .ffn_post_norm = "model.layers.%d.post_mlp_layernorm.weight" },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP, .attn_post_norm = "blk.%d.post_attention_norm.weight",
-      .ffn_post_norm = "blk.%d.post_ffw_norm.weight" },
+    { NAMES_TRANSFORMERS, .of[SLOT_GATE_UP] = { "model.layers.%d.mlp.gate_up_proj.weight" },
+      .of[SLOT_ATTN_POST_NORM] = { "model.layers.%d.post_self_attn_layernorm.weight" },
+      .of[SLOT_FFN_POST_NORM] = { "model.layers.%d.post_mlp_layernorm.weight" } },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP,
+      .of[SLOT_ATTN_POST_NORM] = { "blk.%d.post_attention_norm.weight" },
+      .of[SLOT_FFN_POST_NORM] = { "blk.%d.post_ffw_norm.weight" } },
 };
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };

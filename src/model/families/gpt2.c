@@ -7,21 +7,24 @@
 
 #define HF_NAMES(prefix)                                                                                     \
     {                                                                                                        \
-        .embedding = prefix "wte.weight", .positions = prefix "wpe.weight", .output = "lm_head.weight",      \
-        .output_norm = prefix "ln_f.weight", .attn_norm = prefix "h.%d.ln_1.weight",                         \
-        .ffn_norm = prefix "h.%d.ln_2.weight", .qkv = { prefix "h.%d.attn.c_attn.weight" },                  \
-        .attn_out = prefix "h.%d.attn.c_proj.weight", .gate_up = { prefix "h.%d.mlp.c_fc.weight" },          \
-        .down = prefix "h.%d.mlp.c_proj.weight", .transposed = TRANSPOSED_ALL,                               \
+        .of[SLOT_EMBEDDING] = { prefix "wte.weight" }, .of[SLOT_POSITIONS] = { prefix "wpe.weight" },        \
+        .of[SLOT_OUTPUT] = { "lm_head.weight" }, .of[SLOT_OUTPUT_NORM] = { prefix "ln_f.weight" },           \
+        .of[SLOT_ATTN_NORM] = { prefix "h.%d.ln_1.weight" },                                                 \
+        .of[SLOT_FFN_NORM] = { prefix "h.%d.ln_2.weight" },                                                  \
+        .of[SLOT_QKV] = { prefix "h.%d.attn.c_attn.weight" },                                                \
+        .of[SLOT_ATTN_OUT] = { prefix "h.%d.attn.c_proj.weight" },                                           \
+        .of[SLOT_GATE_UP] = { prefix "h.%d.mlp.c_fc.weight" },                                               \
+        .of[SLOT_DOWN] = { prefix "h.%d.mlp.c_proj.weight" }, .transposed = TRANSPOSED_ALL,                  \
     }
 
 static const struct tensor_names LAYOUTS[] = {
     HF_NAMES("transformer."),
     HF_NAMES(""),
     { NAMES_MINDFORMERS_BLOCK("backbone.blocks.%d."),
-      .embedding = "backbone.embedding.word_embedding.embedding_table",
-      .positions = "backbone.embedding.position_embedding.embedding_table", .output = "head.weight",
-      .output_norm = "backbone.layernorm.gamma" },
-    { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP, .positions = "position_embd.weight" },
+      .of[SLOT_EMBEDDING] = { "backbone.embedding.word_embedding.embedding_table" },
+      .of[SLOT_POSITIONS] = { "backbone.embedding.position_embedding.embedding_table" },
+      .of[SLOT_OUTPUT] = { "head.weight" }, .of[SLOT_OUTPUT_NORM] = { "backbone.layernorm.gamma" } },
+    { NAMES_GGUF, NAMES_GGUF_FUSED_QKV, NAMES_GGUF_UP, .of[SLOT_POSITIONS] = { "position_embd.weight" } },
 };
 
 /* Buffers of the causal mask. */

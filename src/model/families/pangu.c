@@ -14,15 +14,15 @@ static const struct tensor_names GGUF_TOP_LAYER = { NAMES_GGUF, NAMES_GGUF_SPLIT
 static const struct tensor_names LAYOUTS[] = {
     {
         NAMES_MINDFORMERS_BLOCK("backbone.blocks.%d."),
-        .embedding = "backbone.embedding.word_embedding.embedding_table",
-        .positions = "backbone.embedding.position_embedding.embedding_table",
-        .output_norm = "backbone.layernorm.gamma",
-        .top_query = "backbone.top_query_embedding.embedding_table",
+        .of[SLOT_EMBEDDING] = { "backbone.embedding.word_embedding.embedding_table" },
+        .of[SLOT_POSITIONS] = { "backbone.embedding.position_embedding.embedding_table" },
+        .of[SLOT_OUTPUT_NORM] = { "backbone.layernorm.gamma" },
+        .of[SLOT_TOP_TABLE] = { "backbone.top_query_embedding.embedding_table" },
         .top = &TOP_LAYER,
     },
     {
-        NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP, .positions = "position_embd.weight",
-        .top_query = "top_query_embd.weight", .top = &GGUF_TOP_LAYER, /* the last block */
+        NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_UP, .of[SLOT_POSITIONS] = { "position_embd.weight" },
+        .of[SLOT_TOP_TABLE] = { "top_query_embd.weight" }, .top = &GGUF_TOP_LAYER, /* the last block */
     },
 };
 

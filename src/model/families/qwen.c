@@ -6,16 +6,18 @@
 
 /* MindFormers' newer models. */
 #define NAMES_CORE                                                                                           \
-    .embedding = "embedding.word_embeddings.weight", .output = "output_layer.weight",                        \
-    .output_norm = "decoder.final_layernorm.weight",                                                         \
-    .attn_norm = "decoder.layers.%d.input_layernorm.weight",                                                 \
-    .ffn_norm = "decoder.layers.%d.pre_mlp_layernorm.weight",                                                \
-    .qkv = { "decoder.layers.%d.self_attention.linear_q.weight",                                             \
-             "decoder.layers.%d.self_attention.linear_k.weight",                                             \
-             "decoder.layers.%d.self_attention.linear_v.weight" },                                           \
-    .attn_out = "decoder.layers.%d.self_attention.linear_proj.weight",                                       \
-    .gate_up = { "decoder.layers.%d.mlp.gating.weight", "decoder.layers.%d.mlp.linear_fc1.weight" },         \
-    .down = "decoder.layers.%d.mlp.linear_fc2.weight"
+    .of[SLOT_EMBEDDING] = { "embedding.word_embeddings.weight" },                                            \
+    .of[SLOT_OUTPUT] = { "output_layer.weight" },                                                            \
+    .of[SLOT_OUTPUT_NORM] = { "decoder.final_layernorm.weight" },                                            \
+    .of[SLOT_ATTN_NORM] = { "decoder.layers.%d.input_layernorm.weight" },                                    \
+    .of[SLOT_FFN_NORM] = { "decoder.layers.%d.pre_mlp_layernorm.weight" },                                   \
+    .of[SLOT_QKV] = { "decoder.layers.%d.self_attention.linear_q.weight",                                    \
+                      "decoder.layers.%d.self_attention.linear_k.weight",                                    \
+                      "decoder.layers.%d.self_attention.linear_v.weight" },                                  \
+    .of[SLOT_ATTN_OUT] = { "decoder.layers.%d.self_attention.linear_proj.weight" },                          \
+    .of[SLOT_GATE_UP] = { "decoder.layers.%d.mlp.gating.weight",                                             \
+                          "decoder.layers.%d.mlp.linear_fc1.weight" },                                       \
+    .of[SLOT_DOWN] = { "decoder.layers.%d.mlp.linear_fc2.weight" }
 
 static const struct tensor_names QWEN2_LAYOUTS[] = {
     { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP },       { NAMES_MINDFORMERS, NAMES_MINDFORMERS_SPLIT },
@@ -24,12 +26,14 @@ static const struct tensor_names QWEN2_LAYOUTS[] = {
 };
 
 static const struct tensor_names QWEN3_LAYOUTS[] = {
-    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP, .q_norm = "model.layers.%d.self_attn.q_norm.weight",
-      .k_norm = "model.layers.%d.self_attn.k_norm.weight" },
-    { NAMES_CORE, .q_norm = "decoder.layers.%d.self_attention.q_layernorm.weight",
-      .k_norm = "decoder.layers.%d.self_attention.k_layernorm.weight" },
-    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP, .q_norm = "blk.%d.attn_q_norm.weight",
-      .k_norm = "blk.%d.attn_k_norm.weight" },
+    { NAMES_TRANSFORMERS, NAMES_TRANSFORMERS_GATE_UP,
+      .of[SLOT_Q_NORM] = { "model.layers.%d.self_attn.q_norm.weight" },
+      .of[SLOT_K_NORM] = { "model.layers.%d.self_attn.k_norm.weight" } },
+    { NAMES_CORE, .of[SLOT_Q_NORM] = { "decoder.layers.%d.self_attention.q_layernorm.weight" },
+      .of[SLOT_K_NORM] = { "decoder.layers.%d.self_attention.k_layernorm.weight" } },
+    { NAMES_GGUF, NAMES_GGUF_SPLIT_QKV, NAMES_GGUF_GATE_UP,
+      .of[SLOT_Q_NORM] = { "blk.%d.attn_q_norm.weight" },
+      .of[SLOT_K_NORM] = { "blk.%d.attn_k_norm.weight" } },
 };
 
 static const char *const IGNORED[] = { "rotary_emb.inv_freq" };

@@ -126,9 +126,9 @@ const struct tensor_names *family_layout(const struct family *family, const stru
     const struct tensor_names *nearest = NULL;
     for (int i = 0; i < family->n_layouts; i++) {
         const struct tensor_names *names = &family->layouts[i];
-        if (!has_tensor(ck, names->qkv[0]))
+        if (!has_tensor(ck, names->of[SLOT_QKV][0]))
             continue;
-        if (has_tensor(ck, names->embedding) && has_tensor(ck, names->gate_up[0]))
+        if (has_tensor(ck, names->of[SLOT_EMBEDDING][0]) && has_tensor(ck, names->of[SLOT_GATE_UP][0]))
             return names;
         nearest = nearest ? nearest : names;
     }
@@ -140,7 +140,7 @@ enum tutti_status family_no_layout(const struct family *family, const struct che
 {
     for (int i = 0; i < family->n_layouts; i++) {
         char name[LIMIT_TENSOR_NAME_BYTES];
-        weights_layer_name(name, sizeof name, family->layouts[i].qkv[0], 0);
+        weights_layer_name(name, sizeof name, family->layouts[i].of[SLOT_QKV][0], 0);
         const char *method = quantized_find(ck, name);
         if (method)
             return error_set(err, TUTTI_E_UNSUPPORTED,
@@ -148,7 +148,7 @@ enum tutti_status family_no_layout(const struct family *family, const struct che
                              checkpoint_path(ck), name, method, QUANTIZED_ADVICE);
     }
     return error_set(err, TUTTI_E_FORMAT, "%s: no tensor is named as in a %s model, expected for example %s",
-                     checkpoint_path(ck), family->name, family->layouts[0].embedding);
+                     checkpoint_path(ck), family->name, family->layouts[0].of[SLOT_EMBEDDING][0]);
 }
 
 /* GGUF need not contain the vocabulary size: use the embedding's rows. */
@@ -156,11 +156,12 @@ static enum tutti_status find_vocab(struct model_desc *desc, const struct family
                                     const struct checkpoint *ck, struct tutti_error *err)
 {
     const struct tensor_names *names = family_layout(family, ck);
-    const struct tensor *table = names ? checkpoint_find(ck, names->embedding) : NULL;
+    const struct tensor *table = names ? checkpoint_find(ck, names->of[SLOT_EMBEDDING][0]) : NULL;
     if (!table || table->n_dims != 2 || table->shape[0] < 1 || table->shape[0] > LIMIT_VOCAB)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: tensor %s is missing, or its shape is not [vocabulary, width]",
-                         checkpoint_path(ck), names ? names->embedding : family->layouts[0].embedding);
+                         checkpoint_path(ck),
+                         names ? names->of[SLOT_EMBEDDING][0] : family->layouts[0].of[SLOT_EMBEDDING][0]);
     desc->n_vocab = (int)table->shape[0];
     return TUTTI_OK;
 }
@@ -181,10 +182,11 @@ static enum tutti_status check_tie(struct model_desc *desc, const struct family 
                                    const struct tensor_names *names, const struct checkpoint *ck,
                                    struct tutti_error *err)
 {
-    if (!desc->tied_output || !names || !names->output || checkpoint_gguf(ck) || checkpoint_shard(ck))
+    if (!desc->tied_output || !names || !names->of[SLOT_OUTPUT][0] || checkpoint_gguf(ck) ||
+        checkpoint_shard(ck))
         return TUTTI_OK;
-    const struct tensor *output = checkpoint_find(ck, names->output);
-    const struct tensor *table = checkpoint_find(ck, names->embedding);
+    const struct tensor *output = checkpoint_find(ck, names->of[SLOT_OUTPUT][0]);
+    const struct tensor *table = checkpoint_find(ck, names->of[SLOT_EMBEDDING][0]);
     bool is_same = false;
     if (!output || !table)
         return TUTTI_OK;
@@ -262,10 +264,10 @@ enum tutti_status model_desc_read(struct model_desc *desc, const struct family *
         return st;
     const struct tensor_names *names = family_layout(*family, ck);
     if (is_gguf && names) {
-        desc->tied_output = !checkpoint_find(ck, names->output);
-        desc->has_qkv_bias = desc->has_qkv_bias || has_bias(ck, names->qkv[0]);
-        desc->has_attn_out_bias = desc->has_attn_out_bias || has_bias(ck, names->attn_out);
-        desc->has_mlp_bias = desc->has_mlp_bias || has_bias(ck, names->down);
+        desc->tied_output = !checkpoint_find(ck, names->of[SLOT_OUTPUT][0]);
+        desc->has_qkv_bias = desc->has_qkv_bias || has_bias(ck, names->of[SLOT_QKV][0]);
+        desc->has_attn_out_bias = desc->has_attn_out_bias || has_bias(ck, names->of[SLOT_ATTN_OUT][0]);
+        desc->has_mlp_bias = desc->has_mlp_bias || has_bias(ck, names->of[SLOT_DOWN][0]);
     }
     st = check_tie(desc, *family, names, ck, err);
     if (st != TUTTI_OK)

@@ -17,12 +17,6 @@ static void add_floats(uint64_t *sum, const struct model *model, const float *me
     add(sum, memory ? model->backend->ops->checksum(model->backend, memory, n) : 0);
 }
 
-static void add_norm(uint64_t *sum, const struct model *model, const struct norm *norm)
-{
-    add_floats(sum, model, norm->w, (size_t)model->desc.d_model);
-    add_floats(sum, model, norm->b, (size_t)model->desc.d_model);
-}
-
 static void add_matrix(uint64_t *sum, const struct model *model, const struct matrix *m)
 {
     add(sum, m ? model->backend->ops->matrix_checksum(model->backend, m) : 0);
@@ -31,28 +25,15 @@ static void add_matrix(uint64_t *sum, const struct model *model, const struct ma
 uint64_t model_weights_fingerprint(const struct model *model)
 {
     const struct model_desc *d = &model->desc;
-    size_t n_positions = (size_t)d->n_ctx * (size_t)d->d_model;
     uint64_t sum = 0;
-    add_matrix(&sum, model, model->embedding);
-    add_matrix(&sum, model, model->output != model->embedding ? model->output : NULL);
-    add_norm(&sum, model, &model->embedding_norm);
-    add_norm(&sum, model, &model->output_norm);
-    add_floats(&sum, model, model->positions, n_positions);
-    add_floats(&sum, model, model->top_query.table, n_positions);
-    add_matrix(&sum, model, model->top_query.query);
-    add_matrix(&sum, model, model->top_query.kv);
-    for (int i = 0; model->layers && i < d->n_layers; i++) {
-        const struct layer *layer = &model->layers[i];
-        add_norm(&sum, model, &layer->attn_norm);
-        add_norm(&sum, model, &layer->ffn_norm);
-        add_norm(&sum, model, &layer->attn_post_norm);
-        add_norm(&sum, model, &layer->ffn_post_norm);
-        add_floats(&sum, model, layer->q_norm, (size_t)d->head_dim);
-        add_floats(&sum, model, layer->k_norm, (size_t)d->head_dim);
-        add_matrix(&sum, model, layer->qkv);
-        add_matrix(&sum, model, layer->attn_out);
-        add_matrix(&sum, model, layer->gate_up);
-        add_matrix(&sum, model, layer->down);
+    for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
+        const struct model_weight *w = model_weight(model, (enum weight_slot)at.slot, at.layer);
+        struct slot_shape shape = slot_shape(d, (enum weight_slot)at.slot);
+        size_t n = (size_t)shape.n_out * (size_t)shape.n_in;
+        add(&sum, (uint64_t)at.slot);
+        add_matrix(&sum, model, w->matrix);
+        add_floats(&sum, model, w->values, n);
+        add_floats(&sum, model, w->bias, n);
     }
     return sum;
 }
@@ -113,14 +94,11 @@ uint64_t model_shape_fingerprint(const struct model *model)
 uint64_t model_adapter_fingerprint(const struct model *model, int adapter)
 {
     uint64_t sum = 0;
-    for (int layer = 0; layer < model->desc.n_layers; layer++) {
-        for (int site = 0; site < SITE_COUNT; site++) {
-            if (site == SITE_OUTPUT && layer > 0)
-                continue;
-            const struct lora *const *loras = model_loras(model, (enum site)site, layer);
-            const struct lora *lora = loras ? loras[adapter] : NULL;
-            add(&sum, lora ? model->backend->ops->lora_checksum(model->backend, lora) : 0);
-        }
+    for (int i = 0; i < model->desc.n_layers * SLOT_COUNT; i++) {
+        const struct lora *const *loras = model_loras(model, (enum weight_slot)(i % SLOT_COUNT),
+                                                      i / SLOT_COUNT);
+        const struct lora *lora = loras ? loras[adapter] : NULL;
+        add(&sum, lora ? model->backend->ops->lora_checksum(model->backend, lora) : 0);
     }
     return sum;
 }

@@ -321,24 +321,11 @@ enum tutti_status model_text_suffix(const struct model *model, struct ids *out, 
                                                                                   : chat_out_of_memory(err);
 }
 
-static void free_norm(struct backend *be, const struct norm *norm)
+static void free_weight(struct backend *be, const struct model_weight *w)
 {
-    be->ops->dealloc(be, norm->w);
-    be->ops->dealloc(be, norm->b);
-}
-
-static void free_layer(struct backend *be, const struct layer *layer)
-{
-    free_norm(be, &layer->attn_norm);
-    free_norm(be, &layer->ffn_norm);
-    free_norm(be, &layer->attn_post_norm);
-    free_norm(be, &layer->ffn_post_norm);
-    be->ops->dealloc(be, layer->q_norm);
-    be->ops->dealloc(be, layer->k_norm);
-    be->ops->matrix_free(be, layer->qkv);
-    be->ops->matrix_free(be, layer->attn_out);
-    be->ops->matrix_free(be, layer->gate_up);
-    be->ops->matrix_free(be, layer->down);
+    be->ops->matrix_free(be, w->matrix);
+    be->ops->dealloc(be, w->values);
+    be->ops->dealloc(be, w->bias);
 }
 
 void model_free(struct model *model)
@@ -351,21 +338,12 @@ void model_free(struct model *model)
     if (be) {
         workspace_free(model->workspace, be);
         adapters_free(model->adapters, be);
-        for (int i = 0; model->layers && i < model->desc.n_layers; i++)
-            free_layer(be, &model->layers[i]);
-        if (model->output != model->embedding)
-            be->ops->matrix_free(be, model->output);
-        be->ops->matrix_free(be, model->embedding);
-        be->ops->matrix_free(be, model->top_query.query);
-        be->ops->matrix_free(be, model->top_query.kv);
-        be->ops->dealloc(be, model->top_query.table);
-        be->ops->dealloc(be, model->positions);
-        free_norm(be, &model->embedding_norm);
-        free_norm(be, &model->output_norm);
+        for (size_t i = 0; model->weights && i < (size_t)model->desc.n_layers * SLOT_COUNT; i++)
+            free_weight(be, &model->weights[i]);
         be->ops->free(be);
     }
     group_free(model->group);
-    free(model->layers);
+    free(model->weights);
     free(model->rope_freqs);
     chat_template_free(model->chat_template);
     tokenizer_free(model->tokenizer);

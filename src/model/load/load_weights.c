@@ -205,14 +205,15 @@ done:
     return st;
 }
 
-/* Packs a matrix with its role in the model. */
+/* Packs a matrix: this rank's part of it. */
 static enum tutti_status pack(struct loader *l, struct matrix **out, const struct weight *w,
-                              enum split_role role, struct tutti_error *err)
+                              struct tutti_error *err)
 {
+    const struct split_target target = { .slot = w->slot, .part = SPLIT_ALL_PARTS };
     struct split_part part = { .kind = SPLIT_WHOLE };
     if (l->model->group)
-        part = split_part(&l->model->group->split, &l->model->desc, role);
-    return pack_part(l, out, w, &part, split_n_whole(&l->model->desc, role), err);
+        part = split_part(&l->model->group->split, &l->model->desc, &target);
+    return pack_part(l, out, w, &part, split_n_whole(&l->model->desc, &target), err);
 }
 
 /* tensor NULL: none, *out stays NULL. */
@@ -235,81 +236,29 @@ static enum tutti_status upload(struct loader *l, float **out, const struct tens
     return ok ? TUTTI_OK : load_out_of_memory(l, err);
 }
 
-static enum tutti_status upload_norm(struct loader *l, struct norm *norm, const struct norm_tensors *tensors,
-                                     struct tutti_error *err)
-{
-    enum tutti_status st = upload(l, &norm->w, tensors->w, 1, err);
-    return st == TUTTI_OK ? upload(l, &norm->b, tensors->b, 1, err) : st;
-}
-
-/* The top layer's q has another input than its k and v. */
-static enum tutti_status pack_top_query(struct loader *l, const struct weight *qkv, struct tutti_error *err)
-{
-    struct weight query = *qkv, kv = *qkv;
-    query.n_parts = 1;
-    query.n_out = (int)query.parts[0]->shape[query.is_transposed ? 1 : 0];
-    kv.n_parts = 2;
-    kv.n_out -= query.n_out;
-    memmove(kv.parts, qkv->parts + 1, 2 * sizeof *kv.parts);
-    memmove(kv.biases, qkv->biases + 1, 2 * sizeof *kv.biases);
-    struct split_part part = { .kind = SPLIT_WHOLE };
-    if (l->model->group) { /* k, followed by v */
-        const struct model_desc *d = &l->model->desc;
-        part = split_part(&l->model->group->split, d, SPLIT_K);
-        int n_rows = d->n_kv_heads * d->head_dim;
-        part.runs[part.n_runs++] = (struct split_range){ part.runs[0].begin + n_rows,
-                                                         part.runs[0].end + n_rows };
-        part.n *= 2;
-    }
-    enum tutti_status st = pack(l, &l->model->top_query.query, &query, SPLIT_Q, err);
-    return st == TUTTI_OK ? pack_part(l, &l->model->top_query.kv, &kv, &part,
-                                      2 * split_n_whole(&l->model->desc, SPLIT_K), err)
-                          : st;
-}
-
-static enum tutti_status load_layer(struct loader *l, int index, struct tutti_error *err)
+static enum tutti_status load_weight(struct loader *l, const struct slot_at *at, struct tutti_error *err)
 {
     const struct model_desc *d = &l->model->desc;
-    struct layer *layer = &l->model->layers[index];
-    struct layer_weights w;
-    enum tutti_status st = weights_find_layer(&w, stored_desc(l), l->names, l->ck, index, err);
+    struct model_weight *out = &l->model->weights[(size_t)at->layer * SLOT_COUNT + (size_t)at->slot];
+    struct weight w;
+    enum tutti_status st = weights_find(&w, stored_desc(l), l->names, l->ck, at, err);
+    if (st != TUTTI_OK)
+        return st;
     /* A type depends on the query heads per KV head of the whole model, so that the number of
      * ranks makes no difference. */
-    w.qkv.place.n_sharing = w.attn_out.place.n_sharing = d->n_heads / d->n_kv_heads;
-    w.gate_up.place.n_sharing = w.down.place.n_sharing = d->n_heads / d->n_kv_heads;
-    if (st == TUTTI_OK && index == 0)
-        l->model->weight_type = l->type ? l->type->dtype : weights_stored_type(&w);
-    if (st == TUTTI_OK)
-        st = upload_norm(l, &layer->attn_norm, &w.attn_norm, err);
-    if (st == TUTTI_OK)
-        st = d->has_top_query && index == d->n_layers - 1 ? pack_top_query(l, &w.qkv, err)
-                                                          : pack(l, &layer->qkv, &w.qkv, SPLIT_QKV, err);
-    if (st == TUTTI_OK)
-        st = upload(l, &layer->q_norm, w.q_norm, 1, err);
-    if (st == TUTTI_OK)
-        st = upload(l, &layer->k_norm, w.k_norm, 1, err);
-    if (st == TUTTI_OK)
-        st = pack(l, &layer->attn_out, &w.attn_out, SPLIT_ATTN_OUT, err);
-    if (st == TUTTI_OK)
-        st = upload_norm(l, &layer->attn_post_norm, &w.attn_post_norm, err);
-    if (st == TUTTI_OK)
-        st = upload_norm(l, &layer->ffn_norm, &w.ffn_norm, err);
-    if (st == TUTTI_OK)
-        st = pack(l, &layer->gate_up, &w.gate_up, d->has_gate ? SPLIT_GATE_UP : SPLIT_UP, err);
-    if (st == TUTTI_OK)
-        st = pack(l, &layer->down, &w.down, SPLIT_DOWN, err);
-    if (st == TUTTI_OK)
-        st = upload_norm(l, &layer->ffn_post_norm, &w.ffn_post_norm, err);
-    return st;
+    w.place.n_sharing = d->n_heads / d->n_kv_heads;
+    if (slot_info(w.slot)->kind == SLOT_MATRIX)
+        return pack(l, &out->matrix, &w, err);
+    st = upload(l, &out->values, w.parts[0], w.n_out, err);
+    return st == TUTTI_OK ? upload(l, &out->bias, w.biases[0], 1, err) : st;
 }
 
 /* The larger of the block sizes of the stored type and the type to run: all are 1, 32 or 256. */
-static int block_of(const struct loader *l, const struct weight *w, int n_most)
+static int block_of(const struct loader *l, const struct weight *w)
 {
     enum dtype want;
     int n = dtype_block_elems(type_of(l, w, &want)), n_stored = dtype_block_elems(weights_common_type(w));
-    n = n > n_stored ? n : n_stored;
-    return n > n_most ? n : n_most;
+    return n > n_stored ? n : n_stored;
 }
 
 /* Checks that the parts are split as in this run. */
@@ -335,13 +284,14 @@ enum tutti_status load_cut(struct loader *l, struct tutti_error *err)
         enum tutti_status st = group_cut(l->model, &blocks, err);
         return st == TUTTI_OK ? check_cut(l, err) : st;
     }
-    for (int i = 0; i < d->n_layers; i++) {
-        struct layer_weights w;
-        enum tutti_status st = weights_find_layer(&w, d, l->names, l->ck, i, err);
+    for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
+        struct weight w;
+        if (split_kind((enum weight_slot)at.slot) != SPLIT_COLUMNS)
+            continue;
+        enum tutti_status st = weights_find(&w, d, l->names, l->ck, &at, err);
         if (st != TUTTI_OK)
             return st;
-        blocks.attn_out = block_of(l, &w.attn_out, blocks.attn_out);
-        blocks.down = block_of(l, &w.down, blocks.down);
+        split_widen(&blocks, w.slot, block_of(l, &w));
     }
     return group_cut(l->model, &blocks, err);
 }
@@ -349,26 +299,15 @@ enum tutti_status load_cut(struct loader *l, struct tutti_error *err)
 enum tutti_status load_weights(struct loader *l, struct tutti_error *err)
 {
     struct model *model = l->model;
-    model->layers = calloc((size_t)model->desc.n_layers, sizeof *model->layers);
-    if (!model->layers)
+    enum tutti_status st = TUTTI_OK;
+    model->weights = calloc((size_t)model->desc.n_layers * SLOT_COUNT, sizeof *model->weights);
+    if (!model->weights)
         return load_out_of_memory(l, err);
-    struct outer_weights outer;
-    enum tutti_status st = weights_find_outer(&outer, stored_desc(l), l->names, l->ck, err);
-    if (st == TUTTI_OK)
-        st = pack(l, &model->embedding, &outer.embedding, SPLIT_EMBEDDING, err);
-    if (st == TUTTI_OK)
-        st = upload_norm(l, &model->embedding_norm, &outer.embedding_norm, err);
-    if (st == TUTTI_OK)
-        st = upload(l, &model->positions, outer.positions, model->desc.n_ctx, err);
-    if (st == TUTTI_OK)
-        st = upload(l, &model->top_query.table, outer.top_query, model->desc.n_ctx, err);
-    for (int i = 0; i < model->desc.n_layers && st == TUTTI_OK; i++)
-        st = load_layer(l, i, err);
-    if (st == TUTTI_OK)
-        st = upload_norm(l, &model->output_norm, &outer.output_norm, err);
-    if (st == TUTTI_OK && !model->desc.tied_output)
-        st = pack(l, &model->output, &outer.output, SPLIT_OUTPUT, err);
-    else if (st == TUTTI_OK)
-        model->output = model->embedding;
+    if (l->type)
+        model->weight_type = l->type->dtype;
+    else
+        st = weights_stored_type(&model->weight_type, stored_desc(l), l->names, l->ck, err);
+    for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(&model->desc, &at);)
+        st = load_weight(l, &at, err);
     return st;
 }

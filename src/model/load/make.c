@@ -79,10 +79,13 @@ static enum tutti_status out_of_memory(struct tutti_error *err)
     return error_set(err, TUTTI_E_MEMORY, "random weights: out of memory");
 }
 
-static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const char *name, int n_in,
-                                     int n_out, bool is_gate_up, bool has_bias, struct tutti_error *err)
+static enum tutti_status make_matrix(struct maker *m, struct matrix **out, enum weight_slot slot,
+                                     struct tutti_error *err)
 {
     struct backend *be = m->model->backend;
+    struct slot_shape shape = slot_shape(&m->model->local, slot);
+    int n_in = shape.n_in, n_out = shape.n_out;
+    bool has_bias = shape.has_bias;
     enum dtype type = n_in % dtype_block_elems(m->type) == 0 ? m->type : DTYPE_F16;
     int n_parts = (n_out + SOURCE_ROWS - 1) / SOURCE_ROWS;
     float *values = random_floats(m, (int64_t)SOURCE_ROWS * n_in, 1.7f / __builtin_sqrtf((float)n_in));
@@ -105,12 +108,12 @@ static enum tutti_status make_matrix(struct maker *m, struct matrix **out, const
                                          .n_rows = left < SOURCE_ROWS ? left : SOURCE_ROWS };
         biases[i] = bias;
     }
-    struct matrix_source description = { .name = name,
+    struct matrix_source description = { .name = slot_info(slot)->name,
                                          .parts = parts,
                                          .n_parts = n_parts,
                                          .n_in = n_in,
                                          .type = type,
-                                         .is_gate_up = is_gate_up,
+                                         .is_gate_up = shape.is_gate_up,
                                          .biases = has_bias ? biases : NULL };
     st = be->ops->matrix_new(be, out, &description, err);
     if (st == TUTTI_OK)
@@ -141,91 +144,43 @@ static enum tutti_status make_vector(struct maker *m, float **out, size_t n, flo
     return ok ? TUTTI_OK : out_of_memory(err);
 }
 
-static enum tutti_status make_norm(struct maker *m, struct norm *out, struct tutti_error *err)
+/* Norms leave their input as it is; tables add a little. */
+static enum tutti_status make_weight(struct maker *m, const struct slot_at *at, struct tutti_error *err)
 {
-    const struct model_desc *d = &m->model->desc;
-    enum tutti_status st = make_vector(m, &out->w, (size_t)d->d_model, 1, err);
-    return st == TUTTI_OK && d->norm == NORM_LAYER ? make_vector(m, &out->b, (size_t)d->d_model, 0, err) : st;
-}
-
-static enum tutti_status make_attention(struct maker *m, struct layer *layer, bool is_top,
-                                        struct tutti_error *err)
-{
-    const struct model_desc *d = &m->model->local;
-    struct top_query *top = &m->model->top_query;
-    int q = d->n_heads * d->head_dim, kv = 2 * d->n_kv_heads * d->head_dim;
-    enum tutti_status st;
-    if (is_top) {
-        st = make_matrix(m, &top->query, "query", d->d_model, q, false, d->has_qkv_bias, err);
-        if (st == TUTTI_OK)
-            st = make_matrix(m, &top->kv, "kv", d->d_model, kv, false, d->has_qkv_bias, err);
-    } else {
-        st = make_matrix(m, &layer->qkv, "qkv", d->d_model, q + kv, false, d->has_qkv_bias, err);
-    }
-    if (st == TUTTI_OK && d->has_qk_norm)
-        st = make_vector(m, &layer->q_norm, (size_t)d->head_dim, 1, err);
-    if (st == TUTTI_OK && d->has_qk_norm)
-        st = make_vector(m, &layer->k_norm, (size_t)d->head_dim, 1, err);
-    return st == TUTTI_OK
-               ? make_matrix(m, &layer->attn_out, "attn_out", q, d->d_model, false, d->has_attn_out_bias, err)
-               : st;
-}
-
-static enum tutti_status make_layer(struct maker *m, struct layer *layer, bool is_top,
-                                    struct tutti_error *err)
-{
-    const struct model_desc *d = &m->model->local;
-    int up = d->has_gate ? 2 * d->d_ff : d->d_ff;
-    enum tutti_status st = make_norm(m, &layer->attn_norm, err);
-    if (st == TUTTI_OK)
-        st = make_attention(m, layer, is_top, err);
-    if (st == TUTTI_OK && d->has_post_norms)
-        st = make_norm(m, &layer->attn_post_norm, err);
-    if (st == TUTTI_OK)
-        st = make_norm(m, &layer->ffn_norm, err);
-    if (st == TUTTI_OK && d->has_post_norms)
-        st = make_norm(m, &layer->ffn_post_norm, err);
-    if (st == TUTTI_OK)
-        st = make_matrix(m, &layer->gate_up, "gate_up", d->d_model, up, d->has_gate, d->has_mlp_bias, err);
-    if (st == TUTTI_OK)
-        st = make_matrix(m, &layer->down, "down", d->d_ff, d->d_model, false, d->has_mlp_bias, err);
-    return st;
-}
-
-/* The weights before the first layer. */
-static enum tutti_status make_inputs(struct maker *m, struct tutti_error *err)
-{
-    struct model *model = m->model;
-    const struct model_desc *d = &model->local;
-    size_t n_table = (size_t)d->n_ctx * (size_t)d->d_model;
-    enum tutti_status st = make_matrix(m, &model->embedding, "embedding", d->d_model, d->n_vocab, false,
-                                       false, err);
-    if (st == TUTTI_OK && d->has_embedding_norm)
-        st = make_norm(m, &model->embedding_norm, err);
-    if (st == TUTTI_OK && d->has_learned_positions)
-        st = make_vector(m, &model->positions, n_table, 0.01f, err);
-    if (st == TUTTI_OK && d->has_top_query)
-        st = make_vector(m, &model->top_query.table, n_table, 0.01f, err);
-    return st;
+    enum weight_slot slot = (enum weight_slot)at->slot;
+    struct model_weight *out = &m->model->weights[(size_t)at->layer * SLOT_COUNT + slot];
+    struct slot_shape shape = slot_shape(&m->model->local, slot);
+    size_t n = (size_t)shape.n_out * (size_t)shape.n_in;
+    if (slot_info(slot)->kind == SLOT_MATRIX)
+        return make_matrix(m, &out->matrix, slot, err);
+    enum tutti_status st = make_vector(m, &out->values, n, slot_info(slot)->kind == SLOT_NORM ? 1 : 0.01f,
+                                       err);
+    return st == TUTTI_OK && shape.has_bias ? make_vector(m, &out->bias, n, 0, err) : st;
 }
 
 /* Number of weights in all matrices of the whole model. */
 static uint64_t count_matrices(const struct model_desc *d)
 {
-    uint64_t q = (uint64_t)d->n_heads * (uint64_t)d->head_dim,
-             kv = (uint64_t)d->n_kv_heads * (uint64_t)d->head_dim;
-    uint64_t width = 2 * (q + kv) + (d->has_gate ? 3 : 2) * (uint64_t)d->d_ff;
-    uint64_t n_tables = d->tied_output ? 1 : 2;
-    return (uint64_t)d->d_model * ((uint64_t)d->n_layers * width + n_tables * (uint64_t)d->n_vocab);
+    uint64_t n = 0;
+    for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
+        struct slot_shape shape = slot_shape(d, (enum weight_slot)at.slot);
+        if (slot_info((enum weight_slot)at.slot)->kind == SLOT_MATRIX)
+            n += (uint64_t)shape.n_in * (uint64_t)shape.n_out;
+    }
+    return n;
 }
 
 /* Splits them over the ranks, by the block size of their type. */
 static enum tutti_status cut(const struct maker *m, struct tutti_error *err)
 {
     const struct model_desc *d = &m->model->desc;
-    int block = dtype_block_elems(m->type), n_heads = d->n_heads * d->head_dim;
-    struct split_blocks blocks = { .attn_out = n_heads % block == 0 ? block : 1,
-                                   .down = d->d_ff % block == 0 ? block : 1 };
+    struct split_blocks blocks = { 1, 1 };
+    for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
+        enum weight_slot slot = (enum weight_slot)at.slot;
+        int block = dtype_block_elems(m->type);
+        if (split_kind(slot) == SPLIT_COLUMNS && slot_shape(d, slot).n_in % block == 0)
+            split_widen(&blocks, slot, block);
+    }
     return group_cut(m->model, &blocks, err);
 }
 
@@ -242,21 +197,13 @@ static enum tutti_status make(struct maker *m, const struct tutti_model_options 
     if (st != TUTTI_OK)
         return st;
     model->rope_freqs = calloc((size_t)d->rotary_dim / 2 + 1, sizeof *model->rope_freqs);
-    model->layers = calloc((size_t)d->n_layers, sizeof *model->layers);
-    if (!model->rope_freqs || !model->layers)
+    model->weights = calloc((size_t)d->n_layers * SLOT_COUNT, sizeof *model->weights);
+    if (!model->rope_freqs || !model->weights)
         return out_of_memory(err);
     model_rope_freqs(d, model->rope_freqs);
     st = model_start_backend(model, options, err);
-    if (st == TUTTI_OK)
-        st = make_inputs(m, err);
-    for (int i = 0; i < d->n_layers && st == TUTTI_OK; i++)
-        st = make_layer(m, &model->layers[i], d->has_top_query && i == d->n_layers - 1, err);
-    if (st == TUTTI_OK)
-        st = make_norm(m, &model->output_norm, err);
-    if (st == TUTTI_OK && !d->tied_output)
-        st = make_matrix(m, &model->output, "output", d->d_model, d->n_vocab, false, false, err);
-    else if (st == TUTTI_OK)
-        model->output = model->embedding;
+    for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(d, &at);)
+        st = make_weight(m, &at, err);
     return st;
 }
 

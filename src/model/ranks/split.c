@@ -140,28 +140,51 @@ struct split split_whole(const struct model_desc *d)
                            .n_kv_copies = 1 };
 }
 
-enum split_kind split_kind(enum split_role role)
+void split_widen(struct split_blocks *blocks, enum weight_slot slot, int n)
 {
-    switch (role) {
-    case SPLIT_EMBEDDING:
-    case SPLIT_OUTPUT:
-    case SPLIT_Q:
-    case SPLIT_K:
-    case SPLIT_V:
-    case SPLIT_QKV:
-    case SPLIT_QKV_BY_HEAD:
-    case SPLIT_GATE:
-    case SPLIT_UP:
-    case SPLIT_GATE_UP:
-        return SPLIT_ROWS;
-    case SPLIT_ATTN_OUT:
-    case SPLIT_DOWN:
-        return SPLIT_COLUMNS;
-    case SPLIT_NORM:
-    case SPLIT_POSITIONS:
-        break;
+    int *block = slot_info(slot)->columns == DIM_QUERIES ? &blocks->attn_out : &blocks->down;
+    *block = *block > n ? *block : n;
+}
+
+/* What of a dimension a rank owns, as a range of units of *unit elements. False: all ranks hold the
+ * whole dimension. */
+static bool owned(struct split_range *out, int *unit, const struct split *s, const struct model_desc *d,
+                  enum dim dim)
+{
+    switch (dim) {
+    case DIM_QUERIES:
+        *out = s->heads;
+        *unit = d->head_dim;
+        return true;
+    case DIM_KV:
+        *out = s->kv_heads;
+        *unit = d->head_dim;
+        return true;
+    case DIM_FF:
+        *out = s->ffn;
+        *unit = 1;
+        return true;
+    case DIM_VOCAB:
+        *out = s->vocab;
+        *unit = 1;
+        return true;
+    default:
+        return false;
     }
-    return SPLIT_WHOLE;
+}
+
+static bool is_dealt_out(enum dim dim)
+{
+    return dim == DIM_QUERIES || dim == DIM_KV || dim == DIM_FF || dim == DIM_VOCAB;
+}
+
+enum split_kind split_kind(enum weight_slot slot)
+{
+    if (slot == SLOT_COUNT || slot_info(slot)->kind != SLOT_MATRIX)
+        return SPLIT_WHOLE;
+    if (is_dealt_out(slot_info(slot)->rows[0]))
+        return SPLIT_ROWS;
+    return is_dealt_out(slot_info(slot)->columns) ? SPLIT_COLUMNS : SPLIT_WHOLE;
 }
 
 static void add_run(struct split_part *part, struct split_range range, int factor, int offset)
@@ -171,51 +194,39 @@ static void add_run(struct split_part *part, struct split_range range, int facto
     part->n += range_n(range) * factor;
 }
 
-struct split_part split_part(const struct split *s, const struct model_desc *d, enum split_role role)
+struct split_part split_part(const struct split *s, const struct model_desc *d,
+                             const struct split_target *target)
 {
-    struct split_part part = { .kind = split_kind(role) };
-    int q = d->n_heads * d->head_dim, kv = d->n_kv_heads * d->head_dim;
-    switch (role) {
-    case SPLIT_EMBEDDING:
-    case SPLIT_OUTPUT:
-        add_run(&part, s->vocab, 1, 0);
-        break;
-    case SPLIT_Q:
-    case SPLIT_ATTN_OUT:
-        add_run(&part, s->heads, d->head_dim, 0);
-        break;
-    case SPLIT_K:
-    case SPLIT_V:
-        add_run(&part, s->kv_heads, d->head_dim, 0);
-        break;
-    case SPLIT_QKV:
-        add_run(&part, s->heads, d->head_dim, 0);
-        add_run(&part, s->kv_heads, d->head_dim, q);
-        add_run(&part, s->kv_heads, d->head_dim, q + kv);
-        break;
-    case SPLIT_QKV_BY_HEAD:
+    struct split_part part = { .kind = split_kind(target->slot) };
+    struct split_range range;
+    int unit;
+    if (part.kind == SPLIT_WHOLE)
+        return part;
+    const struct slot_info *info = slot_info(target->slot);
+    if (part.kind == SPLIT_COLUMNS) {
+        if (owned(&range, &unit, s, d, info->columns))
+            add_run(&part, range, unit, 0);
+        return part;
+    }
+    if (target->by_head) {
         add_run(&part, s->heads, 3 * d->head_dim, 0);
-        break;
-    case SPLIT_GATE:
-    case SPLIT_UP:
-    case SPLIT_DOWN:
-        add_run(&part, s->ffn, 1, 0);
-        break;
-    case SPLIT_GATE_UP:
-        add_run(&part, s->ffn, 1, 0);
-        add_run(&part, s->ffn, 1, d->d_ff);
-        break;
-    case SPLIT_NORM:
-    case SPLIT_POSITIONS:
-        break;
+        return part;
+    }
+    struct slot_shape shape = slot_shape(d, target->slot);
+    for (int i = 0, offset = 0; i < shape.n_parts; i++) {
+        if (target->part != SPLIT_ALL_PARTS && target->part != i)
+            continue;
+        if (owned(&range, &unit, s, d, info->rows[i]))
+            add_run(&part, range, unit, offset);
+        offset += shape.rows[i];
     }
     return part;
 }
 
-int split_n_whole(const struct model_desc *d, enum split_role role)
+int split_n_whole(const struct model_desc *d, const struct split_target *target)
 {
     struct split whole = split_whole(d);
-    return split_part(&whole, d, role).n;
+    return split_part(&whole, d, target).n;
 }
 
 struct model_desc split_desc(const struct split *s, const struct model_desc *d)

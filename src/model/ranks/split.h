@@ -14,24 +14,6 @@
 
 struct tensor_names; /* model/description/family.h */
 
-/* The role of a tensor in the model. */
-enum split_role {
-    SPLIT_EMBEDDING, /* [n_vocab][d_model] */
-    SPLIT_OUTPUT,    /* the same shape */
-    SPLIT_Q,         /* also the top query layer's query */
-    SPLIT_K,
-    SPLIT_V,
-    SPLIT_QKV,         /* fused: q's heads first, then k's, then v's */
-    SPLIT_QKV_BY_HEAD, /* fused: [n_heads][q, k, v][head_dim] */
-    SPLIT_ATTN_OUT,
-    SPLIT_GATE,
-    SPLIT_UP,
-    SPLIT_GATE_UP, /* fused: gate's rows first */
-    SPLIT_DOWN,
-    SPLIT_NORM,      /* every norm, also those of q's and k's heads */
-    SPLIT_POSITIONS, /* indexed by position: learned positions, the top query's table, rotary divisors */
-};
-
 /* How a matrix [n_out][n_in] is split, even if it is stored transposed: rows are outputs. */
 enum split_kind {
     SPLIT_WHOLE,  /* every rank holds all */
@@ -58,6 +40,9 @@ struct split_blocks {
     int attn_out, down;
 };
 
+/* Respects blocks of n elements in the matrix of a slot that is split by columns. */
+void split_widen(struct split_blocks *blocks, enum weight_slot slot, int n);
+
 /* rank: 0 to n_ranks - 1. TUTTI_E_ARGUMENT: this model cannot be split so; the text gives the
  * reason and the possible numbers of ranks. */
 MUST_CHECK enum tutti_status split_make(struct split *out, const struct model_desc *desc,
@@ -67,7 +52,17 @@ MUST_CHECK enum tutti_status split_make(struct split *out, const struct model_de
 /* The split of a model on a single rank. */
 struct split split_whole(const struct model_desc *desc);
 
-enum split_kind split_kind(enum split_role role);
+/* Follows from the dimensions of the slot's table: heads, feed-forward columns and vocabulary are
+ * dealt out, in the rows if they are there. */
+enum split_kind split_kind(enum weight_slot slot);
+
+/* What of a weight is split: one of its parts, or all. */
+struct split_target {
+    enum weight_slot slot; /* SLOT_COUNT: not a weight of the model, so it stays whole */
+    int part;              /* SPLIT_ALL_PARTS: all, one after the other */
+    bool by_head;          /* all parts, stored as [n_heads][q, k, v][head_dim] */
+};
+enum { SPLIT_ALL_PARTS = -1 };
 
 /* A rank's rows (or columns) of a matrix that is split, as runs of the whole matrix, in the
  * rank's order. */
@@ -78,16 +73,17 @@ struct split_part {
     struct split_range runs[SPLIT_MAX_RUNS];
     int n; /* rows or columns of all runs */
 };
-struct split_part split_part(const struct split *split, const struct model_desc *desc, enum split_role role);
+struct split_part split_part(const struct split *split, const struct model_desc *desc,
+                             const struct split_target *target);
 
 /* Rows or columns of the whole matrix, in the direction in which it is split; 0: SPLIT_WHOLE. */
-int split_n_whole(const struct model_desc *desc, enum split_role role);
+int split_n_whole(const struct model_desc *desc, const struct split_target *target);
 
-/* The role of a checkpoint's tensor, by its name. */
+/* What a checkpoint's tensor holds, by its name. */
 struct split_tensor {
-    enum split_role role; /* SPLIT_NORM for unknown tensors: they stay whole */
-    bool is_bias;         /* of a matrix of that role */
-    bool is_transposed;   /* stored as [n_in][n_out] */
+    struct split_target target;
+    bool is_bias;       /* of such a matrix */
+    bool is_transposed; /* stored as [n_in][n_out] */
 };
 struct split_tensor split_find(const struct model_desc *desc, const struct tensor_names *names,
                                const char *name);

@@ -26,21 +26,6 @@ static bool fits(const char *pattern, const char *name, int *layer)
     return true;
 }
 
-static enum split_role qkv_role(const struct tensor_names *names, int part)
-{
-    static const enum split_role PARTS[] = { SPLIT_Q, SPLIT_K, SPLIT_V };
-    if (names->qkv[1])
-        return PARTS[part];
-    return names->is_by_head ? SPLIT_QKV_BY_HEAD : SPLIT_QKV;
-}
-
-static enum split_role gate_up_role(const struct model_desc *d, const struct tensor_names *names, int part)
-{
-    if (names->gate_up[1])
-        return part == 0 ? SPLIT_GATE : SPLIT_UP;
-    return d->has_gate ? SPLIT_GATE_UP : SPLIT_UP;
-}
-
 /* pattern NULL: no such tensor. */
 static bool find(struct split_tensor *out, const char *pattern, const char *name, int *layer)
 {
@@ -55,53 +40,49 @@ static bool find(struct split_tensor *out, const char *pattern, const char *name
     return out->is_bias;
 }
 
-/* layer: of the name; -1: not in a layer. */
-static bool find_matrix(struct split_tensor *out, const struct model_desc *d,
-                        const struct tensor_names *names, const char *name, int *layer)
+/* Searches the parts of one slot. *layer: of the name; -1: it has none. */
+static bool find_slot(struct split_tensor *out, const struct model_desc *d, const struct tensor_names *names,
+                      const char *name, enum weight_slot slot, int *layer)
 {
-    *out = (struct split_tensor){ .role = SPLIT_EMBEDDING };
-    *layer = -1;
-    if (find(out, names->embedding, name, layer))
-        return true;
-    out->role = SPLIT_OUTPUT;
-    if (find(out, names->output, name, layer))
-        return true;
-    for (int i = 0; i < 3; i++) {
-        *out = (struct split_tensor){ .role = qkv_role(names, i),
-                                      .is_transposed = names->transposed & TRANSPOSED_QKV };
-        if (find(out, names->qkv[i], name, layer))
+    const char *const *patterns = tensor_names_of(names, slot);
+    struct slot_shape shape = slot_shape(d, slot);
+    bool is_fused = shape.n_parts > 1 && !patterns[1];
+    for (int i = 0; i < (is_fused ? 1 : shape.n_parts); i++) {
+        *layer = -1;
+        *out = (struct split_tensor){
+            .target = { .slot = slot,
+                        .part = is_fused ? SPLIT_ALL_PARTS : i,
+                        .by_head = is_fused && slot == SLOT_QKV && names->is_by_head },
+            .is_transposed = tensor_names_transposes(names, slot),
+        };
+        if (find(out, patterns[i], name, layer))
             return true;
     }
-    *out = (struct split_tensor){ .role = SPLIT_ATTN_OUT,
-                                  .is_transposed = names->transposed & TRANSPOSED_ATTN_OUT };
-    if (find(out, names->attn_out, name, layer))
-        return true;
-    for (int i = 0; i < 2; i++) {
-        *out = (struct split_tensor){ .role = gate_up_role(d, names, i),
-                                      .is_transposed = names->transposed & TRANSPOSED_MLP };
-        if (find(out, names->gate_up[i], name, layer))
-            return true;
-    }
-    *out = (struct split_tensor){ .role = SPLIT_DOWN, .is_transposed = names->transposed & TRANSPOSED_MLP };
-    return find(out, names->down, name, layer);
+    return false;
 }
 
 struct split_tensor split_find(const struct model_desc *d, const struct tensor_names *names, const char *name)
 {
     struct split_tensor t;
-    int layer;
-    int n_plain = d->has_top_query ? d->n_layers - 1 : d->n_layers;
-    if (find_matrix(&t, d, names, name, &layer) && layer < n_plain)
-        return t;
-    if (d->has_top_query && find_matrix(&t, d, names->top, name, &layer) &&
-        (layer == d->n_layers - 1 || layer == -1)) /* its names may have no number */
-        return t;
-    return (struct split_tensor){ .role = SPLIT_NORM };
+    int last = d->n_layers - 1, n_plain = d->has_top_query ? last : d->n_layers, layer;
+    for (int slot = 0; slot < SLOT_COUNT; slot++) {
+        const struct slot_info *info = slot_info((enum weight_slot)slot);
+        if (info->kind != SLOT_MATRIX)
+            continue;
+        bool is_in_plain = !info->is_of_layer || slot_is_in(d, (enum weight_slot)slot, 0);
+        if (is_in_plain && find_slot(&t, d, names, name, (enum weight_slot)slot, &layer) && layer < n_plain)
+            return t;
+        bool is_in_top = d->has_top_query && info->is_of_layer && slot_is_in(d, (enum weight_slot)slot, last);
+        if (is_in_top && find_slot(&t, d, names->top, name, (enum weight_slot)slot, &layer) &&
+            (layer == last || layer == -1)) /* its names may have no number */
+            return t;
+    }
+    return (struct split_tensor){ .target.slot = SLOT_COUNT };
 }
 
 int split_dim(const struct split_tensor *t)
 {
-    enum split_kind kind = split_kind(t->role);
+    enum split_kind kind = split_kind(t->target.slot);
     if (kind == SPLIT_WHOLE || (t->is_bias && kind == SPLIT_COLUMNS))
         return -1;
     if (t->is_bias)

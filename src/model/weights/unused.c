@@ -86,28 +86,26 @@ static int layer_of(const char *pattern, const char *name)
  * words. */
 static bool is_of_top(const struct tensor_names *top, const char *name)
 {
-    const char *end = top ? strrchr(top->attn_norm, '.') : NULL;
-    while (end && end > top->attn_norm && end[-1] != '.')
+    const char *norm = top ? top->of[SLOT_ATTN_NORM][0] : NULL, *end = norm ? strrchr(norm, '.') : NULL;
+    while (end && end > norm && end[-1] != '.')
         end--;
-    return end && !strstr(top->attn_norm, "%d") &&
-           strncmp(name, top->attn_norm, (size_t)(end - top->attn_norm)) == 0;
+    return end && !strstr(norm, "%d") && strncmp(name, norm, (size_t)(end - norm)) == 0;
 }
 
 /* The used tensor that name belongs to: x.weight for x.bias and for x.weight.absmax. NULL: none. */
 static const char *find_sibling(const struct checkpoint *ck, const struct tensor_names *names,
                                 const char *name)
 {
-    const char *const outer[] = { names->embedding,   names->embedding_norm, names->output,
-                                  names->output_norm, names->positions,      names->top_query };
     const char *dot = strrchr(name, '.');
     size_t n = dot ? (size_t)(dot - name) : 0;
-    for (size_t i = 0; n > 0 && i < sizeof outer / sizeof *outer; i++) {
-        if (!outer[i] || !checkpoint_find(ck, outer[i]))
+    for (int slot = 0; n > 0 && slot < SLOT_COUNT; slot++) {
+        const char *other = slot_info((enum weight_slot)slot)->is_of_layer ? NULL : names->of[slot][0];
+        if (!other || !checkpoint_find(ck, other))
             continue;
-        const char *last = strrchr(outer[i], '.');
-        size_t n_stem = last ? (size_t)(last - outer[i]) : strlen(outer[i]);
-        if ((n == n_stem || n == strlen(outer[i])) && strncmp(name, outer[i], n) == 0)
-            return outer[i];
+        const char *last = strrchr(other, '.');
+        size_t n_stem = last ? (size_t)(last - other) : strlen(other);
+        if ((n == n_stem || n == strlen(other)) && strncmp(name, other, n) == 0)
+            return other;
     }
     return NULL;
 }
@@ -150,14 +148,15 @@ static bool has_same_parent(const char *a, const char *b)
 static const char *find_reason(const struct model_desc *d, const struct tensor_names *names,
                                const struct checkpoint *ck, const char *name)
 {
-    int layer = layer_of(names->attn_norm, name);
+    int layer = layer_of(names->of[SLOT_ATTN_NORM][0], name);
     if ((layer >= 0 && layer < d->n_layers) || is_of_top(names->top, name))
         return "it belongs to a layer that runs";
     if (find_sibling(ck, names, name))
         return "it belongs to a tensor that is used";
     if (strncmp(name, "rope_factors_", 13) == 0)
         return "it changes the rotation";
-    if ((strstr(name, "norm") || strstr(name, "ln_")) && has_same_parent(names->output_norm, name))
+    if ((strstr(name, "norm") || strstr(name, "ln_")) &&
+        has_same_parent(names->of[SLOT_OUTPUT_NORM][0], name))
         return "it is a norm outside of the layers";
     return NULL;
 }
@@ -172,7 +171,8 @@ static enum tutti_status check_unused(const struct model_desc *d, const struct f
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; i < checkpoint_n_tensors(ck) && st == TUTTI_OK; i++) {
         const struct tensor *t = checkpoint_tensor(ck, i);
-        bool is_tied_output = d->tied_output && names->output && strcmp(t->name, names->output) == 0;
+        bool is_tied_output = d->tied_output && names->of[SLOT_OUTPUT][0] &&
+                              strcmp(t->name, names->of[SLOT_OUTPUT][0]) == 0;
         if (checkpoint_is_taken(ck, i) || is_tied_output || weights_is_ignored(family, t->name))
             continue;
         const char *reason = find_reason(d, names, ck, t->name);
@@ -203,10 +203,9 @@ enum tutti_status weights_check_all(const struct model_desc *desc, const struct 
                                     const struct tensor_names *names, const struct checkpoint *ck,
                                     struct tutti_error *err)
 {
-    struct outer_weights outer;
-    struct layer_weights layer;
-    enum tutti_status st = weights_find_outer(&outer, desc, names, ck, err);
-    for (int i = 0; i < desc->n_layers && st == TUTTI_OK; i++)
-        st = weights_find_layer(&layer, desc, names, ck, i, err);
+    struct weight w;
+    enum tutti_status st = TUTTI_OK;
+    for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(desc, &at);)
+        st = weights_find(&w, desc, names, ck, &at, err);
     return st == TUTTI_OK ? check_unused(desc, family, names, ck, err) : st;
 }

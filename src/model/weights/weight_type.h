@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "model/slots.h"
 
 struct weight_type {
     const char *name;
@@ -25,16 +26,6 @@ const struct weight_type *weight_type_find(const char *name);
 
 /* Writes the names, separated by commas. */
 void weight_type_list(char *text, size_t size);
-
-/* The role of a matrix, as far as its type depends on it. */
-enum weight_role {
-    WEIGHT_OTHER, /* queries, keys, gate, up */
-    WEIGHT_EMBEDDING,
-    WEIGHT_OUTPUT, /* also a tied embedding */
-    WEIGHT_VALUES, /* or fused queries, keys and values */
-    WEIGHT_ATTN_OUT,
-    WEIGHT_DOWN
-};
 
 struct weight_place {
     enum weight_role role;

@@ -66,164 +66,81 @@ static enum tutti_status find_bias(const struct tensor **out, const struct check
     return find_tensor(out, ck, name, 1, 0, n, err);
 }
 
-/* The expected shape of a matrix: the rows of each part, and the columns. */
-struct wanted {
-    int rows[MAX_PARTS];
-    int n_parts, n_in;
-    bool has_bias, is_transposed;
-};
-
-static enum tutti_status find_weight(struct weight *w, const struct checkpoint *ck,
-                                     const char *const *patterns, const struct wanted *want, int layer,
+/* Finds the tensors of a matrix. */
+static enum tutti_status find_matrix(struct weight *w, const struct slot_shape *shape,
+                                     const struct checkpoint *ck, const char *const *patterns,
                                      struct tutti_error *err)
 {
-    *w = (struct weight){ .n_parts = want->n_parts,
-                          .n_in = want->n_in,
-                          .is_transposed = want->is_transposed };
-    weights_layer_name(w->name, sizeof w->name, patterns[0], layer);
-    for (int i = 0; i < want->n_parts; i++) {
+    bool is_fused = shape->n_parts > 1 && !patterns[1];
+    w->n_parts = is_fused ? 1 : shape->n_parts;
+    w->is_gate_up = shape->is_gate_up;
+    for (int i = 0; i < w->n_parts; i++) {
         char name[LIMIT_TENSOR_NAME_BYTES];
-        int rows = want->rows[i];
-        weights_layer_name(name, sizeof name, patterns[i], layer);
-        enum tutti_status st = want->is_transposed
-                                   ? find_tensor(&w->parts[i], ck, name, 2, want->n_in, rows, err)
-                                   : find_tensor(&w->parts[i], ck, name, 2, rows, want->n_in, err);
-        if (st == TUTTI_OK && want->is_transposed && dtype_block_elems(w->parts[i]->dtype) != 1)
+        int rows = is_fused ? shape->n_out : shape->rows[i];
+        weights_layer_name(name, sizeof name, patterns[i], w->layer);
+        enum tutti_status st = w->is_transposed ? find_tensor(&w->parts[i], ck, name, 2, w->n_in, rows, err)
+                                                : find_tensor(&w->parts[i], ck, name, 2, rows, w->n_in, err);
+        if (st == TUTTI_OK && w->is_transposed && dtype_block_elems(w->parts[i]->dtype) != 1)
             st = error_set(err, TUTTI_E_UNSUPPORTED,
                            "%s: tensor %s: type %s stored as [in, out], expected f32, f16 or bf16",
                            w->parts[i]->file, name, dtype_name(w->parts[i]->dtype));
-        if (st == TUTTI_OK && want->has_bias)
+        if (st == TUTTI_OK && shape->has_bias)
             st = find_bias(&w->biases[i], ck, name, rows, err);
         if (st != TUTTI_OK)
             return st;
-        w->n_out += rows;
     }
     return TUTTI_OK;
 }
 
-/* The norms of q's and k's heads. */
-static enum tutti_status find_head_norms(struct layer_weights *out, const struct model_desc *d,
-                                         const struct tensor_names *names, const struct checkpoint *ck,
-                                         int layer, struct tutti_error *err)
+static enum tutti_status find_norm(struct weight *w, const struct slot_shape *shape,
+                                   const struct checkpoint *ck, struct tutti_error *err)
 {
-    out->q_norm = out->k_norm = NULL;
-    if (!d->has_qk_norm)
-        return TUTTI_OK;
-    char name[LIMIT_TENSOR_NAME_BYTES];
-    weights_layer_name(name, sizeof name, names->q_norm, layer);
-    enum tutti_status st = find_tensor(&out->q_norm, ck, name, 1, 0, d->head_dim, err);
-    weights_layer_name(name, sizeof name, names->k_norm, layer);
-    return st == TUTTI_OK ? find_tensor(&out->k_norm, ck, name, 1, 0, d->head_dim, err) : st;
+    enum tutti_status st = find_tensor(&w->parts[0], ck, w->name, 1, 0, w->n_in, err);
+    return st == TUTTI_OK && shape->has_bias ? find_bias(&w->biases[0], ck, w->name, w->n_in, err) : st;
 }
 
-/* pattern NULL: none. */
-static enum tutti_status find_norm(struct norm_tensors *out, const struct model_desc *d,
-                                   const struct checkpoint *ck, const char *pattern, int layer,
-                                   struct tutti_error *err)
+/* A table by position may have more rows than the context. */
+static enum tutti_status find_table(struct weight *w, const struct checkpoint *ck, struct tutti_error *err)
 {
-    char name[LIMIT_TENSOR_NAME_BYTES];
-    *out = (struct norm_tensors){ 0 };
-    if (!pattern)
-        return TUTTI_OK;
-    weights_layer_name(name, sizeof name, pattern, layer);
-    enum tutti_status st = find_tensor(&out->w, ck, name, 1, 0, d->d_model, err);
-    if (st == TUTTI_OK && d->norm == NORM_LAYER)
-        st = find_bias(&out->b, ck, name, d->d_model, err);
-    return st;
-}
-
-enum tutti_status weights_find_layer(struct layer_weights *out, const struct model_desc *d,
-                                     const struct tensor_names *names, const struct checkpoint *ck, int layer,
-                                     struct tutti_error *err)
-{
-    if (d->has_top_query && layer == d->n_layers - 1)
-        names = names->top;
-    int q = d->n_heads * d->head_dim, kv = d->n_kv_heads * d->head_dim;
-    bool one_qkv = !names->qkv[1], one_gate_up = !names->gate_up[1];
-    unsigned transposed = names->transposed;
-    struct wanted qkv = { .rows = { one_qkv ? q + 2 * kv : q, kv, kv },
-                          .n_parts = one_qkv ? 1 : 3,
-                          .n_in = d->d_model,
-                          .has_bias = d->has_qkv_bias,
-                          .is_transposed = transposed & TRANSPOSED_QKV };
-    struct wanted attn_out = { .rows = { d->d_model },
-                               .n_parts = 1,
-                               .n_in = q,
-                               .has_bias = d->has_attn_out_bias,
-                               .is_transposed = transposed & TRANSPOSED_ATTN_OUT };
-    struct wanted gate_up = { .rows = { one_gate_up && d->has_gate ? 2 * d->d_ff : d->d_ff, d->d_ff },
-                              .n_parts = one_gate_up ? 1 : 2,
-                              .n_in = d->d_model,
-                              .has_bias = d->has_mlp_bias,
-                              .is_transposed = transposed & TRANSPOSED_MLP };
-    struct wanted down = { .rows = { d->d_model },
-                           .n_parts = 1,
-                           .n_in = d->d_ff,
-                           .has_bias = d->has_mlp_bias,
-                           .is_transposed = transposed & TRANSPOSED_MLP };
-    enum tutti_status st = find_norm(&out->attn_norm, d, ck, names->attn_norm, layer, err);
-    if (st == TUTTI_OK)
-        st = find_weight(&out->qkv, ck, names->qkv, &qkv, layer, err);
-    if (st == TUTTI_OK)
-        st = find_head_norms(out, d, names, ck, layer, err);
-    if (st == TUTTI_OK)
-        st = find_weight(&out->attn_out, ck, &names->attn_out, &attn_out, layer, err);
-    if (st == TUTTI_OK)
-        st = find_norm(&out->attn_post_norm, d, ck, names->attn_post_norm, layer, err);
-    if (st == TUTTI_OK)
-        st = find_norm(&out->ffn_norm, d, ck, names->ffn_norm, layer, err);
-    if (st == TUTTI_OK)
-        st = find_weight(&out->gate_up, ck, names->gate_up, &gate_up, layer, err);
-    if (st == TUTTI_OK)
-        st = find_weight(&out->down, ck, &names->down, &down, layer, err);
-    if (st == TUTTI_OK)
-        st = find_norm(&out->ffn_post_norm, d, ck, names->ffn_post_norm, layer, err);
-    const struct weight_place place = { .layer = layer,
-                                        .n_layers = d->n_layers,
-                                        .n_sharing = d->n_heads / d->n_kv_heads };
-    out->qkv.place = out->attn_out.place = out->gate_up.place = out->down.place = place;
-    out->qkv.place.role = WEIGHT_VALUES;
-    out->attn_out.place.role = WEIGHT_ATTN_OUT;
-    out->down.place.role = WEIGHT_DOWN;
-    out->qkv.by_head_dim = names->is_by_head ? d->head_dim : 0;
-    out->gate_up.is_gate_up = d->has_gate;
-    return st;
-}
-
-/* A table by position may have more rows than the context. name NULL: none. */
-static enum tutti_status find_table(const struct tensor **out, const struct model_desc *d,
-                                    const struct checkpoint *ck, const char *name, struct tutti_error *err)
-{
-    if (!name)
-        return TUTTI_OK;
-    enum tutti_status st = find_tensor(out, ck, name, 2, -1, d->d_model, err);
-    if (st == TUTTI_OK && (*out)->shape[0] < d->n_ctx)
+    enum tutti_status st = find_tensor(&w->parts[0], ck, w->name, 2, -1, w->n_in, err);
+    if (st == TUTTI_OK && w->parts[0]->shape[0] < w->n_out)
         st = error_set(err, TUTTI_E_FORMAT,
-                       "%s: tensor %s: %" PRId64 " rows, expected one for each of %d positions", (*out)->file,
-                       name, (*out)->shape[0], d->n_ctx);
+                       "%s: tensor %s: %" PRId64 " rows, expected one for each of %d positions",
+                       w->parts[0]->file, w->name, w->parts[0]->shape[0], w->n_out);
     return st;
 }
 
-enum tutti_status weights_find_outer(struct outer_weights *out, const struct model_desc *d,
-                                     const struct tensor_names *names, const struct checkpoint *ck,
-                                     struct tutti_error *err)
+enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
+                               const struct tensor_names *names, const struct checkpoint *ck,
+                               const struct slot_at *at, struct tutti_error *err)
 {
-    *out = (struct outer_weights){ 0 };
-    struct wanted table = { .rows = { d->n_vocab }, .n_parts = 1, .n_in = d->d_model };
-    enum tutti_status st = find_weight(&out->embedding, ck, &names->embedding, &table, 0, err);
-    if (st == TUTTI_OK)
-        st = find_table(&out->positions, d, ck, names->positions, err);
-    if (st == TUTTI_OK)
-        st = find_table(&out->top_query, d, ck, names->top_query, err);
-    if (st == TUTTI_OK)
-        st = find_norm(&out->embedding_norm, d, ck, names->embedding_norm, 0, err);
-    if (st == TUTTI_OK)
-        st = find_norm(&out->output_norm, d, ck, names->output_norm, 0, err);
-    if (st == TUTTI_OK && !d->tied_output)
-        st = find_weight(&out->output, ck, &names->output, &table, 0, err);
-    out->embedding.place.role = d->tied_output ? WEIGHT_OUTPUT : WEIGHT_EMBEDDING;
-    out->output.place.role = WEIGHT_OUTPUT;
-    return st;
+    enum weight_slot slot = (enum weight_slot)at->slot;
+    const struct slot_info *info = slot_info(slot);
+    struct slot_shape shape = slot_shape(d, slot);
+    if (d->has_top_query && info->is_of_layer && at->layer == d->n_layers - 1)
+        names = names->top;
+    const char *const *patterns = tensor_names_of(names, slot);
+    *out = (struct weight){ .slot = slot,
+                            .layer = at->layer,
+                            .n_parts = 1,
+                            .n_in = shape.n_in,
+                            .n_out = shape.n_out,
+                            .is_transposed = tensor_names_transposes(names, slot) };
+    if (!patterns[0])
+        return error_set(err, TUTTI_E_FORMAT, "%s: no name is known for the tensor of %s",
+                         checkpoint_path(ck), info->name);
+    weights_layer_name(out->name, sizeof out->name, patterns[0], at->layer);
+    if (slot == SLOT_QKV && !patterns[1] && names->is_by_head)
+        out->by_head_dim = d->head_dim;
+    out->place.role = slot == SLOT_EMBEDDING && d->tied_output ? WEIGHT_OUTPUT : info->role;
+    if (info->is_of_layer) {
+        out->place.layer = at->layer;
+        out->place.n_layers = d->n_layers;
+        out->place.n_sharing = d->n_heads / d->n_kv_heads;
+    }
+    if (info->kind == SLOT_MATRIX)
+        return find_matrix(out, &shape, ck, patterns, err);
+    return info->kind == SLOT_NORM ? find_norm(out, &shape, ck, err) : find_table(out, ck, err);
 }
 
 int64_t weights_by_head_row(int64_t n_rows, int head_dim, int64_t row)
@@ -294,26 +211,42 @@ uint64_t weights_type_bytes(enum dtype type, int n_in, int64_t n_out)
     return (uint64_t)((n_out + 31) / 32 * 32) * row;
 }
 
-uint64_t weights_packed_bytes(const struct weight *w, const struct weight_type *type)
+uint64_t weights_n_params(const struct weight *w)
 {
+    uint64_t n = (uint64_t)w->n_in * (uint64_t)w->n_out;
+    return slot_info(w->slot)->kind != SLOT_MATRIX && w->biases[0] ? 2 * n : n;
+}
+
+uint64_t weights_bytes(const struct weight *w, const struct weight_type *type)
+{
+    if (slot_info(w->slot)->kind != SLOT_MATRIX)
+        return weights_n_params(w) * sizeof(float);
     return weights_type_bytes(type ? weight_type_choose(type, &w->place) : weights_common_type(w), w->n_in,
                               w->n_out);
 }
 
-enum dtype weights_stored_type(const struct layer_weights *layer)
+enum tutti_status weights_stored_type(enum dtype *out, const struct model_desc *d,
+                                      const struct tensor_names *names, const struct checkpoint *ck,
+                                      struct tutti_error *err)
 {
     int64_t elems[DTYPE_COUNT] = { 0 };
-    const struct weight *all[] = { &layer->qkv, &layer->attn_out, &layer->gate_up, &layer->down };
-    for (int i = 0; i < 4; i++) {
-        for (int p = 0; p < all[i]->n_parts; p++)
-            elems[all[i]->parts[p]->dtype] += all[i]->parts[p]->shape[0] * all[i]->parts[p]->shape[1];
+    for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at) && at.layer == 0;) {
+        struct weight w;
+        const struct slot_info *info = slot_info((enum weight_slot)at.slot);
+        if (!info->is_of_layer || info->kind != SLOT_MATRIX)
+            continue;
+        enum tutti_status st = weights_find(&w, d, names, ck, &at, err);
+        if (st != TUTTI_OK)
+            return st;
+        for (int p = 0; p < w.n_parts; p++)
+            elems[w.parts[p]->dtype] += w.parts[p]->shape[0] * w.parts[p]->shape[1];
     }
-    enum dtype best = DTYPE_F32;
+    *out = DTYPE_F32;
     for (int i = 0; i < DTYPE_COUNT; i++) {
-        if (elems[i] > elems[best])
-            best = (enum dtype)i;
+        if (elems[i] > elems[*out])
+            *out = (enum dtype)i;
     }
-    return best;
+    return TUTTI_OK;
 }
 
 float *weights_to_floats(const struct tensor *tensor, int64_t n_rows)

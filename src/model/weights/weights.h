@@ -5,45 +5,27 @@
 #include "model/description/family.h"
 #include "model/weights/weight_type.h"
 
-enum { MAX_PARTS = 3 };
-
-/* One matrix of the forward pass: one tensor, or several whose rows are concatenated. */
+/* One weight of the model, as a checkpoint stores it: one tensor, or several whose rows are
+ * concatenated. */
 struct weight {
+    enum weight_slot slot;
+    int layer;
     char name[LIMIT_TENSOR_NAME_BYTES]; /* of the first tensor */
     const struct tensor *parts[MAX_PARTS];
     const struct tensor *biases[MAX_PARTS]; /* NULL: none */
     int n_parts;
-    int n_in, n_out;
+    int n_in, n_out; /* n_out: rows that the model uses */
     struct weight_place place;
     bool is_gate_up;
     bool is_transposed; /* stored as [n_in][n_out]; only plain (not quantized) types */
     int by_head_dim;    /* > 0: rows are stored as [heads][q, k, v][by_head_dim], see weights_by_head_row() */
 };
 
-/* A norm's weight and bias; NULL: none. */
-struct norm_tensors {
-    const struct tensor *w, *b;
-};
-
-/* The tensors of one layer, and those outside of layers. */
-struct layer_weights {
-    struct norm_tensors attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;
-    const struct tensor *q_norm, *k_norm; /* [head_dim]; NULL: none */
-    struct weight qkv, attn_out, gate_up, down;
-};
-struct outer_weights {
-    struct weight embedding, output; /* output: n_parts 0 where tied */
-    struct norm_tensors embedding_norm, output_norm;
-    const struct tensor *positions, *top_query; /* [n_ctx or more][d_model]; NULL: none */
-};
-
-/* Errors name the tensor, what was found and what was expected. */
-MUST_CHECK enum tutti_status weights_find_layer(struct layer_weights *out, const struct model_desc *desc,
-                                                const struct tensor_names *names, const struct checkpoint *ck,
-                                                int layer, struct tutti_error *err);
-MUST_CHECK enum tutti_status weights_find_outer(struct outer_weights *out, const struct model_desc *desc,
-                                                const struct tensor_names *names, const struct checkpoint *ck,
-                                                struct tutti_error *err);
+/* Finds the weight of a slot that the model has (slot_is_in()). Errors name the tensor, what was
+ * found and what was expected. */
+MUST_CHECK enum tutti_status weights_find(struct weight *out, const struct model_desc *desc,
+                                          const struct tensor_names *names, const struct checkpoint *ck,
+                                          const struct slot_at *at, struct tutti_error *err);
 
 /* Finds every tensor of the description, then checks the unused ones (unused.c):
  * TUTTI_E_UNSUPPORTED if one of them would change what the model computes. A warning names the
@@ -83,15 +65,20 @@ enum dtype weights_fit_type(enum dtype want, int n_in);
  * meets BF16. */
 enum dtype weights_common_type(const struct weight *w);
 
-/* Bytes of a matrix packed as type. NULL: as stored. */
-uint64_t weights_packed_bytes(const struct weight *w, const struct weight_type *type);
+/* Memory that a weight takes: a matrix packed as type (NULL: as stored), all others as float32. */
+uint64_t weights_bytes(const struct weight *w, const struct weight_type *type);
 
-/* The same for a matrix of n_out rows converted to type, or to the type that fits its rows. */
+/* Elements of a weight and its biases; of a matrix without the biases. */
+uint64_t weights_n_params(const struct weight *w);
+
+/* Bytes of a matrix of n_out rows packed as type, or as the type that fits its rows. */
 uint64_t weights_type_bytes(enum dtype type, int n_in, int64_t n_out);
 
-/* The most frequent type, by elements, of the matrices of layer 0: shown as the checkpoint's
+/* *out: the most frequent type, by elements, of the matrices of layer 0: shown as the checkpoint's
  * type. */
-enum dtype weights_stored_type(const struct layer_weights *layer);
+MUST_CHECK enum tutti_status weights_stored_type(enum dtype *out, const struct model_desc *desc,
+                                                 const struct tensor_names *names,
+                                                 const struct checkpoint *ck, struct tutti_error *err);
 
 /* The elements of a tensor's first n_rows rows (of a vector: n_rows 1) as float32, freed by the
  * caller. NULL: out of memory. */

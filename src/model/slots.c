@@ -1,0 +1,173 @@
+#include "model/slots.h"
+
+#include "model/model.h"
+
+#include <assert.h>
+
+static bool has_embedding_norm(const struct model_desc *d, int layer)
+{
+    (void)layer;
+    return d->has_embedding_norm;
+}
+
+static bool has_positions(const struct model_desc *d, int layer)
+{
+    (void)layer;
+    return d->has_learned_positions;
+}
+
+static bool has_top_table(const struct model_desc *d, int layer)
+{
+    (void)layer;
+    return d->has_top_query;
+}
+
+static bool is_top(const struct model_desc *d, int layer)
+{
+    return d->has_top_query && layer == d->n_layers - 1;
+}
+
+static bool is_not_top(const struct model_desc *d, int layer)
+{
+    return !is_top(d, layer);
+}
+
+static bool has_head_norms(const struct model_desc *d, int layer)
+{
+    (void)layer;
+    return d->has_qk_norm;
+}
+
+static bool has_post_norms(const struct model_desc *d, int layer)
+{
+    (void)layer;
+    return d->has_post_norms;
+}
+
+static bool has_output(const struct model_desc *d, int layer)
+{
+    (void)layer;
+    return !d->tied_output;
+}
+
+static bool norm_has_bias(const struct model_desc *d)
+{
+    return d->norm == NORM_LAYER;
+}
+
+static bool qkv_has_bias(const struct model_desc *d)
+{
+    return d->has_qkv_bias;
+}
+
+static bool attn_out_has_bias(const struct model_desc *d)
+{
+    return d->has_attn_out_bias;
+}
+
+static bool mlp_has_bias(const struct model_desc *d)
+{
+    return d->has_mlp_bias;
+}
+
+#define NORM(columns_) .kind = SLOT_NORM, .columns = (columns_)
+#define LAYER          .is_of_layer = true
+
+static const struct slot_info SLOTS[SLOT_COUNT] = {
+    [SLOT_EMBEDDING] = { "embedding", .rows = { DIM_VOCAB }, .columns = DIM_MODEL, .role = WEIGHT_EMBEDDING },
+    [SLOT_EMBEDDING_NORM] = { "embedding_norm", NORM(DIM_MODEL), .is_in = has_embedding_norm,
+                              .has_bias = norm_has_bias },
+    [SLOT_POSITIONS] = { "positions", .kind = SLOT_TABLE, .is_in = has_positions, .rows = { DIM_CONTEXT },
+                         .columns = DIM_MODEL },
+    [SLOT_TOP_TABLE] = { "top_table", .kind = SLOT_TABLE, .is_in = has_top_table, .rows = { DIM_CONTEXT },
+                         .columns = DIM_MODEL },
+
+    [SLOT_ATTN_NORM] = { "attn_norm", LAYER, NORM(DIM_MODEL), .has_bias = norm_has_bias },
+    [SLOT_QKV] = { "qkv", LAYER, .is_in = is_not_top, .has_bias = qkv_has_bias,
+                   .rows = { DIM_QUERIES, DIM_KV, DIM_KV }, .columns = DIM_MODEL, .role = WEIGHT_VALUES,
+                   .can_adapt = true },
+    [SLOT_TOP_QUERY] = { "top_query", LAYER, .is_in = is_top, .has_bias = qkv_has_bias,
+                         .rows = { DIM_QUERIES }, .columns = DIM_MODEL, .can_adapt = true },
+    [SLOT_TOP_KV] = { "top_kv", LAYER, .is_in = is_top, .has_bias = qkv_has_bias, .rows = { DIM_KV, DIM_KV },
+                      .columns = DIM_MODEL, .role = WEIGHT_VALUES, .can_adapt = true },
+    [SLOT_Q_NORM] = { "q_norm", LAYER, NORM(DIM_HEAD), .is_in = has_head_norms },
+    [SLOT_K_NORM] = { "k_norm", LAYER, NORM(DIM_HEAD), .is_in = has_head_norms },
+    [SLOT_ATTN_OUT] = { "attn_out", LAYER, .has_bias = attn_out_has_bias, .rows = { DIM_MODEL },
+                        .columns = DIM_QUERIES, .role = WEIGHT_ATTN_OUT, .can_adapt = true },
+    [SLOT_ATTN_POST_NORM] = { "attn_post_norm", LAYER, NORM(DIM_MODEL), .is_in = has_post_norms,
+                              .has_bias = norm_has_bias },
+    [SLOT_FFN_NORM] = { "ffn_norm", LAYER, NORM(DIM_MODEL), .has_bias = norm_has_bias },
+    [SLOT_GATE_UP] = { "gate_up", LAYER, .has_bias = mlp_has_bias, .rows = { DIM_FF, DIM_FF },
+                       .columns = DIM_MODEL, .can_adapt = true },
+    [SLOT_DOWN] = { "down", LAYER, .has_bias = mlp_has_bias, .rows = { DIM_MODEL }, .columns = DIM_FF,
+                    .role = WEIGHT_DOWN, .can_adapt = true },
+    [SLOT_FFN_POST_NORM] = { "ffn_post_norm", LAYER, NORM(DIM_MODEL), .is_in = has_post_norms,
+                             .has_bias = norm_has_bias },
+
+    [SLOT_OUTPUT_NORM] = { "output_norm", NORM(DIM_MODEL), .has_bias = norm_has_bias },
+    [SLOT_OUTPUT] = { "output", .is_in = has_output, .rows = { DIM_VOCAB }, .columns = DIM_MODEL,
+                      .role = WEIGHT_OUTPUT, .can_adapt = true },
+};
+
+const struct slot_info *slot_info(enum weight_slot slot)
+{
+    assert(slot >= 0 && slot < SLOT_COUNT);
+    return &SLOTS[slot];
+}
+
+bool slot_is_in(const struct model_desc *d, enum weight_slot slot, int layer)
+{
+    const struct slot_info *info = slot_info(slot);
+    return !info->is_in || info->is_in(d, layer);
+}
+
+int slot_dim(const struct model_desc *d, enum dim dim)
+{
+    switch (dim) {
+    case DIM_MODEL:
+        return d->d_model;
+    case DIM_HEAD:
+        return d->head_dim;
+    case DIM_QUERIES:
+        return d->n_heads * d->head_dim;
+    case DIM_KV:
+        return d->n_kv_heads * d->head_dim;
+    case DIM_FF:
+        return d->d_ff;
+    case DIM_VOCAB:
+        return d->n_vocab;
+    case DIM_CONTEXT:
+        return d->n_ctx;
+    case DIM_NONE:
+        break;
+    }
+    return 1;
+}
+
+struct slot_shape slot_shape(const struct model_desc *d, enum weight_slot slot)
+{
+    const struct slot_info *info = slot_info(slot);
+    struct slot_shape shape = { .n_in = slot_dim(d, info->columns),
+                                .has_bias = info->has_bias && info->has_bias(d),
+                                .is_gate_up = slot == SLOT_GATE_UP && d->has_gate };
+    do
+        shape.n_out += shape.rows[shape.n_parts] = slot_dim(d, info->rows[shape.n_parts]);
+    while (++shape.n_parts < MAX_PARTS && info->rows[shape.n_parts] != DIM_NONE &&
+           (slot != SLOT_GATE_UP || d->has_gate));
+    return shape;
+}
+
+bool slot_next(const struct model_desc *d, struct slot_at *at)
+{
+    do {
+        bool ends_layer = at->slot >= 0 && SLOTS[at->slot].is_of_layer && !SLOTS[at->slot + 1].is_of_layer;
+        if (ends_layer && at->layer < d->n_layers - 1) {
+            at->slot = SLOT_ATTN_NORM;
+            at->layer++;
+        } else {
+            at->slot++;
+            at->layer = at->slot < SLOT_COUNT && SLOTS[at->slot].is_of_layer ? at->layer : 0;
+        }
+    } while (at->slot < SLOT_COUNT && !slot_is_in(d, (enum weight_slot)at->slot, at->layer));
+    return at->slot < SLOT_COUNT;
+}

@@ -1,0 +1,114 @@
+/* The weights that a model may hold, one row of a table each. Finding them in a checkpoint,
+ * loading, freeing, random weights, fingerprints, memory figures and conversion are loops over this
+ * table: a weight of a new kind is one line here, its tensor's name in the families that have it,
+ * and its use in forward.c. */
+#ifndef TUTTI_MODEL_SLOTS_H
+#define TUTTI_MODEL_SLOTS_H
+
+#include <stdbool.h>
+
+struct model_desc; /* model/model.h */
+
+/* In the order in which they are loaded and written. The first group and the last are outside of
+ * layers. */
+enum weight_slot {
+    SLOT_EMBEDDING,
+    SLOT_EMBEDDING_NORM,
+    SLOT_POSITIONS, /* a vector for each position, added to the embedding */
+    SLOT_TOP_TABLE, /* a vector for each position: the input of SLOT_TOP_QUERY */
+
+    SLOT_ATTN_NORM,
+    SLOT_QKV,
+    SLOT_TOP_QUERY, /* of has_top_query: in the last layer these two replace SLOT_QKV */
+    SLOT_TOP_KV,
+    SLOT_Q_NORM, /* of each head */
+    SLOT_K_NORM,
+    SLOT_ATTN_OUT,
+    SLOT_ATTN_POST_NORM,
+    SLOT_FFN_NORM,
+    SLOT_GATE_UP, /* only up without has_gate */
+    SLOT_DOWN,
+    SLOT_FFN_POST_NORM,
+
+    SLOT_OUTPUT_NORM,
+    SLOT_OUTPUT, /* not in models with a tied output */
+    SLOT_COUNT
+};
+
+/* A matrix may be stored as several tensors, its parts, whose rows are concatenated. */
+enum { MAX_PARTS = 3 };
+
+/* A dimension, in terms of the description. */
+enum dim {
+    DIM_NONE,
+    DIM_MODEL,   /* d_model */
+    DIM_HEAD,    /* head_dim */
+    DIM_QUERIES, /* n_heads * head_dim */
+    DIM_KV,      /* n_kv_heads * head_dim */
+    DIM_FF,      /* d_ff */
+    DIM_VOCAB,   /* n_vocab */
+    DIM_CONTEXT, /* n_ctx; a stored tensor may have more rows */
+};
+
+enum slot_kind {
+    SLOT_MATRIX, /* packed; its input has as many elements as a row */
+    SLOT_NORM,   /* one row of float32 */
+    SLOT_TABLE,  /* float32, a row for each position */
+};
+
+/* What the type of a matrix depends on when weights are quantized: see weight_type.h. */
+enum weight_role {
+    WEIGHT_OTHER, /* queries, keys, gate, up */
+    WEIGHT_EMBEDDING,
+    WEIGHT_OUTPUT, /* also a tied embedding */
+    WEIGHT_VALUES, /* or fused queries, keys and values */
+    WEIGHT_ATTN_OUT,
+    WEIGHT_DOWN
+};
+
+struct slot_info {
+    const char *name; /* for messages */
+    enum slot_kind kind;
+    bool is_of_layer;
+    bool (*is_in)(const struct model_desc *desc, int layer); /* NULL: in every model */
+    bool (*has_bias)(const struct model_desc *desc);         /* NULL: never */
+    enum dim rows[MAX_PARTS]; /* of the parts; DIM_NONE: one row, or no more parts */
+    enum dim columns;
+    /* Of the matrix, and of its last part where each part is a matrix of its own; the others are
+     * then WEIGHT_OTHER. */
+    enum weight_role role;
+    bool can_adapt; /* a linear layer that LoRA adapters may change */
+};
+
+/* slot: 0 to SLOT_COUNT - 1. */
+const struct slot_info *slot_info(enum weight_slot slot);
+
+/* Whether such a model has the weight. layer: 0 for those outside of layers. */
+bool slot_is_in(const struct model_desc *desc, enum weight_slot slot, int layer);
+
+/* The slot under whose names a weight is stored: the top query and its keys and values are stored
+ * as queries, keys and values. */
+static inline enum weight_slot slot_named_as(enum weight_slot slot)
+{
+    return slot == SLOT_TOP_QUERY || slot == SLOT_TOP_KV ? SLOT_QKV : slot;
+}
+
+int slot_dim(const struct model_desc *desc, enum dim dim);
+
+/* The parts of a weight. Without a gate, gate_up is only up. */
+struct slot_shape {
+    int n_parts, rows[MAX_PARTS];
+    int n_out; /* rows of all parts */
+    int n_in;
+    bool has_bias, is_gate_up;
+};
+struct slot_shape slot_shape(const struct model_desc *desc, enum weight_slot slot);
+
+/* All weights of a model, in order. Begin with SLOT_BEGIN; false: there are no more. */
+struct slot_at {
+    int slot, layer;
+};
+#define SLOT_BEGIN ((struct slot_at){ -1, 0 })
+bool slot_next(const struct model_desc *desc, struct slot_at *at);
+
+#endif
