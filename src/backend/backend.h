@@ -131,7 +131,7 @@ struct backend_ops {
     void (*matrix_free)(struct backend *be, struct matrix *m); /* NULL is allowed */
     size_t (*matrix_bytes)(const struct matrix *m);
 
-    /* Checksums (base/checksum.h) of n_floats of alloc()ed memory, of a matrix with its bias, and
+    /* Checksums (base/hash.h) of n_floats of alloc()ed memory, of a matrix with its bias, and
      * of a lora: equal sums mean bit-identical results. They depend on what was uploaded, not on
      * addresses or threads. */
     uint64_t (*checksum)(struct backend *be, const float *memory, size_t n_floats);

@@ -1,6 +1,6 @@
 /* Checksums of weights, computed by all threads at memory bandwidth. */
 #include "backend/cpu.h"
-#include "base/checksum.h"
+#include "base/hash.h"
 #include "base/rng.h"
 
 enum { PIECE_BYTES = 1 << 20 };
@@ -21,7 +21,7 @@ static void sum_pieces(void *arg, int thread, int n_threads)
     (void)n_threads;
     while ((i = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed)) < n_pieces) {
         size_t begin = i * PIECE_BYTES, left = job->n_bytes - begin;
-        sum += checksum64(i, job->bytes + begin, left < PIECE_BYTES ? left : PIECE_BYTES);
+        sum += hash64(i, job->bytes + begin, left < PIECE_BYTES ? left : PIECE_BYTES);
     }
     atomic_fetch_add_explicit(&job->sum, sum, memory_order_relaxed);
 }
@@ -44,7 +44,7 @@ uint64_t cpu_checksum(struct backend *be, const float *memory, size_t n_floats)
 uint64_t cpu_matrix_checksum(struct backend *be, const struct matrix *m)
 {
     const int32_t shape[] = { (int32_t)m->dtype, m->n_in, m->n_out, m->is_gate_up };
-    uint64_t sum = checksum64(0, shape, sizeof shape);
+    uint64_t sum = hash64(0, shape, sizeof shape);
     sum = sum_bytes(cpu_of(be), sum, m->panels, (size_t)m->n_panels * m->panel_bytes);
     return m->bias ? sum_bytes(cpu_of(be), sum, m->bias, (size_t)m->n_panels * PANEL_ROWS * sizeof *m->bias)
                    : sum;
@@ -54,13 +54,13 @@ uint64_t cpu_lora_checksum(struct backend *be, const struct lora *lora)
 {
     size_t factor_bytes = lora->is_half ? sizeof(uint16_t) : sizeof(float);
     const int32_t shape[] = { lora->n_in, lora->n_out, lora->n_parts, lora->rank, lora->is_half };
-    uint64_t sum = checksum64(0, shape, sizeof shape);
+    uint64_t sum = hash64(0, shape, sizeof shape);
     sum = sum_bytes(cpu_of(be), sum, lora->a, (size_t)lora->rank * (size_t)lora->n_in * factor_bytes);
     for (int i = 0; i < lora->n_parts; i++) {
         const struct lora_piece *part = &lora->parts[i];
         const int32_t place[] = { part->out_begin, part->n_out, part->rank_begin, part->rank };
-        sum = checksum64(sum, place, sizeof place);
-        sum = checksum64(sum, &part->scale, sizeof part->scale);
+        sum = hash64(sum, place, sizeof place);
+        sum = hash64(sum, &part->scale, sizeof part->scale);
         sum = sum_bytes(cpu_of(be), sum, part->b, (size_t)part->rank * (size_t)part->n_out * factor_bytes);
     }
     return sum;

@@ -2,6 +2,7 @@
 #include "checkpoint/checkpoint.h"
 
 #include "base/buf.h"
+#include "base/hash.h"
 #include "checkpoint/gguf/gguf.h"
 #include "checkpoint/gguf/row_ints.h"
 #include "checkpoint/json_file.h"
@@ -39,14 +40,6 @@ struct checkpoint {
     struct row_ints *row_ints; /* matrices that replace their integers in tensors */
     size_t n_row_ints;
 };
-
-static uint64_t hash_name(const char *name)
-{
-    uint64_t h = 0xcbf29ce484222325; /* FNV-1a */
-    for (; *name; name++)
-        h = (h ^ (uint8_t)*name) * 0x100000001b3;
-    return h ^ h >> 32;
-}
 
 static char *join(const char *folder, const char *file)
 {
@@ -153,7 +146,7 @@ done:
 /* Finds the slot of name, or the free slot for it. n_slots is a power of two and never full. */
 static size_t find_slot(const struct checkpoint *ck, const char *name)
 {
-    size_t slot = (size_t)hash_name(name) & (ck->n_slots - 1);
+    size_t slot = (size_t)hash64_string(0, name) & (ck->n_slots - 1);
     while (ck->slots[slot] && strcmp(ck->tensors[ck->slots[slot] - 1]->name, name) != 0)
         slot = (slot + 1) & (ck->n_slots - 1);
     return slot;

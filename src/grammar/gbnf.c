@@ -1,5 +1,6 @@
 #include "grammar/gbnf.h"
 
+#include "base/hash.h"
 #include "base/hex.h"
 #include "base/ids.h"
 #include "base/utf8.h"
@@ -75,14 +76,6 @@ static void skip(struct reader *r, bool over_lines)
 
 /* ---- rules by name ---- */
 
-static uint64_t hash_name(const char *name, size_t n)
-{
-    uint64_t h = 14695981039346656037u;
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ (uint8_t)name[i]) * 1099511628211u;
-    return h ^ h >> 29;
-}
-
 static bool grow_slots(struct reader *r)
 {
     size_t n = r->n_slots ? r->n_slots * 2 : 64;
@@ -91,7 +84,7 @@ static bool grow_slots(struct reader *r)
         return false;
     for (size_t i = 0; i < r->out->n_rules; i++) {
         const char *name = r->out->rules[i].name;
-        size_t k = hash_name(name, strlen(name)) & (n - 1);
+        size_t k = hash64_string(0, name) & (n - 1);
         while (slots[k])
             k = (k + 1) & (n - 1);
         slots[k] = (int32_t)i + 1;
@@ -110,7 +103,7 @@ static int32_t find_rule(struct reader *r, const char *name, size_t n)
         s->is_full = s->has_no_memory = true;
         return -1;
     }
-    size_t k = hash_name(name, n) & (r->n_slots - 1);
+    size_t k = hash64(0, name, n) & (r->n_slots - 1);
     for (; r->slots[k]; k = (k + 1) & (r->n_slots - 1)) {
         const char *known = s->rules[r->slots[k] - 1].name;
         syntax_spend(s, 1 + n / 64);

@@ -1,22 +1,16 @@
 #include "grammar/sets.h"
 
+#include "base/hash.h"
+#include "base/rng.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 enum { SEEN_SLOTS = 4 * MAX_PLACES };
 
-static uint64_t mix(uint64_t h)
-{
-    h ^= h >> 31;
-    h *= 0x7FB5D329728EA185u;
-    h ^= h >> 27;
-    h *= 0x81DADEF4BC2DD44Du;
-    return h ^ h >> 33;
-}
-
 static uint64_t hash_pair(int32_t a, int32_t b)
 {
-    return mix((uint64_t)(uint32_t)a << 32 | (uint32_t)b);
+    return mix64((uint64_t)(uint32_t)a << 32 | (uint32_t)b);
 }
 
 static void give_up(struct sets *s, enum tutti_status status)
@@ -84,10 +78,7 @@ int32_t sets_push(struct sets *s, int32_t below, int32_t state)
 
 static uint64_t hash_set(const struct place *places, size_t n, bool can_end, bool escapes)
 {
-    uint64_t h = mix(n * 4 + can_end * 2u + escapes);
-    for (size_t i = 0; i < n; i++)
-        h = mix(h ^ hash_pair(places[i].state, places[i].stack));
-    return h;
+    return hash64(can_end * 2u + escapes, places, n * sizeof *places);
 }
 
 static bool grow_set_slots(struct sets *s)

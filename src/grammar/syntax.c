@@ -1,5 +1,7 @@
 #include "grammar/syntax.h"
 
+#include "base/hash.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -174,18 +176,17 @@ static bool are_equal(struct syntax *s, int32_t a, int32_t b)
 }
 
 /* A hash: equal for equal nodes. */
-static uint32_t hash_node(struct syntax *s, int32_t index)
+static uint64_t hash_node(struct syntax *s, int32_t index)
 {
     size_t n_bytes;
     const struct node *node = &s->nodes[index];
     const uint8_t *bytes = contents_of(s, node, &n_bytes);
-    uint32_t hash = 2166136261u ^ (uint32_t)node->kind;
-    if (node->kind != NODE_BYTES && node->kind != NODE_CHARS)
-        return (hash ^ (uint32_t)(node->kind == NODE_RULE ? node->first : index)) * 16777619u;
+    if (node->kind != NODE_BYTES && node->kind != NODE_CHARS) {
+        int32_t own = node->kind == NODE_RULE ? node->first : index;
+        return hash64((uint64_t)node->kind, &own, sizeof own);
+    }
     syntax_spend(s, n_bytes / 8);
-    for (size_t i = 0; i < n_bytes; i++)
-        hash = (hash ^ bytes[i]) * 16777619u;
-    return hash;
+    return hash64((uint64_t)node->kind, bytes, n_bytes);
 }
 
 /* The rest of an alternative after skip parts. */

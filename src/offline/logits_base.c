@@ -3,13 +3,14 @@
 #include "base/buf.h"
 #include "base/files/mapping.h"
 #include "base/files/new_file.h"
+#include "base/hash.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char MAGIC[] = "tuttikl1", LLAMA_MAGIC[] = "_logits_";
+static const char MAGIC[] = "tuttikl2", LLAMA_MAGIC[] = "_logits_";
 enum { NUMBERS = 3, LLAMA_NUMBERS = 2 }; /* before the codes of a row */
 enum {
     HEAD_BYTES = 8 + 6 * 4 + 8 + LOGITS_BASE_NAME_BYTES + 8,
@@ -17,28 +18,18 @@ enum {
     LLAMA_HEAD_BYTES = 8 + 3 * 4
 };
 
-static const uint64_t FNV_START = 0xcbf29ce484222325;
-
-static uint64_t fnv(uint64_t hash, const void *bytes, size_t n_bytes)
-{
-    for (size_t i = 0; i < n_bytes; i++)
-        hash = (hash ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3;
-    return hash;
-}
-
 /* A fingerprint that is equal for all conversions of one model. */
 static uint64_t shape_fingerprint(const struct model *model)
 {
     const struct model_desc *d = &model->desc;
     const int32_t shape[] = { d->n_layers, d->d_model, d->n_heads, d->n_kv_heads,
                               d->head_dim, d->d_ff,    d->n_vocab };
-    uint64_t hash = FNV_START;
-    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
-        uint32_t x = (uint32_t)shape[i];
-        uint8_t bytes[4] = { (uint8_t)x, (uint8_t)(x >> 8), (uint8_t)(x >> 16), (uint8_t)(x >> 24) };
-        hash = fnv(hash, bytes, sizeof bytes);
-    }
-    return hash;
+    return hash64(0, shape, sizeof shape);
+}
+
+static uint64_t sum_of(const void *head, size_t n_head, const void *ids, size_t n_ids)
+{
+    return hash64(hash64(0, head, n_head), ids, n_ids);
 }
 
 /* Codes are padded, so that every row starts at a multiple of four bytes. */
@@ -92,7 +83,7 @@ static bool build_head(struct buf *head, const struct model *model, const struct
         ok = add_u32(head, (uint32_t)numbers[i]);
     ok = ok && add_u64(head, shape_fingerprint(model)) && buf_add(head, name, sizeof name) &&
          add_ids(&ids, w->ids, n_text_ids(w)) && add_ids(&ids, w->head, w->n_head);
-    ok = ok && add_u64(head, fnv(fnv(FNV_START, head->bytes, head->n_bytes), ids.bytes, ids.n_bytes)) &&
+    ok = ok && add_u64(head, sum_of(head->bytes, head->n_bytes, ids.bytes, ids.n_bytes)) &&
          buf_add(head, ids.bytes, ids.n_bytes);
     buf_clear(&ids);
     return ok;
@@ -271,8 +262,7 @@ static enum tutti_status read_own(struct logits_base *b, struct tutti_error *err
     enum tutti_status st = set_numbers(b, numbers, HEAD_BYTES, err);
     if (st != TUTTI_OK)
         return st;
-    uint64_t sum = fnv(FNV_START, b->map.bytes, SUM_AT);
-    sum = fnv(sum, b->map.bytes + HEAD_BYTES, b->next - HEAD_BYTES);
+    uint64_t sum = sum_of(b->map.bytes, SUM_AT, b->map.bytes + HEAD_BYTES, b->next - HEAD_BYTES);
     if (sum != u64_at(b, SUM_AT))
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: its header or its ids were changed: their sum is %016" PRIx64

@@ -2,9 +2,10 @@
  * and for each scored row the log-probability of every token in 16 bits (perplexity.h).
  *
  * All numbers little-endian:
- *   8 bytes "tuttikl1"; u32 n_vocab, n_windows, n_context, step, first, n_head;
+ *   8 bytes "tuttikl2"; u32 n_vocab, n_windows, n_context, step, first, n_head;
  *   u64 fingerprint of the model's shape;
- *   char name[64], padded with zeros; u64 FNV-1a of everything before it and of the ids after it;
+ *   char name[64], padded with zeros; u64 XXH3 of the ids after it, seeded with the XXH3 of
+ *   everything before it;
  *   i32 ids[(n_windows - 1) * step + n_context], i32 head[n_head];
  *   rows, each f32 scale, f32 min, f32 negative log-probability of the next id,
  *   u16 codes[n_vocab, rounded up to an even number].

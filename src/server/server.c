@@ -1,6 +1,7 @@
 /* Runs the server: start, signals, draining, end. */
 #include "server/server.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/system/clock.h"
 #include "server/access/guard.h"
@@ -239,15 +240,13 @@ static bool is_alive(void *user)
 
 /* ---- start ------------------------------------------------------------------------------------------------------- */
 
-/* FNV-1a: only distinguishes configurations. */
 void app_make_fingerprint(struct app *app)
 {
-    uint32_t hash = 2166136261u;
+    uint64_t hash = 0;
     const char *const parts[] = { TUTTI_VERSION, app->info.name, app->info.weight_type, app->info.kv_type };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        for (const char *p = parts[i]; p && *p; p++)
-            hash = (hash ^ (unsigned char)*p) * 16777619u;
-    snprintf(app->fingerprint, sizeof app->fingerprint, "fp_%08x", (unsigned)hash);
+        hash = hash64_string(hash, parts[i] ? parts[i] : "");
+    snprintf(app->fingerprint, sizeof app->fingerprint, "fp_%08x", (uint32_t)hash);
 }
 
 static enum tutti_status open_files(struct app *app, struct tutti_error *err)

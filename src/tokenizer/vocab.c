@@ -1,6 +1,7 @@
 /* The vocabulary: pieces by id and by spelling. */
 #include "tokenizer/vocab/vocab.h"
 
+#include "base/hash.h"
 #include "base/limits.h"
 #include "tokenizer/bytes/byte_level.h"
 #include "tokenizer/legacy/jieba.h"
@@ -8,34 +9,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t load(const char *bytes, size_t n_bytes)
-{
-    uint64_t x = 0;
-    memcpy(&x, bytes, n_bytes);
-    return x;
-}
-
-static uint64_t mix(uint64_t a, uint64_t b)
-{
-    unsigned __int128 product = (unsigned __int128)a * b;
-    return (uint64_t)product ^ (uint64_t)(product >> 64);
-}
-
-/* Hashes eight bytes at a time with a 128-bit multiplication; most pieces need one or two. */
-static uint32_t hash_bytes(const char *bytes, size_t n_bytes)
-{
-    uint64_t h = n_bytes * 0x9E3779B97F4A7C15, tail;
-    for (; n_bytes > 8; n_bytes -= 8, bytes += 8)
-        h = mix(h ^ load(bytes, 8), 0xD6E8FEB86659FD93);
-    if (n_bytes >= 4) /* two loads that may overlap */
-        tail = load(bytes, 4) << 32 | load(bytes + n_bytes - 4, 4);
-    else
-        tail = n_bytes == 0 ? 0
-                            : (uint64_t)(uint8_t)bytes[0] << 16 | (uint64_t)(uint8_t)bytes[n_bytes / 2] << 8 |
-                                  (uint8_t)bytes[n_bytes - 1];
-    return (uint32_t)mix(h ^ tail, 0xA0761D6478BD642F);
-}
 
 bool vocab_add(struct tokenizer *tok, const char *bytes, size_t n_bytes, float score, enum piece_type type)
 {
@@ -87,7 +60,7 @@ bool vocab_new_index(struct tokenizer *tok)
 int32_t vocab_add_to_index(struct tokenizer *tok, int32_t id)
 {
     const char *bytes = vocab_bytes(tok, id);
-    uint32_t n_bytes = tok->pieces[id].n_bytes, hash = hash_bytes(bytes, n_bytes);
+    uint32_t n_bytes = tok->pieces[id].n_bytes, hash = (uint32_t)hash64(0, bytes, n_bytes);
     struct piece_slot *slot = find_slot(tok, hash, bytes, n_bytes);
     if (slot->id >= 0)
         return slot->id;
@@ -327,7 +300,7 @@ struct piece tokenizer_piece(const struct tokenizer *tok, int32_t id)
 
 int32_t tokenizer_find(const struct tokenizer *tok, const char *piece, size_t n_bytes)
 {
-    return find_slot(tok, hash_bytes(piece, n_bytes), piece, n_bytes)->id;
+    return find_slot(tok, (uint32_t)hash64(0, piece, n_bytes), piece, n_bytes)->id;
 }
 
 int32_t tokenizer_find_control(const struct tokenizer *tok, const char *spelling)

@@ -1,5 +1,6 @@
 #include "engine/constraints/compile.h"
 
+#include "base/hash.h"
 #include "base/system/clock.h"
 #include "base/system/workers.h"
 
@@ -62,14 +63,6 @@ static enum grammar_kind kind_of(enum tutti_grammar_kind kind)
            : kind == TUTTI_GRAMMAR_JSON_SCHEMA ? GRAMMAR_JSON_SCHEMA
            : kind == TUTTI_GRAMMAR_PATTERN     ? GRAMMAR_PATTERN
                                                : GRAMMAR_JSON_OBJECT;
-}
-
-static uint64_t hash_text(const char *text, size_t n_bytes)
-{
-    uint64_t h = 14695981039346656037u;
-    for (size_t i = 0; i < n_bytes; i++)
-        h = (h ^ (uint8_t)text[i]) * 1099511628211u;
-    return h;
 }
 
 /* Moves the entry to the front. Under the lock. */
@@ -346,7 +339,7 @@ static void take_turn(void *user, struct work_item *item)
     struct compile_queue *q = user;
     struct compiler *c = q->compiler;
     struct request *r = (struct request *)(void *)((char *)item - offsetof(struct request, item));
-    uint64_t hash = hash_text(r->spec.grammar, r->spec.n_grammar_bytes);
+    uint64_t hash = hash64(0, r->spec.grammar, r->spec.n_grammar_bytes);
     if (is_unwanted(r) || is_known(c, r, hash) || compile_request(q, r, hash))
         c->options.is_compiled(c->options.user, r);
     else

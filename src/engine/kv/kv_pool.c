@@ -1,5 +1,6 @@
 #include "engine/kv/kv_pool.h"
 
+#include "base/hash.h"
 #include "base/rng.h"
 
 #include <assert.h>
@@ -105,12 +106,10 @@ static void use_list_add(struct kv_pool *pool, int32_t page_id)
 static uint64_t chain_hash(const struct kv_pool *pool, struct kv_chain chain, int32_t parent,
                            const int32_t *ids)
 {
-    uint64_t hash = parent != NONE
+    uint64_t seed = parent != NONE
                         ? pool->pages[parent].hash
                         : mix64(pool->hash_seed ^ mix64((uint32_t)chain.adapter)) ^ mix64(chain.tenant);
-    for (int i = 0; i < KV_PAGE_TOKENS; i += 2)
-        hash = mix64(hash ^ ((uint64_t)(uint32_t)ids[i] << 32 | (uint32_t)ids[i + 1]));
-    return hash;
+    return hash64(seed, ids, KV_PAGE_TOKENS * sizeof *ids);
 }
 
 static int32_t find_published(const struct kv_pool *pool, uint64_t hash, struct kv_chain chain,

@@ -1,5 +1,6 @@
 #include "engine/kv/spill.h"
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/system/clock.h"
@@ -193,9 +194,8 @@ void spill_touch(struct spill *s, const struct kv_copy *copy)
 
 static int32_t *bucket_of(const struct spill *s, uint64_t parent, const int32_t *ids)
 {
-    uint64_t hash = s->options.hash_seed ^ mix64(parent);
-    for (int i = 0; i < KV_PAGE_TOKENS; i += 2)
-        hash = mix64(hash ^ ((uint64_t)(uint32_t)ids[i] << 32 | (uint32_t)ids[i + 1]));
+    uint64_t seed = s->options.hash_seed ^ mix64(parent);
+    uint64_t hash = hash64(seed, ids, KV_PAGE_TOKENS * sizeof *ids);
     return &s->buckets[hash & s->bucket_mask];
 }
 

@@ -1,6 +1,6 @@
 #include "engine/kv/spill_file.h"
 
-#include "base/checksum.h"
+#include "base/hash.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 enum {
-    VERSION = 1,
+    VERSION = 2,        /* of the layout and the checksums */
     BLOCK_BYTES = 4096, /* of file systems: whole blocks can be written without being read first */
     RECORD_BYTES = BLOCK_BYTES / SPILL_SEGMENT_SLOTS,
 };
@@ -188,7 +188,7 @@ static const char *header_problem(const struct header *h, const struct spill_ide
         return "it was written by a machine with another byte order";
     if (h->version != VERSION)
         return "it has another version";
-    if (h->checksum != checksum64(0, h, offsetof(struct header, checksum)))
+    if (h->checksum != hash64(0, h, offsetof(struct header, checksum)))
         return "its header is damaged";
     if (is->weights != own->weights)
         return "its pages were computed with other weights";
@@ -206,7 +206,7 @@ static enum tutti_status start_anew(struct spill_file *file, const struct spill_
     memcpy(h.magic, MAGIC, sizeof h.magic);
     if (getrandom(&h.salt, sizeof h.salt, 0) != sizeof h.salt)
         return error_set(err, TUTTI_E_IO, "the system provides no random numbers");
-    h.checksum = checksum64(0, &h, offsetof(struct header, checksum));
+    h.checksum = hash64(0, &h, offsetof(struct header, checksum));
     file->salt = h.salt;
     if (ftruncate(file->fd, 0) != 0)
         return failure(file, "emptying", err);
@@ -299,7 +299,7 @@ int32_t spill_file_n_slots(const struct spill_file *file)
 static bool is_valid_record(const struct spill_file *file, const struct stored_record *r, int32_t slot)
 {
     return r->record.id != 0 && r->record.id < SPILL_ROOT && r->slot == (uint64_t)slot &&
-           r->checksum == checksum64(file->salt, r, offsetof(struct stored_record, checksum));
+           r->checksum == hash64(file->salt, r, offsetof(struct stored_record, checksum));
 }
 
 enum tutti_status spill_file_load(struct spill_file *file, int32_t first, int n, struct spill_record *records,
@@ -333,8 +333,8 @@ enum tutti_status spill_file_write(struct spill_file *file, int32_t slot, const 
     if (st != TUTTI_OK)
         return st;
     struct stored_record r = { .record = *record, .slot = (uint64_t)slot };
-    r.page_checksum = checksum64(file->salt ^ record->id, page, file->page_bytes);
-    r.checksum = checksum64(file->salt, &r, offsetof(struct stored_record, checksum));
+    r.page_checksum = hash64(file->salt ^ record->id, page, file->page_bytes);
+    r.checksum = hash64(file->salt, &r, offsetof(struct stored_record, checksum));
     return write_at(file, &r, sizeof r, record_at(file, slot), err);
 }
 
@@ -353,7 +353,7 @@ enum tutti_status spill_file_read(struct spill_file *file, int32_t slot, const s
         what = "the file is truncated";
     else if (!is_valid_record(file, &r, slot) || memcmp(&r.record, record, sizeof *record) != 0)
         what = "its record is damaged";
-    else if (r.page_checksum != checksum64(file->salt ^ record->id, page, file->page_bytes))
+    else if (r.page_checksum != hash64(file->salt ^ record->id, page, file->page_bytes))
         what = "its page is damaged";
     if (!what)
         return TUTTI_OK;

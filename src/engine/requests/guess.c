@@ -1,6 +1,6 @@
 #include "engine/requests/guess.h"
 
-#include "base/rng.h"
+#include "base/hash.h"
 
 #include <string.h>
 
@@ -38,9 +38,7 @@ static void judge_proposal(struct guesser *g, const int32_t *ids, int n_ids)
 
 static int32_t *place_of(const struct guesser *g, int kind, const int32_t *tokens)
 {
-    uint64_t hash = 0;
-    for (int i = 0; i < LENGTHS[kind]; i++)
-        hash = mix64(hash ^ (uint32_t)tokens[i]);
+    uint64_t hash = hash64(0, tokens, (size_t)LENGTHS[kind] * sizeof *tokens);
     return &g->places[kind][hash & g->mask];
 }
 

@@ -1,5 +1,5 @@
 /* Opens the spill file of an engine: checks its options, and computes the identity of its pages. */
-#include "base/checksum.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "engine/run/engine_state.h"
 #include "kernels/kernels.h"
@@ -58,7 +58,7 @@ static uint64_t sum_of_library(const struct model *model)
         for (int j = 0; j < n_freqs; j++) {
             double angle = (double)((float)pos * model->rope_freqs[j]);
             double both[2] = { cos(angle), sin(angle) };
-            sum = checksum64(sum, both, sizeof both);
+            sum = hash64(sum, both, sizeof both);
         }
     }
     return sum;
@@ -99,10 +99,10 @@ static bool sum_of_sample(struct tutti_engine *e, size_t page_bytes, uint64_t *s
         e->hooks.forward(e->model, e->kv, &step, e->logits);
     }
     if (n_ids > 0)
-        *sum = checksum64(*sum, e->logits, (size_t)e->model->desc.n_vocab * sizeof *e->logits);
+        *sum = hash64(*sum, e->logits, (size_t)e->model->desc.n_vocab * sizeof *e->logits);
     for (int i = 0; i < n_pages; i++) {
         be->ops->kv_read_page(be, e->kv, i, page);
-        *sum = checksum64(*sum, page, page_bytes);
+        *sum = hash64(*sum, page, page_bytes);
     }
     free(page);
     return true;
@@ -113,9 +113,9 @@ static enum tutti_status identify(struct tutti_engine *e, struct spill_identity 
     struct backend *be = e->model->backend;
     size_t page_bytes = be->ops->kv_page_bytes(be, e->model->kv_type);
     const uint64_t kernels[] = { KERNELS_BITS, KV_PAGE_TOKENS, sum_of_library(e->model) };
-    uint64_t arithmetic = checksum64(0, kernels, sizeof kernels);
-    arithmetic = checksum64(arithmetic, TUTTI_VERSION, sizeof TUTTI_VERSION);
-    arithmetic = checksum64(arithmetic, be->ops->name, strlen(be->ops->name));
+    uint64_t arithmetic = hash64(0, kernels, sizeof kernels);
+    arithmetic = hash64(arithmetic, TUTTI_VERSION, sizeof TUTTI_VERSION);
+    arithmetic = hash64(arithmetic, be->ops->name, strlen(be->ops->name));
     if (!sum_of_sample(e, page_bytes, &arithmetic))
         return error_set(err, TUTTI_E_MEMORY, "KV spill: out of memory for a page of %zu bytes", page_bytes);
     *out = (struct spill_identity){ .weights = model_weights_fingerprint(e->model),

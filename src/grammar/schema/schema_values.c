@@ -1,6 +1,7 @@
 /* JSON values of a schema: enum and const. */
 #include "grammar/schema/schema_reader.h"
 
+#include "base/hash.h"
 #include "base/rng.h"
 #include "base/utf8.h"
 
@@ -81,11 +82,8 @@ bool schema_equal(struct schema_reader *r, const json_t *a, const json_t *b)
 
 static uint64_t hash_bytes(struct schema_reader *r, const char *bytes, size_t n)
 {
-    uint64_t h = 14695981039346656037u;
     schema_spend(r, n / 8);
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ (uint8_t)bytes[i]) * 1099511628211u;
-    return h;
+    return hash64(0, bytes, n);
 }
 
 /* A hash: equal for equal values. */

@@ -1,6 +1,6 @@
 #include "model/load/fingerprint.h"
 
-#include "base/checksum.h"
+#include "base/hash.h"
 #include "base/rng.h"
 #include "model/adapters/adapter.h"
 
@@ -83,11 +83,11 @@ uint64_t model_shape_fingerprint(const struct model *model)
                              s->low_freq_factor,  s->high_freq_factor,       s->beta_fast,  s->beta_slow,
                              s->attention_factor };
     uint64_t sum = 0;
-    add(&sum, checksum64(0, d->family, strnlen(d->family, sizeof d->family)));
-    add(&sum, checksum64(0, numbers, sizeof numbers));
-    add(&sum, checksum64(0, reals, sizeof reals));
+    add(&sum, hash64(0, d->family, strnlen(d->family, sizeof d->family)));
+    add(&sum, hash64(0, numbers, sizeof numbers));
+    add(&sum, hash64(0, reals, sizeof reals));
     if (model->rope_freqs) /* they depend on the math library */
-        add(&sum, checksum64(0, model->rope_freqs, (size_t)d->rotary_dim / 2 * sizeof *model->rope_freqs));
+        add(&sum, hash64(0, model->rope_freqs, (size_t)d->rotary_dim / 2 * sizeof *model->rope_freqs));
     return sum;
 }
 

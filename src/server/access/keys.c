@@ -1,5 +1,6 @@
 #include "server/access/keys.h"
 
+#include "base/hash.h"
 #include "base/utf8.h"
 
 #include <assert.h>
@@ -164,14 +165,6 @@ static size_t hash_digest(const unsigned char *bytes)
     return (size_t)hash;
 }
 
-static size_t hash_name(const char *name)
-{
-    uint64_t hash = 14695981039346656037u;
-    for (const char *p = name; *p; p++)
-        hash = (hash ^ (unsigned char)*p) * 1099511628211u;
-    return (size_t)(hash ^ hash >> 32);
-}
-
 static size_t hash_key_at(const struct keys *keys, size_t i)
 {
     return hash_digest(keys->list[i].digest);
@@ -179,7 +172,7 @@ static size_t hash_key_at(const struct keys *keys, size_t i)
 
 static size_t hash_owner_at(const struct keys *keys, size_t i)
 {
-    return hash_name(keys->owners[i].name);
+    return hash64_string(0, keys->owners[i].name);
 }
 
 static void index_put(struct key_index *index, size_t hash, size_t i)
@@ -214,7 +207,7 @@ static size_t find_owner(const struct keys *keys, const char *name)
     const struct key_index *index = &keys->by_name;
     if (!index->n_slots)
         return keys->n_owners;
-    size_t at = hash_name(name) & (index->n_slots - 1);
+    size_t at = hash64_string(0, name) & (index->n_slots - 1);
     while (index->slots[at] && strcmp(keys->owners[index->slots[at] - 1].name, name))
         at = (at + 1) & (index->n_slots - 1);
     return index->slots[at] ? index->slots[at] - 1 : keys->n_owners;

@@ -1,5 +1,6 @@
 #include "server/http/clients.h"
 
+#include "base/hash.h"
 #include "server/http/http.h"
 
 #include <arpa/inet.h>
@@ -18,7 +19,7 @@ struct clients {
     int n_idle;
     uint64_t n_made;
     struct client_counts forgotten; /* totals of forgotten clients */
-    uint32_t seed;                  /* secret, so that no one can choose addresses that share a bucket */
+    uint64_t seed;                  /* secret, so that no one can choose addresses that share a bucket */
 };
 
 enum tutti_status clients_new(struct clients **out, struct tutti_error *err)
@@ -46,17 +47,10 @@ void clients_free(struct clients *clients)
 
 /* ---- identity ---- */
 
-/* FNV-1a with a secret start value, and with its bits mixed at the end. */
 static size_t bucket_of(const struct clients *clients, const char *name)
 {
-    uint32_t hash = 2166136261u ^ clients->seed;
-    for (const char *p = name; *p; p++)
-        hash = (hash ^ (unsigned char)*p) * 16777619u;
-    hash ^= hash >> 15;
-    return hash * 2246822519u >> 20;
+    return hash64_string(clients->seed, name) % N_BUCKETS;
 }
-
-_Static_assert(N_BUCKETS == 1 << 12, "bucket_of() gives 12 bits");
 
 static void add_counts(struct client_counts *to, const struct client_counts *from)
 {

@@ -1,5 +1,7 @@
 #include "server/http/http_pool.h"
 
+#include "base/hash.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +22,7 @@ struct http_pool {
     struct http_share *buckets[N_BUCKETS];
     size_t n_bytes, max_bytes, max_client_bytes;
     size_t n_bodies;
-    uint32_t seed;  /* secret, so that no one can choose names that share a bucket */
+    uint64_t seed;  /* secret, so that no one can choose names that share a bucket */
     bool is_closed; /* the last body frees the pool */
 };
 
@@ -49,17 +51,10 @@ void http_pool_free(struct http_pool *pool)
         free(pool);
 }
 
-/* FNV-1a with a secret start value, and with its bits mixed at the end. */
 static struct http_share **bucket_of(struct http_pool *pool, const char *name)
 {
-    uint32_t hash = 2166136261u ^ pool->seed;
-    for (const char *p = name; *p; p++)
-        hash = (hash ^ (unsigned char)*p) * 16777619u;
-    hash ^= hash >> 15;
-    return &pool->buckets[hash * 2246822519u >> 22];
+    return &pool->buckets[hash64_string(pool->seed, name) % N_BUCKETS];
 }
-
-_Static_assert(N_BUCKETS == 1 << 10, "bucket_of() gives 10 bits");
 
 static struct http_share *share_of(struct http_pool *pool, const char *client)
 {

@@ -1,5 +1,7 @@
 #include "server/http/http_source.h"
 
+#include "base/hash.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +12,7 @@ enum { N_BUCKETS = 4096, N_RANKS = 32 };
 struct http_sources {
     struct http_source *buckets[N_BUCKETS];
     struct http_source *ranks[N_RANKS]; /* [r]: addresses with 2^r to 2^(r+1)-1 connections */
-    uint32_t seed;                      /* secret, so that no one can choose addresses that share a bucket */
+    uint64_t seed;                      /* secret, so that no one can choose addresses that share a bucket */
 };
 
 enum tutti_status http_sources_new(struct http_sources **out, struct tutti_error *err)
@@ -31,17 +33,10 @@ void http_sources_free(struct http_sources *sources)
     free(sources);
 }
 
-/* FNV-1a with a secret start value, and with its bits mixed at the end. */
 static size_t bucket_of(const struct http_sources *sources, const char *name)
 {
-    uint32_t hash = 2166136261u ^ sources->seed;
-    for (const char *p = name; *p; p++)
-        hash = (hash ^ (unsigned char)*p) * 16777619u;
-    hash ^= hash >> 15;
-    return hash * 2246822519u >> 20;
+    return hash64_string(sources->seed, name) % N_BUCKETS;
 }
-
-_Static_assert(N_BUCKETS == 1 << 12, "bucket_of() gives 12 bits");
 
 static void leave_rank(struct http_source *source)
 {

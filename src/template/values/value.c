@@ -1,6 +1,8 @@
 /* Creates and compares values, lists and dicts. */
 #include "template/values/value.h"
 
+#include "base/hash.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -234,17 +236,11 @@ bool list_add(struct render *r, struct list *list, struct value item)
 /* Equal values have equal hashes: 1, 1.0 and true are equal. */
 static uint64_t hash_value(struct value key)
 {
-    uint64_t hash = 0xCBF29CE484222325;
-    if (key.kind == VALUE_STRING) {
-        for (size_t i = 0; i < key.n_bytes; i++)
-            hash = (hash ^ (uint8_t)key.bytes[i]) * 0x100000001B3;
-        return hash ^ hash >> 32;
-    }
+    if (key.kind == VALUE_STRING)
+        return hash64(0, key.bytes, key.n_bytes);
     if (value_is_number(key)) {
         double number = value_number(key) + 0.0; /* no -0 */
-        uint64_t bits;
-        memcpy(&bits, &number, sizeof bits);
-        return (bits ^ bits >> 29) * 0x9E3779B97F4A7C15 >> 20;
+        return hash64(0, &number, sizeof number);
     }
     return (uint64_t)key.kind;
 }
