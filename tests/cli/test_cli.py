@@ -522,7 +522,8 @@ def test_bench_of_guesses():
         if "guessed" not in kind:
             assert r["accepted"] == r["rejected"] == 0 and r["steps"] >= r["tokens"]
     copied = points["copied, guessed"]
-    assert copied["accepted"] > 0 and copied["steps"] < points["copied"]["steps"]
+    if not SANITIZED:  # a sanitizer's kernels compute so slowly that more rows in a step never pay
+        assert copied["accepted"] > 0 and copied["steps"] < points["copied"]["steps"]
     assert copied["ratio"] == pytest.approx(copied["tok_s"] / points["copied"]["tok_s"])
 
 
