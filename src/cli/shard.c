@@ -70,9 +70,9 @@ const struct command COMMAND_SHARD = {
              "or with --tp N, where every rank opens only its own folder. SRC may itself be sharded, "
              "for another number of ranks, by this command or by MindSpore; --tp 1 merges "
              "it.\n\nFiles are safetensors, or MindSpore's .ckpt if SRC is. A manifest in each folder "
-             "(shard.json) identifies the model and the rank and has a checksum of every file and "
-             "tensor; the source is verified against its own manifest before anything is written. DST "
-             "appears when it is complete.",
+             "(shard.json) identifies the model and the rank and has a checksum of every file; the "
+             "files of SRC are compared with its own manifests before anything is written. DST appears "
+             "when it is complete.",
     .example = "tutti shard models/demo demo-2 --tp 2\n"
                "tutti shard demo-2 --check\n"
                "tutti shard demo-2 demo-whole --tp 1",

@@ -16,8 +16,4 @@ void digest_add(struct digest *digest, const void *bytes, size_t n_bytes);
 /* False: the library failed, in this or an earlier call. */
 MUST_CHECK bool digest_end(struct digest *digest, char text[DIGEST_TEXT_BYTES]);
 
-/* The digest of a whole file. */
-MUST_CHECK enum tutti_status digest_file(const char *path, char text[DIGEST_TEXT_BYTES], int64_t *n_bytes,
-                                         struct tutti_error *err);
-
 #endif

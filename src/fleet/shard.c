@@ -1,14 +1,17 @@
-/* Prepares sharding: opens the source, verifies its bytes, and plans the parts of each rank. */
+/* Prepares sharding: opens the source, verifies its files, and plans the parts of each rank. */
 #include "fleet/shard.h"
 
 #include "base/buf.h"
 #include "fleet/shard_plan.h"
 #include "model/weights/weights.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static enum tutti_status out_of_memory(const struct shard_plan *p, struct tutti_error *err)
 {
@@ -74,7 +77,7 @@ static enum tutti_status list_items(struct shard_plan *p, const struct tensor_na
         item->dim = find_dim(p, item);
         size_t row = t->n_dims > 0 && t->shape[0] > 0 ? t->n_bytes / (size_t)t->shape[0] : t->n_bytes;
         widest = row > widest ? row : widest;
-        p->total += 2 * (uint64_t)t->n_bytes;
+        p->model_bytes += t->n_bytes;
     }
     p->chunk_bytes = widest > SHARD_CHUNK_BYTES ? widest : SHARD_CHUNK_BYTES;
     p->chunk = malloc(p->chunk_bytes);
@@ -82,7 +85,7 @@ static enum tutti_status list_items(struct shard_plan *p, const struct tensor_na
     return p->chunk && p->digest ? TUTTI_OK : out_of_memory(p, err);
 }
 
-static enum tutti_status deal_out(struct shard_plan *p, struct tutti_error *err)
+static enum tutti_status make_splits(struct shard_plan *p, struct tutti_error *err)
 {
     static const struct split_blocks PLAIN = { 1, 1 };
     enum tutti_status st = split_make(&(struct split){ 0 }, &p->desc, &PLAIN, p->n_ranks, 0, err);
@@ -98,6 +101,23 @@ static enum tutti_status deal_out(struct shard_plan *p, struct tutti_error *err)
     return st;
 }
 
+/* The manifest of a whole checkpoint must be that of the tensors that were opened, which may be in
+ * other files. */
+static enum tutti_status check_own_manifest(const struct shard_plan *p, struct tutti_error *err)
+{
+    const struct shard_manifest *m = p->manifest;
+    if (m->n_tensors != p->n_items)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: %zu tensors, but the checkpoint in the same folder has %zu", m->path,
+                         m->n_tensors, p->n_items);
+    for (size_t i = 0; i < m->n_tensors; i++)
+        if (strcmp(m->tensors[i].name, p->items[i].tensor->name) != 0)
+            return error_set(err, TUTTI_E_FORMAT,
+                             "%s: tensors[%zu].name: %s, but the checkpoint in the same folder has %s",
+                             m->path, i, m->tensors[i].name, p->items[i].tensor->name);
+    return TUTTI_OK;
+}
+
 static enum tutti_status find_manifest(struct shard_plan *p, struct tutti_error *err)
 {
     const struct shards *shards = checkpoint_shards(p->ck);
@@ -107,10 +127,7 @@ static enum tutti_status find_manifest(struct shard_plan *p, struct tutti_error 
     }
     enum tutti_status st = shard_manifest_read(&p->own_manifest, checkpoint_folder(p->ck), err);
     p->manifest = p->own_manifest;
-    if (st == TUTTI_OK && p->manifest && p->manifest->n_tensors != p->n_items)
-        st = error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, but the checkpoint in the same folder has %zu",
-                       p->manifest->path, p->manifest->n_tensors, p->n_items);
-    return st;
+    return st == TUTTI_OK && p->manifest ? check_own_manifest(p, err) : st;
 }
 
 static enum tutti_status open_source(struct shard_plan *p, const char *src, struct tutti_error *err)
@@ -130,7 +147,7 @@ static enum tutti_status open_source(struct shard_plan *p, const char *src, stru
     if (st == TUTTI_OK && !names)
         st = family_no_layout(p->family, p->ck, err);
     if (st == TUTTI_OK)
-        st = deal_out(p, err);
+        st = make_splits(p, err);
     if (st == TUTTI_OK)
         st = check_weights(p, names, err);
     if (st == TUTTI_OK)
@@ -148,14 +165,24 @@ static void close_source(struct shard_plan *p)
     checkpoint_close(p->ck);
 }
 
-/* ---- checksums ---- */
+/* ---- the fingerprint ---- */
 
-static enum tutti_status sum_tensor(struct shard_plan *p, const struct tensor *t,
-                                    char text[DIGEST_TEXT_BYTES], struct tutti_error *err)
+static enum tutti_status no_checksum(const char *path, struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_INTERNAL, "%s: libcrypto could not calculate a SHA-256", path);
+}
+
+/* Adds a tensor's name, type, shape and bytes to the digest. */
+static enum tutti_status add_tensor(struct shard_plan *p, const struct tensor *t, struct tutti_error *err)
 {
     struct tensor_view view;
-    bool ok = tensor_view_init(&view, t);
-    digest_begin(p->digest);
+    struct buf line = { 0 };
+    char shape[128];
+    tensor_shape_text(shape, sizeof shape, t->shape, t->n_dims);
+    bool ok = buf_printf(&line, "%s %s %s\n", t->name, dtype_name(t->dtype), shape);
+    digest_add(p->digest, line.bytes, line.n_bytes);
+    buf_clear(&line);
+    ok = tensor_view_init(&view, t) && ok;
     if (ok && view.bytes) {
         digest_add(p->digest, view.bytes, t->n_bytes);
     } else {
@@ -170,99 +197,103 @@ static enum tutti_status sum_tensor(struct shard_plan *p, const struct tensor *t
     }
     tensor_view_clear(&view);
     tensor_forget(t);
-    if (!ok)
-        return out_of_memory(p, err);
-    return digest_end(p->digest, text)
-               ? TUTTI_OK
-               : error_set(err, TUTTI_E_INTERNAL, "%s: no checksum could be made", t->file);
-}
-
-/* A whole tensor's checksum differs: finds and names the damaged file. */
-static enum tutti_status name_fault(struct shard_plan *p, size_t index, struct tutti_error *err)
-{
-    const struct shards *shards = checkpoint_shards(p->ck);
-    const struct shard_item *item = &p->items[index];
-    char found[DIGEST_TEXT_BYTES];
-    for (int rank = 0; shards && rank < p->manifest->n_ranks; rank++) {
-        const struct shard_manifest *m = shards_manifest(shards, rank);
-        const struct tensor *part = shards_part(shards, rank, index);
-        enum tutti_status st = sum_tensor(p, part, found, err);
-        if (st != TUTTI_OK)
-            return st;
-        if (strcmp(found, m->tensors[index].part_sha256) != 0)
-            return error_set(
-                err, TUTTI_E_FORMAT,
-                "%s: tensor %s: its bytes are not those that were written (SHA-256 %.16s, %s says "
-                "%.16s)",
-                part->file, part->name, found, m->path, m->tensors[index].part_sha256);
-    }
-    return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its bytes have SHA-256 %.16s, but %s says %.16s",
-                     item->tensor->file, item->tensor->name, item->sha256, p->manifest->path,
-                     p->manifest->tensors[index].sha256);
+    shard_progress(p, t->n_bytes);
+    return ok ? TUTTI_OK : out_of_memory(p, err);
 }
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp((*(const struct shard_item *const *)a)->tensor->name,
-                  (*(const struct shard_item *const *)b)->tensor->name);
+    return strcmp((*(const struct tensor *const *)a)->name, (*(const struct tensor *const *)b)->name);
 }
 
 static enum tutti_status make_fingerprint(struct shard_plan *p, struct tutti_error *err)
 {
-    const struct shard_item **sorted = malloc((p->n_items + 1) * sizeof *sorted);
-    struct buf line = { 0 };
-    bool ok = sorted;
-    for (size_t i = 0; ok && i < p->n_items; i++)
-        sorted[i] = &p->items[i];
-    if (ok)
+    const struct tensor **sorted = malloc((p->n_items + 1) * sizeof *sorted);
+    enum tutti_status st = sorted ? TUTTI_OK : out_of_memory(p, err);
+    for (size_t i = 0; sorted && i < p->n_items; i++)
+        sorted[i] = p->items[i].tensor;
+    if (sorted)
         qsort((void *)sorted, p->n_items, sizeof *sorted, by_name);
     digest_begin(p->digest);
-    for (size_t i = 0; ok && i < p->n_items; i++) {
-        const struct tensor *t = sorted[i]->tensor;
-        char shape[128];
-        tensor_shape_text(shape, sizeof shape, t->shape, t->n_dims);
-        buf_truncate(&line, 0);
-        ok = buf_printf(&line, "%s %s %s %s\n", t->name, dtype_name(t->dtype), shape, sorted[i]->sha256);
-        if (ok)
-            digest_add(p->digest, line.bytes, line.n_bytes);
-    }
-    ok = ok && digest_end(p->digest, p->fingerprint);
+    for (size_t i = 0; st == TUTTI_OK && i < p->n_items; i++)
+        st = add_tensor(p, sorted[i], err);
     free((void *)sorted);
-    buf_clear(&line);
-    if (!ok)
-        return out_of_memory(p, err);
-    if (p->manifest && strcmp(p->manifest->fingerprint, p->fingerprint) != 0)
-        return error_set(err, TUTTI_E_FORMAT, "%s: fingerprint: %.16s, but the tensors make %.16s",
-                         p->manifest->path, p->manifest->fingerprint, p->fingerprint);
-    return TUTTI_OK;
+    return st == TUTTI_OK && !digest_end(p->digest, p->fingerprint) ? no_checksum(checkpoint_path(p->ck), err)
+                                                                    : st;
 }
 
-static enum tutti_status sum_all(struct shard_plan *p, struct tutti_error *err)
+/* ---- the files of a source with manifests ---- */
+
+static enum tutti_status digest_file(struct shard_plan *p, const char *path, char text[DIGEST_TEXT_BYTES],
+                                     int64_t *n_bytes, struct tutti_error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = 0;
+    *n_bytes = 0;
+    if (fd < 0)
+        return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path,
+                         strerror(errno));
+    digest_begin(p->digest);
+    while ((n = read(fd, p->chunk, p->chunk_bytes)) > 0 || (n < 0 && errno == EINTR)) {
+        if (n < 0)
+            continue;
+        digest_add(p->digest, p->chunk, (size_t)n);
+        shard_progress(p, (uint64_t)n);
+        *n_bytes += n;
+    }
+    enum tutti_status st = n < 0 ? error_set(err, TUTTI_E_IO, "%s: %s", path, strerror(errno)) : TUTTI_OK;
+    close(fd);
+    return st == TUTTI_OK && !digest_end(p->digest, text) ? no_checksum(path, err) : st;
+}
+
+static enum tutti_status check_file(struct shard_plan *p, const struct shard_manifest *m,
+                                    const struct shard_file *file, struct tutti_error *err)
+{
+    char path[PATH_MAX], found[DIGEST_TEXT_BYTES];
+    int64_t n_bytes;
+    int n_folder = (int)(strlen(m->path) - strlen(SHARD_MANIFEST_FILE));
+    int n = snprintf(path, sizeof path, "%.*s%s", n_folder, m->path, file->name);
+    if (n < 0 || (size_t)n >= sizeof path)
+        return error_set(err, TUTTI_E_ARGUMENT, "%s: the path is too long", m->path);
+    enum tutti_status st = digest_file(p, path, found, &n_bytes, err);
+    if (st == TUTTI_OK && n_bytes != file->n_bytes)
+        return error_set(err, TUTTI_E_FORMAT, "%s: %lld bytes, but %s says %lld", path, (long long)n_bytes,
+                         m->path, (long long)file->n_bytes);
+    if (st == TUTTI_OK && strcmp(found, file->sha256) != 0)
+        return error_set(err, TUTTI_E_FORMAT,
+                         "%s: its SHA-256 is %.16s, but %s says %.16s: it is damaged or was replaced; "
+                         "copy it again, or write the shards again",
+                         path, found, m->path, file->sha256);
+    return st;
+}
+
+/* The manifest of the folder number rank. */
+static const struct shard_manifest *manifest_of(const struct shard_plan *p, int rank)
+{
+    const struct shards *shards = checkpoint_shards(p->ck);
+    return shards ? shards_manifest(shards, rank) : p->manifest;
+}
+
+/* Checks every file that the manifests list. */
+static enum tutti_status check_files(struct shard_plan *p, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
-    for (size_t i = 0; i < p->n_items && st == TUTTI_OK; i++) {
-        struct shard_item *item = &p->items[i];
-        const struct shard_tensor *want = p->manifest ? &p->manifest->tensors[i] : NULL;
-        st = sum_tensor(p, item->tensor, item->sha256, err);
-        if (st == TUTTI_OK && want && strcmp(want->name, item->tensor->name) != 0)
-            st = error_set(err, TUTTI_E_FORMAT,
-                           "%s: tensors[%zu].name: %s, but the checkpoint in the same folder has %s",
-                           p->manifest->path, i, want->name, item->tensor->name);
-        if (st == TUTTI_OK && want && strcmp(want->sha256, item->sha256) != 0)
-            st = name_fault(p, i, err);
-        shard_progress(p, item->tensor->n_bytes);
-    }
-    return st == TUTTI_OK ? make_fingerprint(p, err) : st;
+    int n_ranks = p->manifest ? p->manifest->n_ranks : 0;
+    for (int rank = 0; rank < n_ranks; rank++)
+        for (size_t i = 0; i < manifest_of(p, rank)->n_files; i++)
+            p->total += (uint64_t)manifest_of(p, rank)->files[i].n_bytes;
+    for (int rank = 0; rank < n_ranks && st == TUTTI_OK; rank++)
+        for (size_t i = 0; i < manifest_of(p, rank)->n_files && st == TUTTI_OK; i++)
+            st = check_file(p, manifest_of(p, rank), &manifest_of(p, rank)->files[i], err);
+    return st;
 }
 
 static void fill_report(struct shard_report *report, const struct shard_plan *p)
 {
     *report = (struct shard_report){ .n_tensors = p->n_items,
                                      .n_ranks = p->n_ranks,
-                                     .n_source_ranks = p->manifest ? p->manifest->n_ranks : 1 };
+                                     .model_bytes = p->model_bytes };
     memcpy(report->fingerprint, p->fingerprint, sizeof report->fingerprint);
-    for (size_t i = 0; i < p->n_items; i++)
-        report->model_bytes += p->items[i].tensor->n_bytes;
 }
 
 enum tutti_status shard_write(struct shard_report *report, const char *src, const char *dst,
@@ -270,8 +301,14 @@ enum tutti_status shard_write(struct shard_report *report, const char *src, cons
 {
     struct shard_plan p = { .options = options, .n_ranks = options->n_ranks };
     enum tutti_status st = open_source(&p, src, err);
+    bool has_fingerprint = p.manifest && p.manifest->version == SHARD_MANIFEST_VERSION;
+    p.total = has_fingerprint ? p.model_bytes : 2 * p.model_bytes;
     if (st == TUTTI_OK)
-        st = sum_all(&p, err);
+        st = check_files(&p, err);
+    if (st == TUTTI_OK && !has_fingerprint)
+        st = make_fingerprint(&p, err);
+    else if (st == TUTTI_OK)
+        memcpy(p.fingerprint, p.manifest->fingerprint, sizeof p.fingerprint);
     if (st == TUTTI_OK) {
         fill_report(report, &p);
         st = shard_write_all(&p, report, dst, err);
@@ -280,48 +317,18 @@ enum tutti_status shard_write(struct shard_report *report, const char *src, cons
     return st;
 }
 
-/* ---- checking ---- */
-
-static enum tutti_status check_files(const struct shard_manifest *m, struct tutti_error *err)
-{
-    char path[PATH_MAX], found[DIGEST_TEXT_BYTES];
-    int64_t n_bytes;
-    enum tutti_status st = TUTTI_OK;
-    int n_folder = (int)(strlen(m->path) - strlen(SHARD_MANIFEST_FILE));
-    for (size_t i = 0; i < m->n_files && st == TUTTI_OK; i++) {
-        const struct shard_file *file = &m->files[i];
-        int n = snprintf(path, sizeof path, "%.*s%s", n_folder, m->path, file->name);
-        if (n < 0 || (size_t)n >= sizeof path)
-            return error_set(err, TUTTI_E_ARGUMENT, "%s: the path is too long", m->path);
-        st = digest_file(path, found, &n_bytes, err);
-        if (st == TUTTI_OK && n_bytes != file->n_bytes)
-            st = error_set(err, TUTTI_E_FORMAT, "%s: %lld bytes, but %s says %lld", path, (long long)n_bytes,
-                           m->path, (long long)file->n_bytes);
-        else if (st == TUTTI_OK && strcmp(found, file->sha256) != 0)
-            st = error_set(err, TUTTI_E_FORMAT,
-                           "%s: its bytes are not those that were written (SHA-256 %.16s, %s says %.16s)",
-                           path, found, m->path, file->sha256);
-    }
-    return st;
-}
-
 enum tutti_status shard_check(struct shard_report *report, const char *path,
                               const struct shard_options *options, struct tutti_error *err)
 {
     struct shard_plan p = { .options = options, .n_ranks = 1 };
     enum tutti_status st = open_source(&p, path, err);
-    p.total /= 2; /* nothing is written */
     if (st == TUTTI_OK && !p.manifest)
         st = error_set(err, TUTTI_E_NOT_FOUND,
                        "%s: there is no " SHARD_MANIFEST_FILE ", so nothing to check it by", path);
     if (st == TUTTI_OK)
-        st = sum_all(&p, err);
-    const struct shards *shards = p.ck ? checkpoint_shards(p.ck) : NULL;
-    if (st == TUTTI_OK && !shards)
-        st = check_files(p.manifest, err);
-    for (int rank = 0; shards && st == TUTTI_OK && rank < p.manifest->n_ranks; rank++)
-        st = check_files(shards_manifest(shards, rank), err);
+        st = check_files(&p, err);
     if (st == TUTTI_OK) {
+        memcpy(p.fingerprint, p.manifest->fingerprint, sizeof p.fingerprint);
         fill_report(report, &p);
         report->n_ranks = p.manifest->n_ranks;
     }

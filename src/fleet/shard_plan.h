@@ -1,4 +1,4 @@
-/* Shared by shard.c and shard_write.c: the source, its checksums, and the parts of each rank. */
+/* Shared by shard.c and shard_write.c: the source, and the parts of each rank. */
 #ifndef TUTTI_FLEET_SHARD_PLAN_H
 #define TUTTI_FLEET_SHARD_PLAN_H
 
@@ -13,7 +13,6 @@ struct shard_item {
     const struct tensor *tensor;
     struct split_tensor split;
     int dim; /* -1: every rank has all of it */
-    char sha256[DIGEST_TEXT_BYTES];
 };
 
 struct shard_plan {
@@ -31,6 +30,7 @@ struct shard_plan {
     uint8_t *chunk; /* [chunk_bytes] */
     size_t chunk_bytes;
     const struct shard_options *options;
+    uint64_t model_bytes; /* of the whole tensors */
     uint64_t done, total; /* bytes, for progress */
 };
 

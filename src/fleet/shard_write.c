@@ -20,7 +20,7 @@ struct target {
     char prefix[32]; /* "rank_1/"; "" with a single rank */
     char file[64];   /* of the tensors, without the prefix */
     struct tensor_writer *writer;
-    struct digest *part_digest, *file_digest;
+    struct digest *digest;   /* of the file */
     int64_t n_bytes;         /* of the file */
     uint64_t tensor_bytes;   /* of its tensors */
     json_t *files, *tensors; /* of the manifest */
@@ -42,14 +42,13 @@ static enum tutti_status out_of_memory(const struct output *o, struct tutti_erro
 static enum tutti_status sink(void *user, const void *bytes, size_t n_bytes, struct tutti_error *err)
 {
     struct target *t = user;
-    digest_add(t->file_digest, bytes, n_bytes);
+    digest_add(t->digest, bytes, n_bytes);
     t->n_bytes += (int64_t)n_bytes;
     return new_folder_write(t->folder, t->fd, bytes, n_bytes, err);
 }
 
 static enum tutti_status put(struct target *t, const void *bytes, size_t n_bytes, struct tutti_error *err)
 {
-    digest_add(t->part_digest, bytes, n_bytes);
     t->tensor_bytes += n_bytes;
     return tensor_writer_data(t->writer, bytes, n_bytes, err);
 }
@@ -114,9 +113,8 @@ static enum tutti_status open_target(struct output *o, int rank, struct tutti_er
     snprintf(path, sizeof path, "%s%s", t->prefix, t->file);
     t->files = json_array();
     t->tensors = json_array();
-    t->part_digest = digest_new();
-    t->file_digest = digest_new();
-    if (!t->files || !t->tensors || !t->part_digest || !t->file_digest)
+    t->digest = digest_new();
+    if (!t->files || !t->tensors || !t->digest)
         return out_of_memory(o, err);
     if (st == TUTTI_OK)
         st = new_folder_create(o->folder, path, &t->fd, err);
@@ -132,8 +130,7 @@ static void close_target(struct target *t)
     if (t->fd >= 0)
         close(t->fd);
     tensor_writer_free(t->writer);
-    digest_free(t->part_digest);
-    digest_free(t->file_digest);
+    digest_free(t->digest);
     json_decref(t->files);
     json_decref(t->tensors);
 }
@@ -188,8 +185,7 @@ static enum tutti_status put_columns(struct output *o, struct target *t, const s
     return st;
 }
 
-static json_t *describe_part(const struct shard_item *item, const struct split_part *part,
-                             const char *part_sha256)
+static json_t *describe_part(const struct shard_item *item, const struct split_part *part)
 {
     const struct tensor *t = item->tensor;
     json_t *shape = json_array(), *runs = json_array();
@@ -199,8 +195,8 @@ static json_t *describe_part(const struct shard_item *item, const struct split_p
     for (int i = 0; item->dim >= 0 && i < part->n_runs; i++)
         ok = ok &&
              json_array_append_new(runs, json_pack("[i, i]", part->runs[i].begin, part->runs[i].end)) == 0;
-    json_t *object = json_pack("{s:s, s:s, s:o, s:s, s:s}", "name", t->name, "dtype", dtype_name(t->dtype),
-                               "shape", shape, "sha256", item->sha256, "part_sha256", part_sha256);
+    json_t *object = json_pack("{s:s, s:s, s:o}", "name", t->name, "dtype", dtype_name(t->dtype), "shape",
+                               shape);
     if (item->dim >= 0)
         ok = ok && object && json_object_set_new(object, "dim", json_integer(item->dim)) == 0 &&
              json_object_set(object, "runs", runs) == 0;
@@ -215,9 +211,7 @@ static enum tutti_status write_part(struct output *o, struct target *t, const st
                                     const struct tensor_view *view, struct tutti_error *err)
 {
     struct split_part part = { 0 };
-    char sha256[DIGEST_TEXT_BYTES];
     enum tutti_status st = TUTTI_OK;
-    digest_begin(t->part_digest);
     if (item->dim >= 0)
         part = shard_part(o->plan, item, t->rank);
     if (item->dim < 0)
@@ -226,9 +220,7 @@ static enum tutti_status write_part(struct output *o, struct target *t, const st
         st = put_columns(o, t, view, &part, err);
     for (int i = 0; item->dim == 0 && i < part.n_runs && st == TUTTI_OK; i++)
         st = put_rows(o, t, view, part.runs[i].begin, part.runs[i].end, err);
-    if (st == TUTTI_OK && !digest_end(t->part_digest, sha256))
-        st = error_set(err, TUTTI_E_INTERNAL, "%s: no checksum could be made", item->tensor->file);
-    if (st == TUTTI_OK && json_array_append_new(t->tensors, describe_part(item, &part, sha256)) != 0)
+    if (st == TUTTI_OK && json_array_append_new(t->tensors, describe_part(item, &part)) != 0)
         st = out_of_memory(o, err);
     return st;
 }
@@ -265,7 +257,7 @@ static enum tutti_status finish_tensors(struct output *o, struct target *t, stru
         return st;
     t->fd = -1;
     st = new_folder_close_file(o->folder, fd, err);
-    if (st == TUTTI_OK && !digest_end(t->file_digest, sha256))
+    if (st == TUTTI_OK && !digest_end(t->digest, sha256))
         st = error_set(err, TUTTI_E_INTERNAL, "%s: no checksum could be made", t->file);
     return st == TUTTI_OK && !add_file(t, t->file, t->n_bytes, sha256) ? out_of_memory(o, err) : st;
 }

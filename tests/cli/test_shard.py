@@ -1,4 +1,5 @@
 """tutti shard: every family cut over ranks and put together again, what a rank holds, and what is refused."""
+import hashlib
 import json
 import os
 import pathlib
@@ -247,6 +248,61 @@ def test_configuration_and_tokenizer_go_with_every_rank(tmp_path):
             assert (folder / name).read_bytes() == pathlib.Path(FIXTURES, "pangu-text", name).read_bytes()
 
 
+# ---- checksums --------------------------------------------------------------------------------------------------
+
+def sha256(path):
+    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+
+
+def lines_of(tensors):
+    """The lines that tell the model's tensors apart, and their bytes: those of the fingerprint, as the format describes it."""
+    for name, (kind, shape, data) in sorted(tensors.items()):
+        yield f"{name} {kind.lower()} [{', '.join(map(str, shape))}]", data
+
+
+def manifests(folder):
+    return {path: json.loads(path.read_text()) for path in sorted(folder.glob("rank_*/shard.json"))}
+
+
+def test_each_file_has_one_checksum_and_the_model_one_fingerprint(tmp_path):
+    said = tutti("shard", f"{FIXTURES}/pangu-text", tmp_path / "cut", "--tp", 2).stdout
+    fingerprint = hashlib.sha256()
+    for line, data in lines_of(read_folder(f"{FIXTURES}/pangu-text")):
+        fingerprint.update(f"{line}\n".encode() + data)
+    assert said.splitlines()[1] == f"fingerprint {fingerprint.hexdigest()}"
+    for path, manifest in manifests(tmp_path / "cut").items():
+        assert manifest["version"] == 2 and manifest["fingerprint"] == fingerprint.hexdigest()
+        files = {str(p.relative_to(path.parent)) for p in path.parent.rglob("*") if p.is_file() and p != path}
+        assert {f["name"] for f in manifest["files"]} == files
+        assert all(f["sha256"] == sha256(path.parent / f["name"]) for f in manifest["files"])
+        assert json.dumps(manifest).count("sha256") == len(files)
+
+
+def test_folders_of_the_first_version_are_read(tmp_path):
+    """Version 1 had checksums of tensors, whole and part, and a fingerprint made of those."""
+    source, old, new = f"{FIXTURES}/llama-tiny", tmp_path / "old", tmp_path / "new"
+    tutti("shard", source, new, "--tp", 2)
+    tutti("shard", source, old, "--tp", 2)
+    sums = {line: hashlib.sha256(data).hexdigest() for line, data in lines_of(read_folder(source))}
+    fingerprint = hashlib.sha256("".join(f"{line} {s}\n" for line, s in sums.items()).encode()).hexdigest()
+    for path, manifest in manifests(old).items():
+        weights = path.parent / "model.safetensors"
+        weights.write_bytes(weights.read_bytes().replace(manifest["fingerprint"].encode(), fingerprint.encode()))
+        manifest.update(version=1, fingerprint=fingerprint)
+        manifest["files"][0]["sha256"] = sha256(weights)
+        parts = read_safetensors(weights)
+        for t in manifest["tensors"]:
+            t["sha256"] = sums[f"{t['name']} {t['dtype']} [{', '.join(map(str, t['shape']))}]"]
+            t["part_sha256"] = hashlib.sha256(parts[t["name"]][2]).hexdigest()
+        path.write_text(json.dumps(manifest, indent=1))
+    assert f"fingerprint {fingerprint}" in tutti("shard", old, "--check").stdout
+    tutti("shard", old, tmp_path / "again", "--tp", 2)
+    assert not subprocess.run(["diff", "-r", new, tmp_path / "again"], check=False, stdout=subprocess.PIPE).stdout
+    shutil.rmtree(old / "rank_1")
+    shutil.copytree(new / "rank_1", old / "rank_1")
+    assert f"{old}/rank_1: it belongs to another model (fingerprint " in refused(old)
+
+
 # ---- what is refused --------------------------------------------------------------------------------------------
 
 @pytest.fixture(name="cut4")
@@ -313,7 +369,8 @@ def test_changed_bytes_are_named(cut4, tmp_path):
     path.write_bytes(data)
     for call in ((cut4, "--check"), (cut4, tmp_path / "x", "--tp", 1)):
         said = tutti("shard", *call, check=1).stderr
-        assert f"{path}: tensor model.layers.1.mlp.down_proj.weight: its bytes are not those that were" in said
+        assert f"{path}: its SHA-256 is {sha256(path)[:16]}, but {cut4}/rank_2/shard.json says " in said
+        assert "it is damaged or was replaced; copy it again, or write the shards again" in said
     assert not (tmp_path / "x").exists()
     path.write_bytes(data[:-1])
     assert f"{path}: {len(data) - 1} bytes, but {cut4}/rank_2/shard.json says {len(data)}" in refused(cut4)
@@ -324,7 +381,7 @@ def test_a_changed_copy_is_found_by_the_check(cut4):
     path = cut4 / "rank_1" / "config.json"
     path.write_bytes(path.read_bytes().replace(b"\n", b" ", 1))
     said = tutti("shard", cut4, "--check", check=1).stderr
-    assert f"{path}: its bytes are not those that were written" in said
+    assert f"{path}: its SHA-256 is {sha256(path)[:16]}, but {cut4}/rank_1/shard.json says " in said
 
 
 def test_a_whole_checkpoint_with_a_manifest_is_held_against_it(cut4, tmp_path):
@@ -333,7 +390,11 @@ def test_a_whole_checkpoint_with_a_manifest_is_held_against_it(cut4, tmp_path):
     data = bytearray(path.read_bytes())
     data[-5] ^= 16
     path.write_bytes(data)
-    assert "but " + str(tmp_path / "whole/shard.json") in tutti("shard", tmp_path / "whole", "--check", check=1).stderr
+    assert f"but {tmp_path}/whole/shard.json says" in tutti("shard", tmp_path / "whole", "--check", check=1).stderr
+    os.remove(path)
+    for name in ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"):
+        shutil.copy(f"{FIXTURES}/llama-tiny/{name}", tmp_path / "whole")
+    assert f"{path}: No such file" in tutti("shard", tmp_path / "whole", "--check", check=1).stderr
 
 
 def test_a_ranks_folder_is_no_model(cut4):
@@ -355,7 +416,8 @@ def manifest_faults():
     run = ["tensors", 0, "runs"]
     return [
         (put(["format"], "other"), "format: expected \"tutti shard\""),
-        (put(["version"], 2), "version 2, expected 1"),
+        (put(["version"], 3), "version 3, expected at most 2; a newer tutti wrote it"),
+        (put(["version"], 0), "version: 0, expected 1 to"),
         (put(["version"], "1"), "version: a string, expected a whole number"),
         (put(["fingerprint"], "12"), "fingerprint: expected 64 hexadecimal digits"),
         (put(["n_ranks"], 0), "n_ranks: 0, expected 1 to 64"),
@@ -381,7 +443,7 @@ def manifest_faults():
         (put(run, [[80, 80]]), "tensors[0].runs: expected rising runs"),
         (put(run, [[300, 380]]), "tensors[0].runs: expected rising runs"),
         (put(run, [[1, 81]]), "the ranks' parts do not follow each other at 0 of 317"),
-        (put(["tensors", 0, "part_sha256"], "0" * 63 + "g"), "tensors[0].part_sha256: expected 64 hexadecimal digits"),
+        (put(["files", 0, "sha256"], "0" * 63 + "g"), "files[0].sha256: expected 64 hexadecimal digits"),
         (put(["tensors", 0, "shape"], [2**62, 128]), "differs from the one in"),
     ]
 

@@ -113,10 +113,6 @@ static enum tutti_status read_tensor(struct field *f, const json_t *object, stru
             st = wrong(f, "shape", "numbers of elements", n);
         t->shape[t->n_dims++] = json_integer_value(n);
     }
-    if (st == TUTTI_OK)
-        st = get_digest(f, object, "sha256", &t->sha256);
-    if (st == TUTTI_OK)
-        st = get_digest(f, object, "part_sha256", &t->part_sha256);
     t->dim = -1;
     return st == TUTTI_OK && json_object_get(object, "dim") ? read_runs(f, object, t) : st;
 }
@@ -180,9 +176,11 @@ static enum tutti_status read_head(struct shard_manifest *m, struct field *f)
         st = wrong_value(f, "format", "expected \"" SHARD_MANIFEST_FORMAT "\"");
     if (st == TUTTI_OK)
         st = get_int(f, m->root, "version", 1, INT32_MAX, &n);
-    if (st == TUTTI_OK && n != SHARD_MANIFEST_VERSION)
-        return error_set(f->err, TUTTI_E_UNSUPPORTED, "%s: version %" PRId64 ", expected %d", m->path, n,
+    if (st == TUTTI_OK && n > SHARD_MANIFEST_VERSION)
+        return error_set(f->err, TUTTI_E_UNSUPPORTED,
+                         "%s: version %" PRId64 ", expected at most %d; a newer tutti wrote it", m->path, n,
                          SHARD_MANIFEST_VERSION);
+    m->version = (int)n;
     if (st == TUTTI_OK)
         st = get_digest(f, m->root, "fingerprint", &m->fingerprint);
     if (st == TUTTI_OK)

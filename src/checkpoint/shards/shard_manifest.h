@@ -1,16 +1,18 @@
 /* Reads shard.json, the manifest of one rank's folder in a sharded checkpoint.
  *
- *     { "format": "tutti shard", "version": 1, "fingerprint": "…", "n_ranks": 4, "rank": 1, "family": "llama",
+ *     { "format": "tutti shard", "version": 2, "fingerprint": "…", "n_ranks": 4, "rank": 1, "family": "llama",
  *       "strategy": { "heads": [8, 16], "kv_heads": [2, 4], "ffn": [2752, 5504], "vocab": [8000, 16000] },
  *       "files": [ { "name": "model.safetensors", "bytes": 123, "sha256": "…" }, … ],
- *       "tensors": [ { "name": "…", "dtype": "bf16", "shape": [4096, 4096], "sha256": "…",
- *                      "dim": 0, "runs": [[1024, 2048]], "part_sha256": "…" }, … ] }
+ *       "tensors": [ { "name": "…", "dtype": "bf16", "shape": [4096, 4096],
+ *                      "dim": 0, "runs": [[1024, 2048]] }, … ] }
  *
- * shape and sha256 are those of the whole tensor. The rank holds the given runs of dimension dim,
- * concatenated, or the whole tensor if there is no dim. The first file has the tensors, the
- * others are configuration and tokenizer. All ranks list the same tensors in the same order. The
- * fingerprint is the SHA-256 of the lines "NAME DTYPE SHAPE SHA256\n" of all tensors, sorted by
- * name. */
+ * shape is that of the whole tensor. The rank holds the given runs of dimension dim, concatenated,
+ * or the whole tensor if there is no dim. The first file has the tensors, the others are
+ * configuration and tokenizer. All ranks list the same tensors in the same order. The checksum of
+ * each file detects damage. The fingerprint identifies the model: it is the SHA-256 of all whole
+ * tensors, sorted by name, each as the line "NAME DTYPE SHAPE\n" followed by its bytes.
+ *
+ * Version 1 had checksums of tensors too, which are ignored, and a fingerprint made of those. */
 #ifndef TUTTI_CHECKPOINT_SHARDS_SHARD_MANIFEST_H
 #define TUTTI_CHECKPOINT_SHARDS_SHARD_MANIFEST_H
 
@@ -20,7 +22,7 @@
 
 #define SHARD_MANIFEST_FILE   "shard.json"
 #define SHARD_MANIFEST_FORMAT "tutti shard"
-enum { SHARD_MANIFEST_VERSION = 1, SHARD_MAX_RUNS = 8, SHARD_DIGEST_CHARS = 64 };
+enum { SHARD_MANIFEST_VERSION = 2, SHARD_MAX_RUNS = 8, SHARD_DIGEST_CHARS = 64 };
 
 struct shard_tensor {
     const char *name;
@@ -31,7 +33,6 @@ struct shard_tensor {
     int n_runs;
     int64_t runs[SHARD_MAX_RUNS][2]; /* begin, end; not empty, ascending, without overlap */
     int64_t n_part;                  /* elements of dim in all runs */
-    const char *sha256, *part_sha256;
 };
 
 struct shard_file {
@@ -44,7 +45,7 @@ struct shard_manifest {
     json_t *root; /* owns the memory that all pointers here refer to */
     char *path;
     const char *fingerprint, *family;
-    int n_ranks, rank;
+    int version, n_ranks, rank;
     const json_t *strategy;   /* an object */
     struct shard_file *files; /* [n_files], at least 1 */
     size_t n_files;

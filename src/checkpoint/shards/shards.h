@@ -30,9 +30,6 @@ const struct tensor *shards_tensor(const struct shards *shards, size_t index);
 /* Borrowed. rank: any of the open ranks. */
 const struct shard_manifest *shards_manifest(const struct shards *shards, int rank);
 
-/* The part of the manifest's tensor number index in an open rank's file. */
-const struct tensor *shards_part(const struct shards *shards, int rank, size_t index);
-
 /* FOLDER/rank_N. */
 void shards_rank_folder(char *out, size_t size, const char *folder, int rank);
 
