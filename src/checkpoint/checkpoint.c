@@ -7,10 +7,9 @@
 #include "checkpoint/gguf/row_ints.h"
 #include "checkpoint/json_file.h"
 #include "checkpoint/mindspore/mindformers.h"
-#include "checkpoint/mindspore/mindspore_ranks.h"
 #include "checkpoint/quantized.h"
 #include "checkpoint/shards/shards.h"
-#include "checkpoint/tensor_file.h"
+#include "checkpoint/tensor_set.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -27,10 +26,9 @@ struct checkpoint {
     char *folder; /* NULL for GGUF */
     json_t *config;
     char *config_path; /* NULL for GGUF */
-    struct tensor_file **files;
-    int n_files;
-    struct shards *shards;         /* instead of files */
-    int rank;                      /* the open rank of shards; -1: all */
+    struct tensor_set **sets;
+    int n_sets;
+    int rank;                      /* the open rank of a sharded checkpoint; -1: all */
     const struct tensor **tensors; /* [n_tensors], in the files' order */
     size_t n_tensors;
     uint8_t *taken; /* [n_tensors]: set by checkpoint_take() */
@@ -71,22 +69,29 @@ static enum tutti_status out_of_memory(const struct checkpoint *ck, struct tutti
     return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", ck->path);
 }
 
-static enum tutti_status open_file(struct checkpoint *ck, const char *path, struct tutti_error *err)
+/* Makes room for one more set. */
+static enum tutti_status grow_sets(struct checkpoint *ck, struct tutti_error *err)
 {
-    struct tensor_file **more = realloc(ck->files, ((size_t)ck->n_files + 1) * sizeof(struct tensor_file *));
+    struct tensor_set **more = reallocarray(ck->sets, (size_t)ck->n_sets + 1, sizeof(struct tensor_set *));
     if (!more)
         return out_of_memory(ck, err);
-    ck->files = more;
-    enum tutti_status st = tensor_file_open(&ck->files[ck->n_files], path, err);
+    ck->sets = more;
+    return TUTTI_OK;
+}
+
+static enum tutti_status open_set(struct checkpoint *ck, const char *path, struct tutti_error *err)
+{
+    enum tutti_status st = grow_sets(ck, err);
     if (st == TUTTI_OK)
-        ck->n_files++;
+        st = tensor_set_open(&ck->sets[ck->n_sets], path, err);
+    ck->n_sets += st == TUTTI_OK;
     return st;
 }
 
 static enum tutti_status open_in_folder(struct checkpoint *ck, const char *file, struct tutti_error *err)
 {
     char *path = join(ck->folder, file);
-    enum tutti_status st = path ? open_file(ck, path, err) : out_of_memory(ck, err);
+    enum tutti_status st = path ? open_set(ck, path, err) : out_of_memory(ck, err);
     free(path);
     return st;
 }
@@ -103,8 +108,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static enum tutti_status open_shards(struct checkpoint *ck, const char *index_path, const json_t *map,
-                                     struct tutti_error *err)
+static enum tutti_status open_index_files(struct checkpoint *ck, const char *index_path, const json_t *map,
+                                          struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
     size_t n = json_object_size(map);
@@ -133,7 +138,7 @@ static enum tutti_status open_shards(struct checkpoint *ck, const char *index_pa
     for (size_t i = 0; i < n_files && st == TUTTI_OK; i++) {
         if (i > 0 && strcmp(files[i], files[i - 1]) == 0)
             continue;
-        if (ck->n_files >= LIMIT_SHARDS)
+        if (ck->n_sets >= LIMIT_SHARDS)
             st = error_set(err, TUTTI_E_FORMAT, "%s: more than %d files", index_path, LIMIT_SHARDS);
         else
             st = open_in_folder(ck, files[i], err);
@@ -166,9 +171,9 @@ static enum tutti_status add_tensor(struct checkpoint *ck, const struct tensor *
 
 static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error *err)
 {
-    size_t n = ck->shards ? shards_n_tensors(ck->shards) : 0;
-    for (int i = 0; i < ck->n_files; i++)
-        n += tensor_file_n_tensors(ck->files[i]);
+    size_t n = 0;
+    for (int i = 0; i < ck->n_sets; i++)
+        n += ck->sets[i]->n;
     if (n > LIMIT_TENSORS)
         return error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, expected at most %d", ck->path, n,
                          LIMIT_TENSORS);
@@ -181,12 +186,10 @@ static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error
     if (!ck->slots || !ck->tensors || !ck->taken)
         return out_of_memory(ck, err);
     enum tutti_status st = TUTTI_OK;
-    for (int f = 0; f < ck->n_files; f++) {
-        for (size_t i = 0; i < tensor_file_n_tensors(ck->files[f]) && st == TUTTI_OK; i++)
-            st = add_tensor(ck, tensor_file_tensor(ck->files[f], i), err);
+    for (int k = 0; k < ck->n_sets; k++) {
+        for (size_t i = 0; i < ck->sets[k]->n && st == TUTTI_OK; i++)
+            st = add_tensor(ck, &ck->sets[k]->tensors[i], err);
     }
-    for (size_t i = 0; ck->shards && i < shards_n_tensors(ck->shards) && st == TUTTI_OK; i++)
-        st = add_tensor(ck, shards_tensor(ck->shards, i), err);
     return st;
 }
 
@@ -298,14 +301,6 @@ static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *
     return st == TUTTI_OK ? read_yamls(ck, err) : st;
 }
 
-/* File names of weights in a folder, in transformers' order: one file, or an index of several. */
-static const struct {
-    const char *file, *index;
-} LAYOUTS[] = {
-    { "model.safetensors", "model.safetensors.index.json" },
-    { "pytorch_model.bin", "pytorch_model.bin.index.json" },
-};
-
 static enum tutti_status open_indexed(struct checkpoint *ck, const char *file, struct tutti_error *err)
 {
     json_t *index = NULL;
@@ -315,7 +310,7 @@ static enum tutti_status open_indexed(struct checkpoint *ck, const char *file, s
         st = error_set(err, TUTTI_E_NOT_FOUND, "%s: it is gone", path);
     const json_t *map = json_object_get(index, "weight_map");
     if (st == TUTTI_OK)
-        st = open_shards(ck, path, map, err);
+        st = open_index_files(ck, path, map, err);
     if (st == TUTTI_OK)
         st = index_tensors(ck, err);
     if (st == TUTTI_OK)
@@ -325,16 +320,18 @@ static enum tutti_status open_indexed(struct checkpoint *ck, const char *file, s
     return st;
 }
 
-/* The folder's one MindSpore checkpoint. *is_there: false if it has none. */
-static enum tutti_status open_mindspore(struct checkpoint *ck, bool *is_there, struct tutti_error *err)
+/* Finds the folder's only file with an ending of the format. name: "" if there is none. */
+static enum tutti_status find_only_file(const struct checkpoint *ck, const struct checkpoint_format *format,
+                                        char *name, size_t size, struct tutti_error *err)
 {
-    char name[NAME_MAX + 1] = "";
     enum tutti_status st = TUTTI_OK;
     DIR *folder = opendir(ck->folder);
+    name[0] = '\0';
     if (!folder)
         return error_set(err, TUTTI_E_IO, "%s: %s", ck->folder, strerror(errno));
     for (const struct dirent *entry; st == TUTTI_OK && (entry = readdir(folder));) {
-        if (entry->d_name[0] == '.' || !ends_with(entry->d_name, ".ckpt") ||
+        /* MindSpore's strategy files have the ending of its checkpoints. */
+        if (entry->d_name[0] == '.' || !checkpoint_format_has_ending(format, entry->d_name) ||
             strstr(entry->d_name, "ckpt_strategy"))
             continue;
         if (name[0])
@@ -342,23 +339,23 @@ static enum tutti_status open_mindspore(struct checkpoint *ck, bool *is_there, s
                            "%s: both %s and %s are here; give the path of the one that is meant", ck->folder,
                            strcmp(name, entry->d_name) < 0 ? name : entry->d_name,
                            strcmp(name, entry->d_name) < 0 ? entry->d_name : name);
-        snprintf(name, sizeof name, "%s", entry->d_name);
+        snprintf(name, size, "%s", entry->d_name);
     }
     closedir(folder);
-    *is_there = name[0];
-    if (st == TUTTI_OK && *is_there)
-        st = open_in_folder(ck, name, err);
-    return st == TUTTI_OK && *is_there ? index_tensors(ck, err) : st;
+    return st;
 }
 
 /* Every rank has the configuration and the tokenizer. rank -1: all ranks, with those of rank_0. */
 static enum tutti_status open_sharded(struct checkpoint *ck, int rank, struct tutti_error *err)
 {
     char name[32];
-    enum tutti_status st = rank < 0 ? shards_open(&ck->shards, ck->path, err)
-                                    : shards_open_rank(&ck->shards, ck->path, rank, err);
+    enum tutti_status st = grow_sets(ck, err);
+    if (st == TUTTI_OK)
+        st = rank < 0 ? SHARDS_FORMAT.open(&ck->sets[0], ck->path, err)
+                      : shards_open_rank(&ck->sets[0], ck->path, rank, err);
     if (st != TUTTI_OK)
         return st;
+    ck->n_sets = 1;
     ck->rank = rank;
     snprintf(name, sizeof name, "rank_%d", rank < 0 ? 0 : rank);
     free(ck->folder);
@@ -366,7 +363,7 @@ static enum tutti_status open_sharded(struct checkpoint *ck, int rank, struct tu
     st = ck->folder ? read_config(ck, err) : out_of_memory(ck, err);
     if (st == TUTTI_OK && !ck->config)
         st = error_set(err, TUTTI_E_NOT_FOUND, "%s: there is no config.json", ck->folder);
-    return st == TUTTI_OK ? index_tensors(ck, err) : st;
+    return st;
 }
 
 /* Refuses a rank's folder, which looks like a model's. */
@@ -386,9 +383,28 @@ static enum tutti_status check_not_a_rank(const struct checkpoint *ck, struct tu
     return st;
 }
 
+/* Opens the weights of a format, if the folder has them. A single file has priority over an index. */
+static enum tutti_status open_format(struct checkpoint *ck, const struct checkpoint_format *format,
+                                     bool *is_there, struct tutti_error *err)
+{
+    char only[NAME_MAX + 1] = "";
+    enum tutti_status st = TUTTI_OK;
+    *is_there = true;
+    if (format->is_folder && format->is_folder(ck->folder))
+        return open_set(ck, ck->folder, err);
+    if (format->file && file_exists(ck->folder, format->file))
+        return open_in_folder(ck, format->file, err);
+    if (format->index && file_exists(ck->folder, format->index))
+        return open_indexed(ck, format->index, err);
+    if (format->is_only_file)
+        st = find_only_file(ck, format, only, sizeof only, err);
+    *is_there = only[0];
+    return st == TUTTI_OK && only[0] ? open_in_folder(ck, only, err) : st;
+}
+
 static enum tutti_status open_folder(struct checkpoint *ck, struct tutti_error *err)
 {
-    if (shards_is(ck->folder))
+    if (SHARDS_FORMAT.is_folder(ck->folder))
         return open_sharded(ck, -1, err);
     enum tutti_status st = check_not_a_rank(ck, err);
     if (st == TUTTI_OK)
@@ -399,26 +415,16 @@ static enum tutti_status open_folder(struct checkpoint *ck, struct tutti_error *
         return error_set(err, TUTTI_E_NOT_FOUND,
                          "%s: there is neither config.json nor MindFormers' configuration (.yaml)",
                          ck->folder);
-    for (size_t i = 0; i < sizeof LAYOUTS / sizeof *LAYOUTS; i++) {
-        if (file_exists(ck->folder, LAYOUTS[i].file)) { /* a single file has priority over an index */
-            st = open_in_folder(ck, LAYOUTS[i].file, err);
-            return st == TUTTI_OK ? index_tensors(ck, err) : st;
-        }
-        if (file_exists(ck->folder, LAYOUTS[i].index))
-            return open_indexed(ck, LAYOUTS[i].index, err);
+    for (const struct checkpoint_format *const *f = CHECKPOINT_FORMATS; *f; f++) {
+        bool is_there;
+        st = open_format(ck, *f, &is_there, err);
+        if (st != TUTTI_OK || is_there)
+            return st;
     }
-    if (mindspore_ranks_is(ck->folder)) {
-        st = open_file(ck, ck->folder, err);
-        return st == TUTTI_OK ? index_tensors(ck, err) : st;
-    }
-    bool is_there = false;
-    st = open_mindspore(ck, &is_there, err);
-    if (st == TUTTI_OK && !is_there)
-        st = error_set(err, TUTTI_E_NOT_FOUND,
-                       "%s: there is neither model.safetensors nor pytorch_model.bin, nor an index of either "
-                       "(.index.json), nor a MindSpore checkpoint (.ckpt, or folders rank_0, ...)",
-                       ck->folder);
-    return st;
+    return error_set(err, TUTTI_E_NOT_FOUND,
+                     "%s: there is neither model.safetensors nor pytorch_model.bin, nor an index of either "
+                     "(.index.json), nor a MindSpore checkpoint (.ckpt, or folders rank_0, ...)",
+                     ck->folder);
 }
 
 /* The path of a weights file is treated as its folder. */
@@ -473,12 +479,12 @@ static enum tutti_status open_any(struct checkpoint *ck, int rank, struct tutti_
         ck->folder = strdup(ck->path);
         return ck->folder ? open_folder(ck, err) : out_of_memory(ck, err);
     }
-    enum tutti_status st = open_file(ck, ck->path, err);
+    enum tutti_status st = open_set(ck, ck->path, err);
     if (st == TUTTI_OK && checkpoint_gguf(ck))
         ck->config = json_incref((json_t *)(uintptr_t)gguf_scalars(checkpoint_gguf(ck)));
     else if (st == TUTTI_OK)
         st = open_weights_file(ck, err);
-    return st == TUTTI_OK ? index_tensors(ck, err) : st;
+    return st;
 }
 
 /* rank -1: the whole. */
@@ -494,6 +500,8 @@ static enum tutti_status open_path(struct checkpoint **out, const char *path, in
     for (size_t n = strlen(ck->path); n > 1 && ck->path[n - 1] == '/'; n--)
         ck->path[n - 1] = '\0';
     st = open_any(ck, rank, err);
+    if (st == TUTTI_OK && !ck->slots)
+        st = index_tensors(ck, err);
     if (st == TUTTI_OK)
         st = wrap_row_ints(ck, err);
     if (st != TUTTI_OK)
@@ -539,10 +547,9 @@ void checkpoint_close(struct checkpoint *ck)
     free(ck->taken);
     free(ck->row_ints);
     json_decref(ck->config);
-    for (int i = 0; i < ck->n_files; i++)
-        tensor_file_close(ck->files[i]);
-    free(ck->files);
-    shards_close(ck->shards);
+    for (int i = 0; i < ck->n_sets; i++)
+        tensor_set_close(ck->sets[i]);
+    free(ck->sets);
     free(ck->config_path);
     free(ck->folder);
     free(ck->path);
@@ -605,17 +612,19 @@ const char *checkpoint_config_path(const struct checkpoint *ck)
 
 const struct gguf *checkpoint_gguf(const struct checkpoint *ck)
 {
-    return ck->n_files > 0 ? tensor_file_gguf(ck->files[0]) : NULL;
+    return ck->n_sets > 0 ? gguf_of(ck->sets[0]) : NULL;
 }
 
 const struct shard_manifest *checkpoint_shard(const struct checkpoint *ck)
 {
-    return ck->shards && ck->rank >= 0 ? shards_manifest(ck->shards, ck->rank) : NULL;
+    const struct shards *shards = ck->n_sets > 0 ? shards_of(ck->sets[0]) : NULL;
+    return shards && !shards_is_whole(shards) ? shards_manifest(shards, ck->rank) : NULL;
 }
 
 const struct shards *checkpoint_shards(const struct checkpoint *ck)
 {
-    return ck->shards && ck->rank < 0 ? ck->shards : NULL;
+    const struct shards *shards = ck->n_sets > 0 ? shards_of(ck->sets[0]) : NULL;
+    return shards && shards_is_whole(shards) ? shards : NULL;
 }
 
 enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file, json_t **out,

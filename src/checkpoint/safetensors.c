@@ -9,11 +9,10 @@
 enum { MAX_HEADER_BYTES = 100000000 }; /* the format's own limit */
 
 struct safetensors {
+    struct tensor_set set;
     struct mapping map;
     const char *name; /* the mapping's: for messages, and every tensor's file */
     json_t *header;   /* holds the tensors' names */
-    struct tensor *tensors;
-    size_t n_tensors;
 };
 
 static const struct {
@@ -86,7 +85,7 @@ static enum tutti_status read_shape(const struct safetensors *file, const json_t
 static enum tutti_status read_tensor(struct safetensors *file, const char *name, const json_t *entry,
                                      const uint8_t *data, size_t data_bytes, struct tutti_error *err)
 {
-    struct tensor *t = &file->tensors[file->n_tensors];
+    struct tensor *t = &file->set.tensors[file->set.n];
     *t = (struct tensor){ .name = name, .file = file->name, .map = &file->map };
     if (strlen(name) > LIMIT_TENSOR_NAME_BYTES)
         return error_set(err, TUTTI_E_FORMAT, "%s: a tensor's name has %zu bytes, expected at most %d",
@@ -119,7 +118,7 @@ static enum tutti_status read_tensor(struct safetensors *file, const char *name,
                          file->name, name, end - begin, n_elems, dtype_name(t->dtype));
     t->data = data + begin;
     t->n_bytes = want;
-    file->n_tensors++;
+    file->set.n++;
     return TUTTI_OK;
 }
 
@@ -137,8 +136,8 @@ static enum tutti_status check_cover(const struct safetensors *file, const uint8
                                      struct tutti_error *err)
 {
     size_t at = 0;
-    for (size_t i = 0; i < file->n_tensors; i++) {
-        const struct tensor *t = &file->tensors[i];
+    for (size_t i = 0; i < file->set.n; i++) {
+        const struct tensor *t = &file->set.tensors[i];
         size_t begin = (size_t)((const uint8_t *)t->data - data);
         if (begin != at)
             return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its data begin at %zu, expected %zu (%s)",
@@ -179,8 +178,8 @@ static enum tutti_status read_header(struct safetensors *file, struct tutti_erro
     if (n > LIMIT_TENSORS)
         return error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, expected at most %d", file->name, n,
                          LIMIT_TENSORS);
-    file->tensors = calloc(n ? n : 1, sizeof *file->tensors);
-    if (!file->tensors)
+    file->set.tensors = calloc(n ? n : 1, sizeof *file->set.tensors);
+    if (!file->set.tensors)
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
     const uint8_t *data = file->map.bytes + 8 + header_bytes;
     size_t data_bytes = n_bytes - 8 - (size_t)header_bytes;
@@ -194,62 +193,56 @@ static enum tutti_status read_header(struct safetensors *file, struct tutti_erro
         if (st != TUTTI_OK)
             return st;
     }
-    qsort(file->tensors, file->n_tensors, sizeof *file->tensors, by_data);
+    qsort(file->set.tensors, file->set.n, sizeof *file->set.tensors, by_data);
     return check_cover(file, data, data_bytes, err);
 }
 
-/* Takes map over, on failure too. */
-static enum tutti_status open_mapping(struct safetensors **out, struct mapping map, struct tutti_error *err)
+static void safetensors_close(struct tensor_set *set)
 {
-    struct safetensors *file = mapping_alloc_reader(&map, sizeof *file, err);
-    if (!file)
-        return TUTTI_E_MEMORY;
-    file->map = map;
-    file->name = map.name;
-    enum tutti_status st = read_header(file, err);
-    if (st == TUTTI_OK)
-        *out = file;
-    else
-        safetensors_close(file);
-    return st;
-}
-
-enum tutti_status safetensors_open(struct safetensors **out, const char *path, struct tutti_error *err)
-{
-    struct mapping map;
-    enum tutti_status st = mapping_open(&map, path, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, err);
-}
-
-enum tutti_status safetensors_open_memory(struct safetensors **out, const void *bytes, size_t n_bytes,
-                                          const char *name, struct tutti_error *err)
-{
-    struct mapping map;
-    enum tutti_status st = mapping_borrow(&map, bytes, n_bytes, name, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, err);
-}
-
-void safetensors_close(struct safetensors *file)
-{
-    if (!file)
-        return;
+    struct safetensors *file = (struct safetensors *)set;
     json_decref(file->header);
-    free(file->tensors);
+    free(set->tensors);
     mapping_close(&file->map);
     free(file);
 }
 
-const json_t *safetensors_metadata(const struct safetensors *file)
+static enum tutti_status safetensors_read(struct tensor_set **out, struct mapping map,
+                                          struct tutti_error *err)
 {
-    return json_object_get(file->header, "__metadata__");
+    struct safetensors *file = mapping_alloc_reader(&map, sizeof *file, err);
+    if (!file)
+        return TUTTI_E_MEMORY;
+    file->set.close = safetensors_close;
+    file->map = map;
+    file->name = map.name;
+    enum tutti_status st = read_header(file, err);
+    if (st == TUTTI_OK)
+        *out = &file->set;
+    else
+        safetensors_close(&file->set);
+    return st;
 }
 
-size_t safetensors_n_tensors(const struct safetensors *file)
+const json_t *safetensors_metadata(const struct tensor_set *set)
 {
-    return file->n_tensors;
+    const struct safetensors *file = (const struct safetensors *)set;
+    return set->close == safetensors_close ? json_object_get(file->header, "__metadata__") : NULL;
 }
 
-const struct tensor *safetensors_tensor(const struct safetensors *file, size_t index)
+/* The length of the header, below 2^56, and its first byte. */
+static bool safetensors_is(const void *bytes, size_t n_bytes)
 {
-    return &file->tensors[index];
+    const uint8_t *b = bytes;
+    return n_bytes >= 9 && b[8] == '{' && b[7] == 0;
 }
+
+static const char *const ENDINGS[] = { ".safetensors", NULL };
+
+const struct checkpoint_format SAFETENSORS_FORMAT = {
+    .name = "safetensors",
+    .endings = ENDINGS,
+    .is = safetensors_is,
+    .read = safetensors_read,
+    .file = "model.safetensors",
+    .index = "model.safetensors.index.json",
+};

@@ -76,42 +76,6 @@ bool tensor_view_copy(const struct tensor_view *view, const struct tensor_part *
     return true;
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-bool tensor_copy_piece(const struct tensor *piece, int64_t row, int64_t column,
-                       const struct tensor_part *part, void *bytes)
-{
-    int64_t row_begin = larger(row, part->row), column_begin = larger(column, part->column);
-    int64_t row_end = smaller(row + count_rows(piece), part->row + part->n_rows);
-    int64_t column_end = smaller(column + count_columns(piece), part->column + part->n_columns);
-    if (row_begin >= row_end || column_begin >= column_end)
-        return true;
-    const struct tensor_part wanted = { row_begin - row, row_end - row_begin, column_begin - column,
-                                        column_end - column_begin };
-    size_t stride = tensor_columns_bytes(piece, part->n_columns);
-    size_t n = tensor_columns_bytes(piece, wanted.n_columns);
-    uint8_t *to = (uint8_t *)bytes + (size_t)(row_begin - part->row) * stride +
-                  tensor_columns_bytes(piece, column_begin - part->column);
-    struct tensor_view view;
-    bool ok = tensor_view_init(&view, piece);
-    if (ok && n == stride)
-        ok = tensor_view_copy(&view, &wanted, to);
-    for (int64_t r = 0; n != stride && r < wanted.n_rows && ok; r++) {
-        const struct tensor_part line = { wanted.row + r, 1, wanted.column, wanted.n_columns };
-        ok = tensor_view_copy(&view, &line, to + (size_t)r * stride);
-    }
-    tensor_view_clear(&view);
-    return ok;
-}
-
 void tensor_forget(const struct tensor *tensor)
 {
     if (tensor->map && tensor->data)

@@ -60,12 +60,6 @@ MUST_CHECK bool tensor_view_copy(const struct tensor_view *view, const struct te
 /* Bytes of n_columns columns. */
 size_t tensor_columns_bytes(const struct tensor *tensor, int64_t n_columns);
 
-/* Copies the intersection of piece and part into bytes, the buffer of part. piece
- * [n_rows][n_columns] begins at row and column of the whole tensor that part refers to. False:
- * out of memory. */
-MUST_CHECK bool tensor_copy_piece(const struct tensor *piece, int64_t row, int64_t column,
-                                  const struct tensor_part *part, void *bytes);
-
 /* Removes a tensor's data from resident memory. It can still be read, but the file is then read
  * again. */
 void tensor_forget(const struct tensor *tensor);

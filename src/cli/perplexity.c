@@ -113,7 +113,7 @@ static bool is_model(const char *path)
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
         return true;
     FILE *file = fopen(path, "rb");
-    bool is_gguf = file && gguf_is(magic, fread(magic, 1, sizeof magic, file));
+    bool is_gguf = file && GGUF_FORMAT.is(magic, fread(magic, 1, sizeof magic, file));
     if (file)
         fclose(file);
     return is_gguf;

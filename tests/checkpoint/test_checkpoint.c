@@ -1,4 +1,5 @@
 /* The readers of src/checkpoint: what the real libraries wrote, and what nobody should have written. */
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf/gguf.h"
 #include "checkpoint/safetensors.h"
 #include "kernels/quantize.h"
@@ -66,18 +67,18 @@ static void gguf_tensors_have_the_values_that_the_library_wrote(void **state)
     static const char *const FILES[] = { "tiny-types", "tiny-align64" };
     for (int f = 0; f < 2; f++) {
         char path[512];
-        struct gguf *gguf;
-        struct safetensors *expected;
+        struct tensor_set *gguf;
+        struct tensor_set *expected;
         snprintf(path, sizeof path, TEST_FIXTURES "/gguf/%s.gguf", FILES[f]);
-        assert_int_equal(gguf_open(&gguf, path, NULL), TUTTI_OK);
+        assert_int_equal(tensor_set_open_as(&gguf, &GGUF_FORMAT, path, NULL), TUTTI_OK);
         snprintf(path, sizeof path, TEST_FIXTURES "/gguf/%s.expected.safetensors", FILES[f]);
-        assert_int_equal(safetensors_open(&expected, path, NULL), TUTTI_OK);
+        assert_int_equal(tensor_set_open_as(&expected, &SAFETENSORS_FORMAT, path, NULL), TUTTI_OK);
         int n_checked = 0;
-        for (size_t i = 0; i < safetensors_n_tensors(expected); i++) {
-            const struct tensor *want = safetensors_tensor(expected, i), *got = NULL;
-            for (size_t k = 0; k < gguf_n_tensors(gguf); k++) {
-                if (strcmp(gguf_tensor(gguf, k)->name, want->name) == 0)
-                    got = gguf_tensor(gguf, k);
+        for (size_t i = 0; i < expected->n; i++) {
+            const struct tensor *want = &expected->tensors[i], *got = NULL;
+            for (size_t k = 0; k < gguf->n; k++) {
+                if (strcmp(gguf->tensors[k].name, want->name) == 0)
+                    got = &gguf->tensors[k];
             }
             if (!got || want->dtype != DTYPE_F32 || !dtype_is_weight(got->dtype))
                 continue;
@@ -93,8 +94,8 @@ static void gguf_tensors_have_the_values_that_the_library_wrote(void **state)
             n_checked++;
         }
         assert_true(n_checked >= 5);
-        safetensors_close(expected);
-        gguf_close(gguf);
+        tensor_set_close(expected);
+        tensor_set_close(gguf);
     }
 }
 
@@ -132,27 +133,27 @@ static void what_is_written_is_read_again(void **state)
     assert_int_equal(gguf_writer_finish(w, NULL), TUTTI_OK);
     gguf_writer_free(w);
 
-    struct gguf *g;
-    assert_int_equal(gguf_open(&g, path, NULL), TUTTI_OK);
-    const json_t *s = gguf_scalars(g);
+    struct tensor_set *g;
+    assert_int_equal(tensor_set_open_as(&g, &GGUF_FORMAT, path, NULL), TUTTI_OK);
+    const json_t *s = gguf_scalars(gguf_of(g));
     assert_true(json_integer_value(json_object_get(s, "u")) == 4000000000);
     assert_true(json_real_value(json_object_get(s, "f")) == 0.25);
     assert_true(json_is_true(json_object_get(s, "b")));
     assert_string_equal(json_string_value(json_object_get(s, "s")), "text");
-    const struct gguf_array *strings = gguf_find_array(g, "strings");
+    const struct gguf_array *strings = gguf_find_array(gguf_of(g), "strings");
     const char *bytes;
     size_t n;
     assert_int_equal(gguf_array_n(strings), 3);
     gguf_array_string(strings, 2, &bytes, &n);
     assert_int_equal(n, 3);
     assert_memory_equal(bytes, STRINGS[2], 3);
-    assert_true(gguf_array_float(gguf_find_array(g, "floats"), 1) == -2);
-    assert_int_equal(gguf_array_int(gguf_find_array(g, "ints"), 0), -7);
-    assert_null(gguf_find_array(g, "u"));
-    assert_int_equal(gguf_n_tensors(g), 2);
-    assert_memory_equal(gguf_tensor(g, 0)->data, data, 68);
-    assert_memory_equal(gguf_tensor(g, 1)->data, FLOATS, 8);
-    gguf_close(g);
+    assert_true(gguf_array_float(gguf_find_array(gguf_of(g), "floats"), 1) == -2);
+    assert_int_equal(gguf_array_int(gguf_find_array(gguf_of(g), "ints"), 0), -7);
+    assert_null(gguf_find_array(gguf_of(g), "u"));
+    assert_int_equal(g->n, 2);
+    assert_memory_equal(g->tensors[0].data, data, 68);
+    assert_memory_equal(g->tensors[1].data, FLOATS, 8);
+    tensor_set_close(g);
     unlink(path);
 }
 
@@ -235,10 +236,11 @@ static void a_broken_safetensors_file_is_told_what_is_wrong(void **state)
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         uint8_t bytes[1024];
-        struct safetensors *file = NULL;
+        struct tensor_set *file = NULL;
         struct tutti_error err = { 0 };
         size_t n = make_safetensors(bytes, CASES[i].header, CASES[i].n_data);
-        enum tutti_status st = safetensors_open_memory(&file, bytes, n, "x.safetensors", &err);
+        enum tutti_status st = tensor_set_open_memory(&file, &SAFETENSORS_FORMAT, bytes, n, "x.safetensors",
+                                                      &err);
         if (st != CASES[i].status || !strstr(err.text, CASES[i].words) || !strstr(err.text, "x.safetensors"))
             fail_msg("case %zu: status %d, \"%s\", expected \"%s\"", i, st, err.text, CASES[i].words);
         assert_null(file);
@@ -249,10 +251,11 @@ static void a_header_larger_than_the_file_is_refused(void **state)
 {
     (void)state;
     static const uint8_t BYTES[] = { 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, '{', '}' };
-    struct safetensors *file;
+    struct tensor_set *file;
     struct tutti_error err;
     for (size_t n = 0; n <= sizeof BYTES; n++) {
-        assert_int_equal(safetensors_open_memory(&file, BYTES, n, "x", &err), TUTTI_E_FORMAT);
+        assert_int_equal(tensor_set_open_memory(&file, &SAFETENSORS_FORMAT, BYTES, n, "x", &err),
+                         TUTTI_E_FORMAT);
         assert_non_null(strstr(err.text, n < 8 ? "expected at least 8" : "expected 8 and a header"));
     }
 }
@@ -305,9 +308,9 @@ static void put_data(struct bytes *b, size_t n)
 
 static void expect_gguf(struct bytes *b, enum tutti_status status, const char *words)
 {
-    struct gguf *file = NULL;
+    struct tensor_set *file = NULL;
     struct tutti_error err = { 0 };
-    enum tutti_status st = gguf_open_memory(&file, b->bytes, b->n, "x.gguf", &err);
+    enum tutti_status st = tensor_set_open_memory(&file, &GGUF_FORMAT, b->bytes, b->n, "x.gguf", &err);
     if (st != status || !strstr(err.text, words) || !strstr(err.text, "x.gguf"))
         fail_msg("status %d, \"%s\", expected %d, \"%s\"", st, err.text, status, words);
     assert_null(file);
@@ -444,21 +447,21 @@ typedef bool open_fn(const void *bytes, size_t n_bytes);
 
 static bool opens_gguf(const void *bytes, size_t n_bytes)
 {
-    struct gguf *file = NULL;
+    struct tensor_set *file = NULL;
     struct tutti_error err = { 0 };
-    bool ok = gguf_open_memory(&file, bytes, n_bytes, "x", &err) == TUTTI_OK;
+    bool ok = tensor_set_open_memory(&file, &GGUF_FORMAT, bytes, n_bytes, "x", &err) == TUTTI_OK;
     assert_true(ok || err.text[0] != '\0');
-    gguf_close(file);
+    tensor_set_close(file);
     return ok;
 }
 
 static bool opens_safetensors(const void *bytes, size_t n_bytes)
 {
-    struct safetensors *file = NULL;
+    struct tensor_set *file = NULL;
     struct tutti_error err = { 0 };
-    bool ok = safetensors_open_memory(&file, bytes, n_bytes, "x", &err) == TUTTI_OK;
+    bool ok = tensor_set_open_memory(&file, &SAFETENSORS_FORMAT, bytes, n_bytes, "x", &err) == TUTTI_OK;
     assert_true(ok || err.text[0] != '\0');
-    safetensors_close(file);
+    tensor_set_close(file);
     return ok;
 }
 

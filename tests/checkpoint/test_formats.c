@@ -2,11 +2,12 @@
  * is told so. */
 #include "bytes.h"
 
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf/gguf.h"
 #include "checkpoint/gguf/row_ints.h"
 #include "checkpoint/mindspore/mindspore.h"
 #include "checkpoint/pytorch/pytorch.h"
-#include "checkpoint/tensor_file.h"
+#include "checkpoint/tensor_set.h"
 #include "kernels/quantize.h"
 
 #include "base/half.h"
@@ -69,30 +70,30 @@ static void assert_parts_are_cut_out(const struct tensor *t)
     free(owned);
 }
 
-static const struct tensor *find(const struct tensor_file *file, const char *name)
+static const struct tensor *find(const struct tensor_set *file, const char *name)
 {
-    for (size_t i = 0; i < tensor_file_n_tensors(file); i++) {
-        if (strcmp(tensor_file_tensor(file, i)->name, name) == 0)
-            return tensor_file_tensor(file, i);
+    for (size_t i = 0; i < file->n; i++) {
+        if (strcmp(file->tensors[i].name, name) == 0)
+            return &file->tensors[i];
     }
     return NULL;
 }
 
-static struct tensor_file *open_file(const char *path)
+static struct tensor_set *open_file(const char *path)
 {
-    struct tensor_file *file = NULL;
+    struct tensor_set *file = NULL;
     struct tutti_error err;
-    if (tensor_file_open(&file, path, &err) != TUTTI_OK)
+    if (tensor_set_open(&file, path, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     return file;
 }
 
 static void expect_same_files(const char *path, const char *want_path)
 {
-    struct tensor_file *got = open_file(path), *want = open_file(want_path);
-    assert_int_equal(tensor_file_n_tensors(got), tensor_file_n_tensors(want));
-    for (size_t i = 0; i < tensor_file_n_tensors(want); i++) {
-        const struct tensor *t = tensor_file_tensor(want, i), *found = find(got, t->name);
+    struct tensor_set *got = open_file(path), *want = open_file(want_path);
+    assert_int_equal(got->n, want->n);
+    for (size_t i = 0; i < want->n; i++) {
+        const struct tensor *t = &want->tensors[i], *found = find(got, t->name);
         if (!found)
             fail_msg("%s: tensor %s is missing", path, t->name);
         assert_same(found, t);
@@ -100,8 +101,8 @@ static void expect_same_files(const char *path, const char *want_path)
         assert_same(found, t); /* it may still be read */
         assert_parts_are_cut_out(found);
     }
-    tensor_file_close(got);
-    tensor_file_close(want);
+    tensor_set_close(got);
+    tensor_set_close(want);
 }
 
 static void views_of_pytorch_are_read_as_pytorch_reads_them(void **state)
@@ -113,10 +114,10 @@ static void views_of_pytorch_are_read_as_pytorch_reads_them(void **state)
     expect_same_files(PYTORCH "odd/views-4.pt", PYTORCH "odd/views.safetensors");
     expect_same_files(PYTORCH "odd/views-5.pt", PYTORCH "odd/views.safetensors");
     expect_same_files(PYTORCH "odd/module.pt", PYTORCH "odd/module.safetensors"); /* with attributes */
-    struct tensor_file *file = open_file(PYTORCH "odd/views.pt");
+    struct tensor_set *file = open_file(PYTORCH "odd/views.pt");
     assert_null(find(file, "rows")->source); /* no copy of what is contiguous */
     assert_non_null(find(file, "turned")->source);
-    tensor_file_close(file);
+    tensor_set_close(file);
 }
 
 static void tensors_of_mindspore_are_read_as_they_were_written(void **state)
@@ -124,10 +125,10 @@ static void tensors_of_mindspore_are_read_as_they_were_written(void **state)
     (void)state;
     expect_same_files(MINDSPORE "odd/types.ckpt", MINDSPORE "odd/types.safetensors");
     expect_same_files(MINDSPORE "odd/sliced.ckpt", MINDSPORE "odd/sliced.safetensors");
-    struct tensor_file *file = open_file(MINDSPORE "odd/sliced.ckpt");
+    struct tensor_set *file = open_file(MINDSPORE "odd/sliced.ckpt");
     assert_null(find(file, "small")->source);
     assert_int_equal(find(file, "big")->source->n_from, 3);
-    tensor_file_close(file);
+    tensor_set_close(file);
 }
 
 static void folders_hold_the_same_tensors_in_every_format(void **state)
@@ -186,18 +187,18 @@ static void files_that_hold_more_than_tensors_are_refused_by_name(void **state)
         { TEST_FIXTURES "/README.md", "neither GGUF nor safetensors", TUTTI_E_FORMAT },
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        struct tensor_file *file = NULL;
+        struct tensor_set *file = NULL;
         struct tutti_error err = { 0 };
-        enum tutti_status st = tensor_file_open(&file, CASES[i].path, &err);
+        enum tutti_status st = tensor_set_open(&file, CASES[i].path, &err);
         if (st != CASES[i].status || !strstr(err.text, CASES[i].words) || !strstr(err.text, CASES[i].path))
             fail_msg("status %d, \"%s\", expected %d, \"%s\"", st, err.text, CASES[i].status, CASES[i].words);
     }
     assert_int_not_equal(access("/tmp/tutti-was-here", F_OK), 0); /* nothing was executed */
     static const float RESOLVED[] = { -1, -2, -3, -4 };
-    struct tensor_file *file = NULL;
-    assert_int_equal(tensor_file_open(&file, PYTORCH "odd/resolved.pt", NULL), TUTTI_OK);
-    assert_memory_equal(tensor_file_tensor(file, 0)->data, RESOLVED, sizeof RESOLVED);
-    tensor_file_close(file);
+    struct tensor_set *file = NULL;
+    assert_int_equal(tensor_set_open(&file, PYTORCH "odd/resolved.pt", NULL), TUTTI_OK);
+    assert_memory_equal(file->tensors[0].data, RESOLVED, sizeof RESOLVED);
+    tensor_set_close(file);
 }
 
 /* ---- GGUF in parts ---- */
@@ -209,11 +210,11 @@ static void parts_of_a_gguf_file_are_one(void **state)
         char path[512];
         snprintf(path, sizeof path, TEST_FIXTURES "/gguf-split/llama-tiny-q4_0-%05d-of-00003.gguf", part);
         expect_same_files(path, TEST_FIXTURES "/gguf/llama-tiny-q4_0.gguf");
-        struct tensor_file *file = open_file(path);
-        const json_t *scalars = gguf_scalars(tensor_file_gguf(file));
+        struct tensor_set *file = open_file(path);
+        const json_t *scalars = gguf_scalars(gguf_of(file));
         assert_string_equal(json_string_value(json_object_get(scalars, "general.architecture")), "llama");
-        assert_non_null(gguf_find_array(tensor_file_gguf(file), "tokenizer.ggml.tokens"));
-        tensor_file_close(file);
+        assert_non_null(gguf_find_array(gguf_of(file), "tokenizer.ggml.tokens"));
+        tensor_set_close(file);
     }
     expect_same_files(TEST_FIXTURES "/gguf-split/tiny-quants-00001-of-00005.gguf",
                       TEST_FIXTURES "/gguf/tiny-quants.gguf"); /* no tensor in the first */
@@ -260,12 +261,12 @@ static void place_link(const char *target, const char *name)
 
 static void expect_ranks(enum tutti_status status, const char *words)
 {
-    struct tensor_file *file = NULL;
+    struct tensor_set *file = NULL;
     struct tutti_error err = { 0 };
-    enum tutti_status st = tensor_file_open(&file, folder, &err);
+    enum tutti_status st = tensor_set_open(&file, folder, &err);
     if (st != status || !strstr(err.text, words))
         fail_msg("status %d, \"%s\", expected %d, \"%s\"", st, err.text, status, words);
-    tensor_file_close(file);
+    tensor_set_close(file);
 }
 
 static void place_text(const char *name, const char *text)
@@ -369,18 +370,18 @@ static void changed_strategies_are_errors_or_correct_reads(void **state)
             assert_non_null(out);
             assert_int_equal(fwrite(copy, 1, n, out), n);
             fclose(out);
-            struct tensor_file *file = NULL;
+            struct tensor_set *file = NULL;
             struct tutti_error err = { 0 };
-            if (tensor_file_open(&file, folder, &err) != TUTTI_OK) {
+            if (tensor_set_open(&file, folder, &err) != TUTTI_OK) {
                 assert_true(err.text[0] != '\0' && !file);
                 continue;
             }
-            for (size_t t = 0; t < tensor_file_n_tensors(file); t++) {
+            for (size_t t = 0; t < file->n; t++) {
                 void *owned;
-                assert_non_null(tensor_bytes(tensor_file_tensor(file, t), &owned));
+                assert_non_null(tensor_bytes(&file->tensors[t], &owned));
                 free(owned);
             }
-            tensor_file_close(file);
+            tensor_set_close(file);
         }
         free(copy);
         unlink(path);
@@ -425,21 +426,21 @@ static void wrong_parts_of_a_gguf_file_are_named(void **state)
         place_part(CASES[i].second, "m-00002-of-00003.gguf");
         for (int given = 1; given <= 3; given += 2) {
             char path[512];
-            struct gguf *file = NULL;
+            struct tensor_set *file = NULL;
             struct tutti_error err = { 0 };
             snprintf(path, sizeof path, "%s/m-%05d-of-00003.gguf", folder, given);
-            enum tutti_status st = gguf_open(&file, path, &err);
+            enum tutti_status st = tensor_set_open_as(&file, &GGUF_FORMAT, path, &err);
             if (st != CASES[i].status || !strstr(err.text, CASES[i].words))
                 fail_msg("status %d, \"%s\", expected %d, \"%s\"", st, err.text, CASES[i].status,
                          CASES[i].words);
-            gguf_close(file);
+            tensor_set_close(file);
         }
     }
     char path[512];
-    struct gguf *file;
+    struct tensor_set *file;
     struct tutti_error err;
     snprintf(path, sizeof path, "%s/renamed.gguf", folder);
-    assert_int_equal(gguf_open(&file, path, &err), TUTTI_E_FORMAT);
+    assert_int_equal(tensor_set_open_as(&file, &GGUF_FORMAT, path, &err), TUTTI_E_FORMAT);
     assert_non_null(strstr(err.text, "its name must end with -00002-of-00003.gguf"));
 }
 
@@ -472,15 +473,15 @@ static void put_value(struct bytes *b, const char *tag, const char *type, int n_
 
 static void expect_mindspore(const struct bytes *b, enum tutti_status status, const char *words)
 {
-    struct mindspore *file = NULL;
+    struct tensor_set *file = NULL;
     struct tutti_error err = { 0 };
     uint8_t *exact = malloc(b->n ? b->n : 1);
     assert_non_null(exact);
     memcpy(exact, b->bytes, b->n);
-    enum tutti_status st = mindspore_open_memory(&file, exact, b->n, "x.ckpt", &err);
+    enum tutti_status st = tensor_set_open_memory(&file, &MINDSPORE_FORMAT, exact, b->n, "x.ckpt", &err);
     if (st != status || !strstr(err.text, words) || (st != TUTTI_OK && !strstr(err.text, "x.ckpt")))
         fail_msg("status %d, \"%s\", expected %d, \"%s\"", st, err.text, status, words);
-    mindspore_close(file);
+    tensor_set_close(file);
     free(exact);
 }
 
@@ -610,18 +611,19 @@ static void integers_of_rows_keep_their_values(void **state)
 static void open_changed(const uint8_t *bytes, size_t n, bool is_pytorch)
 {
     struct tutti_error err = { 0 };
-    struct pytorch *pytorch = NULL;
-    struct mindspore *mindspore = NULL;
-    enum tutti_status st = is_pytorch ? pytorch_open_memory(&pytorch, bytes, n, "x", &err)
-                                      : mindspore_open_memory(&mindspore, bytes, n, "x", &err);
+    struct tensor_set *pytorch = NULL;
+    struct tensor_set *mindspore = NULL;
+    enum tutti_status st = is_pytorch
+                               ? tensor_set_open_memory(&pytorch, &PYTORCH_FORMAT, bytes, n, "x", &err)
+                               : tensor_set_open_memory(&mindspore, &MINDSPORE_FORMAT, bytes, n, "x", &err);
     if (st != TUTTI_OK) {
         assert_true(err.text[0] != '\0' && !pytorch && !mindspore);
         return;
     }
-    size_t n_tensors = is_pytorch ? pytorch_n_tensors(pytorch) : mindspore_n_tensors(mindspore);
+    size_t n_tensors = is_pytorch ? pytorch->n : mindspore->n;
     unsigned sum = 0;
     for (size_t i = 0; i < n_tensors; i++) {
-        const struct tensor *t = is_pytorch ? pytorch_tensor(pytorch, i) : mindspore_tensor(mindspore, i);
+        const struct tensor *t = is_pytorch ? &pytorch->tensors[i] : &mindspore->tensors[i];
         void *owned;
         const uint8_t *data = tensor_bytes(t, &owned);
         assert_non_null(data);
@@ -630,8 +632,8 @@ static void open_changed(const uint8_t *bytes, size_t n, bool is_pytorch)
         free(owned);
     }
     assert_true(sum != 0 || n_tensors > 0);
-    pytorch_close(pytorch);
-    mindspore_close(mindspore);
+    tensor_set_close(pytorch);
+    tensor_set_close(mindspore);
 }
 
 /* Where the bytes lie that say what the file holds; most changes go there. */

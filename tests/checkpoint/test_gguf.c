@@ -22,8 +22,8 @@ static const char *const TYPES[] = {
 };
 
 struct fixture {
-    struct gguf *gguf;
-    struct safetensors *values;
+    struct tensor_set *gguf;
+    struct tensor_set *values;
     json_t *expected;
 };
 
@@ -32,9 +32,9 @@ static struct fixture open_fixture(const char *name)
     struct fixture f = { 0 };
     char path[512];
     snprintf(path, sizeof path, FOLDER "%s.gguf", name);
-    assert_int_equal(gguf_open(&f.gguf, path, NULL), TUTTI_OK);
+    assert_int_equal(tensor_set_open_as(&f.gguf, &GGUF_FORMAT, path, NULL), TUTTI_OK);
     snprintf(path, sizeof path, FOLDER "%s.expected.safetensors", name);
-    assert_int_equal(safetensors_open(&f.values, path, NULL), TUTTI_OK);
+    assert_int_equal(tensor_set_open_as(&f.values, &SAFETENSORS_FORMAT, path, NULL), TUTTI_OK);
     snprintf(path, sizeof path, FOLDER "%s.expected.json", name);
     f.expected = json_load_file(path, 0, NULL);
     assert_non_null(f.expected);
@@ -43,8 +43,8 @@ static struct fixture open_fixture(const char *name)
 
 static void close_fixture(struct fixture *f)
 {
-    gguf_close(f->gguf);
-    safetensors_close(f->values);
+    tensor_set_close(f->gguf);
+    tensor_set_close(f->values);
     json_decref(f->expected);
 }
 
@@ -87,10 +87,10 @@ static void scalars_have_the_values_that_the_library_wrote(void **state)
         json_t *metadata = json_object_get(f.expected, "metadata"), *entry;
         const char *key;
         assert_true(json_object_size(metadata) >= 18);
-        json_object_foreach(metadata, key, entry)
-            check_scalar(key, json_string_value(json_object_get(entry, "type")),
-                         json_object_get(entry, "value"), json_object_get(gguf_scalars(f.gguf), key));
-        assert_null(gguf_find_array(f.gguf, "scalar.u8"));
+        json_object_foreach(metadata, key, entry) check_scalar(
+            key, json_string_value(json_object_get(entry, "type")), json_object_get(entry, "value"),
+            json_object_get(gguf_scalars(gguf_of(f.gguf)), key));
+        assert_null(gguf_find_array(gguf_of(f.gguf), "scalar.u8"));
         close_fixture(&f);
     }
 }
@@ -142,23 +142,23 @@ static void arrays_have_the_values_that_the_library_wrote(void **state)
         assert_true(json_object_size(arrays) >= 12);
         json_object_foreach(arrays, key, entry)
         {
-            const struct gguf_array *array = gguf_find_array(f.gguf, key);
+            const struct gguf_array *array = gguf_find_array(gguf_of(f.gguf), key);
             if (!array)
                 fail_msg("%s is missing", key);
             assert_string_equal(TYPES[gguf_array_type(array)],
                                 json_string_value(json_object_get(entry, "type")));
             check_array(array, json_object_get(entry, "value"));
-            assert_null(json_object_get(gguf_scalars(f.gguf), key));
+            assert_null(json_object_get(gguf_scalars(gguf_of(f.gguf)), key));
         }
         close_fixture(&f);
     }
 }
 
-static const struct tensor *find_value(const struct safetensors *file, const char *name)
+static const struct tensor *find_value(const struct tensor_set *file, const char *name)
 {
-    for (size_t i = 0; i < safetensors_n_tensors(file); i++) {
-        if (strcmp(safetensors_tensor(file, i)->name, name) == 0)
-            return safetensors_tensor(file, i);
+    for (size_t i = 0; i < file->n; i++) {
+        if (strcmp(file->tensors[i].name, name) == 0)
+            return &file->tensors[i];
     }
     fail_msg("%s has no expected values", name);
     return NULL;
@@ -184,10 +184,10 @@ static void check_tensors(const char *name, size_t least)
 {
     struct fixture f = open_fixture(name);
     const json_t *tensors = json_object_get(f.expected, "tensors");
-    assert_int_equal(gguf_n_tensors(f.gguf), json_array_size(tensors));
+    assert_int_equal(f.gguf->n, json_array_size(tensors));
     assert_true(json_array_size(tensors) >= least);
-    for (size_t k = 0; k < gguf_n_tensors(f.gguf); k++) {
-        const struct tensor *got = gguf_tensor(f.gguf, k);
+    for (size_t k = 0; k < f.gguf->n; k++) {
+        const struct tensor *got = &f.gguf->tensors[k];
         const json_t *want = json_array_get(tensors, k), *shape = json_object_get(want, "shape");
         enum dtype dtype;
         assert_string_equal(got->name, json_string_value(json_object_get(want, "name")));
@@ -244,30 +244,30 @@ static void read_arrays(const struct gguf *file, const json_t *keys)
 
 static void read_gguf(const uint8_t *bytes, size_t n_bytes, const json_t *keys)
 {
-    struct gguf *file = NULL;
+    struct tensor_set *file = NULL;
     struct tutti_error err = { 0 };
-    if (gguf_open_memory(&file, bytes, n_bytes, "changed", &err) != TUTTI_OK) {
+    if (tensor_set_open_memory(&file, &GGUF_FORMAT, bytes, n_bytes, "changed", &err) != TUTTI_OK) {
         assert_true(!file && strstr(err.text, "changed"));
         return;
     }
-    for (size_t i = 0; i < gguf_n_tensors(file); i++)
-        read_tensor(gguf_tensor(file, i));
-    read_arrays(file, keys);
-    gguf_close(file);
+    for (size_t i = 0; i < file->n; i++)
+        read_tensor(&file->tensors[i]);
+    read_arrays(gguf_of(file), keys);
+    tensor_set_close(file);
 }
 
 static void read_safetensors(const uint8_t *bytes, size_t n_bytes, const json_t *keys)
 {
     (void)keys;
-    struct safetensors *file = NULL;
+    struct tensor_set *file = NULL;
     struct tutti_error err = { 0 };
-    if (safetensors_open_memory(&file, bytes, n_bytes, "changed", &err) != TUTTI_OK) {
+    if (tensor_set_open_memory(&file, &SAFETENSORS_FORMAT, bytes, n_bytes, "changed", &err) != TUTTI_OK) {
         assert_true(!file && strstr(err.text, "changed"));
         return;
     }
-    for (size_t i = 0; i < safetensors_n_tensors(file); i++)
-        read_tensor(safetensors_tensor(file, i));
-    safetensors_close(file);
+    for (size_t i = 0; i < file->n; i++)
+        read_tensor(&file->tensors[i]);
+    tensor_set_close(file);
 }
 
 typedef void read_fn(const uint8_t *bytes, size_t n_bytes, const json_t *keys);

@@ -1,6 +1,6 @@
 /* Files above 4 GiB with tensors of more than 2^31 elements. They are sparse: they take no room. */
 #include "checkpoint/gguf/gguf.h"
-#include "checkpoint/tensor_file.h"
+#include "checkpoint/tensor_set.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -44,14 +44,14 @@ static void check(const struct bytes *head, const struct bytes *tail)
     assert_int_equal(pwrite(fd, head->bytes, head->n, 0), head->n);
     assert_int_equal(pwrite(fd, tail->bytes, tail->n, end), tail->n);
     assert_int_equal(pwrite(fd, "M", 1, end - 1), 1);
-    struct tensor_file *file = NULL;
+    struct tensor_set *file = NULL;
     struct tutti_error err = { 0 };
-    enum tutti_status st = tensor_file_open(&file, path, &err);
+    enum tutti_status st = tensor_set_open(&file, path, &err);
     unlink(path);
     if (st != TUTTI_OK)
         fail_msg("%s", err.text);
-    assert_int_equal(tensor_file_n_tensors(file), 1);
-    const struct tensor *t = tensor_file_tensor(file, 0);
+    assert_int_equal(file->n, 1);
+    const struct tensor *t = &file->tensors[0];
     assert_string_equal(t->name, "big");
     assert_int_equal(t->n_dims, 2);
     assert_true(t->shape[0] == N_ROWS && t->shape[1] == N_COLS && t->n_bytes == (size_t)N_ELEMS);
@@ -60,11 +60,11 @@ static void check(const struct bytes *head, const struct bytes *tail)
     assert_int_equal(((const uint8_t *)t->data)[0], 0);
     tensor_forget(t);
     assert_int_equal(((const uint8_t *)t->data)[N_ELEMS - 1], 'M');
-    tensor_file_close(file);
+    tensor_set_close(file);
     /* One byte less: the tensor does not fit. */
     assert_int_equal(ftruncate(fd, end - 1), 0);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    assert_int_equal(tensor_file_open(&file, path, &err), TUTTI_E_FORMAT);
+    assert_int_equal(tensor_set_open(&file, path, &err), TUTTI_E_FORMAT);
     assert_true(err.text[0] != '\0');
     close(fd);
 }

@@ -487,9 +487,9 @@ static struct bytes wrap(const struct bytes *pickle, const char *extra, const ch
 
 static enum tutti_status open_pytorch(const struct bytes *b, struct tutti_error *err)
 {
-    struct pytorch *file = NULL;
-    enum tutti_status st = pytorch_open_memory(&file, b->bytes, b->n, "x.bin", err);
-    pytorch_close(file);
+    struct tensor_set *file = NULL;
+    enum tutti_status st = tensor_set_open_memory(&file, &PYTORCH_FORMAT, b->bytes, b->n, "x.bin", err);
+    tensor_set_close(file);
     return st;
 }
 

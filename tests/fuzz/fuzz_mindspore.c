@@ -8,15 +8,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes);
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
 {
-    struct mindspore *file = NULL;
+    struct tensor_set *file = NULL;
     struct tutti_error err = { 0 };
-    if (mindspore_open_memory(&file, bytes, n_bytes, "fuzz", &err) != TUTTI_OK) {
+    if (tensor_set_open_memory(&file, &MINDSPORE_FORMAT, bytes, n_bytes, "fuzz", &err) != TUTTI_OK) {
         assert(err.text[0] != '\0' && !file);
         return 0;
     }
     unsigned sum = 0;
-    for (size_t i = 0; i < mindspore_n_tensors(file); i++) {
-        const struct tensor *t = mindspore_tensor(file, i);
+    for (size_t i = 0; i < file->n; i++) {
+        const struct tensor *t = &file->tensors[i];
         void *owned;
         const uint8_t *data = tensor_bytes(t, &owned);
         assert(data && t->n_bytes <= n_bytes);
@@ -24,6 +24,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
             sum += data[k]; /* the sanitizer watches */
         free(owned);
     }
-    mindspore_close(file);
+    tensor_set_close(file);
     return sum == 1 ? 0 : 0;
 }

@@ -218,11 +218,11 @@ static int remove_folder(void **state)
     return rmdir(folder);
 }
 
-static const struct tensor *find(const struct safetensors *file, const char *name)
+static const struct tensor *find(const struct tensor_set *file, const char *name)
 {
-    for (size_t i = 0; i < safetensors_n_tensors(file); i++) {
-        if (strcmp(safetensors_tensor(file, i)->name, name) == 0)
-            return safetensors_tensor(file, i);
+    for (size_t i = 0; i < file->n; i++) {
+        if (strcmp(file->tensors[i].name, name) == 0)
+            return &file->tensors[i];
     }
     return NULL;
 }
@@ -310,7 +310,7 @@ static void make_checkpoint(const char *fixture, const struct rename *renames, s
     char path[512];
     path_of(path, sizeof path, "run.yaml");
     unlink(path);
-    struct safetensors *file;
+    struct tensor_set *file;
     struct buf data = { 0 };
     json_t *header = json_object(), *used = json_object();
     snprintf(path, sizeof path, TEST_FIXTURES "/%s/config.json", fixture);
@@ -319,9 +319,9 @@ static void make_checkpoint(const char *fixture, const struct rename *renames, s
     assert_int_equal(json_dump_file(config, path, 0), 0);
     json_decref(config);
     snprintf(path, sizeof path, TEST_FIXTURES "/%s/model.safetensors", fixture);
-    assert_int_equal(safetensors_open(&file, path, NULL), TUTTI_OK);
-    for (size_t i = 0; n_renames == 0 && i < safetensors_n_tensors(file); i++) { /* they are its names */
-        const struct tensor *t = safetensors_tensor(file, i);
+    assert_int_equal(tensor_set_open_as(&file, &SAFETENSORS_FORMAT, path, NULL), TUTTI_OK);
+    for (size_t i = 0; n_renames == 0 && i < file->n; i++) { /* they are its names */
+        const struct tensor *t = &file->tensors[i];
         add(header, &data, t, t->name, &(struct rename){ .change = AS_IT_IS });
         json_object_set_new(used, t->name, json_true());
     }
@@ -337,9 +337,9 @@ static void make_checkpoint(const char *fixture, const struct rename *renames, s
             json_object_set_new(used, from, json_true());
         }
     }
-    assert_int_equal(json_object_size(used), safetensors_n_tensors(file));
+    assert_int_equal(json_object_size(used), file->n);
     write_file(header, &data);
-    safetensors_close(file);
+    tensor_set_close(file);
     buf_clear(&data);
     json_decref(used);
     json_decref(header);

@@ -198,19 +198,21 @@ static void every_setting_is_honoured_or_refused(void **state)
 {
     (void)state;
     json_t *root = util_load_json(CASES);
-    struct safetensors *file;
+    struct tensor_set *file;
     struct counts n = { 0 };
     int32_t ids[MAX_IDS];
     int n_ids = util_read_ids(json_object_get(root, "ids"), ids);
-    assert_int_equal(safetensors_open(&file, TEST_FIXTURES "/config/logits.safetensors", NULL), TUTTI_OK);
+    assert_int_equal(
+        tensor_set_open_as(&file, &SAFETENSORS_FORMAT, TEST_FIXTURES "/config/logits.safetensors", NULL),
+        TUTTI_OK);
     const json_t *families = json_object_get(root, "families");
     for (size_t f = 0; f < json_array_size(families); f++) {
         const json_t *family = json_array_get(families, f), *cases = json_object_get(family, "cases");
         const char *fixture = json_string_value(json_object_get(family, "fixture"));
         const struct tensor *logits = NULL;
-        for (size_t i = 0; i < safetensors_n_tensors(file); i++) {
-            if (strcmp(safetensors_tensor(file, i)->name, fixture) == 0)
-                logits = safetensors_tensor(file, i);
+        for (size_t i = 0; i < file->n; i++) {
+            if (strcmp(file->tensors[i].name, fixture) == 0)
+                logits = &file->tensors[i];
         }
         assert_non_null(logits);
         char path[512];
@@ -225,7 +227,7 @@ static void every_setting_is_honoured_or_refused(void **state)
                   n.refused);
     assert_int_equal(n.n_wrong, 0);
     assert_true(n.same > 400 && n.other > 150 && n.refused > 300);
-    safetensors_close(file);
+    tensor_set_close(file);
     json_decref(root);
 }
 

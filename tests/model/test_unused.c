@@ -361,14 +361,15 @@ static void put_setting(struct gguf_writer *w, const struct setting *s)
 static void write_gguf(const struct setting *settings, int n, const char *extra)
 {
     char path[512];
-    struct gguf *from;
+    struct tensor_set *from;
     struct gguf_writer *w;
     path_of(path, sizeof path, "m.gguf");
-    assert_int_equal(gguf_open(&from, TEST_FIXTURES "/gguf/llama-tiny-q8_0.gguf", NULL), TUTTI_OK);
+    assert_int_equal(
+        tensor_set_open_as(&from, &GGUF_FORMAT, TEST_FIXTURES "/gguf/llama-tiny-q8_0.gguf", NULL), TUTTI_OK);
     assert_int_equal(gguf_writer_open(&w, path, NULL), TUTTI_OK);
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)gguf_scalars(from), key, value)
+    json_object_foreach((json_t *)(uintptr_t)gguf_scalars(gguf_of(from)), key, value)
     {
         if (strncmp(key, "llama.", 6) != 0 && strcmp(key, "general.architecture") != 0)
             continue;
@@ -383,8 +384,8 @@ static void write_gguf(const struct setting *settings, int n, const char *extra)
     }
     for (int i = 0; i < n; i++)
         put_setting(w, &settings[i]);
-    for (size_t i = 0; i < gguf_n_tensors(from); i++) {
-        const struct tensor *t = gguf_tensor(from, i);
+    for (size_t i = 0; i < from->n; i++) {
+        const struct tensor *t = &from->tensors[i];
         gguf_writer_tensor(w, t->name, t->dtype, t->n_dims, t->shape);
     }
     static const int64_t SHAPE[] = { 128 };
@@ -392,14 +393,14 @@ static void write_gguf(const struct setting *settings, int n, const char *extra)
     if (extra)
         gguf_writer_tensor(w, extra, DTYPE_F32, 1, SHAPE);
     assert_int_equal(gguf_writer_begin_data(w, NULL), TUTTI_OK);
-    for (size_t i = 0; i < gguf_n_tensors(from); i++)
-        assert_int_equal(gguf_writer_data(w, gguf_tensor(from, i)->data, gguf_tensor(from, i)->n_bytes, NULL),
+    for (size_t i = 0; i < from->n; i++)
+        assert_int_equal(gguf_writer_data(w, from->tensors[i].data, from->tensors[i].n_bytes, NULL),
                          TUTTI_OK);
     if (extra)
         assert_int_equal(gguf_writer_data(w, ONES, sizeof ONES, NULL), TUTTI_OK);
     assert_int_equal(gguf_writer_finish(w, NULL), TUTTI_OK);
     gguf_writer_free(w);
-    gguf_close(from);
+    tensor_set_close(from);
 }
 
 /* Logits of a file with these settings, or NULL. */

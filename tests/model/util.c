@@ -126,13 +126,13 @@ void util_greedy(struct model *model, const int32_t *prompt, int n_prompt, int32
     free(logits);
 }
 
-const struct tensor *util_golden(const struct safetensors *file, int k, const char *name)
+const struct tensor *util_golden(const struct tensor_set *file, int k, const char *name)
 {
     char want[64];
     snprintf(want, sizeof want, "%d.%s", k, name);
-    for (size_t i = 0; i < safetensors_n_tensors(file); i++) {
-        if (strcmp(safetensors_tensor(file, i)->name, want) == 0)
-            return safetensors_tensor(file, i);
+    for (size_t i = 0; i < file->n; i++) {
+        if (strcmp(file->tensors[i].name, want) == 0)
+            return &file->tensors[i];
     }
     fail_msg("golden tensor %s is missing", want);
     return NULL;
@@ -177,8 +177,8 @@ struct util_errors util_compare_file(struct model *model, const char *golden_pat
                                      int n_prompts)
 {
     struct util_errors errors = { 0 };
-    struct safetensors *golden;
-    assert_int_equal(safetensors_open(&golden, golden_path, NULL), TUTTI_OK);
+    struct tensor_set *golden;
+    assert_int_equal(tensor_set_open_as(&golden, &SAFETENSORS_FORMAT, golden_path, NULL), TUTTI_OK);
     for (int k = 0; k < n_prompts; k++) {
         const struct tensor *ids = util_golden(golden, k, "ids"), *logits = util_golden(golden, k, tensor);
         int n = (int)ids->shape[0];
@@ -193,6 +193,6 @@ struct util_errors util_compare_file(struct model *model, const char *golden_pat
         free(want);
         free(copy);
     }
-    safetensors_close(golden);
+    tensor_set_close(golden);
     return errors;
 }

@@ -19,7 +19,7 @@ float *util_logits(struct model *model, const int32_t *ids, int n, int chunk);
 void util_greedy(struct model *model, const int32_t *prompt, int n_prompt, int32_t *answer, int n);
 
 /* Tensor "k.name" of a golden file; the test fails where it is missing. */
-const struct tensor *util_golden(const struct safetensors *file, int k, const char *name);
+const struct tensor *util_golden(const struct tensor_set *file, int k, const char *name);
 
 json_t *util_load_json(const char *path);
 

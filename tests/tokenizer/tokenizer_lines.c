@@ -210,11 +210,11 @@ static enum tutti_status load_checkpoint(struct tokenizer **out, const char *pat
 
 static enum tutti_status load_gguf(struct tokenizer **out, const char *path, struct tutti_error *err)
 {
-    struct gguf *file = NULL;
-    enum tutti_status st = gguf_open(&file, path, err);
+    struct tensor_set *file = NULL;
+    enum tutti_status st = tensor_set_open_as(&file, &GGUF_FORMAT, path, err);
     if (st == TUTTI_OK)
-        st = tokenizer_read_gguf(out, file, path, err);
-    gguf_close(file);
+        st = tokenizer_read_gguf(out, gguf_of(file), path, err);
+    tensor_set_close(file);
     return st;
 }
 

@@ -8,7 +8,9 @@
 #ifndef TUTTI_GGUF_H
 #define TUTTI_GGUF_H
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_set.h"
+
+#include <jansson.h>
 
 enum gguf_type {
     GGUF_U8,
@@ -29,30 +31,19 @@ enum gguf_type {
 struct gguf;
 struct gguf_array; /* one array value of the metadata */
 
-/* Whether a file that begins with these bytes has GGUF's magic number. */
-bool gguf_is(const void *bytes, size_t n_bytes);
-
-/* Opens and checks a whole file. If it is part of a split (NAME-00001-of-00003.gguf, as
- * llama.cpp's gguf-split names them), opens all parts; the metadata are those of the first. On
- * success *out is the caller's, for gguf_close(), on failure untouched. Gaps between tensors are
- * accepted, overlaps are not. Keys and tensor names must be printable UTF-8. Errors name the file
- * and the key or tensor, with what was found and expected. TUTTI_E_UNSUPPORTED: version 1,
+/* Opening checks the whole file. If it is part of a split (NAME-00001-of-00003.gguf, as llama.cpp's
+ * gguf-split names them), all parts are opened; the metadata are those of the first. Gaps between
+ * tensors are accepted, overlaps are not. Keys and tensor names must be printable UTF-8. Errors name
+ * the file and the key or tensor, with what was found and expected. TUTTI_E_UNSUPPORTED: version 1,
  * big-endian, or a tensor of an unsupported type (the error names it). TUTTI_E_FORMAT: anything
  * that breaks the format's rules; an array of arrays; a number that JSON cannot represent
  * (infinity, NaN, above INT64_MAX); a part of another file. TUTTI_E_NOT_FOUND (also a part),
- * TUTTI_E_IO, TUTTI_E_MEMORY: the system. */
-MUST_CHECK enum tutti_status gguf_open(struct gguf **out, const char *path, struct tutti_error *err);
+ * TUTTI_E_IO, TUTTI_E_MEMORY: the system. Tensors are in the order of their declarations. */
+extern const struct checkpoint_format GGUF_FORMAT;
 
-/* The same from memory, which is borrowed until gguf_close(); name is for messages. */
-MUST_CHECK enum tutti_status gguf_open_memory(struct gguf **out, const void *bytes, size_t n_bytes,
-                                              const char *name, struct tutti_error *err);
-void gguf_close(struct gguf *file); /* NULL is allowed */
-
-/* Everything below is borrowed, and lives as long as the file. */
-
-size_t gguf_n_tensors(const struct gguf *file);
-const struct tensor *gguf_tensor(const struct gguf *file,
-                                 size_t index); /* in the order of their declarations */
+/* The metadata of an open file; NULL: the set has another format. Everything below is borrowed, and
+ * lives as long as the set. */
+const struct gguf *gguf_of(const struct tensor_set *set);
 
 /* Every value of the metadata except arrays, by key. A string keeps its bytes, even invalid
  * UTF-8: check before passing it on (json_dumps() refuses it). */

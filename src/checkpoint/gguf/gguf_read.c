@@ -27,14 +27,13 @@ struct gguf_array {
 };
 
 struct gguf {
+    struct tensor_set set;
     struct mapping map;
     const char *name; /* the mapping's */
     json_t *scalars;
     struct gguf_array *arrays; /* sorted by key once all are read */
     size_t n_arrays;
-    struct tensor *tensors;
-    char *tensor_names; /* [n_tensors][MAX_TENSOR_NAME + 1], only of this file */
-    size_t n_tensors;
+    char *tensor_names; /* [n][MAX_TENSOR_NAME + 1], only of this file */
     struct split {
         int no, count;     /* part no of count; count 0 or 1: a whole file */
         int64_t n_tensors; /* of all parts */
@@ -313,7 +312,7 @@ static enum tutti_status read_shape(const struct gguf *file, struct cursor *c, s
 static enum tutti_status read_tensor(struct gguf *file, struct cursor *c, char *name, uint64_t *offset,
                                      struct tutti_error *err)
 {
-    struct tensor *t = &file->tensors[file->n_tensors];
+    struct tensor *t = &file->set.tensors[file->set.n];
     uint64_t n_bytes;
     const char *bytes = take_string(c, &n_bytes);
     if (c->is_short)
@@ -321,7 +320,7 @@ static enum tutti_status read_tensor(struct gguf *file, struct cursor *c, char *
     if (n_bytes == 0 || n_bytes > MAX_TENSOR_NAME || !utf8_is_printable(bytes, (size_t)n_bytes))
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: tensor %zu: a name of %" PRIu64 " bytes, expected 1 to %d of printable UTF-8",
-                         file->name, file->n_tensors, n_bytes, MAX_TENSOR_NAME);
+                         file->name, file->set.n, n_bytes, MAX_TENSOR_NAME);
     memcpy(name, bytes, (size_t)n_bytes);
     name[n_bytes] = '\0';
     *t = (struct tensor){ .name = name, .file = file->name, .map = &file->map };
@@ -345,7 +344,7 @@ static enum tutti_status read_tensor(struct gguf *file, struct cursor *c, char *
                          "%s: tensor %s: rows of %" PRId64 " elements, expected a multiple of %d for type %s",
                          file->name, name, t->shape[t->n_dims - 1], dtype_block_elems(t->dtype),
                          TENSOR_TYPES[type].name);
-    file->n_tensors++;
+    file->set.n++;
     return TUTTI_OK;
 }
 
@@ -361,20 +360,20 @@ static int by_data(const void *a, const void *b)
 static enum tutti_status check_tensors(const struct gguf *file, struct tutti_error *err)
 {
     enum tutti_status st = TUTTI_OK;
-    const struct tensor **sorted = malloc((file->n_tensors + 1) * sizeof *sorted);
+    const struct tensor **sorted = malloc((file->set.n + 1) * sizeof *sorted);
     if (!sorted)
         return out_of_memory(file, err);
-    for (size_t i = 0; i < file->n_tensors; i++)
-        sorted[i] = &file->tensors[i];
-    qsort(sorted, file->n_tensors, sizeof *sorted, by_data);
-    for (size_t i = 1; i < file->n_tensors && st == TUTTI_OK; i++) {
+    for (size_t i = 0; i < file->set.n; i++)
+        sorted[i] = &file->set.tensors[i];
+    qsort(sorted, file->set.n, sizeof *sorted, by_data);
+    for (size_t i = 1; i < file->set.n && st == TUTTI_OK; i++) {
         const struct tensor *a = sorted[i - 1], *b = sorted[i];
         if ((const uint8_t *)a->data + a->n_bytes > (const uint8_t *)b->data)
             st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its data overlap those of %s", file->name,
                            b->name, a->name);
     }
     free((void *)sorted);
-    return st == TUTTI_OK ? tensors_check_names(file->tensors, file->n_tensors, err) : st;
+    return st == TUTTI_OK ? tensors_check_names(file->set.tensors, file->set.n, err) : st;
 }
 
 static enum tutti_status read_alignment(const struct gguf *file, size_t *out, struct tutti_error *err)
@@ -399,9 +398,9 @@ static enum tutti_status read_tensors(struct gguf *file, struct cursor *c, uint6
     if (st != TUTTI_OK)
         return st;
     uint64_t *offsets = malloc(((size_t)n_tensors + 1) * sizeof *offsets);
-    file->tensors = calloc((size_t)n_tensors + 1, sizeof *file->tensors);
+    file->set.tensors = calloc((size_t)n_tensors + 1, sizeof *file->set.tensors);
     file->tensor_names = malloc(((size_t)n_tensors + 1) * (MAX_TENSOR_NAME + 1));
-    if (!offsets || !file->tensors || !file->tensor_names) {
+    if (!offsets || !file->set.tensors || !file->tensor_names) {
         st = out_of_memory(file, err);
         goto done;
     }
@@ -413,7 +412,7 @@ static enum tutti_status read_tensors(struct gguf *file, struct cursor *c, uint6
     size_t data_at = ((size_t)(c->at - file->map.bytes) + alignment - 1) / alignment * alignment;
     size_t data_bytes = data_at <= file->map.n_bytes ? file->map.n_bytes - data_at : 0;
     for (size_t i = 0; i < n_tensors; i++) {
-        struct tensor *t = &file->tensors[i];
+        struct tensor *t = &file->set.tensors[i];
         if (offsets[i] % alignment != 0) {
             st = error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: offset %" PRIu64 " is no multiple of %zu",
                            file->name, t->name, offsets[i], alignment);
@@ -450,7 +449,7 @@ static enum tutti_status read_split(struct gguf *file, struct tutti_error *err)
     return TUTTI_OK;
 }
 
-bool gguf_is(const void *bytes, size_t n_bytes)
+static bool gguf_is(const void *bytes, size_t n_bytes)
 {
     return n_bytes >= 4 && memcmp(bytes, "GGUF", 4) == 0;
 }
@@ -484,12 +483,37 @@ static enum tutti_status read_file(struct gguf *file, struct tutti_error *err)
     return read_tensors(file, &c, n_tensors, err);
 }
 
+static void gguf_close(struct gguf *file)
+{
+    if (!file)
+        return;
+    for (int i = 0; i < file->n_parts; i++)
+        gguf_close(file->parts[i]);
+    free(file->parts);
+    for (size_t i = 0; i < file->n_arrays; i++) {
+        free(file->arrays[i].key);
+        free(file->arrays[i].offsets);
+    }
+    free(file->arrays);
+    json_decref(file->scalars);
+    free(file->set.tensors);
+    free(file->tensor_names);
+    mapping_close(&file->map);
+    free(file);
+}
+
+static void gguf_close_set(struct tensor_set *set)
+{
+    gguf_close((struct gguf *)set);
+}
+
 /* Takes map over, on failure too. */
 static enum tutti_status open_mapping(struct gguf **out, struct mapping map, struct tutti_error *err)
 {
     struct gguf *file = mapping_alloc_reader(&map, sizeof *file, err);
     if (!file)
         return TUTTI_E_MEMORY;
+    file->set.close = gguf_close_set;
     file->map = map;
     file->name = map.name;
     enum tutti_status st = read_file(file, err);
@@ -549,22 +573,22 @@ static enum tutti_status open_sibling(struct gguf **out, const struct gguf *firs
 /* Gives the first part the tensors of all. */
 static enum tutti_status join_tensors(struct gguf *first, struct tutti_error *err)
 {
-    size_t n = first->n_tensors;
+    size_t n = first->set.n;
     for (int i = 0; i < first->n_parts; i++)
-        n += first->parts[i]->n_tensors;
+        n += first->parts[i]->set.n;
     if ((int64_t)n != first->split.n_tensors || n > LIMIT_TENSORS)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: all parts together hold %zu tensors, but split.tensors.count is %" PRId64,
                          first->name, n, first->split.n_tensors);
-    struct tensor *all = realloc(first->tensors, (n + 1) * sizeof *all);
+    struct tensor *all = realloc(first->set.tensors, (n + 1) * sizeof *all);
     if (!all)
         return out_of_memory(first, err);
-    first->tensors = all;
+    first->set.tensors = all;
     for (int i = 0; i < first->n_parts; i++) {
         const struct gguf *part = first->parts[i];
-        if (part->n_tensors > 0)
-            memcpy(all + first->n_tensors, part->tensors, part->n_tensors * sizeof *all);
-        first->n_tensors += part->n_tensors;
+        if (part->set.n > 0)
+            memcpy(all + first->set.n, part->set.tensors, part->set.n * sizeof *all);
+        first->set.n += part->set.n;
     }
     return tensors_check_names(all, n, err);
 }
@@ -617,52 +641,29 @@ done:
     return st;
 }
 
-enum tutti_status gguf_open(struct gguf **out, const char *path, struct tutti_error *err)
+static enum tutti_status gguf_read(struct tensor_set **out, struct mapping map, struct tutti_error *err)
 {
     struct gguf *file = NULL;
-    enum tutti_status st = open_part(&file, path, err);
+    enum tutti_status st = open_mapping(&file, map, err);
     if (st == TUTTI_OK && file->split.count > 1)
-        return open_parts(out, file, path, err);
+        st = open_parts(&file, file, file->name, err);
     if (st == TUTTI_OK)
-        *out = file;
+        *out = &file->set;
     return st;
 }
 
-enum tutti_status gguf_open_memory(struct gguf **out, const void *bytes, size_t n_bytes, const char *name,
-                                   struct tutti_error *err)
-{
-    struct mapping map;
-    enum tutti_status st = mapping_borrow(&map, bytes, n_bytes, name, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, err);
-}
+static const char *const ENDINGS[] = { ".gguf", NULL };
 
-void gguf_close(struct gguf *file)
-{
-    if (!file)
-        return;
-    for (int i = 0; i < file->n_parts; i++)
-        gguf_close(file->parts[i]);
-    free(file->parts);
-    for (size_t i = 0; i < file->n_arrays; i++) {
-        free(file->arrays[i].key);
-        free(file->arrays[i].offsets);
-    }
-    free(file->arrays);
-    json_decref(file->scalars);
-    free(file->tensors);
-    free(file->tensor_names);
-    mapping_close(&file->map);
-    free(file);
-}
+const struct checkpoint_format GGUF_FORMAT = {
+    .name = "GGUF",
+    .endings = ENDINGS,
+    .is = gguf_is,
+    .read = gguf_read,
+};
 
-size_t gguf_n_tensors(const struct gguf *file)
+const struct gguf *gguf_of(const struct tensor_set *set)
 {
-    return file->n_tensors;
-}
-
-const struct tensor *gguf_tensor(const struct gguf *file, size_t index)
-{
-    return &file->tensors[index];
+    return set->close == gguf_close_set ? (const struct gguf *)set : NULL;
 }
 
 const json_t *gguf_scalars(const struct gguf *file)

@@ -2,6 +2,7 @@
 
 #include "base/files/protobuf.h"
 #include "base/utf8.h"
+#include "checkpoint/tensor_join.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -35,15 +36,12 @@ static const char *const TRAINING_SCALARS[] = { "epoch_num",
 static const char *const WRAPPERS[] = { "network.", "_backbone." };
 
 struct mindspore {
+    struct tensor_set set;
     struct mapping map;
     const char *name; /* the mapping's */
-    struct tensor *tensors;
-    size_t n_tensors;
-    char *names; /* of all tensors */
-    /* For split tensors: a source for each tensor, and the slices of all. */
-    struct tensor_source *sources; /* [n_tensors] */
-    struct tensor *slices;
-    const struct tensor **from; /* to each of the slices, in order */
+    char *names;      /* of all tensors */
+    struct tensor_join *joins;
+    struct tensor *slices; /* of all joined tensors */
     size_t n_slices;
 };
 
@@ -73,7 +71,8 @@ static bool is_text(struct text text, const char *what)
     return text.n == strlen(what) && begins_with(text, what);
 }
 
-bool mindspore_is(const void *bytes, size_t n_bytes)
+/* Whether bytes begin like such a file, or like an encrypted one. */
+static bool mindspore_is(const void *bytes, size_t n_bytes)
 {
     const uint8_t *b = bytes;
     bool is_encrypted = n_bytes >= 4 && b[3] == 0x7F && b[2] == 0x3A && b[1] == 0x5E && b[0] >= 0xD8 &&
@@ -249,7 +248,7 @@ static enum tutti_status count_values(struct mindspore *file, size_t *n, size_t 
 
 static enum tutti_status check_complete(const struct reader *r, struct tutti_error *err)
 {
-    const struct tensor *t = r->file->n_tensors ? &r->file->tensors[r->file->n_tensors - 1] : NULL;
+    const struct tensor *t = r->file->set.n ? &r->file->set.tensors[r->file->set.n - 1] : NULL;
     if (!t || r->n_read == t->n_bytes)
         return TUTTI_OK;
     char shape[96];
@@ -278,7 +277,7 @@ static enum tutti_status begin_tensor(struct reader *r, const struct value *v, i
 {
     static const char KEY[] = ".__param_key__";
     struct mindspore *file = r->file;
-    struct tensor *t = &file->tensors[file->n_tensors];
+    struct tensor *t = &file->set.tensors[file->set.n];
     size_t n_wrapper = wrapper >= 0 ? strlen(WRAPPERS[wrapper]) : 0;
     size_t n_name = v->tag.n - n_wrapper;
     memcpy(r->name, v->tag.bytes + n_wrapper, n_name);
@@ -306,58 +305,34 @@ static enum tutti_status begin_tensor(struct reader *r, const struct value *v, i
                          "%s: tensor %s: a dimension or the shape's product is out of range", file->name,
                          t->name);
     t->data = v->content;
-    file->n_tensors++;
+    file->set.n++;
     r->tag = v->tag;
     r->n_read = v->n_bytes;
     return r->n_read > t->n_bytes ? check_complete(r, err) : TUTTI_OK;
 }
 
-static bool join_slices(const struct tensor *t, void *bytes)
+/* Adds the next bytes of a tensor, which begin at its byte at. False: out of memory. */
+static bool add_slice(struct mindspore *file, struct tensor_join *join, const void *data, size_t n_bytes,
+                      size_t at)
 {
-    char *to = bytes;
-    for (size_t i = 0; i < t->source->n_from; i++) {
-        memcpy(to, t->source->from[i]->data, t->source->from[i]->n_bytes);
-        to += t->source->from[i]->n_bytes;
-    }
-    return true;
-}
-
-/* Slices can begin anywhere in a tensor: the part's rows are copied as runs of bytes. */
-static bool join_slices_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
-{
-    int64_t n_columns = 1;
-    for (int i = 1; i < t->n_dims; i++)
-        n_columns *= t->shape[i];
-    size_t row_bytes = tensor_columns_bytes(t, n_columns);
-    size_t n = tensor_columns_bytes(t, part->n_columns);
-    for (int64_t r = 0; r < part->n_rows; r++) {
-        size_t begin = (size_t)(part->row + r) * row_bytes + tensor_columns_bytes(t, part->column), at = 0;
-        uint8_t *to = (uint8_t *)bytes + (size_t)r * n;
-        for (size_t i = 0; i < t->source->n_from && at < begin + n; at += t->source->from[i++]->n_bytes) {
-            const struct tensor *slice = t->source->from[i];
-            size_t from = begin > at ? begin : at;
-            size_t to_end = begin + n < at + slice->n_bytes ? begin + n : at + slice->n_bytes;
-            if (from < to_end)
-                memcpy(to + (from - begin), (const uint8_t *)slice->data + (from - at), to_end - from);
-        }
-    }
-    return true;
-}
-
-static void add_slice(struct mindspore *file, struct tensor_source *source, const void *data, size_t n_bytes)
-{
-    struct tensor *slice = &file->slices[file->n_slices];
-    *slice = (struct tensor){ .data = data, .n_bytes = n_bytes, .file = file->name, .map = &file->map };
-    file->from[file->n_slices++] = slice;
-    source->n_from++;
+    const int64_t none = 0, begin = (int64_t)at, n = (int64_t)n_bytes;
+    struct tensor *slice = &file->slices[file->n_slices++];
+    *slice = (struct tensor){ .name = "",
+                              .dtype = DTYPE_U8,
+                              .n_dims = 1,
+                              .shape = { n },
+                              .data = data,
+                              .n_bytes = n_bytes,
+                              .file = file->name,
+                              .map = &file->map };
+    return tensor_join_add(join, 1, slice, &none, &begin, &n);
 }
 
 /* Adds a further value of the current tensor. */
 static enum tutti_status add_value(struct reader *r, const struct value *v, struct tutti_error *err)
 {
     struct mindspore *file = r->file;
-    struct tensor *t = &file->tensors[file->n_tensors - 1];
-    struct tensor_source *source = &file->sources[file->n_tensors - 1];
+    struct tensor *t = &file->set.tensors[file->set.n - 1];
     struct tensor other = *t;
     if (r->n_read == t->n_bytes)
         return error_set(err, TUTTI_E_FORMAT, "%s: duplicate tensor %s", file->name, t->name);
@@ -372,16 +347,15 @@ static enum tutti_status add_value(struct reader *r, const struct value *v, stru
         r->n_read += v->n_bytes;
         return check_complete(r, err);
     }
+    struct tensor_join *join = file->joins;
+    bool ok = true;
     if (!t->source) {
-        *source = (struct tensor_source){ .make = join_slices,
-                                          .make_part = join_slices_part,
-                                          .from = file->from + file->n_slices };
-        t->source = source;
-        add_slice(file, source, t->data, r->n_read);
-        t->data = NULL;
-        t->map = NULL;
+        const void *first = t->data;
+        join = tensor_join_new(&file->joins, t, true);
+        ok = join && add_slice(file, join, first, r->n_read, 0);
     }
-    add_slice(file, source, v->content, v->n_bytes);
+    if (!ok || !add_slice(file, join, v->content, v->n_bytes, r->n_read))
+        return out_of_memory(file, err);
     r->n_read += v->n_bytes;
     return TUTTI_OK;
 }
@@ -401,11 +375,9 @@ static enum tutti_status read_file(struct mindspore *file, struct tutti_error *e
     if (n == 0)
         return error_set(err, TUTTI_E_FORMAT, "%s: there is no weight in it", file->name);
     file->names = malloc(n_name_bytes);
-    file->tensors = calloc(n, sizeof *file->tensors);
-    file->sources = calloc(n, sizeof *file->sources);
+    file->set.tensors = calloc(n, sizeof *file->set.tensors);
     file->slices = calloc(2 * n, sizeof *file->slices); /* each value, and the first of each tensor */
-    file->from = calloc(2 * n, sizeof *file->from);
-    if (!file->names || !file->tensors || !file->sources || !file->slices || !file->from)
+    if (!file->names || !file->set.tensors || !file->slices)
         return out_of_memory(file, err);
     struct reader r = start(file);
     for (;;) {
@@ -418,7 +390,7 @@ static enum tutti_status read_file(struct mindspore *file, struct tutti_error *e
             break;
         if (is_left_out(&v))
             continue;
-        bool goes_on = file->n_tensors > 0 && v.tag.n == r.tag.n &&
+        bool goes_on = file->set.n > 0 && v.tag.n == r.tag.n &&
                        memcmp(v.tag.bytes, r.tag.bytes, r.tag.n) == 0;
         if (!goes_on)
             st = check_complete(&r, err);
@@ -428,61 +400,45 @@ static enum tutti_status read_file(struct mindspore *file, struct tutti_error *e
             return st;
     }
     st = check_complete(&r, err);
-    return st == TUTTI_OK ? tensors_check_names(file->tensors, file->n_tensors, err) : st;
+    return st == TUTTI_OK ? tensors_check_names(file->set.tensors, file->set.n, err) : st;
 }
 
 /* ---- opening ---- */
 
-/* Takes map over, on failure too. */
-static enum tutti_status open_mapping(struct mindspore **out, struct mapping map, struct tutti_error *err)
+static void mindspore_close(struct tensor_set *set)
 {
-    struct mindspore *file = mapping_alloc_reader(&map, sizeof *file, err);
-    if (!file)
-        return TUTTI_E_MEMORY;
-    file->map = map;
-    file->name = map.name;
-    enum tutti_status st = read_file(file, err);
-    if (st == TUTTI_OK)
-        *out = file;
-    else
-        mindspore_close(file);
-    return st;
-}
-
-enum tutti_status mindspore_open(struct mindspore **out, const char *path, struct tutti_error *err)
-{
-    struct mapping map;
-    enum tutti_status st = mapping_open(&map, path, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, err);
-}
-
-enum tutti_status mindspore_open_memory(struct mindspore **out, const void *bytes, size_t n_bytes,
-                                        const char *name, struct tutti_error *err)
-{
-    struct mapping map;
-    enum tutti_status st = mapping_borrow(&map, bytes, n_bytes, name, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, err);
-}
-
-void mindspore_close(struct mindspore *file)
-{
-    if (!file)
-        return;
-    free(file->sources);
+    struct mindspore *file = (struct mindspore *)set;
+    tensor_joins_free(file->joins);
     free(file->slices);
-    free((void *)file->from);
-    free(file->tensors);
+    free(set->tensors);
     free(file->names);
     mapping_close(&file->map);
     free(file);
 }
 
-size_t mindspore_n_tensors(const struct mindspore *file)
+static enum tutti_status mindspore_read(struct tensor_set **out, struct mapping map, struct tutti_error *err)
 {
-    return file->n_tensors;
+    struct mindspore *file = mapping_alloc_reader(&map, sizeof *file, err);
+    if (!file)
+        return TUTTI_E_MEMORY;
+    file->set.close = mindspore_close;
+    file->map = map;
+    file->name = map.name;
+    enum tutti_status st = read_file(file, err);
+    if (st == TUTTI_OK)
+        *out = &file->set;
+    else
+        mindspore_close(&file->set);
+    return st;
 }
 
-const struct tensor *mindspore_tensor(const struct mindspore *file, size_t index)
-{
-    return &file->tensors[index];
-}
+static const char *const ENDINGS[] = { ".ckpt", NULL };
+
+const struct checkpoint_format MINDSPORE_FORMAT = {
+    .name = "MindSpore",
+    .endings = ENDINGS,
+    .is = mindspore_is,
+    .is_vague = true,
+    .read = mindspore_read,
+    .is_only_file = true,
+};

@@ -8,29 +8,15 @@
  *
  * Content above 512 MiB is split into consecutive values with the same tag and dims. Values of
  * optimizers and training loops are skipped. A prefix of the cell around the model ("network.")
- * is removed if all tags have it. */
+ * is removed if all tags have it.
+ *
+ * TUTTI_E_UNSUPPORTED: an encrypted file, a map tensor, a type that is not in dtype.h.
+ * TUTTI_E_FORMAT: the error names the tag, with what was found and expected. */
 #ifndef TUTTI_CHECKPOINT_MINDSPORE_MINDSPORE_H
 #define TUTTI_CHECKPOINT_MINDSPORE_MINDSPORE_H
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_set.h"
 
-struct mindspore;
-
-/* Whether bytes begin like such a file, or like an encrypted one. */
-bool mindspore_is(const void *bytes, size_t n_bytes);
-
-/* Opens and checks a whole file. On success *out is the caller's. TUTTI_E_UNSUPPORTED: an
- * encrypted file, a map tensor, a type that is not in dtype.h. TUTTI_E_FORMAT: the error names
- * the tag, with what was found and expected. */
-MUST_CHECK enum tutti_status mindspore_open(struct mindspore **out, const char *path,
-                                            struct tutti_error *err);
-
-/* The same from memory, which is borrowed until mindspore_close(); name is for messages. */
-MUST_CHECK enum tutti_status mindspore_open_memory(struct mindspore **out, const void *bytes, size_t n_bytes,
-                                                   const char *name, struct tutti_error *err);
-void mindspore_close(struct mindspore *file); /* NULL is allowed */
-
-size_t mindspore_n_tensors(const struct mindspore *file);
-const struct tensor *mindspore_tensor(const struct mindspore *file, size_t index); /* in the file's order */
+extern const struct checkpoint_format MINDSPORE_FORMAT;
 
 #endif

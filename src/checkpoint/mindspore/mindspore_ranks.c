@@ -2,6 +2,7 @@
 
 #include "checkpoint/mindspore/mindspore.h"
 #include "checkpoint/mindspore/mindspore_strategy.h"
+#include "checkpoint/tensor_join.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -15,24 +16,14 @@
 
 enum { MAX_RANKS = 4096 };
 
-/* A tensor of several parts. */
-struct joined {
-    struct tensor_source source;
-    struct tensor tensor;
-    const struct tensor **from;
-    int64_t (*offsets)[LIMIT_TENSOR_DIMS]; /* of each part in the whole */
-    struct joined *before;
-};
-
 struct mindspore_ranks {
+    struct tensor_set set;
     char *folder;
-    struct mindspore **files;       /* [n_ranks] */
+    struct tensor_set **files;      /* [n_ranks] */
     const struct tensor ***by_name; /* [n_ranks]: a file's tensors, sorted */
     int n_ranks;
     struct strategy strategy;
-    const struct tensor **tensors; /* [n_tensors] */
-    size_t n_tensors, capacity;
-    struct joined *joined;
+    struct tensor_join *joins;
 };
 
 static enum tutti_status out_of_memory(const char *folder, struct tutti_error *err)
@@ -48,7 +39,8 @@ static bool is_folder(const char *parent, const char *name)
     return n > 0 && (size_t)n < sizeof path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-bool mindspore_ranks_is(const char *folder)
+/* Whether a folder has a subfolder rank_0. */
+static bool mindspore_ranks_is(const char *folder)
 {
     return is_folder(folder, "rank_0");
 }
@@ -62,12 +54,12 @@ static int by_name(const void *a, const void *b)
 
 static enum tutti_status sort_tensors(struct mindspore_ranks *r, int rank, struct tutti_error *err)
 {
-    size_t n = mindspore_n_tensors(r->files[rank]);
+    size_t n = r->files[rank]->n;
     const struct tensor **sorted = malloc(n * sizeof *sorted);
     if (!sorted)
         return out_of_memory(r->folder, err);
     for (size_t i = 0; i < n; i++)
-        sorted[i] = mindspore_tensor(r->files[rank], i);
+        sorted[i] = &r->files[rank]->tensors[i];
     qsort((void *)sorted, n, sizeof *sorted, by_name);
     r->by_name[rank] = sorted;
     return TUTTI_OK;
@@ -103,7 +95,7 @@ static enum tutti_status open_rank(struct mindspore_ranks *r, int rank, struct t
     n = snprintf(path, sizeof path, "%s/%s", folder, name);
     if (n < 0 || (size_t)n >= sizeof path)
         return error_set(err, TUTTI_E_ARGUMENT, "%s: the path is too long", folder);
-    st = mindspore_open(&r->files[rank], path, err);
+    st = tensor_set_open_as(&r->files[rank], &MINDSPORE_FORMAT, path, err);
     return st == TUTTI_OK ? sort_tensors(r, rank, err) : st;
 }
 
@@ -125,7 +117,7 @@ static enum tutti_status open_files(struct mindspore_ranks *r, struct tutti_erro
     if (last >= MAX_RANKS)
         return error_set(err, TUTTI_E_FORMAT, "%s: rank_%ld, expected less than %d ranks", r->folder, last,
                          MAX_RANKS);
-    r->files = calloc((size_t)last + 1, sizeof(struct mindspore *));
+    r->files = calloc((size_t)last + 1, sizeof(struct tensor_set *));
     r->by_name = calloc((size_t)last + 1, sizeof(const struct tensor **));
     if (!r->files || !r->by_name)
         return out_of_memory(r->folder, err);
@@ -165,75 +157,29 @@ static enum tutti_status read_strategy(struct mindspore_ranks *r, struct tutti_e
 
 /* ---- tensors ---- */
 
-/* Copies part to offset in whole; both are padded to four dimensions with leading ones. */
-static void copy_part(uint8_t *to, const uint8_t *from, const struct tensor *whole, const struct tensor *part,
-                      const int64_t *offset)
-{
-    enum { N = LIMIT_TENSOR_DIMS };
-    int64_t full[N], shape[N], at[N];
-    int n_front = N - whole->n_dims;
-    size_t size = (size_t)dtype_block_bytes(whole->dtype);
-    for (int i = 0; i < N; i++) {
-        full[i] = i < n_front ? 1 : whole->shape[i - n_front];
-        shape[i] = i < n_front ? 1 : part->shape[i - n_front];
-        at[i] = i < n_front ? 0 : offset[i - n_front];
-    }
-    size_t run = (size_t)shape[3] * size;
-    for (int64_t a = 0; a < shape[0]; a++) {
-        for (int64_t b = 0; b < shape[1]; b++) {
-            for (int64_t c = 0; c < shape[2]; c++, from += run) {
-                int64_t row = ((at[0] + a) * full[1] + at[1] + b) * full[2] + at[2] + c;
-                memcpy(to + (size_t)(row * full[3] + at[3]) * size, from, run);
-            }
-        }
-    }
-}
-
-static bool join(const struct tensor *t, void *bytes)
-{
-    const struct joined *j = (const struct joined *)t->source;
-    for (size_t i = 0; i < j->source.n_from; i++) {
-        void *owned;
-        const void *part = tensor_bytes(j->from[i], &owned);
-        if (!part)
-            return false;
-        copy_part(bytes, part, t, j->from[i], j->offsets[i]);
-        free(owned);
-    }
-    return true;
-}
-
-/* Assembles a part of a vector or a matrix. */
-static bool join_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
-{
-    const struct joined *j = (const struct joined *)t->source;
-    bool ok = true;
-    for (size_t i = 0; i < j->source.n_from && ok; i++)
-        ok = tensor_copy_piece(j->from[i], j->offsets[i][0], t->n_dims > 1 ? j->offsets[i][1] : 0, part,
-                               bytes);
-    return ok;
-}
-
 static const struct tensor *find_in_rank(const struct mindspore_ranks *r, int rank, const struct tensor *like)
 {
-    const struct tensor **found = bsearch(&like, (void *)r->by_name[rank],
-                                          mindspore_n_tensors(r->files[rank]), sizeof like, by_name);
+    const struct tensor **found = bsearch(&like, (void *)r->by_name[rank], r->files[rank]->n, sizeof like,
+                                          by_name);
     return found ? *found : NULL;
 }
 
-/* The parts of tensor index of rank first, over the devices from first on. n_parts: of each dimension. */
-static enum tutti_status collect(struct mindspore_ranks *r, struct joined *j,
-                                 const struct strategy_layout *layout, int first, size_t index,
+/* Adds the parts of t, a tensor of rank first, over the devices from first on. n_parts: of each
+ * dimension. has_part: [product of n_parts] */
+static enum tutti_status collect(const struct mindspore_ranks *r, struct tensor_join *join, bool *has_part,
+                                 const struct strategy_layout *layout, int first, const struct tensor *t,
                                  const int64_t *n_parts, struct tutti_error *err)
 {
-    const struct tensor *t = mindspore_tensor(r->files[first], index);
+    static const int64_t NONE[LIMIT_TENSOR_DIMS] = { 0 };
     int n_devices = strategy_n_devices(layout);
     for (int device = 0; device < n_devices; device++) {
-        int64_t part[LIMIT_TENSOR_DIMS] = { 0 }, slot = 0;
+        int64_t part[LIMIT_TENSOR_DIMS] = { 0 }, at[LIMIT_TENSOR_DIMS] = { 0 }, slot = 0;
         strategy_part(layout, device, part, NULL);
-        for (int d = 0; d < t->n_dims; d++)
+        for (int d = 0; d < t->n_dims; d++) {
             slot = slot * n_parts[d] + part[d];
-        if (j->from[slot])
+            at[d] = part[d] * t->shape[d];
+        }
+        if (has_part[slot])
             continue; /* another device has the same part */
         const struct tensor *found = find_in_rank(r, first + device, t);
         if (!found)
@@ -244,53 +190,44 @@ static enum tutti_status collect(struct mindspore_ranks *r, struct joined *j,
             return error_set(err, TUTTI_E_FORMAT,
                              "%s: tensor %s: its type or shape differs from the one in %s", found->file,
                              t->name, t->file);
-        for (int d = 0; d < t->n_dims; d++)
-            j->offsets[slot][d] = part[d] * t->shape[d];
-        j->from[slot] = found;
+        if (!tensor_join_add(join, t->n_dims, found, NONE, at, t->shape))
+            return out_of_memory(r->folder, err);
+        has_part[slot] = true;
     }
     return TUTTI_OK;
 }
 
-static enum tutti_status join_tensor(struct mindspore_ranks *r, const struct tensor **out,
-                                     const struct strategy_layout *layout, int first, size_t index,
+/* Makes whole, a copy of a tensor of rank first, the tensor of all devices. */
+static enum tutti_status join_tensor(struct mindspore_ranks *r, struct tensor *whole,
+                                     const struct strategy_layout *layout, int first, const struct tensor *t,
                                      struct tutti_error *err)
 {
-    const struct tensor *t = mindspore_tensor(r->files[first], index);
     int64_t part[LIMIT_TENSOR_DIMS], n_parts[LIMIT_TENSOR_DIMS] = { 1, 1, 1, 1 };
     if (layout->n_dims != t->n_dims)
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: %d dimensions, but the strategy has %d",
                          t->file, t->name, t->n_dims, layout->n_dims);
     strategy_part(layout, 0, part, n_parts);
     size_t n = 1; /* at most one per device */
-    for (int d = 0; d < t->n_dims; d++)
-        n *= (size_t)n_parts[d];
-    if (n == 1) {
-        *out = t;
-        return TUTTI_OK;
-    }
-    struct joined *j = calloc(1, sizeof *j);
-    if (!j)
-        return out_of_memory(r->folder, err);
-    j->before = r->joined;
-    r->joined = j;
-    j->from = calloc(n, sizeof *j->from);
-    j->offsets = calloc(n, sizeof *j->offsets);
-    if (!j->from || !j->offsets)
-        return out_of_memory(r->folder, err);
-    j->source = (struct tensor_source){
-        .make = join, .make_part = t->n_dims <= 2 ? join_part : NULL, .from = j->from, .n_from = n
-    };
-    j->tensor = *t;
-    j->tensor.data = NULL;
-    j->tensor.map = NULL;
-    j->tensor.source = &j->source;
     bool fits = true;
-    for (int d = 0; d < t->n_dims; d++)
-        fits = fits && !__builtin_mul_overflow(t->shape[d], n_parts[d], &j->tensor.shape[d]);
-    if (!fits || !tensor_measure(&j->tensor))
+    for (int d = 0; d < t->n_dims; d++) {
+        n *= (size_t)n_parts[d];
+        fits = fits && !__builtin_mul_overflow(t->shape[d], n_parts[d], &whole->shape[d]);
+    }
+    if (n == 1)
+        return TUTTI_OK;
+    if (!fits || !tensor_measure(whole))
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the whole's size overflows", t->file, t->name);
-    *out = &j->tensor;
-    return collect(r, j, layout, first, index, n_parts, err);
+    struct tensor_join *join = tensor_join_new(&r->joins, whole, false);
+    bool *has_part = calloc(n, sizeof *has_part);
+    enum tutti_status st = join && has_part ? collect(r, join, has_part, layout, first, t, n_parts, err)
+                                            : out_of_memory(r->folder, err);
+    free(has_part);
+    return st;
+}
+
+static int tensors_by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct tensor *)a)->name, ((const struct tensor *)b)->name);
 }
 
 /* The tensors of one pipeline stage; those that an earlier stage also has, such as a tied
@@ -299,15 +236,16 @@ static enum tutti_status add_stage(struct mindspore_ranks *r, int stage, int n_d
                                    struct tutti_error *err)
 {
     int first = stage * n_devices;
-    size_t n = mindspore_n_tensors(r->files[first]), n_before = r->n_tensors;
-    const struct tensor **more = realloc((void *)r->tensors, (n_before + n + 1) * sizeof *more);
+    const struct tensor_set *file = r->files[first];
+    size_t n_before = r->set.n;
+    struct tensor *more = reallocarray(r->set.tensors, n_before + file->n + 1, sizeof *more);
     if (!more)
         return out_of_memory(r->folder, err);
-    r->tensors = more;
-    for (size_t i = 0; i < n; i++) {
-        const struct tensor *t = mindspore_tensor(r->files[first], i);
+    r->set.tensors = more;
+    for (size_t i = 0; i < file->n; i++) {
+        const struct tensor *t = &file->tensors[i];
         const struct strategy_layout *layout = strategy_find(&r->strategy, stage, t->name);
-        if (n_before > 0 && bsearch(&t, r->tensors, n_before, sizeof *more, by_name))
+        if (n_before > 0 && bsearch(t, more, n_before, sizeof *more, tensors_by_name))
             continue;
         if (layout && strategy_n_devices(layout) != n_devices)
             return error_set(
@@ -315,15 +253,15 @@ static enum tutti_status add_stage(struct mindspore_ranks *r, int stage, int n_d
                 "%s: tensor %s: the strategy is for %d devices a stage, but %d ranks in %d stages "
                 "are here",
                 r->folder, t->name, strategy_n_devices(layout), r->n_ranks, r->strategy.n_stages);
-        if (layout) {
-            enum tutti_status st = join_tensor(r, &t, layout, first, i, err);
-            if (st != TUTTI_OK)
-                return st;
-        }
-        r->tensors[r->n_tensors++] = t;
+        struct tensor *whole = &more[r->set.n];
+        *whole = *t;
+        enum tutti_status st = layout ? join_tensor(r, whole, layout, first, t, err) : TUTTI_OK;
+        if (st != TUTTI_OK)
+            return st;
+        r->set.n++;
     }
     if (stage + 1 < r->strategy.n_stages)
-        qsort((void *)r->tensors, r->n_tensors, sizeof *r->tensors, by_name);
+        qsort(more, r->set.n, sizeof *more, tensors_by_name);
     return TUTTI_OK;
 }
 
@@ -339,60 +277,45 @@ static enum tutti_status join_all(struct mindspore_ranks *r, struct tutti_error 
     return st;
 }
 
-enum tutti_status mindspore_ranks_open(struct mindspore_ranks **out, const char *folder,
-                                       struct tutti_error *err)
+static void mindspore_ranks_close(struct tensor_set *set)
 {
-    enum tutti_status st;
-    struct mindspore_ranks *r = calloc(1, sizeof *r);
-    if (r)
-        r->folder = strdup(folder);
-    if (!r || !r->folder) {
-        st = out_of_memory(folder, err);
-        goto done;
-    }
-    st = open_files(r, err);
-    if (st == TUTTI_OK)
-        st = read_strategy(r, err);
-    if (st == TUTTI_OK)
-        st = join_all(r, err);
-    if (st != TUTTI_OK)
-        goto done;
-    *out = r;
-    r = NULL;
-done:
-    mindspore_ranks_close(r);
-    return st;
-}
-
-void mindspore_ranks_close(struct mindspore_ranks *r)
-{
-    if (!r)
-        return;
-    while (r->joined) {
-        struct joined *before = r->joined->before;
-        free((void *)r->joined->from);
-        free(r->joined->offsets);
-        free(r->joined);
-        r->joined = before;
-    }
+    struct mindspore_ranks *r = (struct mindspore_ranks *)set;
+    tensor_joins_free(r->joins);
     for (int i = 0; i < r->n_ranks; i++) {
-        mindspore_close(r->files[i]);
+        tensor_set_close(r->files[i]);
         free((void *)r->by_name[i]);
     }
     free(r->files);
     free(r->by_name);
     strategy_clear(&r->strategy);
-    free((void *)r->tensors);
+    free(set->tensors);
     free(r->folder);
     free(r);
 }
 
-size_t mindspore_ranks_n_tensors(const struct mindspore_ranks *r)
+static enum tutti_status mindspore_ranks_open(struct tensor_set **out, const char *folder,
+                                              struct tutti_error *err)
 {
-    return r->n_tensors;
+    struct mindspore_ranks *r = calloc(1, sizeof *r);
+    if (!r || !(r->folder = strdup(folder))) {
+        free(r);
+        return out_of_memory(folder, err);
+    }
+    r->set.close = mindspore_ranks_close;
+    enum tutti_status st = open_files(r, err);
+    if (st == TUTTI_OK)
+        st = read_strategy(r, err);
+    if (st == TUTTI_OK)
+        st = join_all(r, err);
+    if (st == TUTTI_OK)
+        *out = &r->set;
+    else
+        mindspore_ranks_close(&r->set);
+    return st;
 }
 
-const struct tensor *mindspore_ranks_tensor(const struct mindspore_ranks *r, size_t index)
-{
-    return r->tensors[index];
-}
+const struct checkpoint_format MINDSPORE_RANKS_FORMAT = {
+    .name = "MindSpore's ranks",
+    .is_folder = mindspore_ranks_is,
+    .open = mindspore_ranks_open,
+};

@@ -85,6 +85,7 @@ struct view {
 };
 
 struct pytorch {
+    struct tensor_set set;
     struct mapping map;
     const char *name; /* the mapping's */
     struct zip *zip;  /* NULL: the old file format */
@@ -93,8 +94,6 @@ struct pytorch {
     struct pickle *pickle;    /* while reading */
     struct storage *storages; /* of the old format, sorted by key */
     size_t n_storages;
-    struct tensor *tensors;
-    size_t n_tensors;
     char *names; /* of all tensors */
     struct view *views;
 };
@@ -103,7 +102,7 @@ struct pytorch {
 static const uint8_t OLD_MAGIC[] = { 0x80, 2,    0x8A, 10,  0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20, 0x6A,
                                      0xA8, 0x50, 0x19, '.', 0x80, 2,    'M',  0xE9, 0x03, '.' };
 
-bool pytorch_is(const void *bytes, size_t n_bytes)
+static bool pytorch_is(const void *bytes, size_t n_bytes)
 {
     return zip_is(bytes, n_bytes) || (n_bytes >= 15 && memcmp(bytes, OLD_MAGIC, 15) == 0);
 }
@@ -456,9 +455,9 @@ static enum tutti_status read_tensors(struct pytorch *file, struct tutti_error *
     if (n > LIMIT_TENSORS)
         return error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, expected at most %d", file->name, n,
                          LIMIT_TENSORS);
-    file->tensors = calloc(n, sizeof *file->tensors);
+    file->set.tensors = calloc(n, sizeof *file->set.tensors);
     file->names = malloc(n_name_bytes);
-    if (!file->tensors || !file->names)
+    if (!file->set.tensors || !file->names)
         return out_of_memory(file, err);
     char *name = file->names;
     for (size_t i = 0; i < dict->items->n; i += 2) {
@@ -468,18 +467,18 @@ static enum tutti_status read_tensors(struct pytorch *file, struct tutti_error *
         if (key->n == 0 || key->n > LIMIT_TENSOR_NAME_BYTES || !utf8_is_printable(key->text, key->n))
             return error_set(err, TUTTI_E_FORMAT,
                              "%s: tensor %zu: a name of %u bytes, expected 1 to %d of printable UTF-8",
-                             file->name, file->n_tensors, key->n, LIMIT_TENSOR_NAME_BYTES);
+                             file->name, file->set.n, key->n, LIMIT_TENSOR_NAME_BYTES);
         memcpy(name, key->text, key->n);
         name[key->n] = '\0';
-        struct tensor *t = &file->tensors[file->n_tensors];
+        struct tensor *t = &file->set.tensors[file->set.n];
         *t = (struct tensor){ .name = name, .file = file->name };
         enum tutti_status st = read_tensor(file, t, call, err);
         if (st != TUTTI_OK)
             return st;
-        file->n_tensors++;
+        file->set.n++;
         name += key->n + 1;
     }
-    return tensors_check_names(file->tensors, file->n_tensors, err);
+    return tensors_check_names(file->set.tensors, file->set.n, err);
 }
 
 /* ---- the archive ---- */
@@ -658,41 +657,9 @@ static enum tutti_status read_file(struct pytorch *file, struct tutti_error *err
     return st;
 }
 
-/* Takes map over, on failure too. */
-static enum tutti_status open_mapping(struct pytorch **out, struct mapping map, struct tutti_error *err)
+static void pytorch_close(struct tensor_set *set)
 {
-    struct pytorch *file = mapping_alloc_reader(&map, sizeof *file, err);
-    if (!file)
-        return TUTTI_E_MEMORY;
-    file->map = map;
-    file->name = map.name;
-    enum tutti_status st = read_file(file, err);
-    if (st == TUTTI_OK)
-        *out = file;
-    else
-        pytorch_close(file);
-    return st;
-}
-
-enum tutti_status pytorch_open(struct pytorch **out, const char *path, struct tutti_error *err)
-{
-    struct mapping map;
-    enum tutti_status st = mapping_open(&map, path, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, err);
-}
-
-enum tutti_status pytorch_open_memory(struct pytorch **out, const void *bytes, size_t n_bytes,
-                                      const char *name, struct tutti_error *err)
-{
-    struct mapping map;
-    enum tutti_status st = mapping_borrow(&map, bytes, n_bytes, name, err);
-    return st != TUTTI_OK ? st : open_mapping(out, map, err);
-}
-
-void pytorch_close(struct pytorch *file)
-{
-    if (!file)
-        return;
+    struct pytorch *file = (struct pytorch *)set;
     while (file->views) {
         struct view *before = file->views->before;
         free(file->views);
@@ -701,18 +668,35 @@ void pytorch_close(struct pytorch *file)
     pickle_close(file->pickle);
     zip_close(file->zip);
     free(file->storages);
-    free(file->tensors);
+    free(set->tensors);
     free(file->names);
     mapping_close(&file->map);
     free(file);
 }
 
-size_t pytorch_n_tensors(const struct pytorch *file)
+static enum tutti_status pytorch_read(struct tensor_set **out, struct mapping map, struct tutti_error *err)
 {
-    return file->n_tensors;
+    struct pytorch *file = mapping_alloc_reader(&map, sizeof *file, err);
+    if (!file)
+        return TUTTI_E_MEMORY;
+    file->set.close = pytorch_close;
+    file->map = map;
+    file->name = map.name;
+    enum tutti_status st = read_file(file, err);
+    if (st == TUTTI_OK)
+        *out = &file->set;
+    else
+        pytorch_close(&file->set);
+    return st;
 }
 
-const struct tensor *pytorch_tensor(const struct pytorch *file, size_t index)
-{
-    return &file->tensors[index];
-}
+static const char *const ENDINGS[] = { ".bin", ".pt", ".pth", NULL };
+
+const struct checkpoint_format PYTORCH_FORMAT = {
+    .name = "PyTorch",
+    .endings = ENDINGS,
+    .is = pytorch_is,
+    .read = pytorch_read,
+    .file = "pytorch_model.bin",
+    .index = "pytorch_model.bin.index.json",
+};

@@ -2,6 +2,7 @@
 
 #include "checkpoint/mindspore/mindspore.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_join.h"
 
 #include <assert.h>
 #include <ctype.h>
@@ -21,30 +22,19 @@ struct piece {
     int64_t at, n, from_begin; /* in the whole; elements; in the part */
 };
 
-/* A tensor of several pieces. */
-struct joined {
-    struct tensor_source source;
-    struct tensor tensor;
-    const struct tensor **from;
-    struct piece *pieces; /* [n_pieces], by offset: they cover the whole exactly */
-    size_t n_pieces;
-    int dim;
-};
-
 struct rank {
     struct shard_manifest *manifest;
-    struct safetensors *safetensors; /* or */
-    struct mindspore *mindspore;
+    struct tensor_set *file;
     const struct tensor **parts; /* [n_tensors of the manifest] */
 };
 
 struct shards {
+    struct tensor_set set;
     char *folder;
     struct rank *ranks; /* [n_ranks] */
     int n_ranks, first; /* first: the number of ranks[0] */
-    struct joined *joined;
-    const struct tensor **tensors; /* [n_tensors] */
-    size_t n_tensors;
+    bool is_whole;      /* all ranks are open */
+    struct tensor_join *joins;
 };
 
 static enum tutti_status out_of_memory(const char *folder, struct tutti_error *err)
@@ -57,7 +47,8 @@ void shards_rank_folder(char *out, size_t size, const char *folder, int rank)
     snprintf(out, size, "%s/rank_%d", folder, rank);
 }
 
-bool shards_is(const char *folder)
+/* Whether a folder has rank_0 with a manifest. */
+static bool shards_is(const char *folder)
 {
     char path[PATH_MAX];
     int n = snprintf(path, sizeof path, "%s/rank_0/%s", folder, SHARD_MANIFEST_FILE);
@@ -66,20 +57,10 @@ bool shards_is(const char *folder)
 
 /* ---- one rank ---- */
 
-static size_t count_tensors(const struct rank *r)
-{
-    return r->safetensors ? safetensors_n_tensors(r->safetensors) : mindspore_n_tensors(r->mindspore);
-}
-
-static const struct tensor *get_tensor(const struct rank *r, size_t i)
-{
-    return r->safetensors ? safetensors_tensor(r->safetensors, i) : mindspore_tensor(r->mindspore, i);
-}
-
 /* Checks the rank and model in the file's metadata, if its format has metadata. */
 static enum tutti_status check_owner(const struct rank *r, const char *path, struct tutti_error *err)
 {
-    const json_t *metadata = r->safetensors ? safetensors_metadata(r->safetensors) : NULL;
+    const json_t *metadata = safetensors_metadata(r->file);
     const char *fingerprint = json_string_value(json_object_get(metadata, "fingerprint"));
     const char *rank = json_string_value(json_object_get(metadata, "rank"));
     char expected[16];
@@ -107,10 +88,9 @@ static enum tutti_status open_file(struct rank *r, const char *folder, struct tu
     if (info.st_size != file->n_bytes)
         return error_set(err, TUTTI_E_FORMAT, "%s: %lld bytes, but %s says %" PRId64, path,
                          (long long)info.st_size, r->manifest->path, file->n_bytes);
-    size_t length = strlen(path);
-    bool is_mindspore = length > 5 && strcmp(path + length - 5, ".ckpt") == 0;
-    enum tutti_status st = is_mindspore ? mindspore_open(&r->mindspore, path, err)
-                                        : safetensors_open(&r->safetensors, path, err);
+    bool is_mindspore = checkpoint_format_has_ending(&MINDSPORE_FORMAT, path);
+    enum tutti_status st = tensor_set_open_as(
+        &r->file, is_mindspore ? &MINDSPORE_FORMAT : &SAFETENSORS_FORMAT, path, err);
     return st == TUTTI_OK ? check_owner(r, path, err) : st;
 }
 
@@ -143,7 +123,7 @@ static enum tutti_status check_part(const struct shard_manifest *m, const struct
 static enum tutti_status find_parts(struct rank *r, struct tutti_error *err)
 {
     const struct shard_manifest *m = r->manifest;
-    size_t n = count_tensors(r);
+    size_t n = r->file->n;
     if (n != m->n_tensors)
         return error_set(err, TUTTI_E_FORMAT, "%s: %zu tensors, but %s holds %zu", m->path, m->n_tensors,
                          m->files[0].name, n);
@@ -151,7 +131,7 @@ static enum tutti_status find_parts(struct rank *r, struct tutti_error *err)
     r->parts = calloc(n + 1, sizeof *r->parts);
     enum tutti_status st = sorted && r->parts ? TUTTI_OK : out_of_memory(m->path, err);
     for (size_t i = 0; i < n && st == TUTTI_OK; i++)
-        sorted[i] = get_tensor(r, i);
+        sorted[i] = &r->file->tensors[i];
     if (st == TUTTI_OK)
         qsort((void *)sorted, n, sizeof *sorted, by_name);
     for (size_t i = 0; i < n && st == TUTTI_OK; i++) {
@@ -188,77 +168,6 @@ static enum tutti_status open_rank(struct shards *s, int index, struct tutti_err
 
 /* ---- the whole ---- */
 
-/* Views the whole as [before][dim][after]. */
-static void sizes_around(const struct tensor *t, int dim, size_t *before, size_t *after_bytes)
-{
-    *before = 1;
-    *after_bytes = (size_t)dtype_block_bytes(t->dtype);
-    for (int i = 0; i < t->n_dims; i++) {
-        if (i < dim)
-            *before *= (size_t)t->shape[i];
-        else if (i > dim)
-            *after_bytes *= (size_t)t->shape[i];
-    }
-}
-
-static bool join(const struct tensor *t, void *bytes)
-{
-    const struct joined *j = (const struct joined *)t->source;
-    size_t before, after;
-    sizes_around(t, j->dim, &before, &after);
-    for (size_t i = 0; i < j->n_pieces; i++) {
-        const struct piece *p = &j->pieces[i];
-        void *owned;
-        const uint8_t *part = tensor_bytes(p->from, &owned);
-        size_t n = (size_t)p->n * after, stride = (size_t)t->shape[j->dim] * after;
-        size_t part_stride = (size_t)p->from->shape[j->dim] * after;
-        if (!part)
-            return false;
-        for (size_t b = 0; b < before; b++)
-            memcpy((uint8_t *)bytes + b * stride + (size_t)p->at * after,
-                   part + b * part_stride + (size_t)p->from_begin * after, n);
-        free(owned);
-    }
-    return true;
-}
-
-/* A piece of part [row, …) x [column, …): along dimension 0: rows; otherwise columns, in units of
- * the dimensions after 1. */
-static bool join_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
-{
-    const struct joined *j = (const struct joined *)t->source;
-    size_t out_stride = tensor_columns_bytes(t, part->n_columns);
-    int64_t begin = j->dim == 0 ? part->row : part->column;
-    int64_t end = begin + (j->dim == 0 ? part->n_rows : part->n_columns);
-    for (size_t i = 0; i < j->n_pieces; i++) {
-        const struct piece *p = &j->pieces[i];
-        int64_t from = p->at > begin ? p->at : begin, to = p->at + p->n < end ? p->at + p->n : end;
-        if (from >= to)
-            continue;
-        struct tensor_view view;
-        struct tensor_part wanted = *part;
-        int64_t shift = p->from_begin - p->at;
-        uint8_t *out = bytes;
-        bool ok = tensor_view_init(&view, p->from);
-        if (j->dim == 0) {
-            wanted.row = from + shift;
-            wanted.n_rows = to - from;
-            out += (size_t)(from - part->row) * out_stride;
-            ok = ok && tensor_view_copy(&view, &wanted, out);
-        } else {
-            out += tensor_columns_bytes(t, from - part->column);
-            for (int64_t r = 0; ok && r < part->n_rows; r++, out += out_stride) {
-                const struct tensor_part line = { part->row + r, 1, from + shift, to - from };
-                ok = tensor_view_copy(&view, &line, out);
-            }
-        }
-        tensor_view_clear(&view);
-        if (!ok)
-            return false;
-    }
-    return true;
-}
-
 static int by_place(const void *a, const void *b)
 {
     const struct piece *x = a, *y = b;
@@ -267,64 +176,61 @@ static int by_place(const void *a, const void *b)
     return x->n < y->n ? -1 : x->n > y->n;
 }
 
-/* Several ranks may have equal parts; otherwise every element must be present exactly once. */
-static enum tutti_status check_cover(const struct shards *s, struct joined *j, struct tutti_error *err)
+/* Adds the pieces of t, which is cut along dim. Several ranks may have equal parts; otherwise every
+ * element must be present exactly once. */
+static enum tutti_status add_pieces(const struct shards *s, struct tensor_join *join, const struct tensor *t,
+                                    int dim, struct piece *pieces, size_t n_pieces, struct tutti_error *err)
 {
-    size_t n = 0;
+    int64_t from_at[LIMIT_TENSOR_DIMS] = { 0 }, at[LIMIT_TENSOR_DIMS] = { 0 }, n[LIMIT_TENSOR_DIMS];
     int64_t end = 0;
-    qsort(j->pieces, j->n_pieces, sizeof *j->pieces, by_place);
-    for (size_t i = 0; i < j->n_pieces; i++) {
-        const struct piece *p = &j->pieces[i];
-        if (n > 0 && p->at == j->pieces[n - 1].at && p->n == j->pieces[n - 1].n)
+    memcpy(n, t->shape, sizeof n);
+    qsort(pieces, n_pieces, sizeof *pieces, by_place);
+    for (size_t i = 0; i < n_pieces; i++) {
+        const struct piece *p = &pieces[i];
+        if (i > 0 && p->at == pieces[i - 1].at && p->n == pieces[i - 1].n)
             continue;
         if (p->at != end)
             break;
         end += p->n;
-        j->pieces[n++] = *p;
+        from_at[dim] = p->from_begin;
+        at[dim] = p->at;
+        n[dim] = p->n;
+        if (!tensor_join_add(join, t->n_dims, p->from, from_at, at, n))
+            return out_of_memory(s->folder, err);
     }
-    if (end != j->tensor.shape[j->dim])
-        return error_set(err, TUTTI_E_FORMAT,
-                         "%s: tensor %s: the ranks' parts do not follow each other at %" PRId64
-                         " of %" PRId64,
-                         s->folder, j->tensor.name, end, j->tensor.shape[j->dim]);
-    j->n_pieces = n;
-    for (size_t i = 0; i < n; i++)
-        j->from[i] = j->pieces[i].from;
-    j->source.n_from = n;
-    return TUTTI_OK;
+    if (end == t->shape[dim])
+        return TUTTI_OK;
+    return error_set(err, TUTTI_E_FORMAT,
+                     "%s: tensor %s: the ranks' parts do not follow each other at %" PRId64 " of %" PRId64,
+                     s->folder, t->name, end, t->shape[dim]);
 }
 
-static enum tutti_status join_tensor(const struct shards *s, struct joined *j, size_t index,
+/* Makes t, a copy of rank_0's part, the whole tensor. */
+static enum tutti_status join_tensor(struct shards *s, struct tensor *t, size_t index,
                                      struct tutti_error *err)
 {
     const struct shard_tensor *first = &s->ranks[0].manifest->tensors[index];
-    size_t n_most = (size_t)s->n_ranks * SHARD_MAX_RUNS;
-    j->pieces = calloc(n_most, sizeof *j->pieces);
-    j->from = calloc(n_most, sizeof *j->from);
-    if (!j->pieces || !j->from)
-        return out_of_memory(s->folder, err);
-    j->dim = first->dim;
-    j->source = (struct tensor_source){ .make = join,
-                                        .make_part = first->n_dims <= 2 ? join_part : NULL,
-                                        .from = j->from };
-    j->tensor = *s->ranks[0].parts[index];
-    j->tensor.data = NULL;
-    j->tensor.map = NULL;
-    j->tensor.source = &j->source;
-    memcpy(j->tensor.shape, first->shape, sizeof first->shape);
-    if (!tensor_measure(&j->tensor))
+    memcpy(t->shape, first->shape, sizeof first->shape);
+    if (!tensor_measure(t))
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: the whole's size overflows",
                          s->ranks[0].manifest->path, first->name);
-    for (int rank = 0; rank < s->n_ranks; rank++) {
-        const struct shard_tensor *t = &s->ranks[rank].manifest->tensors[index];
+    struct piece *pieces = calloc((size_t)s->n_ranks * SHARD_MAX_RUNS, sizeof *pieces);
+    struct tensor_join *join = tensor_join_new(&s->joins, t, false);
+    size_t n_pieces = 0;
+    enum tutti_status st = pieces && join ? TUTTI_OK : out_of_memory(s->folder, err);
+    for (int rank = 0; rank < s->n_ranks && st == TUTTI_OK; rank++) {
+        const struct shard_tensor *part = &s->ranks[rank].manifest->tensors[index];
         int64_t at = 0;
-        for (int i = 0; i < t->n_runs; i++) {
-            int64_t n = t->runs[i][1] - t->runs[i][0];
-            j->pieces[j->n_pieces++] = (struct piece){ s->ranks[rank].parts[index], t->runs[i][0], n, at };
+        for (int i = 0; i < part->n_runs; i++) {
+            int64_t n = part->runs[i][1] - part->runs[i][0];
+            pieces[n_pieces++] = (struct piece){ s->ranks[rank].parts[index], part->runs[i][0], n, at };
             at += n;
         }
     }
-    return check_cover(s, j, err);
+    if (st == TUTTI_OK)
+        st = add_pieces(s, join, t, first->dim, pieces, n_pieces, err);
+    free(pieces);
+    return st;
 }
 
 /* Checks that the ranks' manifests agree. */
@@ -356,15 +262,9 @@ static enum tutti_status join_all(struct shards *s, struct tutti_error *err)
     enum tutti_status st = TUTTI_OK;
     for (int rank = 1; rank < s->n_ranks && st == TUTTI_OK; rank++)
         st = compare_ranks(s, rank, err);
-    size_t n = s->ranks[0].manifest->n_tensors;
-    s->joined = calloc(n, sizeof *s->joined);
-    if (st == TUTTI_OK && !s->joined)
-        return out_of_memory(s->folder, err);
-    for (size_t i = 0; i < n && st == TUTTI_OK; i++) {
-        bool is_cut = s->ranks[0].manifest->tensors[i].dim >= 0;
-        if (is_cut)
-            st = join_tensor(s, &s->joined[i], i, err);
-        s->tensors[i] = is_cut ? &s->joined[i].tensor : s->ranks[0].parts[i];
+    for (size_t i = 0; i < s->set.n && st == TUTTI_OK; i++) {
+        if (s->ranks[0].manifest->tensors[i].dim >= 0)
+            st = join_tensor(s, &s->set.tensors[i], i, err);
     }
     return st;
 }
@@ -421,8 +321,23 @@ static enum tutti_status open_one(struct shards *s, int rank, struct tutti_error
     return open_rank(s, 0, err);
 }
 
+static void shards_close(struct tensor_set *set)
+{
+    struct shards *s = (struct shards *)set;
+    tensor_joins_free(s->joins);
+    for (int i = 0; i < s->n_ranks; i++) {
+        shard_manifest_free(s->ranks[i].manifest);
+        tensor_set_close(s->ranks[i].file);
+        free((void *)s->ranks[i].parts);
+    }
+    free(s->ranks);
+    free(set->tensors);
+    free(s->folder);
+    free(s);
+}
+
 /* rank -1: all. */
-static enum tutti_status open_shards(struct shards **out, const char *folder, int rank,
+static enum tutti_status open_shards(struct tensor_set **out, const char *folder, int rank,
                                      struct tutti_error *err)
 {
     struct shards *s = calloc(1, sizeof *s);
@@ -430,68 +345,55 @@ static enum tutti_status open_shards(struct shards **out, const char *folder, in
         free(s);
         return out_of_memory(folder, err);
     }
-    enum tutti_status st = rank < 0 ? open_all(s, err) : open_one(s, rank, err);
+    s->set.close = shards_close;
+    s->is_whole = rank < 0;
+    enum tutti_status st = s->is_whole ? open_all(s, err) : open_one(s, rank, err);
     if (st != TUTTI_OK)
         goto done;
     assert(s->n_ranks > 0 && s->ranks[0].manifest); /* a manifest counts one rank at least */
-    s->n_tensors = s->ranks[0].manifest->n_tensors;
-    s->tensors = calloc(s->n_tensors + 1, sizeof *s->tensors);
-    if (!s->tensors) {
+    size_t n = s->ranks[0].manifest->n_tensors;
+    s->set.tensors = calloc(n + 1, sizeof *s->set.tensors);
+    if (!s->set.tensors) {
         st = out_of_memory(folder, err);
         goto done;
     }
-    if (rank < 0)
+    for (; s->set.n < n; s->set.n++)
+        s->set.tensors[s->set.n] = *s->ranks[0].parts[s->set.n];
+    if (s->is_whole)
         st = join_all(s, err);
-    else
-        memcpy((void *)s->tensors, (void *)s->ranks[0].parts, s->n_tensors * sizeof *s->tensors);
-    if (st != TUTTI_OK)
-        goto done;
-    *out = s;
-    s = NULL;
 done:
-    shards_close(s);
+    if (st == TUTTI_OK)
+        *out = &s->set;
+    else
+        shards_close(&s->set);
     return st;
 }
 
-enum tutti_status shards_open(struct shards **out, const char *folder, struct tutti_error *err)
+static enum tutti_status shards_open(struct tensor_set **out, const char *folder, struct tutti_error *err)
 {
     return open_shards(out, folder, -1, err);
 }
 
-enum tutti_status shards_open_rank(struct shards **out, const char *folder, int rank, struct tutti_error *err)
+enum tutti_status shards_open_rank(struct tensor_set **out, const char *folder, int rank,
+                                   struct tutti_error *err)
 {
     return open_shards(out, folder, rank, err);
 }
 
-void shards_close(struct shards *s)
+const struct checkpoint_format SHARDS_FORMAT = {
+    .name = "a sharded checkpoint",
+    .is_folder = shards_is,
+    .open = shards_open,
+};
+
+const struct shards *shards_of(const struct tensor_set *set)
 {
-    if (!s)
-        return;
-    for (size_t i = 0; s->joined && i < s->ranks[0].manifest->n_tensors; i++) {
-        free(s->joined[i].pieces);
-        free((void *)s->joined[i].from);
-    }
-    for (int i = 0; i < s->n_ranks; i++) {
-        shard_manifest_free(s->ranks[i].manifest);
-        safetensors_close(s->ranks[i].safetensors);
-        mindspore_close(s->ranks[i].mindspore);
-        free((void *)s->ranks[i].parts);
-    }
-    free(s->joined);
-    free(s->ranks);
-    free((void *)s->tensors);
-    free(s->folder);
-    free(s);
+    return set->close == shards_close ? (const struct shards *)set : NULL;
 }
 
-size_t shards_n_tensors(const struct shards *s)
+bool shards_is_whole(const struct shards *s)
 {
-    return s->n_tensors;
-}
-
-const struct tensor *shards_tensor(const struct shards *s, size_t index)
-{
-    return s->tensors[index];
+    return s->is_whole;
 }
 
 const struct shard_manifest *shards_manifest(const struct shards *s, int rank)

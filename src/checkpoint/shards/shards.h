@@ -9,25 +9,25 @@
 #define TUTTI_CHECKPOINT_SHARDS_SHARDS_H
 
 #include "checkpoint/shards/shard_manifest.h"
+#include "checkpoint/tensor_set.h"
 
 struct shards;
 
-/* Whether a folder has rank_0 with a manifest. */
-bool shards_is(const char *folder);
-
-/* Opens all ranks. On success *out is the caller's. TUTTI_E_NOT_FOUND: a rank's folder or file is
- * missing. TUTTI_E_FORMAT: a folder belongs to another rank or another model; the error names it. */
-MUST_CHECK enum tutti_status shards_open(struct shards **out, const char *folder, struct tutti_error *err);
+/* All ranks. TUTTI_E_NOT_FOUND: a rank's folder or file is missing. TUTTI_E_FORMAT: a folder belongs
+ * to another rank or another model; the error names it. */
+extern const struct checkpoint_format SHARDS_FORMAT;
 
 /* Opens one rank: its tensors are the parts that it holds. */
-MUST_CHECK enum tutti_status shards_open_rank(struct shards **out, const char *folder, int rank,
+MUST_CHECK enum tutti_status shards_open_rank(struct tensor_set **out, const char *folder, int rank,
                                               struct tutti_error *err);
-void shards_close(struct shards *shards); /* NULL is allowed */
 
-size_t shards_n_tensors(const struct shards *shards);
-const struct tensor *shards_tensor(const struct shards *shards, size_t index);
+/* NULL: the set has another format. The rest is borrowed, and lives as long as the set. */
+const struct shards *shards_of(const struct tensor_set *set);
 
-/* Borrowed. rank: any of the open ranks. */
+/* Whether all ranks are open. */
+bool shards_is_whole(const struct shards *shards);
+
+/* rank: any of the open ranks. */
 const struct shard_manifest *shards_manifest(const struct shards *shards, int rank);
 
 /* FOLDER/rank_N. */

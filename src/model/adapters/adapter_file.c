@@ -2,7 +2,7 @@
 #include "model/adapters/adapter_names.h"
 
 #include "checkpoint/json_file.h"
-#include "checkpoint/tensor_file.h"
+#include "checkpoint/tensor_set.h"
 #include "model/weights/weights.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -248,13 +248,13 @@ static enum tutti_status check_base(const struct reader *r, const struct tensor 
 }
 
 /* *n_entries: only the factors. */
-static enum tutti_status list_entries(struct reader *r, const struct tensor_file *file, struct entry *entries,
+static enum tutti_status list_entries(struct reader *r, const struct tensor_set *file, struct entry *entries,
                                       size_t *n_entries, struct tutti_error *err)
 {
     char path[LIMIT_TENSOR_NAME_BYTES];
-    size_t n = tensor_file_n_tensors(file);
+    size_t n = file->n;
     for (size_t i = 0; i < n; i++) {
-        const struct tensor *t = tensor_file_tensor(file, i);
+        const struct tensor *t = &file->tensors[i];
         struct entry *entry = &entries[*n_entries];
         *entry = (struct entry){ .tensor = t, .factor = adapter_split_name(path, t->name) };
         if (entry->factor == FACTOR_NONE)
@@ -444,12 +444,12 @@ static bool find_tensors(struct reader *r, const char *folder)
 
 static enum tutti_status read_tensors(struct reader *r, struct tutti_error *err)
 {
-    struct tensor_file *file;
-    enum tutti_status st = tensor_file_open(&file, r->tensors_path, err);
+    struct tensor_set *file;
+    enum tutti_status st = tensor_set_open(&file, r->tensors_path, err);
     if (st != TUTTI_OK)
         return st;
     size_t n = 0;
-    struct entry *entries = calloc(tensor_file_n_tensors(file) + 1, sizeof *entries);
+    struct entry *entries = calloc(file->n + 1, sizeof *entries);
     st = entries ? list_entries(r, file, entries, &n, err) : out_of_memory(r->tensors_path, err);
     if (st == TUTTI_OK && n == 0)
         st = error_set(err, TUTTI_E_FORMAT, "%s: no tensors, expected pairs of lora_A and lora_B",
@@ -463,7 +463,7 @@ static enum tutti_status read_tensors(struct reader *r, struct tutti_error *err)
     for (size_t i = 0; entries && i < n; i++)
         free(entries[i].path);
     free(entries);
-    tensor_file_close(file);
+    tensor_set_close(file);
     return st;
 }
 

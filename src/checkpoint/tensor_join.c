@@ -1,0 +1,194 @@
+#include "checkpoint/tensor_join.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = LIMIT_TENSOR_DIMS };
+
+/* A box of the whole, and the memory that it is written to row by row without gaps. */
+struct box {
+    int64_t at[N], n[N];
+    uint8_t *to;
+    size_t size; /* bytes of an element */
+};
+
+/* Copies values to the last of N dimensions; those in front are fill. */
+static void pad(int64_t out[N], const int64_t *values, int n_dims, int64_t fill)
+{
+    for (int i = 0; i < N; i++)
+        out[i] = i < N - n_dims ? fill : values[i - (N - n_dims)];
+}
+
+static int64_t offset_of(const int64_t at[N], const int64_t shape[N])
+{
+    int64_t offset = at[0];
+    for (int i = 1; i < N; i++)
+        offset = offset * shape[i] + at[i];
+    return offset;
+}
+
+/* Copies a run of consecutive elements, which lies in one row of the view or is whole rows. */
+static bool copy_run(const struct tensor_view *view, size_t size, int64_t first, int64_t n, uint8_t *to)
+{
+    int64_t columns = view->n_columns;
+    if (view->bytes) {
+        memcpy(to, (const uint8_t *)view->bytes + (size_t)first * size, (size_t)n * size);
+        return true;
+    }
+    struct tensor_part part = { first / columns, 1, first % columns, n };
+    if (part.column == 0 && n % columns == 0)
+        part = (struct tensor_part){ first / columns, n / columns, 0, columns };
+    return tensor_view_copy(view, &part, to);
+}
+
+/* Copies what piece and box have in common. from_shape: of piece->from. */
+static bool copy_piece(const struct tensor_piece *piece, const int64_t from_shape[N], const struct box *box)
+{
+    int64_t from[N], to[N], n[N];
+    for (int i = 0; i < N; i++) {
+        int64_t begin = piece->at[i] > box->at[i] ? piece->at[i] : box->at[i];
+        int64_t end = piece->at[i] + piece->n[i], box_end = box->at[i] + box->n[i];
+        n[i] = (end < box_end ? end : box_end) - begin;
+        if (n[i] <= 0)
+            return true;
+        from[i] = piece->from_at[i] + begin - piece->at[i];
+        to[i] = begin - box->at[i];
+    }
+    /* Dimensions that are whole on both sides are one run together with the one in front. */
+    int last = N - 1;
+    int64_t run = n[last];
+    while (last > 0 && n[last] == from_shape[last] && n[last] == box->n[last])
+        run *= n[--last];
+    int64_t n_runs = 1;
+    for (int i = 0; i < last; i++)
+        n_runs *= n[i];
+    struct tensor_view view;
+    bool ok = tensor_view_init(&view, piece->from);
+    for (int64_t k = 0; k < n_runs && ok; k++) {
+        int64_t from_at[N], to_at[N], left = k;
+        memcpy(from_at, from, sizeof from_at);
+        memcpy(to_at, to, sizeof to_at);
+        for (int i = last - 1; i >= 0; left /= n[i--]) {
+            from_at[i] += left % n[i];
+            to_at[i] += left % n[i];
+        }
+        ok = copy_run(&view, box->size, offset_of(from_at, from_shape), run,
+                      box->to + (size_t)offset_of(to_at, box->n) * box->size);
+    }
+    tensor_view_clear(&view);
+    return ok;
+}
+
+static bool copy_box(const struct tensor_join *join, const struct box *box)
+{
+    bool ok = true;
+    for (size_t i = 0; i < join->n_pieces && ok; i++) {
+        const struct tensor *from = join->pieces[i].from;
+        int64_t shape[N];
+        pad(shape, from->shape, from->n_dims, 1);
+        ok = copy_piece(&join->pieces[i], shape, box);
+    }
+    return ok;
+}
+
+static bool copy_bytes(const struct tensor_join *join, size_t begin, size_t n, uint8_t *to)
+{
+    return copy_box(join, &(struct box){ { 0, 0, 0, (int64_t)begin }, { 1, 1, 1, (int64_t)n }, to, 1 });
+}
+
+static bool make(const struct tensor *t, void *bytes)
+{
+    const struct tensor_join *join = (const struct tensor_join *)t->source;
+    struct box box = { .to = bytes, .size = (size_t)dtype_block_bytes(t->dtype) };
+    if (join->is_bytes)
+        return copy_bytes(join, 0, t->n_bytes, bytes);
+    pad(box.n, t->shape, t->n_dims, 1);
+    return copy_box(join, &box);
+}
+
+/* Runs of bytes can begin anywhere: rows are copied one by one unless they are whole. */
+static bool make_part_of_bytes(const struct tensor *t, const struct tensor_part *part, void *bytes)
+{
+    const struct tensor_join *join = (const struct tensor_join *)t->source;
+    int64_t n_columns = 1;
+    for (int i = 1; i < t->n_dims; i++)
+        n_columns *= t->shape[i];
+    size_t row_bytes = tensor_columns_bytes(t, n_columns), n = tensor_columns_bytes(t, part->n_columns);
+    size_t begin = (size_t)part->row * row_bytes + tensor_columns_bytes(t, part->column);
+    if (n == row_bytes)
+        return copy_bytes(join, begin, n * (size_t)part->n_rows, bytes);
+    bool ok = true;
+    for (int64_t r = 0; r < part->n_rows && ok; r++)
+        ok = copy_bytes(join, begin + (size_t)r * row_bytes, n, (uint8_t *)bytes + (size_t)r * n);
+    return ok;
+}
+
+/* Of a vector or a matrix. */
+static bool make_part(const struct tensor *t, const struct tensor_part *part, void *bytes)
+{
+    const int64_t at[2] = { part->row, part->column }, n[2] = { part->n_rows, part->n_columns };
+    struct box box = { .to = bytes, .size = (size_t)dtype_block_bytes(t->dtype) };
+    pad(box.at, at, t->n_dims, 0);
+    pad(box.n, n, t->n_dims, 1);
+    return copy_box((const struct tensor_join *)t->source, &box);
+}
+
+struct tensor_join *tensor_join_new(struct tensor_join **list, struct tensor *tensor, bool is_bytes)
+{
+    struct tensor_join *join = calloc(1, sizeof *join);
+    if (!join)
+        return NULL;
+    join->before = *list;
+    *list = join;
+    join->is_bytes = is_bytes;
+    join->source.make = make;
+    if (is_bytes)
+        join->source.make_part = make_part_of_bytes;
+    else if (tensor->n_dims <= 2)
+        join->source.make_part = make_part;
+    tensor->data = NULL;
+    tensor->map = NULL;
+    tensor->source = &join->source;
+    return join;
+}
+
+static bool grow(struct tensor_join *join)
+{
+    size_t capacity = join->capacity ? 2 * join->capacity : 4;
+    struct tensor_piece *pieces = reallocarray(join->pieces, capacity, sizeof *pieces);
+    if (pieces)
+        join->pieces = pieces;
+    const struct tensor **from = reallocarray((void *)join->from, capacity, sizeof *from);
+    if (from)
+        join->from = from;
+    if (pieces && from)
+        join->capacity = capacity;
+    return pieces && from;
+}
+
+bool tensor_join_add(struct tensor_join *join, int n_dims, const struct tensor *from, const int64_t *from_at,
+                     const int64_t *at, const int64_t *n)
+{
+    if (join->n_pieces == join->capacity && !grow(join))
+        return false;
+    struct tensor_piece *piece = &join->pieces[join->n_pieces];
+    piece->from = from;
+    pad(piece->from_at, from_at, n_dims, 0);
+    pad(piece->at, at, n_dims, 0);
+    pad(piece->n, n, n_dims, 1);
+    join->from[join->n_pieces++] = from;
+    join->source.from = join->from;
+    join->source.n_from = join->n_pieces;
+    return true;
+}
+
+void tensor_joins_free(struct tensor_join *list)
+{
+    while (list) {
+        struct tensor_join *before = list->before;
+        free(list->pieces);
+        free((void *)list->from);
+        free(list);
+        list = before;
+    }
+}
