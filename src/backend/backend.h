@@ -67,10 +67,10 @@ enum activation {
     ACT_GELU_SIGMOID, /* without a gate: x * sigmoid(1.702 x) */
 };
 
-/* The shape of attention, the same in every layer. A qkv row is q [n_heads][head_dim], then k, then v
+/* The shape of one kind of attention; layers may be of several kinds. A qkv row is q [n_heads][head_dim], then k, then v
  * [n_kv_heads][head_dim]. Query head h uses KV head h / (n_heads / n_kv_heads). */
 struct attention_shape {
-    int n_layers, n_heads, n_kv_heads, head_dim;
+    int n_heads, n_kv_heads, head_dim;
     int rotary_dim; /* even (ROPE_2D: a multiple of 4), <= head_dim: dimensions 0..rotary_dim-1 of a head rotate */
     enum rope_kind rope;
     /* Host, [rotary_dim / 2], ROPE_2D: [rotary_dim / 4]: angle = (float)position * freq, in float32. */
@@ -244,7 +244,9 @@ struct backend_options {
     int n_threads; /* 0: one for each core */
     bool pin_threads;
     const char *cpu; /* NULL: best; "ref", "avx2", "avx512" */
-    struct attention_shape attention;
+    int n_layers, n_kinds;
+    const struct attention_shape *attention; /* [n_kinds], copied */
+    const uint8_t *kinds;    /* [n_layers], copied: of each layer, an index of attention; NULL: 0 for all */
     struct cluster *cluster; /* borrowed; NULL: a single process */
 };
 

@@ -27,10 +27,14 @@ static void cpu_free(struct backend *be)
     if (!cpu)
         return;
     free_scratch(cpu);
-    free(cpu->rope_freqs);
-    free(cpu->alibi_slopes);
+    for (int i = 0; cpu->kinds && i < cpu->n_kinds; i++) {
+        free(cpu->kinds[i].rope_freqs);
+        free(cpu->kinds[i].alibi_slopes);
+        free(cpu->kinds[i].cut_pending);
+    }
+    free(cpu->kinds);
+    free(cpu->layer_kinds);
     memory_free(cpu->cut_sums, cpu->cut_sums_bytes);
-    free(cpu->cut_pending);
     free(cpu->shares);
     team_free(cpu->own_team);
     free(cpu);
@@ -219,10 +223,10 @@ static const struct backend_ops CPU_OPS = {
 
 static enum tutti_status check_shape(const struct attention_shape *a, struct tutti_error *err)
 {
-    if (a->n_layers < 1 || a->n_heads < 1 || a->n_kv_heads < 1 || a->n_heads % a->n_kv_heads != 0)
+    if (a->n_heads < 1 || a->n_kv_heads < 1 || a->n_heads % a->n_kv_heads != 0)
         return error_set(err, TUTTI_E_UNSUPPORTED,
-                         "attention: %d layers, %d heads, %d KV heads, expected heads a multiple of KV heads",
-                         a->n_layers, a->n_heads, a->n_kv_heads);
+                         "attention: %d heads, %d KV heads, expected heads a multiple of KV heads",
+                         a->n_heads, a->n_kv_heads);
     if (a->head_dim < 8 || a->head_dim % 8 != 0 || a->head_dim > ATTENTION_MAX_DIM)
         return error_set(err, TUTTI_E_UNSUPPORTED,
                          "attention: heads of %d dimensions, expected a multiple of 8 up to %d", a->head_dim,
@@ -240,23 +244,56 @@ static enum tutti_status check_shape(const struct attention_shape *a, struct tut
     return TUTTI_OK;
 }
 
-static enum tutti_status copy_shape(struct cpu_backend *cpu, const struct attention_shape *a,
-                                    struct tutti_error *err)
+static enum tutti_status check_kinds(const struct backend_options *options, struct tutti_error *err)
+{
+    enum tutti_status st = TUTTI_OK;
+    if (options->n_layers < 1 || options->n_kinds < 1 || options->n_kinds > UINT8_MAX)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "attention: %d layers of %d kinds, expected 1 to %d kinds",
+                         options->n_layers, options->n_kinds, UINT8_MAX);
+    for (int i = 0; i < options->n_kinds && st == TUTTI_OK; i++)
+        st = check_shape(&options->attention[i], err);
+    for (int i = 0; options->kinds && i < options->n_layers && st == TUTTI_OK; i++)
+        if (options->kinds[i] >= options->n_kinds)
+            st = error_set(err, TUTTI_E_UNSUPPORTED, "attention: layer %d is of kind %d, expected 0 to %d", i,
+                           options->kinds[i], options->n_kinds - 1);
+    return st;
+}
+
+/* False: no memory. */
+static bool copy_shape(struct cpu_kind *kind, const struct attention_shape *a, int n_threads)
 {
     size_t n_freqs = a->rope == ROPE_NONE ? 0 : (size_t)a->rotary_dim / (a->rope == ROPE_2D ? 4 : 2);
     size_t n_slopes = a->alibi_slopes ? (size_t)a->n_heads : 0;
-    cpu->shape = *a;
-    cpu->rope_freqs = calloc(n_freqs + 1, sizeof *cpu->rope_freqs);
-    cpu->alibi_slopes = n_slopes > 0 ? calloc(n_slopes, sizeof *cpu->alibi_slopes) : NULL;
-    if (!cpu->rope_freqs || (n_slopes > 0 && !cpu->alibi_slopes))
-        return error_set(err, TUTTI_E_MEMORY, "CPU backend: out of memory");
+    kind->shape = *a;
+    kind->rope_freqs = calloc(n_freqs + 1, sizeof *kind->rope_freqs);
+    kind->alibi_slopes = n_slopes > 0 ? calloc(n_slopes, sizeof *kind->alibi_slopes) : NULL;
+    kind->cut_pending = calloc(CUT_UNITS * (size_t)n_threads, sizeof *kind->cut_pending);
+    if (!kind->rope_freqs || !kind->cut_pending || (n_slopes > 0 && !kind->alibi_slopes))
+        return false;
     if (n_freqs > 0)
-        memcpy(cpu->rope_freqs, a->rope_freqs, n_freqs * sizeof *cpu->rope_freqs);
+        memcpy(kind->rope_freqs, a->rope_freqs, n_freqs * sizeof *kind->rope_freqs);
     if (n_slopes > 0)
-        memcpy(cpu->alibi_slopes, a->alibi_slopes, n_slopes * sizeof *cpu->alibi_slopes);
-    cpu->shape.rope_freqs = cpu->rope_freqs;
-    cpu->shape.alibi_slopes = cpu->alibi_slopes;
-    return TUTTI_OK;
+        memcpy(kind->alibi_slopes, a->alibi_slopes, n_slopes * sizeof *kind->alibi_slopes);
+    kind->shape.rope_freqs = kind->rope_freqs;
+    kind->shape.alibi_slopes = kind->alibi_slopes;
+    return true;
+}
+
+static enum tutti_status copy_kinds(struct cpu_backend *cpu, const struct backend_options *options,
+                                    struct tutti_error *err)
+{
+    bool ok = true;
+    cpu->n_layers = options->n_layers;
+    cpu->n_kinds = options->n_kinds;
+    cpu->kinds = calloc((size_t)options->n_kinds, sizeof *cpu->kinds);
+    cpu->layer_kinds = calloc((size_t)options->n_layers, sizeof *cpu->layer_kinds);
+    if (!cpu->kinds || !cpu->layer_kinds)
+        return error_set(err, TUTTI_E_MEMORY, "CPU backend: out of memory");
+    if (options->kinds)
+        memcpy(cpu->layer_kinds, options->kinds, (size_t)options->n_layers * sizeof *cpu->layer_kinds);
+    for (int i = 0; i < options->n_kinds && ok; i++)
+        ok = copy_shape(&cpu->kinds[i], &options->attention[i], team_n_threads(cpu->own_team));
+    return ok ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "CPU backend: out of memory");
 }
 
 enum tutti_status backend_cpu_new(struct backend **out, const struct backend_options *options,
@@ -265,7 +302,7 @@ enum tutti_status backend_cpu_new(struct backend **out, const struct backend_opt
     unsigned level;
     enum tutti_status st = cpu_find(&level, options->cpu, err);
     if (st == TUTTI_OK)
-        st = check_shape(&options->attention, err);
+        st = check_kinds(options, err);
     if (st != TUTTI_OK)
         return st;
     size_t size = (sizeof(struct cpu_backend) + 63) / 64 * 64;
@@ -276,9 +313,9 @@ enum tutti_status backend_cpu_new(struct backend **out, const struct backend_opt
     cpu->backend.ops = &CPU_OPS;
     cpu->cluster = options->cluster;
     kernels_init(&cpu->kernels, level);
-    st = copy_shape(cpu, &options->attention, err);
+    st = team_new(&cpu->own_team, options->n_threads, options->pin_threads, err);
     if (st == TUTTI_OK)
-        st = team_new(&cpu->own_team, options->n_threads, options->pin_threads, err);
+        st = copy_kinds(cpu, options, err);
     if (st != TUTTI_OK)
         goto done;
     cpu->team = cpu->own_team;

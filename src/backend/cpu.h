@@ -44,13 +44,15 @@ struct lora_group {
  * are contiguous. */
 struct kv_memory {
     enum dtype dtype;
-    int n_pages;
-    size_t head_bytes;  /* keys of one page and head; values have the same size */
-    size_t page_bytes;  /* of one layer, keys and values of all heads */
-    size_t layer_bytes; /* all pages */
+    int n_pages, n_layers;
     size_t n_bytes;
     uint8_t *base;
     struct memory_backing *backing;
+    struct kv_layer {
+        uint8_t *base;     /* of page 0 */
+        size_t head_bytes; /* keys of one page and head; values have the same size */
+        size_t page_bytes; /* keys and values of all heads */
+    } layers[];
 };
 
 /* A tile: consecutive rows of one sequence, which go through its blocks of positions together. Its
@@ -90,14 +92,27 @@ struct cpu_share {
     uint8_t apart[56];
 };
 
+/* One kind of attention, and how the rows of the running step are cut for it. */
+struct cpu_kind {
+    struct attention_shape shape;
+    float *rope_freqs;   /* copy, [rotary_dim / 2] */
+    float *alibi_slopes; /* copy, [n_heads]; NULL: none */
+    /* [max_rows][rotary_dim]: cos, then sin, of each row's position; ROPE_2D: of both positions */
+    float *cos_sin;
+    struct row_tile *row_tiles; /* [max_rows], n_row_tiles of them in use */
+    int n_row_tiles;
+    int n_units;             /* of all tiles */
+    atomic_int *cut_pending; /* [CUT_UNITS n_threads]: blocks of each head group that are not done yet */
+};
+
 struct cpu_backend {
     struct backend backend; /* first: the two are cast to each other */
     struct kernels kernels;
     struct team *team, *own_team; /* team: the threads in use, own or another backend's */
     struct cluster *cluster;      /* NULL: a single process */
-    struct attention_shape shape;
-    float *rope_freqs;   /* copy, [rotary_dim / 2] */
-    float *alibi_slopes; /* copy, [n_heads]; NULL: none */
+    int n_layers, n_kinds;
+    struct cpu_kind *kinds; /* [n_kinds] */
+    uint8_t *layer_kinds;   /* [n_layers] */
 
     size_t row_bytes;               /* packed tile of one row, for the matrix that needs most */
     int lora_rank;                  /* largest rank of a lora */
@@ -106,18 +121,12 @@ struct cpu_backend {
     int *
         lora_tiles; /* [max_rows + 1]: of the running operation: first group of each tile, then their number */
     int max_rows;   /* as reserved */
-    int n_row_tiles;
     size_t activation_bytes;
-    uint8_t *activations;        /* packed tiles of input rows */
-    struct cpu_scratch *scratch; /* [n_threads] */
-    float *
-        cos_sin; /* [max_rows][rotary_dim]: cos, then sin, of each row's position; ROPE_2D: of both positions */
-    struct row_tile *row_tiles;                  /* [max_rows], n_row_tiles of them in use */
+    uint8_t *activations;                        /* packed tiles of input rows */
+    struct cpu_scratch *scratch;                 /* [n_threads] */
     struct attention_scratch *attention_scratch; /* [n_threads] */
-    int n_units;                                 /* of attention, of all tiles */
     float *cut_sums;                             /* of blocks of cut tiles: max, total, o */
     size_t n_cut_sums, cut_sums_bytes;
-    atomic_int *cut_pending; /* [CUT_UNITS n_threads]: blocks of each head group that are not done yet */
 
     struct cpu_share *shares; /* [n_threads], of the running operation */
 
@@ -127,6 +136,11 @@ struct cpu_backend {
 static inline struct cpu_backend *cpu_of(struct backend *be)
 {
     return (struct cpu_backend *)be;
+}
+
+static inline const struct cpu_kind *cpu_kind_of(const struct cpu_backend *cpu, int layer)
+{
+    return &cpu->kinds[cpu->layer_kinds[layer]];
 }
 
 enum {

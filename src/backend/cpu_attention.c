@@ -19,25 +19,36 @@ void cpu_attention_release(struct cpu_backend *cpu)
     for (int t = 0; cpu->attention_scratch && t < team_n_threads(cpu->team); t++)
         free(cpu->attention_scratch[t].q);
     free(cpu->attention_scratch);
-    free(cpu->cos_sin);
-    free(cpu->row_tiles);
     cpu->attention_scratch = NULL;
-    cpu->cos_sin = NULL;
-    cpu->row_tiles = NULL;
+    for (int i = 0; cpu->kinds && i < cpu->n_kinds; i++) {
+        struct cpu_kind *kind = &cpu->kinds[i];
+        free(kind->cos_sin);
+        free(kind->row_tiles);
+        kind->cos_sin = NULL;
+        kind->row_tiles = NULL;
+    }
 }
 
 bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows)
 {
-    size_t n = (size_t)max_rows, head_dim = (size_t)cpu->shape.head_dim;
+    size_t n = (size_t)max_rows, head_dim = 0, n_kv = 0; /* of the widest kind */
+    int n_threads = team_n_threads(cpu->team);
+    for (int i = 0; i < cpu->n_kinds; i++) {
+        struct cpu_kind *kind = &cpu->kinds[i];
+        size_t dim = (size_t)kind->shape.head_dim, kv = (size_t)kind->shape.n_kv_heads * dim;
+        head_dim = dim > head_dim ? dim : head_dim;
+        n_kv = kv > n_kv ? kv : n_kv;
+        kind->cos_sin = calloc(n, ((size_t)kind->shape.rotary_dim + 1) * sizeof *kind->cos_sin);
+        kind->row_tiles = calloc(n, sizeof *kind->row_tiles);
+        if (!kind->cos_sin || !kind->row_tiles)
+            return false;
+    }
     size_t row = ATTENTION_ROWS * head_dim * sizeof(float),
            block = ATTENTION_QUERIES * head_dim * sizeof(float);
-    size_t kv = 2 * (size_t)cpu->shape.n_kv_heads * head_dim * sizeof(uint16_t);
+    size_t kv = 2 * n_kv * sizeof(uint16_t);
     size_t views = ATTENTION_ROWS * sizeof(struct attention_view);
-    int n_threads = team_n_threads(cpu->team);
     cpu->attention_scratch = calloc((size_t)n_threads, sizeof *cpu->attention_scratch);
-    cpu->cos_sin = calloc(n, ((size_t)cpu->shape.rotary_dim + 1) * sizeof *cpu->cos_sin);
-    cpu->row_tiles = calloc(n, sizeof *cpu->row_tiles);
-    if (!cpu->attention_scratch || !cpu->cos_sin || !cpu->row_tiles)
+    if (!cpu->attention_scratch)
         return false;
     for (int t = 0; t < n_threads; t++) {
         struct attention_scratch *scratch = &cpu->attention_scratch[t];
@@ -54,17 +65,17 @@ bool cpu_attention_reserve(struct cpu_backend *cpu, int max_rows)
 }
 
 /* Allocates sums for all blocks of all pages, if each page belongs to one decoding sequence; if
- * many sequences share pages, some tiles may stay uncut. */
+ * many sequences share pages, some tiles may stay uncut. Layers run one after the other, so that
+ * all kinds of them use the same memory. */
 bool cpu_attention_reserve_cuts(struct cpu_backend *cpu, int n_pages)
 {
     enum { BLOCK_PAGES = ATTENTION_BLOCK / KV_PAGE_TOKENS };
-    size_t n_pending = CUT_UNITS * (size_t)team_n_threads(cpu->team), n_sums, n_bytes;
-    size_t n_blocks = (size_t)n_pages / BLOCK_PAGES + n_pending;
-    size_t block = (size_t)cpu->shape.n_heads * ((size_t)cpu->shape.head_dim + 2);
-    if (!cpu->cut_pending) {
-        cpu->cut_pending = calloc(n_pending, sizeof *cpu->cut_pending);
-        if (!cpu->cut_pending)
-            return false;
+    size_t n_blocks = (size_t)n_pages / BLOCK_PAGES + CUT_UNITS * (size_t)team_n_threads(cpu->team);
+    size_t block = 0, n_sums, n_bytes;
+    for (int i = 0; i < cpu->n_kinds; i++) {
+        const struct attention_shape *shape = &cpu->kinds[i].shape;
+        size_t own = (size_t)shape->n_heads * ((size_t)shape->head_dim + 2);
+        block = own > block ? own : block;
     }
     if (__builtin_mul_overflow(n_blocks, block, &n_sums) ||
         __builtin_mul_overflow(n_sums, sizeof *cpu->cut_sums, &n_bytes))
@@ -86,31 +97,37 @@ bool cpu_attention_reserve_cuts(struct cpu_backend *cpu, int n_pages)
 /* ---- the step's rows ------------------------------------------------------------------------------------------- */
 
 /* Computes cos and sin of each pair's angle. cos_sin: [2][n_pairs] */
-static void fill_turns(const struct cpu_backend *cpu, float *cos_sin, int32_t pos, int n_pairs)
+static void fill_turns(const struct cpu_kind *kind, float *cos_sin, int32_t pos, int n_pairs)
 {
     for (int j = 0; j < n_pairs; j++) {
-        float angle = (float)pos * cpu->rope_freqs[j];
-        cos_sin[j] = (float)cos((double)angle) * cpu->shape.rope_scale;
-        cos_sin[n_pairs + j] = (float)sin((double)angle) * cpu->shape.rope_scale;
+        float angle = (float)pos * kind->rope_freqs[j];
+        cos_sin[j] = (float)cos((double)angle) * kind->shape.rope_scale;
+        cos_sin[n_pairs + j] = (float)sin((double)angle) * kind->shape.rope_scale;
     }
 }
 
+struct angles_job {
+    const struct step *step;
+    const struct cpu_kind *kind;
+};
+
 static void fill_angles(void *arg, int thread, int n_threads)
 {
-    struct cpu_backend *cpu = arg;
-    const struct step *step = cpu->step;
+    const struct angles_job *job = arg;
+    const struct step *step = job->step;
+    const struct cpu_kind *kind = job->kind;
     const int32_t *rope_positions = step->rope_positions ? step->rope_positions : step->positions;
-    int rotary_dim = cpu->shape.rotary_dim;
+    int rotary_dim = kind->shape.rotary_dim;
     int64_t begin, end;
     team_share(step->n_rows, 1, thread, n_threads, &begin, &end);
     for (int64_t r = begin; r < end; r++) {
-        float *cos_sin = cpu->cos_sin + r * rotary_dim;
-        if (cpu->shape.rope == ROPE_2D) {
-            fill_turns(cpu, cos_sin, rope_positions[r], rotary_dim / 4);
-            fill_turns(cpu, cos_sin + rotary_dim / 2, step->block_positions ? step->block_positions[r] : 0,
+        float *cos_sin = kind->cos_sin + r * rotary_dim;
+        if (kind->shape.rope == ROPE_2D) {
+            fill_turns(kind, cos_sin, rope_positions[r], rotary_dim / 4);
+            fill_turns(kind, cos_sin + rotary_dim / 2, step->block_positions ? step->block_positions[r] : 0,
                        rotary_dim / 4);
         } else {
-            fill_turns(cpu, cos_sin, rope_positions[r], rotary_dim / 2);
+            fill_turns(kind, cos_sin, rope_positions[r], rotary_dim / 2);
         }
     }
 }
@@ -144,16 +161,15 @@ static int n_head_groups(const struct attention_shape *shape)
 }
 
 /* Makes tiles of up to `most` rows of a sequence. Returns the number of blocks of all tiles. */
-static int64_t make_tiles(struct cpu_backend *cpu, int most)
+static int64_t make_tiles(struct cpu_kind *kind, const struct step *step, int most)
 {
-    const struct step *step = cpu->step;
     int64_t n_blocks = 0;
-    cpu->n_row_tiles = 0;
+    kind->n_row_tiles = 0;
     for (int r = 0; r < step->n_rows;) {
         struct row_tile tile = { .begin = r };
         int begin = INT32_MAX, end = 0;
         for (; tile.n_rows < most && r < step->n_rows && step->seqs[r] == step->seqs[tile.begin]; r++) {
-            struct attention_view view = view_of(&cpu->shape, step, r);
+            struct attention_view view = view_of(&kind->shape, step, r);
             begin = min_int(view.begin, begin);
             end = view.end > end ? view.end : end;
             tile.n_rows++;
@@ -161,7 +177,7 @@ static int64_t make_tiles(struct cpu_backend *cpu, int most)
         tile.first_block = begin / ATTENTION_BLOCK;
         tile.n_blocks = (end + ATTENTION_BLOCK - 1) / ATTENTION_BLOCK - tile.first_block;
         n_blocks += tile.n_blocks;
-        cpu->row_tiles[cpu->n_row_tiles++] = tile;
+        kind->row_tiles[kind->n_row_tiles++] = tile;
     }
     return n_blocks;
 }
@@ -173,47 +189,50 @@ static size_t slot_floats(const struct attention_shape *shape, const struct row_
 }
 
 /* Numbers the units, and cuts tiles that would keep one thread busy while others wait. */
-static void make_units(struct cpu_backend *cpu, int64_t n_blocks)
+static void make_units(const struct cpu_backend *cpu, struct cpu_kind *kind, int64_t n_blocks)
 {
-    int n_groups = n_head_groups(&cpu->shape), n_pending = 0, n_threads = team_n_threads(cpu->team);
+    int n_groups = n_head_groups(&kind->shape), n_pending = 0, n_threads = team_n_threads(cpu->team);
     size_t n_sums = 0;
-    cpu->n_units = 0;
-    for (int t = 0; t < cpu->n_row_tiles; t++) {
-        struct row_tile *tile = &cpu->row_tiles[t];
-        int n_queries = tile->n_rows * group_heads(&cpu->shape);
-        size_t wanted = slot_floats(&cpu->shape, tile) * (size_t)(tile->n_blocks * n_groups);
+    kind->n_units = 0;
+    for (int t = 0; t < kind->n_row_tiles; t++) {
+        struct row_tile *tile = &kind->row_tiles[t];
+        int n_queries = tile->n_rows * group_heads(&kind->shape);
+        size_t wanted = slot_floats(&kind->shape, tile) * (size_t)(tile->n_blocks * n_groups);
         tile->is_cut = n_threads > 1 && tile->n_blocks > 1 && n_queries <= ATTENTION_QUERIES &&
                        (int64_t)tile->n_blocks * CUT_UNITS * n_threads > n_blocks * n_groups &&
                        n_pending + n_groups <= CUT_UNITS * n_threads && wanted <= cpu->n_cut_sums - n_sums;
-        tile->first_unit = cpu->n_units;
-        cpu->n_units += tile->is_cut ? n_groups * tile->n_blocks : n_groups;
+        tile->first_unit = kind->n_units;
+        kind->n_units += tile->is_cut ? n_groups * tile->n_blocks : n_groups;
         if (!tile->is_cut)
             continue;
         tile->slots = n_sums;
         tile->first_pending = n_pending;
         n_sums += wanted;
         for (int i = 0; i < n_groups; i++)
-            atomic_init(&cpu->cut_pending[n_pending++], tile->n_blocks);
+            atomic_init(&kind->cut_pending[n_pending++], tile->n_blocks);
     }
 }
 
 void cpu_attention_begin(struct cpu_backend *cpu)
 {
     const struct step *step = cpu->step;
-    const struct attention_shape *shape = &cpu->shape;
     assert(step->n_rows <= cpu->max_rows);
-    /* Few rows make small tiles, so that there is a unit for every thread. */
-    int64_t n_units = (int64_t)step->n_rows * shape->n_heads / ATTENTION_ROWS;
-    int n_queries = n_units >= 8 * team_n_threads(cpu->team) ? ATTENTION_ROWS : ATTENTION_QUERIES;
-    make_units(cpu, make_tiles(cpu, n_queries / group_heads(shape)));
-    if (shape->rope != ROPE_NONE)
-        team_run(cpu->team, fill_angles, cpu);
+    for (int i = 0; i < cpu->n_kinds; i++) {
+        struct cpu_kind *kind = &cpu->kinds[i];
+        /* Few rows make small tiles, so that there is a unit for every thread. */
+        int64_t n_units = (int64_t)step->n_rows * kind->shape.n_heads / ATTENTION_ROWS;
+        int n_queries = n_units >= 8 * team_n_threads(cpu->team) ? ATTENTION_ROWS : ATTENTION_QUERIES;
+        make_units(cpu, kind, make_tiles(kind, step, n_queries / group_heads(&kind->shape)));
+        if (kind->shape.rope != ROPE_NONE)
+            team_run(cpu->team, fill_angles, &(struct angles_job){ step, kind });
+    }
 }
 
 /* ---- rotary embedding, storing keys and values ------------------------------------------------------------------ */
 
 struct attention_job {
     struct cpu_backend *cpu;
+    const struct cpu_kind *kind; /* of the layer */
     float *qkv, *y;
     const float *q_norm, *k_norm;
     const struct kv_memory *kv;
@@ -222,9 +241,9 @@ struct attention_job {
 };
 
 /* Rotates the heads of q and k of a row; k directly follows q. */
-static void turn_row(const struct cpu_backend *cpu, float *row, const float *cos_sin)
+static void turn_row(const struct cpu_backend *cpu, const struct attention_shape *shape, float *row,
+                     const float *cos_sin)
 {
-    const struct attention_shape *shape = &cpu->shape;
     int n_heads = shape->n_heads + shape->n_kv_heads, half = shape->rotary_dim / 2;
     switch (shape->rope) {
     case ROPE_NONE:
@@ -245,7 +264,7 @@ static void turn_row(const struct cpu_backend *cpu, float *row, const float *cos
 static void rope_store_some(void *arg, int thread, int n_threads)
 {
     const struct attention_job *job = arg;
-    const struct attention_shape *shape = &job->cpu->shape;
+    const struct attention_shape *shape = &job->kind->shape;
     const struct kernels *k = &job->cpu->kernels;
     int n_q = shape->n_heads * shape->head_dim, n_kv = shape->n_kv_heads * shape->head_dim;
     int64_t begin, end;
@@ -257,7 +276,7 @@ static void rope_store_some(void *arg, int thread, int n_threads)
         if (job->k_norm)
             k->rmsnorm(row + n_q, row + n_q, job->k_norm, shape->n_kv_heads, shape->head_dim,
                        shape->qk_norm_eps);
-        turn_row(job->cpu, row, job->cpu->cos_sin + r * shape->rotary_dim);
+        turn_row(job->cpu, shape, row, job->kind->cos_sin + r * shape->rotary_dim);
         cpu_kv_store(job->cpu, job->kv, job->layer, (int)r, row + n_q, row + n_q + n_kv,
                      job->cpu->attention_scratch[thread].kv);
     }
@@ -266,9 +285,13 @@ static void rope_store_some(void *arg, int thread, int n_threads)
 void cpu_rope_store(struct backend *be, float *qkv, const float *q_norm, const float *k_norm,
                     struct kv_memory *kv, int layer)
 {
-    struct attention_job job = {
-        .cpu = cpu_of(be), .qkv = qkv, .q_norm = q_norm, .k_norm = k_norm, .kv = kv, .layer = layer
-    };
+    struct attention_job job = { .cpu = cpu_of(be),
+                                 .kind = cpu_kind_of(cpu_of(be), layer),
+                                 .qkv = qkv,
+                                 .q_norm = q_norm,
+                                 .k_norm = k_norm,
+                                 .kv = kv,
+                                 .layer = layer };
     if (job.cpu->step->n_rows == 1)
         rope_store_some(&job, 0, 1);
     else
@@ -292,15 +315,15 @@ static struct heads heads_of_group(const struct attention_shape *shape, int grou
 /* The keys of a KV head in page 0. */
 static const uint8_t *keys_of(const struct attention_job *job, int kv_head)
 {
-    const struct kv_memory *kv = job->kv;
-    return kv->base + (size_t)job->layer * kv->layer_bytes + (size_t)kv_head * 2 * kv->head_bytes;
+    const struct kv_layer *layer = &job->kv->layers[job->layer];
+    return layer->base + (size_t)kv_head * 2 * layer->head_bytes;
 }
 
 /* Fills work for the rows of a tile from begin on: a query for each row and head. */
 static void load_queries(const struct attention_job *job, const struct attention_scratch *scratch,
                          struct attention_work *work, const struct row_tile *tile, const struct heads *heads)
 {
-    const struct attention_shape *shape = &job->cpu->shape;
+    const struct attention_shape *shape = &job->kind->shape;
     const struct step *step = job->cpu->step;
     int head_dim = shape->head_dim, n_queries = 0;
     size_t q_row = (size_t)(shape->n_heads + 2 * shape->n_kv_heads) * (size_t)head_dim;
@@ -321,8 +344,8 @@ static void load_queries(const struct attention_job *job, const struct attention
         .n_queries = n_queries,
         .head_dim = head_dim,
         .base = keys_of(job, heads->kv_head),
-        .page_bytes = job->kv->page_bytes,
-        .values_offset = job->kv->head_bytes,
+        .page_bytes = job->kv->layers[job->layer].page_bytes,
+        .values_offset = job->kv->layers[job->layer].head_bytes,
         .page_table = step->page_tables[step->seqs[tile->begin]],
     };
 }
@@ -339,27 +362,27 @@ static attention_fn *kernel_of(const struct attention_job *job)
 static void store_outputs(const struct attention_job *job, const struct row_tile *tile,
                           const struct heads *heads, const struct attention_sums *sums)
 {
-    int head_dim = job->cpu->shape.head_dim, query = 0;
+    int head_dim = job->kind->shape.head_dim, query = 0;
     for (int r = tile->begin; r < tile->begin + tile->n_rows; r++) {
         float *y = job->y +
-                   ((size_t)r * (size_t)job->cpu->shape.n_heads + (size_t)heads->begin) * (size_t)head_dim;
+                   ((size_t)r * (size_t)job->kind->shape.n_heads + (size_t)heads->begin) * (size_t)head_dim;
         for (int h = 0; h < heads->n; h++, query++, y += head_dim)
             job->cpu->kernels.divide(y, sums->o + query * head_dim, sums->total[query], head_dim);
     }
 }
 
 /* The tile of a unit: the last one whose first unit is at most unit. */
-static const struct row_tile *tile_of_unit(const struct cpu_backend *cpu, int unit)
+static const struct row_tile *tile_of_unit(const struct cpu_kind *kind, int unit)
 {
-    int low = 0, high = cpu->n_row_tiles - 1;
+    int low = 0, high = kind->n_row_tiles - 1;
     while (low < high) {
         int middle = low + (high - low + 1) / 2;
-        if (cpu->row_tiles[middle].first_unit <= unit)
+        if (kind->row_tiles[middle].first_unit <= unit)
             low = middle;
         else
             high = middle - 1;
     }
-    return &cpu->row_tiles[low];
+    return &kind->row_tiles[low];
 }
 
 /* A unit of work: a head group of a tile, or of one of its blocks if the tile is cut. */
@@ -368,9 +391,9 @@ struct unit {
     int group, block; /* block: of the tile; 0 if it is not cut */
 };
 
-static struct unit unit_of(const struct cpu_backend *cpu, int index)
+static struct unit unit_of(const struct cpu_kind *kind, int index)
 {
-    const struct row_tile *tile = tile_of_unit(cpu, index);
+    const struct row_tile *tile = tile_of_unit(kind, index);
     int part = index - tile->first_unit, n = tile->is_cut ? tile->n_blocks : 1;
     return (struct unit){ tile, part / n, part % n };
 }
@@ -391,19 +414,20 @@ static void find_ahead(const struct attention_job *job, struct ahead *ahead, con
     int first = block * (ATTENTION_BLOCK / KV_PAGE_TOKENS);
     int last = step->positions[tile->begin + tile->n_rows - 1] / KV_PAGE_TOKENS;
     for (int i = 0; i < ATTENTION_AHEAD; i++)
-        ahead->pages[i] = keys + (size_t)table[min_int(first + i, last)] * job->kv->page_bytes;
+        ahead->pages[i] = keys +
+                          (size_t)table[min_int(first + i, last)] * job->kv->layers[job->layer].page_bytes;
 }
 
 /* The unit that the thread will probably compute after this one, if all threads are equally fast.
  * False: none. */
 static bool find_ahead_of_unit(const struct attention_job *job, struct ahead *ahead, int unit)
 {
-    const struct cpu_backend *cpu = job->cpu;
-    int next = unit - team_n_threads(cpu->team);
+    const struct cpu_kind *kind = job->kind;
+    int next = unit - team_n_threads(job->cpu->team);
     if (next < 0)
         return false;
-    struct unit u = unit_of(cpu, next);
-    find_ahead(job, ahead, u.tile, heads_of_group(&cpu->shape, u.group).kv_head,
+    struct unit u = unit_of(kind, next);
+    find_ahead(job, ahead, u.tile, heads_of_group(&kind->shape, u.group).kv_head,
                u.tile->first_block + u.block);
     return true;
 }
@@ -443,12 +467,13 @@ static void attend_whole(const struct attention_job *job, const struct attention
     store_outputs(job, tile, heads, &sums);
 }
 
-static struct attention_sums slot_of(const struct cpu_backend *cpu, const struct row_tile *tile, int group,
+static struct attention_sums slot_of(const struct attention_job *job, const struct row_tile *tile, int group,
                                      int block)
 {
+    const struct cpu_kind *kind = job->kind;
     size_t index = (size_t)group * (size_t)tile->n_blocks + (size_t)block;
-    float *slot = cpu->cut_sums + tile->slots + index * slot_floats(&cpu->shape, tile);
-    int n_queries = tile->n_rows * group_heads(&cpu->shape);
+    float *slot = job->cpu->cut_sums + tile->slots + index * slot_floats(&kind->shape, tile);
+    int n_queries = tile->n_rows * group_heads(&kind->shape);
     return (struct attention_sums){ slot, slot + n_queries, slot + 2 * n_queries };
 }
 
@@ -457,22 +482,22 @@ static struct attention_sums slot_of(const struct cpu_backend *cpu, const struct
 static void attend_block(const struct attention_job *job, const struct attention_scratch *scratch, int unit,
                          const struct row_tile *tile, const struct heads *heads, int group, int block)
 {
-    struct cpu_backend *cpu = job->cpu;
+    const struct cpu_kind *kind = job->kind;
     struct attention_work work;
-    struct attention_sums sums = slot_of(cpu, tile, group, block);
+    struct attention_sums sums = slot_of(job, tile, group, block);
     load_queries(job, scratch, &work, tile, heads);
     struct ahead ahead;
     if (find_ahead_of_unit(job, &ahead, unit))
         work.next = ahead.pages;
     kernel_of(job)(&sums, &work, tile->first_block + block);
-    atomic_int *pending = &cpu->cut_pending[tile->first_pending + group];
+    atomic_int *pending = &kind->cut_pending[tile->first_pending + group];
     if (atomic_fetch_sub_explicit(pending, 1, memory_order_acq_rel) > 1)
         return;
     atomic_store_explicit(pending, tile->n_blocks, memory_order_relaxed); /* reset for the next layer */
-    sums = slot_of(cpu, tile, group, 0);
+    sums = slot_of(job, tile, group, 0);
     for (int i = 1; i < tile->n_blocks; i++) {
-        struct attention_sums more = slot_of(cpu, tile, group, i);
-        cpu->kernels.attention_merge(&sums, &more, work.n_queries, work.head_dim);
+        struct attention_sums more = slot_of(job, tile, group, i);
+        job->cpu->kernels.attention_merge(&sums, &more, work.n_queries, work.head_dim);
     }
     store_outputs(job, tile, heads, &sums);
 }
@@ -481,16 +506,16 @@ static void attention_some(void *arg, int thread, int n_threads)
 {
     (void)n_threads;
     struct attention_job *job = arg;
-    const struct cpu_backend *cpu = job->cpu;
-    const struct attention_scratch *scratch = &cpu->attention_scratch[thread];
+    const struct cpu_kind *kind = job->kind;
+    const struct attention_scratch *scratch = &job->cpu->attention_scratch[thread];
     for (;;) {
         /* The last rows of a prompt have the most work: they come first, so that all threads end
          * together. */
-        int unit = cpu->n_units - 1 - atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
+        int unit = kind->n_units - 1 - atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
         if (unit < 0)
             return;
-        struct unit u = unit_of(cpu, unit);
-        struct heads heads = heads_of_group(&cpu->shape, u.group);
+        struct unit u = unit_of(kind, unit);
+        struct heads heads = heads_of_group(&kind->shape, u.group);
         if (u.tile->is_cut)
             attend_block(job, scratch, unit, u.tile, &heads, u.group, u.block);
         else
@@ -500,8 +525,11 @@ static void attention_some(void *arg, int thread, int n_threads)
 
 void cpu_attention(struct backend *be, float *y, const float *qkv, const struct kv_memory *kv, int layer)
 {
-    struct attention_job job = {
-        .cpu = cpu_of(be), .qkv = (float *)(uintptr_t)qkv, .y = y, .kv = kv, .layer = layer
-    };
+    struct attention_job job = { .cpu = cpu_of(be),
+                                 .kind = cpu_kind_of(cpu_of(be), layer),
+                                 .qkv = (float *)(uintptr_t)qkv,
+                                 .y = y,
+                                 .kv = kv,
+                                 .layer = layer };
     team_run(job.cpu->team, attention_some, &job);
 }

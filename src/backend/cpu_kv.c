@@ -6,42 +6,56 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t head_bytes(const struct attention_shape *shape, enum dtype dtype)
+static size_t one_head_bytes(const struct attention_shape *shape, enum dtype dtype)
 {
     return KV_PAGE_TOKENS * kv_type_bytes(dtype, shape->head_dim);
 }
 
+static size_t layer_page_bytes(const struct attention_shape *shape, enum dtype dtype)
+{
+    return (size_t)shape->n_kv_heads * 2 * one_head_bytes(shape, dtype);
+}
+
 size_t cpu_kv_page_bytes(const struct backend *be, enum dtype dtype)
 {
-    const struct attention_shape *shape = &((const struct cpu_backend *)be)->shape;
-    return (size_t)shape->n_layers * (size_t)shape->n_kv_heads * 2 * head_bytes(shape, dtype);
+    const struct cpu_backend *cpu = (const struct cpu_backend *)be;
+    size_t n_bytes = 0;
+    for (int layer = 0; layer < cpu->n_layers; layer++)
+        n_bytes += layer_page_bytes(&cpu_kind_of(cpu, layer)->shape, dtype);
+    return n_bytes;
 }
 
 enum tutti_status cpu_kv_new(struct backend *be, struct kv_memory **out, int n_pages, enum dtype dtype,
                              struct tutti_error *err)
 {
-    const struct attention_shape *shape = &cpu_of(be)->shape;
-    if (kv_type_bytes(dtype, shape->head_dim) == 0)
+    const struct cpu_backend *cpu = cpu_of(be);
+    if (kv_type_bytes(dtype, cpu->kinds[0].shape.head_dim) == 0)
         return error_set(err, TUTTI_E_UNSUPPORTED, "KV cache: type %s, expected f16, f32 or int8",
                          dtype_name(dtype));
     size_t n_bytes;
     if (n_pages < 1 || __builtin_mul_overflow((size_t)n_pages, cpu_kv_page_bytes(be, dtype), &n_bytes))
         return error_set(err, TUTTI_E_LIMIT, "KV cache: %d pages of %zu bytes exceed the address space",
                          n_pages, cpu_kv_page_bytes(be, dtype));
-    struct kv_memory *kv = calloc(1, sizeof *kv);
+    struct kv_memory *kv = calloc(1, sizeof *kv + (size_t)cpu->n_layers * sizeof *kv->layers);
     if (!kv)
         return error_set(err, TUTTI_E_MEMORY, "KV cache: out of memory");
     kv->dtype = dtype;
     kv->n_pages = n_pages;
-    kv->head_bytes = head_bytes(shape, dtype);
-    kv->page_bytes = (size_t)shape->n_kv_heads * 2 * kv->head_bytes;
-    kv->layer_bytes = (size_t)n_pages * kv->page_bytes;
+    kv->n_layers = cpu->n_layers;
     kv->n_bytes = n_bytes;
     kv->base = memory_new(n_bytes);
     if (!kv->base || !cpu_attention_reserve_cuts(cpu_of(be), n_pages)) {
         memory_free(kv->base, n_bytes);
         free(kv);
         return error_set(err, TUTTI_E_MEMORY, "KV cache: out of memory for %zu bytes", n_bytes);
+    }
+    uint8_t *base = kv->base;
+    for (int i = 0; i < kv->n_layers; i++) {
+        const struct attention_shape *shape = &cpu_kind_of(cpu, i)->shape;
+        kv->layers[i] = (struct kv_layer){ .base = base,
+                                           .head_bytes = one_head_bytes(shape, dtype),
+                                           .page_bytes = layer_page_bytes(shape, dtype) };
+        base += (size_t)n_pages * kv->layers[i].page_bytes;
     }
     kv->backing = memory_back(kv->base, n_bytes);
     *out = kv;
@@ -58,26 +72,37 @@ void cpu_kv_free(struct backend *be, struct kv_memory *kv)
     free(kv);
 }
 
+/* A page of a layer. */
+static uint8_t *page_of(const struct kv_layer *layer, int32_t page_id)
+{
+    return layer->base + (size_t)page_id * layer->page_bytes;
+}
+
 void cpu_kv_copy_page(struct backend *be, struct kv_memory *kv, int32_t dst, int32_t src)
 {
-    for (int layer = 0; layer < cpu_of(be)->shape.n_layers; layer++) {
-        uint8_t *base = kv->base + (size_t)layer * kv->layer_bytes;
-        memcpy(base + (size_t)dst * kv->page_bytes, base + (size_t)src * kv->page_bytes, kv->page_bytes);
-    }
+    (void)be;
+    for (const struct kv_layer *layer = kv->layers; layer < kv->layers + kv->n_layers; layer++)
+        memcpy(page_of(layer, dst), page_of(layer, src), layer->page_bytes);
 }
 
 void cpu_kv_read_page(struct backend *be, const struct kv_memory *kv, int32_t page_id, void *host)
 {
-    const uint8_t *page = kv->base + (size_t)page_id * kv->page_bytes;
-    for (int layer = 0; layer < cpu_of(be)->shape.n_layers; layer++, page += kv->layer_bytes)
-        memcpy((uint8_t *)host + (size_t)layer * kv->page_bytes, page, kv->page_bytes);
+    (void)be;
+    uint8_t *to = host;
+    for (const struct kv_layer *layer = kv->layers; layer < kv->layers + kv->n_layers; layer++) {
+        memcpy(to, page_of(layer, page_id), layer->page_bytes);
+        to += layer->page_bytes;
+    }
 }
 
 void cpu_kv_write_page(struct backend *be, struct kv_memory *kv, int32_t page_id, const void *host)
 {
-    uint8_t *page = kv->base + (size_t)page_id * kv->page_bytes;
-    for (int layer = 0; layer < cpu_of(be)->shape.n_layers; layer++, page += kv->layer_bytes)
-        memcpy(page, (const uint8_t *)host + (size_t)layer * kv->page_bytes, kv->page_bytes);
+    (void)be;
+    const uint8_t *from = host;
+    for (const struct kv_layer *layer = kv->layers; layer < kv->layers + kv->n_layers; layer++) {
+        memcpy(page_of(layer, page_id), from, layer->page_bytes);
+        from += layer->page_bytes;
+    }
 }
 
 /* ---- a row ------------------------------------------------------------------------------------------------------ */
@@ -121,17 +146,18 @@ void cpu_kv_store(struct cpu_backend *cpu, const struct kv_memory *kv, int layer
                   const float *v, uint8_t *scratch)
 {
     const struct step *step = cpu->step;
-    int pos = step->positions[row], at = pos % KV_PAGE_TOKENS, n = cpu->shape.head_dim;
-    int n_kv = cpu->shape.n_kv_heads * n;
-    size_t page_id = (size_t)step->page_tables[step->seqs[row]][pos / KV_PAGE_TOKENS];
-    uint8_t *keys = kv->base + (size_t)layer * kv->layer_bytes + page_id * kv->page_bytes;
+    const struct attention_shape *shape = &cpu_kind_of(cpu, layer)->shape;
+    int pos = step->positions[row], at = pos % KV_PAGE_TOKENS, n = shape->head_dim;
+    int n_kv = shape->n_kv_heads * n;
+    size_t head_bytes = kv->layers[layer].head_bytes;
+    uint8_t *keys = page_of(&kv->layers[layer], step->page_tables[step->seqs[row]][pos / KV_PAGE_TOKENS]);
     uint16_t *halves = (uint16_t *)scratch;
     if (kv->dtype == DTYPE_F16) {
         cpu->kernels.to_half(halves, k, n_kv);
         cpu->kernels.to_half(halves + n_kv, v, n_kv);
     }
-    for (int h = 0; h < n_kv; h += n, keys += 2 * kv->head_bytes) {
-        uint8_t *values = keys + kv->head_bytes;
+    for (int h = 0; h < n_kv; h += n, keys += 2 * head_bytes) {
+        uint8_t *values = keys + head_bytes;
         if (kv->dtype == DTYPE_F16)
             place_16bit(keys, values, at, halves + h, halves + n_kv + h, n);
         else if (kv->dtype == DTYPE_F32)

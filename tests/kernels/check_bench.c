@@ -92,7 +92,9 @@ static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
     struct backend_options options = {
         .n_threads = team_n_threads(c->team),
         .cpu = cpu_name(c->level),
-        .attention = { .n_layers = 1, .n_heads = 1, .n_kv_heads = 1, .head_dim = 8 },
+        .n_layers = 1,
+        .n_kinds = 1,
+        .attention = &(struct attention_shape){ .n_heads = 1, .n_kv_heads = 1, .head_dim = 8 },
     };
     must(backend_cpu_new(&m.be, &options, &err), &err);
     make_matrices(&m, type, n_out, n_in);

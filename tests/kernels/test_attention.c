@@ -65,24 +65,35 @@ static const struct fixture *fixture_get(void)
     return &f;
 }
 
-static struct backend *backend_make(int n_threads, const struct attention_case *c, int max_rows)
+static struct attention_shape shape_of(const struct attention_case *c)
 {
     const struct fixture *f = fixture_get();
+    return (struct attention_shape){ .n_heads = c->n_heads,
+                                     .n_kv_heads = c->n_kv_heads,
+                                     .head_dim = c->head_dim,
+                                     .rotary_dim = c->head_dim / 2,
+                                     .rope = c->rope,
+                                     .rope_freqs = f->freqs,
+                                     .rope_scale = 1,
+                                     .scale = 1 / sqrtf((float)c->head_dim),
+                                     .window = c->window,
+                                     .alibi_slopes = c->has_slopes ? f->slopes : NULL,
+                                     .qk_norm_eps = 1e-6f };
+}
+
+/* Layers 0 and 2 are of the first kind, layer 1 of the second, or of the first too where it is NULL. */
+static struct backend *backend_make(int n_threads, const struct attention_case *c,
+                                    const struct attention_case *second, int max_rows)
+{
+    static const uint8_t KINDS[] = { 0, 1, 0 };
     struct backend *be = NULL;
     struct tutti_error err;
+    const struct attention_shape shapes[] = { shape_of(c), shape_of(second ? second : c) };
     struct backend_options options = { .n_threads = n_threads,
-                                       .attention = { .n_layers = 2,
-                                                      .n_heads = c->n_heads,
-                                                      .n_kv_heads = c->n_kv_heads,
-                                                      .head_dim = c->head_dim,
-                                                      .rotary_dim = c->head_dim / 2,
-                                                      .rope = c->rope,
-                                                      .rope_freqs = f->freqs,
-                                                      .rope_scale = 1,
-                                                      .scale = 1 / sqrtf((float)c->head_dim),
-                                                      .window = c->window,
-                                                      .alibi_slopes = c->has_slopes ? f->slopes : NULL,
-                                                      .qk_norm_eps = 1e-6f } };
+                                       .n_layers = 3,
+                                       .n_kinds = second ? 2 : 1,
+                                       .attention = shapes,
+                                       .kinds = second ? KINDS : NULL };
     if (backend_cpu_new(&be, &options, &err) != TUTTI_OK || be->ops->reserve(be, max_rows, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     return be;
@@ -93,13 +104,23 @@ static int row_floats(const struct attention_case *c)
     return (c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
 }
 
+/* How the rows are divided over steps, and the kind of attention of a layer in between. */
+struct run {
+    int first, chunk;
+    bool has_other;
+    const struct attention_case *second; /* NULL: the same */
+};
+
 /* ---- running it ------------------------------------------------------------------------------------------------- */
 
 /* n rows of one sequence, `first` of them in the first step and then chunk by chunk, over scattered pages.
  * has_other: each step also has a row of another sequence, in front. Writes y [n][n_heads * head_dim]. */
 static void attend(struct backend *be, const struct attention_case *c, const float *qkv, float *y, int n,
-                   int first, int chunk, bool has_other)
+                   const struct run *run)
 {
+    const struct attention_case *second = run->second ? run->second : c;
+    int first = run->first, chunk = run->chunk;
+    bool has_other = run->has_other;
     const struct fixture *f = fixture_get();
     int n_q = c->n_heads * c->head_dim, n_row = row_floats(c);
     struct tutti_error err;
@@ -143,7 +164,20 @@ static void attend(struct backend *be, const struct attention_case *c, const flo
             step.block_positions = block;
         }
         be->ops->step_begin(be, &step);
-        for (int layer = 1; layer >= 0; layer--) { /* twice the same: no layer leaves anything to the next */
+        for (int layer = 2; layer >= 0;
+             layer--) { /* three times the same: no layer leaves anything to the next */
+            if (layer == 1) {
+                size_t n_floats = (size_t)step.n_rows * (size_t)row_floats(second);
+                float *others = malloc(n_floats * sizeof *others),
+                      *unused = malloc(n_floats * sizeof *unused);
+                for (size_t i = 0; i < n_floats; i++)
+                    others[i] = (float)(i % 7);
+                be->ops->rope_store(be, others, NULL, NULL, kv, layer);
+                be->ops->attention(be, unused, others, kv, layer);
+                free(others);
+                free(unused);
+                continue;
+            }
             memcpy(rows + extra * n_row, qkv + (size_t)begin * (size_t)n_row,
                    (size_t)(n_here * n_row) * sizeof *rows);
             be->ops->rope_store(be, rows, c->has_qk_norm ? f->q_norm : NULL,
@@ -245,11 +279,6 @@ static void attend_float64(const struct attention_case *c, const float *qkv, dou
 
 /* ---- the tests -------------------------------------------------------------------------------------------------- */
 
-struct run {
-    int first, chunk;
-    bool has_other;
-};
-
 /* Every run on 1 to 5 threads has the bits of the first on one thread, and from row `from` on they are near float64. */
 static void check_case(const struct attention_case *c, int n, int from, const struct run *runs, int n_runs)
 {
@@ -260,10 +289,10 @@ static void check_case(const struct attention_case *c, int n, int from, const st
     double *exact = malloc(n_out * sizeof *exact);
     attend_float64(c, qkv, exact, n, from);
     for (int n_threads = 1; n_threads <= 5; n_threads += n_threads == 3 ? 2 : 1) {
-        struct backend *be = backend_make(n_threads, c, n + 1);
+        struct backend *be = backend_make(n_threads, c, NULL, n + 1);
         for (int k = 0; k < n_runs; k++) {
             bool is_first = n_threads == 1 && k == 0;
-            attend(be, c, qkv, is_first ? want : y, n, runs[k].first, runs[k].chunk, runs[k].has_other);
+            attend(be, c, qkv, is_first ? want : y, n, &runs[k]);
             if (!is_first)
                 assert_memory_equal(y, want, n_out * sizeof *y);
         }
@@ -306,9 +335,11 @@ static void attention_is_near_float64_and_the_same_in_any_chunks(void **state)
         { 3, 3, 64, ROPE_2D, DTYPE_F16, 0, 7, false, false },
         { 4, 1, 64, ROPE_2D, DTYPE_F16, 0, SHORT, false, false },
     };
-    static const struct run RUNS[] = {
-        { SHORT, SHORT, false }, { 1, 1, true }, { 7, 7, false }, { 64, 64, true }, { 16, 16, false }
-    };
+    static const struct run RUNS[] = { { SHORT, SHORT, false, NULL },
+                                       { 1, 1, true, NULL },
+                                       { 7, 7, false, NULL },
+                                       { 64, 64, true, NULL },
+                                       { 16, 16, false, NULL } };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         check_case(&CASES[i], SHORT, 0, RUNS, sizeof RUNS / sizeof *RUNS);
 }
@@ -324,11 +355,47 @@ static void a_long_context_has_the_same_bits_on_any_number_of_threads(void **sta
         { 20, 1, 16, ROPE_NONE, DTYPE_F16, 0, 0, true, false },
         { 2, 1, 64, ROPE_2D, DTYPE_F32, 0, 1000, false, false },
     };
-    static const struct run RUNS[] = {
-        { LONG, LONG, false }, { 1040, 1, true }, { 250, 250, false }, { 1030, 14, true }, { 1090, 1, false }
-    };
+    static const struct run RUNS[] = { { LONG, LONG, false, NULL },
+                                       { 1040, 1, true, NULL },
+                                       { 250, 250, false, NULL },
+                                       { 1030, 14, true, NULL },
+                                       { 1090, 1, false, NULL } };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         check_case(&CASES[i], LONG, LONG - 30, RUNS, sizeof RUNS / sizeof *RUNS);
+}
+
+/* Heads, dimensions, window and rotation of the kinds differ, so that their pages and tiles do too. */
+static void layers_of_several_kinds_have_the_bits_of_each_kind_alone(void **state)
+{
+    (void)state;
+    static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_I8 };
+    for (int t = 0; t < 3; t++) {
+        const struct attention_case kinds[] = {
+            { 8, 2, 32, ROPE_HALF, TYPES[t], 300, 0, false, false },
+            { 4, 4, 64, ROPE_INTERLEAVED, TYPES[t], 0, 0, false, false },
+            { 6, 1, 128, ROPE_NONE, TYPES[t], 0, 0, false, false },
+        };
+        for (int i = 0; i < 3; i++) {
+            const struct attention_case *c = &kinds[i], *second = &kinds[(i + 1) % 3];
+            const struct run alone = { LONG, LONG, false, NULL };
+            const struct run runs[] = { { LONG, LONG, false, second }, { 1040, 14, true, second } };
+            size_t n_out = (size_t)LONG * (size_t)(c->n_heads * c->head_dim);
+            float *qkv = random_floats((size_t)LONG * (size_t)row_floats(c), 3);
+            float *want = random_floats(n_out, 1), *y = random_floats(n_out, 1);
+            struct backend *be = backend_make(1, c, NULL, LONG + 1);
+            attend(be, c, qkv, want, LONG, &alone);
+            be->ops->free(be);
+            be = backend_make(3, c, second, LONG + 1);
+            for (int k = 0; k < 2; k++) {
+                attend(be, c, qkv, y, LONG, &runs[k]);
+                assert_memory_equal(y, want, n_out * sizeof *y);
+            }
+            be->ops->free(be);
+            free(qkv);
+            free(want);
+            free(y);
+        }
+    }
 }
 
 static void what_a_page_held_before_has_no_influence(void **state)
@@ -337,7 +404,7 @@ static void what_a_page_held_before_has_no_influence(void **state)
     static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_I8 };
     for (int type = 0; type < 3; type++) {
         struct attention_case c = { 4, 2, 32, ROPE_NONE, TYPES[type], 0, 0, false, false };
-        struct backend *be = backend_make(1, &c, 16);
+        struct backend *be = backend_make(1, &c, NULL, 16);
         struct tutti_error err;
         struct kv_memory *kv = NULL;
         assert_int_equal(be->ops->kv_new(be, &kv, 2, c.kv_type, &err), TUTTI_OK);
@@ -408,7 +475,7 @@ static void a_page_that_went_by_host_memory_has_the_same_bits(void **state)
     static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_I8 };
     for (int type = 0; type < 3; type++) {
         struct attention_case c = { 4, 2, 32, ROPE_NONE, TYPES[type], 0, 0, false, false };
-        struct backend *be = backend_make(2, &c, 16);
+        struct backend *be = backend_make(2, &c, NULL, 16);
         struct kv_memory *kv = NULL;
         struct tutti_error err;
         assert_int_equal(be->ops->kv_new(be, &kv, 3, c.kv_type, &err), TUTTI_OK);
@@ -443,16 +510,20 @@ static void a_page_has_the_size_that_is_promised(void **state)
 {
     (void)state;
     struct attention_case c = { 32, 2, 128, ROPE_INTERLEAVED, DTYPE_F16, 0, 0, false, false };
-    struct backend *be = backend_make(1, &c, 1);
-    /* 2 layers, 2 KV heads, keys and values, 16 tokens of 128 dimensions; int8: and their scales */
-    assert_int_equal(be->ops->kv_page_bytes(be, DTYPE_F32), 8 * 16 * 128 * 4);
-    assert_int_equal(be->ops->kv_page_bytes(be, DTYPE_F16), 8 * 16 * 128 * 2);
-    assert_int_equal(be->ops->kv_page_bytes(be, DTYPE_I8), 8 * 16 * (128 + 4));
+    struct backend *be = backend_make(1, &c, NULL, 1);
+    /* 3 layers, 2 KV heads, keys and values, 16 tokens of 128 dimensions; int8: and their scales */
+    assert_int_equal(be->ops->kv_page_bytes(be, DTYPE_F32), 12 * 16 * 128 * 4);
+    assert_int_equal(be->ops->kv_page_bytes(be, DTYPE_F16), 12 * 16 * 128 * 2);
+    assert_int_equal(be->ops->kv_page_bytes(be, DTYPE_I8), 12 * 16 * (128 + 4));
     struct kv_memory *kv = NULL;
     struct tutti_error err;
     assert_int_equal(be->ops->kv_new(be, &kv, 1, DTYPE_BF16, &err), TUTTI_E_UNSUPPORTED);
     assert_non_null(strstr(err.text, "expected f16, f32 or int8"));
     assert_null(kv);
+    be->ops->free(be);
+    struct attention_case narrow = { 8, 1, 64, ROPE_HALF, DTYPE_F16, 0, 0, false, false };
+    be = backend_make(1, &c, &narrow, 1); /* two layers of the wide kind, one of the narrow one */
+    assert_int_equal(be->ops->kv_page_bytes(be, DTYPE_F16), (8 * 128 + 2 * 64) * 16 * 2);
     be->ops->free(be);
 }
 
@@ -461,6 +532,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_near_float64_and_the_same_in_any_chunks),
         cmocka_unit_test(a_long_context_has_the_same_bits_on_any_number_of_threads),
+        cmocka_unit_test(layers_of_several_kinds_have_the_bits_of_each_kind_alone),
         cmocka_unit_test(what_a_page_held_before_has_no_influence),
         cmocka_unit_test(a_page_that_went_by_host_memory_has_the_same_bits),
         cmocka_unit_test(a_page_has_the_size_that_is_promised),

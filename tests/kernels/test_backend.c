@@ -38,8 +38,7 @@ static float *random_floats(size_t n)
 static struct attention_shape shape_of(int n_heads, int n_kv_heads, int head_dim, enum rope_kind rope,
                                        const float *freqs)
 {
-    return (struct attention_shape){ .n_layers = 2,
-                                     .n_heads = n_heads,
+    return (struct attention_shape){ .n_heads = n_heads,
                                      .n_kv_heads = n_kv_heads,
                                      .head_dim = head_dim,
                                      .rotary_dim = head_dim / 2,
@@ -53,7 +52,9 @@ static struct backend *backend_make(int n_threads, const char *cpu, struct atten
 {
     struct backend *be = NULL;
     struct tutti_error err;
-    struct backend_options options = { .n_threads = n_threads, .cpu = cpu, .attention = shape };
+    struct backend_options options = {
+        .n_threads = n_threads, .cpu = cpu, .n_layers = 2, .n_kinds = 1, .attention = &shape
+    };
     if (backend_cpu_new(&be, &options, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     return be;

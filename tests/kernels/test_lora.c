@@ -87,12 +87,13 @@ static struct backend *backend_make(int n_threads, const struct setup *s, enum d
     struct backend *be = NULL;
     struct tutti_error err;
     struct backend_options options = { .n_threads = n_threads,
-                                       .attention = { .n_layers = 1,
-                                                      .n_heads = 1,
-                                                      .n_kv_heads = 1,
-                                                      .head_dim = 8,
-                                                      .rope = ROPE_NONE,
-                                                      .scale = 1 } };
+                                       .n_layers = 1,
+                                       .n_kinds = 1,
+                                       .attention = &(struct attention_shape){ .n_heads = 1,
+                                                                               .n_kv_heads = 1,
+                                                                               .head_dim = 8,
+                                                                               .rope = ROPE_NONE,
+                                                                               .scale = 1 } };
     if (backend_cpu_new(&be, &options, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     for (int a = 0; a < N_ADAPTERS; a++) {

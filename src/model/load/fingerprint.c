@@ -26,7 +26,7 @@ uint64_t model_weights_fingerprint(const struct model *model)
 {
     const struct model_desc *d = &model->desc;
     uint64_t sum = 0;
-    for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
+    for (struct slot_at at = SLOT_BEGIN; model->weights && slot_next(d, &at);) {
         const struct model_weight *w = model_weight(model, (enum weight_slot)at.slot, at.layer);
         struct slot_shape shape = slot_shape(d, (enum weight_slot)at.slot);
         size_t n = (size_t)shape.n_out * (size_t)shape.n_in;

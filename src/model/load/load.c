@@ -196,24 +196,28 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", model->name);
     if (slopes)
         model_alibi_slopes(d, slopes);
+    const struct attention_shape attention = {
+        .n_heads = local->n_heads,
+        .n_kv_heads = local->n_kv_heads,
+        .head_dim = d->head_dim,
+        .rotary_dim = d->rope == ROPE_NONE ? 0 : d->rotary_dim,
+        .rope = d->rope,
+        .rope_freqs = model->rope_freqs,
+        .rope_scale = model_rope_scale(d),
+        .scale = 1.0f / __builtin_sqrtf((float)d->head_dim),
+        .window = d->window,
+        .alibi_slopes = slopes && group ? slopes + group->split.heads.begin : slopes,
+        .qk_norm_eps = d->norm_eps,
+    };
     struct backend_options backend = {
         .n_threads = options->n_threads > 0 || !options->ranks
                          ? options->n_threads
                          : cluster_n_threads(cluster_of(options->ranks)),
         .pin_threads = options->pin_threads,
         .cpu = options->cpu,
-        .attention = { .n_layers = d->n_layers,
-                       .n_heads = local->n_heads,
-                       .n_kv_heads = local->n_kv_heads,
-                       .head_dim = d->head_dim,
-                       .rotary_dim = d->rope == ROPE_NONE ? 0 : d->rotary_dim,
-                       .rope = d->rope,
-                       .rope_freqs = model->rope_freqs,
-                       .rope_scale = model_rope_scale(d),
-                       .scale = 1.0f / __builtin_sqrtf((float)d->head_dim),
-                       .window = d->window,
-                       .alibi_slopes = slopes && group ? slopes + group->split.heads.begin : slopes,
-                       .qk_norm_eps = d->norm_eps },
+        .n_layers = d->n_layers,
+        .n_kinds = 1,
+        .attention = &attention,
         .cluster = group ? group->cluster : NULL,
     };
     enum tutti_status st = backend_cpu_new(&model->backend, &backend, err);
