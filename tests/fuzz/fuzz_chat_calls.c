@@ -1,7 +1,6 @@
 /* Any text as an answer that may call tools, whole and as it grows: what was sent as content stays content. */
 #include "base/utf8.h"
 #include "model/chat/call_reader.h"
-#include "model/chat/chat.h"
 
 #include <assert.h>
 
@@ -16,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes)
     const char *text = (const char *)bytes;
     size_t n_content = n_bytes, n_sent = 0, i;
     const json_t *call;
-    json_t *calls = chat_find_calls(text, n_bytes, tools, &n_content);
+    json_t *calls = chat_find_calls(text, n_bytes, tools, false, &n_content);
     assert(n_content <= n_bytes && (!calls || json_array_size(calls) > 0));
     json_array_foreach(calls, i, call) assert(json_is_string(json_object_get(call, "name")) &&
                                               json_is_string(json_object_get(call, "arguments")));

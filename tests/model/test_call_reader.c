@@ -26,11 +26,19 @@ static const struct {
     { "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1", "f({\"a\": 1" },
     { "<tool_call>{\"name\": \"f\", \"arguments\": {}, \"id\": 7}</tool_call><tool_call>{\"name\": \"f\", "
       "\"arguments\": {}}</tool_call>",
+      "f({})f({})" },
+    { "<tool_call>{\"name\": \"f\"}</tool_call>", "f({})" },
+    { "<tool_call>{\"arguments\": {\"a\" : 1}, \"name\": \"f\"}</tool_call>", "f({\"a\":1})" },
+    { "<tool_call>{\"arguments\": {\"a\" : 1}, \"name\": \"f\"", "" },
+    { "<tool_call>{\"name\": \"f\", \"arguments\": {}, \"id\": }</tool_call><tool_call>{\"name\": \"f\"}",
       "f({})" },
-    { "<tool_call>{\"name\": \"f\"}</tool_call>", "" },
-    { "<tool_call>{\"arguments\": {}, \"name\": \"f\"}</tool_call>", "" },
+    { "[{\"name\": \"f\", \"arguments\": {}}] and <tool_call>{\"name\": \"f\"}</tool_call>", "f({})" },
+    { "f\n<tool_call>{\"name\": \"get_weather\"}</tool_call>", "get_weather({})" },
+    { "{ or [ <tool_call>{\"name\": \"f\"}</tool_call>", "f({})" },
+    { "{x} or [y] <tool_call>{\"name\": \"f\"}</tool_call>", "f({})" },
     { "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>", "" },
-    { "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}</tool_call>", "" },
+    { "<tool_call>{\"name\": \"f\", \"arguments\": \"{}\"}</tool_call>", "f({})" },
+    { "<tool_call>{\"name\": \"f\", \"arguments\": 5}</tool_call>", "" },
     { "<tool_call>{\"name\": \"f", "" },
     { "a < b, and <tool_calm> is none", "" },
     /* LLaMA-3, Mistral */
@@ -99,7 +107,7 @@ static void what_is_told_is_what_is_found_in_the_end(void **state)
     json_t *tools = json_loads(TOOLS, 0, NULL);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         size_t n = strlen(CASES[i].text), n_content;
-        json_t *calls = chat_find_calls(CASES[i].text, n, tools, &n_content);
+        json_t *calls = chat_find_calls(CASES[i].text, n, tools, false, &n_content);
         struct call_reader r = { .at = 0 };
         struct call_piece piece;
         struct buf arguments = { 0 };
@@ -181,7 +189,10 @@ static void long_answers_are_read_once(void **state)
         assert_memory_equal(told.bytes, LONG[i].told, strlen(LONG[i].told));
         if (LONG[i].is_call)
             assert_string_equal(told.bytes + told.n_bytes - strlen(END), END);
-        assert_int_equal(r.state, i == 1 || i == 2 ? CALL_NONE : i == 3 ? CALL_AWAITED : r.state);
+        assert_int_equal(r.state, i == 1   ? CALL_OBJECT
+                                  : i == 2 ? CALL_NONE
+                                  : i == 3 ? CALL_AWAITED
+                                           : r.state);
         buf_clear(&text);
         buf_clear(&told);
         call_reader_clear(&r);

@@ -1,5 +1,6 @@
 /* Chat formats: ids as the authors' code puts them together, special tokens by the format alone. Templates of tutti's own
  * are held against the authors' in tests/fixtures/template/chats.json. */
+#include "model/chat/call_reader.h"
 #include "model/chat/chat.h"
 #include "util.h"
 
@@ -442,7 +443,7 @@ static void finds_calls_as_each_family_writes_them(void **state)
         0, NULL);
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         size_t n_content, n = strlen(CASES[i].text);
-        json_t *calls = chat_find_calls(CASES[i].text, n, tools, &n_content);
+        json_t *calls = chat_find_calls(CASES[i].text, n, tools, false, &n_content);
         char *found = calls ? json_dumps(calls, JSON_COMPACT) : NULL;
         size_t want = CASES[i].calls ? CASES[i].n_content : n;
         if (!found != !CASES[i].calls || (found && strcmp(found, CASES[i].calls) != 0) || n_content != want)

@@ -116,16 +116,6 @@ chat_template_builtin(const struct chat_template *tpl); /* as in its source; NUL
 MUST_CHECK enum tutti_status chat_render(const struct model *model, const struct tutti_request *request,
                                          struct ids *out, struct tutti_error *err);
 
-/* ---- tool calls in an answer ---- */
-
-/* The tool calls in a complete answer: [{"name", "arguments": JSON as text}]. *n_content: bytes
- * of content before them. NULL: no calls (all is content), or out of memory. The result is for
- * json_decref(). */
-json_t *chat_find_calls(const char *text, size_t n_bytes, const json_t *tools, size_t *n_content);
-/* How many bytes of a growing answer are certainly content, whatever follows. n_known: at most
- * what an earlier call returned; these bytes are not searched again. */
-size_t chat_sure_content(const char *text, size_t n_bytes, size_t n_known, const json_t *tools);
-
 /* ---- for formats ---- */
 
 enum tutti_status chat_render_template(const struct chat_call *call, struct ids *out,

@@ -1,6 +1,6 @@
 #include "server/openai/openai_calls.h"
 
-#include "model/chat/chat.h"
+#include "model/chat/call_reader.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -23,15 +23,17 @@ json_t *calls_find(const struct job *job, const struct choice *choice, enum tutt
                    size_t *n_content)
 {
     const json_t *tools = calls_tools(job);
-    *n_content = choice->text.n_bytes;
-    if (!tools || finish != TUTTI_FINISH_STOP || choice->text.n_bytes == 0)
+    const char *text = choice->text.bytes;
+    size_t n = choice->text.n_bytes;
+    *n_content = n;
+    if (!tools || finish != TUTTI_FINISH_STOP || n == 0)
         return NULL;
-    if (job->req.forced != API_FORCED_NONE) {
-        json_t *forced = api_forced_calls(&job->req, choice->text.bytes, choice->text.n_bytes);
-        *n_content = forced ? 0 : *n_content;
-        return forced;
+    if (job->req.forced == API_FORCED_NAMED) { /* the whole answer is its arguments */
+        json_t *call = json_pack("[{s:s, s:s%}]", "name", job->req.forced_name, "arguments", text, n);
+        *n_content = call ? 0 : n;
+        return call;
     }
-    json_t *calls = chat_find_calls(choice->text.bytes, choice->text.n_bytes, tools, n_content);
+    json_t *calls = chat_find_calls(text, n, tools, job->req.forced == API_FORCED_ANY, n_content);
     while (job->req.one_tool_call && json_array_size(calls) > 1)
         json_array_remove(calls, json_array_size(calls) - 1);
     return calls;
@@ -70,20 +72,9 @@ bool calls_next_piece(const struct job *job, struct choice *choice, struct call_
     if (job->req.forced == API_FORCED_NAMED)
         return next_named(job, choice, piece);
     /* With parallel_tool_calls false, the answer ends after the first call. */
-    if (job->req.one_tool_call && choice->calls.n_calls == 1 && choice->calls.state == CALL_ENDED)
+    if (job->req.one_tool_call && choice->calls.n_calls == 1 && !choice->calls.is_open)
         return false;
+    choice->calls.takes_any = job->req.forced == API_FORCED_ANY;
     return call_reader_next(&choice->calls, choice->text.bytes, choice->text.n_bytes, calls_tools(job),
                             piece);
-}
-
-json_t *calls_rest(const struct job *job, struct choice *choice, enum tutti_finish finish, size_t *n_content)
-{
-    size_t n_told = choice->calls.n_calls;
-    json_t *calls = calls_find(job, choice, finish, n_content);
-    for (size_t i = 0; i < n_told && json_array_size(calls) > 0; i++)
-        json_array_remove(calls, 0);
-    if (json_array_size(calls) > 0)
-        return calls;
-    json_decref(calls);
-    return NULL;
 }

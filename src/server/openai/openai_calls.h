@@ -17,9 +17,6 @@ size_t calls_sure_content(const struct job *job, const struct choice *choice);
 /* Streaming: the next certain piece of a call; false: none until the answer grows. A piece cannot
  * be taken back: an answer that ends within a call leaves arguments that end early. */
 bool calls_next_piece(const struct job *job, struct choice *choice, struct call_piece *piece);
-/* At the end of a stream: the calls that were not sent in pieces, from number choice->calls.n_calls
- * on; NULL: none. If no piece was sent, *n_content bytes of the answer are text. */
-json_t *calls_rest(const struct job *job, struct choice *choice, enum tutti_finish finish, size_t *n_content);
 
 /* The id of a call: "call_...". */
 void calls_make_id(const struct job *job, size_t choice, size_t call, char *out, size_t n_bytes);

@@ -14,10 +14,8 @@ static json_t *logprobs(json_t *into, struct choice *choice, const struct tutti_
 
 /* ---- tool calls ---- */
 
-/* [{"id", "type", "function": {"name", "arguments"}}]; in chunks each has an index as well, from
- * first on. */
-static json_t *tool_calls(const struct job *job, size_t choice, const json_t *calls, bool is_chunk,
-                          size_t first)
+/* [{"id", "type", "function": {"name", "arguments"}}] */
+static json_t *tool_calls(const struct job *job, size_t choice, const json_t *calls)
 {
     json_t *out = json_array();
     size_t i;
@@ -25,11 +23,9 @@ static json_t *tool_calls(const struct job *job, size_t choice, const json_t *ca
     json_array_foreach(calls, i, call)
     {
         char id[80];
-        calls_make_id(job, choice, first + i, id, sizeof id);
-        json_t *entry = json_pack("{s:s, s:s, s:O}", "id", id, "type", "function", "function", call);
-        if (entry && is_chunk)
-            json_object_set_new(entry, "index", json_integer((json_int_t)first + (json_int_t)i));
-        if (json_array_append_new(out, entry) != 0) {
+        calls_make_id(job, choice, i, id, sizeof id);
+        if (json_array_append_new(
+                out, json_pack("{s:s, s:s, s:O}", "id", id, "type", "function", "function", call)) != 0) {
             json_decref(out);
             return NULL;
         }
@@ -67,7 +63,7 @@ static json_t *whole(struct job *job, size_t index, struct choice *choice)
     json_t *content = calls && n_content == 0 ? json_null() : json_text(choice->text.bytes, n_content);
     json_t *message = json_pack("{s:s, s:o, s:n}", "role", "assistant", "content", content, "refusal");
     if (message && calls)
-        json_object_set_new(message, "tool_calls", tool_calls(job, index, calls, false, 0));
+        json_object_set_new(message, "tool_calls", tool_calls(job, index, calls));
     json_t *reason = calls ? reason_of_calls(job) : openai_finish_reason(choice->finish);
     json_decref(calls);
     return json_pack("{s:I, s:o, s:o, s:o}", "index", (json_int_t)index, "message", message, "logprobs", lp,
@@ -107,21 +103,14 @@ static json_t *stream_with_tools(struct job *job, size_t index, struct choice *c
     }
     size_t n_sure = choice->calls.n_calls == 0 ? calls_sure_content(job, choice) : 0;
     bool has_piece = calls_next_piece(job, choice, &piece);
-    json_t *rest = NULL;
     if (has_ended && choice->calls.n_calls == 0)
-        rest = calls_rest(job, choice, event->finish, &n_sure);
+        n_sure = choice->text.n_bytes;
     size_t n_new = n_sure > choice->n_sent ? n_sure - choice->n_sent : 0;
     stream_content(job, index, choice->text.bytes + choice->n_sent, n_new, lp);
     choice->n_sent += n_new;
     for (; has_piece; has_piece = calls_next_piece(job, choice, &piece))
         stream_calls(job, index, tool_call_piece(job, index, &piece));
-    if (has_ended && choice->calls.n_calls > 0)
-        rest = calls_rest(job, choice, event->finish, &n_sure);
-    if (rest)
-        stream_calls(job, index, tool_calls(job, index, rest, true, choice->calls.n_calls));
-    bool has_calls = rest || choice->calls.n_calls > 0;
-    json_decref(rest);
-    return has_calls && event->finish == TUTTI_FINISH_STOP ? reason_of_calls(job) : NULL;
+    return choice->calls.n_calls > 0 && event->finish == TUTTI_FINISH_STOP ? reason_of_calls(job) : NULL;
 }
 
 static void stream(struct job *job, size_t index, struct choice *choice, const struct tutti_event *event)

@@ -317,21 +317,21 @@ static void take_event(struct job *job, size_t index, struct choice *choice, con
         stream_event(job, choice, event);
 }
 
-/* Sends the remaining items of the answer. */
+/* Sends the remaining items of the answer: a stream has told its calls. */
 static void end_items(struct job *job, struct choice *choice)
 {
-    size_t n_content = choice->text.n_bytes, n_told = choice->calls.n_calls, i;
-    json_t *rest = calls_rest(job, choice, choice->finish, &n_content);
+    size_t n_content = choice->text.n_bytes, i;
+    json_t *calls = job->req.stream ? NULL : calls_find(job, choice, choice->finish, &n_content);
     const json_t *call;
-    if (n_told > 0)
+    if (choice->calls.n_calls > 0)
         end_streamed_call(job, choice, false);
-    else if (!rest || n_content > 0) {
+    else if (!calls || n_content > 0) {
         if (job->req.stream)
             stream_text(job, choice, n_content, NULL);
         end_message(job, choice, n_content);
     }
-    json_array_foreach(rest, i, call) add_call(job, choice, n_told + i, call);
-    json_decref(rest);
+    json_array_foreach(calls, i, call) add_call(job, choice, i, call);
+    json_decref(calls);
 }
 
 static void finish(struct job *job)

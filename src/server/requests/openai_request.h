@@ -126,9 +126,6 @@ MUST_CHECK enum tutti_status api_dump(struct api_request *req, const json_t *val
                                       struct tutti_error *err);
 /* Reads tools, tool_choice and chat_template_kwargs; after the messages and response_format. */
 MUST_CHECK enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *err);
-/* The calls of a whole answer that tool_choice forces to be calls: [{"name", "arguments": JSON as
- * text}]. NULL: invalid, or out of memory. */
-json_t *api_forced_calls(const struct api_request *req, const char *text, size_t n_bytes);
 /* Reads response_format, grammar and the corresponding fields of other servers. */
 MUST_CHECK enum tutti_status api_read_format(struct api_request *req, struct tutti_error *err);
 /* Sets err->param to the field of the request that sets the grammar. */

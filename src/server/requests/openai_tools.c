@@ -247,24 +247,3 @@ enum tutti_status api_read_tools(struct api_request *req, struct tutti_error *er
         st = api_dump(req, tools, &req->tools, err);
     return st == TUTTI_OK ? read_template_fields(req, err) : st;
 }
-
-/* ---- the answer -------------------------------------------------------------------------------------------------- */
-
-json_t *api_forced_calls(const struct api_request *req, const char *text, size_t n_bytes)
-{
-    if (req->forced == API_FORCED_NAMED)
-        return json_pack("[{s:s, s:s%}]", "name", req->forced_name, "arguments", text, n_bytes);
-    json_t *list = json_loadb(text, n_bytes, 0, NULL), *call;
-    size_t i;
-    bool ok = json_is_array(list);
-    json_array_foreach(list, i, call)
-    {
-        char *arguments = json_print(json_object_get(call, "arguments"), JSON_ENCODE_ANY);
-        ok = ok && arguments && json_object_set_new(call, "arguments", json_string(arguments)) == 0;
-        free(arguments);
-    }
-    if (ok)
-        return list;
-    json_decref(list);
-    return NULL;
-}
