@@ -23,6 +23,12 @@ enum tutti_status error_set(struct tutti_error *err, enum tutti_status status, c
 enum tutti_status error_set_param(struct tutti_error *err, enum tutti_status status, const char *param,
                                   const char *format, ...) PRINTF_LIKE(4, 5);
 
+/* TUTTI_E_MEMORY; name: what the memory was for, usually a file. */
+static inline enum tutti_status error_out_of_memory(const char *name, struct tutti_error *err)
+{
+    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+}
+
 /* Prepends "prefix: " to the existing text. */
 void error_prefix(struct tutti_error *err, const char *format, ...) PRINTF_LIKE(2, 3);
 

@@ -1,4 +1,5 @@
 /* tutti chat: one conversation at the terminal. Ctrl-C stops the answer, not the program. */
+#include "base/array.h"
 #include "cli/options/command.h"
 #include "cli/options/flags.h"
 #include "cli/terminal/chat_line.h"
@@ -73,15 +74,9 @@ struct chat {
 static enum tutti_status add_message(struct chat *chat, size_t index, const char *role, const char *text,
                                      size_t n_bytes, struct tutti_error *err)
 {
-    if (chat->n_messages == chat->capacity) {
-        size_t capacity = chat->capacity ? 2 * chat->capacity : 16;
-        struct tutti_message *grown = reallocarray(chat->messages, capacity, sizeof *grown);
-        if (!grown)
-            return error_set(err, TUTTI_E_MEMORY, "out of memory for the conversation");
-        chat->messages = grown;
-        chat->capacity = capacity;
-    }
-    char *content = malloc(n_bytes + 1);
+    char *content = NULL;
+    if (array_grow(&chat->messages, chat->n_messages, &chat->capacity, sizeof *chat->messages))
+        content = malloc(n_bytes + 1);
     if (!content)
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the conversation");
     if (n_bytes > 0)
@@ -309,8 +304,8 @@ static enum tutti_status converse(struct chat *chat, struct tutti_error *err)
     return st;
 }
 
-static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
-                             struct tutti_error *err)
+static enum tutti_status run_chat(const void *v, const char *const *operands, int n_operands,
+                                  struct tutti_error *err)
 {
     (void)n_operands;
     const struct chat_values *values = v;
@@ -385,5 +380,5 @@ const struct command COMMAND_CHAT = {
     .example = "tutti chat models/demo --system \"You are a helpful assistant.\"",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),
     .values_bytes = sizeof(struct chat_values),
-    .run = run,
+    .run = run_chat,
 };

@@ -1,5 +1,6 @@
 /* tutti convert: converts any checkpoint to one GGUF file. */
 #include "offline/convert.h"
+#include "base/json/json_list.h"
 
 #include "base/files/new_file.h"
 #include "cli/options/command.h"
@@ -90,13 +91,11 @@ static void add_to_table(struct report *r, const struct convert_result *t)
 
 static void add_to_json(struct report *r, const struct convert_result *t)
 {
-    json_t *shape = json_array();
-    for (int i = 0; i < t->n_dims; i++)
-        r->ok = r->ok && json_array_append_new(shape, json_integer(t->shape[i])) == 0;
-    json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:s, s:o, s:I, s:f, s:f}", "name", t->name, "from", dtype_name(t->from), "type",
-        dtype_name(t->to), "wanted", dtype_name(t->wanted), "shape", shape, "bytes", (json_int_t)t->n_bytes,
-        "relative_rms_error", relative(t->squared_error, t->squares), "max_error", (double)t->max_error);
+    json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:o, s:I, s:f, s:f}", "name", t->name, "from",
+                               dtype_name(t->from), "type", dtype_name(t->to), "wanted",
+                               dtype_name(t->wanted), "shape", json_integers(t->shape, (size_t)t->n_dims),
+                               "bytes", (json_int_t)t->n_bytes, "relative_rms_error",
+                               relative(t->squared_error, t->squares), "max_error", (double)t->max_error);
     r->ok = r->ok && json_array_append_new(r->tensors, object) == 0; /* NULL fails too */
 }
 
@@ -181,8 +180,8 @@ static bool is_same_file(const char *a, const char *b)
            (stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino);
 }
 
-static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
-                             struct tutti_error *err)
+static enum tutti_status run_convert(const void *v, const char *const *operands, int n_operands,
+                                     struct tutti_error *err)
 {
     (void)n_operands;
     const struct convert_values *values = v;
@@ -238,5 +237,5 @@ const struct command COMMAND_CONVERT = {
     .example = "tutti convert models/demo demo.gguf --type q4_k_m --report",
     .options = OPTION_SET(GROUPS, "MODEL FILE", 2, 2, "expected MODEL and FILE, the GGUF file to write"),
     .values_bytes = sizeof(struct convert_values),
-    .run = run,
+    .run = run_convert,
 };

@@ -704,8 +704,8 @@ static enum tutti_status answer_requests(const struct generate_values *values, c
     return st;
 }
 
-static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
-                             struct tutti_error *err)
+static enum tutti_status run_generate(const void *v, const char *const *operands, int n_operands,
+                                      struct tutti_error *err)
 {
     (void)n_operands;
     const struct generate_values *values = v;
@@ -758,5 +758,5 @@ const struct command COMMAND_GENERATE = {
                "mpirun -n 4 tutti generate models/demo --dp 4 --chat -f questions.txt > answers.txt",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),
     .values_bytes = sizeof(struct generate_values),
-    .run = run,
+    .run = run_generate,
 };

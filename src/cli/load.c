@@ -15,7 +15,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-static const char *const APIS[] = { "openai", "llm-serving", "tgi", NULL };
 static const char *const PROCESSES[] = { "poisson", "even", NULL };
 
 enum { DEFAULT_REQUESTS = 100, MAX_KEYS = 4096 };
@@ -155,7 +154,7 @@ static const struct option SERVER_OPTIONS[] = {
     { .name = "api",
       CHOICE_IN(VALUES, api),
       .value = "NAME",
-      .choices = APIS,
+      .choices = LOAD_API_NAMES,
       .initial = "openai",
       .help = "HTTP API of the server" },
     { .name = "model",
@@ -356,9 +355,10 @@ static enum tutti_status prepare_body(const char *text, json_t **out, struct tut
 
 static enum load_api api_of(const char *name)
 {
-    return strcmp(name, "openai") == 0        ? LOAD_API_OPENAI
-           : strcmp(name, "llm-serving") == 0 ? LOAD_API_LLM_SERVING
-                                              : LOAD_API_TGI;
+    int api = 0;
+    while (strcmp(name, LOAD_API_NAMES[api]) != 0) /* the choices of --api */
+        api++;
+    return (enum load_api)api;
 }
 
 /* llm-serving has the name of a model family in its path; this is the default of its clients. */
@@ -441,8 +441,8 @@ static enum tutti_status measure(const struct load_values *values, const struct 
     return st;
 }
 
-static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
-                             struct tutti_error *err)
+static enum tutti_status run_load(const void *v, const char *const *operands, int n_operands,
+                                  struct tutti_error *err)
 {
     (void)n_operands;
     const struct load_values *values = v;
@@ -500,5 +500,5 @@ const struct command COMMAND_LOAD = {
                "tutti load http://127.0.0.1:8080 -c 32 -N 500 -f prompts.jsonl --json figures.json",
     .options = OPTION_SET(GROUPS, "URL", 1, 1, "expected URL, such as http://127.0.0.1:8080"),
     .values_bytes = sizeof(struct load_values),
-    .run = run,
+    .run = run_load,
 };

@@ -3,8 +3,8 @@
 
 static const struct option_group GROUPS[] = { { .title = NULL } };
 
-static enum tutti_status run(const void *values, const char *const *operands, int n_operands,
-                             struct tutti_error *err)
+static enum tutti_status run_load(const void *values, const char *const *operands, int n_operands,
+                                  struct tutti_error *err)
 {
     (void)values, (void)operands, (void)n_operands;
     return error_set(
@@ -19,5 +19,5 @@ const struct command COMMAND_LOAD = {
     .about = "This tutti was built without libcurl, which \"tutti load\" needs.",
     .options = OPTION_SET(GROUPS, "URL", 0, 1, ""),
     .values_bytes = 1,
-    .run = run,
+    .run = run_load,
 };

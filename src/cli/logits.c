@@ -62,23 +62,6 @@ static enum tutti_status write_logits(struct new_file *file, const struct ids *i
     return st == TUTTI_OK ? new_file_finish(file, err) : st;
 }
 
-static enum tutti_status read_ids(const char *given, struct ids *out, struct tutti_error *err)
-{
-    struct buf text = { 0 };
-    enum tutti_status st;
-    if (given[0] != '@') {
-        st = input_parse_ids(out, "--ids", given, strlen(given), err);
-    } else {
-        st = input_read(&text, given + 1, err);
-        if (st == TUTTI_OK)
-            st = input_parse_ids(out, input_name(given + 1), text.bytes, text.n_bytes, err);
-    }
-    if (st == TUTTI_OK && out->n == 0)
-        st = error_set(err, TUTTI_E_ARGUMENT, "--ids: expected at least one token id");
-    buf_clear(&text);
-    return st;
-}
-
 static enum tutti_status compute(tutti_model *model, const struct ids *ids, const char *path,
                                  struct tutti_error *err)
 {
@@ -110,8 +93,8 @@ done:
     return st;
 }
 
-static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
-                             struct tutti_error *err)
+static enum tutti_status run_logits(const void *v, const char *const *operands, int n_operands,
+                                    struct tutti_error *err)
 {
     (void)n_operands;
     const struct logits_values *values = v;
@@ -124,7 +107,9 @@ static enum tutti_status run(const void *v, const char *const *operands, int n_o
     enum tutti_status st = model_flags_join(&values->model, NULL, operands[0], &ranks, &is_done, err);
     if (st != TUTTI_OK || is_done)
         return st;
-    st = read_ids(values->ids, &ids, err);
+    st = input_read_ids(&ids, values->ids, err);
+    if (st == TUTTI_OK && ids.n == 0)
+        st = error_set(err, TUTTI_E_ARGUMENT, "--ids: expected at least one token id");
     if (st == TUTTI_OK)
         st = model_flags_open(&values->model, ranks, operands[0], &model, err);
     if (st == TUTTI_OK)
@@ -144,5 +129,5 @@ const struct command COMMAND_LOGITS = {
     .example = "tutti logits models/demo --ids 5,17,3 --out logits.safetensors --type f32 --kv-type f32",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a Hugging Face folder or a GGUF file"),
     .values_bytes = sizeof(struct logits_values),
-    .run = run,
+    .run = run_logits,
 };

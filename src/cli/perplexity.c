@@ -142,22 +142,17 @@ static enum tutti_status check_call(const struct job *job, bool base_is_model, s
     return TUTTI_OK;
 }
 
-static enum tutti_status read_ids(struct job *job, struct ids *out, struct tutti_error *err)
+static enum tutti_status read_text_ids(struct job *job, struct ids *out, struct tutti_error *err)
 {
-    const char *given = job->values->ids;
     struct buf text = { 0 };
-    enum tutti_status st;
-    if (given && given[0] != '@')
-        return input_parse_ids(out, "--ids", given, strlen(given), err);
-    const char *path = given ? given + 1 : job->file;
-    st = input_read(&text, path, err);
-    if (st == TUTTI_OK && given)
-        st = input_parse_ids(out, input_name(path), text.bytes, text.n_bytes, err);
-    else if (st == TUTTI_OK && !job->model->tokenizer)
+    if (job->values->ids)
+        return input_read_ids(out, job->values->ids, err);
+    enum tutti_status st = input_read(&text, job->file, err);
+    if (st == TUTTI_OK && !job->model->tokenizer)
         st = error_set(err, TUTTI_E_UNSUPPORTED,
                        "%s has no tokenizer that tutti reads; --ids takes token ids", job->model->name);
     else if (st == TUTTI_OK && !tokenizer_encode(job->model->tokenizer, text.bytes, text.n_bytes, out))
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory for its ids", input_name(path));
+        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory for its ids", input_name(job->file));
     buf_clear(&text);
     return st;
 }
@@ -184,7 +179,7 @@ static enum tutti_status plan_windows(struct job *job, struct tutti_error *err)
                          (long long)v->stride, (long long)n_context);
     enum tutti_status st = find_head(job, v->text_prefix, err);
     if (st == TUTTI_OK)
-        st = read_ids(job, &text, err);
+        st = read_text_ids(job, &text, err);
     for (size_t i = 0; i < job->head.n && st == TUTTI_OK && !v->ids; i++)
         if (!ids_add(&job->ids, job->head.ids[i]))
             st = error_set(err, TUTTI_E_MEMORY, "out of memory for the ids");
@@ -233,7 +228,7 @@ static enum tutti_status take_windows(struct job *job, struct tutti_error *err)
     if (st == TUTTI_OK && (job->file || v->ids)) {
         const struct windows *w = &job->windows;
         size_t n = (size_t)(w->n - 1) * (size_t)w->step + (size_t)w->n_context, n_head = 0;
-        st = read_ids(job, &given, err);
+        st = read_text_ids(job, &given, err);
         /* The head replaces the base's first ids. */
         if (st == TUTTI_OK && !v->ids && w->n_head > 0 &&
             memcmp(w->ids, w->head, (size_t)w->n_head * sizeof *w->ids) == 0)
@@ -450,8 +445,8 @@ static enum tutti_status run_job(struct job *job, const char *path, struct tutti
     return st;
 }
 
-static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
-                             struct tutti_error *err)
+static enum tutti_status run_perplexity(const void *v, const char *const *operands, int n_operands,
+                                        struct tutti_error *err)
 {
     struct job job = { .values = v, .file = n_operands > 1 ? operands[1] : NULL };
     bool is_done;
@@ -490,5 +485,5 @@ const struct command COMMAND_PERPLEXITY = {
     .options = OPTION_SET(GROUPS, "MODEL [FILE]", 1, 2,
                           "expected MODEL, a Hugging Face folder or a GGUF file"),
     .values_bytes = sizeof(struct perplexity_values),
-    .run = run,
+    .run = run_perplexity,
 };

@@ -3,8 +3,9 @@
 #include "fleet/plan.h"
 
 #include "backend/kv_type.h"
-#include "base/system/memory_left.h"
+#include "base/json/json_list.h"
 #include "cli/options/command.h"
+#include "cli/options/flags.h"
 #include "cli/terminal/numbers.h"
 #include "cli/terminal/output.h"
 #include "fleet/plan_model.h"
@@ -16,9 +17,9 @@
 enum { MAX_USERS = 1 << 20 };
 
 struct plan_values {
-    const char *type, *kv_type;
-    int64_t hosts, memory, context;
+    int64_t hosts;
     struct option_ints users;
+    struct fit_flags fit;
     bool json;
 };
 
@@ -31,14 +32,6 @@ static const struct option OPTIONS[] = {
       .max = LIMIT_RANKS,
       .initial = "1",
       .help = "number of machines, each of which runs one rank" },
-    { .name = "memory",
-      .letter = 'm',
-      SIZE_IN(VALUES, memory),
-      .value = "SIZE",
-      .min = 1,
-      .max = INFINITY,
-      .help = "memory of each machine for weights, keys and values; without it, what this machine, or the "
-              "control group (container) that tutti runs in, has left" },
     { .name = "users",
       .letter = 'u',
       INTS_IN(VALUES, users),
@@ -47,30 +40,15 @@ static const struct option OPTIONS[] = {
       .max = MAX_USERS,
       .initial = "1,16,64,256",
       .help = "numbers of sequences that run at the same time, on all machines together" },
-    { .name = "context",
-      .letter = 'c',
-      INT_IN(VALUES, context),
-      .value = "N",
-      .min = 1,
-      .max = LIMIT_CONTEXT,
-      .help = "context of each user in tokens; without it, the model's whole context" },
-    { .name = "type",
-      CHOICE_IN(VALUES, type),
-      .value = "TYPE",
-      .choices = WEIGHT_TYPE_NAMES,
-      .aliases = WEIGHT_TYPE_ALIASES,
-      .help = "calculate with weights of this type, instead of as stored (of a known shape: q4_0)" },
-    { .name = "kv-type",
-      CHOICE_IN(VALUES, kv_type),
-      .value = "TYPE",
-      .choices = KV_TYPE_NAMES,
-      .initial = "f16",
-      .help = "calculate with keys and values of this type" },
     { .name = "json", FLAG_IN(VALUES, json), .help = "print one JSON object" },
     { .name = NULL },
 };
 
-static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .title = NULL } };
+static const struct option_group GROUPS[] = {
+    { "Options", OPTIONS, 0 },
+    { "Memory", FIT_OPTIONS, offsetof(VALUES, fit) },
+    { .title = NULL },
+};
 
 struct plan {
     const char *name;
@@ -115,15 +93,18 @@ static void print_table(const struct plan *p)
     }
 }
 
-static json_t *layout_json(const struct plan_layout *l)
+static json_t *layout_json(const void *user, size_t index)
 {
+    const struct plan_layout *l = &((const struct plan *)user)->layouts[index];
     return json_pack("{s:i, s:i, s:i, s:i, s:f, s:f, s:I}", "tp", l->tp, "dp", l->dp, "heads", l->n_heads,
                      "kv_heads", l->n_kv_heads, "weight_bytes", l->weight_bytes, "user_bytes", l->user_bytes,
                      "users_fit", (json_int_t)l->n_users_fit);
 }
 
-static json_t *users_json(const struct plan *p, int64_t n_users)
+static json_t *users_json(const void *user, size_t index)
 {
+    const struct plan *p = user;
+    int64_t n_users = p->values->users.ints[index];
     struct plan_layout l;
     if (!fewest_hosts(p, n_users, &l))
         return json_pack("{s:I, s:n}", "users", (json_int_t)n_users, "hosts");
@@ -133,40 +114,34 @@ static json_t *users_json(const struct plan *p, int64_t n_users)
 
 static void print_json(const struct plan *p)
 {
-    json_t *layouts = json_array(), *users = json_array();
-    bool ok = layouts && users;
-    for (int i = 0; i < p->n_layouts && ok; i++)
-        ok = json_array_append_new(layouts, layout_json(&p->layouts[i])) == 0;
-    for (int i = 0; i < p->values->users.n && ok; i++)
-        ok = json_array_append_new(users, users_json(p, p->values->users.ints[i])) == 0;
-    json_t *root = json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:o, s:o}", "model", p->name, "type",
-                             dtype_name(p->type), "kv_type", kv_type_name(p->model.kv_type), "context",
-                             p->context, "memory_bytes", (json_int_t)p->memory_bytes, "hosts",
-                             (json_int_t)p->values->hosts, "layouts", layouts, "fewest_hosts", users);
-    output_json(ok ? root : NULL, true); /* NULL: fails, which output_flush() reports */
+    json_t *root = json_pack(
+        "{s:s, s:s, s:s, s:i, s:I, s:I, s:o, s:o}", "model", p->name, "type", dtype_name(p->type), "kv_type",
+        kv_type_name(p->model.kv_type), "context", p->context, "memory_bytes", (json_int_t)p->memory_bytes,
+        "hosts", (json_int_t)p->values->hosts, "layouts", json_list((size_t)p->n_layouts, layout_json, p),
+        "fewest_hosts", json_list((size_t)p->values->users.n, users_json, p));
+    output_json(root, true); /* NULL: fails, which output_flush() reports */
     json_decref(root);
 }
 
-static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
-                             struct tutti_error *err)
+static enum tutti_status run_plan(const void *v, const char *const *operands, int n_operands,
+                                  struct tutti_error *err)
 {
     (void)n_operands;
     const struct plan_values *values = v;
     struct plan p = { .name = operands[0], .values = values };
-    enum dtype kv_type;
-    if (!kv_type_find(values->kv_type, &kv_type))
-        return error_set(err, TUTTI_E_ARGUMENT, "--kv-type: unknown type '%s'", values->kv_type);
-    enum tutti_status st = plan_model_read(
-        &p.model, &p.type, p.name, values->type ? weight_type_find(values->type) : NULL, kv_type, err);
+    struct fit_values fit;
+    enum tutti_status st = fit_flags_values(&values->fit, &fit, err);
+    if (st != TUTTI_OK)
+        return st;
+    st = plan_model_read(&p.model, &p.type, p.name, fit.type, fit.kv_type, err);
     if (st != TUTTI_OK)
         return st;
     int n_ctx = p.model.desc.n_ctx;
-    if (values->context > n_ctx)
-        return error_set(err, TUTTI_E_ARGUMENT,
-                         "--context: found %" PRId64 ", expected at most %d for this model", values->context,
-                         n_ctx);
-    p.context = values->context > 0 ? (int)values->context : n_ctx;
-    p.memory_bytes = (double)(values->memory > 0 ? (uint64_t)values->memory : memory_left(""));
+    if (fit.context > n_ctx)
+        return error_set(err, TUTTI_E_ARGUMENT, "--context: found %d, expected at most %d for this model",
+                         fit.context, n_ctx);
+    p.context = fit.context > 0 ? fit.context : n_ctx;
+    p.memory_bytes = (double)fit.memory_bytes;
     p.n_layouts = plan_layouts(p.layouts, &p.model, (int)values->hosts, p.memory_bytes, p.context);
     values->json ? print_json(&p) : print_table(&p);
     return TUTTI_OK;
@@ -180,10 +155,10 @@ const struct command COMMAND_PLAN = {
              "KV heads, weights), the KV cache of one user, and how many users fit. For each number "
              "of users it prints the fewest machines that hold them, up to 64. MODEL is a checkpoint, "
              "of which only the headers are read, or the name of a known shape (tutti bench --shape "
-             "list). Nothing is measured: tutti bench measures speed.",
+             "list), in q4_0 unless --type is given. Nothing is measured: tutti bench measures speed.",
     .example = "tutti plan models/demo --context 512\n"
                "tutti plan llama-7b --hosts 4 --memory 16G --users 16,64,512",
     .options = OPTION_SET(GROUPS, "MODEL", 1, 1, "expected MODEL, a checkpoint or the name of a shape"),
     .values_bytes = sizeof(struct plan_values),
-    .run = run,
+    .run = run_plan,
 };

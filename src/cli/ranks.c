@@ -38,8 +38,8 @@ static enum tutti_status put(const char *path, const char *title, const struct b
     return new_file_put(path, text->bytes, text->n_bytes, err);
 }
 
-static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
-                             struct tutti_error *err)
+static enum tutti_status run_ranks(const void *v, const char *const *operands, int n_operands,
+                                   struct tutti_error *err)
 {
     (void)n_operands;
     const struct ranks_values *values = v;
@@ -76,5 +76,5 @@ const struct command COMMAND_RANKS = {
                "table.json",
     .options = OPTION_SET(GROUPS, "TABLE", 1, 1, "expected TABLE, a RANK_TABLE_FILE"),
     .values_bytes = sizeof(struct ranks_values),
-    .run = run,
+    .run = run_ranks,
 };

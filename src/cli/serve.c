@@ -413,8 +413,8 @@ static void log_draft(const tutti_model *draft, tutti_engine *engine)
              number_write_size(kv, kv_bytes));
 }
 
-static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
-                             struct tutti_error *err)
+static enum tutti_status run_serve(const void *v, const char *const *operands, int n_operands,
+                                   struct tutti_error *err)
 {
     (void)n_operands;
     const struct serve_values *values = v;
@@ -488,5 +488,5 @@ const struct command COMMAND_SERVE = {
         GROUPS, "MODEL", 1, 1,
         "expected MODEL, a Hugging Face folder or a GGUF file; './run serve' takes models/demo"),
     .values_bytes = sizeof(struct serve_values),
-    .run = run,
+    .run = run_serve,
 };

@@ -27,8 +27,8 @@ static const struct option OPTIONS[] = {
 
 static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .title = NULL } };
 
-static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
-                             struct tutti_error *err)
+static enum tutti_status run_shard(const void *v, const char *const *operands, int n_operands,
+                                   struct tutti_error *err)
 {
     const struct shard_values *values = v;
     struct progress progress;
@@ -78,5 +78,5 @@ const struct command COMMAND_SHARD = {
                "tutti shard demo-2 demo-whole --tp 1",
     .options = OPTION_SET(GROUPS, "SRC [DST]", 1, 2, "expected SRC and DST"),
     .values_bytes = sizeof(struct shard_values),
-    .run = run,
+    .run = run_shard,
 };

@@ -166,8 +166,8 @@ done:
     return st;
 }
 
-static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
-                             struct tutti_error *err)
+static enum tutti_status run_tokenize(const void *v, const char *const *operands, int n_operands,
+                                      struct tutti_error *err)
 {
     const struct tokenize_values *values = v;
     struct vocabulary vocabulary = { 0 };
@@ -198,5 +198,5 @@ const struct command COMMAND_TOKENIZE = {
     .options = OPTION_SET(GROUPS, "MODEL [TEXT|-]", 1, 2,
                           "expected MODEL, a Hugging Face folder or a GGUF file"),
     .values_bytes = sizeof(struct tokenize_values),
-    .run = run,
+    .run = run_tokenize,
 };

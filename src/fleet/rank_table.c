@@ -176,7 +176,7 @@ static enum tutti_status read_server(struct rank_table *t, struct place *at, con
         return wrong(at, "device", "more than %d ranks", RANK_TABLE_MAX_RANKS);
     struct device *more = realloc(t->devices, ((size_t)t->n_ranks + n) * sizeof *more);
     if (!more)
-        return error_set(at->err, TUTTI_E_MEMORY, "%s: out of memory", t->path);
+        return error_out_of_memory(t->path, at->err);
     t->devices = more;
     s->first = t->n_ranks;
     for (; at->device + 1 < (int)n && st == TUTTI_OK;) {
@@ -200,7 +200,7 @@ static enum tutti_status sort_ranks(struct rank_table *t, struct tutti_error *er
     size_t n = (size_t)t->n_ranks;
     t->by_rank = malloc(n * sizeof *t->by_rank);
     if (!t->by_rank)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", t->path);
+        return error_out_of_memory(t->path, err);
     for (int i = 0; i < t->n_ranks; i++)
         t->by_rank[i] = -1;
     for (int i = 0; i < t->n_ranks; i++) {
@@ -233,7 +233,7 @@ static enum tutti_status check_addresses(const struct rank_table *t, struct tutt
     enum tutti_status st = TUTTI_OK;
     size_t n = 0;
     if (!sorted)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", t->path);
+        return error_out_of_memory(t->path, err);
     for (int i = 0; i < t->n_ranks; i++) {
         if (t->devices[i].ip)
             sorted[n++] = &t->devices[i];
@@ -261,7 +261,7 @@ static enum tutti_status number_devices(struct rank_table *t, struct tutti_error
 {
     struct device **sorted = malloc((size_t)t->n_ranks * sizeof *sorted);
     if (!sorted)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", t->path);
+        return error_out_of_memory(t->path, err);
     for (int i = 0; i < t->n_ranks; i++)
         sorted[i] = &t->devices[i];
     for (int s = 0; s < t->n_servers; s++) {
@@ -306,7 +306,7 @@ static enum tutti_status read_table(struct rank_table *t, struct tutti_error *er
         return st;
     t->servers = calloc(n, sizeof *t->servers);
     if (!t->servers)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", t->path);
+        return error_out_of_memory(t->path, err);
     for (; at.server + 1 < (int)n && st == TUTTI_OK;) {
         at.server++;
         st = read_server(t, &at, json_array_get(json_object_get(t->root, "server_list"), (size_t)at.server));
@@ -324,7 +324,7 @@ enum tutti_status rank_table_read(struct rank_table **out, const char *path, str
     struct rank_table *t = calloc(1, sizeof *t);
     if (!t || !(t->path = strdup(path))) {
         free(t);
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        return error_out_of_memory(path, err);
     }
     enum tutti_status st = json_file_load(path, &t->root, err);
     if (st == TUTTI_OK && !t->root)
@@ -401,7 +401,7 @@ enum tutti_status rank_table_rankfile(const struct rank_table *t, int n_cores, s
             ok = buf_printf(out, "-%" PRId64, last);
         ok = ok && buf_add_string(out, "\n");
     }
-    return ok ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", t->path);
+    return ok ? TUTTI_OK : error_out_of_memory(t->path, err);
 }
 
 /* ---- this machine ---- */

@@ -13,11 +13,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static enum tutti_status out_of_memory(const struct shard_plan *p, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(p->ck));
-}
-
 int64_t shard_chunk_rows(const struct shard_plan *p, size_t row_bytes)
 {
     return row_bytes > 0 && row_bytes < p->chunk_bytes ? (int64_t)(p->chunk_bytes / row_bytes) : 1;
@@ -63,7 +58,7 @@ static enum tutti_status list_items(struct shard_plan *p, const struct tensor_na
     p->n_items = checkpoint_n_tensors(p->ck);
     p->items = calloc(p->n_items + 1, sizeof *p->items);
     if (!p->items)
-        return out_of_memory(p, err);
+        return error_out_of_memory(checkpoint_path(p->ck), err);
     size_t widest = 0;
     for (size_t i = 0; i < p->n_items; i++) {
         struct shard_item *item = &p->items[i];
@@ -82,7 +77,7 @@ static enum tutti_status list_items(struct shard_plan *p, const struct tensor_na
     p->chunk_bytes = widest > SHARD_CHUNK_BYTES ? widest : SHARD_CHUNK_BYTES;
     p->chunk = malloc(p->chunk_bytes);
     p->digest = digest_new();
-    return p->chunk && p->digest ? TUTTI_OK : out_of_memory(p, err);
+    return p->chunk && p->digest ? TUTTI_OK : error_out_of_memory(checkpoint_path(p->ck), err);
 }
 
 static enum tutti_status make_splits(struct shard_plan *p, struct tutti_error *err)
@@ -95,7 +90,7 @@ static enum tutti_status make_splits(struct shard_plan *p, struct tutti_error *e
     }
     p->splits = calloc((size_t)p->n_ranks, sizeof *p->splits);
     if (!p->splits)
-        return out_of_memory(p, err);
+        return error_out_of_memory(checkpoint_path(p->ck), err);
     for (int rank = 0; rank < p->n_ranks && st == TUTTI_OK; rank++)
         st = split_make(&p->splits[rank], &p->desc, &PLAIN, p->n_ranks, rank, err);
     return st;
@@ -198,7 +193,7 @@ static enum tutti_status add_tensor(struct shard_plan *p, const struct tensor *t
     tensor_view_clear(&view);
     tensor_forget(t);
     shard_progress(p, t->n_bytes);
-    return ok ? TUTTI_OK : out_of_memory(p, err);
+    return ok ? TUTTI_OK : error_out_of_memory(checkpoint_path(p->ck), err);
 }
 
 static int by_name(const void *a, const void *b)
@@ -209,7 +204,7 @@ static int by_name(const void *a, const void *b)
 static enum tutti_status make_fingerprint(struct shard_plan *p, struct tutti_error *err)
 {
     const struct tensor **sorted = malloc((p->n_items + 1) * sizeof *sorted);
-    enum tutti_status st = sorted ? TUTTI_OK : out_of_memory(p, err);
+    enum tutti_status st = sorted ? TUTTI_OK : error_out_of_memory(checkpoint_path(p->ck), err);
     for (size_t i = 0; sorted && i < p->n_items; i++)
         sorted[i] = p->items[i].tensor;
     if (sorted)

@@ -1,6 +1,9 @@
 /* Writes the folders of all ranks simultaneously: each tensor is read once, and every rank gets
  * its part. */
+#include "base/array.h"
 #include "base/files/new_folder.h"
+#include "base/json/json_list.h"
+#include "base/text.h"
 #include "checkpoint/shards/tensor_writer.h"
 #include "fleet/shard_plan.h"
 
@@ -32,11 +35,6 @@ struct output {
     struct target *targets; /* [n_ranks] */
 };
 
-static enum tutti_status out_of_memory(const struct output *o, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(o->plan->ck));
-}
-
 /* ---- one rank's file of tensors ---- */
 
 static enum tutti_status sink(void *user, const void *bytes, size_t n_bytes, struct tutti_error *err)
@@ -55,9 +53,7 @@ static enum tutti_status put(struct target *t, const void *bytes, size_t n_bytes
 
 static bool is_mindspore(const struct shard_plan *p)
 {
-    const char *file = p->n_items > 0 ? p->items[0].tensor->file : "";
-    size_t n = strlen(file);
-    return n > 5 && strcmp(file + n - 5, ".ckpt") == 0;
+    return p->n_items > 0 && text_ends_with(p->items[0].tensor->file, ".ckpt");
 }
 
 /* The part of an item that a rank holds, as a tensor without data. */
@@ -115,7 +111,7 @@ static enum tutti_status open_target(struct output *o, int rank, struct tutti_er
     t->tensors = json_array();
     t->digest = digest_new();
     if (!t->files || !t->tensors || !t->digest)
-        return out_of_memory(o, err);
+        return error_out_of_memory(checkpoint_path(o->plan->ck), err);
     if (st == TUTTI_OK)
         st = new_folder_create(o->folder, path, &t->fd, err);
     if (st == TUTTI_OK)
@@ -151,7 +147,7 @@ static enum tutti_status put_rows(struct output *o, struct target *t, const stru
         const struct tensor_part part = { row, end - row < n_most ? end - row : n_most, 0, view->n_columns };
         st = tensor_view_copy(view, &part, o->plan->chunk)
                  ? put(t, o->plan->chunk, (size_t)part.n_rows * row_bytes, err)
-                 : out_of_memory(o, err);
+                 : error_out_of_memory(checkpoint_path(o->plan->ck), err);
     }
     return st;
 }
@@ -180,28 +176,26 @@ static enum tutti_status put_columns(struct output *o, struct target *t, const s
                 to += tensor_columns_bytes(tensor, part.n_columns);
             }
         }
-        st = ok ? put(t, o->plan->chunk, (size_t)n * row_bytes, err) : out_of_memory(o, err);
+        st = ok ? put(t, o->plan->chunk, (size_t)n * row_bytes, err)
+                : error_out_of_memory(checkpoint_path(o->plan->ck), err);
     }
     return st;
+}
+
+static json_t *run_json(const void *user, size_t index)
+{
+    const struct split_range *run = (const struct split_range *)user + index;
+    return json_pack("[i, i]", run->begin, run->end);
 }
 
 static json_t *describe_part(const struct shard_item *item, const struct split_part *part)
 {
     const struct tensor *t = item->tensor;
-    json_t *shape = json_array(), *runs = json_array();
-    bool ok = shape && runs;
-    for (int i = 0; i < t->n_dims; i++)
-        ok = ok && json_array_append_new(shape, json_integer(t->shape[i])) == 0;
-    for (int i = 0; item->dim >= 0 && i < part->n_runs; i++)
-        ok = ok &&
-             json_array_append_new(runs, json_pack("[i, i]", part->runs[i].begin, part->runs[i].end)) == 0;
     json_t *object = json_pack("{s:s, s:s, s:o}", "name", t->name, "dtype", dtype_name(t->dtype), "shape",
-                               shape);
-    if (item->dim >= 0)
-        ok = ok && object && json_object_set_new(object, "dim", json_integer(item->dim)) == 0 &&
-             json_object_set(object, "runs", runs) == 0;
-    json_decref(runs);
-    if (ok)
+                               json_integers(t->shape, (size_t)t->n_dims));
+    if (item->dim < 0 ||
+        (json_object_set_new(object, "dim", json_integer(item->dim)) == 0 &&
+         json_object_set_new(object, "runs", json_list((size_t)part->n_runs, run_json, part->runs)) == 0))
         return object;
     json_decref(object);
     return NULL;
@@ -221,7 +215,7 @@ static enum tutti_status write_part(struct output *o, struct target *t, const st
     for (int i = 0; item->dim == 0 && i < part.n_runs && st == TUTTI_OK; i++)
         st = put_rows(o, t, view, part.runs[i].begin, part.runs[i].end, err);
     if (st == TUTTI_OK && json_array_append_new(t->tensors, describe_part(item, &part)) != 0)
-        st = out_of_memory(o, err);
+        st = error_out_of_memory(checkpoint_path(o->plan->ck), err);
     return st;
 }
 
@@ -232,7 +226,7 @@ static enum tutti_status write_tensors(struct output *o, struct tutti_error *err
         const struct shard_item *item = &o->plan->items[i];
         struct tensor_view view;
         if (!tensor_view_init(&view, item->tensor))
-            st = out_of_memory(o, err);
+            st = error_out_of_memory(checkpoint_path(o->plan->ck), err);
         for (int rank = 0; rank < o->plan->n_ranks && st == TUTTI_OK; rank++)
             st = write_part(o, &o->targets[rank], item, &view, err);
         tensor_view_clear(&view);
@@ -259,7 +253,9 @@ static enum tutti_status finish_tensors(struct output *o, struct target *t, stru
     st = new_folder_close_file(o->folder, fd, err);
     if (st == TUTTI_OK && !digest_end(t->digest, sha256))
         st = error_set(err, TUTTI_E_INTERNAL, "%s: no checksum could be made", t->file);
-    return st == TUTTI_OK && !add_file(t, t->file, t->n_bytes, sha256) ? out_of_memory(o, err) : st;
+    return st == TUTTI_OK && !add_file(t, t->file, t->n_bytes, sha256)
+               ? error_out_of_memory(checkpoint_path(o->plan->ck), err)
+               : st;
 }
 
 /* ---- configuration files ---- */
@@ -269,12 +265,11 @@ static bool is_config_file(const char *name)
 {
     static const char *const ENDS[] = { ".json",  ".model", ".txt",  ".tiktoken",
                                         ".jinja", ".vocab", ".yaml", ".yml" };
-    size_t n = strlen(name);
     if (name[0] == '.' || strcmp(name, SHARD_MANIFEST_FILE) == 0 || strstr(name, ".index.json") ||
         strstr(name, "ckpt_strategy"))
         return false;
     for (size_t i = 0; i < sizeof ENDS / sizeof *ENDS; i++) {
-        if (n > strlen(ENDS[i]) && strcmp(name + n - strlen(ENDS[i]), ENDS[i]) == 0)
+        if (text_ends_with(name, ENDS[i]))
             return true;
     }
     return strncmp(name, "LICENSE", 7) == 0 || strncmp(name, "NOTICE", 6) == 0;
@@ -307,7 +302,7 @@ static enum tutti_status copy_file(struct output *o, const char *name, struct tu
         enum tutti_status closed = new_folder_close_file(o->folder, fd, close_err);
         st = st == TUTTI_OK ? closed : st;
         if (st == TUTTI_OK && !add_file(t, name, (int64_t)map.n_bytes, sha256))
-            st = out_of_memory(o, err);
+            st = error_out_of_memory(checkpoint_path(o->plan->ck), err);
     }
     mapping_close(&map);
     return st;
@@ -326,19 +321,17 @@ static enum tutti_status copy_config_files(struct output *o, struct tutti_error 
     if (!dir)
         return error_set(err, TUTTI_E_IO, "%s: %s", folder, strerror(errno));
     char **names = NULL;
-    size_t n = 0;
+    size_t n = 0, capacity = 0;
     enum tutti_status st = TUTTI_OK;
     for (const struct dirent *entry; st == TUTTI_OK && (entry = readdir(dir));) {
         struct stat info;
         if (!is_config_file(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &info, 0) != 0 ||
             !S_ISREG(info.st_mode))
             continue;
-        char **more = realloc(names, (n + 1) * sizeof *names);
-        names = more ? more : names;
-        if (more && (names[n] = strdup(entry->d_name)))
+        if (array_grow(&names, n, &capacity, sizeof *names) && (names[n] = strdup(entry->d_name)))
             n++;
         else
-            st = out_of_memory(o, err);
+            st = error_out_of_memory(checkpoint_path(o->plan->ck), err);
     }
     closedir(dir);
     if (n > 0)
@@ -392,7 +385,7 @@ static enum tutti_status write_manifest(struct output *o, struct target *t, stru
     char *text = root ? json_dumps(root, JSON_INDENT(1)) : NULL;
     json_decref(root);
     if (!text)
-        return out_of_memory(o, err);
+        return error_out_of_memory(checkpoint_path(o->plan->ck), err);
     snprintf(path, sizeof path, "%s%s", t->prefix, SHARD_MANIFEST_FILE);
     enum tutti_status st = new_folder_create(o->folder, path, &fd, err);
     if (st == TUTTI_OK) {
@@ -442,7 +435,7 @@ enum tutti_status shard_write_all(struct shard_plan *plan, struct shard_report *
     o.targets = calloc((size_t)plan->n_ranks, sizeof *o.targets);
     for (int i = 0; o.targets && i < plan->n_ranks; i++)
         o.targets[i].fd = -1;
-    st = o.targets ? write_all(&o, report, err) : out_of_memory(&o, err);
+    st = o.targets ? write_all(&o, report, err) : error_out_of_memory(checkpoint_path(plan->ck), err);
     for (int i = 0; o.targets && i < plan->n_ranks; i++)
         close_target(&o.targets[i]);
     free(o.targets);

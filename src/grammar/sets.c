@@ -1,5 +1,6 @@
 #include "grammar/sets.h"
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/rng.h"
 
@@ -19,19 +20,12 @@ static void give_up(struct sets *s, enum tutti_status status)
         s->status = status;
 }
 
-static bool grow(struct sets *s, void *array, size_t *room, size_t n, size_t item_bytes)
+static bool grow_or_give_up(struct sets *s, void *array, size_t *capacity, size_t n, size_t item_bytes)
 {
-    if (n < *room)
-        return true;
-    size_t more = *room ? *room * 2 : 64;
-    void *grown = realloc(*(void **)array, more * item_bytes);
-    if (!grown) {
+    bool ok = array_grow(array, n, capacity, item_bytes);
+    if (!ok)
         give_up(s, TUTTI_E_MEMORY);
-        return false;
-    }
-    *(void **)array = grown;
-    *room = more;
-    return true;
+    return ok;
 }
 
 /* ---- stacks ---- */
@@ -67,7 +61,7 @@ int32_t sets_push(struct sets *s, int32_t below, int32_t state)
         if (f->below == below && f->state == state)
             return s->frame_slots[k] - 1;
     }
-    if (!grow(s, &s->frames, &s->frames_room, s->n_frames, sizeof *s->frames))
+    if (!grow_or_give_up(s, &s->frames, &s->frames_room, s->n_frames, sizeof *s->frames))
         return -1;
     s->frames[s->n_frames] = (struct frame){ state, below, depth };
     s->frame_slots[k] = (int32_t)s->n_frames + 1;
@@ -131,7 +125,7 @@ static bool grow_sets(struct sets *s)
     size_t before = s->sets_room, row = (size_t)s->a->n_classes;
     if (s->n_sets < before)
         return true;
-    if (!grow(s, &s->sets, &s->sets_room, s->n_sets, sizeof *s->sets))
+    if (!grow_or_give_up(s, &s->sets, &s->sets_room, s->n_sets, sizeof *s->sets))
         return false;
     int32_t *next = realloc(s->next, s->sets_room * row * sizeof *next);
     if (!next) {
@@ -147,7 +141,7 @@ static bool grow_sets(struct sets *s)
 static bool make_room_for_places(struct sets *s, size_t n)
 {
     while (s->n_places + n > s->places_room)
-        if (!grow(s, &s->places, &s->places_room, s->places_room, sizeof *s->places))
+        if (!grow_or_give_up(s, &s->places, &s->places_room, s->places_room, sizeof *s->places))
             return false;
     return true;
 }
@@ -297,7 +291,7 @@ enum tutti_status sets_init(struct sets *s, const struct automaton *a, struct bu
     s->seen = calloc(SEEN_SLOTS, sizeof *s->seen);
     s->seen_mark = calloc(SEEN_SLOTS, sizeof *s->seen_mark);
     bool ok = s->work && s->found && s->seen && s->seen_mark &&
-              grow(s, &s->frames, &s->frames_room, 0, sizeof *s->frames) && grow_sets(s) &&
+              grow_or_give_up(s, &s->frames, &s->frames_room, 0, sizeof *s->frames) && grow_sets(s) &&
               grow_set_slots(s) && make_room_for_places(s, 1);
     if (!ok) {
         sets_clear(s);

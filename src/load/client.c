@@ -2,6 +2,8 @@
  * sockets of libcurl's multi interface, so thousands of idle streams cost nothing. */
 #include "load/client.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -34,11 +36,6 @@ const char *load_outcome_name(enum load_outcome outcome)
         [LOAD_PENDING] = "pending",
     };
     return NAMES[outcome];
-}
-
-const char *load_api_name(enum load_api api)
-{
-    return api == LOAD_API_OPENAI ? "openai" : api == LOAD_API_TGI ? "tgi" : "llm-serving";
 }
 
 void client_fail(struct client *c, enum tutti_status status, const char *what)
@@ -89,15 +86,9 @@ static bool add_record(struct client *c, int64_t scheduled_us)
     struct load_run *run = c->run;
     if (c->arrivals_over)
         return false;
-    if (run->n_records == c->capacity) {
-        size_t capacity = c->capacity ? 2 * c->capacity : 4096;
-        struct load_record *grown = reallocarray(run->records, capacity, sizeof *grown);
-        if (!grown) {
-            client_fail(c, TUTTI_E_MEMORY, "out of memory for the records");
-            return false;
-        }
-        run->records = grown;
-        c->capacity = capacity;
+    if (!array_grow(&run->records, run->n_records, &c->capacity, sizeof *run->records)) {
+        client_fail(c, TUTTI_E_MEMORY, "out of memory for the records");
+        return false;
     }
     uint32_t prompt = c->options->work->items ? rounds_next(&c->rounds) : (uint32_t)run->n_records;
     run->records[run->n_records++] = (struct load_record){

@@ -1,4 +1,5 @@
 /* The URLs of requests, and their common curl options. */
+#include "base/text.h"
 #include "load/client.h"
 
 #include <stdio.h>
@@ -6,12 +7,6 @@
 #include <string.h>
 
 enum { PROBE_TIMEOUT_MS = 10000, MAX_LIST_BYTES = 1 << 20 };
-
-static bool ends_with(const char *text, size_t n, const char *end)
-{
-    size_t m = strlen(end);
-    return n >= m && memcmp(text + n - m, end, m) == 0;
-}
 
 /* The URL of the server without query and fragment, and without "/v1", which users often add. */
 static enum tutti_status set_path(CURLU *url, const char *path, struct tutti_error *err)
@@ -23,8 +18,8 @@ static enum tutti_status set_path(CURLU *url, const char *path, struct tutti_err
         return error_set(err, TUTTI_E_MEMORY, "out of memory for the URL");
     size_t n = strlen(base);
     while (n > 0 && base[n - 1] == '/')
-        n--;
-    if (ends_with(base, n, "/v1") && strncmp(path, "/v1/", 4) == 0)
+        base[--n] = '\0';
+    if (text_ends_with(base, "/v1") && strncmp(path, "/v1/", 4) == 0)
         n -= 3;
     if (!buf_add(&whole, base, n) || !buf_add_string(&whole, path) ||
         curl_url_set(url, CURLUPART_PATH, whole.bytes, 0) != CURLUE_OK)

@@ -95,7 +95,6 @@ struct load_run {
 
 /* "timeout"; never NULL. */
 const char *load_outcome_name(enum load_outcome outcome);
-const char *load_api_name(enum load_api api);
 
 /* Runs until all requests have ended, drain_s is over, or SIGINT or SIGTERM is received. Failures
  * of requests are recorded, not returned as errors. Fills *out for load_run_clear().

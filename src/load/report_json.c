@@ -1,5 +1,6 @@
 /* Writes the report as JSON. Times are in milliseconds if the name says so, else in seconds;
  * null: none. */
+#include "base/json/json_list.h"
 #include "load/result.h"
 
 #include <math.h>
@@ -65,7 +66,7 @@ static json_t *settings(const struct load_options *o)
     const char *arrivals = o->rate <= 0 ? "closed loop" : o->process == ARRIVALS_POISSON ? "poisson" : "even";
     const struct member members[] = {
         { "url", text(o->url) },
-        { "api", text(load_api_name(o->style.api)) },
+        { "api", text(LOAD_API_NAMES[o->style.api]) },
         { "model", text(o->style.model) },
         { "rate", o->rate > 0 ? number(o->rate) : json_null() },
         { "arrivals", text(arrivals) },
@@ -158,8 +159,11 @@ static json_t *ms_between(int64_t from_us, int64_t to_us)
 }
 
 /* index: of the record, which determines the API key used. */
-static json_t *record(const struct load_record *r, size_t index, size_t n_keys)
+static json_t *record(const void *user, size_t index)
 {
+    const struct load_report *report = user;
+    const struct load_record *r = &report->run->records[index];
+    size_t n_keys = report->options->n_keys;
     const struct member members[] = {
         { "outcome", text(load_outcome_name((enum load_outcome)r->outcome)) },
         { "http_status", count(r->status) },
@@ -178,28 +182,15 @@ static json_t *record(const struct load_record *r, size_t index, size_t n_keys)
     return OBJECT(members);
 }
 
-static json_t *records(const struct load_run *run, size_t n_keys)
+static json_t *percentile(const void *samples, size_t index)
 {
-    json_t *list = json_array();
-    for (size_t i = 0; i < run->n_records; i++)
-        if (json_array_append_new(list, record(&run->records[i], i, n_keys)) != 0) {
-            json_decref(list);
-            return NULL;
-        }
-    return list;
+    return json_real(samples_quantile((struct samples *)(uintptr_t)samples, (double)index / 100));
 }
 
 /* The 0th to the 100th percentile in milliseconds; empty without samples. */
-static json_t *percentiles(struct samples *s)
+static json_t *percentiles(const struct samples *s)
 {
-    json_t *list = json_array();
-    bool ok = list != NULL;
-    for (int i = 0; ok && s->n > 0 && i <= 100; i++)
-        ok = json_array_append_new(list, json_real(samples_quantile(s, i / 100.0))) == 0;
-    if (ok)
-        return list;
-    json_decref(list);
-    return NULL;
+    return json_list(s->n > 0 ? 101 : 0, percentile, s);
 }
 
 static json_t *all_percentiles(const struct load_report *report)
@@ -214,17 +205,17 @@ static json_t *all_percentiles(const struct load_report *report)
     return OBJECT(members);
 }
 
+static json_t *tick(const void *user, size_t index)
+{
+    return count(((const uint32_t *)user)[index]);
+}
+
 static json_t *pieces(const struct load_run *run)
 {
-    json_t *counts = json_array();
-    bool ok = counts != NULL;
-    for (size_t i = 0; ok && i < run->n_ticks; i++)
-        ok = json_array_append_new(counts, json_integer(run->ticks[i])) == 0;
-    if (!ok) {
-        json_decref(counts);
-        return NULL;
-    }
-    const struct member members[] = { { "tick_s", number(LOAD_TICK_US / 1e6) }, { "counts", counts } };
+    const struct member members[] = {
+        { "tick_s", number(LOAD_TICK_US / 1e6) },
+        { "counts", json_list(run->n_ticks, tick, run->ticks) },
+    };
     return OBJECT(members);
 }
 
@@ -232,7 +223,7 @@ static bool add_details(json_t *whole, const struct load_report *report)
 {
     return json_object_set_new(whole, "percentiles_ms", all_percentiles(report)) == 0 &&
            json_object_set_new(whole, "pieces", pieces(report->run)) == 0 &&
-           json_object_set_new(whole, "records", records(report->run, report->options->n_keys)) == 0;
+           json_object_set_new(whole, "records", json_list(report->run->n_records, record, report)) == 0;
 }
 
 static json_t *started_at(const struct load_run *run)

@@ -21,7 +21,7 @@ static double per_second(const struct load_result *r, double n)
 static bool add_head(struct buf *out, const struct load_report *report)
 {
     const struct load_options *o = report->options;
-    bool ok = buf_printf(out, "%s (%s%s%s), seed %" PRIu64 "\n", o->url, load_api_name(o->style.api),
+    bool ok = buf_printf(out, "%s (%s%s%s), seed %" PRIu64 "\n", o->url, LOAD_API_NAMES[o->style.api],
                          o->style.model ? ", model " : "", o->style.model ? o->style.model : "", o->seed);
     if (o->rate > 0)
         return ok && buf_printf(out, "open loop: %g requests/s, %s\n", o->rate,

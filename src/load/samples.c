@@ -1,21 +1,14 @@
 #include "load/samples.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <stdlib.h>
 
 bool samples_add(struct samples *s, uint64_t us)
 {
-    if (s->n == s->capacity) {
-        size_t capacity;
-        if (__builtin_mul_overflow(s->capacity, 2, &capacity))
-            return false;
-        capacity = capacity ? capacity : 1024;
-        uint32_t *grown = reallocarray(s->us, capacity, sizeof *grown);
-        if (!grown)
-            return false;
-        s->us = grown;
-        s->capacity = capacity;
-    }
+    if (!array_grow(&s->us, s->n, &s->capacity, sizeof *s->us))
+        return false;
     s->us[s->n++] = us > UINT32_MAX ? UINT32_MAX : (uint32_t)us;
     s->is_sorted = false;
     return true;
@@ -27,7 +20,7 @@ void samples_clear(struct samples *s)
     *s = (struct samples){ 0 };
 }
 
-static int compare(const void *a, const void *b)
+static int compare_us(const void *a, const void *b)
 {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return (x > y) - (x < y);
@@ -36,7 +29,7 @@ static int compare(const void *a, const void *b)
 static void sort(struct samples *s)
 {
     if (!s->is_sorted && s->n > 1)
-        qsort(s->us, s->n, sizeof *s->us, compare);
+        qsort(s->us, s->n, sizeof *s->us, compare_us);
     s->is_sorted = true;
 }
 

@@ -1,5 +1,6 @@
 #include "load/work.h"
 
+#include "base/array.h"
 #include "base/files/prompt_lines.h"
 #include "base/json/json_field.h"
 #include "base/json/json_print.h"
@@ -11,6 +12,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+const char *const LOAD_API_NAMES[] = {
+    [LOAD_API_OPENAI] = "openai", [LOAD_API_LLM_SERVING] = "llm-serving", [LOAD_API_TGI] = "tgi", NULL
+};
 
 /* Short common words: nearly every vocabulary has each of them, with a leading space, as one
  * token. */
@@ -42,14 +47,8 @@ static enum tutti_status no_memory(struct tutti_error *err)
 
 static struct work_item *add_item(struct work *work)
 {
-    if (work->n == work->capacity) {
-        size_t capacity = work->capacity ? 2 * work->capacity : 16;
-        struct work_item *grown = reallocarray(work->items, capacity, sizeof *grown);
-        if (!grown)
-            return NULL;
-        work->items = grown;
-        work->capacity = capacity;
-    }
+    if (!array_grow(&work->items, work->n, &work->capacity, sizeof *work->items))
+        return NULL;
     struct work_item *item = &work->items[work->n++];
     *item = (struct work_item){ 0 };
     return item;

@@ -16,6 +16,7 @@ enum load_api {
     LOAD_API_LLM_SERVING, /* MindSpore's: /models/NAME/generate_stream */
     LOAD_API_TGI,         /* Text Generation Inference: /generate_stream */
 };
+extern const char *const LOAD_API_NAMES[]; /* by enum load_api, NULL at the end */
 
 struct work_item {
     const char *text; /* NULL: messages */

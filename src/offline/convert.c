@@ -2,6 +2,7 @@
  * (convert_stream.c). */
 #include "offline/convert.h"
 
+#include "base/array.h"
 #include "base/log.h"
 #include "offline/convert_meta.h"
 #include "offline/convert_stream.h"
@@ -24,24 +25,13 @@ struct converter {
     float *rope_factors; /* [rotary_dim / 2]; NULL: none */
 };
 
-static enum tutti_status out_of_memory(const struct converter *c, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(c->ck));
-}
-
 /* Adds a tensor to the plan, without its parts. shape[0] 0: a vector, of shape[1]. place: of a
  * matrix; NULL: f32. */
 static struct planned *plan_next(struct converter *c, const char *pattern, int layer, int64_t n_rows,
                                  int64_t n_cols, const struct weight_place *place)
 {
-    if (c->n_plan == c->capacity) {
-        size_t capacity = c->capacity * 2 + 64;
-        struct planned *more = realloc(c->plan, capacity * sizeof *more);
-        if (!more)
-            return NULL;
-        c->plan = more;
-        c->capacity = capacity;
-    }
+    if (!array_grow(&c->plan, c->n_plan, &c->capacity, sizeof *c->plan))
+        return NULL;
     struct planned *p = &c->plan[c->n_plan++];
     *p = (struct planned){ .wanted = DTYPE_F32, .type = DTYPE_F32, .n_dims = n_rows > 0 ? 2 : 1 };
     p->shape[0] = n_rows > 0 ? n_rows : n_cols;
@@ -66,7 +56,7 @@ static enum tutti_status plan_tensor(struct converter *c, const char *pattern, i
     struct planned *p = plan_next(c, pattern, layer, is_table ? t->shape[0] : 0, t->shape[t->n_dims - 1],
                                   NULL);
     if (!p)
-        return out_of_memory(c, err);
+        return error_out_of_memory(checkpoint_path(c->ck), err);
     p->parts[p->n_parts++] = (struct planned_part){ .tensor = t, .n_rows = t->shape[0] };
     return TUTTI_OK;
 }
@@ -128,7 +118,7 @@ static enum tutti_status plan_matrix(struct converter *c, const struct weight *w
         run.is_bias = false;
         struct planned *p = plan_next(c, patterns[i], w->layer, run.end - run.begin, w->n_in, &place);
         if (!p)
-            return out_of_memory(c, err);
+            return error_out_of_memory(checkpoint_path(c->ck), err);
         plan_run(c, p, w, &run);
         if (!w->biases[0])
             continue;
@@ -137,7 +127,7 @@ static enum tutti_status plan_matrix(struct converter *c, const struct weight *w
         run.is_bias = true;
         p = plan_next(c, bias, w->layer, 0, run.end - run.begin, NULL);
         if (!p)
-            return out_of_memory(c, err);
+            return error_out_of_memory(checkpoint_path(c->ck), err);
         plan_run(c, p, w, &run);
     }
     return TUTTI_OK;
@@ -169,7 +159,7 @@ static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_err
     c->rope_factors = malloc((size_t)n * sizeof *c->rope_factors);
     if (!scaled || !c->rope_factors) {
         free(scaled);
-        return out_of_memory(c, err);
+        return error_out_of_memory(checkpoint_path(c->ck), err);
     }
     struct model_desc plain = c->desc;
     plain.rope_scaling.kind = ROPE_SCALING_NONE;
@@ -178,7 +168,9 @@ static enum tutti_status plan_rope_factors(struct converter *c, struct tutti_err
     for (int j = 0; j < n; j++)
         c->rope_factors[j] /= scaled[j];
     free(scaled);
-    return plan_next(c, "rope_freqs.weight", 0, 0, n, NULL) ? TUTTI_OK : out_of_memory(c, err);
+    return plan_next(c, "rope_freqs.weight", 0, 0, n, NULL)
+               ? TUTTI_OK
+               : error_out_of_memory(checkpoint_path(c->ck), err);
 }
 
 /* Logs once which matrices do not get the requested type. */

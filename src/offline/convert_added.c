@@ -34,7 +34,7 @@ enum tutti_status convert_added_tokens(struct gguf_writer *w, const struct token
     char *text = ok ? json_dumps(list, JSON_COMPACT) : NULL;
     json_decref(list);
     if (!text)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+        return error_out_of_memory(name, err);
     gguf_writer_string(w, TOKENIZER_ADDED_KEY, text, strlen(text));
     free(text);
     if (tokenizer_prefixes_first_alone(tok))

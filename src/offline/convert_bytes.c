@@ -1,5 +1,6 @@
 /* Writes a byte-level vocabulary for GGUF: spelled in the alphabet of byte_map.h, with its
  * merges. */
+#include "base/array.h"
 #include "offline/convert_meta.h"
 #include "tokenizer/json/byte_files.h"
 
@@ -16,14 +17,8 @@ struct strings {
 
 static bool end_string(struct strings *s)
 {
-    if (s->n == s->capacity) {
-        size_t capacity = 2 * s->capacity + 1024;
-        size_t *ends = realloc(s->ends, capacity * sizeof *ends);
-        if (!ends)
-            return false;
-        s->ends = ends;
-        s->capacity = capacity;
-    }
+    if (!array_grow(&s->ends, s->n, &s->capacity, sizeof *s->ends))
+        return false;
     s->ends[s->n++] = s->bytes.n_bytes;
     return true;
 }
@@ -92,5 +87,5 @@ enum tutti_status convert_byte_vocab(struct gguf_writer *w, const struct tokeniz
     strings_clear(&tokens);
     strings_clear(&merges);
     free(types);
-    return ok ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+    return ok ? TUTTI_OK : error_out_of_memory(name, err);
 }

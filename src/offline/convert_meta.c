@@ -186,7 +186,7 @@ static enum tutti_status put_json_text(struct gguf_writer *w, const char *key, c
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_SORT_KEYS);
     if (!text)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        return error_out_of_memory(path, err);
     put_string(w, key, text);
     free(text);
     return TUTTI_OK;
@@ -298,7 +298,7 @@ static enum tutti_status put_pieces(struct gguf_writer *w, const struct model_de
     tokenizer_describe(tok, &settings);
     if (!vocabulary_fill(&v, tok, kind ? d->n_vocab : tokenizer_n_pieces(tok))) {
         vocabulary_clear(&v);
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(ck));
+        return error_out_of_memory(checkpoint_path(ck), err);
     }
     put_string(w, "tokenizer.ggml.model", kind ? kind : TOKENIZER_KIND_OWN);
     if (settings.map)
@@ -343,7 +343,7 @@ static enum tutti_status put_json(struct gguf_writer *w, const struct checkpoint
     mapping_close(&map);
     char *config = tokenizer_config ? json_print(tokenizer_config, JSON_COMPACT) : NULL;
     if (tokenizer_config && !config)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        return error_out_of_memory(path, err);
     if (config)
         put_string(w, TOKENIZER_JSON_CONFIG_KEY, config);
     free(config);

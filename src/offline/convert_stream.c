@@ -214,7 +214,7 @@ static enum tutti_status stream_part(struct convert_stream *s, const struct plan
     k.floats = malloc((size_t)team_n_threads(s->team) * 2 * (size_t)k.n_cols * sizeof *k.floats);
     k.errors = malloc((size_t)rows_at_once * sizeof *k.errors);
     if (!k.in || !k.out || !k.floats || !k.errors)
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", checkpoint_path(s->ck));
+        st = error_out_of_memory(checkpoint_path(s->ck), err);
     if (st == TUTTI_OK)
         st = write_rows(s, &k, rows_at_once, result, err);
     result->n_elems += (uint64_t)(k.n_total_rows * k.n_cols);

@@ -1,6 +1,7 @@
 #include "offline/inspect.h"
 
 #include "backend/kv_type.h"
+#include "base/json/json_list.h"
 #include "base/system/memory_left.h"
 #include "model/weights/weights.h"
 
@@ -78,21 +79,11 @@ static const char *positions_name(const struct model_desc *d)
     return d->rope != ROPE_NONE ? "rotary" : d->has_alibi ? "alibi" : "learned";
 }
 
-static bool tensors_to_json(const struct report *r, json_t *root)
+static json_t *tensor_json(const void *user, size_t index)
 {
-    json_t *list = json_array();
-    bool ok = list && json_object_set_new(root, "tensors", list) == 0;
-    for (size_t i = 0; ok && i < checkpoint_n_tensors(r->ck); i++) {
-        const struct tensor *t = checkpoint_tensor(r->ck, i);
-        json_t *shape = json_array();
-        for (int k = 0; shape && k < t->n_dims; k++)
-            ok = ok && json_array_append_new(shape, json_integer(t->shape[k])) == 0;
-        ok = ok && shape &&
-             json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I}", "name", t->name, "type",
-                                                   dtype_name(t->dtype), "shape", shape, "bytes",
-                                                   (json_int_t)t->n_bytes)) == 0;
-    }
-    return ok;
+    const struct tensor *t = checkpoint_tensor(user, index);
+    return json_pack("{s:s, s:s, s:o, s:I}", "name", t->name, "type", dtype_name(t->dtype), "shape",
+                     json_integers(t->shape, (size_t)t->n_dims), "bytes", (json_int_t)t->n_bytes);
 }
 
 static enum tutti_status write_json(const struct report *r, FILE *out, struct tutti_error *err)
@@ -119,7 +110,9 @@ static enum tutti_status write_json(const struct report *r, FILE *out, struct tu
                              "user_context", r->context, "users", (json_int_t)r->users);
     bool ok = root && kind && cost && json_object_update(root, kind) == 0 &&
               json_object_update(root, cost) == 0 &&
-              (!r->options->lists_tensors || tensors_to_json(r, root)) &&
+              (!r->options->lists_tensors ||
+               json_object_set_new(root, "tensors",
+                                   json_list(checkpoint_n_tensors(r->ck), tensor_json, r->ck)) == 0) &&
               json_dumpf(root, out, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) == 0 && fputc('\n', out) != EOF;
     json_decref(root);
     json_decref(kind);

@@ -102,7 +102,7 @@ enum tutti_status logits_base_create(struct logits_base_writer **out, const char
         w->row = calloc(1, row_bytes(NUMBERS, w->n_vocab));
     }
     if (!w || !w->row || !build_head(&head, model, windows))
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        st = error_out_of_memory(path, err);
     if (st == TUTTI_OK)
         st = new_file_open(&w->file, path, err);
     if (st == TUTTI_OK)
@@ -238,7 +238,7 @@ static enum tutti_status read_ids(struct logits_base *b, size_t at, struct tutti
     b->ids = malloc(n * sizeof *b->ids);
     b->codes = malloc(b->row_bytes);
     if (!b->ids || !b->codes)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", b->path);
+        return error_out_of_memory(b->path, err);
     memcpy(b->ids, b->map.bytes + at, n * sizeof *b->ids);
     for (size_t i = 0; i < n; i++) {
         if (b->ids[i] < 0 || b->ids[i] >= b->n_vocab)
@@ -289,7 +289,7 @@ enum tutti_status logits_base_open(struct logits_base **out, const char *path, s
     enum tutti_status st;
     struct logits_base *b = calloc(1, sizeof *b);
     if (!b || !(b->path = strdup(path))) {
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        st = error_out_of_memory(path, err);
         goto done;
     }
     st = mapping_open(&b->map, path, err);

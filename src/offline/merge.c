@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare(const void *a, const void *b)
+static int compare_places(const void *a, const void *b)
 {
     const struct adapter_update *x = a, *y = b;
     return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer)
@@ -17,7 +17,7 @@ static enum tutti_status add_file(struct merge *merge, struct adapter_file *file
     size_t n = (size_t)merge->n + (size_t)file->n;
     struct adapter_update *more = realloc(merge->updates, n * sizeof *more);
     if (!more)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        return error_out_of_memory(path, err);
     merge->updates = more;
     for (int i = 0; i < file->n; i++) {
         more[merge->n] = file->updates[i];
@@ -51,7 +51,7 @@ enum tutti_status merge_open(struct merge *out, const struct merge_source *sourc
         return st;
     }
     if (merge.n > 0)
-        qsort(merge.updates, (size_t)merge.n, sizeof *merge.updates, compare);
+        qsort(merge.updates, (size_t)merge.n, sizeof *merge.updates, compare_places);
     *out = merge;
     return TUTTI_OK;
 }

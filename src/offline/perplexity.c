@@ -1,5 +1,7 @@
 #include "offline/perplexity.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,14 +57,8 @@ enum tutti_status perplexity_code(const struct perplexity *p, const float *logit
 
 static bool keep_kl(struct perplexity *p, double kl)
 {
-    if (p->n == p->capacity) {
-        size_t capacity = p->capacity * 2 + 4096;
-        float *more = realloc(p->kls, capacity * sizeof *more);
-        if (!more)
-            return false;
-        p->kls = more;
-        p->capacity = capacity;
-    }
+    if (!array_grow(&p->kls, p->n, &p->capacity, sizeof *p->kls))
+        return false;
     p->kls[p->n] = (float)kl;
     return true;
 }

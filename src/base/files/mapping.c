@@ -50,7 +50,7 @@ enum tutti_status mapping_open(struct mapping *out, const char *path, struct tut
     *out = (struct mapping){ .bytes = bytes, .n_bytes = (size_t)info.st_size, .name = strdup(path) };
     if (!out->name) {
         mapping_close(out);
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        st = error_out_of_memory(path, err);
     } else if (is_lfs_pointer(out)) {
         mapping_close(out);
         st = error_set(err, TUTTI_E_FORMAT,
@@ -75,14 +75,14 @@ enum tutti_status mapping_borrow(struct mapping *out, const void *bytes, size_t 
                                  struct tutti_error *err)
 {
     *out = (struct mapping){ .bytes = bytes, .n_bytes = n_bytes, .name = strdup(name), .is_borrowed = true };
-    return out->name ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+    return out->name ? TUTTI_OK : error_out_of_memory(name, err);
 }
 
 void *mapping_alloc_reader(struct mapping *map, size_t n_bytes, struct tutti_error *err)
 {
     void *reader = calloc(1, n_bytes);
     if (!reader) {
-        (void)error_set(err, TUTTI_E_MEMORY, "%s: out of memory", map->name);
+        (void)error_out_of_memory(map->name, err);
         mapping_close(map);
     }
     return reader;

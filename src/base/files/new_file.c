@@ -28,14 +28,14 @@ enum tutti_status new_file_open(struct new_file **out, const char *path, struct 
     mode_t mask = umask(0);
     umask(mask);
     if (!file)
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        return error_out_of_memory(path, err);
     file->fd = -1;
     file->path = strdup(path);
     char *temporary = NULL;
     int n = asprintf(&temporary, "%s.XXXXXX", path);
     file->temporary = n < 0 ? NULL : temporary; /* asprintf() leaves it undefined after a failure */
     if (!file->path || !file->temporary) {
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        st = error_out_of_memory(path, err);
         goto done;
     }
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
@@ -48,7 +48,7 @@ enum tutti_status new_file_open(struct new_file **out, const char *path, struct 
         goto done;
     }
     if (!unfinished_add(file->temporary)) {
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
+        st = error_out_of_memory(path, err);
         goto done;
     }
     if (fchmod(file->fd, 0666 & ~mask) != 0) { /* mkostemp() gives 0600 */

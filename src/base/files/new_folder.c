@@ -1,5 +1,6 @@
 #include "base/files/new_folder.h"
 
+#include "base/array.h"
 #include "base/files/unfinished.h"
 #include "base/log.h"
 
@@ -26,11 +27,6 @@ struct new_folder {
     bool is_finished;
 };
 
-static enum tutti_status out_of_memory(const char *path, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
-}
-
 static enum tutti_status failure(const char *path, struct tutti_error *err)
 {
     return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path, strerror(errno));
@@ -39,17 +35,7 @@ static enum tutti_status failure(const char *path, struct tutti_error *err)
 /* Registers path, which need not exist yet, and takes ownership of the string. */
 static bool register_path(struct new_folder *f, char *path)
 {
-    if (f->n_made == f->capacity) {
-        size_t capacity = 2 * f->capacity + 16;
-        char **more = realloc(f->made, capacity * sizeof *more);
-        if (!more) {
-            free(path);
-            return false;
-        }
-        f->made = more;
-        f->capacity = capacity;
-    }
-    if (!unfinished_add(path)) {
+    if (!array_grow(&f->made, f->n_made, &f->capacity, sizeof *f->made) || !unfinished_add(path)) {
         free(path);
         return false;
     }
@@ -168,14 +154,14 @@ enum tutti_status new_folder_open(struct new_folder **out, const char *path, str
     char *temporary = NULL;
     if (!f || !f->path || asprintf(&temporary, "%s" UNFINISHED "XXXXXX", f->path) < 0) {
         new_folder_free(f);
-        return out_of_memory(path, err);
+        return error_out_of_memory(path, err);
     }
     remove_all_left(f->path);
     if (!make_locked(temporary, &f->lock)) {
         st = failure(path, err);
         free(temporary);
     } else if (!register_path(f, temporary)) {
-        st = out_of_memory(path, err);
+        st = error_out_of_memory(path, err);
     } else {
         f->temporary = temporary;
         if (chmod(temporary, 0777 & ~mask) != 0) /* mkdtemp() gives 0700 */
@@ -201,7 +187,7 @@ enum tutti_status new_folder_make(struct new_folder *f, const char *name, struct
 {
     char *path = place(f, name);
     if (!path)
-        return out_of_memory(f->path, err);
+        return error_out_of_memory(f->path, err);
     return mkdir(path, 0777) == 0 || errno == EEXIST ? TUTTI_OK : failure(path, err);
 }
 
@@ -209,7 +195,7 @@ enum tutti_status new_folder_create(struct new_folder *f, const char *name, int 
 {
     char *path = place(f, name);
     if (!path)
-        return out_of_memory(f->path, err);
+        return error_out_of_memory(f->path, err);
     *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     return *fd >= 0 ? TUTTI_OK : failure(path, err);
 }

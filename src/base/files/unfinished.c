@@ -1,5 +1,7 @@
 #include "base/files/unfinished.h"
 
+#include "base/array.h"
+
 #include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -40,14 +42,7 @@ bool unfinished_add(const char *path)
 {
     sigset_t old;
     block(&old);
-    if (n_paths == capacity) {
-        const char **more = realloc((void *)paths, (2 * capacity + 8) * sizeof *more);
-        if (more) {
-            paths = more;
-            capacity = 2 * capacity + 8;
-        }
-    }
-    bool ok = n_paths < capacity;
+    bool ok = array_grow(&paths, n_paths, &capacity, sizeof *paths);
     if (ok) {
         paths[n_paths++] = path;
         if (n_paths == 1)

@@ -125,7 +125,7 @@ static enum tutti_status read_tensors(struct shard_manifest *m, struct field *f)
         return wrong(f, "tensors", "a list of tensors", list);
     m->tensors = calloc(n, sizeof *m->tensors);
     if (!m->tensors)
-        return error_set(f->err, TUTTI_E_MEMORY, "%s: out of memory", m->path);
+        return error_out_of_memory(m->path, f->err);
     enum tutti_status st = TUTTI_OK;
     for (; m->n_tensors < n && st == TUTTI_OK; m->n_tensors++) {
         snprintf(f->path, sizeof f->path, "tensors[%zu].", m->n_tensors);
@@ -149,7 +149,7 @@ static enum tutti_status read_files(struct shard_manifest *m, struct field *f)
         return wrong(f, "files", "a list of files", list);
     m->files = calloc(n, sizeof *m->files);
     if (!m->files)
-        return error_set(f->err, TUTTI_E_MEMORY, "%s: out of memory", m->path);
+        return error_out_of_memory(m->path, f->err);
     enum tutti_status st = TUTTI_OK;
     for (; m->n_files < n && st == TUTTI_OK; m->n_files++) {
         const json_t *object = json_array_get(list, m->n_files);
@@ -206,7 +206,7 @@ enum tutti_status shard_manifest_read(struct shard_manifest **out, const char *f
     *out = NULL;
     if (!m || asprintf(&m->path, "%s/%s", folder, SHARD_MANIFEST_FILE) < 0) {
         free(m);
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", folder);
+        return error_out_of_memory(folder, err);
     }
     st = json_file_load(m->path, &m->root, err);
     if (st != TUTTI_OK || !m->root)

@@ -1,6 +1,8 @@
 #include "checkpoint/shards/tensor_writer.h"
 
+#include "base/array.h"
 #include "base/buf.h"
+#include "base/json/json_list.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -41,11 +43,6 @@ static const char *const NAMES[DTYPE_COUNT][2] = {
     [DTYPE_BOOL] = { "BOOL", "Bool" },
 };
 
-static enum tutti_status out_of_memory(const struct tensor_writer *w, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", w->name);
-}
-
 enum tutti_status tensor_writer_new(struct tensor_writer **out, enum tensor_format format, const char *name,
                                     tensor_sink_fn *sink, void *user, struct tutti_error *err)
 {
@@ -56,7 +53,7 @@ enum tutti_status tensor_writer_new(struct tensor_writer **out, enum tensor_form
     }
     if (!w || !w->name || !w->metadata) {
         tensor_writer_free(w);
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
+        return error_out_of_memory(name, err);
     }
     w->format = format;
     w->sink = sink;
@@ -80,7 +77,8 @@ void tensor_writer_free(struct tensor_writer *w)
 enum tutti_status tensor_writer_metadata(struct tensor_writer *w, const char *key, const char *value,
                                          struct tutti_error *err)
 {
-    return json_object_set_new(w->metadata, key, json_string(value)) == 0 ? TUTTI_OK : out_of_memory(w, err);
+    return json_object_set_new(w->metadata, key, json_string(value)) == 0 ? TUTTI_OK
+                                                                          : error_out_of_memory(w->name, err);
 }
 
 enum tutti_status tensor_writer_declare(struct tensor_writer *w, const struct tensor *tensor,
@@ -92,21 +90,15 @@ enum tutti_status tensor_writer_declare(struct tensor_writer *w, const struct te
                          tensor->name, dtype_name(tensor->dtype));
     if (!tensor_measure(&measured))
         return error_set(err, TUTTI_E_FORMAT, "%s: tensor %s: its size overflows", w->name, tensor->name);
-    if (w->n_tensors == w->capacity) {
-        size_t capacity = 2 * w->capacity + 64;
-        struct declared *more = realloc(w->tensors, capacity * sizeof *more);
-        if (!more)
-            return out_of_memory(w, err);
-        w->tensors = more;
-        w->capacity = capacity;
-    }
+    if (!array_grow(&w->tensors, w->n_tensors, &w->capacity, sizeof *w->tensors))
+        return error_out_of_memory(w->name, err);
     struct declared *d = &w->tensors[w->n_tensors];
     *d = (struct declared){ .name = strdup(tensor->name),
                             .dtype = tensor->dtype,
                             .n_dims = tensor->n_dims,
                             .n_bytes = measured.n_bytes };
     if (!d->name)
-        return out_of_memory(w, err);
+        return error_out_of_memory(w->name, err);
     memcpy(d->shape, tensor->shape, sizeof d->shape);
     w->n_tensors++;
     return TUTTI_OK;
@@ -122,13 +114,10 @@ static enum tutti_status put_header(struct tensor_writer *w, struct tutti_error 
     json_int_t end = 0;
     for (size_t i = 0; i < w->n_tensors && ok; i++) {
         const struct declared *d = &w->tensors[i];
-        json_t *shape = json_array();
-        for (int k = 0; k < d->n_dims; k++)
-            ok = ok && json_array_append_new(shape, json_integer(d->shape[k])) == 0;
-        ok = ok &&
-             json_object_set_new(root, d->name,
-                                 json_pack("{s:s, s:o, s:[I, I]}", "dtype", NAMES[d->dtype][0], "shape",
-                                           shape, "data_offsets", end, end + (json_int_t)d->n_bytes)) == 0;
+        json_t *about = json_pack("{s:s, s:o, s:[I, I]}", "dtype", NAMES[d->dtype][0], "shape",
+                                  json_integers(d->shape, (size_t)d->n_dims), "data_offsets", end,
+                                  end + (json_int_t)d->n_bytes);
+        ok = json_object_set_new(root, d->name, about) == 0;
         end += (json_int_t)d->n_bytes;
     }
     struct buf text = { 0 };
@@ -139,7 +128,8 @@ static enum tutti_status put_header(struct tensor_writer *w, struct tutti_error 
         ok = buf_add_string(&text, " ");
     for (size_t i = 0; ok && i < sizeof length; i++)
         text.bytes[i] = (char)((text.n_bytes - sizeof length) >> (8 * i) & 0xFF);
-    enum tutti_status st = ok ? w->sink(w->user, text.bytes, text.n_bytes, err) : out_of_memory(w, err);
+    enum tutti_status st = ok ? w->sink(w->user, text.bytes, text.n_bytes, err)
+                              : error_out_of_memory(w->name, err);
     free(json);
     buf_clear(&text);
     json_decref(root);
@@ -188,7 +178,8 @@ static enum tutti_status put_value_head(struct tensor_writer *w, const struct de
          put_varint(&head, tag.n_bytes + 1 + varint_bytes(n_tensor) + n_tensor) &&
          buf_add(&head, tag.bytes, tag.n_bytes) && put_varint(&head, 2 << 3 | 2) &&
          put_varint(&head, n_tensor) && buf_add(&head, tensor.bytes, tensor.n_bytes);
-    enum tutti_status st = ok ? w->sink(w->user, head.bytes, head.n_bytes, err) : out_of_memory(w, err);
+    enum tutti_status st = ok ? w->sink(w->user, head.bytes, head.n_bytes, err)
+                              : error_out_of_memory(w->name, err);
     buf_clear(&tag);
     buf_clear(&tensor);
     buf_clear(&head);

@@ -2,6 +2,7 @@
 #include "cli/bench/bench.h"
 
 #include "backend/kv_type.h"
+#include "base/json/json_list.h"
 #include "cli/options/command.h"
 #include "cli/options/flags.h"
 #include "cli/terminal/input.h"
@@ -146,16 +147,15 @@ static enum tutti_status open_limits(const struct model_flags *flags, struct rep
 /* Medians over all measurements. */
 static void sum_up_limits(struct report *report)
 {
-    double *samples = report->samples;
-    for (int i = 0; i < report->n_results; i++)
-        samples[i] = report->results[i].limits.read_gbps;
-    report->limits.read_gbps = measure_median(samples, report->n_results);
-    for (int i = 0; i < report->n_results; i++)
-        samples[i] = report->results[i].limits.peak_int8_gops;
-    report->limits.peak_int8_gops = measure_median(samples, report->n_results);
-    for (int i = 0; i < report->n_results; i++)
-        samples[i] = report->results[i].limits.peak_f32_gflops;
-    report->limits.peak_f32_gflops = measure_median(samples, report->n_results);
+    static const size_t MEMBERS[] = { offsetof(struct bench_limits, read_gbps),
+                                      offsetof(struct bench_limits, peak_int8_gops),
+                                      offsetof(struct bench_limits, peak_f32_gflops) };
+    for (size_t m = 0; m < sizeof MEMBERS / sizeof *MEMBERS; m++) {
+        for (int i = 0; i < report->n_results; i++)
+            memcpy(&report->samples[i], (char *)&report->results[i].limits + MEMBERS[m], sizeof(double));
+        double median = measure_median(report->samples, report->n_results);
+        memcpy((char *)&report->limits + MEMBERS[m], &median, sizeof median);
+    }
 }
 
 /* ---- printing -------------------------------------------------------------------------------------------------- */
@@ -268,8 +268,10 @@ static void print_table(const struct report *report, const struct model *model)
         print_attention(report);
 }
 
-static json_t *result_json(const struct bench_result *r, int n_ranks)
+static json_t *result_json(const void *user, size_t index)
 {
+    const struct report *report = user;
+    const struct bench_result *r = &report->results[index];
     json_t *cost = r->has_adapters ? json_real(r->adapter_cost) : NULL;
     json_t *range = r->has_adapters ? json_pack("[f, f]", r->adapter_cost_low, r->adapter_cost_high) : NULL;
     const struct bench_ranks *ranks = &r->ranks;
@@ -280,11 +282,12 @@ static json_t *result_json(const struct bench_result *r, int n_ranks)
         r->work.matrix_bytes, "kv_bytes", r->work.kv_bytes, "linear_ops", r->work.linear_ops, "attention_ops",
         r->work.attention_ops, "spread", r->time.spread, "repetitions", r->time.n, "adapter_cost", cost,
         "adapter_cost_range", range);
-    json_t *more = n_ranks > 1 ? json_pack("{s:f, s:f, s:f, s:I, s:I}", "reduce_ms", ranks->reduce_s * 1e3,
-                                           "gather_ms", ranks->gather_s * 1e3, "plan_ms", ranks->tell_s * 1e3,
-                                           "reduces", (json_int_t)(ranks->n_reduces + 0.5), "reduce_bytes",
-                                           (json_int_t)(ranks->reduce_bytes + 0.5))
-                               : json_object();
+    json_t *more = report->n_ranks > 1
+                       ? json_pack("{s:f, s:f, s:f, s:I, s:I}", "reduce_ms", ranks->reduce_s * 1e3,
+                                   "gather_ms", ranks->gather_s * 1e3, "plan_ms", ranks->tell_s * 1e3,
+                                   "reduces", (json_int_t)(ranks->n_reduces + 0.5), "reduce_bytes",
+                                   (json_int_t)(ranks->reduce_bytes + 0.5))
+                       : json_object();
     if (!more || !object || json_object_update(object, more) != 0) {
         json_decref(object);
         object = NULL;
@@ -293,8 +296,9 @@ static json_t *result_json(const struct bench_result *r, int n_ranks)
     return object;
 }
 
-static json_t *attention_json(const struct bench_attention_result *r)
+static json_t *attention_json(const void *user, size_t index)
 {
+    const struct bench_attention_result *r = &((const struct report *)user)->attention_results[index];
     double s = r->time.median_s, gbps = r->read_bytes / s / 1e9, gflops = r->ops / s / 1e9;
     return json_pack("{s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i}", "kv_type",
                      kv_type_name(r->kv_type), "context", r->context, "rows", r->n_rows, "row_ms",
@@ -303,8 +307,9 @@ static json_t *attention_json(const struct bench_attention_result *r)
                      gflops / r->limits.peak_f32_gflops, "spread", r->time.spread, "repetitions", r->time.n);
 }
 
-static json_t *engine_result_json(const struct bench_engine_result *r)
+static json_t *engine_result_json(const void *user, size_t index)
 {
+    const struct bench_engine_result *r = &((const struct report *)user)->engine_results[index];
     json_t *ratio = r->ratio > 0 ? json_real(r->ratio) : NULL;
     json_t *spread = r->ratio > 0 ? json_real(r->ratio_spread) : NULL;
     return json_pack(
@@ -317,40 +322,30 @@ static json_t *engine_result_json(const struct bench_engine_result *r)
         (json_int_t)r->n_late_masks);
 }
 
+static json_t *memory_json(const void *user, size_t index)
+{
+    return json_integer((json_int_t)((const struct report *)user)->memory.rank_bytes[index]);
+}
+
+/* Adds a list under a name unless it is empty. */
+static bool add_list(json_t *object, const char *name, int n, json_item_fn *item, const struct report *report)
+{
+    return n == 0 || json_object_set_new(object, name, json_list((size_t)n, item, report)) == 0;
+}
+
 static void print_json(const struct report *report, const struct model *model)
 {
-    json_t *results = json_array(), *engine = NULL;
-    bool ok = results != NULL;
-    for (int i = 0; ok && i < report->n_results; i++)
-        ok = json_array_append_new(results, result_json(&report->results[i], report->n_ranks)) == 0;
-    if (report->n_engine_results > 0) {
-        engine = json_array();
-        for (int i = 0; ok && i < report->n_engine_results; i++)
-            ok = json_array_append_new(engine, engine_result_json(&report->engine_results[i])) == 0;
-    }
-    json_t *attention = NULL;
-    if (report->n_attention_results > 0) {
-        attention = json_array();
-        for (int i = 0; ok && i < report->n_attention_results; i++)
-            ok = json_array_append_new(attention, attention_json(&report->attention_results[i])) == 0;
-    }
-    json_t *memory = json_array();
-    ok = ok && memory;
-    for (int r = 0; ok && r < report->memory.n_ranks; r++)
-        ok = json_array_append_new(memory, json_integer((json_int_t)report->memory.rank_bytes[r])) == 0;
     json_t *object = json_pack(
-        "{s:s, s:s, s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:I, s:o, s:I, s:o, s:o*, s:o*}", "model",
-        report->name, "type", dtype_name(model->weight_type), "kv_type", kv_type_name(model->kv_type),
-        "threads", report->n_threads, "ranks", report->n_ranks, "cpu", report->cpu, "read_gbps",
-        report->limits.read_gbps, "peak_int8_gops", report->limits.peak_int8_gops, "peak_f32_gflops",
-        report->limits.peak_f32_gflops, "weight_bytes", (json_int_t)model->weight_bytes, "memory_bytes",
-        memory, "n_params", (json_int_t)model->n_params, "results", results, "engine", engine, "attention",
-        attention);
-    if (!ok) {
-        json_decref(object);
-        object = NULL;
-    }
-    output_json(object, true); /* NULL fails; output_flush() reports it */
+        "{s:s, s:s, s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:I, s:o, s:I, s:o}", "model", report->name, "type",
+        dtype_name(model->weight_type), "kv_type", kv_type_name(model->kv_type), "threads", report->n_threads,
+        "ranks", report->n_ranks, "cpu", report->cpu, "read_gbps", report->limits.read_gbps, "peak_int8_gops",
+        report->limits.peak_int8_gops, "peak_f32_gflops", report->limits.peak_f32_gflops, "weight_bytes",
+        (json_int_t)model->weight_bytes, "memory_bytes",
+        json_list((size_t)report->memory.n_ranks, memory_json, report), "n_params",
+        (json_int_t)model->n_params, "results", json_list((size_t)report->n_results, result_json, report));
+    bool ok = add_list(object, "engine", report->n_engine_results, engine_result_json, report) &&
+              add_list(object, "attention", report->n_attention_results, attention_json, report);
+    output_json(ok ? object : NULL, true); /* NULL fails; output_flush() reports it */
     json_decref(object);
 }
 
@@ -459,8 +454,8 @@ static enum tutti_status read_schema(const struct bench_values *values, struct b
     return st;
 }
 
-static enum tutti_status run(const void *v, const char *const *operands, int n_operands,
-                             struct tutti_error *err)
+static enum tutti_status run_bench(const void *v, const char *const *operands, int n_operands,
+                                   struct tutti_error *err)
 {
     const struct bench_values *values = v;
     struct report report = { 0 };
@@ -539,5 +534,5 @@ const struct command COMMAND_BENCH = {
                "tutti bench --shape chatglm3-6b --type q4_0 --json",
     .options = OPTION_SET(GROUPS, "[MODEL]", 0, 1, ""),
     .values_bytes = sizeof(struct bench_values),
-    .run = run,
+    .run = run_bench,
 };

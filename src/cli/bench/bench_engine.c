@@ -140,12 +140,6 @@ static void wait_for_all(struct run *run)
     pthread_mutex_unlock(&run->mutex);
 }
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static enum tutti_status evaluate(const struct user *users, uint64_t begin_ns,
                                   struct bench_engine_result *result, struct tutti_error *err)
 {
@@ -160,8 +154,7 @@ static enum tutti_status evaluate(const struct user *users, uint64_t begin_ns,
         if (user->last_ns > user->first_ns)
             result->tok_s += (double)(user->n_tokens - 1) / ((double)(user->last_ns - user->first_ns) / 1e9);
     }
-    qsort(ttft, (size_t)n, sizeof *ttft, compare);
-    result->ttft_ms = ttft[n / 2];
+    result->ttft_ms = measure_median(ttft, n);
     free(ttft);
     return TUTTI_OK;
 }

@@ -3,6 +3,7 @@
 #include "backend/kv_type.h"
 #include "base/limits.h"
 #include "base/log.h"
+#include "base/system/memory_left.h"
 #include "cli/terminal/progress.h"
 #include "cluster/cluster.h"
 #include "fleet/rank_table.h"
@@ -201,6 +202,53 @@ enum tutti_status model_flags_open(const struct model_flags *flags, tutti_ranks 
     enum tutti_status st = tutti_model_open(out, path, &options, err);
     progress_end(&progress);
     return st;
+}
+
+/* ---- the memory that a model would take ------------------------------------------------------------------------ */
+
+#define FIT struct fit_flags
+const struct option FIT_OPTIONS[] = {
+    { .name = "memory",
+      .letter = 'm',
+      SIZE_IN(FIT, memory),
+      .value = "SIZE",
+      .min = 1,
+      .max = INFINITY,
+      .help = "memory of one machine for weights, keys and values; without it, what this machine, or the "
+              "control group (container) that tutti runs in, has left" },
+    { .name = "context",
+      .letter = 'c',
+      INT_IN(FIT, context),
+      .value = "N",
+      .min = 1,
+      .max = LIMIT_CONTEXT,
+      .help = "context of each user in tokens; without it, the model's whole context" },
+    { .name = "type",
+      CHOICE_IN(FIT, type),
+      .value = "TYPE",
+      .choices = WEIGHT_TYPE_NAMES,
+      .aliases = WEIGHT_TYPE_ALIASES,
+      .help = "calculate with weights of this type, instead of as stored" },
+    { .name = "kv-type",
+      CHOICE_IN(FIT, kv_type),
+      .value = "TYPE",
+      .choices = KV_TYPE_NAMES,
+      .initial = "f16",
+      .help = "calculate with keys and values of this type" },
+    { .name = NULL },
+};
+
+enum tutti_status fit_flags_values(const struct fit_flags *flags, struct fit_values *out,
+                                   struct tutti_error *err)
+{
+    *out = (struct fit_values){
+        .type = flags->type ? weight_type_find(flags->type) : NULL,
+        .memory_bytes = flags->memory > 0 ? (uint64_t)flags->memory : memory_left(""),
+        .context = flags->context > 0 ? (int)flags->context : 0,
+    };
+    if (!kv_type_find(flags->kv_type, &out->kv_type))
+        return error_set(err, TUTTI_E_ARGUMENT, "--kv-type: unknown type '%s'", flags->kv_type);
+    return TUTTI_OK;
 }
 
 /* ---- adapters -------------------------------------------------------------------------------------------------- */

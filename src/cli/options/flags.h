@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "cli/options/options.h"
+#include "model/weights/weight_type.h"
 
 /* ---- the model ---- */
 struct model_flags {
@@ -35,6 +36,22 @@ MUST_CHECK enum tutti_status model_flags_join(const struct model_flags *flags,
  * only errors. */
 MUST_CHECK enum tutti_status model_flags_ranks(const struct model_flags *flags, tutti_ranks **out,
                                                struct tutti_error *err);
+
+/* ---- the memory that a model would take ---- */
+struct fit_flags {
+    const char *type, *kv_type;
+    int64_t memory, context;
+};
+extern const struct option FIT_OPTIONS[];
+
+struct fit_values {
+    const struct weight_type *type; /* NULL: as stored */
+    enum dtype kv_type;
+    uint64_t memory_bytes; /* without --memory: memory_left() */
+    int context;           /* 0: not given */
+};
+MUST_CHECK enum tutti_status fit_flags_values(const struct fit_flags *flags, struct fit_values *out,
+                                              struct tutti_error *err);
 
 /* ---- adapters ---- */
 struct adapter_flags {

@@ -67,7 +67,7 @@ static enum tutti_status read_text(struct reader *r, const char *name, const cha
 static enum tutti_status add_unused(struct reader *r, const char *name)
 {
     if (!buf_printf(&r->out->unused, "%s%.128s", r->out->unused.n_bytes ? ", " : "", name))
-        return error_set(r->err, TUTTI_E_MEMORY, "%s: out of memory", r->path);
+        return error_out_of_memory(r->path, r->err);
     return TUTTI_OK;
 }
 
@@ -140,7 +140,7 @@ static enum tutti_status load(struct reader *r, FILE *file)
 {
     yaml_parser_t parser;
     if (!yaml_parser_initialize(&parser))
-        return error_set(r->err, TUTTI_E_MEMORY, "%s: out of memory", r->path);
+        return error_out_of_memory(r->path, r->err);
     yaml_parser_set_input_file(&parser, file);
     enum tutti_status st = TUTTI_OK;
     if (!yaml_parser_load(&parser, &r->document)) {

@@ -76,3 +76,15 @@ enum tutti_status input_parse_ids(struct ids *out, const char *name, const char 
     }
     return TUTTI_OK;
 }
+
+enum tutti_status input_read_ids(struct ids *out, const char *value, struct tutti_error *err)
+{
+    struct buf text = { 0 };
+    if (value[0] != '@')
+        return input_parse_ids(out, "--ids", value, strlen(value), err);
+    enum tutti_status st = input_read(&text, value + 1, err);
+    if (st == TUTTI_OK)
+        st = input_parse_ids(out, input_name(value + 1), text.bytes, text.n_bytes, err);
+    buf_clear(&text);
+    return st;
+}

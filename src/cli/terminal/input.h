@@ -17,4 +17,7 @@ const char *input_name(const char *path);
 MUST_CHECK enum tutti_status input_parse_ids(struct ids *out, const char *name, const char *text,
                                              size_t n_bytes, struct tutti_error *err);
 
+/* The same for the value of --ids: a list of ids, or @FILE for a file with such a list. */
+MUST_CHECK enum tutti_status input_read_ids(struct ids *out, const char *value, struct tutti_error *err);
+
 #endif

@@ -1,5 +1,6 @@
 #include "cli/terminal/prompts.h"
 
+#include "base/array.h"
 #include "base/buf.h"
 #include "base/files/prompt_lines.h"
 #include "base/json/json_field.h"
@@ -30,14 +31,8 @@ static struct storage *storage_of(struct prompts *prompts)
 
 static struct prompt *add_prompt(struct prompts *prompts)
 {
-    if (prompts->n == prompts->capacity) {
-        size_t capacity = prompts->capacity ? 2 * prompts->capacity : 16;
-        struct prompt *grown = reallocarray(prompts->prompts, capacity, sizeof *grown);
-        if (!grown)
-            return NULL;
-        prompts->prompts = grown;
-        prompts->capacity = capacity;
-    }
+    if (!array_grow(&prompts->prompts, prompts->n, &prompts->capacity, sizeof *prompts->prompts))
+        return NULL;
     struct prompt *prompt = &prompts->prompts[prompts->n++];
     *prompt = (struct prompt){ 0 };
     return prompt;

@@ -2,6 +2,7 @@
  * families share. */
 #include "base/half.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoint/quantized.h"
 #include "model/description/config_keys.h"
 #include "model/description/describe.h"
@@ -206,17 +207,11 @@ static enum tutti_status check_tie(struct model_desc *desc, const struct family 
     return TUTTI_OK;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 /* Configurations of MindFormers keep their own keys next to the translated ones. */
 static bool is_mindformers(const struct config *c)
 {
-    return json_object_get(c->root, "mindformers_version") || ends_with(c->file, ".yaml") ||
-           ends_with(c->file, ".yml");
+    return json_object_get(c->root, "mindformers_version") || text_ends_with(c->file, ".yaml") ||
+           text_ends_with(c->file, ".yml");
 }
 
 /* Refuses every key that is neither understood nor known to have no effect. */

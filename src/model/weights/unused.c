@@ -3,6 +3,7 @@
  * configuration: a bias, a norm, an expert. */
 #include "base/buf.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "model/weights/weights.h"
 
 #include <stdio.h>
@@ -29,20 +30,14 @@ static const char *const BUFFERS[] = {
 static const char *const OPTIMIZER[] = { "adam_m.",  "adam_v.",     "moments.", "moment1.",
                                          "moment2.", "accu_grads.", "exp_avg." };
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 bool weights_is_ignored(const struct family *family, const char *name)
 {
     for (int i = 0; i < family->n_ignored; i++) {
-        if (ends_with(name, family->ignored[i]))
+        if (text_ends_with(name, family->ignored[i]))
             return true;
     }
     for (size_t i = 0; i < sizeof BUFFERS / sizeof *BUFFERS; i++) {
-        if (ends_with(name, BUFFERS[i]))
+        if (text_ends_with(name, BUFFERS[i]))
             return true;
     }
     for (size_t i = 0; i < sizeof OPTIMIZER / sizeof *OPTIMIZER; i++) {
@@ -128,7 +123,7 @@ static enum tutti_status is_zero(bool *out, const struct tensor *t, struct tutti
 
 static bool is_bias(const char *name)
 {
-    return ends_with(name, ".bias") || ends_with(name, ".beta");
+    return text_ends_with(name, ".bias") || text_ends_with(name, ".beta");
 }
 
 /* Whether two names are the same but for their last two words: model.norm.weight, model.embed_norm.bias. */

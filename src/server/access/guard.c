@@ -78,10 +78,10 @@ void guard_free(struct guard *guard)
     free(guard);
 }
 
-static bool ends_with(const char *text, const char *end)
+static bool is_subdomain(const char *name, const char *dot_domain)
 {
-    size_t n = strlen(text), n_end = strlen(end);
-    return n > n_end && !strcasecmp(text + n - n_end, end);
+    size_t n = strlen(name), n_end = strlen(dot_domain);
+    return n > n_end && !strcasecmp(name + n - n_end, dot_domain);
 }
 
 /* A page that was loaded by address comes from that address: DNS rebinding needs a name. */
@@ -99,14 +99,14 @@ static bool matches(const char *pattern, const char *name)
 {
     if (!strcmp(pattern, "*"))
         return true;
-    return !strncmp(pattern, "*.", 2) ? ends_with(name, pattern + 1) : !strcasecmp(pattern, name);
+    return !strncmp(pattern, "*.", 2) ? is_subdomain(name, pattern + 1) : !strcasecmp(pattern, name);
 }
 
 static bool is_host_allowed(const struct guard *guard, const struct authority *host)
 {
     if (host->is_v6)
         return is_address(host);
-    if (is_address(host) || !strcmp(host->name, "localhost") || ends_with(host->name, ".localhost"))
+    if (is_address(host) || !strcmp(host->name, "localhost") || is_subdomain(host->name, ".localhost"))
         return true;
     for (size_t i = 0; i < MAX_OWN && guard->own[i][0]; i++)
         if (!strcmp(guard->own[i], host->name))

@@ -1,5 +1,6 @@
 #include "server/access/keys.h"
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "base/utf8.h"
 
@@ -225,18 +226,6 @@ static size_t find_key(const struct keys *keys, const unsigned char *bytes)
     return index->slots[at] ? index->slots[at] - 1 : keys->n;
 }
 
-/* Makes room for one more element. NULL: out of memory; the list is unchanged. */
-static void *grow(void *list, size_t n, size_t *capacity, size_t n_bytes)
-{
-    if (n < *capacity)
-        return list;
-    size_t larger = *capacity ? 2 * *capacity : 16;
-    void *bytes = reallocarray(list, larger, n_bytes);
-    if (bytes)
-        *capacity = larger;
-    return bytes;
-}
-
 /* ---- lines ---- */
 
 /* Derives a tenant by a salted digest: the number reveals nothing about a key, and a name cannot be
@@ -272,10 +261,9 @@ static enum tutti_status read_owner(struct keys *keys, size_t *out, const char *
         snprintf(name, sizeof name, "line-%d", at->line);
     size_t i = find_owner(keys, name);
     if (i == keys->n_owners) {
-        struct key_owner *owners = grow(keys->owners, i, &keys->owner_capacity, sizeof *owners);
-        if (!owners)
-            return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", at->path);
-        keys->owners = owners;
+        if (!array_grow(&keys->owners, i, &keys->owner_capacity, sizeof *keys->owners))
+            return error_out_of_memory(at->path, err);
+        struct key_owner *owners = keys->owners;
         owners[i] = (struct key_owner){ .limits = keys->defaults };
         memcpy(owners[i].name, name, sizeof name);
         enum tutti_status st = n > 0 ? make_tenant(keys, &owners[i].tenant, "name", name, strlen(name), err)
@@ -310,13 +298,11 @@ static enum tutti_status add_key(struct keys *keys, const char *key, size_t n, c
     if (st != TUTTI_OK)
         return st;
     one.owner = (uint32_t)owner;
-    struct key *list = grow(keys->list, keys->n, &keys->capacity, sizeof *list);
-    if (list) {
-        keys->list = list;
-        list[keys->n] = one;
-    }
-    if (!list || !index_add(&keys->by_digest, keys, keys->n, hash_key_at))
-        return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", at->path);
+    if (!array_grow(&keys->list, keys->n, &keys->capacity, sizeof *keys->list))
+        return error_out_of_memory(at->path, err);
+    keys->list[keys->n] = one;
+    if (!index_add(&keys->by_digest, keys, keys->n, hash_key_at))
+        return error_out_of_memory(at->path, err);
     keys->n++;
     return TUTTI_OK;
 }

@@ -9,11 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum tutti_status out_of_memory(const char *name, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-}
-
 struct tokenizer *byte_level_new(void)
 {
     struct tokenizer *tok = calloc(1, sizeof *tok);
@@ -83,10 +78,10 @@ enum tutti_status byte_level_put(struct tokenizer *tok, int64_t id, const char *
                          (int)(tok->pieces[id].n_bytes < 64 ? tok->pieces[id].n_bytes : 64),
                          vocab_bytes(tok, (int32_t)id), (int)(n_bytes < 64 ? n_bytes : 64), bytes, id);
     if (!grow_to(tok, id + 1) || tok->bytes.n_bytes > UINT32_MAX - n_bytes)
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     size_t offset = tok->bytes.n_bytes;
     if (!buf_add(&tok->bytes, bytes, n_bytes))
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     tok->pieces[id] = (struct piece_entry){ .offset = (uint32_t)offset,
                                             .n_bytes = (uint32_t)n_bytes,
                                             .type = (uint8_t)type };
@@ -117,7 +112,7 @@ enum tutti_status byte_level_put_spelled(struct tokenizer *tok, int64_t id, cons
         return put_characters(tok, id, spelling, n_bytes, n_expected, name, err);
     struct buf bytes = { 0 };
     if (!buf_reserve(&bytes, n_bytes + 1))
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     bool is_spelled = byte_map_read(spelling, n_bytes, &bytes);
     enum tutti_status st = byte_level_put(tok, id, is_spelled ? bytes.bytes : spelling,
                                           is_spelled ? bytes.n_bytes : n_bytes, PIECE_NORMAL, n_expected,
@@ -153,7 +148,7 @@ enum tutti_status byte_level_index(struct tokenizer *tok, const char *name, stru
     if (tok->n_pieces == 0)
         return error_set(err, TUTTI_E_FORMAT, "%s: there are no tokens", name);
     if (!vocab_new_index(tok))
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     for (int32_t id = 0; id < tok->n_pieces; id++) {
         if (!can_be_merged(tok, id))
             continue;
@@ -210,7 +205,7 @@ enum tutti_status byte_level_add_merge(struct tokenizer *tok, const char *left, 
     if (n_left > 2 * MAX_PIECE_BYTES || n_right > 2 * MAX_PIECE_BYTES)
         return error_set(err, TUTTI_E_FORMAT, "%s: merge %zu is too long", name, n_known);
     if (!buf_reserve(&scratch, n_left + n_right + 1))
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     int32_t l = find_spelled(tok, left, n_left, &scratch), r = find_spelled(tok, right, n_right, &scratch);
     if (l < 0 || r < 0) {
         const char *missing = l < 0 ? left : right;
@@ -218,7 +213,7 @@ enum tutti_status byte_level_add_merge(struct tokenizer *tok, const char *left, 
         st = error_set(err, TUTTI_E_FORMAT, "%s: merge %zu: \"%.*s\" is no token", name, n_known,
                        (int)(n < 64 ? n : 64), missing);
     } else if (!add_pair(tok->level, l, r)) {
-        st = out_of_memory(name, err);
+        st = error_out_of_memory(name, err);
     }
     buf_clear(&scratch);
     return st;
@@ -295,7 +290,7 @@ static enum tutti_status index_pairs(struct tokenizer *tok, const char *name, st
     struct buf scratch = { 0 };
     enum tutti_status st = TUTTI_OK;
     if (!new_merges(level, level->n_pairs) || !buf_reserve(&scratch, 4 * MAX_PIECE_BYTES))
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     for (size_t i = 0; st == TUTTI_OK && i < level->n_pairs; i++) {
         struct merge_pair pair = level->pairs[i];
         int32_t id = find_joined(tok, pair.left, pair.right, &scratch);
@@ -337,7 +332,7 @@ static enum tutti_status index_ranks(struct tokenizer *tok, const char *name, st
     size_t n = 0;
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 1 && !new_merges(tok->level, n))
-            return out_of_memory(name, err);
+            return error_out_of_memory(name, err);
         for (int32_t id = 0; id < tok->n_pieces; id++) {
             if (tok->pieces[id].type != PIECE_NORMAL)
                 continue;
@@ -395,7 +390,7 @@ enum tutti_status byte_level_add(struct tokenizer *tok, const char *text, size_t
         if (!is_symbol(tok, id)) /* tokens of bytes and characters stay text */
             p->type = (uint8_t)type;
     }
-    return added_tokens_put(&tok->added, added) ? TUTTI_OK : out_of_memory(name, err);
+    return added_tokens_put(&tok->added, added) ? TUTTI_OK : error_out_of_memory(name, err);
 }
 
 /* For tokens that are text: blanks become marks, or separate words and are dropped; decoding
@@ -416,7 +411,7 @@ static enum tutti_status use_characters(struct tokenizer *tok, const struct pre_
     *blanks = (struct decode_step){ .kind = DECODE_METASPACE };
     if (!buf_add(&marks->from, " ", 1) || !buf_add(&marks->to, BLANK_MARK, 3) ||
         !buf_add(&blanks->mark, BLANK_MARK, 3))
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     return pretokenizer_add_named(&level->pre, named, name, err);
 }
 
@@ -466,9 +461,9 @@ enum tutti_status byte_level_finish(struct tokenizer *tok, bool by_rank, const c
     level->has_ranks = by_rank;
     level->whole = calloc((size_t)tok->n_pieces, sizeof *level->whole);
     if (!level->whole || !added_tokens_index(&tok->added, spelling_of, normalize_added, tok))
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     if (!byte_level_index_joints(tok))
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     st = word_model_finish(&level->words, tok, name, err);
     return st == TUTTI_OK && level->has_characters ? text_decoder_finish(&level->decoder, tok, name, err)
                                                    : st;
@@ -485,7 +480,7 @@ enum tutti_status byte_level_limit(struct tokenizer *tok, const char *name, stru
     struct buf scratch = { 0 };
     size_t n_pairs = 0;
     if (!buf_reserve(&scratch, 4 * MAX_PIECE_BYTES))
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     for (size_t i = 0; i < level->n_pairs; i++) {
         struct merge_pair pair = level->pairs[i];
         if (is_left(tok, pair.left) && is_left(tok, pair.right) &&
@@ -500,7 +495,7 @@ enum tutti_status byte_level_limit(struct tokenizer *tok, const char *name, stru
     level->merge_filter = NULL;
     enum tutti_status st = (level->has_ranks ? index_ranks : index_pairs)(tok, name, err);
     if (st == TUTTI_OK && !added_tokens_index(&tok->added, spelling_of, normalize_added, tok))
-        st = out_of_memory(name, err);
+        st = error_out_of_memory(name, err);
     trie_clear(&level->words.starts);
     trie_clear(&level->words.inner);
     return st == TUTTI_OK ? word_model_finish(&level->words, tok, name, err) : st;

@@ -5,11 +5,6 @@
 
 #include <string.h>
 
-static enum tutti_status out_of_memory(const char *name, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-}
-
 static enum tutti_status put_tokens(struct tokenizer *tok, const struct bert_vocab *v, const char *name,
                                     struct tutti_error *err)
 {
@@ -48,7 +43,7 @@ static enum tutti_status add_steps(struct tokenizer *tok, const struct bert_voca
     level->words.max_chars = SIZE_MAX;
     if (!normalizers_add_bert(&level->normalizers, &options) ||
         !buf_add(&blanks->mark, mark.mark, mark.n_mark))
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     enum tutti_status st = pretokenizer_add(&level->pre, PATTERN_BLANK, strlen(PATTERN_BLANK), SPLIT_REMOVED,
                                             false, name, err);
     if (st == TUTTI_OK)
@@ -90,7 +85,7 @@ enum tutti_status tokenizer_from_bert_vocab(struct tokenizer **out, const struct
 {
     struct tokenizer *tok = byte_level_new();
     if (!tok)
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     enum tutti_status st = fill(tok, vocab, name, err);
     if (st == TUTTI_OK) {
         *out = tok;

@@ -8,11 +8,6 @@ enum { MIN_BLANKS = 2, MAX_BLANKS = 80 };
 static const char *const SPECIALS[] = { "[MASK]", "[gMASK]", "[sMASK]", "<unused_0>",
                                         "<sop>",  "<eop>",   "<ENC>",   "<dBLOCK>" };
 
-static enum tutti_status out_of_memory(const char *name, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-}
-
 static bool add(struct tokenizer *tok, const char *text, enum piece_type type)
 {
     return vocab_add(tok, text, strlen(text), 0, type);
@@ -25,7 +20,7 @@ enum tutti_status icetext_add_images(struct tokenizer *tok, int32_t n, const cha
     for (int32_t i = 0; i < n; i++) {
         snprintf(text, sizeof text, "<image_%d>", i);
         if (!add(tok, text, PIECE_CONTROL))
-            return out_of_memory(name, err);
+            return error_out_of_memory(name, err);
     }
     tok->n_images = n;
     return TUTTI_OK;
@@ -58,7 +53,7 @@ enum tutti_status icetext_add_specials(struct tokenizer *tok, const char *name, 
         ok = add(tok, text, PIECE_BYTE);
     }
     tok->byte_fallback = true;
-    return ok ? TUTTI_OK : out_of_memory(name, err);
+    return ok ? TUTTI_OK : error_out_of_memory(name, err);
 }
 
 static int32_t find_user_defined(const struct tokenizer *tok, const char *text)

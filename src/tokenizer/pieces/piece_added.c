@@ -8,11 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum tutti_status out_of_memory(const char *name, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
-}
-
 /* Whether the model produces this piece from text: then it stays text, regardless of other files. */
 static bool is_ordinary(const struct tokenizer *tok, int32_t id)
 {
@@ -49,11 +44,11 @@ enum tutti_status tokenizer_add_token(struct tokenizer *tok, const char *text, s
     bool is_new = token.id >= tok->n_pieces;
     while (tok->n_pieces <= token.id) {
         if (!vocab_add(tok, "", 0, 0, PIECE_UNUSED))
-            return out_of_memory(name, err);
+            return error_out_of_memory(name, err);
     }
     is_new |= tok->pieces[token.id].n_bytes == 0;
     if (!respell(tok, token.id, text, n_bytes) || !added_tokens_put(&tok->added, token))
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     if (is_new || !is_ordinary(tok, token.id))
         tok->pieces[token.id].type = token.is_special ? PIECE_CONTROL : PIECE_USER_DEFINED;
     return TUTTI_OK;
@@ -70,7 +65,7 @@ enum tutti_status tokenizer_add_own_tokens(struct tokenizer *tok, bool with_user
             !(is_special || (with_user_defined && p->type == PIECE_USER_DEFINED)))
             continue;
         if (!added_tokens_put(&tok->added, (struct added_token){ .id = id, .is_special = is_special }))
-            return out_of_memory(name, err);
+            return error_out_of_memory(name, err);
     }
     return TUTTI_OK;
 }
@@ -89,7 +84,8 @@ static struct spelling spelling_of(const void *from, const struct added_token *t
 
 enum tutti_status tokenizer_finish_added(struct tokenizer *tok, const char *name, struct tutti_error *err)
 {
-    return added_tokens_index(&tok->added, spelling_of, NULL, tok) ? TUTTI_OK : out_of_memory(name, err);
+    return added_tokens_index(&tok->added, spelling_of, NULL, tok) ? TUTTI_OK
+                                                                   : error_out_of_memory(name, err);
 }
 
 size_t tokenizer_n_added(const struct tokenizer *tok)
@@ -199,7 +195,7 @@ enum tutti_status tokenizer_limit(struct tokenizer *tok, int32_t n_rows, const c
 {
     bool *is_indexed = malloc((size_t)tok->n_pieces * sizeof *is_indexed);
     if (!is_indexed)
-        return out_of_memory(name, err);
+        return error_out_of_memory(name, err);
     for (int32_t id = 0; id < tok->n_pieces; id++)
         is_indexed[id] = tokenizer_find(tok, vocab_bytes(tok, id), tok->pieces[id].n_bytes) == id;
     tok->n_rows = n_rows;
@@ -218,7 +214,7 @@ enum tutti_status tokenizer_limit(struct tokenizer *tok, int32_t n_rows, const c
             "token are beyond them; expected a tokenizer of this model",
             name, n_rows, tok->n_pieces);
     else if (!index_again(tok, is_indexed, n_rows))
-        st = out_of_memory(name, err);
+        st = error_out_of_memory(name, err);
     free(is_indexed);
     if (st == TUTTI_OK && tok->level)
         return byte_level_limit(tok, name, err);

@@ -45,11 +45,6 @@ static enum tutti_status bad(const struct reader *r, const char *message)
     return error_set(r->err, TUTTI_E_FORMAT, "%s: %s is truncated or no protobuf message", r->name, message);
 }
 
-static enum tutti_status out_of_memory(const struct reader *r)
-{
-    return error_set(r->err, TUTTI_E_MEMORY, "%s: out of memory", r->name);
-}
-
 static enum tutti_status read_piece(struct reader *r, const struct protobuf_field *message)
 {
     struct protobuf m = protobuf_open(message->bytes, message->n_bytes);
@@ -84,8 +79,9 @@ static enum tutti_status read_piece(struct reader *r, const struct protobuf_fiel
                          r->name, number, type);
     if (r->tok->n_pieces >= LIMIT_VOCAB)
         return error_set(r->err, TUTTI_E_FORMAT, "%s: more than %d pieces", r->name, LIMIT_VOCAB);
-    return vocab_add(r->tok, (const char *)text, n_bytes, score, (enum piece_type)type) ? TUTTI_OK
-                                                                                        : out_of_memory(r);
+    return vocab_add(r->tok, (const char *)text, n_bytes, score, (enum piece_type)type)
+               ? TUTTI_OK
+               : error_out_of_memory(r->name, r->err);
 }
 
 static enum tutti_status read_trainer(struct reader *r, const struct protobuf_field *message)
@@ -108,7 +104,7 @@ static enum tutti_status read_trainer(struct reader *r, const struct protobuf_fi
         } else if (f.wire == PROTOBUF_BYTES && f.number == TRAINER_UNK_SURFACE) {
             buf_truncate(&r->tok->unk_surface, 0);
             if (!buf_add(&r->tok->unk_surface, f.bytes, f.n_bytes))
-                return out_of_memory(r);
+                return error_out_of_memory(r->name, r->err);
         }
     }
     return m.is_bad ? bad(r, "trainer_spec") : TUTTI_OK;
