@@ -111,6 +111,7 @@ struct tutti_model_options {
     /* NULL: from the checkpoint. Else a built-in format such as "chatglm3" or "llama2", "template"
      * (the checkpoint's own template), or the path of a file with a Jinja template. */
     const char *chat_format;
+    const char *device; /* what computes; NULL or "cpu" */
     const char *cpu; /* NULL: the best this processor has; "ref", "avx2", "avx512": at most that, for tests */
     /* NULL: this process only. Else the ranks that run the model together. Borrowed while the model
      * is open. */
@@ -138,6 +139,7 @@ struct tutti_model_info {
     const char *chat_format; /* "chatglm3", "template"; "" where the model has none */
     const char *weight_type; /* converted to, or of most of the weights as stored: "f16", "q4_k" */
     const char *kv_type;     /* "f16", "f32" or "int8" */
+    const char *device;      /* "cpu" */
     int n_layers, d_model, n_heads, n_kv_heads, head_dim, d_ff, n_vocab;
     int n_ctx;                   /* tokens of context the model was made for */
     uint64_t n_params;           /* weights, counted once */

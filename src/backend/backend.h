@@ -250,8 +250,13 @@ struct backend_options {
     struct cluster *cluster; /* borrowed; NULL: a single process */
 };
 
-/* The CPU backend. On success *out is the caller's, for (*out)->ops->free(). */
-MUST_CHECK enum tutti_status backend_cpu_new(struct backend **out, const struct backend_options *options,
-                                             struct tutti_error *err);
+/* The devices of this build, for the flags of every command; ends with NULL. The first is the
+ * default. */
+extern const char *const DEVICE_NAMES[];
+
+/* device: one of DEVICE_NAMES; NULL: the first. On success *out is the caller's, for
+ * (*out)->ops->free(). TUTTI_E_ARGUMENT with param device: this build has no such device. */
+MUST_CHECK enum tutti_status backend_open(struct backend **out, const char *device,
+                                          const struct backend_options *options, struct tutti_error *err);
 
 #endif

@@ -103,6 +103,7 @@ def test_the_reference_page_is_what_help_prints():
     (["--serve"], "unknown option '--serve'; did you mean 'serve'?"),
     (["help", "genrate"], "unknown command 'genrate'; did you mean 'generate'?"),
     (["generate", "m", "-p", "x", "--temprature", "1"], "unknown option --temprature; did you mean --temperature?"),
+    (["generate", "m", "-p", "x", "--device", "cuda"], "--device: found 'cuda', expected cpu"),
     (["generate", "m", "-p", "x", "--temperature", "hot"],
      "--temperature: found 'hot', expected a number from 0 to 100"),
     (["generate", "m", "-p", "x", "--temperature=101"], "--temperature: found '101', expected a number from 0 to 100"),

@@ -96,7 +96,7 @@ static void bench_matrix(struct check *c, enum dtype type, int n_out, int n_in)
         .n_kinds = 1,
         .attention = &(struct attention_shape){ .n_heads = 1, .n_kv_heads = 1, .head_dim = 8 },
     };
-    must(backend_cpu_new(&m.be, &options, &err), &err);
+    must(backend_open(&m.be, NULL, &options, &err), &err);
     make_matrices(&m, type, n_out, n_in);
     must(m.be->ops->reserve(m.be, MOST_ROWS, &err), &err);
     for (size_t i = 0; i < (size_t)n_in * MOST_ROWS; i++)

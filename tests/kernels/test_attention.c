@@ -94,7 +94,8 @@ static struct backend *backend_make(int n_threads, const struct attention_case *
                                        .n_kinds = second ? 2 : 1,
                                        .attention = shapes,
                                        .kinds = second ? KINDS : NULL };
-    if (backend_cpu_new(&be, &options, &err) != TUTTI_OK || be->ops->reserve(be, max_rows, &err) != TUTTI_OK)
+    if (backend_open(&be, NULL, &options, &err) != TUTTI_OK ||
+        be->ops->reserve(be, max_rows, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     return be;
 }

@@ -55,7 +55,7 @@ static struct backend *backend_make(int n_threads, const char *cpu, struct atten
     struct backend_options options = {
         .n_threads = n_threads, .cpu = cpu, .n_layers = 2, .n_kinds = 1, .attention = &shape
     };
-    if (backend_cpu_new(&be, &options, &err) != TUTTI_OK)
+    if (backend_open(&be, NULL, &options, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     return be;
 }

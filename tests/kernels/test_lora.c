@@ -94,7 +94,7 @@ static struct backend *backend_make(int n_threads, const struct setup *s, enum d
                                                                                .head_dim = 8,
                                                                                .rope = ROPE_NONE,
                                                                                .scale = 1 } };
-    if (backend_cpu_new(&be, &options, &err) != TUTTI_OK)
+    if (backend_open(&be, NULL, &options, &err) != TUTTI_OK)
         fail_msg("%s", err.text);
     for (int a = 0; a < N_ADAPTERS; a++) {
         loras[a] = NULL;

@@ -1,5 +1,6 @@
 #include "cli/options/flags.h"
 
+#include "backend/backend.h"
 #include "backend/kv_type.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -60,6 +61,11 @@ const struct option MODEL_OPTIONS[] = {
       .help = "a RANK_TABLE_FILE (tutti ranks) that has as many ranks, and assigns each rank to a "
               "machine" },
     { .name = "pin", FLAG_IN(MODEL, pin), .help = "bind each compute thread to its own core" },
+    { .name = "device",
+      CHOICE_IN(MODEL, device),
+      .value = "NAME",
+      .choices = DEVICE_NAMES,
+      .help = "the device that computes" },
     { .name = "cpu",
       CHOICE_IN(MODEL, cpu),
       .value = "LEVEL",
@@ -76,6 +82,7 @@ struct tutti_model_options model_flags_options(const struct model_flags *flags, 
         .weight_type = flags->type,
         .kv_type = flags->kv_type,
         .chat_format = flags->chat_format,
+        .device = flags->device,
         .cpu = flags->cpu,
         .ranks = ranks,
     };
@@ -331,6 +338,7 @@ enum tutti_status draft_flags_open(const struct draft_flags *flags, const struct
 {
     struct model_flags draft = { .type = flags->type,
                                  .kv_type = model->kv_type,
+                                 .device = model->device,
                                  .cpu = model->cpu,
                                  .threads = model->threads,
                                  .pin = model->pin };

@@ -8,7 +8,7 @@
 
 /* ---- the model ---- */
 struct model_flags {
-    const char *type, *kv_type, *cpu, *chat_format, *rank_table;
+    const char *type, *kv_type, *device, *cpu, *chat_format, *rank_table;
     int64_t threads, tp;
     bool pin;
     int64_t n_replicas; /* not a flag of this group; 0: one */

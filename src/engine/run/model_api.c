@@ -83,6 +83,7 @@ void tutti_model_info(const tutti_model *handle, struct tutti_model_info *out)
                                       .chat_format = d->chat_format,
                                       .weight_type = dtype_name(model->weight_type),
                                       .kv_type = kv_type_name(model->kv_type),
+                                      .device = model->backend->ops->name,
                                       .n_layers = d->n_layers,
                                       .d_model = d->d_model,
                                       .n_heads = d->n_heads,

@@ -220,7 +220,7 @@ enum tutti_status model_start_backend(struct model *model, const struct tutti_mo
         .attention = &attention,
         .cluster = group ? group->cluster : NULL,
     };
-    enum tutti_status st = backend_cpu_new(&model->backend, &backend, err);
+    enum tutti_status st = backend_open(&model->backend, options->device, &backend, err);
     free(slopes);
     return st;
 }

@@ -314,9 +314,9 @@ void tgi_info_request(struct app *app, struct http_conn *conn)
         conn, 200,
         json_pack("{s:s, s:n, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:n, s:n}",
                   "model_id", app->model_id, "model_sha", "model_pipeline_tag", "text-generation",
-                  "model_dtype", app->info.weight_type, "model_device_type", "cpu", "max_concurrent_requests",
-                  app->options->max_requests, "max_best_of", LIMIT_CHOICES, "max_stop_sequences", LIMIT_STOPS,
-                  "max_input_tokens", stats.max_context - 1, "max_total_tokens", stats.max_context,
-                  "validation_workers", 1, "max_client_batch_size", 1, "router", "tutti", "version",
-                  TUTTI_VERSION, "sha", "docker_label"));
+                  "model_dtype", app->info.weight_type, "model_device_type", app->info.device,
+                  "max_concurrent_requests", app->options->max_requests, "max_best_of", LIMIT_CHOICES,
+                  "max_stop_sequences", LIMIT_STOPS, "max_input_tokens", stats.max_context - 1,
+                  "max_total_tokens", stats.max_context, "validation_workers", 1, "max_client_batch_size", 1,
+                  "router", "tutti", "version", TUTTI_VERSION, "sha", "docker_label"));
 }

@@ -1,7 +1,7 @@
 /* Allocates large memory in huge pages where the system has them: every token reads each matrix
  * once, and with pages of 4 KiB the address translation would cost a good part of the bandwidth. */
-#ifndef TUTTI_BACKEND_MEMORY_H
-#define TUTTI_BACKEND_MEMORY_H
+#ifndef TUTTI_BACKEND_CPU_MEMORY_H
+#define TUTTI_BACKEND_CPU_MEMORY_H
 
 #include <stddef.h>
 

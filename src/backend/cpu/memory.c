@@ -1,4 +1,4 @@
-#include "backend/memory.h"
+#include "backend/cpu/memory.h"
 
 #include "base/log.h"
 #include "base/system/thread.h"

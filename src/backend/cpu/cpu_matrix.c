@@ -1,6 +1,6 @@
 /* Weight matrices of the CPU backend: packs them at load, and looks up embedding rows. */
-#include "backend/cpu.h"
-#include "backend/memory.h"
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 #include "kernels/pack.h"
 #include "kernels/quantize.h"
 

@@ -1,6 +1,6 @@
 /* The CPU backend's internal types and functions, shared by its files. */
-#ifndef TUTTI_BACKEND_CPU_H
-#define TUTTI_BACKEND_CPU_H
+#ifndef TUTTI_BACKEND_CPU_CPU_H
+#define TUTTI_BACKEND_CPU_CPU_H
 
 #include "backend/backend.h"
 #include "base/system/team.h"
@@ -150,6 +150,10 @@ enum {
     ATTENTION_ROWS = 64, /* most queries of a unit of attention; a block is in the cache for all of them */
     CUT_UNITS = 4,       /* a unit with more than 1 / (CUT_UNITS * n_threads) of the work is cut */
 };
+
+/* Opens the CPU backend: see backend_open(). */
+MUST_CHECK enum tutti_status backend_cpu_new(struct backend **out, const struct backend_options *options,
+                                             struct tutti_error *err);
 
 enum tutti_status cpu_matrix_new(struct backend *be, struct matrix **out, const struct matrix_source *source,
                                  struct tutti_error *err);

@@ -4,8 +4,8 @@
  * block are computed separately and merged in order, as in flash decoding. So the bits do not
  * depend on which thread computes a block: a single long context is spread over all threads, and
  * has the same bits as with one thread. */
-#include "backend/cpu.h"
-#include "backend/memory.h"
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 
 #include <assert.h>
 #include <math.h>

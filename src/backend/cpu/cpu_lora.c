@@ -3,7 +3,7 @@
  * They are computed within the linear layer that they change (cpu_linear.c): the first products while its input is packed,
  * the second ones piece by piece, while the outputs that they are added to are in the cache. Rows of all adapters are
  * computed together, the rows of one adapter and tile as a group; a row without an adapter costs one comparison. */
-#include "backend/cpu.h"
+#include "backend/cpu/cpu.h"
 
 #include "base/half.h"
 

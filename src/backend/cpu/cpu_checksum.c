@@ -1,5 +1,5 @@
 /* Checksums of weights, computed by all threads at memory bandwidth. */
-#include "backend/cpu.h"
+#include "backend/cpu/cpu.h"
 #include "base/hash.h"
 #include "base/rng.h"
 

@@ -1,7 +1,7 @@
 /* Linear layers: the input rows are packed in tiles once. Then each thread takes pieces of the
  * output columns and computes them for all tiles, so weights are read from memory once, and tiles
  * stay in the L2 or L3 cache. */
-#include "backend/cpu.h"
+#include "backend/cpu/cpu.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* The CPU backend: its table of operations, and operations without a file of their own. */
-#include "backend/cpu.h"
+#include "backend/cpu/cpu.h"
 
-#include "backend/memory.h"
+#include "backend/cpu/memory.h"
 #include "cluster/cluster.h"
 
 #include <assert.h>

@@ -1,7 +1,7 @@
 /* KV memory of the CPU backend: allocates pages, copies them, and stores a row's keys and values. */
-#include "backend/cpu.h"
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
 #include "backend/kv_type.h"
-#include "backend/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

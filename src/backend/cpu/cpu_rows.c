@@ -1,6 +1,6 @@
 /* Row-wise operations of the CPU backend. A single row is computed by the calling thread, because
  * waking the team takes longer. */
-#include "backend/cpu.h"
+#include "backend/cpu/cpu.h"
 
 #include <assert.h>
 #include <string.h>
