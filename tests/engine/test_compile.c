@@ -480,6 +480,22 @@ static void stops_soon_when_nobody_waits(void **state)
     free(endless);
 }
 
+/* The error is found while schemas are merged, which goes on for a moment. */
+static void a_wrong_schema_gives_back_what_it_took(void **state)
+{
+    static const char TEXT[] = "{\"allOf\": [{\"type\": [\"integer\", \"string\"], \"minimum\": 3}, "
+                               "{\"type\": \"intgger\", \"maximum\": 40}]}";
+    struct budget budget;
+    struct grammar *g = NULL;
+    struct tutti_error err = { 0 };
+    (void)state;
+    budget_init(&budget,
+                &(struct budget_limits){ .n_steps = LIMIT_COMPILE_STEPS, .n_bytes = LIMIT_COMPILE_BYTES });
+    assert_int_equal(grammar_new(&g, GRAMMAR_JSON_SCHEMA, TEXT, strlen(TEXT), trie, &budget, &err),
+                     TUTTI_E_ARGUMENT);
+    assert_int_equal(budget.n_bytes, 0);
+}
+
 static void tells_which_budget_is_spent(void **state)
 {
     static const char TEXT[] = "root ::= [a-z]{0,20000}";
@@ -595,6 +611,7 @@ int main(void)
         cmocka_unit_test(cached_grammars_count_for_the_client_that_uses_them),
         cmocka_unit_test(memory_of_grammars_in_use_is_bounded),
         cmocka_unit_test(stops_soon_when_nobody_waits),
+        cmocka_unit_test(a_wrong_schema_gives_back_what_it_took),
         cmocka_unit_test(tells_which_budget_is_spent),
         cmocka_unit_test(a_long_mask_delays_other_owners_by_one_slice),
     };

@@ -46,7 +46,7 @@ bool schema_spend(struct schema_reader *r, size_t n_steps)
 bool schema_take_bytes(struct schema_reader *r, size_t n_bytes)
 {
     r->bytes_taken += n_bytes;
-    if (r->status == TUTTI_OK && !budget_take_bytes(r->out->budget, n_bytes))
+    if (!budget_take_bytes(r->out->budget, n_bytes) && r->status == TUTTI_OK)
         r->status = budget_explain(r->out->budget, r->err);
     return r->status == TUTTI_OK;
 }
