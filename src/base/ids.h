@@ -8,8 +8,9 @@
 struct ids {
     int32_t *ids;
     size_t n, capacity;
-    size_t max;   /* of n; 0: no limit */
-    bool is_full; /* an append beyond max was refused */
+    size_t max;      /* of n; 0: no limit */
+    bool is_full;    /* an append beyond max was refused */
+    const char *why; /* the limit that a text exceeded while it was tokenized; static. NULL: none */
 };
 
 /* Append. False: out of memory, or more than max (then is_full is set); the content is unchanged. */

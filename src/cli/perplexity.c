@@ -152,7 +152,7 @@ static enum tutti_status read_text_ids(struct job *job, struct ids *out, struct 
         st = error_set(err, TUTTI_E_UNSUPPORTED,
                        "%s has no tokenizer that tutti reads; --ids takes token ids", job->model->name);
     else if (st == TUTTI_OK && !tokenizer_encode(job->model->tokenizer, text.bytes, text.n_bytes, out))
-        st = error_set(err, TUTTI_E_MEMORY, "%s: out of memory for its ids", input_name(job->file));
+        st = tokenizer_encode_error(out, err);
     buf_clear(&text);
     return st;
 }

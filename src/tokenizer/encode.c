@@ -76,6 +76,12 @@ bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_by
     return encode_text(tok, text, n_bytes, false, out);
 }
 
+enum tutti_status tokenizer_encode_error(const struct ids *out, struct tutti_error *err)
+{
+    return out->why ? error_set(err, TUTTI_E_LIMIT, "tokenizing the prompt: %s", out->why)
+                    : error_set(err, TUTTI_E_MEMORY, "tokenizing the prompt: out of memory");
+}
+
 bool tokenizer_encode_trusted(const struct tokenizer *tok, const char *text, size_t n_bytes, struct ids *out)
 {
     return encode_text(tok, text, n_bytes, true, out);

@@ -172,10 +172,13 @@ const char *tokenizer_gguf_kind(const struct tokenizer *tok);
 /* Adds the ids of text, equal to SentencePiece's EncodeAsIds() for every sequence of bytes
  * (version 0.2.3 of the library; older ones differ where a model has a CONTROL or UNUSED piece of
  * a single character). The time is n log n in the longest part that merges could join, usually a
- * word. False: out of memory, a text of 512 MiB or more, or more ids than out->max, which is
- * detected as early as the kind of tokenizer allows (ids.h). */
+ * word. False: out of memory, a text of 512 MiB or more, a pattern's limit (out->why), or more ids
+ * than out->max, which is detected as early as the kind of tokenizer allows (ids.h). */
 MUST_CHECK bool tokenizer_encode(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                  struct ids *out);
+
+/* The error of a text that could not be encoded. TUTTI_E_LIMIT: it names the limit; TUTTI_E_MEMORY. */
+enum tutti_status tokenizer_encode_error(const struct ids *out, struct tutti_error *err);
 
 /* The same for a text with trusted ranges: special tokens are recognized only if they are within
  * one range. Text between two special tokens is split by the tokenizer's own rules, as in the

@@ -28,9 +28,10 @@ static bool hash_word(void *to, const char *word, size_t n_bytes)
 static uint64_t hash_line(const struct byte_level *level, const char *line, uint64_t hash)
 {
     struct buf text = { 0 };
+    const char *why = NULL;
     assert_true(buf_reserve(&text, 1));
     if (level->has_characters) /* else a form of Unicode, which cuts nothing */
-        assert_true(normalizers_run(&level->normalizers, line, strlen(line), &text));
+        assert_true(normalizers_run(&level->normalizers, line, strlen(line), &text, &why));
     else
         assert_true(buf_add_string(&text, line));
     struct pattern_matcher *m = pattern_matcher_new(text.n_bytes);

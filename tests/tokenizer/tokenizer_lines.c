@@ -6,6 +6,7 @@
  *   tokenizer_lines SPEC time       lines in; out: bytes, seconds of encoding, as text
  *
  *   tokenizer_lines SPEC trusted    as encode, but spellings of special tokens become them
+ *   tokenizer_lines PATTERN cut     lines in; out: the number of bytes of each word that a regular expression cuts off
  *
  * SPEC: sentencepiece:FILE, icetext:NUMBER OF IMAGE TOKENS:FILE, pangu:FOLDER OF JIEBA:FILE,
  * json:FILE, tiktoken:PRE:FILE, vocab:PRE:FOLDER of
@@ -18,6 +19,7 @@
 #include "base/utf8.h"
 #include "model/load/tokenizer_bytes.h"
 #include "tokenizer/json/byte_files.h"
+#include "tokenizer/stages/pretokenize.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -258,10 +260,41 @@ static struct tokenizer *load(char *spec)
     return tok;
 }
 
+static bool add_length(void *to, const char *word, size_t n_bytes)
+{
+    (void)word;
+    return ids_add(to, (int32_t)n_bytes);
+}
+
+static void cut(const char *source)
+{
+    struct pretokenizer pre = { .n_steps = 0 };
+    struct record line = { 0 };
+    struct ids lengths = { 0 };
+    struct tutti_error err;
+    if (pretokenizer_add(&pre, source, strlen(source), SPLIT_ISOLATED, false, "pattern", &err) != TUTTI_OK)
+        fail(err.text);
+    while (read_record(&line, 1)) {
+        struct pattern_matcher *m = pattern_matcher_new(line.n_bytes);
+        lengths.n = 0;
+        if (!m || !pretokenize(&pre, m, line.bytes, line.n_bytes, true, add_length, &lengths))
+            fail(m && pattern_matcher_why(m) ? pattern_matcher_why(m) : "out of memory");
+        pattern_matcher_free(m);
+        write_record(lengths.ids, lengths.n, sizeof *lengths.ids);
+    }
+    pretokenizer_clear(&pre);
+    ids_clear(&lengths);
+    free(line.bytes);
+}
+
 int main(int argc, char **argv)
 {
     if (argc != 3)
-        fail("usage: tokenizer_lines SPEC encode|trusted|decode|stream|time");
+        fail("usage: tokenizer_lines SPEC encode|trusted|decode|stream|time, or tokenizer_lines PATTERN cut");
+    if (strcmp(argv[2], "cut") == 0) {
+        cut(argv[1]);
+        return fflush(stdout) == 0 ? 0 : 1;
+    }
     struct tokenizer *tok = load(argv[1]);
     if (strcmp(argv[2], "encode") == 0 || strcmp(argv[2], "trusted") == 0)
         encode(tok, argv[2][0] == 't');

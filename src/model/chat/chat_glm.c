@@ -21,7 +21,7 @@ static enum tutti_status encode(const struct tokenizer *tok, const struct buf *t
 {
     return tokenizer_encode(tok, text->bytes ? text->bytes : "", text->n_bytes, out)
                ? TUTTI_OK
-               : chat_out_of_memory(err);
+               : tokenizer_encode_error(out, err);
 }
 
 /* ---- rounds of question and answer ---- */
@@ -145,7 +145,7 @@ static enum tutti_status add_turn(const struct tokenizer *tok, const char *token
     if (st == TUTTI_OK)
         st = encode(tok, &line, out, err);
     if (st == TUTTI_OK && n_bytes > 0 && !tokenizer_encode(tok, content, n_bytes, out))
-        st = chat_out_of_memory(err);
+        st = tokenizer_encode_error(out, err);
     buf_clear(&line);
     return st;
 }

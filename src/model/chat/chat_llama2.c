@@ -63,7 +63,7 @@ static enum tutti_status render_llama2(const struct chat_call *call, struct ids 
                  (!closes || ids_add(out, tokenizer_eos(tok)));
     }
     if (!ok)
-        st = chat_out_of_memory(err);
+        st = out->why ? tokenizer_encode_error(out, err) : chat_out_of_memory(err);
 done:
     buf_clear(&text);
     return st;

@@ -25,7 +25,5 @@ bool chat_encode(const struct tokenizer *tok, const struct template_output *text
 enum tutti_status chat_encode_trusted(const struct tokenizer *tok, const char *text, size_t n_bytes,
                                       struct ids *out, struct tutti_error *err)
 {
-    return tokenizer_encode_trusted(tok, text, n_bytes, out)
-               ? TUTTI_OK
-               : error_set(err, TUTTI_E_MEMORY, "tokenizing the prompt: out of memory");
+    return tokenizer_encode_trusted(tok, text, n_bytes, out) ? TUTTI_OK : tokenizer_encode_error(out, err);
 }

@@ -290,7 +290,7 @@ enum tutti_status chat_render_template(const struct chat_call *call, struct ids 
     if (st == TUTTI_OK && continues)
         st = cut_after_message(&text, call, err);
     if (st == TUTTI_OK && !chat_encode(call->tok, &text, out))
-        st = chat_out_of_memory(err);
+        st = tokenizer_encode_error(out, err);
     template_output_clear(&text);
     return st;
 }

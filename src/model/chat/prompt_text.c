@@ -55,7 +55,7 @@ enum tutti_status model_encode_text(const struct model *model, const struct mode
     if (st == TUTTI_OK && text->parse_special)
         st = chat_encode_trusted(model->tokenizer, text->bytes, text->n_bytes, out, err);
     else if (st == TUTTI_OK && !tokenizer_encode(model->tokenizer, text->bytes, text->n_bytes, out))
-        st = error_set(err, TUTTI_E_MEMORY, "tokenizing the prompt: out of memory");
+        st = tokenizer_encode_error(out, err);
     if (st != TUTTI_OK || !text->add_special)
         return st;
     if (text->parse_special) {

@@ -65,7 +65,8 @@ static bool encode_raw(void *to, const char *text, size_t n_bytes)
     const struct byte_level *level = e->tok->level;
     struct buf normal = { 0 };
     e->is_first = text == e->begin;
-    bool ok = level->normalizers.n == 0 || normalizers_run(&level->normalizers, text, n_bytes, &normal);
+    bool ok = level->normalizers.n == 0 ||
+              normalizers_run(&level->normalizers, text, n_bytes, &normal, &e->out->why);
     if (level->normalizers.n > 0) {
         text = normal.bytes;
         n_bytes = normal.n_bytes;
@@ -88,6 +89,8 @@ static bool encode_valid(const struct tokenizer *tok, const char *text, size_t n
         .begin = is_first ? text : NULL,
     };
     bool ok = e.m && cut_out(&e, &tok->added.raw, text, n_bytes, encode_raw);
+    if (!ok && e.m && !out->why)
+        out->why = pattern_matcher_why(e.m);
     pattern_matcher_free(e.m);
     return ok;
 }

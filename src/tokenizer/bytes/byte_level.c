@@ -432,17 +432,32 @@ enum tutti_status byte_level_use(struct tokenizer *tok, const struct pre_name *n
     return pretokenizer_add_named(&level->pre, named, name, err);
 }
 
+struct added_source {
+    const struct tokenizer *tok;
+    const char **why; /* see normalizers_run() */
+};
+
 static struct spelling spelling_of(const void *from, const struct added_token *token)
 {
-    const struct tokenizer *tok = from;
+    const struct tokenizer *tok = ((const struct added_source *)from)->tok;
     return (struct spelling){ .bytes = vocab_bytes(tok, token->id),
                               .n_bytes = tok->pieces[token->id].n_bytes };
 }
 
 static bool normalize_added(const void *from, const char *text, size_t n_bytes, struct buf *out)
 {
-    const struct tokenizer *tok = from;
-    return normalizers_run(&tok->level->normalizers, text, n_bytes, out);
+    const struct added_source *source = from;
+    return normalizers_run(&source->tok->level->normalizers, text, n_bytes, out, source->why);
+}
+
+static enum tutti_status index_added(struct tokenizer *tok, const char *name, struct tutti_error *err)
+{
+    const char *why = NULL;
+    struct added_source source = { .tok = tok, .why = &why };
+    if (added_tokens_index(&tok->added, spelling_of, normalize_added, &source))
+        return TUTTI_OK;
+    return why ? error_set(err, TUTTI_E_UNSUPPORTED, "%s: normalizing an added token: %s", name, why)
+               : error_out_of_memory(name, err);
 }
 
 enum tutti_status byte_level_finish(struct tokenizer *tok, bool by_rank, const char *name,
@@ -460,11 +475,13 @@ enum tutti_status byte_level_finish(struct tokenizer *tok, bool by_rank, const c
     tok->n_library_pieces = tok->n_pieces;
     level->has_ranks = by_rank;
     level->whole = calloc((size_t)tok->n_pieces, sizeof *level->whole);
-    if (!level->whole || !added_tokens_index(&tok->added, spelling_of, normalize_added, tok))
+    if (!level->whole)
         return error_out_of_memory(name, err);
-    if (!byte_level_index_joints(tok))
-        return error_out_of_memory(name, err);
-    st = word_model_finish(&level->words, tok, name, err);
+    st = index_added(tok, name, err);
+    if (st == TUTTI_OK && !byte_level_index_joints(tok))
+        st = error_out_of_memory(name, err);
+    if (st == TUTTI_OK)
+        st = word_model_finish(&level->words, tok, name, err);
     return st == TUTTI_OK && level->has_characters ? text_decoder_finish(&level->decoder, tok, name, err)
                                                    : st;
 }
@@ -494,8 +511,8 @@ enum tutti_status byte_level_limit(struct tokenizer *tok, const char *name, stru
     level->merges = NULL;
     level->merge_filter = NULL;
     enum tutti_status st = (level->has_ranks ? index_ranks : index_pairs)(tok, name, err);
-    if (st == TUTTI_OK && !added_tokens_index(&tok->added, spelling_of, normalize_added, tok))
-        st = error_out_of_memory(name, err);
+    if (st == TUTTI_OK)
+        st = index_added(tok, name, err);
     trie_clear(&level->words.starts);
     trie_clear(&level->words.inner);
     return st == TUTTI_OK ? word_model_finish(&level->words, tok, name, err) : st;

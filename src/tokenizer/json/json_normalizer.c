@@ -38,8 +38,8 @@ enum tutti_status json_read_replace(const struct json_reader *r, const char *fie
     if (st != TUTTI_OK)
         return st;
     if (json_is_string(regex))
-        return pattern_new(&out->pattern, json_string_value(regex), json_string_length(regex), false, r->name,
-                           r->err);
+        return pattern_new(&out->pattern, json_string_value(regex), json_string_length(regex),
+                           PATTERN_UNKNOWN, r->name, r->err);
     if (!json_is_string(text) || json_string_length(text) == 0)
         return error_set(r->err, TUTTI_E_FORMAT, "%s: %s: Replace: expected pattern.String or pattern.Regex",
                          r->name, field);

@@ -7,9 +7,6 @@
 
 static const char FIELD[] = "pre_tokenizer";
 
-/* The pattern of the step Whitespace. */
-static const char WORDS[] = "\\p{\\singleword}+|[^\\p{\\singleword}\\s]+";
-
 static struct pretokenizer *steps_of(struct json_reader *r)
 {
     return &r->tok->level->pre;
@@ -97,7 +94,7 @@ static enum tutti_status read_punctuation(struct json_reader *r, const json_t *p
 static enum tutti_status read_whitespace(struct json_reader *r, const json_t *part)
 {
     (void)part;
-    return add_pattern(r, WORDS, SPLIT_REMOVED, true);
+    return add_pattern(r, PATTERN_WORDS, SPLIT_REMOVED, true);
 }
 
 static enum tutti_status read_whitespace_split(struct json_reader *r, const json_t *part)

@@ -13,11 +13,32 @@
 #define GPT2         "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define LLAMA3       CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}" BEHIND_WORDS
 
-#define DIGITS      "\\p{\\digits}"
-#define PUNCTUATION "\\p{\\punctuation}"
+/* The library's step Digits knows digits of Unicode 17. */
+#define DIGITS "[\\p{N}\\x{11DE0}-\\x{11DE9}\\x{16FF4}-\\x{16FF6}]"
+
+/* The step Punctuation has an older Unicode than all other steps: it lacks the characters after the
+ * class. */
+#define PUNCTUATION                                                                                          \
+    "[\\p{P}$+<=>^`|~\\x{166D}\\x{111C9}](?<![\\x{61D}\\x{9FD}\\x{A76}\\x{C77}\\x{C84}\\x{1B4E}\\x{1B4F}"    \
+    "\\x{1B7D}-"                                                                                             \
+    "\\x{1B7F}\\x{2E43}-\\x{2E4F}\\x{2E52}-\\x{2E5D}\\x{10D6E}\\x{10EAD}\\x{10F55}-\\x{10F59}\\x{10F86}-"    \
+    "\\x{10F89}"                                                                                             \
+    "\\x{113D4}\\x{113D5}\\x{113D7}\\x{113D8}\\x{1144B}-\\x{1144F}\\x{1145A}\\x{1145B}\\x{1145D}\\x{11660}-" \
+    "\\x{1166C}\\x{116B9}\\x{1183B}\\x{11944}-\\x{11946}\\x{119E2}\\x{11A3F}-\\x{11A46}\\x{11A9A}-\\x{"      \
+    "11A9C}"                                                                                                 \
+    "\\x{11A9E}-\\x{11AA2}\\x{11B00}-\\x{11B09}\\x{11BE1}\\x{11C41}-\\x{11C45}\\x{11C70}\\x{11C71}\\x{"      \
+    "11EF7}"                                                                                                 \
+    "\\x{11EF8}\\x{11F43}-\\x{11F4F}\\x{11FFF}\\x{12FF1}\\x{12FF2}\\x{16D6D}-\\x{16D6F}\\x{16E97}-\\x{"      \
+    "16E9A}"                                                                                                 \
+    "\\x{16FE2}\\x{1E5FF}\\x{1E95E}\\x{1E95F}])"
+
+/* \w of Rust: Alphabetic, marks, decimal digits, connectors, and joiners. */
+#define WORD                                                                                                 \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{200C}\\x{200D}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-" \
+    "\\x{1F169}\\x{1F170}-\\x{1F189}"
 
 const char PATTERN_GPT2[] = GPT2, PATTERN_DIGITS[] = DIGITS, PATTERN_PUNCTUATION[] = PUNCTUATION,
-           PATTERN_BLANK[] = "\\s";
+           PATTERN_BLANK[] = "\\s", PATTERN_WORDS[] = "[" WORD "]+|[^" WORD "\\s]+";
 
 /* Rules with the same pattern share an entry. The patterns are those of the models'
  * tokenizer.json files; they split text like llama.cpp's own patterns. */
@@ -224,14 +245,20 @@ const struct pre_name *pre_name_of(const struct pretokenizer *pre, bool is_compo
     return NULL;
 }
 
-bool pre_pattern_is_known(const char *source)
+enum pattern_kind pre_pattern_kind(const char *source)
 {
+    static const char *const OWN[] = { PATTERN_DIGITS, PATTERN_BLANK, PATTERN_WORDS };
+    if (strcmp(source, PATTERN_PUNCTUATION) == 0)
+        return PATTERN_EXACT;
     for (int i = 0; i < N_NAMES; i++) {
         for (int k = 0; !NAMES[i].is_costly && NAMES[i].patterns[k]; k++) {
             if (strcmp(NAMES[i].patterns[k], source) == 0)
-                return true;
+                return PATTERN_KNOWN;
         }
     }
-    return strcmp(source, DIGITS) == 0 || strcmp(source, PUNCTUATION) == 0 ||
-           strcmp(source, PATTERN_BLANK) == 0;
+    for (size_t i = 0; i < sizeof OWN / sizeof *OWN; i++) {
+        if (strcmp(source, OWN[i]) == 0)
+            return PATTERN_KNOWN;
+    }
+    return PATTERN_UNKNOWN;
 }

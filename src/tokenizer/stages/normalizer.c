@@ -2,7 +2,7 @@
 
 #include "base/utf8.h"
 #include "tokenizer/unicode/byte_map.h"
-#include "tokenizer/unicode/char_set.h"
+#include "tokenizer/unicode/stand_ins.h"
 #include "tokenizer/unicode/unicode_case.h"
 
 #include <string.h>
@@ -11,6 +11,7 @@
 /* Limit on the growth of a text. No normalization form and no published table of SentencePiece
  * comes near it. */
 enum { MAX_GROWTH = 32, MAX_GROWTH_BYTES = 1 << 16 };
+static const char TOO_LONG[] = "the tokenizer's normalizer makes the text more than 32 times as long";
 
 static bool add_code(uint32_t code, struct buf *out)
 {
@@ -67,7 +68,7 @@ static bool add_rewritten(const struct normalizer *n, uint32_t c, const char *by
             return buf_add(out, "i\xCC\x87", 3);
         return lower_of(c) == c ? buf_add(out, bytes, n_bytes) : add_code(lower_of(c), out);
     case NORMALIZE_REMOVE:
-        return toggles_have(n->toggles, n->n_toggles, c) || buf_add(out, bytes, n_bytes);
+        return unicode_set_has(n->toggles, n->n_toggles, c) || buf_add(out, bytes, n_bytes);
     case NORMALIZE_SPACES:
         return unicode_blanks_at_start(bytes, n_bytes) > 0 ? buf_add(out, " ", 1)
                                                            : buf_add(out, bytes, n_bytes);
@@ -106,15 +107,16 @@ static bool replace_text(const struct normalizer *n, const char *text, size_t n_
     return true;
 }
 
-/* An empty match at the end of the previous match is ignored. */
-static bool replace_matches(const struct normalizer *n, struct pattern_matcher *m, const char *text,
-                            size_t n_bytes, size_t limit, struct buf *out)
+/* searched: text, possibly with stand-ins. An empty match at the end of the previous match is
+ * ignored. */
+static bool replace_found(const struct normalizer *n, struct pattern_matcher *m, const char *text,
+                          const char *searched, size_t n_bytes, size_t limit, struct buf *out)
 {
     size_t done = 0, from = 0, begin, end;
-    bool differs = pattern_differs(n->pattern, text, n_bytes), has_match = false;
+    bool has_match = false;
     int found = 0;
     while (from <= n_bytes &&
-           (found = pattern_find(n->pattern, m, differs, text, n_bytes, from, &begin, &end)) > 0) {
+           (found = pattern_find(n->pattern, m, searched, n_bytes, from, &begin, &end)) > 0) {
         bool counts = end > begin || !has_match || begin != done;
         if (counts) {
             if (!buf_add(out, text + done, begin - done) || !buf_add(out, n->to.bytes, n->to.n_bytes) ||
@@ -132,6 +134,18 @@ static bool replace_matches(const struct normalizer *n, struct pattern_matcher *
         }
     }
     return found >= 0 && buf_add(out, text + done, n_bytes - done);
+}
+
+static bool replace_matches(const struct normalizer *n, struct pattern_matcher *m, const char *text,
+                            size_t n_bytes, size_t limit, struct buf *out)
+{
+    struct buf copy = { 0 };
+    if (!stand_ins_needed(text, n_bytes))
+        return replace_found(n, m, text, text, n_bytes, limit, out);
+    bool ok = pattern_prepare(n->pattern, text, n_bytes, &copy) &&
+              replace_found(n, m, text, copy.bytes, n_bytes, limit, out);
+    buf_clear(&copy);
+    return ok;
 }
 
 /* ---- the table of SentencePiece ---- */
@@ -210,7 +224,8 @@ static bool run_step(const struct normalizer *n, struct pattern_matcher *m, cons
     }
 }
 
-bool normalizers_run(const struct normalizers *normalizers, const char *text, size_t n_bytes, struct buf *out)
+bool normalizers_run(const struct normalizers *normalizers, const char *text, size_t n_bytes, struct buf *out,
+                     const char **why)
 {
     struct buf step = { 0 };
     struct pattern_matcher *m = NULL;
@@ -223,7 +238,13 @@ bool normalizers_run(const struct normalizers *normalizers, const char *text, si
             ok = m != NULL;
         }
         buf_truncate(&step, 0);
-        ok = ok && run_step(n, m, out->bytes, out->n_bytes, limit, &step) && step.n_bytes <= limit;
+        ok = ok && run_step(n, m, out->bytes, out->n_bytes, limit, &step);
+        if (!ok && m)
+            *why = pattern_matcher_why(m);
+        if (step.n_bytes > limit) {
+            *why = TOO_LONG;
+            ok = false;
+        }
         struct buf before = *out;
         *out = step;
         step = before;

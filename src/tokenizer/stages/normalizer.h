@@ -27,7 +27,7 @@ struct normalizer {
     bool strips_left, strips_right;
     struct buf from, to;
     struct pattern *pattern; /* REPLACE by a regular expression; NULL: by text */
-    const uint32_t *toggles; /* REMOVE: [n_toggles], see char_set.h */
+    const uint32_t *toggles; /* REMOVE: [n_toggles], see unicode_set_has() */
     size_t n_toggles;
     struct buf map_bytes; /* CHARSMAP */
     struct charsmap map;
@@ -44,10 +44,10 @@ struct bert_options {
 };
 MUST_CHECK bool normalizers_add_bert(struct normalizers *normalizers, const struct bert_options *options);
 
-/* Appends the normalized text to out. text: valid UTF-8. False: out of memory, a pattern exceeded
- * its step limit, or the text grew too much. */
+/* Appends the normalized text to out. text: valid UTF-8. False: *why is the limit that a pattern or
+ * the text exceeded; or it is unchanged: out of memory. */
 MUST_CHECK bool normalizers_run(const struct normalizers *normalizers, const char *text, size_t n_bytes,
-                                struct buf *out);
+                                struct buf *out, const char **why);
 void normalizers_clear(struct normalizers *normalizers);
 
 #endif

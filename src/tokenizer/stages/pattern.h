@@ -1,8 +1,7 @@
-/* Regular expressions of tokenizer files, run by PCRE2.
+/* Regular expressions of tokenizer files.
  *
- * The files are written for the Oniguruma library (Ruby syntax) or Rust's fancy-regex. Syntax
- * with the same meaning in PCRE2 is passed on; syntax with a different meaning is rewritten
- * (white space, nested classes) or refused. */
+ * The files are written for the Oniguruma library, which runs every pattern that is not known.
+ * Known patterns, which nearly all models use, run as machine code by PCRE2. */
 #ifndef TUTTI_TOKENIZER_STAGES_PATTERN_H
 #define TUTTI_TOKENIZER_STAGES_PATTERN_H
 
@@ -10,11 +9,15 @@
 
 struct pattern;
 
-/* is_known: a published pattern that is known to take linear time on any text. Other patterns run
- * with a step limit. TUTTI_E_UNSUPPORTED: the error gives the position in the pattern and the
- * reason. TUTTI_E_FORMAT: not a valid pattern. */
+enum pattern_kind {
+    PATTERN_UNKNOWN, /* any pattern in Oniguruma's syntax: runs with a step limit */
+    PATTERN_KNOWN,   /* of pre_names.c: takes linear time on any text */
+    PATTERN_EXACT    /* of tutti itself in PCRE2's syntax, linear: without stand-ins (stand_ins.h) */
+};
+
+/* Errors name the file. TUTTI_E_FORMAT: not a valid pattern, or one that is too large. */
 MUST_CHECK enum tutti_status pattern_new(struct pattern **out, const char *source, size_t n_bytes,
-                                         bool is_known, const char *name, struct tutti_error *err);
+                                         enum pattern_kind kind, const char *name, struct tutti_error *err);
 /* A pattern that matches text literally. */
 MUST_CHECK enum tutti_status pattern_new_literal(struct pattern **out, const char *text, size_t n_bytes,
                                                  const char *name, struct tutti_error *err);
@@ -25,16 +28,17 @@ struct pattern_matcher;
 /* n_text_bytes: of all text to match. NULL: out of memory. */
 struct pattern_matcher *pattern_matcher_new(size_t n_text_bytes);
 void pattern_matcher_free(struct pattern_matcher *m); /* NULL is allowed */
+/* The limit that a failed pattern_find() exceeded, as a sentence. NULL: out of memory. */
+const char *pattern_matcher_why(const struct pattern_matcher *m);
 
-/* Whether text has characters that PCRE2 and the reference libraries classify differently. text:
- * valid UTF-8. */
-bool pattern_differs(const struct pattern *pattern, const char *text, size_t n_bytes);
+/* Appends the text in which pattern_find() must search if stand_ins_needed(text). It has the same
+ * number of bytes, and characters at the same positions. False: out of memory. */
+MUST_CHECK bool pattern_prepare(const struct pattern *pattern, const char *text, size_t n_bytes,
+                                struct buf *out);
 
 /* Finds the first match in text from offset from on; lookbehind sees the text before it. text:
- * valid UTF-8. differs: pattern_differs(); true is always correct, but slower. Returns 1: *begin
- * and *end are set; 0: no match; -1: out of memory, or the step limit (which grows with
- * n_text_bytes) is reached. */
-int pattern_find(const struct pattern *pattern, struct pattern_matcher *m, bool differs, const char *text,
-                 size_t n_bytes, size_t from, size_t *begin, size_t *end);
+ * valid UTF-8. Returns 1: *begin and *end are set; 0: no match; -1: pattern_matcher_why(). */
+int pattern_find(const struct pattern *pattern, struct pattern_matcher *m, const char *text, size_t n_bytes,
+                 size_t from, size_t *begin, size_t *end);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include "base/utf8.h"
 #include "tokenizer/unicode/byte_map.h"
+#include "tokenizer/unicode/stand_ins.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,8 @@ enum tutti_status pretokenizer_add(struct pretokenizer *pre, const char *source,
     step->source = own;
     step->behavior = behavior;
     step->is_inverted = is_inverted;
-    return pattern_new(&step->pattern, source, n_bytes, pre_pattern_is_known(own), name, err);
+    enum pattern_kind kind = strlen(own) == n_bytes ? pre_pattern_kind(own) : PATTERN_UNKNOWN;
+    return pattern_new(&step->pattern, source, n_bytes, kind, name, err);
 }
 
 enum tutti_status pretokenizer_add_literal(struct pretokenizer *pre, const char *text, size_t n_bytes,
@@ -99,7 +101,7 @@ struct cutter {
     struct pattern_matcher *m;
     word_fn *word;
     void *to;
-    bool differs[MAX_PRE_STEPS]; /* for the pattern of each step: pattern_differs() */
+    bool has_newer; /* characters that need stand-ins, here or in a mark */
 };
 
 /* A part of the text. */
@@ -229,15 +231,15 @@ static size_t char_length(const char *text, size_t n_bytes)
     return n > 0 ? (size_t)n : 1;
 }
 
-static bool cut_by_pattern(const struct cutter *c, int step, struct span part)
+/* searched: the text of the part, possibly with stand-ins. */
+static bool cut_at_matches(const struct cutter *c, int step, struct span part, const char *searched)
 {
     const struct pattern *pattern = c->pre->steps[step].pattern;
-    bool differs = c->differs[step];
     const char *text = part.text;
     struct span held = { .n_bytes = 0 };
     size_t n_bytes = part.n_bytes, done = 0, from = 0, begin, end;
     while (from <= n_bytes) {
-        int found = pattern_find(pattern, c->m, differs, text, n_bytes, from, &begin, &end);
+        int found = pattern_find(pattern, c->m, searched, n_bytes, from, &begin, &end);
         if (found < 0)
             return false;
         if (found == 0)
@@ -253,6 +255,17 @@ static bool cut_by_pattern(const struct cutter *c, int step, struct span part)
     return add_span(c, step, &held,
                     (struct span){ text + done, n_bytes - done, part.is_first && done == 0, false }) &&
            flush(c, step, &held);
+}
+
+static bool cut_by_pattern(const struct cutter *c, int step, struct span part)
+{
+    struct buf copy = { 0 };
+    if (!c->has_newer)
+        return cut_at_matches(c, step, part, part.text);
+    bool ok = pattern_prepare(c->pre->steps[step].pattern, part.text, part.n_bytes, &copy) &&
+              cut_at_matches(c, step, part, copy.bytes);
+    buf_clear(&copy);
+    return ok;
 }
 
 /* Never more than MAX_PRE_STEPS deep. */
@@ -276,12 +289,13 @@ static bool cut(const struct cutter *c, int step, struct span part)
 bool pretokenize(const struct pretokenizer *pre, struct pattern_matcher *m, const char *text, size_t n_bytes,
                  bool is_first, word_fn *word, void *to)
 {
-    struct cutter c = { .pre = pre, .m = m, .word = word, .to = to };
-    bool is_copied = false; /* later steps may see characters that are not in the text */
+    struct cutter c = {
+        .pre = pre, .m = m, .word = word, .to = to, .has_newer = stand_ins_needed(text, n_bytes)
+    };
     for (int i = 0; i < pre->n_steps; i++) {
         const struct pre_step *s = &pre->steps[i];
-        c.differs[i] = s->kind == PRE_PATTERN && (is_copied || pattern_differs(s->pattern, text, n_bytes));
-        is_copied |= s->kind == PRE_METASPACE || s->kind == PRE_BYTES;
+        if (s->kind == PRE_METASPACE)
+            c.has_newer |= stand_ins_needed(s->metaspace.mark, s->metaspace.n_mark);
     }
     return n_bytes == 0 ||
            cut(&c, 0, (struct span){ .text = text, .n_bytes = n_bytes, .is_first = is_first });

@@ -47,7 +47,7 @@ struct pre_name {
     bool adds_bos;       /* unless the file says otherwise */
     bool has_characters; /* tokens are text, with marks for blanks and <0xHH> for bytes */
     bool drops_blanks;   /* white space separates words and is dropped */
-    bool is_costly;      /* the first pattern is not linear on some texts */
+    bool is_costly;      /* its patterns are not linear on some texts */
     const char *patterns[8];
 };
 
@@ -56,13 +56,12 @@ const struct pre_name *pre_name_find(const char *name);
 /* The name that has exactly these steps; NULL: none. */
 const struct pre_name *pre_name_of(const struct pretokenizer *pre, bool is_composed, bool ignores_merges);
 
-/* Whether it is a published pattern that takes linear time on any text. */
-bool pre_pattern_is_known(const char *source);
+/* PATTERN_UNKNOWN, unless it is a published pattern that takes linear time on any text. */
+enum pattern_kind pre_pattern_kind(const char *source);
 
 extern const char PATTERN_GPT2[];
-/* Patterns of the steps Digits and Punctuation, which use other Unicode versions. The property
- * names in them are defined only in this project. */
-extern const char PATTERN_DIGITS[], PATTERN_PUNCTUATION[], PATTERN_BLANK[];
+/* Patterns of steps of the Hugging Face library that have no regular expressions there. */
+extern const char PATTERN_DIGITS[], PATTERN_PUNCTUATION[], PATTERN_BLANK[], PATTERN_WORDS[];
 
 /* Each adds a step. Errors name the file. */
 MUST_CHECK enum tutti_status pretokenizer_add(struct pretokenizer *pre, const char *source, size_t n_bytes,

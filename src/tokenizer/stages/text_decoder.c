@@ -73,12 +73,13 @@ static bool strip_token(const struct decode_step *s, const struct buf *text, str
     return buf_add(out, begin, n);
 }
 
-static bool show_step(const struct decode_step *s, const struct buf *text, bool is_first, struct buf *out)
+static bool show_step(const struct decode_step *s, const struct buf *text, bool is_first, struct buf *out,
+                      const char **why)
 {
     const char *mark = s->mark.bytes ? s->mark.bytes : "";
     switch (s->kind) {
     case DECODE_REPLACE:
-        return normalizers_run(&s->replace, text->bytes, text->n_bytes, out);
+        return normalizers_run(&s->replace, text->bytes, text->n_bytes, out, why);
     case DECODE_METASPACE:
         return replace_all(text->bytes, text->n_bytes, mark, is_first && s->drops_first ? "" : " ", out);
     case DECODE_WORDPIECE:
@@ -97,14 +98,14 @@ static bool show_step(const struct decode_step *s, const struct buf *text, bool 
 }
 
 static bool show(const struct text_decoder *decoder, const struct tokenizer *tok, int32_t id, bool is_first,
-                 struct buf *scratch, struct buf *out)
+                 struct buf *scratch, struct buf *out, const char **why)
 {
     struct buf text = *scratch, next = { 0 };
     buf_truncate(&text, 0);
     bool ok = buf_reserve(&text, 1) && buf_add(&text, vocab_bytes(tok, id), tok->pieces[id].n_bytes);
     for (int i = 0; ok && i < decoder->n_steps; i++) {
         buf_truncate(&next, 0);
-        ok = buf_reserve(&next, 1) && show_step(&decoder->steps[i], &text, is_first, &next);
+        ok = buf_reserve(&next, 1) && show_step(&decoder->steps[i], &text, is_first, &next, why);
         struct buf before = text;
         text = next;
         next = before;
@@ -130,6 +131,7 @@ enum tutti_status text_decoder_finish(struct text_decoder *decoder, const struct
                                       const char *name, struct tutti_error *err)
 {
     struct buf scratch = { 0 };
+    const char *why = NULL;
     size_t at = 0;
     decoder->n = (size_t)tok->n_pieces;
     decoder->n_forms = depends_on_place(decoder) ? 2 : 1;
@@ -137,13 +139,16 @@ enum tutti_status text_decoder_finish(struct text_decoder *decoder, const struct
     bool ok = decoder->ends != NULL;
     for (size_t form = 0; ok && form < decoder->n_forms; form++) {
         for (int32_t id = 0; ok && id < tok->n_pieces; id++) {
-            ok = tok->pieces[id].n_bytes == 0 || show(decoder, tok, id, form == 0, &scratch, &decoder->shown);
+            ok = tok->pieces[id].n_bytes == 0 ||
+                 show(decoder, tok, id, form == 0, &scratch, &decoder->shown, &why);
             ok = ok && decoder->shown.n_bytes < UINT32_MAX;
             decoder->ends[++at] = (uint32_t)decoder->shown.n_bytes;
         }
     }
     buf_clear(&scratch);
     decoder->is_there = ok;
+    if (!ok && why)
+        return error_set(err, TUTTI_E_UNSUPPORTED, "%s: decoder: the text of a token: %s", name, why);
     return ok ? TUTTI_OK : error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
 }
 

@@ -1,7 +1,7 @@
 #include "tokenizer/unicode/unicode.h"
 
 #include "base/utf8.h"
-#include "tokenizer/unicode/char_set.h"
+#include "tokenizer/unicode/stand_ins.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -71,12 +71,25 @@ static void sort_all_marks(struct points *p)
     }
 }
 
+bool unicode_set_has(const uint32_t *toggles, size_t n, uint32_t c)
+{
+    size_t lo = 0, hi = n; /* toggles before lo are at most c, from hi on greater */
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (toggles[mid] <= c)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo % 2 == 1;
+}
+
 /* Whether the installed library may normalize the character, but the reference library does not. */
 static bool is_left_alone(utf8proc_int32_t code)
 {
     const struct unicode_tables *t = &UNICODE_TABLES;
     return !(code >= CJK_FIRST && code <= CJK_LAST) &&
-           toggles_have(t->not_normalized, t->n_not_normalized, (uint32_t)code);
+           unicode_set_has(t->not_normalized, t->n_not_normalized, (uint32_t)code);
 }
 
 /* Decomposes up to a character that is left unchanged; *n_done: bytes. */
@@ -224,8 +237,27 @@ static bool is_blank(int32_t code)
 
 static bool is_word(int32_t code)
 {
-    struct property word;
-    return code >= 0 && property_find(&word, "\\singleword", 11) && property_has(&word, (uint32_t)code);
+    static const uint32_t OTHERS[] = { 0x200C,  0x200E,  0x24B6,  0x24EA,  0x1F130,
+                                       0x1F14A, 0x1F150, 0x1F16A, 0x1F170, 0x1F18A };
+    if (code < 0)
+        return false;
+    const struct stand_in *run = stand_in_find((uint32_t)code);
+    switch (utf8proc_category(run ? (int32_t)run->by : code)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+        return true;
+    default:
+        return unicode_set_has(OTHERS, sizeof OTHERS / sizeof *OTHERS, (uint32_t)code);
+    }
 }
 
 size_t unicode_blanks_at_start(const char *text, size_t n_bytes)

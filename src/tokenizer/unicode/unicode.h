@@ -13,6 +13,10 @@ MUST_CHECK bool unicode_normalize(enum unicode_form form, const char *text, size
  * byte that cannot begin a character. False: out of memory. */
 MUST_CHECK bool unicode_clean(const char *text, size_t n_bytes, struct buf *out);
 
+/* Whether c is in a set: [n] ascending; characters from the first on are in it, from the second on are
+ * not, and so on. */
+bool unicode_set_has(const uint32_t *toggles, size_t n, uint32_t c);
+
 /* Number of bytes of white space (the property White_Space) at the start, and at the end, of
  * text. text: valid UTF-8. */
 size_t unicode_blanks_at_start(const char *text, size_t n_bytes);
