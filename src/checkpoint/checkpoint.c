@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "base/hash.h"
+#include "base/text.h"
 #include "checkpoint/gguf/gguf.h"
 #include "checkpoint/gguf/row_ints.h"
 #include "checkpoint/json_file.h"
@@ -51,12 +52,6 @@ static char *join(const char *folder, const char *file)
     return path;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 static bool file_exists(const char *folder, const char *file)
 {
     char path[PATH_MAX]; /* no allocation: out of memory must not look like a missing file */
@@ -64,17 +59,12 @@ static bool file_exists(const char *folder, const char *file)
     return n > 0 && (size_t)n < sizeof path && access(path, F_OK) == 0;
 }
 
-static enum tutti_status out_of_memory(const struct checkpoint *ck, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", ck->path);
-}
-
 /* Makes room for one more set. */
 static enum tutti_status grow_sets(struct checkpoint *ck, struct tutti_error *err)
 {
     struct tensor_set **more = reallocarray(ck->sets, (size_t)ck->n_sets + 1, sizeof(struct tensor_set *));
     if (!more)
-        return out_of_memory(ck, err);
+        return error_out_of_memory(ck->path, err);
     ck->sets = more;
     return TUTTI_OK;
 }
@@ -91,7 +81,7 @@ static enum tutti_status open_set(struct checkpoint *ck, const char *path, struc
 static enum tutti_status open_in_folder(struct checkpoint *ck, const char *file, struct tutti_error *err)
 {
     char *path = join(ck->folder, file);
-    enum tutti_status st = path ? open_set(ck, path, err) : out_of_memory(ck, err);
+    enum tutti_status st = path ? open_set(ck, path, err) : error_out_of_memory(ck->path, err);
     free(path);
     return st;
 }
@@ -118,7 +108,7 @@ static enum tutti_status open_index_files(struct checkpoint *ck, const char *ind
                          index_path);
     const char **files = malloc(n * sizeof *files);
     if (!files)
-        return out_of_memory(ck, err);
+        return error_out_of_memory(ck->path, err);
     size_t n_files = 0;
     const char *name;
     json_t *value;
@@ -184,7 +174,7 @@ static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error
     ck->tensors = calloc(n + 1, sizeof *ck->tensors);
     ck->taken = calloc(n + 1, sizeof *ck->taken);
     if (!ck->slots || !ck->tensors || !ck->taken)
-        return out_of_memory(ck, err);
+        return error_out_of_memory(ck->path, err);
     enum tutti_status st = TUTTI_OK;
     for (int k = 0; k < ck->n_sets; k++) {
         for (size_t i = 0; i < ck->sets[k]->n && st == TUTTI_OK; i++)
@@ -197,7 +187,7 @@ static enum tutti_status index_tensors(struct checkpoint *ck, struct tutti_error
 static const struct tensor *find_scale(const struct checkpoint *ck, const struct tensor *t)
 {
     char name[LIMIT_TENSOR_NAME_BYTES + sizeof "_scale"];
-    if (t->dtype != DTYPE_I8 || !ends_with(t->name, ".weight"))
+    if (t->dtype != DTYPE_I8 || !text_ends_with(t->name, ".weight"))
         return NULL;
     snprintf(name, sizeof name, "%s_scale", t->name);
     return checkpoint_find(ck, name);
@@ -214,7 +204,7 @@ static enum tutti_status wrap_row_ints(struct checkpoint *ck, struct tutti_error
         n += find_scale(ck, ck->tensors[i]) != NULL;
     ck->row_ints = calloc(n + 1, sizeof *ck->row_ints);
     if (!ck->row_ints)
-        return out_of_memory(ck, err);
+        return error_out_of_memory(ck->path, err);
     enum tutti_status st = TUTTI_OK;
     for (size_t i = 0; i < ck->n_tensors && st == TUTTI_OK; i++) {
         const struct tensor *scale = find_scale(ck, ck->tensors[i]);
@@ -249,7 +239,7 @@ static enum tutti_status read_yaml(struct checkpoint *ck, const char *name, char
 {
     json_t *config = NULL;
     char *path = join(ck->folder, name);
-    enum tutti_status st = path ? mindformers_read(&config, path, err) : out_of_memory(ck, err);
+    enum tutti_status st = path ? mindformers_read(&config, path, err) : error_out_of_memory(ck->path, err);
     if (config && ck->config && !json_equal(config, ck->config))
         st = error_set(err, TUTTI_E_FORMAT, "%s: %s and %s describe different models", ck->folder,
                        strcmp(name, found) < 0 ? name : found, strcmp(name, found) < 0 ? found : name);
@@ -271,7 +261,7 @@ static enum tutti_status read_yamls(struct checkpoint *ck, struct tutti_error *e
     char found[NAME_MAX + 1] = "", own[NAME_MAX + 1] = "";
     const char *slash = strrchr(ck->path, '/'), *name = slash ? slash + 1 : ck->path;
     enum tutti_status st = TUTTI_OK;
-    if (ends_with(name, ".ckpt") &&
+    if (text_ends_with(name, ".ckpt") &&
         snprintf(own, sizeof own, "%.*s.yaml", (int)(strlen(name) - 5), name) < (int)sizeof own &&
         file_exists(ck->folder, own))
         st = read_yaml(ck, own, found, sizeof found, err);
@@ -280,7 +270,7 @@ static enum tutti_status read_yamls(struct checkpoint *ck, struct tutti_error *e
         return st; /* if the folder cannot be read, looking for weights reports it */
     for (const struct dirent *entry; st == TUTTI_OK && (entry = readdir(folder));) {
         if (entry->d_name[0] != '.' &&
-            (ends_with(entry->d_name, ".yaml") || ends_with(entry->d_name, ".yml")))
+            (text_ends_with(entry->d_name, ".yaml") || text_ends_with(entry->d_name, ".yml")))
             st = read_yaml(ck, entry->d_name, found, sizeof found, err);
     }
     closedir(folder);
@@ -291,7 +281,7 @@ static enum tutti_status read_yamls(struct checkpoint *ck, struct tutti_error *e
 static enum tutti_status read_config(struct checkpoint *ck, struct tutti_error *err)
 {
     char *path = join(ck->folder, "config.json");
-    enum tutti_status st = path ? json_file_load(path, &ck->config, err) : out_of_memory(ck, err);
+    enum tutti_status st = path ? json_file_load(path, &ck->config, err) : error_out_of_memory(ck->path, err);
     if (st == TUTTI_OK && ck->config) {
         ck->config_path = path;
         st = quantized_check_config(ck->config, path, err);
@@ -305,7 +295,7 @@ static enum tutti_status open_indexed(struct checkpoint *ck, const char *file, s
 {
     json_t *index = NULL;
     char *path = join(ck->folder, file);
-    enum tutti_status st = path ? json_file_load(path, &index, err) : out_of_memory(ck, err);
+    enum tutti_status st = path ? json_file_load(path, &index, err) : error_out_of_memory(ck->path, err);
     if (st == TUTTI_OK && !index) /* it existed a moment ago */
         st = error_set(err, TUTTI_E_NOT_FOUND, "%s: it is gone", path);
     const json_t *map = json_object_get(index, "weight_map");
@@ -360,7 +350,7 @@ static enum tutti_status open_sharded(struct checkpoint *ck, int rank, struct tu
     snprintf(name, sizeof name, "rank_%d", rank < 0 ? 0 : rank);
     free(ck->folder);
     ck->folder = join(ck->path, name);
-    st = ck->folder ? read_config(ck, err) : out_of_memory(ck, err);
+    st = ck->folder ? read_config(ck, err) : error_out_of_memory(ck->path, err);
     if (st == TUTTI_OK && !ck->config)
         st = error_set(err, TUTTI_E_NOT_FOUND, "%s: there is no config.json", ck->folder);
     return st;
@@ -433,7 +423,7 @@ static enum tutti_status open_weights_file(struct checkpoint *ck, struct tutti_e
     const char *slash = strrchr(ck->path, '/');
     ck->folder = slash ? strndup(ck->path, (size_t)(slash - ck->path) + (slash == ck->path)) : strdup(".");
     if (!ck->folder)
-        return out_of_memory(ck, err);
+        return error_out_of_memory(ck->path, err);
     enum tutti_status st = read_config(ck, err);
     if (st == TUTTI_OK && !ck->config)
         st = error_set(err, TUTTI_E_NOT_FOUND,
@@ -477,7 +467,7 @@ static enum tutti_status open_any(struct checkpoint *ck, int rank, struct tutti_
                                : error_set(err, TUTTI_E_IO, "%s: %s", ck->path, strerror(errno));
     if (S_ISDIR(info.st_mode)) {
         ck->folder = strdup(ck->path);
-        return ck->folder ? open_folder(ck, err) : out_of_memory(ck, err);
+        return ck->folder ? open_folder(ck, err) : error_out_of_memory(ck->path, err);
     }
     enum tutti_status st = open_set(ck, ck->path, err);
     if (st == TUTTI_OK && checkpoint_gguf(ck))
@@ -635,7 +625,7 @@ enum tutti_status checkpoint_json(const struct checkpoint *ck, const char *file,
         return TUTTI_OK;
     char *path = join(ck->folder, file);
     if (!path)
-        return out_of_memory(ck, err);
+        return error_out_of_memory(ck->path, err);
     enum tutti_status st = json_file_load(path, out, err);
     free(path);
     return st;

@@ -1,5 +1,6 @@
 #include "checkpoint/safetensors.h"
 
+#include "base/bytes.h"
 #include "base/files/mapping.h"
 
 #include <inttypes.h>
@@ -27,14 +28,6 @@ static const struct {
 
 static const char *const KNOWN_BUT_NOT_RUN[] = { "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4",
                                                  "F6_E2M3", "F6_E3M2", "C64" };
-
-static uint64_t load_le64(const uint8_t *p)
-{
-    uint64_t v = 0;
-    for (int i = 7; i >= 0; i--)
-        v = v << 8 | p[i];
-    return v;
-}
 
 static enum tutti_status read_dtype(const struct safetensors *file, const char *tensor, const json_t *value,
                                     enum dtype *out, struct tutti_error *err)
@@ -157,7 +150,7 @@ static enum tutti_status read_header(struct safetensors *file, struct tutti_erro
     if (n_bytes < 8)
         return error_set(err, TUTTI_E_FORMAT, "%s: file of %zu bytes, expected at least 8", file->name,
                          n_bytes);
-    uint64_t header_bytes = load_le64(file->map.bytes);
+    uint64_t header_bytes = bytes_load_le(file->map.bytes, 8);
     if (header_bytes > n_bytes - 8) /* 8 + header_bytes could wrap */
         return error_set(err, TUTTI_E_FORMAT, "%s: file of %zu bytes, expected 8 and a header of %" PRIu64,
                          file->name, n_bytes, header_bytes);

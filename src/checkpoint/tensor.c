@@ -103,7 +103,7 @@ void tensor_shape_text(char *text, size_t size, const int64_t *shape, int n_dims
         snprintf(text + n, size - n, "]");
 }
 
-static int by_name(const void *a, const void *b)
+int tensors_by_name(const void *a, const void *b)
 {
     return strcmp((*(const struct tensor *const *)a)->name, (*(const struct tensor *const *)b)->name);
 }
@@ -118,7 +118,7 @@ enum tutti_status tensors_check_names(const struct tensor *tensors, size_t n, st
         return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", tensors->file);
     for (size_t i = 0; i < n; i++)
         sorted[i] = &tensors[i];
-    qsort(sorted, n, sizeof *sorted, by_name);
+    qsort(sorted, n, sizeof *sorted, tensors_by_name);
     for (size_t i = 1; i < n && st == TUTTI_OK; i++) {
         if (strcmp(sorted[i]->name, sorted[i - 1]->name) == 0)
             st = error_set(err, TUTTI_E_FORMAT, "%s: duplicate tensor %s", sorted[i]->file, sorted[i]->name);

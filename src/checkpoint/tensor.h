@@ -67,6 +67,9 @@ void tensor_forget(const struct tensor *tensor);
 /* Sets n_bytes from dtype and shape. False: a dimension is negative, or the size overflows. */
 MUST_CHECK bool tensor_measure(struct tensor *tensor);
 
+/* Order of two const struct tensor *, for qsort() and bsearch(). */
+int tensors_by_name(const void *a, const void *b);
+
 /* TUTTI_E_FORMAT: duplicate tensor name. */
 MUST_CHECK enum tutti_status tensors_check_names(const struct tensor *tensors, size_t n,
                                                  struct tutti_error *err);

@@ -1,13 +1,12 @@
 #include "checkpoint/tensor_set.h"
 
+#include "base/text.h"
 #include "checkpoint/gguf/gguf.h"
 #include "checkpoint/mindspore/mindspore.h"
 #include "checkpoint/mindspore/mindspore_ranks.h"
 #include "checkpoint/pytorch/pytorch.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/shards/shards.h"
-
-#include <string.h>
 
 /* GGUF is before safetensors: a GGUF file of 123 tensors begins like both. */
 const struct checkpoint_format *const CHECKPOINT_FORMATS[] = {
@@ -17,10 +16,8 @@ const struct checkpoint_format *const CHECKPOINT_FORMATS[] = {
 
 bool checkpoint_format_has_ending(const struct checkpoint_format *format, const char *path)
 {
-    size_t n = strlen(path);
     for (const char *const *end = format->endings; end && *end; end++) {
-        size_t m = strlen(*end);
-        if (n >= m && strcmp(path + n - m, *end) == 0)
+        if (text_ends_with(path, *end))
             return true;
     }
     return false;

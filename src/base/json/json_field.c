@@ -101,9 +101,11 @@ enum tutti_status json_invalid_args(const struct json_place *at, const char *nam
 enum tutti_status json_unexpected(const struct json_place *at, const char *name, const json_t *found,
                                   const char *expected)
 {
-    bool is_empty = json_is_array(found) && json_array_size(found) == 0;
-    return json_invalid(at, name, "%s, expected %s", is_empty ? "an empty list" : json_type_name(found),
-                        expected);
+    size_t n = json_array_size(found);
+    if (n > 0)
+        return json_invalid(at, name, "a list of %zu, expected %s", n, expected);
+    return json_invalid(at, name, "%s, expected %s",
+                        json_is_array(found) ? "an empty list" : json_type_name(found), expected);
 }
 
 enum tutti_status json_get_string(const struct json_place *at, const json_t *object, const char *name,

@@ -1,6 +1,7 @@
 /* Reads GGUF. Counts and lengths are checked against the rest of the file before allocating. */
 #include "checkpoint/gguf/gguf.h"
 
+#include "base/bytes.h"
 #include "base/files/mapping.h"
 #include "base/utf8.h"
 
@@ -91,18 +92,10 @@ static const uint8_t *take(struct cursor *c, uint64_t n_bytes)
     return p;
 }
 
-static uint64_t load_le(const uint8_t *p, int n_bytes)
-{
-    uint64_t v = 0;
-    for (int i = n_bytes - 1; i >= 0; i--)
-        v = v << 8 | p[i];
-    return v;
-}
-
 static uint64_t take_int(struct cursor *c, int n_bytes)
 {
     const uint8_t *p = take(c, (uint64_t)n_bytes);
-    return p ? load_le(p, n_bytes) : 0;
+    return p ? bytes_load_le(p, n_bytes) : 0;
 }
 
 static const char *take_string(struct cursor *c, uint64_t *n_bytes)
@@ -116,7 +109,7 @@ static const char *take_string(struct cursor *c, uint64_t *n_bytes)
 static int64_t int_value(const uint8_t *p, enum gguf_type type)
 {
     int n = VALUE_TYPES[type].n_bytes;
-    uint64_t v = load_le(p, n);
+    uint64_t v = bytes_load_le(p, n);
     switch (type) {
     case GGUF_I8:
         return (int8_t)v;
@@ -136,13 +129,13 @@ static double float_value(const uint8_t *p, enum gguf_type type)
 {
     if (type == GGUF_F32) {
         float f;
-        uint32_t u = (uint32_t)load_le(p, 4);
+        uint32_t u = (uint32_t)bytes_load_le(p, 4);
         memcpy(&f, &u, sizeof f);
         return (double)f;
     }
     if (type == GGUF_F64) {
         double d;
-        uint64_t u = load_le(p, 8);
+        uint64_t u = bytes_load_le(p, 8);
         memcpy(&d, &u, sizeof d);
         return d;
     }
@@ -153,11 +146,6 @@ static enum tutti_status ends_early(const struct gguf *file, const char *where, 
 {
     return error_set(err, TUTTI_E_FORMAT, "%s: the file of %zu bytes ends inside %s", file->name,
                      file->map.n_bytes, where);
-}
-
-static enum tutti_status out_of_memory(const struct gguf *file, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
 }
 
 static enum tutti_status read_scalar(struct gguf *file, struct cursor *c, const char *key,
@@ -189,7 +177,7 @@ static enum tutti_status read_scalar(struct gguf *file, struct cursor *c, const 
     if (c->is_short)
         return ends_early(file, key, err);
     if (!value || json_object_set_new_nocheck(file->scalars, key, value) != 0)
-        return out_of_memory(file, err);
+        return error_out_of_memory(file->name, err);
     return TUTTI_OK;
 }
 
@@ -213,7 +201,7 @@ static enum tutti_status read_array(struct gguf *file, struct cursor *c, const c
         .key = strdup(key), .type = (enum gguf_type)type, .n = (size_t)n, .data = c->at
     };
     if (!array->key)
-        return out_of_memory(file, err);
+        return error_out_of_memory(file->name, err);
     file->n_arrays++;
     if (type != GGUF_STRING) {
         take(c, n * smallest);
@@ -221,7 +209,7 @@ static enum tutti_status read_array(struct gguf *file, struct cursor *c, const c
     }
     array->offsets = malloc((size_t)(n ? n : 1) * sizeof *array->offsets);
     if (!array->offsets)
-        return out_of_memory(file, err);
+        return error_out_of_memory(file->name, err);
     for (uint64_t i = 0; i < n; i++) {
         uint64_t n_bytes;
         array->offsets[i] = (uint64_t)(c->at - array->data);
@@ -242,7 +230,7 @@ static enum tutti_status read_metadata(struct gguf *file, struct cursor *c, uint
     file->scalars = json_object();
     file->arrays = calloc((size_t)n_kv + 1, sizeof *file->arrays);
     if (!file->scalars || !file->arrays)
-        return out_of_memory(file, err);
+        return error_out_of_memory(file->name, err);
     for (uint64_t i = 0; i < n_kv; i++) {
         uint64_t n_bytes;
         const char *bytes = take_string(c, &n_bytes);
@@ -256,7 +244,7 @@ static enum tutti_status read_metadata(struct gguf *file, struct cursor *c, uint
                              file->name, i, n_bytes, MAX_KEY_BYTES);
         char *key = strndup(bytes, (size_t)n_bytes);
         if (!key)
-            return out_of_memory(file, err);
+            return error_out_of_memory(file->name, err);
         enum tutti_status st;
         if (json_object_get(file->scalars, key))
             st = error_set(err, TUTTI_E_FORMAT, "%s: duplicate key %s", file->name, key);
@@ -362,7 +350,7 @@ static enum tutti_status check_tensors(const struct gguf *file, struct tutti_err
     enum tutti_status st = TUTTI_OK;
     const struct tensor **sorted = malloc((file->set.n + 1) * sizeof *sorted);
     if (!sorted)
-        return out_of_memory(file, err);
+        return error_out_of_memory(file->name, err);
     for (size_t i = 0; i < file->set.n; i++)
         sorted[i] = &file->set.tensors[i];
     qsort(sorted, file->set.n, sizeof *sorted, by_data);
@@ -401,7 +389,7 @@ static enum tutti_status read_tensors(struct gguf *file, struct cursor *c, uint6
     file->set.tensors = calloc((size_t)n_tensors + 1, sizeof *file->set.tensors);
     file->tensor_names = malloc(((size_t)n_tensors + 1) * (MAX_TENSOR_NAME + 1));
     if (!offsets || !file->set.tensors || !file->tensor_names) {
-        st = out_of_memory(file, err);
+        st = error_out_of_memory(file->name, err);
         goto done;
     }
     for (size_t i = 0; i < n_tensors; i++) {
@@ -548,7 +536,7 @@ static enum tutti_status open_sibling(struct gguf **out, const struct gguf *firs
     struct tutti_error inner;
     part_name(end, &first->split, no);
     if (asprintf(&path, "%.*s%s", n_begin, path_begin, end) < 0)
-        return out_of_memory(first, err);
+        return error_out_of_memory(first->name, err);
     struct gguf *part = NULL;
     enum tutti_status st = open_part(&part, path, &inner);
     if (st == TUTTI_E_NOT_FOUND)
@@ -582,7 +570,7 @@ static enum tutti_status join_tensors(struct gguf *first, struct tutti_error *er
                          first->name, n, first->split.n_tensors);
     struct tensor *all = realloc(first->set.tensors, (n + 1) * sizeof *all);
     if (!all)
-        return out_of_memory(first, err);
+        return error_out_of_memory(first->name, err);
     first->set.tensors = all;
     for (int i = 0; i < first->n_parts; i++) {
         const struct gguf *part = first->parts[i];
@@ -618,7 +606,7 @@ static enum tutti_status open_parts(struct gguf **out, struct gguf *given, const
         goto done;
     first->parts = calloc((size_t)first->split.count, sizeof(struct gguf *));
     if (!first->parts)
-        st = out_of_memory(first, err);
+        st = error_out_of_memory(first->name, err);
     for (int no = 1; no < first->split.count && st == TUTTI_OK; no++) {
         struct gguf **part = &first->parts[first->n_parts];
         if (given && no == given->split.no) {
@@ -702,7 +690,7 @@ size_t gguf_array_n(const struct gguf_array *array)
 void gguf_array_string(const struct gguf_array *array, size_t index, const char **bytes, size_t *n_bytes)
 {
     const uint8_t *p = array->data + array->offsets[index];
-    *n_bytes = (size_t)load_le(p, 8);
+    *n_bytes = (size_t)bytes_load_le(p, 8);
     *bytes = (const char *)p + 8;
 }
 

@@ -80,11 +80,6 @@ static bool mindspore_is(const void *bytes, size_t n_bytes)
     return is_encrypted || (n_bytes >= 1 && b[0] == 0x0A);
 }
 
-static enum tutti_status out_of_memory(const struct mindspore *file, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
-}
-
 /* ---- one value ---- */
 
 static void add_dim(struct value *v, uint64_t dim)
@@ -355,7 +350,7 @@ static enum tutti_status add_value(struct reader *r, const struct value *v, stru
         ok = join && add_slice(file, join, first, r->n_read, 0);
     }
     if (!ok || !add_slice(file, join, v->content, v->n_bytes, r->n_read))
-        return out_of_memory(file, err);
+        return error_out_of_memory(file->name, err);
     r->n_read += v->n_bytes;
     return TUTTI_OK;
 }
@@ -378,7 +373,7 @@ static enum tutti_status read_file(struct mindspore *file, struct tutti_error *e
     file->set.tensors = calloc(n, sizeof *file->set.tensors);
     file->slices = calloc(2 * n, sizeof *file->slices); /* each value, and the first of each tensor */
     if (!file->names || !file->set.tensors || !file->slices)
-        return out_of_memory(file, err);
+        return error_out_of_memory(file->name, err);
     struct reader r = start(file);
     for (;;) {
         struct value v;

@@ -26,11 +26,6 @@ struct mindspore_ranks {
     struct tensor_join *joins;
 };
 
-static enum tutti_status out_of_memory(const char *folder, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", folder);
-}
-
 static bool is_folder(const char *parent, const char *name)
 {
     char path[PATH_MAX];
@@ -47,20 +42,15 @@ static bool mindspore_ranks_is(const char *folder)
 
 /* ---- one rank ---- */
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp((*(const struct tensor *const *)a)->name, (*(const struct tensor *const *)b)->name);
-}
-
 static enum tutti_status sort_tensors(struct mindspore_ranks *r, int rank, struct tutti_error *err)
 {
     size_t n = r->files[rank]->n;
     const struct tensor **sorted = malloc(n * sizeof *sorted);
     if (!sorted)
-        return out_of_memory(r->folder, err);
+        return error_out_of_memory(r->folder, err);
     for (size_t i = 0; i < n; i++)
         sorted[i] = &r->files[rank]->tensors[i];
-    qsort((void *)sorted, n, sizeof *sorted, by_name);
+    qsort((void *)sorted, n, sizeof *sorted, tensors_by_name);
     r->by_name[rank] = sorted;
     return TUTTI_OK;
 }
@@ -120,7 +110,7 @@ static enum tutti_status open_files(struct mindspore_ranks *r, struct tutti_erro
     r->files = calloc((size_t)last + 1, sizeof(struct tensor_set *));
     r->by_name = calloc((size_t)last + 1, sizeof(const struct tensor **));
     if (!r->files || !r->by_name)
-        return out_of_memory(r->folder, err);
+        return error_out_of_memory(r->folder, err);
     r->n_ranks = (int)last + 1;
     enum tutti_status st = TUTTI_OK;
     for (int rank = 0; rank <= last && st == TUTTI_OK; rank++) {
@@ -160,7 +150,7 @@ static enum tutti_status read_strategy(struct mindspore_ranks *r, struct tutti_e
 static const struct tensor *find_in_rank(const struct mindspore_ranks *r, int rank, const struct tensor *like)
 {
     const struct tensor **found = bsearch(&like, (void *)r->by_name[rank], r->files[rank]->n, sizeof like,
-                                          by_name);
+                                          tensors_by_name);
     return found ? *found : NULL;
 }
 
@@ -191,7 +181,7 @@ static enum tutti_status collect(const struct mindspore_ranks *r, struct tensor_
                              "%s: tensor %s: its type or shape differs from the one in %s", found->file,
                              t->name, t->file);
         if (!tensor_join_add(join, t->n_dims, found, NONE, at, t->shape))
-            return out_of_memory(r->folder, err);
+            return error_out_of_memory(r->folder, err);
         has_part[slot] = true;
     }
     return TUTTI_OK;
@@ -220,12 +210,12 @@ static enum tutti_status join_tensor(struct mindspore_ranks *r, struct tensor *w
     struct tensor_join *join = tensor_join_new(&r->joins, whole, false);
     bool *has_part = calloc(n, sizeof *has_part);
     enum tutti_status st = join && has_part ? collect(r, join, has_part, layout, first, t, n_parts, err)
-                                            : out_of_memory(r->folder, err);
+                                            : error_out_of_memory(r->folder, err);
     free(has_part);
     return st;
 }
 
-static int tensors_by_name(const void *a, const void *b)
+static int wholes_by_name(const void *a, const void *b)
 {
     return strcmp(((const struct tensor *)a)->name, ((const struct tensor *)b)->name);
 }
@@ -240,12 +230,12 @@ static enum tutti_status add_stage(struct mindspore_ranks *r, int stage, int n_d
     size_t n_before = r->set.n;
     struct tensor *more = reallocarray(r->set.tensors, n_before + file->n + 1, sizeof *more);
     if (!more)
-        return out_of_memory(r->folder, err);
+        return error_out_of_memory(r->folder, err);
     r->set.tensors = more;
     for (size_t i = 0; i < file->n; i++) {
         const struct tensor *t = &file->tensors[i];
         const struct strategy_layout *layout = strategy_find(&r->strategy, stage, t->name);
-        if (n_before > 0 && bsearch(t, more, n_before, sizeof *more, tensors_by_name))
+        if (n_before > 0 && bsearch(t, more, n_before, sizeof *more, wholes_by_name))
             continue;
         if (layout && strategy_n_devices(layout) != n_devices)
             return error_set(
@@ -261,7 +251,7 @@ static enum tutti_status add_stage(struct mindspore_ranks *r, int stage, int n_d
         r->set.n++;
     }
     if (stage + 1 < r->strategy.n_stages)
-        qsort(more, r->set.n, sizeof *more, tensors_by_name);
+        qsort(more, r->set.n, sizeof *more, wholes_by_name);
     return TUTTI_OK;
 }
 
@@ -299,7 +289,7 @@ static enum tutti_status mindspore_ranks_open(struct tensor_set **out, const cha
     struct mindspore_ranks *r = calloc(1, sizeof *r);
     if (!r || !(r->folder = strdup(folder))) {
         free(r);
-        return out_of_memory(folder, err);
+        return error_out_of_memory(folder, err);
     }
     r->set.close = mindspore_ranks_close;
     enum tutti_status st = open_files(r, err);

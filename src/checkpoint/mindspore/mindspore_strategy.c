@@ -2,6 +2,7 @@
 
 #include "base/files/mapping.h"
 #include "base/files/protobuf.h"
+#include "base/text.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -262,12 +263,6 @@ static enum tutti_status read_json(struct strategy *s, const char *file, const s
 
 /* ---- folders ---- */
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 static int compare(const void *a, const void *b)
 {
     const struct strategy_layout *x = a, *y = b;
@@ -284,7 +279,8 @@ static enum tutti_status read_file(struct strategy *s, const char *path, struct 
         st = error_set(err, TUTTI_E_FORMAT, "%s: %zu bytes, expected 1 to %d", path, map.n_bytes,
                        LIMIT_JSON_FILE_BYTES);
     else
-        st = ends_with(path, ".json") ? read_json(s, path, &map, err) : read_protobuf(s, path, &map, err);
+        st = text_ends_with(path, ".json") ? read_json(s, path, &map, err)
+                                           : read_protobuf(s, path, &map, err);
     mapping_close(&map);
     return st;
 }
@@ -301,7 +297,7 @@ enum tutti_status strategy_read_folder(struct strategy *s, const char *folder, s
         const char *name = entry->d_name;
         char *path = NULL;
         if (!strstr(name, "ckpt_strategy") || name[0] == '.' ||
-            !(ends_with(name, ".ckpt") || ends_with(name, ".json")))
+            !(text_ends_with(name, ".ckpt") || text_ends_with(name, ".json")))
             continue;
         if (asprintf(&path, "%s/%s", folder, name) < 0)
             path = NULL;

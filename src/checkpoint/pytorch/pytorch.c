@@ -1,5 +1,6 @@
 #include "checkpoint/pytorch/pytorch.h"
 
+#include "base/bytes.h"
 #include "base/utf8.h"
 #include "checkpoint/pytorch/pickle.h"
 #include "checkpoint/pytorch/zip.h"
@@ -107,11 +108,6 @@ static bool pytorch_is(const void *bytes, size_t n_bytes)
     return zip_is(bytes, n_bytes) || (n_bytes >= 15 && memcmp(bytes, OLD_MAGIC, 15) == 0);
 }
 
-static enum tutti_status out_of_memory(const struct pytorch *file, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", file->name);
-}
-
 /* ---- storages ---- */
 
 /* ('storage', type, key, location, number of elements). */
@@ -151,16 +147,10 @@ static bool read_storage_id(struct storage_id *id, const struct pickle_value *va
                                    &id->n_bytes);
 }
 
-static int compare_keys(const char *a, size_t n_a, const char *b, size_t n_b)
-{
-    int order = memcmp(a, b, n_a < n_b ? n_a : n_b);
-    return order != 0 ? order : n_a < n_b ? -1 : n_a > n_b;
-}
-
 static int by_key(const void *a, const void *b)
 {
     const struct storage *x = a, *y = b;
-    return compare_keys(x->key, x->n_key, y->key, y->n_key);
+    return bytes_compare(x->key, x->n_key, y->key, y->n_key);
 }
 
 /* tensor: for messages. */
@@ -288,7 +278,7 @@ static enum tutti_status add_view(struct pytorch *file, struct tensor *t, const 
 {
     struct view *view = calloc(1, sizeof *view);
     if (!view)
-        return out_of_memory(file, err);
+        return error_out_of_memory(file->name, err);
     view->before = file->views;
     file->views = view;
     view->storage = (struct tensor){
@@ -458,7 +448,7 @@ static enum tutti_status read_tensors(struct pytorch *file, struct tutti_error *
     file->set.tensors = calloc(n, sizeof *file->set.tensors);
     file->names = malloc(n_name_bytes);
     if (!file->set.tensors || !file->names)
-        return out_of_memory(file, err);
+        return error_out_of_memory(file->name, err);
     char *name = file->names;
     for (size_t i = 0; i < dict->items->n; i += 2) {
         const struct pickle_value *key = &dict->items->at[i], *call = find_call(key + 1);
@@ -559,7 +549,7 @@ static enum tutti_status list_storages(struct pytorch *file, struct tutti_error 
     const struct pickle_value *ids = pickle_persistents(file->pickle, &n);
     file->storages = calloc(n + 1, sizeof *file->storages);
     if (!file->storages)
-        return out_of_memory(file, err);
+        return error_out_of_memory(file->name, err);
     for (size_t i = 0; i < n; i++) {
         struct storage_id id;
         if (!read_storage_id(&id, &ids[i]))

@@ -1,5 +1,7 @@
 #include "checkpoint/pytorch/zip.h"
 
+#include "base/bytes.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,17 +39,9 @@ struct directory {
     uint64_t end; /* offset of the end record: the directory is before it */
 };
 
-static uint64_t load(const uint8_t *p, int n_bytes)
-{
-    uint64_t v = 0;
-    for (int i = n_bytes - 1; i >= 0; i--)
-        v = v << 8 | p[i];
-    return v;
-}
-
 bool zip_is(const void *bytes, size_t n_bytes)
 {
-    return n_bytes >= 4 && (load(bytes, 4) == LOCAL_MAGIC || load(bytes, 4) == END_MAGIC);
+    return n_bytes >= 4 && (bytes_load_le(bytes, 4) == LOCAL_MAGIC || bytes_load_le(bytes, 4) == END_MAGIC);
 }
 
 /* The last end record whose comment extends to the end of the file; NULL: none. */
@@ -56,7 +50,7 @@ static const uint8_t *find_end(const struct zip *zip)
     size_t n = zip->n_bytes;
     for (size_t comment = 0; comment <= MAX_COMMENT && n >= END_BYTES + comment; comment++) {
         const uint8_t *at = zip->bytes + n - END_BYTES - comment;
-        if (load(at, 4) == END_MAGIC && load(at + 20, 2) == comment)
+        if (bytes_load_le(at, 4) == END_MAGIC && bytes_load_le(at + 20, 2) == comment)
             return at;
     }
     return NULL;
@@ -68,25 +62,25 @@ static enum tutti_status find_directory(const struct zip *zip, struct directory 
     if (!at)
         return error_set(err, TUTTI_E_FORMAT, "%s: archive: no end record; the file is cut off", zip->file);
     d->end = (uint64_t)(at - zip->bytes);
-    uint64_t disk = load(at + 4, 2), first_disk = load(at + 6, 2);
-    d->n_entries = load(at + 10, 2);
-    d->n_bytes = load(at + 12, 4);
-    d->offset = load(at + 16, 4);
+    uint64_t disk = bytes_load_le(at + 4, 2), first_disk = bytes_load_le(at + 6, 2);
+    d->n_entries = bytes_load_le(at + 10, 2);
+    d->n_bytes = bytes_load_le(at + 12, 4);
+    d->offset = bytes_load_le(at + 16, 4);
     bool is_64 = d->n_entries == UINT16_MAX || d->n_bytes == UINT32_MAX || d->offset == UINT32_MAX;
-    if (d->end >= LOCATOR64_BYTES && load(at - LOCATOR64_BYTES, 4) == LOCATOR64_MAGIC) {
-        uint64_t end64 = load(at - LOCATOR64_BYTES + 8, 8);
+    if (d->end >= LOCATOR64_BYTES && bytes_load_le(at - LOCATOR64_BYTES, 4) == LOCATOR64_MAGIC) {
+        uint64_t end64 = bytes_load_le(at - LOCATOR64_BYTES + 8, 8);
         if (d->end - LOCATOR64_BYTES < END64_BYTES || end64 > d->end - LOCATOR64_BYTES - END64_BYTES ||
-            load(zip->bytes + end64, 4) != END64_MAGIC)
+            bytes_load_le(zip->bytes + end64, 4) != END64_MAGIC)
             return error_set(err, TUTTI_E_FORMAT,
                              "%s: archive: no 64-bit end record at byte %" PRIu64 ", where it should be",
                              zip->file, end64);
         at = zip->bytes + end64;
         d->end = end64;
-        disk = load(at + 16, 4);
-        first_disk = load(at + 20, 4);
-        d->n_entries = load(at + 32, 8);
-        d->n_bytes = load(at + 40, 8);
-        d->offset = load(at + 48, 8);
+        disk = bytes_load_le(at + 16, 4);
+        first_disk = bytes_load_le(at + 20, 4);
+        d->n_entries = bytes_load_le(at + 32, 8);
+        d->n_bytes = bytes_load_le(at + 40, 8);
+        d->offset = bytes_load_le(at + 48, 8);
     } else if (is_64) {
         return error_set(err, TUTTI_E_FORMAT, "%s: archive: no 64-bit end record, but its fields need one",
                          zip->file);
@@ -111,7 +105,7 @@ static bool read_extra(struct zip_entry *entry, const uint8_t *extra, size_t n_e
     uint64_t *wide[] = { &entry->n_bytes, &entry->n_stored, &entry->offset };
     bool needs = entry->n_bytes == UINT32_MAX || entry->n_stored == UINT32_MAX || entry->offset == UINT32_MAX;
     while (needs && n_extra >= 4) {
-        uint64_t id = load(extra, 2), n = load(extra + 2, 2);
+        uint64_t id = bytes_load_le(extra, 2), n = bytes_load_le(extra + 2, 2);
         extra += 4;
         n_extra -= 4;
         if (n > n_extra)
@@ -122,7 +116,7 @@ static bool read_extra(struct zip_entry *entry, const uint8_t *extra, size_t n_e
                     continue;
                 if (n < 8)
                     return false;
-                *wide[i] = load(extra, 8);
+                *wide[i] = bytes_load_le(extra, 8);
                 extra += 8;
                 n -= 8;
             }
@@ -134,16 +128,10 @@ static bool read_extra(struct zip_entry *entry, const uint8_t *extra, size_t n_e
     return !needs;
 }
 
-static int compare(const char *a, size_t n_a, const char *b, size_t n_b)
-{
-    int order = memcmp(a, b, n_a < n_b ? n_a : n_b);
-    return order != 0 ? order : n_a < n_b ? -1 : n_a > n_b;
-}
-
 static int by_name(const void *a, const void *b)
 {
     const struct zip_entry *x = a, *y = b;
-    return compare(x->name, x->n_name, y->name, y->n_name);
+    return bytes_compare(x->name, x->n_name, y->name, y->n_name);
 }
 
 static enum tutti_status read_directory(struct zip *zip, const struct directory *d, struct tutti_error *err)
@@ -155,20 +143,20 @@ static enum tutti_status read_directory(struct zip *zip, const struct directory 
     for (uint64_t i = 0; i < d->n_entries; i++) {
         struct zip_entry *entry = &zip->entries[zip->n_entries];
         size_t left = (size_t)(end - at);
-        size_t n_name = left < CENTRAL_BYTES ? 0 : (size_t)load(at + 28, 2);
-        size_t n_extra = left < CENTRAL_BYTES ? 0 : (size_t)load(at + 30, 2);
-        size_t n_comment = left < CENTRAL_BYTES ? 0 : (size_t)load(at + 32, 2);
-        if (left < CENTRAL_BYTES || load(at, 4) != CENTRAL_MAGIC ||
+        size_t n_name = left < CENTRAL_BYTES ? 0 : (size_t)bytes_load_le(at + 28, 2);
+        size_t n_extra = left < CENTRAL_BYTES ? 0 : (size_t)bytes_load_le(at + 30, 2);
+        size_t n_comment = left < CENTRAL_BYTES ? 0 : (size_t)bytes_load_le(at + 32, 2);
+        if (left < CENTRAL_BYTES || bytes_load_le(at, 4) != CENTRAL_MAGIC ||
             n_name + n_extra + n_comment > left - CENTRAL_BYTES)
             return error_set(err, TUTTI_E_FORMAT, "%s: archive: entry %" PRIu64 " of its directory is broken",
                              zip->file, i);
         *entry = (struct zip_entry){ .name = (const char *)at + CENTRAL_BYTES,
                                      .n_name = n_name,
-                                     .flags = (uint16_t)load(at + 8, 2),
-                                     .method = (uint16_t)load(at + 10, 2),
-                                     .n_stored = load(at + 20, 4),
-                                     .n_bytes = load(at + 24, 4),
-                                     .offset = load(at + 42, 4) };
+                                     .flags = (uint16_t)bytes_load_le(at + 8, 2),
+                                     .method = (uint16_t)bytes_load_le(at + 10, 2),
+                                     .n_stored = bytes_load_le(at + 20, 4),
+                                     .n_bytes = bytes_load_le(at + 24, 4),
+                                     .offset = bytes_load_le(at + 42, 4) };
         if (!read_extra(entry, at + CENTRAL_BYTES + n_name, n_extra))
             return error_set(err, TUTTI_E_FORMAT, "%s: archive: %.*s: its 64-bit sizes are missing",
                              zip->file, (int)n_name, entry->name);
@@ -241,12 +229,12 @@ enum tutti_status zip_data(const struct zip *zip, const struct zip_entry *entry,
                          entry->name, entry->method);
     const uint8_t *local = entry->offset < zip->n_bytes ? zip->bytes + entry->offset : NULL;
     uint64_t left = local ? zip->n_bytes - entry->offset : 0;
-    if (left < LOCAL_BYTES || load(local, 4) != LOCAL_MAGIC)
+    if (left < LOCAL_BYTES || bytes_load_le(local, 4) != LOCAL_MAGIC)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: archive: %.*s: no header at byte %" PRIu64 ", where it should be", zip->file,
                          n_name, entry->name, entry->offset);
-    uint64_t head = LOCAL_BYTES + load(local + 26, 2) + load(local + 28, 2);
-    if (load(local + 26, 2) != entry->n_name || left < head ||
+    uint64_t head = LOCAL_BYTES + bytes_load_le(local + 26, 2) + bytes_load_le(local + 28, 2);
+    if (bytes_load_le(local + 26, 2) != entry->n_name || left < head ||
         memcmp(local + LOCAL_BYTES, entry->name, entry->n_name) != 0)
         return error_set(err, TUTTI_E_FORMAT,
                          "%s: archive: %.*s: the header at byte %" PRIu64 " is of another entry", zip->file,

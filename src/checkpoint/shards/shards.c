@@ -37,11 +37,6 @@ struct shards {
     struct tensor_join *joins;
 };
 
-static enum tutti_status out_of_memory(const char *folder, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", folder);
-}
-
 void shards_rank_folder(char *out, size_t size, const char *folder, int rank)
 {
     snprintf(out, size, "%s/rank_%d", folder, rank);
@@ -94,11 +89,6 @@ static enum tutti_status open_file(struct rank *r, const char *folder, struct tu
     return st == TUTTI_OK ? check_owner(r, path, err) : st;
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp((*(const struct tensor *const *)a)->name, (*(const struct tensor *const *)b)->name);
-}
-
 static enum tutti_status check_part(const struct shard_manifest *m, const struct shard_tensor *want,
                                     const struct tensor *found, struct tutti_error *err)
 {
@@ -129,14 +119,14 @@ static enum tutti_status find_parts(struct rank *r, struct tutti_error *err)
                          m->files[0].name, n);
     const struct tensor **sorted = malloc((n + 1) * sizeof *sorted);
     r->parts = calloc(n + 1, sizeof *r->parts);
-    enum tutti_status st = sorted && r->parts ? TUTTI_OK : out_of_memory(m->path, err);
+    enum tutti_status st = sorted && r->parts ? TUTTI_OK : error_out_of_memory(m->path, err);
     for (size_t i = 0; i < n && st == TUTTI_OK; i++)
         sorted[i] = &r->file->tensors[i];
     if (st == TUTTI_OK)
-        qsort((void *)sorted, n, sizeof *sorted, by_name);
+        qsort((void *)sorted, n, sizeof *sorted, tensors_by_name);
     for (size_t i = 0; i < n && st == TUTTI_OK; i++) {
         const struct tensor key = { .name = m->tensors[i].name }, *like = &key;
-        const struct tensor **found = bsearch(&like, (void *)sorted, n, sizeof *sorted, by_name);
+        const struct tensor **found = bsearch(&like, (void *)sorted, n, sizeof *sorted, tensors_by_name);
         r->parts[i] = found ? *found : NULL;
         st = check_part(m, &m->tensors[i], r->parts[i], err);
     }
@@ -196,7 +186,7 @@ static enum tutti_status add_pieces(const struct shards *s, struct tensor_join *
         at[dim] = p->at;
         n[dim] = p->n;
         if (!tensor_join_add(join, t->n_dims, p->from, from_at, at, n))
-            return out_of_memory(s->folder, err);
+            return error_out_of_memory(s->folder, err);
     }
     if (end == t->shape[dim])
         return TUTTI_OK;
@@ -217,7 +207,7 @@ static enum tutti_status join_tensor(struct shards *s, struct tensor *t, size_t 
     struct piece *pieces = calloc((size_t)s->n_ranks * SHARD_MAX_RUNS, sizeof *pieces);
     struct tensor_join *join = tensor_join_new(&s->joins, t, false);
     size_t n_pieces = 0;
-    enum tutti_status st = pieces && join ? TUTTI_OK : out_of_memory(s->folder, err);
+    enum tutti_status st = pieces && join ? TUTTI_OK : error_out_of_memory(s->folder, err);
     for (int rank = 0; rank < s->n_ranks && st == TUTTI_OK; rank++) {
         const struct shard_tensor *part = &s->ranks[rank].manifest->tensors[index];
         int64_t at = 0;
@@ -303,7 +293,7 @@ static enum tutti_status open_all(struct shards *s, struct tutti_error *err)
     shard_manifest_free(first);
     s->ranks = calloc((size_t)n_ranks, sizeof *s->ranks);
     if (!s->ranks)
-        return out_of_memory(s->folder, err);
+        return error_out_of_memory(s->folder, err);
     s->n_ranks = n_ranks;
     st = check_no_more(s, n_ranks, err);
     for (int i = 0; i < n_ranks && st == TUTTI_OK; i++)
@@ -315,7 +305,7 @@ static enum tutti_status open_one(struct shards *s, int rank, struct tutti_error
 {
     s->ranks = calloc(1, sizeof *s->ranks);
     if (!s->ranks)
-        return out_of_memory(s->folder, err);
+        return error_out_of_memory(s->folder, err);
     s->n_ranks = 1;
     s->first = rank;
     return open_rank(s, 0, err);
@@ -343,7 +333,7 @@ static enum tutti_status open_shards(struct tensor_set **out, const char *folder
     struct shards *s = calloc(1, sizeof *s);
     if (!s || !(s->folder = strdup(folder))) {
         free(s);
-        return out_of_memory(folder, err);
+        return error_out_of_memory(folder, err);
     }
     s->set.close = shards_close;
     s->is_whole = rank < 0;
@@ -354,7 +344,7 @@ static enum tutti_status open_shards(struct tensor_set **out, const char *folder
     size_t n = s->ranks[0].manifest->n_tensors;
     s->set.tensors = calloc(n + 1, sizeof *s->set.tensors);
     if (!s->set.tensors) {
-        st = out_of_memory(folder, err);
+        st = error_out_of_memory(folder, err);
         goto done;
     }
     for (; s->set.n < n; s->set.n++)

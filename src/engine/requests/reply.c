@@ -1,12 +1,9 @@
 #include "engine/requests/reply.h"
 
+#include "base/bytes.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-static bool is_blank(char c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
 
 void reply_init(struct reply *reply, const struct reply_format *format)
 {
@@ -35,7 +32,7 @@ static bool add_leading(struct reply *reply, const char *bytes, size_t n)
 {
     size_t i = 0;
     for (; i < n && reply->is_leading; i++) {
-        if (!is_blank(bytes[i])) {
+        if (!char_is_blank(bytes[i])) {
             reply->is_leading = false;
             break;
         }
@@ -80,7 +77,7 @@ static bool show_text(struct reply *reply, const char *bytes, size_t n)
     if (!reply->format->trims)
         return buf_add(&reply->text, bytes, n);
     size_t n_solid = n;
-    while (n_solid > 0 && is_blank(bytes[n_solid - 1]))
+    while (n_solid > 0 && char_is_blank(bytes[n_solid - 1]))
         n_solid--;
     if (n_solid > 0) {
         if (!buf_add(&reply->text, reply->blanks.bytes, reply->blanks.n_bytes) ||

@@ -34,11 +34,6 @@ struct reader {
     struct adapter_file *out;
 };
 
-static enum tutti_status out_of_memory(const char *path, struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", path);
-}
-
 /* ---- configuration ---- */
 
 static enum tutti_status load_config(struct reader *r, struct tutti_error *err)
@@ -267,7 +262,7 @@ static enum tutti_status list_entries(struct reader *r, const struct tensor_set 
         }
         entry->path = strdup(path);
         if (!entry->path)
-            return out_of_memory(r->tensors_path, err);
+            return error_out_of_memory(r->tensors_path, err);
         ++*n_entries;
     }
     qsort(entries, *n_entries, sizeof *entries, compare_entries);
@@ -353,7 +348,7 @@ static enum tutti_status read_pair(struct reader *r, const char *path, const str
     if (u->a && u->b && stored)
         order_rows(u->b, stored, &place, r->desc->head_dim, rank);
     else
-        st = out_of_memory(r->tensors_path, err);
+        st = error_out_of_memory(r->tensors_path, err);
     free(stored);
     return st;
 }
@@ -363,7 +358,7 @@ static enum tutti_status read_pairs(struct reader *r, const struct entry *entrie
 {
     r->out->updates = calloc(n / 2 + 1, sizeof *r->out->updates);
     if (!r->out->updates)
-        return out_of_memory(r->tensors_path, err);
+        return error_out_of_memory(r->tensors_path, err);
     for (size_t i = 0; i < n; i += 2) {
         const struct entry *a = &entries[i], *b = i + 1 < n ? &entries[i + 1] : NULL;
         if (!b || strcmp(a->path, b->path) != 0 || a->factor != FACTOR_A || b->factor != FACTOR_B)
@@ -450,7 +445,7 @@ static enum tutti_status read_tensors(struct reader *r, struct tutti_error *err)
         return st;
     size_t n = 0;
     struct entry *entries = calloc(file->n + 1, sizeof *entries);
-    st = entries ? list_entries(r, file, entries, &n, err) : out_of_memory(r->tensors_path, err);
+    st = entries ? list_entries(r, file, entries, &n, err) : error_out_of_memory(r->tensors_path, err);
     if (st == TUTTI_OK && n == 0)
         st = error_set(err, TUTTI_E_FORMAT, "%s: no tensors, expected pairs of lora_A and lora_B",
                        r->tensors_path);
@@ -473,7 +468,7 @@ enum tutti_status adapter_file_open(struct adapter_file *out, const char *path, 
     struct adapter_file file = { 0 };
     struct reader *r = calloc(1, sizeof *r);
     if (!r)
-        return out_of_memory(path, err);
+        return error_out_of_memory(path, err);
     r->desc = desc;
     r->family = family;
     r->is_gguf = is_gguf;

@@ -1,6 +1,7 @@
 /* Chat formats that are templates: messages as variables, the text as ids. */
 #include "model/chat/chat.h"
 
+#include "base/bytes.h"
 #include "base/json/json_print.h"
 #include "base/utf8.h"
 
@@ -182,11 +183,6 @@ static enum tutti_status make_variables(json_t **out, const struct chat_call *ca
 
 /* ---- continuing the last message ---- */
 
-static bool is_blank(char c)
-{
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
 /* Where the last occurrence of needle in text begins, in time linear in both (Knuth, Morris and Pratt); SIZE_MAX: nowhere, or out of
  * memory. */
 static size_t find_last(const char *text, size_t n_text, const char *needle, size_t n)
@@ -218,9 +214,9 @@ static enum tutti_status cut_after_message(struct template_output *out, const st
     const struct tutti_message *m = &call->messages[call->n_messages - 1];
     const char *text = m->content;
     size_t n = m->n_bytes, n_stripped, at = SIZE_MAX;
-    while (n > 0 && is_blank(*text))
+    while (n > 0 && char_is_blank(*text))
         text++, n--;
-    for (n_stripped = n; n_stripped > 0 && is_blank(text[n_stripped - 1]);)
+    for (n_stripped = n; n_stripped > 0 && char_is_blank(text[n_stripped - 1]);)
         n_stripped--;
     if (n_stripped > 0 && n_stripped < UINT32_MAX)
         at = find_last(out->text, out->n_bytes, text, n_stripped);
