@@ -17,6 +17,12 @@
 
 enum { KV_PAGE_TOKENS = 16 }; /* one vector register of scores per page and head */
 
+/* Pages that n_tokens take. */
+static inline int64_t kv_pages_of(int64_t n_tokens)
+{
+    return (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+}
+
 struct cluster;   /* cluster/cluster.h */
 struct matrix;    /* a linear layer's weights [n_out][n_in], packed for the kernels, and its bias */
 struct kv_memory; /* keys and values of all pages and layers */

@@ -13,7 +13,7 @@ static size_t need_of(const struct buf *buf, size_t n_bytes)
     return need + 1;
 }
 
-static bool grow(struct buf *buf, size_t capacity)
+static bool grow_to(struct buf *buf, size_t capacity)
 {
     char *bytes = realloc(buf->bytes, capacity);
     if (!bytes)
@@ -30,13 +30,13 @@ bool buf_reserve(struct buf *buf, size_t n_bytes)
         return need > 0;
     while (capacity < need)
         capacity += capacity / 2 + 1;
-    return grow(buf, capacity);
+    return grow_to(buf, capacity);
 }
 
 bool buf_reserve_exact(struct buf *buf, size_t n_bytes)
 {
     size_t need = need_of(buf, n_bytes);
-    return need > 0 && (need <= buf->capacity || grow(buf, need));
+    return need > 0 && (need <= buf->capacity || grow_to(buf, need));
 }
 
 bool buf_add(struct buf *buf, const void *bytes, size_t n_bytes)

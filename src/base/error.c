@@ -3,6 +3,7 @@
 
 #include "base/utf8.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -62,6 +63,11 @@ enum tutti_status error_set_param(struct tutti_error *err, enum tutti_status sta
         memcpy(err->text, text, sizeof text);
     }
     return status;
+}
+
+enum tutti_status error_from_errno(const char *name, struct tutti_error *err)
+{
+    return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", name, strerror(errno));
 }
 
 void error_prefix(struct tutti_error *err, const char *format, ...)

@@ -29,6 +29,9 @@ static inline enum tutti_status error_out_of_memory(const char *name, struct tut
     return error_set(err, TUTTI_E_MEMORY, "%s: out of memory", name);
 }
 
+/* Of a failed call for a file: "NAME: " and the text of errno. TUTTI_E_NOT_FOUND or TUTTI_E_IO. */
+enum tutti_status error_from_errno(const char *name, struct tutti_error *err);
+
 /* Prepends "prefix: " to the existing text. */
 void error_prefix(struct tutti_error *err, const char *format, ...) PRINTF_LIKE(2, 3);
 

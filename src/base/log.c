@@ -43,7 +43,7 @@ static bool is_dropped(enum log_level level)
     return (int)level < atomic_load_explicit(&min_level, memory_order_relaxed);
 }
 
-static void put(struct line *line, const char *text, size_t n)
+static void put_bytes(struct line *line, const char *text, size_t n)
 {
     if (n > sizeof line->bytes - line->n)
         n = sizeof line->bytes - line->n;
@@ -61,8 +61,8 @@ static void put_text(struct line *line, const char *text, size_t n, bool is_quot
     utf8_make_printable(clean, n);
     for (size_t i = 0; i < n; i++) {
         if (is_quoted && (clean[i] == '"' || clean[i] == '\\'))
-            put(line, "\\", 1);
-        put(line, clean + i, 1);
+            put_bytes(line, "\\", 1);
+        put_bytes(line, clean + i, 1);
     }
 }
 
@@ -76,8 +76,8 @@ static void put_time(struct line *line, bool with_milliseconds)
     size_t n = strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &tm);
     if (with_milliseconds)
         n += (size_t)snprintf(text + n, sizeof text - n, ".%03d", (int)(now.tv_nsec / 1000000));
-    put(line, text, n);
-    put(line, "Z", 1);
+    put_bytes(line, text, n);
+    put_bytes(line, "Z", 1);
 }
 
 static void put_field(struct line *line, const struct log_field *field, bool json)
@@ -89,17 +89,17 @@ static void put_field(struct line *line, const struct log_field *field, bool jso
     if (line->n + strlen(field->name) + 2 * (n_text < TEXT_BYTES ? n_text : TEXT_BYTES) + sizeof number + 16 >
         sizeof line->bytes)
         return;
-    put(line, json ? ",\"" : " ", json ? 2 : 1);
-    put(line, field->name, strlen(field->name));
-    put(line, json ? "\":" : "=", json ? 2 : 1);
+    put_bytes(line, json ? ",\"" : " ", json ? 2 : 1);
+    put_bytes(line, field->name, strlen(field->name));
+    put_bytes(line, json ? "\":" : "=", json ? 2 : 1);
     if (field->text) {
-        put(line, "\"", json);
+        put_bytes(line, "\"", json);
         put_text(line, field->text, n_text, json);
-        put(line, "\"", json);
+        put_bytes(line, "\"", json);
     } else if (isfinite(field->number)) {
-        put(line, number, (size_t)snprintf(number, sizeof number, "%.15g", field->number));
+        put_bytes(line, number, (size_t)snprintf(number, sizeof number, "%.15g", field->number));
     } else {
-        put(line, "null", 4);
+        put_bytes(line, "null", 4);
     }
 }
 
@@ -110,23 +110,23 @@ void log_record(enum log_level level, const char *message, const struct log_fiel
     struct line line;
     bool json = log_is_json();
     line.n = 0;
-    put(&line, "{\"time\":\"", json ? 9 : 0);
+    put_bytes(&line, "{\"time\":\"", json ? 9 : 0);
     put_time(&line, json);
     if (json)
-        put(&line, "\",\"level\":\"", 11);
+        put_bytes(&line, "\",\"level\":\"", 11);
     else
-        put(&line, " ", 1);
-    put(&line, NAMES[level], strlen(NAMES[level]));
+        put_bytes(&line, " ", 1);
+    put_bytes(&line, NAMES[level], strlen(NAMES[level]));
     if (json)
-        put(&line, "\",\"message\":\"", 13);
+        put_bytes(&line, "\",\"message\":\"", 13);
     else
-        put(&line, " ", 1);
+        put_bytes(&line, " ", 1);
     put_text(&line, message, strlen(message), json);
-    put(&line, "\"", json);
+    put_bytes(&line, "\"", json);
     for (size_t i = 0; i < n_fields; i++)
         put_field(&line, &fields[i], json);
-    put(&line, "}", json);
-    put(&line, "\n", 1);
+    put_bytes(&line, "}", json);
+    put_bytes(&line, "\n", 1);
     ssize_t written = write(STDERR_FILENO, line.bytes, line.n);
     (void)written; /* an error of the log cannot be reported */
 }

@@ -321,7 +321,7 @@ static const char *finish_name(enum tutti_finish finish)
     return "none";
 }
 
-static void print_json(const struct answer *answer, size_t index, size_t choice)
+static void print_answers_json(const struct answer *answer, size_t index, size_t choice)
 {
     size_t n_prompt = answer->n_prompt_tokens, n_generated = answer->n_generated_tokens;
     size_t n_total = n_prompt + n_generated;
@@ -413,7 +413,7 @@ static bool print_ended(struct batch *batch)
         return false;
     struct answer *answer = &batch->answers[index]; /* ended: no other thread uses it */
     mark_lost_text(answer);
-    print_json(answer, batch->first + index / batch->n_choices, index % batch->n_choices);
+    print_answers_json(answer, batch->first + index / batch->n_choices, index % batch->n_choices);
     report_failure(batch, answer);
     buf_clear(&answer->text);
     batch->n_printed++;

@@ -297,8 +297,8 @@ static enum tutti_status check_writable(const char *path, struct tutti_error *er
     return st;
 }
 
-static enum tutti_status report(const struct load_values *values, const struct load_report *report,
-                                struct tutti_error *err)
+static enum tutti_status write_reports(const struct load_values *values, const struct load_report *report,
+                                       struct tutti_error *err)
 {
     struct buf text = { 0 };
     bool json_alone = values->json && strcmp(values->json, "-") == 0;
@@ -416,8 +416,8 @@ static enum tutti_status check_values(const struct load_values *values, const ch
 }
 
 /* Runs the load and reports. */
-static enum tutti_status measure(const struct load_values *values, const struct load_options *options,
-                                 struct tutti_error *err)
+static enum tutti_status run_and_report(const struct load_values *values, const struct load_options *options,
+                                        struct tutti_error *err)
 {
     struct load_run loaded = { 0 };
     struct load_result result = { 0 };
@@ -428,7 +428,7 @@ static enum tutti_status measure(const struct load_values *values, const struct 
     if (st == TUTTI_OK)
         st = load_result_compute(&result, &loaded, &targets, err);
     if (st == TUTTI_OK)
-        st = report(values, &(struct load_report){ options, &loaded, &result, targets }, err);
+        st = write_reports(values, &(struct load_report){ options, &loaded, &result, targets }, err);
     if (st == TUTTI_OK)
         st = output_flush(err);
     if (st == TUTTI_OK && loaded.was_interrupted)
@@ -470,7 +470,7 @@ static enum tutti_status run_load(const void *v, const char *const *operands, in
         options.style.model = model.n_bytes ? model.bytes : NULL;
     }
     if (st == TUTTI_OK)
-        st = measure(values, &options, err);
+        st = run_and_report(values, &options, err);
 done:
     if (keys)
         clear_keys(keys);

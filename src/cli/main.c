@@ -213,7 +213,7 @@ static void name_option(char *out, size_t size, const struct command *command, c
             snprintf(out, size, "--%s: ", FIELDS[i].option);
 }
 
-static int report(const struct command *command, enum tutti_status st, const struct tutti_error *err)
+static int report_status(const struct command *command, enum tutti_status st, const struct tutti_error *err)
 {
     char option[64];
     name_option(option, sizeof option, command, err);
@@ -241,7 +241,7 @@ static int run_command(const struct command *command, int argc, char **argv)
     int exit_status = EXIT_FAILURE;
     if (!values || !operands) {
         error_set(&err, st, "out of memory");
-        exit_status = report(command, st, &err);
+        exit_status = report_status(command, st, &err);
         goto done;
     }
     st = options_parse(&command->options, argc, argv, values, operands, &n_operands, &wants_help, &err);
@@ -253,7 +253,7 @@ static int run_command(const struct command *command, int argc, char **argv)
         st = command->run(values, operands, n_operands, &err);
     if (st == TUTTI_OK)
         st = output_flush(&err);
-    exit_status = report(command, st, &err);
+    exit_status = report_status(command, st, &err);
 done:
     free(operands);
     free(values);

@@ -112,7 +112,7 @@ static json_t *users_json(const void *user, size_t index)
                      "dp", l.dp);
 }
 
-static void print_json(const struct plan *p)
+static void print_plan_json(const struct plan *p)
 {
     json_t *root = json_pack(
         "{s:s, s:s, s:s, s:i, s:I, s:I, s:o, s:o}", "model", p->name, "type", dtype_name(p->type), "kv_type",
@@ -143,7 +143,7 @@ static enum tutti_status run_plan(const void *v, const char *const *operands, in
     p.context = fit.context > 0 ? fit.context : n_ctx;
     p.memory_bytes = (double)fit.memory_bytes;
     p.n_layouts = plan_layouts(p.layouts, &p.model, (int)values->hosts, p.memory_bytes, p.context);
-    values->json ? print_json(&p) : print_table(&p);
+    values->json ? print_plan_json(&p) : print_table(&p);
     return TUTTI_OK;
 }
 

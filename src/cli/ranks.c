@@ -27,8 +27,8 @@ static const struct option OPTIONS[] = {
 
 static const struct option_group GROUPS[] = { { "Options", OPTIONS, 0 }, { .title = NULL } };
 
-static enum tutti_status put(const char *path, const char *title, const struct buf *text,
-                             struct tutti_error *err)
+static enum tutti_status write_or_print(const char *path, const char *title, const struct buf *text,
+                                        struct tutti_error *err)
 {
     if (!path) {
         output_printf("# %s\n", title);
@@ -55,9 +55,9 @@ static enum tutti_status run_ranks(const void *v, const char *const *operands, i
         output_printf("# %s: %d ranks on %d servers\n", operands[0], rank_table_n_ranks(table),
                       rank_table_n_servers(table));
     if (st == TUTTI_OK)
-        st = put(values->hostfile, "hostfile", &hosts, err);
+        st = write_or_print(values->hostfile, "hostfile", &hosts, err);
     if (st == TUTTI_OK)
-        st = put(values->rankfile, "rankfile", &ranks, err);
+        st = write_or_print(values->rankfile, "rankfile", &ranks, err);
     buf_clear(&hosts);
     buf_clear(&ranks);
     rank_table_free(table);

@@ -87,7 +87,7 @@ static bool print_pieces(const struct tokenizer *tok, const struct ids *list)
     return ok;
 }
 
-static bool print_json(const struct tokenizer *tok, const struct ids *list, const struct buf *text)
+static bool print_ids_json(const struct tokenizer *tok, const struct ids *list, const struct buf *text)
 {
     json_t *ids = json_array(), *pieces = json_array();
     struct buf piece = { 0 };
@@ -125,7 +125,7 @@ static enum tutti_status encode(const struct tokenize_values *values, const stru
     if (st != TUTTI_OK)
         goto done;
     if (values->json) {
-        ok = print_json(vocabulary->tok, &list, NULL);
+        ok = print_ids_json(vocabulary->tok, &list, NULL);
     } else if (values->ids) {
         for (size_t i = 0; i < list.n; i++)
             output_printf("%s%d", i ? "," : "", list.ids[i]);
@@ -152,7 +152,8 @@ static enum tutti_status decode(const struct tokenize_values *values, const stru
                            tokenizer_n_pieces(tok) - 1);
     if (st != TUTTI_OK)
         goto done;
-    if (!tokenizer_decode(tok, list.ids, list.n, &text) || (values->json && !print_json(tok, &list, &text))) {
+    if (!tokenizer_decode(tok, list.ids, list.n, &text) ||
+        (values->json && !print_ids_json(tok, &list, &text))) {
         st = error_set(err, TUTTI_E_MEMORY, "out of memory for the text of %zu ids", list.n);
         goto done;
     }

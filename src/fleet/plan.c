@@ -21,9 +21,8 @@ static double weight_bytes(const struct plan_model *m, const struct split *s)
 
 static double user_bytes(const struct plan_model *m, int n_kv_heads, int context)
 {
-    int n_pages = (context + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
     return 2.0 * m->desc.n_layers * n_kv_heads * (double)kv_type_bytes(m->kv_type, m->desc.head_dim) *
-           n_pages * KV_PAGE_TOKENS;
+           (double)(kv_pages_of(context) * KV_PAGE_TOKENS);
 }
 
 /* One replica on tp machines; false: the model cannot be split over so many ranks. */

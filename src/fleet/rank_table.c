@@ -274,7 +274,8 @@ static enum tutti_status number_devices(struct rank_table *t, struct tutti_error
     return TUTTI_OK;
 }
 
-static enum tutti_status read_head(const struct rank_table *t, const struct place *at, size_t *n_servers)
+static enum tutti_status read_table_head(const struct rank_table *t, const struct place *at,
+                                         size_t *n_servers)
 {
     const char *version = NULL, *status = NULL;
     const json_t *list = json_object_get(t->root, "server_list");
@@ -301,7 +302,7 @@ static enum tutti_status read_table(struct rank_table *t, struct tutti_error *er
 {
     struct place at = { t, err, -1, -1 };
     size_t n = 0;
-    enum tutti_status st = read_head(t, &at, &n);
+    enum tutti_status st = read_table_head(t, &at, &n);
     if (st != TUTTI_OK)
         return st;
     t->servers = calloc(n, sizeof *t->servers);

@@ -226,8 +226,7 @@ static enum tutti_status digest_file(struct shard_plan *p, const char *path, cha
     ssize_t n = 0;
     *n_bytes = 0;
     if (fd < 0)
-        return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path,
-                         strerror(errno));
+        return error_from_errno(path, err);
     digest_begin(p->digest);
     while ((n = read(fd, p->chunk, p->chunk_bytes)) > 0 || (n < 0 && errno == EINTR)) {
         if (n < 0)

@@ -312,7 +312,7 @@ static void on_draining(evutil_socket_t fd, short what, void *user)
     stop(user);
 }
 
-static void on_signal(evutil_socket_t number, short what, void *user)
+static void on_stop_signal(evutil_socket_t number, short what, void *user)
 {
     (void)number;
     (void)what;
@@ -378,8 +378,8 @@ static bool make_events(struct client *c)
     c->closing = evtimer_new(c->base, on_closing, c);
     c->draining = evtimer_new(c->base, on_draining, c);
     c->progress = event_new(c->base, -1, EV_PERSIST, on_progress, c);
-    c->signals[0] = evsignal_new(c->base, SIGINT, on_signal, c);
-    c->signals[1] = evsignal_new(c->base, SIGTERM, on_signal, c);
+    c->signals[0] = evsignal_new(c->base, SIGINT, on_stop_signal, c);
+    c->signals[1] = evsignal_new(c->base, SIGTERM, on_stop_signal, c);
     return c->curl_timer && c->arrival && c->closing && c->draining && c->progress && c->signals[0] &&
            c->signals[1] && event_priority_set(c->arrival, ARRIVAL_PRIORITY) == 0 &&
            event_add(c->signals[0], NULL) == 0 && event_add(c->signals[1], NULL) == 0;

@@ -60,7 +60,7 @@ static enum tutti_status check_url(const char *base, CURLU *url, struct tutti_er
 }
 
 /* base with path appended, for curl_free(). NULL: error in *err. */
-static char *join(const char *base, const char *path, enum tutti_status *st, struct tutti_error *err)
+static char *url_with_path(const char *base, const char *path, enum tutti_status *st, struct tutti_error *err)
 {
     CURLU *url = curl_url();
     char *whole = NULL;
@@ -80,15 +80,15 @@ enum tutti_status endpoints_init(struct endpoints *out, const struct load_option
     struct buf path = { 0 };
     *out = (struct endpoints){ 0 };
     if (options->style.api == LOAD_API_OPENAI) {
-        out->plain = join(options->url, "/v1/completions", &st, err);
+        out->plain = url_with_path(options->url, "/v1/completions", &st, err);
         if (st == TUTTI_OK)
-            out->chat = join(options->url, "/v1/chat/completions", &st, err);
+            out->chat = url_with_path(options->url, "/v1/chat/completions", &st, err);
     } else if (options->style.api == LOAD_API_TGI) {
-        out->plain = join(options->url, "/generate_stream", &st, err);
+        out->plain = url_with_path(options->url, "/generate_stream", &st, err);
     } else {
         char *name = curl_easy_escape(NULL, options->style.model, 0);
         if (name && buf_printf(&path, "/models/%s/generate_stream", name))
-            out->plain = join(options->url, path.bytes, &st, err);
+            out->plain = url_with_path(options->url, path.bytes, &st, err);
         else
             st = error_set(err, TUTTI_E_MEMORY, "out of memory for the URL");
         curl_free(name);
@@ -157,7 +157,7 @@ enum tutti_status load_find_model(struct buf *out, const struct load_options *op
     long status = 0;
     if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return error_set(err, TUTTI_E_MEMORY, "libcurl cannot start");
-    char *url = join(options->url, "/v1/models", &st, err);
+    char *url = url_with_path(options->url, "/v1/models", &st, err);
     CURL *easy = curl_easy_init();
     struct curl_slist *headers = client_headers(options->n_keys ? options->keys[0] : NULL);
     json_t *answer = NULL;

@@ -38,11 +38,6 @@ enum { N_WORDS = sizeof WORDS / sizeof *WORDS };
 
 enum { STREAM_SHARED = 3, STREAM_LENGTHS = 4, STREAM_WORDS = 5 }; /* in addition to those of arrivals.c */
 
-static enum tutti_status no_memory(struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "out of memory for the prompts");
-}
-
 /* ---- reading --------------------------------------------------------------------------------------------------- */
 
 static struct work_item *add_item(struct work *work)
@@ -115,12 +110,12 @@ static enum tutti_status add_json(struct work *work, const char *line, size_t n_
     if (!value)
         return error_set(err, TUTTI_E_FORMAT, "column %d: %s", json_err.column, json_err.text);
     if (json_array_append_new(work->values, value) != 0)
-        return no_memory(err);
+        return error_out_of_memory("the prompts", err);
     if (!json_is_object(value))
         return error_set(err, TUTTI_E_FORMAT, "found %s, expected an object", json_type_name(value));
     struct work_item *item = add_item(work);
     if (!item)
-        return no_memory(err);
+        return error_out_of_memory("the prompts", err);
     json_object_foreach(value, key, member)
     {
         enum tutti_status st = set_member(item, value, key, member, err);
@@ -132,8 +127,8 @@ static enum tutti_status add_json(struct work *work, const char *line, size_t n_
     return TUTTI_OK;
 }
 
-static enum tutti_status add_line(struct work *work, const struct prompt_lines *lines,
-                                  struct tutti_error *err)
+static enum tutti_status add_text_line(struct work *work, const struct prompt_lines *lines,
+                                       struct tutti_error *err)
 {
     if (lines->is_json)
         return add_json(work, lines->line, lines->n_line_bytes, err);
@@ -141,7 +136,7 @@ static enum tutti_status add_line(struct work *work, const struct prompt_lines *
         return error_set(err, TUTTI_E_FORMAT, "it is no valid UTF-8");
     struct work_item *item = add_item(work);
     if (!item)
-        return no_memory(err);
+        return error_out_of_memory("the prompts", err);
     item->text = lines->line;
     item->n_bytes = lines->n_line_bytes;
     return TUTTI_OK;
@@ -152,11 +147,11 @@ enum tutti_status work_read(struct work *out, const char *name, struct buf *byte
     *out = (struct work){ .bytes = *bytes, .values = json_array() };
     *bytes = (struct buf){ 0 };
     if (!out->values)
-        return no_memory(err);
+        return error_out_of_memory("the prompts", err);
     enum tutti_status st = TUTTI_OK;
     struct prompt_lines lines = { .bytes = out->bytes.bytes, .n_bytes = out->bytes.n_bytes };
     while (st == TUTTI_OK && prompt_lines_next(&lines)) {
-        st = add_line(out, &lines, err);
+        st = add_text_line(out, &lines, err);
         if (st != TUTTI_OK)
             error_prefix(err, "%s, line %zu", name, lines.number);
     }
@@ -301,5 +296,5 @@ enum tutti_status work_body(const struct work *work, const struct work_style *st
     buf_truncate(out, 0);
     ok = ok && json_print_to(out, body, JSON_COMPACT);
     json_decref(body);
-    return ok ? TUTTI_OK : no_memory(err);
+    return ok ? TUTTI_OK : error_out_of_memory("the prompts", err);
 }

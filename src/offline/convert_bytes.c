@@ -23,7 +23,7 @@ static bool end_string(struct strings *s)
     return true;
 }
 
-static bool add_line(void *to, const char *line, size_t n_bytes)
+static bool add_merge_line(void *to, const char *line, size_t n_bytes)
 {
     struct strings *s = to;
     return buf_add(&s->bytes, line, n_bytes) && end_string(s);
@@ -76,7 +76,7 @@ enum tutti_status convert_byte_vocab(struct gguf_writer *w, const struct tokeniz
     bool ok = types;
     for (int32_t id = 0; ok && id < n_vocab; id++)
         ok = add_token(&tokens, &types[id], tok, id);
-    ok = ok && tokenizer_each_merge(tok, add_line, &merges);
+    ok = ok && tokenizer_each_merge(tok, add_merge_line, &merges);
     if (ok) {
         gguf_writer_string(w, "tokenizer.ggml.model", "gpt2", 4);
         gguf_writer_string(w, "tokenizer.ggml.pre", pre, strlen(pre));

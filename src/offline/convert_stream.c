@@ -182,7 +182,8 @@ static enum tutti_status write_rows(struct convert_stream *s, struct chunk *k, i
     return st;
 }
 
-static void report(const struct convert_stream *s, const struct planned *p, struct convert_result *result)
+static void report_tensor(const struct convert_stream *s, const struct planned *p,
+                          struct convert_result *result)
 {
     if (!s->options->report)
         return;
@@ -235,6 +236,6 @@ enum tutti_status convert_stream_tensor(struct convert_stream *s, const struct p
     for (int i = 0; i < plan->n_parts && st == TUTTI_OK; i++)
         st = stream_part(s, &plan->parts[i], plan->type, &result, err);
     if (st == TUTTI_OK)
-        report(s, plan, &result);
+        report_tensor(s, plan, &result);
     return st;
 }

@@ -36,7 +36,8 @@ struct runner {
     float *logits; /* [max_rows][n_vocab] */
 };
 
-static enum tutti_status check(const struct model *model, const struct windows *w, struct tutti_error *err)
+static enum tutti_status check_windows(const struct model *model, const struct windows *w,
+                                       struct tutti_error *err)
 {
     const struct model_desc *d = &model->desc;
     if (w->n < 1 || w->n_context < 2 || w->n_context > LIMIT_CONTEXT || w->step < 1 || w->first < 0 ||
@@ -78,7 +79,7 @@ static enum tutti_status runner_init(struct runner *r, struct tutti_error *err)
     r->n_slots = windows_n_together(w);
     /* A prefix is one step, and it can be a whole window. */
     r->max_rows = d->has_prefix && w->n_context > STEP_ROWS ? w->n_context : STEP_ROWS;
-    r->n_pages = (w->n_context + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    r->n_pages = (int)kv_pages_of(w->n_context);
     size_t n_slots = (size_t)r->n_slots, rows = (size_t)r->max_rows, n_logits;
     r->ids = calloc(n_slots * (size_t)w->n_context, sizeof *r->ids);
     r->numbers = calloc(5 * rows, sizeof *r->numbers);
@@ -169,7 +170,7 @@ enum tutti_status windows_run(struct model *model, const struct windows *windows
                               struct tutti_error *err)
 {
     struct runner r = { .model = model, .windows = windows };
-    enum tutti_status st = check(model, windows, err);
+    enum tutti_status st = check_windows(model, windows, err);
     if (st != TUTTI_OK)
         return st;
     st = runner_init(&r, err);

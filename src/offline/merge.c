@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int compare_places(const void *a, const void *b)
+static int by_layer_and_slot(const void *a, const void *b)
 {
     const struct adapter_update *x = a, *y = b;
     return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer)
@@ -51,7 +51,7 @@ enum tutti_status merge_open(struct merge *out, const struct merge_source *sourc
         return st;
     }
     if (merge.n > 0)
-        qsort(merge.updates, (size_t)merge.n, sizeof *merge.updates, compare_places);
+        qsort(merge.updates, (size_t)merge.n, sizeof *merge.updates, by_layer_and_slot);
     *out = merge;
     return TUTTI_OK;
 }

@@ -27,8 +27,7 @@ enum tutti_status mapping_open(struct mapping *out, const char *path, struct tut
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a pipe must not wait for a writer */
     if (fd < 0)
-        return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path,
-                         strerror(errno));
+        return error_from_errno(path, err);
     enum tutti_status st = TUTTI_OK;
     struct stat info;
     if (fstat(fd, &info) != 0) {

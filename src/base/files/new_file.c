@@ -15,11 +15,6 @@ struct new_file {
     int fd;
 };
 
-static enum tutti_status failure(const char *path, struct tutti_error *err)
-{
-    return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path, strerror(errno));
-}
-
 enum tutti_status new_file_open(struct new_file **out, const char *path, struct tutti_error *err)
 {
     struct new_file *file = calloc(1, sizeof *file);
@@ -44,7 +39,7 @@ enum tutti_status new_file_open(struct new_file **out, const char *path, struct 
     }
     file->fd = mkostemp(file->temporary, O_CLOEXEC);
     if (file->fd < 0) {
-        st = failure(path, err);
+        st = error_from_errno(path, err);
         goto done;
     }
     if (!unfinished_add(file->temporary)) {
@@ -52,7 +47,7 @@ enum tutti_status new_file_open(struct new_file **out, const char *path, struct 
         goto done;
     }
     if (fchmod(file->fd, 0666 & ~mask) != 0) { /* mkostemp() gives 0600 */
-        st = failure(path, err);
+        st = error_from_errno(path, err);
         goto done;
     }
     *out = file;
@@ -71,7 +66,7 @@ enum tutti_status new_file_write(struct new_file *file, const void *bytes, size_
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return failure(file->path, err);
+            return error_from_errno(file->path, err);
         next += n;
         n_bytes -= (size_t)n;
     }
@@ -81,9 +76,9 @@ enum tutti_status new_file_write(struct new_file *file, const void *bytes, size_
 enum tutti_status new_file_finish(struct new_file *file, struct tutti_error *err)
 {
     if (fsync(file->fd) != 0 && errno != EINVAL && errno != ENOTSUP)
-        return failure(file->path, err);
+        return error_from_errno(file->path, err);
     if (rename(file->temporary, file->path) != 0)
-        return failure(file->path, err);
+        return error_from_errno(file->path, err);
     unfinished_drop(file->temporary);
     close(file->fd);
     file->fd = -1;

@@ -27,11 +27,6 @@ struct new_folder {
     bool is_finished;
 };
 
-static enum tutti_status failure(const char *path, struct tutti_error *err)
-{
-    return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path, strerror(errno));
-}
-
 /* Registers path, which need not exist yet, and takes ownership of the string. */
 static bool register_path(struct new_folder *f, char *path)
 {
@@ -47,11 +42,11 @@ static enum tutti_status check_free(const char *path, struct tutti_error *err)
 {
     struct stat info;
     if (lstat(path, &info) != 0)
-        return errno == ENOENT ? TUTTI_OK : failure(path, err);
+        return errno == ENOENT ? TUTTI_OK : error_from_errno(path, err);
     bool is_empty = S_ISDIR(info.st_mode);
     DIR *dir = is_empty ? opendir(path) : NULL;
     if (is_empty && !dir)
-        return failure(path, err);
+        return error_from_errno(path, err);
     for (const struct dirent *entry; dir && (entry = readdir(dir));)
         is_empty = is_empty && (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0);
     if (dir)
@@ -158,14 +153,14 @@ enum tutti_status new_folder_open(struct new_folder **out, const char *path, str
     }
     remove_all_left(f->path);
     if (!make_locked(temporary, &f->lock)) {
-        st = failure(path, err);
+        st = error_from_errno(path, err);
         free(temporary);
     } else if (!register_path(f, temporary)) {
         st = error_out_of_memory(path, err);
     } else {
         f->temporary = temporary;
         if (chmod(temporary, 0777 & ~mask) != 0) /* mkdtemp() gives 0700 */
-            st = failure(path, err);
+            st = error_from_errno(path, err);
     }
     if (st == TUTTI_OK)
         *out = f;
@@ -188,7 +183,7 @@ enum tutti_status new_folder_make(struct new_folder *f, const char *name, struct
     char *path = place(f, name);
     if (!path)
         return error_out_of_memory(f->path, err);
-    return mkdir(path, 0777) == 0 || errno == EEXIST ? TUTTI_OK : failure(path, err);
+    return mkdir(path, 0777) == 0 || errno == EEXIST ? TUTTI_OK : error_from_errno(path, err);
 }
 
 enum tutti_status new_folder_create(struct new_folder *f, const char *name, int *fd, struct tutti_error *err)
@@ -197,7 +192,7 @@ enum tutti_status new_folder_create(struct new_folder *f, const char *name, int 
     if (!path)
         return error_out_of_memory(f->path, err);
     *fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    return *fd >= 0 ? TUTTI_OK : failure(path, err);
+    return *fd >= 0 ? TUTTI_OK : error_from_errno(path, err);
 }
 
 enum tutti_status new_folder_write(struct new_folder *f, int fd, const void *bytes, size_t n_bytes,
@@ -209,7 +204,7 @@ enum tutti_status new_folder_write(struct new_folder *f, int fd, const void *byt
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return failure(f->path, err);
+            return error_from_errno(f->path, err);
         next += n;
         n_bytes -= (size_t)n;
     }
@@ -220,9 +215,9 @@ enum tutti_status new_folder_close_file(struct new_folder *f, int fd, struct tut
 {
     enum tutti_status st = TUTTI_OK;
     if (fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP)
-        st = failure(f->path, err);
+        st = error_from_errno(f->path, err);
     if (close(fd) != 0 && st == TUTTI_OK)
-        st = failure(f->path, err);
+        st = error_from_errno(f->path, err);
     return st;
 }
 
@@ -234,7 +229,7 @@ enum tutti_status new_folder_finish(struct new_folder *f, struct tutti_error *er
         close(fd);
     }
     if (rename(f->temporary, f->path) != 0)
-        return failure(f->path, err);
+        return error_from_errno(f->path, err);
     f->is_finished = true;
     return TUTTI_OK;
 }

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-static bool is_blank(const char *line, size_t n_bytes)
+static bool is_blank_line(const char *line, size_t n_bytes)
 {
     for (size_t i = 0; i < n_bytes; i++)
         if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r')
@@ -18,7 +18,7 @@ bool prompt_lines_next(struct prompt_lines *lines)
         size_t n = end ? (size_t)(end - line) : lines->n_bytes - lines->start;
         lines->start += n + 1;
         lines->number++;
-        if (is_blank(line, n))
+        if (is_blank_line(line, n))
             continue;
         if (!lines->has_begun)
             lines->is_json = line[strspn(line, " \t")] == '{';

@@ -13,7 +13,7 @@ enum { N_SIGNALS = sizeof SIGNALS / sizeof *SIGNALS };
 static const char **paths;
 static size_t n_paths, capacity;
 
-static void on_signal(int number)
+static void remove_unfinished(int number)
 {
     for (size_t i = n_paths; i > 0; i--) {
         if (unlink(paths[i - 1]) != 0) /* both async-signal-safe */
@@ -46,7 +46,7 @@ bool unfinished_add(const char *path)
     if (ok) {
         paths[n_paths++] = path;
         if (n_paths == 1)
-            handle(on_signal);
+            handle(remove_unfinished);
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return ok;

@@ -13,7 +13,7 @@ struct hierarchy {
     const char *limit, *used;
 };
 
-static bool read_number(const char *folder, const char *file, uint64_t *out)
+static bool read_number_file(const char *folder, const char *file, uint64_t *out)
 {
     char path[PATH_MAX + 64];
     snprintf(path, sizeof path, "%s/%s", folder, file);
@@ -103,7 +103,7 @@ uint64_t cgroup_memory_left(const char *root)
             continue;
         do {
             uint64_t limit, used;
-            if (!read_number(folder, h->limit, &limit) || !read_number(folder, h->used, &used))
+            if (!read_number_file(folder, h->limit, &limit) || !read_number_file(folder, h->used, &used))
                 continue;
             uint64_t reclaimable = file_bytes(folder);
             used -= reclaimable < used ? reclaimable : used;
@@ -126,7 +126,7 @@ static bool read_quota(const char *folder, bool is_2, int64_t *quota, int64_t *p
         fclose(in);
     }
     uint64_t period_1 = 0;
-    if (!is_2 && n == 1 && read_number(folder, "cpu.cfs_period_us", &period_1) && period_1 < INT32_MAX) {
+    if (!is_2 && n == 1 && read_number_file(folder, "cpu.cfs_period_us", &period_1) && period_1 < INT32_MAX) {
         *period = (int64_t)period_1;
         n = 2;
     }

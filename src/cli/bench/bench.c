@@ -333,7 +333,7 @@ static bool add_list(json_t *object, const char *name, int n, json_item_fn *item
     return n == 0 || json_object_set_new(object, name, json_list((size_t)n, item, report)) == 0;
 }
 
-static void print_json(const struct report *report, const struct model *model)
+static void print_report_json(const struct report *report, const struct model *model)
 {
     json_t *object = json_pack(
         "{s:s, s:s, s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:I, s:o, s:I, s:o}", "model", report->name, "type",
@@ -351,8 +351,8 @@ static void print_json(const struct report *report, const struct model *model)
 
 /* ---- running --------------------------------------------------------------------------------------------------- */
 
-static enum tutti_status load(const struct bench_values *values, tutti_ranks *ranks, const char *path,
-                              struct model **out, struct tutti_error *err)
+static enum tutti_status load_model(const struct bench_values *values, tutti_ranks *ranks, const char *path,
+                                    struct model **out, struct tutti_error *err)
 {
     struct tutti_model_options options = model_flags_options(&values->model, ranks);
     struct progress progress;
@@ -371,7 +371,7 @@ static enum tutti_status load(const struct bench_values *values, tutti_ranks *ra
 static enum tutti_status open_model(const struct bench_values *values, tutti_ranks *ranks, const char *path,
                                     struct model **out, struct tutti_error *err)
 {
-    enum tutti_status st = load(values, ranks, path, out, err);
+    enum tutti_status st = load_model(values, ranks, path, out, err);
     if (st == TUTTI_OK)
         st = adapter_flags_load(&values->adapters, model_handle(*out), err);
     if (st == TUTTI_OK && values->made_lora > 0)
@@ -432,7 +432,7 @@ static enum tutti_status check_context(const struct bench_values *values, const 
                          "--prefill: found %" PRId64 ", expected at most %d for this model", values->prefill,
                          model->desc.n_ctx);
     for (int i = 0; i < values->attention.n; i++) {
-        size_t n_pages = ((size_t)values->attention.ints[i] + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+        size_t n_pages = (size_t)kv_pages_of(values->attention.ints[i]);
         size_t n_bytes = n_pages * model->backend->ops->kv_page_bytes(model->backend, DTYPE_F16);
         if (n_bytes > MAX_ATTENTION_BYTES)
             return error_set(err, TUTTI_E_LIMIT,
@@ -500,7 +500,7 @@ static enum tutti_status run_bench(const void *v, const char *const *operands, i
     if (st == TUTTI_OK) {
         report.name = path ? model->name : values->shape;
         sum_up_limits(&report);
-        values->json ? print_json(&report, model) : print_table(&report, model);
+        values->json ? print_report_json(&report, model) : print_table(&report, model);
     }
 done:
     buf_clear(&schema);

@@ -27,11 +27,6 @@ struct attention_bench {
     size_t n_qkv;
 };
 
-static int pages_of(int n_tokens)
-{
-    return (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
-}
-
 static void clear(struct attention_bench *b)
 {
     struct backend *be = b->model->backend;
@@ -48,7 +43,7 @@ static enum tutti_status init(struct attention_bench *b, struct model *model, st
 {
     const struct model_desc *d = &model->desc;
     struct backend *be = model->backend;
-    int n_pages = pages_of(context);
+    int n_pages = (int)kv_pages_of(context);
     *b = (struct attention_bench){ .model = model, .limits = limits, .context = context };
     b->n_qkv = PROMPT_ROWS * (size_t)(d->n_heads + 2 * d->n_kv_heads) * (size_t)d->head_dim;
     b->qkv = be->ops->alloc(be, b->n_qkv);
@@ -69,7 +64,7 @@ static enum tutti_status init(struct attention_bench *b, struct model *model, st
 }
 
 /* Runs rows at positions first..: stores their keys and values, or computes their attention. */
-static void run(struct attention_bench *b, int first, int n_rows, bool is_store)
+static void run_layers(struct attention_bench *b, int first, int n_rows, bool is_store)
 {
     struct backend *be = b->model->backend;
     const int32_t *table = b->pages;
@@ -88,17 +83,17 @@ static void run(struct attention_bench *b, int first, int n_rows, bool is_store)
     be->ops->step_end(be, NULL, NULL, 0);
 }
 
-static void fill(struct attention_bench *b)
+static void fill_context(struct attention_bench *b)
 {
     struct backend *be = b->model->backend;
     for (int first = 0; first < b->context; first += PROMPT_ROWS) {
         int n_rows = b->context - first < PROMPT_ROWS ? b->context - first : PROMPT_ROWS;
         be->ops->upload(be, b->qkv, b->host, b->n_qkv); /* storing rotates qkv in place */
-        run(b, first, n_rows, true);
+        run_layers(b, first, n_rows, true);
     }
 }
 
-static void measure(struct attention_bench *b, struct bench_attention_result *result)
+static void time_attention(struct attention_bench *b, struct bench_attention_result *result)
 {
     double seconds[MAX_REPETITIONS], read[MAX_REPETITIONS], f32[MAX_REPETITIONS], int8[MAX_REPETITIONS];
     uint64_t spent = 0, begun = clock_now_ns();
@@ -109,7 +104,7 @@ static void measure(struct attention_bench *b, struct bench_attention_result *re
         f32[n] = measure_f32_gflops(b->limits);
         read[n] = measure_read_gbps(b->limits);
         uint64_t begin = clock_now_ns();
-        run(b, b->context - result->n_rows, result->n_rows, false);
+        run_layers(b, b->context - result->n_rows, result->n_rows, false);
         uint64_t ns = clock_now_ns() - begin;
         seconds[n++] = (double)ns / 1e9;
         spent += ns;
@@ -156,13 +151,13 @@ enum tutti_status bench_attention(struct model *model, const struct option_ints 
             int context = (int)contexts->ints[i];
             enum tutti_status st = init(&b, model, limits, TYPES[t], context, err);
             if (st == TUTTI_OK)
-                fill(&b);
+                fill_context(&b);
             for (int k = 0; k < 2 && st == TUTTI_OK && ROWS[k] <= context; k++) {
                 struct bench_attention_result *r = &results[n++];
                 *r = (struct bench_attention_result){ .kv_type = TYPES[t],
                                                       .context = context,
                                                       .n_rows = ROWS[k] };
-                measure(&b, r);
+                time_attention(&b, r);
                 count_work(&model->desc, r);
                 progress(user, (uint64_t)n, (uint64_t)total);
             }

@@ -159,9 +159,9 @@ static enum tutti_status evaluate(const struct user *users, uint64_t begin_ns,
     return TUTTI_OK;
 }
 
-static enum tutti_status measure(tutti_engine *engine, const struct model *model,
-                                 const struct bench_plan *plan, struct bench_engine_result *result,
-                                 struct tutti_error *err)
+static enum tutti_status run_users(tutti_engine *engine, const struct model *model,
+                                   const struct bench_plan *plan, struct bench_engine_result *result,
+                                   struct tutti_error *err)
 {
     struct run run = { .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
     struct tutti_stats before, after;
@@ -208,7 +208,7 @@ static enum tutti_status open_engine(struct model *model, struct model *draft, c
     for (int i = 0; i < plan->users.n; i++)
         if (plan->users.ints[i] > n_users)
             n_users = (int)plan->users.ints[i];
-    int pages_per_user = (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+    int pages_per_user = (int)kv_pages_of(n_tokens);
     size_t page_bytes = model->backend->ops->kv_page_bytes(model->backend, model->kv_type);
     if (draft)
         page_bytes += draft->backend->ops->kv_page_bytes(draft->backend, draft->kv_type);
@@ -253,7 +253,7 @@ static bool is_wanted(const struct pair *pair, const struct bench_plan *plan, bo
 }
 
 /* Adds a round to the sums; the times are kept separately. */
-static void add(struct bench_engine_result *sum, const struct bench_engine_result *round)
+static void add_round(struct bench_engine_result *sum, const struct bench_engine_result *round)
 {
     sum->step_ms += round->step_ms;
     sum->n_steps += round->n_steps;
@@ -296,7 +296,7 @@ static enum tutti_status run_round(tutti_engine *engine, const struct model *mod
     for (int i = 0; i < n && st == TUTTI_OK; i++) {
         int k = is_reversed ? n - 1 - i : i;
         out[k] = kinds[k];
-        st = measure(engine, model, plan, &out[k], err);
+        st = run_users(engine, model, plan, &out[k], err);
     }
     return st;
 }
@@ -318,7 +318,7 @@ static enum tutti_status run_in_turn(tutti_engine *engine, const struct model *m
         for (int k = 0; k < n; k++) {
             rounds->tok_s[k][rounds->n] = round[k].tok_s;
             rounds->ttft_ms[k][rounds->n] = round[k].ttft_ms;
-            add(&results[k], &round[k]);
+            add_round(&results[k], &round[k]);
         }
         rounds->ratio[rounds->n++] = n > 1 && round[0].tok_s > 0 ? round[1].tok_s / round[0].tok_s : 1;
     }

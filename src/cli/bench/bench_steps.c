@@ -37,11 +37,6 @@ struct bench {
     float *logits;               /* [n_users][n_vocab] */
 };
 
-static int pages_of(int n_tokens)
-{
-    return (n_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
-}
-
 static int max_int(int a, int b)
 {
     return a > b ? a : b;
@@ -120,7 +115,7 @@ static void fill_cache(struct bench *b, int context)
     if (n_read > 0)
         run_prompt(b, 0, n_read);
     for (int user = 0; user < b->n_users; user++)
-        for (int page = user == 0 ? pages_of(n_read) : 0; page < pages_of(context); page++)
+        for (int page = user == 0 ? (int)kv_pages_of(n_read) : 0; page < (int)kv_pages_of(context); page++)
             model_kv_copy_page(b->model, b->kv, b->pages[user * b->pages_per_user + page],
                                b->pages[n_pages > 0 ? page % n_pages : 0]);
 }
@@ -286,8 +281,8 @@ static void find_adapter_cost(struct bench_result *result, double *ratios, int n
     result->adapter_cost_high = ratios[high > n - 1 ? n - 1 : high] - 1;
 }
 
-static void measure(struct bench *b, const struct bench_plan *plan, struct samples *s,
-                    struct bench_result *result)
+static void measure_point(struct bench *b, const struct bench_plan *plan, struct samples *s,
+                          struct bench_result *result)
 {
     double spent = 0;
     uint64_t begin_ns = clock_now_ns();
@@ -345,9 +340,9 @@ static enum tutti_status init(struct bench *b, struct model *model, const struct
     *b = (struct bench){ .model = model, .n_users = 1 };
     for (int i = 0; i < plan->users.n; i++)
         b->n_users = max_int(b->n_users, (int)plan->users.ints[i]);
-    b->pages_per_user = pages_of(max_int(plan->context + 1, plan->n_prefill));
+    b->pages_per_user = (int)kv_pages_of(max_int(plan->context + 1, plan->n_prefill));
     b->max_rows = max_int(max_int(b->n_users, plan->n_prefill), CHUNK_ROWS);
-    int decode_pages = pages_of(plan->context + 1), n_pages = b->n_users * decode_pages;
+    int decode_pages = (int)kv_pages_of(plan->context + 1), n_pages = b->n_users * decode_pages;
     size_t rows = (size_t)b->max_rows, users = (size_t)b->n_users;
     b->ids = calloc(rows, sizeof *b->ids);
     b->positions = calloc(rows, sizeof *b->positions);
@@ -408,14 +403,14 @@ enum tutti_status bench_steps(struct model *model, const struct bench_plan *plan
         results[n] = (struct bench_result){
             .phase = BENCH_DECODE, .n_users = n_users, .context = plan->context, .n_tokens = n_users
         };
-        measure(&b, plan, &s, &results[n++]);
+        measure_point(&b, plan, &s, &results[n++]);
         b.n_done = (uint64_t)n;
     }
     if (plan->n_prefill > 0) {
         results[n] = (struct bench_result){ .phase = BENCH_PREFILL,
                                             .n_users = 1,
                                             .n_tokens = plan->n_prefill };
-        measure(&b, plan, &s, &results[n++]);
+        measure_point(&b, plan, &s, &results[n++]);
     }
     progress(user, total, total);
     *n_results = n;

@@ -41,8 +41,8 @@ static enum tutti_status wrong_value(struct reader *r, const char *name, const c
                      found ? found : "none");
 }
 
-static enum tutti_status read_number(struct reader *r, const char *name, const char *text, int64_t max,
-                                     int64_t *out)
+static enum tutti_status read_yaml_number(struct reader *r, const char *name, const char *text, int64_t max,
+                                          int64_t *out)
 {
     char *end = NULL, expected[64];
     errno = 0;
@@ -74,7 +74,7 @@ static enum tutti_status add_unused(struct reader *r, const char *name)
 static enum tutti_status read_context(struct reader *r, const char *name, const char *text)
 {
     int64_t number = 0;
-    enum tutti_status st = read_number(r, name, text, INT_MAX, &number);
+    enum tutti_status st = read_yaml_number(r, name, text, INT_MAX, &number);
     if (st == TUTTI_OK && (r->out->max_context < 0 || number < r->out->max_context))
         r->out->max_context = (int)number;
     return st;
@@ -91,19 +91,19 @@ static enum tutti_status read_setting(struct reader *r, const char *name, const 
     if (!strcmp(name, "model_config.model_name"))
         return read_text(r, name, text, r->out->model_name, sizeof r->out->model_name);
     if (!strcmp(name, "serving_config.server_port")) {
-        st = read_number(r, name, text, 65535, &number);
+        st = read_yaml_number(r, name, text, 65535, &number);
         r->out->port = (int)number;
         return st;
     }
     if (!strcmp(name, "pa_config.num_blocks"))
-        return read_number(r, name, text, INT_MAX, &r->n_blocks);
+        return read_yaml_number(r, name, text, INT_MAX, &r->n_blocks);
     if (!strcmp(name, "pa_config.block_size"))
-        return read_number(r, name, text, INT_MAX, &r->block_size);
+        return read_yaml_number(r, name, text, INT_MAX, &r->block_size);
     if (!strcmp(name, "pa_config.decode_seq_length") || !strcmp(name, "model_config.seq_length") ||
         !strcmp(name, "model_config.max_generate_length"))
         return read_context(r, name, text);
     if (!strcmp(name, "model_config.decode_batch_size")) {
-        st = read_number(r, name, text, 1 << 16, &number);
+        st = read_yaml_number(r, name, text, 1 << 16, &number);
         r->out->max_seqs = (int)number;
         return st;
     }
@@ -136,7 +136,7 @@ static enum tutti_status read_mapping(struct reader *r, const yaml_node_t *node,
     return st;
 }
 
-static enum tutti_status load(struct reader *r, FILE *file)
+static enum tutti_status load_yaml(struct reader *r, FILE *file)
 {
     yaml_parser_t parser;
     if (!yaml_parser_initialize(&parser))
@@ -167,13 +167,12 @@ enum tutti_status serving_config_read(struct serving_config *out, const char *pa
     struct reader r = { .out = out, .path = path, .err = err };
     FILE *file = fopen(path, "rb");
     if (!file)
-        return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", path,
-                         strerror(errno));
+        return error_from_errno(path, err);
     enum tutti_status st = TUTTI_OK;
     if (fseek(file, 0, SEEK_END) != 0 || ftell(file) > MAX_FILE_BYTES || fseek(file, 0, SEEK_SET) != 0)
         st = error_set(err, TUTTI_E_FORMAT, "%s: no file of at most %d bytes", path, MAX_FILE_BYTES);
     if (st == TUTTI_OK)
-        st = load(&r, file);
+        st = load_yaml(&r, file);
     fclose(file);
     if (st == TUTTI_OK && (r.n_blocks > 0) != (r.block_size > 0))
         st = error_set(err, TUTTI_E_FORMAT, "%s: pa_config must have both num_blocks and block_size", path);

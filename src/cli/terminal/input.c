@@ -21,8 +21,7 @@ enum tutti_status input_read(struct buf *out, const char *path, struct tutti_err
     bool is_stdin = strcmp(path, "-") == 0;
     int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return error_set(err, errno == ENOENT ? TUTTI_E_NOT_FOUND : TUTTI_E_IO, "%s: %s", name,
-                         strerror(errno));
+        return error_from_errno(name, err);
     enum tutti_status st = TUTTI_OK;
     for (;;) {
         if (!buf_reserve(out, CHUNK_BYTES)) {

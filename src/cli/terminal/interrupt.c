@@ -53,7 +53,7 @@ void interrupt_restore(void)
     set_handler(SIG_DFL);
 }
 
-static void take_event(void)
+static void reset_event(void)
 {
     uint64_t count;
     ssize_t n = read(atomic_load(&event), &count, sizeof count);
@@ -65,7 +65,7 @@ void interrupt_wait(void)
     struct pollfd fd = { .fd = atomic_load(&event), .events = POLLIN };
     while (poll(&fd, 1, -1) < 0 && errno == EINTR)
         ;
-    take_event();
+    reset_event();
 }
 
 bool interrupt_wait_input(int fd)
@@ -81,7 +81,7 @@ bool interrupt_wait_input(int fd)
         if (n > 0 && fds[0].revents != 0 && !interrupt_is_pending())
             return true;
         if (n > 0 && fds[1].revents != 0)
-            take_event();
+            reset_event();
     }
     return false;
 }

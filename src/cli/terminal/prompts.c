@@ -17,11 +17,6 @@ struct storage {
     json_t *values; /* array */
 };
 
-static enum tutti_status no_memory(struct tutti_error *err)
-{
-    return error_set(err, TUTTI_E_MEMORY, "out of memory for the prompts");
-}
-
 static struct storage *storage_of(struct prompts *prompts)
 {
     if (!prompts->storage)
@@ -62,7 +57,7 @@ static enum tutti_status set_messages(struct prompt *prompt, const json_t *messa
         return json_unexpected(&at, "messages", messages, "a list of messages");
     prompt->messages = calloc(n, sizeof *prompt->messages);
     if (!prompt->messages)
-        return no_memory(err);
+        return error_out_of_memory("the prompts", err);
     for (; prompt->n_messages < n; prompt->n_messages++) {
         enum tutti_status st = set_message(&prompt->messages[prompt->n_messages],
                                            json_array_get(messages, prompt->n_messages), prompt->n_messages,
@@ -82,7 +77,7 @@ static enum tutti_status add_json(struct prompts *prompts, json_t *values, const
     if (!value)
         return error_set(err, TUTTI_E_FORMAT, "column %d: %s", json_err.column, json_err.text);
     if (json_array_append_new(values, value) != 0)
-        return no_memory(err);
+        return error_out_of_memory("the prompts", err);
     const json_t *text = json_object_get(value, "prompt"), *messages = json_object_get(value, "messages");
     const char *key;
     json_t *member;
@@ -97,7 +92,7 @@ static enum tutti_status add_json(struct prompts *prompts, json_t *values, const
         return error_set(err, TUTTI_E_FORMAT, "expected either \"prompt\" or \"messages\"");
     struct prompt *prompt = add_prompt(prompts);
     if (!prompt)
-        return no_memory(err);
+        return error_out_of_memory("the prompts", err);
     if (messages)
         return set_messages(prompt, messages, err);
     struct json_place at = { .err = err };
@@ -105,15 +100,15 @@ static enum tutti_status add_json(struct prompts *prompts, json_t *values, const
     return json_get_string(&at, value, "prompt", &prompt->text);
 }
 
-static enum tutti_status add_line(struct prompts *prompts, const struct prompt_lines *lines,
-                                  struct tutti_error *err)
+static enum tutti_status add_prompt_line(struct prompts *prompts, const struct prompt_lines *lines,
+                                         struct tutti_error *err)
 {
     struct storage *storage = prompts->storage;
     if (lines->is_json)
         return add_json(prompts, storage->values, lines->line, lines->n_line_bytes, err);
     struct prompt *prompt = add_prompt(prompts);
     if (!prompt)
-        return no_memory(err);
+        return error_out_of_memory("the prompts", err);
     prompt->text = lines->line;
     prompt->n_bytes = lines->n_line_bytes;
     return TUTTI_OK;
@@ -123,11 +118,11 @@ enum tutti_status prompts_read(struct prompts *out, const char *path, struct tut
 {
     struct storage *storage = storage_of(out);
     if (!storage || !(storage->values = json_array()))
-        return no_memory(err);
+        return error_out_of_memory("the prompts", err);
     enum tutti_status st = input_read(&storage->bytes, path, err);
     struct prompt_lines lines = { .bytes = storage->bytes.bytes, .n_bytes = storage->bytes.n_bytes };
     while (st == TUTTI_OK && prompt_lines_next(&lines)) {
-        st = add_line(out, &lines, err);
+        st = add_prompt_line(out, &lines, err);
         if (st != TUTTI_OK)
             error_prefix(err, "%s, line %zu", input_name(path), lines.number);
     }
@@ -141,7 +136,7 @@ enum tutti_status prompts_borrow(struct prompts *out, const char *text, size_t n
 {
     struct prompt *prompt = add_prompt(out);
     if (!prompt)
-        return no_memory(err);
+        return error_out_of_memory("the prompts", err);
     prompt->text = text;
     prompt->n_bytes = n_bytes;
     return TUTTI_OK;
@@ -152,10 +147,10 @@ enum tutti_status prompts_single(struct prompts *out, const char *text, size_t n
 {
     struct storage *storage = storage_of(out);
     if (!storage || !buf_add(&storage->bytes, text, n_bytes))
-        return no_memory(err);
+        return error_out_of_memory("the prompts", err);
     struct prompt *prompt = add_prompt(out);
     if (!prompt)
-        return no_memory(err);
+        return error_out_of_memory("the prompts", err);
     prompt->text = storage->bytes.bytes;
     prompt->n_bytes = storage->bytes.n_bytes;
     return TUTTI_OK;

@@ -1,4 +1,4 @@
-#include "server/http/doorman.h"
+#include "server/http/startup_responder.h"
 
 #include "base/log.h"
 #include "base/system/thread.h"

@@ -1,8 +1,8 @@
 /* The startup responder: runs the event loop on a thread of its own while the model is loading, so
  * that requests are answered (with 503). Between start and stop the loop and everything on it
  * belong to that thread. */
-#ifndef TUTTI_SERVER_HTTP_DOORMAN_H
-#define TUTTI_SERVER_HTTP_DOORMAN_H
+#ifndef TUTTI_SERVER_HTTP_STARTUP_RESPONDER_H
+#define TUTTI_SERVER_HTTP_STARTUP_RESPONDER_H
 
 #include "base/error.h"
 
