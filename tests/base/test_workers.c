@@ -178,6 +178,45 @@ static void owners_without_debt_are_forgotten(void **state)
     workers_free(workers);
 }
 
+/* ---- an end right after the last item ---- */
+
+struct adder {
+    struct workers *workers;
+    struct item item;
+};
+
+static void count_done(void *user, struct work_item *work)
+{
+    struct desk *desk = user;
+    (void)work;
+    atomic_fetch_add(&desk->n_done, 1);
+}
+
+static void *add_one(void *arg)
+{
+    struct adder *adder = arg;
+    return workers_add(adder->workers, 1, &adder->item.work) ? adder : NULL;
+}
+
+/* Whoever knows that an item has run may free the workers, though the thread that added it is not back yet. The thread sanitizer
+ * watches. */
+static void may_be_freed_as_soon_as_an_item_has_run(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 200; i++) {
+        struct desk desk = { .gate = PTHREAD_MUTEX_INITIALIZER };
+        struct adder adder = { .workers = start(&desk, count_done, 2) };
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, add_one, &adder), 0);
+        while (atomic_load(&desk.n_done) == 0)
+            sched_yield();
+        workers_free(adder.workers);
+        void *added;
+        pthread_join(thread, &added);
+        assert_non_null(added);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -186,6 +225,7 @@ int main(void)
         cmocka_unit_test(what_is_charged_later_counts),
         cmocka_unit_test(an_owner_has_one_thread_at_a_time),
         cmocka_unit_test(owners_without_debt_are_forgotten),
+        cmocka_unit_test(may_be_freed_as_soon_as_an_item_has_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

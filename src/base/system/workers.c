@@ -208,10 +208,10 @@ bool workers_add(struct workers *w, uint64_t owner, struct work_item *item)
             owner_settle(w, o);
         }
         review_idle(w);
+        /* Within the lock: as soon as the item has run, the workers may be freed. */
+        pthread_cond_signal(&w->wake);
     }
     pthread_mutex_unlock(&w->lock);
-    if (o)
-        pthread_cond_signal(&w->wake);
     return o != NULL;
 }
 
