@@ -1,6 +1,7 @@
 /* The registry of backends: a device is a folder beside this file and a line here. */
 #include "backend/cpu/cpu.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const char *const DEVICE_NAMES[] = { "cpu", NULL };

@@ -15,7 +15,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("TUTTI_BIN", os.path.join(ROOT, "build", "tutti"))
 DEMO = os.path.join(ROOT, "models", "demo")
-PATIENCE = 120 * int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+PATIENCE_FACTOR = int(os.environ.get("TIMEOUT_MULTIPLIER", "1"))
+PATIENCE = 120 * PATIENCE_FACTOR
 
 
 class Server:
@@ -29,6 +30,8 @@ class Server:
                 file.write("sk-for-metrics\n")
             args = (*args, "--metrics-key", key_file)
             self.metrics_headers = {"Authorization": "Bearer sk-for-metrics"}
+        if PATIENCE_FACTOR > 1 and "--max-queue-time" not in args:  # under a sanitizer the queue moves slowly
+            args = (*args, "--max-queue-time", 30 * PATIENCE_FACTOR)
         with open(log, "wb") as err:
             where = [] if "--unix" in args else ["--port", "0"]
             self.process = subprocess.Popen([BIN, "serve", DEMO, *where, *map(str, args)], stdout=subprocess.PIPE,
