@@ -2,6 +2,7 @@
  * tests/fixtures/tokenizer/patterns.json, made by tools/fixtures/make_pattern_fixtures.py. */
 #include "tokenizer/json/byte_files.h"
 #include "tokenizer/stages/pretokenize.h"
+#include "word_hash.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -11,20 +12,6 @@
 
 #include <cmocka.h>
 #include <jansson.h>
-
-static uint64_t hash_length(uint64_t hash, size_t n)
-{
-    for (int i = 0; i < 4; i++)
-        hash = (hash ^ (n >> (8 * i) & 0xFF)) * 0x100000001B3;
-    return hash;
-}
-
-static bool hash_word(void *to, const char *word, size_t n_bytes)
-{
-    (void)word;
-    *(uint64_t *)to = hash_length(*(uint64_t *)to, n_bytes);
-    return true;
-}
 
 static struct pretokenizer split_by(const char *source)
 {
@@ -49,7 +36,7 @@ static bool cut(const struct pretokenizer *pre, const char *text, uint64_t *hash
 /* The hash of lines [first, first + 10). */
 static uint64_t hash_lines(const struct pretokenizer *pre, const json_t *lines, size_t first)
 {
-    uint64_t hash = 0xCBF29CE484222325;
+    uint64_t hash = WORD_HASH_BEGIN;
     const char *why;
     for (size_t i = first; i < first + 10 && i < json_array_size(lines); i++) {
         assert_true(cut(pre, json_string_value(json_array_get(lines, i)), &hash, &why));

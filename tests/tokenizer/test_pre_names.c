@@ -2,6 +2,7 @@
  * made by tools/fixtures/make_pre_names.py. */
 #include "tokenizer/bytes/byte_level.h"
 #include "tokenizer/json/byte_files.h"
+#include "word_hash.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,20 +11,6 @@
 
 #include <cmocka.h>
 #include <jansson.h>
-
-static uint64_t hash_length(uint64_t hash, size_t n)
-{
-    for (int i = 0; i < 4; i++)
-        hash = (hash ^ (n >> (8 * i) & 0xFF)) * 0x100000001B3;
-    return hash;
-}
-
-static bool hash_word(void *to, const char *word, size_t n_bytes)
-{
-    (void)word;
-    *(uint64_t *)to = hash_length(*(uint64_t *)to, n_bytes);
-    return true;
-}
 
 static uint64_t hash_line(const struct byte_level *level, const char *line, uint64_t hash)
 {
@@ -68,7 +55,7 @@ static void check_name(const char *name, const json_t *rule, const json_t *lines
     uint64_t hash = 0;
     for (size_t i = 0; i < json_array_size(lines); i++) {
         if (i % 10 == 0)
-            hash = 0xCBF29CE484222325;
+            hash = WORD_HASH_BEGIN;
         hash = hash_line(tok->level, json_string_value(json_array_get(lines, i)), hash);
         bool is_last = i % 10 == 9 || i + 1 == json_array_size(lines);
         if (is_last && hash != strtoull(json_string_value(json_array_get(hashes, i / 10)), NULL, 16))
