@@ -7,16 +7,17 @@
 
 static const double MAX_USERS = 1e9; /* keeps the products with the number of replicas exact */
 
+/* What a rank holds: its part of what is split, and all else. */
 static double weight_bytes(const struct plan_model *m, const struct split *s)
 {
-    const struct model_desc *d = &m->desc;
-    static const struct split_target QKV = { .slot = SLOT_QKV, .part = SPLIT_ALL_PARTS };
-    struct model_desc own = split_desc(s, d);
-    double qkv = (double)split_part(s, d, &QKV).n / split_n_whole(d, &QKV);
-    double heads = (double)own.n_heads / d->n_heads, ffn = (double)own.d_ff / d->d_ff;
-    double vocab = (double)own.n_vocab / d->n_vocab, embedding = d->tied_output ? 0 : m->embedding_bytes;
-    return m->qkv_bytes * qkv + m->attn_out_bytes * heads + (m->gate_up_bytes + m->down_bytes) * ffn +
-           (m->output_bytes + embedding) * vocab + m->whole_bytes;
+    double n_bytes = 0;
+    for (enum weight_slot slot = 0; slot < SLOT_COUNT; slot++) {
+        const struct split_target all = { .slot = slot, .part = SPLIT_ALL_PARTS };
+        struct split_part part = split_part(s, &m->desc, &all);
+        double share = part.kind == SPLIT_WHOLE ? 1 : (double)part.n / split_n_whole(&m->desc, &all);
+        n_bytes += m->bytes[slot] * share;
+    }
+    return n_bytes;
 }
 
 static double user_bytes(const struct plan_model *m, int n_kv_heads, int context)

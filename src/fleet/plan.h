@@ -5,14 +5,12 @@
 
 #include "model/ranks/split.h"
 
-/* The model's sizes: bytes of all layers' matrices, packed. */
+/* The model's sizes. */
 struct plan_model {
     struct model_desc desc;
     enum dtype kv_type;
-    double qkv_bytes, attn_out_bytes, gate_up_bytes, down_bytes;
-    double embedding_bytes, output_bytes; /* output_bytes: if tied, the embedding's */
-    double whole_bytes;                   /* replicated on every rank: norms, positions */
-    struct split_blocks blocks;           /* of attn_out and down */
+    double bytes[SLOT_COUNT]; /* of each weight, matrices packed, of all layers together */
+    struct split_blocks blocks;
 };
 
 struct plan_layout {

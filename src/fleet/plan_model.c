@@ -6,29 +6,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The sum to which a weight's bytes belong. */
-static double *sum_of(struct plan_model *m, enum weight_slot slot)
-{
-    switch (slot) {
-    case SLOT_EMBEDDING:
-        return &m->embedding_bytes;
-    case SLOT_OUTPUT:
-        return &m->output_bytes;
-    case SLOT_QKV:
-    case SLOT_TOP_QUERY:
-    case SLOT_TOP_KV:
-        return &m->qkv_bytes;
-    case SLOT_ATTN_OUT:
-        return &m->attn_out_bytes;
-    case SLOT_GATE_UP:
-        return &m->gate_up_bytes;
-    case SLOT_DOWN:
-        return &m->down_bytes;
-    default:
-        return &m->whole_bytes;
-    }
-}
-
 static enum tutti_status sum_weights(struct plan_model *m, const struct checkpoint *ck,
                                      const struct tensor_names *names, const struct weight_type *type,
                                      struct tutti_error *err)
@@ -38,7 +15,7 @@ static enum tutti_status sum_weights(struct plan_model *m, const struct checkpoi
         enum tutti_status st = weights_find(&w, &m->desc, names, ck, &at, err);
         if (st != TUTTI_OK)
             return st;
-        *sum_of(m, w.slot) += (double)weights_bytes(&w, type);
+        m->bytes[w.slot] += (double)weights_bytes(&w, type);
         if (split_kind(w.slot) != SPLIT_COLUMNS)
             continue;
         /* Splits by columns must respect the blocks of every layer. */
@@ -60,8 +37,6 @@ static enum tutti_status read_checkpoint(struct plan_model *m, enum dtype *runs_
     if (!names)
         return family_no_layout(family, ck, err);
     st = sum_weights(m, ck, names, type, err);
-    if (m->desc.tied_output)
-        m->output_bytes = m->embedding_bytes;
     if (type)
         *runs_as = type->dtype;
     else if (st == TUTTI_OK)
@@ -72,21 +47,15 @@ static enum tutti_status read_checkpoint(struct plan_model *m, enum dtype *runs_
 /* As in model_make(), every matrix has the same type. */
 static void fill_shape(struct plan_model *m, const struct model_desc *d, enum dtype type)
 {
-    int q = d->n_heads * d->head_dim, qkv = q + 2 * d->n_kv_heads * d->head_dim;
-    double layers = d->n_layers;
-    bool fits = q % dtype_block_elems(type) == 0, down_fits = d->d_ff % dtype_block_elems(type) == 0;
     m->desc = *d;
-    m->qkv_bytes = layers * (double)weights_type_bytes(type, d->d_model, qkv);
-    m->attn_out_bytes = layers * (double)weights_type_bytes(type, q, d->d_model);
-    m->gate_up_bytes = layers *
-                       (double)weights_type_bytes(type, d->d_model, (d->has_gate ? 2 : 1) * (int64_t)d->d_ff);
-    m->down_bytes = layers * (double)weights_type_bytes(type, d->d_ff, d->d_model);
-    m->embedding_bytes = m->output_bytes = (double)weights_type_bytes(type, d->d_model, d->n_vocab);
-    m->whole_bytes = (2 * layers + 1) * d->d_model * sizeof(float) * (d->norm == NORM_LAYER ? 2 : 1);
-    if (d->has_learned_positions)
-        m->whole_bytes += (double)d->n_ctx * d->d_model * sizeof(float) * (d->has_top_query ? 2 : 1);
-    m->blocks.attn_out = fits ? dtype_block_elems(type) : 1;
-    m->blocks.down = down_fits ? dtype_block_elems(type) : 1;
+    m->blocks = split_blocks_of(d, dtype_block_elems(type));
+    for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
+        struct slot_shape shape = slot_shape(d, at.slot);
+        uint64_t n_floats = (uint64_t)shape.n_in * (uint64_t)shape.n_out * (shape.has_bias ? 2 : 1);
+        m->bytes[at.slot] += (double)(slot_info(at.slot)->kind == SLOT_MATRIX
+                                          ? weights_type_bytes(type, shape.n_in, shape.n_out)
+                                          : n_floats * sizeof(float));
+    }
 }
 
 enum tutti_status plan_model_read(struct plan_model *out, enum dtype *runs_as, const char *path,

@@ -141,10 +141,9 @@ struct model {
 };
 
 /* layer: 0 for weights outside of layers. */
-static inline const struct model_weight *model_weight(const struct model *model, enum weight_slot slot,
-                                                      int layer)
+static inline struct model_weight *model_weight(const struct model *model, enum weight_slot slot, int layer)
 {
-    return &model->weights[(size_t)layer * SLOT_COUNT + slot];
+    return &model->weights[(size_t)layer * SLOT_COUNT + (size_t)slot];
 }
 
 /* The output matrix, which may be the embedding. */

@@ -168,6 +168,6 @@ bool slot_next(const struct model_desc *d, struct slot_at *at)
             at->slot++;
             at->layer = at->slot < SLOT_COUNT && SLOTS[at->slot].is_of_layer ? at->layer : 0;
         }
-    } while (at->slot < SLOT_COUNT && !slot_is_in(d, (enum weight_slot)at->slot, at->layer));
+    } while (at->slot < SLOT_COUNT && !slot_is_in(d, at->slot, at->layer));
     return at->slot < SLOT_COUNT;
 }

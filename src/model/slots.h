@@ -12,6 +12,7 @@ struct model_desc; /* model/model.h */
 /* In the order in which they are loaded and written. The first group and the last are outside of
  * layers. */
 enum weight_slot {
+    SLOT_NONE = -1,
     SLOT_EMBEDDING,
     SLOT_EMBEDDING_NORM,
     SLOT_POSITIONS, /* a vector for each position, added to the embedding */
@@ -106,9 +107,10 @@ struct slot_shape slot_shape(const struct model_desc *desc, enum weight_slot slo
 
 /* All weights of a model, in order. Begin with SLOT_BEGIN; false: there are no more. */
 struct slot_at {
-    int slot, layer;
+    enum weight_slot slot;
+    int layer;
 };
-#define SLOT_BEGIN ((struct slot_at){ -1, 0 })
+#define SLOT_BEGIN ((struct slot_at){ SLOT_NONE, 0 })
 bool slot_next(const struct model_desc *desc, struct slot_at *at);
 
 #endif

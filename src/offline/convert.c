@@ -197,7 +197,7 @@ static enum tutti_status make_plan(struct converter *c, struct tutti_error *err)
     bool has_factors = false;
     for (struct slot_at at = SLOT_BEGIN; st == TUTTI_OK && slot_next(&c->desc, &at);) {
         struct weight w;
-        if (!has_factors && slot_info((enum weight_slot)at.slot)->is_of_layer) { /* before the layers */
+        if (!has_factors && slot_info(at.slot)->is_of_layer) { /* before the layers */
             st = plan_rope_factors(c, err);
             has_factors = true;
         }

@@ -21,13 +21,13 @@ static const struct plan_model MODEL = {
               .n_ctx = 4096,
               .has_gate = true },
     .kv_type = DTYPE_F16,
-    .qkv_bytes = 6e6,
-    .attn_out_bytes = 2e6,
-    .gate_up_bytes = 8e6,
-    .down_bytes = 4e6,
-    .embedding_bytes = 10e6,
-    .output_bytes = 10e6,
-    .whole_bytes = 1e6,
+    .bytes = { [SLOT_QKV] = 6e6,
+               [SLOT_ATTN_OUT] = 2e6,
+               [SLOT_GATE_UP] = 8e6,
+               [SLOT_DOWN] = 4e6,
+               [SLOT_EMBEDDING] = 10e6,
+               [SLOT_OUTPUT] = 10e6,
+               [SLOT_ATTN_NORM] = 1e6 },
     .blocks = { 1, 1 },
 };
 static void assert_near(double found, double expected)
@@ -113,7 +113,7 @@ static void assert_fewest(double memory_bytes, int64_t n_users, int tp, int dp)
     assert_true(l.n_users_fit >= n_users);
 }
 
-/* A machine alone holds 156 users, two together 1,011, four 2,720. */
+/* One machine holds 156 users, two 1,011, four 2,720. */
 static void the_fewest_machines_are_found(void **state)
 {
     (void)state;

@@ -129,8 +129,8 @@ static double bytes_of_weights(const struct model *model)
     const struct backend_ops *ops = model->backend->ops;
     size_t n_bytes = ops->matrix_bytes(model_output(model));
     for (struct slot_at at = SLOT_BEGIN; slot_next(&model->desc, &at);) {
-        const struct matrix *m = model_weight(model, (enum weight_slot)at.slot, at.layer)->matrix;
-        if (m && slot_info((enum weight_slot)at.slot)->is_of_layer)
+        const struct matrix *m = model_weight(model, at.slot, at.layer)->matrix;
+        if (m && slot_info(at.slot)->is_of_layer)
             n_bytes += ops->matrix_bytes(m);
     }
     return (double)n_bytes;

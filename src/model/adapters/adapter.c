@@ -263,11 +263,11 @@ enum tutti_status model_make_adapter(struct model *model, const char *name, int 
     int n = 0, largest = 1;
     enum tutti_status st = check_name(model, name, err);
     for (struct slot_at at = SLOT_BEGIN; updates && slot_next(d, &at);) {
-        const struct slot_info *info = slot_info((enum weight_slot)at.slot);
-        struct slot_shape shape = slot_shape(d, (enum weight_slot)at.slot);
+        const struct slot_info *info = slot_info(at.slot);
+        struct slot_shape shape = slot_shape(d, at.slot);
         if (!info->can_adapt || !info->is_of_layer)
             continue;
-        updates[n++] = (struct adapter_update){ .slot = (enum weight_slot)at.slot,
+        updates[n++] = (struct adapter_update){ .slot = at.slot,
                                                 .layer = at.layer,
                                                 .n_out = shape.n_out,
                                                 .n_in = shape.n_in,

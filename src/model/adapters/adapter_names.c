@@ -97,14 +97,14 @@ static void place_rows(struct adapter_place *out, const struct model_desc *d,
 static bool find_in(struct adapter_place *out, const char *path, const struct model_desc *d,
                     const struct tensor_names *names, bool is_top, bool permutes)
 {
-    for (int slot = 0; slot < SLOT_COUNT; slot++) {
-        const struct slot_info *info = slot_info((enum weight_slot)slot);
+    for (enum weight_slot slot = 0; slot < SLOT_COUNT; slot++) {
+        const struct slot_info *info = slot_info(slot);
         int last = d->n_layers - 1;
         if (!info->can_adapt || (is_top && !info->is_of_layer) ||
-            (info->is_of_layer && !slot_is_in(d, (enum weight_slot)slot, is_top ? last : 0)))
+            (info->is_of_layer && !slot_is_in(d, slot, is_top ? last : 0)))
             continue;
-        const char *const *patterns = tensor_names_of(names, (enum weight_slot)slot);
-        struct slot_shape shape = slot_shape(d, (enum weight_slot)slot);
+        const char *const *patterns = tensor_names_of(names, slot);
+        struct slot_shape shape = slot_shape(d, slot);
         bool is_fused = shape.n_parts > 1 && !patterns[1];
         for (int i = 0; i < (is_fused ? 1 : shape.n_parts); i++) {
             int layer;
@@ -114,7 +114,7 @@ static bool find_in(struct adapter_place *out, const char *path, const struct mo
                 layer = last;
             else if (d->has_top_query && layer == last)
                 return false; /* the top layer has its own names */
-            *out = (struct adapter_place){ .slot = (enum weight_slot)slot, .layer = layer < 0 ? 0 : layer };
+            *out = (struct adapter_place){ .slot = slot, .layer = layer < 0 ? 0 : layer };
             place_rows(out, d, names, &shape, i, is_fused, permutes);
             return true;
         }

@@ -27,8 +27,8 @@ uint64_t model_weights_fingerprint(const struct model *model)
     const struct model_desc *d = &model->desc;
     uint64_t sum = 0;
     for (struct slot_at at = SLOT_BEGIN; model->weights && slot_next(d, &at);) {
-        const struct model_weight *w = model_weight(model, (enum weight_slot)at.slot, at.layer);
-        struct slot_shape shape = slot_shape(d, (enum weight_slot)at.slot);
+        const struct model_weight *w = model_weight(model, at.slot, at.layer);
+        struct slot_shape shape = slot_shape(d, at.slot);
         size_t n = (size_t)shape.n_out * (size_t)shape.n_in;
         add(&sum, (uint64_t)at.slot);
         add_matrix(&sum, model, w->matrix);

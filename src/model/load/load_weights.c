@@ -239,7 +239,7 @@ static enum tutti_status upload(struct loader *l, float **out, const struct tens
 static enum tutti_status load_weight(struct loader *l, const struct slot_at *at, struct tutti_error *err)
 {
     const struct model_desc *d = &l->model->desc;
-    struct model_weight *out = &l->model->weights[(size_t)at->layer * SLOT_COUNT + (size_t)at->slot];
+    struct model_weight *out = model_weight(l->model, at->slot, at->layer);
     struct weight w;
     enum tutti_status st = weights_find(&w, stored_desc(l), l->names, l->ck, at, err);
     if (st != TUTTI_OK)
@@ -286,7 +286,7 @@ enum tutti_status load_cut(struct loader *l, struct tutti_error *err)
     }
     for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
         struct weight w;
-        if (split_kind((enum weight_slot)at.slot) != SPLIT_COLUMNS)
+        if (split_kind(at.slot) != SPLIT_COLUMNS)
             continue;
         enum tutti_status st = weights_find(&w, d, l->names, l->ck, &at, err);
         if (st != TUTTI_OK)

@@ -147,8 +147,8 @@ static enum tutti_status make_vector(struct maker *m, float **out, size_t n, flo
 /* Norms leave their input as it is; tables add a little. */
 static enum tutti_status make_weight(struct maker *m, const struct slot_at *at, struct tutti_error *err)
 {
-    enum weight_slot slot = (enum weight_slot)at->slot;
-    struct model_weight *out = &m->model->weights[(size_t)at->layer * SLOT_COUNT + slot];
+    enum weight_slot slot = at->slot;
+    struct model_weight *out = model_weight(m->model, at->slot, at->layer);
     struct slot_shape shape = slot_shape(&m->model->local, slot);
     size_t n = (size_t)shape.n_out * (size_t)shape.n_in;
     if (slot_info(slot)->kind == SLOT_MATRIX)
@@ -163,8 +163,8 @@ static uint64_t count_matrices(const struct model_desc *d)
 {
     uint64_t n = 0;
     for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
-        struct slot_shape shape = slot_shape(d, (enum weight_slot)at.slot);
-        if (slot_info((enum weight_slot)at.slot)->kind == SLOT_MATRIX)
+        struct slot_shape shape = slot_shape(d, at.slot);
+        if (slot_info(at.slot)->kind == SLOT_MATRIX)
             n += (uint64_t)shape.n_in * (uint64_t)shape.n_out;
     }
     return n;
@@ -173,14 +173,7 @@ static uint64_t count_matrices(const struct model_desc *d)
 /* Splits them over the ranks, by the block size of their type. */
 static enum tutti_status cut(const struct maker *m, struct tutti_error *err)
 {
-    const struct model_desc *d = &m->model->desc;
-    struct split_blocks blocks = { 1, 1 };
-    for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);) {
-        enum weight_slot slot = (enum weight_slot)at.slot;
-        int block = dtype_block_elems(m->type);
-        if (split_kind(slot) == SPLIT_COLUMNS && slot_shape(d, slot).n_in % block == 0)
-            split_widen(&blocks, slot, block);
-    }
+    struct split_blocks blocks = split_blocks_of(&m->model->desc, dtype_block_elems(m->type));
     return group_cut(m->model, &blocks, err);
 }
 

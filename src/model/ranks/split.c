@@ -146,6 +146,15 @@ void split_widen(struct split_blocks *blocks, enum weight_slot slot, int n)
     *block = *block > n ? *block : n;
 }
 
+struct split_blocks split_blocks_of(const struct model_desc *d, int n)
+{
+    struct split_blocks blocks = { 1, 1 };
+    for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at);)
+        if (split_kind(at.slot) == SPLIT_COLUMNS && slot_shape(d, at.slot).n_in % n == 0)
+            split_widen(&blocks, at.slot, n);
+    return blocks;
+}
+
 /* What of a dimension a rank owns, as a range of units of *unit elements. False: all ranks hold the
  * whole dimension. */
 static bool owned(struct split_range *out, int *unit, const struct split *s, const struct model_desc *d,

@@ -43,6 +43,9 @@ struct split_blocks {
 /* Respects blocks of n elements in the matrix of a slot that is split by columns. */
 void split_widen(struct split_blocks *blocks, enum weight_slot slot, int n);
 
+/* Of a model whose matrices all have blocks of n elements, except those that n does not divide. */
+struct split_blocks split_blocks_of(const struct model_desc *desc, int n);
+
 /* rank: 0 to n_ranks - 1. TUTTI_E_ARGUMENT: this model cannot be split so; the text gives the
  * reason and the possible numbers of ranks. */
 MUST_CHECK enum tutti_status split_make(struct split *out, const struct model_desc *desc,

@@ -65,15 +65,15 @@ struct split_tensor split_find(const struct model_desc *d, const struct tensor_n
 {
     struct split_tensor t;
     int last = d->n_layers - 1, n_plain = d->has_top_query ? last : d->n_layers, layer;
-    for (int slot = 0; slot < SLOT_COUNT; slot++) {
-        const struct slot_info *info = slot_info((enum weight_slot)slot);
+    for (enum weight_slot slot = 0; slot < SLOT_COUNT; slot++) {
+        const struct slot_info *info = slot_info(slot);
         if (info->kind != SLOT_MATRIX)
             continue;
-        bool is_in_plain = !info->is_of_layer || slot_is_in(d, (enum weight_slot)slot, 0);
-        if (is_in_plain && find_slot(&t, d, names, name, (enum weight_slot)slot, &layer) && layer < n_plain)
+        bool is_in_plain = !info->is_of_layer || slot_is_in(d, slot, 0);
+        if (is_in_plain && find_slot(&t, d, names, name, slot, &layer) && layer < n_plain)
             return t;
-        bool is_in_top = d->has_top_query && info->is_of_layer && slot_is_in(d, (enum weight_slot)slot, last);
-        if (is_in_top && find_slot(&t, d, names->top, name, (enum weight_slot)slot, &layer) &&
+        bool is_in_top = d->has_top_query && info->is_of_layer && slot_is_in(d, slot, last);
+        if (is_in_top && find_slot(&t, d, names->top, name, slot, &layer) &&
             (layer == last || layer == -1)) /* its names may have no number */
             return t;
     }

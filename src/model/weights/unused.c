@@ -93,8 +93,8 @@ static const char *find_sibling(const struct checkpoint *ck, const struct tensor
 {
     const char *dot = strrchr(name, '.');
     size_t n = dot ? (size_t)(dot - name) : 0;
-    for (int slot = 0; n > 0 && slot < SLOT_COUNT; slot++) {
-        const char *other = slot_info((enum weight_slot)slot)->is_of_layer ? NULL : names->of[slot][0];
+    for (enum weight_slot slot = 0; n > 0 && slot < SLOT_COUNT; slot++) {
+        const char *other = slot_info(slot)->is_of_layer ? NULL : names->of[slot][0];
         if (!other || !checkpoint_find(ck, other))
             continue;
         const char *last = strrchr(other, '.');

@@ -114,7 +114,7 @@ enum tutti_status weights_find(struct weight *out, const struct model_desc *d,
                                const struct tensor_names *names, const struct checkpoint *ck,
                                const struct slot_at *at, struct tutti_error *err)
 {
-    enum weight_slot slot = (enum weight_slot)at->slot;
+    enum weight_slot slot = at->slot;
     const struct slot_info *info = slot_info(slot);
     struct slot_shape shape = slot_shape(d, slot);
     if (d->has_top_query && info->is_of_layer && at->layer == d->n_layers - 1)
@@ -232,7 +232,7 @@ enum tutti_status weights_stored_type(enum dtype *out, const struct model_desc *
     int64_t elems[DTYPE_COUNT] = { 0 };
     for (struct slot_at at = SLOT_BEGIN; slot_next(d, &at) && at.layer == 0;) {
         struct weight w;
-        const struct slot_info *info = slot_info((enum weight_slot)at.slot);
+        const struct slot_info *info = slot_info(at.slot);
         if (!info->is_of_layer || info->kind != SLOT_MATRIX)
             continue;
         enum tutti_status st = weights_find(&w, d, names, ck, &at, err);
