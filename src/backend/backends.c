@@ -1,4 +1,4 @@
-/* The registry of backends: a device is a folder beside this file and a line here. */
+/* The registry of backends: a device is a subfolder and a line here. */
 #include "backend/cpu/cpu.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Quantizes K-quants: blocks of 256 in runs with their own scales, which are integer multiples of
  * one float16 for the block.
  *
- * First each run is fitted alone. Then the block's float16 scale and min are chosen so that their
+ * First each run is fitted separately. Then the block's float16 scale and min are chosen so that their
  * multiples are near the fitted values of the runs. Each run takes the multiple with the least
  * error, and the block's scale and min are fitted again to the resulting numbers. */
 #include "kernels/quantize_blocks.h"
@@ -40,7 +40,7 @@ struct block {
     struct form form;
     int n_runs, exponent;
     float x[ELEMS];
-    struct fit want[MAX_RUNS]; /* the fit of each run alone */
+    struct fit want[MAX_RUNS]; /* the fit of each run, separately */
     float weight[MAX_RUNS];    /* cost of an error of the scale: the sum of squared numbers */
 };
 

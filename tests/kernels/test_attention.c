@@ -366,7 +366,7 @@ static void a_long_context_has_the_same_bits_on_any_number_of_threads(void **sta
 }
 
 /* Heads, dimensions, window and rotation of the kinds differ, so that their pages and tiles do too. */
-static void layers_of_several_kinds_have_the_bits_of_each_kind_alone(void **state)
+static void layers_of_several_kinds_have_the_bits_of_each_kind_by_itself(void **state)
 {
     (void)state;
     static const enum dtype TYPES[] = { DTYPE_F32, DTYPE_F16, DTYPE_I8 };
@@ -378,13 +378,13 @@ static void layers_of_several_kinds_have_the_bits_of_each_kind_alone(void **stat
         };
         for (int i = 0; i < 3; i++) {
             const struct attention_case *c = &kinds[i], *second = &kinds[(i + 1) % 3];
-            const struct run alone = { LONG, LONG, false, NULL };
+            const struct run single = { LONG, LONG, false, NULL };
             const struct run runs[] = { { LONG, LONG, false, second }, { 1040, 14, true, second } };
             size_t n_out = (size_t)LONG * (size_t)(c->n_heads * c->head_dim);
             float *qkv = random_floats((size_t)LONG * (size_t)row_floats(c), 3);
             float *want = random_floats(n_out, 1), *y = random_floats(n_out, 1);
             struct backend *be = backend_make(1, c, NULL, LONG + 1);
-            attend(be, c, qkv, want, LONG, &alone);
+            attend(be, c, qkv, want, LONG, &single);
             be->ops->free(be);
             be = backend_make(3, c, second, LONG + 1);
             for (int k = 0; k < 2; k++) {
@@ -533,7 +533,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_near_float64_and_the_same_in_any_chunks),
         cmocka_unit_test(a_long_context_has_the_same_bits_on_any_number_of_threads),
-        cmocka_unit_test(layers_of_several_kinds_have_the_bits_of_each_kind_alone),
+        cmocka_unit_test(layers_of_several_kinds_have_the_bits_of_each_kind_by_itself),
         cmocka_unit_test(what_a_page_held_before_has_no_influence),
         cmocka_unit_test(a_page_that_went_by_host_memory_has_the_same_bits),
         cmocka_unit_test(a_page_has_the_size_that_is_promised),

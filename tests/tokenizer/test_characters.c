@@ -2,7 +2,8 @@
 #include "tokenizer/stages/pretokenize.h"
 #include "tokenizer/unicode/unicode.h"
 
-#include "tokenizer/unicode/stand_ins.h"
+#include "tokenizer/unicode/substitutes.h"
+#include "word_hash.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,14 +66,6 @@ static void check_hash(const char *name, int block, const json_t *hashes, uint64
         fail_msg("%s: block %d differs", name, block);
 }
 
-static bool hash_word(void *to, const char *word, size_t n_bytes)
-{
-    uint32_t n = (uint32_t)n_bytes;
-    (void)word;
-    *(uint64_t *)to = fnv(*(uint64_t *)to, &n, sizeof n);
-    return true;
-}
-
 static void add_steps(struct pretokenizer *pre, const json_t *steps)
 {
     size_t i;
@@ -107,7 +100,7 @@ static void every_character_is_cut_as_by_the_library(void **state)
             if (json_is_null(json_array_get(json_object_get(set, "blocks"), (size_t)block)))
                 continue;
             struct pattern_matcher *m = pattern_matcher_new(text->n_bytes);
-            uint64_t hash = 0xCBF29CE484222325;
+            uint64_t hash = WORD_HASH_BEGIN;
             assert_true(m && pretokenize(&pre, m, text->bytes, text->n_bytes, true, hash_word, &hash));
             check_hash(name, block, json_object_get(set, "blocks"), hash);
             pattern_matcher_free(m);
@@ -135,7 +128,7 @@ static void every_character_is_normalized_as_by_the_library(void **state)
                        "a\xCC\xA3%\xCC\x82 %%");
             buf_truncate(&out, 0);
             assert_true(unicode_normalize((enum unicode_form)form, text.bytes, text.n_bytes, &out));
-            check_hash(FORMS[form], block, hashes, fnv(0xCBF29CE484222325, out.bytes, out.n_bytes));
+            check_hash(FORMS[form], block, hashes, fnv(WORD_HASH_BEGIN, out.bytes, out.n_bytes));
         }
     }
     buf_clear(&text);
@@ -144,24 +137,24 @@ static void every_character_is_normalized_as_by_the_library(void **state)
 }
 
 /* Positions in the copy of a text must be those in the text. */
-static void stand_ins_have_as_many_bytes(void **state)
+static void substitutes_have_as_many_bytes(void **state)
 {
     (void)state;
     const struct unicode_tables *t = &UNICODE_TABLES;
     uint8_t bytes[4];
-    assert_true(t->n_stand_ins > 0);
-    for (size_t i = 0; i < t->n_stand_ins; i++) {
-        const struct stand_in *run = &t->stand_ins[i];
+    assert_true(t->n_substitutes > 0);
+    for (size_t i = 0; i < t->n_substitutes; i++) {
+        const struct substitute *run = &t->substitutes[i];
         assert_true(run->first <= run->last && (i == 0 || run->first > run[-1].last));
         for (uint32_t c = run->first; c <= run->last; c++)
             assert_int_equal(utf8proc_encode_char((utf8proc_int32_t)c, bytes),
                              utf8proc_encode_char((utf8proc_int32_t)run->by, bytes));
-        assert_ptr_equal(stand_in_find(run->first), run);
-        assert_ptr_equal(stand_in_find(run->last), run);
-        assert_null(stand_in_find(run->by)); /* a library that knows no newer characters knows it */
+        assert_ptr_equal(substitute_find(run->first), run);
+        assert_ptr_equal(substitute_find(run->last), run);
+        assert_null(substitute_find(run->by)); /* a library that knows no newer characters knows it */
     }
-    assert_null(stand_in_find('a'));
-    assert_null(stand_in_find(0x10FFFF));
+    assert_null(substitute_find('a'));
+    assert_null(substitute_find(0x10FFFF));
 }
 
 /* 1 MiB of a character that one library normalizes and the other does not. */
@@ -183,7 +176,7 @@ int main(void)
     static const struct CMUnitTest TESTS[] = {
         cmocka_unit_test(every_character_is_cut_as_by_the_library),
         cmocka_unit_test(every_character_is_normalized_as_by_the_library),
-        cmocka_unit_test(stand_ins_have_as_many_bytes),
+        cmocka_unit_test(substitutes_have_as_many_bytes),
         cmocka_unit_test(characters_that_are_left_alone_take_no_quadratic_time),
     };
     return cmocka_run_group_tests(TESTS, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Times attention alone: the operation of every layer, over pages that are not in any cache. */
+/* Times only attention: the operation of every layer, over pages that are not in any cache. */
 #include "backend/kv_type.h"
 #include "base/system/clock.h"
 #include "cli/bench/bench.h"

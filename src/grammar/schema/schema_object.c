@@ -257,16 +257,16 @@ static int32_t further_member(struct schema_reader *r, const struct properties *
     return r->status == TUTTI_OK ? schema_share(r, node) : -1;
 }
 
-/* From the last property to the first: the rest of the object after another member (behind), and
+/* From the last property to the first: the rest of the object after another member (after), and
  * as the first member (first). */
 static int32_t members(struct schema_reader *r, const struct properties *p, const json_t *schema)
 {
     struct syntax *s = r->out;
-    int32_t behind = syntax_empty(s), first = behind;
+    int32_t after = syntax_empty(s), first = after;
     if (p->further) {
         int32_t other = further_member(r, p, schema);
-        behind = syntax_repeat(s, schema_share(r, SYNTAX_SEQ(s, comma(r), other)), 0, REPEAT_FOREVER);
-        first = SYNTAX_CHOICE(s, syntax_empty(s), SYNTAX_SEQ(s, other, behind));
+        after = syntax_repeat(s, schema_share(r, SYNTAX_SEQ(s, comma(r), other)), 0, REPEAT_FOREVER);
+        first = SYNTAX_CHOICE(s, syntax_empty(s), SYNTAX_SEQ(s, other, after));
     }
     for (size_t i = p->n; i-- > 0 && r->status == TUTTI_OK;) {
         int32_t own = property(r, &p->list[i]);
@@ -274,13 +274,13 @@ static int32_t members(struct schema_reader *r, const struct properties *p, cons
             break;
         if (i > 0)
             own = schema_share(r, own);
-        int32_t next = schema_share(r, behind);
+        int32_t next = schema_share(r, after);
         int32_t with = i > 0 ? SYNTAX_SEQ(s, comma(r), own, next) : -1, alone = SYNTAX_SEQ(s, own, next);
         if (p->list[i].is_required) {
-            behind = with;
+            after = with;
             first = alone;
         } else {
-            behind = i > 0 ? SYNTAX_CHOICE(s, with, next) : -1;
+            after = i > 0 ? SYNTAX_CHOICE(s, with, next) : -1;
             first = SYNTAX_CHOICE(s, alone, schema_share(r, first));
         }
     }

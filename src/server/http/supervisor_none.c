@@ -1,4 +1,4 @@
-/* supervisor.h for builds without libsystemd. What systemd asks for by its environment variables is refused or logged. */
+/* supervisor.h for builds without libsystemd. Requests of systemd in environment variables are refused or logged. */
 #include "base/log.h"
 #include "server/http/supervisor.h"
 

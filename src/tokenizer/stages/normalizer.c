@@ -2,7 +2,7 @@
 
 #include "base/utf8.h"
 #include "tokenizer/unicode/byte_map.h"
-#include "tokenizer/unicode/stand_ins.h"
+#include "tokenizer/unicode/substitutes.h"
 #include "tokenizer/unicode/unicode_case.h"
 
 #include <string.h>
@@ -107,7 +107,7 @@ static bool replace_text(const struct normalizer *n, const char *text, size_t n_
     return true;
 }
 
-/* searched: text, possibly with stand-ins. An empty match at the end of the previous match is
+/* searched: text, possibly with substitutes. An empty match at the end of the previous match is
  * ignored. */
 static bool replace_found(const struct normalizer *n, struct pattern_matcher *m, const char *text,
                           const char *searched, size_t n_bytes, size_t limit, struct buf *out)
@@ -140,7 +140,7 @@ static bool replace_matches(const struct normalizer *n, struct pattern_matcher *
                             size_t n_bytes, size_t limit, struct buf *out)
 {
     struct buf copy = { 0 };
-    if (!stand_ins_needed(text, n_bytes))
+    if (!substitutes_needed(text, n_bytes))
         return replace_found(n, m, text, text, n_bytes, limit, out);
     bool ok = pattern_prepare(n->pattern, text, n_bytes, &copy) &&
               replace_found(n, m, text, copy.bytes, n_bytes, limit, out);

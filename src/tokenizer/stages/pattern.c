@@ -1,7 +1,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer/stages/pattern.h"
 
-#include "tokenizer/unicode/stand_ins.h"
+#include "tokenizer/unicode/substitutes.h"
 
 #include <oniguruma.h>
 #include <pcre2.h>
@@ -29,8 +29,8 @@ struct pattern {
     enum pattern_kind kind;
     pcre2_code *code; /* KNOWN and EXACT */
     bool has_jit;
-    OnigRegex regex;      /* UNKNOWN */
-    bool *lacks_stand_in; /* [n_stand_ins]; NULL: EXACT */
+    OnigRegex regex;        /* UNKNOWN */
+    bool *lacks_substitute; /* [n_substitutes]; NULL: EXACT */
 };
 
 struct pattern_matcher {
@@ -287,21 +287,21 @@ static int32_t read_character(const char *source, size_t n_bytes, size_t *n)
 }
 
 /* A pattern may list blocks of characters by their first and last ones. A newer character cannot be
- * replaced where only one of it and its stand-in is in the block. */
-static void drop_stand_ins(struct pattern *pattern, uint32_t first, uint32_t last)
+ * replaced where only one of it and its substitute is in the block. */
+static void drop_substitutes(struct pattern *pattern, uint32_t first, uint32_t last)
 {
-    for (size_t i = 0; i < UNICODE_TABLES.n_stand_ins; i++) {
-        const struct stand_in *run = &UNICODE_TABLES.stand_ins[i];
+    for (size_t i = 0; i < UNICODE_TABLES.n_substitutes; i++) {
+        const struct substitute *run = &UNICODE_TABLES.substitutes[i];
         bool is_in = run->first <= last && run->last >= first;
         if (is_in != (run->by >= first && run->by <= last))
-            pattern->lacks_stand_in[i] = true;
+            pattern->lacks_substitute[i] = true;
     }
 }
 
-static bool choose_stand_ins(struct pattern *pattern, const char *source, size_t n_bytes)
+static bool choose_substitutes(struct pattern *pattern, const char *source, size_t n_bytes)
 {
-    pattern->lacks_stand_in = calloc(UNICODE_TABLES.n_stand_ins, sizeof *pattern->lacks_stand_in);
-    if (!pattern->lacks_stand_in)
+    pattern->lacks_substitute = calloc(UNICODE_TABLES.n_substitutes, sizeof *pattern->lacks_substitute);
+    if (!pattern->lacks_substitute)
         return false;
     for (size_t at = 0, n; at < n_bytes;) {
         int32_t first = read_character(source + at, n_bytes - at, &n), last = first;
@@ -314,7 +314,7 @@ static bool choose_stand_ins(struct pattern *pattern, const char *source, size_t
             }
         }
         if (last >= 0x80)
-            drop_stand_ins(pattern, (uint32_t)first, (uint32_t)last);
+            drop_substitutes(pattern, (uint32_t)first, (uint32_t)last);
     }
     return true;
 }
@@ -326,7 +326,7 @@ static enum tutti_status compile(struct pattern *pattern, const char *source, si
         return compile_pcre2(pattern, source, n_bytes, name, err);
     bool is_known = pattern->kind == PATTERN_KNOWN;
     struct buf text = { 0 };
-    bool ok = choose_stand_ins(pattern, source, n_bytes) &&
+    bool ok = choose_substitutes(pattern, source, n_bytes) &&
               (is_known ? rewrite_known(&text, source) : rewrite_punctuation(&text, source, n_bytes));
     enum tutti_status st = !ok ? error_out_of_memory(name, err)
                                : (is_known ? compile_pcre2 : compile_oniguruma)(pattern, text.bytes,
@@ -374,7 +374,7 @@ void pattern_free(struct pattern *pattern)
     pcre2_code_free(pattern->code);
     if (pattern->regex)
         onig_free(pattern->regex);
-    free(pattern->lacks_stand_in);
+    free(pattern->lacks_substitute);
     free(pattern);
 }
 
@@ -388,8 +388,8 @@ bool pattern_prepare(const struct pattern *pattern, const char *text, size_t n_b
     for (size_t at = 0; at < n_bytes;) {
         utf8proc_int32_t c = copy[at];
         utf8proc_ssize_t n = c < 0x80 ? 1 : utf8proc_iterate(copy + at, (utf8proc_ssize_t)(n_bytes - at), &c);
-        const struct stand_in *run = n > 1 ? stand_in_find((uint32_t)c) : NULL;
-        if (run && !pattern->lacks_stand_in[run - UNICODE_TABLES.stand_ins])
+        const struct substitute *run = n > 1 ? substitute_find((uint32_t)c) : NULL;
+        if (run && !pattern->lacks_substitute[run - UNICODE_TABLES.substitutes])
             utf8proc_encode_char((utf8proc_int32_t)run->by, copy + at);
         at += n > 0 ? (size_t)n : 1;
     }

@@ -12,7 +12,7 @@ struct pattern;
 enum pattern_kind {
     PATTERN_UNKNOWN, /* any pattern in Oniguruma's syntax: runs with a step limit */
     PATTERN_KNOWN,   /* of pre_names.c: takes linear time on any text */
-    PATTERN_EXACT    /* of tutti itself in PCRE2's syntax, linear: without stand-ins (stand_ins.h) */
+    PATTERN_EXACT    /* of tutti itself in PCRE2's syntax, linear: without substitutes (substitutes.h) */
 };
 
 /* Errors name the file. TUTTI_E_FORMAT: not a valid pattern, or one that is too large. */
@@ -31,7 +31,7 @@ void pattern_matcher_free(struct pattern_matcher *m); /* NULL is allowed */
 /* The limit that a failed pattern_find() exceeded, as a sentence. NULL: out of memory. */
 const char *pattern_matcher_why(const struct pattern_matcher *m);
 
-/* Appends the text in which pattern_find() must search if stand_ins_needed(text). It has the same
+/* Appends the text in which pattern_find() must search if substitutes_needed(text). It has the same
  * number of bytes, and characters at the same positions. False: out of memory. */
 MUST_CHECK bool pattern_prepare(const struct pattern *pattern, const char *text, size_t n_bytes,
                                 struct buf *out);

@@ -2,7 +2,7 @@
 
 #include "base/utf8.h"
 #include "tokenizer/unicode/byte_map.h"
-#include "tokenizer/unicode/stand_ins.h"
+#include "tokenizer/unicode/substitutes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -101,7 +101,7 @@ struct cutter {
     struct pattern_matcher *m;
     word_fn *word;
     void *to;
-    bool has_newer; /* characters that need stand-ins, here or in a mark */
+    bool has_newer; /* characters that need substitutes, here or in a mark */
 };
 
 /* A part of the text. */
@@ -231,7 +231,7 @@ static size_t char_length(const char *text, size_t n_bytes)
     return n > 0 ? (size_t)n : 1;
 }
 
-/* searched: the text of the part, possibly with stand-ins. */
+/* searched: the text of the part, possibly with substitutes. */
 static bool cut_at_matches(const struct cutter *c, int step, struct span part, const char *searched)
 {
     const struct pattern *pattern = c->pre->steps[step].pattern;
@@ -290,12 +290,12 @@ bool pretokenize(const struct pretokenizer *pre, struct pattern_matcher *m, cons
                  bool is_first, word_fn *word, void *to)
 {
     struct cutter c = {
-        .pre = pre, .m = m, .word = word, .to = to, .has_newer = stand_ins_needed(text, n_bytes)
+        .pre = pre, .m = m, .word = word, .to = to, .has_newer = substitutes_needed(text, n_bytes)
     };
     for (int i = 0; i < pre->n_steps; i++) {
         const struct pre_step *s = &pre->steps[i];
         if (s->kind == PRE_METASPACE)
-            c.has_newer |= stand_ins_needed(s->metaspace.mark, s->metaspace.n_mark);
+            c.has_newer |= substitutes_needed(s->metaspace.mark, s->metaspace.n_mark);
     }
     return n_bytes == 0 ||
            cut(&c, 0, (struct span){ .text = text, .n_bytes = n_bytes, .is_first = is_first });

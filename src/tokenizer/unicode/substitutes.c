@@ -1,4 +1,4 @@
-#include "tokenizer/unicode/stand_ins.h"
+#include "tokenizer/unicode/substitutes.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -11,8 +11,8 @@ static pthread_once_t pages_once = PTHREAD_ONCE_INIT;
 
 static void fill_pages(void)
 {
-    for (size_t i = 0; i < UNICODE_TABLES.n_stand_ins; i++) {
-        const struct stand_in *run = &UNICODE_TABLES.stand_ins[i];
+    for (size_t i = 0; i < UNICODE_TABLES.n_substitutes; i++) {
+        const struct substitute *run = &UNICODE_TABLES.substitutes[i];
         for (uint32_t page = run->first >> PAGE_BITS; page <= run->last >> PAGE_BITS; page++)
             pages[page / 64] |= (uint64_t)1 << page % 64;
     }
@@ -28,10 +28,10 @@ static uint32_t page_of(const uint8_t *text)
     return (uint32_t)(*text & 0x07) << 12 | (uint32_t)(text[1] & 0x3F) << 6 | (text[2] & 0x3F);
 }
 
-const struct stand_in *stand_in_find(uint32_t c)
+const struct substitute *substitute_find(uint32_t c)
 {
-    const struct stand_in *runs = UNICODE_TABLES.stand_ins;
-    size_t lo = 0, hi = UNICODE_TABLES.n_stand_ins;
+    const struct substitute *runs = UNICODE_TABLES.substitutes;
+    size_t lo = 0, hi = UNICODE_TABLES.n_substitutes;
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
         if (c > runs[mid].last)
@@ -39,10 +39,10 @@ const struct stand_in *stand_in_find(uint32_t c)
         else
             hi = mid;
     }
-    return lo < UNICODE_TABLES.n_stand_ins && c >= runs[lo].first ? &runs[lo] : NULL;
+    return lo < UNICODE_TABLES.n_substitutes && c >= runs[lo].first ? &runs[lo] : NULL;
 }
 
-bool stand_ins_needed(const char *text, size_t n_bytes)
+bool substitutes_needed(const char *text, size_t n_bytes)
 {
     uint64_t word;
     pthread_once(&pages_once, fill_pages);
@@ -63,7 +63,7 @@ bool stand_ins_needed(const char *text, size_t n_bytes)
         utf8proc_int32_t code = -1;
         if (pages[page / 64] >> page % 64 & 1)
             utf8proc_iterate(c, (utf8proc_ssize_t)(n_bytes - at), &code);
-        if (code >= 0 && stand_in_find((uint32_t)code))
+        if (code >= 0 && substitute_find((uint32_t)code))
             return true;
         at += *c < 0xE0 ? 2 : *c < 0xF0 ? 3 : 4;
     }

@@ -1,7 +1,7 @@
 #include "tokenizer/unicode/unicode.h"
 
 #include "base/utf8.h"
-#include "tokenizer/unicode/stand_ins.h"
+#include "tokenizer/unicode/substitutes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -241,7 +241,7 @@ static bool is_word(int32_t code)
                                        0x1F14A, 0x1F150, 0x1F16A, 0x1F170, 0x1F18A };
     if (code < 0)
         return false;
-    const struct stand_in *run = stand_in_find((uint32_t)code);
+    const struct substitute *run = substitute_find((uint32_t)code);
     switch (utf8proc_category(run ? (int32_t)run->by : code)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:

@@ -4,7 +4,7 @@
 
 /* clang-format off */
 /* First and last character that the system's libraries do not know, and a character with their classes. */
-static const struct stand_in STAND_INS[] = {
+static const struct substitute SUBSTITUTES[] = {
     { 0x363, 0x36F, 0x64B }, { 0x897, 0x897, 0x8D4 }, { 0xC04, 0xC04, 0xC00 }, { 0xCF3, 0xCF3, 0xCD6 },
     { 0xECE, 0xECE, 0xECC }, { 0xF82, 0xF83, 0xF81 }, { 0x10FC, 0x10FC, 0xEC6 }, { 0x1B4E, 0x1B4F, 0x1B5A },
     { 0x1B7F, 0x1B7F, 0x1B7E }, { 0x1C89, 0x1C89, 0xA640 }, { 0x1C8A, 0x1C8A, 0x1C88 }, { 0x1DD3, 0x1DE6, 0x1DE7 },
@@ -65,8 +65,8 @@ static const uint32_t NOT_NORMALIZED[] = {
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 
 const struct unicode_tables UNICODE_TABLES = {
-    .stand_ins = STAND_INS,
-    .n_stand_ins = LENGTH(STAND_INS),
+    .substitutes = SUBSTITUTES,
+    .n_substitutes = LENGTH(SUBSTITUTES),
     .not_normalized = NOT_NORMALIZED,
     .n_not_normalized = LENGTH(NOT_NORMALIZED),
 };

@@ -11,7 +11,7 @@
 
 #define VARIANT(name) name##_avx2
 
-enum { VEC_TOTALS = 4 }; /* accumulators (vec16) that fit in registers beside the operands */
+enum { VEC_TOTALS = 4 }; /* accumulators (vec16) that fit in registers together with the operands */
 
 typedef struct {
     __m256 a, b; /* lanes 0..7, 8..15 */

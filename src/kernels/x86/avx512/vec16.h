@@ -11,7 +11,7 @@
 
 #define VARIANT(name) name##_avx512
 
-enum { VEC_TOTALS = 16 }; /* accumulators (vec16) that fit in registers beside the operands */
+enum { VEC_TOTALS = 16 }; /* accumulators (vec16) that fit in registers together with the operands */
 
 typedef __m512 vec16;
 typedef __mmask16 mask16;
