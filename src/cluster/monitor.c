@@ -13,6 +13,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -354,9 +355,32 @@ static void say(struct monitor *m, uint8_t byte)
             (void)send(m->peers[r].fd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+/* What mpirun sent to the silent machine, if only that a rank exited, is never acknowledged, and while
+ * data is unacknowledged TCP sends no keepalives: it would notice the loss after a quarter of an hour.
+ * It has had MONITOR_CUT_OFF_MS, and nothing but its end lets a process manager start the group again. */
+static void end_launcher(void)
+{
+    static const char *const LAUNCHERS[] = { "mpirun\n",  "mpiexec\n", "orterun\n", "orted\n",
+                                             "prterun\n", "prte\n",    "prted\n" };
+    char path[64], name[64] = "";
+    pid_t parent = getppid();
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)parent);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return;
+    if (!fgets(name, sizeof name, file))
+        name[0] = '\0';
+    fclose(file);
+    for (size_t i = 0; i < sizeof LAUNCHERS / sizeof *LAUNCHERS; i++)
+        if (strcmp(name, LAUNCHERS[i]) == 0 && kill(parent, SIGKILL) != 0)
+            log_error("cannot end the launcher (process %d): %s", (int)parent, strerror(errno));
+}
+
 /* Terminates the process, which has had its time to exit. */
 static void end_process(const struct monitor *m)
 {
+    if (m->is_cut_off)
+        end_launcher();
     char line[600];
     int n = snprintf(line, sizeof line, "tutti: %s\n", m->text);
     if (write(STDERR_FILENO, line, (size_t)n) < 0)
@@ -444,8 +468,9 @@ void monitor_free(struct monitor *m, bool is_orderly)
         pthread_join(m->thread, NULL);
         if (atomic_load(&m->lost) < 0)
             say(m, is_orderly ? GOODBYE : GIVING_UP);
-        if (m->is_cut_off)
-            (void)poll(NULL, 0, time_left(m->end_ms));
+        /* A signal interrupts it: the launcher has noticed the loss. */
+        if (m->is_cut_off && !m->options.stays && poll(NULL, 0, time_left(m->end_ms)) == 0)
+            end_launcher();
     }
     for (int r = 0; m->peers && r < m->options.n_ranks; r++)
         if (m->peers[r].fd >= 0)

@@ -14,7 +14,7 @@ enum {
     MONITOR_BEAT_MS = 500,
     MONITOR_SILENCE_MS = 3000,
     MONITOR_GRACE_MS = 1500,    /* for replies that must report the loss */
-    MONITOR_CUT_OFF_MS = 10000, /* for mpirun to notice that it cannot reach a machine */
+    MONITOR_CUT_OFF_MS = 10000, /* for the launcher to notice that it cannot reach a machine */
     MONITOR_ADDRESSES = 16,
 };
 
@@ -34,7 +34,7 @@ struct monitor_invitation {
 struct monitor_options {
     int rank, n_ranks;
     bool is_local; /* all ranks are on this machine: listen on loopback only */
-    bool stays;    /* do not terminate the process */
+    bool stays;    /* do not terminate the process or its launcher */
     void (*lost)(void *user);
     void *user;
 };
@@ -51,10 +51,8 @@ MUST_CHECK enum tutti_status monitor_start(struct monitor *m, struct tutti_error
 
 /* Stops watching. is_orderly: the others do not count it as a loss. NULL is allowed.
  *
- * After the silence of another machine it returns only when mpirun has sent a signal, or
- * MONITOR_CUT_OFF_MS have passed: what mpirun sends to that machine when this process ends is never
- * acknowledged, and while data is unacknowledged TCP sends no keepalives, so that mpirun would wait
- * for a quarter of an hour. It must have noticed the lost machine before. */
+ * After the silence of another machine it returns only when the launcher has sent a signal. A launcher
+ * that has not noticed the loss within MONITOR_CUT_OFF_MS is killed. */
 void monitor_free(struct monitor *m, bool is_orderly);
 
 /* The rank that was lost; -1: none. Any thread. */
